@@ -1,0 +1,40 @@
+/* config.h - every option of whet, from one table (options.def).
+ *
+ * Precedence: command-line flag, then environment (WHET_SECTION_NAME), then file (INI,
+ * section.name), then the default. An unknown or ill-typed value is an error that names the
+ * option, the value and where it came from. Filled once at start, read-only afterwards (SIGHUP
+ * reloads only what server/ re-reads itself: key files and the log level).
+ */
+#ifndef WHET_CONFIG_CONFIG_H
+#define WHET_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "config/err.h"
+
+struct config {
+#define SECTION(section, help)
+#define OPT_STR(section, name, def, help) char *section##_##name;
+#define OPT_INT(section, name, def, lo, hi, help) int64_t section##_##name;
+#define OPT_NUM(section, name, def, lo, hi, help) double section##_##name;
+#define OPT_BOOL(section, name, def, help) bool section##_##name;
+#define OPT_ENUM(section, name, def, choices, help) char *section##_##name;
+#include "config/options.def"
+};
+
+/* Reads defaults, --config FILE, environment and argv[1..]. Flags are --section-name VALUE, --section-name=VALUE,
+ * booleans also --section-name / --no-section-name, and the aliases in options.def.
+ * 0 done; 1 --help was printed to stdout; -1 error. */
+int config_parse(struct config *c, int argc, char **argv, struct err *err);
+void config_free(struct config *c);
+
+/* One option by "section.name" as text; NULL if there is none. Caller frees. */
+char *config_get(const struct config *c, const char *name);
+
+/* Writes `--help` text, or the Markdown table of docs/configuration.md, from the option table. */
+void config_help(FILE *out);
+void config_markdown(FILE *out);
+
+#endif

@@ -1,0 +1,33 @@
+/* err.h - errors are values: 0 or -1, and a sentence in the caller's struct err.
+ *
+ * A function that can fail takes a `struct err *` as its last argument and returns -1 (or NULL)
+ * after writing one sentence that names the thing at fault: a file, a field, an option. Nothing
+ * outside main() exits. Running out of host memory is the one exception: x*() below abort.
+ */
+#ifndef WHET_CONFIG_ERR_H
+#define WHET_CONFIG_ERR_H
+
+#include <stdarg.h>
+#include <stddef.h>
+
+struct err {
+    char msg[512];
+};
+
+/* Writes the message (truncated to fit) and returns -1. `e` may be NULL. */
+int err_set(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts "prefix: " before the message already in `e`; returns -1. */
+int err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Allocation that cannot fail: aborts with a message when host memory is gone. Free with free(). */
+void *xmalloc(size_t n);
+void *xcalloc(size_t count, size_t n);
+void *xrealloc(void *p, size_t n);
+char *xstrdup(const char *s);
+/* printf into a fresh string; the caller frees it. */
+char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* 64-byte aligned and zeroed; free with free(). */
+void *xaligned(size_t n);
+
+#endif

@@ -1,0 +1,25 @@
+/* log.h - one line an event on stderr: time, level, module, message. Any thread. */
+#ifndef WHET_CONFIG_LOG_H
+#define WHET_CONFIG_LOG_H
+
+enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+
+/* Lines above this level are dropped. May change while threads log. */
+void log_set_level(enum log_level level);
+enum log_level log_level(void);
+/* "error", "warn", "info", "debug" -> level; -1 if it is none of them. */
+int log_level_parse(const char *name);
+
+void log_write(enum log_level level, const char *module, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#define log_error(module, ...) log_write(LOG_ERROR, module, __VA_ARGS__)
+#define log_warn(module, ...) log_write(LOG_WARN, module, __VA_ARGS__)
+#define log_info(module, ...) log_write(LOG_INFO, module, __VA_ARGS__)
+#define log_debug(module, ...)                                                                     \
+    do {                                                                                           \
+        if (log_level() >= LOG_DEBUG)                                                              \
+            log_write(LOG_DEBUG, module, __VA_ARGS__);                                             \
+    } while (0)
+
+#endif

@@ -1,0 +1,131 @@
+/* backend.h - what a device must do for the engine and for the specializer.
+ *
+ * One vtable, two backends (cpu, cuda). The engine does not know which one it has. Threads: the
+ * engine thread calls step() and, at step boundaries, bench(); the specializer thread calls load(),
+ * unload(), tap(). Nothing here compiles, and nothing that step() does waits for the specializer.
+ */
+#ifndef WHET_ENGINE_BACKEND_H
+#define WHET_ENGINE_BACKEND_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/dispatch.h"
+#include "engine/model.h"
+#include "engine/plan.h"
+#include "engine/sampler.h"
+
+struct backend;
+
+struct backend_options {
+    int32_t threads;     /* 0: one per core */
+    int32_t kv_pages;    /* pages of KV_PAGE tokens, all layers */
+    int32_t max_tokens;  /* largest m of a step */
+    int32_t max_rows;    /* largest number of rows with logits */
+    int64_t pack_bytes;  /* memory for repacked weights */
+};
+
+/* The tokens scheduled together. Arrays belong to the caller and live until step() returns. */
+struct step {
+    int32_t m;
+    const int32_t *tokens;   /* [m] */
+    const int32_t *position; /* [m] */
+    const int32_t *kv_at;    /* [m] page * KV_PAGE + offset */
+    int32_t spans;
+    const struct span *span; /* [spans] */
+    const int32_t *page_table;
+    int32_t pages;           /* length of page_table */
+    int32_t context;         /* longest span context */
+    int32_t rows;            /* rows that need logits */
+    const int32_t *row;      /* [rows] index into the step */
+    struct sample_row *sample; /* [rows]; results go to .out */
+};
+
+/* ---- what the specializer may ask of live traffic ---------------------------------------- */
+
+/* Inputs of one region on one live step, copied: what probes and benches replay. Floats in the
+ * order of kernels/args.h. KV is compacted to the pages the spans use. */
+struct capture {
+    enum region region;
+    int32_t layer, m, spans, context;
+    float *x, *in;            /* x [m, hidden]; in: q, a or h by region (NULL if none) */
+    int32_t *position, *kv_at, *page_table;
+    struct span *span;
+    int32_t pages;            /* pages in k_pages / v_pages; page_table refers to these */
+    float *k_pages, *v_pages; /* [pages, kv_heads, KV_PAGE, head_dim] */
+};
+void capture_free(struct capture *c);
+
+/* A tap looks at live steps that use `slot`, in one layer a step (rotating). The engine thread
+ * fills it; the specializer polls `left` (acquire) and owns the memory again when it is 0 or the
+ * tap was removed. */
+enum tap_kind {
+    TAP_CAPTURE, /* copies the inputs of one run into `capture`, then left = 0 */
+    TAP_COMPARE, /* also runs `kernel` on the same inputs into scratch outputs and compares */
+};
+struct tap {
+    enum tap_kind kind;
+    struct slot *slot;
+    const struct kernel *kernel; /* TAP_COMPARE: candidate (shadow) or eager (audit) */
+    int32_t every;               /* look at one matching step in this many */
+    _Atomic int32_t left;        /* looks still to take */
+    struct capture *capture;     /* TAP_CAPTURE: filled; free with capture_free and free */
+    /* TAP_COMPARE results over all looks, of tapped kernel against the one that served: */
+    int32_t looks, nonfinite, different; /* different: looks with any bit that differs */
+    double worst_max, worst_rms; /* worst row: max |a-b| / row scale, rms(a-b) / row rms */
+    int64_t kernel_ns, served_ns; /* summed */
+};
+
+/* Times two kernels of a slot against each other, A-B-B-A on rotating layers, on captured inputs
+ * with scratch outputs. Resumable: each call works for about budget_ns and returns 1 when `want`
+ * pairs are in, 0 for more, -1 on error. */
+struct bench_job {
+    struct slot *slot;
+    const struct kernel *a, *b; /* a: incumbent, b: candidate */
+    const struct capture *inputs;
+    int32_t want, have;
+    float *a_ns, *b_ns; /* [want] one paired sample each */
+    void *state;        /* backend's own; released by bench_end() */
+};
+
+/* Alternates whole live steps between incumbent and candidate. Installed by engine_canary(). */
+
+/* A compiled kernel on its way into the process. */
+struct kernel_object {
+    const char *path;  /* shared object (cpu) or cubin (cuda) */
+    const char *entry; /* cuda: function name */
+    enum region region;
+    enum origin origin;
+    const char *id, *name;
+};
+
+struct backend_ops {
+    const char *name; /* "cpu", "cuda" */
+    struct backend *(*open)(const struct model *m, const struct backend_options *o, struct err *e);
+    void (*close)(struct backend *b);
+    const struct machine *(*machine)(struct backend *b);
+    const struct kernel *(*eager)(struct backend *b, enum region r);
+    /* Once, after open: the table that steps read. */
+    void (*set_dispatch)(struct backend *b, struct dispatch *d);
+
+    /* Runs one step and fills sample[].out. `override`, if given, replaces the kernel of
+     * override_slot in this step (canary). 0, or -1 when the device failed. */
+    int (*step)(struct backend *b, const struct step *s, struct slot *override_slot,
+                const struct kernel *override, struct err *e);
+
+    /* Loads a built kernel and prepares its repacked weights (may take long: specializer thread).
+     * NULL with a message when it does not load, its interface is wrong or memory is short. */
+    struct kernel *(*load)(struct backend *b, const struct kernel_object *o, struct err *e);
+    void (*unload)(struct backend *b, struct kernel *k); /* only after its epoch has passed */
+
+    int (*tap)(struct backend *b, struct tap *t); /* NULL removes; returns after it is safe */
+    int (*bench)(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
+    void (*bench_end)(struct backend *b, struct bench_job *job);
+};
+
+extern const struct backend_ops backend_cpu;
+/* Loads the cuda module if there is a driver; NULL with the reason in `err`. */
+const struct backend_ops *backend_cuda_load(struct err *err);
+
+#endif

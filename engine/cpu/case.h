@@ -1,0 +1,69 @@
+/* case.h - one run of one region in its own memory: what tests, probes, benches and shadows share.
+ *
+ * A case holds the inputs of a region (seeded or captured), the model's real weights of one layer,
+ * and an output arena of its own. The arena can be poisoned, guarded and read back as rows, so the
+ * code that judges a kernel never depends on which region it is. CPU memory.
+ */
+#ifndef WHET_ENGINE_CPU_CASE_H
+#define WHET_ENGINE_CPU_CASE_H
+
+#include <stdbool.h>
+
+#include "engine/backend.h"
+
+/* How random inputs are drawn (SPECIALIZER.md section 3.3). */
+enum fill {
+    FILL_NORMAL,   /* mean 0, deviation 1 */
+    FILL_SMALL,    /* deviation 1e-4 */
+    FILL_LARGE,    /* deviation 100 */
+    FILL_SHIFTED,  /* mean 50, deviation 0.1 */
+    FILL_OUTLIER,  /* normal with one channel at 1000x */
+    FILL_ZERO,
+    FILL_DENORMAL,
+    FILL_BITS,     /* 0 or 1 */
+    FILL_COUNT
+};
+const char *fill_name(enum fill f);
+
+struct case_shape {
+    enum region region;
+    int32_t layer, m;
+    int32_t sequences;   /* attn, attn_in: tokens are spread over this many sequences */
+    int32_t context;     /* longest context; ragged: the others are shorter */
+    bool ragged, permuted_pages;
+};
+
+struct kernel_case;
+
+/* Weights, norms and biases come from `model` (or are replaced by random ones when `random_params`,
+ * so that no gain is 1 and no bias 0). The case keeps a pointer to `model`. `guard`: outputs lie
+ * against PROT_NONE pages on both sides and inputs are mapped read-only after filling. */
+struct kernel_case *case_random(const struct model *model, const struct case_shape *shape,
+                                enum fill fill, bool random_params, bool guard, uint64_t seed);
+/* The same from captured live inputs. */
+struct kernel_case *case_captured(const struct model *model, const struct capture *c, bool guard);
+void case_free(struct kernel_case *c);
+
+/* Refills the inputs in place (same pointers) with another seed. */
+void case_refill(struct kernel_case *c, enum fill fill, uint64_t seed);
+/* Fills all outputs (KV pages included) and guard bands with NaN bits. */
+void case_poison(struct kernel_case *c);
+/* The args struct of the region, outputs pointing into the case's arena. */
+void *case_args(struct kernel_case *c);
+enum region case_region(const struct kernel_case *c);
+/* Points the args at packed weights (attn_in: wq, wk, wv; mlp_in: gate, up; others: w); NULLs clear. */
+void case_set_packed(struct kernel_case *c, const void *const packed[3]);
+/* The weights a kernel of this region may repack, in that order; returns how many (0 for attn). */
+int case_weights(const struct kernel_case *c, struct weight *out[3]);
+
+/* Reads output `i` (as oracle_out orders them) into rows of floats; KV is gathered from the pages.
+ * Returns false if output `i` does not exist. `value` is malloc'ed. */
+bool case_output(const struct kernel_case *c, int i, int32_t *rows, int32_t *cols, float **value);
+/* NULL, or what was damaged: a guard band, KV positions that are not the step's own, an input. */
+const char *case_damage(const struct kernel_case *c);
+
+/* Packs the weights of `model`'s layer for `k` (NULLs if it packs nothing). Caller frees each. */
+void pack_weights(const struct cpu_kernel *k, struct weight *const weights[3], int n,
+                  void *packed[3]);
+
+#endif

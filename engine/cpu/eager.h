@@ -1,0 +1,18 @@
+/* eager.h - the trusted kernels of the CPU backend: plain C, and OpenBLAS for wide M.
+ *
+ * Always loaded, never replaced, written to be read. Up to EAGER_NARROW tokens every dot product
+ * is computed in the canonical order (kernels/cpu/lib/lanes.h): 16 lanes, fused multiply-adds,
+ * a fixed reduction tree. A template that keeps that order gives the same bits whatever its
+ * instruction set, unroll or thread split, which is what the `bit_equal` policy accepts.
+ */
+#ifndef WHET_ENGINE_CPU_EAGER_H
+#define WHET_ENGINE_CPU_EAGER_H
+
+#include "kernels/args.h"
+
+enum { EAGER_NARROW = 16 };
+
+/* The eager kernel of a region; static storage. */
+const struct cpu_kernel *eager_cpu(enum region r);
+
+#endif

@@ -1,0 +1,23 @@
+/* pool.h - the compute threads of the CPU backend.
+ *
+ * The caller is rank 0; size-1 workers wait (spin briefly, then sleep) and run the same function.
+ * One region at a time: pool_run() returns when every rank has. One caller at a time.
+ */
+#ifndef WHET_ENGINE_CPU_POOL_H
+#define WHET_ENGINE_CPU_POOL_H
+
+#include <stdint.h>
+
+#include "kernels/args.h"
+
+struct pool;
+
+struct pool *pool_open(int32_t size, int64_t scratch_bytes);
+void pool_close(struct pool *p);
+int32_t pool_size(const struct pool *p);
+
+/* Runs fn(args, team) on every rank. Grows scratch to `scratch_bytes` first if needed. */
+void pool_run(struct pool *p, void (*fn)(const void *args, const struct team *team),
+              const void *args, int64_t scratch_bytes);
+
+#endif

@@ -1,0 +1,89 @@
+/* dispatch.h - which kernel runs which part of a step.
+ *
+ * A slot is one cell: region x M bucket (x context bucket for REGION_ATTN). Each slot holds one
+ * kernel pointer. The engine thread reads it once per step (acquire); the specializer is the only
+ * writer (release). The eager kernel of a region is always loaded, so a slot is never empty.
+ *
+ * Life of memory: a kernel that was replaced may still run in the step under way. dispatch_publish
+ * returns an epoch; once dispatch_passed(d, epoch) no step can use the old kernel any more.
+ */
+#ifndef WHET_ENGINE_DISPATCH_H
+#define WHET_ENGINE_DISPATCH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/err.h"
+#include "kernels/args.h"
+
+enum { M_BUCKETS = 17, CONTEXT_BUCKETS = 10 };
+extern const int m_bucket[M_BUCKETS];             /* 1, 2, 3, 4, 6, 8, 12, ... 2048 */
+extern const int context_bucket[CONTEXT_BUCKETS]; /* 256, 512, ... 131072 */
+/* Index of the smallest bucket that holds the value (the last one when none does). */
+int m_bucket_of(int m);
+int context_bucket_of(int context);
+
+enum origin { ORIGIN_EAGER, ORIGIN_TEMPLATE, ORIGIN_AGENT, ORIGIN_RESTORED };
+const char *origin_name(enum origin o);
+
+/* Anything that can fill a slot. Immutable while it is in one. */
+struct kernel {
+    char id[24];     /* "eager", or 16 hex digits of its evidence key */
+    char name[160];  /* "mlp_in ROWS=4 ISA=avx512": what an operator reads */
+    enum region region;
+    enum origin origin;
+    int32_t m_max;                /* largest m it may be given */
+    const struct cpu_kernel *cpu; /* the CPU backend's entry; NULL elsewhere */
+    void *backend;                /* the backend's own: dlopen handle, packed weights, cubin ... */
+};
+
+/* Time spent in a slot since start; the engine thread adds, anyone reads. */
+struct slot_counters {
+    _Atomic uint64_t steps;  /* steps that used it */
+    _Atomic uint64_t runs;   /* kernel runs (layers) */
+    _Atomic uint64_t tokens; /* sum of m over runs */
+    _Atomic uint64_t context; /* sum of the longest context over runs */
+    _Atomic uint64_t sequences; /* sum of sequences over runs */
+    _Atomic uint64_t ns;
+};
+
+struct slot {
+    _Atomic(const struct kernel *) kernel;
+    enum region region;
+    int32_t m_index, context_index; /* context_index -1 unless REGION_ATTN */
+    int32_t m, context;             /* the bucket values (context 0 unless REGION_ATTN) */
+    char name[40];                  /* "mlp_in/m1", "attn/m1/c512" */
+    const struct kernel *eager;
+    struct slot_counters counters;
+};
+
+/* A whole-step trial: steps that use `slot` run `candidate` or the incumbent by a coin toss, and
+ * the times of both kinds are kept in pairs by the engine thread (canary). */
+struct canary;
+
+struct dispatch;
+
+/* `eager[r]` is the eager kernel of region r. */
+struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT]);
+void dispatch_close(struct dispatch *d);
+
+int dispatch_slots(const struct dispatch *d);
+struct slot *dispatch_slot_at(struct dispatch *d, int i);
+/* The slot for m tokens and a longest context of `context` positions. Never NULL. Any thread. */
+struct slot *dispatch_slot(struct dispatch *d, enum region r, int m, int context);
+struct slot *dispatch_find(struct dispatch *d, const char *name); /* NULL: no such slot */
+
+/* Puts `k` into `s` from the next step on; returns the epoch after which the kernel that was there
+ * may be unloaded. Specializer thread only. */
+int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel *k);
+
+/* Engine thread: a step boundary; and whether the engine is about to wait for work. */
+void dispatch_boundary(struct dispatch *d, bool idle);
+/* True once no step can use what was replaced at `epoch`. Any thread. */
+bool dispatch_passed(const struct dispatch *d, int64_t epoch);
+
+/* Hash of the kernels now in all slots, 8 hex digits into out[9]: part of system_fingerprint. */
+void dispatch_fingerprint(const struct dispatch *d, char out[9]);
+
+#endif

@@ -1,0 +1,112 @@
+/* engine.h - the only header of engine/ that server/ may include.
+ *
+ * An engine owns one model, one backend and one thread that schedules, runs steps and samples.
+ * The server hands it token ids and sampling parameters and gets events back: pieces of text with
+ * their tokens, then exactly one end. It never sees a tensor.
+ *
+ *   engine_start -> (loading) -> engine_ready -> engine_submit ... engine_cancel -> engine_stop
+ *
+ * Threads: every function here may be called from any thread unless it says otherwise. Events are
+ * delivered on the engine thread: the callback copies what it needs and returns at once.
+ */
+#ifndef WHET_ENGINE_ENGINE_H
+#define WHET_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "config/config.h"
+#include "config/err.h"
+#include "engine/sampler.h"
+#include "engine/tokenizer.h"
+
+struct engine;
+
+/* Starts the engine thread, which loads the model named in `c`; returns at once. */
+struct engine *engine_start(const struct config *c, struct err *err);
+/* Ends the thread; running requests end with FINISH_CANCELLED. */
+void engine_stop(struct engine *e);
+
+enum engine_state { ENGINE_LOADING, ENGINE_READY, ENGINE_FAILED };
+/* `progress` 0..1 while loading; `message` says what is being done or why it failed. */
+enum engine_state engine_state(const struct engine *e, double *progress, char *message, size_t n);
+
+/* What the server shows and checks. Valid once ready, constant after. */
+struct engine_info {
+    const char *model_name;  /* id in /v1/models */
+    const char *description;
+    const char *model_hash;
+    const char *backend;     /* "cpu" */
+    const char *device;
+    const char *chat_template; /* the model's template text, or NULL */
+    const struct tokenizer *tokenizer;
+    int32_t max_context;     /* longest prompt + output */
+    int64_t created;         /* unix seconds */
+};
+const struct engine_info *engine_info(const struct engine *e);
+
+/* "fp_" + model hash + hash of the active kernel set, NUL-terminated into out[40]. */
+void engine_fingerprint(const struct engine *e, char out[40]);
+
+/* ---- requests ----------------------------------------------------------------------------- */
+
+enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+
+struct engine_event {
+    enum { EVENT_PROMPT, EVENT_TOKEN, EVENT_END } kind;
+    /* EVENT_PROMPT, only with prompt_logprobs: position `index` of the prompt was scored. */
+    int32_t index;
+    /* EVENT_TOKEN: one generated token. `text` holds the whole characters that became certain with
+     * it: possibly none (half a character, or held back for a stop string), possibly several. */
+    const char *text;
+    size_t text_n;
+    const struct sampled *sampled; /* token, logprob, alternatives */
+    /* EVENT_END: remaining text is in `text`; why it ended; totals. */
+    enum finish finish;
+    const char *stop_string; /* the stop string that matched, or NULL */
+    int32_t stop_token;      /* the id that ended it, or -1 */
+    int32_t prompt_tokens, output_tokens, cached_tokens;
+    const char *error; /* FINISH_ERROR */
+};
+typedef void engine_event_fn(void *user, const struct engine_event *event);
+
+struct engine_request {
+    const int32_t *prompt; /* at least one id */
+    int32_t prompt_n;
+    int32_t max_tokens; /* 0: only score the prompt */
+    int32_t min_tokens;
+    struct sampling sampling; /* copied, arrays included */
+    const char *const *stop;  /* stop strings, not part of the text unless include_stop */
+    int32_t stops;
+    const int32_t *stop_token; /* further stop ids */
+    int32_t stop_tokens;
+    bool include_stop, ignore_eos;
+    bool prompt_logprobs;
+    bool keep_special; /* special tokens appear in the text */
+    engine_event_fn *on_event;
+    void *user;
+};
+
+enum submit_result { SUBMIT_OK, SUBMIT_FULL, SUBMIT_NOT_READY, SUBMIT_TOO_LONG, SUBMIT_BAD };
+/* Queues a request; everything is copied. `id` names it for engine_cancel. */
+enum submit_result engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id,
+                                 struct err *err);
+/* Ends a request wherever it is (queued too); its EVENT_END follows unless it already came. */
+void engine_cancel(struct engine *e, uint64_t id);
+/* True if a request submitted now would be refused as SUBMIT_FULL (asked before tokenizing). */
+bool engine_queue_full(const struct engine *e);
+
+/* Requests not yet ended. */
+int32_t engine_active(const struct engine *e);
+/* Seconds since the engine thread last made progress while it had work; 0 when idle. */
+double engine_stalled_s(const struct engine *e);
+
+/* Prometheus text of the engine's metrics (queue, KV pages, steps, latencies, regions). */
+void engine_metrics(const struct engine *e, FILE *out);
+
+/* A JSON object of what the dashboard shows of the engine: tokens/s, running, waiting, step time
+ * p50/p99 of the last seconds, regions with time, bytes and roofline share. Caller frees. */
+char *engine_json(const struct engine *e);
+
+#endif

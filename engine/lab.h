@@ -1,0 +1,46 @@
+/* lab.h - what the specializer may ask of a running engine (beside dispatch.h and backend.h).
+ *
+ * The engine lends time, never data of requests. All functions: specializer thread only.
+ */
+#ifndef WHET_ENGINE_LAB_H
+#define WHET_ENGINE_LAB_H
+
+#include "engine/backend.h"
+#include "engine/engine.h"
+
+const struct model *engine_model(const struct engine *e);
+struct backend *engine_backend(const struct engine *e);
+const struct backend_ops *engine_backend_ops(const struct engine *e);
+struct dispatch *engine_dispatch(const struct engine *e);
+
+/* Work in slices on the engine thread at step boundaries: `run` is called with a budget until it
+ * returns non-zero (1 done, -1 failed), at most `share` of wall time under load. Blocks the caller
+ * until then; returns run's last value, or -1 when the engine stops. */
+typedef int slice_fn(void *ctx, int64_t budget_ns);
+int engine_slices(struct engine *e, slice_fn *run, void *ctx);
+
+/* Canary: live steps that use `slot` run `candidate` or the incumbent by a coin toss. The engine
+ * thread appends; the specializer polls `have` (acquire). Times are of whole steps, normalised by
+ * nothing: `m` and `context` of each step are kept so that the caller can pair like with like. */
+struct canary_step {
+    int64_t ns;
+    int32_t m, context;
+    bool candidate;
+};
+struct canary {
+    struct slot *slot;
+    const struct kernel *candidate;
+    uint64_t seed;
+    int32_t want;
+    _Atomic int32_t have;
+    struct canary_step *step; /* [want] */
+};
+/* Installs (or with NULL removes) the canary; returns once the engine thread uses it. */
+void engine_canary(struct engine *e, struct canary *c);
+
+/* Running + waiting requests, and nanoseconds spent in steps since start: is there load? */
+int32_t engine_load(const struct engine *e);
+uint64_t engine_step_ns(const struct engine *e);
+uint64_t engine_steps(const struct engine *e);
+
+#endif

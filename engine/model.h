@@ -1,0 +1,72 @@
+/* model.h - a model's shape and weights, whatever file they came from.
+ *
+ * model_open() maps the file(s) read-only; weights point into the mapping in the file's own
+ * format (small vectors - norms, biases - are converted to float copies). Immutable once opened,
+ * so any thread may read it. A damaged or hostile file is refused with a message naming the file
+ * and the field; nothing is ever read past the mapping.
+ */
+#ifndef WHET_ENGINE_MODEL_H
+#define WHET_ENGINE_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/err.h"
+#include "kernels/args.h"
+
+enum arch { ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3 };
+
+struct rope_scaling {
+    bool llama3; /* Llama 3.1+: frequencies stretched by wavelength */
+    float factor, low_freq_factor, high_freq_factor;
+    int32_t original_context;
+};
+
+struct model_shape {
+    enum arch arch;
+    int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_context;
+    float eps, rope_base;
+    bool rope_interleaved; /* GGUF llama files store q and k rows in interleaved order */
+    bool tied_head;
+    struct rope_scaling scaling;
+};
+
+struct layer {
+    const float *attn_norm;       /* [hidden] */
+    struct weight wq, wk, wv, wo; /* wo: [hidden, heads*head_dim] */
+    const float *bq, *bk, *bv;    /* or NULL */
+    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    const float *mlp_norm;        /* [hidden] */
+    struct weight gate, up, down; /* down: [hidden, ffn] */
+};
+
+struct tokenizer;
+
+struct model {
+    char *path, *name, *description; /* description: "SmolLM2 135M Instruct, Q4_1, 96.6 MB" */
+    struct model_shape shape;
+    struct weight embed; /* [vocab, hidden] */
+    struct weight head;  /* [vocab, hidden]; the embedding itself when tied */
+    const float *final_norm;
+    struct layer *layer; /* [shape.layers] */
+    struct tokenizer *tokenizer; /* owned */
+    char *chat_template;         /* the model's own template text, or NULL */
+    int64_t weight_bytes;        /* bytes of all tensors */
+    char hash[17];               /* 16 hex digits of shape and tensor directory: the model's identity */
+    void *files;                 /* the mappings; model.c's own */
+};
+
+/* Progress 0..1 of the load (page-in and conversion); called from the loading thread. */
+typedef void model_progress_fn(void *ctx, double fraction);
+
+/* Opens a .gguf file or a directory. NULL with a message in `err`. `with_tokenizer` false skips
+ * the vocabulary (the probe needs none). */
+struct model *model_open(const char *path, bool with_tokenizer, model_progress_fn *progress,
+                         void *ctx, struct err *err);
+void model_close(struct model *m);
+
+/* A model of the given shape with seeded random weights of type `t` and no tokenizer: for tests
+ * and benchmarks. Weights of Q formats are quantized from the same random floats. */
+struct model *model_random(const struct model_shape *shape, enum dtype t, uint64_t seed);
+
+#endif

@@ -1,0 +1,52 @@
+/* plan.h - the step as data: which regions run in which order, and what each must cost.
+ *
+ * One table (plan.c) says for every region how many bytes it must move and how many floating-point
+ * operations it must do. The benchmark, the roofline check, the cost model, the metrics and the
+ * docs read it; nobody counts bytes anywhere else.
+ */
+#ifndef WHET_ENGINE_PLAN_H
+#define WHET_ENGINE_PLAN_H
+
+#include <stdint.h>
+
+#include "engine/model.h"
+
+struct plan_node {
+    enum region region;
+    int32_t layer; /* 0 for embed and head */
+};
+
+struct plan {
+    int32_t nodes;
+    struct plan_node *node; /* [nodes] */
+};
+
+struct plan *plan_build(const struct model_shape *shape);
+void plan_free(struct plan *p);
+
+const char *region_name(enum region r);    /* "attn_in" */
+int region_parse(const char *name);        /* enum region, or -1 */
+
+/* What a region must do at least, for `m` tokens that attend to `context` positions each in
+ * `sequences` sequences: bytes = weights once + activations in and out + KV read or written. */
+struct region_cost {
+    int64_t weight_bytes, activation_bytes, kv_bytes;
+    int64_t flops;
+};
+struct region_cost plan_cost(const struct model *model, enum region r, int layer, int m,
+                             int sequences, int64_t context, int logits_rows);
+int64_t region_cost_bytes(const struct region_cost *c);
+
+/* What this machine can do, measured at start (backend) and never typed in. */
+struct machine {
+    char device[96];        /* "Intel(R) Xeon(R) ..., 2 threads" */
+    double read_bandwidth;  /* bytes/s of a streaming read over more than the last-level cache,
+                               or over the model's own size if that is smaller */
+    double peak_flops;      /* f32 FLOP/s of a register-resident multiply-add loop */
+    double boundary_s;      /* seconds from the end of one region to the start of the next */
+};
+
+/* Seconds below which `c` cannot be done on `machine`: max of bytes and FLOPs. */
+double roofline_s(const struct machine *machine, const struct region_cost *c);
+
+#endif

@@ -1,0 +1,32 @@
+/* quant.h - element formats of weights: sizes, names, conversion to float.
+ *
+ * Formats and their layouts: kernels/args.h (enum dtype). Conversion is the definition of what a
+ * stored weight means, so every kernel and the oracle agree with dequant_row().
+ */
+#ifndef WHET_ENGINE_QUANT_H
+#define WHET_ENGINE_QUANT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/args.h"
+
+/* "Q4_1", ... for any valid dtype. */
+const char *dtype_name(enum dtype t);
+/* Values in a block (1 for plain formats) and bytes of a block. */
+int dtype_block(enum dtype t);
+int dtype_block_bytes(enum dtype t);
+/* Bytes of `n` values; n is a multiple of dtype_block(t). */
+int64_t dtype_bytes(enum dtype t, int64_t n);
+
+/* n values starting at block-aligned `src` to float. n is a multiple of dtype_block(t). */
+void dequant_row(enum dtype t, const void *src, float *dst, int64_t n);
+/* The inverse for tests, fixtures and conversion at load: F32, F16, BF16, Q8_0, Q4_0, Q4_1. */
+void quant_row(enum dtype t, const float *src, void *dst, int64_t n);
+
+float f16_to_f32(uint16_t h);
+uint16_t f32_to_f16(float f); /* round to nearest even */
+float bf16_to_f32(uint16_t h);
+uint16_t f32_to_bf16(float f); /* round to nearest even */
+
+#endif

@@ -1,0 +1,78 @@
+/* tokenizer.h - text to token ids and back: byte-level BPE as Hugging Face `tokenizers` does it.
+ *
+ * Immutable after it was built; encode and decode may run on any thread at once. Equal to Hugging
+ * Face tokenizers on every string (tests/golden/tokenizer-*.json holds the proof).
+ */
+#ifndef WHET_ENGINE_TOKENIZER_H
+#define WHET_ENGINE_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/err.h"
+
+struct tokenizer;
+
+/* What a vocabulary source (GGUF metadata or tokenizer.json) must provide. Strings are in the
+ * byte-level alphabet (GPT-2's byte-to-unicode map), UTF-8. The builder copies what it keeps. */
+enum token_kind { TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE };
+
+struct vocab_source {
+    int32_t tokens;
+    const char **text;     /* [tokens] */
+    const int32_t *length; /* [tokens] bytes of text */
+    const uint8_t *kind;   /* [tokens] enum token_kind; control and user-defined are matched whole */
+    int64_t merges;
+    const char **merge;           /* [merges] "left right" */
+    const int32_t *merge_length;  /* [merges] */
+    const char *pre;              /* GGUF name: "gpt-2", "llama-bpe", "qwen2", "smollm", ... or NULL */
+    const char *pre_pattern;      /* explicit pattern(s) from tokenizer.json, or NULL */
+    bool individual_digits;       /* tokenizer.json: Digits(individual_digits=true) before ByteLevel */
+    bool byte_level_regex;        /* ByteLevel(use_regex=true): the GPT-2 pattern */
+    bool ignore_merges;           /* Llama 3: a word that is a token is not merged */
+    bool add_prefix_space, nfc;
+    int32_t bos, eos;             /* -1: none */
+    bool add_bos, add_eos;
+    const int32_t *stop;          /* further end-of-generation ids */
+    int32_t stops;
+};
+
+struct tokenizer *tokenizer_build(const struct vocab_source *src, struct err *err);
+/* Reads a Hugging Face tokenizer.json (with tokenizer_config.json beside it if there). */
+struct tokenizer *tokenizer_from_json(const char *path, struct err *err);
+void tokenizer_free(struct tokenizer *t);
+
+/* Encodes `n` bytes of `text` (any bytes; invalid UTF-8 is treated as Hugging Face's from_utf8
+ * lossy replacement). `special`: add BOS/EOS as the model wants. Special-token text inside the
+ * string always becomes the special token. Returns the count, *ids malloc'ed; -1 on error. */
+int64_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, bool special,
+                         int32_t **ids, struct err *err);
+
+/* The bytes of one token (not NUL-terminated; may be half a character). Empty for special tokens
+ * unless `special`. The pointer lives as long as the tokenizer. */
+const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, bool special, size_t *n);
+
+/* Whole text of ids, incomplete UTF-8 replaced by U+FFFD; malloc'ed, NUL-terminated. */
+char *tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, bool special,
+                       size_t *length);
+
+int32_t tokenizer_vocab(const struct tokenizer *t);
+int32_t tokenizer_bos(const struct tokenizer *t);   /* -1: none */
+int32_t tokenizer_eos(const struct tokenizer *t);   /* -1: none */
+bool tokenizer_is_stop(const struct tokenizer *t, int32_t id); /* ends a generation */
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
+/* Id of a token by its exact text (special or normal); -1 if there is none. */
+int32_t tokenizer_find(const struct tokenizer *t, const char *text);
+
+/* Incremental UTF-8: appends token bytes and hands out only whole characters. */
+struct utf8_stream {
+    unsigned char held[4];
+    int n;
+};
+/* Appends n bytes; writes whole characters to out (room for n + 4 + 3 per replaced byte: 3n + 16)
+ * and returns their byte count. Bytes that can never complete become U+FFFD. `flush` also hands
+ * out what is held, as U+FFFD. */
+size_t utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t n, bool flush, char *out);
+
+#endif

@@ -1,0 +1,176 @@
+/* args.h - what a kernel is given: one argument struct per region, shared by every backend.
+ *
+ * Included by the host, by CPU kernels (freestanding C) and by CUDA kernels (NVRTC), so it uses
+ * nothing but the language. Pointers are of the memory that the backend computes in.
+ *
+ * Shapes are written [rows, columns], row-major. M = tokens in the step. The inputs of a region
+ * never alias its outputs, so a candidate can run beside the incumbent on the same live inputs
+ * with other outputs (shadow). Weights are [out, in]: y[m, n] = sum_k x[m, k] * w[n, k].
+ */
+#ifndef WHET_KERNELS_ARGS_H
+#define WHET_KERNELS_ARGS_H
+
+#ifdef __CUDACC_RTC__
+typedef signed int int32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#else
+#include <stddef.h>
+#include <stdint.h>
+#endif
+
+/* The regions of a step, in the order they run in a layer. */
+enum region {
+    REGION_EMBED,
+    REGION_ATTN_IN,
+    REGION_ATTN,
+    REGION_ATTN_OUT,
+    REGION_MLP_IN,
+    REGION_MLP_OUT,
+    REGION_HEAD,
+    REGION_COUNT
+};
+
+/* Element formats of weights. Block formats are those of GGUF (ggml), bit for bit:
+ *   Q8_0 { f16 d; int8 q[32]; }              w = d q
+ *   Q4_0 { f16 d; nibble q[32]; }            w = d (q - 8)     q[i], q[i+16] share byte i
+ *   Q4_1 { f16 d, m; nibble q[32]; }         w = d q + m
+ *   Q5_0 { f16 d; u32 high; nibble q[32]; }  w = d (q - 16)
+ *   Q5_1 { f16 d, m; u32 high; nibble q[32]; } w = d q + m
+ *   Q4_K, Q6_K: super-blocks of 256 (engine/quant.c)
+ * The numbers are stable: they are part of evidence keys and of -D constants. */
+enum dtype {
+    DTYPE_F32 = 0,
+    DTYPE_F16 = 1,
+    DTYPE_BF16 = 2,
+    DTYPE_Q8_0 = 3,
+    DTYPE_Q4_0 = 4,
+    DTYPE_Q4_1 = 5,
+    DTYPE_Q5_0 = 6,
+    DTYPE_Q5_1 = 7,
+    DTYPE_Q4_K = 8,
+    DTYPE_Q6_K = 9,
+    DTYPE_COUNT
+};
+
+/* A weight matrix [rows, cols]. `data` is the model's own format, row after row without padding.
+ * `packed` is the copy made by the kernel's own pack function, or null if it declares none. */
+struct weight {
+    const void *data;
+    const void *packed;
+    int32_t rows, cols;
+    int32_t type; /* enum dtype */
+    int32_t pad_;
+};
+
+/* KV cache: pages of KV_PAGE positions. A page of one layer is [kv_heads, KV_PAGE, head_dim] for k
+ * and the same for v, so one head's keys of a page are contiguous. Element: float on the CPU. */
+enum { KV_PAGE = 16 };
+
+/* One sequence's share of the step: tokens [first, first + count) of the step, which are the last
+ * `count` of `context` positions. Its pages are page_table[pages_at ...]. */
+struct span {
+    int32_t first, count;
+    int32_t context; /* positions attended to by the last token, itself included */
+    int32_t pages_at;
+};
+
+/* embed: x[m, :] = table[tokens[m], :] */
+struct embed_args {
+    int32_t m;
+    const int32_t *tokens; /* [M] */
+    struct weight table;   /* [vocab, hidden] */
+    float *x;              /* [M, hidden] */
+};
+
+/* attn_in: n = rmsnorm(x) * norm; q, k, v = n Wq^T + bq, ...; per-head rmsnorm of q and k if
+ * q_norm is set; RoPE of q and k; k and v into their cache positions. */
+struct attn_in_args {
+    int32_t m;
+    int32_t heads, kv_heads, head_dim;
+    int32_t rope_interleaved; /* 1: pairs (2i, 2i+1); 0: pairs (i, i + head_dim/2) */
+    float eps;
+    const float *x;                      /* [M, hidden] */
+    const float *norm;                   /* [hidden] */
+    struct weight wq, wk, wv;            /* [heads*head_dim, hidden], [kv_heads*head_dim, hidden] */
+    const float *bq, *bk, *bv;           /* or null */
+    const float *q_norm, *k_norm;        /* [head_dim] or null */
+    const float *rope_cos, *rope_sin;    /* [max_context, head_dim/2] */
+    const int32_t *position;             /* [M] */
+    const int32_t *kv_at;                /* [M] cache position: page * KV_PAGE + offset */
+    float *q;                            /* [M, heads*head_dim] */
+    void *k_pages, *v_pages;             /* this layer's pages */
+};
+
+/* attn: a = softmax(q k^T * scale, causal) v, per sequence, grouped-query. */
+struct attn_args {
+    int32_t m, spans;
+    int32_t heads, kv_heads, head_dim;
+    float scale;                /* 1/sqrt(head_dim) */
+    const float *q;             /* [M, heads*head_dim] */
+    const void *k_pages, *v_pages;
+    const struct span *span;    /* [spans] */
+    const int32_t *page_table;  /* page numbers */
+    float *a;                   /* [M, heads*head_dim] */
+};
+
+/* attn_out and mlp_out: y = in W^T (+ bias) + x */
+struct out_args {
+    int32_t m;
+    const float *in;  /* [M, K] */
+    const float *x;   /* [M, hidden] residual */
+    struct weight w;  /* [hidden, K] */
+    float *y;         /* [M, hidden] */
+};
+
+/* mlp_in: n = rmsnorm(x) * norm; h = silu(n Wg^T) * (n Wu^T) */
+struct mlp_in_args {
+    int32_t m;
+    float eps;
+    const float *x;             /* [M, hidden] */
+    const float *norm;          /* [hidden] */
+    struct weight gate, up;     /* [ffn, hidden] */
+    float *h;                   /* [M, ffn] */
+};
+
+/* head: logits[i, :] = rmsnorm(x[row[i], :]) * norm . W^T, for the rows that need logits */
+struct head_args {
+    int32_t m; /* rows of logits */
+    float eps;
+    const int32_t *row;  /* [m] row of x */
+    const float *x;      /* [M, hidden] */
+    const float *norm;   /* [hidden] */
+    struct weight w;     /* [vocab, hidden] */
+    float *logits;       /* [m, vocab] */
+};
+
+/* ---- CPU kernels: the interface of a shared object --------------------------------------- */
+
+/* The threads that run one region together. Every one of them calls the kernel with its own rank;
+ * `scratch` is shared by the team, 64-byte aligned, with unspecified contents. */
+struct team {
+    int32_t rank, size;
+    void (*barrier)(const struct team *team); /* all of the team must call it */
+    void *scratch;
+    void *host; /* the pool's own; kernels leave it alone */
+};
+
+/* What a kernel object exports, under the name `whet_kernel`. */
+struct cpu_kernel {
+    int32_t abi;    /* WHET_CPU_ABI */
+    int32_t region; /* enum region it computes */
+    int32_t m_max;  /* largest m it may be given */
+    /* Computes the region for args (the struct of `region` above). Called by every rank. */
+    void (*run)(const void *args, const struct team *team);
+    /* Bytes of team scratch that run() needs for m tokens and a team of `size`. */
+    int64_t (*scratch_bytes)(int32_t m, int32_t size);
+    /* Repacked weights, or all null. `layout` names the packed form: kernels with the same layout
+     * share one copy. pack() fills rows [row0, row1) of the packed copy from w->data. */
+    const char *layout;
+    int64_t (*packed_bytes)(const struct weight *w);
+    void (*pack)(const struct weight *w, void *packed, int32_t row0, int32_t row1);
+};
+
+enum { WHET_CPU_ABI = 1 };
+
+#endif

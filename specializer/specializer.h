@@ -1,0 +1,53 @@
+/* specializer.h - the background search: watch, propose, build, prove, measure, swap, roll back.
+ *
+ * One thread and its child processes. server/ starts it beside the engine and passes operators'
+ * wishes on; it never sees a request. With no compiler on the machine, or with
+ * specializer.enabled off, it says so and serving goes on with the kernels there are.
+ */
+#ifndef WHET_SPECIALIZER_SPECIALIZER_H
+#define WHET_SPECIALIZER_SPECIALIZER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "config/config.h"
+#include "config/err.h"
+#include "engine/engine.h"
+
+struct specializer;
+
+/* Starts the thread; it waits for the engine to become ready, restores the store's winners
+ * (re-validated), then works. NULL only when the store cannot be opened at all. */
+struct specializer *specializer_start(const struct config *c, struct engine *e, struct err *err);
+/* Stops children and the thread. Call before engine_stop(). */
+void specializer_stop(struct specializer *s);
+
+/* ---- operators (any thread). Bodies are JSON; *json is malloc'ed, also for errors -----------
+ * The result is what HTTP should answer: 200, 400, 404, 409. Changes are persistent and
+ * idempotent; `who` (request id) goes into the trace. */
+int specializer_slots(struct specializer *s, const char *slot_or_null, char **json);
+int specializer_kernels(struct specializer *s, const char *id_or_null, char **json);
+int specializer_pin(struct specializer *s, const char *slot, const char *kernel, const char *who,
+                    char **json);
+int specializer_unpin(struct specializer *s, const char *slot, const char *who, char **json);
+int specializer_disable(struct specializer *s, const char *kernel, const char *reason,
+                        const char *who, char **json);
+int specializer_enable(struct specializer *s, const char *kernel, const char *who, char **json);
+int specializer_rollback(struct specializer *s, const char *slot, const char *who, char **json);
+enum specializer_mode { SPECIALIZER_RUN, SPECIALIZER_PAUSE, SPECIALIZER_FREEZE };
+int specializer_set_mode(struct specializer *s, enum specializer_mode mode, const char *who,
+                         char **json);
+/* Decisions newest first; `lines` gives JSON lines instead of an array. */
+int specializer_trace(struct specializer *s, const char *slot_or_null, int64_t since_s, bool lines,
+                      char **json);
+int specializer_export(struct specializer *s, char **json);
+int specializer_import(struct specializer *s, const char *body, size_t n, const char *who,
+                       char **json);
+
+/* The JSON behind /dashboard, without the engine's part. Caller frees. */
+char *specializer_json(struct specializer *s);
+/* Prometheus text of the specialization metrics. */
+void specializer_metrics(struct specializer *s, FILE *out);
+
+#endif
