@@ -1,0 +1,106 @@
+/* candidate.h - one kernel on its way into a slot, and everything that was measured about it.
+ *
+ * A candidate is a point of a template's space, meant for one slot. It belongs to the specializer
+ * thread; the stages (stages.h) fill in its evidence and never change its state: only life.c does,
+ * after the store has the transition on disk.
+ *
+ * Two identities:
+ *   key         names the evidence: device, compiler, template source with its headers, knobs,
+ *               slot, model shape, numerics policy. Any difference = unknown.
+ *   object_key  names the compiled object: compiler, flags, source with its headers, -D list.
+ *               Slots that need the same object share it.
+ */
+#ifndef WHET_SPECIALIZER_CANDIDATE_H
+#define WHET_SPECIALIZER_CANDIDATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/dispatch.h"
+
+enum { KNOBS_MAX = 20, KEY_HEX = 16 };
+
+/* One value per knob of the template, in the order of its .def. */
+struct point {
+    int32_t value[KNOBS_MAX];
+};
+
+/* specializer.numerics: what outputs a kernel may produce. */
+enum numerics { NUMERICS_TOLERANCE, NUMERICS_BIT_EQUAL, NUMERICS_REDUCED, NUMERICS_FROZEN };
+
+/* Life of a kernel (SPECIALIZER.md section 1); legal transitions are a table in life.c. */
+enum life {
+    LIFE_PROPOSED,
+    LIFE_BUILT,
+    LIFE_PROBED,
+    LIFE_BENCHED,
+    LIFE_SHADOWED,
+    LIFE_CANARY, /* passed the canary; about to be published */
+    LIFE_ACTIVE,
+    LIFE_RETIRED,
+    LIFE_REFUSED,
+    LIFE_ROLLED_BACK,
+    LIFE_DISABLED,
+    LIFE_COUNT
+};
+
+/* A relative gain with its confidence interval: incumbent time / candidate time - 1. */
+struct gain {
+    int32_t pairs;
+    double mean, low, high;
+};
+
+/* What each stage measured. A field is 0 until its stage ran. */
+struct evidence {
+    /* build */
+    double build_s;
+    int64_t object_bytes;
+    /* probe, over all its runs: worst row error against the oracle relative to the row's scale,
+     * of the candidate and of the eager kernel on the same inputs. */
+    double probe_s;
+    int32_t probe_cases;
+    double own_max, own_rms, eager_max, eager_rms;
+    bool bit_equal; /* same bits as the eager kernel on every case */
+    char worst[96]; /* the case with the largest ratio to the eager error: "m=3 outlier" */
+    /* bench */
+    struct gain bench;
+    double incumbent_s, own_s; /* medians of one run */
+    double roofline_s;         /* what the machine could do at best on these inputs */
+    char against[24];          /* id of the kernel it was measured against */
+    /* shadow */
+    int32_t shadow_looks, shadow_different;
+    double shadow_max, shadow_rms; /* worst row, against the incumbent */
+    /* canary: whole steps */
+    struct gain canary;
+    double step_s; /* median step with the candidate: the promise that watch holds it to */
+};
+
+struct template;
+
+struct candidate {
+    char key[KEY_HEX + 1];
+    char object_key[KEY_HEX + 1];
+    const struct template *template;
+    struct point point;
+    struct slot *slot;
+    char name[160];     /* "mlp_in ROWS=4 ISA=avx512" */
+    enum origin origin; /* ORIGIN_TEMPLATE, ORIGIN_RESTORED, ORIGIN_AGENT */
+    bool bit_equal;     /* the template declares canonical order for this point */
+    double predicted_s; /* by the cost model */
+
+    char *source;        /* path of the .c file */
+    char **define;       /* ["-DROWS=4", ...], NULL-terminated */
+    char *object;        /* path of the shared object: <object dir>/<object_key>.so */
+    char object_sum[17]; /* checksum of that file once built */
+
+    enum life state;
+    struct evidence evidence;
+    char reason[240]; /* of a refusal or rollback: "probe: m=3 outlier: row error 4.1x eager" */
+    char *log;        /* compiler or probe output worth keeping; may be NULL */
+
+    struct kernel *kernel; /* loaded into the process, or NULL */
+    int32_t rollbacks;
+    int32_t retries;
+};
+
+#endif
