@@ -21,7 +21,7 @@ int64_t dtype_bytes(enum dtype t, int64_t n);
 
 /* n values starting at block-aligned `src` to float. n is a multiple of dtype_block(t). */
 void dequant_row(enum dtype t, const void *src, float *dst, int64_t n);
-/* The inverse for tests, fixtures and conversion at load: F32, F16, BF16, Q8_0, Q4_0, Q4_1. */
+/* The inverse for tests, fixtures and conversion at load; any dtype, finite values. */
 void quant_row(enum dtype t, const float *src, void *dst, int64_t n);
 
 float f16_to_f32(uint16_t h);
