@@ -14,27 +14,44 @@
 
 struct tokenizer;
 
-/* What a vocabulary source (GGUF metadata or tokenizer.json) must provide. Strings are in the
- * byte-level alphabet (GPT-2's byte-to-unicode map), UTF-8. The builder copies what it keeps. */
 enum token_kind { TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE };
+
+/* How an added token (control or user-defined) is matched in the text. */
+enum added_flag {
+    ADDED_LSTRIP = 1,      /* swallows the whitespace before it */
+    ADDED_RSTRIP = 2,      /* ... and after it */
+    ADDED_SINGLE_WORD = 4, /* only where no word character touches it */
+    ADDED_NORMALIZED = 8,  /* looked for in the normalized text, after all the others */
+};
+
+/* One pre-tokenizer step: cuts every piece of text into smaller ones. */
+struct pre_step {
+    const char *pattern; /* matches become pieces (Oniguruma syntax); NULL: no cut */
+    bool drop_gaps;      /* text between the matches is dropped, not kept as pieces */
+    bool prefix_space;   /* first, a piece that does not begin with a space is given one */
+};
+
+/* What a vocabulary source (GGUF metadata or tokenizer.json) must provide. Texts are in the
+ * byte-level alphabet (GPT-2's byte-to-unicode map), those of control and user-defined tokens as
+ * they stand in a prompt; all UTF-8. Zero-initialize it; the builder copies what it keeps. */
 
 struct vocab_source {
     int32_t tokens;
     const char **text;     /* [tokens] */
     const int32_t *length; /* [tokens] bytes of text */
-    const uint8_t *kind;   /* [tokens] enum token_kind; control and user-defined are matched whole */
+    const uint8_t *kind;  /* [tokens] enum token_kind; control and user-defined are matched whole */
+    const uint8_t *added; /* [tokens] enum added_flag bits, or NULL: none set */
     int64_t merges;
-    const char **merge;           /* [merges] "left right" */
-    const int32_t *merge_length;  /* [merges] */
-    const char *pre;              /* GGUF name: "gpt-2", "llama-bpe", "qwen2", "smollm", ... or NULL */
-    const char *pre_pattern;      /* explicit pattern(s) from tokenizer.json, or NULL */
-    bool individual_digits;       /* tokenizer.json: Digits(individual_digits=true) before ByteLevel */
-    bool byte_level_regex;        /* ByteLevel(use_regex=true): the GPT-2 pattern */
-    bool ignore_merges;           /* Llama 3: a word that is a token is not merged */
-    bool add_prefix_space, nfc;
-    int32_t bos, eos;             /* -1: none */
-    bool add_bos, add_eos;
-    const int32_t *stop;          /* further end-of-generation ids */
+    const char **merge;          /* [merges] "left right" */
+    const int32_t *merge_length; /* [merges] */
+    const char *pre; /* GGUF name: "gpt-2", "llama-bpe", "qwen2", "smollm", ... or NULL */
+    const struct pre_step *step; /* [steps] the pre-tokenizer spelled out when `pre` is NULL */
+    int32_t steps;
+    bool ignore_merges; /* a word that is a token is not merged; a named `pre` knows for itself */
+    bool nfc;           /* text is put in Unicode NFC first; a named `pre` knows for itself */
+    int32_t bos, eos;   /* -1: none */
+    int8_t add_bos, add_eos; /* 1 yes, 0 no, -1 as the models of this `pre` do (GGUF is silent) */
+    const int32_t *stop;     /* further end-of-generation ids */
     int32_t stops;
 };
 
@@ -58,8 +75,8 @@ char *tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n,
                        size_t *length);
 
 int32_t tokenizer_vocab(const struct tokenizer *t);
-int32_t tokenizer_bos(const struct tokenizer *t);   /* -1: none */
-int32_t tokenizer_eos(const struct tokenizer *t);   /* -1: none */
+int32_t tokenizer_bos(const struct tokenizer *t);              /* -1: none */
+int32_t tokenizer_eos(const struct tokenizer *t);              /* -1: none */
 bool tokenizer_is_stop(const struct tokenizer *t, int32_t id); /* ends a generation */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 /* Id of a token by its exact text (special or normal); -1 if there is none. */
