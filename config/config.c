@@ -1,0 +1,399 @@
+/* config.c - the option parser, driven by options.def.
+ *
+ * The table is included four times: for the struct (config.h), for the rows below, for the default
+ * values and for nothing else. A row knows where its value lives (offset), its type and its range,
+ * so file, environment and flags all go through one function, set_text(), which names the option,
+ * the value and its origin when it refuses.
+ */
+#include "config/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <ini.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum option_type { TYPE_STR, TYPE_INT, TYPE_NUM, TYPE_BOOL, TYPE_ENUM };
+
+struct option {
+    const char *section, *name, *def, *help, *choices;
+    enum option_type type;
+    size_t offset;
+    double lo, hi;
+};
+
+#define AT(section, name) offsetof(struct config, section##_##name)
+static const struct option options[] = {
+#define SECTION(section, help)
+#define OPT_STR(section, name, def, help) \
+    {#section, #name, def, help, NULL, TYPE_STR, AT(section, name), 0, 0},
+#define OPT_INT(section, name, def, lo, hi, help) \
+    {#section, #name, #def, help, NULL, TYPE_INT, AT(section, name), (double)(lo), (double)(hi)},
+#define OPT_NUM(section, name, def, lo, hi, help) \
+    {#section, #name, #def, help, NULL, TYPE_NUM, AT(section, name), lo, hi},
+#define OPT_BOOL(section, name, def, help) \
+    {#section, #name, #def, help, NULL, TYPE_BOOL, AT(section, name), 0, 1},
+#define OPT_ENUM(section, name, def, choices, help) \
+    {#section, #name, def, help, choices, TYPE_ENUM, AT(section, name), 0, 0},
+#include "config/options.def"
+};
+enum { OPTIONS = sizeof options / sizeof *options };
+
+static const struct {
+    const char *name, *help;
+} sections[] = {
+#define SECTION(section, help) {#section, help},
+#define OPT_STR(section, name, def, help)
+#define OPT_INT(section, name, def, lo, hi, help)
+#define OPT_NUM(section, name, def, lo, hi, help)
+#define OPT_BOOL(section, name, def, help)
+#define OPT_ENUM(section, name, def, choices, help)
+#include "config/options.def"
+};
+
+static const struct {
+    const char *flag, *section, *name;
+} aliases[] = {
+#define ALIAS(flag, section, name) {flag, #section, #name},
+#define SECTION(section, help)
+#define OPT_STR(section, name, def, help)
+#define OPT_INT(section, name, def, lo, hi, help)
+#define OPT_NUM(section, name, def, lo, hi, help)
+#define OPT_BOOL(section, name, def, help)
+#define OPT_ENUM(section, name, def, choices, help)
+#include "config/options.def"
+};
+
+static void *field(const struct config *c, const struct option *o)
+{
+    return (char *)c + o->offset;
+}
+
+static const struct option *find(const char *section, size_t section_n, const char *name)
+{
+    for (int i = 0; i < OPTIONS; i++)
+        if (strlen(options[i].section) == section_n &&
+            strncmp(options[i].section, section, section_n) == 0 &&
+            strcmp(options[i].name, name) == 0)
+            return &options[i];
+    return NULL;
+}
+
+/* ---- one value ---------------------------------------------------------------------------- */
+
+static bool in_choices(const char *choices, const char *value)
+{
+    size_t n = strlen(value);
+    for (const char *p = choices; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+        if (strcspn(p, "|") == n && strncmp(p, value, n) == 0)
+            return n > 0;
+    return false;
+}
+
+static int parse_bool(const char *text)
+{
+    static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no",
+                                                                                "off", "0"};
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(text, yes[i]) == 0)
+            return 1;
+        if (strcmp(text, no[i]) == 0)
+            return 0;
+    }
+    return -1;
+}
+
+static int refuse(const struct option *o, const char *text, const char *from, struct err *err)
+{
+    switch (o->type) {
+    case TYPE_INT:
+        return err_set(err, "%s.%s = \"%s\" (%s): want a whole number from %.0f to %.0f",
+                       o->section, o->name, text, from, o->lo, o->hi);
+    case TYPE_NUM:
+        return err_set(err, "%s.%s = \"%s\" (%s): want a number from %g to %g", o->section, o->name,
+                       text, from, o->lo, o->hi);
+    case TYPE_BOOL:
+        return err_set(err, "%s.%s = \"%s\" (%s): want true or false", o->section, o->name, text,
+                       from);
+    default:
+        return err_set(err, "%s.%s = \"%s\" (%s): want one of %s", o->section, o->name, text, from,
+                       o->choices);
+    }
+}
+
+static int set_number(struct config *c, const struct option *o, const char *text, const char *from,
+                      struct err *err)
+{
+    char *end;
+    errno = 0;
+    if (o->type == TYPE_INT) {
+        long long v = strtoll(text, &end, 10);
+        if (end == text || *end || errno || (double)v < o->lo || (double)v > o->hi)
+            return refuse(o, text, from, err);
+        *(int64_t *)field(c, o) = v;
+        return 0;
+    }
+    double v = strtod(text, &end);
+    if (end == text || *end || !isfinite(v) || v < o->lo || v > o->hi)
+        return refuse(o, text, from, err);
+    *(double *)field(c, o) = v;
+    return 0;
+}
+
+static int set_text(struct config *c, const struct option *o, const char *text, const char *from,
+                    struct err *err)
+{
+    int b;
+    switch (o->type) {
+    case TYPE_INT:
+    case TYPE_NUM:
+        return set_number(c, o, text, from, err);
+    case TYPE_BOOL:
+        if ((b = parse_bool(text)) < 0)
+            return refuse(o, text, from, err);
+        *(bool *)field(c, o) = b;
+        return 0;
+    case TYPE_ENUM:
+        if (!in_choices(o->choices, text))
+            return refuse(o, text, from, err);
+        break;
+    case TYPE_STR:
+        break;
+    }
+    char **s = field(c, o);
+    free(*s);
+    *s = xstrdup(text);
+    return 0;
+}
+
+/* ---- file, environment, flags ------------------------------------------------------------- */
+
+struct file_pass {
+    struct config *c;
+    const char *path;
+    struct err *err;
+    int failed;
+};
+
+static int file_entry(void *user, const char *section, const char *name, const char *value)
+{
+    struct file_pass *f = user;
+    const struct option *o = find(section, strlen(section), name);
+    if (!o)
+        f->failed = err_set(f->err, "%s: there is no option %s.%s", f->path, section, name);
+    else
+        f->failed = set_text(f->c, o, value, f->path, f->err);
+    return f->failed == 0;
+}
+
+static int read_file(struct config *c, const char *path, struct err *err)
+{
+    struct file_pass f = {c, path, err, 0};
+    int line = ini_parse(path, file_entry, &f);
+    if (f.failed)
+        return -1;
+    if (line == -1)
+        return err_set(err, "%s: cannot be opened: %s", path, strerror(errno));
+    if (line != 0)
+        return err_set(err, "%s: line %d is neither [section] nor name = value", path, line);
+    return 0;
+}
+
+static int read_environment(struct config *c, struct err *err)
+{
+    for (int i = 0; i < OPTIONS; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "WHET_%s_%s", options[i].section, options[i].name);
+        for (char *p = name; *p; p++)
+            *p = (char)toupper((unsigned char)*p);
+        const char *value = getenv(name);
+        if (value && set_text(c, &options[i], value, name, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* "--section-some-name" (without the dashes in front) -> its option. */
+static const struct option *find_flag(const char *flag)
+{
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (strcmp(aliases[i].flag + 2, flag) == 0)
+            return find(aliases[i].section, strlen(aliases[i].section), aliases[i].name);
+    const char *dash = strchr(flag, '-');
+    if (!dash)
+        return NULL;
+    char name[96];
+    snprintf(name, sizeof name, "%s", dash + 1);
+    for (char *p = name; *p; p++)
+        if (*p == '-')
+            *p = '_';
+    return find(flag, (size_t)(dash - flag), name);
+}
+
+/* One flag at argv[i]; returns how many arguments it took, or -1. */
+static int read_flag(struct config *c, int left, char **argv, struct err *err)
+{
+    char flag[96];
+    const char *eq = strchr(argv[0], '=');
+    snprintf(flag, sizeof flag, "%.*s", eq ? (int)(eq - argv[0] - 2) : (int)sizeof flag,
+             argv[0] + 2);
+    const struct option *o = find_flag(flag);
+    if (!o && strncmp(flag, "no-", 3) == 0 && !eq) {
+        o = find_flag(flag + 3);
+        if (o && o->type == TYPE_BOOL)
+            return set_text(c, o, "false", argv[0], err) ? -1 : 1;
+        o = NULL;
+    }
+    if (!o)
+        return err_set(err, "there is no option %s (whet --help lists them)", argv[0]);
+    if (eq)
+        return set_text(c, o, eq + 1, argv[0], err) ? -1 : 1;
+    if (o->type == TYPE_BOOL && (left < 2 || parse_bool(argv[1]) < 0))
+        return set_text(c, o, "true", argv[0], err) ? -1 : 1;
+    if (left < 2)
+        return err_set(err, "%s wants a value", argv[0]);
+    return set_text(c, o, argv[1], argv[0], err) ? -1 : 2;
+}
+
+static const char *config_file(int argc, char **argv, struct err *err, int *failed)
+{
+    const char *path = getenv("WHET_CONFIG");
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--config=", 9) == 0)
+            path = argv[i] + 9;
+        if (strcmp(argv[i], "--config") != 0)
+            continue;
+        if (i + 1 == argc) {
+            *failed = err_set(err, "--config wants a file");
+            return NULL;
+        }
+        path = argv[i + 1];
+    }
+    return path;
+}
+
+int config_parse(struct config *c, int argc, char **argv, struct err *err)
+{
+    memset(c, 0, sizeof *c);
+    for (int i = 0; i < OPTIONS; i++)
+        if (set_text(c, &options[i], options[i].def, "default", err))
+            return -1;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            config_help(stdout);
+            return 1;
+        }
+    int failed = 0;
+    const char *path = config_file(argc, argv, err, &failed);
+    if (failed || (path && *path && read_file(c, path, err)) || read_environment(c, err))
+        return -1;
+    for (int i = 1; i < argc;) {
+        if (strncmp(argv[i], "--", 2) != 0)
+            return err_set(err, "\"%s\" is no option (options begin with --)", argv[i]);
+        int took = strcmp(argv[i], "--config") == 0        ? 2
+                   : strncmp(argv[i], "--config=", 9) == 0 ? 1
+                                                           : read_flag(c, argc - i, argv + i, err);
+        if (took < 0)
+            return -1;
+        i += took;
+    }
+    return 0;
+}
+
+void config_free(struct config *c)
+{
+    for (int i = 0; i < OPTIONS; i++)
+        if (options[i].type == TYPE_STR || options[i].type == TYPE_ENUM) {
+            char **s = field(c, &options[i]);
+            free(*s);
+            *s = NULL;
+        }
+}
+
+char *config_get(const struct config *c, const char *name)
+{
+    const char *dot = strchr(name, '.');
+    const struct option *o = dot ? find(name, (size_t)(dot - name), dot + 1) : NULL;
+    if (!o)
+        return NULL;
+    switch (o->type) {
+    case TYPE_INT:
+        return xasprintf("%lld", (long long)*(int64_t *)field(c, o));
+    case TYPE_NUM:
+        return xasprintf("%g", *(double *)field(c, o));
+    case TYPE_BOOL:
+        return xstrdup(*(bool *)field(c, o) ? "true" : "false");
+    default:
+        return xstrdup(*(char **)field(c, o));
+    }
+}
+
+/* ---- help --------------------------------------------------------------------------------- */
+
+static void dashed(char *out, size_t n, const struct option *o)
+{
+    snprintf(out, n, "--%s-%s", o->section, o->name);
+    for (char *p = out; *p; p++)
+        if (*p == '_')
+            *p = '-';
+}
+
+static const char *type_text(const struct option *o, char *out, size_t n)
+{
+    if (o->type == TYPE_INT)
+        snprintf(out, n, "%.0f..%.0f", o->lo, o->hi);
+    else if (o->type == TYPE_NUM)
+        snprintf(out, n, "%g..%g", o->lo, o->hi);
+    else
+        snprintf(out, n, "%s",
+                 o->type == TYPE_ENUM   ? o->choices
+                 : o->type == TYPE_BOOL ? "true|false"
+                                        : "text");
+    return out;
+}
+
+void config_help(FILE *out)
+{
+    fputs("usage: whet serve|bench|tune|kernels [options]\n\n"
+          "  --config FILE                      INI file: [section] and name = value\n",
+          out);
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        fprintf(out, "  %-34s short for --%s-%s\n", aliases[i].flag, aliases[i].section,
+                aliases[i].name);
+    const char *section = "";
+    for (int i = 0; i < OPTIONS; i++) {
+        const struct option *o = &options[i];
+        char flag[96], type[128];
+        if (strcmp(section, o->section) != 0) {
+            section = o->section;
+            for (size_t s = 0; s < sizeof sections / sizeof *sections; s++)
+                if (strcmp(sections[s].name, section) == 0)
+                    fprintf(out, "\n%s: %s\n", section, sections[s].help);
+        }
+        dashed(flag, sizeof flag, o);
+        fprintf(out, "  %-34s %s [%s] (%s)\n", flag, o->help, *o->def ? o->def : "none",
+                type_text(o, type, sizeof type));
+    }
+}
+
+void config_markdown(FILE *out)
+{
+    for (size_t s = 0; s < sizeof sections / sizeof *sections; s++) {
+        fprintf(out,
+                "\n## %s: %s\n\n| option | default | values | what it is |\n|---|---|---|---|\n",
+                sections[s].name, sections[s].help);
+        for (int i = 0; i < OPTIONS; i++) {
+            const struct option *o = &options[i];
+            if (strcmp(o->section, sections[s].name) != 0)
+                continue;
+            char type[128];
+            type_text(o, type, sizeof type);
+            fprintf(out, "| `%s.%s` | %s | ", o->section, o->name, *o->def ? o->def : "-");
+            for (const char *p = type; *p; p++)
+                fprintf(out, *p == '|' ? ", " : "%c", *p);
+            fprintf(out, " | %s |\n", o->help);
+        }
+    }
+}

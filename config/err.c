@@ -1,0 +1,88 @@
+/* err.c - messages into the caller's buffer, and allocation that cannot fail. */
+#include "config/err.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int err_set(struct err *e, const char *fmt, ...)
+{
+    if (!e)
+        return -1;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    va_end(ap);
+    return -1;
+}
+
+int err_prefix(struct err *e, const char *fmt, ...)
+{
+    if (!e)
+        return -1;
+    char prefix[sizeof e->msg], rest[sizeof e->msg];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(prefix, sizeof prefix, fmt, ap);
+    va_end(ap);
+    memcpy(rest, e->msg, sizeof rest);
+    size_t n = strlen(prefix);
+    memcpy(e->msg, prefix, n);
+    const char *part[] = {": ", rest};
+    for (int i = 0; i < 2; i++)
+        for (const char *c = part[i]; *c && n + 1 < sizeof e->msg; c++)
+            e->msg[n++] = *c;
+    e->msg[n] = 0;
+    return -1;
+}
+
+/* Host memory is gone: nothing can be answered any more, and no caller could do better. */
+static void *checked(void *p, size_t n)
+{
+    if (!p && n) {
+        fprintf(stderr, "whet: out of memory (%zu bytes wanted)\n", n);
+        abort();
+    }
+    return p;
+}
+
+void *xmalloc(size_t n)
+{
+    return checked(malloc(n ? n : 1), n);
+}
+
+void *xcalloc(size_t count, size_t n)
+{
+    return checked(calloc(count ? count : 1, n ? n : 1), count * n);
+}
+
+void *xrealloc(void *p, size_t n)
+{
+    return checked(realloc(p, n ? n : 1), n);
+}
+
+char *xstrdup(const char *s)
+{
+    size_t n = strlen(s) + 1;
+    return memcpy(xmalloc(n), s, n);
+}
+
+char *xasprintf(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    char *s = xmalloc((size_t)n + 1);
+    va_start(ap, fmt);
+    vsnprintf(s, (size_t)n + 1, fmt, ap);
+    va_end(ap);
+    return s;
+}
+
+void *xaligned(size_t n)
+{
+    size_t size = (n + 63) & ~(size_t)63;
+    void *p = checked(aligned_alloc(64, size ? size : 64), n);
+    return memset(p, 0, size);
+}

@@ -1,0 +1,153 @@
+/* dispatch.c - the table of slots.
+ *
+ * Every slot exists from the start and holds the eager kernel of its region, so looking one up
+ * never fails and a step never waits. Publishing is one pointer exchange. The engine thread counts
+ * step boundaries; a kernel replaced during step e is out of use when boundary e + 1 was passed, or
+ * when the engine waits for work with no step under way. Both sides use sequentially consistent
+ * operations on the pair (slot, idle), so either the publisher sees the engine idle, or the engine
+ * sees the new pointer.
+ */
+#include "engine/dispatch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/plan.h"
+
+const int m_bucket[M_BUCKETS] = {1,  2,  3,  4,   6,   8,   12,   16,  24,
+                                 32, 48, 64, 128, 256, 512, 1024, 2048};
+const int context_bucket[CONTEXT_BUCKETS] = {256,  512,   1024,  2048,  4096,
+                                             8192, 16384, 32768, 65536, 131072};
+
+struct dispatch {
+    _Atomic int64_t epoch; /* boundaries passed */
+    _Atomic int idle;
+    int slots;
+    int first[REGION_COUNT]; /* index of the region's first slot */
+    struct slot slot[];
+};
+
+static int bucket_of(const int *bucket, int n, int value)
+{
+    int i = 0;
+    while (i < n - 1 && bucket[i] < value)
+        i++;
+    return i;
+}
+
+int m_bucket_of(int m)
+{
+    return bucket_of(m_bucket, M_BUCKETS, m);
+}
+
+int context_bucket_of(int context)
+{
+    return bucket_of(context_bucket, CONTEXT_BUCKETS, context);
+}
+
+const char *origin_name(enum origin o)
+{
+    static const char *const name[] = {"eager", "template", "agent", "restored"};
+    return name[o];
+}
+
+static int region_slots(enum region r)
+{
+    return r == REGION_ATTN ? M_BUCKETS * CONTEXT_BUCKETS : M_BUCKETS;
+}
+
+static void slot_init(struct slot *s, enum region r, int index, const struct kernel *eager)
+{
+    s->region = r;
+    s->m_index = r == REGION_ATTN ? index / CONTEXT_BUCKETS : index;
+    s->context_index = r == REGION_ATTN ? index % CONTEXT_BUCKETS : -1;
+    s->m = m_bucket[s->m_index];
+    s->context = r == REGION_ATTN ? context_bucket[s->context_index] : 0;
+    s->eager = eager;
+    atomic_init(&s->kernel, eager);
+    if (r == REGION_ATTN)
+        snprintf(s->name, sizeof s->name, "%s/m%d/c%d", region_name(r), s->m, s->context);
+    else
+        snprintf(s->name, sizeof s->name, "%s/m%d", region_name(r), s->m);
+}
+
+struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT])
+{
+    int total = 0;
+    for (int r = 0; r < REGION_COUNT; r++)
+        total += region_slots((enum region)r);
+    struct dispatch *d = xcalloc(1, sizeof *d + (size_t)total * sizeof d->slot[0]);
+    atomic_init(&d->idle, 1);
+    for (int r = 0; r < REGION_COUNT; r++) {
+        d->first[r] = d->slots;
+        for (int i = 0; i < region_slots((enum region)r); i++)
+            slot_init(&d->slot[d->slots++], (enum region)r, i, eager[r]);
+    }
+    return d;
+}
+
+void dispatch_close(struct dispatch *d)
+{
+    free(d);
+}
+
+int dispatch_slots(const struct dispatch *d)
+{
+    return d->slots;
+}
+
+struct slot *dispatch_slot_at(struct dispatch *d, int i)
+{
+    return &d->slot[i];
+}
+
+struct slot *dispatch_slot(struct dispatch *d, enum region r, int m, int context)
+{
+    int i = m_bucket_of(m);
+    if (r == REGION_ATTN)
+        i = i * CONTEXT_BUCKETS + context_bucket_of(context);
+    return &d->slot[d->first[r] + i];
+}
+
+struct slot *dispatch_find(struct dispatch *d, const char *name)
+{
+    for (int i = 0; i < d->slots; i++)
+        if (strcmp(d->slot[i].name, name) == 0)
+            return &d->slot[i];
+    return NULL;
+}
+
+int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel *k)
+{
+    atomic_store(&s->kernel, k);
+    return atomic_load(&d->epoch);
+}
+
+void dispatch_boundary(struct dispatch *d, bool idle)
+{
+    atomic_fetch_add(&d->epoch, 1);
+    atomic_store(&d->idle, idle);
+}
+
+bool dispatch_passed(const struct dispatch *d, int64_t epoch)
+{
+    return atomic_load(&d->epoch) > epoch || atomic_load(&d->idle);
+}
+
+/* FNV-1a over "slot=kernel" of every slot that is not eager: the same set, the same hash. */
+void dispatch_fingerprint(const struct dispatch *d, char out[9])
+{
+    uint32_t h = 2166136261u;
+    for (int i = 0; i < d->slots; i++) {
+        const struct slot *s = &d->slot[i];
+        const struct kernel *k = atomic_load_explicit(&s->kernel, memory_order_acquire);
+        if (k == s->eager)
+            continue;
+        const char *part[] = {s->name, "=", k->id, ";"};
+        for (int p = 0; p < 4; p++)
+            for (const char *c = part[p]; *c; c++)
+                h = (h ^ (unsigned char)*c) * 16777619u;
+    }
+    snprintf(out, 9, "%08x", h);
+}

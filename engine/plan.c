@@ -1,0 +1,142 @@
+/* plan.c - the step as a table, and what each region must cost.
+ *
+ * A decoder-only transformer is the same five regions once a layer, between the embedding and the
+ * head. What a region must move and compute follows from the model's shape alone: every weight
+ * once, its activations in and out (float), and the keys and values it appends or reads. These are
+ * lower bounds - a kernel that moves more is slower than it must be, one that is timed faster than
+ * they allow was measured wrongly.
+ */
+#include "engine/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/quant.h"
+
+static const char *const names[REGION_COUNT] = {"embed",  "attn_in", "attn", "attn_out",
+                                                "mlp_in", "mlp_out", "head"};
+
+static const enum region layer_regions[] = {REGION_ATTN_IN, REGION_ATTN, REGION_ATTN_OUT,
+                                            REGION_MLP_IN, REGION_MLP_OUT};
+enum { PER_LAYER = sizeof layer_regions / sizeof *layer_regions };
+
+struct plan *plan_build(const struct model_shape *shape)
+{
+    struct plan *p = xmalloc(sizeof *p);
+    p->nodes = 0;
+    p->node = xcalloc((size_t)shape->layers * PER_LAYER + 2, sizeof *p->node);
+    p->node[p->nodes++] = (struct plan_node){REGION_EMBED, 0};
+    for (int l = 0; l < shape->layers; l++)
+        for (int i = 0; i < PER_LAYER; i++)
+            p->node[p->nodes++] = (struct plan_node){layer_regions[i], l};
+    p->node[p->nodes++] = (struct plan_node){REGION_HEAD, 0};
+    return p;
+}
+
+void plan_free(struct plan *p)
+{
+    if (p)
+        free(p->node);
+    free(p);
+}
+
+const char *region_name(enum region r)
+{
+    return names[r];
+}
+
+int region_parse(const char *name)
+{
+    for (int r = 0; r < REGION_COUNT; r++)
+        if (strcmp(names[r], name) == 0)
+            return r;
+    return -1;
+}
+
+static int64_t weight_bytes(const struct weight *w)
+{
+    return dtype_bytes((enum dtype)w->type, (int64_t)w->rows * w->cols);
+}
+
+/* Multiply-adds of one token through `w`, as FLOPs. */
+static int64_t linear_flops(const struct weight *w)
+{
+    return 2 * (int64_t)w->rows * w->cols;
+}
+
+static void add_linear(struct region_cost *c, const struct weight *w, int64_t m)
+{
+    c->weight_bytes += weight_bytes(w);
+    c->flops += linear_flops(w) * m;
+}
+
+/* Keys and values are read once a sequence (a chunk's tokens share them). Scores and the weighted
+ * sum are 4 FLOPs a query head, dimension and position; a chunk's tokens see, on average, half the
+ * chunk less than its last one does. */
+static void add_attention(struct region_cost *c, const struct model_shape *s, int64_t m,
+                          int64_t sequences, int64_t context)
+{
+    c->kv_bytes = sequences * context * 2 * s->kv_heads * s->head_dim * 4;
+    int64_t chunk = sequences > 0 ? m / sequences : m;
+    int64_t seen = context - (chunk > 0 ? (chunk - 1) / 2 : 0);
+    c->flops = 4 * m * (seen > 0 ? seen : 0) * s->heads * s->head_dim;
+    c->activation_bytes = 2 * m * s->heads * s->head_dim * 4;
+}
+
+struct region_cost plan_cost(const struct model *model, enum region r, int layer, int m,
+                             int sequences, int64_t context, int logits_rows)
+{
+    const struct model_shape *s = &model->shape;
+    const struct layer *l = &model->layer[layer];
+    int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
+    int64_t rows = logits_rows;
+    struct region_cost c = {0};
+    switch (r) {
+    case REGION_EMBED:
+        c.weight_bytes = m * dtype_bytes((enum dtype)model->embed.type, s->hidden);
+        c.activation_bytes = (int64_t)m * s->hidden * 4;
+        break;
+    case REGION_ATTN_IN:
+        add_linear(&c, &l->wq, m);
+        add_linear(&c, &l->wk, m);
+        add_linear(&c, &l->wv, m);
+        c.activation_bytes = m * (s->hidden + q) * 4;
+        c.kv_bytes = m * 2 * kv * 4;
+        break;
+    case REGION_ATTN:
+        add_attention(&c, s, m, sequences, context);
+        break;
+    case REGION_ATTN_OUT:
+        add_linear(&c, &l->wo, m);
+        c.activation_bytes = m * (q + 2 * (int64_t)s->hidden) * 4;
+        break;
+    case REGION_MLP_IN:
+        add_linear(&c, &l->gate, m);
+        add_linear(&c, &l->up, m);
+        c.activation_bytes = m * ((int64_t)s->hidden + s->ffn) * 4;
+        break;
+    case REGION_MLP_OUT:
+        add_linear(&c, &l->down, m);
+        c.activation_bytes = m * ((int64_t)s->ffn + 2 * s->hidden) * 4;
+        break;
+    case REGION_HEAD:
+        add_linear(&c, &model->head, rows);
+        c.activation_bytes = rows * ((int64_t)s->hidden + s->vocab) * 4;
+        break;
+    case REGION_COUNT:
+        break;
+    }
+    return c;
+}
+
+int64_t region_cost_bytes(const struct region_cost *c)
+{
+    return c->weight_bytes + c->activation_bytes + c->kv_bytes;
+}
+
+double roofline_s(const struct machine *machine, const struct region_cost *c)
+{
+    double bytes = (double)region_cost_bytes(c) / machine->read_bandwidth;
+    double flops = (double)c->flops / machine->peak_flops;
+    return bytes > flops ? bytes : flops;
+}

@@ -1,0 +1,156 @@
+/* test_config.c - the option parser: precedence, ranges, messages. */
+#include "tests/unit/unit.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/config.h"
+
+static int parse(struct config *c, struct err *e, int n, const char **arg)
+{
+    char *argv[16] = {(char *)"whet"};
+    for (int i = 0; i < n; i++)
+        argv[i + 1] = (char *)arg[i];
+    return config_parse(c, n + 1, argv, e);
+}
+
+#define PARSE(c, e, ...)                                                \
+    parse(c, e, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *), \
+          (const char *[]){__VA_ARGS__})
+
+static char *write_file(const char *text)
+{
+    static char path[64];
+    strcpy(path, "/tmp/whet-config-XXXXXX");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    return path;
+}
+
+static void defaults_are_those_of_the_table(void **state)
+{
+    (void)state;
+    struct config c;
+    struct err e;
+    assert_int_equal(PARSE(&c, &e, "--log-level", "info"), 0);
+    assert_int_equal(c.server_port, 8080);
+    assert_string_equal(c.server_host, "127.0.0.1");
+    assert_true(c.specializer_enabled);
+    config_free(&c);
+}
+
+static void flags_beat_environment_beats_file(void **state)
+{
+    (void)state;
+    struct config c;
+    struct err e;
+    char *path = write_file("[server]\nport = 1\nmax_queue = 1\nidle_timeout = 1.5\n");
+    setenv("WHET_SERVER_PORT", "2", 1);
+    setenv("WHET_SERVER_MAX_QUEUE", "2", 1);
+    assert_int_equal(PARSE(&c, &e, "--config", path, "--port", "3"), 0);
+    assert_int_equal(c.server_port, 3);
+    assert_int_equal(c.server_max_queue, 2);
+    assert_true(c.server_idle_timeout == 1.5);
+    unsetenv("WHET_SERVER_PORT");
+    unsetenv("WHET_SERVER_MAX_QUEUE");
+    config_free(&c);
+    unlink(path);
+}
+
+static void booleans_may_stand_alone_or_be_negated(void **state)
+{
+    (void)state;
+    struct config c;
+    struct err e;
+    assert_int_equal(PARSE(&c, &e, "--no-specializer-enabled", "--specializer-paused"), 0);
+    assert_false(c.specializer_enabled);
+    assert_true(c.specializer_paused);
+    config_free(&c);
+    assert_int_equal(PARSE(&c, &e, "--specializer-enabled=false", "--specializer-paused", "no"), 0);
+    assert_false(c.specializer_enabled);
+    assert_false(c.specializer_paused);
+    config_free(&c);
+}
+
+static void every_refusal_names_the_option_and_the_value(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arg[2];
+        const char *want[2];
+    } bad[] = {
+        {{"--port", "65536"}, {"server.port", "65536"}},
+        {{"--port", "80x"}, {"server.port", "80x"}},
+        {{"--server-idle-timeout", "nan"}, {"server.idle_timeout", "nan"}},
+        {{"--specializer-numerics", "exact"}, {"specializer.numerics", "tolerance|bit_equal"}},
+        {{"--specializer-enabled=maybe", NULL}, {"specializer.enabled", "maybe"}},
+        {{"--no-such-option", "1"}, {"--no-such-option", "--help"}},
+        {{"model.gguf", NULL}, {"model.gguf", "--"}},
+        {{"--model", NULL}, {"--model", "value"}},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct config c;
+        struct err e = {""};
+        assert_int_equal(parse(&c, &e, bad[i].arg[1] ? 2 : 1, (const char **)bad[i].arg), -1);
+        assert_non_null(strstr(e.msg, bad[i].want[0]));
+        assert_non_null(strstr(e.msg, bad[i].want[1]));
+        config_free(&c);
+    }
+}
+
+static void a_damaged_file_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *want;
+    } bad[] = {
+        {"[server]\nprot = 1\n", "server.prot"},
+        {"[server]\nport = x\n", "server.port"},
+        {"[server\n", "line 1"},
+        {"hello world\n", "line 1"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct config c;
+        struct err e = {""};
+        char *path = write_file(bad[i].text);
+        assert_int_equal(PARSE(&c, &e, "--config", path), -1);
+        assert_non_null(strstr(e.msg, path));
+        assert_non_null(strstr(e.msg, bad[i].want));
+        config_free(&c);
+        unlink(path);
+    }
+    struct config c;
+    struct err e = {""};
+    assert_int_equal(PARSE(&c, &e, "--config", "/no/such/file"), -1);
+    assert_non_null(strstr(e.msg, "/no/such/file"));
+    config_free(&c);
+}
+
+static void an_option_can_be_read_by_name(void **state)
+{
+    (void)state;
+    struct config c;
+    struct err e;
+    assert_int_equal(PARSE(&c, &e, "--threads", "3"), 0);
+    char *v = config_get(&c, "engine.threads");
+    assert_string_equal(v, "3");
+    free(v);
+    assert_null(config_get(&c, "engine.nothing"));
+    config_free(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_those_of_the_table),
+        cmocka_unit_test(flags_beat_environment_beats_file),
+        cmocka_unit_test(booleans_may_stand_alone_or_be_negated),
+        cmocka_unit_test(every_refusal_names_the_option_and_the_value),
+        cmocka_unit_test(a_damaged_file_is_refused_by_name),
+        cmocka_unit_test(an_option_can_be_read_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,95 @@
+/* test_dispatch.c - slots: lookup, publishing, epochs, fingerprint. */
+#include "tests/unit/unit.h"
+
+#include <string.h>
+
+#include "engine/dispatch.h"
+
+static struct kernel eager[REGION_COUNT];
+static struct dispatch *open_table(void)
+{
+    const struct kernel *k[REGION_COUNT];
+    for (int r = 0; r < REGION_COUNT; r++) {
+        strcpy(eager[r].id, "eager");
+        eager[r].region = (enum region)r;
+        k[r] = &eager[r];
+    }
+    return dispatch_open(k);
+}
+
+static void every_slot_starts_with_its_regions_eager_kernel(void **state)
+{
+    (void)state;
+    struct dispatch *d = open_table();
+    assert_int_equal(dispatch_slots(d), 6 * M_BUCKETS + M_BUCKETS * CONTEXT_BUCKETS);
+    for (int i = 0; i < dispatch_slots(d); i++) {
+        struct slot *s = dispatch_slot_at(d, i);
+        assert_ptr_equal(atomic_load(&s->kernel), &eager[s->region]);
+        assert_ptr_equal(dispatch_find(d, s->name), s);
+    }
+    dispatch_close(d);
+}
+
+static void a_size_goes_to_the_smallest_bucket_that_holds_it(void **state)
+{
+    (void)state;
+    struct dispatch *d = open_table();
+    assert_string_equal(dispatch_slot(d, REGION_MLP_IN, 1, 99)->name, "mlp_in/m1");
+    assert_string_equal(dispatch_slot(d, REGION_MLP_IN, 5, 99)->name, "mlp_in/m6");
+    assert_string_equal(dispatch_slot(d, REGION_HEAD, 65, 99)->name, "head/m128");
+    assert_string_equal(dispatch_slot(d, REGION_ATTN, 1, 256)->name, "attn/m1/c256");
+    assert_string_equal(dispatch_slot(d, REGION_ATTN, 8, 257)->name, "attn/m8/c512");
+    assert_string_equal(dispatch_slot(d, REGION_ATTN, 9999, 999999)->name, "attn/m2048/c131072");
+    assert_null(dispatch_find(d, "mlp_in/m5"));
+    dispatch_close(d);
+}
+
+static void a_replaced_kernel_is_free_after_the_next_boundary(void **state)
+{
+    (void)state;
+    struct dispatch *d = open_table();
+    struct kernel k = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
+    struct slot *s = dispatch_slot(d, REGION_MLP_IN, 1, 0);
+    dispatch_boundary(d, false); /* a step is under way from here */
+    int64_t epoch = dispatch_publish(d, s, &k);
+    assert_ptr_equal(atomic_load(&s->kernel), &k);
+    assert_false(dispatch_passed(d, epoch));
+    dispatch_boundary(d, false);
+    assert_true(dispatch_passed(d, epoch));
+    epoch = dispatch_publish(d, s, s->eager);
+    assert_false(dispatch_passed(d, epoch));
+    dispatch_boundary(d, true); /* idle: no step can use anything */
+    assert_true(dispatch_passed(d, epoch));
+    dispatch_close(d);
+}
+
+static void the_fingerprint_tells_the_active_set(void **state)
+{
+    (void)state;
+    struct dispatch *d = open_table();
+    struct kernel k = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
+    char none[9], one[9], other[9], back[9];
+    dispatch_fingerprint(d, none);
+    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 1, 0), &k);
+    dispatch_fingerprint(d, one);
+    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 2, 0), &k);
+    dispatch_fingerprint(d, other);
+    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 1, 0), &eager[REGION_MLP_IN]);
+    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 2, 0), &eager[REGION_MLP_IN]);
+    dispatch_fingerprint(d, back);
+    assert_string_equal(none, back);
+    assert_string_not_equal(none, one);
+    assert_string_not_equal(one, other);
+    dispatch_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_slot_starts_with_its_regions_eager_kernel),
+        cmocka_unit_test(a_size_goes_to_the_smallest_bucket_that_holds_it),
+        cmocka_unit_test(a_replaced_kernel_is_free_after_the_next_boundary),
+        cmocka_unit_test(the_fingerprint_tells_the_active_set),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

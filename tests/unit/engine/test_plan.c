@@ -1,0 +1,103 @@
+/* test_plan.c - the cost table against counts done by hand for Qwen3-1.7B (DESIGN: published
+ * shape 28 layers, hidden 2048, 16/8 heads of 128, ffn 6144, vocabulary 151936). */
+#include "tests/unit/unit.h"
+
+#include "engine/plan.h"
+
+static struct weight bf16(int rows, int cols)
+{
+    return (struct weight){.rows = rows, .cols = cols, .type = DTYPE_BF16};
+}
+
+static struct layer layer0;
+static struct model qwen(void)
+{
+    layer0 = (struct layer){.wq = bf16(2048, 2048),
+                            .wk = bf16(1024, 2048),
+                            .wv = bf16(1024, 2048),
+                            .wo = bf16(2048, 2048),
+                            .gate = bf16(6144, 2048),
+                            .up = bf16(6144, 2048),
+                            .down = bf16(2048, 6144)};
+    return (struct model){.shape = {.layers = 28,
+                                    .hidden = 2048,
+                                    .heads = 16,
+                                    .kv_heads = 8,
+                                    .head_dim = 128,
+                                    .ffn = 6144,
+                                    .vocab = 151936},
+                          .embed = bf16(151936, 2048),
+                          .head = bf16(151936, 2048),
+                          .layer = &layer0};
+}
+
+static void a_step_is_five_regions_a_layer_between_embed_and_head(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    struct plan *p = plan_build(&m.shape);
+    assert_int_equal(p->nodes, 28 * 5 + 2);
+    assert_int_equal(p->node[0].region, REGION_EMBED);
+    assert_int_equal(p->node[1].region, REGION_ATTN_IN);
+    assert_int_equal(p->node[5].region, REGION_MLP_OUT);
+    assert_int_equal(p->node[6].layer, 1);
+    assert_int_equal(p->node[141].region, REGION_HEAD);
+    plan_free(p);
+}
+
+static void weight_bytes_match_the_published_table(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    /* one layer: 16.8 / 8.4 / 50.3 / 25.2 MB; head 622.3 MB */
+    assert_int_equal(plan_cost(&m, REGION_ATTN_IN, 0, 1, 1, 512, 1).weight_bytes, 16777216);
+    assert_int_equal(plan_cost(&m, REGION_ATTN_OUT, 0, 1, 1, 512, 1).weight_bytes, 8388608);
+    assert_int_equal(plan_cost(&m, REGION_MLP_IN, 0, 1, 1, 512, 1).weight_bytes, 50331648);
+    assert_int_equal(plan_cost(&m, REGION_MLP_OUT, 0, 1, 1, 512, 1).weight_bytes, 25165824);
+    assert_int_equal(plan_cost(&m, REGION_HEAD, 0, 1, 1, 512, 1).weight_bytes, 622329856);
+}
+
+static void weights_are_read_once_whatever_the_batch(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    struct region_cost one = plan_cost(&m, REGION_MLP_IN, 0, 1, 1, 512, 1);
+    struct region_cost many = plan_cost(&m, REGION_MLP_IN, 0, 64, 64, 512, 64);
+    assert_int_equal(one.weight_bytes, many.weight_bytes);
+    assert_int_equal(one.flops * 64, many.flops);
+    assert_int_equal(one.flops, 2 * 2 * 6144 * 2048);
+}
+
+static void causal_attention_counts_what_each_token_sees(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    /* tokens 1..5 of an empty cache see 1+2+3+4+5 = 15 positions: 4 FLOPs, 16 heads, 128 wide */
+    struct region_cost c = plan_cost(&m, REGION_ATTN, 0, 5, 1, 5, 0);
+    assert_int_equal(c.flops, 4 * 15 * 16 * 128);
+    assert_int_equal(c.kv_bytes, 5 * 2 * 8 * 128 * 4);
+    struct region_cost decode = plan_cost(&m, REGION_ATTN, 0, 8, 8, 512, 0);
+    assert_int_equal(decode.flops, 4LL * 8 * 512 * 16 * 128);
+}
+
+static void the_roofline_is_the_slower_of_bytes_and_flops(void **state)
+{
+    (void)state;
+    struct machine machine = {.read_bandwidth = 1e9, .peak_flops = 1e10};
+    struct region_cost bytes = {.weight_bytes = 2000000000, .flops = 10};
+    struct region_cost flops = {.weight_bytes = 8, .flops = 30000000000};
+    assert_true(roofline_s(&machine, &bytes) == 2.0);
+    assert_true(roofline_s(&machine, &flops) == 3.0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_is_five_regions_a_layer_between_embed_and_head),
+        cmocka_unit_test(weight_bytes_match_the_published_table),
+        cmocka_unit_test(weights_are_read_once_whatever_the_batch),
+        cmocka_unit_test(causal_attention_counts_what_each_token_sees),
+        cmocka_unit_test(the_roofline_is_the_slower_of_bytes_and_flops),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
