@@ -1,0 +1,94 @@
+# lib.sh - what scripts/serve and scripts/test share: find or install what is missing, build.
+# Sourced, not run. Idempotent: each step looks before it acts.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${WHET_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/whet}
+build=${WHET_BUILD:-$root/build}
+
+# What the program needs, and what only the tests need. `:` lists alternatives, first one that the
+# distribution has is taken (llhttp is a library on newer systems, generated C on Debian 12).
+packages_serve="gcc libc6-dev pkg-config meson ninja-build python3 python3-venv ca-certificates
+    libuv1-dev libllhttp-dev:node-llhttp libcjson-dev libcurl4-openssl-dev libpcre2-dev
+    libsqlite3-dev libopenblas-dev libinih-dev libutf8proc-dev curl"
+packages_test="clang libclang-rt-14-dev:libclang-rt-dev libcmocka-dev prometheus"
+
+say() { printf '\033[1mwhet:\033[0m %s\n' "$*" >&2; }
+die() { printf 'whet: %s\n' "$*" >&2; exit 1; }
+
+have_package() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+
+# Prints the packages of "$@" (with alternatives) that are not installed.
+missing_packages() {
+    local spec alternative found
+    for spec in "$@"; do
+        found=
+        for alternative in ${spec//:/ }; do
+            if have_package "$alternative"; then found=1; fi
+        done
+        [ -n "$found" ] || echo "$spec"
+    done
+}
+
+# Picks the first alternative that apt knows.
+choose_package() {
+    local alternative
+    for alternative in ${1//:/ }; do
+        if [ -n "$(apt-cache madison "$alternative" 2>/dev/null)" ]; then
+            echo "$alternative"
+            return
+        fi
+    done
+    echo "${1%%:*}"
+}
+
+ensure_packages() {
+    command -v dpkg-query >/dev/null && command -v apt-get >/dev/null || {
+        say "this is no Debian-like system; please see to these yourself: $*"
+        return
+    }
+    local missing as_root= chosen=() spec
+    missing=$(missing_packages "$@")
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+            as_root=sudo
+        else
+            die "these packages are missing, and installing them needs root:
+  $(echo $missing | tr ':' '|')
+run this again as root, or: apt-get install $(for spec in $missing; do printf '%s ' "${spec##*:}"; done)"
+        fi
+    fi
+    say "installing $(echo $missing | wc -w) packages (apt)"
+    $as_root apt-get update -qq || die "apt-get update failed: is the network there?"
+    for spec in $missing; do chosen+=("$(choose_package "$spec")"); done
+    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends \
+        "${chosen[@]}" >"${TMPDIR:-/tmp}/whet-apt.log" 2>&1 ||
+        { tail -n 20 "${TMPDIR:-/tmp}/whet-apt.log" >&2; die "apt-get install failed"; }
+}
+
+# A private Python environment for what is not a system package; $1 names it, the rest is installed.
+ensure_python() {
+    local venv=$cache/$1 wanted
+    shift
+    wanted="$*"
+    if [ "$(cat "$venv/.whet-packages" 2>/dev/null)" != "$wanted" ]; then
+        say "making a Python environment for: $wanted"
+        mkdir -p "$cache"
+        rm -rf "$venv"
+        python3 -m venv "$venv" || die "python3 -m venv failed"
+        "$venv/bin/pip" install -q --disable-pip-version-check "$@" ||
+            die "pip could not install $wanted"
+        echo "$wanted" >"$venv/.whet-packages"
+    fi
+    echo "$venv"
+}
+
+# build_in DIR [meson options]: configures once, then lets ninja decide what is stale.
+build_in() {
+    local dir=$1
+    shift
+    [ -f "$dir/build.ninja" ] || meson setup "$dir" "$root" "$@" >"${TMPDIR:-/tmp}/whet-meson.log" 2>&1 ||
+        { tail -n 30 "${TMPDIR:-/tmp}/whet-meson.log" >&2; die "meson setup failed"; }
+    ninja -C "$dir" >"${TMPDIR:-/tmp}/whet-ninja.log" 2>&1 ||
+        { tail -n 60 "${TMPDIR:-/tmp}/whet-ninja.log" >&2; die "the build failed"; }
+}
