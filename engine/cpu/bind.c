@@ -1,0 +1,129 @@
+/* bind.c - the one place where model fields meet argument fields. */
+#include "engine/cpu/bind.h"
+
+#include <math.h>
+#include <stddef.h>
+
+static void bind_attn_in(const struct model *model, const struct layer *l, struct attn_in_args *a)
+{
+    const struct model_shape *s = &model->shape;
+    a->heads = s->heads;
+    a->kv_heads = s->kv_heads;
+    a->head_dim = s->head_dim;
+    a->rope_interleaved = s->rope_interleaved;
+    a->eps = s->eps;
+    a->norm = l->attn_norm;
+    a->wq = l->wq;
+    a->wk = l->wk;
+    a->wv = l->wv;
+    a->bq = l->bq;
+    a->bk = l->bk;
+    a->bv = l->bv;
+    a->q_norm = l->q_norm;
+    a->k_norm = l->k_norm;
+}
+
+static void bind_attn(const struct model_shape *s, struct attn_args *a)
+{
+    a->heads = s->heads;
+    a->kv_heads = s->kv_heads;
+    a->head_dim = s->head_dim;
+    a->scale = (float)(1 / sqrt((double)s->head_dim));
+}
+
+void bind_layer(const struct model *model, enum region r, int32_t layer, union region_args *a)
+{
+    const struct layer *l = &model->layer[layer];
+    struct weight *w[3];
+    switch (r) {
+    case REGION_EMBED:
+        a->embed.table = model->embed;
+        break;
+    case REGION_ATTN_IN:
+        bind_attn_in(model, l, &a->attn_in);
+        break;
+    case REGION_ATTN:
+        bind_attn(&model->shape, &a->attn);
+        break;
+    case REGION_ATTN_OUT:
+        a->out.w = l->wo;
+        break;
+    case REGION_MLP_IN:
+        a->mlp_in.eps = model->shape.eps;
+        a->mlp_in.norm = l->mlp_norm;
+        a->mlp_in.gate = l->gate;
+        a->mlp_in.up = l->up;
+        break;
+    case REGION_MLP_OUT:
+        a->out.w = l->down;
+        break;
+    case REGION_HEAD:
+        a->head.eps = model->shape.eps;
+        a->head.norm = model->final_norm;
+        a->head.w = model->head;
+        break;
+    case REGION_COUNT:
+        break;
+    }
+    for (int i = 0, n = bind_weights(a, r, w); i < n; i++)
+        w[i]->packed = NULL;
+}
+
+int bind_weights(union region_args *a, enum region r, struct weight *out[3])
+{
+    switch (r) {
+    case REGION_ATTN_IN:
+        out[0] = &a->attn_in.wq;
+        out[1] = &a->attn_in.wk;
+        out[2] = &a->attn_in.wv;
+        return 3;
+    case REGION_MLP_IN:
+        out[0] = &a->mlp_in.gate;
+        out[1] = &a->mlp_in.up;
+        return 2;
+    case REGION_ATTN_OUT:
+    case REGION_MLP_OUT:
+        out[0] = &a->out.w;
+        return 1;
+    case REGION_HEAD:
+        out[0] = &a->head.w;
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+int32_t bind_m(const union region_args *a, enum region r)
+{
+    (void)r; /* every struct begins with m */
+    return a->embed.m;
+}
+
+/* Llama 3.1: wavelengths beyond the original context are stretched by `factor`, short ones stay,
+ * and those between are blended (Meta's reference code, apply_scaling). */
+static double scaled_frequency(const struct rope_scaling *s, double f)
+{
+    if (!s->llama3)
+        return f;
+    double turns = s->original_context * f / (2 * 3.14159265358979323846);
+    if (turns < (double)s->low_freq_factor)
+        return f / (double)s->factor;
+    if (turns > (double)s->high_freq_factor)
+        return f;
+    double span = (double)s->high_freq_factor - (double)s->low_freq_factor;
+    double blend = (turns - (double)s->low_freq_factor) / span;
+    return (1 - blend) * f / (double)s->factor + blend * f;
+}
+
+void rope_tables(const struct model_shape *s, int32_t positions, float *cosine, float *sine)
+{
+    int32_t half = s->head_dim / 2;
+    for (int32_t i = 0; i < half; i++) {
+        double f = pow((double)s->rope_base, -2.0 * i / s->head_dim);
+        f = scaled_frequency(&s->scaling, f);
+        for (int32_t p = 0; p < positions; p++) {
+            cosine[(int64_t)p * half + i] = (float)cos(p * f);
+            sine[(int64_t)p * half + i] = (float)sin(p * f);
+        }
+    }
+}

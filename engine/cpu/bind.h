@@ -1,0 +1,36 @@
+/* bind.h - from a model's layer to a region's argument struct.
+ *
+ * The backend, the cases of case.h and the bench all fill argument structs; they do it here, so a
+ * weight or a norm is looked up in one place. Pure functions: any thread.
+ */
+#ifndef WHET_ENGINE_CPU_BIND_H
+#define WHET_ENGINE_CPU_BIND_H
+
+#include "engine/model.h"
+#include "kernels/args.h"
+
+/* The argument struct of any region. */
+union region_args {
+    struct embed_args embed;
+    struct attn_in_args attn_in;
+    struct attn_args attn;
+    struct out_args out; /* attn_out and mlp_out */
+    struct mlp_in_args mlp_in;
+    struct head_args head;
+};
+
+/* Fills what comes from the model - head counts, eps, scale, norms, biases, weights of `layer` -
+ * and leaves the rest (m, activations, pages, rope tables) alone. `packed` becomes NULL. */
+void bind_layer(const struct model *model, enum region r, int32_t layer, union region_args *a);
+
+/* The weights a kernel of this region may repack, in order (attn_in: wq, wk, wv; mlp_in: gate, up;
+ * attn_out, mlp_out, head: w); returns how many. embed and attn: 0. */
+int bind_weights(union region_args *a, enum region r, struct weight *out[3]);
+
+int32_t bind_m(const union region_args *a, enum region r);
+
+/* cos and sin of every position below `positions`: [positions, head_dim/2] each, computed in double
+ * (Llama 3 frequency scaling included) and rounded once. */
+void rope_tables(const struct model_shape *s, int32_t positions, float *cosine, float *sine);
+
+#endif
