@@ -60,13 +60,17 @@ struct model {
 typedef void model_progress_fn(void *ctx, double fraction);
 
 /* Opens a .gguf file or a directory. NULL with a message in `err`. `with_tokenizer` false skips
- * the vocabulary (the probe needs none). */
+ * the vocabulary (the probe needs none). Without `progress` pages come in when they are used. */
 struct model *model_open(const char *path, bool with_tokenizer, model_progress_fn *progress,
                          void *ctx, struct err *err);
 void model_close(struct model *m);
 
+/* The rotary frequencies, radians a position, scaling applied: [head_dim/2]. */
+void model_rope_frequencies(const struct model_shape *shape, double *frequency);
+
 /* A model of the given shape with seeded random weights of type `t` and no tokenizer: for tests
- * and benchmarks. Weights of Q formats are quantized from the same random floats. */
+ * and benchmarks. Weights of Q formats are quantized from the same random floats. The shape must
+ * be one that model_open() would accept: hidden and ffn whole blocks of `t`. */
 struct model *model_random(const struct model_shape *shape, enum dtype t, uint64_t seed);
 
 #endif

@@ -1,0 +1,540 @@
+/* gguf.c - a cursor over the mapping that cannot leave it.
+ *
+ *   header    "GGUF", u32 version, u64 tensors, u64 values
+ *   values    string key, u32 type, value      (string: u64 length, bytes; array: u32 item type,
+ *                                               u64 count, items)
+ *   tensors   string name, u32 dims, u64 dim[dims] innermost first, u32 type, u64 offset
+ *   padding   to general.alignment (32 if not given)
+ *   data      each tensor at its offset, a multiple of the alignment
+ *
+ * Every read goes through take(), which compares with the bytes left and so needs no trust in any
+ * count: a count is believed only as far as the file has bytes for that many of the smallest
+ * possible items. Arrays are walked once here, nested ones too, so later reads of an array need no
+ * checks. What is not understood is refused by name, never skipped.
+ */
+#include "engine/gguf.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NESTING = 4, KEY_MAX = 65535, NAME_MAX_BYTES = 1024, ALIGNMENT_MAX = 1 << 16 };
+/* Far above any model; they bound what is allocated for a file before its entries are read. */
+enum { VALUES_MAX = 1 << 16, TENSORS_MAX = 1 << 16, ITEMS_MAX = 1 << 24 };
+
+struct cursor {
+    const uint8_t *at, *end;
+    const char *file;
+    struct err *err;
+};
+
+static const struct {
+    const char *name;
+    int bytes; /* 0: variable */
+} types[GGUF_TYPES] = {
+    [GGUF_U8] = {"u8", 1},       [GGUF_I8] = {"i8", 1},     [GGUF_U16] = {"u16", 2},
+    [GGUF_I16] = {"i16", 2},     [GGUF_U32] = {"u32", 4},   [GGUF_I32] = {"i32", 4},
+    [GGUF_F32] = {"f32", 4},     [GGUF_BOOL] = {"bool", 1}, [GGUF_STRING] = {"string", 0},
+    [GGUF_ARRAY] = {"array", 0}, [GGUF_U64] = {"u64", 8},   [GGUF_I64] = {"i64", 8},
+    [GGUF_F64] = {"f64", 8},
+};
+
+/* ggml's tensor types by number: what whet reads, and the names of what it refuses. */
+static const struct {
+    const char *name;
+    int dtype; /* enum dtype + 1; 0: not supported */
+} tensor_types[] = {
+    [0] = {"F32", DTYPE_F32 + 1},
+    [1] = {"F16", DTYPE_F16 + 1},
+    [2] = {"Q4_0", DTYPE_Q4_0 + 1},
+    [3] = {"Q4_1", DTYPE_Q4_1 + 1},
+    [6] = {"Q5_0", DTYPE_Q5_0 + 1},
+    [7] = {"Q5_1", DTYPE_Q5_1 + 1},
+    [8] = {"Q8_0", DTYPE_Q8_0 + 1},
+    [9] = {"Q8_1", 0},
+    [10] = {"Q2_K", 0},
+    [11] = {"Q3_K", 0},
+    [12] = {"Q4_K", DTYPE_Q4_K + 1},
+    [13] = {"Q5_K", 0},
+    [14] = {"Q6_K", DTYPE_Q6_K + 1},
+    [15] = {"Q8_K", 0},
+    [16] = {"IQ2_XXS", 0},
+    [17] = {"IQ2_XS", 0},
+    [18] = {"IQ3_XXS", 0},
+    [19] = {"IQ1_S", 0},
+    [20] = {"IQ4_NL", 0},
+    [21] = {"IQ3_S", 0},
+    [22] = {"IQ2_S", 0},
+    [23] = {"IQ4_XS", 0},
+    [24] = {"I8", 0},
+    [25] = {"I16", 0},
+    [26] = {"I32", 0},
+    [27] = {"I64", 0},
+    [28] = {"F64", 0},
+    [29] = {"IQ1_M", 0},
+    [30] = {"BF16", DTYPE_BF16 + 1},
+    [34] = {"TQ1_0", 0},
+    [35] = {"TQ2_0", 0},
+    [39] = {"MXFP4", 0},
+};
+
+/* ---- the cursor ---------------------------------------------------------------------------- */
+
+static const uint8_t *take(struct cursor *c, uint64_t n, const char *what)
+{
+    const uint8_t *p = c->at;
+
+    if (n > (uint64_t)(c->end - c->at)) {
+        err_set(c->err, "%s: the file ends inside %s", c->file, what);
+        return NULL;
+    }
+    c->at += n;
+    return p;
+}
+
+static int take_u32(struct cursor *c, uint32_t *v, const char *what)
+{
+    const uint8_t *p = take(c, sizeof *v, what);
+    if (!p)
+        return -1;
+    memcpy(v, p, sizeof *v);
+    return 0;
+}
+
+static int take_u64(struct cursor *c, uint64_t *v, const char *what)
+{
+    const uint8_t *p = take(c, sizeof *v, what);
+    if (!p)
+        return -1;
+    memcpy(v, p, sizeof *v);
+    return 0;
+}
+
+static int take_string(struct cursor *c, struct gguf_string *s, const char *what)
+{
+    uint64_t n;
+    if (take_u64(c, &n, what) < 0)
+        return -1;
+    s->s = (const char *)take(c, n, what);
+    s->n = (size_t)n;
+    return s->s ? 0 : -1;
+}
+
+/* A key or tensor name as an owned C string: bounded, not empty, no NUL inside. */
+static char *take_name(struct cursor *c, size_t longest, const char *what)
+{
+    struct gguf_string s;
+    if (take_string(c, &s, what) < 0)
+        return NULL;
+    if (s.n == 0 || s.n > longest || memchr(s.s, 0, s.n)) {
+        err_set(c->err, "%s: %s is empty, has a NUL byte or is longer than %zu bytes", c->file,
+                what, longest);
+        return NULL;
+    }
+    char *copy = xmalloc(s.n + 1);
+    memcpy(copy, s.s, s.n);
+    copy[s.n] = 0;
+    return copy;
+}
+
+/* Steps over `count` items of a type, checking every length on the way. */
+static int skip_items(struct cursor *c, enum gguf_type type, uint64_t count, int depth,
+                      const char *what)
+{
+    if (types[type].bytes) {
+        if (count > (uint64_t)(c->end - c->at) / (uint64_t)types[type].bytes)
+            return err_set(c->err, "%s: the file ends inside %s (%llu items of %s)", c->file, what,
+                           (unsigned long long)count, types[type].name);
+        c->at += count * (uint64_t)types[type].bytes;
+        return 0;
+    }
+    for (uint64_t i = 0; i < count; i++) { /* each takes 8 bytes or fails: bounded by the file */
+        struct gguf_string s;
+        uint32_t item;
+        uint64_t n;
+        if (type == GGUF_STRING) {
+            if (take_string(c, &s, what) < 0)
+                return -1;
+            continue;
+        }
+        if (depth == 0)
+            return err_set(c->err, "%s: %s: arrays nested deeper than %d", c->file, what, NESTING);
+        if (take_u32(c, &item, what) < 0 || take_u64(c, &n, what) < 0)
+            return -1;
+        if (item >= GGUF_TYPES)
+            return err_set(c->err, "%s: %s: unknown item type %u", c->file, what, item);
+        if (skip_items(c, (enum gguf_type)item, n, depth - 1, what) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- the file, front to back --------------------------------------------------------------- */
+
+static int read_value(struct cursor *c, struct gguf_value *v)
+{
+    char what[160];
+    uint32_t type;
+
+    if (!(v->key = take_name(c, KEY_MAX, "a metadata key")))
+        return -1;
+    snprintf(what, sizeof what, "metadata '%.120s'", v->key);
+    if (take_u32(c, &type, what) < 0)
+        return -1;
+    v->count = 1;
+    if (type == GGUF_ARRAY) {
+        uint32_t item;
+        if (take_u32(c, &item, what) < 0 || take_u64(c, &v->count, what) < 0)
+            return -1;
+        if (item >= GGUF_TYPES)
+            return err_set(c->err, "%s: %s: unknown item type %u", c->file, what, item);
+        v->item = (enum gguf_type)item;
+    } else {
+        if (type >= GGUF_TYPES)
+            return err_set(c->err, "%s: %s: unknown type %u", c->file, what, type);
+        v->item = (enum gguf_type)type;
+    }
+    v->type = (enum gguf_type)type;
+    v->data = c->at;
+    if (skip_items(c, v->item, v->count, NESTING, what) < 0)
+        return -1;
+    v->end = c->at;
+    if (v->item == GGUF_BOOL)
+        for (uint64_t i = 0; i < v->count; i++)
+            if (v->data[i] > 1)
+                return err_set(c->err, "%s: %s: %u is no bool", c->file, what, v->data[i]);
+    return 0;
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct gguf_value *x = a, *y = b;
+    return strcmp(x->key, y->key);
+}
+
+static int read_values(struct cursor *c, struct gguf *g, uint64_t count)
+{
+    enum { SMALLEST = 8 + 1 + 4 + 1 };
+
+    if (count > VALUES_MAX || count > (uint64_t)(c->end - c->at) / SMALLEST)
+        return err_set(c->err,
+                       "%s: header: %llu metadata values: too many, or more than fit the file",
+                       c->file, (unsigned long long)count);
+    g->value = xcalloc((size_t)count + 1, sizeof *g->value);
+    for (uint64_t i = 0; i < count; i++) {
+        g->values++;
+        if (read_value(c, &g->value[i]) < 0)
+            return -1;
+    }
+    qsort(g->value, (size_t)count, sizeof *g->value, by_key);
+    for (uint64_t i = 1; i < count; i++)
+        if (!strcmp(g->value[i - 1].key, g->value[i].key))
+            return err_set(c->err, "%s: metadata '%s' is given twice", c->file, g->value[i].key);
+    return 0;
+}
+
+/* Directory entry of one tensor; its place is checked once the start of the data is known. */
+static int read_tensor(struct cursor *c, struct tensor *t, uint64_t *offset)
+{
+    char what[160];
+    uint32_t dims, type;
+
+    *t = (struct tensor){0};
+    if (!(t->name = take_name(c, NAME_MAX_BYTES, "a tensor name")))
+        return -1;
+    snprintf(what, sizeof what, "tensor '%.120s'", t->name);
+    if (take_u32(c, &dims, what) < 0)
+        return -1;
+    if (dims < 1 || dims > TENSOR_DIMS)
+        return err_set(c->err, "%s: %s: %u dimensions", c->file, what, dims);
+    t->dims = (int)dims;
+    for (uint32_t i = 0; i < dims; i++) {
+        uint64_t n;
+        if (take_u64(c, &n, what) < 0)
+            return -1;
+        if (n == 0 || n > INT64_MAX)
+            return err_set(c->err, "%s: %s: dimension %u is %llu", c->file, what, i,
+                           (unsigned long long)n);
+        t->dim[dims - 1 - i] = (int64_t)n;
+    }
+    if (take_u32(c, &type, what) < 0 || take_u64(c, offset, what) < 0)
+        return -1;
+    if (type >= sizeof tensor_types / sizeof *tensor_types || !tensor_types[type].name)
+        return err_set(c->err, "%s: %s: unknown type %u", c->file, what, type);
+    if (!tensor_types[type].dtype)
+        return err_set(c->err, "%s: %s: type %s is not supported", c->file, what,
+                       tensor_types[type].name);
+    t->type = (enum dtype)(tensor_types[type].dtype - 1);
+    return 0;
+}
+
+static int read_alignment(const struct gguf *g, uint64_t *alignment, struct err *err)
+{
+    int64_t a = 32;
+
+    if (gguf_int(g, "general.alignment", &a, err) < 0)
+        return -1;
+    if (a < 8 || a > ALIGNMENT_MAX || (a & (a - 1)))
+        return err_set(err, "%s: metadata 'general.alignment': %lld is no power of two in 8..%d",
+                       g->file, (long long)a, ALIGNMENT_MAX);
+    *alignment = (uint64_t)a;
+    return 0;
+}
+
+static int read_tensors(struct cursor *c, struct gguf *g, uint64_t count, const uint8_t *file,
+                        size_t size)
+{
+    enum { SMALLEST = 8 + 1 + 4 + 8 + 4 + 8 };
+    struct tensor *t = NULL;
+    uint64_t *offset = NULL, alignment = 0, read = 0;
+    int rc = -1;
+
+    if (read_alignment(g, &alignment, c->err) < 0)
+        return -1;
+    if (count > TENSORS_MAX || count > (uint64_t)(c->end - c->at) / SMALLEST)
+        return err_set(c->err, "%s: header: %llu tensors: too many, or more than fit the file",
+                       c->file, (unsigned long long)count);
+    t = xcalloc((size_t)count + 1, sizeof *t);
+    offset = xcalloc((size_t)count + 1, sizeof *offset);
+    while (read < count)
+        if (read_tensor(c, &t[read], &offset[read]) < 0)
+            goto done;
+        else
+            read++;
+
+    uint64_t start = ((uint64_t)(c->at - file) + alignment - 1) & ~(alignment - 1);
+    uint64_t room = start < size ? size - start : 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (offset[i] % alignment) {
+            err_set(c->err, "%s: tensor '%s': offset %llu is no multiple of the alignment %llu",
+                    c->file, t[i].name, (unsigned long long)offset[i],
+                    (unsigned long long)alignment);
+            goto done;
+        }
+        if (weights_add(&g->weights, &t[i], file + (room ? start : 0), room, offset[i], c->file,
+                        c->err) < 0)
+            goto done;
+    }
+    rc = weights_seal(&g->weights, c->file, c->err);
+done:
+    for (uint64_t i = 0; t && i <= read && i < count; i++)
+        free(t[i].name);
+    free(t);
+    free(offset);
+    return rc;
+}
+
+static int read_header(struct cursor *c, uint32_t *version, uint64_t *tensors, uint64_t *values)
+{
+    const uint8_t *magic = take(c, 4, "the header");
+
+    if (!magic)
+        return -1;
+    if (memcmp(magic, "GGUF", 4))
+        return err_set(c->err, "%s: not a GGUF file (it does not begin with \"GGUF\")", c->file);
+    if (take_u32(c, version, "the header: version") < 0)
+        return -1;
+    if (*version >= 1 << 24 && *version << 8 == 0)
+        return err_set(c->err, "%s: header: a big-endian GGUF file is not supported", c->file);
+    if (*version < 2 || *version > 3)
+        return err_set(c->err, "%s: header: GGUF version %u is not supported (2 and 3 are)",
+                       c->file, *version);
+    if (take_u64(c, tensors, "the header: tensor count") < 0)
+        return -1;
+    return take_u64(c, values, "the header: metadata count");
+}
+
+struct gguf *gguf_parse(const uint8_t *data, size_t size, const char *file, struct err *err)
+{
+    struct cursor c = {data, data + size, file, err};
+    struct gguf *g = xcalloc(1, sizeof *g);
+    uint64_t tensors = 0, values = 0;
+
+    g->file = xstrdup(file);
+    if (read_header(&c, &g->version, &tensors, &values) < 0 || read_values(&c, g, values) < 0 ||
+        read_tensors(&c, g, tensors, data, size) < 0) {
+        gguf_free(g);
+        return NULL;
+    }
+    return g;
+}
+
+void gguf_free(struct gguf *g)
+{
+    if (!g)
+        return;
+    for (int64_t i = 0; i < g->values; i++)
+        free(g->value[i].key);
+    free(g->value);
+    weights_free(&g->weights);
+    free(g->file);
+    free(g);
+}
+
+/* ---- metadata ------------------------------------------------------------------------------ */
+
+const struct gguf_value *gguf_find(const struct gguf *g, const char *key)
+{
+    struct gguf_value want = {.key = (char *)key};
+    return g->values ? bsearch(&want, g->value, (size_t)g->values, sizeof want, by_key) : NULL;
+}
+
+static int mismatch(const struct gguf *g, const struct gguf_value *v, const char *wanted,
+                    struct err *err)
+{
+    return err_set(err, "%s: metadata '%s': is %s%s, expected %s", g->file, v->key,
+                   types[v->item].name, v->type == GGUF_ARRAY ? " array" : "", wanted);
+}
+
+static uint64_t load_le(const uint8_t *p, int bytes)
+{
+    uint64_t v = 0;
+    for (int i = bytes - 1; i >= 0; i--)
+        v = v << 8 | p[i];
+    return v;
+}
+
+/* One integer of type `t` at p; false if it is no integer type or exceeds an int64. */
+static bool load_int(enum gguf_type t, const uint8_t *p, int64_t *out)
+{
+    uint64_t raw = load_le(p, types[t].bytes);
+
+    switch (t) {
+    case GGUF_U8:
+    case GGUF_U16:
+    case GGUF_U32:
+        *out = (int64_t)raw;
+        return true;
+    case GGUF_U64:
+        *out = (int64_t)raw;
+        return raw <= INT64_MAX;
+    case GGUF_I8:
+        *out = (int8_t)raw;
+        return true;
+    case GGUF_I16:
+        *out = (int16_t)raw;
+        return true;
+    case GGUF_I32:
+        *out = (int32_t)raw;
+        return true;
+    case GGUF_I64:
+        *out = (int64_t)raw;
+        return true;
+    default:
+        return false;
+    }
+}
+
+int gguf_int(const struct gguf *g, const char *key, int64_t *out, struct err *err)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    int64_t n;
+
+    if (!v)
+        return 0;
+    if (v->type == GGUF_ARRAY || !load_int(v->type, v->data, &n))
+        return mismatch(g, v, "an integer", err);
+    *out = n;
+    return 1;
+}
+
+int gguf_float(const struct gguf *g, const char *key, double *out, struct err *err)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    double d;
+    float f;
+    int64_t n;
+
+    if (!v)
+        return 0;
+    if (v->type == GGUF_F32) {
+        memcpy(&f, v->data, sizeof f);
+        d = f;
+    } else if (v->type == GGUF_F64) {
+        memcpy(&d, v->data, sizeof d);
+    } else if (v->type != GGUF_ARRAY && load_int(v->type, v->data, &n)) {
+        d = (double)n;
+    } else {
+        return mismatch(g, v, "a number", err);
+    }
+    if (!isfinite(d))
+        return err_set(err, "%s: metadata '%s': not a finite number", g->file, key);
+    *out = d;
+    return 1;
+}
+
+int gguf_bool(const struct gguf *g, const char *key, bool *out, struct err *err)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+
+    if (!v)
+        return 0;
+    if (v->type != GGUF_BOOL)
+        return mismatch(g, v, "a bool", err);
+    *out = v->data[0];
+    return 1;
+}
+
+static const uint8_t *load_string(const uint8_t *p, struct gguf_string *s)
+{
+    s->n = (size_t)load_le(p, 8);
+    s->s = (const char *)p + 8;
+    return p + 8 + s->n;
+}
+
+int gguf_string(const struct gguf *g, const char *key, struct gguf_string *out, struct err *err)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+
+    if (!v)
+        return 0;
+    if (v->type != GGUF_STRING)
+        return mismatch(g, v, "a string", err);
+    load_string(v->data, out);
+    return 1;
+}
+
+int gguf_strings(const struct gguf *g, const char *key, struct gguf_string **out, int64_t *n,
+                 struct err *err)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+
+    if (!v)
+        return 0;
+    if (v->type != GGUF_ARRAY || v->item != GGUF_STRING)
+        return mismatch(g, v, "an array of strings", err);
+    if (v->count > ITEMS_MAX)
+        return mismatch(g, v, "fewer items", err);
+    *n = (int64_t)v->count;
+    *out = xcalloc((size_t)v->count + 1, sizeof **out);
+    const uint8_t *p = v->data;
+    for (int64_t i = 0; i < *n; i++)
+        p = load_string(p, &(*out)[i]);
+    return 1;
+}
+
+int gguf_ints(const struct gguf *g, const char *key, int32_t **out, int64_t *n, struct err *err)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    int64_t item;
+
+    if (!v)
+        return 0;
+    if (v->type != GGUF_ARRAY || !types[v->item].bytes)
+        return mismatch(g, v, "an array of integers", err);
+    if (v->count > ITEMS_MAX)
+        return mismatch(g, v, "fewer items", err);
+    int32_t *values = xcalloc((size_t)v->count + 1, sizeof *values);
+    for (uint64_t i = 0; i < v->count; i++) {
+        if (!load_int(v->item, v->data + i * (uint64_t)types[v->item].bytes, &item) ||
+            item < INT32_MIN || item > INT32_MAX) {
+            free(values);
+            return mismatch(g, v, "an array of 32-bit integers", err);
+        }
+        values[i] = (int32_t)item;
+    }
+    *out = values;
+    *n = (int64_t)v->count;
+    return 1;
+}

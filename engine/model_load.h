@@ -1,0 +1,38 @@
+/* model_load.h - inside engine/model*.c: what GGUF files and Hugging Face directories share. */
+#ifndef WHET_ENGINE_MODEL_LOAD_H
+#define WHET_ENGINE_MODEL_LOAD_H
+
+#include "engine/filemap.h"
+#include "engine/model.h"
+#include "engine/weights.h"
+
+/* What a model keeps alive behind its pointers (struct model's `files`). */
+struct model_files {
+    int maps;
+    struct filemap **map;
+    int blocks;
+    void **block; /* float copies of vectors; weights of a random model */
+};
+
+/* Hands a mapping, or malloc'ed memory, to the model; both are released by model_close(). */
+void model_own_map(struct model *m, struct filemap *map);
+void *model_own(struct model *m, void *block);
+
+/* How a file names tensors. */
+enum naming { NAMING_GGUF, NAMING_HF };
+
+/* Refuses shapes out of bounds or at odds with themselves; `file` is named in the message. */
+int model_check_shape(const struct model_shape *s, const char *file, struct err *err);
+
+/* Takes every tensor that m->shape asks for out of `w`, checking its dimensions, and refuses a
+ * file with tensors left over: computing without them would be computing something else. */
+int model_take_tensors(struct model *m, struct weights *w, enum naming naming, const char *file,
+                       struct err *err);
+
+/* weight_bytes, hash and description, once the tensors are in. */
+void model_describe(struct model *m, const char *title);
+
+/* Reads a GGUF file. `m` is empty but for path and name; on -1 the caller closes it. */
+int model_open_gguf(struct model *m, bool with_tokenizer, struct err *err);
+
+#endif

@@ -1,0 +1,109 @@
+/* weights.c - the tensor directory and the checks that both file formats share.
+ *
+ * The numbers in a tensor's entry come from a file that may be damaged or hostile. Every product
+ * is formed with an overflow check and compared with what the mapping really holds before a
+ * pointer is made, so that a struct tensor in a sealed directory can be read without further care.
+ */
+#include "engine/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/quant.h"
+
+/* Bytes that the dimensions ask for; -1 with a message if that is no number of whole blocks. */
+static int64_t tensor_bytes(const struct tensor *t, const char *file, struct err *err)
+{
+    int64_t count = 1, bytes;
+    int block = dtype_block(t->type);
+
+    for (int i = 0; i < t->dims; i++) {
+        if (t->dim[i] <= 0)
+            return err_set(err, "%s: tensor '%s': dimension %d is %lld", file, t->name, i,
+                           (long long)t->dim[i]);
+        if (__builtin_mul_overflow(count, t->dim[i], &count))
+            return err_set(err, "%s: tensor '%s': the dimensions multiply to more than 2^63", file,
+                           t->name);
+    }
+    if (t->dim[t->dims - 1] % block)
+        return err_set(err, "%s: tensor '%s': rows of %lld values are no whole %s blocks of %d",
+                       file, t->name, (long long)t->dim[t->dims - 1], dtype_name(t->type), block);
+    if (__builtin_mul_overflow(count / block, (int64_t)dtype_block_bytes(t->type), &bytes))
+        return err_set(err, "%s: tensor '%s': more than 2^63 bytes", file, t->name);
+    return bytes;
+}
+
+int weights_add(struct weights *w, const struct tensor *t, const uint8_t *base, uint64_t size,
+                uint64_t offset, const char *file, struct err *err)
+{
+    int64_t bytes = tensor_bytes(t, file, err);
+    uintptr_t align = t->type == DTYPE_F32 ? 4 : 2; /* blocks begin with a half */
+
+    if (bytes < 0)
+        return -1;
+    if (offset > size || (uint64_t)bytes > size - offset)
+        return err_set(err, "%s: tensor '%s': bytes %llu + %lld, but its data area has %llu", file,
+                       t->name, (unsigned long long)offset, (long long)bytes,
+                       (unsigned long long)size);
+    if ((uintptr_t)(base + offset) % align)
+        return err_set(err, "%s: tensor '%s': misaligned for %s (offset %llu)", file, t->name,
+                       dtype_name(t->type), (unsigned long long)offset);
+    if (w->tensors == w->room) {
+        w->room = w->room ? 2 * w->room : 256;
+        w->tensor = xrealloc(w->tensor, (size_t)w->room * sizeof *w->tensor);
+    }
+    struct tensor *copy = &w->tensor[w->tensors++];
+    *copy = *t;
+    copy->name = xstrdup(t->name);
+    copy->data = base + offset;
+    copy->bytes = bytes;
+    copy->used = false;
+    return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct tensor *x = a, *y = b;
+    return (x->data > y->data) - (x->data < y->data);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct tensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+int weights_seal(struct weights *w, const char *file, struct err *err)
+{
+    struct tensor *t = w->tensor;
+
+    if (w->tensors == 0)
+        return err_set(err, "%s: the file has no tensors", file);
+    qsort(t, (size_t)w->tensors, sizeof *t, by_place);
+    for (int64_t i = 1; i < w->tensors; i++)
+        if ((const uint8_t *)t[i - 1].data + t[i - 1].bytes > (const uint8_t *)t[i].data)
+            return err_set(err, "%s: tensors '%s' and '%s' overlap", file, t[i - 1].name,
+                           t[i].name);
+    qsort(t, (size_t)w->tensors, sizeof *t, by_name);
+    for (int64_t i = 1; i < w->tensors; i++)
+        if (!strcmp(t[i - 1].name, t[i].name))
+            return err_set(err, "%s: two tensors are named '%s'", file, t[i].name);
+    return 0;
+}
+
+struct tensor *weights_find(const struct weights *w, const char *name)
+{
+    struct tensor key = {.name = (char *)name};
+
+    if (w->tensors == 0)
+        return NULL;
+    return bsearch(&key, w->tensor, (size_t)w->tensors, sizeof key, by_name);
+}
+
+void weights_free(struct weights *w)
+{
+    for (int64_t i = 0; i < w->tensors; i++)
+        free(w->tensor[i].name);
+    free(w->tensor);
+    *w = (struct weights){0};
+}

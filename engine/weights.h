@@ -1,0 +1,46 @@
+/* weights.h - the tensors of a model's files, by name.
+ *
+ * Both readers (gguf, safetensors) fill a directory; model_load.c takes from it what the
+ * architecture needs. Every tensor has been checked to lie inside its mapping, aligned for its
+ * format, and apart from all others.
+ */
+#ifndef WHET_ENGINE_WEIGHTS_H
+#define WHET_ENGINE_WEIGHTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/err.h"
+#include "kernels/args.h"
+
+enum { TENSOR_DIMS = 4 };
+
+struct tensor {
+    char *name;               /* owned */
+    int dims;                 /* 1 .. TENSOR_DIMS */
+    int64_t dim[TENSOR_DIMS]; /* outermost first: a matrix is [rows, cols] */
+    enum dtype type;
+    const void *data;
+    int64_t bytes;
+    bool used; /* somebody took it */
+};
+
+struct weights {
+    int64_t tensors, room;
+    struct tensor *tensor; /* sorted by name once sealed */
+};
+
+/* Appends a tensor whose `dims`, `dim`, `type` are set: computes `bytes` from them (whole blocks,
+ * no overflow), and places it `offset` bytes into `base`, of which `size` bytes exist. `file` is
+ * named in messages. Copies the name. 0, or -1 with a message naming the tensor. */
+int weights_add(struct weights *w, const struct tensor *t, const uint8_t *base, uint64_t size,
+                uint64_t offset, const char *file, struct err *err);
+
+/* Sorts by name; refuses two tensors of one name and tensors that overlap in memory. */
+int weights_seal(struct weights *w, const char *file, struct err *err);
+
+/* NULL if there is none of that name. */
+struct tensor *weights_find(const struct weights *w, const char *name);
+void weights_free(struct weights *w);
+
+#endif
