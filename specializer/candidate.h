@@ -75,11 +75,15 @@ struct evidence {
     double step_s; /* median step with the candidate: the promise that watch holds it to */
 };
 
+/* What the adviser warned about (bits): the checks that look for it run first. */
+enum risk { RISK_NUMERIC = 1, RISK_BOUNDARY = 2, RISK_RESOURCE = 4, RISK_DYNAMIC_SHAPE = 8 };
+
 struct template;
 
 struct candidate {
     char key[KEY_HEX + 1];
     char object_key[KEY_HEX + 1];
+    char env[KEY_HEX + 1]; /* device, compiler, model shape, numerics: see space.h */
     const struct template *template;
     struct point point;
     struct slot *slot;

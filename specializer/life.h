@@ -1,0 +1,34 @@
+/* life.h - the life of a kernel as a table of legal transitions.
+ *
+ *   proposed -> built -> probed -> benched -> shadowed -> canary -> active -> retired
+ *        \________\________\__________\__________\_________\  refused   \-> rolled_back
+ *   any state -> disabled (operator)
+ *
+ * life_move() is the only code that changes a candidate's state, and it does so after the store
+ * has the transition with its evidence. A crash between the two repeats a stage; it can never
+ * leave a kernel running that the store does not know about.
+ */
+#ifndef WHET_SPECIALIZER_LIFE_H
+#define WHET_SPECIALIZER_LIFE_H
+
+#include "config/err.h"
+#include "specializer/candidate.h"
+
+struct store;
+
+const char *life_name(enum life s); /* "rolled_back" */
+int life_parse(const char *name);   /* enum life, or -1 */
+bool life_allowed(enum life from, enum life to);
+/* Nothing more happens to it unless somebody asks (refused, retired, rolled back, disabled). */
+bool life_over(enum life s);
+/* It has passed every stage at some time: it may be pinned or put back. */
+bool life_admitted(enum life s);
+
+/* Writes the transition, the evidence and a trace line (`why`, may be NULL; `who`: operator's
+ * request id or NULL), then sets c->state. -1 with a message when the transition is not legal or
+ * the store did not take it; the state is then unchanged. A safety move (rolled_back, disabled,
+ * refused) is made even if the store fails, which is logged. */
+int life_move(struct store *store, struct candidate *c, enum life to, const char *why,
+              const char *who, struct err *err);
+
+#endif

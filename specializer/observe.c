@@ -1,0 +1,135 @@
+/* observe.c - see observe.h.
+ *
+ * The chance that one more candidate helps is not known, but it falls with every one that did not:
+ * exp(-dry / 24), so the floor is met after about a hundred barren candidates in a slot that takes
+ * 30 % of the time at half the roofline, and after fifteen in one that takes 1 %. A win resets the
+ * count: where one candidate won, its neighbours are worth a look.
+ */
+#include "specializer/observe.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "config/err.h"
+
+enum { DRY_SCALE = 24 };
+
+void observe_open(struct observe *o, struct dispatch *d, const struct model *model,
+                  const struct machine *machine)
+{
+    *o = (struct observe){.dispatch = d, .model = model, .machine = machine};
+    o->slots = dispatch_slots(d);
+    o->slot = xcalloc((size_t)o->slots, sizeof *o->slot);
+    o->gain_eager = xcalloc((size_t)o->slots, sizeof *o->gain_eager);
+}
+
+void observe_close(struct observe *o)
+{
+    free(o->slot);
+    free(o->gain_eager);
+    *o = (struct observe){0};
+}
+
+/* Seconds the machine needs at best for one run with these means. */
+static double run_roofline(const struct observe *o, const struct slot *s, double m,
+                           double sequences, double context)
+{
+    int tokens = m < 1 ? 1 : (int)lround(m), seqs = sequences < 1 ? 1 : (int)lround(sequences);
+    struct region_cost c =
+        plan_cost(o->model, s->region, 0, tokens, seqs, (int64_t)context, tokens);
+    return roofline_s(o->machine, &c);
+}
+
+/* Adds what happened in one slot since the last look; returns the seconds. */
+static double take(struct observe *o, int i)
+{
+    struct slot *s = dispatch_slot_at(o->dispatch, i);
+    struct observed *seen = &o->slot[i];
+    struct slot_counters *c = &s->counters;
+    _Atomic uint64_t *counter[6] = {&c->steps,   &c->runs,      &c->tokens,
+                                    &c->context, &c->sequences, &c->ns};
+    double delta[6];
+    for (int k = 0; k < 6; k++) {
+        uint64_t now = atomic_load_explicit(counter[k], memory_order_relaxed);
+        delta[k] = (double)(now - seen->raw[k]);
+        seen->raw[k] = now;
+    }
+    double runs = delta[1], seconds = delta[5] * 1e-9;
+    if (runs <= 0)
+        return 0;
+    seen->steps += delta[0];
+    seen->runs += runs;
+    seen->tokens += delta[2];
+    seen->context += delta[3];
+    seen->sequences += delta[4];
+    seen->seconds += seconds;
+    const struct kernel *k = atomic_load_explicit(&s->kernel, memory_order_acquire);
+    seen->origin_runs[k->origin] += runs;
+    seen->origin_seconds[k->origin] += seconds;
+    seen->total_s += seconds;
+    seen->saved_s += k->origin == ORIGIN_EAGER ? 0 : seconds * o->gain_eager[i];
+    seen->roofline_s +=
+        runs * run_roofline(o, s, delta[2] / runs, delta[4] / runs, delta[3] / runs);
+    return seconds;
+}
+
+double observe_update(struct observe *o)
+{
+    double busy = 0, total = 0;
+    for (int i = 0; i < o->slots; i++)
+        busy += take(o, i);
+    double keep = exp2(-busy / OBSERVE_HALF_LIFE_S);
+    for (int i = 0; i < o->slots; i++) {
+        struct observed *s = &o->slot[i];
+        s->steps *= keep;
+        s->runs *= keep;
+        s->tokens *= keep;
+        s->context *= keep;
+        s->sequences *= keep;
+        s->seconds *= keep;
+        total += s->seconds;
+    }
+    for (int i = 0; i < o->slots; i++)
+        o->slot[i].share = total > 0 ? o->slot[i].seconds / total : 0;
+    o->busy_s += busy;
+    return busy;
+}
+
+double observe_run_s(const struct observe *o, int slot)
+{
+    const struct observed *s = &o->slot[slot];
+    return s->runs > 0 ? s->seconds / s->runs : 0;
+}
+
+double observe_m(const struct observe *o, int slot)
+{
+    const struct observed *s = &o->slot[slot];
+    return s->runs > 0 ? s->tokens / s->runs : 0;
+}
+
+double observe_context(const struct observe *o, int slot)
+{
+    const struct observed *s = &o->slot[slot];
+    return s->runs > 0 ? s->context / s->runs : 0;
+}
+
+double observe_roofline_s(const struct observe *o, int slot)
+{
+    const struct observed *s = &o->slot[slot];
+    if (s->runs <= 0)
+        return 0;
+    return run_roofline(o, dispatch_slot_at(o->dispatch, slot), s->tokens / s->runs,
+                        s->sequences / s->runs, s->context / s->runs);
+}
+
+double observe_worth(const struct observe *o, int slot, int dry)
+{
+    double run = observe_run_s(o, slot);
+    if (run <= 0)
+        return 0;
+    /* A little headroom is left even at the roofline: the model of it is only a model. */
+    double headroom = 1 - observe_roofline_s(o, slot) / run;
+    if (headroom < 0.02)
+        headroom = 0.02;
+    return o->slot[slot].share * headroom * exp(-(double)dry / DRY_SCALE);
+}
