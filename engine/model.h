@@ -69,8 +69,8 @@ void model_close(struct model *m);
 void model_rope_frequencies(const struct model_shape *shape, double *frequency);
 
 /* A model of the given shape with seeded random weights of type `t` and no tokenizer: for tests
- * and benchmarks. Weights of Q formats are quantized from the same random floats. The shape must
- * be one that model_open() would accept: hidden and ffn whole blocks of `t`. */
+ * and benchmarks. Weights of Q formats are quantized from the same random floats. NULL if
+ * model_open() would refuse the shape or a row is no whole number of blocks of `t`. */
 struct model *model_random(const struct model_shape *shape, enum dtype t, uint64_t seed);
 
 #endif
