@@ -1,0 +1,183 @@
+/* block.h - stored weights, 32 at a time, as two vectors of 16 floats.
+ *
+ * block_load() is dequant_row() of engine/quant.h for one block: the same value for every weight,
+ * one rounding (d q is exact in float, d q + m rounds once). `type` is always a constant where it
+ * is called, so the branches vanish. Plain formats are read in blocks of 32 as well; a row whose
+ * length is no multiple of 32 is legal for them only in templates that say so.
+ */
+#ifndef WHET_KERNELS_CPU_BLOCK_H
+#define WHET_KERNELS_CPU_BLOCK_H
+
+#include "args.h"
+#include "cpu/lib/isa.h"
+
+enum { BLOCK = 32 };
+
+/* Formats that block_load() reads. Also used in the LEGAL rows of the .def tables. */
+#define BLOCK_TYPE(t)                                                                  \
+    ((t) == DTYPE_F32 || (t) == DTYPE_F16 || (t) == DTYPE_BF16 || (t) == DTYPE_Q8_0 || \
+     (t) == DTYPE_Q4_0 || (t) == DTYPE_Q4_1)
+
+/* Bytes of 32 weights. */
+#define BLOCK_BYTES(t)         \
+    ((t) == DTYPE_F32    ? 128 \
+     : (t) == DTYPE_Q8_0 ? 34  \
+     : (t) == DTYPE_Q4_0 ? 18  \
+     : (t) == DTYPE_Q4_1 ? 20  \
+                         : 64)
+
+INLINE uint16_t load_u16(const void *p)
+{
+    uint16_t v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE float bits_float(uint32_t bits)
+{
+    float f;
+    __builtin_memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+INLINE uint32_t float_bits(float f)
+{
+    uint32_t bits;
+    __builtin_memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+/* f16 -> f32, exact for every value (subnormals through the scale by 2^112). */
+INLINE float half_float(uint16_t h)
+{
+#if ISA >= ISA_AVX2
+    return _cvtsh_ss(h);
+#else
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = (uint32_t)(h & 0x7fffu) << 13;
+    if (rest >= 0x0f800000u) /* infinity, NaN */
+        return bits_float(sign | rest | 0x7f800000u);
+    return bits_float(sign | float_bits(bits_float(rest) * 0x1p112f));
+#endif
+}
+
+#if ISA >= ISA_AVX512
+
+INLINE void block_load(const int type, const uint8_t *p, vf w[2])
+{
+    if (type == DTYPE_F32) {
+        w[0] = vf_load((const float *)p);
+        w[1] = vf_load((const float *)p + 16);
+    } else if (type == DTYPE_F16) {
+        w[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+        w[1] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p + 1));
+    } else if (type == DTYPE_BF16) {
+        __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+        __m512i b = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p + 1));
+        w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
+        w[1] = _mm512_castsi512_ps(_mm512_slli_epi32(b, 16));
+    } else if (type == DTYPE_Q8_0) {
+        __m512 d = _mm512_set1_ps(half_float(load_u16(p)));
+        __m512i a = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p + 2)));
+        __m512i b = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p + 18)));
+        w[0] = _mm512_mul_ps(d, _mm512_cvtepi32_ps(a));
+        w[1] = _mm512_mul_ps(d, _mm512_cvtepi32_ps(b));
+    } else { /* the 16 values a nibble can mean, then a lookup: vpermps reads 4 index bits */
+        const __m512 iota = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        const int head = type == DTYPE_Q4_1 ? 4 : 2;
+        __m512 d = _mm512_set1_ps(half_float(load_u16(p)));
+        __m512 table = type == DTYPE_Q4_1
+                           ? _mm512_fmadd_ps(d, iota, _mm512_set1_ps(half_float(load_u16(p + 2))))
+                           : _mm512_mul_ps(d, _mm512_sub_ps(iota, _mm512_set1_ps(8.0f)));
+        __m512i q = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(p + head)));
+        w[0] = _mm512_permutexvar_ps(q, table);
+        w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(q, 4), table);
+    }
+}
+
+#elif ISA == ISA_AVX2
+
+INLINE vf block_ints(__m128i bytes)
+{
+    return (vf){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
+
+INLINE vf block_half16(const uint8_t *p)
+{
+    return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
+                _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1))};
+}
+
+INLINE vf block_brain16(const uint8_t *p)
+{
+    __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p + 1));
+    return (vf){_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)),
+                _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
+}
+
+INLINE void block_load(const int type, const uint8_t *p, vf w[2])
+{
+    if (type == DTYPE_F32) {
+        w[0] = vf_load((const float *)p);
+        w[1] = vf_load((const float *)p + 16);
+    } else if (type == DTYPE_F16) {
+        w[0] = block_half16(p);
+        w[1] = block_half16(p + 32);
+    } else if (type == DTYPE_BF16) {
+        w[0] = block_brain16(p);
+        w[1] = block_brain16(p + 32);
+    } else if (type == DTYPE_Q8_0) {
+        vf d = vf_set(half_float(load_u16(p)));
+        w[0] = vf_mul(d, block_ints(_mm_loadu_si128((const __m128i *)(p + 2))));
+        w[1] = vf_mul(d, block_ints(_mm_loadu_si128((const __m128i *)(p + 18))));
+    } else {
+        const __m128i low = _mm_set1_epi8(15);
+        const int head = type == DTYPE_Q4_1 ? 4 : 2;
+        vf d = vf_set(half_float(load_u16(p)));
+        __m128i q = _mm_loadu_si128((const __m128i *)(p + head));
+        __m128i a = _mm_and_si128(q, low), b = _mm_and_si128(_mm_srli_epi16(q, 4), low);
+        if (type == DTYPE_Q4_1) {
+            vf m = vf_set(half_float(load_u16(p + 2)));
+            w[0] = vf_fma(d, block_ints(a), m);
+            w[1] = vf_fma(d, block_ints(b), m);
+        } else {
+            const __m128i eight = _mm_set1_epi8(8);
+            w[0] = vf_mul(d, block_ints(_mm_sub_epi8(a, eight)));
+            w[1] = vf_mul(d, block_ints(_mm_sub_epi8(b, eight)));
+        }
+    }
+}
+
+#else
+
+INLINE void block_load(const int type, const uint8_t *p, vf w[2])
+{
+    if (type == DTYPE_F32) {
+        __builtin_memcpy(w[0].l, p, LANES * sizeof(float));
+        __builtin_memcpy(w[1].l, p + LANES * sizeof(float), LANES * sizeof(float));
+        return;
+    }
+    float d = half_float(load_u16(p)), m = type == DTYPE_Q4_1 ? half_float(load_u16(p + 2)) : 0.0f;
+    const int head = type == DTYPE_Q4_1 ? 4 : 2;
+    for (int i = 0; i < LANES; i++) {
+        if (type == DTYPE_F16) {
+            w[0].l[i] = half_float(load_u16(p + 2 * i));
+            w[1].l[i] = half_float(load_u16(p + 2 * (i + LANES)));
+        } else if (type == DTYPE_BF16) {
+            w[0].l[i] = bits_float((uint32_t)load_u16(p + 2 * i) << 16);
+            w[1].l[i] = bits_float((uint32_t)load_u16(p + 2 * (i + LANES)) << 16);
+        } else if (type == DTYPE_Q8_0) {
+            w[0].l[i] = d * (float)(int8_t)p[2 + i];
+            w[1].l[i] = d * (float)(int8_t)p[2 + i + LANES];
+        } else {
+            int bias = type == DTYPE_Q4_0 ? 8 : 0;
+            w[0].l[i] = d * (float)((p[head + i] & 15) - bias) + m;
+            w[1].l[i] = d * (float)((p[head + i] >> 4) - bias) + m;
+        }
+    }
+}
+
+#endif
+
+#endif

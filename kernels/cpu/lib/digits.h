@@ -1,0 +1,172 @@
+/* digits.h - activations as integers: 8-bit digits of a fixed-point number per block of 32.
+ *
+ * Integer dot products are many times faster than floating-point ones (64 multiply-adds an
+ * instruction on AVX-512 VNNI, 16384 on AMX) and exact. A row x is written as
+ *
+ *   x[i] ~ 2^row * unit[b] * X[i],   X[i] = sum_d digit[d][i] * 256^(D-1-d),   b = i / 32
+ *
+ * with signed digits, unit[b] a power of two chosen so that the largest |X| of the block fills
+ * the D digits, and 2^row bringing the row's largest value near 1 so that tiny rows keep their
+ * precision. D = 3 keeps 23 bits below the largest value of each block and D = 4 keeps 31: as good
+ * as float sums. D = 1 and 2 are lower precisions, legal only under the `reduced` policy.
+ * All scales are powers of two, so integer inputs give exact results.
+ */
+#ifndef WHET_KERNELS_CPU_DIGITS_H
+#define WHET_KERNELS_CPU_DIGITS_H
+
+#include "cpu/lib/block.h"
+
+/* One token's row of k values in digits. Arrays are views into scratch, see digits_bytes(). */
+struct digits {
+    int8_t *digit;  /* [k/32, D, 32], most significant first */
+    float *unit;    /* [k/32] */
+    float *sum;     /* [k/32] unit * sum of X over the block */
+    int32_t *total; /* [k/32, D] sum of each digit over the block */
+    float *scale;   /* [2] whose product is 2^row */
+};
+
+#define DIGITS_ROW_BYTES(k, d) ((int64_t)(k) / BLOCK * ((d) * (BLOCK + 4) + 8))
+
+/* Bytes of scratch for m rows, a multiple of 64. */
+INLINE int64_t digits_bytes(int k, const int d, int m)
+{
+    return (m * (DIGITS_ROW_BYTES(k, d) + 64) + 63) & ~(int64_t)63;
+}
+
+/* Row t of the digits in scratch `at`. Its scale is kept behind the other arrays. */
+INLINE struct digits digits_row(void *at, int k, const int d, int t)
+{
+    int blocks = k / BLOCK;
+    uint8_t *p = (uint8_t *)at + t * (DIGITS_ROW_BYTES(k, d) + 64);
+    struct digits g;
+    g.digit = (int8_t *)p;
+    g.unit = (float *)(p + blocks * d * BLOCK);
+    g.sum = g.unit + blocks;
+    g.total = (int32_t *)(g.sum + blocks);
+    g.scale = (float *)(g.total + blocks * d);
+    return g;
+}
+
+/* 2^e, for e in [-126, 127]. */
+INLINE float pow2(int e)
+{
+    return bits_float((uint32_t)(e + 127) << 23);
+}
+
+/* floor(log2 |f|) of a positive finite float, or -149 .. -127 for subnormals. */
+INLINE int exponent_of(float f)
+{
+    int e = (int)(float_bits(f) >> 23 & 255) - 127;
+    return e > -127 ? e : (int)(float_bits(f * 0x1p64f) >> 23 & 255) - 127 - 64;
+}
+
+/* max |x| over n floats, n a multiple of 16. */
+INLINE float largest(const float *x, int n)
+{
+#if ISA >= ISA_AVX512
+    __m512 m = _mm512_setzero_ps();
+    for (int i = 0; i < n; i += LANES)
+        m = _mm512_max_ps(m, _mm512_abs_ps(_mm512_loadu_ps(x + i)));
+    return _mm512_reduce_max_ps(m);
+#else
+    float m[LANES] = {0};
+    for (int i = 0; i < n; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            float a = __builtin_fabsf(x[i + l]);
+            m[l] = a > m[l] ? a : m[l];
+        }
+    for (int l = 1; l < LANES; l++)
+        m[0] = m[l] > m[0] ? m[l] : m[0];
+    return m[0];
+#endif
+}
+
+/* q[i] = x[i] * up rounded to nearest even, 32 values. */
+INLINE void digits_round(int32_t *q, const float *x, float up)
+{
+#if ISA >= ISA_AVX512
+    for (int i = 0; i < BLOCK; i += LANES) {
+        __m512 v = _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_set1_ps(up));
+        _mm512_storeu_si512(q + i, _mm512_cvtps_epi32(v));
+    }
+#elif ISA == ISA_AVX2
+    for (int i = 0; i < BLOCK; i += 8) {
+        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(up));
+        _mm256_storeu_si256((__m256i *)(q + i), _mm256_cvtps_epi32(v));
+    }
+#else
+    for (int i = 0; i < BLOCK; i++)
+        q[i] = (int32_t)__builtin_rintf(x[i] * up);
+#endif
+}
+
+/* Writes block b of g from x[0, 32), which are at most 2 in size. */
+INLINE void digits_block(struct digits *g, const int d, int b, const float *x)
+{
+    /* The largest sum of D signed digits is 127 (256^D - 1) / 255, a little below 2^(8D - 1): 1.01
+     * moves values that would round past it to the next exponent. */
+    float top = largest(x, BLOCK) * 1.01f;
+    int e = top > 0x1p-80f ? exponent_of(top) : -80;
+    int bits = 8 * d - 2 - e;
+    int32_t q[BLOCK];
+    digits_round(q, x, pow2(bits));
+    int64_t sum = 0;
+    for (int j = d - 1; j >= 0; j--) {
+        int8_t *out = g->digit + (b * d + j) * BLOCK;
+        int32_t total = 0;
+        for (int i = 0; i < BLOCK; i++) {
+            int32_t low = (int8_t)q[i];
+            out[i] = (int8_t)low;
+            total += low;
+            q[i] = (q[i] - low) >> 8;
+        }
+        g->total[b * d + j] = total;
+        sum += (int64_t)total * (1 << 8 * (d - 1 - j));
+    }
+    g->unit[b] = pow2(-bits);
+    g->sum[b] = (float)sum * g->unit[b];
+}
+
+/* Blocks [b0, b1) of row t of scratch `at` from x[0, k). The rank that fills block 0 also writes
+ * the row's scale. */
+static inline void digits_fill(void *at, int k, const int d, int t, const float *x, int b0, int b1)
+{
+    struct digits g = digits_row(at, k, d, t);
+    float top = largest(x, k), scaled[BLOCK];
+    int e = top > 0 ? exponent_of(top) : 0;
+    /* 2^-e in two factors: for subnormal rows it is beyond the range of float */
+    float down = pow2(-e / 2), down2 = pow2(-e - -e / 2);
+    for (int b = b0; b < b1; b++) {
+        for (int i = 0; i < BLOCK; i++)
+            scaled[i] = x[b * BLOCK + i] * down * down2;
+        digits_block(&g, d, b, scaled);
+    }
+    if (b0 == 0) {
+        g.scale[0] = pow2(e / 2);
+        g.scale[1] = pow2(e - e / 2);
+    }
+}
+
+/* Makes the digits of m rows of x (ldx floats a row) and points row[0, m) at them: every rank for
+ * itself, or all together (`shared`) with a barrier. Scratch: digits_scratch() bytes. */
+static inline void digits_prepare(const struct team *team, int shared, int k, const int d,
+                                  const float *x, int64_t ldx, int m, struct digits *row)
+{
+    int blocks = k / BLOCK, rank = shared ? 0 : team->rank;
+    uint8_t *at = (uint8_t *)team->scratch + rank * digits_bytes(k, d, m);
+    int b0 = shared ? blocks * team->rank / team->size : 0;
+    int b1 = shared ? blocks * (team->rank + 1) / team->size : blocks;
+    for (int t = 0; t < m; t++)
+        digits_fill(at, k, d, t, x + t * ldx, b0, b1);
+    if (shared)
+        team->barrier(team);
+    for (int t = 0; t < m; t++)
+        row[t] = digits_row(at, k, d, t);
+}
+
+INLINE int64_t digits_scratch(int shared, int k, const int d, int m, int size)
+{
+    return digits_bytes(k, d, m) * (shared ? 1 : size);
+}
+
+#endif

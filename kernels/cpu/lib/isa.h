@@ -1,0 +1,175 @@
+/* isa.h - instruction sets as numbers, and a vector of 16 floats on each of them.
+ *
+ * A template is compiled for exactly one ISA value (knob ISA, flags in kernels/templates.def), so
+ * the choice is made here by the preprocessor and kernels read the same on all of them. vf holds
+ * the 16 lanes of the canonical order (lanes.h): one register on AVX-512, two on AVX2, an array
+ * otherwise. Every operation rounds as the scalar code of lanes.h does, so the bits agree.
+ */
+#ifndef WHET_KERNELS_CPU_ISA_H
+#define WHET_KERNELS_CPU_ISA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cpu/lib/lanes.h"
+
+#define ISA_PORTABLE 0
+#define ISA_AVX2 1   /* AVX2, FMA, F16C */
+#define ISA_AVX512 2 /* AVX-512 F, BW, DQ, VL */
+#define ISA_VNNI 3   /* and VNNI */
+#define ISA_AMX 4    /* and AMX tiles of int8 and bf16 */
+
+#ifndef ISA
+#define ISA ISA_PORTABLE
+#endif
+#if ISA >= ISA_AVX2
+#include <immintrin.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* UNROLLED before a loop with constant bounds: arrays indexed by it then live in registers. */
+#ifdef __clang__
+#define UNROLLED _Pragma("unroll")
+#else
+#define UNROLLED _Pragma("GCC unroll 64")
+#endif
+
+#if ISA >= ISA_AVX512
+
+typedef __m512 vf;
+
+INLINE vf vf_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+INLINE vf vf_set(float f)
+{
+    return _mm512_set1_ps(f);
+}
+INLINE vf vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+INLINE void vf_store(float *p, vf v)
+{
+    _mm512_storeu_ps(p, v);
+}
+INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+INLINE vf vf_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+INLINE vf vf_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+INLINE float vf_fold(vf v)
+{
+    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+#elif ISA == ISA_AVX2
+
+typedef struct {
+    __m256 a, b;
+} vf;
+
+INLINE vf vf_zero(void)
+{
+    return (vf){_mm256_setzero_ps(), _mm256_setzero_ps()};
+}
+INLINE vf vf_set(float f)
+{
+    return (vf){_mm256_set1_ps(f), _mm256_set1_ps(f)};
+}
+INLINE vf vf_load(const float *p)
+{
+    return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+INLINE void vf_store(float *p, vf v)
+{
+    _mm256_storeu_ps(p, v.a);
+    _mm256_storeu_ps(p + 8, v.b);
+}
+INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return (vf){_mm256_fmadd_ps(a.a, b.a, c.a), _mm256_fmadd_ps(a.b, b.b, c.b)};
+}
+INLINE vf vf_mul(vf a, vf b)
+{
+    return (vf){_mm256_mul_ps(a.a, b.a), _mm256_mul_ps(a.b, b.b)};
+}
+INLINE vf vf_add(vf a, vf b)
+{
+    return (vf){_mm256_add_ps(a.a, b.a), _mm256_add_ps(a.b, b.b)};
+}
+INLINE float vf_fold(vf v)
+{
+    __m256 a = _mm256_add_ps(v.a, v.b);
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+#else
+
+typedef struct {
+    float l[LANES];
+} vf;
+
+INLINE vf vf_set(float f)
+{
+    vf v;
+    for (int l = 0; l < LANES; l++)
+        v.l[l] = f;
+    return v;
+}
+INLINE vf vf_zero(void)
+{
+    return vf_set(0.0f);
+}
+INLINE vf vf_load(const float *p)
+{
+    vf v;
+    for (int l = 0; l < LANES; l++)
+        v.l[l] = p[l];
+    return v;
+}
+INLINE void vf_store(float *p, vf v)
+{
+    for (int l = 0; l < LANES; l++)
+        p[l] = v.l[l];
+}
+INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    for (int l = 0; l < LANES; l++)
+        c.l[l] = lane_fma(a.l[l], b.l[l], c.l[l]);
+    return c;
+}
+INLINE vf vf_mul(vf a, vf b)
+{
+    for (int l = 0; l < LANES; l++)
+        a.l[l] *= b.l[l];
+    return a;
+}
+INLINE vf vf_add(vf a, vf b)
+{
+    for (int l = 0; l < LANES; l++)
+        a.l[l] += b.l[l];
+    return a;
+}
+INLINE float vf_fold(vf v)
+{
+    return lane_fold(v.l);
+}
+
+#endif
+
+#endif

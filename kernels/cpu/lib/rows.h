@@ -1,0 +1,78 @@
+/* rows.h - dot products of a few weight rows with a few tokens, in the canonical order.
+ *
+ * The weights stay in the model's own format. `rows` x `tokens` accumulators of 16 lanes are held
+ * in registers; a block of 32 weights is turned into floats once and used for every token. All of
+ * type, rows and tokens are constants where rows_dot() is called.
+ *
+ * Invariant: accumulator (r, t) sees the blocks of K in rising order and nothing else, so its 16
+ * lanes are those of lane_dot() (lanes.h) whatever ROWS, TOKENS or the thread split.
+ */
+#ifndef WHET_KERNELS_CPU_ROWS_H
+#define WHET_KERNELS_CPU_ROWS_H
+
+#include "cpu/lib/block.h"
+
+enum { ROWS_MOST = 8, TOKENS_MOST = 8 };
+
+/* y[t * ldy + r] = row r . token t for r < rows, t < tokens. `w`: first row, `stride` bytes a row;
+ * x: [tokens, k], ldx floats a token. `ahead`: bytes to prefetch past the block in use, 0 none. */
+INLINE void rows_dot(const int type, const uint8_t *w, int64_t stride, const int rows,
+                     const float *x, int64_t ldx, const int tokens, const int k, const int ahead,
+                     float *y, int64_t ldy)
+{
+    vf acc[ROWS_MOST][TOKENS_MOST];
+    UNROLLED
+    for (int r = 0; r < rows; r++) {
+        UNROLLED
+        for (int t = 0; t < tokens; t++)
+            acc[r][t] = vf_zero();
+    }
+    for (int b = 0; b < k / BLOCK; b++) {
+        UNROLLED
+        for (int r = 0; r < rows; r++) {
+            const uint8_t *p = w + r * stride + (int64_t)b * BLOCK_BYTES(type);
+            vf v[2];
+            if (ahead)
+                __builtin_prefetch(p + ahead);
+            block_load(type, p, v);
+            UNROLLED
+            for (int t = 0; t < tokens; t++) {
+                acc[r][t] = vf_fma(v[0], vf_load(x + t * ldx + b * BLOCK), acc[r][t]);
+                acc[r][t] = vf_fma(v[1], vf_load(x + t * ldx + b * BLOCK + LANES), acc[r][t]);
+            }
+        }
+    }
+    UNROLLED
+    for (int r = 0; r < rows; r++) {
+        UNROLLED
+        for (int t = 0; t < tokens; t++)
+            y[t * ldy + r] = vf_fold(acc[r][t]);
+    }
+}
+
+/* The same for any m: tiles of TOKENS tokens, then of 4, 2 and 1 for the rest. */
+INLINE void rows_dot_all(const int type, const uint8_t *w, int64_t stride, const int rows,
+                         const float *x, int64_t ldx, int m, const int tile, const int k,
+                         const int ahead, float *y, int64_t ldy)
+{
+    for (int t = 0; t < m;) {
+        int left = m - t;
+        const float *xt = x + t * ldx;
+        float *yt = y + t * ldy;
+        if (left >= tile) {
+            rows_dot(type, w, stride, rows, xt, ldx, tile, k, ahead, yt, ldy);
+            t += tile;
+        } else if (tile > 4 && left >= 4) {
+            rows_dot(type, w, stride, rows, xt, ldx, 4, k, ahead, yt, ldy);
+            t += 4;
+        } else if (tile > 2 && left >= 2) {
+            rows_dot(type, w, stride, rows, xt, ldx, 2, k, ahead, yt, ldy);
+            t += 2;
+        } else {
+            rows_dot(type, w, stride, rows, xt, ldx, 1, k, ahead, yt, ldy);
+            t += 1;
+        }
+    }
+}
+
+#endif

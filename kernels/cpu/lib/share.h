@@ -1,0 +1,20 @@
+/* share.h - which groups of rows a rank of the team computes. */
+#ifndef WHET_KERNELS_CPU_SHARE_H
+#define WHET_KERNELS_CPU_SHARE_H
+
+#include "args.h"
+
+struct share {
+    int first, end, step; /* for (g = first; g < end; g += step) */
+};
+
+/* `groups` groups over the team: neighbouring ones to a rank, or dealt out in turn. */
+static inline struct share share_groups(const struct team *team, int groups, int interleaved)
+{
+    if (interleaved)
+        return (struct share){team->rank, groups, team->size};
+    return (struct share){(int)((int64_t)groups * team->rank / team->size),
+                          (int)((int64_t)groups * (team->rank + 1) / team->size), 1};
+}
+
+#endif

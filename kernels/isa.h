@@ -1,0 +1,14 @@
+/* isa.h - what this CPU can run: the FACT rows of templates.def, filled in. */
+#ifndef WHET_KERNELS_ISA_H
+#define WHET_KERNELS_ISA_H
+
+struct isa_facts {
+    int HAS_AVX2, HAS_AVX512, HAS_VNNI, HAS_AMX;
+};
+
+/* Detected once, static storage, any thread. The first call asks the operating system for the
+ * use of AMX tiles by this process (Linux grants them on request only): call it before a kernel
+ * with ISA amx runs, in probe processes too. */
+const struct isa_facts *isa_facts(void);
+
+#endif
