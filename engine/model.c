@@ -202,7 +202,7 @@ struct model *model_open(const char *path, bool with_tokenizer, model_progress_f
     m->path = xstrdup(path);
     m->name = name_of(path);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        rc = err_set(err, "%s: is a directory, expected a GGUF file", path);
+        rc = model_open_hf(m, with_tokenizer, err);
     else
         rc = model_open_gguf(m, with_tokenizer, err);
     if (rc < 0) {

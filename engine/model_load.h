@@ -32,7 +32,8 @@ int model_take_tensors(struct model *m, struct weights *w, enum naming naming, c
 /* weight_bytes, hash and description, once the tensors are in. */
 void model_describe(struct model *m, const char *title);
 
-/* Reads a GGUF file. `m` is empty but for path and name; on -1 the caller closes it. */
+/* The two kinds of source. `m` is empty but for path and name; on -1 the caller closes it. */
 int model_open_gguf(struct model *m, bool with_tokenizer, struct err *err);
+int model_open_hf(struct model *m, bool with_tokenizer, struct err *err);
 
 #endif

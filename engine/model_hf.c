@@ -1,0 +1,433 @@
+/* model_hf.c - a model out of a Hugging Face directory.
+ *
+ *   config.json                       architecture and shape
+ *   model.safetensors                 the weights, or
+ *   model.safetensors.index.json      weight_map: tensor -> shard file
+ *   tokenizer.json                    read by the tokenizer
+ *   chat_template.jinja               or "chat_template" in tokenizer_config.json
+ *
+ * A config has many ways to ask for a slightly different computation (other rotary scalings,
+ * windows, activations, quantized weights). Those that whet does not compute are refused by the
+ * name of the field. Defaults of absent fields are those of the transformers configuration classes.
+ */
+#include "engine/model_load.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/safetensors.h"
+#include "engine/tokenizer.h"
+
+enum { JSON_MAX = 64 << 20, SHARDS_MAX = 4096 };
+
+/* ---- JSON files ------------------------------------------------------------------------------ */
+
+static char *inside(const struct model *m, const char *name)
+{
+    return xasprintf("%s/%s", m->path, name);
+}
+
+static bool has_file(const struct model *m, const char *name)
+{
+    char *path = inside(m, name);
+    bool there = access(path, F_OK) == 0;
+    free(path);
+    return there;
+}
+
+/* Parses a JSON object in the directory. NULL with a message. */
+static cJSON *read_json(const struct model *m, const char *name, struct err *err)
+{
+    char *path = inside(m, name);
+    cJSON *json = NULL;
+    struct filemap *map = filemap_open(path, err);
+
+    if (map && map->size > JSON_MAX) {
+        err_set(err, "%s: %zu bytes, expected at most %d", path, map->size, JSON_MAX);
+    } else if (map) {
+        json = cJSON_ParseWithLength((const char *)map->data, map->size);
+        if (!cJSON_IsObject(json)) {
+            err_set(err, "%s: not a JSON object", path);
+            cJSON_Delete(json);
+            json = NULL;
+        }
+    }
+    filemap_close(map);
+    free(path);
+    return json;
+}
+
+/* Fields of one object; after the first failure the rest is not looked at. */
+struct fields {
+    const cJSON *object;
+    const char *file;
+    struct err *err;
+    bool failed;
+};
+
+enum { REQUIRED = -1 };
+
+/* The field, or NULL if it is absent or null. */
+static const cJSON *field(const struct fields *f, const char *name)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(f->object, name);
+    return v && !cJSON_IsNull(v) ? v : NULL;
+}
+
+static double number(struct fields *f, const char *name, double fallback)
+{
+    const cJSON *v = field(f, name);
+
+    if (f->failed || (!v && fallback != REQUIRED))
+        return fallback;
+    if (!v)
+        err_set(f->err, "%s: '%s' is missing", f->file, name);
+    else if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
+        err_set(f->err, "%s: '%s' is not a number", f->file, name);
+    else
+        return v->valuedouble;
+    f->failed = true;
+    return 0;
+}
+
+static int32_t whole(struct fields *f, const char *name, double fallback)
+{
+    double v = number(f, name, fallback);
+
+    if (f->failed)
+        return 0;
+    if (v != floor(v) || v < 0 || v > INT32_MAX) {
+        err_set(f->err, "%s: '%s': %g is no whole number in range", f->file, name, v);
+        f->failed = true;
+        return 0;
+    }
+    return (int32_t)v;
+}
+
+static bool flag(struct fields *f, const char *name, bool fallback)
+{
+    const cJSON *v = field(f, name);
+
+    if (f->failed || !v)
+        return fallback;
+    if (!cJSON_IsBool(v)) {
+        err_set(f->err, "%s: '%s' is neither true nor false", f->file, name);
+        f->failed = true;
+    }
+    return cJSON_IsTrue(v);
+}
+
+static const char *string(struct fields *f, const char *name, const char *fallback)
+{
+    const cJSON *v = field(f, name);
+
+    if (f->failed || !v)
+        return fallback;
+    if (!cJSON_IsString(v)) {
+        err_set(f->err, "%s: '%s' is not a string", f->file, name);
+        f->failed = true;
+        return fallback;
+    }
+    return v->valuestring;
+}
+
+/* ---- config.json ------------------------------------------------------------------------------
+ */
+
+static const struct {
+    const char *name;
+    enum arch arch;
+    int32_t kv_heads, head_dim; /* when the field is absent; 0: follows from the others */
+    bool windowed;              /* sliding_window applies unless use_sliding_window says no */
+} archs[] = {
+    {"LlamaForCausalLM", ARCH_LLAMA, 0, 0, false},
+    {"MistralForCausalLM", ARCH_LLAMA, 8, 0, true},
+    {"Qwen2ForCausalLM", ARCH_QWEN2, 32, 0, false},
+    {"Qwen3ForCausalLM", ARCH_QWEN3, 32, 128, false},
+};
+
+/* Index into archs[]; -1 with a message. */
+static int read_arch(struct fields *f)
+{
+    const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(field(f, "architectures"), 0));
+
+    if (!name)
+        return err_set(f->err, "%s: 'architectures' is missing", f->file);
+    for (int i = 0; i < (int)(sizeof archs / sizeof *archs); i++)
+        if (!strcmp(name, archs[i].name))
+            return i;
+    return err_set(f->err,
+                   "%s: 'architectures': %.64s is not supported (Llama, Mistral, Qwen2 and "
+                   "Qwen3 ForCausalLM are)",
+                   f->file, name);
+}
+
+/* rope_theta and scaling: flat fields with "rope_scaling" up to transformers 4, all in
+ * "rope_parameters" since 5. */
+static int read_rope(struct fields *f, struct model_shape *s)
+{
+    struct fields r = *f;
+    const cJSON *object = field(f, "rope_parameters"), *child;
+    const char *name = object ? "rope_parameters" : "rope_scaling";
+
+    if (!object)
+        object = field(f, "rope_scaling");
+    s->rope_base = (float)number(f, "rope_theta", 10000);
+    if (f->failed)
+        return -1;
+    if (!object)
+        return 0;
+    if (!cJSON_IsObject(object))
+        return err_set(f->err, "%s: '%s' is not an object", f->file, name);
+    cJSON_ArrayForEach(child, object)
+    {
+        if (cJSON_IsObject(child))
+            return err_set(f->err, "%s: '%s': '%.64s': scaling by kind of layer is not supported",
+                           f->file, name, child->string);
+    }
+    r.object = object;
+    s->rope_base = (float)number(&r, "rope_theta", s->rope_base);
+    double partial = number(&r, "partial_rotary_factor", 1);
+    const char *type = string(&r, "rope_type", string(&r, "type", "default"));
+    if (r.failed)
+        return err_prefix(f->err, "%s", name);
+    if (partial != 1)
+        return err_set(f->err, "%s: '%s': partial_rotary_factor %g is not supported", f->file, name,
+                       partial);
+    if (!strcmp(type, "default"))
+        return 0;
+    if (strcmp(type, "llama3"))
+        return err_set(f->err, "%s: '%s': type '%.64s' is not supported (default and llama3 are)",
+                       f->file, name, type);
+    s->scaling = (struct rope_scaling){
+        true, (float)number(&r, "factor", REQUIRED), (float)number(&r, "low_freq_factor", REQUIRED),
+        (float)number(&r, "high_freq_factor", REQUIRED),
+        whole(&r, "original_max_position_embeddings", s->max_context)};
+    return r.failed ? err_prefix(f->err, "%s", name) : 0;
+}
+
+/* Within the window, windowed and full attention are the same: the context ends there. */
+static void read_window(struct fields *f, struct model_shape *s, bool windowed)
+{
+    const cJSON *layers = field(f, "layer_types"), *type;
+    int32_t window = whole(f, "sliding_window", 0);
+
+    windowed = flag(f, "use_sliding_window", windowed);
+    cJSON_ArrayForEach(type, layers)
+    {
+        const char *name = cJSON_GetStringValue(type);
+        if (name && !strcmp(name, "full_attention"))
+            continue;
+        windowed = true;
+        if (!f->failed && (!name || strcmp(name, "sliding_attention") || window == 0)) {
+            err_set(f->err, "%s: 'layer_types': '%.64s' is not supported", f->file,
+                    name ? name : "");
+            f->failed = true;
+        }
+    }
+    if (windowed && window > 0 && window < s->max_context)
+        s->max_context = window;
+}
+
+static int refuse_variants(struct fields *f)
+{
+    const char *act = string(f, "hidden_act", "silu");
+    double partial = number(f, "partial_rotary_factor", 1);
+
+    if (f->failed)
+        return -1;
+    if (strcmp(act, "silu"))
+        return err_set(f->err, "%s: 'hidden_act': '%.64s' is not supported (silu is)", f->file,
+                       act);
+    if (partial != 1)
+        return err_set(f->err, "%s: 'partial_rotary_factor': %g is not supported", f->file,
+                       partial);
+    if (field(f, "quantization_config"))
+        return err_set(f->err, "%s: 'quantization_config': quantized checkpoints are not supported",
+                       f->file);
+    return 0;
+}
+
+static int read_shape(struct fields *f, struct model_shape *s, const struct weights *w)
+{
+    int a = read_arch(f);
+
+    if (a < 0)
+        return -1;
+    s->arch = archs[a].arch;
+    s->layers = whole(f, "num_hidden_layers", REQUIRED);
+    s->hidden = whole(f, "hidden_size", REQUIRED);
+    s->ffn = whole(f, "intermediate_size", REQUIRED);
+    s->heads = whole(f, "num_attention_heads", REQUIRED);
+    int32_t kv_heads = archs[a].kv_heads ? archs[a].kv_heads : s->heads;
+    int32_t head_dim =
+        archs[a].head_dim ? archs[a].head_dim : s->hidden / (s->heads ? s->heads : 1);
+    s->kv_heads = whole(f, "num_key_value_heads", kv_heads);
+    s->head_dim = whole(f, "head_dim", head_dim);
+    s->vocab = whole(f, "vocab_size", REQUIRED);
+    s->max_context = whole(f, "max_position_embeddings", REQUIRED);
+    s->eps = (float)number(f, "rms_norm_eps", 1e-6);
+    s->tied_head = flag(f, "tie_word_embeddings", !weights_find(w, "lm_head.weight"));
+    if (f->failed || read_rope(f, s) < 0)
+        return -1;
+    read_window(f, s, archs[a].windowed);
+    if (f->failed || refuse_variants(f) < 0)
+        return -1;
+    return model_check_shape(s, f->file, f->err);
+}
+
+/* ---- weights -----------------------------------------------------------------------------------
+ */
+
+static int read_shard(struct model *m, const char *name, struct weights *w, struct err *err)
+{
+    char *path = inside(m, name);
+    struct filemap *map = filemap_open(path, err);
+    int rc = -1;
+
+    if (map) {
+        model_own_map(m, map);
+        rc = safetensors_read(map->data, map->size, path, w, err);
+    }
+    free(path);
+    return rc;
+}
+
+/* Opens every file that the index names, once; then every tensor it lists must be there. */
+static int read_shards(struct model *m, const cJSON *map, const char *file, struct weights *w,
+                       struct err *err)
+{
+    const char *shard[SHARDS_MAX];
+    int shards = 0;
+    const cJSON *entry;
+
+    cJSON_ArrayForEach(entry, map)
+    {
+        const char *name = cJSON_GetStringValue(entry);
+        if (!name || !name[0] || name[0] == '.' || strchr(name, '/'))
+            return err_set(err, "%s: weight_map: '%.128s' is in no file of this directory", file,
+                           entry->string);
+        int i = shards; /* the last one named is the likely one */
+        while (i > 0 && strcmp(shard[i - 1], name))
+            i--;
+        if (i > 0)
+            continue;
+        if (shards == SHARDS_MAX)
+            return err_set(err, "%s: weight_map: more than %d files", file, SHARDS_MAX);
+        shard[shards++] = name;
+        if (read_shard(m, name, w, err) < 0)
+            return -1;
+    }
+    if (weights_seal(w, file, err) < 0)
+        return -1;
+    cJSON_ArrayForEach(entry, map)
+    {
+        if (!weights_find(w, entry->string))
+            return err_set(err, "%s: weight_map: tensor '%.128s' is not in %.128s", file,
+                           entry->string, entry->valuestring);
+    }
+    return 0;
+}
+
+static int read_weights(struct model *m, struct weights *w, struct err *err)
+{
+    static const char single[] = "model.safetensors", index[] = "model.safetensors.index.json";
+
+    if (has_file(m, single) || !has_file(m, index)) {
+        if (read_shard(m, single, w, err) < 0)
+            return -1;
+        return weights_seal(w, m->path, err);
+    }
+    cJSON *json = read_json(m, index, err);
+    if (!json)
+        return -1;
+    char *file = inside(m, index);
+    const cJSON *map = cJSON_GetObjectItemCaseSensitive(json, "weight_map");
+    int rc = cJSON_IsObject(map) ? read_shards(m, map, file, w, err)
+                                 : err_set(err, "%s: 'weight_map' is no object", file);
+    free(file);
+    cJSON_Delete(json);
+    return rc;
+}
+
+/* ---- tokenizer and template ---------------------------------------------------------------------
+ */
+
+/* A template text, or the one called "default" in a list of named ones. */
+static const char *pick_template(const cJSON *v)
+{
+    const cJSON *entry;
+
+    if (cJSON_IsString(v))
+        return v->valuestring;
+    cJSON_ArrayForEach(entry, v)
+    {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "name"));
+        if (name && !strcmp(name, "default"))
+            return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "template"));
+    }
+    return NULL;
+}
+
+static int read_template(struct model *m, struct err *err)
+{
+    if (has_file(m, "chat_template.jinja")) {
+        char *path = inside(m, "chat_template.jinja");
+        struct filemap *map = filemap_open(path, err);
+        free(path);
+        if (!map)
+            return -1;
+        m->chat_template = xcalloc(map->size + 1, 1);
+        memcpy(m->chat_template, map->data, map->size);
+        filemap_close(map);
+    } else if (has_file(m, "tokenizer_config.json")) {
+        cJSON *json = read_json(m, "tokenizer_config.json", err);
+        if (!json)
+            return -1;
+        const char *text = pick_template(cJSON_GetObjectItemCaseSensitive(json, "chat_template"));
+        m->chat_template = text ? xstrdup(text) : NULL;
+        cJSON_Delete(json);
+    }
+    return 0;
+}
+
+static int open_tokenizer(struct model *m, struct err *err)
+{
+    char *path = inside(m, "tokenizer.json");
+    int rc = 0;
+
+    m->tokenizer = tokenizer_from_json(path, err);
+    if (!m->tokenizer)
+        rc = -1;
+    else if (tokenizer_vocab(m->tokenizer) > m->shape.vocab)
+        rc = err_set(err, "%s: %d tokens, but the model has %d", path,
+                     tokenizer_vocab(m->tokenizer), m->shape.vocab);
+    free(path);
+    return rc < 0 ? -1 : read_template(m, err);
+}
+
+/* ---- the directory ------------------------------------------------------------------------------
+ */
+
+int model_open_hf(struct model *m, bool with_tokenizer, struct err *err)
+{
+    struct weights w = {0};
+    char *file = inside(m, "config.json");
+    cJSON *config = read_json(m, "config.json", err);
+    struct fields f = {config, file, err, false};
+    int rc = -1;
+
+    if (config && read_weights(m, &w, err) == 0 && read_shape(&f, &m->shape, &w) == 0 &&
+        model_take_tensors(m, &w, NAMING_HF, m->path, err) == 0 &&
+        (!with_tokenizer || open_tokenizer(m, err) == 0)) {
+        model_describe(m, m->name);
+        rc = 0;
+    }
+    weights_free(&w);
+    cJSON_Delete(config);
+    free(file);
+    return rc;
+}
