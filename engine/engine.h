@@ -55,10 +55,14 @@ enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_
 
 struct engine_event {
     enum { EVENT_PROMPT, EVENT_TOKEN, EVENT_END } kind;
-    /* EVENT_PROMPT, only with prompt_logprobs: position `index` of the prompt was scored. */
+    /* EVENT_PROMPT, only with prompt_logprobs: position `index` of the prompt was scored; the token
+     * and its log-probability are in `sampled`. In order from 0, each once, before any EVENT_TOKEN.
+     * Position 0 has nothing before it: its logprob is NaN and it has no alternatives. */
     int32_t index;
     /* EVENT_TOKEN: one generated token. `text` holds the whole characters that became certain with
-     * it: possibly none (half a character, or held back for a stop string), possibly several. */
+     * it: possibly none (half a character, or held back for a stop string), possibly several. The
+     * token that ends a request (end of generation, stop id) is counted and has its event too; it
+     * adds no text unless keep_special. */
     const char *text;
     size_t text_n;
     const struct sampled *sampled; /* token, logprob, alternatives */

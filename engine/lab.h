@@ -1,6 +1,7 @@
 /* lab.h - what the specializer may ask of a running engine (beside dispatch.h and backend.h).
  *
- * The engine lends time, never data of requests. All functions: specializer thread only.
+ * The engine lends time, never data of requests. All functions: specializer thread only, unless
+ * they say otherwise.
  */
 #ifndef WHET_ENGINE_LAB_H
 #define WHET_ENGINE_LAB_H
@@ -34,9 +35,15 @@ struct canary {
     int32_t want;
     _Atomic int32_t have;
     struct canary_step *step; /* [want] */
+    _Atomic bool failed; /* a step with the candidate failed: the candidate is used no more, and the
+                            steps still recorded are the incumbent's */
 };
 /* Installs (or with NULL removes) the canary; returns once the engine thread uses it. */
 void engine_canary(struct engine *e, struct canary *c);
+
+/* To be called where a compiler is about to start. Counts it as `hot_path_compiles_total` if that
+ * happens on an engine thread, which it never may. Any thread. */
+void engine_note_compile(void);
 
 /* Running + waiting requests, and nanoseconds spent in steps since start: is there load? */
 int32_t engine_load(const struct engine *e);

@@ -4,7 +4,8 @@
  * argmax, lowest id on ties); temperature; top-k; top-p; min-p; one draw. Random numbers are
  * counter-based (Philox 4x32-10 of (seed, index)), so a request's text depends on its own seed and
  * position only, never on its neighbours. log-probabilities are of the logits after bias and
- * penalties and before temperature and cuts, as OpenAI's API reports them.
+ * penalties and before temperature and cuts, as OpenAI's API reports them. A row with a `target`
+ * is scored on the model's own logits: no bias, no penalties. NaN counts as minus infinity.
  * Pure functions: any thread.
  */
 #ifndef WHET_ENGINE_SAMPLER_H
@@ -35,7 +36,7 @@ struct sampling {
 };
 
 struct sampled {
-    int32_t token;
+    int32_t token; /* -1: no logit was above minus infinity */
     float logprob; /* valid when top_logprobs >= 0 */
     int32_t tops;
     int32_t top_id[SAMPLER_TOP_MAX];
@@ -52,7 +53,9 @@ struct sample_row {
     struct sampled out;
 };
 
-/* Philox 4x32-10: four random words of (seed, index, lane). */
+/* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11): the block
+ * function, and four random words of (seed, index, lane). */
+void philox_block(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 void philox(uint64_t seed, uint64_t index, uint32_t lane, uint32_t out[4]);
 
 /* Draws from `logits` [vocab], which is overwritten. `scratch` holds 2*vocab floats/ints. */

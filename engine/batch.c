@@ -1,0 +1,105 @@
+/* batch.c - from "these positions of these sequences" to flat arrays.
+ *
+ * Tokens lie in the order of the schedule, each sequence's share contiguous (a span). Rows with
+ * logits follow the same order: first the rows of a span that score prompt positions, then the
+ * one that draws. The engine walks the results in that order again.
+ */
+#include "engine/batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct batch *batch_open(const struct scheduler_limits *l)
+{
+    struct batch *b = xcalloc(1, sizeof *b);
+    size_t sequences = (size_t)l->max_batch, tokens = (size_t)scheduler_max_tokens(l);
+    b->schedule.item = xcalloc(sequences, sizeof *b->schedule.item);
+    b->admitted = xcalloc(sequences, sizeof *b->admitted);
+    b->span = xcalloc(sequences, sizeof *b->span);
+    b->tokens = xcalloc(tokens, sizeof *b->tokens);
+    b->position = xcalloc(tokens, sizeof *b->position);
+    b->kv_at = xcalloc(tokens, sizeof *b->kv_at);
+    b->row = xcalloc((size_t)l->max_rows, sizeof *b->row);
+    b->sample = xcalloc((size_t)l->max_rows, sizeof *b->sample);
+    return b;
+}
+
+void batch_close(struct batch *b)
+{
+    if (!b)
+        return;
+    free(b->schedule.item);
+    free(b->admitted);
+    free(b->span);
+    free(b->tokens);
+    free(b->position);
+    free(b->kv_at);
+    free(b->row);
+    free(b->sample);
+    free(b->page_table);
+    free(b);
+}
+
+static void add_pages(struct batch *b, const struct sequence *seq, int32_t pages)
+{
+    struct step *s = &b->step;
+    if (s->pages + pages > b->page_table_size) {
+        b->page_table_size = 2 * (s->pages + pages) + 64;
+        b->page_table = xrealloc(b->page_table, (size_t)b->page_table_size * sizeof *b->page_table);
+    }
+    memcpy(b->page_table + s->pages, seq->page, (size_t)pages * sizeof *b->page_table);
+    s->pages += pages;
+}
+
+/* A row for the position at `token` of the step. target -1: draw the next token. */
+static void add_row(struct batch *b, const struct sequence *seq, int32_t token, int32_t target)
+{
+    struct step *s = &b->step;
+    b->row[s->rows] = token;
+    b->sample[s->rows++] = (struct sample_row){.params = &seq->sampling,
+                                               .index = (uint64_t)sequence_output(seq),
+                                               .history = seq->tokens,
+                                               .history_n = seq->n,
+                                               .prompt_n = seq->prompt_n,
+                                               .target = target};
+}
+
+static void add_rows(struct batch *b, const struct schedule_item *item, int32_t at)
+{
+    const struct sequence *seq = item->seq;
+    int32_t first = seq->scored > 0 ? seq->scored - 1 : 0;
+    first = first > item->first ? first : item->first;
+    for (int32_t p = first; p < first + item->scores; p++)
+        add_row(b, seq, at + p - item->first, seq->tokens[p + 1]);
+    if (item->draw)
+        add_row(b, seq, at + item->count - 1, -1);
+}
+
+void batch_fill(struct batch *b)
+{
+    struct step *s = &b->step;
+    *s = (struct step){0};
+    for (int32_t i = 0; i < b->schedule.items; i++) {
+        const struct schedule_item *item = &b->schedule.item[i];
+        const struct sequence *seq = item->seq;
+        int32_t context = item->first + item->count;
+        b->span[i] = (struct span){
+            .first = s->m, .count = item->count, .context = context, .pages_at = s->pages};
+        add_rows(b, item, s->m);
+        for (int32_t p = item->first; p < context; p++, s->m++) {
+            b->tokens[s->m] = seq->tokens[p];
+            b->position[s->m] = p;
+            b->kv_at[s->m] = seq->page[p / KV_PAGE] * KV_PAGE + p % KV_PAGE;
+        }
+        add_pages(b, seq, (context + KV_PAGE - 1) / KV_PAGE);
+        s->context = context > s->context ? context : s->context;
+    }
+    s->spans = b->schedule.items;
+    s->tokens = b->tokens;
+    s->position = b->position;
+    s->kv_at = b->kv_at;
+    s->span = b->span;
+    s->page_table = b->page_table;
+    s->row = b->row;
+    s->sample = b->sample;
+}

@@ -1,0 +1,261 @@
+/* engine_metrics.c - what the engine counts, as Prometheus text and as JSON for the dashboard.
+ *
+ * The engine thread adds to atomics after each step; readers never stop it. Times by region come
+ * from the slots' own counters (the backend adds there), and what a region must cost at least from
+ * the plan: a slot's average run is priced once and multiplied by its runs. That is exact for
+ * everything linear in tokens, context and sequences, which all of the plan is but for the
+ * maximum of bytes and FLOPs.
+ *
+ * The percentiles on the dashboard are of the steps of the last seconds, from a ring; its lock is
+ * held for one entry by the engine thread and for one copy by a reader.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "engine/engine_private.h"
+
+static const double bounds_tokens[] = {1,  2,  3,  4,  6,   8,   12,  16,   24,
+                                       32, 48, 64, 96, 128, 256, 512, 1024, 2048};
+static const char *const phase_name[PHASE_COUNT] = {"decode", "prefill", "mixed"};
+
+/* ---- written by the engine thread ---------------------------------------------------------- */
+
+void engine_stats_init(struct engine_stats *s)
+{
+    histogram_init(&s->first_token, bounds_latency, bounds_latency_n);
+    histogram_init(&s->inter_token, bounds_latency, bounds_latency_n);
+    histogram_init(&s->queue, bounds_latency, bounds_latency_n);
+    for (int p = 0; p < PHASE_COUNT; p++)
+        histogram_init(&s->step[p], bounds_step, bounds_step_n);
+    histogram_init(&s->step_tokens, bounds_tokens,
+                   (int)(sizeof bounds_tokens / sizeof *bounds_tokens));
+    pthread_mutex_init(&s->recent_lock, NULL);
+}
+
+/* Which kernels ran, read from the slots again: a swap between the two reads counts one step of
+ * launches under the other origin. */
+static void count_launches(struct engine *e, const struct step *s, const struct kernel *override)
+{
+    for (int r = 0; r < REGION_COUNT; r++) {
+        int m = r == REGION_HEAD ? s->rows : s->m;
+        if (m == 0)
+            continue;
+        struct slot *slot = dispatch_slot(e->dispatch, (enum region)r, m, s->context);
+        const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+        if (override && e->canary->slot == slot)
+            k = override;
+        bool once = r == REGION_EMBED || r == REGION_HEAD;
+        atomic_fetch_add(&e->stats.launches[r][k->origin],
+                         (uint64_t)(once ? 1 : e->model->shape.layers));
+    }
+}
+
+void engine_stats_step(struct engine *e, const struct batch *b, const struct kernel *override,
+                       int64_t ns, int32_t generated)
+{
+    struct engine_stats *s = &e->stats;
+    const struct schedule *plan = &b->schedule;
+    enum phase phase = plan->decodes == plan->items ? PHASE_DECODE
+                       : plan->decodes == 0         ? PHASE_PREFILL
+                                                    : PHASE_MIXED;
+    histogram_observe(&s->step[phase], (double)ns * 1e-9);
+    histogram_observe(&s->step_tokens, b->step.m);
+    atomic_fetch_add(&s->steps, 1);
+    atomic_fetch_add(&s->step_ns, (uint64_t)ns);
+    count_launches(e, &b->step, override);
+    pthread_mutex_lock(&s->recent_lock);
+    s->recent[s->recents++ % RECENT_STEPS] = (struct recent_step){
+        .end_ns = clock_ns(), .ns = ns, .m = b->step.m, .generated = generated};
+    pthread_mutex_unlock(&s->recent_lock);
+}
+
+/* ---- regions ------------------------------------------------------------------------------- */
+
+struct region_total {
+    double seconds, floor_seconds, bytes;
+};
+
+static struct region_total region_total(const struct engine *e, enum region r)
+{
+    const struct machine *machine = e->ops->machine(e->backend);
+    struct region_total t = {0};
+    for (int i = 0; i < dispatch_slots(e->dispatch); i++) {
+        const struct slot *slot = dispatch_slot_at(e->dispatch, i);
+        const struct slot_counters *c = &slot->counters;
+        uint64_t runs = atomic_load(&c->runs);
+        if (slot->region != r || runs == 0)
+            continue;
+        int m = (int)((atomic_load(&c->tokens) + runs / 2) / runs);
+        int sequences = (int)((atomic_load(&c->sequences) + runs / 2) / runs);
+        int64_t context = (int64_t)(atomic_load(&c->context) / runs);
+        struct region_cost cost = plan_cost(e->model, r, 0, m, sequences, context, m);
+        t.seconds += (double)atomic_load(&c->ns) * 1e-9;
+        t.floor_seconds += roofline_s(machine, &cost) * (double)runs;
+        t.bytes += (double)region_cost_bytes(&cost) * (double)runs;
+    }
+    return t;
+}
+
+/* ---- Prometheus ---------------------------------------------------------------------------- */
+
+static void put(FILE *out, const char *name, const char *type, const char *help, double value)
+{
+    metric_head(out, name, type, help);
+    metric_value(out, name, NULL, value);
+}
+
+static void put_latencies(struct engine_stats *s, FILE *out)
+{
+    metric_head(out, "time_to_first_token_seconds", "histogram",
+                "From submission of a request to its first token");
+    metric_histogram(out, "time_to_first_token_seconds", NULL, &s->first_token);
+    metric_head(out, "inter_token_latency_seconds", "histogram", "Between two tokens of a request");
+    metric_histogram(out, "inter_token_latency_seconds", NULL, &s->inter_token);
+    metric_head(out, "queue_seconds", "histogram", "From submission to the first step");
+    metric_histogram(out, "queue_seconds", NULL, &s->queue);
+    metric_head(out, "step_seconds", "histogram", "Time of a step by what it contained");
+    for (int p = 0; p < PHASE_COUNT; p++) {
+        char label[32];
+        snprintf(label, sizeof label, "phase=\"%s\"", phase_name[p]);
+        metric_histogram(out, "step_seconds", label, &s->step[p]);
+    }
+    metric_head(out, "step_tokens", "histogram", "Tokens in a step");
+    metric_histogram(out, "step_tokens", NULL, &s->step_tokens);
+}
+
+static void put_counters(const struct engine *e, FILE *out)
+{
+    const struct engine_stats *s = &e->stats;
+    put(out, "prompt_tokens_total", "counter", "Prompt tokens of requests that began to run",
+        (double)atomic_load(&s->prompt_tokens));
+    put(out, "prefix_cache_hit_tokens_total", "counter", "Prompt tokens found in the prefix cache",
+        (double)atomic_load(&s->cached_tokens));
+    put(out, "generation_tokens_total", "counter", "Tokens generated",
+        (double)atomic_load(&s->generated_tokens));
+    put(out, "requests_running", "gauge", "Requests in the running batch",
+        atomic_load(&s->running));
+    put(out, "requests_waiting", "gauge", "Requests waiting to run", atomic_load(&s->waiting));
+    put(out, "kv_pages", "gauge", "Pages of the KV cache", kvcache_pages(e->kv));
+    put(out, "kv_pages_used", "gauge", "KV pages held by requests", atomic_load(&s->pages_used));
+    put(out, "preemptions_total", "counter", "Times a request gave up its KV pages to an older one",
+        (double)atomic_load(&s->preemptions));
+    put(out, "failed_steps_total", "counter", "Steps that the device failed",
+        (double)atomic_load(&s->failed_steps));
+    put(out, "hot_path_compiles_total", "counter",
+        "Compilers started on the request path; must stay 0", (double)engine_hot_path_compiles());
+}
+
+static void put_regions(const struct engine *e, FILE *out)
+{
+    struct region_total total[REGION_COUNT];
+    char label[64];
+    for (int r = 0; r < REGION_COUNT; r++)
+        total[r] = region_total(e, (enum region)r);
+    metric_head(out, "region_seconds", "gauge", "Time spent in a region of the step since start");
+    for (int r = 0; r < REGION_COUNT; r++) {
+        snprintf(label, sizeof label, "region=\"%s\"", region_name((enum region)r));
+        metric_value(out, "region_seconds", label, total[r].seconds);
+    }
+    metric_head(out, "region_roofline_ratio", "gauge",
+                "Least time the region could have taken over the time it took");
+    for (int r = 0; r < REGION_COUNT; r++) {
+        snprintf(label, sizeof label, "region=\"%s\"", region_name((enum region)r));
+        if (total[r].seconds > 0)
+            metric_value(out, "region_roofline_ratio", label,
+                         total[r].floor_seconds / total[r].seconds);
+    }
+    metric_head(out, "kernel_launches_total", "counter", "Kernel runs by region and origin");
+    for (int r = 0; r < REGION_COUNT; r++)
+        for (int o = 0; o <= ORIGIN_RESTORED; o++) {
+            uint64_t n = atomic_load(&e->stats.launches[r][o]);
+            snprintf(label, sizeof label, "region=\"%s\",origin=\"%s\"",
+                     region_name((enum region)r), origin_name((enum origin)o));
+            if (n > 0 || o == ORIGIN_EAGER)
+                metric_value(out, "kernel_launches_total", label, (double)n);
+        }
+}
+
+void engine_metrics(const struct engine *e, FILE *out)
+{
+    if (atomic_load(&e->state) != ENGINE_READY)
+        return;
+    put_latencies((struct engine_stats *)&e->stats, out);
+    put_counters(e, out);
+    put_regions(e, out);
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+struct recent_summary {
+    double tokens_per_s, p50_ms, p99_ms;
+    int32_t steps;
+};
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Over the last five seconds, or since the oldest step remembered. */
+static struct recent_summary summarize_recent(struct engine_stats *s)
+{
+    struct recent_summary sum = {0};
+    int64_t *ns = xmalloc(RECENT_STEPS * sizeof *ns), now = clock_ns(), since = now - 5000000000;
+    int64_t tokens = 0, oldest = now;
+    pthread_mutex_lock(&s->recent_lock);
+    uint64_t have = s->recents < RECENT_STEPS ? s->recents : RECENT_STEPS;
+    for (uint64_t i = 1; i <= have; i++) {
+        const struct recent_step *step = &s->recent[(s->recents - i) % RECENT_STEPS];
+        if (step->end_ns < since)
+            break;
+        ns[sum.steps++] = step->ns;
+        tokens += step->generated;
+        oldest = step->end_ns - step->ns;
+    }
+    bool wrapped = have == RECENT_STEPS && sum.steps == RECENT_STEPS;
+    pthread_mutex_unlock(&s->recent_lock);
+    if (sum.steps > 0) {
+        qsort(ns, (size_t)sum.steps, sizeof *ns, by_value);
+        sum.p50_ms = (double)ns[sum.steps / 2] * 1e-6;
+        sum.p99_ms = (double)ns[(int64_t)sum.steps * 99 / 100] * 1e-6;
+        sum.tokens_per_s = (double)tokens * 1e9 / (double)(now - (wrapped ? oldest : since));
+    }
+    free(ns);
+    return sum;
+}
+
+char *engine_json(const struct engine *e)
+{
+    if (atomic_load(&e->state) != ENGINE_READY)
+        return xstrdup("{}");
+    struct engine_stats *s = (struct engine_stats *)&e->stats;
+    struct recent_summary recent = summarize_recent(s);
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    if (!out)
+        return xstrdup("{}");
+    fprintf(out,
+            "{\"tokens_per_s\":%.3f,\"step_p50_ms\":%.4f,\"step_p99_ms\":%.4f,"
+            "\"recent_steps\":%d,\"running\":%d,\"waiting\":%d,\"kv_pages\":%d,"
+            "\"kv_pages_used\":%d,\"generated_tokens\":%llu,\"prompt_tokens\":%llu,"
+            "\"preemptions\":%llu,\"steps\":%llu,\"regions\":[",
+            recent.tokens_per_s, recent.p50_ms, recent.p99_ms, recent.steps,
+            atomic_load(&s->running), atomic_load(&s->waiting), kvcache_pages(e->kv),
+            atomic_load(&s->pages_used), (unsigned long long)atomic_load(&s->generated_tokens),
+            (unsigned long long)atomic_load(&s->prompt_tokens),
+            (unsigned long long)atomic_load(&s->preemptions),
+            (unsigned long long)atomic_load(&s->steps));
+    for (int r = 0; r < REGION_COUNT; r++) {
+        struct region_total t = region_total(e, (enum region)r);
+        fprintf(out, "%s{\"region\":\"%s\",\"seconds\":%.6f,\"bytes\":%.0f,\"roofline\":%.4f}",
+                r ? "," : "", region_name((enum region)r), t.seconds, t.bytes,
+                t.seconds > 0 ? t.floor_seconds / t.seconds : 0);
+    }
+    fputs("]}", out);
+    fclose(out);
+    return text;
+}

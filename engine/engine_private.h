@@ -1,0 +1,143 @@
+/* engine_private.h - the inside of struct engine, for engine.c, engine_setup.c, engine_submit.c,
+ * engine_metrics.c, lab.c and their tests. Each field says which thread owns it.
+ */
+#ifndef WHET_ENGINE_ENGINE_PRIVATE_H
+#define WHET_ENGINE_ENGINE_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "config/metrics.h"
+#include "engine/batch.h"
+#include "engine/lab.h"
+
+/* Slices under load: time is lent at `share` of the wall time, never more than one slice ahead.
+ * A slice that took longer than its budget is paid back before the next one. */
+struct slice_meter {
+    double share;
+    int64_t slice_ns;
+    double credit_ns; /* below zero: in debt */
+    int64_t at_ns;
+};
+void slice_meter_init(struct slice_meter *m, double share, int64_t slice_ns, int64_t now);
+/* Takes the time passed into account; true if a slice may run now. */
+bool slice_meter_due(struct slice_meter *m, int64_t now);
+void slice_meter_spend(struct slice_meter *m, int64_t ns);
+
+/* Steps of the last seconds, for the dashboard. */
+enum { RECENT_STEPS = 4096 };
+struct recent_step {
+    int64_t end_ns, ns;
+    int32_t m, generated;
+};
+
+enum phase { PHASE_DECODE, PHASE_PREFILL, PHASE_MIXED, PHASE_COUNT };
+
+/* The engine thread writes; anyone reads. */
+struct engine_stats {
+    struct histogram first_token, inter_token, queue, step[PHASE_COUNT], step_tokens;
+    _Atomic uint64_t prompt_tokens, generated_tokens, cached_tokens, preemptions, failed_steps;
+    _Atomic uint64_t ended[FINISH_ERROR + 1];
+    _Atomic uint64_t launches[REGION_COUNT][ORIGIN_RESTORED + 1];
+    _Atomic uint64_t steps, step_ns, slices, slice_ns;
+    _Atomic int32_t running, waiting, pages_used;
+    pthread_mutex_t recent_lock; /* held for a copy, never during a step */
+    struct recent_step recent[RECENT_STEPS];
+    uint64_t recents; /* written so far; the newest is at (recents - 1) % RECENT_STEPS */
+};
+
+/* What engine_start takes from the configuration (which need not outlive the call). */
+struct engine_options {
+    char *model, *model_name, *backend;
+    int32_t threads, max_context, kv_pages, kv_mib, max_queue;
+    int64_t pack_bytes;
+    uint64_t seed;
+    struct scheduler_limits limits;
+    double share, slice_ms;
+};
+
+struct engine {
+    struct engine_options options; /* constant */
+    pthread_t thread;
+    _Atomic int state; /* enum engine_state; what follows up to `info` is constant once READY */
+
+    const struct backend_ops *ops;
+    struct backend *backend;
+    struct model *model;
+    struct dispatch *dispatch;
+    struct kvcache *kv;          /* engine thread */
+    struct scheduler *scheduler; /* engine thread */
+    struct batch *batch;         /* engine thread */
+    struct sequence_model for_sequences;
+    uint64_t seed;
+    struct engine_info info;
+
+    pthread_mutex_t state_lock; /* progress and message */
+    double progress;
+    char message[512];
+
+    /* Inbox: what other threads want. `lock` is never held during a step, a slice or an event. */
+    pthread_mutex_t lock;
+    pthread_cond_t wake;  /* the engine thread waits here for work */
+    pthread_cond_t reply; /* callers of lab.h wait here for the engine thread */
+    struct sequence *incoming, *incoming_last;
+    uint64_t *cancel; /* ids */
+    int32_t cancels, cancels_size;
+    uint64_t next_id;
+    bool stopping, gone; /* asked to stop; the thread serves nobody any more */
+    int32_t lab_callers; /* inside engine_slices or engine_canary */
+    slice_fn *slice;
+    void *slice_ctx;
+    int slice_result;
+    struct canary *canary_wanted;
+    bool canary_changed;
+    _Atomic bool inbox;      /* something of the above waits: read without the lock */
+    _Atomic bool slice_here; /* `slice` is set */
+
+    struct canary *canary;    /* engine thread */
+    struct slice_meter meter; /* engine thread */
+    _Atomic int32_t active;
+    _Atomic int64_t progress_ns; /* last time the engine thread got somewhere */
+    struct engine_stats stats;
+};
+
+/* engine.c: starts an engine on given parts instead of those the options name; `ops` and `model`
+ * may be NULL (then chosen and opened as usual). The engine owns the model from here on. */
+struct engine_parts {
+    const struct backend_ops *ops;
+    struct model *model;
+};
+struct engine *engine_start_parts(const struct config *c, const struct engine_parts *parts,
+                                  struct err *err);
+
+/* engine_setup.c: opens model and backend and sizes everything; engine thread, before READY. */
+int engine_setup(struct engine *e, const struct engine_parts *parts, struct err *err);
+void engine_teardown(struct engine *e);
+void engine_say(struct engine *e, double progress, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* engine_submit.c: moves what waits in the inbox to the scheduler and carries out cancels and
+ * canary changes. Waits for work if there is none and `wait`. False once the engine must stop. */
+bool engine_receive(struct engine *e, bool wait);
+/* Takes the sequence out, tells its owner, frees it. */
+void engine_finish(struct engine *e, struct sequence *seq, enum finish why, const char *error);
+void engine_gauges(struct engine *e);
+
+/* lab.c: runs a slice if one is wanted and allowed. True if it ran one. */
+bool engine_lend(struct engine *e, bool idle);
+/* The kernel to try in this step instead of the one in *slot, or NULL. `live` says whether the
+ * step counts for the canary at all. */
+const struct kernel *engine_canary_toss(struct engine *e, const struct step *s, bool *live);
+void engine_canary_record(struct engine *e, const struct step *s, bool candidate, int64_t ns);
+/* Answers everyone waiting in lab.h with -1 and waits until they have left. */
+void engine_release_callers(struct engine *e);
+/* Marks the calling thread as one that must never compile. */
+void engine_mark_hot_path(void);
+uint64_t engine_hot_path_compiles(void);
+
+/* engine_metrics.c */
+void engine_stats_init(struct engine_stats *s);
+void engine_stats_step(struct engine *e, const struct batch *b, const struct kernel *override,
+                       int64_t ns, int32_t generated);
+
+#endif

@@ -1,0 +1,218 @@
+/* engine_setup.c - from a configuration to an engine that can run a step.
+ *
+ * Order: model, backend (which measures the machine), dispatch table with the eager kernels,
+ * KV pages, scheduler. Everything built here is constant afterwards and taken down in reverse by
+ * engine_teardown, which also serves a load that failed half-way.
+ *
+ * Memory for the KV cache is decided here once: allocating later would stall steps, and running
+ * out later would lose requests.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "engine/engine_private.h"
+
+/* Prompt positions scored in one step beside everything else that needs logits. */
+enum { SCORING_ROWS = 64, LEAST_PAGES = 16, MOST_KV_MIB = 2048 };
+
+void engine_say(struct engine *e, double progress, const char *fmt, ...)
+{
+    va_list args;
+    pthread_mutex_lock(&e->state_lock);
+    e->progress = progress;
+    va_start(args, fmt);
+    vsnprintf(e->message, sizeof e->message, fmt, args);
+    va_end(args);
+    pthread_mutex_unlock(&e->state_lock);
+}
+
+static void on_progress(void *ctx, double fraction)
+{
+    struct engine *e = ctx;
+    engine_say(e, 0.9 * fraction, "loading %s", e->options.model);
+}
+
+/* ---- backend ------------------------------------------------------------------------------- */
+
+/* What `auto` means: the GPU if there is one that works, otherwise the CPU, and the log says why.
+ */
+static const struct backend_ops *choose_backend(struct engine *e, struct err *err)
+{
+    const char *wish = e->options.backend;
+    if (!strcmp(wish, "cpu"))
+        return &backend_cpu;
+    struct err why = {""};
+    const struct backend_ops *cuda = backend_cuda_load(&why);
+    if (cuda)
+        return cuda;
+    if (!strcmp(wish, "cuda")) {
+        err_set(err, "engine.backend = cuda: %s", why.msg);
+        return NULL;
+    }
+    log_info("engine", "backend cpu, because cuda is not usable: %s", why.msg);
+    return &backend_cpu;
+}
+
+static int open_backend(struct engine *e, const struct backend_options *o, struct err *err)
+{
+    if (!e->ops)
+        e->ops = choose_backend(e, err);
+    if (!e->ops)
+        return -1;
+    e->backend = e->ops->open(e->model, o, err);
+    if (!e->backend && !strcmp(e->options.backend, "auto") && e->ops != &backend_cpu) {
+        log_warn("engine", "backend cpu, because %s did not open: %s", e->ops->name, err->msg);
+        e->ops = &backend_cpu;
+        e->backend = e->ops->open(e->model, o, err);
+    }
+    if (!e->backend)
+        return err_prefix(err, "backend %s", e->ops->name);
+    const struct kernel *eager[REGION_COUNT];
+    for (int r = 0; r < REGION_COUNT; r++)
+        eager[r] = e->ops->eager(e->backend, (enum region)r);
+    e->dispatch = dispatch_open(eager);
+    e->ops->set_dispatch(e->backend, e->dispatch);
+    return 0;
+}
+
+/* ---- memory for keys and values ------------------------------------------------------------ */
+
+/* MiB that can be used without swapping, as the kernel estimates it; 0 if it does not say. */
+static int64_t free_mib(void)
+{
+    char line[128];
+    long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lld", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib / 1024;
+}
+
+static int64_t page_bytes(const struct model_shape *s)
+{
+    return (int64_t)s->layers * 2 * s->kv_heads * KV_PAGE * s->head_dim * (int64_t)sizeof(float);
+}
+
+static int choose_pages(struct engine *e, int32_t *pages, struct err *err)
+{
+    const struct engine_options *o = &e->options;
+    int64_t bytes = page_bytes(&e->model->shape), mib = o->kv_mib, n = o->kv_pages;
+    if (n == 0) {
+        if (mib == 0) {
+            mib = free_mib() / 4;
+            mib = mib > MOST_KV_MIB || mib == 0 ? MOST_KV_MIB : mib;
+        }
+        n = mib * 1048576 / bytes;
+        if (n < LEAST_PAGES && o->kv_mib > 0)
+            return err_set(err,
+                           "engine.kv_mib = %lld holds %lld pages of %lld bytes; at least %d "
+                           "pages are needed",
+                           (long long)mib, (long long)n, (long long)bytes, LEAST_PAGES);
+        n = n < LEAST_PAGES ? LEAST_PAGES : n;
+    }
+    /* No more than every running sequence at full length could use. */
+    int64_t most = (int64_t)o->limits.max_batch * ((e->info.max_context + KV_PAGE - 1) / KV_PAGE);
+    n = n > most ? most : n;
+    *pages = (int32_t)(n > INT32_MAX / KV_PAGE ? INT32_MAX / KV_PAGE : n);
+    return 0;
+}
+
+/* ---- what the engine says about itself ----------------------------------------------------- */
+
+static void collect_stops(struct engine *e)
+{
+    const struct tokenizer *t = e->model->tokenizer;
+    int32_t *stop = NULL, stops = 0, vocab = tokenizer_vocab(t);
+    for (int32_t id = 0; id < vocab; id++)
+        if (tokenizer_is_stop(t, id)) {
+            stop = xrealloc(stop, (size_t)(stops + 1) * sizeof *stop);
+            stop[stops++] = id;
+        }
+    e->for_sequences = (struct sequence_model){.tokenizer = t, .stop = stop, .stops = stops};
+}
+
+static void describe_model(struct engine *e)
+{
+    const struct engine_options *o = &e->options;
+    const struct model *m = e->model;
+    int32_t context = m->shape.max_context;
+    if (o->max_context > context)
+        log_warn("engine", "engine.max_context = %d is more than the model's %d, which is used",
+                 o->max_context, context);
+    else if (o->max_context > 0)
+        context = o->max_context;
+    e->info = (struct engine_info){.model_name = *o->model_name ? o->model_name : m->name,
+                                   .description = m->description,
+                                   .model_hash = m->hash,
+                                   .chat_template = m->chat_template,
+                                   .tokenizer = m->tokenizer,
+                                   .max_context = context,
+                                   .created = clock_wall_s()};
+}
+
+/* ---- up and down --------------------------------------------------------------------------- */
+
+int engine_setup(struct engine *e, const struct engine_parts *parts, struct err *err)
+{
+    struct engine_options *o = &e->options;
+    int64_t start = clock_ns();
+    e->ops = parts->ops;
+    e->model = parts->model;
+    engine_say(e, 0, "opening %s", o->model);
+    if (!e->model)
+        e->model = model_open(o->model, true, on_progress, e, err);
+    if (!e->model)
+        return -1;
+    if (!e->model->tokenizer)
+        return err_set(err, "%s has no tokenizer", o->model);
+    describe_model(e);
+    collect_stops(e);
+    log_info("engine", "model %s: %s", e->info.model_name, e->info.description);
+
+    int32_t pages = 0;
+    if (choose_pages(e, &pages, err))
+        return -1;
+    engine_say(e, 0.9, "preparing the backend");
+    o->limits.max_rows = o->limits.max_batch + SCORING_ROWS;
+    struct backend_options b = {.threads = o->threads,
+                                .kv_pages = pages,
+                                .max_tokens = scheduler_max_tokens(&o->limits),
+                                .max_rows = o->limits.max_rows,
+                                .pack_bytes = o->pack_bytes};
+    if (open_backend(e, &b, err))
+        return -1;
+    e->info.backend = e->ops->name;
+    e->info.device = e->ops->machine(e->backend)->device;
+    if ((int64_t)pages * KV_PAGE < e->info.max_context) {
+        e->info.max_context = pages * KV_PAGE;
+        log_warn("engine", "the KV cache limits sequences to %d tokens (engine.kv_mib)",
+                 e->info.max_context);
+    }
+    e->kv = kvcache_open(pages);
+    e->scheduler = scheduler_open(e->kv, &o->limits);
+    e->batch = batch_open(&o->limits);
+    log_info("engine", "backend %s on %s; %d KV pages, %lld MiB; ready after %.2f s", e->ops->name,
+             e->info.device, pages, (long long)(pages * page_bytes(&e->model->shape) / 1048576),
+             (double)(clock_ns() - start) * 1e-9);
+    return 0;
+}
+
+void engine_teardown(struct engine *e)
+{
+    batch_close(e->batch);
+    scheduler_close(e->scheduler);
+    kvcache_close(e->kv);
+    if (e->backend)
+        e->ops->close(e->backend);
+    if (e->dispatch)
+        dispatch_close(e->dispatch);
+    free((void *)e->for_sequences.stop);
+    if (e->model)
+        model_close(e->model);
+}

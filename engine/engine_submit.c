@@ -1,0 +1,235 @@
+/* engine_submit.c - how requests come in and go out.
+ *
+ * The inbox is a mutex, a list and a condition. The lock is held for a few pointer writes and
+ * never while a step, a slice or an event runs, so submitting waits for nobody. An atomic flag
+ * tells the engine thread whether to look at all: the usual step boundary takes no lock.
+ *
+ * Everything wrong with a request is said here, at submit: what was accepted can be served, and
+ * gets exactly one EVENT_END.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "engine/engine_private.h"
+
+/* ---- checks -------------------------------------------------------------------------------- */
+
+static int check_ids(const int32_t *id, int32_t n, int32_t vocab, const char *what, struct err *err)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (id[i] < 0 || id[i] >= vocab)
+            return err_set(err, "%s: token id %d is not in the vocabulary (0 to %d)", what, id[i],
+                           vocab - 1);
+    return 0;
+}
+
+static int check_sampling(const struct sampling *s, int32_t vocab, struct err *err)
+{
+    if (!isfinite(s->temperature) || s->temperature < 0)
+        return err_set(err, "temperature must be a number of at least 0");
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return err_set(err, "top_p must be above 0 and at most 1");
+    if (!(s->min_p >= 0 && s->min_p <= 1))
+        return err_set(err, "min_p must be between 0 and 1");
+    if (s->top_k < 0)
+        return err_set(err, "top_k must be at least 0");
+    if (!isfinite(s->repetition_penalty) || s->repetition_penalty <= 0)
+        return err_set(err, "repetition_penalty must be above 0");
+    if (!isfinite(s->presence_penalty) || !isfinite(s->frequency_penalty))
+        return err_set(err, "penalties must be finite numbers");
+    if (s->top_logprobs < -1 || s->top_logprobs > SAMPLER_TOP_MAX)
+        return err_set(err, "at most %d log-probabilities can be given", SAMPLER_TOP_MAX);
+    for (int32_t i = 0; i < s->biases; i++)
+        if (!isfinite(s->bias[i].bias) || check_ids(&s->bias[i].id, 1, vocab, "logit_bias", err))
+            return err_set(err, "logit_bias: token id %d with bias %g", s->bias[i].id,
+                           (double)s->bias[i].bias);
+    return 0;
+}
+
+static enum submit_result check(const struct engine *e, const struct engine_request *r,
+                                struct err *err)
+{
+    int32_t vocab = e->model->shape.vocab;
+    int bad = 0;
+    if (r->prompt_n < 1)
+        bad = err_set(err, "the prompt is empty");
+    else if (r->max_tokens < 0 || r->min_tokens < 0 || r->min_tokens > r->max_tokens)
+        bad = err_set(err, "min_tokens %d and max_tokens %d do not fit together", r->min_tokens,
+                      r->max_tokens);
+    else
+        bad = check_ids(r->prompt, r->prompt_n, vocab, "prompt", err) ||
+              check_ids(r->stop_token, r->stop_tokens, vocab, "stop_token_ids", err) ||
+              check_sampling(&r->sampling, vocab, err);
+    for (int32_t i = 0; !bad && i < r->stops; i++)
+        if (!r->stop[i][0])
+            bad = err_set(err, "stop string %d is empty", i);
+    if (bad)
+        return SUBMIT_BAD;
+    int64_t longest = (int64_t)r->prompt_n + r->max_tokens;
+    if (longest > e->info.max_context || !scheduler_fits(e->kv, longest)) {
+        err_set(err,
+                "the prompt has %d tokens and %d more were asked for, together %lld; the longest "
+                "context is %d tokens",
+                r->prompt_n, r->max_tokens, (long long)longest, e->info.max_context);
+        return SUBMIT_TOO_LONG;
+    }
+    return SUBMIT_OK;
+}
+
+/* ---- any thread ---------------------------------------------------------------------------- */
+
+/* Running and waiting together: as many as can run, and max_queue more. */
+bool engine_queue_full(const struct engine *e)
+{
+    return atomic_load(&e->active) >= e->options.limits.max_batch + e->options.max_queue;
+}
+
+int32_t engine_active(const struct engine *e)
+{
+    return atomic_load(&e->active);
+}
+
+double engine_stalled_s(const struct engine *e)
+{
+    if (atomic_load(&e->active) == 0)
+        return 0;
+    double s = (double)(clock_ns() - atomic_load(&e->progress_ns)) * 1e-9;
+    return s > 0 ? s : 0;
+}
+
+/* Every request of an engine without engine.seed gets a seed of its own. */
+static uint64_t seed_for(const struct engine *e, uint64_t asked, uint64_t id)
+{
+    if (asked)
+        return asked;
+    if (e->options.seed)
+        return e->options.seed;
+    uint32_t w[4];
+    philox(e->seed, id, 0, w);
+    return (uint64_t)w[0] << 32 | w[1];
+}
+
+enum submit_result engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id,
+                                 struct err *err)
+{
+    if (atomic_load(&e->state) != ENGINE_READY) {
+        err_set(err, "the model is not loaded");
+        return SUBMIT_NOT_READY;
+    }
+    enum submit_result result = check(e, r, err);
+    if (result != SUBMIT_OK)
+        return result;
+    struct sequence *seq = sequence_new(r, &e->for_sequences);
+    seq->submit_ns = clock_ns();
+    pthread_mutex_lock(&e->lock);
+    if (e->stopping) {
+        err_set(err, "the server is shutting down");
+        result = SUBMIT_NOT_READY;
+    } else if (engine_queue_full(e)) {
+        err_set(err, "the queue is full: %d requests are running or waiting",
+                atomic_load(&e->active));
+        result = SUBMIT_FULL;
+    } else {
+        if (id)
+            *id = e->next_id;
+        seq->id = e->next_id++;
+        seq->sampling.seed = seed_for(e, seq->sampling.seed, seq->id);
+        *(e->incoming ? &e->incoming_last->newer : &e->incoming) = seq;
+        e->incoming_last = seq;
+        if (atomic_load(&e->active) == 0)
+            atomic_store(&e->progress_ns, seq->submit_ns);
+        atomic_fetch_add(&e->active, 1);
+        atomic_fetch_add(&e->stats.waiting, 1);
+        atomic_store(&e->inbox, true);
+        pthread_cond_signal(&e->wake);
+        seq = NULL;
+    }
+    pthread_mutex_unlock(&e->lock);
+    sequence_free(seq);
+    return result;
+}
+
+void engine_cancel(struct engine *e, uint64_t id)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->cancels == e->cancels_size) {
+        e->cancels_size = 2 * e->cancels_size + 16;
+        e->cancel = xrealloc(e->cancel, (size_t)e->cancels_size * sizeof *e->cancel);
+    }
+    e->cancel[e->cancels++] = id;
+    atomic_store(&e->inbox, true);
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- engine thread ------------------------------------------------------------------------- */
+
+void engine_gauges(struct engine *e)
+{
+    struct engine_stats *s = &e->stats;
+    int32_t running = scheduler_running(e->scheduler), active = atomic_load(&e->active);
+    atomic_store(&s->running, running);
+    atomic_store(&s->waiting, active > running ? active - running : 0);
+    atomic_store(&s->pages_used, kvcache_used(e->kv));
+    atomic_store(&s->preemptions, scheduler_preemptions(e->scheduler));
+}
+
+/* By the time its owner hears of the end, the request's pages and place are free. */
+void engine_finish(struct engine *e, struct sequence *seq, enum finish why, const char *error)
+{
+    scheduler_remove(e->scheduler, seq);
+    atomic_fetch_add(&e->stats.ended[why], 1);
+    atomic_fetch_sub(&e->active, 1);
+    engine_gauges(e);
+    sequence_end(seq, why, error);
+    sequence_free(seq);
+}
+
+static void receive_sequences(struct engine *e, struct sequence *seq)
+{
+    while (seq) {
+        struct sequence *next = seq->newer;
+        seq->newer = NULL;
+        scheduler_add(e->scheduler, seq);
+        seq = next;
+    }
+}
+
+static void receive_cancels(struct engine *e, const uint64_t *id, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        struct sequence *seq = scheduler_find(e->scheduler, id[i]);
+        if (seq)
+            engine_finish(e, seq, FINISH_CANCELLED, NULL);
+    }
+}
+
+bool engine_receive(struct engine *e, bool wait)
+{
+    if (!wait && !atomic_load(&e->inbox))
+        return true;
+    pthread_mutex_lock(&e->lock);
+    while (wait && !atomic_load(&e->inbox) && !e->slice)
+        pthread_cond_wait(&e->wake, &e->lock);
+    atomic_store(&e->inbox, false);
+    struct sequence *incoming = e->incoming;
+    e->incoming = e->incoming_last = NULL;
+    uint64_t *cancel = e->cancel;
+    int32_t cancels = e->cancels;
+    e->cancel = NULL;
+    e->cancels = e->cancels_size = 0;
+    if (e->canary_changed) {
+        e->canary = e->canary_wanted;
+        e->canary_changed = false;
+        pthread_cond_broadcast(&e->reply);
+    }
+    bool stopping = e->stopping;
+    pthread_mutex_unlock(&e->lock);
+
+    receive_sequences(e, incoming);
+    receive_cancels(e, cancel, cancels);
+    free(cancel);
+    return !stopping;
+}

@@ -1,0 +1,200 @@
+/* lab.c - the specializer's side of the engine: slices of time, canaries, questions.
+ *
+ * A slice runs on the engine thread between two steps, so a kernel is timed where it would serve
+ * and nothing else runs beside it. Under load the meter allows `share` of the wall time: credit
+ * grows with the clock up to one slice, a slice may run once there is credit for a whole one, and
+ * what it really took is charged. A slice that overran leaves a debt that the clock pays, so the
+ * share holds over any long stretch, and credit always comes back, so work in slices progresses
+ * under any load. Without load slices run back to back, with a look at the inbox after each: a
+ * request waits for one slice at most.
+ *
+ * The canary's coin is Philox of (seed, step number): as random as needed and the same in a test.
+ */
+#include "engine/lab.h"
+
+#include "config/clock.h"
+#include "engine/engine_private.h"
+
+/* ---- the meter ----------------------------------------------------------------------------- */
+
+void slice_meter_init(struct slice_meter *m, double share, int64_t slice_ns, int64_t now)
+{
+    *m = (struct slice_meter){.share = share, .slice_ns = slice_ns, .at_ns = now};
+}
+
+bool slice_meter_due(struct slice_meter *m, int64_t now)
+{
+    m->credit_ns += m->share * (double)(now - m->at_ns);
+    m->at_ns = now;
+    if (m->credit_ns > (double)m->slice_ns)
+        m->credit_ns = (double)m->slice_ns;
+    return m->share > 0 && m->credit_ns >= (double)m->slice_ns;
+}
+
+void slice_meter_spend(struct slice_meter *m, int64_t ns)
+{
+    m->credit_ns -= (double)ns;
+}
+
+/* ---- slices -------------------------------------------------------------------------------- */
+
+bool engine_lend(struct engine *e, bool idle)
+{
+    if (!atomic_load(&e->slice_here))
+        return false;
+    if (!idle && !slice_meter_due(&e->meter, clock_ns()))
+        return false;
+    pthread_mutex_lock(&e->lock);
+    slice_fn *run = e->slice;
+    void *ctx = e->slice_ctx;
+    pthread_mutex_unlock(&e->lock);
+    int64_t start = clock_ns();
+    int result = run(ctx, e->meter.slice_ns);
+    int64_t ns = clock_ns() - start;
+    if (!idle)
+        slice_meter_spend(&e->meter, ns);
+    atomic_fetch_add(&e->stats.slices, 1);
+    atomic_fetch_add(&e->stats.slice_ns, (uint64_t)ns);
+    if (result == 0)
+        return true;
+    pthread_mutex_lock(&e->lock);
+    e->slice = NULL;
+    e->slice_result = result;
+    atomic_store(&e->slice_here, false);
+    pthread_cond_broadcast(&e->reply);
+    pthread_mutex_unlock(&e->lock);
+    return true;
+}
+
+int engine_slices(struct engine *e, slice_fn *run, void *ctx)
+{
+    pthread_mutex_lock(&e->lock);
+    e->lab_callers++;
+    int result = -1;
+    if (!e->gone && !e->stopping) {
+        e->slice = run;
+        e->slice_ctx = ctx;
+        atomic_store(&e->slice_here, true);
+        pthread_cond_signal(&e->wake);
+        while (e->slice && !e->gone)
+            pthread_cond_wait(&e->reply, &e->lock);
+        if (!e->slice)
+            result = e->slice_result;
+        e->slice = NULL;
+    }
+    e->lab_callers--;
+    pthread_cond_broadcast(&e->reply);
+    pthread_mutex_unlock(&e->lock);
+    return result;
+}
+
+void engine_release_callers(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    while (e->lab_callers > 0)
+        pthread_cond_wait(&e->reply, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- canary -------------------------------------------------------------------------------- */
+
+void engine_canary(struct engine *e, struct canary *c)
+{
+    pthread_mutex_lock(&e->lock);
+    e->lab_callers++;
+    e->canary_wanted = c;
+    e->canary_changed = true;
+    atomic_store(&e->inbox, true);
+    pthread_cond_signal(&e->wake);
+    while (e->canary_changed && !e->gone)
+        pthread_cond_wait(&e->reply, &e->lock);
+    e->lab_callers--;
+    pthread_cond_broadcast(&e->reply);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* The slot that `s` reads for region `r`; the head runs on the rows that need logits only. */
+static struct slot *slot_of(const struct engine *e, enum region r, const struct step *s)
+{
+    return dispatch_slot(e->dispatch, r, r == REGION_HEAD ? s->rows : s->m, s->context);
+}
+
+const struct kernel *engine_canary_toss(struct engine *e, const struct step *s, bool *live)
+{
+    struct canary *c = e->canary;
+    *live = c && atomic_load_explicit(&c->have, memory_order_relaxed) < c->want &&
+            slot_of(e, c->slot->region, s) == c->slot &&
+            (c->slot->region != REGION_HEAD || s->rows > 0);
+    if (!*live || atomic_load(&c->failed))
+        return NULL;
+    uint32_t coin[4];
+    philox(c->seed, atomic_load(&e->stats.steps), 0, coin);
+    return coin[0] & 1 ? c->candidate : NULL;
+}
+
+void engine_canary_record(struct engine *e, const struct step *s, bool candidate, int64_t ns)
+{
+    struct canary *c = e->canary;
+    int32_t have = atomic_load_explicit(&c->have, memory_order_relaxed);
+    c->step[have] =
+        (struct canary_step){.ns = ns, .m = s->m, .context = s->context, .candidate = candidate};
+    atomic_store_explicit(&c->have, have + 1, memory_order_release);
+}
+
+/* ---- questions ----------------------------------------------------------------------------- */
+
+const struct model *engine_model(const struct engine *e)
+{
+    return e->model;
+}
+
+struct backend *engine_backend(const struct engine *e)
+{
+    return e->backend;
+}
+
+const struct backend_ops *engine_backend_ops(const struct engine *e)
+{
+    return e->ops;
+}
+
+struct dispatch *engine_dispatch(const struct engine *e)
+{
+    return e->dispatch;
+}
+
+int32_t engine_load(const struct engine *e)
+{
+    return atomic_load(&e->active);
+}
+
+uint64_t engine_step_ns(const struct engine *e)
+{
+    return atomic_load(&e->stats.step_ns);
+}
+
+uint64_t engine_steps(const struct engine *e)
+{
+    return atomic_load(&e->stats.steps);
+}
+
+/* ---- the promise that the request path never compiles -------------------------------------- */
+
+static _Thread_local bool hot_path;
+static _Atomic uint64_t hot_path_compiles;
+
+void engine_mark_hot_path(void)
+{
+    hot_path = true;
+}
+
+void engine_note_compile(void)
+{
+    if (hot_path)
+        atomic_fetch_add(&hot_path_compiles, 1);
+}
+
+uint64_t engine_hot_path_compiles(void)
+{
+    return atomic_load(&hot_path_compiles);
+}

@@ -1,0 +1,68 @@
+/* scheduler.h - which tokens run in the next step.
+ *
+ * Continuous batching: sequences join and leave between steps. Pure logic on counts: no threads,
+ * no clock, no token values beyond prefix lookup. A plan for step n + 1 can therefore be made
+ * before the tokens of step n are known, as long as their number is. Engine thread only.
+ */
+#ifndef WHET_ENGINE_SCHEDULER_H
+#define WHET_ENGINE_SCHEDULER_H
+
+#include "engine/kvcache.h"
+#include "engine/sequence.h"
+
+struct scheduler_limits {
+    int32_t max_batch;     /* sequences running at most */
+    int32_t prefill_chunk; /* tokens of a step that mixes decode and prefill, about */
+    int32_t max_rows;      /* rows with logits; at least max_batch + 1 */
+    bool prefix_cache;
+};
+
+/* Largest number of tokens a step may have under these limits. */
+int32_t scheduler_max_tokens(const struct scheduler_limits *l);
+
+/* One sequence's share of a step: its positions [first, first + count). */
+struct schedule_item {
+    struct sequence *seq;
+    int32_t first, count;
+    int32_t scores; /* rows that score prompt positions: the targets are scored, scored + 1, ... */
+    bool draw;      /* the last row draws the next token */
+};
+
+struct schedule {
+    struct schedule_item *item; /* [items]; room for max_batch */
+    int32_t items, tokens, rows;
+    int32_t decodes; /* items that only decode; the others prefill */
+};
+
+struct scheduler;
+
+/* `kv` is the caller's and must live as long. */
+struct scheduler *scheduler_open(struct kvcache *kv, const struct scheduler_limits *l);
+void scheduler_close(struct scheduler *s); /* sequences must be gone */
+
+/* True if the sequence can be served at all with this many pages. */
+bool scheduler_fits(const struct kvcache *kv, int64_t longest);
+
+void scheduler_add(struct scheduler *s, struct sequence *seq);
+/* Takes a sequence out wherever it is and gives its pages back. */
+void scheduler_remove(struct scheduler *s, struct sequence *seq);
+
+/* Plans a step: decodes first, then prefill chunks first-come-first-served. Every item has its
+ * pages. `out` is empty only if there is nothing to run. `admitted` gets the sequences that run
+ * for the first time (room for max_batch); its count is returned. */
+int32_t scheduler_plan(struct scheduler *s, struct schedule *out, struct sequence **admitted);
+/* The step ran: its positions are computed, full pages can be shared. Not called if it failed. */
+void scheduler_done(struct scheduler *s, const struct schedule *done);
+
+/* Marks the sequences of a failed step: each runs alone until it has passed a step. */
+void scheduler_suspect(struct scheduler *s, const struct schedule *failed);
+
+int32_t scheduler_running(const struct scheduler *s);
+int32_t scheduler_waiting(const struct scheduler *s);
+uint64_t scheduler_preemptions(const struct scheduler *s);
+/* The oldest sequence, running ones first; NULL if there is none. */
+struct sequence *scheduler_oldest(const struct scheduler *s);
+/* The sequence with this id, or NULL. */
+struct sequence *scheduler_find(const struct scheduler *s, uint64_t id);
+
+#endif

@@ -1,0 +1,80 @@
+/* sequence.h - one request's state: its tokens, its pages, its text, its events.
+ *
+ * The scheduler moves `pages`, `computed` and `place`; everything else belongs to sequence.c.
+ * Created by the submitting thread, then used by the engine thread only.
+ */
+#ifndef WHET_ENGINE_SEQUENCE_H
+#define WHET_ENGINE_SEQUENCE_H
+
+#include "engine/engine.h"
+#include "engine/stop.h"
+
+enum place { PLACE_NONE, PLACE_WAITING, PLACE_RUNNING };
+
+struct sequence {
+    uint64_t id; /* order of arrival */
+    /* tokens [n]: prompt_n of the prompt, then what was generated */
+    int32_t *tokens;
+    int32_t n, prompt_n, tokens_size;
+    int32_t max_tokens, min_tokens;
+    bool ignore_eos, prompt_logprobs, keep_special;
+    struct sampling sampling; /* arrays owned; `banneds` is non-zero only before min_tokens */
+    int32_t *stop_token; /* ids that end the request: its own and the model's, unless ignored */
+    int32_t stop_tokens;
+
+    /* scheduler: */
+    enum place place;
+    int32_t *page; /* [pages] */
+    int32_t pages, pages_size;
+    int32_t sealed;        /* pages known to the prefix index */
+    int32_t computed;      /* positions whose keys and values are in the pages */
+    int32_t scored;        /* prompt positions already reported, with prompt_logprobs */
+    int32_t cached_tokens; /* prompt tokens found in the cache at first admission */
+    bool admitted, suspect;
+    int32_t failures;
+    struct sequence *older, *newer; /* in the scheduler's list */
+
+    /* text: */
+    const struct tokenizer *tokenizer;
+    struct utf8_stream utf8;
+    struct stop *stop; /* NULL: no stop strings */
+    char *text;
+    size_t text_size;
+
+    engine_event_fn *on_event;
+    void *user;
+    enum finish finish; /* not FINISH_NONE: its end is decided */
+    const char *stop_string;
+    int32_t stop_token_hit;
+    bool ended;                       /* EVENT_END was sent */
+    int64_t submit_ns, last_token_ns; /* last_token_ns 0: none yet */
+};
+
+/* What a request needs of the model. */
+struct sequence_model {
+    const struct tokenizer *tokenizer;
+    const int32_t *stop; /* the model's own end-of-generation ids */
+    int32_t stops;
+};
+
+/* Copies the request; the caller sets id, sampling.seed and submit_ns. Never fails: the request
+ * was checked. */
+struct sequence *sequence_new(const struct engine_request *r, const struct sequence_model *m);
+void sequence_free(struct sequence *s);
+
+int32_t sequence_output(const struct sequence *s); /* tokens generated so far */
+/* Tokens known whose keys and values are still to be computed; at least 1 while it runs. */
+int32_t sequence_pending(const struct sequence *s);
+/* The longest it can get. */
+int32_t sequence_longest(const struct sequence *s);
+
+/* Prompt position `index` was scored: EVENT_PROMPT. Positions come in order, each once; position
+ * 0 has nothing before it and is reported first, with a NaN. */
+void sequence_scored(struct sequence *s, int32_t index, const struct sampled *sampled);
+/* A token was drawn: EVENT_TOKEN; decides whether it was the last (s->finish). */
+void sequence_token(struct sequence *s, const struct sampled *sampled);
+/* EVENT_END with all text still held. `finish` and `error` say why, unless the end was already
+ * decided by a token. Does nothing the second time. */
+void sequence_end(struct sequence *s, enum finish finish, const char *error);
+
+#endif
