@@ -34,7 +34,6 @@ struct pre_step {
 /* What a vocabulary source (GGUF metadata or tokenizer.json) must provide. Texts are in the
  * byte-level alphabet (GPT-2's byte-to-unicode map), those of control and user-defined tokens as
  * they stand in a prompt; all UTF-8. Zero-initialize it; the builder copies what it keeps. */
-
 struct vocab_source {
     int32_t tokens;
     const char **text;     /* [tokens] */

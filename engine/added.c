@@ -1,0 +1,191 @@
+/* added.c - a byte trie over the added tokens, walked from every place one could begin.
+ *
+ * Vocabularies have from 3 to some hundred added tokens, nearly all beginning with '<', so a table
+ * of first bytes passes over ordinary text at a byte a step and the trie is entered seldom. The
+ * match is leftmost-longest, as Hugging Face tokenizers does it; tokens are applied without
+ * looking back, so `lstrip` takes only whitespace that no earlier token took.
+ */
+#include "engine/added.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <utf8proc.h>
+
+#include "engine/tokenizer.h"
+#include "engine/utf8.h"
+
+struct node {
+    int32_t child, sibling; /* 0: none (the root is nobody's child) */
+    int32_t id;             /* the token that ends here; -1: none */
+    unsigned char byte;
+    uint8_t flags;
+};
+
+struct added {
+    struct node *node; /* [0] is the root */
+    int32_t nodes, room;
+    int32_t first[256]; /* children of the root by byte; 0: none */
+};
+
+struct added *added_open(void)
+{
+    struct added *a = xcalloc(1, sizeof *a);
+    a->room = 64;
+    a->node = xcalloc((size_t)a->room, sizeof *a->node);
+    a->node[0].id = -1;
+    a->nodes = 1;
+    return a;
+}
+
+void added_close(struct added *a)
+{
+    if (!a)
+        return;
+    free(a->node);
+    free(a);
+}
+
+static int32_t find_child(const struct added *a, int32_t at, unsigned char byte)
+{
+    if (at == 0)
+        return a->first[byte];
+    int32_t child = a->node[at].child;
+    while (child && a->node[child].byte != byte)
+        child = a->node[child].sibling;
+    return child;
+}
+
+static int32_t make_child(struct added *a, int32_t at, unsigned char byte)
+{
+    if (a->nodes == a->room) {
+        a->room *= 2;
+        a->node = xrealloc(a->node, (size_t)a->room * sizeof *a->node);
+    }
+    int32_t child = a->nodes++;
+    a->node[child] = (struct node){.sibling = a->node[at].child, .id = -1, .byte = byte};
+    a->node[at].child = child;
+    if (at == 0)
+        a->first[byte] = child;
+    return child;
+}
+
+void added_put(struct added *a, const char *text, size_t n, int32_t id, uint8_t flags)
+{
+    int32_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        int32_t child = find_child(a, at, (unsigned char)text[i]);
+        at = child ? child : make_child(a, at, (unsigned char)text[i]);
+    }
+    if (at == 0 || a->node[at].id >= 0)
+        return;
+    a->node[at].id = id;
+    a->node[at].flags = flags;
+}
+
+int32_t added_find(const struct added *a, const char *text, size_t n)
+{
+    int32_t at = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!(at = find_child(a, at, (unsigned char)text[i])))
+            return -1;
+    return a->node[at].id;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Matching
+
+struct match {
+    size_t begin, end;
+    int32_t id;
+    uint8_t flags;
+};
+
+/* The leftmost, then longest, token at or behind `from`. */
+static bool next_match(const struct added *a, const char *text, size_t n, size_t from,
+                       struct match *out)
+{
+    for (size_t i = from; i < n; i++) {
+        int32_t at = a->first[(unsigned char)text[i]];
+        bool found = false;
+        for (size_t j = i + 1; at; j++) {
+            if (a->node[at].id >= 0) {
+                *out = (struct match){i, j, a->node[at].id, a->node[at].flags};
+                found = true;
+            }
+            at = j < n ? find_child(a, at, (unsigned char)text[j]) : 0;
+        }
+        if (found)
+            return true;
+    }
+    return false;
+}
+
+/* The last character of text[0..n), n >= 1; sets its length. */
+static uint32_t last_character(const char *text, size_t n, size_t *length)
+{
+    size_t i = n - 1;
+    while (i > 0 && ((unsigned char)text[i] & 0xC0) == 0x80)
+        i--;
+    uint32_t cp = 0;
+    utf8_decode(text + i, n - i, &cp);
+    *length = n - i;
+    return cp;
+}
+
+/* \w of Unicode's regular expressions (UTS 18, annex C). */
+static bool is_word(uint32_t cp)
+{
+    if ((cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) ||
+        (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189) || cp == 0x200C ||
+        cp == 0x200D)
+        return true;
+    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
+    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC;
+}
+
+static bool stands_alone(const char *text, size_t n, const struct match *m)
+{
+    size_t length;
+    uint32_t cp;
+    if (m->begin > 0 && is_word(last_character(text, m->begin, &length)))
+        return false;
+    return m->end == n || utf8_decode(text + m->end, n - m->end, &cp) <= 0 || !is_word(cp);
+}
+
+/* Widens a match over the whitespace its flags claim, not before `done`. */
+static void strip(const char *text, size_t n, size_t done, struct match *m)
+{
+    size_t length;
+    uint32_t cp;
+    if (m->flags & ADDED_LSTRIP)
+        while (m->begin > done && utf8_is_space(last_character(text, m->begin, &length)))
+            m->begin -= length;
+    if (m->flags & ADDED_RSTRIP)
+        while (m->end < n) {
+            int got = utf8_decode(text + m->end, n - m->end, &cp);
+            if (got <= 0 || !utf8_is_space(cp))
+                break;
+            m->end += (size_t)got;
+        }
+}
+
+int added_cut(const struct added *a, const char *text, size_t n, added_piece_fn *piece, void *ctx,
+              struct err *err)
+{
+    size_t done = 0, from = 0;
+    struct match m;
+    while (next_match(a, text, n, from, &m)) {
+        from = m.end; /* the search goes on behind the token itself, not behind what it stripped */
+        if ((m.flags & ADDED_SINGLE_WORD) && !stands_alone(text, n, &m))
+            continue;
+        strip(text, n, done, &m);
+        if (m.begin > done && piece(ctx, text + done, m.begin - done, -1, err))
+            return -1;
+        if (piece(ctx, text + m.begin, m.end - m.begin, m.id, err))
+            return -1;
+        done = m.end;
+    }
+    return n > done ? piece(ctx, text + done, n - done, -1, err) : 0;
+}

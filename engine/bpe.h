@@ -1,0 +1,45 @@
+/* bpe.h - the vocabulary as byte strings, and the merges that build a word's tokens. */
+#ifndef WHET_ENGINE_BPE_H
+#define WHET_ENGINE_BPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/err.h"
+#include "engine/tokenizer.h"
+
+struct bpe;
+
+/* A growing list of token ids. */
+struct id_list {
+    int32_t *id;
+    int64_t n, room;
+};
+void id_list_add(struct id_list *l, int32_t id);
+
+struct bpe *bpe_open(const struct vocab_source *src, struct err *err);
+void bpe_close(struct bpe *b);
+
+/* Working memory of one thread; zero-initialize, bpe_scratch_free() at the end. */
+struct bpe_scratch {
+    struct bpe_symbol *symbol;
+    struct bpe_candidate *heap;
+    size_t room;
+};
+void bpe_scratch_free(struct bpe_scratch *s);
+
+/* Appends the tokens of one word of n bytes, 1 <= n < 2^31. A byte the vocabulary has no token
+ * for is left out, as Hugging Face tokenizers does where there is no unknown token. */
+void bpe_word(const struct bpe *b, struct bpe_scratch *s, const char *word, size_t n,
+              struct id_list *out);
+
+/* The bytes a token stands for. */
+const char *bpe_bytes(const struct bpe *b, int32_t id, size_t *n);
+/* The token that stands for these bytes; -1 if there is none. */
+int32_t bpe_find(const struct bpe *b, const char *bytes, size_t n);
+
+/* Bytes of a text in GPT-2's byte-level alphabet, at most n of them, written to out. -1 if it has
+ * a character outside of that alphabet. */
+int64_t byte_level_decode(const char *text, size_t n, char *out);
+
+#endif

@@ -1,0 +1,12 @@
+/* oniguruma.h - pre-tokenizer patterns are written for Oniguruma; PCRE2 is what we run. */
+#ifndef WHET_ENGINE_ONIGURUMA_H
+#define WHET_ENGINE_ONIGURUMA_H
+
+#include "config/err.h"
+
+/* The PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE) that matches what `pattern`
+ * matches in Oniguruma's Ruby syntax; malloc'ed. NULL with a message for a construct that the two
+ * read differently and that is not translated: a wrong cut would be a silent error. */
+char *oniguruma_to_pcre2(const char *pattern, struct err *err);
+
+#endif
