@@ -15,6 +15,7 @@
  */
 #include "engine/cpu/case.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -516,6 +517,25 @@ const char *case_damage(const struct kernel_case *c)
             continue;
         static _Thread_local char text[48] = "changed its input ";
         strcpy(text + 18, buffer_name[i]);
+        return text;
+    }
+    return NULL;
+}
+
+const char *case_where(const struct kernel_case *c, const void *p)
+{
+    static _Thread_local char text[48];
+    for (int i = 0; i < BUF_INPUTS + 3; i++) {
+        const struct guarded *g = i < BUF_INPUTS ? &c->in[i] : &c->out[i - BUF_INPUTS];
+        const char *at = p;
+        if (!g->map || at < g->map || at >= g->map + g->map_bytes)
+            continue;
+        bool body = at >= g->body && at < g->body + g->body_bytes;
+        const char *wall = body ? "" : at < g->body ? "wall before " : "wall after ";
+        if (i < BUF_INPUTS)
+            snprintf(text, sizeof text, "%sinput %s", wall, buffer_name[i]);
+        else
+            snprintf(text, sizeof text, "%soutput %d", wall, i - BUF_INPUTS);
         return text;
     }
     return NULL;

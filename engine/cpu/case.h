@@ -13,14 +13,14 @@
 
 /* How random inputs are drawn (SPECIALIZER.md section 3.3). */
 enum fill {
-    FILL_NORMAL,   /* mean 0, deviation 1 */
-    FILL_SMALL,    /* deviation 1e-4 */
-    FILL_LARGE,    /* deviation 100 */
-    FILL_SHIFTED,  /* mean 50, deviation 0.1 */
-    FILL_OUTLIER,  /* normal with one channel at 1000x */
+    FILL_NORMAL,  /* mean 0, deviation 1 */
+    FILL_SMALL,   /* deviation 1e-4 */
+    FILL_LARGE,   /* deviation 100 */
+    FILL_SHIFTED, /* mean 50, deviation 0.1 */
+    FILL_OUTLIER, /* normal with one channel at 1000x */
     FILL_ZERO,
     FILL_DENORMAL,
-    FILL_BITS,     /* 0 or 1 */
+    FILL_BITS, /* 0 or 1 */
     FILL_COUNT
 };
 const char *fill_name(enum fill f);
@@ -28,8 +28,8 @@ const char *fill_name(enum fill f);
 struct case_shape {
     enum region region;
     int32_t layer, m;
-    int32_t sequences;   /* attn, attn_in: tokens are spread over this many sequences */
-    int32_t context;     /* longest context; ragged: the others are shorter */
+    int32_t sequences; /* attn, attn_in: tokens are spread over this many sequences */
+    int32_t context;   /* longest context; ragged: the others are shorter */
     bool ragged, permuted_pages;
 };
 
@@ -51,7 +51,8 @@ void case_poison(struct kernel_case *c);
 /* The args struct of the region, outputs pointing into the case's arena. */
 void *case_args(struct kernel_case *c);
 enum region case_region(const struct kernel_case *c);
-/* Points the args at packed weights (attn_in: wq, wk, wv; mlp_in: gate, up; others: w); NULLs clear. */
+/* Points the args at packed weights (attn_in: wq, wk, wv; mlp_in: gate, up; others: w); NULLs
+ * clear. */
 void case_set_packed(struct kernel_case *c, const void *const packed[3]);
 /* The weights a kernel of this region may repack, in that order; returns how many (0 for attn). */
 int case_weights(const struct kernel_case *c, struct weight *out[3]);
@@ -61,6 +62,9 @@ int case_weights(const struct kernel_case *c, struct weight *out[3]);
 bool case_output(const struct kernel_case *c, int i, int32_t *rows, int32_t *cols, float **value);
 /* NULL, or what was damaged: a guard band, KV positions that are not the step's own, an input. */
 const char *case_damage(const struct kernel_case *c);
+/* "input x", "wall after output 1", ...: what of this case lies at address `p`; NULL: nothing.
+ * Static storage per thread. */
+const char *case_where(const struct kernel_case *c, const void *p);
 
 /* Packs the weights of `model`'s layer for `k` (NULLs if it packs nothing). Caller frees each. */
 void pack_weights(const struct cpu_kernel *k, struct weight *const weights[3], int n,
