@@ -107,4 +107,29 @@ struct candidate {
     int32_t retries;
 };
 
+struct space;
+struct model;
+struct record;
+
+/* What every key is made with besides the point: see the top. */
+struct key_parts {
+    char env[KEY_HEX + 1];      /* hash of device, compiler, flags, model shape, numerics */
+    char compiler[KEY_HEX + 1]; /* hash of compiler and flags alone */
+    char *object_dir;           /* where objects are kept, by object key */
+    char *kernel_dir;           /* where the sources were written */
+};
+/* `shape` describes the model as far as kernels can tell: dimensions, types, options. */
+void key_parts_fill(struct key_parts *k, const char *device, const char *compiler,
+                    const char *const *flags, const char *shape, enum numerics numerics);
+char *model_shape_text(const struct model *m);
+
+/* A new candidate, in state proposed: point `id` of `space` for `slot`. */
+struct candidate *candidate_new(const struct key_parts *k, const struct space *space, int32_t id,
+                                struct slot *slot);
+void candidate_free(struct candidate *c);
+/* The candidate as it is stored; r->log is borrowed. */
+void candidate_record(const struct candidate *c, struct record *r);
+/* Takes over what the store knows about the same key: state, evidence, checksum, counts. */
+void candidate_recall(struct candidate *c, const struct record *r);
+
 #endif

@@ -4,6 +4,7 @@
  * A reader can therefore trust that a winner is an active candidate and that nobody else is.
  */
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

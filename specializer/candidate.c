@@ -1,0 +1,140 @@
+/* candidate.c - making candidates and their keys, and the way to and from the store's rows. */
+#include "specializer/candidate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/model.h"
+#include "specializer/hash.h"
+#include "specializer/space.h"
+#include "specializer/space_tables.h"
+#include "specializer/store.h"
+
+/* ---- keys ----------------------------------------------------------------------------------- */
+
+char *model_shape_text(const struct model *m)
+{
+    const struct model_shape *s = &m->shape;
+    struct facts f;
+    char types[128];
+    size_t at = 0;
+    for (int r = 0; r < REGION_COUNT; r++) {
+        facts_fill(&f, m, (enum region)r, 1, NUMERICS_TOLERANCE);
+        at += (size_t)snprintf(types + at, sizeof types - at, " %d/%d/%d", f.WTYPE, f.WTYPE_2,
+                               f.WTYPE_3);
+    }
+    return xasprintf("arch=%d layers=%d hidden=%d heads=%d/%d dim=%d ffn=%d vocab=%d interleaved=%d"
+                     " bias=%d qk_norm=%d types=%s",
+                     s->arch, s->layers, s->hidden, s->heads, s->kv_heads, s->head_dim, s->ffn,
+                     s->vocab, s->rope_interleaved, f.HAS_BIAS, f.HAS_QK_NORM, types);
+}
+
+void key_parts_fill(struct key_parts *k, const char *device, const char *compiler,
+                    const char *const *flags, const char *shape, enum numerics numerics)
+{
+    /* Under `frozen` the winners of the default policy are served: same evidence, same keys. */
+    static const char *const policy[] = {"tolerance", "bit_equal", "reduced", "tolerance"};
+    uint64_t h = hash_text(HASH_START, compiler);
+    for (; *flags; flags++)
+        h = hash_text(h, *flags);
+    hash_hex(h, k->compiler);
+    h = hash_text(h, device);
+    h = hash_text(h, shape);
+    h = hash_text(h, policy[numerics]);
+    hash_hex(h, k->env);
+}
+
+/* ---- candidates ----------------------------------------------------------------------------- */
+
+/* "mlp_out avx512 PACK=0 ROWS=4": knobs at their most readable. */
+static void name_point(const struct template *t, const struct point *p, char *out, size_t n)
+{
+    size_t at = (size_t)snprintf(out, n, "%s", t->id);
+    for (int k = 0; k < t->knobs && at < n; k++)
+        if (strcmp(t->knob[k].name, "ISA") == 0)
+            at += (size_t)snprintf(out + at, n - at, " %s", isa_name(p->value[k]));
+        else
+            at += (size_t)snprintf(out + at, n - at, " %s=%d", t->knob[k].name, p->value[k]);
+}
+
+static void make_keys(struct candidate *c, const struct key_parts *k)
+{
+    char source[17], knobs[400];
+    template_source_hash(c->template, source);
+    point_text(c->template, &c->point, knobs, sizeof knobs);
+    uint64_t h = hash_text(HASH_START, k->env);
+    h = hash_text(h, source);
+    h = hash_text(h, c->template->id);
+    h = hash_text(h, knobs);
+    hash_hex(hash_text(h, c->slot->name), c->key);
+    h = hash_text(hash_text(HASH_START, k->compiler), source);
+    for (char **d = c->define; *d; d++)
+        h = hash_text(h, *d);
+    hash_hex(h, c->object_key);
+    snprintf(c->env, sizeof c->env, "%s", k->env);
+}
+
+struct candidate *candidate_new(const struct key_parts *k, const struct space *space, int32_t id,
+                                struct slot *slot)
+{
+    struct candidate *c = xcalloc(1, sizeof *c);
+    c->template = space_template(space, id);
+    space_point(space, id, &c->point);
+    c->slot = slot;
+    c->origin = ORIGIN_TEMPLATE;
+    c->state = LIFE_PROPOSED;
+    c->bit_equal = c->template->bit_equal(&c->point, space_facts(space));
+    c->predicted_s = space_predicted(space, id);
+    name_point(c->template, &c->point, c->name, sizeof c->name);
+    c->define = point_flags(c->template, &c->point, space_facts(space));
+    make_keys(c, k);
+    c->source = xasprintf("%s/cpu/%s.c", k->kernel_dir, c->template->file);
+    c->object = xasprintf("%s/%s.so", k->object_dir, c->object_key);
+    return c;
+}
+
+void candidate_free(struct candidate *c)
+{
+    if (!c)
+        return;
+    for (char **d = c->define; d && *d; d++)
+        free(*d);
+    free(c->define);
+    free(c->source);
+    free(c->object);
+    free(c->log);
+    free(c);
+}
+
+void candidate_record(const struct candidate *c, struct record *r)
+{
+    *r = (struct record){
+        .origin = c->origin,
+        .state = c->state,
+        .bit_equal = c->bit_equal,
+        .predicted_s = c->predicted_s,
+        .evidence = c->evidence,
+        .rollbacks = c->rollbacks,
+        .log = c->log,
+    };
+    memcpy(r->key, c->key, sizeof r->key);
+    memcpy(r->object_key, c->object_key, sizeof r->object_key);
+    memcpy(r->object_sum, c->object_sum, sizeof r->object_sum);
+    memcpy(r->env, c->env, sizeof r->env);
+    template_source_hash(c->template, r->source);
+    snprintf(r->template, sizeof r->template, "%s", c->template->id);
+    snprintf(r->slot, sizeof r->slot, "%s", c->slot->name);
+    point_text(c->template, &c->point, r->knobs, sizeof r->knobs);
+    snprintf(r->name, sizeof r->name, "%s", c->name);
+    snprintf(r->reason, sizeof r->reason, "%s", c->reason);
+}
+
+void candidate_recall(struct candidate *c, const struct record *r)
+{
+    c->state = r->state;
+    c->origin = r->origin;
+    c->evidence = r->evidence;
+    c->rollbacks = r->rollbacks;
+    memcpy(c->object_sum, r->object_sum, sizeof c->object_sum);
+    snprintf(c->reason, sizeof c->reason, "%s", r->reason);
+}

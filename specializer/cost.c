@@ -1,0 +1,226 @@
+/* cost.c - see cost.h.
+ *
+ * The formula knows knobs by name (ISA, ROWS, TOKENS, DIGITS, PACK, PREP); a template without one
+ * of them takes its neutral value, and a knob that is not known here is left to learning.
+ *
+ * Learning is a normalized gradient step on the log error, spread evenly over the template's bias
+ * and the effects of the point's knob values: after one measurement half of the error is gone for
+ * the point itself, and points that share values with it move in proportion.
+ */
+#include "specializer/cost.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "engine/quant.h"
+
+void cost_open(struct cost *c, const struct machine *machine, int threads)
+{
+    *c = (struct cost){.machine = machine, .threads = threads > 0 ? threads : 1};
+    c->effects = xcalloc((size_t)template_count() * COST_CLASSES + 1, sizeof *c->effects);
+}
+
+void cost_close(struct cost *c)
+{
+    free(c->effects);
+    free(c->sample);
+    *c = (struct cost){0};
+}
+
+/* ---- the formula ---------------------------------------------------------------------------- */
+
+static int knob_or(const struct template *t, const struct point *p, const char *name, int neutral)
+{
+    int k = template_knob(t, name);
+    return k < 0 ? neutral : p->value[k];
+}
+
+/* Rows and columns of the region's weights taken together; attention reads KV instead, at a
+ * context that only scales all of its points alike. */
+static void region_matrix(const struct facts *f, double *rows, double *cols)
+{
+    enum { SOME_CONTEXT = 256 };
+    double heads = (double)f->HEADS * f->HEAD_DIM, kv = (double)f->KV_HEADS * f->HEAD_DIM;
+    *rows = 1;
+    *cols = f->HIDDEN;
+    switch ((enum region)f->REGION) {
+    case REGION_ATTN_IN:
+        *rows = heads + 2 * kv;
+        break;
+    case REGION_ATTN:
+        *rows = 2 * heads;
+        *cols = SOME_CONTEXT;
+        break;
+    case REGION_ATTN_OUT:
+        *rows = f->HIDDEN;
+        *cols = heads;
+        break;
+    case REGION_MLP_IN:
+        *rows = 2.0 * f->FFN;
+        break;
+    case REGION_MLP_OUT:
+        *rows = f->HIDDEN;
+        *cols = f->FFN;
+        break;
+    case REGION_HEAD:
+        *rows = f->VOCAB;
+        break;
+    case REGION_EMBED:
+    case REGION_COUNT:
+        break;
+    }
+}
+
+static double bytes_per_weight(const struct facts *f)
+{
+    if (f->REGION == REGION_ATTN || f->WTYPE < 0 || f->WTYPE >= DTYPE_COUNT)
+        return 4;
+    return (double)dtype_bytes((enum dtype)f->WTYPE, 256) / 256;
+}
+
+/* Multiply-adds of an instruction set against a 16-lane fused multiply-add. Without one, a fused
+ * multiply-add of the portable build is a call into the math library. */
+static double isa_speed(int isa, int digits)
+{
+    static const double f32[] = {0.02, 0.5, 1, 1, 1};
+    int i = isa < 0 ? 0 : isa > 4 ? 4 : isa;
+    if (digits > 0 && i >= 3) /* int8 products: 64 a VNNI instruction, 1024 an AMX one */
+        return (i == 4 ? 16.0 : 4.0) / digits;
+    return f32[i];
+}
+
+double cost_formula(const struct cost *c, const struct template *t, const struct point *p,
+                    const struct facts *f)
+{
+    int isa = knob_or(t, p, "ISA", 2), rows_in = knob_or(t, p, "ROWS", 4);
+    int tokens = knob_or(t, p, "TOKENS", 4), digits = knob_or(t, p, "DIGITS", 0);
+    int packed = knob_or(t, p, "PACK", 0), prep = knob_or(t, p, "PREP", 0);
+    double rows, cols, m = f->M_MAX < 1 ? 1 : f->M_MAX;
+    region_matrix(f, &rows, &cols);
+    if (tokens > m)
+        tokens = (int)m;
+
+    /* Weights come from memory once and are unpacked once for each tile of tokens. */
+    double passes = ceil(m / (tokens < 1 ? 1 : tokens));
+    double bytes = rows * cols * bytes_per_weight(f) + m * cols * 4;
+    double unpack = passes * rows * cols * (packed ? 0.5 : 2);
+
+    /* Eight independent sums keep two pipes with four cycles of latency busy. */
+    double in_flight = fmin(1, (double)(rows_in < 1 ? 1 : rows_in) * fmax(tokens, 1) / 8);
+    double speed = isa_speed(isa, digits);
+    double operations = 2 * m * rows * cols / (speed * fmax(in_flight, 0.1)) +
+                        unpack / fmin(speed, 1) + digits * m * cols * 4;
+
+    /* Rows are dealt to threads in groups; the slowest thread decides. */
+    double group = (rows_in < 1 ? 1 : rows_in) * (packed ? 16 : 1);
+    double groups = ceil(rows / group);
+    double imbalance = ceil(groups / c->threads) * c->threads / fmax(groups, 1);
+
+    double seconds = fmax(bytes / c->machine->read_bandwidth, operations / c->machine->peak_flops);
+    return seconds * imbalance + c->machine->boundary_s * (prep ? 2 : 1);
+}
+
+/* ---- what was learned ----------------------------------------------------------------------- */
+
+static struct cost_effects *effects_of(const struct cost *c, const struct template *t,
+                                       const struct facts *f)
+{
+    int class = f->M_MAX <= 1 ? 0 : f->M_MAX <= 16 ? 1 : 2;
+    return &c->effects[template_index(t) * COST_CLASSES + class];
+}
+
+static int value_index(const struct knob *k, int32_t value)
+{
+    int v = 0;
+    while (v < k->values - 1 && k->value[v] != value)
+        v++;
+    return v;
+}
+
+double cost_predict(const struct cost *c, const struct template *t, const struct point *p,
+                    const struct facts *f)
+{
+    const struct cost_effects *e = effects_of(c, t, f);
+    double log_factor = e->bias;
+    for (int k = 0; k < t->knobs; k++)
+        log_factor += e->knob[k][value_index(&t->knob[k], p->value[k])];
+    return cost_formula(c, t, p, f) * exp(log_factor);
+}
+
+double cost_learn(struct cost *c, const struct template *t, const struct point *p,
+                  const struct facts *f, double measured_s)
+{
+    double predicted = cost_predict(c, t, p, f);
+    if (!(measured_s > 0) || !isfinite(measured_s))
+        return predicted;
+    c->sample = xrealloc(c->sample, (size_t)(c->samples + 1) * sizeof *c->sample);
+    c->sample[c->samples++] =
+        (struct cost_sample){template_index(t), (float)predicted, (float)measured_s};
+    struct cost_effects *e = effects_of(c, t, f);
+    double step = 0.5 * log(measured_s / predicted) / (t->knobs + 1);
+    e->bias += step;
+    for (int k = 0; k < t->knobs; k++)
+        e->knob[k][value_index(&t->knob[k], p->value[k])] += step;
+    return predicted;
+}
+
+/* ---- how good it is ------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b, void *values)
+{
+    const float *v = values;
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (v[x] > v[y]) - (v[x] < v[y]);
+}
+
+/* Ranks 0 .. n-1, equal values sharing the mean of theirs. */
+static double *ranks(const float *value, int n)
+{
+    int32_t *order = xmalloc((size_t)n * sizeof *order);
+    double *rank = xmalloc((size_t)n * sizeof *rank);
+    for (int i = 0; i < n; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)n, sizeof *order, by_value, (void *)value);
+    for (int i = 0, j; i < n; i = j) {
+        for (j = i + 1; j < n && value[order[j]] == value[order[i]];)
+            j++;
+        for (int k = i; k < j; k++)
+            rank[order[k]] = (i + j - 1) / 2.0;
+    }
+    free(order);
+    return rank;
+}
+
+double rank_correlation(const float *a, const float *b, int n)
+{
+    if (n < 3)
+        return NAN;
+    double *x = ranks(a, n), *y = ranks(b, n), mean = (n - 1) / 2.0;
+    double xy = 0, xx = 0, yy = 0;
+    for (int i = 0; i < n; i++) {
+        xy += (x[i] - mean) * (y[i] - mean);
+        xx += (x[i] - mean) * (x[i] - mean);
+        yy += (y[i] - mean) * (y[i] - mean);
+    }
+    free(x);
+    free(y);
+    return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : NAN;
+}
+
+double cost_correlation(const struct cost *c, int index)
+{
+    float *a = xmalloc(((size_t)c->samples + 1) * sizeof *a);
+    float *b = xmalloc(((size_t)c->samples + 1) * sizeof *b);
+    int n = 0;
+    for (int i = 0; i < c->samples; i++)
+        if (index < 0 || c->sample[i].template == index) {
+            a[n] = c->sample[i].predicted;
+            b[n++] = c->sample[i].measured;
+        }
+    double r = rank_correlation(a, b, n);
+    free(a);
+    free(b);
+    return r;
+}

@@ -1,0 +1,57 @@
+/* space_tables.c - the templates of kernels/templates.def with their knob tables.
+ *
+ * A new file under kernels/cpu needs its two lines here; the compiler complains about a TEMPLATE
+ * row whose table is missing.
+ */
+#include "kernels/cpu/lib/block.h"
+#undef ISA /* a knob here, not the instruction set being compiled for */
+#include "specializer/space.h"
+#include "specializer/space_tables.h"
+
+#define TABLE out
+#define TABLE_DEF "kernels/cpu/out.def"
+#include "specializer/space_table.h"
+
+static const struct template templates[] = {
+#define TEMPLATE(id, region, file, m_min, m_max, help)         \
+    {#id,   #file,        help,           region,       m_min, \
+     m_max, knobs_##file, knobs_n_##file, legal_##file, biteq_##file},
+#include "kernels/templates.def"
+};
+
+int template_count(void)
+{
+    return (int)(sizeof templates / sizeof *templates);
+}
+
+const struct template *template_at(int i)
+{
+    return &templates[i];
+}
+
+int template_index(const struct template *t)
+{
+    return (int)(t - templates);
+}
+
+static const char *const isa_names[] = {
+#define ISA_FLAGS(value, name, flags, needs) [value] = name,
+#include "kernels/templates.def"
+};
+
+static const char *const isa_flag_texts[] = {
+#define ISA_FLAGS(value, name, flags, needs) [value] = flags,
+#include "kernels/templates.def"
+};
+
+enum { ISAS = sizeof isa_names / sizeof *isa_names };
+
+const char *isa_name(int isa)
+{
+    return isa >= 0 && isa < ISAS && isa_names[isa] ? isa_names[isa] : "?";
+}
+
+const char *isa_flags(int isa)
+{
+    return isa >= 0 && isa < ISAS && isa_flag_texts[isa] ? isa_flag_texts[isa] : "";
+}

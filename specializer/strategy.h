@@ -1,0 +1,49 @@
+/* strategy.h - how points of a space are proposed: one interface, several ways.
+ *
+ * A search is the state of looking for a kernel for one slot: which points were tried and what
+ * came of them. Strategies read it and add what they need of their own. They never leave the
+ * space (they speak in its ids) and never repeat a point; the loop asks for a few at a time and
+ * reports every outcome. Specializer thread only.
+ */
+#ifndef WHET_SPECIALIZER_STRATEGY_H
+#define WHET_SPECIALIZER_STRATEGY_H
+
+#include "specializer/adviser.h"
+#include "specializer/space.h"
+
+enum trial { TRIAL_NONE, TRIAL_PENDING, TRIAL_MEASURED, TRIAL_REFUSED };
+
+struct search {
+    const struct space *space;
+    const struct advice *advice; /* never NULL once proposing starts */
+    unsigned char *trial;        /* [size] enum trial */
+    float *speed;                /* [size] measured speed, eager = 1; 0 if not measured */
+    int32_t *first;              /* ids worth trying before all others (winners of neighbours) */
+    int firsts;
+    int tried, measured;
+};
+
+void search_open(struct search *s, const struct space *space);
+void search_close(struct search *s);
+/* Marks the ids that a propose() returned. */
+void search_pending(struct search *s, const int32_t *id, int n);
+/* The outcome of one: its speed relative to eager, or 0 for a refusal. */
+void search_learn(struct search *s, int32_t id, double speed);
+/* A pending point that was never decided (stopped, no traffic): it may be proposed again. */
+void search_forget(struct search *s, int32_t id);
+/* The measured ids with the highest speed, best first; returns how many (at most n). */
+int search_best(const struct search *s, int32_t *id, int n);
+
+struct strategy {
+    const char *name;
+    void *(*open)(const struct search *s, uint64_t seed);
+    /* Writes up to n untried ids, best first; returns how many. 0: nothing is left. */
+    int (*propose)(void *state, const struct search *s, int32_t *id, int n);
+    void (*close)(void *state);
+};
+
+extern const struct strategy strategy_template, strategy_random, strategy_exhaustive, strategy_cost;
+/* By name; NULL if this program has no such strategy. */
+const struct strategy *strategy_find(const char *name);
+
+#endif
