@@ -1,0 +1,89 @@
+/* eager.c - picks the eager kernels for this machine, and owns their working memory.
+ *
+ * The same sources are built for plain x86-64, x86-64-v3 (AVX2, FMA) and x86-64-v4 (AVX-512). For
+ * narrow steps the three give the same bits (a test holds them to it), so moving a server to
+ * another machine moves no text.
+ */
+#include <cblas.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "config/err.h"
+#include "engine/cpu/eager_impl.h"
+
+extern const struct cpu_kernel eager_base[REGION_COUNT];
+#if defined(WHET_EAGER_X86)
+extern const struct cpu_kernel eager_v3[REGION_COUNT], eager_v4[REGION_COUNT];
+#endif
+
+static const struct cpu_kernel *table;
+static pthread_key_t arena_key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static const struct cpu_kernel *best_table(void)
+{
+#if defined(WHET_EAGER_X86)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return eager_v4;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("bmi2"))
+        return eager_v3;
+#endif
+    return eager_base;
+}
+
+/* ---- working memory, one arena a thread and part -------------------------------------------- */
+
+struct arena {
+    struct {
+        void *data;
+        int64_t bytes;
+    } part[EAGER_PARTS];
+};
+
+static void arena_free(void *p)
+{
+    struct arena *a = p;
+    for (int i = 0; i < EAGER_PARTS; i++)
+        free(a->part[i].data);
+    free(a);
+}
+
+/* Threads free their arenas as they end; the main thread ends with the process. */
+static void set_up(void)
+{
+    pthread_key_create(&arena_key, arena_free);
+    openblas_set_num_threads(1); /* our ranks are the threads */
+    table = best_table();
+}
+
+void *eager_arena(enum eager_part part, int64_t bytes)
+{
+    static _Thread_local struct arena *mine;
+    if (!mine) {
+        pthread_once(&once, set_up);
+        mine = xcalloc(1, sizeof *mine);
+        pthread_setspecific(arena_key, mine);
+    }
+    if (mine->part[part].bytes < bytes) {
+        free(mine->part[part].data);
+        mine->part[part].data = xaligned((size_t)bytes);
+        mine->part[part].bytes = bytes;
+    }
+    return mine->part[part].data;
+}
+
+const struct cpu_kernel *eager_cpu(enum region r)
+{
+    pthread_once(&once, set_up);
+    return &table[r];
+}
+
+void eager_share(const struct team *t, int32_t n, int32_t unit, int32_t *from, int32_t *to)
+{
+    int64_t units = (n + unit - 1) / unit;
+    int64_t a = units * t->rank / t->size * unit, b = units * (t->rank + 1) / t->size * unit;
+    *from = (int32_t)(a < n ? a : n);
+    *to = (int32_t)(b < n ? b : n);
+}

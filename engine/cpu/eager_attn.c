@@ -1,0 +1,266 @@
+/* eager_attn.c - attention over paged keys and values, causal, grouped-query.
+ *
+ * Narrow steps: one item a (head, token), in the canonical order of lanes.h: all scores, their
+ * maximum, exponentials summed in 16 lanes, then values in rising position. Ranks take heads, so a
+ * kv head's pages stay in one core's cache from layer to layer.
+ *
+ * Wide steps: spans of many tokens (prefill chunks) go by blocks of QUERIES tokens of one kv head:
+ * KEYS keys and values at a time are gathered out of their pages and multiplied by OpenBLAS, with
+ * the running maximum and sum of online softmax (Milakov and Gimelshein 2018), so working memory
+ * does not grow with the context. Spans of few tokens in a wide step take the narrow way.
+ */
+#include <cblas.h>
+#include <math.h>
+
+#include "engine/cpu/eager_impl.h"
+#include "engine/cpu/vec.h"
+
+enum { QUERIES = 64, KEYS = 256, BLOCKED_FROM = 8 };
+
+/* Rows of one kv head in one page. */
+static const float *page_rows(const struct attn_args *a, const void *pages, const struct span *s,
+                              int64_t page, int32_t kvh)
+{
+    int64_t number = a->page_table[s->pages_at + page];
+    return (const float *)pages + (number * a->kv_heads + kvh) * KV_PAGE * a->head_dim;
+}
+
+/* ---- narrow --------------------------------------------------------------------------------- */
+
+/* p[j] = q . k_j * scale for j < n */
+static void scores(const struct attn_args *a, const struct span *s, const float *q, int32_t kvh,
+                   int32_t n, float *p)
+{
+    for (int32_t j = 0; j < n;) {
+        const float *k = page_rows(a, a->k_pages, s, j / KV_PAGE, kvh);
+        for (int32_t e = 0; e < KV_PAGE && j < n; e++, j++)
+            p[j] = lanes_dot(q, k + (int64_t)e * a->head_dim, a->head_dim) * a->scale;
+    }
+}
+
+static float maximum(const float *p, int32_t n)
+{
+    vec most = vec_set(-INFINITY);
+    int32_t j = 0;
+    for (; j + VEC <= n; j += VEC) {
+        vec v = VEC_LOAD(vec, p + j);
+        most = vec_select(v > most, v, most);
+    }
+    float top = -INFINITY;
+    for (int i = 0; i < VEC; i++)
+        top = most[i] > top ? most[i] : top;
+    for (; j < n; j++)
+        top = p[j] > top ? p[j] : top;
+    return top;
+}
+
+/* p[j] = e^(p[j] - top); returns the sum, position j in lane j % 16 */
+static float exponentials(float *p, int32_t n, float top)
+{
+    float sum[LANES];
+    struct lanes acc = lanes_zero();
+    int32_t j = 0;
+    for (; j + LANES <= n; j += LANES) {
+        for (int i = 0; i < PARTS; i++) {
+            vec e = vec_exp(VEC_LOAD(vec, p + j + i * VEC) - top);
+            memcpy(p + j + i * VEC, &e, sizeof e);
+            acc.p[i] += e;
+        }
+    }
+    lanes_store(sum, &acc);
+    for (int32_t l = 0; j < n; j++, l++) {
+        p[j] = lane_exp(p[j] - top);
+        sum[l] += p[j];
+    }
+    return lane_fold(sum);
+}
+
+/* out[d] = r * sum_j p[j] v_j[d] for 16 * sets dimensions from d0 on */
+static inline __attribute__((always_inline)) void values(const struct attn_args *a,
+                                                         const struct span *s, const float *p,
+                                                         int32_t kvh, int32_t n, float r,
+                                                         int32_t d0, int sets, float *out)
+{
+    struct lanes acc[4] = {0};
+    for (int32_t j = 0; j < n;) {
+        const float *v = page_rows(a, a->v_pages, s, j / KV_PAGE, kvh) + d0;
+        for (int32_t e = 0; e < KV_PAGE && j < n; e++, j++) {
+            struct lanes weight;
+            for (int i = 0; i < PARTS; i++)
+                weight.p[i] = vec_set(p[j]);
+            for (int i = 0; i < sets; i++)
+                lanes_fma(&acc[i], &weight, v + (int64_t)e * a->head_dim + i * LANES);
+        }
+    }
+    for (int i = 0; i < sets; i++) {
+        for (int part = 0; part < PARTS; part++)
+            acc[i].p[part] *= r;
+        lanes_store(out + d0 + i * LANES, &acc[i]);
+    }
+}
+
+/* Dimensions that fill no set of 16. */
+static void values_tail(const struct attn_args *a, const struct span *s, const float *p,
+                        int32_t kvh, int32_t n, float r, int32_t d, float *out)
+{
+    for (; d < a->head_dim; d++) {
+        float sum = 0;
+        for (int32_t j = 0; j < n; j++) {
+            const float *v = page_rows(a, a->v_pages, s, j / KV_PAGE, kvh);
+            sum = lane_fma(p[j], v[(int64_t)(j % KV_PAGE) * a->head_dim + d], sum);
+        }
+        out[d] = sum * r;
+    }
+}
+
+static void attend(const struct attn_args *a, const struct span *s, int32_t t, int32_t h)
+{
+    int32_t n = s->context - s->count + t + 1, kvh = h / (a->heads / a->kv_heads), d = 0;
+    int64_t at = ((int64_t)(s->first + t) * a->heads + h) * a->head_dim;
+    float *p = eager_arena(EAGER_INNER, (n + LANES) * (int64_t)sizeof *p), *out = a->a + at;
+    scores(a, s, a->q + at, kvh, n, p);
+    float r = 1.0f / exponentials(p, n, maximum(p, n));
+    for (; d + 4 * LANES <= a->head_dim; d += 4 * LANES)
+        values(a, s, p, kvh, n, r, d, 4, out);
+    for (; d + LANES <= a->head_dim; d += LANES)
+        values(a, s, p, kvh, n, r, d, 1, out);
+    values_tail(a, s, p, kvh, n, r, d, out);
+}
+
+static void attn_narrow(const struct attn_args *a, const struct team *team)
+{
+    int32_t from, to, item = 0;
+    eager_share(team, a->m * a->heads, 1, &from, &to);
+    for (int32_t h = 0; h < a->heads; h++)
+        for (int32_t i = 0; i < a->spans; i++)
+            for (int32_t t = 0; t < a->span[i].count; t++, item++)
+                if (item >= from && item < to)
+                    attend(a, &a->span[i], t, h);
+}
+
+/* ---- wide ----------------------------------------------------------------------------------- */
+
+/* Working memory of one block: the heads of a group share gathered keys and values. */
+struct block {
+    float *k, *v;     /* [KEYS, head_dim] */
+    float *p;         /* [QUERIES, KEYS] */
+    float *top, *sum; /* [group, QUERIES] */
+    float *o;         /* [group, QUERIES, head_dim] */
+};
+
+static struct block block_open(const struct attn_args *a)
+{
+    int64_t hd = a->head_dim, group = a->heads / a->kv_heads;
+    int64_t floats = 2 * KEYS * hd + QUERIES * KEYS + group * QUERIES * (2 + hd);
+    struct block b = {.k = eager_arena(EAGER_INNER, floats * (int64_t)sizeof(float))};
+    b.v = b.k + KEYS * hd;
+    b.p = b.v + KEYS * hd;
+    b.top = b.p + QUERIES * KEYS;
+    b.sum = b.top + group * QUERIES;
+    b.o = b.sum + group * QUERIES;
+    for (int64_t i = 0; i < group * QUERIES; i++) {
+        b.top[i] = -INFINITY;
+        b.sum[i] = 0;
+    }
+    memset(b.o, 0, (size_t)(group * QUERIES * hd) * sizeof *b.o);
+    return b;
+}
+
+static void gather(const struct attn_args *a, const struct span *s, int32_t kvh, int32_t first,
+                   int32_t n, const struct block *b)
+{
+    for (int32_t j = 0; j < n; j += KV_PAGE) {
+        int32_t rows = n - j < KV_PAGE ? n - j : KV_PAGE;
+        size_t bytes = (size_t)rows * (size_t)a->head_dim * sizeof(float);
+        int64_t page = (first + j) / KV_PAGE, at = (int64_t)j * a->head_dim;
+        memcpy(b->k + at, page_rows(a, a->k_pages, s, page, kvh), bytes);
+        memcpy(b->v + at, page_rows(a, a->v_pages, s, page, kvh), bytes);
+    }
+}
+
+/* One row of scores to weights against the running maximum; the first `n` are attended to, the
+ * rest of `keys` become 0. Rescales the row of o when the maximum grows. */
+static void online_softmax(float *p, int32_t n, int32_t keys, float *top, float *sum, float *o,
+                           int32_t head_dim)
+{
+    n = n < keys ? n : keys;
+    float most = maximum(p, n), best = most > *top ? most : *top;
+    float total = exponentials(p, n, best);
+    memset(p + n, 0, (size_t)(keys - n) * sizeof *p);
+    float shrink = lane_exp(*top - best); /* the first block: e^-inf = 0 */
+    for (int32_t d = 0; shrink != 1 && d < head_dim; d++)
+        o[d] *= shrink;
+    *sum = *sum * shrink + total;
+    *top = best;
+}
+
+/* Tokens [t0, t0 + rows) of a span against keys [first, first + keys), one head of the group. */
+static void block_head(const struct attn_args *a, const struct span *s, const struct block *b,
+                       int32_t t0, int32_t rows, int32_t first, int32_t keys, int32_t h, int32_t g)
+{
+    int32_t hd = a->head_dim, ld = a->heads * hd;
+    const float *q = a->q + (int64_t)(s->first + t0) * ld + (int64_t)h * hd;
+    float *o = b->o + (int64_t)g * QUERIES * hd;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, hd, a->scale, q, ld, b->k, hd,
+                0, b->p, KEYS);
+    for (int32_t i = 0; i < rows; i++) {
+        int32_t attended = s->context - s->count + t0 + i + 1 - first;
+        if (attended > 0)
+            online_softmax(b->p + (int64_t)i * KEYS, attended, keys, &b->top[g * QUERIES + i],
+                           &b->sum[g * QUERIES + i], o + (int64_t)i * hd, hd);
+        else
+            memset(b->p + (int64_t)i * KEYS, 0, (size_t)keys * sizeof *b->p);
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, hd, keys, 1, b->p, KEYS, b->v, hd,
+                1, o, hd);
+}
+
+static void attend_block(const struct attn_args *a, const struct span *s, int32_t t0, int32_t kvh)
+{
+    int32_t rows = s->count - t0 < QUERIES ? s->count - t0 : QUERIES;
+    int32_t n = s->context - s->count + t0 + rows, group = a->heads / a->kv_heads;
+    struct block b = block_open(a);
+    for (int32_t first = 0; first < n; first += KEYS) {
+        int32_t keys = n - first < KEYS ? n - first : KEYS;
+        gather(a, s, kvh, first, keys, &b);
+        for (int32_t g = 0; g < group; g++)
+            block_head(a, s, &b, t0, rows, first, keys, kvh * group + g, g);
+    }
+    for (int32_t g = 0; g < group; g++) {
+        for (int32_t i = 0; i < rows; i++) {
+            float r = 1 / b.sum[g * QUERIES + i], *o = b.o + (g * QUERIES + i) * a->head_dim;
+            float *out = a->a + (int64_t)(s->first + t0 + i) * a->heads * a->head_dim +
+                         (int64_t)(kvh * group + g) * a->head_dim;
+            for (int32_t d = 0; d < a->head_dim; d++)
+                out[d] = o[d] * r;
+        }
+    }
+}
+
+static void attn_wide(const struct attn_args *a, const struct team *team)
+{
+    int32_t item = 0;
+    for (int32_t i = 0; i < a->spans; i++) {
+        const struct span *s = &a->span[i];
+        int blocked = s->count >= BLOCKED_FROM;
+        for (int32_t t = 0; t < s->count; t += blocked ? QUERIES : 1) {
+            for (int32_t h = 0; h < (blocked ? a->kv_heads : a->heads); h++, item++) {
+                if (item % team->size != team->rank)
+                    continue;
+                if (blocked)
+                    attend_block(a, s, t, h);
+                else
+                    attend(a, s, t, h);
+            }
+        }
+    }
+}
+
+void EAGER(attn)(const void *args, const struct team *team)
+{
+    const struct attn_args *a = args;
+    if (a->m <= EAGER_NARROW)
+        attn_narrow(a, team);
+    else
+        attn_wide(a, team);
+}

@@ -1,0 +1,213 @@
+/* eager_format.c - reading stored weights: one decoder a format, two loops over each.
+ *
+ * decode_x() turns one block into sets of 16 lanes with the arithmetic of dequant_row(): products
+ * of an 11-bit scale and a small integer are exact, so d q + m is one rounding whether or not the
+ * multiply is fused. FORMAT() makes from it
+ *
+ *   expand_x   a row to floats: panels for BLAS, row blocks that several tokens share
+ *   dot_x      four rows against one x without leaving registers: decode. Four, because one chain
+ *              of fused multiply-adds would wait for itself (4 cycles a step)
+ *
+ * Plain formats are read as blocks of 16 values, with a scalar tail.
+ */
+#include <stddef.h>
+
+#include "engine/cpu/eager_impl.h"
+#include "engine/cpu/vec.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* ---- decoders ------------------------------------------------------------------------------- */
+
+INLINE void decode_f32(const uint8_t *b, struct lanes *w)
+{
+    memcpy(w, b, sizeof *w);
+}
+
+INLINE void decode_f16(const uint8_t *b, struct lanes *w)
+{
+    for (int i = 0; i < PARTS; i++)
+        w->p[i] = vec_from_half(b + 2 * VEC * i);
+}
+
+INLINE void decode_bf16(const uint8_t *b, struct lanes *w)
+{
+    for (int i = 0; i < PARTS; i++)
+        w->p[i] = vec_from_bf16(b + 2 * VEC * i);
+}
+
+INLINE void decode_q8_0(const uint8_t *b, struct lanes *w)
+{
+    float d = half_float(b);
+    for (int i = 0; i < 2 * PARTS; i++) {
+        vec_sbyte q = VEC_LOAD(vec_sbyte, b + 2 + VEC * i);
+        vec_int n = __builtin_convertvector(q, vec_int);
+        w[i / PARTS].p[i % PARTS] = __builtin_convertvector(n, vec) * d;
+    }
+}
+
+INLINE void decode_q4_0(const uint8_t *b, struct lanes *w)
+{
+    float d = half_float(b);
+    for (int i = 0; i < PARTS; i++) {
+        vec_byte q = VEC_LOAD(vec_byte, b + 2 + VEC * i);
+        w[0].p[i] = (vec_from_bytes(q & 15) - 8.0f) * d;
+        w[1].p[i] = (vec_from_bytes(q >> 4) - 8.0f) * d;
+    }
+}
+
+INLINE void decode_q4_1(const uint8_t *b, struct lanes *w)
+{
+    vec d = vec_set(half_float(b)), m = vec_set(half_float(b + 2));
+    for (int i = 0; i < PARTS; i++) {
+        vec_byte q = VEC_LOAD(vec_byte, b + 4 + VEC * i);
+        w[0].p[i] = vec_fma(vec_from_bytes(q & 15), d, m);
+        w[1].p[i] = vec_fma(vec_from_bytes(q >> 4), d, m);
+    }
+}
+
+/* 16 five-bit numbers of block half `h` (0: low nibbles), part `i`, as integers. */
+INLINE vec_int five_bits(const uint8_t *high, const uint8_t *q, int h, int i)
+{
+    vec_byte b = VEC_LOAD(vec_byte, q + VEC * i);
+    int32_t bits = (int32_t)(VEC_LOAD(uint32_t, high) >> (16 * h + VEC * i) & 0xffff);
+    vec_int iota;
+    for (int j = 0; j < VEC; j++)
+        iota[j] = j;
+    vec_int fifth = ((bits - (vec_int){0}) >> iota & 1) << 4;
+    return __builtin_convertvector(h ? b >> 4 : b & 15, vec_int) | fifth;
+}
+
+INLINE void decode_q5_0(const uint8_t *b, struct lanes *w)
+{
+    float d = half_float(b);
+    for (int i = 0; i < 2 * PARTS; i++) {
+        vec_int n = five_bits(b + 2, b + 6, i / PARTS, i % PARTS) - 16;
+        w[i / PARTS].p[i % PARTS] = __builtin_convertvector(n, vec) * d;
+    }
+}
+
+INLINE void decode_q5_1(const uint8_t *b, struct lanes *w)
+{
+    vec d = vec_set(half_float(b)), m = vec_set(half_float(b + 2));
+    for (int i = 0; i < 2 * PARTS; i++) {
+        vec_int n = five_bits(b + 4, b + 8, i / PARTS, i % PARTS);
+        w[i / PARTS].p[i % PARTS] = vec_fma(__builtin_convertvector(n, vec), d, m);
+    }
+}
+
+/* Scale and minimum of sub-block j (6 bits each) out of the 12 packed bytes. */
+INLINE void six_bits(const uint8_t *s, int j, float *scale, float *minimum)
+{
+    int high = j >= 4;
+    int a = high ? (s[j + 4] & 15) | (s[j - 4] >> 6) << 4 : s[j] & 63;
+    int b = high ? s[j + 4] >> 4 | (s[j] >> 6) << 4 : s[j + 4] & 63;
+    *scale = (float)a;
+    *minimum = (float)b;
+}
+
+/* 8 sub-blocks of 32; sub-blocks 2i and 2i + 1 are the low and high nibbles of 32 bytes. */
+INLINE void decode_q4_k(const uint8_t *b, struct lanes *w)
+{
+    float d = half_float(b), dmin = half_float(b + 2), s, m;
+    for (int j = 0; j < 8; j++) {
+        six_bits(b + 4, j, &s, &m);
+        vec scale = vec_set(d * s), minimum = vec_set(-(dmin * m));
+        const uint8_t *q = b + 16 + j / 2 * 32;
+        for (int i = 0; i < 2 * PARTS; i++) {
+            vec_byte n = VEC_LOAD(vec_byte, q + VEC * i);
+            w[2 * j + i / PARTS].p[i % PARTS] =
+                vec_fma(vec_from_bytes(j & 1 ? n >> 4 : n & 15), scale, minimum);
+        }
+    }
+}
+
+/* Two halves of 128; in each, quarter k of 32 values takes a nibble of low[] and two bits of
+ * high[]. */
+INLINE void decode_q6_k(const uint8_t *b, struct lanes *w)
+{
+    float d = half_float(b + 208);
+    const int8_t *s = (const int8_t *)(b + 192);
+    for (int half = 0; half < 2; half++) {
+        for (int k = 0; k < 4; k++) {
+            const uint8_t *low = b + half * 64 + (k & 1) * 32, *high = b + 128 + half * 32;
+            for (int i = 0; i < 2 * PARTS; i++) {
+                vec_byte l = VEC_LOAD(vec_byte, low + VEC * i);
+                vec_byte h = VEC_LOAD(vec_byte, high + VEC * i) >> (2 * k) & 3;
+                int set = 2 * k + i / PARTS;
+                vec n = vec_from_bytes((k < 2 ? l & 15 : l >> 4) | h << 4) - 32.0f;
+                w[half * 8 + set].p[i % PARTS] = n * (d * (float)s[half * 8 + set]);
+            }
+        }
+    }
+}
+
+/* ---- loops over a row ----------------------------------------------------------------------- */
+
+/* SETS: groups of 16 values in a block. */
+#define FORMAT(x, SETS, BYTES)                                                                 \
+    static void expand_##x(const uint8_t *src, float *dst, int64_t n)                          \
+    {                                                                                          \
+        struct lanes w[SETS];                                                                  \
+        for (int64_t i = 0; i < n / (LANES * (SETS)); i++) {                                   \
+            decode_##x(src + i * (BYTES), w);                                                  \
+            memcpy(dst + i * LANES * (SETS), w, sizeof w);                                     \
+        }                                                                                      \
+        if ((SETS) == 1 && n % LANES)                                                          \
+            expand_tail(BYTES, decode_##x, src + n / LANES * (BYTES), dst + n / LANES * LANES, \
+                        (int)(n % LANES));                                                     \
+    }                                                                                          \
+    static void dot_##x(const uint8_t *const row[EAGER_ROWS], const float *x, int64_t n,       \
+                        float y[EAGER_ROWS])                                                   \
+    {                                                                                          \
+        struct lanes acc[EAGER_ROWS] = {0}, w[SETS];                                           \
+        for (int64_t i = 0; i < n / (LANES * (SETS)); i++) {                                   \
+            for (int r = 0; r < EAGER_ROWS; r++) {                                             \
+                decode_##x(row[r] + i * (BYTES), w);                                           \
+                for (int s = 0; s < (SETS); s++)                                               \
+                    lanes_fma(&acc[r], &w[s], x + (i * (SETS) + s) * LANES);                   \
+            }                                                                                  \
+        }                                                                                      \
+        for (int r = 0; r < EAGER_ROWS; r++)                                                   \
+            y[r] = lanes_fold(&acc[r]);                                                        \
+    }
+
+/* The last n < 16 values of a plain row: decoded from a copy, so nothing past it is read. */
+static void expand_tail(int bytes, void (*decode)(const uint8_t *, struct lanes *),
+                        const uint8_t *src, float *dst, int n)
+{
+    uint8_t copy[LANES * sizeof(float)] = {0};
+    struct lanes w;
+    memcpy(copy, src, (size_t)(n * bytes / LANES));
+    decode(copy, &w);
+    memcpy(dst, &w, (size_t)n * sizeof *dst);
+}
+
+FORMAT(f32, 1, 64)
+FORMAT(f16, 1, 32)
+FORMAT(bf16, 1, 32)
+FORMAT(q8_0, 2, 34)
+FORMAT(q4_0, 2, 18)
+FORMAT(q4_1, 2, 20)
+FORMAT(q5_0, 2, 22)
+FORMAT(q5_1, 2, 24)
+FORMAT(q4_k, 16, 144)
+FORMAT(q6_k, 16, 210)
+
+#define ROW(x, SETS, BYTES)                        \
+    {                                              \
+        (SETS) * LANES, BYTES, expand_##x, dot_##x \
+    }
+const struct eager_format EAGER(format)[DTYPE_COUNT] = {
+    [DTYPE_F32] = ROW(f32, 1, 64),     [DTYPE_F16] = ROW(f16, 1, 32),
+    [DTYPE_BF16] = ROW(bf16, 1, 32),   [DTYPE_Q8_0] = ROW(q8_0, 2, 34),
+    [DTYPE_Q4_0] = ROW(q4_0, 2, 18),   [DTYPE_Q4_1] = ROW(q4_1, 2, 20),
+    [DTYPE_Q5_0] = ROW(q5_0, 2, 22),   [DTYPE_Q5_1] = ROW(q5_1, 2, 24),
+    [DTYPE_Q4_K] = ROW(q4_k, 16, 144), [DTYPE_Q6_K] = ROW(q6_k, 16, 210),
+};
+
+int64_t EAGER(row_bytes)(const struct weight *w)
+{
+    const struct eager_format *f = &EAGER(format)[w->type];
+    return (int64_t)w->cols * f->bytes / f->block;
+}

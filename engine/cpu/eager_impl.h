@@ -1,0 +1,65 @@
+/* eager_impl.h - what the files of the eager kernels share.
+ *
+ * eager_format.c, eager_linear.c, eager_attn.c and eager_region.c are compiled once for each
+ * instruction set of interest with -DEAGER_ISA=<suffix>; EAGER(name) is name_<suffix>. eager.c,
+ * compiled once, picks a table at run time. Row-major matrices with leading dimensions `ld`.
+ */
+#ifndef WHET_ENGINE_CPU_EAGER_IMPL_H
+#define WHET_ENGINE_CPU_EAGER_IMPL_H
+
+#include "engine/cpu/eager.h"
+
+#ifndef EAGER_ISA
+#define EAGER_ISA base
+#endif
+#define EAGER_PASTE2(name, isa) name##_##isa
+#define EAGER_PASTE(name, isa) EAGER_PASTE2(name, isa)
+#define EAGER(name) EAGER_PASTE(name, EAGER_ISA)
+
+enum {
+    EAGER_ROWS = 4,   /* weight rows in flight in a narrow product */
+    EAGER_PANEL = 256 /* weight rows of a wide product at most */
+};
+
+/* Working memory of the calling thread, 64-byte aligned, good until its next call with a larger
+ * size. `part` names independent areas. */
+enum eager_part { EAGER_OUTER, EAGER_INNER, EAGER_PARTS };
+void *eager_arena(enum eager_part part, int64_t bytes);
+
+/* One element format. */
+struct eager_format {
+    int32_t block, bytes; /* values and bytes of a block; 16 and their bytes for plain formats */
+    /* n values (whole blocks; any n for plain formats) to float */
+    void (*expand)(const uint8_t *src, float *dst, int64_t n);
+    /* y[r] = canonical dot of row[r] and x over whole blocks */
+    void (*dot)(const uint8_t *const row[EAGER_ROWS], const float *x, int64_t n,
+                float y[EAGER_ROWS]);
+};
+extern const struct eager_format EAGER(format)[DTYPE_COUNT];
+int64_t EAGER(row_bytes)(const struct weight *w);
+
+/* The input of a linear layer: x [m, K], or rmsnorm(x) * gain when `gain` is set. */
+struct eager_input {
+    const float *x;
+    int32_t m, k;
+    const float *gain;
+    float eps;
+    float *narrow;  /* m <= EAGER_NARROW: the normalized rows */
+    float *inverse; /* wider: 1/rms of each row */
+};
+/* Prepares `in` in the caller's outer arena (which holds `extra` bytes more, returned). Rows are
+ * x[row[i]] when `row` is given. */
+void *EAGER(input)(struct eager_input *in, const int32_t *row, int64_t extra);
+
+/* y[i * ld + n - n0] = in . w for rows [n0, n1), n1 - n0 <= EAGER_PANEL. Uses the inner arena. */
+void EAGER(linear)(const struct weight *w, const struct eager_input *in, int32_t n0, int32_t n1,
+                   float *y, int64_t ld);
+
+/* Rank's share [*from, *to) of n things in units. */
+void eager_share(const struct team *t, int32_t n, int32_t unit, int32_t *from, int32_t *to);
+
+void EAGER(attn)(const void *args, const struct team *team);
+
+extern const struct cpu_kernel EAGER(eager)[REGION_COUNT];
+
+#endif

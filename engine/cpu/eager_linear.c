@@ -1,0 +1,153 @@
+/* eager_linear.c - y = x W^T on stored weights, narrow and wide.
+ *
+ * Narrow (m <= EAGER_NARROW): the canonical order of lanes.h. One token reads blocks straight into
+ * registers; more tokens expand four rows at a time into a cache-resident buffer and share it.
+ * Both add the same products in the same order, so a row's bits do not depend on its company.
+ *
+ * Wide: up to EAGER_PANEL rows are expanded (1 MiB at most, half of an L2 cache) and handed to
+ * OpenBLAS. RMSNorm costs no pass over x: the gain is multiplied into the panel, and 1/rms into
+ * the rows of the result.
+ */
+#include <cblas.h>
+
+#include "engine/cpu/eager_impl.h"
+#include "engine/cpu/vec.h"
+
+/* Tokens in a register tile: 4 x 2 sets of accumulators fit 32 vector registers of full width. */
+enum { TILE = PARTS == 1 ? 2 : 1, PANEL_FLOATS = 1 << 18 };
+
+void *EAGER(input)(struct eager_input *in, const int32_t *row, int64_t extra)
+{
+    int64_t k = in->k, m = in->m, f = sizeof(float);
+    extra = (extra + 63) / 64 * 64;
+    int wide = m > EAGER_NARROW;
+    int64_t rows = !wide || row ? m * k : 0;
+    char *arena = eager_arena(EAGER_OUTER, extra + (rows + m) * f + 64);
+    float *copy = (float *)(void *)(arena + extra), *inverse = copy + rows;
+    in->narrow = copy;
+    in->inverse = in->gain ? inverse : NULL;
+    for (int64_t i = 0; i < m; i++) {
+        const float *x = in->x + (row ? row[i] : i) * k;
+        if (!wide && in->gain)
+            lanes_rmsnorm(copy + i * k, x, in->gain, k, in->eps);
+        else if (rows)
+            memcpy(copy + i * k, x, (size_t)(k * f));
+        if (wide && in->gain)
+            inverse[i] = lanes_inverse_rms(x, k, in->eps);
+    }
+    if (rows && wide)
+        in->x = copy;
+    return arena;
+}
+
+/* ---- narrow --------------------------------------------------------------------------------- */
+
+/* y[t][r] = dot of row[r] and x[t] */
+static void tile(const float *const row[EAGER_ROWS], const float *const x[TILE], int64_t k,
+                 float y[TILE][EAGER_ROWS])
+{
+    struct lanes acc[TILE][EAGER_ROWS] = {0};
+    int64_t whole = k / LANES * LANES;
+    for (int64_t i = 0; i < whole; i += LANES) {
+        for (int r = 0; r < EAGER_ROWS; r++) {
+            struct lanes w = lanes_load(row[r] + i);
+            for (int t = 0; t < TILE; t++)
+                lanes_fma(&acc[t][r], &w, x[t] + i);
+        }
+    }
+    for (int t = 0; t < TILE; t++) {
+        for (int r = 0; r < EAGER_ROWS; r++) {
+            float sum[LANES];
+            lanes_store(sum, &acc[t][r]);
+            if (whole < k)
+                lane_dot_add(sum, row[r] + whole, x[t] + whole, (int)(k - whole));
+            y[t][r] = lane_fold(sum);
+        }
+    }
+}
+
+/* Four rows (the last repeated at the end of the matrix) against every token. */
+static void rows_by_tokens(const struct weight *w, const struct eager_input *in,
+                           const uint8_t *const stored[EAGER_ROWS], int32_t rows, float *y,
+                           int64_t ld)
+{
+    const struct eager_format *f = &EAGER(format)[w->type];
+    int64_t k = in->k;
+    const float *row[EAGER_ROWS];
+    float *buffer = eager_arena(EAGER_INNER, EAGER_ROWS * k * (int64_t)sizeof *buffer);
+    for (int r = 0; r < EAGER_ROWS; r++) {
+        row[r] = r < rows ? buffer + r * k : row[rows - 1];
+        if (w->type == DTYPE_F32)
+            row[r] = (const float *)(const void *)stored[r];
+        else if (r < rows)
+            f->expand(stored[r], buffer + r * k, k);
+    }
+    for (int32_t i = 0; i < in->m; i += TILE) {
+        const float *x[TILE];
+        float out[TILE][EAGER_ROWS];
+        for (int32_t t = 0; t < TILE; t++)
+            x[t] = in->narrow + (i + t < in->m ? i + t : i) * k;
+        tile(row, x, k, out);
+        for (int32_t t = 0; t < TILE && i + t < in->m; t++)
+            memcpy(y + (i + t) * ld, out[t], (size_t)rows * sizeof *y);
+    }
+}
+
+static void narrow(const struct weight *w, const struct eager_input *in, int32_t n0, int32_t n1,
+                   float *y, int64_t ld)
+{
+    const struct eager_format *f = &EAGER(format)[w->type];
+    int64_t stride = EAGER(row_bytes)(w);
+    for (int32_t n = n0; n < n1; n += EAGER_ROWS) {
+        const uint8_t *row[EAGER_ROWS];
+        int32_t rows = n1 - n < EAGER_ROWS ? n1 - n : EAGER_ROWS;
+        for (int32_t r = 0; r < EAGER_ROWS; r++)
+            row[r] = (const uint8_t *)w->data + (n + (r < rows ? r : rows - 1)) * stride;
+        if (in->m == 1 && in->k % f->block == 0) {
+            float out[EAGER_ROWS];
+            f->dot(row, in->narrow, in->k, out);
+            memcpy(y + n - n0, out, (size_t)rows * sizeof *y);
+        } else {
+            rows_by_tokens(w, in, row, rows, y + n - n0, ld);
+        }
+    }
+}
+
+/* ---- wide ----------------------------------------------------------------------------------- */
+
+static void wide(const struct weight *w, const struct eager_input *in, int32_t n0, int32_t n1,
+                 float *y, int64_t ld)
+{
+    const struct eager_format *f = &EAGER(format)[w->type];
+    int64_t k = in->k, stride = EAGER(row_bytes)(w);
+    int32_t step = k * EAGER_PANEL > PANEL_FLOATS ? (int32_t)(PANEL_FLOATS / k) : EAGER_PANEL;
+    step = step < LANES ? LANES : step / LANES * LANES;
+    float *panel = eager_arena(EAGER_INNER, step * k * (int64_t)sizeof *panel);
+    for (int32_t n = n0; n < n1; n += step) {
+        int32_t rows = n1 - n < step ? n1 - n : step;
+        const uint8_t *stored = (const uint8_t *)w->data + n * stride;
+        const float *b = panel;
+        if (w->type == DTYPE_F32 && !in->gain)
+            b = (const float *)(const void *)stored;
+        for (int32_t r = 0; b == panel && r < rows; r++) {
+            float *row = panel + r * k;
+            f->expand(stored + r * stride, row, k);
+            for (int64_t j = 0; in->gain && j < k; j++)
+                row[j] *= in->gain[j];
+        }
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, in->m, rows, in->k, 1, in->x, in->k, b,
+                    in->k, 0, y + n - n0, (int)ld);
+    }
+    for (int64_t i = 0; in->inverse && i < in->m; i++)
+        for (int32_t n = 0; n < n1 - n0; n++)
+            y[i * ld + n] *= in->inverse[i];
+}
+
+void EAGER(linear)(const struct weight *w, const struct eager_input *in, int32_t n0, int32_t n1,
+                   float *y, int64_t ld)
+{
+    if (in->m <= EAGER_NARROW)
+        narrow(w, in, n0, n1, y, ld);
+    else
+        wide(w, in, n0, n1, y, ld);
+}

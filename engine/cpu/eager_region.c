@@ -1,0 +1,189 @@
+/* eager_region.c - the regions of a step out of linear layers and attention.
+ *
+ * Every rank takes a share of the output rows (weight rows) of all tokens; only attn_in and wide
+ * attention need a barrier. What ranks share is in the outputs themselves: k and v are projected
+ * straight into their cache positions and turned there, so no kernel asks for team scratch.
+ */
+#include "engine/cpu/eager_impl.h"
+#include "engine/cpu/vec.h"
+
+/* Weight rows are shared out in units that keep panels and row blocks whole. */
+static int32_t unit(int32_t m)
+{
+    return m > EAGER_NARROW ? LANES : EAGER_ROWS;
+}
+
+static void embed(const void *args, const struct team *team)
+{
+    const struct embed_args *a = args;
+    const struct weight *w = &a->table;
+    int64_t stride = EAGER(row_bytes)(w);
+    int32_t from, to;
+    eager_share(team, a->m, 1, &from, &to);
+    for (int32_t i = from; i < to; i++)
+        EAGER(format)
+    [w->type].expand((const uint8_t *)w->data + a->tokens[i] * stride, a->x + (int64_t)i * w->cols,
+                     w->cols);
+}
+
+/* ---- attn_in -------------------------------------------------------------------------------- */
+
+/* Where head `h` of token `i` lives: heads of q, then of k, then of v. */
+static float *head_at(const struct attn_in_args *a, int32_t i, int32_t h)
+{
+    if (h < a->heads)
+        return a->q + ((int64_t)i * a->heads + h) * a->head_dim;
+    int32_t kvh = (h - a->heads) % a->kv_heads;
+    float *pages = h < a->heads + a->kv_heads ? a->k_pages : a->v_pages;
+    int64_t page = a->kv_at[i] / KV_PAGE, offset = a->kv_at[i] % KV_PAGE;
+    return pages + ((page * a->kv_heads + kvh) * KV_PAGE + offset) * a->head_dim;
+}
+
+/* Moves columns [n0, n0 + n) of a projection, [m, n] in `tmp`, to the heads from `first` on. */
+static void scatter(const struct attn_in_args *a, const float *tmp, const float *bias,
+                    int32_t first, int32_t n0, int32_t n)
+{
+    for (int32_t i = 0; i < a->m; i++) {
+        for (int32_t j = 0; j < n;) {
+            int32_t at = n0 + j, d = at % a->head_dim;
+            int32_t run = a->head_dim - d < n - j ? a->head_dim - d : n - j;
+            float *dst = head_at(a, i, first + at / a->head_dim) + d;
+            for (int32_t e = 0; e < run; e++)
+                dst[e] =
+                    bias ? tmp[(int64_t)i * n + j + e] + bias[at + e] : tmp[(int64_t)i * n + j + e];
+            j += run;
+        }
+    }
+}
+
+static void project(const struct attn_in_args *a, const struct eager_input *in, float *tmp,
+                    const struct weight *w, const float *bias, int32_t first,
+                    const struct team *team)
+{
+    int32_t from, to;
+    eager_share(team, w->rows, unit(a->m), &from, &to);
+    for (int32_t n = from; n < to; n += EAGER_PANEL) {
+        int32_t end = n + EAGER_PANEL < to ? n + EAGER_PANEL : to;
+        EAGER(linear)(w, in, n, end, tmp, end - n);
+        scatter(a, tmp, bias, first, n, end - n);
+    }
+}
+
+/* q/k norm and rotation of one head. */
+static void turn(const struct attn_in_args *a, float *x, const float *gain, int32_t position)
+{
+    int32_t half = a->head_dim / 2, step = a->rope_interleaved ? 2 : 1;
+    int32_t apart = a->rope_interleaved ? 1 : half;
+    const float *c = a->rope_cos + (int64_t)position * half;
+    const float *s = a->rope_sin + (int64_t)position * half;
+    float *n = eager_arena(EAGER_INNER, a->head_dim * (int64_t)sizeof *n);
+    if (gain)
+        lanes_rmsnorm(n, x, gain, a->head_dim, a->eps);
+    else
+        memcpy(n, x, (size_t)a->head_dim * sizeof *n);
+    for (int32_t i = 0; i < half; i++) {
+        float p = n[step * i], q = n[step * i + apart];
+        x[step * i] = lane_fma(p, c[i], -(q * s[i]));
+        x[step * i + apart] = lane_fma(q, c[i], p * s[i]);
+    }
+}
+
+static void attn_in(const void *args, const struct team *team)
+{
+    const struct attn_in_args *a = args;
+    struct eager_input in = {.x = a->x, .m = a->m, .k = a->wq.cols, .gain = a->norm, .eps = a->eps};
+    float *tmp = EAGER(input)(&in, NULL, (int64_t)a->m * EAGER_PANEL * (int64_t)sizeof *tmp);
+    project(a, &in, tmp, &a->wq, a->bq, 0, team);
+    project(a, &in, tmp, &a->wk, a->bk, a->heads, team);
+    project(a, &in, tmp, &a->wv, a->bv, a->heads + a->kv_heads, team);
+    team->barrier(team); /* a head may have been projected by two ranks */
+    int32_t heads = a->heads + a->kv_heads, from, to;
+    eager_share(team, a->m * heads, 1, &from, &to);
+    for (int32_t i = from; i < to; i++)
+        turn(a, head_at(a, i / heads, i % heads), i % heads < a->heads ? a->q_norm : a->k_norm,
+             a->position[i / heads]);
+}
+
+/* ---- the other linear regions --------------------------------------------------------------- */
+
+/* attn_out and mlp_out */
+static void out(const void *args, const struct team *team)
+{
+    const struct out_args *a = args;
+    struct eager_input in = {.x = a->in, .m = a->m, .k = a->w.cols};
+    EAGER(input)(&in, NULL, 0);
+    int64_t ld = a->w.rows;
+    int32_t from, to;
+    eager_share(team, a->w.rows, unit(a->m), &from, &to);
+    for (int32_t n = from; n < to; n += EAGER_PANEL) {
+        int32_t end = n + EAGER_PANEL < to ? n + EAGER_PANEL : to;
+        EAGER(linear)(&a->w, &in, n, end, a->y + n, ld);
+        for (int64_t i = 0; i < a->m; i++)
+            for (int64_t j = n; j < end; j++)
+                a->y[i * ld + j] += a->x[i * ld + j];
+    }
+}
+
+/* h = silu(h) * up over n floats; the tail with the scalar twins of the vector functions. */
+static void silu_mul(float *h, const float *up, int32_t n)
+{
+    int32_t i = 0;
+    for (; i + VEC <= n; i += VEC) {
+        vec g = VEC_LOAD(vec, h + i), u = VEC_LOAD(vec, up + i);
+        g = g / (1.0f + vec_exp(-g)) * u;
+        memcpy(h + i, &g, sizeof g);
+    }
+    for (; i < n; i++)
+        h[i] = lane_silu_mul(h[i], up[i]);
+}
+
+static void mlp_in(const void *args, const struct team *team)
+{
+    const struct mlp_in_args *a = args;
+    struct eager_input in = {
+        .x = a->x, .m = a->m, .k = a->gate.cols, .gain = a->norm, .eps = a->eps};
+    float *up = EAGER(input)(&in, NULL, (int64_t)a->m * EAGER_PANEL * (int64_t)sizeof *up);
+    int64_t ld = a->gate.rows;
+    int32_t from, to;
+    eager_share(team, a->gate.rows, unit(a->m), &from, &to);
+    for (int32_t n = from; n < to; n += EAGER_PANEL) {
+        int32_t end = n + EAGER_PANEL < to ? n + EAGER_PANEL : to;
+        EAGER(linear)(&a->gate, &in, n, end, a->h + n, ld);
+        EAGER(linear)(&a->up, &in, n, end, up, end - n);
+        for (int64_t i = 0; i < a->m; i++)
+            silu_mul(a->h + i * ld + n, up + i * (end - n), end - n);
+    }
+}
+
+static void head(const void *args, const struct team *team)
+{
+    const struct head_args *a = args;
+    struct eager_input in = {.x = a->x, .m = a->m, .k = a->w.cols, .gain = a->norm, .eps = a->eps};
+    EAGER(input)(&in, a->row, 0);
+    int64_t ld = a->w.rows;
+    int32_t from, to;
+    eager_share(team, a->w.rows, unit(a->m), &from, &to);
+    for (int32_t n = from; n < to; n += EAGER_PANEL) {
+        int32_t end = n + EAGER_PANEL < to ? n + EAGER_PANEL : to;
+        EAGER(linear)(&a->w, &in, n, end, a->logits + n, ld);
+    }
+}
+
+static int64_t no_scratch(int32_t m, int32_t size)
+{
+    (void)m;
+    (void)size;
+    return 0;
+}
+
+#define KERNEL(r, fn)           \
+    [r] = {.abi = WHET_CPU_ABI, \
+           .region = r,         \
+           .m_max = INT32_MAX,  \
+           .run = fn,           \
+           .scratch_bytes = no_scratch}
+const struct cpu_kernel EAGER(eager)[REGION_COUNT] = {
+    KERNEL(REGION_EMBED, embed),  KERNEL(REGION_ATTN_IN, attn_in), KERNEL(REGION_ATTN, EAGER(attn)),
+    KERNEL(REGION_ATTN_OUT, out), KERNEL(REGION_MLP_IN, mlp_in),   KERNEL(REGION_MLP_OUT, out),
+    KERNEL(REGION_HEAD, head),
+};

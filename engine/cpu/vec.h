@@ -1,0 +1,226 @@
+/* vec.h - the 16 lanes of lanes.h as vectors of the instruction set being compiled for.
+ *
+ * GCC's vector extension with the native width (16, 8 or 4 floats), so that one source gives good
+ * code on every machine and the same bits on all of them. A `struct lanes` is one set of 16.
+ * Only static functions and no vectors in any interface: files that include this are compiled
+ * several times with different -march.
+ */
+#ifndef WHET_ENGINE_CPU_VEC_H
+#define WHET_ENGINE_CPU_VEC_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/cpu/lib/lanes.h"
+
+#if defined(__AVX512F__)
+enum { VEC = 16 };
+#elif defined(__AVX2__)
+enum { VEC = 8 };
+#else
+enum { VEC = 4 };
+#endif
+enum { PARTS = LANES / VEC };
+
+typedef float vec __attribute__((vector_size(4 * VEC)));
+typedef int32_t vec_int __attribute__((vector_size(4 * VEC)));
+typedef uint16_t vec_half __attribute__((vector_size(2 * VEC)));
+typedef uint8_t vec_byte __attribute__((vector_size(VEC)));
+typedef int8_t vec_sbyte __attribute__((vector_size(VEC)));
+
+struct lanes {
+    vec p[PARTS];
+};
+
+#define VEC_LOAD(type, src)          \
+    __extension__({                  \
+        type v_;                     \
+        memcpy(&v_, src, sizeof v_); \
+        v_;                          \
+    })
+
+/* a b + c with one rounding, everywhere. */
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__x86_64__)
+    /* No such instruction: the product is exact in double; the sum is rounded to odd, which
+     * survives the second rounding to float (Boldo and Melquiond 2008). */
+    typedef double vec_double __attribute__((vector_size(8 * VEC)));
+    typedef int64_t vec_long __attribute__((vector_size(8 * VEC)));
+    vec_double p = __builtin_convertvector(a, vec_double) * __builtin_convertvector(b, vec_double);
+    vec_double d = __builtin_convertvector(c, vec_double);
+    vec_double s = p + d, t = s - p, e = (p - (s - t)) + (d - t);
+    vec_long bits = (vec_long)s, even = (bits & 1) - 1, inexact = (e < 0) | (e > 0);
+    vec_long finite = (bits & 0x7ff0000000000000) != 0x7ff0000000000000;
+    vec_long away = ((e > 0) == (s > 0)) & 1;
+    bits += (away * 2 - 1) & inexact & even & finite;
+    return __builtin_convertvector((vec_double)bits, vec);
+#else
+    vec r;
+    for (int i = 0; i < VEC; i++)
+        r[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return r;
+#endif
+}
+
+static inline vec vec_set(float f)
+{
+    return f - (vec){0};
+}
+
+static inline struct lanes lanes_zero(void)
+{
+    struct lanes z = {0};
+    return z;
+}
+
+/* acc += w . x, 16 of each */
+static inline void lanes_fma(struct lanes *acc, const struct lanes *w, const float *x)
+{
+    for (int i = 0; i < PARTS; i++)
+        acc->p[i] = vec_fma(w->p[i], VEC_LOAD(vec, x + i * VEC), acc->p[i]);
+}
+
+static inline struct lanes lanes_load(const float *x)
+{
+    struct lanes v;
+    for (int i = 0; i < PARTS; i++)
+        v.p[i] = VEC_LOAD(vec, x + i * VEC);
+    return v;
+}
+
+static inline void lanes_store(float *x, const struct lanes *v)
+{
+    memcpy(x, v, sizeof *v);
+}
+
+/* The fixed tree of lane_fold(): 8, 4, 2, 1. */
+static inline float lanes_fold(const struct lanes *v)
+{
+    vec a = v->p[0];
+#if defined(__AVX512F__)
+    a += __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    a += __builtin_shufflevector(a, a, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    return (a[0] + a[2]) + (a[1] + a[3]);
+#elif defined(__AVX2__)
+    a += v->p[1];
+    a += __builtin_shufflevector(a, a, 4, 5, 6, 7, 0, 1, 2, 3);
+    return (a[0] + a[2]) + (a[1] + a[3]);
+#else
+    a = (a + v->p[2]) + (v->p[1] + v->p[3]);
+    return (a[0] + a[2]) + (a[1] + a[3]);
+#endif
+}
+
+/* lane_dot() and lane_rmsnorm(), the same operations in the same order. */
+static inline float lanes_dot(const float *a, const float *b, int64_t n)
+{
+    struct lanes acc = lanes_zero();
+    int64_t whole = n / LANES * LANES;
+    for (int64_t i = 0; i < whole; i += LANES) {
+        struct lanes w = lanes_load(a + i);
+        lanes_fma(&acc, &w, b + i);
+    }
+    if (whole == n)
+        return lanes_fold(&acc);
+    float sum[LANES];
+    lanes_store(sum, &acc);
+    lane_dot_add(sum, a + whole, b + whole, (int)(n - whole));
+    return lane_fold(sum);
+}
+
+static inline float lanes_inverse_rms(const float *x, int64_t n, float eps)
+{
+    return 1.0f / __builtin_sqrtf(lanes_dot(x, x, n) / (float)n + eps);
+}
+
+static inline void lanes_rmsnorm(float *restrict out, const float *restrict x,
+                                 const float *restrict gain, int64_t n, float eps)
+{
+    float r = lanes_inverse_rms(x, n, eps);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (x[i] * r) * gain[i];
+}
+
+static inline float bits_float(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* One half-precision number; subnormals, infinities and NaN included. */
+static inline float half_float(const uint8_t *src)
+{
+    uint16_t h = VEC_LOAD(uint16_t, src);
+#if defined(__F16C__)
+    return _cvtsh_ss(h);
+#else
+    float f = bits_float((uint32_t)(h & 0x7fff) << 13) * 0x1p112f;
+    if ((h & 0x7c00) == 0x7c00)
+        f = bits_float((uint32_t)(h & 0x7fff) << 13 | 0x7f800000);
+    return h & 0x8000 ? -f : f;
+#endif
+}
+
+static inline vec vec_from_half(const uint8_t *src)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)src));
+#elif defined(__AVX2__) && defined(__F16C__)
+    return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)src));
+#else
+    vec v;
+    for (int i = 0; i < VEC; i++)
+        v[i] = half_float(src + 2 * i);
+    return v;
+#endif
+}
+
+static inline vec vec_from_bf16(const uint8_t *src)
+{
+    vec_half h = VEC_LOAD(vec_half, src);
+    return (vec)(__builtin_convertvector(h, vec_int) << 16);
+}
+
+static inline vec vec_from_bytes(vec_byte b)
+{
+    return __builtin_convertvector(__builtin_convertvector(b, vec_int), vec);
+}
+
+/* a where the mask is set, b elsewhere. */
+static inline vec vec_select(vec_int mask, vec a, vec b)
+{
+    return (vec)((mask & (vec_int)a) | (~mask & (vec_int)b));
+}
+
+/* e^x as lane_exp(), the same operations in the same order. */
+static inline vec vec_exp(vec x)
+{
+    vec low = vec_set(-87.3f), high = vec_set(88.7f);
+    vec c = vec_select(x > low, vec_select(x < high, x, high), low);
+    vec t = vec_fma(c, vec_set(1.44269504088896341f), vec_set(12582912.0f));
+    vec k = t - 12582912.0f;
+    vec r = vec_fma(k, vec_set(-0.693359375f), c);
+    r = vec_fma(k, vec_set(2.12194440e-4f), r);
+    vec p = vec_set(1.0f / 720.0f);
+    p = vec_fma(p, r, vec_set(1.0f / 120.0f));
+    p = vec_fma(p, r, vec_set(1.0f / 24.0f));
+    p = vec_fma(p, r, vec_set(1.0f / 6.0f));
+    p = vec_fma(p, r, vec_set(0.5f));
+    p = vec_fma(p, r, vec_set(1.0f));
+    p = vec_fma(p, r, vec_set(1.0f));
+    vec_int n = __builtin_convertvector(k, vec_int), h = n >> 1;
+    vec e = p * (vec)((h + 127) << 23) * (vec)((n - h + 127) << 23);
+    return vec_select(x < low, (vec){0}, vec_select(x == x, e, x));
+}
+
+#endif

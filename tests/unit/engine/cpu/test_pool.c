@@ -1,0 +1,125 @@
+/* Tests of engine/cpu/pool: everybody runs, everybody meets, nobody is lost asleep. */
+#include "tests/unit/unit.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/cpu/pool.h"
+
+enum { ROUNDS = 2000, RANKS = 5 };
+
+struct job {
+    _Atomic int32_t ran[RANKS], size_seen;
+    _Atomic int32_t before, late;
+    int32_t meetings;
+};
+
+static void count_rank(const void *args, const struct team *team)
+{
+    struct job *j = (struct job *)args;
+    atomic_fetch_add(&j->ran[team->rank], 1);
+    atomic_store(&j->size_seen, team->size);
+}
+
+static void pool_runs_every_rank_once_a_call(void **state)
+{
+    (void)state;
+    struct pool *p = pool_open(RANKS, 0);
+    struct job j = {0};
+    for (int i = 0; i < ROUNDS; i++)
+        pool_run(p, count_rank, &j, 0);
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(j.ran[r], ROUNDS);
+    assert_int_equal(j.size_seen, RANKS);
+    assert_int_equal(pool_size(p), RANKS);
+    pool_close(p);
+}
+
+/* After the k-th barrier everybody must have arrived at it: `before` counts arrivals. */
+static void meet(const void *args, const struct team *team)
+{
+    struct job *j = (struct job *)args;
+    for (int i = 1; i <= j->meetings; i++) {
+        atomic_fetch_add(&j->before, 1);
+        team->barrier(team);
+        if (atomic_load(&j->before) < i * team->size)
+            atomic_fetch_add(&j->late, 1);
+        team->barrier(team);
+    }
+}
+
+static void barrier_lets_nobody_through_early(void **state)
+{
+    (void)state;
+    struct pool *p = pool_open(RANKS, 0); /* more ranks than cores here: the yielding paths run */
+    struct job j = {.meetings = 200};
+    pool_run(p, meet, &j, 0);
+    assert_int_equal(j.before, 200 * RANKS);
+    assert_int_equal(j.late, 0);
+    pool_close(p);
+}
+
+static void pool_wakes_workers_that_fell_asleep(void **state)
+{
+    (void)state;
+    struct pool *p = pool_open(3, 0);
+    struct job j = {0};
+    for (int i = 0; i < 20; i++) {
+        struct timespec ms5 = {0, 5000000}; /* far beyond the spinning */
+        nanosleep(&ms5, NULL);
+        pool_run(p, count_rank, &j, 0);
+        assert_int_equal(j.ran[2], i + 1);
+    }
+    pool_close(p);
+}
+
+static void fill_scratch(const void *args, const struct team *team)
+{
+    int64_t share = *(const int64_t *)args / team->size;
+    memset((char *)team->scratch + team->rank * share, team->rank + 1, (size_t)share);
+    team->barrier(team);
+    if (team->rank == 0)
+        ((char *)team->scratch)[0] = ((char *)team->scratch)[share] == 2 ? 77 : 0;
+}
+
+static void read_scratch(const void *args, const struct team *team)
+{
+    if (team->rank == 0)
+        *(char *)args = *(char *)team->scratch;
+}
+
+static void scratch_is_shared_aligned_and_grows(void **state)
+{
+    (void)state;
+    struct pool *p = pool_open(2, 0);
+    for (int64_t bytes = 128; bytes <= 1 << 20; bytes *= 8) {
+        char first = 0;
+        pool_run(p, fill_scratch, &bytes, bytes);
+        pool_run(p, read_scratch, &first, 0);
+        assert_int_equal(first, 77);
+    }
+    pool_close(p);
+}
+
+static void pool_of_one_needs_no_thread(void **state)
+{
+    (void)state;
+    struct pool *p = pool_open(1, 0);
+    struct job j = {.meetings = 10};
+    pool_run(p, meet, &j, 0);
+    assert_int_equal(j.before, 10);
+    pool_close(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pool_runs_every_rank_once_a_call),
+        cmocka_unit_test(barrier_lets_nobody_through_early),
+        cmocka_unit_test(pool_wakes_workers_that_fell_asleep),
+        cmocka_unit_test(scratch_is_shared_aligned_and_grows),
+        cmocka_unit_test(pool_of_one_needs_no_thread),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
