@@ -51,7 +51,7 @@ static inline void lane_dot_add(float acc[restrict LANES], const float *restrict
     for (; i + LANES <= n; i += LANES)
         for (int l = 0; l < LANES; l++)
             acc[l] = lane_fma(w[i + l], x[i + l], acc[l]);
-    for (int l = 0; i < n; i++, l++)
+    for (int l = 0; l < LANES && i < n; i++, l++)
         acc[l] = lane_fma(w[i], x[i], acc[l]);
 }
 
