@@ -3,8 +3,8 @@
  * in [M, K], W [HIDDEN, K], x and y [M, HIDDEN]; K = HEADS*HEAD_DIM for attn_out, FFN for mlp_out.
  * Bytes moved: W once (Q4_1: 20 per 32 weights), in and x once, y once. Two ways to do it:
  *
- *   PACK=0  rows in the model's own format, ROWS at a time, every dot product in the canonical
- *           order: bit-equal to the eager kernel on every ISA (lib/rows.h)
+ *   PACK=0  rows in the model's own format, every dot product in the canonical order: bit-equal
+ *           to the eager kernel on every ISA (lib/rows.h)
  *   PACK=1  panels of 16 rows times activations in 8-bit digits (lib/panel.h, lib/digits.h)
  *
  * W is the only large operand and each of its bytes is read once for all tokens up to TOKENS, and
@@ -48,14 +48,9 @@
 
 /* ---- code --------------------------------------------------------------------------------- */
 
-#include "cpu/lib/panel.h"
-#include "cpu/lib/rows.h"
-#include "cpu/lib/share.h"
+#include "cpu/lib/linear.h"
 
-enum {
-    K = REGION == REGION_ATTN_OUT ? HEADS * HEAD_DIM : FFN,
-    WIDE = ROWS * (PACK ? PANEL : 1), /* rows of W in flight */
-};
+enum { K = REGION == REGION_ATTN_OUT ? HEADS * HEAD_DIM : FFN };
 
 /* y[:, n .. n+count) = dot + x */
 static void finish(const struct out_args *a, int n, int count, const float *dot)
@@ -68,60 +63,23 @@ static void finish(const struct out_args *a, int n, int count, const float *dot)
     }
 }
 
-#if PACK
-
 static void run(const void *args, const struct team *team)
 {
     const struct out_args *a = args;
-    const uint8_t *w = a->w.packed;
-    const int64_t stride = panel_bytes(WTYPE, K);
-    const int panels = (HIDDEN + PANEL - 1) / PANEL;
-    struct digits in[M_MAX];
+    struct input in;
     float dot[M_MAX * WIDE];
-    digits_prepare(team, PREP, K, DIGITS, a->in, K, a->m, in);
-    struct share s = share_groups(team, (panels + ROWS - 1) / ROWS, SPLIT);
+    input_prepare(team, &in, a->in, NULL, NULL, 0.0f, K, a->m);
+    struct share s = share_groups(team, (HIDDEN + WIDE - 1) / WIDE, SPLIT);
     for (int g = s.first; g < s.end; g += s.step) {
-        int p = g * ROWS, left = HIDDEN - g * WIDE;
-        if (left > WIDE - PANEL) {
-            panel_dot_all(WTYPE, DIGITS, w + p * stride, stride, ROWS, in, a->m, TOKENS, K,
-                          PREFETCH, dot, WIDE);
-        } else {
-            for (int i = 0; p + i < panels; i++)
-                panel_dot_all(WTYPE, DIGITS, w + (p + i) * stride, stride, 1, in, a->m, TOKENS, K,
-                              PREFETCH, dot + i * PANEL, WIDE);
-        }
-        finish(a, g * WIDE, left < WIDE ? left : WIDE, dot);
+        int n = g * WIDE, left = HIDDEN - n, count = left < WIDE ? left : WIDE;
+        linear_rows(WTYPE, &a->w, K, n, count, &in, a->m, dot, WIDE);
+        finish(a, n, count, dot);
     }
 }
-
-#else
-
-static void run(const void *args, const struct team *team)
-{
-    const struct out_args *a = args;
-    const uint8_t *w = a->w.data;
-    const int64_t stride = (int64_t)K / BLOCK * BLOCK_BYTES(WTYPE);
-    float dot[M_MAX * WIDE];
-    struct share s = share_groups(team, (HIDDEN + ROWS - 1) / ROWS, SPLIT);
-    for (int g = s.first; g < s.end; g += s.step) {
-        int n = g * ROWS, left = HIDDEN - n;
-        if (left >= ROWS) {
-            rows_dot_all(WTYPE, w + n * stride, stride, ROWS, a->in, K, a->m, TOKENS, K, PREFETCH,
-                         dot, WIDE);
-        } else {
-            for (int i = 0; i < left; i++)
-                rows_dot_all(WTYPE, w + (n + i) * stride, stride, 1, a->in, K, a->m, TOKENS, K,
-                             PREFETCH, dot + i, WIDE);
-        }
-        finish(a, n, left < ROWS ? left : ROWS, dot);
-    }
-}
-
-#endif
 
 static int64_t scratch_bytes(int32_t m, int32_t size)
 {
-    return PACK ? digits_scratch(PREP, K, DIGITS, m, size) : 0;
+    return input_scratch(K, m, size, 0);
 }
 
 /* ---- entry -------------------------------------------------------------------------------- */

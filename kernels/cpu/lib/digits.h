@@ -147,26 +147,4 @@ static inline void digits_fill(void *at, int k, const int d, int t, const float 
     }
 }
 
-/* Makes the digits of m rows of x (ldx floats a row) and points row[0, m) at them: every rank for
- * itself, or all together (`shared`) with a barrier. Scratch: digits_scratch() bytes. */
-static inline void digits_prepare(const struct team *team, int shared, int k, const int d,
-                                  const float *x, int64_t ldx, int m, struct digits *row)
-{
-    int blocks = k / BLOCK, rank = shared ? 0 : team->rank;
-    uint8_t *at = (uint8_t *)team->scratch + rank * digits_bytes(k, d, m);
-    int b0 = shared ? blocks * team->rank / team->size : 0;
-    int b1 = shared ? blocks * (team->rank + 1) / team->size : blocks;
-    for (int t = 0; t < m; t++)
-        digits_fill(at, k, d, t, x + t * ldx, b0, b1);
-    if (shared)
-        team->barrier(team);
-    for (int t = 0; t < m; t++)
-        row[t] = digits_row(at, k, d, t);
-}
-
-INLINE int64_t digits_scratch(int shared, int k, const int d, int m, int size)
-{
-    return digits_bytes(k, d, m) * (shared ? 1 : size);
-}
-
 #endif
