@@ -266,15 +266,21 @@ static void plan_decodes(struct scheduler *s, struct schedule *out)
     }
 }
 
+/* Everything running that pass 1 has not planned: prompts, and what was just admitted again with
+ * a single token to compute. Both lists are in order of arrival, so one cursor tells which. */
 static void plan_prefill(struct scheduler *s, struct schedule *out)
 {
+    int32_t planned = out->items, cursor = 0;
     int32_t budget = s->limits.prefill_chunk - out->tokens;
     if (budget < PREFILL_LEAST)
         budget = PREFILL_LEAST;
     for (struct sequence *seq = s->running.oldest; seq && budget > 0; seq = seq->newer) {
+        if (cursor < planned && out->item[cursor].seq == seq) {
+            cursor++;
+            continue;
+        }
         int32_t before = out->tokens;
-        if (!decodes(seq))
-            add_item(s, out, seq, budget);
+        add_item(s, out, seq, budget);
         budget -= out->tokens - before;
     }
 }

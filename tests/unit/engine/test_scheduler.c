@@ -1,0 +1,316 @@
+/* test_scheduler.c - what runs next: order, budgets, pages, and that everything ends. */
+#include "tests/unit/unit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "engine/scheduler.h"
+
+enum { MOST = 16 };
+
+struct bench {
+    struct kvcache *kv;
+    struct scheduler *s;
+    struct scheduler_limits limits;
+    struct schedule plan;
+    struct schedule_item item[MOST];
+    struct sequence *admitted[MOST];
+    uint64_t next_id;
+};
+
+static struct bench *bench_open(int32_t pages, int32_t batch, int32_t chunk)
+{
+    struct bench *b = xcalloc(1, sizeof *b);
+    b->limits = (struct scheduler_limits){
+        .max_batch = batch, .prefill_chunk = chunk, .max_rows = batch + 4, .prefix_cache = true};
+    b->kv = kvcache_open(pages);
+    b->s = scheduler_open(b->kv, &b->limits);
+    b->plan.item = b->item;
+    b->next_id = 1;
+    return b;
+}
+
+static void bench_close(struct bench *b)
+{
+    struct sequence *seq;
+    while ((seq = scheduler_oldest(b->s))) {
+        scheduler_remove(b->s, seq);
+        sequence_free(seq);
+    }
+    assert_int_equal(kvcache_used(b->kv), 0);
+    scheduler_close(b->s);
+    kvcache_close(b->kv);
+    free(b);
+}
+
+/* A request whose prompt counts up from `first` and that will draw `output` tokens. */
+static struct sequence *arrive(struct bench *b, int32_t prompt, int32_t output, int32_t first)
+{
+    int32_t *tokens = xmalloc((size_t)prompt * sizeof *tokens);
+    for (int32_t i = 0; i < prompt; i++)
+        tokens[i] = first + i;
+    struct engine_request r = {.prompt = tokens, .prompt_n = prompt, .max_tokens = output};
+    struct sequence *seq = sequence_new(&r, &(struct sequence_model){0});
+    seq->id = b->next_id++;
+    scheduler_add(b->s, seq);
+    free(tokens);
+    return seq;
+}
+
+/* What must hold for every plan. */
+static void check_plan(const struct bench *b)
+{
+    const struct schedule *p = &b->plan;
+    int32_t tokens = 0, rows = 0;
+    assert_in_range(p->tokens, 1, scheduler_max_tokens(&b->limits));
+    for (int32_t i = 0; i < p->items; i++) {
+        const struct schedule_item *item = &p->item[i];
+        const struct sequence *seq = item->seq;
+        assert_int_equal(seq->place, PLACE_RUNNING);
+        assert_int_equal(item->first, seq->computed);
+        assert_true(item->count > 0 && item->first + item->count <= seq->n);
+        assert_true(seq->pages * KV_PAGE >= item->first + item->count);
+        for (int32_t q = item->first; q < item->first + item->count; q++)
+            assert_true(kvcache_writable(b->kv, seq->page[q / KV_PAGE]));
+        for (int32_t j = 0; j < i; j++)
+            assert_ptr_not_equal(p->item[j].seq, seq);
+        tokens += item->count;
+        rows += item->scores + item->draw;
+    }
+    assert_int_equal(tokens, p->tokens);
+    assert_int_equal(rows, p->rows);
+    assert_true(rows <= b->limits.max_rows);
+}
+
+/* Plans and "runs" one step: rows that draw give a token. Frees what is complete, returns how
+ * many were. */
+static int32_t step(struct bench *b)
+{
+    int32_t ended = 0;
+    scheduler_plan(b->s, &b->plan, b->admitted);
+    check_plan(b);
+    scheduler_done(b->s, &b->plan);
+    for (int32_t i = 0; i < b->plan.items; i++) {
+        struct sequence *seq = b->plan.item[i].seq;
+        seq->scored += b->plan.item[i].scores;
+        if (b->plan.item[i].draw)
+            seq->tokens[seq->n] = (int32_t)(seq->id * 1000) + seq->n, seq->n++;
+        if (seq->n == sequence_longest(seq)) {
+            scheduler_remove(b->s, seq);
+            sequence_free(seq);
+            ended++;
+        }
+    }
+    return ended;
+}
+
+static const struct schedule_item *item_of(const struct bench *b, const struct sequence *seq)
+{
+    for (int32_t i = 0; i < b->plan.items; i++)
+        if (b->plan.item[i].seq == seq)
+            return &b->plan.item[i];
+    return NULL;
+}
+
+static void scheduler_decodes_first_and_fills_up_with_prompts(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(100, 8, 32);
+    struct sequence *a = arrive(b, 10, 50, 0);
+    step(b);
+    struct sequence *c = arrive(b, 40, 5, 1000), *d = arrive(b, 40, 5, 2000);
+    step(b);
+    assert_int_equal(b->plan.tokens, 32);
+    assert_ptr_equal(b->plan.item[0].seq, a);
+    assert_int_equal(b->plan.item[0].count, 1);
+    assert_int_equal(item_of(b, c)->count, 31);
+    assert_null(item_of(b, d));
+    step(b); /* the end of one prompt and the start of the next share a step */
+    assert_int_equal(item_of(b, a)->count, 1);
+    assert_int_equal(item_of(b, c)->count, 9);
+    assert_true(item_of(b, c)->draw);
+    assert_int_equal(item_of(b, d)->count, 22);
+    assert_false(item_of(b, d)->draw);
+    bench_close(b);
+}
+
+static void scheduler_keeps_some_budget_for_prompts_when_many_decode(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(200, 16, 16);
+    for (int i = 0; i < 15; i++)
+        arrive(b, 1, 100, 10 * i);
+    step(b);
+    struct sequence *late = arrive(b, 32, 4, 5000);
+    step(b);
+    assert_int_equal(b->plan.items, 16);
+    assert_int_equal(item_of(b, late)->count, 16);
+    bench_close(b);
+}
+
+static void scheduler_runs_no_more_than_max_batch_in_order_of_arrival(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(100, 2, 64);
+    struct sequence *s[4];
+    for (int i = 0; i < 4; i++)
+        s[i] = arrive(b, 4, 2 + i, 100 * i);
+    step(b);
+    assert_int_equal(b->plan.items, 2);
+    assert_non_null(item_of(b, s[0]));
+    assert_non_null(item_of(b, s[1]));
+    assert_int_equal(step(b), 1);
+    step(b);
+    assert_non_null(item_of(b, s[2]));
+    assert_null(item_of(b, s[3]));
+    bench_close(b);
+}
+
+static void scheduler_takes_a_known_prefix_from_the_cache_but_never_the_last_token(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(100, 4, 64);
+    arrive(b, 48, 1, 0);
+    assert_int_equal(step(b), 1);
+    struct sequence *same = arrive(b, 48, 2, 0), *longer = arrive(b, 50, 2, 0);
+    step(b);
+    assert_int_equal(same->cached_tokens, 32); /* 48 would leave nothing to compute */
+    assert_int_equal(longer->cached_tokens, 48);
+    assert_int_equal(item_of(b, same)->count, 16);
+    assert_int_equal(item_of(b, longer)->count, 2);
+    assert_int_equal(same->page[1], longer->page[1]);
+    bench_close(b);
+}
+
+static void scheduler_scores_every_position_of_a_prompt_exactly_once(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(100, 2, 64);
+    arrive(b, 48, 1, 0);
+    step(b);
+    struct sequence *seq = arrive(b, 48, 2, 0);
+    seq->prompt_logprobs = true;
+    seq->scored = 1; /* position 0 has nothing to score */
+    int32_t scores = 0;
+    while (seq->computed < 48) {
+        step(b);
+        assert_int_equal(seq->cached_tokens, 0);
+        assert_true(b->plan.rows <= b->limits.max_rows);
+        scores += item_of(b, seq)->scores;
+    }
+    assert_int_equal(scores, 47);
+    bench_close(b);
+}
+
+static void scheduler_preempts_the_youngest_when_pages_run_out(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(6, 4, 64);
+    struct sequence *old = arrive(b, 16, 60, 0), *young = arrive(b, 16, 60, 500);
+    while (scheduler_preemptions(b->s) == 0)
+        step(b);
+    assert_int_equal(old->place, PLACE_RUNNING);
+    assert_int_equal(young->place, PLACE_WAITING);
+    assert_int_equal(young->pages, 0);
+    int32_t kept = young->n;
+    while (old->n < sequence_longest(old) - 1)
+        step(b);
+    step(b);
+    step(b);
+    assert_int_equal(young->place, PLACE_RUNNING);
+    assert_in_range(young->n, kept, kept + 2); /* nothing that was drawn is lost */
+    bench_close(b);
+}
+
+static void scheduler_runs_suspects_alone_until_they_pass(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(100, 8, 64);
+    for (int i = 0; i < 3; i++)
+        arrive(b, 20, 10, 100 * i);
+    scheduler_plan(b->s, &b->plan, b->admitted);
+    assert_int_equal(b->plan.items, 3);
+    scheduler_suspect(b->s, &b->plan); /* the step failed */
+    for (int i = 0; i < 3; i++) {
+        step(b);
+        assert_int_equal(b->plan.items, 1);
+        assert_int_equal(b->plan.item[0].seq->id, (uint64_t)i + 1);
+    }
+    step(b);
+    assert_int_equal(b->plan.items, 3);
+    bench_close(b);
+}
+
+static void scheduler_lets_a_sequence_in_only_if_it_can_ever_fit(void **state)
+{
+    (void)state;
+    struct kvcache *kv = kvcache_open(4);
+    assert_true(scheduler_fits(kv, 4 * KV_PAGE));
+    assert_false(scheduler_fits(kv, 4 * KV_PAGE + 1));
+    kvcache_close(kv);
+}
+
+/* Random traffic on too few pages: plans stay legal, decoding sequences never wait while they
+ * hold pages, the oldest always moves, pages are conserved, and everything ends. */
+static void random_traffic(unsigned seed, int32_t pages, int32_t batch, int32_t chunk)
+{
+    struct bench *b = bench_open(pages, batch, chunk);
+    int32_t arrived = 0, ended = 0, steps = 0;
+    const int32_t all = 150;
+    srand(seed);
+    while (ended < all) {
+        while (arrived < all && rand() % 3) {
+            int32_t prompt = 1 + rand() % (pages * KV_PAGE / 2);
+            int32_t output = 1 + rand() % (pages * KV_PAGE / 2);
+            struct sequence *seq = arrive(b, prompt, output, rand() % 3);
+            seq->prompt_logprobs = rand() % 8 == 0;
+            seq->scored = seq->prompt_logprobs;
+            arrived++;
+        }
+        struct sequence *oldest = scheduler_oldest(b->s);
+        if (!oldest)
+            continue;
+        int32_t computed = oldest->computed;
+        int32_t before = ended;
+        if (rand() % 40 == 0) { /* a cancel */
+            struct sequence *seq = scheduler_find(b->s, (uint64_t)(1 + rand() % arrived));
+            if (seq) {
+                scheduler_remove(b->s, seq);
+                sequence_free(seq);
+                ended++;
+                continue;
+            }
+        }
+        ended += step(b);
+        assert_true(ended > before || oldest->computed > computed);
+        assert_int_equal(kvcache_used(b->kv) + kvcache_available(b->kv), pages);
+        assert_true(++steps < 100000);
+    }
+    assert_int_equal(scheduler_running(b->s) + scheduler_waiting(b->s), 0);
+    bench_close(b);
+}
+
+static void scheduler_ends_every_request_under_random_load(void **state)
+{
+    (void)state;
+    for (unsigned seed = 1; seed <= 20; seed++)
+        random_traffic(seed, 6 + (int32_t)seed, 1 + (int32_t)seed % 12,
+                       16 + 8 * (int32_t)(seed % 5));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scheduler_decodes_first_and_fills_up_with_prompts),
+        cmocka_unit_test(scheduler_keeps_some_budget_for_prompts_when_many_decode),
+        cmocka_unit_test(scheduler_runs_no_more_than_max_batch_in_order_of_arrival),
+        cmocka_unit_test(scheduler_takes_a_known_prefix_from_the_cache_but_never_the_last_token),
+        cmocka_unit_test(scheduler_scores_every_position_of_a_prompt_exactly_once),
+        cmocka_unit_test(scheduler_preempts_the_youngest_when_pages_run_out),
+        cmocka_unit_test(scheduler_runs_suspects_alone_until_they_pass),
+        cmocka_unit_test(scheduler_lets_a_sequence_in_only_if_it_can_ever_fit),
+        cmocka_unit_test(scheduler_ends_every_request_under_random_load),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
