@@ -45,17 +45,22 @@ static bool is_added(uint8_t kind)
     return kind == TOKEN_CONTROL || kind == TOKEN_USER_DEFINED;
 }
 
-static void put_added(struct tokenizer *t, const struct vocab_source *src, int32_t id)
+/* Ill-formed text is refused: it could match inside a character and cut it in two. */
+static int put_added(struct tokenizer *t, const struct vocab_source *src, int32_t id,
+                     struct err *err)
 {
     uint8_t flags = src->added ? src->added[id] : 0;
     size_t n = (size_t)src->length[id], m;
+    if (!utf8_valid(src->text[id], n))
+        return err_set(err, "vocabulary: token %d is matched in text but is not UTF-8", id);
     if (!(flags & ADDED_NORMALIZED)) {
         added_put(t->added, src->text[id], n, id, flags);
-        return;
+        return 0;
     }
     char *nfc = t->nfc ? nfc_normalize(src->text[id], n, &m) : NULL;
     added_put(t->normalized, nfc ? nfc : src->text[id], nfc ? m : n, id, flags);
     free(nfc);
+    return 0;
 }
 
 static int check_id(const struct vocab_source *src, const char *what, int32_t id, struct err *err)
@@ -132,8 +137,8 @@ struct tokenizer *tokenizer_build(const struct vocab_source *source, struct err 
     if (build_stages(t, &src, err))
         goto fail;
     for (int32_t i = 0; i < src.tokens; i++)
-        if (is_added(src.kind[i]))
-            put_added(t, &src, i);
+        if (is_added(src.kind[i]) && put_added(t, &src, i, err))
+            goto fail;
     if (set_stops(t, &src, err))
         goto fail;
     return t;
