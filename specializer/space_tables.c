@@ -3,10 +3,20 @@
  * A new file under kernels/cpu needs its two lines here; the compiler complains about a TEMPLATE
  * row whose table is missing.
  */
-#include "kernels/cpu/lib/block.h"
-#undef ISA /* a knob here, not the instruction set being compiled for */
 #include "specializer/space.h"
 #include "specializer/space_tables.h"
+
+#define TABLE attn_in
+#define TABLE_DEF "kernels/cpu/attn_in.def"
+#include "specializer/space_table.h"
+
+#define TABLE mlp_in
+#define TABLE_DEF "kernels/cpu/mlp_in.def"
+#include "specializer/space_table.h"
+
+#define TABLE head
+#define TABLE_DEF "kernels/cpu/head.def"
+#include "specializer/space_table.h"
 
 #define TABLE out
 #define TABLE_DEF "kernels/cpu/out.def"
