@@ -1,0 +1,287 @@
+/* admin.c - /admin, /specializer and /metrics: HTTP onto specializer.h and the metric writers.
+ *
+ * All of it runs off the loop, because the specializer's store may be busy writing and a metrics
+ * page asks every module. Operators' changes carry the request id into the decision trace. The
+ * specializer answers with a status and JSON of its own; errors are wrapped in the API's shape
+ * only where they arise here.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "server/job.h"
+#include "server/json.h"
+#include "server/router.h"
+#include "server/server.h"
+
+/* Takes over the malloc'ed `json` as the job's answer. */
+static void answer(struct job *j, int status, char *json)
+{
+    j->status = status;
+    if (json)
+        buf_str(&j->out, json);
+    free(json);
+}
+
+static bool available(struct job *j)
+{
+    if (!j->srv->specializer)
+        api_error_set(&j->error, 503, NULL,
+                      "the specializer is not running: its store could not "
+                      "be opened (see the log)");
+    return j->srv->specializer != NULL;
+}
+
+static void start(struct exchange *x, void (*run)(struct job *j))
+{
+    struct job *j = job_new(x, run);
+    if (available(j) && strcmp(x->req.method, "GET") != 0 && strcmp(x->req.method, "HEAD") != 0)
+        log_info("admin", "%s %s %s", x->id, x->req.method, x->req.path);
+    job_start(j);
+}
+
+/* ---- reading ----------------------------------------------------------------------------------
+ */
+
+static void run_slots(struct job *j)
+{
+    char *json = NULL;
+    if (available(j))
+        answer(j, specializer_slots(j->srv->specializer, j->rest, &json), json);
+}
+
+static void run_kernels(struct job *j)
+{
+    char *json = NULL;
+    if (available(j))
+        answer(j, specializer_kernels(j->srv->specializer, j->rest, &json), json);
+}
+
+static void run_trace(struct job *j)
+{
+    char *json = NULL, *end = NULL;
+    long long since = j->arg[1] ? strtoll(j->arg[1], &end, 10) : 0;
+    if (end && (*end || end == j->arg[1]))
+        api_error_set(&j->error, 400, "since", "`since` must be unix seconds");
+    else if (available(j))
+        answer(j, specializer_trace(j->srv->specializer, j->arg[0], since, j->number, &json), json);
+    if (j->number)
+        j->type = "application/x-ndjson";
+}
+
+static void run_export(struct job *j)
+{
+    char *json = NULL;
+    if (available(j))
+        answer(j, specializer_export(j->srv->specializer, &json), json);
+}
+
+void admin_slots(struct exchange *x)
+{
+    start(x, run_slots);
+}
+
+void admin_slot(struct exchange *x)
+{
+    start(x, run_slots);
+}
+
+void admin_kernels(struct exchange *x)
+{
+    start(x, run_kernels);
+}
+
+void admin_kernel(struct exchange *x)
+{
+    start(x, run_kernels);
+}
+
+/* ?slot= &since= &format=jsonl (or Accept: application/x-ndjson) */
+void admin_trace(struct exchange *x)
+{
+    struct job *j = job_new(x, run_trace);
+    const struct slice *accept = http_header(&x->req, "accept");
+    char *format = http_query(&x->req, "format");
+    j->arg[0] = http_query(&x->req, "slot");
+    j->arg[1] = http_query(&x->req, "since");
+    j->number = (format && strcmp(format, "jsonl") == 0) ||
+                (accept && slice_is(*accept, "application/x-ndjson"));
+    free(format);
+    job_start(j);
+}
+
+void admin_export(struct exchange *x)
+{
+    start(x, run_export);
+}
+
+/* ---- changing ---------------------------------------------------------------------------------
+ */
+
+/* A string member of the body; NULL with j->error set if it is missing. An empty body is {}. */
+static char *member(struct job *j, const char *name, bool needed)
+{
+    const char *value = NULL;
+    cJSON *body = j->body.n ? json_parse(j->body.p, j->body.n, &j->error) : NULL;
+    if (body && json_string(body, name, &value, &j->error) == 0 && needed)
+        api_error_set(&j->error, 400, name, "`%s` is missing", name);
+    if (!j->body.n && needed)
+        api_error_set(&j->error, 400, name, "`%s` is missing", name);
+    char *copy = value ? strdup(value) : NULL;
+    cJSON_Delete(body);
+    return copy;
+}
+
+static void run_pin(struct job *j)
+{
+    char *json = NULL;
+    j->arg[0] = member(j, "kernel", true);
+    if (!j->error.status && available(j))
+        answer(j, specializer_pin(j->srv->specializer, j->rest, j->arg[0], j->who, &json), json);
+}
+
+static void run_unpin(struct job *j)
+{
+    char *json = NULL;
+    if (available(j))
+        answer(j, specializer_unpin(j->srv->specializer, j->rest, j->who, &json), json);
+}
+
+static void run_rollback(struct job *j)
+{
+    char *json = NULL;
+    if (available(j))
+        answer(j, specializer_rollback(j->srv->specializer, j->rest, j->who, &json), json);
+}
+
+static void run_disable(struct job *j)
+{
+    char *json = NULL;
+    j->arg[0] = member(j, "reason", false);
+    if (!j->error.status && available(j))
+        answer(j,
+               specializer_disable(j->srv->specializer, j->rest, j->arg[0] ? j->arg[0] : "", j->who,
+                                   &json),
+               json);
+}
+
+static void run_enable(struct job *j)
+{
+    char *json = NULL;
+    if (available(j))
+        answer(j, specializer_enable(j->srv->specializer, j->rest, j->who, &json), json);
+}
+
+static void run_mode(struct job *j)
+{
+    static const struct {
+        const char *word;
+        enum specializer_mode mode;
+    } modes[] = {
+        {"pause", SPECIALIZER_PAUSE}, {"resume", SPECIALIZER_RUN}, {"freeze", SPECIALIZER_FREEZE}};
+    for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++) {
+        char *json = NULL;
+        if (strcmp(j->rest, modes[i].word) != 0)
+            continue;
+        if (available(j))
+            answer(j, specializer_set_mode(j->srv->specializer, modes[i].mode, j->who, &json),
+                   json);
+        return;
+    }
+    api_error_set(&j->error, 404, NULL, "the specializer can pause, resume and freeze, not %.80s",
+                  j->rest);
+}
+
+static void run_import(struct job *j)
+{
+    char *json = NULL;
+    if (available(j))
+        answer(j, specializer_import(j->srv->specializer, j->body.p, j->body.n, j->who, &json),
+               json);
+}
+
+void admin_pin(struct exchange *x)
+{
+    start(x, run_pin);
+}
+
+void admin_unpin(struct exchange *x)
+{
+    start(x, run_unpin);
+}
+
+void admin_rollback(struct exchange *x)
+{
+    start(x, run_rollback);
+}
+
+void admin_disable(struct exchange *x)
+{
+    start(x, run_disable);
+}
+
+void admin_enable(struct exchange *x)
+{
+    start(x, run_enable);
+}
+
+void admin_mode(struct exchange *x)
+{
+    start(x, run_mode);
+}
+
+void admin_import(struct exchange *x)
+{
+    start(x, run_import);
+}
+
+/* ---- pages ------------------------------------------------------------------------------------
+ */
+
+static void run_specializer(struct job *j)
+{
+    char *engine = engine_json(j->srv->engine);
+    char *spec = j->srv->specializer ? specializer_json(j->srv->specializer) : NULL;
+    buf_printf(&j->out, "{\"engine\":%s,\"specializer\":%s}", engine ? engine : "null",
+               spec ? spec : "null");
+    free(engine);
+    free(spec);
+}
+
+/* The HTTP side's own counters were written on the loop; the other modules' are atomic. */
+static void run_metrics(struct job *j)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    if (j->number)
+        engine_metrics(j->srv->engine, out);
+    if (j->srv->specializer)
+        specializer_metrics(j->srv->specializer, out);
+    metrics_process(out);
+    fclose(out);
+    buf_add(&j->out, text, n);
+    free(text);
+    j->type = "text/plain; version=0.0.4; charset=utf-8";
+}
+
+void api_specializer(struct exchange *x)
+{
+    job_start(job_new(x, run_specializer));
+}
+
+void api_metrics(struct exchange *x)
+{
+    struct job *j = job_new(x, run_metrics);
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    metric_head(out, "ready", "gauge", "1 once the model is loaded and until the drain.");
+    metric_value(out, "ready", NULL, x->srv->ready && !x->srv->draining);
+    metrics_write(&x->srv->metrics, x->srv->connections, out);
+    fclose(out);
+    buf_add(&j->out, text, n);
+    free(text);
+    j->number = x->srv->ready; /* the engine has nothing to say before */
+    job_start(j);
+}

@@ -1,0 +1,81 @@
+/* api_misc.c - models, health, readiness, version: answers that need no engine work. */
+#include <string.h>
+
+#include "server/json.h"
+#include "server/router.h"
+#include "server/server.h"
+
+/* ---- models -----------------------------------------------------------------------------------
+ */
+
+static void put_model(struct buf *b, const struct engine_info *info)
+{
+    buf_str(b, "{\"id\":");
+    json_put_text(b, info->model_name);
+    buf_printf(b,
+               ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"whet\","
+               "\"max_model_len\":%d}",
+               (long long)info->created, info->max_context);
+}
+
+void api_models(struct exchange *x)
+{
+    struct buf b = {0};
+    buf_str(&b, "{\"object\":\"list\",\"data\":[");
+    put_model(&b, engine_info(x->srv->engine));
+    buf_str(&b, "]}");
+    respond_json(x, 200, &b);
+}
+
+void api_model(struct exchange *x)
+{
+    const struct engine_info *info = engine_info(x->srv->engine);
+    if (strcmp(x->rest, info->model_name) != 0) {
+        struct api_error e;
+        api_error_code(&e, 404, "model_not_found", "model",
+                       "the model `%.200s` does not exist; this server has `%s`", x->rest,
+                       info->model_name);
+        respond_error(x, &e);
+        return;
+    }
+    struct buf b = {0};
+    put_model(&b, info);
+    respond_json(x, 200, &b);
+}
+
+/* ---- health -----------------------------------------------------------------------------------
+ */
+
+void api_health(struct exchange *x)
+{
+    double stalled = x->srv->ready ? engine_stalled_s(x->srv->engine) : 0;
+    struct buf b = {0};
+    bool ok = stalled < STALL_S;
+    buf_printf(&b, "{\"status\":\"%s\",\"stalled_seconds\":%.1f}", ok ? "ok" : "stalled", stalled);
+    respond_json(x, ok ? 200 : 503, &b);
+}
+
+void api_ready(struct exchange *x)
+{
+    double progress = 0;
+    char message[512] = "";
+    struct buf b = {0};
+    enum engine_state state = engine_state(x->srv->engine, &progress, message, sizeof(message));
+    bool ready = state == ENGINE_READY && x->srv->ready && !x->srv->draining;
+    const char *status = x->srv->draining         ? "draining"
+                         : ready                  ? "ready"
+                         : state == ENGINE_FAILED ? "failed"
+                                                  : "loading";
+    buf_printf(&b, "{\"status\":\"%s\",\"progress\":%.3f,\"message\":", status,
+               ready ? 1.0 : progress);
+    json_put_text(&b, message);
+    buf_char(&b, '}');
+    respond_json(x, ready ? 200 : 503, &b);
+}
+
+void api_version(struct exchange *x)
+{
+    struct buf b = {0};
+    buf_str(&b, "{\"version\":\"" WHET_VERSION "\"}");
+    respond_json(x, 200, &b);
+}

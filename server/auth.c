@@ -1,0 +1,167 @@
+/* auth.c - key files, constant-time comparison, the CORS allow-list.
+ *
+ * A presented key is copied into a zero-padded block and compared with every configured key over
+ * the whole block, so the time taken says neither which key is near nor how long it is.
+ */
+#include "server/auth.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static int add_key(struct keys *k, const char *path, int line, const char *s, size_t n,
+                   struct err *err)
+{
+    if (n > KEY_BYTES_MAX)
+        return err_set(err, "%s line %d: a key has at most %d bytes", path, line, KEY_BYTES_MAX);
+    for (size_t i = 0; i < n; i++)
+        if (s[i] <= ' ' || s[i] == 0x7f)
+            return err_set(err, "%s line %d: a key is printable ASCII without spaces", path, line);
+    k->key = xrealloc(k->key, (size_t)(k->n + 1) * sizeof(*k->key));
+    struct key *key = &k->key[k->n++];
+    memset(key, 0, sizeof(*key));
+    memcpy(key->bytes, s, n);
+    key->n = n;
+    return 0;
+}
+
+/* Reads a key file; an empty path means no keys. */
+static int read_keys(struct keys *k, const char *option, const char *path, struct err *err)
+{
+    *k = (struct keys){0};
+    if (!path || !*path)
+        return 0;
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return err_set(err, "%s: cannot read %s: %s", option, path, strerror(errno));
+    char *line = NULL;
+    size_t room = 0;
+    int number = 0, rc = 0;
+    ssize_t n;
+    while (rc == 0 && (n = getline(&line, &room, f)) >= 0) {
+        number++;
+        char *s = line;
+        while (n > 0 && strchr(" \t\r\n", s[n - 1]))
+            n--;
+        while (n > 0 && (*s == ' ' || *s == '\t'))
+            s++, n--;
+        if (n > 0 && *s != '#')
+            rc = add_key(k, path, number, s, (size_t)n, err);
+    }
+    free(line);
+    fclose(f);
+    if (rc == 0 && k->n == 0)
+        rc = err_set(err, "%s: %s holds no key", option, path);
+    if (rc) {
+        free(k->key);
+        *k = (struct keys){0};
+    }
+    return rc;
+}
+
+static void read_origins(struct auth *a, const char *list)
+{
+    a->origin = NULL;
+    a->origins = 0;
+    while (list && *list) {
+        size_t n = strcspn(list, ",");
+        const char *s = list;
+        list += n + (list[n] == ',');
+        while (n && *s == ' ')
+            s++, n--;
+        while (n && (s[n - 1] == ' ' || s[n - 1] == '/'))
+            n--;
+        if (!n)
+            continue;
+        a->origin = xrealloc(a->origin, (size_t)(a->origins + 1) * sizeof(*a->origin));
+        a->origin[a->origins++] = strndup(s, n);
+    }
+}
+
+int auth_load(struct auth *a, const struct config *c, struct err *err)
+{
+    struct auth fresh = {0};
+    if (read_keys(&fresh.user, "server.api_keys", c->server_api_keys, err) ||
+        read_keys(&fresh.admin, "server.admin_key_file", c->server_admin_key_file, err)) {
+        auth_free(&fresh);
+        return -1;
+    }
+    read_origins(&fresh, c->server_cors_origins);
+    auth_free(a);
+    *a = fresh;
+    return 0;
+}
+
+void auth_free(struct auth *a)
+{
+    free(a->user.key);
+    free(a->admin.key);
+    for (int i = 0; i < a->origins; i++)
+        free(a->origin[i]);
+    free(a->origin);
+    *a = (struct auth){0};
+}
+
+/* True if `s` is one of the keys. Time depends on the number of keys only. */
+static bool is_key(const struct keys *k, struct slice s)
+{
+    struct key given = {.n = s.n};
+    memcpy(given.bytes, s.p, s.n < KEY_BYTES_MAX ? s.n : KEY_BYTES_MAX);
+    unsigned found = 0;
+    for (int i = 0; i < k->n; i++) {
+        const struct key *key = &k->key[i];
+        size_t differ = key->n ^ given.n;
+        for (int b = 0; b < KEY_BYTES_MAX; b++)
+            differ |= (size_t)(key->bytes[b] ^ given.bytes[b]);
+        found |= differ == 0;
+    }
+    return found;
+}
+
+/* The token of `Authorization: Bearer <token>`; empty if there is none. */
+static struct slice bearer(const struct http_request *req)
+{
+    const struct slice *h = http_header(req, "authorization");
+    if (!h || h->n < 7 || strncasecmp(h->p, "Bearer ", 7) != 0)
+        return (struct slice){"", 0};
+    struct slice s = {h->p + 7, h->n - 7};
+    while (s.n && *s.p == ' ')
+        s.p++, s.n--;
+    return s;
+}
+
+int auth_check(const struct auth *a, const struct http_request *req, enum access access,
+               bool metrics_open)
+{
+    struct slice token = bearer(req);
+    switch (access) {
+    case ACCESS_OPEN:
+        return 0;
+    case ACCESS_METRICS:
+        if (metrics_open)
+            return 0;
+        break;
+    case ACCESS_USER:
+        break;
+    case ACCESS_ADMIN:
+        if (!a->admin.n)
+            return 403;
+        if (is_key(&a->admin, token))
+            return 0;
+        return is_key(&a->user, token) ? 403 : 401;
+    }
+    if (!a->user.n || is_key(&a->user, token) || is_key(&a->admin, token))
+        return 0;
+    return 401;
+}
+
+struct slice auth_origin(const struct auth *a, const struct http_request *req)
+{
+    const struct slice *origin = http_header(req, "origin");
+    for (int i = 0; origin && i < a->origins; i++)
+        if (slice_is(*origin, a->origin[i]) || strcmp(a->origin[i], "*") == 0)
+            return *origin;
+    return (struct slice){"", 0};
+}

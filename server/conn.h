@@ -1,0 +1,57 @@
+/* conn.h - one TCP connection: bytes in, requests one after the other, bytes out. Loop thread. */
+#ifndef WHET_SERVER_CONN_H
+#define WHET_SERVER_CONN_H
+
+#include <uv.h>
+
+#include "server/buf.h"
+#include "server/exchange.h"
+#include "server/http.h"
+
+struct server;
+
+enum phase {
+    PHASE_IDLE,   /* between requests */
+    PHASE_HEAD,   /* part of a head has come */
+    PHASE_BODY,   /* the head was accepted, the body is coming */
+    PHASE_ANSWER, /* a handler has the request */
+    PHASE_LINGER, /* the last response is out: read on so that it is not reset away */
+};
+
+struct conn {
+    uv_tcp_t tcp;
+    struct server *srv;
+    struct conn *next, **link;
+    enum phase phase;
+    int64_t deadline; /* clock_ns of the phase; 0: none */
+
+    struct buf in;
+    struct http_parser parser;
+    struct exchange *x;    /* the request being received or answered */
+    uint64_t body_counted; /* of x, in server.body_bytes */
+
+    struct buf out, sending;
+    uv_write_t write;
+    uv_shutdown_t shutdown;
+    bool reading, writing, processing, closing;
+    bool eof;            /* the client will send no more */
+    bool close_after;    /* close once everything is sent */
+    size_t unsent;       /* of the write in flight, when last looked at */
+    int64_t progress_ns; /* when that last shrank */
+};
+
+/* Takes over one accepted connection of the listener. */
+void conn_accept(struct server *srv);
+/* Ends it now; the client gets no more bytes. */
+void conn_close(struct conn *c);
+/* Where response bytes go; they leave with conn_flush or conn_answered. */
+struct buf *conn_out(struct conn *c);
+void conn_flush(struct conn *c);
+/* The response of c->x is complete: frees the exchange, goes on with what has been pipelined. */
+void conn_answered(struct conn *c);
+/* Deadlines, write progress, clients that left while we do not read. Called by the sweep. */
+void conn_sweep(struct conn *c, int64_t now);
+/* Draining: no further request; an idle connection closes. */
+void conn_drain(struct conn *c);
+
+#endif

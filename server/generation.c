@@ -1,0 +1,457 @@
+/* generation.c - one completion request from body to answer.
+ *
+ * Ownership is by counting what may still call back: the thread pool (preparing) and the engine
+ * (running choices). A generation is freed when it owes nothing to either and its exchange has
+ * been answered or is gone. Nothing else keeps a pointer to it.
+ *
+ * 429 comes before any work: the queue is looked at before the body is even parsed. Between that
+ * look and the submit another request may take the last place; then this one is told the same.
+ */
+#include "server/generation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "server/limits.h"
+#include "server/reply.h"
+#include "server/server.h"
+
+/* ---- life -------------------------------------------------------------------------------------
+ */
+
+static void free_choice(struct choice *c)
+{
+    struct logprobs *l = &c->logprobs;
+    struct buf *bufs[] = {&c->text, &c->token_ids, &l->tokens, &l->values,
+                          &l->tops, &l->offsets,   &l->content};
+    for (size_t i = 0; i < sizeof(bufs) / sizeof(*bufs); i++)
+        buf_free(bufs[i]);
+    free(c->stop_string);
+}
+
+/* Frees it if nothing can refer to it any more. */
+static void release(struct generation *g)
+{
+    if (g->x || g->preparing || g->running)
+        return;
+    *g->link = g->next;
+    if (g->next)
+        g->next->link = g->link;
+    for (int32_t i = 0; i < g->choices; i++)
+        free_choice(&g->choice[i]);
+    for (int32_t i = 0; i < g->prompts; i++) {
+        free(g->prompt[i].ids);
+        free(g->prompt[i].text);
+    }
+    free(g->choice);
+    free(g->prompt);
+    params_free(&g->params);
+    buf_free(&g->body);
+    struct server *srv = g->srv;
+    free(g);
+    server_check_drained(srv);
+}
+
+static void cancel(struct generation *g)
+{
+    if (g->cancelled)
+        return;
+    g->cancelled = true;
+    for (int32_t i = 0; i < g->choices; i++)
+        if (g->choice[i].submitted && !g->choice[i].ended)
+            engine_cancel(g->srv->engine, g->choice[i].id);
+}
+
+/* The client left. */
+static void on_gone(struct exchange *x)
+{
+    struct generation *g = x->user;
+    g->x = NULL;
+    cancel(g);
+    release(g);
+}
+
+/* Lets go of the exchange before its last bytes are written. */
+static struct exchange *detach(struct generation *g)
+{
+    struct exchange *x = g->x;
+    g->x = NULL;
+    x->on_gone = NULL;
+    return x;
+}
+
+/* Answers with an error: as a plain response if nothing was sent, else as the stream's last
+ * event. The choices that still run are cancelled. */
+static void fail(struct generation *g, const struct api_error *e)
+{
+    if (!g->x)
+        return;
+    cancel(g);
+    struct exchange *x = detach(g);
+    if (g->streaming) {
+        struct buf b = {0};
+        buf_str(&b, "data: ");
+        api_error_json(&b, e);
+        buf_str(&b, "\n\n");
+        log_info("http", "%s ends with an error: %s", x->id, e->message);
+        respond_write(x, b.p, b.n);
+        buf_free(&b);
+        respond_end(x);
+    } else {
+        respond_error(x, e);
+    }
+}
+
+/* ---- prepare ----------------------------------------------------------------------------------
+ */
+
+int generation_prompt(struct generation *g, const char *text, size_t n, bool special,
+                      const char *param, struct api_error *e)
+{
+    struct prompt *p = &g->prompt[g->prompts];
+    struct err err;
+    p->n = tokenizer_encode(g->info->tokenizer, text, n, special, &p->ids, &err);
+    if (p->n < 0)
+        return api_error_set(e, 400, param, "`%s` could not be tokenized: %s", param, err.msg);
+    if (g->params.echo) {
+        p->text = xmalloc(n + 1);
+        memcpy(p->text, text, n);
+        p->text[n] = '\0';
+        p->text_n = n;
+    }
+    g->prompts++;
+    return 0;
+}
+
+/* Every prompt must fit together with what is to be generated. */
+static int check_lengths(struct generation *g, struct api_error *e)
+{
+    const char *param = g->params.chat ? "messages" : "prompt";
+    int64_t max = g->info->max_context;
+    for (int32_t i = 0; i < g->prompts; i++) {
+        int64_t n = g->prompt[i].n;
+        if (n == 0)
+            return api_error_set(e, 400, param, "`%s` has no tokens", param);
+        if (n > max || (n == max && g->params.max_tokens != 0))
+            return api_error_code(e, 400, "context_length_exceeded", param,
+                                  "the prompt has %lld tokens, but the longest context of this "
+                                  "model is %lld tokens",
+                                  (long long)n, (long long)max);
+        if (g->params.max_tokens > max - n)
+            return api_error_code(e, 400, "context_length_exceeded", "max_tokens",
+                                  "the prompt has %lld tokens and %lld more were asked for "
+                                  "(`max_tokens`), but the longest context of this model is %lld "
+                                  "tokens",
+                                  (long long)n, (long long)g->params.max_tokens, (long long)max);
+        if (g->params.min_tokens > max - n)
+            return api_error_set(e, 400, "min_tokens",
+                                 "`min_tokens` is %lld, but only %lld tokens fit after the prompt",
+                                 (long long)g->params.min_tokens, (long long)(max - n));
+    }
+    return 0;
+}
+
+static int check_choices(struct generation *g, struct api_error *e)
+{
+    const struct config *c = g->srv->config;
+    int64_t choices = (int64_t)g->prompts * g->params.n;
+    int64_t most = c->engine_max_batch + c->server_max_queue;
+    if (most > CHOICES_MAX)
+        most = CHOICES_MAX;
+    if (choices > most)
+        return api_error_set(e, 400, g->params.n > 1 ? "n" : "prompt",
+                             "%d prompts x %d choices are %lld generations; at most %lld can be "
+                             "asked for at once",
+                             g->prompts, g->params.n, (long long)choices, (long long)most);
+    return 0;
+}
+
+/* Body to prompts. Any thread: touches only g and what never changes. */
+static void prepare(struct generation *g)
+{
+    struct api_error *e = &g->error;
+    struct params_model m = {g->info->model_name, tokenizer_vocab(g->info->tokenizer)};
+    cJSON *body = json_parse(g->body.p, g->body.n, e);
+    if (!body)
+        return;
+    bool chat = g->params.chat;
+    if (params_read(&g->params, body, chat, &m, e) == 0 &&
+        (chat ? chat_prompts : completions_prompts)(g, body, e) == 0 && check_choices(g, e) == 0)
+        check_lengths(g, e);
+    cJSON_Delete(body);
+    buf_free(&g->body);
+}
+
+/* ---- submit -----------------------------------------------------------------------------------
+ */
+
+static void on_event(void *user, const struct engine_event *event)
+{
+    struct choice *c = user;
+    inbox_push(&c->g->srv->inbox, c, event);
+}
+
+/* Seed 0 tells the engine to draw one; a request's own 0 must stay fixed. */
+static uint64_t choice_seed(const struct generation *g, int32_t n)
+{
+    uint64_t base =
+        g->params.seeded ? g->params.sampling.seed : (uint64_t)g->srv->config->engine_seed;
+    if (!g->params.seeded && !base)
+        return 0;
+    uint64_t seed = base + (uint64_t)n;
+    return seed ? seed : UINT64_C(0x5eed000000000000);
+}
+
+/* Tokens to generate: what was asked for, else OpenAI's default of the route, as far as it fits. */
+static int64_t output_limit(const struct generation *g, const struct prompt *p)
+{
+    int64_t room = g->info->max_context - p->n;
+    if (g->params.max_tokens >= 0)
+        return g->params.max_tokens;
+    return g->params.chat || room < DEFAULT_MAX_TOKENS ? room : DEFAULT_MAX_TOKENS;
+}
+
+static enum submit_result submit_choice(struct choice *c, struct err *err)
+{
+    struct generation *g = c->g;
+    const struct params *p = &g->params;
+    const struct prompt *prompt = &g->prompt[c->prompt];
+    struct engine_request r = {
+        .prompt = prompt->ids,
+        .prompt_n = (int32_t)prompt->n,
+        .max_tokens = (int32_t)output_limit(g, prompt),
+        .min_tokens = (int32_t)p->min_tokens,
+        .sampling = p->sampling,
+        .stop = (const char *const *)p->stop,
+        .stops = p->stops,
+        .stop_token = p->stop_token,
+        .stop_tokens = p->stop_tokens,
+        .include_stop = p->include_stop,
+        .ignore_eos = p->ignore_eos,
+        .prompt_logprobs = p->echo && p->logprobs,
+        .keep_special = p->keep_special,
+        .on_event = on_event,
+        .user = c,
+    };
+    r.sampling.seed = choice_seed(g, c->index % p->n);
+    return engine_submit(g->srv->engine, &r, &c->id, err);
+}
+
+static void submit_failed(struct generation *g, enum submit_result result, const struct err *err)
+{
+    struct api_error e;
+    const char *param = g->params.chat ? "messages" : "prompt";
+    if (result == SUBMIT_FULL)
+        api_error_set(&e, 429, NULL, "%s; try again later", err->msg);
+    else if (result == SUBMIT_NOT_READY)
+        api_error_set(&e, 503, NULL, "%s", err->msg);
+    else if (result == SUBMIT_TOO_LONG)
+        api_error_code(&e, 400, "context_length_exceeded", param, "%s", err->msg);
+    else
+        api_error_set(&e, 400, param, "%s", err->msg);
+    fail(g, &e);
+}
+
+static void submit(struct generation *g)
+{
+    struct err err = {""};
+    g->choices = g->prompts * g->params.n;
+    g->choice = xcalloc((size_t)g->choices, sizeof(*g->choice));
+    engine_fingerprint(g->srv->engine, g->fingerprint);
+    for (int32_t i = 0; i < g->choices; i++) {
+        struct choice *c = &g->choice[i];
+        *c = (struct choice){.g = g, .index = i, .prompt = i / g->params.n};
+        if (g->params.echo)
+            buf_add(&c->text, g->prompt[c->prompt].text, g->prompt[c->prompt].text_n);
+    }
+    for (int32_t i = 0; i < g->choices; i++) {
+        enum submit_result r = submit_choice(&g->choice[i], &err);
+        if (r != SUBMIT_OK) {
+            submit_failed(g, r, &err);
+            return;
+        }
+        g->choice[i].submitted = true;
+        g->running++;
+    }
+}
+
+static void prepared(struct generation *g)
+{
+    if (g->x && g->error.status)
+        fail(g, &g->error);
+    else if (g->x)
+        submit(g);
+    release(g);
+}
+
+static void on_work(uv_work_t *w)
+{
+    prepare(w->data);
+}
+
+static void on_work_done(uv_work_t *w, int status)
+{
+    struct generation *g = w->data;
+    (void)status; /* never cancelled */
+    g->preparing = false;
+    g->srv->works--;
+    prepared(g);
+}
+
+void generation_start(struct exchange *x, bool chat)
+{
+    struct server *s = x->srv;
+    if (s->cancelled) {
+        respond_fail(x, 503, NULL, "the server is shutting down");
+        return;
+    }
+    if (engine_queue_full(s->engine)) {
+        respond_fail(x, 429, NULL, "the queue is full (server.max_queue); try again later");
+        return;
+    }
+    struct generation *g = xcalloc(1, sizeof(*g));
+    g->srv = s;
+    g->x = x;
+    g->info = engine_info(s->engine);
+    g->params.chat = chat;
+    g->created = clock_wall_s();
+    g->quiet_since = x->start_ns;
+    snprintf(g->id, sizeof(g->id), "%s-%016llx%016llx", chat ? "chatcmpl" : "cmpl",
+             (unsigned long long)exchange_random(), (unsigned long long)exchange_random());
+    g->link = &s->generations;
+    g->next = s->generations;
+    if (g->next)
+        g->next->link = &g->next;
+    s->generations = g;
+    buf_swap(&g->body, &x->req.body);
+    x->user = g;
+    x->on_gone = on_gone;
+    x->cancel_on_eof = true;
+    server_sweep(s);
+    if (g->body.n <= INLINE_BODY_MAX) {
+        prepare(g);
+        prepared(g);
+        return;
+    }
+    g->preparing = true;
+    g->work.data = g;
+    s->works++;
+    uv_queue_work(&s->loop, &g->work, on_work, on_work_done);
+}
+
+/* ---- deliver ----------------------------------------------------------------------------------
+ */
+
+/* All choices have ended: the plain answer, or the end of the stream. */
+static void finish(struct generation *g)
+{
+    for (int32_t i = 0; i < g->prompts; i++)
+        g->x->prompt_tokens += (int32_t)g->prompt[i].n;
+    for (int32_t i = 0; i < g->choices; i++)
+        g->x->output_tokens += g->choice[i].end.event.output_tokens;
+    struct buf b = {0};
+    if (g->params.stream) {
+        reply_stream_end(g, &b);
+        struct exchange *x = detach(g);
+        respond_write(x, b.p, b.n);
+        buf_free(&b);
+        respond_end(x);
+    } else {
+        reply_whole(g, &b);
+        respond_json(detach(g), 200, &b);
+    }
+}
+
+static void on_end(struct choice *c, const struct inbox_event *in)
+{
+    struct generation *g = c->g;
+    c->ended = true;
+    c->end = *in;
+    c->stop_string = in->event.stop_string ? xstrdup(in->event.stop_string) : NULL;
+    g->running--;
+    struct api_error e;
+    if (in->event.finish == FINISH_ERROR) {
+        api_error_set(&e, 500, NULL, "the generation failed: %s",
+                      in->event.error ? in->event.error : "no reason given");
+        fail(g, &e);
+    } else if (in->event.finish == FINISH_CANCELLED) {
+        api_error_set(&e, 503, NULL, "the server is shutting down");
+        fail(g, &e);
+    }
+}
+
+static void begin_stream(struct generation *g)
+{
+    if (g->streaming)
+        return;
+    g->streaming = true;
+    respond_begin(g->x, "text/event-stream; charset=utf-8");
+}
+
+static void deliver(void *ctx, const struct inbox_event *in)
+{
+    (void)ctx;
+    struct choice *c = in->choice;
+    struct generation *g = c->g;
+    bool end = in->event.kind == EVENT_END;
+    if (end)
+        on_end(c, in);
+    if (g->x) {
+        reply_event(c, in);
+        struct buf b = {0};
+        if (g->params.stream)
+            reply_chunk(c, &b);
+        if (b.n) {
+            begin_stream(g);
+            respond_write(g->x, b.p, b.n);
+            g->dirty = true;
+            g->quiet_since = in->at_ns;
+        }
+        buf_free(&b);
+        if (!g->running)
+            finish(g);
+    }
+    if (end)
+        release(g);
+}
+
+void generations_deliver(struct server *s)
+{
+    inbox_drain(&s->inbox, deliver, s);
+    for (struct generation *g = s->generations, *next; g; g = next) {
+        next = g->next;
+        if (g->dirty && g->x)
+            respond_flush(g->x);
+        g->dirty = false;
+    }
+}
+
+/* Streams that have been silent get a comment, so that no proxy gives them up. */
+void generations_sweep(struct server *s, int64_t now)
+{
+    for (struct generation *g = s->generations, *next; g; g = next) {
+        next = g->next;
+        if (!g->x || !g->params.stream || !g->running ||
+            now - g->quiet_since < (int64_t)(KEEPALIVE_S * 1e9))
+            continue;
+        g->quiet_since = now;
+        begin_stream(g);
+        respond_write(g->x, ": keep-alive\n\n", 14);
+        respond_flush(g->x);
+    }
+}
+
+/* The drain time is over. */
+void generations_cancel(struct server *s)
+{
+    struct api_error e;
+    api_error_set(&e, 503, NULL, "the server is shutting down");
+    for (struct generation *g = s->generations, *next; g; g = next) {
+        next = g->next;
+        fail(g, &e);
+        release(g);
+    }
+}

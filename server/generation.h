@@ -1,0 +1,91 @@
+/* generation.h - one completion request from body to answer.
+ *
+ * A generation holds the prompts and choices of one API call; every choice (prompt x n) is one
+ * engine request. Its life:
+ *
+ *   prepare   parse, check, render, tokenize: inline for small bodies, else on the thread pool
+ *   submit    all choices or none
+ *   deliver   events come through the inbox; reply.c turns them into JSON or chunks
+ *   end       every choice has had its EVENT_END; the last one frees the generation
+ *
+ * The client may leave at any time: the choices are cancelled, what comes after is dropped.
+ * Loop thread, except `prepare`.
+ */
+#ifndef WHET_SERVER_GENERATION_H
+#define WHET_SERVER_GENERATION_H
+
+#include <uv.h>
+
+#include "engine/engine.h"
+#include "server/exchange.h"
+#include "server/inbox.h"
+#include "server/params.h"
+
+struct prompt {
+    int32_t *ids;
+    int64_t n;
+    char *text; /* for echo; NULL otherwise */
+    size_t text_n;
+};
+
+/* Log-probabilities as they gather: JSON arrays without their brackets. */
+struct logprobs {
+    struct buf tokens, values, tops, offsets; /* completions: four lists */
+    struct buf content;                       /* chat: one */
+    int64_t at;                               /* characters of the text before the next token */
+    size_t echo_at;                           /* bytes of the echoed prompt already accounted for */
+};
+
+struct choice {
+    struct generation *g;
+    int32_t index, prompt;
+    uint64_t id; /* engine's */
+    bool submitted, ended, role_sent;
+    struct buf text;      /* plain: all of it; stream: not yet sent */
+    struct buf token_ids; /* with return_token_ids, likewise */
+    struct logprobs logprobs;
+    struct inbox_event end; /* once ended; strings are not valid */
+    char *stop_string;
+    int32_t tokens; /* seen so far */
+};
+
+struct generation {
+    struct server *srv;
+    struct exchange *x; /* NULL once answered or gone */
+    struct generation *next, **link;
+    struct params params;
+    struct prompt *prompt;
+    int32_t prompts;
+    struct choice *choice;
+    int32_t choices, running; /* running: submitted and not ended */
+    bool cancelled, failed;
+    bool streaming; /* the head of the stream is out */
+    bool dirty;     /* output was written since the last flush */
+    int64_t quiet_since;
+    char id[48], fingerprint[40];
+    int64_t created;
+    /* prepare: */
+    uv_work_t work;
+    bool preparing;
+    struct buf body;
+    struct api_error error;
+    const struct engine_info *info;
+};
+
+/* Fills g->prompt from the parsed body: the one thing the routes do differently. Any thread. */
+int completions_prompts(struct generation *g, const cJSON *body, struct api_error *e);
+int chat_prompts(struct generation *g, const cJSON *body, struct api_error *e);
+
+/* Takes the exchange; it is answered in time. */
+void generation_start(struct exchange *x, bool chat);
+
+/* Tokenizes text into the next free prompt; keeps a copy of it with echo. Any thread. */
+int generation_prompt(struct generation *g, const char *text, size_t n, bool special,
+                      const char *param, struct api_error *e);
+
+/* ---- all of them; loop.c ---- */
+void generations_deliver(struct server *s);
+void generations_sweep(struct server *s, int64_t now);
+void generations_cancel(struct server *s);
+
+#endif

@@ -1,0 +1,440 @@
+/* http.c - strict HTTP/1.x requests; llhttp reads the head.
+ *
+ * llhttp knows the grammar of a head, but how strict it is depends on its version and on how it
+ * was compiled (8.x takes a bare CR as a line end, and outside its strict mode any two bytes as
+ * the end of a chunk), and request smuggling lives in exactly those differences. So a head is
+ * first collected whole (it is small and bounded) and scanned by rules of our own: every line ends
+ * in CRLF, no control characters, no folded lines. Then llhttp gets it in one piece, which also
+ * makes every header a contiguous slice. What frames the body - Content-Length and
+ * Transfer-Encoding - is checked here again, and bodies are taken apart here: the chunk decoder
+ * below is a table of ten states that knows CRLF and nothing else.
+ */
+#include "server/http.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "config/err.h"
+
+static enum parse_result refuse(struct http_parser *h, int status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static enum parse_result refuse(struct http_parser *h, int status, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(h->message, sizeof(h->message), fmt, args);
+    va_end(args);
+    h->status = status;
+    h->state = AT_END;
+    return PARSE_REFUSED;
+}
+
+/* ---- llhttp callbacks -------------------------------------------------------------------------
+ */
+
+static int on_url(llhttp_t *p, const char *at, size_t n)
+{
+    struct http_parser *h = p->data;
+    h->req->target = (struct slice){at, n};
+    return 0;
+}
+
+static int on_field(llhttp_t *p, const char *at, size_t n)
+{
+    struct http_parser *h = p->data;
+    if (h->req->headers == HTTP_HEADERS_MAX) {
+        refuse(h, 431, "more than %d header fields", HTTP_HEADERS_MAX);
+        return HPE_USER;
+    }
+    h->req->header[h->req->headers++].name = (struct slice){at, n};
+    return 0;
+}
+
+static int on_value(llhttp_t *p, const char *at, size_t n)
+{
+    struct http_parser *h = p->data;
+    while (n && (at[n - 1] == ' ' || at[n - 1] == '\t'))
+        n--;
+    while (n && (*at == ' ' || *at == '\t'))
+        at++, n--;
+    h->req->header[h->req->headers - 1].value = (struct slice){at, n};
+    return 0;
+}
+
+/* The body is not llhttp's business: stop at the end of the head, whatever Upgrade may say. */
+static int on_head_done(llhttp_t *p)
+{
+    (void)p;
+    return HPE_PAUSED;
+}
+
+static const llhttp_settings_t *settings(void)
+{
+    static const llhttp_settings_t s = {
+        .on_url = on_url,
+        .on_header_field = on_field,
+        .on_header_value = on_value,
+        .on_headers_complete = on_head_done,
+    };
+    return &s;
+}
+
+/* ---- the head ---------------------------------------------------------------------------------
+ */
+
+void http_begin(struct http_parser *h, struct http_request *req, uint64_t max_body)
+{
+    *h = (struct http_parser){.req = req, .max_body = max_body};
+    llhttp_init(&h->llhttp, HTTP_REQUEST, settings());
+    h->llhttp.data = h;
+}
+
+/* Looks at data[scanned..n) for the end of the head; -1 refused, 0 not there yet, else its size.
+ */
+static int64_t head_end(struct http_parser *h, const char *data, size_t n)
+{
+    size_t i = h->scanned;
+    for (; i < n; i++) {
+        unsigned char c = (unsigned char)data[i];
+        if (c == '\n') {
+            if (i == 0 || data[i - 1] != '\r')
+                return refuse(h, 400, "a line of the head ends in a bare LF"), -1;
+            if (i >= 3 && data[i - 2] == '\n')
+                return (int64_t)i + 1;
+        } else if (i > 0 && data[i - 1] == '\r') {
+            return refuse(h, 400, "the head contains a bare CR"), -1;
+        } else if ((c == ' ' || c == '\t') && i > 0 && data[i - 1] == '\n') {
+            return refuse(h, 400, "a header is folded over several lines"), -1;
+        } else if ((c < 0x20 && c != '\t' && c != '\r') || c == 0x7f) {
+            return refuse(h, 400, "the head contains a control character"), -1;
+        }
+        if (i >= HTTP_HEAD_MAX)
+            return refuse(h, 431, "the head is larger than %d bytes", HTTP_HEAD_MAX), -1;
+    }
+    h->scanned = n;
+    return 0;
+}
+
+static int hex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Percent-decoded copy; NULL if an escape is malformed or stands for NUL. */
+static char *percent_decode(struct slice s, bool plus)
+{
+    char *out = xmalloc(s.n + 1), *w = out;
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.p[i] != '%') {
+            *w++ = plus && s.p[i] == '+' ? ' ' : s.p[i];
+            continue;
+        }
+        int hi = i + 2 < s.n ? hex(s.p[i + 1]) : -1;
+        int lo = i + 2 < s.n ? hex(s.p[i + 2]) : -1;
+        if (hi < 0 || lo < 0 || hi * 16 + lo == 0) {
+            free(out);
+            return NULL;
+        }
+        *w++ = (char)(hi * 16 + lo);
+        i += 2;
+    }
+    *w = '\0';
+    return out;
+}
+
+/* Splits the request target: origin form, or the absolute form that proxies send. */
+static int parse_target(struct http_parser *h)
+{
+    struct slice t = h->req->target;
+    if (t.n > 7 && strncasecmp(t.p, "http://", 7) == 0) {
+        const char *slash = memchr(t.p + 7, '/', t.n - 7);
+        const char *start = slash ? slash : t.p + t.n;
+        t = slash ? (struct slice){start, (size_t)(t.p + t.n - start)} : (struct slice){"/", 1};
+    }
+    const char *mark = memchr(t.p, '?', t.n);
+    if (mark) {
+        h->req->query = (struct slice){mark + 1, (size_t)(t.p + t.n - mark - 1)};
+        t.n = (size_t)(mark - t.p);
+    }
+    h->req->path = percent_decode(t, false);
+    bool star = t.n == 1 && *t.p == '*';
+    if (!h->req->path || !t.n || (*t.p != '/' && !star))
+        return refuse(h, 400, "the request target is malformed"), -1;
+    return 0;
+}
+
+static int parse_length(struct http_parser *h, struct slice v)
+{
+    struct http_request *r = h->req;
+    if (r->has_length)
+        return refuse(h, 400, "Content-Length is given twice"), -1;
+    if (!v.n || v.n > 18)
+        return refuse(h, 400, "Content-Length is not a number of bytes"), -1;
+    for (size_t i = 0; i < v.n; i++) {
+        if (v.p[i] < '0' || v.p[i] > '9')
+            return refuse(h, 400, "Content-Length is not a number of bytes"), -1;
+        r->length = r->length * 10 + (uint64_t)(v.p[i] - '0');
+    }
+    r->has_length = true;
+    return 0;
+}
+
+/* Checks what frames the request; 0, or -1 refused. */
+static int check_headers(struct http_parser *h)
+{
+    struct http_request *r = h->req;
+    int hosts = 0;
+    for (int i = 0; i < r->headers; i++) {
+        struct slice name = r->header[i].name, value = r->header[i].value;
+        if (slice_is(name, "host")) {
+            hosts++;
+        } else if (slice_is(name, "content-length")) {
+            if (parse_length(h, value))
+                return -1;
+        } else if (slice_is(name, "transfer-encoding")) {
+            if (r->chunked || !slice_is(value, "chunked"))
+                return refuse(h, 400, "Transfer-Encoding must be a single `chunked`"), -1;
+            r->chunked = true;
+        }
+    }
+    if (r->chunked && r->has_length)
+        return refuse(h, 400, "Transfer-Encoding and Content-Length exclude each other"), -1;
+    if (r->chunked && r->minor == 0)
+        return refuse(h, 400, "HTTP/1.0 has no chunked bodies"), -1;
+    if (hosts > 1 || (hosts == 0 && r->minor == 1))
+        return refuse(h, 400, "exactly one Host header is needed"), -1;
+    if (r->length > h->max_body)
+        return refuse(h, 413, "the body of %llu bytes is larger than the limit of %llu",
+                      (unsigned long long)r->length, (unsigned long long)h->max_body),
+               -1;
+    return 0;
+}
+
+/* Reads the head of `n` bytes, already scanned. */
+static enum parse_result parse_head(struct http_parser *h, const char *data, size_t n)
+{
+    struct http_request *r = h->req;
+    buf_add(&r->head, data, n);
+    enum llhttp_errno e = llhttp_execute(&h->llhttp, r->head.p, n);
+    if (h->status)
+        return PARSE_REFUSED;
+    if (e != HPE_PAUSED)
+        return refuse(h, 400, "malformed request: %s", llhttp_get_error_reason(&h->llhttp));
+    if (h->llhttp.http_major != 1 || h->llhttp.http_minor > 1)
+        return refuse(h, 400, "only HTTP/1.0 and HTTP/1.1 are spoken here");
+    r->minor = h->llhttp.http_minor;
+    r->method = llhttp_method_name((llhttp_method_t)h->llhttp.method);
+    r->keep_alive = r->minor == 1;
+    const struct slice *connection = http_header(r, "connection");
+    if (connection && slice_is(*connection, "close"))
+        r->keep_alive = false;
+    else if (connection && slice_is(*connection, "keep-alive"))
+        r->keep_alive = true;
+    if (parse_target(h) || check_headers(h))
+        return PARSE_REFUSED;
+    h->left = r->length;
+    h->state = r->chunked || r->length ? IN_BODY : AT_END;
+    return PARSE_HEAD;
+}
+
+/* ---- the body ---------------------------------------------------------------------------------
+ */
+
+/* Moves up to `left` bytes of data to the body. */
+static size_t take_data(struct http_parser *h, const char *data, size_t n)
+{
+    if (n > h->left)
+        n = (size_t)h->left;
+    buf_add(&h->req->body, data, n);
+    h->left -= n;
+    return n;
+}
+
+static enum parse_result chunk_size_digit(struct http_parser *h, char c)
+{
+    int digit = hex(c);
+    if (digit < 0) {
+        if (!h->digits || (c != '\r' && c != ';'))
+            return refuse(h, 400, "malformed chunk size");
+        h->chunk = c == ';' ? CHUNK_EXTENSION : CHUNK_SIZE_LF;
+        return PARSE_MORE;
+    }
+    if (++h->digits > 15)
+        return refuse(h, 400, "malformed chunk size");
+    h->left = h->left * 16 + (uint64_t)digit;
+    if (h->req->body.n + h->left > h->max_body)
+        return refuse(h, 413, "the body is larger than the limit of %llu bytes",
+                      (unsigned long long)h->max_body);
+    return PARSE_MORE;
+}
+
+/* One byte of chunk framing. The table says what ends a line and where that leads. */
+static enum parse_result chunk_byte(struct http_parser *h, char c)
+{
+    if (++h->framing > h->max_body + HTTP_HEAD_MAX)
+        return refuse(h, 413, "the chunked body has more framing than data");
+    if (h->chunk == CHUNK_SIZE)
+        return chunk_size_digit(h, c);
+    bool text = h->chunk == CHUNK_EXTENSION || h->chunk == TRAILER || h->chunk == TRAILER_START;
+    if (text && c != '\r') {
+        if (((unsigned char)c < 0x20 && c != '\t') || c == 0x7f)
+            return refuse(h, 400, "control character in the framing of a chunked body");
+        if (h->chunk == TRAILER_START)
+            h->chunk = TRAILER;
+        return PARSE_MORE;
+    }
+    static const struct {
+        char want;
+        enum chunk_state to;
+    } line_end[] = {
+        [CHUNK_EXTENSION] = {'\r', CHUNK_SIZE_LF}, [CHUNK_SIZE_LF] = {'\n', CHUNK_DATA},
+        [CHUNK_DATA_CR] = {'\r', CHUNK_DATA_LF},   [CHUNK_DATA_LF] = {'\n', CHUNK_SIZE},
+        [TRAILER_START] = {'\r', CHUNK_END_LF},    [TRAILER] = {'\r', TRAILER_LF},
+        [TRAILER_LF] = {'\n', TRAILER_START},      [CHUNK_END_LF] = {'\n', TRAILER_START},
+    };
+    if (c != line_end[h->chunk].want)
+        return refuse(h, 400, "a chunk does not end in CRLF");
+    bool end = h->chunk == CHUNK_END_LF;
+    h->chunk = line_end[h->chunk].to;
+    if (h->chunk == CHUNK_DATA && h->left == 0)
+        h->chunk = TRAILER_START;
+    if (h->chunk == CHUNK_SIZE)
+        h->digits = 0;
+    return end ? PARSE_COMPLETE : PARSE_MORE;
+}
+
+static enum parse_result parse_chunked(struct http_parser *h, const char *data, size_t n,
+                                       size_t *used)
+{
+    size_t i = 0;
+    enum parse_result r = PARSE_MORE;
+    while (i < n && r == PARSE_MORE) {
+        if (h->chunk == CHUNK_DATA) {
+            i += take_data(h, data + i, n - i);
+            if (h->left == 0)
+                h->chunk = CHUNK_DATA_CR;
+        } else {
+            r = chunk_byte(h, data[i++]);
+        }
+    }
+    *used = i;
+    return r;
+}
+
+static enum parse_result parse_body(struct http_parser *h, const char *data, size_t n, size_t *used)
+{
+    enum parse_result r = PARSE_MORE;
+    if (h->req->chunked) {
+        r = parse_chunked(h, data, n, used);
+    } else {
+        *used = take_data(h, data, n);
+        r = h->left ? PARSE_MORE : PARSE_COMPLETE;
+    }
+    if (r == PARSE_COMPLETE)
+        h->state = AT_END;
+    return r;
+}
+
+size_t http_blank(const char *data, size_t n)
+{
+    size_t blank = 0;
+    while (blank + 1 < n && data[blank] == '\r' && data[blank + 1] == '\n')
+        blank += 2;
+    return blank;
+}
+
+enum parse_result http_parse(struct http_parser *h, const char *data, size_t n, size_t *used)
+{
+    *used = 0;
+    if (h->status)
+        return PARSE_REFUSED;
+    if (h->req->head.n) {
+        if (h->state == AT_END)
+            return PARSE_COMPLETE;
+        return n ? parse_body(h, data, n, used) : PARSE_MORE;
+    }
+    int64_t size = head_end(h, data, n);
+    if (size < 0)
+        return PARSE_REFUSED;
+    if (size == 0)
+        return PARSE_MORE;
+    *used = (size_t)size;
+    return parse_head(h, data, (size_t)size);
+}
+
+void http_request_free(struct http_request *req)
+{
+    buf_free(&req->head);
+    buf_free(&req->body);
+    free(req->path);
+    req->path = NULL;
+}
+
+/* ---- looking things up ------------------------------------------------------------------------
+ */
+
+bool slice_is(struct slice s, const char *text)
+{
+    return s.n == strlen(text) && strncasecmp(s.p, text, s.n) == 0;
+}
+
+const struct slice *http_header(const struct http_request *req, const char *name)
+{
+    for (int i = 0; i < req->headers; i++)
+        if (slice_is(req->header[i].name, name))
+            return &req->header[i].value;
+    return NULL;
+}
+
+char *http_query(const struct http_request *req, const char *name)
+{
+    struct slice rest = req->query;
+    size_t want = strlen(name);
+    while (rest.n) {
+        const char *amp = memchr(rest.p, '&', rest.n);
+        size_t n = amp ? (size_t)(amp - rest.p) : rest.n;
+        if (n > want && rest.p[want] == '=' && memcmp(rest.p, name, want) == 0)
+            return percent_decode((struct slice){rest.p + want + 1, n - want - 1}, true);
+        n += amp ? 1 : 0;
+        rest.p += n;
+        rest.n -= n;
+    }
+    return NULL;
+}
+
+const char *http_reason(int status)
+{
+    static const struct {
+        int status;
+        const char *reason;
+    } table[] = {
+        {200, "OK"},
+        {204, "No Content"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {403, "Forbidden"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {408, "Request Timeout"},
+        {409, "Conflict"},
+        {411, "Length Required"},
+        {413, "Content Too Large"},
+        {415, "Unsupported Media Type"},
+        {417, "Expectation Failed"},
+        {429, "Too Many Requests"},
+        {431, "Request Header Fields Too Large"},
+        {500, "Internal Server Error"},
+        {503, "Service Unavailable"},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
+        if (table[i].status == status)
+            return table[i].reason;
+    return "Unknown";
+}

@@ -1,0 +1,34 @@
+/* limits.h - the fixed bounds of the HTTP side; what an operator may want to change is an option
+ * of options.def instead. */
+#ifndef WHET_SERVER_LIMITS_H
+#define WHET_SERVER_LIMITS_H
+
+enum {
+    HTTP_HEAD_MAX = 32 * 1024,    /* request line and headers: 431 above */
+    HTTP_HEADERS_MAX = 100,       /* header fields: 431 above */
+    CONN_INPUT_MAX = 64 * 1024,   /* bytes read ahead of the request being answered */
+    CONN_OUTPUT_BUSY = 64 * 1024, /* unsent bytes above which the next pipelined request waits */
+    CONN_OUTPUT_MAX = 16 << 20,   /* unsent bytes of a stream above which the client is cut */
+    BODIES_IN_FLIGHT = 32,        /* x server.max_body: request bytes held by all connections */
+    JSON_DEPTH_MAX = 32,
+    JSON_ELEMENTS_MAX = 1 << 20,
+    INLINE_BODY_MAX = 8 * 1024, /* larger bodies are parsed and tokenized off the loop */
+    STOPS_MAX = 16,
+    STOP_BYTES_MAX = 1024,
+    STOP_TOKENS_MAX = 64,
+    CHOICES_MAX = 256, /* prompts x n */
+    LOGPROBS_MAX = 20,
+    BIAS_MAX = 1024,
+    MESSAGES_MAX = 4096,
+    DEFAULT_MAX_TOKENS = 16, /* of /v1/completions, as OpenAI documents it */
+    KEY_BYTES_MAX = 256,     /* an API key */
+    REQUEST_ID_MAX = 128,
+};
+
+#define SWEEP_MS 50      /* granularity of every timeout */
+#define LINGER_S 2.0     /* reading on after the last response so that it is not reset away */
+#define KEEPALIVE_S 15.0 /* silence before a stream gets a comment */
+#define STALL_S 30.0     /* no engine progress for this long: /health says 503 */
+#define RETRY_AFTER_S 1  /* Retry-After of 429 and of 503 while loading */
+
+#endif

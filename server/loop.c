@@ -1,0 +1,259 @@
+/* loop.c - the server as a whole: the listener, signals, the sweep, the drain.
+ *
+ * One libuv loop. Every timeout is a deadline that one timer looks at every 50 ms while there is
+ * something to look at, so connections and generations need no timers of their own and nothing
+ * wakes an idle server.
+ *
+ * Stopping: the first SIGTERM or SIGINT closes the listener and lets running requests end; after
+ * server.drain_s they are cancelled with an error; when the last connection is gone the loop ends.
+ * The first signal also gives up the handlers, so a second one ends the process at once, whatever
+ * the loop is doing.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "server/conn.h"
+#include "server/generation.h"
+#include "server/server.h"
+
+static void on_connection(uv_stream_t *listener, int status)
+{
+    struct server *s = listener->data;
+    if (status < 0)
+        log_warn("http", "cannot accept a connection: %s", uv_strerror(status));
+    else
+        conn_accept(s);
+}
+
+/* ---- the drain --------------------------------------------------------------------------------
+ */
+
+static void close_all(uv_handle_t *h, void *arg)
+{
+    (void)arg;
+    if (!uv_is_closing(h))
+        uv_close(h, NULL);
+}
+
+void server_check_drained(struct server *s)
+{
+    if (!s->draining || s->connections || s->generations || s->works)
+        return;
+    uv_walk(&s->loop, close_all, NULL);
+}
+
+static void each_conn(struct server *s, void (*fn)(struct conn *c))
+{
+    for (struct conn *c = s->conns, *next; c; c = next) {
+        next = c->next;
+        fn(c);
+    }
+}
+
+static void start_drain(struct server *s, const char *why)
+{
+    if (s->draining)
+        return;
+    log_info("server", "%s: no new requests; %d running get %.1f s", why, s->exchanges,
+             s->config->server_drain_s);
+    s->draining = true;
+    s->drain_until = clock_ns() + (int64_t)(s->config->server_drain_s * 1e9);
+    uv_signal_stop(&s->sigterm);
+    uv_signal_stop(&s->sigint);
+    if (s->listening)
+        uv_close((uv_handle_t *)&s->listener, NULL);
+    s->listening = false;
+    each_conn(s, conn_drain);
+    server_sweep(s);
+    server_check_drained(s);
+}
+
+/* The drain time is over: first an error to everybody, a moment later the connections. */
+static void end_drain(struct server *s, int64_t now)
+{
+    if (!s->cancelled) {
+        s->cancelled = true;
+        s->drain_until = now + 1000000000;
+        if (s->exchanges)
+            log_warn("server", "drain time is over: cancelling %d requests", s->exchanges);
+        generations_cancel(s);
+    } else {
+        each_conn(s, conn_close);
+    }
+}
+
+static void on_signal(uv_signal_t *h, int signum)
+{
+    start_drain(h->data, signum == SIGINT ? "SIGINT" : "SIGTERM");
+}
+
+/* Re-reads keys and the log level; what cannot be read leaves everything as it was. */
+static void on_hup(uv_signal_t *h, int signum)
+{
+    (void)signum;
+    struct server *s = h->data;
+    struct err err;
+    struct config fresh;
+    memset(&fresh, 0, sizeof(fresh));
+    if (config_parse(&fresh, s->argc, s->argv, &err) != 0) {
+        log_error("server", "SIGHUP: %s; nothing changed", err.msg);
+        return;
+    }
+    if (auth_load(&s->auth, &fresh, &err))
+        log_error("server", "SIGHUP: %s; the old keys stay", err.msg);
+    else
+        log_info("server", "SIGHUP: %d API keys, %d admin keys", s->auth.user.n, s->auth.admin.n);
+    log_set_level((enum log_level)log_level_parse(fresh.log_level));
+    config_free(&fresh);
+}
+
+/* ---- the sweep --------------------------------------------------------------------------------
+ */
+
+/* While the model loads: is it there, has it failed? A model that cannot be loaded ends whet. */
+static void check_engine(struct server *s)
+{
+    double progress;
+    char message[512];
+    enum engine_state state = engine_state(s->engine, &progress, message, sizeof(message));
+    if (state == ENGINE_LOADING)
+        return;
+    if (state == ENGINE_FAILED) {
+        log_error("server", "the model could not be loaded: %s", message);
+        s->exit_code = 1;
+        start_drain(s, "no model");
+        return;
+    }
+    s->ready = true;
+    const struct engine_info *info = engine_info(s->engine);
+    log_info("server", "ready after %.1f s: %s (%s) on %s, context %d",
+             (double)(clock_ns() - s->started_ns) * 1e-9, info->model_name, info->description,
+             info->device, info->max_context);
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+    int64_t now = clock_ns();
+    for (struct conn *c = s->conns, *next; c; c = next) {
+        next = c->next;
+        conn_sweep(c, now);
+    }
+    generations_sweep(s, now);
+    if (!s->ready && !s->draining)
+        check_engine(s);
+    if (s->draining && now > s->drain_until)
+        end_drain(s, now);
+    server_check_drained(s);
+    if (s->ready && !s->conns && !s->generations && !s->draining) {
+        uv_timer_stop(timer);
+        s->sweeping = false;
+    }
+}
+
+void server_sweep(struct server *s)
+{
+    if (s->sweeping || uv_is_closing((uv_handle_t *)&s->sweep))
+        return;
+    s->sweeping = true;
+    uv_timer_start(&s->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+}
+
+static void on_wake(uv_async_t *h)
+{
+    struct server *s = h->data;
+    generations_deliver(s);
+    if (atomic_load(&s->stop))
+        start_drain(s, "stop");
+}
+
+/* ---- life -------------------------------------------------------------------------------------
+ */
+
+static int bind_listener(struct server *s, struct err *err)
+{
+    const struct config *c = s->config;
+    struct sockaddr_storage addr;
+    int port = (int)c->server_port;
+    if (uv_ip4_addr(c->server_host, port, (struct sockaddr_in *)&addr) &&
+        uv_ip6_addr(c->server_host, port, (struct sockaddr_in6 *)&addr))
+        return err_set(err, "server.host: \"%s\" is not an IP address", c->server_host);
+    int rc = uv_tcp_bind(&s->listener, (struct sockaddr *)&addr, 0);
+    if (!rc)
+        rc = uv_listen((uv_stream_t *)&s->listener, 511, on_connection);
+    if (rc)
+        return err_set(err, "cannot listen on %s port %d: %s", c->server_host, port,
+                       uv_strerror(rc));
+    int n = sizeof(addr);
+    uv_tcp_getsockname(&s->listener, (struct sockaddr *)&addr, &n);
+    s->port = ntohs(((struct sockaddr_in *)&addr)->sin_port);
+    s->listening = true;
+    return 0;
+}
+
+static void init_handles(struct server *s)
+{
+    uv_loop_init(&s->loop);
+    uv_tcp_init(&s->loop, &s->listener);
+    uv_async_init(&s->loop, &s->wake, on_wake);
+    uv_timer_init(&s->loop, &s->sweep);
+    uv_signal_init(&s->loop, &s->sigterm);
+    uv_signal_init(&s->loop, &s->sigint);
+    uv_signal_init(&s->loop, &s->sighup);
+    s->listener.data = s->wake.data = s->sweep.data = s;
+    s->sigterm.data = s->sigint.data = s->sighup.data = s;
+}
+
+struct server *server_open(const struct config *c, struct engine *e, struct specializer *sp,
+                           int argc, char **argv, struct err *err)
+{
+    struct server *s = xcalloc(1, sizeof(*s));
+    s->config = c;
+    s->engine = e;
+    s->specializer = sp;
+    s->argc = argc;
+    s->argv = argv;
+    s->started_ns = clock_ns();
+    metrics_init(&s->metrics);
+    init_handles(s);
+    inbox_init(&s->inbox, &s->wake);
+    if (auth_load(&s->auth, c, err) || bind_listener(s, err)) {
+        uv_walk(&s->loop, close_all, NULL);
+        uv_run(&s->loop, UV_RUN_DEFAULT);
+        server_close(s);
+        return NULL;
+    }
+    return s;
+}
+
+int server_port(const struct server *s)
+{
+    return s->port;
+}
+
+int server_run(struct server *s)
+{
+    uv_signal_start(&s->sigterm, on_signal, SIGTERM);
+    uv_signal_start(&s->sigint, on_signal, SIGINT);
+    uv_signal_start(&s->sighup, on_hup, SIGHUP);
+    check_engine(s);
+    server_sweep(s);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    return s->exit_code;
+}
+
+void server_stop(struct server *s)
+{
+    atomic_store(&s->stop, true);
+    uv_async_send(&s->wake);
+}
+
+void server_close(struct server *s)
+{
+    uv_loop_close(&s->loop);
+    inbox_free(&s->inbox);
+    auth_free(&s->auth);
+    free(s);
+}

@@ -1,0 +1,145 @@
+/* metrics.c - counters of the HTTP side and the standard process_* set.
+ *
+ * Labels are bounded by construction: routes are rows of the route table, codes the statuses this
+ * server answers with (anything else counts as the last).
+ */
+#include "server/metrics.h"
+
+#include <dirent.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "server/router.h"
+
+static const int codes[] = {200, 204, 400, 401, 403, 404, 405, 408, 409,
+                            411, 413, 415, 417, 429, 431, 499, 503, 500};
+enum { CODES = sizeof(codes) / sizeof(*codes) };
+_Static_assert((int)CODES <= (int)METRIC_CODES, "every status has a counter");
+
+void metrics_init(struct metrics *m)
+{
+    for (int i = 0; i < METRIC_ROUTES; i++)
+        histogram_init(&m->duration[i], bounds_latency, bounds_latency_n);
+}
+
+void metrics_request(struct metrics *m, int route, int status, double seconds)
+{
+    int c = 0;
+    while (c < CODES - 1 && codes[c] != status)
+        c++;
+    m->requests[route][c]++;
+    histogram_observe(&m->duration[route], seconds);
+}
+
+static void counter(FILE *out, const char *name, const char *help, uint64_t v)
+{
+    metric_head(out, name, "counter", help);
+    metric_value(out, name, NULL, (double)v);
+}
+
+static uint64_t route_requests(const struct metrics *m, int route)
+{
+    uint64_t n = 0;
+    for (int c = 0; c < CODES; c++)
+        n += m->requests[route][c];
+    return n;
+}
+
+void metrics_write(struct metrics *m, int connections, FILE *out)
+{
+    metric_head(out, "requests_total", "counter",
+                "HTTP requests answered, by route and status (499: the client left first).");
+    for (int r = 0; r < router_labels(); r++)
+        for (int c = 0; c < CODES; c++) {
+            char labels[128];
+            if (!m->requests[r][c])
+                continue;
+            snprintf(labels, sizeof(labels), "route=\"%s\",code=\"%d\"", router_label_text(r),
+                     codes[c]);
+            metric_value(out, "requests_total", labels, (double)m->requests[r][c]);
+        }
+    metric_head(out, "request_duration_seconds", "histogram",
+                "Seconds from the first byte of a request to the end of its answer.");
+    for (int r = 0; r < router_labels(); r++) {
+        char labels[128];
+        if (!route_requests(m, r))
+            continue;
+        snprintf(labels, sizeof(labels), "route=\"%s\"", router_label_text(r));
+        metric_histogram(out, "request_duration_seconds", labels, &m->duration[r]);
+    }
+    metric_head(out, "connections", "gauge", "Open connections.");
+    metric_value(out, "connections", NULL, connections);
+    counter(out, "connections_total", "Connections accepted.", m->connections_total);
+    counter(out, "connections_refused_total", "Connections turned away at server.max_connections.",
+            m->connections_refused);
+    counter(out, "received_bytes_total", "Bytes received from clients.", m->bytes_in);
+    counter(out, "sent_bytes_total", "Bytes sent to clients.", m->bytes_out);
+    counter(out, "slow_clients_total", "Clients cut because they took no bytes.", m->slow_clients);
+    counter(out, "client_disconnects_total", "Requests whose client left before the answer.",
+            m->disconnects);
+}
+
+static void process_value(FILE *out, const char *name, const char *type, const char *help, double v)
+{
+    fprintf(out, "# HELP process_%s %s\n# TYPE process_%s %s\nprocess_%s %.17g\n", name, help, name,
+            type, name, v);
+}
+
+/* Field `n` (from 1) of /proc/self/stat; the command in field 2 may hold spaces. */
+static double stat_field(int n)
+{
+    char text[1024];
+    FILE *f = fopen("/proc/self/stat", "r");
+    size_t got = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
+    if (f)
+        fclose(f);
+    text[got] = '\0';
+    char *p = strrchr(text, ')');
+    for (int i = 2; p && i < n; i++)
+        p = strchr(p + 1, ' ');
+    double v = 0;
+    if (p)
+        sscanf(p, " %lf", &v);
+    return v;
+}
+
+static double boot_time(void)
+{
+    double v = 0;
+    char line[256];
+    FILE *f = fopen("/proc/stat", "r");
+    while (f && fgets(line, sizeof(line), f))
+        if (sscanf(line, "btime %lf", &v) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return v;
+}
+
+static int open_fds(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (d && readdir(d))
+        n++;
+    if (d)
+        closedir(d);
+    return n > 3 ? n - 3 : 0; /* . and .. and the directory itself */
+}
+
+void metrics_process(FILE *out)
+{
+    double ticks = (double)sysconf(_SC_CLK_TCK);
+    struct rlimit fds = {0};
+    getrlimit(RLIMIT_NOFILE, &fds);
+    process_value(out, "cpu_seconds_total", "counter", "User and system CPU time.",
+                  (stat_field(14) + stat_field(15)) / ticks);
+    process_value(out, "resident_memory_bytes", "gauge", "Resident memory.",
+                  stat_field(24) * (double)sysconf(_SC_PAGESIZE));
+    process_value(out, "virtual_memory_bytes", "gauge", "Virtual memory.", stat_field(23));
+    process_value(out, "open_fds", "gauge", "Open file descriptors.", open_fds());
+    process_value(out, "max_fds", "gauge", "Limit of open file descriptors.", (double)fds.rlim_cur);
+    process_value(out, "start_time_seconds", "gauge", "Start, in seconds since the epoch.",
+                  boot_time() + stat_field(22) / ticks);
+}

@@ -1,0 +1,306 @@
+/* params.c - reads and checks the members that both completion routes share.
+ *
+ * Grouped as people know them: what is refused, lengths, sampling, stops, logprobs, streaming.
+ * Ranges are OpenAI's where it has the member and vLLM's where only that has it, so that a client
+ * of either finds the limits it expects.
+ */
+#include "server/params.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "server/limits.h"
+
+static const double MANY = 9007199254740991.0; /* 2^53 - 1: integers that a double holds exactly */
+
+/* ---- what cannot be delivered -----------------------------------------------------------------
+ */
+
+/* True if the member is there and says something (not null, false, "", [] or {}). */
+static bool says_something(const cJSON *body, const char *name)
+{
+    const cJSON *item = json_get(body, name);
+    if (!item || cJSON_IsFalse(item))
+        return false;
+    if (cJSON_IsString(item))
+        return item->valuestring[0] != '\0';
+    if (cJSON_IsArray(item) || cJSON_IsObject(item))
+        return item->child != NULL;
+    return true;
+}
+
+static int refuse_constraints(const cJSON *body, struct api_error *e)
+{
+    static const char *const constraints[] = {
+        "tools",          "functions",          "guided_json", "guided_regex", "guided_choice",
+        "guided_grammar", "structured_outputs", "grammar",     "json_schema",
+    };
+    for (size_t i = 0; i < sizeof(constraints) / sizeof(*constraints); i++)
+        if (says_something(body, constraints[i]))
+            return api_error_code(e, 400, "unsupported", constraints[i],
+                                  "`%s` would constrain the output, which this server cannot do "
+                                  "yet",
+                                  constraints[i]);
+    const cJSON *format = json_get(body, "response_format");
+    if (!format)
+        return 0;
+    const cJSON *type = cJSON_IsObject(format) ? json_get(format, "type") : NULL;
+    if (!cJSON_IsString(type))
+        return api_error_set(e, 400, "response_format", "`response_format.type` must be a string");
+    if (strcmp(type->valuestring, "text") != 0)
+        return api_error_code(e, 400, "unsupported", "response_format",
+                              "`response_format` of type %.40s would constrain the output, which "
+                              "this server cannot do yet; only \"text\" is possible",
+                              type->valuestring);
+    return 0;
+}
+
+static int read_model(const cJSON *body, const struct params_model *m, struct api_error *e)
+{
+    const char *name = NULL, *user = NULL;
+    if (json_string(body, "model", &name, e) < 0 || json_string(body, "user", &user, e) < 0)
+        return -1;
+    if (name && strcmp(name, m->name) != 0)
+        return api_error_code(e, 404, "model_not_found", "model",
+                              "the model `%.200s` does not exist; this server has `%s`", name,
+                              m->name);
+    return 0;
+}
+
+/* ---- lengths ----------------------------------------------------------------------------------
+ */
+
+static int read_counts(struct params *p, const cJSON *body, struct api_error *e)
+{
+    int64_t n = 1, best_of;
+    p->max_tokens = -1;
+    if (json_int(body, "n", 1, CHOICES_MAX, &n, e) < 0)
+        return -1;
+    p->n = (int32_t)n;
+    int64_t least = p->chat ? 1 : 0;
+    if (json_int(body, "max_tokens", least, INT32_MAX, &p->max_tokens, e) < 0 ||
+        json_int(body, "max_completion_tokens", least, INT32_MAX, &p->max_tokens, e) < 0 ||
+        json_int(body, "min_tokens", 0, INT32_MAX, &p->min_tokens, e) < 0)
+        return -1;
+    int64_t most = p->max_tokens < 0 && !p->chat ? DEFAULT_MAX_TOKENS : p->max_tokens;
+    if (most >= 0 && p->min_tokens > most)
+        return api_error_set(e, 400, "min_tokens",
+                             "`min_tokens` is %lld, more than the %lld of `max_tokens`",
+                             (long long)p->min_tokens, (long long)most);
+    int given = json_int(body, "best_of", 1, CHOICES_MAX, &best_of, e);
+    if (given < 0)
+        return -1;
+    if (given && best_of != n)
+        return api_error_code(e, 400, "unsupported", "best_of",
+                              "`best_of` other than `n` is not supported");
+    if (!p->chat && says_something(body, "suffix"))
+        return api_error_code(e, 400, "unsupported", "suffix", "`suffix` is not supported");
+    return 0;
+}
+
+/* ---- sampling ---------------------------------------------------------------------------------
+ */
+
+static int read_bias(struct params *p, const cJSON *body, int32_t vocab, struct api_error *e)
+{
+    const cJSON *bias = json_get(body, "logit_bias"), *item;
+    if (!bias)
+        return 0;
+    if (!cJSON_IsObject(bias))
+        return api_error_set(e, 400, "logit_bias", "`logit_bias` must map token ids to numbers");
+    int count = cJSON_GetArraySize(bias);
+    if (count > BIAS_MAX)
+        return api_error_set(e, 400, "logit_bias",
+                             "`logit_bias` has %d entries, at most %d are "
+                             "possible",
+                             count, BIAS_MAX);
+    p->bias = xcalloc((size_t)count + 1, sizeof(*p->bias));
+    cJSON_ArrayForEach(item, bias)
+    {
+        char *end;
+        long id = strtol(item->string, &end, 10);
+        if (*end || end == item->string || id < 0 || id >= vocab)
+            return api_error_set(e, 400, "logit_bias",
+                                 "`logit_bias`: \"%.40s\" is not a token id from 0 to %d",
+                                 item->string, vocab - 1);
+        if (!cJSON_IsNumber(item) || !(item->valuedouble >= -100 && item->valuedouble <= 100))
+            return api_error_set(e, 400, "logit_bias",
+                                 "`logit_bias` of token %ld must be a number from -100 to 100", id);
+        p->bias[p->sampling.biases++] = (struct logit_bias){(int32_t)id, (float)item->valuedouble};
+    }
+    p->sampling.bias = p->bias;
+    return 0;
+}
+
+static int read_float(const cJSON *body, const char *name, double lo, double hi, float *out,
+                      struct api_error *e)
+{
+    double v = *out;
+    if (json_number(body, name, lo, hi, &v, e) < 0)
+        return -1;
+    *out = (float)v;
+    return 0;
+}
+
+static int read_sampling(struct params *p, const cJSON *body, int32_t vocab, struct api_error *e)
+{
+    struct sampling *s = &p->sampling;
+    int64_t top_k = 0, seed = 0;
+    *s = (struct sampling){
+        .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+    if (read_float(body, "temperature", 0, 2, &s->temperature, e) ||
+        read_float(body, "top_p", 0, 1, &s->top_p, e) ||
+        read_float(body, "min_p", 0, 1, &s->min_p, e) ||
+        read_float(body, "repetition_penalty", 0.01, 10, &s->repetition_penalty, e) ||
+        read_float(body, "presence_penalty", -2, 2, &s->presence_penalty, e) ||
+        read_float(body, "frequency_penalty", -2, 2, &s->frequency_penalty, e) ||
+        json_int(body, "top_k", -1, INT32_MAX, &top_k, e) < 0)
+        return -1;
+    if (s->top_p < 1e-6f)
+        s->top_p = 1e-6f; /* OpenAI allows 0: the most likely token alone */
+    s->top_k = top_k < 0 ? 0 : (int32_t)top_k;
+    int given = json_int(body, "seed", -(int64_t)MANY, (int64_t)MANY, &seed, e);
+    if (given < 0)
+        return -1;
+    p->seeded = given;
+    s->seed = (uint64_t)seed;
+    return read_bias(p, body, vocab, e);
+}
+
+/* ---- stops ------------------------------------------------------------------------------------
+ */
+
+static int add_stop(struct params *p, const cJSON *item, struct api_error *e)
+{
+    if (!cJSON_IsString(item))
+        return api_error_set(e, 400, "stop", "`stop` must be a string or a list of strings");
+    size_t n = strlen(item->valuestring);
+    if (n == 0 || n > STOP_BYTES_MAX)
+        return api_error_set(e, 400, "stop", "a stop string has between 1 and %d bytes, not %zu",
+                             STOP_BYTES_MAX, n);
+    if (strstr(item->valuestring, "\xc0\x80"))
+        return api_error_set(e, 400, "stop", "a stop string contains a NUL character");
+    p->stop[p->stops++] = xstrdup(item->valuestring);
+    return 0;
+}
+
+static int read_stops(struct params *p, const cJSON *body, int32_t vocab, struct api_error *e)
+{
+    const cJSON *stop = json_get(body, "stop"), *item;
+    if (stop) {
+        int count = cJSON_IsArray(stop) ? cJSON_GetArraySize(stop) : 1;
+        if (count > STOPS_MAX)
+            return api_error_set(e, 400, "stop", "`stop` has %d strings, at most %d are possible",
+                                 count, STOPS_MAX);
+        p->stop = xcalloc((size_t)count + 1, sizeof(*p->stop));
+        if (!cJSON_IsArray(stop) && add_stop(p, stop, e))
+            return -1;
+        if (cJSON_IsArray(stop))
+            cJSON_ArrayForEach(item, stop)
+            {
+                if (add_stop(p, item, e))
+                    return -1;
+            }
+    }
+    const cJSON *ids = json_get(body, "stop_token_ids");
+    if (!ids)
+        return 0;
+    int64_t n = params_ids(ids, vocab, "stop_token_ids", &p->stop_token, e);
+    if (n > STOP_TOKENS_MAX)
+        return api_error_set(e, 400, "stop_token_ids",
+                             "`stop_token_ids` has %lld ids, at most %d are possible", (long long)n,
+                             STOP_TOKENS_MAX);
+    p->stop_tokens = n < 0 ? 0 : (int32_t)n;
+    return n < 0 ? -1 : 0;
+}
+
+/* ---- logprobs and the shape of the answer -----------------------------------------------------
+ */
+
+static int read_logprobs(struct params *p, const cJSON *body, struct api_error *e)
+{
+    int64_t top = -1;
+    if (!p->chat) {
+        if (json_int(body, "logprobs", 0, LOGPROBS_MAX, &top, e) < 0)
+            return -1;
+        p->logprobs = top >= 0;
+    } else {
+        if (json_bool(body, "logprobs", &p->logprobs, e) < 0 ||
+            json_int(body, "top_logprobs", 0, LOGPROBS_MAX, &top, e) < 0)
+            return -1;
+        if (top > 0 && !p->logprobs)
+            return api_error_set(e, 400, "top_logprobs", "`top_logprobs` needs `logprobs`: true");
+        top = p->logprobs ? (top < 0 ? 0 : top) : -1;
+    }
+    p->sampling.top_logprobs = (int32_t)top;
+    return 0;
+}
+
+static int read_stream(struct params *p, const cJSON *body, struct api_error *e)
+{
+    if (json_bool(body, "stream", &p->stream, e) < 0)
+        return -1;
+    const cJSON *options = json_get(body, "stream_options");
+    if (!options)
+        return 0;
+    if (!cJSON_IsObject(options))
+        return api_error_set(e, 400, "stream_options", "`stream_options` must be an object");
+    if (!p->stream)
+        return api_error_set(e, 400, "stream_options", "`stream_options` needs `stream`: true");
+    return json_bool(options, "include_usage", &p->include_usage, e) < 0 ? -1 : 0;
+}
+
+static int read_flags(struct params *p, const cJSON *body, struct api_error *e)
+{
+    bool skip_special = true;
+    if (json_bool(body, "ignore_eos", &p->ignore_eos, e) < 0 ||
+        json_bool(body, "include_stop_str_in_output", &p->include_stop, e) < 0 ||
+        json_bool(body, "skip_special_tokens", &skip_special, e) < 0 ||
+        json_bool(body, "return_token_ids", &p->return_token_ids, e) < 0)
+        return -1;
+    p->keep_special = !skip_special;
+    return p->chat || json_bool(body, "echo", &p->echo, e) >= 0 ? 0 : -1;
+}
+
+int params_read(struct params *p, const cJSON *body, bool chat, const struct params_model *m,
+                struct api_error *e)
+{
+    *p = (struct params){.chat = chat};
+    if (read_model(body, m, e) || refuse_constraints(body, e) || read_counts(p, body, e) ||
+        read_sampling(p, body, m->vocab, e) || read_stops(p, body, m->vocab, e) ||
+        read_logprobs(p, body, e) || read_stream(p, body, e) || read_flags(p, body, e))
+        return -1;
+    return 0;
+}
+
+void params_free(struct params *p)
+{
+    for (int32_t i = 0; i < p->stops; i++)
+        free(p->stop[i]);
+    free(p->stop);
+    free(p->stop_token);
+    free(p->bias);
+    *p = (struct params){0};
+}
+
+int64_t params_ids(const cJSON *item, int32_t vocab, const char *param, int32_t **ids,
+                   struct api_error *e)
+{
+    const cJSON *id;
+    int64_t n = 0, v;
+    if (!cJSON_IsArray(item))
+        return api_error_set(e, 400, param, "`%s` must be a list of token ids", param);
+    *ids = xcalloc((size_t)cJSON_GetArraySize(item) + 1, sizeof(**ids));
+    cJSON_ArrayForEach(id, item)
+    {
+        if (!json_whole(id, 0, vocab - 1, &v)) {
+            free(*ids);
+            *ids = NULL;
+            return api_error_set(e, 400, param, "`%s`: element %lld is not a token id from 0 to %d",
+                                 param, (long long)n, vocab - 1);
+        }
+        (*ids)[n++] = (int32_t)v;
+    }
+    return n;
+}

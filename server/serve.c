@@ -1,0 +1,81 @@
+/* serve.c - `whet serve`: options, engine, specializer and server in the order they depend on each
+ * other, and down again in the opposite order.
+ *
+ * The port opens before the model is loaded. The engine ends after the loop, so no event can come
+ * for a server that is gone; the specializer ends before the engine, because it works on it.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "config/log.h"
+#include "server/server.h"
+
+/* Every connection is a descriptor: take as many as the hard limit gives. */
+static void raise_file_limit(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= r.rlim_max)
+        return;
+    r.rlim_cur = r.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &r);
+}
+
+static int run(struct config *c, int argc, char **argv)
+{
+    struct err err = {""};
+    struct specializer *specializer = NULL;
+    struct server *server = NULL;
+    int rc = 1;
+    struct engine *engine = engine_start(c, &err);
+    if (!engine) {
+        log_error("server", "%s", err.msg);
+        return 1;
+    }
+    specializer = specializer_start(c, engine, &err);
+    if (!specializer)
+        log_warn("server", "serving on without the specializer: %s", err.msg);
+    server = server_open(c, engine, specializer, argc, argv, &err);
+    if (!server) {
+        log_error("server", "%s", err.msg);
+        goto done;
+    }
+    bool v6 = strchr(c->server_host, ':');
+    printf("whet listening on http://%s%s%s:%d\n", v6 ? "[" : "", c->server_host, v6 ? "]" : "",
+           server_port(server));
+    fflush(stdout);
+    rc = server_run(server);
+done:
+    if (specializer)
+        specializer_stop(specializer);
+    engine_stop(engine);
+    if (server)
+        server_close(server);
+    return rc;
+}
+
+int serve_main(int argc, char **argv)
+{
+    struct config c;
+    struct err err;
+    memset(&c, 0, sizeof(c));
+    int parsed = config_parse(&c, argc, argv, &err);
+    if (parsed > 0)
+        return 0;
+    if (parsed < 0) {
+        fprintf(stderr, "whet serve: %s\n", err.msg);
+        return 2;
+    }
+    if (!c.engine_model || !*c.engine_model) {
+        fprintf(stderr, "whet serve: no model given: --model FILE.gguf or a model directory\n");
+        config_free(&c);
+        return 2;
+    }
+    log_set_level((enum log_level)log_level_parse(c.log_level));
+    signal(SIGPIPE, SIG_IGN);
+    raise_file_limit();
+    int rc = run(&c, argc, argv);
+    config_free(&c);
+    return rc;
+}

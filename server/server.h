@@ -1,0 +1,79 @@
+/* server.h - the HTTP server: what main() uses, and what the files of server/ share.
+ *
+ * Everything here lives on the loop thread except the inbox (engine thread appends) and the
+ * uv_queue_work callbacks (json, tokenizing, admin calls), which touch only what they are given.
+ */
+#ifndef WHET_SERVER_SERVER_H
+#define WHET_SERVER_SERVER_H
+
+#include <stdatomic.h>
+#include <uv.h>
+
+#include "config/config.h"
+#include "engine/engine.h"
+#include "server/auth.h"
+#include "server/inbox.h"
+#include "server/limits.h"
+#include "server/metrics.h"
+#include "specializer/specializer.h"
+
+struct conn;
+struct generation;
+
+struct server {
+    const struct config *config;
+    struct engine *engine;
+    struct specializer *specializer; /* NULL: its store could not be opened */
+    int argc;                        /* the command line, read again on SIGHUP */
+    char **argv;
+
+    uv_loop_t loop;
+    uv_tcp_t listener;
+    uv_async_t wake;  /* the inbox has events, or stop was asked for */
+    uv_timer_t sweep; /* every timeout there is; runs only while there is something to time */
+    uv_signal_t sigterm, sigint, sighup;
+    int port;
+    bool listening, sweeping;
+
+    struct conn *conns; /* list */
+    int connections;
+    uint64_t body_bytes;            /* request bodies held by all connections */
+    int exchanges;                  /* requests being answered */
+    int works;                      /* uv_queue_work in flight */
+    struct generation *generations; /* list */
+
+    struct inbox inbox;
+    struct auth auth;
+    struct metrics metrics;
+    int64_t started_ns;
+
+    bool ready;          /* the model is loaded: engine_info is valid */
+    bool draining;       /* no new connections or requests */
+    bool cancelled;      /* the drain time is over: what still runs has been cancelled */
+    int64_t drain_until; /* clock_ns */
+    _Atomic bool stop;   /* asked for by server_stop */
+    int exit_code;
+    char read_buf[65536]; /* one read at a time: the loop is one thread */
+};
+
+/* Binds and prepares; NULL with a message. `specializer` may be NULL. The engine may still be
+ * loading: until it is ready generation routes answer 503. argv is what SIGHUP reads again. */
+struct server *server_open(const struct config *c, struct engine *e, struct specializer *s,
+                           int argc, char **argv, struct err *err);
+int server_port(const struct server *s);
+/* Serves until a signal or server_stop; returns the exit code. */
+int server_run(struct server *s);
+/* Starts the drain, as SIGTERM does; any thread. */
+void server_stop(struct server *s);
+/* After server_run returned and the engine was stopped. */
+void server_close(struct server *s);
+
+/* Starts the sweep timer if it is not running; it stops by itself. */
+void server_sweep(struct server *s);
+/* Ends the loop when draining and nothing is left to finish. */
+void server_check_drained(struct server *s);
+
+/* `whet serve`: argv[0] is "serve". Returns the exit code. */
+int serve_main(int argc, char **argv);
+
+#endif

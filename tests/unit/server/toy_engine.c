@@ -1,0 +1,393 @@
+/* toy_engine.c - an engine that echoes, and a specializer that remembers what it was told. */
+#include "toy_engine.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/metrics.h"
+#include "engine/engine.h"
+#include "engine/sequence.h"
+#include "specializer/specializer.h"
+
+struct toy toy;
+
+void toy_reset(void)
+{
+    toy.step_us = 0;
+    toy.loading = false;
+    toy.hold = false;
+    toy.fail_at = -1;
+    toy.batch = 8;
+    toy.queue = 8;
+    toy.submitted = toy.cancelled = toy.ended = 0;
+    toy.stalled = 0;
+}
+
+struct engine {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    struct sequence *first; /* in order of arrival, under lock */
+    uint64_t next_id;
+    bool stop;
+    _Atomic int active;
+    struct engine_info info;
+    struct tokenizer *tokenizer;
+};
+
+/* ---- the vocabulary: every byte a token ------------------------------------------------------ */
+
+/* GPT-2's map from bytes to printable characters. */
+static int put_byte(unsigned char b, char *out)
+{
+    bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+    int shifted = 0;
+    for (int i = 0; i < b; i++)
+        shifted += !((i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174);
+    int c = plain ? b : 256 + shifted;
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    out[0] = (char)(0xc0 | c >> 6);
+    out[1] = (char)(0x80 | (c & 0x3f));
+    return 2;
+}
+
+static struct tokenizer *byte_tokenizer(struct err *err)
+{
+    static char bytes[256][2];
+    static const char *text[TOY_VOCAB] = {
+        [TOY_EOS] = "<|endoftext|>", [TOY_IM_START] = "<|im_start|>", [TOY_IM_END] = "<|im_end|>"};
+    static int32_t length[TOY_VOCAB];
+    static uint8_t kind[TOY_VOCAB];
+    for (int i = 0; i < TOY_VOCAB; i++) {
+        if (i < 256) {
+            text[i] = bytes[i];
+            length[i] = put_byte((unsigned char)i, bytes[i]);
+        } else {
+            length[i] = (int32_t)strlen(text[i]);
+        }
+        kind[i] = i < 256 ? TOKEN_NORMAL : TOKEN_CONTROL;
+    }
+    struct vocab_source src = {.tokens = TOY_VOCAB,
+                               .text = text,
+                               .length = length,
+                               .kind = kind,
+                               .pre = "gpt-2",
+                               .bos = -1,
+                               .eos = TOY_EOS};
+    return tokenizer_build(&src, err);
+}
+
+/* ---- the thread -------------------------------------------------------------------------------
+ */
+
+static void finish(struct engine *e, struct sequence **link, enum finish why, const char *error)
+{
+    struct sequence *s = *link;
+    *link = s->newer;
+    e->active--;
+    toy.ended++;
+    toy.cancelled += why == FINISH_CANCELLED;
+    sequence_end(s, why, error);
+    sequence_free(s);
+}
+
+static void fill_logprobs(const struct sequence *s, struct sampled *out)
+{
+    out->logprob = -0.5f;
+    out->tops = s->sampling.top_logprobs > 0 ? s->sampling.top_logprobs : 0;
+    for (int i = 0; i < out->tops; i++) {
+        out->top_id[i] = (out->token + i) % TOY_VOCAB;
+        out->top_logprob[i] = -0.5f - (float)i;
+    }
+}
+
+/* One token of one sequence; true if that was its end. */
+static bool advance(struct sequence *s)
+{
+    struct sampled out = {0};
+    if (s->prompt_logprobs && s->scored < s->prompt_n)
+        for (int i = 0; i < s->prompt_n; i++) {
+            out.token = s->tokens[i];
+            fill_logprobs(s, &out);
+            sequence_scored(s, i, &out);
+        }
+    if (s->max_tokens == 0)
+        return true;
+    out.token = s->tokens[sequence_output(s) % s->prompt_n];
+    fill_logprobs(s, &out);
+    sequence_token(s, &out);
+    return s->finish != FINISH_NONE;
+}
+
+static void step(struct engine *e)
+{
+    int running = 0;
+    struct sequence **link = &e->first;
+    while (*link && running++ < toy.batch) {
+        struct sequence *s = *link;
+        if (toy.fail_at >= 0 && sequence_output(s) >= toy.fail_at)
+            finish(e, link, FINISH_ERROR, "the toy was told to fail");
+        else if (advance(s))
+            finish(e, link, FINISH_LENGTH, NULL);
+        else
+            link = &s->newer;
+    }
+}
+
+static void *work(void *arg)
+{
+    struct engine *e = arg;
+    for (;;) {
+        pthread_mutex_lock(&e->lock);
+        bool stop = e->stop, busy = e->first != NULL;
+        while (stop && e->first)
+            finish(e, &e->first, FINISH_CANCELLED, NULL);
+        if (!stop && !toy.hold)
+            step(e);
+        pthread_mutex_unlock(&e->lock);
+        if (stop)
+            return NULL;
+        usleep(busy && !toy.hold ? (useconds_t)toy.step_us : 500);
+    }
+}
+
+/* ---- engine.h ---------------------------------------------------------------------------------
+ */
+
+struct engine *engine_start(const struct config *c, struct err *err)
+{
+    (void)c;
+    struct engine *e = xcalloc(1, sizeof(*e));
+    e->tokenizer = byte_tokenizer(err);
+    if (!e->tokenizer) {
+        free(e);
+        return NULL;
+    }
+    e->next_id = 1;
+    e->info = (struct engine_info){
+        .model_name = "toy",
+        .description = "echo",
+        .model_hash = "0",
+        .backend = "toy",
+        .device = "none",
+        .tokenizer = e->tokenizer,
+        .max_context = TOY_CONTEXT,
+        .created = 1,
+        .chat_template =
+            "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' "
+            "+ message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"};
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_create(&e->thread, NULL, work, e);
+    return e;
+}
+
+void engine_stop(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->stop = true;
+    pthread_mutex_unlock(&e->lock);
+    pthread_join(e->thread, NULL);
+    pthread_mutex_destroy(&e->lock);
+    tokenizer_free(e->tokenizer);
+    free(e);
+}
+
+enum engine_state engine_state(const struct engine *e, double *progress, char *message, size_t n)
+{
+    (void)e;
+    *progress = toy.loading ? 0.25 : 1;
+    strncpy(message, "toy", n);
+    return toy.loading ? ENGINE_LOADING : ENGINE_READY;
+}
+
+const struct engine_info *engine_info(const struct engine *e)
+{
+    return &e->info;
+}
+
+void engine_fingerprint(const struct engine *e, char out[40])
+{
+    (void)e;
+    strcpy(out, "fp_toy");
+}
+
+enum submit_result engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id,
+                                 struct err *err)
+{
+    static const int32_t eos = TOY_EOS;
+    struct sequence_model m = {e->tokenizer, &eos, 1};
+    if (engine_queue_full(e)) {
+        err_set(err, "the queue is full");
+        return SUBMIT_FULL;
+    }
+    struct sequence *s = sequence_new(r, &m);
+    pthread_mutex_lock(&e->lock);
+    s->id = *id = e->next_id++;
+    struct sequence **link = &e->first;
+    while (*link)
+        link = &(*link)->newer;
+    *link = s;
+    e->active++;
+    toy.submitted++;
+    pthread_mutex_unlock(&e->lock);
+    return SUBMIT_OK;
+}
+
+void engine_cancel(struct engine *e, uint64_t id)
+{
+    pthread_mutex_lock(&e->lock);
+    for (struct sequence **link = &e->first; *link; link = &(*link)->newer)
+        if ((*link)->id == id) {
+            finish(e, link, FINISH_CANCELLED, NULL);
+            break;
+        }
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool engine_queue_full(const struct engine *e)
+{
+    return e->active >= toy.batch + toy.queue;
+}
+
+int32_t engine_active(const struct engine *e)
+{
+    return e->active;
+}
+
+double engine_stalled_s(const struct engine *e)
+{
+    (void)e;
+    return toy.stalled;
+}
+
+void engine_metrics(const struct engine *e, FILE *out)
+{
+    metric_head(out, "requests_running", "gauge", "Requests that run.");
+    metric_value(out, "requests_running", NULL, e->active);
+}
+
+char *engine_json(const struct engine *e)
+{
+    (void)e;
+    return xstrdup("{}");
+}
+
+/* ---- specializer.h ----------------------------------------------------------------------------
+ */
+
+struct specializer {
+    int unused;
+};
+
+struct specializer *specializer_start(const struct config *c, struct engine *e, struct err *err)
+{
+    (void)c, (void)e, (void)err;
+    return xcalloc(1, sizeof(struct specializer));
+}
+
+void specializer_stop(struct specializer *s)
+{
+    free(s);
+}
+
+static int say(char **json, const char *call, const char *a, const char *b, const char *who)
+{
+    *json = xasprintf("{\"call\":\"%s\",\"a\":\"%s\",\"b\":\"%s\",\"who\":\"%s\"}", call,
+                      a ? a : "", b ? b : "", who ? who : "");
+    return a && strcmp(a, "missing") == 0 ? 404 : 200;
+}
+
+int specializer_slots(struct specializer *s, const char *slot, char **json)
+{
+    (void)s;
+    return say(json, "slots", slot, NULL, NULL);
+}
+
+int specializer_kernels(struct specializer *s, const char *id, char **json)
+{
+    (void)s;
+    return say(json, "kernels", id, NULL, NULL);
+}
+
+int specializer_pin(struct specializer *s, const char *slot, const char *kernel, const char *who,
+                    char **json)
+{
+    (void)s;
+    return say(json, "pin", slot, kernel, who);
+}
+
+int specializer_unpin(struct specializer *s, const char *slot, const char *who, char **json)
+{
+    (void)s;
+    return say(json, "unpin", slot, NULL, who);
+}
+
+int specializer_disable(struct specializer *s, const char *kernel, const char *reason,
+                        const char *who, char **json)
+{
+    (void)s;
+    return say(json, "disable", kernel, reason, who);
+}
+
+int specializer_enable(struct specializer *s, const char *kernel, const char *who, char **json)
+{
+    (void)s;
+    return say(json, "enable", kernel, NULL, who);
+}
+
+int specializer_rollback(struct specializer *s, const char *slot, const char *who, char **json)
+{
+    (void)s;
+    return say(json, "rollback", slot, NULL, who);
+}
+
+int specializer_set_mode(struct specializer *s, enum specializer_mode mode, const char *who,
+                         char **json)
+{
+    static const char *const name[] = {"run", "pause", "freeze"};
+    (void)s;
+    return say(json, "mode", name[mode], NULL, who);
+}
+
+int specializer_trace(struct specializer *s, const char *slot, int64_t since_s, bool lines,
+                      char **json)
+{
+    char since[32];
+    (void)s;
+    snprintf(since, sizeof(since), "%lld", (long long)since_s);
+    return say(json, lines ? "trace lines" : "trace", slot, since, NULL);
+}
+
+int specializer_export(struct specializer *s, char **json)
+{
+    (void)s;
+    return say(json, "export", NULL, NULL, NULL);
+}
+
+int specializer_import(struct specializer *s, const char *body, size_t n, const char *who,
+                       char **json)
+{
+    (void)s, (void)body;
+    char size[32];
+    snprintf(size, sizeof(size), "%zu", n);
+    return say(json, "import", size, NULL, who);
+}
+
+char *specializer_json(struct specializer *s)
+{
+    (void)s;
+    return xstrdup("{}");
+}
+
+void specializer_metrics(struct specializer *s, FILE *out)
+{
+    (void)s;
+    metric_head(out, "toy_specializer", "gauge", "1.");
+    metric_value(out, "toy_specializer", NULL, 1);
+}
