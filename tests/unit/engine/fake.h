@@ -1,0 +1,201 @@
+/* fake.h - a backend whose "model" is a hash, for tests of the engine around it.
+ *
+ * Its KV cache holds the token that was written at each position. The logits of a row are a hash
+ * of all tokens it attends to, read through the page table as a real backend reads keys. So a
+ * wrong page, a page shared too early, a position skipped or a stale page changes the text, and
+ * the right text of any request is known without the engine: fake_text() works it out alone.
+ */
+#ifndef WHET_TESTS_FAKE_H
+#define WHET_TESTS_FAKE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/err.h"
+#include "engine/backend.h"
+#include "tests/unit/engine/toy.h"
+
+/* What a test asks of the fake; reset by fake_reset(). */
+static struct {
+    _Atomic int32_t delay_us;   /* a step takes this long at least */
+    _Atomic int32_t fail_next;  /* this many steps fail */
+    _Atomic int32_t poison;     /* a step with this token id fails (-1: none) */
+    _Atomic bool fail_override; /* steps with a canary's candidate fail */
+    _Atomic bool fail_open;
+    _Atomic uint64_t steps, override_steps, most_tokens, most_spans;
+} fake;
+
+static void fake_reset(void)
+{
+    memset(&fake, 0, sizeof fake);
+    fake.poison = -1;
+}
+
+struct backend {
+    struct backend_options options;
+    struct dispatch *dispatch;
+    int32_t *kv; /* [kv_pages * KV_PAGE] token + 1 written there; 0: nothing */
+    float logits[TOY_VOCAB];
+    void *scratch;
+};
+
+static struct kernel fake_kernel[REGION_COUNT];
+
+static uint64_t fake_hash(uint64_t h, int32_t token)
+{
+    h = (h ^ (uint64_t)(uint32_t)token) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
+}
+
+/* Letters and blanks mostly; the end of generation about once in 60 tokens. */
+static void fake_logits(uint64_t h, float *logits)
+{
+    for (int32_t i = 0; i < TOY_VOCAB; i++) {
+        h = h * 6364136223846793005u + 1442695040888963407u;
+        float noise = (float)(h >> 40) / (float)(1 << 24);
+        bool letter = (i >= 'a' && i <= 'f') || i == ' ';
+        logits[i] = 6 * noise + (letter ? 4 : i == TOY_END ? 2.2f : i >= 256 || i == 0 ? -9 : 0);
+    }
+}
+
+static struct backend *fake_open(const struct model *m, const struct backend_options *o,
+                                 struct err *e)
+{
+    if (fake.fail_open) {
+        err_set(e, "the fake refuses to open");
+        return NULL;
+    }
+    struct backend *b = xcalloc(1, sizeof *b);
+    b->options = *o;
+    b->kv = xcalloc((size_t)o->kv_pages * KV_PAGE, sizeof *b->kv);
+    b->scratch = xmalloc((size_t)sampler_scratch_bytes(m->shape.vocab));
+    for (int r = 0; r < REGION_COUNT; r++) {
+        strcpy(fake_kernel[r].id, "eager");
+        fake_kernel[r].region = (enum region)r;
+    }
+    return b;
+}
+
+static void fake_close(struct backend *b)
+{
+    free(b->kv);
+    free(b->scratch);
+    free(b);
+}
+
+static const struct machine *fake_machine(struct backend *b)
+{
+    (void)b;
+    static const struct machine m = {"a fake", 1e9, 1e9, 1e-6};
+    return &m;
+}
+
+static const struct kernel *fake_eager(struct backend *b, enum region r)
+{
+    (void)b;
+    return &fake_kernel[r];
+}
+
+static void fake_set_dispatch(struct backend *b, struct dispatch *d)
+{
+    b->dispatch = d;
+}
+
+static const struct span *fake_span_of(const struct step *s, int32_t token)
+{
+    for (int32_t i = 0; i < s->spans; i++)
+        if (token >= s->span[i].first && token < s->span[i].first + s->span[i].count)
+            return &s->span[i];
+    return NULL;
+}
+
+static int fake_row(struct backend *b, const struct step *s, int32_t r, struct err *e)
+{
+    const struct span *span = fake_span_of(s, s->row[r]);
+    uint64_t h = 1;
+    for (int32_t p = 0; p <= s->position[s->row[r]]; p++) {
+        int32_t page = s->page_table[span->pages_at + p / KV_PAGE];
+        int32_t token = b->kv[page * KV_PAGE + p % KV_PAGE] - 1;
+        if (token < 0)
+            return err_set(e, "position %d was never computed", p);
+        h = fake_hash(h, token);
+    }
+    fake_logits(h, b->logits);
+    sampler_run(b->logits, TOY_VOCAB, &s->sample[r], b->scratch);
+    return 0;
+}
+
+static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
+                     const struct kernel *override, struct err *e)
+{
+    fake.steps++;
+    fake.override_steps += override != NULL && slot != NULL;
+    fake.most_tokens = (uint64_t)s->m > fake.most_tokens ? (uint64_t)s->m : fake.most_tokens;
+    fake.most_spans = (uint64_t)s->spans > fake.most_spans ? (uint64_t)s->spans : fake.most_spans;
+    if (fake.delay_us > 0)
+        usleep((useconds_t)fake.delay_us);
+    if (s->m > b->options.max_tokens || s->rows > b->options.max_rows)
+        return err_set(e, "a step of %d tokens and %d rows is too large", s->m, s->rows);
+    for (int32_t t = 0; t < s->m; t++) {
+        if (s->tokens[t] == fake.poison)
+            return err_set(e, "token %d is poison", s->tokens[t]);
+        b->kv[s->kv_at[t]] = s->tokens[t] + 1;
+    }
+    if (fake.fail_next > 0) {
+        fake.fail_next--;
+        return err_set(e, "this step was told to fail");
+    }
+    if (override && fake.fail_override)
+        return err_set(e, "the candidate failed");
+    for (int32_t r = 0; r < s->rows; r++)
+        if (fake_row(b, s, r, e))
+            return -1;
+    return 0;
+}
+
+static const struct backend_ops fake_ops = {.name = "fake",
+                                            .open = fake_open,
+                                            .close = fake_close,
+                                            .machine = fake_machine,
+                                            .eager = fake_eager,
+                                            .set_dispatch = fake_set_dispatch,
+                                            .step = fake_step};
+
+/* The text and the ids that a request must get, worked out one token after the other. Returns the
+ * number of tokens; the end-of-generation token is counted and is the last id. */
+static int32_t fake_text(const int32_t *prompt, int32_t n, int32_t max_tokens,
+                         const struct sampling *sampling, char *text, int32_t *ids)
+{
+    int32_t *tokens = xmalloc((size_t)(n + max_tokens) * sizeof *tokens), made = 0;
+    void *scratch = xmalloc((size_t)sampler_scratch_bytes(TOY_VOCAB));
+    memcpy(tokens, prompt, (size_t)n * sizeof *tokens);
+    struct tokenizer *t = toy_tokenizer();
+    while (made < max_tokens && (made == 0 || ids[made - 1] != TOY_END)) {
+        float logits[TOY_VOCAB];
+        uint64_t h = 1;
+        for (int32_t i = 0; i < n + made; i++)
+            h = fake_hash(h, tokens[i]);
+        fake_logits(h, logits);
+        struct sample_row row = {.params = sampling,
+                                 .index = (uint64_t)made,
+                                 .history = tokens,
+                                 .history_n = n + made,
+                                 .prompt_n = n,
+                                 .target = -1};
+        sampler_run(logits, TOY_VOCAB, &row, scratch);
+        ids[made] = tokens[n + made] = row.out.token;
+        made++;
+    }
+    size_t length;
+    char *decoded = tokenizer_decode(t, ids, made, false, &length);
+    strcpy(text, decoded);
+    free(decoded);
+    tokenizer_free(t);
+    free(tokens);
+    free(scratch);
+    return made;
+}
+
+#endif
