@@ -116,7 +116,7 @@ static void patch(struct file *f, const char *name, size_t width, uint64_t value
 /* Parses a copy with nothing behind it. */
 static struct gguf *parse(const uint8_t *data, size_t n, uint8_t **copy, struct err *err)
 {
-    *copy = xaligned(n);
+    *copy = xmalloc(n);
     memcpy(*copy, data, n);
     err->msg[0] = 0;
     return gguf_parse(*copy, n, "some.gguf", err);
@@ -335,7 +335,7 @@ static void every_flipped_bit_is_refused_or_harmless(void **state)
     struct err err;
 
     for (int s = 0; s < 2; s++) {
-        uint8_t *bad = xaligned(size[s]);
+        uint8_t *bad = xmalloc(size[s]);
         memcpy(bad, source[s], size[s]);
         for (size_t bit = 0; bit < 8 * header[s]; bit++) {
             bad[bit / 8] ^= (uint8_t)(1 << bit % 8);
