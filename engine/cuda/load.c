@@ -1,0 +1,49 @@
+/* load.c - finds the cuda backend at run time.
+ *
+ * The cuda backend is a shared object of its own, so that the same whet binary starts on a machine
+ * without a driver, without the CUDA libraries, or built without them. It is looked for beside the
+ * executable and then on the library path, and exports one symbol: `backend_cuda`. The driver is
+ * asked for first, because "no NVIDIA driver" is what most machines should say.
+ *
+ * The module stays loaded until the process ends: kernels and captured graphs live in it.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/backend.h"
+
+static const char module_name[] = "whet_cuda.so";
+
+/* Directory of the running executable, with its slash; empty if it is not known. */
+static void executable_dir(char *dir, size_t n)
+{
+    ssize_t len = readlink("/proc/self/exe", dir, n - 1);
+    dir[len > 0 ? len : 0] = 0;
+    char *slash = strrchr(dir, '/');
+    dir[slash ? slash + 1 - dir : 0] = 0;
+}
+
+const struct backend_ops *backend_cuda_load(struct err *err)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!driver) {
+        err_set(err, "no NVIDIA driver (%s)", dlerror());
+        return NULL;
+    }
+    char dir[3072], path[4096];
+    executable_dir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s%s", dir, module_name);
+    void *module = access(path, R_OK) == 0 ? dlopen(path, RTLD_NOW | RTLD_LOCAL)
+                                           : dlopen(module_name, RTLD_NOW | RTLD_LOCAL);
+    if (!module) {
+        err_set(err, "the cuda backend was not built or does not load (%s)", dlerror());
+        dlclose(driver);
+        return NULL;
+    }
+    const struct backend_ops *ops = dlsym(module, "backend_cuda");
+    if (!ops)
+        err_set(err, "%s does not export backend_cuda", path);
+    return ops;
+}
