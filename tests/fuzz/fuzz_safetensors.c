@@ -1,0 +1,24 @@
+/* fuzz_safetensors.c - any bytes as a safetensors file, read as the only shard of a model. */
+#include "engine/quant.h"
+#include "engine/safetensors.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static volatile uint64_t sink;
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct weights w = {0};
+    struct err err;
+    float value;
+
+    if (safetensors_read(data, size, "fuzz", &w, &err) == 0 && weights_seal(&w, "fuzz", &err) == 0)
+        for (int64_t i = 0; i < w.tensors; i++) {
+            const struct tensor *t = &w.tensor[i];
+            const uint8_t *p = t->data;
+            dequant_row(t->type, p + t->bytes - dtype_block_bytes(t->type), &value, 1);
+            sink += p[0] + (value > 0);
+        }
+    weights_free(&w);
+    return 0;
+}
