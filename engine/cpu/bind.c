@@ -99,31 +99,16 @@ int32_t bind_m(const union region_args *a, enum region r)
     return a->embed.m;
 }
 
-/* Llama 3.1: wavelengths beyond the original context are stretched by `factor`, short ones stay,
- * and those between are blended (Meta's reference code, apply_scaling). */
-static double scaled_frequency(const struct rope_scaling *s, double f)
-{
-    if (!s->llama3)
-        return f;
-    double turns = s->original_context * f / (2 * 3.14159265358979323846);
-    if (turns < (double)s->low_freq_factor)
-        return f / (double)s->factor;
-    if (turns > (double)s->high_freq_factor)
-        return f;
-    double span = (double)s->high_freq_factor - (double)s->low_freq_factor;
-    double blend = (turns - (double)s->low_freq_factor) / span;
-    return (1 - blend) * f / (double)s->factor + blend * f;
-}
-
 void rope_tables(const struct model_shape *s, int32_t positions, float *cosine, float *sine)
 {
     int32_t half = s->head_dim / 2;
-    for (int32_t i = 0; i < half; i++) {
-        double f = pow((double)s->rope_base, -2.0 * i / s->head_dim);
-        f = scaled_frequency(&s->scaling, f);
-        for (int32_t p = 0; p < positions; p++) {
-            cosine[(int64_t)p * half + i] = (float)cos(p * f);
-            sine[(int64_t)p * half + i] = (float)sin(p * f);
+    double *f = xmalloc((size_t)half * sizeof *f);
+
+    model_rope_frequencies(s, f);
+    for (int32_t p = 0; p < positions; p++)
+        for (int32_t i = 0; i < half; i++) {
+            cosine[(int64_t)p * half + i] = (float)cos(p * f[i]);
+            sine[(int64_t)p * half + i] = (float)sin(p * f[i]);
         }
-    }
+    free(f);
 }

@@ -10,12 +10,14 @@
 
 #include "config/err.h"
 #include "engine/cpu/eager_impl.h"
+#include "engine/quant.h"
 
 extern const struct cpu_kernel eager_base[REGION_COUNT];
 #if defined(WHET_EAGER_X86)
 extern const struct cpu_kernel eager_v3[REGION_COUNT], eager_v4[REGION_COUNT];
 #endif
 
+float eager_half[1 << 16];
 static const struct cpu_kernel *table;
 static pthread_key_t arena_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -55,6 +57,8 @@ static void set_up(void)
 {
     pthread_key_create(&arena_key, arena_free);
     openblas_set_num_threads(1); /* our ranks are the threads */
+    for (int32_t i = 0; i < 1 << 16; i++)
+        eager_half[i] = f16_to_f32((uint16_t)i);
     table = best_table();
 }
 

@@ -27,15 +27,36 @@ static const float *page_rows(const struct attn_args *a, const void *pages, cons
 
 /* ---- narrow --------------------------------------------------------------------------------- */
 
+/* p[i] = q . k_i for four neighbouring keys */
+static void score4(const float *q, const float *k, int64_t head_dim, float p[4])
+{
+    struct lanes acc[4] = {0};
+    int64_t whole = head_dim / LANES * LANES;
+    for (int64_t d = 0; d < whole; d += LANES) {
+        struct lanes part = lanes_load(q + d);
+        for (int i = 0; i < 4; i++)
+            lanes_fma(&acc[i], &part, k + i * head_dim + d);
+    }
+    for (int i = 0; whole < head_dim && i < 4; i++)
+        lanes_tail(&acc[i], q + whole, k + i * head_dim + whole, (int)(head_dim - whole));
+    lanes_fold4(acc, p);
+}
+
 /* p[j] = q . k_j * scale for j < n */
 static void scores(const struct attn_args *a, const struct span *s, const float *q, int32_t kvh,
                    int32_t n, float *p)
 {
-    for (int32_t j = 0; j < n;) {
+    int64_t hd = a->head_dim;
+    for (int32_t j = 0; j < n; j += KV_PAGE) {
         const float *k = page_rows(a, a->k_pages, s, j / KV_PAGE, kvh);
-        for (int32_t e = 0; e < KV_PAGE && j < n; e++, j++)
-            p[j] = lanes_dot(q, k + (int64_t)e * a->head_dim, a->head_dim) * a->scale;
+        int32_t keys = n - j < KV_PAGE ? n - j : KV_PAGE, e = 0;
+        for (; e + 4 <= keys; e += 4)
+            score4(q, k + e * hd, hd, p + j + e);
+        for (; e < keys; e++)
+            p[j + e] = lanes_dot(q, k + e * hd, hd);
     }
+    for (int32_t j = 0; j < n; j++)
+        p[j] *= a->scale;
 }
 
 static float maximum(const float *p, int32_t n)
@@ -127,15 +148,17 @@ static void attend(const struct attn_args *a, const struct span *s, int32_t t, i
     values_tail(a, s, p, kvh, n, r, d, out);
 }
 
+/* Heads of a group follow each other, so their shared keys and values come from cache. */
 static void attn_narrow(const struct attn_args *a, const struct team *team)
 {
-    int32_t from, to, item = 0;
+    int32_t from, to, item = 0, group = a->heads / a->kv_heads;
     eager_share(team, a->m * a->heads, 1, &from, &to);
-    for (int32_t h = 0; h < a->heads; h++)
+    for (int32_t kvh = 0; kvh < a->kv_heads; kvh++)
         for (int32_t i = 0; i < a->spans; i++)
-            for (int32_t t = 0; t < a->span[i].count; t++, item++)
-                if (item >= from && item < to)
-                    attend(a, &a->span[i], t, h);
+            for (int32_t t = 0; t < a->span[i].count; t++)
+                for (int32_t g = 0; g < group; g++, item++)
+                    if (item >= from && item < to)
+                        attend(a, &a->span[i], t, kvh * group + g);
 }
 
 /* ---- wide ----------------------------------------------------------------------------------- */

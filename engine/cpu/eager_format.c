@@ -17,11 +17,18 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* The half-precision number at `src`. */
+INLINE float half_float(const uint8_t *src)
+{
+    return eager_half[VEC_LOAD(uint16_t, src)];
+}
+
 /* ---- decoders ------------------------------------------------------------------------------- */
 
 INLINE void decode_f32(const uint8_t *b, struct lanes *w)
 {
-    memcpy(w, b, sizeof *w);
+    for (int i = 0; i < PARTS; i++)
+        w->p[i] = VEC_LOAD(vec, b + 4 * VEC * i);
 }
 
 INLINE void decode_f16(const uint8_t *b, struct lanes *w)
@@ -40,42 +47,50 @@ INLINE void decode_q8_0(const uint8_t *b, struct lanes *w)
 {
     float d = half_float(b);
     for (int i = 0; i < 2 * PARTS; i++) {
-        vec_sbyte q = VEC_LOAD(vec_sbyte, b + 2 + VEC * i);
-        vec_int n = __builtin_convertvector(q, vec_int);
-        w[i / PARTS].p[i % PARTS] = __builtin_convertvector(n, vec) * d;
+        vec_int q = vec_from_sbytes(b + 2 + VEC * i);
+        w[i / PARTS].p[i % PARTS] = vec_float(q) * d;
     }
+}
+
+/* Four bits have 16 values: where a vector holds them all, they are computed once a block and
+ * looked up (a permute ignores the high bits of its index), instead of converted one by one. */
+INLINE void decode_nibbles(const uint8_t *q, float d, float m, struct lanes *w)
+{
+#if defined(__AVX512F__)
+    static const float number[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vec value = vec_scale(VEC_LOAD(vec, number), vec_set(d), vec_set(m));
+    vec_int n = vec_from_bytes(q);
+    w[0].p[0] = (vec)_mm512_permutexvar_ps((__m512i)n, (__m512)value);
+    w[1].p[0] = (vec)_mm512_permutexvar_ps((__m512i)(n >> 4), (__m512)value);
+#else
+    for (int i = 0; i < PARTS; i++) {
+        vec_int n = vec_from_bytes(q + VEC * i);
+        w[0].p[i] = vec_scale(vec_float(n & 15), vec_set(d), vec_set(m));
+        w[1].p[i] = vec_scale(vec_float(n >> 4), vec_set(d), vec_set(m));
+    }
+#endif
 }
 
 INLINE void decode_q4_0(const uint8_t *b, struct lanes *w)
 {
     float d = half_float(b);
-    for (int i = 0; i < PARTS; i++) {
-        vec_byte q = VEC_LOAD(vec_byte, b + 2 + VEC * i);
-        w[0].p[i] = (vec_from_bytes(q & 15) - 8.0f) * d;
-        w[1].p[i] = (vec_from_bytes(q >> 4) - 8.0f) * d;
-    }
+    decode_nibbles(b + 2, d, -8 * d, w); /* exact, up to the sign of a zero */
 }
 
 INLINE void decode_q4_1(const uint8_t *b, struct lanes *w)
 {
-    vec d = vec_set(half_float(b)), m = vec_set(half_float(b + 2));
-    for (int i = 0; i < PARTS; i++) {
-        vec_byte q = VEC_LOAD(vec_byte, b + 4 + VEC * i);
-        w[0].p[i] = vec_fma(vec_from_bytes(q & 15), d, m);
-        w[1].p[i] = vec_fma(vec_from_bytes(q >> 4), d, m);
-    }
+    decode_nibbles(b + 4, half_float(b), half_float(b + 2), w);
 }
 
 /* 16 five-bit numbers of block half `h` (0: low nibbles), part `i`, as integers. */
 INLINE vec_int five_bits(const uint8_t *high, const uint8_t *q, int h, int i)
 {
-    vec_byte b = VEC_LOAD(vec_byte, q + VEC * i);
+    vec_int n = vec_from_bytes(q + VEC * i), iota;
     int32_t bits = (int32_t)(VEC_LOAD(uint32_t, high) >> (16 * h + VEC * i) & 0xffff);
-    vec_int iota;
     for (int j = 0; j < VEC; j++)
         iota[j] = j;
     vec_int fifth = ((bits - (vec_int){0}) >> iota & 1) << 4;
-    return __builtin_convertvector(h ? b >> 4 : b & 15, vec_int) | fifth;
+    return (h ? n >> 4 : n & 15) | fifth;
 }
 
 INLINE void decode_q5_0(const uint8_t *b, struct lanes *w)
@@ -83,7 +98,7 @@ INLINE void decode_q5_0(const uint8_t *b, struct lanes *w)
     float d = half_float(b);
     for (int i = 0; i < 2 * PARTS; i++) {
         vec_int n = five_bits(b + 2, b + 6, i / PARTS, i % PARTS) - 16;
-        w[i / PARTS].p[i % PARTS] = __builtin_convertvector(n, vec) * d;
+        w[i / PARTS].p[i % PARTS] = vec_float(n) * d;
     }
 }
 
@@ -92,7 +107,7 @@ INLINE void decode_q5_1(const uint8_t *b, struct lanes *w)
     vec d = vec_set(half_float(b)), m = vec_set(half_float(b + 2));
     for (int i = 0; i < 2 * PARTS; i++) {
         vec_int n = five_bits(b + 4, b + 8, i / PARTS, i % PARTS);
-        w[i / PARTS].p[i % PARTS] = vec_fma(__builtin_convertvector(n, vec), d, m);
+        w[i / PARTS].p[i % PARTS] = vec_scale(vec_float(n), d, m);
     }
 }
 
@@ -115,9 +130,9 @@ INLINE void decode_q4_k(const uint8_t *b, struct lanes *w)
         vec scale = vec_set(d * s), minimum = vec_set(-(dmin * m));
         const uint8_t *q = b + 16 + j / 2 * 32;
         for (int i = 0; i < 2 * PARTS; i++) {
-            vec_byte n = VEC_LOAD(vec_byte, q + VEC * i);
-            w[2 * j + i / PARTS].p[i % PARTS] =
-                vec_fma(vec_from_bytes(j & 1 ? n >> 4 : n & 15), scale, minimum);
+            vec_int n = vec_from_bytes(q + VEC * i);
+            n = j & 1 ? n >> 4 : n & 15;
+            w[2 * j + i / PARTS].p[i % PARTS] = vec_scale(vec_float(n), scale, minimum);
         }
     }
 }
@@ -132,11 +147,11 @@ INLINE void decode_q6_k(const uint8_t *b, struct lanes *w)
         for (int k = 0; k < 4; k++) {
             const uint8_t *low = b + half * 64 + (k & 1) * 32, *high = b + 128 + half * 32;
             for (int i = 0; i < 2 * PARTS; i++) {
-                vec_byte l = VEC_LOAD(vec_byte, low + VEC * i);
-                vec_byte h = VEC_LOAD(vec_byte, high + VEC * i) >> (2 * k) & 3;
-                int set = 2 * k + i / PARTS;
-                vec n = vec_from_bytes((k < 2 ? l & 15 : l >> 4) | h << 4) - 32.0f;
-                w[half * 8 + set].p[i % PARTS] = n * (d * (float)s[half * 8 + set]);
+                vec_int l = vec_from_bytes(low + VEC * i);
+                vec_int h = vec_from_bytes(high + VEC * i) >> (2 * k) & 3;
+                int set = half * 8 + 2 * k + i / PARTS;
+                vec n = vec_float(((k < 2 ? l & 15 : l >> 4) | h << 4) - 32);
+                w[set].p[i % PARTS] = n * (d * (float)s[set]);
             }
         }
     }

@@ -26,6 +26,10 @@ enum {
 enum eager_part { EAGER_OUTER, EAGER_INNER, EAGER_PARTS };
 void *eager_arena(enum eager_part part, int64_t bytes);
 
+/* Every half-precision number as a float: a scale costs a load, which a decode loop has to spare,
+ * and none of the vector operations that bound it. */
+extern float eager_half[1 << 16];
+
 /* One element format. */
 struct eager_format {
     int32_t block, bytes; /* values and bytes of a block; 16 and their bytes for plain formats */

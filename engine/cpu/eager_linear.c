@@ -56,13 +56,9 @@ static void tile(const float *const row[EAGER_ROWS], const float *const x[TILE],
         }
     }
     for (int t = 0; t < TILE; t++) {
-        for (int r = 0; r < EAGER_ROWS; r++) {
-            float sum[LANES];
-            lanes_store(sum, &acc[t][r]);
-            if (whole < k)
-                lane_dot_add(sum, row[r] + whole, x[t] + whole, (int)(k - whole));
-            y[t][r] = lane_fold(sum);
-        }
+        for (int r = 0; whole < k && r < EAGER_ROWS; r++)
+            lanes_tail(&acc[t][r], row[r] + whole, x[t] + whole, (int)(k - whole));
+        lanes_fold4(acc[t], y[t]);
     }
 }
 
