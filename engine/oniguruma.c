@@ -21,15 +21,20 @@
 
 /* Assigned in Unicode 15.0, 15.1 and 16.0 (DerivedGeneralCategory.txt of those versions). Naming
  * them twice does no harm under a newer PCRE2. */
-#define NEW_LETTERS                                                                        \
-    "\\x{1C89}-\\x{1C8A}\\x{A7CB}-\\x{A7CD}\\x{A7DA}-\\x{A7DC}\\x{105C0}-\\x{105F3}"       \
-    "\\x{10D4A}-\\x{10D65}\\x{10D6F}-\\x{10D85}\\x{10EC2}-\\x{10EC4}\\x{1123F}-\\x{11240}" \
-    "\\x{11380}-\\x{11389}\\x{1138B}\\x{1138E}\\x{11390}-\\x{113B5}\\x{113B7}\\x{113D1}"   \
-    "\\x{113D3}\\x{11BC0}-\\x{11BE0}\\x{11F02}\\x{11F04}-\\x{11F10}\\x{11F12}-\\x{11F33}"  \
-    "\\x{1342F}\\x{13441}-\\x{13446}\\x{13460}-\\x{143FA}\\x{16100}-\\x{1611D}"            \
-    "\\x{16D40}-\\x{16D6C}\\x{18CFF}\\x{1B132}\\x{1B155}\\x{1DF25}-\\x{1DF2A}"             \
-    "\\x{1E030}-\\x{1E06D}\\x{1E4D0}-\\x{1E4EB}\\x{1E5D0}-\\x{1E5ED}\\x{1E5F0}\\x{2B739}"  \
-    "\\x{2EBF0}-\\x{2EE5D}\\x{31350}-\\x{323AF}"
+#define NEW_UPPER "\\x{1C89}\\x{A7CB}-\\x{A7CC}\\x{A7DA}\\x{A7DC}\\x{10D50}-\\x{10D65}"
+#define NEW_LOWER "\\x{1C8A}\\x{A7CD}\\x{A7DB}\\x{10D70}-\\x{10D85}\\x{1DF25}-\\x{1DF2A}"
+#define NEW_MODIFIER                                                                          \
+    "\\x{10D4E}\\x{10D6F}\\x{16D40}-\\x{16D42}\\x{16D6B}-\\x{16D6C}\\x{1E030}-\\x{1E06D}\\x{" \
+    "1E4EB}"
+#define NEW_OTHER                                                                         \
+    "\\x{105C0}-\\x{105F3}\\x{10D4A}-\\x{10D4D}\\x{10D4F}\\x{10EC2}-\\x{10EC4}"           \
+    "\\x{1123F}-\\x{11240}\\x{11380}-\\x{11389}\\x{1138B}\\x{1138E}\\x{11390}-\\x{113B5}" \
+    "\\x{113B7}\\x{113D1}\\x{113D3}\\x{11BC0}-\\x{11BE0}\\x{11F02}\\x{11F04}-\\x{11F10}"  \
+    "\\x{11F12}-\\x{11F33}\\x{1342F}\\x{13441}-\\x{13446}\\x{13460}-\\x{143FA}"           \
+    "\\x{16100}-\\x{1611D}\\x{16D43}-\\x{16D6A}\\x{18CFF}\\x{1B132}\\x{1B155}"            \
+    "\\x{1E4D0}-\\x{1E4EA}\\x{1E5D0}-\\x{1E5ED}\\x{1E5F0}\\x{2B739}\\x{2EBF0}-\\x{2EE5D}" \
+    "\\x{31350}-\\x{323AF}"
+#define NEW_LETTERS NEW_UPPER NEW_LOWER NEW_MODIFIER NEW_OTHER
 #define NEW_NUMBERS                                                                        \
     "\\x{10D40}-\\x{10D49}\\x{116D0}-\\x{116E3}\\x{11BF0}-\\x{11BF9}\\x{11F50}-\\x{11F59}" \
     "\\x{16130}-\\x{16139}\\x{16D70}-\\x{16D79}\\x{1CCF0}-\\x{1CCF9}\\x{1D2C0}-\\x{1D2D3}" \
@@ -55,6 +60,10 @@ static const struct {
     {"p{L}", "\\p{L}" NEW_LETTERS},
     {"p{N}", "\\p{N}" NEW_NUMBERS},
     {"p{M}", "\\p{M}" NEW_MARKS},
+    {"p{Lu}", "\\p{Lu}" NEW_UPPER},
+    {"p{Ll}", "\\p{Ll}" NEW_LOWER},
+    {"p{Lm}", "\\p{Lm}" NEW_MODIFIER},
+    {"p{Lo}", "\\p{Lo}" NEW_OTHER},
     {"d", "\\p{Nd}"},
 };
 

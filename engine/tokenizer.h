@@ -1,7 +1,7 @@
 /* tokenizer.h - text to token ids and back: byte-level BPE as Hugging Face `tokenizers` does it.
  *
  * Immutable after it was built; encode and decode may run on any thread at once. Equal to Hugging
- * Face tokenizers on every string (tests/golden/tokenizer-*.json holds the proof).
+ * Face tokenizers on every string (tests/golden/tokenizer/ holds the proof).
  */
 #ifndef WHET_ENGINE_TOKENIZER_H
 #define WHET_ENGINE_TOKENIZER_H

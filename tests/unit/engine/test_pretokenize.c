@@ -1,0 +1,164 @@
+/* Expected cuts are written out by hand from what Hugging Face tokenizers does with the pattern. */
+#include "engine/pretokenize.h"
+
+#include "engine/oniguruma.h"
+#include "tests/unit/engine/tokens.h"
+
+struct cuts {
+    char text[1024]; /* the words, each behind a '|' */
+    size_t n;
+};
+
+static int collect(void *ctx, const char *word, size_t n, struct err *err)
+{
+    struct cuts *c = ctx;
+    if (c->n + n + 2 > sizeof c->text)
+        return err_set(err, "too long");
+    c->text[c->n++] = '|';
+    memcpy(c->text + c->n, word, n);
+    c->n += n;
+    c->text[c->n] = 0;
+    return 0;
+}
+
+static void expect_cuts(const struct pre_step *step, int32_t steps, const char *text,
+                        const char *expected)
+{
+    struct err err = {""};
+    struct cuts cuts = {.n = 0};
+    struct pretokenizer *p = pretokenizer_open(step, steps, &err);
+    if (!p)
+        fail_msg("%s", err.msg);
+    struct pre_run *r = pre_run_begin(p, collect, &cuts);
+    assert_int_equal(pre_run_cut(r, text, strlen(text), &err), 0);
+    pre_run_end(r);
+    pretokenizer_close(p);
+    assert_string_equal(cuts.text, expected);
+}
+
+static void expect_family(const char *name, const char *text, const char *expected)
+{
+    struct err err;
+    const struct pre_family *f = pretokenize_family(name, &err);
+    assert_non_null(f);
+    expect_cuts(f->step, f->steps, text, expected);
+}
+
+static void expect_pattern(const char *pattern, bool drop_gaps, const char *text,
+                           const char *expected)
+{
+    struct pre_step step = {.pattern = pattern, .drop_gaps = drop_gaps};
+    expect_cuts(&step, 1, text, expected);
+}
+
+static void families_cut_numbers_and_contractions_their_own_way(void **state)
+{
+    (void)state;
+    expect_family("gpt-2", "It's 12345  YOU'LL", "|It|'s| 12345| | YOU|'|LL");
+    expect_family("smollm", "It's 123  YOU'LL", "|It|'s| |1|2|3| | YOU|'|LL");
+    expect_family("llama-bpe", "It's 12345  YOU'LL", "|It|'s| |123|45| | YOU|'LL");
+    expect_family("qwen2", "It's 123  YOU'LL", "|It|'s| |1|2|3| | YOU|'LL");
+    expect_family("tekken", "helloWorld HTTPServer/\n", "|hello|World| HTTPServer|/\n");
+}
+
+static void an_unknown_family_is_refused_by_name(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    assert_null(pretokenize_family("default", &err));
+    assert_non_null(strstr(err.msg, "'default'"));
+    assert_null(pretokenize_family("gpt-2 phi-2", &err));
+    assert_null(pretokenize_family("", &err));
+    assert_null(pretokenize_family("gpt", &err));
+}
+
+static void gaps_are_kept_or_dropped(void **state)
+{
+    (void)state;
+    expect_pattern("[0-9]+", false, "a1b22c", "|a|1|b|22|c");
+    expect_pattern("[0-9]+", true, "a1b22c", "|1|22");
+}
+
+static void empty_matches_cut_and_end(void **state)
+{
+    (void)state;
+    expect_pattern("(?=b)", false, "abab", "|a|ba|b");
+    expect_pattern("x*", false, "a\xC3\xA9xxb", "|a|\xC3\xA9|xx|b");
+}
+
+static void a_space_is_put_before_every_piece(void **state)
+{
+    (void)state;
+    const struct pre_step steps[] = {{.pattern = "="}, {.prefix_space = true}};
+    expect_cuts(steps, 2, "a= b", "| a| =| b");
+}
+
+static void ruby_constructs_mean_what_they_mean_in_ruby(void **state)
+{
+    (void)state;
+    expect_pattern("\\p{N}{1,3}+", false, "1234567", "|1234567"); /* repeated, not possessive */
+    expect_pattern("(?:ab){1,2}+", false, "abababc", "|ababab|c");
+    expect_pattern("a?+a|b", false, "aab", "|aa|b");        /* ?+ is possessive in both */
+    expect_pattern("\\h+", false, "xBEEF y", "|x|BEEF| y"); /* hex digits */
+    expect_pattern("\\u0061", false, "bab", "|b|a|b");
+    expect_pattern("\\s+", false, "a\xE1\xA0\x8E b", "|a\xE1\xA0\x8E| |b"); /* U+180E: no space */
+    expect_pattern("^b$", false, "a\nb\nc", "|a\n|b|\nc");
+    expect_pattern("\\P{L}+", false, "a12b", "|a|12|b");
+    expect_pattern("\\p{^L}+", false, "a12b", "|a|12|b");
+}
+
+static void characters_newer_than_the_library_are_letters_and_numbers(void **state)
+{
+    (void)state;
+    expect_pattern("\\p{L}+", true, "-\xF0\xB1\x8D\x90-", "|\xF0\xB1\x8D\x90");   /* U+31350 */
+    expect_pattern("[\\p{N}]+", true, "-\xF0\x91\xBD\x90-", "|\xF0\x91\xBD\x90"); /* U+11F50 */
+    expect_pattern("[^\\p{L}]+", true, "-\xF0\xB1\x8D\x90", "|-");
+}
+
+static void constructs_that_would_be_misread_are_refused(void **state)
+{
+    (void)state;
+    static const char *const patterns[] = {
+        "[a[bc]]", "[\\p{L}&&\\p{Lu}]", "[\\S]", "\\bword", "(?m:.)", "[abc", "a\\", "a{1", "(a",
+        "a)",      "\\p{Foo}",          "\\u12"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        struct err err = {""};
+        struct pre_step step = {.pattern = patterns[i]};
+        assert_null(pretokenizer_open(&step, 1, &err));
+        assert_non_null(strstr(err.msg, patterns[i]));
+    }
+}
+
+static void a_pattern_that_explodes_is_an_error(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    struct cuts cuts = {.n = 0};
+    struct pre_step step = {.pattern = "(a|aa)+[^a]"};
+    struct pretokenizer *p = pretokenizer_open(&step, 1, &err);
+    assert_non_null(p);
+    struct pre_run *r = pre_run_begin(p, collect, &cuts);
+    char text[201];
+    memset(text, 'a', 200);
+    text[200] = 0;
+    assert_int_equal(pre_run_cut(r, text, 200, &err), -1);
+    assert_non_null(strstr(err.msg, "failed on the text"));
+    pre_run_end(r);
+    pretokenizer_close(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families_cut_numbers_and_contractions_their_own_way),
+        cmocka_unit_test(an_unknown_family_is_refused_by_name),
+        cmocka_unit_test(gaps_are_kept_or_dropped),
+        cmocka_unit_test(empty_matches_cut_and_end),
+        cmocka_unit_test(a_space_is_put_before_every_piece),
+        cmocka_unit_test(ruby_constructs_mean_what_they_mean_in_ruby),
+        cmocka_unit_test(characters_newer_than_the_library_are_letters_and_numbers),
+        cmocka_unit_test(constructs_that_would_be_misread_are_refused),
+        cmocka_unit_test(a_pattern_that_explodes_is_an_error),
+    };
+    return cmocka_run_group_tests_name("engine/pretokenize", tests, NULL, NULL);
+}

@@ -1,0 +1,505 @@
+/* Expected ids: what Hugging Face tokenizers gives (scripts/make-golden-tokenizer), on the same
+ * strings, for the default model's vocabulary and for small ones behind every pre-tokenizer. */
+#include "engine/tokenizer.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#include "engine/model.h"
+#include "engine/utf8.h"
+#include "tests/unit/engine/tokens.h"
+
+static struct tokenizer *open_json(const char *name)
+{
+    struct err err = {""};
+    char *file = xasprintf("tokenizer/%s.json", name), *path = golden_path(file);
+    struct tokenizer *t = tokenizer_from_json(path, &err);
+    if (!t)
+        fail_msg("%s", err.msg);
+    free(path);
+    free(file);
+    return t;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Every string of the corpus
+
+/* Strings whose ids differ from those of `name`.ids; the first few are printed. */
+static int count_differences(const struct tokenizer *t, const char *name)
+{
+    char *file = xasprintf("%s.ids", name);
+    struct lines text = lines_read("corpus.txt"), expected = lines_read(file);
+    assert_true(text.n >= 2000);
+    assert_int_equal(text.n, expected.n);
+    int bad = 0;
+    for (size_t i = 0; i < text.n; i++) {
+        struct err err = {""};
+        int32_t *ids;
+        size_t n = unescape(text.line[i]);
+        int64_t count = tokenizer_encode(t, text.line[i], n, false, &ids, &err);
+        char *at = expected.line[i];
+        bool same = count >= 0;
+        for (int64_t k = 0; k < count && same; k++)
+            same = *at && strtol(at, &at, 10) == ids[k];
+        if ((!same || *at) && ++bad <= 3)
+            print_message("%s: line %zu differs %s\n", file, i + 1, err.msg);
+        free(ids);
+    }
+    lines_free(&text);
+    lines_free(&expected);
+    free(file);
+    return bad;
+}
+
+static const struct {
+    const char *file, *pre; /* pre: the GGUF name of the same pre-tokenizer */
+} goldens[] = {
+    {"gpt2", "gpt-2"},    {"llama3", "llama-bpe"}, {"qwen2", "qwen2"},
+    {"qwen35", "qwen35"}, {"tekken", "tekken"},    {"odd", NULL},
+};
+#define GOLDENS (sizeof goldens / sizeof *goldens)
+
+static void tokenizer_json_encodes_as_hugging_face(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GOLDENS; i++) {
+        struct tokenizer *t = open_json(goldens[i].file);
+        assert_int_equal(count_differences(t, goldens[i].file), 0);
+        tokenizer_free(t);
+    }
+}
+
+/* A vocabulary as a GGUF file has it: texts by id, merges as "left right", a name for the rest. */
+struct vocab {
+    struct vocab_source src;
+    cJSON *json;
+    const char **text, *merge[4096];
+    int32_t *length, merge_length[4096];
+    uint8_t *kind;
+    char *joined[4096];
+};
+
+static void vocab_put(struct vocab *v, int32_t id, const char *text, enum token_kind kind)
+{
+    v->text[id] = text;
+    v->length[id] = (int32_t)strlen(text);
+    v->kind[id] = (uint8_t)kind;
+}
+
+static void vocab_read(struct vocab *v, const char *name)
+{
+    char *file = xasprintf("tokenizer/%s.json", name);
+    v->json = golden_json(file);
+    free(file);
+    const cJSON *model = cJSON_GetObjectItem(v->json, "model"), *item;
+    const cJSON *vocab = cJSON_GetObjectItem(model, "vocab");
+    const cJSON *added = cJSON_GetObjectItem(v->json, "added_tokens");
+    int32_t n = cJSON_GetArraySize(vocab) + cJSON_GetArraySize(added);
+    v->text = xcalloc((size_t)n, sizeof *v->text);
+    v->length = xcalloc((size_t)n, sizeof *v->length);
+    v->kind = xcalloc((size_t)n, 1);
+    cJSON_ArrayForEach(item, vocab)
+    {
+        vocab_put(v, item->valueint, item->string, TOKEN_NORMAL);
+    }
+    cJSON_ArrayForEach(item, added)
+    {
+        bool special = cJSON_IsTrue(cJSON_GetObjectItem(item, "special"));
+        vocab_put(v, cJSON_GetObjectItem(item, "id")->valueint, golden_string(item, "content"),
+                  special ? TOKEN_CONTROL : TOKEN_USER_DEFINED);
+    }
+    v->src = (struct vocab_source){.tokens = n, .bos = -1, .eos = -1, .add_bos = -1, .add_eos = -1};
+    cJSON_ArrayForEach(item, cJSON_GetObjectItem(model, "merges"))
+    {
+        int64_t i = v->src.merges++;
+        v->joined[i] = cJSON_IsString(item) ? xstrdup(item->valuestring)
+                                            : xasprintf("%s %s", item->child->valuestring,
+                                                        item->child->next->valuestring);
+        v->merge[i] = v->joined[i];
+        v->merge_length[i] = (int32_t)strlen(v->joined[i]);
+    }
+    v->src.text = v->text;
+    v->src.length = v->length;
+    v->src.kind = v->kind;
+    v->src.merge = v->merge;
+    v->src.merge_length = v->merge_length;
+}
+
+static struct vocab *vocab_open(const char *name)
+{
+    struct vocab *v = xcalloc(1, sizeof *v);
+    vocab_read(v, name);
+    return v;
+}
+
+static void vocab_close(struct vocab *v)
+{
+    for (int64_t i = 0; i < v->src.merges; i++)
+        free(v->joined[i]);
+    free(v->text);
+    free(v->length);
+    free(v->kind);
+    cJSON_Delete(v->json);
+    free(v);
+}
+
+static void a_named_pre_tokenizer_encodes_as_the_spelled_out_one(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GOLDENS; i++) {
+        struct err err = {""};
+        if (!goldens[i].pre)
+            continue;
+        struct vocab *v = vocab_open(goldens[i].file);
+        v->src.pre = goldens[i].pre;
+        struct tokenizer *t = tokenizer_build(&v->src, &err);
+        if (!t)
+            fail_msg("%s", err.msg);
+        vocab_close(v); /* the tokenizer has its own copies */
+        assert_int_equal(count_differences(t, goldens[i].file), 0);
+        tokenizer_free(t);
+    }
+}
+
+static void the_default_model_encodes_as_hugging_face(void **state)
+{
+    (void)state;
+    const char *path = getenv("WHET_TEST_MODEL"), *must = getenv("WHET_TEST_REQUIRE_MODEL");
+    if (!path) {
+        if (must && strcmp(must, "1") == 0)
+            fail_msg("WHET_TEST_MODEL is not set");
+        skip();
+    }
+    struct err err = {""};
+    struct model *m = model_open(path, true, NULL, NULL, &err);
+    if (!m)
+        fail_msg("%s", err.msg);
+    assert_int_equal(count_differences(m->tokenizer, "smollm2"), 0);
+    assert_int_equal(tokenizer_vocab(m->tokenizer), 49152);
+    assert_int_equal(tokenizer_eos(m->tokenizer), tokenizer_find(m->tokenizer, "<|im_end|>"));
+    assert_true(tokenizer_is_stop(m->tokenizer, tokenizer_find(m->tokenizer, "<|endoftext|>")));
+    int32_t *ids;
+    assert_int_equal(tokenizer_encode(m->tokenizer, "x", 1, true, &ids, &err), 1); /* no BOS */
+    free(ids);
+    model_close(m);
+}
+
+static void decoding_gives_the_text_back(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gpt2", "llama3", "tekken"}; /* no normalizer */
+    for (size_t k = 0; k < 3; k++) {
+        struct tokenizer *t = open_json(names[k]);
+        struct lines text = lines_read("corpus.txt");
+        for (size_t i = 0; i < text.n; i++) {
+            int32_t *ids;
+            size_t m, length, n = unescape(text.line[i]);
+            char *valid = utf8_lossy(text.line[i], n, &m);
+            int64_t count = tokenizer_encode(t, text.line[i], n, false, &ids, NULL);
+            char *back = tokenizer_decode(t, ids, count, true, &length);
+            assert_int_equal(length, m);
+            assert_memory_equal(back, valid, m + 1);
+            free(back);
+            free(ids);
+            free(valid);
+        }
+        lines_free(&text);
+        tokenizer_free(t);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Special tokens
+
+static void bos_is_added_where_the_model_wants_it(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_json("llama3");
+    int32_t *ids, bos = tokenizer_find(t, "<|begin_of_text|>");
+    assert_int_equal(tokenizer_bos(t), bos);
+    assert_int_equal(tokenizer_encode(t, "", 0, false, &ids, NULL), 0);
+    free(ids);
+    assert_int_equal(tokenizer_encode(t, "", 0, true, &ids, NULL), 1);
+    assert_int_equal(ids[0], bos);
+    free(ids);
+    tokenizer_free(t);
+    t = open_json("gpt2");
+    assert_int_equal(tokenizer_encode(t, "", 0, true, &ids, NULL), 0);
+    free(ids);
+    tokenizer_free(t);
+}
+
+static void a_silent_file_adds_bos_as_its_family_does(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pre;
+        int8_t add_bos;
+        int expected;
+    } cases[] = {{"llama-bpe", -1, 1}, {"llama-bpe", 0, 0}, {"qwen2", -1, 0}, {"qwen2", 1, 1}};
+    struct vocab *v = vocab_open("llama3");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int32_t *ids;
+        v->src.pre = cases[i].pre;
+        v->src.add_bos = cases[i].add_bos;
+        v->src.bos = 0;
+        struct tokenizer *t = tokenizer_build(&v->src, NULL);
+        assert_non_null(t);
+        assert_int_equal(tokenizer_encode(t, "", 0, true, &ids, NULL), cases[i].expected);
+        free(ids);
+        tokenizer_free(t);
+    }
+    vocab_close(v);
+}
+
+static void special_tokens_are_hidden_unless_asked_for(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_json("gpt2");
+    const char *text = "hi<|im_end|><tool_call>";
+    int32_t *ids, end = tokenizer_find(t, "<|im_end|>"), tool = tokenizer_find(t, "<tool_call>");
+    int64_t n = tokenizer_encode(t, text, strlen(text), false, &ids, NULL);
+    size_t length;
+    char *shown = tokenizer_decode(t, ids, n, true, &length);
+    char *hidden = tokenizer_decode(t, ids, n, false, &length);
+    assert_string_equal(shown, text);
+    assert_string_equal(hidden, "hi<tool_call>");
+    assert_true(tokenizer_is_special(t, end));
+    assert_false(tokenizer_is_special(t, tool));
+    tokenizer_bytes(t, end, false, &length);
+    assert_int_equal(length, 0);
+    tokenizer_bytes(t, end, true, &length);
+    assert_int_equal(length, 10);
+    free(shown);
+    free(hidden);
+    free(ids);
+    tokenizer_free(t);
+}
+
+static void ids_outside_of_the_vocabulary_are_harmless(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_json("gpt2");
+    size_t length;
+    for (int32_t id = -2; id < 2; id++) {
+        int32_t outside = id < 0 ? id : tokenizer_vocab(t) + id;
+        tokenizer_bytes(t, outside, true, &length);
+        assert_int_equal(length, 0);
+        assert_false(tokenizer_is_stop(t, outside));
+        assert_false(tokenizer_is_special(t, outside));
+    }
+    tokenizer_free(t);
+}
+
+static void tokens_are_found_by_their_text(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_json("gpt2");
+    size_t n;
+    int32_t id = tokenizer_find(t, "\xC4\xA0the"); /* as the vocabulary writes " the" */
+    assert_true(id >= 0);
+    const char *bytes = tokenizer_bytes(t, id, false, &n);
+    assert_int_equal(n, 4);
+    assert_memory_equal(bytes, " the", 4);
+    assert_int_equal(tokenizer_find(t, "no such token"), -1);
+    assert_int_equal(tokenizer_find(t, ""), -1);
+    tokenizer_free(t);
+}
+
+static void all_ways_to_end_a_turn_stop_a_generation(void **state)
+{
+    (void)state;
+    struct vocab *v = vocab_open("gpt2");
+    v->src.pre = "gpt-2";
+    v->src.eos = 5;
+    v->src.stop = (const int32_t[]){7, 9};
+    v->src.stops = 2;
+    struct tokenizer *t = tokenizer_build(&v->src, NULL);
+    for (int32_t i = 0; i < v->src.tokens; i++)
+        assert_int_equal(tokenizer_is_stop(t, i), i == 5 || i == 7 || i == 9 ||
+                                                      !strcmp(v->text[i], "<|im_end|>") ||
+                                                      !strcmp(v->text[i], "<|endoftext|>"));
+    tokenizer_free(t);
+    vocab_close(v);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Time and threads
+
+/* Seconds of this thread to encode n letters without a space. */
+static double seconds_for(const struct tokenizer *t, size_t n)
+{
+    char *text = xmalloc(n);
+    uint32_t r = 1;
+    for (size_t i = 0; i < n; i++) {
+        r = r * 1664525u + 1013904223u;
+        text[i] = (char)('a' + (r >> 24) % 26);
+    }
+    struct timespec a, b;
+    int32_t *ids;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+    assert_true(tokenizer_encode(t, text, n, false, &ids, NULL) > 0);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+    free(ids);
+    free(text);
+    return (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
+}
+
+static void a_word_of_a_megabyte_is_not_quadratic(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_json("gpt2");
+    double small = seconds_for(t, 1 << 16), large = seconds_for(t, 1 << 20);
+    assert_true(large < 80 * small); /* 16 times the text; quadratic would be 256 times the time */
+    tokenizer_free(t);
+}
+
+static void *encode_everything(void *t)
+{
+    return (void *)(intptr_t)count_differences(t, "llama3");
+}
+
+static void threads_encode_with_one_tokenizer(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_json("llama3");
+    pthread_t thread[4];
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, encode_everything, t), 0);
+    for (int i = 0; i < 4; i++) {
+        void *bad;
+        pthread_join(thread[i], &bad);
+        assert_null(bad);
+    }
+    tokenizer_free(t);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Refusals
+
+static void expect_refusal(const struct vocab *v, const char *part)
+{
+    struct err err = {""};
+    struct tokenizer *t = tokenizer_build(&v->src, &err);
+    assert_null(t);
+    if (!strstr(err.msg, part))
+        fail_msg("'%s' does not say '%s'", err.msg, part);
+}
+
+static void a_broken_vocabulary_is_refused(void **state)
+{
+    (void)state;
+    struct vocab *v = vocab_open("gpt2");
+    expect_refusal(v, "tokenizer.ggml.pre is missing");
+    v->src.pre = "some-model";
+    expect_refusal(v, "'some-model'");
+    v->src.pre = "gpt-2";
+    v->src.bos = v->src.tokens;
+    expect_refusal(v, "BOS id");
+    v->src.bos = -1;
+    v->src.eos = -7;
+    expect_refusal(v, "EOS id -7");
+    v->src.eos = -1;
+    static const struct {
+        const char *merge, *part;
+    } merges[] = {{"nospace", "'nospace' is not two tokens"},
+                  {"a \xE2\x82\xAC", "byte-level alphabet"},
+                  {" b", "byte-level alphabet"},
+                  {"zqzq b", "'zqzq b' has a token that is not in the vocabulary"}};
+    for (size_t i = 0; i < sizeof merges / sizeof *merges; i++) {
+        v->merge[3] = merges[i].merge;
+        v->merge_length[3] = (int32_t)strlen(merges[i].merge);
+        expect_refusal(v, merges[i].part);
+    }
+    v->merge[3] = v->merge[2];
+    v->merge_length[3] = v->merge_length[2];
+    v->text[v->src.tokens - 1] = "\xA9";
+    v->length[v->src.tokens - 1] = 1;
+    expect_refusal(v, "not UTF-8");
+    v->src.tokens = 0;
+    expect_refusal(v, "no tokens");
+    vocab_close(v);
+}
+
+/* Writes the golden file with `find` replaced by `with`, and loads that. */
+static void expect_json_refusal(const char *find, const char *with, const char *part)
+{
+    size_t n;
+    struct err err = {""};
+    char *text = (char *)golden_bytes("tokenizer/llama3.json", &n);
+    char *at = strstr(text, find);
+    if (!at)
+        fail_msg("'%s' is not in the file", find);
+    char path[] = "/tmp/whet-tokenizer-XXXXXX";
+    int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "wb");
+    assert_non_null(f);
+    fprintf(f, "%.*s%s%s", (int)(at - text), text, with, at + strlen(find));
+    fclose(f);
+    struct tokenizer *t = tokenizer_from_json(path, &err);
+    remove(path);
+    assert_null(t);
+    if (!strstr(err.msg, part) || strncmp(err.msg, path, strlen(path)) != 0)
+        fail_msg("'%s' does not say '%s' of '%s'", err.msg, part, path);
+    free(text);
+}
+
+static void stages_that_are_not_supported_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const char *const cases[][3] = {
+        {"\"type\":\"BPE\"", "\"type\":\"WordPiece\"", "model 'WordPiece'"},
+        {"\"type\":\"BPE\"", "\"type\":\"Unigram\"", "model 'Unigram'"},
+        {"\"byte_fallback\":false", "\"byte_fallback\":true", "byte_fallback"},
+        {"\"dropout\":null", "\"dropout\":0.1", "dropout"},
+        {"\"end_of_word_suffix\":null", "\"end_of_word_suffix\":\"</w>\"", "end_of_word_suffix"},
+        {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}", "'Lowercase'"},
+        {"\"pre_tokenizer\":{\"type\":\"Sequence\"", "\"pre_tokenizer\":{\"type\":\"Metaspace\"",
+         "'Metaspace'"},
+        {"\"behavior\":\"Isolated\"", "\"behavior\":\"MergedWithNext\"", "'MergedWithNext'"},
+        {"{\"Regex\":", "{\"Other\":", "neither a Regex nor a String"},
+        {"\"type\":\"TemplateProcessing\"", "\"type\":\"BertProcessing\"", "'BertProcessing'"},
+        {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"Metaspace\"",
+         "decoder 'Metaspace'"},
+        {"\"merges\":", "\"no-merges\":", "model.merges"},
+        {"\"vocab\":", "\"no-vocab\":", "model.vocab"},
+        {"\"vocab\":{", "\"vocab\":{\"bad\":-1,", "'bad'"},
+        {"\"vocab\":{", "\"vocab\":{\"huge\":1e9,", "'huge'"},
+        {"\"vocab\":{", "\"vocab\":{\"twice\":0,", "id 0 is both"},
+        {"\"merges\":[", "\"merges\":[17,", "neither a string nor a pair"},
+        {"\"merges\":[", "\"merges\":[[\"a\"],", "neither a string nor a pair"},
+        {"{\"version\"", "version", "not valid JSON"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_json_refusal(cases[i][0], cases[i][1], cases[i][2]);
+}
+
+static void a_missing_file_is_an_error(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    assert_null(tokenizer_from_json("/no/such/tokenizer.json", &err));
+    assert_non_null(strstr(err.msg, "/no/such/tokenizer.json"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokenizer_json_encodes_as_hugging_face),
+        cmocka_unit_test(a_named_pre_tokenizer_encodes_as_the_spelled_out_one),
+        cmocka_unit_test(the_default_model_encodes_as_hugging_face),
+        cmocka_unit_test(decoding_gives_the_text_back),
+        cmocka_unit_test(bos_is_added_where_the_model_wants_it),
+        cmocka_unit_test(a_silent_file_adds_bos_as_its_family_does),
+        cmocka_unit_test(special_tokens_are_hidden_unless_asked_for),
+        cmocka_unit_test(ids_outside_of_the_vocabulary_are_harmless),
+        cmocka_unit_test(tokens_are_found_by_their_text),
+        cmocka_unit_test(all_ways_to_end_a_turn_stop_a_generation),
+        cmocka_unit_test(a_word_of_a_megabyte_is_not_quadratic),
+        cmocka_unit_test(threads_encode_with_one_tokenizer),
+        cmocka_unit_test(a_broken_vocabulary_is_refused),
+        cmocka_unit_test(stages_that_are_not_supported_are_refused_by_name),
+        cmocka_unit_test(a_missing_file_is_an_error),
+    };
+    return cmocka_run_group_tests_name("engine/tokenizer", tests, NULL, NULL);
+}
