@@ -175,7 +175,7 @@ int added_cut(const struct added *a, const char *text, size_t n, added_piece_fn 
               struct err *err)
 {
     size_t done = 0, from = 0;
-    struct match m;
+    struct match m = {0};
     while (next_match(a, text, n, from, &m)) {
         from = m.end; /* the search goes on behind the token itself, not behind what it stripped */
         if ((m.flags & ADDED_SINGLE_WORD) && !stands_alone(text, n, &m))
