@@ -50,13 +50,17 @@ static int on_field(llhttp_t *p, const char *at, size_t n)
         refuse(h, 431, "more than %d header fields", HTTP_HEADERS_MAX);
         return HPE_USER;
     }
-    h->req->header[h->req->headers++].name = (struct slice){at, n};
+    h->req->header[h->req->headers++] = (struct http_header){{at, n}, {at + n, 0}};
     return 0;
 }
 
 static int on_value(llhttp_t *p, const char *at, size_t n)
 {
     struct http_parser *h = p->data;
+    if (!h->req->headers) { /* llhttp lets a header without a name through */
+        refuse(h, 400, "a header has no name");
+        return HPE_USER;
+    }
     while (n && (at[n - 1] == ' ' || at[n - 1] == '\t'))
         n--;
     while (n && (*at == ' ' || *at == '\t'))
@@ -193,6 +197,8 @@ static int check_headers(struct http_parser *h)
     int hosts = 0;
     for (int i = 0; i < r->headers; i++) {
         struct slice name = r->header[i].name, value = r->header[i].value;
+        if (name.n == 0)
+            return refuse(h, 400, "a header has no name"), -1;
         if (slice_is(name, "host")) {
             hosts++;
         } else if (slice_is(name, "content-length")) {
@@ -217,11 +223,22 @@ static int check_headers(struct http_parser *h)
     return 0;
 }
 
+/* The request line holds exactly two spaces; llhttp would take more. */
+static bool two_spaces(const char *head, size_t n)
+{
+    int spaces = 0;
+    for (size_t i = 0; i < n && head[i] != '\r'; i++)
+        spaces += head[i] == ' ' ? 1 : head[i] == '\t' ? 3 : 0;
+    return spaces == 2;
+}
+
 /* Reads the head of `n` bytes, already scanned. */
 static enum parse_result parse_head(struct http_parser *h, const char *data, size_t n)
 {
     struct http_request *r = h->req;
     buf_add(&r->head, data, n);
+    if (!two_spaces(data, n))
+        return refuse(h, 400, "the request line is malformed");
     enum llhttp_errno e = llhttp_execute(&h->llhttp, r->head.p, n);
     if (h->status)
         return PARSE_REFUSED;

@@ -1,0 +1,159 @@
+/* test_auth.c - keys, the admin key, reload, CORS origins. */
+#include "tests/unit/unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/auth.h"
+
+static char user_file[] = "/tmp/whet-auth-user-XXXXXX";
+static char admin_file[] = "/tmp/whet-auth-admin-XXXXXX";
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static int make_files(void **state)
+{
+    (void)state;
+    close(mkstemp(user_file));
+    close(mkstemp(admin_file));
+    return 0;
+}
+
+static int remove_files(void **state)
+{
+    (void)state;
+    unlink(user_file);
+    unlink(admin_file);
+    return 0;
+}
+
+/* A request with this Authorization header (NULL: none). */
+static int check(const struct auth *a, const char *authorization, enum access access)
+{
+    static struct http_request req;
+    memset(&req, 0, sizeof(req));
+    if (authorization) {
+        req.headers = 1;
+        req.header[0].name = (struct slice){"Authorization", 13};
+        req.header[0].value = (struct slice){authorization, strlen(authorization)};
+    }
+    return auth_check(a, &req, access, false);
+}
+
+static void auth_needs_no_key_without_keys(void **state)
+{
+    (void)state;
+    struct auth a = {0};
+    assert_int_equal(check(&a, NULL, ACCESS_USER), 0);
+    assert_int_equal(check(&a, NULL, ACCESS_OPEN), 0);
+    assert_int_equal(check(&a, NULL, ACCESS_METRICS), 0);
+    assert_int_equal(check(&a, "Bearer x", ACCESS_ADMIN), 403);
+}
+
+static void auth_checks_keys(void **state)
+{
+    (void)state;
+    struct auth a = {0};
+    struct config c = {.server_api_keys = user_file, .server_admin_key_file = admin_file};
+    struct err err;
+    char longest[KEY_BYTES_MAX + 1], header[KEY_BYTES_MAX + 32], keys[KEY_BYTES_MAX + 64];
+    memset(longest, 'k', KEY_BYTES_MAX);
+    longest[KEY_BYTES_MAX] = '\0';
+    snprintf(keys, sizeof(keys), "# comment\nsk-one\n\n  sk-two  \r\n%s\n", longest);
+    write_file(user_file, keys);
+    write_file(admin_file, "boss");
+    assert_int_equal(auth_load(&a, &c, &err), 0);
+    assert_int_equal(a.user.n, 3);
+    assert_int_equal(check(&a, "Bearer sk-one", ACCESS_USER), 0);
+    assert_int_equal(check(&a, "bearer  sk-two", ACCESS_USER), 0);
+    snprintf(header, sizeof(header), "Bearer %s", longest);
+    assert_int_equal(check(&a, header, ACCESS_USER), 0);
+    strcat(header, "k"); /* the same 256 bytes and one more */
+    assert_int_equal(check(&a, header, ACCESS_USER), 401);
+    static const char *const wrong[] = {NULL,           "",           "Bearer",
+                                        "Bearer ",      "Bearer sk-", "Bearer sk-one1",
+                                        "Basic sk-one", "sk-one",     "Bearer # comment"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+        assert_int_equal(check(&a, wrong[i], ACCESS_USER), 401);
+        assert_int_equal(check(&a, wrong[i], ACCESS_METRICS), 401);
+        assert_int_equal(check(&a, wrong[i], ACCESS_ADMIN), 401);
+        assert_int_equal(check(&a, wrong[i], ACCESS_OPEN), 0);
+    }
+    assert_int_equal(check(&a, "Bearer sk-one", ACCESS_ADMIN), 403);
+    assert_int_equal(check(&a, "Bearer boss", ACCESS_ADMIN), 0);
+    assert_int_equal(check(&a, "Bearer boss", ACCESS_USER), 0);
+    auth_free(&a);
+}
+
+static void auth_keeps_old_keys_when_a_reload_fails(void **state)
+{
+    (void)state;
+    struct auth a = {0};
+    struct config c = {.server_api_keys = user_file};
+    struct err err;
+    write_file(user_file, "old\n");
+    assert_int_equal(auth_load(&a, &c, &err), 0);
+    write_file(user_file, "# nothing\n");
+    assert_int_equal(auth_load(&a, &c, &err), -1);
+    assert_non_null(strstr(err.msg, user_file));
+    write_file(user_file, "has space\n");
+    assert_int_equal(auth_load(&a, &c, &err), -1);
+    c.server_api_keys = (char *)"/nonexistent/keys";
+    assert_int_equal(auth_load(&a, &c, &err), -1);
+    assert_non_null(strstr(err.msg, "server.api_keys"));
+    assert_int_equal(check(&a, "Bearer old", ACCESS_USER), 0);
+    c.server_api_keys = user_file;
+    write_file(user_file, "new\n");
+    assert_int_equal(auth_load(&a, &c, &err), 0);
+    assert_int_equal(check(&a, "Bearer old", ACCESS_USER), 401);
+    assert_int_equal(check(&a, "Bearer new", ACCESS_USER), 0);
+    auth_free(&a);
+}
+
+static bool origin_allowed(const struct auth *a, const char *origin)
+{
+    static struct http_request req;
+    memset(&req, 0, sizeof(req));
+    req.headers = 1;
+    req.header[0].name = (struct slice){"Origin", 6};
+    req.header[0].value = (struct slice){origin, strlen(origin)};
+    return auth_origin(a, &req).n > 0;
+}
+
+static void auth_allows_listed_origins_only(void **state)
+{
+    (void)state;
+    struct auth a = {0};
+    struct err err;
+    assert_false(origin_allowed(&a, "https://a.example"));
+    struct config c = {.server_cors_origins = (char *)"https://a.example, http://localhost:3000/"};
+    assert_int_equal(auth_load(&a, &c, &err), 0);
+    assert_true(origin_allowed(&a, "https://a.example"));
+    assert_true(origin_allowed(&a, "http://localhost:3000"));
+    assert_false(origin_allowed(&a, "https://a.example.evil"));
+    assert_false(origin_allowed(&a, "http://localhost"));
+    assert_false(origin_allowed(&a, "null"));
+    c.server_cors_origins = (char *)"*";
+    assert_int_equal(auth_load(&a, &c, &err), 0);
+    assert_true(origin_allowed(&a, "https://anything"));
+    auth_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(auth_needs_no_key_without_keys),
+        cmocka_unit_test(auth_checks_keys),
+        cmocka_unit_test(auth_keeps_old_keys_when_a_reload_fails),
+        cmocka_unit_test(auth_allows_listed_origins_only),
+    };
+    return cmocka_run_group_tests(tests, make_files, remove_files);
+}
