@@ -2,7 +2,7 @@
 #include "engine/cpu/bind.h"
 
 #include <math.h>
-#include <stddef.h>
+#include <stdlib.h>
 
 static void bind_attn_in(const struct model *model, const struct layer *l, struct attn_in_args *a)
 {
