@@ -208,9 +208,11 @@ static double slack(const struct trial *tr)
 {
     int digits = template_knob(tr->t, "DIGITS");
     if (digits >= 0 && tr->point.value[digits] == 1)
-        return 0.05;
+        return 0.1;
     if (digits >= 0 && tr->point.value[digits] == 2)
         return 3e-4;
+    if (digits >= 0 && tr->point.value[digits] == 3)
+        return 1e-6;
     int reduced = template_knob(tr->t, "REDUCED");
     if (reduced >= 0 && tr->point.value[reduced])
         return 0.05;

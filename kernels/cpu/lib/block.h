@@ -13,11 +13,6 @@
 
 enum { BLOCK = 32 };
 
-/* Formats that block_load() reads. Also used in the LEGAL rows of the .def tables. */
-#define BLOCK_TYPE(t)                                                                  \
-    ((t) == DTYPE_F32 || (t) == DTYPE_F16 || (t) == DTYPE_BF16 || (t) == DTYPE_Q8_0 || \
-     (t) == DTYPE_Q4_0 || (t) == DTYPE_Q4_1)
-
 /* Bytes of 32 weights. */
 #define BLOCK_BYTES(t)         \
     ((t) == DTYPE_F32    ? 128 \

@@ -7,8 +7,9 @@
  *
  * with signed digits, unit[b] a power of two chosen so that the largest |X| of the block fills
  * the D digits, and 2^row bringing the row's largest value near 1 so that tiny rows keep their
- * precision. D = 3 keeps 23 bits below the largest value of each block and D = 4 keeps 31: as good
- * as float sums. D = 1 and 2 are lower precisions, legal only under the `reduced` policy.
+ * precision. D = 4 keeps 30 bits below the largest value of each block: as good as float sums. D =
+ * 3 keeps 22, as good but in a block with an outlier, where the others lose what float would keep.
+ * Fewer than 4 digits are lower precisions, legal only under the `reduced` policy.
  * All scales are powers of two, so integer inputs give exact results.
  */
 #ifndef WHET_KERNELS_CPU_DIGITS_H

@@ -74,10 +74,11 @@ static inline void lane_rmsnorm(float *restrict out, const float *restrict x,
 }
 
 /* e^x for any float, about 1 ulp: 2^k times a degree-6 polynomial on [-ln2/2, ln2/2] (coefficients
- * of the Taylor series; Cody-Waite reduction). Underflows to 0 below -87.3, saturates above 88.7. */
+ * of the Taylor series; Cody-Waite reduction). Underflows to 0 below -87.3, saturates above 88.7.
+ */
 static inline float lane_exp(float x)
 {
-    float c = x > -87.3f ? (x < 88.7f ? x : 88.7f) : -87.3f; /* NaN: -87.3 */
+    float c = x > -87.3f ? (x < 88.7f ? x : 88.7f) : -87.3f;  /* NaN: -87.3 */
     float t = lane_fma(c, 1.44269504088896341f, 12582912.0f); /* 1.5 * 2^23: rounds to integer */
     float k = t - 12582912.0f;
     float r = lane_fma(k, -0.693359375f, c);

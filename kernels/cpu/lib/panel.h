@@ -11,6 +11,8 @@
  * the 16 results are lanes of one vector: no horizontal sums, and scales are applied 16 at a time.
  * The bytes moved are those of the model's own format.
  *
+ * Quants are centred before they are summed (Q4_1: w = d (q - 8) + (m + 8 d)): the sums then stay
+ * small where activations share a large mean, instead of cancelling against m.
  * Sums of a block are exact integers; over blocks they are added in float in rising order. For
  * D digits a block costs 8 D dot instructions for 512 weights (16 rows) a token.
  */
@@ -89,8 +91,6 @@ INLINE void panel_load(const int type, const uint8_t *panel, int b, __m512i w[8]
 /* What to start a digit's sum with, to take out the offset that panel_load() leaves in q. */
 INLINE __m512i panel_start(const int type, int32_t total)
 {
-    if (type == DTYPE_Q4_1)
-        return _mm512_setzero_si512();
     return _mm512_set1_epi32(total * (type == DTYPE_Q8_0 ? -128 : -8));
 }
 
@@ -115,9 +115,10 @@ INLINE void panel_block(const int type, const int d, const uint8_t *panel, int b
     const uint8_t *s = panel + (int64_t)blocks * PANEL_QUANTS(type) + b * PANEL_SCALES(type);
     __m512i w[8];
     panel_load(type, panel, b, w);
-    __m512 scale = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)s)), min = scale;
+    __m512 scale = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)s)), middle = scale;
     if (type == DTYPE_Q4_1)
-        min = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(s + 32)));
+        middle = _mm512_fmadd_ps(scale, _mm512_set1_ps(8.0f),
+                                 _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(s + 32))));
     UNROLLED
     for (int t = 0; t < tokens; t++) {
         const int32_t *q = (const int32_t *)(x[t].digit + b * d * BLOCK);
@@ -132,7 +133,7 @@ INLINE void panel_block(const int type, const int d, const uint8_t *panel, int b
         __m512 unit = _mm512_mul_ps(scale, _mm512_set1_ps(x[t].unit[b]));
         acc[t] = _mm512_fmadd_ps(panel_join(d, sum), unit, acc[t]);
         if (type == DTYPE_Q4_1)
-            acc[t] = _mm512_fmadd_ps(min, _mm512_set1_ps(x[t].sum[b]), acc[t]);
+            acc[t] = _mm512_fmadd_ps(middle, _mm512_set1_ps(x[t].sum[b]), acc[t]);
     }
 }
 
