@@ -198,3 +198,8 @@ uint64_t engine_hot_path_compiles(void)
 {
     return atomic_load(&hot_path_compiles);
 }
+
+uint64_t engine_slice_ns(const struct engine *e)
+{
+    return atomic_load(&e->stats.slice_ns);
+}

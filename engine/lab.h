@@ -49,5 +49,7 @@ void engine_note_compile(void);
 int32_t engine_load(const struct engine *e);
 uint64_t engine_step_ns(const struct engine *e);
 uint64_t engine_steps(const struct engine *e);
+/* Nanoseconds lent in slices since start. Any thread. */
+uint64_t engine_slice_ns(const struct engine *e);
 
 #endif
