@@ -7,6 +7,7 @@
  */
 #include "specializer/adviser.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 #include "specializer/strategy.h"
 
 struct adviser {
-    struct adviser_counts counts;
+    _Atomic uint64_t accepted, rejected, failed, heuristic, ns; /* read by the metrics */
 };
 
 void advice_free(struct advice *a)
@@ -178,11 +179,15 @@ void adviser_ask(struct adviser *a, const struct advice_request *r, struct advic
 {
     int64_t start = clock_ns();
     advise_heuristic(r, out);
-    a->counts.heuristic++;
-    a->counts.seconds += (double)(clock_ns() - start) * 1e-9;
+    atomic_fetch_add(&a->heuristic, 1);
+    atomic_fetch_add(&a->ns, (uint64_t)(clock_ns() - start));
 }
 
 void adviser_count(const struct adviser *a, struct adviser_counts *out)
 {
-    *out = a->counts;
+    out->accepted = atomic_load(&a->accepted);
+    out->rejected = atomic_load(&a->rejected);
+    out->failed = atomic_load(&a->failed);
+    out->heuristic = atomic_load(&a->heuristic);
+    out->seconds = (double)atomic_load(&a->ns) * 1e-9;
 }

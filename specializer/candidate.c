@@ -74,21 +74,20 @@ static void make_keys(struct candidate *c, const struct key_parts *k)
     snprintf(c->env, sizeof c->env, "%s", k->env);
 }
 
-struct candidate *candidate_new(const struct key_parts *k, const struct space *space, int32_t id,
-                                struct slot *slot)
+struct candidate *candidate_new(const struct key_parts *k, const struct template *t,
+                                const struct point *p, const struct facts *f, struct slot *slot)
 {
     struct candidate *c = xcalloc(1, sizeof *c);
-    c->template = space_template(space, id);
-    space_point(space, id, &c->point);
+    c->template = t;
+    c->point = *p;
     c->slot = slot;
     c->origin = ORIGIN_TEMPLATE;
     c->state = LIFE_PROPOSED;
-    c->bit_equal = c->template->bit_equal(&c->point, space_facts(space));
-    c->predicted_s = space_predicted(space, id);
-    name_point(c->template, &c->point, c->name, sizeof c->name);
-    c->define = point_flags(c->template, &c->point, space_facts(space));
+    c->bit_equal = t->bit_equal(p, f);
+    name_point(t, p, c->name, sizeof c->name);
+    c->define = point_flags(t, p, f);
     make_keys(c, k);
-    c->source = xasprintf("%s/cpu/%s.c", k->kernel_dir, c->template->file);
+    c->source = xasprintf("%s/cpu/%s.c", k->kernel_dir, t->file);
     c->object = xasprintf("%s/%s.so", k->object_dir, c->object_key);
     return c;
 }

@@ -67,6 +67,7 @@ struct evidence {
     double incumbent_s, own_s; /* medians of one run */
     double roofline_s;         /* what the machine could do at best on these inputs */
     char against[24];          /* id of the kernel it was measured against */
+    double speed;              /* relative to the eager kernel (1), through `against`'s own speed */
     /* shadow */
     int32_t shadow_looks, shadow_different;
     double shadow_max, shadow_rms; /* worst row, against the incumbent */
@@ -91,6 +92,7 @@ struct candidate {
     enum origin origin; /* ORIGIN_TEMPLATE, ORIGIN_RESTORED, ORIGIN_AGENT */
     bool bit_equal;     /* the template declares canonical order for this point */
     double predicted_s; /* by the cost model */
+    unsigned risk;      /* enum risk bits, from the adviser */
 
     char *source;        /* path of the .c file */
     char **define;       /* ["-DROWS=4", ...], NULL-terminated */
@@ -107,7 +109,7 @@ struct candidate {
     int32_t retries;
 };
 
-struct space;
+struct facts;
 struct model;
 struct record;
 
@@ -123,9 +125,9 @@ void key_parts_fill(struct key_parts *k, const char *device, const char *compile
                     const char *const *flags, const char *shape, enum numerics numerics);
 char *model_shape_text(const struct model *m);
 
-/* A new candidate, in state proposed: point `id` of `space` for `slot`. */
-struct candidate *candidate_new(const struct key_parts *k, const struct space *space, int32_t id,
-                                struct slot *slot);
+/* A new candidate, in state proposed, with no evidence. */
+struct candidate *candidate_new(const struct key_parts *k, const struct template *t,
+                                const struct point *p, const struct facts *f, struct slot *slot);
 void candidate_free(struct candidate *c);
 /* The candidate as it is stored; r->log is borrowed. */
 void candidate_record(const struct candidate *c, struct record *r);

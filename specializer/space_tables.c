@@ -3,8 +3,8 @@
  * A new file under kernels/cpu needs its two lines here; the compiler complains about a TEMPLATE
  * row whose table is missing.
  */
-#include "specializer/space.h"
 #include "specializer/space_tables.h"
+#include "specializer/space.h"
 
 #define TABLE attn_in
 #define TABLE_DEF "kernels/cpu/attn_in.def"

@@ -29,6 +29,7 @@ static const char schema[] =
     " rollbacks INTEGER NOT NULL DEFAULT 0, deaths INTEGER NOT NULL DEFAULT 0,"
     " trial INTEGER NOT NULL DEFAULT 0, changed INTEGER, log TEXT) WITHOUT ROWID;"
     "CREATE INDEX candidate_slot ON candidate(env, slot, state);"
+    "CREATE INDEX candidate_object ON candidate(object_key);"
     "CREATE TABLE winner(env TEXT, slot TEXT, key TEXT NOT NULL, previous TEXT NOT NULL DEFAULT '',"
     " share REAL NOT NULL DEFAULT 0, gain_eager REAL NOT NULL DEFAULT 0, changed INTEGER,"
     " PRIMARY KEY(env, slot)) WITHOUT ROWID;"

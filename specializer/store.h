@@ -53,6 +53,9 @@ int store_move(struct store *s, const struct record *r, enum life to, const char
 /* 1 found, 0 not, -1 error. */
 int store_get(struct store *s, const char *key, struct record *out, struct err *err);
 
+/* Checksum of a finished build of this object by anybody; false if none is known. */
+bool store_object_sum(struct store *s, const char *object_key, char out[17]);
+
 struct record_filter {
     const char *env, *slot, *source, *template; /* NULL: any */
     unsigned states;                            /* bit mask of enum life; 0: any */

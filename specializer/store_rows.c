@@ -162,6 +162,23 @@ int store_each(struct store *s, const struct record_filter *f, record_fn *fn, vo
     return r;
 }
 
+bool store_object_sum(struct store *s, const char *object_key, char out[17])
+{
+    pthread_mutex_lock(&s->lock);
+    bool found = false;
+    sqlite3_stmt *q = store_query(s, NULL,
+                                  "SELECT object_sum FROM candidate WHERE object_key=? AND"
+                                  " object_sum<>'' ORDER BY changed DESC LIMIT 1",
+                                  "s", object_key);
+    if (q && sqlite3_step(q) == SQLITE_ROW) {
+        store_text(q, 0, out, 17);
+        found = true;
+    }
+    sqlite3_finalize(q);
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
+
 int store_trial(struct store *s, const char *key, bool on, struct err *err)
 {
     pthread_mutex_lock(&s->lock);

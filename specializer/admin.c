@@ -1,0 +1,487 @@
+/* admin.c - what operators see and may change (specializer.h), as JSON.
+ *
+ * Runs on the server's threads. A change is written to the store first, then made in memory under
+ * the lock; a slot that must change does so here and now, not when the specializer thread next
+ * looks, because "take that kernel out" cannot wait for a benchmark to finish.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/plan.h"
+#include "specializer/specializer_private.h"
+#include "specializer/store_json.h"
+
+/* ---- answers ----------------------------------------------------------------------------------
+ */
+
+static int answer(int status, cJSON *o, char **json)
+{
+    *json = cJSON_PrintUnformatted(o);
+    cJSON_Delete(o);
+    return status;
+}
+
+/* The error object of the HTTP API, so that every route answers alike. */
+static int refuse(int status, char **json, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static int refuse(int status, char **json, const char *fmt, ...)
+{
+    char text[700];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    cJSON *o = cJSON_CreateObject(), *e = cJSON_AddObjectToObject(o, "error");
+    cJSON_AddStringToObject(e, "message", text);
+    cJSON_AddStringToObject(e, "type", status >= 500 ? "server_error" : "invalid_request_error");
+    cJSON_AddNullToObject(e, "param");
+    cJSON_AddNumberToObject(e, "code", status);
+    return answer(status, o, json);
+}
+
+static bool not_ready(struct specializer *s, int *status, char **json)
+{
+    if (atomic_load(&s->ready))
+        return false;
+    *status = refuse(503, json, "the model is still loading");
+    return true;
+}
+
+/* ---- slots ------------------------------------------------------------------------------------
+ */
+
+static cJSON *kernel_brief(const struct candidate *c)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "id", c ? c->key : "eager");
+    cJSON_AddStringToObject(o, "name", c ? c->name : "eager");
+    cJSON_AddStringToObject(o, "origin", origin_name(c ? c->origin : ORIGIN_EAGER));
+    return o;
+}
+
+/* Lock held. */
+static cJSON *slot_json(const struct place *p)
+{
+    cJSON *o = cJSON_CreateObject();
+    const struct candidate *c = p->active;
+    cJSON_AddStringToObject(o, "slot", p->slot->name);
+    cJSON_AddStringToObject(o, "region", region_name(p->slot->region));
+    cJSON_AddNumberToObject(o, "m", p->slot->m);
+    if (p->slot->context > 0)
+        cJSON_AddNumberToObject(o, "context", p->slot->context);
+    cJSON_AddItemToObject(o, "kernel", kernel_brief(c));
+    cJSON_AddStringToObject(o, "state", p->pinned[0] ? "pinned" : c ? "active" : "eager");
+    if (p->pinned[0])
+        cJSON_AddStringToObject(o, "pinned", p->pinned);
+    else
+        cJSON_AddNullToObject(o, "pinned");
+    if (p->previous)
+        cJSON_AddItemToObject(o, "previous", kernel_brief(p->previous));
+    cJSON_AddNumberToObject(o, "share", p->share);
+    cJSON_AddNumberToObject(o, "run_s", p->run_s);
+    cJSON_AddNumberToObject(o, "roofline_s", p->roofline_s);
+    cJSON_AddNumberToObject(o, "roofline", p->run_s > 0 ? p->roofline_s / p->run_s : 0);
+    cJSON_AddNumberToObject(o, "worth", p->worth);
+    cJSON_AddNumberToObject(o, "gain_over_eager", p->gain_eager);
+    if (c) {
+        cJSON_AddItemToObject(o, "bench", gain_json(&c->evidence.bench));
+        cJSON_AddItemToObject(o, "canary", gain_json(&c->evidence.canary));
+        cJSON_AddNumberToObject(o, "audits", p->looks);
+    }
+    cJSON_AddNumberToObject(o, "candidates", p->candidates);
+    cJSON_AddNumberToObject(o, "refusals", p->refusals);
+    cJSON_AddNumberToObject(o, "wins", p->wins);
+    if (p->label[0])
+        cJSON_AddStringToObject(o, "label", p->label);
+    return o;
+}
+
+/* Slots that somebody would want to see: used, specialized or pinned. Lock held. */
+static cJSON *slots_json(struct specializer *s)
+{
+    cJSON *a = cJSON_CreateArray();
+    for (int i = 0; i < s->places; i++) {
+        const struct place *p = &s->place[i];
+        if (p->run_s > 0 || p->active || p->pinned[0])
+            cJSON_AddItemToArray(a, slot_json(p));
+    }
+    return a;
+}
+
+static void add_record(void *ctx, const struct record *r)
+{
+    cJSON_AddItemToArray(ctx, record_json(r));
+}
+
+int specializer_slots(struct specializer *s, const char *slot, char **json)
+{
+    int status = 200;
+    if (not_ready(s, &status, json))
+        return status;
+    cJSON *o;
+    pthread_mutex_lock(&s->lock);
+    if (slot) {
+        struct place *p = place_find(s, slot);
+        o = p ? slot_json(p) : NULL;
+        struct record_filter f = {.env = s->keys.env, .slot = slot, .limit = 200};
+        if (o)
+            store_each(s->store, &f, add_record, cJSON_AddArrayToObject(o, "tried"), NULL);
+    } else {
+        o = cJSON_CreateObject();
+        cJSON_AddItemToObject(o, "slots", slots_json(s));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return o ? answer(200, o, json) : refuse(404, json, "there is no slot \"%.60s\"", slot);
+}
+
+/* ---- kernels ----------------------------------------------------------------------------------
+ */
+
+int specializer_kernels(struct specializer *s, const char *id, char **json)
+{
+    struct err err;
+    cJSON *o = NULL;
+    if (!id) {
+        o = cJSON_CreateObject();
+        struct record_filter f = {.env = atomic_load(&s->ready) ? s->keys.env : NULL,
+                                  .limit = 2000};
+        if (store_each(s->store, &f, add_record, cJSON_AddArrayToObject(o, "kernels"), &err) == 0)
+            return answer(200, o, json);
+        cJSON_Delete(o);
+        return refuse(500, json, "%s", err.msg);
+    }
+    struct record r;
+    int found = store_get(s->store, id, &r, &err);
+    if (found < 0)
+        return refuse(500, json, "%s", err.msg);
+    if (found == 0)
+        return refuse(404, json, "there is no kernel \"%.40s\"", id);
+    o = record_json(&r);
+    const struct template *t = template_find(r.template);
+    cJSON_AddStringToObject(o, "source", t ? template_source(t) : "");
+    cJSON_AddStringToObject(o, "log", r.log ? r.log : "");
+    free(r.log);
+    return answer(200, o, json);
+}
+
+/* ---- pins and rollbacks -----------------------------------------------------------------------
+ */
+
+static int slot_answer(struct specializer *s, struct place *p, char **json)
+{
+    pthread_mutex_lock(&s->lock);
+    cJSON *o = slot_json(p);
+    pthread_cond_broadcast(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    return answer(200, o, json);
+}
+
+/* 0, or the status to refuse with. */
+static int may_pin(struct specializer *s, const char *slot, const char *kernel, char **json)
+{
+    struct record r;
+    struct err err;
+    if (strcmp(kernel, "eager") == 0)
+        return 0;
+    int found = store_get(s->store, kernel, &r, &err);
+    if (found <= 0)
+        return found < 0 ? refuse(500, json, "%s", err.msg)
+                         : refuse(404, json, "there is no kernel \"%.40s\"", kernel);
+    free(r.log);
+    if (strcmp(r.slot, slot) != 0)
+        return refuse(409, json, "kernel %s is made for %s, not for %s", kernel, r.slot, slot);
+    if (!life_admitted(r.state) || strcmp(r.env, s->keys.env) != 0)
+        return refuse(409, json,
+                      "kernel %s is %s%s: only a kernel that passed admission here can "
+                      "be pinned",
+                      kernel, life_name(r.state),
+                      strcmp(r.env, s->keys.env) == 0 ? "" : " and of another environment");
+    return 0;
+}
+
+/* Makes the slot follow its pin as far as that is possible at once. Lock held. */
+static void follow_pin(struct specializer *s, struct place *p, const char *who)
+{
+    bool eager = strcmp(p->pinned, "eager") == 0;
+    p->pin_missing = false;
+    if (eager)
+        swap_eager(s, p, "pinned to eager", who);
+    else if (p->active && strcmp(p->active->key, p->pinned) == 0)
+        return;
+    else if (p->previous && strcmp(p->previous->key, p->pinned) == 0)
+        swap_in(s, p, p->previous, "pinned", who);
+    else
+        p->pin_missing = true; /* loaded and validated by the specializer thread */
+}
+
+int specializer_pin(struct specializer *s, const char *slot, const char *kernel, const char *who,
+                    char **json)
+{
+    int status = 200;
+    struct err err;
+    if (not_ready(s, &status, json))
+        return status;
+    if (!kernel || !*kernel)
+        return refuse(400, json, "\"kernel\" must be a kernel's id or \"eager\"");
+    struct place *p = place_find(s, slot);
+    if (!p)
+        return refuse(404, json, "there is no slot \"%.60s\"", slot);
+    if ((status = may_pin(s, slot, kernel, json)) != 0)
+        return status;
+    pthread_mutex_lock(&s->lock);
+    bool same = strcmp(p->pinned, kernel) == 0;
+    int r = same ? 0 : store_pin(s->store, slot, kernel, who, &err);
+    if (r == 0 && !same) {
+        snprintf(p->pinned, sizeof p->pinned, "%s", kernel);
+        follow_pin(s, p, who);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return r == 0 ? slot_answer(s, p, json) : refuse(500, json, "%s", err.msg);
+}
+
+int specializer_unpin(struct specializer *s, const char *slot, const char *who, char **json)
+{
+    int status = 200;
+    struct err err;
+    if (not_ready(s, &status, json))
+        return status;
+    struct place *p = place_find(s, slot);
+    if (!p)
+        return refuse(404, json, "there is no slot \"%.60s\"", slot);
+    pthread_mutex_lock(&s->lock);
+    int r = p->pinned[0] ? store_unpin(s->store, slot, who, &err) : 0;
+    if (r == 0) {
+        p->pinned[0] = 0;
+        p->pin_missing = false;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return r == 0 ? slot_answer(s, p, json) : refuse(500, json, "%s", err.msg);
+}
+
+int specializer_rollback(struct specializer *s, const char *slot, const char *who, char **json)
+{
+    int status = 200;
+    if (not_ready(s, &status, json))
+        return status;
+    struct place *p = place_find(s, slot);
+    if (!p)
+        return refuse(404, json, "there is no slot \"%.60s\"", slot);
+    if (p->pinned[0])
+        return refuse(409, json, "%s is pinned to %s", slot, p->pinned);
+    if (swap_back(s, p, who) != 0)
+        return refuse(409, json, "%s runs the eager kernel and there is nothing before it", slot);
+    return slot_answer(s, p, json);
+}
+
+/* ---- disables ---------------------------------------------------------------------------------
+ */
+
+/* A kernel's key in the store, or a template's name. */
+static bool nameable(struct specializer *s, const char *what)
+{
+    struct record r;
+    if (template_find(what))
+        return true;
+    int found = store_get(s->store, what, &r, NULL);
+    if (found > 0)
+        free(r.log);
+    return found > 0;
+}
+
+/* Every slot that runs it goes back to eager; an interrupted stage notices at its next look. */
+static void take_out(struct specializer *s, const char *reason, const char *who)
+{
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        if (p->active && is_disabled(s, p->active->key, p->active->template->id))
+            swap_out(s, p, LIFE_DISABLED, ROLLBACK_OPERATOR, reason, who);
+        if (p->previous && is_disabled(s, p->previous->key, p->previous->template->id)) {
+            candidate_drop(s, p->previous);
+            p->previous = NULL;
+        }
+    }
+    atomic_store(&s->interrupt, true);
+}
+
+static int disable_answer(struct specializer *s, const char *what, bool disabled, char **json)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "kernel", what);
+    cJSON_AddBoolToObject(o, "disabled", disabled);
+    pthread_mutex_lock(&s->lock);
+    pthread_cond_broadcast(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    return answer(200, o, json);
+}
+
+int specializer_disable(struct specializer *s, const char *what, const char *reason,
+                        const char *who, char **json)
+{
+    int status = 200;
+    struct err err;
+    if (not_ready(s, &status, json))
+        return status;
+    if (strcmp(what, "eager") == 0)
+        return refuse(409, json, "the eager kernel is the fallback and cannot be disabled");
+    if (!nameable(s, what))
+        return refuse(404, json, "there is no kernel or template \"%.40s\"", what);
+    if (!reason || !*reason)
+        reason = "disabled by an operator";
+    pthread_mutex_lock(&s->lock);
+    int r = is_disabled(s, what, what) ? 0 : store_disable(s->store, what, reason, who, &err);
+    if (r == 0) {
+        operators_read(s);
+        take_out(s, reason, who);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return r == 0 ? disable_answer(s, what, true, json) : refuse(500, json, "%s", err.msg);
+}
+
+int specializer_enable(struct specializer *s, const char *what, const char *who, char **json)
+{
+    int status = 200;
+    struct err err;
+    if (not_ready(s, &status, json))
+        return status;
+    if (!nameable(s, what))
+        return refuse(404, json, "there is no kernel or template \"%.40s\"", what);
+    pthread_mutex_lock(&s->lock);
+    int r = is_disabled(s, what, what) ? store_enable(s->store, what, who, &err) : 0;
+    if (r == 0)
+        operators_read(s);
+    s->searches_stale = true; /* points that were passed over may be proposed now */
+    pthread_mutex_unlock(&s->lock);
+    return r == 0 ? disable_answer(s, what, false, json) : refuse(500, json, "%s", err.msg);
+}
+
+/* ---- mode, trace, export ----------------------------------------------------------------------
+ */
+
+static const char *const modes[] = {"run", "pause", "freeze"};
+
+int specializer_set_mode(struct specializer *s, enum specializer_mode mode, const char *who,
+                         char **json)
+{
+    struct err err;
+    if ((int)mode != atomic_load(&s->mode)) {
+        if (store_set(s->store, "mode", modes[mode], &err) != 0)
+            return refuse(500, json, "%s", err.msg);
+        atomic_store(&s->mode, (int)mode);
+        store_trace(s->store, NULL, NULL, modes[mode], who, "%s", "the specializer");
+    }
+    pthread_mutex_lock(&s->lock);
+    if (mode != SPECIALIZER_RUN)
+        atomic_store(&s->interrupt, true);
+    pthread_cond_broadcast(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "mode", modes[mode]);
+    return answer(200, o, json);
+}
+
+static void add_trace(void *ctx, const struct trace_row *row)
+{
+    cJSON_AddItemToArray(ctx, trace_json(row));
+}
+
+int specializer_trace(struct specializer *s, const char *slot, int64_t since_s, bool lines,
+                      char **json)
+{
+    enum { TRACE_MOST = 5000 };
+    struct err err;
+    cJSON *rows = cJSON_CreateArray();
+    if (store_traces(s->store, slot, since_s, TRACE_MOST, add_trace, rows, &err) != 0) {
+        cJSON_Delete(rows);
+        return refuse(500, json, "%s", err.msg);
+    }
+    if (!lines) {
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddItemToObject(o, "trace", rows);
+        return answer(200, o, json);
+    }
+    size_t n = 0;
+    FILE *out = open_memstream(json, &n);
+    const cJSON *row;
+    cJSON_ArrayForEach(row, rows)
+    {
+        char *line = cJSON_PrintUnformatted(row);
+        fprintf(out, "%s\n", line);
+        free(line);
+    }
+    fclose(out);
+    cJSON_Delete(rows);
+    return 200;
+}
+
+int specializer_export(struct specializer *s, char **json)
+{
+    struct err err;
+    cJSON *o = store_export(s->store, &err);
+    return o ? answer(200, o, json) : refuse(500, json, "%s", err.msg);
+}
+
+int specializer_import(struct specializer *s, const char *body, size_t n, const char *who,
+                       char **json)
+{
+    struct err err = {{0}};
+    int taken = store_import(s->store, body, n, who, &err);
+    if (taken < 0)
+        return refuse(400, json, "%s", err.msg);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "imported", taken);
+    return answer(200, o, json);
+}
+
+/* ---- the dashboard's part ---------------------------------------------------------------------
+ */
+
+static cJSON *funnel_json(struct specializer *s)
+{
+    cJSON *o = cJSON_CreateObject();
+    for (int i = 0; i < STAGES; i++) {
+        cJSON *stage = cJSON_AddObjectToObject(o, stage_name((enum stage)i));
+        for (int k = STAGE_PASS; k <= STAGE_RETRY; k++)
+            cJSON_AddNumberToObject(stage, outcome_name((enum stage_result)k),
+                                    (double)atomic_load(&s->counts.stage[i][k]));
+    }
+    return o;
+}
+
+char *specializer_json(struct specializer *s)
+{
+    enum { DASHBOARD_TRACE = 60 };
+    static const char *const doing[] = {"waiting", "restoring", "searching",
+                                        "asleep",  "paused",    "off"};
+    static const char *const numerics[] = {"tolerance", "bit_equal", "reduced", "frozen"};
+    cJSON *o = cJSON_CreateObject(), *trace = NULL;
+    cJSON_AddStringToObject(o, "mode", modes[atomic_load(&s->mode)]);
+    cJSON_AddStringToObject(o, "doing", doing[atomic_load(&s->doing)]);
+    cJSON_AddStringToObject(o, "numerics", numerics[s->numerics]);
+    cJSON_AddStringToObject(o, "strategy", s->strategy->name);
+    cJSON_AddNumberToObject(o, "swaps", (double)atomic_load(&s->counts.published));
+    cJSON_AddNumberToObject(o, "restored", (double)atomic_load(&s->counts.restored));
+    cJSON_AddItemToObject(o, "funnel", funnel_json(s));
+    if (atomic_load(&s->ready)) {
+        pthread_mutex_lock(&s->lock);
+        cJSON_AddBoolToObject(o, "compiler_available", s->has_compiler);
+        cJSON_AddStringToObject(o, "compiler", s->compiler.version);
+        cJSON_AddStringToObject(o, "device", s->env.machine->device);
+        cJSON_AddNumberToObject(o, "time_saved_s", s->saved_s);
+        if (s->correlation > -2)
+            cJSON_AddNumberToObject(o, "cost_rank_correlation", s->correlation);
+        cJSON_AddItemToObject(o, "slots", slots_json(s));
+        cJSON *disabled = cJSON_AddArrayToObject(o, "disabled");
+        for (int i = 0; i < s->disables; i++) {
+            cJSON *d = cJSON_CreateObject();
+            cJSON_AddStringToObject(d, "kernel", s->disabled[i].what);
+            cJSON_AddStringToObject(d, "reason", s->disabled[i].reason);
+            cJSON_AddItemToArray(disabled, d);
+        }
+        pthread_mutex_unlock(&s->lock);
+    }
+    trace = cJSON_AddArrayToObject(o, "trace");
+    store_traces(s->store, NULL, 0, DASHBOARD_TRACE, add_trace, trace, NULL);
+    char *text = cJSON_PrintUnformatted(o);
+    cJSON_Delete(o);
+    return text;
+}

@@ -1,0 +1,120 @@
+/* kernels_main.c - `whet kernels`: the store from the command line, with no server running.
+ *
+ *   whet kernels list              one line a kernel: state, slot, gain, name or reason
+ *   whet kernels show ID           all that is known of one, as JSON
+ *   whet kernels export FILE       what another store can use, as JSON ("-": standard output)
+ *   whet kernels import FILE       the other way: admitted kernels become proposals
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "specializer/life.h"
+#include "specializer/store_json.h"
+#include "specializer/winners.h"
+
+static void list_row(void *ctx, const struct record *r)
+{
+    (void)ctx;
+    printf("%-16s %-11s %-14s %+6.1f %%  %s%s%s\n", r->key, life_name(r->state), r->slot,
+           (r->evidence.speed > 0 ? r->evidence.speed - 1 : 0) * 100, r->name,
+           r->reason[0] ? ": " : "", r->reason);
+}
+
+static int list(struct store *s, struct err *err)
+{
+    struct record_filter all = {0};
+    return store_each(s, &all, list_row, NULL, err);
+}
+
+static int show(struct store *s, const char *key, struct err *err)
+{
+    struct record r;
+    int found = store_get(s, key, &r, err);
+    if (found < 0)
+        return -1;
+    if (found == 0)
+        return err_set(err, "there is no kernel \"%.40s\" in %s", key, store_path(s));
+    cJSON *o = record_json(&r);
+    cJSON_AddStringToObject(o, "log", r.log ? r.log : "");
+    char *text = cJSON_Print(o);
+    puts(text);
+    free(text);
+    free(r.log);
+    cJSON_Delete(o);
+    return 0;
+}
+
+static int export_to(struct store *s, const char *path, struct err *err)
+{
+    cJSON *o = store_export(s, err);
+    if (!o)
+        return -1;
+    char *text = cJSON_Print(o);
+    cJSON_Delete(o);
+    FILE *out = strcmp(path, "-") == 0 ? stdout : fopen(path, "w");
+    int r = out && fprintf(out, "%s\n", text) >= 0 ? 0 : -1;
+    if (out && out != stdout && fclose(out) != 0)
+        r = -1;
+    free(text);
+    return r == 0 ? 0 : err_set(err, "cannot write %s: %s", path, strerror(errno));
+}
+
+static int import_from(struct store *s, const char *path, struct err *err)
+{
+    FILE *in = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    if (!in)
+        return err_set(err, "cannot read %s: %s", path, strerror(errno));
+    char *text = NULL;
+    size_t n = 0, got;
+    do {
+        text = xrealloc(text, n + 65536);
+        n += got = fread(text + n, 1, 65536, in);
+    } while (got > 0);
+    if (in != stdin)
+        fclose(in);
+    int taken = store_import(s, text, n, "command line", err);
+    free(text);
+    if (taken >= 0)
+        printf("%d kernels will be tried first\n", taken);
+    return taken < 0 ? -1 : 0;
+}
+
+/* -2: not a command. */
+static int run(struct store *s, int argc, char **argv, struct err *err)
+{
+    const char *command = argc > 0 ? argv[0] : "";
+    if (strcmp(command, "list") == 0 && argc == 1)
+        return list(s, err);
+    if (argc != 2)
+        return -2;
+    if (strcmp(command, "show") == 0)
+        return show(s, argv[1], err);
+    if (strcmp(command, "export") == 0)
+        return export_to(s, argv[1], err);
+    if (strcmp(command, "import") == 0)
+        return import_from(s, argv[1], err);
+    return -2;
+}
+
+int kernels_main(const struct config *c, int argc, char **argv)
+{
+    struct err err;
+    char *path = store_default_path(c->specializer_store);
+    struct store *s = store_open(path, &err);
+    free(path);
+    if (!s) {
+        log_error("kernels", "%s", err.msg);
+        return 1;
+    }
+    int r = run(s, argc, argv, &err);
+    store_close(s);
+    if (r == -2) {
+        fprintf(stderr, "usage: whet kernels list | show ID | export FILE | import FILE\n");
+        return 2;
+    }
+    if (r != 0)
+        log_error("kernels", "%s", err.msg);
+    return r == 0 ? 0 : 1;
+}

@@ -1,0 +1,129 @@
+/* metrics.c - Prometheus text of the specialization metrics (names: API.md section 6). Labels are
+ * slots, stages and outcomes: bounded sets, never shapes or text. */
+#include <string.h>
+
+#include "specializer/specializer_private.h"
+
+const char *stage_name(enum stage stage)
+{
+    static const char *const names[STAGES] = {"build", "probe",  "load",
+                                              "bench", "shadow", "canary"};
+    return names[stage];
+}
+
+const char *outcome_name(enum stage_result r)
+{
+    static const char *const names[OUTCOMES] = {"running", "pass", "refuse", "retry", "stopped"};
+    return names[r];
+}
+
+static void value(FILE *out, const char *name, const char *type, const char *help, double v)
+{
+    metric_head(out, name, type, help);
+    metric_value(out, name, NULL, v);
+}
+
+static void put_funnel(struct specializer *s, FILE *out)
+{
+    char label[80];
+    metric_head(out, "specializer_candidates_total", "counter", "Candidates by stage and outcome");
+    for (int i = 0; i < STAGES; i++)
+        for (int r = STAGE_PASS; r <= STAGE_RETRY; r++) {
+            snprintf(label, sizeof label, "stage=\"%s\",outcome=\"%s\"", stage_name((enum stage)i),
+                     outcome_name((enum stage_result)r));
+            metric_value(out, "specializer_candidates_total", label,
+                         (double)atomic_load(&s->counts.stage[i][r]));
+        }
+    metric_head(out, "specializer_refusals_total", "counter", "Refused candidates by reason");
+    uint64_t impossible = atomic_load(&s->counts.impossible);
+    for (int i = 0; i < STAGES; i++) {
+        uint64_t n = atomic_load(&s->counts.stage[i][STAGE_REFUSE]);
+        if (i == STAGE_BENCH)
+            n = n > impossible ? n - impossible : 0;
+        snprintf(label, sizeof label, "reason=\"%s\"", stage_name((enum stage)i));
+        metric_value(out, "specializer_refusals_total", label, (double)n);
+    }
+    metric_value(out, "specializer_refusals_total", "reason=\"impossible\"", (double)impossible);
+    metric_head(out, "specializer_build_seconds", "histogram", "Time of one build");
+    metric_histogram(out, "specializer_build_seconds", NULL, &s->counts.build_seconds);
+}
+
+static void put_swaps(struct specializer *s, FILE *out)
+{
+    static const char *const kinds[ROLLBACKS] = {"audit", "drift", "operator", "restore"};
+    uint64_t back = 0;
+    char label[80];
+    metric_head(out, "kernel_rollbacks_total", "counter", "Kernels taken out of service by reason");
+    for (int i = 0; i < ROLLBACKS; i++) {
+        uint64_t n = atomic_load(&s->counts.rolled_back[i]);
+        back += n;
+        snprintf(label, sizeof label, "reason=\"%s\"", kinds[i]);
+        metric_value(out, "kernel_rollbacks_total", label, (double)n);
+    }
+    metric_head(out, "kernel_swaps_total", "counter", "Kernels put into or taken out of a slot");
+    metric_value(out, "kernel_swaps_total", "result=\"published\"",
+                 (double)atomic_load(&s->counts.published));
+    metric_value(out, "kernel_swaps_total", "result=\"restored\"",
+                 (double)atomic_load(&s->counts.restored));
+    metric_value(out, "kernel_swaps_total", "result=\"rolled_back\"", (double)back);
+}
+
+static void put_adviser(struct specializer *s, FILE *out)
+{
+    struct adviser_counts n;
+    adviser_count(s->adviser, &n);
+    metric_head(out, "adviser_requests_total", "counter", "Requests for advice by outcome");
+    metric_value(out, "adviser_requests_total", "outcome=\"accepted\"", (double)n.accepted);
+    metric_value(out, "adviser_requests_total", "outcome=\"rejected\"", (double)n.rejected);
+    metric_value(out, "adviser_requests_total", "outcome=\"failed\"", (double)n.failed);
+    metric_value(out, "adviser_requests_total", "outcome=\"heuristic\"", (double)n.heuristic);
+    metric_head(out, "adviser_seconds", "gauge", "Time spent asking for advice since start");
+    metric_value(out, "adviser_seconds", NULL, n.seconds);
+}
+
+/* One sample a specialized slot; lock held. */
+static void put_slots(struct specializer *s, FILE *out)
+{
+    char label[160];
+    metric_head(out, "kernel_active_info", "gauge", "The kernel in a slot that is not eager");
+    for (int i = 0; i < s->places; i++) {
+        const struct place *p = &s->place[i];
+        if (!p->active)
+            continue;
+        snprintf(label, sizeof label, "slot=\"%s\",kernel=\"%s\",origin=\"%s\"", p->slot->name,
+                 p->active->key, origin_name(p->active->origin));
+        metric_value(out, "kernel_active_info", label, 1);
+    }
+    metric_head(out, "kernel_gain_ratio", "gauge",
+                "Measured speed of a slot over the eager kernel");
+    for (int i = 0; i < s->places; i++) {
+        const struct place *p = &s->place[i];
+        if (!p->active)
+            continue;
+        snprintf(label, sizeof label, "slot=\"%s\"", p->slot->name);
+        metric_value(out, "kernel_gain_ratio", label, 1 + p->gain_eager);
+    }
+    value(out, "time_saved_seconds_total", "counter",
+          "Time that steps did not take thanks to specialized kernels, by their measured gains",
+          s->saved_s);
+}
+
+void specializer_metrics(struct specializer *s, FILE *out)
+{
+    int mode = atomic_load(&s->mode);
+    put_funnel(s, out);
+    put_swaps(s, out);
+    put_adviser(s, out);
+    value(out, "specializer_searching", "gauge", "1 while the specializer may search",
+          mode == SPECIALIZER_RUN && s->config->specializer_enabled);
+    if (!atomic_load(&s->ready))
+        return;
+    value(out, "specializer_compiler_available", "gauge", "1 if there is a compiler to build with",
+          s->has_compiler);
+    value(out, "specializer_slice_seconds_total", "counter",
+          "Time that the engine lent to the specializer",
+          (double)engine_slice_ns(s->engine) * 1e-9);
+    pthread_mutex_lock(&s->lock);
+    put_slots(s, out);
+    pthread_mutex_unlock(&s->lock);
+}

@@ -1,0 +1,344 @@
+/* restore.c - the store's winners and pinned kernels, back in their slots after a start.
+ *
+ * A winner's key must still be what this program would compute (same machine, compiler, template
+ * text, shape, policy) and its object the very file that passed, by checksum; a missing object is
+ * rebuilt. Then it is validated again: a short probe in its own process, a short paired bench
+ * against eager on seeded inputs. Slots that took most of the time come first, two probes run at
+ * once, so what matters is back within about a second.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "specializer/specializer_private.h"
+#include "specializer/winners.h"
+
+enum { PROBES = 2, RESTORE_MOST = 256 };
+
+/* One kernel on its way back. */
+struct returning {
+    struct place *place;
+    struct candidate *c;
+    struct build *build;
+    struct probe *probe;
+    bool done;
+};
+
+struct list {
+    struct specializer *s;
+    struct returning item[RESTORE_MOST];
+    int n;
+};
+
+/* ---- rows to candidates ------------------------------------------------------------------------
+ */
+
+static struct candidate *from_row(const struct key_parts *keys, const struct model *model,
+                                  enum numerics numerics, struct slot *slot, const struct record *r,
+                                  const char **why)
+{
+    const struct template *t = template_find(r->template);
+    struct facts facts;
+    struct point point;
+    *why = "its template is gone or has other knobs";
+    if (!t || point_parse(t, r->knobs, &point, NULL) != 0)
+        return NULL;
+    facts_fill(&facts, model, slot->region, slot->m, numerics);
+    *why = "its point is no longer legal";
+    if (!template_fits(t, slot->region, slot->m) || template_illegal(t, &point, &facts))
+        return NULL;
+    struct candidate *c = candidate_new(keys, t, &point, &facts, slot);
+    *why = "its source, compiler or machine changed";
+    if (strcmp(c->key, r->key) == 0) {
+        candidate_recall(c, r);
+        c->origin = ORIGIN_RESTORED;
+        return c;
+    }
+    candidate_free(c);
+    return NULL;
+}
+
+struct candidate *candidate_from(struct specializer *s, struct place *p, const struct record *r)
+{
+    const char *why;
+    struct candidate *c = from_row(&s->keys, s->env.model, s->numerics, p->slot, r, &why);
+    if (!c)
+        store_trace(s->store, p->slot->name, r->key, "not_restored", NULL, "%s", why);
+    return c;
+}
+
+static void add(struct list *l, struct place *p, const char *key)
+{
+    struct record row;
+    if (l->n == RESTORE_MOST || store_get(l->s->store, key, &row, NULL) <= 0)
+        return;
+    free(row.log);
+    bool admitted = row.state == LIFE_ACTIVE || row.state == LIFE_RETIRED;
+    if (!admitted || row.deaths >= DEATHS_MOST) {
+        store_trace(l->s->store, p->slot->name, key, "not_restored", NULL, "%s",
+                    admitted ? "the process died three times with it" : life_name(row.state));
+        return;
+    }
+    struct candidate *c = candidate_from(l->s, p, &row);
+    if (c)
+        l->item[l->n++] = (struct returning){.place = p, .c = c};
+}
+
+static void add_winner(void *ctx, const struct winner *w)
+{
+    struct list *l = ctx;
+    struct place *p = place_find(l->s, w->slot);
+    if (!p || p->pinned[0])
+        return;
+    p->share = w->share;
+    add(l, p, w->key);
+}
+
+/* ---- validation
+ * ---------------------------------------------------------------------------------- */
+
+/* It does not come back: rolled back in the store if it was the kernel's fault. */
+static void give_up(struct specializer *s, struct returning *r, bool fault)
+{
+    struct err err;
+    log_info("specializer", "%s: %s is not restored: %s", r->place->slot->name, r->c->name,
+             r->c->reason);
+    if (fault && r->c->state == LIFE_ACTIVE) {
+        atomic_fetch_add(&s->counts.rolled_back[ROLLBACK_RESTORE], 1);
+        if (life_move(s->store, r->c, LIFE_ROLLED_BACK, r->c->reason, NULL, &err) != 0)
+            log_error("specializer", "%s", err.msg);
+    }
+    build_end(r->build);
+    probe_end(r->probe);
+    r->build = NULL;
+    r->probe = NULL;
+    candidate_drop(s, r->c);
+    r->c = NULL;
+    r->done = true;
+}
+
+static void bench_and_publish(struct specializer *s, struct returning *r)
+{
+    struct candidate *c = r->c;
+    if (swap_load(s, c) != 0) {
+        give_up(s, r, false);
+        return;
+    }
+    struct capture *inputs = capture_seeded(s->env.model, c->slot, 1);
+    struct evidence before = c->evidence;
+    enum stage_result result = bench_run(&s->env, c, c->slot->eager, inputs, true);
+    struct gain now = c->evidence.bench;
+    /* The evidence that admitted it stays; only its speed over eager is as of today. */
+    c->evidence = before;
+    if (result == STAGE_PASS)
+        c->evidence.speed = 1 + now.mean;
+    capture_free(inputs);
+    free(inputs);
+    char why[120];
+    snprintf(why, sizeof why, "restored: against eager %+.1f %% [%+.1f, %+.1f]", now.mean * 100,
+             now.low * 100, now.high * 100);
+    if (result == STAGE_PASS && swap_in(s, r->place, c, why, NULL) == 0) {
+        store_trace(s->store, c->slot->name, c->key, "restored", NULL, "%s", why);
+        atomic_fetch_add(&s->counts.restored, 1);
+        r->c = NULL;
+        r->done = true;
+    } else {
+        give_up(s, r, result == STAGE_REFUSE);
+    }
+}
+
+static void poll_probe(struct specializer *s, struct returning *r)
+{
+    enum stage_result result = probe_poll(r->probe);
+    if (result == STAGE_RUNNING)
+        return;
+    probe_end(r->probe);
+    r->probe = NULL;
+    if (result == STAGE_PASS)
+        bench_and_publish(s, r);
+    else
+        give_up(s, r, result == STAGE_REFUSE);
+}
+
+static void poll_build(struct specializer *s, struct returning *r)
+{
+    enum stage_result result = build_poll(r->build);
+    if (result == STAGE_RUNNING)
+        return;
+    build_end(r->build);
+    r->build = NULL;
+    if (result != STAGE_PASS)
+        give_up(s, r, result == STAGE_REFUSE);
+}
+
+/* The next thing to do for one kernel; `busy`: children that run. */
+static void start_child(struct specializer *s, struct returning *r, int *busy)
+{
+    struct err err;
+    if (have_object(s, r->c)) {
+        r->probe = probe_start(&s->env, r->c, PROBE_SHORT, NULL, 0, &err);
+    } else if (!s->has_compiler) {
+        snprintf(err.msg, sizeof err.msg, "its object file is missing and there is no compiler");
+    } else {
+        r->build = build_start(&s->env, r->c, &err);
+    }
+    if (r->build || r->probe) {
+        ++*busy;
+        return;
+    }
+    snprintf(r->c->reason, sizeof r->c->reason, "%s", err.msg);
+    give_up(s, r, false);
+}
+
+/* All of them, most important first; nothing else is done meanwhile. */
+static void bring_back(struct list *l)
+{
+    struct specializer *s = l->s;
+    for (int left = l->n; left > 0 && !atomic_load(&s->stop);) {
+        int busy = 0;
+        left = 0;
+        for (int i = 0; i < l->n; i++) {
+            struct returning *r = &l->item[i];
+            if (r->build)
+                poll_build(s, r);
+            else if (r->probe)
+                poll_probe(s, r);
+            busy += r->build || r->probe;
+            left += !r->done;
+        }
+        for (int i = 0; i < l->n && busy < PROBES; i++)
+            if (!l->item[i].done && !l->item[i].build && !l->item[i].probe)
+                start_child(s, &l->item[i], &busy);
+        specializer_wait(s, 0.002);
+    }
+    for (int i = 0; i < l->n; i++)
+        if (!l->item[i].done) {
+            snprintf(l->item[i].c->reason, sizeof l->item[i].c->reason, "stopped");
+            give_up(s, &l->item[i], false);
+        }
+}
+
+void restore_winners(struct specializer *s)
+{
+    struct err err;
+    struct list *l = xcalloc(1, sizeof *l);
+    l->s = s;
+    int64_t start = clock_ns();
+    if (store_winners(s->store, s->keys.env, add_winner, l, &err) != 0)
+        log_error("specializer", "%s", err.msg);
+    for (int i = 0; i < s->places; i++)
+        if (s->place[i].pinned[0] && strcmp(s->place[i].pinned, "eager") != 0) {
+            s->place[i].pin_missing = true;
+            add(l, &s->place[i], s->place[i].pinned);
+        }
+    int wanted = l->n;
+    bring_back(l);
+    if (wanted > 0)
+        log_info("specializer", "%d of %d stored kernels restored in %.2f s",
+                 (int)atomic_load(&s->counts.restored), wanted,
+                 (double)(clock_ns() - start) * 1e-9);
+    free(l);
+}
+
+void restore_pins(struct specializer *s)
+{
+    bool missing = false;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->places; i++)
+        missing |= s->place[i].pin_missing;
+    pthread_mutex_unlock(&s->lock);
+    if (!missing)
+        return;
+    struct list *l = xcalloc(1, sizeof *l);
+    l->s = s;
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        char key[24] = "";
+        pthread_mutex_lock(&s->lock);
+        if (p->pin_missing)
+            memcpy(key, p->pinned, sizeof key);
+        p->pin_missing = false; /* tried once; an operator may pin it again */
+        pthread_mutex_unlock(&s->lock);
+        if (key[0])
+            add(l, p, key);
+    }
+    bring_back(l);
+    free(l);
+}
+
+/* ---- without a specializer
+ * ----------------------------------------------------------------------- */
+
+struct loading {
+    const struct key_parts *keys;
+    const struct model *model;
+    enum numerics numerics;
+    struct store *store;
+    struct backend *backend;
+    const struct backend_ops *ops;
+    struct dispatch *dispatch;
+    void (*each)(void *ctx, const struct slot *slot, const struct kernel *k);
+    void *ctx;
+    int published;
+};
+
+static void load_winner(void *ctx, const struct winner *w)
+{
+    struct loading *l = ctx;
+    struct record row;
+    struct err err;
+    const char *why;
+    char sum[17];
+    struct slot *slot = dispatch_find(l->dispatch, w->slot);
+    if (!slot || store_get(l->store, w->key, &row, NULL) <= 0)
+        return;
+    free(row.log);
+    struct candidate *c = from_row(l->keys, l->model, l->numerics, slot, &row, &why);
+    if (!c) {
+        log_warn("specializer", "%s: %s is not used: %s", w->slot, row.name, why);
+        return;
+    }
+    struct kernel_object object = {.path = c->object,
+                                   .entry = "whet_kernel",
+                                   .region = slot->region,
+                                   .origin = ORIGIN_RESTORED,
+                                   .id = c->key,
+                                   .name = c->name};
+    struct kernel *k = NULL;
+    if (object_checksum(c->object, sum) != 0 || strcmp(sum, c->object_sum) != 0)
+        err_set(&err, "its object %s is missing or changed", c->object);
+    else
+        k = l->ops->load(l->backend, &object, &err);
+    if (k) {
+        dispatch_publish(l->dispatch, slot, k);
+        l->published++;
+        if (l->each)
+            l->each(l->ctx, slot, k);
+    } else {
+        log_warn("specializer", "%s: %s is not used: %s", w->slot, c->name, err.msg);
+    }
+    candidate_free(c);
+}
+
+int winners_load(const struct config *c, const struct model *m, struct backend *b,
+                 const struct backend_ops *ops, struct dispatch *d,
+                 void (*each)(void *ctx, const struct slot *slot, const struct kernel *k),
+                 void *ctx, struct err *err)
+{
+    char *path = store_default_path(c->specializer_store);
+    struct store *store = store_open(path, err);
+    free(path);
+    if (!store)
+        return -1;
+    struct key_parts keys = {{0}};
+    struct compiler compiler = {{0}};
+    enum numerics numerics = numerics_parse(c->specializer_numerics);
+    compiler_known(c, store, &compiler, NULL);
+    keys_open(&keys, store, ops->machine(b)->device, &compiler, m, numerics);
+    struct loading l = {&keys, m, numerics, store, b, ops, d, each, ctx, 0};
+    int r = store_winners(store, keys.env, load_winner, &l, err);
+    keys_close(&keys);
+    store_close(store);
+    return r == 0 ? l.published : -1;
+}

@@ -1,0 +1,444 @@
+/* round.c - one batch of candidates from proposal to bench, and the best one through live steps.
+ *
+ *   propose -> build (child, several) -> probe (child, one) -> load -> bench
+ *   the fastest that passed becomes the slot's finalist -> shadow -> canary -> published
+ *
+ * Children are started and polled from round_children(), which the blocking stages call while they
+ * wait: the compiler works on the next candidate while this one is measured. A finalist may have
+ * to wait for traffic; it then keeps its slot out of the search while others go on.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "specializer/specializer_private.h"
+
+/* How long a stage waits for live steps before it leaves the finalist for later, and for how long.
+ */
+#define LIVE_TIMEOUT_S 30.0
+#define RETRY_AFTER_S 20.0
+enum { RETRIES_MOST = 5 };
+
+static int64_t after(double seconds)
+{
+    return clock_ns() + (int64_t)(seconds * 1e9);
+}
+
+/* ---- proposing --------------------------------------------------------------------------------
+ */
+
+static void ask_adviser(struct specializer *s, struct place *p)
+{
+    struct advice_request r = {
+        .space = p->space,
+        .cost = &s->cost,
+        .share = s->observe.slot[p->index].share,
+        .run_s = observe_run_s(&s->observe, p->index),
+        .roofline_s = observe_roofline_s(&s->observe, p->index),
+        .m = observe_m(&s->observe, p->index),
+        .context = observe_context(&s->observe, p->index),
+        .speed = p->search.speed,
+        .trial = p->search.trial,
+    };
+    space_predict(p->space, &s->cost);
+    advice_free(&p->advice);
+    adviser_ask(s->adviser, &r, &p->advice);
+    p->search.advice = &p->advice;
+    pthread_mutex_lock(&s->lock);
+    snprintf(p->label, sizeof p->label, "%s", p->advice.label);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* The candidate for a proposed point, with the store's word on it; NULL if it must not be tried. */
+static struct candidate *candidate_for(struct specializer *s, struct place *p, int32_t id)
+{
+    struct point point;
+    struct record *row = xcalloc(1, sizeof *row);
+    struct err err;
+    space_point(p->space, id, &point);
+    const struct template *t = space_template(p->space, id);
+    struct candidate *c = candidate_new(&s->keys, t, &point, space_facts(p->space), p->slot);
+    c->predicted_s = space_predicted(p->space, id);
+    c->risk = advice_risk(&p->advice, id);
+    int known = store_get(s->store, c->key, row, &err);
+    bool ok = known >= 0;
+    if (known > 0) {
+        free(row->log);
+        candidate_recall(c, row);
+        ok = row->deaths < DEATHS_MOST;
+        if (ok && c->state != LIFE_PROPOSED)
+            ok = life_move(s->store, c, LIFE_PROPOSED, "looked at again", NULL, &err) == 0;
+        c->evidence = (struct evidence){0};
+        c->reason[0] = 0;
+    }
+    pthread_mutex_lock(&s->lock);
+    ok = ok && !is_disabled(s, c->key, c->template->id);
+    pthread_mutex_unlock(&s->lock);
+    if (ok && known == 0) { /* the row of the proposal itself */
+        candidate_record(c, row);
+        ok = store_move(s->store, row, LIFE_PROPOSED, p->advice.label, NULL, &err) == 0;
+        if (!ok)
+            log_error("specializer", "%s: %s", c->name, err.msg);
+    }
+    free(row);
+    if (ok)
+        return c;
+    candidate_free(c);
+    return NULL;
+}
+
+bool round_start(struct specializer *s, struct place *p)
+{
+    struct round *r = &s->round;
+    int32_t id[BATCH];
+    if (!place_open(s, p))
+        return false;
+    ask_adviser(s, p);
+    place_neighbours(s, p);
+    int n = s->strategy->propose(p->strategy, &p->search, id, BATCH);
+    search_pending(&p->search, id, n);
+    *r = (struct round){.place = p};
+    for (int i = 0; i < n; i++) {
+        struct candidate *c = candidate_for(s, p, id[i]);
+        if (c)
+            r->item[r->n++] = (struct item){.c = c, .id = id[i], .stage = ITEM_BUILD};
+        else
+            search_learn(&p->search, id[i], 0);
+    }
+    pthread_mutex_lock(&s->lock);
+    p->candidates += r->n;
+    pthread_mutex_unlock(&s->lock);
+    if (r->n == 0)
+        r->place = NULL;
+    return n > 0;
+}
+
+/* ---- children ---------------------------------------------------------------------------------
+ */
+
+/* The candidate is at fault: it leaves the round and is not tried again under this key. */
+static void item_refuse(struct specializer *s, struct item *it, enum stage stage)
+{
+    double speed = it->c->evidence.speed;
+    candidate_refuse(s, it->c, stage);
+    search_learn(&s->round.place->search, it->id, speed);
+    it->c = NULL;
+    it->stage = ITEM_DONE;
+}
+
+/* Nothing was decided: the point may be proposed again. */
+static void item_forget(struct specializer *s, struct item *it)
+{
+    search_forget(&s->round.place->search, it->id);
+    candidate_drop(s, it->c);
+    it->c = NULL;
+    it->stage = ITEM_DONE;
+}
+
+/* Moves on in the store; without that the candidate goes no further. */
+static bool item_move(struct specializer *s, struct item *it, enum life to)
+{
+    struct err err;
+    if (life_move(s->store, it->c, to, NULL, NULL, &err) == 0)
+        return true;
+    log_error("specializer", "%s", err.msg);
+    item_forget(s, it);
+    return false;
+}
+
+/* The cap on builds an hour. */
+static bool may_build(struct specializer *s)
+{
+    int64_t now = clock_ns();
+    if (s->hour_ns == 0 || now - s->hour_ns > 3600 * INT64_C(1000000000)) {
+        s->hour_ns = now;
+        s->hour_builds = 0;
+    }
+    return s->hour_builds < s->config->specializer_builds_per_hour;
+}
+
+/* A file under the object's name is its own proof of identity (the name hashes all that went into
+ * it), but only the checksum of a build that was seen to finish is proof that it is whole. */
+bool have_object(struct specializer *s, struct candidate *c)
+{
+    char sum[17];
+    return store_object_sum(s->store, c->object_key, c->object_sum) &&
+           object_checksum(c->object, sum) == 0 && strcmp(sum, c->object_sum) == 0;
+}
+
+static void build_next(struct specializer *s, struct item *it)
+{
+    struct err err;
+    if (have_object(s, it->c)) {
+        if (item_move(s, it, LIFE_BUILT))
+            it->stage = ITEM_PROBE;
+        return;
+    }
+    if (!s->has_compiler || !may_build(s)) {
+        item_forget(s, it);
+        return;
+    }
+    it->build = build_start(&s->env, it->c, &err);
+    if (!it->build) {
+        log_warn("specializer", "build of %s: %s", it->c->name, err.msg);
+        item_forget(s, it);
+        return;
+    }
+    s->hour_builds++;
+    it->stage = ITEM_BUILDING;
+}
+
+static void poll_build(struct specializer *s, struct item *it)
+{
+    enum stage_result r = build_poll(it->build);
+    if (r == STAGE_RUNNING)
+        return;
+    build_end(it->build);
+    it->build = NULL;
+    if (it->c->evidence.build_s > 0)
+        histogram_observe(&s->counts.build_seconds, it->c->evidence.build_s);
+    if (r == STAGE_REFUSE) {
+        item_refuse(s, it, STAGE_BUILD);
+        return;
+    }
+    count_stage(s, STAGE_BUILD, r);
+    if (r != STAGE_PASS)
+        item_forget(s, it);
+    else if (item_move(s, it, LIFE_BUILT))
+        it->stage = ITEM_PROBE;
+}
+
+static void probe_next(struct specializer *s, struct item *it)
+{
+    struct err err;
+    struct place *p = s->round.place;
+    it->probe = probe_start(&s->env, it->c, PROBE_FULL, (const struct capture *const *)p->input,
+                            p->inputs, &err);
+    if (it->probe) {
+        it->stage = ITEM_PROBING;
+        return;
+    }
+    log_warn("specializer", "probe of %s: %s", it->c->name, err.msg);
+    item_forget(s, it);
+}
+
+static void poll_probe(struct specializer *s, struct item *it)
+{
+    enum stage_result r = probe_poll(it->probe);
+    if (r == STAGE_RUNNING)
+        return;
+    probe_end(it->probe);
+    it->probe = NULL;
+    if (r == STAGE_PASS && s->numerics == NUMERICS_BIT_EQUAL && !it->c->evidence.bit_equal) {
+        snprintf(it->c->reason, sizeof it->c->reason,
+                 "probe: outputs are not those of the eager kernel bit for bit");
+        r = STAGE_REFUSE;
+    }
+    if (r == STAGE_REFUSE) {
+        item_refuse(s, it, STAGE_PROBE);
+        return;
+    }
+    count_stage(s, STAGE_PROBE, r);
+    if (r != STAGE_PASS)
+        item_forget(s, it);
+    else if (item_move(s, it, LIFE_PROBED))
+        it->stage = ITEM_BENCH;
+}
+
+static int in_stage(const struct round *r, enum item_stage stage)
+{
+    int n = 0;
+    for (int i = 0; i < r->n; i++)
+        n += r->item[i].stage == stage;
+    return n;
+}
+
+void round_children(struct specializer *s)
+{
+    struct round *r = &s->round;
+    if (!r->place)
+        return;
+    bool working = atomic_load(&s->mode) == SPECIALIZER_RUN && !atomic_load(&s->stop) &&
+                   (!s->config->specializer_idle_only || engine_load(s->engine) == 0);
+    for (int i = 0; i < r->n; i++) {
+        struct item *it = &r->item[i];
+        if (it->stage == ITEM_BUILDING)
+            poll_build(s, it);
+        else if (it->stage == ITEM_PROBING)
+            poll_probe(s, it);
+        if (working && it->stage == ITEM_BUILD &&
+            in_stage(r, ITEM_BUILDING) < s->config->specializer_build_jobs)
+            build_next(s, it);
+        if (working && it->stage == ITEM_PROBE && in_stage(r, ITEM_PROBING) == 0)
+            probe_next(s, it);
+    }
+}
+
+/* ---- bench ------------------------------------------------------------------------------------
+ */
+
+static void bench_item(struct specializer *s, struct item *it)
+{
+    struct place *p = s->round.place;
+    struct candidate *c = it->c;
+    if (swap_load(s, c) != 0) {
+        item_refuse(s, it, STAGE_LOAD);
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    const struct kernel *incumbent = p->active ? p->active->kernel : p->slot->eager;
+    double base = 1 + p->gain_eager;
+    pthread_mutex_unlock(&s->lock);
+    enum stage_result r = bench_run(&s->env, c, incumbent, p->input[0], false);
+    bool same = atomic_load(&p->slot->kernel) == incumbent;
+    if (r == STAGE_PASS || r == STAGE_REFUSE) {
+        snprintf(c->evidence.against, sizeof c->evidence.against, "%s", incumbent->id);
+        c->evidence.speed = fmax(0, base * (1 + c->evidence.bench.mean));
+        if (c->evidence.own_s > 0)
+            cost_learn(&s->cost, c->template, &c->point, space_facts(p->space), c->evidence.own_s);
+        p->dry++;
+    }
+    if (r == STAGE_REFUSE)
+        item_refuse(s, it, STAGE_BENCH);
+    else if (r != STAGE_PASS || !same) {
+        count_stage(s, STAGE_BENCH, STAGE_RETRY);
+        item_forget(s, it);
+    } else if (item_move(s, it, LIFE_BENCHED)) {
+        count_stage(s, STAGE_BENCH, STAGE_PASS);
+        search_learn(&p->search, it->id, c->evidence.speed);
+        it->stage = ITEM_DONE;
+    }
+}
+
+bool round_bench(struct specializer *s)
+{
+    for (int i = 0; i < s->round.n; i++)
+        if (s->round.item[i].stage == ITEM_BENCH) {
+            bench_item(s, &s->round.item[i]);
+            return true;
+        }
+    return false;
+}
+
+bool round_over(const struct specializer *s)
+{
+    return !s->round.place || in_stage(&s->round, ITEM_DONE) == s->round.n;
+}
+
+void round_close(struct specializer *s)
+{
+    double correlation = cost_correlation(&s->cost, -1);
+    pthread_mutex_lock(&s->lock);
+    s->correlation = isnan(correlation) ? -2 : correlation;
+    pthread_mutex_unlock(&s->lock);
+    struct place *p = s->round.place;
+    struct item *best = NULL;
+    for (int i = 0; i < s->round.n; i++) {
+        struct item *it = &s->round.item[i];
+        if (it->c && (!best || it->c->evidence.bench.low > best->c->evidence.bench.low))
+            best = it;
+    }
+    for (int i = 0; i < s->round.n; i++) {
+        struct item *it = &s->round.item[i];
+        if (it->c && it != best) { /* stays `benched` in the store: a runner-up, not a refusal */
+            store_trace(s->store, p->slot->name, it->c->key, "runner_up", NULL, "behind %s",
+                        best->c->key);
+            candidate_drop(s, it->c);
+        }
+    }
+    if (best) {
+        p->finalist = best->c;
+        p->finalist_id = best->id;
+        p->not_before_ns = 0;
+    }
+    s->round = (struct round){0};
+}
+
+void round_abandon(struct specializer *s)
+{
+    for (int i = 0; s->round.place && i < s->round.n; i++) {
+        struct item *it = &s->round.item[i];
+        build_end(it->build);
+        probe_end(it->probe);
+        if (it->c && it->stage != ITEM_DONE)
+            item_forget(s, it);
+        else
+            candidate_drop(s, it->c);
+    }
+    s->round = (struct round){0};
+}
+
+/* ---- the finalist -----------------------------------------------------------------------------
+ */
+
+/* Shadow or canary came to a result; true: go on. */
+static bool finalist_passed(struct specializer *s, struct place *p, enum stage stage,
+                            enum stage_result r)
+{
+    static const enum life reached[STAGES] = {
+        [STAGE_SHADOW] = LIFE_SHADOWED, [STAGE_CANARY] = LIFE_CANARY};
+    struct candidate *c = p->finalist;
+    struct err err;
+    if (r == STAGE_RETRY && ++c->retries >= RETRIES_MOST) {
+        store_trace(s->store, p->slot->name, c->key, "set_aside", NULL,
+                    "no live steps to decide it on");
+        p->finalist = NULL;
+        search_learn(&p->search, p->finalist_id, c->evidence.speed);
+        candidate_drop(s, c);
+        return false;
+    }
+    if (r == STAGE_REFUSE) {
+        p->finalist = NULL;
+        search_learn(&p->search, p->finalist_id, 0);
+        candidate_refuse(s, c, stage);
+        return false;
+    }
+    count_stage(s, stage, r);
+    if (r != STAGE_PASS) {
+        p->not_before_ns = after(r == STAGE_RETRY ? RETRY_AFTER_S : 1);
+        return false;
+    }
+    if (life_move(s->store, c, reached[stage], NULL, NULL, &err) == 0)
+        return true;
+    log_error("specializer", "%s", err.msg);
+    p->not_before_ns = after(RETRY_AFTER_S);
+    return false;
+}
+
+void finalist_try(struct specializer *s, struct place *p)
+{
+    struct candidate *c = p->finalist;
+    pthread_mutex_lock(&s->lock);
+    bool unwanted = is_disabled(s, c->key, c->template->id) || p->pinned[0];
+    pthread_mutex_unlock(&s->lock);
+    if (unwanted) {
+        p->finalist = NULL;
+        search_forget(&p->search, p->finalist_id);
+        candidate_drop(s, c);
+        return;
+    }
+    watch_stop(s);
+    if (c->state == LIFE_BENCHED &&
+        !finalist_passed(s, p, STAGE_SHADOW, shadow_run(&s->env, c, LIVE_TIMEOUT_S)))
+        return;
+    if (c->state == LIFE_SHADOWED &&
+        !finalist_passed(s, p, STAGE_CANARY, canary_run(&s->env, c, LIVE_TIMEOUT_S)))
+        return;
+    char why[120];
+    snprintf(why, sizeof why, "bench %+.1f %% [%+.1f, %+.1f], step %+.1f %% [%+.1f, %+.1f]",
+             c->evidence.bench.mean * 100, c->evidence.bench.low * 100,
+             c->evidence.bench.high * 100, c->evidence.canary.mean * 100,
+             c->evidence.canary.low * 100, c->evidence.canary.high * 100);
+    p->finalist = NULL;
+    if (swap_in(s, p, c, why, NULL) != 0) {
+        candidate_drop(s, c);
+        return;
+    }
+    atomic_fetch_add(&s->counts.published, 1);
+    p->dry = 0;
+    pthread_mutex_lock(&s->lock);
+    p->wins++;
+    pthread_mutex_unlock(&s->lock);
+}

@@ -1,0 +1,244 @@
+/* setup.c - what the loop stands on: store, compiler, keys, folders, one place for every slot. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "specializer/specializer_private.h"
+
+enum numerics numerics_parse(const char *name)
+{
+    static const char *const names[] = {"tolerance", "bit_equal", "reduced", "frozen"};
+    for (int i = 0; i < 4; i++)
+        if (name && strcmp(name, names[i]) == 0)
+            return (enum numerics)i;
+    return NUMERICS_TOLERANCE;
+}
+
+bool compiler_known(const struct config *c, struct store *store, struct compiler *out,
+                    struct err *err)
+{
+    if (compiler_find(c, out, err) == 0) {
+        store_set(store, "compiler", out->version, NULL);
+        return true;
+    }
+    *out = (struct compiler){{0}};
+    if (!store_value(store, "compiler", out->version, sizeof out->version))
+        snprintf(out->version, sizeof out->version, "none");
+    return false;
+}
+
+void keys_open(struct key_parts *k, const struct store *store, const char *device,
+               const struct compiler *compiler, const struct model *model, enum numerics numerics)
+{
+    char *shape = model_shape_text(model);
+    key_parts_fill(k, device, compiler->version, build_flags, shape, numerics);
+    k->object_dir = xasprintf("%s.objects", store_path(store));
+    k->kernel_dir = xasprintf("%s.kernels", store_path(store));
+    free(shape);
+}
+
+void keys_close(struct key_parts *k)
+{
+    free(k->object_dir);
+    free(k->kernel_dir);
+}
+
+/* ---- construction -----------------------------------------------------------------------------
+ */
+
+struct specializer *specializer_new(const struct config *c, struct engine *e, struct err *err)
+{
+    const struct strategy *strategy = strategy_find(c->specializer_strategy);
+    if (!strategy) {
+        log_warn("specializer", "strategy %s is not in this program: using template",
+                 c->specializer_strategy);
+        strategy = &strategy_template;
+    }
+    char *path = store_default_path(c->specializer_store);
+    struct store *store = store_open(path, err);
+    free(path);
+    if (!store)
+        return NULL;
+    struct specializer *s = xcalloc(1, sizeof *s);
+    s->config = c;
+    s->engine = e;
+    s->store = store;
+    s->strategy = strategy;
+    s->numerics = numerics_parse(c->specializer_numerics);
+    s->adviser = adviser_open(c, store);
+    s->correlation = -2;
+    pthread_mutexattr_t lock;
+    pthread_mutexattr_init(&lock);
+    pthread_mutexattr_settype(&lock, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&s->lock, &lock);
+    pthread_mutexattr_destroy(&lock);
+    pthread_condattr_t wake;
+    pthread_condattr_init(&wake);
+    pthread_condattr_setclock(&wake, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->wake, &wake);
+    pthread_condattr_destroy(&wake);
+    histogram_init(&s->counts.build_seconds, bounds_latency, bounds_latency_n);
+    /* An operator's pause or freeze outlives a restart; so does taking back the one configured. */
+    char mode[16] = "";
+    store_value(store, "mode", mode, sizeof mode);
+    int initial = SPECIALIZER_RUN;
+    if (s->numerics == NUMERICS_FROZEN || strcmp(mode, "freeze") == 0)
+        initial = SPECIALIZER_FREEZE;
+    else if (c->specializer_paused || strcmp(mode, "pause") == 0)
+        initial = SPECIALIZER_PAUSE;
+    atomic_store(&s->mode, initial);
+    return s;
+}
+
+static void read_pin(void *ctx, const char *slot, const char *kernel)
+{
+    struct place *p = place_find(ctx, slot);
+    if (p)
+        snprintf(p->pinned, sizeof p->pinned, "%s", kernel);
+}
+
+static void read_disable(void *ctx, const char *what, const char *reason)
+{
+    struct specializer *s = ctx;
+    s->disabled = xrealloc(s->disabled, (size_t)(s->disables + 1) * sizeof *s->disabled);
+    snprintf(s->disabled[s->disables].what, sizeof s->disabled->what, "%s", what);
+    snprintf(s->disabled[s->disables].reason, sizeof s->disabled->reason, "%s", reason);
+    s->disables++;
+}
+
+void operators_read(struct specializer *s)
+{
+    s->disables = 0;
+    for (int i = 0; i < s->places; i++)
+        s->place[i].pinned[0] = 0;
+    if (store_disables(s->store, read_disable, s, NULL) != 0 ||
+        store_pins(s->store, read_pin, s, NULL) != 0)
+        log_error("specializer", "pins and disables could not be read from the store");
+}
+
+/* Rows marked as on trial when the process died are the suspects of that death. */
+static void blame_deaths(struct specializer *s)
+{
+    int suspects = store_deaths(s->store, NULL);
+    if (suspects > 0)
+        log_warn("specializer", "the last process ended while %d kernel%s on trial", suspects,
+                 suspects == 1 ? " was" : "s were");
+}
+
+static void fill_env(struct specializer *s)
+{
+    static char program[4096] = "whet";
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (n > 0)
+        program[n] = 0;
+    struct stage_env *env = &s->env;
+    env->config = s->config;
+    env->numerics = s->numerics;
+    env->engine = s->engine;
+    env->model = engine_model(s->engine);
+    env->backend = engine_backend(s->engine);
+    env->ops = engine_backend_ops(s->engine);
+    env->dispatch = engine_dispatch(s->engine);
+    env->machine = env->ops->machine(env->backend);
+    env->compiler = &s->compiler;
+    env->program = program;
+    env->kernel_dir = s->keys.kernel_dir;
+    env->stop = &s->interrupt;
+}
+
+static void make_places(struct specializer *s)
+{
+    struct place *place = xcalloc((size_t)s->observe.slots, sizeof *place);
+    for (int i = 0; i < s->observe.slots; i++) {
+        place[i].slot = dispatch_slot_at(s->env.dispatch, i);
+        place[i].index = i;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->place = place;
+    s->places = s->observe.slots;
+    operators_read(s);
+    atomic_store(&s->ready, 1);
+    pthread_mutex_unlock(&s->lock);
+}
+
+int specializer_setup(struct specializer *s)
+{
+    struct err err = {{0}};
+    const struct backend_ops *ops = engine_backend_ops(s->engine);
+    s->has_compiler = compiler_known(s->config, s->store, &s->compiler, &err);
+    if (!s->has_compiler)
+        log_warn("specializer",
+                 "no compiler (%s): stored kernels are restored, nothing new is searched for",
+                 err.msg);
+    keys_open(&s->keys, s->store, ops->machine(engine_backend(s->engine))->device, &s->compiler,
+              engine_model(s->engine), s->numerics);
+    fill_env(s);
+    int threads = (int)s->config->engine_threads;
+    cost_open(&s->cost, s->env.machine, threads > 0 ? threads : (int)sysconf(_SC_NPROCESSORS_ONLN));
+    observe_open(&s->observe, s->env.dispatch, s->env.model, s->env.machine);
+    blame_deaths(s);
+    make_places(s);
+    if ((mkdir(s->keys.object_dir, 0700) != 0 && errno != EEXIST &&
+         err_set(&err, "folder %s: %s", s->keys.object_dir, strerror(errno)) != 0) ||
+        kernel_sources_write(s->keys.kernel_dir, &err) != 0) {
+        log_error("specializer", "%s: nothing is searched for", err.msg);
+        s->has_compiler = false;
+    }
+    log_info("specializer", "%s; %s; store %s", s->env.machine->device,
+             s->has_compiler ? s->compiler.version : "no compiler", store_path(s->store));
+    return 0;
+}
+
+/* ---- destruction ------------------------------------------------------------------------------
+ */
+
+/* Eager everywhere, then wait until no step can still run what was there. */
+static void empty_slots(struct specializer *s)
+{
+    int64_t epoch = 0;
+    for (int i = 0; i < s->places; i++)
+        epoch = dispatch_publish(s->env.dispatch, s->place[i].slot, s->place[i].slot->eager);
+    int64_t start = clock_ns();
+    while (s->places > 0 && !dispatch_passed(s->env.dispatch, epoch) &&
+           clock_ns() - start < INT64_C(5000000000))
+        usleep(1000);
+}
+
+static void free_places(struct specializer *s)
+{
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        candidate_drop(s, p->active);
+        candidate_drop(s, p->previous);
+        candidate_drop(s, p->finalist);
+        place_inputs_free(p);
+        place_forget(s, p);
+    }
+    free(s->place);
+}
+
+void specializer_free(struct specializer *s)
+{
+    atomic_store(&s->ready, 0);
+    if (s->places > 0) {
+        watch_stop(s);
+        round_abandon(s);
+        empty_slots(s);
+        free_places(s);
+        retire_poll(s, true);
+        observe_close(&s->observe);
+        cost_close(&s->cost);
+    }
+    free(s->retired);
+    free(s->disabled);
+    keys_close(&s->keys);
+    adviser_close(s->adviser);
+    store_close(s->store);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->wake);
+    free(s);
+}

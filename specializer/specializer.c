@@ -1,0 +1,297 @@
+/* specializer.c - the loop: watch, propose, build, prove, measure, swap, roll back.
+ *
+ * One thread. Read specializer_thread() first; every line of it is a page of the story:
+ *
+ *   restore  the store's winners are validated again and published
+ *   upkeep   counters are read, what nobody runs any more is unloaded, pins are followed
+ *   watch    active kernels are audited against eager and held to their promise
+ *   finalist the best of a batch goes through shadow and canary, and is published
+ *   round    a batch is built, probed and benched, children working while we measure
+ *   choose   the slot where most time can still be saved; none: sleep
+ *
+ * Safety does not depend on this thread being alive: a slot always holds a kernel that was proven,
+ * and the engine never waits for it.
+ */
+#include "specializer/specializer.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "specializer/specializer_private.h"
+
+#define OBSERVE_EVERY_S 0.1
+#define SHARES_EVERY_S 15
+#define NAP_S 0.25
+
+static double seconds_since(int64_t ns)
+{
+    return (double)(clock_ns() - ns) * 1e-9;
+}
+
+/* ---- upkeep -----------------------------------------------------------------------------------
+ */
+
+void specializer_observe(struct specializer *s)
+{
+    if (seconds_since(s->observed_ns) < OBSERVE_EVERY_S)
+        return;
+    s->observed_ns = clock_ns();
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->places; i++)
+        s->observe.gain_eager[i] = s->place[i].gain_eager;
+    observe_update(&s->observe);
+    s->saved_s = 0;
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        p->run_s = observe_run_s(&s->observe, i);
+        p->roofline_s = observe_roofline_s(&s->observe, i);
+        p->worth = observe_worth(&s->observe, i, p->dry);
+        if (s->observe.slot[i].seconds > 0)
+            p->share = s->observe.slot[i].share;
+        s->saved_s += s->observe.slot[i].saved_s;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Time shares of active slots: the order in which a restart brings them back. */
+static void store_shares(struct specializer *s)
+{
+    if (seconds_since(s->shares_ns) < SHARES_EVERY_S)
+        return;
+    s->shares_ns = clock_ns();
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        pthread_mutex_lock(&s->lock);
+        bool active = p->active != NULL;
+        double share = p->share, gain = p->gain_eager;
+        pthread_mutex_unlock(&s->lock);
+        if (active)
+            store_share(s->store, s->keys.env, p->slot->name, share, gain, NULL);
+    }
+}
+
+/* An operator enabled something: every search that is not under way forgets what it skipped. */
+static void refresh_searches(struct specializer *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool stale = s->searches_stale;
+    s->searches_stale = false;
+    pthread_mutex_unlock(&s->lock);
+    for (int i = 0; stale && i < s->places; i++) {
+        struct place *p = &s->place[i];
+        p->exhausted = false;
+        if (p != s->round.place && !p->finalist)
+            place_forget(s, p);
+    }
+}
+
+static void upkeep(struct specializer *s)
+{
+    if (!atomic_load(&s->stop))
+        atomic_store(&s->interrupt, false);
+    specializer_observe(s);
+    store_shares(s);
+    retire_poll(s, false);
+    restore_pins(s);
+    refresh_searches(s);
+}
+
+void specializer_wait(struct specializer *s, double seconds)
+{
+    specializer_observe(s);
+    round_children(s);
+    if (s->round.place && seconds > 0.02)
+        seconds = 0.02;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    pthread_mutex_lock(&s->lock);
+    if (!atomic_load(&s->stop))
+        pthread_cond_timedwait(&s->wake, &s->lock, &until);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void tick(void *ctx)
+{
+    struct specializer *s = ctx;
+    specializer_observe(s);
+    round_children(s);
+}
+
+/* ---- choosing ---------------------------------------------------------------------------------
+ */
+
+static bool may_search(const struct specializer *s)
+{
+    return s->has_compiler && atomic_load(&s->mode) == SPECIALIZER_RUN &&
+           (!s->config->specializer_idle_only || engine_load(s->engine) == 0);
+}
+
+static bool choosable(struct specializer *s, const struct place *p)
+{
+    if (p->exhausted || p->finalist || p->pinned[0] || clock_ns() < p->not_before_ns)
+        return false;
+    for (int t = 0; t < template_count(); t++)
+        if (template_fits(template_at(t), p->slot->region, p->slot->m) &&
+            !is_disabled(s, "", template_at(t)->id))
+            return true;
+    return false;
+}
+
+/* The slot most worth looking at, or NULL when nothing is above the floor. */
+static struct place *choose(struct specializer *s)
+{
+    struct place *best = NULL;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        if (p->worth >= OBSERVE_FLOOR && (!best || p->worth > best->worth) && choosable(s, p))
+            best = p;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return best;
+}
+
+/* A finalist whose slot may have live steps again. */
+static struct place *waiting_finalist(struct specializer *s)
+{
+    if (engine_load(s->engine) == 0)
+        return NULL;
+    for (int i = 0; i < s->places; i++)
+        if (s->place[i].finalist && clock_ns() >= s->place[i].not_before_ns)
+            return &s->place[i];
+    return NULL;
+}
+
+static void start_round(struct specializer *s, struct place *p)
+{
+    if (!place_open(s, p)) {
+        p->exhausted = true;
+        store_trace(s->store, p->slot->name, NULL, "no_space", NULL, "no legal point here");
+    } else if (!place_inputs(s, p)) {
+        p->not_before_ns = clock_ns() + INT64_C(2000000000);
+    } else if (!round_start(s, p)) {
+        p->exhausted = true;
+        store_trace(s->store, p->slot->name, NULL, "exhausted", NULL, "all %d points were tried",
+                    space_size(p->space));
+    } else {
+        store_trace(s->store, p->slot->name, NULL, "round", NULL,
+                    "%d candidates; share %.1f %%, %.0f %% of the roofline, %d tried, dry %d",
+                    s->round.n, p->share * 100, p->run_s > 0 ? 100 * p->roofline_s / p->run_s : 0.0,
+                    p->search.tried, p->dry);
+    }
+}
+
+static void nap(struct specializer *s, enum doing doing)
+{
+    atomic_store(&s->doing, doing);
+    specializer_wait(s, NAP_S);
+}
+
+static void search_step(struct specializer *s)
+{
+    struct place *p = waiting_finalist(s);
+    if (p) {
+        s->asleep = false;
+        finalist_try(s, p);
+    } else if (s->round.place) {
+        round_children(s);
+        if (round_bench(s))
+            return;
+        if (round_over(s))
+            round_close(s);
+        else
+            specializer_wait(s, 0.02);
+    } else if ((p = choose(s)) != NULL) {
+        s->asleep = false;
+        start_round(s, p);
+    } else {
+        if (!s->asleep && s->observe.busy_s > 1)
+            store_trace(s->store, NULL, NULL, "asleep", NULL, "nothing is worth looking at");
+        s->asleep = s->observe.busy_s > 1;
+        nap(s, DOING_SLEEP);
+    }
+}
+
+/* ---- the thread -------------------------------------------------------------------------------
+ */
+
+static bool wait_for_engine(struct specializer *s)
+{
+    while (!atomic_load(&s->stop)) {
+        enum engine_state state = engine_state(s->engine, NULL, NULL, 0);
+        if (state != ENGINE_LOADING)
+            return state == ENGINE_READY;
+        specializer_wait(s, 0.02);
+    }
+    return false;
+}
+
+static void *specializer_thread(void *ctx)
+{
+    struct specializer *s = ctx;
+    if (!wait_for_engine(s) || specializer_setup(s) != 0)
+        return NULL;
+    if (!s->config->specializer_enabled) {
+        atomic_store(&s->doing, DOING_OFF);
+        log_info("specializer", "off (specializer.enabled): the eager kernels serve");
+        return NULL;
+    }
+    atomic_store(&s->doing, DOING_RESTORE);
+    restore_winners(s);
+    s->since_ns = clock_ns();
+    while (!atomic_load(&s->stop)) {
+        upkeep(s);
+        watch_poll(s);
+        if (!may_search(s)) {
+            nap(s, DOING_PAUSED);
+            continue;
+        }
+        atomic_store(&s->doing, DOING_SEARCH);
+        search_step(s);
+    }
+    return NULL;
+}
+
+/* ---- start and stop ---------------------------------------------------------------------------
+ */
+
+struct place *place_find(struct specializer *s, const char *slot)
+{
+    for (int i = 0; i < s->places; i++)
+        if (strcmp(s->place[i].slot->name, slot) == 0)
+            return &s->place[i];
+    return NULL;
+}
+
+struct specializer *specializer_start(const struct config *c, struct engine *e, struct err *err)
+{
+    struct specializer *s = specializer_new(c, e, err);
+    if (!s)
+        return NULL;
+    s->env.tick = tick;
+    s->env.tick_ctx = s;
+    if (pthread_create(&s->thread, NULL, specializer_thread, s) != 0) {
+        err_set(err, "specializer: no thread: %s", strerror(errno));
+        specializer_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+void specializer_stop(struct specializer *s)
+{
+    if (!s)
+        return;
+    atomic_store(&s->stop, true);
+    atomic_store(&s->interrupt, true);
+    pthread_mutex_lock(&s->lock);
+    pthread_cond_broadcast(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+    specializer_free(s);
+}

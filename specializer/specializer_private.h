@@ -1,0 +1,240 @@
+/* specializer_private.h - the inside of struct specializer, for the files of the loop.
+ *
+ * Ownership: the specializer thread owns everything and is the only one that changes it, but for
+ * what says "lock": those fields are changed under `lock` and read by operators' threads under it.
+ * `lock` is held for moments (pointer swaps, a row in the store), never while something is built,
+ * run or waited for. It is recursive.
+ */
+#ifndef WHET_SPECIALIZER_PRIVATE_H
+#define WHET_SPECIALIZER_PRIVATE_H
+
+#include <pthread.h>
+
+#include "config/metrics.h"
+#include "specializer/adviser.h"
+#include "specializer/cost.h"
+#include "specializer/life.h"
+#include "specializer/observe.h"
+#include "specializer/space.h"
+#include "specializer/specializer.h"
+#include "specializer/stages.h"
+#include "specializer/store.h"
+#include "specializer/strategy.h"
+
+enum { BATCH = 8, INPUTS = 2, NAME_MOST = 40 };
+/* A kernel that was on trial this many times when the process died is not tried again. */
+enum { DEATHS_MOST = 3 };
+
+/* One slot as the specializer sees it. */
+struct place {
+    struct slot *slot;
+    int index;                  /* in dispatch */
+    struct candidate *active;   /* lock; NULL: eager */
+    struct candidate *previous; /* lock; admitted and still loaded, one step of rollback; or NULL */
+    char pinned[24];            /* lock; "", "eager", or a kernel's key */
+    bool pin_missing;           /* lock; the pinned kernel is not loaded (yet) */
+    double gain_eager;          /* lock; of `active` over eager */
+    double share, run_s, roofline_s, worth; /* lock; copied from observe for operators */
+    int32_t candidates, wins, refusals;     /* lock; since start */
+    int32_t looks;                          /* lock; audits of `active` that found nothing */
+
+    /* The search; opened when the slot is chosen for the first time. */
+    struct space *space;
+    struct search search;
+    void *strategy;
+    struct advice advice;
+    char label[96]; /* lock; the adviser's */
+    int32_t dry;    /* measured since the last gain */
+    int64_t not_before_ns;
+    struct candidate *finalist; /* benched, waits for live steps; id is its place in the space */
+    int32_t finalist_id;
+
+    struct capture *input[INPUTS];
+    int inputs;
+    bool exhausted; /* the strategy has nothing left to propose */
+
+    /* The promise: how the slot did just after `active` was published. */
+    struct window {
+        uint64_t runs, ns, tokens, context; /* counters when the window began */
+    } window;
+    double promise_s, promise_tokens, promise_context; /* a run; 0: not yet known */
+    int64_t rechecked_ns;
+};
+
+/* One member of a batch on its way to the bench. */
+enum item_stage { ITEM_BUILD, ITEM_BUILDING, ITEM_PROBE, ITEM_PROBING, ITEM_BENCH, ITEM_DONE };
+struct item {
+    struct candidate *c;
+    int32_t id;
+    enum item_stage stage;
+    struct build *build;
+    struct probe *probe;
+};
+
+/* The batch under way; at most one. */
+struct round {
+    struct place *place; /* NULL: none */
+    struct item item[BATCH];
+    int n;
+};
+
+/* A kernel out of service, to be unloaded once no step can use it. */
+struct retired {
+    struct kernel *kernel;
+    int64_t epoch;
+};
+
+/* Stages as metrics count them, and the outcomes of each. */
+enum stage {
+    STAGE_BUILD,
+    STAGE_PROBE,
+    STAGE_LOAD,
+    STAGE_BENCH,
+    STAGE_SHADOW,
+    STAGE_CANARY,
+    STAGES
+};
+enum { OUTCOMES = STAGE_STOPPED + 1 };
+enum rollback { ROLLBACK_AUDIT, ROLLBACK_DRIFT, ROLLBACK_OPERATOR, ROLLBACK_RESTORE, ROLLBACKS };
+
+struct counts {
+    _Atomic uint64_t stage[STAGES][OUTCOMES], impossible;
+    _Atomic uint64_t published, restored, rolled_back[ROLLBACKS];
+    struct histogram build_seconds;
+};
+
+struct specializer {
+    const struct config *config;
+    struct engine *engine;
+    struct store *store;
+    struct stage_env env;
+    struct compiler compiler;
+    bool has_compiler;
+    struct key_parts keys;
+    enum numerics numerics;
+
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* with lock: something changed */
+    atomic_bool stop;
+    atomic_bool interrupt; /* what env.stop points to: set by stop, pause, disable */
+    _Atomic int mode;      /* enum specializer_mode */
+    _Atomic int ready;     /* places exist: operators may look */
+    _Atomic int doing;     /* enum doing */
+
+    struct observe observe;
+    struct cost cost;
+    struct adviser *adviser;
+    const struct strategy *strategy;
+
+    struct place *place; /* [places] one per slot of the dispatch table */
+    int places;
+    struct round round;
+    struct {
+        char what[NAME_MOST];
+        char reason[200];
+    } * disabled; /* lock */
+    int disables;
+    struct retired *retired;
+    int retires;
+
+    struct tap tap; /* the watch's, installed when tap.slot is set */
+    struct place *tapped;
+    int watch_at;
+    int64_t tap_since_ns;
+
+    int64_t hour_ns; /* start of the hour whose builds are counted */
+    int32_t hour_builds;
+    int64_t observed_ns, shares_ns; /* when counters were read, and shares stored */
+    int64_t since_ns;               /* when the restored kernels were back */
+    bool asleep;
+    bool searches_stale; /* lock; what may be proposed changed: searches begin anew */
+    double saved_s;      /* lock; seconds of steps saved since start */
+    double correlation;  /* lock; of predicted and measured times; below -1: not yet known */
+    struct counts counts;
+};
+
+enum doing { DOING_WAIT, DOING_RESTORE, DOING_SEARCH, DOING_SLEEP, DOING_PAUSED, DOING_OFF };
+
+/* ---- setup.c: what the loop stands on ----------------------------------------------------------
+ */
+/* Store, locks, adviser, strategy; no thread yet. */
+struct specializer *specializer_new(const struct config *c, struct engine *e, struct err *err);
+/* Everything that needs a ready engine. -1, logged: the thread ends, serving goes on. */
+int specializer_setup(struct specializer *s);
+/* After the thread has ended: eager into every slot, kernels unloaded. */
+void specializer_free(struct specializer *s);
+enum numerics numerics_parse(const char *name);
+/* The compiler there is, or the one the store was last used with. True if one is there. */
+bool compiler_known(const struct config *c, struct store *store, struct compiler *out,
+                    struct err *err);
+void keys_open(struct key_parts *k, const struct store *store, const char *device,
+               const struct compiler *compiler, const struct model *model, enum numerics numerics);
+void keys_close(struct key_parts *k);
+/* Reads the operators' disables and pins into memory. Lock held, or no other thread yet. */
+void operators_read(struct specializer *s);
+
+/* ---- place.c: one slot's search -----------------------------------------------------------------
+ */
+bool place_open(struct specializer *s, struct place *p);   /* false: nothing legal there */
+void place_forget(struct specializer *s, struct place *p); /* closes the search */
+/* Puts winners of neighbouring slots in front of the queue. */
+void place_neighbours(struct specializer *s, struct place *p);
+/* Fresh inputs from live steps; keeps the old ones if none come. True if there are any. */
+bool place_inputs(struct specializer *s, struct place *p);
+void place_inputs_free(struct place *p);
+
+/* ---- round.c: a batch from proposal to bench; the finalist through shadow and canary --------- */
+bool round_start(struct specializer *s, struct place *p); /* false: nothing left to propose */
+void round_children(struct specializer *s);               /* starts and polls; never waits */
+bool round_bench(struct specializer *s); /* benches one that is ready; false: none was */
+bool round_over(const struct specializer *s);
+void round_close(struct specializer *s); /* the best passing one becomes the place's finalist */
+void round_abandon(struct specializer *s);
+void finalist_try(struct specializer *s, struct place *p);
+
+/* ---- swap.c: what fills a slot ----------------------------------------------------------------
+ */
+bool is_disabled(struct specializer *s, const char *key, const char *template_id); /* lock held */
+/* Loads c->object unless it is; marks the trial. 0, or -1 with c->reason set. */
+int swap_load(struct specializer *s, struct candidate *c);
+/* c becomes the slot's kernel: first in the store, then in the table. Takes `c` over. */
+int swap_in(struct specializer *s, struct place *p, struct candidate *c, const char *why,
+            const char *who);
+/* The active kernel leaves for good (rolled_back or disabled); eager runs from the next step. */
+void swap_out(struct specializer *s, struct place *p, enum life to, enum rollback kind,
+              const char *why, const char *who);
+/* The kernel before it comes back, or eager if there is none. 0, or -1: nothing to roll back. */
+int swap_back(struct specializer *s, struct place *p, const char *who);
+/* Eager serves while the active kernel stays loaded as the previous one (pin to eager). */
+void swap_eager(struct specializer *s, struct place *p, const char *why, const char *who);
+/* Refused: stored, counted, unloaded, freed. */
+void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage);
+/* Done with, whatever its state: unloads later, frees now. */
+void candidate_drop(struct specializer *s, struct candidate *c);
+void retire_later(struct specializer *s, struct kernel *k, int64_t epoch);
+void retire_poll(struct specializer *s, bool all);
+void count_stage(struct specializer *s, enum stage stage, enum stage_result r);
+
+/* ---- watch.c: active kernels against eager, and against their promise ------------------------ */
+void watch_poll(struct specializer *s);
+void watch_stop(struct specializer *s); /* removes the tap, so that a stage may use one */
+
+/* ---- restore.c: winners of the store and pinned kernels ----------------------------------------
+ */
+void restore_winners(struct specializer *s);
+void restore_pins(struct specializer *s); /* pinned kernels that are not loaded */
+/* A candidate made from a stored row if its key still is what we would compute; NULL otherwise. */
+struct candidate *candidate_from(struct specializer *s, struct place *p, const struct record *r);
+
+const char *stage_name(enum stage stage); /* metrics.c */
+const char *outcome_name(enum stage_result r);
+struct place *place_find(struct specializer *s, const char *slot);
+/* A finished build of c->object is on disk, whole. */
+bool have_object(struct specializer *s, struct candidate *c);
+/* Reads the counters if it is time. */
+void specializer_observe(struct specializer *s);
+/* Waits up to `seconds` or until something changes; polls children meanwhile. */
+void specializer_wait(struct specializer *s, double seconds);
+
+#endif

@@ -1,0 +1,216 @@
+/* swap.c - what fills a slot, and what becomes of what filled it before.
+ *
+ * A publish is: transition in the store (the new kernel active, the old one retired, one
+ * transaction), then one pointer exchange. A kernel that leaves a slot stays loaded until the
+ * dispatch table says that no step can use it. The one before the active kernel is kept loaded, so
+ * an operator's rollback is a pointer exchange too.
+ *
+ * Operators' threads call in here as well (rollback, disable, pin): every change of a slot is made
+ * under s->lock, which makes "one writer at a time" of dispatch_publish's "one writer".
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "specializer/specializer_private.h"
+
+bool is_disabled(struct specializer *s, const char *key, const char *template_id)
+{
+    for (int i = 0; i < s->disables; i++)
+        if (strcmp(s->disabled[i].what, key) == 0 || strcmp(s->disabled[i].what, template_id) == 0)
+            return true;
+    return false;
+}
+
+void count_stage(struct specializer *s, enum stage stage, enum stage_result r)
+{
+    if (r > STAGE_RUNNING && (int)r < OUTCOMES)
+        atomic_fetch_add(&s->counts.stage[stage][r], 1);
+}
+
+/* ---- loading and unloading ------------------------------------------------------------------ */
+
+int swap_load(struct specializer *s, struct candidate *c)
+{
+    struct err err;
+    if (c->kernel)
+        return 0;
+    if (store_trial(s->store, c->key, true, &err) != 0) {
+        snprintf(c->reason, sizeof c->reason, "load: %s", err.msg);
+        return -1;
+    }
+    struct kernel_object object = {
+        .path = c->object,
+        .entry = "whet_kernel",
+        .region = c->slot->region,
+        .origin = c->origin,
+        .id = c->key,
+        .name = c->name,
+    };
+    c->kernel = s->env.ops->load(s->env.backend, &object, &err);
+    if (c->kernel)
+        return 0;
+    store_trial(s->store, c->key, false, NULL);
+    snprintf(c->reason, sizeof c->reason, "load: %s", err.msg);
+    return -1;
+}
+
+void retire_later(struct specializer *s, struct kernel *k, int64_t epoch)
+{
+    if (!k)
+        return;
+    s->retired = xrealloc(s->retired, (size_t)(s->retires + 1) * sizeof *s->retired);
+    s->retired[s->retires++] = (struct retired){k, epoch};
+}
+
+void retire_poll(struct specializer *s, bool all)
+{
+    pthread_mutex_lock(&s->lock);
+    int kept = 0;
+    for (int i = 0; i < s->retires; i++)
+        if (all || dispatch_passed(s->env.dispatch, s->retired[i].epoch))
+            s->env.ops->unload(s->env.backend, s->retired[i].kernel);
+        else
+            s->retired[kept++] = s->retired[i];
+    s->retires = kept;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void candidate_drop(struct specializer *s, struct candidate *c)
+{
+    if (!c)
+        return;
+    if (c->kernel) {
+        /* Not in a slot any more, but a step may be under way with it: any later epoch is safe. */
+        int64_t epoch = dispatch_publish(s->env.dispatch, c->slot, atomic_load(&c->slot->kernel));
+        retire_later(s, c->kernel, epoch);
+        c->kernel = NULL;
+        store_trial(s->store, c->key, false, NULL);
+    }
+    candidate_free(c);
+}
+
+void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage)
+{
+    struct err err;
+    if (strstr(c->reason, "impossible"))
+        atomic_fetch_add(&s->counts.impossible, 1);
+    count_stage(s, stage, STAGE_REFUSE);
+    if (life_move(s->store, c, LIFE_REFUSED, c->reason, NULL, &err) != 0)
+        log_warn("specializer", "%s", err.msg);
+    pthread_mutex_lock(&s->lock);
+    struct place *p = place_find(s, c->slot->name);
+    if (p)
+        p->refusals++;
+    candidate_drop(s, c);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- changing a slot (lock held inside) -------------------------------------------------------
+ */
+
+/* Puts `next` (NULL: eager) into the table; what was active is the caller's to keep or drop. */
+static struct candidate *exchange(struct specializer *s, struct place *p, struct candidate *next)
+{
+    struct candidate *old = p->active;
+    int64_t epoch =
+        dispatch_publish(s->env.dispatch, p->slot, next ? next->kernel : p->slot->eager);
+    (void)epoch; /* `old` stays loaded; candidate_drop() takes an epoch of its own */
+    p->active = next;
+    p->gain_eager = next && next->evidence.speed > 0 ? next->evidence.speed - 1 : 0;
+    p->looks = 0;
+    p->promise_s = 0;
+    p->window = (struct window){0};
+    return old;
+}
+
+/* The active kernel becomes the previous one; the previous one is dropped. */
+static void keep_as_previous(struct specializer *s, struct place *p, struct candidate *old)
+{
+    if (!old || old == p->previous)
+        return;
+    candidate_drop(s, p->previous);
+    p->previous = old;
+}
+
+int swap_in(struct specializer *s, struct place *p, struct candidate *c, const char *why,
+            const char *who)
+{
+    struct err err;
+    pthread_mutex_lock(&s->lock);
+    const char *refusal = NULL;
+    if (is_disabled(s, c->key, c->template->id))
+        refusal = "disabled";
+    else if (p->pinned[0] && strcmp(p->pinned, c->key) != 0)
+        refusal = "pinned to another kernel";
+    /* A restored winner is active in the store already. */
+    if (!refusal && c->state != LIFE_ACTIVE &&
+        life_move(s->store, c, LIFE_ACTIVE, why, who, &err) != 0) {
+        refusal = err.msg;
+        log_error("specializer", "%s not published: %s", c->name, err.msg);
+    }
+    if (!refusal) {
+        if (p->previous == c)
+            p->previous = NULL;
+        struct candidate *old = exchange(s, p, c);
+        if (old && old->state == LIFE_ACTIVE)
+            old->state = LIFE_RETIRED; /* as the store has it: the same transaction retired it */
+        keep_as_previous(s, p, old);
+        p->pin_missing = false;
+        store_trial(s->store, c->key, false, NULL);
+        store_share(s->store, s->keys.env, p->slot->name, p->share, p->gain_eager, NULL);
+        log_info("specializer", "%s: %s%s%s", p->slot->name, c->name, why && *why ? ": " : "",
+                 why ? why : "");
+    }
+    pthread_mutex_unlock(&s->lock);
+    return refusal ? -1 : 0;
+}
+
+void swap_out(struct specializer *s, struct place *p, enum life to, enum rollback kind,
+              const char *why, const char *who)
+{
+    struct err err;
+    pthread_mutex_lock(&s->lock);
+    struct candidate *old = p->active ? exchange(s, p, NULL) : NULL;
+    if (old) {
+        snprintf(old->reason, sizeof old->reason, "%s", why);
+        if (life_move(s->store, old, to, why, who, &err) != 0)
+            log_error("specializer", "%s", err.msg);
+        if (old->rollbacks >= 2 && to == LIFE_ROLLED_BACK &&
+            life_move(s->store, old, LIFE_REFUSED, "rolled back twice", NULL, &err) != 0)
+            log_error("specializer", "%s", err.msg);
+        atomic_fetch_add(&s->counts.rolled_back[kind], 1);
+        log_warn("specializer", "%s: %s %s: %s; eager serves", p->slot->name, old->name,
+                 life_name(to), why);
+        candidate_drop(s, old);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+int swap_back(struct specializer *s, struct place *p, const char *who)
+{
+    pthread_mutex_lock(&s->lock);
+    struct candidate *previous = p->previous;
+    int r = p->active || previous ? 0 : -1;
+    if (p->active) {
+        p->previous = NULL; /* swap_in() puts it into the slot, or it is kept below */
+        swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_OPERATOR, "an operator rolled it back", who);
+    }
+    if (previous && swap_in(s, p, previous, "an operator rolled back to it", who) != 0)
+        p->previous = previous;
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}
+
+void swap_eager(struct specializer *s, struct place *p, const char *why, const char *who)
+{
+    struct err err;
+    pthread_mutex_lock(&s->lock);
+    struct candidate *old = p->active ? exchange(s, p, NULL) : NULL;
+    if (old) {
+        if (life_move(s->store, old, LIFE_RETIRED, why, who, &err) != 0)
+            log_error("specializer", "%s", err.msg);
+        keep_as_previous(s, p, old);
+    }
+    pthread_mutex_unlock(&s->lock);
+}

@@ -1,0 +1,165 @@
+/* watch.c - active kernels, held to what they promised.
+ *
+ * Audit: one step in specializer.watch_every re-runs the eager kernel beside an active one, on the
+ * step's real inputs, and compares; slots take turns. Drift: runs of a slot are averaged over
+ * windows; the first window after a publish is the promise. A window that is a quarter slower at
+ * like tokens and context is no proof (another tenant, a cooler clock), so it only calls for a
+ * paired bench against eager, and the bench decides.
+ *
+ * A kernel that fails leaves at once: eager serves from the next step, and then we look again.
+ */
+#include <math.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "specializer/specializer_private.h"
+
+enum { WINDOW_RUNS = 3000 };
+#define DRIFT_FACTOR 1.25
+#define TAP_PATIENCE_S 20
+#define RECHECK_EVERY_S 120
+
+/* ---- audits -----------------------------------------------------------------------------------
+ */
+
+void watch_stop(struct specializer *s)
+{
+    if (s->tapped)
+        s->env.ops->tap(s->env.backend, NULL);
+    s->tapped = NULL;
+}
+
+/* The tap has looked: judge, count, roll back. */
+static void judge(struct specializer *s, struct place *p)
+{
+    char buf[160];
+    pthread_mutex_lock(&s->lock);
+    struct candidate *c = p->active;
+    const char *wrong = NULL;
+    if (c && s->tap.looks > 0) {
+        wrong = compare_verdict(&s->env, &s->tap, &c->evidence, buf, sizeof buf);
+        p->looks += s->tap.looks;
+    }
+    if (wrong)
+        swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
+    pthread_mutex_unlock(&s->lock);
+    if (wrong && p->space)
+        place_forget(s, p); /* its points are seen anew, without the one that failed */
+}
+
+static struct place *next_to_audit(struct specializer *s)
+{
+    struct place *found = NULL;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->places && !found; i++) {
+        struct place *p = &s->place[s->watch_at++ % s->places];
+        if (p->active && s->observe.slot[p->index].share > 0)
+            found = p;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
+
+static void audit_poll(struct specializer *s)
+{
+    int64_t now = clock_ns();
+    if (s->tapped) {
+        bool done = atomic_load(&s->tap.left) == 0;
+        if (!done && now - s->tap_since_ns < TAP_PATIENCE_S * INT64_C(1000000000))
+            return;
+        struct place *p = s->tapped;
+        watch_stop(s);
+        if (done)
+            judge(s, p);
+    }
+    struct place *p = next_to_audit(s);
+    if (!p)
+        return;
+    s->tap = (struct tap){.kind = TAP_COMPARE,
+                          .slot = p->slot,
+                          .kernel = p->slot->eager,
+                          .every = (int32_t)s->config->specializer_watch_every};
+    atomic_init(&s->tap.left, 1);
+    s->tap_since_ns = now;
+    if (s->env.ops->tap(s->env.backend, &s->tap) == 0)
+        s->tapped = p;
+}
+
+/* ---- drift ------------------------------------------------------------------------------------
+ */
+
+static bool like(double a, double b)
+{
+    return fabs(a - b) <= 0.2 * fmax(a, b);
+}
+
+/* Closes the slot's window if it is full; true if it was much slower than promised. */
+static bool window_drifted(struct place *p)
+{
+    struct slot_counters *c = &p->slot->counters;
+    struct window now = {atomic_load(&c->runs), atomic_load(&c->ns), atomic_load(&c->tokens),
+                         atomic_load(&c->context)};
+    struct window old = p->window;
+    if (old.runs == 0 || now.runs - old.runs < WINDOW_RUNS) {
+        if (old.runs == 0)
+            p->window = now;
+        return false;
+    }
+    double runs = (double)(now.runs - old.runs);
+    double run_s = (double)(now.ns - old.ns) * 1e-9 / runs;
+    double tokens = (double)(now.tokens - old.tokens) / runs;
+    double context = (double)(now.context - old.context) / runs;
+    p->window = now;
+    if (p->promise_s <= 0) {
+        p->promise_s = run_s;
+        p->promise_tokens = tokens;
+        p->promise_context = context;
+        return false;
+    }
+    return run_s > DRIFT_FACTOR * p->promise_s && like(tokens, p->promise_tokens) &&
+           like(context, p->promise_context);
+}
+
+/* Measures the active kernel against eager again; a loss rolls it back. */
+static void recheck(struct specializer *s, struct place *p)
+{
+    if (!place_inputs(s, p))
+        return;
+    pthread_mutex_lock(&s->lock);
+    struct candidate copy = {0};
+    if (p->active)
+        copy = *p->active;
+    pthread_mutex_unlock(&s->lock);
+    if (!copy.kernel) /* an operator was faster */
+        return;
+    enum stage_result r = bench_run(&s->env, &copy, p->slot->eager, p->input[0], true);
+    store_trace(s->store, p->slot->name, copy.key, "rechecked", NULL,
+                "slower than promised; against eager %+.1f %% [%+.1f, %+.1f]",
+                copy.evidence.bench.mean * 100, copy.evidence.bench.low * 100,
+                copy.evidence.bench.high * 100);
+    if (r == STAGE_REFUSE && atomic_load(&p->slot->kernel) == copy.kernel)
+        swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_DRIFT, "no faster than eager any more", NULL);
+    else
+        p->promise_s = 0; /* the machine or the mix changed: this is the new normal */
+}
+
+static void drift_poll(struct specializer *s)
+{
+    int64_t now = clock_ns();
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        pthread_mutex_lock(&s->lock);
+        bool drifted = p->active && window_drifted(p);
+        pthread_mutex_unlock(&s->lock);
+        if (!drifted || now - p->rechecked_ns < RECHECK_EVERY_S * INT64_C(1000000000))
+            continue;
+        p->rechecked_ns = now;
+        recheck(s, p);
+    }
+}
+
+void watch_poll(struct specializer *s)
+{
+    audit_poll(s);
+    drift_poll(s);
+}

@@ -1,0 +1,22 @@
+/* winners.h - the store's winners without a specializer: for `whet bench` and other tools that
+ * have a model, a backend and a dispatch table, but no engine thread.
+ */
+#ifndef WHET_SPECIALIZER_WINNERS_H
+#define WHET_SPECIALIZER_WINNERS_H
+
+#include "config/config.h"
+#include "engine/backend.h"
+
+/* Publishes every winner of the store (specializer.store of `c`) whose key is still valid and whose
+ * object file is the one that passed. Nothing is compiled, probed or measured. Calls `each` (may be
+ * NULL) for every published kernel. Returns how many, or -1 when the store cannot be opened. */
+int winners_load(const struct config *c, const struct model *m, struct backend *b,
+                 const struct backend_ops *ops, struct dispatch *d,
+                 void (*each)(void *ctx, const struct slot *slot, const struct kernel *k),
+                 void *ctx, struct err *err);
+
+/* `whet kernels list|show KEY|export FILE|import FILE`: the store from the command line. The
+ * process's exit status. */
+int kernels_main(const struct config *c, int argc, char **argv);
+
+#endif
