@@ -1,0 +1,31 @@
+/* check_plan.h - which inputs a kernel must survive: the list of cases of one admission. */
+#ifndef WHET_SPECIALIZER_CHECK_PLAN_H
+#define WHET_SPECIALIZER_CHECK_PLAN_H
+
+#include "engine/cpu/case.h"
+
+enum { PLAN_MAX = 64 };
+
+/* What the slot serves: m in [m_from, m_to]; attn: longest contexts up to `context`. */
+struct check_range {
+    enum region region;
+    int32_t m_from, m_to, context;
+};
+
+struct planned {
+    struct case_shape shape;
+    enum fill fill;
+    bool random_params;
+    const struct capture *capture; /* or NULL: seeded */
+    char label[64];                /* "m=3 outlier", "m=4 normal, context 17 ragged" */
+};
+
+/* Multiply-adds of one row of the region's output, about; attention at `context`. */
+double plan_row_work(const struct model *model, enum region r, int32_t context);
+
+/* Fills `out`, most telling first; returns how many. `full` false: a handful. */
+int check_plan(const struct model *model, const struct check_range *range,
+               const struct capture *const *captured, int captures, bool full,
+               struct planned out[PLAN_MAX]);
+
+#endif

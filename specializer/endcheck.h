@@ -1,0 +1,25 @@
+/* endcheck.h - the model's logits with a candidate in its place, against the eager run.
+ *
+ * SPECIALIZER.md section 3, item 9: kernels that pass alone can drift over thirty layers. In the
+ * probe process; the candidate runs in a child of it.
+ */
+#ifndef WHET_SPECIALIZER_ENDCHECK_H
+#define WHET_SPECIALIZER_ENDCHECK_H
+
+#include "engine/model.h"
+#include "specializer/candidate.h"
+
+struct end_result {
+    int32_t tokens;
+    double max_error; /* largest difference of a logit, relative to the row's largest */
+    double kl;        /* mean KL(eager || candidate) over tokens, nats */
+    double top1;      /* share of tokens whose first choice is eager's */
+    bool bit_equal;
+};
+
+/* `m` is the slot's: steps have that many tokens as far as the prompt set allows. 0, or -1 with
+ * what was over the limit of `numerics`. */
+int end_check(const struct model *model, const char *object, int32_t m, enum numerics numerics,
+              struct end_result *result, struct err *err);
+
+#endif

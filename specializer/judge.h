@@ -1,0 +1,47 @@
+/* judge.h - how wrong may a kernel be? Compared with the oracle, by the measure of eager.
+ *
+ * A judgement gathers the outputs of many runs. Each is compared row by row with the oracle and
+ * with the eager kernel on the same inputs (SPECIALIZER.md section 3.4). Pure; any thread.
+ */
+#ifndef WHET_SPECIALIZER_JUDGE_H
+#define WHET_SPECIALIZER_JUDGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/err.h"
+
+/* Precision of activations that a kernel declares; PRECISION_F32 unless numerics is `reduced`. */
+enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_INT8 };
+
+struct rule {
+    double factor; /* times eager's own error: 2 */
+    enum precision precision;
+    bool bit_equal; /* identical bits to eager demanded */
+    bool exact;     /* identical values to the oracle demanded (integer inputs) */
+};
+
+/* Rows of one output of one run. `row` i of all three is the same token. */
+struct outcome {
+    int32_t rows, cols;
+    const float *own, *eager;
+    const double *truth;
+};
+
+/* Worst values over everything judged. Errors are relative to the row: max |a - b| / max |truth|
+ * and rms(a - b) / rms(truth). */
+struct judgement {
+    double own_max, own_rms, eager_max, eager_rms;
+    double ratio;   /* largest share of the limit used up; above 1 is a refusal */
+    bool bit_equal; /* own and eager had the same bits in everything judged */
+};
+void judgement_start(struct judgement *j);
+/* 0, or -1 with what is wrong: "row 3: 12 values not finite", "row 0: error 4.1 times eager's". */
+int judge(struct judgement *j, const struct rule *rule, const struct outcome *o, struct err *err);
+/* The rows of a wide step that the oracle did not look at, against eager alone (`truth` unused;
+ * `eager` NULL: only whether they are finite): they may be as far from it as both may be from the
+ * truth. After judge() on the rows that it did look at. */
+int judge_rest(struct judgement *j, const struct rule *rule, const struct outcome *o,
+               struct err *err);
+
+#endif
