@@ -1,0 +1,234 @@
+/* test_model_logits.c - a whole forward pass of the tiny models through the oracle of every region,
+ * against the logits that transformers computes from the same files (scripts/make-golden-model).
+ *
+ * It shows that weights, norms, biases, rotary order and scaling arrive where the regions expect
+ * them, for each architecture and both kinds of files, without any fast kernel in the way. */
+#include "tests/unit/unit.h"
+
+#include <math.h>
+
+#include "engine/cpu/bind.h"
+#include "engine/cpu/oracle.h"
+#include "engine/model.h"
+#include "tests/unit/engine/golden.h"
+
+/* One sequence of m tokens in one step. Activations are floats between regions, as in a step. */
+struct pass {
+    const struct model *m;
+    int32_t n;
+    int32_t *position, *page; /* position doubles as kv_at: pages in order */
+    float *cosine, *sine;
+    float *x, *k_pages, *v_pages;
+};
+
+/* Output `i` of the region as floats. */
+static float *run(enum region r, const union region_args *a, struct oracle_out *out, int i)
+{
+    if (i == 0)
+        oracle_run(r, a, out);
+    int64_t n = (int64_t)out->output[i].rows * out->output[i].cols;
+    float *f = xaligned((size_t)n * sizeof *f);
+    for (int64_t j = 0; j < n; j++)
+        f[j] = (float)out->output[i].value[j];
+    return f;
+}
+
+/* Rows [m, kv_heads * head_dim] into pages [page, kv_head, KV_PAGE, head_dim]. */
+static void store(const struct pass *p, const float *rows, float *pages)
+{
+    int32_t d = p->m->shape.head_dim, heads = p->m->shape.kv_heads;
+    for (int32_t t = 0; t < p->n; t++)
+        for (int32_t h = 0; h < heads; h++)
+            memcpy(pages + (((int64_t)(t / KV_PAGE) * heads + h) * KV_PAGE + t % KV_PAGE) * d,
+                   rows + ((int64_t)t * heads + h) * d, (size_t)d * sizeof *rows);
+}
+
+static float *attention(struct pass *p, int32_t layer)
+{
+    union region_args a = {0};
+    struct oracle_out out;
+
+    bind_layer(p->m, REGION_ATTN_IN, layer, &a);
+    a.attn_in.m = p->n;
+    a.attn_in.x = p->x;
+    a.attn_in.rope_cos = p->cosine;
+    a.attn_in.rope_sin = p->sine;
+    a.attn_in.position = a.attn_in.kv_at = p->position;
+    float *q = run(REGION_ATTN_IN, &a, &out, 0);
+    float *k = run(REGION_ATTN_IN, &a, &out, 1), *v = run(REGION_ATTN_IN, &a, &out, 2);
+    oracle_free(&out);
+    store(p, k, p->k_pages);
+    store(p, v, p->v_pages);
+
+    struct span span = {.first = 0, .count = p->n, .context = p->n, .pages_at = 0};
+    a = (union region_args){0};
+    bind_layer(p->m, REGION_ATTN, layer, &a);
+    a.attn.m = p->n;
+    a.attn.spans = 1;
+    a.attn.q = q;
+    a.attn.k_pages = p->k_pages;
+    a.attn.v_pages = p->v_pages;
+    a.attn.span = &span;
+    a.attn.page_table = p->page;
+    float *y = run(REGION_ATTN, &a, &out, 0);
+    oracle_free(&out);
+    free(q);
+    free(k);
+    free(v);
+    return y;
+}
+
+/* x += in W^T: attn_out and mlp_out. */
+static void add_out(struct pass *p, enum region r, int32_t layer, float *in)
+{
+    union region_args a = {0};
+    struct oracle_out out;
+
+    bind_layer(p->m, r, layer, &a);
+    a.out.m = p->n;
+    a.out.in = in;
+    a.out.x = p->x;
+    float *y = run(r, &a, &out, 0);
+    oracle_free(&out);
+    free(in);
+    free(p->x);
+    p->x = y;
+}
+
+static float *mlp(struct pass *p, int32_t layer)
+{
+    union region_args a = {0};
+    struct oracle_out out;
+
+    bind_layer(p->m, REGION_MLP_IN, layer, &a);
+    a.mlp_in.m = p->n;
+    a.mlp_in.x = p->x;
+    float *h = run(REGION_MLP_IN, &a, &out, 0);
+    oracle_free(&out);
+    return h;
+}
+
+static float *head(struct pass *p)
+{
+    union region_args a = {0};
+    struct oracle_out out;
+    int32_t last = p->n - 1;
+
+    bind_layer(p->m, REGION_HEAD, 0, &a);
+    a.head.m = 1;
+    a.head.row = &last;
+    a.head.x = p->x;
+    float *logits = run(REGION_HEAD, &a, &out, 0);
+    oracle_free(&out);
+    return logits;
+}
+
+/* Logits after the last of n tokens; the caller frees them. */
+static float *forward(const struct model *m, const int32_t *tokens, int32_t n)
+{
+    const struct model_shape *s = &m->shape;
+    int32_t pages = (n + KV_PAGE - 1) / KV_PAGE;
+    size_t kv = (size_t)pages * KV_PAGE * (size_t)(s->kv_heads * s->head_dim) * sizeof(float);
+    size_t table = (size_t)n * (size_t)(s->head_dim / 2) * sizeof(float);
+    struct pass p = {.m = m, .n = n};
+    union region_args a = {0};
+    struct oracle_out out;
+
+    p.position = xcalloc((size_t)n, sizeof *p.position);
+    p.page = xcalloc((size_t)pages, sizeof *p.page);
+    for (int32_t i = 0; i < n; i++)
+        p.position[i] = i;
+    for (int32_t i = 0; i < pages; i++)
+        p.page[i] = i;
+    p.cosine = xaligned(table);
+    p.sine = xaligned(table);
+    p.k_pages = xaligned(kv);
+    p.v_pages = xaligned(kv);
+    rope_tables(s, n, p.cosine, p.sine);
+    bind_layer(m, REGION_EMBED, 0, &a);
+    a.embed.m = n;
+    a.embed.tokens = tokens;
+    p.x = run(REGION_EMBED, &a, &out, 0);
+    oracle_free(&out);
+    for (int32_t i = 0; i < s->layers; i++) {
+        add_out(&p, REGION_ATTN_OUT, i, attention(&p, i));
+        add_out(&p, REGION_MLP_OUT, i, mlp(&p, i));
+    }
+    float *logits = head(&p);
+    void *all[] = {p.position, p.page, p.cosine, p.sine, p.k_pages, p.v_pages, p.x};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    return logits;
+}
+
+/* Relative RMS error over the row after each prompt of the golden. */
+static void check_model(const char *model_name, const char *golden_name)
+{
+    char *path = golden_path(model_name);
+    struct err err;
+    struct model *m = model_open(path, false, NULL, NULL, &err);
+    cJSON *golden = golden_json(golden_name), *prompt;
+    int prompts = 0;
+
+    if (!m)
+        fail_msg("%s", err.msg);
+    cJSON_ArrayForEach(prompt, cJSON_GetObjectItem(golden, "prompts"))
+    {
+        const cJSON *ids = cJSON_GetObjectItem(prompt, "ids"), *id;
+        const cJSON *want = cJSON_GetObjectItem(prompt, "logits"), *value;
+        int32_t n = 0, tokens[512], at = 0;
+        double error = 0, size = 0;
+        cJSON_ArrayForEach(id, ids) tokens[n++] = id->valueint;
+        float *logits = forward(m, tokens, n);
+        assert_int_equal(cJSON_GetArraySize(want), m->shape.vocab);
+        cJSON_ArrayForEach(value, want)
+        {
+            double d = (double)logits[at++] - value->valuedouble;
+            error += d * d;
+            size += value->valuedouble * value->valuedouble;
+        }
+        if (!(sqrt(error / size) < 1e-5))
+            fail_msg("%s, %d tokens: relative error %g", model_name, n, sqrt(error / size));
+        free(logits);
+        prompts++;
+    }
+    assert_int_equal(prompts, 4);
+    cJSON_Delete(golden);
+    model_close(m);
+    free(path);
+}
+
+static void llama_with_scaled_rope_gives_the_logits_of_transformers(void **state)
+{
+    (void)state;
+    check_model("tiny-llama", "tiny-llama/logits.json");
+}
+
+static void the_same_llama_as_gguf_gives_the_same_logits(void **state)
+{
+    (void)state;
+    check_model("tiny-llama.gguf", "tiny-llama/logits.json");
+}
+
+static void qwen2_gives_the_logits_of_transformers(void **state)
+{
+    (void)state;
+    check_model("tiny-qwen2", "tiny-qwen2/logits.json");
+}
+
+static void qwen3_gives_the_logits_of_transformers(void **state)
+{
+    (void)state;
+    check_model("tiny-qwen3", "tiny-qwen3/logits.json");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_with_scaled_rope_gives_the_logits_of_transformers),
+        cmocka_unit_test(the_same_llama_as_gguf_gives_the_same_logits),
+        cmocka_unit_test(qwen2_gives_the_logits_of_transformers),
+        cmocka_unit_test(qwen3_gives_the_logits_of_transformers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
