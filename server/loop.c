@@ -216,6 +216,7 @@ struct server *server_open(const struct config *c, struct engine *e, struct spec
     s->argc = argc;
     s->argv = argv;
     s->started_ns = clock_ns();
+    s->keepalive_s = KEEPALIVE_S;
     metrics_init(&s->metrics);
     init_handles(s);
     inbox_init(&s->inbox, &s->wake);

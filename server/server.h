@@ -46,6 +46,7 @@ struct server {
     struct auth auth;
     struct metrics metrics;
     int64_t started_ns;
+    double keepalive_s; /* silence before a stream gets a comment */
 
     bool ready;          /* the model is loaded: engine_info is valid */
     bool draining;       /* no new connections or requests */

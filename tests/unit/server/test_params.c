@@ -1,0 +1,227 @@
+/* test_params.c - every member of a completion request: defaults, ranges, refusals. */
+#include "tests/unit/unit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "server/params.h"
+
+static const struct params_model model = {"m", 1000};
+
+static int read(struct params *p, const char *json, bool chat, struct api_error *e)
+{
+    *e = (struct api_error){0};
+    cJSON *body = json_parse(json, strlen(json), e);
+    if (!body)
+        fail_msg("not JSON: %s", json);
+    int rc = params_read(p, body, chat, &model, e);
+    cJSON_Delete(body);
+    return rc;
+}
+
+struct refusal {
+    const char *json, *param;
+};
+
+static void expect_refusals(const struct refusal *r, size_t n, bool chat, int status)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct params p;
+        struct api_error e;
+        if (read(&p, r[i].json, chat, &e) == 0)
+            fail_msg("accepted: %s", r[i].json);
+        if (e.status != status || strcmp(e.param, r[i].param) != 0)
+            fail_msg("%s: got %d, param %s", r[i].json, e.status, e.param);
+        assert_non_null(strstr(e.message, r[i].param));
+        params_free(&p);
+    }
+}
+
+static void params_have_openai_defaults(void **state)
+{
+    (void)state;
+    struct params p;
+    struct api_error e;
+    assert_int_equal(read(&p, "{}", false, &e), 0);
+    assert_int_equal(p.n, 1);
+    assert_int_equal(p.max_tokens, -1);
+    assert_false(p.stream);
+    assert_false(p.seeded);
+    assert_false(p.logprobs);
+    assert_int_equal(p.sampling.top_logprobs, -1);
+    assert_true(p.sampling.temperature == 1.0f);
+    assert_true(p.sampling.top_p == 1.0f);
+    assert_true(p.sampling.repetition_penalty == 1.0f);
+    assert_int_equal(p.sampling.top_k, 0);
+    params_free(&p);
+}
+
+static void params_tolerate_nulls_and_unknown_members(void **state)
+{
+    (void)state;
+    struct params p;
+    struct api_error e;
+    const char *json =
+        "{\"model\":null,\"n\":null,\"max_tokens\":null,\"temperature\":null,"
+        "\"stop\":null,\"stream\":null,\"stream_options\":null,\"logprobs\":null,"
+        "\"logit_bias\":null,\"seed\":null,\"tools\":null,\"response_format\":null,"
+        "\"best_of\":null,\"suffix\":null,\"user\":null,\"never_heard_of\":{\"a\":1},"
+        "\"tools\":[],\"suffix\":\"\"}";
+    assert_int_equal(read(&p, json, false, &e), 0);
+    params_free(&p);
+    assert_int_equal(read(&p, json, true, &e), 0);
+    params_free(&p);
+}
+
+static void params_read_every_member(void **state)
+{
+    (void)state;
+    struct params p;
+    struct api_error e;
+    assert_int_equal(
+        read(&p,
+             "{\"model\":\"m\",\"n\":2,\"best_of\":2,\"max_tokens\":9,\"min_tokens\":3,"
+             "\"temperature\":0.5,\"top_p\":0.25,\"min_p\":0.125,\"top_k\":-1,\"seed\":-5,"
+             "\"presence_penalty\":-2,\"frequency_penalty\":2,\"repetition_penalty\":1.5,"
+             "\"logit_bias\":{\"7\":-100,\"999\":1.5},\"stop\":[\"a\",\"bc\"],"
+             "\"stop_token_ids\":[3,4],\"logprobs\":5,\"echo\":true,\"stream\":true,"
+             "\"stream_options\":{\"include_usage\":true},\"ignore_eos\":true,"
+             "\"include_stop_str_in_output\":true,\"return_token_ids\":true,"
+             "\"skip_special_tokens\":false,\"response_format\":{\"type\":\"text\"}}",
+             false, &e),
+        0);
+    assert_int_equal(p.n, 2);
+    assert_int_equal(p.max_tokens, 9);
+    assert_int_equal(p.min_tokens, 3);
+    assert_true(p.seeded);
+    assert_true(p.sampling.seed == (uint64_t)-5);
+    assert_true(p.sampling.temperature == 0.5f && p.sampling.top_p == 0.25f);
+    assert_true(p.sampling.min_p == 0.125f && p.sampling.repetition_penalty == 1.5f);
+    assert_true(p.sampling.presence_penalty == -2 && p.sampling.frequency_penalty == 2);
+    assert_int_equal(p.sampling.top_k, 0);
+    assert_int_equal(p.sampling.biases, 2);
+    assert_int_equal(p.sampling.bias[1].id, 999);
+    assert_true(p.sampling.bias[1].bias == 1.5f);
+    assert_int_equal(p.stops, 2);
+    assert_string_equal(p.stop[1], "bc");
+    assert_int_equal(p.stop_tokens, 2);
+    assert_int_equal(p.sampling.top_logprobs, 5);
+    assert_true(p.logprobs && p.echo && p.stream && p.include_usage && p.ignore_eos);
+    assert_true(p.include_stop && p.return_token_ids && p.keep_special);
+    params_free(&p);
+    assert_int_equal(
+        read(&p, "{\"stop\":\"x\",\"max_completion_tokens\":4,\"logprobs\":true}", true, &e), 0);
+    assert_int_equal(p.stops, 1);
+    assert_int_equal(p.max_tokens, 4);
+    assert_int_equal(p.sampling.top_logprobs, 0);
+    params_free(&p);
+    assert_int_equal(read(&p, "{\"top_p\":0}", false, &e), 0);
+    assert_true(p.sampling.top_p > 0); /* the sampler wants more than 0 */
+    params_free(&p);
+}
+
+static void params_refuse_by_name(void **state)
+{
+    (void)state;
+    static const struct refusal both[] = {
+        {"{\"model\":3}", "model"},
+        {"{\"user\":3}", "user"},
+        {"{\"n\":0}", "n"},
+        {"{\"n\":-1}", "n"},
+        {"{\"n\":1.5}", "n"},
+        {"{\"n\":\"1\"}", "n"},
+        {"{\"n\":257}", "n"},
+        {"{\"n\":true}", "n"},
+        {"{\"best_of\":3}", "best_of"},
+        {"{\"max_tokens\":-1}", "max_tokens"},
+        {"{\"max_tokens\":1e10}", "max_tokens"},
+        {"{\"max_tokens\":\"5\"}", "max_tokens"},
+        {"{\"max_tokens\":2.5}", "max_tokens"},
+        {"{\"max_completion_tokens\":-1}", "max_completion_tokens"},
+        {"{\"max_tokens\":4,\"min_tokens\":5}", "min_tokens"},
+        {"{\"temperature\":-0.1}", "temperature"},
+        {"{\"temperature\":2.1}", "temperature"},
+        {"{\"temperature\":1e999}", "temperature"},
+        {"{\"temperature\":\"hot\"}", "temperature"},
+        {"{\"temperature\":[]}", "temperature"},
+        {"{\"top_p\":1.1}", "top_p"},
+        {"{\"top_p\":-0.5}", "top_p"},
+        {"{\"min_p\":2}", "min_p"},
+        {"{\"top_k\":-2}", "top_k"},
+        {"{\"top_k\":0.5}", "top_k"},
+        {"{\"presence_penalty\":2.5}", "presence_penalty"},
+        {"{\"frequency_penalty\":-2.5}", "frequency_penalty"},
+        {"{\"repetition_penalty\":0}", "repetition_penalty"},
+        {"{\"seed\":\"a\"}", "seed"},
+        {"{\"seed\":1.5}", "seed"},
+        {"{\"seed\":1e300}", "seed"},
+        {"{\"stop\":3}", "stop"},
+        {"{\"stop\":[\"\"]}", "stop"},
+        {"{\"stop\":\"\"}", "stop"},
+        {"{\"stop\":[1]}", "stop"},
+        {"{\"stop\":[null]}", "stop"},
+        {"{\"stop\":\"a\\u0000\"}", "stop"},
+        {"{\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"10\",\"11\",\"12\","
+         "\"13\",\"14\",\"15\",\"16\",\"17\"]}",
+         "stop"},
+        {"{\"stop_token_ids\":5}", "stop_token_ids"},
+        {"{\"stop_token_ids\":[1000]}", "stop_token_ids"},
+        {"{\"stop_token_ids\":[-1]}", "stop_token_ids"},
+        {"{\"stop_token_ids\":[\"1\"]}", "stop_token_ids"},
+        {"{\"logit_bias\":[]}", "logit_bias"},
+        {"{\"logit_bias\":{\"x\":1}}", "logit_bias"},
+        {"{\"logit_bias\":{\"\":1}}", "logit_bias"},
+        {"{\"logit_bias\":{\"1000\":1}}", "logit_bias"},
+        {"{\"logit_bias\":{\"-1\":1}}", "logit_bias"},
+        {"{\"logit_bias\":{\"1\":101}}", "logit_bias"},
+        {"{\"logit_bias\":{\"1\":\"a\"}}", "logit_bias"},
+        {"{\"stream\":1}", "stream"},
+        {"{\"stream_options\":{}}", "stream_options"},
+        {"{\"stream\":true,\"stream_options\":3}", "stream_options"},
+        {"{\"stream\":true,\"stream_options\":{\"include_usage\":1}}", "include_usage"},
+        {"{\"ignore_eos\":\"yes\"}", "ignore_eos"},
+        {"{\"return_token_ids\":1}", "return_token_ids"},
+        {"{\"tools\":[{\"type\":\"function\"}]}", "tools"},
+        {"{\"functions\":[{}]}", "functions"},
+        {"{\"guided_regex\":\"a+\"}", "guided_regex"},
+        {"{\"response_format\":{\"type\":\"json_object\"}}", "response_format"},
+        {"{\"response_format\":{}}", "response_format"},
+        {"{\"response_format\":\"text\"}", "response_format"},
+    };
+    static const struct refusal completions[] = {
+        {"{\"logprobs\":21}", "logprobs"},   {"{\"logprobs\":-1}", "logprobs"},
+        {"{\"logprobs\":true}", "logprobs"}, {"{\"echo\":1}", "echo"},
+        {"{\"suffix\":\"x\"}", "suffix"},    {"{\"min_tokens\":17}", "min_tokens"},
+    };
+    static const struct refusal chat[] = {
+        {"{\"logprobs\":5}", "logprobs"},
+        {"{\"top_logprobs\":5}", "top_logprobs"},
+        {"{\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs"},
+        {"{\"logprobs\":true,\"top_logprobs\":-1}", "top_logprobs"},
+        {"{\"max_tokens\":0}", "max_tokens"},
+    };
+    expect_refusals(both, sizeof(both) / sizeof(*both), false, 400);
+    expect_refusals(both, sizeof(both) / sizeof(*both), true, 400);
+    expect_refusals(completions, sizeof(completions) / sizeof(*completions), false, 400);
+    expect_refusals(chat, sizeof(chat) / sizeof(*chat), true, 400);
+}
+
+static void params_know_only_the_served_model(void **state)
+{
+    (void)state;
+    static const struct refusal other[] = {{"{\"model\":\"gpt-4\"}", "model"},
+                                           {"{\"model\":\"\"}", "model"}};
+    expect_refusals(other, 2, false, 404);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(params_have_openai_defaults),
+        cmocka_unit_test(params_tolerate_nulls_and_unknown_members),
+        cmocka_unit_test(params_read_every_member),
+        cmocka_unit_test(params_refuse_by_name),
+        cmocka_unit_test(params_know_only_the_served_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
