@@ -12,27 +12,37 @@
 #include "engine/cpu/eager_impl.h"
 #include "engine/quant.h"
 
-extern const struct cpu_kernel eager_base[REGION_COUNT];
+/* What one build of the sources offers. */
+#define BUILD(isa)                                            \
+    extern const struct cpu_kernel eager_##isa[REGION_COUNT]; \
+    extern const struct eager_probe probe_##isa;              \
+    static const struct build build_##isa = {eager_##isa, &probe_##isa};
+struct build {
+    const struct cpu_kernel *kernel;
+    const struct eager_probe *probe;
+};
+BUILD(base)
 #if defined(WHET_EAGER_X86)
-extern const struct cpu_kernel eager_v3[REGION_COUNT], eager_v4[REGION_COUNT];
+BUILD(v3)
+BUILD(v4)
 #endif
 
 float eager_half[1 << 16];
-static const struct cpu_kernel *table;
+static const struct build *build;
 static pthread_key_t arena_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static const struct cpu_kernel *best_table(void)
+static const struct build *best_build(void)
 {
 #if defined(WHET_EAGER_X86)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return eager_v4;
+        return &build_v4;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
         __builtin_cpu_supports("bmi2"))
-        return eager_v3;
+        return &build_v3;
 #endif
-    return eager_base;
+    return &build_base;
 }
 
 /* ---- working memory, one arena a thread and part -------------------------------------------- */
@@ -59,7 +69,7 @@ static void set_up(void)
     openblas_set_num_threads(1); /* our ranks are the threads */
     for (int32_t i = 0; i < 1 << 16; i++)
         eager_half[i] = f16_to_f32((uint16_t)i);
-    table = best_table();
+    build = best_build();
 }
 
 void *eager_arena(enum eager_part part, int64_t bytes)
@@ -81,7 +91,13 @@ void *eager_arena(enum eager_part part, int64_t bytes)
 const struct cpu_kernel *eager_cpu(enum region r)
 {
     pthread_once(&once, set_up);
-    return &table[r];
+    return &build->kernel[r];
+}
+
+const struct eager_probe *eager_probe(void)
+{
+    pthread_once(&once, set_up);
+    return build->probe;
 }
 
 void eager_share(const struct team *t, int32_t n, int32_t unit, int32_t *from, int32_t *to)

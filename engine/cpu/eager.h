@@ -15,4 +15,11 @@ enum { EAGER_NARROW = 16 };
 /* The eager kernel of a region; static storage. */
 const struct cpu_kernel *eager_cpu(enum region r);
 
+/* Loops that load one core to its limit, in the instruction set of the eager kernels. */
+struct eager_probe {
+    double (*multiply_add)(int64_t rounds);        /* returns the f32 FLOPs it did */
+    void (*read)(const uint8_t *p, int64_t bytes); /* streams over memory */
+};
+const struct eager_probe *eager_probe(void);
+
 #endif

@@ -1,0 +1,163 @@
+/* backend.c - the CPU behind engine/backend.h: memory, opening and closing.
+ *
+ * Everything a step needs is allocated here, once. KV pages are one mapping that the kernel fills
+ * in as pages are touched, so a generous engine.kv_mib costs nothing until it is used.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "config/err.h"
+#include "config/log.h"
+#include "engine/cpu/backend_private.h"
+#include "engine/cpu/eager.h"
+#include "engine/cpu/machine.h"
+
+static int32_t cores(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n > 0 ? n : 1;
+}
+
+float *backend_pages(const struct backend *b, int32_t layer, int v)
+{
+    int64_t pages = b->kv_bytes / (2 * b->model->shape.layers);
+    return (float *)(void *)(b->kv + (2 * (int64_t)layer + v) * pages);
+}
+
+static int open_kv(struct backend *b, struct err *e)
+{
+    const struct model_shape *s = &b->model->shape;
+    b->kv_bytes = (int64_t)s->layers * 2 * b->options.kv_pages * KV_PAGE * s->kv_heads *
+                  s->head_dim * (int64_t)sizeof(float);
+    b->kv = mmap(NULL, (size_t)b->kv_bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (b->kv == MAP_FAILED) {
+        b->kv = NULL;
+        return err_set(e, "no memory for %d KV pages (%lld MiB)", b->options.kv_pages,
+                       (long long)(b->kv_bytes >> 20));
+    }
+    return 0;
+}
+
+static float *floats(int64_t rows, int64_t cols)
+{
+    return xaligned((size_t)(rows * cols) * sizeof(float));
+}
+
+static void open_buffers(struct backend *b)
+{
+    const struct model_shape *s = &b->model->shape;
+    int64_t m = b->options.max_tokens, width = (int64_t)s->heads * s->head_dim;
+    int64_t most = (int64_t)b->options.kv_pages * KV_PAGE;
+    b->positions = s->max_context < most ? s->max_context : (int32_t)most;
+    b->rope_cos = floats(b->positions, s->head_dim / 2);
+    b->rope_sin = floats(b->positions, s->head_dim / 2);
+    rope_tables(s, b->positions, b->rope_cos, b->rope_sin);
+    b->x[0] = floats(m, s->hidden);
+    b->x[1] = floats(m, s->hidden);
+    b->q = floats(m, width);
+    b->a = floats(m, width);
+    b->h = floats(m, s->ffn);
+    b->logits = floats(b->options.max_rows, s->vocab);
+    b->sampling = xaligned((size_t)(sampler_scratch_bytes(s->vocab) * pool_size(b->pool)));
+}
+
+static void name_eager(struct backend *b)
+{
+    for (int r = 0; r < REGION_COUNT; r++) {
+        const struct cpu_kernel *cpu = eager_cpu((enum region)r);
+        b->eager[r] = (struct kernel){.id = "eager",
+                                      .region = (enum region)r,
+                                      .origin = ORIGIN_EAGER,
+                                      .m_max = cpu->m_max,
+                                      .cpu = cpu};
+        snprintf(b->eager[r].name, sizeof b->eager[r].name, "%s eager",
+                 region_name((enum region)r));
+    }
+}
+
+static void cpu_close(struct backend *b)
+{
+    if (!b)
+        return;
+    backend_tap(b, NULL);
+    pool_close(b->pool);
+    plan_free(b->plan);
+    if (b->kv)
+        munmap(b->kv, (size_t)b->kv_bytes);
+    void *owned[] = {b->rope_cos,
+                     b->rope_sin,
+                     b->x[0],
+                     b->x[1],
+                     b->q,
+                     b->a,
+                     b->h,
+                     b->logits,
+                     b->sampling,
+                     b->lab.output[0],
+                     b->lab.output[1],
+                     b->lab.output[2],
+                     b->lab.kv_at};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    free(b);
+}
+
+static struct backend *cpu_open(const struct model *m, const struct backend_options *o,
+                                struct err *e)
+{
+    if (o->kv_pages < 1 || o->max_tokens < 1 || o->max_rows < 1) {
+        err_set(e, "cpu backend: %d KV pages, %d tokens and %d rows a step: each must be positive",
+                o->kv_pages, o->max_tokens, o->max_rows);
+        return NULL;
+    }
+    struct backend *b = xcalloc(1, sizeof *b);
+    b->model = m;
+    b->options = *o;
+    b->plan = plan_build(&m->shape);
+    b->pool = pool_open(o->threads > 0 ? o->threads : cores(), 0);
+    if (open_kv(b, e)) {
+        cpu_close(b);
+        return NULL;
+    }
+    open_buffers(b);
+    name_eager(b);
+    machine_measure(m, b->pool, &b->machine);
+    log_info("cpu", "%s: reads %.1f GB/s, %.0f GFLOPS, %.1f us between regions", b->machine.device,
+             b->machine.read_bandwidth * 1e-9, b->machine.peak_flops * 1e-9,
+             b->machine.boundary_s * 1e6);
+    return b;
+}
+
+static const struct machine *cpu_machine(struct backend *b)
+{
+    return &b->machine;
+}
+
+static const struct kernel *cpu_eager(struct backend *b, enum region r)
+{
+    return &b->eager[r];
+}
+
+static void cpu_set_dispatch(struct backend *b, struct dispatch *d)
+{
+    b->dispatch = d;
+}
+
+const struct backend_ops backend_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .machine = cpu_machine,
+    .eager = cpu_eager,
+    .set_dispatch = cpu_set_dispatch,
+    .step = backend_step,
+    .load = backend_load,
+    .unload = backend_unload,
+    .tap = backend_tap,
+    .bench = backend_bench,
+    .bench_end = backend_bench_end,
+};

@@ -1,0 +1,108 @@
+/* backend_bench.c - two kernels of a slot against each other, on the engine thread, in slices.
+ *
+ * Runs go A B B A, each on the next layer's weights (or the next copy of the keys and values), so
+ * both sides meet the cache as a step would: its weights are those that the other layers have
+ * pushed out. A pair is the means of its two A and its two B runs; drift within a pair cancels.
+ * The first pair warms up and is dropped.
+ *
+ * A call stops at the first run that ends beyond its budget and goes on from there next time.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/err.h"
+#include "engine/cpu/backend_private.h"
+
+enum { COPIES_BYTES = 64 << 20 };
+
+struct bench {
+    struct kernel_case *inputs;
+    float *k, *v;        /* attn: copies of the captured pages */
+    int64_t page_floats; /* of one copy */
+    int32_t copies;
+    int32_t turn; /* runs done */
+    bool warm;
+    float ns[4]; /* A B B A */
+};
+
+static void copy_pages(struct bench *s, const struct attn_args *a, int64_t floats, int32_t layers)
+{
+    int64_t most = COPIES_BYTES / (2 * floats * (int64_t)sizeof(float) + 1);
+    s->copies = most < 1 ? 1 : most < layers ? (int32_t)most : layers;
+    s->page_floats = floats;
+    s->k = xmalloc((size_t)(s->copies * floats) * sizeof *s->k);
+    s->v = xmalloc((size_t)(s->copies * floats) * sizeof *s->v);
+    for (int32_t i = 0; i < s->copies; i++) {
+        memcpy(s->k + i * floats, a->k_pages, (size_t)floats * sizeof *s->k);
+        memcpy(s->v + i * floats, a->v_pages, (size_t)floats * sizeof *s->v);
+    }
+}
+
+static int bench_start(struct backend *b, struct bench_job *job, struct err *e)
+{
+    const struct capture *c = job->inputs;
+    if (!c || c->region != job->slot->region)
+        return err_set(e, "bench of %s: its captured inputs are of another region",
+                       job->slot->name);
+    if (c->m > job->a->m_max || c->m > job->b->m_max)
+        return err_set(e, "bench of %s: captured %d tokens, more than a kernel takes",
+                       job->slot->name, c->m);
+    struct bench *s = xcalloc(1, sizeof *s);
+    s->inputs = case_captured(b->model, c, false);
+    if (c->region == REGION_ATTN) {
+        const union region_args *args = case_args(s->inputs);
+        int64_t floats = (int64_t)c->pages * KV_PAGE * args->attn.kv_heads * args->attn.head_dim;
+        copy_pages(s, &args->attn, floats, b->model->shape.layers);
+    }
+    job->state = s;
+    return 0;
+}
+
+static float run_once(struct backend *b, struct bench *s, const struct kernel *k)
+{
+    union region_args args = *(const union region_args *)case_args(s->inputs);
+    int32_t layer = k->region == REGION_HEAD ? 0 : s->turn % b->model->shape.layers;
+    bind_layer(b->model, k->region, layer, &args);
+    backend_bind_packed(k, k->region, layer, &args);
+    if (s->copies) {
+        args.attn.k_pages = s->k + s->turn % s->copies * s->page_floats;
+        args.attn.v_pages = s->v + s->turn % s->copies * s->page_floats;
+    }
+    s->turn++;
+    return (float)backend_run(b, k, &args);
+}
+
+int backend_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e)
+{
+    int64_t until = clock_ns() + budget_ns;
+    if (!job->state && bench_start(b, job, e))
+        return -1;
+    struct bench *s = job->state;
+    while (job->have < job->want) {
+        int at = s->turn % 4;
+        s->ns[at] = run_once(b, s, at == 0 || at == 3 ? job->a : job->b);
+        if (at == 3 && s->warm) {
+            job->a_ns[job->have] = (s->ns[0] + s->ns[3]) / 2;
+            job->b_ns[job->have] = (s->ns[1] + s->ns[2]) / 2;
+            job->have++;
+        }
+        s->warm |= at == 3;
+        if (clock_ns() >= until)
+            break;
+    }
+    return job->have >= job->want;
+}
+
+void backend_bench_end(struct backend *b, struct bench_job *job)
+{
+    struct bench *s = job->state;
+    (void)b;
+    if (!s)
+        return;
+    case_free(s->inputs);
+    free(s->k);
+    free(s->v);
+    free(s);
+    job->state = NULL;
+}

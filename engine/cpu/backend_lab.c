@@ -1,0 +1,307 @@
+/* backend_lab.c - looking at live steps without touching them: taps.
+ *
+ * A tap sits behind one run of one region. It copies that run's inputs (TAP_CAPTURE), or runs
+ * another kernel on them into outputs of its own and compares (TAP_COMPARE). What the step served
+ * is read, never written: regions do not overwrite their inputs, and the tapped kernel's KV goes
+ * to pages of the lab.
+ *
+ * Hand-over: the engine thread raises `looking` before it reads `tap`; who removes a tap clears
+ * `tap` first and then waits for `looking` to fall. Both are sequentially consistent, so one of
+ * the two always sees the other.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "config/err.h"
+#include "engine/cpu/backend_private.h"
+
+/* ---- capture -------------------------------------------------------------------------------- */
+
+void capture_free(struct capture *c)
+{
+    if (!c)
+        return;
+    void *owned[] = {c->x,          c->in,   c->position, c->kv_at,
+                     c->page_table, c->span, c->k_pages,  c->v_pages};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    memset(c, 0, sizeof *c);
+}
+
+static void *copy(const void *src, int64_t count, size_t size)
+{
+    void *p = xmalloc((size_t)count * size + 1);
+    memcpy(p, src, (size_t)count * size);
+    return p;
+}
+
+/* Gives `page` the next number of the compact pool unless it has one. */
+static int32_t renumber(int32_t *number, int32_t page, int32_t *pages)
+{
+    if (number[page] == 0)
+        number[page] = ++*pages; /* 0: not seen */
+    return number[page] - 1;
+}
+
+static void capture_kv_at(struct capture *c, const struct step *s, int32_t *number)
+{
+    c->position = copy(s->position, s->m, sizeof *c->position);
+    c->kv_at = xmalloc((size_t)s->m * sizeof *c->kv_at);
+    for (int32_t i = 0; i < s->m; i++)
+        c->kv_at[i] =
+            renumber(number, s->kv_at[i] / KV_PAGE, &c->pages) * KV_PAGE + s->kv_at[i] % KV_PAGE;
+}
+
+static void capture_pages(struct capture *c, const struct step *s, const struct attn_args *a,
+                          int32_t *number, int32_t numbers)
+{
+    int32_t used = 0, at = 0;
+    c->span = copy(s->span, s->spans, sizeof *c->span);
+    for (int32_t i = 0; i < s->spans; i++)
+        used += (s->span[i].context + KV_PAGE - 1) / KV_PAGE;
+    c->page_table = xmalloc((size_t)used * sizeof *c->page_table + 1);
+    for (int32_t i = 0; i < s->spans; i++) {
+        c->span[i].pages_at = at;
+        for (int32_t p = 0; p < (s->span[i].context + KV_PAGE - 1) / KV_PAGE; p++)
+            c->page_table[at++] =
+                renumber(number, s->page_table[s->span[i].pages_at + p], &c->pages);
+    }
+    int64_t floats = (int64_t)a->kv_heads * KV_PAGE * a->head_dim;
+    size_t bytes = (size_t)floats * sizeof(float);
+    c->k_pages = xmalloc((size_t)c->pages * bytes);
+    c->v_pages = xmalloc((size_t)c->pages * bytes);
+    for (int32_t p = 0; p < numbers; p++) {
+        if (number[p] == 0)
+            continue;
+        int64_t to = (number[p] - 1) * floats;
+        memcpy(c->k_pages + to, (const float *)a->k_pages + p * floats, bytes);
+        memcpy(c->v_pages + to, (const float *)a->v_pages + p * floats, bytes);
+    }
+}
+
+static void capture(const struct backend *b, struct capture *c, enum region r, int32_t layer,
+                    const struct step *s, const union region_args *a)
+{
+    int64_t hidden = b->model->shape.hidden, m = bind_m(a, r);
+    int32_t *number = xcalloc((size_t)b->options.kv_pages, sizeof *number);
+    *c = (struct capture){
+        .region = r, .layer = layer, .m = (int32_t)m, .spans = s->spans, .context = s->context};
+    switch (r) {
+    case REGION_ATTN_IN:
+        c->x = copy(a->attn_in.x, m * hidden, sizeof(float));
+        capture_kv_at(c, s, number);
+        break;
+    case REGION_ATTN:
+        c->in = copy(a->attn.q, m * a->attn.heads * a->attn.head_dim, sizeof(float));
+        capture_pages(c, s, &a->attn, number, b->options.kv_pages);
+        break;
+    case REGION_ATTN_OUT:
+    case REGION_MLP_OUT:
+        c->in = copy(a->out.in, m * a->out.w.cols, sizeof(float));
+        c->x = copy(a->out.x, m * hidden, sizeof(float));
+        break;
+    case REGION_MLP_IN:
+        c->x = copy(a->mlp_in.x, m * hidden, sizeof(float));
+        break;
+    default: /* head: the rows that needed logits, gathered */
+        c->x = xmalloc((size_t)(m * hidden) * sizeof(float));
+        for (int64_t i = 0; i < m; i++)
+            memcpy(c->x + i * hidden, a->head.x + a->head.row[i] * hidden,
+                   (size_t)hidden * sizeof(float));
+        break;
+    }
+    free(number);
+}
+
+/* ---- compare -------------------------------------------------------------------------------- */
+
+/* One output of a run: rows of floats, or positions in pages. */
+struct view {
+    const float *data;
+    const int32_t *kv_at; /* NULL: plain rows */
+    int32_t kv_heads, head_dim;
+    int64_t cols;
+};
+
+/* Row i of a view, gathered into `buffer` if it lies in pages. */
+static const float *view_row(const struct view *v, int64_t i, float *buffer)
+{
+    if (!v->kv_at)
+        return v->data + i * v->cols;
+    int64_t page = v->kv_at[i] / KV_PAGE, offset = v->kv_at[i] % KV_PAGE;
+    for (int32_t h = 0; h < v->kv_heads; h++)
+        memcpy(buffer + (int64_t)h * v->head_dim,
+               v->data + ((page * v->kv_heads + h) * KV_PAGE + offset) * v->head_dim,
+               (size_t)v->head_dim * sizeof *buffer);
+    return buffer;
+}
+
+struct verdict {
+    bool nonfinite, different;
+    double worst_max, worst_rms;
+};
+
+static void compare_row(const float *got, const float *want, int64_t n, struct verdict *v)
+{
+    double top = 0, square = 0, worst = 0, error = 0;
+    v->different |= memcmp(got, want, (size_t)n * sizeof *got) != 0;
+    for (int64_t i = 0; i < n; i++) {
+        double w = (double)want[i], d = (double)got[i] - w;
+        if (!isfinite(w))
+            return; /* what was served is no yardstick */
+        v->nonfinite |= !isfinite(got[i]);
+        top = fmax(top, fabs(w));
+        square += w * w;
+        worst = isfinite(d) ? fmax(worst, fabs(d)) : HUGE_VAL;
+        error += d * d;
+    }
+    double tiny = 1e-30;
+    v->worst_max = fmax(v->worst_max, worst / (top + tiny));
+    v->worst_rms = fmax(v->worst_rms, isfinite(error) ? sqrt(error / (square + tiny)) : HUGE_VAL);
+}
+
+static void compare(const struct view *got, const struct view *want, int64_t m, struct verdict *v)
+{
+    float *buffer = xmalloc((size_t)want->cols * 2 * sizeof *buffer);
+    for (int64_t i = 0; i < m; i++)
+        compare_row(view_row(got, i, buffer), view_row(want, i, buffer + want->cols), want->cols,
+                    v);
+    free(buffer);
+}
+
+/* Output i of the lab, `floats` long and poisoned, so that what is not written shows. */
+static float *lab_output(struct lab *l, int i, int64_t floats)
+{
+    int64_t bytes = floats * (int64_t)sizeof(float);
+    if (bytes > l->bytes[i]) {
+        free(l->output[i]);
+        l->output[i] = xaligned((size_t)bytes);
+        l->bytes[i] = bytes;
+    }
+    memset(l->output[i], 0xff, (size_t)bytes);
+    return l->output[i];
+}
+
+static void redirect_attn_in(struct backend *b, struct attn_in_args *a, struct view got[3],
+                             struct view want[3])
+{
+    struct lab *l = &b->lab;
+    int64_t m = a->m, row = (int64_t)a->kv_heads * a->head_dim;
+    int64_t paged = (m + KV_PAGE - 1) / KV_PAGE * KV_PAGE * row;
+    if (!l->kv_at) {
+        l->kv_at = xmalloc((size_t)b->options.max_tokens * sizeof *l->kv_at);
+        for (int32_t i = 0; i < b->options.max_tokens; i++)
+            l->kv_at[i] = i;
+    }
+    want[0] = (struct view){.data = a->q, .cols = a->wq.rows};
+    want[1] = (struct view){a->k_pages, a->kv_at, a->kv_heads, a->head_dim, row};
+    want[2] = (struct view){a->v_pages, a->kv_at, a->kv_heads, a->head_dim, row};
+    a->q = lab_output(l, 0, m * a->wq.rows);
+    a->k_pages = lab_output(l, 1, paged);
+    a->v_pages = lab_output(l, 2, paged);
+    a->kv_at = l->kv_at;
+    got[0] = (struct view){.data = a->q, .cols = a->wq.rows};
+    got[1] = (struct view){a->k_pages, a->kv_at, a->kv_heads, a->head_dim, row};
+    got[2] = (struct view){a->v_pages, a->kv_at, a->kv_heads, a->head_dim, row};
+}
+
+/* Points `args` at outputs of the lab; both sides as views. Returns the number of outputs. */
+static int redirect(struct backend *b, enum region r, union region_args *args, struct view got[3],
+                    struct view want[3])
+{
+    float **output;
+    int64_t cols;
+    if (r == REGION_ATTN_IN) {
+        redirect_attn_in(b, &args->attn_in, got, want);
+        return 3;
+    }
+    if (r == REGION_ATTN) {
+        output = &args->attn.a;
+        cols = (int64_t)args->attn.heads * args->attn.head_dim;
+    } else if (r == REGION_MLP_IN) {
+        output = &args->mlp_in.h;
+        cols = args->mlp_in.gate.rows;
+    } else if (r == REGION_HEAD) {
+        output = &args->head.logits;
+        cols = args->head.w.rows;
+    } else {
+        output = &args->out.y;
+        cols = args->out.w.rows;
+    }
+    want[0] = (struct view){.data = *output, .cols = cols};
+    *output = lab_output(&b->lab, 0, bind_m(args, r) * cols);
+    got[0] = (struct view){.data = *output, .cols = cols};
+    return 1;
+}
+
+static void look_compare(struct backend *b, struct tap *t, enum region r, int32_t layer,
+                         const union region_args *served, int64_t served_ns)
+{
+    union region_args args = *served;
+    struct view got[3], want[3];
+    struct verdict v = {0};
+    struct weight *w[3];
+    for (int i = 0, n = bind_weights(&args, r, w); i < n; i++)
+        w[i]->packed = NULL;
+    backend_bind_packed(t->kernel, r, layer, &args);
+    int outputs = redirect(b, r, &args, got, want);
+    t->kernel_ns += backend_run(b, t->kernel, &args);
+    t->served_ns += served_ns;
+    for (int i = 0; i < outputs; i++)
+        compare(&got[i], &want[i], bind_m(served, r), &v);
+    t->looks++;
+    t->nonfinite += v.nonfinite;
+    t->different += v.different;
+    t->worst_max = fmax(t->worst_max, v.worst_max);
+    t->worst_rms = fmax(t->worst_rms, v.worst_rms);
+}
+
+/* ---- taps ----------------------------------------------------------------------------------- */
+
+/* One layer a matching step, the next one in the next: decided when layer 0 comes by. */
+static bool wanted(struct backend *b, const struct tap *t, enum region r, int32_t layer)
+{
+    if (layer == 0) {
+        b->look_at = -1;
+        if (b->matches++ % (t->every > 0 ? t->every : 1) == 0) {
+            b->look_at = r == REGION_HEAD ? 0 : b->look_layer;
+            b->look_layer = (b->look_layer + 1) % b->model->shape.layers;
+        }
+    }
+    return layer == b->look_at;
+}
+
+void backend_look(struct backend *b, struct slot *slot, int32_t layer, const struct step *s,
+                  const union region_args *args, int64_t served_ns)
+{
+    if (!atomic_load_explicit(&b->tap, memory_order_relaxed))
+        return;
+    atomic_store(&b->looking, true);
+    struct tap *t = atomic_load(&b->tap);
+    if (t && t->slot == slot && atomic_load(&t->left) > 0 && wanted(b, t, slot->region, layer) &&
+        (t->kind == TAP_CAPTURE || bind_m(args, slot->region) <= t->kernel->m_max)) {
+        if (t->kind == TAP_CAPTURE) {
+            capture(b, t->capture, slot->region, layer, s, args);
+            atomic_store(&t->left, 0);
+        } else {
+            look_compare(b, t, slot->region, layer, args, served_ns);
+            atomic_fetch_sub(&t->left, 1);
+        }
+    }
+    atomic_store(&b->looking, false);
+}
+
+int backend_tap(struct backend *b, struct tap *t)
+{
+    if (t && t->slot->region == REGION_EMBED)
+        return -1; /* nothing to specialize there */
+    atomic_store(&b->tap, NULL);
+    while (atomic_load(&b->looking)) {
+        struct timespec us100 = {0, 100000};
+        nanosleep(&us100, NULL);
+    }
+    atomic_store(&b->tap, t);
+    return 0;
+}

@@ -1,0 +1,157 @@
+/* backend_load.c - kernels on their way in and out of the process, and their repacked weights.
+ *
+ * The object was inspected and probed elsewhere before it comes here; what is checked again is the
+ * interface, because a wrong one would be called. A layout's packed weights exist once, however
+ * many kernels read them, and count against specializer.pack_mib as long as one does.
+ * Specializer thread only.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "engine/cpu/backend_private.h"
+
+/* ---- repacked weights ----------------------------------------------------------------------- */
+
+static int64_t pack_size(const struct backend *b, const struct cpu_kernel *k)
+{
+    int64_t total = 0;
+    int32_t layers = k->region == REGION_HEAD ? 1 : b->model->shape.layers;
+    for (int32_t l = 0; l < layers; l++) {
+        union region_args args = {0};
+        struct weight *w[3];
+        bind_layer(b->model, (enum region)k->region, l, &args);
+        for (int i = 0, n = bind_weights(&args, (enum region)k->region, w); i < n; i++)
+            total += k->packed_bytes(w[i]) > 0 ? k->packed_bytes(w[i]) : 0;
+    }
+    return total;
+}
+
+static struct pack *pack_find(const struct backend *b, const struct cpu_kernel *k)
+{
+    for (struct pack *p = b->packs; p; p = p->next)
+        if ((int32_t)p->region == k->region && strcmp(p->layout, k->layout) == 0)
+            return p;
+    return NULL;
+}
+
+static struct pack *pack_make(struct backend *b, const struct cpu_kernel *k, struct err *e)
+{
+    int64_t bytes = pack_size(b, k), left = b->options.pack_bytes - b->packed_bytes;
+    if (bytes > left) {
+        err_set(e,
+                "layout %s needs %.1f MiB of repacked weights; %.1f MiB of "
+                "specializer.pack_mib are left",
+                k->layout, (double)bytes / 1048576, (double)left / 1048576);
+        return NULL;
+    }
+    struct pack *p = xcalloc(1, sizeof *p);
+    int32_t layers = k->region == REGION_HEAD ? 1 : b->model->shape.layers;
+    snprintf(p->layout, sizeof p->layout, "%s", k->layout);
+    p->region = (enum region)k->region;
+    p->bytes = bytes;
+    p->data = xcalloc((size_t)b->model->shape.layers * 3, sizeof *p->data);
+    for (int32_t l = 0; l < layers; l++) {
+        union region_args args = {0};
+        struct weight *w[3];
+        bind_layer(b->model, p->region, l, &args);
+        pack_weights(k, w, bind_weights(&args, p->region, w), p->data + (size_t)l * 3);
+    }
+    p->next = b->packs;
+    b->packs = p;
+    b->packed_bytes += bytes;
+    return p;
+}
+
+static void pack_drop(struct backend *b, struct pack *p)
+{
+    if (!p || --p->users > 0)
+        return;
+    for (struct pack **at = &b->packs; *at; at = &(*at)->next) {
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    }
+    for (int32_t i = 0; i < b->model->shape.layers * 3; i++)
+        free(p->data[i]);
+    b->packed_bytes -= p->bytes;
+    free(p->data);
+    free(p);
+}
+
+/* The packed weights that `k` wants into *out (NULL if it wants none). */
+static int pack_open(struct backend *b, const struct cpu_kernel *k, struct pack **out,
+                     struct err *e)
+{
+    *out = NULL;
+    if (!k->layout && !k->pack && !k->packed_bytes)
+        return 0;
+    if (!k->layout || !k->pack || !k->packed_bytes)
+        return err_set(e, "declares only a part of layout, pack and packed_bytes");
+    if (strlen(k->layout) >= sizeof(*out)->layout)
+        return err_set(e, "its layout name is longer than %zu bytes", sizeof(*out)->layout - 1);
+    *out = pack_find(b, k);
+    if (!*out)
+        *out = pack_make(b, k, e);
+    if (!*out)
+        return -1;
+    (*out)->users++;
+    return 0;
+}
+
+/* ---- objects -------------------------------------------------------------------------------- */
+
+static int check_interface(const struct cpu_kernel *k, const struct kernel_object *o, struct err *e)
+{
+    if (!k)
+        return err_set(e, "exports no symbol whet_kernel");
+    if (k->abi != WHET_CPU_ABI)
+        return err_set(e, "speaks interface %d, this program %d", k->abi, WHET_CPU_ABI);
+    if (k->region != (int32_t)o->region)
+        return err_set(e, "computes region %d, expected %s", k->region, region_name(o->region));
+    if (!k->run || !k->scratch_bytes || k->m_max < 1)
+        return err_set(e, "lacks run, scratch_bytes or a positive m_max");
+    return 0;
+}
+
+struct kernel *backend_load(struct backend *b, const struct kernel_object *o, struct err *e)
+{
+    struct loaded *l = xcalloc(1, sizeof *l);
+    l->handle = dlopen(o->path, RTLD_NOW | RTLD_LOCAL);
+    if (!l->handle) {
+        const char *why = dlerror(); /* begins with the path */
+        err_set(e, "%s", why ? why : o->path);
+        free(l);
+        return NULL;
+    }
+    const struct cpu_kernel *cpu = dlsym(l->handle, "whet_kernel");
+    if (check_interface(cpu, o, e) || pack_open(b, cpu, &l->pack, e)) {
+        err_prefix(e, "%s", o->path);
+        dlclose(l->handle);
+        free(l);
+        return NULL;
+    }
+    struct kernel *k = xcalloc(1, sizeof *k);
+    snprintf(k->id, sizeof k->id, "%s", o->id);
+    snprintf(k->name, sizeof k->name, "%s", o->name);
+    k->region = o->region;
+    k->origin = o->origin;
+    k->m_max = cpu->m_max;
+    k->cpu = cpu;
+    k->backend = l;
+    return k;
+}
+
+void backend_unload(struct backend *b, struct kernel *k)
+{
+    if (!k)
+        return;
+    struct loaded *l = k->backend;
+    pack_drop(b, l->pack);
+    dlclose(l->handle);
+    free(l);
+    free(k);
+}

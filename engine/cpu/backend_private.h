@@ -1,0 +1,86 @@
+/* backend_private.h - the CPU backend's own state, shared by backend*.c.
+ *
+ * Engine thread: everything but `loaded`. Specializer thread: load(), unload() (which own
+ * `packs`) and tap() (through `tap` and `looking`).
+ */
+#ifndef WHET_ENGINE_CPU_BACKEND_PRIVATE_H
+#define WHET_ENGINE_CPU_BACKEND_PRIVATE_H
+
+#include "engine/backend.h"
+#include "engine/cpu/bind.h"
+#include "engine/cpu/case.h"
+#include "engine/cpu/pool.h"
+
+/* Repacked weights of one region in all layers, shared by the kernels of a layout. */
+struct pack {
+    struct pack *next;
+    char layout[96];
+    enum region region;
+    int32_t users;
+    int64_t bytes;
+    void **data; /* [layers * 3] */
+};
+
+/* kernel.backend of a loaded kernel. */
+struct loaded {
+    void *handle;      /* dlopen */
+    struct pack *pack; /* NULL: uses the model's own format */
+};
+
+/* What a tapped kernel gets instead of the step's outputs: nothing of a step points here. Grown on
+ * use. For attn_in, cache positions of its own: token i at position i of its own pages. */
+struct lab {
+    float *output[3];
+    int64_t bytes[3];
+    int32_t *kv_at; /* [max_tokens]: 0, 1, 2, ... */
+};
+
+struct backend {
+    const struct model *model;
+    struct backend_options options;
+    struct plan *plan;
+    struct pool *pool;
+    struct machine machine;
+    struct dispatch *dispatch;
+    struct kernel eager[REGION_COUNT];
+    struct pack *packs;
+    int64_t packed_bytes;
+
+    float *rope_cos, *rope_sin;
+    int32_t positions; /* rows of the rope tables */
+    char *kv;          /* one mapping: [layers][k, v][pages, kv_heads, KV_PAGE, head_dim] */
+    int64_t kv_bytes;
+    float *x[2];      /* [max_tokens, hidden]: the residual stream before and after a region */
+    float *q, *a, *h; /* [max_tokens, heads*head_dim] twice, [max_tokens, ffn] */
+    float *logits;    /* [max_rows, vocab] */
+    void *sampling;   /* sampler scratch of every rank */
+
+    _Atomic(struct tap *) tap;
+    _Atomic bool looking; /* the engine thread may hold a tap */
+    int64_t matches;      /* steps that matched the tap */
+    int32_t look_layer;   /* rotates */
+    int32_t look_at;      /* layer to look at in this step, or -1 */
+    struct lab lab;
+};
+
+float *backend_pages(const struct backend *b, int32_t layer, int v);
+/* Packed weights of `k` for a layer into the args (NULLs if it packs nothing). */
+void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
+                         union region_args *args);
+/* Runs `k` on args with the whole pool; nanoseconds. */
+int64_t backend_run(struct backend *b, const struct kernel *k, const union region_args *args);
+
+int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
+                 const struct kernel *override, struct err *e);
+
+struct kernel *backend_load(struct backend *b, const struct kernel_object *o, struct err *e);
+void backend_unload(struct backend *b, struct kernel *k);
+
+int backend_tap(struct backend *b, struct tap *t);
+/* Engine thread, after `slot` ran on `args` of `layer` in this step. */
+void backend_look(struct backend *b, struct slot *slot, int32_t layer, const struct step *s,
+                  const union region_args *args, int64_t served_ns);
+int backend_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
+void backend_bench_end(struct backend *b, struct bench_job *job);
+
+#endif

@@ -1,0 +1,198 @@
+/* backend_step.c - one forward pass: the plan, walked once.
+ *
+ *   embed -> [ attn_in -> attn -> attn_out -> mlp_in -> mlp_out ] x layers -> head -> sample
+ *
+ * The residual stream alternates between two buffers (attn_out: x[0] to x[1], mlp_out: back), so no
+ * region writes what it reads and a tapped kernel can run after it on the same inputs. Which kernel
+ * fills a slot is read once, before the first region: a swap takes effect at the next step.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "engine/cpu/backend_private.h"
+
+/* What one region uses in this step. */
+struct choice {
+    struct slot *slot;
+    const struct kernel *kernel;
+    int64_t ns, runs;
+};
+
+/* The kernels of this step; the eager one where a kernel cannot take so many tokens. */
+static void choose(struct backend *b, const struct step *s, struct slot *override_slot,
+                   const struct kernel *override, struct choice choice[REGION_COUNT])
+{
+    for (int r = 0; r < REGION_COUNT; r++) {
+        int32_t m = r == REGION_HEAD ? s->rows : s->m;
+        struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
+        const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+        if (override && slot == override_slot)
+            k = override;
+        choice[r] = (struct choice){slot, k->m_max < m ? &b->eager[r] : k, 0, 0};
+    }
+}
+
+void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
+                         union region_args *args)
+{
+    const struct loaded *l = k->backend;
+    struct weight *w[3];
+    if (!l || !l->pack)
+        return;
+    for (int i = 0, n = bind_weights(args, r, w); i < n; i++)
+        w[i]->packed = l->pack->data[3 * layer + i];
+}
+
+int64_t backend_run(struct backend *b, const struct kernel *k, const union region_args *args)
+{
+    int32_t m = bind_m(args, k->region);
+    int64_t t0 = clock_ns();
+    pool_run(b->pool, k->cpu->run, args, k->cpu->scratch_bytes(m, pool_size(b->pool)));
+    return clock_ns() - t0;
+}
+
+/* ---- arguments ------------------------------------------------------------------------------ */
+
+static void aim_attn_in(const struct backend *b, const struct step *s, int32_t layer,
+                        struct attn_in_args *a)
+{
+    a->x = b->x[0];
+    a->rope_cos = b->rope_cos;
+    a->rope_sin = b->rope_sin;
+    a->position = s->position;
+    a->kv_at = s->kv_at;
+    a->q = b->q;
+    a->k_pages = backend_pages(b, layer, 0);
+    a->v_pages = backend_pages(b, layer, 1);
+}
+
+static void aim_attn(const struct backend *b, const struct step *s, int32_t layer,
+                     struct attn_args *a)
+{
+    a->spans = s->spans;
+    a->q = b->q;
+    a->k_pages = backend_pages(b, layer, 0);
+    a->v_pages = backend_pages(b, layer, 1);
+    a->span = s->span;
+    a->page_table = s->page_table;
+    a->a = b->a;
+}
+
+static void aim(const struct backend *b, const struct step *s, const struct plan_node *n,
+                union region_args *args)
+{
+    args->embed.m = n->region == REGION_HEAD ? s->rows : s->m; /* first in every struct */
+    bind_layer(b->model, n->region, n->layer, args);
+    switch (n->region) {
+    case REGION_EMBED:
+        args->embed.tokens = s->tokens;
+        args->embed.x = b->x[0];
+        break;
+    case REGION_ATTN_IN:
+        aim_attn_in(b, s, n->layer, &args->attn_in);
+        break;
+    case REGION_ATTN:
+        aim_attn(b, s, n->layer, &args->attn);
+        break;
+    case REGION_ATTN_OUT:
+        args->out.in = b->a;
+        args->out.x = b->x[0];
+        args->out.y = b->x[1];
+        break;
+    case REGION_MLP_IN:
+        args->mlp_in.x = b->x[1];
+        args->mlp_in.h = b->h;
+        break;
+    case REGION_MLP_OUT:
+        args->out.in = b->h;
+        args->out.x = b->x[1];
+        args->out.y = b->x[0];
+        break;
+    default:
+        args->head.row = s->row;
+        args->head.x = b->x[0];
+        args->head.logits = b->logits;
+        break;
+    }
+}
+
+/* ---- the walk ------------------------------------------------------------------------------- */
+
+struct sampling_job {
+    const struct step *step;
+    float *logits;
+    char *scratch;
+    int32_t vocab;
+};
+
+static void sample_rows(const void *args, const struct team *team)
+{
+    const struct sampling_job *j = args;
+    void *scratch = j->scratch + team->rank * sampler_scratch_bytes(j->vocab);
+    for (int32_t i = team->rank; i < j->step->rows; i += team->size)
+        sampler_run(j->logits + (int64_t)i * j->vocab, j->vocab, &j->step->sample[i], scratch);
+}
+
+static void sample(struct backend *b, const struct step *s)
+{
+    struct sampling_job j = {s, b->logits, b->sampling, b->model->shape.vocab};
+    if (s->rows > 1)
+        pool_run(b->pool, sample_rows, &j, 0);
+    else if (s->rows == 1)
+        sampler_run(j.logits, j.vocab, &s->sample[0], j.scratch);
+}
+
+static void count(const struct choice *c, const struct step *s, int32_t m)
+{
+    struct slot_counters *k = &c->slot->counters;
+    uint64_t runs = (uint64_t)c->runs;
+    atomic_fetch_add_explicit(&k->steps, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&k->runs, runs, memory_order_relaxed);
+    atomic_fetch_add_explicit(&k->tokens, runs * (uint64_t)m, memory_order_relaxed);
+    atomic_fetch_add_explicit(&k->context, runs * (uint64_t)s->context, memory_order_relaxed);
+    atomic_fetch_add_explicit(&k->sequences, runs * (uint64_t)s->spans, memory_order_relaxed);
+    atomic_fetch_add_explicit(&k->ns, (uint64_t)c->ns, memory_order_relaxed);
+}
+
+static int check_step(const struct backend *b, const struct step *s, struct err *e)
+{
+    if (s->m < 1 || s->m > b->options.max_tokens)
+        return err_set(e, "cpu: a step of %d tokens; the backend was opened for %d", s->m,
+                       b->options.max_tokens);
+    if (s->rows < 0 || s->rows > b->options.max_rows)
+        return err_set(e, "cpu: a step with %d rows of logits; the backend was opened for %d",
+                       s->rows, b->options.max_rows);
+    for (int32_t i = 0; i < s->m; i++)
+        if (s->position[i] < 0 || s->position[i] >= b->positions)
+            return err_set(e, "cpu: position %d; the rope tables end at %d", s->position[i],
+                           b->positions);
+    return 0;
+}
+
+int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
+                 const struct kernel *override, struct err *e)
+{
+    struct choice choice[REGION_COUNT];
+    if (check_step(b, s, e))
+        return -1;
+    choose(b, s, override_slot, override, choice);
+    for (int32_t i = 0; i < b->plan->nodes; i++) {
+        const struct plan_node *n = &b->plan->node[i];
+        struct choice *c = &choice[n->region];
+        union region_args args;
+        if (n->region == REGION_HEAD && s->rows == 0)
+            continue;
+        aim(b, s, n, &args);
+        backend_bind_packed(c->kernel, n->region, n->layer, &args);
+        int64_t ns = backend_run(b, c->kernel, &args);
+        c->ns += ns;
+        c->runs++;
+        backend_look(b, c->slot, n->layer, s, &args, ns);
+    }
+    for (int r = 0; r < REGION_COUNT; r++)
+        if (choice[r].runs)
+            count(&choice[r], s, r == REGION_HEAD ? s->rows : s->m);
+    sample(b, s);
+    return 0;
+}
