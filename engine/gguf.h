@@ -31,6 +31,10 @@ enum gguf_type {
     GGUF_TYPES
 };
 
+/* "u32", ..., and bytes of one value: 0 for strings and arrays, which vary. */
+const char *gguf_type_name(enum gguf_type t);
+int gguf_type_bytes(enum gguf_type t);
+
 struct gguf_string {
     const char *s; /* not NUL-terminated */
     size_t n;
