@@ -169,6 +169,7 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
                                 .address_bytes = compiler_memory,
                                 .file_bytes = object_max,
                                 .output_max = LOG_MAX};
+    engine_note_compile();
     b->process = process_start(&spec, err);
     if (!b->process) {
         err_prefix(err, "build");

@@ -1,0 +1,217 @@
+/* bench.c - is it faster, and may that be believed?
+ *
+ * The backend times incumbent and candidate A-B-B-A on rotating layers, in slices on the engine
+ * thread, so machine noise hits both. The paired ratios go through the signed-rank interval of
+ * stats.c. Looking at the samples as they come in, and stopping when the answer pleases, would
+ * find gains in noise; so there are three looks (16, 48, 144 pairs) and each uses 1 - 0.05 / 3 for
+ * its confidence (Bonferroni). Clear losers, which most candidates are, cost 16 pairs.
+ *
+ * The bench picks winners among many, so the gain it reports for them is biased upwards by the
+ * luck of the winner; the canary, on other samples, has the last word.
+ *
+ * "Faster than the machine allows" means that the clock or the work is broken. The bound must never
+ * refuse an honest kernel, so it is a wide one: 1.5 times the best bandwidth seen, and only for
+ * working sets that no private cache holds; 16 times the float peak, for kernels that multiply in
+ * 8-bit integers or on tiles.
+ */
+#include "specializer/bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "specializer/stages.h"
+#include "specializer/stats.h"
+
+const int bench_pairs[BENCH_LOOKS] = {16, 48, 144};
+const int bench_quick_pairs[BENCH_QUICK_LOOKS] = {8, 16};
+static const double bandwidth_slack = 1.5, flops_slack = 16;
+static const int64_t cached_bytes = 16 << 20;
+
+enum bench_verdict bench_look(const struct gain *g, double wanted, bool last)
+{
+    if (g->low >= wanted)
+        return BENCH_FASTER;
+    return g->high < wanted || last ? BENCH_SLOWER : BENCH_MORE;
+}
+
+/* ---- the floor ------------------------------------------------------------------------------ */
+
+double bench_read_bandwidth(int64_t bytes, int32_t threads)
+{
+    size_t n = (size_t)(bytes < (64 << 20) ? bytes : 64 << 20) / 64 * 8;
+    uint64_t *data = xaligned((n + 8) * sizeof *data), sum[8] = {0};
+    memset(data, 1, (n + 8) * sizeof *data);
+    int64_t best = INT64_MAX, end = clock_ns() + 20000000;
+    for (int pass = 0; pass < 3 || clock_ns() < end; pass++) {
+        int64_t start = clock_ns();
+        for (size_t i = 0; i < n; i += 8)
+            for (int l = 0; l < 8; l++)
+                sum[l] += data[i + (size_t)l];
+        int64_t ns = clock_ns() - start;
+        best = ns < best ? ns : best;
+        __asm__ volatile("" : : "r"(sum) : "memory"); /* the sums are wanted */
+    }
+    free(data);
+    return best > 0 ? (double)n * 8e9 / (double)best * threads : 0;
+}
+
+double bench_floor_s(const struct machine *m, const struct region_cost *cost, int64_t resident,
+                     double bandwidth)
+{
+    double reading = 0;
+    if (resident >= cached_bytes)
+        reading =
+            (double)cost->weight_bytes / (bandwidth_slack * fmax(bandwidth, m->read_bandwidth));
+    return fmax(reading, (double)cost->flops / (flops_slack * m->peak_flops));
+}
+
+static struct region_cost cost_of(const struct model *model, const struct capture *c)
+{
+    int64_t positions = 0;
+    for (int32_t i = 0; c->span && i < c->spans; i++)
+        positions += c->span[i].context;
+    int32_t spans = c->spans > 0 ? c->spans : 1;
+    return plan_cost(model, c->region, c->layer, c->m, spans, positions / spans, c->m);
+}
+
+/* Measured once for each size asked for: weights of a region do not change. */
+static double bandwidth_of(int64_t resident, int32_t threads)
+{
+    static int64_t known_bytes;
+    static double known;
+    if (resident < cached_bytes)
+        return 0;
+    if (known_bytes != resident) {
+        known = bench_read_bandwidth(resident, threads);
+        known_bytes = resident;
+    }
+    return known;
+}
+
+static double floor_of(const struct stage_env *env, const struct region_cost *cost,
+                       enum region region)
+{
+    int64_t layers = region == REGION_HEAD || region == REGION_EMBED ? 1 : env->model->shape.layers;
+    int64_t resident = cost->weight_bytes * layers;
+    int64_t threads = env->config->engine_threads > 0 ? env->config->engine_threads : 16;
+    return bench_floor_s(env->machine, cost, resident, bandwidth_of(resident, (int32_t)threads));
+}
+
+/* ---- sampling ------------------------------------------------------------------------------- */
+
+struct slices {
+    const struct stage_env *env;
+    struct bench_job *job;
+    int result;
+    struct err err;
+};
+
+/* One slice, then back to the specializer's thread, which has children to look after. */
+static int one_slice(void *ctx, int64_t budget_ns)
+{
+    struct slices *s = ctx;
+    s->result = s->env->ops->bench(s->env->backend, s->job, budget_ns, &s->err);
+    return 1;
+}
+
+/* Until `want` pairs are in. */
+static enum stage_result sample(struct slices *s, int want)
+{
+    s->job->want = want;
+    s->result = 0;
+    while (s->job->have < want && s->result == 0) {
+        if (engine_slices(s->env->engine, one_slice, s) < 0 || atomic_load(s->env->stop))
+            return STAGE_STOPPED;
+        s->env->tick(s->env->tick_ctx);
+    }
+    return s->result < 0 ? STAGE_RETRY : STAGE_PASS;
+}
+
+static struct gain gain_of(const struct bench_job *job, double confidence)
+{
+    double *a = xmalloc((size_t)job->have * 2 * sizeof *a + 1), *b = a + job->have;
+    for (int32_t i = 0; i < job->have; i++) {
+        a[i] = (double)job->a_ns[i];
+        b[i] = (double)job->b_ns[i];
+    }
+    struct gain g = stats_gain(a, b, job->have, confidence, 1);
+    free(a);
+    return g;
+}
+
+static double median_s(const float *ns, int32_t n)
+{
+    double *v = xmalloc((size_t)n * sizeof *v + 1);
+    for (int32_t i = 0; i < n; i++)
+        v[i] = (double)ns[i] * 1e-9;
+    double m = stats_median(v, n);
+    free(v);
+    return m;
+}
+
+static enum stage_result judge_samples(struct candidate *c, enum bench_verdict verdict,
+                                       double wanted, double floor_s)
+{
+    const struct evidence *e = &c->evidence;
+    if (e->own_s < floor_s) {
+        snprintf(c->reason, sizeof c->reason,
+                 "bench: impossible: %.3g us a run where the machine cannot be below %.3g us",
+                 e->own_s * 1e6, floor_s * 1e6);
+        return STAGE_REFUSE;
+    }
+    if (verdict == BENCH_FASTER)
+        return STAGE_PASS;
+    snprintf(c->reason, sizeof c->reason,
+             "bench: gain %+.1f %% [%+.1f, %+.1f] over %d pairs, wanted %+.1f %%",
+             e->bench.mean * 100, e->bench.low * 100, e->bench.high * 100, e->bench.pairs,
+             wanted * 100);
+    return STAGE_REFUSE;
+}
+
+static void take_evidence(const struct stage_env *env, struct candidate *c,
+                          const struct bench_job *job, const struct region_cost *cost)
+{
+    struct evidence *e = &c->evidence;
+    e->incumbent_s = median_s(job->a_ns, job->have);
+    e->own_s = median_s(job->b_ns, job->have);
+    e->roofline_s = roofline_s(env->machine, cost);
+    snprintf(e->against, sizeof e->against, "%s", job->a->id);
+}
+
+enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
+                            const struct kernel *incumbent, const struct capture *inputs,
+                            bool quick)
+{
+    int looks = quick ? BENCH_QUICK_LOOKS : BENCH_LOOKS;
+    const int *pairs = quick ? bench_quick_pairs : bench_pairs;
+    double wanted = quick ? 0 : env->config->specializer_min_gain;
+    int most = pairs[looks - 1];
+    struct region_cost cost = cost_of(env->model, inputs);
+    double floor_s = floor_of(env, &cost, inputs->region);
+    struct bench_job job = {.slot = c->slot, .a = incumbent, .b = c->kernel, .inputs = inputs};
+    job.a_ns = xcalloc((size_t)most, sizeof *job.a_ns);
+    job.b_ns = xcalloc((size_t)most, sizeof *job.b_ns);
+    struct slices s = {.env = env, .job = &job};
+    enum stage_result result = STAGE_PASS;
+    enum bench_verdict verdict = BENCH_MORE;
+    for (int look = 0; look < looks && verdict == BENCH_MORE && result == STAGE_PASS; look++) {
+        result = sample(&s, pairs[look]);
+        if (result != STAGE_PASS)
+            break;
+        c->evidence.bench = gain_of(&job, 1 - 0.05 / looks);
+        verdict = bench_look(&c->evidence.bench, wanted, look == looks - 1);
+    }
+    if (result == STAGE_PASS) {
+        take_evidence(env, c, &job, &cost);
+        result = judge_samples(c, verdict, wanted, floor_s);
+    } else if (result == STAGE_RETRY) {
+        snprintf(c->reason, sizeof c->reason, "bench: %.200s", s.err.msg);
+    }
+    env->ops->bench_end(env->backend, &job);
+    free(job.a_ns);
+    free(job.b_ns);
+    return result;
+}

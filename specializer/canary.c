@@ -1,0 +1,204 @@
+/* canary.c - whole live steps decide.
+ *
+ * The engine tosses a coin for each step that uses the slot: incumbent or candidate. Steps differ
+ * by what they carry, so each is paired with the nearest of the other kind with the same m and
+ * nearly the same context (16 positions or 5 %), at most 24 steps away; the paired ratios go
+ * through the interval of stats.c. Four looks (32, 96, 288, 864 steps), each at confidence
+ * 1 - 0.05 / 4, so looking often does not make a gain.
+ *
+ * The rule is a lower bound above zero. But a slot may be a hundredth of a step, and no number of
+ * steps that a server takes in half a minute resolves 0.05 % of one: then the rule would keep every
+ * small gain out for ever, and "not resolved" is not "no gain". So at the last look, when the gain
+ * that the bench promises for a step (its lower bound times the slot's share) is smaller than half
+ * the width of the interval, the canary only has to show that it did no harm: lower bound above
+ * -0.5 %, upper bound above zero. The bench, which measured the slot alone with its own error rate
+ * of 5 %, then carries the claim of a gain, and the trace shows both intervals. Where the promise
+ * is large enough to be seen, it must be seen.
+ *
+ * Half of the steps answer requests with the candidate's outputs, so on one step in sixteen a tap
+ * runs eager beside whatever served and compares; a bad look makes the verdict a refusal.
+ */
+#include "specializer/canary.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "specializer/live.h"
+#include "specializer/stats.h"
+
+enum { LOOKS = 4, WINDOW = 24, PAIRS_LEAST = 10, AUDIT_EVERY = 16 };
+static const int32_t steps_at[LOOKS] = {32, 96, 288, 864};
+static const double harmless = -0.005;
+
+/* ---- pairs ---------------------------------------------------------------------------------- */
+
+static bool alike(const struct canary_step *a, const struct canary_step *b)
+{
+    int32_t longer = a->context > b->context ? a->context : b->context;
+    int32_t apart = abs(a->context - b->context);
+    return a->candidate != b->candidate && a->m == b->m && (apart <= 16 || apart <= longer / 20);
+}
+
+int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, double *candidate)
+{
+    bool *used = xcalloc((size_t)n + 1, sizeof *used);
+    int pairs = 0;
+    for (int32_t i = 0; i < n; i++) {
+        for (int32_t j = i - 1; j >= 0 && j >= i - WINDOW; j--) {
+            if (used[j] || !alike(&step[i], &step[j]))
+                continue;
+            const struct canary_step *c = step[i].candidate ? &step[i] : &step[j];
+            incumbent[pairs] = (double)(step[i].candidate ? &step[j] : &step[i])->ns;
+            candidate[pairs++] = (double)c->ns;
+            used[i] = used[j] = true;
+            break;
+        }
+    }
+    free(used);
+    return pairs;
+}
+
+enum canary_verdict canary_look(const struct gain *g, double expected, bool last)
+{
+    if (g->pairs >= PAIRS_LEAST) {
+        if (g->low > 0)
+            return CANARY_PASS;
+        if (g->high < 0)
+            return CANARY_SLOWER;
+    }
+    if (!last)
+        return CANARY_MORE;
+    bool resolves = expected > 0.5 * (g->high - g->low);
+    return g->pairs >= PAIRS_LEAST && !resolves && g->low > harmless ? CANARY_PASS : CANARY_SLOWER;
+}
+
+/* ---- the run -------------------------------------------------------------------------------- */
+
+struct trial {
+    const struct stage_env *env;
+    struct candidate *c;
+    struct canary canary;
+    struct tap audit;
+    bool audited; /* the audit is installed */
+    int64_t deadline;
+};
+
+static void trial_open(struct trial *t)
+{
+    struct canary *k = &t->canary;
+    k->slot = t->c->slot;
+    k->candidate = t->c->kernel;
+    k->seed = (uint64_t)clock_ns();
+    k->want = steps_at[LOOKS - 1];
+    k->step = xcalloc((size_t)k->want, sizeof *k->step);
+    t->audit = (struct tap){
+        .kind = TAP_COMPARE, .slot = k->slot, .kernel = k->candidate, .every = AUDIT_EVERY};
+    atomic_init(&t->audit.left, k->want);
+    t->audited = t->env->ops->tap(t->env->backend, &t->audit) == 0;
+    engine_canary(t->env->engine, k);
+}
+
+static void trial_close(struct trial *t)
+{
+    engine_canary(t->env->engine, NULL);
+    if (t->audited)
+        t->env->ops->tap(t->env->backend, NULL);
+    free(t->canary.step);
+}
+
+static enum stage_result wait_for(struct trial *t, int32_t steps)
+{
+    while (atomic_load_explicit(&t->canary.have, memory_order_acquire) < steps) {
+        if (!live_pause(t->env))
+            return STAGE_STOPPED;
+        if (atomic_load(&t->canary.failed)) {
+            snprintf(t->c->reason, sizeof t->c->reason, "canary: a step failed with it");
+            return STAGE_REFUSE;
+        }
+        if (clock_ns() > t->deadline)
+            return STAGE_RETRY;
+    }
+    return STAGE_PASS;
+}
+
+static double median_step_s(const struct canary_step *step, int32_t n, bool candidate)
+{
+    double *v = xmalloc((size_t)n * sizeof *v + 1);
+    int k = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (step[i].candidate == candidate)
+            v[k++] = (double)step[i].ns * 1e-9;
+    double m = stats_median(v, k);
+    free(v);
+    return m;
+}
+
+/* What the bench promises for a whole step. */
+static double promised(const struct trial *t, double step_s)
+{
+    const struct evidence *e = &t->c->evidence;
+    bool once = t->c->slot->region == REGION_HEAD || t->c->slot->region == REGION_EMBED;
+    double runs = once ? 1 : t->env->model->shape.layers;
+    double share = step_s > 0 ? fmin(1, runs * e->incumbent_s / step_s) : 0;
+    return share * e->bench.low / (1 + fmax(e->bench.low, 0));
+}
+
+static enum canary_verdict look(struct trial *t, bool last)
+{
+    struct evidence *e = &t->c->evidence;
+    int32_t n = atomic_load_explicit(&t->canary.have, memory_order_acquire);
+    double *a = xcalloc((size_t)n + 2, sizeof *a), *b = a + n / 2 + 1;
+    int pairs = canary_pairs(t->canary.step, n, a, b);
+    e->canary = stats_gain(a, b, pairs, 1 - 0.05 / LOOKS, t->canary.seed);
+    e->step_s = median_step_s(t->canary.step, n, true);
+    free(a);
+    return canary_look(&e->canary, promised(t, median_step_s(t->canary.step, n, false)), last);
+}
+
+/* After the trial was closed: the audit is ours to read. */
+static enum stage_result audit_verdict(struct trial *t, enum stage_result r)
+{
+    char what[160];
+    const char *wrong = NULL;
+    if (t->audit.looks > 0)
+        wrong = compare_verdict(t->env, &t->audit, &t->c->evidence, what, sizeof what);
+    if (!wrong)
+        return r;
+    snprintf(t->c->reason, sizeof t->c->reason, "canary: audit: %.160s", wrong);
+    return STAGE_REFUSE;
+}
+
+enum stage_result canary_run(const struct stage_env *env, struct candidate *c, double timeout_s)
+{
+    struct trial *t = xcalloc(1, sizeof *t);
+    t->env = env;
+    t->c = c;
+    t->deadline = live_deadline(timeout_s);
+    trial_open(t);
+    enum stage_result r = STAGE_PASS;
+    enum canary_verdict verdict = CANARY_MORE;
+    for (int i = 0; i < LOOKS && verdict == CANARY_MORE && r == STAGE_PASS; i++) {
+        r = wait_for(t, steps_at[i]);
+        /* Out of time with a hundred steps or more is a last look, not a failure to look. */
+        bool late = r == STAGE_RETRY && atomic_load(&t->canary.have) >= steps_at[1];
+        if (late)
+            r = STAGE_PASS;
+        if (r == STAGE_PASS)
+            verdict = look(t, late || i == LOOKS - 1);
+    }
+    const struct gain *g = &c->evidence.canary;
+    if (r == STAGE_PASS && verdict == CANARY_SLOWER) {
+        snprintf(c->reason, sizeof c->reason,
+                 "canary: whole steps %+.2f %% [%+.2f, %+.2f] over %d pairs", g->mean * 100,
+                 g->low * 100, g->high * 100, g->pairs);
+        r = STAGE_REFUSE;
+    } else if (r == STAGE_RETRY) {
+        snprintf(c->reason, sizeof c->reason, "canary: %d steps in %.0f s",
+                 (int)atomic_load(&t->canary.have), timeout_s);
+    }
+    trial_close(t);
+    r = audit_verdict(t, r);
+    free(t);
+    return r;
+}

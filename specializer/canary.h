@@ -1,0 +1,21 @@
+/* canary.h - the decision on whole steps, apart from the engine that takes them. */
+#ifndef WHET_SPECIALIZER_CANARY_H
+#define WHET_SPECIALIZER_CANARY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/lab.h"
+#include "specializer/candidate.h"
+
+/* Pairs each step with the nearest one of the other kind that had the same m and a similar
+ * context. incumbent[i] and candidate[i] (room for n / 2 each) get their times; returns the number
+ * of pairs. */
+int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, double *candidate);
+
+enum canary_verdict { CANARY_MORE, CANARY_PASS, CANARY_SLOWER };
+/* What a look says. `expected` is the gain of a whole step that the bench promises: its lower
+ * bound times the slot's share of a step. */
+enum canary_verdict canary_look(const struct gain *g, double expected, bool last);
+
+#endif

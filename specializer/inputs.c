@@ -1,0 +1,79 @@
+/* inputs.c - inputs for a bench before there was any traffic.
+ *
+ * What matters for time is shape, not values: the slot's full m, its full context, every sequence
+ * as long as the context bucket says (up to a memory bound), normal numbers.
+ */
+#include <stdlib.h>
+
+#include "engine/cpu/case_random.h"
+#include "specializer/stages.h"
+
+enum { PAGES_MAX = 8192, DECODE_MAX = 64 };
+
+static float *normals(struct random *r, int64_t n)
+{
+    float *v = xmalloc((size_t)n * sizeof *v);
+    for (int64_t i = 0; i < n; i++)
+        v[i] = random_normal(r);
+    return v;
+}
+
+static int64_t page_floats(const struct model_shape *s)
+{
+    return (int64_t)s->kv_heads * KV_PAGE * s->head_dim;
+}
+
+/* Narrow steps are decode steps, a token a sequence; wide ones a chunk of one prompt. */
+static void seed_attention(struct capture *c, const struct model_shape *s, int32_t context,
+                           struct random *r)
+{
+    context = context < s->max_context ? context : s->max_context;
+    c->spans = c->m <= DECODE_MAX ? c->m : 1;
+    c->context = context > c->m / c->spans ? context : c->m / c->spans;
+    int32_t each = (c->context + KV_PAGE - 1) / KV_PAGE;
+    int32_t distinct = each * c->spans < PAGES_MAX ? c->spans : PAGES_MAX / each;
+    distinct = distinct < 1 ? 1 : distinct; /* further sequences share those pages */
+    c->pages = distinct * each;
+    c->span = xcalloc((size_t)c->spans, sizeof *c->span);
+    c->page_table = xmalloc((size_t)c->spans * (size_t)each * sizeof *c->page_table);
+    for (int32_t i = 0; i < c->spans; i++) {
+        c->span[i] = (struct span){i * (c->m / c->spans), c->m / c->spans, c->context, i * each};
+        for (int32_t p = 0; p < each; p++)
+            c->page_table[i * each + p] = i % distinct * each + p;
+    }
+    c->k_pages = normals(r, c->pages * page_floats(s));
+    c->v_pages = normals(r, c->pages * page_floats(s));
+}
+
+/* Token i goes to position i of pages of its own. */
+static void seed_positions(struct capture *c)
+{
+    c->spans = 1;
+    c->context = c->m;
+    c->pages = (c->m + KV_PAGE - 1) / KV_PAGE;
+    c->position = xmalloc((size_t)c->m * sizeof *c->position);
+    c->kv_at = xmalloc((size_t)c->m * sizeof *c->kv_at);
+    for (int32_t i = 0; i < c->m; i++)
+        c->position[i] = c->kv_at[i] = i;
+}
+
+struct capture *capture_seeded(const struct model *model, const struct slot *slot, uint64_t seed)
+{
+    const struct model_shape *s = &model->shape;
+    struct capture *c = xcalloc(1, sizeof *c);
+    struct random r = {seed};
+    int64_t width = (int64_t)s->heads * s->head_dim;
+    c->region = slot->region;
+    c->m = slot->m < s->max_context ? slot->m : s->max_context;
+    if (c->region != REGION_ATTN && c->region != REGION_EMBED)
+        c->x = normals(&r, (int64_t)c->m * s->hidden);
+    if (c->region == REGION_ATTN || c->region == REGION_ATTN_OUT)
+        c->in = normals(&r, c->m * width);
+    if (c->region == REGION_MLP_OUT)
+        c->in = normals(&r, (int64_t)c->m * s->ffn);
+    if (c->region == REGION_ATTN_IN)
+        seed_positions(c);
+    if (c->region == REGION_ATTN)
+        seed_attention(c, s, slot->context, &r);
+    return c;
+}

@@ -1,0 +1,19 @@
+/* live.h - waiting for live traffic: what shadow and canary share. Specializer thread. */
+#ifndef WHET_SPECIALIZER_LIVE_H
+#define WHET_SPECIALIZER_LIVE_H
+
+#include <stdbool.h>
+
+#include "config/clock.h"
+#include "specializer/stages.h"
+
+/* Sleeps a few milliseconds and lets the specializer look after its children. False once the
+ * server stops. */
+bool live_pause(const struct stage_env *env);
+
+static inline int64_t live_deadline(double seconds)
+{
+    return clock_ns() + (int64_t)(seconds * 1e9);
+}
+
+#endif

@@ -1,0 +1,113 @@
+/* shadow.c - the candidate beside the incumbent, on real steps, before any output of it is used.
+ *
+ * First the model as a whole: item 9 of the admission, logits on a fixed prompt set, in a probe
+ * process. It comes here and not with the other checks because it costs as much as all of them and
+ * only the fastest of a batch gets this far.
+ *
+ * Then a tap: on some live steps, after the incumbent ran in one layer, the candidate runs on the
+ * same inputs into scratch outputs and both are compared on the engine thread. Eight looks, one
+ * matching step in four. If traffic stops, what was seen is forgotten and the stage is retried.
+ *
+ * How far apart may they be? Each may be `factor` times eager's error from the truth, so twice that
+ * from each other; eager's error on live inputs is not known here (the oracle is too slow), only
+ * its largest in the probe, whose inputs were meant to be worse than life. Doubled once more for
+ * what they missed, the limit is still thousands of times below any precision downgrade.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "specializer/judge.h"
+#include "specializer/live.h"
+
+enum { LOOKS = 8, EVERY = 4 };
+static const double apart = 8; /* times eager's largest error in the probe */
+static const double unit = 0x1p-24;
+
+bool live_pause(const struct stage_env *env)
+{
+    struct timespec nap = {0, 5000000};
+    nanosleep(&nap, NULL);
+    env->tick(env->tick_ctx);
+    return !atomic_load(env->stop);
+}
+
+const char *compare_verdict(const struct stage_env *env, const struct tap *tap,
+                            const struct evidence *evidence, char *buf, size_t n)
+{
+    bool reduced = env->numerics == NUMERICS_REDUCED && !evidence->bit_equal;
+    double max = apart * fmax(evidence->eager_max, 4 * unit) + (reduced ? 0.08 : 0);
+    double rms = apart * fmax(evidence->eager_rms, unit) + (reduced ? 0.03 : 0);
+    if (tap->nonfinite > 0)
+        snprintf(buf, n, "outputs not finite in %d of %d looks", tap->nonfinite, tap->looks);
+    else if (env->numerics == NUMERICS_BIT_EQUAL && tap->different > 0)
+        snprintf(buf, n, "other bits in %d of %d looks", tap->different, tap->looks);
+    else if (!(tap->worst_max <= max))
+        snprintf(buf, n, "largest distance %.3g of a row's scale, limit %.3g", tap->worst_max, max);
+    else if (!(tap->worst_rms <= rms))
+        snprintf(buf, n, "rms distance %.3g of a row's, limit %.3g", tap->worst_rms, rms);
+    else
+        return NULL;
+    return buf;
+}
+
+/* The whole model's logits with the candidate, in a probe process. */
+static enum stage_result whole_model(const struct stage_env *env, struct candidate *c)
+{
+    struct err err = {""};
+    struct probe *p = probe_start(env, c, PROBE_END, NULL, 0, &err);
+    if (!p) {
+        snprintf(c->reason, sizeof c->reason, "shadow: %.220s", err.msg);
+        return STAGE_RETRY;
+    }
+    enum stage_result r;
+    while ((r = probe_poll(p)) == STAGE_RUNNING)
+        if (!live_pause(env)) {
+            r = STAGE_STOPPED;
+            break;
+        }
+    probe_end(p);
+    return r;
+}
+
+static enum stage_result watch_tap(const struct stage_env *env, struct tap *t, int64_t deadline)
+{
+    while (atomic_load_explicit(&t->left, memory_order_acquire) > 0) {
+        if (!live_pause(env))
+            return STAGE_STOPPED;
+        if (clock_ns() > deadline)
+            return STAGE_RETRY;
+    }
+    return STAGE_PASS;
+}
+
+enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, double timeout_s)
+{
+    char what[160];
+    enum stage_result r = whole_model(env, c);
+    if (r != STAGE_PASS)
+        return r;
+    struct tap t = {.kind = TAP_COMPARE, .slot = c->slot, .kernel = c->kernel, .every = EVERY};
+    atomic_init(&t.left, LOOKS);
+    if (env->ops->tap(env->backend, &t) != 0) {
+        snprintf(c->reason, sizeof c->reason, "shadow: the backend took no tap");
+        return STAGE_RETRY;
+    }
+    r = watch_tap(env, &t, live_deadline(timeout_s));
+    env->ops->tap(env->backend, NULL); /* t is ours again */
+    struct evidence *e = &c->evidence;
+    e->shadow_looks = t.looks;
+    e->shadow_different = t.different;
+    e->shadow_max = t.worst_max;
+    e->shadow_rms = t.worst_rms;
+    const char *wrong = t.looks > 0 ? compare_verdict(env, &t, e, what, sizeof what) : NULL;
+    if (wrong) {
+        snprintf(c->reason, sizeof c->reason, "shadow: %.160s", wrong);
+        return STAGE_REFUSE;
+    }
+    if (r == STAGE_RETRY)
+        snprintf(c->reason, sizeof c->reason, "shadow: %d of %d looks in %.0f s", t.looks, LOOKS,
+                 timeout_s);
+    return r;
+}
