@@ -109,14 +109,18 @@ static int take_string(struct cursor *c, struct gguf_string *s, const char *what
     return s->s ? 0 : -1;
 }
 
-/* A key or tensor name as an owned C string: bounded, not empty, no NUL inside. */
+/* A key or tensor name as an owned C string: bounded, not empty, printable ASCII, so that messages
+ * can carry it as it is. */
 static char *take_name(struct cursor *c, size_t longest, const char *what)
 {
     struct gguf_string s;
+    bool plain = true;
     if (take_string(c, &s, what) < 0)
         return NULL;
-    if (s.n == 0 || s.n > longest || memchr(s.s, 0, s.n)) {
-        err_set(c->err, "%s: %s is empty, has a NUL byte or is longer than %zu bytes", c->file,
+    for (size_t i = 0; i < s.n && i < longest; i++)
+        plain = plain && s.s[i] > ' ' && s.s[i] < 127;
+    if (s.n == 0 || s.n > longest || !plain) {
+        err_set(c->err, "%s: %s is empty, not printable ASCII or longer than %zu bytes", c->file,
                 what, longest);
         return NULL;
     }

@@ -15,6 +15,7 @@
 #include "engine/gguf.h"
 #include "engine/quant.h"
 #include "engine/tokenizer.h"
+#include "engine/utf8.h"
 
 /* ---- shape ----------------------------------------------------------------------------------- */
 
@@ -27,6 +28,19 @@ static const struct {
     {"qwen2", ARCH_QWEN2, false},
     {"qwen3", ARCH_QWEN3, false},
 };
+
+/* A string of the file for a message: its beginning, printable ASCII only. */
+struct shown {
+    char text[64];
+};
+
+static struct shown show(struct gguf_string s)
+{
+    struct shown v = {{0}};
+    for (size_t i = 0; i < s.n && i < sizeof v.text - 1; i++)
+        v.text[i] = s.s[i] >= ' ' && s.s[i] < 127 ? s.s[i] : '?';
+    return v;
+}
 
 /* Reads keys of one architecture; after the first failure the rest is not looked at. */
 struct keys {
@@ -87,14 +101,15 @@ static int read_arch(const struct gguf *g, struct model_shape *s, const char **p
             return 0;
         }
     return err_set(err,
-                   "%s: metadata 'general.architecture': '%.*s' is not supported "
+                   "%s: metadata 'general.architecture': '%s' is not supported "
                    "(llama, qwen2 and qwen3 are)",
-                   g->file, (int)(name.n < 64 ? name.n : 64), name.s);
+                   g->file, show(name).text);
 }
 
 /* Things of these architectures that whet does not compute: refused, not ignored. */
 static int refuse_variants(struct keys *k, const struct model_shape *s)
 {
+    int64_t parts = 1;
     char key[128];
     struct gguf_string type = {"none", 4};
     int32_t experts = whole(k, "expert_count", 0);
@@ -105,6 +120,11 @@ static int refuse_variants(struct keys *k, const struct model_shape *s)
     snprintf(key, sizeof key, "%s.rope.scaling.type", k->prefix);
     if (k->failed || gguf_string(k->g, key, &type, k->err) < 0)
         return -1;
+    if (gguf_int(k->g, "split.count", &parts, k->err) < 0)
+        return -1;
+    if (parts > 1)
+        return err_set(k->err, "%s: metadata 'split.count': one of %lld parts; merge them first",
+                       k->g->file, (long long)parts);
     if (experts)
         return err_set(k->err,
                        "%s: metadata '%s.expert_count': mixtures of experts are not "
@@ -117,8 +137,8 @@ static int refuse_variants(struct keys *k, const struct model_shape *s)
         return err_set(k->err, "%s: metadata '%s.rope.dimension_count': %d, but heads have %d",
                        k->g->file, k->prefix, rope_dim, s->head_dim);
     if (type.n != 4 || memcmp(type.s, "none", 4))
-        return err_set(k->err, "%s: metadata '%s': '%.*s' is not supported", k->g->file, key,
-                       (int)(type.n < 64 ? type.n : 64), type.s);
+        return err_set(k->err, "%s: metadata '%s': '%s' is not supported", k->g->file, key,
+                       show(type).text);
     if (linear != 1)
         return err_set(k->err, "%s: metadata '%s.rope.scale_linear': %g is not supported",
                        k->g->file, k->prefix, linear);
@@ -337,9 +357,9 @@ static int read_vocab(const struct gguf *g, struct vocab *v, struct vocab_source
         return -1;
     if (!equals(model, "gpt2"))
         return err_set(err,
-                       "%s: metadata 'tokenizer.ggml.model': '%.*s' is not supported "
+                       "%s: metadata 'tokenizer.ggml.model': '%s' is not supported "
                        "(gpt2, the byte-level BPE, is)",
-                       g->file, (int)(model.n < 64 ? model.n : 64), model.s);
+                       g->file, show(model).text);
     if (pre.n == 0)
         return err_set(err,
                        "%s: metadata 'tokenizer.ggml.pre' is missing: how the text is to be "
@@ -406,7 +426,8 @@ int model_open_gguf(struct model *m, bool with_tokenizer, struct err *err)
         gguf_string(g, "general.name", &title, err) < 0 ||
         (with_tokenizer && open_tokenizer(m, g, err) < 0))
         goto done;
-    char *text = copy_string(title);
+    size_t length;
+    char *text = utf8_lossy(title.s, title.n < 200 ? title.n : 200, &length);
     model_describe(m, text);
     free(text);
     rc = 0;
