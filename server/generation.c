@@ -434,7 +434,7 @@ void generations_sweep(struct server *s, int64_t now)
 {
     for (struct generation *g = s->generations, *next; g; g = next) {
         next = g->next;
-        if (!g->x || !g->params.stream || !g->running ||
+        if (!g->x || g->preparing || !g->params.stream || !g->running ||
             now - g->quiet_since < (int64_t)(s->keepalive_s * 1e9))
             continue;
         g->quiet_since = now;

@@ -9,11 +9,13 @@
  * The first signal also gives up the handlers, so a second one ends the process at once, whatever
  * the loop is doing.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "server/chat.h"
 #include "server/conn.h"
 #include "server/generation.h"
 #include "server/server.h"
@@ -126,8 +128,14 @@ static void check_engine(struct server *s)
         start_drain(s, "no model");
         return;
     }
-    s->ready = true;
     const struct engine_info *info = engine_info(s->engine);
+    struct err err;
+    s->chat = chat_recognize(info->chat_template, &err);
+    if (!s->chat) {
+        snprintf(s->chat_error, sizeof(s->chat_error), "%s", err.msg);
+        log_warn("server", "/v1/chat/completions is off: %s", s->chat_error);
+    }
+    s->ready = true;
     log_info("server", "ready after %.1f s: %s (%s) on %s, context %d",
              (double)(clock_ns() - s->started_ns) * 1e-9, info->model_name, info->description,
              info->device, info->max_context);
@@ -256,5 +264,6 @@ void server_close(struct server *s)
     uv_loop_close(&s->loop);
     inbox_free(&s->inbox);
     auth_free(&s->auth);
+    chat_free(s->chat);
     free(s);
 }

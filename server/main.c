@@ -9,7 +9,7 @@
 #include "server/server.h"
 
 /* Entry points of the other folders; main.c is the one place that knows them all. */
-int bench_main(int argc, char **argv);
+int kernels_main(int argc, char **argv);
 int probe_main(int argc, char **argv);
 
 static int version_main(int argc, char **argv)
@@ -27,7 +27,7 @@ static const struct command {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"serve", "serve a model over HTTP, sharpening its kernels meanwhile", serve_main},
-    {"bench", "measure steps, decode, prefill and regions against the roofline", bench_main},
+    {"kernels", "list and show the kernels of a store", kernels_main},
     {"probe", NULL, probe_main},
     {"--version", "print the version", version_main},
     {"--help", "print this and every option", help_main},

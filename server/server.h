@@ -17,6 +17,7 @@
 #include "server/metrics.h"
 #include "specializer/specializer.h"
 
+struct chat_template;
 struct conn;
 struct generation;
 
@@ -48,7 +49,9 @@ struct server {
     int64_t started_ns;
     double keepalive_s; /* silence before a stream gets a comment */
 
-    bool ready;          /* the model is loaded: engine_info is valid */
+    bool ready;                 /* the model is loaded: engine_info is valid */
+    struct chat_template *chat; /* once ready; NULL: no known template, chat_error says why */
+    char chat_error[512];
     bool draining;       /* no new connections or requests */
     bool cancelled;      /* the drain time is over: what still runs has been cancelled */
     int64_t drain_until; /* clock_ns */
