@@ -214,12 +214,14 @@ static void qwen2_gives_the_logits_of_transformers(void **state)
 {
     (void)state;
     check_model("tiny-qwen2", "tiny-qwen2/logits.json");
+    check_model("tiny-qwen2.gguf", "tiny-qwen2/logits.json");
 }
 
 static void qwen3_gives_the_logits_of_transformers(void **state)
 {
     (void)state;
     check_model("tiny-qwen3", "tiny-qwen3/logits.json");
+    check_model("tiny-qwen3.gguf", "tiny-qwen3/logits.json");
 }
 
 int main(void)
