@@ -107,8 +107,10 @@ double cost_formula(const struct cost *c, const struct template *t, const struct
     double bytes = rows * cols * bytes_per_weight(f) + m * cols * 4;
     double unpack = passes * rows * cols * (packed ? 0.5 : 2);
 
-    /* Eight independent sums keep two pipes with four cycles of latency busy. */
-    double in_flight = fmin(1, (double)(rows_in < 1 ? 1 : rows_in) * fmax(tokens, 1) / 8);
+    /* Eight independent sums keep two pipes with four cycles of latency busy; each digit of an
+     * activation is a sum of its own. */
+    double sums = fmax(rows_in, 1) * fmax(tokens, 1) * fmax(digits, 1);
+    double in_flight = fmin(1, sums / 8);
     double speed = isa_speed(isa, digits);
     double operations = 2 * m * rows * cols / (speed * fmax(in_flight, 0.1)) +
                         unpack / fmin(speed, 1) + digits * m * cols * 4;

@@ -128,10 +128,21 @@ void space_point(const struct space *s, int32_t id, struct point *out)
     spot_point(space_template(s, id), s->spot[id].index, out);
 }
 
-bool space_has(const struct space *s, const struct template *t)
+enum { ISA_VALUES = 8, PACK_VALUES = 4 };
+
+int space_families(void)
 {
-    int i = template_index(t);
-    return s->first[i + 1] > s->first[i];
+    return template_count() * ISA_VALUES * PACK_VALUES;
+}
+
+int space_family(const struct space *s, int32_t id)
+{
+    const struct spot *spot = &s->spot[id];
+    const struct template *t = template_at(spot->template);
+    int isa = template_knob(t, "ISA"), pack = template_knob(t, "PACK");
+    int kind = (isa < 0 ? 0 : spot->index[isa] % ISA_VALUES) * PACK_VALUES +
+               (pack < 0 ? 0 : spot->index[pack] % PACK_VALUES);
+    return spot->template * ISA_VALUES * PACK_VALUES + kind;
 }
 
 static int32_t find_index(const struct space *s, int template, const uint8_t *index)

@@ -93,7 +93,10 @@ const struct facts *space_facts(const struct space *s);
 const struct template *space_template(const struct space *s, int32_t id);
 void space_point(const struct space *s, int32_t id, struct point *out);
 int32_t space_find(const struct space *s, const struct template *t, const struct point *p);
-bool space_has(const struct space *s, const struct template *t);
+/* The point's family, 0 .. space_families()-1: template, instruction set and weight layout (knobs
+ * ISA and PACK). Points of one family differ in degree, families differ in kind. */
+int space_family(const struct space *s, int32_t id);
+int space_families(void);
 /* Knobs in which two points differ; more than KNOBS_MAX for points of different templates. */
 int space_distance(const struct space *s, int32_t a, int32_t b);
 /* Points that differ from `id` in one knob, which has the next higher or lower value that is legal

@@ -10,6 +10,7 @@
  * A batch is spread out: a point of the ranking that differs in only one knob from another one of
  * the batch waits, since it would mostly repeat its result (the steps around the best are exempt).
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,10 +19,11 @@
 #include "specializer/strategy.h"
 
 enum { FAMILY_LEAST = 2, BEST = 2, BATCH_MOST = 256 };
+#define HOPELESS 6.0 /* times the best prediction */
 
 struct state {
     uint64_t random;
-    int *per_family; /* proposed so far, by template index */
+    int *per_family; /* proposed so far */
 };
 
 /* A batch being put together. */
@@ -37,7 +39,7 @@ static void *template_open(const struct search *s, uint64_t seed)
     (void)s;
     struct state *st = xcalloc(1, sizeof *st);
     st->random = seed;
-    st->per_family = xcalloc((size_t)template_count() + 1, sizeof *st->per_family);
+    st->per_family = xcalloc((size_t)space_families() + 1, sizeof *st->per_family);
     return st;
 }
 
@@ -62,7 +64,7 @@ static bool take(struct batch *b, int32_t id)
     if (b->n == b->want || id < 0 || b->s->trial[id] != TRIAL_NONE || in_batch(b, id))
         return false;
     b->id[b->n++] = id;
-    b->st->per_family[template_index(space_template(b->s->space, id))]++;
+    b->st->per_family[space_family(b->s->space, id)]++;
     return true;
 }
 
@@ -80,19 +82,33 @@ static void take_ranked(struct batch *b, int upto, int family)
     for (int pass = 0; pass < 2; pass++) /* second pass: close ones rather than none */
         for (int i = 0; i < b->s->advice->priorities && b->n < upto && b->n < b->want; i++) {
             int32_t id = b->s->advice->priority[i];
-            if (family >= 0 && template_index(space_template(b->s->space, id)) != family)
+            if (family >= 0 && space_family(b->s->space, id) != family)
                 continue;
             if (pass == 1 || !too_close(b, id))
                 take(b, id);
         }
 }
 
-/* Every family of the space has been tried at least twice before anything else is. */
+/* Every family of the space has been tried at least twice before anything else is, in the order of
+ * the families' best points. */
 static void take_families(struct batch *b)
 {
-    for (int f = 0; f < template_count(); f++)
-        if (space_has(b->s->space, template_at(f)) && b->st->per_family[f] < FAMILY_LEAST)
+    const struct advice *a = b->s->advice;
+    if (a->priorities == 0)
+        return;
+    double best = space_predicted(b->s->space, a->priority[0]);
+    for (int i = 1; i < a->priorities; i++)
+        best = fmin(best, space_predicted(b->s->space, a->priority[i]));
+    char *done = xcalloc((size_t)space_families() + 1, 1);
+    for (int i = 0; i < a->priorities && b->n < b->want; i++) {
+        int f = space_family(b->s->space, a->priority[i]);
+        if (done[f] || space_predicted(b->s->space, a->priority[i]) > HOPELESS * best)
+            continue;
+        done[f] = 1;
+        if (b->st->per_family[f] < FAMILY_LEAST)
             take_ranked(b, b->n + FAMILY_LEAST - b->st->per_family[f], f);
+    }
+    free(done);
 }
 
 /* Steps of one knob around the fastest points; of each, the steps the model likes best first. */
