@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -24,7 +25,7 @@
 #include "config/log.h"
 #include "engine/engine_private.h"
 
-enum { STRIKES = 2 };
+enum { STRIKES = 2, PACE_LEAST = 16, PACE_MOST = 1 << 20 };
 
 /* ---- delivering a step --------------------------------------------------------------------- */
 
@@ -103,6 +104,17 @@ static void step_failed(struct engine *e, struct batch *b, const char *why)
         scheduler_suspect(e->scheduler, &b->schedule);
 }
 
+/* How many prompt tokens a step may read beside decodes follows from how long steps take: were
+ * this one a little too long, the next has a little less. A 512-token chunk takes a second on two
+ * CPU cores, in which nobody else would get a token. */
+static void set_pace(struct engine *e, const struct batch *b, int64_t ns)
+{
+    double prompt = b->schedule.tokens - b->schedule.decodes,
+           allowed_ns = e->options.mixed_ms * 1e6;
+    if (allowed_ns > 0 && prompt >= PACE_LEAST)
+        scheduler_pace(e->scheduler, (int32_t)fmin(prompt * allowed_ns / (double)ns, PACE_MOST));
+}
+
 static void run_step(struct engine *e, struct batch *b)
 {
     dispatch_boundary(e->dispatch, false);
@@ -129,6 +141,7 @@ static void run_step(struct engine *e, struct batch *b)
     scheduler_done(e->scheduler, &b->schedule);
     int32_t generated = deliver(e, b);
     engine_stats_step(e, b, trial, ns, generated);
+    set_pace(e, b, ns);
 }
 
 static bool has_work(const struct engine *e)
@@ -206,6 +219,7 @@ static void take_options(struct engine *e, const struct config *c)
     o->limits.max_batch = (int32_t)c->engine_max_batch;
     o->limits.prefill_chunk = (int32_t)c->engine_prefill_chunk;
     o->limits.prefix_cache = c->engine_prefix_cache;
+    o->mixed_ms = c->engine_mixed_ms;
     o->share = c->specializer_idle_only ? 0 : c->specializer_share;
     o->slice_ms = c->specializer_slice_ms;
 }

@@ -53,7 +53,7 @@ struct engine_options {
     int64_t pack_bytes;
     uint64_t seed;
     struct scheduler_limits limits;
-    double share, slice_ms;
+    double share, slice_ms, mixed_ms;
 };
 
 struct engine {

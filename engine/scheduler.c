@@ -35,6 +35,7 @@ struct scheduler {
     struct kvcache *kv;
     struct scheduler_limits limits;
     struct list running, waiting;
+    int32_t pace; /* prompt tokens beside decodes */
     uint64_t preemptions;
 };
 
@@ -52,6 +53,7 @@ struct scheduler *scheduler_open(struct kvcache *kv, const struct scheduler_limi
     struct scheduler *s = xcalloc(1, sizeof *s);
     s->kv = kv;
     s->limits = *l;
+    s->pace = l->prefill_chunk;
     return s;
 }
 
@@ -59,6 +61,11 @@ void scheduler_close(struct scheduler *s)
 {
     assert(!s || (s->running.n == 0 && s->waiting.n == 0));
     free(s);
+}
+
+void scheduler_pace(struct scheduler *s, int32_t tokens)
+{
+    s->pace = tokens;
 }
 
 int32_t scheduler_running(const struct scheduler *s)
@@ -272,6 +279,8 @@ static void plan_prefill(struct scheduler *s, struct schedule *out)
 {
     int32_t planned = out->items, cursor = 0;
     int32_t budget = s->limits.prefill_chunk - out->tokens;
+    if (planned > 0 && budget > s->pace)
+        budget = s->pace;
     if (budget < PREFILL_LEAST)
         budget = PREFILL_LEAST;
     for (struct sequence *seq = s->running.oldest; seq && budget > 0; seq = seq->newer) {

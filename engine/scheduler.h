@@ -12,7 +12,7 @@
 
 struct scheduler_limits {
     int32_t max_batch;     /* sequences running at most */
-    int32_t prefill_chunk; /* tokens of a step that mixes decode and prefill, about */
+    int32_t prefill_chunk; /* tokens of a step with prompts in it, about */
     int32_t max_rows;      /* rows with logits; at least max_batch + 1 */
     bool prefix_cache;
 };
@@ -56,6 +56,10 @@ void scheduler_done(struct scheduler *s, const struct schedule *done);
 
 /* Marks the sequences of a failed step: each runs alone until it has passed a step. */
 void scheduler_suspect(struct scheduler *s, const struct schedule *failed);
+
+/* From now on at most `tokens` prompt tokens run beside decoding sequences (or the least there
+ * always is), so that reading a prompt slows the others down instead of stopping them. */
+void scheduler_pace(struct scheduler *s, int32_t tokens);
 
 int32_t scheduler_running(const struct scheduler *s);
 int32_t scheduler_waiting(const struct scheduler *s);

@@ -20,6 +20,7 @@
 /* What a test asks of the fake; reset by fake_reset(). */
 static struct {
     _Atomic int32_t delay_us;   /* a step takes this long at least */
+    _Atomic int32_t token_us;   /* ... and this much longer for each of its tokens */
     _Atomic int32_t fail_next;  /* this many steps fail */
     _Atomic int32_t poison;     /* a step with this token id fails (-1: none) */
     _Atomic bool fail_override; /* steps with a canary's candidate fail */
@@ -134,8 +135,8 @@ static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
     fake.override_steps += override != NULL && slot != NULL;
     fake.most_tokens = (uint64_t)s->m > fake.most_tokens ? (uint64_t)s->m : fake.most_tokens;
     fake.most_spans = (uint64_t)s->spans > fake.most_spans ? (uint64_t)s->spans : fake.most_spans;
-    if (fake.delay_us > 0)
-        usleep((useconds_t)fake.delay_us);
+    if (fake.delay_us + fake.token_us > 0)
+        usleep((useconds_t)(fake.delay_us + fake.token_us * s->m));
     if (s->m > b->options.max_tokens || s->rows > b->options.max_rows)
         return err_set(e, "a step of %d tokens and %d rows is too large", s->m, s->rows);
     for (int32_t t = 0; t < s->m; t++) {

@@ -400,6 +400,34 @@ static void engine_refuses_what_it_cannot_serve(void **state)
     free(c);
 }
 
+static void engine_reads_a_long_prompt_without_stopping_the_others(void **state)
+{
+    (void)state;
+    fake_reset();
+    struct config config = config_of(64, 4);
+    config.engine_prefill_chunk = 512;
+    config.engine_mixed_ms = 20;
+    struct engine *e = start(&config);
+    struct client *c = clients(2);
+    for (int i = 0; i < 2; i++)
+        for (c[i].prompt_n = 0; c[i].prompt_n < (i ? 512 : 64); c[i].prompt_n++)
+            c[i].prompt[c[i].prompt_n] = 'a' + (c[i].prompt_n * 7 + i) % 26;
+    fake.token_us = 500; /* the long prompt at once would take a quarter of a second */
+    struct engine_request r = request_of(&c[0], 400);
+    r.ignore_eos = true;
+    submit(e, &r);
+    wait_tokens(&c[0], 1);
+    fake.most_tokens = 0;
+    r = request_of(&c[1], 1);
+    submit(e, &r);
+    wait_tokens(&c[1], 1);
+    assert_in_range(fake.most_tokens, 17, 64); /* 20 ms are 40 tokens, and some for the clock */
+    assert_true(c[0].tokens > 8);
+    engine_stop(e);
+    check_text(&c[1], &r);
+    free(c);
+}
+
 /* ---- ends of other kinds ---- */
 
 static void engine_cancels_in_any_state(void **state)
@@ -742,6 +770,7 @@ int main(void)
         cmocka_unit_test(engine_scores_a_prompt),
         cmocka_unit_test(engine_stops_at_strings_and_ids),
         cmocka_unit_test(engine_refuses_what_it_cannot_serve),
+        cmocka_unit_test(engine_reads_a_long_prompt_without_stopping_the_others),
         cmocka_unit_test(engine_cancels_in_any_state),
         cmocka_unit_test(engine_stop_ends_everything),
         cmocka_unit_test(engine_survives_steps_that_fail_now_and_then),

@@ -149,6 +149,23 @@ static void scheduler_keeps_some_budget_for_prompts_when_many_decode(void **stat
     bench_close(b);
 }
 
+static void scheduler_reads_prompts_beside_decodes_at_the_pace_set(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(200, 4, 128);
+    scheduler_pace(b->s, 24);
+    arrive(b, 100, 50, 0);
+    step(b);
+    assert_int_equal(b->plan.tokens, 100); /* nobody decodes: no need for patience */
+    struct sequence *late = arrive(b, 100, 4, 5000);
+    step(b);
+    assert_int_equal(item_of(b, late)->count, 24);
+    scheduler_pace(b->s, 0);
+    step(b);
+    assert_int_equal(item_of(b, late)->count, 16);
+    bench_close(b);
+}
+
 static void scheduler_runs_no_more_than_max_batch_in_order_of_arrival(void **state)
 {
     (void)state;
@@ -304,6 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scheduler_decodes_first_and_fills_up_with_prompts),
         cmocka_unit_test(scheduler_keeps_some_budget_for_prompts_when_many_decode),
+        cmocka_unit_test(scheduler_reads_prompts_beside_decodes_at_the_pace_set),
         cmocka_unit_test(scheduler_runs_no_more_than_max_batch_in_order_of_arrival),
         cmocka_unit_test(scheduler_takes_a_known_prefix_from_the_cache_but_never_the_last_token),
         cmocka_unit_test(scheduler_scores_every_position_of_a_prompt_exactly_once),
