@@ -1,0 +1,187 @@
+"""The real `whet serve` with the real model, one process for most tests.
+
+WHET_BINARY is the program, WHET_TEST_MODEL the GGUF of SmolLM2-135M-Instruct. Servers listen on
+a port of the system's choice and keep their store in a directory of their own.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("WHET_BINARY", str(ROOT / "build" / "whet"))
+MODEL = os.environ.get("WHET_TEST_MODEL", "")
+NAME = "smollm2"
+# Sanitizers make everything slower; every wait here is a limit, not a measure.
+PATIENCE = 120
+
+
+class Server:
+    """A running `whet serve`; `log` collects its stderr."""
+
+    def __init__(self, *options, wait=True, model=None):
+        self.store = tempfile.TemporaryDirectory(prefix="whet-e2e-")
+        command = [BINARY, "serve", "--model", model or MODEL, "--model-name", NAME, "--port", "0",
+                   "--store", self.store.name + "/store.db"]
+        if not any(o.startswith("--specializer-enabled") for o in options):
+            command.append("--specializer-enabled=false")
+        self.process = subprocess.Popen(command + list(options), stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True)
+        self.log = []
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr),
+                                       daemon=True)
+        self.reader.start()
+        line = self.process.stdout.readline()
+        found = re.search(r"listening on http://([\d.]+):(\d+)", line)
+        assert found, f"no port: {line!r} {self.text()}"
+        self.host, self.port = found.group(1), int(found.group(2))
+        self.url = f"http://{self.host}:{self.port}"
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self):
+        end = time.time() + PATIENCE
+        while requests.get(self.url + "/ready").status_code != 200:
+            assert time.time() < end and self.process.poll() is None, self.text()
+            time.sleep(0.02)
+
+    def text(self):
+        return "".join(self.log)
+
+    # ---- requests -------------------------------------------------------------------------
+
+    def post(self, path, body, **more):
+        return requests.post(self.url + path, json=body, timeout=PATIENCE, **more)
+
+    def get(self, path, **more):
+        return requests.get(self.url + path, timeout=PATIENCE, **more)
+
+    def complete(self, prompt, **more):
+        """A completion that must succeed; greedy and short unless told otherwise."""
+        body = {"prompt": prompt, "max_tokens": 8, "temperature": 0, **more}
+        answer = self.post("/v1/completions", body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def chat(self, content, **more):
+        messages = content if isinstance(content, list) else [{"role": "user", "content": content}]
+        body = {"messages": messages, "max_tokens": 8, "temperature": 0, **more}
+        answer = self.post("/v1/chat/completions", body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def stream(self, path, body):
+        """The JSON chunks of a stream, which must end with [DONE]."""
+        with requests.post(self.url + path, json={**body, "stream": True}, stream=True,
+                           timeout=PATIENCE) as answer:
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            return parse_events(answer.content)
+
+    def connect(self, timeout=PATIENCE):
+        return socket.create_connection((self.host, self.port), timeout=timeout)
+
+    def raw(self, data, timeout=PATIENCE):
+        """Sends bytes on a new connection and returns all that comes until the server closes."""
+        with self.connect(timeout) as s:
+            s.sendall(data)
+            got = b""
+            while piece := s.recv(65536):
+                got += piece
+            return got
+
+    def metric(self, name):
+        """Sum over all label sets of one sample name."""
+        total = 0.0
+        for line in self.get("/metrics").text.splitlines():
+            if re.match(re.escape(name) + r"(\{|\s)", line):
+                total += float(line.rsplit(" ", 1)[1])
+        return total
+
+    def wait_metric(self, name, value, patience=PATIENCE):
+        end = time.time() + patience
+        while (now := self.metric(name)) != value:
+            assert time.time() < end, f"{name} stays {now}, not {value}"
+            time.sleep(0.02)
+
+    # ---- the end ----------------------------------------------------------------------------
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self, timeout=PATIENCE):
+        code = self.process.wait(timeout)
+        self.reader.join(5)
+        return code
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+            try:
+                self.wait(40)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise
+        self.store.cleanup()
+
+
+def parse_events(content):
+    """Server-sent events as clients read them, strictly: `data:` lines and comments only."""
+    text = content.decode("utf-8", "strict")
+    assert text.endswith("\n\n")
+    chunks, done = [], False
+    for event in text.split("\n\n")[:-1]:
+        assert "\n" not in event, event
+        if event.startswith(":"):
+            continue
+        assert event.startswith("data: "), event
+        assert not done, "something follows [DONE]"
+        if event == "data: [DONE]":
+            done = True
+        else:
+            chunks.append(json.loads(event[6:]))
+    assert done, "no [DONE]"
+    return chunks
+
+
+def pytest_collection_modifyitems(items):
+    if MODEL and os.path.exists(MODEL):
+        return
+    assert not os.environ.get("WHET_TEST_REQUIRE_MODEL"), "WHET_TEST_MODEL is not there"
+    for item in items:
+        item.add_marker(pytest.mark.skip(reason="WHET_TEST_MODEL is not set"))
+
+
+@pytest.fixture(scope="session")
+def server():
+    s = Server()
+    yield s
+    code = s.process.poll()
+    s.stop()
+    assert code is None, f"the server ended with {code}:\n{s.text()}"
+    assert s.process.returncode == 0, s.text()
+
+
+@pytest.fixture
+def start():
+    """Starts further servers; all are stopped at the end of the test."""
+    started = []
+
+    def one(*options, **more):
+        started.append(Server(*options, **more))
+        return started[-1]
+
+    yield one
+    for s in started:
+        s.stop()
