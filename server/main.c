@@ -9,6 +9,7 @@
 #include "server/server.h"
 
 /* Entry points of the other folders; main.c is the one place that knows them all. */
+int bench_main(int argc, char **argv);
 int kernels_main(int argc, char **argv);
 int probe_main(int argc, char **argv);
 
@@ -27,6 +28,7 @@ static const struct command {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"serve", "serve a model over HTTP, sharpening its kernels meanwhile", serve_main},
+    {"bench", "measure decode, prefill, steps and regions: eager against specialized", bench_main},
     {"kernels", "list and show the kernels of a store", kernels_main},
     {"probe", NULL, probe_main},
     {"--version", "print the version", version_main},

@@ -1,6 +1,6 @@
 /* machine.c - bandwidth, peak and boundary cost, measured at start and never typed in.
  *
- * Other processes may run meanwhile, so each figure is the best of a few short rounds: what the
+ * Other processes may run meanwhile, so each figure is the best of several short rounds: what the
  * machine can do is what it did when least disturbed. Bandwidth is read over the weights
  * themselves, up to READ_BYTES of them: a small model that fits the last-level cache is served
  * from there in life, too. 35 ms for all three on a 2-core Xeon with a 97 MB model.
@@ -14,7 +14,7 @@
 #include "engine/cpu/eager.h"
 #include "engine/quant.h"
 
-enum { READ_BYTES = 256 << 20, ROUNDS = 3, EMPTY_RUNS = 200, PEAK_ROUNDS = 100000, RANGES = 1024 };
+enum { READ_BYTES = 256 << 20, PEAK_ROUNDS = 20000, RANGES = 1024 };
 
 /* Stretches of weights to read. */
 struct ranges {
@@ -63,11 +63,12 @@ static void nothing(const void *args, const struct team *team)
     (void)team;
 }
 
+/* Seconds of one run: the best of `rounds` times the mean of `runs`. */
 static double timed(struct pool *pool, void (*fn)(const void *, const struct team *),
-                    const void *args, int runs)
+                    const void *args, int rounds, int runs)
 {
     double best = 1e9;
-    for (int r = 0; r < ROUNDS; r++) {
+    for (int r = 0; r < rounds; r++) {
         int64_t t0 = clock_ns();
         for (int i = 0; i < runs; i++)
             pool_run(pool, fn, args, 0);
@@ -106,10 +107,10 @@ void machine_measure(const struct model *model, struct pool *pool, struct machin
     }
     r.repeat = 1 + (4 << 20) / (r.bytes + 1);
     double flops = 0;
-    double read_s = timed(pool, read_share, &r, 1);
-    double flop_s = timed(pool, multiply_share, &flops, 1);
+    double read_s = timed(pool, read_share, &r, 4, 1);
+    double flop_s = timed(pool, multiply_share, &flops, 30, 1);
     out->read_bandwidth = (double)(r.bytes * r.repeat) / read_s;
     out->peak_flops = flops / flop_s;
-    out->boundary_s = timed(pool, nothing, NULL, EMPTY_RUNS);
+    out->boundary_s = timed(pool, nothing, NULL, 50, 10);
     device_name(out->device, sizeof out->device, pool_size(pool));
 }

@@ -1,0 +1,232 @@
+/* bench.c - `whet bench`: options, what each mode measures, opening and closing.
+ *
+ *   decode    one token for each of `--batch` sequences at each `--context`: tokens/s
+ *   prefill   prompts of `--prompt` tokens in chunks of engine.prefill_chunk: tokens/s
+ *   step      decode steps region by region, against the step as a whole
+ *   region    the regions of decode steps and prompts: bytes, GB/s, share of the roofline
+ *
+ * No HTTP, no scheduler, no specializer: synthetic tokens through the backend, as the engine would
+ * feed it. "Specialized" is what the store's winners make of the same steps.
+ */
+#include "bench/bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench_private.h"
+#include "specializer/winners.h"
+
+enum { RESULTS_MAX = LIST_MAX * LIST_MAX + LIST_MAX };
+
+static int usage(const char *why)
+{
+    fprintf(stderr, "whet bench: %s\n\n", why);
+    fputs("usage: whet bench decode|prefill|step|region --model PATH [--json FILE]\n"
+          "         [--batch 1,2,4,8] [--context 128,512] [--prompt 128,512,2048] [--pairs 7]\n"
+          "         [options of whet serve]\n",
+          stderr);
+    return 2;
+}
+
+/* ---- options -------------------------------------------------------------------------------- */
+
+static int parse_list(const char *text, int most, struct list *out)
+{
+    out->n = 0;
+    while (*text) {
+        char *end;
+        long v = strtol(text, &end, 10);
+        if (end == text || v < 1 || v > most || out->n == LIST_MAX || (*end && *end != ','))
+            return -1;
+        out->value[out->n++] = (int)v;
+        text = *end ? end + 1 : end;
+    }
+    return out->n ? 0 : -1;
+}
+
+/* Takes our own flags out of argv; the rest is for config_parse. */
+static int own_flags(struct bench *b, int *argc, char **argv)
+{
+    int left = 1;
+    struct list pairs = {1, {b->pairs}};
+    const struct {
+        const char *flag;
+        struct list *list;
+        int most;
+    } lists[] = {{"--batch", &b->batch, 512},
+                 {"--context", &b->context, 1 << 20},
+                 {"--prompt", &b->prompt, 1 << 20},
+                 {"--pairs", &pairs, PAIRS_MAX}};
+    for (int i = 1; i < *argc; i++) {
+        struct list *list = NULL;
+        int most = 0;
+        for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+            if (strcmp(argv[i], lists[k].flag) == 0) {
+                list = lists[k].list;
+                most = lists[k].most;
+            }
+        }
+        if (!list && strcmp(argv[i], "--json") != 0) {
+            argv[left++] = argv[i];
+            continue;
+        }
+        if (++i == *argc)
+            return -1;
+        if (!list)
+            b->json = argv[i];
+        else if (parse_list(argv[i], most, list))
+            return -1;
+    }
+    b->pairs = pairs.value[0];
+    *argc = left;
+    return 0;
+}
+
+static int largest(const struct list *l)
+{
+    int most = 0;
+    for (int i = 0; i < l->n; i++)
+        most = l->value[i] > most ? l->value[i] : most;
+    return most;
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static int open_backend(struct bench *b, struct err *e)
+{
+    const struct config *c = &b->config;
+    int32_t chunk = (int32_t)c->engine_prefill_chunk, batch = largest(&b->batch);
+    int32_t context = largest(&b->context), prompt = largest(&b->prompt);
+    int32_t most = context > prompt ? context : prompt;
+    if (most > b->model->shape.max_context)
+        return err_set(e,
+                       "the model's context ends at %d tokens; --context or --prompt asks for %d",
+                       b->model->shape.max_context, most);
+    b->pages_each = (most + KV_PAGE - 1) / KV_PAGE;
+    struct backend_options o = {.threads = (int32_t)c->engine_threads,
+                                .kv_pages = b->pages_each * batch,
+                                .max_tokens = chunk > batch ? chunk : batch,
+                                .max_rows = batch,
+                                .pack_bytes = c->specializer_pack_mib << 20};
+    b->ops = strcmp(c->engine_backend, "cuda") == 0 ? backend_cuda_load(e) : &backend_cpu;
+    if (!b->ops)
+        return -1;
+    b->backend = b->ops->open(b->model, &o, e);
+    return b->backend ? 0 : -1;
+}
+
+static void note_winner(void *ctx, const struct slot *slot, const struct kernel *k)
+{
+    (void)ctx;
+    printf("  %-16s %s\n", slot->name, k->name);
+}
+
+static int open_all(struct bench *b, struct err *e)
+{
+    const struct kernel *eager[REGION_COUNT];
+    b->model = model_open(b->config.engine_model, false, NULL, NULL, e);
+    if (!b->model || open_backend(b, e))
+        return -1;
+    b->plan = plan_build(&b->model->shape);
+    for (int r = 0; r < REGION_COUNT; r++)
+        eager[r] = b->ops->eager(b->backend, (enum region)r);
+    for (int s = 0; s < SETS; s++)
+        b->table[s] = dispatch_open(eager);
+    b->winners = winners_load(&b->config, b->model, b->backend, b->ops, b->table[SET_SPECIALIZED],
+                              note_winner, NULL, e);
+    b->sets = b->winners > 0 ? SETS : 1;
+    return b->winners < 0 ? -1 : 0;
+}
+
+static void close_all(struct bench *b)
+{
+    if (b->backend)
+        b->ops->close(b->backend);
+    for (int s = 0; s < SETS; s++)
+        if (b->table[s])
+            dispatch_close(b->table[s]);
+    plan_free(b->plan);
+    model_close(b->model);
+    config_free(&b->config);
+}
+
+/* ---- modes ---------------------------------------------------------------------------------- */
+
+static int measure_decode(struct bench *b, struct result *r, int *n, struct err *e)
+{
+    if (bench_fill(b, largest(&b->batch), largest(&b->context), e))
+        return -1;
+    for (int c = 0; c < b->context.n; c++) {
+        for (int i = 0; i < b->batch.n; i++) {
+            struct work w = {b->batch.value[i], b->context.value[c], 0};
+            if (bench_measure(b, &w, &r[(*n)++], e))
+                return -1;
+        }
+    }
+    return 0;
+}
+
+static int measure_prefill(struct bench *b, struct result *r, int *n, struct err *e)
+{
+    for (int i = 0; i < b->prompt.n; i++) {
+        struct work w = {1, b->prompt.value[i], (int32_t)b->config.engine_prefill_chunk};
+        if (bench_measure(b, &w, &r[(*n)++], e))
+            return -1;
+    }
+    return 0;
+}
+
+static int measure(struct bench *b, struct err *e)
+{
+    static struct result result[RESULTS_MAX];
+    int n = 0;
+    bool decode = strcmp(b->mode, "prefill") != 0;
+    bool prefill = strcmp(b->mode, "prefill") == 0 || strcmp(b->mode, "region") == 0;
+    bench_print_head(b);
+    if ((decode && measure_decode(b, result, &n, e)) ||
+        (prefill && measure_prefill(b, result, &n, e)))
+        return -1;
+    if (strcmp(b->mode, "decode") == 0 || strcmp(b->mode, "prefill") == 0)
+        bench_print_rates(b, result, n);
+    else
+        bench_print_regions(b, result, n);
+    return b->json ? bench_write_json(b, result, n, e) : 0;
+}
+
+static void default_lists(struct bench *b)
+{
+    bool regions = strcmp(b->mode, "region") == 0, step = strcmp(b->mode, "step") == 0;
+    b->pairs = 7;
+    parse_list(step ? "1" : regions ? "1,8" : "1,2,4,8", 512, &b->batch);
+    parse_list(step || regions ? "512" : "128,512", 1 << 20, &b->context);
+    parse_list(regions ? "512" : "128,512,2048", 1 << 20, &b->prompt);
+}
+
+int bench_main(int argc, char **argv)
+{
+    static const char *const modes[] = {"decode", "prefill", "step", "region"};
+    struct bench b = {0};
+    struct err e = {0};
+    for (int i = 0; argc > 1 && i < 4; i++)
+        if (strcmp(argv[1], modes[i]) == 0)
+            b.mode = modes[i];
+    if (!b.mode)
+        return usage("the first word says what to measure");
+    argc--, argv++;
+    default_lists(&b);
+    if (own_flags(&b, &argc, argv))
+        return usage("a list of positive numbers, separated by commas, or a file name is missing");
+    int parsed = config_parse(&b.config, argc, argv, &e);
+    if (parsed < 0)
+        return usage(e.msg);
+    if (parsed > 0)
+        return 0;
+    if (!*b.config.engine_model)
+        return usage("--model is missing");
+    int failed = open_all(&b, &e) || measure(&b, &e);
+    if (failed)
+        fprintf(stderr, "whet bench: %s\n", e.msg);
+    close_all(&b);
+    return failed ? 1 : 0;
+}

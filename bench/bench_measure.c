@@ -1,0 +1,245 @@
+/* bench_measure.c - times steps of the backend, one kernel set after the other.
+ *
+ * The machine is shared and drifts by a factor of two within an hour, so absolute times mean little
+ * and ratios only count when both sides met the same weather: a pair runs the eager set and then
+ * the specialized one, each for about SAMPLE_S, and the gain is the median of the pairs' ratios.
+ * Region times come from the slots' own counters over the same steps.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench_private.h"
+#include "config/clock.h"
+
+#define SAMPLE_S 0.08
+enum { WARM_UP = 2 };
+
+static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+
+/* Arrays of one step; grown to the largest work. */
+struct feed {
+    struct step step;
+    int32_t *tokens, *position, *kv_at, *row, *page_table;
+    struct span *span;
+    struct sample_row *sample;
+};
+
+static void feed_open(struct feed *f, const struct bench *b, int32_t tokens, int32_t sequences)
+{
+    size_t m = (size_t)tokens, n = (size_t)sequences, pages = n * (size_t)b->pages_each;
+    memset(f, 0, sizeof *f);
+    f->tokens = xcalloc(m, sizeof *f->tokens);
+    f->position = xcalloc(m, sizeof *f->position);
+    f->kv_at = xcalloc(m, sizeof *f->kv_at);
+    f->row = xcalloc(n, sizeof *f->row);
+    f->page_table = xcalloc(pages, sizeof *f->page_table);
+    f->span = xcalloc(n, sizeof *f->span);
+    f->sample = xcalloc(n, sizeof *f->sample);
+    for (size_t i = 0; i < pages; i++)
+        f->page_table[i] = (int32_t)i;
+    f->step.tokens = f->tokens;
+    f->step.position = f->position;
+    f->step.kv_at = f->kv_at;
+    f->step.row = f->row;
+    f->step.page_table = f->page_table;
+    f->step.pages = (int32_t)pages;
+    f->step.span = f->span;
+    f->step.sample = f->sample;
+}
+
+static void feed_close(struct feed *f)
+{
+    void *owned[] = {f->tokens, f->position, f->kv_at, f->row, f->page_table, f->span, f->sample};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+}
+
+/* Tokens [from, from + count) of sequences [first, first + sequences); the last rows want logits
+ * if `logits`. */
+static void feed_set(struct feed *f, const struct bench *b, int32_t first, int32_t sequences,
+                     int32_t from, int32_t count, bool logits)
+{
+    struct step *s = &f->step;
+    s->m = 0;
+    s->spans = sequences;
+    s->context = from + count;
+    s->rows = logits ? sequences : 0;
+    for (int32_t i = 0; i < sequences; i++) {
+        int32_t pages_at = (first + i) * b->pages_each;
+        f->span[i] = (struct span){s->m, count, from + count, pages_at};
+        for (int32_t p = from; p < from + count; p++, s->m++) {
+            f->tokens[s->m] = (int32_t)((uint32_t)(p * 7919 + (first + i) * 104729 + 1) %
+                                        (uint32_t)b->model->shape.vocab);
+            f->position[s->m] = p;
+            f->kv_at[s->m] = (pages_at + p / KV_PAGE) * KV_PAGE + p % KV_PAGE;
+        }
+        f->row[i] = s->m - 1;
+        f->sample[i] = (struct sample_row){.params = &greedy, .target = -1};
+    }
+}
+
+static int run_step(struct bench *b, struct feed *f, struct err *e)
+{
+    return b->ops->step(b->backend, &f->step, NULL, NULL, e);
+}
+
+static int run_prompt(struct bench *b, struct feed *f, int32_t sequence, int32_t tokens,
+                      int32_t chunk, struct err *e)
+{
+    for (int32_t at = 0; at < tokens; at += chunk) {
+        int32_t n = tokens - at < chunk ? tokens - at : chunk;
+        feed_set(f, b, sequence, 1, at, n, at + n == tokens);
+        if (run_step(b, f, e))
+            return -1;
+    }
+    return 0;
+}
+
+static int run_work(struct bench *b, struct feed *f, const struct work *w, struct err *e)
+{
+    if (w->chunk)
+        return run_prompt(b, f, 0, w->context, w->chunk, e);
+    feed_set(f, b, 0, w->sequences, w->context - 1, 1, true);
+    return run_step(b, f, e);
+}
+
+int bench_fill(struct bench *b, int32_t sequences, int32_t context, struct err *e)
+{
+    struct feed f;
+    int failed = 0;
+    int32_t chunk = (int32_t)b->config.engine_prefill_chunk;
+    feed_open(&f, b, chunk, sequences);
+    b->ops->set_dispatch(b->backend, b->table[b->sets - 1]);
+    for (int32_t i = 0; i < sequences && !failed; i++)
+        failed = run_prompt(b, &f, i, context, chunk, e);
+    feed_close(&f);
+    return failed;
+}
+
+/* ---- statistics ----------------------------------------------------------------------------- */
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Quantile of n values; sorts them. */
+static double quantile(double *v, int n, double q)
+{
+    qsort(v, (size_t)n, sizeof *v, compare_doubles);
+    return v[(int)lround(q * (n - 1))];
+}
+
+/* ---- measuring ------------------------------------------------------------------------------ */
+
+static void region_ns(const struct bench *b, enum set set, uint64_t ns[REGION_COUNT],
+                      uint64_t runs[REGION_COUNT])
+{
+    memset(ns, 0, sizeof *ns * REGION_COUNT);
+    memset(runs, 0, sizeof *runs * REGION_COUNT);
+    for (int i = 0; i < dispatch_slots(b->table[set]); i++) {
+        struct slot *s = dispatch_slot_at(b->table[set], i);
+        ns[s->region] += atomic_load(&s->counters.ns);
+        runs[s->region] += atomic_load(&s->counters.runs);
+    }
+}
+
+/* One sample of one set: `times` works, seconds of one. */
+static int sample(struct bench *b, struct feed *f, const struct work *w, enum set set, int times,
+                  double *seconds, double region_s[REGION_COUNT], int64_t runs[REGION_COUNT],
+                  struct err *e)
+{
+    uint64_t ns0[REGION_COUNT], ns1[REGION_COUNT], runs0[REGION_COUNT], runs1[REGION_COUNT];
+    b->ops->set_dispatch(b->backend, b->table[set]);
+    region_ns(b, set, ns0, runs0);
+    int64_t t0 = clock_ns();
+    for (int i = 0; i < times; i++)
+        if (run_work(b, f, w, e))
+            return -1;
+    *seconds = (double)(clock_ns() - t0) * 1e-9 / times;
+    region_ns(b, set, ns1, runs1);
+    for (int r = 0; r < REGION_COUNT; r++) {
+        region_s[r] = (double)(ns1[r] - ns0[r]) * 1e-9 / times;
+        runs[r] = (int64_t)(runs1[r] - runs0[r]) / times;
+    }
+    return 0;
+}
+
+static void add_cost(struct region_cost *sum, const struct region_cost *c)
+{
+    sum->weight_bytes += c->weight_bytes;
+    sum->activation_bytes += c->activation_bytes;
+    sum->kv_bytes += c->kv_bytes;
+    sum->flops += c->flops;
+}
+
+/* What one work must cost: every node of the plan in every step of it. */
+static void add_costs(const struct bench *b, const struct work *w, struct result *out)
+{
+    const struct machine *machine = b->ops->machine(b->backend);
+    int32_t chunk = w->chunk ? w->chunk : w->context;
+    for (int32_t at = 0; at < w->context; at += chunk) {
+        int32_t n = w->context - at < chunk ? w->context - at : chunk;
+        int32_t m = w->chunk ? n : w->sequences;
+        int rows = w->chunk ? at + n == w->context : w->sequences;
+        for (int32_t i = 0; i < b->plan->nodes; i++) {
+            const struct plan_node *node = &b->plan->node[i];
+            if (node->region == REGION_HEAD && rows == 0)
+                continue;
+            struct region_cost c =
+                plan_cost(b->model, node->region, node->layer, m, w->sequences, at + n, rows);
+            struct region_time *t = &out->region[node->region];
+            add_cost(&t->cost, &c);
+            t->roofline_s += roofline_s(machine, &c);
+            out->roofline_s += roofline_s(machine, &c);
+        }
+    }
+}
+
+static void settle(const struct bench *b, double s[SETS][PAIRS_MAX],
+                   double region_s[REGION_COUNT][SETS][PAIRS_MAX], struct result *out)
+{
+    double ratio[PAIRS_MAX];
+    for (int p = 0; p < b->pairs; p++)
+        ratio[p] = b->sets == SETS ? s[SET_EAGER][p] / s[SET_SPECIALIZED][p] : 1;
+    out->gain = quantile(ratio, b->pairs, 0.5);
+    for (int set = 0; set < b->sets; set++) {
+        out->s[set] = quantile(s[set], b->pairs, 0.5);
+        out->spread[set] =
+            (quantile(s[set], b->pairs, 0.9) - quantile(s[set], b->pairs, 0.1)) / out->s[set];
+        for (int r = 0; r < REGION_COUNT; r++)
+            out->region[r].s[set] = quantile(region_s[r][set], b->pairs, 0.5);
+    }
+}
+
+int bench_measure(struct bench *b, const struct work *w, struct result *out, struct err *e)
+{
+    static double s[SETS][PAIRS_MAX], region_s[REGION_COUNT][SETS][PAIRS_MAX];
+    double one = 1, regions[REGION_COUNT] = {0};
+    int64_t runs[REGION_COUNT] = {0};
+    struct feed f;
+    int failed = 0;
+    memset(out, 0, sizeof *out);
+    out->work = *w;
+    out->tokens = w->chunk ? w->context : w->sequences;
+    add_costs(b, w, out);
+    feed_open(&f, b, w->chunk ? w->chunk : w->sequences, w->sequences);
+    for (int set = 0; set < b->sets && !failed; set++)
+        failed = sample(b, &f, w, (enum set)set, WARM_UP, &one, regions, runs, e);
+    int times = failed ? 0 : 1 + (int)(SAMPLE_S / one);
+    for (int p = 0; p < b->pairs && !failed; p++) {
+        for (int set = 0; set < b->sets && !failed; set++) {
+            failed = sample(b, &f, w, (enum set)set, times, &s[set][p], regions, runs, e);
+            for (int r = 0; r < REGION_COUNT; r++) {
+                region_s[r][set][p] = regions[r];
+                out->region[r].runs = runs[r];
+            }
+        }
+    }
+    feed_close(&f);
+    if (!failed)
+        settle(b, s, region_s, out);
+    return failed;
+}

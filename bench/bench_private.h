@@ -1,0 +1,64 @@
+/* bench_private.h - what is measured, how, and where it goes: shared by bench*.c. One thread. */
+#ifndef WHET_BENCH_PRIVATE_H
+#define WHET_BENCH_PRIVATE_H
+
+#include "config/config.h"
+#include "engine/backend.h"
+
+enum { LIST_MAX = 16, PAIRS_MAX = 101, SETS = 2 };
+enum set { SET_EAGER, SET_SPECIALIZED };
+
+struct list {
+    int n, value[LIST_MAX];
+};
+
+struct bench {
+    const char *mode, *json; /* json: NULL for none */
+    struct list batch, context, prompt;
+    int pairs;
+    struct config config;
+    struct model *model;
+    const struct backend_ops *ops;
+    struct backend *backend;
+    struct plan *plan;
+    struct dispatch *table[SETS];
+    int sets;           /* 1: the store has no winners for this machine and model */
+    int winners;        /* slots that hold one */
+    int32_t pages_each; /* KV pages of one sequence */
+};
+
+/* What is timed as one: a decode step of `sequences` tokens at `context`, or one prompt of
+ * `context` tokens (sequences 1) in chunks of `chunk`. */
+struct work {
+    int32_t sequences, context;
+    int32_t chunk; /* 0: decode */
+};
+
+struct region_time {
+    double s[SETS]; /* median of one work */
+    int64_t runs;   /* kernel launches of one work */
+    struct region_cost cost;
+    double roofline_s;
+};
+
+struct result {
+    struct work work;
+    int32_t tokens;               /* that one work feeds */
+    double s[SETS], spread[SETS]; /* median; (90th - 10th percentile) / median */
+    double gain;                  /* median over pairs of eager time / specialized time */
+    double roofline_s;
+    struct region_time region[REGION_COUNT];
+};
+
+/* Fills the KV pages of `sequences` sequences up to `context`, so decode reads real values. */
+int bench_fill(struct bench *b, int32_t sequences, int32_t context, struct err *e);
+/* Interleaved A-B-A-B: b->pairs samples of each set. */
+int bench_measure(struct bench *b, const struct work *w, struct result *out, struct err *e);
+
+void bench_print_head(const struct bench *b);
+void bench_print_rates(const struct bench *b, const struct result *r, int n);
+void bench_print_regions(const struct bench *b, const struct result *r, int n);
+/* Writes everything as JSON to b->json. */
+int bench_write_json(const struct bench *b, const struct result *r, int n, struct err *e);
+
+#endif
