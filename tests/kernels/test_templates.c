@@ -2,6 +2,7 @@
  *
  *   test_templates [TEMPLATE]        WHET_KERNEL_POINTS=n points a template (or "all")
  *                                    WHET_KERNEL_SEED=n  WHET_KERNEL_VERBOSE=1
+ *                                    WHET_KERNEL_ONLY="ISA=4": points whose text contains that
  *
  * A point is compiled with the system compiler and run in a child process of its own, so one that
  * crashes is one failed line. Points are drawn over models of several shapes and formats (bias,
@@ -202,21 +203,19 @@ static struct row_error row_error(const float *y, const double *want, int32_t co
     return e;
 }
 
-/* What a row may be off by even if the eager kernel happens to be exact on it: half an ulp of the
- * row's scale, and the smallest float where rows are tiny. Lower declared precisions get theirs. */
+static int knob_value(const struct trial *tr, const char *name, int otherwise)
+{
+    int k = template_knob(tr->t, name);
+    return k < 0 ? otherwise : tr->point.value[k];
+}
+
+/* What a row may be off by even if the eager kernel happens to be exact on it: an ulp of the row's
+ * scale. Lower declared precisions get theirs, for blocks with an outlier. */
 static double slack(const struct trial *tr)
 {
-    int digits = template_knob(tr->t, "DIGITS");
-    if (digits >= 0 && tr->point.value[digits] == 1)
-        return 0.1;
-    if (digits >= 0 && tr->point.value[digits] == 2)
-        return 3e-4;
-    if (digits >= 0 && tr->point.value[digits] == 3)
-        return 1e-6;
-    int reduced = template_knob(tr->t, "REDUCED");
-    if (reduced >= 0 && tr->point.value[reduced])
-        return 0.05;
-    return 1.2e-7;
+    static const double by_digits[] = {1.2e-7, 0.1, 4e-4, 1.5e-6, 1.2e-7};
+    static const double by_parts[] = {0, 1e-2, 4e-5, 1.2e-7};
+    return fmax(by_digits[knob_value(tr, "DIGITS", 0)], by_parts[knob_value(tr, "XPARTS", 3)]);
 }
 
 static int compare(const struct trial *tr, const float *own, const float *eager,
@@ -403,6 +402,13 @@ static uint64_t mix(uint64_t *state)
     return z ^ (z >> 31);
 }
 
+static bool wanted(struct trial *tr)
+{
+    const char *only = getenv("WHET_KERNEL_ONLY");
+    describe(tr);
+    return !only || strstr(tr->text, only);
+}
+
 /* A legal point of a random knob combination, model and M. `index` 0: the defaults. */
 static bool draw(const struct template *t, int index, uint64_t *state, struct trial *tr)
 {
@@ -419,7 +425,7 @@ static bool draw(const struct template *t, int index, uint64_t *state, struct tr
         tr->point = template_defaults(t);
         for (int k = 0; k < t->knobs && index > 0; k++)
             tr->point.value[k] = t->knob[k].value[mix(state) % (uint64_t)t->knob[k].values];
-        if (!template_illegal(t, &tr->point, &tr->facts))
+        if (!template_illegal(t, &tr->point, &tr->facts) && wanted(tr))
             return true;
     }
     return false;

@@ -3,7 +3,8 @@
  * A template is compiled for exactly one ISA value (knob ISA, flags in kernels/templates.def), so
  * the choice is made here by the preprocessor and kernels read the same on all of them. vf holds
  * the 16 lanes of the canonical order (lanes.h): one register on AVX-512, two on AVX2, an array
- * otherwise. Every operation rounds as the scalar code of lanes.h does, so the bits agree.
+ * otherwise. Every operation rounds as the scalar code of lanes.h does, so the bits agree; only
+ * vf_mla() may round once or twice, whichever is fast, for code that promises no bits.
  */
 #ifndef WHET_KERNELS_CPU_ISA_H
 #define WHET_KERNELS_CPU_ISA_H
@@ -59,6 +60,10 @@ INLINE vf vf_fma(vf a, vf b, vf c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
+INLINE vf vf_mla(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
 INLINE vf vf_mul(vf a, vf b)
 {
     return _mm512_mul_ps(a, b);
@@ -101,6 +106,10 @@ INLINE void vf_store(float *p, vf v)
 INLINE vf vf_fma(vf a, vf b, vf c)
 {
     return (vf){_mm256_fmadd_ps(a.a, b.a, c.a), _mm256_fmadd_ps(a.b, b.b, c.b)};
+}
+INLINE vf vf_mla(vf a, vf b, vf c)
+{
+    return vf_fma(a, b, c);
 }
 INLINE vf vf_mul(vf a, vf b)
 {
@@ -151,6 +160,12 @@ INLINE vf vf_fma(vf a, vf b, vf c)
 {
     for (int l = 0; l < LANES; l++)
         c.l[l] = lane_fma(a.l[l], b.l[l], c.l[l]);
+    return c;
+}
+INLINE vf vf_mla(vf a, vf b, vf c)
+{
+    for (int l = 0; l < LANES; l++)
+        c.l[l] += a.l[l] * b.l[l];
     return c;
 }
 INLINE vf vf_mul(vf a, vf b)
