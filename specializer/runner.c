@@ -6,10 +6,11 @@
  * computed, a kernel cannot find an answer in memory, and since it is another process it cannot
  * change what the parent believes: a forged reply byte only means that outputs are still NaN.
  *
- * Teams are made of plain threads that wait on semaphores. Calls can be skewed: ranks are held
- * back, by chance, before they start and around the first few barriers, so that a missing barrier
- * or a race shows in a few runs instead of once a month. Holding back is spinning on the vDSO
- * clock with sched_yield(): the sandbox has no sleep.
+ * Teams are made of plain threads that wait on semaphores and start together. Calls can be skewed:
+ * ranks are held back, by chance, before they start and around the first few barriers, so that a
+ * missing barrier or a race shows in a few runs instead of once a month; a timer does the same to
+ * rank 0 at any point of its work. Holding back is spinning
+ * on the vDSO clock with sched_yield(): the sandbox has no sleep.
  *
  * What can go wrong in a call ends the runner, and how it ended becomes the reason: fault handlers
  * run on stacks of their own and note signal, address and access; seccomp turns a system call into
@@ -33,6 +34,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -134,12 +136,13 @@ struct crew {
     const void *args;
     int32_t size;
     uint64_t skew;
+    int64_t skew_ns; /* longest delay: twice what an undelayed run took */
     sem_t done;
     _Atomic int32_t arrived, generation;
     struct member member[RUNNER_TEAM_MAX];
 };
 
-/* Holds a rank back for 0 to 100 us, or not at all, by a throw of dice. */
+/* Holds a rank back for up to the time of two runs, or not at all, by a throw of dice. */
 static void hold_back(const struct member *m, int32_t when)
 {
     uint64_t dice = m->crew->skew;
@@ -148,31 +151,68 @@ static void hold_back(const struct member *m, int32_t when)
     dice = hash_mix(dice + (uint64_t)m->rank * 977 + (uint64_t)when * 131071);
     if (dice & 1)
         return;
-    int64_t until = clock_ns() + (int64_t)(dice >> 8) % 100000;
+    int64_t until = clock_ns() + (int64_t)(dice >> 8) % m->crew->skew_ns;
     while (clock_ns() < until)
+        sched_yield();
+}
+
+/* A timer interrupts rank 0 once in a skewed call and holds it back in the middle of what it does,
+ * so that other ranks meet its half-written buffers even where there are fewer cores than ranks. */
+static struct crew *interrupted;
+
+static void on_timer(int sig)
+{
+    (void)sig;
+    int saved = errno;
+    if (interrupted->skew)
+        hold_back(&interrupted->member[0], -1);
+    errno = saved;
+}
+
+static void interrupt_open(struct crew *c)
+{
+    struct sigaction a = {.sa_handler = on_timer, .sa_flags = SA_RESTART | SA_ONSTACK};
+    interrupted = c;
+    sigfillset(&a.sa_mask);
+    sigdelset(&a.sa_mask, SIGSYS);
+    sigaction(SIGALRM, &a, NULL);
+}
+
+static void interrupt_soon(const struct crew *c)
+{
+    if (!c->skew || c->size == 1)
+        return;
+    int64_t us = 1 + (int64_t)(c->skew >> 16) % (c->skew_ns / 1000);
+    struct itimerval once = {{0, 0}, {0, us}};
+    setitimer(ITIMER_REAL, &once, NULL);
+}
+
+static void meet(struct crew *c)
+{
+    int32_t generation = atomic_load(&c->generation);
+    if (atomic_fetch_add(&c->arrived, 1) + 1 == c->size) {
+        atomic_store(&c->arrived, 0);
+        atomic_fetch_add(&c->generation, 1);
+        return;
+    }
+    while (atomic_load(&c->generation) == generation)
         sched_yield();
 }
 
 static void crew_barrier(const struct team *team)
 {
     struct member *m = team->host;
-    struct crew *c = m->crew;
     hold_back(m, ++m->barriers);
-    int32_t generation = atomic_load(&c->generation);
-    if (atomic_fetch_add(&c->arrived, 1) + 1 == c->size) {
-        atomic_store(&c->arrived, 0);
-        atomic_fetch_add(&c->generation, 1);
-    } else {
-        while (atomic_load(&c->generation) == generation)
-            sched_yield();
-    }
+    meet(m->crew);
     hold_back(m, ++m->barriers);
 }
 
+/* Without skew all ranks start in the same instant, so that what they do to each other shows. */
 static void member_run(struct member *m)
 {
     m->barriers = 0;
     uint32_t before = float_control();
+    meet(m->crew);
     hold_back(m, 0);
     m->crew->kernel->run(m->crew->args, &m->team);
     if (float_control() != before)
@@ -204,6 +244,7 @@ static void crew_wait(struct crew *c, int32_t n)
 static int crew_open(struct crew *c, int32_t size)
 {
     sem_init(&c->done, 0, 0);
+    c->skew_ns = 100000;
     for (int32_t i = 0; i < size; i++) {
         pthread_t thread;
         struct member *m = &c->member[i];
@@ -226,7 +267,12 @@ static void crew_run(struct crew *c, int32_t size, void *scratch)
         if (i > 0)
             sem_post(&m->start);
     }
+    int64_t start = clock_ns();
+    interrupt_soon(c);
     member_run(&c->member[0]);
+    int64_t ns = 2 * (clock_ns() - start);
+    if (!c->skew)
+        c->skew_ns = ns < 2000 ? 2000 : ns > 200000 ? 200000 : ns;
     crew_wait(c, size - 1);
 }
 
@@ -352,6 +398,7 @@ static void child(const struct runner_options *o, struct report *report, int soc
     crew.kernel = load(o);
     if (crew.kernel && crew_open(&crew, o->team_max) != 0)
         problem("no threads for the team");
+    interrupt_open(&crew);
     report->sealed = sandbox_enter(socket);
     struct command d;
     char done = 'd';
