@@ -72,18 +72,22 @@ static void store_shares(struct specializer *s)
     }
 }
 
-/* An operator enabled something: every search that is not under way forgets what it skipped. */
+/* Slots that lost their kernel, or where an operator allowed more, are looked at afresh. */
 static void refresh_searches(struct specializer *s)
 {
-    pthread_mutex_lock(&s->lock);
-    bool stale = s->searches_stale;
-    s->searches_stale = false;
-    pthread_mutex_unlock(&s->lock);
-    for (int i = 0; stale && i < s->places; i++) {
+    for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        p->exhausted = false;
-        if (p != s->round.place && !p->finalist)
+        if (p == s->round.place || p->finalist)
+            continue;
+        pthread_mutex_lock(&s->lock);
+        bool stale = p->stale;
+        p->stale = false;
+        pthread_mutex_unlock(&s->lock);
+        if (stale) {
             place_forget(s, p);
+            p->exhausted = false;
+            p->dry = 0;
+        }
     }
 }
 

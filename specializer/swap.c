@@ -173,6 +173,7 @@ void swap_out(struct specializer *s, struct place *p, enum life to, enum rollbac
     pthread_mutex_lock(&s->lock);
     struct candidate *old = p->active ? exchange(s, p, NULL) : NULL;
     if (old) {
+        p->stale = true; /* look again */
         snprintf(old->reason, sizeof old->reason, "%s", why);
         if (life_move(s->store, old, to, why, who, &err) != 0)
             log_error("specializer", "%s", err.msg);

@@ -43,8 +43,6 @@ static void judge(struct specializer *s, struct place *p)
     if (wrong)
         swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
     pthread_mutex_unlock(&s->lock);
-    if (wrong && p->space)
-        place_forget(s, p); /* its points are seen anew, without the one that failed */
 }
 
 static struct place *next_to_audit(struct specializer *s)
