@@ -35,6 +35,15 @@ static int version_main(int argc, char **argv)
     return 0;
 }
 
+/* The tables of docs/configuration.md (scripts/gen-docs). */
+static int options_main(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    config_markdown(stdout);
+    return 0;
+}
+
 static int help_main(int argc, char **argv);
 
 static const struct command {
@@ -45,6 +54,7 @@ static const struct command {
     {"bench", "measure decode, prefill, steps and regions: eager against specialized", bench_main},
     {"kernels", "list, show, export and import the kernels of a store", kernels_command},
     {"probe", NULL, probe_main},
+    {"options", NULL, options_main},
     {"--version", "print the version", version_main},
     {"--help", "print this and every option", help_main},
     {"-h", NULL, help_main},
