@@ -79,10 +79,11 @@ struct round {
     int n;
 };
 
-/* A kernel out of service, to be unloaded once no step can use it. */
+/* A kernel out of service, to be unloaded once no step can use it, and after a grace for those who
+ * look at a slot's kernel without being a step (fingerprints, dashboards). */
 struct retired {
     struct kernel *kernel;
-    int64_t epoch;
+    int64_t epoch, since_ns;
 };
 
 /* Stages as metrics count them, and the outcomes of each. */
