@@ -182,38 +182,49 @@ INLINE void wide_expand(const struct wide *w, const int type, const struct weigh
 
 #include "cpu/lib/amx.h"
 
-/* out[i * ldo + r] = token (t0 + i) . row r of the 16 of panel `slot`, for the tile at t0. */
+/* acc[i] += the products c[i] of one block with its scales applied. sums: of the block, by token. */
+INLINE void wide_combine(const int type, const float *c, const float *scales, const float *sums,
+                         __m512 acc[16])
+{
+    if (!PANEL_TYPE(type)) {
+        UNROLLED
+        for (int i = 0; i < 16; i++)
+            acc[i] = _mm512_add_ps(_mm512_load_ps(c + 16 * i), acc[i]);
+        return;
+    }
+    __m512 d = _mm512_load_ps(scales), middle = _mm512_load_ps(scales + PANEL);
+    UNROLLED
+    for (int i = 0; i < 16; i++) {
+        acc[i] = _mm512_fmadd_ps(_mm512_load_ps(c + 16 * i), d, acc[i]);
+        if (type == DTYPE_Q4_1)
+            acc[i] = _mm512_fmadd_ps(middle, _mm512_set1_ps(sums[i]), acc[i]);
+    }
+}
+
+/* out[i * ldo + r] = token (t0 + i) . row r of the 16 of panel `slot`, for the tile at t0. The
+ * products of a block are combined LAG blocks later, when the tile unit has long stored them. */
 INLINE void wide_tile_panel(const struct wide *w, const int type, int slot, int t0, float *out,
                             int64_t ldo)
 {
+    enum { BLOCKS = K / BLOCK, LAG = 3 };
     const uint8_t *x = w->tiles + t0 / TILE * wide_tile_bytes();
     const uint8_t *panel = w->panels + slot * wide_panel_bytes(type);
     const float *scales = (const float *)(panel + wide_panel_scales(type));
-    const float *sums = (const float *)(x + (int64_t)(K / BLOCK) * XPARTS * TILE_BYTES);
+    const float *sums = (const float *)(x + (int64_t)BLOCKS * XPARTS * TILE_BYTES);
     const float *back = (const float *)(x + wide_tile_bytes() - WIDE_SCALES);
-    float product[2][16 * 16] __attribute__((aligned(64)));
+    float product[LAG + 1][16 * 16] __attribute__((aligned(64)));
     __m512 acc[16];
     UNROLLED
     for (int i = 0; i < 16; i++)
         acc[i] = _mm512_setzero_ps();
-    for (int b = 0; b < K / BLOCK; b++) {
-        float *c = product[b % 2];
-        amx_product(TILE_PARTS(type), XPARTS, panel + (int64_t)b * TILE_PARTS(type) * TILE_BYTES,
-                    x + (int64_t)b * XPARTS * TILE_BYTES, c);
-        if (PANEL_TYPE(type)) {
-            __m512 d = _mm512_load_ps(scales + b * 2 * PANEL);
-            __m512 middle = _mm512_load_ps(scales + b * 2 * PANEL + PANEL);
-            UNROLLED
-            for (int i = 0; i < 16; i++) {
-                acc[i] = _mm512_fmadd_ps(_mm512_load_ps(c + 16 * i), d, acc[i]);
-                if (type == DTYPE_Q4_1)
-                    acc[i] = _mm512_fmadd_ps(middle, _mm512_set1_ps(sums[b * PANEL + i]), acc[i]);
-            }
-        } else {
-            UNROLLED
-            for (int i = 0; i < 16; i++)
-                acc[i] = _mm512_add_ps(_mm512_load_ps(c + 16 * i), acc[i]);
-        }
+    for (int b = 0; b < BLOCKS + LAG; b++) {
+        if (b < BLOCKS)
+            amx_product(TILE_PARTS(type), XPARTS, panel + (int64_t)b * TILE_PARTS(type) * TILE_BYTES,
+                        x + (int64_t)b * XPARTS * TILE_BYTES, product[b % (LAG + 1)]);
+        const int done = b - LAG;
+        if (done >= 0)
+            wide_combine(type, product[done % (LAG + 1)], scales + done * 2 * PANEL,
+                         sums + done * PANEL, acc);
     }
     UNROLLED
     for (int i = 0; i < 16; i++)
