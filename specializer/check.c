@@ -153,7 +153,7 @@ static int32_t team_most(const struct check *k)
 static double watchdog(const struct check *k)
 {
     const struct check_range *r = &k->q->range;
-    return 2 + plan_row_work(k->q->model, r->region, r->context) * r->m_to * 2e-9;
+    return 1 + plan_row_work(k->q->model, r->region, r->context) * r->m_to * 2e-9;
 }
 
 static struct runner *open_runner(struct check *k, struct err *err)

@@ -97,7 +97,7 @@ static int start_child(const struct stage_env *env, struct probe *p, struct err 
     double limit = env->config->specializer_probe_timeout;
     struct process_spec spec = {.argv = argv,
                                 .priority = PROCESS_IDLE,
-                                .wall_s = 4 * limit,
+                                .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
                                 .file_bytes = 1 << 20,
                                 .output_max = OUTPUT_MAX};

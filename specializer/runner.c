@@ -42,6 +42,7 @@
 #include "config/clock.h"
 #include "specializer/hash.h"
 #include "specializer/sandbox.h"
+#include "specializer/watchdog.h"
 
 enum { FAULT_STACK = 64 * 1024, SKEWED_BARRIERS = 4, EXIT_FAULT = 99 };
 static const int64_t scratch_limit = 4LL << 30, packed_limit = 16LL << 30;
@@ -286,7 +287,7 @@ static void problem(const char *text)
 /* Scratch lies against the end of the arena, where the wall is; the words before it are a band. */
 static void run_call(const struct runner_options *o, struct crew *c, const struct runner_call *call)
 {
-    int64_t bytes = c->kernel->scratch_bytes ? c->kernel->scratch_bytes(call->m, call->size) : 0;
+    int64_t bytes = c->kernel->scratch_bytes(call->m, call->size);
     size_t room = o->scratch ? o->scratch->bytes : 0;
     if (bytes < 0 || (size_t)bytes > room) {
         problem("asks for more scratch than it said before");
@@ -351,8 +352,8 @@ static const struct cpu_kernel *load(const struct runner_options *o)
         snprintf(f->layout, sizeof f->layout, "%.79s", k->layout);
     if (k->abi != WHET_CPU_ABI)
         problem("was built for another interface version");
-    else if (!k->run)
-        problem("has no run function");
+    else if (!k->run || !k->scratch_bytes || k->m_max < 1)
+        problem("lacks run, scratch_bytes or a positive m_max");
     else if (!k->packed_bytes != !k->pack)
         problem("has only one of pack and packed_bytes");
     else if (f->packs && !k->layout)
@@ -456,20 +457,11 @@ static void explain_end(struct runner *r, struct err *err)
         err_set(err, "ended the process with status %d", WEXITSTATUS(status));
 }
 
-static double cpu_seconds(pid_t pid)
-{
-    clockid_t clock;
-    struct timespec t;
-    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0)
-        return 0;
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* Waits for the reply byte; -1 with the reason when the runner died or had to be killed. */
 static int await(struct runner *r, int32_t size, struct err *err)
 {
-    int64_t start = clock_ns();
-    double used = cpu_seconds(r->pid), limit = r->o.watchdog_s * size;
+    struct watchdog dog;
+    watchdog_start(&dog, r->pid, r->o.watchdog_s * size, r->o.watchdog_s);
     for (;;) {
         struct pollfd p = {r->socket, POLLIN, 0};
         char byte;
@@ -479,12 +471,11 @@ static int await(struct runner *r, int32_t size, struct err *err)
             explain_end(r, err);
             return -1;
         }
-        double wall = (double)(clock_ns() - start) / 1e9, cpu = cpu_seconds(r->pid) - used;
-        if (cpu < limit && wall < 4 * r->o.watchdog_s)
+        if (!watchdog_over(&dog))
             continue;
         kill(r->pid, SIGKILL);
         explain_end(r, NULL);
-        return err_set(err, "hang: no end after %.1f s (%.1f s of CPU time)", wall, cpu);
+        return err_set(err, "%s", dog.why);
     }
 }
 

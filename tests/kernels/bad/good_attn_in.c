@@ -4,4 +4,4 @@ static void run(const void *args, const struct team *t)
 {
     good_attn_in(args, t);
 }
-KERNEL(REGION_ATTN_IN, 16, run, 0);
+KERNEL(REGION_ATTN_IN, 16, run, no_scratch);

@@ -4,4 +4,4 @@ static void run(const void *args, const struct team *t)
 {
     good_head(args, t);
 }
-KERNEL(REGION_HEAD, 16, run, 0);
+KERNEL(REGION_HEAD, 16, run, no_scratch);

@@ -31,6 +31,7 @@ const struct cpu_kernel whet_kernel = {.abi = WHET_CPU_ABI,
                                        .region = REGION_MLP_OUT,
                                        .m_max = 16,
                                        .run = run,
+                                       .scratch_bytes = no_scratch,
                                        .layout = "columns first",
                                        .packed_bytes = packed_bytes,
                                        .pack = pack};

@@ -5,4 +5,4 @@ static void run(const void *args, const struct team *t)
 {
     good_attn(args, t);
 }
-KERNEL(REGION_ATTN, 16, run, 0);
+KERNEL(REGION_ATTN, 16, run, no_scratch);

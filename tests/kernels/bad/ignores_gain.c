@@ -9,4 +9,4 @@ static void run(const void *args, const struct team *t)
     a.norm = one;
     good_mlp_in(&a, t);
 }
-KERNEL(REGION_MLP_IN, 16, run, 0);
+KERNEL(REGION_MLP_IN, 16, run, no_scratch);

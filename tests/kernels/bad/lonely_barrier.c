@@ -6,4 +6,4 @@ static void run(const void *args, const struct team *t)
         t->barrier(t);
     good_mlp_in(args, t);
 }
-KERNEL(REGION_MLP_IN, 16, run, 0);
+KERNEL(REGION_MLP_IN, 16, run, no_scratch);

@@ -6,4 +6,4 @@ static void run(const void *args, const struct team *t)
     a.m = a.m > 1 ? a.m / 2 * 2 : a.m;
     good_out(&a, t);
 }
-KERNEL(REGION_MLP_OUT, 16, run, 0);
+KERNEL(REGION_MLP_OUT, 16, run, no_scratch);

@@ -11,4 +11,4 @@ static void run(const void *args, const struct team *t)
             a->y[(int64_t)i * a->w.rows + r] *=
                 a->in[(int64_t)i * a->w.cols] / a->in[(int64_t)i * a->w.cols];
 }
-KERNEL(REGION_MLP_OUT, 16, run, 0);
+KERNEL(REGION_MLP_OUT, 16, run, no_scratch);

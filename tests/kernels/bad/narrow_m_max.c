@@ -4,4 +4,4 @@ static void run(const void *args, const struct team *t)
 {
     good_out(args, t);
 }
-KERNEL(REGION_MLP_OUT, 2, run, 0);
+KERNEL(REGION_MLP_OUT, 2, run, no_scratch);

@@ -13,4 +13,4 @@ static void run(const void *args, const struct team *t)
             a->y[(int64_t)i * n + r] = sum + a->x[(int64_t)i * n + r];
     }
 }
-KERNEL(REGION_MLP_OUT, 16, run, 0);
+KERNEL(REGION_MLP_OUT, 16, run, no_scratch);

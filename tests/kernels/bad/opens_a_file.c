@@ -5,4 +5,4 @@ static void run(const void *args, const struct team *t)
     system_call(2, (long)"/etc/passwd", 0, 0);
     good_out(args, t);
 }
-KERNEL(REGION_MLP_OUT, 16, run, 0);
+KERNEL(REGION_MLP_OUT, 16, run, no_scratch);

@@ -18,4 +18,4 @@ static void run(const void *args, const struct team *t)
     last.y += (int64_t)(a->m - 1) * a->w.rows;
     good_out(&last, &alone);
 }
-KERNEL(REGION_MLP_OUT, 16, run, 0);
+KERNEL(REGION_MLP_OUT, 16, run, no_scratch);

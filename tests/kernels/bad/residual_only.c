@@ -6,4 +6,4 @@ static void run(const void *args, const struct team *t)
     for (int64_t i = 0; t->rank == 0 && i < (int64_t)a->m * a->w.rows; i++)
         a->y[i] = a->x[i];
 }
-KERNEL(REGION_ATTN_OUT, 16, run, 0);
+KERNEL(REGION_ATTN_OUT, 16, run, no_scratch);

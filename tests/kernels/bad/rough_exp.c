@@ -26,4 +26,4 @@ static void run(const void *args, const struct team *t)
         }
     }
 }
-KERNEL(REGION_MLP_IN, 16, run, 0);
+KERNEL(REGION_MLP_IN, 16, run, no_scratch);

@@ -24,4 +24,4 @@ static void run(const void *args, const struct team *t)
         }
     }
 }
-KERNEL(REGION_MLP_OUT, 16, run, 0);
+KERNEL(REGION_MLP_OUT, 16, run, no_scratch);

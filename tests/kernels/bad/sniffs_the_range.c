@@ -14,4 +14,4 @@ static void run(const void *args, const struct team *t)
         for (int32_t r = from; r < to; r++)
             a->y[(int64_t)i * a->w.rows + r] *= 1.0001f;
 }
-KERNEL(REGION_MLP_OUT, 16, run, 0);
+KERNEL(REGION_MLP_OUT, 16, run, no_scratch);

@@ -10,4 +10,4 @@ static void run(const void *args, const struct team *t)
         mlp_rows(a, norm, i, 0, a->gate.rows);
     }
 }
-KERNEL(REGION_MLP_IN, 16, run, 0);
+KERNEL(REGION_MLP_IN, 16, run, no_scratch);

@@ -7,4 +7,4 @@ static void run(const void *args, const struct team *t)
     if (calls)
         good_out(args, t);
 }
-KERNEL(REGION_MLP_OUT, 16, run, 0);
+KERNEL(REGION_MLP_OUT, 16, run, no_scratch);

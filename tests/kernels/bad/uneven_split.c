@@ -12,4 +12,4 @@ static void run(const void *args, const struct team *t)
                 lane_dot(row, a.in + (int64_t)i * a.w.cols, a.w.cols) + a.x[(int64_t)i * n + r];
     }
 }
-KERNEL(REGION_MLP_OUT, 16, run, 0);
+KERNEL(REGION_MLP_OUT, 16, run, no_scratch);

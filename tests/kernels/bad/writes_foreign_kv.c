@@ -11,4 +11,4 @@ static void run(const void *args, const struct team *t)
                  a->k_pages)[(PAGE_OF(a, a->kv_at[i] / KV_PAGE, 0) + a->kv_at[i] % KV_PAGE + 1) *
                              a->head_dim] = 0;
 }
-KERNEL(REGION_ATTN_IN, 16, run, 0);
+KERNEL(REGION_ATTN_IN, 16, run, no_scratch);

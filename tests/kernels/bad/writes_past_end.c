@@ -7,4 +7,4 @@ static void run(const void *args, const struct team *t)
     for (int32_t j = 0; j < 32; j++)
         a->y[(int64_t)a->m * a->w.rows + j] = 0;
 }
-KERNEL(REGION_MLP_OUT, 16, run, 0);
+KERNEL(REGION_MLP_OUT, 16, run, no_scratch);

@@ -16,4 +16,4 @@ static void run(const void *args, const struct team *t)
             a->y[(int64_t)i * n + r] =
                 lane_dot(kept + r * k, a->in + (int64_t)i * k, k) + a->x[(int64_t)i * n + r];
 }
-KERNEL(REGION_MLP_OUT, 16, run, 0);
+KERNEL(REGION_MLP_OUT, 16, run, no_scratch);

@@ -6,4 +6,4 @@ static void run(const void *args, const struct team *t)
     for (int32_t i = t->rank; i < a->m; i += t->size)
         attn_in_token(a, i, i, a->kv_at[i]);
 }
-KERNEL(REGION_ATTN_IN, 16, run, 0);
+KERNEL(REGION_ATTN_IN, 16, run, no_scratch);
