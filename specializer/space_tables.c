@@ -30,6 +30,10 @@
 #define TABLE_DEF "kernels/cpu/out_wide.def"
 #include "specializer/space_table.h"
 
+#define TABLE attn
+#define TABLE_DEF "kernels/cpu/attn.def"
+#include "specializer/space_table.h"
+
 #define TABLE out
 #define TABLE_DEF "kernels/cpu/out.def"
 #include "specializer/space_table.h"

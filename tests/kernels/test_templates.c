@@ -218,7 +218,15 @@ static double slack(const struct trial *tr)
     return fmax(by_digits[knob_value(tr, "DIGITS", 0)], by_parts[knob_value(tr, "XPARTS", 3)]);
 }
 
-static int compare(const struct trial *tr, const float *own, const float *eager,
+/* How many times the eager kernel's error is allowed. Softmax of scores in the tens of thousands
+ * turns their last bits into large errors, which of two orders of summation is luckier being
+ * chance: there only gross differences count. */
+static double factor(const struct trial *tr, enum fill fill)
+{
+    return tr->t->region == REGION_ATTN && fill == FILL_LARGE ? 16 : 2;
+}
+
+static int compare(const struct trial *tr, enum fill fill, const float *own, const float *eager,
                    const struct oracle_out *want, struct err *err)
 {
     for (int i = 0; i < want->outputs; i++) {
@@ -234,18 +242,18 @@ static int compare(const struct trial *tr, const float *own, const float *eager,
             theirs.max = fmax(theirs.max, b.max);
             theirs.rms = fmax(theirs.rms, b.rms);
         }
-        double most = slack(tr);
+        double most = slack(tr), k = factor(tr, fill);
         if (getenv("WHET_KERNEL_VERBOSE"))
             printf("      output %d: max %.2e rms %.2e, eager %.2e %.2e\n", i, worst.max, worst.rms,
                    theirs.max, theirs.rms);
-        if (!(worst.max <= 2 * theirs.max + most) || !(worst.rms <= 2 * theirs.rms + most))
+        if (!(worst.max <= k * theirs.max + most) || !(worst.rms <= k * theirs.rms + most))
             return err_set(err, "output %d is off by max %.2e rms %.2e, eager %.2e %.2e", i,
                            worst.max, worst.rms, theirs.max, theirs.rms);
     }
     return 0;
 }
 
-static int judge(const struct trial *tr, struct kernel_case *c, const float *own,
+static int judge(const struct trial *tr, enum fill fill, struct kernel_case *c, const float *own,
                  const float *again, const float *eager, size_t n, struct err *err)
 {
     const char *damage = case_damage(c);
@@ -260,7 +268,7 @@ static int judge(const struct trial *tr, struct kernel_case *c, const float *own
                                (double)eager[i]);
     struct oracle_out want;
     oracle_run(tr->t->region, case_args(c), &want);
-    int status = compare(tr, own, eager, &want, err);
+    int status = compare(tr, fill, own, eager, &want, err);
     oracle_free(&want);
     return status;
 }
@@ -282,7 +290,7 @@ static int check_case(const struct trial *tr, const struct cpu_kernel *k, struct
         return err_set(err, "m=%d %s, %d threads: damaged %s", shape->m, fill_name(fill),
                        pool_size(pool), damage);
     float *eager = run(trusted, c, pool, shape->m, &n);
-    int status = judge(tr, c, own, again, eager, n, err);
+    int status = judge(tr, fill, c, own, again, eager, n, err);
     if (status)
         err_prefix(err, "m=%d context=%d %s, %d threads", shape->m, shape->context, fill_name(fill),
                    pool_size(pool));
