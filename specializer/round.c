@@ -17,9 +17,10 @@
 
 /* How long a stage waits for live steps before it leaves the finalist for later, and for how long.
  */
-#define LIVE_TIMEOUT_S 30.0
+#define SHADOW_TIMEOUT_S 30.0
+#define CANARY_TIMEOUT_S 60.0
 #define RETRY_AFTER_S 20.0
-enum { RETRIES_MOST = 5 };
+enum { RETRIES_MOST = 3 };
 /* A gain so clear does not wait for the rest of its batch. */
 #define CLEAR_GAIN 0.10
 
@@ -388,6 +389,14 @@ void round_abandon(struct specializer *s)
 /* ---- the finalist -----------------------------------------------------------------------------
  */
 
+/* A canary whose interval still holds a gain has not refused anything: noise did. */
+static bool unresolved(const struct candidate *c, enum stage stage, enum stage_result r)
+{
+    const struct gain *g = &c->evidence.canary;
+    return stage == STAGE_CANARY && r == STAGE_REFUSE && g->pairs > 0 && g->mean > 0 &&
+           g->high > 0 && strncmp(c->reason, "canary: whole steps", 19) == 0;
+}
+
 /* Shadow or canary came to a result; true: go on. */
 static bool finalist_passed(struct specializer *s, struct place *p, enum stage stage,
                             enum stage_result r)
@@ -396,9 +405,13 @@ static bool finalist_passed(struct specializer *s, struct place *p, enum stage s
         [STAGE_SHADOW] = LIFE_SHADOWED, [STAGE_CANARY] = LIFE_CANARY};
     struct candidate *c = p->finalist;
     struct err err;
+    if (unresolved(c, stage, r)) {
+        store_trace(s->store, p->slot->name, c->key, "unresolved", NULL, "%s", c->reason);
+        r = STAGE_RETRY;
+    }
     if (r == STAGE_RETRY && ++c->retries >= RETRIES_MOST) {
         store_trace(s->store, p->slot->name, c->key, "set_aside", NULL,
-                    "no live steps to decide it on");
+                    "live steps could not decide it");
         p->finalist = NULL;
         search_learn(&p->search, p->finalist_id, c->evidence.speed);
         candidate_drop(s, c);
@@ -436,10 +449,10 @@ void finalist_try(struct specializer *s, struct place *p)
     }
     watch_stop(s);
     if (c->state == LIFE_BENCHED &&
-        !finalist_passed(s, p, STAGE_SHADOW, shadow_run(&s->env, c, LIVE_TIMEOUT_S)))
+        !finalist_passed(s, p, STAGE_SHADOW, shadow_run(&s->env, c, SHADOW_TIMEOUT_S)))
         return;
     if (c->state == LIFE_SHADOWED &&
-        !finalist_passed(s, p, STAGE_CANARY, canary_run(&s->env, c, LIVE_TIMEOUT_S)))
+        !finalist_passed(s, p, STAGE_CANARY, canary_run(&s->env, c, CANARY_TIMEOUT_S)))
         return;
     char why[120];
     snprintf(why, sizeof why, "bench %+.1f %% [%+.1f, %+.1f], step %+.1f %% [%+.1f, %+.1f]",
