@@ -34,6 +34,10 @@
 #define TABLE_DEF "kernels/cpu/attn.def"
 #include "specializer/space_table.h"
 
+#define TABLE attn_wide
+#define TABLE_DEF "kernels/cpu/attn_wide.def"
+#include "specializer/space_table.h"
+
 #define TABLE out
 #define TABLE_DEF "kernels/cpu/out.def"
 #include "specializer/space_table.h"
