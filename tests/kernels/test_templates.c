@@ -34,7 +34,7 @@
 #include "engine/cpu/pool.h"
 #include "specializer/space.h"
 
-enum { WORKERS = 2, MODELS = 9, THREADS_MOST = 3, SPREAD = 14 };
+enum { WORKERS = 2, MODELS = 9, THREADS_MOST = 3, SPREAD = 7 };
 
 /* ---- models: small, but of every kind ---------------------------------------------------------
  */
@@ -224,7 +224,7 @@ static double slack(const struct trial *tr)
 static double factor(const struct trial *tr, enum fill fill)
 {
     bool steep = fill == FILL_LARGE || fill == FILL_OUTLIER;
-    return tr->t->region == REGION_ATTN && steep ? 16 : 2;
+    return tr->t->region == REGION_ATTN && steep ? 64 : 2;
 }
 
 static int compare(const struct trial *tr, enum fill fill, const float *own, const float *eager,
