@@ -136,7 +136,8 @@ int64_t region_cost_bytes(const struct region_cost *c)
 
 double roofline_s(const struct machine *machine, const struct region_cost *c)
 {
-    double bytes = (double)region_cost_bytes(c) / machine->read_bandwidth;
+    int64_t smaller = machine->kv_element ? c->kv_bytes / 4 * (4 - machine->kv_element) : 0;
+    double bytes = (double)(region_cost_bytes(c) - smaller) / machine->read_bandwidth;
     double flops = (double)c->flops / machine->peak_flops;
     return bytes > flops ? bytes : flops;
 }

@@ -44,9 +44,11 @@ struct machine {
                                or over the model's own size if that is smaller */
     double peak_flops;      /* f32 FLOP/s of a register-resident multiply-add loop */
     double boundary_s;      /* seconds from the end of one region to the start of the next */
+    int32_t kv_element;     /* bytes of one element of the KV cache; 0: 4 */
 };
 
-/* Seconds below which `c` cannot be done on `machine`: max of bytes and FLOPs. */
+/* Seconds below which `c` cannot be done on `machine`: max of bytes and FLOPs. plan_cost() counts
+ * keys and values as floats; a machine that keeps them smaller has less to move. */
 double roofline_s(const struct machine *machine, const struct region_cost *c);
 
 #endif
