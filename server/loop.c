@@ -58,8 +58,9 @@ static void start_drain(struct server *s, const char *why)
 {
     if (s->draining)
         return;
-    log_info("server", "%s: no new requests; %d running get %.1f s", why, s->exchanges,
-             s->config->server_drain_s);
+    if (s->ready)
+        log_info("server", "%s: no new requests; %d running get %.1f s", why, s->exchanges,
+                 s->config->server_drain_s);
     s->draining = true;
     s->drain_until = clock_ns() + (int64_t)(s->config->server_drain_s * 1e9);
     uv_signal_stop(&s->sigterm);

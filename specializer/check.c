@@ -5,7 +5,7 @@
  *
  *   0  all cases, real team size, scratch full of NaN         -> outputs kept
  *   1  the same pointers with other contents, a team of 2     -> a cache keyed by address shows
- *   2  the first contents again, other scratch, ranks delayed -> must give the bits of pass 0
+ *   2  the first contents 3 to 7 times more, other scratch, ranks delayed -> the bits of pass 0
  *   3  teams of 1 and 3                                        -> splits that do not divide
  *
  * Before every call outputs are NaN; after every call walls, bands, foreign KV positions and inputs
@@ -29,10 +29,18 @@
 #include "specializer/hash.h"
 #include "specializer/runner.h"
 
-enum { GROUP = 6, OUTPUTS = 3, RUNS = 5, ROWS_MAX = 4096, PASSES = 4 };
+enum {
+    GROUP = 6,
+    OUTPUTS = 3,
+    RUNS = 4,
+    ROWS_MAX = 4096,
+    PASSES = 4,
+    ROUNDS = 11,
+    LONG_ROUNDS = 5
+};
 static const double work_a_case = 4e7; /* multiply-adds that the oracle may spend on one input */
 static const double work_in_all = 6e8; /* ... and on all, after the first eight cases */
-static const double work_of_eager = 4e9;
+static const double work_of_eager = 4e9, work_of_long_run = 1e7;
 static const int64_t memory_of_group = 256 << 20;
 
 /* Outputs of one call. */
@@ -48,7 +56,7 @@ struct subject {
     int32_t rows[OUTPUTS], cols[OUTPUTS];
     struct run run[RUNS];
     int32_t runs;
-    bool fresh; /* outputs of the last run are still in the arena */
+    int32_t last; /* the run whose outputs are still in the arena; -1: none */
 };
 
 struct check {
@@ -91,9 +99,16 @@ static void subject_open(struct check *k, struct subject *s, const struct planne
 {
     memset(s, 0, sizeof *s);
     s->plan = p;
+    s->last = -1;
     s->c = p->capture ? case_captured(k->q->model, p->capture, true)
                       : case_random(k->q->model, &p->shape, p->fill, p->random_params, true,
                                     content_seed(k, s, 0));
+}
+
+static void drop_outputs(struct run *run)
+{
+    for (int i = 0; i < OUTPUTS; i++)
+        free(run->out[i]);
 }
 
 static void subject_close(struct subject *s)
@@ -102,8 +117,7 @@ static void subject_close(struct subject *s)
     for (int i = 0; i < 3; i++)
         guarded_close(&s->packed[i]);
     for (int32_t r = 0; r < s->runs; r++)
-        for (int i = 0; i < OUTPUTS; i++)
-            free(s->run[r].out[i]);
+        drop_outputs(&s->run[r]);
 }
 
 /* ---- what the object says of itself --------------------------------------------------------- */
@@ -120,11 +134,13 @@ static int check_facts(struct check *k, struct err *err)
     return 0;
 }
 
-/* Team sizes of the passes, in the order of passes; pass 3 has two. */
-static void team_sizes(const struct check *k, int32_t size[PASSES + 1])
+/* The passes in order, and how large the team is in each: the real size, and 1, 2 and 3. */
+static const int pass_order[ROUNDS] = {0, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3};
+
+static void team_sizes(const struct check *k, int32_t size[ROUNDS])
 {
     int32_t real = k->q->threads < RUNNER_TEAM_MAX ? k->q->threads : RUNNER_TEAM_MAX;
-    int32_t all[PASSES + 1] = {real, 2, real, 1, 3};
+    int32_t all[ROUNDS] = {real, 2, real, real, real, real, real, real, real, 1, 3};
     memcpy(size, all, sizeof all);
 }
 
@@ -137,7 +153,7 @@ static int32_t team_most(const struct check *k)
 static double watchdog(const struct check *k)
 {
     const struct check_range *r = &k->q->range;
-    return 2 + plan_row_work(k->q->model, r->region, r->context) * r->m_to * 2e-9;
+    return 1 + plan_row_work(k->q->model, r->region, r->context) * r->m_to * 2e-9;
 }
 
 static struct runner *open_runner(struct check *k, struct err *err)
@@ -158,7 +174,7 @@ static int learn_facts(struct check *k, struct err *err)
     k->cases[0] = k->subject[0].c;
     k->n = 1;
     int64_t most = 0;
-    int32_t size[PASSES + 1];
+    int32_t size[ROUNDS];
     team_sizes(k, size);
     struct runner *r = open_runner(k, err);
     int rc = r ? 0 : -1;
@@ -168,7 +184,7 @@ static int learn_facts(struct check *k, struct err *err)
         rc = check_facts(k, err);
     }
     for (int32_t i = 0; rc == 0 && i < k->plans; i++) {
-        for (int t = 0; rc == 0 && t <= PASSES; t++) {
+        for (int t = 0; rc == 0 && t < ROUNDS; t++) {
             int64_t bytes = runner_scratch(r, k->plan[i].shape.m, size[t], err);
             most = bytes > most ? bytes : most;
             rc = bytes < 0 ? -1 : 0;
@@ -235,32 +251,22 @@ static void read_outputs(struct subject *s, struct run *run)
 /* Outputs that were read once must still be there: nobody may write to them later. */
 static int check_survival(struct subject *s, struct err *err)
 {
-    if (!s->fresh)
+    if (s->last < 0)
         return 0;
     struct run now = {0};
     int rc = 0;
     read_outputs(s, &now);
     for (int i = 0; i < OUTPUTS; i++) {
-        if (rc == 0 && now.out[i] && !same_bits(s, &s->run[s->runs - 1], &now, i))
+        if (rc == 0 && now.out[i] && !same_bits(s, &s->run[s->last], &now, i))
             rc = err_set(err, "a later call changed its outputs");
         free(now.out[i]);
     }
-    s->fresh = false;
+    s->last = -1;
     return rc;
 }
 
-static int check_repeat(const struct subject *s, const struct run *first, const struct run *again,
-                        struct err *err)
-{
-    for (int i = 0; i < OUTPUTS; i++)
-        if (first->out[i] && !same_bits(s, first, again, i))
-            return err_set(err, "the same inputs gave other bits (a race, stale scratch, or state "
-                                "kept between calls)");
-    return 0;
-}
-
 static int one_run(struct check *k, int32_t at, int32_t content, const struct runner_call *call,
-                   struct err *err)
+                   struct run *run, struct err *err)
 {
     struct subject *s = &k->subject[at];
     if (check_survival(s, err) != 0)
@@ -273,43 +279,75 @@ static int one_run(struct check *k, int32_t at, int32_t content, const struct ru
     const char *damage = case_damage(s->c);
     if (damage)
         return err_set(err, "%s", damage);
-    struct run *run = &s->run[s->runs++];
     *run = (struct run){.content = content, .size = call->size};
     read_outputs(s, run);
-    s->fresh = true;
     return 0;
+}
+
+/* A run whose outputs are kept and judged later. */
+static int kept_run(struct check *k, int32_t at, int32_t content, const struct runner_call *call,
+                    struct err *err)
+{
+    struct subject *s = &k->subject[at];
+    if (one_run(k, at, content, call, &s->run[s->runs], err) != 0)
+        return -1;
+    s->last = s->runs++;
+    return 0;
+}
+
+/* The first run once more: the same bits are expected, so nothing new is kept. */
+static int repeated_run(struct check *k, int32_t at, const struct runner_call *call,
+                        struct err *err)
+{
+    struct subject *s = &k->subject[at];
+    struct run run;
+    int rc = one_run(k, at, 0, call, &run, err);
+    if (rc != 0)
+        return -1;
+    for (int i = 0; rc == 0 && i < OUTPUTS; i++)
+        if (run.out[i] && !same_bits(s, &s->run[0], &run, i))
+            rc = err_set(err, "the same inputs gave other bits (a race, stale scratch, or state "
+                              "kept between calls)");
+    s->last = 0;
+    drop_outputs(&run);
+    return rc;
 }
 
 /* Runs every case of the group once, as pass `pass` does it. */
 static int one_pass(struct check *k, int pass, int32_t size, struct err *err)
 {
-    static const uint32_t scratch[PASSES + 1] = {0xffffffff, 0x7149f2ca, 0x3f800000, 0xffffffff,
-                                                 0x80000001};
-    int32_t content = pass == 1;
+    static const uint32_t scratch[PASSES] = {0xffffffff, 0x7149f2ca, 0x3f800000, 0x80000001};
     for (int32_t i = 0; i < k->n; i++) {
-        struct subject *s = &k->subject[i];
+        const struct planned *p = k->subject[i].plan;
         struct runner_call call = {.at = i,
-                                   .m = s->plan->shape.m,
+                                   .m = p->shape.m,
                                    .size = size,
                                    .scratch_fill = scratch[pass],
-                                   .skew = pass == 0 ? 0 : hash_mix(++k->skews + k->q->seed) | 1};
-        int rc = one_run(k, i, s->plan->capture ? 0 : content, &call, err);
-        if (rc == 0 && pass == 2)
-            rc = check_repeat(s, &s->run[0], &s->run[2], err);
+                                   .skew = pass < 2 ? 0 : hash_mix(++k->skews + k->q->seed) | 1};
+        int rc = pass == 2 ? repeated_run(k, i, &call, err)
+                           : kept_run(k, i, pass == 1 && !p->capture, &call, err);
         if (rc != 0)
-            return err_prefix(err, "%s, team of %d", s->plan->label, size);
+            return err_prefix(err, "%s, team of %d", p->label, size);
     }
     return 0;
 }
 
+/* A long run meets delays and other ranks often enough in three repetitions. */
+static bool long_runs(const struct check *k)
+{
+    const struct check_range *r = &k->q->range;
+    return plan_row_work(k->q->model, r->region, r->context) * r->m_to > work_of_long_run;
+}
+
 static int run_group(struct check *k, struct err *err)
 {
-    int32_t size[PASSES + 1];
+    int32_t size[ROUNDS];
     team_sizes(k, size);
     k->runner = open_runner(k, err);
     int rc = k->runner ? 0 : -1;
-    for (int pass = 0; rc == 0 && pass <= PASSES; pass++)
-        rc = one_pass(k, pass, size[pass], err);
+    for (int i = 0; rc == 0 && i < ROUNDS; i++)
+        if (i < LONG_ROUNDS || pass_order[i] != 2 || !long_runs(k))
+            rc = one_pass(k, pass_order[i], size[i], err);
     for (int32_t i = 0; rc == 0 && i < k->n; i++)
         rc = check_survival(&k->subject[i], err);
     runner_close(k->runner);

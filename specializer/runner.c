@@ -6,10 +6,11 @@
  * computed, a kernel cannot find an answer in memory, and since it is another process it cannot
  * change what the parent believes: a forged reply byte only means that outputs are still NaN.
  *
- * Teams are made of plain threads that wait on semaphores. Calls can be skewed: ranks are held
- * back, by chance, before they start and around the first few barriers, so that a missing barrier
- * or a race shows in a few runs instead of once a month. Holding back is spinning on the vDSO
- * clock with sched_yield(): the sandbox has no sleep.
+ * Teams are made of plain threads that wait on semaphores and start together. Calls can be skewed:
+ * ranks are held back, by chance, before they start and around the first few barriers, so that a
+ * missing barrier or a race shows in a few runs instead of once a month; a timer does the same to
+ * rank 0 at any point of its work. Holding back is spinning
+ * on the vDSO clock with sched_yield(): the sandbox has no sleep.
  *
  * What can go wrong in a call ends the runner, and how it ended becomes the reason: fault handlers
  * run on stacks of their own and note signal, address and access; seccomp turns a system call into
@@ -33,6 +34,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -40,6 +42,7 @@
 #include "config/clock.h"
 #include "specializer/hash.h"
 #include "specializer/sandbox.h"
+#include "specializer/watchdog.h"
 
 enum { FAULT_STACK = 64 * 1024, SKEWED_BARRIERS = 4, EXIT_FAULT = 99 };
 static const int64_t scratch_limit = 4LL << 30, packed_limit = 16LL << 30;
@@ -134,12 +137,13 @@ struct crew {
     const void *args;
     int32_t size;
     uint64_t skew;
+    int64_t skew_ns; /* longest delay: twice what an undelayed run took */
     sem_t done;
     _Atomic int32_t arrived, generation;
     struct member member[RUNNER_TEAM_MAX];
 };
 
-/* Holds a rank back for 0 to 100 us, or not at all, by a throw of dice. */
+/* Holds a rank back for up to the time of two runs, or not at all, by a throw of dice. */
 static void hold_back(const struct member *m, int32_t when)
 {
     uint64_t dice = m->crew->skew;
@@ -148,31 +152,68 @@ static void hold_back(const struct member *m, int32_t when)
     dice = hash_mix(dice + (uint64_t)m->rank * 977 + (uint64_t)when * 131071);
     if (dice & 1)
         return;
-    int64_t until = clock_ns() + (int64_t)(dice >> 8) % 100000;
+    int64_t until = clock_ns() + (int64_t)(dice >> 8) % m->crew->skew_ns;
     while (clock_ns() < until)
+        sched_yield();
+}
+
+/* A timer interrupts rank 0 once in a skewed call and holds it back in the middle of what it does,
+ * so that other ranks meet its half-written buffers even where there are fewer cores than ranks. */
+static struct crew *interrupted;
+
+static void on_timer(int sig)
+{
+    (void)sig;
+    int saved = errno;
+    if (interrupted->skew)
+        hold_back(&interrupted->member[0], -1);
+    errno = saved;
+}
+
+static void interrupt_open(struct crew *c)
+{
+    struct sigaction a = {.sa_handler = on_timer, .sa_flags = SA_RESTART | SA_ONSTACK};
+    interrupted = c;
+    sigfillset(&a.sa_mask);
+    sigdelset(&a.sa_mask, SIGSYS);
+    sigaction(SIGALRM, &a, NULL);
+}
+
+static void interrupt_soon(const struct crew *c)
+{
+    if (!c->skew || c->size == 1)
+        return;
+    int64_t us = 1 + (int64_t)(c->skew >> 16) % (c->skew_ns / 1000);
+    struct itimerval once = {{0, 0}, {0, us}};
+    setitimer(ITIMER_REAL, &once, NULL);
+}
+
+static void meet(struct crew *c)
+{
+    int32_t generation = atomic_load(&c->generation);
+    if (atomic_fetch_add(&c->arrived, 1) + 1 == c->size) {
+        atomic_store(&c->arrived, 0);
+        atomic_fetch_add(&c->generation, 1);
+        return;
+    }
+    while (atomic_load(&c->generation) == generation)
         sched_yield();
 }
 
 static void crew_barrier(const struct team *team)
 {
     struct member *m = team->host;
-    struct crew *c = m->crew;
     hold_back(m, ++m->barriers);
-    int32_t generation = atomic_load(&c->generation);
-    if (atomic_fetch_add(&c->arrived, 1) + 1 == c->size) {
-        atomic_store(&c->arrived, 0);
-        atomic_fetch_add(&c->generation, 1);
-    } else {
-        while (atomic_load(&c->generation) == generation)
-            sched_yield();
-    }
+    meet(m->crew);
     hold_back(m, ++m->barriers);
 }
 
+/* Without skew all ranks start in the same instant, so that what they do to each other shows. */
 static void member_run(struct member *m)
 {
     m->barriers = 0;
     uint32_t before = float_control();
+    meet(m->crew);
     hold_back(m, 0);
     m->crew->kernel->run(m->crew->args, &m->team);
     if (float_control() != before)
@@ -204,6 +245,7 @@ static void crew_wait(struct crew *c, int32_t n)
 static int crew_open(struct crew *c, int32_t size)
 {
     sem_init(&c->done, 0, 0);
+    c->skew_ns = 100000;
     for (int32_t i = 0; i < size; i++) {
         pthread_t thread;
         struct member *m = &c->member[i];
@@ -226,7 +268,12 @@ static void crew_run(struct crew *c, int32_t size, void *scratch)
         if (i > 0)
             sem_post(&m->start);
     }
+    int64_t start = clock_ns();
+    interrupt_soon(c);
     member_run(&c->member[0]);
+    int64_t ns = 2 * (clock_ns() - start);
+    if (!c->skew)
+        c->skew_ns = ns < 2000 ? 2000 : ns > 200000 ? 200000 : ns;
     crew_wait(c, size - 1);
 }
 
@@ -240,7 +287,7 @@ static void problem(const char *text)
 /* Scratch lies against the end of the arena, where the wall is; the words before it are a band. */
 static void run_call(const struct runner_options *o, struct crew *c, const struct runner_call *call)
 {
-    int64_t bytes = c->kernel->scratch_bytes ? c->kernel->scratch_bytes(call->m, call->size) : 0;
+    int64_t bytes = c->kernel->scratch_bytes(call->m, call->size);
     size_t room = o->scratch ? o->scratch->bytes : 0;
     if (bytes < 0 || (size_t)bytes > room) {
         problem("asks for more scratch than it said before");
@@ -305,8 +352,8 @@ static const struct cpu_kernel *load(const struct runner_options *o)
         snprintf(f->layout, sizeof f->layout, "%.79s", k->layout);
     if (k->abi != WHET_CPU_ABI)
         problem("was built for another interface version");
-    else if (!k->run)
-        problem("has no run function");
+    else if (!k->run || !k->scratch_bytes || k->m_max < 1)
+        problem("lacks run, scratch_bytes or a positive m_max");
     else if (!k->packed_bytes != !k->pack)
         problem("has only one of pack and packed_bytes");
     else if (f->packs && !k->layout)
@@ -352,6 +399,7 @@ static void child(const struct runner_options *o, struct report *report, int soc
     crew.kernel = load(o);
     if (crew.kernel && crew_open(&crew, o->team_max) != 0)
         problem("no threads for the team");
+    interrupt_open(&crew);
     report->sealed = sandbox_enter(socket);
     struct command d;
     char done = 'd';
@@ -409,20 +457,11 @@ static void explain_end(struct runner *r, struct err *err)
         err_set(err, "ended the process with status %d", WEXITSTATUS(status));
 }
 
-static double cpu_seconds(pid_t pid)
-{
-    clockid_t clock;
-    struct timespec t;
-    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0)
-        return 0;
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* Waits for the reply byte; -1 with the reason when the runner died or had to be killed. */
 static int await(struct runner *r, int32_t size, struct err *err)
 {
-    int64_t start = clock_ns();
-    double used = cpu_seconds(r->pid), limit = r->o.watchdog_s * size;
+    struct watchdog dog;
+    watchdog_start(&dog, r->pid, r->o.watchdog_s * size, r->o.watchdog_s);
     for (;;) {
         struct pollfd p = {r->socket, POLLIN, 0};
         char byte;
@@ -432,12 +471,11 @@ static int await(struct runner *r, int32_t size, struct err *err)
             explain_end(r, err);
             return -1;
         }
-        double wall = (double)(clock_ns() - start) / 1e9, cpu = cpu_seconds(r->pid) - used;
-        if (cpu < limit && wall < 4 * r->o.watchdog_s)
+        if (!watchdog_over(&dog))
             continue;
         kill(r->pid, SIGKILL);
         explain_end(r, NULL);
-        return err_set(err, "hang: no end after %.1f s (%.1f s of CPU time)", wall, cpu);
+        return err_set(err, "%s", dog.why);
     }
 }
 
