@@ -323,6 +323,15 @@ void lab_done(struct backend *b, bool failed);
 /* A walk whose outputs are the lab's; region r's are poisoned. */
 int lab_redirect(struct walk *w, enum region r, struct err *e);
 
+/* inputs.c: a captured step in the lab's own block and pages; engine thread. */
+int inputs_send(struct backend *b, const struct capture *c, struct err *e);
+/* Points a walk over the lab's block at them; `turn` picks a copy of the pages. */
+void inputs_aim(struct walk *w, const struct capture *c, int32_t turn);
+/* Runs `k` once on them; outputs as malloc'ed rows of floats (attn_in: q, k, v; others one). q and
+ * k come in the device's order of RoPE pairs. */
+int inputs_run(struct backend *b, const struct kernel *k, const struct capture *c, float *out[3],
+               struct err *e);
+
 /* bench.c */
 int cuda_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
 void cuda_bench_end(struct backend *b, struct bench_job *job);

@@ -152,7 +152,7 @@ static int small_kernels(struct backend *b, struct err *e)
 
 int device_measure(struct backend *b, struct err *e)
 {
-    float read_ms, multiply_ms, small_ms;
+    float read_ms = 0, multiply_ms = 0, small_ms = 0;
     int64_t side = PEAK, most = b->weights.bytes < b->work_bytes ? b->weights.bytes : b->work_bytes;
     while (2 * side * side > most)
         side /= 2;
