@@ -555,7 +555,7 @@ int check_kernel(const struct check_request *q, struct check_result *result, str
     k->result = result;
     memset(result, 0, sizeof *result);
     judgement_start(&result->judgement);
-    k->plans = check_plan(q->model, &q->range, q->captured, q->captures, q->full, k->plan);
+    k->plans = check_plan(q->model, &q->range, q->captured, q->captures, q->full, q->risk, k->plan);
     trim_plan(k);
     int rc = learn_facts(k, err);
     for (int32_t at = 0; rc == 0 && at < k->plans; at += k->n)

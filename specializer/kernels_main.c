@@ -118,24 +118,3 @@ int kernels_main(const struct config *c, int argc, char **argv)
         log_error("kernels", "%s", err.msg);
     return r == 0 ? 0 : 1;
 }
-
-int kernels_command(int argc, char **argv)
-{
-    /* Words up to the first option are ours, the rest is configuration. */
-    int words = 1;
-    while (words < argc && (argv[words][0] != '-' || strcmp(argv[words], "-") == 0))
-        words++;
-    int options = argc - words;
-    char **rest = xcalloc((size_t)options + 2, sizeof *rest);
-    rest[0] = argv[0];
-    memcpy(rest + 1, argv + words, (size_t)options * sizeof *rest);
-    struct config c = {0};
-    struct err err;
-    int r = config_parse(&c, options + 1, rest, &err);
-    free(rest);
-    if (r < 0)
-        fprintf(stderr, "whet kernels: %s\n", err.msg);
-    int status = r < 0 ? 2 : r > 0 ? 0 : kernels_main(&c, words - 1, argv + 1);
-    config_free(&c);
-    return status;
-}

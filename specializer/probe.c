@@ -76,6 +76,7 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->numerics = env->numerics;
     q->precision = precision_of(env, c);
     q->depth = depth;
+    q->risk = (int32_t)c->risk;
     q->seed = (uint64_t)env->config->specializer_seed;
 }
 
@@ -226,6 +227,7 @@ static int run_check(const struct probe_request *q, const struct model *model,
         .rule = {.factor = error_factor,
                  .precision = q->precision,
                  .bit_equal = q->numerics == NUMERICS_BIT_EQUAL},
+        .risk = (unsigned)q->risk,
         .captured = (const struct capture *const *)captured,
         .captures = q->captures,
         .seed = q->seed,

@@ -18,7 +18,5 @@ int winners_load(const struct config *c, const struct model *m, struct backend *
 /* `whet kernels list|show KEY|export FILE|import FILE`: the store from the command line. The
  * process's exit status. */
 int kernels_main(const struct config *c, int argc, char **argv);
-/* The same from the program's command line: argv[0] is "kernels", options follow the words. */
-int kernels_command(int argc, char **argv);
 
 #endif

@@ -145,7 +145,7 @@ static void plan_covers_edges_fills_and_captures_within_the_range(void **state)
     struct capture live = {.region = REGION_MLP_OUT, .layer = 2, .m = 6};
     const struct capture *captured[] = {&live};
     struct planned plan[PLAN_MAX];
-    int n = check_plan(model, &range, captured, 1, true, plan), fills = 0, edges = 0, live_n = 0;
+    int n = check_plan(model, &range, captured, 1, true, 0, plan), fills = 0, edges = 0, live_n = 0;
     for (int i = 0; i < n; i++) {
         assert_in_range(plan[i].shape.m, 5, 6);
         fills |= 1 << plan[i].fill;
@@ -155,7 +155,7 @@ static void plan_covers_edges_fills_and_captures_within_the_range(void **state)
     assert_int_equal(fills, (1 << FILL_COUNT) - 1);
     assert_int_equal(edges, 1 << 5 | 1 << 6);
     assert_int_equal(live_n, 1);
-    n = check_plan(model, &range, captured, 1, false, plan);
+    n = check_plan(model, &range, captured, 1, false, 0, plan);
     assert_in_range(n, 2, 4);
     model_close(model);
 }
@@ -166,13 +166,32 @@ static void plan_of_attention_has_contexts_around_a_page_border(void **state)
     struct model *model = model_random(&small, DTYPE_F32, 1);
     struct check_range range = {REGION_ATTN, 1, 1, 256};
     struct planned plan[PLAN_MAX];
-    int n = check_plan(model, &range, NULL, 0, true, plan);
+    int n = check_plan(model, &range, NULL, 0, true, 0, plan);
     static const int32_t want[] = {1, KV_PAGE - 1, KV_PAGE, KV_PAGE + 1, 256};
     for (size_t w = 0; w < sizeof want / sizeof *want; w++) {
         bool found = false;
         for (int i = 0; i < n; i++)
             found = found || plan[i].shape.context == want[w];
         assert_true(found);
+    }
+    model_close(model);
+}
+
+static void plan_puts_what_was_warned_about_first_and_drops_nothing(void **state)
+{
+    (void)state;
+    struct model *model = model_random(&small, DTYPE_F32, 1);
+    struct check_range range = {REGION_MLP_OUT, 5, 6, 0};
+    struct planned plain[PLAN_MAX], warned[PLAN_MAX];
+    int n = check_plan(model, &range, NULL, 0, true, 0, plain);
+    assert_int_equal(check_plan(model, &range, NULL, 0, true, RISK_NUMERIC, warned), n);
+    assert_int_equal(plain[0].fill, FILL_NORMAL);
+    assert_int_equal(warned[0].fill, FILL_OUTLIER);
+    for (int i = 0; i < n; i++) {
+        int found = 0;
+        for (int k = 0; k < n; k++)
+            found += strcmp(plain[i].label, warned[k].label) == 0;
+        assert_int_equal(found, 1);
     }
     model_close(model);
 }
@@ -383,6 +402,7 @@ int main(void)
         cmocka_unit_test(judge_compares_unsampled_rows_with_eager),
         cmocka_unit_test(plan_covers_edges_fills_and_captures_within_the_range),
         cmocka_unit_test(plan_of_attention_has_contexts_around_a_page_border),
+        cmocka_unit_test(plan_puts_what_was_warned_about_first_and_drops_nothing),
         cmocka_unit_test(rows_chosen_hold_both_ends_and_are_distinct),
         cmocka_unit_test(rows_of_attention_end_at_their_own_token),
         cmocka_unit_test(capture_file_returns_what_was_saved),
