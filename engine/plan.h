@@ -47,6 +47,9 @@ struct machine {
     int32_t kv_element;     /* bytes of one element of the KV cache; 0: 4 */
 };
 
+/* Bytes of `c` where keys and values have the machine's own size. */
+double machine_bytes(const struct machine *machine, const struct region_cost *c);
+
 /* Seconds below which `c` cannot be done on `machine`: max of bytes and FLOPs. plan_cost() counts
  * keys and values as floats; a machine that keeps them smaller has less to move. */
 double roofline_s(const struct machine *machine, const struct region_cost *c);
