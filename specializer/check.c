@@ -11,10 +11,8 @@
  * Before every call outputs are NaN; after every call walls, bands, foreign KV positions and inputs
  * are looked at; before a case's arena is poisoned again its outputs must still be those that were
  * read after the call. Only when the group's runner is dead does this process compute what eager
- * and the oracle make of the same inputs, and judge (judge.c) every output kept. So at no time is
- * an answer in memory that a kernel could reach.
- *
- * Wide steps: all rows are compared with eager, and as many as the time allows with the oracle.
+ * and the oracle make of the same inputs (check_subject.c), and judge (judge.c) every output kept.
+ * So at no time is an answer in memory that a kernel could reach.
  */
 #include "specializer/check.h"
 
@@ -23,41 +21,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/eager.h"
-#include "engine/cpu/oracle.h"
-#include "specializer/check_rows.h"
+#include "specializer/check_subject.h"
 #include "specializer/hash.h"
 #include "specializer/runner.h"
 
-enum {
-    GROUP = 6,
-    OUTPUTS = 3,
-    RUNS = 4,
-    ROWS_MAX = 4096,
-    PASSES = 4,
-    ROUNDS = 11,
-    LONG_ROUNDS = 5
-};
-static const double work_a_case = 4e7; /* multiply-adds that the oracle may spend on one input */
-static const double work_in_all = 6e8; /* ... and on all, after the first eight cases */
-static const double work_of_eager = 4e9, work_of_long_run = 1e7;
+enum { GROUP = 6, PASSES = 4, ROUNDS = 11, LONG_ROUNDS = 5 };
+static const double work_in_all =
+    6e8; /* multiply-adds of the oracle, after the first eight cases */
+static const double work_of_long_run = 1e7;
 static const int64_t memory_of_group = 256 << 20;
-
-/* Outputs of one call. */
-struct run {
-    int32_t content, size; /* which of the case's two inputs, threads */
-    float *out[OUTPUTS];
-};
-
-struct subject {
-    const struct planned *plan;
-    struct kernel_case *c;
-    struct guarded packed[3];
-    int32_t rows[OUTPUTS], cols[OUTPUTS];
-    struct run run[RUNS];
-    int32_t runs;
-    int32_t last; /* the run whose outputs are still in the arena; -1: none */
-};
 
 struct check {
     const struct check_request *q;
@@ -72,53 +44,6 @@ struct check {
     struct runner *runner;
     uint64_t skews;
 };
-
-/* ---- inputs --------------------------------------------------------------------------------- */
-
-static uint64_t content_seed(const struct check *k, const struct subject *s, int32_t content)
-{
-    uint64_t index = (uint64_t)(s->plan - k->plan);
-    return hash_mix(k->q->seed + index * 2 + (uint64_t)content) | 1;
-}
-
-/* Second contents are of another kind where that is a surprise, but stay exact for bits. */
-static enum fill second_fill(enum fill first)
-{
-    return first == FILL_BITS || first == FILL_NORMAL ? first : FILL_NORMAL;
-}
-
-static void set_content(const struct check *k, struct subject *s, int32_t content)
-{
-    if (s->plan->capture)
-        return;
-    case_refill(s->c, content ? second_fill(s->plan->fill) : s->plan->fill,
-                content_seed(k, s, content));
-}
-
-static void subject_open(struct check *k, struct subject *s, const struct planned *p)
-{
-    memset(s, 0, sizeof *s);
-    s->plan = p;
-    s->last = -1;
-    s->c = p->capture ? case_captured(k->q->model, p->capture, true)
-                      : case_random(k->q->model, &p->shape, p->fill, p->random_params, true,
-                                    content_seed(k, s, 0));
-}
-
-static void drop_outputs(struct run *run)
-{
-    for (int i = 0; i < OUTPUTS; i++)
-        free(run->out[i]);
-}
-
-static void subject_close(struct subject *s)
-{
-    case_free(s->c);
-    for (int i = 0; i < 3; i++)
-        guarded_close(&s->packed[i]);
-    for (int32_t r = 0; r < s->runs; r++)
-        drop_outputs(&s->run[r]);
-}
 
 /* ---- what the object says of itself --------------------------------------------------------- */
 
@@ -170,7 +95,7 @@ static struct runner *open_runner(struct check *k, struct err *err)
 /* A first runner: facts, and the most scratch that any planned call can need. */
 static int learn_facts(struct check *k, struct err *err)
 {
-    subject_open(k, &k->subject[0], &k->plan[0]);
+    subject_open(&k->subject[0], k->q, &k->plan[0], 0);
     k->cases[0] = k->subject[0].c;
     k->n = 1;
     int64_t most = 0;
@@ -234,20 +159,6 @@ static int pack_group(struct check *k, struct err *err)
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-static bool same_bits(const struct subject *s, const struct run *a, const struct run *b, int i)
-{
-    return memcmp(a->out[i], b->out[i], (size_t)s->rows[i] * (size_t)s->cols[i] * 4) == 0;
-}
-
-static void read_outputs(struct subject *s, struct run *run)
-{
-    for (int i = 0; i < OUTPUTS; i++) {
-        run->out[i] = NULL;
-        if (!case_output(s->c, i, &s->rows[i], &s->cols[i], &run->out[i]))
-            s->rows[i] = 0;
-    }
-}
-
 /* Outputs that were read once must still be there: nobody may write to them later. */
 static int check_survival(struct subject *s, struct err *err)
 {
@@ -255,7 +166,7 @@ static int check_survival(struct subject *s, struct err *err)
         return 0;
     struct run now = {0};
     int rc = 0;
-    read_outputs(s, &now);
+    subject_read(s, &now);
     for (int i = 0; i < OUTPUTS; i++) {
         if (rc == 0 && now.out[i] && !same_bits(s, &s->run[s->last], &now, i))
             rc = err_set(err, "a later call changed its outputs");
@@ -272,7 +183,7 @@ static int one_run(struct check *k, int32_t at, int32_t content, const struct ru
     if (check_survival(s, err) != 0)
         return -1;
     case_poison(s->c);
-    set_content(k, s, content);
+    subject_fill(s, content);
     k->result->runs++;
     if (runner_call(k->runner, call, err) != 0)
         return -1;
@@ -280,7 +191,7 @@ static int one_run(struct check *k, int32_t at, int32_t content, const struct ru
     if (damage)
         return err_set(err, "%s", damage);
     *run = (struct run){.content = content, .size = call->size};
-    read_outputs(s, run);
+    subject_read(s, run);
     return 0;
 }
 
@@ -309,7 +220,7 @@ static int repeated_run(struct check *k, int32_t at, const struct runner_call *c
             rc = err_set(err, "the same inputs gave other bits (a race, stale scratch, or state "
                               "kept between calls)");
     s->last = 0;
-    drop_outputs(&run);
+    run_drop(&run);
     return rc;
 }
 
@@ -355,143 +266,6 @@ static int run_group(struct check *k, struct err *err)
     return rc;
 }
 
-/* ---- references ----------------------------------------------------------------------------- */
-
-static void alone_barrier(const struct team *team)
-{
-    (void)team;
-}
-
-static void run_eager(enum region r, const void *args, int32_t m)
-{
-    const struct cpu_kernel *e = eager_cpu(r);
-    int64_t bytes = e->scratch_bytes ? e->scratch_bytes(m, 1) : 0;
-    struct team alone = {0, 1, alone_barrier, xaligned((size_t)(bytes > 0 ? bytes : 64)), NULL};
-    e->run(args, &alone);
-    free(alone.scratch);
-}
-
-/* What one input of a case should give. */
-struct reference {
-    int32_t rows, row[ROWS_MAX]; /* the tokens that `truth` has */
-    struct oracle_out truth;
-    float *eager[OUTPUTS];     /* those rows; malloc'ed */
-    float *eager_all[OUTPUTS]; /* every row, or NULL */
-};
-
-static float *pick_rows(const float *all, const struct reference *ref, int32_t cols)
-{
-    float *v = xmalloc((size_t)ref->rows * (size_t)cols * sizeof *v + 1);
-    for (int32_t i = 0; i < ref->rows; i++)
-        memcpy(v + (int64_t)i * cols, all + (int64_t)ref->row[i] * cols, (size_t)cols * sizeof *v);
-    return v;
-}
-
-static void reference_open(struct check *k, struct subject *s, int32_t content,
-                           struct reference *ref)
-{
-    const struct case_shape *shape = &s->plan->shape;
-    enum region r = shape->region;
-    double work = plan_row_work(k->q->model, r, shape->context);
-    double rows = fmin(fmax(work_a_case / work, 2), ROWS_MAX);
-    memset(ref, 0, sizeof *ref);
-    ref->rows = row_set_choose(shape->m, (int32_t)rows, content_seed(k, s, content), ref->row);
-    case_poison(s->c);
-    set_content(k, s, content);
-    case_set_packed(s->c, NULL);
-    struct row_set few;
-    row_set_open(&few, k->q->model, r, case_args(s->c), ref->row, ref->rows);
-    oracle_run(r, &few.args, &ref->truth);
-    if (r == REGION_ATTN && work * shape->m > work_of_eager) {
-        run_eager(r, &few.args, ref->rows);
-        size_t bytes = (size_t)ref->rows * (size_t)s->cols[0] * sizeof(float);
-        ref->eager[0] = xmalloc(bytes);
-        memcpy(ref->eager[0], few.args.attn.a, bytes);
-    } else {
-        run_eager(r, case_args(s->c), shape->m);
-        for (int i = 0; i < OUTPUTS; i++) {
-            int32_t m, cols;
-            if (!case_output(s->c, i, &m, &cols, &ref->eager_all[i]))
-                continue;
-            ref->eager[i] = pick_rows(ref->eager_all[i], ref, cols);
-        }
-    }
-    row_set_close(&few);
-}
-
-static void reference_close(struct reference *ref)
-{
-    oracle_free(&ref->truth);
-    for (int i = 0; i < OUTPUTS; i++) {
-        free(ref->eager[i]);
-        free(ref->eager_all[i]);
-    }
-}
-
-static bool exact_region(enum region r)
-{
-    return r == REGION_ATTN_OUT || r == REGION_MLP_OUT || r == REGION_EMBED;
-}
-
-static int judge_run(struct check *k, const struct subject *s, const struct run *run,
-                     const struct reference *ref, struct err *err)
-{
-    struct rule rule = k->q->rule;
-    const struct planned *p = s->plan;
-    rule.exact = p->fill == FILL_BITS && p->random_params && exact_region(p->shape.region) &&
-                 rule.precision == PRECISION_F32;
-    double before = k->result->judgement.ratio;
-    int rc = 0;
-    for (int i = 0; rc == 0 && i < ref->truth.outputs; i++) {
-        struct outcome all = {s->rows[i], s->cols[i], run->out[i], ref->eager_all[i], NULL};
-        float *own = pick_rows(run->out[i], ref, s->cols[i]);
-        struct outcome few = {ref->rows, s->cols[i], own, ref->eager[i],
-                              ref->truth.output[i].value};
-        rc = judge(&k->result->judgement, &rule, &few, err);
-        if (rc == 0 && ref->rows < s->rows[i])
-            rc = judge_rest(&k->result->judgement, &rule, &all, err);
-        free(own);
-        if (rc != 0 && ref->truth.outputs > 1)
-            err_prefix(err, "output %c", "qkv"[i]);
-    }
-    if (k->result->judgement.ratio > before)
-        snprintf(k->result->worst, sizeof k->result->worst, "%s, team of %d", p->label, run->size);
-    return rc == 0 ? 0 : err_prefix(err, "%s, team of %d", p->label, run->size);
-}
-
-/* Runs whose outputs have the bits of an earlier run with the same input need no second look. */
-static bool judged_before(const struct subject *s, int32_t r)
-{
-    for (int32_t j = 0; j < r; j++) {
-        bool same = s->run[j].content == s->run[r].content;
-        for (int i = 0; same && i < OUTPUTS; i++)
-            same = !s->run[r].out[i] || same_bits(s, &s->run[j], &s->run[r], i);
-        if (same)
-            return true;
-    }
-    return false;
-}
-
-static int judge_subject(struct check *k, struct subject *s, struct err *err)
-{
-    int rc = 0;
-    for (int32_t content = 0; rc == 0 && content < 2; content++) {
-        struct reference ref;
-        bool open = false;
-        for (int32_t r = 0; rc == 0 && r < s->runs; r++) {
-            if (s->run[r].content != content || judged_before(s, r))
-                continue;
-            if (!open)
-                reference_open(k, s, content, &ref);
-            open = true;
-            rc = judge_run(k, s, &s->run[r], &ref, err);
-        }
-        if (open)
-            reference_close(&ref);
-    }
-    return rc;
-}
-
 /* ---- the admission -------------------------------------------------------------------------- */
 
 /* Bytes that a case of this shape needs, about, with outputs kept for each run. */
@@ -513,7 +287,7 @@ static int32_t group_open(struct check *k, int32_t from)
         memory += memory_of(k, &k->plan[from + k->n]);
         if (k->n > 0 && memory > memory_of_group)
             break;
-        subject_open(k, &k->subject[k->n], &k->plan[from + k->n]);
+        subject_open(&k->subject[k->n], k->q, &k->plan[from + k->n], from + k->n);
         k->cases[k->n] = k->subject[k->n].c;
     }
     return k->n;
@@ -526,7 +300,7 @@ static int check_group(struct check *k, int32_t from, struct err *err)
     if (rc == 0)
         rc = run_group(k, err);
     for (int32_t i = 0; rc == 0 && i < k->n; i++)
-        rc = judge_subject(k, &k->subject[i], err);
+        rc = subject_judge(&k->subject[i], k->q, k->result, err);
     for (int32_t i = 0; i < k->n; i++)
         subject_close(&k->subject[i]);
     k->result->cases += k->n;

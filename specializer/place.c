@@ -151,6 +151,7 @@ bool place_open(struct specializer *s, struct place *p)
         struct seeding seeding = {s, p};
         struct record_filter f = {.env = s->keys.env, .slot = p->slot->name};
         store_each(s->store, &f, seed_row, &seeding, NULL);
+        p->measured = p->search.measured;
         uint64_t seed = (uint64_t)s->config->specializer_seed * 1000003u + (uint64_t)p->index;
         p->strategy = s->strategy->open(&p->search, seed);
     }

@@ -309,6 +309,7 @@ static void bench_item(struct specializer *s, struct item *it)
         c->evidence.speed = fmax(0, base * (1 + c->evidence.bench.mean));
         if (c->evidence.own_s > 0)
             cost_learn(&s->cost, c->template, &c->point, space_facts(p->space), c->evidence.own_s);
+        p->measured++;
         p->dry++;
     }
     if (r == STAGE_REFUSE)

@@ -48,7 +48,7 @@ void specializer_observe(struct specializer *s)
         struct place *p = &s->place[i];
         p->run_s = observe_run_s(&s->observe, i);
         p->roofline_s = observe_roofline_s(&s->observe, i);
-        p->worth = observe_worth(&s->observe, i, p->dry);
+        p->worth = observe_worth(&s->observe, i, p->measured, p->dry);
         if (s->observe.slot[i].seconds > 0)
             p->share = s->observe.slot[i].share;
         s->saved_s += s->observe.slot[i].saved_s;
@@ -87,7 +87,7 @@ static void refresh_searches(struct specializer *s)
         if (stale) {
             place_forget(s, p);
             p->exhausted = false;
-            p->dry = 0;
+            p->measured = p->dry = 0;
         }
     }
 }

@@ -43,8 +43,8 @@ struct place {
     struct search search;
     void *strategy;
     struct advice advice;
-    char label[96]; /* lock; the adviser's */
-    int32_t dry;    /* measured since the last gain */
+    char label[96];        /* lock; the adviser's */
+    int32_t measured, dry; /* candidates benched, and of them since the last gain */
     int64_t not_before_ns;
     struct candidate *finalist; /* benched, waits for live steps; id is its place in the space */
     int32_t finalist_id;
@@ -150,8 +150,8 @@ struct specializer {
     int64_t observed_ns, shares_ns; /* when counters were read, and shares stored */
     int64_t since_ns;               /* when the restored kernels were back */
     bool asleep;
-    double saved_s;      /* lock; seconds of steps saved since start */
-    double correlation;  /* lock; of predicted and measured times; below -1: not yet known */
+    double saved_s;     /* lock; seconds of steps saved since start */
+    double correlation; /* lock; of predicted and measured times; below -1: not yet known */
     struct counts counts;
 };
 

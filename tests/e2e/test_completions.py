@@ -49,12 +49,12 @@ def test_token_ids_equal_text(server):
 
 def test_seed_decides_the_text(server):
     def text(**more):
-        return server.complete(PROMPT, temperature=1.5, max_tokens=12, **more)["choices"][0]["text"]
+        return server.complete(PROMPT, temperature=1.5, max_tokens=6, **more)["choices"][0]["text"]
 
     assert text(seed=7) == text(seed=7)
     assert text(seed=0) == text(seed=0)
-    assert len({text(seed=s) for s in range(5)}) > 1
-    assert len({text() for _ in range(5)}) > 1
+    assert len({text(seed=s) for s in range(3)}) > 1
+    assert len({text() for _ in range(3)}) > 1
 
 
 def test_n_choices_differ_and_count_the_prompt_once(server):

@@ -43,11 +43,11 @@ def test_port_opens_before_the_model_is_loaded(start):
 
 @pytest.mark.threads
 def test_sigterm_finishes_what_runs(start):
-    s = start()
-    plain, got = background(lambda: s.post("/v1/completions", {**LONG, "max_tokens": 60}))
+    s = start("--server-drain-s", "120")
+    plain, got = background(lambda: s.post("/v1/completions", {**LONG, "max_tokens": 24}))
     stream, events = background(
         lambda: parse_events(s.post("/v1/completions",
-                                    {**LONG, "max_tokens": 60, "stream": True}).content))
+                                    {**LONG, "max_tokens": 24, "stream": True}).content))
     idle = s.connect()
     s.wait_metric("whet_requests_running", 2)
     s.signal(signal.SIGTERM)
@@ -55,7 +55,7 @@ def test_sigterm_finishes_what_runs(start):
     plain.join(PATIENCE)
     stream.join(PATIENCE)
     assert got[0].status_code == 200
-    assert got[0].json()["usage"]["completion_tokens"] == 60
+    assert got[0].json()["usage"]["completion_tokens"] == 24
     assert got[0].headers["connection"] == "close"
     assert events[0][-1]["choices"][0]["finish_reason"] == "length"
     assert s.wait() == 0
@@ -63,7 +63,7 @@ def test_sigterm_finishes_what_runs(start):
 
 def test_no_new_connections_while_draining(start):
     s = start()
-    thread, _ = background(lambda: s.post("/v1/completions", {**LONG, "max_tokens": 100}))
+    thread, _ = background(lambda: s.post("/v1/completions", {**LONG, "max_tokens": 30}))
     s.wait_metric("whet_requests_running", 1)
     s.signal(signal.SIGTERM)
     end = time.time() + 10

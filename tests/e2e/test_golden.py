@@ -9,6 +9,7 @@ GOLDEN = json.loads((Path(__file__).resolve().parents[1] / "golden" /
                      "smollm2-greedy.json").read_text())
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("case", GOLDEN["prompts"], ids=lambda c: c["name"])
 def test_greedy_tokens(server, case):
     body = {"prompt": case["ids"], "max_tokens": len(case["tokens"]), "temperature": 0,

@@ -184,10 +184,12 @@ def test_a_drip_of_header_bytes_does_not_hold_a_connection(start):
         assert time.time() - before < 10
 
 
+@pytest.mark.timing
 def test_a_slow_reader_is_cut_and_others_are_served(start):
     s = start("--server-write-timeout", "0.5")
-    body = (b'{"prompt":"Hi","max_tokens":250,"ignore_eos":true,"stream":true,"n":8,"logprobs":20,'
-            b'"seed":1}')
+    # The log-probabilities of a long prompt: an answer of more than the socket buffers hold.
+    body = (b'{"prompt":[%s],"max_tokens":1,"stream":true,"echo":true,"logprobs":20}' %
+            b",".join(b"%d" % (1000 + i % 700) for i in range(1800)))
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     slow.connect((s.host, s.port))

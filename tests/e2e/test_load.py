@@ -14,7 +14,7 @@ def requests_of(i):
     word = WORDS[i % 8]
     prompt = f"The {word} was" if i % 2 else f"Once there was a {word}. " * 6 + "It"
     seeded = {"temperature": 0.3, "seed": i} if i % 4 == 0 else {"temperature": 0}
-    return {"prompt": prompt, "max_tokens": 8 + i % 5, **seeded}
+    return {"prompt": prompt, "max_tokens": 5 + i % 4, **seeded}
 
 
 @pytest.mark.threads
@@ -45,10 +45,10 @@ def test_64_clients_get_what_they_would_get_alone(server):
 
 def test_more_than_the_cache_holds_at_once(start):
     """Pages run out: requests are preempted and resumed, and nobody notices."""
-    s = start("--engine-kv-pages", "20", "--engine-max-context", "256", "--engine-max-batch", "16")
-    bodies = [{"prompt": f"Tale {i} of the {WORDS[i % 8]}:", "max_tokens": 36, "temperature": 0,
+    s = start("--engine-kv-pages", "16", "--engine-max-context", "256", "--engine-max-batch", "16")
+    bodies = [{"prompt": f"Tale {i} of the {WORDS[i % 8]}:", "max_tokens": 44, "temperature": 0,
                "ignore_eos": True} for i in range(10)]
-    alone = [s.post("/v1/completions", b).json()["choices"][0]["text"] for b in bodies[:4]]
+    alone = [s.post("/v1/completions", b).json()["choices"][0]["text"] for b in bodies[:3]]
     got = [None] * 10
 
     def client(i):
@@ -60,7 +60,7 @@ def test_more_than_the_cache_holds_at_once(start):
     for t in threads:
         t.join()
     assert [g.status_code for g in got] == [200] * 10
-    assert all(g.json()["usage"]["completion_tokens"] == 36 for g in got)
+    assert all(g.json()["usage"]["completion_tokens"] == 44 for g in got)
     assert s.metric("whet_preemptions_total") > 0
     same = sum(a == g.json()["choices"][0]["text"] for a, g in zip(alone, got))
-    assert same >= 3  # resumed prompts are read by the wide kernels, which round differently
+    assert same >= 2  # resumed prompts are read by the wide kernels, which round differently
