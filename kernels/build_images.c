@@ -15,7 +15,7 @@ static const struct arch {
     const char *option;
     int arch, exact, ptx;
 } archs[] = {
-    {"-arch=sm_80", 80, 0, 0},   {"-arch=sm_89", 89, 0, 0},     {"-arch=sm_90a", 90, 1, 0},
+    {"-arch=sm_80", 80, 0, 0},   {"-arch=sm_89", 89, 0, 0},      {"-arch=sm_90a", 90, 1, 0},
     {"-arch=sm_100", 100, 0, 0}, {"-arch=compute_80", 80, 0, 1}, {"-arch=compute_90", 90, 0, 1},
 };
 

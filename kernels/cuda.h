@@ -10,9 +10,9 @@
  * may be read and written as activations, and never reach a KV page.
  *
  * Every kernel is launched with programmatic stream serialization: each thread that reads an
- * activation, a count or a KV page, or writes anything, first executes griddepcontrol.wait. Weights,
- * norms, rope tables never change and may be read before it. Activations are read with plain loads:
- * neither `__restrict__` nor ld.global.nc.
+ * activation, a count or a KV page, or writes anything, first executes griddepcontrol.wait.
+ * Weights, norms, rope tables never change and may be read before it. Activations are read with
+ * plain loads: neither `__restrict__` nor ld.global.nc.
  *
  * Weights are bf16 [out, in]. q and k rows are stored with RoPE pairs adjacent (rows 2i, 2i+1 of a
  * head turn together), q_norm, k_norm and biases alike; gate and up rows alternate. KV pages are
@@ -47,17 +47,17 @@ struct cuda_embed_args {
 /* q = rope(qnorm(n Wq^T + bq)), k and v into their pages; n = rmsnorm(x) * norm. */
 struct cuda_attn_in_args {
     const struct cuda_counts *counts;
-    const float *x;                     /* [M, hidden] */
-    const float *norm;                  /* [hidden] */
-    const void *w;                      /* bf16 [(heads + 2 kv_heads) head_dim, hidden]: q, k, v */
-    const void *packed;                 /* the kernel's own layout of w, or null */
-    const float *bias;                  /* [(heads + 2 kv_heads) head_dim] or null */
-    const float *q_norm, *k_norm;       /* [head_dim] or null */
-    const float *rope_cos, *rope_sin;   /* [positions, head_dim/2] */
-    const int32_t *position;            /* [M] */
-    const int32_t *kv_at;               /* [M] page * KV_PAGE + offset */
-    float *q;                           /* [M, heads * head_dim] */
-    void *k_pages, *v_pages;            /* this layer's */
+    const float *x;                   /* [M, hidden] */
+    const float *norm;                /* [hidden] */
+    const void *w;                    /* bf16 [(heads + 2 kv_heads) head_dim, hidden]: q, k, v */
+    const void *packed;               /* the kernel's own layout of w, or null */
+    const float *bias;                /* [(heads + 2 kv_heads) head_dim] or null */
+    const float *q_norm, *k_norm;     /* [head_dim] or null */
+    const float *rope_cos, *rope_sin; /* [positions, head_dim/2] */
+    const int32_t *position;          /* [M] */
+    const int32_t *kv_at;             /* [M] page * KV_PAGE + offset */
+    float *q;                         /* [M, heads * head_dim] */
+    void *k_pages, *v_pages;          /* this layer's */
     struct cuda_work work;
     int32_t hidden, heads, kv_heads, head_dim;
     float eps;

@@ -55,7 +55,8 @@ struct eager_round_args {
 };
 
 /* Attention of single tokens. Grid: (splits, kv_heads * chunks, tokens), 128 threads; a block takes
- * G (the kernel's own) query heads of one kv head, of which there are `chunks` such parts. token: which tokens, null: all. */
+ * G (the kernel's own) query heads of one kv head, of which there are `chunks` such parts. token:
+ * which tokens, null: all. */
 struct eager_decode_args {
     const int32_t *count;
     const int32_t *token;
@@ -105,7 +106,7 @@ enum { EAGER_TOPS = 20 };
 /* A token whose logit changes before anything else looks at it. */
 struct eager_adjust {
     int32_t id;
-    int32_t kind;  /* EAGER_BIAS: += value; EAGER_PENALTY: repetition, then -= value */
+    int32_t kind; /* EAGER_BIAS: += value; EAGER_PENALTY: repetition, then -= value */
     float value;
 };
 enum { EAGER_BIAS, EAGER_PENALTY, EAGER_BAN };

@@ -6,11 +6,11 @@
 #include <stddef.h>
 
 struct cuda_image {
-    const char *file;  /* "eager.cu" */
-    int arch;          /* 90: compute capability 9.0 */
-    int exact;         /* 1: only that one (sm_90a); 0: later minor versions as well */
-    int ptx;           /* 1: text for the driver to compile, any newer architecture */
-    size_t at, size;   /* in cuda_image_data */
+    const char *file; /* "eager.cu" */
+    int arch;         /* 90: compute capability 9.0 */
+    int exact;        /* 1: only that one (sm_90a); 0: later minor versions as well */
+    int ptx;          /* 1: text for the driver to compile, any newer architecture */
+    size_t at, size;  /* in cuda_image_data */
 };
 
 extern const struct cuda_image cuda_images[];

@@ -64,8 +64,7 @@ static int bench_start(struct backend *b, struct bench_job *job, struct err *e)
     struct bench *s = xcalloc(1, sizeof *s);
     job->state = s;
     s->launches = c->region == REGION_HEAD ? 2 : b->model->shape.layers;
-    return inputs_send(b, c, e) ||
-           capture_side(b, c, job->a, s->launches, &s->side[0], e) ||
+    return inputs_send(b, c, e) || capture_side(b, c, job->a, s->launches, &s->side[0], e) ||
            capture_side(b, c, job->b, s->launches, &s->side[1], e);
 }
 

@@ -101,10 +101,10 @@ int blas_run(struct backend *b, cudaStream_t stream, const struct product *p, st
     float one = 1, zero = 0;
     if (!plan)
         return -1;
-    cublasStatus_t s = cublasLtMatmul(blas->handle, plan->desc, &one, p->w, plan->w, p->x16,
-                                      plan->x, p->c ? &one : &zero, p->c ? (const void *)p->c : p->d,
-                                      plan->d, p->d, plan->d, &plan->algo, blas->workspace,
-                                      WORKSPACE, stream);
+    cublasStatus_t s =
+        cublasLtMatmul(blas->handle, plan->desc, &one, p->w, plan->w, p->x16, plan->x,
+                       p->c ? &one : &zero, p->c ? (const void *)p->c : p->d, plan->d, p->d,
+                       plan->d, &plan->algo, blas->workspace, WORKSPACE, stream);
     return s ? blas_failed(e, s, p) : 0;
 }
 

@@ -27,11 +27,11 @@ enum { NARROW = 64, NARROW_BUCKETS = 12, BEST_PARTS = 32, MAX_SPLITS = 32, VARIA
 
 /* Records where a call of the runtime failed; -1. */
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line);
-#define CU(call)                                                                                   \
-    do {                                                                                           \
-        cudaError_t code_ = (call);                                                                \
-        if (code_ != cudaSuccess)                                                                  \
-            return cuda_failed(e, code_, #call, __FILE__, __LINE__);                               \
+#define CU(call)                                                     \
+    do {                                                             \
+        cudaError_t code_ = (call);                                  \
+        if (code_ != cudaSuccess)                                    \
+            return cuda_failed(e, code_, #call, __FILE__, __LINE__); \
     } while (0)
 
 /* Every primitive of kernels/eager*.cu. */
@@ -120,14 +120,14 @@ enum { LAB_PAGES_BYTES = 64 << 20 };
 
 /* What a tapped or benched kernel gets instead of a step's outputs and inputs. */
 struct lab {
-    float *y;                 /* [NARROW, max(vocab, ffn, q)]: any float output */
-    int32_t *best;            /* [NARROW] */
-    int32_t *own_at;          /* [NARROW]: 0, 1, 2, ...: token i at position i of own_k, own_v */
-    void *own_k, *own_v;      /* pages of NARROW tokens */
+    float *y;            /* [NARROW, max(vocab, ffn, q)]: any float output */
+    int32_t *best;       /* [NARROW] */
+    int32_t *own_at;     /* [NARROW]: 0, 1, 2, ...: token i at position i of own_k, own_v */
+    void *own_k, *own_v; /* pages of NARROW tokens */
     unsigned *result, *result_host; /* of eager_compare, one for each output */
-    cudaEvent_t event[4];     /* served from, to; tapped from, to */
-    bool pending;             /* a comparison is under way on the stream */
-    int32_t layer;            /* to look at in this step */
+    cudaEvent_t event[4];           /* served from, to; tapped from, to */
+    bool pending;                   /* a comparison is under way on the stream */
+    int32_t layer;                  /* to look at in this step */
     /* a bench's inputs */
     struct step_block block;
     float *x, *in;
@@ -148,12 +148,13 @@ struct variant {
     struct choice choice;
     cudaGraphExec_t exec; /* NULL: empty */
     uint64_t last_used;
-    double share[REGION_COUNT]; /* of a step's time, by cost */
 };
 
 struct cell {
     struct variant variant[VARIANTS];
-    bool asked; /* the builder has it */
+    bool asked;                 /* the builder has it */
+    uint64_t steps;             /* engine thread */
+    double share[REGION_COUNT]; /* of a step's time, as last measured; engine thread */
 };
 
 struct builder {
@@ -178,6 +179,7 @@ struct backend {
 
     cudaStream_t stream;
     cudaEvent_t done;
+    cudaEvent_t region_event[REGION_COUNT][2];
     cudaLibrary_t library[4];
     int libraries;
     cudaKernel_t primitive[PRIM_COUNT];
@@ -191,9 +193,9 @@ struct backend {
     void *q16, *a16, *h16, *n16; /* bf16; n16: normed rows */
     void *raw;                   /* projections before rope or silu: float or bf16 */
     float *logits;
-    int32_t *best, *best_host;   /* [max_rows]; pinned */
+    int32_t *best, *best_host; /* [max_rows]; pinned */
     uint64_t *best_part;
-    unsigned *counter;           /* zero between kernels */
+    unsigned *counter; /* zero between kernels */
     char *work;
     int64_t work_bytes;
 
@@ -227,6 +229,8 @@ int device_measure(struct backend *b, struct err *e);
 /* memory.c */
 int memory_open(struct backend *b, struct err *e);
 void memory_close(struct backend *b);
+/* backend_ops.kv_room */
+int64_t memory_kv_room(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
 void *arena_take(struct arena *a, int64_t bytes);
 /* The twin of a device pointer of `s` in pinned host memory. */
 void *block_twin(const struct step_block *s, const void *device);
@@ -264,9 +268,11 @@ struct walk {
     float *q, *a, *h;        /* float activations; NULL when wide */
     float *logits;
     int32_t *best;
-    void *k_pages, *v_pages; /* instead of the layer's, if not NULL */
-    const int32_t *kv_at;    /* instead of the block's, if not NULL */
+    void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
+    const int32_t *kv_at;      /* instead of the block's, if not NULL */
     bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
+    bool timed;                /* record b->region_event around the regions of timed_layer */
+    int32_t timed_layer;
 };
 /* A walk over the backend's own buffers. */
 void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,
@@ -300,6 +306,9 @@ void graph_close(struct backend *b);
  * older one of the same bucket is given while the builder makes the right one. */
 struct variant *graph_get(struct backend *b, const struct choice *c, bool must, struct err *e);
 bool graph_uses(struct backend *b, const struct kernel *k, bool drop);
+
+/* The cell that steps of these buckets belong to. */
+struct cell *graph_cell(struct backend *b, const struct choice *c);
 
 /* step.c */
 int cuda_step(struct backend *b, const struct step *s, struct slot *override_slot,

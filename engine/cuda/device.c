@@ -48,7 +48,8 @@ static const struct {
     {"eager_sample.cu", "eager_sample", PRIM_SAMPLE},
 };
 
-/* How well an image suits: 0 not at all; exact architecture first, text last, newer before older. */
+/* How well an image suits: 0 not at all; exact architecture first, text last, newer before older.
+ */
 static int suits(const struct cuda_image *i, int arch)
 {
     if (i->ptx)
@@ -132,8 +133,8 @@ enum { PEAK = 4096, BOUNDARIES = 50 };
 static int multiply_weights(struct backend *b, struct err *e)
 {
     struct product p = {b->weights.base, b->weights.base, NULL, b->work, true, 0, 0, 0};
-    int64_t most = b->weights.bytes / 2 < b->work_bytes / 2 ? b->weights.bytes / 2
-                                                            : b->work_bytes / 2;
+    int64_t most =
+        b->weights.bytes / 2 < b->work_bytes / 2 ? b->weights.bytes / 2 : b->work_bytes / 2;
     p.m = p.n = p.k = PEAK;
     while ((int64_t)p.m * p.m > most)
         p.m = p.n = p.k = p.m / 2;
@@ -203,6 +204,9 @@ int device_open(struct backend *b, struct err *e)
              runtime / 1000, runtime % 1000 / 10);
     CU(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
     CU(cudaEventCreateWithFlags(&b->done, cudaEventDisableTiming));
+    for (int r = 0; r < REGION_COUNT; r++)
+        for (int end = 0; end < 2; end++)
+            CU(cudaEventCreate(&b->region_event[r][end]));
     return 0;
 }
 
@@ -210,10 +214,8 @@ static void name_eager(struct backend *b)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
         struct kernel *k = &b->eager[r];
-        *k = (struct kernel){.id = "eager",
-                             .region = (enum region)r,
-                             .origin = ORIGIN_EAGER,
-                             .m_max = INT32_MAX};
+        *k = (struct kernel){
+            .id = "eager", .region = (enum region)r, .origin = ORIGIN_EAGER, .m_max = INT32_MAX};
         snprintf(k->name, sizeof k->name, "%s eager", region_name((enum region)r));
     }
 }
@@ -233,6 +235,10 @@ static void cuda_close(struct backend *b)
         cudaLibraryUnload(b->library[i]);
     if (b->done)
         cudaEventDestroy(b->done);
+    for (int r = 0; r < REGION_COUNT; r++)
+        for (int end = 0; end < 2; end++)
+            if (b->region_event[r][end])
+                cudaEventDestroy(b->region_event[r][end]);
     if (b->stream)
         cudaStreamDestroy(b->stream);
     plan_free(b->plan);
@@ -275,6 +281,11 @@ static const struct kernel *cuda_eager(struct backend *b, enum region r)
     return &b->eager[r];
 }
 
+static void cuda_idle(struct backend *b)
+{
+    loaded_reap(b, false);
+}
+
 static void cuda_set_dispatch(struct backend *b, struct dispatch *d)
 {
     b->dispatch = d;
@@ -295,4 +306,6 @@ const struct backend_ops whet_backend_cuda = {
     .tap = cuda_tap,
     .bench = cuda_bench,
     .bench_end = cuda_bench_end,
+    .kv_room = memory_kv_room,
+    .idle = cuda_idle,
 };

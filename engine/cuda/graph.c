@@ -24,7 +24,7 @@ static bool same(const struct choice *a, const struct choice *b)
            a->rows == b->rows && a->context == b->context;
 }
 
-static struct cell *cell_of(struct backend *b, const struct choice *c)
+struct cell *graph_cell(struct backend *b, const struct choice *c)
 {
     return &b->cell[m_bucket_of(c->m)][context_bucket_of(c->context)];
 }
@@ -72,24 +72,6 @@ static int capture(struct backend *b, const struct choice *c, cudaStream_t strea
     return 0;
 }
 
-/* A step's time by region, in proportion to what each must move: how counters are fed, since a
- * graph is timed as a whole. */
-static void set_shares(const struct backend *b, const struct choice *c, double share[REGION_COUNT])
-{
-    double sum = 0;
-    memset(share, 0, sizeof *share * REGION_COUNT);
-    for (int32_t i = 0; i < b->plan->nodes; i++) {
-        const struct plan_node *n = &b->plan->node[i];
-        struct region_cost cost =
-            plan_cost(b->model, n->region, n->layer, c->m, c->m, c->context, c->rows);
-        double s = roofline_s(&b->machine, &cost) + b->machine.boundary_s;
-        share[n->region] += s;
-        sum += s;
-    }
-    for (int r = 0; r < REGION_COUNT; r++)
-        share[r] /= sum;
-}
-
 /* Puts an executable into the cell, in place of the one longest unused; under the lock. Returns
  * what was there. */
 static cudaGraphExec_t put(struct backend *b, struct cell *cell, const struct choice *c,
@@ -101,7 +83,6 @@ static cudaGraphExec_t put(struct backend *b, struct cell *cell, const struct ch
             v = &cell->variant[i];
     cudaGraphExec_t old = v->exec;
     *v = (struct variant){.choice = *c, .exec = exec, .last_used = b->steps};
-    set_shares(b, c, v->share);
     *where = v;
     return old;
 }
@@ -118,7 +99,7 @@ static struct variant *make(struct backend *b, const struct choice *c, cudaStrea
         return NULL;
     }
     pthread_mutex_lock(&b->builder.lock);
-    old = put(b, cell_of(b, c), c, exec, &v);
+    old = put(b, graph_cell(b, c), c, exec, &v);
     pthread_mutex_unlock(&b->builder.lock);
     if (old)
         cudaGraphExecDestroy(old);
@@ -159,7 +140,7 @@ static void *builder_main(void *arg)
 struct variant *graph_get(struct backend *b, const struct choice *c, bool must, struct err *e)
 {
     struct builder *g = &b->builder;
-    struct cell *cell = cell_of(b, c);
+    struct cell *cell = graph_cell(b, c);
     pthread_mutex_lock(&g->lock);
     struct variant *v = find(cell, c);
     if (!v && !must)

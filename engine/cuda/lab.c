@@ -237,9 +237,9 @@ static int compare(const struct walk *w, enum region r, int32_t layer, const str
                                    .kv_heads = s->kv_heads,
                                    .head_dim = s->head_dim,
                                    .out = b->lab.result};
-    const float *served[] = {[REGION_ATTN_IN] = w->q,    [REGION_ATTN] = w->a,
-                             [REGION_ATTN_OUT] = w->y,   [REGION_MLP_IN] = w->h,
-                             [REGION_MLP_OUT] = w->y,    [REGION_HEAD] = w->logits};
+    const float *served[] = {
+        [REGION_ATTN_IN] = w->q, [REGION_ATTN] = w->a,    [REGION_ATTN_OUT] = w->y,
+        [REGION_MLP_IN] = w->h,  [REGION_MLP_OUT] = w->y, [REGION_HEAD] = w->logits};
     const int32_t cols[] = {[REGION_ATTN_IN] = q,          [REGION_ATTN] = q,
                             [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
                             [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = s->vocab};

@@ -2,8 +2,8 @@
  *
  * The cuda backend is a shared object of its own, so that the same whet binary starts on a machine
  * without a driver, without the CUDA libraries, or built without them. It is looked for beside the
- * executable and then on the library path, and exports one symbol: `whet_backend_cuda`. The driver is
- * asked for first, because "no NVIDIA driver" is what most machines should say.
+ * executable and then on the library path, and exports one symbol: `whet_backend_cuda`. The driver
+ * is asked for first, because "no NVIDIA driver" is what most machines should say.
  *
  * The module stays loaded until the process ends: kernels and captured graphs live in it.
  */

@@ -104,8 +104,9 @@ static int pack_open(struct backend *b, struct loaded *l, enum region r, struct 
         p->bytes = each * layers_of(b, r);
         p->at = find_room(b, p->bytes);
         if (p->at < 0) {
-            err_set(e, "layout %s needs %.1f MiB of repacked weights, for which the %.1f MiB of "
-                       "specializer.pack_mib have no room left",
+            err_set(e,
+                    "layout %s needs %.1f MiB of repacked weights, for which the %.1f MiB of "
+                    "specializer.pack_mib have no room left",
                     p->layout, (double)p->bytes / 1048576, (double)b->packs.bytes / 1048576);
             free(p);
             return -1;
@@ -225,8 +226,9 @@ static int open_entries(struct backend *b, struct loaded *l, const char *name, s
         CU(cudaFuncGetAttributes(&a, (const void *)l->entry[i]));
         if (how->threads > a.maxThreadsPerBlock ||
             how->smem + a.sharedSizeBytes > b->device.sharedMemPerBlockOptin)
-            return err_set(e, "%s: %d threads with %d registers and %zu bytes of shared memory do "
-                              "not fit this device",
+            return err_set(e,
+                           "%s: %d threads with %d registers and %zu bytes of shared memory do "
+                           "not fit this device",
                            entry, how->threads, a.numRegs, how->smem + a.sharedSizeBytes);
         if (how->smem > 0)
             CU(cudaFuncSetAttribute((const void *)l->entry[i],
@@ -286,6 +288,8 @@ void cuda_unload(struct backend *b, struct kernel *k)
 void loaded_reap(struct backend *b, bool all)
 {
     pthread_mutex_lock(&b->load_lock);
+    if (b->retired && !all)
+        cudaStreamSynchronize(b->stream);
     for (struct loaded **at = &b->retired; *at;) {
         struct loaded *l = *at;
         if (!all && graph_uses(b, l->kernel, true)) {
@@ -429,12 +433,12 @@ int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t
     for (int i = 0; i < l->info.launches; i++) {
         const struct cuda_launch *how = &l->info.launch[i];
         cudaLaunchAttribute attribute[2] = {0};
-        cudaLaunchConfig_t c = {.gridDim = {(unsigned)how->grid[0], (unsigned)how->grid[1],
-                                            (unsigned)how->grid[2]},
-                                .blockDim = {(unsigned)how->threads, 1, 1},
-                                .dynamicSmemBytes = (size_t)how->smem,
-                                .stream = w->stream,
-                                .attrs = attribute};
+        cudaLaunchConfig_t c = {
+            .gridDim = {(unsigned)how->grid[0], (unsigned)how->grid[1], (unsigned)how->grid[2]},
+            .blockDim = {(unsigned)how->threads, 1, 1},
+            .dynamicSmemBytes = (size_t)how->smem,
+            .stream = w->stream,
+            .attrs = attribute};
         void *parameter[] = {&args};
         if (how->pdl && w->b->device.major >= 9) {
             attribute[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -217,9 +217,28 @@ int memory_open(struct backend *b, struct err *e)
         allocate(&b->buffers, e) || allocate(&b->packs, e))
         return -1;
     CU(cudaMemset(b->buffers.base, 0, (size_t)b->buffers.bytes));
+    CU(cudaMemset(b->kv.base, 0, (size_t)b->kv.bytes)); /* what a page holds must be a number */
     carve_buffers(b, &b->buffers);
     b->buffers.used -= 32 << 20;
     return open_pinned(b, e) || open_rope(b, e);
+}
+
+/* Three quarters of what is left when everything else has its place. */
+int64_t memory_kv_room(const struct model *m, const struct backend_options *o, int64_t *page_bytes)
+{
+    const struct model_shape *s = &m->shape;
+    struct backend b = {.model = m, .options = *o};
+    size_t room, total;
+    *page_bytes = 4LL * s->layers * KV_PAGE * s->kv_heads * s->head_dim;
+    if (cudaMemGetInfo(&room, &total) || cudaGetDeviceProperties(&b.device, 0)) {
+        cudaGetLastError();
+        return 0;
+    }
+    b.positions = s->max_context;
+    size_blocks(&b);
+    carve_buffers(&b, &b.buffers);
+    int64_t left = (int64_t)room - weights_bytes(m) - b.buffers.used - o->pack_bytes;
+    return left > 0 ? left / 4 * 3 : 0;
 }
 
 void memory_close(struct backend *b)
@@ -228,8 +247,8 @@ void memory_close(struct backend *b)
     cudaFree(b->kv.base);
     cudaFree(b->buffers.base);
     cudaFree(b->packs.base);
-    void *host[] = {b->narrow.host,      b->wide.host,   b->lab.block.host, b->lab.result_host,
-                    b->best_host,        b->sample_host, b->sampled_host,   b->adjust_host};
+    void *host[] = {b->narrow.host, b->wide.host,   b->lab.block.host, b->lab.result_host,
+                    b->best_host,   b->sample_host, b->sampled_host,   b->adjust_host};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         cudaFreeHost(host[i]);
     free(b->on.layer);

@@ -1,8 +1,8 @@
 /* sample.c - parameters of requests to the device's sampler, and its results back.
  *
  * Rows that only want the best token need nothing: the head region finds it. If any row wants more
- * - temperature, penalties, bias, log-probabilities, or scores of a prompt - all rows of the step go
- * through eager_sample, one block each.
+ * - temperature, penalties, bias, log-probabilities, or scores of a prompt - all rows of the step
+ * go through eager_sample, one block each.
  *
  * Penalties concern the distinct tokens of a row's history; they are counted here, because the
  * history is here, and sent as a list with the biases and the banned ids. A list that does not fit
@@ -142,7 +142,7 @@ int sample_launch(struct backend *b, const struct step *s, struct err *e)
         return 0;
     CU(cudaMemcpyAsync(b->sample, on, (size_t)n * sizeof *b->sample, cudaMemcpyHostToDevice,
                        b->stream));
-    struct eager_sample_args a = {b->sample, b->adjust, b->logits,
+    struct eager_sample_args a = {b->sample, b->adjust,  b->logits,
                                   b->weight, b->sampled, b->model->shape.vocab};
     if (launch(&w, PRIM_SAMPLE, (dim3){(unsigned)n, 1, 1}, 1024, 0, &a, e))
         return -1;

@@ -5,6 +5,9 @@
  * A step in which every sequence has one token, up to NARROW of them, runs as a graph. Everything
  * else is walked: prompts, prompts mixed with decodes, and steps that a tap looks at. The block
  * (cuda_private.h) is the only thing that differs between two launches of a graph.
+ *
+ * A graph is timed as a whole. One step in TIMED_EVERY of its kind is walked with events around
+ * the regions of one layer, and says how the time of the others is to be split.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -12,6 +15,8 @@
 #include "config/clock.h"
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
+
+enum { TIMED_EVERY = 512 };
 
 /* ---- what runs ----------------------------------------------------------------------------- */
 
@@ -48,8 +53,9 @@ static int check_step(const struct backend *b, const struct step *s, const struc
         return err_set(e, "cuda: a step with %d rows of logits; the backend was opened for %d",
                        s->rows, b->options.max_rows);
     if (s->spans < 1 || s->spans > block->spans || s->pages > block->pages)
-        return err_set(e, "cuda: a step of %d sequences with %d pages; there is room for %d and "
-                          "%lld",
+        return err_set(e,
+                       "cuda: a step of %d sequences with %d pages; there is room for %d and "
+                       "%lld",
                        s->spans, s->pages, block->spans, (long long)block->pages);
     for (int32_t i = 0; i < s->m; i++) {
         if (s->position[i] < 0 || s->position[i] >= b->positions)
@@ -79,8 +85,7 @@ static void fill_attention(const struct step *s, const struct step_block *block,
         int32_t begin = p->context - p->count;
         for (int32_t at = (p->count - 1) / EAGER_TILE * EAGER_TILE; at >= 0; at -= EAGER_TILE) {
             int32_t rows = p->count - at < EAGER_TILE ? p->count - at : EAGER_TILE;
-            tile[w->tiles++] =
-                (struct eager_tile){p->first + at, rows, begin + at, p->pages_at};
+            tile[w->tiles++] = (struct eager_tile){p->first + at, rows, begin + at, p->pages_at};
         }
     }
 }
@@ -128,24 +133,22 @@ static void count(struct backend *b, const struct choice *c, const struct step *
     }
 }
 
-/* Time of a walked step by region, in proportion to what each must do. */
-static void walked_shares(const struct backend *b, const struct step *s,
-                          double share[REGION_COUNT])
+/* A walked step's time by region: one layer was timed, and the others are like it. */
+static void measured_shares(const struct backend *b, const struct step *s,
+                            double share[REGION_COUNT])
 {
     double sum = 0;
-    memset(share, 0, sizeof *share * REGION_COUNT);
     for (int r = 0; r < REGION_COUNT; r++) {
         bool once = r == REGION_EMBED || r == REGION_HEAD;
-        struct region_cost c =
-            plan_cost(b->model, (enum region)r, 0, s->m, s->spans, s->context, s->rows);
-        share[r] = (roofline_s(&b->machine, &c) + b->machine.boundary_s) *
-                   (once ? 1 : b->model->shape.layers);
-        if (r == REGION_HEAD && s->rows == 0)
-            share[r] = 0;
+        float ms = 0;
+        if ((r != REGION_HEAD || s->rows > 0) &&
+            cudaEventElapsedTime(&ms, b->region_event[r][0], b->region_event[r][1]))
+            ms = 0;
+        share[r] = (double)ms * (once ? 1 : b->model->shape.layers);
         sum += share[r];
     }
     for (int r = 0; r < REGION_COUNT; r++)
-        share[r] /= sum;
+        share[r] = sum > 0 ? share[r] / sum : 0;
 }
 
 static bool one_token_each(const struct step *s)
@@ -153,26 +156,42 @@ static bool one_token_each(const struct step *s)
     return s->m == s->spans;
 }
 
-static int run(struct backend *b, const struct step *s, struct choice *c, bool must, bool look,
-               double share[REGION_COUNT], struct err *e)
+/* How one step runs. */
+struct run {
+    struct choice choice;
+    bool must;  /* exactly these kernels (a canary's) */
+    bool look;  /* a tap looks at it */
+    bool graph; /* out: it ran as a graph */
+};
+
+/* Whether this step can be a graph; now and then one that could is walked, to time its regions. */
+static bool as_graph(struct backend *b, const struct step *s, const struct run *r, bool narrow)
+{
+    if (!narrow || !one_token_each(s) || r->choice.rows != r->choice.m || r->look)
+        return false;
+    uint64_t n = graph_cell(b, &r->choice)->steps++;
+    return r->must || n % TIMED_EVERY != 0;
+}
+
+static int run(struct backend *b, const struct step *s, struct run *r, struct err *e)
 {
     struct step_block *block = s->m <= NARROW && s->rows <= NARROW ? &b->narrow : &b->wide;
     struct walk w;
-    walk_init(&w, b, b->stream, block, c);
+    walk_init(&w, b, b->stream, block, &r->choice);
     w.decode = one_token_each(s);
     if (check_step(b, s, block, e) || send_block(b, s, block, &w, e))
         return -1;
-    if (block == &b->narrow && w.decode && c->rows == c->m && !look) {
-        struct variant *v = graph_get(b, c, must, e);
+    r->graph = as_graph(b, s, r, block == &b->narrow);
+    if (r->graph) {
+        struct variant *v = graph_get(b, &r->choice, r->must, e);
         if (!v)
             return -1;
-        *c = v->choice;
-        memcpy(share, v->share, sizeof v->share);
         CU(cudaGraphLaunch(v->exec, b->stream));
         return 0;
     }
-    walked_shares(b, s, share);
-    w.look = look ? s : NULL;
+    w.look = r->look ? s : NULL;
+    w.timed = true;
+    w.timed_layer = b->model->shape.layers / 2;
     return walk_step(&w, e);
 }
 
@@ -191,22 +210,24 @@ static int fetch(struct backend *b, const struct step *s, bool plain, struct err
 int cuda_step(struct backend *b, const struct step *s, struct slot *override_slot,
               const struct kernel *override, struct err *e)
 {
-    struct choice c;
-    struct slot *slot[REGION_COUNT];
+    struct run r = {.must = override != NULL};
     double share[REGION_COUNT];
     bool plain = sample_plain(s), wide = s->m > NARROW || s->rows > NARROW;
     int64_t t0 = clock_ns();
     b->steps++;
-    choose(b, s, wide, override_slot, override, &c);
-    memcpy(slot, c.slot, sizeof slot);
-    bool look = !wide && lab_wants(b, &c);
-    int failed = run(b, s, &c, override != NULL, look, share, e) || fetch(b, s, plain, e);
-    if (look)
+    choose(b, s, wide, override_slot, override, &r.choice);
+    r.look = !wide && lab_wants(b, &r.choice);
+    int failed = run(b, s, &r, e) || fetch(b, s, plain, e);
+    if (r.look)
         lab_done(b, failed);
     if (failed)
         return -1;
-    memcpy(c.slot, slot, sizeof slot);
     sample_collect(b, s, plain);
-    count(b, &c, s, share, clock_ns() - t0);
+    double *known = wide ? share : graph_cell(b, &r.choice)->share;
+    if (!r.graph)
+        measured_shares(b, s, share);
+    if (!r.graph && !wide && one_token_each(s))
+        memcpy(known, share, sizeof share);
+    count(b, &r.choice, s, r.graph ? known : share, clock_ns() - t0);
     return 0;
 }

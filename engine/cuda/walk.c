@@ -58,19 +58,28 @@ int launch(const struct walk *w, enum primitive p, dim3 grid, int threads, int s
     return 0;
 }
 
-int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
-                struct err *e)
+int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer, struct err *e)
 {
     if (k->backend)
         return loaded_region(w, k, r, layer, e);
     return eager_region(w, r, layer, e);
 }
 
+static int mark(const struct walk *w, enum region r, int32_t layer, int end, struct err *e)
+{
+    bool once = r == REGION_EMBED || r == REGION_HEAD;
+    if (w->timed && (once || layer == w->timed_layer))
+        CU(cudaEventRecord(w->b->region_event[r][end], w->stream));
+    return 0;
+}
+
 static int run(struct walk *w, enum region r, int32_t layer, struct err *e)
 {
+    if (mark(w, r, layer, 0, e))
+        return -1;
     if (w->look && lab_before(w, r, layer, e))
         return -1;
-    if (walk_region(w, w->choice->kernel[r], r, layer, e))
+    if (walk_region(w, w->choice->kernel[r], r, layer, e) || mark(w, r, layer, 1, e))
         return -1;
     return w->look ? lab_after(w, r, layer, e) : 0;
 }

@@ -204,8 +204,8 @@ void test_kernels(void)
         build(&r, bad_path, 1)) {
         struct small s;
         make_step(&s, 8);
-        struct kernel_object o = {
-            good_path, "whet_kernel", REGION_MLP_OUT, ORIGIN_TEMPLATE, "0123", "naive"};
+        struct kernel_object o = {good_path,       "whet_kernel", REGION_MLP_OUT,
+                                  ORIGIN_TEMPLATE, "0123",        "naive"};
         struct kernel *good = r.ops->load(r.b, &o, &e);
         check(good != NULL, false, "naive_out loads: %s", e.msg);
         o.path = bad_path;

@@ -184,11 +184,12 @@ static void run_shape(const struct shape_row *row)
         double worst = 0;
         for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
             if (g != REGION_ATTN)
-                worst = fmax(worst, run_one(&r, row->name, (enum region)g, ms[i], 1, bound[g], rope));
+                worst =
+                    fmax(worst, run_one(&r, row->name, (enum region)g, ms[i], 1, bound[g], rope));
         for (size_t i = 0; g == REGION_ATTN && i < sizeof contexts / sizeof *contexts; i++)
             for (int32_t m = 1; m <= (contexts[i] > 300 ? 3 : 20); m += m < 3 ? 1 : 17)
-                worst = fmax(worst, run_one(&r, row->name, REGION_ATTN, m, contexts[i], bound[g],
-                                            rope));
+                worst = fmax(worst,
+                             run_one(&r, row->name, REGION_ATTN, m, contexts[i], bound[g], rope));
         printf("     %-18s %-9s worst rms %.2e\n", row->name, region_name((enum region)g), worst);
     }
     free(rope[0]);
