@@ -36,6 +36,9 @@ void rig_close(struct rig *r);
 uint64_t rng(uint64_t *state);
 float rng_normal(uint64_t *state);
 
+/* MODEL TOKENS OUT (logits.c); exit status. */
+int logits_main(char **argv);
+
 void test_regions(void);
 void test_steps(void);
 void test_sampler(void);

@@ -82,6 +82,8 @@ void rig_close(struct rig *r)
 
 int main(int argc, char **argv)
 {
+    if (argc == 5 && strcmp(argv[1], "logits") == 0)
+        return logits_main(argv + 2);
     static const struct {
         const char *name;
         void (*run)(void);
