@@ -42,6 +42,7 @@ class Server:
     def __init__(self, whet, model, backend):
         self.p = subprocess.Popen(
             [whet, "serve", "--model", model, "--backend", backend, "--port", "0",
+             "--model-name", "m",
              "--specializer-enabled", "false", "--engine-kv-mib", "256"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.log, self.port = "", None
