@@ -223,7 +223,8 @@ static double slack(const struct trial *tr)
  * chance: there only gross differences count. */
 static double factor(const struct trial *tr, enum fill fill)
 {
-    return tr->t->region == REGION_ATTN && fill == FILL_LARGE ? 16 : 2;
+    bool steep = fill == FILL_LARGE || fill == FILL_OUTLIER;
+    return tr->t->region == REGION_ATTN && steep ? 16 : 2;
 }
 
 static int compare(const struct trial *tr, enum fill fill, const float *own, const float *eager,

@@ -27,6 +27,9 @@
 #include <immintrin.h>
 #endif
 
+/* Every helper of a kernel is INLINE. Constants then reach it, and no compiler judges it by itself:
+ * gcc 12 takes a function for one without side effects when ivopts has rewritten the address that
+ * its only stores go through, and drops the calls. */
 #define INLINE static inline __attribute__((always_inline))
 
 /* UNROLLED before a loop with constant bounds: arrays indexed by it then live in registers. */

@@ -25,6 +25,7 @@
 #include "cpu/lib/norm.h"
 #include "cpu/lib/shape.h"
 #include "cpu/lib/share.h"
+#include "cpu/lib/tile.h"
 
 #define TILED (ISA == ISA_AMX)
 enum { TILE = TILED ? 16 : TOKENS };
@@ -182,7 +183,8 @@ INLINE void wide_expand(const struct wide *w, const int type, const struct weigh
 
 #include "cpu/lib/amx.h"
 
-/* acc[i] += the products c[i] of one block with its scales applied. sums: of the block, by token. */
+/* acc[i] += the products c[i] of one block with its scales applied. sums: of the block, by token.
+ */
 INLINE void wide_combine(const int type, const float *c, const float *scales, const float *sums,
                          __m512 acc[16])
 {
@@ -219,7 +221,8 @@ INLINE void wide_tile_panel(const struct wide *w, const int type, int slot, int 
         acc[i] = _mm512_setzero_ps();
     for (int b = 0; b < BLOCKS + LAG; b++) {
         if (b < BLOCKS)
-            amx_product(TILE_PARTS(type), XPARTS, panel + (int64_t)b * TILE_PARTS(type) * TILE_BYTES,
+            amx_product(TILE_PARTS(type), XPARTS,
+                        panel + (int64_t)b * TILE_PARTS(type) * TILE_BYTES,
                         x + (int64_t)b * XPARTS * TILE_BYTES, product[b % (LAG + 1)]);
         const int done = b - LAG;
         if (done >= 0)
@@ -248,41 +251,14 @@ INLINE int wide_tile(const struct wide *w, const int type, int slot, int panels,
 #define amx_begin()
 #define amx_end()
 
-/* One tile in registers: `tokens` x `panels` accumulators. Sums of CHUNK products are added up
- * apart, which keeps rounding errors near those of the 16 lanes of the canonical order. */
+/* One register tile over all of K. Sums of CHUNK products are added up apart, which keeps rounding
+ * errors near those of the 16 lanes of the canonical order. */
 INLINE void wide_floats(const float *panel, const int panels, const float *x, const int tokens,
                         float *out, int64_t ldo)
 {
-    for (int k0 = 0; k0 < K; k0 += CHUNK) {
-        vf acc[16][4];
-        UNROLLED
-        for (int t = 0; t < tokens; t++) {
-            UNROLLED
-            for (int p = 0; p < panels; p++)
-                acc[t][p] = vf_zero();
-        }
-        for (int k = k0; k < (k0 + CHUNK < K ? k0 + CHUNK : K); k++) {
-            vf w[4];
-            UNROLLED
-            for (int p = 0; p < panels; p++)
-                w[p] = vf_load(panel + ((int64_t)p * K + k) * PANEL);
-            UNROLLED
-            for (int t = 0; t < tokens; t++) {
-                vf one = vf_set(x[t * K + k]);
-                UNROLLED
-                for (int p = 0; p < panels; p++)
-                    acc[t][p] = vf_mla(one, w[p], acc[t][p]);
-            }
-        }
-        UNROLLED
-        for (int t = 0; t < tokens; t++) {
-            UNROLLED
-            for (int p = 0; p < panels; p++) {
-                float *to = out + t * ldo + p * PANEL;
-                vf_store(to, k0 ? vf_add(vf_load(to), acc[t][p]) : acc[t][p]);
-            }
-        }
-    }
+    for (int k = 0; k < K; k += CHUNK)
+        tile_floats(tokens, panels, K - k < CHUNK ? K - k : CHUNK, x + k, K, panel + k * PANEL,
+                    (int64_t)K * PANEL, PANEL, out, ldo, k > 0);
 }
 
 /* `tokens` tokens (a constant) by any number of neighbouring panels. */
