@@ -45,6 +45,9 @@
 #ifndef NEXT
 #define NEXT 0
 #endif
+#ifndef NEXT_LATE
+#define NEXT_LATE 0
+#endif
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
@@ -265,6 +268,12 @@ __device__ __forceinline__ void merge_last(const struct cuda_attn_args &a, const
     }
 }
 
+__device__ __forceinline__ void prefetch_next(const struct cuda_attn_args &a)
+{
+    int block = (blockIdx.z * KV_HEADS + blockIdx.y) * SPLITS + blockIdx.x;
+    prefetch_share(a.next, a.next_bytes, (long long)NEXT << 20, block, SPLITS * KV_HEADS * M_MAX);
+}
+
 /* ---- entry -------------------------------------------------------------------------------- */
 
 KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cuda_attn_args a)
@@ -286,9 +295,8 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     struct page g;
     if (alone && unit < pages)
         load_page(a, pages_at, unit, kvh, context, &g);
-    if (NEXT)
-        prefetch_share(a.next, a.next_bytes, (long long)NEXT << 20,
-                       (t * KV_HEADS + kvh) * SPLITS + blockIdx.x, SPLITS * KV_HEADS * M_MAX);
+    if (NEXT && !NEXT_LATE)
+        prefetch_next(a);
     if (TRIGGER == 1)
         release_next();
     if (MERGE)
@@ -312,6 +320,8 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     }
     if (unit < pages && (!alone || unit == pages - 1))
         load_page(a, pages_at, unit, kvh, context, &g);
+    if (NEXT && NEXT_LATE)
+        prefetch_next(a);
 #pragma unroll
     for (int h = 0; h < G; h++)
 #pragma unroll

@@ -63,6 +63,8 @@ struct cuda_attn_in_args {
     struct cuda_work work;
     int32_t hidden, heads, kv_heads, head_dim;
     float eps;
+    const void *next; /* weights that a later region reads, to be prefetched into L2; or null */
+    int64_t next_bytes;
 };
 
 /* a = softmax(q k^T * scale) v for each token over positions 0 .. position[t] of its sequence,
@@ -76,7 +78,7 @@ struct cuda_attn_args {
     const struct span *span; /* [counts->spans] the same, by sequence */
     float *a;                /* [M, heads * head_dim] */
     struct cuda_work work;
-    const void *next; /* weights that the next region reads, to be prefetched into L2; or null */
+    const void *next; /* as in cuda_attn_in_args */
     int64_t next_bytes;
     int32_t heads, kv_heads, head_dim;
     float scale;
@@ -92,7 +94,7 @@ struct cuda_out_args {
     float *y;           /* [M, n], not x */
     struct cuda_work work;
     int32_t n, k;
-    const void *next; /* weights that the next region reads, as in cuda_attn_args */
+    const void *next; /* as in cuda_attn_in_args */
     int64_t next_bytes;
 };
 
@@ -107,6 +109,8 @@ struct cuda_mlp_in_args {
     struct cuda_work work;
     int32_t hidden, ffn;
     float eps;
+    const void *next; /* as in cuda_attn_in_args */
+    int64_t next_bytes;
 };
 
 /* logits[i, :] = n W^T of row[i], i < counts->rows; and the best of each: highest logit, lowest

@@ -443,7 +443,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     }
     if (TRIGGER == 2)
         release_next();
-#if AT_ATTN_OUT
+#if !AT_HEAD
     if (NEXT)
         prefetch_share(a.next, a.next_bytes, (long long)NEXT << 20, blockIdx.x, GRID);
 #endif
@@ -516,11 +516,14 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
 #if AT_ATTN_IN && HAS_QK_NORM
     finish_head(a, raw);
 #elif AT_HEAD
-    unsigned long long own[M];
-    for (int t = 0; t < M; t++)
-        own[t] = mine && k.t == t ? best : 0;
-    best_of_all<M>(own, min(a.counts->rows, (int)M), (unsigned long long *)a.work.work,
-                   a.work.counter, a.best);
+    __shared__ unsigned long long bests[KW * RW][M];
+    for (int t = 0; t < M; t++) {
+        unsigned long long v = warp_best(mine && k.t == t ? best : 0);
+        if (at.lane == 0)
+            bests[warp][t] = v;
+    }
+    best_of_all<KW * RW, M, M>(bests, min(a.counts->rows, (int)M),
+                               (unsigned long long *)a.work.work, a.work.counter, a.best);
 #endif
 }
 

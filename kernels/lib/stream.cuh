@@ -118,29 +118,24 @@ __device__ __forceinline__ unsigned long long warp_best(unsigned long long v)
     return v;
 }
 
-/* Every block gives its best of M rows (own[t]: this thread's best); the block that is last leaves
- * the best of all in best[0..rows). work: M * blocks words. Contains block barriers. */
-template <int M>
-__device__ __forceinline__ void best_of_all(const unsigned long long *own, int rows,
+/* warp[w][t]: the best of row t that warp w of this block has seen, just stored. The block that
+ * comes last leaves the best of all blocks in best[0..rows). work: M * blocks words. */
+template <int WARPS_, int LD_, int M_>
+__device__ __forceinline__ void best_of_all(const unsigned long long (*warp)[LD_], int rows,
                                             unsigned long long *work, unsigned *counter, int *best)
 {
-    __shared__ unsigned long long warp[32];
     __shared__ bool last;
-    int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    for (int t = 0; t < M; t++) {
-        unsigned long long v = warp_best(own[t]);
-        __syncthreads();
-        if (lane == 0)
-            warp[threadIdx.x / 32] = v;
-        __syncthreads();
-        if (threadIdx.x < 32) {
-            v = warp_best(lane < warps ? warp[lane] : 0);
-            if (lane == 0)
-                __stcg(work + (size_t)t * gridDim.x + blockIdx.x, v);
-        }
-    }
-    if (threadIdx.x == 0) {
+    int lane = threadIdx.x % 32;
+    __syncthreads();
+    if (threadIdx.x < M_) {
+        unsigned long long v = 0;
+        for (int w = 0; w < WARPS_; w++)
+            v = warp[w][threadIdx.x] > v ? warp[w][threadIdx.x] : v;
+        __stcg(work + (size_t)threadIdx.x * gridDim.x + blockIdx.x, v);
         __threadfence();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
         last = atomicAdd(counter, 1u) == gridDim.x - 1;
         if (last)
             *counter = 0;
@@ -149,7 +144,7 @@ __device__ __forceinline__ void best_of_all(const unsigned long long *own, int r
     if (!last)
         return;
     __threadfence();
-    for (int t = threadIdx.x / 32; t < rows; t += warps) {
+    for (int t = threadIdx.x / 32; t < rows; t += WARPS_) {
         unsigned long long v = 0;
         for (int i = lane; i < (int)gridDim.x; i += 32) {
             unsigned long long other = __ldcg(work + (size_t)t * gridDim.x + i);
