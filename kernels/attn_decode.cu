@@ -7,9 +7,9 @@
  *
  * At short contexts this is latency, not bytes: a chain of wait, q, scores, softmax, sums, merge.
  * So each of SPLITS * WARPS units takes every so-many-th page (whatever the context is, they are
- * even), keeps its first page in registers from before the wait (only q and the newest position
- * depend on the previous kernel; the unit that has the newest page reads it again), takes one
- * maximum a page and not one a position, and blocks of a sequence and head meet in a cluster:
+ * even), keeps its first pieces of pages in registers from before the wait (only q and the newest
+ * position depend on the previous kernel; the piece that has it is read again), takes one maximum
+ * a piece and not one a position, and blocks of a sequence and head meet in a cluster:
  * each sends the others their slice of its partial sums and one barrier later all finish a slice.
  * With MERGE=0 the last block by a counter merges, for more splits than a cluster has blocks.
  *
@@ -32,6 +32,12 @@
 #endif
 #ifndef WARPS
 #define WARPS 4
+#endif
+#ifndef PIECE
+#define PIECE 16
+#endif
+#ifndef STAGES
+#define STAGES 1
 #endif
 #ifndef MERGE
 #define MERGE 1
@@ -61,13 +67,15 @@ enum {
     G = HEADS / KV_HEADS,
     LP = HD / 8,           /* lanes of a position, 8 elements each */
     PP = 32 / LP,          /* positions a warp looks at together */
-    STEPS = KV_PAGE / PP,  /* of those, in a page */
+    STEPS = PIECE / PP,    /* of those, in a piece */
+    PIECES = KV_PAGE / PIECE, /* of a page */
     UNITS = SPLITS * WARPS,
     THREADS = WARPS * 32,
     SLICE = (G * HD + SPLITS - 1) / SPLITS /* elements of a block in a cluster */
 };
 
-struct page {
+/* A piece of a page: its part for this lane. */
+struct piece {
     uint4 k[STEPS], v[STEPS];
 };
 
@@ -76,21 +84,28 @@ struct running {
     float top[G], sum[G], o[G][8];
 };
 
-__device__ __forceinline__ void load_page(const struct cuda_attn_args &a, int pages_at, int p,
-                                          int kvh, int context, struct page *g)
+/* First position of piece n of this unit, whose pages are every UNITS-th. */
+__device__ __forceinline__ int piece_at(int unit, int n)
+{
+    return (unit + n / PIECES * UNITS) * KV_PAGE + n % PIECES * PIECE;
+}
+
+__device__ __forceinline__ void load_piece(const struct cuda_attn_args &a, int pages_at, int first,
+                                           int kvh, int context, struct piece *g)
 {
     int lane = threadIdx.x % 32;
-    size_t at = ((size_t)a.page_table[pages_at + p] * KV_HEADS + kvh) * KV_PAGE * HD + lane * 8;
+    size_t page = a.page_table[pages_at + first / KV_PAGE];
+    size_t at = (page * KV_HEADS + kvh) * KV_PAGE * HD + first % KV_PAGE * HD + lane * 8;
     const bf16 *k = (const bf16 *)a.k_pages + at, *v = (const bf16 *)a.v_pages + at;
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
-        bool valid = p * KV_PAGE + i * PP + lane / LP < context;
+        bool valid = first + i * PP + lane / LP < context;
         g->k[i] = valid ? __ldcg((const uint4 *)(k + i * PP * HD)) : make_uint4(0, 0, 0, 0);
         g->v[i] = valid ? __ldcg((const uint4 *)(v + i * PP * HD)) : make_uint4(0, 0, 0, 0);
     }
 }
 
-__device__ __forceinline__ void attend(struct running *r, const float (*q)[8], const struct page *g,
+__device__ __forceinline__ void attend(struct running *r, const float (*q)[8], const struct piece *g,
                                        int first, int context)
 {
     int lane = threadIdx.x % 32;
@@ -127,7 +142,7 @@ __device__ __forceinline__ void attend(struct running *r, const float (*q)[8], c
 #pragma unroll
         for (int o = LP; o < 32; o <<= 1)
             top = fmaxf(top, __shfl_xor_sync(WARP_ALL, top, o));
-        float keep = exp2f(r->top[h] - top); /* a page has a position, so top is a number */
+        float keep = exp2f(r->top[h] - top); /* a piece has a position: top is a number */
         r->top[h] = top;
         r->sum[h] *= keep;
 #pragma unroll
@@ -286,15 +301,17 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     if (MERGE)
         cluster_arrive();
     int live = a.counts->m, alone = EARLY && a.counts->spans == live;
-    int context = 0, pages = 0, pages_at = 0;
+    int context = 0, pages_at = 0;
     if (t < live) {
         context = a.position[t] + 1;
         pages_at = a.pages_at[t];
-        pages = (context + KV_PAGE - 1) / KV_PAGE;
     }
-    struct page g;
-    if (alone && unit < pages)
-        load_page(a, pages_at, unit, kvh, context, &g);
+    struct piece g[STAGES];
+    if (alone)
+#pragma unroll
+        for (int n = 0; n < STAGES; n++)
+            if (piece_at(unit, n) < context)
+                load_piece(a, pages_at, piece_at(unit, n), kvh, context, &g[n]);
     if (NEXT && !NEXT_LATE)
         prefetch_next(a);
     if (TRIGGER == 1)
@@ -318,8 +335,12 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
         for (int j = 0; j < 8; j++)
             r.o[h][j] = 0;
     }
-    if (unit < pages && (!alone || unit == pages - 1))
-        load_page(a, pages_at, unit, kvh, context, &g);
+#pragma unroll
+    for (int n = 0; n < STAGES; n++) {
+        int first = piece_at(unit, n);
+        if (first < context && (!alone || first + PIECE >= context))
+            load_piece(a, pages_at, first, kvh, context, &g[n]);
+    }
     if (NEXT && NEXT_LATE)
         prefetch_next(a);
 #pragma unroll
@@ -327,10 +348,16 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
 #pragma unroll
         for (int j = 0; j < 8; j++)
             q[h][j] *= a.scale * 1.44269504f;
-    for (int p = unit; p < pages; p += UNITS) {
-        if (p > unit)
-            load_page(a, pages_at, p, kvh, context, &g);
-        attend(&r, q, &g, p * KV_PAGE, context);
+    for (int n = 0; piece_at(unit, n) < context; n += STAGES) {
+#pragma unroll
+        for (int s = 0; s < STAGES; s++) {
+            int first = piece_at(unit, n + s), later = piece_at(unit, n + s + STAGES);
+            if (first >= context)
+                break;
+            attend(&r, q, &g[s], first, context);
+            if (later < context)
+                load_piece(a, pages_at, later, kvh, context, &g[s]);
+        }
     }
     if (TRIGGER == 2)
         release_next();

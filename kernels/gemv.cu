@@ -43,6 +43,9 @@
 #ifndef X
 #define X 0
 #endif
+#ifndef STAGE
+#define STAGE 0
+#endif
 #ifndef PERSIST
 #define PERSIST 0
 #endif
@@ -80,11 +83,14 @@ enum {
     GRID = QK ? ROWS_ALL / BLOCK_ROWS
               : PERSIST && PERSIST * SMS < TILES ? PERSIST * SMS : TILES,
     CHUNKS = K / 256,             /* a chunk: 16 bytes for each lane of a warp */
-    C = (CHUNKS + KW - 1) / KW,   /* chunks of a warp: number KW * c + its part */
+    C = (CHUNKS + KW * UNROLL - 1) / (KW * UNROLL) * UNROLL, /* of a warp: KW * c + its part */
+    RAGGED = C * KW != CHUNKS,   /* some are beyond the row's end */
+    STEPS = C / UNROLL,
     P = power_of_two(ROWS * M),
     SPAN = 32 / P,                /* lanes that end up with the same sum */
-    STEPS = X || C / UNROLL <= 4 ? C / UNROLL : 1, /* unrolled at once */
-    SMEM_X = X ? 0 : K * M * 4
+    AT_ONCE = X || STEPS <= 4 ? STEPS : 1, /* unrolled */
+    SMEM_X = X ? 0 : K * M * 4,
+    SMEM_STAGE = THREADS * ROWS * UNROLL * STAGE * 16
 };
 static_assert(ROWS_ALL >= TILE, "there is a whole tile");
 
@@ -115,16 +121,44 @@ __device__ __forceinline__ const uint4 *tile_weights(const struct region_args &a
 /* Chunk c of row r; a part of K that has fewer chunks than others reads nothing. */
 __device__ __forceinline__ uint4 load_chunk(const uint4 *w, int r, int c, const struct place &at)
 {
-    if (CHUNKS % KW && c * KW + at.kw >= CHUNKS)
+    if (RAGGED && c * KW + at.kw >= CHUNKS)
         return make_uint4(0, 0, 0, 0);
     return load_weight<LOAD>(w + (size_t)r * (K / 8) + c * (KW * 32));
+}
+
+/* Where step t > 0 of the first STAGE after the first waits in shared memory, this lane's part. */
+__device__ __forceinline__ uint4 *staged(float *shared, int t, int u, int r)
+{
+    return (uint4 *)(shared + SMEM_X / 4) +
+           (((t - 1) * UNROLL + u) * ROWS + r) * THREADS + threadIdx.x;
+}
+
+/* Copies the steps that follow the first, of this tile and the next ones. */
+__device__ __forceinline__ void stage(const struct region_args &a, float *shared,
+                                      const struct place &at)
+{
+    int tiles = tiles_of_block();
+#pragma unroll
+    for (int t = 1; t <= STAGE; t++) {
+        int i = t / STEPS, c = t % STEPS * UNROLL;
+        if (i >= tiles)
+            return;
+        const uint4 *w = tile_weights(a, i, at);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                if (!RAGGED || (c + u) * KW + at.kw < CHUNKS)
+                    copy_weight(staged(shared, t, u, r),
+                                w + (size_t)r * (K / 8) + (c + u) * (KW * 32));
+    }
 }
 
 __device__ __forceinline__ void prefetch_tiles(const struct region_args &a)
 {
     int tiles = min(tiles_of_block(), PREFETCH);
     for (int i = 0; i < tiles; i++) {
-        int skip = i == 0 ? UNROLL * KW * 512 : 0; /* already in flight */
+        int skip = i == 0 ? UNROLL * (STAGE + 1) * KW * 512 : 0; /* already in flight */
         for (int r = threadIdx.x; r < TILE && skip < 2 * K; r += THREADS)
             prefetch_l2((const char *)a.w + (size_t)(tile_row(i) + r) * K * 2 + skip, 2 * K - skip);
     }
@@ -174,7 +208,7 @@ __device__ __forceinline__ void take_registers(const struct region_args &a, stru
         const float *x = input_row(a, t) + at.kw * 256 + at.lane * 8;
 #pragma unroll
         for (int c = 0; c < C; c++) {
-            bool mine = CHUNKS % KW == 0 || c * KW + at.kw < CHUNKS;
+            bool mine = !RAGGED || c * KW + at.kw < CHUNKS;
             v[t][c][0] = mine ? load_x4(x + c * KW * 256) : make_float4(0, 0, 0, 0);
             v[t][c][1] = mine ? load_x4(x + c * KW * 256 + 4) : make_float4(0, 0, 0, 0);
         }
@@ -242,6 +276,8 @@ __device__ __forceinline__ void multiply(const struct input &in, int c, int r, u
                                          const struct place &at, float *sum)
 {
     float f[8];
+    if (RAGGED && c * KW + at.kw >= CHUNKS)
+        return;
     expand8(w, f);
 #pragma unroll
     for (int t = 0; t < M; t++) {
@@ -403,6 +439,8 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
             buffer[r][u] = load_chunk(w, r, u, at);
+    if (STAGE)
+        stage(a, shared_x, at);
     if (PREFETCH)
         prefetch_tiles(a);
     if (TRIGGER == 1)
@@ -447,6 +485,8 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     if (NEXT)
         prefetch_share(a.next, a.next_bytes, (long long)NEXT << 20, blockIdx.x, GRID);
 #endif
+    if (STAGE)
+        await_copies();
     unsigned long long best = 0;
     for (int i = 0; i < tiles; i++) {
         float sum[ROWS * M];
@@ -457,17 +497,26 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
 #pragma unroll
         for (int j = 0; j < ROWS * M; j++)
             sum[j] = 0;
-#pragma unroll(STEPS)
+#pragma unroll(AT_ONCE)
         for (int c = 0; c < C; c += UNROLL) {
+            int t = i * STEPS + c / UNROLL; /* of the block's steps */
+            bool waits = STAGE && t > 0 && t <= STAGE;
+            /* what a register that becomes free is loaded with: the next step that is not staged */
+            int ahead = STAGE && t == 0 ? STAGE + 1 : 1, cn = c + ahead * UNROLL, in_tile = cn / C;
+            const uint4 *from = in_tile == 0 ? w : in_tile == 1 ? next : 0;
+            if (STAGE && in_tile > 1 && i + in_tile < tiles)
+                from = tile_weights(a, i + in_tile, at);
+            bool refill = !waits && i + in_tile < tiles;
+            cn %= C;
 #pragma unroll
             for (int u = 0; u < UNROLL; u++)
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     uint4 now = buffer[r][u];
-                    if (c + UNROLL < C)
-                        buffer[r][u] = load_chunk(w, r, c + UNROLL + u, at);
-                    else if (more)
-                        buffer[r][u] = load_chunk(next, r, u, at);
+                    if (waits)
+                        now = *staged(shared_x, t, u, r);
+                    else if (refill)
+                        buffer[r][u] = load_chunk(from, r, cn + u, at);
                     multiply(in, c + u, r, now, at, sum);
                 }
         }
@@ -533,5 +582,5 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     REGION == REGION_HEAD ? (int64_t)GRID *M * 8 : 0,
     0,
     "",
-    {{{GRID, 1, 1}, THREADS, SMEM_X, 1, QK ? CLUSTER : 1, 0}},
+    {{{GRID, 1, 1}, THREADS, SMEM_X + SMEM_STAGE, 1, QK ? CLUSTER : 1, 0}},
 };

@@ -40,6 +40,9 @@
 #ifndef TRIGGER
 #define TRIGGER 1
 #endif
+#ifndef STAGE
+#define STAGE 0
+#endif
 #ifndef PREFETCH
 #define PREFETCH 0
 #endif
@@ -72,7 +75,9 @@ enum {
     SLOTS = (M + SPLIT - 1) / SPLIT,
     KEPT_ROWS = PASSES * GROUP * 16,
     SMEM_X = NT * 8 * LD * 2,
-    SMEM_PART = KEPT ? SPLIT * SLOTS * KEPT_ROWS * 4 : 0
+    SMEM_PART = KEPT ? SPLIT * SLOTS * KEPT_ROWS * 4 : 0,
+    SMEM_STAGE = THREADS * TILES * UNROLL * STAGE * 32,
+    TURNS = STEPS / UNROLL /* of the main loop in a pass */
 };
 
 struct where {
@@ -96,6 +101,34 @@ __device__ __forceinline__ const uint4 *tile_weights(const struct region_args &a
                                                      const struct where &at, int tile)
 {
     return (const uint4 *)a.packed + ((size_t)tile * (K / 32) + at.rank * STEPS) * 64 + at.lane;
+}
+
+/* Where turn t > 0 of the first STAGE after the first waits in shared memory, this lane's part. */
+__device__ __forceinline__ uint4 *staged(char *shared, int t, int u, int r, int s)
+{
+    return (uint4 *)(shared + SMEM_X + SMEM_PART) +
+           ((((t - 1) * UNROLL + u) * TILES + r) * 2 + s) * THREADS + threadIdx.x;
+}
+
+/* Copies the turns that follow the first, of this pass and the next ones. */
+__device__ __forceinline__ void stage(const struct region_args &a, char *shared,
+                                      const struct where &at)
+{
+    int passes = passes_of(at);
+#pragma unroll
+    for (int t = 1; t <= STAGE; t++) {
+        if (t / TURNS >= passes)
+            return;
+        const uint4 *w = tile_weights(a, at, first_tile(at, t / TURNS)) + t % TURNS * UNROLL * 64;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+            for (int r = 0; r < TILES; r++)
+#pragma unroll
+                for (int s = 0; s < 2; s++)
+                    copy_weight(staged(shared, t, u, r, s),
+                                w + (size_t)r * (K * 2) + (u * 2 + s) * 32);
+    }
 }
 
 __device__ __forceinline__ const float *input_row(const struct region_args &a, int t)
@@ -342,11 +375,14 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
 #pragma unroll
             for (int s = 0; s < 2; s++)
                 buffer[r][u][s] = load_weight<LOAD>(w + (size_t)r * (K * 2) + (u * 2 + s) * 32);
+    if (STAGE)
+        stage(a, shared, at);
     if (PREFETCH && at.lane < TILES)
         for (int p = 0; p < min(passes, PREFETCH); p++) {
-            int skip = p == 0 ? UNROLL * 1024 : 0;
+            int skip = p == 0 ? min(UNROLL * (STAGE + 1), (int)STEPS) * 1024 : 0;
             const char *from = (const char *)(tile_weights(a, at, first_tile(at, p) + at.lane) - at.lane);
-            prefetch_l2(from + skip, STEPS * 1024 - skip);
+            if (skip < STEPS * 1024)
+                prefetch_l2(from + skip, STEPS * 1024 - skip);
         }
     if (TRIGGER == 1)
         release_next();
@@ -359,6 +395,8 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     unsigned long long best[NT][2] = {};
     begin_sums(a, at, tile, c);
     take(a, at, x, &e);
+    if (STAGE)
+        await_copies();
     __syncthreads();
     if (TRIGGER == 2)
         release_next();
@@ -373,8 +411,16 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
         const uint4 *next = tile_weights(a, at, after);
 #pragma unroll 1
         for (int k = 0; k < STEPS; k += UNROLL) {
-            bool same = k + UNROLL < STEPS;
-            const uint4 *from = same ? w + (k + UNROLL) * 64 : next;
+            int t = p * TURNS + k / UNROLL; /* of the block's turns */
+            bool waits = STAGE && t > 0 && t <= STAGE;
+            /* what a register that becomes free is loaded with: the next turn that is not staged */
+            int ahead = STAGE && t == 0 ? STAGE + 1 : 1;
+            int kn = k + ahead * UNROLL, in_pass = kn / STEPS;
+            const uint4 *from = in_pass == 0 ? w : next;
+            if (STAGE && in_pass > 1 && p + in_pass < passes)
+                from = tile_weights(a, at, first_tile(at, p + in_pass));
+            bool refill = !waits && p + in_pass < passes;
+            from += kn % STEPS * 64;
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 uint4 b[NT];
@@ -383,12 +429,17 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
                     b[n] = *(const uint4 *)(xp + n * 8 * LD + (k + u) * 32);
 #pragma unroll
                 for (int r = 0; r < TILES; r++) {
+                    uint4 w0 = buffer[r][u][0], w1 = buffer[r][u][1];
+                    if (waits) {
+                        w0 = *staged(shared, t, u, r, 0);
+                        w1 = *staged(shared, t, u, r, 1);
+                    }
 #pragma unroll
                     for (int n = 0; n < NT; n++) {
-                        mma_bf16(c[r][n], buffer[r][u][0], b[n].x, b[n].y);
-                        mma_bf16(c[r][n], buffer[r][u][1], b[n].z, b[n].w);
+                        mma_bf16(c[r][n], w0, b[n].x, b[n].y);
+                        mma_bf16(c[r][n], w1, b[n].z, b[n].w);
                     }
-                    if (same || more)
+                    if (refill)
 #pragma unroll
                         for (int s = 0; s < 2; s++)
                             buffer[r][u][s] =
@@ -442,5 +493,5 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     REGION == REGION_HEAD ? (int64_t)CLUSTERS *SPLIT *M * 8 : 0,
     (int64_t)ROWS_ALL *K * 2,
     TILE_LAYOUT,
-    {{{CLUSTERS * SPLIT, 1, 1}, THREADS, SMEM_X + SMEM_PART, 1, SPLIT, 0}},
+    {{{CLUSTERS * SPLIT, 1, 1}, THREADS, SMEM_X + SMEM_PART + SMEM_STAGE, 1, SPLIT, 0}},
 };

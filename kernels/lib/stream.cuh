@@ -29,6 +29,21 @@ template <int POLICY> __device__ __forceinline__ uint4 load_weight(const uint4 *
     return v;
 }
 
+/* 16 bytes of weights into shared memory, without a register to wait in; await_copies() is for the
+ * thread's own. */
+__device__ __forceinline__ void copy_weight(void *to, const uint4 *p)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(to)),
+                 "l"(p)
+                 : "memory");
+}
+
+__device__ __forceinline__ void await_copies()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 /* Asks for `bytes` (a multiple of 16) from p (16-byte aligned) to be brought into L2. */
 __device__ __forceinline__ void prefetch_l2(const void *p, unsigned bytes)
 {
@@ -41,13 +56,13 @@ __device__ __forceinline__ void prefetch_l2(const void *p, unsigned bytes)
 __device__ __forceinline__ void prefetch_share(const void *next, long long bytes, long long limit,
                                                int block, int blocks)
 {
-    enum { PIECE = 4096 };
-    long long n = (bytes < limit ? bytes : limit) / PIECE;
+    enum { BYTES = 4096 };
+    long long n = (bytes < limit ? bytes : limit) / BYTES;
     if (!next)
         return;
     for (long long i = block + (long long)threadIdx.x * blocks; i < n;
          i += (long long)blocks * blockDim.x)
-        prefetch_l2((const char *)next + i * PIECE, PIECE);
+        prefetch_l2((const char *)next + i * BYTES, BYTES);
 }
 
 /* Activations: through L2, which is where the previous kernel left them. */

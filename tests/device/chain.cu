@@ -438,7 +438,8 @@ struct search {
         }
         if (!checked.count(v)) {
             double e = check(s, v, regions[r]);
-            checked[v] = e < (regions[r] == REGION_ATTN ? 1e-4 : limit);
+            // the timed steps write the newest key and value themselves, from rounded activations
+            checked[v] = e < (regions[r] == REGION_ATTN ? 1e-3 : limit);
             if (!checked[v] && wrong++ < 12)
                 printf("  WRONG %s %s: error %.2e\n", region_names[r], t[r]->text(p).c_str(), e);
         }
@@ -613,24 +614,25 @@ static void run(compiler &cc, const model &m, int M, int context, bool quick)
         }
     }
     f.row("start");
+    f.winners();
     marginal(f);
     static const stage gemv_stages[] = {
-        {"rows, unroll, warps, trigger", "ROWS UNROLL RW TRIGGER SPLITS WARPS", 12},
-        {"+ attention: cluster, early loads", "MERGE EARLY SPLITS WARPS", 0},
-        {"+ K over warps, x in registers", "ROWS UNROLL RW TRIGGER KW X CLUSTER", 70},
-        {"+ persistent blocks", "ROWS UNROLL RW TRIGGER KW X PERSIST CLUSTER", 70},
-        {"+ L2 prefetch, load policy", "TRIGGER PREFETCH NEXT NEXT_LATE LOAD PERSIST", 20},
-        {"+ second pass", "ROWS UNROLL RW TRIGGER KW X PERSIST PREFETCH NEXT NEXT_LATE LOAD CLUSTER MERGE EARLY SPLITS WARPS", 40},
+        {"rows, unroll, warps, trigger", "ROWS UNROLL RW TRIGGER SPLITS WARPS", 0},
+        {"+ attention: pieces, early, next", "MERGE EARLY SPLITS WARPS PIECE STAGES NEXT NEXT_LATE TRIGGER", 60},
+        {"+ staged weights", "ROWS UNROLL RW TRIGGER PERSIST STAGE", 60},
+        {"+ K over warps, x in registers", "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE CLUSTER LOAD", 60},
+        {"+ L2 prefetch, load policy", "TRIGGER PREFETCH NEXT NEXT_LATE LOAD PERSIST STAGE", 10},
+        {"+ second pass", "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE PREFETCH NEXT NEXT_LATE LOAD CLUSTER MERGE EARLY SPLITS WARPS PIECE STAGES", 40},
     };
     static const stage mma_stages[] = {
-        {"tiles, unroll, warps, trigger", "TILES UNROLL WARPS TRIGGER SPLITS MERGE EARLY", 12},
-        {"+ K over a cluster", "TILES UNROLL WARPS TRIGGER SPLIT", 40},
-        {"+ blocks, L2 prefetch, load policy", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST PREFETCH LOAD", 30},
-        {"+ second pass", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST PREFETCH LOAD SPLITS WARPS MERGE EARLY", 20},
+        {"attention", "SPLITS MERGE EARLY WARPS PIECE STAGES TRIGGER", 40},
+        {"+ tiles, unroll, warps, K over a cluster", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST", 30},
+        {"+ staged weights", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST STAGE", 30},
+        {"+ L2 prefetch, load policy", "TRIGGER SPLIT PERSIST STAGE PREFETCH LOAD", 10},
     };
     const stage *stages = mma ? mma_stages : gemv_stages;
     int n = mma ? 4 : 6;
-    static const int order[] = {3, 4, 0, 2, 1, 5};
+    static const int order[] = {1, 3, 4, 0, 2, 5};
     for (int i = 0; i < n && !quick; i++) {
         for (int r : order) // ahead of time
             for (auto &p : f.around(r, stages[i].knobs, 0))
