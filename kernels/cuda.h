@@ -10,9 +10,11 @@
  * may be read and written as activations, and never reach a KV page.
  *
  * Every kernel is launched with programmatic stream serialization: each thread that reads an
- * activation, a count or a KV page, or writes anything, first executes griddepcontrol.wait.
- * Weights, norms, rope tables never change and may be read before it. Activations are read with
- * plain loads: neither `__restrict__` nor ld.global.nc.
+ * activation or this step's KV, or writes anything, first executes griddepcontrol.wait. Weights,
+ * norms, rope tables never change and may be read before it, and so may positions, kv_at, pages_at,
+ * the page table, counts and the KV of earlier steps: a step's first kernel has a full edge to the
+ * copy of the step's data and to the step before. Activations are read with plain loads: neither
+ * `__restrict__` nor ld.global.nc.
  *
  * Weights are bf16 [out, in]. q and k rows are stored with RoPE pairs adjacent (rows 2i, 2i+1 of a
  * head turn together), q_norm, k_norm and biases alike; gate and up rows alternate. KV pages are
@@ -61,6 +63,8 @@ struct cuda_attn_in_args {
     struct cuda_work work;
     int32_t hidden, heads, kv_heads, head_dim;
     float eps;
+    const void *next; /* weights that a later region reads, to be prefetched into L2; or null */
+    int64_t next_bytes;
 };
 
 /* a = softmax(q k^T * scale) v for each token over positions 0 .. position[t] of its sequence,
@@ -74,7 +78,7 @@ struct cuda_attn_args {
     const struct span *span; /* [counts->spans] the same, by sequence */
     float *a;                /* [M, heads * head_dim] */
     struct cuda_work work;
-    const void *next; /* weights that the next region reads, to be prefetched into L2; or null */
+    const void *next; /* as in cuda_attn_in_args */
     int64_t next_bytes;
     int32_t heads, kv_heads, head_dim;
     float scale;
@@ -90,6 +94,8 @@ struct cuda_out_args {
     float *y;           /* [M, n], not x */
     struct cuda_work work;
     int32_t n, k;
+    const void *next; /* as in cuda_attn_in_args */
+    int64_t next_bytes;
 };
 
 /* h = silu(g) * u; g, u = rows 2i, 2i+1 of n W^T, n = rmsnorm(x) * norm */
@@ -103,6 +109,8 @@ struct cuda_mlp_in_args {
     struct cuda_work work;
     int32_t hidden, ffn;
     float eps;
+    const void *next; /* as in cuda_attn_in_args */
+    int64_t next_bytes;
 };
 
 /* logits[i, :] = n W^T of row[i], i < counts->rows; and the best of each: highest logit, lowest
