@@ -316,11 +316,38 @@ union any_args {
     struct cuda_head_args head;
 };
 
+/* The weights that the step reads after region r of `layer`, as the kernel that will read them
+ * wants them: what a kernel may bring into L2 ahead of time. */
+struct ahead {
+    const void *data;
+    int64_t bytes;
+};
+
+static struct ahead ahead_of(const struct walk *w, enum region r, int32_t layer)
+{
+    const struct backend *b = w->b;
+    enum region next = r == REGION_ATTN_IN || r == REGION_ATTN ? REGION_ATTN_OUT
+                       : r == REGION_ATTN_OUT                  ? REGION_MLP_IN
+                       : r == REGION_MLP_IN                    ? REGION_MLP_OUT
+                                                               : REGION_ATTN_IN;
+    if (r == REGION_MLP_OUT && ++layer == b->model->shape.layers) {
+        next = REGION_HEAD;
+        layer = 0;
+    }
+    struct matrix m = matrix_of(b, next, layer);
+    const struct kernel *k = w->choice->kernel[next];
+    const struct loaded *l = k ? k->backend : NULL;
+    if (l && l->pack)
+        return (struct ahead){b->packs.base + l->pack->at + layer * l->pack->each, l->pack->each};
+    return (struct ahead){m.data, 2LL * m.rows * m.cols};
+}
+
 static void fill_attn_in(const struct walk *w, int32_t layer, struct cuda_attn_in_args *a)
 {
     const struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
     const struct device_layer *l = &b->on.layer[layer];
+    struct ahead ahead = ahead_of(w, REGION_ATTN_IN, layer);
     *a = (struct cuda_attn_in_args){.counts = w->block->counts,
                                     .x = w->x,
                                     .norm = l->attn_norm,
@@ -340,14 +367,16 @@ static void fill_attn_in(const struct walk *w, int32_t layer, struct cuda_attn_i
                                     .heads = s->heads,
                                     .kv_heads = s->kv_heads,
                                     .head_dim = s->head_dim,
-                                    .eps = s->eps};
+                                    .eps = s->eps,
+                                    .next = ahead.data,
+                                    .next_bytes = ahead.bytes};
 }
 
 static void fill_attn(const struct walk *w, int32_t layer, struct cuda_attn_args *a)
 {
     const struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
-    struct matrix next = matrix_of(b, REGION_ATTN_OUT, layer);
+    struct ahead ahead = ahead_of(w, REGION_ATTN, layer);
     *a = (struct cuda_attn_args){.counts = w->block->counts,
                                  .q = w->q,
                                  .k_pages = w->k_pages ? w->k_pages : kv_pages(b, layer, 0),
@@ -358,8 +387,8 @@ static void fill_attn(const struct walk *w, int32_t layer, struct cuda_attn_args
                                  .span = w->block->span,
                                  .a = w->a,
                                  .work = {b->work, b->counter},
-                                 .next = next.data,
-                                 .next_bytes = 2LL * next.rows * next.cols,
+                                 .next = ahead.data,
+                                 .next_bytes = ahead.bytes,
                                  .heads = s->heads,
                                  .kv_heads = s->kv_heads,
                                  .head_dim = s->head_dim,
@@ -373,6 +402,7 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
     const struct model_shape *s = &b->model->shape;
     struct matrix m = matrix_of(b, r, layer);
     struct cuda_work work = {b->work, b->counter};
+    struct ahead ahead = ahead_of(w, r, layer);
     switch (r) {
     case REGION_ATTN_IN:
         fill_attn_in(w, layer, &a->attn_in);
@@ -391,7 +421,9 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
                                         .y = w->y,
                                         .work = work,
                                         .n = m.rows,
-                                        .k = m.cols};
+                                        .k = m.cols,
+                                        .next = ahead.data,
+                                        .next_bytes = ahead.bytes};
         break;
     case REGION_MLP_IN:
         a->mlp_in = (struct cuda_mlp_in_args){.counts = w->block->counts,
@@ -403,7 +435,9 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
                                               .work = work,
                                               .hidden = s->hidden,
                                               .ffn = s->ffn,
-                                              .eps = s->eps};
+                                              .eps = s->eps,
+                                              .next = ahead.data,
+                                              .next_bytes = ahead.bytes};
         break;
     default:
         a->head = (struct cuda_head_args){.counts = w->block->counts,
