@@ -50,7 +50,7 @@ class Server:
             self.log += line
             m = re.search(r":(\d+)\b", line) if "listen" in line.lower() else None
             self.port = self.port or (m and int(m.group(1)))
-            if self.port and "ready" in line.lower():
+            if self.port and "server: ready" in line:
                 break
         if not self.port:
             raise SystemExit(f"whet serve --backend {backend} ended:\n{self.log}")
