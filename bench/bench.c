@@ -225,12 +225,13 @@ int bench_main(int argc, char **argv)
     if (own_flags(&b, &argc, argv))
         return usage("a list of positive numbers, separated by commas, or a file name is missing");
     int parsed = config_parse(&b.config, argc, argv, &e);
-    if (parsed < 0)
-        return usage(e.msg);
-    if (parsed > 0)
-        return 0;
-    if (!*b.config.engine_model && !b.shape)
-        return usage("--model is missing");
+    const char *wrong = parsed < 0                                           ? e.msg
+                        : parsed == 0 && !*b.config.engine_model && !b.shape ? "--model is missing"
+                                                                             : NULL;
+    if (wrong || parsed > 0) {
+        config_free(&b.config);
+        return wrong ? usage(wrong) : 0;
+    }
     int failed = open_all(&b, &e) || measure(&b, &e);
     if (failed)
         fprintf(stderr, "whet bench: %s\n", e.msg);

@@ -534,5 +534,7 @@ int main(int argc, char **argv)
         failed += bad;
     }
     char *clean = xasprintf("rm -r %s", dir);
-    return system(clean) != 0 || failed > 0;
+    bool left = system(clean) != 0;
+    free(clean);
+    return left || failed > 0;
 }
