@@ -245,8 +245,8 @@ static int read_merges(struct bpe *b, const struct vocab_source *src, struct err
     b->merge_cells = table_size(src->merges);
     b->merge = xmalloc(b->merge_cells * sizeof *b->merge);
     memset(b->merge, 0xFF, b->merge_cells * sizeof *b->merge);
-    char *room = NULL;
-    size_t size = 0;
+    size_t size = 256;
+    char *room = xmalloc(size);
     int rc = 0;
     for (int64_t i = 0; i < src->merges && rc == 0; i++) {
         if (src->merge_length[i] < 0) {

@@ -167,7 +167,7 @@ struct pre_run *pre_run_begin(const struct pretokenizer *p, pre_word_fn *word, v
     r->context = pcre2_match_context_create(NULL);
     r->stack = pcre2_jit_stack_create(32 << 10, 8 << 20, NULL);
     pcre2_jit_stack_assign(r->context, NULL, r->stack);
-    r->match = xcalloc((size_t)p->steps, sizeof *r->match);
+    r->match = xcalloc((size_t)p->steps, sizeof(pcre2_match_data *));
     r->prefixed = xcalloc((size_t)p->steps, sizeof *r->prefixed);
     for (int32_t i = 0; i < p->steps; i++)
         r->match[i] = pcre2_match_data_create(1, NULL);

@@ -68,17 +68,19 @@ int32_t tokenizer_json_find(const struct tokenizer_json *j, const char *text)
     return whole_number(cJSON_GetObjectItemCaseSensitive(vocab_of(j), text), TOKENS_MAX);
 }
 
-/* Checks every id and counts: the vocabulary is as long as its highest id asks for. */
+/* Checks every id and counts: the vocabulary is as long as its highest id asks for. A few ids may
+ * be left out; a small file that asks for millions is after our memory. */
 static int count_tokens(struct tokenizer_json *j, struct err *err)
 {
     const cJSON *item;
-    int32_t highest = -1;
+    int32_t highest = -1, entries = 0;
     cJSON_ArrayForEach(item, vocab_of(j))
     {
         int32_t id = whole_number(item, TOKENS_MAX);
         if (id < 0)
             return err_set(err, "model.vocab: the id of token '%.80s' is no id", item->string);
         highest = id > highest ? id : highest;
+        entries++;
     }
     cJSON_ArrayForEach(item, added_of(j))
     {
@@ -88,7 +90,11 @@ static int count_tokens(struct tokenizer_json *j, struct err *err)
             return err_set(err, "added_tokens: '%.80s' has no valid id and content",
                            content ? content : "?");
         highest = id > highest ? id : highest;
+        entries++;
     }
+    if (highest / 4 > entries + 256)
+        return err_set(err, "vocabulary: ids go up to %d, but there are %d tokens", highest,
+                       entries);
     j->src.tokens = highest + 1;
     return 0;
 }

@@ -49,17 +49,17 @@ struct cuda_embed_args {
 /* q = rope(qnorm(n Wq^T + bq)), k and v into their pages; n = rmsnorm(x) * norm. */
 struct cuda_attn_in_args {
     const struct cuda_counts *counts;
-    const float *x;                     /* [M, hidden] */
-    const float *norm;                  /* [hidden] */
-    const void *w;                      /* bf16 [(heads + 2 kv_heads) head_dim, hidden]: q, k, v */
-    const void *packed;                 /* the kernel's own layout of w, or null */
-    const float *bias;                  /* [(heads + 2 kv_heads) head_dim] or null */
-    const float *q_norm, *k_norm;       /* [head_dim] or null */
-    const float *rope_cos, *rope_sin;   /* [positions, head_dim/2] */
-    const int32_t *position;            /* [M] */
-    const int32_t *kv_at;               /* [M] page * KV_PAGE + offset */
-    float *q;                           /* [M, heads * head_dim] */
-    void *k_pages, *v_pages;            /* this layer's */
+    const float *x;                   /* [M, hidden] */
+    const float *norm;                /* [hidden] */
+    const void *w;                    /* bf16 [(heads + 2 kv_heads) head_dim, hidden]: q, k, v */
+    const void *packed;               /* the kernel's own layout of w, or null */
+    const float *bias;                /* [(heads + 2 kv_heads) head_dim] or null */
+    const float *q_norm, *k_norm;     /* [head_dim] or null */
+    const float *rope_cos, *rope_sin; /* [positions, head_dim/2] */
+    const int32_t *position;          /* [M] */
+    const int32_t *kv_at;             /* [M] page * KV_PAGE + offset */
+    float *q;                         /* [M, heads * head_dim] */
+    void *k_pages, *v_pages;          /* this layer's */
     struct cuda_work work;
     int32_t hidden, heads, kv_heads, head_dim;
     float eps;

@@ -300,12 +300,13 @@ template <int HD, int G> __device__ void decode(const struct eager_decode_args &
     struct running<G> r;
 #pragma unroll
     for (int h = 0; h < G; h++) {
-        const float *from = a.q + ((size_t)t * a.heads + first_head + min(h, heads - 1)) * HD + d;
+        size_t from = ((size_t)t * a.heads + first_head + min(h, heads - 1)) * HD + d;
         r.top[h] = -INFINITY;
         r.sum[h] = 0;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            q[h][j] = from[j] * (a.scale * 1.44269504f);
+            q[h][j] = (a.q ? a.q[from + j] : from_bf16(((const bf16 *)a.q16)[from + j])) *
+                      (a.scale * 1.44269504f);
             r.o[h][j] = 0;
         }
     }

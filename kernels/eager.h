@@ -55,18 +55,20 @@ struct eager_round_args {
 };
 
 /* Attention of single tokens. Grid: (splits, kv_heads * chunks, tokens), 128 threads; a block takes
- * `group` query heads (at most EAGER_GROUP) of one kv head. token: which tokens, null: all. */
+ * G (the kernel's own) query heads of one kv head, of which there are `chunks` such parts. token:
+ * which tokens, null: all. */
 struct eager_decode_args {
     const int32_t *count;
     const int32_t *token;
     const float *q;
+    const void *q16; /* read if q is null */
     const void *k_pages, *v_pages;
     const int32_t *position, *pages_at, *page_table;
     float *a;
     void *a16;
     float *part;
     unsigned *counter;
-    int32_t heads, kv_heads, group, chunks;
+    int32_t heads, kv_heads, chunks;
     float scale;
 };
 enum { EAGER_GROUP = 8 };
@@ -104,7 +106,7 @@ enum { EAGER_TOPS = 20 };
 /* A token whose logit changes before anything else looks at it. */
 struct eager_adjust {
     int32_t id;
-    int32_t kind;  /* EAGER_BIAS: += value; EAGER_PENALTY: repetition, then -= value */
+    int32_t kind; /* EAGER_BIAS: += value; EAGER_PENALTY: repetition, then -= value */
     float value;
 };
 enum { EAGER_BIAS, EAGER_PENALTY, EAGER_BAN };

@@ -49,6 +49,9 @@
 #ifndef PERSIST
 #define PERSIST 0
 #endif
+#ifndef BLOCKS
+#define BLOCKS 1
+#endif
 #ifndef TRIGGER
 #define TRIGGER 1
 #endif
@@ -421,7 +424,7 @@ __device__ __forceinline__ void finish_head(const struct region_args &a, const f
 
 /* ---- entry -------------------------------------------------------------------------------- */
 
-KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct region_args a)
+KERNEL __launch_bounds__(THREADS, BLOCKS) whet_kernel(const __grid_constant__ struct region_args a)
 {
     extern __shared__ __align__(16) float shared_x[];
     __shared__ float part[2][KW][TILE * M], squares[KW][M];

@@ -2,8 +2,8 @@
  *
  * All of it runs off the loop, because the specializer's store may be busy writing and a metrics
  * page asks every module. Operators' changes carry the request id into the decision trace. The
- * specializer answers with a status and JSON of its own; errors are wrapped in the API's shape
- * only where they arise here.
+ * specializer answers with a status and JSON; of its errors the sentence is taken and put in the
+ * API's own shape, so that every route fails alike.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +14,20 @@
 #include "server/router.h"
 #include "server/server.h"
 
-/* Takes over the malloc'ed `json` as the job's answer. */
-static void answer(struct job *j, int status, char *json)
+/* Takes over the malloc'ed *text as the job's answer. A pointer to it, because the call
+ * that fills it is an argument too and C does not say which is evaluated first. */
+static void answer(struct job *j, int status, char **text)
 {
+    char *json = *text;
+    cJSON *body = status >= 400 ? cJSON_Parse(json) : NULL;
+    const cJSON *message = json_get(json_get(body, "error"), "message");
     j->status = status;
-    if (json)
+    if (status >= 400)
+        api_error_set(&j->error, status, NULL, "%s",
+                      cJSON_IsString(message) ? message->valuestring : "the specializer refused");
+    else if (json)
         buf_str(&j->out, json);
+    cJSON_Delete(body);
     free(json);
 }
 
@@ -47,24 +55,25 @@ static void run_slots(struct job *j)
 {
     char *json = NULL;
     if (available(j))
-        answer(j, specializer_slots(j->srv->specializer, j->rest, &json), json);
+        answer(j, specializer_slots(j->srv->specializer, j->rest, &json), &json);
 }
 
 static void run_kernels(struct job *j)
 {
     char *json = NULL;
     if (available(j))
-        answer(j, specializer_kernels(j->srv->specializer, j->rest, &json), json);
+        answer(j, specializer_kernels(j->srv->specializer, j->rest, &json), &json);
 }
 
 static void run_trace(struct job *j)
 {
     char *json = NULL, *end = NULL;
+    const char *slot = j->arg[0] && *j->arg[0] ? j->arg[0] : NULL;
     long long since = j->arg[1] ? strtoll(j->arg[1], &end, 10) : 0;
     if (end && (*end || end == j->arg[1]))
         api_error_set(&j->error, 400, "since", "`since` must be unix seconds");
     else if (available(j))
-        answer(j, specializer_trace(j->srv->specializer, j->arg[0], since, j->number, &json), json);
+        answer(j, specializer_trace(j->srv->specializer, slot, since, j->number, &json), &json);
     if (j->number)
         j->type = "application/x-ndjson";
 }
@@ -73,7 +82,7 @@ static void run_export(struct job *j)
 {
     char *json = NULL;
     if (available(j))
-        answer(j, specializer_export(j->srv->specializer, &json), json);
+        answer(j, specializer_export(j->srv->specializer, &json), &json);
 }
 
 void admin_slots(struct exchange *x)
@@ -102,7 +111,7 @@ void admin_trace(struct exchange *x)
     struct job *j = job_new(x, run_trace);
     const struct slice *accept = http_header(&x->req, "accept");
     char *format = http_query(&x->req, "format");
-    j->arg[0] = http_query(&x->req, "slot");
+    j->arg[0] = http_query(&x->req, "slot"); /* "" is none */
     j->arg[1] = http_query(&x->req, "since");
     j->number = (format && strcmp(format, "jsonl") == 0) ||
                 (accept && slice_is(*accept, "application/x-ndjson"));
@@ -137,21 +146,21 @@ static void run_pin(struct job *j)
     char *json = NULL;
     j->arg[0] = member(j, "kernel", true);
     if (!j->error.status && available(j))
-        answer(j, specializer_pin(j->srv->specializer, j->rest, j->arg[0], j->who, &json), json);
+        answer(j, specializer_pin(j->srv->specializer, j->rest, j->arg[0], j->who, &json), &json);
 }
 
 static void run_unpin(struct job *j)
 {
     char *json = NULL;
     if (available(j))
-        answer(j, specializer_unpin(j->srv->specializer, j->rest, j->who, &json), json);
+        answer(j, specializer_unpin(j->srv->specializer, j->rest, j->who, &json), &json);
 }
 
 static void run_rollback(struct job *j)
 {
     char *json = NULL;
     if (available(j))
-        answer(j, specializer_rollback(j->srv->specializer, j->rest, j->who, &json), json);
+        answer(j, specializer_rollback(j->srv->specializer, j->rest, j->who, &json), &json);
 }
 
 static void run_disable(struct job *j)
@@ -162,14 +171,14 @@ static void run_disable(struct job *j)
         answer(j,
                specializer_disable(j->srv->specializer, j->rest, j->arg[0] ? j->arg[0] : "", j->who,
                                    &json),
-               json);
+               &json);
 }
 
 static void run_enable(struct job *j)
 {
     char *json = NULL;
     if (available(j))
-        answer(j, specializer_enable(j->srv->specializer, j->rest, j->who, &json), json);
+        answer(j, specializer_enable(j->srv->specializer, j->rest, j->who, &json), &json);
 }
 
 static void run_mode(struct job *j)
@@ -185,7 +194,7 @@ static void run_mode(struct job *j)
             continue;
         if (available(j))
             answer(j, specializer_set_mode(j->srv->specializer, modes[i].mode, j->who, &json),
-                   json);
+                   &json);
         return;
     }
     api_error_set(&j->error, 404, NULL, "the specializer can pause, resume and freeze, not %.80s",
@@ -197,7 +206,7 @@ static void run_import(struct job *j)
     char *json = NULL;
     if (available(j))
         answer(j, specializer_import(j->srv->specializer, j->body.p, j->body.n, j->who, &json),
-               json);
+               &json);
 }
 
 void admin_pin(struct exchange *x)

@@ -22,6 +22,12 @@ static bool is_name(char c)
     return isalnum((unsigned char)c) || c == '_';
 }
 
+/* Characters between which a space is kept: those of words and around literals. */
+static bool is_wordy(char c)
+{
+    return is_name(c) || c == '\'' || c == '"';
+}
+
 /* End of the string literal that begins at s (a quote), behind its closing quote; NULL if none. */
 static const char *literal_end(const char *s, const char *end)
 {
@@ -73,7 +79,7 @@ static int add_code(struct buf *out, const char *s, const char *end)
         if (isspace((unsigned char)*s)) {
             while (s < end && isspace((unsigned char)*s))
                 s++;
-            if (s < end && out->n > begin && is_name(out->p[out->n - 1]) && is_name(*s))
+            if (s < end && out->n > begin && is_wordy(out->p[out->n - 1]) && is_wordy(*s))
                 buf_char(out, ' ');
         } else if (*s == '\'' || *s == '"') {
             if (!(next = literal_end(s, end)))

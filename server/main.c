@@ -5,19 +5,42 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bench/bench.h"
 #include "config/config.h"
 #include "server/server.h"
+#include "specializer/stages.h"
+#include "specializer/winners.h"
 
-/* Entry points of the other folders; main.c is the one place that knows them all. */
-int bench_main(int argc, char **argv);
-int kernels_main(int argc, char **argv);
-int probe_main(int argc, char **argv);
+/* `whet kernels WORDS... [options]`: the words come first, the options choose the store. */
+static int kernels_command(int argc, char **argv)
+{
+    int words = 1;
+    while (words < argc && strncmp(argv[words], "--", 2) != 0)
+        words++;
+    struct config c;
+    struct err err;
+    int parsed = config_parse(&c, argc - words + 1, argv + words - 1, &err);
+    if (parsed < 0)
+        fprintf(stderr, "whet kernels: %s\n", err.msg);
+    int rc = parsed < 0 ? 2 : parsed > 0 ? 0 : kernels_main(&c, words - 1, argv + 1);
+    config_free(&c);
+    return rc;
+}
 
 static int version_main(int argc, char **argv)
 {
     (void)argc;
     (void)argv;
     puts("whet " WHET_VERSION);
+    return 0;
+}
+
+/* The tables of docs/configuration.md (scripts/gen-docs). */
+static int options_main(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    config_markdown(stdout);
     return 0;
 }
 
@@ -29,8 +52,9 @@ static const struct command {
 } commands[] = {
     {"serve", "serve a model over HTTP, sharpening its kernels meanwhile", serve_main},
     {"bench", "measure decode, prefill, steps and regions: eager against specialized", bench_main},
-    {"kernels", "list and show the kernels of a store", kernels_main},
+    {"kernels", "list, show, export and import the kernels of a store", kernels_command},
     {"probe", NULL, probe_main},
+    {"options", NULL, options_main},
     {"--version", "print the version", version_main},
     {"--help", "print this and every option", help_main},
     {"-h", NULL, help_main},

@@ -61,11 +61,11 @@ int serve_main(int argc, char **argv)
     struct err err;
     memset(&c, 0, sizeof(c));
     int parsed = config_parse(&c, argc, argv, &err);
-    if (parsed > 0)
-        return 0;
-    if (parsed < 0) {
-        fprintf(stderr, "whet serve: %s\n", err.msg);
-        return 2;
+    if (parsed != 0) {
+        if (parsed < 0)
+            fprintf(stderr, "whet serve: %s\n", err.msg);
+        config_free(&c);
+        return parsed < 0 ? 2 : 0;
     }
     if (!c.engine_model || !*c.engine_model) {
         fprintf(stderr, "whet serve: no model given: --model FILE.gguf or a model directory\n");

@@ -349,7 +349,8 @@ int specializer_enable(struct specializer *s, const char *what, const char *who,
     int r = is_disabled(s, what, what) ? store_enable(s->store, what, who, &err) : 0;
     if (r == 0)
         operators_read(s);
-    s->searches_stale = true; /* points that were passed over may be proposed now */
+    for (int i = 0; i < s->places; i++)
+        s->place[i].stale = true; /* points that were passed over may be proposed now */
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? disable_answer(s, what, false, json) : refuse(500, json, "%s", err.msg);
 }

@@ -4,7 +4,7 @@
  * object is written under a temporary name beside its place, read as data (object.c) and only then
  * renamed, so the cache never holds half an object or one that must not be loaded.
  *
- * build_timeout limits CPU time. Wall time may be four times that: at idle priority a busy server
+ * build_timeout limits CPU time. Wall time may be ten times that: at idle priority a busy server
  * can starve a compiler for long, which says nothing about the kernel - such a build is retried,
  * as is one that failed because the disk was full or the kernel took the process for its memory.
  *
@@ -164,7 +164,7 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
     double limit = env->config->specializer_build_timeout;
     struct process_spec spec = {.argv = argv,
                                 .priority = PROCESS_IDLE,
-                                .wall_s = 4 * limit,
+                                .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
                                 .address_bytes = compiler_memory,
                                 .file_bytes = object_max,

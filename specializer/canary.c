@@ -1,10 +1,12 @@
 /* canary.c - whole live steps decide.
  *
  * The engine tosses a coin for each step that uses the slot: incumbent or candidate. Steps differ
- * by what they carry, so each is paired with the nearest of the other kind with the same m and
- * nearly the same context (16 positions or 5 %), at most 24 steps away; the paired ratios go
- * through the interval of stats.c. Four looks (32, 96, 288, 864 steps), each at confidence
- * 1 - 0.05 / 4, so looking often does not make a gain.
+ * by what they carry, so a step is paired with the one before it that had the same m and nearly the
+ * same context (16 positions or 5 %), at most 24 steps away, if the coin fell otherwise there.
+ * Never with an older one: a backlog of one kind would put the other kind later in every pair, and
+ * any drift of the machine would become a gain. About two steps in three find a partner. The paired
+ * ratios go through the interval of stats.c; four looks (32, 96, 288, 864 steps), each at
+ * confidence 1 - 0.05 / 4, so looking often does not make a gain.
  *
  * The rule is a lower bound above zero. But a slot may be a hundredth of a step, and no number of
  * steps that a server takes in half a minute resolves 0.05 % of one: then the rule would keep every
@@ -37,7 +39,16 @@ static bool alike(const struct canary_step *a, const struct canary_step *b)
 {
     int32_t longer = a->context > b->context ? a->context : b->context;
     int32_t apart = abs(a->context - b->context);
-    return a->candidate != b->candidate && a->m == b->m && (apart <= 16 || apart <= longer / 20);
+    return a->m == b->m && (apart <= 16 || apart <= longer / 20);
+}
+
+/* The last step before `i` that carried the same, or -1. */
+static int32_t previous(const struct canary_step *step, int32_t i)
+{
+    for (int32_t j = i - 1; j >= 0 && j >= i - WINDOW; j--)
+        if (alike(&step[i], &step[j]))
+            return j;
+    return -1;
 }
 
 int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, double *candidate)
@@ -45,15 +56,13 @@ int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, d
     bool *used = xcalloc((size_t)n + 1, sizeof *used);
     int pairs = 0;
     for (int32_t i = 0; i < n; i++) {
-        for (int32_t j = i - 1; j >= 0 && j >= i - WINDOW; j--) {
-            if (used[j] || !alike(&step[i], &step[j]))
-                continue;
-            const struct canary_step *c = step[i].candidate ? &step[i] : &step[j];
-            incumbent[pairs] = (double)(step[i].candidate ? &step[j] : &step[i])->ns;
-            candidate[pairs++] = (double)c->ns;
-            used[i] = used[j] = true;
-            break;
-        }
+        int32_t j = previous(step, i);
+        if (j < 0 || used[j] || step[i].candidate == step[j].candidate)
+            continue;
+        bool later = step[i].candidate;
+        incumbent[pairs] = (double)step[later ? j : i].ns;
+        candidate[pairs++] = (double)step[later ? i : j].ns;
+        used[i] = used[j] = true;
     }
     free(used);
     return pairs;

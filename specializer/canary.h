@@ -8,8 +8,8 @@
 #include "engine/lab.h"
 #include "specializer/candidate.h"
 
-/* Pairs each step with the nearest one of the other kind that had the same m and a similar
- * context. incumbent[i] and candidate[i] (room for n / 2 each) get their times; returns the number
+/* Pairs steps with the one before that had the same m and a similar context, where the kinds
+ * differ. incumbent[i] and candidate[i] (room for n / 2 each) get their times; returns the number
  * of pairs. */
 int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, double *candidate);
 

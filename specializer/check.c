@@ -5,16 +5,14 @@
  *
  *   0  all cases, real team size, scratch full of NaN         -> outputs kept
  *   1  the same pointers with other contents, a team of 2     -> a cache keyed by address shows
- *   2  the first contents again, other scratch, ranks delayed -> must give the bits of pass 0
+ *   2  the first contents 3 to 7 times more, other scratch, ranks delayed -> the bits of pass 0
  *   3  teams of 1 and 3                                        -> splits that do not divide
  *
  * Before every call outputs are NaN; after every call walls, bands, foreign KV positions and inputs
  * are looked at; before a case's arena is poisoned again its outputs must still be those that were
  * read after the call. Only when the group's runner is dead does this process compute what eager
- * and the oracle make of the same inputs, and judge (judge.c) every output kept. So at no time is
- * an answer in memory that a kernel could reach.
- *
- * Wide steps: all rows are compared with eager, and as many as the time allows with the oracle.
+ * and the oracle make of the same inputs (check_subject.c), and judge (judge.c) every output kept.
+ * So at no time is an answer in memory that a kernel could reach.
  */
 #include "specializer/check.h"
 
@@ -23,33 +21,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/eager.h"
-#include "engine/cpu/oracle.h"
-#include "specializer/check_rows.h"
+#include "specializer/check_subject.h"
 #include "specializer/hash.h"
 #include "specializer/runner.h"
 
-enum { GROUP = 6, OUTPUTS = 3, RUNS = 5, ROWS_MAX = 4096, PASSES = 4 };
-static const double work_a_case = 4e7; /* multiply-adds that the oracle may spend on one input */
-static const double work_in_all = 6e8; /* ... and on all, after the first eight cases */
-static const double work_of_eager = 4e9;
+enum { GROUP = 6, PASSES = 4, ROUNDS = 11, LONG_ROUNDS = 5 };
+static const double work_in_all =
+    6e8; /* multiply-adds of the oracle, after the first eight cases */
+static const double work_of_long_run = 1e7;
 static const int64_t memory_of_group = 256 << 20;
-
-/* Outputs of one call. */
-struct run {
-    int32_t content, size; /* which of the case's two inputs, threads */
-    float *out[OUTPUTS];
-};
-
-struct subject {
-    const struct planned *plan;
-    struct kernel_case *c;
-    struct guarded packed[3];
-    int32_t rows[OUTPUTS], cols[OUTPUTS];
-    struct run run[RUNS];
-    int32_t runs;
-    bool fresh; /* outputs of the last run are still in the arena */
-};
 
 struct check {
     const struct check_request *q;
@@ -65,47 +45,6 @@ struct check {
     uint64_t skews;
 };
 
-/* ---- inputs --------------------------------------------------------------------------------- */
-
-static uint64_t content_seed(const struct check *k, const struct subject *s, int32_t content)
-{
-    uint64_t index = (uint64_t)(s->plan - k->plan);
-    return hash_mix(k->q->seed + index * 2 + (uint64_t)content) | 1;
-}
-
-/* Second contents are of another kind where that is a surprise, but stay exact for bits. */
-static enum fill second_fill(enum fill first)
-{
-    return first == FILL_BITS || first == FILL_NORMAL ? first : FILL_NORMAL;
-}
-
-static void set_content(const struct check *k, struct subject *s, int32_t content)
-{
-    if (s->plan->capture)
-        return;
-    case_refill(s->c, content ? second_fill(s->plan->fill) : s->plan->fill,
-                content_seed(k, s, content));
-}
-
-static void subject_open(struct check *k, struct subject *s, const struct planned *p)
-{
-    memset(s, 0, sizeof *s);
-    s->plan = p;
-    s->c = p->capture ? case_captured(k->q->model, p->capture, true)
-                      : case_random(k->q->model, &p->shape, p->fill, p->random_params, true,
-                                    content_seed(k, s, 0));
-}
-
-static void subject_close(struct subject *s)
-{
-    case_free(s->c);
-    for (int i = 0; i < 3; i++)
-        guarded_close(&s->packed[i]);
-    for (int32_t r = 0; r < s->runs; r++)
-        for (int i = 0; i < OUTPUTS; i++)
-            free(s->run[r].out[i]);
-}
-
 /* ---- what the object says of itself --------------------------------------------------------- */
 
 static int check_facts(struct check *k, struct err *err)
@@ -120,11 +59,13 @@ static int check_facts(struct check *k, struct err *err)
     return 0;
 }
 
-/* Team sizes of the passes, in the order of passes; pass 3 has two. */
-static void team_sizes(const struct check *k, int32_t size[PASSES + 1])
+/* The passes in order, and how large the team is in each: the real size, and 1, 2 and 3. */
+static const int pass_order[ROUNDS] = {0, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3};
+
+static void team_sizes(const struct check *k, int32_t size[ROUNDS])
 {
     int32_t real = k->q->threads < RUNNER_TEAM_MAX ? k->q->threads : RUNNER_TEAM_MAX;
-    int32_t all[PASSES + 1] = {real, 2, real, 1, 3};
+    int32_t all[ROUNDS] = {real, 2, real, real, real, real, real, real, real, 1, 3};
     memcpy(size, all, sizeof all);
 }
 
@@ -137,7 +78,7 @@ static int32_t team_most(const struct check *k)
 static double watchdog(const struct check *k)
 {
     const struct check_range *r = &k->q->range;
-    return 2 + plan_row_work(k->q->model, r->region, r->context) * r->m_to * 2e-9;
+    return 1 + plan_row_work(k->q->model, r->region, r->context) * r->m_to * 2e-9;
 }
 
 static struct runner *open_runner(struct check *k, struct err *err)
@@ -154,11 +95,11 @@ static struct runner *open_runner(struct check *k, struct err *err)
 /* A first runner: facts, and the most scratch that any planned call can need. */
 static int learn_facts(struct check *k, struct err *err)
 {
-    subject_open(k, &k->subject[0], &k->plan[0]);
+    subject_open(&k->subject[0], k->q, &k->plan[0], 0);
     k->cases[0] = k->subject[0].c;
     k->n = 1;
     int64_t most = 0;
-    int32_t size[PASSES + 1];
+    int32_t size[ROUNDS];
     team_sizes(k, size);
     struct runner *r = open_runner(k, err);
     int rc = r ? 0 : -1;
@@ -168,7 +109,7 @@ static int learn_facts(struct check *k, struct err *err)
         rc = check_facts(k, err);
     }
     for (int32_t i = 0; rc == 0 && i < k->plans; i++) {
-        for (int t = 0; rc == 0 && t <= PASSES; t++) {
+        for (int t = 0; rc == 0 && t < ROUNDS; t++) {
             int64_t bytes = runner_scratch(r, k->plan[i].shape.m, size[t], err);
             most = bytes > most ? bytes : most;
             rc = bytes < 0 ? -1 : 0;
@@ -218,239 +159,110 @@ static int pack_group(struct check *k, struct err *err)
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-static bool same_bits(const struct subject *s, const struct run *a, const struct run *b, int i)
-{
-    return memcmp(a->out[i], b->out[i], (size_t)s->rows[i] * (size_t)s->cols[i] * 4) == 0;
-}
-
-static void read_outputs(struct subject *s, struct run *run)
-{
-    for (int i = 0; i < OUTPUTS; i++) {
-        run->out[i] = NULL;
-        if (!case_output(s->c, i, &s->rows[i], &s->cols[i], &run->out[i]))
-            s->rows[i] = 0;
-    }
-}
-
 /* Outputs that were read once must still be there: nobody may write to them later. */
 static int check_survival(struct subject *s, struct err *err)
 {
-    if (!s->fresh)
+    if (s->last < 0)
         return 0;
     struct run now = {0};
     int rc = 0;
-    read_outputs(s, &now);
+    subject_read(s, &now);
     for (int i = 0; i < OUTPUTS; i++) {
-        if (rc == 0 && now.out[i] && !same_bits(s, &s->run[s->runs - 1], &now, i))
+        if (rc == 0 && now.out[i] && !same_bits(s, &s->run[s->last], &now, i))
             rc = err_set(err, "a later call changed its outputs");
         free(now.out[i]);
     }
-    s->fresh = false;
+    s->last = -1;
     return rc;
 }
 
-static int check_repeat(const struct subject *s, const struct run *first, const struct run *again,
-                        struct err *err)
-{
-    for (int i = 0; i < OUTPUTS; i++)
-        if (first->out[i] && !same_bits(s, first, again, i))
-            return err_set(err, "the same inputs gave other bits (a race, stale scratch, or state "
-                                "kept between calls)");
-    return 0;
-}
-
 static int one_run(struct check *k, int32_t at, int32_t content, const struct runner_call *call,
-                   struct err *err)
+                   struct run *run, struct err *err)
 {
     struct subject *s = &k->subject[at];
     if (check_survival(s, err) != 0)
         return -1;
     case_poison(s->c);
-    set_content(k, s, content);
+    subject_fill(s, content);
     k->result->runs++;
     if (runner_call(k->runner, call, err) != 0)
         return -1;
     const char *damage = case_damage(s->c);
     if (damage)
         return err_set(err, "%s", damage);
-    struct run *run = &s->run[s->runs++];
     *run = (struct run){.content = content, .size = call->size};
-    read_outputs(s, run);
-    s->fresh = true;
+    subject_read(s, run);
     return 0;
+}
+
+/* A run whose outputs are kept and judged later. */
+static int kept_run(struct check *k, int32_t at, int32_t content, const struct runner_call *call,
+                    struct err *err)
+{
+    struct subject *s = &k->subject[at];
+    if (one_run(k, at, content, call, &s->run[s->runs], err) != 0)
+        return -1;
+    s->last = s->runs++;
+    return 0;
+}
+
+/* The first run once more: the same bits are expected, so nothing new is kept. */
+static int repeated_run(struct check *k, int32_t at, const struct runner_call *call,
+                        struct err *err)
+{
+    struct subject *s = &k->subject[at];
+    struct run run;
+    int rc = one_run(k, at, 0, call, &run, err);
+    if (rc != 0)
+        return -1;
+    for (int i = 0; rc == 0 && i < OUTPUTS; i++)
+        if (run.out[i] && !same_bits(s, &s->run[0], &run, i))
+            rc = err_set(err, "the same inputs gave other bits (a race, stale scratch, or state "
+                              "kept between calls)");
+    s->last = 0;
+    run_drop(&run);
+    return rc;
 }
 
 /* Runs every case of the group once, as pass `pass` does it. */
 static int one_pass(struct check *k, int pass, int32_t size, struct err *err)
 {
-    static const uint32_t scratch[PASSES + 1] = {0xffffffff, 0x7149f2ca, 0x3f800000, 0xffffffff,
-                                                 0x80000001};
-    int32_t content = pass == 1;
+    static const uint32_t scratch[PASSES] = {0xffffffff, 0x7149f2ca, 0x3f800000, 0x80000001};
     for (int32_t i = 0; i < k->n; i++) {
-        struct subject *s = &k->subject[i];
+        const struct planned *p = k->subject[i].plan;
         struct runner_call call = {.at = i,
-                                   .m = s->plan->shape.m,
+                                   .m = p->shape.m,
                                    .size = size,
                                    .scratch_fill = scratch[pass],
-                                   .skew = pass == 0 ? 0 : hash_mix(++k->skews + k->q->seed) | 1};
-        int rc = one_run(k, i, s->plan->capture ? 0 : content, &call, err);
-        if (rc == 0 && pass == 2)
-            rc = check_repeat(s, &s->run[0], &s->run[2], err);
+                                   .skew = pass < 2 ? 0 : hash_mix(++k->skews + k->q->seed) | 1};
+        int rc = pass == 2 ? repeated_run(k, i, &call, err)
+                           : kept_run(k, i, pass == 1 && !p->capture, &call, err);
         if (rc != 0)
-            return err_prefix(err, "%s, team of %d", s->plan->label, size);
+            return err_prefix(err, "%s, team of %d", p->label, size);
     }
     return 0;
 }
 
+/* A long run meets delays and other ranks often enough in three repetitions. */
+static bool long_runs(const struct check *k)
+{
+    const struct check_range *r = &k->q->range;
+    return plan_row_work(k->q->model, r->region, r->context) * r->m_to > work_of_long_run;
+}
+
 static int run_group(struct check *k, struct err *err)
 {
-    int32_t size[PASSES + 1];
+    int32_t size[ROUNDS];
     team_sizes(k, size);
     k->runner = open_runner(k, err);
     int rc = k->runner ? 0 : -1;
-    for (int pass = 0; rc == 0 && pass <= PASSES; pass++)
-        rc = one_pass(k, pass, size[pass], err);
+    for (int i = 0; rc == 0 && i < ROUNDS; i++)
+        if (i < LONG_ROUNDS || pass_order[i] != 2 || !long_runs(k))
+            rc = one_pass(k, pass_order[i], size[i], err);
     for (int32_t i = 0; rc == 0 && i < k->n; i++)
         rc = check_survival(&k->subject[i], err);
     runner_close(k->runner);
     k->runner = NULL;
-    return rc;
-}
-
-/* ---- references ----------------------------------------------------------------------------- */
-
-static void alone_barrier(const struct team *team)
-{
-    (void)team;
-}
-
-static void run_eager(enum region r, const void *args, int32_t m)
-{
-    const struct cpu_kernel *e = eager_cpu(r);
-    int64_t bytes = e->scratch_bytes ? e->scratch_bytes(m, 1) : 0;
-    struct team alone = {0, 1, alone_barrier, xaligned((size_t)(bytes > 0 ? bytes : 64)), NULL};
-    e->run(args, &alone);
-    free(alone.scratch);
-}
-
-/* What one input of a case should give. */
-struct reference {
-    int32_t rows, row[ROWS_MAX]; /* the tokens that `truth` has */
-    struct oracle_out truth;
-    float *eager[OUTPUTS];     /* those rows; malloc'ed */
-    float *eager_all[OUTPUTS]; /* every row, or NULL */
-};
-
-static float *pick_rows(const float *all, const struct reference *ref, int32_t cols)
-{
-    float *v = xmalloc((size_t)ref->rows * (size_t)cols * sizeof *v + 1);
-    for (int32_t i = 0; i < ref->rows; i++)
-        memcpy(v + (int64_t)i * cols, all + (int64_t)ref->row[i] * cols, (size_t)cols * sizeof *v);
-    return v;
-}
-
-static void reference_open(struct check *k, struct subject *s, int32_t content,
-                           struct reference *ref)
-{
-    const struct case_shape *shape = &s->plan->shape;
-    enum region r = shape->region;
-    double work = plan_row_work(k->q->model, r, shape->context);
-    double rows = fmin(fmax(work_a_case / work, 2), ROWS_MAX);
-    memset(ref, 0, sizeof *ref);
-    ref->rows = row_set_choose(shape->m, (int32_t)rows, content_seed(k, s, content), ref->row);
-    case_poison(s->c);
-    set_content(k, s, content);
-    case_set_packed(s->c, NULL);
-    struct row_set few;
-    row_set_open(&few, k->q->model, r, case_args(s->c), ref->row, ref->rows);
-    oracle_run(r, &few.args, &ref->truth);
-    if (r == REGION_ATTN && work * shape->m > work_of_eager) {
-        run_eager(r, &few.args, ref->rows);
-        size_t bytes = (size_t)ref->rows * (size_t)s->cols[0] * sizeof(float);
-        ref->eager[0] = xmalloc(bytes);
-        memcpy(ref->eager[0], few.args.attn.a, bytes);
-    } else {
-        run_eager(r, case_args(s->c), shape->m);
-        for (int i = 0; i < OUTPUTS; i++) {
-            int32_t m, cols;
-            if (!case_output(s->c, i, &m, &cols, &ref->eager_all[i]))
-                continue;
-            ref->eager[i] = pick_rows(ref->eager_all[i], ref, cols);
-        }
-    }
-    row_set_close(&few);
-}
-
-static void reference_close(struct reference *ref)
-{
-    oracle_free(&ref->truth);
-    for (int i = 0; i < OUTPUTS; i++) {
-        free(ref->eager[i]);
-        free(ref->eager_all[i]);
-    }
-}
-
-static bool exact_region(enum region r)
-{
-    return r == REGION_ATTN_OUT || r == REGION_MLP_OUT || r == REGION_EMBED;
-}
-
-static int judge_run(struct check *k, const struct subject *s, const struct run *run,
-                     const struct reference *ref, struct err *err)
-{
-    struct rule rule = k->q->rule;
-    const struct planned *p = s->plan;
-    rule.exact = p->fill == FILL_BITS && p->random_params && exact_region(p->shape.region) &&
-                 rule.precision == PRECISION_F32;
-    double before = k->result->judgement.ratio;
-    int rc = 0;
-    for (int i = 0; rc == 0 && i < ref->truth.outputs; i++) {
-        struct outcome all = {s->rows[i], s->cols[i], run->out[i], ref->eager_all[i], NULL};
-        float *own = pick_rows(run->out[i], ref, s->cols[i]);
-        struct outcome few = {ref->rows, s->cols[i], own, ref->eager[i],
-                              ref->truth.output[i].value};
-        rc = judge(&k->result->judgement, &rule, &few, err);
-        if (rc == 0 && ref->rows < s->rows[i])
-            rc = judge_rest(&k->result->judgement, &rule, &all, err);
-        free(own);
-        if (rc != 0 && ref->truth.outputs > 1)
-            err_prefix(err, "output %c", "qkv"[i]);
-    }
-    if (k->result->judgement.ratio > before)
-        snprintf(k->result->worst, sizeof k->result->worst, "%s, team of %d", p->label, run->size);
-    return rc == 0 ? 0 : err_prefix(err, "%s, team of %d", p->label, run->size);
-}
-
-/* Runs whose outputs have the bits of an earlier run with the same input need no second look. */
-static bool judged_before(const struct subject *s, int32_t r)
-{
-    for (int32_t j = 0; j < r; j++) {
-        bool same = s->run[j].content == s->run[r].content;
-        for (int i = 0; same && i < OUTPUTS; i++)
-            same = !s->run[r].out[i] || same_bits(s, &s->run[j], &s->run[r], i);
-        if (same)
-            return true;
-    }
-    return false;
-}
-
-static int judge_subject(struct check *k, struct subject *s, struct err *err)
-{
-    int rc = 0;
-    for (int32_t content = 0; rc == 0 && content < 2; content++) {
-        struct reference ref;
-        bool open = false;
-        for (int32_t r = 0; rc == 0 && r < s->runs; r++) {
-            if (s->run[r].content != content || judged_before(s, r))
-                continue;
-            if (!open)
-                reference_open(k, s, content, &ref);
-            open = true;
-            rc = judge_run(k, s, &s->run[r], &ref, err);
-        }
-        if (open)
-            reference_close(&ref);
-    }
     return rc;
 }
 
@@ -475,7 +287,7 @@ static int32_t group_open(struct check *k, int32_t from)
         memory += memory_of(k, &k->plan[from + k->n]);
         if (k->n > 0 && memory > memory_of_group)
             break;
-        subject_open(k, &k->subject[k->n], &k->plan[from + k->n]);
+        subject_open(&k->subject[k->n], k->q, &k->plan[from + k->n], from + k->n);
         k->cases[k->n] = k->subject[k->n].c;
     }
     return k->n;
@@ -488,7 +300,7 @@ static int check_group(struct check *k, int32_t from, struct err *err)
     if (rc == 0)
         rc = run_group(k, err);
     for (int32_t i = 0; rc == 0 && i < k->n; i++)
-        rc = judge_subject(k, &k->subject[i], err);
+        rc = subject_judge(&k->subject[i], k->q, k->result, err);
     for (int32_t i = 0; i < k->n; i++)
         subject_close(&k->subject[i]);
     k->result->cases += k->n;
@@ -517,7 +329,7 @@ int check_kernel(const struct check_request *q, struct check_result *result, str
     k->result = result;
     memset(result, 0, sizeof *result);
     judgement_start(&result->judgement);
-    k->plans = check_plan(q->model, &q->range, q->captured, q->captures, q->full, k->plan);
+    k->plans = check_plan(q->model, &q->range, q->captured, q->captures, q->full, q->risk, k->plan);
     trim_plan(k);
     int rc = learn_facts(k, err);
     for (int32_t at = 0; rc == 0 && at < k->plans; at += k->n)

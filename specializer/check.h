@@ -15,6 +15,7 @@ struct check_request {
     int32_t threads; /* of the team that will run it */
     bool full;       /* false: the handful of cases that a restored winner must pass again */
     struct rule rule;
+    unsigned risk; /* what the adviser warned about: these cases come first */
     const struct capture *const *captured;
     int captures;
     uint64_t seed;

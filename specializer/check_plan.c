@@ -166,8 +166,31 @@ static void plan_attention(struct list *l)
         add(l, span_shape(m, (m + 2) / 3, KV_PAGE * 4 + m, true, true), FILL_NORMAL, true);
 }
 
+/* True if `p` is a case that a warning of these kinds is about. */
+static bool at_risk(const struct planned *p, const struct check_range *range, unsigned risk)
+{
+    bool numeric = p->fill == FILL_OUTLIER || p->fill == FILL_LARGE || p->fill == FILL_SHIFTED ||
+                   p->fill == FILL_SMALL;
+    bool boundary = p->shape.m == range->m_from || p->shape.context % KV_PAGE <= 1 ||
+                    p->shape.context % KV_PAGE == KV_PAGE - 1;
+    bool shape = p->shape.ragged || (p->shape.m > range->m_from && p->shape.m < range->m_to);
+    return p->capture || (risk & RISK_NUMERIC && numeric) || (risk & RISK_BOUNDARY && boundary) ||
+           (risk & RISK_DYNAMIC_SHAPE && shape);
+}
+
+static void warned_first(struct list *l, unsigned risk)
+{
+    struct planned sorted[PLAN_MAX];
+    int n = 0;
+    for (int wanted = 1; wanted >= 0; wanted--)
+        for (int i = 0; i < l->n; i++)
+            if (at_risk(&l->out[i], l->range, risk) == wanted)
+                sorted[n++] = l->out[i];
+    memcpy(l->out, sorted, (size_t)n * sizeof *sorted);
+}
+
 int check_plan(const struct model *model, const struct check_range *range,
-               const struct capture *const *captured, int captures, bool full,
+               const struct capture *const *captured, int captures, bool full, unsigned risk,
                struct planned out[PLAN_MAX])
 {
     struct list l = {.model = model, .range = range, .out = out, .limit = 1};
@@ -182,5 +205,7 @@ int check_plan(const struct model *model, const struct check_range *range,
         plan_attention(&l);
     else
         plan_linear(&l);
+    if (risk)
+        warned_first(&l, risk);
     return l.n;
 }

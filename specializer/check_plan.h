@@ -3,6 +3,7 @@
 #define WHET_SPECIALIZER_CHECK_PLAN_H
 
 #include "engine/cpu/case.h"
+#include "specializer/candidate.h"
 
 enum { PLAN_MAX = 64 };
 
@@ -23,9 +24,10 @@ struct planned {
 /* Multiply-adds of one row of the region's output, about; attention at `context`. */
 double plan_row_work(const struct model *model, enum region r, int32_t context);
 
-/* Fills `out`, most telling first; returns how many. `full` false: a handful. */
+/* Fills `out`, most telling first; returns how many. `full` false: a handful. `risk` (enum risk)
+ * moves the cases that look for it to the front; it never drops one. */
 int check_plan(const struct model *model, const struct check_range *range,
-               const struct capture *const *captured, int captures, bool full,
+               const struct capture *const *captured, int captures, bool full, unsigned risk,
                struct planned out[PLAN_MAX]);
 
 #endif

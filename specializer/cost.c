@@ -1,7 +1,8 @@
 /* cost.c - see cost.h.
  *
- * The formula knows knobs by name (ISA, ROWS, TOKENS, DIGITS, PACK, PREP); a template without one
- * of them takes its neutral value, and a knob that is not known here is left to learning.
+ * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP); a
+ * template without one of them takes its neutral value, and a knob that is not known here is left
+ * to learning.
  *
  * Learning is a normalized gradient step on the log error, spread evenly over the template's bias
  * and the effects of the point's knob values: after one measurement half of the error is gone for
@@ -82,19 +83,22 @@ static double bytes_per_weight(const struct facts *f)
 
 /* Multiply-adds of an instruction set against a 16-lane fused multiply-add. Without one, a fused
  * multiply-add of the portable build is a call into the math library. */
-static double isa_speed(int isa, int digits)
+static double isa_speed(int isa, int digits, int parts)
 {
     static const double f32[] = {0.02, 0.5, 1, 1, 1};
     int i = isa < 0 ? 0 : isa > 4 ? 4 : isa;
     if (digits > 0 && i >= 3) /* int8 products: 64 a VNNI instruction, 1024 an AMX one */
         return (i == 4 ? 16.0 : 4.0) / digits;
+    if (parts > 0 && i == 4) /* bf16 products, an activation in parts */
+        return 8.0 / parts;
     return f32[i];
 }
 
 double cost_formula(const struct cost *c, const struct template *t, const struct point *p,
                     const struct facts *f)
 {
-    int isa = knob_or(t, p, "ISA", 2), rows_in = knob_or(t, p, "ROWS", 4);
+    int isa = knob_or(t, p, "ISA", 2), parts = knob_or(t, p, "XPARTS", 0);
+    int rows_in = knob_or(t, p, "ROWS", knob_or(t, p, "COLS", 4));
     int tokens = knob_or(t, p, "TOKENS", 4), digits = knob_or(t, p, "DIGITS", 0);
     int packed = knob_or(t, p, "PACK", 0), prep = knob_or(t, p, "PREP", 0);
     double rows, cols, m = f->M_MAX < 1 ? 1 : f->M_MAX;
@@ -111,7 +115,7 @@ double cost_formula(const struct cost *c, const struct template *t, const struct
      * activation is a sum of its own. */
     double sums = fmax(rows_in, 1) * fmax(tokens, 1) * fmax(digits, 1);
     double in_flight = fmin(1, sums / 8);
-    double speed = isa_speed(isa, digits);
+    double speed = isa_speed(isa, digits, parts);
     double operations = 2 * m * rows * cols / (speed * fmax(in_flight, 0.1)) +
                         unpack / fmin(speed, 1) + digits * m * cols * 4;
 

@@ -26,13 +26,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "config/clock.h"
 #include "engine/plan.h"
 #include "specializer/forward.h"
 #include "specializer/hash.h"
 #include "specializer/sandbox.h"
+#include "specializer/watchdog.h"
 
-enum { GIVEN = 4, LENGTH_MIN = 6, LENGTH_MAX = 16, SEQUENCES = 2, SEQUENCES_REDUCED = 8 };
+enum {
+    GIVEN = 4,
+    LENGTH_MIN = 6,
+    LENGTH_MAX = 16,
+    SEQUENCES = 2,
+    SEQUENCES_REDUCED = 8,
+    SLEEP_MAX_S = 5
+};
 static const double work_wanted = 4.3e9, tie = 1e-3;
 static const double slowest = 2e8; /* multiply-adds a second, below which it is a hang */
 
@@ -113,26 +120,29 @@ static void child(const struct model *model, const char *object, struct prompts 
     _exit(write(socket, &done, 1) == 1 ? 0 : 1);
 }
 
+/* 0 once the child has reported; -1 with what happened instead. */
 static int await(pid_t pid, int socket, double limit_s, struct err *err)
 {
     struct pollfd poller = {socket, POLLIN, 0};
+    struct watchdog dog;
     int status = 0;
-    int64_t end = clock_ns() + (int64_t)(limit_s * 1e9);
+    bool over = false;
     char byte = 0;
-    while (poll(&poller, 1, 50) == 0 && clock_ns() < end)
-        ;
-    bool done = recv(socket, &byte, 1, MSG_DONTWAIT) == 1;
-    if (!done && clock_ns() >= end)
-        err_set(err, "hang: no end after %.1f s", limit_s);
-    else if (!done)
-        err_set(err, "the run ended early");
-    if (clock_ns() >= end || done)
+    watchdog_start(&dog, pid, limit_s, SLEEP_MAX_S);
+    while (!over && poll(&poller, 1, 20) == 0)
+        over = watchdog_over(&dog);
+    bool done = !over && read(socket, &byte, 1) == 1;
+    if (done || over)
         kill(pid, SIGKILL);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
-    if (!done && clock_ns() < end && WIFSIGNALED(status))
-        err_set(err, "killed by SIG%s", sigabbrev_np(WTERMSIG(status)));
-    return done ? 0 : -1;
+    if (done)
+        return 0;
+    if (over)
+        return err_set(err, "%s", dog.why);
+    if (WIFSIGNALED(status))
+        return err_set(err, "killed by SIG%s", sigabbrev_np(WTERMSIG(status)));
+    return err_set(err, "ended the process with status %d", WEXITSTATUS(status));
 }
 
 static int run_candidate(const struct model *model, const char *object, struct prompts *p,

@@ -47,9 +47,9 @@ double observe_roofline_s(const struct observe *o, int slot); /* the machine's l
 double observe_m(const struct observe *o, int slot);          /* tokens a run */
 double observe_context(const struct observe *o, int slot);
 
-/* What could still be gained there: share x (1 - roofline / incumbent) x chance left. `dry`:
- * candidates measured there since the last gain. */
-double observe_worth(const struct observe *o, int slot, int dry);
+/* What could still be gained there: share x (1 - roofline / incumbent) x chance left. `measured`:
+ * candidates benched there; `dry`: of them, those since the last gain. */
+double observe_worth(const struct observe *o, int slot, int measured, int dry);
 /* A slot whose worth is below this is left alone: it could save one step in a thousand. */
 #define OBSERVE_FLOOR 0.001
 

@@ -14,7 +14,7 @@
 #include "specializer/specializer_private.h"
 #include "specializer/store_json.h"
 
-enum { NEAREST = 6 };
+enum { FIRSTS = 6 };
 #define CAPTURE_TIMEOUT_NS INT64_C(1000000000)
 
 /* ---- opening a search -------------------------------------------------------------------------
@@ -47,59 +47,98 @@ static void seed_row(void *ctx, const struct record *r)
         search_learn(search, id, 0);
 }
 
-/* A winner of a neighbouring slot, as a point to try first here. */
-struct nearest {
-    struct place *p;
-    struct {
-        int distance;
-        int32_t id;
-    } found[NEAREST];
-    int n;
+/* The points to try before all others, nearest and fastest first. */
+struct firsts {
     struct specializer *s;
+    struct place *p;
+    double speed_to_beat;
+    struct {
+        int distance; /* in slots */
+        double speed;
+        int32_t id;
+    } found[FIRSTS];
+    int n;
 };
 
-static void near_row(void *ctx, const struct record *r)
+static void firsts_add(struct firsts *g, int distance, double speed, int32_t id)
 {
-    struct nearest *g = ctx;
-    const struct template *t = template_find(r->template);
-    struct place *from = place_find(g->s, r->slot);
-    struct point point;
-    if (!t || !from || from->slot->region != g->p->slot->region ||
-        point_parse(t, r->knobs, &point, NULL) != 0)
-        return;
-    int32_t id = space_find(g->p->space, t, &point);
-    int distance = abs(from->slot->m_index - g->p->slot->m_index) +
-                   abs(from->slot->context_index - g->p->slot->context_index);
-    if (id < 0 || g->p->search.trial[id] != TRIAL_NONE)
-        return;
     for (int i = 0; i < g->n; i++)
         if (g->found[i].id == id)
             return;
-    int at = g->n < NEAREST ? g->n++ : NEAREST;
-    while (at > 0 && g->found[at - 1].distance > distance) {
-        if (at < NEAREST)
+    int at = g->n < FIRSTS ? g->n++ : FIRSTS;
+    while (at > 0 && (g->found[at - 1].distance > distance ||
+                      (g->found[at - 1].distance == distance && g->found[at - 1].speed < speed))) {
+        if (at < FIRSTS)
             g->found[at] = g->found[at - 1];
         at--;
     }
-    if (at < NEAREST) {
+    if (at < FIRSTS) {
         g->found[at].distance = distance;
+        g->found[at].speed = speed;
         g->found[at].id = id;
     }
 }
 
-void place_neighbours(struct specializer *s, struct place *p)
+/* Id of a stored row's point here, or -1. */
+static int32_t row_id(const struct place *p, const struct record *r)
 {
-    struct nearest near = {.s = s, .p = p};
-    struct record_filter f = {.env = s->keys.env,
-                              .states = 1u << LIFE_ACTIVE | 1u << LIFE_RETIRED | 1u << LIFE_CANARY};
-    store_each(s->store, &f, near_row, &near, NULL);
+    const struct template *t = template_find(r->template);
+    struct point point;
+    if (!t || point_parse(t, r->knobs, &point, NULL) != 0)
+        return -1;
+    return space_find(p->space, t, &point);
+}
+
+/* A winner of another slot of the region, or an imported kernel. */
+static void near_row(void *ctx, const struct record *r)
+{
+    struct firsts *g = ctx;
+    struct place *from = place_find(g->s, r->slot);
+    if (!from || from->slot->region != g->p->slot->region)
+        return;
+    int32_t id = row_id(g->p, r);
+    if (id >= 0 && g->p->search.trial[id] == TRIAL_NONE)
+        firsts_add(g,
+                   abs(from->slot->m_index - g->p->slot->m_index) +
+                       abs(from->slot->context_index - g->p->slot->context_index),
+                   r->evidence.speed, id);
+}
+
+/* A runner-up or former winner of this very slot that was measured faster than what serves now:
+ * the kernel that beat it is gone. It goes through everything again. */
+static void comeback_row(void *ctx, const struct record *r)
+{
+    struct firsts *g = ctx;
+    int32_t id = row_id(g->p, r);
+    if (id < 0 || r->evidence.speed < g->speed_to_beat || r->deaths >= DEATHS_MOST ||
+        g->p->search.trial[id] != TRIAL_MEASURED)
+        return;
+    g->p->search.trial[id] = TRIAL_NONE;
+    firsts_add(g, 0, r->evidence.speed, id);
+}
+
+void place_firsts(struct specializer *s, struct place *p)
+{
+    enum {
+        BEATEN = 1u << LIFE_BENCHED | 1u << LIFE_SHADOWED | 1u << LIFE_CANARY,
+        WON = 1u << LIFE_ACTIVE | 1u << LIFE_RETIRED | 1u << LIFE_CANARY
+    };
+    pthread_mutex_lock(&s->lock);
+    double now = 1 + p->gain_eager;
+    pthread_mutex_unlock(&s->lock);
+    struct firsts g = {s, p, now * (1 + s->config->specializer_min_gain), {{0}}, 0};
+    struct record_filter f = {
+        .env = s->keys.env, .slot = p->slot->name, .states = BEATEN | 1u << LIFE_RETIRED};
+    store_each(s->store, &f, comeback_row, &g, NULL);
+    f = (struct record_filter){.env = s->keys.env, .states = WON};
+    store_each(s->store, &f, near_row, &g, NULL);
     f = (struct record_filter){.env = ENV_IMPORTED};
-    store_each(s->store, &f, near_row, &near, NULL);
+    store_each(s->store, &f, near_row, &g, NULL);
     free(p->search.first);
-    p->search.first = xcalloc(NEAREST, sizeof *p->search.first);
+    p->search.first = xcalloc(FIRSTS, sizeof *p->search.first);
     p->search.firsts = 0;
-    for (int i = 0; i < near.n; i++)
-        p->search.first[p->search.firsts++] = near.found[i].id;
+    for (int i = 0; i < g.n; i++)
+        p->search.first[p->search.firsts++] = g.found[i].id;
 }
 
 bool place_open(struct specializer *s, struct place *p)
@@ -112,6 +151,7 @@ bool place_open(struct specializer *s, struct place *p)
         struct seeding seeding = {s, p};
         struct record_filter f = {.env = s->keys.env, .slot = p->slot->name};
         store_each(s->store, &f, seed_row, &seeding, NULL);
+        p->measured = p->search.measured;
         uint64_t seed = (uint64_t)s->config->specializer_seed * 1000003u + (uint64_t)p->index;
         p->strategy = s->strategy->open(&p->search, seed);
     }

@@ -26,6 +26,7 @@
 #include "specializer/endcheck.h"
 #include "specializer/probe_request.h"
 #include "specializer/process.h"
+#include "specializer/space.h"
 #include "specializer/stages.h"
 
 enum { OUTPUT_MAX = 16 * 1024 };
@@ -48,10 +49,15 @@ static int32_t team_size(const struct config *config)
     return n > 0 ? (int32_t)n : 1;
 }
 
-/* Bit equality is worth more than any declared precision: such a point is judged as f32. */
+/* What the point declares: templates with a knob DIGITS give activations that many bytes. Points
+ * with the bits of eager, and those with three bytes or more, are judged as f32. */
 static enum precision precision_of(const struct stage_env *env, const struct candidate *c)
 {
-    return env->numerics == NUMERICS_REDUCED && !c->bit_equal ? PRECISION_INT8 : PRECISION_F32;
+    if (env->numerics != NUMERICS_REDUCED || c->bit_equal)
+        return PRECISION_F32;
+    int knob = c->template ? template_knob(c->template, "DIGITS") : -1;
+    int32_t digits = knob < 0 ? 0 : c->point.value[knob];
+    return digits == 1 ? PRECISION_INT8 : digits == 2 ? PRECISION_BF16 : PRECISION_F32;
 }
 
 static void fill_request(const struct stage_env *env, const struct candidate *c,
@@ -70,6 +76,7 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->numerics = env->numerics;
     q->precision = precision_of(env, c);
     q->depth = depth;
+    q->risk = (int32_t)c->risk;
     q->seed = (uint64_t)env->config->specializer_seed;
 }
 
@@ -91,7 +98,7 @@ static int start_child(const struct stage_env *env, struct probe *p, struct err 
     double limit = env->config->specializer_probe_timeout;
     struct process_spec spec = {.argv = argv,
                                 .priority = PROCESS_IDLE,
-                                .wall_s = 4 * limit,
+                                .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
                                 .file_bytes = 1 << 20,
                                 .output_max = OUTPUT_MAX};
@@ -220,6 +227,7 @@ static int run_check(const struct probe_request *q, const struct model *model,
         .rule = {.factor = error_factor,
                  .precision = q->precision,
                  .bit_equal = q->numerics == NUMERICS_BIT_EQUAL},
+        .risk = (unsigned)q->risk,
         .captured = (const struct capture *const *)captured,
         .captures = q->captures,
         .seed = q->seed,

@@ -39,6 +39,7 @@ int probe_request_write(const struct probe_request *q, const char *path, struct 
     cJSON_AddNumberToObject(j, "m_to", q->m_to);
     cJSON_AddNumberToObject(j, "context", q->context);
     cJSON_AddNumberToObject(j, "threads", q->threads);
+    cJSON_AddNumberToObject(j, "risk", q->risk);
     cJSON_AddStringToObject(j, "numerics", numerics_text[q->numerics]);
     cJSON_AddStringToObject(j, "precision", precision_text[q->precision]);
     cJSON_AddStringToObject(j, "depth", depth_text[q->depth]);
@@ -131,6 +132,8 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
         return "context";
     if (!int_of(j, "threads", 1, 1024, &q->threads))
         return "threads";
+    if (!int_of(j, "risk", 0, 255, &q->risk))
+        return "risk";
     if (!cJSON_IsNumber(seed) || seed->valuedouble < 0 || seed->valuedouble > 0x1p53)
         return "seed";
     q->region = (enum region)r;

@@ -22,6 +22,7 @@ struct probe_request {
     enum numerics numerics;
     enum precision precision;
     enum probe_depth depth;
+    int32_t risk; /* enum risk bits */
     uint64_t seed;
 };
 

@@ -17,9 +17,12 @@
 
 /* How long a stage waits for live steps before it leaves the finalist for later, and for how long.
  */
-#define LIVE_TIMEOUT_S 30.0
+#define SHADOW_TIMEOUT_S 30.0
+#define CANARY_TIMEOUT_S 60.0
 #define RETRY_AFTER_S 20.0
-enum { RETRIES_MOST = 5 };
+enum { RETRIES_MOST = 3 };
+/* A gain so clear does not wait for the rest of its batch. */
+#define CLEAR_GAIN 0.10
 
 static int64_t after(double seconds)
 {
@@ -96,7 +99,7 @@ bool round_start(struct specializer *s, struct place *p)
     if (!place_open(s, p))
         return false;
     ask_adviser(s, p);
-    place_neighbours(s, p);
+    place_firsts(s, p);
     int n = s->strategy->propose(p->strategy, &p->search, id, BATCH);
     search_pending(&p->search, id, n);
     *r = (struct round){.place = p};
@@ -279,6 +282,14 @@ void round_children(struct specializer *s)
 /* ---- bench ------------------------------------------------------------------------------------
  */
 
+static void make_finalist(struct place *p, struct item *it)
+{
+    p->finalist = it->c;
+    p->finalist_id = it->id;
+    p->not_before_ns = 0;
+    it->c = NULL;
+}
+
 static void bench_item(struct specializer *s, struct item *it)
 {
     struct place *p = s->round.place;
@@ -298,6 +309,7 @@ static void bench_item(struct specializer *s, struct item *it)
         c->evidence.speed = fmax(0, base * (1 + c->evidence.bench.mean));
         if (c->evidence.own_s > 0)
             cost_learn(&s->cost, c->template, &c->point, space_facts(p->space), c->evidence.own_s);
+        p->measured++;
         p->dry++;
     }
     if (r == STAGE_REFUSE)
@@ -309,6 +321,8 @@ static void bench_item(struct specializer *s, struct item *it)
         count_stage(s, STAGE_BENCH, STAGE_PASS);
         search_learn(&p->search, it->id, c->evidence.speed);
         it->stage = ITEM_DONE;
+        if (c->evidence.bench.low >= CLEAR_GAIN && !p->finalist)
+            make_finalist(p, it);
     }
 }
 
@@ -327,31 +341,34 @@ bool round_over(const struct specializer *s)
     return !s->round.place || in_stage(&s->round, ITEM_DONE) == s->round.n;
 }
 
+/* Its gain was measured against the kernel that is in the slot now. */
+static bool comparable(const struct place *p, const struct candidate *c)
+{
+    return strcmp(c->evidence.against, atomic_load(&p->slot->kernel)->id) == 0;
+}
+
 void round_close(struct specializer *s)
 {
+    struct place *p = s->round.place;
+    struct item *best = NULL;
     double correlation = cost_correlation(&s->cost, -1);
     pthread_mutex_lock(&s->lock);
     s->correlation = isnan(correlation) ? -2 : correlation;
     pthread_mutex_unlock(&s->lock);
-    struct place *p = s->round.place;
-    struct item *best = NULL;
     for (int i = 0; i < s->round.n; i++) {
         struct item *it = &s->round.item[i];
-        if (it->c && (!best || it->c->evidence.bench.low > best->c->evidence.bench.low))
+        if (it->c && comparable(p, it->c) &&
+            (!best || it->c->evidence.bench.low > best->c->evidence.bench.low))
             best = it;
     }
+    if (best && !p->finalist)
+        make_finalist(p, best);
     for (int i = 0; i < s->round.n; i++) {
-        struct item *it = &s->round.item[i];
-        if (it->c && it != best) { /* stays `benched` in the store: a runner-up, not a refusal */
-            store_trace(s->store, p->slot->name, it->c->key, "runner_up", NULL, "behind %s",
-                        best->c->key);
-            candidate_drop(s, it->c);
+        struct candidate *c = s->round.item[i].c;
+        if (c) { /* stays `benched` in the store: a runner-up, not a refusal */
+            store_trace(s->store, p->slot->name, c->key, "runner_up", NULL, "another was faster");
+            candidate_drop(s, c);
         }
-    }
-    if (best) {
-        p->finalist = best->c;
-        p->finalist_id = best->id;
-        p->not_before_ns = 0;
     }
     s->round = (struct round){0};
 }
@@ -373,6 +390,14 @@ void round_abandon(struct specializer *s)
 /* ---- the finalist -----------------------------------------------------------------------------
  */
 
+/* A canary whose interval still holds a gain has not refused anything: noise did. */
+static bool unresolved(const struct candidate *c, enum stage stage, enum stage_result r)
+{
+    const struct gain *g = &c->evidence.canary;
+    return stage == STAGE_CANARY && r == STAGE_REFUSE && g->pairs > 0 && g->mean > 0 &&
+           g->high > 0 && strncmp(c->reason, "canary: whole steps", 19) == 0;
+}
+
 /* Shadow or canary came to a result; true: go on. */
 static bool finalist_passed(struct specializer *s, struct place *p, enum stage stage,
                             enum stage_result r)
@@ -381,9 +406,13 @@ static bool finalist_passed(struct specializer *s, struct place *p, enum stage s
         [STAGE_SHADOW] = LIFE_SHADOWED, [STAGE_CANARY] = LIFE_CANARY};
     struct candidate *c = p->finalist;
     struct err err;
+    if (unresolved(c, stage, r)) {
+        store_trace(s->store, p->slot->name, c->key, "unresolved", NULL, "%s", c->reason);
+        r = STAGE_RETRY;
+    }
     if (r == STAGE_RETRY && ++c->retries >= RETRIES_MOST) {
         store_trace(s->store, p->slot->name, c->key, "set_aside", NULL,
-                    "no live steps to decide it on");
+                    "live steps could not decide it");
         p->finalist = NULL;
         search_learn(&p->search, p->finalist_id, c->evidence.speed);
         candidate_drop(s, c);
@@ -421,10 +450,10 @@ void finalist_try(struct specializer *s, struct place *p)
     }
     watch_stop(s);
     if (c->state == LIFE_BENCHED &&
-        !finalist_passed(s, p, STAGE_SHADOW, shadow_run(&s->env, c, LIVE_TIMEOUT_S)))
+        !finalist_passed(s, p, STAGE_SHADOW, shadow_run(&s->env, c, SHADOW_TIMEOUT_S)))
         return;
     if (c->state == LIFE_SHADOWED &&
-        !finalist_passed(s, p, STAGE_CANARY, canary_run(&s->env, c, LIVE_TIMEOUT_S)))
+        !finalist_passed(s, p, STAGE_CANARY, canary_run(&s->env, c, CANARY_TIMEOUT_S)))
         return;
     char why[120];
     snprintf(why, sizeof why, "bench %+.1f %% [%+.1f, %+.1f], step %+.1f %% [%+.1f, %+.1f]",

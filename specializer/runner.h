@@ -27,7 +27,7 @@ struct runner_options {
     int32_t n;
     int32_t team_max;
     struct guarded *scratch; /* shared arena, at least as large as any call needs; or NULL */
-    double watchdog_s;       /* CPU seconds of one call; wall time may be 4 times as long */
+    double watchdog_s;       /* CPU seconds of one call and rank; also seconds of sleep */
 };
 
 struct runner;

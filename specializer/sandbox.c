@@ -1,9 +1,10 @@
 /* sandbox.c - seccomp: the runner computes, or it is stopped.
  *
  * A kernel needs no system call. Its team needs futexes, its command loop one file descriptor, its
- * signal handlers rt_sigreturn and exit; time comes from the vDSO. Memory maps are not on the list
- * (a kernel could make its inputs writable), and neither are sleep, clone or anything with a name.
- * A refused call raises SIGSYS rather than killing, so that the report can say which call it was.
+ * signal handlers rt_sigreturn and exit, its disturbances a timer; time comes from the vDSO. Memory
+ * maps are not on the list (a kernel could make its inputs writable), and neither are sleep, clone
+ * or anything with a name. A refused call raises SIGSYS rather than killing, so that the report can
+ * say which call it was.
  */
 #include "specializer/sandbox.h"
 
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -65,6 +67,7 @@ bool sandbox_enter(int fd)
         CALL(SYS_restart_syscall),
         CALL(SYS_exit),
         CALL(SYS_exit_group),
+        CALL_ON(SYS_setitimer, ITIMER_REAL),
         CALL_ON(SYS_read, fd),
         CALL_ON(SYS_write, fd),
         TRAP,

@@ -18,6 +18,22 @@
 #define TABLE_DEF "kernels/cpu/head.def"
 #include "specializer/space_table.h"
 
+#define TABLE attn_in_wide
+#define TABLE_DEF "kernels/cpu/attn_in_wide.def"
+#include "specializer/space_table.h"
+
+#define TABLE mlp_in_wide
+#define TABLE_DEF "kernels/cpu/mlp_in_wide.def"
+#include "specializer/space_table.h"
+
+#define TABLE out_wide
+#define TABLE_DEF "kernels/cpu/out_wide.def"
+#include "specializer/space_table.h"
+
+#define TABLE attn
+#define TABLE_DEF "kernels/cpu/attn.def"
+#include "specializer/space_table.h"
+
 #define TABLE out
 #define TABLE_DEF "kernels/cpu/out.def"
 #include "specializer/space_table.h"

@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "config/clock.h"
 #include "config/log.h"
@@ -47,7 +48,7 @@ void specializer_observe(struct specializer *s)
         struct place *p = &s->place[i];
         p->run_s = observe_run_s(&s->observe, i);
         p->roofline_s = observe_roofline_s(&s->observe, i);
-        p->worth = observe_worth(&s->observe, i, p->dry);
+        p->worth = observe_worth(&s->observe, i, p->measured, p->dry);
         if (s->observe.slot[i].seconds > 0)
             p->share = s->observe.slot[i].share;
         s->saved_s += s->observe.slot[i].saved_s;
@@ -72,18 +73,22 @@ static void store_shares(struct specializer *s)
     }
 }
 
-/* An operator enabled something: every search that is not under way forgets what it skipped. */
+/* Slots that lost their kernel, or where an operator allowed more, are looked at afresh. */
 static void refresh_searches(struct specializer *s)
 {
-    pthread_mutex_lock(&s->lock);
-    bool stale = s->searches_stale;
-    s->searches_stale = false;
-    pthread_mutex_unlock(&s->lock);
-    for (int i = 0; stale && i < s->places; i++) {
+    for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        p->exhausted = false;
-        if (p != s->round.place && !p->finalist)
+        if (p == s->round.place || p->finalist)
+            continue;
+        pthread_mutex_lock(&s->lock);
+        bool stale = p->stale;
+        p->stale = false;
+        pthread_mutex_unlock(&s->lock);
+        if (stale) {
             place_forget(s, p);
+            p->exhausted = false;
+            p->measured = p->dry = 0;
+        }
     }
 }
 
@@ -96,6 +101,28 @@ static void upkeep(struct specializer *s)
     retire_poll(s, false);
     restore_pins(s);
     refresh_searches(s);
+}
+
+/* On a busy machine compilers and probes, which run at idle priority, would never get a turn. So
+ * while any of them runs, the time share that benches may use is spent in lulls instead: the engine
+ * pauses a moment between steps and they get all cores. Short lulls, so that every step is late by
+ * a little and none by much. */
+#define LULL_NS 300000
+#define LULLS_NS 20000000
+
+static int lull(void *until, int64_t budget_ns)
+{
+    struct timespec pause = {0, budget_ns < LULL_NS ? budget_ns : LULL_NS};
+    nanosleep(&pause, NULL);
+    return clock_ns() >= *(const int64_t *)until;
+}
+
+static bool children_starve(const struct specializer *s)
+{
+    for (int i = 0; i < s->round.n; i++)
+        if (s->round.item[i].build || s->round.item[i].probe)
+            return engine_load(s->engine) > 0 && s->config->specializer_share > 0;
+    return false;
 }
 
 void specializer_wait(struct specializer *s, double seconds)
@@ -113,6 +140,15 @@ void specializer_wait(struct specializer *s, double seconds)
     if (!atomic_load(&s->stop))
         pthread_cond_timedwait(&s->wake, &s->lock, &until);
     pthread_mutex_unlock(&s->lock);
+}
+
+/* Nothing to do but wait for children. */
+static void wait_for_children(struct specializer *s)
+{
+    int64_t until = clock_ns() + LULLS_NS;
+    specializer_wait(s, 0.001);
+    if (children_starve(s) && engine_slices(s->engine, lull, &until) < 0)
+        specializer_wait(s, 0.02); /* the engine stops */
 }
 
 static void tick(void *ctx)
@@ -204,6 +240,8 @@ static void search_step(struct specializer *s)
             return;
         if (round_over(s))
             round_close(s);
+        else if (children_starve(s))
+            wait_for_children(s);
         else
             specializer_wait(s, 0.02);
     } else if ((p = choose(s)) != NULL) {

@@ -21,7 +21,7 @@
 #include "specializer/store.h"
 #include "specializer/strategy.h"
 
-enum { BATCH = 8, INPUTS = 2, NAME_MOST = 40 };
+enum { BATCH = 6, INPUTS = 2, NAME_MOST = 40 };
 /* A kernel that was on trial this many times when the process died is not tried again. */
 enum { DEATHS_MOST = 3 };
 
@@ -43,8 +43,8 @@ struct place {
     struct search search;
     void *strategy;
     struct advice advice;
-    char label[96]; /* lock; the adviser's */
-    int32_t dry;    /* measured since the last gain */
+    char label[96];        /* lock; the adviser's */
+    int32_t measured, dry; /* candidates benched, and of them since the last gain */
     int64_t not_before_ns;
     struct candidate *finalist; /* benched, waits for live steps; id is its place in the space */
     int32_t finalist_id;
@@ -52,6 +52,7 @@ struct place {
     struct capture *input[INPUTS];
     int inputs;
     bool exhausted; /* the strategy has nothing left to propose */
+    bool stale;     /* lock; it lost its kernel, or more may be proposed: the search begins anew */
 
     /* The promise: how the slot did just after `active` was published. */
     struct window {
@@ -78,10 +79,11 @@ struct round {
     int n;
 };
 
-/* A kernel out of service, to be unloaded once no step can use it. */
+/* A kernel out of service, to be unloaded once no step can use it, and after a grace for those who
+ * look at a slot's kernel without being a step (fingerprints, dashboards). */
 struct retired {
     struct kernel *kernel;
-    int64_t epoch;
+    int64_t epoch, since_ns;
 };
 
 /* Stages as metrics count them, and the outcomes of each. */
@@ -148,9 +150,8 @@ struct specializer {
     int64_t observed_ns, shares_ns; /* when counters were read, and shares stored */
     int64_t since_ns;               /* when the restored kernels were back */
     bool asleep;
-    bool searches_stale; /* lock; what may be proposed changed: searches begin anew */
-    double saved_s;      /* lock; seconds of steps saved since start */
-    double correlation;  /* lock; of predicted and measured times; below -1: not yet known */
+    double saved_s;     /* lock; seconds of steps saved since start */
+    double correlation; /* lock; of predicted and measured times; below -1: not yet known */
     struct counts counts;
 };
 
@@ -178,8 +179,8 @@ void operators_read(struct specializer *s);
  */
 bool place_open(struct specializer *s, struct place *p);   /* false: nothing legal there */
 void place_forget(struct specializer *s, struct place *p); /* closes the search */
-/* Puts winners of neighbouring slots in front of the queue. */
-void place_neighbours(struct specializer *s, struct place *p);
+/* Puts in front of the queue what won elsewhere, and what lost here to a kernel that is gone. */
+void place_firsts(struct specializer *s, struct place *p);
 /* Fresh inputs from live steps; keeps the old ones if none come. True if there are any. */
 bool place_inputs(struct specializer *s, struct place *p);
 void place_inputs_free(struct place *p);

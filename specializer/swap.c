@@ -11,8 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/clock.h"
 #include "config/log.h"
 #include "specializer/specializer_private.h"
+
+#define GRACE_NS INT64_C(1000000000)
 
 bool is_disabled(struct specializer *s, const char *key, const char *template_id)
 {
@@ -60,7 +63,7 @@ void retire_later(struct specializer *s, struct kernel *k, int64_t epoch)
     if (!k)
         return;
     s->retired = xrealloc(s->retired, (size_t)(s->retires + 1) * sizeof *s->retired);
-    s->retired[s->retires++] = (struct retired){k, epoch};
+    s->retired[s->retires++] = (struct retired){k, epoch, clock_ns()};
 }
 
 void retire_poll(struct specializer *s, bool all)
@@ -68,7 +71,8 @@ void retire_poll(struct specializer *s, bool all)
     pthread_mutex_lock(&s->lock);
     int kept = 0;
     for (int i = 0; i < s->retires; i++)
-        if (all || dispatch_passed(s->env.dispatch, s->retired[i].epoch))
+        if (all || (clock_ns() - s->retired[i].since_ns > GRACE_NS &&
+                    dispatch_passed(s->env.dispatch, s->retired[i].epoch)))
             s->env.ops->unload(s->env.backend, s->retired[i].kernel);
         else
             s->retired[kept++] = s->retired[i];
@@ -173,6 +177,7 @@ void swap_out(struct specializer *s, struct place *p, enum life to, enum rollbac
     pthread_mutex_lock(&s->lock);
     struct candidate *old = p->active ? exchange(s, p, NULL) : NULL;
     if (old) {
+        p->stale = true; /* look again */
         snprintf(old->reason, sizeof old->reason, "%s", why);
         if (life_move(s->store, old, to, why, who, &err) != 0)
             log_error("specializer", "%s", err.msg);

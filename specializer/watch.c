@@ -43,8 +43,6 @@ static void judge(struct specializer *s, struct place *p)
     if (wrong)
         swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
     pthread_mutex_unlock(&s->lock);
-    if (wrong && p->space)
-        place_forget(s, p); /* its points are seen anew, without the one that failed */
 }
 
 static struct place *next_to_audit(struct specializer *s)
@@ -137,7 +135,8 @@ static void recheck(struct specializer *s, struct place *p)
                 "slower than promised; against eager %+.1f %% [%+.1f, %+.1f]",
                 copy.evidence.bench.mean * 100, copy.evidence.bench.low * 100,
                 copy.evidence.bench.high * 100);
-    if (r == STAGE_REFUSE && atomic_load(&p->slot->kernel) == copy.kernel)
+    bool slower = r == STAGE_REFUSE && copy.evidence.bench.high < 0;
+    if (slower && atomic_load(&p->slot->kernel) == copy.kernel)
         swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_DRIFT, "no faster than eager any more", NULL);
     else
         p->promise_s = 0; /* the machine or the mix changed: this is the new normal */

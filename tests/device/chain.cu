@@ -1,7 +1,7 @@
 // chain.cu - a whole decode step made of the CUDA templates: is it right, and how fast can it be?
 //
 //   chain [--model 0,1,2] [--batch 1,8,32] [--context 512] [--root DIR] [--threads 14]
-//         [--seconds 90] [--quick] [--log FILE]
+//         [--seconds 90] [--quick] [--fine] [--log FILE]
 //
 // Builds the step of Llama-3.2-1B, Qwen3-1.7B or Qwen3-4B with random bf16 weights as one graph with
 // programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by NVRTC.
@@ -26,6 +26,7 @@ static const model models[] = {
 static cudaStream_t st;
 static FILE *log_file;
 static double floor_us; // at 4.3 TB/s
+static bool fine; // only the last stage of the search
 static int seconds = 90;  // of search for a model and batch
 static std::chrono::steady_clock::time_point deadline;
 
@@ -33,7 +34,7 @@ template <class T> static T *get(size_t n)
 {
     void *p;
     CU(cudaMalloc(&p, n * sizeof(T) + 256));
-    CU(cudaMemset(p, 0, n * sizeof(T) + 256));
+    CU(cudaMemsetAsync(p, 0, n * sizeof(T) + 256, st)); // in the order of what fills it
     return (T *)p;
 }
 static std::vector<void *> owned;
@@ -622,18 +623,19 @@ static void run(compiler &cc, const model &m, int M, int context, bool quick)
         {"+ staged weights", "ROWS UNROLL RW TRIGGER PERSIST STAGE", 60},
         {"+ K over warps, x in registers", "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE CLUSTER LOAD", 60},
         {"+ L2 prefetch, load policy", "TRIGGER PREFETCH NEXT NEXT_LATE LOAD PERSIST STAGE", 10},
-        {"+ second pass", "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE PREFETCH NEXT NEXT_LATE LOAD CLUSTER MERGE EARLY SPLITS WARPS PIECE STAGES", 40},
+        {"+ second pass", "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE BLOCKS PREFETCH NEXT NEXT_LATE LOAD CLUSTER MERGE EARLY SPLITS WARPS PIECE STAGES", 40},
     };
     static const stage mma_stages[] = {
         {"attention", "SPLITS MERGE EARLY WARPS PIECE STAGES TRIGGER", 40},
         {"+ tiles, unroll, warps, K over a cluster", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST", 30},
         {"+ staged weights", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST STAGE", 30},
         {"+ L2 prefetch, load policy", "TRIGGER SPLIT PERSIST STAGE PREFETCH LOAD", 10},
+        {"+ second pass", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST STAGE PREFETCH LOAD SPLITS MERGE EARLY PIECE STAGES", 20},
     };
     const stage *stages = mma ? mma_stages : gemv_stages;
-    int n = mma ? 4 : 6;
+    int n = mma ? 5 : 6;
     static const int order[] = {1, 3, 4, 0, 2, 5};
-    for (int i = 0; i < n && !quick; i++) {
+    for (int i = fine ? n - 1 : 0; i < n && !quick; i++) {
         for (int r : order) // ahead of time
             for (auto &p : f.around(r, stages[i].knobs, 0))
                 cc.ask(f.t[r], f.sh[r], p);
@@ -667,6 +669,10 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         std::string o = argv[i];
         const char *v = i + 1 < argc ? argv[i + 1] : "";
+        if (o == "--fine") {
+            fine = true;
+            continue;
+        }
         if (o == "--quick") {
             quick = true;
             continue;

@@ -2,6 +2,7 @@
  *
  *   test_templates [TEMPLATE]        WHET_KERNEL_POINTS=n points a template (or "all")
  *                                    WHET_KERNEL_SEED=n  WHET_KERNEL_VERBOSE=1
+ *                                    WHET_KERNEL_ONLY="ISA=4": points whose text contains that
  *
  * A point is compiled with the system compiler and run in a child process of its own, so one that
  * crashes is one failed line. Points are drawn over models of several shapes and formats (bias,
@@ -202,24 +203,30 @@ static struct row_error row_error(const float *y, const double *want, int32_t co
     return e;
 }
 
-/* What a row may be off by even if the eager kernel happens to be exact on it: half an ulp of the
- * row's scale, and the smallest float where rows are tiny. Lower declared precisions get theirs. */
-static double slack(const struct trial *tr)
+static int knob_value(const struct trial *tr, const char *name, int otherwise)
 {
-    int digits = template_knob(tr->t, "DIGITS");
-    if (digits >= 0 && tr->point.value[digits] == 1)
-        return 0.1;
-    if (digits >= 0 && tr->point.value[digits] == 2)
-        return 3e-4;
-    if (digits >= 0 && tr->point.value[digits] == 3)
-        return 1e-6;
-    int reduced = template_knob(tr->t, "REDUCED");
-    if (reduced >= 0 && tr->point.value[reduced])
-        return 0.05;
-    return 1.2e-7;
+    int k = template_knob(tr->t, name);
+    return k < 0 ? otherwise : tr->point.value[k];
 }
 
-static int compare(const struct trial *tr, const float *own, const float *eager,
+/* What a row may be off by even if the eager kernel happens to be exact on it: an ulp of the row's
+ * scale. Lower declared precisions get theirs, for blocks with an outlier. */
+static double slack(const struct trial *tr)
+{
+    static const double by_digits[] = {1.2e-7, 0.1, 4e-4, 1.5e-6, 1.2e-7};
+    static const double by_parts[] = {0, 1e-2, 4e-5, 1.2e-7};
+    return fmax(by_digits[knob_value(tr, "DIGITS", 0)], by_parts[knob_value(tr, "XPARTS", 3)]);
+}
+
+/* How many times the eager kernel's error is allowed. Softmax of scores in the tens of thousands
+ * turns their last bits into large errors, which of two orders of summation is luckier being
+ * chance: there only gross differences count. */
+static double factor(const struct trial *tr, enum fill fill)
+{
+    return tr->t->region == REGION_ATTN && fill == FILL_LARGE ? 16 : 2;
+}
+
+static int compare(const struct trial *tr, enum fill fill, const float *own, const float *eager,
                    const struct oracle_out *want, struct err *err)
 {
     for (int i = 0; i < want->outputs; i++) {
@@ -235,18 +242,18 @@ static int compare(const struct trial *tr, const float *own, const float *eager,
             theirs.max = fmax(theirs.max, b.max);
             theirs.rms = fmax(theirs.rms, b.rms);
         }
-        double most = slack(tr);
+        double most = slack(tr), k = factor(tr, fill);
         if (getenv("WHET_KERNEL_VERBOSE"))
             printf("      output %d: max %.2e rms %.2e, eager %.2e %.2e\n", i, worst.max, worst.rms,
                    theirs.max, theirs.rms);
-        if (!(worst.max <= 2 * theirs.max + most) || !(worst.rms <= 2 * theirs.rms + most))
+        if (!(worst.max <= k * theirs.max + most) || !(worst.rms <= k * theirs.rms + most))
             return err_set(err, "output %d is off by max %.2e rms %.2e, eager %.2e %.2e", i,
                            worst.max, worst.rms, theirs.max, theirs.rms);
     }
     return 0;
 }
 
-static int judge(const struct trial *tr, struct kernel_case *c, const float *own,
+static int judge(const struct trial *tr, enum fill fill, struct kernel_case *c, const float *own,
                  const float *again, const float *eager, size_t n, struct err *err)
 {
     const char *damage = case_damage(c);
@@ -261,7 +268,7 @@ static int judge(const struct trial *tr, struct kernel_case *c, const float *own
                                (double)eager[i]);
     struct oracle_out want;
     oracle_run(tr->t->region, case_args(c), &want);
-    int status = compare(tr, own, eager, &want, err);
+    int status = compare(tr, fill, own, eager, &want, err);
     oracle_free(&want);
     return status;
 }
@@ -283,7 +290,7 @@ static int check_case(const struct trial *tr, const struct cpu_kernel *k, struct
         return err_set(err, "m=%d %s, %d threads: damaged %s", shape->m, fill_name(fill),
                        pool_size(pool), damage);
     float *eager = run(trusted, c, pool, shape->m, &n);
-    int status = judge(tr, c, own, again, eager, n, err);
+    int status = judge(tr, fill, c, own, again, eager, n, err);
     if (status)
         err_prefix(err, "m=%d context=%d %s, %d threads", shape->m, shape->context, fill_name(fill),
                    pool_size(pool));
@@ -403,6 +410,13 @@ static uint64_t mix(uint64_t *state)
     return z ^ (z >> 31);
 }
 
+static bool wanted(struct trial *tr)
+{
+    const char *only = getenv("WHET_KERNEL_ONLY");
+    describe(tr);
+    return !only || strstr(tr->text, only);
+}
+
 /* A legal point of a random knob combination, model and M. `index` 0: the defaults. */
 static bool draw(const struct template *t, int index, uint64_t *state, struct trial *tr)
 {
@@ -419,7 +433,7 @@ static bool draw(const struct template *t, int index, uint64_t *state, struct tr
         tr->point = template_defaults(t);
         for (int k = 0; k < t->knobs && index > 0; k++)
             tr->point.value[k] = t->knob[k].value[mix(state) % (uint64_t)t->knob[k].values];
-        if (!template_illegal(t, &tr->point, &tr->facts))
+        if (!template_illegal(t, &tr->point, &tr->facts) && wanted(tr))
             return true;
     }
     return false;

@@ -3,7 +3,8 @@
  * A template is compiled for exactly one ISA value (knob ISA, flags in kernels/templates.def), so
  * the choice is made here by the preprocessor and kernels read the same on all of them. vf holds
  * the 16 lanes of the canonical order (lanes.h): one register on AVX-512, two on AVX2, an array
- * otherwise. Every operation rounds as the scalar code of lanes.h does, so the bits agree.
+ * otherwise. Every operation rounds as the scalar code of lanes.h does, so the bits agree; only
+ * vf_mla() may round once or twice, whichever is fast, for code that promises no bits.
  */
 #ifndef WHET_KERNELS_CPU_ISA_H
 #define WHET_KERNELS_CPU_ISA_H
@@ -59,6 +60,10 @@ INLINE vf vf_fma(vf a, vf b, vf c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
+INLINE vf vf_mla(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
 INLINE vf vf_mul(vf a, vf b)
 {
     return _mm512_mul_ps(a, b);
@@ -67,12 +72,45 @@ INLINE vf vf_add(vf a, vf b)
 {
     return _mm512_add_ps(a, b);
 }
+INLINE vf vf_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
 INLINE float vf_fold(vf v)
 {
     __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     b = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+/* Lane i of the result is vf_fold(v[i]); the 16 folds share their shuffles. */
+INLINE vf vf_fold16(const vf v[16])
+{
+    vf a[8], b[4], c[2];
+    UNROLLED
+    for (int i = 0; i < 8; i++) /* 8 lanes of v[i], 8 lanes of v[i + 8] */
+        a[i] = vf_add(_mm512_shuffle_f32x4(v[i], v[i + 8], 0x44),
+                      _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee));
+    UNROLLED
+    for (int i = 0; i < 4; i++) /* 4 lanes each of v[i], v[i + 8], v[i + 4], v[i + 12] */
+        b[i] = vf_add(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88),
+                      _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd));
+    UNROLLED
+    for (int i = 0; i < 2; i++)
+        c[i] = vf_add(_mm512_shuffle_ps(b[i], b[i + 2], 0x44),
+                      _mm512_shuffle_ps(b[i], b[i + 2], 0xee));
+    vf d = vf_add(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
+    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    return _mm512_permutexvar_ps(order, d);
+}
+INLINE vf vf_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+INLINE float vf_largest(vf v)
+{
+    return _mm512_reduce_max_ps(v);
 }
 
 #elif ISA == ISA_AVX2
@@ -102,6 +140,10 @@ INLINE vf vf_fma(vf a, vf b, vf c)
 {
     return (vf){_mm256_fmadd_ps(a.a, b.a, c.a), _mm256_fmadd_ps(a.b, b.b, c.b)};
 }
+INLINE vf vf_mla(vf a, vf b, vf c)
+{
+    return vf_fma(a, b, c);
+}
 INLINE vf vf_mul(vf a, vf b)
 {
     return (vf){_mm256_mul_ps(a.a, b.a), _mm256_mul_ps(a.b, b.b)};
@@ -110,12 +152,35 @@ INLINE vf vf_add(vf a, vf b)
 {
     return (vf){_mm256_add_ps(a.a, b.a), _mm256_add_ps(a.b, b.b)};
 }
+INLINE vf vf_sub(vf a, vf b)
+{
+    return (vf){_mm256_sub_ps(a.a, b.a), _mm256_sub_ps(a.b, b.b)};
+}
 INLINE float vf_fold(vf v)
 {
     __m256 a = _mm256_add_ps(v.a, v.b);
     __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     b = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+INLINE vf vf_fold16(const vf v[16])
+{
+    float f[16];
+    for (int i = 0; i < 16; i++)
+        f[i] = vf_fold(v[i]);
+    return vf_load(f);
+}
+INLINE vf vf_max(vf a, vf b)
+{
+    return (vf){_mm256_max_ps(a.a, b.a), _mm256_max_ps(a.b, b.b)};
+}
+INLINE float vf_largest(vf v)
+{
+    __m256 a = _mm256_max_ps(v.a, v.b);
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
 }
 
 #else
@@ -153,6 +218,12 @@ INLINE vf vf_fma(vf a, vf b, vf c)
         c.l[l] = lane_fma(a.l[l], b.l[l], c.l[l]);
     return c;
 }
+INLINE vf vf_mla(vf a, vf b, vf c)
+{
+    for (int l = 0; l < LANES; l++)
+        c.l[l] += a.l[l] * b.l[l];
+    return c;
+}
 INLINE vf vf_mul(vf a, vf b)
 {
     for (int l = 0; l < LANES; l++)
@@ -165,9 +236,35 @@ INLINE vf vf_add(vf a, vf b)
         a.l[l] += b.l[l];
     return a;
 }
+INLINE vf vf_sub(vf a, vf b)
+{
+    for (int l = 0; l < LANES; l++)
+        a.l[l] -= b.l[l];
+    return a;
+}
 INLINE float vf_fold(vf v)
 {
     return lane_fold(v.l);
+}
+INLINE vf vf_fold16(const vf v[16])
+{
+    vf f;
+    for (int i = 0; i < 16; i++)
+        f.l[i] = vf_fold(v[i]);
+    return f;
+}
+INLINE vf vf_max(vf a, vf b)
+{
+    for (int l = 0; l < LANES; l++)
+        a.l[l] = a.l[l] > b.l[l] ? a.l[l] : b.l[l];
+    return a;
+}
+INLINE float vf_largest(vf v)
+{
+    float m = v.l[0];
+    for (int l = 1; l < LANES; l++)
+        m = v.l[l] > m ? v.l[l] : m;
+    return m;
 }
 
 #endif

@@ -68,7 +68,7 @@
 #else
 #define HAS_VNNI 0
 #endif
-#ifdef __AMX_INT8__
+#if defined(__AMX_INT8__) || defined(__AMXINT8__) /* gcc, clang */
 #define HAS_AMX 1
 #else
 #define HAS_AMX 0

@@ -22,6 +22,7 @@ static struct {
     _Atomic int32_t delay_us;   /* a step takes this long at least */
     _Atomic int32_t token_us;   /* ... and this much longer for each of its tokens */
     _Atomic int32_t fail_next;  /* this many steps fail */
+    _Atomic int32_t fail_every; /* and one step in this many (0: none) */
     _Atomic int32_t poison;     /* a step with this token id fails (-1: none) */
     _Atomic bool fail_override; /* steps with a canary's candidate fail */
     _Atomic bool fail_open;
@@ -148,6 +149,8 @@ static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
         fake.fail_next--;
         return err_set(e, "this step was told to fail");
     }
+    if (fake.fail_every > 0 && fake.steps % (uint64_t)fake.fail_every == 0)
+        return err_set(e, "every such step was told to fail");
     if (override && fake.fail_override)
         return err_set(e, "the candidate failed");
     for (int32_t r = 0; r < s->rows; r++)

@@ -421,8 +421,11 @@ static void engine_reads_a_long_prompt_without_stopping_the_others(void **state)
     r = request_of(&c[1], 1);
     submit(e, &r);
     wait_tokens(&c[1], 1);
+    pthread_mutex_lock(&lock);
+    int32_t meanwhile = c[0].tokens;
+    pthread_mutex_unlock(&lock);
+    assert_true(meanwhile > 8);
     assert_in_range(fake.most_tokens, 17, 64); /* 20 ms are 40 tokens, and some for the clock */
-    assert_true(c[0].tokens > 8);
     engine_stop(e);
     check_text(&c[1], &r);
     free(c);
@@ -492,14 +495,10 @@ static void engine_survives_steps_that_fail_now_and_then(void **state)
     struct engine *e = start_with(64, 8);
     struct client *c = clients(N);
     struct engine_request *r = xcalloc(N, sizeof *r);
-    fake.delay_us = 200;
+    fake.fail_every = 10;
     for (int i = 0; i < N; i++) {
         crowd_request(&c[i], &r[i], i);
         submit(e, &r[i]);
-        if (i % 8 == 7) {
-            fake.fail_next = 1;
-            usleep(3000);
-        }
     }
     wait_ends(N);
     for (int i = 0; i < N; i++)
@@ -594,7 +593,7 @@ static void engine_notices_that_it_stalls(void **state)
 
 struct slicer {
     int32_t want, have;
-    int64_t took_ns, each_ns;
+    int64_t took_ns, longest_ns, each_ns;
 };
 
 static int burn(void *ctx, int64_t budget_ns)
@@ -603,7 +602,9 @@ static int burn(void *ctx, int64_t budget_ns)
     int64_t start = clock_ns(), ns = s->each_ns ? s->each_ns : budget_ns;
     while (clock_ns() - start < ns)
         ;
-    s->took_ns += clock_ns() - start;
+    ns = clock_ns() - start;
+    s->took_ns += ns;
+    s->longest_ns = ns > s->longest_ns ? ns : s->longest_ns;
     return ++s->have >= s->want ? 1 : 0;
 }
 
@@ -636,13 +637,17 @@ static void engine_lends_slices_back_to_back_when_idle(void **state)
     engine_stop(e);
 }
 
+struct forever {
+    struct engine *e;
+    struct slicer s;
+    int rc;
+};
+
 static void *slices_forever(void *arg)
 {
-    static struct slicer s;
-    s = (struct slicer){.want = 1000000, .each_ns = 4000000}; /* four times the budget */
-    static int rc;
-    rc = engine_slices(arg, burn, &s);
-    return &rc;
+    struct forever *f = arg;
+    f->rc = engine_slices(f->e, burn, &f->s);
+    return NULL;
 }
 
 static void engine_keeps_slices_to_their_share_under_load(void **state)
@@ -650,6 +655,7 @@ static void engine_keeps_slices_to_their_share_under_load(void **state)
     (void)state;
     struct engine *e = start_with(64, 4);
     struct client *c = clients(1);
+    struct forever f = {.e = e, .s = {.want = 1000000, .each_ns = 4000000}}; /* 4 x the budget */
     pthread_t thread;
     fake.delay_us = 500;
     prompt_text(c, "load");
@@ -657,19 +663,18 @@ static void engine_keeps_slices_to_their_share_under_load(void **state)
     r.ignore_eos = true;
     submit(e, &r);
     wait_tokens(c, 1);
-    pthread_create(&thread, NULL, slices_forever, e);
+    pthread_create(&thread, NULL, slices_forever, &f);
     int64_t start = clock_ns();
-    uint64_t before = atomic_load(&e->stats.slice_ns);
     wait_tokens(c, 900);
-    double share =
-        (double)(atomic_load(&e->stats.slice_ns) - before) / (double)(clock_ns() - start);
-    assert_true(share > 0.005); /* it does make progress */
-    assert_true(share < 0.06);
-    wait_ends(1);
-    engine_stop(e); /* with a slice job still in: it is told */
-    void *rc;
-    pthread_join(thread, &rc);
-    assert_int_equal(*(int *)rc, -1);
+    uint64_t lent = atomic_load(&e->stats.slice_ns), slices = atomic_load(&e->stats.slices);
+    int64_t passed = clock_ns() - start;
+    engine_cancel(e, c->id); /* no idle slices: the job is still in when the engine stops */
+    engine_stop(e);
+    pthread_join(thread, NULL);
+    assert_int_equal(f.rc, -1);
+    assert_true(slices >= 3); /* it does make progress */
+    /* 5 %, and one slice ahead of the clock. */
+    assert_true((double)lent < 0.05 * (double)passed + 2 * (double)f.s.longest_ns);
     free(c);
 }
 

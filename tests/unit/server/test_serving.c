@@ -190,6 +190,10 @@ static void join(const char *stream, char *out, size_t room)
     }
 }
 
+#define KEEP_STOP                                                   \
+    "{\"prompt\":\"abSTOPcd\",\"max_tokens\":40,\"stop\":\"STOP\"," \
+    "\"include_stop_str_in_output\":true%s}"
+
 static void serving_streams_what_it_answers_plainly(void **state)
 {
     (void)state;
@@ -197,8 +201,7 @@ static void serving_streams_what_it_answers_plainly(void **state)
         "{\"prompt\":\"h\u00e9llo \u4e16\u754c \\ud83d\\ude00\",\"max_tokens\":40%s}",
         "{\"prompt\":\"one STOP two\",\"max_tokens\":40,\"stop\":[\"STOP\",\"zzz\"]%s}",
         "{\"prompt\":\"one STOX two\",\"max_tokens\":40,\"stop\":\"STOP\"%s}",
-        "{\"prompt\":\"abSTOPcd\",\"max_tokens\":40,\"stop\":\"STOP\","
-        "\"include_stop_str_in_output\":true%s}",
+        KEEP_STOP,
         "{\"prompt\":\"half \xc3\xa9\",\"max_tokens\":6%s}",
         "{\"prompt\":\"the end<|endoftext|>never\",\"max_tokens\":40%s}",
         "{\"prompt\":\"echo\",\"max_tokens\":3,\"echo\":true%s}",

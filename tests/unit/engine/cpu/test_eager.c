@@ -11,6 +11,7 @@
 #include "config/err.h"
 #include "engine/cpu/bind.h"
 #include "engine/cpu/case.h"
+#include "engine/cpu/case_random.h"
 #include "engine/cpu/eager_impl.h"
 #include "engine/cpu/oracle.h"
 #include "engine/cpu/pool.h"
@@ -20,6 +21,7 @@
 extern const struct cpu_kernel eager_base[REGION_COUNT];
 #if defined(__x86_64__)
 extern const struct cpu_kernel eager_v3[REGION_COUNT], eager_v4[REGION_COUNT];
+extern const struct eager_format format_v3[DTYPE_COUNT], format_v4[DTYPE_COUNT];
 #endif
 
 static struct pool *pool[4]; /* by size */
@@ -128,6 +130,38 @@ static void every_format_matches_the_oracle(void **state)
                 check(m, s, FILL_NORMAL, 2);
             }
         model_close(m);
+    }
+}
+
+static void expanded_rows_equal_dequant_row(void **state)
+{
+    (void)state;
+    for (int t = 0; t < DTYPE_COUNT; t++) {
+        struct weight w = {.rows = 40, .cols = 512, .type = t};
+        uint8_t *data = xaligned((size_t)dtype_bytes((enum dtype)t, 40 * 512));
+        float *want = xmalloc(512 * sizeof *want), *got = xmalloc(512 * sizeof *got);
+        struct random r = {7};
+        random_weight(&r, &w, data, false);
+        for (int i = 0; i < 40; i++) {
+            const uint8_t *row = data + dtype_bytes((enum dtype)t, 512) * i;
+            dequant_row((enum dtype)t, row, want, 512);
+            format_base[t].expand(row, got, 512);
+            for (int j = 0; j < 512; j++)
+                assert_true(got[j] == want[j]); /* the sign of a zero may differ */
+#if defined(__x86_64__)
+            if (__builtin_cpu_supports("avx512vl"))
+                format_v4[t].expand(row, got, 512);
+            for (int j = 0; j < 512; j++)
+                assert_true(got[j] == want[j]);
+            if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+                format_v3[t].expand(row, got, 512);
+            for (int j = 0; j < 512; j++)
+                assert_true(got[j] == want[j]);
+#endif
+        }
+        free(data);
+        free(want);
+        free(got);
     }
 }
 
@@ -395,6 +429,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_region_matches_the_oracle),
         cmocka_unit_test(every_format_matches_the_oracle),
+        cmocka_unit_test(expanded_rows_equal_dequant_row),
         cmocka_unit_test(odd_shapes_and_heads_match_the_oracle),
         cmocka_unit_test(attention_is_right_at_page_edges_and_long_contexts),
         cmocka_unit_test(unusual_inputs_match_the_oracle),

@@ -1,0 +1,226 @@
+/* expand.h - stored weights of 16 rows turned into what wide kernels multiply with.
+ *
+ * Wide steps use a weight many times, so it is converted once per run, panel by panel of 16 rows,
+ * into the rank's own scratch:
+ *
+ *   floats  [K][16]: w[k][row], exactly the dequantized value
+ *   tiles   for AMX: [K/32][TILE_PARTS] tiles of 1 KB, a tile being 16 pairs of k by 16 rows of
+ *           bf16. Quantized formats store the integer (q - 8, q), which bf16 holds exactly, and
+ *           beside it the block's scales as floats; bf16 has one part, f16 two and f32 three
+ *           parts whose sum is the weight exactly (8 bits of significand each)
+ *
+ * Sources: rows of the model (gathered 16 at a time), or panels repacked by panel_pack().
+ */
+#ifndef WHET_KERNELS_CPU_EXPAND_H
+#define WHET_KERNELS_CPU_EXPAND_H
+
+#include "cpu/lib/panel.h"
+
+enum { TILE_BYTES = 1024 };
+
+#define TILE_PARTS(t) ((t) == DTYPE_F32 ? 3 : (t) == DTYPE_F16 ? 2 : 1)
+
+/* 16 rows of a matrix from row `row0`; rows past the end repeat the last one. */
+struct panel_source {
+    const uint8_t *data; /* first row; or the panel, if packed */
+    int64_t stride;      /* bytes a row */
+    int rows;            /* rows there are, 1 .. 16 */
+    int blocks;          /* K / 32 */
+};
+
+INLINE struct panel_source panel_source(const int type, const int packed, const struct weight *w,
+                                        const int k, int row0)
+{
+    struct panel_source s;
+    s.rows = w->rows - row0 < PANEL ? w->rows - row0 : PANEL;
+    s.blocks = k / BLOCK;
+    s.stride = (int64_t)s.blocks * BLOCK_BYTES(type);
+    s.data = packed ? (const uint8_t *)w->packed + row0 / PANEL * panel_bytes(type, k)
+                    : (const uint8_t *)w->data + row0 * s.stride;
+    return s;
+}
+
+#if ISA >= ISA_AVX512
+
+/* Dword `j` of block b of each row, from `head` bytes into the block. */
+INLINE __m512i row_dwords(const int type, const struct panel_source *s, int b, int offset)
+{
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i row = _mm512_min_epi32(lane, _mm512_set1_epi32(s->rows - 1));
+    __m512i at = _mm512_mullo_epi32(row, _mm512_set1_epi32((int)s->stride));
+    return _mm512_i32gather_epi32(at, s->data + (int64_t)b * BLOCK_BYTES(type) + offset, 1);
+}
+
+/* The 8 vectors of byte quads of block b (4 consecutive k of each row): nibbles of Q4_x, bytes of
+ * Q8_0. */
+INLINE void panel_quads(const int type, const int packed, const struct panel_source *s, int b,
+                        __m512i q[8])
+{
+    const int head = type == DTYPE_Q4_1 ? 4 : 2, n = type == DTYPE_Q8_0 ? 8 : 4;
+    const __m512i low = _mm512_set1_epi8(15);
+    UNROLLED
+    for (int j = 0; j < n; j++)
+        q[j] = packed ? _mm512_load_si512(s->data + (int64_t)b * PANEL_QUANTS(type) + 64 * j)
+                      : row_dwords(type, s, b, head + 4 * j);
+    UNROLLED
+    for (int j = 0; j < 8 - n; j++) {
+        q[j + 4] = _mm512_and_si512(_mm512_srli_epi16(q[j], 4), low);
+        q[j] = _mm512_and_si512(q[j], low);
+    }
+}
+
+/* d and m of block b of each row; m is 0 but for Q4_1. */
+INLINE void panel_scales(const int type, const int packed, const struct panel_source *s, int b,
+                         __m512 *d, __m512 *m)
+{
+    __m256i dh, mh = _mm256_setzero_si256();
+    if (packed) {
+        const uint8_t *p =
+            s->data + (int64_t)s->blocks * PANEL_QUANTS(type) + (int64_t)b * PANEL_SCALES(type);
+        dh = _mm256_load_si256((const __m256i *)p);
+        if (type == DTYPE_Q4_1)
+            mh = _mm256_load_si256((const __m256i *)(p + 32));
+    } else {
+        __m512i both = row_dwords(type, s, b, 0);
+        dh = _mm512_cvtepi32_epi16(both);
+        if (type == DTYPE_Q4_1)
+            mh = _mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16));
+    }
+    *d = _mm512_cvtph_ps(dh);
+    *m = _mm512_cvtph_ps(mh);
+}
+
+/* Columns 2i and 2i + 1 of block b of each row, for the plain formats. */
+INLINE void panel_pair(const int type, const struct panel_source *s, int b, int i, __m512 *even,
+                       __m512 *odd)
+{
+    if (type == DTYPE_F32) {
+        *even = _mm512_castsi512_ps(row_dwords(type, s, b, 8 * i));
+        *odd = _mm512_castsi512_ps(row_dwords(type, s, b, 8 * i + 4));
+        return;
+    }
+    __m512i both = row_dwords(type, s, b, 4 * i), high = _mm512_srli_epi32(both, 16);
+    if (type == DTYPE_F16) {
+        *even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+        *odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(high));
+    } else {
+        *even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+        *odd = _mm512_castsi512_ps(_mm512_slli_epi32(high, 16));
+    }
+}
+
+/* out[k][16] for the 32 columns of block b. */
+INLINE void expand_floats(const int type, const int packed, const struct panel_source *s, int b,
+                          float *out)
+{
+    if (!PANEL_TYPE(type)) {
+        UNROLLED
+        for (int i = 0; i < BLOCK / 2; i++) {
+            __m512 even, odd;
+            panel_pair(type, s, b, i, &even, &odd);
+            _mm512_store_ps(out + 2 * i * PANEL, even);
+            _mm512_store_ps(out + (2 * i + 1) * PANEL, odd);
+        }
+        return;
+    }
+    __m512i q[8];
+    __m512 d, m;
+    panel_quads(type, packed, s, b, q);
+    panel_scales(type, packed, s, b, &d, &m);
+    UNROLLED
+    for (int k = 0; k < BLOCK; k++) {
+        __m512i v = _mm512_slli_epi32(q[k / 4], 24 - k % 4 * 8);
+        v = _mm512_srai_epi32(v, 24); /* nibbles are positive, bytes are signed */
+        __m512 f = _mm512_cvtepi32_ps(v);
+        if (type == DTYPE_Q4_0)
+            f = _mm512_sub_ps(f, _mm512_set1_ps(8.0f));
+        f = type == DTYPE_Q4_1 ? _mm512_fmadd_ps(d, f, m) : _mm512_mul_ps(d, f);
+        _mm512_store_ps(out + k * PANEL, f);
+    }
+}
+
+#else
+
+INLINE void expand_floats(const int type, const int packed, const struct panel_source *s, int b,
+                          float *out)
+{
+    (void)packed;
+    for (int r = 0; r < PANEL; r++) {
+        int row = r < s->rows ? r : s->rows - 1;
+        float w[BLOCK];
+        vf v[2];
+        block_load(type, s->data + row * s->stride + (int64_t)b * BLOCK_BYTES(type), v);
+        vf_store(w, v[0]);
+        vf_store(w + LANES, v[1]);
+        for (int k = 0; k < BLOCK; k++)
+            out[k * PANEL + r] = w[k];
+    }
+}
+
+#endif
+
+#if ISA == ISA_AMX
+
+/* Rounds to 8 bits of significand and takes the result out of *f. */
+INLINE __m512i split_part(__m512 *f)
+{
+    __m512i bits = _mm512_add_epi32(_mm512_castps_si512(*f), _mm512_set1_epi32(0x8000));
+    bits = _mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000));
+    *f = _mm512_sub_ps(*f, _mm512_castsi512_ps(bits));
+    return bits;
+}
+
+/* Pairs (k, k+1) of bytes of each row as bf16 of q - 8 (nibbles) or q (Q8_0). `half` picks bytes
+ * 0, 1 or 2, 3 of the quad. */
+INLINE __m512i quad_brain(const int type, __m512i quad, const int half)
+{
+    if (type == DTYPE_Q8_0) {
+        __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(quad, half ? 8 : 24), 24);
+        __m512i odd = _mm512_srai_epi32(_mm512_slli_epi32(quad, half ? 0 : 16), 24);
+        even = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(even)), 16);
+        odd = _mm512_castps_si512(_mm512_cvtepi32_ps(odd));
+        return _mm512_or_si512(even, _mm512_and_si512(odd, _mm512_set1_epi32((int)0xffff0000)));
+    }
+    /* bf16 of -8 .. 7 */
+    const __m512i table = _mm512_broadcast_i64x4(_mm256_setr_epi16(
+        (short)0xc100, (short)0xc0e0, (short)0xc0c0, (short)0xc0a0, (short)0xc080, (short)0xc040,
+        (short)0xc000, (short)0xbf80, 0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0));
+    const __m512i spread =
+        half ? _mm512_broadcast_i32x4(
+                   _mm_setr_epi8(2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1))
+             : _mm512_broadcast_i32x4(
+                   _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1));
+    return _mm512_permutexvar_epi16(_mm512_shuffle_epi8(quad, spread), table);
+}
+
+/* The tiles of block b, and its scales ([16] d, [16] m + 8 d: what is left once quants are centred)
+ * if the format has any. */
+INLINE void expand_tiles(const int type, const int packed, const struct panel_source *s, int b,
+                         uint8_t *tile, float *scales)
+{
+    if (PANEL_TYPE(type)) {
+        __m512i q[8];
+        __m512 d, m;
+        panel_quads(type, packed, s, b, q);
+        panel_scales(type, packed, s, b, &d, &m);
+        UNROLLED
+        for (int i = 0; i < BLOCK / 2; i++)
+            _mm512_store_si512(tile + 64 * i, quad_brain(type, q[i / 2], i % 2));
+        _mm512_store_ps(scales, d);
+        _mm512_store_ps(scales + PANEL, _mm512_fmadd_ps(d, _mm512_set1_ps(8.0f), m));
+        return;
+    }
+    for (int i = 0; i < BLOCK / 2; i++) {
+        __m512 even, odd;
+        panel_pair(type, s, b, i, &even, &odd);
+        for (int p = 0; p < TILE_PARTS(type); p++) {
+            __m512i low = _mm512_srli_epi32(split_part(&even), 16);
+            _mm512_store_si512(tile + p * TILE_BYTES + 64 * i,
+                               _mm512_or_si512(low, split_part(&odd)));
+        }
+    }
+}
+
+#endif
+
+#endif

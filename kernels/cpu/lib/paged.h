@@ -1,0 +1,49 @@
+/* paged.h - keys and values of a sequence, one page of 16 positions at a time. */
+#ifndef WHET_KERNELS_CPU_PAGED_H
+#define WHET_KERNELS_CPU_PAGED_H
+
+#include "cpu/lib/isa.h"
+#include "cpu/lib/shape.h"
+
+enum { DIMS = HEAD_DIM / 16, GROUP = HEADS / KV_HEADS }; /* vectors of a head; heads of a kv head */
+
+/* The [16, HEAD_DIM] rows of kv head `head` in page `page` of the sequence. */
+INLINE const float *page_rows(const struct attn_args *a, const void *pages, const struct span *s,
+                              int page, int head)
+{
+    int64_t number = a->page_table[s->pages_at + page];
+    return (const float *)pages + (number * KV_HEADS + head) * KV_PAGE * HEAD_DIM;
+}
+
+/* Lane j: q . k_j for the 16 keys of a page, each in the canonical order. */
+INLINE vf page_scores(const float *q, const float *k)
+{
+    vf acc[16];
+    UNROLLED
+    for (int j = 0; j < 16; j++)
+        acc[j] = vf_zero();
+    UNROLLED
+    for (int d = 0; d < DIMS; d++) {
+        vf part = vf_load(q + 16 * d);
+        UNROLLED
+        for (int j = 0; j < 16; j++)
+            acc[j] = vf_fma(part, vf_load(k + j * HEAD_DIM + 16 * d), acc[j]);
+    }
+    return vf_fold16(acc);
+}
+
+/* Lane j: x where j < n, else `other`. */
+INLINE vf keep_lanes(vf x, int n, float other)
+{
+#if ISA >= ISA_AVX512
+    return _mm512_mask_blend_ps((__mmask16)((1u << n) - 1), _mm512_set1_ps(other), x);
+#else
+    float f[16];
+    vf_store(f, x);
+    for (int j = n; j < 16; j++)
+        f[j] = other;
+    return vf_load(f);
+#endif
+}
+
+#endif

@@ -1,0 +1,110 @@
+"""Keys: who may call what; reload by SIGHUP; CORS."""
+
+import signal
+import time
+
+import pytest
+import requests
+
+BODY = {"prompt": "x", "max_tokens": 1}
+
+
+def bearer(key):
+    return {"authorization": "Bearer " + key}
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory):
+    from conftest import Server
+    folder = tmp_path_factory.mktemp("keys")
+    (folder / "keys").write_text("# users\nsk-one\nsk-two\n")
+    (folder / "admin").write_text("boss\n")
+    s = Server("--server-api-keys", str(folder / "keys"), "--server-admin-key-file",
+               str(folder / "admin"), "--server-metrics-open=false",
+               "--server-cors-origins", "https://app.example")
+    s.folder = folder
+    yield s
+    s.stop()
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/version"])
+def test_open_routes(keyed, path):
+    assert keyed.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("method,path", [
+    ("GET", "/v1/models"), ("GET", "/v1/models/smollm2"), ("GET", "/metrics"),
+    ("GET", "/specializer"), ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"),
+    ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/nowhere"), ("GET", "/admin/slots")])
+@pytest.mark.parametrize("key", [None, "sk-on", "sk-one ", "SK-ONE", ""])
+def test_every_other_route_needs_a_key(keyed, method, path, key):
+    headers = {} if key is None else bearer(key)
+    if key == "sk-one ":
+        headers = bearer("sk-onex")
+    answer = requests.request(method, keyed.url + path, json=BODY, headers=headers)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize("key", ["sk-one", "sk-two"])
+def test_keys_open(keyed, key):
+    assert keyed.post("/v1/completions", BODY, headers=bearer(key)).status_code == 200
+    assert keyed.get("/metrics", headers=bearer(key)).status_code == 200
+
+
+def test_user_keys_never_open_admin(keyed):
+    assert keyed.get("/admin/slots", headers=bearer("sk-one")).status_code == 403
+    assert keyed.get("/admin/slots", headers=bearer("boss")).status_code == 200
+
+
+def test_admin_is_closed_without_an_admin_key(server):
+    for headers in ({}, bearer("boss"), bearer("")):
+        answer = server.get("/admin/slots", headers=headers)
+        assert answer.status_code == 403
+        assert "server.admin_key_file" in answer.json()["error"]["message"]
+    assert requests.post(server.url + "/admin/specializer/pause").status_code == 403
+
+
+def test_sighup_reloads_keys(keyed):
+    def wait(key, status):
+        end = time.time() + 10
+        while keyed.get("/v1/models", headers=bearer(key)).status_code != status:
+            assert time.time() < end
+            time.sleep(0.02)
+
+    (keyed.folder / "keys").write_text("sk-three\nsk-one\n")
+    keyed.signal(signal.SIGHUP)
+    wait("sk-three", 200)
+    assert keyed.get("/v1/models", headers=bearer("sk-two")).status_code == 401
+    (keyed.folder / "keys").write_text("")  # a broken file leaves the keys as they are
+    keyed.signal(signal.SIGHUP)
+    end = time.time() + 10
+    while "holds no key" not in keyed.text():
+        assert time.time() < end
+        time.sleep(0.02)
+    assert keyed.get("/v1/models", headers=bearer("sk-three")).status_code == 200
+    (keyed.folder / "keys").write_text("sk-one\nsk-two\n")
+    keyed.signal(signal.SIGHUP)
+    wait("sk-two", 200)
+
+
+def test_keys_are_never_logged(keyed):
+    keyed.post("/v1/completions", BODY, headers=bearer("sk-one"))
+    keyed.post("/v1/completions", BODY, headers=bearer("sk-secret-wrong"))
+    assert "sk-" not in keyed.text() and "boss" not in keyed.text()
+
+
+def test_preflight_needs_no_key_and_names_the_origin(keyed):
+    answer = requests.options(keyed.url + "/v1/completions", headers={
+        "origin": "https://app.example", "access-control-request-method": "POST"})
+    assert answer.status_code == 204
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    assert "authorization" in answer.headers["access-control-allow-headers"]
+    other = requests.options(keyed.url + "/v1/completions", headers={"origin": "https://evil"})
+    assert "access-control-allow-origin" not in other.headers
+
+
+def test_cors_is_off_by_default(server):
+    answer = server.get("/version", headers={"origin": "https://app.example"})
+    assert not [h for h in answer.headers if h.lower().startswith("access-control")]

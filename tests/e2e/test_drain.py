@@ -1,0 +1,144 @@
+"""Start and end: the port before the model, SIGTERM, a second one, SIGHUP."""
+
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+import requests
+
+from conftest import BINARY, MODEL, PATIENCE, parse_events
+
+LONG = {"prompt": "Tell me a long story.", "max_tokens": 4000, "ignore_eos": True}
+
+
+def background(call):
+    """Runs call on a thread; the returned list gets its result."""
+    result = []
+    thread = threading.Thread(target=lambda: result.append(call()))
+    thread.start()
+    return thread, result
+
+
+def test_port_opens_before_the_model_is_loaded(start):
+    s = start(wait=False)
+    codes = set()
+    end = time.time() + PATIENCE
+    while time.time() < end:
+        answer = s.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
+        codes.add(answer.status_code)
+        if answer.status_code == 200:
+            break
+        assert answer.status_code == 503 and "retry-after" in answer.headers
+        ready = s.get("/ready")
+        if ready.status_code == 503:
+            assert ready.json()["status"] == "loading"
+            assert 0 <= ready.json()["progress"] <= 1
+        assert s.get("/health").status_code == 200
+    assert 200 in codes
+    assert s.get("/ready").json() == {"status": "ready", "progress": 1.0,
+                                      "message": s.get("/ready").json()["message"]}
+
+
+@pytest.mark.threads
+def test_sigterm_finishes_what_runs(start):
+    s = start("--server-drain-s", "120")
+    plain, got = background(lambda: s.post("/v1/completions", {**LONG, "max_tokens": 24}))
+    stream, events = background(
+        lambda: parse_events(s.post("/v1/completions",
+                                    {**LONG, "max_tokens": 24, "stream": True}).content))
+    idle = s.connect()
+    s.wait_metric("whet_requests_running", 2)
+    s.signal(signal.SIGTERM)
+    assert idle.recv(10) == b""
+    plain.join(PATIENCE)
+    stream.join(PATIENCE)
+    assert got[0].status_code == 200
+    assert got[0].json()["usage"]["completion_tokens"] == 24
+    assert got[0].headers["connection"] == "close"
+    assert events[0][-1]["choices"][0]["finish_reason"] == "length"
+    assert s.wait() == 0
+
+
+def test_no_new_connections_while_draining(start):
+    s = start()
+    thread, _ = background(lambda: s.post("/v1/completions", {**LONG, "max_tokens": 30}))
+    s.wait_metric("whet_requests_running", 1)
+    s.signal(signal.SIGTERM)
+    end = time.time() + 10
+    with pytest.raises(requests.ConnectionError):
+        while time.time() < end:
+            requests.get(s.url + "/health", timeout=5)
+            time.sleep(0.01)
+    thread.join(PATIENCE)
+    assert s.wait() == 0
+
+
+def test_after_the_drain_time_requests_end_with_an_error(start):
+    s = start("--server-drain-s", "0.3")
+    plain, got = background(lambda: s.post("/v1/completions", LONG))
+    stream, raw = background(
+        lambda: requests.post(s.url + "/v1/completions", json={**LONG, "stream": True}).text)
+    s.wait_metric("whet_requests_running", 2)
+    s.signal(signal.SIGTERM)
+    plain.join(PATIENCE)
+    stream.join(PATIENCE)
+    assert got[0].status_code == 503
+    assert 'data: {"error":' in raw[0] and "[DONE]" not in raw[0]
+    assert s.wait(30) == 0
+
+
+def test_second_sigterm_ends_at_once(start):
+    s = start()
+    thread, _ = background(lambda: pytest.raises(requests.RequestException, s.post,
+                                                 "/v1/completions", LONG))
+    s.wait_metric("whet_requests_running", 1)
+    s.signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert s.process.poll() is None
+    before = time.time()
+    s.signal(signal.SIGTERM)
+    s.wait(10)
+    assert time.time() - before < 3
+    thread.join(10)
+
+
+def test_sigterm_while_loading(start):
+    s = start(wait=False)
+    s.signal(signal.SIGTERM)
+    assert s.wait() == 0
+
+
+def test_bad_model_is_an_error_that_names_it():
+    run = subprocess.run([BINARY, "serve", "--model", "/nonexistent/model.gguf", "--port", "0",
+                          "--specializer-enabled=false"], capture_output=True, text=True,
+                         timeout=PATIENCE)
+    assert run.returncode == 1
+    assert "/nonexistent/model.gguf" in run.stderr
+
+
+@pytest.mark.parametrize("options,named", [
+    (["--port", "99999"], "server.port"), (["--no-such-option"], "no-such-option"),
+    (["--log-level", "loud"], "log.level")])
+def test_wrong_usage_is_exit_code_2(options, named):
+    run = subprocess.run([BINARY, "serve", "--model", MODEL] + options, capture_output=True,
+                         text=True, timeout=PATIENCE)
+    assert run.returncode == 2 and named in run.stderr
+
+
+def test_port_in_use_is_an_error(start):
+    s = start()
+    run = subprocess.run([BINARY, "serve", "--model", MODEL, "--port", str(s.port),
+                          "--store", s.store.name + "/other.db", "--specializer-enabled=false"],
+                         capture_output=True, text=True, timeout=PATIENCE)
+    assert run.returncode == 1 and str(s.port) in run.stderr
+
+
+def test_commands():
+    assert subprocess.run([BINARY, "--version"], capture_output=True, text=True).stdout.startswith(
+        "whet ")
+    help_text = subprocess.run([BINARY, "--help"], capture_output=True, text=True)
+    assert help_text.returncode == 0 and "server-port" in help_text.stdout.replace(".", "-")
+    assert subprocess.run([BINARY, "dance"], capture_output=True).returncode == 2
+    assert subprocess.run([BINARY], capture_output=True).returncode == 2

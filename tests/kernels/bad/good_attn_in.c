@@ -1,0 +1,7 @@
+/* Honest: must pass. */
+#include "kernel.h"
+static void run(const void *args, const struct team *t)
+{
+    good_attn_in(args, t);
+}
+KERNEL(REGION_ATTN_IN, 16, run, no_scratch);

@@ -1,0 +1,165 @@
+/* test_admission.c - what we ship must pass what we demand: templates through the real admission.
+ *
+ *   test_admission [TEMPLATE]     WHET_ADMISSION_POINTS=n: further legal points a template and m (1)
+ *
+ * For each template its defaults (or, where they are not legal for the model, the nearest legal
+ * point) and some points drawn at random are built by the build stage and put before every check of
+ * the probe, with the numerics they declare: BITEQ points under bit_equal. A false refusal here is
+ * a kernel that would never serve, so all must pass. test_templates looks at many more points, with
+ * fewer checks each.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "specializer/check.h"
+#include "specializer/hash.h"
+#include "specializer/space.h"
+#include "specializer/stages.h"
+
+/* SmolLM2's proportions in two layers and a small vocabulary. */
+static const struct model_shape shape = {.arch = ARCH_LLAMA,
+                                         .layers = 2,
+                                         .hidden = 576,
+                                         .heads = 9,
+                                         .kv_heads = 3,
+                                         .head_dim = 64,
+                                         .ffn = 1536,
+                                         .vocab = 1999,
+                                         .max_context = 2048,
+                                         .eps = 1e-5f,
+                                         .rope_base = 1e4f,
+                                         .rope_interleaved = true};
+
+struct shop {
+    struct config config;
+    struct compiler compiler;
+    struct stage_env env;
+    struct model *model;
+    char dir[40], *kernels;
+    int passed, failed;
+};
+
+static bool build(struct shop *s, struct candidate *c)
+{
+    struct err err = {""};
+    struct build *b = build_start(&s->env, c, &err);
+    enum stage_result r = b ? STAGE_RUNNING : STAGE_RETRY;
+    if (!b)
+        snprintf(c->reason, sizeof c->reason, "%.200s", err.msg);
+    while (b && (r = build_poll(b)) == STAGE_RUNNING)
+        usleep(1000);
+    build_end(b);
+    return r == STAGE_PASS;
+}
+
+static void admit(struct shop *s, const struct template *t, const struct point *p,
+                  const struct facts *f, int m)
+{
+    struct candidate c = {.template = t, .origin = ORIGIN_TEMPLATE};
+    char knobs[400];
+    point_text(t, p, knobs, sizeof knobs);
+    c.source = xasprintf("%s/cpu/%s.c", s->kernels, t->file);
+    c.object = xasprintf("%s/admission.so", s->dir);
+    c.define = point_flags(t, p, f);
+    struct check_request q = {
+        .model = s->model,
+        .object = c.object,
+        .range = {t->region, m > 1 ? m - 1 : 1, m, t->region == REGION_ATTN ? 256 : 0},
+        .threads = 2,
+        .full = true,
+        .rule = {.factor = 2, .bit_equal = t->bit_equal(p, f)},
+        .seed = 11,
+    };
+    struct check_result r = {0};
+    struct err err = {""};
+    int64_t start = clock_ns();
+    bool ok = build(s, &c);
+    double built = (double)(clock_ns() - start) / 1e9;
+    if (!ok)
+        snprintf(err.msg, sizeof err.msg, "%s", c.reason);
+    else
+        ok = check_kernel(&q, &r, &err) == 0;
+    printf("%-4s %-9s m=%-4d %s%s  build %.1f s, %d runs %.1f s, %.0f %% of the limit %s\n",
+           ok ? "ok" : "FAIL", t->id, m, knobs, q.rule.bit_equal ? " (bits)" : "", built, r.runs,
+           (double)(clock_ns() - start) / 1e9 - built, r.judgement.ratio * 100, err.msg);
+    fflush(stdout);
+    s->passed += ok;
+    s->failed += !ok;
+    unlink(c.object);
+    for (int i = 0; c.define && c.define[i]; i++)
+        free(c.define[i]);
+    free(c.define);
+    free(c.source);
+    free(c.object);
+    free(c.log);
+}
+
+static void admit_template(struct shop *s, const struct template *t, int m, int points)
+{
+    struct facts f;
+    facts_fill(&f, s->model, t->region, m, NUMERICS_TOLERANCE);
+    struct space *space = space_open(&f, t->region, m, NUMERICS_TOLERANCE);
+    struct point p = template_defaults(t);
+    uint64_t seed = (uint64_t)m;
+    if (!template_illegal(t, &p, &f))
+        admit(s, t, &p, &f, m);
+    int n = space_size(space);
+    for (int tries = 0; n > 0 && points > 0 && tries < 10000; tries++) {
+        int32_t id = random_below(&seed, n);
+        if (space_template(space, id) != t)
+            continue;
+        space_point(space, id, &p);
+        admit(s, t, &p, &f, m);
+        points--;
+    }
+    space_close(space);
+}
+
+static int shop_open(struct shop *s, struct err *err)
+{
+    char *none[] = {"test_admission"};
+    strcpy(s->dir, "/tmp/whet-admission-XXXXXX");
+    if (config_parse(&s->config, 1, none, err) != 0 ||
+        compiler_find(&s->config, &s->compiler, err) != 0 || !mkdtemp(s->dir))
+        return -1;
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    if (!root)
+        return err_set(err, "WHET_SOURCE_ROOT is not set");
+    s->kernels = xasprintf("%s/kernels", root);
+    s->model = model_random(&shape, DTYPE_Q4_1, 5);
+    s->env = (struct stage_env){.config = &s->config,
+                                .compiler = &s->compiler,
+                                .model = s->model,
+                                .kernel_dir = s->kernels};
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct shop s = {.passed = 0};
+    struct err err = {""};
+    const char *wanted = getenv("WHET_ADMISSION_POINTS");
+    int points = wanted ? atoi(wanted) : 1;
+    if (shop_open(&s, &err) != 0) {
+        printf("%s\n", err.msg);
+        return 1;
+    }
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
+        if (argc > 1 && strcmp(argv[1], t->id) != 0)
+            continue;
+        int low = t->m_min > 1 ? t->m_min : 1, high = t->m_max < 4 ? t->m_max : 4;
+        admit_template(&s, t, low, points);
+        if (high > low)
+            admit_template(&s, t, high, points);
+    }
+    printf("%d passed, %d refused\n", s.passed, s.failed);
+    model_close(s.model);
+    config_free(&s.config);
+    free(s.kernels);
+    rmdir(s.dir);
+    return s.failed > 0 || s.passed == 0;
+}

@@ -1,0 +1,276 @@
+/* test_bad.c - planted bad kernels through the real build and probe, and good ones too.
+ *
+ *   test_bad [NAME]      runs all of tests/kernels/bad, or one
+ *
+ * Every row of the table is compiled by the build stage and, if that lets it through, run by the
+ * probe stage in its own process, exactly as the specializer does it. Asserted are the stage that
+ * must refuse it and a word of the reason, and that no good kernel is refused: a false alarm costs
+ * as much as a miss. Prints what caught what.
+ *
+ * Rows that only a seccomp filter can catch are left out where there is none (sanitizers bring
+ * their own system calls).
+ *
+ * A race needs luck to show, so those rows get three probes (the specializer would meet them again
+ * in shadow, canary and watch).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "specializer/sandbox.h"
+#include "specializer/stages.h"
+
+enum { M_INDEX = 4 }; /* the bucket of 5 and 6 tokens: odd and even */
+
+#define OUT REGION_MLP_OUT
+#define IN REGION_MLP_IN
+#define QKV REGION_ATTN_IN
+#define ATTN REGION_ATTN
+
+static const struct row {
+    const char *name;
+    enum region region;
+    const char *stage; /* that must refuse it; NULL: it must pass */
+    const char *word;
+    int tries;
+} row[] = {
+    {"good_mlp_out", OUT, NULL, "", 1},
+    {"good_attn_out", REGION_ATTN_OUT, NULL, "", 1},
+    {"good_mlp_in", IN, NULL, "", 1},
+    {"good_attn_in", QKV, NULL, "", 1},
+    {"good_attn", ATTN, NULL, "", 1},
+    {"good_head", REGION_HEAD, NULL, "", 1},
+    {"good_other_order", OUT, NULL, "", 1},
+    {"good_packed", OUT, NULL, "", 1},
+    {"slow", OUT, NULL, "", 1}, /* the bench's business: test_bench */
+    /* outputs */
+    {"no_op", OUT, "probe", "not written", 1},
+    {"constant", OUT, "probe", "error", 1},
+    {"residual_only", REGION_ATTN_OUT, "probe", "error", 1},
+    {"stale_output", OUT, "probe", "", 1},
+    {"caches_by_pointer", OUT, "probe", "", 1},
+    {"missing_tail_row", OUT, "probe", "not written", 1},
+    {"partial_write_odd", OUT, "probe", "not written", 1},
+    {"only_m1", OUT, "probe", "row 1", 1},
+    {"team_of_two", OUT, "probe", "team of 1", 1},
+    {"uneven_split", OUT, "probe", "team of 3", 1},
+    {"wrong_layer_state", OUT, "probe", "", 1},
+    {"not_repeatable", OUT, "probe", "other bits", 3},
+    /* numbers */
+    {"bf16_accumulate", OUT, "probe", "error", 1},
+    {"short_mantissa", OUT, "probe", "error", 1},
+    {"small_inputs_only", OUT, "probe", "outlier", 1},
+    {"sniffs_the_range", OUT, "probe", "error", 1},
+    {"nan_on_zero", OUT, "probe", "not finite", 1},
+    {"ignores_gain", IN, "probe", "error", 1},
+    {"wrong_eps", IN, "probe", "error", 1},
+    {"rough_exp", IN, "probe", "error", 1},
+    {"wrong_rope_position", QKV, "probe", "output q", 1},
+    {"rounds_upwards", OUT, "probe", "floating-point control", 1},
+    /* attention */
+    {"wrong_page", ATTN, "probe", "permuted", 1},
+    {"ignores_last_page", ATTN, "probe", "error", 1},
+    {"ignores_first_token", ATTN, "probe", "context", 1},
+    {"not_causal", ATTN, "probe", "x1", 1},
+    {"softmax_without_max", ATTN, "probe", "not finite", 1},
+    {"writes_foreign_kv", QKV, "probe", "position that is not the step's", 1},
+    /* memory */
+    {"reads_past_end", OUT, "probe", "SIGSEGV reading", 1},
+    {"writes_past_end", OUT, "probe", "SIGSEGV writing", 1},
+    {"writes_before_start", OUT, "probe", "output", 1},
+    {"overwrites_input", OUT, "probe", "input in", 1},
+    {"overwrites_weights", OUT, "probe", "SIGSEGV writing", 1},
+    {"scratch_overflow", IN, "probe", "outside its scratch", 1},
+    {"scratch_not_zeroed", IN, "probe", "other bits", 1},
+    {"pack_overflow", OUT, "probe", "pack of weight", 1},
+    /* threads */
+    {"missing_barrier", IN, "probe", "", 3},
+    {"static_buffer", IN, "probe", "", 3},
+    {"lonely_barrier", IN, "probe", "hang", 1},
+    /* ends */
+    {"crashes", OUT, "probe", "SIGSEGV", 1},
+    {"divides_by_zero", OUT, "probe", "SIGFPE", 1},
+    {"overflows_stack", OUT, "probe", "SIGSEGV", 1},
+    {"infinite_loop", OUT, "probe", "hang", 1},
+    /* reaching outside */
+    {"exits", OUT, "probe", "ended the process", 1},
+    {"calls_exit", OUT, "build", "refers to exit", 1},
+    {"sleeps_by_library", OUT, "build", "refers to usleep", 1},
+    {"sleeps_by_system_call", OUT, "probe", "system call nanosleep", 1},
+    {"sleeps_on_a_futex", OUT, "probe", "hang: asleep", 1},
+    {"opens_a_file", OUT, "probe", "system call open", 1},
+    {"forks", OUT, "probe", "system call fork", 1},
+    {"unprotects_input", OUT, "probe", "system call mprotect", 1},
+    {"forges_a_verdict", OUT, "probe", "system call write", 1},
+    {"constructor", OUT, "build", "constructor", 1},
+    {"thread_local_state", OUT, "build", "thread-local", 1},
+    /* the interface */
+    {"wrong_interface", OUT, "probe", "interface version", 1},
+    {"wrong_region", OUT, "probe", "region", 1},
+    {"narrow_m_max", OUT, "probe", "tokens at most", 1},
+    {"does_not_compile", OUT, "build", "expected", 1},
+};
+
+struct bench {
+    struct stage_env env;
+    struct config config;
+    struct compiler compiler;
+    atomic_bool stop;
+    char *dir, *sources, *kernels;
+    bool sealed;
+    int checked, wrong, refused, bad;
+};
+
+static bool can_seal(void)
+{
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(sandbox_enter(1) ? 0 : 1);
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static enum stage_result build(struct bench *b, struct candidate *c)
+{
+    struct err err = {""};
+    struct build *p = build_start(&b->env, c, &err);
+    enum stage_result r = p ? STAGE_RUNNING : STAGE_RETRY;
+    if (!p)
+        snprintf(c->reason, sizeof c->reason, "%.200s", err.msg);
+    while (p && (r = build_poll(p)) == STAGE_RUNNING)
+        usleep(1000);
+    build_end(p);
+    return r;
+}
+
+static enum stage_result probe(struct bench *b, struct candidate *c, enum probe_depth depth)
+{
+    struct err err = {""};
+    struct probe *p = probe_start(&b->env, c, depth, NULL, 0, &err);
+    enum stage_result r = p ? STAGE_RUNNING : STAGE_RETRY;
+    if (!p)
+        snprintf(c->reason, sizeof c->reason, "%.200s", err.msg);
+    while (p && (r = probe_poll(p)) == STAGE_RUNNING)
+        usleep(1000);
+    probe_end(p);
+    return r;
+}
+
+/* "build", "probe", "end", or NULL when everything passed. */
+static const char *stages(struct bench *b, struct candidate *c, int tries)
+{
+    if (build(b, c) != STAGE_PASS)
+        return "build";
+    for (int i = 0; i < tries; i++)
+        if (probe(b, c, PROBE_FULL) != STAGE_PASS)
+            return "probe";
+    return probe(b, c, PROBE_END) != STAGE_PASS ? "end" : NULL;
+}
+
+static void examine(struct bench *b, const struct row *r)
+{
+    if (!b->sealed && strncmp(r->word, "system call", 11) == 0) {
+        printf("%-22s left out: no seccomp here\n", r->name);
+        return;
+    }
+    struct slot slot = {.region = r->region,
+                        .m_index = M_INDEX,
+                        .context_index = r->region == REGION_ATTN ? 0 : -1,
+                        .m = m_bucket[M_INDEX],
+                        .context = r->region == REGION_ATTN ? context_bucket[0] : 0};
+    struct candidate c = {.slot = &slot, .origin = ORIGIN_TEMPLATE};
+    snprintf(c.name, sizeof c.name, "%s", r->name);
+    c.source = xasprintf("%s/%s.c", b->sources, r->name);
+    c.object = xasprintf("%s/%s.so", b->dir, r->name);
+    int64_t start = clock_ns();
+    const char *caught = stages(b, &c, r->tries);
+    bool right =
+        r->stage ? caught && strcmp(caught, r->stage) == 0 && strstr(c.reason, r->word) : !caught;
+    printf("%-22s %-6s %5.2f s  %s%s\n", r->name, caught ? caught : "passed",
+           (double)(clock_ns() - start) / 1e9, right ? "" : "WRONG: ", c.reason);
+    fflush(stdout);
+    b->checked++;
+    b->wrong += !right;
+    b->bad += r->stage != NULL;
+    b->refused += r->stage && caught;
+    unlink(c.object);
+    free(c.source);
+    free(c.object);
+    free(c.log);
+}
+
+static int bench_open(struct bench *b, struct err *err)
+{
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    char *none[] = {"test_bad"}, dir[] = "/tmp/whet-bad-XXXXXX";
+    if (!root)
+        return err_set(err, "WHET_SOURCE_ROOT is not set");
+    if (config_parse(&b->config, 1, none, err) != 0 ||
+        compiler_find(&b->config, &b->compiler, err) != 0)
+        return -1;
+    char *model = xasprintf("%s/tests/golden/tiny-llama.gguf", root);
+    b->env.model = model_open(model, false, NULL, NULL, err);
+    free(model);
+    if (!b->env.model || !mkdtemp(dir))
+        return -1;
+    b->dir = xstrdup(dir);
+    b->sealed = can_seal();
+    b->sources = xasprintf("%s/tests/kernels/bad", root);
+    b->kernels = xasprintf("%s/kernels", root);
+    b->config.engine_threads = 2;
+    b->env.config = &b->config;
+    b->env.compiler = &b->compiler;
+    b->env.program = "/proc/self/exe";
+    b->env.kernel_dir = b->kernels;
+    b->env.stop = &b->stop;
+    return 0;
+}
+
+static void bench_close(struct bench *b)
+{
+    if (b->dir && rmdir(b->dir) != 0) {
+        printf("%s is not empty\n", b->dir);
+        b->wrong++;
+    }
+    model_close((struct model *)b->env.model);
+    config_free(&b->config);
+    free(b->dir);
+    free(b->sources);
+    free(b->kernels);
+}
+
+/* good_other_order is as good as eager, but not the same: what bit_equal is for. */
+static void examine_bit_equal(struct bench *b)
+{
+    static const struct row other = {"good_other_order", OUT, "probe", "eager's bits", 1};
+    static const struct row same = {"good_mlp_out", OUT, NULL, "", 1};
+    printf("numerics = bit_equal\n");
+    b->env.numerics = NUMERICS_BIT_EQUAL;
+    examine(b, &same);
+    examine(b, &other);
+    b->env.numerics = NUMERICS_TOLERANCE;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "probe") == 0)
+        return probe_main(argc - 1, argv + 1);
+    struct bench b = {.env = {.numerics = NUMERICS_TOLERANCE}};
+    struct err err = {""};
+    if (bench_open(&b, &err) != 0) {
+        printf("%s\n", err.msg);
+        return 1;
+    }
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        if (argc < 2 || strcmp(argv[1], row[i].name) == 0)
+            examine(&b, &row[i]);
+    if (argc < 2)
+        examine_bit_equal(&b);
+    bench_close(&b);
+    printf("%d kernels, %d of %d bad ones refused, %d wrong verdicts\n", b.checked, b.refused,
+           b.bad, b.wrong);
+    return b.wrong > 0 || b.checked == 0;
+}

@@ -1,0 +1,150 @@
+/* Tests of bench/: `whet bench` on a tiny model, from the command line to the JSON. */
+#include "tests/unit/unit.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+#include "tests/unit/engine/golden.h"
+
+static char folder[] = "/tmp/whet-test-bench-XXXXXX";
+static char *model, *store, *json;
+
+/* Runs `whet bench` with words separated by spaces; %M, %S, %J: model, store, JSON file. */
+static int bench(const char *line)
+{
+    static char buffer[512];
+    char *argv[32] = {(char *)"bench"};
+    int argc = 1;
+    snprintf(buffer, sizeof buffer, "%s", line);
+    for (char *w = strtok(buffer, " "); w; w = strtok(NULL, " "))
+        argv[argc++] = strcmp(w, "%M") == 0   ? model
+                       : strcmp(w, "%S") == 0 ? store
+                       : strcmp(w, "%J") == 0 ? json
+                                              : w;
+    return bench_main(argc, argv);
+}
+
+static cJSON *read_json(void)
+{
+    char text[1 << 16];
+    FILE *f = fopen(json, "r");
+    assert_non_null(f);
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    cJSON *o = cJSON_Parse(text);
+    assert_non_null(o);
+    return o;
+}
+
+static double number(const cJSON *o, const char *key)
+{
+    const cJSON *v = cJSON_GetObjectItem(o, key);
+    assert_true(cJSON_IsNumber(v));
+    return v->valuedouble;
+}
+
+static void decode_reports_every_batch_and_context(void **state)
+{
+    (void)state;
+    assert_int_equal(bench("decode --model %M --store %S --json %J --batch 1,3 --context 16,20 "
+                           "--prompt 16 --pairs 2 --threads 2"),
+                     0);
+    cJSON *o = read_json();
+    const cJSON *results = cJSON_GetObjectItem(o, "results"), *r;
+    assert_int_equal(cJSON_GetArraySize(results), 4);
+    assert_true(number(o, "read_bytes_per_s") > 0);
+    cJSON_ArrayForEach(r, results)
+    {
+        const cJSON *eager = cJSON_GetObjectItem(r, "eager");
+        double s = number(eager, "s");
+        assert_true(s > 0);
+        assert_true(fabs(number(eager, "tokens_per_s") * s - number(r, "sequences")) < 1e-6);
+        assert_true(number(r, "roofline_s") > 0);
+        assert_null(cJSON_GetObjectItem(r, "specialized")); /* an empty store has no winners */
+    }
+    assert_int_equal((int)number(cJSON_GetArrayItem(results, 3), "context"), 20);
+    assert_int_equal((int)number(cJSON_GetArrayItem(results, 3), "sequences"), 3);
+    cJSON_Delete(o);
+}
+
+static void regions_add_up_to_no_more_than_the_step(void **state)
+{
+    (void)state;
+    assert_int_equal(bench("region --model %M --store %S --json %J --batch 2 --context 16 "
+                           "--prompt 40 --engine-prefill-chunk 16 --pairs 3 --threads 2"),
+                     0);
+    cJSON *o = read_json();
+    const cJSON *results = cJSON_GetObjectItem(o, "results"), *r, *g;
+    assert_int_equal(cJSON_GetArraySize(results), 2); /* a decode step and a prompt */
+    cJSON_ArrayForEach(r, results)
+    {
+        double sum = 0, launches = 0;
+        cJSON_ArrayForEach(g, cJSON_GetObjectItem(r, "regions"))
+        {
+            sum += number(cJSON_GetObjectItem(g, "eager"), "s");
+            launches += number(g, "launches");
+            assert_true(number(g, "bytes") > 0);
+        }
+        assert_true(sum > 0);
+        assert_true(sum < 2 * number(cJSON_GetObjectItem(r, "eager"), "s"));
+        /* embed and 5 regions of each of 2 layers in each of 1 or 3 steps, and one head */
+        assert_int_equal((int)launches, number(r, "chunk") > 0 ? 3 * 11 + 1 : 12);
+    }
+    cJSON_Delete(o);
+}
+
+static void wrong_usage_and_failures_have_their_exit_codes(void **state)
+{
+    (void)state;
+    assert_int_equal(bench("--model %M"), 2);
+    assert_int_equal(bench("decode --store %S"), 2);
+    assert_int_equal(bench("decode --model %M --batch 1,x"), 2);
+    assert_int_equal(bench("decode --model %M --pairs 0"), 2);
+    assert_int_equal(bench("decode --model %M --json"), 2);
+    assert_int_equal(bench("decode --model %M --no-such-option 3"), 2);
+    assert_int_equal(bench("decode --model /nowhere.gguf --store %S"), 1);
+    assert_int_equal(bench("decode --model %M --store %S --context 100000000"), 2);
+    assert_int_equal(bench("decode --model %M --store %S --context 1000000"), 1);
+    assert_int_equal(bench("prefill --model %M --store %S --prompt 8 --batch 1 --context 8 "
+                           "--pairs 1 --json /nowhere/x.json"),
+                     1);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    model = golden_path("tiny-llama.gguf");
+    store = xasprintf("%s/store.db", folder);
+    json = xasprintf("%s/out.json", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    char *command = xasprintf("rm -r %s", folder);
+    int failed = system(command);
+    free(command);
+    free(model);
+    free(store);
+    free(json);
+    return failed;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decode_reports_every_batch_and_context),
+        cmocka_unit_test(regions_add_up_to_no_more_than_the_step),
+        cmocka_unit_test(wrong_usage_and_failures_have_their_exit_codes),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

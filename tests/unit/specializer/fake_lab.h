@@ -1,0 +1,349 @@
+/* fake_lab.h - an engine, a backend and stages that only pretend, so that the loop around them can
+ * be watched: candidates have a speed and faults that follow from their knobs, traffic is a thread
+ * that counts runs. Included by one test; defines what the linker would take from the real parts.
+ */
+#ifndef WHET_TESTS_FAKE_LAB_H
+#define WHET_TESTS_FAKE_LAB_H
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "kernels/isa.h"
+#include "specializer/specializer_private.h"
+
+struct fake {
+    struct model *model;
+    struct dispatch *dispatch;
+    struct kernel eager[REGION_COUNT];
+    pthread_t traffic;
+    atomic_bool stop, live; /* live: steps are running */
+    atomic_bool compiler;   /* there is one */
+    atomic_int builds, probes, benches, loaded, bad_published, killer;
+    _Atomic(const char *) audit_fails; /* id of a kernel that audits find wrong, or NULL */
+    struct kernel *grave[4096];        /* unloaded: kept, because the test looks at slots freely */
+    int graves;
+};
+static struct fake fake;
+static const struct machine fake_machine = {
+    .device = "fake", .read_bandwidth = 40e9, .peak_flops = 100e9, .boundary_s = 1e-6};
+
+/* ---- what a candidate is like ------------------------------------------------------------------
+ */
+
+static int knob(const struct candidate *c, const char *name)
+{
+    int k = template_knob(c->template, name);
+    return k < 0 ? 0 : c->point.value[k];
+}
+
+/* Speed over eager. */
+static double fake_speed(const struct candidate *c)
+{
+    double speed = 0.8 + 0.1 * knob(c, "ISA");
+    speed += knob(c, "ROWS") == 4 ? 0.3 : 0;
+    speed += knob(c, "PREFETCH") == 512 ? 0.2 : 0;
+    return speed + (knob(c, "PACK") ? 0.15 : 0);
+}
+
+/* The stage at which it is found out, or STAGES: it is good. */
+static enum stage fake_fault(const struct candidate *c)
+{
+    if (knob(c, "PREFETCH") == 256)
+        return STAGE_BUILD;
+    if (knob(c, "ROWS") == 8)
+        return STAGE_PROBE;
+    if (knob(c, "PREFETCH") == 1024)
+        return STAGE_SHADOW;
+    if (knob(c, "PREFETCH") == 2048)
+        return STAGE_CANARY;
+    return STAGES;
+}
+
+static enum stage_result fake_verdict(struct candidate *c, enum stage stage)
+{
+    if (fake_fault(c) != stage)
+        return STAGE_PASS;
+    snprintf(c->reason, sizeof c->reason, "%s: planted fault", stage_name(stage));
+    return STAGE_REFUSE;
+}
+
+/* ---- engine -------------------------------------------------------------------------------------
+ */
+
+enum engine_state engine_state(const struct engine *e, double *progress, char *message, size_t n)
+{
+    (void)e, (void)progress, (void)message, (void)n;
+    return ENGINE_READY;
+}
+const struct model *engine_model(const struct engine *e)
+{
+    (void)e;
+    return fake.model;
+}
+struct backend *engine_backend(const struct engine *e)
+{
+    (void)e;
+    return (struct backend *)&fake;
+}
+struct dispatch *engine_dispatch(const struct engine *e)
+{
+    (void)e;
+    return fake.dispatch;
+}
+int32_t engine_load(const struct engine *e)
+{
+    (void)e;
+    return atomic_load(&fake.live);
+}
+int engine_slices(struct engine *e, slice_fn *run, void *ctx)
+{
+    (void)e;
+    int r;
+    while ((r = run(ctx, 2000000)) == 0)
+        ;
+    return r;
+}
+uint64_t engine_slice_ns(const struct engine *e)
+{
+    (void)e;
+    return 12345;
+}
+
+/* Steps of 1 ms: mlp_out and head at m = 1, each with a time that its kernel decides. */
+static void *fake_traffic(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&fake.stop)) {
+        usleep(1000);
+        bool live = atomic_load(&fake.live);
+        for (int i = 0; live && i < 2; i++) {
+            struct slot *s = dispatch_slot(fake.dispatch, i ? REGION_HEAD : REGION_MLP_OUT, 1, 1);
+            const struct kernel *k = atomic_load(&s->kernel);
+            uint64_t ns = k->origin == ORIGIN_EAGER ? 500000 : 400000;
+            s->counters.steps++;
+            s->counters.runs++;
+            s->counters.tokens++;
+            s->counters.context += 10;
+            s->counters.sequences++;
+            s->counters.ns += ns;
+            if (k->origin != ORIGIN_EAGER && strstr(k->name, "PREFETCH=1024"))
+                atomic_fetch_add(&fake.bad_published, 1);
+        }
+        dispatch_boundary(fake.dispatch, !live);
+    }
+    return NULL;
+}
+
+/* ---- backend ------------------------------------------------------------------------------------
+ */
+
+static const struct machine *fake_machine_of(struct backend *b)
+{
+    (void)b;
+    return &fake_machine;
+}
+
+static struct kernel *fake_load(struct backend *b, const struct kernel_object *o, struct err *e)
+{
+    (void)b;
+    if (access(o->path, R_OK) != 0) {
+        err_set(e, "%s is not there", o->path);
+        return NULL;
+    }
+    struct kernel *k = xcalloc(1, sizeof *k);
+    snprintf(k->id, sizeof k->id, "%s", o->id);
+    snprintf(k->name, sizeof k->name, "%s", o->name);
+    k->region = o->region;
+    k->origin = o->origin;
+    atomic_fetch_add(&fake.loaded, 1);
+    return k;
+}
+
+static void fake_unload(struct backend *b, struct kernel *k)
+{
+    (void)b;
+    for (int i = 0; i < dispatch_slots(fake.dispatch); i++)
+        if (atomic_load(&dispatch_slot_at(fake.dispatch, i)->kernel) == k)
+            abort(); /* unloaded while it serves */
+    fake.grave[fake.graves++ % 4096] = k;
+    atomic_fetch_sub(&fake.loaded, 1);
+}
+
+static int fake_tap(struct backend *b, struct tap *t)
+{
+    (void)b;
+    if (!t || !atomic_load(&fake.live))
+        return 0;
+    t->looks = 1;
+    const char *wrong = atomic_load(&fake.audit_fails);
+    if (t->kind == TAP_COMPARE && wrong && strcmp(atomic_load(&t->slot->kernel)->id, wrong) == 0)
+        t->different = 1;
+    atomic_store(&t->left, 0);
+    return 0;
+}
+
+static const struct backend_ops fake_ops = {.name = "fake",
+                                            .machine = fake_machine_of,
+                                            .load = fake_load,
+                                            .unload = fake_unload,
+                                            .tap = fake_tap};
+
+const struct backend_ops *engine_backend_ops(const struct engine *e)
+{
+    (void)e;
+    return &fake_ops;
+}
+
+void capture_free(struct capture *c)
+{
+    (void)c;
+}
+
+/* ---- stages -------------------------------------------------------------------------------------
+ */
+
+const char *const build_flags[] = {"-fake", NULL};
+
+int compiler_find(const struct config *config, struct compiler *out, struct err *err)
+{
+    (void)config;
+    if (!atomic_load(&fake.compiler))
+        return err_set(err, "no cc on PATH");
+    snprintf(out->version, sizeof out->version, "fakecc 1.0");
+    return 0;
+}
+
+int object_checksum(const char *path, char out[17])
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return -1;
+    snprintf(out, 17, "%016llx", (unsigned long long)st.st_size);
+    return 0;
+}
+
+struct build {
+    struct candidate *c;
+};
+struct build *build_start(const struct stage_env *env, struct candidate *c, struct err *err)
+{
+    (void)env, (void)err;
+    struct build *b = xcalloc(1, sizeof *b);
+    b->c = c;
+    atomic_fetch_add(&fake.builds, 1);
+    return b;
+}
+enum stage_result build_poll(struct build *b)
+{
+    b->c->evidence.build_s = 0.001;
+    enum stage_result r = fake_verdict(b->c, STAGE_BUILD);
+    if (r == STAGE_PASS) {
+        FILE *f = fopen(b->c->object, "w");
+        fputs("object", f);
+        fclose(f);
+        object_checksum(b->c->object, b->c->object_sum);
+    }
+    return r;
+}
+void build_end(struct build *b)
+{
+    free(b);
+}
+
+struct probe {
+    struct candidate *c;
+};
+struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum probe_depth depth,
+                          const struct capture *const *captured, int captures, struct err *err)
+{
+    (void)env, (void)depth, (void)captured, (void)captures, (void)err;
+    struct probe *p = xcalloc(1, sizeof *p);
+    p->c = c;
+    atomic_fetch_add(&fake.probes, 1);
+    return p;
+}
+enum stage_result probe_poll(struct probe *p)
+{
+    p->c->evidence.probe_cases = 10;
+    p->c->evidence.bit_equal = p->c->bit_equal;
+    return fake_verdict(p->c, STAGE_PROBE);
+}
+void probe_end(struct probe *p)
+{
+    free(p);
+}
+
+struct capture *capture_seeded(const struct model *model, const struct slot *slot, uint64_t seed)
+{
+    (void)model, (void)slot, (void)seed;
+    return xcalloc(1, sizeof(struct capture));
+}
+
+static double kernel_speed(const struct kernel *k, const struct candidate *like)
+{
+    if (k->origin == ORIGIN_EAGER)
+        return 1;
+    /* The name has the knobs; only those that matter are read back. */
+    struct candidate c = *like;
+    for (int i = 0; i < c.template->knobs; i++) {
+        char pattern[64];
+        snprintf(pattern, sizeof pattern, " %s=", c.template->knob[i].name);
+        const char *at = strstr(k->name, pattern);
+        if (at)
+            c.point.value[i] = atoi(at + strlen(pattern));
+        else if (strcmp(c.template->knob[i].name, "ISA") == 0)
+            for (int v = 0; v < 5; v++) {
+                static const char *const names[] = {" portable", " avx2", " avx512", " vnni",
+                                                    " amx"};
+                if (strstr(k->name, names[v]))
+                    c.point.value[i] = v;
+            }
+    }
+    return fake_speed(&c);
+}
+
+enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
+                            const struct kernel *incumbent, const struct capture *inputs,
+                            bool quick)
+{
+    (void)inputs;
+    atomic_fetch_add(&fake.benches, 1);
+    if (atomic_load(&fake.killer))
+        _exit(42); /* the process dies with it on trial */
+    double gain = fake_speed(c) / kernel_speed(incumbent, c) - 1;
+    c->evidence.bench = (struct gain){50, gain, gain - 0.01, gain + 0.01};
+    c->evidence.own_s = 400e-6 / fake_speed(c);
+    if (atomic_load(env->stop))
+        return STAGE_STOPPED;
+    if (gain - 0.01 >= (quick ? 0 : env->config->specializer_min_gain))
+        return STAGE_PASS;
+    snprintf(c->reason, sizeof c->reason, "bench: too slow");
+    return STAGE_REFUSE;
+}
+
+enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, double timeout_s)
+{
+    (void)env, (void)timeout_s;
+    return atomic_load(&fake.live) ? fake_verdict(c, STAGE_SHADOW) : STAGE_RETRY;
+}
+
+enum stage_result canary_run(const struct stage_env *env, struct candidate *c, double timeout_s)
+{
+    (void)env, (void)timeout_s;
+    c->evidence.canary = (struct gain){50, 0.1, 0.05, 0.15};
+    return atomic_load(&fake.live) ? fake_verdict(c, STAGE_CANARY) : STAGE_RETRY;
+}
+
+const char *compare_verdict(const struct stage_env *env, const struct tap *tap,
+                            const struct evidence *evidence, char *buf, size_t n)
+{
+    (void)env, (void)evidence, (void)buf, (void)n;
+    return tap->different ? "audit: planted difference" : NULL;
+}
+
+#endif

@@ -1,0 +1,344 @@
+/* test_bench.c - what bench and canary decide: on samples with a known truth, and on the CPU
+ * backend with a kernel that is right but slow. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/cpu/case.h"
+#include "specializer/bench.h"
+#include "specializer/canary.h"
+#include "specializer/stages.h"
+#include "specializer/stats.h"
+
+static uint64_t state_ = 7;
+
+static double unit(void)
+{
+    state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL;
+    return ((double)(state_ >> 11) + 0.5) / 9007199254740992.0;
+}
+
+static double normal(void)
+{
+    return sqrt(-2 * log(unit())) * cos(6.283185307179586 * unit());
+}
+
+/* ---- bench ---------------------------------------------------------------------------------- */
+
+static void bench_look_accepts_rejects_or_waits_by_the_interval(void **state)
+{
+    (void)state;
+    struct gain fast = {16, 0.10, 0.05, 0.15}, slow = {16, -0.1, -0.15, -0.05};
+    struct gain open = {16, 0.03, 0.01, 0.05}, unknown = {3, 0.5, -1, 1e9};
+    assert_int_equal(bench_look(&fast, 0.02, false), BENCH_FASTER);
+    assert_int_equal(bench_look(&slow, 0.02, false), BENCH_SLOWER);
+    assert_int_equal(bench_look(&open, 0.02, false), BENCH_MORE);
+    assert_int_equal(bench_look(&open, 0.02, true), BENCH_SLOWER);
+    assert_int_equal(bench_look(&unknown, 0.02, false), BENCH_MORE);
+}
+
+/* The whole sequence of looks on kernels whose true ratio is known; share of acceptances. */
+static double accepted(double ratio, double noise, int rounds)
+{
+    int yes = 0;
+    double a[256], b[256];
+    for (int r = 0; r < rounds; r++) {
+        enum bench_verdict v = BENCH_MORE;
+        for (int i = 0; i < bench_pairs[BENCH_LOOKS - 1]; i++) {
+            double drift = exp(0.2 * sin(i / 5.0));
+            a[i] = ratio * drift * exp(noise * normal()) * (unit() < 0.03 ? 2 : 1);
+            b[i] = drift * exp(noise * normal()) * (unit() < 0.03 ? 2 : 1);
+        }
+        for (int look = 0; look < BENCH_LOOKS && v == BENCH_MORE; look++) {
+            struct gain g = stats_gain(a, b, bench_pairs[look], 1 - 0.05 / BENCH_LOOKS, 1);
+            v = bench_look(&g, 0.02, look == BENCH_LOOKS - 1);
+        }
+        yes += v == BENCH_FASTER;
+    }
+    return (double)yes / rounds;
+}
+
+static void bench_finds_real_gains_and_seldom_invents_one(void **state)
+{
+    (void)state;
+    assert_true(accepted(1.02, 0.05, 400) < 0.05); /* exactly at the limit */
+    assert_true(accepted(1.00, 0.05, 400) < 0.01);
+    assert_true(accepted(1.10, 0.05, 200) > 0.99);
+    assert_true(accepted(1.04, 0.02, 200) > 0.9);
+}
+
+static void bench_floor_bounds_what_no_cache_holds_and_arithmetic(void **state)
+{
+    (void)state;
+    struct machine m = {.read_bandwidth = 10e9, .peak_flops = 100e9};
+    struct region_cost c = {.weight_bytes = 30000000, .flops = 1600000000};
+    /* 30 MB at 1.5 x 10 GB/s: 2 ms; 1.6 GFLOP at 16 x 100 GFLOP/s: 1 ms */
+    assert_float_equal(bench_floor_s(&m, &c, 900000000, 0), 2e-3, 1e-9);
+    assert_float_equal(bench_floor_s(&m, &c, 900000000, 20e9), 1e-3, 1e-9);
+    assert_float_equal(bench_floor_s(&m, &c, 1000000, 0), 1e-3, 1e-9); /* fits a cache */
+    double bandwidth = bench_read_bandwidth(1 << 20, 1);
+    assert_true(bandwidth > 5e8 && bandwidth < 1e13);
+}
+
+/* ---- canary --------------------------------------------------------------------------------- */
+
+static void canary_pairs_like_with_like_only(void **state)
+{
+    (void)state;
+    struct canary_step s[] = {
+        {100, 1, 50, false},   {200, 4, 50, true}, /* another m */
+        {90, 1, 51, true},                         /* pairs with 0 */
+        {300, 1, 5000, true},                      /* another context */
+        {101, 1, 52, false},                       /* its neighbour 2 is used */
+        {310, 1, 5100, false},                     /* with 3: 2 % of the context apart */
+        {210, 4, 60, false},                       /* with 1 */
+    };
+    double a[4], b[4];
+    assert_int_equal(canary_pairs(s, 7, a, b), 3);
+    assert_float_equal(a[0], 100, 0);
+    assert_float_equal(b[0], 90, 0);
+    assert_float_equal(a[1], 310, 0);
+    assert_float_equal(b[1], 300, 0);
+    assert_float_equal(a[2], 210, 0);
+    assert_float_equal(b[2], 200, 0);
+}
+
+static void canary_uses_a_step_once_and_not_a_distant_one(void **state)
+{
+    (void)state;
+    struct canary_step s[40];
+    for (int i = 0; i < 40; i++)
+        s[i] = (struct canary_step){100, 1, 10, i >= 30};
+    double a[20], b[20];
+    assert_int_equal(canary_pairs(s, 40, a, b), 1); /* 29 and 30: no backlog */
+    for (int i = 0; i < 40; i++)
+        s[i].candidate = i % 2;
+    assert_int_equal(canary_pairs(s, 40, a, b), 20);
+    for (int i = 1; i < 39; i++)
+        s[i].m = 2 + i; /* 0 and 39 are alike, and too far apart */
+    assert_int_equal(canary_pairs(s, 40, a, b), 0);
+}
+
+/* All looks of a canary on steps with a true gain of the whole step; share of passes. */
+static double passes(double gain, double promised, double noise, int rounds)
+{
+    static const int32_t at[] = {32, 96, 288, 864};
+    static struct canary_step s[864];
+    static double a[432], b[432];
+    int yes = 0;
+    for (int r = 0; r < rounds; r++) {
+        enum canary_verdict v = CANARY_MORE;
+        for (int i = 0; i < 864; i++) {
+            bool candidate = unit() < 0.5;
+            double ns =
+                1e6 * (1 + 0.1 * sin(i / 40.0)) * exp(noise * normal()) * (unit() < 0.02 ? 1.5 : 1);
+            s[i] =
+                (struct canary_step){(int64_t)(candidate ? ns / (1 + gain) : ns), 1, i, candidate};
+        }
+        for (int look = 0; look < 4 && v == CANARY_MORE; look++) {
+            int n = canary_pairs(s, at[look], a, b);
+            struct gain g = stats_gain(a, b, n, 1 - 0.05 / 4, (uint64_t)r);
+            v = canary_look(&g, promised, look == 3);
+        }
+        yes += v == CANARY_PASS;
+    }
+    return (double)yes / rounds;
+}
+
+static void canary_holds_a_large_promise_to_its_word(void **state)
+{
+    (void)state;
+    assert_true(passes(0.05, 0.05, 0.03, 60) > 0.95);
+    assert_true(passes(0.0, 0.05, 0.03, 100) < 0.06);
+    assert_true(passes(-0.03, 0.05, 0.03, 60) < 0.02);
+}
+
+static void canary_lets_a_gain_too_small_to_see_pass_unless_it_does_harm(void **state)
+{
+    (void)state;
+    assert_true(passes(0.0005, 0.0005, 0.02, 60) > 0.6);
+    assert_true(passes(-0.02, 0.0005, 0.02, 60) < 0.05);
+}
+
+static void canary_decides_nothing_on_a_handful_of_pairs(void **state)
+{
+    (void)state;
+    struct gain few = {5, 0.2, 0.1, 0.3};
+    assert_int_equal(canary_look(&few, 0.1, false), CANARY_MORE);
+    assert_int_equal(canary_look(&few, 0.0001, true), CANARY_SLOWER);
+}
+
+/* ---- the CPU backend ------------------------------------------------------------------------ */
+
+struct lab {
+    struct config config;
+    struct compiler compiler;
+    struct stage_env env;
+    struct model *model;
+    struct backend *backend;
+    struct dispatch *dispatch;
+    char dir[40], *kernels;
+};
+
+static struct kernel *built(struct lab *l, const char *name)
+{
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    struct candidate c = {.source = NULL};
+    struct err err = {""};
+    c.source = malloc(strlen(root) + 80);
+    c.object = malloc(strlen(l->dir) + 80);
+    sprintf(c.source, "%s/tests/kernels/bad/%s.c", root, name);
+    sprintf(c.object, "%s/%s.so", l->dir, name);
+    struct build *b = build_start(&l->env, &c, &err);
+    assert_non_null(b);
+    enum stage_result r;
+    while ((r = build_poll(b)) == STAGE_RUNNING)
+        usleep(1000);
+    build_end(b);
+    assert_int_equal(r, STAGE_PASS);
+    struct kernel_object o = {.path = c.object, .region = REGION_MLP_OUT, .id = name, .name = name};
+    struct kernel *k = backend_cpu.load(l->backend, &o, &err);
+    if (!k)
+        fail_msg("%s", err.msg);
+    unlink(c.object);
+    free(c.source);
+    free(c.object);
+    return k;
+}
+
+static int lab_open(void **state)
+{
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    static const struct model_shape shape = {.layers = 4,
+                                             .hidden = 64,
+                                             .heads = 4,
+                                             .kv_heads = 2,
+                                             .head_dim = 16,
+                                             .ffn = 96,
+                                             .vocab = 320,
+                                             .max_context = 512,
+                                             .eps = 1e-5f,
+                                             .rope_base = 1e4f};
+    struct lab *l = calloc(1, sizeof *l);
+    struct backend_options options = {
+        .threads = 2, .kv_pages = 16, .max_tokens = 16, .max_rows = 4, .pack_bytes = 1 << 20};
+    char *argv[] = {"test"};
+    struct err err = {""};
+    if (!root)
+        return -1;
+    strcpy(l->dir, "/tmp/whet-bench-XXXXXX");
+    assert_non_null(mkdtemp(l->dir));
+    assert_int_equal(config_parse(&l->config, 1, argv, &err), 0);
+    assert_int_equal(compiler_find(&l->config, &l->compiler, &err), 0);
+    l->kernels = malloc(strlen(root) + 20);
+    sprintf(l->kernels, "%s/kernels", root);
+    l->env = (struct stage_env){
+        .config = &l->config, .compiler = &l->compiler, .kernel_dir = l->kernels};
+    l->model = model_random(&shape, DTYPE_F32, 3);
+    l->backend = backend_cpu.open(l->model, &options, &err);
+    assert_non_null(l->backend);
+    const struct kernel *eager[REGION_COUNT];
+    for (int r = 0; r < REGION_COUNT; r++)
+        eager[r] = backend_cpu.eager(l->backend, (enum region)r);
+    l->dispatch = dispatch_open(eager);
+    backend_cpu.set_dispatch(l->backend, l->dispatch);
+    *state = l;
+    return 0;
+}
+
+static int lab_close(void **state)
+{
+    struct lab *l = *state;
+    backend_cpu.close(l->backend);
+    dispatch_close(l->dispatch);
+    model_close(l->model);
+    config_free(&l->config);
+    rmdir(l->dir);
+    free(l->kernels);
+    free(l);
+    return 0;
+}
+
+static struct gain measured(struct lab *l, const struct kernel *a, const struct kernel *b, int n)
+{
+    struct slot *slot = dispatch_slot(l->dispatch, REGION_MLP_OUT, 4, 0);
+    struct capture *inputs = capture_seeded(l->model, slot, 1);
+    struct err err = {""};
+    float a_ns[64], b_ns[64];
+    double x[64], y[64];
+    struct bench_job job = {
+        .slot = slot, .a = a, .b = b, .inputs = inputs, .want = n, .a_ns = a_ns, .b_ns = b_ns};
+    int rc;
+    while ((rc = backend_cpu.bench(l->backend, &job, 2000000, &err)) == 0)
+        ;
+    assert_int_equal(rc, 1);
+    backend_cpu.bench_end(l->backend, &job);
+    capture_free(inputs);
+    free(inputs);
+    for (int i = 0; i < n; i++) {
+        x[i] = (double)a_ns[i];
+        y[i] = (double)b_ns[i];
+    }
+    return stats_gain(x, y, n, 1 - 0.05 / BENCH_LOOKS, 1);
+}
+
+static void bench_refuses_a_kernel_that_is_right_but_slow(void **state)
+{
+    struct lab *l = *state;
+    struct kernel *slow = built(l, "slow"), *good = built(l, "good_mlp_out");
+    struct gain g = measured(l, good, slow, 16);
+    assert_int_equal(bench_look(&g, 0.02, true), BENCH_SLOWER);
+    assert_true(g.high < 0);
+    g = measured(l, slow, good, 16);
+    assert_int_equal(bench_look(&g, 0.02, false), BENCH_FASTER);
+    backend_cpu.unload(l->backend, slow);
+    backend_cpu.unload(l->backend, good);
+}
+
+static void capture_seeded_fills_every_region_of_a_slot(void **state)
+{
+    struct lab *l = *state;
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
+        struct slot *slot = dispatch_slot(l->dispatch, (enum region)r, 6, 256);
+        struct capture *c = capture_seeded(l->model, slot, 1);
+        assert_int_equal(c->m, 6);
+        if (r == REGION_ATTN) {
+            assert_int_equal(c->spans, 6);
+            assert_int_equal(c->context, 256);
+            for (int i = 0; i < 6 * 16; i++)
+                assert_in_range(c->page_table[i], 0, c->pages - 1);
+        }
+        struct kernel_case *k = case_captured(l->model, c, true); /* reads all that it needs */
+        case_free(k);
+        capture_free(c);
+        free(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bench_look_accepts_rejects_or_waits_by_the_interval),
+        cmocka_unit_test(bench_finds_real_gains_and_seldom_invents_one),
+        cmocka_unit_test(bench_floor_bounds_what_no_cache_holds_and_arithmetic),
+        cmocka_unit_test(canary_pairs_like_with_like_only),
+        cmocka_unit_test(canary_uses_a_step_once_and_not_a_distant_one),
+        cmocka_unit_test(canary_holds_a_large_promise_to_its_word),
+        cmocka_unit_test(canary_lets_a_gain_too_small_to_see_pass_unless_it_does_harm),
+        cmocka_unit_test(canary_decides_nothing_on_a_handful_of_pairs),
+        cmocka_unit_test_setup_teardown(bench_refuses_a_kernel_that_is_right_but_slow, lab_open,
+                                        lab_close),
+        cmocka_unit_test_setup_teardown(capture_seeded_fills_every_region_of_a_slot, lab_open,
+                                        lab_close),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
