@@ -74,9 +74,12 @@ template <int HD> struct rows {
     float o[HD / 8][4];
 };
 
-/* Scores of 64 positions to probabilities; rescales what was summed so far. */
+/* Scores of 64 positions to probabilities; rescales what was summed so far. Scores and maxima are
+ * kept unscaled, so that scaling is part of the exponent's multiply-add. `edge`: some of these
+ * positions are beyond some row of the warp. */
 template <int HD>
-__device__ __forceinline__ void soften(float s[8][4], struct rows<HD> &r, int from, int position)
+__device__ __forceinline__ void soften(float s[8][4], struct rows<HD> &r, float scale, int from,
+                                       int position, bool edge)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -88,20 +91,20 @@ __device__ __forceinline__ void soften(float s[8][4], struct rows<HD> &r, int fr
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 float &v = s[n][2 * half + j];
-                if (from + n * 8 + lane % 4 * 2 + j > last)
+                if (edge && from + n * 8 + lane % 4 * 2 + j > last)
                     v = -INFINITY;
                 top = fmaxf(top, v);
             }
         top = fmaxf(top, __shfl_xor_sync(WARP_ALL, top, 1));
         top = fmaxf(top, __shfl_xor_sync(WARP_ALL, top, 2));
-        float base = top == -INFINITY ? 0 : top; /* a row that sees nothing yet */
-        float keep = exp2f(r.top[half] - base), sum = 0;
+        float base = top == -INFINITY ? 0 : top * scale; /* a row that sees nothing yet */
+        float keep = exp2f(r.top[half] * scale - base), sum = 0;
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 float &v = s[n][2 * half + j];
-                v = exp2f(v - base);
+                v = exp2f(v * scale - base);
                 sum += v;
             }
         r.top[half] = top;
@@ -120,6 +123,7 @@ __device__ __forceinline__ void multiply(const unsigned q[HD / 16][4], const bf1
                                          int position)
 {
     int lane = threadIdx.x % 32;
+    bool edge = from + POSITIONS - 1 > position - lane / 4;
     float s[8][4] = {};
     /* lanes 0-7, 8-15, 16-23, 24-31 address: positions 0-7 low and high half of k, then 8-15 */
     const bf16 *at = k + (lane / 16 * 8 + lane % 8) * (HD + 8) + lane / 8 % 2 * 8;
@@ -132,12 +136,7 @@ __device__ __forceinline__ void multiply(const unsigned q[HD / 16][4], const bf1
             mma(s[n], q[c], b[0], b[1]);
             mma(s[n + 1], q[c], b[2], b[3]);
         }
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            s[n][j] *= scale;
-    soften<HD>(s, r, from, position);
+    soften<HD>(s, r, scale, from, position, edge);
     /* lane groups address: positions 0-7 and 8-15 of the first 8 dimensions, then of the next */
     at = v + (lane / 8 % 2 * 8 + lane % 8) * (HD + 8) + lane / 16 * 8;
 #pragma unroll

@@ -34,6 +34,10 @@
 #define TABLE_DEF "kernels/cpu/attn.def"
 #include "specializer/space_table.h"
 
+#define TABLE attn_wide
+#define TABLE_DEF "kernels/cpu/attn_wide.def"
+#include "specializer/space_table.h"
+
 #define TABLE out
 #define TABLE_DEF "kernels/cpu/out.def"
 #include "specializer/space_table.h"
@@ -41,7 +45,7 @@
 static const struct template templates[] = {
 #define TEMPLATE(id, region, file, m_min, m_max, help)         \
     {#id,   #file,        help,           region,       m_min, \
-     m_max, knobs_##file, knobs_n_##file, legal_##file, biteq_##file},
+     m_max, knobs_##file, knobs_n_##file, legal_##file, biteq_##file, precision_##file},
 #include "kernels/templates.def"
 };
 

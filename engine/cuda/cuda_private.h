@@ -4,10 +4,12 @@
  *   memory.c   the plan of device memory, and one allocation for each part of it
  *   weights.c  the model's tensors to bf16 on the device
  *   blas.c     matrix products of the eager regions
- *   eager.c    a region as primitive kernels and products; loaded.c a region as a loaded cubin
+ *   eager.c    a region as primitive kernels and products
+ *   loaded.c   a region as a loaded cubin; pack.c its repacked weights
  *   walk.c     a whole step on a stream; graph.c the same captured, one graph for a bucket
  *   step.c     what the engine calls
- *   lab.c, bench.c  taps and benches
+ *   sample.c   parameters to the device's sampler, tokens back
+ *   lab.c, inputs.c, bench.c  taps, captured inputs, benches
  *
  * Threads: the engine thread runs steps, taps and benches; the specializer thread loads and
  * unloads; the builder thread (graph.c) captures graphs. What two of them touch says so.
@@ -290,6 +292,17 @@ int32_t decode_group(const struct backend *b);
 
 /* eager.c */
 int eager_region(struct walk *w, enum region r, int32_t layer, struct err *e);
+
+/* pack.c: under load_lock, but for matrix_of. */
+struct matrix {
+    const void *data; /* bf16 [rows, cols] */
+    int32_t rows, cols;
+};
+/* The matrix that region r reads in a layer; nothing for embed and attn. */
+struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer);
+/* Sets l->pack: the copy of its layout, made if it is not there. */
+int pack_open(struct backend *b, struct loaded *l, enum region r, struct err *e);
+void pack_drop(struct backend *b, struct pack *p);
 
 /* loaded.c */
 struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struct err *e);

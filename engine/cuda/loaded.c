@@ -1,8 +1,7 @@
 /* loaded.c - kernels that were built elsewhere: cubins on their way in, in use, and out.
  *
  * A cubin says of itself how it is launched (kernels/cuda.h, whet_info). It is read back from the
- * device and checked against what this backend can give it. Repacked weights of a layout exist
- * once, in the arena allocated at start, and are made by the cubin's own whet_pack.
+ * device and checked against what this backend can give it.
  *
  * Unloading a library stalls whatever runs beside it, so an unloaded kernel is only retired; the
  * engine thread frees it when it has nothing else to do, once no graph refers to it.
@@ -19,123 +18,6 @@
 #include "engine/cuda/cuda_private.h"
 
 enum { OBJECT_MAX = 64 << 20 };
-
-/* ---- repacked weights ---------------------------------------------------------------------- */
-
-struct matrix {
-    const void *data;
-    int32_t rows, cols;
-};
-
-static struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer)
-{
-    const struct model_shape *s = &b->model->shape;
-    const struct device_layer *l = &b->on.layer[layer];
-    int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
-    switch (r) {
-    case REGION_ATTN_IN:
-        return (struct matrix){l->wqkv, q + 2 * kv, s->hidden};
-    case REGION_ATTN_OUT:
-        return (struct matrix){l->wo, s->hidden, q};
-    case REGION_MLP_IN:
-        return (struct matrix){l->wgu, 2 * s->ffn, s->hidden};
-    case REGION_MLP_OUT:
-        return (struct matrix){l->wdown, s->hidden, s->ffn};
-    case REGION_HEAD:
-        return (struct matrix){b->on.head, s->vocab, s->hidden};
-    default:
-        return (struct matrix){NULL, 0, 0};
-    }
-}
-
-static int32_t layers_of(const struct backend *b, enum region r)
-{
-    return r == REGION_HEAD ? 1 : b->model->shape.layers;
-}
-
-/* First place in the arena where `bytes` fit between the packs that are there; -1: nowhere. */
-static int64_t find_room(const struct backend *b, int64_t bytes)
-{
-    int64_t at = 0;
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (const struct pack *p = b->packs_list; p; p = p->next)
-            if (at < p->at + p->bytes && p->at < at + bytes) {
-                at = p->at + p->bytes;
-                moved = true;
-            }
-    }
-    return at + bytes <= b->packs.bytes ? at : -1;
-}
-
-static int run_pack(struct backend *b, const struct loaded *l, const struct pack *p, struct err *e)
-{
-    cudaKernel_t entry;
-    cudaStream_t stream;
-    CU(cudaLibraryGetKernel(&entry, l->library, "whet_pack"));
-    CU(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    cudaError_t code = cudaSuccess;
-    for (int32_t i = 0; i < layers_of(b, p->region) && !code; i++) {
-        struct matrix m = matrix_of(b, p->region, i);
-        struct cuda_pack_args a = {m.data, b->packs.base + p->at + i * p->each, m.rows, m.cols};
-        void *parameter[] = {&a};
-        code = cudaLaunchKernel((const void *)entry, (dim3){1024, 1, 1}, (dim3){256, 1, 1},
-                                parameter, 0, stream);
-    }
-    if (!code)
-        code = cudaStreamSynchronize(stream);
-    cudaStreamDestroy(stream);
-    CU(code);
-    return 0;
-}
-
-/* The pack of this kernel's layout, made if it is not there; under load_lock. */
-static int pack_open(struct backend *b, struct loaded *l, enum region r, struct err *e)
-{
-    struct pack *p = b->packs_list;
-    int64_t each = (l->info.packed_bytes + 255) / 256 * 256;
-    while (p && (p->region != r || strcmp(p->layout, l->info.layout) != 0))
-        p = p->next;
-    if (!p) {
-        p = xcalloc(1, sizeof *p);
-        snprintf(p->layout, sizeof p->layout, "%s", l->info.layout);
-        p->region = r;
-        p->each = each;
-        p->bytes = each * layers_of(b, r);
-        p->at = find_room(b, p->bytes);
-        if (p->at < 0) {
-            err_set(e,
-                    "layout %s needs %.1f MiB of repacked weights, for which the %.1f MiB of "
-                    "specializer.pack_mib have no room left",
-                    p->layout, (double)p->bytes / 1048576, (double)b->packs.bytes / 1048576);
-            free(p);
-            return -1;
-        }
-        if (run_pack(b, l, p, e)) {
-            free(p);
-            return -1;
-        }
-        p->next = b->packs_list;
-        b->packs_list = p;
-    }
-    if (p->each != each)
-        return err_set(e, "layout %s: %lld bytes a layer, another kernel says %lld", p->layout,
-                       (long long)each, (long long)p->each);
-    p->users++;
-    l->pack = p;
-    return 0;
-}
-
-static void pack_drop(struct backend *b, struct pack *p)
-{
-    if (!p || --p->users > 0)
-        return;
-    struct pack **at = &b->packs_list;
-    while (*at != p)
-        at = &(*at)->next;
-    *at = p->next;
-    free(p);
-}
 
 /* ---- loading ------------------------------------------------------------------------------- */
 
@@ -316,11 +198,38 @@ union any_args {
     struct cuda_head_args head;
 };
 
+/* The weights that the step reads after region r of `layer`, as the kernel that will read them
+ * wants them: what a kernel may bring into L2 ahead of time. */
+struct ahead {
+    const void *data;
+    int64_t bytes;
+};
+
+static struct ahead ahead_of(const struct walk *w, enum region r, int32_t layer)
+{
+    const struct backend *b = w->b;
+    enum region next = r == REGION_ATTN_IN || r == REGION_ATTN ? REGION_ATTN_OUT
+                       : r == REGION_ATTN_OUT                  ? REGION_MLP_IN
+                       : r == REGION_MLP_IN                    ? REGION_MLP_OUT
+                                                               : REGION_ATTN_IN;
+    if (r == REGION_MLP_OUT && ++layer == b->model->shape.layers) {
+        next = REGION_HEAD;
+        layer = 0;
+    }
+    struct matrix m = matrix_of(b, next, layer);
+    const struct kernel *k = w->choice->kernel[next];
+    const struct loaded *l = k ? k->backend : NULL;
+    if (l && l->pack)
+        return (struct ahead){b->packs.base + l->pack->at + layer * l->pack->each, l->pack->each};
+    return (struct ahead){m.data, 2LL * m.rows * m.cols};
+}
+
 static void fill_attn_in(const struct walk *w, int32_t layer, struct cuda_attn_in_args *a)
 {
     const struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
     const struct device_layer *l = &b->on.layer[layer];
+    struct ahead ahead = ahead_of(w, REGION_ATTN_IN, layer);
     *a = (struct cuda_attn_in_args){.counts = w->block->counts,
                                     .x = w->x,
                                     .norm = l->attn_norm,
@@ -340,14 +249,16 @@ static void fill_attn_in(const struct walk *w, int32_t layer, struct cuda_attn_i
                                     .heads = s->heads,
                                     .kv_heads = s->kv_heads,
                                     .head_dim = s->head_dim,
-                                    .eps = s->eps};
+                                    .eps = s->eps,
+                                    .next = ahead.data,
+                                    .next_bytes = ahead.bytes};
 }
 
 static void fill_attn(const struct walk *w, int32_t layer, struct cuda_attn_args *a)
 {
     const struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
-    struct matrix next = matrix_of(b, REGION_ATTN_OUT, layer);
+    struct ahead ahead = ahead_of(w, REGION_ATTN, layer);
     *a = (struct cuda_attn_args){.counts = w->block->counts,
                                  .q = w->q,
                                  .k_pages = w->k_pages ? w->k_pages : kv_pages(b, layer, 0),
@@ -358,8 +269,8 @@ static void fill_attn(const struct walk *w, int32_t layer, struct cuda_attn_args
                                  .span = w->block->span,
                                  .a = w->a,
                                  .work = {b->work, b->counter},
-                                 .next = next.data,
-                                 .next_bytes = 2LL * next.rows * next.cols,
+                                 .next = ahead.data,
+                                 .next_bytes = ahead.bytes,
                                  .heads = s->heads,
                                  .kv_heads = s->kv_heads,
                                  .head_dim = s->head_dim,
@@ -373,6 +284,7 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
     const struct model_shape *s = &b->model->shape;
     struct matrix m = matrix_of(b, r, layer);
     struct cuda_work work = {b->work, b->counter};
+    struct ahead ahead = ahead_of(w, r, layer);
     switch (r) {
     case REGION_ATTN_IN:
         fill_attn_in(w, layer, &a->attn_in);
@@ -391,7 +303,9 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
                                         .y = w->y,
                                         .work = work,
                                         .n = m.rows,
-                                        .k = m.cols};
+                                        .k = m.cols,
+                                        .next = ahead.data,
+                                        .next_bytes = ahead.bytes};
         break;
     case REGION_MLP_IN:
         a->mlp_in = (struct cuda_mlp_in_args){.counts = w->block->counts,
@@ -403,7 +317,9 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
                                               .work = work,
                                               .hidden = s->hidden,
                                               .ffn = s->ffn,
-                                              .eps = s->eps};
+                                              .eps = s->eps,
+                                              .next = ahead.data,
+                                              .next_bytes = ahead.bytes};
         break;
     default:
         a->head = (struct cuda_head_args){.counts = w->block->counts,

@@ -217,6 +217,7 @@ int memory_open(struct backend *b, struct err *e)
         allocate(&b->buffers, e) || allocate(&b->packs, e))
         return -1;
     CU(cudaMemset(b->buffers.base, 0, (size_t)b->buffers.bytes));
+    CU(cudaMemset(b->weights.base, 0, (size_t)b->weights.bytes));
     CU(cudaMemset(b->kv.base, 0, (size_t)b->kv.bytes)); /* what a page holds must be a number */
     carve_buffers(b, &b->buffers);
     b->buffers.used -= 32 << 20;

@@ -76,9 +76,9 @@ INLINE void scores(const struct attn_args *a, const struct item *it, int h, int 
         if (PREFETCH && p + PREFETCH < to)
             prefetch_page(page_rows(a, a->k_pages, it->span, p + PREFETCH, it->kv_head));
         vf s = page_scores(q, page_rows(a, a->k_pages, it->span, p, it->kv_head));
-        int left = it->end - (p - it->page0) * 16;
         s = vf_mul(s, vf_set(a->scale));
-        vf_store(score + (p - from) * 16, left < 16 ? keep_lanes(s, left, -__builtin_inff()) : s);
+        s = keep_lanes(s, it->end - (p - it->page0) * 16, -__builtin_inff());
+        vf_store(score + (p - from) * 16, s);
     }
 }
 
@@ -137,7 +137,7 @@ INLINE void values(const struct attn_args *a, const struct item *it, const int h
 }
 
 /* The item's heads: unnormalized values out[h], maxima most[h], sums total[h]. */
-static void attend(const struct attn_args *a, const struct item *it, float *out, float *most,
+INLINE void attend(const struct attn_args *a, const struct item *it, float *out, float *most,
                    float *total)
 {
     enum { PAGES = CHUNK / 16 };
@@ -173,7 +173,7 @@ static void attend(const struct attn_args *a, const struct item *it, float *out,
 /* ---- items over threads ------------------------------------------------------------------- */
 
 /* Item `index` of span s: tokens, then heads, then parts. */
-static struct item item_of(const struct span *s, int index)
+INLINE struct item item_of(const struct span *s, int index)
 {
     int part = index % SPLITS, head = index / SPLITS % HEAD_ITEMS;
     int token = index / SPLITS / HEAD_ITEMS, context = s->context - s->count + token + 1;
@@ -192,7 +192,7 @@ INLINE float *partial(const struct team *team, int token, int head, int part)
     return (float *)team->scratch + (((int64_t)token * HEADS + head) * SPLITS + part) * PARTIAL;
 }
 
-static void do_item(const struct attn_args *a, const struct team *team, struct item it, int part)
+INLINE void do_item(const struct attn_args *a, const struct team *team, struct item it, int part)
 {
     float out[ITEM_HEADS * HEAD_DIM] __attribute__((aligned(64)));
     float most[ITEM_HEADS], total[ITEM_HEADS];
@@ -211,7 +211,7 @@ static void do_item(const struct attn_args *a, const struct team *team, struct i
 }
 
 /* a of one head of one token from its parts; empty parts have maximum -inf and count nothing. */
-static void merge(const struct attn_args *a, const struct team *team, int token, int head)
+INLINE void merge(const struct attn_args *a, const struct team *team, int token, int head)
 {
     float *to = a->a + ((int64_t)token * HEADS + head) * HEAD_DIM;
     float most = -__builtin_inff(), total = 0.0f, weight[SPLITS];

@@ -48,7 +48,7 @@
 enum { UNIT = WIDE > 16 ? WIDE : 16 }; /* rows of gate and up that are finished together */
 
 /* h[:, n .. n+count) = silu(gate) * up */
-static void finish(const struct mlp_in_args *a, int n, int count, const float *gate,
+INLINE void finish(const struct mlp_in_args *a, int n, int count, const float *gate,
                    const float *up)
 {
     for (int t = 0; t < a->m; t++) {

@@ -48,7 +48,7 @@ enum { K = HIDDEN, UNIT = PANELS * 16 };
 #include "cpu/lib/wide.h"
 
 /* h[t0 .. t0+tokens, n .. n+count) = silu(gate) * up */
-static void finish(const struct mlp_in_args *a, int t0, int tokens, int n, int count,
+INLINE void finish(const struct mlp_in_args *a, int t0, int tokens, int n, int count,
                    const float *gate, const float *up)
 {
     for (int t = 0; t < tokens; t++) {

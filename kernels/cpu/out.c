@@ -53,7 +53,7 @@
 enum { K = REGION == REGION_ATTN_OUT ? HEADS * HEAD_DIM : FFN };
 
 /* y[:, n .. n+count) = dot + x */
-static void finish(const struct out_args *a, int n, int count, const float *dot)
+INLINE void finish(const struct out_args *a, int n, int count, const float *dot)
 {
     for (int t = 0; t < a->m; t++) {
         const float *x = a->x + (int64_t)t * HIDDEN + n;

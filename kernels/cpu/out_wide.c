@@ -47,7 +47,7 @@ enum { K = REGION == REGION_ATTN_OUT ? HEADS * HEAD_DIM : FFN, UNIT = PANELS * 1
 #include "cpu/lib/wide.h"
 
 /* y[t0 .. t0+tokens, n .. n+count) = dot + x */
-static void finish(const struct out_args *a, int t0, int tokens, int n, int count, const float *dot)
+INLINE void finish(const struct out_args *a, int t0, int tokens, int n, int count, const float *dot)
 {
     for (int t = 0; t < tokens; t++) {
         const float *x = a->x + (int64_t)(t0 + t) * HIDDEN + n;

@@ -58,7 +58,9 @@ def make(cfg):
     return model.eval()
 
 
-def logits(model, tokens):
+def logits(cfg, path, dtype, tokens):
+    """Of a model loaded afresh: converting one in place would round its rotary frequencies, too."""
+    model = MODELS[cfg.model_type].from_pretrained(path, dtype=dtype).cuda().eval()
     with torch.no_grad():
         return model(tokens[None], logits_to_keep=LAST).logits[0].float()
 
@@ -80,12 +82,12 @@ def compare(program, name, contexts):
     model = make(cfg)
     with tempfile.TemporaryDirectory() as d:
         model.save_pretrained(d, safe_serialization=True)
+        del model
         for n in contexts:
             tokens = torch.randint(0, cfg.vocab_size, (n,), device="cuda")
             tokens.cpu().numpy().astype("int32").tofile(f"{d}/tokens")
-            half = logits(model, tokens)
-            want = logits(model.float(), tokens)
-            model.bfloat16()
+            half = logits(cfg, d, torch.bfloat16, tokens)
+            want = logits(cfg, d, torch.float32, tokens)
             torch.cuda.empty_cache()
             subprocess.run([program, "logits", d, f"{d}/tokens", f"{d}/logits"], check=True,
                            stderr=subprocess.DEVNULL)

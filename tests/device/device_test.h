@@ -30,6 +30,9 @@ extern const int device_shape_count;
 
 bool rig_open(struct rig *r, const struct backend_ops *ops, struct model *m, int32_t pages,
               int32_t tokens, int32_t rows);
+/* cuda, with an arena for repacked weights. */
+bool rig_open_with(struct rig *r, struct model *m, int32_t pages, int32_t tokens, int32_t rows,
+                   int64_t pack_bytes);
 void rig_close(struct rig *r);
 
 /* Deterministic numbers. */
@@ -43,5 +46,6 @@ void test_regions(void);
 void test_steps(void);
 void test_sampler(void);
 void test_kernels(void);
+void test_templates(void);
 
 #endif

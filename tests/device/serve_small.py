@@ -42,6 +42,7 @@ class Server:
     def __init__(self, whet, model, backend):
         self.p = subprocess.Popen(
             [whet, "serve", "--model", model, "--backend", backend, "--port", "0",
+             "--model-name", "m",
              "--specializer-enabled", "false", "--engine-kv-mib", "256"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.log, self.port = "", None
@@ -49,7 +50,7 @@ class Server:
             self.log += line
             m = re.search(r":(\d+)\b", line) if "listen" in line.lower() else None
             self.port = self.port or (m and int(m.group(1)))
-            if self.port and "ready" in line.lower():
+            if self.port and "server: ready" in line:
                 break
         if not self.port:
             raise SystemExit(f"whet serve --backend {backend} ended:\n{self.log}")

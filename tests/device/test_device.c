@@ -53,15 +53,13 @@ const struct shape_row device_shapes[] = {
 };
 const int device_shape_count = sizeof device_shapes / sizeof *device_shapes;
 
-bool rig_open(struct rig *r, const struct backend_ops *ops, struct model *m, int32_t pages,
-              int32_t tokens, int32_t rows)
+static bool open_rig(struct rig *r, const struct backend_ops *ops, struct model *m,
+                     const struct backend_options *o)
 {
-    struct backend_options o = {
-        .kv_pages = pages, .max_tokens = tokens, .max_rows = rows, .pack_bytes = 64 << 20};
     const struct kernel *eager[REGION_COUNT];
     struct err e = {""};
     *r = (struct rig){.ops = ops, .model = m};
-    r->b = m ? ops->open(m, &o, &e) : NULL;
+    r->b = m ? ops->open(m, o, &e) : NULL;
     check(r->b != NULL, false, "%s opens: %s", ops->name, e.msg);
     if (!r->b)
         return false;
@@ -70,6 +68,22 @@ bool rig_open(struct rig *r, const struct backend_ops *ops, struct model *m, int
     r->d = dispatch_open(eager);
     ops->set_dispatch(r->b, r->d);
     return true;
+}
+
+bool rig_open_with(struct rig *r, struct model *m, int32_t pages, int32_t tokens, int32_t rows,
+                   int64_t pack_bytes)
+{
+    struct backend_options o = {
+        .kv_pages = pages, .max_tokens = tokens, .max_rows = rows, .pack_bytes = pack_bytes};
+    return open_rig(r, &whet_backend_cuda, m, &o);
+}
+
+bool rig_open(struct rig *r, const struct backend_ops *ops, struct model *m, int32_t pages,
+              int32_t tokens, int32_t rows)
+{
+    struct backend_options o = {
+        .kv_pages = pages, .max_tokens = tokens, .max_rows = rows, .pack_bytes = 64 << 20};
+    return open_rig(r, ops, m, &o);
 }
 
 void rig_close(struct rig *r)
@@ -90,7 +104,8 @@ int main(int argc, char **argv)
     } parts[] = {{"regions", test_regions},
                  {"steps", test_steps},
                  {"sampler", test_sampler},
-                 {"kernels", test_kernels}};
+                 {"kernels", test_kernels},
+                 {"templates", test_templates}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)
             continue;

@@ -129,8 +129,8 @@ static double difference(const float *a, const float *b, int32_t n)
 /* The device's own time for a graph, back to back: what is left of a step is the host's. */
 static void time_graph(struct rig *r)
 {
-    for (int i = 0; i < NARROW_BUCKETS * CONTEXT_BUCKETS; i++) {
-        const struct variant *v = &(&r->b->cell[0][0] + i)->variant[0];
+    for (int i = 0; i < NARROW_BUCKETS * CONTEXT_BUCKETS * VARIANTS; i++) {
+        const struct variant *v = &(&r->b->cell[0][0] + i / VARIANTS)->variant[i % VARIANTS];
         float ms = 0;
         if (!v->exec)
             continue;

@@ -1,9 +1,10 @@
 /* block.h - stored weights, 32 at a time, as two vectors of 16 floats.
  *
- * block_load() is dequant_row() of engine/quant.h for one block: the same value for every weight,
- * one rounding (d q is exact in float, d q + m rounds once). `type` is always a constant where it
- * is called, so the branches vanish. Plain formats are read in blocks of 32 as well; a row whose
- * length is no multiple of 32 is legal for them only in templates that say so.
+ * block_load() and block_load_scaled() are dequant_row() of engine/quant.h for one block: the same
+ * value for every weight, one rounding (d q is exact in float, d q + m rounds once). `type` is
+ * always a constant where it is called, so the branches vanish. Plain formats are read in blocks of
+ * 32 as well; a row whose length is no multiple of 32 is legal for them only in templates that say
+ * so.
  */
 #ifndef WHET_KERNELS_CPU_BLOCK_H
 #define WHET_KERNELS_CPU_BLOCK_H
@@ -55,9 +56,42 @@ INLINE float half_float(uint16_t h)
 #endif
 }
 
+/* ---- scales, a run of blocks at a time -------------------------------------------------------
+ *
+ * Turning a block's half-precision scale into a vector costs six operations on the one port that
+ * shuffles; read back from memory as a float, a broadcast costs a load. So the scales of a run of
+ * blocks are converted together: scale[b * SCALES(type)], followed by the minimum for Q4_1. */
+
+enum { SCALE_RUN = 16 }; /* blocks */
+
+/* Floats of scale a block has: d, and m for Q4_1. */
+#define SCALES(t) ((t) == DTYPE_Q4_1 ? 2 : (t) == DTYPE_Q8_0 || (t) == DTYPE_Q4_0 ? 1 : 0)
+
+INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *scale)
+{
+#if ISA >= ISA_AVX512
+    if (SCALES(type) == 0)
+        return;
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_mullo_epi32(lane, _mm512_set1_epi32(BLOCK_BYTES(type)));
+    __mmask16 some = (__mmask16)(blocks >= 16 ? 0xffff : (1 << blocks) - 1);
+    __m512i first = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), some, at, p, 1);
+    if (type == DTYPE_Q4_1) { /* d and m are neighbours: 32 halves in order */
+        _mm512_storeu_ps(scale, _mm512_cvtph_ps(_mm512_castsi512_si256(first)));
+        _mm512_storeu_ps(scale + 16, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(first, 1)));
+    } else {
+        _mm512_storeu_ps(scale, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(first)));
+    }
+#else
+    for (int b = 0; b < blocks; b++)
+        for (int i = 0; i < SCALES(type); i++)
+            scale[b * SCALES(type) + i] = half_float(load_u16(p + b * BLOCK_BYTES(type) + 2 * i));
+#endif
+}
+
 #if ISA >= ISA_AVX512
 
-INLINE void block_load(const int type, const uint8_t *p, vf w[2])
+INLINE void block_load_scaled(const int type, const uint8_t *p, const float *scale, vf w[2])
 {
     if (type == DTYPE_F32) {
         w[0] = vf_load((const float *)p);
@@ -71,7 +105,7 @@ INLINE void block_load(const int type, const uint8_t *p, vf w[2])
         w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
         w[1] = _mm512_castsi512_ps(_mm512_slli_epi32(b, 16));
     } else if (type == DTYPE_Q8_0) {
-        __m512 d = _mm512_set1_ps(half_float(load_u16(p)));
+        __m512 d = _mm512_set1_ps(scale[0]);
         __m512i a = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p + 2)));
         __m512i b = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p + 18)));
         w[0] = _mm512_mul_ps(d, _mm512_cvtepi32_ps(a));
@@ -79,9 +113,9 @@ INLINE void block_load(const int type, const uint8_t *p, vf w[2])
     } else { /* the 16 values a nibble can mean, then a lookup: vpermps reads 4 index bits */
         const __m512 iota = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         const int head = type == DTYPE_Q4_1 ? 4 : 2;
-        __m512 d = _mm512_set1_ps(half_float(load_u16(p)));
+        __m512 d = _mm512_set1_ps(scale[0]);
         __m512 table = type == DTYPE_Q4_1
-                           ? _mm512_fmadd_ps(d, iota, _mm512_set1_ps(half_float(load_u16(p + 2))))
+                           ? _mm512_fmadd_ps(d, iota, _mm512_set1_ps(scale[1]))
                            : _mm512_mul_ps(d, _mm512_sub_ps(iota, _mm512_set1_ps(8.0f)));
         __m512i q = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(p + head)));
         w[0] = _mm512_permutexvar_ps(q, table);
@@ -111,7 +145,7 @@ INLINE vf block_brain16(const uint8_t *p)
                 _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
 }
 
-INLINE void block_load(const int type, const uint8_t *p, vf w[2])
+INLINE void block_load_scaled(const int type, const uint8_t *p, const float *scale, vf w[2])
 {
     if (type == DTYPE_F32) {
         w[0] = vf_load((const float *)p);
@@ -123,17 +157,17 @@ INLINE void block_load(const int type, const uint8_t *p, vf w[2])
         w[0] = block_brain16(p);
         w[1] = block_brain16(p + 32);
     } else if (type == DTYPE_Q8_0) {
-        vf d = vf_set(half_float(load_u16(p)));
+        vf d = vf_set(scale[0]);
         w[0] = vf_mul(d, block_ints(_mm_loadu_si128((const __m128i *)(p + 2))));
         w[1] = vf_mul(d, block_ints(_mm_loadu_si128((const __m128i *)(p + 18))));
     } else {
         const __m128i low = _mm_set1_epi8(15);
         const int head = type == DTYPE_Q4_1 ? 4 : 2;
-        vf d = vf_set(half_float(load_u16(p)));
+        vf d = vf_set(scale[0]);
         __m128i q = _mm_loadu_si128((const __m128i *)(p + head));
         __m128i a = _mm_and_si128(q, low), b = _mm_and_si128(_mm_srli_epi16(q, 4), low);
         if (type == DTYPE_Q4_1) {
-            vf m = vf_set(half_float(load_u16(p + 2)));
+            vf m = vf_set(scale[1]);
             w[0] = vf_fma(d, block_ints(a), m);
             w[1] = vf_fma(d, block_ints(b), m);
         } else {
@@ -146,14 +180,14 @@ INLINE void block_load(const int type, const uint8_t *p, vf w[2])
 
 #else
 
-INLINE void block_load(const int type, const uint8_t *p, vf w[2])
+INLINE void block_load_scaled(const int type, const uint8_t *p, const float *scale, vf w[2])
 {
     if (type == DTYPE_F32) {
         __builtin_memcpy(w[0].l, p, LANES * sizeof(float));
         __builtin_memcpy(w[1].l, p + LANES * sizeof(float), LANES * sizeof(float));
         return;
     }
-    float d = half_float(load_u16(p)), m = type == DTYPE_Q4_1 ? half_float(load_u16(p + 2)) : 0.0f;
+    float d = SCALES(type) ? scale[0] : 0.0f, m = type == DTYPE_Q4_1 ? scale[1] : 0.0f;
     const int head = type == DTYPE_Q4_1 ? 4 : 2;
     for (int i = 0; i < LANES; i++) {
         if (type == DTYPE_F16) {
@@ -174,5 +208,14 @@ INLINE void block_load(const int type, const uint8_t *p, vf w[2])
 }
 
 #endif
+
+/* One block on its own. */
+INLINE void block_load(const int type, const uint8_t *p, vf w[2])
+{
+    float scale[2] = {0, 0};
+    for (int i = 0; i < SCALES(type); i++)
+        scale[i] = half_float(load_u16(p + 2 * i));
+    block_load_scaled(type, p, scale, w);
+}
 
 #endif

@@ -130,7 +130,7 @@ INLINE void digits_block(struct digits *g, const int d, int b, const float *x)
 
 /* Blocks [b0, b1) of row t of scratch `at` from x[0, k). The rank that fills block 0 also writes
  * the row's scale. */
-static inline void digits_fill(void *at, int k, const int d, int t, const float *x, int b0, int b1)
+INLINE void digits_fill(void *at, int k, const int d, int t, const float *x, int b0, int b1)
 {
     struct digits g = digits_row(at, k, d, t);
     float top = largest(x, k), scaled[BLOCK];

@@ -32,15 +32,17 @@ INLINE vf page_scores(const float *q, const float *k)
     return vf_fold16(acc);
 }
 
-/* Lane j: x where j < n, else `other`. */
+/* Lane j: x where j < n, else `other`; any n. */
 INLINE vf keep_lanes(vf x, int n, float other)
 {
 #if ISA >= ISA_AVX512
-    return _mm512_mask_blend_ps((__mmask16)((1u << n) - 1), _mm512_set1_ps(other), x);
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __mmask16 keep = _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(n));
+    return _mm512_mask_blend_ps(keep, _mm512_set1_ps(other), x);
 #else
     float f[16];
     vf_store(f, x);
-    for (int j = n; j < 16; j++)
+    for (int j = n > 0 ? n : 0; j < 16; j++)
         f[j] = other;
     return vf_load(f);
 #endif

@@ -39,7 +39,7 @@ static inline int64_t panel_packed_bytes(const struct weight *w)
 }
 
 /* Copies row `row` of w into its lane, or clears lane `row` if the matrix ends before it. */
-static inline void panel_pack_row(const struct weight *w, uint8_t *packed, int row)
+INLINE void panel_pack_row(const struct weight *w, uint8_t *packed, int row)
 {
     const int blocks = w->cols / BLOCK, type = w->type, size = BLOCK_BYTES(type);
     const int head = type == DTYPE_Q4_1 ? 4 : 2;

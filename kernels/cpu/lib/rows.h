@@ -27,18 +27,26 @@ INLINE void rows_dot(const int type, const uint8_t *w, int64_t stride, const int
         for (int t = 0; t < tokens; t++)
             acc[r][t] = vf_zero();
     }
-    for (int b = 0; b < k / BLOCK; b++) {
+    for (int b0 = 0; b0 < k / BLOCK; b0 += SCALE_RUN) {
+        const int run = k / BLOCK - b0 < SCALE_RUN ? k / BLOCK - b0 : SCALE_RUN;
+        float scale[ROWS_MOST][2 * SCALE_RUN];
         UNROLLED
-        for (int r = 0; r < rows; r++) {
-            const uint8_t *p = w + r * stride + (int64_t)b * BLOCK_BYTES(type);
-            vf v[2];
-            if (ahead)
-                __builtin_prefetch(p + ahead);
-            block_load(type, p, v);
+        for (int r = 0; r < rows; r++)
+            scales_load(type, w + r * stride + (int64_t)b0 * BLOCK_BYTES(type), run, scale[r]);
+        for (int b = b0; b < b0 + run; b++) {
             UNROLLED
-            for (int t = 0; t < tokens; t++) {
-                acc[r][t] = vf_fma(v[0], vf_load(x + t * ldx + b * BLOCK), acc[r][t]);
-                acc[r][t] = vf_fma(v[1], vf_load(x + t * ldx + b * BLOCK + LANES), acc[r][t]);
+            for (int r = 0; r < rows; r++) {
+                const uint8_t *p = w + r * stride + (int64_t)b * BLOCK_BYTES(type);
+                vf v[2];
+                if (ahead)
+                    __builtin_prefetch(p + ahead);
+                block_load_scaled(type, p, scale[r] + (b - b0) * SCALES(type), v);
+                UNROLLED
+                for (int t = 0; t < tokens; t++) {
+                    const float *xt = x + t * ldx + b * BLOCK;
+                    acc[r][t] = vf_fma(v[0], vf_load(xt), acc[r][t]);
+                    acc[r][t] = vf_fma(v[1], vf_load(xt + LANES), acc[r][t]);
+                }
             }
         }
     }

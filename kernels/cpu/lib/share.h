@@ -3,13 +3,14 @@
 #define WHET_KERNELS_CPU_SHARE_H
 
 #include "args.h"
+#include "cpu/lib/isa.h"
 
 struct share {
     int first, end, step; /* for (g = first; g < end; g += step) */
 };
 
 /* `groups` groups over the team: neighbouring ones to a rank, or dealt out in turn. */
-static inline struct share share_groups(const struct team *team, int groups, int interleaved)
+INLINE struct share share_groups(const struct team *team, int groups, int interleaved)
 {
     if (interleaved)
         return (struct share){team->rank, groups, team->size};
