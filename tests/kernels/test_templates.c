@@ -34,7 +34,7 @@
 #include "engine/cpu/pool.h"
 #include "specializer/space.h"
 
-enum { WORKERS = 2, MODELS = 9, THREADS_MOST = 3, SPREAD = 7 };
+enum { WORKERS = 2, MODELS = 9, THREADS_MOST = 3, SPREAD = 16 };
 
 /* ---- models: small, but of every kind ---------------------------------------------------------
  */
