@@ -45,6 +45,9 @@ static int bad(const struct reading *r, enum reply_fault f, const char *fmt, ...
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
+    for (char *c = what; *c; c++) /* it quotes the reply, and goes into logs and traces */
+        if (*c < 0x20 || *c > 0x7e)
+            *c = '?';
     *r->fault = f;
     return err_set(r->err, "%s: %s", reply_fault_name(f), what);
 }
