@@ -64,9 +64,9 @@ struct advice_request {
     const float *speed;              /* [size] results so far, eager = 1; 0: none */
     const unsigned char *trial;      /* [size] enum trial */
     /* The rest is for language models; may be zero. */
-    const char *slot;         /* "mlp_in/m1": names the region in requests and replies */
-    const char *incumbent;    /* name of the kernel in it */
-    struct region_cost work;  /* of one run at the live means */
+    const char *slot;        /* "mlp_in/m1": names the region in requests and replies */
+    const char *incumbent;   /* name of the kernel in it */
+    struct region_cost work; /* of one run at the live means */
     const struct live_shape *live;
     int lives;
     const struct dead_end *dead;
@@ -119,11 +119,10 @@ bool adviser_wait(struct adviser *a, double seconds);
 /* There is a language model to be told things. */
 bool adviser_is_remote(const struct adviser *a);
 
-/* The heuristic by itself, its word on a node of a search tree, and the best of both worlds: what
- * the model said comes first, what it left out is the heuristic's. */
+/* The heuristic by itself, and its word on a node of a search tree. */
 void advise_heuristic(const struct advice_request *r, struct advice *out);
-void advise_moves(const struct space *s, const struct advice *advice, int32_t node,
-                  struct moves *out);
+void advise_moves(const struct space *s, int32_t node, struct moves *out);
+/* What the model said comes first, what it left out is the heuristic's; that one is used up. */
 void advice_add_heuristic(struct advice *out, struct advice *heuristic);
 void advice_copy(struct advice *out, const struct advice *from);
 

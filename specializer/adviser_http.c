@@ -285,7 +285,8 @@ static int32_t count_of(const cJSON *usage, const char *name)
 static void read_completion(const struct body *b, struct answer *out)
 {
     /* A zero in a string would hide what is behind it. The body has a zero behind its end. */
-    cJSON *o = b->n > 0 && !strstr(b->data, "\\u0000") ? cJSON_ParseWithLength(b->data, b->n) : NULL;
+    cJSON *o =
+        b->n > 0 && !strstr(b->data, "\\u0000") ? cJSON_ParseWithLength(b->data, b->n) : NULL;
     const cJSON *choice = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(o, "choices"), 0);
     const cJSON *message = cJSON_GetObjectItemCaseSensitive(choice, "message");
     const cJSON *content = cJSON_GetObjectItemCaseSensitive(message, "content");
@@ -309,7 +310,7 @@ static void read_status(struct adviser_http *h, long status, const struct body *
     }
     curl_easy_getinfo(h->easy, CURLINFO_RETRY_AFTER, &after);
     out->retry_after_s = after > 0 && after < 86400 ? (double)after : 0;
-    enum call_fault fault = status == 429                  ? CALL_RATE
+    enum call_fault fault = status == 429                   ? CALL_RATE
                             : status >= 300 && status < 400 ? CALL_REDIRECT
                             : status >= 400 && status < 500 ? CALL_REFUSED
                             : status >= 500                 ? CALL_SERVER

@@ -17,18 +17,18 @@
 enum { ANSWER_BYTES_MOST = 1024 * 1024 };
 
 /* Why no text came: constant, name in metrics and verdicts. */
-#define CALL_FAULT_LIST(F)              \
-    F(KEY, "key")                       \
-    F(CONNECT, "connect")               \
-    F(TIMEOUT, "timeout")               \
-    F(BROKEN, "broken")                 \
-    F(TOO_LARGE, "answer_too_large")    \
-    F(REDIRECT, "redirect")             \
-    F(RATE, "http_429")                 \
-    F(REFUSED, "http_4xx")              \
-    F(SERVER, "http_5xx")               \
-    F(PROTOCOL, "not_a_completion")     \
-    F(NO_RECORD, "no_record")           \
+#define CALL_FAULT_LIST(F)           \
+    F(KEY, "key")                    \
+    F(CONNECT, "connect")            \
+    F(TIMEOUT, "timeout")            \
+    F(BROKEN, "broken")              \
+    F(TOO_LARGE, "answer_too_large") \
+    F(REDIRECT, "redirect")          \
+    F(RATE, "http_429")              \
+    F(REFUSED, "http_4xx")           \
+    F(SERVER, "http_5xx")            \
+    F(PROTOCOL, "not_a_completion")  \
+    F(NO_RECORD, "no_record")        \
     F(STOPPED, "stopped")
 enum call_fault {
     CALL_OK,
@@ -47,9 +47,9 @@ struct call {
 
 struct answer {
     enum call_fault fault;
-    char why[200];       /* in words, if there is a fault */
-    char *text;          /* what the model said; free it. NULL if there is a fault */
-    int32_t calls;       /* HTTP requests made: 2 when response_format had to be left out */
+    char why[200]; /* in words, if there is a fault */
+    char *text;    /* what the model said; free it. NULL if there is a fault */
+    int32_t calls; /* HTTP requests made: 2 when response_format had to be left out */
     int32_t tokens_in, tokens_out; /* as the endpoint counted; 0: it did not say */
     double seconds;
     double retry_after_s; /* the endpoint's wish, with http_429 and http_5xx; 0: none */

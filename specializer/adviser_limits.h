@@ -18,11 +18,11 @@ enum { LIMIT_MINUTES = 60, BREAKER_BAD_MOST = 3 };
 enum breaker { BREAKER_CLOSED, BREAKER_HALF_OPEN, BREAKER_OPEN };
 
 /* Why a question is not put. */
-#define HOLD_LIST(H)         \
-    H(BREAKER, "breaker")    \
-    H(CALLS, "calls")        \
-    H(TOKENS, "tokens")      \
-    H(BUSY, "busy")          \
+#define HOLD_LIST(H)      \
+    H(BREAKER, "breaker") \
+    H(CALLS, "calls")     \
+    H(TOKENS, "tokens")   \
+    H(BUSY, "busy")       \
     H(TOO_LONG, "document")
 enum hold {
     HOLD_NOT,

@@ -120,7 +120,7 @@ struct adviser_replay *adviser_replay_open(const char *path, struct err *err)
     size_t n = fread(head, 1, sizeof head, in);
     rewind(in);
     int result = n == sizeof magic && memcmp(head, magic, n) == 0 ? read_store(r, path, err)
-                                                                 : read_lines(r, in, err);
+                                                                  : read_lines(r, in, err);
     fclose(in);
     if (result == 0)
         return r;

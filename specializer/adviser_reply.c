@@ -216,7 +216,7 @@ static cJSON *document(const struct reading *r, const char *text, size_t n, cons
     /* A version that is not ours is said to be that, whatever else the document has. */
     else if (cJSON_IsNumber(version = cJSON_GetObjectItemCaseSensitive(o, "version")) &&
              version->valuedouble != REPLY_VERSION)
-        result = bad(r, REPLY_VERSION, "%g", version->valuedouble);
+        result = bad(r, REPLY_WRONG_VERSION, "%g", version->valuedouble);
     else
         result = fields(r, o, "the reply", top, 2, at);
     free(copy);
@@ -356,8 +356,11 @@ static int read_risk(const struct reading *r, const struct reply_terms *t, const
 static int read_region(const struct reading *r, const struct reply_terms *terms, int regions,
                        bool *seen, const cJSON *o, struct advice *out)
 {
-    static const struct field region[] = {
-        {"region", STRING}, {"label", STRING}, {"priority", LIST}, {"hints", OBJECT}, {"risks", LIST}};
+    static const struct field region[] = {{"region", STRING},
+                                          {"label", STRING},
+                                          {"priority", LIST},
+                                          {"hints", OBJECT},
+                                          {"risks", LIST}};
     const cJSON *at[5], *v;
     int i = 0;
     if (fields(r, o, "a region", region, 5, at) != 0)
@@ -377,8 +380,8 @@ static int read_region(const struct reading *r, const struct reply_terms *terms,
     if (cJSON_GetArraySize(at[4]) > RISKS_MOST)
         return bad(r, REPLY_TOO_LONG, "more than %d risks", RISKS_MOST);
     a->risk = xcalloc((size_t)cJSON_GetArraySize(at[4]) + 1, sizeof *a->risk);
-    cJSON_ArrayForEach(v, at[4]) if (read_risk(r, &terms[i], v, &a->risk[a->risks++]) != 0)
-        return -1;
+    cJSON_ArrayForEach(v,
+                       at[4]) if (read_risk(r, &terms[i], v, &a->risk[a->risks++]) != 0) return -1;
     return 0;
 }
 
@@ -395,8 +398,8 @@ int adviser_reply_parse(const char *text, size_t n, const struct reply_terms *te
     memset(out, 0, (size_t)regions * sizeof *out);
     if (cJSON_GetArraySize(list) == 0)
         result = bad(&r, REPLY_EMPTY, "no region");
-    cJSON_ArrayForEach(v, list) if (result == 0)
-        result = read_region(&r, terms, regions, seen, v, out);
+    cJSON_ArrayForEach(v, list) if (result == 0) result =
+        read_region(&r, terms, regions, seen, v, out);
     for (int i = 0; result != 0 && i < regions; i++)
         advice_free(&out[i]);
     free(seen);
@@ -450,8 +453,8 @@ int adviser_moves_parse(const char *text, size_t n, const struct reply_terms *te
     int found = 0;
     if (cJSON_GetArraySize(list) > most)
         found = bad(&r, REPLY_TOO_LONG, "more than %d nodes", most);
-    cJSON_ArrayForEach(v, list) if (found >= 0)
-        found = read_moves(&r, terms, v, &out[found]) == 0 ? found + 1 : -1;
+    cJSON_ArrayForEach(v, list) if (found >= 0) found =
+        read_moves(&r, terms, v, &out[found]) == 0 ? found + 1 : -1;
     cJSON_Delete(o);
     return found;
 }

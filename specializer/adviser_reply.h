@@ -15,24 +15,24 @@ enum { REPLY_VERSION = 1, REPLY_BYTES_MOST = 256 * 1024, REPLY_DEPTH_MOST = 8 };
 enum { NOTE_CHARS_MOST = 200, RISKS_MOST = 64 };
 
 /* Why a reply was rejected: constant, name in metrics and verdicts. */
-#define REPLY_FAULT_LIST(F)               \
-    F(EMPTY, "empty")                     \
-    F(TOO_LARGE, "too_large")             \
-    F(NOT_TEXT, "not_text")               \
-    F(TOO_DEEP, "too_deep")               \
-    F(SYNTAX, "syntax")                   \
-    F(TRAILING, "trailing_text")          \
-    F(DUPLICATE_KEY, "duplicate_key")     \
-    F(VERSION, "version")                 \
-    F(UNKNOWN_FIELD, "unknown_field")     \
-    F(MISSING_FIELD, "missing_field")     \
-    F(TYPE, "type")                       \
-    F(UNKNOWN_REGION, "unknown_region")   \
-    F(UNKNOWN_ID, "unknown_id")           \
-    F(REPEATED, "repeated")               \
-    F(UNKNOWN_KNOB, "unknown_knob")       \
-    F(UNKNOWN_VALUE, "unknown_value")     \
-    F(UNKNOWN_KIND, "unknown_kind")       \
+#define REPLY_FAULT_LIST(F)             \
+    F(EMPTY, "empty")                   \
+    F(TOO_LARGE, "too_large")           \
+    F(NOT_TEXT, "not_text")             \
+    F(TOO_DEEP, "too_deep")             \
+    F(SYNTAX, "syntax")                 \
+    F(TRAILING, "trailing_text")        \
+    F(DUPLICATE_KEY, "duplicate_key")   \
+    F(WRONG_VERSION, "version")         \
+    F(UNKNOWN_FIELD, "unknown_field")   \
+    F(MISSING_FIELD, "missing_field")   \
+    F(TYPE, "type")                     \
+    F(UNKNOWN_REGION, "unknown_region") \
+    F(UNKNOWN_ID, "unknown_id")         \
+    F(REPEATED, "repeated")             \
+    F(UNKNOWN_KNOB, "unknown_knob")     \
+    F(UNKNOWN_VALUE, "unknown_value")   \
+    F(UNKNOWN_KIND, "unknown_kind")     \
     F(TOO_LONG, "too_long")
 
 enum reply_fault {

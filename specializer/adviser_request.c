@@ -19,8 +19,11 @@
 static const struct room {
     int candidates, best, worst, dead, live;
     bool help;
-} rooms[] = {{48, 8, 6, 12, 16, true}, {32, 8, 4, 8, 12, true}, {16, 6, 3, 6, 8, true},
-             {8, 4, 2, 3, 4, true},    {4, 2, 0, 1, 2, false}};
+} rooms[] = {{48, 8, 6, 12, 16, true},
+             {32, 8, 4, 8, 12, true},
+             {16, 6, 3, 6, 8, true},
+             {8, 4, 2, 3, 4, true},
+             {4, 2, 0, 1, 2, false}};
 
 const char adviser_advice_task[] =
     "You advise an autotuner of CPU and GPU kernels of a language model server. The user message "
@@ -334,9 +337,8 @@ static void put_template(const struct template *t, const struct room *room, cJSO
     for (int k = 0; k < t->knobs; k++) {
         cJSON *knob = add_object(knobs);
         cJSON_AddStringToObject(knob, "knob", t->knob[k].name);
-        cJSON_AddItemToObject(knob, "values",
-                              cJSON_CreateIntArray((const int *)t->knob[k].value,
-                                                   t->knob[k].values));
+        cJSON_AddItemToObject(
+            knob, "values", cJSON_CreateIntArray((const int *)t->knob[k].value, t->knob[k].values));
         if (room->help)
             cJSON_AddStringToObject(knob, "what", t->knob[k].help);
     }
