@@ -9,7 +9,7 @@
  *
  * A language model takes longer to answer than a tree takes to grow, so it is asked after a batch
  * about the nodes that will probably be expanded next, and its moves are played when the next
- * batch begins, before anything else. Without one the heuristic's moves are played: downhill along
+ * batch begins, and measured first. Without one the heuristic's moves are played: downhill along
  * the prediction.
  *
  * One change of a knob cannot reach every point from every other (some knobs only change
@@ -135,6 +135,28 @@ static void learn(struct tree *t, const struct search *s)
         n->reward = now;
         n->measured = true;
     }
+}
+
+/* ---- a batch -----------------------------------------------------------------------------------
+ */
+
+struct batch {
+    int32_t *id;
+    int n, want;
+};
+
+static bool in_batch(const struct batch *b, int32_t id)
+{
+    for (int i = 0; i < b->n; i++)
+        if (b->id[i] == id)
+            return true;
+    return false;
+}
+
+static void take(struct batch *b, const struct search *s, int32_t id)
+{
+    if (b->n < b->want && s->trial[id] == TRIAL_NONE && !in_batch(b, id))
+        b->id[b->n++] = id;
 }
 
 /* ---- growing ----------------------------------------------------------------------------------
@@ -292,17 +314,22 @@ static bool simulate(struct tree *t, const struct search *s)
     return true;
 }
 
-/* What the language model proposed for nodes it was asked about. */
-static void play_advice(struct tree *t, const struct search *s)
+/* What the language model proposed for nodes it was asked about. It is asked for what the cost
+ * model cannot see, so some of its leaves are measured whatever they are predicted to do: a third
+ * of a batch, which bounds what bad advice can cost. */
+static void play_advice(struct tree *t, const struct search *s, struct batch *b)
 {
-    int nodes = t->nodes;
+    int nodes = t->nodes, most = (b->want + 2) / 3;
     for (int i = 1; s->mover && i < nodes; i++) {
         struct moves m;
         if (t->node[i].wanted == 0 || !s->mover->moves(s->mover->ctx, t->node[i].id, &m))
             continue;
         int leaf = play(t, s, i, &m);
-        if (leaf >= 0)
-            score_leaf(t, s, leaf);
+        if (leaf < 0)
+            continue;
+        score_leaf(t, s, leaf);
+        if (b->n < most)
+            take(b, s, t->node[leaf].id);
     }
 }
 
@@ -343,27 +370,8 @@ static void plant_all(struct tree *t, const struct search *s)
         plant(t, s, best[i]);
 }
 
-/* ---- a batch ----------------------------------------------------------------------------------
+/* ---- filling it -------------------------------------------------------------------------------
  */
-
-struct batch {
-    int32_t *id;
-    int n, want;
-};
-
-static bool in_batch(const struct batch *b, int32_t id)
-{
-    for (int i = 0; i < b->n; i++)
-        if (b->id[i] == id)
-            return true;
-    return false;
-}
-
-static void take(struct batch *b, const struct search *s, int32_t id)
-{
-    if (b->n < b->want && s->trial[id] == TRIAL_NONE && !in_batch(b, id))
-        b->id[b->n++] = id;
-}
 
 /* How much a node of this batch deserves to be measured: where its parent stands. */
 static double standing(const struct tree *t, const struct node *n)
@@ -448,11 +456,11 @@ static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)
     calibrate(t, s);
     learn(t, s);
     plant_all(t, s);
-    play_advice(t, s);
-    for (int i = 0; i < n * GROWTH && simulate(t, s); i++)
-        ;
     for (int i = 0; i < s->firsts; i++)
         take(&b, s, s->first[i]);
+    play_advice(t, s, &b);
+    for (int i = 0; i < n * GROWTH && simulate(t, s); i++)
+        ;
     for (bool some = true; some && b.n < b.want;) {
         some = take_best(t, s, &b, true);
         some |= take_best(t, s, &b, false);
