@@ -19,11 +19,9 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "config/metrics.h"
+#include "specializer/adviser_counts.h"
 #include "specializer/adviser_http.h"
-#include "specializer/adviser_limits.h"
 #include "specializer/adviser_replay.h"
-#include "specializer/adviser_reply.h"
 #include "specializer/adviser_request.h"
 #include "specializer/store.h"
 #include "specializer/strategy.h"
@@ -55,14 +53,6 @@ struct desk {
     int n_moves, next_move;
 };
 
-/* Every question that was put, and every answer that the heuristic gave. */
-struct counts_of {
-    uint64_t accepted, rejected, failed, heuristic;
-    uint64_t reply[REPLY_FAULTS], call[CALL_FAULTS], held[HOLDS];
-    uint64_t tokens_in, tokens_out;
-    struct histogram seconds;
-};
-
 struct adviser {
     struct store *store;
     struct adviser_http *http;
@@ -77,8 +67,8 @@ struct adviser {
     pthread_cond_t wake; /* the job's state, or stop, changed */
     bool stop;           /* lock */
     struct job job;
-    struct limits limits;   /* lock */
-    struct counts_of count; /* lock */
+    struct limits limits;        /* lock */
+    struct adviser_counts count; /* lock */
 
     struct desk *desk;
     int desks;
@@ -494,50 +484,9 @@ bool adviser_wait(struct adviser *a, double seconds)
     return idle;
 }
 
-/* ---- metrics ----------------------------------------------------------------------------------
- */
-
-static void sample(FILE *out, const char *name, const char *key, const char *value, uint64_t n)
-{
-    char label[80];
-    snprintf(label, sizeof label, "%s=\"%s\"", key, value);
-    metric_value(out, name, label, (double)n);
-}
-
-static void put_reasons(const struct counts_of *c, FILE *out)
-{
-    static const char name[] = "adviser_faults_total";
-    metric_head(out, name, "counter", "Replies not used and calls not answered, by reason");
-    for (int i = 0; i < REPLY_FAULTS; i++)
-        sample(out, name, "reason", reply_fault_name((enum reply_fault)i), c->reply[i]);
-    for (int i = CALL_OK + 1; i < CALL_FAULTS; i++)
-        sample(out, name, "reason", call_fault_name((enum call_fault)i), c->call[i]);
-    static const char held[] = "adviser_held_total";
-    metric_head(out, held, "counter", "Questions that were not put, by reason");
-    for (int i = HOLD_NOT + 1; i < HOLDS; i++)
-        sample(out, held, "reason", hold_name((enum hold)i), c->held[i]);
-}
-
 void adviser_metrics(struct adviser *a, FILE *out)
 {
     pthread_mutex_lock(&a->lock);
-    struct counts_of *c = &a->count;
-    static const char requests[] = "adviser_requests_total";
-    metric_head(out, requests, "counter", "Requests for advice by outcome");
-    sample(out, requests, "outcome", "accepted", c->accepted);
-    sample(out, requests, "outcome", "rejected", c->rejected);
-    sample(out, requests, "outcome", "failed", c->failed);
-    sample(out, requests, "outcome", "heuristic", c->heuristic);
-    put_reasons(c, out);
-    static const char tokens[] = "adviser_tokens_total";
-    metric_head(out, tokens, "counter", "Tokens of questions and replies");
-    sample(out, tokens, "direction", "in", c->tokens_in);
-    sample(out, tokens, "direction", "out", c->tokens_out);
-    metric_head(out, "adviser_seconds", "histogram", "Time from a question to its reply");
-    metric_histogram(out, "adviser_seconds", NULL, &c->seconds);
-    metric_head(out, "adviser_breaker_state", "gauge",
-                "Circuit breaker of the adviser: 0 closed, 1 half open, 2 open");
-    metric_value(out, "adviser_breaker_state", NULL,
-                 (double)limits_breaker(&a->limits, clock_ns()));
+    adviser_counts_print(&a->count, limits_breaker(&a->limits, clock_ns()), out);
     pthread_mutex_unlock(&a->lock);
 }

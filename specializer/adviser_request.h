@@ -32,6 +32,9 @@ extern const char adviser_advice_task[], adviser_moves_task[];
 cJSON *adviser_reply_schema(const struct advice_request *r);
 cJSON *adviser_moves_schema(const struct advice_request *r);
 
+/* The formula and the tensors of the facts' region. */
+void adviser_put_operation(const struct facts *f, cJSON *region);
+
 void adviser_id_text(const struct space *s, int32_t id, char out[ID_TEXT]);
 /* -1: no such point. */
 int32_t adviser_id_find(const struct space *s, const char *text);
