@@ -200,6 +200,7 @@ void adviser_close(struct adviser *a)
         adviser_http_stop(a->http);
     if (a->has_thread)
         pthread_join(a->thread, NULL);
+    adviser_poll(a); /* an exchange that is over is stored, whoever reads it */
     clear_job(&a->job);
     for (int i = 0; i < a->desks; i++)
         clear_desk(&a->desk[i]);
