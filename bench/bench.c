@@ -23,6 +23,7 @@ static int usage(const char *why)
 {
     fprintf(stderr, "whet bench: %s\n\n", why);
     fputs("usage: whet bench decode|prefill|step|region --model PATH [--json FILE]\n"
+          "         [--shape llama-3.2-1b|qwen3-1.7b|qwen3-4b|smollm2-135m (random weights)]\n"
           "         [--batch 1,2,4,8] [--context 128,512] [--prompt 128,512,2048] [--pairs 7]\n"
           "         [options of whet serve]\n",
           stderr);
@@ -67,13 +68,16 @@ static int own_flags(struct bench *b, int *argc, char **argv)
                 most = lists[k].most;
             }
         }
-        if (!list && strcmp(argv[i], "--json") != 0) {
+        bool shape = strcmp(argv[i], "--shape") == 0;
+        if (!list && !shape && strcmp(argv[i], "--json") != 0) {
             argv[left++] = argv[i];
             continue;
         }
         if (++i == *argc)
             return -1;
-        if (!list)
+        if (shape)
+            b->shape = argv[i];
+        else if (!list)
             b->json = argv[i];
         else if (parse_list(argv[i], most, list))
             return -1;
@@ -125,7 +129,10 @@ static void note_winner(void *ctx, const struct slot *slot, const struct kernel 
 static int open_all(struct bench *b, struct err *e)
 {
     const struct kernel *eager[REGION_COUNT];
-    b->model = model_open(b->config.engine_model, false, NULL, NULL, e);
+    if (b->shape && !bench_shape(b->shape))
+        return err_set(e, "--shape %s is not known", b->shape);
+    b->model = b->shape ? model_random(bench_shape(b->shape), DTYPE_BF16, 1)
+                        : model_open(b->config.engine_model, false, NULL, NULL, e);
     if (!b->model || open_backend(b, e))
         return -1;
     b->plan = plan_build(&b->model->shape);
@@ -218,12 +225,13 @@ int bench_main(int argc, char **argv)
     if (own_flags(&b, &argc, argv))
         return usage("a list of positive numbers, separated by commas, or a file name is missing");
     int parsed = config_parse(&b.config, argc, argv, &e);
-    if (parsed < 0)
-        return usage(e.msg);
-    if (parsed > 0)
-        return 0;
-    if (!*b.config.engine_model)
-        return usage("--model is missing");
+    const char *wrong = parsed < 0                                           ? e.msg
+                        : parsed == 0 && !*b.config.engine_model && !b.shape ? "--model is missing"
+                                                                             : NULL;
+    if (wrong || parsed > 0) {
+        config_free(&b.config);
+        return wrong ? usage(wrong) : 0;
+    }
     int failed = open_all(&b, &e) || measure(&b, &e);
     if (failed)
         fprintf(stderr, "whet bench: %s\n", e.msg);

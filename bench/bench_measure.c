@@ -194,6 +194,7 @@ static void add_costs(const struct bench *b, const struct work *w, struct result
             add_cost(&t->cost, &c);
             t->roofline_s += roofline_s(machine, &c);
             out->roofline_s += roofline_s(machine, &c);
+            out->bytes += machine_bytes(machine, &c);
         }
     }
 }

@@ -34,15 +34,16 @@ static const char *work_name(const struct work *w, char *dst, size_t n)
 void bench_print_rates(const struct bench *b, const struct result *r, int n)
 {
     char name[64];
-    printf("\n%-24s %10s %7s %9s", "", "eager", "spread", "roofline");
-    printf(b->sets == SETS ? " %12s %7s %9s %7s\n" : "\n", "specialized", "spread", "roofline",
-           "gain");
+    printf("\n%-24s %12s %11s %7s %7s %9s", "", "eager", "us", "GB/s", "spread", "roofline");
+    printf(b->sets == SETS ? " %14s %11s %7s %7s %9s %7s\n" : "\n", "specialized", "us", "GB/s",
+           "spread", "roofline", "gain");
     for (int i = 0; i < n; i++) {
         printf("%-24s", work_name(&r[i].work, name, sizeof name));
         for (int s = 0; s < b->sets; s++)
-            printf(s ? " %6.1f tok/s %6.1f%% %8.1f%%" : " %4.1f tok/s %6.1f%% %8.1f%%",
-                   r[i].tokens / r[i].s[s], 100 * r[i].spread[s],
-                   100 * r[i].roofline_s / r[i].s[s]);
+            printf(s ? " %8.1f tok/s %11.1f %7.1f %6.1f%% %8.1f%%"
+                     : " %6.1f tok/s %11.1f %7.1f %6.1f%% %8.1f%%",
+                   r[i].tokens / r[i].s[s], r[i].s[s] * 1e6, r[i].bytes * 1e-9 / r[i].s[s],
+                   100 * r[i].spread[s], 100 * r[i].roofline_s / r[i].s[s]);
         printf(b->sets == SETS ? " %6.2fx\n" : "\n", r[i].gain);
     }
 }

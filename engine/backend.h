@@ -122,6 +122,13 @@ struct backend_ops {
     int (*tap)(struct backend *b, struct tap *t); /* NULL removes; returns after it is safe */
     int (*bench)(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
     void (*bench_end)(struct backend *b, struct bench_job *job);
+
+    /* Optional. Before open: bytes of a KV page in all layers, and bytes that the device has for
+     * pages once `m` is on it (0: not known). Without it pages are floats in host memory. */
+    int64_t (*kv_room)(const struct model *m, const struct backend_options *o,
+                       int64_t *page_bytes);
+    /* Optional. Engine thread, when there is no work: may take a while. */
+    void (*idle)(struct backend *b);
 };
 
 extern const struct backend_ops backend_cpu;

@@ -160,6 +160,8 @@ static void serve(struct engine *e)
             engine_lend(e, false);
         } else {
             dispatch_boundary(e->dispatch, true);
+            if (e->ops->idle)
+                e->ops->idle(e->backend);
             busy = engine_lend(e, true);
         }
         engine_gauges(e);

@@ -65,6 +65,7 @@ struct engine {
     struct backend *backend;
     struct model *model;
     struct dispatch *dispatch;
+    int64_t page_bytes; /* of one KV page in all layers */
     struct kvcache *kv;          /* engine thread */
     struct scheduler *scheduler; /* engine thread */
     struct batch *batch;         /* engine thread */

@@ -35,7 +35,7 @@ static void on_progress(void *ctx, double fraction)
     engine_say(e, 0.9 * fraction, "loading %s", e->options.model);
 }
 
-/* ---- backend ------------------------------------------------------------------------------- */
+/* ---- which backend ------------------------------------------------------------------------- */
 
 /* What `auto` means: the GPU if there is one that works, otherwise the CPU, and the log says why.
  */
@@ -56,28 +56,6 @@ static const struct backend_ops *choose_backend(struct engine *e, struct err *er
     return &backend_cpu;
 }
 
-static int open_backend(struct engine *e, const struct backend_options *o, struct err *err)
-{
-    if (!e->ops)
-        e->ops = choose_backend(e, err);
-    if (!e->ops)
-        return -1;
-    e->backend = e->ops->open(e->model, o, err);
-    if (!e->backend && !strcmp(e->options.backend, "auto") && e->ops != &backend_cpu) {
-        log_warn("engine", "backend cpu, because %s did not open: %s", e->ops->name, err->msg);
-        e->ops = &backend_cpu;
-        e->backend = e->ops->open(e->model, o, err);
-    }
-    if (!e->backend)
-        return err_prefix(err, "backend %s", e->ops->name);
-    const struct kernel *eager[REGION_COUNT];
-    for (int r = 0; r < REGION_COUNT; r++)
-        eager[r] = e->ops->eager(e->backend, (enum region)r);
-    e->dispatch = dispatch_open(eager);
-    e->ops->set_dispatch(e->backend, e->dispatch);
-    return 0;
-}
-
 /* ---- memory for keys and values ------------------------------------------------------------ */
 
 /* MiB that can be used without swapping, as the kernel estimates it; 0 if it does not say. */
@@ -94,20 +72,25 @@ static int64_t free_mib(void)
     return kib / 1024;
 }
 
-static int64_t page_bytes(const struct model_shape *s)
+/* MiB for pages when nobody said how many, and bytes of one page. */
+static int64_t usual_mib(const struct engine *e, const struct backend_options *b, int64_t *page)
 {
-    return (int64_t)s->layers * 2 * s->kv_heads * KV_PAGE * s->head_dim * (int64_t)sizeof(float);
+    const struct model_shape *s = &e->model->shape;
+    *page = (int64_t)s->layers * 2 * s->kv_heads * KV_PAGE * s->head_dim * (int64_t)sizeof(float);
+    int64_t room = e->ops->kv_room ? e->ops->kv_room(e->model, b, page) : 0;
+    if (room > 0)
+        return room / 1048576;
+    int64_t mib = free_mib() / 4;
+    return mib > MOST_KV_MIB || mib == 0 ? MOST_KV_MIB : mib;
 }
 
-static int choose_pages(struct engine *e, int32_t *pages, struct err *err)
+static int choose_pages(struct engine *e, struct backend_options *b, struct err *err)
 {
     const struct engine_options *o = &e->options;
-    int64_t bytes = page_bytes(&e->model->shape), mib = o->kv_mib, n = o->kv_pages;
+    int64_t bytes, usual = usual_mib(e, b, &bytes), n = o->kv_pages;
+    int64_t mib = o->kv_mib > 0 ? o->kv_mib : usual;
+    e->page_bytes = bytes;
     if (n == 0) {
-        if (mib == 0) {
-            mib = free_mib() / 4;
-            mib = mib > MOST_KV_MIB || mib == 0 ? MOST_KV_MIB : mib;
-        }
         n = mib * 1048576 / bytes;
         if (n < LEAST_PAGES && o->kv_mib > 0)
             return err_set(err,
@@ -119,7 +102,39 @@ static int choose_pages(struct engine *e, int32_t *pages, struct err *err)
     /* No more than every running sequence at full length could use. */
     int64_t most = (int64_t)o->limits.max_batch * ((e->info.max_context + KV_PAGE - 1) / KV_PAGE);
     n = n > most ? most : n;
-    *pages = (int32_t)(n > INT32_MAX / KV_PAGE ? INT32_MAX / KV_PAGE : n);
+    b->kv_pages = (int32_t)(n > INT32_MAX / KV_PAGE ? INT32_MAX / KV_PAGE : n);
+    return 0;
+}
+
+/* ---- opening it ---------------------------------------------------------------------------- */
+
+static int try_backend(struct engine *e, struct backend_options *o, struct err *err)
+{
+    if (choose_pages(e, o, err))
+        return -1;
+    e->backend = e->ops->open(e->model, o, err);
+    return e->backend ? 0 : err_prefix(err, "backend %s", e->ops->name);
+}
+
+static int open_backend(struct engine *e, struct backend_options *o, struct err *err)
+{
+    if (!e->ops)
+        e->ops = choose_backend(e, err);
+    if (!e->ops)
+        return -1;
+    int failed = try_backend(e, o, err);
+    if (failed && !strcmp(e->options.backend, "auto") && e->ops != &backend_cpu) {
+        log_warn("engine", "backend cpu, because %s did not open: %s", e->ops->name, err->msg);
+        e->ops = &backend_cpu;
+        failed = try_backend(e, o, err);
+    }
+    if (failed)
+        return -1;
+    const struct kernel *eager[REGION_COUNT];
+    for (int r = 0; r < REGION_COUNT; r++)
+        eager[r] = e->ops->eager(e->backend, (enum region)r);
+    e->dispatch = dispatch_open(eager);
+    e->ops->set_dispatch(e->backend, e->dispatch);
     return 0;
 }
 
@@ -175,18 +190,15 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     collect_stops(e);
     log_info("engine", "model %s: %s", e->info.model_name, e->info.description);
 
-    int32_t pages = 0;
-    if (choose_pages(e, &pages, err))
-        return -1;
     engine_say(e, 0.9, "preparing the backend");
     o->limits.max_rows = o->limits.max_batch + SCORING_ROWS;
     struct backend_options b = {.threads = o->threads,
-                                .kv_pages = pages,
                                 .max_tokens = scheduler_max_tokens(&o->limits),
                                 .max_rows = o->limits.max_rows,
                                 .pack_bytes = o->pack_bytes};
     if (open_backend(e, &b, err))
         return -1;
+    int32_t pages = b.kv_pages;
     e->info.backend = e->ops->name;
     e->info.device = e->ops->machine(e->backend)->device;
     if ((int64_t)pages * KV_PAGE < e->info.max_context) {
@@ -198,7 +210,7 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     e->scheduler = scheduler_open(e->kv, &o->limits);
     e->batch = batch_open(&o->limits);
     log_info("engine", "backend %s on %s; %d KV pages, %lld MiB; ready after %.2f s", e->ops->name,
-             e->info.device, pages, (long long)(pages * page_bytes(&e->model->shape) / 1048576),
+             e->info.device, pages, (long long)(pages * e->page_bytes / 1048576),
              (double)(clock_ns() - start) * 1e-9);
     return 0;
 }

@@ -2,11 +2,15 @@
  *
  * Matrices are drawn with deviation 1/sqrt(columns), so that activations and logits keep the size
  * they have in a trained model; norm gains lie around 1 and biases around 0 but are none of them
- * exactly so, because a kernel that forgets a gain or a bias must show. Each tensor has a stream
- * of its own, so its values depend neither on other tensors nor on the order they are made in.
+ * exactly so, because a kernel that forgets a gain or a bias must show. Each row of a matrix has a
+ * stream of its own, so its values depend neither on other tensors nor on the order they are made
+ * in; rows are made by as many threads as there are cores.
  */
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "engine/model_load.h"
 #include "engine/quant.h"
@@ -29,10 +33,15 @@ static float draw_normal(uint64_t *state)
     return (sum - 2 * 65535.0f) * (1 / (65536.0f * 0.57735f));
 }
 
+struct drawing;
+
 struct maker {
     struct model *m;
     enum dtype type;
     uint64_t seed, tensors;
+    struct drawing *drawing;
+    int64_t drawings;
+    _Atomic int64_t next; /* row */
 };
 
 /* The start of the next tensor's stream. */
@@ -42,20 +51,71 @@ static uint64_t stream(struct maker *k)
     return draw(&s);
 }
 
+/* A matrix whose rows are still to be drawn. */
+struct drawing {
+    uint8_t *data;
+    uint64_t state;
+    int32_t rows, cols;
+};
+
 static struct weight matrix(struct maker *k, int32_t rows, int32_t cols)
 {
-    int64_t row_bytes = dtype_bytes(k->type, cols);
-    uint8_t *data = model_own(k->m, xaligned((size_t)(rows * row_bytes)));
-    float *row = xmalloc((size_t)cols * sizeof *row), scale = 1 / sqrtf((float)cols);
-    uint64_t state = stream(k);
+    uint8_t *data = model_own(k->m, xaligned((size_t)(rows * dtype_bytes(k->type, cols))));
+    k->drawing[k->drawings++] = (struct drawing){data, stream(k), rows, cols};
+    return (struct weight){.data = data, .rows = rows, .cols = cols, .type = (int32_t)k->type};
+}
 
-    for (int32_t r = 0; r < rows; r++) {
-        for (int32_t c = 0; c < cols; c++)
+/* ---- drawing -------------------------------------------------------------------------------- */
+
+enum { THREADS_MAX = 32, ROWS_AT_ONCE = 64 };
+
+static void draw_rows(const struct maker *k, const struct drawing *d, int32_t from, int32_t to,
+                      float *row)
+{
+    int64_t row_bytes = dtype_bytes(k->type, d->cols);
+    float scale = 1 / sqrtf((float)d->cols);
+    for (int32_t r = from; r < to; r++) {
+        uint64_t state = d->state ^ ((uint64_t)(r + 1) * 0xd1342543de82ef95);
+        draw(&state);
+        for (int32_t c = 0; c < d->cols; c++)
             row[c] = draw_normal(&state) * scale;
-        quant_row(k->type, row, data + r * row_bytes, cols);
+        quant_row(k->type, row, d->data + r * row_bytes, d->cols);
+    }
+}
+
+/* Takes stretches of rows, counted through all matrices, until there are none. */
+static void *draw_some(void *arg)
+{
+    struct maker *k = arg;
+    float *row = xmalloc((1 << 18) * sizeof *row); /* the longest row that model.h allows */
+    for (;;) {
+        int64_t at = atomic_fetch_add(&k->next, ROWS_AT_ONCE), end = at + ROWS_AT_ONCE;
+        bool some = false;
+        for (int64_t i = 0, first = 0; i < k->drawings; first += k->drawing[i++].rows) {
+            const struct drawing *d = &k->drawing[i];
+            int64_t from = at > first ? at - first : 0, to = end - first;
+            to = to < d->rows ? to : d->rows;
+            some |= at < first + d->rows;
+            if (from < to)
+                draw_rows(k, d, (int32_t)from, (int32_t)to, row);
+        }
+        if (!some)
+            break;
     }
     free(row);
-    return (struct weight){.data = data, .rows = rows, .cols = cols, .type = (int32_t)k->type};
+    return NULL;
+}
+
+static void draw_all(struct maker *k)
+{
+    pthread_t thread[THREADS_MAX];
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int n = cores > THREADS_MAX ? THREADS_MAX : (int)cores, started = 0;
+    while (started < n - 1 && pthread_create(&thread[started], NULL, draw_some, k) == 0)
+        started++;
+    draw_some(k);
+    while (started > 0)
+        pthread_join(thread[--started], NULL);
 }
 
 static const float *vector(struct maker *k, int32_t n, float mean, float deviation)
@@ -101,7 +161,8 @@ struct model *model_random(const struct model_shape *shape, enum dtype t, uint64
         shape->ffn % block || shape->heads * shape->head_dim % block)
         return NULL;
     struct model *m = xcalloc(1, sizeof *m);
-    struct maker k = {m, t, seed, 0};
+    struct maker k = {.m = m, .type = t, .seed = seed};
+    k.drawing = xcalloc((size_t)shape->layers * 7 + 2, sizeof *k.drawing);
     m->path = xstrdup("");
     m->name = xstrdup("random");
     m->shape = *shape;
@@ -111,6 +172,8 @@ struct model *model_random(const struct model_shape *shape, enum dtype t, uint64
     m->layer = xcalloc((size_t)shape->layers, sizeof *m->layer);
     for (int32_t i = 0; i < shape->layers; i++)
         make_layer(&k, &m->layer[i]);
+    draw_all(&k);
+    free(k.drawing);
     model_describe(m, "random");
     return m;
 }

@@ -134,9 +134,15 @@ int64_t region_cost_bytes(const struct region_cost *c)
     return c->weight_bytes + c->activation_bytes + c->kv_bytes;
 }
 
+double machine_bytes(const struct machine *machine, const struct region_cost *c)
+{
+    int64_t smaller = machine->kv_element ? c->kv_bytes / 4 * (4 - machine->kv_element) : 0;
+    return (double)(region_cost_bytes(c) - smaller);
+}
+
 double roofline_s(const struct machine *machine, const struct region_cost *c)
 {
-    double bytes = (double)region_cost_bytes(c) / machine->read_bandwidth;
+    double bytes = machine_bytes(machine, c) / machine->read_bandwidth;
     double flops = (double)c->flops / machine->peak_flops;
     return bytes > flops ? bytes : flops;
 }

@@ -24,8 +24,8 @@ struct plan {
 struct plan *plan_build(const struct model_shape *shape);
 void plan_free(struct plan *p);
 
-const char *region_name(enum region r);    /* "attn_in" */
-int region_parse(const char *name);        /* enum region, or -1 */
+const char *region_name(enum region r); /* "attn_in" */
+int region_parse(const char *name);     /* enum region, or -1 */
 
 /* What a region must do at least, for `m` tokens that attend to `context` positions each in
  * `sequences` sequences: bytes = weights once + activations in and out + KV read or written. */
@@ -39,14 +39,19 @@ int64_t region_cost_bytes(const struct region_cost *c);
 
 /* What this machine can do, measured at start (backend) and never typed in. */
 struct machine {
-    char device[96];        /* "Intel(R) Xeon(R) ..., 2 threads" */
-    double read_bandwidth;  /* bytes/s of a streaming read over more than the last-level cache,
-                               or over the model's own size if that is smaller */
-    double peak_flops;      /* f32 FLOP/s of a register-resident multiply-add loop */
-    double boundary_s;      /* seconds from the end of one region to the start of the next */
+    char device[96];       /* "Intel(R) Xeon(R) ..., 2 threads" */
+    double read_bandwidth; /* bytes/s of a streaming read over more than the last-level cache,
+                              or over the model's own size if that is smaller */
+    double peak_flops;     /* f32 FLOP/s of a register-resident multiply-add loop */
+    double boundary_s;     /* seconds from the end of one region to the start of the next */
+    int32_t kv_element;    /* bytes of one element of the KV cache; 0: 4 */
 };
 
-/* Seconds below which `c` cannot be done on `machine`: max of bytes and FLOPs. */
+/* Bytes of `c` where keys and values have the machine's own size. */
+double machine_bytes(const struct machine *machine, const struct region_cost *c);
+
+/* Seconds below which `c` cannot be done on `machine`: max of bytes and FLOPs. plan_cost() counts
+ * keys and values as floats; a machine that keeps them smaller has less to move. */
 double roofline_s(const struct machine *machine, const struct region_cost *c);
 
 #endif

@@ -457,7 +457,7 @@ void adviser_poll(struct adviser *a)
     else if (!accepted)
         snprintf(verdict, sizeof verdict, "%s", err.msg);
     keep_exchange(a, j, verdict);
-    if (!accepted) {
+    if (!accepted && j->answer.fault != CALL_STOPPED) {
         log_warn("adviser", "%s: %s", j->slot, verdict);
         trace(a, j->slot, j->answer.fault == CALL_OK ? "advice_rejected" : "advice_failed",
               verdict);

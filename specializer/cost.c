@@ -109,7 +109,7 @@ double cost_formula(const struct cost *c, const struct template *t, const struct
     /* Weights come from memory once and are unpacked once for each tile of tokens. */
     double passes = ceil(m / (tokens < 1 ? 1 : tokens));
     double bytes = rows * cols * bytes_per_weight(f) + m * cols * 4;
-    double unpack = passes * rows * cols * (packed ? 0.5 : 2);
+    double unpack = passes * rows * cols * (packed ? 0.5 : f->WTYPE >= DTYPE_Q8_0 ? 6 : 1);
 
     /* Eight independent sums keep two pipes with four cycles of latency busy; each digit of an
      * activation is a sum of its own. */
@@ -124,7 +124,10 @@ double cost_formula(const struct cost *c, const struct template *t, const struct
     double groups = ceil(rows / group);
     double imbalance = ceil(groups / c->threads) * c->threads / fmax(groups, 1);
 
-    double seconds = fmax(bytes / c->machine->read_bandwidth, operations / c->machine->peak_flops);
+    /* Loads and arithmetic overlap, but not wholly: a part of the smaller cost still shows. */
+    double load_s = bytes / c->machine->read_bandwidth;
+    double work_s = operations / c->machine->peak_flops;
+    double seconds = fmax(load_s, work_s) + 0.3 * fmin(load_s, work_s);
     return seconds * imbalance + c->machine->boundary_s * (prep ? 2 : 1);
 }
 

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "engine/plan.h"
+#include "kernels/isa.h"
 #include "specializer/forward.h"
 #include "specializer/hash.h"
 #include "specializer/sandbox.h"
@@ -108,6 +109,7 @@ static void child(const struct model *model, const char *object, struct prompts 
                   int socket)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    isa_facts(); /* asks for AMX tiles, before a kernel may use them */
     void *handle = dlopen(object, RTLD_NOW | RTLD_LOCAL);
     const struct cpu_kernel *k = handle ? dlsym(handle, "whet_kernel") : NULL;
     if (!k)

@@ -49,15 +49,14 @@ static int32_t team_size(const struct config *config)
     return n > 0 ? (int32_t)n : 1;
 }
 
-/* What the point declares: templates with a knob DIGITS give activations that many bytes. Points
- * with the bits of eager, and those with three bytes or more, are judged as f32. */
+/* What the point declares (PRECISION row of its knob table), where the policy lets it. */
 static enum precision precision_of(const struct stage_env *env, const struct candidate *c)
 {
-    if (env->numerics != NUMERICS_REDUCED || c->bit_equal)
+    struct facts f;
+    if (env->numerics != NUMERICS_REDUCED || c->bit_equal || !c->template)
         return PRECISION_F32;
-    int knob = c->template ? template_knob(c->template, "DIGITS") : -1;
-    int32_t digits = knob < 0 ? 0 : c->point.value[knob];
-    return digits == 1 ? PRECISION_INT8 : digits == 2 ? PRECISION_BF16 : PRECISION_F32;
+    facts_fill(&f, env->model, c->slot->region, c->slot->m, env->numerics);
+    return (enum precision)c->template->precision(&c->point, &f);
 }
 
 static void fill_request(const struct stage_env *env, const struct candidate *c,

@@ -44,6 +44,8 @@ struct template
     const char *(*legal)(const struct point *p, const struct facts *f);
     /* The point gives the bits of the eager kernel. */
     bool (*bit_equal)(const struct point *p, const struct facts *f);
+    /* What it declares to make of activations: enum precision (judge.h). */
+    int (*precision)(const struct point *p, const struct facts *f);
     const char *const *rule; /* what is legal, in words; NULL-terminated */
 };
 

@@ -1,4 +1,4 @@
-/* space_table.h - one knob table turned into data and two functions. Included once per .def by
+/* space_table.h - one knob table turned into data and three functions. Included once per .def by
  * space_tables.c, with TABLE (a name) and TABLE_DEF (the file) set; no include guard on purpose. */
 
 #define TABLE_JOIN_(a, b) a##b
@@ -24,7 +24,7 @@ static const char *const TABLE_JOIN(rules_, TABLE)[] = {
     NULL,
 };
 
-/* The names that LEGAL and BITEQ rows use, as local constants. */
+/* The names that LEGAL, BITEQ and PRECISION rows use, as local constants. */
 #define TABLE_NAMES \
     int at = 0;     \
     (void)at;       \
@@ -58,6 +58,20 @@ static bool TABLE_JOIN(biteq_, TABLE)(const struct point *p, const struct facts 
 #define BITEQ(expression) equal = (expression);
 #include TABLE_DEF
     return equal;
+}
+
+#define FACT(name, help) __attribute__((unused)) const int32_t name = f->name;
+#define SHAPE(name, value, help) __attribute__((unused)) const int32_t name = f->name;
+
+static int TABLE_JOIN(precision_, TABLE)(const struct point *p, const struct facts *f)
+{
+    TABLE_NAMES
+    int precision = 0;
+#include "kernels/templates.def"
+#define KNOB(id, first, list, help) __attribute__((unused)) const int32_t id = p->value[at++];
+#define PRECISION(expression) precision = (expression);
+#include TABLE_DEF
+    return precision;
 }
 
 #undef TABLE_NAMES

@@ -275,9 +275,12 @@ static void *specializer_thread(void *ctx)
     struct specializer *s = ctx;
     if (!wait_for_engine(s) || specializer_setup(s) != 0)
         return NULL;
-    if (!s->config->specializer_enabled) {
+    const char *backend = engine_backend_ops(s->engine)->name;
+    if (!s->config->specializer_enabled || strcmp(backend, "cuda") == 0) {
         atomic_store(&s->doing, DOING_OFF);
-        log_info("specializer", "off (specializer.enabled): the eager kernels serve");
+        log_info("specializer", "off (%s): the eager kernels serve",
+                 s->config->specializer_enabled ? "it searches templates of the cpu backend only"
+                                                : "specializer.enabled");
         return NULL;
     }
     atomic_store(&s->doing, DOING_RESTORE);

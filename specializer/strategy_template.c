@@ -19,7 +19,7 @@
 #include "specializer/strategy.h"
 
 enum { FAMILY_LEAST = 2, BEST = 2, BATCH_MOST = 256 };
-#define HOPELESS 6.0 /* times the best prediction */
+#define HOPELESS 2.5 /* times the best prediction */
 
 struct state {
     uint64_t random;

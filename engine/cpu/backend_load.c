@@ -12,6 +12,7 @@
 
 #include "config/err.h"
 #include "engine/cpu/backend_private.h"
+#include "kernels/isa.h"
 
 /* ---- repacked weights ----------------------------------------------------------------------- */
 
@@ -120,6 +121,7 @@ static int check_interface(const struct cpu_kernel *k, const struct kernel_objec
 struct kernel *backend_load(struct backend *b, const struct kernel_object *o, struct err *e)
 {
     struct loaded *l = xcalloc(1, sizeof *l);
+    isa_facts(); /* asks for AMX tiles, before a kernel may use them */
     l->handle = dlopen(o->path, RTLD_NOW | RTLD_LOCAL);
     if (!l->handle) {
         const char *why = dlerror(); /* begins with the path */

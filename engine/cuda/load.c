@@ -2,8 +2,8 @@
  *
  * The cuda backend is a shared object of its own, so that the same whet binary starts on a machine
  * without a driver, without the CUDA libraries, or built without them. It is looked for beside the
- * executable and then on the library path, and exports one symbol: `backend_cuda`. The driver is
- * asked for first, because "no NVIDIA driver" is what most machines should say.
+ * executable and then on the library path, and exports its vtable as `whet_backend_cuda`. The
+ * driver is asked for first, because "no NVIDIA driver" is what most machines should say.
  *
  * The module stays loaded until the process ends: kernels and captured graphs live in it.
  */
@@ -12,9 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/log.h"
 #include "engine/backend.h"
 
-static const char module_name[] = "whet_cuda.so";
+static const char module_name[] = "libwhet-cuda.so";
 
 /* Directory of the running executable, with its slash; empty if it is not known. */
 static void executable_dir(char *dir, size_t n)
@@ -42,8 +43,11 @@ const struct backend_ops *backend_cuda_load(struct err *err)
         dlclose(driver);
         return NULL;
     }
-    const struct backend_ops *ops = dlsym(module, "backend_cuda");
+    const struct backend_ops *ops = dlsym(module, "whet_backend_cuda");
     if (!ops)
-        err_set(err, "%s does not export backend_cuda", path);
+        err_set(err, "%s does not export whet_backend_cuda", path);
+    void *set_level = dlsym(module, "log_set_level");
+    if (set_level) /* the module logs through a copy of its own */
+        ((void (*)(enum log_level))(uintptr_t)set_level)(log_level());
     return ops;
 }

@@ -34,7 +34,7 @@
 #include "engine/cpu/pool.h"
 #include "specializer/space.h"
 
-enum { WORKERS = 2, MODELS = 9, THREADS_MOST = 3, SPREAD = 14 };
+enum { WORKERS = 2, MODELS = 9, THREADS_MOST = 3, SPREAD = 16 };
 
 /* ---- models: small, but of every kind ---------------------------------------------------------
  */
@@ -209,8 +209,9 @@ static int knob_value(const struct trial *tr, const char *name, int otherwise)
     return k < 0 ? otherwise : tr->point.value[k];
 }
 
-/* What a row may be off by even if the eager kernel happens to be exact on it: an ulp of the row's
- * scale. Lower declared precisions get theirs, for blocks with an outlier. */
+/* The rms that a row may be off by even if the eager kernel happens to be exact on it, and a
+ * quarter of the most: two rounding units of the row's scale. Lower declared precisions get theirs,
+ * for blocks with an outlier. */
 static double slack(const struct trial *tr)
 {
     static const double by_digits[] = {1.2e-7, 0.1, 4e-4, 1.5e-6, 1.2e-7};
@@ -224,7 +225,7 @@ static double slack(const struct trial *tr)
 static double factor(const struct trial *tr, enum fill fill)
 {
     bool steep = fill == FILL_LARGE || fill == FILL_OUTLIER;
-    return tr->t->region == REGION_ATTN && steep ? 16 : 2;
+    return tr->t->region == REGION_ATTN && steep ? 64 : 2;
 }
 
 static int compare(const struct trial *tr, enum fill fill, const float *own, const float *eager,
@@ -247,7 +248,7 @@ static int compare(const struct trial *tr, enum fill fill, const float *own, con
         if (getenv("WHET_KERNEL_VERBOSE"))
             printf("      output %d: max %.2e rms %.2e, eager %.2e %.2e\n", i, worst.max, worst.rms,
                    theirs.max, theirs.rms);
-        if (!(worst.max <= k * theirs.max + most) || !(worst.rms <= k * theirs.rms + most))
+        if (!(worst.max <= k * theirs.max + 4 * most) || !(worst.rms <= k * theirs.rms + most))
             return err_set(err, "output %d is off by max %.2e rms %.2e, eager %.2e %.2e", i,
                            worst.max, worst.rms, theirs.max, theirs.rms);
     }
@@ -533,5 +534,7 @@ int main(int argc, char **argv)
         failed += bad;
     }
     char *clean = xasprintf("rm -r %s", dir);
-    return system(clean) != 0 || failed > 0;
+    bool left = system(clean) != 0;
+    free(clean);
+    return left || failed > 0;
 }

@@ -60,4 +60,30 @@ INLINE void amx_product(const int wparts, const int xparts, const uint8_t *w, co
     _tile_stored(0, c, 64);
 }
 
+/* The same for two panels of one-part weights: each part of x is loaded once for both, and two
+ * chains of products hide each other's latency. */
+INLINE void amx_product2(const int xparts, const uint8_t *w, const uint8_t *w2, const uint8_t *x,
+                         float *c, float *c2)
+{
+    _tile_loadd(4, w, 64);
+    _tile_loadd(5, w2, 64);
+    _tile_zero(0);
+    _tile_zero(7);
+    if (xparts > 2) {
+        _tile_loadd(3, x + 2048, 64);
+        _tile_dpbf16ps(0, 3, 4);
+        _tile_dpbf16ps(7, 3, 5);
+    }
+    if (xparts > 1) {
+        _tile_loadd(2, x + 1024, 64);
+        _tile_dpbf16ps(0, 2, 4);
+        _tile_dpbf16ps(7, 2, 5);
+    }
+    _tile_loadd(1, x, 64);
+    _tile_dpbf16ps(0, 1, 4);
+    _tile_dpbf16ps(7, 1, 5);
+    _tile_stored(0, c, 64);
+    _tile_stored(7, c2, 64);
+}
+
 #endif

@@ -32,8 +32,11 @@
  * its only stores go through, and drops the calls. */
 #define INLINE static inline __attribute__((always_inline))
 
-/* UNROLLED before a loop with constant bounds: arrays indexed by it then live in registers. */
-#ifdef __clang__
+/* UNROLLED before a loop with constant bounds: arrays indexed by it then live in registers. The
+ * portable vf is an array in memory anyway, and unrolling it only costs the compiler seconds. */
+#if ISA == ISA_PORTABLE
+#define UNROLLED
+#elif defined(__clang__)
 #define UNROLLED _Pragma("unroll")
 #else
 #define UNROLLED _Pragma("GCC unroll 64")

@@ -203,6 +203,16 @@ INLINE void wide_combine(const int type, const float *c, const float *scales, co
     }
 }
 
+/* out = acc, brought back to the tokens' own scale. */
+INLINE void wide_store(const __m512 acc[16], const float *back, float *out, int64_t ldo)
+{
+    UNROLLED
+    for (int i = 0; i < 16; i++)
+        _mm512_storeu_ps(out + i * ldo,
+                         _mm512_mul_ps(_mm512_mul_ps(acc[i], _mm512_set1_ps(back[2 * i])),
+                                       _mm512_set1_ps(back[2 * i + 1])));
+}
+
 /* out[i * ldo + r] = token (t0 + i) . row r of the 16 of panel `slot`, for the tile at t0. The
  * products of a block are combined LAG blocks later, when the tile unit has long stored them. */
 INLINE void wide_tile_panel(const struct wide *w, const int type, int slot, int t0, float *out,
@@ -229,11 +239,41 @@ INLINE void wide_tile_panel(const struct wide *w, const int type, int slot, int 
             wide_combine(type, product[done % (LAG + 1)], scales + done * 2 * PANEL,
                          sums + done * PANEL, acc);
     }
+    wide_store(acc, back, out, ldo);
+}
+
+/* The same for the two panels from `slot` on: x is loaded once for both, 10-18 % faster (Xeon with
+ * AMX, 2026-11). One-part weights only. */
+INLINE void wide_tile_panel2(const struct wide *w, const int type, int slot, int t0, float *out,
+                             int64_t ldo)
+{
+    enum { BLOCKS = K / BLOCK, LAG = 2 };
+    const uint8_t *x = w->tiles + t0 / TILE * wide_tile_bytes();
+    const uint8_t *one = w->panels + slot * wide_panel_bytes(type);
+    const uint8_t *two = one + wide_panel_bytes(type);
+    const float *scales = (const float *)(one + wide_panel_scales(type));
+    const float *scales2 = (const float *)(two + wide_panel_scales(type));
+    const float *sums = (const float *)(x + (int64_t)BLOCKS * XPARTS * TILE_BYTES);
+    const float *back = (const float *)(x + wide_tile_bytes() - WIDE_SCALES);
+    float product[LAG + 1][2][16 * 16] __attribute__((aligned(64)));
+    __m512 acc[16], acc2[16];
     UNROLLED
     for (int i = 0; i < 16; i++)
-        _mm512_storeu_ps(out + i * ldo,
-                         _mm512_mul_ps(_mm512_mul_ps(acc[i], _mm512_set1_ps(back[2 * i])),
-                                       _mm512_set1_ps(back[2 * i + 1])));
+        acc[i] = acc2[i] = _mm512_setzero_ps();
+    for (int b = 0; b < BLOCKS + LAG; b++) {
+        const int done = b - LAG;
+        if (b < BLOCKS)
+            amx_product2(XPARTS, one + (int64_t)b * TILE_BYTES, two + (int64_t)b * TILE_BYTES,
+                         x + (int64_t)b * XPARTS * TILE_BYTES, product[b % (LAG + 1)][0],
+                         product[b % (LAG + 1)][1]);
+        if (done < 0)
+            continue;
+        const float *c = product[done % (LAG + 1)][0];
+        wide_combine(type, c, scales + done * 2 * PANEL, sums + done * PANEL, acc);
+        wide_combine(type, c + 256, scales2 + done * 2 * PANEL, sums + done * PANEL, acc2);
+    }
+    wide_store(acc, back, out, ldo);
+    wide_store(acc2, back, out + PANEL, ldo);
 }
 
 /* out[i * ldo + r] for the tokens from t0 to the end of their tile and the rows of `panels` panels
@@ -241,7 +281,10 @@ INLINE void wide_tile_panel(const struct wide *w, const int type, int slot, int 
 INLINE int wide_tile(const struct wide *w, const int type, int slot, int panels, int t0, float *out,
                      int64_t ldo)
 {
-    for (int p = 0; p < panels; p++)
+    int p = 0;
+    for (; TILE_PARTS(type) == 1 && p + 2 <= panels; p += 2)
+        wide_tile_panel2(w, type, slot + p, t0, out + p * PANEL, ldo);
+    for (; p < panels; p++)
         wide_tile_panel(w, type, slot + p, t0, out + p * PANEL, ldo);
     return w->t1 - t0 < TILE ? w->t1 - t0 : TILE;
 }

@@ -121,6 +121,8 @@ static void *fake_traffic(void *unused)
     while (!atomic_load(&fake.stop)) {
         usleep(1000);
         bool live = atomic_load(&fake.live);
+        if (live)
+            dispatch_boundary(fake.dispatch, false); /* as the engine does before a step */
         for (int i = 0; live && i < 2; i++) {
             struct slot *s = dispatch_slot(fake.dispatch, i ? REGION_HEAD : REGION_MLP_OUT, 1, 1);
             const struct kernel *k = atomic_load(&s->kernel);

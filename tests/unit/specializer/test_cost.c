@@ -109,7 +109,8 @@ static void learning_ranks_points_it_has_not_seen(void **unused)
         struct point p;
         const struct template *t = space_template(s, i);
         space_point(s, i, &p);
-        double like = p.value[template_knob(t, "PREFETCH")] == 512 ? 0.5 : 1;
+        int prefetch = template_knob(t, "PREFETCH");
+        double like = prefetch >= 0 && p.value[prefetch] == 512 ? 0.5 : 1;
         truth[i] = (float)(cost_formula(&c, t, &p, &f) * like);
     }
     for (int i = 0; i < 120; i++) {

@@ -63,6 +63,12 @@ static void close_bench(struct bench *b)
     cost_close(&b->cost);
 }
 
+static bool knob_is(const struct template *t, const struct point *p, const char *name, int value)
+{
+    int k = template_knob(t, name);
+    return k >= 0 && p->value[k] == value;
+}
+
 /* A landscape with structure of its own: its best point is far from what the formula thinks. */
 static double speed_of(const struct bench *b, int32_t id)
 {
@@ -71,10 +77,10 @@ static double speed_of(const struct bench *b, int32_t id)
     space_point(b->space, id, &p);
     double speed = 1;
     uint64_t noise = (uint64_t)id;
-    speed *= p.value[template_knob(t, "PREFETCH")] == 1024 ? 1.4 : 1;
-    speed *= p.value[template_knob(t, "ROWS")] == 2 ? 1.5 : 1;
-    speed *= p.value[template_knob(t, "SPLIT")] == 1 ? 1.1 : 1;
-    speed *= p.value[template_knob(t, "TOKENS")] == 2 ? 1.3 : 1;
+    speed *= knob_is(t, &p, "PREFETCH", 1024) ? 1.4 : 1;
+    speed *= knob_is(t, &p, "ROWS", 2) ? 1.5 : 1;
+    speed *= knob_is(t, &p, "SPLIT", 1) ? 1.1 : 1;
+    speed *= knob_is(t, &p, "TOKENS", 2) ? 1.3 : 1;
     return speed * (1 + 0.02 * random_below(&noise, 100) / 100);
 }
 
@@ -146,11 +152,11 @@ static void template_strategy_tries_two_of_every_family_first(void **unused)
     for (int i = 0; i < n; i++)
         per[space_family(b.space, id[i])]++;
     for (int f = 0; f < space_families(); f++)
-        if (best[f] > 0 && best[f] < 5 * fastest) {
+        if (best[f] > 0 && best[f] < 2 * fastest) {
             assert_true(per[f] >= 2);
             families++;
         }
-    assert_true(families >= 3); /* avx2, avx512, and panels */
+    assert_true(families >= 3); /* avx2, avx512, panels */
     free(per);
     free(best);
     strategy_template.close(state);

@@ -1,0 +1,117 @@
+/* bench.c - two kernels of a slot against each other, on the engine thread, in slices.
+ *
+ * One run of a side is a graph: the kernel on every layer's weights in turn (or on copies of the
+ * captured keys and values), so the cache holds nothing that a step would not leave there, and
+ * launches overlap as they do in a step. Runs go A B B A; a pair is the means of its two A and its
+ * two B runs over the number of launches, so drift within a pair cancels. The first pair warms up.
+ * Inputs are the captured ones, outputs the lab's.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/err.h"
+#include "engine/cuda/cuda_private.h"
+
+struct bench {
+    cudaGraphExec_t side[2];
+    int32_t launches; /* in one graph */
+    int32_t turn;
+    bool warm;
+    float ns[4]; /* A B B A */
+};
+
+/* ---- graphs -------------------------------------------------------------------------------- */
+
+static int capture_side(struct backend *b, const struct capture *c, const struct kernel *k,
+                        int32_t launches, cudaGraphExec_t *exec, struct err *e)
+{
+    struct choice choice = {.m = walk_padded(c->m), .rows = walk_padded(c->m)};
+    struct walk w;
+    cudaGraph_t graph = NULL;
+    int failed = 0;
+    choice.context = context_bucket[context_bucket_of(c->context)];
+    walk_init(&w, b, b->stream, &b->lab.block, &choice);
+    if (lab_redirect(&w, c->region, e))
+        return -1;
+    CU(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
+    for (int32_t i = 0; i < launches && !failed; i++) {
+        inputs_aim(&w, c, i);
+        failed = walk_region(&w, k, c->region, i % b->model->shape.layers, e);
+        memset(w.have16, 0, sizeof w.have16);
+    }
+    cudaError_t code = cudaStreamEndCapture(b->stream, &graph);
+    if (!failed && !code)
+        code = cudaGraphInstantiate(exec, graph, 0);
+    if (graph)
+        cudaGraphDestroy(graph);
+    if (failed)
+        return -1;
+    CU(code);
+    return 0;
+}
+
+static int bench_start(struct backend *b, struct bench_job *job, struct err *e)
+{
+    const struct capture *c = job->inputs;
+    if (!c || c->region != job->slot->region)
+        return err_set(e, "bench of %s: its captured inputs are of another region",
+                       job->slot->name);
+    if (c->m < 1 || c->m > NARROW || walk_padded(c->m) > job->a->m_max ||
+        walk_padded(c->m) > job->b->m_max)
+        return err_set(e, "bench of %s: captured %d tokens, more than a kernel takes",
+                       job->slot->name, c->m);
+    struct bench *s = xcalloc(1, sizeof *s);
+    job->state = s;
+    s->launches = c->region == REGION_HEAD ? 2 : b->model->shape.layers;
+    return inputs_send(b, c, e) || capture_side(b, c, job->a, s->launches, &s->side[0], e) ||
+           capture_side(b, c, job->b, s->launches, &s->side[1], e);
+}
+
+static int run_once(struct backend *b, struct bench *s, int side, float *ns, struct err *e)
+{
+    float ms;
+    CU(cudaEventRecord(b->lab.event[2], b->stream));
+    CU(cudaGraphLaunch(s->side[side], b->stream));
+    CU(cudaEventRecord(b->lab.event[3], b->stream));
+    CU(cudaEventSynchronize(b->lab.event[3]));
+    CU(cudaEventElapsedTime(&ms, b->lab.event[2], b->lab.event[3]));
+    *ns = ms * 1e6f / (float)s->launches;
+    s->turn++;
+    return 0;
+}
+
+int cuda_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e)
+{
+    int64_t until = clock_ns() + budget_ns;
+    if (!job->state && bench_start(b, job, e))
+        return -1;
+    struct bench *s = job->state;
+    while (job->have < job->want) {
+        int at = s->turn % 4;
+        if (run_once(b, s, at == 1 || at == 2, &s->ns[at], e))
+            return -1;
+        if (at == 3 && s->warm) {
+            job->a_ns[job->have] = (s->ns[0] + s->ns[3]) / 2;
+            job->b_ns[job->have] = (s->ns[1] + s->ns[2]) / 2;
+            job->have++;
+        }
+        s->warm |= at == 3;
+        if (clock_ns() >= until)
+            break;
+    }
+    return job->have >= job->want;
+}
+
+void cuda_bench_end(struct backend *b, struct bench_job *job)
+{
+    struct bench *s = job->state;
+    (void)b;
+    if (!s)
+        return;
+    for (int i = 0; i < 2; i++)
+        if (s->side[i])
+            cudaGraphExecDestroy(s->side[i]);
+    free(s);
+    job->state = NULL;
+}

@@ -1,0 +1,361 @@
+/* cuda_private.h - the CUDA backend's own state, shared by engine/cuda/.
+ *
+ *   device.c   opening, what the device is, eager kernels out of the embedded images
+ *   memory.c   the plan of device memory, and one allocation for each part of it
+ *   weights.c  the model's tensors to bf16 on the device
+ *   blas.c     matrix products of the eager regions
+ *   eager.c    a region as primitive kernels and products
+ *   loaded.c   a region as a loaded cubin; pack.c its repacked weights
+ *   walk.c     a whole step on a stream; graph.c the same captured, one graph for a bucket
+ *   step.c     what the engine calls
+ *   sample.c   parameters to the device's sampler, tokens back
+ *   lab.c, inputs.c, bench.c  taps, captured inputs, benches
+ *
+ * Threads: the engine thread runs steps, taps and benches; the specializer thread loads and
+ * unloads; the builder thread (graph.c) captures graphs. What two of them touch says so.
+ */
+#ifndef WHET_ENGINE_CUDA_PRIVATE_H
+#define WHET_ENGINE_CUDA_PRIVATE_H
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+
+#include "engine/backend.h"
+#include "kernels/eager.h"
+
+/* Steps up to this many tokens run as graphs, with float activations between the regions. */
+enum { NARROW = 64, NARROW_BUCKETS = 12, BEST_PARTS = 32, MAX_SPLITS = 32, VARIANTS = 4 };
+
+/* Records where a call of the runtime failed; -1. */
+int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line);
+#define CU(call)                                                     \
+    do {                                                             \
+        cudaError_t code_ = (call);                                  \
+        if (code_ != cudaSuccess)                                    \
+            return cuda_failed(e, code_, #call, __FILE__, __LINE__); \
+    } while (0)
+
+/* Every primitive of kernels/eager*.cu. */
+enum primitive {
+    PRIM_EMBED,
+    PRIM_NORM,
+    PRIM_ROUND,
+    PRIM_SILU,
+    PRIM_ROPE,
+    PRIM_DECODE_64_1,
+    PRIM_DECODE_64_2,
+    PRIM_DECODE_64_4,
+    PRIM_DECODE_64_8,
+    PRIM_DECODE_128_1,
+    PRIM_DECODE_128_2,
+    PRIM_DECODE_128_4,
+    PRIM_DECODE_128_8,
+    PRIM_PREFILL_64,
+    PRIM_PREFILL_128,
+    PRIM_BEST,
+    PRIM_SAMPLE,
+    PRIM_READ,
+    PRIM_COMPARE,
+    PRIM_COUNT
+};
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+/* One allocation, handed out from the front. */
+struct arena {
+    char *base;
+    int64_t bytes, used;
+};
+
+struct device_layer {
+    float *attn_norm, *mlp_norm;
+    float *bias;            /* [(heads + 2 kv_heads) head_dim] or NULL */
+    float *q_norm, *k_norm; /* or NULL */
+    void *wqkv, *wo, *wgu, *wdown;
+};
+
+struct device_model {
+    void *embed, *head; /* bf16; the same when tied */
+    float *final_norm, *rope_cos, *rope_sin;
+    struct device_layer *layer;
+};
+
+/* The dynamic data of a step: one block at a fixed address on the device, its twin in pinned
+ * memory, copied in one piece up to the end of what is used. Pointers are of the device; twin()
+ * gives the host's. */
+struct step_block {
+    char *host, *device;
+    int32_t tokens, rows, spans; /* capacities */
+    int64_t pages, bytes;
+    struct cuda_counts *counts;
+    int32_t *token, *position, *kv_at, *pages_at, *row, *single;
+    struct span *span;
+    struct eager_tile *tile;
+    int32_t *page_table; /* last */
+};
+
+/* ---- kernels ------------------------------------------------------------------------------ */
+
+/* kernel.backend of a loaded kernel. */
+struct loaded {
+    struct loaded *next_retired;
+    struct kernel *kernel;
+    cudaLibrary_t library;
+    cudaKernel_t entry[CUDA_LAUNCHES];
+    struct cuda_kernel_info info;
+    struct pack *pack;
+};
+
+/* Repacked weights of one region in all layers, shared by the kernels of a layout. */
+struct pack {
+    struct pack *next;
+    char layout[64];
+    enum region region;
+    int32_t users;
+    int64_t each, at, bytes; /* bytes a layer; place in the arena */
+};
+
+/* ---- taps and benches --------------------------------------------------------------------- */
+
+enum { LAB_PAGES_BYTES = 64 << 20 };
+
+/* What a tapped or benched kernel gets instead of a step's outputs and inputs. */
+struct lab {
+    float *y;            /* [NARROW, max(vocab, ffn, q)]: any float output */
+    int32_t *best;       /* [NARROW] */
+    int32_t *own_at;     /* [NARROW]: 0, 1, 2, ...: token i at position i of own_k, own_v */
+    void *own_k, *own_v; /* pages of NARROW tokens */
+    unsigned *result, *result_host; /* of eager_compare, one for each output */
+    cudaEvent_t event[4];           /* served from, to; tapped from, to */
+    bool pending;                   /* a comparison is under way on the stream */
+    int32_t layer;                  /* to look at in this step */
+    /* a bench's inputs */
+    struct step_block block;
+    float *x, *in;
+    void *k, *v; /* LAB_PAGES_BYTES each */
+};
+
+/* ---- graphs ------------------------------------------------------------------------------- */
+
+/* What a step runs: the kernels, and the buckets they were chosen for. */
+struct choice {
+    const struct kernel *kernel[REGION_COUNT];
+    struct slot *slot[REGION_COUNT];
+    int32_t m, rows; /* bucket values (narrow), or the padded counts (wide) */
+    int32_t context; /* bucket value */
+};
+
+struct variant {
+    struct choice choice;
+    cudaGraphExec_t exec; /* NULL: empty */
+    uint64_t last_used;
+};
+
+struct cell {
+    struct variant variant[VARIANTS];
+    bool asked;                 /* the builder has it */
+    uint64_t steps;             /* engine thread */
+    double share[REGION_COUNT]; /* of a step's time, as last measured; engine thread */
+};
+
+struct builder {
+    pthread_t thread;
+    pthread_mutex_t lock; /* cells, request; never held while something is captured */
+    pthread_cond_t wake;
+    bool running, stop, busy;
+    struct cell *cell;
+    struct choice request;
+    cudaStream_t stream;
+};
+
+struct backend {
+    const struct model *model;
+    struct backend_options options;
+    struct plan *plan;
+    struct machine machine;
+    struct dispatch *dispatch;
+    struct kernel eager[REGION_COUNT];
+    struct cudaDeviceProp device;
+    int32_t positions; /* rows of the rope tables */
+
+    cudaStream_t stream;
+    cudaEvent_t done;
+    cudaEvent_t region_event[REGION_COUNT][2];
+    cudaLibrary_t library[4];
+    int libraries;
+    cudaKernel_t primitive[PRIM_COUNT];
+
+    struct arena weights, kv, buffers, packs;
+    struct device_model on;
+    int64_t kv_layer; /* bytes of k (or v) of a layer */
+
+    struct step_block narrow, wide;
+    float *x[2], *q, *a, *h;     /* narrow (and x also wide): float */
+    void *q16, *a16, *h16, *n16; /* bf16; n16: normed rows */
+    void *raw;                   /* projections before rope or silu: float or bf16 */
+    float *logits;
+    int32_t *best, *best_host; /* [max_rows]; pinned */
+    uint64_t *best_part;
+    unsigned *counter; /* zero between kernels */
+    char *work;
+    int64_t work_bytes;
+
+    struct eager_sample *sample, *sample_host;
+    struct eager_adjust *adjust, *adjust_host;
+    int32_t adjusts; /* capacity */
+    float *weight;
+    struct eager_sampled *sampled, *sampled_host;
+
+    struct blas *blas;
+    struct cell cell[NARROW_BUCKETS][CONTEXT_BUCKETS];
+    struct builder builder;
+    uint64_t steps;
+
+    pthread_mutex_t load_lock; /* packs_list, retired: specializer and engine thread */
+    struct pack *packs_list;
+    struct loaded *retired;
+
+    _Atomic(struct tap *) tap;
+    _Atomic bool looking; /* the engine thread may hold a tap */
+    int64_t matches;
+    int32_t look_layer;
+    struct lab lab;
+};
+
+/* device.c */
+int device_open(struct backend *b, struct err *e);
+int device_kernels(struct backend *b, struct err *e);
+int device_measure(struct backend *b, struct err *e);
+
+/* memory.c */
+int memory_open(struct backend *b, struct err *e);
+void memory_close(struct backend *b);
+/* backend_ops.kv_room */
+int64_t memory_kv_room(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
+void *arena_take(struct arena *a, int64_t bytes);
+/* The twin of a device pointer of `s` in pinned host memory. */
+void *block_twin(const struct step_block *s, const void *device);
+void *kv_pages(const struct backend *b, int32_t layer, int v);
+
+/* weights.c */
+int64_t weights_bytes(const struct model *m);
+int weights_upload(struct backend *b, struct err *e);
+
+/* blas.c: d[m, n] = x[m, k] w[n, k]^T (+ c); d is float, or bf16 if d16. */
+struct product {
+    const void *x16, *w;
+    const float *c; /* or NULL */
+    void *d;
+    bool d16;
+    int32_t m, n, k;
+};
+int blas_open(struct backend *b, struct err *e);
+void blas_close(struct backend *b);
+int blas_run(struct backend *b, cudaStream_t stream, const struct product *p, struct err *e);
+
+/* walk.c: one step, or a region of it, on a stream. */
+struct walk {
+    struct backend *b;
+    cudaStream_t stream;
+    const struct step_block *block;
+    const struct choice *choice;
+    const struct step *look; /* a live step that taps may look at, or NULL */
+    bool wide;               /* bf16 between regions, no loaded kernels */
+    bool decode;             /* every sequence has one token */
+    int32_t m, rows;         /* to launch for; the true counts are in the block */
+    int32_t context;         /* bucket value */
+    int32_t tiles, singles;  /* attention of what is not decode: in the block */
+    float *x, *y;            /* residual stream before and after the region */
+    float *q, *a, *h;        /* float activations; NULL when wide */
+    float *logits;
+    int32_t *best;
+    void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
+    const int32_t *kv_at;      /* instead of the block's, if not NULL */
+    bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
+    bool timed;                /* record b->region_event around the regions of timed_layer */
+    int32_t timed_layer;
+};
+/* A walk over the backend's own buffers. */
+void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,
+               const struct choice *c);
+int launch(const struct walk *w, enum primitive p, dim3 grid, int threads, int smem,
+           const void *args, struct err *e);
+int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
+                struct err *e);
+int walk_step(struct walk *w, struct err *e);
+/* Tokens or rows to launch for: a bucket up to NARROW, a multiple of NARROW beyond. */
+int32_t walk_padded(int32_t n);
+/* Grid of the eager decode attention: blocks that share a context, query heads of a block. */
+int32_t decode_splits(const struct backend *b, int32_t tokens, int32_t context);
+int32_t decode_group(const struct backend *b);
+
+/* eager.c */
+int eager_region(struct walk *w, enum region r, int32_t layer, struct err *e);
+
+/* pack.c: under load_lock, but for matrix_of. */
+struct matrix {
+    const void *data; /* bf16 [rows, cols] */
+    int32_t rows, cols;
+};
+/* The matrix that region r reads in a layer; nothing for embed and attn. */
+struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer);
+/* Sets l->pack: the copy of its layout, made if it is not there. */
+int pack_open(struct backend *b, struct loaded *l, enum region r, struct err *e);
+void pack_drop(struct backend *b, struct pack *p);
+
+/* loaded.c */
+struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struct err *e);
+void cuda_unload(struct backend *b, struct kernel *k);
+int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
+                  struct err *e);
+/* Engine thread: frees what no graph refers to any more. `all`: at close. */
+void loaded_reap(struct backend *b, bool all);
+
+/* graph.c */
+int graph_open(struct backend *b, struct err *e);
+void graph_close(struct backend *b);
+/* The executable of a choice. `must`: exactly this one, captured now if need be; otherwise an
+ * older one of the same bucket is given while the builder makes the right one. */
+struct variant *graph_get(struct backend *b, const struct choice *c, bool must, struct err *e);
+bool graph_uses(struct backend *b, const struct kernel *k, bool drop);
+
+/* The cell that steps of these buckets belong to. */
+struct cell *graph_cell(struct backend *b, const struct choice *c);
+
+/* step.c */
+int cuda_step(struct backend *b, const struct step *s, struct slot *override_slot,
+              const struct kernel *override, struct err *e);
+
+/* sample.c */
+bool sample_plain(const struct step *s);
+int sample_launch(struct backend *b, const struct step *s, struct err *e);
+void sample_collect(struct backend *b, const struct step *s, bool plain);
+
+/* lab.c */
+int cuda_tap(struct backend *b, struct tap *t);
+int lab_open(struct backend *b, struct err *e);
+void lab_close(struct backend *b);
+/* Engine thread. Whether a tap looks at this step: then it is walked with w->look set, and lab_done
+ * follows when the stream is idle again (`failed`: the step was not run to its end). */
+bool lab_wants(struct backend *b, const struct choice *c);
+int lab_before(struct walk *w, enum region r, int32_t layer, struct err *e);
+int lab_after(struct walk *w, enum region r, int32_t layer, struct err *e);
+void lab_done(struct backend *b, bool failed);
+/* A walk whose outputs are the lab's; region r's are poisoned. */
+int lab_redirect(struct walk *w, enum region r, struct err *e);
+
+/* inputs.c: a captured step in the lab's own block and pages; engine thread. */
+int inputs_send(struct backend *b, const struct capture *c, struct err *e);
+/* Points a walk over the lab's block at them; `turn` picks a copy of the pages. */
+void inputs_aim(struct walk *w, const struct capture *c, int32_t turn);
+/* Runs `k` once on them; outputs as malloc'ed rows of floats (attn_in: q, k, v; others one). q and
+ * k come in the device's order of RoPE pairs. */
+int inputs_run(struct backend *b, const struct kernel *k, const struct capture *c, float *out[3],
+               struct err *e);
+
+/* bench.c */
+int cuda_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
+void cuda_bench_end(struct backend *b, struct bench_job *job);
+
+#endif

@@ -1,0 +1,311 @@
+/* device.c - the CUDA backend: opening the device, its eager kernels, what it can do; closing.
+ *
+ * Eager kernels come out of the module as images for several architectures: the one made for this
+ * device is loaded, or one of an earlier minor version, or in the end the text that the driver
+ * compiles itself. What the device can do is measured on it, never looked up.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "config/log.h"
+#include "engine/cuda/cuda_private.h"
+#include "kernels/images.h"
+
+int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line)
+{
+    const char *name = strrchr(file, '/');
+    cudaGetLastError(); /* an error that is not sticky must not show up elsewhere */
+    return err_set(e, "cuda: %s (%.60s, %s:%d)", cudaGetErrorString(code), what,
+                   name ? name + 1 : file, line);
+}
+
+/* ---- eager kernels ------------------------------------------------------------------------- */
+
+static const struct {
+    const char *file, *name;
+    enum primitive p;
+} entries[] = {
+    {"eager.cu", "eager_embed", PRIM_EMBED},
+    {"eager.cu", "eager_norm", PRIM_NORM},
+    {"eager.cu", "eager_round", PRIM_ROUND},
+    {"eager.cu", "eager_silu", PRIM_SILU},
+    {"eager.cu", "eager_rope", PRIM_ROPE},
+    {"eager.cu", "eager_decode_64_1", PRIM_DECODE_64_1},
+    {"eager.cu", "eager_decode_64_2", PRIM_DECODE_64_2},
+    {"eager.cu", "eager_decode_64_4", PRIM_DECODE_64_4},
+    {"eager.cu", "eager_decode_64_8", PRIM_DECODE_64_8},
+    {"eager.cu", "eager_decode_128_1", PRIM_DECODE_128_1},
+    {"eager.cu", "eager_decode_128_2", PRIM_DECODE_128_2},
+    {"eager.cu", "eager_decode_128_4", PRIM_DECODE_128_4},
+    {"eager.cu", "eager_decode_128_8", PRIM_DECODE_128_8},
+    {"eager.cu", "eager_best", PRIM_BEST},
+    {"eager.cu", "eager_read", PRIM_READ},
+    {"eager.cu", "eager_compare", PRIM_COMPARE},
+    {"eager_prefill.cu", "eager_prefill_64", PRIM_PREFILL_64},
+    {"eager_prefill.cu", "eager_prefill_128", PRIM_PREFILL_128},
+    {"eager_sample.cu", "eager_sample", PRIM_SAMPLE},
+};
+
+/* How well an image suits: 0 not at all; exact architecture first, text last, newer before older.
+ */
+static int suits(const struct cuda_image *i, int arch)
+{
+    if (i->ptx)
+        return i->arch <= arch ? 1 + i->arch : 0;
+    if (i->arch == arch)
+        return 2000;
+    return !i->exact && i->arch / 10 == arch / 10 && i->arch < arch ? 1000 + i->arch : 0;
+}
+
+static const struct cuda_image *pick(const char *file, int arch)
+{
+    const struct cuda_image *best = NULL;
+    for (int i = 0; i < cuda_image_count; i++) {
+        const struct cuda_image *at = &cuda_images[i];
+        if (strcmp(at->file, file) == 0 && suits(at, arch) > (best ? suits(best, arch) : 0))
+            best = at;
+    }
+    return best;
+}
+
+int device_kernels(struct backend *b, struct err *e)
+{
+    int arch = b->device.major * 10 + b->device.minor;
+    const char *file = "";
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        if (strcmp(file, entries[i].file) != 0) {
+            file = entries[i].file;
+            const struct cuda_image *image = pick(file, arch);
+            if (!image)
+                return err_set(e, "cuda: no image of %s for compute capability %d.%d", file,
+                               b->device.major, b->device.minor);
+            if (image->ptx)
+                log_info("cuda", "%s: compiled by the driver for compute capability %d.%d", file,
+                         b->device.major, b->device.minor);
+            CU(cudaLibraryLoadData(&b->library[b->libraries], cuda_image_data + image->at, NULL,
+                                   NULL, 0, NULL, NULL, 0));
+            b->libraries++;
+        }
+        CU(cudaLibraryGetKernel(&b->primitive[entries[i].p], b->library[b->libraries - 1],
+                                entries[i].name));
+    }
+    CU(cudaFuncSetAttribute((const void *)b->primitive[PRIM_PREFILL_128],
+                            cudaFuncAttributeMaxDynamicSharedMemorySize, 4 * 64 * (128 + 8) * 2));
+    return 0;
+}
+
+/* ---- what the device can do ---------------------------------------------------------------- */
+
+static int time_ms(struct backend *b, int (*run)(struct backend *, struct err *), int rounds,
+                   float *best, struct err *e)
+{
+    cudaEvent_t from, to;
+    CU(cudaEventCreate(&from));
+    CU(cudaEventCreate(&to));
+    *best = 1e9f;
+    for (int i = 0; i < rounds; i++) {
+        float ms;
+        CU(cudaEventRecord(from, b->stream));
+        if (run(b, e))
+            return -1;
+        CU(cudaEventRecord(to, b->stream));
+        CU(cudaEventSynchronize(to));
+        CU(cudaEventElapsedTime(&ms, from, to));
+        *best = ms < *best ? ms : *best;
+    }
+    CU(cudaEventDestroy(from));
+    CU(cudaEventDestroy(to));
+    return 0;
+}
+
+static int read_weights(struct backend *b, struct err *e)
+{
+    struct walk w = {.b = b, .stream = b->stream};
+    struct eager_read_args a = {b->weights.base, b->weights.bytes / 16, b->counter};
+    return launch(&w, PRIM_READ, (dim3){(unsigned)b->device.multiProcessorCount * 8, 1, 1}, 512, 0,
+                  &a, e);
+}
+
+enum { PEAK = 4096, BOUNDARIES = 50 };
+
+static int multiply_weights(struct backend *b, struct err *e)
+{
+    struct product p = {b->weights.base, b->weights.base, NULL, b->work, true, 0, 0, 0};
+    int64_t most =
+        b->weights.bytes / 2 < b->work_bytes / 2 ? b->weights.bytes / 2 : b->work_bytes / 2;
+    p.m = p.n = p.k = PEAK;
+    while ((int64_t)p.m * p.m > most)
+        p.m = p.n = p.k = p.m / 2;
+    return blas_run(b, b->stream, &p, e);
+}
+
+static int small_kernels(struct backend *b, struct err *e)
+{
+    struct walk w = {.b = b, .stream = b->stream};
+    struct eager_read_args a = {b->weights.base, 128, b->counter};
+    for (int i = 0; i < BOUNDARIES; i++)
+        if (launch(&w, PRIM_READ, (dim3){1, 1, 1}, 128, 0, &a, e))
+            return -1;
+    return 0;
+}
+
+int device_measure(struct backend *b, struct err *e)
+{
+    float read_ms = 0, multiply_ms = 0, small_ms = 0;
+    int64_t side = PEAK, most = b->weights.bytes < b->work_bytes ? b->weights.bytes : b->work_bytes;
+    while (2 * side * side > most)
+        side /= 2;
+    if (time_ms(b, read_weights, 8, &read_ms, e) ||
+        time_ms(b, multiply_weights, 8, &multiply_ms, e) ||
+        time_ms(b, small_kernels, 8, &small_ms, e))
+        return -1;
+    CU(cudaMemset(b->counter, 0, 4));
+    b->machine.read_bandwidth = (double)b->weights.bytes / (read_ms * 1e-3);
+    b->machine.peak_flops = 2.0 * (double)(side * side * side) / (multiply_ms * 1e-3);
+    b->machine.boundary_s = small_ms * 1e-3 / BOUNDARIES;
+    b->machine.kv_element = 2;
+    snprintf(b->machine.device, sizeof b->machine.device, "%s, compute capability %d.%d",
+             b->device.name, b->device.major, b->device.minor);
+    return 0;
+}
+
+/* ---- opening ------------------------------------------------------------------------------- */
+
+static int check_model(const struct model_shape *s, struct err *e)
+{
+    if (s->head_dim != 64 && s->head_dim != 128)
+        return err_set(e, "cuda: heads of %d; the cuda backend runs 64 and 128", s->head_dim);
+    if (s->hidden % 8 || s->ffn % 8 || s->vocab % 4)
+        return err_set(e, "cuda: hidden %d, ffn %d, vocab %d: must be multiples of 8, 8 and 4",
+                       s->hidden, s->ffn, s->vocab);
+    return 0;
+}
+
+int device_open(struct backend *b, struct err *e)
+{
+    int n = 0, driver = 0, runtime = 0;
+    cudaError_t code = cudaGetDeviceCount(&n);
+    if (code || n < 1)
+        return err_set(e, "cuda: no usable GPU: %s",
+                       code ? cudaGetErrorString(code) : "none is visible");
+    if (check_model(&b->model->shape, e))
+        return -1;
+    CU(cudaSetDevice(0));
+    CU(cudaGetDeviceProperties(&b->device, 0));
+    if (b->device.major < 8)
+        return err_set(e, "cuda: %s has compute capability %d.%d; 8.0 or newer is needed",
+                       b->device.name, b->device.major, b->device.minor);
+    CU(cudaDriverGetVersion(&driver));
+    CU(cudaRuntimeGetVersion(&runtime));
+    log_info("cuda", "%s, compute capability %d.%d, driver for CUDA %d.%d, runtime %d.%d",
+             b->device.name, b->device.major, b->device.minor, driver / 1000, driver % 1000 / 10,
+             runtime / 1000, runtime % 1000 / 10);
+    CU(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
+    CU(cudaEventCreateWithFlags(&b->done, cudaEventDisableTiming));
+    for (int r = 0; r < REGION_COUNT; r++)
+        for (int end = 0; end < 2; end++)
+            CU(cudaEventCreate(&b->region_event[r][end]));
+    return 0;
+}
+
+static void name_eager(struct backend *b)
+{
+    for (int r = 0; r < REGION_COUNT; r++) {
+        struct kernel *k = &b->eager[r];
+        *k = (struct kernel){
+            .id = "eager", .region = (enum region)r, .origin = ORIGIN_EAGER, .m_max = INT32_MAX};
+        snprintf(k->name, sizeof k->name, "%s eager", region_name((enum region)r));
+    }
+}
+
+static void cuda_close(struct backend *b)
+{
+    if (!b)
+        return;
+    if (b->stream)
+        cudaStreamSynchronize(b->stream);
+    graph_close(b);
+    loaded_reap(b, true);
+    lab_close(b);
+    blas_close(b);
+    memory_close(b);
+    for (int i = 0; i < b->libraries; i++)
+        cudaLibraryUnload(b->library[i]);
+    if (b->done)
+        cudaEventDestroy(b->done);
+    for (int r = 0; r < REGION_COUNT; r++)
+        for (int end = 0; end < 2; end++)
+            if (b->region_event[r][end])
+                cudaEventDestroy(b->region_event[r][end]);
+    if (b->stream)
+        cudaStreamDestroy(b->stream);
+    plan_free(b->plan);
+    pthread_mutex_destroy(&b->load_lock);
+    free(b);
+}
+
+static struct backend *cuda_open(const struct model *m, const struct backend_options *o,
+                                 struct err *e)
+{
+    if (o->kv_pages < 1 || o->max_tokens < 1 || o->max_rows < 1) {
+        err_set(e, "cuda: %d KV pages, %d tokens and %d rows a step: each must be positive",
+                o->kv_pages, o->max_tokens, o->max_rows);
+        return NULL;
+    }
+    struct backend *b = xcalloc(1, sizeof *b);
+    b->model = m;
+    b->options = *o;
+    b->plan = plan_build(&m->shape);
+    pthread_mutex_init(&b->load_lock, NULL);
+    name_eager(b);
+    if (device_open(b, e) || device_kernels(b, e) || memory_open(b, e) || weights_upload(b, e) ||
+        blas_open(b, e) || device_measure(b, e) || lab_open(b, e) || graph_open(b, e)) {
+        cuda_close(b);
+        return NULL;
+    }
+    log_info("cuda", "%s: reads %.0f GB/s, %.0f TFLOPS in bf16, %.2f us a kernel",
+             b->machine.device, b->machine.read_bandwidth * 1e-9, b->machine.peak_flops * 1e-12,
+             b->machine.boundary_s * 1e6);
+    return b;
+}
+
+static const struct machine *cuda_machine(struct backend *b)
+{
+    return &b->machine;
+}
+
+static const struct kernel *cuda_eager(struct backend *b, enum region r)
+{
+    return &b->eager[r];
+}
+
+static void cuda_idle(struct backend *b)
+{
+    loaded_reap(b, false);
+}
+
+static void cuda_set_dispatch(struct backend *b, struct dispatch *d)
+{
+    b->dispatch = d;
+}
+
+__attribute__((visibility("default"))) extern const struct backend_ops whet_backend_cuda;
+
+const struct backend_ops whet_backend_cuda = {
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .machine = cuda_machine,
+    .eager = cuda_eager,
+    .set_dispatch = cuda_set_dispatch,
+    .step = cuda_step,
+    .load = cuda_load,
+    .unload = cuda_unload,
+    .tap = cuda_tap,
+    .bench = cuda_bench,
+    .bench_end = cuda_bench_end,
+    .kv_room = memory_kv_room,
+    .idle = cuda_idle,
+};

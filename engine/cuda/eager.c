@@ -1,0 +1,256 @@
+/* eager.c - each region as primitive kernels with matrix products of the vendor's between them.
+ *
+ *   attn_in   norm, product, rope (bias, q/k norm, RoPE, append)
+ *   attn      decode for single tokens, prefill for runs of them
+ *   attn_out  product that adds the residual          mlp_out  the same
+ *   mlp_in    norm, product, silu                     head     norm of rows, product, best
+ *
+ * Products take bf16. In narrow steps a region's outside interface is float, because any kernel
+ * may sit on either side of it; the eager kernels write a bf16 copy beside it, and only when the
+ * copy is missing (another kernel filled the slot before) is it made here. In wide steps the bf16
+ * copy is all there is.
+ */
+#include <math.h>
+
+#include "config/err.h"
+#include "engine/cuda/cuda_private.h"
+
+int32_t decode_group(const struct backend *b)
+{
+    const struct model_shape *s = &b->model->shape;
+    int32_t group = s->heads / s->kv_heads, g = 1;
+    while (g < group && g < EAGER_GROUP)
+        g *= 2;
+    return g;
+}
+
+static int32_t decode_chunks(const struct backend *b)
+{
+    const struct model_shape *s = &b->model->shape;
+    int32_t g = decode_group(b);
+    return (s->heads / s->kv_heads + g - 1) / g;
+}
+
+int32_t decode_splits(const struct backend *b, int32_t tokens, int32_t context)
+{
+    int32_t blocks = tokens * b->model->shape.kv_heads * decode_chunks(b);
+    int32_t want = 2 * b->device.multiProcessorCount / blocks;
+    int32_t most = (context + 4 * KV_PAGE - 1) / (4 * KV_PAGE);
+    want = want > most ? most : want;
+    return want < 1 ? 1 : want > MAX_SPLITS ? MAX_SPLITS : want;
+}
+
+/* ---- pieces -------------------------------------------------------------------------------- */
+
+static dim3 grid2(int32_t x, int32_t y)
+{
+    return (dim3){(unsigned)x, (unsigned)y, 1};
+}
+
+static int norm(struct walk *w, const float *x, const float *gain, const int32_t *row, int32_t m,
+                struct err *e)
+{
+    const struct model_shape *s = &w->b->model->shape;
+    const struct cuda_counts *c = w->block->counts;
+    struct eager_norm_args a = {row ? &c->rows : &c->m, x, gain, row, w->b->n16, s->hidden, s->eps};
+    return launch(w, PRIM_NORM, grid2(m, 1), 256, 0, &a, e);
+}
+
+static int product(struct walk *w, const void *x16, const void *weight, const float *c, void *d,
+                   bool d16, int32_t m, int32_t n, int32_t k, struct err *e)
+{
+    struct product p = {x16, weight, c, d, d16, m, n, k};
+    return blas_run(w->b, w->stream, &p, e);
+}
+
+/* Makes the bf16 copy of [M, n] unless region `from` left one. */
+static int need16(struct walk *w, enum region from, const float *x, void *y16, int32_t n,
+                  struct err *e)
+{
+    if (w->have16[from])
+        return 0;
+    struct eager_round_args a = {&w->block->counts->m, x, y16, n};
+    return launch(w, PRIM_ROUND, grid2((n + 1023) / 1024, w->m), 256, 0, &a, e);
+}
+
+static void *pages_of(const struct walk *w, int32_t layer, int v)
+{
+    void *other = v ? w->v_pages : w->k_pages;
+    return other ? other : kv_pages(w->b, layer, v);
+}
+
+/* ---- regions ------------------------------------------------------------------------------- */
+
+static int embed(struct walk *w, struct err *e)
+{
+    const struct backend *b = w->b;
+    struct cuda_embed_args a = {w->block->counts, w->block->token, b->on.embed, w->y,
+                                b->model->shape.hidden};
+    return launch(w, PRIM_EMBED, grid2(w->m, 1), 256, 0, &a, e);
+}
+
+static int attn_in(struct walk *w, int32_t layer, struct err *e)
+{
+    struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    const struct device_layer *l = &b->on.layer[layer];
+    int32_t total = s->heads + 2 * s->kv_heads;
+    bool runs = w->wide || !w->decode;
+    if (norm(w, w->x, l->attn_norm, NULL, w->m, e) ||
+        product(w, b->n16, l->wqkv, NULL, b->raw, w->wide, w->m, total * s->head_dim, s->hidden, e))
+        return -1;
+    struct eager_rope_args a = {.count = &w->block->counts->m,
+                                .raw = w->wide ? NULL : b->raw,
+                                .raw16 = w->wide ? b->raw : NULL,
+                                .bias = l->bias,
+                                .q_norm = l->q_norm,
+                                .k_norm = l->k_norm,
+                                .rope_cos = b->on.rope_cos,
+                                .rope_sin = b->on.rope_sin,
+                                .position = w->block->position,
+                                .kv_at = w->kv_at ? w->kv_at : w->block->kv_at,
+                                .q = w->q,
+                                .q16 = runs ? b->q16 : NULL,
+                                .k_pages = pages_of(w, layer, 0),
+                                .v_pages = pages_of(w, layer, 1),
+                                .heads = s->heads,
+                                .kv_heads = s->kv_heads,
+                                .head_dim = s->head_dim,
+                                .eps = s->eps};
+    w->have16[REGION_ATTN_IN] = runs;
+    return launch(w, PRIM_ROPE, grid2((total + 7) / 8, w->m), 256, 0, &a, e);
+}
+
+static int attn_decode(struct walk *w, int32_t layer, int32_t tokens, const int32_t *token,
+                       struct err *e)
+{
+    struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    int32_t g = decode_group(b), chunks = decode_chunks(b);
+    int32_t step = g == 1 ? 0 : g == 2 ? 1 : g == 4 ? 2 : 3;
+    enum primitive first = s->head_dim == 64 ? PRIM_DECODE_64_1 : PRIM_DECODE_128_1;
+    struct eager_decode_args a = {.count = &w->block->counts->m,
+                                  .token = token,
+                                  .q = w->q,
+                                  .q16 = b->q16,
+                                  .k_pages = pages_of(w, layer, 0),
+                                  .v_pages = pages_of(w, layer, 1),
+                                  .position = w->block->position,
+                                  .pages_at = w->block->pages_at,
+                                  .page_table = w->block->page_table,
+                                  .a = w->a,
+                                  .a16 = b->a16,
+                                  .part = (float *)(void *)b->work,
+                                  .counter = b->counter,
+                                  .heads = s->heads,
+                                  .kv_heads = s->kv_heads,
+                                  .chunks = chunks,
+                                  .scale = (float)(1 / sqrt((double)s->head_dim))};
+    dim3 grid = {(unsigned)decode_splits(b, tokens, w->context), (unsigned)(s->kv_heads * chunks),
+                 (unsigned)tokens};
+    return launch(w, (enum primitive)((int)first + step), grid, 128, 0, &a, e);
+}
+
+static int attn_prefill(struct walk *w, int32_t layer, struct err *e)
+{
+    struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    struct eager_prefill_args a = {.tile = w->block->tile,
+                                   .q16 = b->q16,
+                                   .k_pages = pages_of(w, layer, 0),
+                                   .v_pages = pages_of(w, layer, 1),
+                                   .page_table = w->block->page_table,
+                                   .a = w->a,
+                                   .a16 = b->a16,
+                                   .heads = s->heads,
+                                   .kv_heads = s->kv_heads,
+                                   .scale = (float)(1 / sqrt((double)s->head_dim))};
+    return launch(w, s->head_dim == 64 ? PRIM_PREFILL_64 : PRIM_PREFILL_128,
+                  grid2(w->tiles, s->heads), 128, 4 * 64 * (s->head_dim + 8) * 2, &a, e);
+}
+
+static int attn(struct walk *w, int32_t layer, struct err *e)
+{
+    const struct model_shape *s = &w->b->model->shape;
+    w->have16[REGION_ATTN] = true;
+    if (w->decode)
+        return attn_decode(w, layer, w->m, NULL, e);
+    if (w->tiles && (need16(w, REGION_ATTN_IN, w->q, w->b->q16, s->heads * s->head_dim, e) ||
+                     attn_prefill(w, layer, e)))
+        return -1;
+    return w->singles ? attn_decode(w, layer, w->singles, w->block->single, e) : 0;
+}
+
+static int attn_out(struct walk *w, int32_t layer, struct err *e)
+{
+    struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    int32_t k = s->heads * s->head_dim;
+    if (need16(w, REGION_ATTN, w->a, b->a16, k, e))
+        return -1;
+    return product(w, b->a16, b->on.layer[layer].wo, w->x, w->y, false, w->m, s->hidden, k, e);
+}
+
+static int mlp_in(struct walk *w, int32_t layer, struct err *e)
+{
+    struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    const struct device_layer *l = &b->on.layer[layer];
+    if (norm(w, w->x, l->mlp_norm, NULL, w->m, e) ||
+        product(w, b->n16, l->wgu, NULL, b->raw, w->wide, w->m, 2 * s->ffn, s->hidden, e))
+        return -1;
+    struct eager_silu_args a = {&w->block->counts->m,
+                                w->wide ? NULL : b->raw,
+                                w->wide ? b->raw : NULL,
+                                w->h,
+                                b->h16,
+                                s->ffn};
+    w->have16[REGION_MLP_IN] = true;
+    return launch(w, PRIM_SILU, grid2((s->ffn + 1023) / 1024, w->m), 256, 0, &a, e);
+}
+
+static int mlp_out(struct walk *w, int32_t layer, struct err *e)
+{
+    struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    if (need16(w, REGION_MLP_IN, w->h, b->h16, s->ffn, e))
+        return -1;
+    return product(w, b->h16, b->on.layer[layer].wdown, w->x, w->y, false, w->m, s->hidden, s->ffn,
+                   e);
+}
+
+static int head(struct walk *w, struct err *e)
+{
+    struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    if (norm(w, w->x, b->on.final_norm, w->block->row, w->rows, e) ||
+        product(w, b->n16, b->on.head, NULL, w->logits, false, w->rows, s->vocab, s->hidden, e))
+        return -1;
+    struct eager_best_args a = {.count = &w->block->counts->rows,
+                                .logits = w->logits,
+                                .best = w->best,
+                                .part = b->best_part,
+                                .counter = b->counter,
+                                .vocab = s->vocab};
+    return launch(w, PRIM_BEST, grid2(BEST_PARTS, w->rows), 256, 0, &a, e);
+}
+
+int eager_region(struct walk *w, enum region r, int32_t layer, struct err *e)
+{
+    switch (r) {
+    case REGION_EMBED:
+        return embed(w, e);
+    case REGION_ATTN_IN:
+        return attn_in(w, layer, e);
+    case REGION_ATTN:
+        return attn(w, layer, e);
+    case REGION_ATTN_OUT:
+        return attn_out(w, layer, e);
+    case REGION_MLP_IN:
+        return mlp_in(w, layer, e);
+    case REGION_MLP_OUT:
+        return mlp_out(w, layer, e);
+    default:
+        return head(w, e);
+    }
+}

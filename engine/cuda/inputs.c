@@ -1,0 +1,167 @@
+/* inputs.c - captured inputs of a region on the device: what benches and checks run kernels on.
+ *
+ * The lab has a step block, activations and pages of its own, so a live step and its KV cache are
+ * never touched. Captured pages are copied several times over; launches rotate over the copies.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "engine/cuda/cuda_private.h"
+#include "engine/quant.h"
+
+static int send_floats(float *to, const float *from, int64_t n, struct err *e)
+{
+    CU(cudaMemcpy(to, from, (size_t)n * sizeof *to, cudaMemcpyHostToDevice));
+    return 0;
+}
+
+static int send_pages(void *to, const float *from, int64_t n, int32_t copies, struct err *e)
+{
+    uint16_t *half = xmalloc((size_t)n * sizeof *half);
+    for (int64_t i = 0; i < n; i++)
+        half[i] = f32_to_bf16(from[i]);
+    cudaError_t code = cudaSuccess;
+    for (int32_t i = 0; i < copies && !code; i++)
+        code = cudaMemcpy((char *)to + i * n * 2, half, (size_t)n * 2, cudaMemcpyHostToDevice);
+    free(half);
+    CU(code);
+    return 0;
+}
+
+/* The captured step as a block. */
+static int send_block(struct backend *b, const struct capture *c, struct err *e)
+{
+    const struct step_block *k = &b->lab.block;
+    int32_t *position = block_twin(k, k->position), *kv_at = block_twin(k, k->kv_at);
+    int32_t *pages_at = block_twin(k, k->pages_at), *row = block_twin(k, k->row);
+    int32_t *table = block_twin(k, k->page_table), pages = 0;
+    struct cuda_counts *counts = block_twin(k, k->counts);
+    *counts = (struct cuda_counts){c->m, c->m, c->spans, c->context, {0}};
+    for (int32_t i = 0; i < c->m; i++) {
+        position[i] = c->position ? c->position[i] : 0;
+        kv_at[i] = i;
+        row[i] = i;
+    }
+    for (int32_t i = 0; c->span && i < c->spans; i++) {
+        const struct span *s = &c->span[i];
+        int32_t end = s->pages_at + (s->context + KV_PAGE - 1) / KV_PAGE;
+        pages = end > pages ? end : pages;
+        for (int32_t t = 0; t < s->count; t++) {
+            position[s->first + t] = s->context - s->count + t;
+            pages_at[s->first + t] = s->pages_at;
+        }
+    }
+    if (pages > k->pages)
+        return err_set(e, "cuda: a captured step with %d pages", pages);
+    if (pages)
+        memcpy(table, c->page_table, (size_t)pages * sizeof *table);
+    size_t used = (size_t)((char *)(k->page_table + pages) - k->device);
+    CU(cudaMemcpyAsync(k->device, k->host, used, cudaMemcpyHostToDevice, b->stream));
+    CU(cudaStreamSynchronize(b->stream));
+    return 0;
+}
+
+static int64_t captured_floats(const struct backend *b, const struct capture *c)
+{
+    const struct model_shape *s = &b->model->shape;
+    return (int64_t)c->pages * KV_PAGE * s->kv_heads * s->head_dim;
+}
+
+/* Copies of the captured pages; launches rotate over them. */
+static int32_t page_copies(const struct backend *b, const struct capture *c)
+{
+    int64_t bytes = captured_floats(b, c) * 2;
+    int64_t n = bytes > 0 ? LAB_PAGES_BYTES / bytes : 1;
+    return n > b->model->shape.layers ? b->model->shape.layers : (int32_t)n;
+}
+
+int inputs_send(struct backend *b, const struct capture *c, struct err *e)
+{
+    const struct model_shape *s = &b->model->shape;
+    int64_t q = (int64_t)s->heads * s->head_dim;
+    int64_t width = c->region == REGION_MLP_OUT ? s->ffn : q;
+    if (send_block(b, c, e) ||
+        (c->x && send_floats(b->lab.x, c->x, (int64_t)c->m * s->hidden, e)) ||
+        (c->in && send_floats(b->lab.in, c->in, c->m * width, e)))
+        return -1;
+    if (c->region != REGION_ATTN)
+        return 0;
+    int32_t copies = page_copies(b, c);
+    if (copies < 1)
+        return err_set(e, "cuda: %d captured pages are too many for a bench", c->pages);
+    return send_pages(b->lab.k, c->k_pages, captured_floats(b, c), copies, e) ||
+           send_pages(b->lab.v, c->v_pages, captured_floats(b, c), copies, e);
+}
+
+void inputs_aim(struct walk *w, const struct capture *c, int32_t turn)
+{
+    struct backend *b = w->b;
+    int64_t bytes = captured_floats(b, c) * 2;
+    w->x = b->lab.x;
+    if (c->region == REGION_ATTN) {
+        int32_t at = turn % page_copies(b, c);
+        w->q = b->lab.in;
+        w->k_pages = (char *)b->lab.k + at * bytes;
+        w->v_pages = (char *)b->lab.v + at * bytes;
+    } else if (c->region == REGION_ATTN_OUT) {
+        w->a = b->lab.in;
+    } else if (c->region == REGION_MLP_OUT) {
+        w->h = b->lab.in;
+    }
+}
+
+/* ---- one run ------------------------------------------------------------------------------- */
+
+static int fetch_rows(const float *from, int64_t n, float **to, struct err *e)
+{
+    *to = xmalloc((size_t)n * sizeof **to + 1);
+    CU(cudaMemcpy(*to, from, (size_t)n * sizeof **to, cudaMemcpyDeviceToHost));
+    return 0;
+}
+
+/* Positions 0 .. m-1 of the lab's own pages as rows. */
+static int fetch_own(struct backend *b, const void *pages, int32_t m, float **to, struct err *e)
+{
+    const struct model_shape *s = &b->model->shape;
+    size_t hd = (size_t)s->head_dim, heads = (size_t)s->kv_heads, all = NARROW * heads * hd;
+    uint16_t *half = xmalloc(all * sizeof *half);
+    *to = xmalloc((size_t)m * heads * hd * sizeof **to);
+    cudaError_t code = cudaMemcpy(half, pages, all * 2, cudaMemcpyDeviceToHost);
+    for (size_t i = 0; i < (size_t)m; i++)
+        for (size_t h = 0; h < heads; h++)
+            for (size_t d = 0; d < hd; d++)
+                (*to)[(i * heads + h) * hd + d] =
+                    bf16_to_f32(half[((i / KV_PAGE * heads + h) * KV_PAGE + i % KV_PAGE) * hd + d]);
+    free(half);
+    CU(code);
+    return 0;
+}
+
+int inputs_run(struct backend *b, const struct kernel *k, const struct capture *c, float *out[3],
+               struct err *e)
+{
+    const struct model_shape *s = &b->model->shape;
+    struct choice choice = {.m = walk_padded(c->m), .rows = walk_padded(c->m)};
+    struct walk w;
+    const int32_t q = s->heads * s->head_dim;
+    const int32_t cols[] = {[REGION_ATTN_IN] = q,          [REGION_ATTN] = q,
+                            [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
+                            [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = s->vocab};
+    out[0] = out[1] = out[2] = NULL;
+    if (c->region == REGION_EMBED || c->m < 1 || c->m > NARROW)
+        return err_set(e, "cuda: a run of %s with %d tokens", region_name(c->region), c->m);
+    choice.context = context_bucket[context_bucket_of(c->context)];
+    walk_init(&w, b, b->stream, &b->lab.block, &choice);
+    if (inputs_send(b, c, e) || lab_redirect(&w, c->region, e))
+        return -1;
+    inputs_aim(&w, c, 0);
+    if (walk_region(&w, k, c->region, c->layer, e))
+        return -1;
+    CU(cudaStreamSynchronize(b->stream));
+    if (fetch_rows(b->lab.y, (int64_t)c->m * cols[c->region], &out[0], e))
+        return -1;
+    return c->region != REGION_ATTN_IN ? 0
+                                       : fetch_own(b, b->lab.own_k, c->m, &out[1], e) ||
+                                             fetch_own(b, b->lab.own_v, c->m, &out[2], e);
+}

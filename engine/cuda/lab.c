@@ -1,0 +1,342 @@
+/* lab.c - looking at live steps: taps.
+ *
+ * A step that a tap looks at is walked instead of launched as a graph, so there is a place between
+ * its regions. There the inputs of one region are copied to the host (TAP_CAPTURE), or another
+ * kernel runs on them into the lab's own outputs, poisoned before, and both outputs are compared on
+ * the device (TAP_COMPARE). What the step served is only read; k and v of the tapped kernel go to
+ * pages of the lab. Numbers come back with the step's own results.
+ *
+ * Hand-over as in engine/cpu/backend_lab.c: the engine thread raises `looking` before it reads
+ * `tap`; who removes a tap clears `tap` first and then waits for `looking` to fall.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "config/err.h"
+#include "config/log.h"
+#include "engine/cuda/cuda_private.h"
+#include "engine/quant.h"
+
+int lab_open(struct backend *b, struct err *e)
+{
+    int32_t at[NARROW];
+    for (int i = 0; i < 4; i++)
+        CU(cudaEventCreate(&b->lab.event[i]));
+    for (int i = 0; i < NARROW; i++)
+        at[i] = i;
+    CU(cudaMemcpy(b->lab.own_at, at, sizeof at, cudaMemcpyHostToDevice));
+    return 0;
+}
+
+void lab_close(struct backend *b)
+{
+    for (int i = 0; i < 4; i++)
+        if (b->lab.event[i])
+            cudaEventDestroy(b->lab.event[i]);
+}
+
+int cuda_tap(struct backend *b, struct tap *t)
+{
+    if (t && (t->slot->region == REGION_EMBED || t->slot->m > NARROW))
+        return -1; /* nothing to specialize there */
+    atomic_store(&b->tap, NULL);
+    while (atomic_load(&b->looking)) {
+        struct timespec us100 = {0, 100000};
+        nanosleep(&us100, NULL);
+    }
+    atomic_store(&b->tap, t);
+    return 0;
+}
+
+bool lab_wants(struct backend *b, const struct choice *c)
+{
+    if (!atomic_load_explicit(&b->tap, memory_order_relaxed))
+        return false;
+    atomic_store(&b->looking, true);
+    struct tap *t = atomic_load(&b->tap);
+    bool want = t && c->slot[t->slot->region] == t->slot && atomic_load(&t->left) > 0 &&
+                (t->slot->region != REGION_HEAD || c->rows > 0) &&
+                (t->kind == TAP_CAPTURE ||
+                 t->kernel->m_max >= (t->slot->region == REGION_HEAD ? c->rows : c->m)) &&
+                b->matches++ % (t->every > 0 ? t->every : 1) == 0;
+    if (!want) {
+        atomic_store(&b->looking, false);
+        return false;
+    }
+    b->lab.layer = t->slot->region == REGION_HEAD ? 0 : b->look_layer;
+    b->look_layer = (b->look_layer + 1) % b->model->shape.layers;
+    return true;
+}
+
+/* ---- capture ------------------------------------------------------------------------------- */
+
+static int fetch_floats(const float *from, int64_t n, float **to, struct err *e)
+{
+    *to = xmalloc((size_t)n * sizeof **to + 1);
+    CU(cudaMemcpy(*to, from, (size_t)n * sizeof **to, cudaMemcpyDeviceToHost));
+    return 0;
+}
+
+static void *copy(const void *src, int64_t count, size_t size)
+{
+    void *p = xmalloc((size_t)count * size + 1);
+    memcpy(p, src, (size_t)count * size);
+    return p;
+}
+
+/* Gives `page` the next number of the compact pool unless it has one. */
+static int32_t renumber(int32_t *number, int32_t page, int32_t *pages)
+{
+    if (number[page] == 0)
+        number[page] = ++*pages; /* 0: not seen */
+    return number[page] - 1;
+}
+
+static void capture_kv_at(struct capture *c, const struct step *s, int32_t *number)
+{
+    c->position = copy(s->position, s->m, sizeof *c->position);
+    c->kv_at = xmalloc((size_t)s->m * sizeof *c->kv_at);
+    for (int32_t i = 0; i < s->m; i++)
+        c->kv_at[i] =
+            renumber(number, s->kv_at[i] / KV_PAGE, &c->pages) * KV_PAGE + s->kv_at[i] % KV_PAGE;
+}
+
+static void capture_table(struct capture *c, const struct step *s, int32_t *number)
+{
+    int32_t used = 0, at = 0;
+    c->span = copy(s->span, s->spans, sizeof *c->span);
+    for (int32_t i = 0; i < s->spans; i++)
+        used += (s->span[i].context + KV_PAGE - 1) / KV_PAGE;
+    c->page_table = xmalloc((size_t)used * sizeof *c->page_table + 1);
+    for (int32_t i = 0; i < s->spans; i++) {
+        c->span[i].pages_at = at;
+        for (int32_t p = 0; p < (s->span[i].context + KV_PAGE - 1) / KV_PAGE; p++)
+            c->page_table[at++] =
+                renumber(number, s->page_table[s->span[i].pages_at + p], &c->pages);
+    }
+}
+
+static int fetch_pages(const struct backend *b, int32_t layer, int v, const int32_t *number,
+                       int32_t pages, float **to, struct err *e)
+{
+    const struct model_shape *s = &b->model->shape;
+    size_t n = (size_t)s->kv_heads * KV_PAGE * (size_t)s->head_dim;
+    uint16_t *page = xmalloc(n * sizeof *page);
+    *to = xmalloc((size_t)pages * n * sizeof **to + 1);
+    cudaError_t code = cudaSuccess;
+    for (int32_t p = 0; p < b->options.kv_pages && !code; p++) {
+        if (number[p] == 0)
+            continue;
+        code = cudaMemcpy(page, (char *)kv_pages(b, layer, v) + (size_t)p * n * 2, n * 2,
+                          cudaMemcpyDeviceToHost);
+        for (size_t i = 0; i < n; i++)
+            (*to)[(size_t)(number[p] - 1) * n + i] = bf16_to_f32(page[i]);
+    }
+    free(page);
+    CU(code);
+    return 0;
+}
+
+static int capture_attn(const struct walk *w, struct capture *c, const struct step *s,
+                        int32_t *number, struct err *e)
+{
+    const struct model_shape *shape = &w->b->model->shape;
+    capture_table(c, s, number);
+    return fetch_floats(w->q, (int64_t)s->m * shape->heads * shape->head_dim, &c->in, e) ||
+           fetch_pages(w->b, c->layer, 0, number, c->pages, &c->k_pages, e) ||
+           fetch_pages(w->b, c->layer, 1, number, c->pages, &c->v_pages, e);
+}
+
+/* The rows of x that needed logits, gathered. */
+static int capture_head(const struct walk *w, struct capture *c, const struct step *s,
+                        struct err *e)
+{
+    size_t row = (size_t)w->b->model->shape.hidden;
+    c->x = xmalloc((size_t)s->rows * row * sizeof *c->x + 1);
+    for (int32_t i = 0; i < s->rows; i++)
+        CU(cudaMemcpy(c->x + (size_t)i * row, w->x + (size_t)s->row[i] * row, row * sizeof *c->x,
+                      cudaMemcpyDeviceToHost));
+    return 0;
+}
+
+static int capture(const struct walk *w, struct capture *c, enum region r, int32_t layer,
+                   struct err *e)
+{
+    const struct step *s = w->look;
+    const struct model_shape *shape = &w->b->model->shape;
+    int64_t x = (int64_t)s->m * shape->hidden;
+    int32_t *number = xcalloc((size_t)w->b->options.kv_pages, sizeof *number);
+    *c = (struct capture){.region = r,
+                          .layer = layer,
+                          .m = r == REGION_HEAD ? s->rows : s->m,
+                          .spans = s->spans,
+                          .context = s->context};
+    int rc = 0;
+    if (r == REGION_ATTN_IN || r == REGION_MLP_IN || r == REGION_ATTN_OUT || r == REGION_MLP_OUT)
+        rc = fetch_floats(w->x, x, &c->x, e);
+    if (!rc && r == REGION_ATTN_OUT)
+        rc = fetch_floats(w->a, (int64_t)s->m * shape->heads * shape->head_dim, &c->in, e);
+    if (!rc && r == REGION_MLP_OUT)
+        rc = fetch_floats(w->h, (int64_t)s->m * shape->ffn, &c->in, e);
+    if (!rc && r == REGION_ATTN_IN)
+        capture_kv_at(c, s, number);
+    if (!rc && r == REGION_ATTN)
+        rc = capture_attn(w, c, s, number, e);
+    if (!rc && r == REGION_HEAD)
+        rc = capture_head(w, c, s, e);
+    free(number);
+    return rc;
+}
+
+/* ---- compare ------------------------------------------------------------------------------- */
+
+int lab_redirect(struct walk *w, enum region r, struct err *e)
+{
+    struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    struct lab *l = &b->lab;
+    size_t q = (size_t)s->heads * (size_t)s->head_dim, width = (size_t)s->hidden;
+    size_t own = (size_t)NARROW * (size_t)s->kv_heads * (size_t)s->head_dim * 2;
+    if (r == REGION_ATTN_IN || r == REGION_ATTN)
+        width = q;
+    else if (r == REGION_MLP_IN)
+        width = (size_t)s->ffn;
+    else if (r == REGION_HEAD)
+        width = (size_t)s->vocab;
+    CU(cudaMemsetAsync(l->y, 0xff, (size_t)w->m * width * 4, w->stream));
+    if (r == REGION_ATTN_IN) {
+        CU(cudaMemsetAsync(l->own_k, 0xff, own, w->stream));
+        CU(cudaMemsetAsync(l->own_v, 0xff, own, w->stream));
+        w->k_pages = l->own_k;
+        w->v_pages = l->own_v;
+        w->kv_at = l->own_at;
+        w->q = l->y;
+    } else if (r == REGION_ATTN) {
+        w->a = l->y;
+    } else if (r == REGION_MLP_IN) {
+        w->h = l->y;
+    } else if (r == REGION_HEAD) {
+        w->logits = l->y;
+        w->best = l->best;
+    } else {
+        w->y = l->y;
+    }
+    return 0;
+}
+
+static int compare(const struct walk *w, enum region r, int32_t layer, const struct walk *other,
+                   struct err *e)
+{
+    struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    int32_t q = s->heads * s->head_dim;
+    const struct cuda_counts *c = w->block->counts;
+    struct eager_compare_args a = {.count = r == REGION_HEAD ? &c->rows : &c->m,
+                                   .kv_heads = s->kv_heads,
+                                   .head_dim = s->head_dim,
+                                   .out = b->lab.result};
+    const float *served[] = {
+        [REGION_ATTN_IN] = w->q, [REGION_ATTN] = w->a,    [REGION_ATTN_OUT] = w->y,
+        [REGION_MLP_IN] = w->h,  [REGION_MLP_OUT] = w->y, [REGION_HEAD] = w->logits};
+    const int32_t cols[] = {[REGION_ATTN_IN] = q,          [REGION_ATTN] = q,
+                            [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
+                            [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = s->vocab};
+    dim3 grid = {(unsigned)(r == REGION_HEAD ? w->rows : w->m), 1, 1};
+    a.a = b->lab.y;
+    a.b = served[r];
+    a.cols = cols[r];
+    CU(cudaMemsetAsync(b->lab.result, 0, 3 * 16, w->stream));
+    if (launch(w, PRIM_COMPARE, grid, 256, 0, &a, e))
+        return -1;
+    for (int v = 0; r == REGION_ATTN_IN && v < 2; v++) {
+        a.a = a.b = NULL;
+        a.a_pages = v ? other->v_pages : other->k_pages;
+        a.b_pages = kv_pages(b, layer, v);
+        a.a_at = other->kv_at;
+        a.b_at = w->block->kv_at;
+        a.cols = s->kv_heads * s->head_dim;
+        a.out = b->lab.result + 4 * (v + 1);
+        if (launch(w, PRIM_COMPARE, grid, 256, 0, &a, e))
+            return -1;
+    }
+    CU(cudaMemcpyAsync(b->lab.result_host, b->lab.result, 3 * 16, cudaMemcpyDeviceToHost,
+                       w->stream));
+    return 0;
+}
+
+static bool here(const struct walk *w, enum region r, int32_t layer)
+{
+    const struct tap *t = atomic_load(&w->b->tap);
+    return t && t->slot->region == r && layer == w->b->lab.layer;
+}
+
+int lab_before(struct walk *w, enum region r, int32_t layer, struct err *e)
+{
+    if (here(w, r, layer))
+        CU(cudaEventRecord(w->b->lab.event[0], w->stream));
+    return 0;
+}
+
+int lab_after(struct walk *w, enum region r, int32_t layer, struct err *e)
+{
+    struct backend *b = w->b;
+    struct tap *t = atomic_load(&b->tap);
+    if (!here(w, r, layer))
+        return 0;
+    CU(cudaEventRecord(b->lab.event[1], w->stream));
+    if (t->kind == TAP_CAPTURE) {
+        CU(cudaStreamSynchronize(w->stream));
+        if (capture(w, t->capture, r, layer, e)) {
+            capture_free(t->capture);
+            return -1;
+        }
+        atomic_store(&t->left, 0);
+        return 0;
+    }
+    struct walk other = *w;
+    if (lab_redirect(&other, r, e))
+        return -1;
+    CU(cudaEventRecord(b->lab.event[2], w->stream));
+    if (walk_region(&other, t->kernel, r, layer, e))
+        return -1;
+    CU(cudaEventRecord(b->lab.event[3], w->stream));
+    b->lab.pending = true;
+    return compare(w, r, layer, &other, e);
+}
+
+static float bits_float(unsigned bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+void lab_done(struct backend *b, bool failed)
+{
+    struct tap *t = atomic_load(&b->tap);
+    struct lab *l = &b->lab;
+    if (l->pending && t && !failed) {
+        float served = 0, tapped = 0;
+        bool bad = false, different = false;
+        int outputs = t->slot->region == REGION_ATTN_IN ? 3 : 1;
+        for (int i = 0; i < outputs; i++) {
+            const unsigned *r = l->result_host + (ptrdiff_t)4 * i;
+            bad |= r[0] > 0;
+            different |= r[1] > 0;
+            t->worst_max = fmax(t->worst_max, bad ? HUGE_VAL : (double)bits_float(r[2]));
+            t->worst_rms = fmax(t->worst_rms, bad ? HUGE_VAL : (double)bits_float(r[3]));
+        }
+        cudaEventElapsedTime(&served, l->event[0], l->event[1]);
+        cudaEventElapsedTime(&tapped, l->event[2], l->event[3]);
+        t->looks++;
+        t->nonfinite += bad;
+        t->different += different;
+        t->served_ns += (int64_t)((double)served * 1e6);
+        t->kernel_ns += (int64_t)((double)tapped * 1e6);
+        atomic_fetch_sub(&t->left, 1);
+    }
+    l->pending = false;
+    atomic_store(&b->looking, false);
+}

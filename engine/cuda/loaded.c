@@ -1,0 +1,372 @@
+/* loaded.c - kernels that were built elsewhere: cubins on their way in, in use, and out.
+ *
+ * A cubin says of itself how it is launched (kernels/cuda.h, whet_info). It is read back from the
+ * device and checked against what this backend can give it.
+ *
+ * Unloading a library stalls whatever runs beside it, so an unloaded kernel is only retired; the
+ * engine thread frees it when it has nothing else to do, once no graph refers to it.
+ *
+ * Specializer thread: load, unload. Engine and builder threads: loaded_region. What both touch is
+ * behind load_lock.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "engine/cuda/cuda_private.h"
+
+enum { OBJECT_MAX = 64 << 20 };
+
+/* ---- loading ------------------------------------------------------------------------------- */
+
+static int check_launch(const struct backend *b, const struct cuda_launch *l, int i, struct err *e)
+{
+    const struct cudaDeviceProp *d = &b->device;
+    if (l->grid[0] < 1 || l->grid[1] < 1 || l->grid[2] < 1 || l->grid[1] > 65535 ||
+        l->grid[2] > 65535)
+        return err_set(e, "launch %d has a grid of %d x %d x %d", i, l->grid[0], l->grid[1],
+                       l->grid[2]);
+    if (l->threads < 1 || l->threads > 1024 || l->smem < 0 ||
+        l->smem > (int32_t)d->sharedMemPerBlockOptin)
+        return err_set(e, "launch %d asks for %d threads and %d bytes of shared memory", i,
+                       l->threads, l->smem);
+    return 0;
+}
+
+static int check_info(const struct backend *b, const struct cuda_kernel_info *i, enum region r,
+                      struct err *e)
+{
+    if (i->abi != WHET_CUDA_ABI)
+        return err_set(e, "speaks interface %d, this program %d", i->abi, WHET_CUDA_ABI);
+    if (i->region != (int32_t)r)
+        return err_set(e, "computes region %d, expected %s", i->region, region_name(r));
+    if (i->m_max < 1 || i->launches < 1 || i->launches > CUDA_LAUNCHES)
+        return err_set(e, "says m_max %d, %d launches", i->m_max, i->launches);
+    if (i->counters < 0 || i->counters > CUDA_COUNTERS || i->work_bytes < 0 ||
+        i->work_bytes > b->work_bytes)
+        return err_set(e, "asks for %d counters and %lld bytes to work in", i->counters,
+                       (long long)i->work_bytes);
+    if (i->packed_bytes < 0 || (i->packed_bytes > 0 && !memchr(i->layout, 0, sizeof i->layout)))
+        return err_set(e, "its layout has no proper name");
+    for (int l = 0; l < i->launches; l++)
+        if (check_launch(b, &i->launch[l], l, e))
+            return -1;
+    return 0;
+}
+
+static int read_info(const struct loaded *l, struct cuda_kernel_info *info, struct err *e)
+{
+    void *at;
+    size_t bytes;
+    cudaStream_t stream;
+    CU(cudaLibraryGetGlobal(&at, &bytes, l->library, "whet_info"));
+    if (bytes != sizeof *info)
+        return err_set(e, "whet_info has %zu bytes, expected %zu", bytes, sizeof *info);
+    CU(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    cudaError_t code = cudaMemcpyAsync(info, at, bytes, cudaMemcpyDeviceToHost, stream);
+    if (!code)
+        code = cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+    CU(code);
+    return 0;
+}
+
+static int open_library(struct loaded *l, const char *path, struct err *e)
+{
+    FILE *f = fopen(path, "rbe");
+    long n = -1;
+    if (f && fseek(f, 0, SEEK_END) == 0)
+        n = ftell(f);
+    char *image = n > 0 && n < OBJECT_MAX ? xmalloc((size_t)n) : NULL;
+    if (f && image && (rewind(f), fread(image, 1, (size_t)n, f)) != (size_t)n) {
+        free(image);
+        image = NULL;
+    }
+    if (f)
+        fclose(f);
+    if (!image)
+        return err_set(e, "cannot be read");
+    cudaError_t code = cudaLibraryLoadData(&l->library, image, NULL, NULL, 0, NULL, NULL, 0);
+    free(image);
+    CU(code);
+    return 0;
+}
+
+static int open_entries(struct backend *b, struct loaded *l, const char *name, struct err *e)
+{
+    for (int i = 0; i < l->info.launches; i++) {
+        char entry[256];
+        struct cudaFuncAttributes a;
+        const struct cuda_launch *how = &l->info.launch[i];
+        if (i == 0)
+            snprintf(entry, sizeof entry, "%s", name);
+        else
+            snprintf(entry, sizeof entry, "%s_%d", name, i);
+        CU(cudaLibraryGetKernel(&l->entry[i], l->library, entry));
+        CU(cudaFuncGetAttributes(&a, (const void *)l->entry[i]));
+        if (how->threads > a.maxThreadsPerBlock ||
+            how->smem + a.sharedSizeBytes > b->device.sharedMemPerBlockOptin)
+            return err_set(e,
+                           "%s: %d threads with %d registers and %zu bytes of shared memory do "
+                           "not fit this device",
+                           entry, how->threads, a.numRegs, how->smem + a.sharedSizeBytes);
+        if (how->smem > 0)
+            CU(cudaFuncSetAttribute((const void *)l->entry[i],
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, how->smem));
+        if (how->cluster > 8)
+            CU(cudaFuncSetAttribute((const void *)l->entry[i],
+                                    cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    }
+    return 0;
+}
+
+static int load_parts(struct backend *b, struct loaded *l, const struct kernel_object *o,
+                      struct err *e)
+{
+    if (open_library(l, o->path, e) || read_info(l, &l->info, e) ||
+        check_info(b, &l->info, o->region, e) ||
+        open_entries(b, l, o->entry && *o->entry ? o->entry : "whet_kernel", e))
+        return -1;
+    if (l->info.packed_bytes == 0)
+        return 0;
+    pthread_mutex_lock(&b->load_lock);
+    int rc = pack_open(b, l, o->region, e);
+    pthread_mutex_unlock(&b->load_lock);
+    return rc;
+}
+
+struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struct err *e)
+{
+    struct loaded *l = xcalloc(1, sizeof *l);
+    struct kernel *k = xcalloc(1, sizeof *k);
+    snprintf(k->id, sizeof k->id, "%s", o->id);
+    snprintf(k->name, sizeof k->name, "%s", o->name);
+    k->region = o->region;
+    k->origin = o->origin;
+    k->backend = l;
+    l->kernel = k;
+    if (load_parts(b, l, o, e)) {
+        err_prefix(e, "%s", o->path);
+        cuda_unload(b, k);
+        return NULL;
+    }
+    k->m_max = l->info.m_max < NARROW ? l->info.m_max : NARROW;
+    return k;
+}
+
+void cuda_unload(struct backend *b, struct kernel *k)
+{
+    if (!k)
+        return;
+    struct loaded *l = k->backend;
+    pthread_mutex_lock(&b->load_lock);
+    l->next_retired = b->retired;
+    b->retired = l;
+    pthread_mutex_unlock(&b->load_lock);
+}
+
+void loaded_reap(struct backend *b, bool all)
+{
+    pthread_mutex_lock(&b->load_lock);
+    if (b->retired && !all)
+        cudaStreamSynchronize(b->stream);
+    for (struct loaded **at = &b->retired; *at;) {
+        struct loaded *l = *at;
+        if (!all && graph_uses(b, l->kernel, true)) {
+            at = &l->next_retired;
+            continue;
+        }
+        *at = l->next_retired;
+        pack_drop(b, l->pack);
+        if (l->library)
+            cudaLibraryUnload(l->library);
+        free(l->kernel);
+        free(l);
+    }
+    pthread_mutex_unlock(&b->load_lock);
+}
+
+/* ---- running ------------------------------------------------------------------------------- */
+
+union any_args {
+    struct cuda_attn_in_args attn_in;
+    struct cuda_attn_args attn;
+    struct cuda_out_args out;
+    struct cuda_mlp_in_args mlp_in;
+    struct cuda_head_args head;
+};
+
+/* The weights that the step reads after region r of `layer`, as the kernel that will read them
+ * wants them: what a kernel may bring into L2 ahead of time. */
+struct ahead {
+    const void *data;
+    int64_t bytes;
+};
+
+static struct ahead ahead_of(const struct walk *w, enum region r, int32_t layer)
+{
+    const struct backend *b = w->b;
+    enum region next = r == REGION_ATTN_IN || r == REGION_ATTN ? REGION_ATTN_OUT
+                       : r == REGION_ATTN_OUT                  ? REGION_MLP_IN
+                       : r == REGION_MLP_IN                    ? REGION_MLP_OUT
+                                                               : REGION_ATTN_IN;
+    if (r == REGION_MLP_OUT && ++layer == b->model->shape.layers) {
+        next = REGION_HEAD;
+        layer = 0;
+    }
+    struct matrix m = matrix_of(b, next, layer);
+    const struct kernel *k = w->choice->kernel[next];
+    const struct loaded *l = k ? k->backend : NULL;
+    if (l && l->pack)
+        return (struct ahead){b->packs.base + l->pack->at + layer * l->pack->each, l->pack->each};
+    return (struct ahead){m.data, 2LL * m.rows * m.cols};
+}
+
+static void fill_attn_in(const struct walk *w, int32_t layer, struct cuda_attn_in_args *a)
+{
+    const struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    const struct device_layer *l = &b->on.layer[layer];
+    struct ahead ahead = ahead_of(w, REGION_ATTN_IN, layer);
+    *a = (struct cuda_attn_in_args){.counts = w->block->counts,
+                                    .x = w->x,
+                                    .norm = l->attn_norm,
+                                    .w = l->wqkv,
+                                    .bias = l->bias,
+                                    .q_norm = l->q_norm,
+                                    .k_norm = l->k_norm,
+                                    .rope_cos = b->on.rope_cos,
+                                    .rope_sin = b->on.rope_sin,
+                                    .position = w->block->position,
+                                    .kv_at = w->kv_at ? w->kv_at : w->block->kv_at,
+                                    .q = w->q,
+                                    .k_pages = w->k_pages ? w->k_pages : kv_pages(b, layer, 0),
+                                    .v_pages = w->v_pages ? w->v_pages : kv_pages(b, layer, 1),
+                                    .work = {b->work, b->counter},
+                                    .hidden = s->hidden,
+                                    .heads = s->heads,
+                                    .kv_heads = s->kv_heads,
+                                    .head_dim = s->head_dim,
+                                    .eps = s->eps,
+                                    .next = ahead.data,
+                                    .next_bytes = ahead.bytes};
+}
+
+static void fill_attn(const struct walk *w, int32_t layer, struct cuda_attn_args *a)
+{
+    const struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    struct ahead ahead = ahead_of(w, REGION_ATTN, layer);
+    *a = (struct cuda_attn_args){.counts = w->block->counts,
+                                 .q = w->q,
+                                 .k_pages = w->k_pages ? w->k_pages : kv_pages(b, layer, 0),
+                                 .v_pages = w->v_pages ? w->v_pages : kv_pages(b, layer, 1),
+                                 .position = w->block->position,
+                                 .pages_at = w->block->pages_at,
+                                 .page_table = w->block->page_table,
+                                 .span = w->block->span,
+                                 .a = w->a,
+                                 .work = {b->work, b->counter},
+                                 .next = ahead.data,
+                                 .next_bytes = ahead.bytes,
+                                 .heads = s->heads,
+                                 .kv_heads = s->kv_heads,
+                                 .head_dim = s->head_dim,
+                                 .scale = (float)(1 / sqrt((double)s->head_dim))};
+}
+
+static void fill_args(const struct walk *w, enum region r, int32_t layer, const void *packed,
+                      union any_args *a)
+{
+    const struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    struct matrix m = matrix_of(b, r, layer);
+    struct cuda_work work = {b->work, b->counter};
+    struct ahead ahead = ahead_of(w, r, layer);
+    switch (r) {
+    case REGION_ATTN_IN:
+        fill_attn_in(w, layer, &a->attn_in);
+        a->attn_in.packed = packed;
+        break;
+    case REGION_ATTN:
+        fill_attn(w, layer, &a->attn);
+        break;
+    case REGION_ATTN_OUT:
+    case REGION_MLP_OUT:
+        a->out = (struct cuda_out_args){.counts = w->block->counts,
+                                        .in = r == REGION_ATTN_OUT ? w->a : w->h,
+                                        .x = w->x,
+                                        .w = m.data,
+                                        .packed = packed,
+                                        .y = w->y,
+                                        .work = work,
+                                        .n = m.rows,
+                                        .k = m.cols,
+                                        .next = ahead.data,
+                                        .next_bytes = ahead.bytes};
+        break;
+    case REGION_MLP_IN:
+        a->mlp_in = (struct cuda_mlp_in_args){.counts = w->block->counts,
+                                              .x = w->x,
+                                              .norm = b->on.layer[layer].mlp_norm,
+                                              .w = m.data,
+                                              .packed = packed,
+                                              .h = w->h,
+                                              .work = work,
+                                              .hidden = s->hidden,
+                                              .ffn = s->ffn,
+                                              .eps = s->eps,
+                                              .next = ahead.data,
+                                              .next_bytes = ahead.bytes};
+        break;
+    default:
+        a->head = (struct cuda_head_args){.counts = w->block->counts,
+                                          .row = w->block->row,
+                                          .x = w->x,
+                                          .norm = b->on.final_norm,
+                                          .w = m.data,
+                                          .packed = packed,
+                                          .logits = w->logits,
+                                          .best = w->best,
+                                          .work = work,
+                                          .hidden = s->hidden,
+                                          .vocab = s->vocab,
+                                          .eps = s->eps};
+        break;
+    }
+}
+
+int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
+                  struct err *e)
+{
+    const struct loaded *l = k->backend;
+    union any_args args;
+    fill_args(w, r, layer, l->pack ? w->b->packs.base + l->pack->at + layer * l->pack->each : NULL,
+              &args);
+    w->have16[r] = false;
+    for (int i = 0; i < l->info.launches; i++) {
+        const struct cuda_launch *how = &l->info.launch[i];
+        cudaLaunchAttribute attribute[2] = {0};
+        cudaLaunchConfig_t c = {
+            .gridDim = {(unsigned)how->grid[0], (unsigned)how->grid[1], (unsigned)how->grid[2]},
+            .blockDim = {(unsigned)how->threads, 1, 1},
+            .dynamicSmemBytes = (size_t)how->smem,
+            .stream = w->stream,
+            .attrs = attribute};
+        void *parameter[] = {&args};
+        if (how->pdl && w->b->device.major >= 9) {
+            attribute[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+            attribute[c.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+        }
+        if (how->cluster > 1) {
+            attribute[c.numAttrs].id = cudaLaunchAttributeClusterDimension;
+            attribute[c.numAttrs].val.clusterDim.x = (unsigned)how->cluster;
+            attribute[c.numAttrs].val.clusterDim.y = 1;
+            attribute[c.numAttrs++].val.clusterDim.z = 1;
+        }
+        CU(cudaLaunchKernelExC(&c, (const void *)l->entry[i], parameter));
+    }
+    return 0;
+}

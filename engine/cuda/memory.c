@@ -1,0 +1,256 @@
+/* memory.c - what the device holds, counted before anything is allocated.
+ *
+ * Four parts, one allocation each: weights, KV pages, buffers of a step, and the arena in which
+ * loaded kernels keep repacked weights. Nothing is allocated or freed while requests run, because
+ * that lengthens the steps beside it. The same code counts and hands out: an arena without memory
+ * only adds up, so plan and use cannot disagree.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "config/log.h"
+#include "engine/cpu/bind.h"
+#include "engine/cuda/cuda_private.h"
+
+enum { ALIGN = 256, WORK = 64 << 20, ADJUSTS = 1 << 18 };
+
+void *arena_take(struct arena *a, int64_t bytes)
+{
+    char *p = a->base ? a->base + a->used : NULL;
+    a->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return p;
+}
+
+void *block_twin(const struct step_block *s, const void *device)
+{
+    return s->host + ((const char *)device - s->device);
+}
+
+void *kv_pages(const struct backend *b, int32_t layer, int v)
+{
+    return b->kv.base + (2 * (int64_t)layer + v) * b->kv_layer;
+}
+
+static int64_t pad(int64_t n)
+{
+    return (n + NARROW - 1) / NARROW * NARROW;
+}
+
+/* ---- step blocks --------------------------------------------------------------------------- */
+
+static void carve_block(struct arena *a, struct step_block *s, bool wide)
+{
+    int64_t n = s->tokens;
+    int64_t from = a->used;
+    s->device = a->base ? a->base + a->used : NULL;
+    s->counts = arena_take(a, (int64_t)sizeof *s->counts);
+    s->token = arena_take(a, n * 4);
+    s->position = arena_take(a, n * 4);
+    s->kv_at = arena_take(a, n * 4);
+    s->pages_at = arena_take(a, n * 4);
+    s->row = arena_take(a, s->rows * 4LL);
+    s->single = arena_take(a, wide ? n * 4 : 4);
+    s->span = arena_take(a, s->spans * (int64_t)sizeof *s->span);
+    s->tile = arena_take(a, (n / EAGER_TILE + s->spans + 1) * (int64_t)sizeof *s->tile);
+    s->page_table = arena_take(a, s->pages * 4);
+    s->bytes = a->used - from;
+}
+
+/* A step's sequences: no more than rows, since each wants one in the end, nor than tokens. */
+static void size_blocks(struct backend *b)
+{
+    int64_t pages = (b->positions + KV_PAGE - 1) / KV_PAGE;
+    int32_t tokens = (int32_t)pad(b->options.max_tokens), rows = (int32_t)pad(b->options.max_rows);
+    b->narrow.tokens = b->narrow.rows = b->narrow.spans = NARROW;
+    b->narrow.pages = NARROW * pages;
+    b->lab.block = b->narrow;
+    b->wide.tokens = tokens;
+    b->wide.rows = rows;
+    b->wide.spans = tokens;
+    b->wide.pages = (rows > NARROW ? rows : NARROW) * pages;
+}
+
+static void carve_lab(struct backend *b, struct arena *a)
+{
+    const struct model_shape *s = &b->model->shape;
+    struct lab *l = &b->lab;
+    int64_t q = (int64_t)s->heads * s->head_dim, in = q > s->ffn ? q : s->ffn;
+    int64_t out = in > s->vocab ? in : s->vocab;
+    int64_t own = (int64_t)NARROW * s->kv_heads * s->head_dim * 2;
+    l->y = arena_take(a, NARROW * out * 4);
+    l->best = arena_take(a, NARROW * 4);
+    l->own_at = arena_take(a, NARROW * 4);
+    l->own_k = arena_take(a, own);
+    l->own_v = arena_take(a, own);
+    l->result = arena_take(a, 3 * 16);
+    carve_block(a, &l->block, false);
+    l->x = arena_take(a, (int64_t)NARROW * s->hidden * 4);
+    l->in = arena_take(a, NARROW * in * 4);
+    l->k = arena_take(a, LAB_PAGES_BYTES);
+    l->v = arena_take(a, LAB_PAGES_BYTES);
+}
+
+/* ---- buffers ------------------------------------------------------------------------------- */
+
+static void carve_buffers(struct backend *b, struct arena *a)
+{
+    const struct model_shape *s = &b->model->shape;
+    int64_t m = pad(b->options.max_tokens), rows = pad(b->options.max_rows);
+    int64_t q = (int64_t)s->heads * s->head_dim, qkv = q + 2LL * s->kv_heads * s->head_dim;
+    int64_t raw = qkv > 2LL * s->ffn ? qkv : 2LL * s->ffn;
+    int64_t part = (int64_t)decode_group(b) * (s->head_dim + 2) * 4;
+    int64_t blocks = 4LL * b->device.multiProcessorCount + m * s->heads;
+    carve_block(a, &b->narrow, false);
+    carve_block(a, &b->wide, true);
+    b->x[0] = arena_take(a, m * s->hidden * 4);
+    b->x[1] = arena_take(a, m * s->hidden * 4);
+    b->q = arena_take(a, NARROW * q * 4);
+    b->a = arena_take(a, NARROW * q * 4);
+    b->h = arena_take(a, NARROW * s->ffn * 4LL);
+    b->q16 = arena_take(a, m * q * 2);
+    b->a16 = arena_take(a, m * q * 2);
+    b->h16 = arena_take(a, m * s->ffn * 2);
+    b->n16 = arena_take(a, (m > rows ? m : rows) * s->hidden * 2);
+    b->raw = arena_take(a, m * raw * 2 > NARROW * raw * 4 ? m * raw * 2 : NARROW * raw * 4);
+    b->logits = arena_take(a, rows * s->vocab * 4);
+    b->weight = arena_take(a, rows * s->vocab * 4);
+    b->best = arena_take(a, rows * 4);
+    b->best_part = arena_take(a, rows * BEST_PARTS * 8);
+    b->counter = arena_take(a, CUDA_COUNTERS * 4 + (m * s->heads + rows) * 4);
+    b->work_bytes = blocks * part > WORK ? blocks * part : WORK;
+    b->work = arena_take(a, b->work_bytes);
+    b->sample = arena_take(a, rows * (int64_t)sizeof *b->sample);
+    b->sampled = arena_take(a, rows * (int64_t)sizeof *b->sampled);
+    b->adjusts = ADJUSTS;
+    b->adjust = arena_take(a, ADJUSTS * (int64_t)sizeof *b->adjust);
+    b->on.rope_cos = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
+    b->on.rope_sin = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
+    carve_lab(b, a);
+    arena_take(a, 32 << 20); /* cuBLASLt (blas.c) */
+}
+
+/* ---- pinned memory ------------------------------------------------------------------------- */
+
+static int pinned(void **p, int64_t bytes, struct err *e)
+{
+    CU(cudaHostAlloc(p, (size_t)bytes, cudaHostAllocDefault));
+    memset(*p, 0, (size_t)bytes);
+    return 0;
+}
+
+static int open_pinned(struct backend *b, struct err *e)
+{
+    int64_t rows = pad(b->options.max_rows);
+    return pinned((void **)&b->narrow.host, b->narrow.bytes, e) ||
+           pinned((void **)&b->wide.host, b->wide.bytes, e) ||
+           pinned((void **)&b->lab.block.host, b->lab.block.bytes, e) ||
+           pinned((void **)&b->lab.result_host, 3 * 16, e) ||
+           pinned((void **)&b->best_host, rows * 4, e) ||
+           pinned((void **)&b->sample_host, rows * (int64_t)sizeof *b->sample, e) ||
+           pinned((void **)&b->sampled_host, rows * (int64_t)sizeof *b->sampled, e) ||
+           pinned((void **)&b->adjust_host, ADJUSTS * (int64_t)sizeof *b->adjust, e);
+}
+
+/* ---- opening ------------------------------------------------------------------------------- */
+
+static double gib(int64_t bytes)
+{
+    return (double)bytes / (1 << 30);
+}
+
+static int check_room(const struct backend *b, struct err *e)
+{
+    size_t room, total;
+    int64_t need = b->weights.bytes + b->kv.bytes + b->buffers.bytes + b->packs.bytes;
+    CU(cudaMemGetInfo(&room, &total));
+    log_info("cuda",
+             "memory plan: weights %.2f, KV pages %.2f, buffers %.2f, specializer %.2f GiB; "
+             "%.2f of %.2f GiB are free",
+             gib(b->weights.bytes), gib(b->kv.bytes), gib(b->buffers.bytes), gib(b->packs.bytes),
+             gib((int64_t)room), gib((int64_t)total));
+    if (need > (int64_t)room - (256 << 20))
+        return err_set(e,
+                       "cuda: the model needs %.2f GiB on the device (weights %.2f, KV pages "
+                       "%.2f, buffers %.2f, specializer.pack_mib %.2f), of which %.2f are free",
+                       gib(need), gib(b->weights.bytes), gib(b->kv.bytes), gib(b->buffers.bytes),
+                       gib(b->packs.bytes), gib((int64_t)room));
+    return 0;
+}
+
+static int allocate(struct arena *a, struct err *e)
+{
+    if (a->bytes == 0)
+        return 0;
+    CU(cudaMalloc((void **)&a->base, (size_t)a->bytes));
+    a->used = 0;
+    return 0;
+}
+
+static int open_rope(struct backend *b, struct err *e)
+{
+    size_t n = (size_t)b->positions * (size_t)(b->model->shape.head_dim / 2);
+    float *cosine = xmalloc(n * sizeof *cosine), *sine = xmalloc(n * sizeof *sine);
+    rope_tables(&b->model->shape, b->positions, cosine, sine);
+    cudaError_t code = cudaMemcpy(b->on.rope_cos, cosine, n * 4, cudaMemcpyHostToDevice);
+    if (!code)
+        code = cudaMemcpy(b->on.rope_sin, sine, n * 4, cudaMemcpyHostToDevice);
+    free(cosine);
+    free(sine);
+    CU(code);
+    return 0;
+}
+
+int memory_open(struct backend *b, struct err *e)
+{
+    const struct model_shape *s = &b->model->shape;
+    int64_t most = (int64_t)b->options.kv_pages * KV_PAGE;
+    b->positions = s->max_context < most ? s->max_context : (int32_t)most;
+    b->kv_layer = (int64_t)b->options.kv_pages * KV_PAGE * s->kv_heads * s->head_dim * 2;
+    b->kv.bytes = 2 * b->kv_layer * s->layers;
+    b->weights.bytes = weights_bytes(b->model);
+    b->packs.bytes = b->options.pack_bytes;
+    size_blocks(b);
+    carve_buffers(b, &b->buffers);
+    b->buffers.bytes = b->buffers.used;
+    if (check_room(b, e) || allocate(&b->weights, e) || allocate(&b->kv, e) ||
+        allocate(&b->buffers, e) || allocate(&b->packs, e))
+        return -1;
+    CU(cudaMemset(b->buffers.base, 0, (size_t)b->buffers.bytes));
+    CU(cudaMemset(b->weights.base, 0, (size_t)b->weights.bytes));
+    CU(cudaMemset(b->kv.base, 0, (size_t)b->kv.bytes)); /* what a page holds must be a number */
+    carve_buffers(b, &b->buffers);
+    b->buffers.used -= 32 << 20;
+    return open_pinned(b, e) || open_rope(b, e);
+}
+
+/* Three quarters of what is left when everything else has its place. */
+int64_t memory_kv_room(const struct model *m, const struct backend_options *o, int64_t *page_bytes)
+{
+    const struct model_shape *s = &m->shape;
+    struct backend b = {.model = m, .options = *o};
+    size_t room, total;
+    *page_bytes = 4LL * s->layers * KV_PAGE * s->kv_heads * s->head_dim;
+    if (cudaMemGetInfo(&room, &total) || cudaGetDeviceProperties(&b.device, 0)) {
+        cudaGetLastError();
+        return 0;
+    }
+    b.positions = s->max_context;
+    size_blocks(&b);
+    carve_buffers(&b, &b.buffers);
+    int64_t left = (int64_t)room - weights_bytes(m) - b.buffers.used - o->pack_bytes;
+    return left > 0 ? left / 4 * 3 : 0;
+}
+
+void memory_close(struct backend *b)
+{
+    cudaFree(b->weights.base);
+    cudaFree(b->kv.base);
+    cudaFree(b->buffers.base);
+    cudaFree(b->packs.base);
+    void *host[] = {b->narrow.host, b->wide.host,   b->lab.block.host, b->lab.result_host,
+                    b->best_host,   b->sample_host, b->sampled_host,   b->adjust_host};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        cudaFreeHost(host[i]);
+    free(b->on.layer);
+}

@@ -1,0 +1,122 @@
+/* pack.c - repacked weights: copies of a region's matrices in the order that a kernel reads them.
+ *
+ * A layout exists once, however many kernels read it, in the arena allocated at start; its cubin's
+ * own whet_pack makes it out of the plain rows, layer by layer. Places are found first-fit between
+ * the layouts that are there, and a layout goes with its last user. All under load_lock.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "engine/cuda/cuda_private.h"
+
+struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer)
+{
+    const struct model_shape *s = &b->model->shape;
+    const struct device_layer *l = &b->on.layer[layer];
+    int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
+    switch (r) {
+    case REGION_ATTN_IN:
+        return (struct matrix){l->wqkv, q + 2 * kv, s->hidden};
+    case REGION_ATTN_OUT:
+        return (struct matrix){l->wo, s->hidden, q};
+    case REGION_MLP_IN:
+        return (struct matrix){l->wgu, 2 * s->ffn, s->hidden};
+    case REGION_MLP_OUT:
+        return (struct matrix){l->wdown, s->hidden, s->ffn};
+    case REGION_HEAD:
+        return (struct matrix){b->on.head, s->vocab, s->hidden};
+    default:
+        return (struct matrix){NULL, 0, 0};
+    }
+}
+
+static int32_t layers_of(const struct backend *b, enum region r)
+{
+    return r == REGION_HEAD ? 1 : b->model->shape.layers;
+}
+
+/* First place in the arena where `bytes` fit between the packs that are there; -1: nowhere. */
+static int64_t find_room(const struct backend *b, int64_t bytes)
+{
+    int64_t at = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (const struct pack *p = b->packs_list; p; p = p->next)
+            if (at < p->at + p->bytes && p->at < at + bytes) {
+                at = p->at + p->bytes;
+                moved = true;
+            }
+    }
+    return at + bytes <= b->packs.bytes ? at : -1;
+}
+
+static int run_pack(struct backend *b, const struct loaded *l, const struct pack *p, struct err *e)
+{
+    cudaKernel_t entry;
+    cudaStream_t stream;
+    CU(cudaLibraryGetKernel(&entry, l->library, "whet_pack"));
+    CU(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    cudaError_t code = cudaSuccess;
+    for (int32_t i = 0; i < layers_of(b, p->region) && !code; i++) {
+        struct matrix m = matrix_of(b, p->region, i);
+        struct cuda_pack_args a = {m.data, b->packs.base + p->at + i * p->each, m.rows, m.cols};
+        void *parameter[] = {&a};
+        code = cudaLaunchKernel((const void *)entry, (dim3){1024, 1, 1}, (dim3){256, 1, 1},
+                                parameter, 0, stream);
+    }
+    if (!code)
+        code = cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+    CU(code);
+    return 0;
+}
+
+/* The pack of this kernel's layout, made if it is not there; under load_lock. */
+int pack_open(struct backend *b, struct loaded *l, enum region r, struct err *e)
+{
+    struct pack *p = b->packs_list;
+    int64_t each = (l->info.packed_bytes + 255) / 256 * 256;
+    while (p && (p->region != r || strcmp(p->layout, l->info.layout) != 0))
+        p = p->next;
+    if (!p) {
+        p = xcalloc(1, sizeof *p);
+        snprintf(p->layout, sizeof p->layout, "%s", l->info.layout);
+        p->region = r;
+        p->each = each;
+        p->bytes = each * layers_of(b, r);
+        p->at = find_room(b, p->bytes);
+        if (p->at < 0) {
+            err_set(e,
+                    "layout %s needs %.1f MiB of repacked weights, for which the %.1f MiB of "
+                    "specializer.pack_mib have no room left",
+                    p->layout, (double)p->bytes / 1048576, (double)b->packs.bytes / 1048576);
+            free(p);
+            return -1;
+        }
+        if (run_pack(b, l, p, e)) {
+            free(p);
+            return -1;
+        }
+        p->next = b->packs_list;
+        b->packs_list = p;
+    }
+    if (p->each != each)
+        return err_set(e, "layout %s: %lld bytes a layer, another kernel says %lld", p->layout,
+                       (long long)each, (long long)p->each);
+    p->users++;
+    l->pack = p;
+    return 0;
+}
+
+void pack_drop(struct backend *b, struct pack *p)
+{
+    if (!p || --p->users > 0)
+        return;
+    struct pack **at = &b->packs_list;
+    while (*at != p)
+        at = &(*at)->next;
+    *at = p->next;
+    free(p);
+}

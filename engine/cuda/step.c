@@ -1,0 +1,233 @@
+/* step.c - what the engine calls: one step, from the arrays of the batch to sampled tokens.
+ *
+ *   choose kernels -> fill the block -> copy it -> graph, or walk -> sample -> copy back -> wait
+ *
+ * A step in which every sequence has one token, up to NARROW of them, runs as a graph. Everything
+ * else is walked: prompts, prompts mixed with decodes, and steps that a tap looks at. The block
+ * (cuda_private.h) is the only thing that differs between two launches of a graph.
+ *
+ * A graph is timed as a whole. One step in TIMED_EVERY of its kind is walked with events around
+ * the regions of one layer, and says how the time of the others is to be split.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/err.h"
+#include "engine/cuda/cuda_private.h"
+
+enum { TIMED_EVERY = 512 };
+
+/* ---- what runs ----------------------------------------------------------------------------- */
+
+static void choose(struct backend *b, const struct step *s, bool wide, struct slot *override_slot,
+                   const struct kernel *override, struct choice *c)
+{
+    memset(c, 0, sizeof *c);
+    for (int r = 0; r < REGION_COUNT; r++) {
+        int32_t m = r == REGION_HEAD ? s->rows : s->m;
+        struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
+        const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+        if (override && slot == override_slot)
+            k = override;
+        const struct loaded *l = k->backend;
+        bool fits = k->m_max >= walk_padded(m) && !(l && wide) &&
+                    !(l && l->info.context_max && l->info.context_max < s->context);
+        c->kernel[r] = fits ? k : &b->eager[r];
+        c->slot[r] = slot;
+    }
+    c->m = walk_padded(s->m);
+    c->rows = s->rows > 0 ? walk_padded(s->rows) : 0;
+    c->context = context_bucket[context_bucket_of(s->context)];
+}
+
+/* ---- the block ----------------------------------------------------------------------------- */
+
+static int check_step(const struct backend *b, const struct step *s, const struct step_block *block,
+                      struct err *e)
+{
+    if (s->m < 1 || s->m > b->options.max_tokens)
+        return err_set(e, "cuda: a step of %d tokens; the backend was opened for %d", s->m,
+                       b->options.max_tokens);
+    if (s->rows < 0 || s->rows > b->options.max_rows || s->rows > block->rows)
+        return err_set(e, "cuda: a step with %d rows of logits; the backend was opened for %d",
+                       s->rows, b->options.max_rows);
+    if (s->spans < 1 || s->spans > block->spans || s->pages > block->pages)
+        return err_set(e,
+                       "cuda: a step of %d sequences with %d pages; there is room for %d and "
+                       "%lld",
+                       s->spans, s->pages, block->spans, (long long)block->pages);
+    for (int32_t i = 0; i < s->m; i++) {
+        if (s->position[i] < 0 || s->position[i] >= b->positions)
+            return err_set(e, "cuda: position %d; the rope tables end at %d", s->position[i],
+                           b->positions);
+        if (s->tokens[i] < 0 || s->tokens[i] >= b->model->shape.vocab)
+            return err_set(e, "cuda: token %d; the vocabulary has %d", s->tokens[i],
+                           b->model->shape.vocab);
+        if (s->kv_at[i] < 0 || s->kv_at[i] / KV_PAGE >= b->options.kv_pages)
+            return err_set(e, "cuda: cache position %d is beyond the %d pages", s->kv_at[i],
+                           b->options.kv_pages);
+    }
+    return 0;
+}
+
+/* Runs of tokens as tiles, latest first (they attend to most), single tokens as a list. */
+static void fill_attention(const struct step *s, const struct step_block *block, struct walk *w)
+{
+    struct eager_tile *tile = block_twin(block, block->tile);
+    int32_t *single = block_twin(block, block->single);
+    for (int32_t i = s->spans - 1; i >= 0; i--) {
+        const struct span *p = &s->span[i];
+        if (p->count == 1) {
+            single[w->singles++] = p->first;
+            continue;
+        }
+        int32_t begin = p->context - p->count;
+        for (int32_t at = (p->count - 1) / EAGER_TILE * EAGER_TILE; at >= 0; at -= EAGER_TILE) {
+            int32_t rows = p->count - at < EAGER_TILE ? p->count - at : EAGER_TILE;
+            tile[w->tiles++] = (struct eager_tile){p->first + at, rows, begin + at, p->pages_at};
+        }
+    }
+}
+
+static int send_block(struct backend *b, const struct step *s, const struct step_block *block,
+                      struct walk *w, struct err *e)
+{
+    struct cuda_counts *counts = block_twin(block, block->counts);
+    int32_t *pages_at = block_twin(block, block->pages_at);
+    *counts = (struct cuda_counts){s->m, s->rows, s->spans, s->context, {0}};
+    memcpy(block_twin(block, block->token), s->tokens, (size_t)s->m * 4);
+    memcpy(block_twin(block, block->position), s->position, (size_t)s->m * 4);
+    memcpy(block_twin(block, block->kv_at), s->kv_at, (size_t)s->m * 4);
+    memcpy(block_twin(block, block->row), s->row, (size_t)s->rows * 4);
+    memcpy(block_twin(block, block->span), s->span, (size_t)s->spans * sizeof *s->span);
+    memcpy(block_twin(block, block->page_table), s->page_table, (size_t)s->pages * 4);
+    for (int32_t i = 0; i < s->spans; i++)
+        for (int32_t t = 0; t < s->span[i].count; t++)
+            pages_at[s->span[i].first + t] = s->span[i].pages_at;
+    if (!w->decode)
+        fill_attention(s, block, w);
+    size_t used = (size_t)((char *)(block->page_table + s->pages) - block->device);
+    CU(cudaMemcpyAsync(block->device, block->host, used, cudaMemcpyHostToDevice, b->stream));
+    return 0;
+}
+
+/* ---- running ------------------------------------------------------------------------------- */
+
+static void count(struct backend *b, const struct choice *c, const struct step *s,
+                  const double share[REGION_COUNT], int64_t ns)
+{
+    for (int r = 0; r < REGION_COUNT; r++) {
+        if (r == REGION_HEAD && s->rows == 0)
+            continue;
+        struct slot_counters *k = &c->slot[r]->counters;
+        bool once = r == REGION_EMBED || r == REGION_HEAD;
+        uint64_t runs = once ? 1 : (uint64_t)b->model->shape.layers;
+        uint64_t m = (uint64_t)(r == REGION_HEAD ? s->rows : s->m);
+        atomic_fetch_add_explicit(&k->steps, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&k->runs, runs, memory_order_relaxed);
+        atomic_fetch_add_explicit(&k->tokens, runs * m, memory_order_relaxed);
+        atomic_fetch_add_explicit(&k->context, runs * (uint64_t)s->context, memory_order_relaxed);
+        atomic_fetch_add_explicit(&k->sequences, runs * (uint64_t)s->spans, memory_order_relaxed);
+        atomic_fetch_add_explicit(&k->ns, (uint64_t)((double)ns * share[r]), memory_order_relaxed);
+    }
+}
+
+/* A walked step's time by region: one layer was timed, and the others are like it. */
+static void measured_shares(const struct backend *b, const struct step *s,
+                            double share[REGION_COUNT])
+{
+    double sum = 0;
+    for (int r = 0; r < REGION_COUNT; r++) {
+        bool once = r == REGION_EMBED || r == REGION_HEAD;
+        float ms = 0;
+        if ((r != REGION_HEAD || s->rows > 0) &&
+            cudaEventElapsedTime(&ms, b->region_event[r][0], b->region_event[r][1]))
+            ms = 0;
+        share[r] = (double)ms * (once ? 1 : b->model->shape.layers);
+        sum += share[r];
+    }
+    for (int r = 0; r < REGION_COUNT; r++)
+        share[r] = sum > 0 ? share[r] / sum : 0;
+}
+
+static bool one_token_each(const struct step *s)
+{
+    return s->m == s->spans;
+}
+
+/* How one step runs. */
+struct run {
+    struct choice choice;
+    bool must;  /* exactly these kernels (a canary's) */
+    bool look;  /* a tap looks at it */
+    bool graph; /* out: it ran as a graph */
+};
+
+/* Whether this step can be a graph; now and then one that could is walked, to time its regions. */
+static bool as_graph(struct backend *b, const struct step *s, const struct run *r, bool narrow)
+{
+    if (!narrow || !one_token_each(s) || r->choice.rows != r->choice.m || r->look)
+        return false;
+    uint64_t n = graph_cell(b, &r->choice)->steps++;
+    return r->must || n % TIMED_EVERY != 0;
+}
+
+static int run(struct backend *b, const struct step *s, struct run *r, struct err *e)
+{
+    struct step_block *block = s->m <= NARROW && s->rows <= NARROW ? &b->narrow : &b->wide;
+    struct walk w;
+    walk_init(&w, b, b->stream, block, &r->choice);
+    w.decode = one_token_each(s);
+    if (check_step(b, s, block, e) || send_block(b, s, block, &w, e))
+        return -1;
+    r->graph = as_graph(b, s, r, block == &b->narrow);
+    if (r->graph) {
+        struct variant *v = graph_get(b, &r->choice, r->must, e);
+        if (!v)
+            return -1;
+        CU(cudaGraphLaunch(v->exec, b->stream));
+        return 0;
+    }
+    w.look = r->look ? s : NULL;
+    w.timed = true;
+    w.timed_layer = b->model->shape.layers / 2;
+    return walk_step(&w, e);
+}
+
+static int fetch(struct backend *b, const struct step *s, bool plain, struct err *e)
+{
+    if (s->rows > 0 && plain)
+        CU(cudaMemcpyAsync(b->best_host, b->best, (size_t)s->rows * 4, cudaMemcpyDeviceToHost,
+                           b->stream));
+    else if (s->rows > 0 && sample_launch(b, s, e))
+        return -1;
+    CU(cudaEventRecord(b->done, b->stream));
+    CU(cudaEventSynchronize(b->done));
+    return 0;
+}
+
+int cuda_step(struct backend *b, const struct step *s, struct slot *override_slot,
+              const struct kernel *override, struct err *e)
+{
+    struct run r = {.must = override != NULL};
+    double share[REGION_COUNT];
+    bool plain = sample_plain(s), wide = s->m > NARROW || s->rows > NARROW;
+    int64_t t0 = clock_ns();
+    b->steps++;
+    choose(b, s, wide, override_slot, override, &r.choice);
+    r.look = !wide && lab_wants(b, &r.choice);
+    int failed = run(b, s, &r, e) || fetch(b, s, plain, e);
+    if (r.look)
+        lab_done(b, failed);
+    if (failed)
+        return -1;
+    sample_collect(b, s, plain);
+    double *known = wide ? share : graph_cell(b, &r.choice)->share;
+    if (!r.graph)
+        measured_shares(b, s, share);
+    if (!r.graph && !wide && one_token_each(s))
+        memcpy(known, share, sizeof share);
+    count(b, &r.choice, s, r.graph ? known : share, clock_ns() - t0);
+    return 0;
+}

@@ -1,0 +1,106 @@
+/* walk.c - a step on a stream: the plan, one region after the other.
+ *
+ *   embed -> [ attn_in -> attn -> attn_out -> mlp_in -> mlp_out ] x layers -> head
+ *
+ * The same walk is captured into graphs (graph.c), runs wide and mixed steps directly, and is what
+ * taps look at. The residual stream alternates between two buffers, so no region writes what it
+ * reads. Every launch of ours has a programmatic edge to the one before it: kernels wait by
+ * themselves before they touch what that one wrote.
+ */
+#include <stdatomic.h>
+
+#include "config/err.h"
+#include "engine/cuda/cuda_private.h"
+
+int32_t walk_padded(int32_t n)
+{
+    if (n <= NARROW)
+        return m_bucket[m_bucket_of(n)];
+    return (n + NARROW - 1) / NARROW * NARROW;
+}
+
+void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,
+               const struct choice *c)
+{
+    *w = (struct walk){.b = b,
+                       .stream = stream,
+                       .block = s,
+                       .choice = c,
+                       .wide = s == &b->wide,
+                       .m = c->m,
+                       .rows = c->rows,
+                       .context = c->context,
+                       .decode = true,
+                       .x = b->x[0],
+                       .y = b->x[1],
+                       .logits = b->logits,
+                       .best = b->best};
+    if (!w->wide) {
+        w->q = b->q;
+        w->a = b->a;
+        w->h = b->h;
+    }
+}
+
+int launch(const struct walk *w, enum primitive p, dim3 grid, int threads, int smem,
+           const void *args, struct err *e)
+{
+    cudaLaunchAttribute edge = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+                                .val.programmaticStreamSerializationAllowed = 1};
+    cudaLaunchConfig_t c = {.gridDim = grid,
+                            .blockDim = {(unsigned)threads, 1, 1},
+                            .dynamicSmemBytes = (size_t)smem,
+                            .stream = w->stream,
+                            .attrs = &edge,
+                            .numAttrs = w->b->device.major >= 9};
+    void *parameter[] = {(void *)args};
+    CU(cudaLaunchKernelExC(&c, (const void *)w->b->primitive[p], parameter));
+    return 0;
+}
+
+int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer, struct err *e)
+{
+    if (k->backend)
+        return loaded_region(w, k, r, layer, e);
+    return eager_region(w, r, layer, e);
+}
+
+static int mark(const struct walk *w, enum region r, int32_t layer, int end, struct err *e)
+{
+    bool once = r == REGION_EMBED || r == REGION_HEAD;
+    if (w->timed && (once || layer == w->timed_layer))
+        CU(cudaEventRecord(w->b->region_event[r][end], w->stream));
+    return 0;
+}
+
+static int run(struct walk *w, enum region r, int32_t layer, struct err *e)
+{
+    if (mark(w, r, layer, 0, e))
+        return -1;
+    if (w->look && lab_before(w, r, layer, e))
+        return -1;
+    if (walk_region(w, w->choice->kernel[r], r, layer, e) || mark(w, r, layer, 1, e))
+        return -1;
+    return w->look ? lab_after(w, r, layer, e) : 0;
+}
+
+int walk_step(struct walk *w, struct err *e)
+{
+    struct backend *b = w->b;
+    w->y = b->x[0];
+    if (run(w, REGION_EMBED, 0, e))
+        return -1;
+    for (int32_t l = 0; l < b->model->shape.layers; l++) {
+        w->x = b->x[0];
+        w->y = b->x[1];
+        if (run(w, REGION_ATTN_IN, l, e) || run(w, REGION_ATTN, l, e) ||
+            run(w, REGION_ATTN_OUT, l, e))
+            return -1;
+        w->x = b->x[1];
+        w->y = b->x[0];
+        if (run(w, REGION_MLP_IN, l, e) || run(w, REGION_MLP_OUT, l, e))
+            return -1;
+    }
+    w->x = b->x[0];
+    return w->rows > 0 ? run(w, REGION_HEAD, 0, e) : 0;
+}

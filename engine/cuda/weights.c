@@ -1,0 +1,320 @@
+/* weights.c - the model's tensors to the device: bf16, in the order that kernels want.
+ *
+ * The model stays what it is, a mapped file in any format; the device gets bf16 rows. A matrix on
+ * the device may be made of several: q, k and v one after the other, gate and up row by row. Rows
+ * of q and k are stored so that RoPE pairs are neighbours whatever the file's order: a product of
+ * q and k does not change when both are permuted alike, so kernels know one order only.
+ *
+ * A few threads take stretches of rows, convert them into pinned memory of their own and send them
+ * on a stream of their own; pages of the file come in meanwhile. Each thread has two stretches, so
+ * converting and sending overlap.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "config/err.h"
+#include "config/log.h"
+#include "engine/cuda/cuda_private.h"
+#include "engine/quant.h"
+
+enum { STRETCH = 4 << 20, THREADS_MAX = 16 };
+
+/* A matrix as the device holds it. */
+struct image {
+    const struct weight *source[3];
+    enum { PLAIN, STACKED, ALTERNATING } kind;
+    int32_t rows, cols;
+    int32_t paired; /* rows of so many first sources that are in RoPE order: 0 or 2 */
+    char *to;
+};
+
+struct upload {
+    struct backend *b;
+    int images;
+    struct image *image;
+    pthread_mutex_t lock; /* next, failed, why */
+    int at;               /* image */
+    int32_t row;
+    int64_t sent;
+    bool failed;
+    struct err why;
+};
+
+/* ---- layout -------------------------------------------------------------------------------- */
+
+static int64_t matrix_bytes(int64_t rows, int64_t cols)
+{
+    return (rows * cols * 2 + 255) / 256 * 256;
+}
+
+int64_t weights_bytes(const struct model *m)
+{
+    const struct model_shape *s = &m->shape;
+    int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
+    int64_t layer = matrix_bytes(q + 2 * kv, s->hidden) + matrix_bytes(s->hidden, q) +
+                    matrix_bytes(2LL * s->ffn, s->hidden) + matrix_bytes(s->hidden, s->ffn);
+    int64_t vectors = 4 * (2LL * s->hidden + q + 2 * kv + 2LL * s->head_dim) + 5 * 256;
+    return matrix_bytes(s->vocab, s->hidden) * (s->tied_head ? 1 : 2) +
+           s->layers * (layer + vectors) + 4LL * s->hidden + 256;
+}
+
+/* Which row of the file's head is row `i` of the device's. */
+static int32_t source_row(const struct model_shape *s, int32_t i)
+{
+    return s->rope_interleaved ? i : i % 2 * (s->head_dim / 2) + i / 2;
+}
+
+static const struct weight *find_row(const struct backend *b, const struct image *m, int32_t row,
+                                     int32_t *at)
+{
+    const struct model_shape *s = &b->model->shape;
+    int k = 0;
+    if (m->kind == ALTERNATING) {
+        *at = row / 2;
+        return m->source[row % 2];
+    }
+    while (m->kind == STACKED && row >= m->source[k]->rows)
+        row -= m->source[k++]->rows;
+    bool paired = k < m->paired;
+    *at = paired ? row / s->head_dim * s->head_dim + source_row(s, row % s->head_dim) : row;
+    return m->source[k];
+}
+
+static struct image *add(struct upload *u, int32_t rows, int32_t cols)
+{
+    struct image *m = &u->image[u->images++];
+    m->rows = rows;
+    m->cols = cols;
+    m->to = arena_take(&u->b->weights, (int64_t)rows * cols * 2);
+    return m;
+}
+
+static void *add_plain(struct upload *u, const struct weight *w)
+{
+    struct image *m = add(u, w->rows, w->cols);
+    m->source[0] = w;
+    return m->to;
+}
+
+static void add_layer(struct upload *u, const struct layer *l, struct device_layer *d)
+{
+    struct image *m = add(u, l->wq.rows + l->wk.rows + l->wv.rows, l->wq.cols);
+    m->kind = STACKED;
+    m->source[0] = &l->wq;
+    m->source[1] = &l->wk;
+    m->source[2] = &l->wv;
+    m->paired = 2;
+    d->wqkv = m->to;
+    m = add(u, 2 * l->gate.rows, l->gate.cols);
+    m->kind = ALTERNATING;
+    m->source[0] = &l->gate;
+    m->source[1] = &l->up;
+    d->wgu = m->to;
+    d->wo = add_plain(u, &l->wo);
+    d->wdown = add_plain(u, &l->down);
+}
+
+/* ---- vectors ------------------------------------------------------------------------------- */
+
+/* `n` floats, in heads of `head_dim` with RoPE order if `paired`. */
+static int send_vector(struct backend *b, float *to, const float *v, int32_t n, bool paired,
+                       struct err *e)
+{
+    const struct model_shape *s = &b->model->shape;
+    float *copy = xmalloc((size_t)n * sizeof *copy);
+    for (int32_t i = 0; i < n; i++)
+        copy[i] = paired ? v[i / s->head_dim * s->head_dim + source_row(s, i % s->head_dim)] : v[i];
+    cudaError_t code = cudaMemcpy(to, copy, (size_t)n * sizeof *copy, cudaMemcpyHostToDevice);
+    free(copy);
+    CU(code);
+    return 0;
+}
+
+static float *take_floats(struct backend *b, int32_t n)
+{
+    return arena_take(&b->weights, n * 4LL);
+}
+
+static int send_bias(struct backend *b, const struct layer *l, struct device_layer *d,
+                     struct err *e)
+{
+    int32_t q = l->wq.rows, kv = l->wk.rows;
+    if (!l->bq)
+        return 0;
+    d->bias = take_floats(b, q + 2 * kv);
+    return send_vector(b, d->bias, l->bq, q, true, e) ||
+           send_vector(b, d->bias + q, l->bk, kv, true, e) ||
+           send_vector(b, d->bias + q + kv, l->bv, kv, false, e);
+}
+
+static int send_vectors(struct backend *b, struct err *e)
+{
+    const struct model *m = b->model;
+    int32_t hidden = m->shape.hidden, hd = m->shape.head_dim;
+    b->on.final_norm = take_floats(b, hidden);
+    if (send_vector(b, b->on.final_norm, m->final_norm, hidden, false, e))
+        return -1;
+    for (int32_t i = 0; i < m->shape.layers; i++) {
+        const struct layer *l = &m->layer[i];
+        struct device_layer *d = &b->on.layer[i];
+        d->attn_norm = take_floats(b, hidden);
+        d->mlp_norm = take_floats(b, hidden);
+        d->q_norm = l->q_norm ? take_floats(b, hd) : NULL;
+        d->k_norm = l->k_norm ? take_floats(b, hd) : NULL;
+        if (send_vector(b, d->attn_norm, l->attn_norm, hidden, false, e) ||
+            send_vector(b, d->mlp_norm, l->mlp_norm, hidden, false, e) ||
+            (l->q_norm && send_vector(b, d->q_norm, l->q_norm, hd, true, e)) ||
+            (l->k_norm && send_vector(b, d->k_norm, l->k_norm, hd, true, e)) ||
+            send_bias(b, l, d, e))
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- matrices ------------------------------------------------------------------------------ */
+
+static void convert(const struct backend *b, const struct image *m, int32_t row, int32_t rows,
+                    uint16_t *to, float *scratch)
+{
+    for (int32_t r = 0; r < rows; r++, to += m->cols) {
+        int32_t at;
+        const struct weight *w = find_row(b, m, row + r, &at);
+        enum dtype t = (enum dtype)w->type;
+        const char *from = (const char *)w->data + at * dtype_bytes(t, w->cols);
+        if (t == DTYPE_BF16) {
+            memcpy(to, from, (size_t)m->cols * 2);
+            continue;
+        }
+        dequant_row(t, from, scratch, m->cols);
+        for (int32_t i = 0; i < m->cols; i++)
+            to[i] = f32_to_bf16(scratch[i]);
+    }
+}
+
+/* The next stretch of rows; false when there is none or something failed. */
+static bool next(struct upload *u, struct image **m, int32_t *row, int32_t *rows)
+{
+    pthread_mutex_lock(&u->lock);
+    if (u->at < u->images && u->row == u->image[u->at].rows) {
+        u->at++;
+        u->row = 0;
+    }
+    bool some = !u->failed && u->at < u->images;
+    if (some) {
+        *m = &u->image[u->at];
+        *row = u->row;
+        *rows = STRETCH / (2 * (*m)->cols) > 0 ? STRETCH / (2 * (*m)->cols) : 1;
+        if (*rows > (*m)->rows - *row)
+            *rows = (*m)->rows - *row;
+        u->row += *rows;
+        u->sent += 2LL * *rows * (*m)->cols;
+    }
+    pthread_mutex_unlock(&u->lock);
+    return some;
+}
+
+static int send_all(struct upload *u, cudaStream_t stream, char *buffer[2], cudaEvent_t free_at[2],
+                    float *scratch, struct err *e)
+{
+    struct image *m;
+    int32_t row, rows;
+    for (int turn = 0; next(u, &m, &row, &rows); turn ^= 1) {
+        CU(cudaEventSynchronize(free_at[turn]));
+        convert(u->b, m, row, rows, (uint16_t *)(void *)buffer[turn], scratch);
+        CU(cudaMemcpyAsync(m->to + 2LL * row * m->cols, buffer[turn], 2 * (size_t)rows * m->cols,
+                           cudaMemcpyHostToDevice, stream));
+        CU(cudaEventRecord(free_at[turn], stream));
+    }
+    CU(cudaStreamSynchronize(stream));
+    return 0;
+}
+
+static int64_t longest_row(const struct upload *u)
+{
+    int64_t most = 0;
+    for (int i = 0; i < u->images; i++)
+        most = u->image[i].cols > most ? u->image[i].cols : most;
+    return most;
+}
+
+static int sender_run(struct upload *u, struct err *e)
+{
+    int64_t bytes = STRETCH > 2 * longest_row(u) ? STRETCH : 2 * longest_row(u);
+    char *buffer[2] = {NULL, NULL};
+    cudaEvent_t free_at[2] = {NULL, NULL};
+    cudaStream_t stream = NULL;
+    float *scratch = xmalloc((size_t)longest_row(u) * sizeof *scratch);
+    cudaError_t code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    for (int i = 0; i < 2 && !code; i++) {
+        code = cudaHostAlloc((void **)&buffer[i], (size_t)bytes, cudaHostAllocDefault);
+        if (!code)
+            code = cudaEventCreateWithFlags(&free_at[i], cudaEventDisableTiming);
+    }
+    int rc = code ? cuda_failed(e, code, "staging memory", __FILE__, __LINE__)
+                  : send_all(u, stream, buffer, free_at, scratch, e);
+    for (int i = 0; i < 2; i++) {
+        cudaFreeHost(buffer[i]);
+        if (free_at[i])
+            cudaEventDestroy(free_at[i]);
+    }
+    if (stream)
+        cudaStreamDestroy(stream);
+    free(scratch);
+    return rc;
+}
+
+static void *sender(void *arg)
+{
+    struct upload *u = arg;
+    struct err e = {""};
+    if (sender_run(u, &e)) {
+        pthread_mutex_lock(&u->lock);
+        if (!u->failed)
+            u->why = e;
+        u->failed = true;
+        pthread_mutex_unlock(&u->lock);
+    }
+    return NULL;
+}
+
+static void send_matrices(struct upload *u)
+{
+    pthread_t thread[THREADS_MAX];
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int n = cores < 1 ? 1 : cores > THREADS_MAX ? THREADS_MAX : (int)cores, started = 0;
+    for (; started < n - 1; started++)
+        if (pthread_create(&thread[started], NULL, sender, u))
+            break;
+    sender(u);
+    while (started > 0)
+        pthread_join(thread[--started], NULL);
+}
+
+int weights_upload(struct backend *b, struct err *e)
+{
+    const struct model *m = b->model;
+    struct upload u = {.b = b};
+    int64_t t0 = clock_ns();
+    u.image = xcalloc((size_t)m->shape.layers * 4 + 2, sizeof *u.image);
+    b->on.layer = xcalloc((size_t)m->shape.layers, sizeof *b->on.layer);
+    b->on.embed = add_plain(&u, &m->embed);
+    b->on.head = m->shape.tied_head ? b->on.embed : add_plain(&u, &m->head);
+    for (int32_t i = 0; i < m->shape.layers; i++)
+        add_layer(&u, &m->layer[i], &b->on.layer[i]);
+    pthread_mutex_init(&u.lock, NULL);
+    int rc = send_vectors(b, e);
+    if (!rc) {
+        send_matrices(&u);
+        rc = u.failed ? err_set(e, "%s", u.why.msg) : 0;
+    }
+    pthread_mutex_destroy(&u.lock);
+    free(u.image);
+    double s = (double)(clock_ns() - t0) * 1e-9;
+    if (!rc)
+        log_info("cuda", "%.2f GB of weights on the device in %.2f s, %.1f GB/s",
+                 (double)u.sent * 1e-9, s, (double)u.sent * 1e-9 / s);
+    return rc;
+}

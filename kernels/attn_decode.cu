@@ -1,0 +1,397 @@
+/* attn_decode.cu - attention of single tokens over paged keys and values: split-KV in one kernel.
+ *
+ *   a[t, h, :] = sum_p softmax_p(scale q[t, h, :] . k[p, h / G, :]) v[p, h / G, :],  p <= position[t]
+ *
+ * q, a: [M, HEADS, HEAD_DIM] float; pages: bf16 [page][KV_HEADS][KV_PAGE][HEAD_DIM]; G = HEADS /
+ * KV_HEADS query heads share what is read. Bytes moved: 4 HEAD_DIM for each position and kv head.
+ *
+ * At short contexts this is latency, not bytes: a chain of wait, q, scores, softmax, sums, merge.
+ * So each of SPLITS * WARPS units takes every so-many-th page (whatever the context is, they are
+ * even), keeps its first pieces of pages in registers from before the wait (only q and the newest
+ * position depend on the previous kernel; the piece that has it is read again), takes one maximum
+ * a piece and not one a position, and blocks of a sequence and head meet in a cluster:
+ * each sends the others their slice of its partial sums and one barrier later all finish a slice.
+ * With MERGE=0 the last block by a counter merges, for more splits than a cluster has blocks.
+ *
+ * Pages are read early only when every token of the step is its sequence's only one: otherwise
+ * older positions may belong to this step as well.
+ *
+ * Invariant: positions beyond the token's own count as zero keys with weight zero, whatever is in
+ * memory; a block of a token at or beyond counts->m leaves without touching anything.
+ */
+#ifndef REGION
+#define REGION 2 /* REGION_ATTN */
+#endif
+#include "lib/shape.cuh"
+#include "lib/stream.cuh"
+
+/* ---- knobs -------------------------------------------------------------------------------- */
+
+#ifndef SPLITS
+#define SPLITS 8
+#endif
+#ifndef WARPS
+#define WARPS 4
+#endif
+#ifndef PIECE
+#define PIECE 16
+#endif
+#ifndef STAGES
+#define STAGES 1
+#endif
+#ifndef MERGE
+#define MERGE 1
+#endif
+#ifndef EARLY
+#define EARLY 1
+#endif
+#ifndef TRIGGER
+#define TRIGGER 1
+#endif
+#ifndef NEXT
+#define NEXT 0
+#endif
+#ifndef NEXT_LATE
+#define NEXT_LATE 0
+#endif
+
+/* ---- legality ----------------------------------------------------------------------------- */
+
+#define LEGAL(expression, why) static_assert(expression, why);
+#include "attn_decode.def"
+
+/* ---- code --------------------------------------------------------------------------------- */
+
+enum {
+    HD = HEAD_DIM,
+    G = HEADS / KV_HEADS,
+    LP = HD / 8,           /* lanes of a position, 8 elements each */
+    PP = 32 / LP,          /* positions a warp looks at together */
+    STEPS = PIECE / PP,    /* of those, in a piece */
+    PIECES = KV_PAGE / PIECE, /* of a page */
+    UNITS = SPLITS * WARPS,
+    THREADS = WARPS * 32,
+    SLICE = (G * HD + SPLITS - 1) / SPLITS /* elements of a block in a cluster */
+};
+
+/* A piece of a page: its part for this lane. */
+struct piece {
+    uint4 k[STEPS], v[STEPS];
+};
+
+/* Sums of a unit: top is uniform over the warp. */
+struct running {
+    float top[G], sum[G], o[G][8];
+};
+
+/* First position of piece n of this unit, whose pages are every UNITS-th. */
+__device__ __forceinline__ int piece_at(int unit, int n)
+{
+    return (unit + n / PIECES * UNITS) * KV_PAGE + n % PIECES * PIECE;
+}
+
+__device__ __forceinline__ void load_piece(const struct cuda_attn_args &a, int pages_at, int first,
+                                           int kvh, int context, struct piece *g)
+{
+    int lane = threadIdx.x % 32;
+    size_t page = a.page_table[pages_at + first / KV_PAGE];
+    size_t at = (page * KV_HEADS + kvh) * KV_PAGE * HD + first % KV_PAGE * HD + lane * 8;
+    const bf16 *k = (const bf16 *)a.k_pages + at, *v = (const bf16 *)a.v_pages + at;
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        bool valid = first + i * PP + lane / LP < context;
+        g->k[i] = valid ? __ldcg((const uint4 *)(k + i * PP * HD)) : make_uint4(0, 0, 0, 0);
+        g->v[i] = valid ? __ldcg((const uint4 *)(v + i * PP * HD)) : make_uint4(0, 0, 0, 0);
+    }
+}
+
+__device__ __forceinline__ void attend(struct running *r, const float (*q)[8], const struct piece *g,
+                                       int first, int context)
+{
+    int lane = threadIdx.x % 32;
+    float s[G][STEPS];
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        float k[8];
+        expand8(g->k[i], k);
+#pragma unroll
+        for (int h = 0; h < G; h++) {
+            float d = 0;
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                d += q[h][j] * k[j];
+            s[h][i] = d;
+        }
+    }
+#pragma unroll
+    for (int o = LP / 2; o > 0; o >>= 1)
+#pragma unroll
+        for (int h = 0; h < G; h++)
+#pragma unroll
+            for (int i = 0; i < STEPS; i++)
+                s[h][i] += __shfl_xor_sync(WARP_ALL, s[h][i], o);
+#pragma unroll
+    for (int h = 0; h < G; h++) {
+        float top = r->top[h];
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            if (first + i * PP + lane / LP >= context)
+                s[h][i] = -INFINITY;
+            top = fmaxf(top, s[h][i]);
+        }
+#pragma unroll
+        for (int o = LP; o < 32; o <<= 1)
+            top = fmaxf(top, __shfl_xor_sync(WARP_ALL, top, o));
+        float keep = exp2f(r->top[h] - top); /* a piece has a position: top is a number */
+        r->top[h] = top;
+        r->sum[h] *= keep;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            r->o[h][j] *= keep;
+    }
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        float v[8];
+        expand8(g->v[i], v);
+#pragma unroll
+        for (int h = 0; h < G; h++) {
+            float p = exp2f(s[h][i] - r->top[h]);
+            r->sum[h] += p;
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                r->o[h][j] += p * v[j];
+        }
+    }
+}
+
+/* Shared memory: the partial sums of the block's warps, and what a cluster's blocks send. */
+struct sums {
+    float o[WARPS][G][HD], top[WARPS][G], sum[WARPS][G];
+    float peer_o[MERGE ? SPLITS : 1][SLICE], peer_top[MERGE ? SPLITS : 1][G],
+        peer_sum[MERGE ? SPLITS : 1][G];
+    float block_top[G], block_sum[G];
+};
+
+/* The block's sums of element (h, d) relative to its own maximum. */
+__device__ __forceinline__ float block_part(const struct sums *s, int h, int d, float *top,
+                                            float *sum)
+{
+    float v = 0, most = -INFINITY, all = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        most = fmaxf(most, s->top[w][h]);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        float e = s->top[w][h] == -INFINITY ? 0 : exp2f(s->top[w][h] - most);
+        all += s->sum[w][h] * e;
+        v += s->o[w][h][d] * e;
+    }
+    *top = most;
+    *sum = all;
+    return v;
+}
+
+/* Merges n partial sums of one element; top, sum and o are `stride`, `stride`, `o_stride` apart. */
+template <int N>
+__device__ __forceinline__ float merged(const float *top, const float *sum, int stride,
+                                        const float *o, int o_stride)
+{
+    float t[N], most = -INFINITY, all = 0, v = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        t[i] = __ldcg(top + i * stride);
+        most = fmaxf(most, t[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float e = t[i] == -INFINITY ? 0 : exp2f(t[i] - most);
+        all += __ldcg(sum + i * stride) * e;
+        v += __ldcg(o + i * o_stride) * e;
+    }
+    return v / all;
+}
+
+__device__ __forceinline__ void merge_cluster(const struct cuda_attn_args &a, struct sums *s, int t,
+                                              int kvh)
+{
+    int rank = blockIdx.x;
+    for (int i = threadIdx.x; i < G * HD; i += THREADS) {
+        float top, sum, v = block_part(s, i / HD, i % HD, &top, &sum);
+        store_peer(&s->peer_o[rank][i % SLICE], i / SLICE, v);
+        if (i % HD < SPLITS) {
+            store_peer(&s->peer_top[rank][i / HD], i % HD, top);
+            store_peer(&s->peer_sum[rank][i / HD], i % HD, sum);
+        }
+    }
+    __syncwarp();
+    cluster_arrive();
+    cluster_wait();
+    for (int i = threadIdx.x; i < SLICE && rank * SLICE + i < G * HD; i += THREADS) {
+        int e = rank * SLICE + i, h = e / HD;
+        float most = -INFINITY, all = 0, v = 0;
+#pragma unroll
+        for (int p = 0; p < SPLITS; p++)
+            most = fmaxf(most, s->peer_top[MERGE ? p : 0][h]);
+#pragma unroll
+        for (int p = 0; p < SPLITS; p++) {
+            float top = s->peer_top[MERGE ? p : 0][h];
+            float f = top == -INFINITY ? 0 : exp2f(top - most);
+            all += s->peer_sum[MERGE ? p : 0][h] * f;
+            v += s->peer_o[MERGE ? p : 0][i] * f;
+        }
+        a.a[((size_t)t * HEADS + kvh * G) * HD + e] = v / all;
+    }
+}
+
+__device__ __forceinline__ void merge_last(const struct cuda_attn_args &a, const struct sums *s,
+                                           int t, int kvh)
+{
+    __shared__ bool last;
+    enum { O = 0, TOP = G * HD, SUM = TOP + G, PART = SUM + G };
+    int group = t * KV_HEADS + kvh;
+    float *all = (float *)a.work.work + (size_t)group * SPLITS * PART;
+    float *mine = all + (size_t)blockIdx.x * PART;
+    for (int i = threadIdx.x; i < G * HD; i += THREADS) {
+        float top, sum, v = block_part(s, i / HD, i % HD, &top, &sum);
+        if (SPLITS == 1) {
+            a.a[((size_t)t * HEADS + kvh * G) * HD + i] = v / sum;
+            continue;
+        }
+        __stcg(mine + i, v);
+        if (i % HD == 0) {
+            __stcg(mine + TOP + i / HD, top);
+            __stcg(mine + SUM + i / HD, sum);
+        }
+    }
+    if (SPLITS == 1)
+        return;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(&a.work.counter[group], 1u) == SPLITS - 1;
+        if (last)
+            a.work.counter[group] = 0;
+    }
+    __syncthreads();
+    if (!last)
+        return;
+    __threadfence();
+    for (int i = threadIdx.x; i < G * HD; i += THREADS) {
+        int h = i / HD;
+        a.a[((size_t)t * HEADS + kvh * G) * HD + i] =
+            merged<SPLITS>(all + TOP + h, all + SUM + h, PART, all + i, PART);
+    }
+}
+
+__device__ __forceinline__ void prefetch_next(const struct cuda_attn_args &a)
+{
+    int block = (blockIdx.z * KV_HEADS + blockIdx.y) * SPLITS + blockIdx.x;
+    prefetch_share(a.next, a.next_bytes, (long long)NEXT << 20, block, SPLITS * KV_HEADS * M_MAX);
+}
+
+/* ---- entry -------------------------------------------------------------------------------- */
+
+KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cuda_attn_args a)
+{
+    __shared__ struct sums s;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kvh = blockIdx.y, t = blockIdx.z;
+    int unit = warp * SPLITS + blockIdx.x;
+    if (TRIGGER == 0)
+        release_next();
+    if (MERGE)
+        cluster_arrive();
+    int live = a.counts->m, alone = EARLY && a.counts->spans == live;
+    int context = 0, pages_at = 0;
+    if (t < live) {
+        context = a.position[t] + 1;
+        pages_at = a.pages_at[t];
+    }
+    struct piece g[STAGES];
+    if (alone)
+#pragma unroll
+        for (int n = 0; n < STAGES; n++)
+            if (piece_at(unit, n) < context)
+                load_piece(a, pages_at, piece_at(unit, n), kvh, context, &g[n]);
+    if (NEXT && !NEXT_LATE)
+        prefetch_next(a);
+    if (TRIGGER == 1)
+        release_next();
+    if (MERGE)
+        cluster_wait(); /* every block of the cluster has started: its memory can be written */
+
+    after_previous();
+    if (t >= live)
+        return;
+    float q[G][8];
+    struct running r;
+    const float *from = a.q + ((size_t)t * HEADS + kvh * G) * HD + lane % LP * 8;
+#pragma unroll
+    for (int h = 0; h < G; h++) {
+        *(float4 *)q[h] = load_x4(from + h * HD);
+        *(float4 *)(q[h] + 4) = load_x4(from + h * HD + 4);
+        r.top[h] = -INFINITY;
+        r.sum[h] = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            r.o[h][j] = 0;
+    }
+#pragma unroll
+    for (int n = 0; n < STAGES; n++) {
+        int first = piece_at(unit, n);
+        if (first < context && (!alone || first + PIECE >= context))
+            load_piece(a, pages_at, first, kvh, context, &g[n]);
+    }
+    if (NEXT && NEXT_LATE)
+        prefetch_next(a);
+#pragma unroll
+    for (int h = 0; h < G; h++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            q[h][j] *= a.scale * 1.44269504f;
+    for (int n = 0; piece_at(unit, n) < context; n += STAGES) {
+#pragma unroll
+        for (int s = 0; s < STAGES; s++) {
+            int first = piece_at(unit, n + s), later = piece_at(unit, n + s + STAGES);
+            if (first >= context)
+                break;
+            attend(&r, q, &g[s], first, context);
+            if (later < context)
+                load_piece(a, pages_at, later, kvh, context, &g[s]);
+        }
+    }
+    if (TRIGGER == 2)
+        release_next();
+    /* the PP positions looked at together: their sums have the same maximum */
+#pragma unroll
+    for (int o = LP; o < 32; o <<= 1)
+#pragma unroll
+        for (int h = 0; h < G; h++) {
+            r.sum[h] += __shfl_xor_sync(WARP_ALL, r.sum[h], o);
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                r.o[h][j] += __shfl_xor_sync(WARP_ALL, r.o[h][j], o);
+        }
+    if (lane < LP)
+#pragma unroll
+        for (int h = 0; h < G; h++) {
+            *(float4 *)&s.o[warp][h][lane * 8] = *(float4 *)r.o[h];
+            *(float4 *)&s.o[warp][h][lane * 8 + 4] = *(float4 *)(r.o[h] + 4);
+        }
+    if (lane == 0)
+        for (int h = 0; h < G; h++)
+            s.top[warp][h] = r.top[h], s.sum[warp][h] = r.sum[h];
+    __syncthreads();
+    if (MERGE)
+        merge_cluster(a, &s, t, kvh);
+    else
+        merge_last(a, &s, t, kvh);
+}
+
+extern "C" __device__ const struct cuda_kernel_info whet_info = {
+    WHET_CUDA_ABI, REGION_ATTN, M_MAX, 0, 1,
+    MERGE || SPLITS == 1 ? 0 : KV_HEADS * M_MAX,
+    MERGE || SPLITS == 1 ? 0 : (int64_t)M_MAX * KV_HEADS * SPLITS * (G * HD + 2 * G) * 4,
+    0,
+    "",
+    {{{SPLITS, KV_HEADS, M_MAX}, THREADS, 0, 1, MERGE ? SPLITS : 1, 0}},
+};

@@ -1,0 +1,170 @@
+/* cuda.h - what a CUDA kernel is given, and what a cubin says of itself.
+ *
+ * Shared by the host (engine/cuda/), the eager kernels and the templates; NVRTC needs no other
+ * header. One kernel region has one argument struct, passed by value as the only parameter.
+ *
+ * Steps are captured graphs, so nothing in an argument struct changes from step to step: what does
+ * (counts, tokens, positions, pages) is read through pointers to one block at a fixed address that
+ * is overwritten before each step. A graph is made for an M bucket; a step may have fewer tokens
+ * than that, so a kernel masks with counts->m. Rows from m up to the bucket may hold anything,
+ * may be read and written as activations, and never reach a KV page.
+ *
+ * Every kernel is launched with programmatic stream serialization: each thread that reads an
+ * activation or this step's KV, or writes anything, first executes griddepcontrol.wait. Weights,
+ * norms, rope tables never change and may be read before it, and so may positions, kv_at, pages_at,
+ * the page table, counts and the KV of earlier steps: a step's first kernel has a full edge to the
+ * copy of the step's data and to the step before. Activations are read with plain loads: neither
+ * `__restrict__` nor ld.global.nc.
+ *
+ * Weights are bf16 [out, in]. q and k rows are stored with RoPE pairs adjacent (rows 2i, 2i+1 of a
+ * head turn together), q_norm, k_norm and biases alike; gate and up rows alternate. KV pages are
+ * bf16 [page][kv_head][KV_PAGE][head_dim].
+ */
+#ifndef WHET_KERNELS_CUDA_H
+#define WHET_KERNELS_CUDA_H
+
+#include "args.h"
+
+/* Counts of the running step. */
+struct cuda_counts {
+    int32_t m, rows, spans, context;
+    int32_t pad_[12];
+};
+
+/* The region's own working memory: the same bytes in every run, nothing kept between kernels.
+ * counter: zero at the start of every run; a kernel leaves them zero. */
+struct cuda_work {
+    void *work;
+    unsigned *counter;
+};
+
+struct cuda_embed_args {
+    const struct cuda_counts *counts;
+    const int32_t *tokens;
+    const void *table; /* bf16 [vocab, hidden] */
+    float *x;
+    int32_t hidden;
+};
+
+/* q = rope(qnorm(n Wq^T + bq)), k and v into their pages; n = rmsnorm(x) * norm. */
+struct cuda_attn_in_args {
+    const struct cuda_counts *counts;
+    const float *x;                   /* [M, hidden] */
+    const float *norm;                /* [hidden] */
+    const void *w;                    /* bf16 [(heads + 2 kv_heads) head_dim, hidden]: q, k, v */
+    const void *packed;               /* the kernel's own layout of w, or null */
+    const float *bias;                /* [(heads + 2 kv_heads) head_dim] or null */
+    const float *q_norm, *k_norm;     /* [head_dim] or null */
+    const float *rope_cos, *rope_sin; /* [positions, head_dim/2] */
+    const int32_t *position;          /* [M] */
+    const int32_t *kv_at;             /* [M] page * KV_PAGE + offset */
+    float *q;                         /* [M, heads * head_dim] */
+    void *k_pages, *v_pages;          /* this layer's */
+    struct cuda_work work;
+    int32_t hidden, heads, kv_heads, head_dim;
+    float eps;
+    const void *next; /* weights that a later region reads, to be prefetched into L2; or null */
+    int64_t next_bytes;
+};
+
+/* a = softmax(q k^T * scale) v for each token over positions 0 .. position[t] of its sequence,
+ * whose pages are page_table[pages_at[t] ...]. */
+struct cuda_attn_args {
+    const struct cuda_counts *counts;
+    const float *q;
+    const void *k_pages, *v_pages;
+    const int32_t *position, *pages_at; /* [M] */
+    const int32_t *page_table;
+    const struct span *span; /* [counts->spans] the same, by sequence */
+    float *a;                /* [M, heads * head_dim] */
+    struct cuda_work work;
+    const void *next; /* as in cuda_attn_in_args */
+    int64_t next_bytes;
+    int32_t heads, kv_heads, head_dim;
+    float scale;
+};
+
+/* attn_out, mlp_out: y = in W^T + x */
+struct cuda_out_args {
+    const struct cuda_counts *counts;
+    const float *in;    /* [M, k] */
+    const float *x;     /* [M, n] */
+    const void *w;      /* bf16 [n, k] */
+    const void *packed; /* or null */
+    float *y;           /* [M, n], not x */
+    struct cuda_work work;
+    int32_t n, k;
+    const void *next; /* as in cuda_attn_in_args */
+    int64_t next_bytes;
+};
+
+/* h = silu(g) * u; g, u = rows 2i, 2i+1 of n W^T, n = rmsnorm(x) * norm */
+struct cuda_mlp_in_args {
+    const struct cuda_counts *counts;
+    const float *x;
+    const float *norm;
+    const void *w;      /* bf16 [2 ffn, hidden]: gate row i at 2i, up row i at 2i+1 */
+    const void *packed; /* or null */
+    float *h;           /* [M, ffn] */
+    struct cuda_work work;
+    int32_t hidden, ffn;
+    float eps;
+    const void *next; /* as in cuda_attn_in_args */
+    int64_t next_bytes;
+};
+
+/* logits[i, :] = n W^T of row[i], i < counts->rows; and the best of each: highest logit, lowest
+ * id among equals, -1 if none is above minus infinity (NaN counts as that). */
+struct cuda_head_args {
+    const struct cuda_counts *counts;
+    const int32_t *row; /* [rows] row of x */
+    const float *x;
+    const float *norm;
+    const void *w;      /* bf16 [vocab, hidden] */
+    const void *packed; /* or null */
+    float *logits;      /* [rows, vocab] */
+    int32_t *best;      /* [rows] */
+    struct cuda_work work;
+    int32_t hidden, vocab;
+    float eps;
+};
+
+/* ---- a cubin ------------------------------------------------------------------------------ */
+
+/* One launch of a kernel. The first is the function named by its candidate, launch i > 0 has "_i"
+ * appended; all get the same argument struct. */
+struct cuda_launch {
+    int32_t grid[3];
+    int32_t threads;
+    int32_t smem;    /* bytes of dynamic shared memory */
+    int32_t pdl;     /* 1: programmatic stream serialization (default), 0: a full edge */
+    int32_t cluster; /* blocks of a cluster in x; 0 or 1: none */
+    int32_t pad_;
+};
+
+enum { CUDA_LAUNCHES = 4, WHET_CUDA_ABI = 1 };
+
+/* Exported as `extern "C" __device__ const struct cuda_kernel_info whet_info`. Grids are constants
+ * of the build (shapes and M_MAX are -D). packed_bytes > 0: the cubin also has the function
+ * `whet_pack(struct cuda_pack_args)`, launched with any grid (it strides); kernels of the same
+ * region and layout name share the copy. */
+struct cuda_kernel_info {
+    int32_t abi, region, m_max;
+    int32_t context_max; /* attn: longest context it may be given; 0: any */
+    int32_t launches;
+    int32_t counters; /* words of work.counter, at most CUDA_COUNTERS */
+    int64_t work_bytes;
+    int64_t packed_bytes;
+    char layout[64];
+    struct cuda_launch launch[CUDA_LAUNCHES];
+};
+
+enum { CUDA_COUNTERS = 16384 };
+
+struct cuda_pack_args {
+    const void *src; /* bf16 [rows, cols]: what args.w points to */
+    void *dst;       /* packed_bytes */
+    int32_t rows, cols;
+};
+
+#endif

@@ -1,0 +1,162 @@
+/* eager.h - arguments of the primitive CUDA kernels that the eager regions are made of.
+ *
+ * Shared by eager*.cu and engine/cuda/. They are shape-generic: shapes are arguments, so the
+ * cubins are built with the program and nothing is compiled where it runs. A region is a few of
+ * these and a matrix product of the vendor's BLAS between them (engine/cuda/eager.c). Activations
+ * come in float and bf16; a null pointer means that nobody wants that copy. */
+#ifndef WHET_KERNELS_EAGER_H
+#define WHET_KERNELS_EAGER_H
+
+#include "cuda.h"
+
+/* y16[i, :] = bf16(rmsnorm(x[row ? row[i] : i, :]) * gain), i < *count. Grid: rows. */
+struct eager_norm_args {
+    const int32_t *count;
+    const float *x;
+    const float *gain;
+    const int32_t *row;
+    void *y16;
+    int32_t n;
+    float eps;
+};
+
+/* Bias, q/k norm, RoPE and append of raw projections [M, (heads + 2 kv_heads) head_dim]; one warp
+ * a head. Grid: (ceil((heads + 2 kv_heads) / 8), M), 256 threads. */
+struct eager_rope_args {
+    const int32_t *count;
+    const float *raw;
+    const void *raw16; /* instead of raw */
+    const float *bias, *q_norm, *k_norm;
+    const float *rope_cos, *rope_sin;
+    const int32_t *position, *kv_at;
+    float *q;
+    void *q16;
+    void *k_pages, *v_pages;
+    int32_t heads, kv_heads, head_dim;
+    float eps;
+};
+
+/* h = silu(g) * u of raw [M, 2 ffn], g and u alternating. Grid: (ceil(ffn / 1024), M), 256. */
+struct eager_silu_args {
+    const int32_t *count;
+    const float *raw;
+    const void *raw16;
+    float *h;
+    void *h16;
+    int32_t ffn;
+};
+
+/* y16 = bf16(x) of [M, n]. Grid: (ceil(n / 1024), M), 256 threads. */
+struct eager_round_args {
+    const int32_t *count;
+    const float *x;
+    void *y16;
+    int32_t n;
+};
+
+/* Attention of single tokens. Grid: (splits, kv_heads * chunks, tokens), 128 threads; a block takes
+ * G (the kernel's own) query heads of one kv head, of which there are `chunks` such parts. token:
+ * which tokens, null: all. */
+struct eager_decode_args {
+    const int32_t *count;
+    const int32_t *token;
+    const float *q;
+    const void *q16; /* read if q is null */
+    const void *k_pages, *v_pages;
+    const int32_t *position, *pages_at, *page_table;
+    float *a;
+    void *a16;
+    float *part;
+    unsigned *counter;
+    int32_t heads, kv_heads, chunks;
+    float scale;
+};
+enum { EAGER_GROUP = 8 };
+
+/* Attention of runs of tokens: tile i is rows [first, first + rows) of the step, which are in a
+ * sequence whose first of these rows is at `position`. Grid: (tiles, heads), 128 threads. */
+struct eager_tile {
+    int32_t first, rows, position, pages_at;
+};
+enum { EAGER_TILE = 64 };
+struct eager_prefill_args {
+    const struct eager_tile *tile;
+    const void *q16, *k_pages, *v_pages;
+    const int32_t *page_table;
+    float *a;
+    void *a16;
+    int32_t heads, kv_heads;
+    float scale;
+};
+
+/* best[i] of logits [rows, vocab]. Grid: (parts, rows), 256 threads; part: [rows, parts] pairs. */
+struct eager_best_args {
+    const int32_t *count;
+    const float *logits;
+    int32_t *best;
+    uint64_t *part;
+    unsigned *counter;
+    int32_t vocab;
+};
+
+/* ---- sampling ----------------------------------------------------------------------------- */
+
+enum { EAGER_TOPS = 20 };
+
+/* A token whose logit changes before anything else looks at it. */
+struct eager_adjust {
+    int32_t id;
+    int32_t kind; /* EAGER_BIAS: += value; EAGER_PENALTY: repetition, then -= value */
+    float value;
+};
+enum { EAGER_BIAS, EAGER_PENALTY, EAGER_BAN };
+
+/* One row that needs more than the best token (struct sampling of engine/sampler.h). */
+struct eager_sample {
+    int32_t row;
+    int32_t target; /* >= 0: score this token */
+    float temperature, top_p, min_p, repetition;
+    int32_t top_k, tops; /* tops: -1 no log-probabilities */
+    int32_t adjust_at, adjusts;
+    uint64_t seed, index;
+};
+
+struct eager_sampled {
+    int32_t token;
+    float logprob;
+    int32_t tops;
+    int32_t top_id[EAGER_TOPS];
+    float top_logprob[EAGER_TOPS];
+};
+
+/* Grid: samples, 1024 threads. weight: [samples, vocab] floats. */
+struct eager_sample_args {
+    const struct eager_sample *sample;
+    const struct eager_adjust *adjust;
+    float *logits;
+    float *weight;
+    struct eager_sampled *out;
+    int32_t vocab;
+};
+
+/* ---- tools of the backend ------------------------------------------------------------------ */
+
+/* Reads `n16` 16-byte words; writes only if they are one particular value. Any grid. */
+struct eager_read_args {
+    const void *data;
+    int64_t n16;
+    unsigned *out;
+};
+
+/* Compares rows of a and b (floats, or bf16 positions in pages through kv_at) into out[0..4]:
+ * nonfinite, different, then as float bits worst max and rms error. Grid: rows, 256 threads. */
+struct eager_compare_args {
+    const int32_t *count;
+    const float *a, *b;
+    const void *a_pages, *b_pages;
+    const int32_t *a_at, *b_at;
+    int32_t cols, kv_heads, head_dim;
+    unsigned *out;
+};
+
+#endif

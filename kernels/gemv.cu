@@ -1,0 +1,586 @@
+/* gemv.cu - projections of one to four tokens: every weight is read once, in 16-byte loads.
+ *
+ *   attn_in   q, k, v = rope(qnorm(n Wqkv^T)), k and v into their pages   W [(H + 2 KVH) HD, HIDDEN]
+ *   attn_out  y = a Wo^T + x                                              W [HIDDEN, H HD]
+ *   mlp_in    h = silu(g) u; g, u = rows 2i, 2i+1 of n Wgu^T              W [2 FFN, HIDDEN]
+ *   mlp_out   y = h Wdown^T + x                                           W [HIDDEN, FFN]
+ *   head      logits = n W^T and the best of each row                     W [VOCAB, HIDDEN]
+ *
+ * n = rmsnorm(x) * gain is folded in: x * gain is multiplied, the sum's factor 1/rms(x) comes last.
+ * Bytes moved: W (2 N K), and x once a block.
+ *
+ * At one token the stream of weights is easy; what costs is every boundary between kernels, when
+ * the previous kernel's last block, its write-back, the load of x and the reduction follow one
+ * another. So the first ROWS x UNROLL loads of a lane, and L2 prefetches of what comes after, are
+ * issued before the wait; and K can be split over KW warps, whose part of x then fits registers:
+ * no staging, one barrier. A block owns tiles of RW * ROWS rows; with PERSIST it walks over several
+ * and its loads never pause between them.
+ *
+ * q/k norm needs the sum of squares of a head: CLUSTER blocks own one head, keep their outputs in
+ * shared memory and exchange their sums through it (one cluster barrier).
+ *
+ * Invariant: nothing is written, and x is not read, before after_previous(); a page is only written
+ * for tokens below counts->m. The last tile is moved back to end at the last row: its first rows
+ * may then be computed twice, with the same bits.
+ */
+#include "lib/shape.cuh"
+#include "lib/stream.cuh"
+
+/* ---- knobs -------------------------------------------------------------------------------- */
+
+#ifndef ROWS
+#define ROWS 2
+#endif
+#ifndef UNROLL
+#define UNROLL 4
+#endif
+#ifndef KW
+#define KW 1
+#endif
+#ifndef RW
+#define RW 8
+#endif
+#ifndef X
+#define X 0
+#endif
+#ifndef STAGE
+#define STAGE 0
+#endif
+#ifndef PERSIST
+#define PERSIST 0
+#endif
+#ifndef TRIGGER
+#define TRIGGER 1
+#endif
+#ifndef PREFETCH
+#define PREFETCH 0
+#endif
+#ifndef LOAD
+#define LOAD 0
+#endif
+#ifndef NEXT
+#define NEXT 0
+#endif
+#ifndef CLUSTER
+#define CLUSTER 4
+#endif
+
+/* ---- legality ----------------------------------------------------------------------------- */
+
+#define LEGAL(expression, why) static_assert(expression, why);
+#include "gemv.def"
+
+/* ---- code --------------------------------------------------------------------------------- */
+
+#define QK (REGION == REGION_ATTN_IN && HAS_QK_NORM)
+
+enum {
+    M = M_MAX,
+    THREADS = KW * RW * 32,
+    TILE = RW * ROWS,
+    TILES = (ROWS_ALL + TILE - 1) / TILE,
+    BLOCK_ROWS = QK ? HEAD_DIM / CLUSTER : TILE, /* neighbouring rows of a block */
+    GRID = QK ? ROWS_ALL / BLOCK_ROWS
+              : PERSIST && PERSIST * SMS < TILES ? PERSIST * SMS : TILES,
+    CHUNKS = K / 256,             /* a chunk: 16 bytes for each lane of a warp */
+    C = (CHUNKS + KW * UNROLL - 1) / (KW * UNROLL) * UNROLL, /* of a warp: KW * c + its part */
+    RAGGED = C * KW != CHUNKS,   /* some are beyond the row's end */
+    STEPS = C / UNROLL,
+    P = power_of_two(ROWS * M),
+    SPAN = 32 / P,                /* lanes that end up with the same sum */
+    AT_ONCE = X || STEPS <= 4 ? STEPS : 1, /* unrolled */
+    SMEM_X = X ? 0 : K * M * 4,
+    SMEM_STAGE = THREADS * ROWS * UNROLL * STAGE * 16
+};
+static_assert(ROWS_ALL >= TILE, "there is a whole tile");
+
+struct place {
+    int kw, rw, lane;
+};
+
+/* Where a tile's first row is. Tile i of a block: neighbours when a head is shared, else dealt. */
+__device__ __forceinline__ int tile_row(int i)
+{
+    int row = QK ? blockIdx.x * BLOCK_ROWS + i * TILE : (blockIdx.x + i * GRID) * TILE;
+    return min(row, ROWS_ALL - TILE);
+}
+
+__device__ __forceinline__ int tiles_of_block()
+{
+    return QK ? BLOCK_ROWS / TILE : (TILES - (int)blockIdx.x + GRID - 1) / GRID;
+}
+
+/* This lane's first 16 bytes of its warp's first row in tile i. */
+__device__ __forceinline__ const uint4 *tile_weights(const struct region_args &a, int i,
+                                                     const struct place &at)
+{
+    size_t row = tile_row(i) + at.rw * ROWS;
+    return (const uint4 *)((const bf16 *)a.w + row * K) + at.kw * 32 + at.lane;
+}
+
+/* Chunk c of row r; a part of K that has fewer chunks than others reads nothing. */
+__device__ __forceinline__ uint4 load_chunk(const uint4 *w, int r, int c, const struct place &at)
+{
+    if (RAGGED && c * KW + at.kw >= CHUNKS)
+        return make_uint4(0, 0, 0, 0);
+    return load_weight<LOAD>(w + (size_t)r * (K / 8) + c * (KW * 32));
+}
+
+/* Where step t > 0 of the first STAGE after the first waits in shared memory, this lane's part. */
+__device__ __forceinline__ uint4 *staged(float *shared, int t, int u, int r)
+{
+    return (uint4 *)(shared + SMEM_X / 4) +
+           (((t - 1) * UNROLL + u) * ROWS + r) * THREADS + threadIdx.x;
+}
+
+/* Copies the steps that follow the first, of this tile and the next ones. */
+__device__ __forceinline__ void stage(const struct region_args &a, float *shared,
+                                      const struct place &at)
+{
+    int tiles = tiles_of_block();
+#pragma unroll
+    for (int t = 1; t <= STAGE; t++) {
+        int i = t / STEPS, c = t % STEPS * UNROLL;
+        if (i >= tiles)
+            return;
+        const uint4 *w = tile_weights(a, i, at);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                if (!RAGGED || (c + u) * KW + at.kw < CHUNKS)
+                    copy_weight(staged(shared, t, u, r),
+                                w + (size_t)r * (K / 8) + (c + u) * (KW * 32));
+    }
+}
+
+__device__ __forceinline__ void prefetch_tiles(const struct region_args &a)
+{
+    int tiles = min(tiles_of_block(), PREFETCH);
+    for (int i = 0; i < tiles; i++) {
+        int skip = i == 0 ? UNROLL * (STAGE + 1) * KW * 512 : 0; /* already in flight */
+        for (int r = threadIdx.x; r < TILE && skip < 2 * K; r += THREADS)
+            prefetch_l2((const char *)a.w + (size_t)(tile_row(i) + r) * K * 2 + skip, 2 * K - skip);
+    }
+}
+
+/* Row t of the input; rows that a step does not use may be read, but must exist. */
+__device__ __forceinline__ const float *input_row(const struct region_args &a, int t)
+{
+#if AT_OUT
+    return a.in + (size_t)t * K;
+#elif AT_HEAD
+    return a.x + (size_t)(t < a.counts->rows ? a.row[t] : 0) * K;
+#else
+    return a.x + (size_t)t * K;
+#endif
+}
+
+/* Where element e of x lies in shared memory: a lane's eight as two conflict-free fours. */
+__device__ __forceinline__ int shuffled(int e)
+{
+    return (e & ~255) + ((e >> 2) & 1) * 128 + ((e & 255) >> 3) * 4 + (e & 3);
+}
+
+struct input {
+    float x[X ? C * M : 1][8]; /* this lane's part, times gain */
+    const float *shared;       /* or [M][K], shuffled */
+};
+
+__device__ __forceinline__ float4 times(float4 v, float4 g)
+{
+    return make_float4(v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w);
+}
+
+__device__ __forceinline__ float square(float4 v)
+{
+    return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+}
+
+/* x into registers; ss[t] = this warp's part of the sum of squares. */
+__device__ __forceinline__ void take_registers(const struct region_args &a, struct input *in,
+                                               const float4 (*gain)[2], const struct place &at,
+                                               float *ss)
+{
+    float4 v[M][C][2];
+#pragma unroll
+    for (int t = 0; t < M; t++) {
+        const float *x = input_row(a, t) + at.kw * 256 + at.lane * 8;
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            bool mine = !RAGGED || c * KW + at.kw < CHUNKS;
+            v[t][c][0] = mine ? load_x4(x + c * KW * 256) : make_float4(0, 0, 0, 0);
+            v[t][c][1] = mine ? load_x4(x + c * KW * 256 + 4) : make_float4(0, 0, 0, 0);
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < M; t++) {
+        ss[t] = 0;
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            if (HAS_NORM)
+                ss[t] += square(v[t][c][0]) + square(v[t][c][1]);
+            float *x = in->x[X ? t * C + c : 0];
+            *(float4 *)x = HAS_NORM ? times(v[t][c][0], gain[c][0]) : v[t][c][0];
+            *(float4 *)(x + 4) = HAS_NORM ? times(v[t][c][1], gain[c][1]) : v[t][c][1];
+        }
+        if (HAS_NORM)
+            ss[t] = warp_sum(ss[t]);
+    }
+}
+
+/* x into shared memory; ss[t] = the whole sum of squares. Ends with a barrier. */
+__device__ __forceinline__ void take_shared(const struct region_args &a, float *shared,
+                                            const float *gain, float *ss)
+{
+    __shared__ float part[M][32];
+    constexpr int LOADS = (K + THREADS * 4 - 1) / (THREADS * 4);
+#pragma unroll
+    for (int t = 0; t < M; t++) {
+        const float *x = input_row(a, t);
+        float4 v[LOADS];
+        float sum = 0;
+#pragma unroll
+        for (int s = 0; s < LOADS; s++) {
+            int i = (s * THREADS + threadIdx.x) * 4;
+            if (i < K)
+                v[s] = load_x4(x + i);
+        }
+#pragma unroll
+        for (int s = 0; s < LOADS; s++) {
+            int i = (s * THREADS + threadIdx.x) * 4;
+            if (i >= K)
+                continue;
+            if (HAS_NORM)
+                sum += square(v[s]);
+            *(float4 *)(shared + t * K + shuffled(i)) =
+                HAS_NORM ? times(v[s], *(const float4 *)(gain + i)) : v[s];
+        }
+        if (HAS_NORM) {
+            sum = warp_sum(sum);
+            if (threadIdx.x % 32 == 0)
+                part[t][threadIdx.x / 32] = sum;
+        }
+    }
+    __syncthreads();
+    for (int t = 0; HAS_NORM && t < M; t++) {
+        ss[t] = 0;
+#pragma unroll
+        for (int w = 0; w < KW * RW; w++)
+            ss[t] += part[t][w];
+    }
+}
+
+/* sum[t * ROWS + r] += W x over one chunk of this warp's rows */
+__device__ __forceinline__ void multiply(const struct input &in, int c, int r, uint4 w,
+                                         const struct place &at, float *sum)
+{
+    float f[8];
+    if (RAGGED && c * KW + at.kw >= CHUNKS)
+        return;
+    expand8(w, f);
+#pragma unroll
+    for (int t = 0; t < M; t++) {
+        float4 p, q;
+        if (X) {
+            p = *(const float4 *)in.x[X ? t * C + c : 0];
+            q = *(const float4 *)(in.x[X ? t * C + c : 0] + 4);
+        } else {
+            const float *x = in.shared + t * K + (c * KW + at.kw) * 256 + at.lane * 4;
+            p = *(const float4 *)x;
+            q = *(const float4 *)(x + 128);
+        }
+        sum[t * ROWS + r] += (f[0] * p.x + f[1] * p.y) + (f[2] * p.z + f[3] * p.w) +
+                             ((f[4] * q.x + f[5] * q.y) + (f[6] * q.z + f[7] * q.w));
+    }
+}
+
+/* ---- finishing a sum ----------------------------------------------------------------------- */
+
+/* What the thread that finishes the sums of token t needs to know about it. */
+struct token {
+    int t, live, position, kv_at;
+};
+
+__device__ __forceinline__ struct token token_of(const struct region_args &a, int t)
+{
+    struct token k = {t, 1, 0, 0};
+#if AT_ATTN_IN
+    k.live = t < a.counts->m;
+    if (k.live)
+        k.position = a.position[t], k.kv_at = a.kv_at[t];
+#elif AT_HEAD
+    k.live = t < a.counts->rows;
+#endif
+    return k;
+}
+
+/* Loaded while the tile's weights are: the residual, or cosine and sine. */
+__device__ __forceinline__ float2 companion(const struct region_args &a, int row,
+                                            const struct token &k)
+{
+#if AT_OUT
+    return make_float2(__ldcg(a.x + (size_t)k.t * ROWS_ALL + row), 0);
+#elif AT_ATTN_IN
+    size_t at = (size_t)k.position * (HEAD_DIM / 2) + row % HEAD_DIM / 2;
+    return make_float2(a.rope_cos[at], a.rope_sin[at]);
+#else
+    return make_float2(0, 0);
+#endif
+}
+
+#if AT_ATTN_IN
+/* One element of q, k or v, whose pair's other element is `other`. */
+__device__ __forceinline__ void put_qkv(const struct region_args &a, int row, const struct token &k,
+                                        float v, float other, float2 turn)
+{
+    int head = row / HEAD_DIM, d = row % HEAD_DIM;
+    if (head < HEADS + KV_HEADS)
+        v = row & 1 ? v * turn.x + other * turn.y : v * turn.x - other * turn.y;
+    if (head < HEADS) {
+        a.q[(size_t)k.t * (HEADS * HEAD_DIM) + row] = v;
+        return;
+    }
+    int kvh = (head - HEADS) % KV_HEADS;
+    bf16 *pages = (bf16 *)(head < HEADS + KV_HEADS ? a.k_pages : a.v_pages);
+    size_t slot = ((size_t)(k.kv_at / KV_PAGE) * KV_HEADS + kvh) * KV_PAGE + k.kv_at % KV_PAGE;
+    if (k.live)
+        pages[slot * HEAD_DIM + d] = to_bf16(v);
+}
+#endif
+
+/* Writes the sum of (row, token) given that of the other row of its pair. All lanes of a warp come
+ * here together; `mine` says who has something to write. */
+__device__ __forceinline__ void finish(const struct region_args &a, int row, const struct token &k,
+                                       float v, float other, float2 with, bool mine,
+                                       unsigned long long *best)
+{
+    if (!mine)
+        return;
+#if AT_ATTN_IN
+    put_qkv(a, row, k, v, other, with);
+#elif AT_MLP_IN
+    if (row % 2 == 0)
+        a.h[(size_t)k.t * FFN + row / 2] = silu(v) * other;
+#elif AT_HEAD
+    if (k.live) {
+        a.logits[(size_t)k.t * VOCAB + row] = v;
+        unsigned long long rank = rank_of(v, row);
+        *best = rank > *best ? rank : *best;
+    }
+#else
+    a.y[(size_t)k.t * ROWS_ALL + row] = v + with.x;
+#endif
+}
+
+#if AT_ATTN_IN
+/* q/k norm and RoPE of the block's rows of one head, raw[t][BLOCK_ROWS] in shared memory. */
+__device__ __forceinline__ void finish_head(const struct region_args &a, const float (*raw)[BLOCK_ROWS])
+{
+    __shared__ float squares[CLUSTER][M];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = blockIdx.x % CLUSTER;
+    int first = blockIdx.x * BLOCK_ROWS, head = first / HEAD_DIM;
+    bool normed = head < HEADS + KV_HEADS;
+    __syncthreads();
+    for (int t = warp; normed && t < M; t += KW * RW) {
+        float sum = 0;
+        for (int i = lane; i < BLOCK_ROWS; i += 32)
+            sum += raw[t][i] * raw[t][i];
+        sum = warp_sum(sum);
+        if (lane < CLUSTER) {
+            if (CLUSTER > 1)
+                store_peer(&squares[rank][t], lane, sum);
+            else
+                squares[rank][t] = sum;
+        }
+    }
+    if (CLUSTER > 1) {
+        __syncwarp();
+        cluster_arrive();
+        cluster_wait();
+    } else {
+        __syncthreads();
+    }
+    const float *gain = head < HEADS ? a.q_norm : a.k_norm;
+    for (int i = threadIdx.x; i < BLOCK_ROWS * M; i += THREADS) {
+        int t = i / BLOCK_ROWS, r = i % BLOCK_ROWS, row = first + r;
+        struct token k = token_of(a, t);
+        float v = raw[t][r], other = raw[t][r ^ 1];
+        if (normed) {
+            float sum = 0;
+            for (int p = 0; p < CLUSTER; p++)
+                sum += squares[p][t];
+            float scale = rsqrtf(sum / HEAD_DIM + a.eps);
+            v *= scale * gain[row % HEAD_DIM];
+            other *= scale * gain[(row ^ 1) % HEAD_DIM];
+        }
+        put_qkv(a, row, k, v, other, companion(a, row, k));
+    }
+}
+#endif
+
+/* ---- entry -------------------------------------------------------------------------------- */
+
+KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct region_args a)
+{
+    extern __shared__ __align__(16) float shared_x[];
+    __shared__ float part[2][KW][TILE * M], squares[KW][M];
+    __shared__ float raw[QK ? M : 1][BLOCK_ROWS];
+    int warp = threadIdx.x / 32, tiles = tiles_of_block();
+    struct place at = {warp % KW, warp / KW, (int)threadIdx.x % 32};
+    const uint4 *w = tile_weights(a, 0, at);
+    uint4 buffer[ROWS][UNROLL];
+    if (TRIGGER == 0)
+        release_next();
+    if (QK && CLUSTER > 1)
+        cluster_arrive();
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            buffer[r][u] = load_chunk(w, r, u, at);
+    if (STAGE)
+        stage(a, shared_x, at);
+    if (PREFETCH)
+        prefetch_tiles(a);
+    if (TRIGGER == 1)
+        release_next();
+    /* Who finishes what: with KW > 1 thread i sum i of the tile, else the lanes of the warp. */
+    int index = KW > 1 ? (int)threadIdx.x : at.lane / SPAN;
+    int local = KW > 1 ? index % TILE : at.rw * ROWS + index % ROWS;
+    bool mine = KW > 1 ? index < TILE * M : index < ROWS * M && at.lane % SPAN == 0;
+    struct token k = token_of(a, mine ? index / (KW > 1 ? TILE : ROWS) : 0);
+    float4 gain[X ? C : 1][2];
+    if (X && HAS_NORM) {
+#if HAS_NORM
+#pragma unroll
+        for (int c = 0; c < (X ? C : 0); c++) {
+            const float *g = a.norm + min(c * KW + at.kw, CHUNKS - 1) * 256 + at.lane * 8;
+            gain[c][0] = *(const float4 *)g, gain[c][1] = *(const float4 *)(g + 4);
+        }
+#endif
+    }
+    if (QK && CLUSTER > 1)
+        cluster_wait(); /* every block of the cluster has started: its memory can be written */
+
+    after_previous();
+    struct input in;
+    float ss[M], scale = 1.0f;
+    in.shared = shared_x;
+    if (X) {
+        take_registers(a, &in, gain, at, ss);
+        for (int t = 0; HAS_NORM && t < M; t++)
+            if (KW > 1 && at.lane == 0 && at.rw == 0)
+                squares[at.kw][t] = ss[t];
+    } else {
+#if HAS_NORM
+        take_shared(a, shared_x, a.norm, ss);
+#else
+        take_shared(a, shared_x, 0, ss);
+#endif
+    }
+    if (TRIGGER == 2)
+        release_next();
+#if !AT_HEAD
+    if (NEXT)
+        prefetch_share(a.next, a.next_bytes, (long long)NEXT << 20, blockIdx.x, GRID);
+#endif
+    if (STAGE)
+        await_copies();
+    unsigned long long best = 0;
+    for (int i = 0; i < tiles; i++) {
+        float sum[ROWS * M];
+        int row = tile_row(i) + local;
+        bool more = i + 1 < tiles;
+        const uint4 *next = more ? tile_weights(a, i + 1, at) : w;
+        float2 with = mine && !QK ? companion(a, row, k) : make_float2(0, 0);
+#pragma unroll
+        for (int j = 0; j < ROWS * M; j++)
+            sum[j] = 0;
+#pragma unroll(AT_ONCE)
+        for (int c = 0; c < C; c += UNROLL) {
+            int t = i * STEPS + c / UNROLL; /* of the block's steps */
+            bool waits = STAGE && t > 0 && t <= STAGE;
+            /* what a register that becomes free is loaded with: the next step that is not staged */
+            int ahead = STAGE && t == 0 ? STAGE + 1 : 1, cn = c + ahead * UNROLL, in_tile = cn / C;
+            const uint4 *from = in_tile == 0 ? w : in_tile == 1 ? next : 0;
+            if (STAGE && in_tile > 1 && i + in_tile < tiles)
+                from = tile_weights(a, i + in_tile, at);
+            bool refill = !waits && i + in_tile < tiles;
+            cn %= C;
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    uint4 now = buffer[r][u];
+                    if (waits)
+                        now = *staged(shared_x, t, u, r);
+                    else if (refill)
+                        buffer[r][u] = load_chunk(from, r, cn + u, at);
+                    multiply(in, c + u, r, now, at, sum);
+                }
+        }
+        w = next;
+        if (TRIGGER == 3 && !more)
+            release_next();
+        float v = warp_sums<ROWS * M>(sum);
+        if (KW > 1) {
+            /* sum number t * ROWS + r of the warp is number t * TILE + rw * ROWS + r of the block */
+            int s = at.lane / SPAN;
+            if (at.lane % SPAN == 0 && s < ROWS * M)
+                part[i & 1][at.kw][s / ROWS * TILE + at.rw * ROWS + s % ROWS] = v;
+            __syncthreads();
+            v = 0;
+            if (mine)
+#pragma unroll
+                for (int p = 0; p < KW; p++)
+                    v += part[i & 1][p][index];
+        }
+#if HAS_NORM
+        if (i == 0) {
+            float total = 0;
+            if (X && KW > 1)
+#pragma unroll
+                for (int p = 0; p < KW; p++)
+                    total += squares[p][k.t];
+            else
+                for (int t = 0; t < M; t++)
+                    total = k.t == t ? ss[t] : total;
+            scale = rsqrtf(total / K + a.eps);
+        }
+#endif
+        v *= scale;
+#if AT_ATTN_IN && HAS_BIAS
+        if (mine)
+            v += a.bias[row];
+#endif
+        if (QK) {
+            if (mine)
+                raw[QK ? k.t : 0][(i * TILE + local) % BLOCK_ROWS] = v;
+        } else {
+            float other = __shfl_xor_sync(WARP_ALL, v, KW > 1 ? 1 : SPAN % 32);
+            finish(a, row, k, v, other, with, mine, &best);
+        }
+    }
+#if AT_ATTN_IN && HAS_QK_NORM
+    finish_head(a, raw);
+#elif AT_HEAD
+    __shared__ unsigned long long bests[KW * RW][M];
+    for (int t = 0; t < M; t++) {
+        unsigned long long v = warp_best(mine && k.t == t ? best : 0);
+        if (at.lane == 0)
+            bests[warp][t] = v;
+    }
+    best_of_all<KW * RW, M, M>(bests, min(a.counts->rows, (int)M),
+                               (unsigned long long *)a.work.work, a.work.counter, a.best);
+#endif
+}
+
+extern "C" __device__ const struct cuda_kernel_info whet_info = {
+    WHET_CUDA_ABI, REGION, M_MAX, 0, 1,
+    REGION == REGION_HEAD ? 1 : 0,
+    REGION == REGION_HEAD ? (int64_t)GRID *M * 8 : 0,
+    0,
+    "",
+    {{{GRID, 1, 1}, THREADS, SMEM_X + SMEM_STAGE, 1, QK ? CLUSTER : 1, 0}},
+};

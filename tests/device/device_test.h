@@ -1,0 +1,51 @@
+/* device_test.h - the device suite: what its files share. One process, one device, no framework:
+ * a check that fails prints what was expected and is counted; the exit status says whether any did.
+ */
+#ifndef WHET_TESTS_DEVICE_TEST_H
+#define WHET_TESTS_DEVICE_TEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/backend.h"
+
+extern const struct backend_ops whet_backend_cuda;
+
+/* Counts one check; prints when it fails (always: also when it passes). */
+void check(bool ok, bool always, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* A backend with its dispatch table. */
+struct rig {
+    const struct backend_ops *ops;
+    struct model *model;
+    struct backend *b;
+    struct dispatch *d;
+};
+struct shape_row {
+    const char *name;
+    struct model_shape shape;
+};
+extern const struct shape_row device_shapes[];
+extern const int device_shape_count;
+
+bool rig_open(struct rig *r, const struct backend_ops *ops, struct model *m, int32_t pages,
+              int32_t tokens, int32_t rows);
+/* cuda, with an arena for repacked weights. */
+bool rig_open_with(struct rig *r, struct model *m, int32_t pages, int32_t tokens, int32_t rows,
+                   int64_t pack_bytes);
+void rig_close(struct rig *r);
+
+/* Deterministic numbers. */
+uint64_t rng(uint64_t *state);
+float rng_normal(uint64_t *state);
+
+/* MODEL TOKENS OUT (logits.c); exit status. */
+int logits_main(char **argv);
+
+void test_regions(void);
+void test_steps(void);
+void test_sampler(void);
+void test_kernels(void);
+void test_templates(void);
+
+#endif

@@ -1,0 +1,120 @@
+/* test_device.c - runs the device suite: `scripts/test-device`. With a word, only that part. */
+#include "tests/device/device_test.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+
+static int checks, failures;
+
+void check(bool ok, bool always, const char *fmt, ...)
+{
+    va_list args;
+    checks++;
+    failures += !ok;
+    if (ok && !always)
+        return;
+    if (failures > 200 && !ok)
+        return;
+    printf("%s ", ok ? "ok  " : "FAIL");
+    va_start(args, fmt);
+    vprintf(fmt, args);
+    va_end(args);
+    printf("\n");
+    fflush(stdout);
+}
+
+uint64_t rng(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+}
+
+float rng_normal(uint64_t *state)
+{
+    double u = (double)((rng(state) >> 11) + 1) * 0x1p-53, v = (double)(rng(state) >> 11) * 0x1p-53;
+    return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
+}
+
+const struct shape_row device_shapes[] = {
+    {"llama d64 g4",
+     {ARCH_LLAMA, 3, 512, 8, 2, 64, 1024, 1000, 8192, 1e-5f, 1e5f, 0, 1, {1, 32, 1, 4, 2048}}},
+    {"llama gguf order", {ARCH_LLAMA, 2, 192, 3, 1, 64, 512, 520, 8192, 1e-5f, 1e4f, 1, 0, {0}}},
+    {"qwen2 bias d64", {ARCH_QWEN2, 2, 448, 7, 1, 64, 1216, 1504, 8192, 1e-6f, 1e6f, 0, 1, {0}}},
+    {"qwen3 d128 g2", {ARCH_QWEN3, 3, 256, 8, 4, 128, 768, 2000, 8192, 1e-6f, 1e6f, 0, 1, {0}}},
+    {"qwen3 d128 g16", {ARCH_QWEN3, 2, 512, 16, 1, 128, 640, 1000, 8192, 1e-6f, 1e6f, 0, 0, {0}}},
+    {"llama d64 g1", {ARCH_LLAMA, 2, 256, 4, 4, 64, 512, 768, 8192, 1e-5f, 1e4f, 0, 1, {0}}},
+};
+const int device_shape_count = sizeof device_shapes / sizeof *device_shapes;
+
+static bool open_rig(struct rig *r, const struct backend_ops *ops, struct model *m,
+                     const struct backend_options *o)
+{
+    const struct kernel *eager[REGION_COUNT];
+    struct err e = {""};
+    *r = (struct rig){.ops = ops, .model = m};
+    r->b = m ? ops->open(m, o, &e) : NULL;
+    check(r->b != NULL, false, "%s opens: %s", ops->name, e.msg);
+    if (!r->b)
+        return false;
+    for (int i = 0; i < REGION_COUNT; i++)
+        eager[i] = ops->eager(r->b, (enum region)i);
+    r->d = dispatch_open(eager);
+    ops->set_dispatch(r->b, r->d);
+    return true;
+}
+
+bool rig_open_with(struct rig *r, struct model *m, int32_t pages, int32_t tokens, int32_t rows,
+                   int64_t pack_bytes)
+{
+    struct backend_options o = {
+        .kv_pages = pages, .max_tokens = tokens, .max_rows = rows, .pack_bytes = pack_bytes};
+    return open_rig(r, &whet_backend_cuda, m, &o);
+}
+
+bool rig_open(struct rig *r, const struct backend_ops *ops, struct model *m, int32_t pages,
+              int32_t tokens, int32_t rows)
+{
+    struct backend_options o = {
+        .kv_pages = pages, .max_tokens = tokens, .max_rows = rows, .pack_bytes = 64 << 20};
+    return open_rig(r, ops, m, &o);
+}
+
+void rig_close(struct rig *r)
+{
+    if (r->b)
+        r->ops->close(r->b);
+    if (r->d)
+        dispatch_close(r->d);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 5 && strcmp(argv[1], "logits") == 0)
+        return logits_main(argv + 2);
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } parts[] = {{"regions", test_regions},
+                 {"steps", test_steps},
+                 {"sampler", test_sampler},
+                 {"kernels", test_kernels},
+                 {"templates", test_templates}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)
+            continue;
+        int64_t t0 = clock_ns();
+        int before = failures, had = checks;
+        parts[i].run();
+        printf("%s: %d checks, %d failed, %.1f s\n", parts[i].name, checks - had, failures - before,
+               (double)(clock_ns() - t0) * 1e-9);
+    }
+    printf("%d checks, %d failed\n", checks, failures);
+    return failures || checks == 0;
+}

@@ -1,0 +1,251 @@
+/* test_kernels.c - loaded kernels in live steps: load, swap, override, tap, bench, unload.
+ *
+ * naive_out.cu is compiled here by NVRTC, as a candidate would be.
+ */
+#include <math.h>
+#include <nvrtc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "config/err.h"
+#include "engine/cuda/cuda_private.h"
+#include "tests/device/device_test.h"
+
+static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+
+static char *read_text(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    char *text = xcalloc(1 << 16, 1);
+    if (!f || fread(text, 1, (1 << 16) - 1, f) == 0)
+        check(false, true, "%s cannot be read", path);
+    if (f)
+        fclose(f);
+    return text;
+}
+
+/* Compiles tests/device/naive_out.cu into `path`. */
+static bool build(struct rig *r, const char *path, int planted)
+{
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    char source[4096], include[4096], hidden[64], wrong[64], arch[64];
+    nvrtcProgram p;
+    size_t n = 0;
+    root = root ? root : ".";
+    snprintf(source, sizeof source, "%s/tests/device/naive_out.cu", root);
+    snprintf(include, sizeof include, "-I%s/kernels", root);
+    snprintf(hidden, sizeof hidden, "-DHIDDEN=%d", r->model->shape.hidden);
+    snprintf(wrong, sizeof wrong, "-DPLANTED=%d", planted);
+    snprintf(arch, sizeof arch, "-arch=sm_%d%d%s", r->b->device.major, r->b->device.minor,
+             r->b->device.major == 9 ? "a" : "");
+    const char *options[] = {include, hidden, wrong, arch, "-std=c++17"};
+    char *text = read_text(source);
+    nvrtcResult rc = nvrtcCreateProgram(&p, text, "naive_out.cu", 0, NULL, NULL);
+    if (!rc)
+        rc = nvrtcCompileProgram(p, 5, options);
+    if (rc) {
+        char log[8192] = "";
+        nvrtcGetProgramLogSize(p, &n);
+        if (n < sizeof log)
+            nvrtcGetProgramLog(p, log);
+        check(false, true, "NVRTC: %s %s", nvrtcGetErrorString(rc), log);
+        free(text);
+        return false;
+    }
+    nvrtcGetCUBINSize(p, &n);
+    char *cubin = xmalloc(n);
+    nvrtcGetCUBIN(p, cubin);
+    FILE *f = fopen(path, "wb");
+    bool ok = f && fwrite(cubin, 1, n, f) == n;
+    if (f)
+        fclose(f);
+    nvrtcDestroyProgram(&p);
+    free(cubin);
+    free(text);
+    return ok;
+}
+
+/* A decode step of m sequences at position 20 of pages of their own. */
+struct small {
+    struct step step;
+    int32_t tokens[8], position[8], kv_at[8], row[8], table[16];
+    struct span span[8];
+    struct sample_row sample[8];
+};
+
+static void make_step(struct small *s, int32_t m)
+{
+    memset(s, 0, sizeof *s);
+    s->step = (struct step){.m = m,
+                            .tokens = s->tokens,
+                            .position = s->position,
+                            .kv_at = s->kv_at,
+                            .spans = m,
+                            .span = s->span,
+                            .page_table = s->table,
+                            .pages = 2 * m,
+                            .context = 21,
+                            .rows = m,
+                            .row = s->row,
+                            .sample = s->sample};
+    for (int32_t i = 0; i < m; i++) {
+        s->tokens[i] = 3 + i;
+        s->position[i] = 20;
+        s->table[2 * i] = 2 * i;
+        s->table[2 * i + 1] = 2 * i + 1;
+        s->kv_at[i] = (2 * i + 1) * KV_PAGE + 4;
+        s->span[i] = (struct span){i, 1, 21, 2 * i};
+        s->row[i] = i;
+        s->sample[i] = (struct sample_row){.params = &greedy, .target = -1};
+    }
+}
+
+static double step_logits(struct rig *r, struct small *s, struct slot *slot,
+                          const struct kernel *override, float *out)
+{
+    struct err e = {""};
+    int64_t t0 = clock_ns();
+    int failed = r->ops->step(r->b, &s->step, slot, override, &e);
+    double us = (double)(clock_ns() - t0) * 1e-3;
+    check(!failed, false, "step: %s", e.msg);
+    cudaMemcpy(out, r->b->logits, (size_t)s->step.m * (size_t)r->model->shape.vocab * 4,
+               cudaMemcpyDeviceToHost);
+    return us;
+}
+
+static double difference(const float *a, const float *b, int32_t n)
+{
+    double error = 0, square = 0;
+    for (int32_t i = 0; i < n; i++) {
+        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        square += (double)b[i] * (double)b[i];
+    }
+    return sqrt(error / square);
+}
+
+/* The device's own time for a graph, back to back: what is left of a step is the host's. */
+static void time_graph(struct rig *r)
+{
+    for (int i = 0; i < NARROW_BUCKETS * CONTEXT_BUCKETS * VARIANTS; i++) {
+        const struct variant *v = &(&r->b->cell[0][0] + i / VARIANTS)->variant[i % VARIANTS];
+        float ms = 0;
+        if (!v->exec)
+            continue;
+        cudaEventRecord(r->b->lab.event[2], r->b->stream);
+        for (int n = 0; n < 100; n++)
+            cudaGraphLaunch(v->exec, r->b->stream);
+        cudaEventRecord(r->b->lab.event[3], r->b->stream);
+        cudaEventSynchronize(r->b->lab.event[3]);
+        cudaEventElapsedTime(&ms, r->b->lab.event[2], r->b->lab.event[3]);
+        check(ms > 0, true, "graph of m %d, context %d: %.1f us back to back", v->choice.m,
+              v->choice.context, (double)ms * 10);
+    }
+}
+
+static void swaps(struct rig *r, struct small *s, struct slot *slot, const struct kernel *good)
+{
+    int32_t n = s->step.m * r->model->shape.vocab;
+    float *eager = xmalloc((size_t)n * 4), *other = xmalloc((size_t)n * 4);
+    double slowest = 0, usual = 1e9;
+    step_logits(r, s, NULL, NULL, eager);
+    step_logits(r, s, slot, good, other);
+    double d = difference(other, eager, n);
+    check(d > 0 && d < 0.02, true, "an override runs in this very step: differs by %.2e", d);
+    dispatch_publish(r->d, slot, good);
+    for (int i = 0; i < 300; i++) {
+        if (i % 20 == 0)
+            dispatch_publish(r->d, slot, i / 20 % 2 ? slot->eager : good);
+        double us = step_logits(r, s, NULL, NULL, other);
+        slowest = us > slowest && i > 5 ? us : slowest;
+        usual = us < usual ? us : usual;
+        d = difference(other, eager, n);
+        check(d < 0.02, false, "step %d while kernels are swapped: differs by %.2e", i, d);
+    }
+    check(true, true, "swapped every 20 steps: fastest step %.0f us, slowest %.0f us", usual,
+          slowest);
+    dispatch_publish(r->d, slot, slot->eager);
+    time_graph(r);
+    free(eager);
+    free(other);
+}
+
+static void taps(struct rig *r, struct small *s, struct slot *slot, const struct kernel *good,
+                 const struct kernel *bad, struct capture *c)
+{
+    static float logits[8 * 4096];
+    struct tap look = {.kind = TAP_CAPTURE, .slot = slot, .every = 1, .left = 1, .capture = c};
+    check(r->ops->tap(r->b, &look) == 0, false, "a tap is set");
+    step_logits(r, s, NULL, NULL, logits);
+    check(look.left == 0 && c->m == s->step.m && c->x && c->in, false, "one step was captured");
+    const struct kernel *each[] = {slot->eager, good, bad};
+    for (int i = 0; i < 3; i++) {
+        struct tap t = {
+            .kind = TAP_COMPARE, .slot = slot, .kernel = each[i], .every = 2, .left = 4};
+        r->ops->tap(r->b, &t);
+        for (int k = 0; k < 8; k++)
+            step_logits(r, s, NULL, NULL, logits);
+        r->ops->tap(r->b, NULL);
+        check(t.looks == 4 && t.nonfinite == 0, false, "four looks at %s", each[i]->name);
+        check(i == 0   ? t.different == 0
+              : i == 1 ? t.worst_rms > 0 && t.worst_rms < 0.01
+                       : t.worst_max > 0.05,
+              true, "tap of %s: rms %.2e, max %.2e, %.1f us against %.1f us", each[i]->name,
+              t.worst_rms, t.worst_max, (double)t.kernel_ns * 1e-3 / t.looks,
+              (double)t.served_ns * 1e-3 / t.looks);
+    }
+}
+
+static void benches(struct rig *r, struct slot *slot, const struct kernel *good,
+                    const struct capture *c)
+{
+    float a[20], b[20];
+    struct err e = {""};
+    int rc = 0, slices = 0;
+    struct bench_job job = {slot, slot->eager, good, c, 20, 0, a, b, NULL};
+    while (rc == 0 && slices++ < 1000)
+        rc = r->ops->bench(r->b, &job, 300000, &e);
+    r->ops->bench_end(r->b, &job);
+    check(rc == 1 && job.have == 20 && a[19] > 0 && b[19] > 0, true,
+          "bench in %d slices: eager %.2f us, naive %.2f us: %s", slices, (double)a[19] * 1e-3,
+          (double)b[19] * 1e-3, e.msg);
+}
+
+void test_kernels(void)
+{
+    struct model *m = model_random(&device_shapes[0].shape, DTYPE_BF16, 3);
+    struct rig r;
+    struct err e = {""};
+    struct capture c = {0};
+    char good_path[] = "/tmp/whet-device-good.cubin", bad_path[] = "/tmp/whet-device-bad.cubin";
+    if (rig_open(&r, &whet_backend_cuda, m, 64, 64, 8) && build(&r, good_path, 0) &&
+        build(&r, bad_path, 1)) {
+        struct small s;
+        make_step(&s, 8);
+        struct kernel_object o = {good_path,       "whet_kernel", REGION_MLP_OUT,
+                                  ORIGIN_TEMPLATE, "0123",        "naive"};
+        struct kernel *good = r.ops->load(r.b, &o, &e);
+        check(good != NULL, false, "naive_out loads: %s", e.msg);
+        o.path = bad_path;
+        o.name = "planted";
+        struct kernel *bad = r.ops->load(r.b, &o, &e);
+        o.region = REGION_MLP_IN;
+        check(!r.ops->load(r.b, &o, &e) && strstr(e.msg, "computes region"), false,
+              "a kernel of another region is refused: %s", e.msg);
+        struct slot *slot = dispatch_slot(r.d, REGION_MLP_OUT, 8, 21);
+        if (good && bad) {
+            swaps(&r, &s, slot, good);
+            taps(&r, &s, slot, good, bad, &c);
+            benches(&r, slot, good, &c);
+        }
+        r.ops->unload(r.b, good);
+        r.ops->unload(r.b, bad);
+        unlink(good_path);
+        unlink(bad_path);
+    }
+    capture_free(&c);
+    rig_close(&r);
+    model_close(m);
+}

@@ -1,0 +1,315 @@
+/* test_templates.c - the templates at the points they start from, in whole steps of real shapes:
+ * logits against the eager step, and time of a step with each.
+ *
+ * Every template is compiled by NVRTC as the specializer would, loaded, and put into its slots.
+ */
+#include <math.h>
+#include <nvrtc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "config/err.h"
+#include "engine/cuda/cuda_private.h"
+#include "tests/device/device_test.h"
+
+enum { CONTEXT = 512, MOST = 32, PAGES_EACH = CONTEXT / KV_PAGE, TIMES = 60 };
+
+static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+
+static const struct shape_row real[] = {
+    {"llama-3.2-1b",
+     {ARCH_LLAMA, 16, 2048, 32, 8, 64, 8192, 128256, 8192, 1e-5f, 5e5f, 0, 1, {1, 32, 1, 4, 8192}}},
+    {"qwen3-1.7b", {ARCH_QWEN3, 28, 2048, 16, 8, 128, 6144, 151936, 8192, 1e-6f, 1e6f, 0, 1, {0}}},
+    {"qwen3-4b", {ARCH_QWEN3, 36, 2560, 32, 8, 128, 9728, 151936, 8192, 1e-6f, 1e6f, 0, 1, {0}}},
+};
+
+/* ---- compiling a template ------------------------------------------------------------------- */
+
+/* Values of the SHAPE rows for one build. */
+struct facts {
+    int REGION, M_MAX, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, HAS_BIAS, HAS_QK_NORM, SMS;
+};
+
+#define FACTS_IN_SCOPE                                                                        \
+    const int REGION = f->REGION, M_MAX = f->M_MAX, HIDDEN = f->HIDDEN, HEADS = f->HEADS,     \
+              KV_HEADS = f->KV_HEADS, HEAD_DIM = f->HEAD_DIM, FFN = f->FFN, VOCAB = f->VOCAB, \
+              HAS_BIAS = f->HAS_BIAS, HAS_QK_NORM = f->HAS_QK_NORM, SMS = f->SMS;             \
+    (void)REGION, (void)M_MAX, (void)HIDDEN, (void)HEADS, (void)KV_HEADS, (void)HEAD_DIM;     \
+    (void)FFN, (void)VOCAB, (void)HAS_BIAS, (void)HAS_QK_NORM, (void)SMS;
+
+static const char *start_gemv(const struct facts *f)
+{
+    FACTS_IN_SCOPE
+#define START(when, knobs) \
+    if (when)              \
+        return knobs;
+#include "kernels/gemv.def"
+    return "";
+}
+
+static const char *start_mma(const struct facts *f)
+{
+    FACTS_IN_SCOPE
+#define START(when, knobs) \
+    if (when)              \
+        return knobs;
+#include "kernels/mma.def"
+    return "";
+}
+
+static const char *start_attn(const struct facts *f)
+{
+    FACTS_IN_SCOPE
+#define START(when, knobs) \
+    if (when)              \
+        return knobs;
+#include "kernels/attn_decode.def"
+    return "";
+}
+
+static char *read_source(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    char *text = xcalloc(1 << 17, 1);
+    if (!f || fread(text, 1, (1 << 17) - 1, f) == 0)
+        check(false, true, "%s cannot be read", path);
+    if (f)
+        fclose(f);
+    return text;
+}
+
+static bool write_cubin(nvrtcProgram p, const char *path)
+{
+    size_t n = 0;
+    if (nvrtcGetCUBINSize(p, &n))
+        return false;
+    char *cubin = xmalloc(n);
+    nvrtcResult rc = nvrtcGetCUBIN(p, cubin);
+    FILE *f = fopen(path, "wb");
+    bool ok = !rc && f && fwrite(cubin, 1, n, f) == n;
+    if (f)
+        fclose(f);
+    free(cubin);
+    return ok;
+}
+
+/* kernels/<file>.cu at `knobs` ("NAME=value ...") into `path`. */
+static bool compile(const struct rig *r, const char *file, const struct facts *f, const char *knobs,
+                    const char *path)
+{
+    enum { OPTIONS = 40, LENGTH = 200 };
+    static char text[OPTIONS][LENGTH];
+    const char *options[OPTIONS], *root = getenv("WHET_SOURCE_ROOT");
+    char source[4096];
+    int n = 0;
+    nvrtcProgram p;
+    root = root ? root : ".";
+    snprintf(source, sizeof source, "%s/kernels/%s.cu", root, file);
+    snprintf(text[n++], LENGTH, "-std=c++17");
+    snprintf(text[n++], LENGTH, "-I%s/kernels", root);
+    snprintf(text[n++], LENGTH, "-arch=sm_%d%d%s", r->b->device.major, r->b->device.minor,
+             r->b->device.major == 9 ? "a" : "");
+#define SHAPE(name, value, help) snprintf(text[n++], LENGTH, "-D%s=%d", #name, f->name);
+#include "kernels/templates_cuda.def"
+    char *copy = xstrdup(knobs), *state = NULL;
+    for (char *k = strtok_r(copy, " ", &state); k && n < OPTIONS; k = strtok_r(NULL, " ", &state))
+        snprintf(text[n++], LENGTH, "-D%s", k);
+    for (int i = 0; i < n; i++)
+        options[i] = text[i];
+    char *code = read_source(source);
+    nvrtcResult rc = nvrtcCreateProgram(&p, code, file, 0, NULL, NULL);
+    if (!rc)
+        rc = nvrtcCompileProgram(p, n, options);
+    if (rc) {
+        static char log[16384];
+        size_t size = 0;
+        nvrtcGetProgramLogSize(p, &size);
+        if (size < sizeof log)
+            nvrtcGetProgramLog(p, log);
+        check(false, true, "%s %s: %s %s", file, knobs, nvrtcGetErrorString(rc), log);
+    }
+    bool ok = !rc && write_cubin(p, path);
+    nvrtcDestroyProgram(&p);
+    free(code);
+    free(copy);
+    return ok;
+}
+
+static const struct kernel *load(struct rig *r, enum region region, int32_t m)
+{
+    const struct model_shape *s = &r->model->shape;
+    struct facts f = {(int)region,
+                      m,
+                      s->hidden,
+                      s->heads,
+                      s->kv_heads,
+                      s->head_dim,
+                      s->ffn,
+                      s->vocab,
+                      s->arch == ARCH_QWEN2,
+                      s->arch == ARCH_QWEN3,
+                      r->b->device.multiProcessorCount};
+    const char *file = region == REGION_ATTN ? "attn_decode" : m <= 4 ? "gemv" : "mma";
+    const char *knobs = region == REGION_ATTN ? start_attn(&f)
+                        : m <= 4              ? start_gemv(&f)
+                                              : start_mma(&f);
+    char path[] = "/tmp/whet-device-template.cubin", name[160];
+    struct err e = {""};
+    snprintf(name, sizeof name, "%s %s", file, knobs);
+    struct kernel_object o = {path, "whet_kernel", region, ORIGIN_TEMPLATE, "0001", name};
+    if (!compile(r, file, &f, knobs, path))
+        return NULL;
+    const struct kernel *k = r->ops->load(r->b, &o, &e);
+    check(k != NULL, false, "%s m=%d %s loads: %s", region_name(region), m, name, e.msg);
+    unlink(path);
+    return k;
+}
+
+/* ---- steps --------------------------------------------------------------------------------- */
+
+struct batch {
+    struct step step;
+    int32_t tokens[CONTEXT], position[CONTEXT], kv_at[CONTEXT], row[MOST];
+    int32_t table[MOST * PAGES_EACH];
+    struct span span[MOST];
+    struct sample_row sample[MOST];
+};
+
+/* Positions [from, to) of sequences [first, first + n). */
+static void make(struct batch *b, int32_t first, int32_t n, int32_t from, int32_t to, int32_t vocab)
+{
+    struct step *s = &b->step;
+    memset(b, 0, sizeof *b);
+    *s = (struct step){.tokens = b->tokens,
+                       .position = b->position,
+                       .kv_at = b->kv_at,
+                       .span = b->span,
+                       .page_table = b->table,
+                       .row = b->row,
+                       .sample = b->sample,
+                       .spans = n,
+                       .rows = n,
+                       .context = to};
+    for (int32_t i = 0; i < n; i++) {
+        b->span[i] = (struct span){s->m, to - from, to, s->pages};
+        for (int32_t p = 0; p < PAGES_EACH; p++)
+            b->table[s->pages++] = (first + i) * PAGES_EACH + p;
+        for (int32_t p = from; p < to; p++, s->m++) {
+            b->tokens[s->m] = (p * 7919 + (first + i) * 104729 + 1) % vocab;
+            b->position[s->m] = p;
+            b->kv_at[s->m] = (first + i) * CONTEXT + p;
+        }
+        b->row[i] = s->m - 1;
+        b->sample[i] = (struct sample_row){.params = &greedy, .target = -1};
+    }
+}
+
+static bool step(struct rig *r, struct batch *b)
+{
+    struct err e = {""};
+    int failed = r->ops->step(r->b, &b->step, NULL, NULL, &e);
+    check(!failed, false, "step of %d tokens: %s", b->step.m, e.msg);
+    return !failed;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median and longest microseconds of a step; its logits. */
+static double timed(struct rig *r, struct batch *b, float *logits, double *longest)
+{
+    double us[TIMES];
+    *longest = 0;
+    for (int i = 0; i < 20 + TIMES; i++) {
+        int64_t t0 = clock_ns();
+        if (!step(r, b))
+            return -1;
+        double one = (double)(clock_ns() - t0) * 1e-3;
+        *longest = one > *longest ? one : *longest;
+        if (i >= 20)
+            us[i - 20] = one;
+    }
+    qsort(us, TIMES, sizeof *us, by_value);
+    cudaMemcpy(logits, r->b->logits, (size_t)b->step.m * (size_t)r->model->shape.vocab * 4,
+               cudaMemcpyDeviceToHost);
+    return us[TIMES / 2];
+}
+
+static double floor_us(const struct rig *r, int32_t m, double bandwidth)
+{
+    double bytes = 0;
+    for (int32_t i = 0; i < r->b->plan->nodes; i++) {
+        const struct plan_node *n = &r->b->plan->node[i];
+        struct region_cost c = plan_cost(r->model, n->region, n->layer, m, m, CONTEXT, m);
+        c.activation_bytes = 0;
+        bytes += machine_bytes(&r->b->machine, &c);
+    }
+    return bytes / bandwidth * 1e6;
+}
+
+static double difference(const float *a, const float *b, int64_t n)
+{
+    double error = 0, square = 0;
+    for (int64_t i = 0; i < n; i++) {
+        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        square += (double)b[i] * (double)b[i];
+    }
+    return sqrt(error / square);
+}
+
+static void batch_of(struct rig *r, const char *name, int32_t m)
+{
+    static struct batch b;
+    int64_t n = (int64_t)m * r->model->shape.vocab;
+    float *eager = xmalloc((size_t)n * 4), *other = xmalloc((size_t)n * 4);
+    make(&b, 0, m, CONTEXT - 1, CONTEXT, r->model->shape.vocab);
+    double longest, unused, before = timed(r, &b, eager, &longest), after;
+    for (int g = REGION_ATTN_IN; g < REGION_COUNT; g++) {
+        const struct kernel *k = load(r, (enum region)g, m);
+        if (!k)
+            continue;
+        dispatch_publish(r->d, dispatch_slot(r->d, (enum region)g, m, CONTEXT), k);
+        timed(r, &b, other, &longest); /* the swap is in here */
+        double us = timed(r, &b, other, &unused), d = difference(other, eager, n);
+        check(d < 0.03, true,
+              "%s batch %d: %-9s in: %7.1f us (eager step %7.1f, longest while swapped %7.1f), "
+              "logits %.2e  %s",
+              name, m, region_name((enum region)g), us, before, longest, d, k->name);
+    }
+    timed(r, &b, other, &unused);
+    after = timed(r, &b, other, &unused);
+    printf(
+        "     %s batch %d context %d: eager %.0f tok/s, templates %.0f tok/s, %.1f us, %.1f %% of "
+        "4.3 TB/s, %.1f %% of the read peak\n",
+        name, m, CONTEXT, m * 1e6 / before, m * 1e6 / after, after,
+        100 * floor_us(r, m, 4.3e12) / after,
+        100 * floor_us(r, m, r->b->machine.read_bandwidth) / after);
+    fflush(stdout);
+    free(eager);
+    free(other);
+}
+
+void test_templates(void)
+{
+    static const int32_t batches[] = {1, 2, 8, 32};
+    static struct batch b;
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
+        struct model *m = model_random(&real[i].shape, DTYPE_BF16, 5);
+        struct rig r;
+        if (rig_open_with(&r, m, MOST * PAGES_EACH, CONTEXT, MOST, 20LL << 30))
+            for (int32_t s = 0; s < MOST; s++) {
+                make(&b, s, 1, 0, CONTEXT - 1, real[i].shape.vocab);
+                step(&r, &b);
+            }
+        for (size_t k = 0; r.b && k < sizeof batches / sizeof *batches; k++)
+            batch_of(&r, real[i].name, batches[k]);
+        rig_close(&r);
+        model_close(m);
+    }
+}

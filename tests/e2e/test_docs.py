@@ -1,0 +1,185 @@
+"""What the docs say is what the program does: metric names, routes, options, links."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import requests
+
+from conftest import BINARY, ROOT, Server
+
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md")) + [p for p in [ROOT / "README.md"] if p.exists()]
+METRIC = re.compile(r"\b(?:whet|process)_[a-z0-9_]+")
+# Kernels under a name of their own: there is nothing to show before the first swap.
+ONLY_SPECIALIZED = {"whet_kernel_active_info", "whet_kernel_gain_ratio"}
+
+
+def samples(text):
+    """Names that a page of /metrics has: declared ones, and the samples of histograms."""
+    declared = set(re.findall(r"^# TYPE (\S+) ", text, re.M))
+    written = set(re.findall(r"^([a-z_0-9]+)[{ ]", text, re.M))
+    return declared | written
+
+
+def label_values(text, name):
+    """{label: values} over all samples of one name."""
+    found = {}
+    for labels in re.findall(rf"^{name}\{{(.*)\}} ", text, re.M):
+        for key, value in re.findall(r'(\w+)="([^"]*)"', labels):
+            found.setdefault(key, set()).add(value)
+    return found
+
+
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory):
+    """A server with its specializer and an admin key, after some traffic."""
+    key = tmp_path_factory.mktemp("keys") / "admin.key"
+    key.write_text("operator\n")
+    s = Server("--specializer-enabled=true", "--specializer-paused=true",
+               f"--server-admin-key-file={key}")
+    try:
+        s.complete("Once upon a time")
+        s.wait_metric("whet_specializer_compiler_available", 1)
+        yield s
+    finally:
+        s.stop()
+
+
+@pytest.fixture(scope="module")
+def page(open_server):
+    return open_server.get("/metrics").text
+
+
+def grafana_expressions():
+    board = json.loads((DOCS / "grafana.json").read_text())
+    found = [t["expr"] for p in board["panels"] for t in p.get("targets", [])]
+    found += [a["expr"] for a in board["annotations"]["list"]]
+    return found + [v["query"]["query"] for v in board["templating"]["list"]
+                    if isinstance(v["query"], dict)]
+
+
+def alert_expressions():
+    return re.findall(r"^ +expr: (.*)$", (DOCS / "alerts.yml").read_text(), re.M)
+
+
+def test_every_metric_of_the_dashboard_is_served(page):
+    named = {m for e in grafana_expressions() for m in METRIC.findall(e)}
+    assert len(named) > 30
+    assert named <= samples(page), named - samples(page)
+
+
+def test_every_metric_of_a_page_is_served(page):
+    for path in PAGES:
+        named = set(METRIC.findall(path.read_text())) - {"whet_kernel", "whet_store"}
+        assert named <= samples(page), (path.name, named - samples(page))
+
+
+def test_the_alerts_are_those_of_the_page(page):
+    table = (DOCS / "operating.md").read_text().split("## Metrics worth an alert")[1]
+    promql = re.findall(r"^\| [^|]+ \| `([^`]+)` \|", table.split("\n## ")[0], re.M)
+    assert promql and promql == alert_expressions()
+    for expression in promql:
+        assert set(METRIC.findall(expression)) <= samples(page), expression
+
+
+def test_selected_labels_exist(page):
+    """reason="audit" in a query is a reason that the metric has (codes: any of our statuses)."""
+    looked = 0
+    for expression in grafana_expressions() + alert_expressions():
+        for name, selector in re.findall(r"((?:whet|process)_\w+)\{([^}]*)\}", expression):
+            for label, value in re.findall(r'(\w+)="([^"]*)"', selector):
+                known = label_values(page, name)
+                assert label in known, (name, label)
+                assert label == "code" or value in known[label], (name, label, value)
+                looked += 1
+    assert looked >= 3
+
+
+def test_grouping_labels_exist(page):
+    for expression in grafana_expressions():
+        for labels in re.findall(r"by \(([^)]*)\)", expression):
+            for label in labels.replace(" ", "").split(","):
+                bare = [re.sub(r"_(bucket|sum|count)$", "", m) for m in METRIC.findall(expression)]
+                assert any(label in label_values(page, n + end) for n in bare
+                           for end in ("", "_bucket")), (expression, label)
+
+
+def test_metrics_of_specialized_slots_are_declared(page):
+    assert ONLY_SPECIALIZED <= samples(page)
+
+
+def test_every_route_of_the_pages_is_there(server):
+    """A route that is not there says so before it asks for a body or a model."""
+    text = "".join(p.read_text() for p in PAGES)
+    routes = set(re.findall(r"\b(GET|POST|DELETE) (/[a-z/1-9]+[a-z])(?=[`\s])", text))
+    assert ("POST", "/v1/completions") in routes
+    for method, path in routes:
+        answer = server.raw(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+                            .encode())
+        status = int(answer.split(b" ", 2)[1])
+        assert b"there is no route" not in answer and status != 405, (method, path, answer)
+
+
+def test_every_call_of_the_operating_page_is_there(open_server):
+    """With the key, on names that exist nowhere: refused for that, not for the route."""
+    text = (DOCS / "operating.md").read_text()
+    calls = set(re.findall(r'curl -s (?:-X (\w+) )?[^|\n]*?\$U(/[^\s"`]+)', text))
+    assert len(calls) >= 14
+    for method, path in calls:
+        if path.endswith(("/resume", "/pause", "/freeze")):
+            path = path.rsplit("/", 1)[0] + "/pause"
+        path = path.replace("/ID", "/none").replace("/m1", "/none")
+        answer = requests.request(method or "GET", open_server.url + path, data="{}",
+                                  headers={"Authorization": "Bearer operator",
+                                           "Content-Type": "application/json"}, timeout=60)
+        assert answer.status_code in (200, 400, 404, 409), (method, path, answer.text)
+        assert "there is no route" not in answer.text, (method, path)
+
+
+def test_relative_links_lead_somewhere():
+    missing = []
+    for path in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
+            if not re.match(r"[a-z]+:", target) and not (path.parent / target).exists():
+                missing.append(f"{path.name}: {target}")
+    assert not missing, missing
+
+
+def test_files_that_pages_name_exist():
+    """`specializer/life.c` in a page is a file of the tree."""
+    missing = []
+    for path in PAGES:
+        for name in re.findall(r"`((?:server|engine|kernels|specializer|config|tests|scripts|docs)"
+                               r"/[\w./-]+)`", path.read_text()):
+            if not (ROOT / name).exists() and not name.endswith("-"):
+                missing.append(f"{path.name}: {name}")
+    assert not missing, missing
+
+
+def test_options_that_pages_name_exist():
+    table = (DOCS / "configuration.md").read_text()
+    options = set(re.findall(r"^\| `([a-z]+\.[a-z_]+)` \|", table, re.M))
+    assert len(options) > 40
+    for path in PAGES:
+        named = set(re.findall(r"`((?:engine|server|specializer|adviser|log)\.[a-z_]+)(?=[`\s])",
+                               path.read_text()))
+        wrong = {n for n in named - options if not n.endswith((".c", ".h", ".db"))}
+        assert not wrong, (path.name, wrong)
+
+
+def test_configuration_page_is_generated():
+    run = subprocess.run([str(ROOT / "scripts" / "gen-docs"), "--check"], capture_output=True,
+                         text=True, env={**os.environ, "WHET_BINARY": BINARY})
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+def test_promtool_accepts_the_examples():
+    for kind, name in (("config", "prometheus.yml"), ("rules", "alerts.yml")):
+        run = subprocess.run(["promtool", "check", kind, str(DOCS / name)], capture_output=True,
+                             text=True)
+        assert run.returncode == 0, run.stdout + run.stderr

@@ -1,0 +1,63 @@
+/* Tests of engine/cuda/loaded.c: what a cubin may say of itself. */
+#include "tests/unit/unit.h"
+
+#include "engine/cuda/loaded.c"
+
+static struct cuda_kernel_info fair(void)
+{
+    return (struct cuda_kernel_info){.abi = WHET_CUDA_ABI,
+                                     .region = REGION_MLP_IN,
+                                     .m_max = 4,
+                                     .launches = 1,
+                                     .launch = {{.grid = {132, 1, 1}, .threads = 256}}};
+}
+
+static struct backend rig(void)
+{
+    struct backend b = {.work_bytes = 1 << 20};
+    b.device.sharedMemPerBlockOptin = 232448;
+    return b;
+}
+
+static void absurd_claims_are_refused(void **state)
+{
+    (void)state;
+    struct backend b = rig();
+    struct err e;
+    struct cuda_kernel_info i = fair();
+    assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), 0);
+    assert_int_equal(check_info(&b, &i, REGION_MLP_OUT, &e), -1);
+    assert_non_null(strstr(e.msg, "expected mlp_out"));
+    i.abi = 7;
+    assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), -1);
+    assert_non_null(strstr(e.msg, "interface 7"));
+    for (int bad = 0; bad < 9; bad++) {
+        i = fair();
+        struct cuda_launch *l = &i.launch[0];
+        *(bad == 0   ? &i.m_max
+          : bad == 1 ? &i.launches
+          : bad == 2 ? &i.counters
+          : bad == 3 ? &l->grid[0]
+          : bad == 4 ? &l->threads
+          : bad == 5 ? &l->smem
+                     : &l->grid[1]) = bad == 2   ? CUDA_COUNTERS + 1
+                                      : bad == 5 ? 1 << 20
+                                                 : -1;
+        if (bad == 7)
+            i.work_bytes = 2 << 20, l->grid[1] = 1;
+        if (bad == 8) {
+            l->grid[1] = 1;
+            i.packed_bytes = 16;
+            memset(i.layout, 'x', sizeof i.layout);
+        }
+        assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), -1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(absurd_claims_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,99 @@
+/* Tests of engine/cuda/memory.c: the plan is what is handed out, and no two things overlap. */
+#include "tests/unit/unit.h"
+
+#include "engine/cuda/memory.c"
+
+static struct model model = {.shape = {.layers = 16,
+                                       .hidden = 2048,
+                                       .heads = 32,
+                                       .kv_heads = 8,
+                                       .head_dim = 64,
+                                       .ffn = 8192,
+                                       .vocab = 128256,
+                                       .max_context = 131072,
+                                       .tied_head = true}};
+
+static struct backend sized(int32_t tokens, int32_t rows)
+{
+    struct backend b = {.model = &model, .positions = 4096};
+    b.options = (struct backend_options){.max_tokens = tokens, .max_rows = rows};
+    b.device.multiProcessorCount = 132;
+    size_blocks(&b);
+    return b;
+}
+
+static void what_is_handed_out_is_what_was_counted(void **state)
+{
+    (void)state;
+    static const int32_t tokens[] = {1, 64, 65, 512, 2048}, rows[] = {1, 64, 128, 576, 64};
+    for (int i = 0; i < 5; i++) {
+        struct backend b = sized(tokens[i], rows[i]);
+        carve_buffers(&b, &b.buffers);
+        int64_t counted = b.buffers.used;
+        struct arena real = {.base = (char *)4096, .bytes = counted};
+        carve_buffers(&b, &real);
+        assert_int_equal(real.used, counted);
+    }
+}
+
+static void parts_do_not_overlap(void **state)
+{
+    (void)state;
+    struct backend b = sized(512, 128);
+    struct arena a = {.base = (char *)4096};
+    carve_buffers(&b, &a);
+    const int64_t q = 32 * 64, m = 512;
+    const struct {
+        const void *at;
+        int64_t bytes;
+    } part[] = {
+        {b.narrow.device, b.narrow.bytes},
+        {b.wide.device, b.wide.bytes},
+        {b.x[0], m * 2048 * 4},
+        {b.x[1], m * 2048 * 4},
+        {b.q, NARROW * q * 4},
+        {b.a, NARROW * q * 4},
+        {b.h, NARROW * 8192 * 4},
+        {b.q16, m * q * 2},
+        {b.a16, m * q * 2},
+        {b.h16, m * 8192 * 2},
+        {b.n16, m * 2048 * 2},
+        {b.raw, m * 16384 * 2},
+        {b.logits, 128LL * 128256 * 4},
+        {b.weight, 128LL * 128256 * 4},
+        {b.counter, CUDA_COUNTERS * 4},
+        {b.work, b.work_bytes},
+        {b.lab.y, 64LL * 128256 * 4},
+        {b.lab.k, LAB_PAGES_BYTES},
+    };
+    const int n = sizeof part / sizeof *part;
+    for (int i = 0; i < n; i++) {
+        assert_int_equal((uintptr_t)part[i].at % 256, 0);
+        for (int k = 0; k < i; k++) {
+            const char *x = part[i].at, *y = part[k].at;
+            assert_true(x + part[i].bytes <= y || y + part[k].bytes <= x);
+        }
+    }
+}
+
+static void page_tables_have_room_for_every_sequence_at_full_length(void **state)
+{
+    (void)state;
+    struct backend b = sized(512, 128);
+    assert_int_equal(b.narrow.pages, 64 * 4096 / KV_PAGE);
+    assert_int_equal(b.wide.pages, 128 * 4096 / KV_PAGE);
+    struct arena a = {.base = (char *)4096};
+    carve_buffers(&b, &a);
+    assert_true((char *)(b.wide.page_table + b.wide.pages) <= b.wide.device + b.wide.bytes);
+    assert_true(b.wide.tile > (struct eager_tile *)b.wide.span);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_handed_out_is_what_was_counted),
+        cmocka_unit_test(parts_do_not_overlap),
+        cmocka_unit_test(page_tables_have_room_for_every_sequence_at_full_length),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,116 @@
+/* Tests of engine/cuda/step.c: which kernels a step gets, its attention as tiles, its checks. */
+#include "tests/unit/unit.h"
+
+#include "engine/cuda/step.c"
+
+static struct model model = {
+    .shape = {.layers = 2, .hidden = 64, .heads = 2, .kv_heads = 1, .head_dim = 64, .vocab = 100}};
+
+static struct dispatch *table(struct backend *b)
+{
+    const struct kernel *eager[REGION_COUNT];
+    for (int r = 0; r < REGION_COUNT; r++) {
+        b->eager[r] = (struct kernel){.region = (enum region)r, .m_max = INT32_MAX};
+        eager[r] = &b->eager[r];
+    }
+    return dispatch_open(eager);
+}
+
+static void a_kernel_is_chosen_only_where_it_fits(void **state)
+{
+    (void)state;
+    struct backend b = {.model = &model};
+    struct loaded l = {.info = {.context_max = 1000}};
+    struct kernel k = {.region = REGION_ATTN, .m_max = 4, .backend = &l};
+    struct step s = {.m = 3, .rows = 3, .context = 900};
+    struct choice c;
+    b.dispatch = table(&b);
+    for (int m = 1; m <= 100; m++)
+        dispatch_publish(b.dispatch, dispatch_slot(b.dispatch, REGION_ATTN, m, 900), &k);
+    choose(&b, &s, false, NULL, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_ATTN], &k);
+    assert_int_equal(c.m, 3);
+    assert_int_equal(c.context, 1024);
+    assert_ptr_equal(c.kernel[REGION_MLP_IN], &b.eager[REGION_MLP_IN]);
+    s.context = 1010; /* the same bucket, beyond what the kernel takes */
+    choose(&b, &s, false, NULL, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
+    s.context = 900;
+    s.m = 5; /* bucket 6: more than m_max */
+    choose(&b, &s, false, NULL, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
+    s.m = 3;
+    choose(&b, &s, true, NULL, NULL, &c); /* wide steps run eager kernels */
+    assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
+    struct slot *slot = dispatch_slot(b.dispatch, REGION_MLP_IN, 3, 900);
+    struct kernel trial = {.region = REGION_MLP_IN, .m_max = 64, .backend = &l};
+    l.info.context_max = 0;
+    choose(&b, &s, false, slot, &trial, &c);
+    assert_ptr_equal(c.kernel[REGION_MLP_IN], &trial);
+    dispatch_close(b.dispatch);
+}
+
+static void runs_become_tiles_and_single_tokens_a_list(void **state)
+{
+    (void)state;
+    static char memory[1 << 16];
+    struct step_block block = {.host = memory, .device = memory};
+    block.tile = (struct eager_tile *)(void *)memory;
+    block.single = (int32_t *)(void *)(memory + (1 << 15));
+    const struct span span[] = {{0, 1, 50, 0}, {1, 130, 200, 4}, {131, 1, 7, 17}, {132, 2, 2, 18}};
+    struct step s = {.m = 134, .spans = 4, .span = span};
+    struct walk w = {0};
+    fill_attention(&s, &block, &w);
+    assert_int_equal(w.singles, 2);
+    assert_int_equal(block.single[0], 131);
+    assert_int_equal(block.single[1], 0);
+    assert_int_equal(w.tiles, 4);
+    const struct eager_tile want[] = {
+        {132, 2, 0, 18}, {129, 2, 198, 4}, {65, 64, 134, 4}, {1, 64, 70, 4}};
+    assert_memory_equal(block.tile, want, sizeof want);
+}
+
+static void a_step_beyond_the_limits_is_refused_by_name(void **state)
+{
+    (void)state;
+    struct backend b = {.model = &model, .positions = 64};
+    struct step_block block = {.rows = 8, .spans = 8, .pages = 8};
+    int32_t token = 1, position = 2, kv_at = 3;
+    struct step s = {.m = 1,
+                     .spans = 1,
+                     .rows = 1,
+                     .pages = 1,
+                     .tokens = &token,
+                     .position = &position,
+                     .kv_at = &kv_at};
+    struct err e;
+    b.options = (struct backend_options){.max_tokens = 4, .max_rows = 4, .kv_pages = 2};
+    assert_int_equal(check_step(&b, &s, &block, &e), 0);
+    token = 100;
+    assert_int_equal(check_step(&b, &s, &block, &e), -1);
+    assert_non_null(strstr(e.msg, "token 100"));
+    token = 1;
+    position = 64;
+    assert_int_equal(check_step(&b, &s, &block, &e), -1);
+    assert_non_null(strstr(e.msg, "position 64"));
+    position = 2;
+    kv_at = 2 * KV_PAGE;
+    assert_int_equal(check_step(&b, &s, &block, &e), -1);
+    assert_non_null(strstr(e.msg, "cache position 32"));
+    kv_at = 3;
+    s.pages = 9;
+    assert_int_equal(check_step(&b, &s, &block, &e), -1);
+    s.pages = 1;
+    s.m = 5;
+    assert_int_equal(check_step(&b, &s, &block, &e), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_kernel_is_chosen_only_where_it_fits),
+        cmocka_unit_test(runs_become_tiles_and_single_tokens_a_list),
+        cmocka_unit_test(a_step_beyond_the_limits_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
