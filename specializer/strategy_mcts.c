@@ -27,7 +27,7 @@
 
 enum { CHILDREN = 2, ROLLOUT = 4, GROWTH = 8, NODES_MOST = 16384, WANTS_MOST = 64, ROOT = 0 };
 #define UCT_C 1.4142135623730951
-#define HOPELESS 6.0 /* times the best prediction */
+#define HOPELESS 2.5 /* times the best prediction */
 
 struct node {
     int32_t id; /* -1: the root */
@@ -401,6 +401,15 @@ static bool take_best(struct tree *t, const struct search *s, struct batch *b, b
     return best >= 0;
 }
 
+/* Where it began is measured early, in up to half of a batch: a prediction that is wrong about a
+ * family is wrong about all of it. The first planted come first. */
+static void take_starts(const struct tree *t, const struct search *s, struct batch *b)
+{
+    for (int i = 1; i < t->nodes && 2 * b->n < b->want; i++)
+        if (t->node[i].parent == ROOT)
+            take(b, s, t->node[i].id);
+}
+
 static void take_rest(const struct search *s, struct batch *b)
 {
     for (int i = 0; i < s->advice->priorities && b->n < b->want; i++)
@@ -459,6 +468,7 @@ static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)
     for (int i = 0; i < s->firsts; i++)
         take(&b, s, s->first[i]);
     play_advice(t, s, &b);
+    take_starts(t, s, &b);
     for (int i = 0; i < n * GROWTH && simulate(t, s); i++)
         ;
     for (bool some = true; some && b.n < b.want;) {

@@ -52,7 +52,7 @@ static int one_batch(struct world *w, const struct strategy *s, void *state, int
         search_learn(&w->search, id[i], speed);
         if (speed > 0)
             cost_learn(&w->cost, space_template(w->space, id[i]), &p, space_facts(w->space),
-                       20e-6 / speed);
+                       90e-6 / speed);
     }
     return n;
 }
