@@ -68,19 +68,6 @@ static void put_swaps(struct specializer *s, FILE *out)
     metric_value(out, "kernel_swaps_total", "result=\"rolled_back\"", (double)back);
 }
 
-static void put_adviser(struct specializer *s, FILE *out)
-{
-    struct adviser_counts n;
-    adviser_count(s->adviser, &n);
-    metric_head(out, "adviser_requests_total", "counter", "Requests for advice by outcome");
-    metric_value(out, "adviser_requests_total", "outcome=\"accepted\"", (double)n.accepted);
-    metric_value(out, "adviser_requests_total", "outcome=\"rejected\"", (double)n.rejected);
-    metric_value(out, "adviser_requests_total", "outcome=\"failed\"", (double)n.failed);
-    metric_value(out, "adviser_requests_total", "outcome=\"heuristic\"", (double)n.heuristic);
-    metric_head(out, "adviser_seconds", "gauge", "Time spent asking for advice since start");
-    metric_value(out, "adviser_seconds", NULL, n.seconds);
-}
-
 /* One sample a specialized slot; lock held. */
 static void put_slots(struct specializer *s, FILE *out)
 {
@@ -113,7 +100,7 @@ void specializer_metrics(struct specializer *s, FILE *out)
     int mode = atomic_load(&s->mode);
     put_funnel(s, out);
     put_swaps(s, out);
-    put_adviser(s, out);
+    adviser_metrics(s->adviser, out);
     value(out, "specializer_searching", "gauge", "1 while the specializer may search",
           mode == SPECIALIZER_RUN && s->config->specializer_enabled);
     if (!atomic_load(&s->ready))

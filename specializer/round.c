@@ -32,28 +32,6 @@ static int64_t after(double seconds)
 /* ---- proposing --------------------------------------------------------------------------------
  */
 
-static void ask_adviser(struct specializer *s, struct place *p)
-{
-    struct advice_request r = {
-        .space = p->space,
-        .cost = &s->cost,
-        .share = s->observe.slot[p->index].share,
-        .run_s = observe_run_s(&s->observe, p->index),
-        .roofline_s = observe_roofline_s(&s->observe, p->index),
-        .m = observe_m(&s->observe, p->index),
-        .context = observe_context(&s->observe, p->index),
-        .speed = p->search.speed,
-        .trial = p->search.trial,
-    };
-    space_predict(p->space, &s->cost);
-    advice_free(&p->advice);
-    adviser_ask(s->adviser, &r, &p->advice);
-    p->search.advice = &p->advice;
-    pthread_mutex_lock(&s->lock);
-    snprintf(p->label, sizeof p->label, "%s", p->advice.label);
-    pthread_mutex_unlock(&s->lock);
-}
-
 /* The candidate for a proposed point, with the store's word on it; NULL if it must not be tried. */
 static struct candidate *candidate_for(struct specializer *s, struct place *p, int32_t id)
 {
@@ -98,7 +76,7 @@ bool round_start(struct specializer *s, struct place *p)
     int32_t id[BATCH];
     if (!place_open(s, p))
         return false;
-    ask_adviser(s, p);
+    consult(s, p);
     place_firsts(s, p);
     int n = s->strategy->propose(p->strategy, &p->search, id, BATCH);
     search_pending(&p->search, id, n);

@@ -19,6 +19,7 @@ struct spot {
 };
 
 struct space {
+    int owners;
     struct facts facts;
     int size;
     struct spot *spot;  /* [size] */
@@ -74,6 +75,7 @@ static int enumerate(struct space *s, const struct template *t, const struct fac
 struct space *space_open(const struct facts *f, enum region region, int m, enum numerics numerics)
 {
     struct space *s = xcalloc(1, sizeof *s);
+    s->owners = 1;
     s->facts = *f;
     int templates = template_count(), total = 0;
     bool bit_equal = numerics == NUMERICS_BIT_EQUAL;
@@ -96,9 +98,15 @@ struct space *space_open(const struct facts *f, enum region region, int m, enum 
     return s;
 }
 
+struct space *space_share(struct space *s)
+{
+    s->owners++;
+    return s;
+}
+
 void space_close(struct space *s)
 {
-    if (!s)
+    if (!s || --s->owners > 0)
         return;
     free(s->spot);
     free(s->predicted_s);

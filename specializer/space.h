@@ -46,6 +46,7 @@ struct template
     bool (*bit_equal)(const struct point *p, const struct facts *f);
     /* What it declares to make of activations: enum precision (judge.h). */
     int (*precision)(const struct point *p, const struct facts *f);
+    const char *const *rule; /* what is legal, in words; NULL-terminated */
 };
 
 int template_count(void);
@@ -88,6 +89,8 @@ struct space;
 /* Under NUMERICS_BIT_EQUAL only points that declare the eager kernel's bits are in it. More than
  * SPACE_MOST legal points are thinned evenly. May be empty. */
 struct space *space_open(const struct facts *f, enum region region, int m, enum numerics numerics);
+/* Another owner: it takes one space_close() more. */
+struct space *space_share(struct space *s);
 void space_close(struct space *s);
 
 int space_size(const struct space *s);

@@ -17,6 +17,13 @@ static const struct knob TABLE_JOIN(knobs_, TABLE)[] = {
 enum { TABLE_JOIN(knobs_n_, TABLE) = sizeof TABLE_JOIN(knobs_, TABLE) / sizeof(struct knob) };
 _Static_assert((int)TABLE_JOIN(knobs_n_, TABLE) <= (int)KNOBS_MAX, "more knobs than a point holds");
 
+/* What its LEGAL rows say, for those who cannot run them. */
+static const char *const TABLE_JOIN(rules_, TABLE)[] = {
+#define LEGAL(expression, why) why,
+#include TABLE_DEF
+    NULL,
+};
+
 /* The names that LEGAL, BITEQ and PRECISION rows use, as local constants. */
 #define TABLE_NAMES \
     int at = 0;     \

@@ -45,7 +45,8 @@
 static const struct template templates[] = {
 #define TEMPLATE(id, region, file, m_min, m_max, help)         \
     {#id,   #file,        help,           region,       m_min, \
-     m_max, knobs_##file, knobs_n_##file, legal_##file, biteq_##file, precision_##file},
+     m_max, knobs_##file, knobs_n_##file, legal_##file, biteq_##file, precision_##file, \
+     rules_##file},
 #include "kernels/templates.def"
 };
 

@@ -99,6 +99,7 @@ static void upkeep(struct specializer *s)
     specializer_observe(s);
     store_shares(s);
     retire_poll(s, false);
+    adviser_poll(s->adviser);
     restore_pins(s);
     refresh_searches(s);
 }

@@ -86,6 +86,15 @@ struct retired {
     int64_t epoch, since_ns;
 };
 
+/* What the adviser is told about the slot under consideration; valid until the next consult(). */
+enum { LIVES = 24, DEADS = 12 };
+struct consultation {
+    struct advice_request request;
+    struct live_shape live[LIVES];
+    struct dead_end dead[DEADS];
+    struct mover mover;
+};
+
 /* Stages as metrics count them, and the outcomes of each. */
 enum stage {
     STAGE_BUILD,
@@ -127,6 +136,7 @@ struct specializer {
     struct observe observe;
     struct cost cost;
     struct adviser *adviser;
+    struct consultation consultation;
     const struct strategy *strategy;
 
     struct place *place; /* [places] one per slot of the dispatch table */
@@ -184,6 +194,11 @@ void place_firsts(struct specializer *s, struct place *p);
 /* Fresh inputs from live steps; keeps the old ones if none come. True if there are any. */
 bool place_inputs(struct specializer *s, struct place *p);
 void place_inputs_free(struct place *p);
+
+/* ---- consult.c: asking for advice --------------------------------------------------------------
+ */
+/* Predictions anew, and p->advice with what the adviser says now; never waits. */
+void consult(struct specializer *s, struct place *p);
 
 /* ---- round.c: a batch from proposal to bench; the finalist through shadow and canary --------- */
 bool round_start(struct specializer *s, struct place *p); /* false: nothing left to propose */

@@ -119,7 +119,12 @@ struct exchange {
     const char *request, *reply, *verdict; /* verdict: "accepted" or why not */
     double seconds;
     int32_t tokens_in, tokens_out;
+    int64_t id; /* id and at (unix seconds): only from store_exchanges() */
+    double at;
 };
 int store_exchange(struct store *s, const struct exchange *x, struct err *err);
+typedef void exchange_fn(void *ctx, const struct exchange *x);
+/* Oldest first; the newest few thousand are kept. */
+int store_exchanges(struct store *s, exchange_fn *fn, void *ctx, struct err *err);
 
 #endif

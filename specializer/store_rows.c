@@ -305,6 +305,8 @@ int store_traces(struct store *s, const char *slot, int64_t since_s, int limit, 
     return r;
 }
 
+enum { EXCHANGE_KEEP = 2000, EXCHANGE_SWEEP = 50 };
+
 int store_exchange(struct store *s, const struct exchange *x, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
@@ -313,6 +315,37 @@ int store_exchange(struct store *s, const struct exchange *x, struct err *err)
                       " tokens_out) VALUES(?,?,?,?,?,?,?)",
                       "dsssdii", wall(), x->request, x->reply, x->verdict, x->seconds,
                       (int64_t)x->tokens_in, (int64_t)x->tokens_out);
+    int64_t id = sqlite3_last_insert_rowid(s->db);
+    if (r == 0 && id % EXCHANGE_SWEEP == 0)
+        r = store_run(s, err, "DELETE FROM exchange WHERE id<=?", "i", id - EXCHANGE_KEEP);
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}
+
+int store_exchanges(struct store *s, exchange_fn *fn, void *ctx, struct err *err)
+{
+    pthread_mutex_lock(&s->lock);
+    sqlite3_stmt *q = store_query(s, err,
+                                  "SELECT id, at, request, reply, verdict, seconds, tokens_in,"
+                                  " tokens_out FROM exchange ORDER BY id",
+                                  "");
+    int r = -1, code;
+    if (q) {
+        while ((code = sqlite3_step(q)) == SQLITE_ROW) {
+            struct exchange x = {
+                .id = sqlite3_column_int64(q, 0),
+                .at = sqlite3_column_double(q, 1),
+                .request = (const char *)sqlite3_column_text(q, 2),
+                .reply = (const char *)sqlite3_column_text(q, 3),
+                .verdict = (const char *)sqlite3_column_text(q, 4),
+                .seconds = sqlite3_column_double(q, 5),
+                .tokens_in = sqlite3_column_int(q, 6),
+                .tokens_out = sqlite3_column_int(q, 7),
+            };
+            fn(ctx, &x);
+        }
+        r = store_done(s, q, code, err);
+    }
     pthread_mutex_unlock(&s->lock);
     return r;
 }

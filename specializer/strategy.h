@@ -13,6 +13,15 @@
 
 enum trial { TRIAL_NONE, TRIAL_PENDING, TRIAL_MEASURED, TRIAL_REFUSED };
 
+/* Who else may say where a search tree grows; for strategy mcts. */
+struct mover {
+    void *ctx;
+    /* Changes that were proposed for `node`: 1, or 0 if there are none (yet). */
+    int (*moves)(void *ctx, int32_t node, struct moves *out);
+    /* Nodes that will probably be expanded next. */
+    void (*want)(void *ctx, const struct lineage *l, int n);
+};
+
 struct search {
     const struct space *space;
     const struct advice *advice; /* never NULL once proposing starts */
@@ -20,6 +29,7 @@ struct search {
     float *speed;                /* [size] measured speed, eager = 1; 0 if not measured */
     int32_t *first;              /* ids worth trying before all others (winners of neighbours) */
     int firsts;
+    const struct mover *mover; /* NULL: only the heuristic */
     int tried, measured;
 };
 
@@ -42,7 +52,8 @@ struct strategy {
     void (*close)(void *state);
 };
 
-extern const struct strategy strategy_template, strategy_random, strategy_exhaustive, strategy_cost;
+extern const struct strategy strategy_template, strategy_mcts, strategy_random, strategy_exhaustive,
+    strategy_cost;
 /* By name; NULL if this program has no such strategy. */
 const struct strategy *strategy_find(const char *name);
 

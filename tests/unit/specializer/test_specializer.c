@@ -10,6 +10,7 @@
 #include <cjson/cJSON.h>
 
 #include "tests/unit/specializer/fake_lab.h"
+#include "tests/unit/specializer/stand_in.h"
 
 static char folder[] = "/tmp/whet-test-loop-XXXXXX";
 static int stores;
@@ -314,6 +315,83 @@ static void loop_gives_up_on_a_kernel_that_kills_the_process(void **unused)
     stop(s);
 }
 
+/* ---- advice -----------------------------------------------------------------------------------
+ */
+
+static struct specializer *start_advised(struct stand_in *server, int mode, const char *option,
+                                         const char *value)
+{
+    char url[80];
+    stand_in_open(server);
+    server->content = strdup(
+        "{\"version\":1,\"regions\":[{\"region\":\"mlp_out/m1\",\"label\":\"from the model\","
+        "\"priority\":[],\"hints\":{\"PREFETCH\":[512],\"ROWS\":[4]},\"risks\":[]}]}");
+    atomic_store(&server->mode, mode);
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/chat/completions", server->port);
+    setenv("no_proxy", "127.0.0.1", 1);
+    setenv("WHET_ADVISER_URL", url, 1);
+    struct specializer *s = start(option, value);
+    unsetenv("WHET_ADVISER_URL");
+    return s;
+}
+
+static int advised, advised_wrongly;
+
+static void look_for_advice(void *ctx, const struct trace_row *row)
+{
+    (void)ctx;
+    advised += strcmp(row->event, "advice") == 0 && strstr(row->text, "from the model");
+    advised_wrongly += strcmp(row->event, "advice_rejected") == 0;
+}
+
+static bool was_advised(struct specializer *s)
+{
+    advised = advised_wrongly = 0;
+    store_traces(s->store, NULL, 0, 0, look_for_advice, NULL, NULL);
+    return advised > 0 && advised_wrongly > 0;
+}
+
+static void loop_asks_a_language_model_about_its_slots(void **unused)
+{
+    (void)unused;
+    struct stand_in server;
+    struct specializer *s = start_advised(&server, STAND_IN_OK, NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
+    WAIT_FOR(was_advised(s)); /* one slot's reply is right; the same for another is not */
+    assert_non_null(strstr(server.request, "f32_gflop_s"));
+    stop(s);
+    stand_in_close(&server);
+}
+
+static void loop_goes_on_while_a_language_model_is_silent(void **unused)
+{
+    (void)unused;
+    struct stand_in server;
+    struct specializer *s = start_advised(&server, STAND_IN_SILENT, NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
+    assert_int_equal(atomic_load(&server.requests), 1); /* it is still being waited for */
+    int64_t begin = clock_ns();
+    stop(s);
+    assert_true(clock_ns() - begin < INT64_C(10000000000)); /* and not when we stop */
+    stand_in_close(&server);
+}
+
+static void loop_searches_a_tree_too(void **unused)
+{
+    (void)unused;
+    struct stand_in server;
+    struct specializer *s = start_advised(&server, STAND_IN_OK, "--specializer-strategy", "mcts");
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
+    struct record_filter all = {0};
+    best_speed = 0;
+    store_each(s->store, &all, look_at, NULL, NULL);
+    double most = isa_facts()->HAS_VNNI ? 1.75 : isa_facts()->HAS_AVX512 ? 1.5 : 1.4;
+    assert_true(best_speed >= 0.97 * most);
+    assert_int_equal(atomic_load(&fake.bad_published), 0);
+    stop(s);
+    stand_in_close(&server);
+}
+
 /* ---- operators ----------------------------------------------------------------------------------
  */
 
@@ -482,6 +560,9 @@ int main(void)
         TEST(loop_waits_for_traffic_and_builds_nothing_without),
         TEST(loop_rolls_back_what_an_audit_finds_wrong_and_refuses_it_the_second_time),
         TEST(loop_gives_up_on_a_kernel_that_kills_the_process),
+        TEST(loop_asks_a_language_model_about_its_slots),
+        TEST(loop_goes_on_while_a_language_model_is_silent),
+        TEST(loop_searches_a_tree_too),
         TEST(operators_pin_unpin_and_roll_back),
         TEST(operators_disable_a_kernel_and_a_family_at_once),
         TEST(operators_pause_resume_and_freeze),

@@ -14,7 +14,7 @@
 static const struct machine machine = {
     .device = "test", .read_bandwidth = 40e9, .peak_flops = 100e9, .boundary_s = 2e-6};
 
-static const struct strategy *const all[] = {&strategy_template, &strategy_random,
+static const struct strategy *const all[] = {&strategy_template, &strategy_mcts, &strategy_random,
                                              &strategy_exhaustive, &strategy_cost};
 
 struct bench {

@@ -1,0 +1,122 @@
+/* consult.c - what the adviser is told about a slot: gathered from the live counters, the search
+ * and the store. Results and shapes only; nothing that a request contained. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "specializer/specializer_private.h"
+
+static int by_share(const void *a, const void *b)
+{
+    const struct live_shape *x = a, *y = b;
+    return (x->share < y->share) - (x->share > y->share);
+}
+
+/* How the recent time of the slot's region is spread over buckets, largest first. */
+static int gather_live(struct specializer *s, const struct place *p, struct live_shape *out)
+{
+    struct live_shape all[M_BUCKETS * CONTEXT_BUCKETS];
+    double total = 0;
+    int n = 0;
+    for (int i = 0; i < s->places; i++) {
+        const struct slot *slot = s->place[i].slot;
+        double seconds = s->observe.slot[i].seconds;
+        if (slot->region != p->slot->region || seconds <= 0 || n == M_BUCKETS * CONTEXT_BUCKETS)
+            continue;
+        all[n++] = (struct live_shape){slot->m, slot->context, seconds};
+        total += seconds;
+    }
+    for (int i = 0; i < n; i++)
+        all[i].share /= total;
+    qsort(all, (size_t)n, sizeof *all, by_share);
+    n = n < LIVES ? n : LIVES;
+    memcpy(out, all, (size_t)n * sizeof *out);
+    return n;
+}
+
+struct deads {
+    const struct place *p;
+    struct consultation *c;
+};
+
+static void take_dead(void *ctx, const struct record *r)
+{
+    struct deads *g = ctx;
+    struct advice_request *q = &g->c->request;
+    const struct template *t = template_find(r->template);
+    struct point point;
+    if (q->deads == DEADS || !t || point_parse(t, r->knobs, &point, NULL) != 0)
+        return;
+    int32_t id = space_find(g->p->space, t, &point);
+    if (id < 0)
+        return;
+    struct dead_end *d = &g->c->dead[q->deads++];
+    d->id = id;
+    snprintf(d->reason, sizeof d->reason, "%s", r->reason);
+}
+
+/* The newest refusals and rollbacks with their reasons. */
+static void gather_dead(struct specializer *s, const struct place *p, struct consultation *c)
+{
+    struct deads g = {p, c};
+    struct record_filter f = {.env = s->keys.env,
+                              .slot = p->slot->name,
+                              .states = 1u << LIFE_REFUSED | 1u << LIFE_ROLLED_BACK,
+                              .limit = 4 * DEADS};
+    store_each(s->store, &f, take_dead, &g, NULL);
+}
+
+static int moves(void *ctx, int32_t node, struct moves *out)
+{
+    struct specializer *s = ctx;
+    return adviser_moves(s->adviser, &s->consultation.request, node, out);
+}
+
+static void want(void *ctx, const struct lineage *l, int n)
+{
+    struct specializer *s = ctx;
+    adviser_want_moves(s->adviser, &s->consultation.request, l, n);
+}
+
+static void gather(struct specializer *s, struct place *p, struct consultation *c)
+{
+    struct advice_request *r = &c->request;
+    const struct observed *seen = &s->observe.slot[p->index];
+    int m = (int)lround(fmax(1, r->m)), sequences = 1;
+    if (seen->runs > 0)
+        sequences = (int)lround(fmax(1, seen->sequences / seen->runs));
+    r->slot = p->slot->name;
+    r->incumbent = atomic_load(&p->slot->kernel)->name;
+    r->work = plan_cost(s->env.model, p->slot->region, 0, m, sequences, (int64_t)r->context, m);
+    r->live = c->live;
+    r->lives = gather_live(s, p, c->live);
+    r->dead = c->dead;
+    gather_dead(s, p, c);
+    c->mover = (struct mover){.ctx = s, .moves = moves, .want = want};
+    p->search.mover = &c->mover;
+}
+
+void consult(struct specializer *s, struct place *p)
+{
+    struct consultation *c = &s->consultation;
+    c->request = (struct advice_request){
+        .space = p->space,
+        .cost = &s->cost,
+        .share = s->observe.slot[p->index].share,
+        .run_s = observe_run_s(&s->observe, p->index),
+        .roofline_s = observe_roofline_s(&s->observe, p->index),
+        .m = observe_m(&s->observe, p->index),
+        .context = observe_context(&s->observe, p->index),
+        .speed = p->search.speed,
+        .trial = p->search.trial,
+    };
+    space_predict(p->space, &s->cost);
+    if (adviser_is_remote(s->adviser))
+        gather(s, p, c);
+    advice_free(&p->advice);
+    adviser_ask(s->adviser, &c->request, &p->advice);
+    p->search.advice = &p->advice;
+    pthread_mutex_lock(&s->lock);
+    snprintf(p->label, sizeof p->label, "%s", p->advice.label);
+    pthread_mutex_unlock(&s->lock);
+}

@@ -1,0 +1,244 @@
+/* What a language model is told: its form is pinned by a golden file, its size is bounded, and
+ * nothing of the operator's machine is in it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/specializer/advice_world.h"
+
+/* The form of a document: its fields, with types in the place of values, and one element of a list
+ * (its first) in the place of all. */
+static cJSON *form_of(const cJSON *v)
+{
+    const cJSON *child;
+    if (cJSON_IsObject(v)) {
+        cJSON *o = cJSON_CreateObject();
+        cJSON_ArrayForEach(child, v) cJSON_AddItemToObject(o, child->string, form_of(child));
+        return o;
+    }
+    if (cJSON_IsArray(v)) {
+        cJSON *list = cJSON_CreateArray();
+        if (v->child)
+            cJSON_AddItemToArray(list, form_of(v->child));
+        return list;
+    }
+    return cJSON_CreateString(cJSON_IsNumber(v)   ? "number"
+                              : cJSON_IsString(v) ? "string"
+                              : cJSON_IsBool(v)   ? "bool"
+                                                  : "null");
+}
+
+static char *read_golden(const char *name)
+{
+    char path[400];
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    snprintf(path, sizeof path, "%s/tests/golden/%s", root ? root : ".", name);
+    FILE *in = fopen(path, "rb");
+    assert_non_null(in);
+    char *text = calloc(1, 65536);
+    assert_true(fread(text, 1, 65535, in) > 0);
+    fclose(in);
+    return text;
+}
+
+static void assert_form(const char *document, const char *golden_name)
+{
+    cJSON *o = cJSON_Parse(document);
+    assert_non_null(o);
+    cJSON *form = form_of(o);
+    char *now = cJSON_Print(form), *golden = read_golden(golden_name);
+    cJSON *want = cJSON_Parse(golden);
+    assert_non_null(want);
+    char *then = cJSON_Print(want);
+    assert_string_equal(now, then);
+    cJSON_Delete(o);
+    cJSON_Delete(form);
+    cJSON_Delete(want);
+    free(now);
+    free(then);
+    free(golden);
+}
+
+static void request_has_the_form_of_the_golden_file(void **unused)
+{
+    (void)unused;
+    struct world w;
+    world_open(&w, REGION_MLP_OUT, 4);
+    world_results(&w);
+    char *text = adviser_request_text(&w.request, &w.heuristic);
+    assert_non_null(text);
+    assert_form(text, "adviser_request.json");
+    free(text);
+    struct lineage l = {.id = {w.heuristic.priority[0], w.heuristic.priority[1], -1},
+                        .score = {1, 0.5, 0},
+                        .measured = {true, false, false}};
+    text = adviser_moves_text(&w.request, &l, 1);
+    assert_non_null(text);
+    assert_form(text, "adviser_moves.json");
+    free(text);
+    world_close(&w);
+}
+
+static void request_says_what_was_measured(void **unused)
+{
+    (void)unused;
+    struct world w;
+    world_open(&w, REGION_MLP_OUT, 4);
+    search_learn(&w.search, 11, 2.5);
+    search_learn(&w.search, 12, 0.25);
+    char *text = adviser_request_text(&w.request, &w.heuristic), id[ID_TEXT];
+    cJSON *o = cJSON_Parse(text);
+    const cJSON *region = cJSON_GetArrayItem(cJSON_GetObjectItem(o, "regions"), 0);
+    assert_string_equal(cJSON_GetObjectItem(region, "region")->valuestring, "mlp_out/m4");
+    assert_true(cJSON_GetObjectItem(region, "roofline_us")->valuedouble == 33);
+    assert_true(cJSON_GetObjectItem(region, "incumbent_us")->valuedouble == 61);
+    const cJSON *results = cJSON_GetObjectItem(region, "results");
+    const cJSON *best = cJSON_GetArrayItem(cJSON_GetObjectItem(results, "best"), 0);
+    const cJSON *worst = cJSON_GetArrayItem(cJSON_GetObjectItem(results, "worst"), 0);
+    adviser_id_text(w.space, 11, id);
+    assert_string_equal(cJSON_GetObjectItem(best, "id")->valuestring, id);
+    assert_true(cJSON_GetObjectItem(best, "speed")->valuedouble == 2.5);
+    adviser_id_text(w.space, 12, id);
+    assert_string_equal(cJSON_GetObjectItem(worst, "id")->valuestring, id);
+    const cJSON *candidates = cJSON_GetObjectItem(region, "candidates"), *c;
+    assert_true(cJSON_GetArraySize(candidates) >= 16);
+    cJSON_ArrayForEach(c, candidates) /* none that was tried, all of them in the space */
+    {
+        int32_t found = adviser_id_find(w.space, cJSON_GetObjectItem(c, "id")->valuestring);
+        assert_true(found >= 0 && found != 11 && found != 12);
+    }
+    cJSON_Delete(o);
+    free(text);
+    world_close(&w);
+}
+
+static void request_is_below_16_kib_for_every_region(void **unused)
+{
+    (void)unused;
+    static const int m[] = {1, 4, 16, 48, 128, 512, 2048};
+    for (int r = REGION_ATTN_IN; r <= REGION_HEAD; r++)
+        for (size_t i = 0; i < sizeof m / sizeof *m; i++) {
+            struct world w;
+            world_open(&w, (enum region)r, m[i]);
+            world_results(&w);
+            char *text = adviser_request_text(&w.request, &w.heuristic);
+            if (space_size(w.space) > 0) {
+                assert_non_null(text);
+                assert_true(strlen(text) < REQUEST_BYTES);
+            }
+            free(text);
+            world_close(&w);
+        }
+}
+
+static void a_long_document_loses_its_lists_before_it_is_given_up(void **unused)
+{
+    (void)unused;
+    static char name[REQUEST_BYTES + 1];
+    struct world w;
+    world_open(&w, REGION_MLP_OUT, 4);
+    world_results(&w);
+    w.request.incumbent = name;
+    memset(name, 'n', 10000);
+    char *text = adviser_request_text(&w.request, &w.heuristic);
+    assert_non_null(text);
+    assert_true(strlen(text) < REQUEST_BYTES);
+    assert_non_null(strstr(text, "\"candidates\":[{"));
+    free(text);
+    memset(name, 'n', REQUEST_BYTES);
+    assert_null(adviser_request_text(&w.request, &w.heuristic));
+    world_close(&w);
+}
+
+static void request_carries_no_path(void **unused)
+{
+    (void)unused;
+    struct world w;
+    world_open(&w, REGION_MLP_IN, 1);
+    world_results(&w);
+    char *text = adviser_request_text(&w.request, &w.heuristic);
+    assert_non_null(strstr(text, "k.c:12: error 0"));
+    assert_null(strstr(text, "somebody"));
+    assert_null(strstr(text, ".cache"));
+    free(text);
+    world_close(&w);
+}
+
+static void every_point_has_a_name_that_finds_it_again(void **unused)
+{
+    (void)unused;
+    struct world w;
+    char id[ID_TEXT], longer[ID_TEXT + 8];
+    world_open(&w, REGION_MLP_OUT, 8);
+    for (int32_t i = 0; i < space_size(w.space); i++) {
+        adviser_id_text(w.space, i, id);
+        assert_int_equal(adviser_id_find(w.space, id), i);
+        snprintf(longer, sizeof longer, "%s,0", id);
+        assert_int_equal(adviser_id_find(w.space, longer), -1);
+        snprintf(longer, sizeof longer, "%s ", id);
+        assert_int_equal(adviser_id_find(w.space, longer), -1);
+        id[strlen(id) - 1] = 0;
+        assert_int_not_equal(adviser_id_find(w.space, id), i);
+    }
+    static const char *const none[] = {"",
+                                       ":",
+                                       "mlp_out",
+                                       "mlp_out:",
+                                       "mlp_out:1",
+                                       "nothing:0,0,0,4,1,0,0,0",
+                                       "mlp_out:99999999999999999999,0,0,4,1,0,0,0",
+                                       "mlp_out: 0,0,0,4,1,0,0,0",
+                                       "mlp_out:0,0,0,4,1,0,0,3",
+                                       "mlp_in:0,0,0,4,1,0,0,0"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        assert_int_equal(adviser_id_find(w.space, none[i]), -1);
+    world_close(&w);
+}
+
+/* In strict structured output every object lists all its properties as required. */
+static void assert_strict(const cJSON *schema)
+{
+    const cJSON *type = cJSON_GetObjectItem(schema, "type"), *child;
+    assert_true(cJSON_IsString(type));
+    if (strcmp(type->valuestring, "object") == 0) {
+        const cJSON *properties = cJSON_GetObjectItem(schema, "properties");
+        assert_true(cJSON_IsFalse(cJSON_GetObjectItem(schema, "additionalProperties")));
+        assert_int_equal(cJSON_GetArraySize(properties),
+                         cJSON_GetArraySize(cJSON_GetObjectItem(schema, "required")));
+        cJSON_ArrayForEach(child, properties) assert_strict(child);
+    } else if (strcmp(type->valuestring, "array") == 0) {
+        assert_strict(cJSON_GetObjectItem(schema, "items"));
+    }
+}
+
+static void schemas_are_strict(void **unused)
+{
+    (void)unused;
+    struct world w;
+    world_open(&w, REGION_ATTN, 16); /* two templates */
+    cJSON *reply = adviser_reply_schema(&w.request), *moves = adviser_moves_schema(&w.request);
+    assert_strict(reply);
+    assert_strict(moves);
+    char *text = cJSON_PrintUnformatted(reply);
+    assert_non_null(strstr(text, "\"enum\":[\"attn/m16\"]"));
+    free(text);
+    cJSON_Delete(reply);
+    cJSON_Delete(moves);
+    world_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(request_has_the_form_of_the_golden_file),
+        cmocka_unit_test(request_says_what_was_measured),
+        cmocka_unit_test(request_is_below_16_kib_for_every_region),
+        cmocka_unit_test(a_long_document_loses_its_lists_before_it_is_given_up),
+        cmocka_unit_test(request_carries_no_path),
+        cmocka_unit_test(every_point_has_a_name_that_finds_it_again),
+        cmocka_unit_test(schemas_are_strict),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
