@@ -1,6 +1,7 @@
 /* attn_decode.cu - attention of single tokens over paged keys and values: split-KV in one kernel.
  *
- *   a[t, h, :] = sum_p softmax_p(scale q[t, h, :] . k[p, h / G, :]) v[p, h / G, :],  p <= position[t]
+ *   a[t, h, :] = sum_p softmax_p(scale q[t, h, :] . k[p, h / G, :]) v[p, h / G, :],  p <=
+ * position[t]
  *
  * q, a: [M, HEADS, HEAD_DIM] float; pages: bf16 [page][KV_HEADS][KV_PAGE][HEAD_DIM]; G = HEADS /
  * KV_HEADS query heads share what is read. Bytes moved: 4 HEAD_DIM for each position and kv head.
@@ -65,9 +66,9 @@
 enum {
     HD = HEAD_DIM,
     G = HEADS / KV_HEADS,
-    LP = HD / 8,           /* lanes of a position, 8 elements each */
-    PP = 32 / LP,          /* positions a warp looks at together */
-    STEPS = PIECE / PP,    /* of those, in a piece */
+    LP = HD / 8,              /* lanes of a position, 8 elements each */
+    PP = 32 / LP,             /* positions a warp looks at together */
+    STEPS = PIECE / PP,       /* of those, in a piece */
     PIECES = KV_PAGE / PIECE, /* of a page */
     UNITS = SPLITS * WARPS,
     THREADS = WARPS * 32,
@@ -105,8 +106,8 @@ __device__ __forceinline__ void load_piece(const struct cuda_attn_args &a, int p
     }
 }
 
-__device__ __forceinline__ void attend(struct running *r, const float (*q)[8], const struct piece *g,
-                                       int first, int context)
+__device__ __forceinline__ void attend(struct running *r, const float (*q)[8],
+                                       const struct piece *g, int first, int context)
 {
     int lane = threadIdx.x % 32;
     float s[G][STEPS];
@@ -361,7 +362,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     }
     if (TRIGGER == 2)
         release_next();
-    /* the PP positions looked at together: their sums have the same maximum */
+        /* the PP positions looked at together: their sums have the same maximum */
 #pragma unroll
     for (int o = LP; o < 32; o <<= 1)
 #pragma unroll
@@ -388,9 +389,13 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
 }
 
 extern "C" __device__ const struct cuda_kernel_info whet_info = {
-    WHET_CUDA_ABI, REGION_ATTN, M_MAX, 0, 1,
-    MERGE || SPLITS == 1 ? 0 : KV_HEADS * M_MAX,
-    MERGE || SPLITS == 1 ? 0 : (int64_t)M_MAX * KV_HEADS * SPLITS * (G * HD + 2 * G) * 4,
+    WHET_CUDA_ABI,
+    REGION_ATTN,
+    M_MAX,
+    0,
+    1,
+    MERGE || SPLITS == 1 ? 0 : KV_HEADS *M_MAX,
+    MERGE || SPLITS == 1 ? 0 : (int64_t)M_MAX *KV_HEADS *SPLITS *(G *HD + 2 * G) * 4,
     0,
     "",
     {{{SPLITS, KV_HEADS, M_MAX}, THREADS, 0, 1, MERGE ? SPLITS : 1, 0}},

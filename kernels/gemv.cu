@@ -1,7 +1,7 @@
 /* gemv.cu - projections of one to four tokens: every weight is read once, in 16-byte loads.
  *
- *   attn_in   q, k, v = rope(qnorm(n Wqkv^T)), k and v into their pages   W [(H + 2 KVH) HD, HIDDEN]
- *   attn_out  y = a Wo^T + x                                              W [HIDDEN, H HD]
+ *   attn_in   q, k, v = rope(qnorm(n Wqkv^T)), k and v into their pages   W [(H + 2 KVH) HD,
+ * HIDDEN] attn_out  y = a Wo^T + x                                              W [HIDDEN, H HD]
  *   mlp_in    h = silu(g) u; g, u = rows 2i, 2i+1 of n Wgu^T              W [2 FFN, HIDDEN]
  *   mlp_out   y = h Wdown^T + x                                           W [HIDDEN, FFN]
  *   head      logits = n W^T and the best of each row                     W [VOCAB, HIDDEN]
@@ -49,6 +49,9 @@
 #ifndef PERSIST
 #define PERSIST 0
 #endif
+#ifndef BLOCKS
+#define BLOCKS 0
+#endif
 #ifndef TRIGGER
 #define TRIGGER 1
 #endif
@@ -80,14 +83,15 @@ enum {
     TILE = RW * ROWS,
     TILES = (ROWS_ALL + TILE - 1) / TILE,
     BLOCK_ROWS = QK ? HEAD_DIM / CLUSTER : TILE, /* neighbouring rows of a block */
-    GRID = QK ? ROWS_ALL / BLOCK_ROWS
-              : PERSIST && PERSIST * SMS < TILES ? PERSIST * SMS : TILES,
-    CHUNKS = K / 256,             /* a chunk: 16 bytes for each lane of a warp */
+    GRID = QK                                 ? ROWS_ALL / BLOCK_ROWS
+           : PERSIST && PERSIST * SMS < TILES ? PERSIST * SMS
+                                              : TILES,
+    CHUNKS = K / 256, /* a chunk: 16 bytes for each lane of a warp */
     C = (CHUNKS + KW * UNROLL - 1) / (KW * UNROLL) * UNROLL, /* of a warp: KW * c + its part */
-    RAGGED = C * KW != CHUNKS,   /* some are beyond the row's end */
+    RAGGED = C * KW != CHUNKS,                               /* some are beyond the row's end */
     STEPS = C / UNROLL,
     P = power_of_two(ROWS * M),
-    SPAN = 32 / P,                /* lanes that end up with the same sum */
+    SPAN = 32 / P,                         /* lanes that end up with the same sum */
     AT_ONCE = X || STEPS <= 4 ? STEPS : 1, /* unrolled */
     SMEM_X = X ? 0 : K * M * 4,
     SMEM_STAGE = THREADS * ROWS * UNROLL * STAGE * 16
@@ -129,8 +133,8 @@ __device__ __forceinline__ uint4 load_chunk(const uint4 *w, int r, int c, const 
 /* Where step t > 0 of the first STAGE after the first waits in shared memory, this lane's part. */
 __device__ __forceinline__ uint4 *staged(float *shared, int t, int u, int r)
 {
-    return (uint4 *)(shared + SMEM_X / 4) +
-           (((t - 1) * UNROLL + u) * ROWS + r) * THREADS + threadIdx.x;
+    return (uint4 *)(shared + SMEM_X / 4) + (((t - 1) * UNROLL + u) * ROWS + r) * THREADS +
+           threadIdx.x;
 }
 
 /* Copies the steps that follow the first, of this tile and the next ones. */
@@ -234,27 +238,30 @@ __device__ __forceinline__ void take_shared(const struct region_args &a, float *
                                             const float *gain, float *ss)
 {
     __shared__ float part[M][32];
-    constexpr int LOADS = (K + THREADS * 4 - 1) / (THREADS * 4);
+    constexpr int LOADS = (K + THREADS * 4 - 1) / (THREADS * 4), BATCH = LOADS < 8 ? LOADS : 8;
 #pragma unroll
     for (int t = 0; t < M; t++) {
         const float *x = input_row(a, t);
-        float4 v[LOADS];
         float sum = 0;
+#pragma unroll 1
+        for (int from = 0; from < LOADS; from += BATCH) {
+            float4 v[BATCH];
 #pragma unroll
-        for (int s = 0; s < LOADS; s++) {
-            int i = (s * THREADS + threadIdx.x) * 4;
-            if (i < K)
-                v[s] = load_x4(x + i);
-        }
+            for (int b = 0; b < BATCH; b++) {
+                int i = ((from + b) * THREADS + threadIdx.x) * 4;
+                if (i < K)
+                    v[b] = load_x4(x + i);
+            }
 #pragma unroll
-        for (int s = 0; s < LOADS; s++) {
-            int i = (s * THREADS + threadIdx.x) * 4;
-            if (i >= K)
-                continue;
-            if (HAS_NORM)
-                sum += square(v[s]);
-            *(float4 *)(shared + t * K + shuffled(i)) =
-                HAS_NORM ? times(v[s], *(const float4 *)(gain + i)) : v[s];
+            for (int b = 0; b < BATCH; b++) {
+                int i = ((from + b) * THREADS + threadIdx.x) * 4;
+                if (i >= K)
+                    continue;
+                if (HAS_NORM)
+                    sum += square(v[b]);
+                *(float4 *)(shared + t * K + shuffled(i)) =
+                    HAS_NORM ? times(v[b], *(const float4 *)(gain + i)) : v[b];
+            }
         }
         if (HAS_NORM) {
             sum = warp_sum(sum);
@@ -374,13 +381,32 @@ __device__ __forceinline__ void finish(const struct region_args &a, int row, con
 }
 
 #if AT_ATTN_IN
+/* What a thread needs to finish one element of the block's head, loaded before the wait. */
+struct head_end {
+    struct token k;
+    float2 turn;
+    float gain, other_gain;
+};
+
+__device__ __forceinline__ struct head_end head_end_of(const struct region_args &a)
+{
+    int i = threadIdx.x, row = blockIdx.x * BLOCK_ROWS + i % BLOCK_ROWS, d = row % HEAD_DIM;
+    const float *gain = row / HEAD_DIM < HEADS ? a.q_norm : a.k_norm;
+    struct head_end h = {token_of(a, i < BLOCK_ROWS * M ? i / BLOCK_ROWS : 0), {1, 0}, 1, 1};
+    h.turn = companion(a, row, h.k);
+    if (row / HEAD_DIM < HEADS + KV_HEADS)
+        h.gain = gain[d], h.other_gain = gain[d ^ 1];
+    return h;
+}
+
 /* q/k norm and RoPE of the block's rows of one head, raw[t][BLOCK_ROWS] in shared memory. */
-__device__ __forceinline__ void finish_head(const struct region_args &a, const float (*raw)[BLOCK_ROWS])
+__device__ __forceinline__ void
+finish_head(const struct region_args &a, const float (*raw)[BLOCK_ROWS], const struct head_end &h)
 {
     __shared__ float squares[CLUSTER][M];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = blockIdx.x % CLUSTER;
-    int first = blockIdx.x * BLOCK_ROWS, head = first / HEAD_DIM;
-    bool normed = head < HEADS + KV_HEADS;
+    int first = blockIdx.x * BLOCK_ROWS;
+    bool normed = first / HEAD_DIM < HEADS + KV_HEADS;
     __syncthreads();
     for (int t = warp; normed && t < M; t += KW * RW) {
         float sum = 0;
@@ -394,34 +420,38 @@ __device__ __forceinline__ void finish_head(const struct region_args &a, const f
                 squares[rank][t] = sum;
         }
     }
-    if (CLUSTER > 1) {
+    if (CLUSTER > 1 && normed) { /* the blocks of a cluster have the same head */
         __syncwarp();
         cluster_arrive();
         cluster_wait();
     } else {
         __syncthreads();
     }
-    const float *gain = head < HEADS ? a.q_norm : a.k_norm;
-    for (int i = threadIdx.x; i < BLOCK_ROWS * M; i += THREADS) {
-        int t = i / BLOCK_ROWS, r = i % BLOCK_ROWS, row = first + r;
-        struct token k = token_of(a, t);
-        float v = raw[t][r], other = raw[t][r ^ 1];
-        if (normed) {
-            float sum = 0;
-            for (int p = 0; p < CLUSTER; p++)
-                sum += squares[p][t];
-            float scale = rsqrtf(sum / HEAD_DIM + a.eps);
-            v *= scale * gain[row % HEAD_DIM];
-            other *= scale * gain[(row ^ 1) % HEAD_DIM];
-        }
-        put_qkv(a, row, k, v, other, companion(a, row, k));
+    if (threadIdx.x >= BLOCK_ROWS * M)
+        return;
+    int t = threadIdx.x / BLOCK_ROWS, r = threadIdx.x % BLOCK_ROWS;
+    float v = raw[t][r], other = raw[t][r ^ 1];
+    if (normed) {
+        float sum = 0;
+        for (int p = 0; p < CLUSTER; p++)
+            sum += squares[p][t];
+        float scale = rsqrtf(sum / HEAD_DIM + a.eps);
+        v *= scale * h.gain;
+        other *= scale * h.other_gain;
     }
+    put_qkv(a, first + r, h.k, v, other, h.turn);
 }
 #endif
 
 /* ---- entry -------------------------------------------------------------------------------- */
 
-KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct region_args a)
+#if BLOCKS
+#define BOUNDS __launch_bounds__(THREADS, BLOCKS)
+#else
+#define BOUNDS __launch_bounds__(THREADS)
+#endif
+
+KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
 {
     extern __shared__ __align__(16) float shared_x[];
     __shared__ float part[2][KW][TILE * M], squares[KW][M];
@@ -450,6 +480,9 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     int local = KW > 1 ? index % TILE : at.rw * ROWS + index % ROWS;
     bool mine = KW > 1 ? index < TILE * M : index < ROWS * M && at.lane % SPAN == 0;
     struct token k = token_of(a, mine ? index / (KW > 1 ? TILE : ROWS) : 0);
+#if AT_ATTN_IN && HAS_QK_NORM
+    struct head_end end = head_end_of(a);
+#endif
     float4 gain[X ? C : 1][2];
     if (X && HAS_NORM) {
 #if HAS_NORM
@@ -514,7 +547,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
                 for (int r = 0; r < ROWS; r++) {
                     uint4 now = buffer[r][u];
                     if (waits)
-                        now = *staged(shared_x, t, u, r);
+                        now = load_staged(staged(shared_x, t, u, r));
                     else if (refill)
                         buffer[r][u] = load_chunk(from, r, cn + u, at);
                     multiply(in, c + u, r, now, at, sum);
@@ -525,7 +558,8 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
             release_next();
         float v = warp_sums<ROWS * M>(sum);
         if (KW > 1) {
-            /* sum number t * ROWS + r of the warp is number t * TILE + rw * ROWS + r of the block */
+            /* sum number t * ROWS + r of the warp is number t * TILE + rw * ROWS + r of the block
+             */
             int s = at.lane / SPAN;
             if (at.lane % SPAN == 0 && s < ROWS * M)
                 part[i & 1][at.kw][s / ROWS * TILE + at.rw * ROWS + s % ROWS] = v;
@@ -563,7 +597,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
         }
     }
 #if AT_ATTN_IN && HAS_QK_NORM
-    finish_head(a, raw);
+    finish_head(a, raw, end);
 #elif AT_HEAD
     __shared__ unsigned long long bests[KW * RW][M];
     for (int t = 0; t < M; t++) {
@@ -577,7 +611,11 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
 }
 
 extern "C" __device__ const struct cuda_kernel_info whet_info = {
-    WHET_CUDA_ABI, REGION, M_MAX, 0, 1,
+    WHET_CUDA_ABI,
+    REGION,
+    M_MAX,
+    0,
+    1,
     REGION == REGION_HEAD ? 1 : 0,
     REGION == REGION_HEAD ? (int64_t)GRID *M * 8 : 0,
     0,

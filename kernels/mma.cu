@@ -16,9 +16,9 @@
  * Invariant: as in gemv.cu. Tokens at or beyond counts->m are computed from whatever is there and
  * reach no page; the last group repeats the last tile.
  */
+#include "lib/mma.cuh"
 #include "lib/shape.cuh"
 #include "lib/stream.cuh"
-#include "lib/mma.cuh"
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
@@ -64,14 +64,14 @@ enum {
     M = M_MAX,
     NT = (M + 7) / 8,
     THREADS = WARPS * 32,
-    KS = K / SPLIT,              /* columns of a block */
+    KS = K / SPLIT, /* columns of a block */
     STEPS = KS / 32,
-    GROUP = WARPS * TILES,       /* row tiles of a block at a time */
+    GROUP = WARPS * TILES, /* row tiles of a block at a time */
     ROW_TILES = ROWS_ALL / 16,
     GROUPS = (ROW_TILES + GROUP - 1) / GROUP,
     CLUSTERS = PERSIST && PERSIST * SMS / SPLIT < GROUPS ? PERSIST * SMS / SPLIT : GROUPS,
     PASSES = (GROUPS + CLUSTERS - 1) / CLUSTERS,
-    LD = KS + 32,                /* a row of x in shared memory: conflict-free in 16-byte reads */
+    LD = KS + 32, /* a row of x in shared memory: conflict-free in 16-byte reads */
     SLOTS = (M + SPLIT - 1) / SPLIT,
     KEPT_ROWS = PASSES * GROUP * 16,
     SMEM_X = NT * 8 * LD * 2,
@@ -145,6 +145,8 @@ __device__ __forceinline__ const float *input_row(const struct region_args &a, i
 struct extra {
     float squares[SPLIT][NT * 8]; /* of a part of x, from each block of the cluster */
     float turn[AT_ATTN_IN ? M : 1][HEAD_DIM / 2][2]; /* cosine and sine of each token */
+    float gain[2][QK ? HEAD_DIM : 1];                /* of q and k heads */
+    int kv_at[M];                                    /* -1: no token there */
 };
 
 /* The block's part of x, times gain, as bf16 rows; a warp takes a token at a time. */
@@ -199,7 +201,7 @@ __device__ __forceinline__ float scale_of(const struct region_args &a, const str
 #endif
 }
 
-/* Cosine and sine of every token's position, which the previous kernel does not change. */
+/* What sums of q, k and v are finished with; the previous kernel does not change it. */
 __device__ __forceinline__ void take_turns(const struct region_args &a, struct extra *e)
 {
 #if AT_ATTN_IN
@@ -208,7 +210,11 @@ __device__ __forceinline__ void take_turns(const struct region_args &a, struct e
         int t = i / (HEAD_DIM / 2), d = i % (HEAD_DIM / 2);
         size_t from = (size_t)(t < live ? a.position[t] : 0) * (HEAD_DIM / 2) + d;
         e->turn[t][d][0] = a.rope_cos[from], e->turn[t][d][1] = a.rope_sin[from];
+        if (d == 0)
+            e->kv_at[t] = t < live ? a.kv_at[t] : -1;
     }
+    for (int i = threadIdx.x; QK && i < 2 * HEAD_DIM; i += THREADS)
+        e->gain[i / HEAD_DIM][i % HEAD_DIM] = (i < HEAD_DIM ? a.q_norm : a.k_norm)[i % HEAD_DIM];
 #endif
 }
 
@@ -226,9 +232,9 @@ __device__ __forceinline__ void put_qkv(const struct region_args &a, const struc
     }
     if (head < HEADS) {
         a.q[(size_t)t * (HEADS * HEAD_DIM) + row] = v;
-    } else if (t < a.counts->m) {
+    } else if (e->kv_at[t] >= 0) {
         bf16 *pages = (bf16 *)(head < HEADS + KV_HEADS ? a.k_pages : a.v_pages);
-        int kvh = (head - HEADS) % KV_HEADS, at = a.kv_at[t];
+        int kvh = (head - HEADS) % KV_HEADS, at = e->kv_at[t];
         size_t slot = ((size_t)(at / KV_PAGE) * KV_HEADS + kvh) * KV_PAGE + at % KV_PAGE;
         pages[slot * HEAD_DIM + d] = to_bf16(v);
     }
@@ -340,7 +346,7 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
 #pragma unroll
             for (int o = HEAD_DIM / 8; o > 0; o >>= 1)
                 sum += __shfl_xor_sync(WARP_ALL, sum, o);
-            const float *gain = (head < HEADS ? a.q_norm : a.k_norm) + row % HEAD_DIM;
+            const float *gain = e->gain[head >= HEADS] + row % HEAD_DIM;
             float norm = rsqrtf(sum / HEAD_DIM + a.eps);
             for (int j = 0; j < 4; j++)
                 v[j] *= norm * gain[j];
@@ -359,8 +365,8 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     __shared__ struct extra e;
     bf16 *x = (bf16 *)shared;
     float *part = (float *)(shared + SMEM_X);
-    struct where at = {(int)threadIdx.x / 32, (int)threadIdx.x % 32, (int)threadIdx.x % 32 / 4,
-                       (int)threadIdx.x % 4, (int)blockIdx.x % SPLIT, (int)blockIdx.x / SPLIT};
+    struct where at = {(int)threadIdx.x / 32, (int)threadIdx.x % 32,   (int)threadIdx.x % 32 / 4,
+                       (int)threadIdx.x % 4,  (int)blockIdx.x % SPLIT, (int)blockIdx.x / SPLIT};
     int passes = passes_of(at), tile = first_tile(at, 0);
     const uint4 *w = tile_weights(a, at, tile);
     uint4 buffer[TILES][UNROLL][2];
@@ -380,7 +386,8 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     if (PREFETCH && at.lane < TILES)
         for (int p = 0; p < min(passes, PREFETCH); p++) {
             int skip = p == 0 ? min(UNROLL * (STAGE + 1), (int)STEPS) * 1024 : 0;
-            const char *from = (const char *)(tile_weights(a, at, first_tile(at, p) + at.lane) - at.lane);
+            const char *from =
+                (const char *)(tile_weights(a, at, first_tile(at, p) + at.lane) - at.lane);
             if (skip < STEPS * 1024)
                 prefetch_l2(from + skip, STEPS * 1024 - skip);
         }
@@ -414,13 +421,16 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
             int t = p * TURNS + k / UNROLL; /* of the block's turns */
             bool waits = STAGE && t > 0 && t <= STAGE;
             /* what a register that becomes free is loaded with: the next turn that is not staged */
-            int ahead = STAGE && t == 0 ? STAGE + 1 : 1;
-            int kn = k + ahead * UNROLL, in_pass = kn / STEPS;
-            const uint4 *from = in_pass == 0 ? w : next;
-            if (STAGE && in_pass > 1 && p + in_pass < passes)
-                from = tile_weights(a, at, first_tile(at, p + in_pass));
-            bool refill = !waits && p + in_pass < passes;
-            from += kn % STEPS * 64;
+            int kn = k + (STAGE && t == 0 ? STAGE + 1 : 1) * UNROLL, later = STAGE ? kn / STEPS : 0;
+            const uint4 *from = kn < STEPS ? w + kn * 64 : next;
+            bool refill = kn < STEPS || more;
+            if (STAGE) {
+                refill = !waits && p + later < passes;
+                if (later > 1 && refill)
+                    from = tile_weights(a, at, first_tile(at, p + later));
+                if (later > 0)
+                    from += kn % STEPS * 64;
+            }
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 uint4 b[NT];
@@ -431,8 +441,8 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
                 for (int r = 0; r < TILES; r++) {
                     uint4 w0 = buffer[r][u][0], w1 = buffer[r][u][1];
                     if (waits) {
-                        w0 = *staged(shared, t, u, r, 0);
-                        w1 = *staged(shared, t, u, r, 1);
+                        w0 = load_staged(staged(shared, t, u, r, 0));
+                        w1 = load_staged(staged(shared, t, u, r, 1));
                     }
 #pragma unroll
                     for (int n = 0; n < NT; n++) {
@@ -488,7 +498,11 @@ extern "C" __global__ void whet_pack(struct cuda_pack_args a)
 }
 
 extern "C" __device__ const struct cuda_kernel_info whet_info = {
-    WHET_CUDA_ABI, REGION, M_MAX, 0, 1,
+    WHET_CUDA_ABI,
+    REGION,
+    M_MAX,
+    0,
+    1,
     REGION == REGION_HEAD ? 1 : 0,
     REGION == REGION_HEAD ? (int64_t)CLUSTERS *SPLIT *M * 8 : 0,
     (int64_t)ROWS_ALL *K * 2,

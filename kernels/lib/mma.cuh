@@ -12,7 +12,8 @@
 
 #define TILE_LAYOUT "mma16x32"
 
-/* c[16 rows x 8 tokens] += a b: lane (g, q) has c of rows g (0, 1), g + 8 (2, 3), tokens 2q, 2q+1 */
+/* c[16 rows x 8 tokens] += a b: lane (g, q) has c of rows g (0, 1), g + 8 (2, 3), tokens 2q, 2q+1
+ */
 __device__ __forceinline__ void mma_bf16(float *c, uint4 a, unsigned b0, unsigned b1)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "

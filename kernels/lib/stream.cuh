@@ -12,17 +12,18 @@
 template <int POLICY> __device__ __forceinline__ uint4 load_weight(const uint4 *p)
 {
     uint4 v;
-#define WHET_LOAD(how)                                                                             \
-    asm volatile("ld.global.nc." how ".v4.u32 {%0,%1,%2,%3}, [%4];"                                \
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)                                      \
+#define WHET_LOAD(how)                                              \
+    asm volatile("ld.global.nc." how ".v4.u32 {%0,%1,%2,%3}, [%4];" \
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)       \
                  : "l"(p))
     if (POLICY == 1)
         WHET_LOAD("L1::no_allocate.L2::256B");
     else if (POLICY == 2)
-        asm volatile("{\n .reg .b64 c;\n createpolicy.fractional.L2::evict_first.b64 c, 1.0;\n"
-                     " ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], c;\n}"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "l"(p));
+        asm volatile(
+            "{\n .reg .b64 c;\n createpolicy.fractional.L2::evict_first.b64 c, 1.0;\n"
+            " ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], c;\n}"
+            : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+            : "l"(p));
     else
         WHET_LOAD("L1::no_allocate.L2::128B");
 #undef WHET_LOAD
@@ -42,6 +43,17 @@ __device__ __forceinline__ void copy_weight(void *to, const uint4 *p)
 __device__ __forceinline__ void await_copies()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* 16 bytes of shared memory. In asm, or the compiler may choose between this and a register by
+ * address, and give the register one, in local memory. */
+__device__ __forceinline__ uint4 load_staged(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"((unsigned)__cvta_generic_to_shared(p)));
+    return v;
 }
 
 /* Asks for `bytes` (a multiple of 16) from p (16-byte aligned) to be brought into L2. */
@@ -81,6 +93,26 @@ __host__ __device__ constexpr int power_of_two(int n)
     return p;
 }
 
+/* One exchange of warp_sums: from N values a lane to one. (Recursion, and not a loop, keeps s in
+ * registers.) */
+template <int N, int OFFSET> __device__ __forceinline__ float fold(float *s)
+{
+    if constexpr (N == 1) {
+#pragma unroll
+        for (int o = OFFSET; o > 0; o >>= 1)
+            s[0] += __shfl_xor_sync(WARP_ALL, s[0], o);
+        return s[0];
+    } else {
+        bool high = threadIdx.x % 32 & OFFSET;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            float give = high ? s[i] : s[i + N / 2], keep = high ? s[i + N / 2] : s[i];
+            s[i] = keep + __shfl_xor_sync(WARP_ALL, give, OFFSET);
+        }
+        return fold<N / 2, OFFSET / 2>(s);
+    }
+}
+
 /* Sums each of v[0..N) over the warp with about N + log(32/N) shuffles instead of 5 N: a lane gives
  * half of its values away and keeps the other half, until it has one. Lane l returns sum number
  * l / (32 / P), P = N rounded up to a power of two; N <= 32. */
@@ -88,22 +120,10 @@ template <int N> __device__ __forceinline__ float warp_sums(const float *v)
 {
     constexpr int P = power_of_two(N);
     float s[P];
-    int lane = threadIdx.x % 32, offset = 16;
 #pragma unroll
     for (int i = 0; i < P; i++)
         s[i] = i < N ? v[i] : 0.0f;
-#pragma unroll
-    for (int n = P / 2; n > 0; n /= 2, offset /= 2) {
-        bool high = lane & offset;
-#pragma unroll
-        for (int i = 0; i < n; i++) {
-            float give = high ? s[i] : s[i + n], keep = high ? s[i + n] : s[i];
-            s[i] = keep + __shfl_xor_sync(WARP_ALL, give, offset);
-        }
-    }
-    for (; offset > 0; offset /= 2)
-        s[0] += __shfl_xor_sync(WARP_ALL, s[0], offset);
-    return s[0];
+    return fold<P, 16>(s);
 }
 
 /* ---- the best logit ------------------------------------------------------------------------ */

@@ -1,17 +1,17 @@
 // chain.cu - a whole decode step made of the CUDA templates: is it right, and how fast can it be?
 //
 //   chain [--model 0,1,2] [--batch 1,8,32] [--context 512] [--root DIR] [--threads 14]
-//         [--seconds 90] [--quick] [--log FILE]
+//         [--seconds 90] [--quick] [--fine] [--log FILE]
 //
-// Builds the step of Llama-3.2-1B, Qwen3-1.7B or Qwen3-4B with random bf16 weights as one graph with
-// programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by NVRTC.
-// Every variant is compared with reference.cuh on its region before it is timed, and the step's
-// logits in the end. Then a coordinate search on the time of the whole step, in stages that unlock
-// one group of knobs after another, so that the table says what each is worth.
-#include "tests/device/variants.hpp"
+// Builds the step of Llama-3.2-1B, Qwen3-1.7B or Qwen3-4B with random bf16 weights as one graph
+// with programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by
+// NVRTC. Every variant is compared with reference.cuh on its region before it is timed, and the
+// step's logits in the end. Then a coordinate search on the time of the whole step, in stages that
+// unlock one group of knobs after another, so that the table says what each is worth.
 #include "tests/device/reference.cuh"
-#include <cmath>
+#include "tests/device/variants.hpp"
 #include <chrono>
+#include <cmath>
 
 struct model {
     const char *name;
@@ -25,15 +25,16 @@ static const model models[] = {
 
 static cudaStream_t st;
 static FILE *log_file;
-static double floor_us; // at 4.3 TB/s
-static int seconds = 90;  // of search for a model and batch
+static double floor_us;  // at 4.3 TB/s
+static bool fine;        // only the last stage of the search
+static int seconds = 90; // of search for a model and batch
 static std::chrono::steady_clock::time_point deadline;
 
 template <class T> static T *get(size_t n)
 {
     void *p;
     CU(cudaMalloc(&p, n * sizeof(T) + 256));
-    CU(cudaMemset(p, 0, n * sizeof(T) + 256));
+    CU(cudaMemsetAsync(p, 0, n * sizeof(T) + 256, st)); // in the order of what fills it
     return (T *)p;
 }
 static std::vector<void *> owned;
@@ -67,16 +68,29 @@ struct step {
     std::string layout;
 };
 
-static void fill_bf(ref::bf *p, size_t n, float scale, unsigned seed) { ref::random_bf<<<1024, 256, 0, st>>>(p, n, scale, seed); }
-static void fill(float *p, size_t n, float mean, float scale, unsigned seed) { ref::random_float<<<64, 256, 0, st>>>(p, n, mean, scale, seed); }
+static void fill_bf(ref::bf *p, size_t n, float scale, unsigned seed)
+{
+    ref::random_bf<<<1024, 256, 0, st>>>(p, n, scale, seed);
+}
+static void fill(float *p, size_t n, float mean, float scale, unsigned seed)
+{
+    ref::random_float<<<64, 256, 0, st>>>(p, n, mean, scale, seed);
+}
 
-static size_t rows_of(const step &s, int i) { return i == QKV ? s.qkv : i == GU ? 2 * (size_t)s.m.ffn : s.m.hidden; }
-static size_t cols_of(const step &s, int i) { return i == O ? s.q : i == DOWN ? s.m.ffn : s.m.hidden; }
+static size_t rows_of(const step &s, int i)
+{
+    return i == QKV ? s.qkv : i == GU ? 2 * (size_t)s.m.ffn : s.m.hidden;
+}
+static size_t cols_of(const step &s, int i)
+{
+    return i == O ? s.q : i == DOWN ? s.m.ffn : s.m.hidden;
+}
 
 static void make(step &s, const model &m, int M, int context)
 {
     unsigned seed = 1;
-    s.m = m, s.M = M, s.context = context, s.q = m.heads * m.head_dim, s.qkv = s.q + 2 * m.kv_heads * m.head_dim;
+    s.m = m, s.M = M, s.context = context, s.q = m.heads * m.head_dim,
+    s.qkv = s.q + 2 * m.kv_heads * m.head_dim;
     int per = (context + KV_PAGE - 1) / KV_PAGE;
     s.pages = per * M;
     size_t kv = (size_t)s.pages * m.kv_heads * KV_PAGE * m.head_dim;
@@ -106,7 +120,8 @@ static void make(step &s, const model &m, int M, int context)
     fill(s.k_norm, m.head_dim, 1, 0.5f, seed++);
     std::vector<float> c((size_t)context * m.head_dim / 2), z(c.size());
     for (size_t i = 0; i < c.size(); i++) {
-        double t = (double)(i / (m.head_dim / 2)) * pow(5e5, -2.0 * (i % (m.head_dim / 2)) / m.head_dim);
+        double t =
+            (double)(i / (m.head_dim / 2)) * pow(5e5, -2.0 * (i % (m.head_dim / 2)) / m.head_dim);
         c[i] = (float)cos(t), z[i] = (float)sin(t);
     }
     s.cosine = own<float>(c.size()), s.sine = own<float>(c.size());
@@ -130,23 +145,29 @@ static void make(step &s, const model &m, int M, int context)
         p = own<std::remove_reference_t<decltype(*p)>>(n);
         CU(cudaMemcpyAsync(p, from, n * sizeof *from, cudaMemcpyHostToDevice, st));
     };
-    put(s.table, table.data(), s.pages), put(s.position, position.data(), M), put(s.kv_at, at.data(), M);
-    put(s.check_at, check.data(), M), put(s.pages_at, pages_at.data(), M), put(s.row, row.data(), M);
+    put(s.table, table.data(), s.pages), put(s.position, position.data(), M),
+        put(s.kv_at, at.data(), M);
+    put(s.check_at, check.data(), M), put(s.pages_at, pages_at.data(), M),
+        put(s.row, row.data(), M);
     put(s.spans, spans.data(), M), put(s.counts, &counts, 1);
     CU(cudaStreamSynchronize(st));
     s.best = own<int>(64);
     size_t wide = std::max((size_t)2 * m.ffn, (size_t)std::max(s.qkv, m.hidden));
-    s.x0 = own<float>(M * m.hidden), s.xa = own<float>(M * m.hidden), s.xb = own<float>(M * m.hidden);
+    s.x0 = own<float>(M * m.hidden), s.xa = own<float>(M * m.hidden),
+    s.xb = own<float>(M * m.hidden);
     s.qb = own<float>(M * s.q), s.ab = own<float>(M * s.q), s.hb = own<float>((size_t)M * m.ffn);
     s.logits = own<float>((size_t)M * m.vocab), s.rlogits = own<float>((size_t)M * m.vocab);
     fill(s.x0, M * m.hidden, 0, 1, seed++);
     for (int r = 0; r < REGION_COUNT; r++)
         s.work[r] = own<char>(32 << 20), s.counter[r] = own<unsigned>(CUDA_COUNTERS);
-    s.rq = own<float>(M * s.q), s.ra = own<float>(M * s.q), s.rx = own<float>(M * m.hidden), s.rh = own<float>((size_t)M * m.ffn);
-    s.ry = own<float>(M * m.hidden), s.rx_head = own<float>(M * m.hidden), s.raw = own<float>(M * wide);
+    s.rq = own<float>(M * s.q), s.ra = own<float>(M * s.q), s.rx = own<float>(M * m.hidden),
+    s.rh = own<float>((size_t)M * m.ffn);
+    s.ry = own<float>(M * m.hidden), s.rx_head = own<float>(M * m.hidden),
+    s.raw = own<float>(M * wide);
     s.out = own<float>((size_t)M * m.vocab), s.acc = own<double>(2);
     size_t cn = (size_t)M * m.kv_heads * KV_PAGE * m.head_dim;
-    s.rk = own<ref::bf>(cn), s.rv = own<ref::bf>(cn), s.ck = own<ref::bf>(cn), s.cv = own<ref::bf>(cn), s.wide = own<float>(2 * cn);
+    s.rk = own<ref::bf>(cn), s.rv = own<ref::bf>(cn), s.ck = own<ref::bf>(cn),
+    s.cv = own<ref::bf>(cn), s.wide = own<float>(2 * cn);
 }
 
 static void drop()
@@ -178,32 +199,94 @@ static any_args args_of(const step &s, int region, int l)
     cuda_work work = {s.work[region], s.counter[region]};
     switch (region) {
     case REGION_ATTN_IN:
-        a.attn_in = {s.counts, x, s.norm1, s.w[i][QKV], s.packed[i][QKV], nullptr, s.m.qk_norm ? s.q_norm : nullptr,
-                     s.m.qk_norm ? s.k_norm : nullptr, s.cosine, s.sine, s.position, check ? s.check_at : s.kv_at,
-                     check ? s.out : s.qb, check ? s.ck : s.k[i], check ? s.cv : s.v[i], work, s.m.hidden, s.m.heads,
-                     s.m.kv_heads, s.m.head_dim, 1e-5f, s.w[i][O], (int64_t)(rows_of(s, O) * cols_of(s, O) * 2)};
+        a.attn_in = {s.counts,
+                     x,
+                     s.norm1,
+                     s.w[i][QKV],
+                     s.packed[i][QKV],
+                     nullptr,
+                     s.m.qk_norm ? s.q_norm : nullptr,
+                     s.m.qk_norm ? s.k_norm : nullptr,
+                     s.cosine,
+                     s.sine,
+                     s.position,
+                     check ? s.check_at : s.kv_at,
+                     check ? s.out : s.qb,
+                     check ? s.ck : s.k[i],
+                     check ? s.cv : s.v[i],
+                     work,
+                     s.m.hidden,
+                     s.m.heads,
+                     s.m.kv_heads,
+                     s.m.head_dim,
+                     1e-5f,
+                     s.w[i][O],
+                     (int64_t)(rows_of(s, O) * cols_of(s, O) * 2)};
         break;
     case REGION_ATTN:
-        a.attn = {s.counts, check ? s.rq : s.qb, s.k[i], s.v[i], s.position, s.pages_at, s.table, s.spans, check ? s.out : s.ab, work,
-                  s.w[i][GU], (int64_t)(rows_of(s, GU) * cols_of(s, GU) * 2), s.m.heads, s.m.kv_heads, s.m.head_dim,
+        a.attn = {s.counts,
+                  check ? s.rq : s.qb,
+                  s.k[i],
+                  s.v[i],
+                  s.position,
+                  s.pages_at,
+                  s.table,
+                  s.spans,
+                  check ? s.out : s.ab,
+                  work,
+                  s.w[i][GU],
+                  (int64_t)(rows_of(s, GU) * cols_of(s, GU) * 2),
+                  s.m.heads,
+                  s.m.kv_heads,
+                  s.m.head_dim,
                   1 / sqrtf((float)s.m.head_dim)};
         break;
     case REGION_ATTN_OUT:
-        a.out = {s.counts, check ? s.ra : s.ab, x, s.w[i][O], s.packed[i][O], check ? s.out : s.xb, work, s.m.hidden, s.q,
-                 s.w[i][GU], (int64_t)(rows_of(s, GU) * cols_of(s, GU) * 2)};
+        a.out = {s.counts,
+                 check ? s.ra : s.ab,
+                 x,
+                 s.w[i][O],
+                 s.packed[i][O],
+                 check ? s.out : s.xb,
+                 work,
+                 s.m.hidden,
+                 s.q,
+                 s.w[i][GU],
+                 (int64_t)(rows_of(s, GU) * cols_of(s, GU) * 2)};
         break;
     case REGION_MLP_IN:
-        a.mlp_in = {s.counts, check ? s.rx : s.xb, s.norm2, s.w[i][GU], s.packed[i][GU], check ? s.out : s.hb, work, s.m.hidden,
-                    s.m.ffn, 1e-5f, s.w[i][DOWN], (int64_t)(rows_of(s, DOWN) * cols_of(s, DOWN) * 2)};
+        a.mlp_in = {
+            s.counts,   check ? s.rx : s.xb, s.norm2,
+            s.w[i][GU], s.packed[i][GU],     check ? s.out : s.hb,
+            work,       s.m.hidden,          s.m.ffn,
+            1e-5f,      s.w[i][DOWN],        (int64_t)(rows_of(s, DOWN) * cols_of(s, DOWN) * 2)};
         break;
     case REGION_MLP_OUT:
-        a.out = {s.counts, check ? s.rh : s.hb, check ? s.rx : s.xb, s.w[i][DOWN], s.packed[i][DOWN], check ? s.out : s.xa, work,
-                 s.m.hidden, s.m.ffn, i + 1 < s.m.layers ? s.w[i + 1][QKV] : s.head,
+        a.out = {s.counts,
+                 check ? s.rh : s.hb,
+                 check ? s.rx : s.xb,
+                 s.w[i][DOWN],
+                 s.packed[i][DOWN],
+                 check ? s.out : s.xa,
+                 work,
+                 s.m.hidden,
+                 s.m.ffn,
+                 i + 1 < s.m.layers ? s.w[i + 1][QKV] : s.head,
                  (int64_t)(rows_of(s, QKV) * cols_of(s, QKV) * 2)};
         break;
     case REGION_HEAD:
-        a.head = {s.counts, s.row, check ? s.rx_head : x, s.norm3, s.head, s.packed_head, check ? s.out : s.logits, s.best, work,
-                  s.m.hidden, s.m.vocab, 1e-5f};
+        a.head = {s.counts,
+                  s.row,
+                  check ? s.rx_head : x,
+                  s.norm3,
+                  s.head,
+                  s.packed_head,
+                  check ? s.out : s.logits,
+                  s.best,
+                  work,
+                  s.m.hidden,
+                  s.m.vocab,
+                  1e-5f};
         break;
     }
     return a;
@@ -216,7 +299,8 @@ static void launch(const variant *v, any_args &a, bool pdl)
         cudaLaunchConfig_t c = {};
         cudaLaunchAttribute at[2];
         int n = 0;
-        c.gridDim = dim3(l.grid[0], l.grid[1], l.grid[2]), c.blockDim = l.threads, c.dynamicSmemBytes = l.smem, c.stream = st;
+        c.gridDim = dim3(l.grid[0], l.grid[1], l.grid[2]), c.blockDim = l.threads,
+        c.dynamicSmemBytes = l.smem, c.stream = st;
         if ((pdl || i) && l.pdl) {
             at[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
             at[n++].val.programmaticStreamSerializationAllowed = 1;
@@ -233,9 +317,11 @@ static void launch(const variant *v, any_args &a, bool pdl)
 
 // ---- the reference --------------------------------------------------------------------------
 
-static void matvec(const step &s, const ref::bf *w, const float *x, const float *norm, size_t N, size_t K, float *y)
+static void matvec(const step &s, const ref::bf *w, const float *x, const float *norm, size_t N,
+                   size_t K, float *y)
 {
-    ref::matvec<<<dim3((unsigned)((N + 7) / 8), s.M), 256, 0, st>>>(w, x, norm, 1e-5f, (int)N, (int)K, y);
+    ref::matvec<<<dim3((unsigned)((N + 7) / 8), s.M), 256, 0, st>>>(w, x, norm, 1e-5f, (int)N,
+                                                                    (int)K, y);
 }
 
 // The whole step on the reference, in the step's own buffers; keeps layer 0 for the checks.
@@ -246,11 +332,13 @@ static void reference(step &s)
         const float *x = l ? s.xa : s.x0;
         any_args in = args_of(s, REGION_ATTN_IN, l), at = args_of(s, REGION_ATTN, l);
         matvec(s, s.w[l][QKV], x, s.norm1, s.qkv, s.m.hidden, s.raw);
-        ref::rope<<<dim3(s.m.heads + 2 * s.m.kv_heads, s.M), s.m.head_dim, 0, st>>>(in.attn_in, s.raw);
+        ref::rope<<<dim3(s.m.heads + 2 * s.m.kv_heads, s.M), s.m.head_dim, 0, st>>>(in.attn_in,
+                                                                                    s.raw);
         if (l == 0) {
             any_args c = args_of(s, REGION_ATTN_IN, -1);
             c.attn_in.q = s.rq, c.attn_in.k_pages = s.rk, c.attn_in.v_pages = s.rv;
-            ref::rope<<<dim3(s.m.heads + 2 * s.m.kv_heads, s.M), s.m.head_dim, 0, st>>>(c.attn_in, s.raw);
+            ref::rope<<<dim3(s.m.heads + 2 * s.m.kv_heads, s.M), s.m.head_dim, 0, st>>>(c.attn_in,
+                                                                                        s.raw);
         }
         ref::attention<<<dim3(s.m.heads, s.M), 32, 0, st>>>(at.attn);
         matvec(s, s.w[l][O], s.ab, nullptr, s.m.hidden, s.q, s.raw);
@@ -264,7 +352,8 @@ static void reference(step &s)
         matvec(s, s.w[l][DOWN], s.hb, nullptr, s.m.hidden, s.m.ffn, s.raw);
         ref::add<<<(h + 255) / 256, 256, 0, st>>>(s.raw, s.xb, s.xa, (int)h);
         if (l == 0) {
-            CU(cudaMemcpyAsync(s.rh, s.hb, (size_t)s.M * s.m.ffn * 4, cudaMemcpyDeviceToDevice, st));
+            CU(cudaMemcpyAsync(s.rh, s.hb, (size_t)s.M * s.m.ffn * 4, cudaMemcpyDeviceToDevice,
+                               st));
             CU(cudaMemcpyAsync(s.ry, s.xa, h * 4, cudaMemcpyDeviceToDevice, st));
         }
     }
@@ -287,7 +376,10 @@ static double error_of(const step &s, const float *a, const float *b, size_t n)
 // Repacks every matrix of the variant's region once.
 static void pack(step &s, variant *v, int region)
 {
-    int i = region == REGION_ATTN_IN ? QKV : region == REGION_ATTN_OUT ? O : region == REGION_MLP_IN ? GU : DOWN;
+    int i = region == REGION_ATTN_IN    ? QKV
+            : region == REGION_ATTN_OUT ? O
+            : region == REGION_MLP_IN   ? GU
+                                        : DOWN;
     auto one = [&](ref::bf *src, ref::bf *&dst, size_t rows, size_t cols) {
         if (dst)
             return;
@@ -309,9 +401,16 @@ static void pack(step &s, variant *v, int region)
 // counters must have been left at zero.
 static double check(step &s, variant *v, int region)
 {
-    size_t n = region == REGION_HEAD ? s.m.vocab : region == REGION_MLP_IN ? s.m.ffn : region == REGION_ATTN || region == REGION_ATTN_IN ? s.q : s.m.hidden;
-    const float *want = region == REGION_HEAD ? s.rlogits : region == REGION_MLP_IN ? s.rh : region == REGION_ATTN ? s.ra
-                        : region == REGION_ATTN_IN ? s.rq : region == REGION_ATTN_OUT ? s.rx : s.ry;
+    size_t n = region == REGION_HEAD                               ? s.m.vocab
+               : region == REGION_MLP_IN                           ? s.m.ffn
+               : region == REGION_ATTN || region == REGION_ATTN_IN ? s.q
+                                                                   : s.m.hidden;
+    const float *want = region == REGION_HEAD       ? s.rlogits
+                        : region == REGION_MLP_IN   ? s.rh
+                        : region == REGION_ATTN     ? s.ra
+                        : region == REGION_ATTN_IN  ? s.rq
+                        : region == REGION_ATTN_OUT ? s.rx
+                                                    : s.ry;
     double worst = 0;
     pack(s, v, region);
     any_args a = args_of(s, region, -1);
@@ -336,7 +435,8 @@ static double check(step &s, variant *v, int region)
         std::vector<float> row(s.m.vocab);
         CU(cudaMemcpy(best.data(), s.best, s.M * 4, cudaMemcpyDeviceToHost));
         for (int t = 0; t < s.M; t++) {
-            CU(cudaMemcpy(row.data(), s.out + (size_t)t * s.m.vocab, s.m.vocab * 4, cudaMemcpyDeviceToHost));
+            CU(cudaMemcpy(row.data(), s.out + (size_t)t * s.m.vocab, s.m.vocab * 4,
+                          cudaMemcpyDeviceToHost));
             if (best[t] != (int)(std::max_element(row.begin(), row.end()) - row.begin()))
                 worst = INFINITY;
         }
@@ -346,7 +446,8 @@ static double check(step &s, variant *v, int region)
 
 // ---- timing ---------------------------------------------------------------------------------
 
-static const int regions[] = {REGION_ATTN_IN, REGION_ATTN, REGION_ATTN_OUT, REGION_MLP_IN, REGION_MLP_OUT, REGION_HEAD};
+static const int regions[] = {REGION_ATTN_IN, REGION_ATTN,    REGION_ATTN_OUT,
+                              REGION_MLP_IN,  REGION_MLP_OUT, REGION_HEAD};
 enum { REGIONS = 6 };
 static const char *region_names[] = {"attn_in", "attn", "attn_out", "mlp_in", "mlp_out", "head"};
 
@@ -423,7 +524,8 @@ struct search {
     {
         for (int r = 0; r < REGIONS; r++) {
             t[r] = regions[r] == REGION_ATTN ? &tables::attn : mma ? &tables::mma : &tables::gemv;
-            sh[r] = {regions[r], s.M, s.m.hidden, s.m.heads, s.m.kv_heads, s.m.head_dim, s.m.ffn, s.m.vocab, 0, s.m.qk_norm, 132};
+            sh[r] = {regions[r], s.M,       s.m.hidden, s.m.heads,   s.m.kv_heads, s.m.head_dim,
+                     s.m.ffn,    s.m.vocab, 0,          s.m.qk_norm, 132};
         }
     }
 
@@ -471,7 +573,8 @@ struct search {
                 us = time_step(s, c, 12);
                 double old = time_step(s, now, 12);
                 if (log_file)
-                    fprintf(log_file, "%s M=%d %s [%s] %.1f against %.1f\n", s.m.name, s.M, region_names[r], t[r]->text(p).c_str(), us, old);
+                    fprintf(log_file, "%s M=%d %s [%s] %.1f against %.1f\n", s.m.name, s.M,
+                            region_names[r], t[r]->text(p).c_str(), us, old);
                 time = std::min(us, old);
                 if (us < old)
                     best[r] = p;
@@ -490,7 +593,8 @@ struct search {
                     k.push_back((int)i);
         std::vector<point> out;
         auto add = [&](const point &p) {
-            if (p != best[r] && !t[r]->legal(sh[r], p) && std::find(out.begin(), out.end(), p) == out.end())
+            if (p != best[r] && !t[r]->legal(sh[r], p) &&
+                std::find(out.begin(), out.end(), p) == out.end())
                 out.push_back(p);
         };
         for (int i : k)
@@ -524,7 +628,8 @@ struct search {
         }
         double us = time_step(s, c, 40), e = logits_error(s, c);
         time = us;
-        printf("| %-34s | %s | %d | %7.1f | %6.0f | %4.1f | %.1e | %d |\n", what, s.m.name, s.M, us, 1e6 * s.M / us, 100 * floor_us / us, e, tried);
+        printf("| %-34s | %s | %d | %7.1f | %6.0f | %4.1f | %.1e | %d |\n", what, s.m.name, s.M, us,
+               1e6 * s.M / us, 100 * floor_us / us, e, tried);
         fflush(stdout);
     }
 
@@ -571,11 +676,14 @@ static void marginal(search &f)
         CU(cudaEventSynchronize(y));
         float ms;
         CU(cudaEventElapsedTime(&ms, x, y));
-        size_t bytes = regions[r] == REGION_ATTN ? 4ull * f.s.M * f.s.context * f.s.m.kv_heads * f.s.m.head_dim : 0;
+        size_t bytes = regions[r] == REGION_ATTN
+                           ? 4ull * f.s.M * f.s.context * f.s.m.kv_heads * f.s.m.head_dim
+                           : 0;
         int i = r == 0 ? QKV : r == 2 ? O : r == 3 ? GU : DOWN;
         if (!bytes)
             bytes = rows_of(f.s, i) * cols_of(f.s, i) * 2;
-        printf(" %s %.2f (floor %.2f)", region_names[r], (whole - ms * 50) / f.s.m.layers, bytes / 4.3e6);
+        printf(" %s %.2f (floor %.2f)", region_names[r], (whole - ms * 50) / f.s.m.layers,
+               bytes / 4.3e6);
         CU(cudaGraphExecDestroy(e));
         CU(cudaGraphDestroy(g));
     }
@@ -606,7 +714,8 @@ static void run(compiler &cc, const model &m, int M, int context, bool quick)
         for (int tries = 0; !f.usable(r, f.best[r]) && tries < 40; tries++) // any point that works
             do
                 for (size_t i = 0; i < f.best[r].size(); i++)
-                    f.best[r][i] = f.t[r]->knobs[i].values[(z = z * 1664525u + 1013904223u) / 65536 % f.t[r]->knobs[i].values.size()];
+                    f.best[r][i] = f.t[r]->knobs[i].values[(z = z * 1664525u + 1013904223u) /
+                                                           65536 % f.t[r]->knobs[i].values.size()];
             while (f.t[r]->legal(f.sh[r], f.best[r]));
         if (!f.usable(r, f.best[r])) {
             printf("%s M=%d %s: no usable point\n", m.name, M, region_names[r]);
@@ -618,22 +727,32 @@ static void run(compiler &cc, const model &m, int M, int context, bool quick)
     marginal(f);
     static const stage gemv_stages[] = {
         {"rows, unroll, warps, trigger", "ROWS UNROLL RW TRIGGER SPLITS WARPS", 0},
-        {"+ attention: pieces, early, next", "MERGE EARLY SPLITS WARPS PIECE STAGES NEXT NEXT_LATE TRIGGER", 60},
+        {"+ attention: pieces, early, next",
+         "MERGE EARLY SPLITS WARPS PIECE STAGES NEXT NEXT_LATE TRIGGER", 60},
         {"+ staged weights", "ROWS UNROLL RW TRIGGER PERSIST STAGE", 60},
-        {"+ K over warps, x in registers", "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE CLUSTER LOAD", 60},
+        {"+ K over warps, x in registers", "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE CLUSTER LOAD",
+         60},
         {"+ L2 prefetch, load policy", "TRIGGER PREFETCH NEXT NEXT_LATE LOAD PERSIST STAGE", 10},
-        {"+ second pass", "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE PREFETCH NEXT NEXT_LATE LOAD CLUSTER MERGE EARLY SPLITS WARPS PIECE STAGES", 40},
+        {"+ second pass",
+         "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE BLOCKS PREFETCH NEXT NEXT_LATE LOAD CLUSTER "
+         "MERGE EARLY SPLITS WARPS PIECE STAGES",
+         40},
     };
     static const stage mma_stages[] = {
         {"attention", "SPLITS MERGE EARLY WARPS PIECE STAGES TRIGGER", 40},
-        {"+ tiles, unroll, warps, K over a cluster", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST", 30},
+        {"+ tiles, unroll, warps, K over a cluster", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST",
+         30},
         {"+ staged weights", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST STAGE", 30},
         {"+ L2 prefetch, load policy", "TRIGGER SPLIT PERSIST STAGE PREFETCH LOAD", 10},
+        {"+ second pass",
+         "TILES UNROLL WARPS TRIGGER SPLIT PERSIST STAGE PREFETCH LOAD SPLITS MERGE EARLY PIECE "
+         "STAGES",
+         20},
     };
     const stage *stages = mma ? mma_stages : gemv_stages;
-    int n = mma ? 4 : 6;
+    int n = mma ? 5 : 6;
     static const int order[] = {1, 3, 4, 0, 2, 5};
-    for (int i = 0; i < n && !quick; i++) {
+    for (int i = fine ? n - 1 : 0; i < n && !quick; i++) {
         for (int r : order) // ahead of time
             for (auto &p : f.around(r, stages[i].knobs, 0))
                 cc.ask(f.t[r], f.sh[r], p);
@@ -667,6 +786,10 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         std::string o = argv[i];
         const char *v = i + 1 < argc ? argv[i + 1] : "";
+        if (o == "--fine") {
+            fine = true;
+            continue;
+        }
         if (o == "--quick") {
             quick = true;
             continue;
@@ -693,12 +816,15 @@ int main(int argc, char **argv)
     }
     CU(cudaStreamCreateWithFlags(&st, cudaStreamNonBlocking));
     compiler cc(root, threads, true);
-    printf("| change | model | M | us/step | tok/s | %% of 4.3 TB/s | logits error | tried |\n|---|---|---|---|---|---|---|---|\n");
+    printf("| change | model | M | us/step | tok/s | %% of 4.3 TB/s | logits error | tried "
+           "|\n|---|---|---|---|---|---|---|---|\n");
     for (int b : batch)
         for (int m : which) {
             auto t0 = std::chrono::steady_clock::now();
             run(cc, models[m], b, context, quick);
-            printf("    %.0f s, %zu compiled\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - t0).count(), cc.count());
+            printf("    %.0f s, %zu compiled\n",
+                   std::chrono::duration<double>(std::chrono::steady_clock::now() - t0).count(),
+                   cc.count());
             if (log_file)
                 fflush(log_file);
         }

@@ -1,8 +1,8 @@
 // reference.cuh - the regions of a decode step as plainly as they can be written, one warp a sum,
 // float32 throughout: what the templates are compared with.
 #pragma once
-#include <cuda_bf16.h>
 #include "kernels/cuda.h"
+#include <cuda_bf16.h>
 
 namespace ref
 {
@@ -16,7 +16,8 @@ __device__ inline float warp_sum(float v)
 }
 
 // y[t][n] = (norm ? rmsnorm(x[t]) * norm : x[t]) . w[n], one warp a (n, t)
-__global__ void matvec(const bf *w, const float *x, const float *norm, float eps, int N, int K, float *y)
+__global__ void matvec(const bf *w, const float *x, const float *norm, float eps, int N, int K,
+                       float *y)
 {
     size_t n = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) / 32;
     int lane = threadIdx.x % 32, t = blockIdx.y;
@@ -40,7 +41,9 @@ __global__ void rope(cuda_attn_in_args a, const float *raw)
     __shared__ float s[256];
     int head = blockIdx.x, t = blockIdx.y, d = threadIdx.x, hd = a.head_dim;
     float v = raw[((size_t)t * (a.heads + 2 * a.kv_heads) + head) * hd + d], square = 0;
-    const float *gain = head < a.heads ? a.q_norm : head < a.heads + a.kv_heads ? a.k_norm : nullptr;
+    const float *gain = head < a.heads                ? a.q_norm
+                        : head < a.heads + a.kv_heads ? a.k_norm
+                                                      : nullptr;
     s[d] = v;
     __syncthreads();
     for (int i = 0; i < hd; i++)
@@ -61,17 +64,22 @@ __global__ void rope(cuda_attn_in_args a, const float *raw)
     }
     int kvh = (head - a.heads) % a.kv_heads, at = a.kv_at[t];
     bf *pages = (bf *)(head < a.heads + a.kv_heads ? a.k_pages : a.v_pages);
-    pages[(((size_t)(at / KV_PAGE) * a.kv_heads + kvh) * KV_PAGE + at % KV_PAGE) * hd + d] = __float2bfloat16(v);
+    pages[(((size_t)(at / KV_PAGE) * a.kv_heads + kvh) * KV_PAGE + at % KV_PAGE) * hd + d] =
+        __float2bfloat16(v);
 }
 
 // a block a (query head, t), 32 threads
 __global__ void attention(cuda_attn_args a)
 {
-    int h = blockIdx.x, t = blockIdx.y, lane = threadIdx.x, hd = a.head_dim, kvh = h / (a.heads / a.kv_heads);
+    int h = blockIdx.x, t = blockIdx.y, lane = threadIdx.x, hd = a.head_dim,
+        kvh = h / (a.heads / a.kv_heads);
     const float *q = a.q + ((size_t)t * a.heads + h) * hd;
     float top = -INFINITY, sum = 0, o[4] = {};
     for (int p = 0; p <= a.position[t]; p++) {
-        size_t at = (((size_t)a.page_table[a.pages_at[t] + p / KV_PAGE] * a.kv_heads + kvh) * KV_PAGE + p % KV_PAGE) * hd;
+        size_t at =
+            (((size_t)a.page_table[a.pages_at[t] + p / KV_PAGE] * a.kv_heads + kvh) * KV_PAGE +
+             p % KV_PAGE) *
+            hd;
         const bf *k = (const bf *)a.k_pages + at, *v = (const bf *)a.v_pages + at;
         float s = 0;
         for (int i = lane; i < hd; i += 32)
@@ -107,7 +115,8 @@ __global__ void add(const float *x, const float *y, float *out, int n)
 __global__ void difference(const float *a, const float *b, size_t n, double *acc)
 {
     double e = 0, s = 0;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         double d = (double)a[i] - b[i];
         e += isfinite(a[i]) ? d * d : INFINITY;
         s += (double)b[i] * b[i];
@@ -118,7 +127,8 @@ __global__ void difference(const float *a, const float *b, size_t n, double *acc
 
 __global__ void widen(const bf *a, float *b, size_t n)
 {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         b[i] = __bfloat162float(a[i]);
 }
 
@@ -131,12 +141,14 @@ __device__ inline float noise(size_t i, unsigned seed)
 }
 __global__ void random_bf(bf *p, size_t n, float scale, unsigned seed)
 {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         p[i] = __float2bfloat16(noise(i, seed) * scale);
 }
 __global__ void random_float(float *p, size_t n, float mean, float scale, unsigned seed)
 {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         p[i] = mean + noise(i, seed) * scale;
 }
 } // namespace ref

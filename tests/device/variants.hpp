@@ -4,31 +4,31 @@
 // a knob; a variant is a point compiled for a shape: compiled by worker threads ahead of time,
 // loaded and checked for spills by the thread that first asks for it.
 #pragma once
-#include <cuda_runtime.h>
-#include <nvrtc.h>
+#include "kernels/cuda.h"
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cuda_runtime.h>
 #include <deque>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <nvrtc.h>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
-#include "kernels/cuda.h"
 
-#define CU(x)                                                                                      \
-    do {                                                                                           \
-        cudaError_t e_ = (x);                                                                      \
-        if (e_) {                                                                                  \
-            printf("FAIL %s:%d %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_));         \
-            exit(1);                                                                               \
-        }                                                                                          \
+#define CU(x)                                                                              \
+    do {                                                                                   \
+        cudaError_t e_ = (x);                                                              \
+        if (e_) {                                                                          \
+            printf("FAIL %s:%d %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_)); \
+            exit(1);                                                                       \
+        }                                                                                  \
     } while (0)
 
 struct shape {
@@ -83,7 +83,8 @@ struct table {
         std::string s;
         for (size_t i = 0; i < p.size(); i++)
             if (p[i] != knobs[i].first)
-                s += (s.empty() ? "" : " ") + std::string(knobs[i].name) + "=" + std::to_string(p[i]);
+                s += (s.empty() ? "" : " ") + std::string(knobs[i].name) + "=" +
+                     std::to_string(p[i]);
         return s.empty() ? "defaults" : s;
     }
     // Where a search begins: the table's own start for the shape, or its first legal point.
@@ -110,19 +111,22 @@ struct table {
     }
 };
 
-#define V(...) {__VA_ARGS__}
+#define V(...)      \
+    {               \
+        __VA_ARGS__ \
+    }
 #define TABLE_SHAPE(name) [[maybe_unused]] const int name = s.name;
-#define TABLE_SHAPES                                                                               \
-    TABLE_SHAPE(REGION)                                                                            \
-    TABLE_SHAPE(M_MAX)                                                                             \
-    TABLE_SHAPE(HIDDEN)                                                                            \
-    TABLE_SHAPE(HEADS)                                                                             \
-    TABLE_SHAPE(KV_HEADS)                                                                          \
-    TABLE_SHAPE(HEAD_DIM)                                                                          \
-    TABLE_SHAPE(FFN)                                                                               \
-    TABLE_SHAPE(VOCAB)                                                                             \
-    TABLE_SHAPE(HAS_BIAS)                                                                          \
-    TABLE_SHAPE(HAS_QK_NORM)                                                                       \
+#define TABLE_SHAPES         \
+    TABLE_SHAPE(REGION)      \
+    TABLE_SHAPE(M_MAX)       \
+    TABLE_SHAPE(HIDDEN)      \
+    TABLE_SHAPE(HEADS)       \
+    TABLE_SHAPE(KV_HEADS)    \
+    TABLE_SHAPE(HEAD_DIM)    \
+    TABLE_SHAPE(FFN)         \
+    TABLE_SHAPE(VOCAB)       \
+    TABLE_SHAPE(HAS_BIAS)    \
+    TABLE_SHAPE(HAS_QK_NORM) \
     TABLE_SHAPE(SMS)
 
 namespace tables
@@ -132,8 +136,8 @@ inline const char *gemv_legal(const shape &s, const point &p)
     TABLE_SHAPES
     int at = 0;
 #define KNOB(name, first, list, help) [[maybe_unused]] const int name = p[at++];
-#define LEGAL(expression, why)                                                                     \
-    if (!(expression))                                                                             \
+#define LEGAL(expression, why) \
+    if (!(expression))         \
         return why;
 #include "kernels/gemv.def"
     return nullptr;
@@ -143,8 +147,8 @@ inline const char *attn_legal(const shape &s, const point &p)
     TABLE_SHAPES
     int at = 0;
 #define KNOB(name, first, list, help) [[maybe_unused]] const int name = p[at++];
-#define LEGAL(expression, why)                                                                     \
-    if (!(expression))                                                                             \
+#define LEGAL(expression, why) \
+    if (!(expression))         \
         return why;
 #include "kernels/attn_decode.def"
     return nullptr;
@@ -154,14 +158,13 @@ inline const char *mma_legal(const shape &s, const point &p)
     TABLE_SHAPES
     int at = 0;
 #define KNOB(name, first, list, help) [[maybe_unused]] const int name = p[at++];
-#define LEGAL(expression, why)                                                                     \
-    if (!(expression))                                                                             \
+#define LEGAL(expression, why) \
+    if (!(expression))         \
         return why;
 #include "kernels/mma.def"
     return nullptr;
 }
-#define START_ROW(when, text)                                                                      \
-    {[](const shape &s) -> bool { TABLE_SHAPES return (when); }, text},
+#define START_ROW(when, text) {[](const shape &s) -> bool { TABLE_SHAPES return (when); }, text},
 inline const table gemv = {"gemv",
                            {
 #define KNOB(name, first, list, help) {#name, first, list},
@@ -248,8 +251,14 @@ class compiler
         }
         return v;
     }
-    variant *get(const table *t, const shape &s, const point &p) { return get(ask(t, s, p)); }
-    size_t count() const { return all_.size(); }
+    variant *get(const table *t, const shape &s, const point &p)
+    {
+        return get(ask(t, s, p));
+    }
+    size_t count() const
+    {
+        return all_.size();
+    }
 
   private:
     std::string root_;
@@ -278,13 +287,16 @@ class compiler
     void compile(variant *v)
     {
         std::vector<std::string> o = {"-std=c++17", "-arch=sm_90a", "-I" + root_ + "/kernels"};
-        auto define = [&](const char *n, int x) { o.push_back(std::string("-D") + n + "=" + std::to_string(x)); };
+        auto define = [&](const char *n, int x) {
+            o.push_back(std::string("-D") + n + "=" + std::to_string(x));
+        };
         for (size_t i = 0; i < v->p.size(); i++)
             define(v->t->knobs[i].name, v->p[i]);
 #define DEFINE(name) define(#name, v->s.name);
-        DEFINE(REGION) DEFINE(M_MAX) DEFINE(HIDDEN) DEFINE(HEADS) DEFINE(KV_HEADS) DEFINE(HEAD_DIM)
-        DEFINE(FFN) DEFINE(VOCAB) DEFINE(HAS_BIAS) DEFINE(HAS_QK_NORM) DEFINE(SMS)
-        std::string path = root_ + "/kernels/" + v->t->file + ".cu";
+        DEFINE(REGION)
+        DEFINE(M_MAX) DEFINE(HIDDEN) DEFINE(HEADS) DEFINE(KV_HEADS) DEFINE(HEAD_DIM) DEFINE(FFN)
+            DEFINE(VOCAB) DEFINE(HAS_BIAS) DEFINE(HAS_QK_NORM) DEFINE(SMS) std::string path =
+                root_ + "/kernels/" + v->t->file + ".cu";
         std::ifstream in(path);
         std::stringstream text;
         text << in.rdbuf();
@@ -316,7 +328,8 @@ class compiler
             return;
         void *at;
         size_t n;
-        CU(cudaLibraryLoadData(&v->library, v->cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+        CU(cudaLibraryLoadData(&v->library, v->cubin.data(), nullptr, nullptr, 0, nullptr, nullptr,
+                               0));
         CU(cudaLibraryGetGlobal(&at, &n, v->library, "whet_info"));
         CU(cudaMemcpy(&v->info, at, sizeof v->info, cudaMemcpyDeviceToHost));
         for (int i = 0; i < v->info.launches; i++) {
@@ -334,7 +347,9 @@ class compiler
             if (!v->why.empty())
                 return;
             if (v->info.launch[i].smem > 0)
-                CU(cudaFuncSetAttribute((const void *)v->kernel[i], cudaFuncAttributeMaxDynamicSharedMemorySize, v->info.launch[i].smem));
+                CU(cudaFuncSetAttribute((const void *)v->kernel[i],
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        v->info.launch[i].smem));
         }
         if (v->info.packed_bytes > 0)
             CU(cudaLibraryGetKernel(&v->pack, v->library, "whet_pack"));

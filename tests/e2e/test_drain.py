@@ -80,7 +80,7 @@ def test_after_the_drain_time_requests_end_with_an_error(start):
     plain, got = background(lambda: s.post("/v1/completions", LONG))
     stream, raw = background(
         lambda: requests.post(s.url + "/v1/completions", json={**LONG, "stream": True}).text)
-    s.wait_metric("whet_requests_running", 2)
+    s.wait_metric("whet_time_to_first_token_seconds_count", 2)  # the stream has begun
     s.signal(signal.SIGTERM)
     plain.join(PATIENCE)
     stream.join(PATIENCE)

@@ -1,6 +1,7 @@
 /* test_serving.c - the whole HTTP side over real sockets, with an engine that does as told. */
 #include "tests/unit/unit.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -613,6 +614,7 @@ static void serving_cancels_with_an_error_after_the_drain_time(void **state)
 
 int main(void)
 {
+    signal(SIGPIPE, SIG_IGN); /* as serve_main does: the loop runs in this process */
     const struct CMUnitTest tests[] = {
         TEST(serving_answers_pipelined_requests_in_order),
         TEST(serving_pipelines_generations),
