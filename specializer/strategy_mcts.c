@@ -373,26 +373,34 @@ static void plant_all(struct tree *t, const struct search *s)
 /* ---- filling it -------------------------------------------------------------------------------
  */
 
-/* How much a node of this batch deserves to be measured: where its parent stands. */
-static double standing(const struct tree *t, const struct node *n)
+/* Three reasons to measure a node: it looks fastest; it grew now where the tree has done best; it
+ * is one change away from what was measured fastest, whatever is predicted. */
+enum reason { LOOKS_FAST, GREW_WELL, IS_NEAR, REASONS };
+
+static double worth(const struct tree *t, const struct search *s, const struct node *n,
+                    enum reason why)
 {
     const struct node *p = &t->node[n->parent];
-    return p->visits > 0 ? p->value / p->visits : 0;
+    double score = score_of(t, s, n->id);
+    if (why == LOOKS_FAST)
+        return score;
+    if (why == GREW_WELL)
+        return n->batch == t->batch && p->visits > 0 ? p->value / p->visits : -1;
+    return n->parent != ROOT && p->measured ? score_of(t, s, p->id) + 0.01 * score : -1;
 }
 
-/* The untried node that is best by `by_speed` or by where it grew; false: none. */
-static bool take_best(struct tree *t, const struct search *s, struct batch *b, bool by_speed)
+/* The untried node that is most worth measuring; false: none. */
+static bool take_best(struct tree *t, const struct search *s, struct batch *b, enum reason why)
 {
     int best = -1;
     double most = -1;
     for (int i = 1; i < t->nodes; i++) {
         const struct node *n = &t->node[i];
-        if (s->trial[n->id] != TRIAL_NONE || in_batch(b, n->id) ||
-            (!by_speed && n->batch != t->batch))
+        if (s->trial[n->id] != TRIAL_NONE || in_batch(b, n->id))
             continue;
-        double worth = by_speed ? score_of(t, s, n->id) : standing(t, n);
-        if (worth > most) {
-            most = worth;
+        double w = worth(t, s, n, why);
+        if (w > most) {
+            most = w;
             best = i;
         }
     }
@@ -472,8 +480,9 @@ static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)
     for (int i = 0; i < n * GROWTH && simulate(t, s); i++)
         ;
     for (bool some = true; some && b.n < b.want;) {
-        some = take_best(t, s, &b, true);
-        some |= take_best(t, s, &b, false);
+        some = false;
+        for (int why = 0; why < REASONS; why++)
+            some |= take_best(t, s, &b, (enum reason)why);
     }
     take_rest(s, &b);
     want_moves(t, s);

@@ -36,7 +36,8 @@ struct stand_in {
     atomic_bool stop;
     _Atomic int mode, status, requests;
     char header[200];
-    char *content;
+    pthread_mutex_t lock;
+    char *content;            /* lock: stand_in_say() */
     char request[256 * 1024]; /* head and body of the last one */
 };
 
@@ -143,7 +144,9 @@ static inline void stand_in_serve(struct stand_in *s, int to)
     } else if (mode == STAND_IN_PLAIN && strstr(s->request, "response_format")) {
         stand_in_answer(to, 400, "", "{\"error\":\"response_format is not supported\"}");
     } else if (mode <= STAND_IN_LATE) {
-        char *text = stand_in_completion(s->content);
+        pthread_mutex_lock(&s->lock);
+        char *text = stand_in_completion(s->content ? s->content : "");
+        pthread_mutex_unlock(&s->lock);
         stand_in_answer(to, 200, "Content-Type: application/json\r\n", text);
         free(text);
     } else {
@@ -164,11 +167,21 @@ static inline void *stand_in_thread(void *ctx)
     return NULL;
 }
 
+/* What completions say from now on; malloc'ed, taken over. */
+static inline void stand_in_say(struct stand_in *s, char *content)
+{
+    pthread_mutex_lock(&s->lock);
+    free(s->content);
+    s->content = content;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static inline void stand_in_open(struct stand_in *s)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof at;
     memset(s, 0, sizeof *s);
+    pthread_mutex_init(&s->lock, NULL);
     s->socket = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(s->socket, (struct sockaddr *)&at, sizeof at) != 0 || listen(s->socket, 8) != 0 ||
         getsockname(s->socket, (struct sockaddr *)&at, &n) != 0)
@@ -184,8 +197,8 @@ static inline void stand_in_close(struct stand_in *s)
     shutdown(s->socket, SHUT_RDWR);
     pthread_join(s->thread, NULL);
     close(s->socket);
-    free(s->content);
-    s->content = NULL;
+    stand_in_say(s, NULL);
+    pthread_mutex_destroy(&s->lock);
 }
 
 #endif

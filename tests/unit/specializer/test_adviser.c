@@ -53,7 +53,7 @@ static int open_one(void **unused)
     snprintf(path, sizeof path, "%s/%d/store.db", folder, stores++);
     stand_in_open(&server);
     world_open(&w, REGION_MLP_OUT, 4);
-    server.content = world_reply(&w, 3, "as the model sees it", "a note");
+    stand_in_say(&server, world_reply(&w, 3, "as the model sees it", "a note"));
     store = store_open(path, &err);
     return store ? config_parse(&config, 1, argv, &err) : -1;
 }
@@ -258,8 +258,7 @@ static void every_bad_reply_is_rejected_whole_and_counted(void **unused)
         char sample[100];
         struct adviser *a = open_server();
         struct advice advice;
-        free(server.content);
-        server.content = strdup(bad[i].content);
+        stand_in_say(&server, strdup(bad[i].content));
         exchange(a);
         snprintf(sample, sizeof sample, "whet_adviser_faults_total{reason=\"%s\"} ", bad[i].reason);
         assert_true(metric(a, sample) == 1);
@@ -322,8 +321,7 @@ static void budgets_stop_the_questions(void **unused)
     (void)unused;
     config.adviser_calls_per_hour = 2;
     struct adviser *a = open_server();
-    free(server.content);
-    server.content = strdup("x");
+    stand_in_say(&server, strdup("x"));
     for (int i = 0; i < 4; i++)
         exchange(a);
     assert_int_equal(atomic_load(&server.requests), 2);
@@ -386,7 +384,9 @@ static void recorded_lines_are_replayed_in_order_and_as_late(void **unused)
     struct advice advice;
     snprintf(path, sizeof path, "%s/recorded.jsonl", folder);
     snprintf(url, sizeof url, "replay:%s", path);
-    char *quoted = cJSON_PrintUnformatted(cJSON_CreateStringReference(server.content));
+    cJSON *content = cJSON_CreateString(server.content);
+    char *quoted = cJSON_PrintUnformatted(content);
+    cJSON_Delete(content);
     FILE *out = fopen(path, "wb");
     fprintf(out, "{\"region\":\"head/m1\",\"reply\":\"not asked for\"}\n\n");
     fprintf(out, "{\"region\":\"mlp_out/m4\",\"kind\":\"moves\",\"reply\":\"another kind\"}\n");
@@ -437,10 +437,11 @@ static void moves_are_asked_for_and_given_once(void **unused)
     struct lineage l = {.id = {5, 6, -1}, .score = {1, 0.5, 0}, .measured = {true, false, false}};
     exchange(a); /* opens the slot's desk */
     adviser_id_text(w.space, 5, id);
-    free(server.content);
-    assert_true(asprintf(&server.content,
+    char *text = NULL;
+    assert_true(asprintf(&text,
                          "{\"version\":1,\"nodes\":[{\"node\":\"%s\",\"changes\":[\"ROWS=2\"]}]}",
                          id) > 0);
+    stand_in_say(&server, text);
     assert_int_equal(adviser_moves(a, &w.request, 5, &m), 0);
     adviser_want_moves(a, &w.request, &l, 1);
     assert_true(adviser_wait(a, 30));

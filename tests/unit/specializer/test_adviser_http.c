@@ -28,7 +28,7 @@ static int open_all(void **unused)
     close(fd);
     stand_in_open(&server);
     stand_in_open(&other);
-    server.content = strdup("what the model said");
+    stand_in_say(&server, strdup("what the model said"));
     char *argv[] = {(char *)"whet", NULL};
     struct err err;
     return config_parse(&config, 1, argv, &err);

@@ -323,9 +323,11 @@ static struct specializer *start_advised(struct stand_in *server, int mode, cons
 {
     char url[80];
     stand_in_open(server);
-    server->content = strdup(
-        "{\"version\":1,\"regions\":[{\"region\":\"mlp_out/m1\",\"label\":\"from the model\","
-        "\"priority\":[],\"hints\":{\"PREFETCH\":[512],\"ROWS\":[4]},\"risks\":[]}]}");
+    stand_in_say(
+        server,
+        strdup(
+            "{\"version\":1,\"regions\":[{\"region\":\"mlp_out/m1\",\"label\":\"from the model\","
+            "\"priority\":[],\"hints\":{\"PREFETCH\":[512],\"ROWS\":[4]},\"risks\":[]}]}"));
     atomic_store(&server->mode, mode);
     snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/chat/completions", server->port);
     setenv("no_proxy", "127.0.0.1", 1);
