@@ -156,7 +156,7 @@ static void template_strategy_tries_two_of_every_family_first(void **unused)
             assert_true(per[f] >= 2);
             families++;
         }
-    assert_true(families >= 3); /* avx2, avx512, panels */
+    assert_true(families >= 2); /* avx512 rows and panels; avx2 is too far behind */
     free(per);
     free(best);
     strategy_template.close(state);
