@@ -50,8 +50,12 @@ void api_health(struct exchange *x)
 {
     double stalled = x->srv->ready ? engine_stalled_s(x->srv->engine) : 0;
     struct buf b = {0};
-    bool ok = stalled < STALL_S;
-    buf_printf(&b, "{\"status\":\"%s\",\"stalled_seconds\":%.1f}", ok ? "ok" : "stalled", stalled);
+    bool stuck = stalled >= STALL_S, ok = !stuck && !x->srv->draining;
+    buf_printf(&b, "{\"status\":\"%s\",\"stalled_seconds\":%.1f}",
+               stuck              ? "stalled"
+               : x->srv->draining ? "draining"
+                                  : "ok",
+               stalled);
     respond_json(x, ok ? 200 : 503, &b);
 }
 

@@ -491,3 +491,12 @@ void adviser_metrics(struct adviser *a, FILE *out)
     adviser_counts_print(&a->count, limits_breaker(&a->limits, clock_ns()), out);
     pthread_mutex_unlock(&a->lock);
 }
+
+cJSON *adviser_json(struct adviser *a)
+{
+    pthread_mutex_lock(&a->lock);
+    cJSON *o = adviser_counts_json(&a->count, limits_breaker(&a->limits, clock_ns()));
+    pthread_mutex_unlock(&a->lock);
+    cJSON_AddStringToObject(o, "source", a->has_thread ? a->model : "heuristic");
+    return o;
+}

@@ -413,7 +413,7 @@ static void operators_pin_unpin_and_roll_back(void **unused)
     expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r2", &text), &text);
     assert_false(specialized("mlp_out/m1"));                                    /* at once */
     expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r3", &text), &text); /* idempotent */
-    expect(409, specializer_rollback(s, "mlp_out/m1", "r4", &text), &text);
+    expect(409, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
     stop(s);
     s = start(NULL, NULL); /* a pin survives a restart */
     WAIT_FOR(specialized("head/m1"));
@@ -422,7 +422,7 @@ static void operators_pin_unpin_and_roll_back(void **unused)
     expect(200, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0); /* loaded and validated again */
     expect(200, specializer_unpin(s, "mlp_out/m1", "r6", &text), &text);
-    expect(200, specializer_rollback(s, "mlp_out/m1", "r7", &text), &text);
+    expect(200, specializer_rollback(s, "mlp_out/m1", NULL, "r7", &text), &text);
     assert_string_not_equal(serving("mlp_out/m1")->id, id);
     cJSON *o = json_of(200, specializer_trace(s, "mlp_out/m1", 0, false, &text), &text);
     char *printed = cJSON_PrintUnformatted(o);
