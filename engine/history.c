@@ -62,8 +62,8 @@ static int bucket_of(double seconds)
 {
     if (!(seconds > LEAST_S))
         return 0;
-    int i = 1 + (int)(log2(seconds / LEAST_S) * A_OCTAVE);
-    return i < HISTORY_BUCKETS ? i : HISTORY_BUCKETS - 1;
+    double i = 1 + log2(seconds / LEAST_S) * A_OCTAVE;
+    return i < HISTORY_BUCKETS - 1 ? (int)i : HISTORY_BUCKETS - 1;
 }
 
 void history_step(struct history *h, int64_t now_ns, int32_t generated, int32_t running)

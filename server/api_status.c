@@ -30,7 +30,7 @@ void api_dashboard(struct exchange *x)
                  "Cross-Origin-Opener-Policy: same-origin\r\nCache-Control: no-cache\r\n",
                  dashboard_policy);
     x->headers = headers;
-    respond(x, 200, "text/html; charset=utf-8", dashboard_page, dashboard_size);
+    respond(x, 200, "text/html; charset=utf-8", (const char *)dashboard_page, dashboard_size);
 }
 
 /* ---- the JSON behind it ----------------------------------------------------------------------

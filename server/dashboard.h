@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-extern const char dashboard_page[]; /* HTML, not terminated */
+extern const unsigned char dashboard_page[]; /* HTML, not terminated */
 extern const size_t dashboard_size;
 /* Value of Content-Security-Policy: nothing but the page's own script and style, by hash. */
 extern const char dashboard_policy[];
