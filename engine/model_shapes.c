@@ -146,6 +146,10 @@ struct model *model_open_named(const char *path, bool with_tokenizer, struct err
     free(m->name);
     m->path = xasprintf("%s%s", prefix, name);
     m->name = xasprintf("random-%s", name);
+    char *title = xasprintf("%s with random weights", name);
+    free(m->description);
+    model_describe(m, title);
+    free(title);
     if (!with_tokenizer)
         return m;
     m->chat_template = xstrdup(chatml);
