@@ -355,9 +355,10 @@ void adviser_metrics(struct adviser *a, FILE *out)
 
 cJSON *adviser_json(struct adviser *a)
 {
+    enum breaker breaker = a->llm ? llm_breaker(a->llm) : BREAKER_CLOSED;
     pthread_mutex_lock(&a->lock);
-    cJSON *o = adviser_counts_json(&a->count, limits_breaker(&a->limits, clock_ns()));
+    cJSON *o = adviser_counts_json(&a->count, breaker);
     pthread_mutex_unlock(&a->lock);
-    cJSON_AddStringToObject(o, "source", a->has_thread ? a->model : "heuristic");
+    cJSON_AddStringToObject(o, "source", a->llm ? a->model : "heuristic");
     return o;
 }
