@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #define LEAST_S 50e-6 /* the first bucket ends here */
-#define A_OCTAVE 4    /* buckets */
+#define A_OCTAVE 8    /* buckets */
 
 #define SECOND_NS INT64_C(1000000000)
 /* A step that ends with a second is still being counted for a moment after it. */

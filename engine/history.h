@@ -1,8 +1,9 @@
 /* history.h - the last quarter of an hour of serving, second by second.
  *
  * For whoever opens the dashboard after something happened: tokens, steps, requests and the
- * latencies of every second are kept here and not in the page. Latencies go into buckets a quarter
- * of an octave wide, so a percentile is good to about a tenth of itself.
+ * latencies of every second are kept here and not in the page. Latencies go into buckets an eighth
+ * of an octave wide, from 50 microseconds to 2 minutes, so a percentile is good to a tenth of
+ * itself.
  *
  * The engine thread writes, anyone reads, and there is no lock: an entry is written only during
  * its own second and read only after it. Seconds are counted on the monotonic clock and named by
@@ -15,7 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { HISTORY_SECONDS = 900, HISTORY_BUCKETS = 88 };
+enum { HISTORY_SECONDS = 900, HISTORY_BUCKETS = 172 };
 
 struct history_second {
     _Atomic int64_t at; /* monotonic second; an entry of another one is from the last lap */

@@ -110,9 +110,10 @@ class Browser:
         return r["result"].get("value")
 
     def wait(self, expression, patience=PATIENCE):
-        """Until the expression is true; returns its value."""
+        """Until the expression is true; returns its value (true for an element)."""
         end = time.time() + patience
-        while not (v := self.value(expression)):
+        plain = f"((v) => v instanceof Node ? true : v)({expression})"
+        while not (v := self.value(plain)):
             assert time.time() < end, f"never true: {expression}"
             time.sleep(0.05)
         return v
