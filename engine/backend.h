@@ -19,11 +19,13 @@
 struct backend;
 
 struct backend_options {
-    int32_t threads;     /* 0: one per core */
-    int32_t kv_pages;    /* pages of KV_PAGE tokens, all layers */
-    int32_t max_tokens;  /* largest m of a step */
-    int32_t max_rows;    /* largest number of rows with logits */
-    int64_t pack_bytes;  /* memory for repacked weights */
+    int32_t threads;    /* 0: one per core */
+    int32_t kv_pages;   /* pages of KV_PAGE tokens, all layers */
+    int32_t max_tokens; /* largest m of a step */
+    int32_t max_rows;   /* largest number of rows with logits */
+    int64_t pack_bytes; /* memory for repacked weights */
+    bool huge_pages;    /* cpu: copy the weights into huge pages if a quarter of free memory
+                           holds them */
 };
 
 /* In place of a token: what row `r` of the step started before this one draws. */
@@ -41,10 +43,10 @@ struct step {
     int32_t spans;
     const struct span *span; /* [spans] */
     const int32_t *page_table;
-    int32_t pages;           /* length of page_table */
-    int32_t context;         /* longest span context */
-    int32_t rows;            /* rows that need logits */
-    const int32_t *row;      /* [rows] index into the step */
+    int32_t pages;             /* length of page_table */
+    int32_t context;           /* longest span context */
+    int32_t rows;              /* rows that need logits */
+    const int32_t *row;        /* [rows] index into the step */
     struct sample_row *sample; /* [rows]; results go to .out */
 };
 
@@ -55,7 +57,7 @@ struct step {
 struct capture {
     enum region region;
     int32_t layer, m, spans, context;
-    float *x, *in;            /* x [m, hidden]; in: q, a or h by region (NULL if none) */
+    float *x, *in; /* x [m, hidden]; in: q, a or h by region (NULL if none) */
     int32_t *position, *kv_at, *page_table;
     struct span *span;
     int32_t pages;            /* pages in k_pages / v_pages; page_table refers to these */
@@ -79,8 +81,8 @@ struct tap {
     struct capture *capture;     /* TAP_CAPTURE: filled; free with capture_free and free */
     /* TAP_COMPARE results over all looks, of tapped kernel against the one that served: */
     int32_t looks, nonfinite, different; /* different: looks with any bit that differs */
-    double worst_max, worst_rms; /* worst row: max |a-b| / row scale, rms(a-b) / row rms */
-    int64_t kernel_ns, served_ns; /* summed */
+    double worst_max, worst_rms;         /* worst row: max |a-b| / row scale, rms(a-b) / row rms */
+    int64_t kernel_ns, served_ns;        /* summed */
 };
 
 /* Times two kernels of a slot against each other, A-B-B-A on rotating layers, on captured inputs
@@ -139,8 +141,7 @@ struct backend_ops {
 
     /* Optional. Before open: bytes of a KV page in all layers, and bytes that the device has for
      * pages once `m` is on it (0: not known). Without it pages are floats in host memory. */
-    int64_t (*kv_room)(const struct model *m, const struct backend_options *o,
-                       int64_t *page_bytes);
+    int64_t (*kv_room)(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
     /* Optional. Engine thread, when there is no work: may take a while. */
     void (*idle)(struct backend *b);
 };

@@ -51,6 +51,7 @@ struct engine_options {
     char *model, *model_name, *backend;
     int32_t threads, max_context, kv_pages, kv_mib, max_queue;
     int64_t pack_bytes;
+    bool huge_pages;
     uint64_t seed;
     struct scheduler_limits limits;
     double share, slice_ms, mixed_ms;
@@ -65,7 +66,7 @@ struct engine {
     struct backend *backend;
     struct model *model;
     struct dispatch *dispatch;
-    int64_t page_bytes; /* of one KV page in all layers */
+    int64_t page_bytes;          /* of one KV page in all layers */
     struct kvcache *kv;          /* engine thread */
     struct scheduler *scheduler; /* engine thread */
     struct batch *batch[2];      /* engine thread */
