@@ -67,7 +67,7 @@ static void add_row(struct batch *b, struct sequence *seq, int32_t token, int32_
                                                .history = seq->tokens,
                                                .history_n = seq->n,
                                                .prompt_n = seq->prompt_n,
-                                               .unseen = seq->ahead > 0 ? token : -1,
+                                               .unseen = seq->ahead > 0 ? token + 1 : 0,
                                                .target = target};
 }
 

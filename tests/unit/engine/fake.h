@@ -223,7 +223,7 @@ static int fake_restore_row(struct backend *b, struct fake_flight *f, int32_t r,
                             struct sample_row *row, struct err *e)
 {
     const struct sample_row *now = &f->step->sample[r];
-    int32_t known = now->history_n - (now->unseen >= 0), named = now->unseen;
+    int32_t known = now->history_n - (now->unseen > 0), named = now->unseen - 1;
     *row = *now;
     row->params = &f->params[r];
     if (named >= 0) {
