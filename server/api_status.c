@@ -57,6 +57,7 @@ static void put_server(struct server *s, struct buf *b)
     uint64_t answers[6];
     enum engine_state state = engine_state(s->engine, &progress, message, sizeof message);
     const char *name = s->draining              ? "draining"
+                       : state == ENGINE_LOST   ? "lost"
                        : s->ready               ? "ready"
                        : state == ENGINE_FAILED ? "failed"
                                                 : "loading";

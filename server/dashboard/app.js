@@ -62,6 +62,8 @@ function judge(doc) {
   if (server.state === "loading")
     return ["warn", "Loading", "Loading the model.", server.message];
   if (server.state === "failed") return ["bad", "Failed", "The model could not be loaded.", server.message];
+  if (server.state === "lost")
+    return ["bad", "Device lost", "The device is gone.", "New requests get 503: restart the server."];
   if (server.state === "draining")
     return ["warn", "Draining", "Draining.", "Requests that run are finished; new ones are refused."];
   if (!s)

@@ -72,7 +72,7 @@ const charts = {
   /* A round number at or above v. */
   round(v) {
     const p = 10 ** Math.floor(Math.log10(v));
-    return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((m) => m * p >= v) * p;
+    return [1, 2, 4, 6, 8, 10].find((m) => m * p >= v * 0.9999) * p;
   },
 
   /* ---- drawing ------------------------------------------------------------------------------- */
@@ -141,7 +141,7 @@ const charts = {
   drawRate(times) {
     const root = byId("rate"), height = 210;
     const points = times.map((at) => [at, series.rate(at)]);
-    const most = this.round(Math.max(1, ...points.map(([, v]) => v || 0)) * 1.08);
+    const most = this.round(Math.max(4, ...points.map(([, v]) => v || 0)) * 1.08);
     const y = this.frame(root, height, 18, 20, most, 4);
     const line = this.path(points, y);
     const known = points.filter(([, v]) => v !== null);

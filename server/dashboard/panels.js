@@ -31,7 +31,7 @@ function drawTiles(doc) {
     tile("First token", ms(e.first_p50_ms), "ms", `p99 ${ms(e.first_p99_ms)} ms, last 60 s`),
     tile("Step", ms(e.step_p50_ms), "ms", `p99 ${ms(e.step_p99_ms)} ms, last 5 s`),
     tile("Requests", count(e.running), "running",
-         `${count(e.waiting)} waiting, ${count(a.ok)} answered, ${count(a.server_error)} failed`),
+         `${count(e.waiting)} waiting, ${count(a.ok)} done, ${count(a.server_error)} failed`),
     tile("KV cache", percent(e.kv_pages_used / e.kv_pages, 0).replace(/\D+$/, ""), "%",
          `${count(e.kv_pages_used)} of ${count(e.kv_pages)} pages`, e.kv_pages_used / e.kv_pages),
     tile("Over eager kernels", overEager(slots).toFixed(2), "\u00d7",
@@ -88,6 +88,7 @@ function drawStep(doc) {
     : `${seconds(total)} in kernels, mean of ${count(steps)} steps ` +
       (span ? `in the last ${span} s` : "since the start"));
   const bar = byId("step-bar");
+  for (const node of [bar, byId("step-legend"), byId("step-table")]) node.hidden = !rows.length;
   bar.setAttribute("aria-label", "Time of a step by region: " +
     rows.map((r) => `${r.name} ${percent(r.share, 0)}, ${percent(r.roofline, 0)} of the roofline`).join("; "));
   keyed(bar, rows, (r) => r.name, (r) => el("div", {}, el("i"), el("span", {text: r.name})),
