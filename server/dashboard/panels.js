@@ -202,10 +202,10 @@ function updateSlot(row, s) {
 }
 
 /* The unfolded part: what can be done with the slot, and what was tried there. */
-function slotPanel(item) {
-  const s = item.slot, box = el("div"), row = el("tr", {class: "more"}, el("td", {colspan: "10"}, box));
+function slotPanel() {
+  const box = el("div"), row = el("tr", {class: "more"}, el("td", {colspan: "10"}, box));
   const knobs = el("p", {class: "mono knobs"}), label = el("p", {class: "dim"});
-  const button = (text, run) => el("button", {type: "button", text, click: () => run(row.slot)});
+  const button = (text, run) => el("button", {type: "button", text, click: () => run(row.shown)});
   const b = {
     pin: button("Pin this kernel", (p) => actions.pin(p.slot, p.kernel.id)),
     eager: button("Pin eager", (p) => actions.pin(p.slot, "eager")),
@@ -219,7 +219,7 @@ function slotPanel(item) {
   box.append(knobs, label, el("div", {class: "actions"}, ...Object.values(b)), row.tried);
   row.set = (p) => {
     const eager = p.kernel.origin === "eager";
-    row.slot = p;
+    row.shown = p;
     setText(knobs, eager ? "The eager kernel: always loaded, never searched." : p.kernel.name);
     setText(label, p.label ? `Adviser (${p.label_by || "heuristic"}): ${p.label}` : "");
     b.pin.hidden = Boolean(p.pinned) || eager;
@@ -229,7 +229,6 @@ function slotPanel(item) {
     b.disable.hidden = b.show.hidden = eager;
     for (const node of Object.values(b)) node.disabled = !actions.possible();
   };
-  row.slot = s;
   return row;
 }
 
@@ -247,7 +246,7 @@ function drawSlots(doc) {
   byId("slots-table").hidden = shown.length === 0;
   const rows = shown.flatMap((s) => [{slot: s}].concat(panelOpen.has(s.slot) ? [{slot: s, more: true}] : []));
   keyed(byId("slots-table").tBodies[0], rows, (r) => r.slot.slot + (r.more ? " more" : ""),
-        (r) => (r.more ? slotPanel(r) : slotRow(r.slot)),
+        (r) => (r.more ? slotPanel() : slotRow(r.slot)),
         (node, r) => (r.more ? node.set(r.slot) : updateSlot(node, r.slot)));
   drawDisabled(doc.specializer.disabled || []);
 }
