@@ -9,13 +9,13 @@
 
 const EVERY_MS = 1000, PATIENCE_MS = 15000, RETRIES_MS = [1000, 2000, 3000, 5000];
 
-let key = "";       /* "" or the key in use */
+let key = "";         /* "" or the key in use */
 let unlocked = false; /* the server took it as an admin key */
-let last = null;    /* the last whole answer */
-let heard = 0;      /* when, in ms */
+let last = null;      /* the last whole answer */
+let heard = 0;        /* when, in ms */
 let failures = 0, timer = 0, asking = false;
 
-/* ---- talking to the server -------------------------------------------------------------------- */
+/* ---- talking to the server ------------------------------------------------------------------- */
 
 class Refusal extends Error {
   constructor(status, message) {
@@ -29,8 +29,12 @@ async function call(method, path, body) {
   const headers = key ? {Authorization: "Bearer " + key} : {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const answer = await fetch(path, {
-    method, headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS),
-    body: body === undefined ? undefined : JSON.stringify(body)});
+    method,
+    headers,
+    cache: "no-store",
+    signal: AbortSignal.timeout(PATIENCE_MS),
+    body: body === undefined ? undefined : JSON.stringify(body)
+  });
   const text = await answer.text();
   let json = null;
   try {
@@ -42,34 +46,52 @@ async function call(method, path, body) {
   return json;
 }
 
-/* ---- what state it is in ---------------------------------------------------------------------- */
+/* ---- what state it is in --------------------------------------------------------------------- */
 
 const DOING = {
-  waiting: ["warn", "Starting"], restoring: ["warn", "Restoring"], searching: ["good", "Searching"],
-  asleep: ["good", "Converged"], paused: ["warn", "Paused"], frozen: ["warn", "Frozen"],
-  no_compiler: ["warn", "No compiler"], yielding: ["good", "Waiting for idle"], off: ["", "Off"]};
+  waiting: ["warn", "Starting"],
+  restoring: ["warn", "Restoring"],
+  searching: ["good", "Searching"],
+  asleep: ["good", "Converged"],
+  paused: ["warn", "Paused"],
+  frozen: ["warn", "Frozen"],
+  no_compiler: ["warn", "No compiler"],
+  yielding: ["good", "Waiting for idle"],
+  off: ["", "Off"]
+};
 
 const NOTES = {
   paused: ["Paused.", "Nothing new is searched for; active kernels serve and stay watched."],
   frozen: ["Frozen.", "The kernels there are keep serving; no engine time is lent. Audits go on."],
   no_compiler: ["No compiler.", "Stored kernels serve; nothing new can be built."],
-  off: ["The specializer is off.", "The eager kernels serve (specializer.enabled, or a backend without templates)."],
+  off: [
+    "The specializer is off.",
+    "The eager kernels serve (specializer.enabled, or a backend without templates)."
+  ],
 };
 
 /* [tone, word in the head, title and text of the notice or none]. */
 function judge(doc) {
   const server = doc.server, s = doc.specializer;
-  if (server.state === "loading")
-    return ["warn", "Loading", "Loading the model.", server.message];
-  if (server.state === "failed") return ["bad", "Failed", "The model could not be loaded.", server.message];
+  if (server.state === "loading") return ["warn", "Loading", "Loading the model.", server.message];
+  if (server.state === "failed")
+    return ["bad", "Failed", "The model could not be loaded.", server.message];
   if (server.state === "lost")
-    return ["bad", "Device lost", "The device is gone.", "New requests get 503: restart the server."];
+    return [
+      "bad", "Device lost", "The device is gone.", "New requests get 503: restart the server."
+    ];
   if (server.state === "draining")
-    return ["warn", "Draining", "Draining.", "Requests that run are finished; new ones are refused."];
+    return [
+      "warn", "Draining", "Draining.", "Requests that run are finished; new ones are refused."
+    ];
   if (!s)
-    return ["bad", "No specializer", "The specializer is not running.",
-            "Its store could not be opened; the log says why. Serving goes on."];
-  const doing = s.mode === "freeze" ? "frozen" : s.mode === "pause" && s.doing !== "off" ? "paused" : s.doing;
+    return [
+      "bad", "No specializer", "The specializer is not running.",
+      "Its store could not be opened; the log says why. Serving goes on."
+    ];
+  const doing = s.mode === "freeze"         ? "frozen" :
+    s.mode === "pause" && s.doing !== "off" ? "paused" :
+                                              s.doing;
   const [tone, word] = DOING[doing] || ["", doing];
   const [title, text] = NOTES[doing] || ["", ""];
   if (doing === "frozen" && s.numerics === "frozen")
@@ -92,7 +114,7 @@ function showState(tone, word) {
   setText(byId("state-text"), word);
 }
 
-/* ---- drawing ---------------------------------------------------------------------------------- */
+/* ---- drawing --------------------------------------------------------------------------------- */
 
 function drawHead(doc) {
   const server = doc.server, s = doc.specializer;
@@ -100,17 +122,23 @@ function drawHead(doc) {
   setText(byId("model"), parts.filter(Boolean).join(" \u00b7 "));
   document.title = (server.model || "whet") + " \u2013 whet";
   const mode = s ? s.mode : "", fixed = !s || s.numerics === "frozen" || !actions.possible();
-  for (const [id, name] of [["mode-run", "run"], ["mode-pause", "pause"], ["mode-freeze", "freeze"]]) {
+  for (const [id, name] of [
+         ["mode-run", "run"], ["mode-pause", "pause"], ["mode-freeze", "freeze"]]) {
     byId(id).setAttribute("aria-pressed", String(mode === name));
     byId(id).disabled = fixed;
   }
   setText(byId("key-button"), unlocked ? "Lock" : "Unlock");
   byId("key-button").disabled = !server.admin;
-  byId("key-button").title = server.admin ? "Controls ask for the admin key"
-    : "Controls are closed: the server has no server.admin_key_file";
-  setText(byId("foot"), `whet ${server.version}, up ${seconds(server.uptime_s)}` +
-    (s ? `, strategy ${s.strategy}, ${s.compiler || "no compiler"}, ${count(s.counts.store_errors)} store errors` : "") +
-    (server.admin ? "" : ". Controls are closed: no server.admin_key_file"));
+  byId("key-button").title = server.admin ?
+    "Controls ask for the admin key" :
+    "Controls are closed: the server has no server.admin_key_file";
+  setText(
+    byId("foot"),
+    `whet ${server.version}, up ${seconds(server.uptime_s)}` +
+      (s ? `, strategy ${s.strategy}, ${s.compiler || "no compiler"}, ${
+             count(s.counts.store_errors)} store errors` :
+           "") +
+      (server.admin ? "" : ". Controls are closed: no server.admin_key_file"));
 }
 
 function draw(doc) {
@@ -133,20 +161,23 @@ function draw(doc) {
   drawTrace(doc);
 }
 
-/* ---- polling ---------------------------------------------------------------------------------- */
+/* ---- polling --------------------------------------------------------------------------------- */
 
 function lost(error) {
   failures++;
   document.body.classList.toggle("stale", Boolean(last));
   if (error.status === 401) {
     showState("warn", "Locked");
-    notice("warn", "This server needs a key.", "A user key shows, the admin key also changes.", {key: true});
+    notice(
+      "warn", "This server needs a key.", "A user key shows, the admin key also changes.",
+      {key: true});
     return;
   }
   showState("bad", error.status ? "Error" : "Connection lost");
   const since = last ? ` Shown is what was ${ago(heard / 1000, Date.now() / 1000)}.` : "";
-  notice("bad", error.status ? "The server refused." : "Connection lost.",
-         (error.status ? error.message + "." : "Trying again.") + since);
+  notice(
+    "bad", error.status ? "The server refused." : "Connection lost.",
+    (error.status ? error.message + "." : "Trying again.") + since);
 }
 
 function take(doc) {
@@ -177,7 +208,7 @@ async function poll() {
   if (!document.hidden) timer = setTimeout(poll, wait);
 }
 
-/* ---- dialogs ---------------------------------------------------------------------------------- */
+/* ---- dialogs --------------------------------------------------------------------------------- */
 
 let saidTimer = 0;
 
@@ -209,12 +240,13 @@ function askIn(dialog, form, read) {
 
 async function askKey(why) {
   setText(byId("key-why"), why);
-  const given = await askIn(byId("key-dialog"), byId("key-form"), () => byId("key-input").value.trim());
+  const given =
+    await askIn(byId("key-dialog"), byId("key-form"), () => byId("key-input").value.trim());
   byId("key-input").value = "";
   return given;
 }
 
-/* True with an admin key in hand: asks for one until the server takes it or the operator gives up. */
+/* True with an admin key in hand: asks until the server takes one or the operator gives up. */
 async function unlock(why) {
   while (!unlocked) {
     const given = await askKey(why);
@@ -245,7 +277,7 @@ async function ask(title, text, button, reason) {
   return askIn(byId("ask-dialog"), byId("ask-form"), () => byId("ask-input").value.trim() || " ");
 }
 
-/* ---- what operators can do -------------------------------------------------------------------- */
+/* ---- what operators can do ------------------------------------------------------------------- */
 
 async function change(what, method, path, body) {
   if (!(await unlock(`To ${what}.`))) return null;
@@ -277,13 +309,17 @@ const actions = {
   enable: (id) => change(`enable ${id}`, "POST", kernelPath(id) + "/enable"),
 
   async rollback(slot, kernel) {
-    if (await ask(`Roll ${slot} back?`, `${kernel.name} leaves; the kernel before it, or eager, serves from the next step. Two rollbacks refuse a kernel for good.`, "Roll back", false))
-      return change(`roll ${slot} back`, "POST", slotPath(slot) + "/rollback", {from: kernel.id});
-    return null;
+    const text =
+      `${kernel.name} leaves; the kernel before it, or eager, serves from the next step. ` +
+      "Two rollbacks refuse a kernel for good.";
+    if ((await ask(`Roll ${slot} back?`, text, "Roll back", false)) === null) return null;
+    return change(`roll ${slot} back`, "POST", slotPath(slot) + "/rollback", {from: kernel.id});
   },
 
   async disable(id, name) {
-    const reason = await ask("Disable this kernel?", `${name} leaves every slot now and is not tried again until it is enabled.`, "Disable", true);
+    const reason = await ask(
+      "Disable this kernel?",
+      `${name} leaves every slot now and is not tried again until it is enabled.`, "Disable", true);
     if (reason === null) return null;
     return change(`disable ${id}`, "POST", kernelPath(id) + "/disable", {reason: reason.trim()});
   },
@@ -293,11 +329,13 @@ const actions = {
     try {
       const k = await call("GET", kernelPath(id));
       setText(byId("kernel-title"), k.name || id);
-      drawFacts(byId("kernel-facts"), [["Id", k.id], ["Slot", k.slot], ["State", k.state],
-        ["Origin", k.origin], ["Template", k.template], ["Knobs", k.knobs || NONE],
+      drawFacts(byId("kernel-facts"), [
+        ["Id", k.id], ["Slot", k.slot], ["State", k.state], ["Origin", k.origin],
+        ["Template", k.template], ["Knobs", k.knobs || NONE],
         ["Bit for bit eager's", k.bit_equal ? "yes" : "no"],
         ["Built in", seconds(k.evidence.build_s)], ["Reason", k.reason || NONE],
-        ["Disabled", k.disabled ? k.disabled_reason : "no"]]);
+        ["Disabled", k.disabled ? k.disabled_reason : "no"]
+      ]);
       setText(byId("kernel-source"), k.source || "not kept");
       setText(byId("kernel-log"), k.log || "empty: the compiler had nothing to say");
       byId("kernel-dialog").showModal();
@@ -318,25 +356,35 @@ const actions = {
 };
 
 function drawTried(box, rows) {
-  const table = el("table", {class: "tried"}, el("caption", {class: "unseen", text: "Candidates of this slot"}),
-    el("thead", {}, el("tr", {}, ...["Kernel", "State", "Why", ""].map((t) => el("th", {scope: "col", text: t})))));
+  const table = el(
+    "table", {class: "tried"}, el("caption", {class: "unseen", text: "Candidates of this slot"}),
+    el(
+      "thead", {},
+      el(
+        "tr", {},
+        ...["Kernel", "State", "Why", ""].map((t) => el("th", {scope: "col", text: t})))));
   const body = table.createTBody();
   for (const k of rows) {
     const tag = el("span"), b = el("td", {class: "n"});
     setTag(tag, k.state.replace("_", " "), EVENT_TONES[k.state]);
-    const add = (text, run) => b.append(el("button", {type: "button", class: "bare", text,
-      "aria-label": `${text} ${k.id}`, click: run}));
-    if (["canary", "active", "retired"].includes(k.state)) add("Pin", () => actions.pin(k.slot, k.id));
+    const add = (text, run) => b.append(el(
+      "button",
+      {type: "button", class: "bare", text, "aria-label": `${text} ${k.id}`, click: run}));
+    if (["canary", "active", "retired"].includes(k.state))
+      add("Pin", () => actions.pin(k.slot, k.id));
     add("Show", () => actions.showKernel(k.id));
-    body.append(el("tr", {}, el("td", {class: "mono", text: k.name}), el("td", {}, tag),
-                   el("td", {text: k.reason || ""}), b));
+    body.append(el(
+      "tr", {}, el("td", {class: "mono", text: k.name}), el("td", {}, tag),
+      el("td", {text: k.reason || ""}), b));
   }
-  box.replaceChildren(rows.length ? table : el("p", {class: "empty", text: "Nothing was tried here yet."}));
+  box.replaceChildren(
+    rows.length ? table : el("p", {class: "empty", text: "Nothing was tried here yet."}));
 }
 
-/* ---- the beginning ---------------------------------------------------------------------------- */
+/* ---- the beginning --------------------------------------------------------------------------- */
 
-for (const [id, word] of [["mode-run", "resume"], ["mode-pause", "pause"], ["mode-freeze", "freeze"]])
+for (const [id, word] of [
+       ["mode-run", "resume"], ["mode-pause", "pause"], ["mode-freeze", "freeze"]])
   byId(id).addEventListener("click", () => actions.mode(word));
 byId("key-button").addEventListener("click", async () => {
   if (unlocked) {
@@ -349,7 +397,8 @@ byId("key-button").addEventListener("click", async () => {
   actions.redraw();
 });
 byId("notice-key").addEventListener("click", async () => {
-  const given = await askKey("Any key of this server shows this page; the admin key also changes things.");
+  const given =
+    await askKey("Any key of this server shows this page; the admin key also changes things.");
   if (given) key = given;
   poll();
 });

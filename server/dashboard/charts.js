@@ -10,10 +10,20 @@
 "use strict";
 
 const KEPT_SECONDS = 900;
-const MARK_KINDS = {active: "up", restored: "same", rolled_back: "down", disabled: "down",
-                    retired: "down"};
-const MARK_WORDS = {active: "published", restored: "restored", rolled_back: "rolled back",
-                    disabled: "disabled", retired: "taken out"};
+const MARK_KINDS = {
+  active: "up",
+  restored: "same",
+  rolled_back: "down",
+  disabled: "down",
+  retired: "down"
+};
+const MARK_WORDS = {
+  active: "published",
+  restored: "restored",
+  rolled_back: "rolled back",
+  disabled: "disabled",
+  retired: "taken out"
+};
 
 const series = {
   seconds: new Map(), /* unix second -> one value of each series */
@@ -26,8 +36,8 @@ const series = {
 
   /* How many seconds to ask for. */
   wanted(now) {
-    return this.to ? Math.min(KEPT_SECONDS, Math.max(3, Math.ceil(now - this.to) + 3))
-                   : KEPT_SECONDS;
+    return this.to ? Math.min(KEPT_SECONDS, Math.max(3, Math.ceil(now - this.to) + 3)) :
+                     KEPT_SECONDS;
   },
 
   add(h) {
@@ -35,8 +45,12 @@ const series = {
     const n = h.generated.length;
     for (let i = 0; i < n; i++)
       this.seconds.set(h.to - n + 1 + i, {
-        generated: h.generated[i], prompt: h.prompt[i], running: h.running[i],
-        p50: h.gap_p50_ms[i], p99: h.gap_p99_ms[i]});
+        generated: h.generated[i],
+        prompt: h.prompt[i],
+        running: h.running[i],
+        p50: h.gap_p50_ms[i],
+        p99: h.gap_p99_ms[i]
+      });
     this.to = h.to;
     for (const at of this.seconds.keys())
       if (at <= this.to - KEPT_SECONDS) this.seconds.delete(at);
@@ -54,15 +68,16 @@ const series = {
 };
 
 const charts = {
-  window: 300, marks: [], cursor: null,
+  window: 300,
+  marks: [],
+  cursor: null,
 
   /* ---- geometry ------------------------------------------------------------------------------ */
 
-  left: 46, right: 10,
+  left: 46,
+  right: 10,
 
-  x(at) {
-    return this.left + (at - (series.to - this.window)) / this.window * this.plot;
-  },
+  x(at) { return this.left + (at - (series.to - this.window)) / this.window * this.plot; },
 
   at(x) {
     const t = Math.round((x - this.left) / this.plot * this.window) + series.to - this.window;
@@ -97,8 +112,8 @@ const charts = {
     const y = (v) => height - bottom - Math.min(v, most) / most * (height - top - bottom);
     for (let i = 0; i <= lines; i++) {
       const v = most * i / lines;
-      root.append(svg("line", {class: "grid", x1: this.left, x2: this.width - this.right,
-                               y1: y(v), y2: y(v)}));
+      root.append(svg(
+        "line", {class: "grid", x1: this.left, x2: this.width - this.right, y1: y(v), y2: y(v)}));
       const label = svg("text", {x: this.left - 8, y: y(v) + 4, "text-anchor": "end"});
       label.textContent = digits(v).replace(/\.0+$/, "");
       root.append(label);
@@ -110,16 +125,24 @@ const charts = {
     const step = this.window <= 120 ? 30 : this.window <= 300 ? 60 : 180;
     for (let back = this.window; back >= 0; back -= step) {
       const end = back === 0;
-      const label = svg("text", {x: end ? this.width - this.right : this.x(series.to - back), y,
-                                 "text-anchor": end ? "end" : back === this.window ? "start" : "middle"});
+      const label = svg("text", {
+        x: end ? this.width - this.right : this.x(series.to - back),
+        y,
+        "text-anchor": end     ? "end" :
+          back === this.window ? "start" :
+                                 "middle"
+      });
       label.textContent = end ? "now" : "\u2212" + (step < 60 ? back + " s" : back / 60 + " min");
       root.append(label);
     }
   },
 
   flag(kind, x, y) {
-    const d = {up: `M${x - 5} ${y + 4}h10l-5 -9z`, down: `M${x - 5} ${y - 4}h10l-5 9z`,
-               same: `M${x} ${y - 5}l5 5l-5 5l-5 -5z`}[kind];
+    const d = {
+      up: `M${x - 5} ${y + 4}h10l-5 -9z`,
+      down: `M${x - 5} ${y - 4}h10l-5 9z`,
+      same: `M${x} ${y - 5}l5 5l-5 5l-5 -5z`
+    }[kind];
     return svg("path", {class: "flag " + kind, d});
   },
 
@@ -146,7 +169,8 @@ const charts = {
     const line = this.path(points, y);
     const known = points.filter(([, v]) => v !== null);
     if (known.length > 1) {
-      const close = `L${this.x(known[known.length - 1][0]).toFixed(1)} ${y(0)}L${this.x(known[0][0]).toFixed(1)} ${y(0)}Z`;
+      const close = `L${this.x(known[known.length - 1][0]).toFixed(1)} ${y(0)}L${
+        this.x(known[0][0]).toFixed(1)} ${y(0)}Z`;
       root.append(svg("path", {class: "area", d: line + close}));
     }
     this.drawMarks(root, height, true);
@@ -164,13 +188,17 @@ const charts = {
     const most = this.round(Math.max(1, tails[Math.floor(tails.length * 0.95)] || 1) * 1.1);
     const y = this.frame(root, height, 10, 20, most, 2);
     this.drawMarks(root, height, false);
-    root.append(svg("path", {class: "tail", d: this.path(times.map((at) => [at, value(at, "p99")]), y)}));
-    root.append(svg("path", {class: "median", d: this.path(times.map((at) => [at, value(at, "p50")]), y)}));
+    root.append(
+      svg("path", {class: "tail", d: this.path(times.map((at) => [at, value(at, "p99")]), y)}));
+    root.append(
+      svg("path", {class: "median", d: this.path(times.map((at) => [at, value(at, "p50")]), y)}));
     this.drawCursor(root, height);
     this.timeLabels(root, height - 4);
-    root.setAttribute("aria-label", tails.length
-      ? `Latency between two tokens, 99th percentile of a second: ${digits(tails[0])} to ${digits(tails[tails.length - 1])} ms`
-      : "Latency between two tokens: no tokens in this window");
+    root.setAttribute(
+      "aria-label",
+      tails.length ? `Latency between two tokens, 99th percentile of a second: ${
+                       digits(tails[0])} to ${digits(tails[tails.length - 1])} ms` :
+                     "Latency between two tokens: no tokens in this window");
   },
 
   draw() {
@@ -191,8 +219,9 @@ const charts = {
     const swaps = this.marks.filter((m) => m.at > series.to - this.window).length;
     if (!tokens) return "No tokens in this window" + (swaps ? `, ${swaps} swaps.` : ".");
     const busy = known.filter((s) => s.generated > 0).length;
-    return `${count(tokens)} tokens in ${times.length / 60} min, ${digits(tokens / busy)} a busy second, ` +
-           `${swaps} ${swaps === 1 ? "swap" : "swaps"}.`;
+    return `${count(tokens)} tokens in ${times.length / 60} min, ${
+             digits(tokens / busy)} a busy second, ` +
+      `${swaps} ${swaps === 1 ? "swap" : "swaps"}.`;
   },
 
   say(times) {
@@ -202,10 +231,13 @@ const charts = {
       return;
     }
     const near = this.marks.filter((m) => Math.abs(m.at - this.cursor) <= this.window / 120);
-    out.replaceChildren(clock(this.cursor) + "  ", el("b", {text: digits(series.rate(this.cursor)) + " tok/s"}),
-      `, ${s.running} running` + (s.p50 ? `, ${digits(s.p50)} ms median, ${digits(s.p99)} ms p99` : ""));
+    out.replaceChildren(
+      clock(this.cursor) + "  ", el("b", {text: digits(series.rate(this.cursor)) + " tok/s"}),
+      `, ${s.running} running` +
+        (s.p50 ? `, ${digits(s.p50)} ms median, ${digits(s.p99)} ms p99` : ""));
     for (const m of near)
-      out.append("  ", el("b", {text: `${m.slot || ""} ${MARK_WORDS[m.event]}`}), " " + (m.text || ""));
+      out.append(
+        "  ", el("b", {text: `${m.slot || ""} ${MARK_WORDS[m.event]}`}), " " + (m.text || ""));
   },
 
   /* ---- the pointer and the keyboard ---------------------------------------------------------- */

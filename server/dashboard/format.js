@@ -18,9 +18,12 @@ const byId = (id) => document.getElementById(id);
 function el(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
-    if (name === "text") node.textContent = value;
-    else if (name === "click") node.addEventListener("click", value);
-    else node.setAttribute(name, value);
+    if (name === "text")
+      node.textContent = value;
+    else if (name === "click")
+      node.addEventListener("click", value);
+    else
+      node.setAttribute(name, value);
   }
   node.append(...children);
   return node;
@@ -52,15 +55,17 @@ function keyed(parent, items, key, make, update) {
     const node = old.get(k) || make(item);
     old.delete(k);
     kept.set(k, node);
-    if (node === at) at = at.nextSibling;
-    else parent.insertBefore(node, at);
+    if (node === at)
+      at = at.nextSibling;
+    else
+      parent.insertBefore(node, at);
     update(node, item);
   }
   for (const node of old.values()) node.remove();
   parent.kept = kept;
 }
 
-/* ---- numbers ---------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 const isNumber = (v) => typeof v === "number" && Number.isFinite(v);
 
@@ -97,8 +102,7 @@ function seconds(v) {
   return digits(v / 86400) + NARROW + "d";
 }
 
-const percent = (v, places = 1) =>
-  isNumber(v) ? (v * 100).toFixed(places) + NARROW + "%" : NONE;
+const percent = (v, places = 1) => isNumber(v) ? (v * 100).toFixed(places) + NARROW + "%" : NONE;
 
 const signed = (v) =>
   isNumber(v) ? (v < 0 ? "\u2212" : "+") + Math.abs(v * 100).toFixed(1) + NARROW + "%" : NONE;
@@ -108,10 +112,10 @@ function interval(g) {
   return g.high > 10 || g.low <= -1 ? "cannot say yet" : `${signed(g.low)} to ${signed(g.high)}`;
 }
 
-/* ---- time ------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
-const clockFormat = new Intl.DateTimeFormat(undefined, {
-  hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23"});
+const clockFormat = new Intl.DateTimeFormat(
+  undefined, {hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23"});
 const dayFormat = new Intl.DateTimeFormat(undefined, {month: "short", day: "numeric"});
 
 const clock = (at) => clockFormat.format(new Date(at * 1000));

@@ -5,11 +5,9 @@
  */
 "use strict";
 
-/* ---- tiles ------------------------------------------------------------------------------------ */
+/* ---- tiles ----------------------------------------------------------------------------------- */
 
-function tile(name, value, unit, sub, part) {
-  return {name, value, unit, sub, part};
-}
+function tile(name, value, unit, sub, part) { return {name, value, unit, sub, part}; }
 
 /* How much faster the time of all slots passes than with eager kernels everywhere. */
 function overEager(slots) {
@@ -30,26 +28,33 @@ function drawTiles(doc) {
     tile("Between tokens", ms(e.gap_p50_ms), "ms", `p99 ${ms(e.gap_p99_ms)} ms, last 10 s`),
     tile("First token", ms(e.first_p50_ms), "ms", `p99 ${ms(e.first_p99_ms)} ms, last 60 s`),
     tile("Step", ms(e.step_p50_ms), "ms", `p99 ${ms(e.step_p99_ms)} ms, last 5 s`),
-    tile("Requests", count(e.running), "running",
-         `${count(e.waiting)} waiting, ${count(a.ok)} done, ${count(a.server_error)} failed`),
-    tile("KV cache", percent(e.kv_pages_used / e.kv_pages, 0).replace(/\D+$/, ""), "%",
-         `${count(e.kv_pages_used)} of ${count(e.kv_pages)} pages`, e.kv_pages_used / e.kv_pages),
-    tile("Over eager kernels", overEager(slots).toFixed(2), "\u00d7",
-         `${special} of ${slots.length} slots, ${seconds(s.time_saved_s || 0)} saved`),
+    tile(
+      "Requests", count(e.running), "running",
+      `${count(e.waiting)} waiting, ${count(a.ok)} done, ${count(a.server_error)} failed`),
+    tile(
+      "KV cache", percent(e.kv_pages_used / e.kv_pages, 0).replace(/\D+$/, ""), "%",
+      `${count(e.kv_pages_used)} of ${count(e.kv_pages)} pages`, e.kv_pages_used / e.kv_pages),
+    tile(
+      "Over eager kernels", overEager(slots).toFixed(2), "\u00d7",
+      `${special} of ${slots.length} slots, ${seconds(s.time_saved_s || 0)} saved`),
   ];
-  keyed(byId("tiles"), items, (t) => t.name, (t) => {
-    const big = el("span"), unit = el("small", {text: t.unit});
-    const node = el("div", {}, el("dt", {text: t.name}), el("dd", {class: "big"}, big, unit),
-                    el("dd", {class: "sub"}));
-    node.big = big;
-    return node;
-  }, (node, t) => {
-    setText(node.big, t.value);
-    setText(node.lastChild, t.sub);
-  });
+  keyed(
+    byId("tiles"), items, (t) => t.name,
+    (t) => {
+      const big = el("span"), unit = el("small", {text: t.unit});
+      const node = el(
+        "div", {}, el("dt", {text: t.name}), el("dd", {class: "big"}, big, unit),
+        el("dd", {class: "sub"}));
+      node.big = big;
+      return node;
+    },
+    (node, t) => {
+      setText(node.big, t.value);
+      setText(node.lastChild, t.sub);
+    });
 }
 
-/* ---- the step --------------------------------------------------------------------------------- */
+/* ---- the step -------------------------------------------------------------------------------- */
 
 /* Region totals only grow, so two answers give what lay between. The oldest of the last fifteen
  * seconds is compared with; without steps in between it is the whole time since the start. */
@@ -72,52 +77,70 @@ function regionRows(doc) {
     const before = old ? old.regions[i] : {seconds: 0, bytes: 0, roofline: 0};
     const time = Math.max(0, r.seconds - before.seconds);
     const least = Math.max(0, r.seconds * r.roofline - before.seconds * before.roofline);
-    return {name: r.region, time: time / steps, bytes: Math.max(0, r.bytes - before.bytes) / steps,
-            bandwidth: time > 0 ? (r.bytes - before.bytes) / time : 0,
-            roofline: time > 0 ? Math.min(1, least / time) : 0};
+    return {
+      name: r.region,
+      time: time / steps,
+      bytes: Math.max(0, r.bytes - before.bytes) / steps,
+      bandwidth: time > 0 ? (r.bytes - before.bytes) / time : 0,
+      roofline: time > 0 ? Math.min(1, least / time) : 0
+    };
   });
   const total = rows.reduce((sum, r) => sum + r.time, 0);
   for (const r of rows) r.share = total > 0 ? r.time / total : 0;
-  return {rows: steps > 0 ? rows : [], total, steps,
-          span: old ? Math.round(now.time - old.time) : 0};
+  return {
+    rows: steps > 0 ? rows : [],
+    total,
+    steps,
+    span: old ? Math.round(now.time - old.time) : 0
+  };
 }
 
 function drawStep(doc) {
   const {rows, total, steps, span} = regionRows(doc);
-  setText(byId("step-note"), !rows.length ? "No step has run yet."
-    : `${seconds(total)} in kernels, mean of ${count(steps)} steps ` +
-      (span ? `in the last ${span} s` : "since the start"));
+  setText(
+    byId("step-note"),
+    !rows.length ? "No step has run yet." :
+                   `${seconds(total)} in kernels, mean of ${count(steps)} steps ` +
+        (span ? `in the last ${span} s` : "since the start"));
   const bar = byId("step-bar");
   for (const node of [bar, byId("step-legend"), byId("step-table")]) node.hidden = !rows.length;
-  bar.setAttribute("aria-label", "Time of a step by region: " +
-    rows.map((r) => `${r.name} ${percent(r.share, 0)}, ${percent(r.roofline, 0)} of the roofline`).join("; "));
-  keyed(bar, rows, (r) => r.name, (r) => el("div", {}, el("i"), el("span", {text: r.name})),
-        (node, r) => {
-          node.style.flex = `${r.share} 1 0`;
-          node.title = `${r.name}: ${seconds(r.time)} a step, ${percent(r.roofline)} of the roofline`;
-          node.firstChild.style.width = percent(r.roofline).replace(NARROW, "");
-          node.lastChild.hidden = r.share * bar.clientWidth < r.name.length * 7.5 + 24;
-        });
-  keyed(byId("step-table").tBodies[0], rows, (r) => r.name, (r) => {
-    const cell = (c = "n") => el("td", {class: c});
-    const gauge = el("i"), roof = el("span");
-    const row = el("tr", {}, el("th", {scope: "row", text: r.name}), cell(), cell(), cell(),
-                   cell("n wide"), el("td", {class: "n"}, roof, el("span", {class: "gauge"}, gauge)));
-    row.gauge = gauge;
-    row.roof = roof;
-    return row;
-  }, (row, r) => {
-    const c = row.cells;
-    setText(c[1], seconds(r.time));
-    setText(c[2], percent(r.share));
-    setText(c[3], bytes(r.bytes));
-    setText(c[4], bytes(r.bandwidth) + "/s");
-    setText(row.roof, percent(r.roofline));
-    row.gauge.style.width = r.roofline * 100 + "%";
-  });
+  bar.setAttribute(
+    "aria-label",
+    "Time of a step by region: " +
+      rows.map((r) => `${r.name} ${percent(r.share, 0)}, ${percent(r.roofline, 0)} of the roofline`)
+        .join("; "));
+  keyed(
+    bar, rows, (r) => r.name, (r) => el("div", {}, el("i"), el("span", {text: r.name})),
+    (node, r) => {
+      node.style.flex = `${r.share} 1 0`;
+      node.title = `${r.name}: ${seconds(r.time)} a step, ${percent(r.roofline)} of the roofline`;
+      node.firstChild.style.width = percent(r.roofline).replace(NARROW, "");
+      node.lastChild.hidden = r.share * bar.clientWidth < r.name.length * 7.5 + 24;
+    });
+  keyed(
+    byId("step-table").tBodies[0], rows, (r) => r.name,
+    (r) => {
+      const cell = (c = "n") => el("td", {class: c});
+      const gauge = el("i"), roof = el("span");
+      const row = el(
+        "tr", {}, el("th", {scope: "row", text: r.name}), cell(), cell(), cell(), cell("n wide"),
+        el("td", {class: "n"}, roof, el("span", {class: "gauge"}, gauge)));
+      row.gauge = gauge;
+      row.roof = roof;
+      return row;
+    },
+    (row, r) => {
+      const c = row.cells;
+      setText(c[1], seconds(r.time));
+      setText(c[2], percent(r.share));
+      setText(c[3], bytes(r.bytes));
+      setText(c[4], bytes(r.bandwidth) + "/s");
+      setText(row.roof, percent(r.roofline));
+      row.gauge.style.width = r.roofline * 100 + "%";
+    });
 }
 
-/* ---- the dispatch table ----------------------------------------------------------------------- */
+/* ---- the dispatch table ---------------------------------------------------------------------- */
 
 /* A gain with its interval, as text and drawn on a scale that all rows share. */
 function gainCell(scale) {
@@ -134,8 +157,9 @@ function gainCell(scale) {
     setText(bound, known ? interval(g) : "");
     draw.style.display = known && scale.high > scale.low ? "" : "none";
     if (!known) return;
-    const x = (v) => 4 + (Math.min(scale.high, Math.max(scale.low, v)) - scale.low) /
-                     (scale.high - scale.low || 1) * 124;
+    const x = (v) => 4 +
+      (Math.min(scale.high, Math.max(scale.low, v)) - scale.low) / (scale.high - scale.low || 1) *
+        124;
     for (const [node, a, b] of [[zero, 0, 0], [whisker, g.low, g.high]]) {
       node.setAttribute("x1", x(a));
       node.setAttribute("x2", x(b));
@@ -146,7 +170,10 @@ function gainCell(scale) {
   return cell;
 }
 
-const gainScale = {low: 0, high: 0};
+const gainScale = {
+  low: 0,
+  high: 0
+};
 
 function setGainScale(slots) {
   const all = slots.flatMap((s) => [s.bench, s.canary]).filter((g) => g && g.pairs > 0);
@@ -158,15 +185,22 @@ const panelOpen = new Set(); /* names of slots whose controls are unfolded */
 let showQuiet = false;
 
 function slotRow(slot) {
-  const toggle = el("button", {type: "button", class: "bare", click: () => {
-    if (!panelOpen.delete(slot.slot)) panelOpen.add(slot.slot);
-    actions.redraw();
-  }}, "Manage");
+  const toggle = el(
+    "button", {
+      type: "button",
+      class: "bare",
+      click: () => {
+        if (!panelOpen.delete(slot.slot)) panelOpen.add(slot.slot);
+        actions.redraw();
+      }
+    },
+    "Manage");
   const label = (text, node) => (node.setAttribute("data-label", text), node);
   const name = el("span", {class: "name"}), id = el("span", {class: "mono dim"});
-  const origin = el("span"), share = el("span"), gauge = el("i"), over = el("span", {class: "gain"});
-  const row = el("tr", {},
-    el("th", {scope: "row", class: "mono", text: slot.slot}),
+  const origin = el("span"), share = el("span"), gauge = el("i"),
+        over = el("span", {class: "gain"});
+  const row = el(
+    "tr", {}, el("th", {scope: "row", class: "mono", text: slot.slot}),
     label("Kernel", el("td", {class: "kernel full"}, name, origin, " ", id)),
     label("Share of time", el("td", {class: "n"}, share, el("span", {class: "gauge"}, gauge))),
     label("One run", el("td", {class: "n"})), label("Roofline", el("td", {class: "n"})),
@@ -197,8 +231,8 @@ function updateSlot(row, s) {
   c[8].classList.toggle("none", !s.candidates);
   const open = panelOpen.has(s.slot);
   p.toggle.setAttribute("aria-expanded", String(open));
-  p.toggle.setAttribute("aria-label", `Manage ${s.slot}`);
   setText(p.toggle, open ? "Close" : "Manage");
+  p.toggle.setAttribute("aria-label", `${p.toggle.textContent} ${s.slot}`);
 }
 
 /* The unfolded part: what can be done with the slot, and what was tried there. */
@@ -211,7 +245,8 @@ function slotPanel() {
     eager: button("Pin eager", (p) => actions.pin(p.slot, "eager")),
     unpin: button("Unpin", (p) => actions.unpin(p.slot)),
     back: button("Roll back", (p) => actions.rollback(p.slot, p.kernel)),
-    disable: button("Disable this kernel\u2026", (p) => actions.disable(p.kernel.id, p.kernel.name)),
+    disable:
+      button("Disable this kernel\u2026", (p) => actions.disable(p.kernel.id, p.kernel.name)),
     show: button("Source and build log", (p) => actions.showKernel(p.kernel.id)),
     tried: button("What was tried here", (p) => actions.showTried(p.slot, row)),
   };
@@ -237,59 +272,79 @@ function drawSlots(doc) {
   const loud = all.filter((s) => s.share >= 0.005 || s.pinned || s.kernel.origin !== "eager");
   const shown = showQuiet ? all : loud;
   setGainScale(shown);
-  setText(byId("slots-note"), all.length
-    ? `${shown.length} of ${all.length} slots in use, by share of the recent time` : "");
+  setText(
+    byId("slots-note"),
+    all.length ? `${shown.length} of ${all.length} slots in use, by share of the recent time` : "");
   byId("slots-all").hidden = all.length === loud.length;
   byId("slots-all").setAttribute("aria-pressed", String(showQuiet));
   setText(byId("slots-all"), showQuiet ? "Hide quiet slots" : "Show quiet slots");
   byId("slots-empty").hidden = shown.length > 0;
   byId("slots-table").hidden = shown.length === 0;
-  const rows = shown.flatMap((s) => [{slot: s}].concat(panelOpen.has(s.slot) ? [{slot: s, more: true}] : []));
-  keyed(byId("slots-table").tBodies[0], rows, (r) => r.slot.slot + (r.more ? " more" : ""),
-        (r) => (r.more ? slotPanel() : slotRow(r.slot)),
-        (node, r) => (r.more ? node.set(r.slot) : updateSlot(node, r.slot)));
+  const rows =
+    shown.flatMap((s) => [{slot: s}].concat(panelOpen.has(s.slot) ? [{slot: s, more: true}] : []));
+  keyed(
+    byId("slots-table").tBodies[0], rows, (r) => r.slot.slot + (r.more ? " more" : ""),
+    (r) => (r.more ? slotPanel() : slotRow(r.slot)),
+    (node, r) => (r.more ? node.set(r.slot) : updateSlot(node, r.slot)));
   drawDisabled(doc.specializer.disabled || []);
 }
 
 function drawDisabled(disabled) {
   byId("disabled").hidden = disabled.length === 0;
-  keyed(byId("disabled").lastElementChild, disabled, (d) => d.kernel, (d) =>
-    el("li", {}, el("span", {class: "mono", text: d.kernel}), el("span", {class: "dim"}),
-       el("button", {type: "button", text: "Enable", "aria-label": `Enable ${d.kernel}`,
-                     click: () => actions.enable(d.kernel)})),
-  (node, d) => {
-    setText(node.children[1], d.reason);
-    node.children[2].disabled = !actions.possible();
-  });
+  keyed(
+    byId("disabled").lastElementChild, disabled, (d) => d.kernel,
+    (d) => el(
+      "li", {}, el("span", {class: "mono", text: d.kernel}), el("span", {class: "dim"}),
+      el("button", {
+        type: "button",
+        text: "Enable",
+        "aria-label": `Enable ${d.kernel}`,
+        click: () => actions.enable(d.kernel)
+      })),
+    (node, d) => {
+      setText(node.children[1], d.reason);
+      node.children[2].disabled = !actions.possible();
+    });
 }
 
-/* ---- candidates ------------------------------------------------------------------------------- */
+/* ---- candidates ------------------------------------------------------------------------------ */
 
 const STAGES = ["build", "probe", "load", "bench", "shadow", "canary"];
 
 function drawFunnel(doc) {
   const s = doc.specializer, n = s.counts;
-  setText(byId("funnel-note"), `${count(n.published)} published, ${count(n.restored)} restored, ` +
-    `${count(n.rolled_back)} rolled back; ${count(n.audit_looks)} audits, ` +
-    `${count(n.audit_mismatches)} found wrong`);
+  setText(
+    byId("funnel-note"),
+    `${count(n.published)} published, ${count(n.restored)} restored, ` +
+      `${count(n.rolled_back)} rolled back; ${count(n.audit_looks)} audits, ` +
+      `${count(n.audit_mismatches)} found wrong`);
   const rows = STAGES.map((name) => ({name, ...s.funnel[name]}));
   const most = Math.max(1, ...rows.map((r) => r.pass + r.refuse + r.retry));
-  keyed(byId("funnel").tBodies[0], rows, (r) => r.name, (r) => {
-    const stack = el("span", {class: "stack", "aria-hidden": "true"}, el("i"), el("i"), el("i"));
-    const row = el("tr", {}, el("th", {scope: "row", text: r.name}), el("td", {}, stack),
-                   el("td", {class: "n"}), el("td", {class: "n"}), el("td", {class: "n"}));
-    row.stack = stack;
-    return row;
-  }, (row, r) => {
-    [r.pass, r.refuse, r.retry].forEach((v, i) => {
-      row.stack.children[i].style.width = v / most * 100 + "%";
-      setText(row.cells[i + 2], count(v));
+  keyed(
+    byId("funnel").tBodies[0], rows, (r) => r.name,
+    (r) => {
+      const stack = el("span", {class: "stack", "aria-hidden": "true"}, el("i"), el("i"), el("i"));
+      const row = el(
+        "tr", {}, el("th", {scope: "row", text: r.name}), el("td", {}, stack),
+        el("td", {class: "n"}), el("td", {class: "n"}), el("td", {class: "n"}));
+      row.stack = stack;
+      return row;
+    },
+    (row, r) => {
+      [r.pass, r.refuse, r.retry].forEach((v, i) => {
+        row.stack.children[i].style.width = v / most * 100 + "%";
+        setText(row.cells[i + 2], count(v));
+      });
     });
-  });
   drawRows("refusals", s.refusals, doc.server.time, (r) => {
     const stage = /^(\w+): /.exec(r.text || "");
-    return {tag: stage ? stage[1] : "refused", tone: "bad", slot: r.slot, name: r.name,
-            text: stage ? r.text.slice(stage[0].length) : r.text};
+    return {
+      tag: stage ? stage[1] : "refused",
+      tone: "bad",
+      slot: r.slot,
+      name: r.name,
+      text: stage ? r.text.slice(stage[0].length) : r.text
+    };
   });
 }
 
@@ -300,66 +355,96 @@ function drawRows(id, rows, now, view) {
   keyed(byId(id), rows, (r) => r.id, (r) => {
     const v = view(r), tag = el("span");
     setTag(tag, v.tag, v.tone);
-    return el("li", {}, el("div", {class: "line"}, tag, el("span", {class: "mono", text: v.slot || ""}),
-                           el("time", {datetime: new Date(r.at * 1000).toISOString()})),
-              el("div", {text: v.text || ""}), el("div", {class: "mono dim", text: v.name || ""}));
+    return el(
+      "li", {},
+      el(
+        "div", {class: "line"}, tag, el("span", {class: "mono", text: v.slot || ""}),
+        el("time", {datetime: new Date(r.at * 1000).toISOString()})),
+      el("div", {text: v.text || ""}), el("div", {class: "mono dim", text: v.name || ""}));
   }, (node, r) => setText(node.querySelector("time"), ago(r.at, now)));
 }
 
-/* ---- the adviser ------------------------------------------------------------------------------ */
+/* ---- the adviser ----------------------------------------------------------------------------- */
 
 function drawFacts(list, facts) {
-  keyed(list, facts, (f) => f[0], (f) => el("div", {}, el("dt", {text: f[0]}), el("dd")),
-        (node, f) => setText(node.lastChild, f[1]));
+  keyed(
+    list, facts, (f) => f[0], (f) => el("div", {}, el("dt", {text: f[0]}), el("dd")),
+    (node, f) => setText(node.lastChild, f[1]));
 }
 
 function drawAdviser(doc) {
   const a = doc.specializer.adviser, remote = a.source !== "heuristic";
   const reasons = Object.entries({...a.faults, ...a.held}).map(([k, v]) => `${k} ${v}`).join(", ");
-  setText(byId("adviser-note"), remote
-    ? `${a.source}, breaker ${a.breaker.replace("_", " ")}`
-    : "the built-in heuristic; no language model is configured");
-  drawFacts(byId("adviser-counts"), [["Accepted", count(a.accepted)], ["Rejected", count(a.rejected)],
-    ["Failed", count(a.failed)], ["By the heuristic", count(a.heuristic)],
+  setText(
+    byId("adviser-note"),
+    remote ? `${a.source}, breaker ${a.breaker.replace("_", " ")}` :
+             "the built-in heuristic; no language model is configured");
+  drawFacts(byId("adviser-counts"), [
+    ["Accepted", count(a.accepted)], ["Rejected", count(a.rejected)], ["Failed", count(a.failed)],
+    ["By the heuristic", count(a.heuristic)],
     ["Tokens in, out", `${count(a.tokens_in)}, ${count(a.tokens_out)}`],
-    ["Why not", reasons || NONE]]);
+    ["Why not", reasons || NONE]
+  ]);
   const labels = (doc.specializer.slots || []).filter((s) => s.label);
   byId("labels-empty").hidden = labels.length > 0;
-  keyed(byId("labels"), labels, (s) => s.slot, (s) =>
-    el("li", {}, el("div", {class: "line"}, el("span", {class: "mono", text: s.slot}),
-                    el("span", {class: "dim"})), el("div")),
-  (node, s) => {
-    setText(node.firstChild.lastChild, s.label_by || "");
-    setText(node.lastChild, s.label);
-  });
+  keyed(
+    byId("labels"), labels, (s) => s.slot,
+    (s) => el(
+      "li", {},
+      el(
+        "div", {class: "line"}, el("span", {class: "mono", text: s.slot}),
+        el("span", {class: "dim"})),
+      el("div")),
+    (node, s) => {
+      setText(node.firstChild.lastChild, s.label_by || "");
+      setText(node.lastChild, s.label);
+    });
   const verdicts = a.verdicts.slice().sort((x, y) => y.id - x.id);
-  drawRows("verdicts", verdicts, doc.server.time, (r) => ({
-    tag: {advice: "accepted", advice_rejected: "rejected"}[r.event] || "failed",
-    tone: r.event === "advice" ? "good" : "bad", slot: r.slot, text: r.text}));
+  drawRows(
+    "verdicts", verdicts, doc.server.time,
+    (r) => ({
+      tag: {advice: "accepted", advice_rejected: "rejected"}[r.event] || "failed",
+      tone: r.event === "advice" ? "good" : "bad",
+      slot: r.slot,
+      text: r.text
+    }));
 }
 
-/* ---- the trace -------------------------------------------------------------------------------- */
+/* ---- the trace ------------------------------------------------------------------------------- */
 
-const EVENT_TONES = {active: "good", restored: "good", refused: "bad", rolled_back: "bad",
-                     disabled: "bad", disable: "bad", not_restored: "bad", pin: "warn",
-                     unpin: "warn", pause: "warn", freeze: "warn", advice_rejected: "bad",
-                     advice_failed: "bad"};
+const EVENT_TONES = {
+  active: "good",
+  restored: "good",
+  refused: "bad",
+  rolled_back: "bad",
+  disabled: "bad",
+  disable: "bad",
+  not_restored: "bad",
+  pin: "warn",
+  unpin: "warn",
+  pause: "warn",
+  freeze: "warn",
+  advice_rejected: "bad",
+  advice_failed: "bad"
+};
 
 function drawTrace(doc) {
   const rows = doc.specializer.trace, select = byId("trace-slot");
   const slots = [...new Set(rows.map((r) => r.slot).filter(Boolean))].sort();
   if (select.value && !slots.includes(select.value)) slots.push(select.value);
-  keyed(select, ["", ...slots], (s) => s, (s) => el("option", {value: s, text: s || "all"}), () => {});
+  keyed(
+    select, ["", ...slots], (s) => s, (s) => el("option", {value: s, text: s || "all"}), () => {});
   const shown = rows.filter((r) => !select.value || r.slot === select.value);
   byId("trace-empty").hidden = shown.length > 0;
   byId("trace").hidden = shown.length === 0;
   keyed(byId("trace").tBodies[0], shown, (r) => r.id, (r) => {
     const tag = el("span");
     setTag(tag, r.event.replace(/_/g, " "), EVENT_TONES[r.event]);
-    return el("tr", {}, el("td", {text: moment(r.at, doc.server.time)}),
-              el("td", {class: "mono", text: r.slot || ""}), el("td", {}, tag),
-              el("td", {class: "mono dim full", text: r.name || r.kernel || ""}),
-              el("td", {class: "full", text: r.text || ""}),
-              el("td", {class: "mono dim full", text: r.who || ""}));
+    return el(
+      "tr", {}, el("td", {text: moment(r.at, doc.server.time)}),
+      el("td", {class: "mono", text: r.slot || ""}), el("td", {}, tag),
+      el("td", {class: "mono dim full", text: r.name || r.kernel || ""}),
+      el("td", {class: "full", text: r.text || ""}),
+      el("td", {class: "mono dim full", text: r.who || ""}));
   }, () => {});
 }

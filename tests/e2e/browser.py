@@ -24,7 +24,8 @@ class Browser:
     """One process with one page; `errors` holds exceptions and console errors, as text."""
 
     def __init__(self, width=1280, height=900, dark=False):
-        self.profile = tempfile.TemporaryDirectory(prefix="whet-browser-", ignore_cleanup_errors=True)
+        self.profile = tempfile.TemporaryDirectory(prefix="whet-browser-",
+                                                   ignore_cleanup_errors=True)
         to_read, self.to = os.pipe()
         self.back, back_write = os.pipe()
         command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
@@ -71,7 +72,8 @@ class Browser:
             d = p["exceptionDetails"]
             self.errors.append(d.get("exception", {}).get("description", d["text"]))
         elif method == "Runtime.consoleAPICalled" and p["type"] in ("error", "assert", "warning"):
-            self.errors.append(" ".join(str(a.get("value", a.get("description"))) for a in p["args"]))
+            self.errors.append(" ".join(str(a.get("value", a.get("description")))
+                                        for a in p["args"]))
         elif method == "Log.entryAdded" and p["entry"]["level"] in ("error", "warning"):
             self.errors.append(p["entry"]["text"] + " " + p["entry"].get("url", ""))
 
@@ -119,7 +121,8 @@ class Browser:
         return v
 
     def text(self, selector):
-        return self.value(f"(document.querySelector({json.dumps(selector)}) || {{}}).innerText || ''")
+        where = json.dumps(selector)
+        return self.value(f"(document.querySelector({where}) || {{}}).innerText || ''")
 
     def click(self, selector):
         """Clicks with the mouse where the element is, as a person would."""
