@@ -87,7 +87,7 @@ const charts = {
   /* A round number at or above v. */
   round(v) {
     const p = 10 ** Math.floor(Math.log10(v));
-    return [1, 2, 4, 6, 8, 10].find((m) => m * p >= v * 0.9999) * p;
+    return [1, 2, 3, 4, 6, 8, 10].find((m) => m * p >= v * 0.9999) * p;
   },
 
   /* ---- drawing ------------------------------------------------------------------------------- */
@@ -115,7 +115,7 @@ const charts = {
       root.append(svg(
         "line", {class: "grid", x1: this.left, x2: this.width - this.right, y1: y(v), y2: y(v)}));
       const label = svg("text", {x: this.left - 8, y: y(v) + 4, "text-anchor": "end"});
-      label.textContent = digits(v).replace(/\.0+$/, "");
+      label.textContent = String(Number(digits(v)));
       root.append(label);
     }
     return y;

@@ -30,7 +30,7 @@ class Browser:
         self.back, back_write = os.pipe()
         command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
                    "--disable-dev-shm-usage", "--disable-background-networking",
-                   "--disable-component-update", "--disable-extensions", "--mute-audio",
+                   "--disable-component-update", "--disable-extensions", "--hide-scrollbars",
                    "--force-color-profile=srgb", "--remote-debugging-pipe",
                    "--user-data-dir=" + self.profile.name, "about:blank"]
         # Chromium reads commands from descriptor 3 and writes answers to 4.
