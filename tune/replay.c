@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "config/err.h"
+#include "config/log.h"
 #include "specializer/hash.h"
 
 enum { DECODE_MOST = 16, CLIENTS_MOST = 16, SHORT_PROMPT = 48, DECODE_TOKENS = 256 };
@@ -48,12 +49,14 @@ static void on_event(void *user, const struct engine_event *event)
 static void submit(struct replay *r, struct client *c)
 {
     int32_t *prompt = xcalloc((size_t)r->prompt, sizeof *prompt);
+    const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
     struct err err;
     for (int32_t i = 0; i < r->prompt; i++)
         prompt[i] = random_below(&r->random, r->vocab);
     struct engine_request q = {.prompt = prompt,
                                .prompt_n = r->prompt,
                                .max_tokens = r->tokens,
+                               .sampling = greedy,
                                .ignore_eos = true,
                                .on_event = on_event,
                                .user = c};
@@ -61,6 +64,7 @@ static void submit(struct replay *r, struct client *c)
     c->running = true;
     pthread_mutex_unlock(&r->lock);
     if (engine_submit(r->engine, &q, &c->id, &err) != SUBMIT_OK) {
+        log_warn("tune", "replayed steps: %s", err.msg);
         pthread_mutex_lock(&r->lock);
         c->running = false;
         pthread_mutex_unlock(&r->lock);
