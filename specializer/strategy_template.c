@@ -31,7 +31,7 @@ enum { FAMILY_LEAST = 2, BEST = 2, BATCH_MOST = 256, SHORT_OF_FAMILY = 64, TOLD_
 #define LEADING 1.7  /* a family is when its best prediction is within this factor of the best */
 #define OPTIMISM 1.0 /* standard deviations */
 #define HIT 0.97     /* a pick of the adviser was good: at least this share of the best speed */
-#define ASK_AGAIN 4  /* batches after which an adviser without credit gets one pick */
+#define ASK_AGAIN 8  /* batches after which an adviser without credit gets one pick */
 
 struct state {
     uint64_t random;

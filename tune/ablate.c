@@ -71,7 +71,7 @@ static void decide(struct trial_state *s, int32_t id)
     struct trial_run *r = s->run;
     r->seconds[r->samples] = (float)s->now_s;
     r->regret[r->samples++] = (float)(s->optimum / s->truth - 1);
-    if (s->truth >= 0.95 * s->optimum && !isfinite(r->to_95_s)) {
+    if (truth >= 0.95 * s->optimum && !isfinite(r->to_95_s)) {
         r->to_95 = r->samples;
         r->to_95_s = s->now_s;
     }
