@@ -16,6 +16,7 @@
 #include "specializer/hash.h"
 
 enum { BATCH_SIZE = 6 };
+#define MIN_GAIN 0.02 /* specializer.min_gain: what replaces a kernel must look this much faster */
 
 /* ---- one search -------------------------------------------------------------------------------
  */
@@ -64,7 +65,7 @@ static void decide(struct trial_state *s, int32_t id)
         space_point(t->space, id, &p);
         cost_learn(&s->cost, space_template(t->space, id), &p, &t->facts, (double)m->own_s / wrong);
     }
-    if (truth * wrong > s->seen) {
+    if (truth * wrong >= s->seen * (1 + MIN_GAIN)) {
         s->seen = truth * wrong;
         s->truth = truth;
     }
