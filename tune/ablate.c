@@ -16,6 +16,7 @@
 #include "specializer/hash.h"
 
 enum { BATCH_SIZE = 6 };
+#define MIN_GAIN 0.02 /* specializer.min_gain: what replaces a kernel must look this much faster */
 
 /* ---- one search -------------------------------------------------------------------------------
  */
@@ -64,14 +65,14 @@ static void decide(struct trial_state *s, int32_t id)
         space_point(t->space, id, &p);
         cost_learn(&s->cost, space_template(t->space, id), &p, &t->facts, (double)m->own_s / wrong);
     }
-    if (truth * wrong > s->seen) {
+    if (truth * wrong >= s->seen * (1 + MIN_GAIN)) {
         s->seen = truth * wrong;
         s->truth = truth;
     }
     struct trial_run *r = s->run;
     r->seconds[r->samples] = (float)s->now_s;
     r->regret[r->samples++] = (float)(s->optimum / s->truth - 1);
-    if (s->truth >= 0.95 * s->optimum && !isfinite(r->to_95_s)) {
+    if (truth >= 0.95 * s->optimum && !isfinite(r->to_95_s)) {
         r->to_95 = r->samples;
         r->to_95_s = s->now_s;
     }

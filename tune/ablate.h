@@ -14,7 +14,7 @@ struct trial_run {
     int samples;    /* candidates tried, refused ones included */
     float *seconds; /* [samples] on the search's clock once this one was decided */
     float *regret;  /* [samples] then */
-    int to_95;      /* samples until 95 % of the best speed was reached; samples + 1: never */
+    int to_95;      /* samples until a point of 95 % of the best speed was; samples + 1: never */
     double to_95_s; /* and seconds; HUGE_VAL: never */
 };
 

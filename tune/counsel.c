@@ -53,9 +53,9 @@ const char *counsel_help(enum counsel_kind k)
 /* ---- what stand-ins say -----------------------------------------------------------------------
  */
 
-static bool is_right(const struct counsel *c)
+static bool knows(const struct counsel *c)
 {
-    return c->kind == COUNSEL_RIGHT || c->kind == COUNSEL_SLOW;
+    return c->kind == COUNSEL_RIGHT || c->kind == COUNSEL_SLOW || c->kind == COUNSEL_FAIR;
 }
 
 struct by_speed {
@@ -84,27 +84,34 @@ static struct by_speed *ranking(const struct table *t, int *n)
     return r;
 }
 
-/* A reply that names NAMED points of the fastest or slowest tenth. */
+/* From how many of the ranking's front (or back) the names are drawn. */
+static int drawn_from(const struct counsel *c, const struct by_speed *r, int n)
+{
+    int within = n / TENTH > NAMED ? n / TENTH : n;
+    if (c->kind == COUNSEL_RIGHT || c->kind == COUNSEL_SLOW)
+        for (within = 1; within < n && r[within].speed >= 0.95 * r[0].speed;)
+            within++;
+    return within;
+}
+
+/* A reply that names up to NAMED points. */
 static char *stand_in_reply(struct counsel *c)
 {
     int n;
     struct by_speed *r = ranking(c->table, &n);
-    int tenth = n / TENTH > NAMED ? n / TENTH : n < NAMED ? n : NAMED;
+    int within = drawn_from(c, r, n);
     char *ids = xstrdup("");
-    int32_t named[NAMED];
-    for (int i = 0; i < NAMED && i < tenth;) {
-        int at = random_below(&c->random, tenth), k = 0;
-        named[i] = r[is_right(c) ? at : n - 1 - at].id;
-        while (named[k] != named[i])
-            k++;
-        if (k < i)
-            continue;
-        char id[ID_TEXT], *longer;
-        adviser_id_text(c->table->space, named[i], id);
-        longer = xasprintf("%s%s\"%s\"", ids, i ? "," : "", id);
+    for (int i = 0; i < NAMED && i < within; i++) { /* the i-th of a shuffle */
+        int at = i + random_below(&c->random, within - i);
+        struct by_speed *from = knows(c) ? r + at : r + n - 1 - at;
+        struct by_speed *to = knows(c) ? r + i : r + n - 1 - i, taken = *from;
+        *from = *to;
+        *to = taken;
+        char id[ID_TEXT];
+        adviser_id_text(c->table->space, taken.id, id);
+        char *longer = xasprintf("%s%s\"%s\"", ids, i ? "," : "", id);
         free(ids);
         ids = longer;
-        i++;
     }
     char *text = xasprintf("{\"version\":1,\"regions\":[{\"region\":\"%s\",\"label\":\"stand-in\","
                            "\"priority\":[%s],\"hints\":{},\"risks\":[]}]}",
@@ -183,7 +190,7 @@ static void stand_in_moves(const struct counsel *c, int32_t node, struct moves *
     struct by_speed *r = ranking(c->table, &n);
     const struct space *s = c->table->space;
     for (int i = 0; i < n; i++) {
-        int32_t id = r[is_right(c) ? i : n - 1 - i].id;
+        int32_t id = r[knows(c) ? i : n - 1 - i].id;
         if (target < 0 && space_template(s, id) == space_template(s, node))
             target = id;
     }
@@ -248,7 +255,7 @@ static int moves(void *ctx, int32_t node, struct moves *out)
 
 const struct mover *counsel_mover(struct counsel *c)
 {
-    bool speaks = is_right(c) || c->kind == COUNSEL_WRONG || c->kind == COUNSEL_REPLAY;
+    bool speaks = knows(c) || c->kind == COUNSEL_WRONG || c->kind == COUNSEL_REPLAY;
     return speaks ? &c->mover : NULL;
 }
 

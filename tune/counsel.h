@@ -10,14 +10,15 @@
 #include "tune/table.h"
 
 /* Constant, name, seconds of a reply, what it is. */
-#define COUNSEL_LIST(C)                                                                      \
-    C(HEURISTIC, "heuristic", 0, "no language model: the cost model's order")                \
-    C(CHANCE, "chance", 0, "no knowledge of kernels either: the formula is replaced by lot") \
-    C(RIGHT, "right", 2, "names four points drawn from the fastest tenth")                   \
-    C(SLOW, "slow", 60, "the same, a minute late")                                           \
-    C(WRONG, "wrong", 2, "valid replies that name points drawn from the slowest tenth")      \
-    C(GARBAGE, "garbage", 2, "text that is no reply: rejected whole")                        \
-    C(DEAD, "dead", 1e30, "never answers")                                                   \
+#define COUNSEL_LIST(C)                                                                 \
+    C(HEURISTIC, "heuristic", 0, "no language model: the cost model's order")           \
+    C(CHANCE, "chance", 0, "no knowledge either: the formula is replaced by lot")       \
+    C(RIGHT, "right", 2, "names up to four points within 5 % of the fastest")           \
+    C(FAIR, "fair", 2, "names four points drawn from the fastest tenth")                \
+    C(SLOW, "slow", 60, "right, but a minute late")                                     \
+    C(WRONG, "wrong", 2, "valid replies that name points drawn from the slowest tenth") \
+    C(GARBAGE, "garbage", 2, "text that is no reply: rejected whole")                   \
+    C(DEAD, "dead", 1e30, "never answers")                                              \
     C(REPLAY, "llm", 0, "a recorded language model")
 
 enum counsel_kind {

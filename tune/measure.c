@@ -169,10 +169,10 @@ static int build_all(struct work *w)
         busy = false;
         for (int i = 0; i < LANES && ok; i++) {
             struct lane *l = &lane[i];
-            if (!l->c && !over(w) && next_new(w, lane, &l->t, &l->id))
-                ok = lane_start(w, l);
-            else if (l->c)
+            if (l->c)
                 ok = lane_poll(w, l);
+            if (ok && !l->c && !over(w) && next_new(w, lane, &l->t, &l->id))
+                ok = lane_start(w, l);
             busy |= l->c != NULL;
         }
         ok = ok && save(w, false) == 0;

@@ -168,20 +168,23 @@ static void a_budget_ends_a_search(void **unused)
     trial_free(&r);
 }
 
-/* A reply that comes after the first batches changes nothing about them, and then it counts. */
+/* A reply that is a minute late changes nothing before, and somewhere something after. */
 static void late_advice_counts_from_when_it_is_there(void **unused)
 {
     (void)unused;
-    const struct table *t = &tables.table[0];
-    struct trial_run slow = run(t, "template", COUNSEL_SLOW, 1);
-    struct trial_run none = run(t, "template", COUNSEL_HEURISTIC, 1);
-    int same = 0;
-    while (same < none.samples && slow.seconds[same] == none.seconds[same])
-        same++;
-    assert_true(same >= 6 && same < none.samples);
-    assert_true(slow.seconds[same - 1] >= 50); /* asked at 0, due at 60, a batch is under way */
-    trial_free(&slow);
-    trial_free(&none);
+    int changed = 0;
+    for (int i = 0; i < tables.n; i++) {
+        struct trial_run slow = run(&tables.table[i], "template", COUNSEL_SLOW, 1);
+        struct trial_run none = run(&tables.table[i], "template", COUNSEL_HEURISTIC, 1);
+        int same = 0;
+        while (same < none.samples && slow.seconds[same] == none.seconds[same])
+            same++;
+        assert_true(same == none.samples || none.seconds[same] > 60);
+        changed += same < none.samples;
+        trial_free(&slow);
+        trial_free(&none);
+    }
+    assert_true(changed > 0);
 }
 
 /* A recorded reply names the table's best point. */
