@@ -165,7 +165,8 @@ const charts = {
     const root = byId("rate"), height = 210;
     const points = times.map((at) => [at, series.rate(at)]);
     const most = this.round(Math.max(4, ...points.map(([, v]) => v || 0)) * 1.08);
-    const y = this.frame(root, height, 18, 20, most, 4);
+    const thirds = /^0?\.?[36]/.test(String(most)); /* so that the labels are round too */
+    const y = this.frame(root, height, 18, 20, most, thirds ? 3 : 4);
     const line = this.path(points, y);
     const known = points.filter(([, v]) => v !== null);
     if (known.length > 1) {
