@@ -100,6 +100,8 @@ struct kernel_object {
     const char *id, *name;
 };
 
+struct device_probe_ops;
+
 struct backend_ops {
     const char *name; /* "cpu", "cuda" */
     struct backend *(*open)(const struct model *m, const struct backend_options *o, struct err *e);
@@ -127,6 +129,8 @@ struct backend_ops {
      * pages once `m` is on it (0: not known). Without it pages are floats in host memory. */
     int64_t (*kv_room)(const struct model *m, const struct backend_options *o,
                        int64_t *page_bytes);
+    /* Optional. The device's half of the probe, in the probe's process: no backend is open there. */
+    const struct device_probe_ops *probe;
     /* Optional. Engine thread, when there is no work: may take a while. */
     void (*idle)(struct backend *b);
 };

@@ -96,7 +96,7 @@ static int32_t terms_find(const void *ctx, const char *id)
 static bool has_template(const struct space *s, const struct template *t)
 {
     const struct facts *f = space_facts(s);
-    return template_fits(t, (enum region)f->REGION, f->M_MAX);
+    return template_fits(t, facts_kind(f), (enum region)f->REGION, f->M_MAX);
 }
 
 /* All values that a knob of this name has in any template of the space. */

@@ -173,7 +173,7 @@ static bool choosable(struct specializer *s, const struct place *p)
     if (p->exhausted || p->finalist || p->pinned[0] || clock_ns() < p->not_before_ns)
         return false;
     for (int t = 0; t < template_count(); t++)
-        if (template_fits(template_at(t), p->slot->region, p->slot->m) &&
+        if (template_fits(template_at(t), s->env.machine->kind, p->slot->region, p->slot->m) &&
             !is_disabled(s, "", template_at(t)->id))
             return true;
     return false;

@@ -10,6 +10,7 @@
  *   step.c     what the engine calls
  *   sample.c   parameters to the device's sampler, tokens back
  *   lab.c, inputs.c, bench.c  taps, captured inputs, benches
+ *   probe*.c   first runs of a kernel, in a process of its own
  *
  * Threads: the engine thread runs steps, taps and benches; the specializer thread loads and
  * unloads; the builder thread (graph.c) captures graphs. What two of them touch says so.
@@ -226,6 +227,8 @@ struct backend {
 /* device.c */
 int device_open(struct backend *b, struct err *e);
 int device_kernels(struct backend *b, struct err *e);
+/* The image of a source file that suits the device best. */
+int device_image(struct backend *b, const char *file, cudaLibrary_t *library, struct err *e);
 int device_measure(struct backend *b, struct err *e);
 
 /* memory.c */
@@ -250,6 +253,8 @@ struct product {
     bool d16;
     int32_t m, n, k;
 };
+int blas_create(struct backend *b, struct err *e);
+/* blas_create(), and every product that a step can need once. */
 int blas_open(struct backend *b, struct err *e);
 void blas_close(struct backend *b);
 int blas_run(struct backend *b, cudaStream_t stream, const struct product *p, struct err *e);
@@ -273,6 +278,8 @@ struct walk {
     void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
     const int32_t *kv_at;      /* instead of the block's, if not NULL */
     bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
+    const void *next;          /* instead of the weights a later region reads, if not NULL */
+    int64_t next_bytes;
     bool timed;                /* record b->region_event around the regions of timed_layer */
     int32_t timed_layer;
 };
@@ -306,6 +313,9 @@ void pack_drop(struct backend *b, struct pack *p);
 
 /* loaded.c */
 struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struct err *e);
+/* The same; without `packs` its repacked weights are the caller's business. */
+struct kernel *loaded_open(struct backend *b, const struct kernel_object *o, bool packs,
+                           struct err *e);
 void cuda_unload(struct backend *b, struct kernel *k);
 int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                   struct err *e);
@@ -357,5 +367,8 @@ int inputs_run(struct backend *b, const struct kernel *k, const struct capture *
 /* bench.c */
 int cuda_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
 void cuda_bench_end(struct backend *b, struct bench_job *job);
+
+/* probe.c */
+extern const struct device_probe_ops cuda_probe;
 
 #endif

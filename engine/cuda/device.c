@@ -11,6 +11,7 @@
 #include "config/err.h"
 #include "config/log.h"
 #include "engine/cuda/cuda_private.h"
+#include "engine/probe.h"
 #include "kernels/images.h"
 
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line)
@@ -70,22 +71,27 @@ static const struct cuda_image *pick(const char *file, int arch)
     return best;
 }
 
+int device_image(struct backend *b, const char *file, cudaLibrary_t *library, struct err *e)
+{
+    const struct cuda_image *image = pick(file, b->device.major * 10 + b->device.minor);
+    if (!image)
+        return err_set(e, "cuda: no image of %s for compute capability %d.%d", file,
+                       b->device.major, b->device.minor);
+    if (image->ptx)
+        log_info("cuda", "%s: compiled by the driver for compute capability %d.%d", file,
+                 b->device.major, b->device.minor);
+    CU(cudaLibraryLoadData(library, cuda_image_data + image->at, NULL, NULL, 0, NULL, NULL, 0));
+    return 0;
+}
+
 int device_kernels(struct backend *b, struct err *e)
 {
-    int arch = b->device.major * 10 + b->device.minor;
     const char *file = "";
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         if (strcmp(file, entries[i].file) != 0) {
             file = entries[i].file;
-            const struct cuda_image *image = pick(file, arch);
-            if (!image)
-                return err_set(e, "cuda: no image of %s for compute capability %d.%d", file,
-                               b->device.major, b->device.minor);
-            if (image->ptx)
-                log_info("cuda", "%s: compiled by the driver for compute capability %d.%d", file,
-                         b->device.major, b->device.minor);
-            CU(cudaLibraryLoadData(&b->library[b->libraries], cuda_image_data + image->at, NULL,
-                                   NULL, 0, NULL, NULL, 0));
+            if (device_image(b, file, &b->library[b->libraries], e))
+                return -1;
             b->libraries++;
         }
         CU(cudaLibraryGetKernel(&b->primitive[entries[i].p], b->library[b->libraries - 1],
@@ -151,6 +157,36 @@ static int small_kernels(struct backend *b, struct err *e)
     return 0;
 }
 
+/* "580.159.04" out of what the kernel module says of itself, or the driver's CUDA version. */
+static void driver_version(char *to, size_t n)
+{
+    char line[256] = "";
+    int version = 0;
+    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+    if (f && !fgets(line, sizeof line, f))
+        line[0] = 0;
+    if (f)
+        fclose(f);
+    for (char *word = strtok(line, " \t\n"); word; word = strtok(NULL, " \t\n"))
+        if (word[0] >= '0' && word[0] <= '9' && strchr(word, '.')) {
+            snprintf(to, n, "%s", word);
+            return;
+        }
+    if (cudaDriverGetVersion(&version) == cudaSuccess)
+        snprintf(to, n, "for CUDA %d.%d", version / 1000, version % 1000 / 10);
+}
+
+/* What kernels are compiled for: architecture-specific instructions from 9.0 on. */
+static void describe_device(struct backend *b)
+{
+    struct machine *m = &b->machine;
+    m->kind = MACHINE_CUDA;
+    m->sms = b->device.multiProcessorCount;
+    snprintf(m->target, sizeof m->target, "sm_%d%d%s", b->device.major, b->device.minor,
+             b->device.major >= 9 ? "a" : "");
+    driver_version(m->driver, sizeof m->driver);
+}
+
 int device_measure(struct backend *b, struct err *e)
 {
     float read_ms = 0, multiply_ms = 0, small_ms = 0;
@@ -166,6 +202,7 @@ int device_measure(struct backend *b, struct err *e)
     b->machine.peak_flops = 2.0 * (double)(side * side * side) / (multiply_ms * 1e-3);
     b->machine.boundary_s = small_ms * 1e-3 / BOUNDARIES;
     b->machine.kv_element = 2;
+    describe_device(b);
     snprintf(b->machine.device, sizeof b->machine.device, "%s, compute capability %d.%d",
              b->device.name, b->device.major, b->device.minor);
     return 0;
@@ -308,4 +345,5 @@ const struct backend_ops whet_backend_cuda = {
     .bench_end = cuda_bench_end,
     .kv_room = memory_kv_room,
     .idle = cuda_idle,
+    .probe = &cuda_probe,
 };
