@@ -56,6 +56,4 @@ struct device_probe_ops {
     void (*close)(struct device_probe *p);
 };
 
-void device_outcome_free(struct device_outcome *out);
-
 #endif

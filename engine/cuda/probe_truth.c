@@ -291,14 +291,3 @@ int outcome_reference(struct device_probe *p, int content, struct device_outcome
         return -1;
     return fetch_truth(p, content, out, e);
 }
-
-void device_outcome_free(struct device_outcome *out)
-{
-    for (int i = 0; i < 3; i++)
-        for (int c = 0; c < 2; c++) {
-            free(out->output[i].own[c]);
-            free(out->output[i].eager[c]);
-            free(out->output[i].truth[c]);
-        }
-    memset(out, 0, sizeof *out);
-}
