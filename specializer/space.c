@@ -29,7 +29,8 @@ struct space {
     int size;
     struct spot *spot;  /* [size] */
     float *predicted_s; /* [size] */
-    int *first;         /* [templates + 1] id of the template's first point */
+    const struct cost *cost;
+    int *first; /* [templates + 1] id of the template's first point */
 };
 
 /* ---- enumeration ---------------------------------------------------------------------------- */
@@ -269,23 +270,28 @@ int space_families(void)
     return template_count() * KINDS;
 }
 
-/* The value's index, 0 for a knob that the template does not have. */
-static int knob_index(const struct spot *spot, const char *name)
+static int knob_value(const struct template *t, const struct point *p, const char *name)
 {
-    int k = template_knob(template_at(spot->template), name);
-    return k < 0 ? 0 : spot->index[k];
+    int k = template_knob(t, name);
+    return k < 0 ? 0 : p->value[k];
+}
+
+int template_family(const struct template *t, const struct point *p)
+{
+    int kind;
+    if (t->machine == MACHINE_CUDA)
+        kind = (knob_value(t, p, "STAGE") > 0) + 2 * (knob_value(t, p, "PERSIST") > 0) +
+               4 * knob_value(t, p, "MERGE");
+    else
+        kind = knob_value(t, p, "ISA") * PACK_VALUES + knob_value(t, p, "PACK");
+    return template_index(t) * KINDS + kind % KINDS;
 }
 
 int space_family(const struct space *s, int32_t id)
 {
-    const struct spot *spot = &s->spot[id];
-    int kind;
-    if (template_at(spot->template)->machine == MACHINE_CUDA)
-        kind = (knob_index(spot, "STAGE") > 0) + 2 * (knob_index(spot, "PERSIST") > 0) +
-               4 * knob_index(spot, "MERGE");
-    else
-        kind = knob_index(spot, "ISA") * PACK_VALUES + knob_index(spot, "PACK");
-    return spot->template * KINDS + kind % KINDS;
+    struct point p;
+    space_point(s, id, &p);
+    return template_family(space_template(s, id), &p);
 }
 
 static int32_t find_index(const struct space *s, int template, const uint8_t *index)
@@ -351,10 +357,16 @@ double space_predicted(const struct space *s, int32_t id)
 void space_predict(struct space *s, const struct cost *cost)
 {
     struct point p;
+    s->cost = cost;
     for (int32_t i = 0; i < s->size; i++) {
         space_point(s, i, &p);
         s->predicted_s[i] = (float)cost_predict(cost, space_template(s, i), &p, &s->facts);
     }
+}
+
+const struct cost *space_cost(const struct space *s)
+{
+    return s->cost;
 }
 
 /* qsort_r with the id as tie-break: the order never depends on the sort. */
