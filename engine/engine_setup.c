@@ -195,7 +195,8 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     struct backend_options b = {.threads = o->threads,
                                 .max_tokens = scheduler_max_tokens(&o->limits),
                                 .max_rows = o->limits.max_rows,
-                                .pack_bytes = o->pack_bytes};
+                                .pack_bytes = o->pack_bytes,
+                                .probes = o->probes};
     if (open_backend(e, &b, err))
         return -1;
     int32_t pages = b.kv_pages;

@@ -8,7 +8,8 @@
  * under any load. Without load slices run back to back, with a look at the inbox after each: a
  * request waits for one slice at most.
  *
- * The canary's coin is Philox of (seed, step number): as random as needed and the same in a test.
+ * A canary's step runs the candidate only where the backend can do so at once (a GPU needs a graph
+ * of the step with it); until then such steps are no samples. The coin is Philox of (seed, step number): as random as needed and the same in a test.
  */
 #include "engine/lab.h"
 
@@ -129,7 +130,12 @@ const struct kernel *engine_canary_toss(struct engine *e, const struct step *s, 
         return NULL;
     uint32_t coin[4];
     philox(c->seed, atomic_load(&e->stats.steps), 0, coin);
-    return coin[0] & 1 ? c->candidate : NULL;
+    if (!(coin[0] & 1))
+        return NULL;
+    if (!e->ops->ready || e->ops->ready(e->backend, s, c->slot, c->candidate))
+        return c->candidate;
+    *live = false; /* the incumbent runs, for want of the candidate: no fair sample */
+    return NULL;
 }
 
 void engine_canary_record(struct engine *e, const struct step *s, bool candidate, int64_t ns)

@@ -14,6 +14,8 @@
 #include "engine/cpu/backend_private.h"
 #include "kernels/isa.h"
 
+static const int64_t PACK_BYTES = 1 << 30; /* when nobody said how much */
+
 /* ---- repacked weights ----------------------------------------------------------------------- */
 
 static int64_t pack_size(const struct backend *b, const struct cpu_kernel *k)
@@ -40,7 +42,8 @@ static struct pack *pack_find(const struct backend *b, const struct cpu_kernel *
 
 static struct pack *pack_make(struct backend *b, const struct cpu_kernel *k, struct err *e)
 {
-    int64_t bytes = pack_size(b, k), left = b->options.pack_bytes - b->packed_bytes;
+    int64_t most = b->options.pack_bytes < 0 ? PACK_BYTES : b->options.pack_bytes;
+    int64_t bytes = pack_size(b, k), left = most - b->packed_bytes;
     if (bytes > left) {
         err_set(e,
                 "layout %s needs %.1f MiB of repacked weights; %.1f MiB of "

@@ -44,6 +44,7 @@ static const struct {
     {"eager.cu", "eager_best", PRIM_BEST},
     {"eager.cu", "eager_read", PRIM_READ},
     {"eager.cu", "eager_compare", PRIM_COMPARE},
+    {"eager.cu", "eager_gather", PRIM_GATHER},
     {"eager_prefill.cu", "eager_prefill_64", PRIM_PREFILL_64},
     {"eager_prefill.cu", "eager_prefill_128", PRIM_PREFILL_128},
     {"eager_sample.cu", "eager_sample", PRIM_SAMPLE},
@@ -239,7 +240,10 @@ int device_open(struct backend *b, struct err *e)
     log_info("cuda", "%s, compute capability %d.%d, driver for CUDA %d.%d, runtime %d.%d",
              b->device.name, b->device.major, b->device.minor, driver / 1000, driver % 1000 / 10,
              runtime / 1000, runtime % 1000 / 10);
-    CU(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
+    int least = 0, greatest = 0;
+    CU(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CU(cudaStreamCreateWithPriority(&b->stream, cudaStreamNonBlocking, greatest));
+    CU(cudaStreamCreateWithPriority(&b->loader, cudaStreamNonBlocking, least));
     CU(cudaEventCreateWithFlags(&b->done, cudaEventDisableTiming));
     for (int r = 0; r < REGION_COUNT; r++)
         for (int end = 0; end < 2; end++)
@@ -278,6 +282,8 @@ static void cuda_close(struct backend *b)
                 cudaEventDestroy(b->region_event[r][end]);
     if (b->stream)
         cudaStreamDestroy(b->stream);
+    if (b->loader)
+        cudaStreamDestroy(b->loader);
     plan_free(b->plan);
     pthread_mutex_destroy(&b->load_lock);
     free(b);
@@ -341,9 +347,12 @@ const struct backend_ops whet_backend_cuda = {
     .load = cuda_load,
     .unload = cuda_unload,
     .tap = cuda_tap,
+    .bench_begin = cuda_bench_begin,
     .bench = cuda_bench,
     .bench_end = cuda_bench_end,
     .kv_room = memory_kv_room,
     .idle = cuda_idle,
+    .ready = cuda_ready,
+    .rehearse = cuda_rehearse,
     .probe = &cuda_probe,
 };

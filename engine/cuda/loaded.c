@@ -56,20 +56,16 @@ static int check_info(const struct backend *b, const struct cuda_kernel_info *i,
     return 0;
 }
 
-static int read_info(const struct loaded *l, struct cuda_kernel_info *info, struct err *e)
+static int read_info(const struct loaded *l, cudaStream_t stream, struct cuda_kernel_info *info,
+                     struct err *e)
 {
     void *at;
     size_t bytes;
-    cudaStream_t stream;
     CU(cudaLibraryGetGlobal(&at, &bytes, l->library, "whet_info"));
     if (bytes != sizeof *info)
         return err_set(e, "whet_info has %zu bytes, expected %zu", bytes, sizeof *info);
-    CU(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    cudaError_t code = cudaMemcpyAsync(info, at, bytes, cudaMemcpyDeviceToHost, stream);
-    if (!code)
-        code = cudaStreamSynchronize(stream);
-    cudaStreamDestroy(stream);
-    CU(code);
+    CU(cudaMemcpyAsync(info, at, bytes, cudaMemcpyDeviceToHost, stream));
+    CU(cudaStreamSynchronize(stream));
     return 0;
 }
 
@@ -125,7 +121,7 @@ static int open_entries(struct backend *b, struct loaded *l, const char *name, s
 static int load_parts(struct backend *b, struct loaded *l, const struct kernel_object *o,
                       bool packs, struct err *e)
 {
-    if (open_library(l, o->path, e) || read_info(l, &l->info, e) ||
+    if (open_library(l, o->path, e) || read_info(l, b->loader, &l->info, e) ||
         check_info(b, &l->info, o->region, e) ||
         open_entries(b, l, o->entry && *o->entry ? o->entry : "whet_kernel", e))
         return -1;

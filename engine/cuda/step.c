@@ -3,7 +3,8 @@
  *   choose kernels -> fill the block -> copy it -> graph, or walk -> sample -> copy back -> wait
  *
  * A step in which every sequence has one token, up to NARROW of them, runs as a graph. Everything
- * else is walked: prompts, prompts mixed with decodes, and steps that a tap looks at. The block
+ * else is walked: prompts, prompts mixed with decodes, steps that a tap looks at, and those that
+ * have no graph yet. The block
  * (cuda_private.h) is the only thing that differs between two launches of a graph.
  *
  * A graph is timed as a whole. One step in TIMED_EVERY of its kind is walked with events around
@@ -159,7 +160,7 @@ static bool one_token_each(const struct step *s)
 /* How one step runs. */
 struct run {
     struct choice choice;
-    bool must;  /* exactly these kernels (a canary's) */
+    bool must;  /* a canary's: it is not walked to be timed */
     bool look;  /* a tap looks at it */
     bool graph; /* out: it ran as a graph */
 };
@@ -173,6 +174,14 @@ static bool as_graph(struct backend *b, const struct step *s, const struct run *
     return r->must || n % TIMED_EVERY != 0;
 }
 
+bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, const struct kernel *k)
+{
+    struct choice c;
+    bool wide = s->m > NARROW || s->rows > NARROW;
+    choose(b, s, wide, slot, k, &c);
+    return wide || !one_token_each(s) || c.rows != c.m || graph_there(b, &c);
+}
+
 static int run(struct backend *b, const struct step *s, struct run *r, struct err *e)
 {
     struct step_block *block = s->m <= NARROW && s->rows <= NARROW ? &b->narrow : &b->wide;
@@ -182,13 +191,12 @@ static int run(struct backend *b, const struct step *s, struct run *r, struct er
     if (check_step(b, s, block, e) || send_block(b, s, block, &w, e))
         return -1;
     r->graph = as_graph(b, s, r, block == &b->narrow);
-    if (r->graph) {
-        struct variant *v = graph_get(b, &r->choice, r->must, e);
-        if (!v)
-            return -1;
+    struct variant *v = r->graph ? graph_get(b, &r->choice) : NULL;
+    if (v) {
         CU(cudaGraphLaunch(v->exec, b->stream));
         return 0;
     }
+    r->graph = false;
     w.look = r->look ? s : NULL;
     w.timed = true;
     w.timed_layer = b->model->shape.layers / 2;
