@@ -25,6 +25,8 @@ struct backend_options {
     int32_t max_rows;    /* largest number of rows with logits */
     int64_t pack_bytes;  /* memory for repacked weights; below 0: as the backend thinks best */
     bool probes;         /* leave memory on the device for a probe's own context */
+    bool huge_pages;     /* cpu: copy the weights into huge pages if a quarter of free memory
+                            holds them */
 };
 
 /* The tokens scheduled together. Arrays belong to the caller and live until step() returns. */
@@ -36,10 +38,10 @@ struct step {
     int32_t spans;
     const struct span *span; /* [spans] */
     const int32_t *page_table;
-    int32_t pages;           /* length of page_table */
-    int32_t context;         /* longest span context */
-    int32_t rows;            /* rows that need logits */
-    const int32_t *row;      /* [rows] index into the step */
+    int32_t pages;             /* length of page_table */
+    int32_t context;           /* longest span context */
+    int32_t rows;              /* rows that need logits */
+    const int32_t *row;        /* [rows] index into the step */
     struct sample_row *sample; /* [rows]; results go to .out */
 };
 
@@ -50,7 +52,7 @@ struct step {
 struct capture {
     enum region region;
     int32_t layer, m, spans, context;
-    float *x, *in;            /* x [m, hidden]; in: q, a or h by region (NULL if none) */
+    float *x, *in; /* x [m, hidden]; in: q, a or h by region (NULL if none) */
     int32_t *position, *kv_at, *page_table;
     struct span *span;
     int32_t pages;            /* pages in k_pages / v_pages; page_table refers to these */
@@ -74,8 +76,8 @@ struct tap {
     struct capture *capture;     /* TAP_CAPTURE: filled; free with capture_free and free */
     /* TAP_COMPARE results over all looks, of tapped kernel against the one that served: */
     int32_t looks, nonfinite, different; /* different: looks with any bit that differs */
-    double worst_max, worst_rms; /* worst row: max |a-b| / row scale, rms(a-b) / row rms */
-    int64_t kernel_ns, served_ns; /* summed */
+    double worst_max, worst_rms;         /* worst row: max |a-b| / row scale, rms(a-b) / row rms */
+    int64_t kernel_ns, served_ns;        /* summed */
 };
 
 /* Times two kernels of a slot against each other, A-B-B-A on rotating layers, on captured inputs

@@ -34,15 +34,15 @@ enum engine_state engine_state(const struct engine *e, double *progress, char *m
 
 /* What the server shows and checks. Valid once ready, constant after. */
 struct engine_info {
-    const char *model_name;  /* id in /v1/models */
+    const char *model_name; /* id in /v1/models */
     const char *description;
     const char *model_hash;
-    const char *backend;     /* "cpu" */
+    const char *backend; /* "cpu" */
     const char *device;
     const char *chat_template; /* the model's template text, or NULL */
     const struct tokenizer *tokenizer;
-    int32_t max_context;     /* longest prompt + output */
-    int64_t created;         /* unix seconds */
+    int32_t max_context; /* longest prompt + output */
+    int64_t created;     /* unix seconds */
 };
 const struct engine_info *engine_info(const struct engine *e);
 

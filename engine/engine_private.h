@@ -52,6 +52,7 @@ struct engine_options {
     int32_t threads, max_context, kv_pages, kv_mib, max_queue;
     int64_t pack_bytes;
     bool probes; /* a specializer may run probes */
+    bool huge_pages;
     uint64_t seed;
     struct scheduler_limits limits;
     double share, slice_ms, mixed_ms;
@@ -66,7 +67,7 @@ struct engine {
     struct backend *backend;
     struct model *model;
     struct dispatch *dispatch;
-    int64_t page_bytes; /* of one KV page in all layers */
+    int64_t page_bytes;          /* of one KV page in all layers */
     struct kvcache *kv;          /* engine thread */
     struct scheduler *scheduler; /* engine thread */
     struct batch *batch;         /* engine thread */

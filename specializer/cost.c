@@ -1,10 +1,10 @@
 /* cost.c - the formula, and how well predictions rank. What is learned is in cost_learn.c.
  *
- * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP); a
- * template without one of them takes its neutral value, and a knob that is not known here is left
- * to learning. On a GPU the formula is bytes over the measured bandwidth, less what is lost with
- * few bytes in flight or an uneven last wave, plus the boundary; attention is counted in turns of
- * latency.
+ * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP,
+ * PREFETCH); a template without one of them takes its neutral value, and a knob that is not known
+ * here is left to learning. On a GPU the formula is bytes over the measured bandwidth, less what is
+ * lost with few bytes in flight or an uneven last wave, plus the boundary; attention is counted in
+ * turns of latency.
  */
 #include "specializer/cost.h"
 
@@ -79,6 +79,8 @@ static double isa_speed(int isa, int digits, int parts)
     return f32[i];
 }
 
+enum { ENOUGH_AHEAD = 4096 }; /* bytes of a stream under way that hide the latency of memory */
+
 static double cpu_formula(const struct cost *c, const struct template *t, const struct point *p,
                           const struct facts *f)
 {
@@ -109,8 +111,12 @@ static double cpu_formula(const struct cost *c, const struct template *t, const 
     double groups = ceil(rows / group);
     double imbalance = ceil(groups / c->threads) * c->threads / fmax(groups, 1);
 
-    /* Loads and arithmetic overlap, but not wholly: a part of the smaller cost still shows. */
-    double load_s = bytes / c->machine->read_bandwidth;
+    /* Loads and arithmetic overlap, but not wholly: a part of the smaller cost still shows. A core
+     * that only asks for what it is about to use waits for memory: hardware looks ahead within a
+     * page, software as far as it says. */
+    double prefetch = knob_or(t, p, "PREFETCH", 0) * (f->REGION == REGION_ATTN ? 4096.0 : 1);
+    double ahead = fmin(prefetch, ENOUGH_AHEAD) / ENOUGH_AHEAD; /* attn counts in KV pages */
+    double load_s = bytes / (c->machine->read_bandwidth * (0.5 + 0.5 * ahead));
     double work_s = operations / c->machine->peak_flops;
     double seconds = fmax(load_s, work_s) + 0.3 * fmin(load_s, work_s);
     return seconds * imbalance + c->machine->boundary_s * (prep ? 2 : 1);

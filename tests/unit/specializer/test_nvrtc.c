@@ -117,10 +117,11 @@ static void a_template_becomes_a_cubin_that_says_what_it_is(void **state)
 static void a_kernel_that_keeps_memory_on_the_stack_is_refused(void **state)
 {
     struct shop *s = *state;
-    assert_int_equal(build_text(s, INFO "extern \"C\" __global__ void whet_kernel(struct "
-                                        "cuda_out_args a) {\n volatile float v[64];\n"
-                                        " for (int i = 0; i < 64; i++) v[i] = a.in[i];\n"
-                                        " a.y[threadIdx.x] = v[(int)a.x[0]]; }\n"),
+    assert_int_equal(build_text(s, INFO
+                                "extern \"C\" __global__ void whet_kernel(struct "
+                                "cuda_out_args a) {\n volatile float v[64];\n"
+                                " for (int i = 0; i < 64; i++) v[(int)a.x[i] & 63] = a.in[i];\n"
+                                " a.y[threadIdx.x] = v[(int)a.x[64] & 63]; }\n"),
                      STAGE_REFUSE);
     assert_non_null(strstr(s->c.reason, "local memory"));
     assert_int_not_equal(access(s->c.object, F_OK), 0);
