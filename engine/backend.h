@@ -29,10 +29,16 @@ struct backend_options {
                             holds them */
 };
 
-/* The tokens scheduled together. Arrays belong to the caller and live until step() returns. */
+/* In place of a token: what row `r` of the step started before this one draws. */
+#define STEP_TOKEN_OF_ROW(r) (-1 - (r))
+/* The device is gone: no step will ever run again. */
+enum { STEP_LOST = -2 };
+
+/* The tokens scheduled together. Arrays belong to the caller and live until step() returns (or
+ * step_wait(), but for what is said there). */
 struct step {
     int32_t m;
-    const int32_t *tokens;   /* [m] */
+    const int32_t *tokens;   /* [m] ids; with step_start() also STEP_TOKEN_OF_ROW */
     const int32_t *position; /* [m] */
     const int32_t *kv_at;    /* [m] page * KV_PAGE + offset */
     int32_t spans;
@@ -126,9 +132,17 @@ struct backend_ops {
     void (*set_dispatch)(struct backend *b, struct dispatch *d);
 
     /* Runs one step and fills sample[].out. `override`, if given, replaces the kernel of
-     * override_slot in this step (canary). 0, or -1 when the device failed. */
+     * override_slot in this step (canary). 0, or -1 when it failed, or STEP_LOST. */
     int (*step)(struct backend *b, const struct step *s, struct slot *override_slot,
                 const struct kernel *override, struct err *e);
+    /* Optional, both or none: step() in two halves, so that the next step can be started before
+     * this one's tokens are known. At most two are under way, waited for in order of their start.
+     * sample[].params and .history are read by step_start; step_wait finds the latter complete.
+     * step_start: 0; 1 if the next step must not name this one's rows; -1 or STEP_LOST: it is not
+     * under way. step_wait: as step(). */
+    int (*step_start)(struct backend *b, const struct step *s, struct slot *override_slot,
+                      const struct kernel *override, struct err *e);
+    int (*step_wait)(struct backend *b, const struct step *s, struct err *e);
 
     /* Loads a built kernel and prepares its repacked weights (may take long: specializer thread).
      * NULL with a message when it does not load, its interface is wrong or memory is short. */

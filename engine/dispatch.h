@@ -67,6 +67,8 @@ struct dispatch;
 /* `eager[r]` is the eager kernel of region r. */
 struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT]);
 void dispatch_close(struct dispatch *d);
+/* From now on a step may be under way when the next begins (before any step). */
+void dispatch_pipelined(struct dispatch *d);
 
 int dispatch_slots(const struct dispatch *d);
 struct slot *dispatch_slot_at(struct dispatch *d, int i);

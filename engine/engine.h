@@ -28,7 +28,9 @@ struct engine *engine_start(const struct config *c, struct err *err);
 /* Ends the thread; running requests end with FINISH_CANCELLED. */
 void engine_stop(struct engine *e);
 
-enum engine_state { ENGINE_LOADING, ENGINE_READY, ENGINE_FAILED };
+/* FAILED: the model could not be loaded. LOST: it was ready, but the device will never run a step
+ * again; all requests have ended and no new one is taken. */
+enum engine_state { ENGINE_LOADING, ENGINE_READY, ENGINE_FAILED, ENGINE_LOST };
 /* `progress` 0..1 while loading; `message` says what is being done or why it failed. */
 enum engine_state engine_state(const struct engine *e, double *progress, char *message, size_t n);
 

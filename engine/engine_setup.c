@@ -121,6 +121,8 @@ static int open_backend(struct engine *e, struct backend_options *o, struct err 
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = e->ops->eager(e->backend, (enum region)r);
     e->dispatch = dispatch_open(eager);
+    if (e->ops->step_start)
+        dispatch_pipelined(e->dispatch);
     e->ops->set_dispatch(e->backend, e->dispatch);
     return 0;
 }
@@ -197,7 +199,8 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     }
     e->kv = kvcache_open(pages);
     e->scheduler = scheduler_open(e->kv, &o->limits);
-    e->batch = batch_open(&o->limits);
+    for (int i = 0; i < 2; i++)
+        e->batch[i] = batch_open(&o->limits);
     log_info("engine", "backend %s on %s; %d KV pages, %lld MiB; ready after %.2f s", e->ops->name,
              e->info.device, pages, (long long)(pages * e->page_bytes / 1048576),
              (double)(clock_ns() - start) * 1e-9);
@@ -206,7 +209,8 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
 
 void engine_teardown(struct engine *e)
 {
-    batch_close(e->batch);
+    for (int i = 0; i < 2; i++)
+        batch_close(e->batch[i]);
     scheduler_close(e->scheduler);
     kvcache_close(e->kv);
     if (e->backend)

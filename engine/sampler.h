@@ -49,6 +49,8 @@ struct sample_row {
     uint64_t index;         /* tokens generated before this one: the random counter */
     const int32_t *history; /* prompt and output so far */
     int32_t history_n, prompt_n;
+    int32_t unseen; /* a step started ahead (backend.h): 1 + the index in the step of the token that
+                       the history will end with, which the host does not know yet; otherwise 0 */
     int32_t target; /* >= 0: score this token instead of drawing one (prompt log-probabilities) */
     struct sampled out;
 };
