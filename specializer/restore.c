@@ -47,7 +47,8 @@ static struct candidate *from_row(const struct key_parts *keys, const struct mod
     facts_fill(&facts, model, slot->region, slot->m, numerics);
     facts_machine(&facts, machine);
     *why = "its point is no longer legal";
-    if (!template_fits(t, machine->kind, slot->region, slot->m) || template_illegal(t, &point, &facts))
+    if (!template_fits(t, machine->kind, slot->region, slot->m) ||
+        template_illegal(t, &point, &facts))
         return NULL;
     struct candidate *c = candidate_new(keys, t, &point, &facts, slot);
     *why = "its source, compiler or machine changed";
@@ -63,7 +64,8 @@ static struct candidate *from_row(const struct key_parts *keys, const struct mod
 struct candidate *candidate_from(struct specializer *s, struct place *p, const struct record *r)
 {
     const char *why;
-    struct candidate *c = from_row(&s->keys, s->env.model, s->env.machine, s->numerics, p->slot, r, &why);
+    struct candidate *c =
+        from_row(&s->keys, s->env.model, s->env.machine, s->numerics, p->slot, r, &why);
     if (!c)
         store_trace(s->store, p->slot->name, r->key, "not_restored", NULL, "%s", why);
     return c;

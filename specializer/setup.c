@@ -48,8 +48,8 @@ void keys_open(struct key_parts *k, const struct store *store, const struct mach
 {
     const char *nvrtc[NVRTC_FLAGS];
     char *shape = model_shape_text(model);
-    char *device = xasprintf("%s%s%s", machine->device, *machine->driver ? ", driver " : "",
-                             machine->driver);
+    char *device =
+        xasprintf("%s%s%s", machine->device, *machine->driver ? ", driver " : "", machine->driver);
     nvrtc_flags(compiler, nvrtc);
     key_parts_fill(k, device, compiler->version,
                    machine->kind == MACHINE_CUDA ? nvrtc : build_flags, shape, numerics);

@@ -97,6 +97,11 @@ static int open_tools(struct device_probe *p, struct err *e)
     return 0;
 }
 
+static int done(cudaError_t code, struct err *e)
+{
+    return code ? cuda_failed(e, code, "a copy or a wait", __FILE__, __LINE__) : 0;
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
 
 /* Pages that the longest case and 32768 more positions need. */
@@ -121,7 +126,7 @@ static int open_parameters(struct device_probe *p, struct err *e)
     if (hold(&p->drawn, 2LL * m.rows * m.cols, e) || hold(&p->gains, vectors * 4, e) ||
         hold(&p->packed, p->loaded->info.packed_bytes, e))
         return -1;
-    p->pack.at = p->packed.data - p->b->packs.base; /* the arena is empty; each is 0 */
+    p->b->packs.base = p->packed.data; /* instead of the arena, which has none; at and each are 0 */
     p->loaded->pack = p->packed.data ? &p->pack : NULL;
     return 0;
 }
@@ -217,7 +222,8 @@ static struct device_probe *probe_open(const struct device_probe_options *o,
     *verdict = DEVICE_FAULT;
     if (open_kernel(p, e) == 0) {
         *verdict = DEVICE_ERROR;
-        if (open_memory(p, e) == 0 && open_parameters(p, e) == 0) {
+        if (open_memory(p, e) == 0 && open_parameters(p, e) == 0 &&
+            done(cudaDeviceSynchronize(), e) == 0) {
             *verdict = DEVICE_OK;
             return p;
         }
@@ -232,11 +238,6 @@ static void probe_close(struct device_probe *p)
         return;
     free(p->s.table);
     free(p); /* device memory goes with the process, which may not wait for the device */
-}
-
-static int done(cudaError_t code, struct err *e)
-{
-    return code ? cuda_failed(e, code, "a copy", __FILE__, __LINE__) : 0;
 }
 
 /* ---- a round -------------------------------------------------------------------------------- */

@@ -276,7 +276,8 @@ static int stage_captured_pages(struct device_probe *p, const struct held *to, c
     uint16_t *half = xmalloc((size_t)n * sizeof *half);
     for (int64_t i = 0; i < n; i++)
         half[i] = f32_to_bf16(pages[i]);
-    cudaError_t code = cudaMemcpy(to->data, half, (size_t)n * 2, cudaMemcpyHostToDevice);
+    cudaError_t code =
+        cudaMemcpyAsync(to->data, half, (size_t)n * 2, cudaMemcpyHostToDevice, p->b->stream);
     free(half);
     CU(code);
     return 0;
@@ -377,8 +378,8 @@ int case_segments(struct device_probe *p, struct err *e)
         copy_segment(&g, NULL, p->v.data, p->s.pages * page_bytes(p));
     }
     p->segments_n = g.n - p->resets_n;
-    cudaError_t code =
-        cudaMemcpy(p->segments.data, g.at, (size_t)g.n * sizeof *g.at, cudaMemcpyHostToDevice);
+    cudaError_t code = cudaMemcpyAsync(p->segments.data, g.at, (size_t)g.n * sizeof *g.at,
+                                       cudaMemcpyHostToDevice, p->b->stream);
     free(g.at);
     CU(code);
     return 0;
