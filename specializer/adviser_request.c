@@ -181,6 +181,11 @@ static void put_device(const struct advice_request *r, cJSON *doc)
     put(o, "read_gb_s", m->read_bandwidth * 1e-9);
     put(o, "f32_gflop_s", m->peak_flops * 1e-9);
     put_microseconds(o, "boundary_us", m->boundary_s);
+    if (facts_kind(f) == MACHINE_CUDA) {
+        put(o, "multiprocessors", f->SMS);
+        cJSON_AddStringToObject(o, "target", m->target);
+        return;
+    }
     put_caches(o);
     cJSON *isa = cJSON_AddArrayToObject(o, "instruction_sets");
     const struct {

@@ -171,7 +171,10 @@ void cuda_unload(struct backend *b, struct kernel *k)
 
 void loaded_reap(struct backend *b, bool all)
 {
-    pthread_mutex_lock(&b->load_lock);
+    if (all)
+        pthread_mutex_lock(&b->load_lock);
+    else if (pthread_mutex_trylock(&b->load_lock)) /* a kernel is being loaded: next time */
+        return;
     if (b->retired && !all)
         cudaStreamSynchronize(b->stream);
     for (struct loaded **at = &b->retired; *at;) {
