@@ -53,7 +53,6 @@ struct machine {
     int32_t sms;      /* multiprocessors */
     char target[16];  /* "sm_90a": what kernels are compiled for */
     char driver[64];  /* version of the driver: part of every key */
-    int64_t probe_bytes; /* memory kept free for a probe's own context; 0: none was kept */
 };
 
 /* Bytes of `c` where keys and values have the machine's own size. */

@@ -218,7 +218,6 @@ static int check_room(struct backend *b, struct err *e)
                  "probes may need %.2f GiB: some kernels cannot be tried (less KV cache, "
                  "engine.kv_mib, leaves more)",
                  gib(probes));
-    b->machine.probe_bytes = left;
     if (need > (int64_t)room - (256 << 20))
         return err_set(e,
                        "cuda: the model needs %.2f GiB on the device (weights %.2f, KV pages "
