@@ -97,6 +97,10 @@ int device_kernels(struct backend *b, struct err *e)
         }
         CU(cudaLibraryGetKernel(&b->primitive[entries[i].p], b->library[b->libraries - 1],
                                 entries[i].name));
+        /* Code comes onto the device when it is asked about, or else at its first launch: then that
+         * step would wait. */
+        struct cudaFuncAttributes a;
+        CU(cudaFuncGetAttributes(&a, (const void *)b->primitive[entries[i].p]));
     }
     CU(cudaFuncSetAttribute((const void *)b->primitive[PRIM_PREFILL_128],
                             cudaFuncAttributeMaxDynamicSharedMemorySize, 4 * 64 * (128 + 8) * 2));

@@ -95,7 +95,7 @@ static int send_sequences(struct device_probe *p, struct err *e)
     const struct step_block *k = &p->b->lab.block;
     const struct sequences *s = &p->s;
     size_t bytes = NARROW * sizeof(int32_t);
-    if (s->table_n > k->pages || s->pages > p->page_room)
+    if (s->table_n > k->pages || (p->page_room > 0 && s->pages > p->page_room))
         return err_set(e, "a case of %d pages; the probe has room for %d", s->pages, p->page_room);
     struct cuda_counts *counts = block_twin(k, k->counts);
     bool head = p->o.region == REGION_HEAD;
