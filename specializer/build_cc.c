@@ -173,7 +173,7 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
     b->cuda = cuda;
     double limit = env->config->specializer_build_timeout;
     struct process_spec spec = {.argv = argv,
-                                .priority = PROCESS_IDLE,
+                                .priority = env->alone ? PROCESS_NORMAL : PROCESS_IDLE,
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
                                 .address_bytes = cuda ? nvrtc_memory : compiler_memory,

@@ -68,14 +68,13 @@ static int executable(cudaGraph_t graph, cudaGraphExec_t *exec, struct err *e)
     return 0;
 }
 
-static int capture(struct backend *b, const struct choice *c, cudaStream_t stream,
-                   cudaGraphExec_t *exec, struct err *e)
+/* Captures a walk of the whole step. */
+static int capture(struct walk *w, cudaGraphExec_t *exec, struct err *e)
 {
-    struct walk w;
+    cudaStream_t stream = w->stream;
     cudaGraph_t graph = NULL;
-    walk_init(&w, b, stream, &b->narrow, c);
     CU(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    int failed = walk_step(&w, e);
+    int failed = walk_step(w, e);
     cudaError_t code = cudaStreamEndCapture(stream, &graph);
     if (!failed && !code)
         failed = executable(graph, exec, e);
@@ -105,19 +104,22 @@ static struct variant *place(struct cell *cell)
 static int make(struct backend *b, const struct choice *c, struct err *e)
 {
     struct cell *cell = graph_cell(b, c);
+    struct walk w;
     int64_t t0 = clock_ns();
     pthread_mutex_lock(&b->builder.lock);
     struct variant *v = place(cell);
     cudaGraphExec_t exec = v->exec;
     v->exec = NULL;
     pthread_mutex_unlock(&b->builder.lock);
-    if (capture(b, c, b->builder.stream, &exec, e)) {
+    walk_init(&w, b, b->builder.stream, &b->narrow, c);
+    if (capture(&w, &exec, e)) {
         if (exec)
             cudaGraphExecDestroy(exec);
         return -1;
     }
     pthread_mutex_lock(&b->builder.lock);
     *v = (struct variant){.choice = *c, .exec = exec, .last_used = b->steps};
+    memcpy(v->launches, w.launches, sizeof v->launches);
     pthread_mutex_unlock(&b->builder.lock);
     log_debug("cuda", "graph of m %d, context %d in %.2f ms", c->m, c->context,
               (double)(clock_ns() - t0) * 1e-6);

@@ -23,7 +23,7 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
 
-enum { TIMED_EVERY = 512 };
+enum { TIMED_EVERY = 512, TIMED_AT = 16 /* not the first, which is cold */ };
 
 /* ---- what runs ----------------------------------------------------------------------------- */
 
@@ -128,18 +128,19 @@ static int send_block(struct backend *b, const struct step *s, const struct step
 
 /* ---- running ------------------------------------------------------------------------------- */
 
-static void count(struct backend *b, const struct choice *c, const struct step *s,
+static void count(struct backend *b, const struct flight *f, const struct step *s,
                   const double share[REGION_COUNT], int64_t ns)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
         if (r == REGION_HEAD && s->rows == 0)
             continue;
-        struct slot_counters *k = &c->slot[r]->counters;
+        struct slot_counters *k = &f->choice.slot[r]->counters;
         bool once = r == REGION_EMBED || r == REGION_HEAD;
         uint64_t runs = once ? 1 : (uint64_t)b->model->shape.layers;
         uint64_t m = (uint64_t)(r == REGION_HEAD ? s->rows : s->m);
         atomic_fetch_add_explicit(&k->steps, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->runs, runs, memory_order_relaxed);
+        atomic_fetch_add_explicit(&k->launches, (uint64_t)f->launches[r], memory_order_relaxed);
         atomic_fetch_add_explicit(&k->tokens, runs * m, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->context, runs * (uint64_t)s->context, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->sequences, runs * (uint64_t)s->spans, memory_order_relaxed);
@@ -177,7 +178,7 @@ static bool as_graph(struct backend *b, const struct step *s, const struct fligh
     if (f->wide || !one_token_each(s) || f->choice.rows != f->choice.m || f->look)
         return false;
     uint64_t n = graph_cell(b, &f->choice)->steps++;
-    return must || n % TIMED_EVERY != 0;
+    return must || n % TIMED_EVERY != TIMED_AT;
 }
 
 bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, const struct kernel *k)
@@ -200,6 +201,7 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
     f->graph = as_graph(b, s, f, must);
     struct variant *v = f->graph ? graph_get(b, &f->choice) : NULL;
     if (v) {
+        memcpy(f->launches, v->launches, sizeof f->launches);
         CU(cudaGraphLaunch(v->exec, b->stream));
         return 0;
     }
@@ -207,7 +209,9 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
     w.look = f->look ? s : NULL;
     w.timed = f;
     w.timed_layer = b->model->shape.layers / 2;
-    return walk_step(&w, e);
+    int failed = walk_step(&w, e);
+    memcpy(f->launches, w.launches, sizeof f->launches);
+    return failed;
 }
 
 static int fetch(struct backend *b, const struct step *s, struct flight *f, struct err *e)
@@ -271,7 +275,7 @@ static void account(struct backend *b, const struct step *s, const struct flight
         measured_shares(b, f, share);
     if (!f->graph && !f->wide && one_token_each(s))
         memcpy(known, share, sizeof share);
-    count(b, &f->choice, s, f->graph ? known : share, now - from);
+    count(b, f, s, f->graph ? known : share, now - from);
 }
 
 static int wait_for(struct flight *f, struct err *e)
