@@ -13,6 +13,7 @@
  */
 #include <errno.h>
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -297,6 +298,24 @@ static void examine(const struct probe_request *q, const struct model *model,
     a->top1 = end.top1;
 }
 
+/* Uploads and drawn weights use as many threads as there are cores; with a GPU the server's own
+ * threads need little time but need it at once, so an eighth of the cores is enough here. */
+static void leave_cores(void)
+{
+    cpu_set_t all, few;
+    CPU_ZERO(&few);
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return;
+    int left = CPU_COUNT(&all) / 8;
+    left = left < 1 ? 1 : left;
+    for (int i = CPU_SETSIZE - 1; i >= 0 && left > 0; i--)
+        if (CPU_ISSET(i, &all)) {
+            CPU_SET(i, &few);
+            left--;
+        }
+    sched_setaffinity(0, sizeof few, &few);
+}
+
 int probe_main(int argc, char **argv)
 {
     struct probe_request q;
@@ -309,7 +328,10 @@ int probe_main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    if (probe_request_read(&q, argv[1], &err) != 0) {
+    int unread = probe_request_read(&q, argv[1], &err);
+    if (!unread && q.machine == MACHINE_CUDA)
+        leave_cores();
+    if (unread) {
         error(&a, &err);
     } else if ((!drawn(&q) && !(model = model_open(q.model, false, NULL, NULL, &err))) ||
                load_captures(&q, captured, &err) != 0) {
