@@ -129,7 +129,7 @@ static void capture_table(struct capture *c, const struct step *s, int32_t *numb
 
 /* Copies the pages into the lab's memory in one launch; from there the specializer's thread fetches
  * them (capture_fetch), because the bus takes longer than a step. */
-static int gather_pages(const struct walk *w, const struct capture *c, const int32_t *number,
+static int gather_pages(struct walk *w, const struct capture *c, const int32_t *number,
                         struct err *e)
 {
     struct backend *b = w->b;
@@ -179,8 +179,8 @@ static int capture_fetch(struct backend *b, struct capture *c, struct err *e)
 
 /* Sequences that together have more than CAPTURE_PAGES pages share some: a bench wants their number
  * and length, and no particular numbers. */
-static int capture_attn(const struct walk *w, struct capture *c, const struct step *s,
-                        int32_t *number, struct err *e)
+static int capture_attn(struct walk *w, struct capture *c, const struct step *s, int32_t *number,
+                        struct err *e)
 {
     const struct model_shape *shape = &w->b->model->shape;
     int32_t used = 0;
@@ -209,8 +209,7 @@ static int capture_head(const struct walk *w, struct capture *c, const struct st
     return 0;
 }
 
-static int capture(const struct walk *w, struct capture *c, enum region r, int32_t layer,
-                   struct err *e)
+static int capture(struct walk *w, struct capture *c, enum region r, int32_t layer, struct err *e)
 {
     const struct step *s = w->look;
     const struct model_shape *shape = &w->b->model->shape;
