@@ -48,5 +48,6 @@ void test_ahead(void);
 void test_sampler(void);
 void test_kernels(void);
 void test_templates(void);
+void test_probe(void);
 
 #endif

@@ -106,7 +106,8 @@ int main(int argc, char **argv)
                  {"ahead", test_ahead},
                  {"sampler", test_sampler},
                  {"kernels", test_kernels},
-                 {"templates", test_templates}};
+                 {"templates", test_templates},
+                 {"probe", test_probe}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)
             continue;
