@@ -78,12 +78,14 @@ struct question {
     size_t guard; /* bytes before and after each output */
 };
 
-/* `exact`: no guards. The model must have bf16 weights, interleaved RoPE and two layers. `bucket`
+/* `exact`: no guards. Otherwise NaN lies behind every input, too. The model must have bf16 weights, interleaved RoPE and two layers. `bucket`
  * rows of activations exist, m of them hold something. attn: sequences of up to `context`
  * positions, their pages shuffled. */
 struct question *question_new(const struct model *m, enum region r, int32_t tokens, int32_t bucket,
                               int32_t context, enum numbers numbers, uint64_t seed, bool exact);
 void question_free(struct question *q);
+/* Gives `q` the contents of `other`, drawn for the same shape, in the memory it has; and back. */
+void question_swap(struct question *q, struct question *other);
 
 /* ---- answers ------------------------------------------------------------------------------- */
 

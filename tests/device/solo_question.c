@@ -237,22 +237,45 @@ static void compute(struct question *q, enum numbers numbers, uint64_t *state)
 
 /* ---- on the device --------------------------------------------------------------------------- */
 
+static cudaError_t send_one(struct device_copy *d, size_t guard)
+{
+    char *p = NULL;
+    cudaError_t code = cudaMalloc((void **)&p, d->bytes + 2 * guard);
+    if (!code)
+        code = cudaMemset(p, 0xff, d->bytes + 2 * guard);
+    if (!code && d->master)
+        code = cudaMemcpy(p + guard, d->master, d->bytes, cudaMemcpyHostToDevice);
+    d->data = p + guard;
+    return code;
+}
+
 static cudaError_t send(struct question *q)
 {
-    for (int i = 0; i < OPERANDS; i++) {
-        struct device_copy *d = &q->at[i];
-        char *p = NULL;
-        size_t guard = i >= AT_OUT_0 ? q->guard : 0;
-        if (d->bytes == 0)
+    cudaError_t code = cudaSuccess;
+    for (int i = 0; i < OPERANDS && !code; i++)
+        if (q->at[i].bytes > 0)
+            code = send_one(&q->at[i], q->guard);
+    return code;
+}
+
+void question_swap(struct question *q, struct question *other)
+{
+    struct oracle_out want = q->want;
+    int32_t *kv_at = q->kv_at;
+    q->want = other->want;
+    other->want = want;
+    q->kv_at = other->kv_at;
+    other->kv_at = kv_at;
+    for (int i = 0; i < AT_OUT_0; i++) {
+        void *master = q->at[i].master;
+        if (!master)
             continue;
-        cudaError_t code = cudaMalloc((void **)&p, d->bytes + 2 * guard);
-        if (!code && d->master)
-            code = cudaMemcpy(p, d->master, d->bytes, cudaMemcpyHostToDevice);
-        if (code)
-            return code;
-        d->data = p + guard;
+        q->at[i].master = other->at[i].master;
+        other->at[i].master = master;
+        cudaError_t code =
+            cudaMemcpy(q->at[i].data, q->at[i].master, q->at[i].bytes, cudaMemcpyHostToDevice);
+        check(!code, false, "other contents: %s", cudaGetErrorString(code));
     }
-    return cudaSuccess;
 }
 
 struct question *question_new(const struct model *m, enum region r, int32_t tokens, int32_t bucket,
@@ -276,7 +299,7 @@ void question_free(struct question *q)
 {
     for (int i = 0; q && i < OPERANDS; i++) {
         if (q->at[i].data)
-            cudaFree((char *)q->at[i].data - (i >= AT_OUT_0 ? q->guard : 0));
+            cudaFree((char *)q->at[i].data - q->guard);
         free(q->at[i].master);
     }
     if (q)
