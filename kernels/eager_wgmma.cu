@@ -30,8 +30,7 @@ enum {
     GROUP_THREADS = 128,
     ROWS = EAGER_TILE,
     POSITIONS = EAGER_WGMMA_POSITIONS,
-    STAGES = EAGER_WGMMA_STAGES,
-    LAG = 2 * STAGES - 2 /* more, and the producer would wait for a stage it has not announced */
+    STAGES = EAGER_WGMMA_STAGES
 };
 
 /* Shared memory; every matrix is HD / 64 blocks of rows of 128 bytes. */
@@ -83,27 +82,39 @@ __device__ __forceinline__ void fetch(char *stage, const void *pages,
     copies_commit();
 }
 
-/* Keys and values of all tiles in turn; what was asked for LAG loads ago is announced. */
+/* Load number `load`, of this thread, is there: 0 the first keys, 1 the first values, 2 keys ... */
+template <int HD> __device__ __forceinline__ void announce(struct memory<HD> &m, int load)
+{
+    int stage = turn_of(load / 2).stage;
+    barrier_arrive(load % 2 ? &m.v_full[stage] : &m.k_full[stage]);
+}
+
+/* Keys and values of all tiles in turn. Two loads stay in flight, but nothing is kept back while
+ * this thread waits for a stage: consumers may need it to give that stage back. */
 template <int HD>
 __device__ __forceinline__ void produce(struct memory<HD> &m, const struct eager_prefill_args &a,
                                         const struct eager_tile &tile, int kvh, int end, int tiles)
 {
-    for (int load = 0; load < 2 * tiles + LAG; load++) {
-        if (load < 2 * tiles) {
-            struct turn t = turn_of(load / 2);
-            bool values = load % 2;
-            barrier_wait(values ? &m.v_empty[t.stage] : &m.k_empty[t.stage], t.parity ^ 1);
-            fetch<HD>(values ? m.v[t.stage] : m.k[t.stage], values ? a.v_pages : a.k_pages, a, tile,
-                      kvh, load / 2 * POSITIONS, end);
-        } else {
-            copies_commit(); /* an empty one, so that the count below stays right */
+    int announced = 0;
+    for (int load = 0; load < 2 * tiles; load++) {
+        struct turn t = turn_of(load / 2);
+        bool values = load % 2;
+        barrier *empty = values ? &m.v_empty[t.stage] : &m.k_empty[t.stage];
+        if (!barrier_done(empty, t.parity ^ 1)) {
+            copies_wait<0>();
+            while (announced < load)
+                announce(m, announced++);
+            barrier_wait(empty, t.parity ^ 1);
         }
-        copies_wait<LAG>();
-        if (load >= LAG) {
-            struct turn t = turn_of((load - LAG) / 2);
-            barrier_arrive(load % 2 == LAG % 2 ? &m.k_full[t.stage] : &m.v_full[t.stage]);
-        }
+        fetch<HD>(values ? m.v[t.stage] : m.k[t.stage], values ? a.v_pages : a.k_pages, a, tile,
+                  kvh, load / 2 * POSITIONS, end);
+        copies_wait<2>();
+        while (announced < load - 1)
+            announce(m, announced++);
     }
+    copies_wait<0>();
+    while (announced < 2 * tiles)
+        announce(m, announced++);
 }
 
 /* ---- consumers ----------------------------------------------------------------------------- */
@@ -291,7 +302,7 @@ __device__ __forceinline__ void consume(struct memory<HD> &m, const struct eager
             mask(s, i * POSITIONS, last);
         soften<HD>(s, r, scale);
         settle(s);
-        /* A loop between the two: ptxas would do the waiting for O before the exponentials. */
+        /* With nothing that loops between the two, ptxas waits for O before the exponentials. */
         if (i + 1 < tiles)
             barrier_wait(&m.k_full[next.stage], next.parity);
         wgmma_wait<0>();

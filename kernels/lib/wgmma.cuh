@@ -39,6 +39,18 @@ __device__ __forceinline__ void barrier_arrive(barrier *b)
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
 }
 
+/* Whether the phase of this parity has ended. */
+__device__ __forceinline__ bool barrier_done(barrier *b, int parity)
+{
+    int done;
+    asm volatile("{\n .reg .pred done;\n mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
+                 " selp.b32 %0, 1, 0, done;\n}"
+                 : "=r"(done)
+                 : "r"(shared_at(b)), "r"(parity)
+                 : "memory");
+    return done;
+}
+
 /* Waits for the end of the phase of this parity; a new barrier is in phase 0. */
 __device__ __forceinline__ void barrier_wait(barrier *b, int parity)
 {

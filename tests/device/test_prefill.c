@@ -14,6 +14,7 @@
 #include "engine/cuda/cuda_private.h"
 #include "engine/quant.h"
 #include "tests/device/device_test.h"
+#include "tests/kernels/cuda_build.h"
 
 enum { LONGEST = 16384, MOST_TILES = LONGEST / EAGER_TILE + 1, TURNS = 12, HEAD_MOST = 128 };
 
@@ -211,14 +212,15 @@ static double difference(const uint16_t *a, const uint16_t *b, size_t n)
     return isfinite(error) ? error : HUGE_VAL;
 }
 
-static void compare(struct rig *rig, const struct heads *h, struct prompt p, cudaKernel_t wgmma)
+static void compare(struct rig *rig, const struct heads *h, struct prompt p, cudaKernel_t wgmma,
+                    cudaKernel_t no_turns)
 {
     uint64_t state = (uint64_t)(p.context + h->heads);
     struct run r = {.rig = rig, .h = h, .p = p};
     struct err e = {""};
     size_t n = row_of(&r) * (size_t)p.count;
     double pairs = (double)p.count * (p.context - p.count + (p.count + 1) / 2.0);
-    double flops = 4.0 * h->head_dim * h->heads * pairs, mma, other = 0;
+    double flops = 4.0 * h->head_dim * h->heads * pairs, mma, other = 0, without = 0;
     r.q = draw(n, &state, 2);
     r.k = draw(kv_elements(&r), &state, 2);
     r.v = draw(kv_elements(&r), &state, 1);
@@ -229,11 +231,14 @@ static void compare(struct rig *rig, const struct heads *h, struct prompt p, cud
         memcpy(first, r.a, n * 2);
         if (wgmma && (other = timed(&r, wgmma, &e)) > 0)
             apart = fmax(difference(r.a, first, n), worst_row(&r));
+        if (no_turns && (without = timed(&r, no_turns, &e)) > 0)
+            apart = fmax(difference(r.a, first, n), apart);
         check(worst < 6e-3 && (!wgmma || (other > 0 && apart < 6e-3)), true,
               "%-12s %5d of %5d: mma %8.1f us %3.0f TFLOPS, rms %.1e; wgmma %8.1f us %3.0f TFLOPS, "
-              "rms %.1e %s",
+              "rms %.1e; %3.0f without turns %s",
               h->name, p.count, p.context, mma, flops / mma * 1e-6, worst, other,
-              other > 0 ? flops / other * 1e-6 : 0, apart, e.msg);
+              other > 0 ? flops / other * 1e-6 : 0, apart, without > 0 ? flops / without * 1e-6 : 0,
+              e.msg);
     } else {
         check(false, true, "%s: %s", h->name, e.msg);
     }
@@ -241,15 +246,44 @@ static void compare(struct rig *rig, const struct heads *h, struct prompt p, cud
     drop(&r);
 }
 
+/* The Hopper kernel without its consumers taking turns at issuing products: what those are worth.
+ */
+static cudaKernel_t without_turns(const struct rig *r, cudaLibrary_t *library, int32_t head_dim)
+{
+    const char *root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
+    const char *option[] = {"-DTURNS=0"};
+    char path[4096], why[WHY_SIZE];
+    size_t size;
+    cudaKernel_t k = NULL;
+    if (!r->b->primitive[PRIM_WGMMA_64])
+        return NULL;
+    snprintf(path, sizeof path, "%s/kernels/eager_wgmma.cu", root);
+    char *cubin = cuda_build(root, path, rig_arch(r), option, 1, &size, why);
+    bool ok = cubin && !cudaLibraryLoadData(library, cubin, NULL, NULL, 0, NULL, NULL, 0) &&
+              !cudaLibraryGetKernel(&k, *library,
+                                    head_dim == 64 ? "eager_wgmma_64" : "eager_wgmma_128") &&
+              !cudaFuncSetAttribute((const void *)k, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    EAGER_WGMMA_SMEM(head_dim));
+    check(ok, false, "eager_wgmma.cu without turns: %s", cubin ? "does not load" : why);
+    free(cubin);
+    return ok ? k : NULL;
+}
+
 void test_prefill(void)
 {
     struct model *m = model_random(&device_shapes[0].shape, DTYPE_BF16, 3);
     struct rig rig;
     if (rig_open(&rig, &whet_backend_cuda, m, 64, 64, 8))
-        for (size_t s = 0; s < sizeof shape / sizeof *shape; s++)
+        for (size_t s = 0; s < sizeof shape / sizeof *shape; s++) {
+            cudaLibrary_t library = NULL;
+            cudaKernel_t other = without_turns(&rig, &library, shape[s].head_dim);
             for (size_t i = 0; i < sizeof prompt / sizeof *prompt; i++)
                 compare(&rig, &shape[s], prompt[i],
-                        rig.b->primitive[shape[s].head_dim == 64 ? PRIM_WGMMA_64 : PRIM_WGMMA_128]);
+                        rig.b->primitive[shape[s].head_dim == 64 ? PRIM_WGMMA_64 : PRIM_WGMMA_128],
+                        other);
+            if (library)
+                cudaLibraryUnload(library);
+        }
     rig_close(&rig);
     model_close(m);
 }

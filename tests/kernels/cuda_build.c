@@ -35,7 +35,7 @@ char *cuda_build(const char *root, const char *path, const char *arch, const cha
                  int n, size_t *size, char *why)
 {
     char include[4200], target[64], *text = read_text(path), *cubin = NULL;
-    const char *all[MOST + 3] = {"-std=c++17", target, include};
+    const char *all[MOST + 4] = {"-std=c++17", target, include, "-lineinfo"};
     nvrtcProgram p;
     snprintf(include, sizeof include, "-I%s/kernels", root);
     snprintf(target, sizeof target, "-arch=%s", arch);
@@ -43,10 +43,10 @@ char *cuda_build(const char *root, const char *path, const char *arch, const cha
     if (!text || n > MOST)
         return NULL;
     for (int i = 0; i < n; i++)
-        all[3 + i] = option[i];
+        all[4 + i] = option[i];
     nvrtcResult r = nvrtcCreateProgram(&p, text, path, 0, NULL, NULL);
     if (!r)
-        r = nvrtcCompileProgram(p, 3 + n, all);
+        r = nvrtcCompileProgram(p, 4 + n, all);
     if (r)
         explain(p, r, why);
     else if (!nvrtcGetCUBINSize(p, size) && (cubin = malloc(*size + 1)) &&
