@@ -82,18 +82,13 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-<<<<<<< HEAD
-    } parts[] = {{"regions", test_regions}, {"steps", test_steps},
-                 {"sampler", test_sampler}, {"kernels", test_kernels},
-                 {"prefill", test_prefill}, {"templates", test_templates}};
-=======
     } parts[] = {{"regions", test_regions},
                  {"steps", test_steps},
                  {"ahead", test_ahead},
                  {"sampler", test_sampler},
                  {"kernels", test_kernels},
+                 {"prefill", test_prefill},
                  {"templates", test_templates}};
->>>>>>> main
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)
             continue;
