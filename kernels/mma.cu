@@ -136,7 +136,7 @@ __device__ __forceinline__ const float *input_row(const struct region_args &a, i
 #if AT_OUT
     return a.in + (size_t)t * K;
 #elif AT_HEAD
-    return a.x + (size_t)(t < a.counts->rows ? a.row[t] : 0) * K;
+    return a.x + (size_t)a.row[min(t, a.counts->rows - 1)] * K;
 #else
     return a.x + (size_t)t * K;
 #endif
