@@ -198,19 +198,24 @@ static void try_template(const struct cuda_template *row, int spread, uint32_t *
     }
 }
 
-/* The eager kernels, as they are embedded for sm_90a: no stack anywhere. */
+/* The eager kernels, as they are embedded for sm_90a: no stack, but for the sampler, which picks
+ * from a short list by an index that it computes and runs once a step. */
 static void try_eager(void)
 {
-    static const char *const file[] = {"eager", "eager_prefill", "eager_sample", "eager_wgmma"};
-    for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
+    static const struct {
+        const char *file;
+        bool stack;
+    } eager[] = {
+        {"eager", false}, {"eager_prefill", false}, {"eager_wgmma", false}, {"eager_sample", true}};
+    for (size_t i = 0; i < sizeof eager / sizeof *eager; i++) {
         struct needs n = {0, 0};
         char why[WHY_SIZE], path[4200];
         size_t size = 0;
-        snprintf(path, sizeof path, "%s/kernels/%s.cu", root, file[i]);
+        snprintf(path, sizeof path, "%s/kernels/%s.cu", root, eager[i].file);
         char *cubin = cuda_build(root, path, "sm_90a", NULL, 0, &size, why);
         compiled++;
-        if (!cubin || cubin_needs(cubin, size, &n) != 0 || n.stack > 0) {
-            printf("FAIL %s: %d bytes of stack; %s\n", file[i], n.stack, cubin ? "" : why);
+        if (!cubin || cubin_needs(cubin, size, &n) != 0 || (n.stack > 0 && !eager[i].stack)) {
+            printf("FAIL %s: %d bytes of stack; %s\n", eager[i].file, n.stack, cubin ? "" : why);
             failed++;
         }
         free(cubin);
