@@ -198,8 +198,8 @@ static void try_template(const struct cuda_template *row, int spread, uint32_t *
     }
 }
 
-/* The eager kernels, as they are embedded for sm_90a: no stack, but for the sampler, which picks
- * from a short list by an index that it computes and runs once a step. */
+/* The eager kernels, as they are embedded for sm_90a: no stack, but for the sampler (80 bytes), which
+ * runs once a step and only for rows that are not greedy. */
 static void try_eager(void)
 {
     static const struct {
