@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from conftest import BINARY, MODEL, PATIENCE
+from conftest import BINARY, MODEL, PATIENCE, ROOT
 
 
 def tune(*options):
@@ -23,7 +23,7 @@ def test_winners_are_served_from_the_start(start, tmp_path):
         lines = []
         for line in process.stdout:
             lines.append(line)
-            if re.search(r"mlp_out/m1 .* ISA=|mlp_out/m1 .*mlp_out \w+ PACK=", line):
+            if re.search(r"tried; mlp_out \w+ PACK=", line):
                 process.send_signal(signal.SIGTERM)
                 break
         rest = process.stdout.read()
@@ -31,7 +31,6 @@ def test_winners_are_served_from_the_start(start, tmp_path):
     kernel = re.search(r"(mlp_out \w+ PACK=.*)$", rest.strip().splitlines()[-2]).group(1)
     server = start("--store", str(store), "--specializer-enabled=true",
                    "--specializer-numerics=tolerance", "--specializer-paused=true")
-    server.wait_metric("whet_specializer_restored_total", 1)
     end = time.time() + PATIENCE
     while f"mlp_out/m1: {kernel}" not in server.text():
         assert time.time() < end, server.text()
@@ -40,7 +39,6 @@ def test_winners_are_served_from_the_start(start, tmp_path):
 
 
 def test_an_ablation_needs_neither_model_nor_compiler(tmp_path):
-    from conftest import ROOT
     table, out = ROOT / "tests/golden/tune_table.json", tmp_path / "out.json"
     done = tune("--ablate", "--table", str(table), "--seeds", "3", "--json", str(out),
                 "--svg", str(tmp_path / "plot"))
@@ -53,7 +51,6 @@ def test_an_ablation_needs_neither_model_nor_compiler(tmp_path):
 
 
 def test_a_report_says_where_the_model_is_wrong(tmp_path):
-    from conftest import ROOT
     done = tune("--report", "--table", str(ROOT / "tests/golden/tune_table.json"))
     assert done.returncode == 0, done.stderr
     assert "than the formula thinks" in done.stdout
