@@ -196,11 +196,17 @@ static int check_room(const struct backend *b, struct err *e)
     return 0;
 }
 
-static int allocate(struct arena *a, struct err *e)
+static int allocate(struct arena *a, const char *what, struct err *e)
 {
     if (a->bytes == 0)
         return 0;
-    CU(cudaMalloc((void **)&a->base, (size_t)a->bytes));
+    cudaError_t code = cudaMalloc((void **)&a->base, (size_t)a->bytes);
+    if (code) {
+        a->base = NULL;
+        cudaGetLastError();
+        return err_set(e, "cuda: %.2f GiB for %s: %s", gib(a->bytes), what,
+                       cudaGetErrorString(code));
+    }
     a->used = 0;
     return 0;
 }
@@ -231,8 +237,9 @@ int memory_open(struct backend *b, struct err *e)
     size_blocks(b);
     carve_buffers(b, &b->buffers);
     b->buffers.bytes = b->buffers.used;
-    if (check_room(b, e) || allocate(&b->weights, e) || allocate(&b->kv, e) ||
-        allocate(&b->buffers, e) || allocate(&b->packs, e))
+    if (check_room(b, e) || allocate(&b->weights, "weights", e) ||
+        allocate(&b->kv, "KV pages", e) || allocate(&b->buffers, "the buffers of a step", e) ||
+        allocate(&b->packs, "specializer.pack_mib", e))
         return -1;
     CU(cudaMemset(b->buffers.base, 0, (size_t)b->buffers.bytes));
     CU(cudaMemset(b->weights.base, 0, (size_t)b->weights.bytes));
