@@ -122,7 +122,6 @@ static void carve_buffers(struct backend *b, struct arena *a)
     b->work_bytes = blocks * part > WORK ? blocks * part : WORK;
     b->work = arena_take(a, b->work_bytes);
     b->sample = arena_take(a, rows * (int64_t)sizeof *b->sample);
-    b->sampled = arena_take(a, rows * (int64_t)sizeof *b->sampled);
     b->adjusts = ADJUSTS;
     b->adjust = arena_take(a, ADJUSTS * (int64_t)sizeof *b->adjust);
     b->on.rope_cos = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
@@ -135,7 +134,8 @@ static void carve_buffers(struct backend *b, struct arena *a)
 
 static int pinned(void **p, int64_t bytes, struct err *e)
 {
-    CU(cudaHostAlloc(p, (size_t)bytes, cudaHostAllocDefault));
+    bytes = (bytes + 15) / 16 * 16; /* transfer() */
+    CU(cudaHostAlloc(p, (size_t)bytes, cudaHostAllocMapped));
     memset(*p, 0, (size_t)bytes);
     return 0;
 }
