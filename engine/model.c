@@ -195,6 +195,8 @@ static char *name_of(const char *path)
 struct model *model_open(const char *path, bool with_tokenizer, model_progress_fn *progress,
                          void *ctx, struct err *err)
 {
+    if (model_is_random(path))
+        return model_open_named(path, with_tokenizer, err);
     struct model *m = xcalloc(1, sizeof *m);
     struct stat st;
     int rc;

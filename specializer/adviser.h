@@ -38,6 +38,7 @@ struct advice {
         char note[801]; /* 200 characters */
     } * risk;
     int risks;
+    int advised, hinted; /* how many, the first ones, of priority and hint a language model named */
 };
 void advice_free(struct advice *a);
 /* enum risk bits that the advice attaches to a point. */
@@ -99,6 +100,7 @@ struct moves {
 };
 
 struct adviser;
+struct llm;
 /* Never NULL: with a URL that cannot be used it says so in the log and the heuristic answers. */
 struct adviser *adviser_open(const struct config *c, struct store *store);
 /* Breaks off a call that is under way. */
@@ -118,6 +120,8 @@ void adviser_poll(struct adviser *a);
 bool adviser_wait(struct adviser *a, double seconds);
 /* There is a language model to be told things. */
 bool adviser_is_remote(const struct adviser *a);
+/* The line to it (llm.h), which the agent shares; NULL: there is none. */
+struct llm *adviser_llm(struct adviser *a);
 
 /* The heuristic by itself, and its word on a node of a search tree. */
 void advise_heuristic(const struct advice_request *r, struct advice *out);

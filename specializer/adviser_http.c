@@ -150,11 +150,14 @@ static void add_message(cJSON *messages, const char *role, const char *text)
 static char *body_text(const struct adviser_http *h, const struct call *call)
 {
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "model", h->config->adviser_model);
+    const struct call_style *style = &call->style;
+    cJSON_AddStringToObject(o, "model", style->model ? style->model : h->config->adviser_model);
     cJSON *messages = cJSON_AddArrayToObject(o, "messages");
     add_message(messages, "system", call->task);
     add_message(messages, "user", call->document);
-    cJSON_AddNumberToObject(o, "max_tokens", (double)h->config->adviser_max_tokens);
+    cJSON_AddNumberToObject(o, "max_tokens", (double)style->max_tokens);
+    if (style->temperature >= 0)
+        cJSON_AddNumberToObject(o, "temperature", style->temperature);
     cJSON_AddFalseToObject(o, "stream");
     if (!h->plain && call->schema) {
         cJSON *format = cJSON_AddObjectToObject(o, "response_format");
@@ -325,7 +328,7 @@ static bool dislikes_schema(long status)
 
 void adviser_http_post(struct adviser_http *h, const struct call *call, struct answer *out)
 {
-    int64_t start = clock_ns(), until = start + (int64_t)(h->config->adviser_timeout * 1e9);
+    int64_t start = clock_ns(), until = start + (int64_t)(call->style.timeout * 1e9);
     long status = 0;
     *out = (struct answer){0};
     for (;;) {

@@ -39,10 +39,19 @@ enum call_fault {
 };
 const char *call_fault_name(enum call_fault f);
 
+/* How an answer is wanted. */
+struct call_style {
+    const char *model; /* NULL: adviser.model */
+    int32_t max_tokens;
+    double timeout;     /* seconds of the whole exchange */
+    double temperature; /* below 0: the endpoint's own */
+};
+
 struct call {
     const char *task, *document; /* system and user message */
-    const char *schema;          /* JSON text of the reply's schema */
+    const char *schema;          /* JSON text of the reply's schema, or NULL */
     const char *name;            /* of the schema */
+    struct call_style style;
 };
 
 struct answer {

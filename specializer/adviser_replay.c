@@ -11,8 +11,7 @@
 #include "specializer/store.h"
 
 struct record_of {
-    char region[40];
-    bool moves;
+    char region[40], kind[16];
     char *reply;
     double seconds;
     int32_t tokens_in, tokens_out;
@@ -32,14 +31,20 @@ static struct record_of *add(struct adviser_replay *r)
     return last;
 }
 
-/* Region and kind of a question. */
-static void identify(const char *document, char *region, size_t room, bool *moves)
+/* Region and kind of a question: an adviser's document shows them by its form, others name them. */
+static void identify(const char *document, char *region, size_t room, char *kind, size_t kind_room)
 {
     cJSON *o = cJSON_Parse(document);
     const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(o, "regions"), 0);
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(first, "region");
+    const cJSON *named = cJSON_GetObjectItemCaseSensitive(o, "kind");
+    const cJSON *name =
+        cJSON_GetObjectItemCaseSensitive(cJSON_IsString(named) ? o : first, "region");
+    bool moves = cJSON_GetObjectItemCaseSensitive(first, "nodes") != NULL;
     snprintf(region, room, "%s", cJSON_IsString(name) ? name->valuestring : "");
-    *moves = cJSON_GetObjectItemCaseSensitive(first, "nodes") != NULL;
+    snprintf(kind, kind_room, "%s",
+             cJSON_IsString(named) ? named->valuestring
+             : moves               ? "moves"
+                                   : "advice");
     cJSON_Delete(o);
 }
 
@@ -51,7 +56,7 @@ static void take_row(void *ctx, const struct exchange *x)
     if (!x->reply || !x->reply[0])
         return;
     struct record_of *r = add(ctx);
-    identify(x->request, r->region, sizeof r->region, &r->moves);
+    identify(x->request, r->region, sizeof r->region, r->kind, sizeof r->kind);
     r->reply = xstrdup(x->reply);
     r->seconds = x->seconds;
     r->tokens_in = x->tokens_in;
@@ -83,7 +88,8 @@ static int take_line(struct adviser_replay *r, const char *line, int number, str
     } else {
         struct record_of *last = add(r);
         snprintf(last->region, sizeof last->region, "%s", region->valuestring);
-        last->moves = cJSON_IsString(kind) && strcmp(kind->valuestring, "moves") == 0;
+        snprintf(last->kind, sizeof last->kind, "%s",
+                 cJSON_IsString(kind) ? kind->valuestring : "advice");
         last->reply = xstrdup(reply->valuestring);
         last->seconds = cJSON_IsNumber(seconds) ? seconds->valuedouble : 0;
         last->tokens_in = cJSON_IsNumber(in) ? in->valueint : 0;
@@ -143,13 +149,12 @@ void adviser_replay_close(struct adviser_replay *r)
 
 void adviser_replay_next(struct adviser_replay *r, const char *document, struct answer *out)
 {
-    char region[40];
-    bool moves;
-    identify(document, region, sizeof region, &moves);
+    char region[40], kind[16];
+    identify(document, region, sizeof region, kind, sizeof kind);
     *out = (struct answer){0};
     for (int i = 0; i < r->records; i++) {
         struct record_of *record = &r->record[i];
-        if (record->used || record->moves != moves || strcmp(record->region, region) != 0)
+        if (record->used || strcmp(record->kind, kind) != 0 || strcmp(record->region, region) != 0)
             continue;
         record->used = true;
         out->text = xstrdup(record->reply);
@@ -160,5 +165,5 @@ void adviser_replay_next(struct adviser_replay *r, const char *document, struct 
         return;
     }
     out->fault = CALL_NO_RECORD;
-    snprintf(out->why, sizeof out->why, "nothing more is recorded for %s", region);
+    snprintf(out->why, sizeof out->why, "nothing more is recorded for %s (%s)", region, kind);
 }

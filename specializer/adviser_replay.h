@@ -2,8 +2,9 @@
  *
  * The file is a specializer's store, or JSON lines of one exchange each:
  *   {"region":"mlp_out/m1","kind":"advice","reply":"{...}","seconds":1.5,"tokens_in":9,"tokens_out":7}
- * with kind "advice" (the default) or "moves". The k-th question about a region gets the k-th
- * recorded reply of its kind, as late as it came then; after the last one nothing was recorded.
+ * with kind "advice" (the default), "moves", or an agent's "plan", "code", "debug". The k-th
+ * question about a region gets the k-th recorded reply of its kind, as late as it came then; after
+ * the last one nothing was recorded.
  */
 #ifndef WHET_SPECIALIZER_ADVISER_REPLAY_H
 #define WHET_SPECIALIZER_ADVISER_REPLAY_H

@@ -47,10 +47,14 @@ int search_best(const struct search *s, int32_t *id, int n);
 struct strategy {
     const char *name;
     void *(*open)(const struct search *s, uint64_t seed);
-    /* Writes up to n untried ids, best first; returns how many. 0: nothing is left. */
+    /* Writes up to n untried ids, best first; returns how many. 0: nothing is left. The space has
+     * predictions (space_predict). */
     int (*propose)(void *state, const struct search *s, int32_t *id, int n);
     void (*close)(void *state);
 };
+
+/* A family whose best prediction is this many times the best of all is not looked at early. */
+#define FAMILY_HOPELESS 5.0
 
 extern const struct strategy strategy_template, strategy_mcts, strategy_random, strategy_exhaustive,
     strategy_cost;

@@ -647,6 +647,48 @@ static void the_default_model_opens(void **state)
     model_close(m);
 }
 
+static void a_random_model_by_name_can_be_served_and_is_always_the_same(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    struct model *a = model_open("random:tiny", true, NULL, NULL, &err);
+    struct model *b = model_open("random:tiny", false, NULL, NULL, &err);
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_string_equal(a->hash, b->hash); /* what a probe opens is what the server runs */
+    assert_string_equal(a->path, "random:tiny");
+    assert_null(b->tokenizer);
+    assert_int_equal(tokenizer_vocab(a->tokenizer), a->shape.vocab);
+    assert_non_null(a->chat_template);
+    model_close(a);
+    model_close(b);
+    assert_null(model_open("random:llama-9", true, NULL, NULL, &err));
+    assert_non_null(strstr(err.msg, "llama-9"));
+    assert_non_null(strstr(err.msg, "qwen3-1.7b")); /* and what there is instead */
+}
+
+static void its_tokenizer_takes_any_bytes_and_every_id_has_text(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    struct model *m = model_open("random:tiny", true, NULL, NULL, &err);
+    const char text[] = "Ein M\xc3\xa4rchen \xe2\x9c\x93 \x7f\t\n<|im_end|>";
+    int32_t *ids = NULL;
+    int64_t n = tokenizer_encode(m->tokenizer, text, sizeof text - 1, true, &ids, &err);
+    assert_int_equal(n, sizeof text - 1 - strlen("<|im_end|>") + 1);
+    assert_true(tokenizer_is_stop(m->tokenizer, ids[n - 1]));
+    size_t length;
+    char *back = tokenizer_decode(m->tokenizer, ids, n, true, &length);
+    assert_string_equal(back, text);
+    free(back);
+    free(ids);
+    for (int32_t id = 0; id < m->shape.vocab; id++) {
+        tokenizer_bytes(m->tokenizer, id, true, &length);
+        assert_true(length > 0);
+    }
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -668,6 +710,8 @@ int main(void)
         cmocka_unit_test(a_random_model_of_an_impossible_shape_is_refused),
         cmocka_unit_test(the_hash_is_the_models_and_not_the_paths),
         cmocka_unit_test(the_default_model_opens),
+        cmocka_unit_test(a_random_model_by_name_can_be_served_and_is_always_the_same),
+        cmocka_unit_test(its_tokenizer_takes_any_bytes_and_every_id_has_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,8 +15,11 @@ static struct config config;
 static char key_path[] = "/tmp/whet-test-key-XXXXXX", url[80];
 static const char key[] = "sk-very-secret-0123456789";
 
-static const struct call call = {
-    .task = "the task", .document = "{\"a\":1}", .schema = "{\"type\":\"object\"}", .name = "x"};
+static struct call call = {.task = "the task",
+                           .document = "{\"a\":1}",
+                           .schema = "{\"type\":\"object\"}",
+                           .name = "x",
+                           .style = {.max_tokens = 2048, .temperature = -1}};
 
 static int open_all(void **unused)
 {
@@ -53,7 +56,7 @@ static struct adviser_http *open_client(double timeout)
     config.adviser_model = strdup("some-model");
     free(config.adviser_key_file);
     config.adviser_key_file = strdup(key_path);
-    config.adviser_timeout = timeout;
+    call.style.timeout = timeout;
     atomic_store(&server.mode, STAND_IN_OK);
     atomic_store(&server.requests, 0);
     struct adviser_http *h = adviser_http_open(&config, &err);
