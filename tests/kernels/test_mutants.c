@@ -253,10 +253,10 @@ static bool same_file(const char *a, const char *b)
 /* ---- one mutant ----------------------------------------------------------------------------- */
 
 /* The admission after the build. BY_PROBE, BY_LOGITS, or MISSED: let through. */
-static enum fate admit(struct shop *s, bool *same_bits, struct err *err)
+static enum fate admit(struct shop *s, const char *object, bool *same_bits, struct err *err)
 {
     struct check_request q = {.model = s->model,
-                              .object = s->object,
+                              .object = object,
                               .range = s->range,
                               .threads = 2,
                               .full = true,
@@ -268,7 +268,7 @@ static enum fate admit(struct shop *s, bool *same_bits, struct err *err)
     if (check_kernel(&q, &r, err) != 0)
         return BY_PROBE;
     *same_bits = r.judgement.bit_equal;
-    return end_check(s->model, s->object, s->range.m_to, NUMERICS_TOLERANCE, &end, err) != 0
+    return end_check(s->model, object, s->range.m_to, NUMERICS_TOLERANCE, &end, err) != 0
                ? BY_LOGITS
                : MISSED;
 }
@@ -286,7 +286,10 @@ static enum fate examine(struct shop *s, struct err *seen, struct err *said)
         return EQUIVALENT;
     enum change change = witness_look(s->witness, s->object, seen);
     bool same_bits;
-    enum fate fate = admit(s, &same_bits, said);
+    enum fate fate = admit(s, s->object, &same_bits, said);
+    /* Memory that only the admission's inputs lead astray is witness enough. */
+    if (fate != MISSED && change == CHANGE_NONE && strstr(said->msg, "SIG"))
+        change = CHANGE_WRONG;
     struct tally *t = s->tally;
     bool promises = s->target->t->bit_equal(&s->target->point, &s->facts);
     if (change != CHANGE_NONE && promises) {
@@ -387,7 +390,14 @@ static bool target_open(struct shop *s, const struct target *t, struct err *err)
     if (build(s, &c, s->original) != STAGE_PASS)
         return err_set(err, "the original: %s", c.reason) == 0;
     s->witness = witness_open(s->model, &s->range, s->original, 99, err);
-    return s->witness != NULL;
+    if (!s->witness)
+        return false;
+    /* The admission must have nothing against the original, or its refusals mean nothing. */
+    bool same_bits;
+    if (admit(s, s->original, &same_bits, err) == MISSED)
+        return true;
+    atomic_fetch_add(&s->tally->alarms, 1);
+    return false;
 }
 
 /* `n` mutants: an operator by chance, then one of its edits in any file. */
