@@ -1,10 +1,11 @@
 /* probe.c - the stage that runs a kernel for the first time, and the process that does it.
  *
  * Server side: the request and the captured inputs go into a directory of their own beside the
- * object; `whet probe <request>` is started at idle priority; its answer is one line of JSON. The
- * answer decides between pass and refuse. Everything that says nothing about the kernel - a child
- * that could not start, was starved or taken by the kernel for its memory, a model file that
- * vanished - is "retry".
+ * object; `whet probe <request>` is started at idle priority (a restored winner's short one at low
+ * priority: it is over in tens of milliseconds); its answer is one line of JSON. The answer decides
+ * between pass and refuse. Everything that says nothing about the kernel - a child that could not
+ * start, was starved or taken by the kernel for its memory, a model file that vanished - is
+ * "retry".
  *
  * Probe side: opens the model without its vocabulary, then checks the kernel alone (check.c) or,
  * for a finalist, the whole model's logits with it (endcheck.c). It holds no socket and no file of
@@ -96,7 +97,8 @@ static int start_child(const struct stage_env *env, struct probe *p, struct err 
     const char *argv[] = {env->program, "probe", p->path, NULL};
     double limit = env->config->specializer_probe_timeout;
     struct process_spec spec = {.argv = argv,
-                                .priority = PROCESS_IDLE,
+                                .priority =
+                                    p->request.depth == PROBE_SHORT ? PROCESS_LOW : PROCESS_IDLE,
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
                                 .file_bytes = 1 << 20,

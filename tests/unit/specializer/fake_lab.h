@@ -23,7 +23,7 @@ struct fake {
     pthread_t traffic;
     atomic_bool stop, live; /* live: steps are running */
     atomic_bool compiler;   /* there is one */
-    atomic_int builds, probes, benches, loaded, bad_published, killer;
+    atomic_int builds, probes, short_probes, benches, short_benches, loaded, bad_published, killer;
     atomic_int builds_die, probes_die; /* so many of the next children are killed */
     _Atomic(const char *) audit_fails; /* id of a kernel that audits find wrong, or NULL */
     struct kernel *grave[4096];        /* unloaded: kept, because the test looks at slots freely */
@@ -271,10 +271,10 @@ struct probe {
 struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum probe_depth depth,
                           const struct capture *const *captured, int captures, struct err *err)
 {
-    (void)env, (void)depth, (void)captured, (void)captures, (void)err;
+    (void)env, (void)captured, (void)captures, (void)err;
     struct probe *p = xcalloc(1, sizeof *p);
     p->c = c;
-    atomic_fetch_add(&fake.probes, 1);
+    atomic_fetch_add(depth == PROBE_SHORT ? &fake.short_probes : &fake.probes, 1);
     return p;
 }
 enum stage_result probe_poll(struct probe *p)
@@ -324,7 +324,7 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
                             bool quick)
 {
     (void)inputs;
-    atomic_fetch_add(&fake.benches, 1);
+    atomic_fetch_add(quick ? &fake.short_benches : &fake.benches, 1);
     if (atomic_load(&fake.killer))
         _exit(42); /* the process dies with it on trial */
     double gain = fake_speed(c) / kernel_speed(incumbent, c) - 1;
