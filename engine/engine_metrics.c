@@ -179,7 +179,8 @@ static void put_regions(const struct engine *e, FILE *out)
 
 void engine_metrics(const struct engine *e, FILE *out)
 {
-    if (atomic_load(&e->state) != ENGINE_READY)
+    int state = atomic_load(&e->state);
+    if (state != ENGINE_READY && state != ENGINE_LOST)
         return;
     put_latencies((struct engine_stats *)&e->stats, out);
     put_counters(e, out);

@@ -216,6 +216,18 @@ struct model *model_open(const char *path, bool with_tokenizer, model_progress_f
     return m;
 }
 
+int64_t model_copy_weights(const struct model *m, int64_t most)
+{
+    const struct model_files *f = m->files;
+    int64_t total = 0, moved = 0;
+    for (int i = 0; f && i < f->maps; i++)
+        total += (int64_t)f->map[i]->size;
+    for (int i = 0; total <= most && f && i < f->maps; i++)
+        if (!f->map[i]->copied && filemap_copy(f->map[i]))
+            moved += (int64_t)f->map[i]->size;
+    return moved;
+}
+
 void model_close(struct model *m)
 {
     if (!m)

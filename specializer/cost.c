@@ -1,8 +1,8 @@
 /* cost.c - the formula, and how well predictions rank. What is learned is in cost_learn.c.
  *
- * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP); a
- * template without one of them takes its neutral value, and a knob that is not known here is left
- * to learning.
+ * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP,
+ * PREFETCH); a template without one of them takes its neutral value, and a knob that is not known
+ * here is left to learning.
  */
 #include "specializer/cost.h"
 
@@ -77,6 +77,8 @@ static double isa_speed(int isa, int digits, int parts)
     return f32[i];
 }
 
+enum { ENOUGH_AHEAD = 4096 }; /* bytes of a stream under way that hide the latency of memory */
+
 double cost_formula(const struct cost *c, const struct template *t, const struct point *p,
                     const struct facts *f)
 {
@@ -107,8 +109,12 @@ double cost_formula(const struct cost *c, const struct template *t, const struct
     double groups = ceil(rows / group);
     double imbalance = ceil(groups / c->threads) * c->threads / fmax(groups, 1);
 
-    /* Loads and arithmetic overlap, but not wholly: a part of the smaller cost still shows. */
-    double load_s = bytes / c->machine->read_bandwidth;
+    /* Loads and arithmetic overlap, but not wholly: a part of the smaller cost still shows. A core
+     * that only asks for what it is about to use waits for memory: hardware looks ahead within a
+     * page, software as far as it says. */
+    double prefetch = knob_or(t, p, "PREFETCH", 0) * (f->REGION == REGION_ATTN ? 4096.0 : 1);
+    double ahead = fmin(prefetch, ENOUGH_AHEAD) / ENOUGH_AHEAD; /* attn counts in KV pages */
+    double load_s = bytes / (c->machine->read_bandwidth * (0.5 + 0.5 * ahead));
     double work_s = operations / c->machine->peak_flops;
     double seconds = fmax(load_s, work_s) + 0.3 * fmin(load_s, work_s);
     return seconds * imbalance + c->machine->boundary_s * (prep ? 2 : 1);

@@ -318,7 +318,7 @@ static void *specializer_thread(void *ctx)
     atomic_store(&s->doing, DOING_RESTORE);
     restore_winners(s);
     s->since_ns = clock_ns();
-    while (!atomic_load(&s->stop)) {
+    while (!atomic_load(&s->stop) && engine_state(s->engine, NULL, NULL, 0) != ENGINE_LOST) {
         upkeep(s);
         watch_poll(s);
         if (!may_search(s)) {

@@ -84,8 +84,13 @@ static void *pages_of(const struct walk *w, int32_t layer, int v)
 static int embed(struct walk *w, struct err *e)
 {
     const struct backend *b = w->b;
-    struct cuda_embed_args a = {w->block->counts, w->block->token, b->on.embed, w->y,
-                                b->model->shape.hidden};
+    struct cuda_embed_args a = {.counts = w->block->counts,
+                                .tokens = w->block->token,
+                                .drawn = b->best,
+                                .seen = b->seen,
+                                .table = b->on.embed,
+                                .x = w->y,
+                                .hidden = b->model->shape.hidden};
     return launch(w, PRIM_EMBED, grid2(w->m, 1), 256, 0, &a, e);
 }
 

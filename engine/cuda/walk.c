@@ -69,7 +69,7 @@ static int mark(const struct walk *w, enum region r, int32_t layer, int end, str
 {
     bool once = r == REGION_EMBED || r == REGION_HEAD;
     if (w->timed && (once || layer == w->timed_layer))
-        CU(cudaEventRecord(w->b->region_event[r][end], w->stream));
+        CU(cudaEventRecord(w->timed->region_event[r][end], w->stream));
     return 0;
 }
 

@@ -23,6 +23,50 @@ static struct model *open_golden(const char *name)
     return m;
 }
 
+/* ---- where the weights lie --------------------------------------------------------------------
+ */
+
+static void copied_weights_keep_their_addresses_and_bytes(void **state)
+{
+    (void)state;
+    struct model *m = open_golden("tiny-llama");
+    const struct weight *w = &m->layer[1].down;
+    size_t bytes = (size_t)w->rows * (size_t)w->cols * 2;
+    const void *at = w->data;
+    char *before = malloc(bytes);
+    memcpy(before, at, bytes);
+    assert_int_equal(model_copy_weights(m, 1000), 0); /* more than that: they stay */
+    int64_t moved = model_copy_weights(m, INT64_MAX);
+    assert_true(moved > (int64_t)bytes);
+    assert_ptr_equal(w->data, at);
+    assert_memory_equal(at, before, bytes);
+    assert_int_equal(model_copy_weights(m, INT64_MAX), 0); /* once */
+    free(before);
+    model_close(m);
+}
+
+static void copied_weights_survive_the_file_being_cut(void **state)
+{
+    (void)state;
+    struct err err;
+    char *from = golden_path("tiny-llama"), dir[] = "/tmp/whet-model-XXXXXX", command[600];
+    assert_non_null(mkdtemp(dir));
+    snprintf(command, sizeof command, "cp %s/* %s", from, dir);
+    assert_int_equal(system(command), 0);
+    struct model *m = model_open(dir, false, NULL, NULL, &err);
+    assert_non_null(m);
+    const struct weight *w = &m->layer[1].down;
+    uint16_t last = ((const uint16_t *)w->data)[w->rows * w->cols - 1];
+    assert_true(model_copy_weights(m, INT64_MAX) > 0);
+    snprintf(command, sizeof command, "truncate -s 10 %s/*.safetensors", dir);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(((const uint16_t *)w->data)[w->rows * w->cols - 1], last);
+    model_close(m);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+    free(from);
+}
+
 /* ---- what transformers wrote ------------------------------------------------------------------
  */
 
@@ -692,6 +736,8 @@ static void its_tokenizer_takes_any_bytes_and_every_id_has_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copied_weights_keep_their_addresses_and_bytes),
+        cmocka_unit_test(copied_weights_survive_the_file_being_cut),
         cmocka_unit_test(a_llama_directory_opens_with_its_config),
         cmocka_unit_test(qwen2_has_biases_and_a_tied_head),
         cmocka_unit_test(qwen3_has_head_norms_and_its_own_head_size),

@@ -543,6 +543,23 @@ static void serving_reports_a_stalled_engine(void **state)
     close(fd);
 }
 
+static void serving_says_that_the_device_is_lost(void **state)
+{
+    (void)state;
+    int fd = client_open();
+    toy.lost = true;
+    client_send(fd, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    const char *r = client_response(fd);
+    assert_int_equal(client_status(r), 503);
+    assert_non_null(strstr(r, "\"status\":\"lost\""));
+    client_send(fd, "GET /ready HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 503);
+    client_send(fd, "GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 200); /* the process stays */
+    toy.lost = false;
+    close(fd);
+}
+
 static void serving_finishes_what_runs_before_it_stops(void **state)
 {
     (void)state;
@@ -637,6 +654,7 @@ int main(void)
         TEST(serving_turns_away_too_many_connections),
         TEST(serving_says_that_the_model_is_loading),
         TEST(serving_reports_a_stalled_engine),
+        TEST(serving_says_that_the_device_is_lost),
         TEST(serving_finishes_what_runs_before_it_stops),
         TEST(serving_accepts_nothing_new_while_it_drains),
         TEST(serving_cancels_with_an_error_after_the_drain_time),

@@ -164,7 +164,7 @@ static void loop_publishes_a_fast_kernel_that_passed_and_then_sleeps(void **unus
     best_speed = refused_without_reason = 0;
     memset(refusals_at, 0, sizeof refusals_at);
     store_each(s->store, &all, look_at, NULL, NULL);
-    /* The best admissible: VNNI panels or AVX-512 rows, with ROWS=4 and PREFETCH=512. */
+    /* The best admissible: VNNI panels or AVX-512 rows, with ROWS=4 and PREFETCH=8192. */
     double most = isa_facts()->HAS_VNNI ? 1.75 : isa_facts()->HAS_AVX512 ? 1.5 : 1.4;
     assert_true(best_speed >= 0.97 * most);
     assert_int_equal(refused_without_reason, 0);
@@ -334,7 +334,7 @@ static struct specializer *start_advised(struct stand_in *server, int mode, cons
         server,
         strdup(
             "{\"version\":1,\"regions\":[{\"region\":\"mlp_out/m1\",\"label\":\"from the model\","
-            "\"priority\":[],\"hints\":{\"PREFETCH\":[512],\"ROWS\":[4]},\"risks\":[]}]}"));
+            "\"priority\":[],\"hints\":{\"PREFETCH\":[8192],\"ROWS\":[4]},\"risks\":[]}]}"));
     atomic_store(&server->mode, mode);
     snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/chat/completions", server->port);
     setenv("no_proxy", "127.0.0.1", 1);

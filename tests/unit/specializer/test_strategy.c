@@ -77,7 +77,7 @@ static double speed_of(const struct bench *b, int32_t id)
     space_point(b->space, id, &p);
     double speed = 1;
     uint64_t noise = (uint64_t)id;
-    speed *= knob_is(t, &p, "PREFETCH", 1024) ? 1.4 : 1;
+    speed *= knob_is(t, &p, "PREFETCH", 8192) ? 1.4 : 1;
     speed *= knob_is(t, &p, "ROWS", 2) ? 1.5 : 1;
     speed *= knob_is(t, &p, "SPLIT", 1) ? 1.1 : 1;
     speed *= knob_is(t, &p, "TOKENS", 2) ? 1.3 : 1;
