@@ -312,7 +312,7 @@ static void one_mutant(struct shop *s, struct file *f, const struct mutation *m)
     if (write_text(path, text)) {
         enum fate fate = examine(s, &seen, &said);
         atomic_fetch_add(&s->tally->fate[m->kind][fate], 1);
-        bool odd = (fate == EQUIVALENT || fate == ROUNDING) && said.msg[0];
+        bool odd = fate == EQUIVALENT && said.msg[0];
         printf("%-10s %s m=%d %s: %s | %.150s%s%.150s\n", odd ? "alarm" : fate_name[fate],
                s->target->t->id, s->target->m, f->name, what, seen.msg, said.msg[0] ? " | " : "",
                said.msg);
