@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from conftest import Server
+from conftest import BINARY, Server
 
 pytestmark = pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 PROMPTS = ["The capital of France is", "Once upon a time", "def add(a, b):"]
@@ -147,7 +147,7 @@ def kill_some(server, wanted, count):
     wait_until(strike, lambda: f"only {len(killed)} of {wanted} seen: {server.text()[-2000:]}")
 
 
-@pytest.mark.parametrize("wanted", [("cc1", "cc", "as", "collect2", "ld"), ("whet",)],
+@pytest.mark.parametrize("wanted", [("cc1", "cc", "as", "collect2", "ld"), (os.path.basename(BINARY)[:15],)],
                          ids=["compilers", "probes-and-runners"])
 def test_children_may_be_killed(tmp_path, eager_text, wanted):
     store = tmp_path / "store.db"
