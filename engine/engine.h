@@ -114,5 +114,7 @@ void engine_metrics(const struct engine *e, FILE *out);
 /* A JSON object of what the dashboard shows of the engine: tokens/s, running, waiting, step time
  * p50/p99 of the last seconds, regions with time, bytes and roofline share. Caller frees. */
 char *engine_json(const struct engine *e);
+/* The last `seconds` (at most about 900) seconds, one value each: history.h. Caller frees. */
+char *engine_history_json(const struct engine *e, int seconds);
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "config/metrics.h"
 #include "engine/batch.h"
+#include "engine/history.h"
 #include "engine/lab.h"
 
 /* Slices under load: time is lent at `share` of the wall time, never more than one slice ahead.
@@ -44,6 +45,7 @@ struct engine_stats {
     pthread_mutex_t recent_lock; /* held for a copy, never during a step */
     struct recent_step recent[RECENT_STEPS];
     uint64_t recents; /* written so far; the newest is at (recents - 1) % RECENT_STEPS */
+    struct history history;
 };
 
 /* What engine_start takes from the configuration (which need not outlive the call). */

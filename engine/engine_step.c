@@ -33,10 +33,10 @@ enum { STRIKES = 2, PACE_LEAST = 16, PACE_MOST = 1 << 20 };
 
 static void observe_token(struct engine *e, struct sequence *seq, int64_t now)
 {
-    if (seq->last_token_ns == 0)
-        histogram_observe(&e->stats.first_token, (double)(now - seq->submit_ns) * 1e-9);
-    else
-        histogram_observe(&e->stats.inter_token, (double)(now - seq->last_token_ns) * 1e-9);
+    bool first = seq->last_token_ns == 0;
+    double waited = (double)(now - (first ? seq->submit_ns : seq->last_token_ns)) * 1e-9;
+    histogram_observe(first ? &e->stats.first_token : &e->stats.inter_token, waited);
+    (first ? history_first : history_gap)(&e->stats.history, now, waited);
     seq->last_token_ns = now;
     atomic_fetch_add(&e->stats.generated_tokens, 1);
 }
@@ -138,6 +138,7 @@ static bool plan(struct engine *e, struct batch *b)
     for (int32_t i = 0; i < b->admitted_n; i++) {
         const struct sequence *seq = b->admitted[i];
         histogram_observe(&e->stats.queue, (double)(now - seq->submit_ns) * 1e-9);
+        history_prompt(&e->stats.history, now, seq->prompt_n);
         atomic_fetch_add(&e->stats.prompt_tokens, (uint64_t)seq->prompt_n);
         atomic_fetch_add(&e->stats.cached_tokens, (uint64_t)seq->cached_tokens);
     }

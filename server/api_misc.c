@@ -51,11 +51,12 @@ void api_health(struct exchange *x)
     double stalled = x->srv->ready ? engine_stalled_s(x->srv->engine) : 0;
     bool lost = engine_state(x->srv->engine, NULL, NULL, 0) == ENGINE_LOST;
     struct buf b = {0};
-    bool ok = stalled < STALL_S && !lost;
+    bool draining = x->srv->draining, ok = stalled < STALL_S && !lost && !draining;
     buf_printf(&b, "{\"status\":\"%s\",\"stalled_seconds\":%.1f}",
-               ok     ? "ok"
-               : lost ? "lost"
-                      : "stalled",
+               ok                   ? "ok"
+               : lost               ? "lost"
+               : stalled >= STALL_S ? "stalled"
+                                    : "draining",
                stalled);
     respond_json(x, ok ? 200 : 503, &b);
 }

@@ -92,13 +92,20 @@ static int save_captures(const struct stage_env *env, struct probe *p,
     return 0;
 }
 
+/* A restored winner's short probe is over in tens of milliseconds, and its slot waits for it. */
+static enum process_priority priority_of(const struct stage_env *env, enum probe_depth depth)
+{
+    if (env->alone)
+        return PROCESS_NORMAL;
+    return depth == PROBE_SHORT ? PROCESS_LOW : PROCESS_IDLE;
+}
+
 static int start_child(const struct stage_env *env, struct probe *p, struct err *err)
 {
     const char *argv[] = {env->program, "probe", p->path, NULL};
     double limit = env->config->specializer_probe_timeout;
     struct process_spec spec = {.argv = argv,
-                                .priority =
-                                    p->request.depth == PROBE_SHORT ? PROCESS_LOW : PROCESS_IDLE,
+                                .priority = priority_of(env, p->request.depth),
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
                                 .file_bytes = 1 << 20,

@@ -39,6 +39,7 @@ static const char schema[] =
     "CREATE TABLE trace(id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL, slot TEXT, key TEXT,"
     " event TEXT, text TEXT, who TEXT);"
     "CREATE INDEX trace_slot ON trace(slot, id);"
+    "CREATE INDEX trace_event ON trace(event, id);"
     "CREATE TABLE exchange(id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL, request TEXT, reply TEXT,"
     " verdict TEXT, seconds REAL, tokens_in INTEGER, tokens_out INTEGER);"
     "PRAGMA application_id = 2003330420;"
@@ -51,6 +52,7 @@ static const char schema[] =
 
 static int fault(struct store *s, struct err *err)
 {
+    atomic_fetch_add(&s->errors, 1);
     return err_set(err, "store %s: %s", s->path, sqlite3_errmsg(s->db));
 }
 
@@ -230,8 +232,11 @@ static enum health open_file(struct store *s, struct err *err)
         return DAMAGED;
     }
     bool fresh;
-    if ((h = identify(s, &fresh, err)) != HEALTHY || !fresh)
+    if ((h = identify(s, &fresh, err)) != HEALTHY)
         return h;
+    if (!fresh) /* a store begun by a whet that did not ask by event */
+        return pragma(s, "CREATE INDEX IF NOT EXISTS trace_event ON trace(event, id)", text,
+                      sizeof text, err);
     if (store_begin(s, err) != 0)
         return unusable(s, err);
     int ok = sqlite3_exec(s->db, schema, NULL, NULL, NULL) == SQLITE_OK ? 0 : fault(s, err);
@@ -291,6 +296,11 @@ void store_close(struct store *s)
     pthread_mutex_destroy(&s->lock);
     free(s->path);
     free(s);
+}
+
+uint64_t store_errors(const struct store *s)
+{
+    return atomic_load(&s->errors);
 }
 
 const char *store_path(const struct store *s)

@@ -278,3 +278,9 @@ char *engine_json(const struct engine *e)
     (void)e;
     return xstrdup("{}");
 }
+
+char *engine_history_json(const struct engine *e, int seconds)
+{
+    (void)e;
+    return xasprintf("{\"seconds\":%d}", seconds);
+}
