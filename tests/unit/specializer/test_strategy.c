@@ -181,7 +181,6 @@ static void template_strategy_tries_two_of_every_family_in_two_batches(void **un
             per[space_family(b.space, id[i])]++;
     for (int f = 0; f < space_families(); f++)
         if (best[f] > 0 && best[f] < 5 * fastest) {
-            print_message("family %d best %.2f of fastest, %d\n", f, best[f] / fastest, per[f]);
             assert_true(per[f] >= 2);
             families++;
         }
