@@ -38,6 +38,7 @@ int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *f
 
 /* Every primitive of kernels/eager*.cu. */
 enum primitive {
+    PRIM_COPY,
     PRIM_EMBED,
     PRIM_NORM,
     PRIM_ROUND,
@@ -53,6 +54,8 @@ enum primitive {
     PRIM_DECODE_128_8,
     PRIM_PREFILL_64,
     PRIM_PREFILL_128,
+    PRIM_WGMMA_64, /* NULL where the device has no such instructions */
+    PRIM_WGMMA_128,
     PRIM_BEST,
     PRIM_SAMPLE,
     PRIM_READ,
@@ -187,7 +190,7 @@ struct flight {
     int32_t *best;
     struct eager_sample *sample; /* [samples] */
     struct eager_adjust *adjust;
-    struct eager_sampled *sampled;
+    struct eager_sampled *sampled; /* [rows] written by the device */
     cudaEvent_t done;
     cudaEvent_t region_event[REGION_COUNT][2];
 };
@@ -230,7 +233,6 @@ struct backend {
     struct eager_adjust *adjust;
     int32_t adjusts; /* capacity */
     float *weight;
-    struct eager_sampled *sampled;
 
     struct blas *blas;
     struct cell cell[NARROW_BUCKETS][CONTEXT_BUCKETS];
@@ -308,6 +310,10 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
                const struct choice *c);
 int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
            struct err *e);
+/* A few KB to or from pinned host memory, on the stream. `early`: they are there already, whatever
+ * runs before it on the stream. Both sides have room for whole 16 bytes. */
+int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool early,
+             struct err *e);
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                 struct err *e);
 int walk_step(struct walk *w, struct err *e);
