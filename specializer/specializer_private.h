@@ -160,6 +160,7 @@ struct specializer {
     int64_t hour_ns; /* start of the hour whose builds are counted */
     int32_t hour_builds;
     int64_t observed_ns, shares_ns; /* when counters were read, and shares stored */
+    int64_t pruned_ns;              /* when old objects were deleted; 0: not yet */
     int64_t since_ns;               /* when the restored kernels were back */
     bool asleep;
     double saved_s;     /* lock; seconds of steps saved since start */
