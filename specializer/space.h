@@ -77,6 +77,8 @@ char **point_flags(const struct template *t, const struct point *p, const struct
 
 /* The text of the template's source file, embedded in the program. */
 const char *template_source(const struct template *t);
+/* The text of any embedded kernel source ("args.h", "cpu/lib/qkv.h"); "" if there is none. */
+const char *kernel_source_text(const char *name);
 /* Hash of that file and, recursively, of the headers it includes. */
 void template_source_hash(const struct template *t, char out[17]);
 /* Writes the embedded kernel sources below `dir`, where compilers will read them. */

@@ -201,12 +201,17 @@ static const struct kernel_source *source_find(const char *name)
     return NULL;
 }
 
+const char *kernel_source_text(const char *name)
+{
+    const struct kernel_source *s = source_find(name);
+    return s ? s->text : "";
+}
+
 const char *template_source(const struct template *t)
 {
     char name[80];
     snprintf(name, sizeof name, "cpu/%s.c", t->file);
-    const struct kernel_source *s = source_find(name);
-    return s ? s->text : "";
+    return kernel_source_text(name);
 }
 
 enum { HEADERS_MOST = 64 };
