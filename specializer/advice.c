@@ -70,6 +70,8 @@ static bool has_hint(const struct advice *a, const char *knob)
 
 void advice_add_heuristic(struct advice *out, struct advice *heuristic)
 {
+    out->advised = out->priorities;
+    out->hinted = out->hints;
     size_t hints = (size_t)(out->hints + heuristic->hints);
     size_t risks = (size_t)(out->risks + heuristic->risks);
     add_ranking(out, heuristic); /* a full ranking: it names every id below its length */

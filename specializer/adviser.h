@@ -38,6 +38,7 @@ struct advice {
         char note[801]; /* 200 characters */
     } * risk;
     int risks;
+    int advised, hinted; /* how many, the first ones, of priority and hint a language model named */
 };
 void advice_free(struct advice *a);
 /* enum risk bits that the advice attaches to a point. */

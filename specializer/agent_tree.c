@@ -29,17 +29,42 @@ int32_t tree_add(struct agent_tree *t, int32_t parent)
     return t->nodes++;
 }
 
+void tree_node_free(struct agent_node *n)
+{
+    free(n->label);
+    free(n->plan);
+    free(n->text);
+    free(n->reason);
+    free(n->log);
+    *n = (struct agent_node){0};
+}
+
 void tree_free(struct agent_tree *t)
 {
-    for (int i = 0; i < t->nodes; i++) {
-        free(t->node[i].label);
-        free(t->node[i].plan);
-        free(t->node[i].text);
-        free(t->node[i].reason);
-        free(t->node[i].log);
-    }
+    for (int i = 0; i < t->nodes; i++)
+        tree_node_free(&t->node[i]);
     free(t->node);
     *t = (struct agent_tree){0};
+}
+
+int tree_attempts(const struct agent_tree *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->nodes; i++)
+        n += t->node[i].attempts;
+    return n;
+}
+
+void tree_progress(const struct agent_tree *t, int *measured, int *dry)
+{
+    double best = 0;
+    *measured = *dry = 0;
+    for (int i = 0; i < t->nodes; i++)
+        if (t->node[i].state == AGENT_MEASURED) {
+            ++*measured;
+            *dry = t->node[i].speed > best ? 0 : *dry + 1;
+            best = t->node[i].speed > best ? t->node[i].speed : best;
+        }
 }
 
 bool tree_closed(const struct agent_tree *t, int32_t node)

@@ -30,20 +30,21 @@ int agent_state_parse(const char *name); /* -1: none */
 struct agent_node {
     int32_t id, parent; /* index in the tree; -1 for the root's parent */
     enum agent_state state;
-    int32_t debugs;
-    double speed; /* relative to eager */
-    char *label;  /* the plan in a few words */
+    int32_t attempts; /* texts and plans asked for */
+    int32_t debugs;   /* of them, repairs */
+    double speed;     /* relative to eager */
+    char *label;      /* the plan in a few words */
     char *plan;
-    char *text;      /* with the markers of its spans */
-    char source[17]; /* hash of what is compiled; "" before there is any */
-    char *reason;    /* of the last refusal */
-    char *log;       /* the compiler's or checker's words */
+    char *text;       /* with the markers of its spans */
+    char source[17];  /* hash of what is compiled; "" before there is any */
+    char prompts[17]; /* of the prompts it was asked for with */
+    char *reason;     /* of the last refusal */
+    char *log;        /* the compiler's or checker's words */
 };
 
 struct agent_tree {
     struct agent_node *node;
     int nodes;
-    int attempts; /* texts asked for, repairs included */
     uint64_t random;
 };
 
@@ -53,7 +54,12 @@ enum agent_move tree_next(struct agent_tree *t, int32_t *node);
 
 /* A new child of `parent` (-1: the root) in state PLANNED; its id. */
 int32_t tree_add(struct agent_tree *t, int32_t parent);
+void tree_node_free(struct agent_node *n);
 void tree_free(struct agent_tree *t);
+/* Texts and plans asked for, of all nodes. */
+int tree_attempts(const struct agent_tree *t);
+/* Nodes measured, and of them those since the fastest. */
+void tree_progress(const struct agent_tree *t, int *measured, int *dry);
 /* No more children: it has three failing ones, or is a root with five. */
 bool tree_closed(const struct agent_tree *t, int32_t node);
 /* The measured nodes, fastest first; how many (at most n). */

@@ -206,7 +206,7 @@ static enum stage_result accept_object(struct build *b, const struct process_res
     struct candidate *c = b->c;
     struct err err = {""};
     struct stat st;
-    if (object_inspect(b->temporary, c->origin == ORIGIN_AGENT, &err) != 0) {
+    if (object_inspect(b->temporary, c->origin == ORIGIN_AGENT || c->body[0], &err) != 0) {
         snprintf(c->reason, sizeof c->reason, "build: object %.200s", err.msg);
         return STAGE_REFUSE;
     }

@@ -143,7 +143,7 @@ void candidate_free(struct candidate *c)
 void candidate_record(const struct candidate *c, struct record *r)
 {
     *r = (struct record){
-        .origin = c->origin,
+        .origin = c->body[0] ? ORIGIN_AGENT : c->origin, /* restored or not, a model wrote it */
         .state = c->state,
         .bit_equal = c->bit_equal,
         .predicted_s = c->predicted_s,

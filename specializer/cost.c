@@ -1,12 +1,8 @@
-/* cost.c - see cost.h.
+/* cost.c - the formula, and how well predictions rank. What is learned is in cost_learn.c.
  *
  * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP); a
  * template without one of them takes its neutral value, and a knob that is not known here is left
  * to learning.
- *
- * Learning is a normalized gradient step on the log error, spread evenly over the template's bias
- * and the effects of the point's knob values: after one measurement half of the error is gone for
- * the point itself, and points that share values with it move in proportion.
  */
 #include "specializer/cost.h"
 
@@ -16,19 +12,6 @@
 
 #include "config/err.h"
 #include "engine/quant.h"
-
-void cost_open(struct cost *c, const struct machine *machine, int threads)
-{
-    *c = (struct cost){.machine = machine, .threads = threads > 0 ? threads : 1};
-    c->effects = xcalloc((size_t)template_count() * COST_CLASSES + 1, sizeof *c->effects);
-}
-
-void cost_close(struct cost *c)
-{
-    free(c->effects);
-    free(c->sample);
-    *c = (struct cost){0};
-}
 
 /* ---- the formula ---------------------------------------------------------------------------- */
 
@@ -129,50 +112,6 @@ double cost_formula(const struct cost *c, const struct template *t, const struct
     double work_s = operations / c->machine->peak_flops;
     double seconds = fmax(load_s, work_s) + 0.3 * fmin(load_s, work_s);
     return seconds * imbalance + c->machine->boundary_s * (prep ? 2 : 1);
-}
-
-/* ---- what was learned ----------------------------------------------------------------------- */
-
-static struct cost_effects *effects_of(const struct cost *c, const struct template *t,
-                                       const struct facts *f)
-{
-    int class = f->M_MAX <= 1 ? 0 : f->M_MAX <= 16 ? 1 : 2;
-    return &c->effects[template_index(t) * COST_CLASSES + class];
-}
-
-static int value_index(const struct knob *k, int32_t value)
-{
-    int v = 0;
-    while (v < k->values - 1 && k->value[v] != value)
-        v++;
-    return v;
-}
-
-double cost_predict(const struct cost *c, const struct template *t, const struct point *p,
-                    const struct facts *f)
-{
-    const struct cost_effects *e = effects_of(c, t, f);
-    double log_factor = e->bias;
-    for (int k = 0; k < t->knobs; k++)
-        log_factor += e->knob[k][value_index(&t->knob[k], p->value[k])];
-    return cost_formula(c, t, p, f) * exp(log_factor);
-}
-
-double cost_learn(struct cost *c, const struct template *t, const struct point *p,
-                  const struct facts *f, double measured_s)
-{
-    double predicted = cost_predict(c, t, p, f);
-    if (!(measured_s > 0) || !isfinite(measured_s))
-        return predicted;
-    c->sample = xrealloc(c->sample, (size_t)(c->samples + 1) * sizeof *c->sample);
-    c->sample[c->samples++] =
-        (struct cost_sample){template_index(t), (float)predicted, (float)measured_s};
-    struct cost_effects *e = effects_of(c, t, f);
-    double step = 0.5 * log(measured_s / predicted) / (t->knobs + 1);
-    e->bias += step;
-    for (int k = 0; k < t->knobs; k++)
-        e->knob[k][value_index(&t->knob[k], p->value[k])] += step;
-    return predicted;
 }
 
 /* ---- how good it is ------------------------------------------------------------------------- */

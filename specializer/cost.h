@@ -6,8 +6,9 @@
  *               x imbalance over threads + boundary, times what was learned
  *
  * Machine constants are measured at start (backend). What the formula cannot know - how this CPU
- * likes a tile, a prefetch distance, a format - is learned: one log factor per template, class of
- * M, knob and value, corrected by every measurement. Specializer thread only.
+ * likes a tile, a prefetch distance, a format - is learned from every measurement (cost_learn.c),
+ * and with it how far a prediction may be off: points like those measured are known well, families
+ * that nothing was measured of are not. Specializer thread only.
  */
 #ifndef WHET_SPECIALIZER_COST_H
 #define WHET_SPECIALIZER_COST_H
@@ -15,12 +16,7 @@
 #include "engine/plan.h"
 #include "specializer/space.h"
 
-enum { COST_CLASSES = 3 }; /* M = 1, narrow, wide: knobs act differently in each */
-
-struct cost_effects {
-    double bias;
-    double knob[KNOBS_MAX][KNOB_VALUES];
-};
+struct cost_fit;
 
 struct cost_sample {
     int32_t template;
@@ -30,8 +26,8 @@ struct cost_sample {
 struct cost {
     const struct machine *machine;
     int threads;
-    struct cost_effects *effects; /* [templates][COST_CLASSES] log(measured / formula) */
-    struct cost_sample *sample;   /* in the order they came, predicted before learning */
+    struct cost_fit *fit[REGION_COUNT]; /* what was learned; NULL: nothing yet */
+    struct cost_sample *sample;         /* in the order they came, predicted before learning */
     int samples;
 };
 
@@ -46,6 +42,17 @@ double cost_predict(const struct cost *c, const struct template *t, const struct
 /* A measurement of a run; returns what had been predicted. */
 double cost_learn(struct cost *c, const struct template *t, const struct point *p,
                   const struct facts *f, double measured_s);
+
+/* What is not known about some points of a space: with what it was predicted, how far the truth may
+ * be from it. Borrows cost and space; cost must not learn meanwhile. */
+struct cost_doubt;
+struct cost_doubt *cost_doubt_open(const struct cost *c, const struct space *s, const int32_t *id,
+                                   int n);
+void cost_doubt_close(struct cost_doubt *d);
+/* Standard deviation of log(measured / predicted) of the i-th point. */
+double cost_doubt(const struct cost_doubt *d, int i);
+/* The i-th will be measured: what that will tell about the others is no longer in doubt. */
+void cost_doubt_settle(struct cost_doubt *d, int i);
 
 /* Spearman's rank correlation of prediction and measurement for template `index` (-1: all); NaN
  * with fewer than 3 samples. */

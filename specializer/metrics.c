@@ -101,6 +101,7 @@ void specializer_metrics(struct specializer *s, FILE *out)
     put_funnel(s, out);
     put_swaps(s, out);
     adviser_metrics(s->adviser, out);
+    agent_metrics(atomic_load(&s->ready) ? s->agent : NULL, out);
     value(out, "specializer_searching", "gauge", "1 while the specializer may search",
           mode == SPECIALIZER_RUN && s->config->specializer_enabled);
     if (!atomic_load(&s->ready))

@@ -24,7 +24,8 @@ struct space {
     int size;
     struct spot *spot;  /* [size] */
     float *predicted_s; /* [size] */
-    int *first;         /* [templates + 1] id of the template's first point */
+    const struct cost *cost;
+    int *first; /* [templates + 1] id of the template's first point */
 };
 
 /* ---- enumeration ---------------------------------------------------------------------------- */
@@ -224,10 +225,16 @@ double space_predicted(const struct space *s, int32_t id)
 void space_predict(struct space *s, const struct cost *cost)
 {
     struct point p;
+    s->cost = cost;
     for (int32_t i = 0; i < s->size; i++) {
         space_point(s, i, &p);
         s->predicted_s[i] = (float)cost_predict(cost, space_template(s, i), &p, &s->facts);
     }
+}
+
+const struct cost *space_cost(const struct space *s)
+{
+    return s->cost;
 }
 
 /* qsort_r with the id as tie-break: the order never depends on the sort. */

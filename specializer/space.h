@@ -110,9 +110,12 @@ int space_distance(const struct space *s, int32_t a, int32_t b);
  * there. Writes at most 2 * KNOBS_MAX ids, returns how many. */
 int space_neighbours(const struct space *s, int32_t id, int32_t *out);
 
-/* Predicted seconds of one run; and all of them anew after the cost model learned. */
+/* Predicted seconds of one run; and all of them anew after the cost model learned. `cost` is
+ * borrowed until the next time. */
 double space_predicted(const struct space *s, int32_t id);
 void space_predict(struct space *s, const struct cost *cost);
+/* The model that made the predictions; NULL before there are any. */
+const struct cost *space_cost(const struct space *s);
 /* Sorts ids by predicted time, fastest first. */
 void space_sort(const struct space *s, int32_t *id, int n);
 

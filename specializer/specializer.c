@@ -92,6 +92,12 @@ static void refresh_searches(struct specializer *s)
     }
 }
 
+static bool may_search(const struct specializer *s)
+{
+    return s->has_compiler && atomic_load(&s->mode) == SPECIALIZER_RUN &&
+           (!s->config->specializer_idle_only || engine_load(s->engine) == 0);
+}
+
 static void upkeep(struct specializer *s)
 {
     if (!atomic_load(&s->stop))
@@ -100,6 +106,8 @@ static void upkeep(struct specializer *s)
     store_shares(s);
     retire_poll(s, false);
     adviser_poll(s->adviser);
+    if (may_search(s))
+        agent_turn(s);
     restore_pins(s);
     refresh_searches(s);
 }
@@ -162,12 +170,6 @@ static void tick(void *ctx)
 /* ---- choosing ---------------------------------------------------------------------------------
  */
 
-static bool may_search(const struct specializer *s)
-{
-    return s->has_compiler && atomic_load(&s->mode) == SPECIALIZER_RUN &&
-           (!s->config->specializer_idle_only || engine_load(s->engine) == 0);
-}
-
 static bool choosable(struct specializer *s, const struct place *p)
 {
     if (p->exhausted || p->finalist || p->pinned[0] || clock_ns() < p->not_before_ns)
@@ -183,6 +185,8 @@ static bool choosable(struct specializer *s, const struct place *p)
 static struct place *choose(struct specializer *s)
 {
     struct place *best = NULL;
+    if (s->strategy == &strategy_agentic)
+        return NULL; /* it has no points to propose: the agent's turns are all there is */
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
@@ -245,6 +249,8 @@ static void search_step(struct specializer *s)
             wait_for_children(s);
         else
             specializer_wait(s, 0.02);
+    } else if (agent_start(s)) {
+        s->asleep = false;
     } else if ((p = choose(s)) != NULL) {
         s->asleep = false;
         start_round(s, p);

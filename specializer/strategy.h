@@ -47,13 +47,19 @@ int search_best(const struct search *s, int32_t *id, int n);
 struct strategy {
     const char *name;
     void *(*open)(const struct search *s, uint64_t seed);
-    /* Writes up to n untried ids, best first; returns how many. 0: nothing is left. */
+    /* Writes up to n untried ids, best first; returns how many. 0: nothing is left. The space has
+     * predictions (space_predict). */
     int (*propose)(void *state, const struct search *s, int32_t *id, int n);
     void (*close)(void *state);
 };
 
-extern const struct strategy strategy_template, strategy_mcts, strategy_random, strategy_exhaustive,
-    strategy_cost;
+/* A family whose best prediction is this many times the best of all is not looked at early. */
+#define FAMILY_HOPELESS 5.0
+
+/* `agentic` proposes no points at all: with it every kernel is a text of the agent's (agent.h),
+ * which takes its turns whatever the strategy. */
+extern const struct strategy strategy_template, strategy_mcts, strategy_agentic, strategy_random,
+    strategy_exhaustive, strategy_cost;
 /* By name; NULL if this program has no such strategy. */
 const struct strategy *strategy_find(const char *name);
 

@@ -27,7 +27,6 @@
 
 enum { CHILDREN = 2, ROLLOUT = 4, GROWTH = 8, NODES_MOST = 16384, WANTS_MOST = 64, ROOT = 0 };
 #define UCT_C 1.4142135623730951
-#define HOPELESS 2.5 /* times the best prediction */
 
 struct node {
     int32_t id; /* -1: the root */
@@ -357,7 +356,7 @@ static void plant_all(struct tree *t, const struct search *s)
         double predicted = space_predicted(s->space, id);
         int family = space_family(s->space, id);
         first = first > 0 ? first : predicted;
-        if (seen[family] || predicted > HOPELESS * first)
+        if (seen[family] || predicted > FAMILY_HOPELESS * first)
             continue;
         seen[family] = 1;
         plant(t, s, id);

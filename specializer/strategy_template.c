@@ -1,29 +1,43 @@
-/* strategy_template.c - the default strategy: rank a bounded space, measure, step around the best.
+/* strategy_template.c - the default strategy: rank a bounded space, measure, follow what was found.
  *
- * After AgentCompile (PAPERS): the adviser ranks points that the compiler owns, and the top of the
- * ranking is compiled with at least two points of every family, because a ranking that is wrong
- * about a family is wrong about all of it. Once there are results, half of a batch are steps of
- * one knob from the two fastest points known, the fastest's first; a few follow the adviser's
- * hints; the rest goes on down the ranking. Points that won in a neighbouring slot come before
- * everything: shapes that are close like close kernels.
+ * After AgentCompile (PAPERS): the adviser ranks points that the compiler owns, and at least two of
+ * every family are measured before a family is given up, because a ranking that is wrong about a
+ * family is wrong about all of it. A batch is filled in this order:
  *
- * A batch is spread out: a point of the ranking that differs in only one knob from another one of
- * the batch waits, since it would mostly repeat its result (the steps around the best are exempt).
+ *   winners of neighbouring slots   shapes that are close like close kernels
+ *   two of every family             families that look best first; those that look clearly slower
+ *                                   wait for the second batch and get a third of one at most
+ *   what a language model named     as many as its earlier picks have earned
+ *   steps of one knob               from the two fastest points known, a third of the batch
+ *   the most hopeful                shortest time that is still likely (UCB): prediction and doubt
+ *                                   of the cost model, so an unknown family is worth a look and a
+ *                                   known slow one is not
+ *   anything                        advice may name only part of a space
+ *
+ * Each pick is taken as good as measured for the doubt about the next one, so a batch spreads by
+ * itself. Only a shortlist is looked at so closely: the best predicted of every family, and the
+ * steps.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/err.h"
+#include "specializer/cost.h"
 #include "specializer/hash.h"
 #include "specializer/strategy.h"
 
-enum { FAMILY_LEAST = 2, BEST = 2, BATCH_MOST = 256 };
-#define HOPELESS 2.5 /* times the best prediction */
+enum { FAMILY_LEAST = 2, BEST = 2, BATCH_MOST = 256, SHORT_OF_FAMILY = 64, TOLD_MOST = 4096 };
+#define LEADING 1.7  /* a family is when its best prediction is within this factor of the best */
+#define OPTIMISM 1.0 /* standard deviations */
+#define HIT 0.97     /* a pick of the adviser was good: at least this share of the best speed */
+#define ASK_AGAIN 4  /* batches after which an adviser without credit gets one pick */
 
 struct state {
     uint64_t random;
-    int *per_family; /* proposed so far */
+    int batches;
+    int32_t told[TOLD_MOST]; /* taken because a language model said so */
+    int tolds;
 };
 
 /* A batch being put together. */
@@ -32,6 +46,12 @@ struct batch {
     struct state *st;
     int32_t *id;
     int n, want;
+    int *per_family; /* [families] tried so far, and in this batch */
+    /* The shortlist. */
+    int32_t *item;
+    int items;
+    struct cost_doubt *doubt;
+    unsigned char *in; /* [size] in the shortlist */
 };
 
 static void *template_open(const struct search *s, uint64_t seed)
@@ -39,16 +59,76 @@ static void *template_open(const struct search *s, uint64_t seed)
     (void)s;
     struct state *st = xcalloc(1, sizeof *st);
     st->random = seed;
-    st->per_family = xcalloc((size_t)space_families() + 1, sizeof *st->per_family);
     return st;
 }
 
 static void template_close(void *state)
 {
-    struct state *st = state;
-    free(st->per_family);
-    free(st);
+    free(state);
 }
+
+/* ---- the shortlist ----------------------------------------------------------------------------
+ */
+
+static void list(struct batch *b, int32_t id)
+{
+    if (b->in[id] || b->s->trial[id] != TRIAL_NONE)
+        return;
+    b->in[id] = 1;
+    b->item[b->items++] = id;
+}
+
+static void list_steps(struct batch *b)
+{
+    int32_t best[BEST], step[2 * KNOBS_MAX];
+    int n = search_best(b->s, best, BEST);
+    for (int i = 0; i < n; i++) {
+        int steps = space_neighbours(b->s->space, best[i], step);
+        for (int k = 0; k < steps; k++)
+            list(b, step[k]);
+    }
+}
+
+static void open_shortlist(struct batch *b)
+{
+    const struct space *s = b->s->space;
+    int size = space_size(s), families = space_families();
+    int32_t *order = xmalloc(((size_t)size + 1) * sizeof *order);
+    int *listed = xcalloc((size_t)families + 1, sizeof *listed);
+    b->in = xcalloc((size_t)size + 1, 1);
+    b->item = xmalloc(((size_t)size + 1) * sizeof *b->item);
+    b->per_family = xcalloc((size_t)families + 1, sizeof *b->per_family);
+    for (int32_t i = 0; i < size; i++) {
+        order[i] = i;
+        b->per_family[space_family(s, i)] += b->s->trial[i] != TRIAL_NONE;
+    }
+    space_sort(s, order, size);
+    for (int i = 0; i < size; i++)
+        if (b->s->trial[order[i]] == TRIAL_NONE &&
+            listed[space_family(s, order[i])]++ < SHORT_OF_FAMILY)
+            list(b, order[i]);
+    list_steps(b);
+    b->doubt = cost_doubt_open(space_cost(s), s, b->item, b->items);
+    free(order);
+    free(listed);
+}
+
+static void close_shortlist(struct batch *b)
+{
+    cost_doubt_close(b->doubt);
+    free(b->item);
+    free(b->in);
+    free(b->per_family);
+}
+
+/* The shortest time that item i is still likely to have. */
+static double hope(const struct batch *b, int i)
+{
+    return space_predicted(b->s->space, b->item[i]) * exp(-OPTIMISM * cost_doubt(b->doubt, i));
+}
+
+/* ---- taking -----------------------------------------------------------------------------------
+ */
 
 static bool in_batch(const struct batch *b, int32_t id)
 {
@@ -64,64 +144,92 @@ static bool take(struct batch *b, int32_t id)
     if (b->n == b->want || id < 0 || b->s->trial[id] != TRIAL_NONE || in_batch(b, id))
         return false;
     b->id[b->n++] = id;
-    b->st->per_family[space_family(b->s->space, id)]++;
+    b->per_family[space_family(b->s->space, id)]++;
+    for (int i = 0; b->in[id] && i < b->items; i++)
+        if (b->item[i] == id)
+            cost_doubt_settle(b->doubt, i);
     return true;
 }
 
-static bool too_close(const struct batch *b, int32_t id)
+/* Takes the most hopeful items until the batch holds `upto`: of one family (-1: any), or only of
+ * those one step from `near` (-1: any). */
+static void take_hopeful(struct batch *b, int upto, int family, int32_t near)
 {
-    for (int i = 0; i < b->n; i++)
-        if (space_distance(b->s->space, b->id[i], id) <= 1)
-            return true;
-    return false;
-}
-
-/* Down the ranking until the batch holds `upto`; `family` -1 for any. */
-static void take_ranked(struct batch *b, int upto, int family)
-{
-    for (int pass = 0; pass < 2; pass++) /* second pass: close ones rather than none */
-        for (int i = 0; i < b->s->advice->priorities && b->n < upto && b->n < b->want; i++) {
-            int32_t id = b->s->advice->priority[i];
-            if (family >= 0 && space_family(b->s->space, id) != family)
+    while (b->n < upto && b->n < b->want) {
+        int best = -1;
+        for (int i = 0; i < b->items; i++) {
+            if (in_batch(b, b->item[i]) ||
+                (family >= 0 && space_family(b->s->space, b->item[i]) != family) ||
+                (near >= 0 && space_distance(b->s->space, b->item[i], near) != 1))
                 continue;
-            if (pass == 1 || !too_close(b, id))
-                take(b, id);
+            if (best < 0 || hope(b, i) < hope(b, best))
+                best = i;
         }
+        if (best < 0 || !take(b, b->item[best]))
+            return;
+    }
 }
 
-/* Every family of the space has been tried at least twice before anything else is, in the order of
- * the families' best points. */
+/* ---- families ---------------------------------------------------------------------------------
+ */
+
+/* The most hopeful time of every family (0: nothing of it is untried), and of all. */
+static double *family_hopes(const struct batch *b, double *shortest)
+{
+    const struct space *s = b->s->space;
+    double *best = xcalloc((size_t)space_families() + 1, sizeof *best);
+    int32_t fastest;
+    *shortest = search_best(b->s, &fastest, 1) ? space_predicted(s, fastest) : INFINITY;
+    for (int i = 0; i < b->items; i++) {
+        double *of = &best[space_family(s, b->item[i])], t = hope(b, i);
+        *of = *of > 0 ? fmin(*of, t) : t;
+        *shortest = fmin(*shortest, t);
+    }
+    return best;
+}
+
+/* Two of every family that is not hopeless, the most hopeful family first. */
 static void take_families(struct batch *b)
 {
-    const struct advice *a = b->s->advice;
-    if (a->priorities == 0)
-        return;
-    double best = space_predicted(b->s->space, a->priority[0]);
-    for (int i = 1; i < a->priorities; i++)
-        best = fmin(best, space_predicted(b->s->space, a->priority[i]));
-    char *done = xcalloc((size_t)space_families() + 1, 1);
-    for (int i = 0; i < a->priorities && b->n < b->want; i++) {
-        int f = space_family(b->s->space, a->priority[i]);
-        if (done[f] || space_predicted(b->s->space, a->priority[i]) > HOPELESS * best)
-            continue;
-        done[f] = 1;
-        if (b->st->per_family[f] < FAMILY_LEAST)
-            take_ranked(b, b->n + FAMILY_LEAST - b->st->per_family[f], f);
+    int families = space_families(), most_trailing = b->s->tried > 0 ? (b->want + 2) / 3 : 0;
+    double shortest, *best = family_hopes(b, &shortest);
+    for (int trailing = 0; b->n < b->want;) {
+        int f = -1;
+        for (int i = 0; i < families; i++)
+            if (best[i] > 0 && (f < 0 || best[i] < best[f]))
+                f = i;
+        if (f < 0 || best[f] > FAMILY_HOPELESS * shortest)
+            break;
+        bool trails = best[f] > LEADING * shortest;
+        best[f] = 0;
+        int missing = FAMILY_LEAST - b->per_family[f], had = b->n;
+        if (trails && missing > most_trailing - trailing)
+            missing = most_trailing - trailing;
+        if (missing > 0)
+            take_hopeful(b, b->n + missing, f, -1);
+        trailing += trails ? b->n - had : 0;
     }
-    free(done);
+    free(best);
 }
 
-/* Steps of one knob around the fastest points; of each, the steps the model likes best first. */
-static void take_steps(struct batch *b, int upto)
+/* ---- advice -----------------------------------------------------------------------------------
+ */
+
+/* How many of a batch a language model may fill: a quarter at first, more when its picks were
+ * among the fastest, none when they were not, but for a new chance now and then. */
+static int credit(const struct batch *b)
 {
-    int32_t best[BEST], step[2 * KNOBS_MAX];
-    int n = search_best(b->s, best, BEST);
-    for (int i = 0; i < n; i++) {
-        int steps = space_neighbours(b->s->space, best[i], step);
-        space_sort(b->s->space, step, steps);
-        for (int k = 0; k < steps && b->n < upto; k++)
-            take(b, step[k]);
+    int32_t best;
+    int hits = 0, tried = 0;
+    double fastest = search_best(b->s, &best, 1) ? (double)b->s->speed[best] : 0;
+    for (int i = 0; i < b->st->tolds; i++) {
+        int32_t id = b->st->told[i];
+        tried += b->s->trial[id] >= TRIAL_MEASURED;
+        hits += b->s->trial[id] == TRIAL_MEASURED && (double)b->s->speed[id] >= HIT * fastest;
     }
+    double rate = (hits + 1.0) / (tried + 2.0);
+    int earned = (int)lround(b->want * rate * rate);
+    return earned > 0 ? earned : b->st->batches % ASK_AGAIN == 0;
 }
 
 /* A point drawn from the hints: the fastest known with hinted values put in, early ones more
@@ -146,33 +254,62 @@ static int32_t draw(struct state *st, const struct search *s)
     return space_find(s->space, t, &p);
 }
 
-static void take_hints(struct batch *b, int upto)
+static void take_told(struct batch *b, int32_t id)
 {
-    for (int tries = 0; tries < 16 && b->n < upto; tries++)
-        take(b, draw(b->st, b->s));
+    if (take(b, id) && b->st->tolds < TOLD_MOST)
+        b->st->told[b->st->tolds++] = id;
 }
 
-/* What the ranking left out: advice may name only part of a space. */
+/* Only what a language model said: the heuristic's word is the cost model's, which is asked more
+ * closely below. */
+static void take_advised(struct batch *b)
+{
+    const struct advice *a = b->s->advice;
+    if (a->advised == 0 && a->hinted == 0)
+        return;
+    int upto = b->n + credit(b);
+    for (int i = 0; i < a->advised && b->n < upto; i++)
+        take_told(b, a->priority[i]);
+    for (int tries = 0; a->hinted > 0 && tries < 16 && b->n < upto; tries++)
+        take_told(b, draw(b->st, b->s));
+}
+
+/* ---- the batch --------------------------------------------------------------------------------
+ */
+
+static void take_steps(struct batch *b, int upto)
+{
+    int32_t best[BEST];
+    int n = search_best(b->s, best, BEST), each = (upto - b->n + 1) / 2;
+    for (int i = 0; i < n; i++)
+        take_hopeful(b, i == n - 1 ? upto : b->n + each, -1, best[i]);
+}
+
 static void take_rest(struct batch *b)
 {
     int size = space_size(b->s->space);
     int from = size > 0 ? random_below(&b->st->random, size) : 0;
+    for (int i = 0; i < b->s->advice->priorities; i++)
+        take(b, b->s->advice->priority[i]);
     for (int i = 0; i < size && b->n < b->want; i++)
         take(b, (from + i) % size);
 }
 
 static int template_propose(void *state, const struct search *s, int32_t *id, int n)
 {
-    struct batch b = {s, state, id, 0, n < BATCH_MOST ? n : BATCH_MOST};
+    struct batch b = {.s = s, .st = state, .id = id, .want = n < BATCH_MOST ? n : BATCH_MOST};
+    open_shortlist(&b);
     for (int i = 0; i < s->firsts; i++)
         take(&b, s->first[i]);
     take_families(&b);
-    if (s->measured > 0) {
-        take_steps(&b, b.n + (b.want - b.n + 1) / 2);
-        take_hints(&b, b.n + (b.want - b.n) / 4);
-    }
-    take_ranked(&b, b.want, -1);
-    take_rest(&b);
+    take_advised(&b);
+    if (s->measured > 0)
+        take_steps(&b, b.n + (b.want + 2) / 3);
+    take_hopeful(&b, b.want, -1, -1);
+    if (b.n < b.want)
+        take_rest(&b);
+    b.st->batches++;
+    close_shortlist(&b);
     return b.n;
 }
 
