@@ -23,7 +23,7 @@ static int usage(const char *why)
 {
     fprintf(stderr, "whet bench: %s\n\n", why);
     fputs("usage: whet bench decode|prefill|step|region --model PATH [--json FILE]\n"
-          "         [--shape llama-3.2-1b|qwen3-1.7b|qwen3-4b|smollm2-135m (random weights)]\n"
+          "         [--shape llama-3.2-1b (short for --model random:llama-3.2-1b)]\n"
           "         [--batch 1,2,4,8] [--context 128,512] [--prompt 128,512,2048] [--pairs 7]\n"
           "         [options of whet serve]\n",
           stderr);
@@ -112,7 +112,8 @@ static int open_backend(struct bench *b, struct err *e)
                                 .kv_pages = b->pages_each * batch,
                                 .max_tokens = chunk > batch ? chunk : batch,
                                 .max_rows = batch,
-                                .pack_bytes = c->specializer_pack_mib << 20};
+                                .pack_bytes = c->specializer_pack_mib << 20,
+                                .huge_pages = c->engine_huge_pages};
     b->ops = strcmp(c->engine_backend, "cuda") == 0 ? backend_cuda_load(e) : &backend_cpu;
     if (!b->ops)
         return -1;
@@ -129,10 +130,7 @@ static void note_winner(void *ctx, const struct slot *slot, const struct kernel 
 static int open_all(struct bench *b, struct err *e)
 {
     const struct kernel *eager[REGION_COUNT];
-    if (b->shape && !bench_shape(b->shape))
-        return err_set(e, "--shape %s is not known", b->shape);
-    b->model = b->shape ? model_random(bench_shape(b->shape), DTYPE_BF16, 1)
-                        : model_open(b->config.engine_model, false, NULL, NULL, e);
+    b->model = model_open(b->config.engine_model, false, NULL, NULL, e);
     if (!b->model || open_backend(b, e))
         return -1;
     b->plan = plan_build(&b->model->shape);
@@ -225,9 +223,13 @@ int bench_main(int argc, char **argv)
     if (own_flags(&b, &argc, argv))
         return usage("a list of positive numbers, separated by commas, or a file name is missing");
     int parsed = config_parse(&b.config, argc, argv, &e);
-    const char *wrong = parsed < 0                                           ? e.msg
-                        : parsed == 0 && !*b.config.engine_model && !b.shape ? "--model is missing"
-                                                                             : NULL;
+    if (parsed == 0 && b.shape) {
+        free(b.config.engine_model);
+        b.config.engine_model = xasprintf("random:%s", b.shape);
+    }
+    const char *wrong = parsed < 0                               ? e.msg
+                        : parsed == 0 && !*b.config.engine_model ? "--model is missing"
+                                                                 : NULL;
     if (wrong || parsed > 0) {
         config_free(&b.config);
         return wrong ? usage(wrong) : 0;

@@ -14,7 +14,7 @@ struct list {
 
 struct bench {
     const char *mode, *json; /* json: NULL for none */
-    const char *shape;       /* random weights of this shape instead of a model file, or NULL */
+    const char *shape;       /* --shape NAME: random weights of this shape, or NULL */
     struct list batch, context, prompt;
     int pairs;
     struct config config;
@@ -37,7 +37,7 @@ struct work {
 
 struct region_time {
     double s[SETS]; /* median of one work */
-    int64_t runs;   /* kernel launches of one work */
+    int64_t launches[SETS]; /* of kernels, in one work */
     struct region_cost cost;
     double roofline_s;
 };
@@ -51,8 +51,6 @@ struct result {
     struct region_time region[REGION_COUNT];
 };
 
-/* The shape of a known model, or NULL. */
-const struct model_shape *bench_shape(const char *name);
 /* Fills the KV pages of `sequences` sequences up to `context`, so decode reads real values. */
 int bench_fill(struct bench *b, int32_t sequences, int32_t context, struct err *e);
 /* Interleaved A-B-A-B: b->pairs samples of each set. */

@@ -80,9 +80,13 @@ char *xasprintf(const char *fmt, ...)
     return s;
 }
 
+void *xaligned_to(size_t alignment, size_t size)
+{
+    return checked(aligned_alloc(alignment, size), size);
+}
+
 void *xaligned(size_t n)
 {
     size_t size = (n + 63) & ~(size_t)63;
-    void *p = checked(aligned_alloc(64, size ? size : 64), n);
-    return memset(p, 0, size);
+    return memset(xaligned_to(64, size ? size : 64), 0, size);
 }

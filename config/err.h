@@ -29,5 +29,7 @@ char *xstrdup(const char *s);
 char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* 64-byte aligned and zeroed; free with free(). */
 void *xaligned(size_t n);
+/* Not cleared; `size` is a multiple of `alignment`, a power of two. */
+void *xaligned_to(size_t alignment, size_t size);
 
 #endif

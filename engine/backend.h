@@ -19,26 +19,34 @@
 struct backend;
 
 struct backend_options {
-    int32_t threads;     /* 0: one per core */
-    int32_t kv_pages;    /* pages of KV_PAGE tokens, all layers */
-    int32_t max_tokens;  /* largest m of a step */
-    int32_t max_rows;    /* largest number of rows with logits */
-    int64_t pack_bytes;  /* memory for repacked weights */
+    int32_t threads;    /* 0: one per core */
+    int32_t kv_pages;   /* pages of KV_PAGE tokens, all layers */
+    int32_t max_tokens; /* largest m of a step */
+    int32_t max_rows;   /* largest number of rows with logits */
+    int64_t pack_bytes; /* memory for repacked weights */
+    bool huge_pages;    /* cpu: copy the weights into huge pages if a quarter of free memory
+                           holds them */
 };
 
-/* The tokens scheduled together. Arrays belong to the caller and live until step() returns. */
+/* In place of a token: what row `r` of the step started before this one draws. */
+#define STEP_TOKEN_OF_ROW(r) (-1 - (r))
+/* The device is gone: no step will ever run again. */
+enum { STEP_LOST = -2 };
+
+/* The tokens scheduled together. Arrays belong to the caller and live until step() returns (or
+ * step_wait(), but for what is said there). */
 struct step {
     int32_t m;
-    const int32_t *tokens;   /* [m] */
+    const int32_t *tokens;   /* [m] ids; with step_start() also STEP_TOKEN_OF_ROW */
     const int32_t *position; /* [m] */
     const int32_t *kv_at;    /* [m] page * KV_PAGE + offset */
     int32_t spans;
     const struct span *span; /* [spans] */
     const int32_t *page_table;
-    int32_t pages;           /* length of page_table */
-    int32_t context;         /* longest span context */
-    int32_t rows;            /* rows that need logits */
-    const int32_t *row;      /* [rows] index into the step */
+    int32_t pages;             /* length of page_table */
+    int32_t context;           /* longest span context */
+    int32_t rows;              /* rows that need logits */
+    const int32_t *row;        /* [rows] index into the step */
     struct sample_row *sample; /* [rows]; results go to .out */
 };
 
@@ -49,7 +57,7 @@ struct step {
 struct capture {
     enum region region;
     int32_t layer, m, spans, context;
-    float *x, *in;            /* x [m, hidden]; in: q, a or h by region (NULL if none) */
+    float *x, *in; /* x [m, hidden]; in: q, a or h by region (NULL if none) */
     int32_t *position, *kv_at, *page_table;
     struct span *span;
     int32_t pages;            /* pages in k_pages / v_pages; page_table refers to these */
@@ -73,8 +81,8 @@ struct tap {
     struct capture *capture;     /* TAP_CAPTURE: filled; free with capture_free and free */
     /* TAP_COMPARE results over all looks, of tapped kernel against the one that served: */
     int32_t looks, nonfinite, different; /* different: looks with any bit that differs */
-    double worst_max, worst_rms; /* worst row: max |a-b| / row scale, rms(a-b) / row rms */
-    int64_t kernel_ns, served_ns; /* summed */
+    double worst_max, worst_rms;         /* worst row: max |a-b| / row scale, rms(a-b) / row rms */
+    int64_t kernel_ns, served_ns;        /* summed */
 };
 
 /* Times two kernels of a slot against each other, A-B-B-A on rotating layers, on captured inputs
@@ -110,9 +118,17 @@ struct backend_ops {
     void (*set_dispatch)(struct backend *b, struct dispatch *d);
 
     /* Runs one step and fills sample[].out. `override`, if given, replaces the kernel of
-     * override_slot in this step (canary). 0, or -1 when the device failed. */
+     * override_slot in this step (canary). 0, or -1 when it failed, or STEP_LOST. */
     int (*step)(struct backend *b, const struct step *s, struct slot *override_slot,
                 const struct kernel *override, struct err *e);
+    /* Optional, both or none: step() in two halves, so that the next step can be started before
+     * this one's tokens are known. At most two are under way, waited for in order of their start.
+     * sample[].params and .history are read by step_start; step_wait finds the latter complete.
+     * step_start: 0; 1 if the next step must not name this one's rows; -1 or STEP_LOST: it is not
+     * under way. step_wait: as step(). */
+    int (*step_start)(struct backend *b, const struct step *s, struct slot *override_slot,
+                      const struct kernel *override, struct err *e);
+    int (*step_wait)(struct backend *b, const struct step *s, struct err *e);
 
     /* Loads a built kernel and prepares its repacked weights (may take long: specializer thread).
      * NULL with a message when it does not load, its interface is wrong or memory is short. */
@@ -125,8 +141,7 @@ struct backend_ops {
 
     /* Optional. Before open: bytes of a KV page in all layers, and bytes that the device has for
      * pages once `m` is on it (0: not known). Without it pages are floats in host memory. */
-    int64_t (*kv_room)(const struct model *m, const struct backend_options *o,
-                       int64_t *page_bytes);
+    int64_t (*kv_room)(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
     /* Optional. Engine thread, when there is no work: may take a while. */
     void (*idle)(struct backend *b);
 };

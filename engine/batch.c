@@ -3,6 +3,9 @@
  * Tokens lie in the order of the schedule, each sequence's share contiguous (a span). Rows with
  * logits follow the same order: first the rows of a span that score prompt positions, then the
  * one that draws. The engine walks the results in that order again.
+ *
+ * A sequence that is in the step under way has one token more than is known. It stands in the
+ * arrays as the row that draws it, for the backend to put in its place.
  */
 #include "engine/batch.h"
 
@@ -52,21 +55,25 @@ static void add_pages(struct batch *b, const struct sequence *seq, int32_t pages
 }
 
 /* A row for the position at `token` of the step. target -1: draw the next token. */
-static void add_row(struct batch *b, const struct sequence *seq, int32_t token, int32_t target)
+static void add_row(struct batch *b, struct sequence *seq, int32_t token, int32_t target)
 {
     struct step *s = &b->step;
+    int32_t index = sequence_length(seq) - seq->prompt_n;
+    if (target < 0)
+        sequence_aim(seq, index);
     b->row[s->rows] = token;
     b->sample[s->rows++] = (struct sample_row){.params = &seq->sampling,
-                                               .index = (uint64_t)sequence_output(seq),
+                                               .index = (uint64_t)index,
                                                .history = seq->tokens,
                                                .history_n = seq->n,
                                                .prompt_n = seq->prompt_n,
+                                               .unseen = seq->ahead > 0 ? token + 1 : 0,
                                                .target = target};
 }
 
 static void add_rows(struct batch *b, const struct schedule_item *item, int32_t at)
 {
-    const struct sequence *seq = item->seq;
+    struct sequence *seq = item->seq;
     int32_t first = seq->scored > 0 ? seq->scored - 1 : 0;
     first = first > item->first ? first : item->first;
     for (int32_t p = first; p < first + item->scores; p++)
@@ -87,7 +94,7 @@ void batch_fill(struct batch *b)
             .first = s->m, .count = item->count, .context = context, .pages_at = s->pages};
         add_rows(b, item, s->m);
         for (int32_t p = item->first; p < context; p++, s->m++) {
-            b->tokens[s->m] = seq->tokens[p];
+            b->tokens[s->m] = p < seq->n ? seq->tokens[p] : STEP_TOKEN_OF_ROW(seq->drawn_row);
             b->position[s->m] = p;
             b->kv_at[s->m] = seq->page[p / KV_PAGE] * KV_PAGE + p % KV_PAGE;
         }
@@ -102,4 +109,16 @@ void batch_fill(struct batch *b)
     s->page_table = b->page_table;
     s->row = b->row;
     s->sample = b->sample;
+}
+
+void batch_refresh(struct batch *b)
+{
+    struct sample_row *row = b->sample;
+    for (int32_t i = 0; i < b->schedule.items; i++) {
+        const struct schedule_item *item = &b->schedule.item[i];
+        for (int32_t n = item->scores + item->draw; n > 0; n--, row++) {
+            row->history = item->seq->tokens;
+            row->history_n = item->seq->n;
+        }
+    }
 }

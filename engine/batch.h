@@ -1,7 +1,7 @@
 /* batch.h - a schedule written out as the arrays of a step.
  *
- * One batch is one step in flight: its schedule, its arrays, its results. The loop uses one; a
- * backend that works ahead of the host would use two in turn. Engine thread only.
+ * One batch is one step in flight: its schedule, its arrays, its results. The engine has two and
+ * uses them in turn (engine_step.c). Engine thread only.
  */
 #ifndef WHET_ENGINE_BATCH_H
 #define WHET_ENGINE_BATCH_H
@@ -19,6 +19,11 @@ struct batch {
     int32_t page_table_size;
     struct span *span;
     struct sample_row *sample;
+    /* the step under way: */
+    const struct kernel *trial; /* the canary's candidate, or NULL */
+    bool live;                  /* it counts for the canary */
+    bool feeds_next;            /* its tokens can be read by a step started before it lands */
+    int64_t start_ns;
 };
 
 struct batch *batch_open(const struct scheduler_limits *l);
@@ -26,5 +31,7 @@ void batch_close(struct batch *b);
 
 /* Makes `step` from `schedule` and the sequences' tokens and pages as they are now. */
 void batch_fill(struct batch *b);
+/* Before a step under way lands: the history of each row as it is by then. */
+void batch_refresh(struct batch *b);
 
 #endif

@@ -2,10 +2,10 @@
  *
  * Every slot exists from the start and holds the eager kernel of its region, so looking one up
  * never fails and a step never waits. Publishing is one pointer exchange. The engine thread counts
- * step boundaries; a kernel replaced during step e is out of use when boundary e + 1 was passed, or
- * when the engine waits for work with no step under way. Both sides use sequentially consistent
- * operations on the pair (slot, idle), so either the publisher sees the engine idle, or the engine
- * sees the new pointer.
+ * step boundaries; a kernel replaced during step e is out of use when boundary e + 1 was passed
+ * (one more where a step begins while the one before it is under way), or when the engine waits for
+ * work with no step under way. Both sides use sequentially consistent operations on the pair (slot,
+ * idle), so either the publisher sees the engine idle, or the engine sees the new pointer.
  */
 #include "engine/dispatch.h"
 
@@ -23,6 +23,7 @@ const int context_bucket[CONTEXT_BUCKETS] = {256,  512,   1024,  2048,  4096,
 struct dispatch {
     _Atomic int64_t epoch; /* boundaries passed */
     _Atomic int idle;
+    int behind; /* steps that may be under way at a boundary */
     int slots;
     int first[REGION_COUNT]; /* index of the region's first slot */
     struct slot slot[];
@@ -92,6 +93,11 @@ void dispatch_close(struct dispatch *d)
     free(d);
 }
 
+void dispatch_pipelined(struct dispatch *d)
+{
+    d->behind = 1;
+}
+
 int dispatch_slots(const struct dispatch *d)
 {
     return d->slots;
@@ -132,7 +138,7 @@ void dispatch_boundary(struct dispatch *d, bool idle)
 
 bool dispatch_passed(const struct dispatch *d, int64_t epoch)
 {
-    return atomic_load(&d->epoch) > epoch || atomic_load(&d->idle);
+    return atomic_load(&d->epoch) > epoch + d->behind || atomic_load(&d->idle);
 }
 
 /* FNV-1a over "slot=kernel" of every slot that is not eager: the same set, the same hash. */

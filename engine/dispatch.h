@@ -29,8 +29,8 @@ const char *origin_name(enum origin o);
 
 /* Anything that can fill a slot. Immutable while it is in one. */
 struct kernel {
-    char id[24];     /* "eager", or 16 hex digits of its evidence key */
-    char name[160];  /* "mlp_in ROWS=4 ISA=avx512": what an operator reads */
+    char id[24];    /* "eager", or 16 hex digits of its evidence key */
+    char name[160]; /* "mlp_in ROWS=4 ISA=avx512": what an operator reads */
     enum region region;
     enum origin origin;
     int32_t m_max;                /* largest m it may be given */
@@ -40,10 +40,11 @@ struct kernel {
 
 /* Time spent in a slot since start; the engine thread adds, anyone reads. */
 struct slot_counters {
-    _Atomic uint64_t steps;  /* steps that used it */
-    _Atomic uint64_t runs;   /* kernel runs (layers) */
-    _Atomic uint64_t tokens; /* sum of m over runs */
-    _Atomic uint64_t context; /* sum of the longest context over runs */
+    _Atomic uint64_t steps;     /* steps that used it */
+    _Atomic uint64_t runs;      /* kernel runs (layers) */
+    _Atomic uint64_t launches;  /* the same where a run is one launch; on a GPU it may be several */
+    _Atomic uint64_t tokens;    /* sum of m over runs */
+    _Atomic uint64_t context;   /* sum of the longest context over runs */
     _Atomic uint64_t sequences; /* sum of sequences over runs */
     _Atomic uint64_t ns;
 };
@@ -67,6 +68,8 @@ struct dispatch;
 /* `eager[r]` is the eager kernel of region r. */
 struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT]);
 void dispatch_close(struct dispatch *d);
+/* From now on a step may be under way when the next begins (before any step). */
+void dispatch_pipelined(struct dispatch *d);
 
 int dispatch_slots(const struct dispatch *d);
 struct slot *dispatch_slot_at(struct dispatch *d, int i);

@@ -1,22 +1,11 @@
-/* engine.c - the engine thread: receive, plan, step, deliver, lend, again.
+/* engine.c - the engine thread: receive, step, lend, again; and its life from start to stop.
  *
  * One thread owns everything that changes with a step, so nothing in the step needs a lock. Other
- * threads leave their wishes in an inbox (engine_submit.c) that is emptied at step boundaries.
- *
- * A step is planned on counts (scheduler), written out (batch), run by the backend, which also
- * samples, and delivered: events to the owners of requests, numbers to the statistics. Planning
- * reads no token of the step before, so a backend that keeps tokens on its device could be given
- * step n + 1 before step n was delivered; the loop would then hold two batches instead of one.
- *
- * When the backend reports a failed step nothing was delivered, and keys and values written
- * half-way are written again by the next try. Since one request may be what makes it fail, those
- * of the failed step run alone until each has passed a step; one that fails alone STRIKES times
- * ends with an error, and the others go on.
+ * threads leave their wishes in an inbox (engine_submit.c) that is emptied at step boundaries. What
+ * a step is, and how the next is started before it has ended, is in engine_step.c.
  */
 #include "engine/engine.h"
 
-#include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -25,128 +14,37 @@
 #include "config/log.h"
 #include "engine/engine_private.h"
 
-enum { STRIKES = 2, PACE_LEAST = 16, PACE_MOST = 1 << 20 };
-
-/* ---- delivering a step --------------------------------------------------------------------- */
-
-static void observe_token(struct engine *e, struct sequence *seq, int64_t now)
-{
-    if (seq->last_token_ns == 0)
-        histogram_observe(&e->stats.first_token, (double)(now - seq->submit_ns) * 1e-9);
-    else
-        histogram_observe(&e->stats.inter_token, (double)(now - seq->last_token_ns) * 1e-9);
-    seq->last_token_ns = now;
-    atomic_fetch_add(&e->stats.generated_tokens, 1);
-}
-
-static void deliver_token(struct engine *e, struct sequence *seq, const struct sampled *sampled,
-                          int64_t now)
-{
-    if (sampled->token < 0 || sampled->token >= e->model->shape.vocab) {
-        engine_finish(e, seq, FINISH_ERROR, "the model gave no token a probability");
-        return;
-    }
-    observe_token(e, seq, now);
-    sequence_token(seq, sampled);
-    if (seq->finish != FINISH_NONE)
-        engine_finish(e, seq, seq->finish, NULL);
-}
-
-/* Events of every sequence in the step; returns the number of tokens drawn. Rows come in the
- * order in which batch_fill() made them. */
-static int32_t deliver(struct engine *e, struct batch *b)
-{
-    const struct sample_row *row = b->sample;
-    int64_t now = clock_ns();
-    int32_t generated = 0;
-    for (int32_t i = 0; i < b->schedule.items; i++) {
-        const struct schedule_item *item = &b->schedule.item[i];
-        struct sequence *seq = item->seq;
-        if (seq->prompt_logprobs && seq->scored == 0)
-            sequence_scored(seq, 0, NULL);
-        for (int32_t n = 0; n < item->scores; n++, row++)
-            sequence_scored(seq, seq->scored, &row->out);
-        if (item->draw) {
-            generated++;
-            deliver_token(e, seq, &(row++)->out, now);
-        } else if (sequence_pending(seq) == 0) {
-            engine_finish(e, seq, FINISH_LENGTH, NULL); /* max_tokens 0 */
-        }
-    }
-    return generated;
-}
-
-/* ---- one step ------------------------------------------------------------------------------ */
-
-static void plan(struct engine *e, struct batch *b)
-{
-    b->admitted_n = scheduler_plan(e->scheduler, &b->schedule, b->admitted);
-    assert(b->schedule.items > 0); /* work is there, so some of it can run */
-    int64_t now = clock_ns();
-    for (int32_t i = 0; i < b->admitted_n; i++) {
-        const struct sequence *seq = b->admitted[i];
-        histogram_observe(&e->stats.queue, (double)(now - seq->submit_ns) * 1e-9);
-        atomic_fetch_add(&e->stats.prompt_tokens, (uint64_t)seq->prompt_n);
-        atomic_fetch_add(&e->stats.cached_tokens, (uint64_t)seq->cached_tokens);
-    }
-    batch_fill(b);
-}
-
-static void step_failed(struct engine *e, struct batch *b, const char *why)
-{
-    atomic_fetch_add(&e->stats.failed_steps, 1);
-    log_error("engine", "a step of %d tokens in %d sequences failed: %s", b->step.m,
-              b->schedule.items, why);
-    struct sequence *alone = b->schedule.items == 1 ? b->schedule.item[0].seq : NULL;
-    if (alone && ++alone->failures >= STRIKES)
-        engine_finish(e, alone, FINISH_ERROR, why);
-    else
-        scheduler_suspect(e->scheduler, &b->schedule);
-}
-
-/* How many prompt tokens a step may read beside decodes follows from how long steps take: were
- * this one a little too long, the next has a little less. A 512-token chunk takes a second on two
- * CPU cores, in which nobody else would get a token. */
-static void set_pace(struct engine *e, const struct batch *b, int64_t ns)
-{
-    double prompt = b->schedule.tokens - b->schedule.decodes,
-           allowed_ns = e->options.mixed_ms * 1e6;
-    if (allowed_ns > 0 && prompt >= PACE_LEAST)
-        scheduler_pace(e->scheduler, (int32_t)fmin(prompt * allowed_ns / (double)ns, PACE_MOST));
-}
-
-static void run_step(struct engine *e, struct batch *b)
-{
-    dispatch_boundary(e->dispatch, false);
-    plan(e, b);
-    engine_gauges(e);
-    bool live;
-    const struct kernel *trial = engine_canary_toss(e, &b->step, &live);
-    struct err err = {""};
-    int64_t start = clock_ns();
-    int failed = e->ops->step(e->backend, &b->step, trial ? e->canary->slot : NULL, trial, &err);
-    int64_t ns = clock_ns() - start;
-    if (failed && trial) {
-        /* The candidate is the likely culprit: nobody else is blamed, and it is not tried again. */
-        atomic_store(&e->canary->failed, true);
-        log_error("engine", "a step with candidate %s failed: %s", trial->name, err.msg);
-        return;
-    }
-    if (failed) {
-        step_failed(e, b, err.msg);
-        return;
-    }
-    if (live)
-        engine_canary_record(e, &b->step, trial != NULL, ns);
-    scheduler_done(e->scheduler, &b->schedule);
-    int32_t generated = deliver(e, b);
-    engine_stats_step(e, b, trial, ns, generated);
-    set_pace(e, b, ns);
-}
+/* ---- serving ------------------------------------------------------------------------------- */
 
 static bool has_work(const struct engine *e)
 {
-    return scheduler_oldest(e->scheduler) != NULL;
+    return e->flying || scheduler_oldest(e->scheduler);
+}
+
+static void end_all(struct engine *e, enum finish why, const char *error)
+{
+    struct sequence *seq;
+    while ((seq = scheduler_oldest(e->scheduler)))
+        engine_finish(e, seq, why, error);
+}
+
+static void lend_no_more(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->gone = true;
+    pthread_cond_broadcast(&e->reply);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_lost(struct engine *e, const char *why)
+{
+    if (atomic_load(&e->state) != ENGINE_LOST) {
+        log_error("engine", "the device is lost, and all requests with it: %s", why);
+        engine_say(e, 1, "the device is lost: %s", why);
+        atomic_store(&e->state, ENGINE_LOST);
+        lend_no_more(e);
+    }
+    end_all(e, FINISH_ERROR, why);
 }
 
 static void serve(struct engine *e)
@@ -155,10 +53,14 @@ static void serve(struct engine *e)
     while (engine_receive(e, !busy)) {
         atomic_store(&e->progress_ns, clock_ns());
         busy = has_work(e);
-        if (busy) {
-            run_step(e, e->batch);
-            engine_lend(e, false);
-        } else {
+        if (busy && atomic_load(&e->state) == ENGINE_LOST) { /* submitted while it was lost */
+            engine_lost(e, "the device is lost");
+            busy = false;
+        } else if (busy) {
+            engine_advance(e);
+            if (!e->flying)
+                engine_lend(e, false);
+        } else if (atomic_load(&e->state) == ENGINE_READY) {
             dispatch_boundary(e->dispatch, true);
             if (e->ops->idle)
                 e->ops->idle(e->backend);
@@ -166,9 +68,8 @@ static void serve(struct engine *e)
         }
         engine_gauges(e);
     }
-    struct sequence *seq;
-    while ((seq = scheduler_oldest(e->scheduler)))
-        engine_finish(e, seq, FINISH_CANCELLED, NULL);
+    engine_land(e);
+    end_all(e, FINISH_CANCELLED, NULL);
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -198,10 +99,7 @@ static void *engine_main(void *arg)
         atomic_store(&e->state, ENGINE_READY);
         serve(e);
     }
-    pthread_mutex_lock(&e->lock);
-    e->gone = true;
-    pthread_cond_broadcast(&e->reply);
-    pthread_mutex_unlock(&e->lock);
+    lend_no_more(e);
     return NULL;
 }
 
@@ -217,6 +115,7 @@ static void take_options(struct engine *e, const struct config *c)
     o->kv_mib = (int32_t)c->engine_kv_mib;
     o->max_queue = (int32_t)c->server_max_queue;
     o->pack_bytes = c->specializer_pack_mib * 1048576;
+    o->huge_pages = c->engine_huge_pages;
     o->seed = (uint64_t)c->engine_seed;
     o->limits.max_batch = (int32_t)c->engine_max_batch;
     o->limits.prefill_chunk = (int32_t)c->engine_prefill_chunk;

@@ -28,21 +28,23 @@ struct engine *engine_start(const struct config *c, struct err *err);
 /* Ends the thread; running requests end with FINISH_CANCELLED. */
 void engine_stop(struct engine *e);
 
-enum engine_state { ENGINE_LOADING, ENGINE_READY, ENGINE_FAILED };
+/* FAILED: the model could not be loaded. LOST: it was ready, but the device will never run a step
+ * again; all requests have ended and no new one is taken. */
+enum engine_state { ENGINE_LOADING, ENGINE_READY, ENGINE_FAILED, ENGINE_LOST };
 /* `progress` 0..1 while loading; `message` says what is being done or why it failed. */
 enum engine_state engine_state(const struct engine *e, double *progress, char *message, size_t n);
 
 /* What the server shows and checks. Valid once ready, constant after. */
 struct engine_info {
-    const char *model_name;  /* id in /v1/models */
+    const char *model_name; /* id in /v1/models */
     const char *description;
     const char *model_hash;
-    const char *backend;     /* "cpu" */
+    const char *backend; /* "cpu" */
     const char *device;
     const char *chat_template; /* the model's template text, or NULL */
     const struct tokenizer *tokenizer;
-    int32_t max_context;     /* longest prompt + output */
-    int64_t created;         /* unix seconds */
+    int32_t max_context; /* longest prompt + output */
+    int64_t created;     /* unix seconds */
 };
 const struct engine_info *engine_info(const struct engine *e);
 
@@ -112,5 +114,7 @@ void engine_metrics(const struct engine *e, FILE *out);
 /* A JSON object of what the dashboard shows of the engine: tokens/s, running, waiting, step time
  * p50/p99 of the last seconds, regions with time, bytes and roofline share. Caller frees. */
 char *engine_json(const struct engine *e);
+/* The last `seconds` (at most about 900) seconds, one value each: history.h. Caller frees. */
+char *engine_history_json(const struct engine *e, int seconds);
 
 #endif

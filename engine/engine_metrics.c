@@ -32,6 +32,7 @@ void engine_stats_init(struct engine_stats *s)
     histogram_init(&s->step_tokens, bounds_tokens,
                    (int)(sizeof bounds_tokens / sizeof *bounds_tokens));
     pthread_mutex_init(&s->recent_lock, NULL);
+    history_init(&s->history, clock_ns(), clock_wall_s());
 }
 
 /* Which kernels ran, read from the slots again: a swap between the two reads counts one step of
@@ -65,9 +66,11 @@ void engine_stats_step(struct engine *e, const struct batch *b, const struct ker
     atomic_fetch_add(&s->steps, 1);
     atomic_fetch_add(&s->step_ns, (uint64_t)ns);
     count_launches(e, &b->step, override);
+    int64_t now = clock_ns();
+    history_step(&s->history, now, generated, plan->items);
     pthread_mutex_lock(&s->recent_lock);
-    s->recent[s->recents++ % RECENT_STEPS] = (struct recent_step){
-        .end_ns = clock_ns(), .ns = ns, .m = b->step.m, .generated = generated};
+    s->recent[s->recents++ % RECENT_STEPS] =
+        (struct recent_step){.end_ns = now, .ns = ns, .m = b->step.m, .generated = generated};
     pthread_mutex_unlock(&s->recent_lock);
 }
 
@@ -179,7 +182,8 @@ static void put_regions(const struct engine *e, FILE *out)
 
 void engine_metrics(const struct engine *e, FILE *out)
 {
-    if (atomic_load(&e->state) != ENGINE_READY)
+    int state = atomic_load(&e->state);
+    if (state != ENGINE_READY && state != ENGINE_LOST)
         return;
     put_latencies((struct engine_stats *)&e->stats, out);
     put_counters(e, out);
@@ -187,6 +191,9 @@ void engine_metrics(const struct engine *e, FILE *out)
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
+
+/* Latencies are of this many seconds; first tokens are rarer. */
+enum { LATELY_S = 10, FIRSTS_S = 60 };
 
 struct recent_summary {
     double tokens_per_s, p50_ms, p99_ms;
@@ -233,6 +240,8 @@ char *engine_json(const struct engine *e)
         return xstrdup("{}");
     struct engine_stats *s = (struct engine_stats *)&e->stats;
     struct recent_summary recent = summarize_recent(s);
+    struct history_latency gaps = history_latency(&s->history, clock_ns(), LATELY_S);
+    struct history_latency firsts = history_latency(&s->history, clock_ns(), FIRSTS_S);
     char *text = NULL;
     size_t n = 0;
     FILE *out = open_memstream(&text, &n);
@@ -242,13 +251,15 @@ char *engine_json(const struct engine *e)
             "{\"tokens_per_s\":%.3f,\"step_p50_ms\":%.4f,\"step_p99_ms\":%.4f,"
             "\"recent_steps\":%d,\"running\":%d,\"waiting\":%d,\"kv_pages\":%d,"
             "\"kv_pages_used\":%d,\"generated_tokens\":%llu,\"prompt_tokens\":%llu,"
-            "\"preemptions\":%llu,\"steps\":%llu,\"regions\":[",
+            "\"preemptions\":%llu,\"steps\":%llu,\"gap_p50_ms\":%.3f,\"gap_p99_ms\":%.3f,"
+            "\"first_p50_ms\":%.2f,\"first_p99_ms\":%.2f,\"regions\":[",
             recent.tokens_per_s, recent.p50_ms, recent.p99_ms, recent.steps,
             atomic_load(&s->running), atomic_load(&s->waiting), kvcache_pages(e->kv),
             atomic_load(&s->pages_used), (unsigned long long)atomic_load(&s->generated_tokens),
             (unsigned long long)atomic_load(&s->prompt_tokens),
             (unsigned long long)atomic_load(&s->preemptions),
-            (unsigned long long)atomic_load(&s->steps));
+            (unsigned long long)atomic_load(&s->steps), gaps.gap_p50 * 1e3, gaps.gap_p99 * 1e3,
+            firsts.first_p50 * 1e3, firsts.first_p99 * 1e3);
     for (int r = 0; r < REGION_COUNT; r++) {
         struct region_total t = region_total(e, (enum region)r);
         fprintf(out, "%s{\"region\":\"%s\",\"seconds\":%.6f,\"bytes\":%.0f,\"roofline\":%.4f}",
@@ -256,6 +267,18 @@ char *engine_json(const struct engine *e)
                 t.seconds > 0 ? t.floor_seconds / t.seconds : 0);
     }
     fputs("]}", out);
+    fclose(out);
+    return text;
+}
+
+char *engine_history_json(const struct engine *e, int seconds)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = atomic_load(&e->state) == ENGINE_READY ? open_memstream(&text, &n) : NULL;
+    if (!out)
+        return xstrdup("{}");
+    history_json(&e->stats.history, clock_ns(), seconds, out);
     fclose(out);
     return text;
 }

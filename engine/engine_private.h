@@ -1,5 +1,5 @@
-/* engine_private.h - the inside of struct engine, for engine.c, engine_setup.c, engine_submit.c,
- * engine_metrics.c, lab.c and their tests. Each field says which thread owns it.
+/* engine_private.h - the inside of struct engine, for engine.c, engine_step.c, engine_setup.c,
+ * engine_submit.c, engine_metrics.c, lab.c and their tests. Each field says which thread owns it.
  */
 #ifndef WHET_ENGINE_ENGINE_PRIVATE_H
 #define WHET_ENGINE_ENGINE_PRIVATE_H
@@ -9,6 +9,7 @@
 
 #include "config/metrics.h"
 #include "engine/batch.h"
+#include "engine/history.h"
 #include "engine/lab.h"
 
 /* Slices under load: time is lent at `share` of the wall time, never more than one slice ahead.
@@ -44,6 +45,7 @@ struct engine_stats {
     pthread_mutex_t recent_lock; /* held for a copy, never during a step */
     struct recent_step recent[RECENT_STEPS];
     uint64_t recents; /* written so far; the newest is at (recents - 1) % RECENT_STEPS */
+    struct history history;
 };
 
 /* What engine_start takes from the configuration (which need not outlive the call). */
@@ -51,6 +53,7 @@ struct engine_options {
     char *model, *model_name, *backend;
     int32_t threads, max_context, kv_pages, kv_mib, max_queue;
     int64_t pack_bytes;
+    bool huge_pages;
     uint64_t seed;
     struct scheduler_limits limits;
     double share, slice_ms, mixed_ms;
@@ -65,10 +68,13 @@ struct engine {
     struct backend *backend;
     struct model *model;
     struct dispatch *dispatch;
-    int64_t page_bytes; /* of one KV page in all layers */
+    int64_t page_bytes;          /* of one KV page in all layers */
     struct kvcache *kv;          /* engine thread */
     struct scheduler *scheduler; /* engine thread */
-    struct batch *batch;         /* engine thread */
+    struct batch *batch[2];      /* engine thread */
+    struct batch *flying;        /* engine thread: the step under way, or NULL */
+    uint64_t starts;             /* engine thread: steps started */
+    int64_t landed_ns;           /* engine thread: when the last one ended */
     struct sequence_model for_sequences;
     uint64_t seed;
     struct engine_info info;
@@ -85,7 +91,7 @@ struct engine {
     uint64_t *cancel; /* ids */
     int32_t cancels, cancels_size;
     uint64_t next_id;
-    bool stopping, gone; /* asked to stop; the thread serves nobody any more */
+    bool stopping, gone; /* asked to stop; the thread lends nothing any more */
     int32_t lab_callers; /* inside engine_slices or engine_canary */
     slice_fn *slice;
     void *slice_ctx;
@@ -117,14 +123,25 @@ void engine_teardown(struct engine *e);
 void engine_say(struct engine *e, double progress, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* engine_step.c: engine_advance starts a step if one can be started, and lands the one before it.
+ * engine_land lands the step under way, if any, and starts none. */
+void engine_advance(struct engine *e);
+void engine_land(struct engine *e);
+/* engine.c: the device is gone. Every request ends with an error, and no new one is taken. */
+void engine_lost(struct engine *e, const char *why);
+
 /* engine_submit.c: moves what waits in the inbox to the scheduler and carries out cancels and
  * canary changes. Waits for work if there is none and `wait`. False once the engine must stop. */
 bool engine_receive(struct engine *e, bool wait);
-/* Takes the sequence out, tells its owner, frees it. */
+/* Takes the sequence out, tells its owner, and frees it or leaves that to the step it is in. */
 void engine_finish(struct engine *e, struct sequence *seq, enum finish why, const char *error);
+/* Frees a sequence that has ended, unless a step with it is under way. */
+void engine_release(struct sequence *seq);
 void engine_gauges(struct engine *e);
 
-/* lab.c: runs a slice if one is wanted and allowed. True if it ran one. */
+/* lab.c: whether engine_lend() would run one now, while requests run. */
+bool engine_slice_due(struct engine *e);
+/* Runs a slice if one is wanted and allowed. True if it ran one. */
 bool engine_lend(struct engine *e, bool idle);
 /* The kernel to try in this step instead of the one in *slot, or NULL. `live` says whether the
  * step counts for the canary at all. */

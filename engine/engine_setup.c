@@ -14,6 +14,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "engine/engine_private.h"
+#include "engine/memory.h"
 
 /* Prompt positions scored in one step beside everything else that needs logits. */
 enum { SCORING_ROWS = 64, LEAST_PAGES = 16, MOST_KV_MIB = 2048 };
@@ -58,20 +59,6 @@ static const struct backend_ops *choose_backend(struct engine *e, struct err *er
 
 /* ---- memory for keys and values ------------------------------------------------------------ */
 
-/* MiB that can be used without swapping, as the kernel estimates it; 0 if it does not say. */
-static int64_t free_mib(void)
-{
-    char line[128];
-    long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "r");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lld", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib / 1024;
-}
-
 /* MiB for pages when nobody said how many, and bytes of one page. */
 static int64_t usual_mib(const struct engine *e, const struct backend_options *b, int64_t *page)
 {
@@ -80,7 +67,7 @@ static int64_t usual_mib(const struct engine *e, const struct backend_options *b
     int64_t room = e->ops->kv_room ? e->ops->kv_room(e->model, b, page) : 0;
     if (room > 0)
         return room / 1048576;
-    int64_t mib = free_mib() / 4;
+    int64_t mib = memory_available() / 4 / 1048576;
     return mib > MOST_KV_MIB || mib == 0 ? MOST_KV_MIB : mib;
 }
 
@@ -134,6 +121,8 @@ static int open_backend(struct engine *e, struct backend_options *o, struct err 
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = e->ops->eager(e->backend, (enum region)r);
     e->dispatch = dispatch_open(eager);
+    if (e->ops->step_start)
+        dispatch_pipelined(e->dispatch);
     e->ops->set_dispatch(e->backend, e->dispatch);
     return 0;
 }
@@ -195,7 +184,8 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     struct backend_options b = {.threads = o->threads,
                                 .max_tokens = scheduler_max_tokens(&o->limits),
                                 .max_rows = o->limits.max_rows,
-                                .pack_bytes = o->pack_bytes};
+                                .pack_bytes = o->pack_bytes,
+                                .huge_pages = o->huge_pages};
     if (open_backend(e, &b, err))
         return -1;
     int32_t pages = b.kv_pages;
@@ -208,7 +198,8 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     }
     e->kv = kvcache_open(pages);
     e->scheduler = scheduler_open(e->kv, &o->limits);
-    e->batch = batch_open(&o->limits);
+    for (int i = 0; i < 2; i++)
+        e->batch[i] = batch_open(&o->limits);
     log_info("engine", "backend %s on %s; %d KV pages, %lld MiB; ready after %.2f s", e->ops->name,
              e->info.device, pages, (long long)(pages * e->page_bytes / 1048576),
              (double)(clock_ns() - start) * 1e-9);
@@ -217,7 +208,8 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
 
 void engine_teardown(struct engine *e)
 {
-    batch_close(e->batch);
+    for (int i = 0; i < 2; i++)
+        batch_close(e->batch[i]);
     scheduler_close(e->scheduler);
     kvcache_close(e->kv);
     if (e->backend)

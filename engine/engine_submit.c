@@ -115,7 +115,8 @@ enum submit_result engine_submit(struct engine *e, const struct engine_request *
                                  struct err *err)
 {
     if (atomic_load(&e->state) != ENGINE_READY) {
-        err_set(err, "the model is not loaded");
+        err_set(err, atomic_load(&e->state) == ENGINE_LOST ? "the device is lost"
+                                                           : "the model is not loaded");
         return SUBMIT_NOT_READY;
     }
     enum submit_result result = check(e, r, err);
@@ -184,7 +185,13 @@ void engine_finish(struct engine *e, struct sequence *seq, enum finish why, cons
     atomic_fetch_sub(&e->active, 1);
     engine_gauges(e);
     sequence_end(seq, why, error);
-    sequence_free(seq);
+    engine_release(seq);
+}
+
+void engine_release(struct sequence *seq)
+{
+    if (seq->ended && seq->flights == 0)
+        sequence_free(seq);
 }
 
 static void receive_sequences(struct engine *e, struct sequence *seq)
@@ -210,6 +217,8 @@ bool engine_receive(struct engine *e, bool wait)
 {
     if (!wait && !atomic_load(&e->inbox))
         return true;
+    if (e->flying && e->flying->live)
+        engine_land(e); /* its canary may be what changes */
     pthread_mutex_lock(&e->lock);
     while (wait && !atomic_load(&e->inbox) && !e->slice)
         pthread_cond_wait(&e->wake, &e->lock);

@@ -1,8 +1,12 @@
 /* filemap.c - model files are mapped, never read into buffers: weights are used where they lie,
  * a second process on the same file shares the memory, and a restart finds the page cache warm.
  *
- * The size is taken once. Whoever truncates a file that a server has mapped gets that server a bus
- * error; replacing it by rename, as package managers and downloaders do, is safe.
+ * A step of a small model walks through all of its weights, and pages of 4 KiB then cost it an
+ * entry of the TLB every 4 KiB (twice as dear in a virtual machine). filemap_copy() is for who
+ * computes with them again and again: the bytes move into huge pages at the same address.
+ *
+ * The size is taken once. Whoever truncates a file that a server has mapped, and not copied, gets
+ * that server a bus error; replacing it by rename, as package managers and downloaders do, is safe.
  */
 #include "engine/filemap.h"
 
@@ -16,10 +20,43 @@
 
 enum { PIECE = 8 << 20, PAGE = 4096 };
 
+/* Room for `size` bytes at a multiple of HUGE_PAGE, not yet usable. NULL: no address space. */
+static uint8_t *reserve(size_t size)
+{
+    size_t most = size + HUGE_PAGE;
+    uint8_t *p = mmap(NULL, most, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    size_t before = (size_t)(-(uintptr_t)p % HUGE_PAGE);
+    if (before)
+        munmap(p, before);
+    if (most - before > size)
+        munmap(p + before + size, most - before - size);
+    return p + before;
+}
+
+static size_t whole_pages(size_t size)
+{
+    return (size + PAGE - 1) / PAGE * PAGE;
+}
+
+/* The file's bytes at an address of their own; NULL with errno set. */
+static uint8_t *map_file(int fd, size_t size)
+{
+    uint8_t *at = reserve(whole_pages(size));
+    if (at && mmap(at, size, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        int why = errno;
+        munmap(at, whole_pages(size));
+        errno = why;
+        return NULL;
+    }
+    return at;
+}
+
 struct filemap *filemap_open(const char *path, struct err *err)
 {
     struct stat st;
-    void *data = MAP_FAILED;
+    uint8_t *data = NULL;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0) {
@@ -32,16 +69,17 @@ struct filemap *filemap_open(const char *path, struct err *err)
         err_set(err, "%s: not a regular file", path);
     else if (st.st_size == 0)
         err_set(err, "%s: the file is empty", path);
-    else if ((data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED)
+    else if (!(data = map_file(fd, (size_t)st.st_size)))
         err_set(err, "%s: cannot map: %s", path, strerror(errno));
-    close(fd); /* the mapping keeps the file */
-    if (data == MAP_FAILED)
+    if (!data) {
+        close(fd);
         return NULL;
-
+    }
     struct filemap *f = xcalloc(1, sizeof *f);
     f->data = data;
     f->size = (size_t)st.st_size;
     f->path = xstrdup(path);
+    f->fd = fd;
     return f;
 }
 
@@ -49,9 +87,39 @@ void filemap_close(struct filemap *f)
 {
     if (!f)
         return;
-    munmap((void *)f->data, f->size);
+    munmap((void *)f->data, whole_pages(f->size));
+    close(f->fd);
     free(f->path);
     free(f);
+}
+
+static bool read_all(int fd, uint8_t *to, size_t size)
+{
+    for (size_t at = 0; at < size;) {
+        ssize_t n = pread(fd, to + at, size - at < PIECE ? size - at : PIECE, (off_t)at);
+        if (n == 0 || (n < 0 && errno != EINTR))
+            return false; /* cut short meanwhile, or a bad disk */
+        at += n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
+bool filemap_copy(struct filemap *f)
+{
+    size_t bytes = whole_pages(f->size);
+    uint8_t *copy = f->copied ? NULL : reserve(bytes);
+    if (!copy)
+        return f->copied;
+    bool ok = mprotect(copy, bytes, PROT_READ | PROT_WRITE) == 0;
+    if (ok) {
+        madvise(copy, bytes, MADV_HUGEPAGE); /* a wish: without it the copy has small pages */
+        ok = read_all(f->fd, copy, f->size) && mprotect(copy, bytes, PROT_READ) == 0 &&
+             mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, f->data) != MAP_FAILED;
+    }
+    if (!ok)
+        munmap(copy, bytes);
+    f->copied = ok;
+    return ok;
 }
 
 void filemap_page_in(const struct filemap *f, void (*step)(void *ctx, size_t bytes), void *ctx)

@@ -8,6 +8,9 @@
  * under any load. Without load slices run back to back, with a look at the inbox after each: a
  * request waits for one slice at most.
  *
+ * With steps started ahead (engine_step.c) a slice waits until none is under way, so what it times
+ * has the device to itself. A step that counts for a canary is landed before the canary changes.
+ *
  * The canary's coin is Philox of (seed, step number): as random as needed and the same in a test.
  */
 #include "engine/lab.h"
@@ -38,11 +41,16 @@ void slice_meter_spend(struct slice_meter *m, int64_t ns)
 
 /* ---- slices -------------------------------------------------------------------------------- */
 
+bool engine_slice_due(struct engine *e)
+{
+    return atomic_load(&e->slice_here) && slice_meter_due(&e->meter, clock_ns());
+}
+
 bool engine_lend(struct engine *e, bool idle)
 {
     if (!atomic_load(&e->slice_here))
         return false;
-    if (!idle && !slice_meter_due(&e->meter, clock_ns()))
+    if (!idle && !engine_slice_due(e))
         return false;
     pthread_mutex_lock(&e->lock);
     slice_fn *run = e->slice;
@@ -128,7 +136,7 @@ const struct kernel *engine_canary_toss(struct engine *e, const struct step *s, 
     if (!*live || atomic_load(&c->failed))
         return NULL;
     uint32_t coin[4];
-    philox(c->seed, atomic_load(&e->stats.steps), 0, coin);
+    philox(c->seed, e->starts, 0, coin);
     return coin[0] & 1 ? c->candidate : NULL;
 }
 
@@ -136,6 +144,8 @@ void engine_canary_record(struct engine *e, const struct step *s, bool candidate
 {
     struct canary *c = e->canary;
     int32_t have = atomic_load_explicit(&c->have, memory_order_relaxed);
+    if (have == c->want)
+        return; /* started before the last one it wanted had landed */
     c->step[have] =
         (struct canary_step){.ns = ns, .m = s->m, .context = s->context, .candidate = candidate};
     atomic_store_explicit(&c->have, have + 1, memory_order_release);

@@ -195,6 +195,8 @@ static char *name_of(const char *path)
 struct model *model_open(const char *path, bool with_tokenizer, model_progress_fn *progress,
                          void *ctx, struct err *err)
 {
+    if (model_is_random(path))
+        return model_open_named(path, with_tokenizer, err);
     struct model *m = xcalloc(1, sizeof *m);
     struct stat st;
     int rc;
@@ -212,6 +214,18 @@ struct model *model_open(const char *path, bool with_tokenizer, model_progress_f
     if (progress)
         page_in(m, progress, ctx);
     return m;
+}
+
+int64_t model_copy_weights(const struct model *m, int64_t most)
+{
+    const struct model_files *f = m->files;
+    int64_t total = 0, moved = 0;
+    for (int i = 0; f && i < f->maps; i++)
+        total += (int64_t)f->map[i]->size;
+    for (int i = 0; total <= most && f && i < f->maps; i++)
+        if (!f->map[i]->copied && filemap_copy(f->map[i]))
+            moved += (int64_t)f->map[i]->size;
+    return moved;
 }
 
 void model_close(struct model *m)

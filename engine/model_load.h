@@ -36,4 +36,8 @@ void model_describe(struct model *m, const char *title);
 int model_open_gguf(struct model *m, bool with_tokenizer, struct err *err);
 int model_open_hf(struct model *m, bool with_tokenizer, struct err *err);
 
+/* model_shapes.c: paths of the form random:NAME. */
+bool model_is_random(const char *path);
+struct model *model_open_named(const char *path, bool with_tokenizer, struct err *err);
+
 #endif

@@ -24,9 +24,9 @@ struct logit_bias {
 struct sampling {
     float temperature; /* 0: greedy */
     float top_p, min_p;
-    int32_t top_k; /* 0: all */
-    float repetition_penalty;                   /* 1: none; over prompt and output */
-    float presence_penalty, frequency_penalty;  /* over output only */
+    int32_t top_k;                             /* 0: all */
+    float repetition_penalty;                  /* 1: none; over prompt and output */
+    float presence_penalty, frequency_penalty; /* over output only */
     uint64_t seed;
     int32_t top_logprobs; /* -1: no logprobs; 0: of the chosen token; n: and of the n best */
     const struct logit_bias *bias;
@@ -46,9 +46,11 @@ struct sampled {
 /* One row that needs logits. */
 struct sample_row {
     const struct sampling *params;
-    uint64_t index;           /* tokens generated before this one: the random counter */
-    const int32_t *history;   /* prompt and output so far */
+    uint64_t index;         /* tokens generated before this one: the random counter */
+    const int32_t *history; /* prompt and output so far */
     int32_t history_n, prompt_n;
+    int32_t unseen; /* a step started ahead (backend.h): 1 + the index in the step of the token that
+                       the history will end with, which the host does not know yet; otherwise 0 */
     int32_t target; /* >= 0: score this token instead of drawing one (prompt log-probabilities) */
     struct sampled out;
 };

@@ -15,6 +15,10 @@
  * list, so the head's wait ends when those before it have ended. Decode is never starved, because
  * it is planned first; prefill is not, because it keeps a budget of its own however many decode.
  *
+ * A sequence may be in a step that is under way. Its count of tokens then includes those the step
+ * draws (sequence_length); one that reaches its end with them is left alone, and one that loses its
+ * pages is not admitted again before the step has landed, when its tokens are known.
+ *
  * The last known token is always computed, never taken from the cache: its logits are the point.
  * That also is the copy-on-write rule: only whole pages before it are shared, so no sequence ever
  * writes into a page that another one can see.
@@ -153,6 +157,7 @@ static void drop_pages(struct scheduler *s, struct sequence *seq)
         kvcache_drop(s->kv, seq->page[--seq->pages]);
     seq->sealed = 0;
     seq->computed = 0;
+    seq->stays++;
 }
 
 void scheduler_remove(struct scheduler *s, struct sequence *seq)
@@ -186,10 +191,10 @@ static void preempt(struct scheduler *s, struct sequence *seq)
     s->preemptions++;
 }
 
-/* Pages for all known tokens of a running sequence; false if it had to give up its own. */
+/* Pages for all tokens of a running sequence; false if it had to give up its own. */
 static bool grow(struct scheduler *s, struct sequence *seq)
 {
-    while (seq->pages < pages_for(seq->n)) {
+    while (seq->pages < pages_for(sequence_length(seq))) {
         if (take_page(s, seq))
             continue;
         struct sequence *youngest = s->running.newest;
@@ -223,9 +228,16 @@ static bool admit(struct scheduler *s, struct sequence *seq)
 
 /* ---- the plan ------------------------------------------------------------------------------ */
 
+/* Tokens to compute. None if the step under way draws the last one: it ends when that lands. */
+static int32_t to_compute(const struct sequence *seq)
+{
+    bool complete = seq->ahead > 0 && sequence_length(seq) >= sequence_longest(seq);
+    return complete ? 0 : sequence_pending(seq);
+}
+
 static bool decodes(const struct sequence *seq)
 {
-    return sequence_pending(seq) == 1 && sequence_output(seq) > 0;
+    return to_compute(seq) == 1 && sequence_length(seq) > seq->prompt_n;
 }
 
 /* Adds the next tokens of `seq`, at most `budget`, within the rows that are left. */
@@ -233,14 +245,16 @@ static void add_item(struct scheduler *s, struct schedule *out, struct sequence 
                      int32_t budget)
 {
     int32_t rows = s->limits.max_rows - out->rows;
-    int32_t count = sequence_pending(seq) < budget ? sequence_pending(seq) : budget;
+    int32_t count = to_compute(seq) < budget ? to_compute(seq) : budget;
     bool scores = seq->prompt_logprobs && seq->scored < seq->prompt_n;
     if (scores && count > rows)
         count = rows;
     if (count <= 0 || rows <= 0)
         return;
-    struct schedule_item item = {.seq = seq, .first = seq->computed, .count = count};
-    item.draw = item.first + count == seq->n && seq->n < sequence_longest(seq);
+    struct schedule_item item = {
+        .seq = seq, .first = seq->computed, .count = count, .stay = seq->stays};
+    int32_t length = sequence_length(seq);
+    item.draw = item.first + count == length && length < sequence_longest(seq);
     if (scores) {
         /* The row of position p scores the token at p + 1; those up to `scored` are done. */
         int32_t from = seq->scored > 0 ? seq->scored - 1 : 0;
@@ -306,7 +320,8 @@ int32_t scheduler_plan(struct scheduler *s, struct schedule *out, struct sequenc
         return 0;
     }
     plan_decodes(s, out);
-    while ((seq = s->waiting.oldest) && s->running.n < s->limits.max_batch && admit(s, seq)) {
+    while ((seq = s->waiting.oldest) && s->running.n < s->limits.max_batch && seq->flights == 0 &&
+           admit(s, seq)) {
         if (seq->admitted)
             continue;
         seq->admitted = true;
@@ -317,24 +332,56 @@ int32_t scheduler_plan(struct scheduler *s, struct schedule *out, struct sequenc
     return fresh;
 }
 
-static void seal_pages(struct scheduler *s, struct sequence *seq)
+/* Those that are full up to position `end`. */
+static void seal_pages(struct scheduler *s, struct sequence *seq, int32_t end)
 {
-    for (; (seq->sealed + 1) * KV_PAGE <= seq->computed; seq->sealed++) {
+    for (; (seq->sealed + 1) * KV_PAGE <= end; seq->sealed++) {
         int32_t i = seq->sealed;
         seq->page[i] = kvcache_seal(s->kv, seq->page[i], i > 0 ? seq->page[i - 1] : -1,
                                     seq->tokens + (int64_t)i * KV_PAGE);
     }
 }
 
+void scheduler_started(struct scheduler *s, const struct schedule *started)
+{
+    (void)s;
+    int32_t row = 0;
+    for (int32_t i = 0; i < started->items; i++) {
+        const struct schedule_item *item = &started->item[i];
+        struct sequence *seq = item->seq;
+        seq->computed += item->count;
+        seq->flights++;
+        seq->ahead += item->draw;
+        row += item->scores + item->draw;
+        if (item->draw)
+            seq->drawn_row = row - 1;
+    }
+}
+
 void scheduler_done(struct scheduler *s, const struct schedule *done)
 {
     for (int32_t i = 0; i < done->items; i++) {
-        struct sequence *seq = done->item[i].seq;
-        seq->computed += done->item[i].count;
+        const struct schedule_item *item = &done->item[i];
+        struct sequence *seq = item->seq;
+        seq->flights--;
+        seq->ahead -= item->draw;
         seq->suspect = false;
         seq->failures = 0;
-        if (s->limits.prefix_cache)
-            seal_pages(s, seq);
+        if (s->limits.prefix_cache && item->stay == seq->stays)
+            seal_pages(s, seq, item->first + item->count);
+    }
+}
+
+void scheduler_undone(struct scheduler *s, const struct schedule *failed)
+{
+    (void)s;
+    for (int32_t i = 0; i < failed->items; i++) {
+        const struct schedule_item *item = &failed->item[i];
+        struct sequence *seq = item->seq;
+        seq->flights--;
+        seq->ahead -= item->draw;
+        if (item->stay == seq->stays)
+            seq->computed = item->first;
     }
 }
 
@@ -343,4 +390,15 @@ void scheduler_suspect(struct scheduler *s, const struct schedule *failed)
     (void)s;
     for (int32_t i = 0; i < failed->items; i++)
         failed->item[i].seq->suspect = true;
+}
+
+bool scheduler_suspects(const struct scheduler *s)
+{
+    for (int which = 0; which < 2; which++) {
+        const struct sequence *seq = which ? s->waiting.oldest : s->running.oldest;
+        for (; seq; seq = seq->newer)
+            if (seq->suspect)
+                return true;
+    }
+    return false;
 }

@@ -1,8 +1,8 @@
 /* scheduler.h - which tokens run in the next step.
  *
  * Continuous batching: sequences join and leave between steps. Pure logic on counts: no threads,
- * no clock, no token values beyond prefix lookup. A plan for step n + 1 can therefore be made
- * before the tokens of step n are known, as long as their number is. Engine thread only.
+ * no clock, no token values beyond prefix lookup. A plan for step n + 1 can therefore be made while
+ * step n is under way, before its tokens are known. Engine thread only.
  */
 #ifndef WHET_ENGINE_SCHEDULER_H
 #define WHET_ENGINE_SCHEDULER_H
@@ -26,6 +26,7 @@ struct schedule_item {
     int32_t first, count;
     int32_t scores; /* rows that score prompt positions: the targets are scored, scored + 1, ... */
     bool draw;      /* the last row draws the next token */
+    uint32_t stay;  /* seq->stays when it was planned */
 };
 
 struct schedule {
@@ -48,14 +49,20 @@ void scheduler_add(struct scheduler *s, struct sequence *seq);
 void scheduler_remove(struct scheduler *s, struct sequence *seq);
 
 /* Plans a step: decodes first, then prefill chunks first-come-first-served. Every item has its
- * pages. `out` is empty only if there is nothing to run. `admitted` gets the sequences that run
- * for the first time (room for max_batch); its count is returned. */
+ * pages. `out` is empty only if there is nothing to run beside what is under way. `admitted` gets
+ * the sequences that run for the first time (room for max_batch); its count is returned. */
 int32_t scheduler_plan(struct scheduler *s, struct schedule *out, struct sequence **admitted);
-/* The step ran: its positions are computed, full pages can be shared. Not called if it failed. */
+/* The step is under way: the next plan begins where it ends. */
+void scheduler_started(struct scheduler *s, const struct schedule *started);
+/* It ran: full pages can be shared. The tokens it drew are the caller's to append, before the next
+ * plan. */
 void scheduler_done(struct scheduler *s, const struct schedule *done);
+/* It failed, or the one before it did: as if it had not been started. Newest first. */
+void scheduler_undone(struct scheduler *s, const struct schedule *failed);
 
 /* Marks the sequences of a failed step: each runs alone until it has passed a step. */
 void scheduler_suspect(struct scheduler *s, const struct schedule *failed);
+bool scheduler_suspects(const struct scheduler *s); /* there are some */
 
 /* From now on at most `tokens` prompt tokens run beside decoding sequences (or the least there
  * always is), so that reading a prompt slows the others down instead of stopping them. */

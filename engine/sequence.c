@@ -54,7 +54,7 @@ struct sequence *sequence_new(const struct engine_request *r, const struct seque
     s->sampling = r->sampling;
     s->sampling.bias = copy_of(r->sampling.bias, r->sampling.biases, sizeof *r->sampling.bias);
     s->sampling.banned = s->stop_token;
-    s->sampling.banneds = s->min_tokens > 0 ? s->stop_tokens : 0;
+    sequence_aim(s, 0);
     if (r->stops > 0)
         s->stop = stop_open(r->stop, r->stops, r->include_stop);
     s->tokenizer = m->tokenizer;
@@ -82,9 +82,19 @@ int32_t sequence_output(const struct sequence *s)
     return s->n - s->prompt_n;
 }
 
+int32_t sequence_length(const struct sequence *s)
+{
+    return s->n + s->ahead;
+}
+
 int32_t sequence_pending(const struct sequence *s)
 {
-    return s->n - s->computed;
+    return sequence_length(s) - s->computed;
+}
+
+void sequence_aim(struct sequence *s, int32_t index)
+{
+    s->sampling.banneds = index < s->min_tokens ? s->stop_tokens : 0;
 }
 
 int32_t sequence_longest(const struct sequence *s)
@@ -154,8 +164,6 @@ static void append(struct sequence *s, int32_t token)
         s->tokens = xrealloc(s->tokens, (size_t)s->tokens_size * sizeof *s->tokens);
     }
     s->tokens[s->n++] = token;
-    if (sequence_output(s) >= s->min_tokens)
-        s->sampling.banneds = 0;
 }
 
 void sequence_token(struct sequence *s, const struct sampled *sampled)

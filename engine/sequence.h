@@ -18,7 +18,7 @@ struct sequence {
     int32_t n, prompt_n, tokens_size;
     int32_t max_tokens, min_tokens;
     bool ignore_eos, prompt_logprobs, keep_special;
-    struct sampling sampling; /* arrays owned; `banneds` is non-zero only before min_tokens */
+    struct sampling sampling; /* arrays owned; for the draw that sequence_aim() named last */
     int32_t *stop_token; /* ids that end the request: its own and the model's, unless ignored */
     int32_t stop_tokens;
 
@@ -32,6 +32,10 @@ struct sequence {
     int32_t cached_tokens; /* prompt tokens found in the cache at first admission */
     bool admitted, suspect;
     int32_t failures;
+    int32_t flights;   /* steps under way that it is in */
+    int32_t ahead;     /* tokens that they draw: they exist, and only their number is known */
+    int32_t drawn_row; /* row of the step started last in which it drew */
+    uint32_t stays;    /* times it has given up its pages */
     struct sequence *older, *newer; /* in the scheduler's list */
 
     /* text: */
@@ -46,7 +50,7 @@ struct sequence {
     enum finish finish; /* not FINISH_NONE: its end is decided */
     const char *stop_string;
     int32_t stop_token_hit;
-    bool ended;                       /* EVENT_END was sent */
+    bool ended;                       /* EVENT_END was sent: freed when nothing is under way */
     int64_t submit_ns, last_token_ns; /* last_token_ns 0: none yet */
 };
 
@@ -62,12 +66,15 @@ struct sequence_model {
 struct sequence *sequence_new(const struct engine_request *r, const struct sequence_model *m);
 void sequence_free(struct sequence *s);
 
-int32_t sequence_output(const struct sequence *s); /* tokens generated so far */
-/* Tokens known whose keys and values are still to be computed; at least 1 while it runs. */
+int32_t sequence_output(const struct sequence *s); /* tokens generated and known so far */
+/* Tokens it has, those under way included, and of these how many are still to be computed. */
+int32_t sequence_length(const struct sequence *s);
 int32_t sequence_pending(const struct sequence *s);
 /* The longest it can get. */
 int32_t sequence_longest(const struct sequence *s);
 
+/* Makes s->sampling what the draw of output token `index` (from 0) needs. */
+void sequence_aim(struct sequence *s, int32_t index);
 /* Prompt position `index` was scored: EVENT_PROMPT. Positions come in order, each once; position
  * 0 has nothing before it and is reported first, with a NaN. */
 void sequence_scored(struct sequence *s, int32_t index, const struct sampled *sampled);

@@ -40,8 +40,10 @@ struct cuda_work {
 
 struct cuda_embed_args {
     const struct cuda_counts *counts;
-    const int32_t *tokens;
-    const void *table; /* bf16 [vocab, hidden] */
+    const int32_t *tokens; /* below zero: -1 - i for drawn[i] */
+    const int32_t *drawn;  /* by the rows of the step before */
+    int32_t *seen;         /* [M] out: the tokens as they are */
+    const void *table;     /* bf16 [vocab, hidden] */
     float *x;
     int32_t hidden;
 };

@@ -23,7 +23,12 @@ KERNEL eager_embed(const __grid_constant__ struct cuda_embed_args a)
     after_previous();
     if (t >= a.counts->m)
         return;
-    const uint2 *row = (const uint2 *)((const bf16 *)a.table + (size_t)a.tokens[t] * a.hidden);
+    int token = a.tokens[t];
+    if (token < 0)
+        token = max(a.drawn[-1 - token], 0); /* a row without a token: of no use to anybody */
+    if (threadIdx.x == 0)
+        a.seen[t] = token;
+    const uint2 *row = (const uint2 *)((const bf16 *)a.table + (size_t)token * a.hidden);
     float4 *x = (float4 *)(a.x + (size_t)t * a.hidden);
     for (int i = threadIdx.x; i < a.hidden / 4; i += blockDim.x) {
         uint2 v = row[i];

@@ -106,7 +106,7 @@ enum { EAGER_TOPS = 20 };
 /* A token whose logit changes before anything else looks at it. */
 struct eager_adjust {
     int32_t id;
-    int32_t kind; /* EAGER_BIAS: += value; EAGER_PENALTY: repetition, then -= value */
+    int32_t kind; /* EAGER_BIAS: += value; EAGER_PENALTY: drawn `value` times so far */
     float value;
 };
 enum { EAGER_BIAS, EAGER_PENALTY, EAGER_BAN };
@@ -115,9 +115,11 @@ enum { EAGER_BIAS, EAGER_PENALTY, EAGER_BAN };
 struct eager_sample {
     int32_t row;
     int32_t target; /* >= 0: score this token */
-    float temperature, top_p, min_p, repetition;
+    float temperature, top_p, min_p;
+    float repetition, presence, frequency;
     int32_t top_k, tops; /* tops: -1 no log-probabilities */
     int32_t adjust_at, adjusts;
+    int32_t unseen; /* index in seen of a drawn token that the list does not count yet, or -1 */
     uint64_t seed, index;
 };
 
@@ -136,6 +138,8 @@ struct eager_sample_args {
     float *logits;
     float *weight;
     struct eager_sampled *out;
+    const int32_t *seen; /* the step's tokens */
+    int32_t *drawn;      /* drawn[row] out: for the next step */
     int32_t vocab;
 };
 

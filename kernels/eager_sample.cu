@@ -271,9 +271,21 @@ __device__ int draw(const float *w, int from, int to, double u, struct shared *s
 
 /* ---- one row ------------------------------------------------------------------------------- */
 
-__device__ void adjust(float *logits, const struct eager_sample *r,
-                       const struct eager_adjust *list, int vocab)
+/* A token of the history, drawn `times` times: rounded as the CPU's sampler rounds. */
+__device__ void penalize(float *l, const struct eager_sample *r, float times)
 {
+    float cost = times > 0 ? __fadd_rn(r->presence, __fmul_rn(r->frequency, times)) : 0;
+    *l = __fsub_rn(*l > 0 ? *l / r->repetition : __fmul_rn(*l, r->repetition), cost);
+}
+
+/* `unseen`: one more token that was drawn, or -1; it may be in the list or not. */
+__device__ void adjust(float *logits, const struct eager_sample *r,
+                       const struct eager_adjust *list, int unseen, int vocab)
+{
+    __shared__ int listed;
+    if (threadIdx.x == 0)
+        listed = unseen < 0;
+    __syncthreads();
     for (int kind = EAGER_BIAS; kind <= EAGER_BAN; kind++) {
         for (int i = threadIdx.x; i < r->adjusts; i += THREADS) {
             const struct eager_adjust *a = &list[r->adjust_at + i];
@@ -285,8 +297,13 @@ __device__ void adjust(float *logits, const struct eager_sample *r,
             else if (kind == EAGER_BAN)
                 *l = -INFINITY;
             else
-                *l = (*l > 0 ? *l / r->repetition : *l * r->repetition) - a->value;
+                penalize(l, r, a->value + (a->id == unseen));
+            if (kind == EAGER_PENALTY && a->id == unseen)
+                listed = 1;
         }
+        __syncthreads();
+        if (kind == EAGER_PENALTY && threadIdx.x == 0 && !listed)
+            penalize(&logits[unseen], r, 1);
         __syncthreads();
     }
 }
@@ -341,8 +358,9 @@ KERNEL __launch_bounds__(THREADS)
     float *weight = a.weight + (size_t)blockIdx.x * vocab;
     struct eager_sampled *out = &a.out[r->row];
     bool fixed_token = r->target >= 0, scored = fixed_token || r->tops >= 0;
+    bool penalties = r->repetition != 1 || r->presence != 0 || r->frequency != 0;
     if (!fixed_token)
-        adjust(logits, r, a.adjust, vocab);
+        adjust(logits, r, a.adjust, penalties && r->unseen >= 0 ? a.seen[r->unseen] : -1, vocab);
     float top = -INFINITY;
     for (int i = from; i < to; i++)
         top = logits[i] > top ? logits[i] : top;
@@ -380,6 +398,7 @@ KERNEL __launch_bounds__(THREADS)
         return;
     float logit = token >= 0 ? logits[token] : -INFINITY;
     out->token = token;
+    a.drawn[r->row] = token;
     if (scored)
         out->logprob = isinf(top) ? (logit == top && top > 0 ? 0 : -INFINITY)
                                   : (float)((double)logit - log_sum);

@@ -1,9 +1,9 @@
-/* admin.c - /admin, /specializer and /metrics: HTTP onto specializer.h and the metric writers.
+/* admin.c - /admin: HTTP onto specializer.h.
  *
- * All of it runs off the loop, because the specializer's store may be busy writing and a metrics
- * page asks every module. Operators' changes carry the request id into the decision trace. The
- * specializer answers with a status and JSON; of its errors the sentence is taken and put in the
- * API's own shape, so that every route fails alike.
+ * All of it runs off the loop, because the specializer's store may be busy writing. Operators'
+ * changes carry the request id into the decision trace. The specializer answers with a status and
+ * JSON; of its errors the sentence is taken and put in the API's own shape, so that every route
+ * fails alike.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -159,8 +159,10 @@ static void run_unpin(struct job *j)
 static void run_rollback(struct job *j)
 {
     char *json = NULL;
-    if (available(j))
-        answer(j, specializer_rollback(j->srv->specializer, j->rest, j->who, &json), &json);
+    j->arg[0] = member(j, "from", false);
+    if (!j->error.status && available(j))
+        answer(j, specializer_rollback(j->srv->specializer, j->rest, j->arg[0], j->who, &json),
+               &json);
 }
 
 static void run_disable(struct job *j)
@@ -242,55 +244,4 @@ void admin_mode(struct exchange *x)
 void admin_import(struct exchange *x)
 {
     start(x, run_import);
-}
-
-/* ---- pages ------------------------------------------------------------------------------------
- */
-
-static void run_specializer(struct job *j)
-{
-    char *engine = engine_json(j->srv->engine);
-    char *spec = j->srv->specializer ? specializer_json(j->srv->specializer) : NULL;
-    buf_printf(&j->out, "{\"engine\":%s,\"specializer\":%s}", engine ? engine : "null",
-               spec ? spec : "null");
-    free(engine);
-    free(spec);
-}
-
-/* The HTTP side's own counters were written on the loop; the other modules' are atomic. */
-static void run_metrics(struct job *j)
-{
-    char *text = NULL;
-    size_t n = 0;
-    FILE *out = open_memstream(&text, &n);
-    if (j->number)
-        engine_metrics(j->srv->engine, out);
-    if (j->srv->specializer)
-        specializer_metrics(j->srv->specializer, out);
-    metrics_process(out);
-    fclose(out);
-    buf_add(&j->out, text, n);
-    free(text);
-    j->type = "text/plain; version=0.0.4; charset=utf-8";
-}
-
-void api_specializer(struct exchange *x)
-{
-    job_start(job_new(x, run_specializer));
-}
-
-void api_metrics(struct exchange *x)
-{
-    struct job *j = job_new(x, run_metrics);
-    char *text = NULL;
-    size_t n = 0;
-    FILE *out = open_memstream(&text, &n);
-    metric_head(out, "ready", "gauge", "1 once the model is loaded and until the drain.");
-    metric_value(out, "ready", NULL, x->srv->ready && !x->srv->draining);
-    metrics_write(&x->srv->metrics, x->srv->connections, out);
-    fclose(out);
-    buf_add(&j->out, text, n);
-    free(text);
-    j->number = x->srv->ready; /* the engine has nothing to say before */
-    job_start(j);
 }

@@ -49,9 +49,15 @@ void api_model(struct exchange *x)
 void api_health(struct exchange *x)
 {
     double stalled = x->srv->ready ? engine_stalled_s(x->srv->engine) : 0;
+    bool lost = engine_state(x->srv->engine, NULL, NULL, 0) == ENGINE_LOST;
     struct buf b = {0};
-    bool ok = stalled < STALL_S;
-    buf_printf(&b, "{\"status\":\"%s\",\"stalled_seconds\":%.1f}", ok ? "ok" : "stalled", stalled);
+    bool draining = x->srv->draining, ok = stalled < STALL_S && !lost && !draining;
+    buf_printf(&b, "{\"status\":\"%s\",\"stalled_seconds\":%.1f}",
+               ok                   ? "ok"
+               : lost               ? "lost"
+               : stalled >= STALL_S ? "stalled"
+                                    : "draining",
+               stalled);
     respond_json(x, ok ? 200 : 503, &b);
 }
 
@@ -65,6 +71,7 @@ void api_ready(struct exchange *x)
     const char *status = x->srv->draining         ? "draining"
                          : ready                  ? "ready"
                          : state == ENGINE_FAILED ? "failed"
+                         : state == ENGINE_LOST   ? "lost"
                                                   : "loading";
     buf_printf(&b, "{\"status\":\"%s\",\"progress\":%.3f,\"message\":", status,
                ready ? 1.0 : progress);

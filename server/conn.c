@@ -95,6 +95,7 @@ static void on_closed(uv_handle_t *h)
     if (c->next)
         c->next->link = c->link;
     srv->connections--;
+    srv->late -= c->late;
     buf_free(&c->in);
     buf_free(&c->out);
     buf_free(&c->sending);
@@ -376,6 +377,8 @@ void conn_accept(struct server *srv)
         c->next->link = &c->next;
     srv->conns = c;
     srv->connections++;
+    c->late = srv->draining;
+    srv->late += c->late;
     srv->metrics.connections_total++;
     if (uv_accept((uv_stream_t *)&srv->listener, (uv_stream_t *)&c->tcp)) {
         conn_close(c);

@@ -36,6 +36,7 @@ struct conn {
     bool reading, writing, processing, closing;
     bool eof;            /* the client will send no more */
     bool close_after;    /* close once everything is sent */
+    bool late;           /* came while the server drains */
     size_t unsent;       /* of the write in flight, when last looked at */
     int64_t progress_ns; /* when that last shrank */
 };

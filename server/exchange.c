@@ -73,6 +73,8 @@ static void put_head(struct exchange *x, int status, const char *type, struct bu
     if (x->allow[0] && (status == 405 || status == 204))
         buf_printf(out, "Allow: %s\r\n", x->allow);
     put_cors(x, out);
+    if (x->headers)
+        buf_str(out, x->headers);
     if (x->close)
         buf_str(out, "Connection: close\r\n");
     else if (x->req.minor == 0)

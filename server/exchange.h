@@ -25,6 +25,7 @@ struct exchange {
     char id[REQUEST_ID_MAX + 1];
     int64_t start_ns;
     int status;         /* of the response once its head is written */
+    const char *headers; /* further lines of the head, each with its CRLF; static, or NULL */
     bool close;         /* the connection ends with this response */
     bool streaming;     /* a chunked (or, in HTTP/1.0, close-delimited) body is being written */
     bool cancel_on_eof; /* a client that stops sending has left: do not finish for nobody */

@@ -4,8 +4,10 @@
  * something to look at, so connections and generations need no timers of their own and nothing
  * wakes an idle server.
  *
- * Stopping: the first SIGTERM or SIGINT closes the listener and lets running requests end; after
- * server.drain_s they are cancelled with an error; when the last connection is gone the loop ends.
+ * Stopping: the first SIGTERM or SIGINT lets running requests end and refuses new ones with 503.
+ * The port stays open meanwhile, so that a balancer reads "draining" and not a refused connection.
+ * After server.drain_s what runs is cancelled with an error; when the last connection from before
+ * the signal is gone, the port and whoever came late are closed and the loop ends.
  * The first signal also gives up the handlers, so a second one ends the process at once, whatever
  * the loop is doing.
  */
@@ -39,19 +41,29 @@ static void close_all(uv_handle_t *h, void *arg)
         uv_close(h, NULL);
 }
 
-void server_check_drained(struct server *s)
-{
-    if (!s->draining || s->connections || s->generations || s->works)
-        return;
-    uv_walk(&s->loop, close_all, NULL);
-}
-
 static void each_conn(struct server *s, void (*fn)(struct conn *c))
 {
     for (struct conn *c = s->conns, *next; c; c = next) {
         next = c->next;
         fn(c);
     }
+}
+
+static void stop_listening(struct server *s)
+{
+    if (s->listening)
+        uv_close((uv_handle_t *)&s->listener, NULL);
+    s->listening = false;
+}
+
+void server_check_drained(struct server *s)
+{
+    if (!s->draining || s->connections > s->late || s->generations)
+        return;
+    stop_listening(s);
+    each_conn(s, conn_close);
+    if (!s->connections && !s->works)
+        uv_walk(&s->loop, close_all, NULL);
 }
 
 static void start_drain(struct server *s, const char *why)
@@ -65,9 +77,6 @@ static void start_drain(struct server *s, const char *why)
     s->drain_until = clock_ns() + (int64_t)(s->config->server_drain_s * 1e9);
     uv_signal_stop(&s->sigterm);
     uv_signal_stop(&s->sigint);
-    if (s->listening)
-        uv_close((uv_handle_t *)&s->listener, NULL);
-    s->listening = false;
     each_conn(s, conn_drain);
     server_sweep(s);
     server_check_drained(s);

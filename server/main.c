@@ -10,6 +10,7 @@
 #include "server/server.h"
 #include "specializer/stages.h"
 #include "specializer/winners.h"
+#include "tune/tune.h"
 
 /* `whet kernels WORDS... [options]`: the words come first, the options choose the store. */
 static int kernels_command(int argc, char **argv)
@@ -52,6 +53,8 @@ static const struct command {
 } commands[] = {
     {"serve", "serve a model over HTTP, sharpening its kernels meanwhile", serve_main},
     {"bench", "measure decode, prefill, steps and regions: eager against specialized", bench_main},
+    {"tune", "search for kernels without a server; compare strategies; judge the cost model",
+     tune_main},
     {"kernels", "list, show, export and import the kernels of a store", kernels_command},
     {"probe", NULL, probe_main},
     {"options", NULL, options_main},

@@ -80,6 +80,18 @@ void metrics_write(struct metrics *m, int connections, FILE *out)
             m->disconnects);
 }
 
+void metrics_answers(const struct metrics *m, uint64_t by_class[6])
+{
+    memset(by_class, 0, 6 * sizeof *by_class);
+    for (int r = 0; r < router_labels(); r++) {
+        const char *label = router_label_text(r);
+        if (!label || !strstr(label, "completions"))
+            continue;
+        for (int c = 0; c < CODES; c++)
+            by_class[codes[c] / 100] += m->requests[r][c];
+    }
+}
+
 static void process_value(FILE *out, const char *name, const char *type, const char *help, double v)
 {
     fprintf(out, "# HELP process_%s %s\n# TYPE process_%s %s\nprocess_%s %.17g\n", name, help, name,

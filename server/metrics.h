@@ -23,6 +23,8 @@ void metrics_init(struct metrics *m);
 void metrics_request(struct metrics *m, int route, int status, double seconds);
 /* The server's own part; `connections` are open now. */
 void metrics_write(struct metrics *m, int connections, FILE *out);
+/* Answers of the routes that generate, by hundreds of their status: [2] is 200 to 299. */
+void metrics_answers(const struct metrics *m, uint64_t by_class[6]);
 /* process_*: the standard set of Prometheus client libraries. */
 void metrics_process(FILE *out);
 

@@ -41,9 +41,10 @@ void api_ready(struct exchange *x);
 void api_version(struct exchange *x);
 void api_tokenize(struct exchange *x); /* api_tokens.c */
 void api_detokenize(struct exchange *x);
-void api_metrics(struct exchange *x); /* admin.c: run off the loop */
+void api_dashboard(struct exchange *x); /* api_status.c */
 void api_specializer(struct exchange *x);
-void admin_slots(struct exchange *x);
+void api_metrics(struct exchange *x);
+void admin_slots(struct exchange *x); /* admin.c: all of it runs off the loop */
 void admin_slot(struct exchange *x);
 void admin_pin(struct exchange *x);
 void admin_unpin(struct exchange *x);

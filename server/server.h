@@ -37,7 +37,7 @@ struct server {
     bool listening, sweeping;
 
     struct conn *conns; /* list */
-    int connections;
+    int connections, late; /* open; of them accepted while draining: nobody waits for those */
     uint64_t body_bytes;            /* request bodies held by all connections */
     int exchanges;                  /* requests being answered */
     int works;                      /* uv_queue_work in flight */
@@ -52,7 +52,7 @@ struct server {
     bool ready;                 /* the model is loaded: engine_info is valid */
     struct chat_template *chat; /* once ready; NULL: no known template, chat_error says why */
     char chat_error[512];
-    bool draining;       /* no new connections or requests */
+    bool draining;       /* no new requests; /ready and /health say so to whoever asks */
     bool cancelled;      /* the drain time is over: what still runs has been cancelled */
     int64_t drain_until; /* clock_ns */
     _Atomic bool stop;   /* asked for by server_stop */
@@ -74,7 +74,7 @@ void server_close(struct server *s);
 
 /* Starts the sweep timer if it is not running; it stops by itself. */
 void server_sweep(struct server *s);
-/* Ends the loop when draining and nothing is left to finish. */
+/* Stops listening and ends the loop when draining and nothing is left to finish. */
 void server_check_drained(struct server *s);
 
 /* `whet serve`: argv[0] is "serve". Returns the exit code. */

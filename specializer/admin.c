@@ -92,13 +92,15 @@ static cJSON *slot_json(const struct place *p)
     cJSON_AddNumberToObject(o, "candidates", p->candidates);
     cJSON_AddNumberToObject(o, "refusals", p->refusals);
     cJSON_AddNumberToObject(o, "wins", p->wins);
-    if (p->label[0])
+    if (p->label[0]) {
         cJSON_AddStringToObject(o, "label", p->label);
+        cJSON_AddStringToObject(o, "label_by", p->label_by);
+    }
     return o;
 }
 
 /* Slots that somebody would want to see: used, specialized or pinned. Lock held. */
-static cJSON *slots_json(struct specializer *s)
+cJSON *slots_json(struct specializer *s)
 {
     cJSON *a = cJSON_CreateArray();
     for (int i = 0; i < s->places; i++) {
@@ -112,6 +114,18 @@ static cJSON *slots_json(struct specializer *s)
 static void add_record(void *ctx, const struct record *r)
 {
     cJSON_AddItemToArray(ctx, record_json(r));
+}
+
+/* The operator's word against it or its family, if there is one. Lock held. */
+static void add_disable(struct specializer *s, cJSON *o, const char *key, const char *template)
+{
+    for (int i = 0; i < s->disables; i++)
+        if (strcmp(s->disabled[i].what, key) == 0 || strcmp(s->disabled[i].what, template) == 0) {
+            cJSON_AddStringToObject(o, "disabled", s->disabled[i].what);
+            cJSON_AddStringToObject(o, "disabled_reason", s->disabled[i].reason);
+            return;
+        }
+    cJSON_AddNullToObject(o, "disabled");
 }
 
 int specializer_slots(struct specializer *s, const char *slot, char **json)
@@ -177,6 +191,9 @@ int specializer_kernels(struct specializer *s, const char *id, char **json)
     if (found == 0)
         return refuse(404, json, "there is no kernel \"%.40s\"", id);
     o = record_json(&r);
+    pthread_mutex_lock(&s->lock);
+    add_disable(s, o, r.key, r.template);
+    pthread_mutex_unlock(&s->lock);
     add_source(s->store, &r, o);
     cJSON_AddStringToObject(o, "log", r.log ? r.log : "");
     free(r.log);
@@ -277,7 +294,9 @@ int specializer_unpin(struct specializer *s, const char *slot, const char *who, 
     return r == 0 ? slot_answer(s, p, json) : refuse(500, json, "%s", err.msg);
 }
 
-int specializer_rollback(struct specializer *s, const char *slot, const char *who, char **json)
+/* With `from` a second call finds another kernel in the slot and changes nothing. */
+int specializer_rollback(struct specializer *s, const char *slot, const char *from, const char *who,
+                         char **json)
 {
     int status = 200;
     if (not_ready(s, &status, json))
@@ -285,9 +304,15 @@ int specializer_rollback(struct specializer *s, const char *slot, const char *wh
     struct place *p = place_find(s, slot);
     if (!p)
         return refuse(404, json, "there is no slot \"%.60s\"", slot);
-    if (p->pinned[0])
-        return refuse(409, json, "%s is pinned to %s", slot, p->pinned);
-    if (swap_back(s, p, who) != 0)
+    pthread_mutex_lock(&s->lock);
+    char pinned[sizeof p->pinned];
+    memcpy(pinned, p->pinned, sizeof pinned);
+    bool done = from && *from && strcmp(from, p->active ? p->active->key : "eager") != 0;
+    bool nothing = !done && !pinned[0] && swap_back(s, p, who) != 0;
+    pthread_mutex_unlock(&s->lock);
+    if (!done && pinned[0])
+        return refuse(409, json, "%s is pinned to %s", slot, pinned);
+    if (nothing)
         return refuse(409, json, "%s runs the eager kernel and there is nothing before it", slot);
     return slot_answer(s, p, json);
 }
@@ -377,25 +402,31 @@ int specializer_enable(struct specializer *s, const char *what, const char *who,
 /* ---- mode, trace, export ----------------------------------------------------------------------
  */
 
-static const char *const modes[] = {"run", "pause", "freeze"};
+const char *const mode_names[] = {"run", "pause", "freeze"};
 
 int specializer_set_mode(struct specializer *s, enum specializer_mode mode, const char *who,
                          char **json)
 {
     struct err err;
-    if ((int)mode != atomic_load(&s->mode)) {
-        if (store_set(s->store, "mode", modes[mode], &err) != 0)
-            return refuse(500, json, "%s", err.msg);
-        atomic_store(&s->mode, (int)mode);
-        store_trace(s->store, NULL, NULL, modes[mode], who, "%s", "the specializer");
-    }
+    if (s->numerics == NUMERICS_FROZEN && mode != SPECIALIZER_FREEZE)
+        return refuse(409, json, "frozen by the configuration (specializer.numerics = frozen)");
     pthread_mutex_lock(&s->lock);
-    if (mode != SPECIALIZER_RUN)
+    int r = 0;
+    if ((int)mode != atomic_load(&s->mode)) {
+        r = store_set(s->store, "mode", mode_names[mode], &err);
+        if (r == 0) {
+            atomic_store(&s->mode, (int)mode);
+            store_trace(s->store, NULL, NULL, mode_names[mode], who, "%s", "the specializer");
+        }
+    }
+    if (r == 0 && mode != SPECIALIZER_RUN)
         atomic_store(&s->interrupt, true);
     pthread_cond_broadcast(&s->wake);
     pthread_mutex_unlock(&s->lock);
+    if (r != 0)
+        return refuse(500, json, "%s", err.msg);
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "mode", modes[mode]);
+    cJSON_AddStringToObject(o, "mode", mode_names[mode]);
     return answer(200, o, json);
 }
 
@@ -450,58 +481,4 @@ int specializer_import(struct specializer *s, const char *body, size_t n, const 
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "imported", taken);
     return answer(200, o, json);
-}
-
-/* ---- the dashboard's part ---------------------------------------------------------------------
- */
-
-static cJSON *funnel_json(struct specializer *s)
-{
-    cJSON *o = cJSON_CreateObject();
-    for (int i = 0; i < STAGES; i++) {
-        cJSON *stage = cJSON_AddObjectToObject(o, stage_name((enum stage)i));
-        for (int k = STAGE_PASS; k <= STAGE_RETRY; k++)
-            cJSON_AddNumberToObject(stage, outcome_name((enum stage_result)k),
-                                    (double)atomic_load(&s->counts.stage[i][k]));
-    }
-    return o;
-}
-
-char *specializer_json(struct specializer *s)
-{
-    enum { DASHBOARD_TRACE = 60 };
-    static const char *const doing[] = {"waiting", "restoring", "searching",
-                                        "asleep",  "paused",    "off"};
-    static const char *const numerics[] = {"tolerance", "bit_equal", "reduced", "frozen"};
-    cJSON *o = cJSON_CreateObject(), *trace = NULL;
-    cJSON_AddStringToObject(o, "mode", modes[atomic_load(&s->mode)]);
-    cJSON_AddStringToObject(o, "doing", doing[atomic_load(&s->doing)]);
-    cJSON_AddStringToObject(o, "numerics", numerics[s->numerics]);
-    cJSON_AddStringToObject(o, "strategy", s->strategy->name);
-    cJSON_AddNumberToObject(o, "swaps", (double)atomic_load(&s->counts.published));
-    cJSON_AddNumberToObject(o, "restored", (double)atomic_load(&s->counts.restored));
-    cJSON_AddItemToObject(o, "funnel", funnel_json(s));
-    if (atomic_load(&s->ready)) {
-        pthread_mutex_lock(&s->lock);
-        cJSON_AddBoolToObject(o, "compiler_available", s->has_compiler);
-        cJSON_AddStringToObject(o, "compiler", s->compiler.version);
-        cJSON_AddStringToObject(o, "device", s->env.machine->device);
-        cJSON_AddNumberToObject(o, "time_saved_s", s->saved_s);
-        if (s->correlation > -2)
-            cJSON_AddNumberToObject(o, "cost_rank_correlation", s->correlation);
-        cJSON_AddItemToObject(o, "slots", slots_json(s));
-        cJSON *disabled = cJSON_AddArrayToObject(o, "disabled");
-        for (int i = 0; i < s->disables; i++) {
-            cJSON *d = cJSON_CreateObject();
-            cJSON_AddStringToObject(d, "kernel", s->disabled[i].what);
-            cJSON_AddStringToObject(d, "reason", s->disabled[i].reason);
-            cJSON_AddItemToArray(disabled, d);
-        }
-        pthread_mutex_unlock(&s->lock);
-    }
-    trace = cJSON_AddArrayToObject(o, "trace");
-    store_traces(s->store, NULL, 0, DASHBOARD_TRACE, add_trace, trace, NULL);
-    char *text = cJSON_PrintUnformatted(o);
-    cJSON_Delete(o);
-    return text;
 }

@@ -352,3 +352,13 @@ void adviser_metrics(struct adviser *a, FILE *out)
     adviser_counts_print(&a->count, breaker, out);
     pthread_mutex_unlock(&a->lock);
 }
+
+cJSON *adviser_json(struct adviser *a)
+{
+    enum breaker breaker = a->llm ? llm_breaker(a->llm) : BREAKER_CLOSED;
+    pthread_mutex_lock(&a->lock);
+    cJSON *o = adviser_counts_json(&a->count, breaker);
+    pthread_mutex_unlock(&a->lock);
+    cJSON_AddStringToObject(o, "source", a->llm ? a->model : "heuristic");
+    return o;
+}

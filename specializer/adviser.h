@@ -11,6 +11,7 @@
 #ifndef WHET_SPECIALIZER_ADVISER_H
 #define WHET_SPECIALIZER_ADVISER_H
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 
 #include "config/config.h"
@@ -132,5 +133,7 @@ void advice_copy(struct advice *out, const struct advice *from);
 
 /* Prometheus text of what came of all questions. Any thread. */
 void adviser_metrics(struct adviser *a, FILE *out);
+/* The same for the dashboard; caller deletes. Any thread. */
+cJSON *adviser_json(struct adviser *a);
 
 #endif

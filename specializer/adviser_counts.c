@@ -42,3 +42,31 @@ void adviser_counts_print(struct adviser_counts *c, enum breaker breaker, FILE *
                 "Circuit breaker of the adviser: 0 closed, 1 half open, 2 open");
     metric_value(out, "adviser_breaker_state", NULL, breaker);
 }
+
+static void occurred(cJSON *o, const char *reason, uint64_t n)
+{
+    if (n > 0)
+        cJSON_AddNumberToObject(o, reason, (double)n);
+}
+
+cJSON *adviser_counts_json(const struct adviser_counts *c, enum breaker breaker)
+{
+    static const char *const states[] = {"closed", "half_open", "open"};
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "breaker", states[breaker]);
+    cJSON_AddNumberToObject(o, "accepted", (double)c->accepted);
+    cJSON_AddNumberToObject(o, "rejected", (double)c->rejected);
+    cJSON_AddNumberToObject(o, "failed", (double)c->failed);
+    cJSON_AddNumberToObject(o, "heuristic", (double)c->heuristic);
+    cJSON_AddNumberToObject(o, "tokens_in", (double)c->tokens_in);
+    cJSON_AddNumberToObject(o, "tokens_out", (double)c->tokens_out);
+    cJSON *faults = cJSON_AddObjectToObject(o, "faults");
+    for (int i = 0; i < REPLY_FAULTS; i++)
+        occurred(faults, reply_fault_name((enum reply_fault)i), c->reply[i]);
+    for (int i = CALL_OK + 1; i < CALL_FAULTS; i++)
+        occurred(faults, call_fault_name((enum call_fault)i), c->call[i]);
+    cJSON *held = cJSON_AddObjectToObject(o, "held");
+    for (int i = HOLD_NOT + 1; i < HOLDS; i++)
+        occurred(held, hold_name((enum hold)i), c->held[i]);
+    return o;
+}

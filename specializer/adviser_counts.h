@@ -2,6 +2,7 @@
 #ifndef WHET_SPECIALIZER_ADVISER_COUNTS_H
 #define WHET_SPECIALIZER_ADVISER_COUNTS_H
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 
 #include "config/metrics.h"
@@ -19,5 +20,7 @@ struct adviser_counts {
 
 /* Prometheus text. */
 void adviser_counts_print(struct adviser_counts *c, enum breaker breaker, FILE *out);
+/* For the dashboard: of the reasons only those that occurred. Caller deletes. */
+cJSON *adviser_counts_json(const struct adviser_counts *c, enum breaker breaker);
 
 #endif

@@ -215,3 +215,25 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     free(job.b_ns);
     return result;
 }
+
+enum stage_result bench_sample(const struct stage_env *env, struct candidate *c,
+                               const struct kernel *incumbent, const struct capture *inputs,
+                               int pairs)
+{
+    struct region_cost cost = cost_of(env->model, inputs);
+    struct bench_job job = {.slot = c->slot, .a = incumbent, .b = c->kernel, .inputs = inputs};
+    job.a_ns = xcalloc((size_t)pairs, sizeof *job.a_ns);
+    job.b_ns = xcalloc((size_t)pairs, sizeof *job.b_ns);
+    struct slices s = {.env = env, .job = &job};
+    enum stage_result result = sample(&s, pairs);
+    if (result == STAGE_PASS) {
+        c->evidence.bench = gain_of(&job, 0.95);
+        take_evidence(env, c, &job, &cost);
+    } else if (result == STAGE_RETRY) {
+        snprintf(c->reason, sizeof c->reason, "bench: %.200s", s.err.msg);
+    }
+    env->ops->bench_end(env->backend, &job);
+    free(job.a_ns);
+    free(job.b_ns);
+    return result;
+}

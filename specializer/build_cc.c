@@ -163,7 +163,7 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
     build_command(argv, env->compiler->path, env->kernel_dir, c->define, c->source, b->temporary);
     double limit = env->config->specializer_build_timeout;
     struct process_spec spec = {.argv = argv,
-                                .priority = PROCESS_IDLE,
+                                .priority = env->alone ? PROCESS_NORMAL : PROCESS_IDLE,
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
                                 .address_bytes = compiler_memory,

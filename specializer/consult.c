@@ -118,5 +118,6 @@ void consult(struct specializer *s, struct place *p)
     p->search.advice = &p->advice;
     pthread_mutex_lock(&s->lock);
     snprintf(p->label, sizeof p->label, "%s", p->advice.label);
+    snprintf(p->label_by, sizeof p->label_by, "%s", p->advice.source);
     pthread_mutex_unlock(&s->lock);
 }

@@ -1,8 +1,8 @@
 /* cost.c - the formula, and how well predictions rank. What is learned is in cost_learn.c.
  *
- * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP); a
- * template without one of them takes its neutral value, and a knob that is not known here is left
- * to learning.
+ * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP,
+ * PREFETCH); a template without one of them takes its neutral value, and a knob that is not known
+ * here is left to learning.
  */
 #include "specializer/cost.h"
 
@@ -12,6 +12,7 @@
 
 #include "config/err.h"
 #include "engine/quant.h"
+#include "specializer/hash.h"
 
 /* ---- the formula ---------------------------------------------------------------------------- */
 
@@ -77,6 +78,14 @@ static double isa_speed(int isa, int digits, int parts)
     return f32[i];
 }
 
+enum { ENOUGH_AHEAD = 4096 }; /* bytes of a stream under way that hide the latency of memory */
+
+static double by_lot(uint64_t seed, const struct template *t, const struct point *p)
+{
+    uint64_t h = hash_bytes(hash_text(HASH_START ^ seed, t->id), p, sizeof *p);
+    return 1e-4 * (1 + 1e-6 * (double)(hash_mix(h) % 10000));
+}
+
 double cost_formula(const struct cost *c, const struct template *t, const struct point *p,
                     const struct facts *f)
 {
@@ -85,6 +94,8 @@ double cost_formula(const struct cost *c, const struct template *t, const struct
     int tokens = knob_or(t, p, "TOKENS", 4), digits = knob_or(t, p, "DIGITS", 0);
     int packed = knob_or(t, p, "PACK", 0), prep = knob_or(t, p, "PREP", 0);
     double rows, cols, m = f->M_MAX < 1 ? 1 : f->M_MAX;
+    if (c->blind)
+        return by_lot(c->blind, t, p);
     region_matrix(f, &rows, &cols);
     if (tokens > m)
         tokens = (int)m;
@@ -107,8 +118,12 @@ double cost_formula(const struct cost *c, const struct template *t, const struct
     double groups = ceil(rows / group);
     double imbalance = ceil(groups / c->threads) * c->threads / fmax(groups, 1);
 
-    /* Loads and arithmetic overlap, but not wholly: a part of the smaller cost still shows. */
-    double load_s = bytes / c->machine->read_bandwidth;
+    /* Loads and arithmetic overlap, but not wholly: a part of the smaller cost still shows. A core
+     * that only asks for what it is about to use waits for memory: hardware looks ahead within a
+     * page, software as far as it says. */
+    double prefetch = knob_or(t, p, "PREFETCH", 0) * (f->REGION == REGION_ATTN ? 4096.0 : 1);
+    double ahead = fmin(prefetch, ENOUGH_AHEAD) / ENOUGH_AHEAD; /* attn counts in KV pages */
+    double load_s = bytes / (c->machine->read_bandwidth * (0.5 + 0.5 * ahead));
     double work_s = operations / c->machine->peak_flops;
     double seconds = fmax(load_s, work_s) + 0.3 * fmin(load_s, work_s);
     return seconds * imbalance + c->machine->boundary_s * (prep ? 2 : 1);

@@ -95,15 +95,30 @@ static void put_slots(struct specializer *s, FILE *out)
           s->saved_s);
 }
 
+/* 1 also while it sleeps: it would search if something were worth it. */
+static bool searching(struct specializer *s)
+{
+    int doing = atomic_load(&s->doing);
+    return atomic_load(&s->mode) == SPECIALIZER_RUN &&
+           (doing == DOING_SEARCH || doing == DOING_SLEEP || doing == DOING_YIELD);
+}
+
 void specializer_metrics(struct specializer *s, FILE *out)
 {
-    int mode = atomic_load(&s->mode);
     put_funnel(s, out);
     put_swaps(s, out);
     adviser_metrics(s->adviser, out);
     agent_metrics(atomic_load(&s->ready) ? s->agent : NULL, out);
-    value(out, "specializer_searching", "gauge", "1 while the specializer may search",
-          mode == SPECIALIZER_RUN && s->config->specializer_enabled);
+    value(out, "audit_looks_total", "counter", "Live runs of active kernels compared with eager",
+          (double)atomic_load(&s->counts.looks));
+    value(out, "audit_mismatches_total", "counter", "Audits that found an active kernel wrong",
+          (double)atomic_load(&s->counts.mismatches));
+    value(out, "store_errors_total", "counter", "Calls of the specializer's store that failed",
+          (double)store_errors(s->store));
+    value(out, "specializer_searching", "gauge",
+          "1 while the specializer searches, or would if something were worth it", searching(s));
+    value(out, "specializer_frozen", "gauge", "1 while an operator or the configuration froze it",
+          atomic_load(&s->mode) == SPECIALIZER_FREEZE);
     if (!atomic_load(&s->ready))
         return;
     value(out, "specializer_compiler_available", "gauge", "1 if there is a compiler to build with",

@@ -96,7 +96,7 @@ static int start_child(const struct stage_env *env, struct probe *p, struct err 
     const char *argv[] = {env->program, "probe", p->path, NULL};
     double limit = env->config->specializer_probe_timeout;
     struct process_spec spec = {.argv = argv,
-                                .priority = PROCESS_IDLE,
+                                .priority = env->alone ? PROCESS_NORMAL : PROCESS_IDLE,
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
                                 .file_bytes = 1 << 20,

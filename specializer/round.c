@@ -302,6 +302,7 @@ static void bench_item(struct specializer *s, struct item *it)
         item_refuse(s, it, STAGE_LOAD);
         return;
     }
+    count_stage(s, STAGE_LOAD, STAGE_PASS);
     pthread_mutex_lock(&s->lock);
     const struct kernel *incumbent = p->active ? p->active->kernel : p->slot->eager;
     double base = 1 + p->gain_eager;
@@ -394,6 +395,24 @@ void round_abandon(struct specializer *s)
 /* ---- the finalist -----------------------------------------------------------------------------
  */
 
+/* Nothing was decided about it: the point may be proposed again. */
+static void finalist_forget(struct specializer *s, struct place *p)
+{
+    struct candidate *c = p->finalist;
+    p->finalist = NULL;
+    if (p->finalist_id >= 0) /* a text's speed is known already */
+        search_forget(&p->search, p->finalist_id);
+    candidate_drop(s, c);
+}
+
+void round_forget(struct specializer *s)
+{
+    round_abandon(s);
+    for (int i = 0; i < s->places; i++)
+        if (s->place[i].finalist)
+            finalist_forget(s, &s->place[i]);
+}
+
 /* A canary whose interval still holds a gain has not refused anything: noise did. */
 static bool unresolved(const struct candidate *c, enum stage stage, enum stage_result r)
 {
@@ -449,10 +468,7 @@ void finalist_try(struct specializer *s, struct place *p)
     bool unwanted = is_disabled(s, c->key, c->template->id) || p->pinned[0];
     pthread_mutex_unlock(&s->lock);
     if (unwanted) {
-        p->finalist = NULL;
-        if (p->finalist_id >= 0)
-            search_forget(&p->search, p->finalist_id);
-        candidate_drop(s, c);
+        finalist_forget(s, p);
         return;
     }
     watch_stop(s);

@@ -83,7 +83,8 @@ struct specializer *specializer_new(const struct config *c, struct engine *e, st
     pthread_cond_init(&s->wake, &wake);
     pthread_condattr_destroy(&wake);
     histogram_init(&s->counts.build_seconds, bounds_latency, bounds_latency_n);
-    /* An operator's pause or freeze outlives a restart; so does taking back the one configured. */
+    /* An operator's pause or freeze outlives a restart. The option only says how to begin, so a
+     * resume holds until the next start with the option set. */
     char mode[16] = "";
     store_value(store, "mode", mode, sizeof mode);
     int initial = SPECIALIZER_RUN;

@@ -99,6 +99,18 @@ struct space *space_open(const struct facts *f, enum region region, int m, enum 
     return s;
 }
 
+void space_keep(struct space *s, const unsigned char *keep)
+{
+    int kept = 0, templates = template_count();
+    for (int i = 0, t = 0; i <= s->size; i++) {
+        for (; t <= templates && s->first[t] == i; t++)
+            s->first[t] = kept;
+        if (i < s->size && keep[i])
+            s->spot[kept++] = s->spot[i];
+    }
+    s->size = kept;
+}
+
 struct space *space_share(struct space *s)
 {
     s->owners++;

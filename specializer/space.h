@@ -91,6 +91,9 @@ struct space;
 /* Under NUMERICS_BIT_EQUAL only points that declare the eager kernel's bits are in it. More than
  * SPACE_MOST legal points are thinned evenly. May be empty. */
 struct space *space_open(const struct facts *f, enum region region, int m, enum numerics numerics);
+/* Leaves only the points whose byte in keep[size] is not 0: studies of a part of a space. Ids change;
+ * for the sole owner, before anything else knows them. */
+void space_keep(struct space *s, const unsigned char *keep);
 /* Another owner: it takes one space_close() more. */
 struct space *space_share(struct space *s);
 void space_close(struct space *s);

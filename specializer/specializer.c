@@ -92,12 +92,6 @@ static void refresh_searches(struct specializer *s)
     }
 }
 
-static bool may_search(const struct specializer *s)
-{
-    return s->has_compiler && atomic_load(&s->mode) == SPECIALIZER_RUN &&
-           (!s->config->specializer_idle_only || engine_load(s->engine) == 0);
-}
-
 static void upkeep(struct specializer *s)
 {
     if (!atomic_load(&s->stop))
@@ -106,8 +100,6 @@ static void upkeep(struct specializer *s)
     store_shares(s);
     retire_poll(s, false);
     adviser_poll(s->adviser);
-    if (may_search(s))
-        agent_turn(s);
     restore_pins(s);
     refresh_searches(s);
 }
@@ -169,6 +161,18 @@ static void tick(void *ctx)
 
 /* ---- choosing ---------------------------------------------------------------------------------
  */
+
+/* Whether there may be a search now, or why not. */
+static enum doing permitted(const struct specializer *s)
+{
+    int mode = atomic_load(&s->mode);
+    if (mode != SPECIALIZER_RUN)
+        return mode == SPECIALIZER_FREEZE ? DOING_FROZEN : DOING_PAUSED;
+    if (!s->has_compiler)
+        return DOING_HELPLESS;
+    bool yield = s->config->specializer_idle_only && engine_load(s->engine) > 0;
+    return yield ? DOING_YIELD : DOING_SEARCH;
+}
 
 static bool choosable(struct specializer *s, const struct place *p)
 {
@@ -292,15 +296,19 @@ static void *specializer_thread(void *ctx)
     atomic_store(&s->doing, DOING_RESTORE);
     restore_winners(s);
     s->since_ns = clock_ns();
-    while (!atomic_load(&s->stop)) {
+    while (!atomic_load(&s->stop) && engine_state(s->engine, NULL, NULL, 0) != ENGINE_LOST) {
         upkeep(s);
         watch_poll(s);
-        if (!may_search(s)) {
-            nap(s, DOING_PAUSED);
-            continue;
+        enum doing doing = permitted(s);
+        if (doing == DOING_FROZEN)
+            round_forget(s);
+        if (doing == DOING_SEARCH) {
+            atomic_store(&s->doing, DOING_SEARCH);
+            agent_turn(s);
+            search_step(s);
+        } else {
+            nap(s, doing);
         }
-        atomic_store(&s->doing, DOING_SEARCH);
-        search_step(s);
     }
     return NULL;
 }

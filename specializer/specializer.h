@@ -34,7 +34,11 @@ int specializer_unpin(struct specializer *s, const char *slot, const char *who, 
 int specializer_disable(struct specializer *s, const char *kernel, const char *reason,
                         const char *who, char **json);
 int specializer_enable(struct specializer *s, const char *kernel, const char *who, char **json);
-int specializer_rollback(struct specializer *s, const char *slot, const char *who, char **json);
+/* `from` (or NULL): the kernel that must go; if it is not there any more nothing is done. */
+int specializer_rollback(struct specializer *s, const char *slot, const char *from, const char *who,
+                         char **json);
+/* Pause: no new search; what is under way waits, active kernels stay and stay watched. Freeze: the
+ * search is forgotten and no engine time is lent; only audits and operators change a slot. */
 enum specializer_mode { SPECIALIZER_RUN, SPECIALIZER_PAUSE, SPECIALIZER_FREEZE };
 int specializer_set_mode(struct specializer *s, enum specializer_mode mode, const char *who,
                          char **json);

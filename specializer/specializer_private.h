@@ -45,6 +45,7 @@ struct place {
     void *strategy;
     struct advice advice;
     char label[96];        /* lock; the adviser's */
+    char label_by[32];     /* lock; who the adviser was */
     int32_t measured, dry; /* candidates benched, and of them since the last gain */
     int64_t not_before_ns;
     struct candidate *finalist; /* benched, waits for live steps; id is its place in the space */
@@ -112,6 +113,7 @@ enum rollback { ROLLBACK_AUDIT, ROLLBACK_DRIFT, ROLLBACK_OPERATOR, ROLLBACK_REST
 struct counts {
     _Atomic uint64_t stage[STAGES][OUTCOMES], impossible;
     _Atomic uint64_t published, restored, rolled_back[ROLLBACKS];
+    _Atomic uint64_t looks, mismatches; /* audits by the watch */
     struct histogram build_seconds;
 };
 
@@ -167,7 +169,19 @@ struct specializer {
     struct counts counts;
 };
 
-enum doing { DOING_WAIT, DOING_RESTORE, DOING_SEARCH, DOING_SLEEP, DOING_PAUSED, DOING_OFF };
+/* What the loop is at, or why it is at nothing. */
+enum doing {
+    DOING_WAIT, /* for the engine */
+    DOING_RESTORE,
+    DOING_SEARCH,
+    DOING_SLEEP, /* nothing is worth looking at */
+    DOING_PAUSED,
+    DOING_FROZEN,
+    DOING_HELPLESS, /* no compiler */
+    DOING_YIELD,    /* idle_only, and there is traffic */
+    DOING_OFF,
+    DOINGS
+};
 
 /* ---- setup.c: what the loop stands on ----------------------------------------------------------
  */
@@ -209,6 +223,8 @@ bool round_bench(struct specializer *s); /* benches one that is ready; false: no
 bool round_over(const struct specializer *s);
 void round_close(struct specializer *s); /* the best passing one becomes the place's finalist */
 void round_abandon(struct specializer *s);
+/* Abandons the round and every finalist: a search that nobody is going to take up again. */
+void round_forget(struct specializer *s);
 void finalist_try(struct specializer *s, struct place *p);
 /* What the store and the operators say of a new candidate: true if it may be tried. Its row is
  * there then, in state proposed; `why` goes into the trace. */
@@ -254,6 +270,11 @@ void restore_winners(struct specializer *s);
 void restore_pins(struct specializer *s); /* pinned kernels that are not loaded */
 /* A candidate made from a stored row if its key still is what we would compute; NULL otherwise. */
 struct candidate *candidate_from(struct specializer *s, struct place *p, const struct record *r);
+
+/* ---- admin.c and status.c: what operators are shown ------------------------------------------
+ */
+extern const char *const mode_names[];    /* of enum specializer_mode, as the store has them */
+cJSON *slots_json(struct specializer *s); /* lock held */
 
 const char *stage_name(enum stage stage); /* metrics.c */
 const char *outcome_name(enum stage_result r);

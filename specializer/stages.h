@@ -40,6 +40,7 @@ struct stage_env {
     const struct compiler *compiler;
     const char *program;    /* this executable: `program probe` is the probe */
     const char *kernel_dir; /* holds args.h and cpu/ */
+    bool alone;             /* nobody else wants the cores: children run at normal priority */
     atomic_bool *stop;      /* stop what you do and return STAGE_STOPPED */
     /* Called at least every 20 ms while a blocking stage waits, so that children are reaped. */
     void (*tick)(void *ctx);
@@ -100,6 +101,12 @@ struct capture *capture_seeded(const struct model *model, const struct slot *slo
 enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
                             const struct kernel *incumbent, const struct capture *inputs,
                             bool quick);
+
+/* The same measurement over a given number of pairs and without a verdict (tables of measured
+ * points): PASS with evidence.bench at 95 %, own_s and incumbent_s. */
+enum stage_result bench_sample(const struct stage_env *env, struct candidate *c,
+                               const struct kernel *incumbent, const struct capture *inputs,
+                               int pairs);
 
 /* Mean and 95 % confidence interval of a / b - 1 over paired samples, robust to outliers. */
 struct gain gain_of_pairs(const double *a, const double *b, int n, uint64_t seed);

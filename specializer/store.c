@@ -45,6 +45,7 @@ static const char schema[] =
 
 /* What version 2 added; run on a new file too. */
 static const char agent_schema[] =
+    "CREATE INDEX IF NOT EXISTS trace_event ON trace(event, id);"
     "CREATE TABLE agent_node(env TEXT, slot TEXT, id INTEGER, parent INTEGER, state TEXT,"
     " attempts INTEGER, debugs INTEGER, speed REAL, label TEXT, plan TEXT, text TEXT, source TEXT,"
     " prompts TEXT, reason TEXT, log TEXT, PRIMARY KEY(env, slot, id)) WITHOUT ROWID;"
@@ -58,6 +59,7 @@ static const char agent_schema[] =
 
 static int fault(struct store *s, struct err *err)
 {
+    atomic_fetch_add(&s->errors, 1);
     return err_set(err, "store %s: %s", s->path, sqlite3_errmsg(s->db));
 }
 
@@ -309,6 +311,11 @@ void store_close(struct store *s)
     pthread_mutex_destroy(&s->lock);
     free(s->path);
     free(s);
+}
+
+uint64_t store_errors(const struct store *s)
+{
+    return atomic_load(&s->errors);
 }
 
 const char *store_path(const struct store *s)

@@ -23,6 +23,8 @@ struct store;
 struct store *store_open(const char *path, struct err *err);
 void store_close(struct store *s);
 const char *store_path(const struct store *s);
+/* Calls that failed since it was opened: a full disk, a file that others hold. */
+uint64_t store_errors(const struct store *s);
 /* specializer.store, or <user's cache folder>/whet/store.db. Caller frees. */
 char *store_default_path(const char *configured);
 
@@ -105,6 +107,7 @@ struct trace_row {
     int64_t id;
     double at; /* unix seconds */
     const char *slot, *key, *event, *text, *who;
+    const char *name; /* of the kernel, as far as the store knows it */
 };
 /* Also logs it. slot, key, who may be NULL. Losing a trace line is not an error worth stopping for:
  * it is logged and forgotten. */
@@ -113,6 +116,9 @@ void store_trace(struct store *s, const char *slot, const char *key, const char 
 typedef void trace_fn(void *ctx, const struct trace_row *row);
 /* Newest first. */
 int store_traces(struct store *s, const char *slot, int64_t since_s, int limit, trace_fn *fn,
+                 void *ctx, struct err *err);
+/* The newest `limit` rows of one event, newest first: by index, so it may be asked every second. */
+int store_events(struct store *s, const char *event, int64_t since_s, int limit, trace_fn *fn,
                  void *ctx, struct err *err);
 
 struct exchange {

@@ -56,6 +56,8 @@ cJSON *trace_json(const struct trace_row *row)
         cJSON_AddStringToObject(o, "slot", row->slot);
     if (row->key)
         cJSON_AddStringToObject(o, "kernel", row->key);
+    if (row->name)
+        cJSON_AddStringToObject(o, "name", row->name);
     cJSON_AddStringToObject(o, "event", row->event ? row->event : "");
     if (row->text && row->text[0])
         cJSON_AddStringToObject(o, "text", row->text);

@@ -276,31 +276,52 @@ void store_trace(struct store *s, const char *slot, const char *key, const char 
     pthread_mutex_unlock(&s->lock);
 }
 
+/* A row of the trace with the name of its kernel. */
+#define TRACE_COLUMNS "SELECT t.id, t.at, t.slot, t.key, t.event, t.text, t.who, c.name"
+#define TRACE_FROM " FROM trace t LEFT JOIN candidate c ON c.key=t.key"
+
+static int each_trace(struct store *s, sqlite3_stmt *q, trace_fn *fn, void *ctx, struct err *err)
+{
+    int code;
+    while ((code = sqlite3_step(q)) == SQLITE_ROW) {
+        struct trace_row row = {
+            .id = sqlite3_column_int64(q, 0),
+            .at = sqlite3_column_double(q, 1),
+            .slot = (const char *)sqlite3_column_text(q, 2),
+            .key = (const char *)sqlite3_column_text(q, 3),
+            .event = (const char *)sqlite3_column_text(q, 4),
+            .text = (const char *)sqlite3_column_text(q, 5),
+            .who = (const char *)sqlite3_column_text(q, 6),
+            .name = (const char *)sqlite3_column_text(q, 7),
+        };
+        fn(ctx, &row);
+    }
+    return store_done(s, q, code, err);
+}
+
 int store_traces(struct store *s, const char *slot, int64_t since_s, int limit, trace_fn *fn,
                  void *ctx, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
     sqlite3_stmt *q =
         store_query(s, err,
-                    "SELECT id, at, slot, key, event, text, who FROM trace WHERE (?1 IS NULL OR"
-                    " slot=?1) AND at>=?2 ORDER BY id DESC LIMIT ?3",
+                    TRACE_COLUMNS TRACE_FROM " WHERE (?1 IS NULL OR t.slot=?1) AND t.at>=?2"
+                                             " ORDER BY t.id DESC LIMIT ?3",
                     "sdi", slot, (double)since_s, (int64_t)(limit > 0 ? limit : -1));
-    int r = -1, code;
-    if (q) {
-        while ((code = sqlite3_step(q)) == SQLITE_ROW) {
-            struct trace_row row = {
-                .id = sqlite3_column_int64(q, 0),
-                .at = sqlite3_column_double(q, 1),
-                .slot = (const char *)sqlite3_column_text(q, 2),
-                .key = (const char *)sqlite3_column_text(q, 3),
-                .event = (const char *)sqlite3_column_text(q, 4),
-                .text = (const char *)sqlite3_column_text(q, 5),
-                .who = (const char *)sqlite3_column_text(q, 6),
-            };
-            fn(ctx, &row);
-        }
-        r = store_done(s, q, code, err);
-    }
+    int r = q ? each_trace(s, q, fn, ctx, err) : -1;
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}
+
+int store_events(struct store *s, const char *event, int64_t since_s, int limit, trace_fn *fn,
+                 void *ctx, struct err *err)
+{
+    pthread_mutex_lock(&s->lock);
+    sqlite3_stmt *q = store_query(s, err,
+                                  TRACE_COLUMNS TRACE_FROM
+                                  " WHERE t.event=?1 AND t.at>=?2 ORDER BY t.id DESC LIMIT ?3",
+                                  "sdi", event, (double)since_s, (int64_t)limit);
+    int r = q ? each_trace(s, q, fn, ctx, err) : -1;
     pthread_mutex_unlock(&s->lock);
     return r;
 }

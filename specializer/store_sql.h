@@ -11,6 +11,7 @@ struct store {
     sqlite3 *db;
     char *path;
     pthread_mutex_t lock; /* recursive: a row callback may call the store again */
+    _Atomic uint64_t errors;
 };
 
 /* A statement with its parameters bound: one letter each in `types`: s text or NULL, i int64_t,

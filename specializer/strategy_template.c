@@ -5,14 +5,17 @@
  * family is wrong about all of it. A batch is filled in this order:
  *
  *   winners of neighbouring slots   shapes that are close like close kernels
- *   two of every family             families that look best first; those that look clearly slower
- *                                   wait for the second batch and get a third of one at most
  *   what a language model named     as many as its earlier picks have earned
+ *   two of every leading family     those that look best first
+ *   two of the other families       not in the first batch, and a third of one at most
  *   steps of one knob               from the two fastest points known, a third of the batch
  *   the most hopeful                shortest time that is still likely (UCB): prediction and doubt
  *                                   of the cost model, so an unknown family is worth a look and a
  *                                   known slow one is not
  *   anything                        advice may name only part of a space
+ *
+ * The first batch of a cold search is a short one: what it teaches, and a reply that came
+ * meanwhile, are worth more than its last points.
  *
  * Each pick is taken as good as measured for the doubt about the next one, so a batch spreads by
  * itself. Only a shortlist is looked at so closely: the best predicted of every family, and the
@@ -27,11 +30,18 @@
 #include "specializer/hash.h"
 #include "specializer/strategy.h"
 
-enum { FAMILY_LEAST = 2, BEST = 2, BATCH_MOST = 256, SHORT_OF_FAMILY = 64, TOLD_MOST = 4096 };
+enum {
+    FAMILY_LEAST = 2,
+    FIRST_BATCH = 4,
+    BEST = 2,
+    BATCH_MOST = 256,
+    SHORT_OF_FAMILY = 64,
+    TOLD_MOST = 4096
+};
 #define LEADING 1.7  /* a family is when its best prediction is within this factor of the best */
 #define OPTIMISM 1.0 /* standard deviations */
 #define HIT 0.97     /* a pick of the adviser was good: at least this share of the best speed */
-#define ASK_AGAIN 4  /* batches after which an adviser without credit gets one pick */
+#define ASK_AGAIN 8  /* batches after which an adviser without credit gets one pick */
 
 struct state {
     uint64_t random;
@@ -188,12 +198,13 @@ static double *family_hopes(const struct batch *b, double *shortest)
     return best;
 }
 
-/* Two of every family that is not hopeless, the most hopeful family first. */
-static void take_families(struct batch *b)
+/* Two of every family that is not hopeless, the most hopeful family first: of those that lead, or
+ * of those that trail, up to a third of the batch. */
+static void take_families(struct batch *b, bool trailing)
 {
-    int families = space_families(), most_trailing = b->s->tried > 0 ? (b->want + 2) / 3 : 0;
+    int families = space_families(), most = trailing ? (b->want + 2) / 3 : b->want;
     double shortest, *best = family_hopes(b, &shortest);
-    for (int trailing = 0; b->n < b->want;) {
+    for (int upto = b->n + most; b->n < upto && b->n < b->want;) {
         int f = -1;
         for (int i = 0; i < families; i++)
             if (best[i] > 0 && (f < 0 || best[i] < best[f]))
@@ -201,13 +212,10 @@ static void take_families(struct batch *b)
         if (f < 0 || best[f] > FAMILY_HOPELESS * shortest)
             break;
         bool trails = best[f] > LEADING * shortest;
+        int missing = FAMILY_LEAST - b->per_family[f];
         best[f] = 0;
-        int missing = FAMILY_LEAST - b->per_family[f], had = b->n;
-        if (trails && missing > most_trailing - trailing)
-            missing = most_trailing - trailing;
-        if (missing > 0)
-            take_hopeful(b, b->n + missing, f, -1);
-        trailing += trails ? b->n - had : 0;
+        if (trails == trailing && missing > 0)
+            take_hopeful(b, b->n + missing < upto ? b->n + missing : upto, f, -1);
     }
     free(best);
 }
@@ -298,11 +306,15 @@ static void take_rest(struct batch *b)
 static int template_propose(void *state, const struct search *s, int32_t *id, int n)
 {
     struct batch b = {.s = s, .st = state, .id = id, .want = n < BATCH_MOST ? n : BATCH_MOST};
+    if (s->tried == 0 && b.want > FIRST_BATCH + s->firsts)
+        b.want = FIRST_BATCH + s->firsts;
     open_shortlist(&b);
     for (int i = 0; i < s->firsts; i++)
         take(&b, s->first[i]);
-    take_families(&b);
     take_advised(&b);
+    take_families(&b, false);
+    if (s->tried > 0)
+        take_families(&b, true);
     if (s->measured > 0)
         take_steps(&b, b.n + (b.want + 2) / 3);
     take_hopeful(&b, b.want, -1, -1);

@@ -7,6 +7,9 @@
  * paired bench against eager, and the bench decides.
  *
  * A kernel that fails leaves at once: eager serves from the next step, and then we look again.
+ *
+ * Frozen, only audits go on: a wrong kernel must not serve, but a bench would lend engine time that
+ * the operator wants for serving alone.
  */
 #include <math.h>
 
@@ -39,6 +42,8 @@ static void judge(struct specializer *s, struct place *p)
     if (c && s->tap.looks > 0) {
         wrong = compare_verdict(&s->env, &s->tap, &c->evidence, buf, sizeof buf);
         p->looks += s->tap.looks;
+        atomic_fetch_add(&s->counts.looks, (uint64_t)s->tap.looks);
+        atomic_fetch_add(&s->counts.mismatches, wrong != NULL);
     }
     if (wrong)
         swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
@@ -160,5 +165,6 @@ static void drift_poll(struct specializer *s)
 void watch_poll(struct specializer *s)
 {
     audit_poll(s);
-    drift_poll(s);
+    if (atomic_load(&s->mode) != SPECIALIZER_FREEZE)
+        drift_poll(s);
 }

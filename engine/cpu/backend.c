@@ -13,6 +13,7 @@
 #include "engine/cpu/backend_private.h"
 #include "engine/cpu/eager.h"
 #include "engine/cpu/machine.h"
+#include "engine/memory.h"
 
 static int32_t cores(void)
 {
@@ -106,6 +107,14 @@ static void cpu_close(struct backend *b)
     free(b);
 }
 
+/* A walk through weights in pages of 4 KiB misses the TLB at each; see filemap.c. */
+static void settle_weights(const struct model *m, const struct backend_options *o)
+{
+    int64_t moved = o->huge_pages ? model_copy_weights(m, memory_available() / 4) : 0;
+    if (moved > 0)
+        log_info("cpu", "weights copied into huge pages: %.0f MiB", (double)moved / 1048576);
+}
+
 static struct backend *cpu_open(const struct model *m, const struct backend_options *o,
                                 struct err *e)
 {
@@ -124,6 +133,7 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
         return NULL;
     }
     open_buffers(b);
+    settle_weights(m, o);
     name_eager(b);
     machine_measure(m, b->pool, &b->machine);
     log_info("cpu", "%s: reads %.1f GB/s, %.0f GFLOPS, %.1f us between regions", b->machine.device,

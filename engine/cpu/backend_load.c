@@ -12,9 +12,15 @@
 
 #include "config/err.h"
 #include "engine/cpu/backend_private.h"
+#include "engine/memory.h"
 #include "kernels/isa.h"
 
 /* ---- repacked weights ----------------------------------------------------------------------- */
+
+static int64_t whole_lines(int64_t bytes)
+{
+    return bytes > 0 ? (bytes + 63) / 64 * 64 : 0;
+}
 
 static int64_t pack_size(const struct backend *b, const struct cpu_kernel *k)
 {
@@ -25,7 +31,7 @@ static int64_t pack_size(const struct backend *b, const struct cpu_kernel *k)
         struct weight *w[3];
         bind_layer(b->model, (enum region)k->region, l, &args);
         for (int i = 0, n = bind_weights(&args, (enum region)k->region, w); i < n; i++)
-            total += k->packed_bytes(w[i]) > 0 ? k->packed_bytes(w[i]) : 0;
+            total += whole_lines(k->packed_bytes(w[i]));
     }
     return total;
 }
@@ -54,11 +60,18 @@ static struct pack *pack_make(struct backend *b, const struct cpu_kernel *k, str
     p->region = (enum region)k->region;
     p->bytes = bytes;
     p->data = xcalloc((size_t)b->model->shape.layers * 3, sizeof *p->data);
+    char *at = p->arena = memory_huge((size_t)bytes);
     for (int32_t l = 0; l < layers; l++) {
         union region_args args = {0};
         struct weight *w[3];
         bind_layer(b->model, p->region, l, &args);
-        pack_weights(k, w, bind_weights(&args, p->region, w), p->data + (size_t)l * 3);
+        for (int i = 0, n = bind_weights(&args, p->region, w); i < n; i++) {
+            if (k->packed_bytes(w[i]) <= 0)
+                continue;
+            p->data[l * 3 + i] = at;
+            k->pack(w[i], at, 0, w[i]->rows);
+            at += whole_lines(k->packed_bytes(w[i]));
+        }
     }
     p->next = b->packs;
     b->packs = p;
@@ -76,8 +89,7 @@ static void pack_drop(struct backend *b, struct pack *p)
             break;
         }
     }
-    for (int32_t i = 0; i < b->model->shape.layers * 3; i++)
-        free(p->data[i]);
+    free(p->arena);
     b->packed_bytes -= p->bytes;
     free(p->data);
     free(p);

@@ -18,7 +18,8 @@ struct pack {
     enum region region;
     int32_t users;
     int64_t bytes;
-    void **data; /* [layers * 3] */
+    char *arena;
+    void **data; /* [layers * 3] into the arena, or NULL */
 };
 
 /* kernel.backend of a loaded kernel. */

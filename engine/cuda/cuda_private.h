@@ -148,6 +148,7 @@ struct choice {
 
 struct variant {
     struct choice choice;
+    int32_t launches[REGION_COUNT];
     cudaGraphExec_t exec; /* NULL: empty */
     uint64_t last_used;
 };
@@ -169,6 +170,28 @@ struct builder {
     cudaStream_t stream;
 };
 
+/* One step under way, with everything of it that must not be the next one's. There are two, used in
+ * turn, so a step can be sent while the one before it runs. Pointers: pinned host memory. */
+struct flight {
+    const struct step *step; /* NULL: not under way */
+    struct choice choice;
+    bool plain;        /* every row wants its best token and no more */
+    bool wide;         /* runs on the wide block */
+    bool look;         /* a tap looks at it */
+    bool graph;        /* it runs as a graph */
+    bool drawn_there;  /* every row's token is in b->best when it has run */
+    int32_t rows, samples;
+    int32_t launches[REGION_COUNT];
+    int64_t start_ns;
+    char *narrow_host, *wide_host; /* the blocks' twins */
+    int32_t *best;
+    struct eager_sample *sample; /* [samples] */
+    struct eager_adjust *adjust;
+    struct eager_sampled *sampled;
+    cudaEvent_t done;
+    cudaEvent_t region_event[REGION_COUNT][2];
+};
+
 struct backend {
     const struct model *model;
     struct backend_options options;
@@ -180,8 +203,9 @@ struct backend {
     int32_t positions; /* rows of the rope tables */
 
     cudaStream_t stream;
-    cudaEvent_t done;
-    cudaEvent_t region_event[REGION_COUNT][2];
+    struct flight flight[2];
+    int turn;          /* the flight of the next step */
+    int64_t landed_ns; /* when the last step ended */
     cudaLibrary_t library[4];
     int libraries;
     cudaKernel_t primitive[PRIM_COUNT];
@@ -195,17 +219,18 @@ struct backend {
     void *q16, *a16, *h16, *n16; /* bf16; n16: normed rows */
     void *raw;                   /* projections before rope or silu: float or bf16 */
     float *logits;
-    int32_t *best, *best_host; /* [max_rows]; pinned */
+    int32_t *best; /* [max_rows] what each row of the last step drew; read by the next */
+    int32_t *seen; /* [max_tokens] the step's tokens, as embed found them */
     uint64_t *best_part;
     unsigned *counter; /* zero between kernels */
     char *work;
     int64_t work_bytes;
 
-    struct eager_sample *sample, *sample_host;
-    struct eager_adjust *adjust, *adjust_host;
+    struct eager_sample *sample;
+    struct eager_adjust *adjust;
     int32_t adjusts; /* capacity */
     float *weight;
-    struct eager_sampled *sampled, *sampled_host;
+    struct eager_sampled *sampled;
 
     struct blas *blas;
     struct cell cell[NARROW_BUCKETS][CONTEXT_BUCKETS];
@@ -273,14 +298,16 @@ struct walk {
     void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
     const int32_t *kv_at;      /* instead of the block's, if not NULL */
     bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
-    bool timed;                /* record b->region_event around the regions of timed_layer */
+    struct flight *timed;      /* record its region_event around the regions of timed_layer */
     int32_t timed_layer;
+    int32_t launches[REGION_COUNT]; /* so far */
+    enum region region;             /* being walked */
 };
 /* A walk over the backend's own buffers. */
 void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,
                const struct choice *c);
-int launch(const struct walk *w, enum primitive p, dim3 grid, int threads, int smem,
-           const void *args, struct err *e);
+int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
+           struct err *e);
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                 struct err *e);
 int walk_step(struct walk *w, struct err *e);
@@ -326,11 +353,15 @@ struct cell *graph_cell(struct backend *b, const struct choice *c);
 /* step.c */
 int cuda_step(struct backend *b, const struct step *s, struct slot *override_slot,
               const struct kernel *override, struct err *e);
+int cuda_step_start(struct backend *b, const struct step *s, struct slot *override_slot,
+                    const struct kernel *override, struct err *e);
+int cuda_step_wait(struct backend *b, const struct step *s, struct err *e);
 
 /* sample.c */
 bool sample_plain(const struct step *s);
-int sample_launch(struct backend *b, const struct step *s, struct err *e);
-void sample_collect(struct backend *b, const struct step *s, bool plain);
+/* Sets f->samples and f->drawn_there. */
+int sample_launch(struct backend *b, struct flight *f, const struct step *s, struct err *e);
+void sample_collect(struct backend *b, const struct flight *f, const struct step *s);
 
 /* lab.c */
 int cuda_tap(struct backend *b, struct tap *t);

@@ -183,6 +183,25 @@ static int check_model(const struct model_shape *s, struct err *e)
     return 0;
 }
 
+static int open_events(struct flight *f, struct err *e)
+{
+    CU(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming));
+    for (int r = 0; r < REGION_COUNT; r++)
+        for (int end = 0; end < 2; end++)
+            CU(cudaEventCreate(&f->region_event[r][end]));
+    return 0;
+}
+
+static void close_events(struct flight *f)
+{
+    if (f->done)
+        cudaEventDestroy(f->done);
+    for (int r = 0; r < REGION_COUNT; r++)
+        for (int end = 0; end < 2; end++)
+            if (f->region_event[r][end])
+                cudaEventDestroy(f->region_event[r][end]);
+}
+
 int device_open(struct backend *b, struct err *e)
 {
     int n = 0, driver = 0, runtime = 0;
@@ -203,11 +222,7 @@ int device_open(struct backend *b, struct err *e)
              b->device.name, b->device.major, b->device.minor, driver / 1000, driver % 1000 / 10,
              runtime / 1000, runtime % 1000 / 10);
     CU(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
-    CU(cudaEventCreateWithFlags(&b->done, cudaEventDisableTiming));
-    for (int r = 0; r < REGION_COUNT; r++)
-        for (int end = 0; end < 2; end++)
-            CU(cudaEventCreate(&b->region_event[r][end]));
-    return 0;
+    return open_events(&b->flight[0], e) || open_events(&b->flight[1], e);
 }
 
 static void name_eager(struct backend *b)
@@ -233,12 +248,8 @@ static void cuda_close(struct backend *b)
     memory_close(b);
     for (int i = 0; i < b->libraries; i++)
         cudaLibraryUnload(b->library[i]);
-    if (b->done)
-        cudaEventDestroy(b->done);
-    for (int r = 0; r < REGION_COUNT; r++)
-        for (int end = 0; end < 2; end++)
-            if (b->region_event[r][end])
-                cudaEventDestroy(b->region_event[r][end]);
+    close_events(&b->flight[0]);
+    close_events(&b->flight[1]);
     if (b->stream)
         cudaStreamDestroy(b->stream);
     plan_free(b->plan);
@@ -301,6 +312,8 @@ const struct backend_ops whet_backend_cuda = {
     .eager = cuda_eager,
     .set_dispatch = cuda_set_dispatch,
     .step = cuda_step,
+    .step_start = cuda_step_start,
+    .step_wait = cuda_step_wait,
     .load = cuda_load,
     .unload = cuda_unload,
     .tap = cuda_tap,

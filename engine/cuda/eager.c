@@ -60,6 +60,7 @@ static int product(struct walk *w, const void *x16, const void *weight, const fl
                    bool d16, int32_t m, int32_t n, int32_t k, struct err *e)
 {
     struct product p = {x16, weight, c, d, d16, m, n, k};
+    w->launches[w->region]++;
     return blas_run(w->b, w->stream, &p, e);
 }
 
@@ -84,8 +85,13 @@ static void *pages_of(const struct walk *w, int32_t layer, int v)
 static int embed(struct walk *w, struct err *e)
 {
     const struct backend *b = w->b;
-    struct cuda_embed_args a = {w->block->counts, w->block->token, b->on.embed, w->y,
-                                b->model->shape.hidden};
+    struct cuda_embed_args a = {.counts = w->block->counts,
+                                .tokens = w->block->token,
+                                .drawn = b->best,
+                                .seen = b->seen,
+                                .table = b->on.embed,
+                                .x = w->y,
+                                .hidden = b->model->shape.hidden};
     return launch(w, PRIM_EMBED, grid2(w->m, 1), 256, 0, &a, e);
 }
 

@@ -116,6 +116,7 @@ static void carve_buffers(struct backend *b, struct arena *a)
     b->logits = arena_take(a, rows * s->vocab * 4);
     b->weight = arena_take(a, rows * s->vocab * 4);
     b->best = arena_take(a, rows * 4);
+    b->seen = arena_take(a, m * 4);
     b->best_part = arena_take(a, rows * BEST_PARTS * 8);
     b->counter = arena_take(a, CUDA_COUNTERS * 4 + (m * s->heads + rows) * 4);
     b->work_bytes = blocks * part > WORK ? blocks * part : WORK;
@@ -139,17 +140,34 @@ static int pinned(void **p, int64_t bytes, struct err *e)
     return 0;
 }
 
-static int open_pinned(struct backend *b, struct err *e)
+static int open_flight(struct backend *b, struct flight *f, struct err *e)
 {
     int64_t rows = pad(b->options.max_rows);
-    return pinned((void **)&b->narrow.host, b->narrow.bytes, e) ||
-           pinned((void **)&b->wide.host, b->wide.bytes, e) ||
+    return pinned((void **)&f->narrow_host, b->narrow.bytes, e) ||
+           pinned((void **)&f->wide_host, b->wide.bytes, e) ||
+           pinned((void **)&f->best, rows * 4, e) ||
+           pinned((void **)&f->sample, rows * (int64_t)sizeof *f->sample, e) ||
+           pinned((void **)&f->sampled, rows * (int64_t)sizeof *f->sampled, e) ||
+           pinned((void **)&f->adjust, ADJUSTS * (int64_t)sizeof *f->adjust, e);
+}
+
+static int open_pinned(struct backend *b, struct err *e)
+{
+    return open_flight(b, &b->flight[0], e) || open_flight(b, &b->flight[1], e) ||
            pinned((void **)&b->lab.block.host, b->lab.block.bytes, e) ||
-           pinned((void **)&b->lab.result_host, 3 * 16, e) ||
-           pinned((void **)&b->best_host, rows * 4, e) ||
-           pinned((void **)&b->sample_host, rows * (int64_t)sizeof *b->sample, e) ||
-           pinned((void **)&b->sampled_host, rows * (int64_t)sizeof *b->sampled, e) ||
-           pinned((void **)&b->adjust_host, ADJUSTS * (int64_t)sizeof *b->adjust, e);
+           pinned((void **)&b->lab.result_host, 3 * 16, e);
+}
+
+static void close_pinned(struct backend *b)
+{
+    for (int i = 0; i < 2; i++) {
+        struct flight *f = &b->flight[i];
+        void *host[] = {f->narrow_host, f->wide_host, f->best, f->sample, f->sampled, f->adjust};
+        for (size_t k = 0; k < sizeof host / sizeof *host; k++)
+            cudaFreeHost(host[k]);
+    }
+    cudaFreeHost(b->lab.block.host);
+    cudaFreeHost(b->lab.result_host);
 }
 
 /* ---- opening ------------------------------------------------------------------------------- */
@@ -248,9 +266,6 @@ void memory_close(struct backend *b)
     cudaFree(b->kv.base);
     cudaFree(b->buffers.base);
     cudaFree(b->packs.base);
-    void *host[] = {b->narrow.host, b->wide.host,   b->lab.block.host, b->lab.result_host,
-                    b->best_host,   b->sample_host, b->sampled_host,   b->adjust_host};
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
-        cudaFreeHost(host[i]);
+    close_pinned(b);
     free(b->on.layer);
 }

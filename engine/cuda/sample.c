@@ -5,8 +5,9 @@
  * go through eager_sample, one block each.
  *
  * Penalties concern the distinct tokens of a row's history; they are counted here, because the
- * history is here, and sent as a list with the biases and the banned ids. A list that does not fit
- * any more leaves its row to the CPU's sampler on the row's logits: slow, and right.
+ * history is here, and sent as a list with the biases and the banned ids. The one token that a step
+ * started ahead has on the device only is counted there. A list that does not fit any more leaves
+ * its row to the CPU's sampler on the row's logits: slow, and right; the next step then waits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -54,10 +55,9 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Each distinct token of the history once, with what its count in the output costs it. */
+/* Each distinct token of the history once, with its count in the output. */
 static void add_penalties(struct list *l, const struct sample_row *r)
 {
-    const struct sampling *p = r->params;
     int32_t n = r->history_n, out = 0, outputs = n - r->prompt_n;
     int32_t *all = xmalloc((size_t)(n + 1) * sizeof *all);
     int32_t *made = xmalloc((size_t)(outputs + 1) * sizeof *made);
@@ -73,8 +73,7 @@ static void add_penalties(struct list *l, const struct sample_row *r)
             out++;
         for (; out < outputs && made[out] == all[i]; out++)
             times++;
-        add(l, all[i], EAGER_PENALTY,
-            times ? p->presence_penalty + p->frequency_penalty * (float)times : 0);
+        add(l, all[i], EAGER_PENALTY, (float)times);
     }
     free(all);
     free(made);
@@ -95,8 +94,10 @@ static void add_row(struct list *l, const struct sample_row *r)
 
 enum { ON_CPU = -2 }; /* target: the row's list did not fit */
 
-static void fill(struct backend *b, const struct step *s, struct list *l)
+/* False if some row is left to the CPU. */
+static bool fill(struct flight *f, const struct step *s, struct list *l)
 {
+    bool all = true;
     for (int32_t i = 0; i < s->rows; i++) {
         const struct sample_row *r = &s->sample[i];
         const struct sampling *p = r->params;
@@ -104,57 +105,65 @@ static void fill(struct backend *b, const struct step *s, struct list *l)
         if (r->target < 0)
             add_row(l, r);
         bool fits = l->n <= l->room;
-        b->sample_host[i] = (struct eager_sample){.row = i,
-                                                  .target = r->target,
-                                                  .temperature = p->temperature,
-                                                  .top_p = p->top_p,
-                                                  .min_p = p->min_p,
-                                                  .repetition = p->repetition_penalty,
-                                                  .top_k = p->top_k,
-                                                  .tops = p->top_logprobs,
-                                                  .adjust_at = at,
-                                                  .adjusts = fits ? l->n - at : 0,
-                                                  .seed = p->seed,
-                                                  .index = r->index};
+        f->sample[i] = (struct eager_sample){.row = i,
+                                             .target = r->target,
+                                             .temperature = p->temperature,
+                                             .top_p = p->top_p,
+                                             .min_p = p->min_p,
+                                             .repetition = p->repetition_penalty,
+                                             .presence = p->presence_penalty,
+                                             .frequency = p->frequency_penalty,
+                                             .unseen = r->unseen - 1,
+                                             .top_k = p->top_k,
+                                             .tops = p->top_logprobs,
+                                             .adjust_at = at,
+                                             .adjusts = fits ? l->n - at : 0,
+                                             .seed = p->seed,
+                                             .index = r->index};
         if (!fits) {
             l->n = at;
-            b->sample_host[i].target = ON_CPU;
+            f->sample[i].target = ON_CPU;
+            all = false;
         }
     }
+    return all;
 }
 
-int sample_launch(struct backend *b, const struct step *s, struct err *e)
+int sample_launch(struct backend *b, struct flight *f, const struct step *s, struct err *e)
 {
-    struct list l = {b->adjust_host, 0, b->adjusts};
+    struct list l = {f->adjust, 0, b->adjusts};
     struct walk w = {.b = b, .stream = b->stream};
-    int32_t n = 0;
-    fill(b, s, &l);
-    struct eager_sample *on = b->sample_host;
+    f->drawn_there = fill(f, s, &l);
+    f->samples = 0;
     for (int32_t i = 0; i < s->rows; i++)
-        if (on[i].target != ON_CPU)
-            on[n++] = on[i];
-    if (l.n > 0)
-        CU(cudaMemcpyAsync(b->adjust, b->adjust_host, (size_t)l.n * sizeof *b->adjust,
-                           cudaMemcpyHostToDevice, b->stream));
-    for (int32_t i = 0; i < s->rows; i++)
-        b->sampled_host[i].tops = -1; /* not by the device */
-    if (n == 0)
+        if (f->sample[i].target != ON_CPU)
+            f->sample[f->samples++] = f->sample[i];
+    if (f->samples == 0)
         return 0;
-    CU(cudaMemcpyAsync(b->sample, on, (size_t)n * sizeof *b->sample, cudaMemcpyHostToDevice,
-                       b->stream));
-    struct eager_sample_args a = {b->sample, b->adjust,  b->logits,
-                                  b->weight, b->sampled, b->model->shape.vocab};
-    if (launch(&w, PRIM_SAMPLE, (dim3){(unsigned)n, 1, 1}, 1024, 0, &a, e))
+    if (l.n > 0)
+        CU(cudaMemcpyAsync(b->adjust, f->adjust, (size_t)l.n * sizeof *b->adjust,
+                           cudaMemcpyHostToDevice, b->stream));
+    CU(cudaMemcpyAsync(b->sample, f->sample, (size_t)f->samples * sizeof *b->sample,
+                       cudaMemcpyHostToDevice, b->stream));
+    struct eager_sample_args a = {.sample = b->sample,
+                                  .adjust = b->adjust,
+                                  .logits = b->logits,
+                                  .weight = b->weight,
+                                  .out = b->sampled,
+                                  .seen = b->seen,
+                                  .drawn = b->best,
+                                  .vocab = b->model->shape.vocab};
+    if (launch(&w, PRIM_SAMPLE, (dim3){(unsigned)f->samples, 1, 1}, 1024, 0, &a, e))
         return -1;
-    CU(cudaMemcpyAsync(b->sampled_host, b->sampled, (size_t)s->rows * sizeof *b->sampled,
+    CU(cudaMemcpyAsync(f->sampled, b->sampled, (size_t)s->rows * sizeof *b->sampled,
                        cudaMemcpyDeviceToHost, b->stream));
     return 0;
 }
 
-static bool by_device(const struct backend *b, int32_t row, int32_t rows)
+static bool by_device(const struct flight *f, int32_t row)
 {
-    for (int32_t i = 0; i < rows; i++)
-        if (b->sample_host[i].row == row && b->sample_host[i].target != ON_CPU)
+    for (int32_t i = 0; i < f->samples; i++)
+        if (f->sample[i].row == row)
             return true;
     return false;
 }
@@ -172,15 +181,15 @@ static void on_cpu(struct backend *b, int32_t row, struct sample_row *r)
     free(scratch);
 }
 
-void sample_collect(struct backend *b, const struct step *s, bool plain)
+void sample_collect(struct backend *b, const struct flight *f, const struct step *s)
 {
     for (int32_t i = 0; i < s->rows; i++) {
         struct sampled *out = &s->sample[i].out;
-        const struct eager_sampled *in = &b->sampled_host[i];
-        if (plain) {
+        const struct eager_sampled *in = &f->sampled[i];
+        if (f->plain) {
             memset(out, 0, sizeof *out);
-            out->token = b->best_host[i];
-        } else if (by_device(b, i, s->rows)) {
+            out->token = f->best[i];
+        } else if (by_device(f, i)) {
             out->token = in->token;
             out->logprob = in->logprob;
             out->tops = in->tops;

@@ -1,6 +1,12 @@
 /* step.c - what the engine calls: one step, from the arrays of the batch to sampled tokens.
  *
- *   choose kernels -> fill the block -> copy it -> graph, or walk -> sample -> copy back -> wait
+ *   start:  choose kernels -> fill the block -> copy it -> graph, or walk -> sample -> copy back
+ *   wait:   for the copy; read the tokens out of it
+ *
+ * Everything of a start is queued on one stream, so the next step can be started before this one is
+ * waited for: it reads what this one drew where it lies, in b->best. What the host writes for a
+ * step and reads of it is in one of two flights; the device has one of each, since it runs one step
+ * at a time.
  *
  * A step in which every sequence has one token, up to NARROW of them, runs as a graph. Everything
  * else is walked: prompts, prompts mixed with decodes, and steps that a tap looks at. The block
@@ -16,7 +22,7 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
 
-enum { TIMED_EVERY = 512 };
+enum { TIMED_EVERY = 512, TIMED_AT = 16 /* not the first, which is cold */ };
 
 /* ---- what runs ----------------------------------------------------------------------------- */
 
@@ -43,6 +49,13 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
 
 /* ---- the block ----------------------------------------------------------------------------- */
 
+/* Whether token `i` is that of a row of the step under way. */
+static bool names_row(const struct backend *b, const struct step *s, int32_t i)
+{
+    const struct flight *before = &b->flight[!b->turn];
+    return before->step && before->drawn_there && STEP_TOKEN_OF_ROW(s->tokens[i]) < before->rows;
+}
+
 static int check_step(const struct backend *b, const struct step *s, const struct step_block *block,
                       struct err *e)
 {
@@ -61,7 +74,7 @@ static int check_step(const struct backend *b, const struct step *s, const struc
         if (s->position[i] < 0 || s->position[i] >= b->positions)
             return err_set(e, "cuda: position %d; the rope tables end at %d", s->position[i],
                            b->positions);
-        if (s->tokens[i] < 0 || s->tokens[i] >= b->model->shape.vocab)
+        if (s->tokens[i] >= b->model->shape.vocab || (s->tokens[i] < 0 && !names_row(b, s, i)))
             return err_set(e, "cuda: token %d; the vocabulary has %d", s->tokens[i],
                            b->model->shape.vocab);
         if (s->kv_at[i] < 0 || s->kv_at[i] / KV_PAGE >= b->options.kv_pages)
@@ -114,18 +127,19 @@ static int send_block(struct backend *b, const struct step *s, const struct step
 
 /* ---- running ------------------------------------------------------------------------------- */
 
-static void count(struct backend *b, const struct choice *c, const struct step *s,
+static void count(struct backend *b, const struct flight *f, const struct step *s,
                   const double share[REGION_COUNT], int64_t ns)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
         if (r == REGION_HEAD && s->rows == 0)
             continue;
-        struct slot_counters *k = &c->slot[r]->counters;
+        struct slot_counters *k = &f->choice.slot[r]->counters;
         bool once = r == REGION_EMBED || r == REGION_HEAD;
         uint64_t runs = once ? 1 : (uint64_t)b->model->shape.layers;
         uint64_t m = (uint64_t)(r == REGION_HEAD ? s->rows : s->m);
         atomic_fetch_add_explicit(&k->steps, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->runs, runs, memory_order_relaxed);
+        atomic_fetch_add_explicit(&k->launches, (uint64_t)f->launches[r], memory_order_relaxed);
         atomic_fetch_add_explicit(&k->tokens, runs * m, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->context, runs * (uint64_t)s->context, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->sequences, runs * (uint64_t)s->spans, memory_order_relaxed);
@@ -134,15 +148,15 @@ static void count(struct backend *b, const struct choice *c, const struct step *
 }
 
 /* A walked step's time by region: one layer was timed, and the others are like it. */
-static void measured_shares(const struct backend *b, const struct step *s,
+static void measured_shares(const struct backend *b, const struct flight *f,
                             double share[REGION_COUNT])
 {
     double sum = 0;
     for (int r = 0; r < REGION_COUNT; r++) {
         bool once = r == REGION_EMBED || r == REGION_HEAD;
         float ms = 0;
-        if ((r != REGION_HEAD || s->rows > 0) &&
-            cudaEventElapsedTime(&ms, b->region_event[r][0], b->region_event[r][1]))
+        if ((r != REGION_HEAD || f->rows > 0) &&
+            cudaEventElapsedTime(&ms, f->region_event[r][0], f->region_event[r][1]))
             ms = 0;
         share[r] = (double)ms * (once ? 1 : b->model->shape.layers);
         sum += share[r];
@@ -156,78 +170,132 @@ static bool one_token_each(const struct step *s)
     return s->m == s->spans;
 }
 
-/* How one step runs. */
-struct run {
-    struct choice choice;
-    bool must;  /* exactly these kernels (a canary's) */
-    bool look;  /* a tap looks at it */
-    bool graph; /* out: it ran as a graph */
-};
-
-/* Whether this step can be a graph; now and then one that could is walked, to time its regions. */
-static bool as_graph(struct backend *b, const struct step *s, const struct run *r, bool narrow)
+/* Whether this step can be a graph; now and then one that could is walked, to time its regions.
+ * `must`: exactly these kernels (a canary's). */
+static bool as_graph(struct backend *b, const struct step *s, const struct flight *f, bool must)
 {
-    if (!narrow || !one_token_each(s) || r->choice.rows != r->choice.m || r->look)
+    if (f->wide || !one_token_each(s) || f->choice.rows != f->choice.m || f->look)
         return false;
-    uint64_t n = graph_cell(b, &r->choice)->steps++;
-    return r->must || n % TIMED_EVERY != 0;
+    uint64_t n = graph_cell(b, &f->choice)->steps++;
+    return must || n % TIMED_EVERY != TIMED_AT;
 }
 
-static int run(struct backend *b, const struct step *s, struct run *r, struct err *e)
+static int run(struct backend *b, const struct step *s, struct flight *f, bool must, struct err *e)
 {
-    struct step_block *block = s->m <= NARROW && s->rows <= NARROW ? &b->narrow : &b->wide;
+    struct step_block *block = f->wide ? &b->wide : &b->narrow;
     struct walk w;
-    walk_init(&w, b, b->stream, block, &r->choice);
+    block->host = f->wide ? f->wide_host : f->narrow_host;
+    walk_init(&w, b, b->stream, block, &f->choice);
     w.decode = one_token_each(s);
     if (check_step(b, s, block, e) || send_block(b, s, block, &w, e))
         return -1;
-    r->graph = as_graph(b, s, r, block == &b->narrow);
-    if (r->graph) {
-        struct variant *v = graph_get(b, &r->choice, r->must, e);
+    f->graph = as_graph(b, s, f, must);
+    if (f->graph) {
+        struct variant *v = graph_get(b, &f->choice, must, e);
         if (!v)
             return -1;
+        memcpy(f->launches, v->launches, sizeof f->launches);
         CU(cudaGraphLaunch(v->exec, b->stream));
         return 0;
     }
-    w.look = r->look ? s : NULL;
-    w.timed = true;
+    w.look = f->look ? s : NULL;
+    w.timed = f;
     w.timed_layer = b->model->shape.layers / 2;
-    return walk_step(&w, e);
+    int failed = walk_step(&w, e);
+    memcpy(f->launches, w.launches, sizeof f->launches);
+    return failed;
 }
 
-static int fetch(struct backend *b, const struct step *s, bool plain, struct err *e)
+static int fetch(struct backend *b, const struct step *s, struct flight *f, struct err *e)
 {
-    if (s->rows > 0 && plain)
-        CU(cudaMemcpyAsync(b->best_host, b->best, (size_t)s->rows * 4, cudaMemcpyDeviceToHost,
+    f->drawn_there = true;
+    if (s->rows > 0 && f->plain)
+        CU(cudaMemcpyAsync(f->best, b->best, (size_t)s->rows * 4, cudaMemcpyDeviceToHost,
                            b->stream));
-    else if (s->rows > 0 && sample_launch(b, s, e))
+    else if (s->rows > 0 && sample_launch(b, f, s, e))
         return -1;
-    CU(cudaEventRecord(b->done, b->stream));
-    CU(cudaEventSynchronize(b->done));
+    CU(cudaEventRecord(f->done, b->stream));
+    return 0;
+}
+
+/* What to report of a step that failed: whether the device answers at all any more. An error that
+ * a kernel caused stays with the context for good. Nothing of the step is left on the stream. */
+static int failed_for(struct err *e)
+{
+    cudaError_t code = cudaDeviceSynchronize();
+    if (code == cudaSuccess)
+        return -1;
+    struct err why = *e;
+    return err_set(e, "%s; the device answers no more: %s", why.msg, cudaGetErrorString(code)),
+           STEP_LOST;
+}
+
+int cuda_step_start(struct backend *b, const struct step *s, struct slot *override_slot,
+                    const struct kernel *override, struct err *e)
+{
+    struct flight *f = &b->flight[b->turn];
+    if (f->step)
+        return err_set(e, "cuda: two steps are under way already");
+    b->steps++;
+    f->start_ns = clock_ns();
+    f->rows = s->rows;
+    f->plain = sample_plain(s);
+    f->wide = s->m > NARROW || s->rows > NARROW;
+    choose(b, s, f->wide, override_slot, override, &f->choice);
+    /* The lab has room for one look at a time. */
+    f->look = !f->wide && !b->flight[!b->turn].look && lab_wants(b, &f->choice);
+    if (run(b, s, f, override != NULL, e) || fetch(b, s, f, e)) {
+        int rc = failed_for(e);
+        if (f->look)
+            lab_done(b, true);
+        f->look = false;
+        return rc;
+    }
+    f->step = s;
+    b->turn = !b->turn;
+    return f->drawn_there ? 0 : 1;
+}
+
+/* Adds the step to its slots' counters: the time since it could begin. */
+static void account(struct backend *b, const struct step *s, const struct flight *f)
+{
+    double share[REGION_COUNT];
+    int64_t now = clock_ns(), from = f->start_ns > b->landed_ns ? f->start_ns : b->landed_ns;
+    double *known = f->wide ? share : graph_cell(b, &f->choice)->share;
+    b->landed_ns = now;
+    if (!f->graph)
+        measured_shares(b, f, share);
+    if (!f->graph && !f->wide && one_token_each(s))
+        memcpy(known, share, sizeof share);
+    count(b, f, s, f->graph ? known : share, now - from);
+}
+
+static int wait_for(struct flight *f, struct err *e)
+{
+    CU(cudaEventSynchronize(f->done));
+    return 0;
+}
+
+int cuda_step_wait(struct backend *b, const struct step *s, struct err *e)
+{
+    struct flight *f = &b->flight[b->flight[0].step != s];
+    if (f->step != s)
+        return err_set(e, "cuda: this step is not under way");
+    int failed = wait_for(f, e);
+    if (f->look)
+        lab_done(b, failed);
+    f->step = NULL;
+    f->look = false;
+    if (failed)
+        return failed_for(e);
+    sample_collect(b, f, s);
+    account(b, s, f);
     return 0;
 }
 
 int cuda_step(struct backend *b, const struct step *s, struct slot *override_slot,
               const struct kernel *override, struct err *e)
 {
-    struct run r = {.must = override != NULL};
-    double share[REGION_COUNT];
-    bool plain = sample_plain(s), wide = s->m > NARROW || s->rows > NARROW;
-    int64_t t0 = clock_ns();
-    b->steps++;
-    choose(b, s, wide, override_slot, override, &r.choice);
-    r.look = !wide && lab_wants(b, &r.choice);
-    int failed = run(b, s, &r, e) || fetch(b, s, plain, e);
-    if (r.look)
-        lab_done(b, failed);
-    if (failed)
-        return -1;
-    sample_collect(b, s, plain);
-    double *known = wide ? share : graph_cell(b, &r.choice)->share;
-    if (!r.graph)
-        measured_shares(b, s, share);
-    if (!r.graph && !wide && one_token_each(s))
-        memcpy(known, share, sizeof share);
-    count(b, &r.choice, s, r.graph ? known : share, clock_ns() - t0);
-    return 0;
+    int rc = cuda_step_start(b, s, override_slot, override, e);
+    return rc < 0 ? rc : cuda_step_wait(b, s, e);
 }

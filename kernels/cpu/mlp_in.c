@@ -26,7 +26,7 @@
 #define TOKENS 1
 #endif
 #ifndef PREFETCH
-#define PREFETCH 0
+#define PREFETCH 4096
 #endif
 #ifndef SPLIT
 #define SPLIT 0

@@ -44,6 +44,7 @@ int logits_main(char **argv);
 
 void test_regions(void);
 void test_steps(void);
+void test_ahead(void);
 void test_sampler(void);
 void test_kernels(void);
 void test_templates(void);

@@ -103,6 +103,7 @@ int main(int argc, char **argv)
         void (*run)(void);
     } parts[] = {{"regions", test_regions},
                  {"steps", test_steps},
+                 {"ahead", test_ahead},
                  {"sampler", test_sampler},
                  {"kernels", test_kernels},
                  {"templates", test_templates}};

@@ -100,9 +100,49 @@ def test_pin_and_unpin_are_idempotent_and_traced(admin):
 
 
 def test_modes(admin):
-    assert send(admin, "POST", "/admin/specializer/freeze")["mode"] == "freeze"
-    assert send(admin, "POST", "/admin/specializer/pause")["mode"] == "pause"
-    assert send(admin, "POST", "/admin/specializer/pause")["mode"] == "pause"
+    """Freeze is not pause under another name: it is shown, and counted, as what it is."""
+    for word, doing, frozen in (("freeze", "frozen", 1), ("pause", "paused", 0)):
+        for _ in range(2):
+            assert send(admin, "POST", f"/admin/specializer/{word}")["mode"] == word
+        end = time.time() + 60
+        while (now := admin.get("/specializer").json()["specializer"])["doing"] != doing:
+            assert time.time() < end, now["doing"]
+        assert now["mode"] == word
+        assert admin.metric("whet_specializer_frozen") == frozen
+        assert admin.metric("whet_specializer_searching") == 0
+
+
+def test_rollback_may_name_what_must_go(admin):
+    state = send(admin, "POST", "/admin/slots/mlp_in/m1/rollback", {"from": "0123456789abcdef"})
+    assert state["slot"] == "mlp_in/m1" and state["kernel"]["id"] == "eager"
+    error = send(admin, "POST", "/admin/slots/mlp_in/m1/rollback", {"from": 5}, 400)["error"]
+    assert error["param"] == "from"
+    send(admin, "POST", "/admin/slots/mlp_in/m1/rollback", {"from": "eager"}, 409)
+
+
+def test_changes_are_logged_with_their_request_id(admin):
+    answer = requests.post(admin.url + "/admin/kernels/head/disable", json={"reason": "test"},
+                           headers={**KEY, "x-request-id": "operator-7"})
+    assert answer.json() == {"kernel": "head", "disabled": True}
+    send(admin, "POST", "/admin/kernels/head/enable")
+    end = time.time() + 10
+    while "operator-7 POST /admin/kernels/head/disable" not in admin.text():
+        assert time.time() < end, admin.text()
+        time.sleep(0.02)
+
+
+def test_history_is_as_long_as_asked(admin):
+    def history(query):
+        return admin.get("/specializer" + query).json()["history"]["generated"]
+
+    end = time.time() + 30
+    while len(history("?history=900")) < 4:
+        assert time.time() < end
+        time.sleep(0.2)
+    assert len(history("?history=2")) == 2
+    for nothing in ("?history=0", "?history=-5", "?history=soon"):
+        assert history(nothing) == []
+    assert len(history("?history=99999999999999999999")) <= 900
 
 
 def test_kernels_and_export(admin):

@@ -27,7 +27,7 @@ def keyed(tmp_path_factory):
     s.stop()
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready", "/version"])
+@pytest.mark.parametrize("path", ["/health", "/ready", "/version", "/dashboard"])
 def test_open_routes(keyed, path):
     assert keyed.get(path).status_code == 200
 

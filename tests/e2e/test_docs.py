@@ -178,6 +178,65 @@ def test_configuration_page_is_generated():
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+def test_promtool_finds_nothing_with_a_specializer(page):
+    run = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True,
+                         text=True)
+    assert run.returncode == 0 and not run.stdout and not run.stderr, run.stdout + run.stderr
+
+
+# What each alert is there for, as Prometheus test series over half an hour, a sample a minute.
+GROWS = "0+5x30"
+FIRES = {
+    "WhetServerIsGone": [('up{job="whet"}', "0x30")],
+    "WhetNotServing": [("whet_ready", "0x30")],
+    "WhetRequestsFail": [('whet_requests_total{code="500"}', GROWS)],
+    "WhetClientsAreTurnedAway": [('whet_requests_total{code="429"}', GROWS)],
+    "WhetStepsFail": [("whet_failed_steps_total", GROWS)],
+    "WhetKvCacheIsShort": [("whet_preemptions_total", "0+60x30")],
+    "WhetFirstTokenIsLate": [('whet_time_to_first_token_seconds_bucket{le="5"}', "0x30"),
+                             ('whet_time_to_first_token_seconds_bucket{le="10"}', GROWS),
+                             ('whet_time_to_first_token_seconds_bucket{le="+Inf"}', GROWS)],
+    "WhetTokensStutter": [('whet_inter_token_latency_seconds_bucket{le="0.5"}', "0x30"),
+                          ('whet_inter_token_latency_seconds_bucket{le="1"}', GROWS),
+                          ('whet_inter_token_latency_seconds_bucket{le="+Inf"}', GROWS)],
+    "WhetKernelWasWrong": [('whet_kernel_rollbacks_total{reason="audit"}', GROWS)],
+    "WhetKernelGotSlow": [('whet_kernel_rollbacks_total{reason="drift"}', GROWS)],
+    "WhetStoreFails": [("whet_store_errors_total", GROWS)],
+    "WhetAdviserIsShutOut": [("whet_adviser_breaker_state", "2x90")],
+    "WhetNothingIsSharpened": [("whet_specializer_compiler_available", "0x30")],
+    "WhetPromiseBroken": [("whet_hot_path_compiles_total", "1x30")],
+}
+QUIET = [('up{job="whet"}', "1x90"), ("whet_ready", "1x90"),
+         ('whet_requests_total{code="200"}', "0+60x90"), ("whet_store_errors_total", "0x90"),
+         ('whet_kernel_rollbacks_total{reason="operator"}', "0+1x90"),
+         ("whet_adviser_breaker_state", "0x90"), ("whet_hot_path_compiles_total", "0x90"),
+         ("whet_specializer_compiler_available", "1x90")]
+
+
+def alert_fires(tmp_path, name, series):
+    """Whether the alert fires at the end of what the series describe."""
+    test = {"rule_files": [str(DOCS / "alerts.yml")], "evaluation_interval": "1m", "tests": [{
+        "interval": "1m", "input_series": [{"series": s, "values": v} for s, v in series],
+        "promql_expr_test": [{
+            "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}})',
+            "eval_time": "75m" if "90" in series[0][1] else "28m",
+            "exp_samples": [{"labels": "{}", "value": 1}]}]}]}
+    file = tmp_path / f"{name}.json"
+    file.write_text(json.dumps(test))  # JSON is YAML
+    return subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True,
+                          text=True).returncode == 0
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+def test_every_alert_fires_for_what_it_is_there_for(tmp_path):
+    names = re.findall(r"- alert: (\w+)", (DOCS / "alerts.yml").read_text())
+    assert sorted(names) == sorted(FIRES)
+    for name in names:
+        assert alert_fires(tmp_path, name, FIRES[name]), name
+        assert not alert_fires(tmp_path, name, QUIET), name
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
 def test_promtool_accepts_the_examples():
     for kind, name in (("config", "prometheus.yml"), ("rules", "alerts.yml")):
         run = subprocess.run(["promtool", "check", kind, str(DOCS / name)], capture_output=True,

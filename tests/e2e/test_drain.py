@@ -61,18 +61,33 @@ def test_sigterm_finishes_what_runs(start):
     assert s.wait() == 0
 
 
-def test_no_new_connections_while_draining(start):
-    s = start()
-    thread, _ = background(lambda: s.post("/v1/completions", {**LONG, "max_tokens": 30}))
+def test_the_port_says_draining_and_refuses_new_work(start):
+    s = start("--server-drain-s", "120")
+    thread, got = background(lambda: s.post("/v1/completions", {**LONG, "max_tokens": 300}))
     s.wait_metric("whet_requests_running", 1)
     s.signal(signal.SIGTERM)
-    end = time.time() + 10
-    with pytest.raises(requests.ConnectionError):
-        while time.time() < end:
-            requests.get(s.url + "/health", timeout=5)
-            time.sleep(0.01)
+    end = time.time() + PATIENCE
+    while (ready := s.get("/ready")).status_code != 503:
+        assert time.time() < end
+    for path in ("/ready", "/health"):
+        answer = s.get(path)
+        assert (answer.status_code, answer.json()["status"]) == (503, "draining")
+        assert "retry-after" in answer.headers and answer.headers["connection"] == "close"
+    assert ready.json()["status"] == "draining"
+    for method, path in (("post", "/v1/completions"), ("get", "/v1/models")):
+        answer = getattr(requests, method)(s.url + path, json={"prompt": "x"}, timeout=PATIENCE)
+        assert answer.status_code == 503 and "retry-after" in answer.headers
+        assert "shutting down" in answer.json()["error"]["message"]
+    assert s.metric("whet_ready") == 0
+    assert s.get("/specializer").json()["server"]["state"] == "draining"
+    assert not got, "the long request should still be running"
+    idler = s.connect()  # nobody waits for it
     thread.join(PATIENCE)
+    assert got[0].status_code == 200
     assert s.wait() == 0
+    assert idler.recv(10) == b""
+    with pytest.raises(requests.ConnectionError):
+        requests.get(s.url + "/ready", timeout=5)
 
 
 def test_after_the_drain_time_requests_end_with_an_error(start):

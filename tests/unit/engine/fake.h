@@ -4,6 +4,9 @@
  * of all tokens it attends to, read through the page table as a real backend reads keys. So a
  * wrong page, a page shared too early, a position skipped or a stale page changes the text, and
  * the right text of any request is known without the engine: fake_text() works it out alone.
+ *
+ * fake_pipelined_ops keeps drawn tokens to itself, as a device does: a started step is computed
+ * when it is waited for, from what was true when it was started and what the step before it drew.
  */
 #ifndef WHET_TESTS_FAKE_H
 #define WHET_TESTS_FAKE_H
@@ -26,7 +29,10 @@ static struct {
     _Atomic int32_t poison;     /* a step with this token id fails (-1: none) */
     _Atomic bool fail_override; /* steps with a canary's candidate fail */
     _Atomic bool fail_open;
+    _Atomic bool lost;       /* every step says that the device is gone */
+    _Atomic int32_t keep_in; /* one started step in this many must not be named by the next */
     _Atomic uint64_t steps, override_steps, most_tokens, most_spans;
+    _Atomic uint64_t starts, ahead; /* steps started; of these, while another was under way */
 } fake;
 
 static void fake_reset(void)
@@ -35,12 +41,28 @@ static void fake_reset(void)
     fake.poison = -1;
 }
 
+enum { FAKE_ROWS = 1024 };
+struct fake_flight;
+
 struct backend {
     struct backend_options options;
     struct dispatch *dispatch;
     int32_t *kv; /* [kv_pages * KV_PAGE] token + 1 written there; 0: nothing */
     float logits[TOY_VOCAB];
     void *scratch;
+    /* pipelined: */
+    struct fake_flight *flight[2]; /* oldest first */
+    int32_t drawn[FAKE_ROWS];      /* by the last step computed; -1: not on the device */
+};
+
+/* A step under way, with what it must not look up any more. */
+struct fake_flight {
+    const struct step *step;
+    struct slot *slot;
+    const struct kernel *override;
+    struct sampling params[FAKE_ROWS];
+    int32_t *history[FAKE_ROWS];
+    bool kept_in;
 };
 
 static struct kernel fake_kernel[REGION_COUNT];
@@ -145,6 +167,10 @@ static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
             return err_set(e, "token %d is poison", s->tokens[t]);
         b->kv[s->kv_at[t]] = s->tokens[t] + 1;
     }
+    if (fake.lost) {
+        err_set(e, "the fake has fallen off the bus");
+        return STEP_LOST;
+    }
     if (fake.fail_next > 0) {
         fake.fail_next--;
         return err_set(e, "this step was told to fail");
@@ -158,6 +184,97 @@ static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
             return -1;
     return 0;
 }
+
+/* ---- the pipelined fake -----------------------------------------------------------------------
+ */
+
+static int fake_step_start(struct backend *b, const struct step *s, struct slot *slot,
+                           const struct kernel *override, struct err *e)
+{
+    bool second = b->flight[0] != NULL;
+    fake.starts++;
+    fake.ahead += second;
+    if (second && (b->flight[1] || b->flight[0]->step == s))
+        return err_set(e, "no place for another step");
+    for (int32_t t = 0; t < s->m; t++) {
+        bool names = s->tokens[t] < 0;
+        if (names &&
+            (!second || b->flight[0]->kept_in || -1 - s->tokens[t] >= b->flight[0]->step->rows))
+            return err_set(e, "token %d is a row of no step", s->tokens[t]);
+    }
+    struct fake_flight *f = xcalloc(1, sizeof *f);
+    f->step = s;
+    f->slot = slot;
+    f->override = override;
+    f->kept_in = fake.keep_in > 0 && fake.starts % (uint64_t)fake.keep_in == 0;
+    for (int32_t r = 0; r < s->rows; r++) {
+        const struct sample_row *row = &s->sample[r];
+        f->params[r] = *row->params;
+        f->history[r] = xmalloc((size_t)(row->history_n + 1) * sizeof *f->history[r]);
+        memcpy(f->history[r], row->history, (size_t)row->history_n * sizeof *f->history[r]);
+        f->history[r][row->history_n] = -1; /* the unseen token's place */
+    }
+    b->flight[second] = f;
+    return f->kept_in;
+}
+
+/* Checks what the engine knows by now against what was copied at the start. */
+static int fake_restore_row(struct backend *b, struct fake_flight *f, int32_t r,
+                            struct sample_row *row, struct err *e)
+{
+    const struct sample_row *now = &f->step->sample[r];
+    int32_t known = now->history_n - (now->unseen > 0), named = now->unseen - 1;
+    *row = *now;
+    row->params = &f->params[r];
+    if (named >= 0) {
+        int32_t token = f->step->tokens[named];
+        f->history[r][known] = token < 0 ? b->drawn[-1 - token] : token;
+    }
+    row->history = f->history[r];
+    return memcmp(row->history, now->history, (size_t)now->history_n * 4)
+               ? err_set(e, "row %d has another history than its sequence", r)
+               : 0;
+}
+
+static int fake_step_wait(struct backend *b, const struct step *s, struct err *e)
+{
+    struct fake_flight *f = b->flight[0];
+    struct step copy = *s;
+    int32_t *tokens = xmalloc((size_t)s->m * sizeof *tokens), drawn[FAKE_ROWS];
+    if (!f || f->step != s)
+        abort(); /* waited for out of order */
+    copy.tokens = tokens;
+    copy.sample = xcalloc((size_t)s->rows + 1, sizeof *copy.sample);
+    for (int32_t t = 0; t < s->m; t++)
+        tokens[t] = s->tokens[t] < 0 ? b->drawn[-1 - s->tokens[t]] : s->tokens[t];
+    int rc = 0;
+    for (int32_t r = 0; r < s->rows && rc == 0; r++)
+        rc = fake_restore_row(b, f, r, &copy.sample[r], e);
+    if (rc == 0)
+        rc = fake_step(b, &copy, f->slot, f->override, e);
+    for (int32_t r = 0; r < s->rows; r++) {
+        s->sample[r].out = copy.sample[r].out;
+        drawn[r] = copy.sample[r].out.token;
+        free(f->history[r]);
+    }
+    memcpy(b->drawn, drawn, (size_t)s->rows * sizeof *drawn);
+    b->flight[0] = b->flight[1];
+    b->flight[1] = NULL;
+    free(copy.sample);
+    free(tokens);
+    free(f);
+    return rc;
+}
+
+static const struct backend_ops fake_pipelined_ops = {.name = "fake",
+                                                      .open = fake_open,
+                                                      .close = fake_close,
+                                                      .machine = fake_machine,
+                                                      .eager = fake_eager,
+                                                      .set_dispatch = fake_set_dispatch,
+                                                      .step = fake_step,
+                                                      .step_start = fake_step_start,
+                                                      .step_wait = fake_step_wait};
 
 static const struct backend_ops fake_ops = {.name = "fake",
                                             .open = fake_open,

@@ -1,4 +1,6 @@
-/* test_engine.c - the whole engine on a fake backend: many requests, few pages, failures. */
+/* test_engine.c - the whole engine on a fake backend: many requests, few pages, failures. All of it
+ * runs twice: with steps one by one, and with each step started while the one before it is under
+ * way. */
 #include "tests/unit/unit.h"
 
 #include <math.h>
@@ -13,6 +15,8 @@
 enum { LONG = 1024 };
 
 /* ---- an engine and its clients ---- */
+
+static const struct backend_ops *ops = &fake_ops;
 
 static struct config config_of(int pages, int batch)
 {
@@ -44,7 +48,7 @@ static struct engine *start(const struct config *c)
     struct err err = {""};
     struct model *m = model_random(&shape, DTYPE_F32, 1);
     m->tokenizer = toy_tokenizer();
-    struct engine *e = engine_start_parts(c, &(struct engine_parts){&fake_ops, m}, &err);
+    struct engine *e = engine_start_parts(c, &(struct engine_parts){ops, m}, &err);
     assert_non_null(e);
     while (engine_state(e, NULL, NULL, 0) == ENGINE_LOADING)
         usleep(200);
@@ -705,13 +709,15 @@ static void engine_tosses_a_coin_for_the_canary(void **state)
         assert_true(canary.step[i].context > 14 && canary.step[i].ns > 0);
     }
     assert_in_range(tried, WANT / 2 - 40, WANT / 2 + 40);
-    assert_int_equal(fake.override_steps, (uint64_t)tried);
+    /* one more may have been started before the last one wanted had landed */
+    uint64_t ran = fake.override_steps;
+    assert_in_range(ran, (uint64_t)tried, (uint64_t)tried + (ops->step_start != NULL));
     engine_canary(e, NULL);
     prompt_text(&c[1], "a canary is quiet");
     r = request_of(&c[1], 100);
     submit(e, &r);
     wait_ends(2);
-    assert_int_equal(fake.override_steps, (uint64_t)tried);
+    assert_int_equal(fake.override_steps, ran);
     engine_stop(e);
     free(canary.step);
     free(c);
@@ -736,7 +742,7 @@ static void engine_drops_a_candidate_that_fails_a_step(void **state)
     wait_ends(1);
     check_text(c, &r); /* the request does not notice */
     assert_true(atomic_load(&canary.failed));
-    assert_int_equal(fake.override_steps, 1);
+    assert_in_range(fake.override_steps, 1, 1 + (ops->step_start != NULL));
     engine_stop(e);
     free(canary.step);
     free(c);
@@ -765,6 +771,162 @@ static void engine_json_tells_what_happened(void **state)
     free(c);
 }
 
+static void engine_ends_everything_when_the_device_is_lost(void **state)
+{
+    (void)state;
+    enum { N = 30 };
+    struct engine *e = start_with(64, 8);
+    struct client *c = clients(N + 1);
+    struct engine_request r;
+    fake.delay_us = 200;
+    for (int i = 0; i < N; i++) {
+        prompt_text(&c[i], "running, waiting or under way");
+        r = request_of(&c[i], 400);
+        r.ignore_eos = true;
+        submit(e, &r);
+    }
+    wait_tokens(&c[0], 5);
+    fake.lost = true;
+    wait_ends(N);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(c[i].ends, 1);
+        assert_int_equal(c[i].finish, FINISH_ERROR);
+        assert_non_null(strstr(c[i].error, "the bus"));
+    }
+    char message[200];
+    assert_int_equal(engine_state(e, NULL, message, sizeof message), ENGINE_LOST);
+    assert_string_equal(message, "the device is lost: the fake has fallen off the bus");
+    check_idle(e); /* and its metrics can still be read */
+    struct err err = {""};
+    prompt_text(&c[N], "too late");
+    r = request_of(&c[N], 5);
+    assert_int_equal(engine_submit(e, &r, NULL, &err), SUBMIT_NOT_READY);
+    assert_string_equal(err.msg, "the device is lost");
+    assert_int_equal(engine_slices(e, NULL, NULL), -1);
+    engine_canary(e, NULL); /* returns */
+    engine_stop(e);
+    free(c);
+}
+
+/* ---- steps started ahead ---- */
+
+static void a_step_is_started_while_the_one_before_it_is_under_way(void **state)
+{
+    (void)state;
+    struct engine *e = start_with(64, 4);
+    struct client *c = clients(1);
+    prompt_text(c, "one after the other");
+    struct engine_request r = request_of(c, 300);
+    r.ignore_eos = true;
+    submit(e, &r);
+    wait_ends(1);
+    assert_int_equal(c->tokens, 300);
+    engine_stop(e);
+    assert_int_equal(fake.steps, 300); /* how many are wanted is known: none for nothing */
+    assert_int_equal(fake.ahead, 299);
+    free(c);
+}
+
+static void a_token_drawn_after_the_end_is_nobodys(void **state)
+{
+    (void)state;
+    struct engine *e = start_with(64, 4);
+    struct client *c = clients(2);
+    prompt_text(&c[0], "this one ends by itself");
+    struct engine_request r = request_of(&c[0], 400);
+    submit(e, &r);
+    wait_ends(1);
+    check_text(&c[0], &r);
+    assert_int_equal(c[0].finish, FINISH_STOP);
+    prompt_text(&c[1], "and so does the one after it");
+    r = request_of(&c[1], 400);
+    submit(e, &r);
+    wait_ends(2);
+    check_text(&c[1], &r);
+    check_idle(e);
+    assert_true(metric(e, "\nwhet_generation_tokens_total ") == c[0].tokens + c[1].tokens);
+    engine_stop(e);
+    assert_int_equal(fake.steps, (uint64_t)(c[0].tokens + c[1].tokens) + 2); /* one more each */
+    free(c);
+}
+
+/* Everything that changes a draw with the tokens before it. */
+static void penalties_and_bans_know_the_token_under_way(void **state)
+{
+    (void)state;
+    enum { N = 12 };
+    struct engine *e = start_with(64, 4);
+    struct client *c = clients(N);
+    struct engine_request r[N];
+    for (int i = 0; i < N; i++) {
+        prompt_text(&c[i], "abcdef abcdef");
+        r[i] = request_of(&c[i], 120);
+        r[i].ignore_eos = true;
+        r[i].sampling.repetition_penalty = i % 3 == 0 ? 1.7f : 1;
+        r[i].sampling.presence_penalty = i % 3 == 1 ? 1.1f : 0;
+        r[i].sampling.frequency_penalty = i % 3 == 2 ? 0.6f : 0;
+        r[i].sampling.temperature = i % 2 ? 0.8f : 0;
+        r[i].sampling.seed = (uint64_t)i + 1;
+        r[i].sampling.top_logprobs = i % 4 ? -1 : 3;
+        submit(e, &r[i]);
+    }
+    wait_ends(N);
+    for (int i = 0; i < N; i++) {
+        char text[2 * LONG];
+        int32_t ids[LONG],
+            n = fake_text(c[i].prompt, c[i].prompt_n, 120, &r[i].sampling, text, ids);
+        n = n < c[i].tokens ? n : c[i].tokens; /* fake_text() stops at the end token */
+        assert_int_equal(c[i].tokens, 120);
+        assert_memory_equal(c[i].ids, ids, (size_t)n * sizeof *ids);
+    }
+    engine_stop(e);
+    free(c);
+}
+
+static void tokens_that_stay_off_the_device_are_waited_for(void **state)
+{
+    (void)state;
+    enum { N = 40 };
+    struct engine *e = start_with(20, 8);
+    struct client *c = clients(N);
+    struct engine_request r[N];
+    fake.keep_in = 3; /* the fake fails a step that names such a row */
+    for (int i = 0; i < N; i++) {
+        crowd_request(&c[i], &r[i], i);
+        submit(e, &r[i]);
+    }
+    wait_ends(N);
+    for (int i = 0; i < N; i++)
+        check_text(&c[i], &r[i]);
+    assert_true(metric(e, "\nwhet_failed_steps_total ") == 0);
+    assert_true(fake.ahead > 0 && fake.ahead < fake.starts);
+    check_idle(e);
+    engine_stop(e);
+    free(c);
+}
+
+static void what_a_failed_step_and_the_next_computed_is_computed_again(void **state)
+{
+    (void)state;
+    struct engine *e = start_with(64, 4);
+    struct client *c = clients(2);
+    struct engine_request r[2];
+    fake.fail_every = 5;
+    for (int i = 0; i < 2; i++) {
+        prompt_text(&c[i], i ? "another of the two" : "one of the two that meet failures");
+        r[i] = request_of(&c[i], 200);
+        submit(e, &r[i]);
+    }
+    wait_ends(2);
+    check_text(&c[0], &r[0]);
+    check_text(&c[1], &r[1]);
+    assert_true(metric(e, "\nwhet_failed_steps_total ") > 10);
+    assert_true(fake.ahead > 10);
+    check_idle(e);
+    engine_stop(e);
+    free(c);
+}
+
 int main(void)
 {
     log_set_level(LOG_ERROR); /* of which some are wanted */
@@ -788,6 +950,17 @@ int main(void)
         cmocka_unit_test(engine_tosses_a_coin_for_the_canary),
         cmocka_unit_test(engine_drops_a_candidate_that_fails_a_step),
         cmocka_unit_test(engine_json_tells_what_happened),
+        cmocka_unit_test(engine_ends_everything_when_the_device_is_lost),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest ahead[] = {
+        cmocka_unit_test(a_step_is_started_while_the_one_before_it_is_under_way),
+        cmocka_unit_test(a_token_drawn_after_the_end_is_nobodys),
+        cmocka_unit_test(penalties_and_bans_know_the_token_under_way),
+        cmocka_unit_test(tokens_that_stay_off_the_device_are_waited_for),
+        cmocka_unit_test(what_a_failed_step_and_the_next_computed_is_computed_again),
+    };
+    int failed = cmocka_run_group_tests_name("one by one", tests, NULL, NULL);
+    ops = &fake_pipelined_ops;
+    failed += cmocka_run_group_tests_name("pipelined", tests, NULL, NULL);
+    return failed + cmocka_run_group_tests_name("started ahead", ahead, NULL, NULL);
 }

@@ -23,6 +23,50 @@ static struct model *open_golden(const char *name)
     return m;
 }
 
+/* ---- where the weights lie --------------------------------------------------------------------
+ */
+
+static void copied_weights_keep_their_addresses_and_bytes(void **state)
+{
+    (void)state;
+    struct model *m = open_golden("tiny-llama");
+    const struct weight *w = &m->layer[1].down;
+    size_t bytes = (size_t)w->rows * (size_t)w->cols * 2;
+    const void *at = w->data;
+    char *before = malloc(bytes);
+    memcpy(before, at, bytes);
+    assert_int_equal(model_copy_weights(m, 1000), 0); /* more than that: they stay */
+    int64_t moved = model_copy_weights(m, INT64_MAX);
+    assert_true(moved > (int64_t)bytes);
+    assert_ptr_equal(w->data, at);
+    assert_memory_equal(at, before, bytes);
+    assert_int_equal(model_copy_weights(m, INT64_MAX), 0); /* once */
+    free(before);
+    model_close(m);
+}
+
+static void copied_weights_survive_the_file_being_cut(void **state)
+{
+    (void)state;
+    struct err err;
+    char *from = golden_path("tiny-llama"), dir[] = "/tmp/whet-model-XXXXXX", command[600];
+    assert_non_null(mkdtemp(dir));
+    snprintf(command, sizeof command, "cp %s/* %s", from, dir);
+    assert_int_equal(system(command), 0);
+    struct model *m = model_open(dir, false, NULL, NULL, &err);
+    assert_non_null(m);
+    const struct weight *w = &m->layer[1].down;
+    uint16_t last = ((const uint16_t *)w->data)[w->rows * w->cols - 1];
+    assert_true(model_copy_weights(m, INT64_MAX) > 0);
+    snprintf(command, sizeof command, "truncate -s 10 %s/*.safetensors", dir);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(((const uint16_t *)w->data)[w->rows * w->cols - 1], last);
+    model_close(m);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+    free(from);
+}
+
 /* ---- what transformers wrote ------------------------------------------------------------------
  */
 
@@ -647,9 +691,53 @@ static void the_default_model_opens(void **state)
     model_close(m);
 }
 
+static void a_random_model_by_name_can_be_served_and_is_always_the_same(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    struct model *a = model_open("random:tiny", true, NULL, NULL, &err);
+    struct model *b = model_open("random:tiny", false, NULL, NULL, &err);
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_string_equal(a->hash, b->hash); /* what a probe opens is what the server runs */
+    assert_string_equal(a->path, "random:tiny");
+    assert_null(b->tokenizer);
+    assert_int_equal(tokenizer_vocab(a->tokenizer), a->shape.vocab);
+    assert_non_null(a->chat_template);
+    model_close(a);
+    model_close(b);
+    assert_null(model_open("random:llama-9", true, NULL, NULL, &err));
+    assert_non_null(strstr(err.msg, "llama-9"));
+    assert_non_null(strstr(err.msg, "qwen3-1.7b")); /* and what there is instead */
+}
+
+static void its_tokenizer_takes_any_bytes_and_every_id_has_text(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    struct model *m = model_open("random:tiny", true, NULL, NULL, &err);
+    const char text[] = "Ein M\xc3\xa4rchen \xe2\x9c\x93 \x7f\t\n<|im_end|>";
+    int32_t *ids = NULL;
+    int64_t n = tokenizer_encode(m->tokenizer, text, sizeof text - 1, true, &ids, &err);
+    assert_int_equal(n, sizeof text - 1 - strlen("<|im_end|>") + 1);
+    assert_true(tokenizer_is_stop(m->tokenizer, ids[n - 1]));
+    size_t length;
+    char *back = tokenizer_decode(m->tokenizer, ids, n, true, &length);
+    assert_string_equal(back, text);
+    free(back);
+    free(ids);
+    for (int32_t id = 0; id < m->shape.vocab; id++) {
+        tokenizer_bytes(m->tokenizer, id, true, &length);
+        assert_true(length > 0);
+    }
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copied_weights_keep_their_addresses_and_bytes),
+        cmocka_unit_test(copied_weights_survive_the_file_being_cut),
         cmocka_unit_test(a_llama_directory_opens_with_its_config),
         cmocka_unit_test(qwen2_has_biases_and_a_tied_head),
         cmocka_unit_test(qwen3_has_head_norms_and_its_own_head_size),
@@ -668,6 +756,8 @@ int main(void)
         cmocka_unit_test(a_random_model_of_an_impossible_shape_is_refused),
         cmocka_unit_test(the_hash_is_the_models_and_not_the_paths),
         cmocka_unit_test(the_default_model_opens),
+        cmocka_unit_test(a_random_model_by_name_can_be_served_and_is_always_the_same),
+        cmocka_unit_test(its_tokenizer_takes_any_bytes_and_every_id_has_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

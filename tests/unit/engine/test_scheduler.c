@@ -90,6 +90,7 @@ static int32_t step(struct bench *b)
     int32_t ended = 0;
     scheduler_plan(b->s, &b->plan, b->admitted);
     check_plan(b);
+    scheduler_started(b->s, &b->plan);
     scheduler_done(b->s, &b->plan);
     for (int32_t i = 0; i < b->plan.items; i++) {
         struct sequence *seq = b->plan.item[i].seq;

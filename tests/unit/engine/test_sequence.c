@@ -174,9 +174,11 @@ static void sequence_holds_off_every_stop_until_min_tokens(void **state)
     assert_int_equal(s->sampling.banneds, 2); /* the model's ends cannot be drawn */
     feed(s, "xxx");
     assert_int_equal(s->finish, FINISH_NONE);
+    sequence_aim(s, sequence_output(s));
     assert_int_equal(s->sampling.banneds, 2);
     feed(s, "x");
     assert_int_equal(s->finish, FINISH_NONE); /* matching starts here, with one x */
+    sequence_aim(s, sequence_output(s));
     assert_int_equal(s->sampling.banneds, 0);
     assert_int_equal(feed(s, "xy"), 1);
     assert_string_equal(seen.text, "xxx");

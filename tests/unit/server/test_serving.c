@@ -543,6 +543,23 @@ static void serving_reports_a_stalled_engine(void **state)
     close(fd);
 }
 
+static void serving_says_that_the_device_is_lost(void **state)
+{
+    (void)state;
+    int fd = client_open();
+    toy.lost = true;
+    client_send(fd, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    const char *r = client_response(fd);
+    assert_int_equal(client_status(r), 503);
+    assert_non_null(strstr(r, "\"status\":\"lost\""));
+    client_send(fd, "GET /ready HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 503);
+    client_send(fd, "GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 200); /* the process stays */
+    toy.lost = false;
+    close(fd);
+}
+
 static void serving_finishes_what_runs_before_it_stops(void **state)
 {
     (void)state;
@@ -565,7 +582,7 @@ static void serving_finishes_what_runs_before_it_stops(void **state)
     assert_int_equal(toy.cancelled, 0);
 }
 
-static void serving_accepts_nothing_new_while_it_drains(void **state)
+static void serving_says_that_it_drains_and_takes_nothing_new(void **state)
 {
     (void)state;
     toy.hold = true;
@@ -576,15 +593,41 @@ static void serving_accepts_nothing_new_while_it_drains(void **state)
     usleep(50000);
     server_stop(serving);
     usleep(100000);
-    assert_int_equal(client_open(), -1);
     client_send(half, "TP/1.1\r\nHost: t\r\n\r\n");
     const char *r = client_response(half);
     assert_int_equal(client_status(r), 503);
     assert_non_null(strstr(r, "draining"));
+    static const struct {
+        const char *request;
+        int status;
+        const char *says;
+    } late[] = {
+        {"GET /ready HTTP/1.1\r\nHost: t\r\n\r\n", 503, "draining"},
+        {"GET /health HTTP/1.1\r\nHost: t\r\n\r\n", 503, "draining"},
+        {"GET /v1/models HTTP/1.1\r\nHost: t\r\n\r\n", 503, "Retry-After: "},
+        {"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{}", 503,
+         "Retry-After: "},
+        {"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n", 200, "whet_ready 0"},
+        {"GET /specializer HTTP/1.1\r\nHost: t\r\n\r\n", 200, "\"state\":\"draining\""},
+    };
+    for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
+        int fd = client_open();
+        assert_true(fd >= 0);
+        client_send(fd, late[i].request);
+        r = client_response(fd);
+        assert_int_equal(client_status(r), late[i].status);
+        assert_non_null(strstr(r, late[i].says));
+        assert_non_null(strstr(r, "Connection: close"));
+        close(fd);
+    }
+    int idler = client_open(); /* nobody waits for those who came late */
     toy.hold = false;
     assert_int_equal(client_status(client_response(busy)), 200);
     close(busy);
     close(half);
+    assert_true(client_closed(idler));
+    close(idler);
+    assert_int_equal(client_open(), -1);
     assert_int_equal(serving_stop(), 0);
 }
 
@@ -637,8 +680,9 @@ int main(void)
         TEST(serving_turns_away_too_many_connections),
         TEST(serving_says_that_the_model_is_loading),
         TEST(serving_reports_a_stalled_engine),
+        TEST(serving_says_that_the_device_is_lost),
         TEST(serving_finishes_what_runs_before_it_stops),
-        TEST(serving_accepts_nothing_new_while_it_drains),
+        TEST(serving_says_that_it_drains_and_takes_nothing_new),
         TEST(serving_cancels_with_an_error_after_the_drain_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,7 +16,7 @@ struct toy toy;
 void toy_reset(void)
 {
     toy.step_us = 0;
-    toy.loading = false;
+    toy.loading = toy.lost = false;
     toy.hold = false;
     toy.fail_at = -1;
     toy.batch = 8;
@@ -200,9 +200,11 @@ void engine_stop(struct engine *e)
 enum engine_state engine_state(const struct engine *e, double *progress, char *message, size_t n)
 {
     (void)e;
-    *progress = toy.loading ? 0.25 : 1;
-    strncpy(message, "toy", n);
-    return toy.loading ? ENGINE_LOADING : ENGINE_READY;
+    if (progress)
+        *progress = toy.loading ? 0.25 : 1;
+    if (message)
+        strncpy(message, "toy", n);
+    return toy.loading ? ENGINE_LOADING : toy.lost ? ENGINE_LOST : ENGINE_READY;
 }
 
 const struct engine_info *engine_info(const struct engine *e)
@@ -275,4 +277,10 @@ char *engine_json(const struct engine *e)
 {
     (void)e;
     return xstrdup("{}");
+}
+
+char *engine_history_json(const struct engine *e, int seconds)
+{
+    (void)e;
+    return xasprintf("{\"seconds\":%d}", seconds);
 }

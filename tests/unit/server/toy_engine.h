@@ -17,6 +17,7 @@ enum { TOY_CONTEXT = 512, TOY_EOS = 256, TOY_IM_START = 257, TOY_IM_END = 258, T
 struct toy {
     _Atomic int step_us;  /* time of a step */
     _Atomic bool loading; /* engine_state says loading */
+    _Atomic bool lost;    /* ... or that the device is gone */
     _Atomic bool hold;    /* no steps while set: requests stay queued or running */
     _Atomic int fail_at;  /* a request fails instead of its n-th token; -1: never */
     _Atomic int batch;    /* sequences running together */

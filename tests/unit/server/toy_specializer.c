@@ -65,10 +65,11 @@ int specializer_enable(struct specializer *s, const char *kernel, const char *wh
     return say(json, "enable", kernel, NULL, who);
 }
 
-int specializer_rollback(struct specializer *s, const char *slot, const char *who, char **json)
+int specializer_rollback(struct specializer *s, const char *slot, const char *from, const char *who,
+                         char **json)
 {
     (void)s;
-    return say(json, "rollback", slot, NULL, who);
+    return say(json, "rollback", slot, from, who);
 }
 
 int specializer_set_mode(struct specializer *s, enum specializer_mode mode, const char *who,

@@ -46,20 +46,20 @@ static double fake_speed(const struct candidate *c)
 {
     double speed = 0.8 + 0.1 * knob(c, "ISA");
     speed += knob(c, "ROWS") == 4 ? 0.3 : 0;
-    speed += knob(c, "PREFETCH") == 512 ? 0.2 : 0;
+    speed += knob(c, "PREFETCH") == 8192 ? 0.2 : 0;
     return speed + (knob(c, "PACK") ? 0.15 : 0);
 }
 
 /* The stage at which it is found out, or STAGES: it is good. */
 static enum stage fake_fault(const struct candidate *c)
 {
-    if (knob(c, "PREFETCH") == 256)
+    if (knob(c, "PREFETCH") == 2048)
         return STAGE_BUILD;
     if (knob(c, "ROWS") == 8)
         return STAGE_PROBE;
     if (knob(c, "PREFETCH") == 1024)
         return STAGE_SHADOW;
-    if (knob(c, "PREFETCH") == 2048)
+    if (knob(c, "PREFETCH") == 512)
         return STAGE_CANARY;
     return STAGES;
 }

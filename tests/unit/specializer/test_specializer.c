@@ -164,7 +164,7 @@ static void loop_publishes_a_fast_kernel_that_passed_and_then_sleeps(void **unus
     best_speed = refused_without_reason = 0;
     memset(refusals_at, 0, sizeof refusals_at);
     store_each(s->store, &all, look_at, NULL, NULL);
-    /* The best admissible: VNNI panels or AVX-512 rows, with ROWS=4 and PREFETCH=512. */
+    /* The best admissible: VNNI panels or AVX-512 rows, with ROWS=4 and PREFETCH=8192. */
     double most = isa_facts()->HAS_VNNI ? 1.75 : isa_facts()->HAS_AVX512 ? 1.5 : 1.4;
     assert_true(best_speed >= 0.97 * most);
     assert_int_equal(refused_without_reason, 0);
@@ -224,7 +224,9 @@ static void loop_without_a_compiler_restores_and_searches_nothing(void **unused)
     specializer_metrics(s, out);
     fclose(out);
     assert_non_null(strstr(text, "whet_specializer_compiler_available 0"));
+    assert_non_null(strstr(text, "whet_specializer_searching 0"));
     free(text);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_HELPLESS);
     stop(s);
 }
 
@@ -327,7 +329,7 @@ static struct specializer *start_advised(struct stand_in *server, int mode, cons
         server,
         strdup(
             "{\"version\":1,\"regions\":[{\"region\":\"mlp_out/m1\",\"label\":\"from the model\","
-            "\"priority\":[],\"hints\":{\"PREFETCH\":[512],\"ROWS\":[4]},\"risks\":[]}]}"));
+            "\"priority\":[],\"hints\":{\"PREFETCH\":[8192],\"ROWS\":[4]},\"risks\":[]}]}"));
     atomic_store(&server->mode, mode);
     snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/chat/completions", server->port);
     setenv("no_proxy", "127.0.0.1", 1);
@@ -413,7 +415,7 @@ static void operators_pin_unpin_and_roll_back(void **unused)
     expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r2", &text), &text);
     assert_false(specialized("mlp_out/m1"));                                    /* at once */
     expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r3", &text), &text); /* idempotent */
-    expect(409, specializer_rollback(s, "mlp_out/m1", "r4", &text), &text);
+    expect(409, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
     stop(s);
     s = start(NULL, NULL); /* a pin survives a restart */
     WAIT_FOR(specialized("head/m1"));
@@ -422,7 +424,7 @@ static void operators_pin_unpin_and_roll_back(void **unused)
     expect(200, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0); /* loaded and validated again */
     expect(200, specializer_unpin(s, "mlp_out/m1", "r6", &text), &text);
-    expect(200, specializer_rollback(s, "mlp_out/m1", "r7", &text), &text);
+    expect(200, specializer_rollback(s, "mlp_out/m1", NULL, "r7", &text), &text);
     assert_string_not_equal(serving("mlp_out/m1")->id, id);
     cJSON *o = json_of(200, specializer_trace(s, "mlp_out/m1", 0, false, &text), &text);
     char *printed = cJSON_PrintUnformatted(o);
@@ -475,6 +477,78 @@ static void operators_pause_resume_and_freeze(void **unused)
     stop(s);
 }
 
+/* Frozen: winners serve and come back after a restart, nothing is built, benched or published. */
+static void operators_freeze_what_serves_now(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1"));
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r2", &text), &text);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
+    char id[24];
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    uint64_t benched = atomic_load(&s->counts.stage[STAGE_BENCH][STAGE_PASS]) +
+                       atomic_load(&s->counts.stage[STAGE_BENCH][STAGE_REFUSE]);
+    uint64_t published = atomic_load(&s->counts.published);
+    int builds = atomic_load(&fake.builds);
+    uint64_t looks = atomic_load(&s->counts.looks);
+    WAIT_FOR(atomic_load(&s->counts.looks) > looks + 20); /* it is still audited */
+    assert_int_equal(atomic_load(&fake.builds), builds);
+    assert_int_equal(atomic_load(&s->counts.published), published);
+    assert_int_equal(atomic_load(&s->counts.stage[STAGE_BENCH][STAGE_PASS]) +
+                         atomic_load(&s->counts.stage[STAGE_BENCH][STAGE_REFUSE]),
+                     benched);
+    assert_string_equal(serving("mlp_out/m1")->id, id);
+    stop(s);
+    s = start(NULL, NULL); /* it survives, and so do the winners */
+    WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
+    assert_string_equal(serving("mlp_out/m1")->id, id);
+    /* A kernel that an audit finds wrong leaves all the same; eager stays. */
+    atomic_store(&fake.audit_fails, id);
+    WAIT_FOR(!specialized("mlp_out/m1"));
+    assert_true(atomic_load(&s->counts.mismatches) >= 1);
+    assert_int_equal(atomic_load(&fake.builds), builds);
+    atomic_store(&fake.audit_fails, NULL);
+    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &text), &text);
+    WAIT_FOR(specialized("mlp_out/m1"));
+    stop(s);
+}
+
+static void operators_cannot_thaw_what_the_configuration_froze(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start("--specializer-numerics", "frozen");
+    WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    expect(409, specializer_set_mode(s, SPECIALIZER_RUN, "r2", &text), &text);
+    expect(409, specializer_set_mode(s, SPECIALIZER_PAUSE, "r3", &text), &text);
+    assert_int_equal(atomic_load(&s->mode), SPECIALIZER_FREEZE);
+    stop(s);
+}
+
+/* A client that did not hear the answer may ask again: `from` says what must go. */
+static void operators_may_repeat_a_rollback(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(200, specializer_rollback(s, "mlp_out/m1", "0123456789abcdef", "r2", &text), &text);
+    assert_string_equal(serving("mlp_out/m1")->id, id); /* it is not there: nothing to do */
+    expect(200, specializer_rollback(s, "mlp_out/m1", id, "r3", &text), &text);
+    char then[24];
+    snprintf(then, sizeof then, "%s", serving("mlp_out/m1")->id);
+    assert_string_not_equal(then, id);
+    expect(200, specializer_rollback(s, "mlp_out/m1", id, "r3", &text), &text);
+    assert_string_equal(serving("mlp_out/m1")->id, then);
+    stop(s);
+}
+
 static void operators_see_slots_kernels_metrics_and_the_dashboard(void **unused)
 {
     (void)unused;
@@ -496,9 +570,17 @@ static void operators_see_slots_kernels_metrics_and_the_dashboard(void **unused)
     expect(404, specializer_kernels(s, "1234", &text), &text);
     o = cJSON_Parse(text = specializer_json(s));
     assert_non_null(o);
-    static const char *const keys[] = {"mode", "doing", "funnel", "slots", "trace", "numerics"};
+    static const char *const keys[] = {"mode",     "doing",  "funnel",  "slots",   "trace",
+                                       "numerics", "counts", "adviser", "refusals"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         assert_non_null(cJSON_GetObjectItem(o, keys[i]));
+    const cJSON *mark = cJSON_GetArrayItem(cJSON_GetObjectItem(o, "marks"), 0);
+    assert_string_equal(cJSON_GetObjectItem(mark, "event")->valuestring, "active");
+    const cJSON *load = cJSON_GetObjectItem(cJSON_GetObjectItem(o, "funnel"), "load");
+    assert_true(cJSON_GetObjectItem(load, "pass")->valuedouble > 0);
+    const cJSON *refusal = cJSON_GetArrayItem(cJSON_GetObjectItem(o, "refusals"), 0);
+    assert_non_null(strstr(cJSON_GetObjectItem(refusal, "text")->valuestring, ": "));
+    assert_non_null(cJSON_GetObjectItem(refusal, "name"));
     free(text);
     cJSON_Delete(o);
     size_t n;
@@ -514,6 +596,11 @@ static void operators_see_slots_kernels_metrics_and_the_dashboard(void **unused)
                                         "whet_kernel_swaps_total{result=\"published\"}",
                                         "whet_kernel_rollbacks_total{reason=\"audit\"} 0",
                                         "whet_time_saved_seconds_total",
+                                        "whet_audit_looks_total",
+                                        "whet_audit_mismatches_total 0",
+                                        "whet_store_errors_total 0",
+                                        "whet_specializer_searching 1",
+                                        "whet_specializer_frozen 0",
                                         "whet_specializer_compiler_available 1"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (!strstr(text, names[i]))
@@ -568,6 +655,9 @@ int main(void)
         TEST(operators_pin_unpin_and_roll_back),
         TEST(operators_disable_a_kernel_and_a_family_at_once),
         TEST(operators_pause_resume_and_freeze),
+        TEST(operators_freeze_what_serves_now),
+        TEST(operators_cannot_thaw_what_the_configuration_froze),
+        TEST(operators_may_repeat_a_rollback),
         TEST(operators_see_slots_kernels_metrics_and_the_dashboard),
         TEST(operators_carry_winners_to_another_store),
     };

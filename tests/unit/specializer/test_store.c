@@ -504,6 +504,70 @@ static void import_takes_admitted_kernels_as_proposals_only(void **unused)
     store_close(s);
 }
 
+static void print_row(void *ctx, const struct trace_row *row)
+{
+    fprintf(ctx, "%s %s %s|", row->event, row->name ? row->name : "-", row->text);
+}
+
+static void store_finds_the_newest_rows_of_an_event_with_their_kernels(void **unused)
+{
+    (void)unused;
+    char got[200] = "";
+    struct err err;
+    struct store *s = store_open(fresh_path(), &err);
+    for (int i = 1; i <= 3; i++) {
+        struct record r = row_of(i, "head/m1");
+        assert_int_equal(store_move(s, &r, LIFE_PROPOSED, "", NULL, &err), 0);
+        assert_int_equal(store_move(s, &r, LIFE_REFUSED, i == 2 ? "slow" : "wrong", NULL, &err), 0);
+    }
+    store_trace(s, NULL, "head", "refused", NULL, "a family");
+    FILE *out = fmemopen(got, sizeof got, "w");
+    assert_int_equal(store_events(s, "refused", 0, 3, print_row, out, &err), 0);
+    assert_int_equal(store_events(s, "refused", INT64_C(99999999999), 3, print_row, out, &err), 0);
+    assert_int_equal(store_events(s, "never", 0, 3, print_row, out, &err), 0);
+    fclose(out);
+    assert_string_equal(got, "refused - a family|refused kernel 3 wrong|refused kernel 2 slow|");
+    store_close(s);
+}
+
+/* Begun by a program that had no such index: it is made, and everything is kept. */
+static void store_of_an_earlier_program_is_asked_by_event_too(void **unused)
+{
+    (void)unused;
+    char value[8] = "", got[100] = "";
+    struct err err;
+    const char *path = fresh_path();
+    struct store *s = store_open(path, &err);
+    assert_int_equal(store_set(s, "mode", "pause", &err), 0);
+    store_trace(s, NULL, NULL, "pause", "r1", "x");
+    assert_int_equal(store_run(s, &err, "DROP INDEX trace_event", ""), 0);
+    store_close(s);
+    s = store_open(path, &err);
+    assert_true(store_value(s, "mode", value, sizeof value));
+    FILE *out = fmemopen(got, sizeof got, "w");
+    assert_int_equal(store_events(s, "pause", 0, 3, print_row, out, &err), 0);
+    fclose(out);
+    assert_string_equal(got, "pause - x|");
+    assert_int_equal(store_run(s, &err, "DROP INDEX trace_event", ""), 0); /* it was there */
+    assert_int_equal(store_errors(s), 0);
+    store_close(s);
+}
+
+static void store_counts_what_fails(void **unused)
+{
+    (void)unused;
+    struct err err;
+    struct store *s = store_open(fresh_path(), &err);
+    assert_int_equal(store_errors(s), 0);
+    assert_int_equal(store_run(s, &err, "DROP TABLE setting", ""), 0);
+    assert_int_equal(store_set(s, "mode", "pause", &err), -1);
+    assert_int_equal(store_errors(s), 1);
+    assert_int_equal(store_run(s, &err, "DROP TABLE trace", ""), 0);
+    store_trace(s, NULL, NULL, "lost", NULL, "nobody stops for it");
+    assert_int_equal(store_errors(s), 2);
+    store_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -520,6 +584,9 @@ int main(void)
         cmocka_unit_test(store_brings_an_older_schema_up),
         cmocka_unit_test(store_says_which_folder_it_cannot_make),
         cmocka_unit_test(import_takes_admitted_kernels_as_proposals_only),
+        cmocka_unit_test(store_finds_the_newest_rows_of_an_event_with_their_kernels),
+        cmocka_unit_test(store_of_an_earlier_program_is_asked_by_event_too),
+        cmocka_unit_test(store_counts_what_fails),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -40,7 +40,11 @@ static struct model_shape tiny(void)
 static struct backend *open_cpu(int64_t pack_bytes, struct dispatch **d)
 {
     const struct kernel *eager[REGION_COUNT];
-    struct backend_options o = {2, PAGES, TOKENS, 8, pack_bytes};
+    struct backend_options o = {.threads = 2,
+                                .kv_pages = PAGES,
+                                .max_tokens = TOKENS,
+                                .max_rows = 8,
+                                .pack_bytes = pack_bytes};
     struct err e = {0};
     struct backend *b = backend_cpu.open(model, &o, &e);
     assert_non_null(b);

@@ -7,16 +7,16 @@ static struct sampling params;
 static struct eager_sample sample[4];
 static struct eager_adjust adjust[16];
 
-static struct backend rig(int32_t room)
+static struct flight rig(void)
 {
     params = (struct sampling){.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
-    return (struct backend){.sample_host = sample, .adjust_host = adjust, .adjusts = room};
+    return (struct flight){.sample = sample, .adjust = adjust};
 }
 
 static void only_the_best_token_needs_no_sampler(void **state)
 {
     (void)state;
-    rig(16);
+    rig();
     struct sample_row row = {.params = &params, .target = -1};
     struct step s = {.rows = 1, .sample = &row};
     assert_true(sample_plain(&s));
@@ -32,18 +32,18 @@ static void only_the_best_token_needs_no_sampler(void **state)
     assert_false(sample_plain(&s));
 }
 
-static void each_token_of_a_history_is_penalized_once(void **state)
+static void each_token_of_a_history_is_listed_once(void **state)
 {
     (void)state;
     const int32_t history[] = {9, 4, 4, 7, 4, 4, 2, 9};
     struct list l = {adjust, 0, 16};
-    rig(16);
+    rig();
     params.presence_penalty = 0.5f;
     params.frequency_penalty = 0.25f;
     struct sample_row row = {.params = &params, .history = history, .history_n = 8, .prompt_n = 4};
     add_penalties(&l, &row);
     const int32_t id[] = {2, 4, 7, 9};
-    const float value[] = {0.75f, 1.0f, 0, 0.75f}; /* made 1, 2, 0 and 1 times */
+    const float value[] = {1, 2, 0, 1}; /* times it was drawn */
     assert_int_equal(l.n, 4);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(adjust[i].id, id[i]);
@@ -54,7 +54,7 @@ static void each_token_of_a_history_is_penalized_once(void **state)
 static void a_list_without_room_leaves_its_row_to_the_cpu(void **state)
 {
     (void)state;
-    struct backend b = rig(4);
+    struct flight f = rig();
     const struct logit_bias bias[3] = {{1, 1}, {2, 1}, {3, 1}};
     struct sampling other = params;
     struct sample_row rows[3] = {{.params = &params, .target = -1},
@@ -64,19 +64,23 @@ static void a_list_without_room_leaves_its_row_to_the_cpu(void **state)
     struct list l = {adjust, 0, 4};
     params.bias = bias;
     params.biases = 3;
-    fill(&b, &s, &l);
+    assert_false(fill(&f, &s, &l)); /* which the next step must know */
     assert_int_equal(sample[0].adjusts, 3);
     assert_int_equal(sample[1].target, ON_CPU);
     assert_int_equal(sample[2].target, -1);
     assert_int_equal(sample[2].adjusts, 0);
     assert_int_equal(l.n, 3);
+    assert_int_equal(sample[2].unseen, -1);
+    rows[2].unseen = 7; /* token 6 of the step is the last of its history */
+    assert_true(fill(&f, &(struct step){.rows = 1, .sample = &rows[2]}, &l));
+    assert_int_equal(sample[0].unseen, 6);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_the_best_token_needs_no_sampler),
-        cmocka_unit_test(each_token_of_a_history_is_penalized_once),
+        cmocka_unit_test(each_token_of_a_history_is_listed_once),
         cmocka_unit_test(a_list_without_room_leaves_its_row_to_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,12 @@
 /* Tests of engine/cuda/step.c: which kernels a step gets, its attention as tiles, its checks. */
 #include "tests/unit/unit.h"
 
+#include "engine/cuda/cuda_private.h"
+
+/* What the runtime says when asked, instead of a device. */
+static int wait_says, device_says;
+#define cudaEventSynchronize(event) ((void)(event), (cudaError_t)wait_says)
+#define cudaDeviceSynchronize() ((cudaError_t)device_says)
 #include "engine/cuda/step.c"
 
 static struct model model = {
@@ -105,12 +111,71 @@ static void a_step_beyond_the_limits_is_refused_by_name(void **state)
     assert_int_equal(check_step(&b, &s, &block, &e), -1);
 }
 
+static void a_token_may_be_a_row_of_the_step_under_way_and_of_no_other(void **state)
+{
+    (void)state;
+    struct backend b = {.model = &model, .positions = 64};
+    struct step_block block = {.rows = 8, .spans = 8, .pages = 8};
+    int32_t token = STEP_TOKEN_OF_ROW(2), position = 2, kv_at = 3;
+    struct step before = {.rows = 3};
+    struct step s = {.m = 1,
+                     .spans = 1,
+                     .pages = 1,
+                     .tokens = &token,
+                     .position = &position,
+                     .kv_at = &kv_at};
+    struct err e;
+    b.options = (struct backend_options){.max_tokens = 4, .max_rows = 4, .kv_pages = 2};
+    assert_int_equal(check_step(&b, &s, &block, &e), -1); /* nothing is under way */
+    b.flight[1] = (struct flight){.step = &before, .rows = 3, .drawn_there = true};
+    assert_int_equal(check_step(&b, &s, &block, &e), 0);
+    token = STEP_TOKEN_OF_ROW(3);
+    assert_int_equal(check_step(&b, &s, &block, &e), -1);
+    token = STEP_TOKEN_OF_ROW(0);
+    b.flight[1].drawn_there = false; /* a row was left to the CPU */
+    assert_int_equal(check_step(&b, &s, &block, &e), -1);
+}
+
+static void a_step_that_fails_says_whether_the_device_is_lost(void **state)
+{
+    (void)state;
+    struct backend b = {.model = &model};
+    struct step s = {0};
+    struct err e = {""};
+    assert_int_equal(cuda_step_wait(&b, &s, &e), -1); /* not under way */
+    assert_non_null(strstr(e.msg, "not under way"));
+    wait_says = cudaErrorIllegalAddress;
+    device_says = cudaSuccess;
+    b.flight[0].step = &s;
+    assert_int_equal(cuda_step_wait(&b, &s, &e), -1); /* it would still answer */
+    assert_null(b.flight[0].step);
+    device_says = cudaErrorIllegalAddress;
+    b.flight[1].step = &s;
+    assert_int_equal(cuda_step_wait(&b, &s, &e), STEP_LOST);
+    assert_non_null(strstr(e.msg, "answers no more"));
+    assert_null(b.flight[1].step);
+}
+
+static void a_third_step_is_refused(void **state)
+{
+    (void)state;
+    struct backend b = {.model = &model};
+    struct step s = {0};
+    struct err e = {""};
+    b.flight[0].step = b.flight[1].step = &s;
+    assert_int_equal(cuda_step_start(&b, &s, NULL, NULL, &e), -1);
+    assert_non_null(strstr(e.msg, "two steps"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kernel_is_chosen_only_where_it_fits),
         cmocka_unit_test(runs_become_tiles_and_single_tokens_a_list),
         cmocka_unit_test(a_step_beyond_the_limits_is_refused_by_name),
+        cmocka_unit_test(a_token_may_be_a_row_of_the_step_under_way_and_of_no_other),
+        cmocka_unit_test(a_step_that_fails_says_whether_the_device_is_lost),
+        cmocka_unit_test(a_third_step_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,247 @@
+/* engine_step.c - one step: planned, started, landed, delivered.
+ *
+ * A backend that keeps drawn tokens on its device (backend_ops.step_start) is kept busy: step n + 1
+ * is planned and started while step n is under way, and only then is n waited for and delivered.
+ *
+ *   plan n+1   start n+1   land n   deliver n   (inbox)   plan n+2   start n+2   land n+1 ...
+ *
+ * The plan needs counts only, and counts are known before tokens are (scheduler.h). Where a token
+ * of step n is read by step n + 1, the step names its row instead (batch.h). What the host learns
+ * one step late is thrown away: when a sequence ends with step n (end of generation, stop string,
+ * cancel), its row in step n + 1 belongs to nobody. Such a sequence has told its owner and given
+ * back its pages, and is freed when the last step with it has landed. Its pages may be somebody
+ * else's by then, which is safe, because a device runs steps in the order in which they started.
+ *
+ * Nothing is started ahead while a sequence is suspected of breaking steps, when the backend says
+ * that the last tokens are not on the device, or when a slice of time is due to the specializer.
+ * With any other backend a step lands at once, and this is the plain loop: plan, run, deliver.
+ *
+ * A failed step delivers nothing, nor does the one started after it; what they computed is computed
+ * again. Since one request may be what makes a step fail, those of the failed step run alone until
+ * each has passed a step; one that fails alone STRIKES times ends with an error, and the others go
+ * on. A lost device is another matter: nothing will ever run again, so all requests end at once.
+ */
+#include <math.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "engine/engine_private.h"
+
+enum { STRIKES = 2, PACE_LEAST = 16, PACE_MOST = 1 << 20 };
+
+/* ---- delivering ---------------------------------------------------------------------------- */
+
+static void observe_token(struct engine *e, struct sequence *seq, int64_t now)
+{
+    bool first = seq->last_token_ns == 0;
+    double waited = (double)(now - (first ? seq->submit_ns : seq->last_token_ns)) * 1e-9;
+    histogram_observe(first ? &e->stats.first_token : &e->stats.inter_token, waited);
+    (first ? history_first : history_gap)(&e->stats.history, now, waited);
+    seq->last_token_ns = now;
+    atomic_fetch_add(&e->stats.generated_tokens, 1);
+}
+
+static void deliver_token(struct engine *e, struct sequence *seq, const struct sampled *sampled,
+                          int64_t now)
+{
+    if (sampled->token < 0 || sampled->token >= e->model->shape.vocab) {
+        engine_finish(e, seq, FINISH_ERROR, "the model gave no token a probability");
+        return;
+    }
+    observe_token(e, seq, now);
+    sequence_token(seq, sampled);
+    if (seq->finish != FINISH_NONE)
+        engine_finish(e, seq, seq->finish, NULL);
+}
+
+/* The events of one sequence, from its rows on; returns the number of tokens drawn. */
+static int32_t deliver_item(struct engine *e, const struct schedule_item *item,
+                            const struct sample_row *row, int64_t now)
+{
+    struct sequence *seq = item->seq;
+    if (seq->ended) { /* while the step was under way */
+        engine_release(seq);
+        return 0;
+    }
+    if (seq->prompt_logprobs && seq->scored == 0)
+        sequence_scored(seq, 0, NULL);
+    for (int32_t n = 0; n < item->scores; n++)
+        sequence_scored(seq, seq->scored, &row[n].out);
+    if (item->draw)
+        deliver_token(e, seq, &row[item->scores].out, now);
+    else if (item->first + item->count == sequence_longest(seq))
+        engine_finish(e, seq, FINISH_LENGTH, NULL); /* max_tokens 0 */
+    return item->draw;
+}
+
+/* Events of every sequence in the step. Rows come in the order in which batch_fill() made them. */
+static int32_t deliver(struct engine *e, struct batch *b)
+{
+    const struct sample_row *row = b->sample;
+    int64_t now = clock_ns();
+    int32_t generated = 0;
+    for (int32_t i = 0; i < b->schedule.items; i++) {
+        const struct schedule_item item = b->schedule.item[i];
+        generated += deliver_item(e, &item, row, now);
+        row += item.scores + item.draw;
+    }
+    return generated;
+}
+
+/* ---- failing ------------------------------------------------------------------------------- */
+
+/* Takes back a started step that will not be delivered. Its schedule keeps the sequences that have
+ * not ended meanwhile. */
+static void take_back(struct engine *e, struct batch *b)
+{
+    struct schedule *s = &b->schedule;
+    int32_t kept = 0;
+    scheduler_undone(e->scheduler, s);
+    for (int32_t i = 0; i < s->items; i++)
+        if (s->item[i].seq->ended)
+            engine_release(s->item[i].seq);
+        else
+            s->item[kept++] = s->item[i];
+    s->items = kept;
+}
+
+/* The sequences of a step that did not start, or was taken back, and why. */
+static void step_failed(struct engine *e, struct batch *b, int rc, const char *why)
+{
+    atomic_fetch_add(&e->stats.failed_steps, 1);
+    if (rc == STEP_LOST) {
+        engine_lost(e, why);
+        return;
+    }
+    if (b->trial) {
+        /* The candidate is the likely culprit: nobody else is blamed, and it is not tried again. */
+        atomic_store(&e->canary->failed, true);
+        log_error("engine", "a step with candidate %s failed: %s", b->trial->name, why);
+        return;
+    }
+    log_error("engine", "a step of %d tokens in %d sequences failed: %s", b->step.m,
+              b->schedule.items, why);
+    struct sequence *alone = b->schedule.items == 1 ? b->schedule.item[0].seq : NULL;
+    if (alone && ++alone->failures >= STRIKES)
+        engine_finish(e, alone, FINISH_ERROR, why);
+    else
+        scheduler_suspect(e->scheduler, &b->schedule);
+}
+
+/* ---- starting ------------------------------------------------------------------------------ */
+
+/* False if nothing can run beside what is under way. */
+static bool plan(struct engine *e, struct batch *b)
+{
+    b->admitted_n = scheduler_plan(e->scheduler, &b->schedule, b->admitted);
+    int64_t now = clock_ns();
+    for (int32_t i = 0; i < b->admitted_n; i++) {
+        const struct sequence *seq = b->admitted[i];
+        histogram_observe(&e->stats.queue, (double)(now - seq->submit_ns) * 1e-9);
+        history_prompt(&e->stats.history, now, seq->prompt_n);
+        atomic_fetch_add(&e->stats.prompt_tokens, (uint64_t)seq->prompt_n);
+        atomic_fetch_add(&e->stats.cached_tokens, (uint64_t)seq->cached_tokens);
+    }
+    if (b->schedule.items == 0)
+        return false;
+    batch_fill(b);
+    return true;
+}
+
+/* The step that is now under way, or NULL. */
+static struct batch *start(struct engine *e)
+{
+    struct batch *b = e->batch[e->flying == e->batch[0]];
+    struct err err = {""};
+    dispatch_boundary(e->dispatch, false);
+    if (!plan(e, b))
+        return NULL;
+    engine_gauges(e);
+    b->trial = engine_canary_toss(e, &b->step, &b->live);
+    struct slot *slot = b->trial ? e->canary->slot : NULL;
+    b->start_ns = clock_ns();
+    int rc = e->ops->step_start ? e->ops->step_start(e->backend, &b->step, slot, b->trial, &err)
+                                : e->ops->step(e->backend, &b->step, slot, b->trial, &err);
+    if (rc < 0) {
+        step_failed(e, b, rc, err.msg);
+        return NULL;
+    }
+    b->feeds_next = e->ops->step_start && rc == 0;
+    e->starts++;
+    scheduler_started(e->scheduler, &b->schedule);
+    return b;
+}
+
+static bool may_run_ahead(struct engine *e)
+{
+    return e->flying->feeds_next && !scheduler_suspects(e->scheduler) && !engine_slice_due(e);
+}
+
+/* ---- landing ------------------------------------------------------------------------------- */
+
+/* How many prompt tokens a step may read beside decodes follows from how long steps take: were
+ * this one a little too long, the next has a little less. A 512-token chunk takes a second on two
+ * CPU cores, in which nobody else would get a token. */
+static void set_pace(struct engine *e, const struct batch *b, int64_t ns)
+{
+    double prompt = b->schedule.tokens - b->schedule.decodes,
+           allowed_ns = e->options.mixed_ms * 1e6;
+    if (allowed_ns > 0 && prompt >= PACE_LEAST)
+        scheduler_pace(e->scheduler, (int32_t)fmin(prompt * allowed_ns / (double)ns, PACE_MOST));
+}
+
+/* Time of a step that began when the one before it was out of the way. */
+static int64_t step_ns(struct engine *e, const struct batch *b)
+{
+    int64_t now = clock_ns(), from = b->start_ns > e->landed_ns ? b->start_ns : e->landed_ns;
+    e->landed_ns = now;
+    return now - from;
+}
+
+/* Waits for `b` and delivers it. `next`, if any, was started after it; returns what is still under
+ * way: `next`, or NULL. */
+static struct batch *land(struct engine *e, struct batch *b, struct batch *next)
+{
+    struct err err = {""}, unused;
+    int rc = 0;
+    batch_refresh(b);
+    if (e->ops->step_start)
+        rc = e->ops->step_wait(e->backend, &b->step, &err);
+    if (rc < 0) {
+        if (next) {
+            e->ops->step_wait(e->backend, &next->step, &unused);
+            take_back(e, next);
+        }
+        take_back(e, b);
+        step_failed(e, b, rc, err.msg);
+        return NULL;
+    }
+    int64_t ns = step_ns(e, b);
+    if (b->live)
+        engine_canary_record(e, &b->step, b->trial != NULL, ns);
+    scheduler_done(e->scheduler, &b->schedule);
+    int32_t generated = deliver(e, b);
+    engine_stats_step(e, b, b->trial, ns, generated);
+    set_pace(e, b, ns);
+    return next;
+}
+
+void engine_land(struct engine *e)
+{
+    struct batch *b = e->flying;
+    e->flying = NULL;
+    if (b)
+        land(e, b, NULL);
+}
+
+void engine_advance(struct engine *e)
+{
+    if (e->flying && !may_run_ahead(e)) {
+        engine_land(e);
+        return;
+    }
+    struct batch *before = e->flying, *next = start(e);
+    e->flying = before ? land(e, before, next) : next;
+    if (!e->ops->step_start)
+        engine_land(e);
+}

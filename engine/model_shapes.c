@@ -1,0 +1,162 @@
+/* model_shapes.c - models by name, with random weights: `random:NAME` where a path is expected.
+ *
+ * What a machine does with a shape when the model's files are not there. Speed does not depend on
+ * the values of weights, so such a model is served and measured like a real one; its text means
+ * nothing. Weights are bf16 and drawn from one seed, so every process that opens the name (a probe,
+ * a bench beside a server) has the same model. Its tokenizer is made up too: bytes, three control
+ * tokens for ChatML, and a made-up word for every other id, so that each token has text and whole
+ * answers can be watched and compared.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/model_load.h"
+#include "engine/tokenizer.h"
+
+enum { SEED = 1, BYTES = 256, WORD = 8 };
+
+#define LLAMA3               \
+    {                        \
+        true, 32, 1, 4, 8192 \
+    }
+
+static const struct {
+    const char *name;
+    struct model_shape shape;
+} shapes[] = {
+    {"tiny", {ARCH_QWEN3, 2, 128, 4, 2, 64, 256, 512, 4096, 1e-6f, 1e4f, 0, 1, {0}}},
+    {"smollm2-135m", {ARCH_LLAMA, 30, 576, 9, 3, 64, 1536, 49152, 8192, 1e-5f, 1e5f, 0, 1, {0}}},
+    {"llama-3.2-1b",
+     {ARCH_LLAMA, 16, 2048, 32, 8, 64, 8192, 128256, 131072, 1e-5f, 5e5f, 0, 1, LLAMA3}},
+    {"qwen3-1.7b", {ARCH_QWEN3, 28, 2048, 16, 8, 128, 6144, 151936, 40960, 1e-6f, 1e6f, 0, 1, {0}}},
+    {"qwen3-4b", {ARCH_QWEN3, 36, 2560, 32, 8, 128, 9728, 151936, 40960, 1e-6f, 1e6f, 0, 1, {0}}},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static const char prefix[] = "random:";
+static const char *const control[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"};
+enum { CONTROLS = 3, FIRST_WORD = BYTES + CONTROLS };
+
+static const char chatml[] =
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+    "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' "
+    "}}{% endif %}";
+
+const struct model_shape *model_shape_named(const char *name)
+{
+    for (int i = 0; i < SHAPES; i++)
+        if (strcmp(shapes[i].name, name) == 0)
+            return &shapes[i].shape;
+    return NULL;
+}
+
+bool model_is_random(const char *path)
+{
+    return strncmp(path, prefix, sizeof prefix - 1) == 0;
+}
+
+/* ---- the tokenizer -------------------------------------------------------------------------- */
+
+/* A byte in the byte-level alphabet: printable Latin-1 stands for itself, the others for U+0100 on,
+ * in order. */
+static int32_t spell_byte(int byte, char *out)
+{
+    int other = 0;
+    for (int b = 0; b <= byte; b++) {
+        bool printable = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xff && b != 0xad);
+        if (b == byte && printable)
+            other = byte - 0x100;
+        else
+            other += b < byte && !printable;
+    }
+    unsigned cp = (unsigned)(0x100 + other);
+    if (cp < 0x80) {
+        out[0] = (char)cp;
+        return 1;
+    }
+    out[0] = (char)(0xc0 | cp >> 6);
+    out[1] = (char)(0x80 | (cp & 0x3f));
+    return 2;
+}
+
+/* A word of the id's own: a space (as the alphabet writes it) and syllables that count the id. */
+static int32_t spell_word(int32_t id, char *out)
+{
+    static const char consonant[] = "bdfgklmnprstvz", vowel[] = "aeiou";
+    int32_t n = spell_byte(' ', out);
+    for (int32_t v = id; v > 0 && n + 2 <= WORD; v /= 70) {
+        out[n++] = consonant[v % 14];
+        out[n++] = vowel[v / 14 % 5];
+    }
+    return n;
+}
+
+/* Encodes any text, as bytes: without merges no word is ever put together. */
+static struct tokenizer *made_up_tokenizer(int32_t vocab, struct err *err)
+{
+    char(*spelled)[WORD] = xcalloc((size_t)vocab, sizeof *spelled);
+    const char **text = xcalloc((size_t)vocab, sizeof *text);
+    int32_t *length = xcalloc((size_t)vocab, sizeof *length);
+    uint8_t *kind = xcalloc((size_t)vocab, sizeof *kind); /* TOKEN_NORMAL */
+    for (int32_t i = 0; i < vocab; i++) {
+        bool is_control = i >= BYTES && i < FIRST_WORD;
+        text[i] = is_control ? control[i - BYTES] : spelled[i];
+        length[i] = is_control  ? (int32_t)strlen(text[i])
+                    : i < BYTES ? spell_byte(i, spelled[i])
+                                : spell_word(i, spelled[i]);
+        kind[i] = is_control ? TOKEN_CONTROL : TOKEN_NORMAL;
+    }
+    struct vocab_source src = {.tokens = vocab,
+                               .text = text,
+                               .length = length,
+                               .kind = kind,
+                               .pre = "gpt-2",
+                               .bos = -1,
+                               .eos = BYTES + 2};
+    struct tokenizer *t = tokenizer_build(&src, err);
+    free(spelled);
+    free((void *)text);
+    free(length);
+    free(kind);
+    return t;
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static int unknown(const char *name, struct err *err)
+{
+    char known[256] = "";
+    for (int i = 0; i < SHAPES; i++) {
+        strcat(known, i ? ", " : "");
+        strcat(known, shapes[i].name);
+    }
+    return err_set(err, "random:%s is not known; there are %s", name, known);
+}
+
+struct model *model_open_named(const char *path, bool with_tokenizer, struct err *err)
+{
+    const char *name = path + sizeof prefix - 1;
+    const struct model_shape *shape = model_shape_named(name);
+    if (!shape) {
+        unknown(name, err);
+        return NULL;
+    }
+    struct model *m = model_random(shape, DTYPE_BF16, SEED);
+    free(m->path);
+    free(m->name);
+    m->path = xasprintf("%s%s", prefix, name);
+    m->name = xasprintf("random-%s", name);
+    char *title = xasprintf("%s with random weights", name);
+    free(m->description);
+    model_describe(m, title);
+    free(title);
+    if (!with_tokenizer)
+        return m;
+    m->chat_template = xstrdup(chatml);
+    m->tokenizer = made_up_tokenizer(shape->vocab, err);
+    if (!m->tokenizer) {
+        model_close(m);
+        return NULL;
+    }
+    return m;
+}

@@ -1,0 +1,69 @@
+"""`whet tune`: what it finds without a server, a server on the same store begins with."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+
+from conftest import BINARY, MODEL, PATIENCE
+
+
+def tune(*options):
+    return subprocess.run([BINARY, "tune", *options], capture_output=True, text=True,
+                          timeout=PATIENCE)
+
+
+def test_winners_are_served_from_the_start(start, tmp_path):
+    store = tmp_path / "store.db"
+    command = [BINARY, "tune", "--model", MODEL, "--store", str(store), "--slot", "mlp_out/m1",
+               "--seconds", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if re.search(r"mlp_out/m1 .* ISA=|mlp_out/m1 .*mlp_out \w+ PACK=", line):
+                process.send_signal(signal.SIGTERM)
+                break
+        rest = process.stdout.read()
+        assert process.wait(PATIENCE) == 0, lines
+    kernel = re.search(r"(mlp_out \w+ PACK=.*)$", rest.strip().splitlines()[-2]).group(1)
+    server = start("--store", str(store), "--specializer-enabled=true",
+                   "--specializer-numerics=tolerance", "--specializer-paused=true")
+    server.wait_metric("whet_specializer_restored_total", 1)
+    end = time.time() + PATIENCE
+    while f"mlp_out/m1: {kernel}" not in server.text():
+        assert time.time() < end, server.text()
+        time.sleep(0.05)
+    assert server.complete("Bread is")["choices"][0]["text"]
+
+
+def test_an_ablation_needs_neither_model_nor_compiler(tmp_path):
+    from conftest import ROOT
+    table, out = ROOT / "tests/golden/tune_table.json", tmp_path / "out.json"
+    done = tune("--ablate", "--table", str(table), "--seeds", "3", "--json", str(out),
+                "--svg", str(tmp_path / "plot"))
+    assert done.returncode == 0, done.stderr
+    assert "samples to 95 %" in done.stdout and "adviser llm: open" in done.stdout
+    variants = json.loads(out.read_text())["variants"]
+    assert {v["strategy"] for v in variants} >= {"template", "mcts", "cost", "random",
+                                                 "exhaustive"}
+    assert (tmp_path / "plot-advisers.svg").read_text().startswith("<svg")
+
+
+def test_a_report_says_where_the_model_is_wrong(tmp_path):
+    from conftest import ROOT
+    done = tune("--report", "--table", str(ROOT / "tests/golden/tune_table.json"))
+    assert done.returncode == 0, done.stderr
+    assert "than the formula thinks" in done.stdout
+
+
+def test_wrong_usage_is_2_and_says_why(tmp_path):
+    for options, why in ((("--ablate",), "--table is missing"), ((), "--model is missing"),
+                         (("--seeds", "x"), "flag's value"), (("--slot",), "flag's value"),
+                         (("--no-such-thing",), "no-such-thing")):
+        done = tune(*options)
+        assert done.returncode == 2 and why in done.stderr, (options, done.stderr)
+    done = tune("--ablate", "--table", str(tmp_path / "none.json"))
+    assert done.returncode == 1 and "none.json" in done.stderr

@@ -1,0 +1,288 @@
+/* What the searches are worth, on spaces measured on real hardware (tests/golden/tune_table.json):
+ * the claims of docs/ablation.md, held to. And the replay itself: regret, time, late advice. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tune/ablate.h"
+#include "tune/report.h"
+
+enum { SEEDS = 20 };
+static struct tables tables;
+
+static int open_tables(void **state)
+{
+    (void)state;
+    struct err err;
+    char path[512];
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    snprintf(path, sizeof path, "%s/tests/golden/tune_table.json", root ? root : ".");
+    if (tables_read(&tables, path, &err) == 0)
+        return 0;
+    print_error("%s\n", err.msg);
+    return -1;
+}
+
+static int close_tables(void **state)
+{
+    (void)state;
+    tables_free(&tables);
+    return 0;
+}
+
+static struct trial_run run(const struct table *t, const char *strategy, enum counsel_kind counsel,
+                            uint64_t seed)
+{
+    struct trial_run r;
+    struct err err;
+    struct trial_terms terms = {.tables = &tables,
+                                .table = t,
+                                .strategy = strategy_find(strategy),
+                                .counsel = counsel,
+                                .seed = seed,
+                                .budget_s = 1e9};
+    assert_int_equal(trial_run(&terms, &r, &err), 0);
+    return r;
+}
+
+/* Mean over seeds and slots of samples to 95 %; slots count alike. */
+static double mean_samples(const char *strategy, enum counsel_kind counsel)
+{
+    double sum = 0;
+    for (int i = 0; i < tables.n; i++)
+        for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+            struct trial_run r = run(&tables.table[i], strategy, counsel, seed);
+            sum += r.to_95;
+            trial_free(&r);
+        }
+    return sum / (SEEDS * tables.n);
+}
+
+/* ---- issue 5, section 6 -----------------------------------------------------------------------
+ */
+
+static void right_advice_needs_a_third_of_the_samples_of_random_order(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < tables.n; i++) {
+        double right = 0, chance = 0;
+        for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+            struct trial_run a = run(&tables.table[i], "template", COUNSEL_RIGHT, seed);
+            struct trial_run b = run(&tables.table[i], "random", COUNSEL_HEURISTIC, seed);
+            right += a.to_95;
+            chance += b.to_95;
+            trial_free(&a);
+            trial_free(&b);
+        }
+        print_message("%-14s right %.1f, random order %.1f samples to 95 %%\n",
+                      tables.table[i].slot, right / SEEDS, chance / SEEDS);
+        assert_true(3 * right <= chance);
+    }
+}
+
+static void useless_advice_needs_at_most_a_tenth_more_than_none(void **unused)
+{
+    (void)unused;
+    double alone = mean_samples("template", COUNSEL_HEURISTIC);
+    double garbage = mean_samples("template", COUNSEL_GARBAGE);
+    double dead = mean_samples("template", COUNSEL_DEAD);
+    double wrong = mean_samples("template", COUNSEL_WRONG);
+    print_message("samples to 95 %%: heuristic %.1f, garbage %.1f, dead %.1f, wrong %.1f\n", alone,
+                  garbage, dead, wrong);
+    assert_true(garbage <= 1.1 * alone);
+    assert_true(dead <= 1.1 * alone);
+    assert_true(wrong <= 1.1 * alone + 2); /* it is believed for a quarter of one batch */
+}
+
+static void the_default_strategy_beats_the_baselines(void **unused)
+{
+    (void)unused;
+    double ours = mean_samples("template", COUNSEL_HEURISTIC);
+    double tree = mean_samples("mcts", COUNSEL_HEURISTIC);
+    double cost = mean_samples("cost", COUNSEL_HEURISTIC);
+    double chance = mean_samples("random", COUNSEL_HEURISTIC);
+    double table = mean_samples("exhaustive", COUNSEL_HEURISTIC);
+    print_message("samples to 95 %%: template %.1f, mcts %.1f, cost %.1f, random %.1f, "
+                  "exhaustive %.1f\n",
+                  ours, tree, cost, chance, table);
+    assert_true(ours < cost && 2 * ours < chance && 2 * ours < table);
+    assert_true(2 * tree < chance);
+}
+
+/* ---- the replay -------------------------------------------------------------------------------
+ */
+
+static void regret_falls_to_nothing_when_everything_was_tried(void **unused)
+{
+    (void)unused;
+    const struct table *t = &tables.table[0];
+    struct trial_run r = run(t, "exhaustive", COUNSEL_HEURISTIC, 1);
+    assert_int_equal(r.samples, space_size(t->space));
+    double seconds = 0;
+    for (int i = 0; i < r.samples; i++) {
+        const struct measured *m = &t->row[i];
+        seconds += (double)m->build_s + (double)m->probe_s + (double)m->bench_s;
+        assert_float_equal(r.seconds[i], seconds, 1e-3 * seconds);
+    }
+    assert_true(r.regret[r.samples - 1] < 0.05); /* noise may hide a near tie, no more */
+    assert_true(r.to_95 <= r.samples && isfinite(r.to_95_s));
+    trial_free(&r);
+}
+
+static void a_search_repeats_exactly_from_its_seed(void **unused)
+{
+    (void)unused;
+    const struct table *t = &tables.table[tables.n - 1];
+    struct trial_run a = run(t, "mcts", COUNSEL_RIGHT, 3), b = run(t, "mcts", COUNSEL_RIGHT, 3);
+    struct trial_run other = run(t, "mcts", COUNSEL_RIGHT, 4);
+    assert_int_equal(a.samples, b.samples);
+    assert_memory_equal(a.seconds, b.seconds, (size_t)a.samples * sizeof *a.seconds);
+    assert_memory_equal(a.regret, b.regret, (size_t)a.samples * sizeof *a.regret);
+    assert_memory_not_equal(a.seconds, other.seconds, (size_t)a.samples * sizeof *a.seconds);
+    trial_free(&a);
+    trial_free(&b);
+    trial_free(&other);
+}
+
+static void a_budget_ends_a_search(void **unused)
+{
+    (void)unused;
+    struct trial_run r;
+    struct err err;
+    struct trial_terms terms = {.tables = &tables,
+                                .table = &tables.table[0],
+                                .strategy = &strategy_random,
+                                .seed = 1,
+                                .budget_s = 10};
+    assert_int_equal(trial_run(&terms, &r, &err), 0);
+    assert_true(r.samples > 0 && r.samples < space_size(terms.table->space));
+    assert_true(r.seconds[r.samples - 1] >= 10 &&
+                (r.samples == 1 || r.seconds[r.samples - 2] < 10));
+    trial_free(&r);
+}
+
+/* A reply that is a minute late changes nothing before, and somewhere something after. */
+static void late_advice_counts_from_when_it_is_there(void **unused)
+{
+    (void)unused;
+    int changed = 0;
+    for (int i = 0; i < tables.n; i++) {
+        struct trial_run slow = run(&tables.table[i], "template", COUNSEL_SLOW, 1);
+        struct trial_run none = run(&tables.table[i], "template", COUNSEL_HEURISTIC, 1);
+        int same = 0;
+        while (same < none.samples && slow.seconds[same] == none.seconds[same])
+            same++;
+        assert_true(same == none.samples || none.seconds[same] > 60);
+        changed += same < none.samples;
+        trial_free(&slow);
+        trial_free(&none);
+    }
+    assert_true(changed > 0);
+}
+
+/* A recorded reply names the table's best point. */
+static void recorded_replies_are_replayed(void **unused)
+{
+    (void)unused;
+    const struct table *t = &tables.table[0];
+    char path[64];
+    struct point p;
+    int32_t best;
+    table_best(t, &best);
+    space_point(t->space, best, &p);
+    snprintf(path, sizeof path, "/tmp/whet-test-replay-%d.jsonl", (int)getpid());
+    FILE *f = fopen(path, "w");
+    fprintf(f,
+            "{\"region\":\"%s\",\"seconds\":0.5,\"reply\":\"{\\\"version\\\":1,\\\"regions\\\":"
+            "[{\\\"region\\\":\\\"%s\\\",\\\"label\\\":\\\"x\\\",\\\"hints\\\":{},\\\"risks\\\":[],"
+            "\\\"priority\\\":[\\\"%s:",
+            t->slot, t->slot, space_template(t->space, best)->id);
+    for (int k = 0; k < space_template(t->space, best)->knobs; k++)
+        fprintf(f, "%s%d", k ? "," : "", p.value[k]);
+    fprintf(f, "\\\"]}]}\"}\n");
+    fclose(f);
+    struct trial_run r;
+    struct err err;
+    struct trial_terms terms = {.tables = &tables,
+                                .table = t,
+                                .strategy = &strategy_template,
+                                .counsel = COUNSEL_REPLAY,
+                                .recording = path,
+                                .seed = 1,
+                                .budget_s = 1e9};
+    assert_int_equal(trial_run(&terms, &r, &err), 0);
+    assert_true(r.to_95 <= 12); /* the first batch is under way when it comes */
+    trial_free(&r);
+    unlink(path);
+    assert_int_equal(trial_run(&terms, &r, &err), -1); /* the recording is gone */
+}
+
+static char *read_file(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    char *text = calloc(1, 1 << 22);
+    assert_true(fread(text, 1, (1 << 22) - 1, f) > 0);
+    fclose(f);
+    return text;
+}
+
+static void results_are_written_as_json_and_svg(void **unused)
+{
+    (void)unused;
+    char json[64], prefix[64], path[96];
+    struct err err;
+    struct ablation a = {.tables = &tables, .seeds = 2, .budget_s = 60};
+    snprintf(prefix, sizeof prefix, "/tmp/whet-test-ablate-%d", (int)getpid());
+    snprintf(json, sizeof json, "%s.json", prefix);
+    assert_int_equal(ablate(&a, &err), 0);
+    assert_int_equal(ablation_write_json(&a, json, &err), 0);
+    assert_int_equal(ablation_write_svg(&a, prefix, &err), 0);
+    char *text = read_file(json);
+    assert_non_null(strstr(text, "\"adviser\":\"wrong\""));
+    assert_null(strstr(text, "nan"));
+    free(text);
+    unlink(json);
+    const char *const figure[] = {"strategies", "advisers"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s-%s.svg", prefix, figure[i]);
+        text = read_file(path);
+        assert_non_null(strstr(text, "prefers-color-scheme:dark"));
+        assert_non_null(strstr(text, tables.table[0].slot));
+        assert_null(strstr(text, "nan"));
+        assert_null(strstr(text, "inf"));
+        free(text);
+        unlink(path);
+    }
+    assert_int_equal(ablation_write_json(&a, "/nowhere/x.json", &err), -1);
+    snprintf(json, sizeof json, "%s-report.json", prefix);
+    assert_int_equal(report_tables(&tables, json, &err), 0);
+    text = read_file(json);
+    assert_non_null(strstr(text, "\"learned\""));
+    free(text);
+    unlink(json);
+    ablation_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(right_advice_needs_a_third_of_the_samples_of_random_order),
+        cmocka_unit_test(useless_advice_needs_at_most_a_tenth_more_than_none),
+        cmocka_unit_test(the_default_strategy_beats_the_baselines),
+        cmocka_unit_test(regret_falls_to_nothing_when_everything_was_tried),
+        cmocka_unit_test(a_search_repeats_exactly_from_its_seed),
+        cmocka_unit_test(a_budget_ends_a_search),
+        cmocka_unit_test(late_advice_counts_from_when_it_is_there),
+        cmocka_unit_test(recorded_replies_are_replayed),
+        cmocka_unit_test(results_are_written_as_json_and_svg),
+    };
+    return cmocka_run_group_tests(tests, open_tables, close_tables);
+}

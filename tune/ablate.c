@@ -1,0 +1,248 @@
+/* ablate.c - searches replayed on measured points.
+ *
+ * The strategy, the cost model and the advice are the loop's own; only the stages are not run: a
+ * candidate costs the seconds that its build, probe and bench took when the table was measured, one
+ * after the other, and shows the speed it showed then, with noise of the size of its interval. The
+ * noise of a point depends on the seed alone, so all strategies see the same lucky and unlucky
+ * kernels.
+ */
+#include "tune/ablate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "specializer/hash.h"
+
+enum { BATCH_SIZE = 6 };
+#define MIN_GAIN 0.02 /* specializer.min_gain: what replaces a kernel must look this much faster */
+
+/* ---- one search -------------------------------------------------------------------------------
+ */
+
+struct trial_state {
+    const struct trial_terms *terms;
+    struct cost cost;
+    struct search search;
+    struct advice advice;
+    struct counsel *counsel;
+    double now_s, optimum;
+    double seen, truth; /* speed of the kernel believed best: as seen, as it is */
+    struct trial_run *run;
+};
+
+/* A standard normal deviate that belongs to a seed and a point. */
+static double deviate(uint64_t seed, int32_t id)
+{
+    uint64_t state = hash_mix(seed * 1000003u + (uint64_t)id);
+    double sum = 0;
+    for (int i = 0; i < 12; i++) /* Irwin-Hall */
+        sum += (double)(random_next(&state) >> 11) * 0x1p-53;
+    return sum - 6;
+}
+
+/* How far a short bench may be off: the long intervals of the best points are widened to what the
+ * usual number of pairs would have given. */
+static double noise(const struct measured *m)
+{
+    enum { USUAL_PAIRS = 24 };
+    double sd = ((double)m->high - (double)m->low) / (2 * 1.96 * (1 + (double)m->gain));
+    return fmin(fmax(sd, 0.001), 0.1) * sqrt(fmax(1, m->pairs / (double)USUAL_PAIRS));
+}
+
+static void decide(struct trial_state *s, int32_t id)
+{
+    const struct table *t = s->terms->table;
+    const struct measured *m = &t->row[id];
+    double truth = measured_speed(m), wrong = 1;
+    s->now_s += (double)m->build_s + (double)m->probe_s + (double)m->bench_s;
+    if (truth > 0)
+        wrong = exp(noise(m) * deviate(s->terms->seed, id));
+    search_learn(&s->search, id, truth * wrong);
+    if (truth > 0) {
+        struct point p;
+        space_point(t->space, id, &p);
+        cost_learn(&s->cost, space_template(t->space, id), &p, &t->facts, (double)m->own_s / wrong);
+    }
+    if (truth * wrong >= s->seen * (1 + MIN_GAIN)) {
+        s->seen = truth * wrong;
+        s->truth = truth;
+    }
+    struct trial_run *r = s->run;
+    r->seconds[r->samples] = (float)s->now_s;
+    r->regret[r->samples++] = (float)(s->optimum / s->truth - 1);
+    if (truth >= 0.95 * s->optimum && !isfinite(r->to_95_s)) {
+        r->to_95 = r->samples;
+        r->to_95_s = s->now_s;
+    }
+}
+
+/* One batch; false: the space is exhausted or the time is up. */
+static bool batch(struct trial_state *s, void *state)
+{
+    const struct trial_terms *terms = s->terms;
+    struct space *space = terms->table->space;
+    struct advice_request r = {.space = space,
+                               .cost = &s->cost,
+                               .slot = terms->table->slot,
+                               .incumbent = "eager",
+                               .m = terms->table->m,
+                               .speed = s->search.speed,
+                               .trial = s->search.trial};
+    int32_t id[BATCH_SIZE];
+    space_predict(space, &s->cost);
+    advice_free(&s->advice);
+    counsel_ask(s->counsel, &r, s->now_s, &s->advice);
+    s->search.advice = &s->advice;
+    int n = terms->strategy->propose(state, &s->search, id, BATCH_SIZE);
+    search_pending(&s->search, id, n);
+    for (int i = 0; i < n && s->now_s < terms->budget_s; i++)
+        decide(s, id[i]);
+    return n > 0 && s->now_s < terms->budget_s;
+}
+
+int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err *err)
+{
+    const struct table *t = terms->table;
+    size_t most = (size_t)space_size(t->space) + 1;
+    struct trial_state s = {.terms = terms, .run = out, .seen = 1, .truth = 1};
+    s.counsel = counsel_open(terms->counsel, t, terms->seed, terms->recording, err);
+    if (!s.counsel)
+        return -1;
+    *out = (struct trial_run){.to_95_s = HUGE_VAL};
+    out->seconds = xcalloc(most, sizeof *out->seconds);
+    out->regret = xcalloc(most, sizeof *out->regret);
+    s.optimum = fmax(1, table_best(t, NULL));
+    cost_open(&s.cost, &terms->tables->machine, terms->tables->threads);
+    if (terms->counsel == COUNSEL_CHANCE)
+        s.cost.blind = terms->seed;
+    search_open(&s.search, t->space);
+    s.search.mover = counsel_mover(s.counsel);
+    void *state = terms->strategy->open(&s.search, terms->seed);
+    while (batch(&s, state))
+        ;
+    if (!isfinite(out->to_95_s))
+        out->to_95 = out->samples + 1;
+    terms->strategy->close(state);
+    search_close(&s.search);
+    cost_close(&s.cost);
+    advice_free(&s.advice);
+    counsel_close(s.counsel);
+    return 0;
+}
+
+void trial_free(struct trial_run *r)
+{
+    free(r->seconds);
+    free(r->regret);
+    *r = (struct trial_run){0};
+}
+
+/* ---- all of them ------------------------------------------------------------------------------
+ */
+
+static int add_variant(struct ablation *a, const struct table *t, const char *strategy,
+                       enum counsel_kind counsel, struct err *err)
+{
+    a->variant = xrealloc(a->variant, (size_t)(a->variants + 1) * sizeof *a->variant);
+    struct variant *v = &a->variant[a->variants++];
+    *v = (struct variant){.table = t, .strategy = strategy, .counsel = counsel};
+    v->run = xcalloc((size_t)a->seeds, sizeof *v->run);
+    for (int i = 0; i < a->seeds; i++) {
+        struct trial_terms terms = {.tables = a->tables,
+                                    .table = t,
+                                    .strategy = strategy_find(strategy),
+                                    .counsel = counsel,
+                                    .recording = a->recording,
+                                    .seed = (uint64_t)i + 1,
+                                    .budget_s = a->budget_s};
+        if (trial_run(&terms, &v->run[i], err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+int ablate(struct ablation *a, struct err *err)
+{
+    static const char *const advised[] = {"template", "mcts"};
+    static const char *const baseline[] = {"cost", "random", "exhaustive"};
+    for (int i = 0; i < a->tables->n; i++) {
+        const struct table *t = &a->tables->table[i];
+        for (int s = 0; s < 2; s++)
+            for (int k = 0; k < COUNSEL_KINDS; k++)
+                if ((k != COUNSEL_REPLAY || a->recording) &&
+                    add_variant(a, t, advised[s], (enum counsel_kind)k, err) != 0)
+                    return -1;
+        for (int s = 0; s < 3; s++) /* they ask nobody */
+            if (add_variant(a, t, baseline[s], COUNSEL_HEURISTIC, err) != 0)
+                return -1;
+    }
+    return 0;
+}
+
+void ablation_free(struct ablation *a)
+{
+    for (int i = 0; i < a->variants; i++) {
+        for (int k = 0; k < a->seeds; k++)
+            trial_free(&a->variant[i].run[k]);
+        free(a->variant[i].run);
+    }
+    free(a->variant);
+    a->variant = NULL;
+    a->variants = 0;
+}
+
+/* ---- over seeds -------------------------------------------------------------------------------
+ */
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts x; the p-th quantile, between neighbours in proportion. */
+static double quantile(double *x, int n, double p)
+{
+    qsort(x, (size_t)n, sizeof *x, ascending);
+    double at = p * (n - 1);
+    int low = (int)at, high = low + 1 < n ? low + 1 : low;
+    if (x[low] == x[high] || !isfinite(x[high]))
+        return at - low > 0 ? x[high] : x[low];
+    return x[low] + (at - low) * (x[high] - x[low]);
+}
+
+static double regret_at(const struct trial_run *r, double eager, int samples, double seconds)
+{
+    double regret = eager;
+    for (int i = 0; i < r->samples; i++) {
+        if ((samples >= 0 && i >= samples) || (seconds >= 0 && (double)r->seconds[i] > seconds))
+            break;
+        regret = (double)r->regret[i];
+    }
+    return regret;
+}
+
+struct band variant_regret(const struct ablation *a, const struct variant *v, int samples,
+                           double seconds)
+{
+    double *x = xcalloc((size_t)a->seeds, sizeof *x), sum = 0;
+    double eager = fmax(1, table_best(v->table, NULL)) - 1;
+    for (int i = 0; i < a->seeds; i++)
+        sum += x[i] = regret_at(&v->run[i], eager, samples, seconds);
+    struct band b = {sum / a->seeds, quantile(x, a->seeds, 0.1), quantile(x, a->seeds, 0.9)};
+    free(x);
+    return b;
+}
+
+struct band variant_to_95(const struct ablation *a, const struct variant *v, bool in_seconds)
+{
+    double *x = xcalloc((size_t)a->seeds, sizeof *x);
+    for (int i = 0; i < a->seeds; i++)
+        x[i] = in_seconds ? v->run[i].to_95_s : v->run[i].to_95;
+    struct band b = {quantile(x, a->seeds, 0.5), quantile(x, a->seeds, 0.1),
+                     quantile(x, a->seeds, 0.9)};
+    free(x);
+    return b;
+}

@@ -1,0 +1,70 @@
+/* ablate.h - what each strategy would have found on a table of measured points, and how soon.
+ *
+ * Regret is how much longer a run takes with the kernel believed best so far than with the best of
+ * all points: optimum's speed / its speed - 1. Measurements that a search sees carry the noise that
+ * the bench had there; regret is counted in the table's own numbers. One thread.
+ */
+#ifndef WHET_TUNE_ABLATE_H
+#define WHET_TUNE_ABLATE_H
+
+#include "tune/counsel.h"
+
+/* One search. */
+struct trial_run {
+    int samples;    /* candidates tried, refused ones included */
+    float *seconds; /* [samples] on the search's clock once this one was decided */
+    float *regret;  /* [samples] then */
+    int to_95;      /* samples until a point of 95 % of the best speed was; samples + 1: never */
+    double to_95_s; /* and seconds; HUGE_VAL: never */
+};
+
+struct trial_terms {
+    const struct tables *tables;
+    const struct table *table;
+    const struct strategy *strategy;
+    enum counsel_kind counsel;
+    const char *recording;
+    uint64_t seed;
+    double budget_s;
+};
+/* -1: only if the recording cannot be read. Free with trial_free. */
+int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err *err);
+void trial_free(struct trial_run *r);
+
+/* A strategy with an adviser on one table, over several seeds. */
+struct variant {
+    const struct table *table;
+    const char *strategy;
+    enum counsel_kind counsel;
+    struct trial_run *run; /* [seeds] */
+};
+
+struct ablation {
+    const struct tables *tables;
+    int seeds;
+    double budget_s;
+    const char *recording; /* NULL: that row stays open */
+    struct variant *variant;
+    int variants;
+};
+
+/* All strategies x advisers on all tables of `a`. */
+int ablate(struct ablation *a, struct err *err);
+void ablation_free(struct ablation *a);
+
+/* Mean regret and the 10th and 90th percentile over seeds, once `samples` were tried or `seconds`
+ * have passed (the other is ignored if negative). Before the first sample: eager's regret. */
+struct band {
+    double mean, low, high;
+};
+struct band variant_regret(const struct ablation *a, const struct variant *v, int samples,
+                           double seconds);
+/* Samples (or seconds) to 95 %: median, 10th, 90th percentile. Never counts as all samples + 1. */
+struct band variant_to_95(const struct ablation *a, const struct variant *v, bool in_seconds);
+
+void ablation_print(const struct ablation *a);
+int ablation_write_json(const struct ablation *a, const char *path, struct err *err);
+/* PREFIX-strategies.svg and PREFIX-advisers.svg. */
+int ablation_write_svg(const struct ablation *a, const char *prefix, struct err *err);
+
+#endif

@@ -1,0 +1,158 @@
+/* ablate_report.c - an ablation as tables for people and as JSON for scripts. */
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "tune/ablate.h"
+
+enum { GRID = 13, SECONDS_GRID = 9 };
+static const int grid[GRID] = {1, 2, 3, 6, 9, 12, 18, 24, 36, 48, 72, 96, 144};
+static const double seconds_grid[SECONDS_GRID] = {2, 5, 10, 20, 40, 80, 160, 320, 640};
+
+/* ---- text -------------------------------------------------------------------------------------
+ */
+
+static void print_to_95(struct band b, double never)
+{
+    char mid[16], low[16], high[16], *text[] = {mid, low, high};
+    const double value[] = {b.mean, b.low, b.high};
+    for (int i = 0; i < 3; i++)
+        snprintf(text[i], 16, value[i] >= never ? "-" : "%.0f", value[i]);
+    char range[40];
+    snprintf(range, sizeof range, "[%s, %s]", low, high);
+    printf(" %6s %-12s", mid, range);
+}
+
+static void print_table(const struct ablation *a, const struct table *t)
+{
+    double best = table_best(t, NULL);
+    printf("\n%s: %d points of %d (%d measured, %d refused), the best %.2fx eager\n", t->slot,
+           space_size(t->space), t->whole, table_count(t, POINT_MEASURED),
+           table_count(t, POINT_REFUSED), best);
+    printf("  %-11s %-10s %19s %19s   regret after 6, 12, 24, 48 samples\n", "strategy", "adviser",
+           "samples to 95 %", "seconds to 95 %");
+    for (int i = 0; i < a->variants; i++) {
+        const struct variant *v = &a->variant[i];
+        if (v->table != t)
+            continue;
+        printf("  %-11s %-10s", v->strategy, counsel_name(v->counsel));
+        print_to_95(variant_to_95(a, v, false), space_size(t->space) + 1);
+        print_to_95(variant_to_95(a, v, true), HUGE_VAL);
+        printf("  ");
+        for (int s = 6; s <= 48; s *= 2)
+            printf(" %5.1f %%", 100 * variant_regret(a, v, s, -1).mean);
+        printf("\n");
+    }
+}
+
+/* The geometric mean over slots of the median samples to 95 %: one number a variant. */
+static double over_slots(const struct ablation *a, const struct variant *like)
+{
+    double sum = 0;
+    int n = 0;
+    for (int i = 0; i < a->variants; i++)
+        if (strcmp(a->variant[i].strategy, like->strategy) == 0 &&
+            a->variant[i].counsel == like->counsel) {
+            sum += log(variant_to_95(a, &a->variant[i], false).mean);
+            n++;
+        }
+    return exp(sum / n);
+}
+
+void ablation_print(const struct ablation *a)
+{
+    printf("%s; %d seeds, budget %.0f s; median [10 %%, 90 %%] over seeds; -: not within it\n",
+           a->tables->machine.device, a->seeds, a->budget_s);
+    for (int i = 0; i < a->tables->n; i++)
+        print_table(a, &a->tables->table[i]);
+    printf("\nall slots: geometric mean of the median samples to 95 %%\n");
+    for (int i = 0; i < a->variants && a->variant[i].table == a->variant[0].table; i++)
+        printf("  %-11s %-10s %6.1f\n", a->variant[i].strategy, counsel_name(a->variant[i].counsel),
+               over_slots(a, &a->variant[i]));
+    if (!a->recording)
+        printf("adviser llm: open, no recorded exchanges given (--adviser-url replay:FILE)\n");
+    printf("strategy agentic: open, it writes kernels and searches no space\n");
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------
+ */
+
+static void add_number(cJSON *o, const char *name, double v)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.4g", v);
+    if (isfinite(v))
+        cJSON_AddNumberToObject(o, name, strtod(text, NULL));
+    else
+        cJSON_AddNullToObject(o, name);
+}
+
+static cJSON *band_json(struct band b, const char *middle)
+{
+    cJSON *o = cJSON_CreateObject();
+    add_number(o, middle, b.mean);
+    add_number(o, "p10", b.low);
+    add_number(o, "p90", b.high);
+    return o;
+}
+
+static cJSON *variant_json(const struct ablation *a, const struct variant *v)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "slot", v->table->slot);
+    cJSON_AddStringToObject(o, "strategy", v->strategy);
+    cJSON_AddStringToObject(o, "adviser", counsel_name(v->counsel));
+    cJSON_AddItemToObject(o, "samples_to_95", band_json(variant_to_95(a, v, false), "median"));
+    cJSON_AddItemToObject(o, "seconds_to_95", band_json(variant_to_95(a, v, true), "median"));
+    cJSON *samples = cJSON_AddArrayToObject(o, "regret_by_samples");
+    for (int i = 0; i < GRID && grid[i] <= space_size(v->table->space); i++) {
+        cJSON *at = band_json(variant_regret(a, v, grid[i], -1), "mean");
+        cJSON_AddNumberToObject(at, "samples", grid[i]);
+        cJSON_AddItemToArray(samples, at);
+    }
+    cJSON *seconds = cJSON_AddArrayToObject(o, "regret_by_seconds");
+    for (int i = 0; i < SECONDS_GRID && seconds_grid[i] <= a->budget_s; i++) {
+        cJSON *at = band_json(variant_regret(a, v, -1, seconds_grid[i]), "mean");
+        cJSON_AddNumberToObject(at, "seconds", seconds_grid[i]);
+        cJSON_AddItemToArray(seconds, at);
+    }
+    return o;
+}
+
+static cJSON *slot_json(const struct table *t)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "slot", t->slot);
+    cJSON_AddNumberToObject(o, "points", space_size(t->space));
+    cJSON_AddNumberToObject(o, "points_of_the_whole_space", t->whole);
+    cJSON_AddNumberToObject(o, "measured", table_count(t, POINT_MEASURED));
+    cJSON_AddNumberToObject(o, "refused", table_count(t, POINT_REFUSED));
+    add_number(o, "best_speed", table_best(t, NULL));
+    return o;
+}
+
+int ablation_write_json(const struct ablation *a, const char *path, struct err *err)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "version", 1);
+    cJSON_AddStringToObject(o, "device", a->tables->machine.device);
+    cJSON_AddNumberToObject(o, "seeds", a->seeds);
+    cJSON_AddNumberToObject(o, "budget_s", a->budget_s);
+    cJSON *slots = cJSON_AddArrayToObject(o, "slots");
+    for (int i = 0; i < a->tables->n; i++)
+        cJSON_AddItemToArray(slots, slot_json(&a->tables->table[i]));
+    cJSON *rows = cJSON_AddArrayToObject(o, "variants");
+    for (int i = 0; i < a->variants; i++)
+        cJSON_AddItemToArray(rows, variant_json(a, &a->variant[i]));
+    char *text = cJSON_PrintUnformatted(o);
+    cJSON_Delete(o);
+    FILE *f = fopen(path, "w");
+    bool bad = !f || fprintf(f, "%s\n", text) < 0;
+    bad = (f && fclose(f) != 0) || bad;
+    free(text);
+    return bad ? err_set(err, "%s cannot be written: %s", path, strerror(errno)) : 0;
+}

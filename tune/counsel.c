@@ -1,0 +1,287 @@
+/* counsel.c - see counsel.h. */
+#include "tune/counsel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "specializer/adviser_replay.h"
+#include "specializer/adviser_request.h"
+#include "specializer/hash.h"
+
+enum { NAMED = 4, TENTH = 10 };
+
+static const struct {
+    const char *name, *help;
+    double seconds;
+} kinds[] = {
+#define C(id, name, seconds, help) {name, help, seconds},
+    COUNSEL_LIST(C)
+#undef C
+};
+
+struct counsel {
+    enum counsel_kind kind;
+    const struct table *table;
+    uint64_t random;
+    struct adviser_replay *replay;
+    double now_s;
+    /* The question under way, and the last reply that was accepted. */
+    char *reply;
+    double due_s;
+    bool asked, advised;
+    struct advice advice;
+    /* Moves: nodes asked about, when the reply comes, and (recordings) what it says. */
+    struct mover mover;
+    const struct advice_request *request;
+    struct moves moves[MOVES_MOST];
+    int nodes;
+    double moves_due_s;
+};
+
+const char *counsel_name(enum counsel_kind k)
+{
+    return kinds[k].name;
+}
+
+const char *counsel_help(enum counsel_kind k)
+{
+    return kinds[k].help;
+}
+
+/* ---- what stand-ins say -----------------------------------------------------------------------
+ */
+
+static bool knows(const struct counsel *c)
+{
+    return c->kind == COUNSEL_RIGHT || c->kind == COUNSEL_SLOW || c->kind == COUNSEL_FAIR;
+}
+
+struct by_speed {
+    int32_t id;
+    double speed;
+};
+
+static int fastest_first(const void *a, const void *b)
+{
+    const struct by_speed *x = a, *y = b;
+    if (x->speed != y->speed)
+        return x->speed < y->speed ? 1 : -1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* The measured points, fastest first; caller frees. */
+static struct by_speed *ranking(const struct table *t, int *n)
+{
+    int size = space_size(t->space);
+    struct by_speed *r = xcalloc((size_t)size + 1, sizeof *r);
+    *n = 0;
+    for (int32_t i = 0; i < size; i++)
+        if (measured_speed(&t->row[i]) > 0)
+            r[(*n)++] = (struct by_speed){i, measured_speed(&t->row[i])};
+    qsort(r, (size_t)*n, sizeof *r, fastest_first);
+    return r;
+}
+
+/* From how many of the ranking's front (or back) the names are drawn. */
+static int drawn_from(const struct counsel *c, const struct by_speed *r, int n)
+{
+    int within = n / TENTH > NAMED ? n / TENTH : n;
+    if (c->kind == COUNSEL_RIGHT || c->kind == COUNSEL_SLOW)
+        for (within = 1; within < n && r[within].speed >= 0.95 * r[0].speed;)
+            within++;
+    return within;
+}
+
+/* A reply that names up to NAMED points. */
+static char *stand_in_reply(struct counsel *c)
+{
+    int n;
+    struct by_speed *r = ranking(c->table, &n);
+    int within = drawn_from(c, r, n);
+    char *ids = xstrdup("");
+    for (int i = 0; i < NAMED && i < within; i++) { /* the i-th of a shuffle */
+        int at = i + random_below(&c->random, within - i);
+        struct by_speed *from = knows(c) ? r + at : r + n - 1 - at;
+        struct by_speed *to = knows(c) ? r + i : r + n - 1 - i, taken = *from;
+        *from = *to;
+        *to = taken;
+        char id[ID_TEXT];
+        adviser_id_text(c->table->space, taken.id, id);
+        char *longer = xasprintf("%s%s\"%s\"", ids, i ? "," : "", id);
+        free(ids);
+        ids = longer;
+    }
+    char *text = xasprintf("{\"version\":1,\"regions\":[{\"region\":\"%s\",\"label\":\"stand-in\","
+                           "\"priority\":[%s],\"hints\":{},\"risks\":[]}]}",
+                           c->table->slot, ids);
+    free(ids);
+    free(r);
+    return text;
+}
+
+static void put_question(struct counsel *c, const struct advice_request *r,
+                         const struct advice *heuristic)
+{
+    c->asked = true;
+    c->due_s = c->now_s + kinds[c->kind].seconds;
+    if (c->kind == COUNSEL_GARBAGE) {
+        c->reply = xstrdup("Sure! I would try AVX-512 with larger tiles first.");
+    } else if (c->kind != COUNSEL_REPLAY) {
+        c->reply = stand_in_reply(c);
+    } else {
+        struct answer a;
+        char *document = adviser_request_text(r, heuristic);
+        adviser_replay_next(c->replay, document ? document : "{}", &a);
+        free(document);
+        c->reply = a.text;
+        c->due_s = a.fault == CALL_NO_RECORD ? INFINITY : c->now_s + a.seconds;
+    }
+}
+
+/* The reply, if it is there by now: rejected or accepted, as in adviser.c. */
+static void take_reply(struct counsel *c, const struct advice_request *r)
+{
+    struct reply_terms terms = adviser_terms(r);
+    struct advice advice;
+    enum reply_fault fault;
+    struct err err;
+    if (!c->asked || c->due_s > c->now_s)
+        return;
+    c->asked = false;
+    if (c->reply &&
+        adviser_reply_parse(c->reply, strlen(c->reply), &terms, 1, &advice, &fault, &err) == 0) {
+        advice_free(&c->advice);
+        c->advice = advice;
+        c->advised = true;
+    }
+    free(c->reply);
+    c->reply = NULL;
+}
+
+void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s,
+                 struct advice *out)
+{
+    struct advice heuristic;
+    c->now_s = now_s;
+    c->request = r;
+    advise_heuristic(r, &heuristic);
+    if (c->kind > COUNSEL_CHANCE) {
+        take_reply(c, r);
+        if (!c->asked)
+            put_question(c, r, &heuristic);
+    }
+    if (!c->advised) {
+        *out = heuristic;
+        return;
+    }
+    advice_copy(out, &c->advice);
+    advice_add_heuristic(out, &heuristic);
+}
+
+/* ---- moves ------------------------------------------------------------------------------------
+ */
+
+/* From `node` to the fastest (or slowest) point of its template, knob by knob. */
+static void stand_in_moves(const struct counsel *c, int32_t node, struct moves *out)
+{
+    int n, target = -1;
+    struct by_speed *r = ranking(c->table, &n);
+    const struct space *s = c->table->space;
+    for (int i = 0; i < n; i++) {
+        int32_t id = r[knows(c) ? i : n - 1 - i].id;
+        if (target < 0 && space_template(s, id) == space_template(s, node))
+            target = id;
+    }
+    free(r);
+    *out = (struct moves){.node = node};
+    if (target < 0)
+        return;
+    const struct template *t = space_template(s, node);
+    struct point from, to;
+    space_point(s, node, &from);
+    space_point(s, target, &to);
+    for (int k = 0; k < t->knobs && out->n < CHANGES_MOST; k++)
+        if (from.value[k] != to.value[k]) {
+            struct change *change = &out->change[out->n++];
+            snprintf(change->knob, sizeof change->knob, "%s", t->knob[k].name);
+            change->value = to.value[k];
+        }
+}
+
+static void want_recorded(struct counsel *c, const struct lineage *l, int n)
+{
+    struct answer a;
+    enum reply_fault fault;
+    struct err err;
+    struct reply_terms terms = adviser_terms(c->request);
+    char *document = adviser_moves_text(c->request, l, n);
+    adviser_replay_next(c->replay, document, &a);
+    free(document);
+    c->moves_due_s = c->now_s + a.seconds;
+    int found = a.text ? adviser_moves_parse(a.text, strlen(a.text), &terms, c->moves, MOVES_MOST,
+                                             &fault, &err)
+                       : 0;
+    c->nodes = found > 0 ? found : 0;
+    free(a.text);
+}
+
+static void want(void *ctx, const struct lineage *l, int n)
+{
+    struct counsel *c = ctx;
+    if (c->nodes > 0 && c->moves_due_s > c->now_s)
+        return; /* a question is under way */
+    if (c->kind == COUNSEL_REPLAY) {
+        want_recorded(c, l, n);
+        return;
+    }
+    c->moves_due_s = c->now_s + kinds[c->kind].seconds;
+    for (c->nodes = 0; c->nodes < n && c->nodes < MOVES_MOST; c->nodes++)
+        stand_in_moves(c, l[c->nodes].id[0], &c->moves[c->nodes]);
+}
+
+static int moves(void *ctx, int32_t node, struct moves *out)
+{
+    struct counsel *c = ctx;
+    for (int i = 0; i < c->nodes && c->moves_due_s <= c->now_s; i++)
+        if (c->moves[i].node == node) {
+            *out = c->moves[i];
+            c->moves[i].node = -1;
+            return 1;
+        }
+    return 0;
+}
+
+const struct mover *counsel_mover(struct counsel *c)
+{
+    bool speaks = knows(c) || c->kind == COUNSEL_WRONG || c->kind == COUNSEL_REPLAY;
+    return speaks ? &c->mover : NULL;
+}
+
+/* ---- construction -----------------------------------------------------------------------------
+ */
+
+struct counsel *counsel_open(enum counsel_kind k, const struct table *t, uint64_t seed,
+                             const char *recording, struct err *err)
+{
+    struct adviser_replay *replay = NULL;
+    if (k == COUNSEL_REPLAY && (replay = adviser_replay_open(recording, err)) == NULL)
+        return NULL;
+    struct counsel *c = xcalloc(1, sizeof *c);
+    c->kind = k;
+    c->table = t;
+    c->random = seed;
+    c->replay = replay;
+    c->mover = (struct mover){.ctx = c, .moves = moves, .want = want};
+    return c;
+}
+
+void counsel_close(struct counsel *c)
+{
+    if (c->replay)
+        adviser_replay_close(c->replay);
+    advice_free(&c->advice);
+    free(c->reply);
+    free(c);
+}

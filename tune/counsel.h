@@ -1,0 +1,44 @@
+/* counsel.h - the advisers of an ablation: somebody who is right, wrong, late, dead, makes no
+ * sense, or a recorded language model. Time is the simulation's: a reply is there when the search's
+ * clock has passed the moment of the question by the adviser's latency, and nobody waits for it, as
+ * in adviser.h. Replies are text and go through the real parser.
+ */
+#ifndef WHET_TUNE_COUNSEL_H
+#define WHET_TUNE_COUNSEL_H
+
+#include "specializer/strategy.h"
+#include "tune/table.h"
+
+/* Constant, name, seconds of a reply, what it is. */
+#define COUNSEL_LIST(C)                                                                 \
+    C(HEURISTIC, "heuristic", 0, "no language model: the cost model's order")           \
+    C(CHANCE, "chance", 0, "no knowledge either: the formula is replaced by lot")       \
+    C(RIGHT, "right", 2, "names up to four points within 5 % of the fastest")           \
+    C(FAIR, "fair", 2, "names four points drawn from the fastest tenth")                \
+    C(SLOW, "slow", 60, "right, but a minute late")                                     \
+    C(WRONG, "wrong", 2, "valid replies that name points drawn from the slowest tenth") \
+    C(GARBAGE, "garbage", 2, "text that is no reply: rejected whole")                   \
+    C(DEAD, "dead", 1e30, "never answers")                                              \
+    C(REPLAY, "llm", 0, "a recorded language model")
+
+enum counsel_kind {
+#define C(id, name, seconds, help) COUNSEL_##id,
+    COUNSEL_LIST(C)
+#undef C
+        COUNSEL_KINDS
+};
+const char *counsel_name(enum counsel_kind k);
+const char *counsel_help(enum counsel_kind k);
+
+struct counsel;
+/* `recording` (COUNSEL_REPLAY only) as in adviser.url = replay:<file>. NULL with a message. */
+struct counsel *counsel_open(enum counsel_kind k, const struct table *t, uint64_t seed,
+                             const char *recording, struct err *err);
+void counsel_close(struct counsel *c);
+/* What is known at time `now_s`; asks again if nothing is under way. Fills `out`. */
+void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s,
+                 struct advice *out);
+/* For strategy mcts; NULL: nobody to ask. */
+const struct mover *counsel_mover(struct counsel *c);
+
+#endif

@@ -1,0 +1,188 @@
+/* loop.c - `whet tune`: rounds for chosen slots, one after the other, as the server would do them.
+ *
+ * Every stage is the server's own: proposals by the strategy and the adviser, build, probe, bench,
+ * then shadow and canary on live steps, which here are replayed ones (replay.c). They run only when
+ * a stage needs them, so benches have the machine to themselves. What wins is written to the store
+ * as a server would: the next `whet serve` on this store validates it once more and begins with it.
+ */
+#include "tune/loop.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "tune/lab.h"
+#include "tune/replay.h"
+
+/* A slot is left alone after this many candidates without a gain. */
+enum { DRY_MOST = 30, TRIES_MOST = 3 };
+#define SECONDS_MOST 600.0
+
+struct tuner {
+    struct lab lab;
+    struct place *place[SLOTS_MOST];
+    int places;
+    int64_t start_ns;
+    double seconds;
+};
+
+static double left_s(const struct tuner *t)
+{
+    return t->seconds - (double)(clock_ns() - t->start_ns) * 1e-9;
+}
+
+static bool over(const struct tuner *t)
+{
+    return lab_stopped(&t->lab) || left_s(t) <= 0;
+}
+
+/* ---- slots ------------------------------------------------------------------------------------
+ */
+
+static int add_slot(struct tuner *t, const char *name, struct err *err)
+{
+    struct place *p = place_find(t->lab.s, name);
+    if (!p)
+        return err_set(err, "there is no slot \"%s\"", name);
+    if (t->places < SLOTS_MOST)
+        t->place[t->places++] = p;
+    return 0;
+}
+
+/* Those given; without any, decoding of one sequence and of four. */
+static int choose_slots(struct tuner *t, struct tune_options *o, struct err *err)
+{
+    static const char *const usual[] = {
+        "mlp_in/m1", "mlp_out/m1", "head/m1", "attn_in/m1", "attn_out/m1", "attn/m1/c256",
+        "mlp_in/m4", "mlp_out/m4", "head/m4", "attn_in/m4", "attn_out/m4", "attn/m4/c256"};
+    int n = o->slots ? o->slots : (int)(sizeof usual / sizeof *usual);
+    for (int i = 0; i < n; i++)
+        if (add_slot(t, o->slots ? o->slot[i] : usual[i], err) != 0)
+            return -1;
+    for (int i = 0; i < t->places; i++)
+        t->place[i]->share = 1.0 / t->places; /* the order of a restart */
+    return 0;
+}
+
+/* ---- one round --------------------------------------------------------------------------------
+ */
+
+/* Inputs of replayed steps; seeded ones if the slot's steps do not come. */
+static bool take_inputs(struct tuner *t, struct place *p)
+{
+    struct specializer *s = t->lab.s;
+    struct err err;
+    struct replay *r = replay_start(t->lab.engine, p->slot, (uint64_t)p->index + 1, &err);
+    bool some = r && place_inputs(s, p);
+    replay_stop(r);
+    if (!some) {
+        p->input[0] = capture_seeded(s->env.model, p->slot, 1);
+        p->inputs = p->input[0] != NULL;
+    }
+    return p->inputs > 0;
+}
+
+static void try_finalist(struct tuner *t, struct place *p)
+{
+    struct specializer *s = t->lab.s;
+    struct err err;
+    struct replay *r = replay_start(t->lab.engine, p->slot, (uint64_t)clock_ns(), &err);
+    if (!r) {
+        printf("%-16s %s\n", p->slot->name, err.msg);
+        return;
+    }
+    for (int i = 0; i < TRIES_MOST && p->finalist && !lab_stopped(&t->lab); i++)
+        finalist_try(s, p);
+    replay_stop(r);
+}
+
+static void say_round(const struct tuner *t, const struct place *p, int candidates)
+{
+    printf("%4.0f s  %-14s %2d candidates, %3d tried; %s", t->seconds - left_s(t), p->slot->name,
+           candidates, p->search.tried,
+           p->active     ? p->active->name
+           : p->finalist ? "a finalist waits"
+                         : "eager");
+    if (p->active)
+        printf(" %+.1f %%", 100 * p->gain_eager);
+    printf("\n");
+    fflush(stdout);
+}
+
+/* Proposal to bench, then live steps for the best. False: the slot needs no more. */
+static bool one_round(struct tuner *t, struct place *p)
+{
+    struct specializer *s = t->lab.s;
+    bool some = !p->exhausted && p->dry < DRY_MOST && !p->pinned[0] && place_open(s, p);
+    if (!some || (p->inputs == 0 && !take_inputs(t, p)) || !round_start(s, p))
+        return false;
+    int candidates = s->round.n;
+    while (!round_over(s) && !over(t)) {
+        specializer_observe(s);
+        round_children(s);
+        if (!round_bench(s) && !round_over(s))
+            specializer_wait(s, 0.005);
+    }
+    if (round_over(s))
+        round_close(s);
+    else
+        round_abandon(s);
+    if (p->finalist)
+        try_finalist(t, p);
+    retire_poll(s, false);
+    adviser_poll(s->adviser);
+    say_round(t, p, candidates);
+    return true;
+}
+
+static void search(struct tuner *t)
+{
+    bool some = true;
+    while (some && !over(t)) {
+        some = false;
+        for (int i = 0; i < t->places && !over(t); i++)
+            some |= one_round(t, t->place[i]);
+    }
+}
+
+/* ---- the end ----------------------------------------------------------------------------------
+ */
+
+static void print_summary(const struct tuner *t)
+{
+    const struct store *store = t->lab.s->store;
+    printf("\n%-16s %6s %8s %-20s %-20s  %s\n", "slot", "tried", "speed", "bench, 95 %",
+           "whole step, 95 %", "kernel");
+    for (int i = 0; i < t->places; i++) {
+        const struct place *p = t->place[i];
+        char bench[40] = "", step[40] = "";
+        const struct candidate *c = p->active;
+        if (c && c->evidence.bench.pairs)
+            snprintf(bench, sizeof bench, "[%+.1f, %+.1f] %%", 100 * c->evidence.bench.low,
+                     100 * c->evidence.bench.high);
+        if (c && c->evidence.canary.pairs)
+            snprintf(step, sizeof step, "[%+.1f, %+.1f] %%", 100 * c->evidence.canary.low,
+                     100 * c->evidence.canary.high);
+        printf("%-16s %6d %7.2fx %-20s %-20s  %s\n", p->slot->name, p->search.tried,
+               1 + p->gain_eager, bench, step, c ? c->name : "eager");
+    }
+    printf("%.0f s; winners are in %s\n", t->seconds - left_s(t), store_path(store));
+}
+
+int tune_loop(struct tune_options *o, struct err *err)
+{
+    struct tuner t = {.seconds = o->seconds > 0 ? o->seconds : SECONDS_MOST,
+                      .start_ns = clock_ns()};
+    if (lab_open(&t.lab, &o->config, err) != 0)
+        return -1;
+    lab_stop_on_signals(&t.lab);
+    int r = choose_slots(&t, o, err);
+    if (r == 0) {
+        restore_winners(t.lab.s);
+        search(&t);
+        print_summary(&t);
+    }
+    lab_close(&t.lab);
+    return r;
+}

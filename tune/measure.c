@@ -1,0 +1,290 @@
+/* measure.c - every point of a slot, built, probed and benched against eager.
+ *
+ * Two passes, since they want different machines: building and probing may share it with anything,
+ * benches want it alone. The bench is the loop's own, A-B-B-A in slices on the engine thread, but
+ * with a fixed number of pairs and no verdict, in an order drawn by lot so that a drift of the
+ * machine does not look like a knob. The best tenth is measured again, longer, and that counts: the
+ * first of two hundred noisy numbers is partly luck.
+ */
+#include "tune/measure.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "specializer/bench.h"
+#include "specializer/hash.h"
+
+enum { PAIRS = 24, PAIRS_AGAIN = 96, LANES = 2, SAVE_EVERY_S = 10 };
+
+struct work {
+    struct lab *lab;
+    struct tables *tables;
+    const char *path;
+    int64_t until_ns, saved_ns;
+    struct err *err;
+};
+
+static double seconds_since(int64_t ns)
+{
+    return (double)(clock_ns() - ns) * 1e-9;
+}
+
+static int save(struct work *w, bool now)
+{
+    if (!now && seconds_since(w->saved_ns) < SAVE_EVERY_S)
+        return 0;
+    w->saved_ns = clock_ns();
+    return tables_write(w->tables, w->path, w->err);
+}
+
+static bool over(const struct work *w)
+{
+    return lab_stopped(w->lab) || clock_ns() >= w->until_ns;
+}
+
+int measure_prepare(struct lab *l, struct tables *t, char **names, int n, int most, struct err *err)
+{
+    t->machine = *l->s->env.machine;
+    t->threads = l->s->cost.threads;
+    for (int i = 0; i < n; i++) {
+        struct slot *slot = dispatch_find(l->s->env.dispatch, names[i]);
+        struct facts facts;
+        if (!slot)
+            return err_set(err, "there is no slot \"%s\"", names[i]);
+        if (tables_find(t, names[i]))
+            continue;
+        facts_fill(&facts, l->s->env.model, slot->region, slot->m, l->s->numerics);
+        struct table *new =
+            tables_add(t, slot->name, slot->region, slot->m, &facts, l->s->numerics, most);
+        if (space_size(new->space) == 0)
+            return err_set(err, "no template has a legal point for %s", names[i]);
+        printf("%-16s %5d points of %d\n", new->slot, space_size(new->space), new->whole);
+    }
+    return 0;
+}
+
+static struct candidate *candidate_at(struct work *w, const struct table *t, int32_t id)
+{
+    struct point p;
+    struct specializer *s = w->lab->s;
+    space_point(t->space, id, &p);
+    return candidate_new(&s->keys, space_template(t->space, id), &p, &t->facts,
+                         dispatch_find(s->env.dispatch, t->slot));
+}
+
+static void refuse(struct measured *m, const struct candidate *c)
+{
+    m->state = POINT_REFUSED;
+    snprintf(m->reason, sizeof m->reason, "%s", c->reason);
+}
+
+/* ---- building and probing ------------------------------------------------------------------- */
+
+/* One point on its way. */
+struct lane {
+    struct table *t;
+    int32_t id;
+    struct candidate *c; /* NULL: free */
+    struct build *build;
+    struct probe *probe;
+};
+
+static void lane_end(struct lane *l)
+{
+    build_end(l->build);
+    probe_end(l->probe);
+    candidate_free(l->c);
+    *l = (struct lane){0};
+}
+
+/* False: the child could not be started. */
+static bool lane_start(struct work *w, struct lane *l)
+{
+    struct measured *m = &l->t->row[l->id];
+    l->c = candidate_at(w, l->t, l->id);
+    l->build = build_start(&w->lab->s->env, l->c, w->err);
+    *m = (struct measured){.state = POINT_NEW};
+    return l->build != NULL;
+}
+
+static bool lane_poll(struct work *w, struct lane *l)
+{
+    struct measured *m = &l->t->row[l->id];
+    enum stage_result r = l->build ? build_poll(l->build) : probe_poll(l->probe);
+    if (r == STAGE_RUNNING)
+        return true;
+    if (r == STAGE_REFUSE)
+        refuse(m, l->c);
+    m->build_s = (float)l->c->evidence.build_s;
+    m->probe_s = (float)l->c->evidence.probe_s;
+    if (r == STAGE_PASS && l->build) {
+        build_end(l->build);
+        l->build = NULL;
+        l->probe = probe_start(&w->lab->s->env, l->c, PROBE_FULL, NULL, 0, w->err);
+        return l->probe != NULL;
+    }
+    if (r == STAGE_PASS)
+        m->state = POINT_PROBED;
+    lane_end(l);
+    return true;
+}
+
+/* The next new point of any table; false: none. */
+static bool next_new(const struct work *w, const struct lane *lane, struct table **t, int32_t *id)
+{
+    for (int i = 0; i < w->tables->n; i++)
+        for (int32_t k = 0; k < space_size(w->tables->table[i].space); k++) {
+            bool taken = w->tables->table[i].row[k].state != POINT_NEW;
+            for (int l = 0; l < LANES; l++)
+                taken |= lane[l].c && lane[l].t == &w->tables->table[i] && lane[l].id == k;
+            if (!taken) {
+                *t = &w->tables->table[i];
+                *id = k;
+                return true;
+            }
+        }
+    return false;
+}
+
+static void say_progress(const struct work *w, const char *what, enum point_state left)
+{
+    for (int i = 0; i < w->tables->n; i++) {
+        const struct table *t = &w->tables->table[i];
+        printf("%s %-16s %4d to do, %d measured, %d refused of %d\n", what, t->slot,
+               table_count(t, left), table_count(t, POINT_MEASURED), table_count(t, POINT_REFUSED),
+               space_size(t->space));
+    }
+    fflush(stdout);
+}
+
+static int build_all(struct work *w)
+{
+    struct lane lane[LANES] = {{0}};
+    bool ok = true, busy = true;
+    while (ok && busy) {
+        busy = false;
+        for (int i = 0; i < LANES && ok; i++) {
+            struct lane *l = &lane[i];
+            if (l->c)
+                ok = lane_poll(w, l);
+            if (ok && !l->c && !over(w) && next_new(w, lane, &l->t, &l->id))
+                ok = lane_start(w, l);
+            busy |= l->c != NULL;
+        }
+        ok = ok && save(w, false) == 0;
+        usleep(2000);
+    }
+    for (int i = 0; i < LANES; i++)
+        if (lane[i].c)
+            lane_end(&lane[i]);
+    say_progress(w, "build", POINT_NEW);
+    return ok && save(w, true) == 0 ? 0 : -1;
+}
+
+/* ---- benching ---------------------------------------------------------------------------------
+ */
+
+/* -1: no answer; the row stays as it is. */
+static int bench_point(struct work *w, struct table *t, int32_t id, const struct capture *inputs,
+                       int pairs)
+{
+    struct specializer *s = w->lab->s;
+    struct measured *m = &t->row[id];
+    struct candidate *c = candidate_at(w, t, id);
+    int64_t start = clock_ns();
+    int r = access(c->object, R_OK) == 0 ? 0 : -1;
+    if (r != 0)
+        m->state = POINT_NEW; /* its object is gone */
+    else if (swap_load(s, c) != 0)
+        refuse(m, c);
+    else if (bench_sample(&s->env, c, c->slot->eager, inputs, pairs) == STAGE_PASS) {
+        const struct evidence *e = &c->evidence;
+        m->state = POINT_MEASURED;
+        m->own_s = (float)e->own_s;
+        m->gain = (float)e->bench.mean;
+        m->low = (float)e->bench.low;
+        m->high = (float)e->bench.high;
+        m->pairs = e->bench.pairs;
+        if (m->bench_s <= 0)
+            m->bench_s = (float)seconds_since(start);
+    } else {
+        r = -1;
+    }
+    candidate_drop(s, c);
+    retire_poll(s, true);
+    return r;
+}
+
+static int32_t *shuffled(int n, uint64_t seed)
+{
+    int32_t *id = xcalloc((size_t)n + 1, sizeof *id);
+    for (int i = 0; i < n; i++) {
+        int at = random_below(&seed, i + 1);
+        id[i] = id[at];
+        id[at] = i;
+    }
+    return id;
+}
+
+/* The speed that a tenth of the points (at least ten) reach. */
+static double tenth(const struct table *t)
+{
+    int n = space_size(t->space), rank = n / 10 > 10 ? n / 10 : 10, above = 0;
+    double speed = table_best(t, NULL);
+    while (speed > 0 && above < rank) {
+        double next = 0;
+        above = 0;
+        for (int i = 0; i < n; i++) {
+            double of = measured_speed(&t->row[i]);
+            above += of >= speed;
+            next = of < speed && of > next ? of : next;
+        }
+        if (above < rank)
+            speed = next;
+    }
+    return speed;
+}
+
+static int bench_table(struct work *w, struct table *t)
+{
+    struct slot *slot = dispatch_find(w->lab->s->env.dispatch, t->slot);
+    struct capture *inputs = capture_seeded(w->lab->s->env.model, slot, 1);
+    int n = space_size(t->space), r = 0;
+    int32_t *order = shuffled(n, w->tables->seed + 1);
+    for (int i = 0; i < n && r == 0 && !over(w); i++)
+        if (t->row[order[i]].state == POINT_PROBED) {
+            bench_point(w, t, order[i], inputs, PAIRS);
+            r = save(w, false);
+        }
+    double fast = table_count(t, POINT_PROBED) == 0 ? tenth(t) : INFINITY;
+    for (int i = 0; i < n && r == 0 && !over(w); i++) {
+        const struct measured *m = &t->row[order[i]];
+        if (measured_speed(m) >= fast && m->pairs < PAIRS_AGAIN) {
+            bench_point(w, t, order[i], inputs, PAIRS_AGAIN);
+            r = save(w, false);
+        }
+    }
+    free(order);
+    capture_free(inputs);
+    free(inputs);
+    return r;
+}
+
+int measure_run(struct lab *l, struct tables *t, double seconds, bool build_only, const char *path,
+                struct err *err)
+{
+    struct work w = {.lab = l, .tables = t, .path = path, .err = err};
+    w.until_ns = clock_ns() + (int64_t)(seconds * 1e9);
+    if (build_all(&w) != 0)
+        return -1;
+    for (int i = 0; i < t->n && !build_only; i++)
+        if (bench_table(&w, &t->table[i]) != 0)
+            return -1;
+    if (!build_only)
+        say_progress(&w, "bench", POINT_PROBED);
+    return save(&w, true);
+}

@@ -1,0 +1,20 @@
+/* options.h - what `whet tune` was asked to do. */
+#ifndef WHET_TUNE_OPTIONS_H
+#define WHET_TUNE_OPTIONS_H
+
+#include "config/config.h"
+
+enum { SLOTS_MOST = 64 };
+
+struct tune_options {
+    enum { TUNE_LOOP, TUNE_MEASURE, TUNE_ABLATE, TUNE_REPORT } mode;
+    char *slot[SLOTS_MOST];
+    int slots;
+    double seconds; /* 0: the mode's default */
+    const char *table, *json, *svg;
+    int points, seeds;
+    bool build_only;
+    struct config config;
+};
+
+#endif

@@ -1,0 +1,19 @@
+/* replay.h - traffic for one slot where no users are: requests of made-up tokens, in such numbers
+ * and lengths that the engine's steps fall into the slot. They stand in for live steps in captures,
+ * shadow and canary. A thread of its own between start and stop.
+ */
+#ifndef WHET_TUNE_REPLAY_H
+#define WHET_TUNE_REPLAY_H
+
+#include "engine/dispatch.h"
+#include "engine/engine.h"
+
+struct replay;
+/* Slots of few tokens: as many sequences that decode; of more: prompts of that length, one after
+ * the other. NULL with a message if the model's context is too short. */
+struct replay *replay_start(struct engine *e, const struct slot *slot, uint64_t seed,
+                            struct err *err);
+/* Cancels what runs and waits for its end. NULL is fine. */
+void replay_stop(struct replay *r);
+
+#endif

@@ -1,0 +1,167 @@
+/* table.c - measured points in memory; see table.h.
+ *
+ * Thinning by lattice and not by lot: of 200 points drawn from 5000, hardly two differ in one knob
+ * only, and a strategy that changes one knob at a time would have nowhere to go. Leaving out whole
+ * values keeps the space what it is, only with shorter lists.
+ */
+#include "tune/table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "specializer/hash.h"
+
+/* ---- thinning ---------------------------------------------------------------------------------
+ */
+
+/* Values that are left in, by template and knob. */
+struct lattice {
+    bool in[KNOBS_MAX][KNOB_VALUES];
+};
+
+static bool is_kept(const struct lattice *l, const struct space *s, int32_t id)
+{
+    const struct template *t = space_template(s, id);
+    const struct lattice *of = &l[template_index(t)];
+    struct point p;
+    space_point(s, id, &p);
+    for (int k = 0; k < t->knobs; k++)
+        for (int v = 0; v < t->knob[k].values; v++)
+            if (t->knob[k].value[v] == p.value[k] && !of->in[k][v])
+                return false;
+    return true;
+}
+
+/* Marks what is left; how many points, and in *families how many families have any. */
+static int mark_kept(const struct lattice *l, const struct space *s, unsigned char *keep,
+                     int *families)
+{
+    int n = 0;
+    unsigned char *has = xcalloc((size_t)space_families() + 1, 1);
+    *families = 0;
+    for (int32_t i = 0; i < space_size(s); i++) {
+        n += keep[i] = (unsigned char)is_kept(l, s, i);
+        *families += keep[i] && !has[space_family(s, i)];
+        has[space_family(s, i)] |= keep[i];
+    }
+    free(has);
+    return n;
+}
+
+/* A value of a knob. */
+struct value {
+    int template, knob, value;
+};
+
+/* All values of all templates of the space in an order drawn by lot. */
+static int list_values(const struct space *s, uint64_t *random, struct value *out, int most)
+{
+    int n = 0;
+    bool *used = xcalloc((size_t)template_count() + 1, sizeof *used);
+    for (int32_t i = 0; i < space_size(s); i++)
+        used[template_index(space_template(s, i))] = true;
+    for (int t = 0; t < template_count(); t++)
+        for (int k = 0; used[t] && k < template_at(t)->knobs; k++) {
+            const struct knob *knob = &template_at(t)->knob[k];
+            if (strcmp(knob->name, "ISA") == 0 || strcmp(knob->name, "PACK") == 0)
+                continue;
+            for (int v = 0; v < knob->values && n < most; v++)
+                out[n++] = (struct value){t, k, v};
+        }
+    for (int i = n - 1; i > 0; i--) {
+        int at = random_below(random, i + 1);
+        struct value swapped = out[i];
+        out[i] = out[at];
+        out[at] = swapped;
+    }
+    free(used);
+    return n;
+}
+
+/* Values go one after the other, as long as every family keeps points and no step takes the space
+ * below half of what was asked for. */
+static void thin(struct space *s, uint64_t seed, int most)
+{
+    enum { VALUES_MOST = 1024 };
+    struct value value[VALUES_MOST];
+    struct lattice *lattice = xcalloc((size_t)template_count(), sizeof *lattice);
+    unsigned char *keep = xcalloc((size_t)space_size(s) + 1, 1);
+    memset(lattice, 1, (size_t)template_count() * sizeof *lattice);
+    int families, all, values = list_values(s, &seed, value, VALUES_MOST);
+    int left = mark_kept(lattice, s, keep, &all);
+    for (int i = 0; i < values && left > most; i++) {
+        bool *in = &lattice[value[i].template].in[value[i].knob][value[i].value];
+        *in = false;
+        int now = mark_kept(lattice, s, keep, &families);
+        if (families < all || now < most / 2)
+            *in = true;
+        else
+            left = now;
+    }
+    mark_kept(lattice, s, keep, &families);
+    space_keep(s, keep);
+    free(keep);
+    free(lattice);
+}
+
+/* ---- tables -----------------------------------------------------------------------------------
+ */
+
+struct table *tables_add(struct tables *t, const char *slot, enum region region, int m,
+                         const struct facts *facts, enum numerics numerics, int most)
+{
+    t->table = xrealloc(t->table, (size_t)(t->n + 1) * sizeof *t->table);
+    struct table *new = &t->table[t->n++];
+    *new = (struct table){.region = region, .m = m, .numerics = numerics, .facts = *facts};
+    snprintf(new->slot, sizeof new->slot, "%s", slot);
+    new->space = space_open(facts, region, m, numerics);
+    new->whole = space_size(new->space);
+    if (most > 0 && new->whole > most)
+        thin(new->space, t->seed, most);
+    new->row = xcalloc((size_t)space_size(new->space) + 1, sizeof *new->row);
+    return new;
+}
+
+struct table *tables_find(const struct tables *t, const char *slot)
+{
+    for (int i = 0; i < t->n; i++)
+        if (strcmp(t->table[i].slot, slot) == 0)
+            return &t->table[i];
+    return NULL;
+}
+
+void tables_free(struct tables *t)
+{
+    for (int i = 0; i < t->n; i++) {
+        space_close(t->table[i].space);
+        free(t->table[i].row);
+    }
+    free(t->table);
+    *t = (struct tables){0};
+}
+
+double measured_speed(const struct measured *m)
+{
+    return m->state == POINT_MEASURED ? 1 + (double)m->gain : 0;
+}
+
+double table_best(const struct table *t, int32_t *id)
+{
+    double best = 0;
+    for (int32_t i = 0; i < space_size(t->space); i++)
+        if (measured_speed(&t->row[i]) > best) {
+            best = measured_speed(&t->row[i]);
+            if (id)
+                *id = i;
+        }
+    return best;
+}
+
+int table_count(const struct table *t, enum point_state state)
+{
+    int n = 0;
+    for (int32_t i = 0; i < space_size(t->space); i++)
+        n += t->row[i].state == state;
+    return n;
+}

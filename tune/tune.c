@@ -1,0 +1,213 @@
+/* tune.c - `whet tune`: options, and which tool they ask for.
+ *
+ *   whet tune --model M [--slot S ...] [--seconds N]     the loop without a server: loop.c
+ *   whet tune --measure --table F --slot S ...           a table of measured points: measure.c
+ *   whet tune --ablate --table F                         strategies on that table: ablate.c
+ *   whet tune --report [--table F]                       the cost model against it: report.c
+ */
+#include "tune/tune.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "tune/ablate.h"
+#include "tune/loop.h"
+#include "tune/measure.h"
+#include "tune/options.h"
+#include "tune/report.h"
+
+static int usage(const char *why)
+{
+    fprintf(stderr, "whet tune: %s\n\n", why);
+    fputs("usage: whet tune --model PATH [--slot mlp_in/m1 ...] [--seconds 600]\n"
+          "       whet tune --measure --table FILE --model PATH --slot S ... [--points 300]\n"
+          "                 [--build-only] [--seconds 3600]\n"
+          "       whet tune --ablate --table FILE [--seeds 20] [--seconds 240] [--json FILE]\n"
+          "                 [--svg PREFIX] [--adviser-url replay:FILE]\n"
+          "       whet tune --report [--table FILE | --store FILE] [--json FILE]\n"
+          "and options of whet serve; --strategy NAME is --specializer-strategy NAME\n",
+          stderr);
+    return 2;
+}
+
+/* ---- options ----------------------------------------------------------------------------------
+ */
+
+static bool number(const char *text, double least, double most, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    return end != text && !*end && *out >= least && *out <= most;
+}
+
+/* One of our flags with its value: 1 taken, 0 not ours, -1 wrong. */
+static int own_flag(struct tune_options *o, const char *flag, char *value)
+{
+    double n;
+    const struct {
+        const char *flag;
+        const char **to;
+    } texts[] = {{"--table", &o->table}, {"--json", &o->json}, {"--svg", &o->svg}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (strcmp(flag, texts[i].flag) == 0) {
+            *texts[i].to = value;
+            return value ? 1 : -1;
+        }
+    if (strcmp(flag, "--slot") == 0) {
+        if (!value || o->slots == SLOTS_MOST)
+            return -1;
+        o->slot[o->slots++] = value;
+        return 1;
+    }
+    if (strcmp(flag, "--seconds") == 0) {
+        if (!value || !number(value, 0.1, 1e6, &o->seconds))
+            return -1;
+        return 1;
+    }
+    bool points = strcmp(flag, "--points") == 0;
+    if (!points && strcmp(flag, "--seeds") != 0)
+        return 0;
+    if (!value || !number(value, 1, 100000, &n))
+        return -1;
+    *(points ? &o->points : &o->seeds) = (int)n;
+    return 1;
+}
+
+/* Takes our own flags out of argv; the rest is for config_parse. */
+static int own_flags(struct tune_options *o, int *argc, char **argv)
+{
+    static const char *const modes[] = {NULL, "--measure", "--ablate", "--report"};
+    int left = 1;
+    for (int i = 1; i < *argc; i++) {
+        int taken = 0;
+        for (int m = 1; m < 4; m++)
+            if (strcmp(argv[i], modes[m]) == 0) {
+                o->mode = m;
+                taken = 1;
+            }
+        if (strcmp(argv[i], "--build-only") == 0) {
+            o->build_only = true;
+            taken = 1;
+        }
+        if (taken)
+            continue;
+        taken = own_flag(o, argv[i], i + 1 < *argc ? argv[i + 1] : NULL);
+        if (taken < 0)
+            return -1;
+        if (taken)
+            i++;
+        else if (strcmp(argv[i], "--strategy") == 0)
+            argv[left++] = (char *)"--specializer-strategy";
+        else
+            argv[left++] = argv[i];
+    }
+    *argc = left;
+    return 0;
+}
+
+/* ---- measuring --------------------------------------------------------------------------------
+ */
+
+static int measure(struct tune_options *o, struct err *err)
+{
+    struct lab l;
+    struct tables t = {.seed = (uint64_t)o->config.specializer_seed};
+    int r = -1;
+    if (access(o->table, F_OK) == 0 && tables_read(&t, o->table, err) != 0)
+        return -1;
+    if (lab_open(&l, &o->config, err) == 0) {
+        lab_stop_on_signals(&l);
+        r = measure_prepare(&l, &t, o->slot, o->slots, o->points ? o->points : 300, err);
+        if (r == 0)
+            r = measure_run(&l, &t, o->seconds > 0 ? o->seconds : 3600, o->build_only, o->table,
+                            err);
+        lab_close(&l);
+    }
+    tables_free(&t);
+    return r;
+}
+
+/* ---- judging ----------------------------------------------------------------------------------
+ */
+
+static int ablation(struct tune_options *o, struct err *err)
+{
+    struct tables t;
+    const char *url = o->config.adviser_url;
+    if (tables_read(&t, o->table, err) != 0)
+        return -1;
+    struct ablation a = {.tables = &t,
+                         .seeds = o->seeds ? o->seeds : 20,
+                         .budget_s = o->seconds > 0 ? o->seconds : 240};
+    if (url && strncmp(url, "replay:", 7) == 0)
+        a.recording = url + 7;
+    int r = ablate(&a, err);
+    if (r == 0) {
+        ablation_print(&a);
+        r = o->json ? ablation_write_json(&a, o->json, err) : 0;
+        r = r == 0 && o->svg ? ablation_write_svg(&a, o->svg, err) : r;
+    }
+    ablation_free(&a);
+    tables_free(&t);
+    return r;
+}
+
+static int report(struct tune_options *o, struct err *err)
+{
+    struct tables t;
+    if (!o->table)
+        return report_store(&o->config, o->json, err);
+    if (tables_read(&t, o->table, err) != 0)
+        return -1;
+    int r = report_tables(&t, o->json, err);
+    tables_free(&t);
+    return r;
+}
+
+static const char *missing(const struct tune_options *o)
+{
+    bool model = o->config.engine_model && *o->config.engine_model;
+    if ((o->mode == TUNE_LOOP || o->mode == TUNE_MEASURE) && !model)
+        return "--model is missing";
+    if ((o->mode == TUNE_MEASURE || o->mode == TUNE_ABLATE) && !o->table)
+        return "--table is missing";
+    return NULL;
+}
+
+static int run(struct tune_options *o, struct err *err)
+{
+    switch (o->mode) {
+    case TUNE_MEASURE:
+        return measure(o, err);
+    case TUNE_ABLATE:
+        return ablation(o, err);
+    case TUNE_REPORT:
+        return report(o, err);
+    case TUNE_LOOP:
+        return tune_loop(o, err);
+    }
+    return -1;
+}
+
+int tune_main(int argc, char **argv)
+{
+    struct tune_options o = {.mode = TUNE_LOOP};
+    struct err err = {{0}};
+    if (own_flags(&o, &argc, argv) != 0)
+        return usage("a flag's value is missing or wrong");
+    int parsed = config_parse(&o.config, argc, argv, &err);
+    const char *wrong = parsed < 0 ? err.msg : parsed == 0 ? missing(&o) : NULL;
+    if (wrong || parsed > 0) {
+        config_free(&o.config);
+        return wrong ? usage(wrong) : 0;
+    }
+    log_set_level((enum log_level)log_level_parse(o.config.log_level));
+    int failed = run(&o, &err);
+    if (failed)
+        fprintf(stderr, "whet tune: %s\n", err.msg);
+    config_free(&o.config);
+    return failed ? 1 : 0;
+}
