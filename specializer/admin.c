@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/plan.h"
+#include "specializer/agent_source.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store_json.h"
 
@@ -151,6 +152,25 @@ int specializer_slots(struct specializer *s, const char *slot, char **json)
 /* ---- kernels ----------------------------------------------------------------------------------
  */
 
+/* The template's text, or what a language model wrote and why. */
+static void add_source(struct store *store, const struct record *r, cJSON *o)
+{
+    const struct template *t = template_find(r->template);
+    struct agent_node n;
+    if (t || store_agent_find(store, r->source, &n, NULL) <= 0) {
+        cJSON_AddStringToObject(o, "source", t ? template_source(t) : "");
+        return;
+    }
+    cJSON_AddStringToObject(o, "source", n.text);
+    cJSON *agent = cJSON_AddObjectToObject(o, "agent");
+    cJSON_AddNumberToObject(agent, "attempt", n.id);
+    cJSON_AddNumberToObject(agent, "parent", n.parent);
+    cJSON_AddStringToObject(agent, "label", n.label ? n.label : "");
+    cJSON_AddStringToObject(agent, "plan", n.plan ? n.plan : "");
+    cJSON_AddStringToObject(agent, "prompts", n.prompts);
+    tree_node_free(&n);
+}
+
 int specializer_kernels(struct specializer *s, const char *id, char **json)
 {
     struct err err;
@@ -174,8 +194,7 @@ int specializer_kernels(struct specializer *s, const char *id, char **json)
     pthread_mutex_lock(&s->lock);
     add_disable(s, o, r.key, r.template);
     pthread_mutex_unlock(&s->lock);
-    const struct template *t = template_find(r.template);
-    cJSON_AddStringToObject(o, "source", t ? template_source(t) : "");
+    add_source(s->store, &r, o);
     cJSON_AddStringToObject(o, "log", r.log ? r.log : "");
     free(r.log);
     return answer(200, o, json);
@@ -305,7 +324,7 @@ int specializer_rollback(struct specializer *s, const char *slot, const char *fr
 static bool nameable(struct specializer *s, const char *what)
 {
     struct record r;
-    if (template_find(what))
+    if (template_find(what) || agent_template_find(what))
         return true;
     int found = store_get(s->store, what, &r, NULL);
     if (found > 0)

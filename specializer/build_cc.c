@@ -244,7 +244,7 @@ static enum stage_result accept_object(struct build *b, const struct process_res
     struct err err = {""};
     struct stat st;
     if ((b->cuda ? inspect_cubin(b, &err)
-                 : object_inspect(b->temporary, c->origin == ORIGIN_AGENT, &err)) != 0) {
+                 : object_inspect(b->temporary, c->origin == ORIGIN_AGENT || c->body[0], &err)) != 0) {
         snprintf(c->reason, sizeof c->reason, "build: object %.200s", err.msg);
         return STAGE_REFUSE;
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/model.h"
+#include "specializer/agent_source.h"
 #include "specializer/hash.h"
 #include "specializer/space.h"
 #include "specializer/space_tables.h"
@@ -57,6 +58,21 @@ static void name_point(const struct template *t, const struct point *p, char *ou
             at += (size_t)snprintf(out + at, n - at, " %s=%d", t->knob[k].name, p->value[k]);
 }
 
+/* The text's hash in the name, and in the frame's -D list: kernels/cpu/agent.c includes it. */
+static void name_body(struct candidate *c)
+{
+    char file[40];
+    size_t at = strlen(c->name);
+    int n = 0;
+    agent_body_name(c->body, file);
+    snprintf(c->name + at, sizeof c->name - at, " %s", c->body);
+    while (c->define[n])
+        n++;
+    c->define = xrealloc(c->define, (size_t)(n + 2) * sizeof *c->define);
+    c->define[n] = xasprintf("-DAGENT_BODY=\"%s\"", file);
+    c->define[n + 1] = NULL;
+}
+
 static void make_keys(struct candidate *c, const struct key_parts *k)
 {
     char source[17], knobs[400];
@@ -64,6 +80,8 @@ static void make_keys(struct candidate *c, const struct key_parts *k)
     point_text(c->template, &c->point, knobs, sizeof knobs);
     uint64_t h = hash_text(HASH_START, k->env);
     h = hash_text(h, source);
+    if (c->body[0])
+        h = hash_text(h, c->body);
     h = hash_text(h, c->template->id);
     h = hash_text(h, knobs);
     hash_hex(hash_text(h, c->slot->name), c->key);
@@ -74,18 +92,22 @@ static void make_keys(struct candidate *c, const struct key_parts *k)
     snprintf(c->env, sizeof c->env, "%s", k->env);
 }
 
-struct candidate *candidate_new(const struct key_parts *k, const struct template *t,
-                                const struct point *p, const struct facts *f, struct slot *slot)
+static struct candidate *make(const struct key_parts *k, const struct template *t,
+                              const struct point *p, const struct facts *f, struct slot *slot,
+                              const char *body)
 {
     struct candidate *c = xcalloc(1, sizeof *c);
+    snprintf(c->body, sizeof c->body, "%s", body);
     c->template = t;
     c->point = *p;
     c->slot = slot;
-    c->origin = ORIGIN_TEMPLATE;
+    c->origin = body[0] ? ORIGIN_AGENT : ORIGIN_TEMPLATE;
     c->state = LIFE_PROPOSED;
     c->bit_equal = t->bit_equal(p, f);
     name_point(t, p, c->name, sizeof c->name);
     c->define = point_flags(t, p, f);
+    if (body[0])
+        name_body(c);
     make_keys(c, k);
     char path[80];
     template_path(t, path, sizeof path);
@@ -93,6 +115,19 @@ struct candidate *candidate_new(const struct key_parts *k, const struct template
     c->object = xasprintf("%s/%s.%s", k->object_dir, c->object_key,
                           t->machine == MACHINE_CUDA ? "cubin" : "so");
     return c;
+}
+
+struct candidate *candidate_new(const struct key_parts *k, const struct template *t,
+                                const struct point *p, const struct facts *f, struct slot *slot)
+{
+    return make(k, t, p, f, slot, "");
+}
+
+struct candidate *candidate_new_agent(const struct key_parts *k, const struct template *t,
+                                      const struct point *p, const struct facts *f,
+                                      struct slot *slot, const char *body)
+{
+    return make(k, t, p, f, slot, body);
 }
 
 void candidate_free(struct candidate *c)
@@ -111,7 +146,7 @@ void candidate_free(struct candidate *c)
 void candidate_record(const struct candidate *c, struct record *r)
 {
     *r = (struct record){
-        .origin = c->origin,
+        .origin = c->body[0] ? ORIGIN_AGENT : c->origin, /* restored or not, a model wrote it */
         .state = c->state,
         .bit_equal = c->bit_equal,
         .predicted_s = c->predicted_s,
@@ -123,7 +158,10 @@ void candidate_record(const struct candidate *c, struct record *r)
     memcpy(r->object_key, c->object_key, sizeof r->object_key);
     memcpy(r->object_sum, c->object_sum, sizeof r->object_sum);
     memcpy(r->env, c->env, sizeof r->env);
-    template_source_hash(c->template, r->source);
+    if (c->body[0])
+        snprintf(r->source, sizeof r->source, "%s", c->body);
+    else
+        template_source_hash(c->template, r->source);
     snprintf(r->template, sizeof r->template, "%s", c->template->id);
     snprintf(r->slot, sizeof r->slot, "%s", c->slot->name);
     point_text(c->template, &c->point, r->knobs, sizeof r->knobs);

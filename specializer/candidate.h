@@ -55,6 +55,7 @@ struct evidence {
     /* build */
     double build_s;
     int64_t object_bytes;
+    char prompts[17]; /* hash of the prompts that an agent's text was written under */
     /* probe, over all its runs: worst row error against the oracle relative to the row's scale,
      * of the candidate and of the eager kernel on the same inputs. */
     double probe_s;
@@ -84,7 +85,8 @@ struct template;
 struct candidate {
     char key[KEY_HEX + 1];
     char object_key[KEY_HEX + 1];
-    char env[KEY_HEX + 1]; /* device, compiler, model shape, numerics: see space.h */
+    char env[KEY_HEX + 1];  /* device, compiler, model shape, numerics: see space.h */
+    char body[KEY_HEX + 1]; /* hash of the text a language model wrote (agent_source.h), or "" */
     const struct template *template;
     struct point point;
     struct slot *slot;
@@ -128,6 +130,10 @@ char *model_shape_text(const struct model *m);
 /* A new candidate, in state proposed, with no evidence. */
 struct candidate *candidate_new(const struct key_parts *k, const struct template *t,
                                 const struct point *p, const struct facts *f, struct slot *slot);
+/* The same for a text that a language model wrote: `body` is its hash, `t` an agent template. */
+struct candidate *candidate_new_agent(const struct key_parts *k, const struct template *t,
+                                      const struct point *p, const struct facts *f,
+                                      struct slot *slot, const char *body);
 void candidate_free(struct candidate *c);
 /* The candidate as it is stored; r->log is borrowed. */
 void candidate_record(const struct candidate *c, struct record *r);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "specializer/agent_tree.h"
 #include "specializer/life.h"
 #include "specializer/store_json.h"
 #include "specializer/winners.h"
@@ -37,6 +38,11 @@ static int show(struct store *s, const char *key, struct err *err)
     if (found == 0)
         return err_set(err, "there is no kernel \"%.40s\" in %s", key, store_path(s));
     cJSON *o = record_json(&r);
+    struct agent_node n;
+    if (r.origin == ORIGIN_AGENT && store_agent_find(s, r.source, &n, NULL) > 0) {
+        cJSON_AddStringToObject(o, "source", n.text);
+        tree_node_free(&n);
+    }
     cJSON_AddStringToObject(o, "log", r.log ? r.log : "");
     char *text = cJSON_Print(o);
     puts(text);

@@ -108,6 +108,7 @@ void specializer_metrics(struct specializer *s, FILE *out)
     put_funnel(s, out);
     put_swaps(s, out);
     adviser_metrics(s->adviser, out);
+    agent_metrics(atomic_load(&s->ready) ? s->agent : NULL, out);
     value(out, "audit_looks_total", "counter", "Live runs of active kernels compared with eager",
           (double)atomic_load(&s->counts.looks));
     value(out, "audit_mismatches_total", "counter", "Audits that found an active kernel wrong",

@@ -81,8 +81,31 @@ static int read_head(struct object *o, struct err *err)
     return 0;
 }
 
-/* Segments: thread-locals, memory that is both writable and executable. */
-static int check_segments(const struct object *o, struct err *err)
+/* syscall, sysenter and int 0x80 (svc on ARM), at any byte: a jump may lead into the middle of an
+ * instruction. Immediates and displacements may hold these bytes too, about once in a hundred
+ * kernels; such a false alarm costs an agent's kernel one attempt. */
+static int check_code(const struct object *o, const Elf64_Phdr *s, struct err *err)
+{
+    if (s->p_offset > o->n || s->p_filesz > o->n - s->p_offset)
+        return err_set(err, "damaged: code outside the file");
+    const unsigned char *p = o->data + s->p_offset;
+    for (uint64_t i = 0; i + 1 < s->p_filesz; i++) {
+        bool call =
+            MACHINE == EM_AARCH64
+                ? i % 4 == 0 && i + 3 < s->p_filesz && p[i + 3] == 0xd4 && (p[i] & 0x1f) == 1
+                : (p[i] == 0x0f && (p[i + 1] == 0x05 || p[i + 1] == 0x34)) ||
+                      (p[i] == 0xcd && p[i + 1] == 0x80);
+        if (call)
+            return err_set(err,
+                           "has a system-call instruction (bytes %02x %02x; if they are part of a "
+                           "constant or an address by accident, any change of the code moves them)",
+                           p[i], p[i + 1]);
+    }
+    return 0;
+}
+
+/* Segments: thread-locals, memory that is both writable and executable, system calls. */
+static int check_segments(const struct object *o, bool agent, struct err *err)
 {
     const Elf64_Phdr *p = part(o, o->head->e_phoff, o->head->e_phnum, sizeof *p);
     if (!p || o->head->e_phentsize != sizeof *p)
@@ -92,6 +115,8 @@ static int check_segments(const struct object *o, struct err *err)
             return err_set(err, "has thread-local variables");
         if (p[i].p_type == PT_LOAD && (p[i].p_flags & PF_W) && (p[i].p_flags & PF_X))
             return err_set(err, "has memory that is writable and executable");
+        if (agent && (p[i].p_flags & PF_X) && check_code(o, &p[i], err) != 0)
+            return -1;
     }
     return 0;
 }
@@ -121,7 +146,7 @@ static int check_dynamic(const struct object *o, const Elf64_Shdr *s, struct err
     return 0;
 }
 
-static int check_symbols(const struct object *o, const Elf64_Shdr *s, bool *exported,
+static int check_symbols(const struct object *o, const Elf64_Shdr *s, bool agent, bool *exported,
                          struct err *err)
 {
     const Elf64_Sym *sym = part(o, s->sh_offset, s->sh_size / sizeof *sym, sizeof *sym);
@@ -138,28 +163,46 @@ static int check_symbols(const struct object *o, const Elf64_Shdr *s, bool *expo
             return err_set(err, "has the thread-local variable %.80s", name);
         if (sym[i].st_shndx == SHN_UNDEF && !is_allowed(name))
             return err_set(err, "refers to %.80s", name);
-        if (sym[i].st_shndx != SHN_UNDEF && strcmp(name, "whet_kernel") == 0)
+        bool entry = strcmp(name, "whet_kernel") == 0;
+        if (agent && !entry && sym[i].st_shndx != SHN_UNDEF && type != STT_SECTION)
+            return err_set(err, "exports %.80s: make it static", name);
+        if (sym[i].st_shndx != SHN_UNDEF && entry)
             *exported = true;
     }
     return 0;
 }
 
-/* syscall, sysenter and int 0x80 (svc on ARM). Immediates may hold these bytes too, so a false
- * alarm is possible; it costs an agent's kernel one attempt. */
-static int check_code(const struct object *o, const Elf64_Shdr *s, struct err *err)
+/* The name of something in section `index`, for whoever has to find it in the text. */
+static const char *something_in(const struct object *o, int index)
 {
-    if (s->sh_offset > o->n || s->sh_size > o->n - s->sh_offset)
-        return err_set(err, "damaged: code outside the file");
-    const unsigned char *p = o->data + s->sh_offset;
-    for (uint64_t i = 0; i + 1 < s->sh_size; i++) {
-        bool call = MACHINE == EM_AARCH64
-                        ? i % 4 == 0 && i + 3 < s->sh_size && p[i + 3] == 0xd4 && (p[i] & 0x1f) == 1
-                        : (p[i] == 0x0f && (p[i + 1] == 0x05 || p[i + 1] == 0x34)) ||
-                              (p[i] == 0xcd && p[i + 1] == 0x80);
-        if (call)
-            return err_set(err, "has a system-call instruction");
+    for (int i = 0; i < o->head->e_shnum; i++) {
+        const Elf64_Shdr *s = &o->section[i];
+        if (s->sh_type != SHT_SYMTAB || s->sh_link >= o->head->e_shnum)
+            continue;
+        const Elf64_Sym *sym = part(o, s->sh_offset, s->sh_size / sizeof *sym, sizeof *sym);
+        for (uint64_t k = 1; sym && k < s->sh_size / sizeof *sym; k++)
+            if (sym[k].st_shndx == index && ELF64_ST_TYPE(sym[k].st_info) == STT_OBJECT)
+                return name_at(o, &o->section[s->sh_link], sym[k].st_name);
     }
-    return 0;
+    return NULL;
+}
+
+/* Writable data is state between calls. What the loader writes once (addresses in constants, its
+ * own tables) is not: the linker puts it into sections of its own. */
+static int check_state(const struct object *o, int index, struct err *err)
+{
+    static const char *const loaders[] = {".data.rel.ro", ".got", ".dynamic"};
+    const Elf64_Shdr *s = &o->section[index];
+    if (!(s->sh_flags & SHF_WRITE) || !(s->sh_flags & SHF_ALLOC) || s->sh_size == 0 ||
+        o->head->e_shstrndx >= o->head->e_shnum)
+        return 0;
+    const char *name = name_at(o, &o->section[o->head->e_shstrndx], s->sh_name);
+    for (size_t i = 0; name && i < sizeof loaders / sizeof *loaders; i++)
+        if (strncmp(name, loaders[i], strlen(loaders[i])) == 0)
+            return 0;
+    const char *what = something_in(o, index);
+    return err_set(err, "keeps state between calls: %.60s in section %.40s", what ? what : "data",
+                   name ? name : "?");
 }
 
 static int check_sections(const struct object *o, bool agent, struct err *err)
@@ -171,9 +214,9 @@ static int check_sections(const struct object *o, bool agent, struct err *err)
         if (s->sh_type == SHT_DYNAMIC)
             rc = check_dynamic(o, s, err);
         else if (s->sh_type == SHT_DYNSYM)
-            rc = check_symbols(o, s, &exported, err);
-        else if (s->sh_type == SHT_PROGBITS && (s->sh_flags & SHF_EXECINSTR) && agent)
-            rc = check_code(o, s, err);
+            rc = check_symbols(o, s, agent, &exported, err);
+        if (rc == 0 && agent)
+            rc = check_state(o, i, err);
         if (rc != 0)
             return -1;
     }
@@ -215,7 +258,7 @@ int object_inspect(const char *path, bool agent, struct err *err)
         return -1;
     int rc = o.data ? read_head(&o, err) : err_set(err, "is empty");
     if (rc == 0)
-        rc = check_segments(&o, err);
+        rc = check_segments(&o, agent, err);
     if (rc == 0)
         rc = check_sections(&o, agent, err);
     object_unmap(&o);

@@ -14,7 +14,8 @@
 /* 0 if `path` is a 64-bit ELF shared object of this machine that exports `whet_kernel`, has no
  * constructors, destructors, IFUNCs, thread-locals, text relocations or needed libraries, and
  * leaves undefined only functions of a short list (memcpy, memset, ... and libm). `agent`:
- * moreover no system-call instruction. -1 with a message naming what was found. */
+ * moreover no system-call instruction, no state between calls (writable data), no other exports. -1
+ * with a message naming what was found. */
 int object_inspect(const char *path, bool agent, struct err *err);
 
 #endif

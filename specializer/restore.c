@@ -14,6 +14,9 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/agent_source.h"
+#include "specializer/agent_span.h"
+#include "specializer/agent_text.h"
 #include "specializer/specializer_private.h"
 #include "specializer/winners.h"
 
@@ -37,23 +40,59 @@ struct list {
 /* ---- rows to candidates ------------------------------------------------------------------------
  */
 
-static struct candidate *from_row(const struct key_parts *keys, const struct model *model,
-                                  const struct machine *machine, enum numerics numerics,
-                                  struct slot *slot, const struct record *r, const char **why)
+/* What rows are held against. */
+struct terms {
+    const struct config *config;
+    const struct key_parts *keys;
+    const struct model *model;
+    const struct machine *machine;
+    enum numerics numerics;
+    struct store *store;
+};
+
+/* Puts the text that a language model wrote where the compiler and the key look for it. */
+static bool bring_text(const struct terms *g, const struct record *r, const char **why)
 {
-    const struct template *t = template_find(r->template);
+    struct agent_node n;
+    struct err err;
+    *why = "a language model wrote it, and specializer.agentic is off";
+    if (strcmp(g->config->specializer_agentic, "on") != 0)
+        return false;
+    *why = "its text is lost";
+    if (store_agent_find(g->store, r->source, &n, NULL) <= 0)
+        return false;
+    char hash[17], *body = span_strip(n.text);
+    agent_body_hash(body, hash);
+    bool ok = strcmp(hash, r->source) == 0 &&
+              agent_text_check(n.text, strlen(n.text), AGENT_C, &err) == 0 &&
+              agent_body_write(g->keys->kernel_dir, hash, n.text, &err) == 0;
+    free(body);
+    tree_node_free(&n);
+    return ok;
+}
+
+static struct candidate *from_row(const struct terms *g, struct slot *slot, const struct record *r,
+                                  const char **why)
+{
+    const struct template *t = template_find(r->template), *agent = NULL;
     struct facts facts;
     struct point point;
+    if (!t && (agent = agent_template_find(r->template)) != NULL) {
+        t = agent;
+        if (!bring_text(g, r, why))
+            return NULL;
+    }
     *why = "its template is gone or has other knobs";
     if (!t || point_parse(t, r->knobs, &point, NULL) != 0)
         return NULL;
-    facts_fill(&facts, model, slot->region, slot->m, numerics);
-    facts_machine(&facts, machine);
+    facts_fill(&facts, g->model, slot->region, slot->m, g->numerics);
+    facts_machine(&facts, g->machine);
     *why = "its point is no longer legal";
-    if (!template_fits(t, machine->kind, slot->region, slot->m) ||
+    if (!template_fits(t, g->machine->kind, slot->region, slot->m) ||
         template_illegal(t, &point, &facts))
         return NULL;
-    struct candidate *c = candidate_new(keys, t, &point, &facts, slot);
+    struct candidate *c = agent ? candidate_new_agent(g->keys, t, &point, &facts, slot, r->source)
+                                : candidate_new(g->keys, t, &point, &facts, slot);
     *why = "its source, compiler or machine changed";
     if (strcmp(c->key, r->key) == 0) {
         candidate_recall(c, r);
@@ -67,8 +106,9 @@ static struct candidate *from_row(const struct key_parts *keys, const struct mod
 struct candidate *candidate_from(struct specializer *s, struct place *p, const struct record *r)
 {
     const char *why;
-    struct candidate *c =
-        from_row(&s->keys, s->env.model, s->env.machine, s->numerics, p->slot, r, &why);
+    const struct terms g = {s->config,      &s->keys,    s->env.model,
+                            s->env.machine, s->numerics, s->store};
+    struct candidate *c = from_row(&g, p->slot, r, &why);
     if (!c)
         store_trace(s->store, p->slot->name, r->key, "not_restored", NULL, "%s", why);
     return c;
@@ -297,11 +337,7 @@ void restore_pins(struct specializer *s)
  * ----------------------------------------------------------------------- */
 
 struct loading {
-    const struct key_parts *keys;
-    const struct model *model;
-    const struct machine *machine;
-    enum numerics numerics;
-    struct store *store;
+    struct terms terms;
     struct backend *backend;
     const struct backend_ops *ops;
     struct dispatch *dispatch;
@@ -318,10 +354,10 @@ static void load_winner(void *ctx, const struct winner *w)
     const char *why;
     char sum[17];
     struct slot *slot = dispatch_find(l->dispatch, w->slot);
-    if (!slot || store_get(l->store, w->key, &row, NULL) <= 0)
+    if (!slot || store_get(l->terms.store, w->key, &row, NULL) <= 0)
         return;
     free(row.log);
-    struct candidate *c = from_row(l->keys, l->model, l->machine, l->numerics, slot, &row, &why);
+    struct candidate *c = from_row(&l->terms, slot, &row, &why);
     if (!c) {
         log_warn("specializer", "%s: %s is not used: %s", w->slot, row.name, why);
         return;
@@ -365,7 +401,7 @@ int winners_load(const struct config *c, const struct model *m, struct backend *
     struct err none = {""};
     compiler_known(c, store, machine, &compiler, &none);
     keys_open(&keys, store, machine, &compiler, m, numerics);
-    struct loading l = {&keys, m, machine, numerics, store, b, ops, d, each, ctx, 0};
+    struct loading l = {{c, &keys, m, machine, numerics, store}, b, ops, d, each, ctx, 0};
     int r = store_winners(store, keys.env, load_winner, &l, err);
     keys_close(&keys);
     store_close(store);

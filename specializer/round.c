@@ -32,17 +32,32 @@ static int64_t after(double seconds)
 /* ---- proposing --------------------------------------------------------------------------------
  */
 
-/* The candidate for a proposed point, with the store's word on it; NULL if it must not be tried. */
-static struct candidate *candidate_for(struct specializer *s, struct place *p, int32_t id)
+/* Tells whoever proposed it: the slot's search, or the agent's tree. `speed` 0: a refusal. */
+static void learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
+                  double speed)
 {
-    struct point point;
+    if (id < 0 && strstr(c->reason, "impossible"))
+        speed = 0; /* a broken measurement must not lead the tree */
+    if (id >= 0)
+        search_learn(&p->search, id, speed);
+    else if (c == p->finalist)
+        agent_revise(s->agent, p->slot->name, -1 - id, speed, c->reason);
+    else
+        agent_learn(s->agent, -1 - id, speed, c->reason, c->log);
+}
+
+static void forget(struct specializer *s, struct place *p, int32_t id)
+{
+    if (id >= 0)
+        search_forget(&p->search, id);
+    else
+        agent_forget(s->agent, -1 - id);
+}
+
+bool round_admit(struct specializer *s, struct candidate *c, const char *why)
+{
     struct record *row = xcalloc(1, sizeof *row);
     struct err err;
-    space_point(p->space, id, &point);
-    const struct template *t = space_template(p->space, id);
-    struct candidate *c = candidate_new(&s->keys, t, &point, space_facts(p->space), p->slot);
-    c->predicted_s = space_predicted(p->space, id);
-    c->risk = advice_risk(&p->advice, id);
     int known = store_get(s->store, c->key, row, &err);
     bool ok = known >= 0;
     if (known > 0) {
@@ -59,12 +74,24 @@ static struct candidate *candidate_for(struct specializer *s, struct place *p, i
     pthread_mutex_unlock(&s->lock);
     if (ok && known == 0) { /* the row of the proposal itself */
         candidate_record(c, row);
-        ok = store_move(s->store, row, LIFE_PROPOSED, p->advice.label, NULL, &err) == 0;
+        ok = store_move(s->store, row, LIFE_PROPOSED, why, NULL, &err) == 0;
         if (!ok)
             log_error("specializer", "%s: %s", c->name, err.msg);
     }
     free(row);
-    if (ok)
+    return ok;
+}
+
+/* The candidate for a proposed point, with the store's word on it; NULL if it must not be tried. */
+static struct candidate *candidate_for(struct specializer *s, struct place *p, int32_t id)
+{
+    struct point point;
+    space_point(p->space, id, &point);
+    const struct template *t = space_template(p->space, id);
+    struct candidate *c = candidate_new(&s->keys, t, &point, space_facts(p->space), p->slot);
+    c->predicted_s = space_predicted(p->space, id);
+    c->risk = advice_risk(&p->advice, id);
+    if (round_admit(s, c, p->advice.label))
         return c;
     candidate_free(c);
     return NULL;
@@ -106,9 +133,8 @@ bool round_start(struct specializer *s, struct place *p)
 /* The candidate is at fault: it leaves the round and is not tried again under this key. */
 static void item_refuse(struct specializer *s, struct item *it, enum stage stage)
 {
-    double speed = it->c->evidence.speed;
+    learn(s, s->round.place, it->id, it->c, it->c->evidence.speed);
     candidate_refuse(s, it->c, stage);
-    search_learn(&s->round.place->search, it->id, speed);
     it->c = NULL;
     it->stage = ITEM_DONE;
 }
@@ -116,7 +142,7 @@ static void item_refuse(struct specializer *s, struct item *it, enum stage stage
 /* Nothing was decided: the point may be proposed again. */
 static void item_forget(struct specializer *s, struct item *it)
 {
-    search_forget(&s->round.place->search, it->id);
+    forget(s, s->round.place, it->id);
     candidate_drop(s, it->c);
     it->c = NULL;
     it->stage = ITEM_DONE;
@@ -290,10 +316,10 @@ static void bench_item(struct specializer *s, struct item *it)
     if (r == STAGE_PASS || r == STAGE_REFUSE) {
         snprintf(c->evidence.against, sizeof c->evidence.against, "%s", incumbent->id);
         c->evidence.speed = fmax(0, base * (1 + c->evidence.bench.mean));
-        if (c->evidence.own_s > 0)
+        if (c->evidence.own_s > 0 && it->id >= 0)
             cost_learn(&s->cost, c->template, &c->point, space_facts(p->space), c->evidence.own_s);
-        p->measured++;
-        p->dry++;
+        p->measured += it->id >= 0;
+        p->dry += it->id >= 0;
     }
     if (r == STAGE_REFUSE)
         item_refuse(s, it, STAGE_BENCH);
@@ -302,7 +328,7 @@ static void bench_item(struct specializer *s, struct item *it)
         item_forget(s, it);
     } else if (item_move(s, it, LIFE_BENCHED)) {
         count_stage(s, STAGE_BENCH, STAGE_PASS);
-        search_learn(&p->search, it->id, c->evidence.speed);
+        learn(s, p, it->id, c, c->evidence.speed);
         it->stage = ITEM_DONE;
         if (c->evidence.bench.low >= CLEAR_GAIN && !p->finalist)
             make_finalist(p, it);
@@ -378,7 +404,8 @@ static void finalist_forget(struct specializer *s, struct place *p)
 {
     struct candidate *c = p->finalist;
     p->finalist = NULL;
-    search_forget(&p->search, p->finalist_id);
+    if (p->finalist_id >= 0) /* a text's speed is known already */
+        search_forget(&p->search, p->finalist_id);
     candidate_drop(s, c);
 }
 
@@ -413,14 +440,16 @@ static bool finalist_passed(struct specializer *s, struct place *p, enum stage s
     if (r == STAGE_RETRY && ++c->retries >= RETRIES_MOST) {
         store_trace(s->store, p->slot->name, c->key, "set_aside", NULL,
                     "live steps could not decide it");
+        learn(s, p, p->finalist_id, c, c->evidence.speed);
         p->finalist = NULL;
-        search_learn(&p->search, p->finalist_id, c->evidence.speed);
         candidate_drop(s, c);
         return false;
     }
     if (r == STAGE_REFUSE) {
+        /* A text that is right but no gain in whole steps has nothing to repair. */
+        bool right = p->finalist_id < 0 && stage == STAGE_CANARY;
+        learn(s, p, p->finalist_id, c, right ? c->evidence.speed : 0);
         p->finalist = NULL;
-        search_learn(&p->search, p->finalist_id, 0);
         candidate_refuse(s, c, stage);
         return false;
     }

@@ -71,9 +71,10 @@ void keys_close(struct key_parts *k)
 struct specializer *specializer_new(const struct config *c, struct engine *e, struct err *err)
 {
     const struct strategy *strategy = strategy_find(c->specializer_strategy);
-    if (!strategy) {
-        log_warn("specializer", "strategy %s is not in this program: using template",
-                 c->specializer_strategy);
+    bool may_write = strcmp(c->specializer_agentic, "on") == 0;
+    if (!strategy || (strategy == &strategy_agentic && !may_write)) {
+        log_warn("specializer", "strategy %s %s: using template", c->specializer_strategy,
+                 strategy ? "needs specializer.agentic = on" : "is not in this program");
         strategy = &strategy_template;
     }
     char *path = store_default_path(c->specializer_store);
@@ -196,6 +197,7 @@ int specializer_setup(struct specializer *s)
     cost_open(&s->cost, s->env.machine, threads > 0 ? threads : (int)sysconf(_SC_NPROCESSORS_ONLN));
     observe_open(&s->observe, s->env.dispatch, s->env.model, s->env.machine);
     blame_deaths(s);
+    s->agent = agent_open(s->config, s->store, adviser_llm(s->adviser), s->keys.env);
     make_places(s);
     if ((mkdir(s->keys.object_dir, 0700) != 0 && errno != EEXIST &&
          err_set(&err, "folder %s: %s", s->keys.object_dir, strerror(errno)) != 0) ||
@@ -251,6 +253,7 @@ void specializer_free(struct specializer *s)
     free(s->retired);
     free(s->disabled);
     keys_close(&s->keys);
+    agent_close(s->agent);
     adviser_close(s->adviser);
     store_close(s->store);
     pthread_mutex_destroy(&s->lock);

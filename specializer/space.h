@@ -89,6 +89,8 @@ char **point_flags(const struct template *t, const struct point *p, const struct
 void template_path(const struct template *t, char *out, size_t n);
 /* The text of that file, embedded in the program. */
 const char *template_source(const struct template *t);
+/* The text of any embedded kernel source ("args.h", "cpu/lib/qkv.h"); "" if there is none. */
+const char *kernel_source_text(const char *name);
 /* Hash of that file and, recursively, of the headers it includes. */
 void template_source_hash(const struct template *t, char out[17]);
 /* Writes the embedded kernel sources below `dir`, where compilers will read them. */

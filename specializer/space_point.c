@@ -261,12 +261,17 @@ void template_path(const struct template *t, char *out, size_t n)
         snprintf(out, n, "cpu/%s.c", t->file);
 }
 
+const char *kernel_source_text(const char *name)
+{
+    const struct kernel_source *s = source_find(name);
+    return s ? s->text : "";
+}
+
 const char *template_source(const struct template *t)
 {
     char name[80];
     template_path(t, name, sizeof name);
-    const struct kernel_source *s = source_find(name);
-    return s ? s->text : "";
+    return kernel_source_text(name);
 }
 
 enum { HEADERS_MOST = 64 };

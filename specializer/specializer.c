@@ -223,6 +223,8 @@ static bool choosable(struct specializer *s, const struct place *p)
 static struct place *choose(struct specializer *s)
 {
     struct place *best = NULL;
+    if (s->strategy == &strategy_agentic)
+        return NULL; /* it has no points to propose: the agent's turns are all there is */
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
@@ -285,6 +287,8 @@ static void search_step(struct specializer *s)
             wait_for_children(s);
         else
             specializer_wait(s, 0.02);
+    } else if (agent_start(s)) {
+        s->asleep = false;
     } else if ((p = choose(s)) != NULL) {
         s->asleep = false;
         start_round(s, p);
@@ -340,6 +344,7 @@ static void *specializer_thread(void *ctx)
             round_forget(s);
         if (doing == DOING_SEARCH) {
             atomic_store(&s->doing, DOING_SEARCH);
+            agent_turn(s);
             search_step(s);
         } else {
             nap(s, doing);

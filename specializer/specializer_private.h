@@ -12,6 +12,7 @@
 
 #include "config/metrics.h"
 #include "specializer/adviser.h"
+#include "specializer/agent.h"
 #include "specializer/cost.h"
 #include "specializer/life.h"
 #include "specializer/observe.h"
@@ -48,7 +49,7 @@ struct place {
     int32_t measured, dry; /* candidates benched, and of them since the last gain */
     int64_t not_before_ns;
     struct candidate *finalist; /* benched, waits for live steps; id is its place in the space */
-    int32_t finalist_id;
+    int32_t finalist_id;        /* below 0: -1 - the node of the agent's tree */
 
     struct capture *input[INPUTS];
     int inputs;
@@ -67,7 +68,7 @@ struct place {
 enum item_stage { ITEM_BUILD, ITEM_BUILDING, ITEM_PROBE, ITEM_PROBING, ITEM_BENCH, ITEM_DONE };
 struct item {
     struct candidate *c;
-    int32_t id;
+    int32_t id; /* in the place's space; below 0: -1 - the node of the agent's tree */
     enum item_stage stage;
     struct build *build;
     struct probe *probe;
@@ -140,6 +141,7 @@ struct specializer {
     struct adviser *adviser;
     struct consultation consultation;
     const struct strategy *strategy;
+    struct agent *agent; /* NULL: nobody writes kernels */
 
     struct place *place; /* [places] one per slot of the dispatch table */
     int places;
@@ -228,6 +230,16 @@ void round_abandon(struct specializer *s);
 /* Abandons the round and every finalist: a search that nobody is going to take up again. */
 void round_forget(struct specializer *s);
 void finalist_try(struct specializer *s, struct place *p);
+/* What the store and the operators say of a new candidate: true if it may be tried. Its row is
+ * there then, in state proposed; `why` goes into the trace. */
+bool round_admit(struct specializer *s, struct candidate *c, const char *why);
+
+/* ---- agent_turn.c: texts that a language model writes ------------------------------------------
+ */
+/* Reads a reply and makes the agent's next move; never waits. */
+void agent_turn(struct specializer *s);
+/* Begins a round with the text that is ready; false: none is, or not now. */
+bool agent_start(struct specializer *s);
 
 /* ---- swap.c: what fills a slot ----------------------------------------------------------------
  */

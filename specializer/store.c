@@ -39,11 +39,18 @@ static const char schema[] =
     "CREATE TABLE trace(id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL, slot TEXT, key TEXT,"
     " event TEXT, text TEXT, who TEXT);"
     "CREATE INDEX trace_slot ON trace(slot, id);"
-    "CREATE INDEX trace_event ON trace(event, id);"
     "CREATE TABLE exchange(id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL, request TEXT, reply TEXT,"
     " verdict TEXT, seconds REAL, tokens_in INTEGER, tokens_out INTEGER);"
-    "PRAGMA application_id = 2003330420;"
-    "PRAGMA user_version = 1;";
+    "PRAGMA application_id = 2003330420;";
+
+/* What version 2 added; run on a new file too. */
+static const char agent_schema[] =
+    "CREATE INDEX IF NOT EXISTS trace_event ON trace(event, id);"
+    "CREATE TABLE agent_node(env TEXT, slot TEXT, id INTEGER, parent INTEGER, state TEXT,"
+    " attempts INTEGER, debugs INTEGER, speed REAL, label TEXT, plan TEXT, text TEXT, source TEXT,"
+    " prompts TEXT, reason TEXT, log TEXT, PRIMARY KEY(env, slot, id)) WITHOUT ROWID;"
+    "CREATE INDEX agent_source ON agent_node(source);"
+    "PRAGMA user_version = 2;";
 
 /* "whet" in ASCII: tells a damaged store of ours from a database that is not ours to move. */
 #define APPLICATION_ID "2003330420"
@@ -182,8 +189,8 @@ static enum health pragma(struct store *s, const char *sql, char *out, size_t n,
     return h;
 }
 
-/* Whose file is it? HEALTHY: ours and whole, or empty (`fresh`). */
-static enum health identify(struct store *s, bool *fresh, struct err *err)
+/* Whose file is it? HEALTHY: ours and whole, of version *found (0: an empty file). */
+static enum health identify(struct store *s, int *found, struct err *err)
 {
     char id[16], version[16], tables[16];
     enum health h;
@@ -194,8 +201,8 @@ static enum health identify(struct store *s, bool *fresh, struct err *err)
                     " 'sqlite_%'",
                     tables, sizeof tables, err)) != HEALTHY)
         return h;
-    *fresh = strcmp(tables, "0") == 0;
-    if (*fresh)
+    *found = 0;
+    if (strcmp(tables, "0") == 0)
         return HEALTHY;
     if (strcmp(id, APPLICATION_ID) != 0) {
         err_set(err, "store %s is an SQLite database of another program", s->path);
@@ -208,11 +215,25 @@ static enum health identify(struct store *s, bool *fresh, struct err *err)
                 s->path, version, (int)STORE_VERSION);
         return UNUSABLE;
     }
-    if (atoi(version) < 1 || strcmp(tables, "7") != 0) {
+    *found = atoi(version);
+    if (*found < 1 || atoi(tables) != (*found == 1 ? 7 : 8)) {
         err_set(err, "store %s: tables are missing", s->path);
         return DAMAGED;
     }
     return HEALTHY;
+}
+
+/* The tables that a file of version `found` lacks, as one transaction. */
+static enum health bring_up(struct store *s, int found, struct err *err)
+{
+    int ok = 0;
+    if (store_begin(s, err) != 0)
+        return unusable(s, err);
+    if (found < 1)
+        ok = sqlite3_exec(s->db, schema, NULL, NULL, NULL) == SQLITE_OK ? 0 : fault(s, err);
+    if (ok == 0)
+        ok = sqlite3_exec(s->db, agent_schema, NULL, NULL, NULL) == SQLITE_OK ? 0 : fault(s, err);
+    return store_end(s, ok, err) == 0 ? HEALTHY : UNUSABLE;
 }
 
 static enum health open_file(struct store *s, struct err *err)
@@ -231,16 +252,10 @@ static enum health open_file(struct store *s, struct err *err)
         err_set(err, "store %s: %s", s->path, text);
         return DAMAGED;
     }
-    bool fresh;
-    if ((h = identify(s, &fresh, err)) != HEALTHY)
+    int found;
+    if ((h = identify(s, &found, err)) != HEALTHY || found == STORE_VERSION)
         return h;
-    if (!fresh) /* a store begun by a whet that did not ask by event */
-        return pragma(s, "CREATE INDEX IF NOT EXISTS trace_event ON trace(event, id)", text,
-                      sizeof text, err);
-    if (store_begin(s, err) != 0)
-        return unusable(s, err);
-    int ok = sqlite3_exec(s->db, schema, NULL, NULL, NULL) == SQLITE_OK ? 0 : fault(s, err);
-    return store_end(s, ok, err) == 0 ? HEALTHY : UNUSABLE;
+    return bring_up(s, found, err);
 }
 
 static int move_aside(const char *path, const char *why, struct err *err)

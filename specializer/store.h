@@ -14,7 +14,7 @@
 #include "config/err.h"
 #include "specializer/candidate.h"
 
-enum { STORE_VERSION = 1 };
+enum { STORE_VERSION = 2 };
 
 struct store;
 
@@ -135,5 +135,20 @@ int store_exchange(struct store *s, const struct exchange *x, struct err *err);
 typedef void exchange_fn(void *ctx, const struct exchange *x);
 /* Oldest first; the newest few thousand are kept. */
 int store_exchanges(struct store *s, exchange_fn *fn, void *ctx, struct err *err);
+
+/* ---- texts that a language model wrote (store_agent.c) --------------------------------------- */
+
+struct agent_node;
+struct agent_tree;
+
+/* One node of a slot's tree, new or changed; its strings may be NULL. */
+int store_agent_put(struct store *s, const char *env, const char *slot, const struct agent_node *n,
+                    struct err *err);
+/* All nodes of the slot's tree into an empty `out`. */
+int store_agent_tree(struct store *s, const char *env, const char *slot, struct agent_tree *out,
+                     struct err *err);
+/* The node whose text has this hash, whatever its slot: 1 found (tree_node_free() it), 0 not, -1.
+ */
+int store_agent_find(struct store *s, const char *source, struct agent_node *out, struct err *err);
 
 #endif

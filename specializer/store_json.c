@@ -77,7 +77,7 @@ static void export_row(void *ctx, const struct record *r)
 cJSON *store_export(struct store *s, struct err *err)
 {
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddNumberToObject(o, "whet_store", STORE_VERSION);
+    cJSON_AddNumberToObject(o, "whet_store", EXPORT_VERSION);
     cJSON *rows = cJSON_AddArrayToObject(o, "kernels");
     struct record_filter all = {0};
     if (store_each(s, &all, export_row, rows, err) == 0)
@@ -126,9 +126,9 @@ int store_import(struct store *s, const char *body, size_t n, const char *who, s
         taken = err_set(err, "import: not JSON");
     else if (!cJSON_IsNumber(version) || !cJSON_IsArray(rows))
         taken = err_set(err, "import: not an export of a whet store (whet_store, kernels)");
-    else if (version->valueint != STORE_VERSION)
+    else if (version->valueint != EXPORT_VERSION)
         taken = err_set(err, "import: whet_store is %d, this program reads %d", version->valueint,
-                        (int)STORE_VERSION);
+                        (int)EXPORT_VERSION);
     const cJSON *row;
     if (taken == 0)
         cJSON_ArrayForEach(row, rows)

@@ -6,6 +6,9 @@
 
 #include "specializer/store.h"
 
+/* Of the form of an export. */
+enum { EXPORT_VERSION = 1 };
+
 /* Imported rows have this environment: they are proposals, evidence of nothing here. */
 #define ENV_IMPORTED "imported"
 

@@ -67,8 +67,9 @@ int search_best(const struct search *s, int32_t *id, int n)
     return found;
 }
 
-static const struct strategy *const strategies[] = {
-    &strategy_template, &strategy_mcts, &strategy_random, &strategy_exhaustive, &strategy_cost};
+static const struct strategy *const strategies[] = {&strategy_template,   &strategy_mcts,
+                                                    &strategy_agentic,    &strategy_random,
+                                                    &strategy_exhaustive, &strategy_cost};
 
 const struct strategy *strategy_find(const char *name)
 {

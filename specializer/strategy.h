@@ -56,8 +56,10 @@ struct strategy {
 /* A family whose best prediction is this many times the best of all is not looked at early. */
 #define FAMILY_HOPELESS 5.0
 
-extern const struct strategy strategy_template, strategy_mcts, strategy_random, strategy_exhaustive,
-    strategy_cost;
+/* `agentic` proposes no points at all: with it every kernel is a text of the agent's (agent.h),
+ * which takes its turns whatever the strategy. */
+extern const struct strategy strategy_template, strategy_mcts, strategy_agentic, strategy_random,
+    strategy_exhaustive, strategy_cost;
 /* By name; NULL if this program has no such strategy. */
 const struct strategy *strategy_find(const char *name);
 

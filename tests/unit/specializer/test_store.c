@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "specializer/agent_tree.h"
 #include "specializer/hash.h"
 #include "specializer/life.h"
 #include "specializer/space.h"
@@ -409,6 +410,11 @@ static void store_leaves_other_programs_databases_alone(void **unused)
     assert_int_equal(damaged_copies(path), 0);
 }
 
+static void keep_row(void *ctx, const struct record *r)
+{
+    *(struct record *)ctx = *r;
+}
+
 static void store_refuses_a_newer_schema_by_name(void **unused)
 {
     (void)unused;
@@ -421,6 +427,36 @@ static void store_refuses_a_newer_schema_by_name(void **unused)
     sqlite3_close(db);
     assert_null(store_open(path, &err));
     assert_non_null(strstr(err.msg, "99"));
+    assert_int_equal(damaged_copies(path), 0);
+}
+
+/* What version 1 did not have is added; what it had stays. */
+static void store_brings_an_older_schema_up(void **unused)
+{
+    (void)unused;
+    const char *path = fresh_path();
+    struct err err;
+    struct record r;
+    fill(path);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(db, "DROP TABLE agent_node; PRAGMA user_version=1", NULL, NULL, NULL),
+        SQLITE_OK);
+    sqlite3_close(db);
+    struct store *s = store_open(path, &err);
+    assert_non_null(s);
+    struct agent_node n = {.text = "text", .source = "0123456789abcdef"}, found;
+    assert_int_equal(store_agent_put(s, "env", "slot", &n, &err), 0);
+    assert_int_equal(store_agent_find(s, "0123456789abcdef", &found, &err), 1);
+    assert_string_equal(found.text, "text");
+    tree_node_free(&found);
+    assert_int_equal(store_agent_find(s, "fedcba9876543210", &found, &err), 0);
+    struct record_filter all = {.limit = 1};
+    r.key[0] = 0;
+    assert_int_equal(store_each(s, &all, keep_row, &r, &err), 0);
+    assert_true(r.key[0] != 0);
+    store_close(s);
     assert_int_equal(damaged_copies(path), 0);
 }
 
@@ -504,7 +540,10 @@ static void store_of_an_earlier_program_is_asked_by_event_too(void **unused)
     struct store *s = store_open(path, &err);
     assert_int_equal(store_set(s, "mode", "pause", &err), 0);
     store_trace(s, NULL, NULL, "pause", "r1", "x");
-    assert_int_equal(store_run(s, &err, "DROP INDEX trace_event", ""), 0);
+    assert_int_equal(
+        store_run(s, &err, "DROP INDEX trace_event; DROP TABLE agent_node; PRAGMA user_version=1",
+                  ""),
+        0);
     store_close(s);
     s = store_open(path, &err);
     assert_true(store_value(s, "mode", value, sizeof value));
@@ -512,7 +551,10 @@ static void store_of_an_earlier_program_is_asked_by_event_too(void **unused)
     assert_int_equal(store_events(s, "pause", 0, 3, print_row, out, &err), 0);
     fclose(out);
     assert_string_equal(got, "pause - x|");
-    assert_int_equal(store_run(s, &err, "DROP INDEX trace_event", ""), 0); /* it was there */
+    assert_int_equal(
+        store_run(s, &err, "DROP INDEX trace_event; DROP TABLE agent_node; PRAGMA user_version=1",
+                  ""),
+        0); /* it was there */
     assert_int_equal(store_errors(s), 0);
     store_close(s);
 }
@@ -545,6 +587,7 @@ int main(void)
         cmocka_unit_test(store_moves_a_damaged_file_aside_and_starts_anew),
         cmocka_unit_test(store_leaves_other_programs_databases_alone),
         cmocka_unit_test(store_refuses_a_newer_schema_by_name),
+        cmocka_unit_test(store_brings_an_older_schema_up),
         cmocka_unit_test(store_says_which_folder_it_cannot_make),
         cmocka_unit_test(import_takes_admitted_kernels_as_proposals_only),
         cmocka_unit_test(store_finds_the_newest_rows_of_an_event_with_their_kernels),
