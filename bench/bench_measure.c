@@ -4,6 +4,9 @@
  * and ratios only count when both sides met the same weather: a pair runs the eager set and then
  * the specialized one, each for about SAMPLE_S, and the gain is the median of the pairs' ratios.
  * Region times come from the slots' own counters over the same steps.
+ *
+ * Decode steps run as the engine runs them: where the backend can, each is started while the one
+ * before it runs.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +16,7 @@
 #include "config/clock.h"
 
 #define SAMPLE_S 0.08
-enum { WARM_UP = 2 };
+#define WARM_UP_S 0.05 /* and at least two: graphs are captured, a device gets up to speed */
 
 static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
 
@@ -96,12 +99,31 @@ static int run_prompt(struct bench *b, struct feed *f, int32_t sequence, int32_t
     return 0;
 }
 
-static int run_work(struct bench *b, struct feed *f, const struct work *w, struct err *e)
+/* `times` decode steps, each started before the one ahead of it is waited for. f: two feeds. */
+static int run_ahead(struct bench *b, struct feed *f, const struct work *w, int times,
+                     struct err *e)
 {
-    if (w->chunk)
-        return run_prompt(b, f, 0, w->context, w->chunk, e);
-    feed_set(f, b, 0, w->sequences, w->context - 1, 1, true);
-    return run_step(b, f, e);
+    for (int i = 0; i < times; i++) {
+        feed_set(&f[i % 2], b, 0, w->sequences, w->context - 1, 1, true);
+        if (b->ops->step_start(b->backend, &f[i % 2].step, NULL, NULL, e) < 0 ||
+            (i > 0 && b->ops->step_wait(b->backend, &f[(i + 1) % 2].step, e)))
+            return -1;
+    }
+    return b->ops->step_wait(b->backend, &f[(times + 1) % 2].step, e);
+}
+
+static int run_works(struct bench *b, struct feed *f, const struct work *w, int times,
+                     struct err *e)
+{
+    if (!w->chunk && b->ops->step_start)
+        return run_ahead(b, f, w, times, e);
+    int failed = 0;
+    for (int i = 0; i < times && !failed; i++) {
+        if (!w->chunk)
+            feed_set(f, b, 0, w->sequences, w->context - 1, 1, true);
+        failed = w->chunk ? run_prompt(b, f, 0, w->context, w->chunk, e) : run_step(b, f, e);
+    }
+    return failed;
 }
 
 int bench_fill(struct bench *b, int32_t sequences, int32_t context, struct err *e)
@@ -135,34 +157,47 @@ static double quantile(double *v, int n, double q)
 /* ---- measuring ------------------------------------------------------------------------------ */
 
 static void region_ns(const struct bench *b, enum set set, uint64_t ns[REGION_COUNT],
-                      uint64_t runs[REGION_COUNT])
+                      uint64_t launches[REGION_COUNT])
 {
     memset(ns, 0, sizeof *ns * REGION_COUNT);
-    memset(runs, 0, sizeof *runs * REGION_COUNT);
+    memset(launches, 0, sizeof *launches * REGION_COUNT);
     for (int i = 0; i < dispatch_slots(b->table[set]); i++) {
         struct slot *s = dispatch_slot_at(b->table[set], i);
         ns[s->region] += atomic_load(&s->counters.ns);
-        runs[s->region] += atomic_load(&s->counters.runs);
+        launches[s->region] += atomic_load(&s->counters.launches);
     }
 }
 
 /* One sample of one set: `times` works, seconds of one. */
 static int sample(struct bench *b, struct feed *f, const struct work *w, enum set set, int times,
-                  double *seconds, double region_s[REGION_COUNT], int64_t runs[REGION_COUNT],
+                  double *seconds, double region_s[REGION_COUNT], int64_t launches[REGION_COUNT],
                   struct err *e)
 {
-    uint64_t ns0[REGION_COUNT], ns1[REGION_COUNT], runs0[REGION_COUNT], runs1[REGION_COUNT];
+    uint64_t ns0[REGION_COUNT], ns1[REGION_COUNT], launches0[REGION_COUNT], launches1[REGION_COUNT];
     b->ops->set_dispatch(b->backend, b->table[set]);
-    region_ns(b, set, ns0, runs0);
+    region_ns(b, set, ns0, launches0);
     int64_t t0 = clock_ns();
-    for (int i = 0; i < times; i++)
-        if (run_work(b, f, w, e))
-            return -1;
+    if (run_works(b, f, w, times, e))
+        return -1;
     *seconds = (double)(clock_ns() - t0) * 1e-9 / times;
-    region_ns(b, set, ns1, runs1);
+    region_ns(b, set, ns1, launches1);
     for (int r = 0; r < REGION_COUNT; r++) {
         region_s[r] = (double)(ns1[r] - ns0[r]) * 1e-9 / times;
-        runs[r] = (int64_t)(runs1[r] - runs0[r]) / times;
+        launches[r] = (int64_t)(launches1[r] - launches0[r]) / times;
+    }
+    return 0;
+}
+
+/* Seconds of one work, warm. */
+static int warm_up(struct bench *b, struct feed *f, const struct work *w, enum set set, double *one,
+                   struct err *e)
+{
+    double regions[REGION_COUNT], passed = 0;
+    int64_t launches[REGION_COUNT];
+    for (int i = 0; i < 2 || passed < WARM_UP_S; i++) {
+        if (sample(b, f, w, set, 1, one, regions, launches, e))
+            return -1;
+        passed += *one;
     }
     return 0;
 }
@@ -199,6 +234,10 @@ static void add_costs(const struct bench *b, const struct work *w, struct result
     }
 }
 
+struct samples {
+    double s[SETS][PAIRS_MAX], region_s[REGION_COUNT][SETS][PAIRS_MAX];
+};
+
 static void settle(const struct bench *b, double s[SETS][PAIRS_MAX],
                    double region_s[REGION_COUNT][SETS][PAIRS_MAX], struct result *out)
 {
@@ -215,32 +254,42 @@ static void settle(const struct bench *b, double s[SETS][PAIRS_MAX],
     }
 }
 
+/* One pair: every set once, in turn. */
+static int measure_pair(struct bench *b, struct feed *f, const struct work *w, int p, int times,
+                        struct samples *s, struct result *out, struct err *e)
+{
+    for (int set = 0; set < b->sets; set++) {
+        double regions[REGION_COUNT];
+        int64_t launches[REGION_COUNT];
+        if (sample(b, f, w, (enum set)set, times, &s->s[set][p], regions, launches, e))
+            return -1;
+        for (int r = 0; r < REGION_COUNT; r++) {
+            s->region_s[r][set][p] = regions[r];
+            out->region[r].launches[set] = launches[r];
+        }
+    }
+    return 0;
+}
+
 int bench_measure(struct bench *b, const struct work *w, struct result *out, struct err *e)
 {
-    static double s[SETS][PAIRS_MAX], region_s[REGION_COUNT][SETS][PAIRS_MAX];
-    double one = 1, regions[REGION_COUNT] = {0};
-    int64_t runs[REGION_COUNT] = {0};
-    struct feed f;
+    static struct samples s;
+    double one = 1;
+    struct feed f[2];
     int failed = 0;
     memset(out, 0, sizeof *out);
     out->work = *w;
     out->tokens = w->chunk ? w->context : w->sequences;
     add_costs(b, w, out);
-    feed_open(&f, b, w->chunk ? w->chunk : w->sequences, w->sequences);
+    for (int i = 0; i < 2; i++)
+        feed_open(&f[i], b, w->chunk ? w->chunk : w->sequences, w->sequences);
     for (int set = 0; set < b->sets && !failed; set++)
-        failed = sample(b, &f, w, (enum set)set, WARM_UP, &one, regions, runs, e);
-    int times = failed ? 0 : 1 + (int)(SAMPLE_S / one);
-    for (int p = 0; p < b->pairs && !failed; p++) {
-        for (int set = 0; set < b->sets && !failed; set++) {
-            failed = sample(b, &f, w, (enum set)set, times, &s[set][p], regions, runs, e);
-            for (int r = 0; r < REGION_COUNT; r++) {
-                region_s[r][set][p] = regions[r];
-                out->region[r].runs = runs[r];
-            }
-        }
-    }
-    feed_close(&f);
+        failed = warm_up(b, f, w, (enum set)set, &one, e);
+    for (int p = 0; p < b->pairs && !failed; p++)
+        failed = measure_pair(b, f, w, p, 1 + (int)(SAMPLE_S / one), &s, out, e);
+    for (int i = 0; i < 2; i++)
+        feed_close(&f[i]);
     if (!failed)
-        settle(b, s, region_s, out);
+        settle(b, s.s, s.region_s, out);
     return failed;
 }

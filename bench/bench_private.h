@@ -37,7 +37,7 @@ struct work {
 
 struct region_time {
     double s[SETS]; /* median of one work */
-    int64_t runs;   /* kernel launches of one work */
+    int64_t launches[SETS]; /* of kernels, in one work */
     struct region_cost cost;
     double roofline_s;
 };

@@ -48,12 +48,13 @@ void bench_print_rates(const struct bench *b, const struct result *r, int n)
     }
 }
 
-static void print_region(const struct bench *b, const char *name, int64_t runs, double bytes,
-                         double roofline, const double s[SETS])
+static void print_region(const struct bench *b, const char *name, const int64_t launches[SETS],
+                         double bytes, double roofline, const double s[SETS])
 {
-    printf("  %-10s %8lld %9.2f", name, (long long)runs, bytes * 1e-6);
+    printf("  %-10s %9.2f", name, bytes * 1e-6);
     for (int i = 0; i < b->sets; i++)
-        printf(" %11.1f %8.1f %8.1f%%", s[i] * 1e6, bytes * 1e-9 / s[i], 100 * roofline / s[i]);
+        printf(" %8lld %11.1f %8.1f %8.1f%%", (long long)launches[i], s[i] * 1e6,
+               bytes * 1e-9 / s[i], 100 * roofline / s[i]);
     printf(b->sets == SETS ? " %6.2fx\n" : "\n", s[0] / s[b->sets - 1]);
 }
 
@@ -62,23 +63,23 @@ void bench_print_regions(const struct bench *b, const struct result *r, int n)
     char name[64];
     for (int i = 0; i < n; i++) {
         double total = 0, s[SETS] = {0};
-        int64_t runs = 0;
-        printf("\n%s\n  %-10s %8s %9s", work_name(&r[i].work, name, sizeof name), "region",
-               "launches", "MB");
+        int64_t launches[SETS] = {0};
+        printf("\n%s\n  %-10s %9s", work_name(&r[i].work, name, sizeof name), "region", "MB");
         for (int set = 0; set < b->sets; set++)
-            printf(" %8s us %8s %9s", set_name[set], "GB/s", "roofline");
+            printf(" %8s %8s us %8s %9s", "launches", set_name[set], "GB/s", "roofline");
         printf(b->sets == SETS ? " %7s\n" : "\n", "gain");
         for (int g = 0; g < REGION_COUNT; g++) {
             const struct region_time *t = &r[i].region[g];
             double bytes = (double)region_cost_bytes(&t->cost);
-            print_region(b, region_name((enum region)g), t->runs, bytes, t->roofline_s, t->s);
+            print_region(b, region_name((enum region)g), t->launches, bytes, t->roofline_s, t->s);
             total += bytes;
-            runs += t->runs;
-            for (int set = 0; set < b->sets; set++)
+            for (int set = 0; set < b->sets; set++) {
+                launches[set] += t->launches[set];
                 s[set] += t->s[set];
+            }
         }
-        print_region(b, "all", runs, total, r[i].roofline_s, s);
-        print_region(b, "step", runs, total, r[i].roofline_s, r[i].s);
+        print_region(b, "all", launches, total, r[i].roofline_s, s);
+        print_region(b, "step", launches, total, r[i].roofline_s, r[i].s);
     }
 }
 
@@ -89,13 +90,13 @@ static cJSON *region_json(const struct bench *b, const struct result *r, int g)
     const struct region_time *t = &r->region[g];
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "region", region_name((enum region)g));
-    cJSON_AddNumberToObject(o, "launches", (double)t->runs);
     cJSON_AddNumberToObject(o, "bytes", (double)region_cost_bytes(&t->cost));
     cJSON_AddNumberToObject(o, "flops", (double)t->cost.flops);
     cJSON_AddNumberToObject(o, "roofline_s", t->roofline_s);
     for (int s = 0; s < b->sets; s++) {
         cJSON *one = cJSON_AddObjectToObject(o, set_name[s]);
         cJSON_AddNumberToObject(one, "s", t->s[s]);
+        cJSON_AddNumberToObject(one, "launches", (double)t->launches[s]);
         cJSON_AddNumberToObject(one, "gb_per_s",
                                 (double)region_cost_bytes(&t->cost) * 1e-9 / t->s[s]);
         cJSON_AddNumberToObject(one, "roofline_share", t->roofline_s / t->s[s]);
@@ -110,6 +111,7 @@ static cJSON *result_json(const struct bench *b, const struct result *r)
     cJSON_AddNumberToObject(o, "context", r->work.context);
     cJSON_AddNumberToObject(o, "chunk", r->work.chunk);
     cJSON_AddNumberToObject(o, "tokens", r->tokens);
+    cJSON_AddNumberToObject(o, "bytes", r->bytes);
     cJSON_AddNumberToObject(o, "roofline_s", r->roofline_s);
     for (int s = 0; s < b->sets; s++) {
         cJSON *one = cJSON_AddObjectToObject(o, set_name[s]);
@@ -122,7 +124,7 @@ static cJSON *result_json(const struct bench *b, const struct result *r)
         cJSON_AddNumberToObject(o, "gain", r->gain);
     cJSON *regions = cJSON_AddArrayToObject(o, "regions");
     for (int g = 0; g < REGION_COUNT; g++)
-        if (r->region[g].runs)
+        if (r->region[g].launches[SET_EAGER])
             cJSON_AddItemToArray(regions, region_json(b, r, g));
     return o;
 }

@@ -42,6 +42,7 @@ struct kernel {
 struct slot_counters {
     _Atomic uint64_t steps;     /* steps that used it */
     _Atomic uint64_t runs;      /* kernel runs (layers) */
+    _Atomic uint64_t launches;  /* the same where a run is one launch; on a GPU it may be several */
     _Atomic uint64_t tokens;    /* sum of m over runs */
     _Atomic uint64_t context;   /* sum of the longest context over runs */
     _Atomic uint64_t sequences; /* sum of sequences over runs */

@@ -149,6 +149,7 @@ static void count(const struct choice *c, const struct step *s, int32_t m)
     uint64_t runs = (uint64_t)c->runs;
     atomic_fetch_add_explicit(&k->steps, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&k->runs, runs, memory_order_relaxed);
+    atomic_fetch_add_explicit(&k->launches, runs, memory_order_relaxed);
     atomic_fetch_add_explicit(&k->tokens, runs * (uint64_t)m, memory_order_relaxed);
     atomic_fetch_add_explicit(&k->context, runs * (uint64_t)s->context, memory_order_relaxed);
     atomic_fetch_add_explicit(&k->sequences, runs * (uint64_t)s->spans, memory_order_relaxed);

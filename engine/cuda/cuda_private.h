@@ -148,6 +148,7 @@ struct choice {
 
 struct variant {
     struct choice choice;
+    int32_t launches[REGION_COUNT];
     cudaGraphExec_t exec; /* NULL: empty */
     uint64_t last_used;
 };
@@ -180,6 +181,7 @@ struct flight {
     bool graph;        /* it runs as a graph */
     bool drawn_there;  /* every row's token is in b->best when it has run */
     int32_t rows, samples;
+    int32_t launches[REGION_COUNT];
     int64_t start_ns;
     char *narrow_host, *wide_host; /* the blocks' twins */
     int32_t *best;
@@ -298,12 +300,14 @@ struct walk {
     bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
     struct flight *timed;      /* record its region_event around the regions of timed_layer */
     int32_t timed_layer;
+    int32_t launches[REGION_COUNT]; /* so far */
+    enum region region;             /* being walked */
 };
 /* A walk over the backend's own buffers. */
 void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,
                const struct choice *c);
-int launch(const struct walk *w, enum primitive p, dim3 grid, int threads, int smem,
-           const void *args, struct err *e);
+int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
+           struct err *e);
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                 struct err *e);
 int walk_step(struct walk *w, struct err *e);

@@ -50,14 +50,13 @@ static struct variant *newest(struct cell *cell)
 
 /* ---- capturing ----------------------------------------------------------------------------- */
 
-static int capture(struct backend *b, const struct choice *c, cudaStream_t stream,
-                   cudaGraphExec_t *exec, struct err *e)
+/* Captures a walk of the whole step. */
+static int capture(struct walk *w, cudaGraphExec_t *exec, struct err *e)
 {
-    struct walk w;
+    cudaStream_t stream = w->stream;
     cudaGraph_t graph = NULL;
-    walk_init(&w, b, stream, &b->narrow, c);
     CU(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    int failed = walk_step(&w, e);
+    int failed = walk_step(w, e);
     cudaError_t code = cudaStreamEndCapture(stream, &graph);
     if (!failed && !code)
         code = cudaGraphInstantiate(exec, graph, 0);
@@ -92,14 +91,17 @@ static struct variant *make(struct backend *b, const struct choice *c, cudaStrea
 {
     cudaGraphExec_t exec = NULL, old;
     struct variant *v;
+    struct walk w;
     int64_t t0 = clock_ns();
-    if (capture(b, c, stream, &exec, e)) {
+    walk_init(&w, b, stream, &b->narrow, c);
+    if (capture(&w, &exec, e)) {
         if (exec)
             cudaGraphExecDestroy(exec);
         return NULL;
     }
     pthread_mutex_lock(&b->builder.lock);
     old = put(b, graph_cell(b, c), c, exec, &v);
+    memcpy(v->launches, w.launches, sizeof v->launches);
     pthread_mutex_unlock(&b->builder.lock);
     if (old)
         cudaGraphExecDestroy(old);

@@ -226,7 +226,7 @@ int lab_redirect(struct walk *w, enum region r, struct err *e)
     return 0;
 }
 
-static int compare(const struct walk *w, enum region r, int32_t layer, const struct walk *other,
+static int compare(const struct walk *w, enum region r, int32_t layer, struct walk *other,
                    struct err *e)
 {
     struct backend *b = w->b;
@@ -248,7 +248,7 @@ static int compare(const struct walk *w, enum region r, int32_t layer, const str
     a.b = served[r];
     a.cols = cols[r];
     CU(cudaMemsetAsync(b->lab.result, 0, 3 * 16, w->stream));
-    if (launch(w, PRIM_COMPARE, grid, 256, 0, &a, e))
+    if (launch(other, PRIM_COMPARE, grid, 256, 0, &a, e))
         return -1;
     for (int v = 0; r == REGION_ATTN_IN && v < 2; v++) {
         a.a = a.b = NULL;
@@ -258,7 +258,7 @@ static int compare(const struct walk *w, enum region r, int32_t layer, const str
         a.b_at = w->block->kv_at;
         a.cols = s->kv_heads * s->head_dim;
         a.out = b->lab.result + 4 * (v + 1);
-        if (launch(w, PRIM_COMPARE, grid, 256, 0, &a, e))
+        if (launch(other, PRIM_COMPARE, grid, 256, 0, &a, e))
             return -1;
     }
     CU(cudaMemcpyAsync(b->lab.result_host, b->lab.result, 3 * 16, cudaMemcpyDeviceToHost,

@@ -346,6 +346,7 @@ int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t
     fill_args(w, r, layer, l->pack ? w->b->packs.base + l->pack->at + layer * l->pack->each : NULL,
               &args);
     w->have16[r] = false;
+    w->launches[r] += l->info.launches;
     for (int i = 0; i < l->info.launches; i++) {
         const struct cuda_launch *how = &l->info.launch[i];
         cudaLaunchAttribute attribute[2] = {0};

@@ -22,7 +22,7 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
 
-enum { TIMED_EVERY = 512 };
+enum { TIMED_EVERY = 512, TIMED_AT = 16 /* not the first, which is cold */ };
 
 /* ---- what runs ----------------------------------------------------------------------------- */
 
@@ -127,18 +127,19 @@ static int send_block(struct backend *b, const struct step *s, const struct step
 
 /* ---- running ------------------------------------------------------------------------------- */
 
-static void count(struct backend *b, const struct choice *c, const struct step *s,
+static void count(struct backend *b, const struct flight *f, const struct step *s,
                   const double share[REGION_COUNT], int64_t ns)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
         if (r == REGION_HEAD && s->rows == 0)
             continue;
-        struct slot_counters *k = &c->slot[r]->counters;
+        struct slot_counters *k = &f->choice.slot[r]->counters;
         bool once = r == REGION_EMBED || r == REGION_HEAD;
         uint64_t runs = once ? 1 : (uint64_t)b->model->shape.layers;
         uint64_t m = (uint64_t)(r == REGION_HEAD ? s->rows : s->m);
         atomic_fetch_add_explicit(&k->steps, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->runs, runs, memory_order_relaxed);
+        atomic_fetch_add_explicit(&k->launches, (uint64_t)f->launches[r], memory_order_relaxed);
         atomic_fetch_add_explicit(&k->tokens, runs * m, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->context, runs * (uint64_t)s->context, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->sequences, runs * (uint64_t)s->spans, memory_order_relaxed);
@@ -176,7 +177,7 @@ static bool as_graph(struct backend *b, const struct step *s, const struct fligh
     if (f->wide || !one_token_each(s) || f->choice.rows != f->choice.m || f->look)
         return false;
     uint64_t n = graph_cell(b, &f->choice)->steps++;
-    return must || n % TIMED_EVERY != 0;
+    return must || n % TIMED_EVERY != TIMED_AT;
 }
 
 static int run(struct backend *b, const struct step *s, struct flight *f, bool must, struct err *e)
@@ -193,13 +194,16 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
         struct variant *v = graph_get(b, &f->choice, must, e);
         if (!v)
             return -1;
+        memcpy(f->launches, v->launches, sizeof f->launches);
         CU(cudaGraphLaunch(v->exec, b->stream));
         return 0;
     }
     w.look = f->look ? s : NULL;
     w.timed = f;
     w.timed_layer = b->model->shape.layers / 2;
-    return walk_step(&w, e);
+    int failed = walk_step(&w, e);
+    memcpy(f->launches, w.launches, sizeof f->launches);
+    return failed;
 }
 
 static int fetch(struct backend *b, const struct step *s, struct flight *f, struct err *e)
@@ -263,7 +267,7 @@ static void account(struct backend *b, const struct step *s, const struct flight
         measured_shares(b, f, share);
     if (!f->graph && !f->wide && one_token_each(s))
         memcpy(known, share, sizeof share);
-    count(b, &f->choice, s, f->graph ? known : share, now - from);
+    count(b, f, s, f->graph ? known : share, now - from);
 }
 
 static int wait_for(struct flight *f, struct err *e)

@@ -42,8 +42,8 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
     }
 }
 
-int launch(const struct walk *w, enum primitive p, dim3 grid, int threads, int smem,
-           const void *args, struct err *e)
+int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
+           struct err *e)
 {
     cudaLaunchAttribute edge = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
                                 .val.programmaticStreamSerializationAllowed = 1};
@@ -54,12 +54,14 @@ int launch(const struct walk *w, enum primitive p, dim3 grid, int threads, int s
                             .attrs = &edge,
                             .numAttrs = w->b->device.major >= 9};
     void *parameter[] = {(void *)args};
+    w->launches[w->region]++;
     CU(cudaLaunchKernelExC(&c, (const void *)w->b->primitive[p], parameter));
     return 0;
 }
 
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer, struct err *e)
 {
+    w->region = r;
     if (k->backend)
         return loaded_region(w, k, r, layer, e);
     return eager_region(w, r, layer, e);

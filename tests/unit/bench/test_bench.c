@@ -88,7 +88,7 @@ static void regions_add_up_to_no_more_than_the_step(void **state)
         cJSON_ArrayForEach(g, cJSON_GetObjectItem(r, "regions"))
         {
             sum += number(cJSON_GetObjectItem(g, "eager"), "s");
-            launches += number(g, "launches");
+            launches += number(cJSON_GetObjectItem(g, "eager"), "launches");
             assert_true(number(g, "bytes") > 0);
         }
         assert_true(sum > 0);
