@@ -79,6 +79,13 @@ struct eager_tile {
     int32_t first, rows, position, pages_at;
 };
 enum { EAGER_TILE = 64 };
+
+/* eager_wgmma.cu, where there is one (compute capability 9.0): the same arguments. Grid: (kv_heads
+ * ceil(heads / kv_heads / 2), tiles), EAGER_WGMMA_THREADS. */
+enum { EAGER_WGMMA_THREADS = 384, EAGER_WGMMA_POSITIONS = 128, EAGER_WGMMA_STAGES = 2 };
+#define EAGER_WGMMA_SMEM(head_dim)                                                             \
+    ((2 * EAGER_TILE + 2 * EAGER_WGMMA_STAGES * EAGER_WGMMA_POSITIONS) * (head_dim) * 2 + 128)
+
 struct eager_prefill_args {
     const struct eager_tile *tile;
     const void *q16, *k_pages, *v_pages;
@@ -143,6 +150,14 @@ struct eager_sample_args {
     int32_t vocab;
 };
 
+/* to = from, 16 bytes each; one side may be host memory. `early`: what is read was there before the
+ * kernel was launched, so it is read before the wait. Any grid. */
+struct eager_copy_args {
+    const void *from;
+    void *to;
+    int32_t n16, early;
+};
+
 /* ---- tools of the backend ------------------------------------------------------------------ */
 
 /* Reads `n16` 16-byte words; writes only if they are one particular value. Any grid. */
@@ -150,6 +165,14 @@ struct eager_read_args {
     const void *data;
     int64_t n16;
     unsigned *out;
+};
+
+/* Copies pages number[i] of k and v to places i. Grid: (pages, 2), 256 threads. */
+struct eager_gather_args {
+    const void *k, *v;
+    void *to_k, *to_v;
+    const int32_t *number;
+    int32_t page16; /* 16-byte words of a page */
 };
 
 /* Compares rows of a and b (floats, or bf16 positions in pages through kv_at) into out[0..4]:
