@@ -532,3 +532,14 @@ KERNEL eager_compare(const __grid_constant__ struct eager_compare_args a)
         atomicMax(&a.out[3], __float_as_uint(rms_error));
     }
 }
+
+KERNEL eager_gather(const __grid_constant__ struct eager_gather_args a)
+{
+    const uint4 *from = (const uint4 *)(blockIdx.y ? a.v : a.k);
+    uint4 *to = (uint4 *)(blockIdx.y ? a.to_v : a.to_k);
+    after_previous();
+    from += (size_t)a.number[blockIdx.x] * a.page16;
+    to += (size_t)blockIdx.x * a.page16;
+    for (int i = threadIdx.x; i < a.page16; i += blockDim.x)
+        to[i] = from[i];
+}

@@ -167,6 +167,14 @@ struct eager_read_args {
     unsigned *out;
 };
 
+/* Copies pages number[i] of k and v to places i. Grid: (pages, 2), 256 threads. */
+struct eager_gather_args {
+    const void *k, *v;
+    void *to_k, *to_v;
+    const int32_t *number;
+    int32_t page16; /* 16-byte words of a page */
+};
+
 /* Compares rows of a and b (floats, or bf16 positions in pages through kv_at) into out[0..4]:
  * nonfinite, different, then as float bits worst max and rms error. Grid: rows, 256 threads. */
 struct eager_compare_args {

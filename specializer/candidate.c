@@ -87,8 +87,11 @@ struct candidate *candidate_new(const struct key_parts *k, const struct template
     name_point(t, p, c->name, sizeof c->name);
     c->define = point_flags(t, p, f);
     make_keys(c, k);
-    c->source = xasprintf("%s/cpu/%s.c", k->kernel_dir, t->file);
-    c->object = xasprintf("%s/%s.so", k->object_dir, c->object_key);
+    char path[80];
+    template_path(t, path, sizeof path);
+    c->source = xasprintf("%s/%s", k->kernel_dir, path);
+    c->object = xasprintf("%s/%s.%s", k->object_dir, c->object_key,
+                          t->machine == MACHINE_CUDA ? "cubin" : "so");
     return c;
 }
 

@@ -38,8 +38,8 @@ struct list {
  */
 
 static struct candidate *from_row(const struct key_parts *keys, const struct model *model,
-                                  enum numerics numerics, struct slot *slot, const struct record *r,
-                                  const char **why)
+                                  const struct machine *machine, enum numerics numerics,
+                                  struct slot *slot, const struct record *r, const char **why)
 {
     const struct template *t = template_find(r->template);
     struct facts facts;
@@ -48,8 +48,10 @@ static struct candidate *from_row(const struct key_parts *keys, const struct mod
     if (!t || point_parse(t, r->knobs, &point, NULL) != 0)
         return NULL;
     facts_fill(&facts, model, slot->region, slot->m, numerics);
+    facts_machine(&facts, machine);
     *why = "its point is no longer legal";
-    if (!template_fits(t, slot->region, slot->m) || template_illegal(t, &point, &facts))
+    if (!template_fits(t, machine->kind, slot->region, slot->m) ||
+        template_illegal(t, &point, &facts))
         return NULL;
     struct candidate *c = candidate_new(keys, t, &point, &facts, slot);
     *why = "its source, compiler or machine changed";
@@ -65,7 +67,8 @@ static struct candidate *from_row(const struct key_parts *keys, const struct mod
 struct candidate *candidate_from(struct specializer *s, struct place *p, const struct record *r)
 {
     const char *why;
-    struct candidate *c = from_row(&s->keys, s->env.model, s->numerics, p->slot, r, &why);
+    struct candidate *c =
+        from_row(&s->keys, s->env.model, s->env.machine, s->numerics, p->slot, r, &why);
     if (!c)
         store_trace(s->store, p->slot->name, r->key, "not_restored", NULL, "%s", why);
     return c;
@@ -296,6 +299,7 @@ void restore_pins(struct specializer *s)
 struct loading {
     const struct key_parts *keys;
     const struct model *model;
+    const struct machine *machine;
     enum numerics numerics;
     struct store *store;
     struct backend *backend;
@@ -317,7 +321,7 @@ static void load_winner(void *ctx, const struct winner *w)
     if (!slot || store_get(l->store, w->key, &row, NULL) <= 0)
         return;
     free(row.log);
-    struct candidate *c = from_row(l->keys, l->model, l->numerics, slot, &row, &why);
+    struct candidate *c = from_row(l->keys, l->model, l->machine, l->numerics, slot, &row, &why);
     if (!c) {
         log_warn("specializer", "%s: %s is not used: %s", w->slot, row.name, why);
         return;
@@ -355,11 +359,13 @@ int winners_load(const struct config *c, const struct model *m, struct backend *
     if (!store)
         return -1;
     struct key_parts keys = {{0}};
-    struct compiler compiler = {{0}};
+    struct compiler compiler = {0};
     enum numerics numerics = numerics_parse(c->specializer_numerics);
-    compiler_known(c, store, &compiler, NULL);
-    keys_open(&keys, store, ops->machine(b)->device, &compiler, m, numerics);
-    struct loading l = {&keys, m, numerics, store, b, ops, d, each, ctx, 0};
+    const struct machine *machine = ops->machine(b);
+    struct err none = {""};
+    compiler_known(c, store, machine, &compiler, &none);
+    keys_open(&keys, store, machine, &compiler, m, numerics);
+    struct loading l = {&keys, m, machine, numerics, store, b, ops, d, each, ctx, 0};
     int r = store_winners(store, keys.env, load_winner, &l, err);
     keys_close(&keys);
     store_close(store);
