@@ -290,29 +290,118 @@ __device__ __forceinline__ void prefetch_next(const struct cuda_attn_args &a)
     prefetch_share(a.next, a.next_bytes, (long long)NEXT << 20, block, SPLITS * KV_HEADS * M_MAX);
 }
 
+/* ---- the loop ------------------------------------------------------------------------------ */
+
+/* What a block is about: one token and kv head; unit: which pages are this warp's. */
+struct job {
+    int warp, lane, kvh, t, unit;
+    int context, pages_at; /* 0: no such token */
+};
+
+typedef struct piece pieces[STAGES];
+
+/* Before the wait: the pieces whose keys and values earlier steps have written, all of them if each
+ * sequence has one token, and then but for the newest position, which load_late() brings. */
+__device__ __forceinline__ void load_early(const struct cuda_attn_args &a, const struct job &j,
+                                           pieces &g)
+{
+#pragma unroll
+    for (int n = 0; n < STAGES; n++)
+        if (piece_at(j.unit, n) < j.context)
+            load_piece(a, j.pages_at, piece_at(j.unit, n), j.kvh, j.context, &g[n]);
+}
+
+__device__ __forceinline__ void load_late(const struct cuda_attn_args &a, const struct job &j,
+                                          bool early, pieces &g)
+{
+#pragma unroll
+    for (int n = 0; n < STAGES; n++) {
+        int first = piece_at(j.unit, n);
+        if (first < j.context && (!early || first + PIECE >= j.context))
+            load_piece(a, j.pages_at, first, j.kvh, j.context, &g[n]);
+    }
+}
+
+__device__ __forceinline__ void begin(const struct cuda_attn_args &a, const struct job &j,
+                                      float (*q)[8], struct running *r)
+{
+    const float *from = a.q + ((size_t)j.t * HEADS + j.kvh * G) * HD + j.lane % LP * 8;
+#pragma unroll
+    for (int h = 0; h < G; h++) {
+        *(float4 *)q[h] = load_x4(from + h * HD);
+        *(float4 *)(q[h] + 4) = load_x4(from + h * HD + 4);
+        r->top[h] = -INFINITY;
+        r->sum[h] = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            r->o[h][i] = 0;
+    }
+}
+
+__device__ __forceinline__ void attend_all(const struct cuda_attn_args &a, const struct job &j,
+                                           float (*q)[8], pieces &g, struct running *r)
+{
+#pragma unroll
+    for (int h = 0; h < G; h++)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            q[h][i] *= a.scale * 1.44269504f;
+    for (int n = 0; piece_at(j.unit, n) < j.context; n += STAGES) {
+#pragma unroll
+        for (int s = 0; s < STAGES; s++) {
+            int first = piece_at(j.unit, n + s), later = piece_at(j.unit, n + s + STAGES);
+            if (first >= j.context)
+                break;
+            attend(r, q, &g[s], first, j.context);
+            if (later < j.context)
+                load_piece(a, j.pages_at, later, j.kvh, j.context, &g[s]);
+        }
+    }
+}
+
+/* The PP positions looked at together have the same maximum: their sums add up. */
+__device__ __forceinline__ void leave(const struct job &j, struct running *r, struct sums *s)
+{
+#pragma unroll
+    for (int o = LP; o < 32; o <<= 1)
+#pragma unroll
+        for (int h = 0; h < G; h++) {
+            r->sum[h] += __shfl_xor_sync(WARP_ALL, r->sum[h], o);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                r->o[h][i] += __shfl_xor_sync(WARP_ALL, r->o[h][i], o);
+        }
+    if (j.lane < LP)
+#pragma unroll
+        for (int h = 0; h < G; h++) {
+            *(float4 *)&s->o[j.warp][h][j.lane * 8] = *(float4 *)r->o[h];
+            *(float4 *)&s->o[j.warp][h][j.lane * 8 + 4] = *(float4 *)(r->o[h] + 4);
+        }
+    if (j.lane == 0)
+        for (int h = 0; h < G; h++)
+            s->top[j.warp][h] = r->top[h], s->sum[j.warp][h] = r->sum[h];
+}
+
 /* ---- entry -------------------------------------------------------------------------------- */
 
 KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cuda_attn_args a)
 {
     __shared__ struct sums s;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kvh = blockIdx.y, t = blockIdx.z;
-    int unit = warp * SPLITS + blockIdx.x;
+    struct job j = {(int)threadIdx.x / 32, (int)threadIdx.x % 32, (int)blockIdx.y, (int)blockIdx.z};
+    j.unit = j.warp * SPLITS + blockIdx.x;
     if (TRIGGER == 0)
         release_next();
     if (MERGE)
         cluster_arrive();
-    int live = a.counts->m, alone = EARLY && a.counts->spans == live;
-    int context = 0, pages_at = 0;
-    if (t < live) {
-        context = a.position[t] + 1;
-        pages_at = a.pages_at[t];
+    int live = a.counts->m;
+    bool early = EARLY && a.counts->spans == live; /* else a sequence has tokens in this step */
+    if (j.t < live) {
+        j.context = a.position[j.t] + 1;
+        j.pages_at = a.pages_at[j.t];
     }
-    struct piece g[STAGES];
-    if (alone)
-#pragma unroll
-        for (int n = 0; n < STAGES; n++)
-            if (piece_at(unit, n) < context)
-                load_piece(a, pages_at, piece_at(unit, n), kvh, context, &g[n]);
+    pieces g;
+    if (early)
+        load_early(a, j, g);
     if (NEXT && !NEXT_LATE)
         prefetch_next(a);
     if (TRIGGER == 1)
@@ -321,71 +410,23 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
         cluster_wait(); /* every block of the cluster has started: its memory can be written */
 
     after_previous();
-    if (t >= live)
+    if (j.t >= live)
         return;
     float q[G][8];
     struct running r;
-    const float *from = a.q + ((size_t)t * HEADS + kvh * G) * HD + lane % LP * 8;
-#pragma unroll
-    for (int h = 0; h < G; h++) {
-        *(float4 *)q[h] = load_x4(from + h * HD);
-        *(float4 *)(q[h] + 4) = load_x4(from + h * HD + 4);
-        r.top[h] = -INFINITY;
-        r.sum[h] = 0;
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            r.o[h][j] = 0;
-    }
-#pragma unroll
-    for (int n = 0; n < STAGES; n++) {
-        int first = piece_at(unit, n);
-        if (first < context && (!alone || first + PIECE >= context))
-            load_piece(a, pages_at, first, kvh, context, &g[n]);
-    }
+    begin(a, j, q, &r);
+    load_late(a, j, early, g);
     if (NEXT && NEXT_LATE)
         prefetch_next(a);
-#pragma unroll
-    for (int h = 0; h < G; h++)
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            q[h][j] *= a.scale * 1.44269504f;
-    for (int n = 0; piece_at(unit, n) < context; n += STAGES) {
-#pragma unroll
-        for (int s = 0; s < STAGES; s++) {
-            int first = piece_at(unit, n + s), later = piece_at(unit, n + s + STAGES);
-            if (first >= context)
-                break;
-            attend(&r, q, &g[s], first, context);
-            if (later < context)
-                load_piece(a, pages_at, later, kvh, context, &g[s]);
-        }
-    }
+    attend_all(a, j, q, g, &r);
     if (TRIGGER == 2)
         release_next();
-        /* the PP positions looked at together: their sums have the same maximum */
-#pragma unroll
-    for (int o = LP; o < 32; o <<= 1)
-#pragma unroll
-        for (int h = 0; h < G; h++) {
-            r.sum[h] += __shfl_xor_sync(WARP_ALL, r.sum[h], o);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                r.o[h][j] += __shfl_xor_sync(WARP_ALL, r.o[h][j], o);
-        }
-    if (lane < LP)
-#pragma unroll
-        for (int h = 0; h < G; h++) {
-            *(float4 *)&s.o[warp][h][lane * 8] = *(float4 *)r.o[h];
-            *(float4 *)&s.o[warp][h][lane * 8 + 4] = *(float4 *)(r.o[h] + 4);
-        }
-    if (lane == 0)
-        for (int h = 0; h < G; h++)
-            s.top[warp][h] = r.top[h], s.sum[warp][h] = r.sum[h];
+    leave(j, &r, &s);
     __syncthreads();
     if (MERGE)
-        merge_cluster(a, &s, t, kvh);
+        merge_cluster(a, &s, j.t, j.kvh);
     else
-        merge_last(a, &s, t, kvh);
+        merge_last(a, &s, j.t, j.kvh);
 }
 
 extern "C" __device__ const struct cuda_kernel_info whet_info = {

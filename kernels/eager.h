@@ -79,6 +79,13 @@ struct eager_tile {
     int32_t first, rows, position, pages_at;
 };
 enum { EAGER_TILE = 64 };
+
+/* eager_wgmma.cu, where there is one (compute capability 9.0): the same arguments. Grid: (kv_heads
+ * ceil(heads / kv_heads / 2), tiles), EAGER_WGMMA_THREADS. */
+enum { EAGER_WGMMA_THREADS = 384, EAGER_WGMMA_POSITIONS = 128, EAGER_WGMMA_STAGES = 2 };
+#define EAGER_WGMMA_SMEM(head_dim)                                                             \
+    ((2 * EAGER_TILE + 2 * EAGER_WGMMA_STAGES * EAGER_WGMMA_POSITIONS) * (head_dim) * 2 + 128)
+
 struct eager_prefill_args {
     const struct eager_tile *tile;
     const void *q16, *k_pages, *v_pages;

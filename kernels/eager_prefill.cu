@@ -98,13 +98,13 @@ __device__ __forceinline__ void soften(float s[8][4], struct rows<HD> &r, float 
         top = fmaxf(top, __shfl_xor_sync(WARP_ALL, top, 1));
         top = fmaxf(top, __shfl_xor_sync(WARP_ALL, top, 2));
         float base = top == -INFINITY ? 0 : top * scale; /* a row that sees nothing yet */
-        float keep = exp2f(r.top[half] * scale - base), sum = 0;
+        float keep = exp2_fast(r.top[half] * scale - base), sum = 0;
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 float &v = s[n][2 * half + j];
-                v = exp2f(v * scale - base);
+                v = exp2_fast(v * scale - base);
                 sum += v;
             }
         r.top[half] = top;

@@ -443,6 +443,162 @@ finish_head(const struct region_args &a, const float (*raw)[BLOCK_ROWS], const s
 }
 #endif
 
+/* ---- the stream ---------------------------------------------------------------------------- */
+
+typedef uint4 chunks[ROWS][UNROLL]; /* of a step: what a lane has in flight */
+
+__device__ __forceinline__ void load_first(chunks &buffer, const uint4 *w, const struct place &at)
+{
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            buffer[r][u] = load_chunk(w, r, u, at);
+}
+
+/* One tile's sums of this warp, sum[t * ROWS + r]. Every register that becomes free is loaded again
+ * at once: with the next step of this tile, or of a later one. w and next: this and the next tile's
+ * weights. */
+__device__ __forceinline__ void multiply_tile(const struct region_args &a, const struct input &in,
+                                              chunks &buffer, float *shared, int i, int tiles,
+                                              const uint4 *w, const uint4 *next,
+                                              const struct place &at, float *sum)
+{
+#pragma unroll
+    for (int j = 0; j < ROWS * M; j++)
+        sum[j] = 0;
+#pragma unroll(AT_ONCE)
+    for (int c = 0; c < C; c += UNROLL) {
+        int t = i * STEPS + c / UNROLL; /* of the block's steps */
+        bool waits = STAGE && t > 0 && t <= STAGE;
+        /* what a register that becomes free is loaded with: the next step that is not staged */
+        int ahead = STAGE && t == 0 ? STAGE + 1 : 1, cn = c + ahead * UNROLL, in_tile = cn / C;
+        const uint4 *from = in_tile == 0 ? w : in_tile == 1 ? next : 0;
+        if (STAGE && in_tile > 1 && i + in_tile < tiles)
+            from = tile_weights(a, i + in_tile, at);
+        bool refill = !waits && i + in_tile < tiles;
+        cn %= C;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                uint4 now = buffer[r][u];
+                if (waits)
+                    now = load_staged(staged(shared, t, u, r));
+                else if (refill)
+                    buffer[r][u] = load_chunk(from, r, cn + u, at);
+                multiply(in, c + u, r, now, at, sum);
+            }
+    }
+}
+
+/* Who finishes what: with KW > 1 thread i sum i of the tile, else the lanes of the warp. */
+struct finisher {
+    int index, local; /* of the sum; of its row in the tile */
+    bool mine;        /* whether there is one for this thread */
+    struct token k;
+};
+
+__device__ __forceinline__ struct finisher finisher_of(const struct region_args &a,
+                                                       const struct place &at)
+{
+    struct finisher f;
+    f.index = KW > 1 ? (int)threadIdx.x : at.lane / SPAN;
+    f.local = KW > 1 ? f.index % TILE : at.rw * ROWS + f.index % ROWS;
+    f.mine = KW > 1 ? f.index < TILE * M : f.index < ROWS * M && at.lane % SPAN == 0;
+    f.k = token_of(a, f.mine ? f.index / (KW > 1 ? TILE : ROWS) : 0);
+    return f;
+}
+
+/* This thread's sum, over the lanes of its warp and then the KW warps of a row. */
+__device__ __forceinline__ float join(const float *sum, float (*part)[TILE * M],
+                                      const struct place &at, const struct finisher &f)
+{
+    float v = warp_sums<ROWS * M>(sum);
+    if (KW == 1)
+        return v;
+    /* sum number t * ROWS + r of the warp is number t * TILE + rw * ROWS + r of the block */
+    int s = at.lane / SPAN;
+    if (at.lane % SPAN == 0 && s < ROWS * M)
+        part[at.kw][s / ROWS * TILE + at.rw * ROWS + s % ROWS] = v;
+    __syncthreads();
+    v = 0;
+    if (f.mine)
+#pragma unroll
+        for (int p = 0; p < KW; p++)
+            v += part[p][f.index];
+    return v;
+}
+
+/* ---- input --------------------------------------------------------------------------------- */
+
+/* Before the wait: the gains that go with this lane's part of x. */
+__device__ __forceinline__ void load_gain(const struct region_args &a, float4 (*gain)[2],
+                                          const struct place &at)
+{
+#if HAS_NORM
+#pragma unroll
+    for (int c = 0; c < (X ? C : 0); c++) {
+        const float *g = a.norm + min(c * KW + at.kw, CHUNKS - 1) * 256 + at.lane * 8;
+        gain[c][0] = *(const float4 *)g, gain[c][1] = *(const float4 *)(g + 4);
+    }
+#endif
+}
+
+/* After it: x, and its sums of squares, in ss or (with KW > 1 and X) in parts in `squares`. */
+__device__ __forceinline__ void take(const struct region_args &a, struct input *in, float *shared,
+                                     const float4 (*gain)[2], const struct place &at,
+                                     float (*squares)[M], float *ss)
+{
+    in->shared = shared;
+    if (X) {
+        take_registers(a, in, gain, at, ss);
+        for (int t = 0; HAS_NORM && t < M; t++)
+            if (KW > 1 && at.lane == 0 && at.rw == 0)
+                squares[at.kw][t] = ss[t];
+    } else {
+#if HAS_NORM
+        take_shared(a, shared, a.norm, ss);
+#else
+        take_shared(a, shared, 0, ss);
+#endif
+    }
+}
+
+/* 1/rms of the finisher's token. With `squares`: after a barrier. */
+__device__ __forceinline__ float scale_of(const struct region_args &a, const float (*squares)[M],
+                                          const float *ss, const struct token &k)
+{
+#if HAS_NORM
+    float total = 0;
+    if (X && KW > 1)
+#pragma unroll
+        for (int p = 0; p < KW; p++)
+            total += squares[p][k.t];
+    else
+        for (int t = 0; t < M; t++)
+            total = k.t == t ? ss[t] : total;
+    return rsqrtf(total / K + a.eps);
+#else
+    return 1.0f;
+#endif
+}
+
+#if AT_HEAD
+__device__ __forceinline__ void finish_best(const struct region_args &a, unsigned long long best,
+                                            const struct finisher &f, const struct place &at)
+{
+    __shared__ unsigned long long bests[KW * RW][M];
+    for (int t = 0; t < M; t++) {
+        unsigned long long v = warp_best(f.mine && f.k.t == t ? best : 0);
+        if (at.lane == 0)
+            bests[threadIdx.x / 32][t] = v;
+    }
+    best_of_all<KW * RW, M, M>(bests, min(a.counts->rows, (int)M),
+                               (unsigned long long *)a.work.work, a.work.counter, a.best);
+}
+#endif
+
 /* ---- entry -------------------------------------------------------------------------------- */
 
 #if BLOCKS
@@ -459,59 +615,31 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
     int warp = threadIdx.x / 32, tiles = tiles_of_block();
     struct place at = {warp % KW, warp / KW, (int)threadIdx.x % 32};
     const uint4 *w = tile_weights(a, 0, at);
-    uint4 buffer[ROWS][UNROLL];
+    chunks buffer;
     if (TRIGGER == 0)
         release_next();
     if (QK && CLUSTER > 1)
         cluster_arrive();
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            buffer[r][u] = load_chunk(w, r, u, at);
+    load_first(buffer, w, at);
     if (STAGE)
         stage(a, shared_x, at);
     if (PREFETCH)
         prefetch_tiles(a);
     if (TRIGGER == 1)
         release_next();
-    /* Who finishes what: with KW > 1 thread i sum i of the tile, else the lanes of the warp. */
-    int index = KW > 1 ? (int)threadIdx.x : at.lane / SPAN;
-    int local = KW > 1 ? index % TILE : at.rw * ROWS + index % ROWS;
-    bool mine = KW > 1 ? index < TILE * M : index < ROWS * M && at.lane % SPAN == 0;
-    struct token k = token_of(a, mine ? index / (KW > 1 ? TILE : ROWS) : 0);
+    struct finisher f = finisher_of(a, at);
 #if AT_ATTN_IN && HAS_QK_NORM
     struct head_end end = head_end_of(a);
 #endif
     float4 gain[X ? C : 1][2];
-    if (X && HAS_NORM) {
-#if HAS_NORM
-#pragma unroll
-        for (int c = 0; c < (X ? C : 0); c++) {
-            const float *g = a.norm + min(c * KW + at.kw, CHUNKS - 1) * 256 + at.lane * 8;
-            gain[c][0] = *(const float4 *)g, gain[c][1] = *(const float4 *)(g + 4);
-        }
-#endif
-    }
+    load_gain(a, gain, at);
     if (QK && CLUSTER > 1)
         cluster_wait(); /* every block of the cluster has started: its memory can be written */
 
     after_previous();
     struct input in;
     float ss[M], scale = 1.0f;
-    in.shared = shared_x;
-    if (X) {
-        take_registers(a, &in, gain, at, ss);
-        for (int t = 0; HAS_NORM && t < M; t++)
-            if (KW > 1 && at.lane == 0 && at.rw == 0)
-                squares[at.kw][t] = ss[t];
-    } else {
-#if HAS_NORM
-        take_shared(a, shared_x, a.norm, ss);
-#else
-        take_shared(a, shared_x, 0, ss);
-#endif
-    }
+    take(a, &in, shared_x, gain, at, squares, ss);
     if (TRIGGER == 2)
         release_next();
 #if !AT_HEAD
@@ -523,90 +651,34 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
     unsigned long long best = 0;
     for (int i = 0; i < tiles; i++) {
         float sum[ROWS * M];
-        int row = tile_row(i) + local;
+        int row = tile_row(i) + f.local;
         bool more = i + 1 < tiles;
         const uint4 *next = more ? tile_weights(a, i + 1, at) : w;
-        float2 with = mine && !QK ? companion(a, row, k) : make_float2(0, 0);
-#pragma unroll
-        for (int j = 0; j < ROWS * M; j++)
-            sum[j] = 0;
-#pragma unroll(AT_ONCE)
-        for (int c = 0; c < C; c += UNROLL) {
-            int t = i * STEPS + c / UNROLL; /* of the block's steps */
-            bool waits = STAGE && t > 0 && t <= STAGE;
-            /* what a register that becomes free is loaded with: the next step that is not staged */
-            int ahead = STAGE && t == 0 ? STAGE + 1 : 1, cn = c + ahead * UNROLL, in_tile = cn / C;
-            const uint4 *from = in_tile == 0 ? w : in_tile == 1 ? next : 0;
-            if (STAGE && in_tile > 1 && i + in_tile < tiles)
-                from = tile_weights(a, i + in_tile, at);
-            bool refill = !waits && i + in_tile < tiles;
-            cn %= C;
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-                for (int r = 0; r < ROWS; r++) {
-                    uint4 now = buffer[r][u];
-                    if (waits)
-                        now = load_staged(staged(shared_x, t, u, r));
-                    else if (refill)
-                        buffer[r][u] = load_chunk(from, r, cn + u, at);
-                    multiply(in, c + u, r, now, at, sum);
-                }
-        }
+        float2 with = f.mine && !QK ? companion(a, row, f.k) : make_float2(0, 0);
+        multiply_tile(a, in, buffer, shared_x, i, tiles, w, next, at, sum);
         w = next;
         if (TRIGGER == 3 && !more)
             release_next();
-        float v = warp_sums<ROWS * M>(sum);
-        if (KW > 1) {
-            /* sum number t * ROWS + r of the warp is number t * TILE + rw * ROWS + r of the block
-             */
-            int s = at.lane / SPAN;
-            if (at.lane % SPAN == 0 && s < ROWS * M)
-                part[i & 1][at.kw][s / ROWS * TILE + at.rw * ROWS + s % ROWS] = v;
-            __syncthreads();
-            v = 0;
-            if (mine)
-#pragma unroll
-                for (int p = 0; p < KW; p++)
-                    v += part[i & 1][p][index];
-        }
-#if HAS_NORM
-        if (i == 0) {
-            float total = 0;
-            if (X && KW > 1)
-#pragma unroll
-                for (int p = 0; p < KW; p++)
-                    total += squares[p][k.t];
-            else
-                for (int t = 0; t < M; t++)
-                    total = k.t == t ? ss[t] : total;
-            scale = rsqrtf(total / K + a.eps);
-        }
-#endif
+        float v = join(sum, part[i & 1], at, f);
+        if (i == 0)
+            scale = scale_of(a, squares, ss, f.k);
         v *= scale;
 #if AT_ATTN_IN && HAS_BIAS
-        if (mine)
+        if (f.mine)
             v += a.bias[row];
 #endif
         if (QK) {
-            if (mine)
-                raw[QK ? k.t : 0][(i * TILE + local) % BLOCK_ROWS] = v;
+            if (f.mine)
+                raw[QK ? f.k.t : 0][(i * TILE + f.local) % BLOCK_ROWS] = v;
         } else {
             float other = __shfl_xor_sync(WARP_ALL, v, KW > 1 ? 1 : SPAN % 32);
-            finish(a, row, k, v, other, with, mine, &best);
+            finish(a, row, f.k, v, other, with, f.mine, &best);
         }
     }
 #if AT_ATTN_IN && HAS_QK_NORM
     finish_head(a, raw, end);
 #elif AT_HEAD
-    __shared__ unsigned long long bests[KW * RW][M];
-    for (int t = 0; t < M; t++) {
-        unsigned long long v = warp_best(mine && k.t == t ? best : 0);
-        if (at.lane == 0)
-            bests[warp][t] = v;
-    }
-    best_of_all<KW * RW, M, M>(bests, min(a.counts->rows, (int)M),
-                               (unsigned long long *)a.work.work, a.work.counter, a.best);
+    finish_best(a, best, f, at);
 #endif
 }
 

@@ -136,7 +136,7 @@ __device__ __forceinline__ const float *input_row(const struct region_args &a, i
 #if AT_OUT
     return a.in + (size_t)t * K;
 #elif AT_HEAD
-    return a.x + (size_t)(t < a.counts->rows ? a.row[t] : 0) * K;
+    return a.x + (size_t)a.row[min(t, a.counts->rows - 1)] * K;
 #else
     return a.x + (size_t)t * K;
 #endif
@@ -357,6 +357,104 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
     }
 }
 
+/* ---- the stream ---------------------------------------------------------------------------- */
+
+typedef uint4 fragments[TILES][UNROLL][2]; /* of a turn: what a lane has in flight */
+
+__device__ __forceinline__ void load_first(fragments &buffer, const uint4 *w)
+{
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+        for (int r = 0; r < TILES; r++)
+#pragma unroll
+            for (int s = 0; s < 2; s++)
+                buffer[r][u][s] = load_weight<LOAD>(w + (size_t)r * (K * 2) + (u * 2 + s) * 32);
+}
+
+/* What is not in flight yet of the first passes, into L2. */
+__device__ __forceinline__ void prefetch_passes(const struct region_args &a, const struct where &at)
+{
+    int passes = min(passes_of(at), PREFETCH);
+    if (at.lane >= TILES)
+        return;
+    for (int p = 0; p < passes; p++) {
+        int skip = p == 0 ? min(UNROLL * (STAGE + 1), (int)STEPS) * 1024 : 0;
+        const char *from = (const char *)(tile_weights(a, at, first_tile(at, p) + at.lane) - at.lane);
+        if (skip < STEPS * 1024)
+            prefetch_l2(from + skip, STEPS * 1024 - skip);
+    }
+}
+
+/* c += W x over one pass. Registers that become free are loaded with the next turn that is not
+ * staged. xp: this lane's first activations; w and next: this and the next pass's weights. */
+__device__ __forceinline__ void multiply_pass(const struct region_args &a, const struct where &at,
+                                              char *shared, const bf16 *xp, fragments &buffer,
+                                              int p, int passes, const uint4 *w, const uint4 *next,
+                                              float (*c)[NT][4])
+{
+#pragma unroll 1
+    for (int k = 0; k < STEPS; k += UNROLL) {
+        int t = p * TURNS + k / UNROLL; /* of the block's turns */
+        bool more = p + 1 < passes, waits = STAGE && t > 0 && t <= STAGE;
+        int kn = k + (STAGE && t == 0 ? STAGE + 1 : 1) * UNROLL, later = STAGE ? kn / STEPS : 0;
+        const uint4 *from = kn < STEPS ? w + kn * 64 : next;
+        bool refill = kn < STEPS || more;
+        if (STAGE) {
+            refill = !waits && p + later < passes;
+            if (later > 1 && refill)
+                from = tile_weights(a, at, first_tile(at, p + later));
+            if (later > 0)
+                from += kn % STEPS * 64;
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            uint4 b[NT];
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+                b[n] = *(const uint4 *)(xp + n * 8 * LD + (k + u) * 32);
+#pragma unroll
+            for (int r = 0; r < TILES; r++) {
+                uint4 w0 = buffer[r][u][0], w1 = buffer[r][u][1];
+                if (waits) {
+                    w0 = load_staged(staged(shared, t, u, r, 0));
+                    w1 = load_staged(staged(shared, t, u, r, 1));
+                }
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    mma_bf16(c[r][n], w0, b[n].x, b[n].y);
+                    mma_bf16(c[r][n], w1, b[n].z, b[n].w);
+                }
+                if (refill)
+#pragma unroll
+                    for (int s = 0; s < 2; s++)
+                        buffer[r][u][s] =
+                            load_weight<LOAD>(from + (size_t)r * (K * 2) + (u * 2 + s) * 32);
+            }
+        }
+    }
+}
+
+#if AT_HEAD
+__device__ __forceinline__ void finish_best(const struct region_args &a, const struct where &at,
+                                            const unsigned long long (*best)[2])
+{
+    __shared__ unsigned long long bests[WARPS][NT * 8];
+#pragma unroll
+    for (int i = 0; i < NT * 2; i++) {
+        unsigned long long v = best[i / 2][i % 2];
+        for (int o = 4; o < 32; o <<= 1) {
+            unsigned long long other = __shfl_xor_sync(WARP_ALL, v, o);
+            v = other > v ? other : v;
+        }
+        if (at.g == 0)
+            bests[at.warp][i / 2 * 8 + 2 * at.q + i % 2] = v;
+    }
+    best_of_all<WARPS, NT * 8, M>(bests, min(a.counts->rows, (int)M),
+                                  (unsigned long long *)a.work.work, a.work.counter, a.best);
+}
+#endif
+
 /* ---- entry -------------------------------------------------------------------------------- */
 
 KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct region_args a)
@@ -369,28 +467,16 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
                        (int)threadIdx.x % 4,  (int)blockIdx.x % SPLIT, (int)blockIdx.x / SPLIT};
     int passes = passes_of(at), tile = first_tile(at, 0);
     const uint4 *w = tile_weights(a, at, tile);
-    uint4 buffer[TILES][UNROLL][2];
+    fragments buffer;
     if (TRIGGER == 0)
         release_next();
     if (SPLIT > 1)
         cluster_arrive();
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-        for (int r = 0; r < TILES; r++)
-#pragma unroll
-            for (int s = 0; s < 2; s++)
-                buffer[r][u][s] = load_weight<LOAD>(w + (size_t)r * (K * 2) + (u * 2 + s) * 32);
+    load_first(buffer, w);
     if (STAGE)
         stage(a, shared, at);
-    if (PREFETCH && at.lane < TILES)
-        for (int p = 0; p < min(passes, PREFETCH); p++) {
-            int skip = p == 0 ? min(UNROLL * (STAGE + 1), (int)STEPS) * 1024 : 0;
-            const char *from =
-                (const char *)(tile_weights(a, at, first_tile(at, p) + at.lane) - at.lane);
-            if (skip < STEPS * 1024)
-                prefetch_l2(from + skip, STEPS * 1024 - skip);
-        }
+    if (PREFETCH)
+        prefetch_passes(a, at);
     if (TRIGGER == 1)
         release_next();
     take_turns(a, &e);
@@ -411,52 +497,11 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
 #pragma unroll
         for (int i = 0; i < NT * 2; i++)
             scale[i / 2][i % 2] = scale_of(a, &e, i / 2 * 8 + 2 * at.q + i % 2);
-    const bf16 *xp = x + at.g * LD + at.q * 8;
     for (int p = 0; p < passes; p++) {
         bool more = p + 1 < passes;
         int after = more ? first_tile(at, p + 1) : tile;
         const uint4 *next = tile_weights(a, at, after);
-#pragma unroll 1
-        for (int k = 0; k < STEPS; k += UNROLL) {
-            int t = p * TURNS + k / UNROLL; /* of the block's turns */
-            bool waits = STAGE && t > 0 && t <= STAGE;
-            /* what a register that becomes free is loaded with: the next turn that is not staged */
-            int kn = k + (STAGE && t == 0 ? STAGE + 1 : 1) * UNROLL, later = STAGE ? kn / STEPS : 0;
-            const uint4 *from = kn < STEPS ? w + kn * 64 : next;
-            bool refill = kn < STEPS || more;
-            if (STAGE) {
-                refill = !waits && p + later < passes;
-                if (later > 1 && refill)
-                    from = tile_weights(a, at, first_tile(at, p + later));
-                if (later > 0)
-                    from += kn % STEPS * 64;
-            }
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                uint4 b[NT];
-#pragma unroll
-                for (int n = 0; n < NT; n++)
-                    b[n] = *(const uint4 *)(xp + n * 8 * LD + (k + u) * 32);
-#pragma unroll
-                for (int r = 0; r < TILES; r++) {
-                    uint4 w0 = buffer[r][u][0], w1 = buffer[r][u][1];
-                    if (waits) {
-                        w0 = load_staged(staged(shared, t, u, r, 0));
-                        w1 = load_staged(staged(shared, t, u, r, 1));
-                    }
-#pragma unroll
-                    for (int n = 0; n < NT; n++) {
-                        mma_bf16(c[r][n], w0, b[n].x, b[n].y);
-                        mma_bf16(c[r][n], w1, b[n].z, b[n].w);
-                    }
-                    if (refill)
-#pragma unroll
-                        for (int s = 0; s < 2; s++)
-                            buffer[r][u][s] =
-                                load_weight<LOAD>(from + (size_t)r * (K * 2) + (u * 2 + s) * 32);
-                }
-            }
-        }
+        multiply_pass(a, at, shared, x + at.g * LD + at.q * 8, buffer, p, passes, w, next, c);
         if (TRIGGER == 3 && !more)
             release_next();
         end_sums(a, at, &e, part, p, tile, c, scale, best);
@@ -475,19 +520,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
         finish_kept(a, at, &e, part);
     }
 #if AT_HEAD
-    __shared__ unsigned long long bests[WARPS][NT * 8];
-#pragma unroll
-    for (int i = 0; i < NT * 2; i++) {
-        unsigned long long v = best[i / 2][i % 2];
-        for (int o = 4; o < 32; o <<= 1) {
-            unsigned long long other = __shfl_xor_sync(WARP_ALL, v, o);
-            v = other > v ? other : v;
-        }
-        if (at.g == 0)
-            bests[at.warp][i / 2 * 8 + 2 * at.q + i % 2] = v;
-    }
-    best_of_all<WARPS, NT * 8, M>(bests, min(a.counts->rows, (int)M),
-                                  (unsigned long long *)a.work.work, a.work.counter, a.best);
+    finish_best(a, at, best);
 #endif
 }
 

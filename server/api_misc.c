@@ -1,6 +1,7 @@
 /* api_misc.c - models, health, readiness, version: answers that need no engine work. */
 #include <string.h>
 
+#include "config/clock.h"
 #include "server/json.h"
 #include "server/router.h"
 #include "server/server.h"
@@ -61,15 +62,25 @@ void api_health(struct exchange *x)
     respond_json(x, ok ? 200 : 503, &b);
 }
 
+/* Who waits for /ready gets specialized speed from the first request on; who does not is served. */
+static bool awaits_kernels(const struct server *s)
+{
+    double waited = (double)(clock_ns() - s->ready_ns) * 1e-9;
+    return s->specializer && waited < s->config->specializer_restore_s &&
+           specializer_restoring(s->specializer);
+}
+
 void api_ready(struct exchange *x)
 {
     double progress = 0;
     char message[512] = "";
     struct buf b = {0};
     enum engine_state state = engine_state(x->srv->engine, &progress, message, sizeof(message));
-    bool ready = state == ENGINE_READY && x->srv->ready && !x->srv->draining;
+    bool serving = state == ENGINE_READY && x->srv->ready && !x->srv->draining;
+    bool ready = serving && !awaits_kernels(x->srv);
     const char *status = x->srv->draining         ? "draining"
                          : ready                  ? "ready"
+                         : serving                ? "restoring"
                          : state == ENGINE_FAILED ? "failed"
                          : state == ENGINE_LOST   ? "lost"
                                                   : "loading";

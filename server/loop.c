@@ -147,6 +147,7 @@ static void check_engine(struct server *s)
         log_warn("server", "/v1/chat/completions is off: %s", s->chat_error);
     }
     s->ready = true;
+    s->ready_ns = clock_ns();
     log_info("server", "ready after %.1f s: %s (%s) on %s, context %d",
              (double)(clock_ns() - s->started_ns) * 1e-9, info->model_name, info->description,
              info->device, info->max_context);

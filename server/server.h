@@ -50,6 +50,7 @@ struct server {
     double keepalive_s; /* silence before a stream gets a comment */
 
     bool ready;                 /* the model is loaded: engine_info is valid */
+    int64_t ready_ns;           /* since when */
     struct chat_template *chat; /* once ready; NULL: no known template, chat_error says why */
     char chat_error[512];
     bool draining;       /* no new requests; /ready and /health say so to whoever asks */

@@ -278,11 +278,19 @@ static bool wait_for_engine(struct specializer *s)
     return false;
 }
 
+bool specializer_restoring(const struct specializer *s)
+{
+    enum doing doing = atomic_load(&s->doing);
+    return doing == DOING_WAIT || doing == DOING_RESTORE;
+}
+
 static void *specializer_thread(void *ctx)
 {
     struct specializer *s = ctx;
-    if (!wait_for_engine(s) || specializer_setup(s) != 0)
+    if (!wait_for_engine(s) || specializer_setup(s) != 0) {
+        atomic_store(&s->doing, DOING_OFF);
         return NULL;
+    }
     if (!s->config->specializer_enabled) {
         atomic_store(&s->doing, DOING_OFF);
         log_info("specializer", "off (specializer.enabled): the eager kernels serve");
@@ -290,6 +298,7 @@ static void *specializer_thread(void *ctx)
     }
     atomic_store(&s->doing, DOING_RESTORE);
     restore_winners(s);
+    atomic_store(&s->doing, DOING_SLEEP); /* what it does next is decided below */
     s->since_ns = clock_ns();
     while (!atomic_load(&s->stop) && engine_state(s->engine, NULL, NULL, 0) != ENGINE_LOST) {
         upkeep(s);

@@ -20,6 +20,8 @@ struct specializer;
 /* Starts the thread; it waits for the engine to become ready, restores the store's winners
  * (re-validated), then works. NULL only when the store cannot be opened at all. */
 struct specializer *specializer_start(const struct config *c, struct engine *e, struct err *err);
+/* Are the store's winners still on their way back? Any thread. */
+bool specializer_restoring(const struct specializer *s);
 /* Stops children and the thread. Call before engine_stop(). */
 void specializer_stop(struct specializer *s);
 

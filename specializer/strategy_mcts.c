@@ -24,6 +24,7 @@
 #include "config/err.h"
 #include "specializer/hash.h"
 #include "specializer/strategy.h"
+#include "specializer/trust.h"
 
 enum { CHILDREN = 2, ROLLOUT = 4, GROWTH = 8, NODES_MOST = 16384, WANTS_MOST = 64, ROOT = 0 };
 #define UCT_C 1.4142135623730951
@@ -50,6 +51,7 @@ struct tree {
     double scale;   /* speed x predicted seconds, as measured */
     double fastest; /* speed, measured or predicted */
     int wants, batch;
+    struct trust trust;
 };
 
 static void *mcts_open(const struct search *s, uint64_t seed)
@@ -345,13 +347,13 @@ static void plant(struct tree *t, const struct search *s, int32_t id)
     t->node[ROOT].dead = false;
 }
 
-/* Best of every family in the order of the advice, winners of neighbours, the fastest known. */
+/* Best of every family in the heuristic's order, winners of neighbours, the fastest known. */
 static void plant_all(struct tree *t, const struct search *s)
 {
     int32_t best[CHILDREN];
     unsigned char *seen = xcalloc((size_t)space_families() + 1, 1);
     double first = 0;
-    for (int i = 0; i < s->advice->priorities && t->batch == 1; i++) {
+    for (int i = s->advice->advised; i < s->advice->priorities && t->batch == 1; i++) {
         int32_t id = s->advice->priority[i];
         double predicted = space_predicted(s->space, id);
         int family = space_family(s->space, id);
@@ -367,6 +369,21 @@ static void plant_all(struct tree *t, const struct search *s)
     int n = search_best(s, best, CHILDREN);
     for (int i = 0; i < n; i++)
         plant(t, s, best[i]);
+}
+
+/* Points that the language model named: planted, and measured as far as it is trusted. */
+static void take_advised(struct tree *t, const struct search *s, struct batch *b)
+{
+    int upto = s->advice->advised > 0 ? b->n + trust_earned(&t->trust, s, b->want) : 0;
+    for (int i = 0; i < s->advice->advised && b->n < upto; i++) {
+        int32_t id = s->advice->priority[i];
+        int had = b->n;
+        take(b, s, id);
+        if (b->n == had)
+            continue;
+        plant(t, s, id);
+        trust_took(&t->trust, id);
+    }
 }
 
 /* ---- filling it -------------------------------------------------------------------------------
@@ -474,6 +491,7 @@ static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)
     plant_all(t, s);
     for (int i = 0; i < s->firsts; i++)
         take(&b, s, s->first[i]);
+    take_advised(t, s, &b);
     play_advice(t, s, &b);
     take_starts(t, s, &b);
     for (int i = 0; i < n * GROWTH && simulate(t, s); i++)

@@ -29,6 +29,7 @@
 #include "specializer/cost.h"
 #include "specializer/hash.h"
 #include "specializer/strategy.h"
+#include "specializer/trust.h"
 
 enum {
     FAMILY_LEAST = 2,
@@ -40,14 +41,10 @@ enum {
 };
 #define LEADING 1.7  /* a family is when its best prediction is within this factor of the best */
 #define OPTIMISM 1.0 /* standard deviations */
-#define HIT 0.97     /* a pick of the adviser was good: at least this share of the best speed */
-#define ASK_AGAIN 8  /* batches after which an adviser without credit gets one pick */
 
 struct state {
     uint64_t random;
-    int batches;
-    int32_t told[TOLD_MOST]; /* taken because a language model said so */
-    int tolds;
+    struct trust trust;
 };
 
 /* A batch being put together. */
@@ -223,23 +220,6 @@ static void take_families(struct batch *b, bool trailing)
 /* ---- advice -----------------------------------------------------------------------------------
  */
 
-/* How many of a batch a language model may fill: a quarter at first, more when its picks were
- * among the fastest, none when they were not, but for a new chance now and then. */
-static int credit(const struct batch *b)
-{
-    int32_t best;
-    int hits = 0, tried = 0;
-    double fastest = search_best(b->s, &best, 1) ? (double)b->s->speed[best] : 0;
-    for (int i = 0; i < b->st->tolds; i++) {
-        int32_t id = b->st->told[i];
-        tried += b->s->trial[id] >= TRIAL_MEASURED;
-        hits += b->s->trial[id] == TRIAL_MEASURED && (double)b->s->speed[id] >= HIT * fastest;
-    }
-    double rate = (hits + 1.0) / (tried + 2.0);
-    int earned = (int)lround(b->want * rate * rate);
-    return earned > 0 ? earned : b->st->batches % ASK_AGAIN == 0;
-}
-
 /* A point drawn from the hints: the fastest known with hinted values put in, early ones more
  * likely (each is passed over with even odds). */
 static int32_t draw(struct state *st, const struct search *s)
@@ -264,8 +244,8 @@ static int32_t draw(struct state *st, const struct search *s)
 
 static void take_told(struct batch *b, int32_t id)
 {
-    if (take(b, id) && b->st->tolds < TOLD_MOST)
-        b->st->told[b->st->tolds++] = id;
+    if (take(b, id))
+        trust_took(&b->st->trust, id);
 }
 
 /* Only what a language model said: the heuristic's word is the cost model's, which is asked more
@@ -275,7 +255,7 @@ static void take_advised(struct batch *b)
     const struct advice *a = b->s->advice;
     if (a->advised == 0 && a->hinted == 0)
         return;
-    int upto = b->n + credit(b);
+    int upto = b->n + trust_earned(&b->st->trust, b->s, b->want);
     for (int i = 0; i < a->advised && b->n < upto; i++)
         take_told(b, a->priority[i]);
     for (int tries = 0; a->hinted > 0 && tries < 16 && b->n < upto; tries++)
@@ -320,7 +300,6 @@ static int template_propose(void *state, const struct search *s, int32_t *id, in
     take_hopeful(&b, b.want, -1, -1);
     if (b.n < b.want)
         take_rest(&b);
-    b.st->batches++;
     close_shortlist(&b);
     return b.n;
 }

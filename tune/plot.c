@@ -13,7 +13,7 @@
 #include "config/err.h"
 #include "tune/ablate.h"
 
-enum { WIDTH = 400, HEIGHT = 190, LEFT = 54, TOP = 62, GAP = 66, ROW = 252, STEPS = 96 };
+enum { WIDTH = 400, HEIGHT = 190, LEFT = 54, TOP = 62, GAP = 66, ROW = 252, STEPS = 60 };
 #define FOOT 0.003 /* regret */
 
 static const char style[] =
@@ -87,9 +87,9 @@ static void draw_variant(const struct panel *p, const struct ablation *a, const 
     }
     fprintf(p->f, "<path class=\"b\" style=\"fill:var(--c%d)\" d=\"", colour);
     for (int i = 0; i <= STEPS; i++)
-        fprintf(p->f, "%s%.1f %.1f", i ? "L" : "M", x[i], place_y(p, band[i].high));
+        fprintf(p->f, "%s%.0f %.0f", i ? "L" : "M", x[i], place_y(p, band[i].high));
     for (int i = STEPS; i >= 0; i--)
-        fprintf(p->f, "L%.1f %.1f", x[i], place_y(p, band[i].low));
+        fprintf(p->f, "L%.0f %.0f", x[i], place_y(p, band[i].low));
     fprintf(p->f, "Z\"/>\n<path class=\"l\" style=\"stroke:var(--c%d)\"%s d=\"", colour,
             colour % 2 ? " stroke-dasharray=\"7 3\"" : "");
     for (int i = 0; i <= STEPS; i++)

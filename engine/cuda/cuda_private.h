@@ -55,6 +55,8 @@ enum primitive {
     PRIM_DECODE_128_8,
     PRIM_PREFILL_64,
     PRIM_PREFILL_128,
+    PRIM_WGMMA_64, /* NULL where the device has no such instructions */
+    PRIM_WGMMA_128,
     PRIM_BEST,
     PRIM_SAMPLE,
     PRIM_READ,

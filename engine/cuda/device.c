@@ -48,7 +48,11 @@ static const struct {
     {"eager_prefill.cu", "eager_prefill_64", PRIM_PREFILL_64},
     {"eager_prefill.cu", "eager_prefill_128", PRIM_PREFILL_128},
     {"eager_sample.cu", "eager_sample", PRIM_SAMPLE},
+    {"eager_wgmma.cu", "eager_wgmma_64", PRIM_WGMMA_64},
+    {"eager_wgmma.cu", "eager_wgmma_128", PRIM_WGMMA_128},
 };
+/* This file has kernels for one architecture only. */
+static const char only_90[] = "eager_wgmma.cu";
 
 /* How well an image suits: 0 not at all; exact architecture first, text last, newer before older.
  */
@@ -85,10 +89,21 @@ int device_image(struct backend *b, const char *file, cudaLibrary_t *library, st
     return 0;
 }
 
+static int more_shared(struct backend *b, enum primitive p, int bytes, struct err *e)
+{
+    if (b->primitive[p])
+        CU(cudaFuncSetAttribute((const void *)b->primitive[p],
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    return 0;
+}
+
 int device_kernels(struct backend *b, struct err *e)
 {
+    int arch = b->device.major * 10 + b->device.minor;
     const char *file = "";
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        if (arch != 90 && strcmp(entries[i].file, only_90) == 0)
+            continue;
         if (strcmp(file, entries[i].file) != 0) {
             file = entries[i].file;
             if (device_image(b, file, &b->library[b->libraries], e))
@@ -102,9 +117,9 @@ int device_kernels(struct backend *b, struct err *e)
         struct cudaFuncAttributes a;
         CU(cudaFuncGetAttributes(&a, (const void *)b->primitive[entries[i].p]));
     }
-    CU(cudaFuncSetAttribute((const void *)b->primitive[PRIM_PREFILL_128],
-                            cudaFuncAttributeMaxDynamicSharedMemorySize, 4 * 64 * (128 + 8) * 2));
-    return 0;
+    return more_shared(b, PRIM_PREFILL_128, 4 * 64 * (128 + 8) * 2, e) ||
+           more_shared(b, PRIM_WGMMA_64, EAGER_WGMMA_SMEM(64), e) ||
+           more_shared(b, PRIM_WGMMA_128, EAGER_WGMMA_SMEM(128), e);
 }
 
 /* ---- what the device can do ---------------------------------------------------------------- */

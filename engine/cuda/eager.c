@@ -171,6 +171,11 @@ static int attn_prefill(struct walk *w, int32_t layer, struct err *e)
                                    .heads = s->heads,
                                    .kv_heads = s->kv_heads,
                                    .scale = (float)(1 / sqrt((double)s->head_dim))};
+    int32_t group = s->heads / s->kv_heads;
+    enum primitive wgmma = s->head_dim == 64 ? PRIM_WGMMA_64 : PRIM_WGMMA_128;
+    if (b->primitive[wgmma] && group > 1) /* its blocks take two heads of a group */
+        return launch(w, wgmma, grid2(s->kv_heads * ((group + 1) / 2), w->tiles),
+                      EAGER_WGMMA_THREADS, EAGER_WGMMA_SMEM(s->head_dim), &a, e);
     return launch(w, s->head_dim == 64 ? PRIM_PREFILL_64 : PRIM_PREFILL_128,
                   grid2(w->tiles, s->heads), 128, 4 * 64 * (s->head_dim + 8) * 2, &a, e);
 }

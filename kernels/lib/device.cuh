@@ -62,6 +62,14 @@ __device__ __forceinline__ void expand8(uint4 v, float *f)
     f[4] = low_bf16(v.z), f[5] = high_bf16(v.z), f[6] = low_bf16(v.w), f[7] = high_bf16(v.w);
 }
 
+/* 2^x within 2 ulp; what would be denormal is zero. exp2f() spends three more instructions on that. */
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
 __device__ __forceinline__ float warp_sum(float v)
 {
     for (int o = 16; o > 0; o >>= 1)

@@ -14,6 +14,8 @@ extern const struct backend_ops whet_backend_cuda;
 /* Counts one check; prints when it fails (always: also when it passes). */
 void check(bool ok, bool always, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+extern int checks_made, checks_failed;
+
 /* A backend with its dispatch table. */
 struct rig {
     const struct backend_ops *ops;
@@ -34,6 +36,9 @@ bool rig_open(struct rig *r, const struct backend_ops *ops, struct model *m, int
 bool rig_open_with(struct rig *r, struct model *m, int32_t pages, int32_t tokens, int32_t rows,
                    int64_t pack_bytes);
 void rig_close(struct rig *r);
+/* "sm_90a": what NVRTC is asked for on this device. Valid until the next call. */
+const char *rig_arch(const struct rig *r);
+bool file_write(const char *path, const void *data, size_t bytes);
 
 /* Deterministic numbers. */
 uint64_t rng(uint64_t *state);
@@ -47,6 +52,7 @@ void test_steps(void);
 void test_ahead(void);
 void test_sampler(void);
 void test_kernels(void);
+void test_prefill(void);
 void test_templates(void);
 void test_probe(void);
 

@@ -1,46 +1,12 @@
 /* test_device.c - runs the device suite: `scripts/test-device`. With a word, only that part. */
 #include "tests/device/device_test.h"
 
-#include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/clock.h"
-
-static int checks, failures;
-
-void check(bool ok, bool always, const char *fmt, ...)
-{
-    va_list args;
-    checks++;
-    failures += !ok;
-    if (ok && !always)
-        return;
-    if (failures > 200 && !ok)
-        return;
-    printf("%s ", ok ? "ok  " : "FAIL");
-    va_start(args, fmt);
-    vprintf(fmt, args);
-    va_end(args);
-    printf("\n");
-    fflush(stdout);
-}
-
-uint64_t rng(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-}
-
-float rng_normal(uint64_t *state)
-{
-    double u = (double)((rng(state) >> 11) + 1) * 0x1p-53, v = (double)(rng(state) >> 11) * 0x1p-53;
-    return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
-}
+#include "engine/cuda/cuda_private.h"
 
 const struct shape_row device_shapes[] = {
     {"llama d64 g4",
@@ -94,6 +60,21 @@ void rig_close(struct rig *r)
         dispatch_close(r->d);
 }
 
+const char *rig_arch(const struct rig *r)
+{
+    static char arch[16];
+    snprintf(arch, sizeof arch, "sm_%d%d%s", r->b->device.major, r->b->device.minor,
+             r->b->device.major == 9 ? "a" : "");
+    return arch;
+}
+
+bool file_write(const char *path, const void *data, size_t bytes)
+{
+    FILE *f = fopen(path, "wb");
+    bool ok = f && fwrite(data, 1, bytes, f) == bytes;
+    return f ? fclose(f) == 0 && ok : false;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 5 && strcmp(argv[1], "logits") == 0)
@@ -106,17 +87,18 @@ int main(int argc, char **argv)
                  {"ahead", test_ahead},
                  {"sampler", test_sampler},
                  {"kernels", test_kernels},
+                 {"prefill", test_prefill},
                  {"templates", test_templates},
                  {"probe", test_probe}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)
             continue;
         int64_t t0 = clock_ns();
-        int before = failures, had = checks;
+        int before = checks_failed, had = checks_made;
         parts[i].run();
-        printf("%s: %d checks, %d failed, %.1f s\n", parts[i].name, checks - had, failures - before,
-               (double)(clock_ns() - t0) * 1e-9);
+        printf("%s: %d checks, %d failed, %.1f s\n", parts[i].name, checks_made - had,
+               checks_failed - before, (double)(clock_ns() - t0) * 1e-9);
     }
-    printf("%d checks, %d failed\n", checks, failures);
-    return failures || checks == 0;
+    printf("%d checks, %d failed\n", checks_made, checks_failed);
+    return checks_failed || checks_made == 0;
 }

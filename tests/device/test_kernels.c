@@ -3,7 +3,6 @@
  * naive_out.cu is compiled here by NVRTC, as a candidate would be.
  */
 #include <math.h>
-#include <nvrtc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,58 +12,24 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
 #include "tests/device/device_test.h"
+#include "tests/kernels/cuda_build.h"
 
 static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
-
-static char *read_text(const char *path)
-{
-    FILE *f = fopen(path, "rb");
-    char *text = xcalloc(1 << 16, 1);
-    if (!f || fread(text, 1, (1 << 16) - 1, f) == 0)
-        check(false, true, "%s cannot be read", path);
-    if (f)
-        fclose(f);
-    return text;
-}
 
 /* Compiles tests/device/naive_out.cu into `path`. */
 static bool build(struct rig *r, const char *path, int planted)
 {
-    const char *root = getenv("WHET_SOURCE_ROOT");
-    char source[4096], include[4096], hidden[64], wrong[64], arch[64];
-    nvrtcProgram p;
-    size_t n = 0;
-    root = root ? root : ".";
+    const char *root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
+    char source[4096], hidden[64], wrong[64], why[WHY_SIZE];
+    const char *options[] = {hidden, wrong};
+    size_t n;
     snprintf(source, sizeof source, "%s/tests/device/naive_out.cu", root);
-    snprintf(include, sizeof include, "-I%s/kernels", root);
     snprintf(hidden, sizeof hidden, "-DHIDDEN=%d", r->model->shape.hidden);
     snprintf(wrong, sizeof wrong, "-DPLANTED=%d", planted);
-    snprintf(arch, sizeof arch, "-arch=sm_%d%d%s", r->b->device.major, r->b->device.minor,
-             r->b->device.major == 9 ? "a" : "");
-    const char *options[] = {include, hidden, wrong, arch, "-std=c++17"};
-    char *text = read_text(source);
-    nvrtcResult rc = nvrtcCreateProgram(&p, text, "naive_out.cu", 0, NULL, NULL);
-    if (!rc)
-        rc = nvrtcCompileProgram(p, 5, options);
-    if (rc) {
-        char log[8192] = "";
-        nvrtcGetProgramLogSize(p, &n);
-        if (n < sizeof log)
-            nvrtcGetProgramLog(p, log);
-        check(false, true, "NVRTC: %s %s", nvrtcGetErrorString(rc), log);
-        free(text);
-        return false;
-    }
-    nvrtcGetCUBINSize(p, &n);
-    char *cubin = xmalloc(n);
-    nvrtcGetCUBIN(p, cubin);
-    FILE *f = fopen(path, "wb");
-    bool ok = f && fwrite(cubin, 1, n, f) == n;
-    if (f)
-        fclose(f);
-    nvrtcDestroyProgram(&p);
+    char *cubin = cuda_build(root, source, rig_arch(r), options, 2, &n, why);
+    check(cubin != NULL, false, "naive_out: %s", why);
+    bool ok = cubin && file_write(path, cubin, n);
     free(cubin);
-    free(text);
     return ok;
 }
 

@@ -4,7 +4,6 @@
  * Every template is compiled by NVRTC as the specializer would, loaded, and put into its slots.
  */
 #include <math.h>
-#include <nvrtc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,8 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
 #include "tests/device/device_test.h"
+#include "tests/kernels/cuda_build.h"
+#include "tests/kernels/cuda_tables.h"
 
 enum { CONTEXT = 512, MOST = 32, PAGES_EACH = CONTEXT / KV_PAGE, TIMES = 60 };
 
@@ -28,117 +29,9 @@ static const struct shape_row real[] = {
 
 /* ---- compiling a template ------------------------------------------------------------------- */
 
-/* Values of the SHAPE rows for one build. */
-struct facts {
-    int REGION, M_MAX, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, HAS_BIAS, HAS_QK_NORM, SMS;
-};
-
-#define FACTS_IN_SCOPE                                                                        \
-    const int REGION = f->REGION, M_MAX = f->M_MAX, HIDDEN = f->HIDDEN, HEADS = f->HEADS,     \
-              KV_HEADS = f->KV_HEADS, HEAD_DIM = f->HEAD_DIM, FFN = f->FFN, VOCAB = f->VOCAB, \
-              HAS_BIAS = f->HAS_BIAS, HAS_QK_NORM = f->HAS_QK_NORM, SMS = f->SMS;             \
-    (void)REGION, (void)M_MAX, (void)HIDDEN, (void)HEADS, (void)KV_HEADS, (void)HEAD_DIM;     \
-    (void)FFN, (void)VOCAB, (void)HAS_BIAS, (void)HAS_QK_NORM, (void)SMS;
-
-static const char *start_gemv(const struct facts *f)
-{
-    FACTS_IN_SCOPE
-#define START(when, knobs) \
-    if (when)              \
-        return knobs;
-#include "kernels/gemv.def"
-    return "";
-}
-
-static const char *start_mma(const struct facts *f)
-{
-    FACTS_IN_SCOPE
-#define START(when, knobs) \
-    if (when)              \
-        return knobs;
-#include "kernels/mma.def"
-    return "";
-}
-
-static const char *start_attn(const struct facts *f)
-{
-    FACTS_IN_SCOPE
-#define START(when, knobs) \
-    if (when)              \
-        return knobs;
-#include "kernels/attn_decode.def"
-    return "";
-}
-
-static char *read_source(const char *path)
-{
-    FILE *f = fopen(path, "rb");
-    char *text = xcalloc(1 << 17, 1);
-    if (!f || fread(text, 1, (1 << 17) - 1, f) == 0)
-        check(false, true, "%s cannot be read", path);
-    if (f)
-        fclose(f);
-    return text;
-}
-
-static bool write_cubin(nvrtcProgram p, const char *path)
-{
-    size_t n = 0;
-    if (nvrtcGetCUBINSize(p, &n))
-        return false;
-    char *cubin = xmalloc(n);
-    nvrtcResult rc = nvrtcGetCUBIN(p, cubin);
-    FILE *f = fopen(path, "wb");
-    bool ok = !rc && f && fwrite(cubin, 1, n, f) == n;
-    if (f)
-        fclose(f);
-    free(cubin);
-    return ok;
-}
-
-/* kernels/<file>.cu at `knobs` ("NAME=value ...") into `path`. */
-static bool compile(const struct rig *r, const char *file, const struct facts *f, const char *knobs,
-                    const char *path)
-{
-    enum { OPTIONS = 40, LENGTH = 200 };
-    static char text[OPTIONS][LENGTH];
-    const char *options[OPTIONS], *root = getenv("WHET_SOURCE_ROOT");
-    char source[4096];
-    int n = 0;
-    nvrtcProgram p;
-    root = root ? root : ".";
-    snprintf(source, sizeof source, "%s/kernels/%s.cu", root, file);
-    snprintf(text[n++], LENGTH, "-std=c++17");
-    snprintf(text[n++], LENGTH, "-I%s/kernels", root);
-    snprintf(text[n++], LENGTH, "-arch=sm_%d%d%s", r->b->device.major, r->b->device.minor,
-             r->b->device.major == 9 ? "a" : "");
-#define SHAPE(name, value, help) snprintf(text[n++], LENGTH, "-D%s=%d", #name, f->name);
-#include "kernels/templates_cuda.def"
-    char *copy = xstrdup(knobs), *state = NULL;
-    for (char *k = strtok_r(copy, " ", &state); k && n < OPTIONS; k = strtok_r(NULL, " ", &state))
-        snprintf(text[n++], LENGTH, "-D%s", k);
-    for (int i = 0; i < n; i++)
-        options[i] = text[i];
-    char *code = read_source(source);
-    nvrtcResult rc = nvrtcCreateProgram(&p, code, file, 0, NULL, NULL);
-    if (!rc)
-        rc = nvrtcCompileProgram(p, n, options);
-    if (rc) {
-        static char log[16384];
-        size_t size = 0;
-        nvrtcGetProgramLogSize(p, &size);
-        if (size < sizeof log)
-            nvrtcGetProgramLog(p, log);
-        check(false, true, "%s %s: %s %s", file, knobs, nvrtcGetErrorString(rc), log);
-    }
-    bool ok = !rc && write_cubin(p, path);
-    nvrtcDestroyProgram(&p);
-    free(code);
-    free(copy);
-    return ok;
-}
-
-static const struct kernel *load(struct rig *r, enum region region, int32_t m)
+/* The template of `region` for m tokens at the point its START row names, into `path`. */
+static bool compile(const struct rig *r, enum region region, int32_t m, const char *path,
+                    char *name, size_t size)
 {
     const struct model_shape *s = &r->model->shape;
     struct facts f = {(int)region,
@@ -152,15 +45,33 @@ static const struct kernel *load(struct rig *r, enum region region, int32_t m)
                       s->arch == ARCH_QWEN2,
                       s->arch == ARCH_QWEN3,
                       r->b->device.multiProcessorCount};
+    const char *root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
     const char *file = region == REGION_ATTN ? "attn_decode" : m <= 4 ? "gemv" : "mma";
-    const char *knobs = region == REGION_ATTN ? start_attn(&f)
-                        : m <= 4              ? start_gemv(&f)
-                                              : start_mma(&f);
+    const struct table *t = table_of(file);
+    char text[OPTIONS_MOST][OPTION_SIZE], source[4096], why[WHY_SIZE];
+    const char *option[OPTIONS_MOST];
+    int p[KNOBS];
+    size_t bytes;
+    point_defaults(t, p);
+    point_apply(t, t->start(&f), p);
+    int n = point_options(t, &f, p, text);
+    for (int i = 0; i < n; i++)
+        option[i] = text[i];
+    snprintf(name, size, "%s %s", file, t->start(&f));
+    snprintf(source, sizeof source, "%s/kernels/%s.cu", root, file);
+    char *cubin = cuda_build(root, source, rig_arch(r), option, n, &bytes, why);
+    check(cubin != NULL, false, "%s: %s", name, why);
+    bool ok = cubin && file_write(path, cubin, bytes);
+    free(cubin);
+    return ok;
+}
+
+static const struct kernel *load(struct rig *r, enum region region, int32_t m)
+{
     char path[] = "/tmp/whet-device-template.cubin", name[160];
     struct err e = {""};
-    snprintf(name, sizeof name, "%s %s", file, knobs);
     struct kernel_object o = {path, "whet_kernel", region, ORIGIN_TEMPLATE, "0001", name};
-    if (!compile(r, file, &f, knobs, path))
+    if (!compile(r, region, m, path, name, sizeof name))
         return NULL;
     const struct kernel *k = r->ops->load(r->b, &o, &e);
     check(k != NULL, false, "%s m=%d %s loads: %s", region_name(region), m, name, e.msg);

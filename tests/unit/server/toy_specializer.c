@@ -104,6 +104,12 @@ int specializer_import(struct specializer *s, const char *body, size_t n, const 
     return say(json, "import", size, NULL, who);
 }
 
+bool specializer_restoring(const struct specializer *s)
+{
+    (void)s;
+    return false;
+}
+
 char *specializer_json(struct specializer *s)
 {
     (void)s;

@@ -1,0 +1,118 @@
+/* plain.cuh - the plainest mlp_out and decode attention, in pieces: each file beside this one puts
+ * them together and gets one thing wrong (or none: good_*.cu).
+ *
+ * mlp_out: a warp an output, 8 outputs and one token a block. attn: a warp a query head and token. */
+#include "cuda.h"
+#include "lib/device.cuh"
+
+#ifndef M_MAX
+#define M_MAX 8
+#endif
+#ifndef HIDDEN
+#define HIDDEN 512
+#endif
+#ifndef HEADS
+#define HEADS 8
+#endif
+#ifndef HEAD_DIM
+#define HEAD_DIM 64
+#endif
+
+#define OUT_INFO_(counters, work)                                                     \
+    extern "C" __device__ const struct cuda_kernel_info whet_info = {                 \
+        WHET_CUDA_ABI, REGION_MLP_OUT, M_MAX, 0, 1, counters, work, 0, "",            \
+        {{{(HIDDEN + 7) / 8, M_MAX, 1}, 256, 0, 1, 0, 0}}};
+#define OUT_INFO OUT_INFO_(0, 0)
+#define OUT_KERNEL                                                                    \
+    OUT_INFO                                                                          \
+    KERNEL whet_kernel(const __grid_constant__ struct cuda_out_args a)
+
+#define ATTN_KERNEL                                                                   \
+    extern "C" __device__ const struct cuda_kernel_info whet_info = {                 \
+        WHET_CUDA_ABI, REGION_ATTN, M_MAX, 0, 1, 0, 0, 0, "",                         \
+        {{{HEADS, M_MAX, 1}, 32, 0, 1, 0, 0}}};                                       \
+    KERNEL whet_kernel(const __grid_constant__ struct cuda_attn_args a)
+
+/* ---- mlp_out ------------------------------------------------------------------------------- */
+
+/* This warp's output n of token t; not live: nothing to compute. */
+struct out_place {
+    int n, t, lane;
+    bool live;
+};
+
+__device__ __forceinline__ struct out_place out_place(const struct cuda_out_args &a)
+{
+    struct out_place p = {(int)(blockIdx.x * 8 + threadIdx.x / 32), (int)blockIdx.y,
+                          (int)threadIdx.x % 32, false};
+    p.live = p.n < a.n && p.t < a.counts->m;
+    return p;
+}
+
+__device__ __forceinline__ float weight_at(const struct cuda_out_args &a, int n, int i)
+{
+    return from_bf16(((const bf16 *)a.w)[(size_t)n * a.k + i]);
+}
+
+__device__ __forceinline__ float out_sum(const struct cuda_out_args &a, const struct out_place &p)
+{
+    float sum = 0;
+    for (int i = p.lane; i < a.k; i += 32)
+        sum += a.in[(size_t)p.t * a.k + i] * weight_at(a, p.n, i);
+    return warp_sum(sum);
+}
+
+__device__ __forceinline__ void out_store(const struct cuda_out_args &a, const struct out_place &p,
+                                          float sum)
+{
+    size_t at = (size_t)p.t * a.n + p.n;
+    if (p.lane == 0)
+        a.y[at] = sum + a.x[at];
+}
+
+/* ---- attn ---------------------------------------------------------------------------------- */
+
+enum { PART = HEAD_DIM / 32 }; /* elements of a head a lane has */
+
+/* Element (position, this lane's part) of a kv head in `page`. */
+__device__ __forceinline__ size_t kv_place(const struct cuda_attn_args &a, int page, int position,
+                                           int kvh)
+{
+    return (((size_t)page * a.kv_heads + kvh) * KV_PAGE + position % KV_PAGE) * HEAD_DIM +
+           threadIdx.x * PART;
+}
+
+/* A running softmax over positions, which are given one by one. */
+struct attending {
+    float q[PART], o[PART], top, sum;
+};
+
+__device__ __forceinline__ void attend(const struct cuda_attn_args &a, struct attending &s,
+                                       size_t at)
+{
+    float dot = 0;
+    for (int i = 0; i < PART; i++)
+        dot += s.q[i] * from_bf16(((const bf16 *)a.k_pages)[at + i]);
+    dot = warp_sum(dot) * a.scale;
+    float top = fmaxf(s.top, dot), keep = expf(s.top - top), p = expf(dot - top);
+    for (int i = 0; i < PART; i++)
+        s.o[i] = s.o[i] * keep + p * from_bf16(((const bf16 *)a.v_pages)[at + i]);
+    s.sum = s.sum * keep + p;
+    s.top = top;
+}
+
+__device__ __forceinline__ struct attending attending_of(const struct cuda_attn_args &a, int head,
+                                                         int t)
+{
+    struct attending s = {{}, {}, -INFINITY, 0};
+    for (int i = 0; i < PART; i++)
+        s.q[i] = a.q[((size_t)t * a.heads + head) * HEAD_DIM + threadIdx.x * PART + i];
+    return s;
+}
+
+__device__ __forceinline__ void attn_store(const struct cuda_attn_args &a,
+                                           const struct attending &s, int head, int t)
+{
+    for (int i = 0; i < PART; i++)
+        a.a[((size_t)t * a.heads + head) * HEAD_DIM + threadIdx.x * PART + i] = s.o[i] / s.sum;
+}

@@ -1,0 +1,39 @@
+/* check.c - counting checks, and numbers by chance: shared by the programs of this folder. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "tests/device/device_test.h"
+
+int checks_made, checks_failed;
+
+void check(bool ok, bool always, const char *fmt, ...)
+{
+    va_list args;
+    checks_made++;
+    checks_failed += !ok;
+    if (ok && !always)
+        return;
+    if (checks_failed > 200 && !ok)
+        return;
+    printf("%s ", ok ? "ok  " : "FAIL");
+    va_start(args, fmt);
+    vprintf(fmt, args);
+    va_end(args);
+    printf("\n");
+    fflush(stdout);
+}
+
+uint64_t rng(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+}
+
+float rng_normal(uint64_t *state)
+{
+    double u = (double)((rng(state) >> 11) + 1) * 0x1p-53, v = (double)(rng(state) >> 11) * 0x1p-53;
+    return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
+}

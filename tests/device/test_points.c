@@ -1,0 +1,306 @@
+/* test_points.c - the CUDA templates at a seeded sample of their legal points, against the oracle.
+ *
+ *   test_points [FAMILY] [--points N] [--quick] [--exact] [--seed S] [--threads T] [--arch sm_90a]
+ *
+ * For each template, shape and M bucket, N points (default 2) are compiled as candidates are, on
+ * all cores while the device works, and each is run for every M of its bucket on poisoned memory,
+ * twice: alone, and behind a kernel that brings the activations late. Attention runs at contexts
+ * around a page border, at 4096 and 32768, on shuffled pages, with sequences of several lengths in
+ * one step. --quick leaves the long contexts out and tries the fewest and most tokens of a bucket
+ * only; --exact makes every allocation exactly as large as it must be: that is for
+ * compute-sanitizer. Points that do not fit the device (registers, as LEGAL only estimates them)
+ * are counted, not failed, but may not be more than a fifth.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "config/err.h"
+#include "engine/dispatch.h"
+#include "tests/device/device_test.h"
+#include "tests/device/solo.h"
+#include "tests/kernels/cuda_tables.h"
+
+/* Rows of 256 or more columns: what gemv takes. Interleaved RoPE is the device's own order. */
+static const struct shape_row small[] = {
+    {"d64 g4", {ARCH_LLAMA, 2, 512, 8, 2, 64, 1024, 1000, 40960, 1e-5f, 1e5f, 1, 0, {0}}},
+    {"d128 g2 norm", {ARCH_QWEN3, 2, 256, 8, 4, 128, 768, 2000, 40960, 1e-6f, 1e6f, 1, 0, {0}}},
+    {"d64 g7 bias", {ARCH_QWEN2, 2, 1280, 28, 4, 64, 1536, 1504, 40960, 1e-6f, 1e6f, 1, 0, {0}}},
+    {"d128 g8 norm", {ARCH_QWEN3, 2, 512, 16, 2, 128, 1280, 1008, 40960, 1e-6f, 1e6f, 1, 0, {0}}},
+};
+enum { SHAPES = sizeof small / sizeof *small, BUCKETS = 10 };
+
+static const char *family, *root = ".", *arch = "sm_90a";
+static int points = 2, threads;
+static bool quick, exact;
+static uint32_t seed = 4;
+
+/* ---- jobs: points to compile ----------------------------------------------------------------- */
+
+struct job {
+    const struct cuda_template *t;
+    struct facts f;
+    int shape, bucket; /* index of m_bucket */
+    char knobs[512], option[OPTIONS_MOST][OPTION_SIZE];
+    int options;
+    char *cubin, why[WHY_SIZE];
+    bool done;
+};
+
+static struct job *job;
+static int jobs, taken;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t ready = PTHREAD_COND_INITIALIZER;
+
+static void add(const struct cuda_template *t, int shape, int bucket, const struct facts *f,
+                const int *p)
+{
+    const struct table *table = table_of(t->file);
+    job = xrealloc(job, (size_t)(jobs + 1) * sizeof *job);
+    struct job *j = &job[jobs++];
+    memset(j, 0, sizeof *j);
+    j->t = t;
+    j->f = *f;
+    j->shape = shape;
+    j->bucket = bucket;
+    j->options = point_options(table, f, p, j->option);
+    point_text(table, p, j->knobs, sizeof j->knobs);
+}
+
+static struct facts facts_of(const struct model_shape *s, int region, int m_max, int sms)
+{
+    return (struct facts){region,
+                          m_max,
+                          s->hidden,
+                          s->heads,
+                          s->kv_heads,
+                          s->head_dim,
+                          s->ffn,
+                          s->vocab,
+                          s->arch == ARCH_QWEN2,
+                          s->arch == ARCH_QWEN3,
+                          sms};
+}
+
+static void plan(int sms)
+{
+    for (int i = 0; i < cuda_template_count; i++) {
+        const struct cuda_template *t = &cuda_templates[i];
+        for (int s = 0; s < SHAPES; s++)
+            for (int b = 0; b < BUCKETS; b++) {
+                struct facts f = facts_of(&small[s].shape, t->region, m_bucket[b], sms);
+                int p[KNOBS];
+                if ((family && strcmp(family, t->file) != 0) || m_bucket[b] < t->m_min ||
+                    m_bucket[b] > t->m_max)
+                    continue;
+                for (int n = 0; n < points && point_random(table_of(t->file), &f, &seed, p); n++)
+                    add(t, s, b, &f, p);
+            }
+    }
+}
+
+static void *compile_jobs(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        pthread_mutex_lock(&lock);
+        struct job *j = taken < jobs ? &job[taken++] : NULL;
+        pthread_mutex_unlock(&lock);
+        if (!j)
+            return NULL;
+        char path[4200];
+        const char *option[OPTIONS_MOST];
+        size_t size;
+        for (int i = 0; i < j->options; i++)
+            option[i] = j->option[i];
+        snprintf(path, sizeof path, "%s/kernels/%s.cu", root, j->t->file);
+        char *cubin = cuda_build(root, path, arch, option, j->options, &size, j->why);
+        pthread_mutex_lock(&lock);
+        j->cubin = cubin;
+        j->done = true;
+        pthread_cond_broadcast(&ready);
+        pthread_mutex_unlock(&lock);
+    }
+}
+
+static void await(const struct job *j)
+{
+    pthread_mutex_lock(&lock);
+    while (!j->done)
+        pthread_cond_wait(&ready, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- questions, drawn once ---------------------------------------------------------------------
+ */
+
+struct key {
+    int shape, region, m, bucket, context;
+};
+static struct {
+    struct key key;
+    struct question *q;
+} * asked;
+static int asks;
+static struct model *model[SHAPES];
+
+static struct question *question(const struct key *k)
+{
+    for (int i = 0; i < asks; i++)
+        if (memcmp(&asked[i].key, k, sizeof *k) == 0)
+            return asked[i].q;
+    asked = xrealloc(asked, (size_t)(asks + 1) * sizeof *asked);
+    asked[asks].key = *k;
+    asked[asks].q =
+        question_new(model[k->shape], (enum region)k->region, k->m, k->bucket, k->context,
+                     asks % 3 ? NUMBERS_NORMAL : NUMBERS_OUTLIER, (uint64_t)asks + 100, exact);
+    return asked[asks++].q;
+}
+
+static void forget(void)
+{
+    for (int i = 0; i < asks; i++)
+        question_free(asked[i].q);
+    asks = 0;
+}
+
+/* ---- running ----------------------------------------------------------------------------------
+ */
+
+static int runs, unfit;
+
+/* Activations of mma are bf16, and mlp_in multiplies two such sums; everything else sums floats. */
+static double bound_of(const struct job *j)
+{
+    if (strcmp(j->t->file, "mma") != 0)
+        return 3e-5;
+    return j->t->region == REGION_MLP_IN ? 8e-3 : 6e-3;
+}
+
+static bool run_one(const struct job *j, const struct solo_kernel *k, int m, int context,
+                    double *worst)
+{
+    struct key key = {j->shape, j->t->region, m, m_bucket[j->bucket], context};
+    char why[WHY_SIZE] = "";
+    bool ok = true;
+    for (int how = 0; ok && how <= (quick ? 0 : SOLO_LATE); how++) {
+        double rms;
+        ok = solo_ask(k, question(&key), bound_of(j), how, &rms, why);
+        *worst = rms > *worst ? rms : *worst;
+        runs++;
+        check(ok, false, "%s %s M %d of %d context %d%s: %s (%s)", j->t->id, small[j->shape].name,
+              m, m_bucket[j->bucket], context, how ? ", late" : "", why, j->knobs);
+    }
+    return ok;
+}
+
+static bool run_context(const struct job *j, const struct solo_kernel *k, int context,
+                        double *worst)
+{
+    int most = m_bucket[j->bucket], least = j->bucket ? m_bucket[j->bucket - 1] + 1 : 1;
+    if (context > 4096 ? most > 1 : context > 1000 && most > 3)
+        return true;
+    for (int m = least; m <= most; m++)
+        if ((!quick || m == most || m == least) && !run_one(j, k, m, context, worst))
+            return false;
+    return true;
+}
+
+static void run_job(struct job *j, double *worst)
+{
+    static const int contexts[] = {1, 15, 16, 17, 33, 300, 1000, 4096, 32768};
+    int n = j->t->region != REGION_ATTN ? 1 : quick ? 6 : (int)(sizeof contexts / sizeof *contexts);
+    struct solo_kernel k;
+    await(j);
+    check(j->cubin != NULL, false, "%s %s: %s", j->t->id, j->knobs, j->why);
+    if (!j->cubin)
+        return;
+    bool ok = solo_load(&k, j->cubin, (enum region)j->t->region, j->why);
+    if (!ok && (strstr(j->why, "registers") || strstr(j->why, "spills")))
+        unfit++;
+    else
+        check(ok, false, "%s %s loads: %s", j->t->id, j->knobs, j->why);
+    for (int i = 0; ok && i < n; i++)
+        ok = run_context(j, &k, contexts[i], worst);
+    solo_unload(&k);
+    free(j->cubin);
+}
+
+static void run_all(void)
+{
+    for (int i = 0; i < jobs;) {
+        const struct cuda_template *t = job[i].t;
+        double worst = 0;
+        int first = i, shape = job[i].shape, had = runs;
+        int64_t t0 = clock_ns();
+        for (; i < jobs && job[i].t == t && job[i].shape == shape; i++)
+            run_job(&job[i], &worst);
+        printf("     %-14s %-13s %3d points, %4d runs, worst rms %.1e, %.1f s\n", t->id,
+               small[shape].name, i - first, runs - had, worst, (double)(clock_ns() - t0) * 1e-9);
+        fflush(stdout);
+        forget();
+        if (cudaPeekAtLastError() != cudaSuccess) {
+            printf("FAIL the device is lost: %s\n", cudaGetErrorString(cudaGetLastError()));
+            checks_failed++;
+            return;
+        }
+    }
+}
+
+static bool parse(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        bool more = i + 1 < argc;
+        if (strcmp(argv[i], "--quick") == 0)
+            quick = true;
+        else if (strcmp(argv[i], "--exact") == 0)
+            exact = true;
+        else if (more && strcmp(argv[i], "--points") == 0)
+            points = atoi(argv[++i]);
+        else if (more && strcmp(argv[i], "--seed") == 0)
+            seed = (uint32_t)atoi(argv[++i]);
+        else if (more && strcmp(argv[i], "--threads") == 0)
+            threads = atoi(argv[++i]);
+        else if (more && strcmp(argv[i], "--arch") == 0)
+            arch = argv[++i];
+        else if (argv[i][0] != '-' && table_of(argv[i]))
+            family = argv[i];
+        else
+            return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    struct cudaDeviceProp d;
+    char why[WHY_SIZE];
+    if (!parse(argc, argv)) {
+        fprintf(stderr, "usage: test_points [FAMILY] [--points N] [--quick] [--exact] [--seed S] "
+                        "[--threads T] [--arch A]\n");
+        return 2;
+    }
+    root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : root;
+    if (cudaGetDeviceProperties(&d, 0) != cudaSuccess) {
+        fprintf(stderr, "no device\n");
+        return 1;
+    }
+    if (!quick)
+        check(solo_late_open(root, arch, why), false, "late.cu: %s", why);
+    for (int i = 0; i < SHAPES; i++)
+        model[i] = model_random(&small[i].shape, DTYPE_BF16, (uint64_t)i + 20);
+    plan(d.multiProcessorCount);
+    threads = threads > 0 ? threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    pthread_t thread[256];
+    for (int i = 0; i < threads && i < 256; i++)
+        pthread_create(&thread[i], NULL, compile_jobs, NULL);
+    run_all();
+    check(unfit * 5 <= jobs, true, "%d points, %d runs; %d points do not fit the device", jobs,
+          runs, unfit);
+    printf("%d checks, %d failed\n", checks_made, checks_failed);
+    fflush(stdout);
+    _exit(checks_failed > 0); /* compilers may still be at work after a lost device */
+}
