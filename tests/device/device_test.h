@@ -54,6 +54,5 @@ void test_sampler(void);
 void test_kernels(void);
 void test_prefill(void);
 void test_templates(void);
-void test_probe(void);
 
 #endif

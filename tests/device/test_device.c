@@ -88,8 +88,7 @@ int main(int argc, char **argv)
                  {"sampler", test_sampler},
                  {"kernels", test_kernels},
                  {"prefill", test_prefill},
-                 {"templates", test_templates},
-                 {"probe", test_probe}};
+                 {"templates", test_templates}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)
             continue;
