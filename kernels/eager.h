@@ -150,6 +150,14 @@ struct eager_sample_args {
     int32_t vocab;
 };
 
+/* to = from, 16 bytes each; one side may be host memory. `early`: what is read was there before the
+ * kernel was launched, so it is read before the wait. Any grid. */
+struct eager_copy_args {
+    const void *from;
+    void *to;
+    int32_t n16, early;
+};
+
 /* ---- tools of the backend ------------------------------------------------------------------ */
 
 /* Reads `n16` 16-byte words; writes only if they are one particular value. Any grid. */

@@ -40,6 +40,7 @@ int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *f
 
 /* Every primitive of kernels/eager*.cu. */
 enum primitive {
+    PRIM_COPY,
     PRIM_EMBED,
     PRIM_NORM,
     PRIM_ROUND,
@@ -193,7 +194,7 @@ struct flight {
     int32_t *best;
     struct eager_sample *sample; /* [samples] */
     struct eager_adjust *adjust;
-    struct eager_sampled *sampled;
+    struct eager_sampled *sampled; /* [rows] written by the device */
     cudaEvent_t done;
     cudaEvent_t region_event[REGION_COUNT][2];
 };
@@ -237,7 +238,6 @@ struct backend {
     struct eager_adjust *adjust;
     int32_t adjusts; /* capacity */
     float *weight;
-    struct eager_sampled *sampled;
 
     struct blas *blas;
     struct cell cell[NARROW_BUCKETS][CONTEXT_BUCKETS];
@@ -321,6 +321,10 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
                const struct choice *c);
 int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
            struct err *e);
+/* A few KB to or from pinned host memory, on the stream. `early`: they are there already, whatever
+ * runs before it on the stream. Both sides have room for whole 16 bytes. */
+int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool early,
+             struct err *e);
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                 struct err *e);
 int walk_step(struct walk *w, struct err *e);

@@ -28,6 +28,7 @@ static const struct {
     const char *file, *name;
     enum primitive p;
 } entries[] = {
+    {"eager.cu", "eager_copy", PRIM_COPY},
     {"eager.cu", "eager_embed", PRIM_EMBED},
     {"eager.cu", "eager_norm", PRIM_NORM},
     {"eager.cu", "eager_round", PRIM_ROUND},

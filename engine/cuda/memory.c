@@ -123,7 +123,6 @@ static void carve_buffers(struct backend *b, struct arena *a)
     b->work_bytes = blocks * part > WORK ? blocks * part : WORK;
     b->work = arena_take(a, b->work_bytes);
     b->sample = arena_take(a, rows * (int64_t)sizeof *b->sample);
-    b->sampled = arena_take(a, rows * (int64_t)sizeof *b->sampled);
     b->adjusts = ADJUSTS;
     b->adjust = arena_take(a, ADJUSTS * (int64_t)sizeof *b->adjust);
     b->on.rope_cos = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
@@ -136,7 +135,8 @@ static void carve_buffers(struct backend *b, struct arena *a)
 
 static int pinned(void **p, int64_t bytes, struct err *e)
 {
-    CU(cudaHostAlloc(p, (size_t)bytes, cudaHostAllocDefault));
+    bytes = (bytes + 15) / 16 * 16; /* transfer() */
+    CU(cudaHostAlloc(p, (size_t)bytes, cudaHostAllocMapped));
     memset(*p, 0, (size_t)bytes);
     return 0;
 }
@@ -227,11 +227,17 @@ static int check_room(struct backend *b, struct err *e)
     return 0;
 }
 
-static int allocate(struct arena *a, struct err *e)
+static int allocate(struct arena *a, const char *what, struct err *e)
 {
     if (a->bytes == 0)
         return 0;
-    CU(cudaMalloc((void **)&a->base, (size_t)a->bytes));
+    cudaError_t code = cudaMalloc((void **)&a->base, (size_t)a->bytes);
+    if (code) {
+        a->base = NULL;
+        cudaGetLastError();
+        return err_set(e, "cuda: %.2f GiB for %s: %s", gib(a->bytes), what,
+                       cudaGetErrorString(code));
+    }
     a->used = 0;
     return 0;
 }
@@ -261,8 +267,9 @@ int memory_open(struct backend *b, struct err *e)
     size_blocks(b);
     carve_buffers(b, &b->buffers);
     b->buffers.bytes = b->buffers.used;
-    if (check_room(b, e) || allocate(&b->weights, e) || allocate(&b->kv, e) ||
-        allocate(&b->buffers, e) || allocate(&b->packs, e))
+    if (check_room(b, e) || allocate(&b->weights, "weights", e) ||
+        allocate(&b->kv, "KV pages", e) || allocate(&b->buffers, "the buffers of a step", e) ||
+        allocate(&b->packs, "specializer.pack_mib", e))
         return -1;
     CU(cudaMemset(b->buffers.base, 0, (size_t)b->buffers.bytes));
     CU(cudaMemset(b->weights.base, 0, (size_t)b->weights.bytes));

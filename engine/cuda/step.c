@@ -122,8 +122,7 @@ static int send_block(struct backend *b, const struct step *s, const struct step
     if (!w->decode)
         fill_attention(s, block, w);
     size_t used = (size_t)((char *)(block->page_table + s->pages) - block->device);
-    CU(cudaMemcpyAsync(block->device, block->host, used, cudaMemcpyHostToDevice, b->stream));
-    return 0;
+    return transfer(b, block->device, block->host, used, true, e);
 }
 
 /* ---- running ------------------------------------------------------------------------------- */
@@ -217,10 +216,9 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
 static int fetch(struct backend *b, const struct step *s, struct flight *f, struct err *e)
 {
     f->drawn_there = true;
-    if (s->rows > 0 && f->plain)
-        CU(cudaMemcpyAsync(f->best, b->best, (size_t)s->rows * 4, cudaMemcpyDeviceToHost,
-                           b->stream));
-    else if (s->rows > 0 && sample_launch(b, f, s, e))
+    if (s->rows > 0 && f->plain && transfer(b, f->best, b->best, (size_t)s->rows * 4, false, e))
+        return -1;
+    if (s->rows > 0 && !f->plain && sample_launch(b, f, s, e))
         return -1;
     CU(cudaEventRecord(f->done, b->stream));
     return 0;
