@@ -57,21 +57,23 @@ static void take(struct folder *f, const char *name, int64_t now,
     char *path = xasprintf("%s/%s", f->name, name), key[40];
     const char *dot = strchr(name, '.');
     struct stat st;
-    bool whole = dot && strcmp(dot, ".so") == 0;
+    size_t suffix = dot ? strcspn(dot + 1, ".") + 1 : 0; /* of ".so" or ".cubin" */
+    bool object = (suffix == 3 && strncmp(dot, ".so", 3) == 0) ||
+                  (suffix == 6 && strncmp(dot, ".cubin", 6) == 0);
     if (!dot || lstat(path, &st) != 0) {
         free(path);
         return;
     }
     snprintf(key, sizeof key, "%.*s", (int)(dot - name), name);
     bool old = now - (int64_t)st.st_mtime > LEFTOVER_S;
-    if (whole && S_ISREG(st.st_mode)) {
+    if (object && !dot[suffix] && S_ISREG(st.st_mode)) {
         f->bytes += st.st_size;
         if (!kept(ctx, key)) {
             f->object = xrealloc(f->object, (size_t)(f->n + 1) * sizeof *f->object);
             f->object[f->n++] = (struct object){path, st.st_size, (int64_t)st.st_mtime};
             return;
         }
-    } else if (old && strncmp(dot, ".so.", 4) == 0) {
+    } else if (object && dot[suffix] && old) {
         if (S_ISDIR(st.st_mode))
             remove_folder(path);
         else

@@ -81,9 +81,10 @@ static void objects_go_when_they_are_old(void **unused)
 {
     (void)unused;
     put("aa.so", 1, 31);
+    put("dd.cubin", 1, 31);
     put("bb.so", 1, 29);
-    assert_int_equal(prune(1000, 30, ""), 1);
-    assert_true(!there("aa.so") && there("bb.so"));
+    assert_int_equal(prune(1000, 30, ""), 2);
+    assert_true(!there("aa.so") && !there("dd.cubin") && there("bb.so"));
 }
 
 static void objects_in_use_never_go(void **unused)
