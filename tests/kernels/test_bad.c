@@ -221,7 +221,9 @@ static int bench_open(struct bench *b, struct err *err)
     b->sources = xasprintf("%s/tests/kernels/bad", root);
     b->kernels = xasprintf("%s/kernels", root);
     b->config.engine_threads = 2;
+    static const struct machine machine = {.kind = MACHINE_CPU};
     b->env.config = &b->config;
+    b->env.machine = &machine;
     b->env.compiler = &b->compiler;
     b->env.program = "/proc/self/exe";
     b->env.kernel_dir = b->kernels;

@@ -613,7 +613,7 @@ static void serving_says_that_it_drains_and_takes_nothing_new(void **state)
     for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
         int fd = client_open();
         assert_true(fd >= 0);
-        client_send(fd, late[i].request);
+        client_send(fd, "%s", late[i].request);
         r = client_response(fd);
         assert_int_equal(client_status(r), late[i].status);
         assert_non_null(strstr(r, late[i].says));
