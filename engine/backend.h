@@ -19,13 +19,14 @@
 struct backend;
 
 struct backend_options {
-    int32_t threads;    /* 0: one per core */
-    int32_t kv_pages;   /* pages of KV_PAGE tokens, all layers */
-    int32_t max_tokens; /* largest m of a step */
-    int32_t max_rows;   /* largest number of rows with logits */
-    int64_t pack_bytes; /* memory for repacked weights */
-    bool huge_pages;    /* cpu: copy the weights into huge pages if a quarter of free memory
-                           holds them */
+    int32_t threads;     /* 0: one per core */
+    int32_t kv_pages;    /* pages of KV_PAGE tokens, all layers */
+    int32_t max_tokens;  /* largest m of a step */
+    int32_t max_rows;    /* largest number of rows with logits */
+    int64_t pack_bytes;  /* memory for repacked weights; below 0: as the backend thinks best */
+    bool probes;         /* leave memory on the device for a probe's own context */
+    bool huge_pages;     /* cpu: copy the weights into huge pages if a quarter of free memory
+                            holds them */
 };
 
 /* In place of a token: what row `r` of the step started before this one draws. */
@@ -97,6 +98,17 @@ struct bench_job {
     void *state;        /* backend's own; released by bench_end() */
 };
 
+/* The whole model twice on the same tokens in memory of its own: eager alone, which also chooses the
+ * tokens, then with one other kernel. Each step has one token of each of m sequences. */
+struct rehearsal {
+    struct slot *slot;
+    const struct kernel *kernel;
+    int32_t m, positions, rows; /* rows looked at in a step at position p: those from p on, mod m */
+    int32_t *token;             /* [positions + 1][m]; the first are given */
+    float *eager, *own;         /* [positions][rows][vocab] logits */
+    int32_t done;               /* steps of both passes */
+};
+
 /* Alternates whole live steps between incumbent and candidate. Installed by engine_canary(). */
 
 /* A compiled kernel on its way into the process. */
@@ -107,6 +119,8 @@ struct kernel_object {
     enum origin origin;
     const char *id, *name;
 };
+
+struct device_probe_ops;
 
 struct backend_ops {
     const char *name; /* "cpu", "cuda" */
@@ -136,12 +150,24 @@ struct backend_ops {
     void (*unload)(struct backend *b, struct kernel *k); /* only after its epoch has passed */
 
     int (*tap)(struct backend *b, struct tap *t); /* NULL removes; returns after it is safe */
+    /* Optional, specializer thread: everything of a bench that is not timed, before its slices. */
+    int (*bench_begin)(struct backend *b, struct bench_job *job, struct err *e);
     int (*bench)(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
     void (*bench_end)(struct backend *b, struct bench_job *job);
 
     /* Optional. Before open: bytes of a KV page in all layers, and bytes that the device has for
      * pages once `m` is on it (0: not known). Without it pages are floats in host memory. */
-    int64_t (*kv_room)(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
+    int64_t (*kv_room)(const struct model *m, const struct backend_options *o,
+                       int64_t *page_bytes);
+    /* Optional, engine thread: whether this step could run with `k` in `slot` without being late;
+     * if not, it will be able to soon. */
+    bool (*ready)(struct backend *b, const struct step *s, struct slot *slot,
+                  const struct kernel *k);
+    /* Optional, engine thread: one step of a rehearsal, 1 when it is over. Without it the whole
+     * model is checked in the probe's process. */
+    int (*rehearse)(struct backend *b, struct rehearsal *r, struct err *e);
+    /* Optional. The device's half of the probe, in the probe's process: no backend is open there. */
+    const struct device_probe_ops *probe;
     /* Optional. Engine thread, when there is no work: may take a while. */
     void (*idle)(struct backend *b);
 };

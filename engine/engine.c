@@ -115,6 +115,7 @@ static void take_options(struct engine *e, const struct config *c)
     o->kv_mib = (int32_t)c->engine_kv_mib;
     o->max_queue = (int32_t)c->server_max_queue;
     o->pack_bytes = c->specializer_pack_mib * 1048576;
+    o->probes = c->specializer_enabled;
     o->huge_pages = c->engine_huge_pages;
     o->seed = (uint64_t)c->engine_seed;
     o->limits.max_batch = (int32_t)c->engine_max_batch;

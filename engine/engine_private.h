@@ -53,6 +53,7 @@ struct engine_options {
     char *model, *model_name, *backend;
     int32_t threads, max_context, kv_pages, kv_mib, max_queue;
     int64_t pack_bytes;
+    bool probes; /* a specializer may run probes */
     bool huge_pages;
     uint64_t seed;
     struct scheduler_limits limits;

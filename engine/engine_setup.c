@@ -185,6 +185,7 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
                                 .max_tokens = scheduler_max_tokens(&o->limits),
                                 .max_rows = o->limits.max_rows,
                                 .pack_bytes = o->pack_bytes,
+                                .probes = o->probes,
                                 .huge_pages = o->huge_pages};
     if (open_backend(e, &b, err))
         return -1;

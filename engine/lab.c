@@ -11,7 +11,9 @@
  * With steps started ahead (engine_step.c) a slice waits until none is under way, so what it times
  * has the device to itself. A step that counts for a canary is landed before the canary changes.
  *
- * The canary's coin is Philox of (seed, step number): as random as needed and the same in a test.
+ * A canary's step runs the candidate only where the backend can do so at once (a GPU needs a graph
+ * of the step with it); until then such steps are no samples. The coin is Philox of (seed, step
+ * number): as random as needed and the same in a test.
  */
 #include "engine/lab.h"
 
@@ -137,7 +139,12 @@ const struct kernel *engine_canary_toss(struct engine *e, const struct step *s, 
         return NULL;
     uint32_t coin[4];
     philox(c->seed, e->starts, 0, coin);
-    return coin[0] & 1 ? c->candidate : NULL;
+    if (!(coin[0] & 1))
+        return NULL;
+    if (!e->ops->ready || e->ops->ready(e->backend, s, c->slot, c->candidate))
+        return c->candidate;
+    *live = false; /* the incumbent runs, for want of the candidate: no fair sample */
+    return NULL;
 }
 
 void engine_canary_record(struct engine *e, const struct step *s, bool candidate, int64_t ns)

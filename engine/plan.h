@@ -37,6 +37,9 @@ struct region_cost plan_cost(const struct model *model, enum region r, int layer
                              int sequences, int64_t context, int logits_rows);
 int64_t region_cost_bytes(const struct region_cost *c);
 
+/* What kind of templates a machine runs. */
+enum machine_kind { MACHINE_CPU, MACHINE_CUDA };
+
 /* What this machine can do, measured at start (backend) and never typed in. */
 struct machine {
     char device[96];       /* "Intel(R) Xeon(R) ..., 2 threads" */
@@ -45,6 +48,11 @@ struct machine {
     double peak_flops;     /* f32 FLOP/s of a register-resident multiply-add loop */
     double boundary_s;     /* seconds from the end of one region to the start of the next */
     int32_t kv_element;    /* bytes of one element of the KV cache; 0: 4 */
+    enum machine_kind kind;
+    /* MACHINE_CUDA: */
+    int32_t sms;      /* multiprocessors */
+    char target[16];  /* "sm_90a": what kernels are compiled for */
+    char driver[64];  /* version of the driver: part of every key */
 };
 
 /* Bytes of `c` where keys and values have the machine's own size. */

@@ -36,6 +36,33 @@ KERNEL eager_embed(const __grid_constant__ struct cuda_embed_args a)
     }
 }
 
+/* Not moved by the compiler, not taken from a cache of an earlier kernel. */
+__device__ __forceinline__ uint4 load_now(const uint4 *p)
+{
+    uint4 v;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
+/* Small transfers of a step. A copy engine would have to be waited for, and to wait, each time. */
+KERNEL eager_copy(const __grid_constant__ struct eager_copy_args a)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    bool mine = i < a.n16;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    release_next();
+    if (mine && a.early)
+        v = load_now((const uint4 *)a.from + i);
+    after_previous();
+    if (mine && !a.early)
+        v = load_now((const uint4 *)a.from + i);
+    if (mine)
+        ((uint4 *)a.to)[i] = v;
+}
+
 KERNEL eager_norm(const __grid_constant__ struct eager_norm_args a)
 {
     __shared__ float shared[33];
@@ -504,4 +531,15 @@ KERNEL eager_compare(const __grid_constant__ struct eager_compare_args a)
         atomicMax(&a.out[2], __float_as_uint(max_error));
         atomicMax(&a.out[3], __float_as_uint(rms_error));
     }
+}
+
+KERNEL eager_gather(const __grid_constant__ struct eager_gather_args a)
+{
+    const uint4 *from = (const uint4 *)(blockIdx.y ? a.v : a.k);
+    uint4 *to = (uint4 *)(blockIdx.y ? a.to_v : a.to_k);
+    after_previous();
+    from += (size_t)a.number[blockIdx.x] * a.page16;
+    to += (size_t)blockIdx.x * a.page16;
+    for (int i = threadIdx.x; i < a.page16; i += blockDim.x)
+        to[i] = from[i];
 }

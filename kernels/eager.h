@@ -150,6 +150,14 @@ struct eager_sample_args {
     int32_t vocab;
 };
 
+/* to = from, 16 bytes each; one side may be host memory. `early`: what is read was there before the
+ * kernel was launched, so it is read before the wait. Any grid. */
+struct eager_copy_args {
+    const void *from;
+    void *to;
+    int32_t n16, early;
+};
+
 /* ---- tools of the backend ------------------------------------------------------------------ */
 
 /* Reads `n16` 16-byte words; writes only if they are one particular value. Any grid. */
@@ -157,6 +165,14 @@ struct eager_read_args {
     const void *data;
     int64_t n16;
     unsigned *out;
+};
+
+/* Copies pages number[i] of k and v to places i. Grid: (pages, 2), 256 threads. */
+struct eager_gather_args {
+    const void *k, *v;
+    void *to_k, *to_v;
+    const int32_t *number;
+    int32_t page16; /* 16-byte words of a page */
 };
 
 /* Compares rows of a and b (floats, or bf16 positions in pages through kv_at) into out[0..4]:

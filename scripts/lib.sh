@@ -84,11 +84,55 @@ ensure_python() {
     echo "$venv"
 }
 
+# The CUDA version that the NVIDIA driver of this machine can run ("13"), or nothing without one.
+# $WHET_DRIVER says what to believe instead: a version, or "none".
+driver_cuda() {
+    local version=${WHET_DRIVER:-}
+    if [ -z "$version" ]; then
+        ldconfig -p 2>/dev/null | grep -q 'libcuda[.]so[.]1' || return 0
+        version=$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1)
+        version=${version:-12} # a driver without nvidia-smi: the oldest that will do
+    fi
+    [ "$version" = none ] || echo "${version%%.*}"
+}
+
+# With a driver, sees to a toolkit (headers, NVRTC, cuBLASLt): the system's, or else the PyPI wheels
+# for this driver in a private environment. Sets cuda_options for meson; WHET_CUDA_ENV is exported
+# when the wheels are used. $WHET_DRY_RUN: only says what would be done.
+ensure_cuda() {
+    local driver suffix=
+    driver=$(driver_cuda)
+    cuda_options=-Dcuda=auto
+    [ -n "$driver" ] || return 0
+    if [ "$driver" -lt 12 ]; then
+        say "the NVIDIA driver runs CUDA $driver; whet needs 12 or newer: serving from the CPU"
+        return 0
+    fi
+    cuda_options=-Dcuda=enabled
+    local found
+    if found=$("$root/scripts/find-cuda" 2>/dev/null); then
+        say "NVIDIA driver for CUDA $driver; toolkit: $(echo "$found" | sed -n 's/^nvrtc=//p')"
+        return 0
+    fi
+    [ "$driver" -ge 13 ] || suffix=-cu12
+    local wheels=(nvidia-cuda-runtime$suffix nvidia-cuda-nvrtc$suffix nvidia-cublas$suffix)
+    say "NVIDIA driver for CUDA $driver and no toolkit: fetching ${wheels[*]} (about 0.6 GB, once)"
+    [ -z "${WHET_DRY_RUN:-}" ] || return 0
+    WHET_CUDA_ENV=$(ensure_python "cuda$driver" "${wheels[@]}")
+    export WHET_CUDA_ENV
+    "$root/scripts/find-cuda" >/dev/null || die "the CUDA wheels do not hold what a build needs"
+}
+
 # build_in DIR [meson options]: configures once, then lets ninja decide what is stale.
 build_in() {
     local dir=$1
     shift
-    [ -f "$dir/build.ninja" ] || meson setup "$dir" "$root" "$@" >"${TMPDIR:-/tmp}/whet-meson.log" 2>&1 ||
+    local again=
+    if [ -f "$dir/build.ninja" ] && [ "${cuda_options:-}" = -Dcuda=enabled ] &&
+        [ ! -f "$dir/libwhet-cuda.so" ]; then
+        again=--reconfigure # it was configured before there was a driver or a toolkit
+    fi
+    [ -f "$dir/build.ninja" ] && [ -z "$again" ] || meson setup $again "$dir" "$root" "$@" >"${TMPDIR:-/tmp}/whet-meson.log" 2>&1 ||
         { tail -n 30 "${TMPDIR:-/tmp}/whet-meson.log" >&2; die "meson setup failed"; }
     ninja -C "$dir" >"${TMPDIR:-/tmp}/whet-ninja.log" 2>&1 ||
         { tail -n 60 "${TMPDIR:-/tmp}/whet-ninja.log" >&2; die "the build failed"; }

@@ -57,6 +57,7 @@ static const struct command {
      tune_main},
     {"kernels", "list, show, export and import the kernels of a store", kernels_command},
     {"probe", NULL, probe_main},
+    {"nvrtc", NULL, nvrtc_main},
     {"options", NULL, options_main},
     {"--version", "print the version", version_main},
     {"--help", "print this and every option", help_main},

@@ -96,7 +96,7 @@ static int32_t terms_find(const void *ctx, const char *id)
 static bool has_template(const struct space *s, const struct template *t)
 {
     const struct facts *f = space_facts(s);
-    return template_fits(t, (enum region)f->REGION, f->M_MAX);
+    return template_fits(t, facts_kind(f), (enum region)f->REGION, f->M_MAX);
 }
 
 /* All values that a knob of this name has in any template of the space. */
@@ -181,6 +181,11 @@ static void put_device(const struct advice_request *r, cJSON *doc)
     put(o, "read_gb_s", m->read_bandwidth * 1e-9);
     put(o, "f32_gflop_s", m->peak_flops * 1e-9);
     put_microseconds(o, "boundary_us", m->boundary_s);
+    if (facts_kind(f) == MACHINE_CUDA) {
+        put(o, "multiprocessors", f->SMS);
+        cJSON_AddStringToObject(o, "target", m->target);
+        return;
+    }
     put_caches(o);
     cJSON *isa = cJSON_AddArrayToObject(o, "instruction_sets");
     const struct {

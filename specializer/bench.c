@@ -11,7 +11,8 @@
  *
  * "Faster than the machine allows" means that the clock or the work is broken. The bound must never
  * refuse an honest kernel, so it is a wide one: 1.5 times the best bandwidth seen, and only for
- * working sets that no private cache holds; 16 times the float peak, for kernels that multiply in
+ * working sets that no private cache holds (on a GPU: eight times larger ones, because all of it
+ * shares one cache); 16 times the float peak, for kernels that multiply in
  * 8-bit integers or on tiles.
  */
 #include "specializer/bench.h"
@@ -94,6 +95,9 @@ static double bandwidth_of(int64_t resident, int32_t threads)
 static double floor_of(const struct stage_env *env, const struct region_cost *cost,
                        enum region region)
 {
+    if (env->machine->kind == MACHINE_CUDA) /* its read peak is over all weights: no cache in it */
+        return bench_floor_s(env->machine, cost, cost->weight_bytes * env->model->shape.layers / 8,
+                             env->machine->read_bandwidth);
     int64_t layers = region == REGION_HEAD || region == REGION_EMBED ? 1 : env->model->shape.layers;
     int64_t resident = cost->weight_bytes * layers;
     int64_t threads = env->config->engine_threads > 0 ? env->config->engine_threads : 16;
@@ -196,6 +200,8 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     job.b_ns = xcalloc((size_t)most, sizeof *job.b_ns);
     struct slices s = {.env = env, .job = &job};
     enum stage_result result = STAGE_PASS;
+    if (env->ops->bench_begin && env->ops->bench_begin(env->backend, &job, &s.err) != 0)
+        result = STAGE_RETRY;
     enum bench_verdict verdict = BENCH_MORE;
     for (int look = 0; look < looks && verdict == BENCH_MORE && result == STAGE_PASS; look++) {
         result = sample(&s, pairs[look]);

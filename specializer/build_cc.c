@@ -1,8 +1,8 @@
-/* build_cc.c - the system's C compiler as a background worker.
+/* build_cc.c - a compiler as a background worker: the system's C compiler, or NVRTC.
  *
  * One candidate is one compiler process: idle priority, bounded CPU time, memory and output. The
- * object is written under a temporary name beside its place, read as data (object.c) and only then
- * renamed, so the cache never holds half an object or one that must not be loaded.
+ * object is written under a temporary name beside its place, read as data (object.c, cubin.c) and
+ * only then renamed, so the cache never holds half an object or one that must not be loaded.
  *
  * build_timeout limits CPU time. Wall time may be ten times that: at idle priority a busy server
  * can starve a compiler for long, which says nothing about the kernel - such a build is retried,
@@ -22,12 +22,14 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "specializer/build_nvrtc.h"
+#include "specializer/cubin.h"
 #include "specializer/object.h"
 #include "specializer/process.h"
 #include "specializer/stages.h"
 
 enum { LOG_MAX = 16 * 1024, FLAGS_MAX = 128 };
-static const int64_t compiler_memory = 2LL << 30, object_max = 64 << 20;
+static const int64_t compiler_memory = 2LL << 30, nvrtc_memory = 6LL << 30, object_max = 64 << 20;
 
 const char *const build_flags[] = {"-O3",
                                    "-std=gnu11",
@@ -46,6 +48,7 @@ struct build {
     struct candidate *c;
     struct process *process;
     char *temporary;
+    bool cuda;
 };
 
 /* ---- finding a compiler --------------------------------------------------------------------- */
@@ -160,13 +163,20 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
     b->c = c;
     b->temporary = xasprintf("%s.%ld-%d.tmp", c->object, (long)getpid(), counter++);
     const char *argv[FLAGS_MAX];
-    build_command(argv, env->compiler->path, env->kernel_dir, c->define, c->source, b->temporary);
+    char include[4096];
+    bool cuda = env->compiler->machine == MACHINE_CUDA;
+    if (cuda)
+        nvrtc_command(argv, FLAGS_MAX, env, c, b->temporary, include, sizeof include);
+    else
+        build_command(argv, env->compiler->path, env->kernel_dir, c->define, c->source,
+                      b->temporary);
+    b->cuda = cuda;
     double limit = env->config->specializer_build_timeout;
     struct process_spec spec = {.argv = argv,
                                 .priority = env->alone ? PROCESS_NORMAL : PROCESS_IDLE,
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
-                                .address_bytes = compiler_memory,
+                                .address_bytes = cuda ? nvrtc_memory : compiler_memory,
                                 .file_bytes = object_max,
                                 .output_max = LOG_MAX};
     engine_note_compile();
@@ -201,12 +211,28 @@ static enum stage_result compiler_failed(struct build *b, const struct process_r
     return STAGE_REFUSE;
 }
 
+/* Resources as read back from the cubin go into the log beside what the compiler said. */
+static int inspect_cubin(struct build *b, struct err *err)
+{
+    struct cubin_facts f;
+    int rc = cubin_inspect(b->temporary, &f, err);
+    char *log =
+        xasprintf("%s%d registers, %d bytes of stack, %d threads, %d bytes of dynamic shared "
+                  "memory\n",
+                  b->c->log ? b->c->log : "", f.registers, f.stack, f.info.launch[0].threads,
+                  f.info.launch[0].smem);
+    free(b->c->log);
+    b->c->log = log;
+    return rc;
+}
+
 static enum stage_result accept_object(struct build *b, const struct process_result *r)
 {
     struct candidate *c = b->c;
     struct err err = {""};
     struct stat st;
-    if (object_inspect(b->temporary, c->origin == ORIGIN_AGENT || c->body[0], &err) != 0) {
+    if ((b->cuda ? inspect_cubin(b, &err)
+                 : object_inspect(b->temporary, c->origin == ORIGIN_AGENT || c->body[0], &err)) != 0) {
         snprintf(c->reason, sizeof c->reason, "build: object %.200s", err.msg);
         return STAGE_REFUSE;
     }
@@ -226,10 +252,8 @@ enum stage_result build_poll(struct build *b)
     if (!process_poll(b->process))
         return STAGE_RUNNING;
     const struct process_result *r = process_result(b->process);
-    if (r->err_n > 0) {
-        free(b->c->log);
-        b->c->log = xstrdup(r->err);
-    }
+    free(b->c->log);
+    b->c->log = r->err_n > 0 ? xstrdup(r->err) : NULL;
     if (r->timed_out || r->signal || r->status)
         return compiler_failed(b, r);
     return accept_object(b, r);

@@ -109,8 +109,11 @@ static struct candidate *make(const struct key_parts *k, const struct template *
     if (body[0])
         name_body(c);
     make_keys(c, k);
-    c->source = xasprintf("%s/cpu/%s.c", k->kernel_dir, t->file);
-    c->object = xasprintf("%s/%s.so", k->object_dir, c->object_key);
+    char path[80];
+    template_path(t, path, sizeof path);
+    c->source = xasprintf("%s/%s", k->kernel_dir, path);
+    c->object = xasprintf("%s/%s.%s", k->object_dir, c->object_key,
+                          t->machine == MACHINE_CUDA ? "cubin" : "so");
     return c;
 }
 

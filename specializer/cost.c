@@ -2,7 +2,9 @@
  *
  * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP,
  * PREFETCH); a template without one of them takes its neutral value, and a knob that is not known
- * here is left to learning.
+ * here is left to learning. On a GPU the formula is bytes over the measured bandwidth, less what is
+ * lost with few bytes in flight or an uneven last wave, plus the boundary; attention is counted in
+ * turns of latency.
  */
 #include "specializer/cost.h"
 
@@ -86,16 +88,14 @@ static double by_lot(uint64_t seed, const struct template *t, const struct point
     return 1e-4 * (1 + 1e-6 * (double)(hash_mix(h) % 10000));
 }
 
-double cost_formula(const struct cost *c, const struct template *t, const struct point *p,
-                    const struct facts *f)
+static double cpu_formula(const struct cost *c, const struct template *t, const struct point *p,
+                          const struct facts *f)
 {
     int isa = knob_or(t, p, "ISA", 2), parts = knob_or(t, p, "XPARTS", 0);
     int rows_in = knob_or(t, p, "ROWS", knob_or(t, p, "COLS", 4));
     int tokens = knob_or(t, p, "TOKENS", 4), digits = knob_or(t, p, "DIGITS", 0);
     int packed = knob_or(t, p, "PACK", 0), prep = knob_or(t, p, "PREP", 0);
     double rows, cols, m = f->M_MAX < 1 ? 1 : f->M_MAX;
-    if (c->blind)
-        return by_lot(c->blind, t, p);
     region_matrix(f, &rows, &cols);
     if (tokens > m)
         tokens = (int)m;
@@ -127,6 +127,78 @@ double cost_formula(const struct cost *c, const struct template *t, const struct
     double work_s = operations / c->machine->peak_flops;
     double seconds = fmax(load_s, work_s) + 0.3 * fmin(load_s, work_s);
     return seconds * imbalance + c->machine->boundary_s * (prep ? 2 : 1);
+}
+
+/* ---- on a GPU ------------------------------------------------------------------------------- */
+
+/* Bytes that a multiprocessor must have asked for to keep memory busy (Little's law: 4.8 TB/s times
+ * 0.8 us over 132), and what is kept of the bandwidth when it asked for less. */
+static const double in_flight_wanted = 32 * 1024;
+
+/* Rows or tiles are dealt to blocks, blocks to multiprocessors: the share of the last wave used. */
+static double wave_share(double blocks, double places)
+{
+    return blocks / (ceil(blocks / fmax(places, 1)) * fmax(places, 1));
+}
+
+/* Projections read their weights once: what counts is how many bytes are on their way, and how
+ * evenly the tiles fall on the multiprocessors. */
+static double projection_s(const struct cost *c, const struct template *t, const struct point *p,
+                           const struct facts *f, double rows, double cols)
+{
+    bool mma = template_knob(t, "TILES") >= 0;
+    double warps =
+        mma ? knob_or(t, p, "WARPS", 8) : knob_or(t, p, "KW", 1) * knob_or(t, p, "RW", 8);
+    double each = mma ? knob_or(t, p, "TILES", 1) * 16.0 * 64 / 32 * knob_or(t, p, "UNROLL", 4)
+                      : 16.0 * knob_or(t, p, "ROWS", 2) * knob_or(t, p, "UNROLL", 4);
+    double block_rows = mma ? warps * 16 * knob_or(t, p, "TILES", 1)
+                            : (double)knob_or(t, p, "ROWS", 2) * knob_or(t, p, "RW", 8);
+    double split = knob_or(t, p, "SPLIT", 1), persist = knob_or(t, p, "PERSIST", 0);
+    double tiles = ceil(rows / block_rows) * split;
+    double resident = persist > 0 ? persist : fmax(1, floor(2048 / (warps * 32 * 2)));
+    double flight =
+        fmin(resident, ceil(tiles / f->SMS)) * warps * 32 * each * (1 + knob_or(t, p, "STAGE", 0));
+    double kept = fmin(1, flight / in_flight_wanted);
+    double bandwidth = c->machine->read_bandwidth * (0.4 + 0.6 * kept);
+    double share = wave_share(tiles, f->SMS * (persist > 0 ? persist : 1));
+    /* A second wave starts as blocks of the first end, so only a part of the imbalance shows. */
+    double uneven = persist > 0 ? 1 / share : 1 + 0.5 * (1 / share - 1);
+    double m = fmax(1, f->M_MAX), loads = rows * cols * 2 / bandwidth * uneven;
+    double work = 2 * m * rows * cols / (c->machine->peak_flops * (mma ? 0.5 : 0.05));
+    return fmax(loads, work) + 0.2 * fmin(loads, work);
+}
+
+/* Attention at the contexts of small buckets is latency: pages in turn, then partial sums. */
+static double attention_s(const struct cost *c, const struct template *t, const struct point *p,
+                          const struct facts *f)
+{
+    enum { SOME_CONTEXT = 512 };
+    double splits = knob_or(t, p, "SPLITS", 8), warps = knob_or(t, p, "WARPS", 4);
+    double piece = knob_or(t, p, "PIECE", 16), stages = knob_or(t, p, "STAGES", 1);
+    double blocks = splits * f->KV_HEADS * fmax(1, f->M_MAX);
+    double turns = ceil(SOME_CONTEXT / (splits * warps * piece)), latency = 0.8e-6;
+    double waves = ceil(blocks / (f->SMS * fmax(1, floor(32 / warps))));
+    double bytes = 4.0 * SOME_CONTEXT * f->KV_HEADS * f->HEAD_DIM * fmax(1, f->M_MAX);
+    double merge = splits > 1 ? knob_or(t, p, "MERGE", 0) ? 0.4e-6 : 0.8e-6 : 0;
+    return waves * turns * latency / fmin(stages, 2) + merge + bytes / c->machine->read_bandwidth;
+}
+
+static double cuda_formula(const struct cost *c, const struct template *t, const struct point *p,
+                           const struct facts *f)
+{
+    double rows, cols;
+    region_matrix(f, &rows, &cols);
+    double s =
+        f->REGION == REGION_ATTN ? attention_s(c, t, p, f) : projection_s(c, t, p, f, rows, cols);
+    return s + c->machine->boundary_s;
+}
+
+double cost_formula(const struct cost *c, const struct template *t, const struct point *p,
+                    const struct facts *f)
+{
+    if (c->blind)
+        return by_lot(c->blind, t, p);
+    return t->machine == MACHINE_CUDA ? cuda_formula(c, t, p, f) : cpu_formula(c, t, p, f);
 }
 
 /* ---- how good it is ------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
  *   predicted = (the larger, and a third of the smaller, of
  *                  bytes / bandwidth
  *                  operations / (peak of the instruction set x share of it in flight))
- *               x imbalance over threads + boundary, times what was learned
+ *               x imbalance over threads or multiprocessors + boundary, times what was learned
  *
  * Machine constants are measured at start (backend). What the formula cannot know - how this CPU
  * likes a tile, a prefetch distance, a format - is learned from every measurement (cost_learn.c),

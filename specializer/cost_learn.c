@@ -35,7 +35,7 @@ static const double VAR_REGION = 4, VAR_FAMILY = 0.05, VAR_KNOB = 0.002, VAR_FAM
 
 /* A point as far as covariances go. */
 struct spot {
-    int32_t template, family; /* family: ISA and PACK */
+    int32_t template, family;
     int32_t knobs;
     float log_m;
     int32_t value[KNOBS_MAX];
@@ -67,9 +67,8 @@ void cost_close(struct cost *c)
 
 static struct spot spot_of(const struct template *t, const struct point *p, const struct facts *f)
 {
-    int isa = template_knob(t, "ISA"), pack = template_knob(t, "PACK");
     struct spot s = {.template = template_index(t),
-                     .family = (isa < 0 ? 0 : p->value[isa]) * 16 + (pack < 0 ? 0 : p->value[pack]),
+                     .family = template_family(t, p),
                      .knobs = t->knobs,
                      .log_m = (float)log2(f->M_MAX < 1 ? 1 : f->M_MAX)};
     memcpy(s.value, p->value, sizeof s.value);

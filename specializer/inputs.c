@@ -9,6 +9,7 @@
 #include "specializer/stages.h"
 
 enum { PAGES_MAX = 8192, DECODE_MAX = 64 };
+static const int64_t pages_bytes_max = 64 << 20; /* of keys as floats */
 
 static float *normals(struct random *r, int64_t n)
 {
@@ -31,7 +32,9 @@ static void seed_attention(struct capture *c, const struct model_shape *s, int32
     c->spans = c->m <= DECODE_MAX ? c->m : 1;
     c->context = context > c->m / c->spans ? context : c->m / c->spans;
     int32_t each = (c->context + KV_PAGE - 1) / KV_PAGE;
-    int32_t distinct = each * c->spans < PAGES_MAX ? c->spans : PAGES_MAX / each;
+    int64_t most = pages_bytes_max / (page_floats(s) * (int64_t)sizeof(float));
+    most = most < PAGES_MAX ? most : PAGES_MAX;
+    int32_t distinct = (int64_t)each * c->spans < most ? c->spans : (int32_t)most / each;
     distinct = distinct < 1 ? 1 : distinct; /* further sequences share those pages */
     c->pages = distinct * each;
     c->span = xcalloc((size_t)c->spans, sizeof *c->span);

@@ -2,8 +2,9 @@
  * on.
  *
  * A search opens with everything that was ever measured under the same environment and the same
- * source: refusals are not repeated, results feed the cost model. Winners of the slots nearest by
- * (M, context), and imported kernels, are put in front of the queue: shapes that are close like
+ * source: refusals are not repeated, results feed the cost model. In front of the queue come the
+ * points that templates start from, winners of the slots nearest by (M, context), imported kernels,
+ * and what won this slot before the driver or the compiler changed: shapes that are close like
  * close kernels.
  */
 #include <stdlib.h>
@@ -89,6 +90,22 @@ static int32_t row_id(const struct place *p, const struct record *r)
     return space_find(p->space, t, &point);
 }
 
+/* Where the templates say that a search begins. */
+static void add_starts(struct firsts *g)
+{
+    const struct facts *f = space_facts(g->p->space);
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
+        struct point point;
+        if (!template_fits(t, facts_kind(f), (enum region)f->REGION, f->M_MAX) ||
+            !template_start(t, f, &point))
+            continue;
+        int32_t id = space_find(g->p->space, t, &point);
+        if (id >= 0 && g->p->search.trial[id] == TRIAL_NONE)
+            firsts_add(g, 0, 0, id);
+    }
+}
+
 /* A winner of another slot of the region, or an imported kernel. */
 static void near_row(void *ctx, const struct record *r)
 {
@@ -134,6 +151,10 @@ void place_firsts(struct specializer *s, struct place *p)
     store_each(s->store, &f, near_row, &g, NULL);
     f = (struct record_filter){.env = ENV_IMPORTED};
     store_each(s->store, &f, near_row, &g, NULL);
+    add_starts(&g);
+    /* What won here under another driver, compiler or device is unknown, but a good guess. */
+    f = (struct record_filter){.slot = p->slot->name, .states = WON};
+    store_each(s->store, &f, near_row, &g, NULL);
     free(p->search.first);
     p->search.first = xcalloc(FIRSTS, sizeof *p->search.first);
     p->search.firsts = 0;
@@ -146,6 +167,7 @@ bool place_open(struct specializer *s, struct place *p)
     if (!p->space) {
         struct facts facts;
         facts_fill(&facts, s->env.model, p->slot->region, p->slot->m, s->numerics);
+        facts_machine(&facts, s->env.machine);
         p->space = space_open(&facts, p->slot->region, p->slot->m, s->numerics);
         search_open(&p->search, p->space);
         struct seeding seeding = {s, p};

@@ -6,13 +6,14 @@
  * that could not start, was starved or taken by the kernel for its memory, a model file that
  * vanished - is "retry".
  *
- * Probe side: opens the model without its vocabulary, then checks the kernel alone (check.c) or,
- * for a finalist, the whole model's logits with it (endcheck.c). It holds no socket and no file of
- * the server, computes alone, and leaves foreign code to children of its own, so a crash or a hang
- * there becomes a reason here.
+ * Probe side: opens the model without its vocabulary, then checks the kernel alone (check.c; on a
+ * GPU check_device.c) or, for a finalist, the whole model's logits with it (endcheck.c). It holds
+ * no socket and no file of the server, computes alone, and leaves foreign code to children of its
+ * own, so a crash or a hang there becomes a reason here.
  */
 #include <errno.h>
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@
 #include "config/clock.h"
 #include "specializer/capture_file.h"
 #include "specializer/check.h"
+#include "specializer/check_device.h"
 #include "specializer/endcheck.h"
 #include "specializer/probe_request.h"
 #include "specializer/process.h"
@@ -64,6 +66,8 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
 {
     const struct slot *s = c->slot;
     int32_t most = env->model->shape.max_context;
+    q->machine = env->machine->kind;
+    q->shape = env->model->shape;
     q->model = xstrdup(env->model->path ? env->model->path : "");
     q->object = xstrdup(c->object);
     q->name = xstrdup(c->name);
@@ -203,17 +207,29 @@ void probe_end(struct probe *p)
 
 /* ---- in the probe --------------------------------------------------------------------------- */
 
-static int load_captures(const struct probe_request *q, const struct model *model,
+static int load_captures(const struct probe_request *q,
                          struct capture *captured[PROBE_CAPTURES_MAX], struct err *err)
 {
     for (int32_t i = 0; i < q->captures; i++) {
-        captured[i] = capture_load(q->capture[i], &model->shape, err);
+        captured[i] = capture_load(q->capture[i], &q->shape, err);
         if (!captured[i])
             return -1;
     }
     return 0;
 }
 
+/* A kernel of a device of its own. Its module is loaded in this process only. */
+static int check_on_device(const struct probe_request *q, const struct check_request *check,
+                           struct check_result *r, struct err *err)
+{
+    const struct backend_ops *ops = backend_cuda_load(err);
+    if (!ops || !ops->probe)
+        return 1;
+    struct check_device_request d = {*check, q->shape, ops->probe};
+    return check_device(&d, r, err);
+}
+
+/* 0 passed, -1 refused, 1 nothing was learnt. */
 static int run_check(const struct probe_request *q, const struct model *model,
                      struct capture *const *captured, struct probe_answer *a, struct err *err)
 {
@@ -231,8 +247,9 @@ static int run_check(const struct probe_request *q, const struct model *model,
         .captures = q->captures,
         .seed = q->seed,
     };
-    struct check_result r;
-    int rc = check_kernel(&check, &r, err);
+    struct check_result r = {.cases = 0};
+    int rc = q->machine == MACHINE_CUDA ? check_on_device(q, &check, &r, err)
+                                        : check_kernel(&check, &r, err);
     struct evidence *e = &a->evidence;
     e->probe_cases = r.cases;
     e->own_max = r.judgement.own_max;
@@ -252,23 +269,51 @@ static void refuse(struct probe_answer *a, const char *stage, const struct err *
     snprintf(a->reason, sizeof a->reason, "%.239s", err->msg);
 }
 
+static void error(struct probe_answer *a, const struct err *err)
+{
+    a->verdict = PROBE_ERROR;
+    snprintf(a->reason, sizeof a->reason, "%.239s", err->msg);
+}
+
+/* Random weights have no file: on a GPU they are drawn again. */
+static bool drawn(const struct probe_request *q)
+{
+    return q->machine == MACHINE_CUDA &&
+           (!*q->model || strncmp(q->model, "random:", strlen("random:")) == 0);
+}
+
 static void examine(const struct probe_request *q, const struct model *model,
                     struct capture *const *captured, struct probe_answer *a)
 {
     struct err err = {""};
     struct end_result end = {.top1 = 1};
-    if (q->depth != PROBE_END && run_check(q, model, captured, a, &err) != 0)
+    int rc = q->depth != PROBE_END ? run_check(q, model, captured, a, &err) : 0;
+    if (rc < 0)
         refuse(a, "check", &err);
+    if (rc > 0)
+        error(a, &err);
     if (q->depth == PROBE_END && end_check(model, q->object, q->m_to, q->numerics, &end, &err) != 0)
         refuse(a, "end", &err);
     a->kl = isfinite(end.kl) ? end.kl : 1e9;
     a->top1 = end.top1;
 }
 
-static void error(struct probe_answer *a, const struct err *err)
+/* Uploads and drawn weights use as many threads as there are cores; with a GPU the server's own
+ * threads need little time but need it at once, so an eighth of the cores is enough here. */
+static void leave_cores(void)
 {
-    a->verdict = PROBE_ERROR;
-    snprintf(a->reason, sizeof a->reason, "%.239s", err->msg);
+    cpu_set_t all, few;
+    CPU_ZERO(&few);
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return;
+    int left = CPU_COUNT(&all) / 8;
+    left = left < 1 ? 1 : left;
+    for (int i = CPU_SETSIZE - 1; i >= 0 && left > 0; i--)
+        if (CPU_ISSET(i, &all)) {
+            CPU_SET(i, &few);
+            left--;
+        }
+    sched_setaffinity(0, sizeof few, &few);
 }
 
 int probe_main(int argc, char **argv)
@@ -283,10 +328,13 @@ int probe_main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    if (probe_request_read(&q, argv[1], &err) != 0) {
+    int unread = probe_request_read(&q, argv[1], &err);
+    if (!unread && q.machine == MACHINE_CUDA)
+        leave_cores();
+    if (unread) {
         error(&a, &err);
-    } else if (!(model = model_open(q.model, false, NULL, NULL, &err)) ||
-               load_captures(&q, model, captured, &err) != 0) {
+    } else if ((!drawn(&q) && !(model = model_open(q.model, false, NULL, NULL, &err))) ||
+               load_captures(&q, captured, &err) != 0) {
         error(&a, &err);
     } else {
         examine(&q, model, captured, &a);
@@ -294,6 +342,8 @@ int probe_main(int argc, char **argv)
     char *text = probe_answer_text(&a);
     int rc = puts(text) >= 0 && fflush(stdout) == 0 && a.verdict != PROBE_ERROR ? 0 : 1;
     free(text);
+    if (q.machine == MACHINE_CUDA)
+        _exit(rc); /* the device may not answer any more: nothing waits for it */
     for (int i = 0; i < PROBE_CAPTURES_MAX; i++) {
         if (captured[i])
             capture_free(captured[i]);

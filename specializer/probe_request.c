@@ -20,6 +20,73 @@ static const char *const precision_text[] = {"f32", "bf16", "int8"};
 static const char *const depth_text[] = {"full", "short", "end"};
 static const char *const verdict_text[] = {"pass", "refuse", "error"};
 
+static const char *const machine_text[] = {"cpu", "cuda"};
+
+/* The numbers of a shape, in one table for writing and reading. */
+struct field {
+    const char *name;
+    void *at;
+    enum { FIELD_INT, FIELD_FLOAT, FIELD_BOOL } kind;
+};
+enum { FIELDS = 18 };
+
+static void fields_of(struct model_shape *s, struct field f[FIELDS])
+{
+    struct field all[FIELDS] = {
+        {"arch", &s->arch, FIELD_INT},
+        {"layers", &s->layers, FIELD_INT},
+        {"hidden", &s->hidden, FIELD_INT},
+        {"heads", &s->heads, FIELD_INT},
+        {"kv_heads", &s->kv_heads, FIELD_INT},
+        {"head_dim", &s->head_dim, FIELD_INT},
+        {"ffn", &s->ffn, FIELD_INT},
+        {"vocab", &s->vocab, FIELD_INT},
+        {"max_context", &s->max_context, FIELD_INT},
+        {"eps", &s->eps, FIELD_FLOAT},
+        {"rope_base", &s->rope_base, FIELD_FLOAT},
+        {"rope_interleaved", &s->rope_interleaved, FIELD_BOOL},
+        {"tied_head", &s->tied_head, FIELD_BOOL},
+        {"llama3", &s->scaling.llama3, FIELD_BOOL},
+        {"factor", &s->scaling.factor, FIELD_FLOAT},
+        {"low_freq_factor", &s->scaling.low_freq_factor, FIELD_FLOAT},
+        {"high_freq_factor", &s->scaling.high_freq_factor, FIELD_FLOAT},
+        {"original_context", &s->scaling.original_context, FIELD_INT},
+    };
+    memcpy(f, all, sizeof all);
+}
+
+static void write_shape(cJSON *j, const struct model_shape *shape)
+{
+    struct model_shape s = *shape;
+    struct field f[FIELDS];
+    cJSON *o = cJSON_AddObjectToObject(j, "shape");
+    fields_of(&s, f);
+    for (int i = 0; i < FIELDS; i++)
+        cJSON_AddNumberToObject(o, f[i].name,
+                                f[i].kind == FIELD_INT     ? *(int32_t *)f[i].at
+                                : f[i].kind == FIELD_FLOAT ? (double)*(float *)f[i].at
+                                                           : *(bool *)f[i].at);
+}
+
+static bool read_shape(const cJSON *j, struct model_shape *s)
+{
+    struct field f[FIELDS];
+    const cJSON *o = cJSON_GetObjectItemCaseSensitive(j, "shape");
+    fields_of(s, f);
+    for (int i = 0; i < FIELDS; i++) {
+        const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, f[i].name);
+        if (!cJSON_IsNumber(v) || !(fabs(v->valuedouble) < 0x1p31))
+            return false;
+        if (f[i].kind == FIELD_INT)
+            *(int32_t *)f[i].at = (int32_t)v->valuedouble;
+        else if (f[i].kind == FIELD_FLOAT)
+            *(float *)f[i].at = (float)v->valuedouble;
+        else
+            *(bool *)f[i].at = v->valuedouble != 0;
+    }
+    return s->arch <= ARCH_QWEN3;
+}
+
 static int choice(const char *value, const char *const *text, int n)
 {
     for (int i = 0; value && i < n; i++)
@@ -31,6 +98,8 @@ static int choice(const char *value, const char *const *text, int n)
 int probe_request_write(const struct probe_request *q, const char *path, struct err *err)
 {
     cJSON *j = cJSON_CreateObject();
+    cJSON_AddStringToObject(j, "machine", machine_text[q->machine]);
+    write_shape(j, &q->shape);
     cJSON_AddStringToObject(j, "model", q->model);
     cJSON_AddStringToObject(j, "object", q->object);
     cJSON_AddStringToObject(j, "name", q->name);
@@ -115,7 +184,12 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
     int numerics = choice(string_of(j, "numerics"), numerics_text, 4);
     int depth = choice(string_of(j, "depth"), depth_text, 3);
     int precision = choice(string_of(j, "precision"), precision_text, 3);
+    int machine = choice(string_of(j, "machine"), machine_text, 2);
     const cJSON *seed = cJSON_GetObjectItemCaseSensitive(j, "seed");
+    if (machine < 0)
+        return "machine";
+    if (!read_shape(j, &q->shape))
+        return "shape";
     if (r < 0)
         return "region";
     if (depth < 0)
@@ -136,6 +210,7 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
         return "risk";
     if (!cJSON_IsNumber(seed) || seed->valuedouble < 0 || seed->valuedouble > 0x1p53)
         return "seed";
+    q->machine = (enum machine_kind)machine;
     q->region = (enum region)r;
     q->numerics = (enum numerics)numerics;
     q->precision = (enum precision)precision;

@@ -13,6 +13,8 @@
 enum { PROBE_CAPTURES_MAX = 6 };
 
 struct probe_request {
+    enum machine_kind machine; /* whose kernel it is */
+    struct model_shape shape;  /* MACHINE_CUDA: what to draw weights for where there is no file */
     char *model, *object, *name;
     char *capture[PROBE_CAPTURES_MAX]; /* files of capture_save() */
     int32_t captures;

@@ -42,6 +42,7 @@ struct terms {
     const struct config *config;
     const struct key_parts *keys;
     const struct model *model;
+    const struct machine *machine;
     enum numerics numerics;
     struct store *store;
 };
@@ -82,8 +83,10 @@ static struct candidate *from_row(const struct terms *g, struct slot *slot, cons
     if (!t || point_parse(t, r->knobs, &point, NULL) != 0)
         return NULL;
     facts_fill(&facts, g->model, slot->region, slot->m, g->numerics);
+    facts_machine(&facts, g->machine);
     *why = "its point is no longer legal";
-    if (!template_fits(t, slot->region, slot->m) || template_illegal(t, &point, &facts))
+    if (!template_fits(t, g->machine->kind, slot->region, slot->m) ||
+        template_illegal(t, &point, &facts))
         return NULL;
     struct candidate *c = agent ? candidate_new_agent(g->keys, t, &point, &facts, slot, r->source)
                                 : candidate_new(g->keys, t, &point, &facts, slot);
@@ -100,7 +103,7 @@ static struct candidate *from_row(const struct terms *g, struct slot *slot, cons
 struct candidate *candidate_from(struct specializer *s, struct place *p, const struct record *r)
 {
     const char *why;
-    const struct terms g = {s->config, &s->keys, s->env.model, s->numerics, s->store};
+    const struct terms g = {s->config, &s->keys, s->env.model, s->env.machine, s->numerics, s->store};
     struct candidate *c = from_row(&g, p->slot, r, &why);
     if (!c)
         store_trace(s->store, p->slot->name, r->key, "not_restored", NULL, "%s", why);
@@ -380,11 +383,13 @@ int winners_load(const struct config *c, const struct model *m, struct backend *
     if (!store)
         return -1;
     struct key_parts keys = {{0}};
-    struct compiler compiler = {{0}};
+    struct compiler compiler = {0};
     enum numerics numerics = numerics_parse(c->specializer_numerics);
-    compiler_known(c, store, &compiler, NULL);
-    keys_open(&keys, store, ops->machine(b)->device, &compiler, m, numerics);
-    struct loading l = {{c, &keys, m, numerics, store}, b, ops, d, each, ctx, 0};
+    const struct machine *machine = ops->machine(b);
+    struct err none = {""};
+    compiler_known(c, store, machine, &compiler, &none);
+    keys_open(&keys, store, machine, &compiler, m, numerics);
+    struct loading l = {{c, &keys, m, machine, numerics, store}, b, ops, d, each, ctx, 0};
     int r = store_winners(store, keys.env, load_winner, &l, err);
     keys_close(&keys);
     store_close(store);

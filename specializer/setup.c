@@ -7,6 +7,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/build_nvrtc.h"
 #include "specializer/specializer_private.h"
 
 enum numerics numerics_parse(const char *name)
@@ -18,24 +19,41 @@ enum numerics numerics_parse(const char *name)
     return NUMERICS_TOLERANCE;
 }
 
-bool compiler_known(const struct config *c, struct store *store, struct compiler *out,
-                    struct err *err)
+const char *program_path(void)
 {
-    if (compiler_find(c, out, err) == 0) {
-        store_set(store, "compiler", out->version, NULL);
+    static char program[4096];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[n > 0 ? n : 0] = 0;
+    return program[0] ? program : "whet";
+}
+
+bool compiler_known(const struct config *c, struct store *store, const struct machine *machine,
+                    struct compiler *out, struct err *err)
+{
+    bool cuda = machine->kind == MACHINE_CUDA;
+    const char *setting = cuda ? "nvrtc" : "compiler";
+    if ((cuda ? nvrtc_find(c, program_path(), machine->target, out, err)
+              : compiler_find(c, out, err)) == 0) {
+        store_set(store, setting, out->version, NULL);
         return true;
     }
-    *out = (struct compiler){{0}};
-    if (!store_value(store, "compiler", out->version, sizeof out->version))
+    out->path[0] = 0;
+    if (!store_value(store, setting, out->version, sizeof out->version))
         snprintf(out->version, sizeof out->version, "none");
     return false;
 }
 
-void keys_open(struct key_parts *k, const struct store *store, const char *device,
+void keys_open(struct key_parts *k, const struct store *store, const struct machine *machine,
                const struct compiler *compiler, const struct model *model, enum numerics numerics)
 {
+    const char *nvrtc[NVRTC_FLAGS];
     char *shape = model_shape_text(model);
-    key_parts_fill(k, device, compiler->version, build_flags, shape, numerics);
+    char *device =
+        xasprintf("%s%s%s", machine->device, *machine->driver ? ", driver " : "", machine->driver);
+    nvrtc_flags(compiler, nvrtc);
+    key_parts_fill(k, device, compiler->version,
+                   machine->kind == MACHINE_CUDA ? nvrtc : build_flags, shape, numerics);
+    free(device);
     k->object_dir = xasprintf("%s.objects", store_path(store));
     k->kernel_dir = xasprintf("%s.kernels", store_path(store));
     free(shape);
@@ -133,10 +151,6 @@ static void blame_deaths(struct specializer *s)
 
 static void fill_env(struct specializer *s)
 {
-    static char program[4096] = "whet";
-    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (n > 0)
-        program[n] = 0;
     struct stage_env *env = &s->env;
     env->config = s->config;
     env->numerics = s->numerics;
@@ -147,7 +161,7 @@ static void fill_env(struct specializer *s)
     env->dispatch = engine_dispatch(s->engine);
     env->machine = env->ops->machine(env->backend);
     env->compiler = &s->compiler;
-    env->program = program;
+    env->program = program_path();
     env->kernel_dir = s->keys.kernel_dir;
     env->stop = &s->interrupt;
 }
@@ -171,13 +185,13 @@ int specializer_setup(struct specializer *s)
 {
     struct err err = {{0}};
     const struct backend_ops *ops = engine_backend_ops(s->engine);
-    s->has_compiler = compiler_known(s->config, s->store, &s->compiler, &err);
+    const struct machine *machine = ops->machine(engine_backend(s->engine));
+    s->has_compiler = compiler_known(s->config, s->store, machine, &s->compiler, &err);
     if (!s->has_compiler)
         log_warn("specializer",
                  "no compiler (%s): stored kernels are restored, nothing new is searched for",
                  err.msg);
-    keys_open(&s->keys, s->store, ops->machine(engine_backend(s->engine))->device, &s->compiler,
-              engine_model(s->engine), s->numerics);
+    keys_open(&s->keys, s->store, machine, &s->compiler, engine_model(s->engine), s->numerics);
     fill_env(s);
     int threads = (int)s->config->engine_threads;
     cost_open(&s->cost, s->env.machine, threads > 0 ? threads : (int)sysconf(_SC_NPROCESSORS_ONLN));

@@ -1,8 +1,9 @@
 /* shadow.c - the candidate beside the incumbent, on real steps, before any output of it is used.
  *
  * First the model as a whole: item 9 of the admission, logits on a fixed prompt set, in a probe
- * process. It comes here and not with the other checks because it costs as much as all of them and
- * only the fastest of a batch gets this far.
+ * process, or where the backend can rehearse on the engine's (rehearsal.c). It comes here and not
+ * with the other checks because it costs as much as all of them and only the fastest of a batch
+ * gets this far.
  *
  * Then a tap: on some live steps, after the incumbent ran in one layer, the candidate runs on the
  * same inputs into scratch outputs and both are compared on the engine thread. Eight looks, one
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "specializer/endcheck.h"
 #include "specializer/judge.h"
 #include "specializer/live.h"
 
@@ -85,7 +87,7 @@ static enum stage_result watch_tap(const struct stage_env *env, struct tap *t, i
 enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, double timeout_s)
 {
     char what[160];
-    enum stage_result r = whole_model(env, c);
+    enum stage_result r = env->ops->rehearse ? rehearse_run(env, c) : whole_model(env, c);
     if (r != STAGE_PASS)
         return r;
     struct tap t = {.kind = TAP_COMPARE, .slot = c->slot, .kernel = c->kernel, .every = EVERY};

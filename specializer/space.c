@@ -3,6 +3,11 @@
  * Points are kept as indices into the knobs' value lists, one byte a knob, in lexicographic order
  * within a template, so a point is found again by bisection. A space of 60,000 points takes under
  * 2 MB and about 10 ms to enumerate (300,000 raw points on a 2.1 GHz Xeon, 2026-11).
+ *
+ * A template may have more combinations of knob values than anybody can look at (gemv.def: 480
+ * million, one in some hundreds legal). Of such a one the space has what a search can reach and
+ * what it could not have guessed: everything within three knobs of the point it starts from and of
+ * its default, and as many points again drawn evenly from the rest.
  */
 #include "specializer/space.h"
 
@@ -48,29 +53,149 @@ static bool next(const struct template *t, uint8_t *index)
     return false;
 }
 
-/* Appends the template's legal points to the space, or with s == NULL only counts them. `keep_of`:
- * one point in this many is kept, chosen by its hash. */
-static int enumerate(struct space *s, const struct template *t, const struct facts *f,
-                     bool bit_equal, int keep_of)
+/* Points on their way into a space. */
+struct listing {
+    const struct facts *facts;
+    const struct template *template;
+    bool bit_equal;
+    int keep_of; /* one point in this many is kept, chosen by its hash */
+    struct spot *spot;
+    int n, room; /* spot NULL: only counted */
+};
+
+static bool belongs(const struct listing *l, const uint8_t *index)
+{
+    struct point p;
+    spot_point(l->template, index, &p);
+    if (l->template->legal(&p, l->facts) || (l->bit_equal && !l->template->bit_equal(&p, l->facts)))
+        return false;
+    return l->keep_of <= 1 ||
+           hash_mix(hash_bytes(HASH_START, index, KNOBS_MAX)) % (uint64_t)l->keep_of == 0;
+}
+
+static void keep(struct listing *l, const uint8_t *index)
+{
+    if (l->spot && l->n == l->room) {
+        l->room *= 2;
+        l->spot = xrealloc(l->spot, (size_t)l->room * sizeof *l->spot);
+    }
+    if (l->spot) {
+        l->spot[l->n].template = (uint8_t)template_index(l->template);
+        memcpy(l->spot[l->n].index, index, KNOBS_MAX);
+    }
+    l->n++;
+}
+
+static void list_all(struct listing *l)
 {
     uint8_t index[KNOBS_MAX] = {0};
-    struct point p;
-    int found = 0;
-    do {
-        spot_point(t, index, &p);
-        if (t->legal(&p, f) || (bit_equal && !t->bit_equal(&p, f)))
-            continue;
-        if (keep_of > 1 &&
-            hash_mix(hash_bytes(HASH_START, index, sizeof index)) % (uint64_t)keep_of != 0)
-            continue;
-        found++;
-        if (s) {
-            struct spot *spot = &s->spot[s->size++];
-            spot->template = (uint8_t)template_index(t);
-            memcpy(spot->index, index, sizeof index);
-        }
-    } while (next(t, index));
-    return found;
+    do
+        if (belongs(l, index))
+            keep(l, index);
+    while (next(l->template, index));
+}
+
+/* ---- templates too large to enumerate ------------------------------------------------------- */
+
+enum { NEAR = 3, NEAR_MOST = SPACE_MOST / 3, DRAWS = 1500000 };
+
+static bool too_large(const struct template *t)
+{
+    int64_t raw = 1;
+    for (int k = 0; k < t->knobs && raw <= RAW_MOST; k++)
+        raw *= t->knob[k].values;
+    return raw > RAW_MOST;
+}
+
+/* Points that differ from `index` in up to `left` of the knobs from `knob` on. */
+static void list_near(struct listing *l, uint8_t *index, int knob, int left)
+{
+    if (l->n < l->room && belongs(l, index))
+        keep(l, index);
+    for (int k = knob; left > 0 && k < l->template->knobs; k++) {
+        uint8_t was = index[k];
+        for (int v = 0; v < l->template->knob[k].values; v++)
+            if (v != was) {
+                index[k] = (uint8_t)v;
+                list_near(l, index, k + 1, left - 1);
+            }
+        index[k] = was;
+    }
+}
+
+static void list_drawn(struct listing *l, uint64_t seed)
+{
+    for (int i = 0; i < DRAWS && l->n < l->room; i++) {
+        uint8_t index[KNOBS_MAX] = {0};
+        uint64_t bits = hash_mix(seed + (uint64_t)i);
+        for (int k = 0; k < l->template->knobs; k++, bits = hash_mix(bits))
+            index[k] = (uint8_t)(bits % (uint64_t)l->template->knob[k].values);
+        if (belongs(l, index))
+            keep(l, index);
+    }
+}
+
+/* Value indices of a point; false if a knob has no such value. */
+static bool index_of(const struct template *t, const struct point *p, uint8_t *index)
+{
+    memset(index, 0, KNOBS_MAX);
+    for (int k = 0; k < t->knobs; k++) {
+        int v = 0;
+        while (v < t->knob[k].values && t->knob[k].value[v] != p->value[k])
+            v++;
+        if (v == t->knob[k].values)
+            return false;
+        index[k] = (uint8_t)v;
+    }
+    return true;
+}
+
+static int by_index(const void *a, const void *b)
+{
+    return memcmp(((const struct spot *)a)->index, ((const struct spot *)b)->index, KNOBS_MAX);
+}
+
+/* Appends what a search will look at of a template too large for list_all(), each point once. */
+static void list_some(struct listing *l)
+{
+    struct listing some = *l;
+    struct point start, fallback = template_defaults(l->template);
+    uint8_t index[KNOBS_MAX];
+    some.room = NEAR_MOST;
+    some.n = 0;
+    some.spot = xcalloc(2 * NEAR_MOST, sizeof *some.spot);
+    if (template_start(l->template, l->facts, &start) && index_of(l->template, &start, index))
+        list_near(&some, index, 0, NEAR);
+    if (index_of(l->template, &fallback, index))
+        list_near(&some, index, 0, NEAR);
+    some.room = 2 * NEAR_MOST;
+    list_drawn(&some, 1);
+    qsort(some.spot, (size_t)some.n, sizeof *some.spot, by_index);
+    for (int i = 0; i < some.n; i++)
+        if (i == 0 || by_index(&some.spot[i - 1], &some.spot[i]) != 0)
+            keep(l, some.spot[i].index);
+    free(some.spot);
+}
+
+static void list_template(struct listing *l)
+{
+    if (too_large(l->template))
+        list_some(l);
+    else
+        list_all(l);
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+/* Points of all templates that could be enumerated: too many are thinned. */
+static int count_all(struct listing l, enum region region, int m)
+{
+    for (int t = 0; t < template_count(); t++) {
+        l.template = template_at(t);
+        if (template_fits(l.template, facts_kind(l.facts), region, m) && !too_large(l.template))
+            list_all(&l);
+    }
+    return l.n;
 }
 
 struct space *space_open(const struct facts *f, enum region region, int m, enum numerics numerics)
@@ -78,23 +203,24 @@ struct space *space_open(const struct facts *f, enum region region, int m, enum 
     struct space *s = xcalloc(1, sizeof *s);
     s->owners = 1;
     s->facts = *f;
-    int templates = template_count(), total = 0;
-    bool bit_equal = numerics == NUMERICS_BIT_EQUAL;
-    for (int t = 0; t < templates; t++)
-        if (template_fits(template_at(t), region, m))
-            total += enumerate(NULL, template_at(t), f, bit_equal, 1);
-    int keep_of = (total + SPACE_MOST - 1) / SPACE_MOST;
-    if (keep_of > 1)
+    int templates = template_count();
+    struct listing l = {.facts = f, .bit_equal = numerics == NUMERICS_BIT_EQUAL};
+    int total = count_all(l, region, m);
+    l.keep_of = (total + SPACE_MOST - 1) / SPACE_MOST;
+    if (l.keep_of > 1)
         log_info("specializer", "%s/m%d has %d legal points: one in %d is considered",
-                 region_name(region), m, total, keep_of);
-    s->spot = xcalloc((size_t)total + 1, sizeof *s->spot);
+                 region_name(region), m, total, l.keep_of);
+    l.room = total + 1;
+    l.spot = xcalloc((size_t)l.room, sizeof *l.spot);
     s->first = xcalloc((size_t)templates + 1, sizeof *s->first);
     for (int t = 0; t < templates; t++) {
-        s->first[t] = s->size;
-        if (template_fits(template_at(t), region, m))
-            enumerate(s, template_at(t), f, bit_equal, keep_of);
+        s->first[t] = l.n;
+        l.template = template_at(t);
+        if (template_fits(l.template, facts_kind(f), region, m))
+            list_template(&l);
     }
-    s->first[templates] = s->size;
+    s->first[templates] = s->size = l.n;
+    s->spot = l.spot;
     s->predicted_s = xcalloc((size_t)s->size + 1, sizeof *s->predicted_s);
     return s;
 }
@@ -149,21 +275,35 @@ void space_point(const struct space *s, int32_t id, struct point *out)
     spot_point(space_template(s, id), s->spot[id].index, out);
 }
 
-enum { ISA_VALUES = 8, PACK_VALUES = 4 };
+enum { KINDS = 32, PACK_VALUES = 4 };
 
 int space_families(void)
 {
-    return template_count() * ISA_VALUES * PACK_VALUES;
+    return template_count() * KINDS;
+}
+
+static int knob_value(const struct template *t, const struct point *p, const char *name)
+{
+    int k = template_knob(t, name);
+    return k < 0 ? 0 : p->value[k];
+}
+
+int template_family(const struct template *t, const struct point *p)
+{
+    int kind;
+    if (t->machine == MACHINE_CUDA)
+        kind = (knob_value(t, p, "STAGE") > 0) + 2 * (knob_value(t, p, "PERSIST") > 0) +
+               4 * knob_value(t, p, "MERGE");
+    else
+        kind = knob_value(t, p, "ISA") * PACK_VALUES + knob_value(t, p, "PACK");
+    return template_index(t) * KINDS + kind % KINDS;
 }
 
 int space_family(const struct space *s, int32_t id)
 {
-    const struct spot *spot = &s->spot[id];
-    const struct template *t = template_at(spot->template);
-    int isa = template_knob(t, "ISA"), pack = template_knob(t, "PACK");
-    int kind = (isa < 0 ? 0 : spot->index[isa] % ISA_VALUES) * PACK_VALUES +
-               (pack < 0 ? 0 : spot->index[pack] % PACK_VALUES);
-    return spot->template * ISA_VALUES * PACK_VALUES + kind;
+    struct point p;
+    space_point(s, id, &p);
+    return template_family(space_template(s, id), &p);
 }
 
 static int32_t find_index(const struct space *s, int template, const uint8_t *index)
@@ -184,16 +324,8 @@ static int32_t find_index(const struct space *s, int template, const uint8_t *in
 
 int32_t space_find(const struct space *s, const struct template *t, const struct point *p)
 {
-    uint8_t index[KNOBS_MAX] = {0};
-    for (int k = 0; k < t->knobs; k++) {
-        int v = 0;
-        while (v < t->knob[k].values && t->knob[k].value[v] != p->value[k])
-            v++;
-        if (v == t->knob[k].values)
-            return -1;
-        index[k] = (uint8_t)v;
-    }
-    return find_index(s, template_index(t), index);
+    uint8_t index[KNOBS_MAX];
+    return index_of(t, p, index) ? find_index(s, template_index(t), index) : -1;
 }
 
 int space_distance(const struct space *s, int32_t a, int32_t b)

@@ -1,10 +1,11 @@
 /* space.h - the legal points of every kernel template, for one slot.
  *
- * kernels/templates.def lists the templates, and each one's knob table (kernels/cpu/<file>.def)
- * says its knobs, their values and what is legal. Everything here is generated from those tables
- * at compile time: a knob or a rule added there needs no code here.
+ * kernels/templates.def and templates_cuda.def list the templates, and each one's knob table
+ * (kernels/cpu/<file>.def, kernels/<file>.def) says its knobs, their values and what is legal.
+ * Everything here is generated from those tables at compile time: a knob or a rule added there
+ * needs no code here. A space has the templates of one machine only, which the facts name.
  *
- * A space lists all legal points of all templates of a slot's region as ids 0 .. size-1, each with
+ * A space lists the legal points of all templates of a slot's region as ids 0 .. size-1, each with
  * a predicted time. Nothing but the predictions changes once it is open. Specializer thread only.
  */
 #ifndef WHET_SPECIALIZER_SPACE_H
@@ -16,7 +17,7 @@
 
 struct cost;
 
-enum { KNOB_VALUES = 16, SPACE_MOST = 60000 };
+enum { KNOB_VALUES = 16, SPACE_MOST = 60000, RAW_MOST = 4000000 };
 
 struct knob {
     const char *name, *help;
@@ -31,11 +32,13 @@ struct facts {
 #define FACT(name, help) int32_t name;
 #define SHAPE(name, value, help) int32_t name;
 #include "kernels/templates.def"
+    int32_t SMS; /* multiprocessors; 0: the facts are a CPU's */
 };
 
 struct template
 {
     const char *id, *file, *help;
+    enum machine_kind machine;
     enum region region;
     int32_t m_min, m_max;
     const struct knob *knob;
@@ -46,6 +49,8 @@ struct template
     bool (*bit_equal)(const struct point *p, const struct facts *f);
     /* What it declares to make of activations: enum precision (judge.h). */
     int (*precision)(const struct point *p, const struct facts *f);
+    /* Where a search begins: "NAME=value ...", other knobs at their defaults; NULL: nowhere. */
+    const char *(*start)(const struct facts *f);
     const char *const *rule; /* what is legal, in words; NULL-terminated */
 };
 
@@ -56,8 +61,10 @@ const struct template *template_find(const char *id);          /* NULL: none */
 int template_knob(const struct template *t, const char *name); /* index, or -1 */
 /* The template's defaults. */
 struct point template_defaults(const struct template *t);
-/* True if the template may fill slots of `region` with `m` tokens. */
-bool template_fits(const struct template *t, enum region region, int m);
+/* The point its START row names for these facts; false if it has none. It may be illegal. */
+bool template_start(const struct template *t, const struct facts *f, struct point *p);
+/* True if the template may fill slots of `region` with `m` tokens on such a machine. */
+bool template_fits(const struct template *t, enum machine_kind machine, enum region region, int m);
 /* NULL, or why the point may not run there: a knob value outside its list, or a LEGAL row. */
 const char *template_illegal(const struct template *t, const struct point *p,
                              const struct facts *f);
@@ -66,16 +73,21 @@ const char *template_illegal(const struct template *t, const struct point *p,
  * between layers has type DTYPE_COUNT, which no template takes. */
 void facts_fill(struct facts *f, const struct model *model, enum region region, int m,
                 enum numerics numerics);
+/* Makes them facts of `machine` instead of this CPU; nothing if it is a CPU. */
+void facts_machine(struct facts *f, const struct machine *machine);
+enum machine_kind facts_kind(const struct facts *f);
 
 /* "ISA=2 ROWS=4"; and back: -1 with a message for unknown knobs, missing ones or bad values. */
 void point_text(const struct template *t, const struct point *p, char *out, size_t n);
 int point_parse(const struct template *t, const char *text, struct point *p, struct err *err);
 
 /* What the compiler is given for a point: the flags of its instruction set, then -D of every knob
- * and SHAPE. NULL-terminated; free each string and the array. */
+ * and SHAPE of its table. NULL-terminated; free each string and the array. */
 char **point_flags(const struct template *t, const struct point *p, const struct facts *f);
 
-/* The text of the template's source file, embedded in the program. */
+/* The template's source file below kernels/: "cpu/out.c", "gemv.cu". */
+void template_path(const struct template *t, char *out, size_t n);
+/* The text of that file, embedded in the program. */
 const char *template_source(const struct template *t);
 /* The text of any embedded kernel source ("args.h", "cpu/lib/qkv.h"); "" if there is none. */
 const char *kernel_source_text(const char *name);
@@ -89,7 +101,9 @@ int kernel_sources_write(const char *dir, struct err *err);
 struct space;
 
 /* Under NUMERICS_BIT_EQUAL only points that declare the eager kernel's bits are in it. More than
- * SPACE_MOST legal points are thinned evenly. May be empty. */
+ * SPACE_MOST legal points are thinned evenly; of a template with more than RAW_MOST combinations of
+ * knob values, what lies within three knobs of its start or default is in it and an even sample of
+ * the rest. May be empty. */
 struct space *space_open(const struct facts *f, enum region region, int m, enum numerics numerics);
 /* Leaves only the points whose byte in keep[size] is not 0: studies of a part of a space. Ids change;
  * for the sole owner, before anything else knows them. */
@@ -104,8 +118,11 @@ const struct template *space_template(const struct space *s, int32_t id);
 void space_point(const struct space *s, int32_t id, struct point *out);
 int32_t space_find(const struct space *s, const struct template *t, const struct point *p);
 /* The point's family, 0 .. space_families()-1: template, instruction set and weight layout (knobs
- * ISA and PACK). Points of one family differ in degree, families differ in kind. */
+ * ISA and PACK), or on a GPU whether weights are staged in shared memory, whether blocks walk over
+ * all tiles, and how partial sums meet (STAGE, PERSIST, MERGE). Points of one family differ in
+ * degree, families differ in kind. */
 int space_family(const struct space *s, int32_t id);
+int template_family(const struct template *t, const struct point *p);
 int space_families(void);
 /* Knobs in which two points differ; more than KNOBS_MAX for points of different templates. */
 int space_distance(const struct space *s, int32_t a, int32_t b);

@@ -1,6 +1,7 @@
 /* space_point.c - templates and single points: legality, text, compiler flags, source identity,
  * and the facts of model and machine that legality is judged by. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -35,9 +36,9 @@ struct point template_defaults(const struct template *t)
     return p;
 }
 
-bool template_fits(const struct template *t, enum region region, int m)
+bool template_fits(const struct template *t, enum machine_kind machine, enum region region, int m)
 {
-    return t->region == region && m >= t->m_min && m <= t->m_max;
+    return t->machine == machine && t->region == region && m >= t->m_min && m <= t->m_max;
 }
 
 static bool knob_has(const struct knob *k, int32_t value)
@@ -54,6 +55,24 @@ const char *template_illegal(const struct template *t, const struct point *p, co
         if (!knob_has(&t->knob[k], p->value[k]))
             return "a knob has a value that is not in its list";
     return t->legal(p, f);
+}
+
+bool template_start(const struct template *t, const struct facts *f, struct point *p)
+{
+    const char *text = t->start(f);
+    *p = template_defaults(t);
+    while (text && *text) {
+        char name[48];
+        int value, used = 0;
+        if (sscanf(text, " %47[A-Z0-9_]=%d%n", name, &value, &used) != 2)
+            return false;
+        int k = template_knob(t, name);
+        if (k < 0)
+            return false;
+        p->value[k] = value;
+        text += used;
+    }
+    return text != NULL;
 }
 
 /* ---- facts ---------------------------------------------------------------------------------- */
@@ -133,6 +152,17 @@ void facts_fill(struct facts *f, const struct model *model, enum region region, 
     fill_types(f, model, region);
 }
 
+void facts_machine(struct facts *f, const struct machine *machine)
+{
+    if (machine->kind == MACHINE_CUDA)
+        f->SMS = machine->sms > 0 ? machine->sms : 1;
+}
+
+enum machine_kind facts_kind(const struct facts *f)
+{
+    return f->SMS > 0 ? MACHINE_CUDA : MACHINE_CPU;
+}
+
 /* ---- text ----------------------------------------------------------------------------------- */
 
 void point_text(const struct template *t, const struct point *p, char *out, size_t n)
@@ -172,23 +202,45 @@ int point_parse(const struct template *t, const char *text, struct point *p, str
     return 0;
 }
 
+enum { FLAGS_MOST = 64 };
+
+struct flags {
+    char **flag; /* [FLAGS_MOST + 1] */
+    int n;
+};
+
+static void add_flag(struct flags *l, char *flag)
+{
+    if (l->n < FLAGS_MOST)
+        l->flag[l->n++] = flag;
+    else
+        free(flag);
+}
+
+static void add_shape(struct flags *l, const struct template *t, const struct facts *f)
+{
+    if (t->machine == MACHINE_CUDA) {
+#define SHAPE(name, value, help) add_flag(l, xasprintf("-D%s=%d", #name, f->name));
+#include "kernels/templates_cuda.def"
+    } else {
+#define SHAPE(name, value, help) add_flag(l, xasprintf("-D%s=%d", #name, f->name));
+#include "kernels/templates.def"
+    }
+}
+
 char **point_flags(const struct template *t, const struct point *p, const struct facts *f)
 {
-    enum { MOST = 64 };
-    char **out = xcalloc(MOST + 1, sizeof *out);
-    int n = 0, isa = template_knob(t, "ISA");
+    struct flags l = {xcalloc(FLAGS_MOST + 1, sizeof *l.flag), 0};
+    int isa = template_knob(t, "ISA");
     char *flags = xstrdup(isa_flags(isa < 0 ? 0 : p->value[isa])), *rest = flags;
-    for (char *word; (word = strsep(&rest, " ")) && n < MOST;)
+    for (char *word; (word = strsep(&rest, " "));)
         if (*word)
-            out[n++] = xstrdup(word);
+            add_flag(&l, xstrdup(word));
     free(flags);
-    for (int k = 0; k < t->knobs && n < MOST; k++)
-        out[n++] = xasprintf("-D%s=%d", t->knob[k].name, p->value[k]);
-#define SHAPE(name, value, help) \
-    if (n < MOST)                \
-        out[n++] = xasprintf("-D%s=%d", #name, f->name);
-#include "kernels/templates.def"
-    return out;
+    for (int k = 0; k < t->knobs; k++)
+        add_flag(&l, xasprintf("-D%s=%d", t->knob[k].name, p->value[k]));
+    add_shape(&l, t, f);
+    return l.flag;
 }
 
 /* ---- source --------------------------------------------------------------------------------- */
@@ -207,10 +259,18 @@ const char *kernel_source_text(const char *name)
     return s ? s->text : "";
 }
 
+void template_path(const struct template *t, char *out, size_t n)
+{
+    if (t->machine == MACHINE_CUDA)
+        snprintf(out, n, "%s.cu", t->file);
+    else
+        snprintf(out, n, "cpu/%s.c", t->file);
+}
+
 const char *template_source(const struct template *t)
 {
     char name[80];
-    snprintf(name, sizeof name, "cpu/%s.c", t->file);
+    template_path(t, name, sizeof name);
     return kernel_source_text(name);
 }
 
@@ -244,7 +304,7 @@ void template_source_hash(const struct template *t, char out[17])
 {
     struct sources s = {.hash = HASH_START};
     char name[80];
-    snprintf(name, sizeof name, "cpu/%s.c", t->file);
+    template_path(t, name, sizeof name);
     add_source(&s, source_find(name));
     hash_hex(s.hash, out);
 }

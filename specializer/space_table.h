@@ -1,5 +1,6 @@
-/* space_table.h - one knob table turned into data and three functions. Included once per .def by
- * space_tables.c, with TABLE (a name) and TABLE_DEF (the file) set; no include guard on purpose. */
+/* space_table.h - one knob table turned into data and four functions. Included once per .def by
+ * space_tables.c, with TABLE (a name), TABLE_DEF (the file) and TABLE_FACTS (the table of the names
+ * that its rows may use) set; no include guard on purpose. */
 
 #define TABLE_JOIN_(a, b) a##b
 #define TABLE_JOIN(a, b) TABLE_JOIN_(a, b)
@@ -37,7 +38,7 @@ static const char *const TABLE_JOIN(rules_, TABLE)[] = {
 static const char *TABLE_JOIN(legal_, TABLE)(const struct point *p, const struct facts *f)
 {
     TABLE_NAMES
-#include "kernels/templates.def"
+#include TABLE_FACTS
 #define KNOB(id, first, list, help) __attribute__((unused)) const int32_t id = p->value[at++];
 #define LEGAL(expression, why) \
     if (!(expression))         \
@@ -53,7 +54,7 @@ static bool TABLE_JOIN(biteq_, TABLE)(const struct point *p, const struct facts 
 {
     TABLE_NAMES
     bool equal = false;
-#include "kernels/templates.def"
+#include TABLE_FACTS
 #define KNOB(id, first, list, help) __attribute__((unused)) const int32_t id = p->value[at++];
 #define BITEQ(expression) equal = (expression);
 #include TABLE_DEF
@@ -67,13 +68,32 @@ static int TABLE_JOIN(precision_, TABLE)(const struct point *p, const struct fac
 {
     TABLE_NAMES
     int precision = 0;
-#include "kernels/templates.def"
+#include TABLE_FACTS
 #define KNOB(id, first, list, help) __attribute__((unused)) const int32_t id = p->value[at++];
 #define PRECISION(expression) precision = (expression);
 #include TABLE_DEF
     return precision;
 }
 
+#define FACT(name, help) __attribute__((unused)) const int32_t name = f->name;
+#define SHAPE(name, value, help) __attribute__((unused)) const int32_t name = f->name;
+
+/* NULL: no START row holds. */
+static const char *TABLE_JOIN(start_, TABLE)(const struct facts *f)
+{
+    (void)f;
+#include TABLE_FACTS
+#define START(when, knobs) \
+    if (when)              \
+        return knobs;
+#include TABLE_DEF
+    return NULL;
+}
+
+#undef FACT
+#undef START
+#undef BITEQ
+#undef PRECISION
 #undef TABLE_NAMES
 #undef TABLE_JOIN
 #undef TABLE_JOIN_

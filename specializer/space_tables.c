@@ -1,10 +1,13 @@
-/* space_tables.c - the templates of kernels/templates.def with their knob tables.
+/* space_tables.c - the templates of kernels/templates.def and kernels/templates_cuda.def with their
+ * knob tables.
  *
- * A new file under kernels/cpu needs its two lines here; the compiler complains about a TEMPLATE
- * row whose table is missing.
+ * A new file of templates needs its two lines here; the compiler complains about a TEMPLATE row
+ * whose table is missing.
  */
 #include "specializer/space_tables.h"
 #include "specializer/space.h"
+
+#define TABLE_FACTS "kernels/templates.def"
 
 #define TABLE attn_in
 #define TABLE_DEF "kernels/cpu/attn_in.def"
@@ -42,12 +45,31 @@
 #define TABLE_DEF "kernels/cpu/out.def"
 #include "specializer/space_table.h"
 
-static const struct template templates[] = {
-#define TEMPLATE(id, region, file, m_min, m_max, help)         \
-    {#id,   #file,        help,           region,       m_min, \
-     m_max, knobs_##file, knobs_n_##file, legal_##file, biteq_##file, precision_##file, \
+#undef TABLE_FACTS
+#define TABLE_FACTS "kernels/templates_cuda.def"
+
+#define TABLE gemv
+#define TABLE_DEF "kernels/gemv.def"
+#include "specializer/space_table.h"
+
+#define TABLE mma
+#define TABLE_DEF "kernels/mma.def"
+#include "specializer/space_table.h"
+
+#define TABLE attn_decode
+#define TABLE_DEF "kernels/attn_decode.def"
+#include "specializer/space_table.h"
+
+#define ROW(kind, id, region, file, m_min, m_max, help)                                           \
+    {#id,         #file,         help,           kind,         region,       m_min,            m_max, \
+     knobs_##file, knobs_n_##file, legal_##file, biteq_##file, precision_##file, start_##file, \
      rules_##file},
+
+static const struct template templates[] = {
+#define TEMPLATE(...) ROW(MACHINE_CPU, __VA_ARGS__)
 #include "kernels/templates.def"
+#define TEMPLATE(...) ROW(MACHINE_CUDA, __VA_ARGS__)
+#include "kernels/templates_cuda.def"
 };
 
 int template_count(void)

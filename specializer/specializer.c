@@ -120,6 +120,8 @@ static int lull(void *until, int64_t budget_ns)
 
 static bool children_starve(const struct specializer *s)
 {
+    if (s->env.machine->kind == MACHINE_CUDA) /* the engine leaves the cores to them */
+        return false;
     for (int i = 0; i < s->round.n; i++)
         if (s->round.item[i].build || s->round.item[i].probe)
             return engine_load(s->engine) > 0 && s->config->specializer_share > 0;
@@ -179,7 +181,7 @@ static bool choosable(struct specializer *s, const struct place *p)
     if (p->exhausted || p->finalist || p->pinned[0] || clock_ns() < p->not_before_ns)
         return false;
     for (int t = 0; t < template_count(); t++)
-        if (template_fits(template_at(t), p->slot->region, p->slot->m) &&
+        if (template_fits(template_at(t), s->env.machine->kind, p->slot->region, p->slot->m) &&
             !is_disabled(s, "", template_at(t)->id))
             return true;
     return false;
@@ -293,12 +295,9 @@ static void *specializer_thread(void *ctx)
         atomic_store(&s->doing, DOING_OFF);
         return NULL;
     }
-    const char *backend = engine_backend_ops(s->engine)->name;
-    if (!s->config->specializer_enabled || strcmp(backend, "cuda") == 0) {
+    if (!s->config->specializer_enabled) {
         atomic_store(&s->doing, DOING_OFF);
-        log_info("specializer", "off (%s): the eager kernels serve",
-                 s->config->specializer_enabled ? "it searches templates of the cpu backend only"
-                                                : "specializer.enabled");
+        log_info("specializer", "off (specializer.enabled): the eager kernels serve");
         return NULL;
     }
     atomic_store(&s->doing, DOING_RESTORE);

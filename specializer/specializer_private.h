@@ -192,10 +192,13 @@ int specializer_setup(struct specializer *s);
 /* After the thread has ended: eager into every slot, kernels unloaded. */
 void specializer_free(struct specializer *s);
 enum numerics numerics_parse(const char *name);
-/* The compiler there is, or the one the store was last used with. True if one is there. */
-bool compiler_known(const struct config *c, struct store *store, struct compiler *out,
-                    struct err *err);
-void keys_open(struct key_parts *k, const struct store *store, const char *device,
+/* Path of the running executable; static storage. */
+const char *program_path(void);
+/* The compiler there is for this machine's kernels, or the one the store was last used with. True
+ * if one is there. */
+bool compiler_known(const struct config *c, struct store *store, const struct machine *machine,
+                    struct compiler *out, struct err *err);
+void keys_open(struct key_parts *k, const struct store *store, const struct machine *machine,
                const struct compiler *compiler, const struct model *model, enum numerics numerics);
 void keys_close(struct key_parts *k);
 /* Reads the operators' disables and pins into memory. Lock held, or no other thread yet. */

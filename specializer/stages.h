@@ -23,8 +23,10 @@ enum stage_result {
 };
 
 struct compiler {
+    enum machine_kind machine; /* MACHINE_CUDA: `path` is libnvrtc */
     char path[512];
     char version[200]; /* first line of --version: part of every key */
+    char arch[24];     /* MACHINE_CUDA: "-arch=sm_90a" */
 };
 
 /* What the stages work with; the specializer owns all of it. */
@@ -47,10 +49,11 @@ struct stage_env {
     void *tick_ctx;
 };
 
-/* ---- build (build_cc.c) --------------------------------------------------------------------- */
+/* ---- build (build_cc.c, build_nvrtc.c) --------------------------------------------------------------------- */
 
-/* specializer.compiler, or the first of cc, gcc, clang on PATH that compiles a trivial shared
- * object. -1 with a message when there is none. Looked for once, at start. */
+/* For CPU kernels: specializer.compiler, or the first of cc, gcc, clang on PATH that compiles a
+ * trivial shared object. -1 with a message when there is none. Looked for once, at start. For CUDA
+ * kernels: nvrtc_find(). */
 int compiler_find(const struct config *config, struct compiler *out, struct err *err);
 
 /* Flags every CPU kernel is built with, NULL-terminated; part of the object key. */
@@ -85,6 +88,9 @@ struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum
                           const struct capture *const *captured, int captures, struct err *err);
 enum stage_result probe_poll(struct probe *p);
 void probe_end(struct probe *p);
+
+/* `whet nvrtc`: compiles one CUDA source. The process's exit status. */
+int nvrtc_main(int argc, char **argv);
 
 /* `whet probe`: reads the request, runs the candidate, reports. The process's exit status. */
 int probe_main(int argc, char **argv);

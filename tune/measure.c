@@ -58,6 +58,7 @@ int measure_prepare(struct lab *l, struct tables *t, char **names, int n, int mo
         if (tables_find(t, names[i]))
             continue;
         facts_fill(&facts, l->s->env.model, slot->region, slot->m, l->s->numerics);
+        facts_machine(&facts, l->s->env.machine);
         struct table *new =
             tables_add(t, slot->name, slot->region, slot->m, &facts, l->s->numerics, most);
         if (space_size(new->space) == 0)

@@ -15,6 +15,8 @@
 #include "engine/memory.h"
 #include "kernels/isa.h"
 
+static const int64_t PACK_BYTES = 1 << 30; /* when nobody said how much */
+
 /* ---- repacked weights ----------------------------------------------------------------------- */
 
 static int64_t whole_lines(int64_t bytes)
@@ -46,7 +48,8 @@ static struct pack *pack_find(const struct backend *b, const struct cpu_kernel *
 
 static struct pack *pack_make(struct backend *b, const struct cpu_kernel *k, struct err *e)
 {
-    int64_t bytes = pack_size(b, k), left = b->options.pack_bytes - b->packed_bytes;
+    int64_t most = b->options.pack_bytes < 0 ? PACK_BYTES : b->options.pack_bytes;
+    int64_t bytes = pack_size(b, k), left = most - b->packed_bytes;
     if (bytes > left) {
         err_set(e,
                 "layout %s needs %.1f MiB of repacked weights; %.1f MiB of "

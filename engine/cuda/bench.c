@@ -1,5 +1,8 @@
 /* bench.c - two kernels of a slot against each other, on the engine thread, in slices.
  *
+ * Sending inputs and making graphs takes milliseconds and is done by the specializer thread on a
+ * stream of its own; only the launches that are timed are the engine thread's.
+ *
  * One run of a side is a graph: the kernel on every layer's weights in turn (or on copies of the
  * captured keys and values), so the cache holds nothing that a step would not leave there, and
  * launches overlap as they do in a step. Runs go A B B A; a pair is the means of its two A and its
@@ -31,18 +34,21 @@ static int capture_side(struct backend *b, const struct capture *c, const struct
     cudaGraph_t graph = NULL;
     int failed = 0;
     choice.context = context_bucket[context_bucket_of(c->context)];
-    walk_init(&w, b, b->stream, &b->lab.block, &choice);
-    if (lab_redirect(&w, c->region, e))
-        return -1;
-    CU(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
+    walk_init(&w, b, b->loader, &b->lab.block, &choice);
+    lab_aim(&w, c->region);
+    CU(cudaStreamBeginCapture(b->loader, cudaStreamCaptureModeThreadLocal));
     for (int32_t i = 0; i < launches && !failed; i++) {
         inputs_aim(&w, c, i);
         failed = walk_region(&w, k, c->region, i % b->model->shape.layers, e);
         memset(w.have16, 0, sizeof w.have16);
     }
-    cudaError_t code = cudaStreamEndCapture(b->stream, &graph);
+    cudaError_t code = cudaStreamEndCapture(b->loader, &graph);
     if (!failed && !code)
         code = cudaGraphInstantiate(exec, graph, 0);
+    if (!failed && !code)
+        code = cudaGraphUpload(*exec, b->loader);
+    if (!failed && !code)
+        code = cudaStreamSynchronize(b->loader);
     if (graph)
         cudaGraphDestroy(graph);
     if (failed)
@@ -51,7 +57,7 @@ static int capture_side(struct backend *b, const struct capture *c, const struct
     return 0;
 }
 
-static int bench_start(struct backend *b, struct bench_job *job, struct err *e)
+int cuda_bench_begin(struct backend *b, struct bench_job *job, struct err *e)
 {
     const struct capture *c = job->inputs;
     if (!c || c->region != job->slot->region)
@@ -64,7 +70,8 @@ static int bench_start(struct backend *b, struct bench_job *job, struct err *e)
     struct bench *s = xcalloc(1, sizeof *s);
     job->state = s;
     s->launches = c->region == REGION_HEAD ? 2 : b->model->shape.layers;
-    return inputs_send(b, c, e) || capture_side(b, c, job->a, s->launches, &s->side[0], e) ||
+    return inputs_send(b, b->loader, c, e) ||
+           capture_side(b, c, job->a, s->launches, &s->side[0], e) ||
            capture_side(b, c, job->b, s->launches, &s->side[1], e);
 }
 
@@ -84,7 +91,7 @@ static int run_once(struct backend *b, struct bench *s, int side, float *ns, str
 int cuda_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e)
 {
     int64_t until = clock_ns() + budget_ns;
-    if (!job->state && bench_start(b, job, e))
+    if (!job->state && cuda_bench_begin(b, job, e))
         return -1;
     struct bench *s = job->state;
     while (job->have < job->want) {

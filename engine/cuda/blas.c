@@ -128,15 +128,22 @@ static int warm(struct backend *b, int32_t m, bool head, struct err *e)
     return 0;
 }
 
-int blas_open(struct backend *b, struct err *e)
+int blas_create(struct backend *b, struct err *e)
 {
-    int64_t t0 = clock_ns();
     b->blas = xcalloc(1, sizeof *b->blas);
     pthread_mutex_init(&b->blas->lock, NULL);
     b->blas->workspace = arena_take(&b->buffers, WORKSPACE);
     cublasStatus_t s = cublasLtCreate(&b->blas->handle);
     if (s)
         return err_set(e, "cuda: cuBLASLt does not open: %s", cublasLtGetStatusString(s));
+    return 0;
+}
+
+int blas_open(struct backend *b, struct err *e)
+{
+    int64_t t0 = clock_ns();
+    if (blas_create(b, e))
+        return -1;
     for (int i = 0; i < NARROW_BUCKETS; i++)
         if (warm(b, m_bucket[i], m_bucket[i] <= b->options.max_rows, e))
             return -1;

@@ -10,6 +10,8 @@
  *   step.c     what the engine calls
  *   sample.c   parameters to the device's sampler, tokens back
  *   lab.c, inputs.c, bench.c  taps, captured inputs, benches
+ *   rehearse.c the whole model with a candidate
+ *   probe*.c   first runs of a kernel, in a process of its own
  *
  * Threads: the engine thread runs steps, taps and benches; the specializer thread loads and
  * unloads; the builder thread (graph.c) captures graphs. What two of them touch says so.
@@ -38,6 +40,7 @@ int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *f
 
 /* Every primitive of kernels/eager*.cu. */
 enum primitive {
+    PRIM_COPY,
     PRIM_EMBED,
     PRIM_NORM,
     PRIM_ROUND,
@@ -59,6 +62,7 @@ enum primitive {
     PRIM_SAMPLE,
     PRIM_READ,
     PRIM_COMPARE,
+    PRIM_GATHER,
     PRIM_COUNT
 };
 
@@ -131,6 +135,7 @@ struct lab {
     unsigned *result, *result_host; /* of eager_compare, one for each output */
     cudaEvent_t event[4];           /* served from, to; tapped from, to */
     bool pending;                   /* a comparison is under way on the stream */
+    int32_t gathered;               /* pages of a capture that wait in k and v */
     int32_t layer;                  /* to look at in this step */
     /* a bench's inputs */
     struct step_block block;
@@ -189,7 +194,7 @@ struct flight {
     int32_t *best;
     struct eager_sample *sample; /* [samples] */
     struct eager_adjust *adjust;
-    struct eager_sampled *sampled;
+    struct eager_sampled *sampled; /* [rows] written by the device */
     cudaEvent_t done;
     cudaEvent_t region_event[REGION_COUNT][2];
 };
@@ -204,7 +209,8 @@ struct backend {
     struct cudaDeviceProp device;
     int32_t positions; /* rows of the rope tables */
 
-    cudaStream_t stream;
+    cudaStream_t stream; /* steps */
+    cudaStream_t loader; /* specializer thread: kernels on their way in, preparing benches */
     struct flight flight[2];
     int turn;          /* the flight of the next step */
     int64_t landed_ns; /* when the last step ended */
@@ -232,7 +238,6 @@ struct backend {
     struct eager_adjust *adjust;
     int32_t adjusts; /* capacity */
     float *weight;
-    struct eager_sampled *sampled;
 
     struct blas *blas;
     struct cell cell[NARROW_BUCKETS][CONTEXT_BUCKETS];
@@ -253,6 +258,8 @@ struct backend {
 /* device.c */
 int device_open(struct backend *b, struct err *e);
 int device_kernels(struct backend *b, struct err *e);
+/* The image of a source file that suits the device best. */
+int device_image(struct backend *b, const char *file, cudaLibrary_t *library, struct err *e);
 int device_measure(struct backend *b, struct err *e);
 
 /* memory.c */
@@ -277,6 +284,8 @@ struct product {
     bool d16;
     int32_t m, n, k;
 };
+int blas_create(struct backend *b, struct err *e);
+/* blas_create(), and every product that a step can need once. */
 int blas_open(struct backend *b, struct err *e);
 void blas_close(struct backend *b);
 int blas_run(struct backend *b, cudaStream_t stream, const struct product *p, struct err *e);
@@ -300,6 +309,8 @@ struct walk {
     void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
     const int32_t *kv_at;      /* instead of the block's, if not NULL */
     bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
+    const void *next;          /* instead of the weights a later region reads, if not NULL */
+    int64_t next_bytes;
     struct flight *timed;      /* record its region_event around the regions of timed_layer */
     int32_t timed_layer;
     int32_t launches[REGION_COUNT]; /* so far */
@@ -310,6 +321,10 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
                const struct choice *c);
 int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
            struct err *e);
+/* A few KB to or from pinned host memory, on the stream. `early`: they are there already, whatever
+ * runs before it on the stream. Both sides have room for whole 16 bytes. */
+int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool early,
+             struct err *e);
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                 struct err *e);
 int walk_step(struct walk *w, struct err *e);
@@ -335,6 +350,9 @@ void pack_drop(struct backend *b, struct pack *p);
 
 /* loaded.c */
 struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struct err *e);
+/* The same; without `packs` its repacked weights are the caller's business. */
+struct kernel *loaded_open(struct backend *b, const struct kernel_object *o, bool packs,
+                           struct err *e);
 void cuda_unload(struct backend *b, struct kernel *k);
 int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                   struct err *e);
@@ -344,15 +362,19 @@ void loaded_reap(struct backend *b, bool all);
 /* graph.c */
 int graph_open(struct backend *b, struct err *e);
 void graph_close(struct backend *b);
-/* The executable of a choice. `must`: exactly this one, captured now if need be; otherwise an
- * older one of the same bucket is given while the builder makes the right one. */
-struct variant *graph_get(struct backend *b, const struct choice *c, bool must, struct err *e);
+/* The executable of a choice, or an older one of the same bucket while the builder makes the right
+ * one. NULL: neither is there, or the older one has a kernel where eager is wanted, which may be
+ * because the kernel is wrong; then the step is walked. Never captures. */
+struct variant *graph_get(struct backend *b, const struct choice *c);
 bool graph_uses(struct backend *b, const struct kernel *k, bool drop);
+/* Whether there is a graph of exactly this choice; asks the builder for one if not. */
+bool graph_there(struct backend *b, const struct choice *c);
 
 /* The cell that steps of these buckets belong to. */
 struct cell *graph_cell(struct backend *b, const struct choice *c);
 
 /* step.c */
+bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, const struct kernel *k);
 int cuda_step(struct backend *b, const struct step *s, struct slot *override_slot,
               const struct kernel *override, struct err *e);
 int cuda_step_start(struct backend *b, const struct step *s, struct slot *override_slot,
@@ -375,11 +397,12 @@ bool lab_wants(struct backend *b, const struct choice *c);
 int lab_before(struct walk *w, enum region r, int32_t layer, struct err *e);
 int lab_after(struct walk *w, enum region r, int32_t layer, struct err *e);
 void lab_done(struct backend *b, bool failed);
-/* A walk whose outputs are the lab's; region r's are poisoned. */
+/* A walk whose outputs are the lab's; lab_redirect() poisons region r's. */
+void lab_aim(struct walk *w, enum region r);
 int lab_redirect(struct walk *w, enum region r, struct err *e);
 
 /* inputs.c: a captured step in the lab's own block and pages; engine thread. */
-int inputs_send(struct backend *b, const struct capture *c, struct err *e);
+int inputs_send(struct backend *b, cudaStream_t stream, const struct capture *c, struct err *e);
 /* Points a walk over the lab's block at them; `turn` picks a copy of the pages. */
 void inputs_aim(struct walk *w, const struct capture *c, int32_t turn);
 /* Runs `k` once on them; outputs as malloc'ed rows of floats (attn_in: q, k, v; others one). q and
@@ -388,7 +411,14 @@ int inputs_run(struct backend *b, const struct kernel *k, const struct capture *
                struct err *e);
 
 /* bench.c */
+int cuda_bench_begin(struct backend *b, struct bench_job *job, struct err *e);
 int cuda_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
 void cuda_bench_end(struct backend *b, struct bench_job *job);
+
+/* rehearse.c */
+int cuda_rehearse(struct backend *b, struct rehearsal *r, struct err *e);
+
+/* probe.c */
+extern const struct device_probe_ops cuda_probe;
 
 #endif

@@ -11,6 +11,7 @@
 #include "config/err.h"
 #include "config/log.h"
 #include "engine/cuda/cuda_private.h"
+#include "engine/probe.h"
 #include "kernels/images.h"
 
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line)
@@ -27,6 +28,7 @@ static const struct {
     const char *file, *name;
     enum primitive p;
 } entries[] = {
+    {"eager.cu", "eager_copy", PRIM_COPY},
     {"eager.cu", "eager_embed", PRIM_EMBED},
     {"eager.cu", "eager_norm", PRIM_NORM},
     {"eager.cu", "eager_round", PRIM_ROUND},
@@ -43,6 +45,7 @@ static const struct {
     {"eager.cu", "eager_best", PRIM_BEST},
     {"eager.cu", "eager_read", PRIM_READ},
     {"eager.cu", "eager_compare", PRIM_COMPARE},
+    {"eager.cu", "eager_gather", PRIM_GATHER},
     {"eager_prefill.cu", "eager_prefill_64", PRIM_PREFILL_64},
     {"eager_prefill.cu", "eager_prefill_128", PRIM_PREFILL_128},
     {"eager_sample.cu", "eager_sample", PRIM_SAMPLE},
@@ -74,6 +77,19 @@ static const struct cuda_image *pick(const char *file, int arch)
     return best;
 }
 
+int device_image(struct backend *b, const char *file, cudaLibrary_t *library, struct err *e)
+{
+    const struct cuda_image *image = pick(file, b->device.major * 10 + b->device.minor);
+    if (!image)
+        return err_set(e, "cuda: no image of %s for compute capability %d.%d", file,
+                       b->device.major, b->device.minor);
+    if (image->ptx)
+        log_info("cuda", "%s: compiled by the driver for compute capability %d.%d", file,
+                 b->device.major, b->device.minor);
+    CU(cudaLibraryLoadData(library, cuda_image_data + image->at, NULL, NULL, 0, NULL, NULL, 0));
+    return 0;
+}
+
 static int more_shared(struct backend *b, enum primitive p, int bytes, struct err *e)
 {
     if (b->primitive[p])
@@ -91,19 +107,16 @@ int device_kernels(struct backend *b, struct err *e)
             continue;
         if (strcmp(file, entries[i].file) != 0) {
             file = entries[i].file;
-            const struct cuda_image *image = pick(file, arch);
-            if (!image)
-                return err_set(e, "cuda: no image of %s for compute capability %d.%d", file,
-                               b->device.major, b->device.minor);
-            if (image->ptx)
-                log_info("cuda", "%s: compiled by the driver for compute capability %d.%d", file,
-                         b->device.major, b->device.minor);
-            CU(cudaLibraryLoadData(&b->library[b->libraries], cuda_image_data + image->at, NULL,
-                                   NULL, 0, NULL, NULL, 0));
+            if (device_image(b, file, &b->library[b->libraries], e))
+                return -1;
             b->libraries++;
         }
         CU(cudaLibraryGetKernel(&b->primitive[entries[i].p], b->library[b->libraries - 1],
                                 entries[i].name));
+        /* Code comes onto the device when it is asked about, or else at its first launch: then that
+         * step would wait. */
+        struct cudaFuncAttributes a;
+        CU(cudaFuncGetAttributes(&a, (const void *)b->primitive[entries[i].p]));
     }
     return more_shared(b, PRIM_PREFILL_128, 4 * 64 * (128 + 8) * 2, e) ||
            more_shared(b, PRIM_WGMMA_64, EAGER_WGMMA_SMEM(64), e) ||
@@ -165,6 +178,36 @@ static int small_kernels(struct backend *b, struct err *e)
     return 0;
 }
 
+/* "580.159.04" out of what the kernel module says of itself, or the driver's CUDA version. */
+static void driver_version(char *to, size_t n)
+{
+    char line[256] = "";
+    int version = 0;
+    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+    if (f && !fgets(line, sizeof line, f))
+        line[0] = 0;
+    if (f)
+        fclose(f);
+    for (char *word = strtok(line, " \t\n"); word; word = strtok(NULL, " \t\n"))
+        if (word[0] >= '0' && word[0] <= '9' && strchr(word, '.')) {
+            snprintf(to, n, "%s", word);
+            return;
+        }
+    if (cudaDriverGetVersion(&version) == cudaSuccess)
+        snprintf(to, n, "for CUDA %d.%d", version / 1000, version % 1000 / 10);
+}
+
+/* What kernels are compiled for: architecture-specific instructions from 9.0 on. */
+static void describe_device(struct backend *b)
+{
+    struct machine *m = &b->machine;
+    m->kind = MACHINE_CUDA;
+    m->sms = b->device.multiProcessorCount;
+    snprintf(m->target, sizeof m->target, "sm_%d%d%s", b->device.major, b->device.minor,
+             b->device.major >= 9 ? "a" : "");
+    driver_version(m->driver, sizeof m->driver);
+}
+
 int device_measure(struct backend *b, struct err *e)
 {
     float read_ms = 0, multiply_ms = 0, small_ms = 0;
@@ -180,6 +223,7 @@ int device_measure(struct backend *b, struct err *e)
     b->machine.peak_flops = 2.0 * (double)(side * side * side) / (multiply_ms * 1e-3);
     b->machine.boundary_s = small_ms * 1e-3 / BOUNDARIES;
     b->machine.kv_element = 2;
+    describe_device(b);
     snprintf(b->machine.device, sizeof b->machine.device, "%s, compute capability %d.%d",
              b->device.name, b->device.major, b->device.minor);
     return 0;
@@ -235,7 +279,10 @@ int device_open(struct backend *b, struct err *e)
     log_info("cuda", "%s, compute capability %d.%d, driver for CUDA %d.%d, runtime %d.%d",
              b->device.name, b->device.major, b->device.minor, driver / 1000, driver % 1000 / 10,
              runtime / 1000, runtime % 1000 / 10);
-    CU(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
+    int least = 0, greatest = 0;
+    CU(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CU(cudaStreamCreateWithPriority(&b->stream, cudaStreamNonBlocking, greatest));
+    CU(cudaStreamCreateWithPriority(&b->loader, cudaStreamNonBlocking, least));
     return open_events(&b->flight[0], e) || open_events(&b->flight[1], e);
 }
 
@@ -266,6 +313,8 @@ static void cuda_close(struct backend *b)
     close_events(&b->flight[1]);
     if (b->stream)
         cudaStreamDestroy(b->stream);
+    if (b->loader)
+        cudaStreamDestroy(b->loader);
     plan_free(b->plan);
     pthread_mutex_destroy(&b->load_lock);
     free(b);
@@ -331,8 +380,12 @@ const struct backend_ops whet_backend_cuda = {
     .load = cuda_load,
     .unload = cuda_unload,
     .tap = cuda_tap,
+    .bench_begin = cuda_bench_begin,
     .bench = cuda_bench,
     .bench_end = cuda_bench_end,
     .kv_room = memory_kv_room,
     .idle = cuda_idle,
+    .ready = cuda_ready,
+    .rehearse = cuda_rehearse,
+    .probe = &cuda_probe,
 };

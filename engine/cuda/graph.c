@@ -5,8 +5,12 @@
  * the slots now, and those that a canary compares them with. When a slot got another kernel, the
  * engine thread goes on with the variant it has, and the builder thread captures the new one on a
  * stream of its own; from the boundary after that the step uses it. So a swap costs a step nothing.
- * Only two things are captured by the engine thread itself: the first variant of a cell and a
- * canary's candidate, which must be exactly what was asked for.
+ * The engine thread never captures: where no variant will do it walks the step, region by region.
+ * That is so in a cell that is new, and where a slot went back to eager, perhaps because its kernel
+ * is wrong: such a kernel must not run once more.
+ *
+ * Making an executable takes the driver's lock for as long as a small model's step. Where the least
+ * recently used variant has the same nodes, it is updated instead, which takes a fraction of that.
  *
  * The lock covers the cells and the request, never a capture. A variant in use is never evicted:
  * only the engine thread launches, and it evicts nothing that it just got.
@@ -50,6 +54,20 @@ static struct variant *newest(struct cell *cell)
 
 /* ---- capturing ----------------------------------------------------------------------------- */
 
+/* *exec is an executable that is used no more, or NULL: updated if it can be, else replaced. */
+static int executable(cudaGraph_t graph, cudaGraphExec_t *exec, struct err *e)
+{
+    cudaGraphExecUpdateResultInfo info;
+    if (*exec && cudaGraphExecUpdate(*exec, graph, &info) == cudaSuccess)
+        return 0;
+    cudaGetLastError();
+    if (*exec)
+        cudaGraphExecDestroy(*exec);
+    *exec = NULL;
+    CU(cudaGraphInstantiate(exec, graph, 0));
+    return 0;
+}
+
 /* Captures a walk of the whole step. */
 static int capture(struct walk *w, cudaGraphExec_t *exec, struct err *e)
 {
@@ -59,7 +77,7 @@ static int capture(struct walk *w, cudaGraphExec_t *exec, struct err *e)
     int failed = walk_step(w, e);
     cudaError_t code = cudaStreamEndCapture(stream, &graph);
     if (!failed && !code)
-        code = cudaGraphInstantiate(exec, graph, 0);
+        failed = executable(graph, exec, e);
     if (!failed && !code)
         code = cudaGraphUpload(*exec, stream);
     if (graph)
@@ -71,43 +89,41 @@ static int capture(struct walk *w, cudaGraphExec_t *exec, struct err *e)
     return 0;
 }
 
-/* Puts an executable into the cell, in place of the one longest unused; under the lock. Returns
- * what was there. */
-static cudaGraphExec_t put(struct backend *b, struct cell *cell, const struct choice *c,
-                           cudaGraphExec_t exec, struct variant **where)
+/* The cell's place for another variant: an empty one, or the one longest unused; under the lock. */
+static struct variant *place(struct cell *cell)
 {
     struct variant *v = &cell->variant[0];
     for (int i = 1; i < VARIANTS; i++)
         if (!cell->variant[i].exec || (v->exec && cell->variant[i].last_used < v->last_used))
             v = &cell->variant[i];
-    cudaGraphExec_t old = v->exec;
-    *v = (struct variant){.choice = *c, .exec = exec, .last_used = b->steps};
-    *where = v;
-    return old;
+    return v;
 }
 
-static struct variant *make(struct backend *b, const struct choice *c, cudaStream_t stream,
-                            struct err *e)
+/* Takes the executable out of that place while the new one is made of it: the engine thread cannot
+ * launch what is not there. */
+static int make(struct backend *b, const struct choice *c, struct err *e)
 {
-    cudaGraphExec_t exec = NULL, old;
-    struct variant *v;
+    struct cell *cell = graph_cell(b, c);
     struct walk w;
     int64_t t0 = clock_ns();
-    walk_init(&w, b, stream, &b->narrow, c);
+    pthread_mutex_lock(&b->builder.lock);
+    struct variant *v = place(cell);
+    cudaGraphExec_t exec = v->exec;
+    v->exec = NULL;
+    pthread_mutex_unlock(&b->builder.lock);
+    walk_init(&w, b, b->builder.stream, &b->narrow, c);
     if (capture(&w, &exec, e)) {
         if (exec)
             cudaGraphExecDestroy(exec);
-        return NULL;
+        return -1;
     }
     pthread_mutex_lock(&b->builder.lock);
-    old = put(b, graph_cell(b, c), c, exec, &v);
+    *v = (struct variant){.choice = *c, .exec = exec, .last_used = b->steps};
     memcpy(v->launches, w.launches, sizeof v->launches);
     pthread_mutex_unlock(&b->builder.lock);
-    if (old)
-        cudaGraphExecDestroy(old);
     log_debug("cuda", "graph of m %d, context %d in %.2f ms", c->m, c->context,
               (double)(clock_ns() - t0) * 1e-6);
-    return v;
+    return 0;
 }
 
 /* ---- the builder --------------------------------------------------------------------------- */
@@ -129,7 +145,7 @@ static void *builder_main(void *arg)
         g->cell = NULL;
         bool there = find(cell, &c) != NULL;
         pthread_mutex_unlock(&g->lock);
-        if (!there && !make(b, &c, g->stream, &e))
+        if (!there && make(b, &c, &e))
             log_error("cuda", "a graph could not be captured: %s", e.msg);
         pthread_mutex_lock(&g->lock);
         cell->asked = false;
@@ -139,24 +155,54 @@ static void *builder_main(void *arg)
     return NULL;
 }
 
-struct variant *graph_get(struct backend *b, const struct choice *c, bool must, struct err *e)
+/* Under the lock. */
+static void ask(struct builder *g, struct cell *cell, const struct choice *c)
+{
+    if (g->cell || cell->asked)
+        return;
+    g->cell = cell;
+    g->request = *c;
+    cell->asked = true;
+    pthread_cond_signal(&g->wake);
+}
+
+/* A kernel runs in `v` where `c` wants eager. */
+static bool outdated(const struct variant *v, const struct choice *c)
+{
+    for (int r = 0; r < REGION_COUNT; r++)
+        if (!c->kernel[r]->backend && v->choice.kernel[r]->backend)
+            return true;
+    return false;
+}
+
+struct variant *graph_get(struct backend *b, const struct choice *c)
 {
     struct builder *g = &b->builder;
     struct cell *cell = graph_cell(b, c);
     pthread_mutex_lock(&g->lock);
     struct variant *v = find(cell, c);
-    if (!v && !must)
+    if (!v) {
+        ask(g, cell, c);
         v = newest(cell);
-    if (v && !same(&v->choice, c) && !g->cell && !cell->asked) {
-        g->cell = cell;
-        g->request = *c;
-        cell->asked = true;
-        pthread_cond_signal(&g->wake);
+        if (v && outdated(v, c))
+            v = NULL;
     }
     if (v)
         v->last_used = b->steps;
     pthread_mutex_unlock(&g->lock);
-    return v ? v : make(b, c, b->stream, e);
+    return v;
+}
+
+bool graph_there(struct backend *b, const struct choice *c)
+{
+    struct builder *g = &b->builder;
+    struct cell *cell = graph_cell(b, c);
+    pthread_mutex_lock(&g->lock);
+    bool there = find(cell, c) != NULL;
+    if (!there)
+        ask(g, cell, c);
+    pthread_mutex_unlock(&g->lock);
+    return there;
 }
 
 bool graph_uses(struct backend *b, const struct kernel *k, bool drop)

@@ -30,7 +30,8 @@ static int send_pages(void *to, const float *from, int64_t n, int32_t copies, st
 }
 
 /* The captured step as a block. */
-static int send_block(struct backend *b, const struct capture *c, struct err *e)
+static int send_block(struct backend *b, cudaStream_t stream, const struct capture *c,
+                      struct err *e)
 {
     const struct step_block *k = &b->lab.block;
     int32_t *position = block_twin(k, k->position), *kv_at = block_twin(k, k->kv_at);
@@ -57,8 +58,8 @@ static int send_block(struct backend *b, const struct capture *c, struct err *e)
     if (pages)
         memcpy(table, c->page_table, (size_t)pages * sizeof *table);
     size_t used = (size_t)((char *)(k->page_table + pages) - k->device);
-    CU(cudaMemcpyAsync(k->device, k->host, used, cudaMemcpyHostToDevice, b->stream));
-    CU(cudaStreamSynchronize(b->stream));
+    CU(cudaMemcpyAsync(k->device, k->host, used, cudaMemcpyHostToDevice, stream));
+    CU(cudaStreamSynchronize(stream));
     return 0;
 }
 
@@ -76,12 +77,12 @@ static int32_t page_copies(const struct backend *b, const struct capture *c)
     return n > b->model->shape.layers ? b->model->shape.layers : (int32_t)n;
 }
 
-int inputs_send(struct backend *b, const struct capture *c, struct err *e)
+int inputs_send(struct backend *b, cudaStream_t stream, const struct capture *c, struct err *e)
 {
     const struct model_shape *s = &b->model->shape;
     int64_t q = (int64_t)s->heads * s->head_dim;
     int64_t width = c->region == REGION_MLP_OUT ? s->ffn : q;
-    if (send_block(b, c, e) ||
+    if (send_block(b, stream, c, e) ||
         (c->x && send_floats(b->lab.x, c->x, (int64_t)c->m * s->hidden, e)) ||
         (c->in && send_floats(b->lab.in, c->in, c->m * width, e)))
         return -1;
@@ -153,7 +154,7 @@ int inputs_run(struct backend *b, const struct kernel *k, const struct capture *
         return err_set(e, "cuda: a run of %s with %d tokens", region_name(c->region), c->m);
     choice.context = context_bucket[context_bucket_of(c->context)];
     walk_init(&w, b, b->stream, &b->lab.block, &choice);
-    if (inputs_send(b, c, e) || lab_redirect(&w, c->region, e))
+    if (inputs_send(b, b->stream, c, e) || lab_redirect(&w, c->region, e))
         return -1;
     inputs_aim(&w, c, 0);
     if (walk_region(&w, k, c->region, c->layer, e))

@@ -19,6 +19,8 @@
 #include "engine/cuda/cuda_private.h"
 #include "engine/quant.h"
 
+enum { CAPTURE_PAGES = 1024 };
+
 int lab_open(struct backend *b, struct err *e)
 {
     int32_t at[NARROW];
@@ -37,15 +39,22 @@ void lab_close(struct backend *b)
             cudaEventDestroy(b->lab.event[i]);
 }
 
+static int capture_fetch(struct backend *b, struct capture *c, struct err *e);
+
 int cuda_tap(struct backend *b, struct tap *t)
 {
     if (t && (t->slot->region == REGION_EMBED || t->slot->m > NARROW))
         return -1; /* nothing to specialize there */
+    struct tap *old = atomic_load(&b->tap);
+    struct err why = {""};
     atomic_store(&b->tap, NULL);
     while (atomic_load(&b->looking)) {
         struct timespec us100 = {0, 100000};
         nanosleep(&us100, NULL);
     }
+    if (old && old->kind == TAP_CAPTURE && atomic_load(&old->left) == 0 && b->lab.gathered > 0 &&
+        capture_fetch(b, old->capture, &why))
+        log_error("cuda", "captured pages: %s", why.msg);
     atomic_store(&b->tap, t);
     return 0;
 }
@@ -118,35 +127,74 @@ static void capture_table(struct capture *c, const struct step *s, int32_t *numb
     }
 }
 
-static int fetch_pages(const struct backend *b, int32_t layer, int v, const int32_t *number,
-                       int32_t pages, float **to, struct err *e)
+/* Copies the pages into the lab's memory in one launch; from there the specializer's thread fetches
+ * them (capture_fetch), because the bus takes longer than a step. */
+static int gather_pages(struct walk *w, const struct capture *c, const int32_t *number,
+                        struct err *e)
+{
+    struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    const struct step_block *k = &b->lab.block;
+    int32_t *list = block_twin(k, k->page_table);
+    for (int32_t p = 0; p < b->options.kv_pages; p++)
+        if (number[p] > 0)
+            list[(number[p] - 1) % CAPTURE_PAGES] = p;
+    CU(cudaMemcpyAsync(k->page_table, list, (size_t)c->pages * sizeof *list, cudaMemcpyHostToDevice,
+                       w->stream));
+    struct eager_gather_args a = {.k = kv_pages(b, c->layer, 0),
+                                  .v = kv_pages(b, c->layer, 1),
+                                  .to_k = b->lab.k,
+                                  .to_v = b->lab.v,
+                                  .number = k->page_table,
+                                  .page16 = s->kv_heads * KV_PAGE * s->head_dim / 8};
+    if (launch(w, PRIM_GATHER, (dim3){(unsigned)c->pages, 2, 1}, 256, 0, &a, e))
+        return -1;
+    CU(cudaStreamSynchronize(w->stream));
+    b->lab.gathered = c->pages;
+    return 0;
+}
+
+/* Specializer thread: what gather_pages() left, as floats. */
+static int capture_fetch(struct backend *b, struct capture *c, struct err *e)
 {
     const struct model_shape *s = &b->model->shape;
-    size_t n = (size_t)s->kv_heads * KV_PAGE * (size_t)s->head_dim;
-    uint16_t *page = xmalloc(n * sizeof *page);
-    *to = xmalloc((size_t)pages * n * sizeof **to + 1);
+    size_t n = (size_t)b->lab.gathered * (size_t)s->kv_heads * KV_PAGE * (size_t)s->head_dim;
+    uint16_t *half = xmalloc(n * sizeof *half);
+    float **to[2] = {&c->k_pages, &c->v_pages};
     cudaError_t code = cudaSuccess;
-    for (int32_t p = 0; p < b->options.kv_pages && !code; p++) {
-        if (number[p] == 0)
-            continue;
-        code = cudaMemcpy(page, (char *)kv_pages(b, layer, v) + (size_t)p * n * 2, n * 2,
-                          cudaMemcpyDeviceToHost);
-        for (size_t i = 0; i < n; i++)
-            (*to)[(size_t)(number[p] - 1) * n + i] = bf16_to_f32(page[i]);
+    for (int v = 0; v < 2 && !code; v++) {
+        code = cudaMemcpyAsync(half, v ? b->lab.v : b->lab.k, n * sizeof *half,
+                               cudaMemcpyDeviceToHost, b->loader);
+        if (!code)
+            code = cudaStreamSynchronize(b->loader);
+        float *f = *to[v] = xmalloc(n * sizeof *f);
+        for (size_t i = 0; i < n && !code; i++)
+            f[i] = bf16_to_f32(half[i]);
     }
-    free(page);
+    free(half);
+    b->lab.gathered = 0;
     CU(code);
     return 0;
 }
 
-static int capture_attn(const struct walk *w, struct capture *c, const struct step *s,
-                        int32_t *number, struct err *e)
+/* Sequences that together have more than CAPTURE_PAGES pages share some: a bench wants their number
+ * and length, and no particular numbers. */
+static int capture_attn(struct walk *w, struct capture *c, const struct step *s, int32_t *number,
+                        struct err *e)
 {
     const struct model_shape *shape = &w->b->model->shape;
+    int32_t used = 0;
+    int64_t page = 2LL * KV_PAGE * shape->kv_heads * shape->head_dim;
+    if (CAPTURE_PAGES * page > LAB_PAGES_BYTES)
+        return err_set(e, "cuda: captured pages of %lld bytes have no room", (long long)page);
     capture_table(c, s, number);
+    for (int32_t i = 0; i < c->spans; i++)
+        used += (c->span[i].context + KV_PAGE - 1) / KV_PAGE;
+    for (int32_t i = 0; i < used; i++)
+        c->page_table[i] %= CAPTURE_PAGES;
+    c->pages = c->pages < CAPTURE_PAGES ? c->pages : CAPTURE_PAGES;
     return fetch_floats(w->q, (int64_t)s->m * shape->heads * shape->head_dim, &c->in, e) ||
-           fetch_pages(w->b, c->layer, 0, number, c->pages, &c->k_pages, e) ||
-           fetch_pages(w->b, c->layer, 1, number, c->pages, &c->v_pages, e);
+           gather_pages(w, c, number, e);
 }
 
 /* The rows of x that needed logits, gathered. */
@@ -161,8 +209,7 @@ static int capture_head(const struct walk *w, struct capture *c, const struct st
     return 0;
 }
 
-static int capture(const struct walk *w, struct capture *c, enum region r, int32_t layer,
-                   struct err *e)
+static int capture(struct walk *w, struct capture *c, enum region r, int32_t layer, struct err *e)
 {
     const struct step *s = w->look;
     const struct model_shape *shape = &w->b->model->shape;
@@ -192,6 +239,26 @@ static int capture(const struct walk *w, struct capture *c, enum region r, int32
 
 /* ---- compare ------------------------------------------------------------------------------- */
 
+void lab_aim(struct walk *w, enum region r)
+{
+    struct lab *l = &w->b->lab;
+    if (r == REGION_ATTN_IN) {
+        w->k_pages = l->own_k;
+        w->v_pages = l->own_v;
+        w->kv_at = l->own_at;
+        w->q = l->y;
+    } else if (r == REGION_ATTN) {
+        w->a = l->y;
+    } else if (r == REGION_MLP_IN) {
+        w->h = l->y;
+    } else if (r == REGION_HEAD) {
+        w->logits = l->y;
+        w->best = l->best;
+    } else {
+        w->y = l->y;
+    }
+}
+
 int lab_redirect(struct walk *w, enum region r, struct err *e)
 {
     struct backend *b = w->b;
@@ -209,20 +276,8 @@ int lab_redirect(struct walk *w, enum region r, struct err *e)
     if (r == REGION_ATTN_IN) {
         CU(cudaMemsetAsync(l->own_k, 0xff, own, w->stream));
         CU(cudaMemsetAsync(l->own_v, 0xff, own, w->stream));
-        w->k_pages = l->own_k;
-        w->v_pages = l->own_v;
-        w->kv_at = l->own_at;
-        w->q = l->y;
-    } else if (r == REGION_ATTN) {
-        w->a = l->y;
-    } else if (r == REGION_MLP_IN) {
-        w->h = l->y;
-    } else if (r == REGION_HEAD) {
-        w->logits = l->y;
-        w->best = l->best;
-    } else {
-        w->y = l->y;
     }
+    lab_aim(w, r);
     return 0;
 }
 

@@ -56,20 +56,16 @@ static int check_info(const struct backend *b, const struct cuda_kernel_info *i,
     return 0;
 }
 
-static int read_info(const struct loaded *l, struct cuda_kernel_info *info, struct err *e)
+static int read_info(const struct loaded *l, cudaStream_t stream, struct cuda_kernel_info *info,
+                     struct err *e)
 {
     void *at;
     size_t bytes;
-    cudaStream_t stream;
     CU(cudaLibraryGetGlobal(&at, &bytes, l->library, "whet_info"));
     if (bytes != sizeof *info)
         return err_set(e, "whet_info has %zu bytes, expected %zu", bytes, sizeof *info);
-    CU(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    cudaError_t code = cudaMemcpyAsync(info, at, bytes, cudaMemcpyDeviceToHost, stream);
-    if (!code)
-        code = cudaStreamSynchronize(stream);
-    cudaStreamDestroy(stream);
-    CU(code);
+    CU(cudaMemcpyAsync(info, at, bytes, cudaMemcpyDeviceToHost, stream));
+    CU(cudaStreamSynchronize(stream));
     return 0;
 }
 
@@ -123,13 +119,13 @@ static int open_entries(struct backend *b, struct loaded *l, const char *name, s
 }
 
 static int load_parts(struct backend *b, struct loaded *l, const struct kernel_object *o,
-                      struct err *e)
+                      bool packs, struct err *e)
 {
-    if (open_library(l, o->path, e) || read_info(l, &l->info, e) ||
+    if (open_library(l, o->path, e) || read_info(l, b->loader, &l->info, e) ||
         check_info(b, &l->info, o->region, e) ||
         open_entries(b, l, o->entry && *o->entry ? o->entry : "whet_kernel", e))
         return -1;
-    if (l->info.packed_bytes == 0)
+    if (l->info.packed_bytes == 0 || !packs)
         return 0;
     pthread_mutex_lock(&b->load_lock);
     int rc = pack_open(b, l, o->region, e);
@@ -137,7 +133,8 @@ static int load_parts(struct backend *b, struct loaded *l, const struct kernel_o
     return rc;
 }
 
-struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struct err *e)
+struct kernel *loaded_open(struct backend *b, const struct kernel_object *o, bool packs,
+                           struct err *e)
 {
     struct loaded *l = xcalloc(1, sizeof *l);
     struct kernel *k = xcalloc(1, sizeof *k);
@@ -147,13 +144,18 @@ struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struc
     k->origin = o->origin;
     k->backend = l;
     l->kernel = k;
-    if (load_parts(b, l, o, e)) {
+    if (load_parts(b, l, o, packs, e)) {
         err_prefix(e, "%s", o->path);
         cuda_unload(b, k);
         return NULL;
     }
     k->m_max = l->info.m_max < NARROW ? l->info.m_max : NARROW;
     return k;
+}
+
+struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struct err *e)
+{
+    return loaded_open(b, o, true, e);
 }
 
 void cuda_unload(struct backend *b, struct kernel *k)
@@ -169,7 +171,10 @@ void cuda_unload(struct backend *b, struct kernel *k)
 
 void loaded_reap(struct backend *b, bool all)
 {
-    pthread_mutex_lock(&b->load_lock);
+    if (all)
+        pthread_mutex_lock(&b->load_lock);
+    else if (pthread_mutex_trylock(&b->load_lock)) /* a kernel is being loaded: next time */
+        return;
     if (b->retired && !all)
         cudaStreamSynchronize(b->stream);
     for (struct loaded **at = &b->retired; *at;) {
@@ -208,6 +213,8 @@ struct ahead {
 static struct ahead ahead_of(const struct walk *w, enum region r, int32_t layer)
 {
     const struct backend *b = w->b;
+    if (w->next)
+        return (struct ahead){w->next, w->next_bytes};
     enum region next = r == REGION_ATTN_IN || r == REGION_ATTN ? REGION_ATTN_OUT
                        : r == REGION_ATTN_OUT                  ? REGION_MLP_IN
                        : r == REGION_MLP_IN                    ? REGION_MLP_OUT

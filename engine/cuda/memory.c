@@ -1,9 +1,10 @@
 /* memory.c - what the device holds, counted before anything is allocated.
  *
  * Four parts, one allocation each: weights, KV pages, buffers of a step, and the arena in which
- * loaded kernels keep repacked weights. Nothing is allocated or freed while requests run, because
- * that lengthens the steps beside it. The same code counts and hands out: an arena without memory
- * only adds up, so plan and use cannot disagree.
+ * loaded kernels keep repacked weights. A fifth is left alone: probes run in processes of their
+ * own, whose contexts, matrices and pages need a place on the same device. Nothing is allocated or
+ * freed while requests run, because that lengthens the steps beside it. The same code counts and
+ * hands out: an arena without memory only adds up, so plan and use cannot disagree.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -122,7 +123,6 @@ static void carve_buffers(struct backend *b, struct arena *a)
     b->work_bytes = blocks * part > WORK ? blocks * part : WORK;
     b->work = arena_take(a, b->work_bytes);
     b->sample = arena_take(a, rows * (int64_t)sizeof *b->sample);
-    b->sampled = arena_take(a, rows * (int64_t)sizeof *b->sampled);
     b->adjusts = ADJUSTS;
     b->adjust = arena_take(a, ADJUSTS * (int64_t)sizeof *b->adjust);
     b->on.rope_cos = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
@@ -135,7 +135,8 @@ static void carve_buffers(struct backend *b, struct arena *a)
 
 static int pinned(void **p, int64_t bytes, struct err *e)
 {
-    CU(cudaHostAlloc(p, (size_t)bytes, cudaHostAllocDefault));
+    bytes = (bytes + 15) / 16 * 16; /* transfer() */
+    CU(cudaHostAlloc(p, (size_t)bytes, cudaHostAllocMapped));
     memset(*p, 0, (size_t)bytes);
     return 0;
 }
@@ -172,21 +173,51 @@ static void close_pinned(struct backend *b)
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
+/* What the largest probe takes: a context with its libraries, the buffers of a narrow step, one
+ * matrix three times (the model's, a drawn one, a repacked one), keys and values of the longest
+ * context twice. */
+static int64_t probe_bytes(const struct model *m)
+{
+    const struct model_shape *s = &m->shape;
+    int64_t layer = 2LL * s->hidden * 2 * s->ffn, head = 2LL * s->vocab * s->hidden;
+    int64_t largest = head > layer ? head : layer;
+    int64_t kv = 4LL * (s->max_context + 40000) * s->kv_heads * s->head_dim * 2;
+    return (1024LL << 20) + 3 * largest + kv + 6LL * NARROW * s->vocab * 4;
+}
+
+/* specializer.pack_mib, or as much as the weights where that is at most a quarter of the rest. */
+static int64_t pack_bytes(const struct model *m, int64_t asked, int64_t room)
+{
+    int64_t weights = weights_bytes(m), quarter = (room - weights) / 4;
+    if (asked >= 0)
+        return asked;
+    int64_t bytes = weights + (64LL << 20) < quarter ? weights + (64LL << 20) : quarter;
+    return bytes > 0 ? bytes : 0;
+}
+
 static double gib(int64_t bytes)
 {
     return (double)bytes / (1 << 30);
 }
 
-static int check_room(const struct backend *b, struct err *e)
+static int check_room(struct backend *b, struct err *e)
 {
     size_t room, total;
-    int64_t need = b->weights.bytes + b->kv.bytes + b->buffers.bytes + b->packs.bytes;
     CU(cudaMemGetInfo(&room, &total));
+    b->packs.bytes = pack_bytes(b->model, b->options.pack_bytes, (int64_t)room);
+    int64_t need = b->weights.bytes + b->kv.bytes + b->buffers.bytes + b->packs.bytes;
+    int64_t left = (int64_t)room - need, probes = probe_bytes(b->model);
     log_info("cuda",
-             "memory plan: weights %.2f, KV pages %.2f, buffers %.2f, specializer %.2f GiB; "
-             "%.2f of %.2f GiB are free",
+             "memory plan: weights %.2f, KV pages %.2f, buffers %.2f, repacked weights %.2f GiB, "
+             "left for probes %.2f GiB; %.2f of %.2f GiB are free",
              gib(b->weights.bytes), gib(b->kv.bytes), gib(b->buffers.bytes), gib(b->packs.bytes),
-             gib((int64_t)room), gib((int64_t)total));
+             b->options.probes && left > 0 ? gib(left) : 0.0, gib((int64_t)room),
+             gib((int64_t)total));
+    if (b->options.probes && left < probes)
+        log_warn("cuda",
+                 "probes may need %.2f GiB: some kernels cannot be tried (less KV cache, "
+                 "engine.kv_mib, leaves more)",
+                 gib(probes));
     if (need > (int64_t)room - (256 << 20))
         return err_set(e,
                        "cuda: the model needs %.2f GiB on the device (weights %.2f, KV pages "
@@ -196,11 +227,17 @@ static int check_room(const struct backend *b, struct err *e)
     return 0;
 }
 
-static int allocate(struct arena *a, struct err *e)
+static int allocate(struct arena *a, const char *what, struct err *e)
 {
     if (a->bytes == 0)
         return 0;
-    CU(cudaMalloc((void **)&a->base, (size_t)a->bytes));
+    cudaError_t code = cudaMalloc((void **)&a->base, (size_t)a->bytes);
+    if (code) {
+        a->base = NULL;
+        cudaGetLastError();
+        return err_set(e, "cuda: %.2f GiB for %s: %s", gib(a->bytes), what,
+                       cudaGetErrorString(code));
+    }
     a->used = 0;
     return 0;
 }
@@ -227,12 +264,12 @@ int memory_open(struct backend *b, struct err *e)
     b->kv_layer = (int64_t)b->options.kv_pages * KV_PAGE * s->kv_heads * s->head_dim * 2;
     b->kv.bytes = 2 * b->kv_layer * s->layers;
     b->weights.bytes = weights_bytes(b->model);
-    b->packs.bytes = b->options.pack_bytes;
     size_blocks(b);
     carve_buffers(b, &b->buffers);
     b->buffers.bytes = b->buffers.used;
-    if (check_room(b, e) || allocate(&b->weights, e) || allocate(&b->kv, e) ||
-        allocate(&b->buffers, e) || allocate(&b->packs, e))
+    if (check_room(b, e) || allocate(&b->weights, "weights", e) ||
+        allocate(&b->kv, "KV pages", e) || allocate(&b->buffers, "the buffers of a step", e) ||
+        allocate(&b->packs, "specializer.pack_mib", e))
         return -1;
     CU(cudaMemset(b->buffers.base, 0, (size_t)b->buffers.bytes));
     CU(cudaMemset(b->weights.base, 0, (size_t)b->weights.bytes));
@@ -242,7 +279,7 @@ int memory_open(struct backend *b, struct err *e)
     return open_pinned(b, e) || open_rope(b, e);
 }
 
-/* Three quarters of what is left when everything else has its place. */
+/* Three quarters of what is left when everything else has its place, less if probes need more. */
 int64_t memory_kv_room(const struct model *m, const struct backend_options *o, int64_t *page_bytes)
 {
     const struct model_shape *s = &m->shape;
@@ -256,8 +293,10 @@ int64_t memory_kv_room(const struct model *m, const struct backend_options *o, i
     b.positions = s->max_context;
     size_blocks(&b);
     carve_buffers(&b, &b.buffers);
-    int64_t left = (int64_t)room - weights_bytes(m) - b.buffers.used - o->pack_bytes;
-    return left > 0 ? left / 4 * 3 : 0;
+    int64_t left = (int64_t)room - weights_bytes(m) - b.buffers.used -
+                   pack_bytes(m, o->pack_bytes, (int64_t)room);
+    int64_t spare = o->probes && left / 4 < probe_bytes(m) ? probe_bytes(m) : left / 4;
+    return left > spare ? left - spare : 0;
 }
 
 void memory_close(struct backend *b)

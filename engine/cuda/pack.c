@@ -3,13 +3,19 @@
  * A layout exists once, however many kernels read it, in the arena allocated at start; its cubin's
  * own whet_pack makes it out of the plain rows, layer by layer. Places are found first-fit between
  * the layouts that are there, and a layout goes with its last user. All under load_lock.
+ *
+ * Requests run meanwhile, so a copy takes a few blocks on the stream of lowest priority and rests
+ * between layers: it takes a tenth of the bandwidth, and no step is late by more than that.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
+
+enum { PACK_BLOCKS = 24 };
 
 struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer)
 {
@@ -55,20 +61,19 @@ static int64_t find_room(const struct backend *b, int64_t bytes)
 static int run_pack(struct backend *b, const struct loaded *l, const struct pack *p, struct err *e)
 {
     cudaKernel_t entry;
-    cudaStream_t stream;
+    struct timespec rest = {0, 500000};
     CU(cudaLibraryGetKernel(&entry, l->library, "whet_pack"));
-    CU(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     cudaError_t code = cudaSuccess;
     for (int32_t i = 0; i < layers_of(b, p->region) && !code; i++) {
         struct matrix m = matrix_of(b, p->region, i);
         struct cuda_pack_args a = {m.data, b->packs.base + p->at + i * p->each, m.rows, m.cols};
         void *parameter[] = {&a};
-        code = cudaLaunchKernel((const void *)entry, (dim3){1024, 1, 1}, (dim3){256, 1, 1},
-                                parameter, 0, stream);
+        code = cudaLaunchKernel((const void *)entry, (dim3){PACK_BLOCKS, 1, 1}, (dim3){256, 1, 1},
+                                parameter, 0, b->loader);
+        if (!code)
+            code = cudaStreamSynchronize(b->loader);
+        nanosleep(&rest, NULL);
     }
-    if (!code)
-        code = cudaStreamSynchronize(stream);
-    cudaStreamDestroy(stream);
     CU(code);
     return 0;
 }

@@ -140,24 +140,19 @@ int sample_launch(struct backend *b, struct flight *f, const struct step *s, str
             f->sample[f->samples++] = f->sample[i];
     if (f->samples == 0)
         return 0;
-    if (l.n > 0)
-        CU(cudaMemcpyAsync(b->adjust, f->adjust, (size_t)l.n * sizeof *b->adjust,
-                           cudaMemcpyHostToDevice, b->stream));
-    CU(cudaMemcpyAsync(b->sample, f->sample, (size_t)f->samples * sizeof *b->sample,
-                       cudaMemcpyHostToDevice, b->stream));
+    if (l.n > 0 && transfer(b, b->adjust, f->adjust, (size_t)l.n * sizeof *b->adjust, true, e))
+        return -1;
+    if (transfer(b, b->sample, f->sample, (size_t)f->samples * sizeof *b->sample, true, e))
+        return -1;
     struct eager_sample_args a = {.sample = b->sample,
                                   .adjust = b->adjust,
                                   .logits = b->logits,
                                   .weight = b->weight,
-                                  .out = b->sampled,
+                                  .out = f->sampled,
                                   .seen = b->seen,
                                   .drawn = b->best,
                                   .vocab = b->model->shape.vocab};
-    if (launch(&w, PRIM_SAMPLE, (dim3){(unsigned)f->samples, 1, 1}, 1024, 0, &a, e))
-        return -1;
-    CU(cudaMemcpyAsync(f->sampled, b->sampled, (size_t)s->rows * sizeof *b->sampled,
-                       cudaMemcpyDeviceToHost, b->stream));
-    return 0;
+    return launch(&w, PRIM_SAMPLE, (dim3){(unsigned)f->samples, 1, 1}, 1024, 0, &a, e);
 }
 
 static bool by_device(const struct flight *f, int32_t row)

@@ -9,8 +9,9 @@
  * at a time.
  *
  * A step in which every sequence has one token, up to NARROW of them, runs as a graph. Everything
- * else is walked: prompts, prompts mixed with decodes, and steps that a tap looks at. The block
- * (cuda_private.h) is the only thing that differs between two launches of a graph.
+ * else is walked: prompts, prompts mixed with decodes, steps that a tap looks at, and those that
+ * have no graph yet. The block (cuda_private.h) is the only thing that differs between two launches
+ * of a graph.
  *
  * A graph is timed as a whole. One step in TIMED_EVERY of its kind is walked with events around
  * the regions of one layer, and says how the time of the others is to be split.
@@ -121,8 +122,7 @@ static int send_block(struct backend *b, const struct step *s, const struct step
     if (!w->decode)
         fill_attention(s, block, w);
     size_t used = (size_t)((char *)(block->page_table + s->pages) - block->device);
-    CU(cudaMemcpyAsync(block->device, block->host, used, cudaMemcpyHostToDevice, b->stream));
-    return 0;
+    return transfer(b, block->device, block->host, used, true, e);
 }
 
 /* ---- running ------------------------------------------------------------------------------- */
@@ -171,13 +171,21 @@ static bool one_token_each(const struct step *s)
 }
 
 /* Whether this step can be a graph; now and then one that could is walked, to time its regions.
- * `must`: exactly these kernels (a canary's). */
+ * `must`: a canary's, which is not. */
 static bool as_graph(struct backend *b, const struct step *s, const struct flight *f, bool must)
 {
     if (f->wide || !one_token_each(s) || f->choice.rows != f->choice.m || f->look)
         return false;
     uint64_t n = graph_cell(b, &f->choice)->steps++;
     return must || n % TIMED_EVERY != TIMED_AT;
+}
+
+bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, const struct kernel *k)
+{
+    struct choice c;
+    bool wide = s->m > NARROW || s->rows > NARROW;
+    choose(b, s, wide, slot, k, &c);
+    return wide || !one_token_each(s) || c.rows != c.m || graph_there(b, &c);
 }
 
 static int run(struct backend *b, const struct step *s, struct flight *f, bool must, struct err *e)
@@ -190,14 +198,13 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
     if (check_step(b, s, block, e) || send_block(b, s, block, &w, e))
         return -1;
     f->graph = as_graph(b, s, f, must);
-    if (f->graph) {
-        struct variant *v = graph_get(b, &f->choice, must, e);
-        if (!v)
-            return -1;
+    struct variant *v = f->graph ? graph_get(b, &f->choice) : NULL;
+    if (v) {
         memcpy(f->launches, v->launches, sizeof f->launches);
         CU(cudaGraphLaunch(v->exec, b->stream));
         return 0;
     }
+    f->graph = false;
     w.look = f->look ? s : NULL;
     w.timed = f;
     w.timed_layer = b->model->shape.layers / 2;
@@ -209,10 +216,9 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
 static int fetch(struct backend *b, const struct step *s, struct flight *f, struct err *e)
 {
     f->drawn_there = true;
-    if (s->rows > 0 && f->plain)
-        CU(cudaMemcpyAsync(f->best, b->best, (size_t)s->rows * 4, cudaMemcpyDeviceToHost,
-                           b->stream));
-    else if (s->rows > 0 && sample_launch(b, f, s, e))
+    if (s->rows > 0 && f->plain && transfer(b, f->best, b->best, (size_t)s->rows * 4, false, e))
+        return -1;
+    if (s->rows > 0 && !f->plain && sample_launch(b, f, s, e))
         return -1;
     CU(cudaEventRecord(f->done, b->stream));
     return 0;

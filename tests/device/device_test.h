@@ -54,5 +54,6 @@ void test_sampler(void);
 void test_kernels(void);
 void test_prefill(void);
 void test_templates(void);
+void test_probe(void);
 
 #endif

@@ -67,7 +67,7 @@ static void add(const struct cuda_template *t, int shape, int bucket, const stru
     j->shape = shape;
     j->bucket = bucket;
     j->options = point_options(table, f, p, j->option);
-    point_text(table, p, j->knobs, sizeof j->knobs);
+    table_text(table, p, j->knobs, sizeof j->knobs);
 }
 
 static struct facts facts_of(const struct model_shape *s, int region, int m_max, int sms)

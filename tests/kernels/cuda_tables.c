@@ -150,7 +150,7 @@ bool point_random(const struct table *t, const struct facts *f, uint32_t *z, int
     return false;
 }
 
-void point_text(const struct table *t, const int *p, char *out, int size)
+void table_text(const struct table *t, const int *p, char *out, int size)
 {
     int at = snprintf(out, (size_t)size, "%s", "");
     for (int i = 0; i < t->knobs && at < size; i++)

@@ -46,7 +46,7 @@ bool point_apply(const struct table *t, const char *knobs, int *p);
 /* A legal point by chance, which moves on with *z; false if a million tries found none. */
 bool point_random(const struct table *t, const struct facts *f, uint32_t *z, int *p);
 /* What differs from the defaults, as "NAME=value ..."; "defaults" if nothing does. */
-void point_text(const struct table *t, const int *p, char *out, int size);
+void table_text(const struct table *t, const int *p, char *out, int size);
 /* "-DNAME=value" of every SHAPE and knob into text[0..]; returns how many, at most OPTIONS_MOST. */
 enum { OPTIONS_MOST = 48, OPTION_SIZE = 64 };
 int point_options(const struct table *t, const struct facts *f, const int *p,

@@ -149,7 +149,7 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < template_count(); i++) {
         const struct template *t = template_at(i);
-        if (argc > 1 && strcmp(argv[1], t->id) != 0)
+        if (t->machine != MACHINE_CPU || (argc > 1 && strcmp(argv[1], t->id) != 0))
             continue;
         int low = t->m_min > 1 ? t->m_min : 1, high = t->m_max < 4 ? t->m_max : 4;
         admit_template(&s, t, low, points);

@@ -89,7 +89,7 @@ static int compiled, failed, spilled;
 static void describe(const char *what, const struct table *t, const struct facts *f, const int *p)
 {
     char text[512];
-    point_text(t, p, text, sizeof text);
+    table_text(t, p, text, sizeof text);
     printf("%s: %s region %d M %d hidden %d: %s\n", what, t->file, f->REGION, f->M_MAX, f->HIDDEN,
            text);
 }

@@ -524,7 +524,7 @@ int main(int argc, char **argv)
         models[i] = model_random(&model_kind[i].shape, model_kind[i].type, 7 + (uint64_t)i);
     for (int i = 0; i < template_count(); i++) {
         const struct template *t = template_at(i);
-        if (argc > 1 && strcmp(argv[1], t->id) != 0)
+        if (t->machine != MACHINE_CPU || (argc > 1 && strcmp(argv[1], t->id) != 0))
             continue;
         int points = 0, bad = defaults_agree(t);
         bad +=

@@ -76,7 +76,7 @@ static void space_has_exactly_the_legal_points(void **unused)
                 struct facts f = facts_of((enum region)r, ms[i], policies[n]);
                 int want = 0;
                 for (int t = 0; t < template_count(); t++)
-                    if (template_fits(template_at(t), (enum region)r, ms[i]))
+                    if (template_fits(template_at(t), MACHINE_CPU, (enum region)r, ms[i]))
                         want += brute_force(template_at(t), &f, n == 1);
                 struct space *s = space_open(&f, (enum region)r, ms[i], policies[n]);
                 if (want <= SPACE_MOST)
@@ -105,6 +105,8 @@ static void template_defaults_are_legal_where_the_template_fits(void **unused)
     (void)unused;
     for (int i = 0; i < template_count(); i++) {
         const struct template *t = template_at(i);
+        if (t->machine != MACHINE_CPU)
+            continue;
         struct facts f = facts_of(t->region, t->m_min, NUMERICS_TOLERANCE);
         struct point p = template_defaults(t);
         const char *why = template_illegal(t, &p, &f);
@@ -119,6 +121,8 @@ static void template_names_why_a_point_is_illegal(void **unused)
     (void)unused;
     for (int i = 0; i < template_count(); i++) {
         const struct template *t = template_at(i);
+        if (t->machine != MACHINE_CPU)
+            continue;
         struct facts f = facts_of(t->region, t->m_min, NUMERICS_TOLERANCE);
         struct point p = template_defaults(t);
         p.value[0] = 12345; /* no list has it */

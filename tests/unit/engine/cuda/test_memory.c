@@ -1,6 +1,23 @@
 /* Tests of engine/cuda/memory.c: the plan is what is handed out, and no two things overlap. */
 #include "tests/unit/unit.h"
 
+#include "engine/cuda/cuda_private.h"
+
+/* A device with so much free memory, of which it gives nothing when asked. */
+static size_t device_free = (size_t)140 << 30;
+static cudaError_t fake_info(size_t *room, size_t *total)
+{
+    *room = device_free;
+    *total = (size_t)141 << 30;
+    return cudaSuccess;
+}
+static cudaError_t fake_malloc(void **p)
+{
+    *p = NULL;
+    return cudaErrorMemoryAllocation;
+}
+#define cudaMemGetInfo(room, total) fake_info(room, total)
+#define cudaMalloc(p, bytes) ((void)(bytes), fake_malloc(p))
 #include "engine/cuda/memory.c"
 
 static struct model model = {.shape = {.layers = 16,
@@ -88,12 +105,36 @@ static void page_tables_have_room_for_every_sequence_at_full_length(void **state
     assert_true(b.wide.tile > (struct eager_tile *)b.wide.span);
 }
 
+static void a_plan_that_does_not_fit_is_refused_with_every_size(void **state)
+{
+    (void)state;
+    struct backend b = {.model = &model};
+    struct err e = {""};
+    b.options = (struct backend_options){
+        .max_tokens = 512, .max_rows = 128, .kv_pages = 4096, .pack_bytes = (int64_t)1 << 30};
+    b.device.multiProcessorCount = 132;
+    device_free = (size_t)3 << 30;
+    assert_int_equal(memory_open(&b, &e), -1);
+    assert_non_null(strstr(e.msg, "weights 2.30"));
+    assert_non_null(strstr(e.msg, "KV pages 2.00"));
+    assert_non_null(strstr(e.msg, "specializer.pack_mib 1.00"));
+    assert_non_null(strstr(e.msg, "3.00 are free"));
+    assert_null(b.weights.base);
+
+    struct backend c = {.model = &model, .options = b.options, .device = b.device};
+    device_free = (size_t)140 << 30; /* it fits, but somebody else was faster */
+    assert_int_equal(memory_open(&c, &e), -1);
+    assert_non_null(strstr(e.msg, "2.30 GiB for weights"));
+    assert_non_null(strstr(e.msg, "out of memory"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_handed_out_is_what_was_counted),
         cmocka_unit_test(parts_do_not_overlap),
         cmocka_unit_test(page_tables_have_room_for_every_sequence_at_full_length),
+        cmocka_unit_test(a_plan_that_does_not_fit_is_refused_with_every_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,423 @@
+/* probe_case.c - the inputs of one case on the device.
+ *
+ * Sequences are drawn on the host: spans whose contexts are equal or ragged, positions, and a page
+ * table whose numbers may be permuted, in a pool that has pages of nobody. Numbers are drawn on the
+ * device (kernels/probe.cu) from the case's seed. What must not be used - other pages, the rest of
+ * a last page - holds finite garbage; what no kernel may read at all - rows beyond the step's - is
+ * NaN.
+ *
+ * Long contexts times many sequences are more memory than a probe may have, so all sequences but
+ * the first share PLACES positions.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "engine/cpu/case_random.h"
+#include "engine/cuda/probe_private.h"
+#include "engine/quant.h"
+
+enum { PLACES = 32768 };
+
+/* ---- sequences ------------------------------------------------------------------------------ */
+
+static void draw_spans(struct device_probe *p, struct random *r)
+{
+    struct sequences *s = &p->s;
+    const struct case_shape *shape = &p->c.shape;
+    int32_t n = shape->sequences < 1 ? 1 : shape->sequences < s->m ? shape->sequences : s->m;
+    int32_t first = 0, pages = 0, share = n > 1 ? PLACES / (n - 1) : PLACES;
+    s->spans = n;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t count = s->m / n + (i < s->m % n), context = shape->context;
+        if (i > 0 && context > share)
+            context = share;
+        context = context > count ? context : count;
+        if (shape->ragged && i > 0)
+            context = count + random_below(r, context - count + 1);
+        s->span[i] = (struct span){first, count, context, pages};
+        s->context = context > s->context ? context : s->context;
+        first += count;
+        pages += (context + KV_PAGE - 1) / KV_PAGE;
+    }
+    s->table_n = pages;
+    s->pages = pages + SPARE_PAGES;
+}
+
+static void draw_pages(struct device_probe *p, struct random *r)
+{
+    struct sequences *s = &p->s;
+    int32_t *number = xmalloc((size_t)s->pages * sizeof *number);
+    for (int32_t i = 0; i < s->pages; i++)
+        number[i] = i;
+    for (int32_t i = s->pages - 1; p->c.shape.permuted_pages && i > 0; i--) {
+        int32_t j = random_below(r, i + 1), t = number[i];
+        number[i] = number[j];
+        number[j] = t;
+    }
+    s->table = number;
+}
+
+static void place_tokens(struct sequences *s)
+{
+    for (int32_t i = 0; i < s->spans; i++)
+        for (int32_t t = 0; t < s->span[i].count; t++) {
+            int32_t at = s->span[i].first + t, pos = s->span[i].context - s->span[i].count + t;
+            s->position[at] = pos;
+            s->pages_at[at] = s->span[i].pages_at;
+            s->kv_at[at] = s->table[s->span[i].pages_at + pos / KV_PAGE] * KV_PAGE + pos % KV_PAGE;
+        }
+}
+
+static void take_captured(struct device_probe *p, const struct capture *c)
+{
+    struct sequences *s = &p->s;
+    s->context = c->context;
+    s->pages = c->pages > 0 ? c->pages : 1;
+    s->spans = c->span ? c->spans : 0;
+    for (int32_t i = 0; i < s->spans; i++) {
+        int32_t end = c->span[i].pages_at + (c->span[i].context + KV_PAGE - 1) / KV_PAGE;
+        s->span[i] = c->span[i];
+        s->table_n = end > s->table_n ? end : s->table_n;
+    }
+    s->table = xcalloc((size_t)s->table_n + 1, sizeof *s->table);
+    if (s->table_n)
+        memcpy(s->table, c->page_table, (size_t)s->table_n * sizeof *s->table);
+    place_tokens(s);
+    for (int32_t i = 0; i < s->m && c->position; i++) {
+        s->position[i] = c->position[i];
+        s->kv_at[i] = c->kv_at[i];
+    }
+}
+
+static int send_sequences(struct device_probe *p, struct err *e)
+{
+    const struct step_block *k = &p->b->lab.block;
+    const struct sequences *s = &p->s;
+    size_t bytes = NARROW * sizeof(int32_t);
+    if (s->table_n > k->pages || (p->page_room > 0 && s->pages > p->page_room))
+        return err_set(e, "a case of %d pages; the probe has room for %d", s->pages, p->page_room);
+    struct cuda_counts *counts = block_twin(k, k->counts);
+    bool head = p->o.region == REGION_HEAD;
+    *counts =
+        (struct cuda_counts){head ? s->m + SPARE_ROWS : s->m, s->rows, s->spans, s->context, {0}};
+    memcpy(block_twin(k, k->position), s->position, bytes);
+    memcpy(block_twin(k, k->kv_at), s->kv_at, bytes);
+    memcpy(block_twin(k, k->pages_at), s->pages_at, bytes);
+    memcpy(block_twin(k, k->row), s->row, bytes);
+    memcpy(block_twin(k, k->span), s->span, (size_t)s->spans * sizeof *s->span);
+    memcpy(block_twin(k, k->page_table), s->table, (size_t)s->table_n * sizeof *s->table);
+    size_t used = (size_t)((char *)(k->page_table + s->table_n) - k->device);
+    CU(cudaMemcpy(k->device, k->host, used, cudaMemcpyHostToDevice));
+    return 0;
+}
+
+int case_sequences(struct device_probe *p, struct err *e)
+{
+    struct random r = {p->c.seed ^ 0x5e9};
+    struct sequences *s = &p->s;
+    p->pages_staged = false;
+    free(s->table);
+    *s = (struct sequences){.m = p->c.shape.m, .rows = p->c.shape.m};
+    if (p->c.capture) {
+        take_captured(p, p->c.capture);
+    } else {
+        draw_spans(p, &r);
+        draw_pages(p, &r);
+        place_tokens(s);
+    }
+    /* A row that the step does not have must not write: it would hit the first page of nobody. */
+    for (int32_t i = s->m; i < NARROW && !p->c.capture; i++)
+        s->kv_at[i] = s->table[s->table_n] * KV_PAGE;
+    for (int32_t i = 0; i < s->m; i++)
+        s->row[i] = p->c.capture ? i : (i * 2 + 1) % (s->m + SPARE_ROWS);
+    return send_sequences(p, e);
+}
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+bool region_has_matrix(enum region r)
+{
+    return r != REGION_ATTN && r != REGION_EMBED;
+}
+
+struct matrix case_matrix(const struct device_probe *p)
+{
+    return matrix_of(p->b, p->o.region, p->layer);
+}
+
+static int fill(const struct device_probe *p, void *to, int64_t n, int32_t cols, int kind,
+                float scale, bool half, uint64_t seed, struct err *e)
+{
+    struct probe_fill_args a = {to, n, seed, scale, cols > 0 ? cols : 1, kind, half};
+    return tool_launch(p, TOOL_FILL, (dim3){1024, 1, 1}, 256, &a, false, e);
+}
+
+static float gain_scale(int32_t k)
+{
+    float scale = 1;
+    while ((float)k * scale * scale > 1)
+        scale /= 2; /* a power of two near 1 / sqrt(k): integers stay exact */
+    return scale;
+}
+
+static int draw_vectors(struct device_probe *p, struct device_layer *l, struct err *e)
+{
+    const struct model_shape *s = &p->b->model->shape;
+    float *at = (float *)(void *)p->gains.data;
+    int32_t all = (s->heads + 2 * s->kv_heads) * s->head_dim;
+    const struct device_layer *real = &p->b->on.layer[0];
+    l->attn_norm = l->mlp_norm = at;
+    l->q_norm = real->q_norm ? at + s->hidden : NULL;
+    l->k_norm = real->k_norm ? at + s->hidden + s->head_dim : NULL;
+    l->bias = real->bias ? at + s->hidden + 2L * s->head_dim : NULL;
+    int64_t n = s->hidden + 2L * s->head_dim;
+    return fill(p, at, n, 1, PROBE_FILL_GAIN, 1, false, p->c.seed ^ 0x9a4a, e) ||
+           fill(p, at + n, all, 1, PROBE_FILL_NORMAL, 0.25f, false, p->c.seed ^ 0xb1a5, e);
+}
+
+/* Layer `layers` gets a drawn matrix and drawn vectors; the head, which has no layer, gets them
+ * in place of its own until the next case. */
+static int draw_params(struct device_probe *p, struct err *e)
+{
+    struct backend *b = p->b;
+    struct device_layer *l = &b->on.layer[p->layers];
+    memset(l, 0, sizeof *l);
+    if (draw_vectors(p, l, e))
+        return -1;
+    l->wqkv = l->wo = l->wgu = l->wdown = p->drawn.data;
+    p->layer = p->layers;
+    b->on.head = p->drawn.data;
+    b->on.final_norm = l->attn_norm;
+    if (!region_has_matrix(p->o.region))
+        return 0;
+    struct matrix m = case_matrix(p);
+    bool exact = p->c.fill == FILL_BITS;
+    return fill(p, p->drawn.data, (int64_t)m.rows * m.cols, m.cols,
+                exact ? PROBE_FILL_INTEGERS : PROBE_FILL_NORMAL, exact ? 1 : gain_scale(m.cols),
+                true, p->c.seed ^ 0x3a11, e);
+}
+
+static int pack(struct device_probe *p, struct err *e)
+{
+    cudaKernel_t entry;
+    struct matrix m = case_matrix(p);
+    struct cuda_pack_args a = {m.data, p->packed.data, m.rows, m.cols};
+    void *parameter[] = {&a};
+    CU(cudaLibraryGetKernel(&entry, p->loaded->library, "whet_pack"));
+    CU(cudaMemsetAsync(p->packed.data, 0xff, (size_t)p->packed.bytes, p->b->stream));
+    CU(cudaLaunchKernel((const void *)entry, (dim3){1024, 1, 1}, (dim3){256, 1, 1}, parameter, 0,
+                        p->b->stream));
+    return 0;
+}
+
+int case_params(struct device_probe *p, struct err *e)
+{
+    p->b->on.head = p->real_head.wqkv;
+    p->b->on.final_norm = p->real_head.attn_norm;
+    p->layer = p->o.region == REGION_HEAD ? 0 : p->c.shape.layer % p->layers;
+    if (p->c.random_params && !p->c.capture && draw_params(p, e))
+        return -1;
+    return p->packed.data ? pack(p, e) : 0;
+}
+
+static int sum(struct device_probe *p, const void *data, int64_t bytes, unsigned long long *to,
+               struct err *e)
+{
+    struct probe_sum_args a = {data, bytes / 4, to};
+    if (!data || bytes < 4)
+        return 0;
+    return tool_launch(p, TOOL_SUM, (dim3){512, 1, 1}, 256, &a, false, e);
+}
+
+int case_checksum(struct device_probe *p, unsigned long long *value, struct err *e)
+{
+    const struct model_shape *s = &p->b->model->shape;
+    const struct device_layer *l = &p->b->on.layer[p->layer];
+    unsigned long long *to = probe_tally(p, TALLIES);
+    struct matrix m = case_matrix(p);
+    const float *norm = p->o.region == REGION_HEAD     ? p->b->on.final_norm
+                        : p->o.region == REGION_MLP_IN ? l->mlp_norm
+                                                       : l->attn_norm;
+    int32_t all = (s->heads + 2 * s->kv_heads) * s->head_dim;
+    CU(cudaMemsetAsync(to, 0, sizeof *to, p->b->stream));
+    if (sum(p, m.data, 2LL * m.rows * m.cols, to, e) || sum(p, norm, s->hidden * 4L, to, e) ||
+        sum(p, l->q_norm, s->head_dim * 4L, to, e) || sum(p, l->k_norm, s->head_dim * 4L, to, e) ||
+        sum(p, l->bias, all * 4L, to, e) || sum(p, p->packed.data, p->packed.bytes, to, e))
+        return -1;
+    CU(cudaMemcpyAsync(value, to, sizeof *to, cudaMemcpyDeviceToHost, p->b->stream));
+    return 0;
+}
+
+/* ---- contents ------------------------------------------------------------------------------- */
+
+static int fill_of(const struct device_probe *p, int content)
+{
+    bool keep = p->c.fill == FILL_BITS || p->c.fill == FILL_NORMAL;
+    return content == 0 || keep ? (int)p->c.fill : PROBE_FILL_NORMAL;
+}
+
+static int stage_rows(struct device_probe *p, const struct held *to, int64_t rows, int32_t cols,
+                      int content, uint64_t seed, const float *captured, struct err *e)
+{
+    CU(cudaMemsetAsync(to->data, 0xff, (size_t)to->bytes, p->b->stream));
+    if (!p->c.capture)
+        return fill(p, to->data, rows * cols, cols, fill_of(p, content), 1, false, seed, e);
+    CU(cudaMemcpyAsync(to->data, captured, (size_t)(rows * cols) * 4, cudaMemcpyHostToDevice,
+                       p->b->stream));
+    return 0;
+}
+
+static int stage_captured_pages(struct device_probe *p, const struct held *to, const float *pages,
+                                struct err *e)
+{
+    const struct model_shape *s = &p->b->model->shape;
+    int64_t n = (int64_t)p->s.pages * KV_PAGE * s->kv_heads * s->head_dim;
+    uint16_t *half = xmalloc((size_t)n * sizeof *half);
+    for (int64_t i = 0; i < n; i++)
+        half[i] = f32_to_bf16(pages[i]);
+    cudaError_t code =
+        cudaMemcpyAsync(to->data, half, (size_t)n * 2, cudaMemcpyHostToDevice, p->b->stream);
+    free(half);
+    CU(code);
+    return 0;
+}
+
+static int stage_pages(struct device_probe *p, const struct held *to, const struct held *live,
+                       int content, uint64_t seed, const float *captured, struct err *e)
+{
+    const struct model_shape *s = &p->b->model->shape;
+    int64_t bytes = p->s.pages * page_bytes(p);
+    struct probe_pages_args a = {to->data,   p->b->lab.block.span, p->b->lab.block.page_table,
+                                 seed,       fill_of(p, content),  s->kv_heads,
+                                 s->head_dim};
+    if (p->c.capture) {
+        if (!p->pages_staged && stage_captured_pages(p, to, captured, e))
+            return -1;
+    } else if (fill(p, to->data, bytes / 2, 1, PROBE_FILL_GARBAGE, 1, true, seed ^ 1, e) ||
+               tool_launch(p, TOOL_PAGES, (dim3){256, (unsigned)p->s.spans, 1}, 256, &a, false,
+                           e)) {
+        return -1;
+    }
+    CU(cudaMemcpyAsync(live->data, to->data, (size_t)bytes, cudaMemcpyDeviceToDevice,
+                       p->b->stream));
+    return 0;
+}
+
+int case_stage(struct device_probe *p, int content, struct err *e)
+{
+    const struct model_shape *s = &p->b->model->shape;
+    const struct capture *c = p->c.capture;
+    uint64_t seed = p->c.seed * 2 + (uint64_t)content;
+    int64_t rows = p->s.m + (p->o.region == REGION_HEAD && !c ? SPARE_ROWS : 0);
+    if (p->x.data &&
+        stage_rows(p, &p->stage_x, rows, s->hidden, content, seed ^ 0x11, c ? c->x : NULL, e))
+        return -1;
+    int32_t cols = (int32_t)(p->in_bytes / 4 / NARROW);
+    if (p->in.data &&
+        stage_rows(p, &p->stage_in, p->s.m, cols, content, seed ^ 0x22, c ? c->in : NULL, e))
+        return -1;
+    if (p->o.region != REGION_ATTN)
+        return 0;
+    int rc = stage_pages(p, &p->stage_k, &p->k, content, seed ^ 0x33, c ? c->k_pages : NULL, e) ||
+             stage_pages(p, &p->stage_v, &p->v, content, seed ^ 0x44, c ? c->v_pages : NULL, e);
+    p->pages_staged = c && rc == 0;
+    return rc;
+}
+
+/* ---- what the producer does ----------------------------------------------------------------- */
+
+struct segments {
+    struct probe_segment *at;
+    int32_t n;
+};
+
+static void copy_segment(struct segments *s, const void *from, void *to, int64_t bytes)
+{
+    s->at[s->n++] = (struct probe_segment){from, to, bytes};
+}
+
+/* The rows of this step's own keys or values; with `stage` NULL they are poisoned. */
+static void newest_rows(const struct device_probe *p, struct segments *g, const struct held *live,
+                        const struct held *stage)
+{
+    const struct model_shape *s = &p->b->model->shape;
+    int64_t bytes = s->head_dim * 2L;
+    for (int32_t t = 0; t < p->s.m; t++)
+        for (int32_t h = 0; h < s->kv_heads; h++) {
+            int64_t page = p->s.kv_at[t] / KV_PAGE, row = p->s.kv_at[t] % KV_PAGE;
+            int64_t at = ((page * s->kv_heads + h) * KV_PAGE + row) * bytes;
+            copy_segment(g, stage ? stage->data + at : NULL, live->data + at, bytes);
+        }
+}
+
+int case_segments(struct device_probe *p, struct err *e)
+{
+    const struct model_shape *s = &p->b->model->shape;
+    size_t most = 16 + 4 * (size_t)NARROW * (size_t)s->kv_heads;
+    struct segments g = {xcalloc(most, sizeof *g.at), 0};
+    bool attn = p->o.region == REGION_ATTN;
+    if (attn) {
+        newest_rows(p, &g, &p->k, NULL);
+        newest_rows(p, &g, &p->v, NULL);
+    }
+    p->resets_n = g.n;
+    if (p->x.data)
+        copy_segment(&g, p->stage_x.data, p->x.data, p->x_bytes);
+    if (p->in.data)
+        copy_segment(&g, p->stage_in.data, p->in.data, p->in_bytes);
+    if (attn) {
+        newest_rows(p, &g, &p->k, &p->stage_k);
+        newest_rows(p, &g, &p->v, &p->stage_v);
+    }
+    copy_segment(&g, NULL, p->y.data, p->y.bytes);
+    if (p->best.data)
+        copy_segment(&g, NULL, p->best.data, p->best.bytes);
+    if (p->o.region == REGION_ATTN_IN) {
+        copy_segment(&g, NULL, p->k.data, p->s.pages * page_bytes(p));
+        copy_segment(&g, NULL, p->v.data, p->s.pages * page_bytes(p));
+    }
+    p->segments_n = g.n - p->resets_n;
+    cudaError_t code = cudaMemcpyAsync(p->segments.data, g.at, (size_t)g.n * sizeof *g.at,
+                                       cudaMemcpyHostToDevice, p->b->stream);
+    free(g.at);
+    CU(code);
+    return 0;
+}
+
+void case_walk(struct device_probe *p, struct walk *w, struct choice *choice)
+{
+    struct backend *b = p->b;
+    memset(choice, 0, sizeof *choice);
+    choice->m = choice->rows = walk_padded(p->s.m);
+    choice->context = context_bucket[context_bucket_of(p->s.context)];
+    walk_init(w, b, b->stream, &b->lab.block, choice);
+    w->x = (float *)(void *)p->x.data;
+    float *in = (float *)(void *)p->in.data, *y = (float *)(void *)p->y.data;
+    w->k_pages = p->k.data;
+    w->v_pages = p->v.data;
+    switch (p->o.region) {
+    case REGION_ATTN_IN:
+        w->q = y;
+        break;
+    case REGION_ATTN:
+        w->q = in;
+        w->a = y;
+        break;
+    case REGION_ATTN_OUT:
+        w->a = in;
+        w->y = y;
+        break;
+    case REGION_MLP_IN:
+        w->h = y;
+        break;
+    case REGION_MLP_OUT:
+        w->h = in;
+        w->y = y;
+        break;
+    default:
+        w->logits = y;
+        w->best = (int32_t *)(void *)p->best.data;
+        break;
+    }
+}

@@ -1,0 +1,111 @@
+/* probe_private.h - the inside of a device probe, shared by engine/cuda/probe*.c.
+ *
+ *   probe.c        opening; a case: rounds of the kernel under test, and what must hold after each
+ *   probe_case.c   sequences, inputs and parameters of a case
+ *   probe_truth.c  the same inputs through eager and through the oracle; outputs as rows
+ */
+#ifndef WHET_ENGINE_CUDA_PROBE_PRIVATE_H
+#define WHET_ENGINE_CUDA_PROBE_PRIVATE_H
+
+#include "engine/cuda/cuda_private.h"
+#include "engine/probe.h"
+#include "kernels/probe.h"
+
+/* Device memory between two bands that nothing may write to. */
+enum { BAND = 4096, BAND_VALUE = 0x5ca1ab1e, SPARE_PAGES = 2, SPARE_ROWS = 3 };
+struct held {
+    char *base, *data;
+    int64_t bytes;
+};
+
+/* The step of a case, in host memory. */
+struct sequences {
+    int32_t m, rows, spans, context, pages, table_n;
+    struct span span[NARROW];
+    int32_t position[NARROW], kv_at[NARROW], pages_at[NARROW], row[NARROW];
+    int32_t *table;
+};
+
+enum tool {
+    TOOL_FILL,
+    TOOL_PAGES,
+    TOOL_PRODUCE,
+    TOOL_DIFFER,
+    TOOL_SUM,
+    TOOL_ROWS,
+    TOOL_PRODUCT,
+    TOOL_HEADS,
+    TOOL_FINISH,
+    TOOL_ATTN,
+    TOOLS
+};
+
+/* What is counted on the device after a round. */
+enum tally { TALLY_BANDS, TALLY_BITS, TALLY_INPUTS, TALLY_COUNTERS, TALLIES };
+
+struct device_probe {
+    struct device_probe_options o;
+    struct backend *b;
+    struct kernel *kernel;
+    struct loaded *loaded;
+    struct pack pack; /* stands for one of the server's: the copy is in `packed` */
+    cudaLibrary_t library[2];
+    cudaKernel_t tool[TOOLS];
+    int32_t layers; /* of the reduced model; index `layers` is the layer of drawn parameters */
+
+    /* Live: what kernels are given. Staged: what their predecessor will write there. */
+    struct held x, in, k, v; /* k, v: attn reads them, attn_in writes them */
+    struct held stage_x, stage_in, stage_k, stage_v;
+    struct held y, best, work, packed;  /* y: the float output */
+    struct held keep_y, keep_k, keep_v; /* outputs of the first round */
+    struct held drawn;                  /* the region's matrix of a case with drawn parameters */
+    struct held gains;                  /* its vectors */
+    struct held in64, raw64, out64;     /* of the oracle */
+    struct held segments, small;        /* small: delay, tallies, sums */
+    int64_t x_bytes, in_bytes, y_cols;
+    struct device_layer real_head; /* wqkv: the model's head; attn_norm: its final norm */
+
+    struct sequences s;
+    struct device_case c;
+    int32_t layer;     /* that the case runs in */
+    int32_t page_room; /* pages of k and v */
+    int32_t segments_n, resets_n;
+    cudaGraphExec_t graph[2]; /* with edges as the kernel declares, and with full ones */
+    cudaEvent_t done;
+    bool pages_staged; /* a captured case's pages are there; nothing but the case changes them */
+    bool dead;         /* a kernel did not end */
+};
+
+int64_t page_bytes(const struct device_probe *p);
+/* The delay, the tallies and the sums in p->small. */
+unsigned *probe_delay(const struct device_probe *p);
+unsigned long long *probe_tally(const struct device_probe *p, int i);
+int tool_launch(const struct device_probe *p, enum tool t, dim3 grid, int threads, const void *args,
+                bool early, struct err *e);
+
+/* probe_case.c. case_open(): sequences, block, parameters; everything but the contents. */
+int case_sequences(struct device_probe *p, struct err *e);
+int case_params(struct device_probe *p, struct err *e);
+/* Puts content 0 or 1 into the staged memory. */
+int case_stage(struct device_probe *p, int content, struct err *e);
+/* What the producer copies and poisons, and what is reset before it. */
+int case_segments(struct device_probe *p, struct err *e);
+/* Sum over everything that the kernel may only read: weights, gains, packed weights. */
+int case_checksum(struct device_probe *p, unsigned long long *sum, struct err *e);
+/* A walk over the live memory. */
+void case_walk(struct device_probe *p, struct walk *w, struct choice *choice);
+struct matrix case_matrix(const struct device_probe *p);
+/* The matrix that the region reads has rows and columns; attention has none. */
+bool region_has_matrix(enum region r);
+
+/* probe_truth.c */
+/* Waits for the stream; DEVICE_FAULT: it did not end, or the context broke. */
+enum device_verdict probe_wait(struct device_probe *p, double limit_s, const char *what,
+                               struct err *e);
+int outcome_fetch(struct device_probe *p, int content, bool eager, struct device_outcome *out,
+                  struct err *e);
+int outcome_reference(struct device_probe *p, int content, struct device_outcome *out,
+                      struct err *e);
+void outcome_shape(const struct device_probe *p, struct device_outcome *out);
+
+#endif

@@ -1,0 +1,246 @@
+/* test_probe.c - the device's half of the probe: templates at the points they start from pass it on
+ * small shapes, and its oracle agrees with the CPU's.
+ *
+ * Inputs are given as captures, so that both oracles see the same; the kernel under test is
+ * compiled as the specializer does it. A template that writes before it waits, reads after its row
+ * ends or leaves a counter behind fails here. The oracle's own bound is that of doubles summed in
+ * another order.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/err.h"
+#include "engine/cpu/bind.h"
+#include "engine/cpu/oracle.h"
+#include "engine/probe.h"
+#include "engine/quant.h"
+#include "specializer/space.h"
+#include "specializer/stages.h"
+#include "tests/device/device_test.h"
+
+enum { FLAGS = 80 };
+static const double oracle_bound = 1e-9;
+
+/* ---- compiling ---------------------------------------------------------------------------------
+ */
+
+static bool compile(const char *dir, const struct template *t, const struct point *p,
+                    const struct facts *f, const char *object)
+{
+    const char *library = getenv("WHET_NVRTC_LIBRARY");
+    char source[300], include[300], name[80], *argv[FLAGS] = {"nvrtc"};
+    char **flags = point_flags(t, p, f);
+    int n = 1;
+    template_path(t, name, sizeof name);
+    snprintf(source, sizeof source, "%s/%s", dir, name);
+    snprintf(include, sizeof include, "-I%s", dir);
+    argv[n++] = xstrdup(library ? library : "libnvrtc.so");
+    argv[n++] = xstrdup(object);
+    argv[n++] = source;
+    argv[n++] = "-std=c++17";
+    argv[n++] = "-arch=sm_90a";
+    argv[n++] = include;
+    for (int i = 0; flags[i] && n < FLAGS - 1; i++)
+        argv[n++] = flags[i];
+    int rc = nvrtc_main(n, argv);
+    free(argv[1]);
+    free(argv[2]);
+    for (int i = 0; flags[i]; i++)
+        free(flags[i]);
+    free(flags);
+    return rc == 0;
+}
+
+/* ---- inputs ------------------------------------------------------------------------------------
+ */
+
+static float *normals(uint64_t *state, int64_t n, bool round16)
+{
+    float *v = xmalloc((size_t)n * sizeof *v);
+    for (int64_t i = 0; i < n; i++) {
+        v[i] = rng_normal(state);
+        if (round16)
+            v[i] = bf16_to_f32(f32_to_bf16(v[i]));
+    }
+    return v;
+}
+
+static void draw_pages(struct capture *c, const struct model_shape *s, uint64_t *state)
+{
+    int32_t each = (c->context + KV_PAGE - 1) / KV_PAGE;
+    int64_t n = (int64_t)each * c->m * KV_PAGE * s->kv_heads * s->head_dim;
+    c->span = xcalloc((size_t)c->m, sizeof *c->span);
+    c->page_table = xmalloc((size_t)(each * c->m) * sizeof *c->page_table);
+    for (int32_t i = 0; i < c->m; i++)
+        c->span[i] = (struct span){i, 1, c->context - i % 3, i * each};
+    for (int32_t i = 0; i < each * c->m; i++)
+        c->page_table[i] = each * c->m - 1 - i;
+    c->pages = each * c->m;
+    c->k_pages = normals(state, n, true);
+    c->v_pages = normals(state, n, true);
+}
+
+static void draw(struct capture *c, const struct model_shape *s)
+{
+    uint64_t state = 11;
+    int64_t q = (int64_t)s->heads * s->head_dim, m = c->m;
+    if (c->region != REGION_ATTN)
+        c->x = normals(&state, m * s->hidden, false);
+    if (c->region == REGION_ATTN || c->region == REGION_ATTN_OUT)
+        c->in = normals(&state, m * q, false);
+    if (c->region == REGION_MLP_OUT)
+        c->in = normals(&state, m * s->ffn, false);
+    if (c->region == REGION_ATTN)
+        draw_pages(c, s, &state);
+    if (c->region != REGION_ATTN_IN)
+        return;
+    c->pages = (c->m + KV_PAGE - 1) / KV_PAGE;
+    c->position = xmalloc((size_t)m * sizeof *c->position);
+    c->kv_at = xmalloc((size_t)m * sizeof *c->kv_at);
+    for (int32_t i = 0; i < c->m; i++) {
+        c->position[i] = 40 + 7 * i;
+        c->kv_at[i] = c->m - 1 - i;
+    }
+}
+
+static void want(const struct model *model, const struct capture *c, struct oracle_out *out)
+{
+    union region_args a = {0};
+    int32_t row[64];
+    size_t n = 512 * (size_t)(model->shape.head_dim / 2);
+    float *cosine = xmalloc(n * 4), *sine = xmalloc(n * 4);
+    rope_tables(&model->shape, 512, cosine, sine);
+    a.embed.m = c->m;
+    bind_layer(model, c->region, c->layer, &a);
+    for (int32_t i = 0; i < c->m; i++)
+        row[i] = i;
+    if (c->region == REGION_ATTN_IN) {
+        a.attn_in.x = c->x;
+        a.attn_in.position = c->position;
+        a.attn_in.rope_cos = cosine;
+        a.attn_in.rope_sin = sine;
+    } else if (c->region == REGION_ATTN) {
+        a.attn.spans = c->spans;
+        a.attn.q = c->in;
+        a.attn.k_pages = c->k_pages;
+        a.attn.v_pages = c->v_pages;
+        a.attn.span = c->span;
+        a.attn.page_table = c->page_table;
+    } else if (c->region == REGION_MLP_IN) {
+        a.mlp_in.x = c->x;
+    } else if (c->region == REGION_HEAD) {
+        a.head.x = c->x;
+        a.head.row = row;
+    } else {
+        a.out.in = c->in;
+        a.out.x = c->x;
+    }
+    oracle_run(c->region, &a, out);
+    free(cosine);
+    free(sine);
+}
+
+/* The device's column of a column in the file's order of RoPE pairs. */
+static int32_t column(const struct model_shape *s, enum region r, int output, int32_t i)
+{
+    int32_t half = s->head_dim / 2, d = i % s->head_dim;
+    if (r != REGION_ATTN_IN || output == 2 || s->rope_interleaved)
+        return i;
+    return i - d + (d < half ? 2 * d : 2 * (d - half) + 1);
+}
+
+static double farthest(const struct model_shape *s, enum region r, int o,
+                       const struct device_outcome *got, const struct oracle_out *truth)
+{
+    double worst = 0, scale = 1e-30;
+    int32_t rows = truth->output[o].rows, cols = truth->output[o].cols;
+    if (got->output[o].rows != rows || got->output[o].cols != cols)
+        return HUGE_VAL;
+    for (int64_t i = 0; i < (int64_t)rows * cols; i++) {
+        double w = truth->output[o].value[i];
+        double d =
+            got->output[o].truth[0][i / cols * cols + column(s, r, o, (int32_t)(i % cols))] - w;
+        scale = fmax(scale, fabs(w));
+        worst = fmax(worst, fabs(d));
+    }
+    return worst / scale;
+}
+
+/* ---- one template ------------------------------------------------------------------------------
+ */
+
+static void run_one(const struct model *model, const char *name, const struct template *t,
+                    int32_t m, const char *object)
+{
+    const struct model_shape *s = &model->shape;
+    struct capture c = {.region = t->region, .layer = 1, .m = m, .spans = m, .context = 77};
+    struct device_probe_options o = {model, object, t->region, m, 512, 512};
+    struct device_case one = {.shape = {.region = t->region, .layer = 1, .m = m}, .capture = &c};
+    struct device_case drawn = {
+        .shape = {t->region, 0, m, m, 60, true, true}, .random_params = true, .seed = 5};
+    struct device_outcome out = {0}, second = {0};
+    struct oracle_out truth;
+    enum device_verdict v = DEVICE_ERROR;
+    struct err e = {""};
+    draw(&c, s);
+    want(model, &c, &truth);
+    struct device_probe *p = whet_backend_cuda.probe->open(&o, &v, &e);
+    check(p != NULL, false, "%s %s m=%d is opened: %s", name, t->id, m, e.msg);
+    if (p)
+        v = whet_backend_cuda.probe->run(p, &one, &out, &e);
+    check(v == DEVICE_OK, true, "%s %s m=%d passes a captured case: %s", name, t->id, m, e.msg);
+    for (int i = 0; p && v == DEVICE_OK && i < truth.outputs; i++) {
+        double far = farthest(s, t->region, i, &out, &truth);
+        check(far <= oracle_bound, false, "%s %s m=%d output %d: oracles differ by %.2e", name,
+              t->id, m, i, far);
+    }
+    if (p && v == DEVICE_OK)
+        v = whet_backend_cuda.probe->run(p, &drawn, &second, &e);
+    check(v == DEVICE_OK, true, "%s %s m=%d passes a drawn case: %s", name, t->id, m, e.msg);
+    whet_backend_cuda.probe->close(p);
+    oracle_free(&truth);
+    capture_free(&c);
+}
+
+static void run_shape(const struct shape_row *row, const char *dir)
+{
+    static const int32_t ms[] = {1, 2, 4, 8, 32};
+    struct machine machine = {.kind = MACHINE_CUDA, .sms = 132};
+    struct model *model = model_random(&row->shape, DTYPE_BF16, 7);
+    char object[300];
+    snprintf(object, sizeof object, "%s/k.cubin", dir);
+    for (int i = 0; i < template_count(); i++)
+        for (size_t k = 0; k < sizeof ms / sizeof *ms; k++) {
+            const struct template *t = template_at(i);
+            struct facts f;
+            struct point p;
+            facts_fill(&f, model, t->region, ms[k], NUMERICS_TOLERANCE);
+            facts_machine(&f, &machine);
+            if (!template_fits(t, MACHINE_CUDA, t->region, ms[k]))
+                continue;
+            if (!template_start(t, &f, &p) || template_illegal(t, &p, &f))
+                p = template_defaults(t);
+            if (template_illegal(t, &p, &f))
+                continue;
+            bool built = compile(dir, t, &p, &f, object);
+            check(built, false, "%s %s m=%d compiles", row->name, t->id, ms[k]);
+            if (built)
+                run_one(model, row->name, t, ms[k], object);
+        }
+    model_close(model);
+}
+
+void test_probe(void)
+{
+    char dir[] = "/tmp/whet-device-probe-XXXXXX";
+    struct err e = {""};
+    if (!mkdtemp(dir) || kernel_sources_write(dir, &e) != 0) {
+        check(false, true, "kernel sources are written: %s", e.msg);
+        return;
+    }
+    for (int i = 0; i < device_shape_count; i++)
+        run_shape(&device_shapes[i], dir);
+}
