@@ -222,7 +222,7 @@ struct vocab {
     int32_t *length, *merge_length;
     uint8_t *kind;
     char *pre;
-    int32_t stop[16];
+    int32_t stop[2];
 };
 
 static void vocab_free(struct vocab *v)
@@ -314,9 +314,6 @@ static int read_flag(const struct gguf *g, const char *key, int8_t *flag, struct
 static int read_special(const struct gguf *g, struct vocab *v, struct vocab_source *src,
                         struct err *err)
 {
-    /* Control tokens that end a turn or a text in the supported families, whatever eos is. */
-    static const char *const ends[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>",
-                                       "<|end_of_text|>"};
     int32_t eot = -1, eom = -1;
     bool prefix_space = false;
 
@@ -336,12 +333,6 @@ static int read_special(const struct gguf *g, struct vocab *v, struct vocab_sour
         v->stop[src->stops++] = eot;
     if (eom >= 0)
         v->stop[src->stops++] = eom;
-    for (size_t e = 0; e < sizeof ends / sizeof *ends; e++)
-        for (int64_t i = 0; i < v->tokens; i++)
-            if (v->kind[i] == TOKEN_CONTROL && equals(v->token[i], ends[e])) {
-                v->stop[src->stops++] = (int32_t)i;
-                break;
-            }
     src->stop = v->stop;
     return 0;
 }

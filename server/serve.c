@@ -74,6 +74,7 @@ int serve_main(int argc, char **argv)
     }
     log_set_level((enum log_level)log_level_parse(c.log_level));
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file at its limit is a write that fails, not the end */
     raise_file_limit();
     int rc = run(&c, argc, argv);
     config_free(&c);

@@ -9,16 +9,16 @@
 
 #include "specializer/hash.h"
 
+#define TABLE_FACTS "kernels/templates.def"
 #define TABLE agent
 #define TABLE_DEF "kernels/cpu/agent.def"
-#define TABLE_FACTS "kernels/templates.def"
 #include "specializer/space_table.h"
 
-#define ROW(id, region)                                                                         \
-    {                                                                                           \
-        "agent_" id, "agent", "text of a language model", MACHINE_CPU, region, 1, 2048,         \
-            knobs_agent, knobs_n_agent, legal_agent, biteq_agent, precision_agent, start_agent, \
-            rules_agent                                                                         \
+#define ROW(id, region)                                                                 \
+    {                                                                                   \
+        "agent_" id, "agent", "text of a language model", MACHINE_CPU, region, 1, 2048, \
+            knobs_agent, knobs_n_agent, legal_agent, biteq_agent, precision_agent,      \
+            start_agent, rules_agent                                                    \
     }
 
 static const struct template templates[] = {

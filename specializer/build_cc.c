@@ -196,6 +196,19 @@ static void first_error(const char *log, char *dst, size_t n)
     snprintf(dst, n, "%.*s", (int)strcspn(at ? at : log, "\n"), at ? at : log);
 }
 
+/* Nobody's fault: the disk is full, or something ended a part of the compiler. The driver then
+ * exits by itself and says so, each in its own words. */
+static bool not_the_kernels_fault(const char *log)
+{
+    static const char *const words[] = {
+        "No space left on device", "Killed signal terminated program", "terminated with signal 9",
+        "unable to execute command: Killed"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(log, words[i]))
+            return true;
+    return false;
+}
+
 static enum stage_result compiler_failed(struct build *b, const struct process_result *r)
 {
     char how[80], what[160];
@@ -205,8 +218,7 @@ static enum stage_result compiler_failed(struct build *b, const struct process_r
              what);
     bool starved = r->timed_out && !r->cpu_out;
     bool taken = r->signal == SIGKILL && !r->timed_out && !r->cpu_out;
-    if (starved || taken || strstr(r->err, "No space left on device") ||
-        strstr(r->err, "Killed signal terminated program"))
+    if (starved || taken || not_the_kernels_fault(r->err))
         return STAGE_RETRY;
     return STAGE_REFUSE;
 }

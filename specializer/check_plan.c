@@ -20,6 +20,7 @@ struct list {
     const struct check_range *range;
     struct planned *out;
     int n, limit;
+    bool spare;    /* random weights of the head are as many as all layers' together */
     int32_t layer; /* of the next case with real parameters */
 };
 
@@ -115,11 +116,10 @@ static void plan_linear(struct list *l)
         {FILL_OUTLIER, false, true}, {FILL_SHIFTED, false, false}, {FILL_LARGE, true, true},
         {FILL_SMALL, false, true},   {FILL_ZERO, true, true},      {FILL_DENORMAL, false, false},
     };
-    /* Random weights of the head are as many as all layers' together: once is enough. */
-    bool spare = l->range->region == REGION_HEAD;
+    bool spare = l->spare; /* once is enough: check_plan() has seen to it */
     for (size_t i = 0; i < sizeof first / sizeof *first; i++)
         add(l, narrow(l, first[i].low_edge ? lo : hi), first[i].fill,
-            first[i].random_params && (!spare || i == 0));
+            first[i].random_params && !spare);
     add(l, narrow(l, middle), FILL_NORMAL, !spare);
     add(l, narrow(l, hi - 1), FILL_OUTLIER, false);
     add(l, narrow(l, lo + 1), FILL_SHIFTED, !spare);
@@ -193,13 +193,14 @@ int check_plan(const struct model *model, const struct check_range *range,
                const struct capture *const *captured, int captures, bool full, unsigned risk,
                struct planned out[PLAN_MAX])
 {
-    struct list l = {.model = model, .range = range, .out = out, .limit = 1};
+    bool head = range->region == REGION_HEAD;
+    struct list l = {.model = model, .range = range, .out = out, .limit = 1, .spare = head};
     add(&l,
         range->region == REGION_ATTN
             ? span_shape(range->m_to, range->m_to, range->context, true, true)
             : narrow(&l, range->m_to),
-        FILL_NORMAL, true);
-    l.limit = full ? PLAN_MAX : 4;
+        FILL_NORMAL, full || !head);
+    l.limit = full ? PLAN_MAX : head ? PLAN_SHORT_HEAD : PLAN_SHORT;
     add_captures(&l, captured, captures);
     if (range->region == REGION_ATTN)
         plan_attention(&l);

@@ -5,7 +5,9 @@
 #include "engine/cpu/case.h"
 #include "specializer/candidate.h"
 
-enum { PLAN_MAX = 64 };
+/* Cases of a full admission at most, and of a restored winner's short one: the object is the very
+ * file that passed them all, so this asks whether machine and model are still what they were. */
+enum { PLAN_MAX = 64, PLAN_SHORT = 4, PLAN_SHORT_HEAD = 2 };
 
 /* What the slot serves: m in [m_from, m_to]; attn: longest contexts up to `context`. */
 struct check_range {
@@ -24,7 +26,7 @@ struct planned {
 /* Multiply-adds of one row of the region's output, about; attention at `context`. */
 double plan_row_work(const struct model *model, enum region r, int32_t context);
 
-/* Fills `out`, most telling first; returns how many. `full` false: a handful. `risk` (enum risk)
+/* Fills `out`, most telling first; returns how many. `full` false: PLAN_SHORT of them, real weights only for the head. `risk` (enum risk)
  * moves the cases that look for it to the front; it never drops one. */
 int check_plan(const struct model *model, const struct check_range *range,
                const struct capture *const *captured, int captures, bool full, unsigned risk,

@@ -93,17 +93,38 @@ static void write_prompts(const struct model *model, struct prompts *p)
 }
 
 /* Steps of up to m tokens: as many sequences as fit, then as many positions of each. */
-static void run_prompts(struct forward *f, struct prompts *p, int32_t m)
+struct steps {
+    int32_t together, width;
+};
+
+static struct steps steps_of(const struct prompts *p, int32_t m)
 {
     int32_t together = m < p->sequences ? m : p->sequences;
-    int32_t width = m / together < 1 ? 1 : m / together;
-    for (int32_t s = 0; s < p->sequences; s += together) {
-        int32_t count = p->sequences - s < together ? p->sequences - s : together;
-        for (int32_t at = 0; at < p->length; at += width) {
-            int32_t w = p->length - at < width ? p->length - at : width;
+    int32_t width = m / together < p->length ? m / together : p->length;
+    return (struct steps){together, width < 1 ? 1 : width};
+}
+
+static void run_prompts(struct forward *f, struct prompts *p, struct steps steps)
+{
+    for (int32_t s = 0; s < p->sequences; s += steps.together) {
+        int32_t left = p->sequences - s, count = left < steps.together ? left : steps.together;
+        for (int32_t at = 0; at < p->length; at += steps.width) {
+            int32_t w = p->length - at < steps.width ? p->length - at : steps.width;
             forward_step(f, p->token, s, count, at, w, p->own);
         }
     }
+}
+
+/* Eager's buffers (and OpenBLAS's) grow with the width of a step, and a sealed process can grow
+ * nothing. So the widest step is taken before, first and last, on tokens that are not the prompts':
+ * no reference is left behind. */
+static void stretch(struct forward *f, struct prompts *p, struct steps steps)
+{
+    int32_t *zero = xcalloc((size_t)p->sequences * (size_t)p->length, sizeof *zero);
+    forward_step(f, zero, 0, steps.together, 0, steps.width, p->own);
+    forward_step(f, zero, 0, steps.together, p->length - steps.width, steps.width, p->own);
+    free(zero);
+    memset(p->own, 0xff, p->bytes);
 }
 
 static void child(const struct model *model, const char *object, struct prompts *p, int32_t m,
@@ -116,9 +137,11 @@ static void child(const struct model *model, const char *object, struct prompts 
     if (!k)
         _exit(1);
     struct forward *f = forward_open(model, p->sequences, p->length);
+    struct steps steps = steps_of(p, m);
+    stretch(f, p, steps);
     forward_use(f, k);
     sandbox_enter(socket);
-    run_prompts(f, p, m);
+    run_prompts(f, p, steps);
     char done = 'd';
     _exit(write(socket, &done, 1) == 1 ? 0 : 1);
 }

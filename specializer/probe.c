@@ -1,10 +1,11 @@
 /* probe.c - the stage that runs a kernel for the first time, and the process that does it.
  *
  * Server side: the request and the captured inputs go into a directory of their own beside the
- * object; `whet probe <request>` is started at idle priority; its answer is one line of JSON. The
- * answer decides between pass and refuse. Everything that says nothing about the kernel - a child
- * that could not start, was starved or taken by the kernel for its memory, a model file that
- * vanished - is "retry".
+ * object; `whet probe <request>` is started at idle priority (a restored winner's short one at low
+ * priority: it is over in tens of milliseconds); its answer is one line of JSON. The answer decides
+ * between pass and refuse. Everything that says nothing about the kernel - a child that could not
+ * start, was starved or taken by the kernel for its memory, a model file that vanished - is
+ * "retry".
  *
  * Probe side: opens the model without its vocabulary, then checks the kernel alone (check.c; on a
  * GPU check_device.c) or, for a finalist, the whole model's logits with it (endcheck.c). It holds
@@ -95,12 +96,20 @@ static int save_captures(const struct stage_env *env, struct probe *p,
     return 0;
 }
 
+/* A restored winner's short probe is over in tens of milliseconds, and its slot waits for it. */
+static enum process_priority priority_of(const struct stage_env *env, enum probe_depth depth)
+{
+    if (env->alone)
+        return PROCESS_NORMAL;
+    return depth == PROBE_SHORT ? PROCESS_LOW : PROCESS_IDLE;
+}
+
 static int start_child(const struct stage_env *env, struct probe *p, struct err *err)
 {
     const char *argv[] = {env->program, "probe", p->path, NULL};
     double limit = env->config->specializer_probe_timeout;
     struct process_spec spec = {.argv = argv,
-                                .priority = env->alone ? PROCESS_NORMAL : PROCESS_IDLE,
+                                .priority = priority_of(env, p->request.depth),
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
                                 .file_bytes = 1 << 20,

@@ -291,7 +291,12 @@ static void bury(struct process *p)
     r->wall_s = (double)(clock_ns() - p->started_ns) / 1e9;
     r->cpu_s = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
                (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
-    r->cpu_out = p->cpu_limit_s > 0 && r->signal && r->cpu_s > 0.8 * p->cpu_limit_s;
+    /* The kernel enforces the limit by counting ticks, so on a crowded machine it strikes well
+     * before or after what rusage, which is exact, calls a second: believe the signal. SIGKILL is
+     * what follows a second later if SIGXCPU was ignored. */
+    r->cpu_out = p->cpu_limit_s > 0 &&
+                 (r->signal == SIGXCPU ||
+                  (r->signal == SIGKILL && !r->timed_out && r->cpu_s > p->cpu_limit_s));
     stream_finish(&p->stream[0], &r->out, &r->out_n);
     stream_finish(&p->stream[1], &r->err, &r->err_n);
     p->ended = true;

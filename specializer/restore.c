@@ -3,11 +3,14 @@
  * A winner's key must still be what this program would compute (same machine, compiler, template
  * text, shape, policy) and its object the very file that passed, by checksum; a missing object is
  * rebuilt. Then it is validated again: a short probe in its own process, a short paired bench
- * against eager on seeded inputs. Slots that took most of the time come first, two probes run at
- * once, so what matters is back within about a second.
+ * against eager on seeded inputs. Slots that took most of the time come first, as many probes run
+ * at once as there are cores, and each kernel is published as soon as it passed.
+ *
+ * Invariant: once swap_in() took a candidate, other threads may replace and free it.
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "config/clock.h"
 #include "config/log.h"
@@ -17,7 +20,7 @@
 #include "specializer/specializer_private.h"
 #include "specializer/winners.h"
 
-enum { PROBES = 2, RESTORE_MOST = 256 };
+enum { PROBES_MOST = 8, RESTORE_MOST = 256 };
 
 /* One kernel on its way back. */
 struct returning {
@@ -103,7 +106,8 @@ static struct candidate *from_row(const struct terms *g, struct slot *slot, cons
 struct candidate *candidate_from(struct specializer *s, struct place *p, const struct record *r)
 {
     const char *why;
-    const struct terms g = {s->config, &s->keys, s->env.model, s->env.machine, s->numerics, s->store};
+    const struct terms g = {s->config,      &s->keys,    s->env.model,
+                            s->env.machine, s->numerics, s->store};
     struct candidate *c = from_row(&g, p->slot, r, &why);
     if (!c)
         store_trace(s->store, p->slot->name, r->key, "not_restored", NULL, "%s", why);
@@ -188,12 +192,13 @@ static void bench_and_publish(struct specializer *s, struct returning *r)
         return;
     }
     enum stage_result result = short_bench(s, c);
-    char why[240];
+    char why[240], key[KEY_HEX + 1];
     memcpy(why, c->reason, sizeof why);
+    memcpy(key, c->key, sizeof key);
     if (result == STAGE_PASS)
         c->reason[0] = 0;
     if (result == STAGE_PASS && swap_in(s, r->place, c, why, NULL) == 0) {
-        store_trace(s->store, c->slot->name, c->key, "restored", NULL, "%s", why);
+        store_trace(s->store, r->place->slot->name, key, "restored", NULL, "%s", why);
         atomic_fetch_add(&s->counts.restored, 1);
         r->c = NULL;
         r->done = true;
@@ -245,10 +250,17 @@ static void start_child(struct specializer *s, struct returning *r, int *busy)
     give_up(s, r, false);
 }
 
+static int probes_at_once(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 2 ? 2 : cores > PROBES_MOST ? PROBES_MOST : (int)cores;
+}
+
 /* All of them, most important first; nothing else is done meanwhile. */
 static void bring_back(struct list *l)
 {
     struct specializer *s = l->s;
+    int most = probes_at_once();
     for (int left = l->n; left > 0 && !atomic_load(&s->stop);) {
         int busy = 0;
         left = 0;
@@ -261,7 +273,7 @@ static void bring_back(struct list *l)
             busy += r->build || r->probe;
             left += !r->done;
         }
-        for (int i = 0; i < l->n && busy < PROBES; i++)
+        for (int i = 0; i < l->n && busy < most; i++)
             if (!l->item[i].done && !l->item[i].build && !l->item[i].probe)
                 start_child(s, &l->item[i], &busy);
         specializer_wait(s, 0.002);

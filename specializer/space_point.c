@@ -253,18 +253,18 @@ static const struct kernel_source *source_find(const char *name)
     return NULL;
 }
 
-const char *kernel_source_text(const char *name)
-{
-    const struct kernel_source *s = source_find(name);
-    return s ? s->text : "";
-}
-
 void template_path(const struct template *t, char *out, size_t n)
 {
     if (t->machine == MACHINE_CUDA)
         snprintf(out, n, "%s.cu", t->file);
     else
         snprintf(out, n, "cpu/%s.c", t->file);
+}
+
+const char *kernel_source_text(const char *name)
+{
+    const struct kernel_source *s = source_find(name);
+    return s ? s->text : "";
 }
 
 const char *template_source(const struct template *t)

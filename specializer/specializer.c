@@ -20,11 +20,13 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/objects.h"
 #include "specializer/specializer_private.h"
 
 #define OBSERVE_EVERY_S 0.1
 #define SHARES_EVERY_S 15
 #define NAP_S 0.25
+#define PRUNE_EVERY_S 3600
 
 static double seconds_since(int64_t ns)
 {
@@ -73,6 +75,35 @@ static void store_shares(struct specializer *s)
     }
 }
 
+/* A slot's candidates have their objects even if the store knows them as nothing special yet. */
+static bool object_kept(void *ctx, const char *object_key)
+{
+    struct specializer *s = ctx;
+    bool kept = false;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->places && !kept; i++) {
+        const struct place *p = &s->place[i];
+        const struct candidate *held[] = {p->active, p->previous, p->finalist};
+        for (int j = 0; j < 3; j++)
+            kept |= held[j] && strcmp(held[j]->object_key, object_key) == 0;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return kept || store_object_used(s->store, object_key);
+}
+
+/* Between rounds only: a round's objects are on their way from the compiler to the probe. */
+static void prune_objects(struct specializer *s)
+{
+    if (s->round.place || (s->pruned_ns && seconds_since(s->pruned_ns) < PRUNE_EVERY_S))
+        return;
+    s->pruned_ns = clock_ns();
+    struct objects_limit limit = {s->config->specializer_objects_mib << 20,
+                                  s->config->specializer_objects_days * 86400};
+    int removed = objects_prune(s->keys.object_dir, limit, object_kept, s);
+    if (removed > 0)
+        log_info("specializer", "%d old objects deleted from %s", removed, s->keys.object_dir);
+}
+
 /* Slots that lost their kernel, or where an operator allowed more, are looked at afresh. */
 static void refresh_searches(struct specializer *s)
 {
@@ -102,6 +133,7 @@ static void upkeep(struct specializer *s)
     adviser_poll(s->adviser);
     restore_pins(s);
     refresh_searches(s);
+    prune_objects(s);
 }
 
 /* On a busy machine compilers and probes, which run at idle priority, would never get a turn. So

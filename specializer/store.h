@@ -57,6 +57,9 @@ int store_get(struct store *s, const char *key, struct record *out, struct err *
 
 /* Checksum of a finished build of this object by anybody; false if none is known. */
 bool store_object_sum(struct store *s, const char *object_key, char out[17]);
+/* True if a winner of any machine and model, the kernel before it, or a pinned one is made of this
+ * object. */
+bool store_object_used(struct store *s, const char *object_key);
 
 struct record_filter {
     const char *env, *slot, *source, *template; /* NULL: any */

@@ -179,6 +179,20 @@ bool store_object_sum(struct store *s, const char *object_key, char out[17])
     return found;
 }
 
+bool store_object_used(struct store *s, const char *object_key)
+{
+    pthread_mutex_lock(&s->lock);
+    sqlite3_stmt *q = store_query(s, NULL,
+                                  "SELECT 1 FROM candidate WHERE object_key=? AND key IN (SELECT"
+                                  " key FROM winner UNION SELECT previous FROM winner UNION SELECT"
+                                  " kernel FROM pin) LIMIT 1",
+                                  "s", object_key);
+    bool used = !q || sqlite3_step(q) != SQLITE_DONE; /* an error: spare it */
+    sqlite3_finalize(q);
+    pthread_mutex_unlock(&s->lock);
+    return used;
+}
+
 int store_trial(struct store *s, const char *key, bool on, struct err *err)
 {
     pthread_mutex_lock(&s->lock);

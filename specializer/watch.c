@@ -141,10 +141,12 @@ static void recheck(struct specializer *s, struct place *p)
                 copy.evidence.bench.mean * 100, copy.evidence.bench.low * 100,
                 copy.evidence.bench.high * 100);
     bool slower = r == STAGE_REFUSE && copy.evidence.bench.high < 0;
+    pthread_mutex_lock(&s->lock);
     if (slower && atomic_load(&p->slot->kernel) == copy.kernel)
         swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_DRIFT, "no faster than eager any more", NULL);
     else
         p->promise_s = 0; /* the machine or the mix changed: this is the new normal */
+    pthread_mutex_unlock(&s->lock);
 }
 
 static void drift_poll(struct specializer *s)

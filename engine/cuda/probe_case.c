@@ -230,23 +230,21 @@ static int sum(struct device_probe *p, const void *data, int64_t bytes, unsigned
     return tool_launch(p, TOOL_SUM, (dim3){512, 1, 1}, 256, &a, false, e);
 }
 
-int case_checksum(struct device_probe *p, unsigned long long *value, struct err *e)
+int case_checksum(struct device_probe *p, int which, struct err *e)
 {
     const struct model_shape *s = &p->b->model->shape;
     const struct device_layer *l = &p->b->on.layer[p->layer];
-    unsigned long long *to = probe_tally(p, TALLIES);
+    unsigned long long *to = probe_tally(p, TALLIES + which);
     struct matrix m = case_matrix(p);
     const float *norm = p->o.region == REGION_HEAD     ? p->b->on.final_norm
                         : p->o.region == REGION_MLP_IN ? l->mlp_norm
                                                        : l->attn_norm;
     int32_t all = (s->heads + 2 * s->kv_heads) * s->head_dim;
     CU(cudaMemsetAsync(to, 0, sizeof *to, p->b->stream));
-    if (sum(p, m.data, 2LL * m.rows * m.cols, to, e) || sum(p, norm, s->hidden * 4L, to, e) ||
-        sum(p, l->q_norm, s->head_dim * 4L, to, e) || sum(p, l->k_norm, s->head_dim * 4L, to, e) ||
-        sum(p, l->bias, all * 4L, to, e) || sum(p, p->packed.data, p->packed.bytes, to, e))
-        return -1;
-    CU(cudaMemcpyAsync(value, to, sizeof *to, cudaMemcpyDeviceToHost, p->b->stream));
-    return 0;
+    return sum(p, m.data, 2LL * m.rows * m.cols, to, e) || sum(p, norm, s->hidden * 4L, to, e) ||
+           sum(p, l->q_norm, s->head_dim * 4L, to, e) ||
+           sum(p, l->k_norm, s->head_dim * 4L, to, e) || sum(p, l->bias, all * 4L, to, e) ||
+           sum(p, p->packed.data, p->packed.bytes, to, e);
 }
 
 /* ---- contents ------------------------------------------------------------------------------- */

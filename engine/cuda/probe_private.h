@@ -90,8 +90,9 @@ int case_params(struct device_probe *p, struct err *e);
 int case_stage(struct device_probe *p, int content, struct err *e);
 /* What the producer copies and poisons, and what is reset before it. */
 int case_segments(struct device_probe *p, struct err *e);
-/* Sum over everything that the kernel may only read: weights, gains, packed weights. */
-int case_checksum(struct device_probe *p, unsigned long long *sum, struct err *e);
+/* Sum over everything that the kernel may only read (weights, gains, packed weights) into the tally
+ * TALLIES + which. */
+int case_checksum(struct device_probe *p, int which, struct err *e);
 /* A walk over the live memory. */
 void case_walk(struct device_probe *p, struct walk *w, struct choice *choice);
 struct matrix case_matrix(const struct device_probe *p);

@@ -122,8 +122,9 @@ const charts = {
   },
 
   timeLabels(root, y) {
-    const step = this.window <= 120 ? 30 : this.window <= 300 ? 60 : 180;
-    for (let back = this.window; back >= 0; back -= step) {
+    const wide = this.plot > 420 ? 1 : 2;
+    const step = wide * (this.window <= 120 ? 30 : this.window <= 300 ? 60 : 180);
+    for (let back = 0; back <= this.window; back += step) {
       const end = back === 0;
       const label = svg("text", {
         x: end ? this.width - this.right : this.x(series.to - back),

@@ -60,11 +60,23 @@ class Server:
 
     # ---- requests -------------------------------------------------------------------------
 
+    def send(self, method, path, **more):
+        """A lost connection says whether the server is still there, and its last words."""
+        try:
+            return requests.request(method, self.url + path, timeout=PATIENCE, **more)
+        except requests.ConnectionError as lost:
+            try:
+                lost.add_note(f"the server ended with {self.process.wait(1)}")
+            except subprocess.TimeoutExpired:
+                lost.add_note("the server is still there")
+            lost.add_note(self.text()[-2000:])
+            raise
+
     def post(self, path, body, **more):
-        return requests.post(self.url + path, json=body, timeout=PATIENCE, **more)
+        return self.send("POST", path, json=body, **more)
 
     def get(self, path, **more):
-        return requests.get(self.url + path, timeout=PATIENCE, **more)
+        return self.send("GET", path, **more)
 
     def complete(self, prompt, **more):
         """A completion that must succeed; greedy and short unless told otherwise."""

@@ -1,12 +1,13 @@
 /* test_admission.c - what we ship must pass what we demand: templates through the real admission.
  *
- *   test_admission [TEMPLATE]     WHET_ADMISSION_POINTS=n: further legal points a template and m (1)
+ *   test_admission [TEMPLATE]     WHET_ADMISSION_POINTS=n: further legal points a template and m
+ * (1)
  *
  * For each template its defaults (or, where they are not legal for the model, the nearest legal
  * point) and some points drawn at random are built by the build stage and put before every check of
- * the probe, with the numerics they declare: BITEQ points under bit_equal. A false refusal here is
- * a kernel that would never serve, so all must pass. test_templates looks at many more points, with
- * fewer checks each.
+ * the probe, with the numerics they declare (BITEQ points under bit_equal), and before the whole
+ * model's logits. A false refusal here is a kernel that would never serve, so all must pass.
+ * test_templates looks at many more points, with fewer checks each.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 
 #include "config/clock.h"
 #include "specializer/check.h"
+#include "specializer/endcheck.h"
 #include "specializer/hash.h"
 #include "specializer/space.h"
 #include "specializer/stages.h"
@@ -74,6 +76,7 @@ static void admit(struct shop *s, const struct template *t, const struct point *
         .seed = 11,
     };
     struct check_result r = {0};
+    struct end_result end;
     struct err err = {""};
     int64_t start = clock_ns();
     bool ok = build(s, &c);
@@ -81,7 +84,8 @@ static void admit(struct shop *s, const struct template *t, const struct point *
     if (!ok)
         snprintf(err.msg, sizeof err.msg, "%s", c.reason);
     else
-        ok = check_kernel(&q, &r, &err) == 0;
+        ok = check_kernel(&q, &r, &err) == 0 &&
+             end_check(s->model, c.object, m, NUMERICS_TOLERANCE, &end, &err) == 0;
     printf("%-4s %-9s m=%-4d %s%s  build %.1f s, %d runs %.1f s, %.0f %% of the limit %s\n",
            ok ? "ok" : "FAIL", t->id, m, knobs, q.rule.bit_equal ? " (bits)" : "", built, r.runs,
            (double)(clock_ns() - start) / 1e9 - built, r.judgement.ratio * 100, err.msg);

@@ -63,6 +63,21 @@ static void a_replaced_kernel_is_free_after_the_next_boundary(void **state)
     dispatch_close(d);
 }
 
+static void where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later(void **state)
+{
+    (void)state;
+    struct dispatch *d = open_table();
+    struct slot *s = dispatch_slot(d, REGION_MLP_IN, 1, 0);
+    dispatch_pipelined(d);
+    dispatch_boundary(d, false); /* step 1 begins */
+    int64_t epoch = dispatch_publish(d, s, s->eager);
+    dispatch_boundary(d, false); /* step 2 begins while step 1 is under way */
+    assert_false(dispatch_passed(d, epoch));
+    dispatch_boundary(d, false); /* step 3: step 1 has landed */
+    assert_true(dispatch_passed(d, epoch));
+    dispatch_close(d);
+}
+
 static void the_fingerprint_tells_the_active_set(void **state)
 {
     (void)state;
@@ -89,6 +104,7 @@ int main(void)
         cmocka_unit_test(every_slot_starts_with_its_regions_eager_kernel),
         cmocka_unit_test(a_size_goes_to_the_smallest_bucket_that_holds_it),
         cmocka_unit_test(a_replaced_kernel_is_free_after_the_next_boundary),
+        cmocka_unit_test(where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later),
         cmocka_unit_test(the_fingerprint_tells_the_active_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,7 +23,8 @@ struct fake {
     pthread_t traffic;
     atomic_bool stop, live; /* live: steps are running */
     atomic_bool compiler;   /* there is one */
-    atomic_int builds, probes, benches, loaded, bad_published, killer;
+    atomic_int builds, probes, short_probes, benches, short_benches, loaded, bad_published, killer;
+    atomic_int builds_die, probes_die; /* so many of the next children are killed */
     _Atomic(const char *) audit_fails; /* id of a kernel that audits find wrong, or NULL */
     struct kernel *grave[4096];        /* unloaded: kept, because the test looks at slots freely */
     int graves;
@@ -240,8 +241,15 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
     atomic_fetch_add(&fake.builds, 1);
     return b;
 }
+/* As the real stages answer when something else killed the child. */
+static bool child_killed(atomic_int *left)
+{
+    return atomic_load(left) > 0 && atomic_fetch_sub(left, 1) > 0;
+}
 enum stage_result build_poll(struct build *b)
 {
+    if (child_killed(&fake.builds_die))
+        return STAGE_RETRY;
     b->c->evidence.build_s = 0.001;
     enum stage_result r = fake_verdict(b->c, STAGE_BUILD);
     if (r == STAGE_PASS) {
@@ -263,14 +271,16 @@ struct probe {
 struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum probe_depth depth,
                           const struct capture *const *captured, int captures, struct err *err)
 {
-    (void)env, (void)depth, (void)captured, (void)captures, (void)err;
+    (void)env, (void)captured, (void)captures, (void)err;
     struct probe *p = xcalloc(1, sizeof *p);
     p->c = c;
-    atomic_fetch_add(&fake.probes, 1);
+    atomic_fetch_add(depth == PROBE_SHORT ? &fake.short_probes : &fake.probes, 1);
     return p;
 }
 enum stage_result probe_poll(struct probe *p)
 {
+    if (child_killed(&fake.probes_die))
+        return STAGE_RETRY;
     p->c->evidence.probe_cases = 10;
     p->c->evidence.bit_equal = p->c->bit_equal;
     return fake_verdict(p->c, STAGE_PROBE);
@@ -314,7 +324,7 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
                             bool quick)
 {
     (void)inputs;
-    atomic_fetch_add(&fake.benches, 1);
+    atomic_fetch_add(quick ? &fake.short_benches : &fake.benches, 1);
     if (atomic_load(&fake.killer))
         _exit(42); /* the process dies with it on trial */
     double gain = fake_speed(c) / kernel_speed(incumbent, c) - 1;

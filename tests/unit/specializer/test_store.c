@@ -550,10 +550,7 @@ static void store_of_an_earlier_program_is_asked_by_event_too(void **unused)
     assert_int_equal(store_events(s, "pause", 0, 3, print_row, out, &err), 0);
     fclose(out);
     assert_string_equal(got, "pause - x|");
-    assert_int_equal(
-        store_run(s, &err, "DROP INDEX trace_event",
-                  ""),
-        0); /* it was there */
+    assert_int_equal(store_run(s, &err, "DROP INDEX trace_event", ""), 0); /* it was there */
     assert_int_equal(store_errors(s), 0);
     store_close(s);
 }

@@ -30,7 +30,7 @@ static void open_bench(struct bench *b)
                       .HAS_AVX512 = 1,
                       .HAS_VNNI = 1,
                       .REGION = REGION_MLP_OUT,
-                      .M_MAX = 4,
+                      .M_MAX = 3, /* narrow templates alone */
                       .HIDDEN = 576,
                       .HEADS = 9,
                       .KV_HEADS = 3,
@@ -41,7 +41,7 @@ static void open_bench(struct bench *b)
                       .WTYPE_2 = DTYPE_Q4_1,
                       .WTYPE_3 = DTYPE_Q4_1};
     cost_open(&b->cost, &machine, 2);
-    b->space = space_open(&f, REGION_MLP_OUT, 4, NUMERICS_TOLERANCE);
+    b->space = space_open(&f, REGION_MLP_OUT, 3, NUMERICS_TOLERANCE);
     search_open(&b->search, b->space);
     b->advice = (struct advice){0};
 }

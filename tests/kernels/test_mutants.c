@@ -1,0 +1,588 @@
+/* test_mutants.c - good kernels made slightly wrong, and what the admission says to them.
+ *
+ *   test_mutants                         a seeded sample; fails if too many wrong ones get through
+ *   test_mutants SEED TARGETS MUTANTS    that many templates at a point each, mutants of each
+ *
+ * For every point a template's source and its headers are mutated (mutants/mutate.c), one change a
+ * mutant, and built by the build stage. A mutant whose object is the original's byte for byte, or
+ * whose outputs are the original's bit for bit on many inputs (mutants/witness.c), is equivalent
+ * and counts for nothing. The others go through the real admission: build's look at the object,
+ * every check of the probe, the model's logits. Which of them are let through is the result: the
+ * share refused of those that compute something wrong, by operator, by stage, with every miss
+ * named.
+ *
+ * Output is one line for each mutant and a summary, for scripts/mutate-kernels to make a page of.
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/quant.h"
+#include "specializer/check.h"
+#include "specializer/endcheck.h"
+#include "specializer/hash.h"
+#include "specializer/process.h"
+#include "specializer/space.h"
+#include "specializer/stages.h"
+#include "tests/kernels/mutants/mutate.h"
+#include "tests/kernels/mutants/witness.h"
+
+enum { FILES_MAX = 24, JOBS = 2, TARGETS_MAX = 400, LINES_MAX = 2000 };
+
+/* Where a mutant ended. */
+enum fate { STILLBORN, EQUIVALENT, ROUNDING, BY_BUILD, BY_PROBE, BY_LOGITS, MISSED, FATES };
+static const char *const fate_name[FATES] = {"stillborn", "equivalent", "rounding", "build",
+                                             "probe",     "logits",     "MISSED"};
+
+/* Counted by all workers. */
+struct tally {
+    atomic_int fate[MUTATION_KINDS][FATES];
+    atomic_int alarms; /* equivalent, and refused all the same */
+    atomic_int rounding_refused, bits_changed, bits_noticed;
+    atomic_int broken; /* a worker could not do its work */
+};
+
+/* One point of one template, in one model. */
+struct target {
+    const struct template *t;
+    struct point point;
+    enum dtype type;
+    enum arch arch;
+    int m;
+};
+
+struct file {
+    char name[80]; /* below the kernel folder */
+    char *text;
+    bool active[LINES_MAX]; /* lines that mean something for this target */
+    struct mutations list;
+};
+
+struct shop {
+    struct config config;
+    struct compiler compiler;
+    struct stage_env env;
+    struct tally *tally;
+    char *root, *kernels; /* this worker's copy of the kernel folder */
+    /* of the target at hand */
+    const struct target *target;
+    struct model *model;
+    struct check_range range;
+    struct facts facts;
+    char **define;
+    char *source, *object, *original;
+    struct file file[FILES_MAX];
+    int files;
+    struct witness *witness;
+};
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+static char *read_text(const char *path)
+{
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return NULL;
+    char *text = NULL;
+    size_t n = 0, used = 0;
+    do {
+        text = xrealloc(text, used + 65536);
+        used += n = fread(text + used, 1, 65535, f);
+        text[used] = 0;
+    } while (n > 0);
+    fclose(f);
+    return text;
+}
+
+static bool write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "we");
+    bool ok = f && fputs(text, f) >= 0;
+    return f && fclose(f) == 0 && ok;
+}
+
+static struct file *file_named(struct shop *s, const char *name)
+{
+    for (int i = 0; i < s->files; i++)
+        if (strcmp(s->file[i].name, name) == 0)
+            return &s->file[i];
+    return NULL;
+}
+
+/* The template's source and what it includes of cpu/lib. */
+static void collect(struct shop *s, const char *name)
+{
+    if (s->files == FILES_MAX || file_named(s, name))
+        return;
+    char *path = xasprintf("%s/%s", s->kernels, name);
+    struct file *f = &s->file[s->files++];
+    memset(f, 0, sizeof *f);
+    snprintf(f->name, sizeof f->name, "%s", name);
+    f->text = read_text(path);
+    free(path);
+    for (const char *p = f->text; p && (p = strstr(p, "#include \"cpu/lib/")); p++) {
+        char included[80];
+        snprintf(included, sizeof included, "%.*s", (int)strcspn(p + 10, "\""), p + 10);
+        collect(s, included);
+    }
+}
+
+/* The compiler's output with `how` (-E, or -S with debug lines); malloc'ed, or NULL. */
+static char *compiler_says(struct shop *s, const char *const *how)
+{
+    const char *argv[160];
+    int n = 0;
+    argv[n++] = s->compiler.path;
+    for (; *how; how++)
+        argv[n++] = *how;
+    argv[n++] = "-I";
+    argv[n++] = s->kernels;
+    for (int i = 0; s->define[i] && n < 150; i++)
+        argv[n++] = s->define[i];
+    argv[n++] = s->source;
+    argv[n] = NULL;
+    struct process_spec spec = {.argv = argv, .wall_s = 300, .output_max = 64 << 20};
+    struct process_result r = {0};
+    struct err err;
+    if (process_run(&spec, &r, &err) != 0)
+        return NULL;
+    free(r.err);
+    return r.out;
+}
+
+static struct file *file_at(struct shop *s, const char *path)
+{
+    size_t base = strlen(s->kernels);
+    const char *name = strncmp(path, s->kernels, base) == 0 ? path + base + 1 : path;
+    return file_named(s, name);
+}
+
+static char *next_line(char **at)
+{
+    char *line = *at, *end = line ? strchr(line, '\n') : NULL;
+    if (end)
+        *end++ = 0;
+    *at = end && *end ? end : NULL;
+    return line;
+}
+
+/* Lines that the preprocessor keeps. */
+static void mark_kept(struct shop *s)
+{
+    static const char *const how[] = {"-E", NULL};
+    char *text = compiler_says(s, how), *at = text, *line, path[512];
+    struct file *f = NULL;
+    long number = 0;
+    while ((line = next_line(&at)) != NULL) {
+        if (sscanf(line, "# %ld \"%511[^\"]\"", &number, path) == 2) {
+            f = file_at(s, path);
+            continue;
+        }
+        if (f && number > 0 && number < LINES_MAX && *line)
+            f->active[number] = true;
+        number++;
+    }
+    free(text);
+}
+
+/* Of these, in headers, the ones that made code, and constants: a header holds much that a template
+ * has no use for, and mutating that only costs compilers' time. */
+static void mark_used(struct shop *s)
+{
+    static const char *const how[] = {"-S", "-O1", "-g", "-o", "-", NULL};
+    char *text = compiler_says(s, how), *at = text, *line, path[512], folder[512] = "";
+    static bool used[FILES_MAX][LINES_MAX];
+    int file_of[256];
+    memset(used, 0, sizeof used);
+    memset(file_of, -1, sizeof file_of);
+    while ((line = next_line(&at)) != NULL) {
+        long file, number;
+        if (sscanf(line, " .file %ld \"%511[^\"]\" \"%511[^\"]\"", &file, folder, path) == 3 ||
+            sscanf(line, " .file %ld \"%511[^\"]\"", &file, path) == 2) {
+            struct file *f = file_at(s, path);
+            if (f && file >= 0 && file < 256)
+                file_of[file] = (int)(f - s->file);
+        } else if (sscanf(line, " .loc %ld %ld", &file, &number) == 2 && file >= 0 && file < 256 &&
+                   file_of[file] >= 0 && number > 0 && number < LINES_MAX) {
+            used[file_of[file]][number] = true;
+        }
+    }
+    free(text);
+    for (int i = 1; i < s->files; i++) {
+        const char *p = s->file[i].text;
+        for (int n = 1; p && n < LINES_MAX; n++, p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL) {
+            size_t indent = strspn(p, " ");
+            size_t name = strspn(p + indent, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
+            bool constant = indent > 0 && name > 0 && strncmp(p + indent + name, " = ", 3) == 0;
+            s->file[i].active[n] &= used[i][n] || constant || strncmp(p, "enum {", 6) == 0;
+        }
+    }
+}
+
+/* ---- building ------------------------------------------------------------------------------- */
+
+static enum stage_result build(struct shop *s, struct candidate *c, char *object)
+{
+    struct err err = {""};
+    *c = (struct candidate){.template = s->target->t, .origin = ORIGIN_TEMPLATE};
+    c->source = s->source;
+    c->object = object;
+    c->define = s->define;
+    struct build *b = build_start(&s->env, c, &err);
+    enum stage_result r = b ? STAGE_RUNNING : STAGE_RETRY;
+    while (b && (r = build_poll(b)) == STAGE_RUNNING)
+        usleep(2000);
+    build_end(b);
+    free(c->log);
+    c->log = NULL;
+    return r;
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    char sum[2][17];
+    return object_checksum(a, sum[0]) == 0 && object_checksum(b, sum[1]) == 0 &&
+           strcmp(sum[0], sum[1]) == 0;
+}
+
+/* ---- one mutant ----------------------------------------------------------------------------- */
+
+/* The admission after the build. BY_PROBE, BY_LOGITS, or MISSED: let through. */
+static enum fate admit(struct shop *s, const char *object, bool *same_bits, struct err *err)
+{
+    struct check_request q = {.model = s->model,
+                              .object = object,
+                              .range = s->range,
+                              .threads = 2,
+                              .full = true,
+                              .rule = {.factor = 2},
+                              .seed = 1};
+    struct check_result r;
+    struct end_result end;
+    *same_bits = false;
+    if (check_kernel(&q, &r, err) != 0)
+        return BY_PROBE;
+    *same_bits = r.judgement.bit_equal;
+    return end_check(s->model, object, s->range.m_to, NUMERICS_TOLERANCE, &end, err) != 0
+               ? BY_LOGITS
+               : MISSED;
+}
+
+static enum fate examine(struct shop *s, struct err *seen, struct err *said)
+{
+    struct candidate c;
+    enum stage_result built = build(s, &c, s->object);
+    if (built != STAGE_PASS) {
+        err_set(said, "%s", c.reason);
+        return built == STAGE_REFUSE && !strncmp(c.reason, "build: object", 13) ? BY_BUILD
+                                                                                : STILLBORN;
+    }
+    if (same_file(s->object, s->original))
+        return EQUIVALENT;
+    enum change change = witness_look(s->witness, s->object, seen);
+    bool same_bits;
+    enum fate fate = admit(s, s->object, &same_bits, said);
+    /* Memory that only the admission's inputs lead astray is witness enough. */
+    if (fate != MISSED && change == CHANGE_NONE && strstr(said->msg, "SIG"))
+        change = CHANGE_WRONG;
+    struct tally *t = s->tally;
+    bool promises = s->target->t->bit_equal(&s->target->point, &s->facts);
+    if (change != CHANGE_NONE && promises) {
+        atomic_fetch_add(&t->bits_changed, 1);
+        atomic_fetch_add(&t->bits_noticed, !same_bits);
+    }
+    if (change == CHANGE_WRONG)
+        return fate;
+    if (fate != MISSED)
+        atomic_fetch_add(change == CHANGE_NONE ? &t->alarms : &t->rounding_refused, 1);
+    return change == CHANGE_NONE ? EQUIVALENT : ROUNDING;
+}
+
+static void one_mutant(struct shop *s, struct file *f, const struct mutation *m)
+{
+    char *path = xasprintf("%s/%s", s->kernels, f->name), *text = mutation_apply(f->text, m);
+    char what[240];
+    struct err seen = {""}, said = {""};
+    mutation_describe(f->text, m, what, sizeof what);
+    if (write_text(path, text)) {
+        enum fate fate = examine(s, &seen, &said);
+        atomic_fetch_add(&s->tally->fate[m->kind][fate], 1);
+        bool odd = fate == EQUIVALENT && said.msg[0];
+        printf("%-10s %s m=%d %s: %s | %.150s%s%.150s\n", odd ? "alarm" : fate_name[fate],
+               s->target->t->id, s->target->m, f->name, what, seen.msg, said.msg[0] ? " | " : "",
+               said.msg);
+        fflush(stdout);
+    } else {
+        atomic_fetch_add(&s->tally->broken, 1);
+    }
+    unlink(s->object);
+    if (!write_text(path, f->text))
+        atomic_fetch_add(&s->tally->broken, 1);
+    free(text);
+    free(path);
+}
+
+/* ---- one target ----------------------------------------------------------------------------- */
+
+static struct model *target_model(const struct target *t)
+{
+    struct model_shape shape = {.arch = t->arch,
+                                .layers = 2,
+                                .hidden = 192,
+                                .heads = 6,
+                                .kv_heads = 2,
+                                .head_dim = 64,
+                                .ffn = 352,
+                                .vocab = 333,
+                                .max_context = 512,
+                                .eps = 1e-5f,
+                                .rope_base = 1e4f,
+                                .rope_interleaved = t->arch == ARCH_LLAMA};
+    return model_random(&shape, t->type, 7);
+}
+
+static void target_close(struct shop *s)
+{
+    witness_close(s->witness);
+    for (int i = 0; i < s->files; i++) {
+        mutations_free(&s->file[i].list);
+        free(s->file[i].text);
+    }
+    for (int i = 0; s->define && s->define[i]; i++)
+        free(s->define[i]);
+    free(s->define);
+    free(s->source);
+    unlink(s->original);
+    model_close(s->model);
+    s->witness = NULL;
+    s->files = 0;
+    s->define = NULL;
+    s->source = NULL;
+    s->model = NULL;
+}
+
+/* Builds the original and lists its mutations. */
+static bool target_open(struct shop *s, const struct target *t, struct err *err)
+{
+    char knobs[400], name[80];
+    struct candidate c;
+    s->target = t;
+    s->model = target_model(t);
+    facts_fill(&s->facts, s->model, t->t->region, t->m, NUMERICS_TOLERANCE);
+    s->env.model = s->model;
+    s->range = (struct check_range){t->t->region, t->m > 1 ? t->m - t->m / 3 : 1, t->m,
+                                    t->t->region == REGION_ATTN ? 256 : 0};
+    s->define = point_flags(t->t, &t->point, &s->facts);
+    s->source = xasprintf("%s/cpu/%s.c", s->kernels, t->t->file);
+    snprintf(name, sizeof name, "cpu/%s.c", t->t->file);
+    collect(s, name);
+    mark_kept(s);
+    mark_used(s);
+    for (int i = 0; i < s->files; i++)
+        mutations_of(s->file[i].text, s->file[i].active, &s->file[i].list);
+    point_text(t->t, &t->point, knobs, sizeof knobs);
+    printf("target     %s m=%d %s: %s\n", t->t->id, t->m, dtype_name(t->type), knobs);
+    if (build(s, &c, s->original) != STAGE_PASS)
+        return err_set(err, "the original: %s", c.reason) == 0;
+    s->witness = witness_open(s->model, &s->range, s->original, 99, err);
+    if (!s->witness)
+        return false;
+    /* The admission must have nothing against the original, or its refusals mean nothing. */
+    bool same_bits;
+    if (admit(s, s->original, &same_bits, err) == MISSED)
+        return true;
+    atomic_fetch_add(&s->tally->alarms, 1);
+    return false;
+}
+
+/* `n` mutants: an operator by chance, then one of its edits in any file. */
+static void mutate_target(struct shop *s, uint64_t *seed, int n)
+{
+    for (int made = 0, tries = 0; made < n && tries < 100 * n; tries++) {
+        enum mutation_kind kind = (enum mutation_kind)random_below(seed, MUTATION_KINDS);
+        int all = 0;
+        for (int i = 0; i < s->files; i++)
+            for (int j = 0; j < s->file[i].list.n; j++)
+                all += s->file[i].list.item[j].kind == kind;
+        if (all == 0)
+            continue;
+        int wanted = random_below(seed, all);
+        for (int i = 0; i < s->files; i++)
+            for (int j = 0; j < s->file[i].list.n; j++)
+                if (s->file[i].list.item[j].kind == kind && wanted-- == 0)
+                    one_mutant(s, &s->file[i], &s->file[i].list.item[j]);
+        made++;
+    }
+}
+
+/* ---- the sample ----------------------------------------------------------------------------- */
+
+/* Six points of every template, on instruction sets in turn; formats and architectures vary. */
+static int choose_targets(struct target *out, uint64_t seed)
+{
+    static const enum dtype types[] = {DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_Q4_0,
+                                       DTYPE_BF16, DTYPE_F32,  DTYPE_F16};
+    static const enum arch archs[] = {ARCH_LLAMA, ARCH_QWEN3, ARCH_QWEN2};
+    int n = 0;
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
+        for (int k = 0; k < 6; k++) {
+            int m = t->m_min > 6 ? (t->m_min > 24 ? t->m_min : 24) : 3 + k % 4;
+            struct target target = {.t = t,
+                                    .type = types[random_below(&seed, 2) ? 0 : k % 6],
+                                    .arch = archs[(i + k) % 3],
+                                    .m = m};
+            struct model *model = target_model(&target);
+            struct facts f;
+            facts_fill(&f, model, t->region, m, NUMERICS_TOLERANCE);
+            struct space *space = space_open(&f, t->region, m, NUMERICS_TOLERANCE);
+            bool found = false;
+            for (int tries = 0; !found && space_size(space) > 0 && tries < 5000; tries++) {
+                int32_t id = random_below(&seed, space_size(space));
+                space_point(space, id, &target.point);
+                int isa = template_knob(t, "ISA");
+                found = space_template(space, id) == t &&
+                        (isa < 0 || tries > 2500 || target.point.value[isa] == k % 5);
+            }
+            if (found && n < TARGETS_MAX)
+                out[n++] = target;
+            space_close(space);
+            model_close(model);
+        }
+    }
+    return n;
+}
+
+static void shuffle(struct target *t, int n, uint64_t seed)
+{
+    for (int i = n - 1; i > 0; i--) {
+        int j = random_below(&seed, i + 1);
+        struct target other = t[i];
+        t[i] = t[j];
+        t[j] = other;
+    }
+}
+
+static bool shop_open(struct shop *s, struct err *err)
+{
+    char *none[] = {(char *)"test_mutants", NULL}, root[] = "/tmp/whet-mutants-XXXXXX";
+    if (config_parse(&s->config, 1, none, err) != 0 ||
+        compiler_find(&s->config, &s->compiler, err) != 0)
+        return false;
+    if (!mkdtemp(root) || kernel_sources_write(root, err) != 0)
+        return false;
+    s->root = xstrdup(root);
+    s->kernels = xstrdup(root);
+    s->object = xasprintf("%s/mutant.so", root);
+    s->original = xasprintf("%s/original.so", root);
+    s->env = (struct stage_env){
+        .config = &s->config, .compiler = &s->compiler, .kernel_dir = s->kernels};
+    return true;
+}
+
+static void shop_close(struct shop *s)
+{
+    char *command = xasprintf("rm -rf '%s'", s->root);
+    if (system(command) != 0)
+        printf("%s is left\n", s->root);
+    free(command);
+    free(s->root);
+    free(s->kernels);
+    free(s->object);
+    free(s->original);
+    config_free(&s->config);
+}
+
+static void work(struct tally *tally, const struct target *target, int n, int job, uint64_t seed,
+                 int mutants)
+{
+    struct shop s = {.tally = tally};
+    struct err err = {""};
+    if (!shop_open(&s, &err)) {
+        printf("broken     %s\n", err.msg);
+        atomic_fetch_add(&tally->broken, 1);
+        return;
+    }
+    for (int i = job; i < n; i += JOBS) {
+        uint64_t own = seed * 1000003 + (uint64_t)i;
+        if (target_open(&s, &target[i], &err)) {
+            mutate_target(&s, &own, mutants);
+        } else {
+            printf("broken     %s: %s\n", target[i].t->id, err.msg);
+            atomic_fetch_add(&tally->broken, 1);
+        }
+        target_close(&s);
+    }
+    shop_close(&s);
+}
+
+/* ---- the result ----------------------------------------------------------------------------- */
+
+static int sum(struct tally *t, enum fate fate)
+{
+    int n = 0;
+    for (int k = 0; k < MUTATION_KINDS; k++)
+        n += atomic_load(&t->fate[k][fate]);
+    return n;
+}
+
+/* The share of wrong mutants that were refused. */
+static double summary(struct tally *t)
+{
+    printf("\nsummary\n%-11s", "operator");
+    for (int f = 0; f < FATES; f++)
+        printf(" %10s", fate_name[f]);
+    printf("\n");
+    for (int k = 0; k < MUTATION_KINDS; k++) {
+        printf("%-11s", mutation_kind_name((enum mutation_kind)k));
+        for (int f = 0; f < FATES; f++)
+            printf(" %10d", atomic_load(&t->fate[k][f]));
+        printf("\n");
+    }
+    printf("%-11s", "all");
+    for (int f = 0; f < FATES; f++)
+        printf(" %10d", sum(t, (enum fate)f));
+    int refused = sum(t, BY_BUILD) + sum(t, BY_PROBE) + sum(t, BY_LOGITS);
+    int wrong = refused + sum(t, MISSED);
+    double share = wrong > 0 ? (double)refused / wrong : 0;
+    printf("\n\nwrong mutants refused: %d of %d (%.2f %%)\n", refused, wrong, share * 100);
+    printf("equivalent mutants refused: %d of %d\n", atomic_load(&t->alarms), sum(t, EQUIVALENT));
+    printf("other roundings refused: %d of %d\n", atomic_load(&t->rounding_refused),
+           sum(t, ROUNDING));
+    printf("changed bits noticed where bits are promised: %d of %d\n",
+           atomic_load(&t->bits_noticed), atomic_load(&t->bits_changed));
+    return share;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "probe") == 0)
+        return probe_main(argc - 1, argv + 1);
+    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 5;
+    int targets = argc > 2 ? atoi(argv[2]) : 12, mutants = argc > 3 ? atoi(argv[3]) : 6;
+    static struct target target[TARGETS_MAX];
+    struct tally *tally =
+        mmap(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int n = choose_targets(target, seed);
+    shuffle(target, n, seed);
+    n = targets < n ? targets : n;
+    for (int job = 0; job < JOBS; job++)
+        if (fork() == 0) {
+            setvbuf(stdout, NULL, _IOLBF, 0);
+            work(tally, target, n, job, seed, mutants);
+            fflush(stdout);
+            _exit(0);
+        }
+    int status;
+    while (wait(&status) > 0)
+        if (status != 0)
+            atomic_fetch_add(&tally->broken, 1);
+    double share = summary(tally);
+    printf("work that could not be done: %d\n", atomic_load(&tally->broken));
+    return share < 0.98 || atomic_load(&tally->broken) > 0;
+}
