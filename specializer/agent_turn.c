@@ -21,9 +21,10 @@ static bool point_of(struct specializer *s, const struct place *p, struct facts 
                      const struct template **t, struct point *point)
 {
     *t = agent_template(p->slot->region);
-    if (!*t)
+    if (!*t || s->env.machine->kind != MACHINE_CPU)
         return false;
     facts_fill(f, s->env.model, p->slot->region, p->slot->m, s->numerics);
+    facts_machine(f, s->env.machine);
     return agent_point(*t, f, point);
 }
 
