@@ -317,7 +317,7 @@ static bool wait_for_engine(struct specializer *s)
 bool specializer_restoring(const struct specializer *s)
 {
     enum doing doing = atomic_load(&s->doing);
-    return doing == DOING_WAIT || doing == DOING_RESTORE;
+    return s->config->specializer_enabled && (doing == DOING_WAIT || doing == DOING_RESTORE);
 }
 
 static void *specializer_thread(void *ctx)
