@@ -112,7 +112,7 @@ static int open_backend(struct bench *b, struct err *e)
                                 .kv_pages = b->pages_each * batch,
                                 .max_tokens = chunk > batch ? chunk : batch,
                                 .max_rows = batch,
-                                .pack_bytes = c->specializer_pack_mib << 20,
+                                .pack_bytes = c->specializer_pack_mib * 1048576,
                                 .huge_pages = c->engine_huge_pages};
     b->ops = strcmp(c->engine_backend, "cuda") == 0 ? backend_cuda_load(e) : &backend_cpu;
     if (!b->ops)
