@@ -163,15 +163,6 @@ static bool exact_region(enum region r)
     return r == REGION_ATTN_OUT || r == REGION_MLP_OUT;
 }
 
-/* Where one channel is a thousand times the others, planted or in live activations, a row's error
- * is what rounding that channel to bf16 did, which eager does as well: a throw of dice, up to 2^-8
- * for both. Eager's own throw is no yardstick for another one, so the budget of bf16 comes on top.
- */
-static bool one_channel_decides(const struct planned *p)
-{
-    return p->fill == FILL_OUTLIER || p->capture;
-}
-
 static int judge_case(struct check *k, const struct planned *p, const struct device_outcome *out,
                       struct err *err)
 {
@@ -180,8 +171,6 @@ static int judge_case(struct check *k, const struct planned *p, const struct dev
     double before = j->ratio;
     rule.exact = p->fill == FILL_BITS && p->random_params && !p->capture &&
                  exact_region(p->shape.region) && rule.precision == PRECISION_F32;
-    if (one_channel_decides(p) && rule.precision == PRECISION_F32)
-        rule.precision = PRECISION_BF16;
     for (int c = 0; c < out->contents; c++)
         for (int i = 0; i < out->outputs; i++) {
             struct outcome o = {out->output[i].rows, out->output[i].cols, out->output[i].own[c],
