@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 #include "config/clock.h"
-#include "specializer/check.h"
-#include "specializer/endcheck.h"
+#include "specializer/admission/check.h"
+#include "specializer/admission/endcheck.h"
 #include "specializer/hash.h"
-#include "specializer/space.h"
+#include "specializer/search/space.h"
 #include "specializer/stages.h"
 
 /* SmolLM2's proportions in two layers and a small vocabulary. */

@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #include "engine/plan.h"
-#include "specializer/agent_prompt.h"
-#include "specializer/agent_source.h"
-#include "specializer/agent_text.h"
-#include "specializer/check.h"
+#include "specializer/admission/check.h"
+#include "specializer/agent/agent_prompt.h"
+#include "specializer/agent/agent_source.h"
+#include "specializer/agent/agent_text.h"
 #include "specializer/stages.h"
 
 static const struct model_shape shape = {.arch = ARCH_LLAMA,

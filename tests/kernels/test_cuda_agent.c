@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "kernels/args.h"
-#include "specializer/agent_cubin.h"
-#include "specializer/agent_text.h"
+#include "specializer/agent/agent_cubin.h"
+#include "specializer/agent/agent_text.h"
 
 static const char *root;
 static int right, wrong;
