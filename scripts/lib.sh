@@ -123,6 +123,7 @@ fetch_toolkit() {
     local suffix=
     [ "$1" -ge 13 ] || suffix=-cu12
     local wheels=(nvidia-cuda-runtime$suffix nvidia-cuda-nvrtc$suffix nvidia-cublas$suffix)
+    [ -n "$suffix" ] || wheels+=(nvidia-cuda-crt) # a wheel of its own since CUDA 13
     say "fetching the CUDA toolkit: ${wheels[*]} (about 0.6 GB, once)"
     [ -z "${WHET_DRY_RUN:-}" ] || return 0
     WHET_CUDA_ENV=$(ensure_python "cuda$1" "${wheels[@]}")
