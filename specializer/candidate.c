@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "engine/model.h"
-#include "specializer/agent_source.h"
+#include "specializer/agent/agent_source.h"
 #include "specializer/hash.h"
-#include "specializer/space.h"
-#include "specializer/space_tables.h"
-#include "specializer/store.h"
+#include "specializer/search/space.h"
+#include "specializer/search/space_tables.h"
+#include "specializer/store/store.h"
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 

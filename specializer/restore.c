@@ -14,9 +14,9 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "specializer/agent_source.h"
-#include "specializer/agent_span.h"
-#include "specializer/agent_text.h"
+#include "specializer/agent/agent_source.h"
+#include "specializer/agent/agent_span.h"
+#include "specializer/agent/agent_text.h"
 #include "specializer/specializer_private.h"
 #include "specializer/winners.h"
 

@@ -7,7 +7,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "specializer/build_nvrtc.h"
+#include "specializer/build/build_nvrtc.h"
 #include "specializer/specializer_private.h"
 
 enum numerics numerics_parse(const char *name)

@@ -11,16 +11,16 @@
 #include <pthread.h>
 
 #include "config/metrics.h"
-#include "specializer/adviser.h"
-#include "specializer/agent.h"
-#include "specializer/cost.h"
+#include "specializer/adviser/adviser.h"
+#include "specializer/agent/agent.h"
 #include "specializer/life.h"
 #include "specializer/observe.h"
-#include "specializer/space.h"
+#include "specializer/search/cost.h"
+#include "specializer/search/space.h"
+#include "specializer/search/strategy.h"
 #include "specializer/specializer.h"
 #include "specializer/stages.h"
-#include "specializer/store.h"
-#include "specializer/strategy.h"
+#include "specializer/store/store.h"
 
 enum { BATCH = 6, INPUTS = 2, NAME_MOST = 40 };
 /* A kernel that was on trial this many times when the process died is not tried again. */

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "specializer/agent_source.h"
-#include "specializer/agent_text.h"
-#include "specializer/build_nvrtc.h"
+#include "specializer/agent/agent_source.h"
+#include "specializer/agent/agent_text.h"
+#include "specializer/build/build_nvrtc.h"
 
 static const struct model_shape shape = {.arch = ARCH_LLAMA,
                                          .layers = 2,

@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 #include "config/clock.h"
-#include "specializer/check.h"
-#include "specializer/endcheck.h"
+#include "specializer/admission/check.h"
+#include "specializer/admission/endcheck.h"
 #include "specializer/hash.h"
-#include "specializer/space.h"
+#include "specializer/search/space.h"
 #include "tests/kernels/shop.h"
 
 static void admit(struct shop *s, const struct template *t, const struct point *p,

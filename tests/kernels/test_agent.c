@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "engine/plan.h"
-#include "specializer/agent_prompt.h"
-#include "specializer/check.h"
+#include "specializer/admission/check.h"
+#include "specializer/agent/agent_prompt.h"
 #include "tests/kernels/shop.h"
 
 /* NULL when text, build and (with `probe`) every check passed; else what refused it. */

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "engine/plan.h"
-#include "specializer/agent_cubin.h"
-#include "specializer/agent_prompt.h"
+#include "specializer/agent/agent_cubin.h"
+#include "specializer/agent/agent_prompt.h"
 #include "tests/kernels/shop.h"
 
 /* What a damaged cubin gets is an answer, never a crash. */
