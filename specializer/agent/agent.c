@@ -34,7 +34,7 @@ static void read_spent(struct agent *a)
 }
 
 struct agent *agent_open(const struct config *c, struct store *store, struct llm *llm,
-                         const char *env)
+                         const char *env, enum machine_kind machine)
 {
     if (strcmp(c->specializer_agentic, "on") != 0)
         return NULL;
@@ -46,6 +46,7 @@ struct agent *agent_open(const struct config *c, struct store *store, struct llm
     a->config = c;
     a->store = store;
     a->llm = llm;
+    a->machine = machine;
     snprintf(a->env, sizeof a->env, "%s", env);
     const char *model = c->agentic_model[0] ? c->agentic_model : c->adviser_model;
     snprintf(a->model, sizeof a->model, "%s", model[0] ? model : "llm");
@@ -89,7 +90,7 @@ static void plant(struct agent *a, struct slot_tree *t, enum region region)
 {
     int32_t id = tree_add(&t->tree, -1);
     struct agent_node *root = &t->tree.node[id];
-    root->text = xstrdup(agent_seed(region));
+    root->text = xstrdup(agent_seed(a->machine, region));
     root->label = xstrdup("the seed");
     root->state = AGENT_READY;
     snprintf(root->prompts, sizeof root->prompts, "%s", a->prompts);

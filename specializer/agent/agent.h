@@ -22,9 +22,9 @@ struct llm;
 struct store;
 
 /* NULL unless specializer.agentic is on and there is a line to a model (said in the log). `env`: of
- * the keys (candidate.h). */
+ * the keys (candidate.h); `machine`: what texts are written for. */
 struct agent *agent_open(const struct config *c, struct store *store, struct llm *llm,
-                         const char *env);
+                         const char *env, enum machine_kind machine);
 void agent_close(struct agent *a);
 
 /* Neither a question nor a trial is under way, and no text waits for its trial. */

@@ -127,7 +127,7 @@ static enum agent_outcome read_text(struct agent *a, const char *reply, struct e
     char *body = span_strip(text);
     agent_body_hash(body, source);
     free(body);
-    if (agent_text_check(text, strlen(text), AGENT_C, err) != 0) {
+    if (agent_text_check(text, strlen(text), agent_language(a->machine), err) != 0) {
         n->source[0] = 0;
         return OUTCOME_RULES;
     }

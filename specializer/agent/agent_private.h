@@ -34,6 +34,7 @@ struct agent {
     const struct config *config;
     struct store *store;
     struct llm *llm;
+    enum machine_kind machine;
     char env[17], prompts[17], model[64];
     struct slot_tree **slot; /* one a slot that was ever looked at */
     int slots;

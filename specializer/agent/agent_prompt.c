@@ -71,42 +71,51 @@ char *prompt_fill(const char *file, const struct prompt_value *v, int n, struct 
     return NULL;
 }
 
-const char *agent_seed(enum region region)
+const char *agent_seed(enum machine_kind machine, enum region region)
 {
     static const char *const file[REGION_COUNT] = {
-        [REGION_ATTN_IN] = "seed_attn_in.c", [REGION_ATTN] = "seed_attn.c",
-        [REGION_ATTN_OUT] = "seed_out.c",    [REGION_MLP_IN] = "seed_mlp_in.c",
-        [REGION_MLP_OUT] = "seed_out.c",     [REGION_HEAD] = "seed_head.c"};
-    return file[region] ? prompt_file(file[region]) : "";
+        [REGION_ATTN_IN] = "seed_attn_in", [REGION_ATTN] = "seed_attn",
+        [REGION_ATTN_OUT] = "seed_out",    [REGION_MLP_IN] = "seed_mlp_in",
+        [REGION_MLP_OUT] = "seed_out",     [REGION_HEAD] = "seed_head"};
+    char name[32];
+    if (!file[region])
+        return "";
+    snprintf(name, sizeof name, "%s.%s", file[region], machine == MACHINE_CUDA ? "cu" : "c");
+    return prompt_file(name);
 }
 
 /* ---- the contract -----------------------------------------------------------------------------
  */
 
-/* The definitions that start at these lines of args.h, up to their closing brace. */
-static char *cut_args(const char *const *begin, int n)
+/* The definition that starts with this line in a header, up to its closing brace. */
+static void cut(FILE *out, const char *header, const char *begin)
 {
-    const char *text = kernel_source_text("args.h");
-    char *out = NULL;
-    size_t size = 0;
-    FILE *f = open_memstream(&out, &size);
-    for (int i = 0; i < n; i++) {
-        const char *at = strstr(text, begin[i]), *end = at ? strstr(at, "\n};\n") : NULL;
-        if (end)
-            fprintf(f, "%.*s\n", (int)(end + 4 - at), at);
-    }
-    fclose(f);
-    return out;
+    const char *at = strstr(kernel_source_text(header), begin);
+    const char *end = at ? strstr(at, "\n};\n") : NULL;
+    if (end)
+        fprintf(out, "%.*s\n", (int)(end + 4 - at), at);
 }
 
-static char *args_text(enum region region)
+static char *args_text(enum machine_kind machine, enum region region)
 {
     static const char *const own[REGION_COUNT] = {
-        [REGION_ATTN_IN] = "struct attn_in_args {", [REGION_ATTN] = "struct attn_args {",
-        [REGION_ATTN_OUT] = "struct out_args {",    [REGION_MLP_IN] = "struct mlp_in_args {",
-        [REGION_MLP_OUT] = "struct out_args {",     [REGION_HEAD] = "struct head_args {"};
-    const char *const begin[] = {"struct weight {", "struct span {", own[region], "struct team {"};
-    return cut_args(begin, 4);
+        [REGION_ATTN_IN] = "attn_in_args {", [REGION_ATTN] = "attn_args {",
+        [REGION_ATTN_OUT] = "out_args {",    [REGION_MLP_IN] = "mlp_in_args {",
+        [REGION_MLP_OUT] = "out_args {",     [REGION_HEAD] = "head_args {"};
+    const bool cuda = machine == MACHINE_CUDA;
+    char *out = NULL, begin[40];
+    size_t size = 0;
+    FILE *f = open_memstream(&out, &size);
+    snprintf(begin, sizeof begin, "struct %s%s", cuda ? "cuda_" : "", own[region]);
+    cut(f, cuda ? "cuda.h" : "args.h", cuda ? "struct cuda_counts {" : "struct weight {");
+    cut(f, "args.h", "struct span {");
+    if (cuda)
+        cut(f, "cuda.h", "struct cuda_work {");
+    cut(f, cuda ? "cuda.h" : "args.h", begin);
+    if (!cuda)
+        cut(f, "args.h", "struct team {");
+    fclose(f);
+    return out;
 }
 
 static char *operation_text(const struct facts *f)
@@ -118,18 +127,25 @@ static char *operation_text(const struct facts *f)
     return text;
 }
 
+static void put_constant(FILE *out, const char *name, int32_t value)
+{
+    if (strcmp(name, "M_MAX") != 0)
+        fprintf(out, "%s%s=%d", strcmp(name, "REGION") == 0 ? "" : ", ", name, value);
+}
+
+/* What the compiler gets as -D, REGION first. */
 static char *constants_text(const struct facts *f)
 {
     char *out = NULL;
     size_t size = 0;
     FILE *s = open_memstream(&out, &size);
-    const char *comma = "";
-#define SHAPE(name, value, help)                      \
-    if (strcmp(#name, "M_MAX") != 0) {                \
-        fprintf(s, "%s%s=%d", comma, #name, f->name); \
-        comma = ", ";                                 \
-    }
+    if (facts_kind(f) == MACHINE_CUDA) {
+#define SHAPE(name, value, help) put_constant(s, #name, f->name);
+#include "kernels/templates_cuda.def"
+    } else {
+#define SHAPE(name, value, help) put_constant(s, #name, f->name);
 #include "kernels/templates.def"
+    }
     fclose(s);
     return out;
 }
@@ -140,15 +156,19 @@ static const char *rule_text(enum numerics n)
                ? "0: the very bits of the eager kernel, whose order of arithmetic lanes.h fixes "
                  "(sums "
                  "in 16 lanes of fused multiply-adds, folded 8, 4, 2, 1)"
-               : "twice that of the eager float kernel against a double-precision oracle";
+               : "twice that of the eager kernel against a double-precision oracle";
 }
 
+/* What a contract of one machine needs and the other's has no use for is "". */
 char *agent_prompt_system(const struct agent_view *v, struct err *err)
 {
     const struct facts *f = v->facts;
     const enum region region = (enum region)f->REGION;
+    const enum machine_kind machine = facts_kind(f);
+    const bool cuda = machine == MACHINE_CUDA;
     char m_from[16], m[16], threads[16], isa[16], context[80] = "";
-    char *args = args_text(region), *operation = operation_text(f), *constants = constants_text(f);
+    char *args = args_text(machine, region), *operation = operation_text(f);
+    char *constants = constants_text(f);
     snprintf(m_from, sizeof m_from, "%d", v->m_from);
     snprintf(m, sizeof m, "%d", f->M_MAX);
     snprintf(threads, sizeof threads, "%d", v->threads);
@@ -166,13 +186,16 @@ char *agent_prompt_system(const struct agent_view *v, struct err *err)
         {"constants", constants},
         {"isa", isa},
         {"isa_name", isa_name(v->isa)},
+        {"target", v->target ? v->target : ""},
         {"helpers", region == REGION_ATTN_IN ? kernel_source_text("cpu/lib/qkv.h")
                     : region == REGION_ATTN  ? kernel_source_text("cpu/lib/paged.h")
                                              : ""},
         {"rule", rule_text(v->numerics)},
     };
-    char *contract = prompt_fill("contract_cpu.md", value, sizeof value / sizeof *value, err);
-    char *out = contract ? xasprintf("%s%s", contract, prompt_file("principles.md")) : NULL;
+    char *contract = prompt_fill(cuda ? "contract_cuda.md" : "contract_cpu.md", value,
+                                 sizeof value / sizeof *value, err);
+    const char *principles = prompt_file(cuda ? "principles_cuda.md" : "principles_cpu.md");
+    char *out = contract ? xasprintf("%s%s", contract, principles) : NULL;
     free(contract);
     free(args);
     free(operation);
@@ -187,9 +210,14 @@ static char *profile_text(const struct agent_view *v)
 {
     double run = v->run_s > 0 ? v->run_s : 1, bytes = (double)region_cost_bytes(&v->work);
     double flops = (double)v->work.flops;
-    return xasprintf("On %s, %d threads. Live means: m %.1f, context %.0f; %.1f %% of step time; "
+    char on[40];
+    if (facts_kind(v->facts) == MACHINE_CUDA)
+        snprintf(on, sizeof on, "%d multiprocessors", v->facts->SMS);
+    else
+        snprintf(on, sizeof on, "%d threads", v->threads);
+    return xasprintf("On %s, %s. Live means: m %.1f, context %.0f; %.1f %% of step time; "
                      "%.2f MB and %.2f MFLOP a run, so %.1f GB/s and %.1f GFLOP/s now.",
-                     v->device, v->threads, v->m, v->context_mean, v->share * 100, bytes * 1e-6,
+                     v->device, on, v->m, v->context_mean, v->share * 100, bytes * 1e-6,
                      flops * 1e-6, bytes / run * 1e-9, flops / run * 1e-9);
 }
 

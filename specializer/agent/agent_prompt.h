@@ -16,7 +16,8 @@ struct agent_view {
     const struct facts *facts; /* of its region here */
     enum numerics numerics;
     int32_t m_from, context; /* smallest m of the bucket; context bucket or 0 */
-    int32_t isa, threads;
+    int32_t isa, threads;    /* a CPU's */
+    const char *target;      /* a GPU's: "sm_90a" */
     const char *device, *incumbent;
     double share, run_s, roofline_s, m, context_mean; /* live means */
     struct region_cost work;                          /* of one run at them */
@@ -34,7 +35,7 @@ struct prompt_value {
 char *prompt_fill(const char *file, const struct prompt_value *v, int n, struct err *err);
 
 /* The first text of a slot's tree. */
-const char *agent_seed(enum region region);
+const char *agent_seed(enum machine_kind machine, enum region region);
 
 /* The system message, and the user message of each task. NULL with a message. Caller frees. */
 char *agent_prompt_system(const struct agent_view *v, struct err *err);

@@ -222,13 +222,48 @@ static int check_attribute(struct reader *r, int line)
     return 0;
 }
 
+/* Over the (...) behind __align__ and its like. */
+static int skip_parentheses(struct reader *r)
+{
+    struct token t;
+    int depth = 0;
+    do {
+        if (next(r, &t) != 0)
+            return -1;
+        depth += is(&t, "(") ? 1 : is(&t, ")") ? -1 : 0;
+    } while (depth > 0 && t.kind != END);
+    return 0;
+}
+
+/* CUDA, behind __device__ or static: what is declared is a function or a constant of the compiler.
+ * A variable would outlive the launch, and the cubin would be refused for it (agent_cubin.c), but
+ * there nobody can say in which line. */
+static int check_declared(const struct reader *r, const struct token *word)
+{
+    struct reader ahead = *r;
+    struct token t;
+    while (next(&ahead, &t) == 0 && t.kind != END) {
+        if (is(&t, "constexpr") || is(&t, "("))
+            return 0;
+        if (is(&t, ";") || is(&t, "=") || is(&t, "[") || is(&t, "{"))
+            return refuse(r, word->line, "state", "a %.*s variable outlives the launch",
+                          (int)word->n, word->at);
+        if ((is(&t, "__align__") || is(&t, "__attribute__")) && skip_parentheses(&ahead) != 0)
+            break;
+    }
+    return 0; /* the end, or a token that the main loop refuses in its turn */
+}
+
 static int check_name(struct reader *r, const struct token *t)
 {
-    if (t->at[0] != '_')
-        return check_plain(r, t);
-    if (!word_reserved(t->at, t->n, r->language))
+    bool declares = r->language == AGENT_CUDA && (is(t, "static") || is(t, "__device__"));
+    if (t->at[0] != '_' && check_plain(r, t) != 0)
+        return -1;
+    if (t->at[0] == '_' && !word_reserved(t->at, t->n, r->language))
         return refuse(r, t->line, "name", "%.*s is not on the list of names a kernel may use",
                       (int)(t->n < 60 ? t->n : 60), t->at);
+    if (declares)
+        return check_declared(r, t);
     return is(t, "__attribute__") ? check_attribute(r, t->line) : 0;
 }
 

@@ -20,9 +20,12 @@
 static bool point_of(struct specializer *s, const struct place *p, struct facts *f,
                      const struct template **t, struct point *point)
 {
-    *t = agent_template(p->slot->region);
-    if (!*t || s->env.machine->kind != MACHINE_CPU)
+    const enum machine_kind machine = s->env.machine->kind;
+    *t = agent_template(machine, p->slot->region);
+    if (!*t || !template_fits(*t, machine, p->slot->region, p->slot->m))
         return false;
+    if (machine == MACHINE_CUDA && s->numerics == NUMERICS_BIT_EQUAL)
+        return false; /* eager's order of sums is a library's, which nobody can be told */
     facts_fill(f, s->env.model, p->slot->region, p->slot->m, s->numerics);
     facts_machine(f, s->env.machine);
     return agent_point(*t, f, point);
@@ -30,7 +33,7 @@ static bool point_of(struct specializer *s, const struct place *p, struct facts 
 
 static bool choosable(struct specializer *s, const struct place *p)
 {
-    const struct template *t = agent_template(p->slot->region);
+    const struct template *t = agent_template(s->env.machine->kind, p->slot->region);
     pthread_mutex_lock(&s->lock);
     bool ok = t && !p->pinned[0] && !p->finalist && !is_disabled(s, "", t->id);
     pthread_mutex_unlock(&s->lock);
@@ -85,9 +88,10 @@ void agent_turn(struct specializer *s)
         .numerics = s->numerics,
         .m_from = slot->m_index > 0 ? m_bucket[slot->m_index - 1] + 1 : 1,
         .context = slot->region == REGION_ATTN ? slot->context : 0,
-        .isa = point.value[0],
+        .isa = t->machine == MACHINE_CPU ? point.value[0] : 0,
         .threads = s->config->engine_threads > 0 ? (int32_t)s->config->engine_threads
                                                  : (int32_t)sysconf(_SC_NPROCESSORS_ONLN),
+        .target = s->env.machine->target,
         .device = s->env.machine->device,
         .incumbent = atomic_load(&p->slot->kernel)->name,
         .share = seen->share,
@@ -111,10 +115,10 @@ static struct candidate *candidate_of(struct specializer *s, struct place *p, in
     struct point point;
     struct err err = {""};
     if (!point_of(s, p, &f, &t, &point)) {
-        agent_learn(s->agent, node, 0, "no instruction set for it here", NULL);
+        agent_learn(s->agent, node, 0, "no frame for it here", NULL);
         return NULL;
     }
-    if (agent_body_write(s->keys.kernel_dir, n->source, n->text, &err) != 0) {
+    if (agent_body_write(s->keys.kernel_dir, t->machine, n->source, n->text, &err) != 0) {
         log_error("agentic", "%s", err.msg);
         agent_forget(s->agent, node);
         return NULL;

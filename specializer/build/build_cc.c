@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "specializer/agent/agent_cubin.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/cubin.h"
 #include "specializer/build/object.h"
@@ -223,11 +224,20 @@ static enum stage_result compiler_failed(struct build *b, const struct process_r
     return STAGE_REFUSE;
 }
 
+/* A language model wrote it. */
+static bool is_text(const struct candidate *c)
+{
+    return c->origin == ORIGIN_AGENT || c->body[0];
+}
+
 /* Resources as read back from the cubin go into the log beside what the compiler said. */
 static int inspect_cubin(struct build *b, struct err *err)
 {
     struct cubin_facts f;
     int rc = cubin_inspect(b->temporary, &f, err);
+    if (rc == 0 && is_text(b->c))
+        rc = agent_cubin_check(b->temporary, &f.info, (int32_t)b->c->slot->region, b->c->slot->m,
+                               err);
     char *log =
         xasprintf("%s%d registers, %d bytes of stack, %d threads, %d bytes of dynamic shared "
                   "memory\n",
@@ -243,9 +253,7 @@ static enum stage_result accept_object(struct build *b, const struct process_res
     struct candidate *c = b->c;
     struct err err = {""};
     struct stat st;
-    if ((b->cuda
-             ? inspect_cubin(b, &err)
-             : object_inspect(b->temporary, c->origin == ORIGIN_AGENT || c->body[0], &err)) != 0) {
+    if ((b->cuda ? inspect_cubin(b, &err) : object_inspect(b->temporary, is_text(c), &err)) != 0) {
         snprintf(c->reason, sizeof c->reason, "build: object %.200s", err.msg);
         return STAGE_REFUSE;
     }

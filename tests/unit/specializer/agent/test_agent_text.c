@@ -26,7 +26,7 @@ static void every_seed_obeys_the_rules(void **state)
 {
     (void)state;
     for (int r = REGION_ATTN_IN; r <= REGION_HEAD; r++) {
-        const char *seed = agent_seed((enum region)r);
+        const char *seed = agent_seed(MACHINE_CPU, (enum region)r);
         assert_true(strlen(seed) > 100);
         expect(AGENT_C, seed, NULL);
     }
