@@ -87,6 +87,25 @@ static void operators_pause_resume_and_freeze(void **unused)
     stop(s);
 }
 
+/* Nothing was learnt about the kernel on the bench, and nobody else is to go first. */
+static void operators_pause_a_bench_and_it_is_taken_up_again(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    atomic_store(&fake.hold_bench, true);
+    int benches = atomic_load(&fake.benches);
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(atomic_load(&fake.benches) > benches);
+    expect(200, specializer_set_mode(s, SPECIALIZER_PAUSE, "r1", &text), &text);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_PAUSED);
+    fake.unheld[0] = 0;
+    atomic_store(&fake.hold_bench, false);
+    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r2", &text), &text);
+    WAIT_FOR(specialized("mlp_out/m1"));
+    stop(s);
+    assert_string_equal(fake.unheld, fake.held);
+}
+
 /* Frozen: winners serve and come back after a restart, nothing is built, benched or published. */
 static void operators_freeze_what_serves_now(void **unused)
 {
@@ -253,6 +272,7 @@ int main(void)
         TEST(operators_pin_unpin_and_roll_back),
         TEST(operators_disable_a_kernel_and_a_family_at_once),
         TEST(operators_pause_resume_and_freeze),
+        TEST(operators_pause_a_bench_and_it_is_taken_up_again),
         TEST(operators_freeze_what_serves_now),
         TEST(operators_cannot_thaw_what_the_configuration_froze),
         TEST(operators_may_repeat_a_rollback),
