@@ -29,6 +29,8 @@ static const struct {
     enum primitive p;
 } entries[] = {
     {"eager.cu", "eager_copy", PRIM_COPY},
+    {"eager.cu", "eager_open", PRIM_OPEN},
+    {"eager.cu", "eager_close", PRIM_CLOSE},
     {"eager.cu", "eager_embed", PRIM_EMBED},
     {"eager.cu", "eager_norm", PRIM_NORM},
     {"eager.cu", "eager_round", PRIM_ROUND},

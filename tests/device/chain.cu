@@ -732,25 +732,25 @@ static void run(compiler &cc, const model &m, int M, int context, bool quick)
     static const stage gemv_stages[] = {
         {"rows, unroll, warps, trigger", "ROWS UNROLL RW TRIGGER SPLITS WARPS", 0},
         {"+ attention: pieces, early, next",
-         "MERGE EARLY SPLITS WARPS PIECE STAGES NEXT NEXT_LATE TRIGGER", 60},
+         "MERGE EARLY SPLITS WARPS PIECE PARTS STAGES NEXT NEXT_LATE TRIGGER", 60},
         {"+ staged weights", "ROWS UNROLL RW TRIGGER PERSIST STAGE", 60},
         {"+ K over warps, x in registers", "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE CLUSTER LOAD",
          60},
         {"+ L2 prefetch, load policy", "TRIGGER PREFETCH NEXT NEXT_LATE LOAD PERSIST STAGE", 10},
         {"+ second pass",
          "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE BLOCKS PREFETCH NEXT NEXT_LATE LOAD CLUSTER "
-         "MERGE EARLY SPLITS WARPS PIECE STAGES",
+         "MERGE EARLY SPLITS WARPS PIECE PARTS STAGES",
          40},
     };
     static const stage mma_stages[] = {
-        {"attention", "SPLITS MERGE EARLY WARPS PIECE STAGES TRIGGER", 40},
+        {"attention", "SPLITS MERGE EARLY WARPS PIECE PARTS STAGES TRIGGER", 40},
         {"+ tiles, unroll, warps, K over a cluster", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST",
          30},
         {"+ staged weights", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST STAGE", 30},
         {"+ L2 prefetch, load policy", "TRIGGER SPLIT PERSIST STAGE PREFETCH LOAD", 10},
         {"+ second pass",
          "TILES UNROLL WARPS TRIGGER SPLIT PERSIST STAGE PREFETCH LOAD SPLITS MERGE EARLY PIECE "
-         "STAGES",
+         "PARTS STAGES",
          20},
     };
     const stage *stages = mma ? mma_stages : gemv_stages;
@@ -761,7 +761,7 @@ static void run(compiler &cc, const model &m, int M, int context, bool quick)
             for (auto &p : f.around(r, stages[i].knobs, 0))
                 cc.ask(f.t[r], f.sh[r], p);
         for (int r : order) {
-            f.attempt(r, f.around(r, stages[i].knobs, stages[i].random));
+            f.attempt(r, f.around(r, stages[i].knobs, fine ? 6 : stages[i].random));
             if (i > 0)
                 f.attempt(r, f.around(r, stages[i].knobs, 0));
         }
