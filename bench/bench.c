@@ -100,7 +100,7 @@ static int largest(const struct list *l)
 static int open_backend(struct bench *b, struct err *e)
 {
     const struct config *c = &b->config;
-    int32_t chunk = (int32_t)c->engine_prefill_chunk, batch = largest(&b->batch);
+    int32_t batch = largest(&b->batch);
     int32_t context = largest(&b->context), prompt = largest(&b->prompt);
     int32_t most = context > prompt ? context : prompt;
     if (most > b->model->shape.max_context)
@@ -108,15 +108,16 @@ static int open_backend(struct bench *b, struct err *e)
                        "the model's context ends at %d tokens; --context or --prompt asks for %d",
                        b->model->shape.max_context, most);
     b->pages_each = (most + KV_PAGE - 1) / KV_PAGE;
-    struct backend_options o = {.threads = (int32_t)c->engine_threads,
-                                .kv_pages = b->pages_each * batch,
-                                .max_tokens = chunk > batch ? chunk : batch,
-                                .max_rows = batch,
-                                .pack_bytes = c->specializer_pack_mib * 1048576,
-                                .huge_pages = c->engine_huge_pages};
     b->ops = strcmp(c->engine_backend, "cuda") == 0 ? backend_cuda_load(e) : &backend_cpu;
     if (!b->ops)
         return -1;
+    b->chunk = backend_chunk(b->ops, c->engine_prefill_chunk);
+    struct backend_options o = {.threads = (int32_t)c->engine_threads,
+                                .kv_pages = b->pages_each * batch,
+                                .max_tokens = b->chunk > batch ? b->chunk : batch,
+                                .max_rows = batch,
+                                .pack_bytes = c->specializer_pack_mib * 1048576,
+                                .huge_pages = c->engine_huge_pages};
     b->backend = b->ops->open(b->model, &o, e);
     return b->backend ? 0 : -1;
 }
@@ -175,7 +176,7 @@ static int measure_decode(struct bench *b, struct result *r, int *n, struct err 
 static int measure_prefill(struct bench *b, struct result *r, int *n, struct err *e)
 {
     for (int i = 0; i < b->prompt.n; i++) {
-        struct work w = {1, b->prompt.value[i], (int32_t)b->config.engine_prefill_chunk};
+        struct work w = {1, b->prompt.value[i], b->chunk};
         if (bench_measure(b, &w, &r[(*n)++], e))
             return -1;
     }

@@ -26,6 +26,7 @@ struct bench {
     int sets;           /* 1: the store has no winners for this machine and model */
     int winners;        /* slots that hold one */
     int32_t pages_each; /* KV pages of one sequence */
+    int32_t chunk;      /* prompt tokens of a step */
 };
 
 /* What is timed as one: a decode step of `sequences` tokens at `context`, or one prompt of

@@ -369,8 +369,12 @@ static void cuda_set_dispatch(struct backend *b, struct dispatch *d)
 
 __attribute__((visibility("default"))) extern const struct backend_ops whet_backend_cuda;
 
+/* A prompt alone goes in chunks that fill the device: 2048 tokens reach 65 to 71 % of its peak, 512
+ * reach 51 to 62 %. Beside decodes a chunk is as long as their next token may be late. */
 const struct backend_ops whet_backend_cuda = {
     .name = "cuda",
+    .usual_chunk = 2048,
+    .usual_mixed_ms = 10,
     .open = cuda_open,
     .close = cuda_close,
     .machine = cuda_machine,
