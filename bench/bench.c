@@ -6,7 +6,8 @@
  *   region    the regions of decode steps and prompts: bytes, GB/s, share of the roofline
  *
  * No HTTP, no scheduler, no specializer: synthetic tokens through the backend, as the engine would
- * feed it. "Specialized" is what the store's winners make of the same steps.
+ * feed it. "Specialized" is what the store's winners make of the same steps, or with --starts the
+ * points that a search starts from.
  */
 #include "bench/bench.h"
 
@@ -25,6 +26,7 @@ static int usage(const char *why)
     fputs("usage: whet bench decode|prefill|step|region --model PATH [--json FILE]\n"
           "         [--shape llama-3.2-1b (short for --model random:llama-3.2-1b)]\n"
           "         [--batch 1,2,4,8] [--context 128,512] [--prompt 128,512,2048] [--pairs 7]\n"
+          "         [--starts: kernels at the points that searches start from, not the store's]\n"
           "         [options of whet serve]\n",
           stderr);
     return 2;
@@ -69,6 +71,10 @@ static int own_flags(struct bench *b, int *argc, char **argv)
             }
         }
         bool shape = strcmp(argv[i], "--shape") == 0;
+        if (strcmp(argv[i], "--starts") == 0) {
+            b->starts = true;
+            continue;
+        }
         if (!list && !shape && strcmp(argv[i], "--json") != 0) {
             argv[left++] = argv[i];
             continue;
@@ -128,6 +134,21 @@ static void note_winner(void *ctx, const struct slot *slot, const struct kernel 
     printf("  %-16s %s\n", slot->name, k->name);
 }
 
+/* In the slots of every batch and context that is measured; returns how many. */
+static int load_starts(struct bench *b, struct err *e)
+{
+    int all = 0;
+    for (int c = 0; c < b->context.n; c++)
+        for (int i = 0; i < b->batch.n; i++) {
+            int n = starts_load(&b->config, b->model, b->backend, b->ops, b->table[SET_SPECIALIZED],
+                                b->batch.value[i], b->context.value[c], note_winner, NULL, e);
+            if (n < 0)
+                return -1;
+            all += n;
+        }
+    return all;
+}
+
 static int open_all(struct bench *b, struct err *e)
 {
     const struct kernel *eager[REGION_COUNT];
@@ -139,8 +160,9 @@ static int open_all(struct bench *b, struct err *e)
         eager[r] = b->ops->eager(b->backend, (enum region)r);
     for (int s = 0; s < SETS; s++)
         b->table[s] = dispatch_open(eager);
-    b->winners = winners_load(&b->config, b->model, b->backend, b->ops, b->table[SET_SPECIALIZED],
-                              note_winner, NULL, e);
+    b->winners = b->starts ? load_starts(b, e)
+                           : winners_load(&b->config, b->model, b->backend, b->ops,
+                                          b->table[SET_SPECIALIZED], note_winner, NULL, e);
     b->sets = b->winners > 0 ? SETS : 1;
     return b->winners < 0 ? -1 : 0;
 }

@@ -16,6 +16,7 @@ struct bench {
     const char *mode, *json; /* json: NULL for none */
     const char *shape;       /* --shape NAME: random weights of this shape, or NULL */
     struct list batch, context, prompt;
+    bool starts; /* kernels at the points that searches start from, instead of the store's winners */
     int pairs;
     struct config config;
     struct model *model;
