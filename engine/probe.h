@@ -1,9 +1,10 @@
 /* probe.h - the device half of `whet probe`: a kernel's first runs, on a device of its own.
  *
- * For backends whose kernels cannot be run by a sealed process of the CPU (specializer/runner.h).
- * A kernel of the device can reach device memory only, so answers are safe in this process, and it
- * cannot call the system; what it can do is crash the device's context, hang, or write where it
- * should not, and then this process ends with a reason. Used by the probe process only; one thread.
+ * For backends whose kernels cannot be run by a sealed process of the CPU
+ * (specializer/admission/runner.h). A kernel of the device can reach device memory only, so answers
+ * are safe in this process, and it cannot call the system; what it can do is crash the device's
+ * context, hang, or write where it should not, and then this process ends with a reason. Used by
+ * the probe process only; one thread.
  */
 #ifndef WHET_ENGINE_PROBE_H
 #define WHET_ENGINE_PROBE_H

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "engine/plan.h"
-#include "specializer/agent_source.h"
+#include "specializer/agent/agent_source.h"
 #include "specializer/specializer_private.h"
-#include "specializer/store_json.h"
+#include "specializer/store/store_json.h"
 
 /* ---- answers ----------------------------------------------------------------------------------
  */
@@ -478,6 +478,7 @@ int specializer_import(struct specializer *s, const char *body, size_t n, const 
     int taken = store_import(s->store, body, n, who, &err);
     if (taken < 0)
         return refuse(400, json, "%s", err.msg);
+    atomic_store(&s->imported, true);
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "imported", taken);
     return answer(200, o, json);

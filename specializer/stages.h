@@ -49,7 +49,7 @@ struct stage_env {
     void *tick_ctx;
 };
 
-/* ---- build (build_cc.c, build_nvrtc.c) --------------------------------------------------------------------- */
+/* ---- build (build_cc.c, build_nvrtc.c) ------------------------------------------------------- */
 
 /* For CPU kernels: specializer.compiler, or the first of cc, gcc, clang on PATH that compiles a
  * trivial shared object. -1 with a message when there is none. Looked for once, at start. For CUDA

@@ -1,0 +1,159 @@
+/* store.h - what the specializer remembers: an SQLite file.
+ *
+ * Candidates with their evidence (wins and refusals alike), the winner of every slot, operators'
+ * pins and disables, the decision trace, exchanges with the adviser. A transition and everything
+ * that goes with it is one transaction, so whatever kills the process leaves either the old state
+ * or the new one. A damaged file is moved aside with a log line and a new one begun.
+ *
+ * Any thread: one connection behind one mutex; every call is a few rows. Functions return 0 (or a
+ * count), -1 with a message.
+ */
+#ifndef WHET_SPECIALIZER_STORE_H
+#define WHET_SPECIALIZER_STORE_H
+
+#include "config/err.h"
+#include "specializer/candidate.h"
+
+enum { STORE_VERSION = 2 };
+
+struct store;
+
+/* Opens or creates the file and its folder. NULL when it cannot be used at all: no permission, or
+ * a schema newer than this program. */
+struct store *store_open(const char *path, struct err *err);
+void store_close(struct store *s);
+const char *store_path(const struct store *s);
+/* Calls that failed since it was opened: a full disk, a file that others hold. */
+uint64_t store_errors(const struct store *s);
+/* specializer.store, or <user's cache folder>/whet/store.db. Caller frees. */
+char *store_default_path(const char *configured);
+
+/* ---- candidates ----------------------------------------------------------------------------- */
+
+/* A candidate as it is stored. `env` names machine + compiler + model shape + numerics, `source` a
+ * template's text with its headers: rows of another env or source are history, not evidence. */
+struct record {
+    char key[KEY_HEX + 1], object_key[KEY_HEX + 1], object_sum[17];
+    char env[KEY_HEX + 1], source[KEY_HEX + 1];
+    char template[48], slot[40], knobs[400], name[160];
+    enum origin origin;
+    enum life state;
+    bool bit_equal;
+    double predicted_s;
+    struct evidence evidence;
+    char reason[240];
+    int32_t rollbacks;
+    int32_t deaths;    /* times the process died while it was on trial */
+    int64_t changed_s; /* unix seconds */
+    char *log;         /* only from store_get(); caller frees */
+};
+
+/* Writes `r` with state `to` and a trace line. to = active makes it the slot's winner and retires
+ * the one before; leaving active takes the winner away. All in one transaction. */
+int store_move(struct store *s, const struct record *r, enum life to, const char *why,
+               const char *who, struct err *err);
+/* 1 found, 0 not, -1 error. */
+int store_get(struct store *s, const char *key, struct record *out, struct err *err);
+
+/* Checksum of a finished build of this object by anybody; false if none is known. */
+bool store_object_sum(struct store *s, const char *object_key, char out[17]);
+/* True if a winner of any machine and model, the kernel before it, or a pinned one is made of this
+ * object. */
+bool store_object_used(struct store *s, const char *object_key);
+
+struct record_filter {
+    const char *env, *slot, *source, *template; /* NULL: any */
+    unsigned states;                            /* bit mask of enum life; 0: any */
+    int limit;                                  /* 0: no limit; newest first */
+};
+typedef void record_fn(void *ctx, const struct record *r);
+int store_each(struct store *s, const struct record_filter *f, record_fn *fn, void *ctx,
+               struct err *err);
+
+/* Marks `key` as running inside this process (on), or safely out of it again (off). A mark found at
+ * start means that the process died meanwhile: store_deaths() counts those and clears the marks. */
+int store_trial(struct store *s, const char *key, bool on, struct err *err);
+int store_deaths(struct store *s, struct err *err);
+
+/* ---- winners -------------------------------------------------------------------------------- */
+
+struct winner {
+    char slot[40], key[KEY_HEX + 1], previous[KEY_HEX + 1];
+    double share;      /* of step time when last seen: the order of restoring */
+    double gain_eager; /* over the eager kernel */
+};
+typedef void winner_fn(void *ctx, const struct winner *w);
+/* Largest share first. */
+int store_winners(struct store *s, const char *env, winner_fn *fn, void *ctx, struct err *err);
+int store_share(struct store *s, const char *env, const char *slot, double share, double gain_eager,
+                struct err *err);
+
+/* ---- operators ------------------------------------------------------------------------------ */
+
+typedef void pair_fn(void *ctx, const char *name, const char *value);
+int store_pin(struct store *s, const char *slot, const char *kernel, const char *who,
+              struct err *err);
+int store_unpin(struct store *s, const char *slot, const char *who, struct err *err);
+int store_pins(struct store *s, pair_fn *fn, void *ctx, struct err *err);
+/* `what`: a kernel's key or a template's name; value of store_disables() is the reason. */
+int store_disable(struct store *s, const char *what, const char *reason, const char *who,
+                  struct err *err);
+int store_enable(struct store *s, const char *what, const char *who, struct err *err);
+int store_disables(struct store *s, pair_fn *fn, void *ctx, struct err *err);
+/* Small persistent settings ("mode"). */
+int store_set(struct store *s, const char *name, const char *value, struct err *err);
+bool store_value(struct store *s, const char *name, char *out, size_t n);
+
+/* ---- trace and exchanges -------------------------------------------------------------------- */
+
+struct trace_row {
+    int64_t id;
+    double at; /* unix seconds */
+    const char *slot, *key, *event, *text, *who;
+    const char *name; /* of the kernel, as far as the store knows it */
+};
+/* Also logs it. slot, key, who may be NULL. Losing a trace line is not an error worth stopping for:
+ * it is logged and forgotten. */
+void store_trace(struct store *s, const char *slot, const char *key, const char *event,
+                 const char *who, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+typedef void trace_fn(void *ctx, const struct trace_row *row);
+/* Newest first. */
+int store_traces(struct store *s, const char *slot, int64_t since_s, int limit, trace_fn *fn,
+                 void *ctx, struct err *err);
+/* The newest `limit` rows of one event, newest first: by index, so it may be asked every second. */
+int store_events(struct store *s, const char *event, int64_t since_s, int limit, trace_fn *fn,
+                 void *ctx, struct err *err);
+
+struct exchange {
+    const char *request, *reply, *verdict; /* verdict: "accepted" or why not */
+    double seconds;
+    int32_t tokens_in, tokens_out;
+    int64_t id; /* id and at (unix seconds): only from store_exchanges() */
+    double at;
+};
+int store_exchange(struct store *s, const struct exchange *x, struct err *err);
+typedef void exchange_fn(void *ctx, const struct exchange *x);
+/* Oldest first; the newest few thousand are kept. */
+int store_exchanges(struct store *s, exchange_fn *fn, void *ctx, struct err *err);
+
+/* ---- texts that a language model wrote (store_agent.c) --------------------------------------- */
+
+struct agent_node;
+struct agent_tree;
+
+/* One node of a slot's tree, new or changed; its strings may be NULL. */
+int store_agent_put(struct store *s, const char *env, const char *slot, const struct agent_node *n,
+                    struct err *err);
+/* All nodes of the slot's tree into an empty `out`. */
+int store_agent_tree(struct store *s, const char *env, const char *slot, struct agent_tree *out,
+                     struct err *err);
+/* One more node of such a "tree" of texts without order, unless its text is there; sets its id. */
+int store_agent_import(struct store *s, const char *env, const char *slot, struct agent_node *n,
+                       struct err *err);
+/* There is a node under this environment. */
+bool store_agent_any(struct store *s, const char *env);
+/* The node whose text has this hash, whatever its slot: 1 found (tree_node_free() it), 0 not, -1.
+ */
+int store_agent_find(struct store *s, const char *source, struct agent_node *out, struct err *err);
+
+#endif
