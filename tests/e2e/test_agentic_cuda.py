@@ -99,9 +99,8 @@ def world(tmp_path_factory):
                "--adviser-url", model.url, "--adviser-model", "writer",
                "--adviser-calls-per-hour", "1000", "--agentic-attempts", "60"]
     s = Server(*options, model=os.environ["WHET_TEST_CUDA"])
-    load = Load(s)
+    load = Load(s, pause=0.2)
     yield {"s": s, "model": model, "options": options, "load": load}
-    print("\n".join(trials(s, SLOT)))
     load.end()
     s.stop()
     model.close()
@@ -129,6 +128,7 @@ def test_cheats_are_refused_on_the_gpu_with_the_rule_or_check_that_caught_them(w
     wanted = [(name, words) for name, _, words in SCRIPT if words]
     wait_for(s, SLOT, "not all refused",
              lambda: all(any(w in t for t in trials(s, SLOT)) for _, w in wanted))
+    print("\n".join(trials(s, SLOT)))
     assert get(s, f"/admin/slots/{SLOT}")["kernel"]["origin"] == "agent"
     s.complete("The capital of France is")
 
