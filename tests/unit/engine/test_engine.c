@@ -188,6 +188,32 @@ static void engine_refuses_what_it_cannot_serve(void **state)
     free(c);
 }
 
+/* Largest step of a prompt of 200 tokens, with this engine.prefill_chunk. */
+static int32_t most_tokens_of_a_prompt(int64_t asked)
+{
+    struct config config = config_of(64, 4);
+    struct client *c = clients(1);
+    fake_reset();
+    config.engine_prefill_chunk = asked;
+    struct engine *e = start(&config);
+    for (c[0].prompt_n = 0; c[0].prompt_n < 200; c[0].prompt_n++)
+        c[0].prompt[c[0].prompt_n] = 'a' + c[0].prompt_n % 26;
+    struct engine_request r = request_of(&c[0], 1);
+    submit(e, &r);
+    wait_ends(1);
+    engine_stop(e);
+    free(c);
+    return fake.most_tokens;
+}
+
+static void engine_reads_prompts_in_chunks_of_the_backends_size_unless_told(void **state)
+{
+    (void)state;
+    assert_int_equal(most_tokens_of_a_prompt(0), 72); /* fake.h */
+    assert_int_equal(most_tokens_of_a_prompt(40), 40);
+    assert_int_equal(most_tokens_of_a_prompt(3), 16); /* the least */
+}
+
 static void engine_reads_a_long_prompt_without_stopping_the_others(void **state)
 {
     (void)state;
@@ -447,6 +473,7 @@ int main(void)
         cmocka_unit_test(engine_scores_a_prompt),
         cmocka_unit_test(engine_stops_at_strings_and_ids),
         cmocka_unit_test(engine_refuses_what_it_cannot_serve),
+        cmocka_unit_test(engine_reads_prompts_in_chunks_of_the_backends_size_unless_told),
         cmocka_unit_test(engine_reads_a_long_prompt_without_stopping_the_others),
         cmocka_unit_test(engine_cancels_in_any_state),
         cmocka_unit_test(engine_stop_ends_everything),
