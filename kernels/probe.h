@@ -56,12 +56,18 @@ struct probe_produce_args {
     unsigned work_fill;
 };
 
-/* *count += words in which a and b differ; b null: words that are not `value`. */
-struct probe_differ_args {
+/* count[job.tally] += words in which a and b differ; b null: words that are not `value`. Grid:
+ * (blocks, jobs), 256 threads. */
+enum { PROBE_JOBS = 48 };
+struct probe_differ_job {
     const unsigned *a, *b;
     int64_t words;
-    unsigned long long *count;
     unsigned value;
+    int32_t tally;
+};
+struct probe_differ_args {
+    unsigned long long *count;
+    struct probe_differ_job job[PROBE_JOBS];
 };
 
 /* *sum += a sum over all words that sees where each of them is. */

@@ -17,6 +17,7 @@
 #include "specializer/agent_source.h"
 #include "specializer/agent_span.h"
 #include "specializer/agent_text.h"
+#include "specializer/prober.h"
 #include "specializer/specializer_private.h"
 #include "specializer/winners.h"
 
@@ -261,6 +262,7 @@ static void bring_back(struct list *l)
 {
     struct specializer *s = l->s;
     int most = probes_at_once();
+    prober_hold(s->env.prober, false);
     for (int left = l->n; left > 0 && !atomic_load(&s->stop);) {
         int busy = 0;
         left = 0;

@@ -166,6 +166,9 @@ void specializer_wait(struct specializer *s, double seconds)
     round_children(s);
     if (s->round.place && seconds > 0.02)
         seconds = 0.02;
+    if (s->env.prober && seconds > 0.003) /* it waits for turns */
+        for (int i = 0; i < s->round.n && s->round.place; i++)
+            seconds = s->round.item[i].probe ? 0.003 : seconds;
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
