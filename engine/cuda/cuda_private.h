@@ -165,6 +165,7 @@ struct cell {
     bool asked;                 /* the builder has it */
     uint64_t steps;             /* engine thread */
     double share[REGION_COUNT]; /* of a step's time, as last measured; engine thread */
+    const struct kernel *served[REGION_COUNT]; /* by the last graph, canaries aside; engine thread */
 };
 
 struct builder {
