@@ -6,10 +6,11 @@
  * still does. The device is worked on in turns, as few and as full as possible: what delays a step
  * of the server is each change from its context to this one, hardly how short the work is.
  *
- * For backends whose kernels cannot be run by a sealed process of the CPU (specializer/runner.h).
- * A kernel of the device can reach device memory only, so answers are safe in this process, and it
- * cannot call the system; what it can do is crash the device's context, hang, or write where it
- * should not, and then this process ends with a reason. Used by the probe process only; one thread.
+ * For backends whose kernels cannot be run by a sealed process of the CPU
+ * (specializer/admission/runner.h). A kernel of the device can reach device memory only, so answers
+ * are safe in this process, and it cannot call the system; what it can do is crash the device's
+ * context, hang, or write where it should not, and then this process ends with a reason. Used by
+ * the probe process only; one thread.
  */
 #ifndef WHET_ENGINE_PROBE_H
 #define WHET_ENGINE_PROBE_H

@@ -3,16 +3,29 @@
  *
  * The body (-DAGENT_BODY) includes nothing and is device code alone: it defines
  *
- *   THREADS, GRID                    macros: threads of a block, blocks
+ *   THREADS, GRID                         macros: threads of a block, blocks
  *   SMEM, CLUSTER, WORK_BYTES, COUNTERS   macros, where it needs them
  *   __device__ __forceinline__ void kernel(const struct region_args &a)
  *
+ * and finds its SMEM bytes of shared memory in dynamic_shared[].
+ *
  * The launched function, its bounds and what the cubin says of itself are here, so a body can
- * neither launch anything nor describe itself as something that it is not. One launch; weights in
- * the model's own layout.
+ * neither launch anything nor describe itself as something that it is not; one that redefines the
+ * frame's own words is found out when the cubin is read (agent_cubin.c). One launch; weights in the
+ * model's own layout.
  */
 #include "lib/shape.cuh"
 #include "lib/stream.cuh"
+
+#ifndef PDL
+#define PDL 1
+#endif
+
+#define LEGAL(expression, why) static_assert(expression, why);
+#include "agent.def"
+
+/* SMEM bytes; a body may not say `extern`. */
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 #include AGENT_BODY
 
@@ -42,5 +55,5 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
 
 extern "C" __device__ const struct cuda_kernel_info whet_info = {
     WHET_CUDA_ABI, REGION,     M_MAX, 0,  1,
-    COUNTERS,      WORK_BYTES, 0,     "", {{{GRID, 1, 1}, THREADS, SMEM, 1, CLUSTER, 0}},
+    COUNTERS,      WORK_BYTES, 0,     "", {{{GRID, 1, 1}, THREADS, SMEM, PDL, CLUSTER, 0}},
 };

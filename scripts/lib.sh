@@ -100,7 +100,7 @@ driver_cuda() {
 # for this driver in a private environment. Sets cuda_options for meson; WHET_CUDA_ENV is exported
 # when the wheels are used. $WHET_DRY_RUN: only says what would be done.
 ensure_cuda() {
-    local driver suffix=
+    local driver
     driver=$(driver_cuda)
     cuda_options=-Dcuda=auto
     [ -n "$driver" ] || return 0
@@ -114,13 +114,25 @@ ensure_cuda() {
         say "NVIDIA driver for CUDA $driver; toolkit: $(echo "$found" | sed -n 's/^nvrtc=//p')"
         return 0
     fi
-    [ "$driver" -ge 13 ] || suffix=-cu12
-    local wheels=(nvidia-cuda-runtime$suffix nvidia-cuda-nvrtc$suffix nvidia-cublas$suffix)
-    say "NVIDIA driver for CUDA $driver and no toolkit: fetching ${wheels[*]} (about 0.6 GB, once)"
+    say "NVIDIA driver for CUDA $driver and no toolkit"
+    fetch_toolkit "$driver"
+}
+
+# The toolkit's PyPI wheels for CUDA $1, in an environment that WHET_CUDA_ENV names then.
+fetch_toolkit() {
+    local wheels=(nvidia-cuda-{runtime,crt,cccl,nvrtc} nvidia-cublas)
+    # Before 13 the headers in crt/ came with the compiler, and names had a suffix.
+    [ "$1" -ge 13 ] || wheels=(nvidia-cuda-{runtime,nvcc,cccl,nvrtc}-cu12 nvidia-cublas-cu12)
+    say "fetching the CUDA toolkit: ${wheels[*]} (about 0.6 GB, once)"
     [ -z "${WHET_DRY_RUN:-}" ] || return 0
-    WHET_CUDA_ENV=$(ensure_python "cuda$driver" "${wheels[@]}")
+    WHET_CUDA_ENV=$(ensure_python "cuda$1" "${wheels[@]}")
     export WHET_CUDA_ENV
     "$root/scripts/find-cuda" >/dev/null || die "the CUDA wheels do not hold what a build needs"
+}
+
+# For tests: NVRTC compiles kernels for a GPU without one, so a toolkit is all they need.
+ensure_toolkit() {
+    "$root/scripts/find-cuda" >/dev/null 2>&1 || fetch_toolkit 13
 }
 
 # build_in DIR [meson options]: configures once, then lets ninja decide what is stale.

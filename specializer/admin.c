@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "engine/plan.h"
-#include "specializer/agent_source.h"
+#include "specializer/agent/agent_source.h"
 #include "specializer/specializer_private.h"
-#include "specializer/store_json.h"
+#include "specializer/store/store_json.h"
 
 /* ---- answers ----------------------------------------------------------------------------------
  */

@@ -159,8 +159,9 @@ static double median_s(const float *ns, int32_t n)
 static enum stage_result judge_samples(struct candidate *c, enum bench_verdict verdict,
                                        double wanted, double floor_s)
 {
-    const struct evidence *e = &c->evidence;
-    if (e->own_s < floor_s) {
+    struct evidence *e = &c->evidence;
+    e->impossible = e->own_s < floor_s;
+    if (e->impossible) {
         snprintf(c->reason, sizeof c->reason,
                  "bench: impossible: %.3g us a run where the machine cannot be below %.3g us",
                  e->own_s * 1e6, floor_s * 1e6);

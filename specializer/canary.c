@@ -201,10 +201,12 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
     }
     const struct gain *g = &c->evidence.canary;
     if (r == STAGE_PASS && verdict == CANARY_SLOWER) {
+        /* An interval that still holds a gain has not refused anything: noise did. */
+        bool unresolved = g->pairs > 0 && g->mean > 0 && g->high > 0;
         snprintf(c->reason, sizeof c->reason,
                  "canary: whole steps %+.2f %% [%+.2f, %+.2f] over %d pairs", g->mean * 100,
                  g->low * 100, g->high * 100, g->pairs);
-        r = STAGE_REFUSE;
+        r = unresolved ? STAGE_RETRY : STAGE_REFUSE;
     } else if (r == STAGE_RETRY) {
         snprintf(c->reason, sizeof c->reason, "canary: %d steps in %.0f s",
                  (int)atomic_load(&t->canary.have), timeout_s);

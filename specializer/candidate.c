@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "engine/model.h"
-#include "specializer/agent_source.h"
+#include "specializer/agent/agent_source.h"
 #include "specializer/hash.h"
-#include "specializer/space.h"
-#include "specializer/space_tables.h"
-#include "specializer/store.h"
+#include "specializer/search/space.h"
+#include "specializer/search/space_tables.h"
+#include "specializer/store/store.h"
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
@@ -58,13 +58,13 @@ static void name_point(const struct template *t, const struct point *p, char *ou
             at += (size_t)snprintf(out + at, n - at, " %s=%d", t->knob[k].name, p->value[k]);
 }
 
-/* The text's hash in the name, and in the frame's -D list: kernels/cpu/agent.c includes it. */
+/* The text's hash in the name, and in the frame's -D list: the frame includes it. */
 static void name_body(struct candidate *c)
 {
     char file[40];
     size_t at = strlen(c->name);
     int n = 0;
-    agent_body_name(c->body, file);
+    agent_body_name(c->template->machine, c->body, file);
     snprintf(c->name + at, sizeof c->name - at, " %s", c->body);
     while (c->define[n])
         n++;

@@ -69,6 +69,7 @@ struct evidence {
     double roofline_s;         /* what the machine could do at best on these inputs */
     char against[24];          /* id of the kernel it was measured against */
     double speed;              /* relative to the eager kernel (1), through `against`'s own speed */
+    bool impossible; /* timed below the roofline: the measurement, not the kernel, is good */
     /* shadow */
     int32_t shadow_looks, shadow_different;
     double shadow_max, shadow_rms; /* worst row, against the incumbent */

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "config/log.h"
-#include "specializer/agent_tree.h"
+#include "specializer/agent/agent_tree.h"
 #include "specializer/life.h"
-#include "specializer/store_json.h"
+#include "specializer/store/store_json.h"
 #include "specializer/winners.h"
 
 static void list_row(void *ctx, const struct record *r)

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "config/log.h"
-#include "specializer/space.h"
-#include "specializer/store.h"
+#include "specializer/search/space.h"
+#include "specializer/store/store.h"
 
 #define TO(s) (1u << LIFE_##s)
 

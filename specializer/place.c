@@ -13,7 +13,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/specializer_private.h"
-#include "specializer/store_json.h"
+#include "specializer/store/store_json.h"
 
 enum { FIRSTS = 6 };
 #define CAPTURE_TIMEOUT_NS INT64_C(1000000000)

@@ -14,10 +14,10 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "specializer/agent_source.h"
-#include "specializer/agent_span.h"
-#include "specializer/agent_text.h"
-#include "specializer/prober.h"
+#include "specializer/admission/prober.h"
+#include "specializer/agent/agent_source.h"
+#include "specializer/agent/agent_span.h"
+#include "specializer/agent/agent_text.h"
 #include "specializer/specializer_private.h"
 #include "specializer/winners.h"
 
@@ -52,7 +52,8 @@ struct terms {
 };
 
 /* Puts the text that a language model wrote where the compiler and the key look for it. */
-static bool bring_text(const struct terms *g, const struct record *r, const char **why)
+static bool bring_text(const struct terms *g, enum machine_kind machine, const struct record *r,
+                       const char **why)
 {
     struct agent_node n;
     struct err err;
@@ -65,8 +66,8 @@ static bool bring_text(const struct terms *g, const struct record *r, const char
     char hash[17], *body = span_strip(n.text);
     agent_body_hash(body, hash);
     bool ok = strcmp(hash, r->source) == 0 &&
-              agent_text_check(n.text, strlen(n.text), AGENT_C, &err) == 0 &&
-              agent_body_write(g->keys->kernel_dir, hash, n.text, &err) == 0;
+              agent_text_check(n.text, strlen(n.text), agent_language(machine), &err) == 0 &&
+              agent_body_write(g->keys->kernel_dir, machine, hash, n.text, &err) == 0;
     free(body);
     tree_node_free(&n);
     return ok;
@@ -80,7 +81,7 @@ static struct candidate *from_row(const struct terms *g, struct slot *slot, cons
     struct point point;
     if (!t && (agent = agent_template_find(r->template)) != NULL) {
         t = agent;
-        if (!bring_text(g, r, why))
+        if (!bring_text(g, agent->machine, r, why))
             return NULL;
     }
     *why = "its template is gone or has other knobs";
@@ -173,10 +174,11 @@ static enum stage_result short_bench(struct specializer *s, struct candidate *c)
     struct evidence admitted = c->evidence;
     enum stage_result result = bench_run(&s->env, c, c->slot->eager, inputs, true);
     struct gain now = c->evidence.bench;
+    bool impossible = c->evidence.impossible;
     c->evidence = admitted;
     capture_free(inputs);
     free(inputs);
-    if (result == STAGE_REFUSE && now.high > 0 && !strstr(c->reason, "impossible"))
+    if (result == STAGE_REFUSE && now.high > 0 && !impossible)
         result = STAGE_PASS;
     if (result == STAGE_PASS && now.low > 0)
         c->evidence.speed = 1 + now.mean;

@@ -1,11 +1,10 @@
-/* round.c - one batch of candidates from proposal to bench, and the best one through live steps.
+/* round.c - one batch of candidates from proposal to bench.
  *
  *   propose -> build (child, several) -> probe (child, one) -> load -> bench
- *   the fastest that passed becomes the slot's finalist -> shadow -> canary -> published
+ *   the fastest that passed becomes the slot's finalist: finalist.c
  *
  * Children are started and polled from round_children(), which the blocking stages call while they
- * wait: the compiler works on the next candidate while this one is measured. A finalist may have
- * to wait for traffic; it then keeps its slot out of the search while others go on.
+ * wait: the compiler works on the next candidate while this one is measured.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,31 +12,19 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "specializer/prober.h"
+#include "specializer/admission/prober.h"
 #include "specializer/specializer_private.h"
 
-/* How long a stage waits for live steps before it leaves the finalist for later, and for how long.
- */
-#define SHADOW_TIMEOUT_S 30.0
-#define CANARY_TIMEOUT_S 60.0
-#define RETRY_AFTER_S 20.0
-enum { RETRIES_MOST = 3 };
 /* A gain so clear does not wait for the rest of its batch. */
 #define CLEAR_GAIN 0.10
-
-static int64_t after(double seconds)
-{
-    return clock_ns() + (int64_t)(seconds * 1e9);
-}
 
 /* ---- proposing --------------------------------------------------------------------------------
  */
 
-/* Tells whoever proposed it: the slot's search, or the agent's tree. `speed` 0: a refusal. */
-static void learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
-                  double speed)
+void round_learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
+                 double speed)
 {
-    if (id < 0 && strstr(c->reason, "impossible"))
+    if (id < 0 && c->evidence.impossible)
         speed = 0; /* a broken measurement must not lead the tree */
     if (id >= 0)
         search_learn(&p->search, id, speed);
@@ -134,7 +121,7 @@ bool round_start(struct specializer *s, struct place *p)
 /* The candidate is at fault: it leaves the round and is not tried again under this key. */
 static void item_refuse(struct specializer *s, struct item *it, enum stage stage)
 {
-    learn(s, s->round.place, it->id, it->c, it->c->evidence.speed);
+    round_learn(s, s->round.place, it->id, it->c, it->c->evidence.speed);
     candidate_refuse(s, it->c, stage);
     it->c = NULL;
     it->stage = ITEM_DONE;
@@ -330,7 +317,7 @@ static void bench_item(struct specializer *s, struct item *it)
         item_forget(s, it);
     } else if (item_move(s, it, LIFE_BENCHED)) {
         count_stage(s, STAGE_BENCH, STAGE_PASS);
-        learn(s, p, it->id, c, c->evidence.speed);
+        round_learn(s, p, it->id, c, c->evidence.speed);
         it->stage = ITEM_DONE;
         if (c->evidence.bench.low >= CLEAR_GAIN && !p->finalist)
             make_finalist(p, it);
@@ -398,105 +385,10 @@ void round_abandon(struct specializer *s)
     s->round = (struct round){0};
 }
 
-/* ---- the finalist -----------------------------------------------------------------------------
- */
-
-/* Nothing was decided about it: the point may be proposed again. */
-static void finalist_forget(struct specializer *s, struct place *p)
-{
-    struct candidate *c = p->finalist;
-    p->finalist = NULL;
-    if (p->finalist_id >= 0) /* a text's speed is known already */
-        search_forget(&p->search, p->finalist_id);
-    candidate_drop(s, c);
-}
-
 void round_forget(struct specializer *s)
 {
     round_abandon(s);
     for (int i = 0; i < s->places; i++)
         if (s->place[i].finalist)
             finalist_forget(s, &s->place[i]);
-}
-
-/* A canary whose interval still holds a gain has not refused anything: noise did. */
-static bool unresolved(const struct candidate *c, enum stage stage, enum stage_result r)
-{
-    const struct gain *g = &c->evidence.canary;
-    return stage == STAGE_CANARY && r == STAGE_REFUSE && g->pairs > 0 && g->mean > 0 &&
-           g->high > 0 && strncmp(c->reason, "canary: whole steps", 19) == 0;
-}
-
-/* Shadow or canary came to a result; true: go on. */
-static bool finalist_passed(struct specializer *s, struct place *p, enum stage stage,
-                            enum stage_result r)
-{
-    static const enum life reached[STAGES] = {
-        [STAGE_SHADOW] = LIFE_SHADOWED, [STAGE_CANARY] = LIFE_CANARY};
-    struct candidate *c = p->finalist;
-    struct err err;
-    if (unresolved(c, stage, r)) {
-        store_trace(s->store, p->slot->name, c->key, "unresolved", NULL, "%s", c->reason);
-        r = STAGE_RETRY;
-    }
-    if (r == STAGE_RETRY && ++c->retries >= RETRIES_MOST) {
-        store_trace(s->store, p->slot->name, c->key, "set_aside", NULL,
-                    "live steps could not decide it");
-        learn(s, p, p->finalist_id, c, c->evidence.speed);
-        p->finalist = NULL;
-        candidate_drop(s, c);
-        return false;
-    }
-    if (r == STAGE_REFUSE) {
-        /* A text that is right but no gain in whole steps has nothing to repair. */
-        bool right = p->finalist_id < 0 && stage == STAGE_CANARY;
-        learn(s, p, p->finalist_id, c, right ? c->evidence.speed : 0);
-        p->finalist = NULL;
-        candidate_refuse(s, c, stage);
-        return false;
-    }
-    count_stage(s, stage, r);
-    if (r != STAGE_PASS) {
-        p->not_before_ns = after(r == STAGE_RETRY ? RETRY_AFTER_S : 1);
-        return false;
-    }
-    if (life_move(s->store, c, reached[stage], NULL, NULL, &err) == 0)
-        return true;
-    log_error("specializer", "%s", err.msg);
-    p->not_before_ns = after(RETRY_AFTER_S);
-    return false;
-}
-
-void finalist_try(struct specializer *s, struct place *p)
-{
-    struct candidate *c = p->finalist;
-    pthread_mutex_lock(&s->lock);
-    bool unwanted = is_disabled(s, c->key, c->template->id) || p->pinned[0];
-    pthread_mutex_unlock(&s->lock);
-    if (unwanted) {
-        finalist_forget(s, p);
-        return;
-    }
-    watch_stop(s);
-    if (c->state == LIFE_BENCHED &&
-        !finalist_passed(s, p, STAGE_SHADOW, shadow_run(&s->env, c, SHADOW_TIMEOUT_S)))
-        return;
-    if (c->state == LIFE_SHADOWED &&
-        !finalist_passed(s, p, STAGE_CANARY, canary_run(&s->env, c, CANARY_TIMEOUT_S)))
-        return;
-    char why[120];
-    snprintf(why, sizeof why, "bench %+.1f %% [%+.1f, %+.1f], step %+.1f %% [%+.1f, %+.1f]",
-             c->evidence.bench.mean * 100, c->evidence.bench.low * 100,
-             c->evidence.bench.high * 100, c->evidence.canary.mean * 100,
-             c->evidence.canary.low * 100, c->evidence.canary.high * 100);
-    p->finalist = NULL;
-    if (swap_in(s, p, c, why, NULL) != 0) {
-        candidate_drop(s, c);
-        return;
-    }
-    atomic_fetch_add(&s->counts.published, 1);
-    p->dry = 0;
-    pthread_mutex_lock(&s->lock);
-    p->wins++;
-    pthread_mutex_unlock(&s->lock);
 }

@@ -7,8 +7,8 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "specializer/build_nvrtc.h"
-#include "specializer/prober.h"
+#include "specializer/admission/prober.h"
+#include "specializer/build/build_nvrtc.h"
 #include "specializer/specializer_private.h"
 
 enum numerics numerics_parse(const char *name)
@@ -200,7 +200,8 @@ int specializer_setup(struct specializer *s)
     cost_open(&s->cost, s->env.machine, threads > 0 ? threads : (int)sysconf(_SC_NPROCESSORS_ONLN));
     observe_open(&s->observe, s->env.dispatch, s->env.model, s->env.machine);
     blame_deaths(s);
-    s->agent = agent_open(s->config, s->store, adviser_llm(s->adviser), s->keys.env);
+    s->agent =
+        agent_open(s->config, s->store, adviser_llm(s->adviser), s->keys.env, s->env.machine->kind);
     make_places(s);
     if ((mkdir(s->keys.object_dir, 0700) != 0 && errno != EEXIST &&
          err_set(&err, "folder %s: %s", s->keys.object_dir, strerror(errno)) != 0) ||

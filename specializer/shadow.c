@@ -19,8 +19,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "specializer/endcheck.h"
-#include "specializer/judge.h"
+#include "specializer/admission/endcheck.h"
+#include "specializer/admission/judge.h"
 #include "specializer/live.h"
 
 enum { LOOKS = 8, EVERY = 4 };

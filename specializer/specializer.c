@@ -20,7 +20,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "specializer/objects.h"
+#include "specializer/build/objects.h"
 #include "specializer/specializer_private.h"
 
 #define OBSERVE_EVERY_S 0.1

@@ -11,16 +11,16 @@
 #include <pthread.h>
 
 #include "config/metrics.h"
-#include "specializer/adviser.h"
-#include "specializer/agent.h"
-#include "specializer/cost.h"
+#include "specializer/adviser/adviser.h"
+#include "specializer/agent/agent.h"
 #include "specializer/life.h"
 #include "specializer/observe.h"
-#include "specializer/space.h"
+#include "specializer/search/cost.h"
+#include "specializer/search/space.h"
+#include "specializer/search/strategy.h"
 #include "specializer/specializer.h"
 #include "specializer/stages.h"
-#include "specializer/store.h"
-#include "specializer/strategy.h"
+#include "specializer/store/store.h"
 
 enum { BATCH = 6, INPUTS = 2, NAME_MOST = 40 };
 /* A kernel that was on trial this many times when the process died is not tried again. */
@@ -220,7 +220,8 @@ void place_inputs_free(struct place *p);
 /* Predictions anew, and p->advice with what the adviser says now; never waits. */
 void consult(struct specializer *s, struct place *p);
 
-/* ---- round.c: a batch from proposal to bench; the finalist through shadow and canary --------- */
+/* ---- round.c: a batch from proposal to bench --------------------------------------------------
+ */
 bool round_start(struct specializer *s, struct place *p); /* false: nothing left to propose */
 void round_children(struct specializer *s);               /* starts and polls; never waits */
 bool round_bench(struct specializer *s); /* benches one that is ready; false: none was */
@@ -229,10 +230,18 @@ void round_close(struct specializer *s); /* the best passing one becomes the pla
 void round_abandon(struct specializer *s);
 /* Abandons the round and every finalist: a search that nobody is going to take up again. */
 void round_forget(struct specializer *s);
-void finalist_try(struct specializer *s, struct place *p);
+/* Tells whoever proposed it: the slot's search, or the agent's tree. `speed` 0: a refusal. */
+void round_learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
+                 double speed);
 /* What the store and the operators say of a new candidate: true if it may be tried. Its row is
  * there then, in state proposed; `why` goes into the trace. */
 bool round_admit(struct specializer *s, struct candidate *c, const char *why);
+
+/* ---- finalist.c: the best of a batch through shadow and canary --------------------------------
+ */
+void finalist_try(struct specializer *s, struct place *p);
+/* Nothing was decided about it: the point may be proposed again. */
+void finalist_forget(struct specializer *s, struct place *p);
 
 /* ---- agent_turn.c: texts that a language model writes ------------------------------------------
  */

@@ -50,7 +50,7 @@ struct stage_env {
     void *tick_ctx;
 };
 
-/* ---- build (build_cc.c, build_nvrtc.c) --------------------------------------------------------------------- */
+/* ---- build (build_cc.c, build_nvrtc.c) ------------------------------------------------------- */
 
 /* For CPU kernels: specializer.compiler, or the first of cc, gcc, clang on PATH that compiles a
  * trivial shared object. -1 with a message when there is none. Looked for once, at start. For CUDA
@@ -73,7 +73,7 @@ void build_end(struct build *b);
 /* Checksum of a file's contents, 16 hex digits. -1 if it cannot be read. */
 int object_checksum(const char *path, char out[17]);
 
-/* ---- probe (probe.c, probe_main.c, prober.c, check.c) --------------------------------------------------------------- */
+/* ---- probe (admission/) ---------------------------------------------------------------------- */
 
 enum probe_depth {
     PROBE_FULL,  /* every check of SPECIALIZER.md section 3 on the region */

@@ -9,7 +9,7 @@
 
 #include "config/clock.h"
 #include "specializer/specializer_private.h"
-#include "specializer/store_json.h"
+#include "specializer/store/store_json.h"
 
 enum { TRACE_ROWS = 80, REFUSAL_ROWS = 24, VERDICT_ROWS = 12, MARK_ROWS = 64 };
 /* Marks are for a chart of the engine's history, which reaches back so far. */

@@ -97,7 +97,7 @@ void candidate_drop(struct specializer *s, struct candidate *c)
 void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage)
 {
     struct err err;
-    if (strstr(c->reason, "impossible"))
+    if (c->evidence.impossible)
         atomic_fetch_add(&s->counts.impossible, 1);
     count_stage(s, stage, STAGE_REFUSE);
     if (life_move(s->store, c, LIFE_REFUSED, c->reason, NULL, &err) != 0)

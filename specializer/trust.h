@@ -7,7 +7,7 @@
 #ifndef WHET_SPECIALIZER_TRUST_H
 #define WHET_SPECIALIZER_TRUST_H
 
-#include "specializer/strategy.h"
+#include "specializer/search/strategy.h"
 
 enum { TRUST_MOST = 4096 };
 

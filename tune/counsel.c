@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "specializer/adviser_replay.h"
-#include "specializer/adviser_request.h"
+#include "specializer/adviser/adviser_replay.h"
+#include "specializer/adviser/adviser_request.h"
 #include "specializer/hash.h"
 
 enum { NAMED = 4, TENTH = 10 };

@@ -6,7 +6,7 @@
 #ifndef WHET_TUNE_COUNSEL_H
 #define WHET_TUNE_COUNSEL_H
 
-#include "specializer/strategy.h"
+#include "specializer/search/strategy.h"
 #include "tune/table.h"
 
 /* Constant, name, seconds of a reply, what it is. */

@@ -18,7 +18,7 @@
 #include "config/config.h"
 #include "config/err.h"
 #include "specializer/hash.h"
-#include "specializer/store.h"
+#include "specializer/store/store.h"
 
 enum { LEARN_FROM = 24, DRAWS = 8, WORST = 4 };
 

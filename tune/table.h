@@ -10,8 +10,8 @@
 #ifndef WHET_TUNE_TABLE_H
 #define WHET_TUNE_TABLE_H
 
-#include "specializer/cost.h"
-#include "specializer/space.h"
+#include "specializer/search/cost.h"
+#include "specializer/search/space.h"
 
 enum point_state { POINT_NEW, POINT_PROBED, POINT_MEASURED, POINT_REFUSED };
 

@@ -6,7 +6,7 @@
  * nobody's must still have it. Nothing that a kernel left there can reach the next one. What a
  * kernel could still have spoilt is code: so each probe begins by showing that memory which differs
  * is counted, word for word, and check_device.c holds eager against the oracle. A process whose
- * kernel was refused for more than its numbers is not used again (specializer/prober.c).
+ * kernel was refused for more than its numbers is not used again (specializer/admission/prober.c).
  *
  * Work on the device is done in turns (engine/probe.h). Outside of them there are only large
  * copies, which go past the server's steps.

@@ -17,7 +17,7 @@
 #include "engine/cpu/oracle.h"
 #include "engine/probe.h"
 #include "engine/quant.h"
-#include "specializer/space.h"
+#include "specializer/search/space.h"
 #include "specializer/stages.h"
 #include "tests/device/device_test.h"
 

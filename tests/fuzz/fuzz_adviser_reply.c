@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "specializer/adviser_reply.h"
+#include "specializer/adviser/adviser_reply.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -15,47 +15,11 @@
 #include <unistd.h>
 
 #include "config/clock.h"
-#include "specializer/check.h"
-#include "specializer/endcheck.h"
+#include "specializer/admission/check.h"
+#include "specializer/admission/endcheck.h"
 #include "specializer/hash.h"
-#include "specializer/space.h"
-#include "specializer/stages.h"
-
-/* SmolLM2's proportions in two layers and a small vocabulary. */
-static const struct model_shape shape = {.arch = ARCH_LLAMA,
-                                         .layers = 2,
-                                         .hidden = 576,
-                                         .heads = 9,
-                                         .kv_heads = 3,
-                                         .head_dim = 64,
-                                         .ffn = 1536,
-                                         .vocab = 1999,
-                                         .max_context = 2048,
-                                         .eps = 1e-5f,
-                                         .rope_base = 1e4f,
-                                         .rope_interleaved = true};
-
-struct shop {
-    struct config config;
-    struct compiler compiler;
-    struct stage_env env;
-    struct model *model;
-    char dir[40], *kernels;
-    int passed, failed;
-};
-
-static bool build(struct shop *s, struct candidate *c)
-{
-    struct err err = {""};
-    struct build *b = build_start(&s->env, c, &err);
-    enum stage_result r = b ? STAGE_RUNNING : STAGE_RETRY;
-    if (!b)
-        snprintf(c->reason, sizeof c->reason, "%.200s", err.msg);
-    while (b && (r = build_poll(b)) == STAGE_RUNNING)
-        usleep(1000);
-    build_end(b);
-    return r == STAGE_PASS;
-}
+#include "specializer/search/space.h"
+#include "tests/kernels/shop.h"
 
 static void admit(struct shop *s, const struct template *t, const struct point *p,
                   const struct facts *f, int m)
@@ -79,7 +43,7 @@ static void admit(struct shop *s, const struct template *t, const struct point *
     struct end_result end;
     struct err err = {""};
     int64_t start = clock_ns();
-    bool ok = build(s, &c);
+    bool ok = shop_build(s, &c);
     double built = (double)(clock_ns() - start) / 1e9;
     if (!ok)
         snprintf(err.msg, sizeof err.msg, "%s", c.reason);
@@ -90,8 +54,8 @@ static void admit(struct shop *s, const struct template *t, const struct point *
            ok ? "ok" : "FAIL", t->id, m, knobs, q.rule.bit_equal ? " (bits)" : "", built, r.runs,
            (double)(clock_ns() - start) / 1e9 - built, r.judgement.ratio * 100, err.msg);
     fflush(stdout);
-    s->passed += ok;
-    s->failed += !ok;
+    s->right += ok;
+    s->wrong += !ok;
     unlink(c.object);
     for (int i = 0; c.define && c.define[i]; i++)
         free(c.define[i]);
@@ -122,28 +86,9 @@ static void admit_template(struct shop *s, const struct template *t, int m, int 
     space_close(space);
 }
 
-static int shop_open(struct shop *s, struct err *err)
-{
-    char *none[] = {"test_admission"};
-    strcpy(s->dir, "/tmp/whet-admission-XXXXXX");
-    if (config_parse(&s->config, 1, none, err) != 0 ||
-        compiler_find(&s->config, &s->compiler, err) != 0 || !mkdtemp(s->dir))
-        return -1;
-    const char *root = getenv("WHET_SOURCE_ROOT");
-    if (!root)
-        return err_set(err, "WHET_SOURCE_ROOT is not set");
-    s->kernels = xasprintf("%s/kernels", root);
-    s->model = model_random(&shape, DTYPE_Q4_1, 5);
-    s->env = (struct stage_env){.config = &s->config,
-                                .compiler = &s->compiler,
-                                .model = s->model,
-                                .kernel_dir = s->kernels};
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
-    struct shop s = {.passed = 0};
+    struct shop s;
     struct err err = {""};
     const char *wanted = getenv("WHET_ADMISSION_POINTS");
     int points = wanted ? atoi(wanted) : 1;
@@ -160,10 +105,7 @@ int main(int argc, char **argv)
         if (high > low)
             admit_template(&s, t, high, points);
     }
-    printf("%d passed, %d refused\n", s.passed, s.failed);
-    model_close(s.model);
-    config_free(&s.config);
-    free(s.kernels);
-    rmdir(s.dir);
-    return s.failed > 0 || s.passed == 0;
+    int status = shop_verdict(&s);
+    shop_close(&s);
+    return status;
 }

@@ -6,75 +6,22 @@
  * refused by the object's inspection.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/plan.h"
-#include "specializer/agent_prompt.h"
-#include "specializer/agent_source.h"
-#include "specializer/agent_text.h"
-#include "specializer/check.h"
-#include "specializer/stages.h"
-
-static const struct model_shape shape = {.arch = ARCH_LLAMA,
-                                         .layers = 2,
-                                         .hidden = 576,
-                                         .heads = 9,
-                                         .kv_heads = 3,
-                                         .head_dim = 64,
-                                         .ffn = 1536,
-                                         .vocab = 1999,
-                                         .max_context = 2048,
-                                         .eps = 1e-5f,
-                                         .rope_base = 1e4f,
-                                         .rope_interleaved = true};
-
-struct shop {
-    struct config config;
-    struct compiler compiler;
-    struct stage_env env;
-    struct model *model;
-    struct key_parts keys;
-    char dir[40], *kernels;
-    int right, wrong;
-};
-
-static bool build(struct shop *s, struct candidate *c)
-{
-    struct err err = {""};
-    struct build *b = build_start(&s->env, c, &err);
-    enum stage_result r = b ? STAGE_RUNNING : STAGE_RETRY;
-    if (!b)
-        snprintf(c->reason, sizeof c->reason, "%.200s", err.msg);
-    while (b && (r = build_poll(b)) == STAGE_RUNNING)
-        usleep(1000);
-    build_end(b);
-    return r == STAGE_PASS;
-}
+#include "specializer/admission/check.h"
+#include "specializer/agent/agent_prompt.h"
+#include "tests/kernels/shop.h"
 
 /* NULL when text, build and (with `probe`) every check passed; else what refused it. */
 static const char *admit(struct shop *s, enum region region, int m, const char *text, bool probe,
                          struct err *err)
 {
-    struct facts f;
-    struct point p;
-    struct slot slot = {.region = region, .m = m};
-    char hash[17];
-    const char *caught = NULL;
-    const struct template *t = agent_template(region);
-    if (agent_text_check(text, strlen(text), AGENT_C, err) != 0)
-        return "text";
-    facts_fill(&f, s->model, region, m, NUMERICS_TOLERANCE);
-    agent_body_hash(text, hash);
-    if (!agent_point(t, &f, &p) || agent_body_write(s->kernels, hash, text, err) != 0)
-        return "point";
-    snprintf(slot.name, sizeof slot.name, "test/m%d", m);
-    struct candidate *c = candidate_new_agent(&s->keys, t, &p, &f, &slot, hash);
-    if (!build(s, c)) {
-        err_set(err, "%s %.300s", c->reason, c->log ? c->log : "");
-        caught = "build";
-    }
+    struct candidate *c;
+    const char *caught = shop_build_text(s, region, m, text, &c, err);
+    if (caught)
+        return caught;
     struct check_request q = {
         .model = s->model,
         .object = c->object,
@@ -85,21 +32,11 @@ static const char *admit(struct shop *s, enum region region, int m, const char *
         .seed = 11,
     };
     struct check_result r = {0};
-    if (!caught && probe && check_kernel(&q, &r, err) != 0)
+    if (probe && check_kernel(&q, &r, err) != 0)
         caught = "probe";
     unlink(c->object);
     candidate_free(c);
     return caught;
-}
-
-static void report(struct shop *s, bool right, const char *name, int m, const char *caught,
-                   const struct err *err)
-{
-    printf("%-5s %-24s m=%-4d %s %s\n", right ? "ok" : "WRONG", name, m, caught ? caught : "passed",
-           err->msg);
-    fflush(stdout);
-    s->right += right;
-    s->wrong += !right;
 }
 
 static void seeds(struct shop *s)
@@ -108,9 +45,9 @@ static void seeds(struct shop *s)
     for (int r = REGION_ATTN_IN; r <= REGION_HEAD; r++)
         for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
             struct err err = {""};
-            const char *caught =
-                admit(s, (enum region)r, tokens[i], agent_seed((enum region)r), true, &err);
-            report(s, !caught, region_name((enum region)r), tokens[i], caught, &err);
+            const char *caught = admit(s, (enum region)r, tokens[i],
+                                       agent_seed(MACHINE_CPU, (enum region)r), true, &err);
+            shop_report(s, !caught, region_name((enum region)r), tokens[i], caught, err.msg);
         }
 }
 
@@ -140,31 +77,13 @@ static void cheats(struct shop *s)
         struct err err = {""};
         const char *caught = admit(s, REGION_MLP_OUT, 1, cheat[i].text, false, &err);
         bool right = caught && strcmp(caught, "build") == 0 && strstr(err.msg, cheat[i].word);
-        report(s, right, cheat[i].name, 1, caught, &err);
+        shop_report(s, right, cheat[i].name, 1, caught, err.msg);
     }
-}
-
-static int shop_open(struct shop *s, struct err *err)
-{
-    char *none[] = {"test_agent"};
-    strcpy(s->dir, "/tmp/whet-agent-XXXXXX");
-    if (config_parse(&s->config, 1, none, err) != 0 ||
-        compiler_find(&s->config, &s->compiler, err) != 0 || !mkdtemp(s->dir))
-        return -1;
-    s->kernels = xasprintf("%s/kernels", s->dir);
-    s->keys.object_dir = s->dir;
-    s->keys.kernel_dir = s->kernels;
-    s->model = model_random(&shape, DTYPE_Q4_1, 5);
-    s->env = (struct stage_env){.config = &s->config,
-                                .compiler = &s->compiler,
-                                .model = s->model,
-                                .kernel_dir = s->kernels};
-    return kernel_sources_write(s->kernels, err);
 }
 
 int main(void)
 {
-    struct shop s = {.right = 0};
+    struct shop s;
     struct err err = {""};
     if (shop_open(&s, &err) != 0) {
         printf("%s\n", err.msg);
@@ -172,11 +91,7 @@ int main(void)
     }
     seeds(&s);
     cheats(&s);
-    printf("%d passed, %d failed\n", s.right, s.wrong);
-    model_close(s.model);
-    config_free(&s.config);
-    char command[80];
-    snprintf(command, sizeof command, "rm -rf %s", s.dir);
-    free(s.kernels);
-    return system(command) != 0 || s.wrong > 0 || s.right == 0;
+    int status = shop_verdict(&s);
+    shop_close(&s);
+    return status;
 }

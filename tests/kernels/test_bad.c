@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
-#include "specializer/sandbox.h"
+#include "specializer/admission/sandbox.h"
 #include "specializer/stages.h"
 
 enum { M_INDEX = 4 }; /* the bucket of 5 and 6 tokens: odd and even */

@@ -23,11 +23,11 @@
 #include <unistd.h>
 
 #include "engine/quant.h"
-#include "specializer/check.h"
-#include "specializer/endcheck.h"
+#include "specializer/admission/check.h"
+#include "specializer/admission/endcheck.h"
+#include "specializer/build/process.h"
 #include "specializer/hash.h"
-#include "specializer/process.h"
-#include "specializer/space.h"
+#include "specializer/search/space.h"
 #include "specializer/stages.h"
 #include "tests/kernels/mutants/mutate.h"
 #include "tests/kernels/mutants/witness.h"

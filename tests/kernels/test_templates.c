@@ -32,7 +32,7 @@
 #include "engine/cpu/eager.h"
 #include "engine/cpu/oracle.h"
 #include "engine/cpu/pool.h"
-#include "specializer/space.h"
+#include "specializer/search/space.h"
 
 enum { WORKERS = 2, MODELS = 9, THREADS_MOST = 3, SPREAD = 16 };
 

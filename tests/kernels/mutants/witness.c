@@ -17,7 +17,7 @@
 
 #include "engine/cpu/case_random.h"
 #include "engine/cpu/oracle.h"
-#include "specializer/runner.h"
+#include "specializer/admission/runner.h"
 
 enum { GROUPS = 2, CASES = GROUPS * RUNNER_CASES_MAX, OUTPUTS = 3, TEAM_MOST = 5 };
 

@@ -9,7 +9,7 @@
 #ifndef WHET_TESTS_WITNESS_H
 #define WHET_TESTS_WITNESS_H
 
-#include "specializer/check_plan.h"
+#include "specializer/admission/check_plan.h"
 
 enum change {
     CHANGE_NONE,     /* the original's bits in every run */

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "specializer/adviser_request.h"
-#include "specializer/strategy.h"
+#include "specializer/adviser/adviser_request.h"
+#include "specializer/search/strategy.h"
 
 static const struct machine world_machine = {.device = "test machine, 2 threads",
                                              .read_bandwidth = 40e9,

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "specializer/life.h"
-#include "specializer/space.h"
-#include "specializer/store_sql.h"
+#include "specializer/search/space.h"
+#include "specializer/store/store_sql.h"
 
 static const char *const forward[] = {"proposed", "built",  "probed", "benched",
                                       "shadowed", "canary", "active", "retired"};

@@ -1,0 +1,34 @@
+/* check.h - everything a kernel must get right before it may run inside the server.
+ *
+ * SPECIALIZER.md section 3, items 1 to 6 and 8, on CPU kernels. Runs in the probe process.
+ */
+#ifndef WHET_SPECIALIZER_CHECK_H
+#define WHET_SPECIALIZER_CHECK_H
+
+#include "specializer/admission/check_plan.h"
+#include "specializer/admission/judge.h"
+
+struct check_request {
+    const struct model *model;
+    const char *object;
+    struct check_range range;
+    int32_t threads; /* of the team that will run it */
+    bool full;       /* false: the handful of cases that a restored winner must pass again */
+    struct rule rule;
+    unsigned risk; /* what the adviser warned about: these cases come first */
+    const struct capture *const *captured;
+    int captures;
+    uint64_t seed;
+};
+
+struct check_result {
+    struct judgement judgement;
+    int32_t cases, runs;
+    bool sealed;    /* seccomp was in force */
+    char worst[96]; /* the case that came closest to a limit */
+};
+
+/* 0 passed, -1 refused; err->msg says in which case what happened. */
+int check_kernel(const struct check_request *q, struct check_result *result, struct err *err);
+
+#endif

@@ -1,0 +1,284 @@
+/* endcheck.c - a fixed prompt set through the whole model, twice.
+ *
+ * The prompts are ids drawn from the vocabulary by a fixed rule, continued greedily by the eager
+ * kernels, so most of what is scored is text as the model writes it. The eager run produces tokens
+ * and reference logits; then a forked child runs the same tokens with the candidate, in steps of
+ * the slot's size, sealed like any runner, and leaves its logits in a shared mapping.
+ *
+ * Limits: `bit_equal` the same bits; `tolerance` a mean divergence of 1e-6 nats and no first choice
+ * changed unless eager's two best were within 1e-3; `reduced` 1e-3 nats and 99 % of first choices.
+ *
+ * About 4.3 G multiply-adds a run decide how many tokens there are (32 for SmolLM2-135M); `reduced`
+ * takes four times as many, or one token would be all of its one percent.
+ */
+#include "specializer/admission/endcheck.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/plan.h"
+#include "kernels/isa.h"
+#include "specializer/admission/forward.h"
+#include "specializer/admission/sandbox.h"
+#include "specializer/admission/watchdog.h"
+#include "specializer/hash.h"
+
+enum {
+    GIVEN = 4,
+    LENGTH_MIN = 6,
+    LENGTH_MAX = 16,
+    SEQUENCES = 2,
+    SEQUENCES_REDUCED = 8,
+    SLEEP_MAX_S = 5,
+    TIE_NOISE = 8
+};
+static const double work_wanted = 4.3e9, float_tie = 1e-3;
+static const double slowest = 2e8; /* multiply-adds a second, below which it is a hang */
+
+struct prompts {
+    int32_t sequences, length;
+    int32_t *token; /* [sequences, length] */
+    float *eager;   /* logits [sequences * length, vocab] */
+    float *own;     /* the same in shared memory */
+    size_t bytes;
+};
+
+/* Multiply-adds of one token. */
+static double token_work(const struct model *m)
+{
+    double work = 0;
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
+        struct region_cost c = plan_cost(m, (enum region)r, 0, 1, 1, LENGTH_MAX, 1);
+        work += (double)c.flops / 2 * (r == REGION_HEAD ? 1 : m->shape.layers);
+    }
+    return work;
+}
+
+static int32_t best(const float *logits, int32_t vocab)
+{
+    int32_t at = 0;
+    for (int32_t i = 1; i < vocab; i++)
+        at = logits[i] > logits[at] ? i : at;
+    return at;
+}
+
+/* Eager writes the prompts' continuations and the reference logits in one go. */
+static void write_prompts(const struct model *model, struct prompts *p)
+{
+    int32_t vocab = model->shape.vocab;
+    struct forward *f = forward_open(model, p->sequences, p->length);
+    for (int32_t s = 0; s < p->sequences; s++)
+        for (int32_t i = 0; i < GIVEN; i++)
+            p->token[s * p->length + i] =
+                (int32_t)(hash_mix((uint64_t)(s * GIVEN + i + 1)) % (uint64_t)vocab);
+    forward_step(f, p->token, 0, p->sequences, 0, GIVEN, p->eager);
+    for (int32_t at = GIVEN; at < p->length; at++) {
+        for (int32_t s = 0; s < p->sequences; s++) {
+            int64_t last = (int64_t)s * p->length + at - 1;
+            p->token[last + 1] = best(p->eager + last * vocab, vocab);
+        }
+        forward_step(f, p->token, 0, p->sequences, at, 1, p->eager);
+    }
+    forward_close(f);
+}
+
+/* Steps of up to m tokens: as many sequences as fit, then as many positions of each. */
+struct steps {
+    int32_t together, width;
+};
+
+static struct steps steps_of(const struct prompts *p, int32_t m)
+{
+    int32_t together = m < p->sequences ? m : p->sequences;
+    int32_t width = m / together < p->length ? m / together : p->length;
+    return (struct steps){together, width < 1 ? 1 : width};
+}
+
+static void run_prompts(struct forward *f, struct prompts *p, struct steps steps)
+{
+    for (int32_t s = 0; s < p->sequences; s += steps.together) {
+        int32_t left = p->sequences - s, count = left < steps.together ? left : steps.together;
+        for (int32_t at = 0; at < p->length; at += steps.width) {
+            int32_t w = p->length - at < steps.width ? p->length - at : steps.width;
+            forward_step(f, p->token, s, count, at, w, p->own);
+        }
+    }
+}
+
+/* Eager's buffers (and OpenBLAS's) grow with the width of a step, and a sealed process can grow
+ * nothing. So the widest step is taken before, first and last, on tokens that are not the prompts':
+ * no reference is left behind. */
+static void stretch(struct forward *f, struct prompts *p, struct steps steps)
+{
+    int32_t *zero = xcalloc((size_t)p->sequences * (size_t)p->length, sizeof *zero);
+    forward_step(f, zero, 0, steps.together, 0, steps.width, p->own);
+    forward_step(f, zero, 0, steps.together, p->length - steps.width, steps.width, p->own);
+    free(zero);
+    memset(p->own, 0xff, p->bytes);
+}
+
+static void child(const struct model *model, const char *object, struct prompts *p, int32_t m,
+                  int socket)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    isa_facts(); /* asks for AMX tiles, before a kernel may use them */
+    void *handle = dlopen(object, RTLD_NOW | RTLD_LOCAL);
+    const struct cpu_kernel *k = handle ? dlsym(handle, "whet_kernel") : NULL;
+    if (!k)
+        _exit(1);
+    struct forward *f = forward_open(model, p->sequences, p->length);
+    struct steps steps = steps_of(p, m);
+    stretch(f, p, steps);
+    forward_use(f, k);
+    sandbox_enter(socket);
+    run_prompts(f, p, steps);
+    char done = 'd';
+    _exit(write(socket, &done, 1) == 1 ? 0 : 1);
+}
+
+/* 0 once the child has reported; -1 with what happened instead. */
+static int await(pid_t pid, int socket, double limit_s, struct err *err)
+{
+    struct pollfd poller = {socket, POLLIN, 0};
+    struct watchdog dog;
+    int status = 0;
+    bool over = false;
+    char byte = 0;
+    watchdog_start(&dog, pid, limit_s, SLEEP_MAX_S);
+    while (!over && poll(&poller, 1, 20) == 0)
+        over = watchdog_over(&dog);
+    bool done = !over && read(socket, &byte, 1) == 1;
+    if (done || over)
+        kill(pid, SIGKILL);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (done)
+        return 0;
+    if (over)
+        return err_set(err, "%s", dog.why);
+    if (WIFSIGNALED(status))
+        return err_set(err, "killed by SIG%s", sigabbrev_np(WTERMSIG(status)));
+    return err_set(err, "ended the process with status %d", WEXITSTATUS(status));
+}
+
+static int run_candidate(const struct model *model, const char *object, struct prompts *p,
+                         int32_t m, struct err *err)
+{
+    int end[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, end) != 0)
+        return err_set(err, "no socket: %s", strerror(errno));
+    pid_t pid = fork();
+    if (pid == 0)
+        child(model, object, p, m, end[1]);
+    close(end[1]);
+    double work = token_work(model) * p->sequences * p->length;
+    int rc = pid < 0 ? err_set(err, "no process: %s", strerror(errno))
+                     : await(pid, end[0], 10 + work / slowest, err);
+    close(end[0]);
+    return rc;
+}
+
+/* KL(p || q) in nats of the softmaxes of two rows of logits. */
+static double divergence(const float *p, const float *q, int32_t n)
+{
+    double top_p = p[best(p, n)], top_q = q[best(q, n)], sum_p = 0, sum_q = 0, kl = 0;
+    for (int32_t i = 0; i < n; i++) {
+        sum_p += exp(p[i] - top_p);
+        sum_q += exp(q[i] - top_q);
+    }
+    for (int32_t i = 0; i < n; i++)
+        kl += exp(p[i] - top_p) / sum_p * (p[i] - top_p - log(sum_p) - (q[i] - top_q - log(sum_q)));
+    return kl > 0 ? kl : 0;
+}
+
+/* The worst element of a row against the row's largest, and the rms of the difference. */
+static double distance(const float *e, const float *c, int32_t vocab, double *rms)
+{
+    double top = 0, far = 0, sum = 0;
+    for (int32_t i = 0; i < vocab; i++) {
+        top = fmax(top, fabs((double)e[i]));
+        double d = fabs((double)c[i] - (double)e[i]);
+        far = d <= far ? far : d; /* NaN counts as far */
+        sum += d * d;
+    }
+    *rms = sqrt(sum / vocab);
+    return far / top;
+}
+
+void end_compare(const float *eager, const float *own, int32_t tokens, int32_t vocab, double tie,
+                 struct end_result *r)
+{
+    size_t bytes = (size_t)tokens * (size_t)vocab * sizeof *own;
+    int32_t same = 0;
+    *r = (struct end_result){.tokens = tokens, .bit_equal = memcmp(eager, own, bytes) == 0};
+    for (int64_t t = 0; t < tokens; t++) {
+        const float *e = eager + t * vocab, *c = own + t * vocab;
+        double rms, far = distance(e, c, vocab, &rms);
+        r->max_error = far <= r->max_error ? r->max_error : far;
+        r->kl += divergence(e, c, vocab) / tokens;
+        int32_t first = best(e, vocab), second = best(c, vocab);
+        same += first == second;
+        r->changed += e[first] - e[second] > (tie > 0 ? tie : TIE_NOISE * rms);
+    }
+    r->top1 = (double)same / tokens;
+}
+
+int end_verdict(enum numerics numerics, double limit, const struct end_result *r, struct err *err)
+{
+    bool reduced = numerics == NUMERICS_REDUCED;
+    if (numerics == NUMERICS_BIT_EQUAL && !r->bit_equal)
+        return err_set(err, "logits differ from eager's by up to %.2g of the largest",
+                       r->max_error);
+    if (!(r->kl <= limit) || !isfinite(r->max_error))
+        return err_set(err, "logits diverge from eager's: KL %.3g nats, limit %.0e", r->kl, limit);
+    if (reduced ? r->top1 < 0.99 : r->changed > 0)
+        return err_set(err, "first choice differs from eager's in %.1f %% of %d tokens",
+                       100 * (1 - r->top1), r->tokens);
+    return 0;
+}
+
+int end_check(const struct model *model, const char *object, int32_t m, enum numerics numerics,
+              struct end_result *result, struct err *err)
+{
+    double tokens = work_wanted / token_work(model);
+    struct prompts p = {.sequences = numerics == NUMERICS_REDUCED ? SEQUENCES_REDUCED : SEQUENCES};
+    p.length = (int32_t)fmin(fmax(tokens / SEQUENCES, LENGTH_MIN), LENGTH_MAX);
+    p.bytes = (size_t)p.sequences * (size_t)p.length * (size_t)model->shape.vocab * sizeof(float);
+    p.token = xcalloc((size_t)p.sequences * (size_t)p.length, sizeof *p.token);
+    p.own = mmap(NULL, p.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    memset(result, 0, sizeof *result);
+    if (p.own == MAP_FAILED) {
+        free(p.token);
+        return err_set(err, "end to end: no memory for %zu bytes of logits", p.bytes);
+    }
+    memset(p.own, 0xff, p.bytes);
+    /* The candidate's child is a copy of this process, so it must not find the reference: that is
+     * computed into memory which the child does not get. */
+    p.eager = mmap(NULL, p.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int rc = p.eager == MAP_FAILED ? err_set(err, "no memory for %zu bytes of logits", p.bytes)
+                                   : madvise(p.eager, p.bytes, MADV_DONTFORK);
+    if (rc == 0) {
+        write_prompts(model, &p);
+        rc = run_candidate(model, object, &p, m, err);
+        if (rc == 0) {
+            end_compare(p.eager, p.own, p.sequences * p.length, model->shape.vocab, float_tie,
+                        result);
+            rc = end_verdict(numerics, numerics == NUMERICS_REDUCED ? 1e-3 : 1e-6, result, err);
+        }
+    }
+    if (p.eager != MAP_FAILED)
+        munmap(p.eager, p.bytes);
+    munmap(p.own, p.bytes);
+    free(p.token);
+    return rc == 0 ? 0 : err_prefix(err, "end to end");
+}

@@ -1,0 +1,36 @@
+/* endcheck.h - the model's logits with a candidate in its place, against the eager run.
+ *
+ * SPECIALIZER.md section 3, item 9: kernels that pass alone can drift over thirty layers. In the
+ * probe process; the candidate runs in a child of it.
+ */
+#ifndef WHET_SPECIALIZER_ENDCHECK_H
+#define WHET_SPECIALIZER_ENDCHECK_H
+
+#include "engine/model.h"
+#include "specializer/stages.h"
+
+struct end_result {
+    int32_t tokens;
+    double max_error; /* largest difference of a logit, relative to the row's largest */
+    double kl;        /* mean KL(eager || candidate) over tokens, nats */
+    double top1;      /* share of tokens whose first choice is eager's */
+    int32_t changed;  /* first choices that are another, and were no tie */
+    bool bit_equal;
+};
+
+/* Logits [tokens, vocab] of both. `tie`: two logits of eager so close are one choice; 0: eight
+ * times the rms of the row's differences. */
+void end_compare(const float *eager, const float *own, int32_t tokens, int32_t vocab, double tie,
+                 struct end_result *r);
+/* `limit`: of the mean divergence. 0, or -1 with what was over it. */
+int end_verdict(enum numerics numerics, double limit, const struct end_result *r, struct err *err);
+
+/* `m` is the slot's: steps have that many tokens as far as the prompt set allows. 0, or -1 with
+ * what was over the limit of `numerics`. */
+int end_check(const struct model *model, const char *object, int32_t m, enum numerics numerics,
+              struct end_result *result, struct err *err);
+
+/* The same for a backend that can rehearse, in slices on the engine's thread, with c->kernel. */
+enum stage_result rehearse_run(const struct stage_env *env, struct candidate *c);
+
+#endif

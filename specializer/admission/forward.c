@@ -1,0 +1,212 @@
+/* forward.c - embed, the layers, head: the plan of a step as a plain loop. */
+#include "specializer/admission/forward.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cpu/bind.h"
+#include "engine/cpu/case.h"
+#include "engine/cpu/eager.h"
+
+struct forward {
+    const struct model *model;
+    int32_t sequences, length, seq_pages;
+    int32_t m; /* most tokens of a step */
+    const struct cpu_kernel *kernel[REGION_COUNT];
+    void *(*packed)[3]; /* [layers], of `packs` */
+    enum region packs;
+    struct team team;
+    int64_t scratch_bytes;
+    float *x, *y, *q, *a, *h, *cosine, *sine;
+    float *logits;            /* [m, vocab] */
+    float *k_pages, *v_pages; /* [layers, pages, kv_heads, KV_PAGE, head_dim] */
+    int32_t *tokens, *position, *kv_at, *page_table, *row;
+    struct span *span;
+};
+
+static void alone_barrier(const struct team *team)
+{
+    (void)team;
+}
+
+static float *floats(int64_t n)
+{
+    return xaligned((size_t)n * sizeof(float));
+}
+
+static int64_t layer_floats(const struct forward *f)
+{
+    const struct model_shape *s = &f->model->shape;
+    return (int64_t)f->sequences * f->seq_pages * KV_PAGE * s->kv_heads * s->head_dim;
+}
+
+static void grow_scratch(struct forward *f, const struct cpu_kernel *k)
+{
+    for (int32_t m = 1; k->scratch_bytes && m <= f->m; m++) {
+        int64_t bytes = k->scratch_bytes(m, 1);
+        f->scratch_bytes = bytes > f->scratch_bytes ? bytes : f->scratch_bytes;
+    }
+    free(f->team.scratch);
+    f->team.scratch = xaligned((size_t)f->scratch_bytes + 64);
+}
+
+struct forward *forward_open(const struct model *model, int32_t sequences, int32_t length)
+{
+    const struct model_shape *s = &model->shape;
+    struct forward *f = xcalloc(1, sizeof *f);
+    int64_t m = f->m = sequences * length, width = (int64_t)s->heads * s->head_dim;
+    f->model = model;
+    f->sequences = sequences;
+    f->length = length;
+    f->seq_pages = (length + KV_PAGE - 1) / KV_PAGE;
+    f->packs = REGION_COUNT;
+    f->x = floats(m * s->hidden);
+    f->y = floats(m * s->hidden);
+    f->q = floats(m * width);
+    f->a = floats(m * width);
+    f->h = floats(m * s->ffn);
+    f->logits = floats(m * s->vocab);
+    f->cosine = floats((int64_t)length * s->head_dim / 2);
+    f->sine = floats((int64_t)length * s->head_dim / 2);
+    rope_tables(s, length, f->cosine, f->sine);
+    f->k_pages = floats(layer_floats(f) * s->layers);
+    f->v_pages = floats(layer_floats(f) * s->layers);
+    f->tokens = xcalloc((size_t)m, sizeof *f->tokens);
+    f->position = xcalloc((size_t)m, sizeof *f->position);
+    f->kv_at = xcalloc((size_t)m, sizeof *f->kv_at);
+    f->row = xcalloc((size_t)m, sizeof *f->row);
+    f->page_table = xcalloc((size_t)sequences * (size_t)f->seq_pages, sizeof *f->page_table);
+    f->span = xcalloc((size_t)sequences, sizeof *f->span);
+    f->team = (struct team){0, 1, alone_barrier, NULL, NULL};
+    for (int r = 0; r < REGION_COUNT; r++) {
+        f->kernel[r] = eager_cpu((enum region)r);
+        grow_scratch(f, f->kernel[r]);
+    }
+    return f;
+}
+
+void forward_close(struct forward *f)
+{
+    if (!f)
+        return;
+    void *all[] = {f->x,      f->y,    f->q,          f->a,       f->h,           f->logits,
+                   f->cosine, f->sine, f->k_pages,    f->v_pages, f->tokens,      f->position,
+                   f->kv_at,  f->row,  f->page_table, f->span,    f->team.scratch};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    for (int32_t l = 0; f->packed && l < f->model->shape.layers; l++)
+        for (int i = 0; i < 3; i++)
+            free(f->packed[l][i]);
+    free(f->packed);
+    free(f);
+}
+
+void forward_use(struct forward *f, const struct cpu_kernel *k)
+{
+    enum region r = (enum region)k->region;
+    f->kernel[r] = k;
+    f->packs = r;
+    grow_scratch(f, k);
+    f->packed = xcalloc((size_t)f->model->shape.layers, sizeof *f->packed);
+    int32_t layers = r == REGION_HEAD || r == REGION_EMBED ? 1 : f->model->shape.layers;
+    for (int32_t l = 0; l < layers; l++) {
+        union region_args a;
+        struct weight *w[3];
+        bind_layer(f->model, r, l, &a);
+        pack_weights(k, w, bind_weights(&a, r, w), f->packed[l]);
+    }
+}
+
+static void run(struct forward *f, enum region r, int32_t layer, union region_args *a, int32_t m)
+{
+    struct weight *w[3];
+    a->embed.m = m; /* first in every struct */
+    for (int i = 0, n = bind_weights(a, r, w); r == f->packs && i < n; i++)
+        w[i]->packed = f->packed[layer][i];
+    f->kernel[r]->run(a, &f->team);
+}
+
+static void run_layer(struct forward *f, int32_t layer, int32_t m, int32_t spans)
+{
+    union region_args a;
+    float *k = f->k_pages + layer_floats(f) * layer, *v = f->v_pages + layer_floats(f) * layer;
+    bind_layer(f->model, REGION_ATTN_IN, layer, &a);
+    a.attn_in.x = f->x;
+    a.attn_in.rope_cos = f->cosine;
+    a.attn_in.rope_sin = f->sine;
+    a.attn_in.position = f->position;
+    a.attn_in.kv_at = f->kv_at;
+    a.attn_in.q = f->q;
+    a.attn_in.k_pages = k;
+    a.attn_in.v_pages = v;
+    run(f, REGION_ATTN_IN, layer, &a, m);
+
+    bind_layer(f->model, REGION_ATTN, layer, &a);
+    a.attn.spans = spans;
+    a.attn.q = f->q;
+    a.attn.k_pages = k;
+    a.attn.v_pages = v;
+    a.attn.span = f->span;
+    a.attn.page_table = f->page_table;
+    a.attn.a = f->a;
+    run(f, REGION_ATTN, layer, &a, m);
+
+    bind_layer(f->model, REGION_ATTN_OUT, layer, &a);
+    a.out.in = f->a;
+    a.out.x = f->x;
+    a.out.y = f->y;
+    run(f, REGION_ATTN_OUT, layer, &a, m);
+
+    bind_layer(f->model, REGION_MLP_IN, layer, &a);
+    a.mlp_in.x = f->y;
+    a.mlp_in.h = f->h;
+    run(f, REGION_MLP_IN, layer, &a, m);
+
+    bind_layer(f->model, REGION_MLP_OUT, layer, &a);
+    a.out.in = f->h;
+    a.out.x = f->y;
+    a.out.y = f->x;
+    run(f, REGION_MLP_OUT, layer, &a, m);
+}
+
+/* Sequence s owns pages [s * seq_pages, (s + 1) * seq_pages). */
+static int32_t lay_out(struct forward *f, const int32_t *token, int32_t first, int32_t count,
+                       int32_t position, int32_t width)
+{
+    int32_t m = 0;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t s = first + i;
+        f->span[i] = (struct span){m, width, position + width, i * f->seq_pages};
+        for (int32_t p = 0; p < f->seq_pages; p++)
+            f->page_table[i * f->seq_pages + p] = s * f->seq_pages + p;
+        for (int32_t p = position; p < position + width; p++, m++) {
+            f->tokens[m] = token[s * f->length + p];
+            f->position[m] = p;
+            f->kv_at[m] = s * f->seq_pages * KV_PAGE + p;
+            f->row[m] = m;
+        }
+    }
+    return m;
+}
+
+void forward_step(struct forward *f, const int32_t *token, int32_t first, int32_t count,
+                  int32_t position, int32_t width, float *logits)
+{
+    union region_args a;
+    int32_t m = lay_out(f, token, first, count, position, width);
+    bind_layer(f->model, REGION_EMBED, 0, &a);
+    a.embed.tokens = f->tokens;
+    a.embed.x = f->x;
+    run(f, REGION_EMBED, 0, &a, m);
+    for (int32_t l = 0; l < f->model->shape.layers; l++)
+        run_layer(f, l, m, count);
+    bind_layer(f->model, REGION_HEAD, 0, &a);
+    a.head.row = f->row;
+    a.head.x = f->x;
+    a.head.logits = f->logits;
+    run(f, REGION_HEAD, 0, &a, m);
+    int64_t vocab = f->model->shape.vocab;
+    for (int32_t i = 0; i < m; i++)
+        memcpy(logits + ((int64_t)(first + i / width) * f->length + position + i % width) * vocab,
+               f->logits + i * vocab, (size_t)vocab * sizeof *logits);
+}

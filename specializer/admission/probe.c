@@ -1,0 +1,233 @@
+/* probe.c - the stage that runs a kernel for the first time, in another process.
+ *
+ * The request and the captured inputs go into a directory of their own beside the object. For a CPU
+ * kernel `whet probe <request>` is started at idle priority (a restored winner's short one at low
+ * priority: it is over in tens of milliseconds), and its answer is one line of JSON. A GPU's
+ * kernels go to one process, one after the other (prober.h). The answer decides between pass and
+ * refuse. Everything that says nothing about the kernel - a child that could not start, was starved
+ * or taken by the kernel for its memory, a model file that vanished - is "retry".
+ */
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "specializer/admission/capture_file.h"
+#include "specializer/admission/probe_request.h"
+#include "specializer/admission/prober.h"
+#include "specializer/build/process.h"
+#include "specializer/search/space.h"
+#include "specializer/stages.h"
+
+enum { OUTPUT_MAX = 16 * 1024 };
+
+struct probe {
+    struct candidate *c;
+    struct process *process; /* its own, */
+    struct prober *prober;   /* or that of all */
+    struct errand errand;
+    struct probe_request request;
+    char *dir, *path;
+};
+
+static int32_t team_size(const struct config *config)
+{
+    if (config->engine_threads > 0)
+        return (int32_t)config->engine_threads;
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int32_t)n : 1;
+}
+
+/* What the point declares (PRECISION row of its knob table), where the policy lets it. */
+static enum precision precision_of(const struct stage_env *env, const struct candidate *c)
+{
+    struct facts f;
+    if (env->numerics != NUMERICS_REDUCED || c->bit_equal || !c->template)
+        return PRECISION_F32;
+    facts_fill(&f, env->model, c->slot->region, c->slot->m, env->numerics);
+    return (enum precision)c->template->precision(&c->point, &f);
+}
+
+static void fill_request(const struct stage_env *env, const struct candidate *c,
+                         enum probe_depth depth, struct probe_request *q)
+{
+    const struct slot *s = c->slot;
+    int32_t most = env->model->shape.max_context;
+    q->machine = env->machine->kind;
+    q->shape = env->model->shape;
+    q->model = xstrdup(env->model->path ? env->model->path : "");
+    q->object = xstrdup(c->object);
+    q->name = xstrdup(c->name);
+    q->region = s->region;
+    q->m_to = s->m;
+    q->m_from = s->m_index > 0 ? m_bucket[s->m_index - 1] + 1 : 1;
+    q->context = s->region != REGION_ATTN ? 0 : s->context < most ? s->context : most;
+    q->threads = team_size(env->config);
+    q->numerics = env->numerics;
+    q->precision = precision_of(env, c);
+    q->depth = depth;
+    q->risk = (int32_t)c->risk;
+    q->seed = (uint64_t)env->config->specializer_seed;
+}
+
+static int save_captures(const struct stage_env *env, struct probe *p,
+                         const struct capture *const *captured, int captures, struct err *err)
+{
+    for (int i = 0; i < captures && p->request.captures < PROBE_CAPTURES_MAX; i++) {
+        char *path = xasprintf("%s/capture-%d", p->dir, i);
+        p->request.capture[p->request.captures++] = path;
+        if (capture_save(captured[i], &env->model->shape, path, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* A restored winner's short probe is over in tens of milliseconds, and its slot waits for it. */
+static enum process_priority priority_of(const struct stage_env *env, enum probe_depth depth)
+{
+    if (env->alone)
+        return PROCESS_NORMAL;
+    return depth == PROBE_SHORT ? PROCESS_LOW : PROCESS_IDLE;
+}
+
+static int start_child(const struct stage_env *env, struct probe *p, struct err *err)
+{
+    const char *argv[] = {env->program, "probe", p->path, NULL};
+    double limit = env->config->specializer_probe_timeout;
+    struct process_spec spec = {.argv = argv,
+                                .priority = priority_of(env, p->request.depth),
+                                .wall_s = 10 * limit,
+                                .cpu_s = (int32_t)ceil(limit),
+                                .file_bytes = 1 << 20,
+                                .output_max = OUTPUT_MAX};
+    p->process = process_start(&spec, err);
+    return p->process ? 0 : -1;
+}
+
+struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum probe_depth depth,
+                          const struct capture *const *captured, int captures, struct err *err)
+{
+    struct probe *p = xcalloc(1, sizeof *p);
+    p->c = c;
+    p->dir = xasprintf("%s.probe-XXXXXX", c->object);
+    fill_request(env, c, depth, &p->request);
+    int rc = 0;
+    if (!mkdtemp(p->dir)) {
+        rc = err_set(err, "%.300s: %s", p->dir, strerror(errno));
+        free(p->dir);
+        p->dir = NULL;
+    }
+    if (rc == 0) {
+        p->path = xasprintf("%s/request.json", p->dir);
+        rc = save_captures(env, p, captured, captures, err);
+    }
+    if (rc == 0)
+        rc = probe_request_write(&p->request, p->path, err);
+    if (rc == 0 && env->prober) {
+        p->prober = env->prober;
+        p->errand.path = p->path;
+        prober_add(p->prober, &p->errand);
+    } else if (rc == 0) {
+        rc = start_child(env, p, err);
+    }
+    if (rc != 0) {
+        err_prefix(err, "probe");
+        probe_end(p);
+        return NULL;
+    }
+    return p;
+}
+
+/* No answer came: is the kernel to blame? */
+static enum stage_result no_answer(struct probe *p, const struct process_result *r)
+{
+    char how[80];
+    process_describe(r, how, sizeof how);
+    snprintf(p->c->reason, sizeof p->c->reason, "probe: no verdict: %s%s%.100s", how,
+             r->err_n ? ": " : "", r->err);
+    bool starved = r->timed_out && !r->cpu_out;
+    bool taken = r->signal == SIGKILL && !r->timed_out && !r->cpu_out;
+    return starved || taken || (!r->signal && !r->timed_out) ? STAGE_RETRY : STAGE_REFUSE;
+}
+
+static void take_evidence(struct candidate *c, const struct probe_answer *a, double seconds)
+{
+    const struct evidence *from = &a->evidence;
+    struct evidence *e = &c->evidence;
+    e->probe_s = seconds;
+    e->probe_cases = from->probe_cases;
+    e->own_max = from->own_max;
+    e->own_rms = from->own_rms;
+    e->eager_max = from->eager_max;
+    e->eager_rms = from->eager_rms;
+    e->bit_equal = from->bit_equal;
+    memcpy(e->worst, from->worst, sizeof e->worst);
+}
+
+static enum stage_result take_answer(struct probe *p, const struct probe_answer *a, double seconds)
+{
+    struct candidate *c = p->c;
+    if (a->verdict == PROBE_ERROR) {
+        snprintf(c->reason, sizeof c->reason, "probe: %.220s", a->reason);
+        return STAGE_RETRY;
+    }
+    if (p->request.depth == PROBE_END)
+        c->evidence.probe_s += seconds;
+    else
+        take_evidence(c, a, seconds);
+    if (a->verdict == PROBE_PASS)
+        return STAGE_PASS;
+    snprintf(c->reason, sizeof c->reason, "probe: %.230s", a->reason);
+    return STAGE_REFUSE;
+}
+
+static enum stage_result poll_errand(struct probe *p)
+{
+    const struct errand *e = &p->errand;
+    struct probe_answer a;
+    prober_poll(p->prober);
+    if (e->state == ERRAND_WAITS || e->state == ERRAND_ASKED)
+        return STAGE_RUNNING;
+    if (e->state == ERRAND_ANSWERED && probe_answer_parse(&a, e->answer) == 0)
+        return take_answer(p, &a, e->seconds);
+    snprintf(p->c->reason, sizeof p->c->reason, "probe: no verdict: %s", e->reason);
+    return e->fault ? STAGE_REFUSE : STAGE_RETRY;
+}
+
+enum stage_result probe_poll(struct probe *p)
+{
+    if (p->prober)
+        return poll_errand(p);
+    if (!process_poll(p->process))
+        return STAGE_RUNNING;
+    const struct process_result *r = process_result(p->process);
+    struct probe_answer a;
+    free(p->c->log);
+    p->c->log = r->err_n ? xstrdup(r->err) : NULL;
+    if (r->signal || r->timed_out || probe_answer_parse(&a, r->out) != 0)
+        return no_answer(p, r);
+    return take_answer(p, &a, r->wall_s);
+}
+
+void probe_end(struct probe *p)
+{
+    if (!p)
+        return;
+    process_end(p->process);
+    if (p->prober)
+        prober_remove(p->prober, &p->errand);
+    for (int32_t i = 0; i < p->request.captures; i++)
+        unlink(p->request.capture[i]);
+    if (p->path)
+        unlink(p->path);
+    if (p->dir)
+        rmdir(p->dir);
+    probe_request_free(&p->request);
+    free(p->path);
+    free(p->dir);
+    free(p);
+}

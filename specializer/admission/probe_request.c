@@ -1,0 +1,319 @@
+/* probe_request.c - the probe's two messages.
+ *
+ * Both ends are the same program, yet each checks what it reads: a request may be typed by hand
+ * when a refusal is looked into, and an answer comes from a process that ran foreign code.
+ */
+#include "specializer/admission/probe_request.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/plan.h"
+
+enum { REQUEST_MAX = 1 << 20 };
+static const char *const numerics_text[] = {"tolerance", "bit_equal", "reduced", "frozen"};
+static const char *const precision_text[] = {"f32", "bf16", "int8"};
+static const char *const depth_text[] = {"full", "short", "end"};
+static const char *const verdict_text[] = {"pass", "refuse", "error"};
+
+static const char *const machine_text[] = {"cpu", "cuda"};
+
+/* The numbers of a shape, in one table for writing and reading. */
+struct field {
+    const char *name;
+    void *at;
+    enum { FIELD_INT, FIELD_FLOAT, FIELD_BOOL } kind;
+};
+enum { FIELDS = 18 };
+
+static void fields_of(struct model_shape *s, struct field f[FIELDS])
+{
+    struct field all[FIELDS] = {
+        {"arch", &s->arch, FIELD_INT},
+        {"layers", &s->layers, FIELD_INT},
+        {"hidden", &s->hidden, FIELD_INT},
+        {"heads", &s->heads, FIELD_INT},
+        {"kv_heads", &s->kv_heads, FIELD_INT},
+        {"head_dim", &s->head_dim, FIELD_INT},
+        {"ffn", &s->ffn, FIELD_INT},
+        {"vocab", &s->vocab, FIELD_INT},
+        {"max_context", &s->max_context, FIELD_INT},
+        {"eps", &s->eps, FIELD_FLOAT},
+        {"rope_base", &s->rope_base, FIELD_FLOAT},
+        {"rope_interleaved", &s->rope_interleaved, FIELD_BOOL},
+        {"tied_head", &s->tied_head, FIELD_BOOL},
+        {"llama3", &s->scaling.llama3, FIELD_BOOL},
+        {"factor", &s->scaling.factor, FIELD_FLOAT},
+        {"low_freq_factor", &s->scaling.low_freq_factor, FIELD_FLOAT},
+        {"high_freq_factor", &s->scaling.high_freq_factor, FIELD_FLOAT},
+        {"original_context", &s->scaling.original_context, FIELD_INT},
+    };
+    memcpy(f, all, sizeof all);
+}
+
+static void write_shape(cJSON *j, const struct model_shape *shape)
+{
+    struct model_shape s = *shape;
+    struct field f[FIELDS];
+    cJSON *o = cJSON_AddObjectToObject(j, "shape");
+    fields_of(&s, f);
+    for (int i = 0; i < FIELDS; i++)
+        cJSON_AddNumberToObject(o, f[i].name,
+                                f[i].kind == FIELD_INT     ? *(int32_t *)f[i].at
+                                : f[i].kind == FIELD_FLOAT ? (double)*(float *)f[i].at
+                                                           : *(bool *)f[i].at);
+}
+
+static bool read_shape(const cJSON *j, struct model_shape *s)
+{
+    struct field f[FIELDS];
+    const cJSON *o = cJSON_GetObjectItemCaseSensitive(j, "shape");
+    fields_of(s, f);
+    for (int i = 0; i < FIELDS; i++) {
+        const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, f[i].name);
+        if (!cJSON_IsNumber(v) || !(fabs(v->valuedouble) < 0x1p31))
+            return false;
+        if (f[i].kind == FIELD_INT)
+            *(int32_t *)f[i].at = (int32_t)v->valuedouble;
+        else if (f[i].kind == FIELD_FLOAT)
+            *(float *)f[i].at = (float)v->valuedouble;
+        else
+            *(bool *)f[i].at = v->valuedouble != 0;
+    }
+    return s->arch <= ARCH_QWEN3;
+}
+
+static int choice(const char *value, const char *const *text, int n)
+{
+    for (int i = 0; value && i < n; i++)
+        if (strcmp(value, text[i]) == 0)
+            return i;
+    return -1;
+}
+
+int probe_request_write(const struct probe_request *q, const char *path, struct err *err)
+{
+    cJSON *j = cJSON_CreateObject();
+    cJSON_AddStringToObject(j, "machine", machine_text[q->machine]);
+    write_shape(j, &q->shape);
+    cJSON_AddStringToObject(j, "model", q->model);
+    cJSON_AddStringToObject(j, "object", q->object);
+    cJSON_AddStringToObject(j, "name", q->name);
+    cJSON_AddStringToObject(j, "region", region_name(q->region));
+    cJSON_AddNumberToObject(j, "m_from", q->m_from);
+    cJSON_AddNumberToObject(j, "m_to", q->m_to);
+    cJSON_AddNumberToObject(j, "context", q->context);
+    cJSON_AddNumberToObject(j, "threads", q->threads);
+    cJSON_AddNumberToObject(j, "risk", q->risk);
+    cJSON_AddStringToObject(j, "numerics", numerics_text[q->numerics]);
+    cJSON_AddStringToObject(j, "precision", precision_text[q->precision]);
+    cJSON_AddStringToObject(j, "depth", depth_text[q->depth]);
+    cJSON_AddNumberToObject(j, "seed", (double)(q->seed & ((1ULL << 53) - 1)));
+    cJSON *list = cJSON_AddArrayToObject(j, "captures");
+    for (int32_t i = 0; i < q->captures; i++)
+        cJSON_AddItemToArray(list, cJSON_CreateString(q->capture[i]));
+    char *text = cJSON_Print(j);
+    cJSON_Delete(j);
+    FILE *f = fopen(path, "we");
+    bool ok = f && text && fputs(text, f) >= 0;
+    if (f && fclose(f) != 0)
+        ok = false;
+    free(text);
+    return ok ? 0 : err_set(err, "%.300s: cannot be written: %s", path, strerror(errno));
+}
+
+static char *read_text(const char *path, struct err *err)
+{
+    FILE *f = fopen(path, "re");
+    if (!f) {
+        err_set(err, "%.300s: %s", path, strerror(errno));
+        return NULL;
+    }
+    char *text = xmalloc(REQUEST_MAX + 1);
+    size_t n = fread(text, 1, REQUEST_MAX, f);
+    text[n] = 0;
+    fclose(f);
+    return text;
+}
+
+static const char *string_of(const cJSON *j, const char *name)
+{
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j, name));
+}
+
+/* A whole number in [lo, hi]; false if it is missing or anything else. */
+static bool int_of(const cJSON *j, const char *name, double lo, double hi, int32_t *out)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(j, name);
+    if (!cJSON_IsNumber(v) || v->valuedouble < lo || v->valuedouble > hi ||
+        v->valuedouble != floor(v->valuedouble))
+        return false;
+    *out = (int32_t)v->valuedouble;
+    return true;
+}
+
+static const char *read_captures(struct probe_request *q, const cJSON *j)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(j, "captures"), *item;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsString(item) || q->captures == PROBE_CAPTURES_MAX)
+            return "captures";
+        q->capture[q->captures++] = xstrdup(item->valuestring);
+    }
+    return NULL;
+}
+
+/* NULL, or the name of the field at fault. */
+static const char *read_fields(struct probe_request *q, const cJSON *j)
+{
+    const char *const text[] = {"model", "object", "name"};
+    char **const to[] = {&q->model, &q->object, &q->name};
+    for (int i = 0; i < 3; i++) {
+        const char *value = string_of(j, text[i]);
+        if (!value)
+            return text[i];
+        *to[i] = xstrdup(value);
+    }
+    const char *region = string_of(j, "region");
+    int r = region ? region_parse(region) : -1;
+    int numerics = choice(string_of(j, "numerics"), numerics_text, 4);
+    int depth = choice(string_of(j, "depth"), depth_text, 3);
+    int precision = choice(string_of(j, "precision"), precision_text, 3);
+    int machine = choice(string_of(j, "machine"), machine_text, 2);
+    const cJSON *seed = cJSON_GetObjectItemCaseSensitive(j, "seed");
+    if (machine < 0)
+        return "machine";
+    if (!read_shape(j, &q->shape))
+        return "shape";
+    if (r < 0)
+        return "region";
+    if (depth < 0)
+        return "depth";
+    if (numerics < 0)
+        return "numerics";
+    if (precision < 0)
+        return "precision";
+    if (!int_of(j, "m_to", 1, 65536, &q->m_to))
+        return "m_to";
+    if (!int_of(j, "m_from", 1, q->m_to, &q->m_from))
+        return "m_from";
+    if (!int_of(j, "context", r == REGION_ATTN, 1 << 24, &q->context))
+        return "context";
+    if (!int_of(j, "threads", 1, 1024, &q->threads))
+        return "threads";
+    if (!int_of(j, "risk", 0, 255, &q->risk))
+        return "risk";
+    if (!cJSON_IsNumber(seed) || seed->valuedouble < 0 || seed->valuedouble > 0x1p53)
+        return "seed";
+    q->machine = (enum machine_kind)machine;
+    q->region = (enum region)r;
+    q->numerics = (enum numerics)numerics;
+    q->precision = (enum precision)precision;
+    q->seed = (uint64_t)seed->valuedouble;
+    q->depth = (enum probe_depth)depth;
+    return read_captures(q, j);
+}
+
+int probe_request_read(struct probe_request *q, const char *path, struct err *err)
+{
+    memset(q, 0, sizeof *q);
+    char *text = read_text(path, err);
+    if (!text)
+        return -1;
+    cJSON *j = cJSON_Parse(text);
+    free(text);
+    if (!cJSON_IsObject(j)) {
+        cJSON_Delete(j);
+        return err_set(err, "%.300s: not a JSON object", path);
+    }
+    const char *bad = read_fields(q, j);
+    cJSON_Delete(j);
+    if (!bad)
+        return 0;
+    probe_request_free(q);
+    return err_set(err, "%.300s: field %s is missing or wrong", path, bad);
+}
+
+void probe_request_free(struct probe_request *q)
+{
+    free(q->model);
+    free(q->object);
+    free(q->name);
+    for (int32_t i = 0; i < q->captures; i++)
+        free(q->capture[i]);
+    memset(q, 0, sizeof *q);
+}
+
+/* The numbers of an answer, in one table for writing and reading. */
+struct number {
+    const char *name;
+    double *value;
+};
+enum { NUMBERS = 6 };
+
+static void numbers_of(struct probe_answer *a, struct number n[NUMBERS])
+{
+    struct number all[NUMBERS] = {{"own_max", &a->evidence.own_max},
+                                  {"own_rms", &a->evidence.own_rms},
+                                  {"eager_max", &a->evidence.eager_max},
+                                  {"eager_rms", &a->evidence.eager_rms},
+                                  {"kl", &a->kl},
+                                  {"top1", &a->top1}};
+    memcpy(n, all, sizeof all);
+}
+
+char *probe_answer_text(const struct probe_answer *a)
+{
+    struct probe_answer copy = *a;
+    struct number n[NUMBERS];
+    numbers_of(&copy, n);
+    cJSON *j = cJSON_CreateObject();
+    cJSON_AddStringToObject(j, "verdict", verdict_text[a->verdict]);
+    cJSON_AddStringToObject(j, "stage", a->stage);
+    cJSON_AddStringToObject(j, "reason", a->reason);
+    for (int i = 0; i < NUMBERS; i++)
+        cJSON_AddNumberToObject(j, n[i].name, *n[i].value);
+    cJSON_AddNumberToObject(j, "cases", a->evidence.probe_cases);
+    cJSON_AddBoolToObject(j, "bit_equal", a->evidence.bit_equal);
+    cJSON_AddBoolToObject(j, "sealed", a->sealed);
+    cJSON_AddStringToObject(j, "worst", a->evidence.worst);
+    char *text = cJSON_PrintUnformatted(j);
+    cJSON_Delete(j);
+    return text;
+}
+
+static void copy_text(char *dst, size_t n, const char *src)
+{
+    snprintf(dst, n, "%s", src ? src : "");
+}
+
+int probe_answer_parse(struct probe_answer *a, const char *text)
+{
+    memset(a, 0, sizeof *a);
+    cJSON *j = cJSON_Parse(text);
+    int verdict = choice(string_of(j, "verdict"), verdict_text, 3);
+    struct number n[NUMBERS];
+    numbers_of(a, n);
+    for (int i = 0; i < NUMBERS; i++) {
+        const cJSON *v = cJSON_GetObjectItemCaseSensitive(j, n[i].name);
+        if (!cJSON_IsNumber(v))
+            verdict = -1;
+        else
+            *n[i].value = v->valuedouble;
+    }
+    if (!int_of(j, "cases", 0, 1e6, &a->evidence.probe_cases))
+        verdict = -1;
+    a->verdict = verdict < 0 ? PROBE_ERROR : (enum probe_verdict)verdict;
+    a->evidence.bit_equal = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(j, "bit_equal"));
+    a->sealed = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(j, "sealed"));
+    copy_text(a->stage, sizeof a->stage, string_of(j, "stage"));
+    copy_text(a->reason, sizeof a->reason, string_of(j, "reason"));
+    copy_text(a->evidence.worst, sizeof a->evidence.worst, string_of(j, "worst"));
+    cJSON_Delete(j);
+    return verdict < 0 ? -1 : 0;
+}

@@ -1,0 +1,364 @@
+/* adviser.c - asking a language model without ever waiting for it.
+ *
+ * The specializer thread writes a question, puts it on the line (llm.h) and goes on with the
+ * heuristic's answer. When the reply is in, it reads it against the space the question was about,
+ * counts it, and keeps what was accepted on that slot's desk, where the next round finds it. A slot
+ * is asked about again once enough new results have come in to change an expert's mind.
+ *
+ * Held by the lock: everything that metrics read. The rest is the specializer thread's alone. What
+ * was asked holds its space open, because the search it was for may end meanwhile.
+ */
+#include "specializer/adviser/adviser.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "specializer/adviser/adviser_counts.h"
+#include "specializer/adviser/adviser_request.h"
+#include "specializer/adviser/llm.h"
+#include "specializer/search/strategy.h"
+#include "specializer/store/store.h"
+
+/* A slot is asked about again after this many more points were decided. */
+enum { NEWS = 12, KEPT_MOVES = 64 };
+
+enum kind { ASK_ADVICE, ASK_MOVES };
+
+/* The question under way. */
+struct asked {
+    enum kind kind;
+    char slot[40];
+    struct space *space;
+    int decided; /* points of the space when it was asked */
+};
+
+/* What was said about one slot. */
+struct desk {
+    char slot[40];
+    struct space *space; /* the ids are of this one */
+    bool advised;
+    struct advice advice;
+    int decided; /* points when it was asked for */
+    struct moves moves[KEPT_MOVES];
+    int n_moves, next_move;
+};
+
+struct adviser {
+    struct store *store;
+    struct llm *llm; /* NULL: the heuristic advises */
+    char model[32];
+    struct call_style style;
+    struct asked asked;
+    pthread_mutex_t lock;
+    struct adviser_counts count; /* lock */
+    struct desk *desk;
+    int desks;
+};
+
+/* ---- opening and closing ----------------------------------------------------------------------
+ */
+
+struct adviser *adviser_open(const struct config *c, struct store *store)
+{
+    struct adviser *a = xcalloc(1, sizeof *a);
+    struct err err;
+    a->store = store;
+    a->style = (struct call_style){.max_tokens = (int32_t)c->adviser_max_tokens,
+                                   .timeout = c->adviser_timeout,
+                                   .temperature = -1};
+    snprintf(a->model, sizeof a->model, "%s", c->adviser_model[0] ? c->adviser_model : "llm");
+    histogram_init(&a->count.seconds, bounds_latency, bounds_latency_n);
+    pthread_mutex_init(&a->lock, NULL);
+    a->llm = llm_open(c, store, &err);
+    if (!a->llm && err.msg[0])
+        log_error("adviser", "%s: the heuristic advises", err.msg);
+    return a;
+}
+
+static void clear_asked(struct asked *q)
+{
+    space_close(q->space);
+    *q = (struct asked){0};
+}
+
+static void clear_desk(struct desk *d)
+{
+    advice_free(&d->advice);
+    space_close(d->space);
+    *d = (struct desk){{0}};
+}
+
+void adviser_close(struct adviser *a)
+{
+    if (!a)
+        return;
+    if (a->llm)
+        adviser_poll(a);
+    llm_close(a->llm);
+    clear_asked(&a->asked);
+    for (int i = 0; i < a->desks; i++)
+        clear_desk(&a->desk[i]);
+    free(a->desk);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
+}
+
+bool adviser_is_remote(const struct adviser *a)
+{
+    return a->llm != NULL;
+}
+
+struct llm *adviser_llm(struct adviser *a)
+{
+    return a->llm;
+}
+
+/* ---- desks ------------------------------------------------------------------------------------
+ */
+
+static struct desk *find_desk(struct adviser *a, const char *slot)
+{
+    for (int i = 0; i < a->desks; i++)
+        if (strcmp(a->desk[i].slot, slot) == 0)
+            return &a->desk[i];
+    return NULL;
+}
+
+/* The slot's desk, cleared if its search was begun anew. */
+static struct desk *desk_of(struct adviser *a, const char *slot, struct space *space)
+{
+    struct desk *d = find_desk(a, slot);
+    if (!d) {
+        a->desk = xrealloc(a->desk, (size_t)(a->desks + 1) * sizeof *a->desk);
+        d = &a->desk[a->desks++];
+        *d = (struct desk){{0}};
+    }
+    if (d->space != space) {
+        clear_desk(d);
+        snprintf(d->slot, sizeof d->slot, "%s", slot);
+        d->space = space_share(space);
+    }
+    return d;
+}
+
+static int decided(const struct advice_request *r)
+{
+    int n = 0;
+    for (int32_t i = 0; r->trial && i < space_size(r->space); i++)
+        n += r->trial[i] == TRIAL_MEASURED || r->trial[i] == TRIAL_REFUSED;
+    return n;
+}
+
+/* ---- questions --------------------------------------------------------------------------------
+ */
+
+static void count_held(struct adviser *a, enum hold hold)
+{
+    pthread_mutex_lock(&a->lock);
+    a->count.held[hold] += hold != HOLD_NOT;
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* Puts a question unless there is a reason not to. `document` and `schema` are taken over. */
+static void put_question(struct adviser *a, const struct advice_request *r, enum kind kind,
+                         char *document, cJSON *schema)
+{
+    bool advice = kind == ASK_ADVICE;
+    struct llm_question q = {.user = LLM_ADVISER,
+                             .task = xstrdup(advice ? adviser_advice_task : adviser_moves_task),
+                             .document = document,
+                             .schema = cJSON_PrintUnformatted(schema),
+                             .name = advice ? "kernel_advice" : "kernel_moves",
+                             .style = a->style};
+    cJSON_Delete(schema);
+    enum hold hold = llm_ask(a->llm, &q);
+    count_held(a, hold);
+    if (hold != HOLD_NOT)
+        return;
+    clear_asked(&a->asked);
+    a->asked = (struct asked){.kind = kind, .decided = decided(r)};
+    snprintf(a->asked.slot, sizeof a->asked.slot, "%s", r->slot);
+    a->asked.space = space_share(r->space);
+}
+
+/* Cheap, before a document is written in vain. */
+static bool is_held(struct adviser *a)
+{
+    enum hold hold = llm_hold(a->llm, a->style.max_tokens);
+    count_held(a, hold);
+    return hold != HOLD_NOT;
+}
+
+void adviser_ask(struct adviser *a, const struct advice_request *r, struct advice *out)
+{
+    struct advice heuristic;
+    advise_heuristic(r, &heuristic);
+    adviser_poll(a);
+    struct desk *d = a->llm && r->slot ? desk_of(a, r->slot, r->space) : NULL;
+    if (d && (!d->advised || decided(r) >= d->decided + NEWS) && !is_held(a))
+        put_question(a, r, ASK_ADVICE, adviser_request_text(r, &heuristic),
+                     adviser_reply_schema(r));
+    if (d && d->advised) {
+        advice_copy(out, &d->advice);
+        advice_add_heuristic(out, &heuristic);
+        return;
+    }
+    *out = heuristic;
+    pthread_mutex_lock(&a->lock);
+    a->count.heuristic++;
+    pthread_mutex_unlock(&a->lock);
+}
+
+int adviser_moves(struct adviser *a, const struct advice_request *r, int32_t node,
+                  struct moves *out)
+{
+    adviser_poll(a);
+    struct desk *d = a->llm && r->slot ? desk_of(a, r->slot, r->space) : NULL;
+    for (int i = 0; d && i < d->n_moves; i++)
+        if (d->moves[i].node == node) {
+            *out = d->moves[i];
+            d->moves[i].node = -1;
+            return 1;
+        }
+    return 0;
+}
+
+void adviser_want_moves(struct adviser *a, const struct advice_request *r, const struct lineage *l,
+                        int n)
+{
+    if (!a->llm || !r->slot || n == 0 || is_held(a))
+        return;
+    put_question(a, r, ASK_MOVES, adviser_moves_text(r, l, n < MOVES_MOST ? n : MOVES_MOST),
+                 adviser_moves_schema(r));
+}
+
+/* ---- replies ----------------------------------------------------------------------------------
+ */
+
+static void keep_moves(struct desk *d, const struct moves *m, int n)
+{
+    for (int i = 0; i < n; i++) {
+        d->moves[d->next_move] = m[i];
+        d->next_move = (d->next_move + 1) % KEPT_MOVES;
+        d->n_moves += d->n_moves < KEPT_MOVES;
+    }
+}
+
+static void trace(struct adviser *a, const char *slot, const char *event, const char *text)
+{
+    if (a->store)
+        store_trace(a->store, slot, NULL, event, a->model, "%s", text);
+}
+
+/* The desk takes the advice over. */
+static void keep_advice(struct adviser *a, struct desk *d, const struct asked *q,
+                        struct advice *advice)
+{
+    char text[200];
+    snprintf(text, sizeof text, "%s (%d ids, %d hints, %d risks)", advice->label,
+             advice->priorities, advice->hints, advice->risks);
+    snprintf(advice->source, sizeof advice->source, "%s", a->model);
+    advice_free(&d->advice);
+    d->advice = *advice;
+    d->advised = true;
+    d->decided = q->decided;
+    trace(a, q->slot, "advice", text);
+}
+
+/* Reads the text onto the slot's desk, unless the search it was for has ended meanwhile. 0, or -1
+ * with the fault. */
+static int take_reply(struct adviser *a, const struct asked *q, const char *text,
+                      enum reply_fault *fault, struct err *err)
+{
+    struct desk *d = find_desk(a, q->slot);
+    bool wanted = d && d->space == q->space;
+    const struct advice_request about = {.slot = q->slot, .space = q->space};
+    struct reply_terms terms = adviser_terms(&about);
+    size_t n = strlen(text);
+    if (q->kind == ASK_MOVES) {
+        struct moves moves[MOVES_MOST];
+        int found = adviser_moves_parse(text, n, &terms, moves, MOVES_MOST, fault, err);
+        if (found > 0 && wanted)
+            keep_moves(d, moves, found);
+        return found < 0 ? -1 : 0;
+    }
+    struct advice advice;
+    if (adviser_reply_parse(text, n, &terms, 1, &advice, fault, err) != 0)
+        return -1;
+    if (wanted)
+        keep_advice(a, d, q, &advice);
+    else
+        advice_free(&advice);
+    return 0;
+}
+
+static void count_outcome(struct adviser *a, enum call_fault call, bool accepted,
+                          enum reply_fault fault, const struct llm_cost *cost)
+{
+    pthread_mutex_lock(&a->lock);
+    a->count.tokens_in += (uint64_t)cost->tokens_in;
+    a->count.tokens_out += (uint64_t)cost->tokens_out;
+    histogram_observe(&a->count.seconds, cost->seconds);
+    if (accepted) {
+        a->count.accepted++;
+    } else if (call == CALL_OK) {
+        a->count.rejected++;
+        a->count.reply[fault]++;
+    } else {
+        a->count.failed++;
+        a->count.call[call]++;
+    }
+    pthread_mutex_unlock(&a->lock);
+}
+
+void adviser_poll(struct adviser *a)
+{
+    char verdict[600] = "accepted";
+    enum reply_fault fault = REPLY_FAULTS;
+    struct err err = {{0}};
+    const struct answer *answer;
+    if (!a->llm || !llm_over(a->llm, LLM_ADVISER, &answer))
+        return;
+    const struct asked *q = &a->asked;
+    enum call_fault call = answer->fault;
+    bool accepted = call == CALL_OK && take_reply(a, q, answer->text, &fault, &err) == 0;
+    if (call != CALL_OK)
+        snprintf(verdict, sizeof verdict, "%s: %s", call_fault_name(call), answer->why);
+    else if (!accepted)
+        snprintf(verdict, sizeof verdict, "%s", err.msg);
+    if (!accepted && call != CALL_STOPPED) {
+        log_warn("adviser", "%s: %s", q->slot, verdict);
+        trace(a, q->slot, call == CALL_OK ? "advice_rejected" : "advice_failed", verdict);
+    }
+    struct llm_cost cost;
+    llm_settle(a->llm, accepted, verdict, &cost);
+    count_outcome(a, call, accepted, fault, &cost);
+    clear_asked(&a->asked);
+}
+
+bool adviser_wait(struct adviser *a, double seconds)
+{
+    bool idle = !a->llm || llm_wait(a->llm, seconds);
+    adviser_poll(a);
+    return idle;
+}
+
+void adviser_metrics(struct adviser *a, FILE *out)
+{
+    enum breaker breaker = a->llm ? llm_breaker(a->llm) : BREAKER_CLOSED;
+    pthread_mutex_lock(&a->lock);
+    adviser_counts_print(&a->count, breaker, out);
+    pthread_mutex_unlock(&a->lock);
+}
+
+cJSON *adviser_json(struct adviser *a)
+{
+    enum breaker breaker = a->llm ? llm_breaker(a->llm) : BREAKER_CLOSED;
+    pthread_mutex_lock(&a->lock);
+    cJSON *o = adviser_counts_json(&a->count, breaker);
+    pthread_mutex_unlock(&a->lock);
+    cJSON_AddStringToObject(o, "source", a->llm ? a->model : "heuristic");
+    return o;
+}

@@ -1,0 +1,26 @@
+/* adviser_counts.h - what came of all questions, for the metrics. No locking. */
+#ifndef WHET_SPECIALIZER_ADVISER_COUNTS_H
+#define WHET_SPECIALIZER_ADVISER_COUNTS_H
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+
+#include "config/metrics.h"
+#include "specializer/adviser/adviser_http.h"
+#include "specializer/adviser/adviser_limits.h"
+#include "specializer/adviser/adviser_reply.h"
+
+struct adviser_counts {
+    uint64_t accepted, rejected, failed; /* questions that were put */
+    uint64_t heuristic;                  /* answers of the heuristic */
+    uint64_t reply[REPLY_FAULTS], call[CALL_FAULTS], held[HOLDS];
+    uint64_t tokens_in, tokens_out;
+    struct histogram seconds;
+};
+
+/* Prometheus text. */
+void adviser_counts_print(struct adviser_counts *c, enum breaker breaker, FILE *out);
+/* For the dashboard: of the reasons only those that occurred. Caller deletes. */
+cJSON *adviser_counts_json(const struct adviser_counts *c, enum breaker breaker);
+
+#endif

@@ -1,0 +1,107 @@
+/* adviser_operation.c - what a region computes, for those who are asked about it: the formula, and
+ * every tensor with its shape and type. The tables follow kernels/args.h. */
+#include "engine/quant.h"
+#include "specializer/adviser/adviser_request.h"
+
+enum dim { NO_DIM, M, HIDDEN, QUERY, KEY, FFN, VOCAB, PAGES, PAGE, KV_HEADS, HEAD_DIM };
+enum type { F32, I32, WEIGHT, WEIGHT_2, WEIGHT_3 };
+
+/* The tensors of each region, as kernels/args.h has them. */
+static const struct tensor_row {
+    enum region region;
+    const char *name, *role;
+    enum dim dim[4];
+    enum type type;
+} tensors[] = {
+    {REGION_EMBED, "tokens", "in", {M}, I32},
+    {REGION_EMBED, "table", "weight", {VOCAB, HIDDEN}, WEIGHT},
+    {REGION_EMBED, "x", "out", {M, HIDDEN}, F32},
+    {REGION_ATTN_IN, "x", "in", {M, HIDDEN}, F32},
+    {REGION_ATTN_IN, "norm", "weight", {HIDDEN}, F32},
+    {REGION_ATTN_IN, "wq", "weight", {QUERY, HIDDEN}, WEIGHT},
+    {REGION_ATTN_IN, "wk", "weight", {KEY, HIDDEN}, WEIGHT_2},
+    {REGION_ATTN_IN, "wv", "weight", {KEY, HIDDEN}, WEIGHT_3},
+    {REGION_ATTN_IN, "q", "out", {M, QUERY}, F32},
+    {REGION_ATTN_IN, "k_pages", "out", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, F32},
+    {REGION_ATTN_IN, "v_pages", "out", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, F32},
+    {REGION_ATTN, "q", "in", {M, QUERY}, F32},
+    {REGION_ATTN, "k_pages", "in", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, F32},
+    {REGION_ATTN, "v_pages", "in", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, F32},
+    {REGION_ATTN, "a", "out", {M, QUERY}, F32},
+    {REGION_ATTN_OUT, "a", "in", {M, QUERY}, F32},
+    {REGION_ATTN_OUT, "x", "in", {M, HIDDEN}, F32},
+    {REGION_ATTN_OUT, "w", "weight", {HIDDEN, QUERY}, WEIGHT},
+    {REGION_ATTN_OUT, "y", "out", {M, HIDDEN}, F32},
+    {REGION_MLP_IN, "x", "in", {M, HIDDEN}, F32},
+    {REGION_MLP_IN, "norm", "weight", {HIDDEN}, F32},
+    {REGION_MLP_IN, "gate", "weight", {FFN, HIDDEN}, WEIGHT},
+    {REGION_MLP_IN, "up", "weight", {FFN, HIDDEN}, WEIGHT_2},
+    {REGION_MLP_IN, "h", "out", {M, FFN}, F32},
+    {REGION_MLP_OUT, "h", "in", {M, FFN}, F32},
+    {REGION_MLP_OUT, "x", "in", {M, HIDDEN}, F32},
+    {REGION_MLP_OUT, "w", "weight", {HIDDEN, FFN}, WEIGHT},
+    {REGION_MLP_OUT, "y", "out", {M, HIDDEN}, F32},
+    {REGION_HEAD, "x", "in", {M, HIDDEN}, F32},
+    {REGION_HEAD, "norm", "weight", {HIDDEN}, F32},
+    {REGION_HEAD, "w", "weight", {VOCAB, HIDDEN}, WEIGHT},
+    {REGION_HEAD, "logits", "out", {M, VOCAB}, F32},
+};
+
+static const char *const operations[REGION_COUNT] = {
+    [REGION_EMBED] = "x = table[tokens]",
+    [REGION_ATTN_IN] =
+        "n = rmsnorm(x) * norm; q, k, v = n wq^T, n wk^T, n wv^T; RoPE(q, k); append k, v",
+    [REGION_ATTN] = "a = softmax(q k^T / sqrt(head_dim), causal) v, grouped queries, paged cache",
+    [REGION_ATTN_OUT] = "y = a w^T + x",
+    [REGION_MLP_IN] = "n = rmsnorm(x) * norm; h = silu(n gate^T) * (n up^T)",
+    [REGION_MLP_OUT] = "y = h w^T + x",
+    [REGION_HEAD] = "logits = (rmsnorm(x) * norm) w^T",
+};
+
+static void put_dim(cJSON *shape, const struct facts *f, enum dim d)
+{
+    const int32_t size[] = {[HIDDEN] = f->HIDDEN,
+                            [QUERY] = f->HEADS * f->HEAD_DIM,
+                            [KEY] = f->KV_HEADS * f->HEAD_DIM,
+                            [FFN] = f->FFN,
+                            [VOCAB] = f->VOCAB,
+                            [PAGE] = KV_PAGE,
+                            [KV_HEADS] = f->KV_HEADS,
+                            [HEAD_DIM] = f->HEAD_DIM};
+    if (d == M || d == PAGES)
+        cJSON_AddItemToArray(shape, cJSON_CreateString(d == M ? "m" : "pages"));
+    else
+        cJSON_AddItemToArray(shape, cJSON_CreateNumber(size[d]));
+}
+
+static const char *type_text(const struct facts *f, enum type type)
+{
+    int32_t t = type == WEIGHT ? f->WTYPE : type == WEIGHT_2 ? f->WTYPE_2 : f->WTYPE_3;
+    if (type == F32 || type == I32)
+        return type == F32 ? "F32" : "I32";
+    return t >= 0 && t < DTYPE_COUNT ? dtype_name((enum dtype)t) : "mixed";
+}
+
+void adviser_put_operation(const struct facts *f, cJSON *region)
+{
+    if (f->REGION < 0 || f->REGION >= REGION_COUNT)
+        return;
+    cJSON_AddStringToObject(region, "operation", operations[f->REGION]);
+    cJSON *list = cJSON_AddArrayToObject(region, "tensors");
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        const struct tensor_row *t = &tensors[i];
+        if ((int32_t)t->region != f->REGION)
+            continue;
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, o);
+        cJSON_AddStringToObject(o, "name", t->name);
+        cJSON_AddStringToObject(o, "role", t->role);
+        cJSON *shape = cJSON_AddArrayToObject(o, "shape");
+        for (int d = 0; d < 4 && t->dim[d] != NO_DIM; d++)
+            put_dim(shape, f, t->dim[d]);
+        cJSON_AddStringToObject(o, "dtype", type_text(f, t->type));
+    }
+    cJSON_AddStringToObject(region, "layout",
+                            "row-major; weights are [out, in]; block formats as in GGUF");
+    cJSON_AddStringToObject(region, "aliasing", "outputs never alias inputs; inputs are read-only");
+}

@@ -1,0 +1,217 @@
+/* adviser_reply.c - see adviser_reply.h. The form is read by reply_json.c; here is the meaning,
+ * field by field from tables that say which fields there are and of which type. */
+#include "specializer/adviser/adviser_reply.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "specializer/adviser/reply_json.h"
+
+/* The document with its version and its one list, or NULL. Delete it. */
+static cJSON *document(const struct reading *r, const char *text, size_t n, const char *list_name,
+                       const cJSON **list)
+{
+    const struct reply_field top[] = {{"version", REPLY_NUMBER}, {list_name, REPLY_LIST}};
+    const cJSON *at[2];
+    cJSON *o = reply_document(r, text, n, top, 2, at);
+    *list = o ? at[1] : NULL;
+    return o;
+}
+
+/* A list of ids, each in the space and none twice, into malloc'ed *out. */
+static int read_ids(const struct reading *r, const struct reply_terms *t, const cJSON *list,
+                    int32_t **out, int *ids)
+{
+    const cJSON *v;
+    int most = cJSON_GetArraySize(list);
+    *out = xmalloc(((size_t)most + 1) * sizeof **out);
+    *ids = 0;
+    cJSON_ArrayForEach(v, list)
+    {
+        if (!cJSON_IsString(v))
+            return reply_bad(r, REPLY_TYPE, "an id in \"%s\" is not a string", list->string);
+        int32_t id = t->find(t->ctx, v->valuestring);
+        if (id < 0)
+            return reply_bad(r, REPLY_UNKNOWN_ID, "\"%.80s\"", v->valuestring);
+        for (int i = 0; i < *ids; i++)
+            if ((*out)[i] == id)
+                return reply_bad(r, REPLY_REPEATED, "id \"%.80s\"", v->valuestring);
+        (*out)[(*ids)++] = id;
+    }
+    return 0;
+}
+
+static bool is_among(const int32_t *value, int n, double v)
+{
+    for (int i = 0; i < n; i++)
+        if ((double)value[i] == v)
+            return true;
+    return false;
+}
+
+static int read_hint(const struct reading *r, const struct reply_terms *t, const cJSON *list,
+                     struct hint *h)
+{
+    int32_t legal[KNOB_VALUES];
+    const cJSON *v;
+    int n = t->values(t->ctx, list->string, legal);
+    if (n == 0)
+        return reply_bad(r, REPLY_UNKNOWN_KNOB, "\"%.60s\"", list->string);
+    if (!cJSON_IsArray(list))
+        return reply_bad(r, REPLY_TYPE, "hint \"%s\" is not a list", list->string);
+    snprintf(h->knob, sizeof h->knob, "%s", list->string);
+    cJSON_ArrayForEach(v, list)
+    {
+        if (!cJSON_IsNumber(v))
+            return reply_bad(r, REPLY_TYPE, "a value of hint \"%s\" is not a number", h->knob);
+        if (!is_among(legal, n, v->valuedouble))
+            return reply_bad(r, REPLY_UNKNOWN_VALUE, "%s=%g", h->knob, v->valuedouble);
+        if (is_among(h->value, h->values, v->valuedouble))
+            return reply_bad(r, REPLY_REPEATED, "%s=%g", h->knob, v->valuedouble);
+        h->value[h->values++] = (int32_t)v->valuedouble;
+    }
+    return 0;
+}
+
+static int read_hints(const struct reading *r, const struct reply_terms *t, const cJSON *hints,
+                      struct advice *out)
+{
+    const cJSON *v;
+    out->hint = xcalloc((size_t)cJSON_GetArraySize(hints) + 1, sizeof *out->hint);
+    cJSON_ArrayForEach(v, hints)
+    {
+        struct hint *h = &out->hint[out->hints];
+        if (read_hint(r, t, v, h) != 0)
+            return -1;
+        out->hints += h->values > 0;
+    }
+    return 0;
+}
+
+static int read_risk(const struct reading *r, const struct reply_terms *t, const cJSON *o,
+                     struct risk_note *out)
+{
+    static const struct reply_field risk[] = {
+        {"kind", REPLY_STRING}, {"candidates", REPLY_LIST}, {"note", REPLY_STRING}};
+    static const char *const kinds[] = {"numeric", "boundary", "resource", "dynamic_shape"};
+    const cJSON *at[3];
+    int k = 0;
+    if (reply_fields(r, o, "a risk", risk, 3, at) != 0)
+        return -1;
+    while (k < 4 && strcmp(kinds[k], at[0]->valuestring) != 0)
+        k++;
+    if (k == 4)
+        return reply_bad(r, REPLY_UNKNOWN_KIND, "\"%.60s\"", at[0]->valuestring);
+    out->kind = (enum risk)(1 << k);
+    if (reply_copy_text(r, at[2], "a note", NOTE_CHARS_MOST, out->note, sizeof out->note) != 0)
+        return -1;
+    return read_ids(r, t, at[1], &out->id, &out->ids);
+}
+
+static int read_region(const struct reading *r, const struct reply_terms *terms, int regions,
+                       bool *seen, const cJSON *o, struct advice *out)
+{
+    static const struct reply_field region[] = {{"region", REPLY_STRING},
+                                                {"label", REPLY_STRING},
+                                                {"priority", REPLY_LIST},
+                                                {"hints", REPLY_OBJECT},
+                                                {"risks", REPLY_LIST}};
+    const cJSON *at[5], *v;
+    int i = 0;
+    if (reply_fields(r, o, "a region", region, 5, at) != 0)
+        return -1;
+    while (i < regions && strcmp(terms[i].region, at[0]->valuestring) != 0)
+        i++;
+    if (i == regions)
+        return reply_bad(r, REPLY_UNKNOWN_REGION, "\"%.60s\"", at[0]->valuestring);
+    if (seen[i])
+        return reply_bad(r, REPLY_REPEATED, "region \"%s\"", terms[i].region);
+    seen[i] = true;
+    struct advice *a = &out[i];
+    if (reply_copy_text(r, at[1], "a label", (int)sizeof a->label - 1, a->label, sizeof a->label) !=
+            0 ||
+        read_ids(r, &terms[i], at[2], &a->priority, &a->priorities) != 0 ||
+        read_hints(r, &terms[i], at[3], a) != 0)
+        return -1;
+    if (cJSON_GetArraySize(at[4]) > RISKS_MOST)
+        return reply_bad(r, REPLY_TOO_LONG, "more than %d risks", RISKS_MOST);
+    a->risk = xcalloc((size_t)cJSON_GetArraySize(at[4]) + 1, sizeof *a->risk);
+    cJSON_ArrayForEach(v,
+                       at[4]) if (read_risk(r, &terms[i], v, &a->risk[a->risks++]) != 0) return -1;
+    return 0;
+}
+
+int adviser_reply_parse(const char *text, size_t n, const struct reply_terms *terms, int regions,
+                        struct advice *out, enum reply_fault *fault, struct err *err)
+{
+    struct reading r = {fault, err};
+    const cJSON *list, *v;
+    cJSON *o = document(&r, text, n, "regions", &list);
+    if (!o)
+        return -1;
+    int result = 0;
+    bool *seen = xcalloc((size_t)regions + 1, sizeof *seen);
+    memset(out, 0, (size_t)regions * sizeof *out);
+    if (cJSON_GetArraySize(list) == 0)
+        result = reply_bad(&r, REPLY_EMPTY, "no region");
+    cJSON_ArrayForEach(v, list) if (result == 0) result =
+        read_region(&r, terms, regions, seen, v, out);
+    for (int i = 0; result != 0 && i < regions; i++)
+        advice_free(&out[i]);
+    free(seen);
+    cJSON_Delete(o);
+    return result;
+}
+
+/* ---- moves ------------------------------------------------------------------------------------
+ */
+
+/* "ROWS=4" if that is a knob and one of its values. */
+static bool read_word(const struct reply_terms *t, const char *word, struct change *out)
+{
+    int32_t legal[KNOB_VALUES], value;
+    int used = 0;
+    if (sscanf(word, "%31[A-Z0-9_]=%9d%n", out->knob, &value, &used) != 2 || word[used])
+        return false;
+    out->value = value;
+    return is_among(legal, t->values(t->ctx, out->knob, legal), value);
+}
+
+static int read_moves(const struct reading *r, const struct reply_terms *t, const cJSON *o,
+                      struct moves *out)
+{
+    static const struct reply_field node[] = {{"node", REPLY_STRING}, {"changes", REPLY_LIST}};
+    const cJSON *at[2], *v;
+    if (reply_fields(r, o, "a node", node, 2, at) != 0)
+        return -1;
+    out->n = 0;
+    out->node = t->find(t->ctx, at[0]->valuestring);
+    if (out->node < 0)
+        return reply_bad(r, REPLY_UNKNOWN_ID, "\"%.80s\"", at[0]->valuestring);
+    cJSON_ArrayForEach(v, at[1])
+    {
+        if (!cJSON_IsString(v))
+            return reply_bad(r, REPLY_TYPE, "a change is not a string");
+        if (out->n < CHANGES_MOST && read_word(t, v->valuestring, &out->change[out->n]))
+            out->n++;
+    }
+    return 0;
+}
+
+int adviser_moves_parse(const char *text, size_t n, const struct reply_terms *terms,
+                        struct moves *out, int most, enum reply_fault *fault, struct err *err)
+{
+    struct reading r = {fault, err};
+    const cJSON *list, *v;
+    cJSON *o = document(&r, text, n, "nodes", &list);
+    if (!o)
+        return -1;
+    int found = 0;
+    if (cJSON_GetArraySize(list) > most)
+        found = reply_bad(&r, REPLY_TOO_LONG, "more than %d nodes", most);
+    cJSON_ArrayForEach(v, list) if (found >= 0) found =
+        read_moves(&r, terms, v, &out[found]) == 0 ? found + 1 : -1;
+    cJSON_Delete(o);
+    return found;
+}

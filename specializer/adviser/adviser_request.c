@@ -1,0 +1,434 @@
+/* adviser_request.c - see adviser_request.h.
+ *
+ * The document is built from the most telling part to the least, and if it comes out too long it
+ * is built again with fewer candidates, results and buckets: a model reads a short list better
+ * than a long one anyway. Numbers carry four digits, which is more than any of them means.
+ */
+#include "specializer/adviser/adviser_request.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "specializer/search/strategy.h"
+
+/* How much of each list goes in; the first row whose document fits is taken. */
+static const struct room {
+    int candidates, best, worst, dead, live;
+    bool help;
+} rooms[] = {{48, 8, 6, 12, 16, true},
+             {32, 8, 4, 8, 12, true},
+             {16, 6, 3, 6, 8, true},
+             {8, 4, 2, 3, 4, true},
+             {4, 2, 0, 1, 2, false}};
+
+const char adviser_advice_task[] =
+    "You advise an autotuner of CPU and GPU kernels of a language model server. The user message "
+    "is one JSON document about one region of the model's step: the machine, the tensors, the "
+    "measured and the best possible time, the live traffic, the space of kernel variants with its "
+    "rules, candidates with the time a simple cost model predicts, and the results so far. The "
+    "cost model can be wrong; results are measured on this machine. Say where to look first.\n"
+    "Answer with one JSON document and nothing else:\n"
+    "{\"version\":1,\"regions\":[{\"region\":\"<as given>\",\"label\":\"<what limits this region, "
+    "at most 95 bytes>\",\"priority\":[\"<id>\",...],\"hints\":{\"<KNOB>\":[<values, best "
+    "first>],...},\"risks\":[{\"kind\":\"numeric|boundary|resource|dynamic_shape\","
+    "\"candidates\":[\"<id>\",...],\"note\":\"<at most 200 characters>\"}]}]}\n"
+    "All five fields of a region are required; lists and hints may be empty. `priority`: up to 16 "
+    "ids, best first, none twice, that were not tried yet. An id is <template>:<value of each of "
+    "its knobs, in the given order, separated by commas>; use the ids of `candidates`, or make "
+    "another one only if you are sure that it obeys every rule. An id, knob or value outside the "
+    "space, an unknown field or a repeated key voids the whole answer.";
+
+const char adviser_moves_task[] =
+    "You guide a tree search over variants of one kernel. The user message is one JSON document: "
+    "the machine, the region, the space with its rules, and nodes of the tree, each with its "
+    "parent and grandparent. A score is the speed relative to the fastest variant known; scores "
+    "that are not measured come from a cost model that can be wrong. For each node propose a short "
+    "sequence of knob changes, applied in order, that should make it faster; every intermediate "
+    "variant must obey the rules.\n"
+    "Answer with one JSON document and nothing else:\n"
+    "{\"version\":1,\"nodes\":[{\"node\":\"<id as given>\",\"changes\":[\"KNOB=value\",...]}]}";
+
+/* ---- names of points --------------------------------------------------------------------------
+ */
+
+void adviser_id_text(const struct space *s, int32_t id, char out[ID_TEXT])
+{
+    const struct template *t = space_template(s, id);
+    struct point p;
+    space_point(s, id, &p);
+    size_t at = (size_t)snprintf(out, ID_TEXT, "%s", t->id);
+    for (int k = 0; k < t->knobs && at < ID_TEXT; k++)
+        at += (size_t)snprintf(out + at, ID_TEXT - at, "%c%d", k ? ',' : ':', p.value[k]);
+}
+
+int32_t adviser_id_find(const struct space *s, const char *text)
+{
+    char name[64];
+    struct point p = {{0}};
+    const char *colon = strchr(text, ':');
+    if (!colon || (size_t)(colon - text) >= sizeof name)
+        return -1;
+    snprintf(name, sizeof name, "%.*s", (int)(colon - text), text);
+    const struct template *t = template_find(name);
+    const char *at = colon;
+    for (int k = 0; t && k < t->knobs; k++) {
+        char *end;
+        if (*at != (k ? ',' : ':') || ((at[1] < '0' || at[1] > '9') && at[1] != '-'))
+            return -1;
+        long v = strtol(at + 1, &end, 10);
+        if (v < INT32_MIN || v > INT32_MAX)
+            return -1;
+        p.value[k] = (int32_t)v;
+        at = end;
+    }
+    return t && *at == 0 ? space_find(s, t, &p) : -1;
+}
+
+static int32_t terms_find(const void *ctx, const char *id)
+{
+    return adviser_id_find(ctx, id);
+}
+
+/* True if the space has points of `t`. */
+static bool has_template(const struct space *s, const struct template *t)
+{
+    const struct facts *f = space_facts(s);
+    return template_fits(t, facts_kind(f), (enum region)f->REGION, f->M_MAX);
+}
+
+/* All values that a knob of this name has in any template of the space. */
+static int terms_values(const void *ctx, const char *knob, int32_t *out)
+{
+    int n = 0;
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
+        int k = has_template(ctx, t) ? template_knob(t, knob) : -1;
+        for (int v = 0; k >= 0 && v < t->knob[k].values; v++) {
+            int at = 0;
+            while (at < n && out[at] != t->knob[k].value[v])
+                at++;
+            if (at == n && n < KNOB_VALUES)
+                out[n++] = t->knob[k].value[v];
+        }
+    }
+    return n;
+}
+
+struct reply_terms adviser_terms(const struct advice_request *r)
+{
+    return (struct reply_terms){
+        .region = r->slot, .ctx = r->space, .find = terms_find, .values = terms_values};
+}
+
+/* ---- small pieces -----------------------------------------------------------------------------
+ */
+
+static void put(cJSON *o, const char *name, double v)
+{
+    char text[32];
+    if (!isfinite(v))
+        return;
+    snprintf(text, sizeof text, "%.4g", v);
+    cJSON_AddRawToObject(o, name, text);
+}
+
+static void put_microseconds(cJSON *o, const char *name, double seconds)
+{
+    if (seconds > 0)
+        put(o, name, seconds * 1e6);
+}
+
+static void put_id(const struct advice_request *r, cJSON *o, const char *name, int32_t id)
+{
+    char text[ID_TEXT];
+    adviser_id_text(r->space, id, text);
+    cJSON_AddStringToObject(o, name, text);
+}
+
+static cJSON *add_object(cJSON *list)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddItemToArray(list, o);
+    return o;
+}
+
+/* ---- the machine ------------------------------------------------------------------------------
+ */
+
+static void put_caches(cJSON *o)
+{
+    static const struct {
+        const char *name;
+        int key;
+    } cache[] = {{"l1d", _SC_LEVEL1_DCACHE_SIZE},
+                 {"l2", _SC_LEVEL2_CACHE_SIZE},
+                 {"l3", _SC_LEVEL3_CACHE_SIZE}};
+    cJSON *sizes = cJSON_AddObjectToObject(o, "cache_kib");
+    for (size_t i = 0; i < sizeof cache / sizeof *cache; i++)
+        put(sizes, cache[i].name, fmax(0, (double)sysconf(cache[i].key) / 1024));
+}
+
+static void put_device(const struct advice_request *r, cJSON *doc)
+{
+    const struct machine *m = r->cost->machine;
+    const struct facts *f = space_facts(r->space);
+    cJSON *o = cJSON_AddObjectToObject(doc, "device");
+    cJSON_AddStringToObject(o, "name", m->device);
+    put(o, "threads", r->cost->threads);
+    put(o, "read_gb_s", m->read_bandwidth * 1e-9);
+    put(o, "f32_gflop_s", m->peak_flops * 1e-9);
+    put_microseconds(o, "boundary_us", m->boundary_s);
+    if (facts_kind(f) == MACHINE_CUDA) {
+        put(o, "multiprocessors", f->SMS);
+        cJSON_AddStringToObject(o, "target", m->target);
+        return;
+    }
+    put_caches(o);
+    cJSON *isa = cJSON_AddArrayToObject(o, "instruction_sets");
+    const struct {
+        const char *name;
+        int32_t has;
+    } sets[] = {{"avx2", f->HAS_AVX2},
+                {"avx512", f->HAS_AVX512},
+                {"vnni", f->HAS_VNNI},
+                {"amx", f->HAS_AMX}};
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+        if (sets[i].has)
+            cJSON_AddItemToArray(isa, cJSON_CreateString(sets[i].name));
+}
+
+/* ---- the region -------------------------------------------------------------------------------
+ */
+
+static void put_times(const struct advice_request *r, cJSON *region)
+{
+    if (region_cost_bytes(&r->work) > 0) {
+        put(region, "bytes", (double)region_cost_bytes(&r->work));
+        put(region, "flops", (double)r->work.flops);
+    }
+    put_microseconds(region, "roofline_us", r->roofline_s);
+    put_microseconds(region, "incumbent_us", r->run_s);
+    if (r->incumbent)
+        cJSON_AddStringToObject(region, "incumbent", r->incumbent);
+    put(region, "share_of_step_time", r->share);
+}
+
+static void put_live(const struct advice_request *r, const struct room *room, cJSON *region)
+{
+    cJSON *live = cJSON_AddObjectToObject(region, "live");
+    put(live, "mean_m", r->m);
+    put(live, "mean_context", r->context);
+    cJSON *list = cJSON_AddArrayToObject(live, "histogram");
+    for (int i = 0; i < r->lives && i < room->live; i++) {
+        cJSON *o = add_object(list);
+        put(o, "m_up_to", r->live[i].m);
+        if (r->live[i].context > 0)
+            put(o, "context_up_to", r->live[i].context);
+        put(o, "share", r->live[i].share);
+    }
+}
+
+/* ---- the space --------------------------------------------------------------------------------
+ */
+
+static void put_template(const struct template *t, const struct room *room, cJSON *o)
+{
+    cJSON_AddStringToObject(o, "template", t->id);
+    cJSON_AddStringToObject(o, "what", t->help);
+    cJSON *knobs = cJSON_AddArrayToObject(o, "knobs");
+    for (int k = 0; k < t->knobs; k++) {
+        cJSON *knob = add_object(knobs);
+        cJSON_AddStringToObject(knob, "knob", t->knob[k].name);
+        cJSON_AddItemToObject(
+            knob, "values", cJSON_CreateIntArray((const int *)t->knob[k].value, t->knob[k].values));
+        if (room->help)
+            cJSON_AddStringToObject(knob, "what", t->knob[k].help);
+    }
+    cJSON *rules = cJSON_AddArrayToObject(o, "rules");
+    for (const char *const *rule = t->rule; *rule; rule++)
+        cJSON_AddItemToArray(rules, cJSON_CreateString(*rule));
+}
+
+static void put_space(const struct advice_request *r, const struct room *room, cJSON *region)
+{
+    cJSON *o = cJSON_AddObjectToObject(region, "space");
+    put(o, "points", space_size(r->space));
+    put(o, "m_most", space_facts(r->space)->M_MAX);
+    cJSON *list = cJSON_AddArrayToObject(o, "templates");
+    for (int i = 0; i < template_count(); i++)
+        if (has_template(r->space, template_at(i)))
+            put_template(template_at(i), room, add_object(list));
+}
+
+static bool is_near_any(const struct space *s, const int32_t *id, int n, int32_t other)
+{
+    for (int i = 0; i < n; i++)
+        if (space_distance(s, id[i], other) <= 1)
+            return true;
+    return false;
+}
+
+/* Down the heuristic's ranking, spread out: neighbours of one that is listed tell little more. */
+static void put_candidates(const struct advice_request *r, const struct advice *ranking,
+                           const struct room *room, cJSON *region)
+{
+    int32_t taken[64];
+    int n = 0;
+    cJSON *list = cJSON_AddArrayToObject(region, "candidates");
+    for (int i = 0; i < ranking->priorities && n < room->candidates; i++) {
+        int32_t id = ranking->priority[i];
+        if ((r->trial && r->trial[id] != TRIAL_NONE) ||
+            (n >= room->candidates / 4 && is_near_any(r->space, taken, n, id)))
+            continue;
+        taken[n++] = id;
+        cJSON *o = add_object(list);
+        put_id(r, o, "id", id);
+        put_microseconds(o, "predicted_us", space_predicted(r->space, id));
+    }
+}
+
+/* ---- results so far ---------------------------------------------------------------------------
+ */
+
+/* The `n` measured points with the highest (sign 1) or lowest (sign -1) speed, from the outside
+ * in. */
+static int extremes(const struct advice_request *r, int sign, int32_t *id, int n)
+{
+    int found = 0;
+    for (int32_t i = 0; r->trial && n > 0 && i < space_size(r->space); i++) {
+        if (r->trial[i] != TRIAL_MEASURED)
+            continue;
+        float speed = r->speed[i] * (float)sign;
+        if (found == n && speed <= r->speed[id[n - 1]] * (float)sign)
+            continue;
+        int at = found < n ? found++ : n - 1;
+        for (; at > 0 && r->speed[id[at - 1]] * (float)sign < speed; at--)
+            id[at] = id[at - 1];
+        id[at] = i;
+    }
+    return found;
+}
+
+static void put_speeds(const struct advice_request *r, int sign, int most, cJSON *list)
+{
+    int32_t id[8];
+    int n = extremes(r, sign, id, most);
+    for (int i = 0; i < n; i++) {
+        cJSON *o = add_object(list);
+        put_id(r, o, "id", id[i]);
+        put(o, "speed", (double)r->speed[id[i]]);
+        put_microseconds(o, "predicted_us", space_predicted(r->space, id[i]));
+    }
+}
+
+/* A reason without paths: of "/a/b/c.c:3: error" the file name remains. */
+static void scrub(const char *reason, char *out, size_t room)
+{
+    size_t n = 0;
+    for (const char *s = reason; *s && n + 1 < room; s++) {
+        if (*s == '/' && (s == reason || strchr(" '\"(", s[-1]))) {
+            size_t word = strcspn(s, " '\":),");
+            const char *name = s + word;
+            while (name[-1] != '/')
+                name--;
+            s = name - 1;
+            continue;
+        }
+        out[n++] = (unsigned char)*s < 0x20 ? ' ' : *s;
+    }
+    while (n > 0 && ((unsigned char)out[n - 1] & 0xc0) == 0x80) /* no half character at the cut */
+        n--;
+    if (n > 0 && ((unsigned char)out[n - 1] & 0x80))
+        n--;
+    out[n] = 0;
+}
+
+static void put_results(const struct advice_request *r, const struct room *room, cJSON *region)
+{
+    int measured = 0;
+    for (int32_t i = 0; r->trial && i < space_size(r->space); i++)
+        measured += r->trial[i] == TRIAL_MEASURED;
+    cJSON *o = cJSON_AddObjectToObject(region, "results");
+    cJSON_AddStringToObject(o, "speed", "relative to the eager kernel, measured");
+    put(o, "measured", measured);
+    put_speeds(r, 1, room->best, cJSON_AddArrayToObject(o, "best"));
+    put_speeds(r, -1, room->worst, cJSON_AddArrayToObject(o, "worst"));
+    cJSON *list = cJSON_AddArrayToObject(o, "refused");
+    for (int i = 0; i < r->deads && i < room->dead; i++) {
+        char reason[sizeof r->dead[i].reason];
+        cJSON *dead = add_object(list);
+        put_id(r, dead, "id", r->dead[i].id);
+        scrub(r->dead[i].reason, reason, sizeof reason);
+        cJSON_AddStringToObject(dead, "reason", reason);
+    }
+}
+
+/* ---- documents --------------------------------------------------------------------------------
+ */
+
+/* What both questions begin with; returns the region's object. */
+static cJSON *begin(const struct advice_request *r, const struct room *room, cJSON *doc)
+{
+    cJSON_AddNumberToObject(doc, "version", REQUEST_VERSION);
+    put_device(r, doc);
+    cJSON *region = add_object(cJSON_AddArrayToObject(doc, "regions"));
+    cJSON_AddStringToObject(region, "region", r->slot);
+    adviser_put_operation(space_facts(r->space), region);
+    put_times(r, region);
+    put_live(r, room, region);
+    put_space(r, room, region);
+    return region;
+}
+
+static char *finish(cJSON *doc)
+{
+    char *text = cJSON_PrintUnformatted(doc);
+    cJSON_Delete(doc);
+    return text;
+}
+
+char *adviser_request_text(const struct advice_request *r, const struct advice *ranking)
+{
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
+        cJSON *doc = cJSON_CreateObject();
+        cJSON *region = begin(r, &rooms[i], doc);
+        put_candidates(r, ranking, &rooms[i], region);
+        put_results(r, &rooms[i], region);
+        char *text = finish(doc);
+        if (text && strlen(text) < REQUEST_BYTES)
+            return text;
+        free(text);
+    }
+    return NULL;
+}
+
+static void put_lineage(const struct advice_request *r, const struct lineage *l, cJSON *o)
+{
+    static const char *const names[LINEAGE] = {"node", "parent", "grandparent"};
+    for (int i = 0; i < LINEAGE && l->id[i] >= 0; i++) {
+        cJSON *node = cJSON_AddObjectToObject(o, names[i]);
+        put_id(r, node, "id", l->id[i]);
+        put(node, "score", l->score[i]);
+        cJSON_AddBoolToObject(node, "measured", l->measured[i]);
+    }
+}
+
+char *adviser_moves_text(const struct advice_request *r, const struct lineage *l, int n)
+{
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
+        cJSON *doc = cJSON_CreateObject();
+        cJSON *region = begin(r, &rooms[i], doc);
+        cJSON *nodes = cJSON_AddArrayToObject(region, "nodes");
+        for (int k = 0; k < n; k++)
+            put_lineage(r, &l[k], add_object(nodes));
+        put_results(r, &rooms[i], region);
+        char *text = finish(doc);
+        if (text && strlen(text) < REQUEST_BYTES)
+            return text;
+        free(text);
+    }
+    return NULL;
+}

@@ -1,0 +1,273 @@
+/* llm.c - see llm.h.
+ *
+ * The thread sees text only; what a reply means is found out by whoever asked, on their own thread,
+ * when they look. The one job passes from asker to thread and back by its state, under the lock;
+ * in between it belongs to one side alone.
+ */
+#include "specializer/adviser/llm.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "specializer/adviser/adviser_replay.h"
+#include "specializer/store/store.h"
+
+enum { BYTES_A_TOKEN = 3 };
+enum job_state { JOB_NONE, JOB_WAITING, JOB_DONE };
+
+struct llm {
+    struct store *store;
+    struct adviser_http *http;
+    struct adviser_replay *replay;
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;  /* the job's state, or stop, changed */
+    bool stop;            /* lock */
+    struct limits limits; /* lock */
+    enum job_state state; /* lock; question and answer belong to the asker unless WAITING */
+    struct llm_question question;
+    struct answer answer;
+};
+
+/* ---- the thread that waits --------------------------------------------------------------------
+ */
+
+static struct timespec in_seconds(double seconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    return until;
+}
+
+/* A recorded reply comes as late as it came then, or too late. */
+static void wait_as_recorded(struct llm *l, double timeout, struct answer *out)
+{
+    struct timespec until = in_seconds(out->seconds < timeout ? out->seconds : timeout);
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop && pthread_cond_timedwait(&l->wake, &l->lock, &until) != ETIMEDOUT)
+        ;
+    pthread_mutex_unlock(&l->lock);
+    if (out->seconds > timeout) {
+        free(out->text);
+        *out = (struct answer){.fault = CALL_TIMEOUT, .calls = 1, .seconds = timeout};
+        snprintf(out->why, sizeof out->why, "recorded as slower than the time limit");
+    }
+}
+
+static void carry(struct llm *l, const struct llm_question *q, struct answer *out)
+{
+    struct call call = {.task = q->task,
+                        .document = q->document,
+                        .schema = q->schema,
+                        .name = q->name,
+                        .style = q->style};
+    if (l->http) {
+        adviser_http_post(l->http, &call, out);
+        return;
+    }
+    adviser_replay_next(l->replay, q->record ? q->record : q->document, out);
+    if (out->fault == CALL_OK)
+        wait_as_recorded(l, q->style.timeout, out);
+}
+
+static void *llm_thread(void *ctx)
+{
+    struct llm *l = ctx;
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop) {
+        if (l->state != JOB_WAITING) {
+            pthread_cond_wait(&l->wake, &l->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&l->lock);
+        carry(l, &l->question, &l->answer);
+        pthread_mutex_lock(&l->lock);
+        l->state = JOB_DONE;
+        pthread_cond_broadcast(&l->wake);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* ---- opening and closing ----------------------------------------------------------------------
+ */
+
+static void clear_question(struct llm_question *q)
+{
+    free(q->task);
+    free(q->document);
+    free(q->schema);
+    free(q->record);
+    *q = (struct llm_question){0};
+}
+
+struct llm *llm_open(const struct config *c, struct store *store, struct err *err)
+{
+    err->msg[0] = 0;
+    if (!c->adviser_url[0])
+        return NULL;
+    struct llm *l = xcalloc(1, sizeof *l);
+    l->store = store;
+    limits_init(&l->limits, c->adviser_calls_per_hour, c->adviser_tokens_per_hour);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_condattr_t wake;
+    pthread_condattr_init(&wake);
+    pthread_condattr_setclock(&wake, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->wake, &wake);
+    pthread_condattr_destroy(&wake);
+    if (strncmp(c->adviser_url, "replay:", 7) == 0)
+        l->replay = adviser_replay_open(c->adviser_url + 7, err);
+    else
+        l->http = adviser_http_open(c, err);
+    if (l->replay || l->http) {
+        l->has_thread = pthread_create(&l->thread, NULL, llm_thread, l) == 0;
+        if (!l->has_thread)
+            err_set(err, "no thread");
+    }
+    if (l->has_thread)
+        return l;
+    llm_close(l);
+    return NULL;
+}
+
+void llm_close(struct llm *l)
+{
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->wake);
+    pthread_mutex_unlock(&l->lock);
+    if (l->http)
+        adviser_http_stop(l->http);
+    if (l->has_thread)
+        pthread_join(l->thread, NULL);
+    if (l->state == JOB_DONE)
+        llm_settle(l, false, l->answer.fault == CALL_OK ? "not read: stopped" : "stopped", NULL);
+    clear_question(&l->question);
+    free(l->answer.text);
+    adviser_http_close(l->http);
+    adviser_replay_close(l->replay);
+    pthread_mutex_destroy(&l->lock);
+    pthread_cond_destroy(&l->wake);
+    free(l);
+}
+
+/* ---- asking -----------------------------------------------------------------------------------
+ */
+
+int64_t llm_tokens(const char *text)
+{
+    return (int64_t)strlen(text) / BYTES_A_TOKEN;
+}
+
+enum hold llm_hold(struct llm *l, int64_t tokens)
+{
+    pthread_mutex_lock(&l->lock);
+    enum hold hold = l->state != JOB_NONE ? HOLD_BUSY : limits_ask(&l->limits, clock_ns(), tokens);
+    pthread_mutex_unlock(&l->lock);
+    return hold;
+}
+
+enum hold llm_ask(struct llm *l, struct llm_question *q)
+{
+    enum hold hold = HOLD_TOO_LONG;
+    if (q->document)
+        hold = llm_hold(l, llm_tokens(q->task) + llm_tokens(q->document) + q->style.max_tokens);
+    if (hold != HOLD_NOT) {
+        clear_question(q);
+        return hold;
+    }
+    pthread_mutex_lock(&l->lock);
+    l->question = *q;
+    l->state = JOB_WAITING;
+    pthread_cond_broadcast(&l->wake);
+    pthread_mutex_unlock(&l->lock);
+    *q = (struct llm_question){0};
+    return HOLD_NOT;
+}
+
+const struct llm_question *llm_over(struct llm *l, enum llm_user user, const struct answer **answer)
+{
+    pthread_mutex_lock(&l->lock);
+    bool over = l->state == JOB_DONE && l->question.user == user;
+    pthread_mutex_unlock(&l->lock);
+    *answer = &l->answer;
+    return over ? &l->question : NULL;
+}
+
+/* ---- what came of it --------------------------------------------------------------------------
+ */
+
+static void keep_exchange(struct llm *l, const char *verdict)
+{
+    struct err err;
+    const struct llm_question *q = &l->question;
+    struct exchange x = {.request = q->record ? q->record : q->document,
+                         .reply = l->answer.text ? l->answer.text : "",
+                         .verdict = verdict,
+                         .seconds = l->answer.seconds,
+                         .tokens_in = l->answer.tokens_in,
+                         .tokens_out = l->answer.tokens_out};
+    if (l->http && l->store && store_exchange(l->store, &x, &err) != 0)
+        log_warn("adviser", "exchange not stored: %s", err.msg);
+}
+
+void llm_settle(struct llm *l, bool good, const char *verdict, struct llm_cost *cost)
+{
+    const struct answer *w = &l->answer;
+    int64_t asked = llm_tokens(l->question.task) + llm_tokens(l->question.document);
+    int64_t said = w->text ? llm_tokens(w->text) : 0;
+    struct llm_cost c = {.tokens_in = w->tokens_in > 0 ? w->tokens_in
+                                      : w->calls > 0   ? asked
+                                                       : 0,
+                         .tokens_out = w->tokens_out > 0 ? w->tokens_out : said,
+                         .seconds = w->seconds};
+    double wish_s = w->retry_after_s;
+    if (w->fault == CALL_RATE && wish_s < BREAKER_FIRST_S)
+        wish_s = BREAKER_FIRST_S;
+    keep_exchange(l, verdict);
+    pthread_mutex_lock(&l->lock);
+    int64_t now = clock_ns();
+    limits_spend(&l->limits, now, w->calls, c.tokens_in + c.tokens_out);
+    if (good)
+        limits_good(&l->limits);
+    else
+        limits_bad(&l->limits, now, wish_s);
+    clear_question(&l->question);
+    free(l->answer.text);
+    l->answer = (struct answer){0};
+    l->state = JOB_NONE;
+    pthread_mutex_unlock(&l->lock);
+    if (cost)
+        *cost = c;
+}
+
+bool llm_wait(struct llm *l, double seconds)
+{
+    struct timespec until = in_seconds(seconds);
+    pthread_mutex_lock(&l->lock);
+    int late = 0;
+    while (l->state == JOB_WAITING && !late)
+        late = pthread_cond_timedwait(&l->wake, &l->lock, &until);
+    bool idle = l->state != JOB_WAITING;
+    pthread_mutex_unlock(&l->lock);
+    return idle;
+}
+
+enum breaker llm_breaker(struct llm *l)
+{
+    pthread_mutex_lock(&l->lock);
+    enum breaker b = limits_breaker(&l->limits, clock_ns());
+    pthread_mutex_unlock(&l->lock);
+    return b;
+}

@@ -1,0 +1,59 @@
+/* llm.h - the line to a language model that the adviser and the agent share.
+ *
+ * One thread carries one question at a time to the endpoint (or to a recording) and waits there;
+ * whoever asked goes on meanwhile and looks for the reply now and then. Budgets an hour and the
+ * circuit breaker are of the line, whoever asks. Every exchange is stored with what came of it.
+ * All functions but llm_breaker() on the specializer thread only.
+ */
+#ifndef WHET_SPECIALIZER_LLM_H
+#define WHET_SPECIALIZER_LLM_H
+
+#include <stdbool.h>
+
+#include "specializer/adviser/adviser_http.h"
+#include "specializer/adviser/adviser_limits.h"
+
+struct store;
+struct llm;
+
+/* Who asked: a reply is given only to them. */
+enum llm_user { LLM_ADVISER, LLM_AGENT };
+
+/* A question. The strings are malloc'ed and belong to the line once it is put. */
+struct llm_question {
+    enum llm_user user;
+    char *task, *document; /* system and user message */
+    char *schema;          /* of the reply, or NULL */
+    const char *name;      /* of the schema; static */
+    char *record;          /* what is stored in the document's place; NULL: the document */
+    struct call_style style;
+};
+
+/* What one exchange cost, as the endpoint counted or, if it did not, estimated. */
+struct llm_cost {
+    int64_t tokens_in, tokens_out;
+    double seconds;
+};
+
+/* NULL when there is no adviser.url (err->msg is empty) or it cannot be used (a message). */
+struct llm *llm_open(const struct config *c, struct store *store, struct err *err);
+/* Breaks off a call that is under way, and stores an exchange that nobody took. */
+void llm_close(struct llm *l);
+
+/* About how many tokens a text is. */
+int64_t llm_tokens(const char *text);
+/* Why a question of about `tokens` would not be put now; HOLD_NOT: it would be. */
+enum hold llm_hold(struct llm *l, int64_t tokens);
+/* Puts it; takes its strings over in any case. */
+enum hold llm_ask(struct llm *l, struct llm_question *q);
+/* The question of this user that is over, with its answer; NULL: none is. Valid until settled. */
+const struct llm_question *llm_over(struct llm *l, enum llm_user user,
+                                    const struct answer **answer);
+/* Ends the exchange: stored with the verdict, counted, and good or bad for the breaker. */
+void llm_settle(struct llm *l, bool good, const char *verdict, struct llm_cost *cost);
+/* Waits until no call is under way. False: after `seconds` one still was. */
+bool llm_wait(struct llm *l, double seconds);
+/* Any thread. */
+enum breaker llm_breaker(struct llm *l);
+
+#endif

@@ -1,0 +1,313 @@
+/* agent.c - see agent.h: trees, trials, budgets. Questions and replies are in agent_ask.c. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "config/metrics.h"
+#include "specializer/agent/agent_private.h"
+#include "specializer/agent/agent_source.h"
+#include "specializer/hash.h"
+#include "specializer/store/store.h"
+
+#define AGAIN_AFTER_NS INT64_C(20000000000)
+
+/* ---- opening and closing ----------------------------------------------------------------------
+ */
+
+/* What was spent before: "tokens_in tokens_out cost". */
+static void read_spent(struct agent *a)
+{
+    char text[96];
+    long long in = 0, out = 0;
+    double cost = 0;
+    if (store_value(a->store, "agentic_spent", text, sizeof text) &&
+        sscanf(text, "%lld %lld %lf", &in, &out, &cost) == 3 && in >= 0 && out >= 0 && cost >= 0) {
+        a->tokens_in = in;
+        a->tokens_out = out;
+        a->cost = cost;
+    }
+    atomic_store(&a->count.tokens_in, a->tokens_in);
+    atomic_store(&a->count.tokens_out, a->tokens_out);
+    atomic_store(&a->count.micro_cost, llround(a->cost * 1e6));
+}
+
+struct agent *agent_open(const struct config *c, struct store *store, struct llm *llm,
+                         const char *env, enum machine_kind machine)
+{
+    if (strcmp(c->specializer_agentic, "on") != 0)
+        return NULL;
+    if (!llm) {
+        log_warn("agentic", "specializer.agentic is on, but adviser.url names no language model");
+        return NULL;
+    }
+    struct agent *a = xcalloc(1, sizeof *a);
+    a->config = c;
+    a->store = store;
+    a->llm = llm;
+    a->machine = machine;
+    snprintf(a->env, sizeof a->env, "%s", env);
+    const char *model = c->agentic_model[0] ? c->agentic_model : c->adviser_model;
+    snprintf(a->model, sizeof a->model, "%s", model[0] ? model : "llm");
+    prompts_hash(a->prompts);
+    read_spent(a);
+    log_info("agentic", "%s may write kernels; prompts %s; %lld tokens used so far", a->model,
+             a->prompts, (long long)(a->tokens_in + a->tokens_out));
+    return a;
+}
+
+void agent_close(struct agent *a)
+{
+    if (!a)
+        return;
+    for (int i = 0; i < a->slots; i++) {
+        tree_free(&a->slot[i]->tree);
+        free(a->slot[i]);
+    }
+    free(a->slot);
+    free(a);
+}
+
+/* ---- trees ------------------------------------------------------------------------------------
+ */
+
+void agent_set(char **to, char *text)
+{
+    free(*to);
+    *to = text;
+}
+
+void agent_keep(struct agent *a, const struct slot_tree *t, int32_t node)
+{
+    struct err err;
+    if (store_agent_put(a->store, a->env, t->slot, &t->tree.node[node], &err) != 0)
+        log_error("agentic", "%s: attempt %d not stored: %s", t->slot, node, err.msg);
+}
+
+/* The seed is the root, ready to be tried like any other text. */
+static void plant(struct agent *a, struct slot_tree *t, enum region region)
+{
+    int32_t id = tree_add(&t->tree, -1);
+    struct agent_node *root = &t->tree.node[id];
+    root->text = xstrdup(agent_seed(a->machine, region));
+    root->label = xstrdup("the seed");
+    root->state = AGENT_READY;
+    snprintf(root->prompts, sizeof root->prompts, "%s", a->prompts);
+    agent_body_hash(root->text, root->source);
+    agent_keep(a, t, 0);
+}
+
+struct slot_tree *agent_tree_of(struct agent *a, const char *slot)
+{
+    struct err err;
+    for (int i = 0; i < a->slots; i++)
+        if (strcmp(a->slot[i]->slot, slot) == 0)
+            return a->slot[i];
+    struct slot_tree *t = xcalloc(1, sizeof *t);
+    snprintf(t->slot, sizeof t->slot, "%s", slot);
+    t->tree.random = hash_text((uint64_t)a->config->specializer_seed, slot);
+    if (store_agent_tree(a->store, a->env, slot, &t->tree, &err) != 0)
+        log_error("agentic", "%s: %s", slot, err.msg);
+    a->slot = xrealloc(a->slot, (size_t)(a->slots + 1) * sizeof(struct slot_tree *));
+    a->slot[a->slots++] = t;
+    return t;
+}
+
+/* ---- budgets ----------------------------------------------------------------------------------
+ */
+
+bool agent_can_pay(const struct agent *a)
+{
+    const struct config *c = a->config;
+    return a->tokens_in + a->tokens_out + c->agentic_max_tokens <= c->agentic_tokens &&
+           (c->agentic_cost <= 0 || a->cost < c->agentic_cost);
+}
+
+void agent_pay(struct agent *a, const struct llm_cost *cost)
+{
+    char text[96];
+    a->tokens_in += cost->tokens_in;
+    a->tokens_out += cost->tokens_out;
+    a->cost += ((double)cost->tokens_in * a->config->agentic_price_in +
+                (double)cost->tokens_out * a->config->agentic_price_out) *
+               1e-6;
+    snprintf(text, sizeof text, "%lld %lld %.9g", (long long)a->tokens_in, (long long)a->tokens_out,
+             a->cost);
+    store_set(a->store, "agentic_spent", text, NULL);
+    atomic_store(&a->count.tokens_in, a->tokens_in);
+    atomic_store(&a->count.tokens_out, a->tokens_out);
+    atomic_store(&a->count.micro_cost, llround(a->cost * 1e6));
+}
+
+/* ---- moves ------------------------------------------------------------------------------------
+ */
+
+bool agent_idle(const struct agent *a)
+{
+    return !a->asked && !a->ready && clock_ns() >= a->not_before;
+}
+
+/* Something was begun that costs no more questions to see through. */
+static bool has_ready(const struct agent_tree *t)
+{
+    for (int i = 0; i < t->nodes; i++)
+        if (t->node[i].state == AGENT_READY)
+            return true;
+    return false;
+}
+
+bool agent_may(struct agent *a, const char *slot, int *measured, int *dry)
+{
+    struct agent_tree *t = &agent_tree_of(a, slot)->tree;
+    uint64_t random = t->random; /* looking is not choosing */
+    int32_t node;
+    bool alive = t->nodes == 0 || tree_next(t, &node) != AGENT_NOTHING;
+    t->random = random;
+    tree_progress(t, measured, dry);
+    if (t->nodes == 0 || has_ready(t))
+        return true;
+    return alive && tree_attempts(t) < a->config->agentic_attempts && agent_can_pay(a);
+}
+
+void agent_move(struct agent *a, const struct agent_view *v)
+{
+    static const enum agent_task task[] = {
+        [AGENT_PLAN] = TASK_PLAN, [AGENT_CODE] = TASK_CODE, [AGENT_DEBUG] = TASK_DEBUG};
+    int32_t node;
+    a->at = agent_tree_of(a, v->slot);
+    if (a->at->tree.nodes == 0)
+        plant(a, a->at, (enum region)v->facts->REGION);
+    enum agent_move move = tree_next(&a->at->tree, &node);
+    if (move == AGENT_TRY) {
+        a->ready = true;
+        a->node = node;
+    } else if (move != AGENT_NOTHING) {
+        agent_ask(a, v, task[move], node);
+    }
+}
+
+/* Words of compilers and checkers go to the model, and how this machine's folders are called is
+ * none of its business: of an absolute path only the last part stays. */
+static char *without_paths(const char *text)
+{
+    char *out = xcalloc(strlen(text) + 1, 1), *to = out;
+    for (const char *at = text; *at; at++) {
+        bool begins = *at == '/' && (at == text || strchr(" \t\n\"'`(", at[-1]));
+        if (begins && at[1] && !strchr(" /*=", at[1])) {
+            size_t n = strcspn(at, " \t\n\"'`:,)");
+            const char *last = at;
+            for (size_t i = 0; i < n; i++)
+                if (at[i] == '/')
+                    last = at + i;
+            at = last;
+            continue;
+        }
+        *to++ = *at;
+    }
+    return out;
+}
+
+/* ---- trials -----------------------------------------------------------------------------------
+ */
+
+int agent_ready(const struct agent *a, const char **slot, int32_t *node,
+                const struct agent_node **out)
+{
+    if (!a->ready || clock_ns() < a->not_before)
+        return 0;
+    *slot = a->at->slot;
+    *node = a->node;
+    *out = &a->at->tree.node[a->node];
+    return 1;
+}
+
+void agent_learn(struct agent *a, int32_t node, double speed, const char *reason, const char *log)
+{
+    struct agent_node *n = &a->at->tree.node[node];
+    const bool seed = node == 0;
+    if (speed > 0) {
+        n->state = AGENT_MEASURED;
+        n->speed = speed;
+        agent_set(&n->reason, NULL);
+        atomic_fetch_add(&a->count.measured, 1);
+    } else {
+        tree_refuse(&a->at->tree, node, !seed);
+        agent_set(&n->reason, without_paths(reason));
+        atomic_fetch_add(&a->count.refused, 1);
+    }
+    agent_set(&n->log, log ? without_paths(log) : NULL);
+    agent_keep(a, a->at, node);
+    char what[80];
+    snprintf(what, sizeof what, "%.3f times eager", speed);
+    store_trace(a->store, a->at->slot, NULL, "agent_trial", a->model, "attempt %d (%s): %s", node,
+                n->label ? n->label : "", speed > 0 ? what : reason);
+    a->ready = false;
+}
+
+void agent_forget(struct agent *a, int32_t node)
+{
+    if (!a->ready || a->node != node)
+        return;
+    a->ready = false; /* the node stays ready in its tree */
+    a->not_before = clock_ns() + AGAIN_AFTER_NS;
+}
+
+void agent_revise(struct agent *a, const char *slot, int32_t node, double speed, const char *reason)
+{
+    struct slot_tree *t = agent_tree_of(a, slot);
+    if (node >= t->tree.nodes)
+        return;
+    struct agent_node *n = &t->tree.node[node];
+    if (speed > 0) {
+        n->state = AGENT_MEASURED;
+        n->speed = speed;
+    } else {
+        tree_refuse(&t->tree, node, node > 0);
+    }
+    agent_set(&n->reason, reason ? without_paths(reason) : NULL);
+    agent_keep(a, t, node);
+}
+
+/* ---- metrics ----------------------------------------------------------------------------------
+ */
+
+static void put_questions(const struct agent *a, FILE *out)
+{
+    static const char *const tasks[TASKS] = {"plan", "code", "debug"};
+    static const char *const outcomes[AGENT_OUTCOMES] = {
+#define O(id, name) name,
+        AGENT_OUTCOME_LIST(O)
+#undef O
+    };
+    char label[80];
+    metric_head(out, "agentic_questions_total", "counter",
+                "Questions to the model that writes kernels, by task and outcome");
+    for (int t = 0; t < TASKS; t++)
+        for (int o = 0; o < AGENT_OUTCOMES; o++) {
+            snprintf(label, sizeof label, "task=\"%s\",outcome=\"%s\"", tasks[t], outcomes[o]);
+            metric_value(out, "agentic_questions_total", label,
+                         a ? (double)atomic_load(&a->count.question[t][o]) : 0);
+        }
+}
+
+void agent_metrics(struct agent *a, FILE *out)
+{
+    put_questions(a, out);
+    metric_head(out, "agentic_trials_total", "counter",
+                "Texts of the model that were tried, by whether they were right and measured");
+    metric_value(out, "agentic_trials_total", "result=\"measured\"",
+                 a ? (double)atomic_load(&a->count.measured) : 0);
+    metric_value(out, "agentic_trials_total", "result=\"refused\"",
+                 a ? (double)atomic_load(&a->count.refused) : 0);
+    metric_head(out, "agentic_tokens_total", "counter",
+                "Tokens of the model that writes kernels, over restarts");
+    metric_value(out, "agentic_tokens_total", "direction=\"in\"",
+                 a ? (double)atomic_load(&a->count.tokens_in) : 0);
+    metric_value(out, "agentic_tokens_total", "direction=\"out\"",
+                 a ? (double)atomic_load(&a->count.tokens_out) : 0);
+    metric_head(out, "agentic_cost_total", "counter",
+                "Money spent on it, by agentic.price_in and price_out, over restarts");
+    metric_value(out, "agentic_cost_total", NULL,
+                 a ? (double)atomic_load(&a->count.micro_cost) * 1e-6 : 0);
+}

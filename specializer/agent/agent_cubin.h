@@ -1,0 +1,25 @@
+/* agent_cubin.h - what a cubin of a language model's text may contain: the frame's one entry and
+ * its description, nothing that is called from outside, no memory of its own. Pure; any thread. */
+#ifndef WHET_SPECIALIZER_AGENT_CUBIN_H
+#define WHET_SPECIALIZER_AGENT_CUBIN_H
+
+#include <stddef.h>
+
+#include "config/err.h"
+#include "kernels/cuda.h"
+
+/* 0; or -1 naming what was found: another entry, an undefined function (printf, malloc, launches),
+ * device variables (state between launches), or a damaged file. */
+int agent_cubin_inspect(const void *data, size_t n, struct err *err);
+
+/* What it says of itself is what the frame would say: 0; or -1 with what is not. A text can
+ * redefine the frame's words, so this asks again what the frame asserts: the region and bucket it
+ * was built for, one launch of whole warps, and sizes within limits. */
+int agent_info_check(const struct cuda_kernel_info *info, int32_t region, int32_t m_max,
+                     struct err *err);
+
+/* Both, of a file; `info` as cubin_inspect() read it. */
+int agent_cubin_check(const char *path, const struct cuda_kernel_info *info, int32_t region,
+                      int32_t m_max, struct err *err);
+
+#endif

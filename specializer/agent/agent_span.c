@@ -1,0 +1,166 @@
+/* agent_span.c - see agent_span.h. Everything goes line by line; a line's end may be missing at the
+ * end of the text. */
+#include "specializer/agent/agent_span.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum marker { NO_MARKER, BEGINS, ENDS };
+
+/* One line without its end and without blanks there. */
+struct line {
+    const char *at;
+    int n;
+};
+
+/* Takes the next line off *text; false at the end. */
+static bool take_line(const char **text, struct line *l)
+{
+    if (!**text)
+        return false;
+    size_t n = strcspn(*text, "\n");
+    l->at = *text;
+    *text += n + ((*text)[n] == '\n');
+    while (n > 0 && strchr(" \t\r", l->at[n - 1]))
+        n--;
+    l->n = (int)n;
+    return true;
+}
+
+/* Markers are recognized whatever their indentation: models like to indent. */
+static enum marker marker_of(const struct line *l, int *number)
+{
+    char text[40];
+    int skip = 0, end = 0;
+    while (skip < l->n && strchr(" \t", l->at[skip]))
+        skip++;
+    if (l->n - skip >= (int)sizeof text)
+        return NO_MARKER;
+    snprintf(text, sizeof text, "%.*s", l->n - skip, l->at + skip);
+    if (sscanf(text, "// [span %d]%n", number, &end) == 1 && end > 0 && !text[end])
+        return BEGINS;
+    end = 0;
+    return sscanf(text, "// [end %d]%n", number, &end) == 1 && end > 0 && !text[end] ? ENDS
+                                                                                     : NO_MARKER;
+}
+
+static int check_spans(const char *text, const struct span_lines *span, int n, struct err *err)
+{
+    struct line l;
+    int lines = 0, number;
+    for (const char *at = text; take_line(&at, &l); lines++)
+        if (marker_of(&l, &number) != NO_MARKER)
+            return err_set(err, "the text has markers already");
+    if (n < 1 || n > SPANS_MOST)
+        return err_set(err, "%d spans; 1 to %d", n, SPANS_MOST);
+    for (int i = 0; i < n; i++) {
+        if (span[i].first < 1 || span[i].last < span[i].first || span[i].last > lines)
+            return err_set(err, "span %d is lines %d to %d of %d", i + 1, span[i].first,
+                           span[i].last, lines);
+        if (i > 0 && span[i].first <= span[i - 1].last)
+            return err_set(err, "span %d begins before span %d has ended", i + 1, i);
+    }
+    return 0;
+}
+
+char *span_mark(const char *text, const struct span_lines *span, int n, struct err *err)
+{
+    struct line l;
+    char *out = NULL;
+    size_t size = 0;
+    if (check_spans(text, span, n, err) != 0)
+        return NULL;
+    FILE *f = open_memstream(&out, &size);
+    int at = 1, i = 0;
+    for (; take_line(&text, &l); at++) {
+        if (i < n && at == span[i].first)
+            fprintf(f, "// [span %d]\n", i + 1);
+        fprintf(f, "%.*s\n", l.n, l.at);
+        if (i < n && at == span[i].last)
+            fprintf(f, "// [end %d]\n", ++i);
+    }
+    fclose(f);
+    return out;
+}
+
+char *span_strip(const char *marked)
+{
+    struct line l;
+    char *out = NULL;
+    size_t size = 0;
+    int number;
+    FILE *f = open_memstream(&out, &size);
+    while (take_line(&marked, &l))
+        if (marker_of(&l, &number) == NO_MARKER)
+            fprintf(f, "%.*s\n", l.n, l.at);
+    fclose(f);
+    return out;
+}
+
+/* The next line outside spans, markers included; behind a beginning marker the lines up to its end
+ * are passed over. */
+static bool take_outside(const char **text, struct line *l, bool *inside)
+{
+    int number;
+    while (take_line(text, l)) {
+        enum marker m = marker_of(l, &number);
+        if (*inside && m == NO_MARKER)
+            continue;
+        *inside = m == BEGINS;
+        return true;
+    }
+    return false;
+}
+
+/* Blank lines at the end of a text are nobody's edit. */
+static bool rest_is_blank(const char *text)
+{
+    return text[strspn(text, " \t\r\n")] == 0;
+}
+
+static bool same(const struct line *a, const struct line *b)
+{
+    int na, nb;
+    enum marker ma = marker_of(a, &na), mb = marker_of(b, &nb);
+    if (ma != NO_MARKER || mb != NO_MARKER)
+        return ma == mb && na == nb;
+    return a->n == b->n && memcmp(a->at, b->at, (size_t)a->n) == 0;
+}
+
+int span_verify(const char *before, const char *after, struct err *err)
+{
+    struct line a, b;
+    bool in_a = false, in_b = false;
+    for (;;) {
+        const char *a0 = before, *b0 = after;
+        bool more_a = take_outside(&before, &a, &in_a), more_b = take_outside(&after, &b, &in_b);
+        if (!more_a && !more_b)
+            return 0;
+        if ((!more_a && rest_is_blank(b0)) || (!more_b && rest_is_blank(a0)))
+            return 0;
+        if (!more_b)
+            return err_set(err, "a line outside the spans is gone: %.*s", a.n < 100 ? a.n : 100,
+                           a.at);
+        if (!more_a)
+            return err_set(err, "a line outside the spans is new: %.*s", b.n < 100 ? b.n : 100,
+                           b.at);
+        if (!same(&a, &b))
+            return err_set(err, "a line outside the spans was \"%.*s\" and is \"%.*s\"",
+                           a.n < 80 ? a.n : 80, a.at, b.n < 80 ? b.n : 80, b.at);
+    }
+}
+
+char *span_number(const char *text)
+{
+    struct line l;
+    char *out = NULL;
+    size_t size = 0;
+    int at = 1;
+    FILE *f = open_memstream(&out, &size);
+    for (; take_line(&text, &l); at++)
+        fprintf(f, "%4d| %.*s\n", at, l.n, l.at);
+    fclose(f);
+    return out;
+}

@@ -1,0 +1,159 @@
+/* agent_turn.c - the agent's turn in the loop: which slot it works on, and how a text it wrote
+ * becomes a candidate like any other.
+ *
+ * The agent has a worth of its own for every slot: the same share and headroom, but its own chance,
+ * from its own results. So it may go on where the templates are exhausted, and stops where its
+ * tree is dead. A text that is ready makes a round of one; what came of it goes back into the tree
+ * (round.c tells it by the item's id).
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "specializer/agent/agent_source.h"
+#include "specializer/agent/agent_span.h"
+#include "specializer/specializer_private.h"
+
+/* The point an agent's kernel is compiled for in this slot; false: none is legal. */
+static bool point_of(struct specializer *s, const struct place *p, struct facts *f,
+                     const struct template **t, struct point *point)
+{
+    const enum machine_kind machine = s->env.machine->kind;
+    *t = agent_template(machine, p->slot->region);
+    if (!*t || !template_fits(*t, machine, p->slot->region, p->slot->m))
+        return false;
+    if (machine == MACHINE_CUDA && s->numerics == NUMERICS_BIT_EQUAL)
+        return false; /* eager's order of sums is a library's, which nobody can be told */
+    facts_fill(f, s->env.model, p->slot->region, p->slot->m, s->numerics);
+    facts_machine(f, s->env.machine);
+    return agent_point(*t, f, point);
+}
+
+static bool choosable(struct specializer *s, const struct place *p)
+{
+    const struct template *t = agent_template(s->env.machine->kind, p->slot->region);
+    pthread_mutex_lock(&s->lock);
+    bool ok = t && !p->pinned[0] && !p->finalist && !is_disabled(s, "", t->id);
+    pthread_mutex_unlock(&s->lock);
+    return ok;
+}
+
+/* The slot where a text is worth most, or NULL. */
+static struct place *choose(struct specializer *s)
+{
+    struct place *best = NULL;
+    double most = OBSERVE_FLOOR;
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        struct facts f;
+        const struct template *t;
+        struct point point;
+        int measured = 0, dry = 0;
+        if (observe_worth(&s->observe, i, 0, 0) < most || !choosable(s, p) ||
+            !point_of(s, p, &f, &t, &point) || !agent_may(s->agent, p->slot->name, &measured, &dry))
+            continue;
+        double worth = observe_worth(&s->observe, i, measured, dry);
+        if (worth >= most) {
+            most = worth;
+            best = p;
+        }
+    }
+    return best;
+}
+
+void agent_turn(struct specializer *s)
+{
+    if (!s->agent)
+        return;
+    agent_poll(s->agent);
+    if (!agent_idle(s->agent))
+        return;
+    struct place *p = choose(s);
+    struct facts f;
+    const struct template *t;
+    struct point point;
+    if (!p || !point_of(s, p, &f, &t, &point))
+        return;
+    const struct observed *seen = &s->observe.slot[p->index];
+    double m = observe_m(&s->observe, p->index), context = observe_context(&s->observe, p->index);
+    int tokens = m > 1 ? (int)(m + 0.5) : 1, sequences = 1;
+    if (seen->runs > 0 && seen->sequences > seen->runs)
+        sequences = (int)(seen->sequences / seen->runs + 0.5);
+    const struct slot *slot = p->slot;
+    struct agent_view v = {
+        .slot = slot->name,
+        .facts = &f,
+        .numerics = s->numerics,
+        .m_from = slot->m_index > 0 ? m_bucket[slot->m_index - 1] + 1 : 1,
+        .context = slot->region == REGION_ATTN ? slot->context : 0,
+        .isa = t->machine == MACHINE_CPU ? point.value[0] : 0,
+        .threads = s->config->engine_threads > 0 ? (int32_t)s->config->engine_threads
+                                                 : (int32_t)sysconf(_SC_NPROCESSORS_ONLN),
+        .target = s->env.machine->target,
+        .device = s->env.machine->device,
+        .incumbent = atomic_load(&p->slot->kernel)->name,
+        .share = seen->share,
+        .run_s = observe_run_s(&s->observe, p->index),
+        .roofline_s = observe_roofline_s(&s->observe, p->index),
+        .m = m,
+        .context_mean = context,
+        .work =
+            plan_cost(s->env.model, slot->region, 0, tokens, sequences, (int64_t)context, tokens),
+    };
+    agent_move(s->agent, &v);
+}
+
+/* The candidate for a text, its body written where the compiler will find it; NULL, and the tree
+ * knows why. */
+static struct candidate *candidate_of(struct specializer *s, struct place *p, int32_t node,
+                                      const struct agent_node *n)
+{
+    struct facts f;
+    const struct template *t;
+    struct point point;
+    struct err err = {""};
+    if (!point_of(s, p, &f, &t, &point)) {
+        agent_learn(s->agent, node, 0, "no frame for it here", NULL);
+        return NULL;
+    }
+    if (agent_body_write(s->keys.kernel_dir, t->machine, n->source, n->text, &err) != 0) {
+        log_error("agentic", "%s", err.msg);
+        agent_forget(s->agent, node);
+        return NULL;
+    }
+    struct candidate *c = candidate_new_agent(&s->keys, t, &point, &f, p->slot, n->source);
+    c->bit_equal = s->numerics == NUMERICS_BIT_EQUAL;
+    if (round_admit(s, c, n->label)) {
+        snprintf(c->evidence.prompts, sizeof c->evidence.prompts, "%s", n->prompts);
+        return c;
+    }
+    candidate_free(c);
+    agent_learn(s->agent, node, 0, "this kernel was refused, disabled or fatal before", NULL);
+    return NULL;
+}
+
+bool agent_start(struct specializer *s)
+{
+    const char *slot;
+    const struct agent_node *n;
+    int32_t node;
+    if (!s->agent || !agent_ready(s->agent, &slot, &node, &n))
+        return false;
+    struct place *p = place_find(s, slot);
+    if (!p || !choosable(s, p) || !place_inputs(s, p)) {
+        agent_forget(s->agent, node);
+        return false;
+    }
+    struct candidate *c = candidate_of(s, p, node, n);
+    if (!c)
+        return false;
+    s->round = (struct round){.place = p, .n = 1};
+    s->round.item[0] = (struct item){.c = c, .id = -1 - node, .stage = ITEM_BUILD};
+    store_trace(s->store, p->slot->name, c->key, "round", NULL, "text %d of the agent", node);
+    pthread_mutex_lock(&s->lock);
+    p->candidates++;
+    pthread_mutex_unlock(&s->lock);
+    return true;
+}

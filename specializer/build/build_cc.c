@@ -1,0 +1,291 @@
+/* build_cc.c - a compiler as a background worker: the system's C compiler, or NVRTC.
+ *
+ * One candidate is one compiler process: idle priority, bounded CPU time, memory and output. The
+ * object is written under a temporary name beside its place, read as data (object.c, cubin.c) and
+ * only then renamed, so the cache never holds half an object or one that must not be loaded.
+ *
+ * build_timeout limits CPU time. Wall time may be ten times that: at idle priority a busy server
+ * can starve a compiler for long, which says nothing about the kernel - such a build is retried,
+ * as is one that failed because the disk was full or the kernel took the process for its memory.
+ *
+ * Flags: -ffp-contract=off and no -ffast-math keep the canonical order of arithmetic (lanes.h);
+ * -fno-math-errno and -fno-trapping-math change no result but let square roots and selects be
+ * vectorized. Instruction sets are knobs: their flags come with the candidate's defines.
+ */
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "specializer/agent/agent_cubin.h"
+#include "specializer/build/build_nvrtc.h"
+#include "specializer/build/cubin.h"
+#include "specializer/build/object.h"
+#include "specializer/build/process.h"
+#include "specializer/stages.h"
+
+enum { LOG_MAX = 16 * 1024, FLAGS_MAX = 128 };
+static const int64_t compiler_memory = 2LL << 30, nvrtc_memory = 6LL << 30, object_max = 64 << 20;
+
+const char *const build_flags[] = {"-O3",
+                                   "-std=gnu11",
+                                   "-mtune=native",
+                                   "-shared",
+                                   "-fPIC",
+                                   "-ffp-contract=off",
+                                   "-fno-math-errno",
+                                   "-fno-trapping-math",
+                                   "-fno-asynchronous-unwind-tables",
+                                   "-nostdlib",
+                                   "-Wl,--build-id=none",
+                                   NULL};
+
+struct build {
+    struct candidate *c;
+    struct process *process;
+    char *temporary;
+    bool cuda;
+};
+
+/* ---- finding a compiler --------------------------------------------------------------------- */
+
+static int write_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "we");
+    if (!f)
+        return -1;
+    int rc = fputs(text, f) < 0 ? -1 : 0;
+    return fclose(f) == 0 ? rc : -1;
+}
+
+/* The first line of `path --version`. */
+static int read_version(const char *path, struct compiler *out, struct err *err)
+{
+    const char *argv[] = {path, "--version", NULL};
+    struct process_spec spec = {.argv = argv, .wall_s = 20, .output_max = 4096};
+    struct process_result r;
+    if (process_run(&spec, &r, err) != 0)
+        return -1;
+    size_t n = strcspn(r.out, "\n");
+    int rc = 0;
+    if (r.status != 0 || r.signal != 0 || n == 0)
+        rc = err_set(err, "%s --version: no answer", path);
+    snprintf(out->path, sizeof out->path, "%s", path);
+    snprintf(out->version, sizeof out->version, "%.*s", (int)n, r.out);
+    process_result_free(&r);
+    return rc;
+}
+
+/* argv of a compilation, NULL-terminated in `argv`. */
+static void build_command(const char **argv, const char *compiler, const char *kernel_dir,
+                          char *const *define, const char *source, const char *object)
+{
+    int n = 0;
+    argv[n++] = compiler;
+    for (int i = 0; build_flags[i]; i++)
+        argv[n++] = build_flags[i];
+    if (kernel_dir) {
+        argv[n++] = "-I";
+        argv[n++] = kernel_dir;
+    }
+    for (int i = 0; define && define[i] && n < FLAGS_MAX - 6; i++)
+        argv[n++] = define[i];
+    argv[n++] = "-o";
+    argv[n++] = object;
+    argv[n++] = source;
+    argv[n++] = "-lgcc";
+    argv[n] = NULL;
+}
+
+/* Builds a trivial kernel in a directory of its own with the flags that real ones get. */
+static int try_compiler(const char *path, struct err *err)
+{
+    const char *base = getenv("TMPDIR");
+    char *dir = xasprintf("%s/whet-cc-XXXXXX", base && *base ? base : "/tmp");
+    if (!mkdtemp(dir)) {
+        int rc = err_set(err, "%s: no temporary directory: %s", dir, strerror(errno));
+        free(dir);
+        return rc;
+    }
+    char *source = xasprintf("%s/try.c", dir), *object = xasprintf("%s/try.so", dir);
+    const char *argv[FLAGS_MAX];
+    build_command(argv, path, NULL, NULL, source, object);
+    struct process_spec spec = {.argv = argv, .wall_s = 60, .output_max = 4096};
+    struct process_result r = {0};
+    char how[80];
+    int rc = write_file(source, "float whet_kernel(float x) { return __builtin_sqrtf(x); }\n");
+    if (rc != 0)
+        err_set(err, "%s: cannot be written", source);
+    else if ((rc = process_run(&spec, &r, err)) == 0) {
+        if (r.status != 0 || r.signal != 0)
+            rc = err_set(err, "%s does not build shared objects (%s): %.200s", path,
+                         process_describe(&r, how, sizeof how), r.err);
+        else if (object_inspect(object, false, err) != 0)
+            rc = err_prefix(err, "%s: what it builds", path);
+        process_result_free(&r);
+    }
+    unlink(source);
+    unlink(object);
+    rmdir(dir);
+    free(source);
+    free(object);
+    free(dir);
+    return rc;
+}
+
+int compiler_find(const struct config *config, struct compiler *out, struct err *err)
+{
+    const char *wanted = config->specializer_compiler;
+    if (wanted && *wanted)
+        return read_version(wanted, out, err) == 0 ? try_compiler(wanted, err) : -1;
+    static const char *const known[] = {"cc", "gcc", "clang"};
+    struct err last = {""};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (read_version(known[i], out, &last) == 0 && try_compiler(known[i], &last) == 0)
+            return 0;
+        /* A compiler that is there but broken says more than one that is missing. */
+        if (i == 0 || !strstr(last.msg, "not found"))
+            *err = last;
+    }
+    return err_prefix(err, "no C compiler (cc, gcc, clang) on PATH works");
+}
+
+/* ---- building ------------------------------------------------------------------------------- */
+
+struct build *build_start(const struct stage_env *env, struct candidate *c, struct err *err)
+{
+    static int counter;
+    struct build *b = xcalloc(1, sizeof *b);
+    b->c = c;
+    b->temporary = xasprintf("%s.%ld-%d.tmp", c->object, (long)getpid(), counter++);
+    const char *argv[FLAGS_MAX];
+    char include[4096];
+    bool cuda = env->compiler->machine == MACHINE_CUDA;
+    if (cuda)
+        nvrtc_command(argv, FLAGS_MAX, env, c, b->temporary, include, sizeof include);
+    else
+        build_command(argv, env->compiler->path, env->kernel_dir, c->define, c->source,
+                      b->temporary);
+    b->cuda = cuda;
+    double limit = env->config->specializer_build_timeout;
+    struct process_spec spec = {.argv = argv,
+                                .priority = env->alone ? PROCESS_NORMAL : PROCESS_IDLE,
+                                .wall_s = 10 * limit,
+                                .cpu_s = (int32_t)ceil(limit),
+                                .address_bytes = cuda ? nvrtc_memory : compiler_memory,
+                                .file_bytes = object_max,
+                                .output_max = LOG_MAX};
+    engine_note_compile();
+    b->process = process_start(&spec, err);
+    if (!b->process) {
+        err_prefix(err, "build");
+        build_end(b);
+        return NULL;
+    }
+    return b;
+}
+
+/* The first line of the compiler's output that reports an error, else its first line. */
+static void first_error(const char *log, char *dst, size_t n)
+{
+    const char *at = strstr(log, "error:");
+    snprintf(dst, n, "%.*s", (int)strcspn(at ? at : log, "\n"), at ? at : log);
+}
+
+/* Nobody's fault: the disk is full, or something ended a part of the compiler. The driver then
+ * exits by itself and says so, each in its own words. */
+static bool not_the_kernels_fault(const char *log)
+{
+    static const char *const words[] = {
+        "No space left on device", "Killed signal terminated program", "terminated with signal 9",
+        "unable to execute command: Killed"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(log, words[i]))
+            return true;
+    return false;
+}
+
+static enum stage_result compiler_failed(struct build *b, const struct process_result *r)
+{
+    char how[80], what[160];
+    process_describe(r, how, sizeof how);
+    first_error(r->err, what, sizeof what);
+    snprintf(b->c->reason, sizeof b->c->reason, "build: compiler: %s%s%s", how, *what ? ": " : "",
+             what);
+    bool starved = r->timed_out && !r->cpu_out;
+    bool taken = r->signal == SIGKILL && !r->timed_out && !r->cpu_out;
+    if (starved || taken || not_the_kernels_fault(r->err))
+        return STAGE_RETRY;
+    return STAGE_REFUSE;
+}
+
+/* A language model wrote it. */
+static bool is_text(const struct candidate *c)
+{
+    return c->origin == ORIGIN_AGENT || c->body[0];
+}
+
+/* Resources as read back from the cubin go into the log beside what the compiler said. */
+static int inspect_cubin(struct build *b, struct err *err)
+{
+    struct cubin_facts f;
+    int rc = cubin_inspect(b->temporary, &f, err);
+    if (rc == 0 && is_text(b->c))
+        rc = agent_cubin_check(b->temporary, &f.info, (int32_t)b->c->slot->region, b->c->slot->m,
+                               err);
+    char *log =
+        xasprintf("%s%d registers, %d bytes of stack, %d threads, %d bytes of dynamic shared "
+                  "memory\n",
+                  b->c->log ? b->c->log : "", f.registers, f.stack, f.info.launch[0].threads,
+                  f.info.launch[0].smem);
+    free(b->c->log);
+    b->c->log = log;
+    return rc;
+}
+
+static enum stage_result accept_object(struct build *b, const struct process_result *r)
+{
+    struct candidate *c = b->c;
+    struct err err = {""};
+    struct stat st;
+    if ((b->cuda ? inspect_cubin(b, &err) : object_inspect(b->temporary, is_text(c), &err)) != 0) {
+        snprintf(c->reason, sizeof c->reason, "build: object %.200s", err.msg);
+        return STAGE_REFUSE;
+    }
+    if (object_checksum(b->temporary, c->object_sum) != 0 || stat(b->temporary, &st) != 0 ||
+        rename(b->temporary, c->object) != 0) {
+        snprintf(c->reason, sizeof c->reason, "build: %.150s cannot be put in place: %s", c->object,
+                 strerror(errno));
+        return STAGE_RETRY;
+    }
+    c->evidence.build_s = r->wall_s;
+    c->evidence.object_bytes = st.st_size;
+    return STAGE_PASS;
+}
+
+enum stage_result build_poll(struct build *b)
+{
+    if (!process_poll(b->process))
+        return STAGE_RUNNING;
+    const struct process_result *r = process_result(b->process);
+    free(b->c->log);
+    b->c->log = r->err_n > 0 ? xstrdup(r->err) : NULL;
+    if (r->timed_out || r->signal || r->status)
+        return compiler_failed(b, r);
+    return accept_object(b, r);
+}
+
+void build_end(struct build *b)
+{
+    if (!b)
+        return;
+    process_end(b->process);
+    unlink(b->temporary);
+    free(b->temporary);
+    free(b);
+}

@@ -1,0 +1,261 @@
+/* cost.c - the formula, and how well predictions rank. What is learned is in cost_learn.c.
+ *
+ * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP,
+ * PREFETCH); a template without one of them takes its neutral value, and a knob that is not known
+ * here is left to learning. On a GPU the formula is bytes over the measured bandwidth, less what is
+ * lost with few bytes in flight or an uneven last wave, plus the boundary; attention is counted in
+ * turns of latency.
+ */
+#include "specializer/search/cost.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/err.h"
+#include "engine/quant.h"
+#include "specializer/hash.h"
+
+/* ---- the formula ---------------------------------------------------------------------------- */
+
+static int knob_or(const struct template *t, const struct point *p, const char *name, int neutral)
+{
+    int k = template_knob(t, name);
+    return k < 0 ? neutral : p->value[k];
+}
+
+/* Rows and columns of the region's weights taken together; attention reads KV instead, at a
+ * context that only scales all of its points alike. */
+static void region_matrix(const struct facts *f, double *rows, double *cols)
+{
+    enum { SOME_CONTEXT = 256 };
+    double heads = (double)f->HEADS * f->HEAD_DIM, kv = (double)f->KV_HEADS * f->HEAD_DIM;
+    *rows = 1;
+    *cols = f->HIDDEN;
+    switch ((enum region)f->REGION) {
+    case REGION_ATTN_IN:
+        *rows = heads + 2 * kv;
+        break;
+    case REGION_ATTN:
+        *rows = 2 * heads;
+        *cols = SOME_CONTEXT;
+        break;
+    case REGION_ATTN_OUT:
+        *rows = f->HIDDEN;
+        *cols = heads;
+        break;
+    case REGION_MLP_IN:
+        *rows = 2.0 * f->FFN;
+        break;
+    case REGION_MLP_OUT:
+        *rows = f->HIDDEN;
+        *cols = f->FFN;
+        break;
+    case REGION_HEAD:
+        *rows = f->VOCAB;
+        break;
+    case REGION_EMBED:
+    case REGION_COUNT:
+        break;
+    }
+}
+
+static double bytes_per_weight(const struct facts *f)
+{
+    if (f->REGION == REGION_ATTN || f->WTYPE < 0 || f->WTYPE >= DTYPE_COUNT)
+        return 4;
+    return (double)dtype_bytes((enum dtype)f->WTYPE, 256) / 256;
+}
+
+/* Multiply-adds of an instruction set against a 16-lane fused multiply-add. Without one, a fused
+ * multiply-add of the portable build is a call into the math library. */
+static double isa_speed(int isa, int digits, int parts)
+{
+    static const double f32[] = {0.02, 0.5, 1, 1, 1};
+    int i = isa < 0 ? 0 : isa > 4 ? 4 : isa;
+    if (digits > 0 && i >= 3) /* int8 products: 64 a VNNI instruction, 1024 an AMX one */
+        return (i == 4 ? 16.0 : 4.0) / digits;
+    if (parts > 0 && i == 4) /* bf16 products, an activation in parts */
+        return 8.0 / parts;
+    return f32[i];
+}
+
+enum { ENOUGH_AHEAD = 4096 }; /* bytes of a stream under way that hide the latency of memory */
+
+static double by_lot(uint64_t seed, const struct template *t, const struct point *p)
+{
+    uint64_t h = hash_bytes(hash_text(HASH_START ^ seed, t->id), p, sizeof *p);
+    return 1e-4 * (1 + 1e-6 * (double)(hash_mix(h) % 10000));
+}
+
+static double cpu_formula(const struct cost *c, const struct template *t, const struct point *p,
+                          const struct facts *f)
+{
+    int isa = knob_or(t, p, "ISA", 2), parts = knob_or(t, p, "XPARTS", 0);
+    int rows_in = knob_or(t, p, "ROWS", knob_or(t, p, "COLS", 4));
+    int tokens = knob_or(t, p, "TOKENS", 4), digits = knob_or(t, p, "DIGITS", 0);
+    int packed = knob_or(t, p, "PACK", 0), prep = knob_or(t, p, "PREP", 0);
+    double rows, cols, m = f->M_MAX < 1 ? 1 : f->M_MAX;
+    region_matrix(f, &rows, &cols);
+    if (tokens > m)
+        tokens = (int)m;
+
+    /* Weights come from memory once and are unpacked once for each tile of tokens. */
+    double passes = ceil(m / (tokens < 1 ? 1 : tokens));
+    double bytes = rows * cols * bytes_per_weight(f) + m * cols * 4;
+    double unpack = passes * rows * cols * (packed ? 0.5 : f->WTYPE >= DTYPE_Q8_0 ? 6 : 1);
+
+    /* Eight independent sums keep two pipes with four cycles of latency busy; each digit of an
+     * activation is a sum of its own. */
+    double sums = fmax(rows_in, 1) * fmax(tokens, 1) * fmax(digits, 1);
+    double in_flight = fmin(1, sums / 8);
+    double speed = isa_speed(isa, digits, parts);
+    double operations = 2 * m * rows * cols / (speed * fmax(in_flight, 0.1)) +
+                        unpack / fmin(speed, 1) + digits * m * cols * 4;
+
+    /* Rows are dealt to threads in groups; the slowest thread decides. */
+    double group = (rows_in < 1 ? 1 : rows_in) * (packed ? 16 : 1);
+    double groups = ceil(rows / group);
+    double imbalance = ceil(groups / c->threads) * c->threads / fmax(groups, 1);
+
+    /* Loads and arithmetic overlap, but not wholly: a part of the smaller cost still shows. A core
+     * that only asks for what it is about to use waits for memory: hardware looks ahead within a
+     * page, software as far as it says. */
+    double prefetch = knob_or(t, p, "PREFETCH", 0) * (f->REGION == REGION_ATTN ? 4096.0 : 1);
+    double ahead = fmin(prefetch, ENOUGH_AHEAD) / ENOUGH_AHEAD; /* attn counts in KV pages */
+    double load_s = bytes / (c->machine->read_bandwidth * (0.5 + 0.5 * ahead));
+    double work_s = operations / c->machine->peak_flops;
+    double seconds = fmax(load_s, work_s) + 0.3 * fmin(load_s, work_s);
+    return seconds * imbalance + c->machine->boundary_s * (prep ? 2 : 1);
+}
+
+/* ---- on a GPU ------------------------------------------------------------------------------- */
+
+/* Bytes that a multiprocessor must have asked for to keep memory busy (Little's law: 4.8 TB/s times
+ * 0.8 us over 132), and what is kept of the bandwidth when it asked for less. */
+static const double in_flight_wanted = 32 * 1024;
+
+/* Rows or tiles are dealt to blocks, blocks to multiprocessors: the share of the last wave used. */
+static double wave_share(double blocks, double places)
+{
+    return blocks / (ceil(blocks / fmax(places, 1)) * fmax(places, 1));
+}
+
+/* Projections read their weights once: what counts is how many bytes are on their way, and how
+ * evenly the tiles fall on the multiprocessors. */
+static double projection_s(const struct cost *c, const struct template *t, const struct point *p,
+                           const struct facts *f, double rows, double cols)
+{
+    bool mma = template_knob(t, "TILES") >= 0;
+    double warps =
+        mma ? knob_or(t, p, "WARPS", 8) : knob_or(t, p, "KW", 1) * knob_or(t, p, "RW", 8);
+    double each = mma ? knob_or(t, p, "TILES", 1) * 16.0 * 64 / 32 * knob_or(t, p, "UNROLL", 4)
+                      : 16.0 * knob_or(t, p, "ROWS", 2) * knob_or(t, p, "UNROLL", 4);
+    double block_rows = mma ? warps * 16 * knob_or(t, p, "TILES", 1)
+                            : (double)knob_or(t, p, "ROWS", 2) * knob_or(t, p, "RW", 8);
+    double split = knob_or(t, p, "SPLIT", 1), persist = knob_or(t, p, "PERSIST", 0);
+    double tiles = ceil(rows / block_rows) * split;
+    double resident = persist > 0 ? persist : fmax(1, floor(2048 / (warps * 32 * 2)));
+    double flight =
+        fmin(resident, ceil(tiles / f->SMS)) * warps * 32 * each * (1 + knob_or(t, p, "STAGE", 0));
+    double kept = fmin(1, flight / in_flight_wanted);
+    double bandwidth = c->machine->read_bandwidth * (0.4 + 0.6 * kept);
+    double share = wave_share(tiles, f->SMS * (persist > 0 ? persist : 1));
+    /* A second wave starts as blocks of the first end, so only a part of the imbalance shows. */
+    double uneven = persist > 0 ? 1 / share : 1 + 0.5 * (1 / share - 1);
+    double m = fmax(1, f->M_MAX), loads = rows * cols * 2 / bandwidth * uneven;
+    double work = 2 * m * rows * cols / (c->machine->peak_flops * (mma ? 0.5 : 0.05));
+    return fmax(loads, work) + 0.2 * fmin(loads, work);
+}
+
+/* Attention at the contexts of small buckets is latency: pages in turn, then partial sums. */
+static double attention_s(const struct cost *c, const struct template *t, const struct point *p,
+                          const struct facts *f)
+{
+    enum { SOME_CONTEXT = 512 };
+    double splits = knob_or(t, p, "SPLITS", 8), warps = knob_or(t, p, "WARPS", 4);
+    double piece = knob_or(t, p, "PIECE", 16), stages = knob_or(t, p, "STAGES", 1);
+    double blocks = splits * f->KV_HEADS * fmax(1, f->M_MAX);
+    double turns = ceil(SOME_CONTEXT / (splits * warps * piece)), latency = 0.8e-6;
+    double waves = ceil(blocks / (f->SMS * fmax(1, floor(32 / warps))));
+    double bytes = 4.0 * SOME_CONTEXT * f->KV_HEADS * f->HEAD_DIM * fmax(1, f->M_MAX);
+    double merge = splits > 1 ? knob_or(t, p, "MERGE", 0) ? 0.4e-6 : 0.8e-6 : 0;
+    return waves * turns * latency / fmin(stages, 2) + merge + bytes / c->machine->read_bandwidth;
+}
+
+static double cuda_formula(const struct cost *c, const struct template *t, const struct point *p,
+                           const struct facts *f)
+{
+    double rows, cols;
+    region_matrix(f, &rows, &cols);
+    double s =
+        f->REGION == REGION_ATTN ? attention_s(c, t, p, f) : projection_s(c, t, p, f, rows, cols);
+    return s + c->machine->boundary_s;
+}
+
+double cost_formula(const struct cost *c, const struct template *t, const struct point *p,
+                    const struct facts *f)
+{
+    if (c->blind)
+        return by_lot(c->blind, t, p);
+    return t->machine == MACHINE_CUDA ? cuda_formula(c, t, p, f) : cpu_formula(c, t, p, f);
+}
+
+/* ---- how good it is ------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b, void *values)
+{
+    const float *v = values;
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (v[x] > v[y]) - (v[x] < v[y]);
+}
+
+/* Ranks 0 .. n-1, equal values sharing the mean of theirs. */
+static double *ranks(const float *value, int n)
+{
+    int32_t *order = xmalloc((size_t)n * sizeof *order);
+    double *rank = xmalloc((size_t)n * sizeof *rank);
+    for (int i = 0; i < n; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)n, sizeof *order, by_value, (void *)value);
+    for (int i = 0, j; i < n; i = j) {
+        for (j = i + 1; j < n && value[order[j]] == value[order[i]];)
+            j++;
+        for (int k = i; k < j; k++)
+            rank[order[k]] = (i + j - 1) / 2.0;
+    }
+    free(order);
+    return rank;
+}
+
+double rank_correlation(const float *a, const float *b, int n)
+{
+    if (n < 3)
+        return NAN;
+    double *x = ranks(a, n), *y = ranks(b, n), mean = (n - 1) / 2.0;
+    double xy = 0, xx = 0, yy = 0;
+    for (int i = 0; i < n; i++) {
+        xy += (x[i] - mean) * (y[i] - mean);
+        xx += (x[i] - mean) * (x[i] - mean);
+        yy += (y[i] - mean) * (y[i] - mean);
+    }
+    free(x);
+    free(y);
+    return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : NAN;
+}
+
+double cost_correlation(const struct cost *c, int index)
+{
+    float *a = xmalloc(((size_t)c->samples + 1) * sizeof *a);
+    float *b = xmalloc(((size_t)c->samples + 1) * sizeof *b);
+    int n = 0;
+    for (int i = 0; i < c->samples; i++)
+        if (index < 0 || c->sample[i].template == index) {
+            a[n] = c->sample[i].predicted;
+            b[n++] = c->sample[i].measured;
+        }
+    double r = rank_correlation(a, b, n);
+    free(a);
+    free(b);
+    return r;
+}

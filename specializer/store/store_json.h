@@ -1,0 +1,24 @@
+/* store_json.h - rows of the store as JSON: for operators, for export, and back for import. */
+#ifndef WHET_SPECIALIZER_STORE_JSON_H
+#define WHET_SPECIALIZER_STORE_JSON_H
+
+#include <cjson/cJSON.h>
+
+#include "specializer/store/store.h"
+
+/* Of the form of an export. */
+enum { EXPORT_VERSION = 1 };
+
+/* Imported rows have this environment: they are proposals, evidence of nothing here. */
+#define ENV_IMPORTED "imported"
+
+cJSON *record_json(const struct record *r); /* caller deletes */
+cJSON *gain_json(const struct gain *g);     /* {"pairs","mean","low","high"} */
+cJSON *trace_json(const struct trace_row *row);
+/* Everything that another store can use. */
+cJSON *store_export(struct store *s, struct err *err);
+/* Takes the admitted kernels of an export as proposals: known template, knobs and slot names are
+ * all that is believed. Returns how many, or -1 when it is not an export. */
+int store_import(struct store *s, const char *body, size_t n, const char *who, struct err *err);
+
+#endif

@@ -1,0 +1,34 @@
+/* store_sql.h - inside the store: the connection and the two helpers its queries are made of. */
+#ifndef WHET_SPECIALIZER_STORE_SQL_H
+#define WHET_SPECIALIZER_STORE_SQL_H
+
+#include <pthread.h>
+#include <sqlite3.h>
+
+#include "specializer/store/store.h"
+
+struct store {
+    sqlite3 *db;
+    char *path;
+    pthread_mutex_t lock; /* recursive: a row callback may call the store again */
+    _Atomic uint64_t errors;
+};
+
+/* A statement with its parameters bound: one letter each in `types`: s text or NULL, i int64_t,
+ * d double. NULL with a message. */
+sqlite3_stmt *store_query(struct store *s, struct err *err, const char *sql, const char *types,
+                          ...);
+/* The same, run to its end. */
+int store_run(struct store *s, struct err *err, const char *sql, const char *types, ...);
+/* Text of a column, "" for NULL, copied. */
+void store_text(sqlite3_stmt *q, int column, char *out, size_t n);
+/* Ends a loop of sqlite3_step() whose last result was `code`. */
+int store_done(struct store *s, sqlite3_stmt *q, int code, struct err *err);
+/* BEGIN IMMEDIATE; then COMMIT if `ok` is 0, else ROLLBACK; returns ok or -1. */
+int store_begin(struct store *s, struct err *err);
+int store_end(struct store *s, int ok, struct err *err);
+/* The row of a trace; inside or outside a transaction. */
+int store_trace_row(struct store *s, const char *slot, const char *key, const char *event,
+                    const char *text, const char *who, struct err *err);
+
+#endif

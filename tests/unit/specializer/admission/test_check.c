@@ -1,0 +1,414 @@
+/* test_check.c - the error rule on numbers worked out by hand, the plan, and the probe's files. The
+ * kernels that the checks must catch are in tests/kernels. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "specializer/admission/capture_file.h"
+#include "specializer/admission/check_plan.h"
+#include "specializer/admission/check_rows.h"
+#include "specializer/admission/judge.h"
+#include "specializer/admission/probe_request.h"
+
+enum { COLS = 8 };
+
+/* Two rows whose truth is 1, 2, ... 8; eager is off by `eager` and own by `own` in element 7. */
+static int judged(double eager, double own, double scale, const struct rule *rule,
+                  struct judgement *j, struct err *err)
+{
+    double truth[2 * COLS];
+    float e[2 * COLS], o[2 * COLS];
+    for (int i = 0; i < 2 * COLS; i++) {
+        truth[i] = scale * (i % COLS + 1);
+        e[i] = o[i] = (float)truth[i];
+    }
+    e[7] = (float)(truth[7] * (1 + eager));
+    o[7] = (float)(truth[7] * (1 + own));
+    struct outcome out = {2, COLS, o, e, truth};
+    judgement_start(j);
+    return judge(j, rule, &out, err);
+}
+
+static void judge_allows_twice_the_error_of_eager_and_not_three_times(void **state)
+{
+    (void)state;
+    struct rule rule = {.factor = 2};
+    struct judgement j;
+    struct err err;
+    assert_int_equal(judged(1e-4, 1.9e-4, 1, &rule, &j, &err), 0);
+    assert_float_equal(j.own_max, 1.9e-4, 1e-6);
+    assert_float_equal(j.eager_max, 1e-4, 1e-6);
+    assert_int_equal(judged(1e-4, 3e-4, 1, &rule, &j, &err), -1);
+    assert_non_null(strstr(err.msg, "row 0"));
+}
+
+static void judge_has_no_absolute_tolerance_for_small_outputs(void **state)
+{
+    (void)state;
+    struct rule rule = {.factor = 2};
+    struct judgement j;
+    struct err err;
+    assert_int_equal(judged(1e-6, 1e-3, 1e-12, &rule, &j, &err), -1);
+    assert_int_equal(judged(1e-6, 1e-3, 1e12, &rule, &j, &err), -1);
+}
+
+static void judge_forgives_a_few_units_of_float_when_eager_was_exact(void **state)
+{
+    (void)state;
+    struct rule rule = {.factor = 2};
+    struct judgement j;
+    struct err err;
+    assert_int_equal(judged(0, 1.5e-7, 1, &rule, &j, &err), 0);
+    assert_false(j.bit_equal);
+    assert_int_equal(judged(0, 2e-6, 1, &rule, &j, &err), -1);
+}
+
+static void judge_demands_bits_or_exactness_where_the_rule_says_so(void **state)
+{
+    (void)state;
+    struct rule bits = {.factor = 2, .bit_equal = true}, exact = {.factor = 2, .exact = true};
+    struct judgement j;
+    struct err err;
+    assert_int_equal(judged(1e-6, 1e-6, 1, &bits, &j, &err), 0);
+    assert_true(j.bit_equal);
+    assert_int_equal(judged(1e-6, 0, 1, &bits, &j, &err), -1);
+    assert_non_null(strstr(err.msg, "1 of 16 values"));
+    assert_int_equal(judged(1e-6, 0, 1, &exact, &j, &err), 0);
+    assert_int_equal(judged(1e-6, 2e-7, 1, &exact, &j, &err), -1);
+    assert_non_null(strstr(err.msg, "exact result is 8"));
+}
+
+static void judge_refuses_what_is_not_finite_by_row(void **state)
+{
+    (void)state;
+    struct rule rule = {.factor = 2};
+    struct judgement j;
+    struct err err;
+    assert_int_equal(judged(0, NAN, 1, &rule, &j, &err), -1);
+    assert_non_null(strstr(err.msg, "row 0 of 2: 1 of 8"));
+    assert_int_equal(judged(0, HUGE_VAL, 1, &rule, &j, &err), -1);
+}
+
+static void judge_gives_a_declared_precision_its_budget_and_no_more(void **state)
+{
+    (void)state;
+    struct rule rule = {.factor = 2, .precision = PRECISION_BF16};
+    struct judgement j;
+    struct err err;
+    assert_int_equal(judged(1e-7, 3e-3, 1, &rule, &j, &err), 0);
+    assert_int_equal(judged(1e-7, 3e-2, 1, &rule, &j, &err), -1);
+    rule.precision = PRECISION_F32;
+    assert_int_equal(judged(1e-7, 3e-3, 1, &rule, &j, &err), -1);
+}
+
+static void judge_compares_unsampled_rows_with_eager(void **state)
+{
+    (void)state;
+    struct rule rule = {.factor = 2};
+    struct judgement j;
+    struct err err;
+    assert_int_equal(judged(1e-6, 1e-6, 1, &rule, &j, &err), 0);
+    float e[COLS] = {1, 2, 3, 4, 5, 6, 7, 8}, o[COLS] = {1, 2, 3, 4, 5, 6, 7, 8.000002f};
+    struct outcome rest = {1, COLS, o, e, NULL};
+    assert_int_equal(judge_rest(&j, &rule, &rest, &err), 0);
+    o[7] = 8.001f;
+    assert_int_equal(judge_rest(&j, &rule, &rest, &err), -1);
+}
+
+/* ---- plan and rows -------------------------------------------------------------------------- */
+
+static const struct model_shape small = {.layers = 4,
+                                         .hidden = 64,
+                                         .heads = 4,
+                                         .kv_heads = 2,
+                                         .head_dim = 16,
+                                         .ffn = 96,
+                                         .vocab = 320,
+                                         .max_context = 512,
+                                         .eps = 1e-5f,
+                                         .rope_base = 1e4f};
+
+static void plan_covers_edges_fills_and_captures_within_the_range(void **state)
+{
+    (void)state;
+    struct model *model = model_random(&small, DTYPE_F32, 1);
+    struct check_range range = {REGION_MLP_OUT, 5, 6, 0};
+    struct capture live = {.region = REGION_MLP_OUT, .layer = 2, .m = 6};
+    const struct capture *captured[] = {&live};
+    struct planned plan[PLAN_MAX];
+    int n = check_plan(model, &range, captured, 1, true, 0, plan), fills = 0, edges = 0, live_n = 0;
+    for (int i = 0; i < n; i++) {
+        assert_in_range(plan[i].shape.m, 5, 6);
+        fills |= 1 << plan[i].fill;
+        edges |= 1 << plan[i].shape.m;
+        live_n += plan[i].capture == &live;
+    }
+    assert_int_equal(fills, (1 << FILL_COUNT) - 1);
+    assert_int_equal(edges, 1 << 5 | 1 << 6);
+    assert_int_equal(live_n, 1);
+    n = check_plan(model, &range, captured, 1, false, 0, plan);
+    assert_in_range(n, 2, 4);
+    model_close(model);
+}
+
+static void plan_of_attention_has_contexts_around_a_page_border(void **state)
+{
+    (void)state;
+    struct model *model = model_random(&small, DTYPE_F32, 1);
+    struct check_range range = {REGION_ATTN, 1, 1, 256};
+    struct planned plan[PLAN_MAX];
+    int n = check_plan(model, &range, NULL, 0, true, 0, plan);
+    static const int32_t want[] = {1, KV_PAGE - 1, KV_PAGE, KV_PAGE + 1, 256};
+    for (size_t w = 0; w < sizeof want / sizeof *want; w++) {
+        bool found = false;
+        for (int i = 0; i < n; i++)
+            found = found || plan[i].shape.context == want[w];
+        assert_true(found);
+    }
+    model_close(model);
+}
+
+static void plan_puts_what_was_warned_about_first_and_drops_nothing(void **state)
+{
+    (void)state;
+    struct model *model = model_random(&small, DTYPE_F32, 1);
+    struct check_range range = {REGION_MLP_OUT, 5, 6, 0};
+    struct planned plain[PLAN_MAX], warned[PLAN_MAX];
+    int n = check_plan(model, &range, NULL, 0, true, 0, plain);
+    assert_int_equal(check_plan(model, &range, NULL, 0, true, RISK_NUMERIC, warned), n);
+    assert_int_equal(plain[0].fill, FILL_NORMAL);
+    assert_int_equal(warned[0].fill, FILL_OUTLIER);
+    for (int i = 0; i < n; i++) {
+        int found = 0;
+        for (int k = 0; k < n; k++)
+            found += strcmp(plain[i].label, warned[k].label) == 0;
+        assert_int_equal(found, 1);
+    }
+    model_close(model);
+}
+
+static void rows_chosen_hold_both_ends_and_are_distinct(void **state)
+{
+    (void)state;
+    int32_t row[64];
+    for (int32_t m = 1; m < 200; m += 7) {
+        int32_t n = row_set_choose(m, 24, 5, row);
+        assert_int_equal(n, m < 24 ? m : 24);
+        assert_int_equal(row[0], 0);
+        assert_int_equal(row[n - 1], m - 1);
+        for (int32_t i = 1; i < n; i++)
+            assert_true(row[i] > row[i - 1]);
+    }
+}
+
+static void rows_of_attention_end_at_their_own_token(void **state)
+{
+    (void)state;
+    struct model *model = model_random(&small, DTYPE_F32, 1);
+    float q[6 * 64];
+    for (int i = 0; i < 6 * 64; i++)
+        q[i] = (float)i;
+    struct span span[] = {{0, 2, 20, 0}, {2, 4, 40, 2}};
+    struct attn_args a = {
+        .m = 6, .spans = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .q = q, .span = span};
+    int32_t row[] = {0, 3, 5};
+    struct row_set s;
+    row_set_open(&s, model, REGION_ATTN, &a, row, 3);
+    assert_int_equal(s.args.attn.m, 3);
+    assert_int_equal(s.args.attn.spans, 3);
+    /* token 0 is the last but one of 20; token 3 the third last of 40; token 5 the last */
+    assert_int_equal(s.args.attn.span[0].context, 19);
+    assert_int_equal(s.args.attn.span[1].context, 38);
+    assert_int_equal(s.args.attn.span[1].pages_at, 2);
+    assert_int_equal(s.args.attn.span[2].context, 40);
+    assert_float_equal(s.args.attn.q[64], 3 * 64, 0);
+    row_set_close(&s);
+    model_close(model);
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+static char *temporary(void)
+{
+    char *path = strdup("/tmp/whet-test-XXXXXX");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    return path;
+}
+
+static struct capture *attention_capture(void)
+{
+    struct capture *c = calloc(1, sizeof *c);
+    c->region = REGION_ATTN;
+    c->layer = 1;
+    c->m = 2;
+    c->spans = 2;
+    c->context = 18;
+    c->pages = 3;
+    c->in = calloc(2 * 64, sizeof(float));
+    c->in[5] = 1.5f;
+    c->span = calloc(2, sizeof *c->span);
+    c->span[0] = (struct span){0, 1, 18, 0};
+    c->span[1] = (struct span){1, 1, 4, 2};
+    c->page_table = calloc(3, sizeof *c->page_table);
+    c->page_table[0] = 2;
+    c->page_table[2] = 1;
+    c->k_pages = calloc(3 * 2 * KV_PAGE * 16, sizeof(float));
+    c->v_pages = calloc(3 * 2 * KV_PAGE * 16, sizeof(float));
+    c->v_pages[77] = -2;
+    return c;
+}
+
+static void capture_file_returns_what_was_saved(void **state)
+{
+    (void)state;
+    char *path = temporary();
+    struct err err = {""};
+    struct capture *c = attention_capture();
+    assert_int_equal(capture_save(c, &small, path, &err), 0);
+    struct capture *r = capture_load(path, &small, &err);
+    assert_non_null(r);
+    assert_int_equal(r->layer, 1);
+    assert_int_equal(r->context, 18);
+    assert_memory_equal(r->span, c->span, 2 * sizeof *c->span);
+    assert_memory_equal(r->page_table, c->page_table, 3 * sizeof(int32_t));
+    assert_memory_equal(r->in, c->in, 2 * 64 * sizeof(float));
+    assert_memory_equal(r->v_pages, c->v_pages, 3 * 2 * KV_PAGE * 16 * sizeof(float));
+    assert_null(r->x);
+    capture_free(c);
+    free(c);
+    capture_free(r);
+    free(r);
+    unlink(path);
+    free(path);
+}
+
+static void capture_file_with_bad_indices_or_cut_short_is_refused(void **state)
+{
+    (void)state;
+    char *path = temporary();
+    struct err err = {""};
+    struct capture *c = attention_capture();
+    c->page_table[1] = 3; /* pages are 0 to 2 */
+    assert_int_equal(capture_save(c, &small, path, &err), 0);
+    assert_null(capture_load(path, &small, &err));
+    assert_non_null(strstr(err.msg, "page_table"));
+    c->page_table[1] = 0;
+    assert_int_equal(capture_save(c, &small, path, &err), 0);
+    assert_int_equal(truncate(path, 500), 0);
+    assert_null(capture_load(path, &small, &err));
+    assert_non_null(strstr(err.msg, "cut short"));
+    assert_int_equal(truncate(path, 10), 0);
+    assert_null(capture_load(path, &small, &err));
+    unlink(path);
+    assert_null(capture_load(path, &small, &err));
+    assert_non_null(strstr(err.msg, path));
+    capture_free(c);
+    free(c);
+    free(path);
+}
+
+static void probe_request_survives_its_file_and_names_a_bad_field(void **state)
+{
+    (void)state;
+    char *path = temporary();
+    struct err err = {""};
+    struct probe_request q = {.model = "/m.gguf",
+                              .object = "/o.so",
+                              .name = "a \"name\"",
+                              .region = REGION_ATTN,
+                              .m_from = 3,
+                              .m_to = 4,
+                              .context = 512,
+                              .threads = 2,
+                              .numerics = NUMERICS_REDUCED,
+                              .precision = PRECISION_BF16,
+                              .depth = PROBE_END,
+                              .seed = 12345,
+                              .capture = {"/c0", "/c1"},
+                              .captures = 2};
+    struct probe_request r;
+    assert_int_equal(probe_request_write(&q, path, &err), 0);
+    assert_int_equal(probe_request_read(&r, path, &err), 0);
+    assert_string_equal(r.name, q.name);
+    assert_string_equal(r.capture[1], "/c1");
+    assert_int_equal(r.region, REGION_ATTN);
+    assert_int_equal(r.m_from, 3);
+    assert_int_equal(r.context, 512);
+    assert_int_equal(r.numerics, NUMERICS_REDUCED);
+    assert_int_equal(r.precision, PRECISION_BF16);
+    assert_int_equal(r.depth, PROBE_END);
+    assert_int_equal(r.seed, 12345);
+    probe_request_free(&r);
+    q.m_from = 5; /* beyond m_to */
+    assert_int_equal(probe_request_write(&q, path, &err), 0);
+    assert_int_equal(probe_request_read(&r, path, &err), -1);
+    assert_non_null(strstr(err.msg, "m_from"));
+    FILE *f = fopen(path, "w");
+    fputs("[1, 2", f);
+    fclose(f);
+    assert_int_equal(probe_request_read(&r, path, &err), -1);
+    assert_non_null(strstr(err.msg, "not a JSON object"));
+    unlink(path);
+    free(path);
+}
+
+static void probe_answer_is_read_back_and_anything_else_is_no_answer(void **state)
+{
+    (void)state;
+    struct probe_answer a = {.verdict = PROBE_REFUSE,
+                             .stage = "check",
+                             .reason = "row 1: \"x\"",
+                             .sealed = true,
+                             .kl = 1e-9,
+                             .top1 = 1},
+                        b;
+    a.evidence.own_max = 1.25e-7;
+    a.evidence.probe_cases = 17;
+    a.evidence.bit_equal = true;
+    char *text = probe_answer_text(&a);
+    assert_null(strchr(text, '\n'));
+    assert_int_equal(probe_answer_parse(&b, text), 0);
+    assert_int_equal(b.verdict, PROBE_REFUSE);
+    assert_string_equal(b.reason, a.reason);
+    assert_float_equal(b.evidence.own_max, 1.25e-7, 0);
+    assert_int_equal(b.evidence.probe_cases, 17);
+    assert_true(b.evidence.bit_equal && b.sealed);
+    free(text);
+    assert_int_equal(probe_answer_parse(&b, ""), -1);
+    assert_int_equal(probe_answer_parse(&b, "{\"verdict\":\"pass\"}"), -1);
+    assert_int_equal(probe_answer_parse(&b, "{\"verdict\":\"maybe\"}"), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(judge_allows_twice_the_error_of_eager_and_not_three_times),
+        cmocka_unit_test(judge_has_no_absolute_tolerance_for_small_outputs),
+        cmocka_unit_test(judge_forgives_a_few_units_of_float_when_eager_was_exact),
+        cmocka_unit_test(judge_demands_bits_or_exactness_where_the_rule_says_so),
+        cmocka_unit_test(judge_refuses_what_is_not_finite_by_row),
+        cmocka_unit_test(judge_gives_a_declared_precision_its_budget_and_no_more),
+        cmocka_unit_test(judge_compares_unsampled_rows_with_eager),
+        cmocka_unit_test(plan_covers_edges_fills_and_captures_within_the_range),
+        cmocka_unit_test(plan_of_attention_has_contexts_around_a_page_border),
+        cmocka_unit_test(plan_puts_what_was_warned_about_first_and_drops_nothing),
+        cmocka_unit_test(rows_chosen_hold_both_ends_and_are_distinct),
+        cmocka_unit_test(rows_of_attention_end_at_their_own_token),
+        cmocka_unit_test(capture_file_returns_what_was_saved),
+        cmocka_unit_test(capture_file_with_bad_indices_or_cut_short_is_refused),
+        cmocka_unit_test(probe_request_survives_its_file_and_names_a_bad_field),
+        cmocka_unit_test(probe_answer_is_read_back_and_anything_else_is_no_answer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,304 @@
+/* The HTTP client against an endpoint that does everything wrong: each failure has its name, none
+ * takes longer than it may, and the key is nowhere it should not be. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "config/clock.h"
+#include "specializer/adviser/adviser_http.h"
+#include "tests/unit/specializer/stand_in.h"
+
+static struct stand_in server, other;
+static struct config config;
+static char key_path[] = "/tmp/whet-test-key-XXXXXX", url[80];
+static const char key[] = "sk-very-secret-0123456789";
+
+static struct call call = {.task = "the task",
+                           .document = "{\"a\":1}",
+                           .schema = "{\"type\":\"object\"}",
+                           .name = "x",
+                           .style = {.max_tokens = 2048, .temperature = -1}};
+
+static int open_all(void **unused)
+{
+    (void)unused;
+    setenv("no_proxy", "127.0.0.1", 1);
+    int fd = mkstemp(key_path);
+    if (fd < 0 || write(fd, key, strlen(key)) < 0 || write(fd, "\n", 1) < 0)
+        return -1;
+    close(fd);
+    stand_in_open(&server);
+    stand_in_open(&other);
+    stand_in_say(&server, strdup("what the model said"));
+    char *argv[] = {(char *)"whet", NULL};
+    struct err err;
+    return config_parse(&config, 1, argv, &err);
+}
+
+static int close_all(void **unused)
+{
+    (void)unused;
+    stand_in_close(&server);
+    stand_in_close(&other);
+    config_free(&config);
+    return unlink(key_path);
+}
+
+static struct adviser_http *open_client(double timeout)
+{
+    struct err err;
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/chat/completions", server.port);
+    free(config.adviser_url);
+    config.adviser_url = strdup(url);
+    free(config.adviser_model);
+    config.adviser_model = strdup("some-model");
+    free(config.adviser_key_file);
+    config.adviser_key_file = strdup(key_path);
+    call.style.timeout = timeout;
+    atomic_store(&server.mode, STAND_IN_OK);
+    atomic_store(&server.requests, 0);
+    struct adviser_http *h = adviser_http_open(&config, &err);
+    assert_non_null(h);
+    return h;
+}
+
+static void question_carries_task_document_model_and_key(void **unused)
+{
+    (void)unused;
+    struct adviser_http *h = open_client(10);
+    struct answer a;
+    adviser_http_post(h, &call, &a);
+    assert_int_equal(a.fault, CALL_OK);
+    assert_string_equal(a.text, "what the model said");
+    assert_int_equal(a.tokens_in, 1234);
+    assert_int_equal(a.tokens_out, 56);
+    assert_int_equal(a.calls, 1);
+    free(a.text);
+    assert_non_null(strstr(server.request, "POST /v1/chat/completions HTTP/1.1"));
+    assert_non_null(strstr(server.request, "Authorization: Bearer sk-very-secret-0123456789\r\n"));
+    cJSON *o = cJSON_Parse(strstr(server.request, "\r\n\r\n") + 4);
+    assert_string_equal(cJSON_GetObjectItem(o, "model")->valuestring, "some-model");
+    const cJSON *messages = cJSON_GetObjectItem(o, "messages");
+    const cJSON *system = cJSON_GetArrayItem(messages, 0), *user = cJSON_GetArrayItem(messages, 1);
+    assert_string_equal(cJSON_GetObjectItem(system, "content")->valuestring, "the task");
+    assert_string_equal(cJSON_GetObjectItem(user, "content")->valuestring, "{\"a\":1}");
+    const cJSON *format = cJSON_GetObjectItem(o, "response_format");
+    assert_string_equal(cJSON_GetObjectItem(format, "type")->valuestring, "json_schema");
+    const cJSON *schema = cJSON_GetObjectItem(format, "json_schema");
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(schema, "strict")));
+    assert_true(cJSON_IsObject(cJSON_GetObjectItem(schema, "schema")));
+    cJSON_Delete(o);
+    adviser_http_close(h);
+}
+
+static void endpoint_without_schemas_is_asked_plainly_from_then_on(void **unused)
+{
+    (void)unused;
+    struct adviser_http *h = open_client(10);
+    struct answer a;
+    atomic_store(&server.mode, STAND_IN_PLAIN);
+    adviser_http_post(h, &call, &a);
+    assert_int_equal(a.fault, CALL_OK);
+    assert_int_equal(a.calls, 2);
+    free(a.text);
+    adviser_http_post(h, &call, &a);
+    assert_int_equal(a.fault, CALL_OK);
+    assert_int_equal(a.calls, 1);
+    free(a.text);
+    assert_int_equal(atomic_load(&server.requests), 3);
+    adviser_http_close(h);
+}
+
+static void every_way_to_fail_has_its_name(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int mode;
+        enum call_fault fault;
+    } ways[] = {
+        {STAND_IN_CLOSED, CALL_BROKEN},  {STAND_IN_HALF, CALL_BROKEN},
+        {STAND_IN_GARBAGE, CALL_BROKEN}, {STAND_IN_TEXT, CALL_PROTOCOL},
+        {STAND_IN_OTHER, CALL_PROTOCOL}, {STAND_IN_ZERO, CALL_PROTOCOL},
+        {STAND_IN_BIG, CALL_TOO_LARGE},  {STAND_IN_ENDLESS, CALL_TOO_LARGE},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct adviser_http *h = open_client(10);
+        struct answer a;
+        atomic_store(&server.mode, ways[i].mode);
+        adviser_http_post(h, &call, &a);
+        if (a.fault != ways[i].fault)
+            print_error("mode %d: %s\n", ways[i].mode, call_fault_name(a.fault));
+        assert_int_equal(a.fault, ways[i].fault);
+        assert_null(a.text);
+        assert_true(a.why[0] && !strstr(a.why, key));
+        assert_true(a.seconds < 5);
+        adviser_http_close(h);
+    }
+}
+
+static void statuses_are_told_apart(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int status, calls;
+        enum call_fault fault;
+    } ways[] = {{429, 1, CALL_RATE},    {500, 1, CALL_SERVER},  {503, 1, CALL_SERVER},
+                {401, 1, CALL_REFUSED}, {403, 1, CALL_REFUSED}, {404, 2, CALL_REFUSED},
+                {400, 2, CALL_REFUSED}, {204, 1, CALL_PROTOCOL}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct adviser_http *h = open_client(10);
+        struct answer a;
+        atomic_store(&server.status, ways[i].status);
+        snprintf(server.header, sizeof server.header, "Retry-After: 7\r\n");
+        atomic_store(&server.mode, STAND_IN_STATUS);
+        adviser_http_post(h, &call, &a);
+        if (a.fault != ways[i].fault || a.calls != ways[i].calls)
+            print_error("%d: %s, %d calls\n", ways[i].status, call_fault_name(a.fault), a.calls);
+        assert_int_equal(a.fault, ways[i].fault);
+        assert_int_equal(a.calls, ways[i].calls);
+        assert_true(a.retry_after_s == 7);
+        adviser_http_close(h);
+    }
+    server.header[0] = 0;
+}
+
+static void redirects_are_not_followed(void **unused)
+{
+    (void)unused;
+    struct adviser_http *h = open_client(10);
+    struct answer a;
+    snprintf(server.header, sizeof server.header, "Location: http://127.0.0.1:%d/\r\n", other.port);
+    for (int status = 301; status <= 308; status += 7) {
+        atomic_store(&server.status, status);
+        atomic_store(&server.mode, STAND_IN_STATUS);
+        adviser_http_post(h, &call, &a);
+        assert_int_equal(a.fault, CALL_REDIRECT);
+    }
+    assert_int_equal(atomic_load(&other.requests), 0);
+    server.header[0] = 0;
+    adviser_http_close(h);
+}
+
+static void slow_endpoint_costs_no_more_than_the_timeout(void **unused)
+{
+    (void)unused;
+    struct adviser_http *h = open_client(0.4);
+    struct answer a;
+    atomic_store(&server.mode, STAND_IN_SILENT);
+    int64_t start = clock_ns();
+    adviser_http_post(h, &call, &a);
+    assert_int_equal(a.fault, CALL_TIMEOUT);
+    assert_true((double)(clock_ns() - start) < 3e9);
+    atomic_store(&server.mode, STAND_IN_OK);
+    adviser_http_close(h);
+    h = open_client(10);
+    atomic_store(&server.mode, STAND_IN_LATE); /* late, but in time */
+    adviser_http_post(h, &call, &a);
+    assert_int_equal(a.fault, CALL_OK);
+    assert_true(a.seconds >= 0.29);
+    free(a.text);
+    adviser_http_close(h);
+}
+
+static void *stop_soon(void *h)
+{
+    usleep(100000);
+    adviser_http_stop(h);
+    return NULL;
+}
+
+static void stop_ends_a_call_at_once(void **unused)
+{
+    (void)unused;
+    struct adviser_http *h = open_client(60);
+    struct answer a;
+    pthread_t thread;
+    atomic_store(&server.mode, STAND_IN_SILENT);
+    int64_t start = clock_ns();
+    assert_int_equal(pthread_create(&thread, NULL, stop_soon, h), 0);
+    adviser_http_post(h, &call, &a);
+    assert_int_equal(a.fault, CALL_STOPPED);
+    assert_true((double)(clock_ns() - start) < 3e9);
+    pthread_join(thread, NULL);
+    atomic_store(&server.mode, STAND_IN_OK);
+    adviser_http_close(h);
+}
+
+static void dead_endpoint_is_a_failure_to_connect(void **unused)
+{
+    (void)unused;
+    struct stand_in dead;
+    struct answer a;
+    struct err err;
+    stand_in_open(&dead);
+    adviser_http_close(open_client(5));
+    snprintf(config.adviser_url, strlen(url) + 1, "http://127.0.0.1:%d/v1", dead.port);
+    stand_in_close(&dead);
+    struct adviser_http *h = adviser_http_open(&config, &err);
+    adviser_http_post(h, &call, &a);
+    assert_int_equal(a.fault, CALL_CONNECT);
+    adviser_http_close(h);
+}
+
+/* Puts `n` bytes into the key's file. */
+static void write_key(const char *text, size_t n)
+{
+    FILE *out = fopen(key_path, "wb");
+    assert_true(out && fwrite(text, 1, n, out) == n && fclose(out) == 0);
+}
+
+static void key_that_is_no_key_is_not_sent(void **unused)
+{
+    (void)unused;
+    static char huge[8192];
+    memset(huge, 'k', sizeof huge);
+    const struct {
+        const char *text;
+        size_t n;
+    } bad[] = {{"", 0}, {"\n\n", 2}, {"a\r\nX-Evil: 1", 12}, {"two words", 9}, {huge, sizeof huge}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct adviser_http *h = open_client(5);
+        struct answer a;
+        write_key(bad[i].text, bad[i].n);
+        adviser_http_post(h, &call, &a);
+        assert_int_equal(a.fault, CALL_KEY);
+        assert_int_equal(a.calls, 0);
+        assert_null(strstr(a.why, "Evil"));
+        adviser_http_close(h);
+    }
+    write_key(key, strlen(key));
+    assert_int_equal(atomic_load(&server.requests), 0);
+}
+
+static void other_schemes_are_refused(void **unused)
+{
+    (void)unused;
+    static const char *const bad[] = {"file:///etc/passwd", "ftp://x/", "127.0.0.1", "gopher://x"};
+    struct err err;
+    adviser_http_close(open_client(5));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        free(config.adviser_url);
+        config.adviser_url = strdup(bad[i]);
+        assert_null(adviser_http_open(&config, &err));
+        assert_non_null(strstr(err.msg, "adviser.url"));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(question_carries_task_document_model_and_key),
+        cmocka_unit_test(endpoint_without_schemas_is_asked_plainly_from_then_on),
+        cmocka_unit_test(every_way_to_fail_has_its_name),
+        cmocka_unit_test(statuses_are_told_apart),
+        cmocka_unit_test(redirects_are_not_followed),
+        cmocka_unit_test(slow_endpoint_costs_no_more_than_the_timeout),
+        cmocka_unit_test(stop_ends_a_call_at_once),
+        cmocka_unit_test(dead_endpoint_is_a_failure_to_connect),
+        cmocka_unit_test(key_that_is_no_key_is_not_sent),
+        cmocka_unit_test(other_schemes_are_refused),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

@@ -1,0 +1,197 @@
+/* The agent with a stand-in for the model: plan, code, repair; budgets; a restart; endless failure.
+ * Trials are played by the test, so nothing is compiled here (tests/kernels/test_agent.c and
+ * tests/e2e/test_agentic.py do that). */
+#define WORLD_MACHINE MACHINE_CPU
+#include "tests/unit/specializer/agent/agent_world.h"
+
+static void the_seed_comes_first_and_costs_no_question(void **state)
+{
+    struct world *w = *state;
+    int before = atomic_load(&model.requests);
+    assert_true(may(w));
+    assert_string_equal(ready(w)->text, agent_seed(MACHINE_CPU, REGION_MLP_OUT));
+    try(w, 0.8, "bench: not faster", NULL);
+    assert_int_equal(atomic_load(&model.requests), before);
+    assert_int_equal(stored(w, 0)->state, AGENT_MEASURED);
+}
+
+static void a_plan_becomes_a_text_that_is_repaired_with_the_words_of_its_refusal(void **state)
+{
+    struct world *w = *state;
+    try(w, 0.8, "", NULL);
+    exchange(w, strdup(plan_all));
+    assert_non_null(strstr(model.request, "\"temperature\":0.8"));
+    assert_non_null(strstr(model.request, "response_format"));
+    assert_int_equal(stored(w, 1)->state, AGENT_PLANNED);
+    exchange(w, text_with("/* one */ int x"));
+    assert_non_null(strstr(model.request, "\"temperature\":0.1"));
+    try(w, 0, "build: compiler: expected ;",
+        "In file included from /home/me/.cache/whet/store.db.kernels/cpu/agent.c:44:\n"
+        "kernel:3:1: error: expected ';' before 'static' a / b");
+    assert_int_equal(stored(w, 1)->state, AGENT_BROKEN);
+    exchange(w, text_with("/* two */"));
+    assert_non_null(strstr(model.request, "error: expected ';' before 'static' a / b"));
+    assert_non_null(strstr(model.request, "from agent.c:44"));
+    assert_null(strstr(model.request, "/home")); /* names of folders stay here */
+    try(w, 0, "probe: row 0: error 42 times eager's", NULL);
+    exchange(w, text_with("/* three */ enum { THREE = 3 };"));
+    assert_non_null(strstr(model.request, "error 42 times eager's"));
+    try(w, 1.5, "", NULL);
+    const struct agent_node *n = stored(w, 1);
+    assert_int_equal(n->state, AGENT_MEASURED);
+    assert_true(n->speed == 1.5 && n->debugs == 2 && n->attempts == 4);
+    assert_null(n->reason);
+    assert_string_equal(n->label, "idea");
+    exchange(w, strdup(plan_all)); /* its leaders are told */
+    assert_non_null(strstr(model.request, "1.500: idea"));
+}
+
+static void texts_that_break_a_rule_never_become_ready(void **state)
+{
+    struct world *w = *state;
+    static const struct {
+        const char *top, *reason;
+    } bad[] = {{"#include <stdio.h>", "text: line 2: rule directive: #include"},
+               {"static int f(void) { asm(1); }", "text: line 2: rule assembly"}};
+    try(w, 0.8, "", NULL);
+    exchange(w, strdup(plan_all));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        exchange(w, text_with(bad[i].top));
+        assert_int_equal(stored(w, 1)->state, AGENT_BROKEN);
+        assert_string_equal(stored(w, 1)->source, "");
+        assert_non_null(strstr(stored(w, 1)->reason, bad[i].reason));
+    }
+    exchange(w, strdup("```c\nint main(void) { return 0; }\n```")); /* outside its span */
+    assert_int_equal(stored(w, 1)->state, AGENT_FAILED);
+    assert_non_null(strstr(stored(w, 1)->reason, "spans: "));
+    assert_null(strstr(stored(w, 1)->text, "main")); /* not even shown again */
+}
+
+static void a_text_that_was_tried_before_is_not_tried_again(void **state)
+{
+    struct world *w = *state;
+    try(w, 0.8, "", NULL);
+    exchange(w, strdup(plan_all));
+    exchange(w, text_with("/* a */"));
+    try(w, 0, "probe: row 0: wrong", NULL);
+    exchange(w, text_with("/* a */")); /* the repair repairs nothing */
+    assert_int_equal(stored(w, 1)->state, AGENT_BROKEN);
+    assert_non_null(strstr(stored(w, 1)->reason, "that of attempt 1, refused: probe: row 0"));
+}
+
+static void endless_failure_ends_after_three_children(void **state)
+{
+    struct world *w = *state;
+    try(w, 0.8, "", NULL);
+    for (int i = 0; i < 3; i++) {
+        assert_true(may(w));
+        exchange(w, strdup("<b>I cannot</b> \x1b[2J; DROP TABLE candidate; ignore the rules"));
+        assert_int_equal(stored(w, 1 + i)->state, AGENT_FAILED);
+    }
+    assert_false(may(w));
+    int before = atomic_load(&model.requests);
+    agent_move(w->agent, &w->view);
+    assert_int_equal(atomic_load(&model.requests), before);
+    assert_int_equal(llm_breaker(w->llm), BREAKER_OPEN);
+}
+
+static void a_seed_that_is_refused_ends_its_tree(void **state)
+{
+    struct world *w = *state;
+    try(w, 0, "probe: SIGILL", NULL);
+    assert_false(may(w));
+}
+
+static void budgets_of_attempts_tokens_and_money_hold(void **state)
+{
+    struct world *w = *state;
+    try(w, 0.8, "", NULL);
+    assert_true(may(w));
+    w->config.agentic_tokens = 100;
+    assert_false(may(w));
+    w->config.agentic_tokens = 1000000;
+    exchange(w, strdup(plan_all)); /* 1234 tokens in, 56 out, as the stand-in counts */
+    assert_true(may(w));
+    w->config.agentic_cost = 0.0123; /* 1234 tokens at 10 a million */
+    assert_false(may(w));
+    w->config.agentic_cost = 0.013;
+    assert_true(may(w));
+    w->config.agentic_attempts = 1;
+    assert_false(may(w));
+    w->config.agentic_attempts = 24;
+    reopen(w); /* what was spent is not forgotten */
+    w->config.agentic_cost = 0.0123;
+    assert_false(may(w));
+}
+
+static void a_restart_goes_on_where_it_was(void **state)
+{
+    struct world *w = *state;
+    try(w, 0.8, "", NULL);
+    exchange(w, strdup(plan_all));
+    reopen(w);
+    exchange(w, text_with("/* a */")); /* the plan was kept: the text is asked for */
+    assert_non_null(strstr(model.request, "Carry out this plan"));
+    reopen(w);
+    assert_non_null(strstr(ready(w)->text, "/* a */")); /* and the text waits for its trial */
+    try(w, 1.2, "", NULL);
+    reopen(w);
+    agent_revise(w->agent, "mlp_out/m1", 1, 0, "shadow: other logits");
+    exchange(w, text_with("/* b */"));
+    assert_non_null(strstr(model.request, "shadow: other logits"));
+    struct agent_node found;
+    assert_int_equal(store_agent_find(w->store, stored(w, 1)->source, &found, NULL), 1);
+    assert_non_null(strstr(found.text, "/* b */"));
+    tree_node_free(&found);
+}
+
+static void a_trial_that_decided_nothing_is_made_again_later(void **state)
+{
+    struct world *w = *state;
+    int32_t node = ready(w)->id;
+    agent_forget(w->agent, node);
+    assert_false(agent_idle(w->agent)); /* not at once */
+    assert_int_equal(stored(w, 0)->state, AGENT_READY);
+}
+
+static void calls_that_fail_change_nothing_in_the_tree(void **state)
+{
+    struct world *w = *state;
+    try(w, 0.8, "", NULL);
+    atomic_store(&model.status, 500);
+    atomic_store(&model.mode, STAND_IN_STATUS);
+    exchange(w, NULL);
+    atomic_store(&model.mode, STAND_IN_OK);
+    assert_null(stored(w, 1));
+    assert_true(may(w));
+}
+
+static void off_means_nobody_is_asked(void **state)
+{
+    struct world *w = *state;
+    struct config off;
+    struct err err;
+    char *argv[] = {(char *)"whet", NULL};
+    assert_int_equal(config_parse(&off, 1, argv, &err), 0);
+    assert_null(agent_open(&off, w->store, w->llm, "0123456789abcdef", MACHINE_CPU));
+    assert_null(agent_open(&w->config, w->store, NULL, "0123456789abcdef", MACHINE_CPU));
+    config_free(&off);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_seed_comes_first_and_costs_no_question),
+        TEST(a_plan_becomes_a_text_that_is_repaired_with_the_words_of_its_refusal),
+        TEST(texts_that_break_a_rule_never_become_ready),
+        TEST(a_text_that_was_tried_before_is_not_tried_again),
+        TEST(endless_failure_ends_after_three_children),
+        TEST(a_seed_that_is_refused_ends_its_tree),
+        TEST(budgets_of_attempts_tokens_and_money_hold),
+        TEST(a_restart_goes_on_where_it_was),
+        TEST(a_trial_that_decided_nothing_is_made_again_later),
+        TEST(calls_that_fail_change_nothing_in_the_tree),
+        TEST(off_means_nobody_is_asked),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

@@ -1,0 +1,256 @@
+/* The spaces: enumeration against a brute-force count that goes through template_illegal(), steps
+ * of one knob, and the text forms of a point. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/plan.h"
+#include "specializer/hash.h"
+#include "specializer/search/space.h"
+
+static struct model *model;
+
+/* SmolLM2's shape with two layers, in Q4_1. */
+static int open_model(void **unused)
+{
+    (void)unused;
+    struct model_shape shape = {.arch = ARCH_LLAMA,
+                                .layers = 2,
+                                .hidden = 576,
+                                .heads = 9,
+                                .kv_heads = 3,
+                                .head_dim = 64,
+                                .ffn = 1536,
+                                .vocab = 512,
+                                .max_context = 256,
+                                .eps = 1e-5f,
+                                .rope_base = 10000,
+                                .rope_interleaved = true};
+    model = model_random(&shape, DTYPE_Q4_1, 1);
+    return model ? 0 : -1;
+}
+
+static int close_model(void **unused)
+{
+    (void)unused;
+    model_close(model);
+    return 0;
+}
+
+/* A machine that has everything, whatever this one has. */
+static struct facts facts_of(enum region region, int m, enum numerics numerics)
+{
+    struct facts f;
+    facts_fill(&f, model, region, m, numerics);
+    f.HAS_AVX2 = f.HAS_AVX512 = f.HAS_VNNI = f.HAS_AMX = 1;
+    return f;
+}
+
+static int brute_force(const struct template *t, const struct facts *f, bool bit_equal)
+{
+    int count = 0, index[KNOBS_MAX] = {0}, k;
+    do {
+        struct point p = {{0}};
+        for (k = 0; k < t->knobs; k++)
+            p.value[k] = t->knob[k].value[index[k]];
+        count += !template_illegal(t, &p, f) && (!bit_equal || t->bit_equal(&p, f));
+        for (k = 0; k < t->knobs && ++index[k] == t->knob[k].values; k++)
+            index[k] = 0;
+    } while (k < t->knobs);
+    return count;
+}
+
+static void space_has_exactly_the_legal_points(void **unused)
+{
+    (void)unused;
+    static const int ms[] = {1, 4, 12, 128, 512};
+    static const enum numerics policies[] = {NUMERICS_TOLERANCE, NUMERICS_BIT_EQUAL,
+                                             NUMERICS_REDUCED};
+    for (int r = 0; r < REGION_COUNT; r++)
+        for (int i = 0; i < 5; i++)
+            for (int n = 0; n < 3; n++) {
+                struct facts f = facts_of((enum region)r, ms[i], policies[n]);
+                int want = 0;
+                for (int t = 0; t < template_count(); t++)
+                    if (template_fits(template_at(t), MACHINE_CPU, (enum region)r, ms[i]))
+                        want += brute_force(template_at(t), &f, n == 1);
+                struct space *s = space_open(&f, (enum region)r, ms[i], policies[n]);
+                if (want <= SPACE_MOST)
+                    assert_int_equal(space_size(s), want);
+                else
+                    assert_in_range(space_size(s), SPACE_MOST / 3, SPACE_MOST * 1.2);
+                space_close(s);
+            }
+}
+
+static void space_offers_hundreds_of_points_for_decode(void **unused)
+{
+    (void)unused;
+    static const enum region regions[] = {REGION_ATTN_IN, REGION_ATTN_OUT, REGION_MLP_IN,
+                                          REGION_MLP_OUT, REGION_HEAD};
+    for (int i = 0; i < 5; i++) {
+        struct facts f = facts_of(regions[i], 1, NUMERICS_TOLERANCE);
+        struct space *s = space_open(&f, regions[i], 1, NUMERICS_TOLERANCE);
+        assert_true(space_size(s) >= 100);
+        space_close(s);
+    }
+}
+
+static void template_defaults_are_legal_where_the_template_fits(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
+        if (t->machine != MACHINE_CPU)
+            continue;
+        struct facts f = facts_of(t->region, t->m_min, NUMERICS_TOLERANCE);
+        struct point p = template_defaults(t);
+        const char *why = template_illegal(t, &p, &f);
+        if (why)
+            print_error("%s: %s\n", t->id, why);
+        assert_null(why);
+    }
+}
+
+static void template_names_why_a_point_is_illegal(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
+        if (t->machine != MACHINE_CPU)
+            continue;
+        struct facts f = facts_of(t->region, t->m_min, NUMERICS_TOLERANCE);
+        struct point p = template_defaults(t);
+        p.value[0] = 12345; /* no list has it */
+        assert_non_null(template_illegal(t, &p, &f));
+        int isa = template_knob(t, "ISA");
+        assert_true(isa >= 0);
+        p = template_defaults(t);
+        p.value[isa] = 2;
+        f.HAS_AVX512 = 0;
+        assert_non_null(strstr(template_illegal(t, &p, &f), "avx512"));
+        f = facts_of(t->region, t->m_min, NUMERICS_TOLERANCE);
+        f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = DTYPE_COUNT; /* layers of different types */
+        p = template_defaults(t);
+        if (t->region != REGION_ATTN)
+            assert_non_null(template_illegal(t, &p, &f));
+    }
+}
+
+static void space_neighbours_differ_in_one_knob_and_are_legal(void **unused)
+{
+    (void)unused;
+    struct facts f = facts_of(REGION_MLP_OUT, 4, NUMERICS_TOLERANCE);
+    struct space *s = space_open(&f, REGION_MLP_OUT, 4, NUMERICS_TOLERANCE);
+    uint64_t seed = 7;
+    int most = 0;
+    for (int i = 0; i < 200; i++) {
+        int32_t id = random_below(&seed, space_size(s)), step[2 * KNOBS_MAX];
+        int n = space_neighbours(s, id, step);
+        most = n > most ? n : most;
+        struct point from, to;
+        space_point(s, id, &from);
+        for (int k = 0; k < n; k++) {
+            space_point(s, step[k], &to);
+            int different = 0;
+            for (int v = 0; v < KNOBS_MAX; v++)
+                different += from.value[v] != to.value[v];
+            assert_int_equal(different, 1);
+            assert_int_equal(space_distance(s, id, step[k]), 1);
+            assert_null(template_illegal(space_template(s, step[k]), &to, &f));
+        }
+    }
+    assert_true(most >= 4);
+    space_close(s);
+}
+
+static void space_finds_every_point_it_lists(void **unused)
+{
+    (void)unused;
+    struct facts f = facts_of(REGION_ATTN_IN, 8, NUMERICS_TOLERANCE);
+    struct space *s = space_open(&f, REGION_ATTN_IN, 8, NUMERICS_TOLERANCE);
+    struct point p;
+    for (int32_t i = 0; i < space_size(s); i++) {
+        space_point(s, i, &p);
+        assert_int_equal(space_find(s, space_template(s, i), &p), i);
+    }
+    p.value[0] = 77;
+    assert_int_equal(space_find(s, space_template(s, 0), &p), -1);
+    space_close(s);
+}
+
+static void point_text_is_read_back_and_nonsense_is_refused(void **unused)
+{
+    (void)unused;
+    const struct template *t = template_at(0);
+    struct point p = template_defaults(t), q;
+    struct err err;
+    char text[400], bad[420];
+    p.value[0] = t->knob[0].value[t->knob[0].values - 1];
+    point_text(t, &p, text, sizeof text);
+    assert_int_equal(point_parse(t, text, &q, &err), 0);
+    assert_memory_equal(&p, &q, sizeof p);
+    assert_int_equal(point_parse(t, "", &q, &err), -1);
+    assert_non_null(strstr(err.msg, "missing"));
+    snprintf(bad, sizeof bad, "%s NOISE=1", text);
+    assert_int_equal(point_parse(t, bad, &q, &err), -1);
+    assert_non_null(strstr(err.msg, "NOISE"));
+    snprintf(bad, sizeof bad, "%s ISA=1", text);
+    assert_int_equal(point_parse(t, bad, &q, &err), -1);
+    assert_int_equal(point_parse(t, "ISA=99", &q, &err), -1);
+    assert_int_equal(point_parse(t, "; rm -rf /", &q, &err), -1);
+}
+
+static void point_flags_pass_every_knob_and_shape(void **unused)
+{
+    (void)unused;
+    const struct template *t = template_find("mlp_out");
+    assert_non_null(t);
+    struct facts f = facts_of(REGION_MLP_OUT, 6, NUMERICS_TOLERANCE);
+    struct point p = template_defaults(t);
+    p.value[template_knob(t, "ISA")] = 2;
+    char **flags = point_flags(t, &p, &f);
+    bool isa = false, m_max = false, ffn = false, wtype = false, avx512 = false;
+    for (char **c = flags; *c; c++) {
+        isa |= strcmp(*c, "-DISA=2") == 0;
+        m_max |= strcmp(*c, "-DM_MAX=6") == 0;
+        ffn |= strcmp(*c, "-DFFN=1536") == 0;
+        wtype |= strcmp(*c, "-DWTYPE=5") == 0; /* DTYPE_Q4_1 */
+        avx512 |= strcmp(*c, "-mavx512f") == 0;
+        free(*c);
+    }
+    free(flags);
+    assert_true(isa && m_max && ffn && wtype && avx512);
+}
+
+static void template_source_hash_is_stable_and_differs_by_file(void **unused)
+{
+    (void)unused;
+    char a[17], b[17];
+    template_source_hash(template_find("mlp_out"), a);
+    template_source_hash(template_find("mlp_out"), b);
+    assert_string_equal(a, b);
+    template_source_hash(template_find("mlp_in"), b);
+    assert_string_not_equal(a, b);
+    assert_non_null(strstr(template_source(template_find("mlp_out")), "whet_kernel"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(space_has_exactly_the_legal_points),
+        cmocka_unit_test(space_offers_hundreds_of_points_for_decode),
+        cmocka_unit_test(template_defaults_are_legal_where_the_template_fits),
+        cmocka_unit_test(template_names_why_a_point_is_illegal),
+        cmocka_unit_test(space_neighbours_differ_in_one_knob_and_are_legal),
+        cmocka_unit_test(space_finds_every_point_it_lists),
+        cmocka_unit_test(point_text_is_read_back_and_nonsense_is_refused),
+        cmocka_unit_test(point_flags_pass_every_knob_and_shape),
+        cmocka_unit_test(template_source_hash_is_stable_and_differs_by_file),
+    };
+    return cmocka_run_group_tests(tests, open_model, close_model);
+}

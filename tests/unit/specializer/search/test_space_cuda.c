@@ -1,0 +1,180 @@
+/* The spaces of the CUDA templates, which need no GPU: what a search can reach, where it begins,
+ * and what the compiler is told. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "specializer/search/cost.h"
+#include "specializer/search/space.h"
+
+static const struct machine h200 = {.device = "NVIDIA H200, compute capability 9.0",
+                                    .read_bandwidth = 4.3e12,
+                                    .peak_flops = 8e14,
+                                    .boundary_s = 2e-6,
+                                    .kv_element = 2,
+                                    .kind = MACHINE_CUDA,
+                                    .sms = 132,
+                                    .target = "sm_90a",
+                                    .driver = "580.159.04"};
+
+/* Qwen3-1.7B. */
+static struct facts facts_of(enum region region, int m)
+{
+    struct facts f = {.REGION = (int32_t)region,
+                      .M_MAX = m,
+                      .HIDDEN = 2048,
+                      .HEADS = 16,
+                      .KV_HEADS = 8,
+                      .HEAD_DIM = 128,
+                      .FFN = 6144,
+                      .VOCAB = 151936,
+                      .HAS_QK_NORM = 1,
+                      .WTYPE = DTYPE_BF16,
+                      .WTYPE_2 = DTYPE_BF16,
+                      .WTYPE_3 = DTYPE_BF16};
+    facts_machine(&f, &h200);
+    return f;
+}
+
+static void every_region_has_legal_points_of_cuda_templates_only(void **unused)
+{
+    (void)unused;
+    static const int ms[] = {1, 4, 8, 32};
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++)
+        for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+            struct facts f = facts_of((enum region)r, ms[i]);
+            struct space *s = space_open(&f, (enum region)r, ms[i], NUMERICS_TOLERANCE);
+            assert_in_range(space_size(s), 50, SPACE_MOST * 2);
+            for (int32_t id = 0; id < space_size(s); id += 37) {
+                struct point p;
+                const struct template *t = space_template(s, id);
+                space_point(s, id, &p);
+                assert_int_equal(t->machine, MACHINE_CUDA);
+                assert_null(template_illegal(t, &p, &f));
+                assert_int_equal(space_find(s, t, &p), id);
+            }
+            space_close(s);
+        }
+}
+
+static void the_point_to_start_from_is_in_the_space_with_its_neighbours(void **unused)
+{
+    (void)unused;
+    int starts = 0;
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
+        struct facts f = facts_of((enum region)r, 1);
+        struct space *s = space_open(&f, (enum region)r, 1, NUMERICS_TOLERANCE);
+        for (int i = 0; i < template_count(); i++) {
+            const struct template *t = template_at(i);
+            struct point p;
+            int32_t near[2 * KNOBS_MAX];
+            if (!template_fits(t, MACHINE_CUDA, (enum region)r, 1) || !template_start(t, &f, &p))
+                continue;
+            int32_t id = space_find(s, t, &p);
+            assert_true(id >= 0);
+            assert_true(space_neighbours(s, id, near) > 3);
+            starts++;
+        }
+        space_close(s);
+    }
+    assert_true(starts >= 5);
+}
+
+static void a_space_too_large_to_enumerate_is_the_same_every_time(void **unused)
+{
+    (void)unused;
+    struct facts f = facts_of(REGION_MLP_OUT, 1);
+    struct space *a = space_open(&f, REGION_MLP_OUT, 1, NUMERICS_TOLERANCE);
+    struct space *b = space_open(&f, REGION_MLP_OUT, 1, NUMERICS_TOLERANCE);
+    assert_int_equal(space_size(a), space_size(b));
+    for (int32_t id = 0; id < space_size(a); id += 11) {
+        struct point p, q;
+        space_point(a, id, &p);
+        space_point(b, id, &q);
+        assert_memory_equal(&p, &q, sizeof p);
+    }
+    space_close(a);
+    space_close(b);
+}
+
+static void a_cpu_has_no_cuda_templates_and_bit_equality_admits_none(void **unused)
+{
+    (void)unused;
+    struct facts f = facts_of(REGION_MLP_IN, 1);
+    struct space *s = space_open(&f, REGION_MLP_IN, 1, NUMERICS_BIT_EQUAL);
+    assert_int_equal(space_size(s), 0);
+    space_close(s);
+    f.SMS = 0;
+    f.WTYPE = f.WTYPE_2 = DTYPE_Q4_1;
+    s = space_open(&f, REGION_MLP_IN, 1, NUMERICS_TOLERANCE);
+    for (int32_t id = 0; id < space_size(s); id++)
+        assert_int_equal(space_template(s, id)->machine, MACHINE_CPU);
+    space_close(s);
+}
+
+static bool has(char **flags, const char *wanted)
+{
+    for (; *flags; flags++)
+        if (strcmp(*flags, wanted) == 0)
+            return true;
+    return false;
+}
+
+static void the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts(void **unused)
+{
+    (void)unused;
+    const struct template *t = template_find("gemv_mlp_in");
+    struct facts f = facts_of(REGION_MLP_IN, 1);
+    struct point p = template_defaults(t);
+    char **flags = point_flags(t, &p, &f), path[80], a[17], b[17];
+    assert_true(has(flags, "-DSMS=132"));
+    assert_true(has(flags, "-DFFN=6144"));
+    assert_true(has(flags, "-DROWS=2"));
+    for (char **at = flags; *at; at++) {
+        assert_null(strstr(*at, "WTYPE"));
+        free(*at);
+    }
+    free(flags);
+    template_path(t, path, sizeof path);
+    assert_string_equal(path, "gemv.cu");
+    assert_non_null(strstr(template_source(t), "whet_kernel"));
+    template_source_hash(t, a);
+    template_source_hash(template_find("mma_mlp_in"), b);
+    assert_string_not_equal(a, b);
+}
+
+static void predictions_follow_bytes_and_never_beat_the_memory(void **unused)
+{
+    (void)unused;
+    struct cost cost;
+    cost_open(&cost, &h200, 1);
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
+        struct facts f = facts_of((enum region)r, 1);
+        struct space *s = space_open(&f, (enum region)r, 1, NUMERICS_TOLERANCE);
+        space_predict(s, &cost);
+        double least = r == REGION_MLP_IN ? 2.0 * 6144 * 2048 * 2 / 4.3e12 : 0;
+        for (int32_t id = 0; id < space_size(s); id++) {
+            assert_true(space_predicted(s, id) > least);
+            assert_true(space_predicted(s, id) < 5e-3);
+        }
+        space_close(s);
+    }
+    cost_close(&cost);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_region_has_legal_points_of_cuda_templates_only),
+        cmocka_unit_test(the_point_to_start_from_is_in_the_space_with_its_neighbours),
+        cmocka_unit_test(a_space_too_large_to_enumerate_is_the_same_every_time),
+        cmocka_unit_test(a_cpu_has_no_cuda_templates_and_bit_equality_admits_none),
+        cmocka_unit_test(the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts),
+        cmocka_unit_test(predictions_follow_bytes_and_never_beat_the_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
