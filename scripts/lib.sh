@@ -123,7 +123,8 @@ fetch_toolkit() {
     local wheels=(nvidia-cuda-{runtime,crt,cccl,nvrtc} nvidia-cublas)
     # Before 13 the headers in crt/ came with the compiler, and names had a suffix.
     [ "$1" -ge 13 ] || wheels=(nvidia-cuda-{runtime,nvcc,cccl,nvrtc}-cu12 nvidia-cublas-cu12)
-    say "fetching the CUDA toolkit: ${wheels[*]} (about 0.6 GB, once)"
+    [ -f "$cache/cuda$1/.whet-packages" ] ||
+        say "fetching the CUDA toolkit: ${wheels[*]} (about 0.6 GB, once)"
     [ -z "${WHET_DRY_RUN:-}" ] || return 0
     WHET_CUDA_ENV=$(ensure_python "cuda$1" "${wheels[@]}")
     export WHET_CUDA_ENV
