@@ -66,6 +66,13 @@ KERNEL probe_fill(const __grid_constant__ struct probe_fill_args a)
     }
 }
 
+KERNEL probe_poison(const __grid_constant__ struct probe_poison_args a)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.words; i += step)
+        a.to[i] = a.value;
+}
+
 KERNEL probe_pages(const __grid_constant__ struct probe_pages_args a)
 {
     struct span s = a.span[blockIdx.y];

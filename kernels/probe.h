@@ -31,6 +31,13 @@ struct probe_fill_args {
     int32_t cols, fill, half; /* half: bf16, else float */
 };
 
+/* Every word becomes `value`. Any grid of 256 threads. */
+struct probe_poison_args {
+    unsigned *to;
+    int64_t words;
+    unsigned value;
+};
+
 /* Positions 0 .. context-1 of each span in pages. Grid: (blocks, spans), 256 threads. */
 struct probe_pages_args {
     void *pages;

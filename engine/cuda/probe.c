@@ -97,11 +97,12 @@ static int open_tools(struct device_session *s, struct err *e)
         int library;
         const char *name;
     } all[TOOLS] = {
-        {TOOL_FILL, 0, "probe_fill"},        {TOOL_PAGES, 0, "probe_pages"},
-        {TOOL_PRODUCE, 0, "probe_produce"},  {TOOL_DIFFER, 0, "probe_differ"},
-        {TOOL_SUM, 0, "probe_sum"},          {TOOL_ROWS, 1, "oracle_rows"},
-        {TOOL_PRODUCT, 1, "oracle_product"}, {TOOL_HEADS, 1, "oracle_heads"},
-        {TOOL_FINISH, 1, "oracle_finish"},   {TOOL_ATTN, 1, "oracle_attn"},
+        {TOOL_POISON, 0, "probe_poison"}, {TOOL_FILL, 0, "probe_fill"},
+        {TOOL_PAGES, 0, "probe_pages"},   {TOOL_PRODUCE, 0, "probe_produce"},
+        {TOOL_DIFFER, 0, "probe_differ"}, {TOOL_SUM, 0, "probe_sum"},
+        {TOOL_ROWS, 1, "oracle_rows"},    {TOOL_PRODUCT, 1, "oracle_product"},
+        {TOOL_HEADS, 1, "oracle_heads"},  {TOOL_FINISH, 1, "oracle_finish"},
+        {TOOL_ATTN, 1, "oracle_attn"},
     };
     if (device_image(&s->base, "probe.cu", &s->library[0], e) ||
         device_image(&s->base, "oracle.cu", &s->library[1], e))
@@ -154,8 +155,6 @@ static int session_memory(struct device_session *s, const struct device_probe_op
         return err_set(e, "cuda: a probe needs %.2f GiB on the device",
                        (double)want[1] / (1 << 30));
     s->memory.used = s->pinned.used = 0;
-    CU(cudaMemsetAsync(s->memory.base, BAND_BYTE, (size_t)s->memory.bytes, s->base.stream));
-    CU(cudaStreamSynchronize(s->base.stream));
     return 0;
 }
 
@@ -309,12 +308,22 @@ static int check_tools(struct device_probe *p, struct err *e)
     return 0;
 }
 
+static int poison(struct device_probe *p, struct err *e)
+{
+    const struct arena *a = &p->session->memory;
+    struct probe_poison_args all = {(unsigned *)(void *)a->base, a->bytes / 4, BAND_VALUE};
+    if (tool_launch(p, TOOL_POISON, (dim3){1024, 1, 1}, 256, &all, false, e))
+        return -1;
+    CU(cudaStreamSynchronize(p->b->stream));
+    return 0;
+}
+
 /* All that takes turns; the matrices, which do not, are in `upload` afterwards. */
 static int open_parts(struct device_probe *p, struct upload **upload, enum device_verdict *verdict,
                       struct err *e)
 {
     *verdict = DEVICE_ERROR;
-    if (session_memory(p->session, &p->o, e) || memory_open(p->b, e))
+    if (session_memory(p->session, &p->o, e) || poison(p, e) || memory_open(p->b, e))
         return -1;
     *upload = weights_begin(p->b, e);
     if (!*upload || blas_create(p->b, e))

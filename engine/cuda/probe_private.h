@@ -13,8 +13,9 @@
 #include "kernels/probe.h"
 
 /* Device memory between two bands that nothing may write to. All memory that is nobody's has the
- * same value; as a number it is 2.5e17. */
-enum { BAND = 4096, BAND_BYTE = 0x5c, BAND_VALUE = 0x5c5c5c5c, SPARE_PAGES = 2, SPARE_ROWS = 3 };
+ * same value: no number, whether it is read as float or as bf16. */
+enum { BAND = 4096, SPARE_PAGES = 2, SPARE_ROWS = 3 };
+#define BAND_VALUE 0xffa5ffa5u
 struct held {
     char *base, *data;
     int64_t bytes;
@@ -30,6 +31,7 @@ struct sequences {
 
 enum tool {
     TOOL_FILL,
+    TOOL_POISON,
     TOOL_PAGES,
     TOOL_PRODUCE,
     TOOL_DIFFER,

@@ -288,7 +288,8 @@ static int serve(struct examiner *x)
         char *path = xstrdup(l.text + 8);
         once(x, path, &a, &device);
         line_end(&l);
-        char *text = probe_answer_text(&a), *message = xasprintf("answer %s", text);
+        char *text = probe_answer_text(&a),
+             *message = xasprintf("%s %s", x->spent ? "last" : "answer", text);
         say(&l, message);
         free(message);
         free(text);

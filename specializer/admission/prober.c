@@ -27,7 +27,7 @@
 #include "config/log.h"
 
 enum { OUTPUT_MAX = 16 * 1024, RESTART_S = 5, RESTART_MOST_S = 120 };
-static const int64_t grace_ns = 20000000;         /* of a turn, before the engine goes on */
+static const int64_t grace_ns = 10000000;         /* of a turn, before the engine goes on */
 static const int64_t overdue_ns = 3000000000;     /* of a turn, before its process is killed */
 static const int64_t lonely_budget_ns = 10000000; /* of a turn where there is no engine */
 
@@ -137,8 +137,9 @@ static void listen_to(struct prober *p)
             p->wants = true;
         } else if (strcmp(text, "rest") == 0) {
             p->turn_until_ns = 0;
-        } else if (e && strncmp(text, "answer ", 7) == 0) {
-            e->answer = xstrdup(text + 7);
+        } else if (e && (strncmp(text, "answer ", 7) == 0 || strncmp(text, "last ", 5) == 0)) {
+            e->answer = xstrdup(strchr(text, ' ') + 1);
+            p->gone = text[0] == 'l';
             e->state = ERRAND_ANSWERED;
             p->failures = 0;
             settle(p, e);
@@ -202,6 +203,8 @@ static void look_after(struct prober *p)
         stop(p);
     } else if (asked(p) && (double)(now - p->asked_ns) * 1e-9 > limit) {
         fail(p, false, "no answer in time");
+        stop(p);
+    } else if (p->gone && !asked(p)) {
         stop(p);
     } else if (process_poll(p->process) || p->gone) {
         listen_to(p); /* the answer may have been its last word */

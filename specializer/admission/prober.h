@@ -12,6 +12,7 @@
  *   from the process    want             a turn, please
  *                       rest             nothing of mine is on the device any more
  *                       answer JSON
+ *                       last JSON        an answer, after which it ends
  *
  * One thread: the specializer's, and the engine's while that one waits in engine_slices().
  */

@@ -82,9 +82,11 @@ __device__ __forceinline__ size_t kv_place(const struct cuda_attn_args &a, int p
            threadIdx.x * PART;
 }
 
-/* A running softmax over positions, which are given one by one. */
+/* A running softmax over positions, which are given one by one; in double, because one sum after the
+ * other in float is farther from the truth than admission allows. */
 struct attending {
-    float q[PART], o[PART], top, sum;
+    float q[PART], top;
+    double o[PART], sum;
 };
 
 __device__ __forceinline__ void attend(const struct cuda_attn_args &a, struct attending &s,
@@ -96,7 +98,7 @@ __device__ __forceinline__ void attend(const struct cuda_attn_args &a, struct at
     dot = warp_sum(dot) * a.scale;
     float top = fmaxf(s.top, dot), keep = expf(s.top - top), p = expf(dot - top);
     for (int i = 0; i < PART; i++)
-        s.o[i] = s.o[i] * keep + p * from_bf16(((const bf16 *)a.v_pages)[at + i]);
+        s.o[i] = s.o[i] * keep + (double)p * from_bf16(((const bf16 *)a.v_pages)[at + i]);
     s.sum = s.sum * keep + p;
     s.top = top;
 }
@@ -104,7 +106,7 @@ __device__ __forceinline__ void attend(const struct cuda_attn_args &a, struct at
 __device__ __forceinline__ struct attending attending_of(const struct cuda_attn_args &a, int head,
                                                          int t)
 {
-    struct attending s = {{}, {}, -INFINITY, 0};
+    struct attending s = {{}, -INFINITY, {}, 0};
     for (int i = 0; i < PART; i++)
         s.q[i] = a.q[((size_t)t * a.heads + head) * HEAD_DIM + threadIdx.x * PART + i];
     return s;
@@ -114,5 +116,5 @@ __device__ __forceinline__ void attn_store(const struct cuda_attn_args &a,
                                            const struct attending &s, int head, int t)
 {
     for (int i = 0; i < PART; i++)
-        a.a[((size_t)t * a.heads + head) * HEAD_DIM + threadIdx.x * PART + i] = s.o[i] / s.sum;
+        a.a[((size_t)t * a.heads + head) * HEAD_DIM + threadIdx.x * PART + i] = (float)(s.o[i] / s.sum);
 }
