@@ -478,6 +478,7 @@ int specializer_import(struct specializer *s, const char *body, size_t n, const 
     int taken = store_import(s->store, body, n, who, &err);
     if (taken < 0)
         return refuse(400, json, "%s", err.msg);
+    atomic_store(&s->imported, true);
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "imported", taken);
     return answer(200, o, json);

@@ -142,6 +142,7 @@ struct specializer {
     struct consultation consultation;
     const struct strategy *strategy;
     struct agent *agent; /* NULL: nobody writes kernels */
+    atomic_bool imported; /* a store was imported: the agent looks for texts in it */
 
     struct place *place; /* [places] one per slot of the dispatch table */
     int places;

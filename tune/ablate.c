@@ -16,7 +16,9 @@
 #include "specializer/hash.h"
 
 enum { BATCH_SIZE = 6 };
-#define MIN_GAIN 0.02 /* specializer.min_gain: what replaces a kernel must look this much faster */
+#define MIN_GAIN                                                                    \
+    0.02 /* specializer.min_gain: what replaces a kernel must look this much faster \
+          */
 
 /* ---- one search -------------------------------------------------------------------------------
  */

@@ -27,12 +27,25 @@ static void print_to_95(struct band b, double never)
     printf(" %6s %-12s", mid, range);
 }
 
+/* The fastest of the points that a server would begin with, 0 if the table has none. */
+static double start_speed(const struct table *t)
+{
+    double best = 0;
+    for (int32_t i = 0; i < space_size(t->space); i++)
+        if (table_is_start(t, i) && measured_speed(&t->row[i]) > best)
+            best = measured_speed(&t->row[i]);
+    return best;
+}
+
 static void print_table(const struct ablation *a, const struct table *t)
 {
     double best = table_best(t, NULL);
     printf("\n%s: %d points of %d (%d measured, %d refused), the best %.2fx eager\n", t->slot,
            space_size(t->space), t->whole, table_count(t, POINT_MEASURED),
            table_count(t, POINT_REFUSED), best);
+    if (start_speed(t) > 0)
+        printf("  a server begins at %.2fx eager, %.1f %% of the best\n", start_speed(t),
+               100 * start_speed(t) / best);
     printf("  %-11s %-10s %19s %19s   regret after 6, 12, 24, 48 samples\n", "strategy", "adviser",
            "samples to 95 %", "seconds to 95 %");
     for (int i = 0; i < a->variants; i++) {
@@ -132,6 +145,8 @@ static cJSON *slot_json(const struct table *t)
     cJSON_AddNumberToObject(o, "measured", table_count(t, POINT_MEASURED));
     cJSON_AddNumberToObject(o, "refused", table_count(t, POINT_REFUSED));
     add_number(o, "best_speed", table_best(t, NULL));
+    if (start_speed(t) > 0)
+        add_number(o, "start_speed", start_speed(t));
     return o;
 }
 

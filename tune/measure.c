@@ -5,6 +5,10 @@
  * with a fixed number of pairs and no verdict, in an order drawn by lot so that a drift of the
  * machine does not look like a knob. The best tenth is measured again, longer, and that counts: the
  * first of two hundred noisy numbers is partly luck.
+ *
+ * Points are taken by lot, slot after slot in turn, the one to start from first: if the time ends
+ * before they do, what is measured is a sample of every slot. Building ends early enough for
+ * benches.
  */
 #include "tune/measure.h"
 
@@ -18,13 +22,22 @@
 #include "specializer/bench.h"
 #include "specializer/hash.h"
 
-enum { PAIRS = 24, PAIRS_AGAIN = 96, LANES = 2, SAVE_EVERY_S = 10 };
+enum { PAIRS = 24, PAIRS_AGAIN = 96, LANES_LEAST = 2, LANES_MOST = 16, SAVE_EVERY_S = 10 };
+static const double build_share = 0.6; /* of the time, when benches follow */
+
+/* A point of a table. */
+struct ref {
+    struct table *t;
+    int32_t id;
+};
 
 struct work {
     struct lab *lab;
     struct tables *tables;
     const char *path;
-    int64_t until_ns, saved_ns;
+    struct ref *order;
+    int points, next, lanes;
+    int64_t build_until_ns, until_ns, saved_ns;
     struct err *err;
 };
 
@@ -41,9 +54,54 @@ static int save(struct work *w, bool now)
     return tables_write(w->tables, w->path, w->err);
 }
 
-static bool over(const struct work *w)
+static bool over(const struct work *w, int64_t until_ns)
 {
-    return lab_stopped(w->lab) || clock_ns() >= w->until_ns;
+    return lab_stopped(w->lab) || clock_ns() >= until_ns;
+}
+
+static int32_t *shuffled(int n, uint64_t seed)
+{
+    int32_t *id = xcalloc((size_t)n + 1, sizeof *id);
+    for (int i = 0; i < n; i++) {
+        int at = random_below(&seed, i + 1);
+        id[i] = id[at];
+        id[at] = i;
+    }
+    return id;
+}
+
+/* The table's points by lot, but first those that START rows name. */
+static int32_t *table_order(const struct table *t, uint64_t seed)
+{
+    int n = space_size(t->space), put = 0;
+    int32_t *id = shuffled(n, seed);
+    for (int i = 0; i < n; i++)
+        if (table_is_start(t, id[i])) {
+            int32_t first = id[i];
+            memmove(id + put + 1, id + put, (size_t)(i - put) * sizeof *id);
+            id[put++] = first;
+        }
+    return id;
+}
+
+static void put_in_order(struct work *w)
+{
+    int32_t **id = xcalloc((size_t)w->tables->n + 1, sizeof *id);
+    int most = 0, all = 0;
+    for (int i = 0; i < w->tables->n; i++) {
+        const struct table *t = &w->tables->table[i];
+        id[i] = table_order(t, w->tables->seed + 1);
+        most = space_size(t->space) > most ? space_size(t->space) : most;
+        all += space_size(t->space);
+    }
+    w->order = xcalloc((size_t)all + 1, sizeof *w->order);
+    for (int k = 0; k < most; k++)
+        for (int i = 0; i < w->tables->n; i++)
+            if (k < space_size(w->tables->table[i].space))
+                w->order[w->points++] = (struct ref){&w->tables->table[i], id[i][k]};
+    for (int i = 0; i < w->tables->n; i++)
+        free(id[i]);
+    free(id);
 }
 
 int measure_prepare(struct lab *l, struct tables *t, char **names, int n, int most, struct err *err)
@@ -87,8 +145,7 @@ static void refuse(struct measured *m, const struct candidate *c)
 
 /* One point on its way. */
 struct lane {
-    struct table *t;
-    int32_t id;
+    struct ref at;
     struct candidate *c; /* NULL: free */
     struct build *build;
     struct probe *probe;
@@ -105,8 +162,8 @@ static void lane_end(struct lane *l)
 /* False: the child could not be started. */
 static bool lane_start(struct work *w, struct lane *l)
 {
-    struct measured *m = &l->t->row[l->id];
-    l->c = candidate_at(w, l->t, l->id);
+    struct measured *m = &l->at.t->row[l->at.id];
+    l->c = candidate_at(w, l->at.t, l->at.id);
     l->build = build_start(&w->lab->s->env, l->c, w->err);
     *m = (struct measured){.state = POINT_NEW};
     return l->build != NULL;
@@ -114,7 +171,7 @@ static bool lane_start(struct work *w, struct lane *l)
 
 static bool lane_poll(struct work *w, struct lane *l)
 {
-    struct measured *m = &l->t->row[l->id];
+    struct measured *m = &l->at.t->row[l->at.id];
     enum stage_result r = l->build ? build_poll(l->build) : probe_poll(l->probe);
     if (r == STAGE_RUNNING)
         return true;
@@ -134,20 +191,15 @@ static bool lane_poll(struct work *w, struct lane *l)
     return true;
 }
 
-/* The next new point of any table; false: none. */
-static bool next_new(const struct work *w, const struct lane *lane, struct table **t, int32_t *id)
+/* The next new point; false: none. Each is tried once: what failed for another's fault stays new.
+ */
+static bool next_new(struct work *w, struct ref *out)
 {
-    for (int i = 0; i < w->tables->n; i++)
-        for (int32_t k = 0; k < space_size(w->tables->table[i].space); k++) {
-            bool taken = w->tables->table[i].row[k].state != POINT_NEW;
-            for (int l = 0; l < LANES; l++)
-                taken |= lane[l].c && lane[l].t == &w->tables->table[i] && lane[l].id == k;
-            if (!taken) {
-                *t = &w->tables->table[i];
-                *id = k;
-                return true;
-            }
-        }
+    while (w->next < w->points) {
+        *out = w->order[w->next++];
+        if (out->t->row[out->id].state == POINT_NEW)
+            return true;
+    }
     return false;
 }
 
@@ -164,22 +216,22 @@ static void say_progress(const struct work *w, const char *what, enum point_stat
 
 static int build_all(struct work *w)
 {
-    struct lane lane[LANES] = {{0}};
+    struct lane lane[LANES_MOST] = {{{0}}};
     bool ok = true, busy = true;
     while (ok && busy) {
         busy = false;
-        for (int i = 0; i < LANES && ok; i++) {
+        for (int i = 0; i < w->lanes && ok; i++) {
             struct lane *l = &lane[i];
             if (l->c)
                 ok = lane_poll(w, l);
-            if (ok && !l->c && !over(w) && next_new(w, lane, &l->t, &l->id))
+            if (ok && !l->c && !over(w, w->build_until_ns) && next_new(w, &l->at))
                 ok = lane_start(w, l);
             busy |= l->c != NULL;
         }
         ok = ok && save(w, false) == 0;
         usleep(2000);
     }
-    for (int i = 0; i < LANES; i++)
+    for (int i = 0; i < w->lanes; i++)
         if (lane[i].c)
             lane_end(&lane[i]);
     say_progress(w, "build", POINT_NEW);
@@ -220,17 +272,6 @@ static int bench_point(struct work *w, struct table *t, int32_t id, const struct
     return r;
 }
 
-static int32_t *shuffled(int n, uint64_t seed)
-{
-    int32_t *id = xcalloc((size_t)n + 1, sizeof *id);
-    for (int i = 0; i < n; i++) {
-        int at = random_below(&seed, i + 1);
-        id[i] = id[at];
-        id[at] = i;
-    }
-    return id;
-}
-
 /* The speed that a tenth of the points (at least ten) reach. */
 static double tenth(const struct table *t)
 {
@@ -250,19 +291,20 @@ static double tenth(const struct table *t)
     return speed;
 }
 
-static int bench_table(struct work *w, struct table *t)
+/* Every probed point; then, if there was time for all, the fastest once more. */
+static int bench_table(struct work *w, struct table *t, int64_t until_ns)
 {
     struct slot *slot = dispatch_find(w->lab->s->env.dispatch, t->slot);
     struct capture *inputs = capture_seeded(w->lab->s->env.model, slot, 1);
     int n = space_size(t->space), r = 0;
-    int32_t *order = shuffled(n, w->tables->seed + 1);
-    for (int i = 0; i < n && r == 0 && !over(w); i++)
+    int32_t *order = table_order(t, w->tables->seed + 1);
+    for (int i = 0; i < n && r == 0 && !over(w, until_ns); i++)
         if (t->row[order[i]].state == POINT_PROBED) {
             bench_point(w, t, order[i], inputs, PAIRS);
             r = save(w, false);
         }
     double fast = table_count(t, POINT_PROBED) == 0 ? tenth(t) : INFINITY;
-    for (int i = 0; i < n && r == 0 && !over(w); i++) {
+    for (int i = 0; i < n && r == 0 && !over(w, until_ns); i++) {
         const struct measured *m = &t->row[order[i]];
         if (measured_speed(m) >= fast && m->pairs < PAIRS_AGAIN) {
             bench_point(w, t, order[i], inputs, PAIRS_AGAIN);
@@ -275,17 +317,31 @@ static int bench_table(struct work *w, struct table *t)
     return r;
 }
 
+/* Each table its share of the time that is left. */
+static int bench_all(struct work *w)
+{
+    int r = 0;
+    for (int i = 0; i < w->tables->n && r == 0; i++) {
+        int64_t now = clock_ns(), left = w->until_ns - now;
+        r = bench_table(w, &w->tables->table[i], now + left / (w->tables->n - i));
+    }
+    say_progress(w, "bench", POINT_PROBED);
+    return r;
+}
+
 int measure_run(struct lab *l, struct tables *t, double seconds, bool build_only, const char *path,
                 struct err *err)
 {
     struct work w = {.lab = l, .tables = t, .path = path, .err = err};
-    w.until_ns = clock_ns() + (int64_t)(seconds * 1e9);
-    if (build_all(&w) != 0)
-        return -1;
-    for (int i = 0; i < t->n && !build_only; i++)
-        if (bench_table(&w, &t->table[i]) != 0)
-            return -1;
-    if (!build_only)
-        say_progress(&w, "bench", POINT_PROBED);
-    return save(&w, true);
+    int64_t now = clock_ns(), all = (int64_t)(seconds * 1e9);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    w.lanes = cores < LANES_LEAST ? LANES_LEAST : cores > LANES_MOST ? LANES_MOST : (int)cores;
+    w.until_ns = now + all;
+    w.build_until_ns = build_only ? w.until_ns : now + (int64_t)((double)all * build_share);
+    put_in_order(&w);
+    int r = build_all(&w);
+    if (r == 0 && !build_only)
+        r = bench_all(&w);
+    free(w.order);
+    return r == 0 ? save(&w, true) : -1;
 }

@@ -156,7 +156,15 @@ static void family_name(const struct space *s, int32_t id, char *out, size_t n)
     int isa = template_knob(t, "ISA"), pack = template_knob(t, "PACK");
     const char *name =
         isa >= 0 && p.value[isa] >= 0 && p.value[isa] < 5 ? isa_names[p.value[isa]] : "any";
-    snprintf(out, n, "%s %s%s", t->id, name, pack >= 0 && p.value[pack] ? " packed" : "");
+    if (t->machine == MACHINE_CPU) {
+        snprintf(out, n, "%s %s%s", t->id, name, pack >= 0 && p.value[pack] ? " packed" : "");
+        return;
+    }
+    int stage = template_knob(t, "STAGE"), persist = template_knob(t, "PERSIST");
+    int merge = template_knob(t, "MERGE");
+    snprintf(out, n, "%s%s%s%s", t->id, stage >= 0 && p.value[stage] > 0 ? " staged" : "",
+             persist >= 0 && p.value[persist] > 0 ? " persistent" : "",
+             merge >= 0 && p.value[merge] > 0 ? " merged" : "");
 }
 
 static int largest_first(const void *a, const void *b)

@@ -66,8 +66,11 @@ static int list_values(const struct space *s, uint64_t *random, struct value *ou
             const struct knob *knob = &template_at(t)->knob[k];
             if (strcmp(knob->name, "ISA") == 0 || strcmp(knob->name, "PACK") == 0)
                 continue;
+            struct point start;
+            bool has = template_start(template_at(t), space_facts(s), &start);
             for (int v = 0; v < knob->values && n < most; v++)
-                out[n++] = (struct value){t, k, v};
+                if (!has || start.value[k] != knob->value[v])
+                    out[n++] = (struct value){t, k, v};
         }
     for (int i = n - 1; i > 0; i--) {
         int at = random_below(random, i + 1);
@@ -163,5 +166,37 @@ int table_count(const struct table *t, enum point_state state)
     int n = 0;
     for (int32_t i = 0; i < space_size(t->space); i++)
         n += t->row[i].state == state;
+    return n;
+}
+
+bool table_is_start(const struct table *t, int32_t id)
+{
+    const struct template *of = space_template(t->space, id);
+    struct point start, p;
+    space_point(t->space, id, &p);
+    return template_start(of, &t->facts, &start) &&
+           memcmp(start.value, p.value, (size_t)of->knobs * sizeof *p.value) == 0;
+}
+
+static int drop_undecided(struct table *t)
+{
+    int size = space_size(t->space), left = 0;
+    unsigned char *keep = xcalloc((size_t)size + 1, 1);
+    for (int i = 0; i < size; i++)
+        if (t->row[i].state == POINT_MEASURED || t->row[i].state == POINT_REFUSED) {
+            keep[i] = 1;
+            t->row[left++] = t->row[i];
+        }
+    if (left < size)
+        space_keep(t->space, keep);
+    free(keep);
+    return size - left;
+}
+
+int tables_drop_undecided(struct tables *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->n; i++)
+        n += drop_undecided(&t->table[i]);
     return n;
 }

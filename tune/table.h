@@ -44,8 +44,9 @@ struct tables {
 };
 
 /* Adds a slot: its whole space, or a lattice of at most `most` points (0: whole): values of knobs
- * are left out, drawn by t->seed, never of ISA and PACK, until it is small enough. What is left
- * keeps its neighbours, which strategies that step from point to point need. */
+ * are left out, drawn by t->seed, never of ISA and PACK nor one that a START row names, until it is
+ * small enough. What is left keeps its neighbours, which strategies that step from point to point
+ * need. */
 struct table *tables_add(struct tables *t, const char *slot, enum region region, int m,
                          const struct facts *facts, enum numerics numerics, int most);
 struct table *tables_find(const struct tables *t, const char *slot);
@@ -56,6 +57,10 @@ double measured_speed(const struct measured *m);
 /* The highest speed of a table, 0 if nothing is measured; *id the point, may be NULL. */
 double table_best(const struct table *t, int32_t *id);
 int table_count(const struct table *t, enum point_state state);
+/* A START row of its template names the point: a search of a server begins there. */
+bool table_is_start(const struct table *t, int32_t id);
+/* Leaves out the points that were never decided, when the time did not last; how many. */
+int tables_drop_undecided(struct tables *t);
 
 int tables_read(struct tables *t, const char *path, struct err *err);
 /* Under another name first, then renamed: what was there stays whole. */

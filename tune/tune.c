@@ -139,6 +139,9 @@ static int ablation(struct tune_options *o, struct err *err)
     const char *url = o->config.adviser_url;
     if (tables_read(&t, o->table, err) != 0)
         return -1;
+    int dropped = tables_drop_undecided(&t);
+    if (dropped > 0)
+        printf("%d points were never decided and are left out\n", dropped);
     struct ablation a = {.tables = &t,
                          .seeds = o->seeds ? o->seeds : 20,
                          .budget_s = o->seconds > 0 ? o->seconds : 240};

@@ -9,6 +9,7 @@
 #include "specializer/agent/agent_private.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/hash.h"
+#include "specializer/store/export_text.h"
 #include "specializer/store/store.h"
 
 #define AGAIN_AFTER_NS INT64_C(20000000000)
@@ -40,7 +41,8 @@ struct agent *agent_open(const struct config *c, struct store *store, struct llm
         return NULL;
     if (!llm) {
         log_warn("agentic", "specializer.agentic is on, but adviser.url names no language model");
-        return NULL;
+        if (!store_agent_any(store, imported_texts(machine)))
+            return NULL;
     }
     struct agent *a = xcalloc(1, sizeof *a);
     a->config = c;
@@ -52,8 +54,9 @@ struct agent *agent_open(const struct config *c, struct store *store, struct llm
     snprintf(a->model, sizeof a->model, "%s", model[0] ? model : "llm");
     prompts_hash(a->prompts);
     read_spent(a);
-    log_info("agentic", "%s may write kernels; prompts %s; %lld tokens used so far", a->model,
-             a->prompts, (long long)(a->tokens_in + a->tokens_out));
+    if (llm)
+        log_info("agentic", "%s may write kernels; prompts %s; %lld tokens used so far", a->model,
+                 a->prompts, (long long)(a->tokens_in + a->tokens_out));
     return a;
 }
 
@@ -98,6 +101,37 @@ static void plant(struct agent *a, struct slot_tree *t, enum region region)
     agent_keep(a, t, 0);
 }
 
+/* Imported texts that the tree has not seen become children of its seed. */
+static void adopt(struct agent *a, struct slot_tree *t)
+{
+    struct agent_tree in = {0};
+    struct err err;
+    if (store_agent_tree(a->store, imported_texts(a->machine), t->slot, &in, &err) != 0)
+        log_error("agentic", "%s: %s", t->slot, err.msg);
+    t->waiting = t->tree.nodes == 0 && in.nodes > 0;
+    for (int i = 0; i < in.nodes && !t->waiting; i++) {
+        struct agent_node *from = &in.node[i];
+        if (tree_same(&t->tree, from->source, -1) >= 0 || tree_closed(&t->tree, 0))
+            continue;
+        int32_t id = tree_add(&t->tree, 0);
+        struct agent_node *n = &t->tree.node[id];
+        n->state = AGENT_READY;
+        n->text = xstrdup(from->text);
+        n->plan = xstrdup(from->plan ? from->plan : "");
+        n->label = xasprintf("imported: %s", from->label ? from->label : "");
+        memcpy(n->source, from->source, sizeof n->source);
+        memcpy(n->prompts, from->prompts, sizeof n->prompts);
+        agent_keep(a, t, id);
+    }
+    tree_free(&in);
+}
+
+void agent_adopt(struct agent *a)
+{
+    for (int i = 0; i < a->slots; i++)
+        adopt(a, a->slot[i]);
+}
+
 struct slot_tree *agent_tree_of(struct agent *a, const char *slot)
 {
     struct err err;
@@ -111,6 +145,7 @@ struct slot_tree *agent_tree_of(struct agent *a, const char *slot)
         log_error("agentic", "%s: %s", slot, err.msg);
     a->slot = xrealloc(a->slot, (size_t)(a->slots + 1) * sizeof(struct slot_tree *));
     a->slot[a->slots++] = t;
+    adopt(a, t);
     return t;
 }
 
@@ -120,7 +155,7 @@ struct slot_tree *agent_tree_of(struct agent *a, const char *slot)
 bool agent_can_pay(const struct agent *a)
 {
     const struct config *c = a->config;
-    return a->tokens_in + a->tokens_out + c->agentic_max_tokens <= c->agentic_tokens &&
+    return a->llm && a->tokens_in + a->tokens_out + c->agentic_max_tokens <= c->agentic_tokens &&
            (c->agentic_cost <= 0 || a->cost < c->agentic_cost);
 }
 
@@ -159,15 +194,17 @@ static bool has_ready(const struct agent_tree *t)
 
 bool agent_may(struct agent *a, const char *slot, int *measured, int *dry)
 {
-    struct agent_tree *t = &agent_tree_of(a, slot)->tree;
+    struct slot_tree *of = agent_tree_of(a, slot);
+    struct agent_tree *t = &of->tree;
     uint64_t random = t->random; /* looking is not choosing */
     int32_t node;
     bool alive = t->nodes == 0 || tree_next(t, &node) != AGENT_NOTHING;
     t->random = random;
     tree_progress(t, measured, dry);
-    if (t->nodes == 0 || has_ready(t))
+    if (has_ready(t) || (t->nodes == 0 && (a->llm || of->waiting)))
         return true;
-    return alive && tree_attempts(t) < a->config->agentic_attempts && agent_can_pay(a);
+    return alive && t->nodes > 0 && tree_attempts(t) < a->config->agentic_attempts &&
+           agent_can_pay(a);
 }
 
 void agent_move(struct agent *a, const struct agent_view *v)
@@ -176,8 +213,10 @@ void agent_move(struct agent *a, const struct agent_view *v)
         [AGENT_PLAN] = TASK_PLAN, [AGENT_CODE] = TASK_CODE, [AGENT_DEBUG] = TASK_DEBUG};
     int32_t node;
     a->at = agent_tree_of(a, v->slot);
-    if (a->at->tree.nodes == 0)
+    if (a->at->tree.nodes == 0) {
         plant(a, a->at, (enum region)v->facts->REGION);
+        adopt(a, a->at);
+    }
     enum agent_move move = tree_next(&a->at->tree, &node);
     if (move == AGENT_TRY) {
         a->ready = true;

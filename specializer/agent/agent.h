@@ -21,11 +21,16 @@ struct agent;
 struct llm;
 struct store;
 
-/* NULL unless specializer.agentic is on and there is a line to a model (said in the log). `env`: of
- * the keys (candidate.h); `machine`: what texts are written for. */
+/* NULL unless specializer.agentic is on and there is a line to a model, or texts of another store
+ * to be tried (said in the log). `env`: of the keys (candidate.h); `machine`: what texts are
+ * written for. */
 struct agent *agent_open(const struct config *c, struct store *store, struct llm *llm,
                          const char *env, enum machine_kind machine);
 void agent_close(struct agent *a);
+
+/* Takes the texts that were imported for slots into their trees, where they wait for their trials.
+ */
+void agent_adopt(struct agent *a);
 
 /* Neither a question nor a trial is under way, and no text waits for its trial. */
 bool agent_idle(const struct agent *a);

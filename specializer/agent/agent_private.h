@@ -28,12 +28,13 @@ enum agent_outcome {
 struct slot_tree {
     char slot[40];
     struct agent_tree tree;
+    bool waiting; /* imported texts are there, and no seed yet to hang them on */
 };
 
 struct agent {
     const struct config *config;
     struct store *store;
-    struct llm *llm;
+    struct llm *llm; /* NULL: nobody is asked, imported texts are tried */
     enum machine_kind machine;
     char env[17], prompts[17], model[64];
     struct slot_tree **slot; /* one a slot that was ever looked at */

@@ -68,6 +68,8 @@ void agent_turn(struct specializer *s)
     if (!s->agent)
         return;
     agent_poll(s->agent);
+    if (atomic_exchange(&s->imported, false))
+        agent_adopt(s->agent);
     if (!agent_idle(s->agent))
         return;
     struct place *p = choose(s);

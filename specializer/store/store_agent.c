@@ -97,3 +97,29 @@ int store_agent_find(struct store *s, const char *source, struct agent_node *out
     pthread_mutex_unlock(&s->lock);
     return r;
 }
+
+int store_agent_import(struct store *s, const char *env, const char *slot, struct agent_node *n,
+                       struct err *err)
+{
+    struct agent_tree there = {0};
+    int r = store_agent_tree(s, env, slot, &there, err);
+    bool known = r == 0 && tree_same(&there, n->source, -1) >= 0;
+    n->id = there.nodes;
+    tree_free(&there);
+    return r != 0 || known ? r : store_agent_put(s, env, slot, n, err);
+}
+
+bool store_agent_any(struct store *s, const char *env)
+{
+    bool found = false;
+    pthread_mutex_lock(&s->lock);
+    sqlite3_stmt *q =
+        store_query(s, NULL, "SELECT 1 FROM agent_node WHERE env=? LIMIT 1", "s", env);
+    if (q) {
+        int code = sqlite3_step(q);
+        found = code == SQLITE_ROW;
+        store_done(s, q, code, NULL);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}

@@ -12,6 +12,7 @@
 #include "specializer/hash.h"
 #include "specializer/life.h"
 #include "specializer/search/space.h"
+#include "specializer/store/export_text.h"
 
 cJSON *gain_json(const struct gain *g)
 {
@@ -80,8 +81,11 @@ cJSON *store_export(struct store *s, struct err *err)
     cJSON_AddNumberToObject(o, "whet_store", EXPORT_VERSION);
     cJSON *rows = cJSON_AddArrayToObject(o, "kernels");
     struct record_filter all = {0};
-    if (store_each(s, &all, export_row, rows, err) == 0)
+    if (store_each(s, &all, export_row, rows, err) == 0) {
+        cJSON *row;
+        cJSON_ArrayForEach(row, rows) export_text(s, row);
         return o;
+    }
     cJSON_Delete(o);
     return NULL;
 }
@@ -134,6 +138,8 @@ int store_import(struct store *s, const char *body, size_t n, const char *who, s
         cJSON_ArrayForEach(row, rows)
         {
             int r = import_row(s, row, who, err);
+            if (r == 0)
+                r = import_text(s, row, who, err);
             if (r < 0) {
                 taken = -1;
                 break;

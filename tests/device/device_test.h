@@ -55,5 +55,6 @@ void test_kernels(void);
 void test_prefill(void);
 void test_templates(void);
 void test_probe(void);
+void test_agent(void);
 
 #endif

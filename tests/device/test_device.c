@@ -89,7 +89,8 @@ int main(int argc, char **argv)
                  {"kernels", test_kernels},
                  {"prefill", test_prefill},
                  {"templates", test_templates},
-                 {"probe", test_probe}};
+                 {"probe", test_probe},
+                 {"agent", test_agent}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)
             continue;

@@ -22,7 +22,7 @@
 #include "engine/dispatch.h"
 #include "tests/device/device_test.h"
 #include "tests/device/solo.h"
-#include "tests/kernels/cuda_tables.h"
+#include "tests/kernels/cuda_points.h"
 
 /* Rows of 256 or more columns: what gemv takes. Interleaved RoPE is the device's own order. */
 static const struct shape_row small[] = {
@@ -41,11 +41,11 @@ static uint32_t seed = 4;
 /* ---- jobs: points to compile ----------------------------------------------------------------- */
 
 struct job {
-    const struct cuda_template *t;
+    const struct template *t;
     struct facts f;
+    struct point p;
     int shape, bucket; /* index of m_bucket */
-    char knobs[512], option[OPTIONS_MOST][OPTION_SIZE];
-    int options;
+    char knobs[512];
     char *cubin, why[WHY_SIZE];
     bool done;
 };
@@ -55,49 +55,33 @@ static int jobs, taken;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ready = PTHREAD_COND_INITIALIZER;
 
-static void add(const struct cuda_template *t, int shape, int bucket, const struct facts *f,
-                const int *p)
+static void add(const struct template *t, int shape, int bucket, const struct facts *f,
+                const struct point *p)
 {
-    const struct table *table = table_of(t->file);
     job = xrealloc(job, (size_t)(jobs + 1) * sizeof *job);
     struct job *j = &job[jobs++];
     memset(j, 0, sizeof *j);
     j->t = t;
     j->f = *f;
+    j->p = *p;
     j->shape = shape;
     j->bucket = bucket;
-    j->options = point_options(table, f, p, j->option);
-    table_text(table, p, j->knobs, sizeof j->knobs);
-}
-
-static struct facts facts_of(const struct model_shape *s, int region, int m_max, int sms)
-{
-    return (struct facts){region,
-                          m_max,
-                          s->hidden,
-                          s->heads,
-                          s->kv_heads,
-                          s->head_dim,
-                          s->ffn,
-                          s->vocab,
-                          s->arch == ARCH_QWEN2,
-                          s->arch == ARCH_QWEN3,
-                          sms};
+    cuda_point_text(t, p, j->knobs, sizeof j->knobs);
 }
 
 static void plan(int sms)
 {
-    for (int i = 0; i < cuda_template_count; i++) {
-        const struct cuda_template *t = &cuda_templates[i];
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
         for (int s = 0; s < SHAPES; s++)
             for (int b = 0; b < BUCKETS; b++) {
-                struct facts f = facts_of(&small[s].shape, t->region, m_bucket[b], sms);
-                int p[KNOBS];
-                if ((family && strcmp(family, t->file) != 0) || m_bucket[b] < t->m_min ||
-                    m_bucket[b] > t->m_max)
+                struct facts f = cuda_facts(&small[s].shape, t->region, m_bucket[b], sms);
+                struct point p;
+                if ((family && strcmp(family, t->file) != 0) ||
+                    !template_fits(t, MACHINE_CUDA, t->region, m_bucket[b]))
                     continue;
-                for (int n = 0; n < points && point_random(table_of(t->file), &f, &seed, p); n++)
-                    add(t, s, b, &f, p);
+                for (int n = 0; n < points && cuda_point_random(t, &f, &seed, &p); n++)
+                    add(t, s, b, &f, &p);
             }
     }
 }
@@ -111,13 +95,8 @@ static void *compile_jobs(void *unused)
         pthread_mutex_unlock(&lock);
         if (!j)
             return NULL;
-        char path[4200];
-        const char *option[OPTIONS_MOST];
         size_t size;
-        for (int i = 0; i < j->options; i++)
-            option[i] = j->option[i];
-        snprintf(path, sizeof path, "%s/kernels/%s.cu", root, j->t->file);
-        char *cubin = cuda_build(root, path, arch, option, j->options, &size, j->why);
+        char *cubin = cuda_point_build(root, arch, j->t, &j->f, &j->p, &size, j->why);
         pthread_mutex_lock(&lock);
         j->cubin = cubin;
         j->done = true;
@@ -232,7 +211,7 @@ static void run_job(struct job *j, double *worst)
 static void run_all(void)
 {
     for (int i = 0; i < jobs;) {
-        const struct cuda_template *t = job[i].t;
+        const struct template *t = job[i].t;
         double worst = 0;
         int first = i, shape = job[i].shape, had = runs;
         int64_t t0 = clock_ns();
@@ -248,6 +227,14 @@ static void run_all(void)
             return;
         }
     }
+}
+
+static bool is_family(const char *file)
+{
+    for (int i = 0; i < template_count(); i++)
+        if (template_at(i)->machine == MACHINE_CUDA && strcmp(template_at(i)->file, file) == 0)
+            return true;
+    return false;
 }
 
 static bool parse(int argc, char **argv)
@@ -266,7 +253,7 @@ static bool parse(int argc, char **argv)
             threads = atoi(argv[++i]);
         else if (more && strcmp(argv[i], "--arch") == 0)
             arch = argv[++i];
-        else if (argv[i][0] != '-' && table_of(argv[i]))
+        else if (argv[i][0] != '-' && is_family(argv[i]))
             family = argv[i];
         else
             return false;

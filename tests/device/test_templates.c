@@ -13,8 +13,7 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
 #include "tests/device/device_test.h"
-#include "tests/kernels/cuda_build.h"
-#include "tests/kernels/cuda_tables.h"
+#include "tests/kernels/cuda_points.h"
 
 enum { CONTEXT = 512, MOST = 32, PAGES_EACH = CONTEXT / KV_PAGE, TIMES = 60 };
 
@@ -33,33 +32,17 @@ static const struct shape_row real[] = {
 static bool compile(const struct rig *r, enum region region, int32_t m, const char *path,
                     char *name, size_t size)
 {
-    const struct model_shape *s = &r->model->shape;
-    struct facts f = {(int)region,
-                      m,
-                      s->hidden,
-                      s->heads,
-                      s->kv_heads,
-                      s->head_dim,
-                      s->ffn,
-                      s->vocab,
-                      s->arch == ARCH_QWEN2,
-                      s->arch == ARCH_QWEN3,
-                      r->b->device.multiProcessorCount};
+    const struct facts f =
+        cuda_facts(&r->model->shape, region, m, r->b->device.multiProcessorCount);
     const char *root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
-    const char *file = region == REGION_ATTN ? "attn_decode" : m <= 4 ? "gemv" : "mma";
-    const struct table *t = table_of(file);
-    char text[OPTIONS_MOST][OPTION_SIZE], source[4096], why[WHY_SIZE];
-    const char *option[OPTIONS_MOST];
-    int p[KNOBS];
+    char id[40], why[WHY_SIZE];
     size_t bytes;
-    point_defaults(t, p);
-    point_apply(t, t->start(&f), p);
-    int n = point_options(t, &f, p, text);
-    for (int i = 0; i < n; i++)
-        option[i] = text[i];
-    snprintf(name, size, "%s %s", file, t->start(&f));
-    snprintf(source, sizeof source, "%s/kernels/%s.cu", root, file);
-    char *cubin = cuda_build(root, source, rig_arch(r), option, n, &bytes, why);
+    snprintf(id, sizeof id, "%s_%s", m <= 4 ? "gemv" : "mma", region_name(region));
+    const struct template *t = template_find(region == REGION_ATTN ? "attn_decode" : id);
+    const struct point p = cuda_start(t, &f);
+    int n = snprintf(name, size, "%s ", t->file);
+    cuda_point_text(t, &p, name + n, size - (size_t)n);
+    char *cubin = cuda_point_build(root, rig_arch(r), t, &f, &p, &bytes, why);
     check(cubin != NULL, false, "%s: %s", name, why);
     bool ok = cubin && file_write(path, cubin, bytes);
     free(cubin);

@@ -168,11 +168,16 @@ def parse_events(content):
 
 
 def pytest_collection_modifyitems(items):
+    on_gpu = [i for i in items if i.get_closest_marker("gpu")]
+    if not os.environ.get("WHET_TEST_CUDA"):
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="WHET_TEST_CUDA is not set"))
     if MODEL and os.path.exists(MODEL):
         return
     assert not os.environ.get("WHET_TEST_REQUIRE_MODEL"), "WHET_TEST_MODEL is not there"
     for item in items:
-        item.add_marker(pytest.mark.skip(reason="WHET_TEST_MODEL is not set"))
+        if item not in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="WHET_TEST_MODEL is not set"))
 
 
 @pytest.fixture(scope="session")

@@ -18,15 +18,15 @@
 #include <string.h>
 
 #include "kernels/args.h"
-#include "tests/kernels/cuda_build.h"
-#include "tests/kernels/cuda_tables.h"
+#include "tests/kernels/cuda_points.h"
 
-static const struct facts shapes[] = {
-    {0, 0, 2048, 32, 8, 64, 8192, 128256, 0, 0, 132},  /* Llama-3.2-1B */
-    {0, 0, 2048, 16, 8, 128, 6144, 151936, 0, 1, 132}, /* Qwen3-1.7B */
-    {0, 0, 2560, 32, 8, 128, 9728, 151936, 0, 1, 132}, /* Qwen3-4B */
-    {0, 0, 1536, 12, 2, 128, 8960, 151936, 1, 0, 132}, /* Qwen2.5-1.5B */
+static const struct model_shape shapes[] = {
+    {ARCH_LLAMA, 16, 2048, 32, 8, 64, 8192, 128256, 0, 0, 0, 0, 0, {0}},  /* Llama-3.2-1B */
+    {ARCH_QWEN3, 28, 2048, 16, 8, 128, 6144, 151936, 0, 0, 0, 0, 0, {0}}, /* Qwen3-1.7B */
+    {ARCH_QWEN3, 36, 2560, 32, 8, 128, 9728, 151936, 0, 0, 0, 0, 0, {0}}, /* Qwen3-4B */
+    {ARCH_QWEN2, 28, 1536, 12, 2, 128, 8960, 151936, 0, 0, 0, 0, 0, {0}}, /* Qwen2.5-1.5B */
 };
+enum { SMS = 132 };
 
 /* ---- what a cubin needs -------------------------------------------------------------------- */
 
@@ -86,39 +86,29 @@ static int cubin_needs(const char *cubin, size_t size, struct needs *n)
 static const char *root;
 static int compiled, failed, spilled;
 
-static void describe(const char *what, const struct table *t, const struct facts *f, const int *p)
+static void describe(const char *what, const struct template *t, const struct facts *f,
+                     const struct point *p)
 {
     char text[512];
-    table_text(t, p, text, sizeof text);
-    printf("%s: %s region %d M %d hidden %d: %s\n", what, t->file, f->REGION, f->M_MAX, f->HIDDEN,
-           text);
+    cuda_point_text(t, p, text, sizeof text);
+    printf("%s: %s M %d hidden %d: %s\n", what, t->id, f->M_MAX, f->HIDDEN, text);
 }
 
-static void fail(const char *what, const struct table *t, const struct facts *f, const int *p)
+static void fail(const char *what, const struct template *t, const struct facts *f,
+                 const struct point *p)
 {
     describe(what, t, f, p);
     failed++;
 }
 
-static char *build(const struct table *t, const struct facts *f, const int *p, size_t *size,
-                   char *why)
-{
-    char text[OPTIONS_MOST][OPTION_SIZE], path[4200];
-    const char *option[OPTIONS_MOST];
-    int n = point_options(t, f, p, text);
-    for (int i = 0; i < n; i++)
-        option[i] = text[i];
-    snprintf(path, sizeof path, "%s/kernels/%s.cu", root, t->file);
-    return cuda_build(root, path, "sm_90a", option, n, size, why);
-}
-
 /* Compiles one point and looks at what it needs. */
-static void try_point(const struct table *t, const struct facts *f, const int *p, bool strict)
+static void try_point(const struct template *t, const struct facts *f, const struct point *p,
+                      bool strict)
 {
     struct needs n = {0, 0};
     char why[WHY_SIZE], what[64];
     size_t size = 0;
-    char *cubin = build(t, f, p, &size, why);
+    char *cubin = cuda_point_build(root, "sm_90a", t, f, p, &size, why);
     compiled++;
     if (!cubin) {
         printf("%s\n", why);
@@ -139,67 +129,58 @@ static void try_point(const struct table *t, const struct facts *f, const int *p
 }
 
 /* A shape may have no legal start; the START row that matches, or the defaults, must be legal. */
-static void try_start(const struct table *t, const struct facts *f)
+static void try_start(const struct template *t, const struct facts *f)
 {
-    int p[KNOBS];
+    struct point p;
     const char *knobs = t->start(f), *why;
-    point_defaults(t, p);
-    if (!point_apply(t, knobs, p))
-        fail("START names a knob or value that is not there", t, f, p);
-    why = t->legal(f, p);
+    if (!template_start(t, f, &p) && knobs)
+        fail("START names a knob that is not there", t, f, &p);
+    why = template_illegal(t, &p, f);
     if (!why)
-        try_point(t, f, p, true);
-    else if (*knobs)
-        fail(why, t, f, p);
+        try_point(t, f, &p, true);
+    else if (knobs)
+        fail(why, t, f, &p);
 }
 
 /* Every knob at each of its values, the others at the start's: no value is left uncompiled. */
-static void try_values(const struct table *t, const struct facts *f)
+static void try_values(const struct template *t, const struct facts *f)
 {
-    int p[KNOBS], q[KNOBS];
-    point_defaults(t, p);
-    point_apply(t, t->start(f), p);
+    const struct point p = cuda_start(t, f);
     for (int k = 0; k < t->knobs; k++)
-        for (int i = 0; i < t->knob[k].n; i++) {
-            memcpy(q, p, sizeof q);
-            q[k] = t->knob[k].values[i];
-            if (q[k] != p[k] && !t->legal(f, q))
-                try_point(t, f, q, false);
+        for (int i = 0; i < t->knob[k].values; i++) {
+            struct point q = p;
+            q.value[k] = t->knob[k].value[i];
+            if (q.value[k] != p.value[k] && !template_illegal(t, &q, f))
+                try_point(t, f, &q, false);
         }
 }
 
-static void try_template(const struct cuda_template *row, int spread, uint32_t *z)
+static void try_template(const struct template *t, int spread, uint32_t *z)
 {
     static const int ms[] = {1, 2, 4, 8, 16, 32};
-    const struct table *t = table_of(row->file);
-    for (size_t s = 0; t && s < sizeof shapes / sizeof *shapes; s++) {
-        struct facts f = shapes[s];
-        int p[KNOBS];
-        f.REGION = row->region;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        struct facts f = cuda_facts(&shapes[s], t->region, 1, SMS);
+        struct point p;
         for (size_t m = 0; m < sizeof ms / sizeof *ms; m++) {
             f.M_MAX = ms[m];
             if (ms[m] == 1 || ms[m] == 8 || (ms[m] == 32 && s < 2))
-                if (ms[m] >= row->m_min && ms[m] <= row->m_max)
+                if (ms[m] >= t->m_min && ms[m] <= t->m_max)
                     try_start(t, &f);
         }
-        f.M_MAX = row->m_min == 1 ? 1 : 8;
+        f.M_MAX = t->m_min == 1 ? 1 : 8;
         if (spread > 2 && s == 1)
             try_values(t, &f);
         for (int i = 0; i < spread; i++) {
             *z = *z * 1664525u + 1013904223u;
-            f.M_MAX = row->m_min + (int)((*z >> 16) % (uint32_t)(row->m_max - row->m_min + 1));
-            if (point_random(t, &f, z, p))
-                try_point(t, &f, p, false);
+            f.M_MAX = t->m_min + (int)((*z >> 16) % (uint32_t)(t->m_max - t->m_min + 1));
+            if (cuda_point_random(t, &f, z, &p))
+                try_point(t, &f, &p, false);
         }
-    }
-    if (!t) {
-        printf("FAIL templates_cuda.def: no table for %s\n", row->file);
-        failed++;
     }
 }
 
-/* The eager kernels, as they are embedded for sm_90a: no stack, but for the sampler (80 bytes), which
- * runs once a step and only for rows that are not greedy. */
+/* The eager kernels, as they are embedded for sm_90a: no stack, but for the sampler (80 bytes),
+ * which runs once a step and only for rows that are not greedy. */
 static void try_eager(void)
 {
     static const struct {
@@ -232,8 +213,9 @@ int main(int argc, char **argv)
     }
     root = argv[1];
     try_eager();
-    for (int i = 0; i < cuda_template_count; i++)
-        try_template(&cuda_templates[i], spread, &z);
+    for (int i = 0; i < template_count(); i++)
+        if (template_at(i)->machine == MACHINE_CUDA)
+            try_template(template_at(i), spread, &z);
     printf("%d points compiled, %d with stack, %d failed\n", compiled, spilled, failed);
     if (spilled * 5 > compiled) {
         printf("FAIL more than a fifth of the points spill\n");

@@ -4,6 +4,8 @@
 #define WORLD_MACHINE MACHINE_CPU
 #include "tests/unit/specializer/agent/agent_world.h"
 
+#include "specializer/store/store_json.h"
+
 static void the_seed_comes_first_and_costs_no_question(void **state)
 {
     struct world *w = *state;
@@ -166,6 +168,124 @@ static void calls_that_fail_change_nothing_in_the_tree(void **state)
     assert_true(may(w));
 }
 
+/* A store with one published text of the model's, exported. */
+static char *exported(struct world *w)
+{
+    struct err err = {""};
+    struct record r = {.origin = ORIGIN_AGENT};
+    try(w, 0.8, "", NULL);
+    exchange(w, strdup(plan_all));
+    exchange(w, text_with("/* from elsewhere */"));
+    try(w, 1.5, "", NULL);
+    strcpy(r.key, "00000000000000aa");
+    strcpy(r.env, "0123456789abcdef");
+    strcpy(r.slot, "mlp_out/m1");
+    strcpy(r.template, "agent_mlp_out");
+    strcpy(r.knobs, "ISA=1");
+    memcpy(r.source, stored(w, 1)->source, sizeof r.source);
+    assert_int_equal(store_move(w->store, &r, LIFE_ACTIVE, "", NULL, &err), 0);
+    strcpy(r.key, "00000000000000bb");
+    assert_int_equal(store_move(w->store, &r, LIFE_REFUSED, "slow", NULL, &err), 0);
+    cJSON *o = store_export(w->store, &err);
+    assert_non_null(o);
+    char *text = cJSON_PrintUnformatted(o);
+    cJSON_Delete(o);
+    return text;
+}
+
+static void begin_anew(struct world *w)
+{
+    snprintf(w->path, sizeof w->path, "%s/%d.db", folder, stores++);
+    reopen(w);
+}
+
+static void a_text_of_another_store_waits_for_its_trial_behind_the_seed(void **state)
+{
+    struct world *w = *state;
+    struct err err = {""};
+    char *text = exported(w);
+    begin_anew(w);
+    int before = atomic_load(&model.requests);
+    assert_int_equal(store_import(w->store, text, strlen(text), "req", &err), 1);
+    assert_int_equal(store_import(w->store, text, strlen(text), "req", &err), 1);
+    assert_int_equal(ready(w)->id, 0);
+    try(w, 0.9, "", NULL);
+    const struct agent_node *n = ready(w);
+    assert_int_equal(n->id, 1);
+    assert_non_null(strstr(n->text, "/* from elsewhere */"));
+    assert_string_equal(n->label, "imported: idea");
+    assert_true(n->speed == 0); /* the speed it had elsewhere is nobody's evidence */
+    try(w, 0, "probe: row 0: wrong here", NULL);
+    assert_int_equal(stored(w, 1)->state, AGENT_BROKEN);
+    assert_null(stored(w, 2));
+    assert_int_equal(atomic_load(&model.requests), before);
+    free(text);
+}
+
+static void an_import_reaches_a_tree_that_is_under_work(void **state)
+{
+    struct world *w = *state;
+    struct err err = {""};
+    char *text = exported(w);
+    begin_anew(w);
+    try(w, 0.9, "", NULL);
+    assert_int_equal(store_import(w->store, text, strlen(text), "req", &err), 1);
+    assert_null(stored(w, 1));
+    agent_adopt(w->agent);
+    assert_non_null(strstr(ready(w)->text, "/* from elsewhere */"));
+    free(text);
+}
+
+static void imported_texts_are_tried_without_a_model_and_nothing_else_is(void **state)
+{
+    struct world *w = *state;
+    struct err err = {""};
+    char *text = exported(w);
+    begin_anew(w);
+    assert_int_equal(store_import(w->store, text, strlen(text), "req", &err), 1);
+    agent_close(w->agent);
+    w->agent = agent_open(&w->config, w->store, NULL, "0123456789abcdef", WORLD_MACHINE);
+    assert_non_null(w->agent);
+    int measured, dry;
+    assert_false(agent_may(w->agent, "head/m1", &measured, &dry));
+    assert_true(may(w));
+    try(w, 0.9, "", NULL);
+    assert_true(may(w));
+    assert_non_null(strstr(ready(w)->text, "/* from elsewhere */"));
+    try(w, 1.4, "", NULL);
+    assert_false(may(w));
+    agent_close(w->agent); /* texts for another machine are none of this one's */
+    w->agent = agent_open(&w->config, w->store, NULL, "0123456789abcdef", MACHINE_CUDA);
+    assert_null(w->agent);
+    free(text);
+}
+
+static void an_imported_text_that_breaks_a_rule_is_not_taken(void **state)
+{
+    struct world *w = *state;
+    struct err err = {""};
+    static const char body[] =
+        "{\"whet_store\":1,\"kernels\":[{\"slot\":\"mlp_out/m1\",\"template\":\"%s\","
+        "\"state\":\"%s\",\"knobs\":\"ISA=1\",\"agent\":{\"text\":\"%s\"}}]}";
+    static const struct {
+        const char *template, *state, *text;
+    } bad[] = {
+        {"agent_mlp_out", "active", "void f(void) { asm(1); }"},
+        {"agent_mlp_out", "active", "#include <stdio.h>\\n"},
+        {"agent_cuda_mlp_out", "active", "__device__ int calls;"},
+        {"agent_mlp_out", "refused", "int a;"},
+        {"agent_embed", "active", "int a;"},
+        {"agent_mlp_out", "active", ""},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[400];
+        snprintf(text, sizeof text, body, bad[i].template, bad[i].state, bad[i].text);
+        assert_int_equal(store_import(w->store, text, strlen(text), NULL, &err), 0);
+    }
+    assert_false(store_agent_any(w->store, "imported/cpu"));
+    assert_false(store_agent_any(w->store, "imported/cuda"));
+}
+
 static void off_means_nobody_is_asked(void **state)
 {
     struct world *w = *state;
@@ -191,6 +311,10 @@ int main(void)
         TEST(a_restart_goes_on_where_it_was),
         TEST(a_trial_that_decided_nothing_is_made_again_later),
         TEST(calls_that_fail_change_nothing_in_the_tree),
+        TEST(a_text_of_another_store_waits_for_its_trial_behind_the_seed),
+        TEST(an_import_reaches_a_tree_that_is_under_work),
+        TEST(imported_texts_are_tried_without_a_model_and_nothing_else_is),
+        TEST(an_imported_text_that_breaks_a_rule_is_not_taken),
         TEST(off_means_nobody_is_asked),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

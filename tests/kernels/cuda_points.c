@@ -1,0 +1,70 @@
+/* cuda_points.c - see cuda_points.h. */
+#include "tests/kernels/cuda_points.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct facts cuda_facts(const struct model_shape *s, enum region region, int m_max, int sms)
+{
+    return (struct facts){.REGION = (int32_t)region,
+                          .M_MAX = m_max,
+                          .HIDDEN = s->hidden,
+                          .HEADS = s->heads,
+                          .KV_HEADS = s->kv_heads,
+                          .HEAD_DIM = s->head_dim,
+                          .FFN = s->ffn,
+                          .VOCAB = s->vocab,
+                          .HAS_BIAS = s->arch == ARCH_QWEN2,
+                          .HAS_QK_NORM = s->arch == ARCH_QWEN3,
+                          .WTYPE = DTYPE_BF16,
+                          .WTYPE_2 = DTYPE_BF16,
+                          .WTYPE_3 = DTYPE_BF16,
+                          .SMS = sms};
+}
+
+struct point cuda_start(const struct template *t, const struct facts *f)
+{
+    struct point p;
+    return template_start(t, f, &p) ? p : template_defaults(t);
+}
+
+bool cuda_point_random(const struct template *t, const struct facts *f, uint32_t *z,
+                       struct point *p)
+{
+    *p = (struct point){{0}};
+    for (int tries = 0; tries < 1000000; tries++) {
+        for (int i = 0; i < t->knobs; i++) {
+            *z = *z * 1664525u + 1013904223u;
+            p->value[i] = t->knob[i].value[(*z >> 16) % (uint32_t)t->knob[i].values];
+        }
+        if (!template_illegal(t, p, f))
+            return true;
+    }
+    return false;
+}
+
+void cuda_point_text(const struct template *t, const struct point *p, char *out, size_t size)
+{
+    size_t at = (size_t)snprintf(out, size, "%s", "");
+    for (int i = 0; i < t->knobs && at < size; i++)
+        if (p->value[i] != t->knob[i].fallback)
+            at += (size_t)snprintf(out + at, size - at, "%s%s=%d", at ? " " : "", t->knob[i].name,
+                                   p->value[i]);
+    if (at == 0)
+        snprintf(out, size, "defaults");
+}
+
+char *cuda_point_build(const char *root, const char *arch, const struct template *t,
+                       const struct facts *f, const struct point *p, size_t *size, char *why)
+{
+    char path[4200], **flag = point_flags(t, p, f);
+    int n = 0;
+    while (flag[n])
+        n++;
+    snprintf(path, sizeof path, "%s/kernels/%s.cu", root, t->file);
+    char *cubin = cuda_build(root, path, arch, (const char *const *)flag, n, size, why);
+    while (n > 0)
+        free(flag[--n]);
+    free(flag);
+    return cubin;
+}

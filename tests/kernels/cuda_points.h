@@ -1,0 +1,24 @@
+/* cuda_points.h - points of the CUDA templates for the tests that compile them by themselves: facts
+ * of a shape, points by chance, their names, their cubins. Spaces and rules are the specializer's
+ * own. */
+#ifndef WHET_TESTS_CUDA_POINTS_H
+#define WHET_TESTS_CUDA_POINTS_H
+
+#include "specializer/search/space.h"
+#include "tests/kernels/cuda_build.h"
+
+/* Facts of a region of a model of this shape, with bf16 weights, on a GPU. */
+struct facts cuda_facts(const struct model_shape *s, enum region region, int m_max, int sms);
+
+/* The START row's point, or the defaults. */
+struct point cuda_start(const struct template *t, const struct facts *f);
+/* A legal point by chance, which moves on with *z; false if a million tries found none. */
+bool cuda_point_random(const struct template *t, const struct facts *f, uint32_t *z,
+                       struct point *p);
+/* What differs from the defaults, as "NAME=value ..."; "defaults" if nothing does. */
+void cuda_point_text(const struct template *t, const struct point *p, char *out, size_t size);
+/* The point's cubin through NVRTC: as cuda_build(). Any thread. */
+char *cuda_point_build(const char *root, const char *arch, const struct template *t,
+                       const struct facts *f, const struct point *p, size_t *size, char *why);
+
+#endif

@@ -1,0 +1,136 @@
+/* Tables of measured points for a GPU's slots, without a GPU: thinning keeps where a server begins
+ * and what is beside it, points that were never decided leave a table whole, and files bring it
+ * back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tune/table.h"
+
+static const struct machine h200 = {.device = "NVIDIA H200, compute capability 9.0",
+                                    .read_bandwidth = 4.3e12,
+                                    .peak_flops = 8e14,
+                                    .boundary_s = 2e-6,
+                                    .kind = MACHINE_CUDA,
+                                    .sms = 132,
+                                    .target = "sm_90a"};
+
+/* Llama-3.2-1B. */
+static struct table *add(struct tables *t, const char *slot, enum region region, int m, int most)
+{
+    struct facts f = {.REGION = (int32_t)region,
+                      .M_MAX = m,
+                      .HIDDEN = 2048,
+                      .HEADS = 32,
+                      .KV_HEADS = 8,
+                      .HEAD_DIM = 64,
+                      .FFN = 8192,
+                      .VOCAB = 128256,
+                      .WTYPE = DTYPE_BF16,
+                      .WTYPE_2 = DTYPE_BF16,
+                      .WTYPE_3 = DTYPE_BF16};
+    t->machine = h200;
+    t->seed = 1;
+    facts_machine(&f, &h200);
+    return tables_add(t, slot, region, m, &f, NUMERICS_TOLERANCE, most);
+}
+
+static void thinning_keeps_the_point_to_start_from_and_its_neighbours(void **state)
+{
+    (void)state;
+    static const struct {
+        enum region region;
+        int m;
+    } slot[] = {{REGION_MLP_IN, 1}, {REGION_ATTN_OUT, 1}, {REGION_MLP_OUT, 8}, {REGION_ATTN, 1}};
+    for (size_t i = 0; i < sizeof slot / sizeof *slot; i++) {
+        struct tables tables = {0};
+        struct table *t = add(&tables, "x/m1", slot[i].region, slot[i].m, 120);
+        int starts = 0, lonely = 0, n = space_size(t->space);
+        int32_t near[2 * KNOBS_MAX];
+        assert_in_range(n, 60, 120);
+        assert_true(t->whole > 120);
+        for (int32_t id = 0; id < n; id++) {
+            starts += table_is_start(t, id);
+            lonely += space_neighbours(t->space, id, near) == 0;
+        }
+        assert_int_equal(starts, 1);
+        assert_true(lonely < n / 10);
+        tables_free(&tables);
+    }
+}
+
+static void points_that_were_never_decided_are_left_out(void **state)
+{
+    (void)state;
+    struct tables tables = {0};
+    struct table *t = add(&tables, "mlp_in/m1", REGION_MLP_IN, 1, 100);
+    int n = space_size(t->space), decided = 0;
+    struct point kept[2];
+    for (int i = 0; i < n; i++) {
+        t->row[i].state = i % 3 == 0 ? POINT_MEASURED : i % 3 == 1 ? POINT_NEW : POINT_REFUSED;
+        t->row[i].gain = (float)i;
+        decided += i % 3 != 1;
+    }
+    space_point(t->space, 0, &kept[0]);
+    space_point(t->space, 3, &kept[1]);
+    assert_int_equal(tables_drop_undecided(&tables), n - decided);
+    assert_int_equal(space_size(t->space), decided);
+    assert_true(t->row[0].gain == 0 && t->row[1].gain == 2 && t->row[2].gain == 3);
+    for (int i = 0; i < 2; i++) {
+        struct point p;
+        space_point(t->space, i * 2, &p);
+        assert_memory_equal(&p, &kept[i], sizeof p);
+    }
+    assert_int_equal(tables_drop_undecided(&tables), 0);
+    tables_free(&tables);
+}
+
+static void a_file_brings_a_gpus_table_back(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/whet-test-table-XXXXXX";
+    struct err err = {""};
+    struct tables tables = {0}, again = {0};
+    struct table *t = add(&tables, "mlp_out/m8", REGION_MLP_OUT, 8, 80);
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    for (int i = 0; i < space_size(t->space); i++) {
+        t->row[i].state = i % 2 ? POINT_MEASURED : POINT_REFUSED;
+        t->row[i].gain = 0.25f * (float)i;
+        t->row[i].own_s = 1e-5f;
+    }
+    assert_int_equal(tables_write(&tables, path, &err), 0);
+    if (tables_read(&again, path, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(again.machine.kind, MACHINE_CUDA);
+    assert_int_equal(again.table[0].facts.SMS, 132);
+    assert_int_equal(space_size(again.table[0].space), space_size(t->space));
+    for (int i = 0; i < space_size(t->space); i++) {
+        struct point a, b;
+        space_point(t->space, i, &a);
+        space_point(again.table[0].space, i, &b);
+        assert_memory_equal(&a, &b, sizeof a);
+        assert_int_equal(again.table[0].row[i].state, t->row[i].state);
+        assert_true(again.table[0].row[i].gain == t->row[i].gain);
+    }
+    tables_free(&tables);
+    tables_free(&again);
+    close(fd);
+    unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(thinning_keeps_the_point_to_start_from_and_its_neighbours),
+        cmocka_unit_test(points_that_were_never_decided_are_left_out),
+        cmocka_unit_test(a_file_brings_a_gpus_table_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
