@@ -78,12 +78,14 @@ void engine_stats_gap(struct engine *e, const struct batch *b, int64_t before, i
 {
     const struct schedule *plan = &b->schedule;
     bool decode = plan->decodes == plan->items;
-    enum gap_kind kind = b->swapped || b->report.exchanged ? GAP_SWAP
-                         : b->after_slice                  ? GAP_SLICE
-                         : b->report.looked                ? GAP_LOOK
-                         : b->report.walked                ? GAP_WALKED
-                         : b->trial                        ? GAP_CANARY
-                                                           : GAP_PLAIN;
+    bool swap = b->swapped || b->report.exchanged;
+    /* What a look costs is the look's, also in the first step with a new kernel. */
+    enum gap_kind kind = swap && !b->report.looked ? GAP_SWAP
+                         : b->after_slice          ? GAP_SLICE
+                         : b->report.looked        ? GAP_LOOK
+                         : b->report.walked        ? GAP_WALKED
+                         : b->trial                ? GAP_CANARY
+                                                   : GAP_PLAIN;
     struct gap gap = {kind, b->step.m, e->landed_decode ? e->landed_ns - before : 0, ns};
     if (decode)
         gaps_add(&e->stats.gaps, &gap);

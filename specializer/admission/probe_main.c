@@ -34,8 +34,8 @@ static const double error_factor = 2; /* k of SPECIALIZER.md section 3.4 */
 /* What one process keeps between requests. */
 struct examiner {
     struct model *model;
-    char *path; /* of `model` */
-    struct drawn_model drawn;
+    char *path;                  /* of `model` */
+    struct drawn_model drawn[2]; /* the second for heads */
     const struct backend_ops *ops;
     struct device_session *session;
     struct device_turns turns;
@@ -75,7 +75,8 @@ static int check_on_device(struct examiner *x, const struct probe_request *q,
 {
     if (device_there(x, err) != 0)
         return 1;
-    struct check_device_request d = {*check, q->shape, x->ops->probe, x->session, &x->drawn};
+    struct check_device_request d = {*check, q->shape, x->ops->probe, x->session,
+                                     &x->drawn[q->region == REGION_HEAD]};
     return check_device(&d, r, &x->spent, err);
 }
 
@@ -149,14 +150,14 @@ static void examine(struct examiner *x, const struct probe_request *q, const str
 }
 
 /* Uploads and drawn weights use as many threads as there are cores; with a GPU the server's own
- * threads need little time but need it at once, so an eighth of the cores is enough here. */
+ * threads need little time but need it at once, so half of the cores are enough here. */
 static void leave_cores(void)
 {
     cpu_set_t all, few;
     CPU_ZERO(&few);
     if (sched_getaffinity(0, sizeof all, &all) != 0)
         return;
-    int left = CPU_COUNT(&all) / 8;
+    int left = CPU_COUNT(&all) / 2;
     left = left < 1 ? 1 : left;
     for (int i = CPU_SETSIZE - 1; i >= 0 && left > 0; i--)
         if (CPU_ISSET(i, &all)) {
