@@ -6,7 +6,8 @@
  *   region    the regions of decode steps and prompts: bytes, GB/s, share of the roofline
  *
  * No HTTP, no scheduler, no specializer: synthetic tokens through the backend, as the engine would
- * feed it. "Specialized" is what the store's winners make of the same steps.
+ * feed it. "Specialized" is what the store's winners make of the same steps, or with --starts the
+ * points that a search starts from.
  */
 #include "bench/bench.h"
 
@@ -25,6 +26,7 @@ static int usage(const char *why)
     fputs("usage: whet bench decode|prefill|step|region --model PATH [--json FILE]\n"
           "         [--shape llama-3.2-1b (short for --model random:llama-3.2-1b)]\n"
           "         [--batch 1,2,4,8] [--context 128,512] [--prompt 128,512,2048] [--pairs 7]\n"
+          "         [--starts: kernels at the points that searches start from, not the store's]\n"
           "         [options of whet serve]\n",
           stderr);
     return 2;
@@ -69,6 +71,10 @@ static int own_flags(struct bench *b, int *argc, char **argv)
             }
         }
         bool shape = strcmp(argv[i], "--shape") == 0;
+        if (strcmp(argv[i], "--starts") == 0) {
+            b->starts = true;
+            continue;
+        }
         if (!list && !shape && strcmp(argv[i], "--json") != 0) {
             argv[left++] = argv[i];
             continue;
@@ -100,7 +106,7 @@ static int largest(const struct list *l)
 static int open_backend(struct bench *b, struct err *e)
 {
     const struct config *c = &b->config;
-    int32_t chunk = (int32_t)c->engine_prefill_chunk, batch = largest(&b->batch);
+    int32_t batch = largest(&b->batch);
     int32_t context = largest(&b->context), prompt = largest(&b->prompt);
     int32_t most = context > prompt ? context : prompt;
     if (most > b->model->shape.max_context)
@@ -108,15 +114,16 @@ static int open_backend(struct bench *b, struct err *e)
                        "the model's context ends at %d tokens; --context or --prompt asks for %d",
                        b->model->shape.max_context, most);
     b->pages_each = (most + KV_PAGE - 1) / KV_PAGE;
-    struct backend_options o = {.threads = (int32_t)c->engine_threads,
-                                .kv_pages = b->pages_each * batch,
-                                .max_tokens = chunk > batch ? chunk : batch,
-                                .max_rows = batch,
-                                .pack_bytes = c->specializer_pack_mib * 1048576,
-                                .huge_pages = c->engine_huge_pages};
     b->ops = strcmp(c->engine_backend, "cuda") == 0 ? backend_cuda_load(e) : &backend_cpu;
     if (!b->ops)
         return -1;
+    b->chunk = backend_chunk(b->ops, c->engine_prefill_chunk);
+    struct backend_options o = {.threads = (int32_t)c->engine_threads,
+                                .kv_pages = b->pages_each * batch,
+                                .max_tokens = b->chunk > batch ? b->chunk : batch,
+                                .max_rows = batch,
+                                .pack_bytes = c->specializer_pack_mib * 1048576,
+                                .huge_pages = c->engine_huge_pages};
     b->backend = b->ops->open(b->model, &o, e);
     return b->backend ? 0 : -1;
 }
@@ -125,6 +132,21 @@ static void note_winner(void *ctx, const struct slot *slot, const struct kernel 
 {
     (void)ctx;
     printf("  %-16s %s\n", slot->name, k->name);
+}
+
+/* In the slots of every batch and context that is measured; returns how many. */
+static int load_starts(struct bench *b, struct err *e)
+{
+    int all = 0;
+    for (int c = 0; c < b->context.n; c++)
+        for (int i = 0; i < b->batch.n; i++) {
+            int n = starts_load(&b->config, b->model, b->backend, b->ops, b->table[SET_SPECIALIZED],
+                                b->batch.value[i], b->context.value[c], note_winner, NULL, e);
+            if (n < 0)
+                return -1;
+            all += n;
+        }
+    return all;
 }
 
 static int open_all(struct bench *b, struct err *e)
@@ -138,8 +160,9 @@ static int open_all(struct bench *b, struct err *e)
         eager[r] = b->ops->eager(b->backend, (enum region)r);
     for (int s = 0; s < SETS; s++)
         b->table[s] = dispatch_open(eager);
-    b->winners = winners_load(&b->config, b->model, b->backend, b->ops, b->table[SET_SPECIALIZED],
-                              note_winner, NULL, e);
+    b->winners = b->starts ? load_starts(b, e)
+                           : winners_load(&b->config, b->model, b->backend, b->ops,
+                                          b->table[SET_SPECIALIZED], note_winner, NULL, e);
     b->sets = b->winners > 0 ? SETS : 1;
     return b->winners < 0 ? -1 : 0;
 }
@@ -175,7 +198,7 @@ static int measure_decode(struct bench *b, struct result *r, int *n, struct err 
 static int measure_prefill(struct bench *b, struct result *r, int *n, struct err *e)
 {
     for (int i = 0; i < b->prompt.n; i++) {
-        struct work w = {1, b->prompt.value[i], (int32_t)b->config.engine_prefill_chunk};
+        struct work w = {1, b->prompt.value[i], b->chunk};
         if (bench_measure(b, &w, &r[(*n)++], e))
             return -1;
     }

@@ -130,11 +130,10 @@ int bench_fill(struct bench *b, int32_t sequences, int32_t context, struct err *
 {
     struct feed f;
     int failed = 0;
-    int32_t chunk = (int32_t)b->config.engine_prefill_chunk;
-    feed_open(&f, b, chunk, sequences);
+    feed_open(&f, b, b->chunk, sequences);
     b->ops->set_dispatch(b->backend, b->table[b->sets - 1]);
     for (int32_t i = 0; i < sequences && !failed; i++)
-        failed = run_prompt(b, &f, i, context, chunk, e);
+        failed = run_prompt(b, &f, i, context, b->chunk, e);
     feed_close(&f);
     return failed;
 }

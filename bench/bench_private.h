@@ -16,6 +16,7 @@ struct bench {
     const char *mode, *json; /* json: NULL for none */
     const char *shape;       /* --shape NAME: random weights of this shape, or NULL */
     struct list batch, context, prompt;
+    bool starts; /* kernels at the points that searches start from, instead of the store's winners */
     int pairs;
     struct config config;
     struct model *model;
@@ -26,6 +27,7 @@ struct bench {
     int sets;           /* 1: the store has no winners for this machine and model */
     int winners;        /* slots that hold one */
     int32_t pages_each; /* KV pages of one sequence */
+    int32_t chunk;      /* prompt tokens of a step */
 };
 
 /* What is timed as one: a decode step of `sequences` tokens at `context`, or one prompt of

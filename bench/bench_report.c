@@ -15,7 +15,8 @@ void bench_print_head(const struct bench *b)
     printf("%s; measured: reads %.1f GB/s, %.0f GFLOPS, %.2f us between regions\n", m->device,
            m->read_bandwidth * 1e-9, m->peak_flops * 1e-9, m->boundary_s * 1e6);
     if (b->sets == SETS)
-        printf("specialized: %d slots hold winners of the store; medians of %d pairs\n", b->winners,
+        printf("specialized: %d slots hold %s; medians of %d pairs\n", b->winners,
+               b->starts ? "the points that searches start from" : "winners of the store",
                b->pairs);
     else
         printf("no winners in the store for this machine and model: eager only; medians of %d\n",
@@ -143,6 +144,7 @@ int bench_write_json(const struct bench *b, const struct result *r, int n, struc
     cJSON_AddNumberToObject(o, "boundary_s", m->boundary_s);
     cJSON_AddNumberToObject(o, "pairs", b->pairs);
     cJSON_AddNumberToObject(o, "winners", b->winners);
+    cJSON_AddBoolToObject(o, "starts", b->starts);
     cJSON *rows = cJSON_AddArrayToObject(o, "results");
     for (int i = 0; i < n; i++)
         cJSON_AddItemToArray(rows, result_json(b, &r[i]));

@@ -132,6 +132,10 @@ struct device_probe_ops;
 
 struct backend_ops {
     const char *name; /* "cpu", "cuda" */
+    /* What engine.prefill_chunk and engine.mixed_ms are when nobody says: prompt tokens in a step,
+     * and milliseconds that one may take while other sequences decode in it. */
+    int32_t usual_chunk;
+    double usual_mixed_ms;
     struct backend *(*open)(const struct model *m, const struct backend_options *o, struct err *e);
     void (*close)(struct backend *b);
     const struct machine *(*machine)(struct backend *b);
@@ -183,5 +187,7 @@ struct backend_ops {
 extern const struct backend_ops backend_cpu;
 /* Loads the cuda module if there is a driver; NULL with the reason in `err`. */
 const struct backend_ops *backend_cuda_load(struct err *err);
+/* Prompt tokens of a step where engine.prefill_chunk is `asked`. */
+int32_t backend_chunk(const struct backend_ops *ops, int64_t asked);
 
 #endif

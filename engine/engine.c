@@ -123,7 +123,7 @@ static void take_options(struct engine *e, const struct config *c)
     o->huge_pages = c->engine_huge_pages;
     o->seed = (uint64_t)c->engine_seed;
     o->limits.max_batch = (int32_t)c->engine_max_batch;
-    o->limits.prefill_chunk = (int32_t)c->engine_prefill_chunk;
+    o->prefill_chunk = (int32_t)c->engine_prefill_chunk;
     o->limits.prefix_cache = c->engine_prefix_cache;
     o->mixed_ms = c->engine_mixed_ms;
     o->share = c->specializer_idle_only ? 0 : c->specializer_share;

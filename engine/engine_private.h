@@ -67,8 +67,9 @@ struct engine_options {
     bool huge_pages;
     uint64_t seed;
     struct scheduler_limits limits;
-    double share, slice_ms, gpu_slice_ms, mixed_ms;
+    int32_t prefill_chunk; /* 0: as the backend is used to */
     int64_t gpu_slice_steps;
+    double share, slice_ms, gpu_slice_ms, mixed_ms; /* mixed_ms below 0: likewise */
 };
 
 struct engine {
@@ -81,6 +82,7 @@ struct engine {
     struct model *model;
     struct dispatch *dispatch;
     int64_t page_bytes;          /* of one KV page in all layers */
+    double mixed_ms;             /* a step with decodes may take; 0: any time */
     struct kvcache *kv;          /* engine thread */
     struct scheduler *scheduler; /* engine thread */
     struct batch *batch[2];      /* engine thread */

@@ -95,8 +95,20 @@ static int choose_pages(struct engine *e, struct backend_options *b, struct err 
 
 /* ---- opening it ---------------------------------------------------------------------------- */
 
+int32_t backend_chunk(const struct backend_ops *ops, int64_t asked)
+{
+    enum { LEAST = 16, USUAL = 512 };
+    if (asked <= 0)
+        asked = ops->usual_chunk > 0 ? ops->usual_chunk : USUAL;
+    return asked < LEAST ? LEAST : (int32_t)asked;
+}
+
 static int try_backend(struct engine *e, struct backend_options *o, struct err *err)
 {
+    struct scheduler_limits *l = &e->options.limits;
+    l->prefill_chunk = backend_chunk(e->ops, e->options.prefill_chunk);
+    e->mixed_ms = e->options.mixed_ms < 0 ? e->ops->usual_mixed_ms : e->options.mixed_ms;
+    o->max_tokens = scheduler_max_tokens(l);
     if (choose_pages(e, o, err))
         return -1;
     e->backend = e->ops->open(e->model, o, err);
@@ -182,7 +194,6 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     engine_say(e, 0.9, "preparing the backend");
     o->limits.max_rows = o->limits.max_batch + SCORING_ROWS;
     struct backend_options b = {.threads = o->threads,
-                                .max_tokens = scheduler_max_tokens(&o->limits),
                                 .max_rows = o->limits.max_rows,
                                 .pack_bytes = o->pack_bytes,
                                 .probes = o->probes,

@@ -191,8 +191,7 @@ static bool may_run_ahead(struct engine *e)
  * CPU cores, in which nobody else would get a token. */
 static void set_pace(struct engine *e, const struct batch *b, int64_t ns)
 {
-    double prompt = b->schedule.tokens - b->schedule.decodes,
-           allowed_ns = e->options.mixed_ms * 1e6;
+    double prompt = b->schedule.tokens - b->schedule.decodes, allowed_ns = e->mixed_ms * 1e6;
     if (allowed_ns > 0 && prompt >= PACE_LEAST)
         scheduler_pace(e->scheduler, (int32_t)fmin(prompt * allowed_ns / (double)ns, PACE_MOST));
 }

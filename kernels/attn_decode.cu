@@ -7,12 +7,19 @@
  * KV_HEADS query heads share what is read. Bytes moved: 4 HEAD_DIM for each position and kv head.
  *
  * At short contexts this is latency, not bytes: a chain of wait, q, scores, softmax, sums, merge.
- * So each of SPLITS * WARPS units takes every so-many-th page (whatever the context is, they are
- * even), keeps its first pieces of pages in registers from before the wait (only q and the newest
+ * So each of SPLITS * WARPS units takes every so-many-th piece of a page (whatever the context is,
+ * they are even), keeps its first pieces in registers from before the wait (only q and the newest
  * position depend on the previous kernel; the piece that has it is read again), takes one maximum
  * a piece and not one a position, and blocks of a sequence and head meet in a cluster:
  * each sends the others their slice of its partial sums and one barrier later all finish a slice.
  * With MERGE=0 the last block by a counter merges, for more splits than a cluster has blocks.
+ * PARTS blocks can share the query heads of a kv head: they read the same keys, once from memory,
+ * and multiply on more multiprocessors.
+ *
+ * A piece gives G * STEPS scores, each a sum over the LP lanes of a position. Lanes exchange halves
+ * of what they have until each has its share (warp_sums in stream.cuh is the same idea), take its
+ * exponentials once and not LP times, and pass the weights on: half the shuffles of a sum for each
+ * score, and a fraction of the exponentials.
  *
  * Pages are read early only when every token of the step is its sequence's only one: otherwise
  * older positions may belong to this step as well.
@@ -40,6 +47,9 @@
 #ifndef STAGES
 #define STAGES 1
 #endif
+#ifndef PARTS
+#define PARTS 1
+#endif
 #ifndef MERGE
 #define MERGE 1
 #endif
@@ -65,11 +75,15 @@
 
 enum {
     HD = HEAD_DIM,
-    G = HEADS / KV_HEADS,
-    LP = HD / 8,              /* lanes of a position, 8 elements each */
-    PP = 32 / LP,             /* positions a warp looks at together */
-    STEPS = PIECE / PP,       /* of those, in a piece */
-    PIECES = KV_PAGE / PIECE, /* of a page */
+    G = HEADS / KV_HEADS / PARTS,     /* query heads of a block */
+    GROUPS = KV_HEADS * PARTS,        /* of heads: blockIdx.y */
+    LP = HD / 8,                      /* lanes of a position, 8 elements each */
+    PP = 32 / LP,                     /* positions a warp looks at together */
+    STEPS = PIECE / PP,               /* of those, in a piece */
+    SCORES = power_of_two(G) * STEPS, /* of a lane before they are summed; score h * STEPS + i */
+    SHARED_BY = LP > SCORES ? LP / SCORES : 1, /* lanes that end up with the same sum */
+    OWN = SCORES > LP ? SCORES / LP : 1,       /* scores that a lane ends up with */
+    OWN_HEADS = OWN > STEPS ? OWN / STEPS : 1, /* of which heads */
     UNITS = SPLITS * WARPS,
     THREADS = WARPS * 32,
     SLICE = (G * HD + SPLITS - 1) / SPLITS /* elements of a block in a cluster */
@@ -80,15 +94,16 @@ struct piece {
     uint4 k[STEPS], v[STEPS];
 };
 
-/* Sums of a unit: top is uniform over the warp. */
+/* Sums of a unit: top is uniform over the warp; own_top are those of the heads that the lane owns
+ * scores of. */
 struct running {
-    float top[G], sum[G], o[G][8];
+    float top[G], sum[G], o[G][8], own_top[OWN_HEADS];
 };
 
-/* First position of piece n of this unit, whose pages are every UNITS-th. */
+/* First position of piece n of this unit: every UNITS-th is its own. */
 __device__ __forceinline__ int piece_at(int unit, int n)
 {
-    return (unit + n / PIECES * UNITS) * KV_PAGE + n % PIECES * PIECE;
+    return (unit + n * UNITS) * PIECE;
 }
 
 __device__ __forceinline__ void load_piece(const struct cuda_attn_args &a, int pages_at, int first,
@@ -106,44 +121,94 @@ __device__ __forceinline__ void load_piece(const struct cuda_attn_args &a, int p
     }
 }
 
-__device__ __forceinline__ void attend(struct running *r, const float (*q)[8],
-                                       const struct piece *g, int first, int context)
+/* Sums each of s[0..N) over the lanes whose numbers differ in the bits below 2 * OFFSET: a lane
+ * gives one half away and keeps the other, and has s[0..OWN) in the end: from own_score(lane) on.
+ */
+template <int N, int OFFSET> __device__ __forceinline__ void spread(float *s)
+{
+    if constexpr (OFFSET > 0 && N > 1) {
+        bool high = threadIdx.x & OFFSET;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            float give = high ? s[i] : s[i + N / 2], keep = high ? s[i + N / 2] : s[i];
+            s[i] = keep + __shfl_xor_sync(WARP_ALL, give, OFFSET);
+        }
+        spread<N / 2, OFFSET / 2>(s);
+    } else if constexpr (OFFSET > 0) {
+#pragma unroll
+        for (int o = OFFSET; o > 0; o >>= 1)
+            s[0] += __shfl_xor_sync(WARP_ALL, s[0], o);
+    }
+}
+
+__device__ __forceinline__ int own_score(int lane)
+{
+    return lane % LP / SHARED_BY * OWN;
+}
+
+/* The lane that owns score n of this lane's position. */
+__device__ __forceinline__ int owner(int lane, int n)
+{
+    return lane / LP * LP + n / OWN * SHARED_BY;
+}
+
+/* This lane's scores of a piece, in base 2; minus infinity beyond the context. */
+__device__ __forceinline__ void score(const float (*q)[8], const struct piece *g, int first,
+                                      int context, float *s)
 {
     int lane = threadIdx.x % 32;
-    float s[G][STEPS];
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
         float k[8];
         expand8(g->k[i], k);
 #pragma unroll
-        for (int h = 0; h < G; h++) {
+        for (int h = 0; h < SCORES / STEPS; h++) {
             float d = 0;
 #pragma unroll
-            for (int j = 0; j < 8; j++)
-                d += q[h][j] * k[j];
-            s[h][i] = d;
+            for (int j = 0; j < 8 && h < G; j++)
+                d += q[h < G ? h : 0][j] * k[j];
+            s[h * STEPS + i] = d;
         }
     }
+    spread<SCORES, LP / 2>(s);
 #pragma unroll
-    for (int o = LP / 2; o > 0; o >>= 1)
+    for (int n = 0; n < OWN; n++)
+        if (first + (own_score(lane) + n) % STEPS * PP + lane / LP >= context)
+            s[n] = -INFINITY;
+}
+
+/* Raises the largest score of each head, in the lanes that own some of it. */
+__device__ __forceinline__ void raise(const float *s, float *own_top)
+{
+    constexpr int OF_HEAD = OWN < STEPS ? STEPS / OWN * SHARED_BY : 1; /* lanes */
 #pragma unroll
-        for (int h = 0; h < G; h++)
+    for (int h = 0; h < OWN_HEADS; h++) {
+        float top = s[h * STEPS];
 #pragma unroll
-            for (int i = 0; i < STEPS; i++)
-                s[h][i] += __shfl_xor_sync(WARP_ALL, s[h][i], o);
+        for (int n = 1; n < OWN / OWN_HEADS; n++)
+            top = fmaxf(top, s[h * STEPS + n]);
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1)
+            if ((o >= SHARED_BY && o < OF_HEAD) || o >= LP)
+                top = fmaxf(top, __shfl_xor_sync(WARP_ALL, top, o));
+        own_top[h] = fmaxf(own_top[h], top); /* a piece has a position: a number */
+    }
+}
+
+__device__ __forceinline__ void attend(struct running *r, const float (*q)[8],
+                                       const struct piece *g, int first, int context)
+{
+    int lane = threadIdx.x % 32;
+    float s[SCORES];
+    score(q, g, first, context, s);
+    raise(s, r->own_top);
+#pragma unroll
+    for (int n = 0; n < OWN; n++)
+        s[n] = exp2f(s[n] - r->own_top[OWN > STEPS ? n / STEPS : 0]);
 #pragma unroll
     for (int h = 0; h < G; h++) {
-        float top = r->top[h];
-#pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            if (first + i * PP + lane / LP >= context)
-                s[h][i] = -INFINITY;
-            top = fmaxf(top, s[h][i]);
-        }
-#pragma unroll
-        for (int o = LP; o < 32; o <<= 1)
-            top = fmaxf(top, __shfl_xor_sync(WARP_ALL, top, o));
-        float keep = exp2f(r->top[h] - top); /* a piece has a position: top is a number */
+        float top = __shfl_sync(WARP_ALL, r->own_top[h % OWN_HEADS], owner(0, h * STEPS));
+        float keep = exp2f(r->top[h] - top);
         r->top[h] = top;
         r->sum[h] *= keep;
 #pragma unroll
@@ -156,7 +221,8 @@ __device__ __forceinline__ void attend(struct running *r, const float (*q)[8],
         expand8(g->v[i], v);
 #pragma unroll
         for (int h = 0; h < G; h++) {
-            float p = exp2f(s[h][i] - r->top[h]);
+            int n = h * STEPS + i;
+            float p = __shfl_sync(WARP_ALL, s[n % OWN], owner(lane, n));
             r->sum[h] += p;
 #pragma unroll
             for (int j = 0; j < 8; j++)
@@ -213,7 +279,7 @@ __device__ __forceinline__ float merged(const float *top, const float *sum, int 
 }
 
 __device__ __forceinline__ void merge_cluster(const struct cuda_attn_args &a, struct sums *s, int t,
-                                              int kvh)
+                                              int head)
 {
     int rank = blockIdx.x;
     for (int i = threadIdx.x; i < G * HD; i += THREADS) {
@@ -240,22 +306,22 @@ __device__ __forceinline__ void merge_cluster(const struct cuda_attn_args &a, st
             all += s->peer_sum[MERGE ? p : 0][h] * f;
             v += s->peer_o[MERGE ? p : 0][i] * f;
         }
-        a.a[((size_t)t * HEADS + kvh * G) * HD + e] = v / all;
+        a.a[((size_t)t * HEADS + head) * HD + e] = v / all;
     }
 }
 
 __device__ __forceinline__ void merge_last(const struct cuda_attn_args &a, const struct sums *s,
-                                           int t, int kvh)
+                                           int t, int head)
 {
     __shared__ bool last;
     enum { O = 0, TOP = G * HD, SUM = TOP + G, PART = SUM + G };
-    int group = t * KV_HEADS + kvh;
+    int group = t * GROUPS + head / G;
     float *all = (float *)a.work.work + (size_t)group * SPLITS * PART;
     float *mine = all + (size_t)blockIdx.x * PART;
     for (int i = threadIdx.x; i < G * HD; i += THREADS) {
         float top, sum, v = block_part(s, i / HD, i % HD, &top, &sum);
         if (SPLITS == 1) {
-            a.a[((size_t)t * HEADS + kvh * G) * HD + i] = v / sum;
+            a.a[((size_t)t * HEADS + head) * HD + i] = v / sum;
             continue;
         }
         __stcg(mine + i, v);
@@ -279,22 +345,22 @@ __device__ __forceinline__ void merge_last(const struct cuda_attn_args &a, const
     __threadfence();
     for (int i = threadIdx.x; i < G * HD; i += THREADS) {
         int h = i / HD;
-        a.a[((size_t)t * HEADS + kvh * G) * HD + i] =
+        a.a[((size_t)t * HEADS + head) * HD + i] =
             merged<SPLITS>(all + TOP + h, all + SUM + h, PART, all + i, PART);
     }
 }
 
 __device__ __forceinline__ void prefetch_next(const struct cuda_attn_args &a)
 {
-    int block = (blockIdx.z * KV_HEADS + blockIdx.y) * SPLITS + blockIdx.x;
-    prefetch_share(a.next, a.next_bytes, (long long)NEXT << 20, block, SPLITS * KV_HEADS * M_MAX);
+    int block = (blockIdx.z * GROUPS + blockIdx.y) * SPLITS + blockIdx.x;
+    prefetch_share(a.next, a.next_bytes, (long long)NEXT << 20, block, SPLITS * GROUPS * M_MAX);
 }
 
 /* ---- the loop ------------------------------------------------------------------------------ */
 
-/* What a block is about: one token and kv head; unit: which pages are this warp's. */
+/* What a block is about: one token and G heads of a kv head; unit: which pieces are this warp's. */
 struct job {
-    int warp, lane, kvh, t, unit;
+    int warp, lane, kvh, head, t, unit;
     int context, pages_at; /* 0: no such token */
 };
 
@@ -325,7 +391,10 @@ __device__ __forceinline__ void load_late(const struct cuda_attn_args &a, const 
 __device__ __forceinline__ void begin(const struct cuda_attn_args &a, const struct job &j,
                                       float (*q)[8], struct running *r)
 {
-    const float *from = a.q + ((size_t)j.t * HEADS + j.kvh * G) * HD + j.lane % LP * 8;
+    const float *from = a.q + ((size_t)j.t * HEADS + j.head) * HD + j.lane % LP * 8;
+#pragma unroll
+    for (int h = 0; h < OWN_HEADS; h++)
+        r->own_top[h] = -INFINITY;
 #pragma unroll
     for (int h = 0; h < G; h++) {
         *(float4 *)q[h] = load_x4(from + h * HD);
@@ -350,9 +419,8 @@ __device__ __forceinline__ void attend_all(const struct cuda_attn_args &a, const
 #pragma unroll
         for (int s = 0; s < STAGES; s++) {
             int first = piece_at(j.unit, n + s), later = piece_at(j.unit, n + s + STAGES);
-            if (first >= j.context)
-                break;
-            attend(r, q, &g[s], first, j.context);
+            if (first < j.context)
+                attend(r, q, &g[s], first, j.context);
             if (later < j.context)
                 load_piece(a, j.pages_at, later, j.kvh, j.context, &g[s]);
         }
@@ -387,18 +455,19 @@ __device__ __forceinline__ void leave(const struct job &j, struct running *r, st
 KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cuda_attn_args a)
 {
     __shared__ struct sums s;
-    struct job j = {(int)threadIdx.x / 32, (int)threadIdx.x % 32, (int)blockIdx.y, (int)blockIdx.z};
+    struct job j = {(int)threadIdx.x / 32, (int)threadIdx.x % 32, (int)blockIdx.y / PARTS,
+                    (int)blockIdx.y * (int)G, (int)blockIdx.z};
     j.unit = j.warp * SPLITS + blockIdx.x;
     if (TRIGGER == 0)
         release_next();
     if (MERGE)
         cluster_arrive();
-    int live = a.counts->m;
-    bool early = EARLY && a.counts->spans == live; /* else a sequence has tokens in this step */
-    if (j.t < live) {
-        j.context = a.position[j.t] + 1;
-        j.pages_at = a.pages_at[j.t];
-    }
+    int live = M_MAX > 1 ? a.counts->m : 1;
+    /* else a sequence has tokens in this step */
+    bool early = EARLY && (M_MAX == 1 || a.counts->spans == live);
+    int position = a.position[j.t], pages_at = a.pages_at[j.t];
+    if (j.t < live)
+        j.context = position + 1, j.pages_at = pages_at;
     pieces g;
     if (early)
         load_early(a, j, g);
@@ -424,9 +493,9 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     leave(j, &r, &s);
     __syncthreads();
     if (MERGE)
-        merge_cluster(a, &s, j.t, j.kvh);
+        merge_cluster(a, &s, j.t, j.head);
     else
-        merge_last(a, &s, j.t, j.kvh);
+        merge_last(a, &s, j.t, j.head);
 }
 
 extern "C" __device__ const struct cuda_kernel_info whet_info = {
@@ -435,9 +504,9 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     M_MAX,
     0,
     1,
-    MERGE || SPLITS == 1 ? 0 : KV_HEADS *M_MAX,
-    MERGE || SPLITS == 1 ? 0 : (int64_t)M_MAX *KV_HEADS *SPLITS *(G *HD + 2 * G) * 4,
+    MERGE || SPLITS == 1 ? 0 : GROUPS *M_MAX,
+    MERGE || SPLITS == 1 ? 0 : (int64_t)M_MAX *GROUPS *SPLITS *(G *HD + 2 * G) * 4,
     0,
     "",
-    {{{SPLITS, KV_HEADS, M_MAX}, THREADS, 0, 1, MERGE ? SPLITS : 1, 0}},
+    {{{SPLITS, GROUPS, M_MAX}, THREADS, 0, 1, MERGE ? SPLITS : 1, 0}},
 };

@@ -9,7 +9,8 @@
  *   round   float to bf16                  decode  attention of single tokens, KV split over blocks
  *   best    the first largest logit
  *
- * Invariant: a row at or beyond the step's count is never written, and no KV page is touched for it.
+ * Invariant: a row at or beyond the step's count is never written, and no KV page is touched for
+ * it.
  */
 #include "eager.h"
 #include "lib/device.cuh"
@@ -19,8 +20,8 @@
 KERNEL eager_embed(const __grid_constant__ struct cuda_embed_args a)
 {
     int t = blockIdx.x;
-    release_next();
     after_previous();
+    release_next(); /* what comes next may read the step's block before it waits */
     if (t >= a.counts->m)
         return;
     int token = a.tokens[t];
@@ -61,6 +62,32 @@ KERNEL eager_copy(const __grid_constant__ struct eager_copy_args a)
         v = load_now((const uint4 *)a.from + i);
     if (mine)
         ((uint4 *)a.to)[i] = v;
+}
+
+KERNEL eager_open(const __grid_constant__ struct eager_open_args a)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    release_next();
+    if (i >= a.n16)
+        return;
+    int turn = *(const volatile int32_t *)a.turn;
+    uint4 v = load_now((const uint4 *)a.from[a.both ? 0 : turn] + i);
+    if (a.both) {
+        uint4 other = load_now((const uint4 *)a.from[1] + i);
+        v = turn ? other : v;
+    }
+    ((uint4 *)a.to)[i] = v;
+}
+
+KERNEL eager_close(const __grid_constant__ struct eager_close_args a)
+{
+    after_previous();
+    int turn = *(volatile int32_t *)a.turn;
+    for (int i = threadIdx.x; i < a.counts->rows; i += blockDim.x)
+        a.to[turn][i] = a.best[i];
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *a.turn = !turn;
 }
 
 KERNEL eager_norm(const __grid_constant__ struct eager_norm_args a)
@@ -121,8 +148,7 @@ KERNEL eager_silu(const __grid_constant__ struct eager_silu_args a)
     if (a.h)
         *(float4 *)(a.h + out) = make_float4(h[0], h[1], h[2], h[3]);
     if (a.h16)
-        *(uint2 *)((bf16 *)a.h16 + out) =
-            make_uint2(pack_bf16(h[0], h[1]), pack_bf16(h[2], h[3]));
+        *(uint2 *)((bf16 *)a.h16 + out) = make_uint2(pack_bf16(h[0], h[1]), pack_bf16(h[2], h[3]));
 }
 
 /* ---- q, k and v --------------------------------------------------------------------------- */
@@ -372,11 +398,11 @@ template <int HD, int G> __device__ void decode(const struct eager_decode_args &
     decode_finish<HD, G>(a, t, first_head, heads, splits, so, stop, ssum);
 }
 
-#define DECODE(HD, G)                                                                              \
-    KERNEL __launch_bounds__(128)                                                                  \
-        eager_decode_##HD##_##G(const __grid_constant__ struct eager_decode_args a)                \
-    {                                                                                              \
-        decode<HD, G>(a);                                                                          \
+#define DECODE(HD, G)                                                               \
+    KERNEL __launch_bounds__(128)                                                   \
+        eager_decode_##HD##_##G(const __grid_constant__ struct eager_decode_args a) \
+    {                                                                               \
+        decode<HD, G>(a);                                                           \
     }
 DECODE(64, 1)
 DECODE(64, 2)

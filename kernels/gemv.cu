@@ -1,7 +1,7 @@
 /* gemv.cu - projections of one to four tokens: every weight is read once, in 16-byte loads.
  *
- *   attn_in   q, k, v = rope(qnorm(n Wqkv^T)), k and v into their pages   W [(H + 2 KVH) HD,
- * HIDDEN] attn_out  y = a Wo^T + x                                              W [HIDDEN, H HD]
+ *   attn_in   q, k, v = rope(qnorm(n Wqkv^T)), k and v into pages    W [(H + 2 KVH) HD, HIDDEN]
+ *   attn_out  y = a Wo^T + x                                              W [HIDDEN, H HD]
  *   mlp_in    h = silu(g) u; g, u = rows 2i, 2i+1 of n Wgu^T              W [2 FFN, HIDDEN]
  *   mlp_out   y = h Wdown^T + x                                           W [HIDDEN, FFN]
  *   head      logits = n W^T and the best of each row                     W [VOCAB, HIDDEN]
@@ -15,6 +15,10 @@
  * issued before the wait; and K can be split over KW warps, whose part of x then fits registers:
  * no staging, one barrier. A block owns tiles of RW * ROWS rows; with PERSIST it walks over several
  * and its loads never pause between them.
+ *
+ * Gains are a layer's own and come from memory, behind all the weights that are on their way if
+ * they are asked for late: so they are asked for first, and wait where the normed x will be.
+ * Nothing that is loaded before the wait is used before it, or the wait begins with another one.
  *
  * q/k norm needs the sum of squares of a head: CLUSTER blocks own one head, keep their outputs in
  * shared memory and exchange their sums through it (one cluster barrier).
@@ -168,15 +172,29 @@ __device__ __forceinline__ void prefetch_tiles(const struct region_args &a)
     }
 }
 
+/* Which rows of x the head reads. */
+struct chosen {
+    int row[AT_HEAD ? M : 1];
+};
+
+__device__ __forceinline__ struct chosen chosen_of(const struct region_args &a)
+{
+    struct chosen c = {};
+#if AT_HEAD
+    for (int t = 0; t < M; t++)
+        c.row[t] = M == 1 || t < a.counts->rows ? a.row[t] : 0;
+#endif
+    return c;
+}
+
 /* Row t of the input; rows that a step does not use may be read, but must exist. */
-__device__ __forceinline__ const float *input_row(const struct region_args &a, int t)
+__device__ __forceinline__ const float *input_row(const struct region_args &a,
+                                                  const struct chosen &c, int t)
 {
 #if AT_OUT
     return a.in + (size_t)t * K;
-#elif AT_HEAD
-    return a.x + (size_t)(t < a.counts->rows ? a.row[t] : 0) * K;
 #else
-    return a.x + (size_t)t * K;
+    return a.x + (size_t)(AT_HEAD ? c.row[AT_HEAD ? t : 0] : t) * K;
 #endif
 }
 
@@ -202,14 +220,15 @@ __device__ __forceinline__ float square(float4 v)
 }
 
 /* x into registers; ss[t] = this warp's part of the sum of squares. */
-__device__ __forceinline__ void take_registers(const struct region_args &a, struct input *in,
+__device__ __forceinline__ void take_registers(const struct region_args &a,
+                                               const struct chosen &from, struct input *in,
                                                const float4 (*gain)[2], const struct place &at,
                                                float *ss)
 {
     float4 v[M][C][2];
 #pragma unroll
     for (int t = 0; t < M; t++) {
-        const float *x = input_row(a, t) + at.kw * 256 + at.lane * 8;
+        const float *x = input_row(a, from, t) + at.kw * 256 + at.lane * 8;
 #pragma unroll
         for (int c = 0; c < C; c++) {
             bool mine = !RAGGED || c * KW + at.kw < CHUNKS;
@@ -233,34 +252,46 @@ __device__ __forceinline__ void take_registers(const struct region_args &a, stru
     }
 }
 
+/* Each thread's part of the gains, to where it will put the last token's x. */
+__device__ __forceinline__ void ask_gains(const struct region_args &a, float *shared)
+{
+#if HAS_NORM
+    for (int i = threadIdx.x * 4; i < K; i += THREADS * 4)
+        copy_shared(shared + (M - 1) * K + shuffled(i), a.norm + i);
+    copies_sent();
+#endif
+}
+
 /* x into shared memory; ss[t] = the whole sum of squares. Ends with a barrier. */
-__device__ __forceinline__ void take_shared(const struct region_args &a, float *shared,
-                                            const float *gain, float *ss)
+__device__ __forceinline__ void take_shared(const struct region_args &a, const struct chosen &from,
+                                            float *shared, float *ss)
 {
     __shared__ float part[M][32];
     constexpr int LOADS = (K + THREADS * 4 - 1) / (THREADS * 4), BATCH = LOADS < 8 ? LOADS : 8;
 #pragma unroll
     for (int t = 0; t < M; t++) {
-        const float *x = input_row(a, t);
+        const float *x = input_row(a, from, t);
         float sum = 0;
 #pragma unroll 1
-        for (int from = 0; from < LOADS; from += BATCH) {
+        for (int at = 0; at < LOADS; at += BATCH) {
             float4 v[BATCH];
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
-                int i = ((from + b) * THREADS + threadIdx.x) * 4;
+                int i = ((at + b) * THREADS + threadIdx.x) * 4;
                 if (i < K)
                     v[b] = load_x4(x + i);
             }
+            if (HAS_NORM && t == 0 && at == 0)
+                await_sent(); /* the gains, but not what is staged */
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
-                int i = ((from + b) * THREADS + threadIdx.x) * 4;
+                int i = ((at + b) * THREADS + threadIdx.x) * 4;
                 if (i >= K)
                     continue;
+                const float4 *gain = (const float4 *)(shared + (M - 1) * K + shuffled(i));
                 if (HAS_NORM)
                     sum += square(v[b]);
-                *(float4 *)(shared + t * K + shuffled(i)) =
-                    HAS_NORM ? times(v[b], *(const float4 *)(gain + i)) : v[b];
+                *(float4 *)(shared + t * K + shuffled(i)) = HAS_NORM ? times(v[b], *gain) : v[b];
             }
         }
         if (HAS_NORM) {
@@ -313,11 +344,12 @@ __device__ __forceinline__ struct token token_of(const struct region_args &a, in
 {
     struct token k = {t, 1, 0, 0};
 #if AT_ATTN_IN
-    k.live = t < a.counts->m;
-    if (k.live)
-        k.position = a.position[t], k.kv_at = a.kv_at[t];
+    int position = a.position[t], kv_at = a.kv_at[t]; /* all at once */
+    k.live = M == 1 || t < a.counts->m;
+    k.position = k.live ? position : 0;
+    k.kv_at = kv_at;
 #elif AT_HEAD
-    k.live = t < a.counts->rows;
+    k.live = M == 1 || t < a.counts->rows;
 #endif
     return k;
 }
@@ -381,7 +413,7 @@ __device__ __forceinline__ void finish(const struct region_args &a, int row, con
 }
 
 #if AT_ATTN_IN
-/* What a thread needs to finish one element of the block's head, loaded before the wait. */
+/* What a thread needs to finish one element of the block's head. */
 struct head_end {
     struct token k;
     float2 turn;
@@ -393,10 +425,15 @@ __device__ __forceinline__ struct head_end head_end_of(const struct region_args 
     int i = threadIdx.x, row = blockIdx.x * BLOCK_ROWS + i % BLOCK_ROWS, d = row % HEAD_DIM;
     const float *gain = row / HEAD_DIM < HEADS ? a.q_norm : a.k_norm;
     struct head_end h = {token_of(a, i < BLOCK_ROWS * M ? i / BLOCK_ROWS : 0), {1, 0}, 1, 1};
-    h.turn = companion(a, row, h.k);
     if (row / HEAD_DIM < HEADS + KV_HEADS)
         h.gain = gain[d], h.other_gain = gain[d ^ 1];
     return h;
+}
+
+/* The rest of it, whose place depends on the position. */
+__device__ __forceinline__ void head_end_turn(const struct region_args &a, struct head_end *h)
+{
+    h->turn = companion(a, blockIdx.x * BLOCK_ROWS + threadIdx.x % BLOCK_ROWS, h->k);
 }
 
 /* q/k norm and RoPE of the block's rows of one head, raw[t][BLOCK_ROWS] in shared memory. */
@@ -546,22 +583,18 @@ __device__ __forceinline__ void load_gain(const struct region_args &a, float4 (*
 }
 
 /* After it: x, and its sums of squares, in ss or (with KW > 1 and X) in parts in `squares`. */
-__device__ __forceinline__ void take(const struct region_args &a, struct input *in, float *shared,
-                                     const float4 (*gain)[2], const struct place &at,
-                                     float (*squares)[M], float *ss)
+__device__ __forceinline__ void take(const struct region_args &a, const struct chosen &from,
+                                     struct input *in, float *shared, const float4 (*gain)[2],
+                                     const struct place &at, float (*squares)[M], float *ss)
 {
     in->shared = shared;
     if (X) {
-        take_registers(a, in, gain, at, ss);
+        take_registers(a, from, in, gain, at, ss);
         for (int t = 0; HAS_NORM && t < M; t++)
             if (KW > 1 && at.lane == 0 && at.rw == 0)
                 squares[at.kw][t] = ss[t];
     } else {
-#if HAS_NORM
-        take_shared(a, shared, a.norm, ss);
-#else
-        take_shared(a, shared, 0, ss);
-#endif
+        take_shared(a, from, shared, ss);
     }
 }
 
@@ -620,6 +653,10 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
         release_next();
     if (QK && CLUSTER > 1)
         cluster_arrive();
+    float4 gain[X ? C : 1][2];
+    load_gain(a, gain, at);
+    if (!X)
+        ask_gains(a, shared_x);
     load_first(buffer, w, at);
     if (STAGE)
         stage(a, shared_x, at);
@@ -628,18 +665,20 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
     if (TRIGGER == 1)
         release_next();
     struct finisher f = finisher_of(a, at);
+    struct chosen from = chosen_of(a);
 #if AT_ATTN_IN && HAS_QK_NORM
     struct head_end end = head_end_of(a);
 #endif
-    float4 gain[X ? C : 1][2];
-    load_gain(a, gain, at);
     if (QK && CLUSTER > 1)
         cluster_wait(); /* every block of the cluster has started: its memory can be written */
 
     after_previous();
     struct input in;
     float ss[M], scale = 1.0f;
-    take(a, &in, shared_x, gain, at, squares, ss);
+#if AT_ATTN_IN && HAS_QK_NORM
+    head_end_turn(a, &end);
+#endif
+    take(a, from, &in, shared_x, gain, at, squares, ss);
     if (TRIGGER == 2)
         release_next();
 #if !AT_HEAD

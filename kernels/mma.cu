@@ -3,7 +3,9 @@
  * The regions and their maths are gemv.cu's. Weights are kept in the order in which lanes need them
  * (lib/mma.cuh): they go from memory to registers in 16-byte loads and never touch shared memory,
  * and the first ones are in flight before the wait. Activations are rounded to bf16 (relative error
- * 2^-9 each) and lie in shared memory as plain rows. Bytes moved: the weights once, x once a block.
+ * 2^-9 each) and lie in shared memory as plain rows; with TERMS=2 each is the sum of two (2^-17),
+ * and every weight is multiplied twice: where one channel is a thousand times the others, its
+ * rounding is the error of the whole row. Bytes moved: the weights once, x once a block.
  *
  * x is what a block has to wait for, M K floats, and it would be read by every block: so SPLIT
  * blocks of a cluster share K, and each reads its part only. Their partial sums meet in shared
@@ -40,6 +42,9 @@
 #ifndef TRIGGER
 #define TRIGGER 1
 #endif
+#ifndef TERMS
+#define TERMS 1
+#endif
 #ifndef STAGE
 #define STAGE 0
 #endif
@@ -74,7 +79,7 @@ enum {
     LD = KS + 32, /* a row of x in shared memory: conflict-free in 16-byte reads */
     SLOTS = (M + SPLIT - 1) / SPLIT,
     KEPT_ROWS = PASSES * GROUP * 16,
-    SMEM_X = NT * 8 * LD * 2,
+    SMEM_X = TERMS * NT * 8 * LD * 2,
     SMEM_PART = KEPT ? SPLIT * SLOTS * KEPT_ROWS * 4 : 0,
     SMEM_STAGE = THREADS * TILES * UNROLL * STAGE * 32,
     TURNS = STEPS / UNROLL /* of the main loop in a pass */
@@ -145,9 +150,20 @@ __device__ __forceinline__ const float *input_row(const struct region_args &a, i
 struct extra {
     float squares[SPLIT][NT * 8]; /* of a part of x, from each block of the cluster */
     float turn[AT_ATTN_IN ? M : 1][HEAD_DIM / 2][2]; /* cosine and sine of each token */
-    float gain[2][QK ? HEAD_DIM : 1];                /* of q and k heads */
+    __align__(16) float gain[2][QK ? HEAD_DIM : 4];  /* of q and k heads */
     int kv_at[M];                                    /* -1: no token there */
 };
+
+/* An activation of token t in its TERMS rows. */
+__device__ __forceinline__ void put_x(bf16 *x, int t, int i, float4 v)
+{
+    uint2 high = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+    *(uint2 *)(x + t * LD + i) = high;
+    if (TERMS == 2)
+        *(uint2 *)(x + (NT * 8 + t) * LD + i) =
+            make_uint2(pack_bf16(v.x - low_bf16(high.x), v.y - high_bf16(high.x)),
+                       pack_bf16(v.z - low_bf16(high.y), v.w - high_bf16(high.y)));
+}
 
 /* The block's part of x, times gain, as bf16 rows; a warp takes a token at a time. */
 __device__ __forceinline__ void take(const struct region_args &a, const struct where &at, bf16 *x,
@@ -174,8 +190,7 @@ __device__ __forceinline__ void take(const struct region_args &a, const struct w
                 sum += v[b].x * v[b].x + v[b].y * v[b].y + v[b].z * v[b].z + v[b].w * v[b].w;
                 v[b] = make_float4(v[b].x * n.x, v[b].y * n.y, v[b].z * n.z, v[b].w * n.w);
 #endif
-                *(uint2 *)(x + t * LD + i) =
-                    make_uint2(pack_bf16(v[b].x, v[b].y), pack_bf16(v[b].z, v[b].w));
+                put_x(x, t, i, v[b]);
             }
         }
         if (HAS_NORM) {
@@ -201,20 +216,33 @@ __device__ __forceinline__ float scale_of(const struct region_args &a, const str
 #endif
 }
 
-/* What sums of q, k and v are finished with; the previous kernel does not change it. */
+/* What sums of q, k and v are finished with; the previous kernel does not change it. Only positions
+ * are waited for: the rest is copied meanwhile, until await_copies(). */
 __device__ __forceinline__ void take_turns(const struct region_args &a, struct extra *e)
 {
 #if AT_ATTN_IN
     int live = a.counts->m;
+    for (int i = threadIdx.x * 4; QK && i < 2 * HEAD_DIM; i += THREADS * 4)
+        copy_shared(&e->gain[i / HEAD_DIM][i % HEAD_DIM],
+                    (i < HEAD_DIM ? a.q_norm : a.k_norm) + i % HEAD_DIM);
     for (int i = threadIdx.x; i < M * HEAD_DIM / 2; i += THREADS) {
-        int t = i / (HEAD_DIM / 2), d = i % (HEAD_DIM / 2);
-        size_t from = (size_t)(t < live ? a.position[t] : 0) * (HEAD_DIM / 2) + d;
-        e->turn[t][d][0] = a.rope_cos[from], e->turn[t][d][1] = a.rope_sin[from];
+        int t = i / (HEAD_DIM / 2), d = i % (HEAD_DIM / 2), position = a.position[t];
+        size_t from = (size_t)(t < live ? position : 0) * (HEAD_DIM / 2) + d;
+        copy_word(&e->turn[t][d][0], a.rope_cos + from);
+        copy_word(&e->turn[t][d][1], a.rope_sin + from);
         if (d == 0)
             e->kv_at[t] = t < live ? a.kv_at[t] : -1;
     }
-    for (int i = threadIdx.x; QK && i < 2 * HEAD_DIM; i += THREADS)
-        e->gain[i / HEAD_DIM][i % HEAD_DIM] = (i < HEAD_DIM ? a.q_norm : a.k_norm)[i % HEAD_DIM];
+#endif
+}
+
+/* Gains are a layer's own and come from memory: asked for before the weights, they are in L2 when x
+ * is there. */
+__device__ __forceinline__ void ask_gains(const struct region_args &a, const struct where &at)
+{
+#if HAS_NORM
+    if (threadIdx.x == 0)
+        prefetch_l2(a.norm + at.rank * KS, KS * 4);
 #endif
 }
 
@@ -380,7 +408,8 @@ __device__ __forceinline__ void prefetch_passes(const struct region_args &a, con
         return;
     for (int p = 0; p < passes; p++) {
         int skip = p == 0 ? min(UNROLL * (STAGE + 1), (int)STEPS) * 1024 : 0;
-        const char *from = (const char *)(tile_weights(a, at, first_tile(at, p) + at.lane) - at.lane);
+        const char *from =
+            (const char *)(tile_weights(a, at, first_tile(at, p) + at.lane) - at.lane);
         if (skip < STEPS * 1024)
             prefetch_l2(from + skip, STEPS * 1024 - skip);
     }
@@ -409,9 +438,9 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            uint4 b[NT];
+            uint4 b[TERMS * NT];
 #pragma unroll
-            for (int n = 0; n < NT; n++)
+            for (int n = 0; n < TERMS * NT; n++)
                 b[n] = *(const uint4 *)(xp + n * 8 * LD + (k + u) * 32);
 #pragma unroll
             for (int r = 0; r < TILES; r++) {
@@ -421,9 +450,9 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
                     w1 = load_staged(staged(shared, t, u, r, 1));
                 }
 #pragma unroll
-                for (int n = 0; n < NT; n++) {
-                    mma_bf16(c[r][n], w0, b[n].x, b[n].y);
-                    mma_bf16(c[r][n], w1, b[n].z, b[n].w);
+                for (int n = 0; n < TERMS * NT; n++) {
+                    mma_bf16(c[r][n % NT], w0, b[n].x, b[n].y);
+                    mma_bf16(c[r][n % NT], w1, b[n].z, b[n].w);
                 }
                 if (refill)
 #pragma unroll
@@ -472,6 +501,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
         release_next();
     if (SPLIT > 1)
         cluster_arrive();
+    ask_gains(a, at);
     load_first(buffer, w);
     if (STAGE)
         stage(a, shared, at);
@@ -488,7 +518,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     unsigned long long best[NT][2] = {};
     begin_sums(a, at, tile, c);
     take(a, at, x, &e);
-    if (STAGE)
+    if (STAGE || AT_ATTN_IN)
         await_copies();
     __syncthreads();
     if (TRIGGER == 2)

@@ -61,6 +61,8 @@ int serve_main(int argc, char **argv)
     struct err err;
     memset(&c, 0, sizeof(c));
     int parsed = config_parse(&c, argc, argv, &err);
+    if (parsed == 0)
+        parsed = specializer_check(&c, &err);
     if (parsed != 0) {
         if (parsed < 0)
             fprintf(stderr, "whet serve: %s\n", err.msg);

@@ -291,16 +291,20 @@ static void bench_item(struct specializer *s, struct item *it)
 {
     struct place *p = s->round.place;
     struct candidate *c = it->c;
+    bool loaded = c->kernel != NULL;
     if (swap_load(s, c) != 0) {
         item_refuse(s, it, STAGE_LOAD);
         return;
     }
-    count_stage(s, STAGE_LOAD, STAGE_PASS);
+    if (!loaded)
+        count_stage(s, STAGE_LOAD, STAGE_PASS);
     pthread_mutex_lock(&s->lock);
     const struct kernel *incumbent = p->active ? p->active->kernel : p->slot->eager;
     double base = 1 + p->gain_eager;
     pthread_mutex_unlock(&s->lock);
     enum stage_result r = bench_run(&s->env, c, incumbent, p->input[0], false);
+    if (r == STAGE_STOPPED && atomic_load(&s->mode) == SPECIALIZER_PAUSE)
+        return; /* it waits, and is benched from the start when the pause is over */
     bool same = atomic_load(&p->slot->kernel) == incumbent;
     if (r == STAGE_PASS || r == STAGE_REFUSE) {
         snprintf(c->evidence.against, sizeof c->evidence.against, "%s", incumbent->id);

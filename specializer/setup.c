@@ -9,6 +9,7 @@
 #include "config/log.h"
 #include "specializer/admission/prober.h"
 #include "specializer/build/build_nvrtc.h"
+#include "specializer/slot_list.h"
 #include "specializer/specializer_private.h"
 
 enum numerics numerics_parse(const char *name)
@@ -69,6 +70,11 @@ void keys_close(struct key_parts *k)
 /* ---- construction -----------------------------------------------------------------------------
  */
 
+int specializer_check(const struct config *c, struct err *err)
+{
+    return slot_list_check(c->specializer_slots, err);
+}
+
 struct specializer *specializer_new(const struct config *c, struct engine *e, struct err *err)
 {
     const struct strategy *strategy = strategy_find(c->specializer_strategy);
@@ -78,6 +84,8 @@ struct specializer *specializer_new(const struct config *c, struct engine *e, st
                  strategy ? "needs specializer.agentic = on" : "is not in this program");
         strategy = &strategy_template;
     }
+    if (specializer_check(c, err) != 0)
+        return NULL;
     char *path = store_default_path(c->specializer_store);
     struct store *store = store_open(path, err);
     free(path);
@@ -175,6 +183,7 @@ static void make_places(struct specializer *s)
     for (int i = 0; i < s->observe.slots; i++) {
         place[i].slot = dispatch_slot_at(s->env.dispatch, i);
         place[i].index = i;
+        place[i].left_out = !slot_list_has(s->config->specializer_slots, place[i].slot);
     }
     pthread_mutex_lock(&s->lock);
     s->place = place;

@@ -213,7 +213,7 @@ static enum doing permitted(const struct specializer *s)
 
 static bool choosable(struct specializer *s, const struct place *p)
 {
-    if (p->exhausted || p->finalist || p->pinned[0] || clock_ns() < p->not_before_ns)
+    if (p->left_out || p->exhausted || p->finalist || p->pinned[0] || clock_ns() < p->not_before_ns)
         return false;
     for (int t = 0; t < template_count(); t++)
         if (template_fits(template_at(t), s->env.machine->kind, p->slot->region, p->slot->m) &&

@@ -18,7 +18,9 @@
 struct specializer;
 
 /* Starts the thread; it waits for the engine to become ready, restores the store's winners
- * (re-validated), then works. NULL only when the store cannot be opened at all. */
+ * (re-validated), then works. NULL only when the store cannot be opened at all, or the options are
+ * wrong, which specializer_check() says beforehand (-1 with a message). */
+int specializer_check(const struct config *c, struct err *err);
 struct specializer *specializer_start(const struct config *c, struct engine *e, struct err *err);
 /* Are the store's winners still on their way back? Any thread. */
 bool specializer_restoring(const struct specializer *s);

@@ -53,6 +53,7 @@ struct place {
 
     struct capture *input[INPUTS];
     int inputs;
+    bool left_out;  /* specializer.slots names others: never searched, but restored and watched */
     bool exhausted; /* the strategy has nothing left to propose */
     bool stale;     /* lock; it lost its kernel, or more may be proposed: the search begins anew */
 

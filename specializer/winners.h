@@ -15,6 +15,15 @@ int winners_load(const struct config *c, const struct model *m, struct backend *
                  void (*each)(void *ctx, const struct slot *slot, const struct kernel *k),
                  void *ctx, struct err *err);
 
+/* starts.c: builds (or finds built) and publishes, in every slot of a decode step of `sequences` at
+ * `context`, the point that a search of it starts from. Nothing is probed: for benches only. As
+ * above otherwise; -1 also without a compiler. */
+int starts_load(const struct config *c, const struct model *m, struct backend *b,
+                const struct backend_ops *ops, struct dispatch *d, int32_t sequences,
+                int32_t context,
+                void (*each)(void *ctx, const struct slot *slot, const struct kernel *k),
+                void *ctx, struct err *err);
+
 /* `whet kernels list|show KEY|export FILE|import FILE`: the store from the command line. The
  * process's exit status. */
 int kernels_main(const struct config *c, int argc, char **argv);

@@ -159,6 +159,8 @@ static void cpu_set_dispatch(struct backend *b, struct dispatch *d)
 
 const struct backend_ops backend_cpu = {
     .name = "cpu",
+    .usual_chunk = 512,
+    .usual_mixed_ms = 250,
     .open = cpu_open,
     .close = cpu_close,
     .machine = cpu_machine,

@@ -15,59 +15,15 @@
 #include <time.h>
 
 #include "config/err.h"
+#include "engine/capture.h"
 #include "engine/cpu/backend_private.h"
 
 /* ---- capture -------------------------------------------------------------------------------- */
 
-void capture_free(struct capture *c)
-{
-    if (!c)
-        return;
-    void *owned[] = {c->x,          c->in,   c->position, c->kv_at,
-                     c->page_table, c->span, c->k_pages,  c->v_pages};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
-        free(owned[i]);
-    memset(c, 0, sizeof *c);
-}
-
-static void *copy(const void *src, int64_t count, size_t size)
-{
-    void *p = xmalloc((size_t)count * size + 1);
-    memcpy(p, src, (size_t)count * size);
-    return p;
-}
-
-/* Gives `page` the next number of the compact pool unless it has one. */
-static int32_t renumber(int32_t *number, int32_t page, int32_t *pages)
-{
-    if (number[page] == 0)
-        number[page] = ++*pages; /* 0: not seen */
-    return number[page] - 1;
-}
-
-static void capture_kv_at(struct capture *c, const struct step *s, int32_t *number)
-{
-    c->position = copy(s->position, s->m, sizeof *c->position);
-    c->kv_at = xmalloc((size_t)s->m * sizeof *c->kv_at);
-    for (int32_t i = 0; i < s->m; i++)
-        c->kv_at[i] =
-            renumber(number, s->kv_at[i] / KV_PAGE, &c->pages) * KV_PAGE + s->kv_at[i] % KV_PAGE;
-}
-
 static void capture_pages(struct capture *c, const struct step *s, const struct attn_args *a,
                           int32_t *number, int32_t numbers)
 {
-    int32_t used = 0, at = 0;
-    c->span = copy(s->span, s->spans, sizeof *c->span);
-    for (int32_t i = 0; i < s->spans; i++)
-        used += (s->span[i].context + KV_PAGE - 1) / KV_PAGE;
-    c->page_table = xmalloc((size_t)used * sizeof *c->page_table + 1);
-    for (int32_t i = 0; i < s->spans; i++) {
-        c->span[i].pages_at = at;
-        for (int32_t p = 0; p < (s->span[i].context + KV_PAGE - 1) / KV_PAGE; p++)
-            c->page_table[at++] =
-                renumber(number, s->page_table[s->span[i].pages_at + p], &c->pages);
-    }
+    capture_table(c, s, number);
     int64_t floats = (int64_t)a->kv_heads * KV_PAGE * a->head_dim;
     size_t bytes = (size_t)floats * sizeof(float);
     c->k_pages = xmalloc((size_t)c->pages * bytes);
@@ -90,20 +46,20 @@ static void capture(const struct backend *b, struct capture *c, enum region r, i
         .region = r, .layer = layer, .m = (int32_t)m, .spans = s->spans, .context = s->context};
     switch (r) {
     case REGION_ATTN_IN:
-        c->x = copy(a->attn_in.x, m * hidden, sizeof(float));
+        c->x = capture_copy(a->attn_in.x, m * hidden, sizeof(float));
         capture_kv_at(c, s, number);
         break;
     case REGION_ATTN:
-        c->in = copy(a->attn.q, m * a->attn.heads * a->attn.head_dim, sizeof(float));
+        c->in = capture_copy(a->attn.q, m * a->attn.heads * a->attn.head_dim, sizeof(float));
         capture_pages(c, s, &a->attn, number, b->options.kv_pages);
         break;
     case REGION_ATTN_OUT:
     case REGION_MLP_OUT:
-        c->in = copy(a->out.in, m * a->out.w.cols, sizeof(float));
-        c->x = copy(a->out.x, m * hidden, sizeof(float));
+        c->in = capture_copy(a->out.in, m * a->out.w.cols, sizeof(float));
+        c->x = capture_copy(a->out.x, m * hidden, sizeof(float));
         break;
     case REGION_MLP_IN:
-        c->x = copy(a->mlp_in.x, m * hidden, sizeof(float));
+        c->x = capture_copy(a->mlp_in.x, m * hidden, sizeof(float));
         break;
     default: /* head: the rows that needed logits, gathered */
         c->x = xmalloc((size_t)(m * hidden) * sizeof(float));

@@ -12,17 +12,13 @@
 
 #include "config/err.h"
 #include "engine/cpu/backend_private.h"
+#include "engine/cpu/pack.h"
 #include "engine/memory.h"
 #include "kernels/isa.h"
 
 static const int64_t PACK_BYTES = 1 << 30; /* when nobody said how much */
 
 /* ---- repacked weights ----------------------------------------------------------------------- */
-
-static int64_t whole_lines(int64_t bytes)
-{
-    return bytes > 0 ? (bytes + 63) / 64 * 64 : 0;
-}
 
 static int64_t pack_size(const struct backend *b, const struct cpu_kernel *k)
 {
@@ -32,8 +28,8 @@ static int64_t pack_size(const struct backend *b, const struct cpu_kernel *k)
         union region_args args = {0};
         struct weight *w[3];
         bind_layer(b->model, (enum region)k->region, l, &args);
-        for (int i = 0, n = bind_weights(&args, (enum region)k->region, w); i < n; i++)
-            total += whole_lines(k->packed_bytes(w[i]));
+        int n = bind_weights(&args, (enum region)k->region, w);
+        total += weights_packed_bytes(k, w, n);
     }
     return total;
 }
@@ -68,13 +64,8 @@ static struct pack *pack_make(struct backend *b, const struct cpu_kernel *k, str
         union region_args args = {0};
         struct weight *w[3];
         bind_layer(b->model, p->region, l, &args);
-        for (int i = 0, n = bind_weights(&args, p->region, w); i < n; i++) {
-            if (k->packed_bytes(w[i]) <= 0)
-                continue;
-            p->data[l * 3 + i] = at;
-            k->pack(w[i], at, 0, w[i]->rows);
-            at += whole_lines(k->packed_bytes(w[i]));
-        }
+        int n = bind_weights(&args, p->region, w);
+        at = weights_pack(k, w, n, at, p->data + (size_t)l * 3);
     }
     p->next = b->packs;
     b->packs = p;

@@ -540,17 +540,3 @@ const char *case_where(const struct kernel_case *c, const void *p)
     }
     return NULL;
 }
-
-void pack_weights(const struct cpu_kernel *k, struct weight *const weights[3], int n,
-                  void *packed[3])
-{
-    for (int i = 0; i < 3; i++)
-        packed[i] = NULL;
-    for (int i = 0; k->packed_bytes && k->pack && i < n; i++) {
-        int64_t bytes = k->packed_bytes(weights[i]);
-        if (bytes <= 0)
-            continue;
-        packed[i] = xaligned((size_t)bytes);
-        k->pack(weights[i], packed[i], 0, weights[i]->rows);
-    }
-}

@@ -66,8 +66,4 @@ const char *case_damage(const struct kernel_case *c);
  * Static storage per thread. */
 const char *case_where(const struct kernel_case *c, const void *p);
 
-/* Packs the weights of `model`'s layer for `k` (NULLs if it packs nothing). Caller frees each. */
-void pack_weights(const struct cpu_kernel *k, struct weight *const weights[3], int n,
-                  void *packed[3]);
-
 #endif

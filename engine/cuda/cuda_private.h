@@ -7,6 +7,7 @@
  *   eager.c    a region as primitive kernels and products
  *   loaded.c   a region as a loaded cubin; pack.c its repacked weights
  *   walk.c     a whole step on a stream; graph.c the same captured, one graph for a bucket
+ *   exchange.c a step's block in, its tokens out
  *   step.c     what the engine calls
  *   sample.c   parameters to the device's sampler, tokens back
  *   lab.c, inputs.c, bench.c  taps, captured inputs, benches
@@ -41,6 +42,8 @@ int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *f
 /* Every primitive of kernels/eager*.cu. */
 enum primitive {
     PRIM_COPY,
+    PRIM_OPEN,
+    PRIM_CLOSE,
     PRIM_EMBED,
     PRIM_NORM,
     PRIM_ROUND,
@@ -214,6 +217,8 @@ struct backend {
     cudaStream_t loader; /* specializer thread: kernels on their way in, preparing benches */
     struct flight flight[2];
     int turn;          /* the flight of the next step */
+    int told;          /* exchange.c */
+    int32_t *turn_there, (*turn_host)[4];
     int64_t landed_ns; /* when the last step ended */
     cudaLibrary_t library[4];
     int libraries;
@@ -334,10 +339,6 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
                const struct choice *c);
 int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
            struct err *e);
-/* A few KB to or from pinned host memory, on the stream. `early`: they are there already, whatever
- * runs before it on the stream. Both sides have room for whole 16 bytes. */
-int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool early,
-             struct err *e);
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                 struct err *e);
 int walk_step(struct walk *w, struct err *e);
@@ -346,6 +347,18 @@ int32_t walk_padded(int32_t n);
 /* Grid of the eager decode attention: blocks that share a context, query heads of a block. */
 int32_t decode_splits(const struct backend *b, int32_t tokens, int32_t context);
 int32_t decode_group(const struct backend *b);
+
+/* exchange.c: a few KB to or from pinned host memory, on the stream. `early`: they are there already,
+ * whatever runs before it on the stream. Both sides have room for whole 16 bytes. */
+int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool early,
+             struct err *e);
+/* First and last node of a graph. */
+int exchange_open(struct walk *w, struct err *e);
+int exchange_close(struct walk *w, struct err *e);
+/* Launches a graph of the cell of `c` on the narrow block of flight b->turn, of which `used` bytes
+ * are filled. The drawn tokens will be in the flight's `best`. */
+int exchange_launch(struct backend *b, const struct choice *c, cudaGraphExec_t exec, size_t used,
+                    struct err *e);
 
 /* eager.c */
 int eager_region(struct walk *w, enum region r, int32_t layer, struct err *e);

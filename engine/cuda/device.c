@@ -29,6 +29,8 @@ static const struct {
     enum primitive p;
 } entries[] = {
     {"eager.cu", "eager_copy", PRIM_COPY},
+    {"eager.cu", "eager_open", PRIM_OPEN},
+    {"eager.cu", "eager_close", PRIM_CLOSE},
     {"eager.cu", "eager_embed", PRIM_EMBED},
     {"eager.cu", "eager_norm", PRIM_NORM},
     {"eager.cu", "eager_round", PRIM_ROUND},
@@ -366,8 +368,12 @@ static void cuda_set_dispatch(struct backend *b, struct dispatch *d)
 
 __attribute__((visibility("default"))) extern const struct backend_ops whet_backend_cuda;
 
+/* A prompt alone goes in chunks that fill the device: 2048 tokens reach 65 to 71 % of its peak, 512
+ * reach 51 to 62 %. Beside decodes a chunk is as long as their next token may be late. */
 const struct backend_ops whet_backend_cuda = {
     .name = "cuda",
+    .usual_chunk = 2048,
+    .usual_mixed_ms = 10,
     .open = cuda_open,
     .close = cuda_close,
     .machine = cuda_machine,

@@ -68,13 +68,13 @@ static int executable(cudaGraph_t graph, cudaGraphExec_t *exec, struct err *e)
     return 0;
 }
 
-/* Captures a walk of the whole step. */
+/* Captures a walk of the whole step, with what it is told and what it tells. */
 static int capture(struct walk *w, cudaGraphExec_t *exec, struct err *e)
 {
     cudaStream_t stream = w->stream;
     cudaGraph_t graph = NULL;
     CU(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    int failed = walk_step(w, e);
+    int failed = exchange_open(w, e) || walk_step(w, e) || exchange_close(w, e);
     cudaError_t code = cudaStreamEndCapture(stream, &graph);
     if (!failed && !code)
         failed = executable(graph, exec, e);

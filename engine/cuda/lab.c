@@ -16,6 +16,7 @@
 
 #include "config/err.h"
 #include "config/log.h"
+#include "engine/capture.h"
 #include "engine/cuda/cuda_private.h"
 #include "engine/quant.h"
 
@@ -86,45 +87,6 @@ static int fetch_floats(const float *from, int64_t n, float **to, struct err *e)
     *to = xmalloc((size_t)n * sizeof **to + 1);
     CU(cudaMemcpy(*to, from, (size_t)n * sizeof **to, cudaMemcpyDeviceToHost));
     return 0;
-}
-
-static void *copy(const void *src, int64_t count, size_t size)
-{
-    void *p = xmalloc((size_t)count * size + 1);
-    memcpy(p, src, (size_t)count * size);
-    return p;
-}
-
-/* Gives `page` the next number of the compact pool unless it has one. */
-static int32_t renumber(int32_t *number, int32_t page, int32_t *pages)
-{
-    if (number[page] == 0)
-        number[page] = ++*pages; /* 0: not seen */
-    return number[page] - 1;
-}
-
-static void capture_kv_at(struct capture *c, const struct step *s, int32_t *number)
-{
-    c->position = copy(s->position, s->m, sizeof *c->position);
-    c->kv_at = xmalloc((size_t)s->m * sizeof *c->kv_at);
-    for (int32_t i = 0; i < s->m; i++)
-        c->kv_at[i] =
-            renumber(number, s->kv_at[i] / KV_PAGE, &c->pages) * KV_PAGE + s->kv_at[i] % KV_PAGE;
-}
-
-static void capture_table(struct capture *c, const struct step *s, int32_t *number)
-{
-    int32_t used = 0, at = 0;
-    c->span = copy(s->span, s->spans, sizeof *c->span);
-    for (int32_t i = 0; i < s->spans; i++)
-        used += (s->span[i].context + KV_PAGE - 1) / KV_PAGE;
-    c->page_table = xmalloc((size_t)used * sizeof *c->page_table + 1);
-    for (int32_t i = 0; i < s->spans; i++) {
-        c->span[i].pages_at = at;
-        for (int32_t p = 0; p < (s->span[i].context + KV_PAGE - 1) / KV_PAGE; p++)
-            c->page_table[at++] =
-                renumber(number, s->page_table[s->span[i].pages_at + p], &c->pages);
-    }
 }
 
 /* Copies the pages into the lab's memory in one launch; from there the specializer's thread fetches

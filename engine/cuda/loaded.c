@@ -203,8 +203,9 @@ union any_args {
     struct cuda_head_args head;
 };
 
-/* The weights that the step reads after region r of `layer`, as the kernel that will read them
- * wants them: what a kernel may bring into L2 ahead of time. */
+/* Weights that the step reads after region r of `layer`, as the kernel that will read them wants
+ * them: what a kernel may bring into L2 ahead of time. The next region's, but those of mlp_in
+ * during attention: attn_out's first loads are on their way then, and are most of what it reads. */
 struct ahead {
     const void *data;
     int64_t bytes;
@@ -215,10 +216,10 @@ static struct ahead ahead_of(const struct walk *w, enum region r, int32_t layer)
     const struct backend *b = w->b;
     if (w->next)
         return (struct ahead){w->next, w->next_bytes};
-    enum region next = r == REGION_ATTN_IN || r == REGION_ATTN ? REGION_ATTN_OUT
-                       : r == REGION_ATTN_OUT                  ? REGION_MLP_IN
-                       : r == REGION_MLP_IN                    ? REGION_MLP_OUT
-                                                               : REGION_ATTN_IN;
+    enum region next = r == REGION_ATTN_IN                        ? REGION_ATTN_OUT
+                       : r == REGION_ATTN || r == REGION_ATTN_OUT ? REGION_MLP_IN
+                       : r == REGION_MLP_IN                       ? REGION_MLP_OUT
+                                                                  : REGION_ATTN_IN;
     if (r == REGION_MLP_OUT && ++layer == b->model->shape.layers) {
         next = REGION_HEAD;
         layer = 0;

@@ -1,6 +1,6 @@
 /* step.c - what the engine calls: one step, from the arrays of the batch to sampled tokens.
  *
- *   start:  choose kernels -> fill the block -> copy it -> graph, or walk -> sample -> copy back
+ *   start:  choose kernels -> fill the block -> graph, or copy it and walk -> sample, copy back
  *   wait:   for the copy; read the tokens out of it
  *
  * Everything of a start is queued on one stream, so the next step can be started before this one is
@@ -104,8 +104,8 @@ static void fill_attention(const struct step *s, const struct step_block *block,
     }
 }
 
-static int send_block(struct backend *b, const struct step *s, const struct step_block *block,
-                      struct walk *w, struct err *e)
+/* The block's twin; returns how many bytes of it are used. */
+static size_t fill_block(const struct step *s, const struct step_block *block, struct walk *w)
 {
     struct cuda_counts *counts = block_twin(block, block->counts);
     int32_t *pages_at = block_twin(block, block->pages_at);
@@ -121,8 +121,7 @@ static int send_block(struct backend *b, const struct step *s, const struct step
             pages_at[s->span[i].first + t] = s->span[i].pages_at;
     if (!w->decode)
         fill_attention(s, block, w);
-    size_t used = (size_t)((char *)(block->page_table + s->pages) - block->device);
-    return transfer(b, block->device, block->host, used, true, e);
+    return (size_t)((char *)(block->page_table + s->pages) - block->device);
 }
 
 /* ---- running ------------------------------------------------------------------------------- */
@@ -214,17 +213,19 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
     block->host = f->wide ? f->wide_host : f->narrow_host;
     walk_init(&w, b, b->stream, block, &f->choice);
     w.decode = one_token_each(s);
-    if (check_step(b, s, block, e) || send_block(b, s, block, &w, e))
+    if (check_step(b, s, block, e))
         return -1;
+    size_t used = fill_block(s, block, &w);
     f->graph = as_graph(b, s, f, must);
     struct variant *v = f->graph ? graph_get(b, &f->choice) : NULL;
     report(b, s, f, v, must);
     if (v) {
         memcpy(f->launches, v->launches, sizeof f->launches);
-        CU(cudaGraphLaunch(v->exec, b->stream));
-        return 0;
+        return exchange_launch(b, &f->choice, v->exec, used, e);
     }
     f->graph = false;
+    if (transfer(b, block->device, block->host, used, true, e))
+        return -1;
     w.look = f->look ? s : NULL;
     w.timed = f;
     w.timed_layer = b->model->shape.layers / 2;
@@ -236,7 +237,8 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
 static int fetch(struct backend *b, const struct step *s, struct flight *f, struct err *e)
 {
     f->drawn_there = true;
-    if (s->rows > 0 && f->plain && transfer(b, f->best, b->best, (size_t)s->rows * 4, false, e))
+    if (s->rows > 0 && f->plain && !f->graph &&
+        transfer(b, f->best, b->best, (size_t)s->rows * 4, false, e))
         return -1;
     if (s->rows > 0 && !f->plain && sample_launch(b, f, s, e))
         return -1;
@@ -246,9 +248,10 @@ static int fetch(struct backend *b, const struct step *s, struct flight *f, stru
 
 /* What to report of a step that failed: whether the device answers at all any more. An error that
  * a kernel caused stays with the context for good. Nothing of the step is left on the stream. */
-static int failed_for(struct err *e)
+static int failed_for(struct backend *b, struct err *e)
 {
     cudaError_t code = cudaDeviceSynchronize();
+    b->told = -1;
     if (code == cudaSuccess)
         return -1;
     struct err why = *e;
@@ -271,7 +274,7 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
     /* The lab has room for one look at a time. */
     f->look = !f->wide && !b->flight[!b->turn].look && lab_wants(b, &f->choice);
     if (run(b, s, f, override != NULL, e) || fetch(b, s, f, e)) {
-        int rc = failed_for(e);
+        int rc = failed_for(b, e);
         if (f->look)
             lab_done(b, true);
         f->look = false;
@@ -313,7 +316,7 @@ int cuda_step_wait(struct backend *b, const struct step *s, struct err *e)
     f->step = NULL;
     f->look = false;
     if (failed)
-        return failed_for(e);
+        return failed_for(b, e);
     sample_collect(b, f, s);
     account(b, s, f);
     return 0;

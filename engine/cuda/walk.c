@@ -59,16 +59,6 @@ int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, c
     return 0;
 }
 
-int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool early, struct err *e)
-{
-    enum { THREADS = 128 };
-    struct walk w = {.b = b, .stream = b->stream};
-    struct eager_copy_args a = {
-        .from = from, .to = to, .n16 = (int32_t)((bytes + 15) / 16), .early = early};
-    dim3 grid = {(unsigned)(a.n16 + THREADS - 1) / THREADS, 1, 1};
-    return launch(&w, PRIM_COPY, grid, THREADS, 0, &a, e);
-}
-
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer, struct err *e)
 {
     w->region = r;

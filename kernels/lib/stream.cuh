@@ -40,6 +40,35 @@ __device__ __forceinline__ void copy_weight(void *to, const uint4 *p)
                  : "memory");
 }
 
+/* 16 bytes of anything else. */
+__device__ __forceinline__ void copy_shared(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
+}
+
+/* 4 bytes. */
+__device__ __forceinline__ void copy_word(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
+}
+
+/* What was copied so far can be awaited by itself, whatever is copied after this. */
+__device__ __forceinline__ void copies_sent()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+__device__ __forceinline__ void await_sent()
+{
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+
 __device__ __forceinline__ void await_copies()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");

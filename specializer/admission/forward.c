@@ -7,13 +7,15 @@
 #include "engine/cpu/bind.h"
 #include "engine/cpu/case.h"
 #include "engine/cpu/eager.h"
+#include "engine/cpu/pack.h"
 
 struct forward {
     const struct model *model;
     int32_t sequences, length, seq_pages;
     int32_t m; /* most tokens of a step */
     const struct cpu_kernel *kernel[REGION_COUNT];
-    void *(*packed)[3]; /* [layers], of `packs` */
+    void *(*packed)[3]; /* [layers], of `packs`, in `arena` */
+    char *arena;
     enum region packs;
     struct team team;
     int64_t scratch_bytes;
@@ -94,11 +96,27 @@ void forward_close(struct forward *f)
                    f->kv_at,  f->row,  f->page_table, f->span,    f->team.scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
-    for (int32_t l = 0; f->packed && l < f->model->shape.layers; l++)
-        for (int i = 0; i < 3; i++)
-            free(f->packed[l][i]);
     free(f->packed);
+    free(f->arena);
     free(f);
+}
+
+/* Its weights, packed layer by layer; only their bytes if `at` is NULL. */
+static int64_t pack_layers(struct forward *f, const struct cpu_kernel *k, char *at)
+{
+    enum region r = (enum region)k->region;
+    int32_t layers = r == REGION_HEAD || r == REGION_EMBED ? 1 : f->model->shape.layers;
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < layers; l++) {
+        union region_args a;
+        struct weight *w[3];
+        bind_layer(f->model, r, l, &a);
+        int n = bind_weights(&a, r, w);
+        bytes += weights_packed_bytes(k, w, n);
+        if (at)
+            at = weights_pack(k, w, n, at, f->packed[l]);
+    }
+    return bytes;
 }
 
 void forward_use(struct forward *f, const struct cpu_kernel *k)
@@ -108,13 +126,8 @@ void forward_use(struct forward *f, const struct cpu_kernel *k)
     f->packs = r;
     grow_scratch(f, k);
     f->packed = xcalloc((size_t)f->model->shape.layers, sizeof *f->packed);
-    int32_t layers = r == REGION_HEAD || r == REGION_EMBED ? 1 : f->model->shape.layers;
-    for (int32_t l = 0; l < layers; l++) {
-        union region_args a;
-        struct weight *w[3];
-        bind_layer(f->model, r, l, &a);
-        pack_weights(k, w, bind_weights(&a, r, w), f->packed[l]);
-    }
+    f->arena = xaligned((size_t)pack_layers(f, k, NULL) + 1);
+    pack_layers(f, k, f->arena);
 }
 
 static void run(struct forward *f, enum region r, int32_t layer, union region_args *a, int32_t m)

@@ -20,6 +20,7 @@
 #include "specializer/agent/agent_text.h"
 #include "specializer/store/store.h"
 
+enum { RECORD_VERSION = 1 }; /* of what the store keeps of a question */
 #define PLAN_TEMPERATURE 0.8
 #define CODE_TEMPERATURE 0.1
 
@@ -32,6 +33,7 @@ static const char *const task_names[TASKS] = {"plan", "code", "debug"};
 static char *record_text(const struct agent *a, enum agent_task task, const char *document)
 {
     cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "version", RECORD_VERSION);
     cJSON_AddStringToObject(o, "kind", task_names[task]);
     cJSON_AddStringToObject(o, "region", a->at->slot);
     cJSON_AddStringToObject(o, "prompts", a->prompts);

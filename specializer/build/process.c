@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "engine/cpu/pool.h"
 
 enum { CHILD_STACK = 64 * 1024, ENVIRONMENT_MAX = 12 };
 
@@ -43,6 +44,7 @@ struct process {
     pid_t pid;
     int64_t started_ns, deadline_ns; /* deadline 0: none */
     int32_t cpu_limit_s;
+    int32_t guests; /* 1: counted among those that the compute threads make room for */
     size_t output_max;
     struct stream stream[2]; /* stdout, stderr */
     bool ended;
@@ -228,6 +230,8 @@ struct process *process_start(const struct process_spec *spec, struct err *err)
         process_end(p);
         return NULL;
     }
+    p->guests = spec->priority != PROCESS_NORMAL;
+    pool_guests(p->guests);
     p->started_ns = clock_ns();
     p->deadline_ns = spec->wall_s > 0 ? p->started_ns + (int64_t)(spec->wall_s * 1e9) : 0;
     return p;
@@ -281,6 +285,7 @@ static void bury(struct process *p)
     do
         rc = wait4(p->pid, &status, 0, &used);
     while (rc < 0 && errno == EINTR);
+    pool_guests(-p->guests);
     struct process_result *r = &p->result;
     if (rc < 0)
         r->status = 255; /* reaped by somebody else: how it went is not known */

@@ -131,9 +131,9 @@ static double cpu_formula(const struct cost *c, const struct template *t, const 
 
 /* ---- on a GPU ------------------------------------------------------------------------------- */
 
-/* Bytes that a multiprocessor must have asked for to keep memory busy (Little's law: 4.8 TB/s times
- * 0.8 us over 132), and what is kept of the bandwidth when it asked for less. */
-static const double in_flight_wanted = 32 * 1024;
+/* Memory answers after this long. Little's law: a multiprocessor must have asked for its share of
+ * the measured bandwidth times that, or less than the bandwidth is reached. */
+static const double latency_s = 0.9e-6;
 
 /* Rows or tiles are dealt to blocks, blocks to multiprocessors: the share of the last wave used. */
 static double wave_share(double blocks, double places)
@@ -141,31 +141,72 @@ static double wave_share(double blocks, double places)
     return blocks / (ceil(blocks / fmax(places, 1)) * fmax(places, 1));
 }
 
-/* Projections read their weights once: what counts is how many bytes are on their way, and how
- * evenly the tiles fall on the multiprocessors. */
-static double projection_s(const struct cost *c, const struct template *t, const struct point *p,
-                           const struct facts *f, double rows, double cols)
+/* What is kept of the bandwidth when a multiprocessor has `flight` bytes on their way and should
+ * have `times` what Little's law asks for; with next to nothing, `least` of it. */
+static double kept_bandwidth(const struct cost *c, const struct facts *f, double flight,
+                             double times, double least)
 {
-    bool mma = template_knob(t, "TILES") >= 0;
-    double warps =
-        mma ? knob_or(t, p, "WARPS", 8) : knob_or(t, p, "KW", 1) * knob_or(t, p, "RW", 8);
-    double each = mma ? knob_or(t, p, "TILES", 1) * 16.0 * 64 / 32 * knob_or(t, p, "UNROLL", 4)
-                      : 16.0 * knob_or(t, p, "ROWS", 2) * knob_or(t, p, "UNROLL", 4);
-    double block_rows = mma ? warps * 16 * knob_or(t, p, "TILES", 1)
-                            : (double)knob_or(t, p, "ROWS", 2) * knob_or(t, p, "RW", 8);
+    double wanted = times * c->machine->read_bandwidth * latency_s / f->SMS;
+    return c->machine->read_bandwidth * (least + (1 - least) * fmin(1, flight / wanted));
+}
+
+/* One to four tokens on ordinary units. Weights are read once, and a few microseconds of work are
+ * easily doubled by what is around them: each block brings x from L2 into shared memory, in batches
+ * of eight loads a thread, each tile ends with sums over warps and a barrier, and every step in a
+ * row waits a little. The factors are those of an H200 (docs/ablation.md), chosen on two slots. */
+static double gemv_s(const struct cost *c, const struct template *t, const struct point *p,
+                     const struct facts *f, double rows, double cols)
+{
+    enum { BLOCKS_MOST = 32, WARPS_RESIDENT = 48, BATCH = 8, CHUNK = 256, LANES = 32 };
+    double rw = knob_or(t, p, "RW", 8), kw = knob_or(t, p, "KW", 1), warps = kw * rw;
+    double each = knob_or(t, p, "ROWS", 2), unroll = knob_or(t, p, "UNROLL", 4);
+    double persist = knob_or(t, p, "PERSIST", 0), m = fmax(1, f->M_MAX);
+    double tiles = ceil(rows / (each * rw)),
+           fit = fmax(1, fmin(BLOCKS_MOST, floor(WARPS_RESIDENT / warps)));
+    double blocks = persist > 0 ? fmin(tiles, persist * f->SMS) : tiles;
+    double per_sm = fmin(ceil(blocks / f->SMS), fit);
+    double flight = per_sm * warps * LANES * 16 * each * fmin(unroll, cols / CHUNK / kw);
+    double seconds = rows * cols * 2 / kept_bandwidth(c, f, flight, 3.5, 0.7);
+    if (blocks > f->SMS)
+        seconds *= 1 + 0.5 * (1 / wave_share(blocks, f->SMS) - 1);
+    if (knob_or(t, p, "STAGE", 0) > 0)
+        seconds *= 1.25; /* shared memory gives back less than it costs */
+    bool in_registers = knob_or(t, p, "X", 0) > 0;
+    double x_bytes = blocks * cols * 4 * m * (in_registers ? rw : 1);
+    double batches = in_registers ? 1 : ceil(cols * m / (4 * warps * LANES * BATCH));
+    double next = knob_or(t, p, "NEXT", 0) * 1048576.0; /* pays in the step, not here */
+    double turns = persist > 0 ? ceil(tiles / blocks) : 0.3 * fmax(1, blocks / (f->SMS * fit));
+    double steps = fmax(1, ceil(cols / CHUNK / kw / unroll));
+    seconds += (1.3 * x_bytes + 0.5 * next) / c->machine->read_bandwidth;
+    seconds += 0.12e-6 * batches + 0.4e-6 * turns + 0.09e-6 * steps;
+    return fmax(seconds, 2 * m * rows * cols / (c->machine->peak_flops * 0.05));
+}
+
+/* On tensor cores: what counts is how many bytes are on their way, and how evenly the tiles fall on
+ * the multiprocessors. */
+static double mma_s(const struct cost *c, const struct template *t, const struct point *p,
+                    const struct facts *f, double rows, double cols)
+{
+    double warps = knob_or(t, p, "WARPS", 8), wide = knob_or(t, p, "TILES", 1);
+    double each = wide * 16.0 * 64 / 32 * knob_or(t, p, "UNROLL", 4);
     double split = knob_or(t, p, "SPLIT", 1), persist = knob_or(t, p, "PERSIST", 0);
-    double tiles = ceil(rows / block_rows) * split;
+    double tiles = ceil(rows / (warps * 16 * wide)) * split;
     double resident = persist > 0 ? persist : fmax(1, floor(2048 / (warps * 32 * 2)));
     double flight =
         fmin(resident, ceil(tiles / f->SMS)) * warps * 32 * each * (1 + knob_or(t, p, "STAGE", 0));
-    double kept = fmin(1, flight / in_flight_wanted);
-    double bandwidth = c->machine->read_bandwidth * (0.4 + 0.6 * kept);
     double share = wave_share(tiles, f->SMS * (persist > 0 ? persist : 1));
     /* A second wave starts as blocks of the first end, so only a part of the imbalance shows. */
     double uneven = persist > 0 ? 1 / share : 1 + 0.5 * (1 / share - 1);
-    double m = fmax(1, f->M_MAX), loads = rows * cols * 2 / bandwidth * uneven;
-    double work = 2 * m * rows * cols / (c->machine->peak_flops * (mma ? 0.5 : 0.05));
+    double loads = rows * cols * 2 / kept_bandwidth(c, f, flight, 1, 0.4) * uneven;
+    double work = 2 * fmax(1, f->M_MAX) * rows * cols / (c->machine->peak_flops * 0.5);
     return fmax(loads, work) + 0.2 * fmin(loads, work);
+}
+
+static double projection_s(const struct cost *c, const struct template *t, const struct point *p,
+                           const struct facts *f, double rows, double cols)
+{
+    return template_knob(t, "TILES") >= 0 ? mma_s(c, t, p, f, rows, cols)
+                                          : gemv_s(c, t, p, f, rows, cols);
 }
 
 /* Attention at the contexts of small buckets is latency: pages in turn, then partial sums. */

@@ -54,7 +54,7 @@ struct step {
     int M, context, q, qkv, pages; // widths; pages of all sequences
     ref::bf *w[64][MATRICES], *head, *packed[64][MATRICES] = {}, *packed_head = nullptr;
     ref::bf *k[64], *v[64], *k_check, *v_check;
-    float *norm1, *norm2, *norm3, *q_norm, *k_norm, *cosine, *sine;
+    float *norm1[64], *norm2[64], *norm3, *q_norm[64], *k_norm[64], *cosine, *sine;
     cuda_counts *counts;
     int *position, *kv_at, *check_at, *pages_at, *table, *row, *best;
     span *spans;
@@ -112,12 +112,16 @@ static void make(step &s, const model &m, int M, int context)
     fill_bf(s.head, hn, 1.2f / sqrtf((float)m.hidden), seed++);
     bytes += 2.0 * hn;
     floor_us = bytes / 4.3e6;
-    s.norm1 = own<float>(m.hidden), s.norm2 = own<float>(m.hidden), s.norm3 = own<float>(m.hidden);
-    s.q_norm = own<float>(m.head_dim), s.k_norm = own<float>(m.head_dim);
-    for (float *p : {s.norm1, s.norm2, s.norm3})
-        fill(p, m.hidden, 1, 0.5f, seed++);
-    fill(s.q_norm, m.head_dim, 1, 0.5f, seed++);
-    fill(s.k_norm, m.head_dim, 1, 0.5f, seed++);
+    auto gains = [&](float *&p, int n) {
+        p = own<float>(n);
+        fill(p, n, 1, 0.5f, seed++);
+    };
+    for (int l = 0; l < m.layers;
+         l++) { // each layer has its own: they are not in L2 when it starts
+        gains(s.norm1[l], m.hidden), gains(s.norm2[l], m.hidden);
+        gains(s.q_norm[l], m.head_dim), gains(s.k_norm[l], m.head_dim);
+    }
+    gains(s.norm3, m.hidden);
     std::vector<float> c((size_t)context * m.head_dim / 2), z(c.size());
     for (size_t i = 0; i < c.size(); i++) {
         double t =
@@ -201,12 +205,12 @@ static any_args args_of(const step &s, int region, int l)
     case REGION_ATTN_IN:
         a.attn_in = {s.counts,
                      x,
-                     s.norm1,
+                     s.norm1[i],
                      s.w[i][QKV],
                      s.packed[i][QKV],
                      nullptr,
-                     s.m.qk_norm ? s.q_norm : nullptr,
-                     s.m.qk_norm ? s.k_norm : nullptr,
+                     s.m.qk_norm ? s.q_norm[i] : nullptr,
+                     s.m.qk_norm ? s.k_norm[i] : nullptr,
                      s.cosine,
                      s.sine,
                      s.position,
@@ -256,7 +260,7 @@ static any_args args_of(const step &s, int region, int l)
         break;
     case REGION_MLP_IN:
         a.mlp_in = {
-            s.counts,   check ? s.rx : s.xb, s.norm2,
+            s.counts,   check ? s.rx : s.xb, s.norm2[i],
             s.w[i][GU], s.packed[i][GU],     check ? s.out : s.hb,
             work,       s.m.hidden,          s.m.ffn,
             1e-5f,      s.w[i][DOWN],        (int64_t)(rows_of(s, DOWN) * cols_of(s, DOWN) * 2)};
@@ -331,7 +335,7 @@ static void reference(step &s)
     for (int l = 0; l < s.m.layers; l++) {
         const float *x = l ? s.xa : s.x0;
         any_args in = args_of(s, REGION_ATTN_IN, l), at = args_of(s, REGION_ATTN, l);
-        matvec(s, s.w[l][QKV], x, s.norm1, s.qkv, s.m.hidden, s.raw);
+        matvec(s, s.w[l][QKV], x, s.norm1[l], s.qkv, s.m.hidden, s.raw);
         ref::rope<<<dim3(s.m.heads + 2 * s.m.kv_heads, s.M), s.m.head_dim, 0, st>>>(in.attn_in,
                                                                                     s.raw);
         if (l == 0) {
@@ -347,7 +351,7 @@ static void reference(step &s)
             CU(cudaMemcpyAsync(s.ra, s.ab, (size_t)s.M * s.q * 4, cudaMemcpyDeviceToDevice, st));
             CU(cudaMemcpyAsync(s.rx, s.xb, h * 4, cudaMemcpyDeviceToDevice, st));
         }
-        matvec(s, s.w[l][GU], s.xb, s.norm2, 2 * s.m.ffn, s.m.hidden, s.raw);
+        matvec(s, s.w[l][GU], s.xb, s.norm2[l], 2 * s.m.ffn, s.m.hidden, s.raw);
         ref::silu<<<dim3((s.m.ffn + 255) / 256, s.M), 256, 0, st>>>(s.raw, s.hb, s.m.ffn);
         matvec(s, s.w[l][DOWN], s.hb, nullptr, s.m.hidden, s.m.ffn, s.raw);
         ref::add<<<(h + 255) / 256, 256, 0, st>>>(s.raw, s.xb, s.xa, (int)h);
@@ -728,25 +732,25 @@ static void run(compiler &cc, const model &m, int M, int context, bool quick)
     static const stage gemv_stages[] = {
         {"rows, unroll, warps, trigger", "ROWS UNROLL RW TRIGGER SPLITS WARPS", 0},
         {"+ attention: pieces, early, next",
-         "MERGE EARLY SPLITS WARPS PIECE STAGES NEXT NEXT_LATE TRIGGER", 60},
+         "MERGE EARLY SPLITS WARPS PIECE PARTS STAGES NEXT NEXT_LATE TRIGGER", 60},
         {"+ staged weights", "ROWS UNROLL RW TRIGGER PERSIST STAGE", 60},
         {"+ K over warps, x in registers", "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE CLUSTER LOAD",
          60},
         {"+ L2 prefetch, load policy", "TRIGGER PREFETCH NEXT NEXT_LATE LOAD PERSIST STAGE", 10},
         {"+ second pass",
          "ROWS UNROLL RW TRIGGER KW X PERSIST STAGE BLOCKS PREFETCH NEXT NEXT_LATE LOAD CLUSTER "
-         "MERGE EARLY SPLITS WARPS PIECE STAGES",
+         "MERGE EARLY SPLITS WARPS PIECE PARTS STAGES",
          40},
     };
     static const stage mma_stages[] = {
-        {"attention", "SPLITS MERGE EARLY WARPS PIECE STAGES TRIGGER", 40},
+        {"attention", "SPLITS MERGE EARLY WARPS PIECE PARTS STAGES TRIGGER", 40},
         {"+ tiles, unroll, warps, K over a cluster", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST",
          30},
         {"+ staged weights", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST STAGE", 30},
         {"+ L2 prefetch, load policy", "TRIGGER SPLIT PERSIST STAGE PREFETCH LOAD", 10},
         {"+ second pass",
          "TILES UNROLL WARPS TRIGGER SPLIT PERSIST STAGE PREFETCH LOAD SPLITS MERGE EARLY PIECE "
-         "STAGES",
+         "PARTS STAGES",
          20},
     };
     const stage *stages = mma ? mma_stages : gemv_stages;
@@ -757,7 +761,7 @@ static void run(compiler &cc, const model &m, int M, int context, bool quick)
             for (auto &p : f.around(r, stages[i].knobs, 0))
                 cc.ask(f.t[r], f.sh[r], p);
         for (int r : order) {
-            f.attempt(r, f.around(r, stages[i].knobs, stages[i].random));
+            f.attempt(r, f.around(r, stages[i].knobs, fine ? 6 : stages[i].random));
             if (i > 0)
                 f.attempt(r, f.around(r, stages[i].knobs, 0));
         }

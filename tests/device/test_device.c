@@ -75,6 +75,8 @@ bool file_write(const char *path, const void *data, size_t bytes)
     return f ? fclose(f) == 0 && ok : false;
 }
 
+const char *part_of = "";
+
 int main(int argc, char **argv)
 {
     if (argc == 5 && strcmp(argv[1], "logits") == 0)
@@ -96,6 +98,7 @@ int main(int argc, char **argv)
             continue;
         int64_t t0 = clock_ns();
         int before = checks_failed, had = checks_made;
+        part_of = argc > 2 ? argv[2] : "";
         parts[i].run();
         printf("%s: %d checks, %d failed, %.1f s\n", parts[i].name, checks_made - had,
                checks_failed - before, (double)(clock_ns() - t0) * 1e-9);

@@ -68,7 +68,7 @@ def text(**parts):
 # (what it is, the text, words of its refusal or None)
 SCRIPT = [
     ("does not compile", text(end="int wrong = undefined_name;"), "undefined_name"),
-    ("does not wait", text(wait=""), "not written or not finite"),
+    ("does not wait", text(wait=""), "m=1 "),
     ("is right and fast", text(), None),
     ("assembly", text(end='asm volatile("trap;");'), "rule assembly"),
     ("caches by pointer", text(top="__device__ const float *last;",
@@ -119,7 +119,7 @@ def test_a_text_that_was_repaired_twice_is_published_on_the_gpu(world):
     assert [a["task"] for a in asked] == ["plan", "code", "debug", "debug"]
     assert "struct cuda_out_args {" in asked[0]["system"]
     assert re.search(r"kernel\(\d+\): error: identifier .undefined_name", asked[2]["user"])
-    assert "not written or not finite" in asked[3]["user"]  # the probe's words
+    assert "probe: m=1 " in asked[3]["user"]  # the case, and what was wrong there
     assert all("/tmp" not in a["user"] and "Once upon" not in a["user"] for a in asked)
 
 

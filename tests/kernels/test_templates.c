@@ -31,6 +31,7 @@
 #include "engine/cpu/case.h"
 #include "engine/cpu/eager.h"
 #include "engine/cpu/oracle.h"
+#include "engine/cpu/pack.h"
 #include "engine/cpu/pool.h"
 #include "specializer/search/space.h"
 
@@ -283,7 +284,9 @@ static int check_case(const struct trial *tr, const struct cpu_kernel *k, struct
     const struct cpu_kernel *trusted = eager_cpu(tr->t->region);
     struct weight *weight[3];
     void *packed[3] = {NULL};
-    pack_weights(k, weight, case_weights(c, weight), packed);
+    int weights = case_weights(c, weight);
+    char *arena = xaligned((size_t)weights_packed_bytes(k, weight, weights) + 1);
+    weights_pack(k, weight, weights, arena, packed);
     case_set_packed(c, (const void *const *)packed);
     size_t n;
     float *own = run(k, c, pool, shape->m, &n), *again = run(k, c, pool, shape->m, &n);
@@ -299,8 +302,7 @@ static int check_case(const struct trial *tr, const struct cpu_kernel *k, struct
     free(own);
     free(again);
     free(eager);
-    for (int i = 0; i < 3; i++)
-        free(packed[i]);
+    free(arena);
     case_free(c);
     return status;
 }

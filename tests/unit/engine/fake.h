@@ -267,6 +267,7 @@ static int fake_step_wait(struct backend *b, const struct step *s, struct err *e
 }
 
 static const struct backend_ops fake_pipelined_ops = {.name = "fake",
+                                                      .usual_chunk = 72,
                                                       .open = fake_open,
                                                       .close = fake_close,
                                                       .machine = fake_machine,
@@ -277,6 +278,7 @@ static const struct backend_ops fake_pipelined_ops = {.name = "fake",
                                                       .step_wait = fake_step_wait};
 
 static const struct backend_ops fake_ops = {.name = "fake",
+                                            .usual_chunk = 72,
                                             .open = fake_open,
                                             .close = fake_close,
                                             .machine = fake_machine,

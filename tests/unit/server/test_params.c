@@ -120,90 +120,96 @@ static void params_read_every_member(void **state)
     params_free(&p);
 }
 
+/* Bodies, and the member that the refusal names. */
+static const struct refusal refused_by_both[] = {
+    {"{\"model\":3}", "model"},
+    {"{\"user\":3}", "user"},
+    {"{\"n\":0}", "n"},
+    {"{\"n\":-1}", "n"},
+    {"{\"n\":1.5}", "n"},
+    {"{\"n\":\"1\"}", "n"},
+    {"{\"n\":257}", "n"},
+    {"{\"n\":true}", "n"},
+    {"{\"best_of\":3}", "best_of"},
+    {"{\"max_tokens\":-1}", "max_tokens"},
+    {"{\"max_tokens\":1e10}", "max_tokens"},
+    {"{\"max_tokens\":\"5\"}", "max_tokens"},
+    {"{\"max_tokens\":2.5}", "max_tokens"},
+    {"{\"max_completion_tokens\":-1}", "max_completion_tokens"},
+    {"{\"max_tokens\":4,\"min_tokens\":5}", "min_tokens"},
+    {"{\"temperature\":-0.1}", "temperature"},
+    {"{\"temperature\":2.1}", "temperature"},
+    {"{\"temperature\":1e999}", "temperature"},
+    {"{\"temperature\":\"hot\"}", "temperature"},
+    {"{\"temperature\":[]}", "temperature"},
+    {"{\"top_p\":1.1}", "top_p"},
+    {"{\"top_p\":-0.5}", "top_p"},
+    {"{\"min_p\":2}", "min_p"},
+    {"{\"top_k\":-2}", "top_k"},
+    {"{\"top_k\":0.5}", "top_k"},
+    {"{\"presence_penalty\":2.5}", "presence_penalty"},
+    {"{\"frequency_penalty\":-2.5}", "frequency_penalty"},
+    {"{\"repetition_penalty\":0}", "repetition_penalty"},
+    {"{\"seed\":\"a\"}", "seed"},
+    {"{\"seed\":1.5}", "seed"},
+    {"{\"seed\":1e300}", "seed"},
+    {"{\"stop\":3}", "stop"},
+    {"{\"stop\":[\"\"]}", "stop"},
+    {"{\"stop\":\"\"}", "stop"},
+    {"{\"stop\":[1]}", "stop"},
+    {"{\"stop\":[null]}", "stop"},
+    {"{\"stop\":\"a\\u0000\"}", "stop"},
+    {"{\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"10\",\"11\",\"12\","
+     "\"13\",\"14\",\"15\",\"16\",\"17\"]}",
+     "stop"},
+    {"{\"stop_token_ids\":5}", "stop_token_ids"},
+    {"{\"stop_token_ids\":[1000]}", "stop_token_ids"},
+    {"{\"stop_token_ids\":[-1]}", "stop_token_ids"},
+    {"{\"stop_token_ids\":[\"1\"]}", "stop_token_ids"},
+    {"{\"logit_bias\":[]}", "logit_bias"},
+    {"{\"logit_bias\":{\"x\":1}}", "logit_bias"},
+    {"{\"logit_bias\":{\"\":1}}", "logit_bias"},
+    {"{\"logit_bias\":{\"1000\":1}}", "logit_bias"},
+    {"{\"logit_bias\":{\"-1\":1}}", "logit_bias"},
+    {"{\"logit_bias\":{\"1\":101}}", "logit_bias"},
+    {"{\"logit_bias\":{\"1\":\"a\"}}", "logit_bias"},
+    {"{\"stream\":1}", "stream"},
+    {"{\"stream_options\":{}}", "stream_options"},
+    {"{\"stream\":true,\"stream_options\":3}", "stream_options"},
+    {"{\"stream\":true,\"stream_options\":{\"include_usage\":1}}", "include_usage"},
+    {"{\"ignore_eos\":\"yes\"}", "ignore_eos"},
+    {"{\"return_token_ids\":1}", "return_token_ids"},
+    {"{\"tools\":[{\"type\":\"function\"}]}", "tools"},
+    {"{\"functions\":[{}]}", "functions"},
+    {"{\"guided_regex\":\"a+\"}", "guided_regex"},
+    {"{\"response_format\":{\"type\":\"json_object\"}}", "response_format"},
+    {"{\"response_format\":{}}", "response_format"},
+    {"{\"response_format\":\"text\"}", "response_format"},
+};
+
+static const struct refusal refused_by_completions[] = {
+    {"{\"logprobs\":21}", "logprobs"},   {"{\"logprobs\":-1}", "logprobs"},
+    {"{\"logprobs\":true}", "logprobs"}, {"{\"echo\":1}", "echo"},
+    {"{\"suffix\":\"x\"}", "suffix"},    {"{\"min_tokens\":17}", "min_tokens"},
+};
+
+static const struct refusal refused_by_chat[] = {
+    {"{\"logprobs\":5}", "logprobs"},
+    {"{\"top_logprobs\":5}", "top_logprobs"},
+    {"{\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs"},
+    {"{\"logprobs\":true,\"top_logprobs\":-1}", "top_logprobs"},
+    {"{\"max_tokens\":0}", "max_tokens"},
+};
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
 static void params_refuse_by_name(void **state)
 {
     (void)state;
-    static const struct refusal both[] = {
-        {"{\"model\":3}", "model"},
-        {"{\"user\":3}", "user"},
-        {"{\"n\":0}", "n"},
-        {"{\"n\":-1}", "n"},
-        {"{\"n\":1.5}", "n"},
-        {"{\"n\":\"1\"}", "n"},
-        {"{\"n\":257}", "n"},
-        {"{\"n\":true}", "n"},
-        {"{\"best_of\":3}", "best_of"},
-        {"{\"max_tokens\":-1}", "max_tokens"},
-        {"{\"max_tokens\":1e10}", "max_tokens"},
-        {"{\"max_tokens\":\"5\"}", "max_tokens"},
-        {"{\"max_tokens\":2.5}", "max_tokens"},
-        {"{\"max_completion_tokens\":-1}", "max_completion_tokens"},
-        {"{\"max_tokens\":4,\"min_tokens\":5}", "min_tokens"},
-        {"{\"temperature\":-0.1}", "temperature"},
-        {"{\"temperature\":2.1}", "temperature"},
-        {"{\"temperature\":1e999}", "temperature"},
-        {"{\"temperature\":\"hot\"}", "temperature"},
-        {"{\"temperature\":[]}", "temperature"},
-        {"{\"top_p\":1.1}", "top_p"},
-        {"{\"top_p\":-0.5}", "top_p"},
-        {"{\"min_p\":2}", "min_p"},
-        {"{\"top_k\":-2}", "top_k"},
-        {"{\"top_k\":0.5}", "top_k"},
-        {"{\"presence_penalty\":2.5}", "presence_penalty"},
-        {"{\"frequency_penalty\":-2.5}", "frequency_penalty"},
-        {"{\"repetition_penalty\":0}", "repetition_penalty"},
-        {"{\"seed\":\"a\"}", "seed"},
-        {"{\"seed\":1.5}", "seed"},
-        {"{\"seed\":1e300}", "seed"},
-        {"{\"stop\":3}", "stop"},
-        {"{\"stop\":[\"\"]}", "stop"},
-        {"{\"stop\":\"\"}", "stop"},
-        {"{\"stop\":[1]}", "stop"},
-        {"{\"stop\":[null]}", "stop"},
-        {"{\"stop\":\"a\\u0000\"}", "stop"},
-        {"{\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"10\",\"11\",\"12\","
-         "\"13\",\"14\",\"15\",\"16\",\"17\"]}",
-         "stop"},
-        {"{\"stop_token_ids\":5}", "stop_token_ids"},
-        {"{\"stop_token_ids\":[1000]}", "stop_token_ids"},
-        {"{\"stop_token_ids\":[-1]}", "stop_token_ids"},
-        {"{\"stop_token_ids\":[\"1\"]}", "stop_token_ids"},
-        {"{\"logit_bias\":[]}", "logit_bias"},
-        {"{\"logit_bias\":{\"x\":1}}", "logit_bias"},
-        {"{\"logit_bias\":{\"\":1}}", "logit_bias"},
-        {"{\"logit_bias\":{\"1000\":1}}", "logit_bias"},
-        {"{\"logit_bias\":{\"-1\":1}}", "logit_bias"},
-        {"{\"logit_bias\":{\"1\":101}}", "logit_bias"},
-        {"{\"logit_bias\":{\"1\":\"a\"}}", "logit_bias"},
-        {"{\"stream\":1}", "stream"},
-        {"{\"stream_options\":{}}", "stream_options"},
-        {"{\"stream\":true,\"stream_options\":3}", "stream_options"},
-        {"{\"stream\":true,\"stream_options\":{\"include_usage\":1}}", "include_usage"},
-        {"{\"ignore_eos\":\"yes\"}", "ignore_eos"},
-        {"{\"return_token_ids\":1}", "return_token_ids"},
-        {"{\"tools\":[{\"type\":\"function\"}]}", "tools"},
-        {"{\"functions\":[{}]}", "functions"},
-        {"{\"guided_regex\":\"a+\"}", "guided_regex"},
-        {"{\"response_format\":{\"type\":\"json_object\"}}", "response_format"},
-        {"{\"response_format\":{}}", "response_format"},
-        {"{\"response_format\":\"text\"}", "response_format"},
-    };
-    static const struct refusal completions[] = {
-        {"{\"logprobs\":21}", "logprobs"},   {"{\"logprobs\":-1}", "logprobs"},
-        {"{\"logprobs\":true}", "logprobs"}, {"{\"echo\":1}", "echo"},
-        {"{\"suffix\":\"x\"}", "suffix"},    {"{\"min_tokens\":17}", "min_tokens"},
-    };
-    static const struct refusal chat[] = {
-        {"{\"logprobs\":5}", "logprobs"},
-        {"{\"top_logprobs\":5}", "top_logprobs"},
-        {"{\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs"},
-        {"{\"logprobs\":true,\"top_logprobs\":-1}", "top_logprobs"},
-        {"{\"max_tokens\":0}", "max_tokens"},
-    };
-    expect_refusals(both, sizeof(both) / sizeof(*both), false, 400);
-    expect_refusals(both, sizeof(both) / sizeof(*both), true, 400);
-    expect_refusals(completions, sizeof(completions) / sizeof(*completions), false, 400);
-    expect_refusals(chat, sizeof(chat) / sizeof(*chat), true, 400);
+    expect_refusals(refused_by_both, COUNT(refused_by_both), false, 400);
+    expect_refusals(refused_by_both, COUNT(refused_by_both), true, 400);
+    expect_refusals(refused_by_completions, COUNT(refused_by_completions), false, 400);
+    expect_refusals(refused_by_chat, COUNT(refused_by_chat), true, 400);
 }
 
 static void params_know_only_the_served_model(void **state)

@@ -25,6 +25,8 @@ struct fake {
     atomic_bool compiler;   /* there is one */
     atomic_int builds, probes, short_probes, benches, short_benches, loaded, bad_published, killer;
     atomic_int builds_die, probes_die; /* so many of the next children are killed */
+    atomic_bool hold_bench;            /* benches last until they are stopped */
+    char held[24], unheld[24];         /* the last that did, and the first one after that */
     _Atomic(const char *) audit_fails; /* id of a kernel that audits find wrong, or NULL */
     struct kernel *grave[4096];        /* unloaded: kept, because the test looks at slots freely */
     int graves;
@@ -327,6 +329,11 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     atomic_fetch_add(quick ? &fake.short_benches : &fake.benches, 1);
     if (atomic_load(&fake.killer))
         _exit(42); /* the process dies with it on trial */
+    bool hold = atomic_load(&fake.hold_bench);
+    if (hold || !fake.unheld[0])
+        snprintf(hold ? fake.held : fake.unheld, sizeof fake.held, "%s", c->key);
+    while (hold && !atomic_load(env->stop))
+        usleep(1000);
     double gain = fake_speed(c) / kernel_speed(incumbent, c) - 1;
     c->evidence.bench = (struct gain){50, gain, gain - 0.01, gain + 0.01};
     c->evidence.own_s = 400e-6 / fake_speed(c);

@@ -125,12 +125,51 @@ static void a_file_brings_a_gpus_table_back(void **state)
     unlink(path);
 }
 
+/* The claim of docs/ablation.md: the formula ranks what an H200 measured. */
+static void the_formula_ranks_the_points_of_a_gpu(void **state)
+{
+    (void)state;
+    char path[4096];
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    struct tables t;
+    struct cost cost;
+    struct err err = {""};
+    assert_non_null(root);
+    snprintf(path, sizeof path, "%s/tests/golden/tune_table_gpu.json", root);
+    if (tables_read(&t, path, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(t.n, 3);
+    cost_open(&cost, &t.machine, t.threads);
+    for (int i = 0; i < t.n; i++) {
+        const struct table *of = &t.table[i];
+        int n = 0, size = space_size(of->space);
+        float *predicted = calloc((size_t)size, sizeof *predicted);
+        float *own = calloc((size_t)size, sizeof *own);
+        for (int32_t id = 0; id < size; id++) {
+            struct point p;
+            space_point(of->space, id, &p);
+            if (of->row[id].state != POINT_MEASURED)
+                continue;
+            predicted[n] =
+                (float)cost_formula(&cost, space_template(of->space, id), &p, &of->facts);
+            own[n++] = of->row[id].own_s;
+        }
+        assert_in_range(n, 40, 43);
+        assert_true(rank_correlation(predicted, own, n) > 0.7);
+        free(predicted);
+        free(own);
+    }
+    cost_close(&cost);
+    tables_free(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(thinning_keeps_the_point_to_start_from_and_its_neighbours),
         cmocka_unit_test(points_that_were_never_decided_are_left_out),
         cmocka_unit_test(a_file_brings_a_gpus_table_back),
+        cmocka_unit_test(the_formula_ranks_the_points_of_a_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include "config/err.h"
 #include "engine/cpu/bind.h"
 #include "engine/cpu/case.h"
+#include "engine/cpu/pack.h"
 #include "engine/quant.h"
 
 static struct model *model;
@@ -280,15 +281,17 @@ static void weights_are_packed_and_bound(void **state)
     struct weight *w[3];
     void *packed[3];
     assert_int_equal(case_weights(c, w), 3);
-    pack_weights(&k, w, 3, packed);
+    int64_t bytes = weights_packed_bytes(&k, w, 3);
+    assert_true(bytes >= w[0]->rows + w[1]->rows + w[2]->rows);
+    char *arena = xaligned((size_t)bytes);
+    assert_ptr_equal(weights_pack(&k, w, 3, arena, packed), arena + bytes);
     case_set_packed(c, (const void *const *)packed);
     const struct attn_in_args *a = case_args(c);
     assert_ptr_equal(a->wk.packed, packed[1]);
     assert_int_equal(((const char *)a->wk.packed)[a->wk.rows - 1], a->wk.rows & 0x7f);
     case_set_packed(c, (const void *const[3]){NULL, NULL, NULL});
     assert_null(a->wq.packed);
-    for (int i = 0; i < 3; i++)
-        free(packed[i]);
+    free(arena);
     case_free(c);
 }
 

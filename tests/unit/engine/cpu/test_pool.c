@@ -102,6 +102,20 @@ static void scratch_is_shared_aligned_and_grows(void **state)
     pool_close(p);
 }
 
+/* Nobody yields then: all who wait long enough sleep, and all must be woken. */
+static void pool_meets_beside_processes_of_low_priority(void **state)
+{
+    (void)state;
+    struct pool *p = pool_open(RANKS, 0);
+    struct job j = {.meetings = 200};
+    pool_guests(1);
+    pool_run(p, meet, &j, 0);
+    pool_guests(-1);
+    assert_int_equal(j.before, 200 * RANKS);
+    assert_int_equal(j.late, 0);
+    pool_close(p);
+}
+
 static void pool_of_one_needs_no_thread(void **state)
 {
     (void)state;
@@ -119,6 +133,7 @@ int main(void)
         cmocka_unit_test(barrier_lets_nobody_through_early),
         cmocka_unit_test(pool_wakes_workers_that_fell_asleep),
         cmocka_unit_test(scratch_is_shared_aligned_and_grows),
+        cmocka_unit_test(pool_meets_beside_processes_of_low_priority),
         cmocka_unit_test(pool_of_one_needs_no_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,20 @@
+/* capture.h - copies of what a region read, as far as every backend makes them alike: positions and
+ * page tables of a step, with the pages renumbered so that only those in use need be copied.
+ *
+ * `number` [KV pages of the pool] is 0 for a page not yet seen, else 1 + its number in the capture;
+ * the caller brings it zeroed, uses it for one capture, and copies the pages themselves. Engine
+ * thread.
+ */
+#ifndef WHET_ENGINE_CAPTURE_H
+#define WHET_ENGINE_CAPTURE_H
+
+#include "engine/backend.h"
+
+/* `count` items of `size` bytes, malloc'ed. */
+void *capture_copy(const void *from, int64_t count, size_t size);
+/* c->position and c->kv_at of the step's tokens. */
+void capture_kv_at(struct capture *c, const struct step *s, int32_t *number);
+/* c->span and c->page_table of the step's sequences. */
+void capture_table(struct capture *c, const struct step *s, int32_t *number);
+
+#endif

@@ -1,0 +1,117 @@
+/* starts.c - the points that searches start from, built and published without a search: for `whet
+ * bench --starts`, which says what the kernels can do before any store has winners.
+ *
+ * Nothing is probed or measured, so this is for benches of seeded inputs and never for requests.
+ * Objects lie in the store's folder like all others and are found there the next time.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "specializer/specializer_private.h"
+#include "specializer/winners.h"
+
+struct starting {
+    struct stage_env env;
+    struct key_parts keys;
+    struct compiler compiler;
+    struct store *store;
+};
+
+/* The first template of the slot that names a legal start; NULL: none does. */
+static struct candidate *start_of(const struct starting *s, struct slot *slot)
+{
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
+        struct facts f;
+        struct point p;
+        facts_fill(&f, s->env.model, slot->region, slot->m, s->env.numerics);
+        facts_machine(&f, s->env.machine);
+        if (template_fits(t, s->env.machine->kind, slot->region, slot->m) &&
+            template_start(t, &f, &p) && !template_illegal(t, &p, &f))
+            return candidate_new(&s->keys, t, &p, &f, slot);
+    }
+    return NULL;
+}
+
+static int build(const struct starting *s, struct candidate *c, struct err *err)
+{
+    enum stage_result r;
+    if (access(c->object, R_OK) == 0)
+        return 0;
+    struct build *b = build_start(&s->env, c, err);
+    if (!b)
+        return -1;
+    while ((r = build_poll(b)) == STAGE_RUNNING)
+        usleep(2000);
+    build_end(b);
+    return r == STAGE_PASS ? 0 : err_set(err, "%s: %s", c->name, c->reason);
+}
+
+static int publish(const struct starting *s, struct slot *slot, struct err *err)
+{
+    struct candidate *c = start_of(s, slot);
+    if (!c)
+        return 0;
+    struct kernel_object object = {.path = c->object,
+                                   .entry = "whet_kernel",
+                                   .region = slot->region,
+                                   .origin = ORIGIN_TEMPLATE,
+                                   .id = c->key,
+                                   .name = c->name};
+    struct kernel *k = build(s, c, err) ? NULL : s->env.ops->load(s->env.backend, &object, err);
+    if (k)
+        dispatch_publish(s->env.dispatch, slot, k);
+    candidate_free(c);
+    return k ? 1 : -1;
+}
+
+static int open_all(struct starting *s, struct err *err)
+{
+    if (!compiler_known(s->env.config, s->store, s->env.machine, &s->compiler, err))
+        return -1;
+    keys_open(&s->keys, s->store, s->env.machine, &s->compiler, s->env.model, s->env.numerics);
+    s->env.compiler = &s->compiler;
+    s->env.kernel_dir = s->keys.kernel_dir;
+    if (mkdir(s->keys.object_dir, 0700) != 0 && errno != EEXIST)
+        return err_set(err, "folder %s: %s", s->keys.object_dir, strerror(errno));
+    return kernel_sources_write(s->keys.kernel_dir, err);
+}
+
+int starts_load(const struct config *c, const struct model *m, struct backend *b,
+                const struct backend_ops *ops, struct dispatch *d, int32_t sequences,
+                int32_t context,
+                void (*each)(void *ctx, const struct slot *slot, const struct kernel *k), void *ctx,
+                struct err *err)
+{
+    struct starting s = {.env = {.config = c,
+                                 .numerics = numerics_parse(c->specializer_numerics),
+                                 .model = m,
+                                 .backend = b,
+                                 .ops = ops,
+                                 .dispatch = d,
+                                 .machine = ops->machine(b),
+                                 .program = program_path(),
+                                 .alone = true}};
+    char *path = store_default_path(c->specializer_store);
+    int n = 0, one = 0;
+    s.store = store_open(path, err);
+    free(path);
+    if (!s.store)
+        return -1;
+    if (open_all(&s, err))
+        one = -1;
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT && one >= 0; r++) {
+        struct slot *slot = dispatch_slot(d, (enum region)r, sequences, context);
+        one = publish(&s, slot, err);
+        n += one > 0;
+        if (one > 0 && each)
+            each(ctx, slot, slot->kernel);
+    }
+    keys_close(&s.keys);
+    store_close(s.store);
+    return one < 0 ? -1 : n;
+}

@@ -1,0 +1,108 @@
+/* model_world.h - for tests that open models: the golden ones, and copies with one thing changed.
+ */
+#ifndef WHET_TESTS_MODEL_WORLD_H
+#define WHET_TESTS_MODEL_WORLD_H
+
+#include "tests/unit/unit.h"
+
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/model.h"
+#include "engine/quant.h"
+#include "engine/tokenizer.h"
+#include "tests/unit/engine/golden.h"
+
+static inline struct model *open_golden(const char *name)
+{
+    struct err err;
+    char *path = golden_path(name);
+    struct model *m = model_open(path, true, NULL, NULL, &err);
+    if (!m)
+        fail_msg("%s", err.msg);
+    free(path);
+    return m;
+}
+
+/* A folder of its own whose files are links to those of a golden model. */
+static inline char *copy_folder(const char *name)
+{
+    static const char *const files[] = {"config.json",
+                                        "generation_config.json",
+                                        "tokenizer.json",
+                                        "chat_template.jinja",
+                                        "tokenizer_config.json",
+                                        "model.safetensors",
+                                        "model.safetensors.index.json",
+                                        "model-00001-of-00003.safetensors",
+                                        "model-00002-of-00003.safetensors",
+                                        "model-00003-of-00003.safetensors"};
+    char *folder = xstrdup("/tmp/whet-model-XXXXXX"), *from = golden_path(name);
+
+    assert_non_null(mkdtemp(folder));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *source = xasprintf("%s/%s", from, files[i]);
+        char *real = realpath(source, NULL), *link = xasprintf("%s/%s", folder, files[i]);
+        if (real)
+            assert_int_equal(symlink(real, link), 0);
+        free(source);
+        free(real);
+        free(link);
+    }
+    free(from);
+    return folder;
+}
+
+static inline void remove_folder(char *folder)
+{
+    char *command = xasprintf("rm -rf '%s'", folder);
+    assert_int_equal(system(command), 0);
+    free(command);
+    free(folder);
+}
+
+/* Replaces a file of the folder by `text`; removes it if that is NULL. */
+static inline void replace(const char *folder, const char *name, const char *text)
+{
+    char *path = xasprintf("%s/%s", folder, name);
+    unlink(path);
+    if (text) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fputs(text, f);
+        fclose(f);
+    }
+    free(path);
+}
+
+/* Sets a field of a JSON file of the folder, or removes it if `value` is NULL. */
+static inline void edit(const char *folder, const char *name, const char *field, const char *value)
+{
+    char *path = xasprintf("%s/%s", folder, name);
+    FILE *f = fopen(path, "r");
+    char text[65536];
+    assert_non_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    cJSON *json = cJSON_Parse(text);
+    assert_non_null(json);
+    cJSON_DeleteItemFromObjectCaseSensitive(json, field);
+    if (value)
+        cJSON_AddItemToObject(json, field, cJSON_Parse(value));
+    char *edited = cJSON_Print(json);
+    replace(folder, name, edited);
+    free(edited);
+    cJSON_Delete(json);
+    free(path);
+}
+
+static inline void assert_refused(const char *path, const char *what, const char *message)
+{
+    struct err err = {0};
+    struct model *m = model_open(path, true, NULL, NULL, &err);
+    if (m || !strstr(err.msg, message))
+        fail_msg("%s: expected '%s', got '%s'", what, message, m ? "a model" : err.msg);
+}
+
+#endif

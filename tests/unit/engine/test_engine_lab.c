@@ -1,0 +1,216 @@
+/* test_engine_lab.c - what the engine lends to whoever measures: slices of its time between steps,
+ * at most its share of it under load, and whole steps that alternate by a coin toss. Twice, as
+ * test_engine.c.
+ */
+#include "tests/unit/engine/engine_world.h"
+
+struct slicer {
+    int32_t want, have;
+    int64_t took_ns, longest_ns, each_ns;
+};
+
+static int burn(void *ctx, int64_t budget_ns)
+{
+    struct slicer *s = ctx;
+    int64_t start = clock_ns(), ns = s->each_ns ? s->each_ns : budget_ns;
+    while (clock_ns() - start < ns)
+        ;
+    ns = clock_ns() - start;
+    s->took_ns += ns;
+    s->longest_ns = ns > s->longest_ns ? ns : s->longest_ns;
+    return ++s->have >= s->want ? 1 : 0;
+}
+
+static void slice_meter_lends_its_share_and_collects_debts(void **state)
+{
+    (void)state;
+    struct slice_meter m;
+    slice_meter_init(&m, 0.05, 2000000, 0);
+    int64_t lent = 0;
+    for (int64_t now = 0; now < 10000000000; now += 5000000) /* a boundary every 5 ms, 10 s */
+        if (slice_meter_due(&m, now, 0)) {
+            int64_t took = now < 5000000000 ? 2000000 : 30000000; /* later ones overrun */
+            slice_meter_spend(&m, took, 0);
+            lent += took;
+        }
+    assert_in_range(lent, 450000000, 530000000); /* 5 % of 10 s */
+    slice_meter_init(&m, 0, 2000000, 0);
+    assert_false(slice_meter_due(&m, 100000000000, 0));
+}
+
+static void a_spread_meter_delays_one_step_in_so_many_and_keeps_to_its_share(void **state)
+{
+    (void)state;
+    struct slice_meter m;
+    slice_meter_init(&m, 0.05, 1000000, 0);
+    slice_meter_spread(&m, 100, 8000000);
+    int64_t lent = 0, now = 0, longest = 0;
+    int slices = 0;
+    for (uint64_t step = 1; step <= 20000; step++) { /* steps of 1 ms */
+        now += 1000000;
+        if (!slice_meter_due(&m, now, step))
+            continue;
+        int64_t took = slice_meter_budget(&m);
+        slice_meter_spend(&m, took, step);
+        longest = took > longest ? took : longest;
+        lent += took;
+        now += took;
+        slices++;
+    }
+    assert_in_range(slices, 150, 200);                       /* one in a hundred at most */
+    assert_in_range(lent, now / 100 * 4, now / 100 * 5 + 1); /* 5 % */
+    assert_in_range(longest, 1000000, 8000000);
+}
+
+static void what_a_spread_meter_saved_is_spent_in_longer_slices(void **state)
+{
+    (void)state;
+    struct slice_meter m;
+    slice_meter_init(&m, 0.05, 1000000, 0);
+    slice_meter_spread(&m, 100, 8000000);
+    assert_true(slice_meter_due(&m, 10000000000, 100)); /* ten seconds in which nobody asked */
+    assert_int_equal(slice_meter_budget(&m), 8000000);
+    slice_meter_spend(&m, 8000000, 100);
+    assert_false(slice_meter_due(&m, 10001000000, 199));
+    assert_true(slice_meter_due(&m, 10001000000, 200));
+    assert_int_equal(slice_meter_budget(&m), 8000000);
+    for (uint64_t step = 300; slice_meter_due(&m, 10001000000, step); step += 100)
+        slice_meter_spend(&m, 8000000, step);
+    assert_true(slice_meter_budget(&m) < 1000000); /* and then it is gone */
+}
+
+static void engine_lends_slices_back_to_back_when_idle(void **state)
+{
+    (void)state;
+    struct engine *e = start_with(64, 4);
+    struct slicer s = {.want = 50};
+    int64_t start = clock_ns();
+    assert_int_equal(engine_slices(e, burn, &s), 1);
+    assert_int_equal(s.have, 50);
+    assert_true(clock_ns() - start < 10 * s.took_ns);
+    engine_stop(e);
+}
+
+struct forever {
+    struct engine *e;
+    struct slicer s;
+    int rc;
+};
+
+static void *slices_forever(void *arg)
+{
+    struct forever *f = arg;
+    f->rc = engine_slices(f->e, burn, &f->s);
+    return NULL;
+}
+
+static void engine_keeps_slices_to_their_share_under_load(void **state)
+{
+    (void)state;
+    struct engine *e = start_with(64, 4);
+    struct client *c = clients(1);
+    struct forever f = {.e = e, .s = {.want = 1000000, .each_ns = 4000000}}; /* 4 x the budget */
+    pthread_t thread;
+    fake.delay_us = 500;
+    prompt_text(c, "load");
+    struct engine_request r = request_of(c, 1000);
+    r.ignore_eos = true;
+    submit(e, &r);
+    wait_tokens(c, 1);
+    pthread_create(&thread, NULL, slices_forever, &f);
+    int64_t start = clock_ns();
+    wait_tokens(c, 900);
+    uint64_t lent = atomic_load(&e->stats.slice_ns), slices = atomic_load(&e->stats.slices);
+    int64_t passed = clock_ns() - start;
+    engine_cancel(e, c->id); /* no idle slices: the job is still in when the engine stops */
+    engine_stop(e);
+    pthread_join(thread, NULL);
+    assert_int_equal(f.rc, -1);
+    assert_true(slices >= 3); /* it does make progress */
+    /* 5 %, and one slice ahead of the clock. */
+    assert_true((double)lent < 0.05 * (double)passed + 2 * (double)f.s.longest_ns);
+    free(c);
+}
+
+static void engine_tosses_a_coin_for_the_canary(void **state)
+{
+    (void)state;
+    enum { WANT = 200 };
+    struct engine *e = start_with(64, 4);
+    struct client *c = clients(2);
+    struct kernel candidate = {
+        .id = "0123456789abcdef", .region = REGION_MLP_IN, .origin = ORIGIN_TEMPLATE};
+    struct canary canary = {.slot = dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 1, 0),
+                            .candidate = &candidate,
+                            .seed = 9,
+                            .want = WANT};
+    canary.step = xcalloc(WANT, sizeof *canary.step);
+    engine_canary(e, &canary);
+    prompt_text(&c[0], "a canary sings");
+    struct engine_request r = request_of(&c[0], 400);
+    r.ignore_eos = true;
+    submit(e, &r);
+    wait_ends(1);
+    assert_int_equal(atomic_load(&canary.have), WANT);
+    int32_t tried = 0;
+    for (int i = 0; i < WANT; i++) {
+        tried += canary.step[i].candidate;
+        assert_int_equal(canary.step[i].m, 1);
+        assert_true(canary.step[i].context > 14 && canary.step[i].ns > 0);
+    }
+    assert_in_range(tried, WANT / 2 - 40, WANT / 2 + 40);
+    /* one more may have been started before the last one wanted had landed */
+    uint64_t ran = fake.override_steps;
+    assert_in_range(ran, (uint64_t)tried, (uint64_t)tried + (ops->step_start != NULL));
+    engine_canary(e, NULL);
+    prompt_text(&c[1], "a canary is quiet");
+    r = request_of(&c[1], 100);
+    submit(e, &r);
+    wait_ends(2);
+    assert_int_equal(fake.override_steps, ran);
+    engine_stop(e);
+    free(canary.step);
+    free(c);
+}
+
+static void engine_drops_a_candidate_that_fails_a_step(void **state)
+{
+    (void)state;
+    struct engine *e = start_with(64, 4);
+    struct client *c = clients(1);
+    struct kernel candidate = {.id = "0123456789abcdef", .region = REGION_HEAD};
+    struct canary canary = {.slot = dispatch_slot(engine_dispatch(e), REGION_HEAD, 1, 0),
+                            .candidate = &candidate,
+                            .seed = 9,
+                            .want = 50};
+    canary.step = xcalloc(50, sizeof *canary.step);
+    fake.fail_override = true;
+    engine_canary(e, &canary);
+    prompt_text(c, "a canary dies");
+    struct engine_request r = request_of(c, 100);
+    submit(e, &r);
+    wait_ends(1);
+    check_text(c, &r); /* the request does not notice */
+    assert_true(atomic_load(&canary.failed));
+    assert_in_range(fake.override_steps, 1, 1 + (ops->step_start != NULL));
+    engine_stop(e);
+    free(canary.step);
+    free(c);
+}
+
+int main(void)
+{
+    log_set_level(LOG_ERROR); /* of which some are wanted */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slice_meter_lends_its_share_and_collects_debts),
+        cmocka_unit_test(a_spread_meter_delays_one_step_in_so_many_and_keeps_to_its_share),
+        cmocka_unit_test(what_a_spread_meter_saved_is_spent_in_longer_slices),
+        cmocka_unit_test(engine_lends_slices_back_to_back_when_idle),
+        cmocka_unit_test(engine_keeps_slices_to_their_share_under_load),
+        cmocka_unit_test(engine_tosses_a_coin_for_the_canary),
+        cmocka_unit_test(engine_drops_a_candidate_that_fails_a_step),
+    };
+    int failed = cmocka_run_group_tests_name("one by one", tests, NULL, NULL);
+    ops = &fake_pipelined_ops;
+    return failed + cmocka_run_group_tests_name("pipelined", tests, NULL, NULL);
+}

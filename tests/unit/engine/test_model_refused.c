@@ -1,0 +1,253 @@
+/* test_model_refused.c - models with one thing wrong are refused with the name of that thing, and
+ * what may be missing or odd is read as transformers reads it. */
+#include "tests/unit/engine/model_world.h"
+
+static const struct {
+    const char *field, *value, *message;
+} bad_configs[] = {
+    {"architectures", NULL, "config.json: 'architectures' is missing"},
+    {"architectures", "[\"GPT2LMHeadModel\"]", "GPT2LMHeadModel is not supported"},
+    {"hidden_size", NULL, "'hidden_size' is missing"},
+    {"hidden_size", "\"64\"", "'hidden_size' is not a number"},
+    {"hidden_size", "64.5", "'hidden_size': 64.5 is no whole number"},
+    {"hidden_size", "-64", "'hidden_size': -64 is no whole number"},
+    {"hidden_size", "1e30", "no whole number in range"},
+    {"hidden_size", "128", "tensor 'model.embed_tokens.weight': 2 dimensions [320, 64]"},
+    {"hidden_size", "1000000", "hidden size is 1000000, expected 1 to 65536"},
+    {"num_hidden_layers", "0", "layers is 0"},
+    {"num_hidden_layers", "1", "'model.layers.1.input_layernorm.weight' is no part of"},
+    {"num_hidden_layers", "3", "'model.layers.2.input_layernorm.weight' is missing"},
+    {"num_hidden_layers", "2000000000", "layers is 2000000000"},
+    {"num_attention_heads", "0", "attention heads is 0"},
+    {"num_attention_heads", "3", "3 attention heads do not divide by 2 kv heads"},
+    {"num_attention_heads", "8", "tensor 'model.layers.0.self_attn.q_proj.weight'"},
+    {"num_key_value_heads", "4", "tensor 'model.layers.0.self_attn.k_proj.weight'"},
+    {"intermediate_size", "95", "tensor 'model.layers.0.mlp.gate_proj.weight'"},
+    {"head_dim", "15", "head size 15 is odd"},
+    {"head_dim", "32", "tensor 'model.layers.0.self_attn.q_proj.weight'"},
+    {"vocab_size", "300", "tensor 'model.embed_tokens.weight'"},
+    {"max_position_embeddings", "0", "context length is 0"},
+    {"rms_norm_eps", "0", "norm epsilon 0"},
+    {"rms_norm_eps", "[]", "'rms_norm_eps' is not a number"},
+    {"hidden_act", "\"gelu\"", "'hidden_act': 'gelu' is not supported"},
+    {"hidden_act", "1", "'hidden_act' is not a string"},
+    {"tie_word_embeddings", "1", "'tie_word_embeddings' is neither true nor false"},
+    {"quantization_config", "{\"bits\":4}", "'quantization_config'"},
+    {"partial_rotary_factor", "0.5", "'partial_rotary_factor': 0.5"},
+    {"layer_types", "[\"chunked_attention\"]", "'layer_types': 'chunked_attention'"},
+    {"rope_parameters", "[]", "'rope_parameters' is not an object"},
+    {"rope_parameters", "{\"rope_type\":\"yarn\"}", "type 'yarn' is not supported"},
+    {"rope_parameters", "{\"rope_type\":\"llama3\"}", "'factor' is missing"},
+    {"rope_parameters", "{\"rope_theta\":0}", "rope base 0"},
+    {"rope_parameters", "{\"full_attention\":{}}", "'full_attention': scaling by kind of layer"},
+    {"rope_parameters",
+     "{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,\"high_freq_factor\":1}",
+     "make no sense"},
+};
+
+static void every_field_of_the_config_is_checked_and_named(void **state)
+{
+    (void)state;
+
+    for (size_t i = 0; i < sizeof bad_configs / sizeof *bad_configs; i++) {
+        char *folder = copy_folder("tiny-llama");
+        edit(folder, "config.json", bad_configs[i].field, bad_configs[i].value);
+        assert_refused(folder, bad_configs[i].field, bad_configs[i].message);
+        remove_folder(folder);
+    }
+}
+
+static void missing_and_damaged_files_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *text, *message;
+    } cases[] = {
+        {"config.json", NULL, "config.json: No such file"},
+        {"config.json", "", "config.json: the file is empty"},
+        {"config.json", "{\"architectures\":", "config.json: not a JSON object"},
+        {"config.json", "[]", "config.json: not a JSON object"},
+        {"tokenizer.json", NULL, "tokenizer.json"},
+        {"tokenizer.json", "{}", "tokenizer.json"},
+        {"model.safetensors.index.json", NULL, "model.safetensors: No such file"},
+        {"model.safetensors.index.json", "{}", "'weight_map' is no object"},
+        {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../x\"}}",
+         "weight_map: 'a' is in no file of this directory"},
+        {"model.safetensors.index.json", "{\"weight_map\":{\"a\":\"x\"}}", "/x: No such file"},
+        {"model.safetensors.index.json",
+         "{\"weight_map\":{\"a\":\"model-00001-of-00003.safetensors\"}}",
+         "tensor 'a' is not in model-00001"},
+        {"model-00002-of-00003.safetensors", NULL, "model-00002-of-00003.safetensors: No such"},
+        {"model-00002-of-00003.safetensors", "short", "ends inside the header length"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *folder = copy_folder("tiny-llama");
+        replace(folder, cases[i].file, cases[i].text);
+        assert_refused(folder, cases[i].file, cases[i].message);
+        remove_folder(folder);
+    }
+    assert_refused("/tmp/whet/no/such/model.gguf", "no file", "model.gguf: No such file");
+    assert_refused("/dev/null", "a device", "/dev/null: not a regular file");
+}
+
+static void a_tied_config_shares_the_embedding_whatever_lies_in_the_file(void **state)
+{
+    (void)state;
+    char *folder = copy_folder("tiny-llama");
+    struct err err;
+
+    edit(folder, "config.json", "tie_word_embeddings", "true");
+    struct model *m = model_open(folder, true, NULL, NULL, &err);
+    assert_non_null(m);
+    assert_ptr_equal(m->head.data, m->embed.data);
+    model_close(m);
+    remove_folder(folder);
+}
+
+static void the_context_ends_where_a_sliding_window_would_begin(void **state)
+{
+    (void)state;
+    char *folder = copy_folder("tiny-llama");
+    struct err err;
+
+    edit(folder, "config.json", "architectures", "[\"MistralForCausalLM\"]");
+    edit(folder, "config.json", "sliding_window", "100");
+    struct model *m = model_open(folder, true, NULL, NULL, &err);
+    assert_non_null(m);
+    assert_int_equal(m->shape.max_context, 100);
+    model_close(m);
+    edit(folder, "config.json", "architectures", "[\"LlamaForCausalLM\"]");
+    m = model_open(folder, true, NULL, NULL, &err);
+    assert_non_null(m);
+    assert_int_equal(m->shape.max_context, 512); /* a field Llama does not have */
+    model_close(m);
+    remove_folder(folder);
+}
+
+static void rope_scaling_of_older_configs_is_read(void **state)
+{
+    (void)state;
+    char *folder = copy_folder("tiny-llama");
+    struct err err;
+
+    edit(folder, "config.json", "rope_parameters", NULL);
+    edit(folder, "config.json", "rope_theta", "500000.0");
+    edit(folder, "config.json", "rope_scaling",
+         "{\"rope_type\":\"llama3\",\"factor\":32.0,\"low_freq_factor\":1.0,"
+         "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}");
+    struct model *m = model_open(folder, true, NULL, NULL, &err);
+    assert_non_null(m);
+    assert_true(m->shape.rope_base == 500000 && m->shape.scaling.llama3);
+    assert_true(m->shape.scaling.factor == 32);
+    model_close(m);
+    remove_folder(folder);
+}
+
+/* Bytes to write `skip` behind a key or tensor name of tiny-llama.gguf: 0 is the value's type, 4 a
+ * scalar value, 12 the text of a string, 16 the first item of an array, -1 the name itself. */
+static const struct {
+    const char *find;
+    int skip;
+    const char *bytes;
+    size_t n;
+    const char *message;
+} bad_ggufs[] = {
+    {"general.architecture", 12, "lxama", 5, "'general.architecture': 'lxama' is not supported"},
+    {"general.architecture", -1, "x", 1, "'general.architecture' is missing"},
+    {"llama.block_count", -1, "x", 1, "'llama.block_count' is missing"},
+    {"llama.block_count", 4, "\1", 1, "tensor 'blk.1.attn_k.weight' is no part of"},
+    {"llama.block_count", 4, "\3", 1, "tensor 'blk.2.attn_norm.weight' is missing"},
+    {"llama.block_count", 4, "\xff\xff\xff\xff", 4, "'llama.block_count'"},
+    {"llama.block_count", 0, "\6", 1, "'llama.block_count': 2.8026e-45 is no whole number"},
+    {"llama.embedding_length", 4, "\x41", 1, "tensor 'token_embd.weight'"},
+    {"llama.feed_forward_length", 4, "\x61", 1, "tensor 'blk.0.ffn_gate.weight'"},
+    {"llama.attention.head_count", 4, "\0", 1, "attention heads is 0"},
+    {"llama.attention.head_count_kv", 4, "\3", 1, "do not divide by 3 kv heads"},
+    {"llama.attention.layer_norm_rms_epsilon", 4, "\0\0\x80\x7f", 4, "not a finite number"},
+    {"llama.rope.dimension_count", 4, "\x8", 1, "'llama.rope.dimension_count': 8"},
+    {"llama.rope.freq_base", 4, "\0\0\0\0", 4, "rope base 0"},
+    {"llama.vocab_size", 4, "\x3f", 1, "tensor 'token_embd.weight'"},
+    {"tokenizer.ggml.model", 12, "llam", 4, "'tokenizer.ggml.model': 'llam' is not supported"},
+    {"tokenizer.ggml.pre", 12, "what?", 5, "what?"},
+    {"tokenizer.ggml.pre", -1, "x", 1, "'tokenizer.ggml.pre' is missing"},
+    {"tokenizer.ggml.tokens", -1, "x", 1, "'tokenizer.ggml.tokens' is missing"},
+    {"tokenizer.ggml.merges", -1, "x", 1, "'tokenizer.ggml.merges' is missing"},
+    {"tokenizer.ggml.token_type", 16, "\x9", 1, "'tokenizer.ggml.token_type': token 0 has"},
+    {"tokenizer.ggml.bos_token_id", 4, "\xff\xff", 2, "'tokenizer.ggml.bos_token_id': 65535"},
+    {"tokenizer.ggml.eos_token_id", 0, "\6", 1, "'tokenizer.ggml.eos_token_id': is f32"},
+    {"output_norm.weight", -1, "x", 1, "tensor 'output_norm.weight' is missing"},
+    {"rope_freqs.weight", 4, "\7", 1, "tensor 'rope_freqs.weight': expected 8 values"},
+    {"blk.1.ffn_up.weight", -1, "x", 1, "tensor 'blk.1.ffn_up.weight' is missing"},
+};
+
+static void every_field_of_a_gguf_model_is_checked_and_named(void **state)
+{
+    (void)state;
+    size_t n;
+    uint8_t *good = golden_bytes("tiny-llama.gguf", &n);
+    char path[] = "/tmp/whet-gguf-XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    for (size_t i = 0; i < sizeof bad_ggufs / sizeof *bad_ggufs; i++) {
+        const char *find = bad_ggufs[i].find;
+        uint8_t *bad = xmalloc(n), *at;
+        char key[80]; /* with its length in front, so that no longer key matches */
+        uint64_t length = strlen(find);
+        memcpy(key, &length, 8);
+        memcpy(key + 8, find, length);
+        memcpy(bad, good, n);
+        at = memmem(bad, n, key, 8 + length);
+        if (!at)
+            fail_msg("no '%s' in the file", find);
+        memcpy(at + 8 + length + bad_ggufs[i].skip, bad_ggufs[i].bytes, bad_ggufs[i].n);
+        assert_int_equal(pwrite(fd, bad, n, 0), n);
+        assert_refused(path, find, bad_ggufs[i].message);
+        free(bad);
+    }
+    close(fd);
+    unlink(path);
+    free(good);
+}
+
+static void divisors_that_are_no_llama3_scaling_are_refused(void **state)
+{
+    (void)state;
+    size_t n;
+    uint8_t *file = golden_bytes("tiny-llama.gguf", &n);
+    char path[] = "/tmp/whet-gguf-XXXXXX";
+    int fd = mkstemp(path);
+    static const float divisors[8] = {1, 1, 1, 1, 1, 1, 5.9f, 8};
+    /* the stored ones: 1 .. 1, about 2.6, 8 - found by their last value */
+    uint8_t *at = NULL;
+    float eight = 8;
+
+    for (size_t i = 0; i + 32 <= n && !at; i += 32) {
+        float one = 1;
+        if (!memcmp(file + i, &one, 4) && !memcmp(file + i + 4, &one, 4) &&
+            !memcmp(file + i + 28, &eight, 4))
+            at = file + i;
+    }
+    assert_non_null(at);
+    memcpy(at, divisors, sizeof divisors);
+    assert_int_equal(write(fd, file, n), n);
+    assert_refused(path, "rope_freqs", "tensor 'rope_freqs.weight': value 6 is 5.9");
+    close(fd);
+    unlink(path);
+    free(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_field_of_the_config_is_checked_and_named),
+        cmocka_unit_test(missing_and_damaged_files_are_named),
+        cmocka_unit_test(a_tied_config_shares_the_embedding_whatever_lies_in_the_file),
+        cmocka_unit_test(the_context_ends_where_a_sliding_window_would_begin),
+        cmocka_unit_test(rope_scaling_of_older_configs_is_read),
+        cmocka_unit_test(every_field_of_a_gguf_model_is_checked_and_named),
+        cmocka_unit_test(divisors_that_are_no_llama3_scaling_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

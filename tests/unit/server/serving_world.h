@@ -1,0 +1,59 @@
+/* serving_world.h - a server on a toy engine for every test, and requests that take long. */
+#ifndef WHET_TESTS_SERVING_WORLD_H
+#define WHET_TESTS_SERVING_WORLD_H
+
+#include "tests/unit/unit.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "config/clock.h"
+#include "server/json.h"
+#include "toy_engine.h"
+
+static inline int start(void **state)
+{
+    (void)state;
+    toy_reset();
+    serving_config = (struct config){.server_host = (char *)"127.0.0.1",
+                                     .server_max_body = 100000,
+                                     .server_max_connections = 50,
+                                     .server_header_timeout = 5,
+                                     .server_body_timeout = 5,
+                                     .server_idle_timeout = 5,
+                                     .server_write_timeout = 5,
+                                     .server_drain_s = 5,
+                                     .server_max_queue = 8,
+                                     .engine_max_batch = 8,
+                                     .server_metrics_open = true,
+                                     .server_cors_origins = (char *)"https://app.example"};
+    serving_start();
+    return 0;
+}
+
+static inline int stop(void **state)
+{
+    (void)state;
+    if (serving)
+        assert_int_equal(serving_stop(), 0);
+    return 0;
+}
+
+/* Waits up to 3 s for a counter of the toy. */
+static inline void wait_for(_Atomic int *counter, int value)
+{
+    for (int i = 0; i < 3000 && *counter != value; i++)
+        usleep(1000);
+    assert_int_equal(*counter, value);
+}
+
+#define LONG_STREAM "{\"prompt\":\"abcdefgh\",\"max_tokens\":500,\"stream\":true}"
+#define LONG_PLAIN "{\"prompt\":\"abcdefgh\",\"max_tokens\":500}"
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, start, stop)
+
+#endif

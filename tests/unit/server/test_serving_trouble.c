@@ -1,0 +1,385 @@
+/* test_serving_trouble.c - the HTTP side when something is wrong: full queues, clients that leave
+ * or do not read, a model that loads or a device that is lost, the end under load. */
+#include "serving_world.h"
+
+/* ---- trouble ----------------------------------------------------------------------------------
+ */
+
+static void serving_answers_an_early_failure_plainly(void **state)
+{
+    (void)state;
+    int fd = client_open();
+    toy.fail_at = 0;
+    client_post(fd, "/v1/completions", LONG_STREAM);
+    const char *r = client_response(fd);
+    assert_int_equal(client_status(r), 500);
+    assert_non_null(strstr(r, "the toy was told to fail"));
+    assert_non_null(strstr(r, "application/json"));
+    toy.fail_at = 3;
+    client_post(fd, "/v1/completions", LONG_STREAM);
+    r = client_response(fd);
+    assert_int_equal(client_status(r), 200);
+    assert_non_null(strstr(r, "data: {\"error\":{\"message\":\"the generation failed: the toy"));
+    assert_null(strstr(r, "[DONE]"));
+    client_post(fd, "/v1/completions", LONG_PLAIN);
+    assert_int_equal(client_status(client_response(fd)), 500);
+    close(fd);
+}
+
+static void serving_refuses_when_the_queue_is_full(void **state)
+{
+    (void)state;
+    toy.hold = true;
+    int fds[16];
+    for (int i = 0; i < 16; i++) {
+        fds[i] = client_open();
+        client_post(fds[i], "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2}");
+    }
+    wait_for(&toy.submitted, 16);
+    int fd = client_open();
+    client_post(fd, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2}");
+    const char *r = client_response(fd);
+    assert_int_equal(client_status(r), 429);
+    assert_non_null(strstr(r, "Retry-After: "));
+    assert_int_equal(toy.submitted, 16);
+    toy.hold = false;
+    for (int i = 0; i < 16; i++) {
+        assert_int_equal(client_status(client_response(fds[i])), 200);
+        close(fds[i]);
+    }
+    close(fd);
+}
+
+/* All choices or none: what was submitted before the queue was full is taken back. */
+static void serving_takes_back_half_submitted_requests(void **state)
+{
+    (void)state;
+    toy.hold = true;
+    toy.queue = 0;
+    int fd = client_open();
+    client_post(fd, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2,\"n\":12}");
+    assert_int_equal(client_status(client_response(fd)), 429);
+    wait_for(&toy.cancelled, 8);
+    client_post(fd, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2,\"n\":17}");
+    assert_int_equal(client_status(client_response(fd)), 400);
+    toy.hold = false;
+    client_post(fd, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2,\"n\":8}");
+    assert_int_equal(client_status(client_response(fd)), 200);
+    close(fd);
+}
+
+static void serving_cancels_for_clients_that_left(void **state)
+{
+    (void)state;
+    toy.step_us = 5000;
+    int stream = client_open(), plain = client_open(), many = client_open();
+    client_post(stream, "/v1/completions", LONG_STREAM);
+    client_post(plain, "/v1/completions", LONG_PLAIN);
+    client_post(many, "/v1/completions",
+                "{\"prompt\":\"ab\",\"max_tokens\":500,\"n\":3,\"stream\":true}");
+    client_until(stream, "data: ");
+    client_until(many, "data: ");
+    wait_for(&toy.submitted, 5);
+    close(stream);
+    close(plain);
+    close(many);
+    wait_for(&toy.cancelled, 5);
+    toy.hold = true;
+    int queued = client_open();
+    client_post(queued, "/v1/completions", LONG_STREAM);
+    wait_for(&toy.submitted, 6);
+    shutdown(queued, SHUT_WR);
+    wait_for(&toy.cancelled, 6);
+    close(queued);
+}
+
+/* A client that floods its input while it waits is still seen to leave. */
+static void serving_notices_a_client_that_left_behind_unread_input(void **state)
+{
+    (void)state;
+    toy.hold = true;
+    int fd = client_open();
+    client_post(fd, "/v1/completions", LONG_PLAIN);
+    wait_for(&toy.submitted, 1);
+    char *junk = malloc(100001);
+    memset(junk, 'x', 100000);
+    junk[100000] = '\0';
+    client_send(fd, "%s", junk);
+    free(junk);
+    close(fd);
+    wait_for(&toy.cancelled, 1);
+}
+
+static void serving_cuts_slow_readers_only(void **state)
+{
+    (void)state;
+    serving_stop();
+    serving_config.server_write_timeout = 0.4;
+    serving_start();
+    int slow = client_open(), size = 4096;
+    setsockopt(slow, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
+    toy.step_us = 200;
+    client_post(slow, "/v1/completions",
+                "{\"prompt\":\"abcdefgh\",\"max_tokens\":500,\"stream\":true,\"logprobs\":20,"
+                "\"n\":8}");
+    int64_t before = clock_ns();
+    int fast = client_open();
+    for (int i = 0; i < 50; i++) {
+        client_send(fast, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert_int_equal(client_status(client_response(fast)), 200);
+    }
+    assert_true(clock_ns() - before < 2000000000);
+    for (int i = 0; i < 300 && serving->metrics.slow_clients == 0; i++)
+        usleep(10000);
+    assert_int_equal(serving->metrics.slow_clients, 1);
+    client_send(fast, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fast)), 200);
+    close(fast);
+    close(slow);
+}
+
+static void serving_keeps_silent_streams_alive(void **state)
+{
+    (void)state;
+    serving->keepalive_s = 0.15;
+    toy.hold = true;
+    int fd = client_open();
+    client_post(fd, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2,\"stream\":true}");
+    assert_non_null(strstr(client_until(fd, ": keep-alive\n\n"), ": keep-alive\n\n"));
+    toy.hold = false;
+    assert_non_null(strstr(client_until(fd, "data: [DONE]\n\n"), "[DONE]"));
+    close(fd);
+}
+
+static void serving_times_out_slow_requests(void **state)
+{
+    (void)state;
+    serving_stop();
+    serving_config.server_header_timeout = 0.2;
+    serving_config.server_body_timeout = 0.2;
+    serving_config.server_idle_timeout = 0.3;
+    serving_start();
+    int silent = client_open(), head = client_open(), body = client_open(), idle = client_open();
+    client_send(head, "GET /health HTTP/1.1\r\nHo");
+    client_send(body, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 99\r\n\r\n{");
+    client_send(idle, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(idle)), 200);
+    const char *r = client_response(head);
+    assert_int_equal(client_status(r), 408);
+    assert_non_null(strstr(r, "Connection: close"));
+    assert_int_equal(client_status(client_response(body)), 408);
+    assert_true(client_closed(silent));
+    assert_true(client_closed(idle));
+    close(silent);
+    close(head);
+    close(body);
+    close(idle);
+}
+
+static void serving_turns_away_too_many_connections(void **state)
+{
+    (void)state;
+    int fds[50];
+    for (int i = 0; i < 50; i++) {
+        fds[i] = client_open();
+        client_send(fds[i], "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert_int_equal(client_status(client_response(fds[i])), 200);
+    }
+    int extra = client_open();
+    const char *r = client_response(extra);
+    assert_int_equal(client_status(r), 503);
+    assert_non_null(strstr(r, "Retry-After"));
+    close(extra);
+    close(fds[0]);
+    for (int i = 0; i < 100; i++) { /* a place is free again */
+        usleep(5000);
+        extra = client_open();
+        client_send(extra, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+        if (client_status(client_response(extra)) == 200)
+            break;
+        close(extra);
+    }
+    client_send(extra, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(extra)), 200);
+    close(extra);
+    for (int i = 1; i < 50; i++)
+        close(fds[i]);
+}
+
+/* ---- start and end ----------------------------------------------------------------------------
+ */
+
+static void serving_says_that_the_model_is_loading(void **state)
+{
+    (void)state;
+    serving_stop();
+    toy.loading = true;
+    serving_start();
+    int fd = client_open();
+    client_post(fd, "/v1/completions", "{\"prompt\":\"ab\"}");
+    const char *r = client_response(fd);
+    assert_int_equal(client_status(r), 503);
+    assert_non_null(strstr(r, "Retry-After: "));
+    assert_true(client_closed(fd)); /* the body was not read */
+    close(fd);
+    fd = client_open();
+    client_send(fd, "GET /ready HTTP/1.1\r\nHost: t\r\n\r\n");
+    r = client_response(fd);
+    assert_int_equal(client_status(r), 503);
+    assert_non_null(strstr(r, "\"progress\":0.250"));
+    client_send(fd, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 200);
+    client_send(fd, "GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 200);
+    toy.loading = false;
+    usleep(200000);
+    client_send(fd, "GET /ready HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 200);
+    close(fd);
+}
+
+static void serving_reports_a_stalled_engine(void **state)
+{
+    (void)state;
+    int fd = client_open();
+    toy.stalled = 31;
+    client_send(fd, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 503);
+    toy.stalled = 0;
+    client_send(fd, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 200);
+    close(fd);
+}
+
+static void serving_says_that_the_device_is_lost(void **state)
+{
+    (void)state;
+    int fd = client_open();
+    toy.lost = true;
+    client_send(fd, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    const char *r = client_response(fd);
+    assert_int_equal(client_status(r), 503);
+    assert_non_null(strstr(r, "\"status\":\"lost\""));
+    client_send(fd, "GET /ready HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 503);
+    client_send(fd, "GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 200); /* the process stays */
+    toy.lost = false;
+    close(fd);
+}
+
+static void serving_finishes_what_runs_before_it_stops(void **state)
+{
+    (void)state;
+    toy.step_us = 5000;
+    int fd = client_open(), idle = client_open(), stream = client_open();
+    client_post(fd, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":60}");
+    client_post(stream, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":60,\"stream\":true}");
+    client_until(stream, "data: ");
+    wait_for(&toy.submitted, 2);
+    server_stop(serving);
+    const char *r = client_response(fd);
+    assert_int_equal(client_status(r), 200);
+    assert_non_null(strstr(r, "Connection: close"));
+    assert_true(client_closed(idle));
+    assert_non_null(strstr(client_until(stream, "data: [DONE]\n\n"), "[DONE]"));
+    close(fd);
+    close(idle);
+    close(stream);
+    assert_int_equal(serving_stop(), 0);
+    assert_int_equal(toy.cancelled, 0);
+}
+
+static void serving_says_that_it_drains_and_takes_nothing_new(void **state)
+{
+    (void)state;
+    toy.hold = true;
+    int busy = client_open(), half = client_open();
+    client_post(busy, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2}");
+    client_send(half, "GET /ready HT");
+    wait_for(&toy.submitted, 1);
+    usleep(50000);
+    server_stop(serving);
+    usleep(100000);
+    client_send(half, "TP/1.1\r\nHost: t\r\n\r\n");
+    const char *r = client_response(half);
+    assert_int_equal(client_status(r), 503);
+    assert_non_null(strstr(r, "draining"));
+    static const struct {
+        const char *request;
+        int status;
+        const char *says;
+    } late[] = {
+        {"GET /ready HTTP/1.1\r\nHost: t\r\n\r\n", 503, "draining"},
+        {"GET /health HTTP/1.1\r\nHost: t\r\n\r\n", 503, "draining"},
+        {"GET /v1/models HTTP/1.1\r\nHost: t\r\n\r\n", 503, "Retry-After: "},
+        {"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{}", 503,
+         "Retry-After: "},
+        {"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n", 200, "whet_ready 0"},
+        {"GET /specializer HTTP/1.1\r\nHost: t\r\n\r\n", 200, "\"state\":\"draining\""},
+    };
+    for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
+        int fd = client_open();
+        assert_true(fd >= 0);
+        client_send(fd, "%s", late[i].request);
+        r = client_response(fd);
+        assert_int_equal(client_status(r), late[i].status);
+        assert_non_null(strstr(r, late[i].says));
+        assert_non_null(strstr(r, "Connection: close"));
+        close(fd);
+    }
+    int idler = client_open(); /* nobody waits for those who came late */
+    toy.hold = false;
+    assert_int_equal(client_status(client_response(busy)), 200);
+    close(busy);
+    close(half);
+    assert_true(client_closed(idler));
+    close(idler);
+    assert_int_equal(client_open(), -1);
+    assert_int_equal(serving_stop(), 0);
+}
+
+static void serving_cancels_with_an_error_after_the_drain_time(void **state)
+{
+    (void)state;
+    serving_stop();
+    serving_config.server_drain_s = 0.2;
+    serving_start();
+    toy.step_us = 5000;
+    int stream = client_open(), plain = client_open();
+    client_post(stream, "/v1/completions", LONG_STREAM);
+    client_post(plain, "/v1/completions", LONG_PLAIN);
+    client_until(stream, "data: ");
+    wait_for(&toy.submitted, 2);
+    server_stop(serving);
+    assert_int_equal(client_status(client_response(plain)), 503);
+    assert_non_null(strstr(client_until(stream, "0\r\n\r\n"), "data: {\"error\":{\"message\":\"the "
+                                                              "server is shutting down"));
+    close(stream);
+    close(plain);
+    assert_int_equal(serving_stop(), 0);
+    assert_int_equal(toy.cancelled, 2);
+}
+
+int main(void)
+{
+    signal(SIGPIPE, SIG_IGN); /* as serve_main does: the loop runs in this process */
+    const struct CMUnitTest tests[] = {
+        TEST(serving_answers_an_early_failure_plainly),
+        TEST(serving_refuses_when_the_queue_is_full),
+        TEST(serving_takes_back_half_submitted_requests),
+        TEST(serving_cancels_for_clients_that_left),
+        TEST(serving_notices_a_client_that_left_behind_unread_input),
+        TEST(serving_cuts_slow_readers_only),
+        TEST(serving_keeps_silent_streams_alive),
+        TEST(serving_times_out_slow_requests),
+        TEST(serving_turns_away_too_many_connections),
+        TEST(serving_says_that_the_model_is_loading),
+        TEST(serving_reports_a_stalled_engine),
+        TEST(serving_says_that_the_device_is_lost),
+        TEST(serving_finishes_what_runs_before_it_stops),
+        TEST(serving_says_that_it_drains_and_takes_nothing_new),
+        TEST(serving_cancels_with_an_error_after_the_drain_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

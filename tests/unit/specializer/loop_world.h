@@ -1,0 +1,137 @@
+/* loop_world.h - the loop on an engine and stages that pretend (fake_lab.h), for tests that watch
+ * it or steer it: a world that opens once, a fresh store for every test, and what they look at.
+ */
+#ifndef WHET_TESTS_LOOP_WORLD_H
+#define WHET_TESTS_LOOP_WORLD_H
+
+#include <cjson/cJSON.h>
+
+#include "tests/unit/specializer/fake_lab.h"
+
+static char folder[] = "/tmp/whet-test-loop-XXXXXX";
+static int stores;
+static struct config config;
+static char store_file[120];
+
+/* ---- the world ------------------------------------------------------------------------------- */
+
+static int open_world(void **unused)
+{
+    (void)unused;
+    struct model_shape shape = {.arch = ARCH_LLAMA,
+                                .layers = 1,
+                                .hidden = 64,
+                                .heads = 1,
+                                .kv_heads = 1,
+                                .head_dim = 64,
+                                .ffn = 128,
+                                .vocab = 64,
+                                .max_context = 64,
+                                .eps = 1e-5f,
+                                .rope_base = 10000};
+    if (!mkdtemp(folder))
+        return -1;
+    fake.model = model_random(&shape, DTYPE_Q4_1, 1);
+    const struct kernel *table[REGION_COUNT];
+    for (int r = 0; r < REGION_COUNT; r++) {
+        fake.eager[r] = (struct kernel){.id = "eager", .name = "eager", .region = (enum region)r};
+        table[r] = &fake.eager[r];
+    }
+    fake.dispatch = dispatch_open(table);
+    atomic_store(&fake.live, true);
+    atomic_store(&fake.compiler, true);
+    return pthread_create(&fake.traffic, NULL, fake_traffic, NULL);
+}
+
+static int close_world(void **unused)
+{
+    (void)unused;
+    char command[80];
+    atomic_store(&fake.stop, true);
+    pthread_join(fake.traffic, NULL);
+    dispatch_close(fake.dispatch);
+    model_close(fake.model);
+    for (int i = 0; i < fake.graves && i < 4096; i++)
+        free(fake.grave[i]);
+    config_free(&config);
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+/* A store of its own for every test. */
+static int fresh_store(void **unused)
+{
+    (void)unused;
+    snprintf(store_file, sizeof store_file, "%s/%d/store.db", folder, stores++);
+    atomic_store(&fake.audit_fails, NULL);
+    atomic_store(&fake.killer, 0);
+    atomic_store(&fake.compiler, true);
+    atomic_store(&fake.live, true);
+    return 0;
+}
+
+static struct specializer *start(const char *option, const char *value)
+{
+    char *argv[] = {(char *)"whet", (char *)"--store", store_file,
+                    (char *)option, (char *)value,     NULL};
+    struct err err = {{0}};
+    config_free(&config);
+    if (config_parse(&config, option ? 5 : 3, argv, &err) != 0)
+        print_error("%s\n", err.msg);
+    struct specializer *s = specializer_start(&config, NULL, &err);
+    assert_non_null(s);
+    for (int i = 0; i < 5000 && !atomic_load(&s->ready); i++)
+        usleep(1000);
+    assert_true(atomic_load(&s->ready));
+    return s;
+}
+
+static void stop(struct specializer *s)
+{
+    specializer_stop(s);
+    assert_int_equal(atomic_load(&fake.loaded), 0); /* everything was unloaded */
+}
+
+#define WAIT_FOR(what)                      \
+    do {                                    \
+        int waited = 0;                     \
+        while (!(what) && waited++ < 20000) \
+            usleep(1000);                   \
+        assert_true(what);                  \
+    } while (0)
+
+static const struct kernel *serving(const char *slot)
+{
+    return atomic_load(&dispatch_find(fake.dispatch, slot)->kernel);
+}
+
+static bool specialized(const char *slot)
+{
+    return serving(slot)->origin != ORIGIN_EAGER;
+}
+
+static cJSON *json_of(int want_status, int status, char **text)
+{
+    if (status != want_status)
+        print_error("%d: %s\n", status, *text);
+    assert_int_equal(status, want_status);
+    cJSON *o = cJSON_Parse(*text);
+    assert_non_null(o);
+    free(*text);
+    *text = NULL;
+    return o;
+}
+
+static inline void expect(int want_status, int status, char **text)
+{
+    cJSON_Delete(json_of(want_status, status, text));
+}
+
+static uint64_t asleep(struct specializer *s)
+{
+    return atomic_load(&s->doing) == DOING_SLEEP;
+}
+
+#define TEST(f) cmocka_unit_test_setup(f, fresh_store)
+
+#endif

@@ -1,0 +1,283 @@
+/* Operators and the loop (loop_world.h): pins, disables, rollbacks, pause and freeze act at once
+ * and outlive a restart; slots, kernels, metrics and the dashboard's document show what is so.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/specializer/loop_world.h"
+
+static void operators_pin_unpin_and_roll_back(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    char id[24];
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(404, specializer_pin(s, "mlp_out/m7", "eager", "r1", &text), &text);
+    expect(404, specializer_pin(s, "mlp_out/m1", "0000000000000000", "r1", &text), &text);
+    expect(409, specializer_pin(s, "head/m1", id, "r1", &text), &text);
+    expect(400, specializer_pin(s, "head/m1", "", "r1", &text), &text);
+
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r2", &text), &text);
+    assert_false(specialized("mlp_out/m1"));                                    /* at once */
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r3", &text), &text); /* idempotent */
+    expect(409, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
+    stop(s);
+    s = start(NULL, NULL); /* a pin survives a restart */
+    WAIT_FOR(specialized("head/m1"));
+    usleep(200000);
+    assert_false(specialized("mlp_out/m1"));
+    expect(200, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0); /* loaded and validated again */
+    expect(200, specializer_unpin(s, "mlp_out/m1", "r6", &text), &text);
+    expect(200, specializer_rollback(s, "mlp_out/m1", NULL, "r7", &text), &text);
+    assert_string_not_equal(serving("mlp_out/m1")->id, id);
+    cJSON *o = json_of(200, specializer_trace(s, "mlp_out/m1", 0, false, &text), &text);
+    char *printed = cJSON_PrintUnformatted(o);
+    assert_non_null(strstr(printed, "\"who\":\"r7\""));
+    assert_non_null(strstr(printed, "\"event\":\"pin\""));
+    free(printed);
+    cJSON_Delete(o);
+    stop(s);
+}
+
+static void operators_disable_a_kernel_and_a_family_at_once(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
+    char id[24];
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(404, specializer_disable(s, "nonsense", "x", "r1", &text), &text);
+    expect(409, specializer_disable(s, "eager", "x", "r1", &text), &text);
+    expect(200, specializer_disable(s, id, "I do not trust it", "r1", &text), &text);
+    assert_string_not_equal(serving("mlp_out/m1")->id, id);
+    expect(200, specializer_disable(s, "head", "family", "r2", &text), &text);
+    assert_false(specialized("head/m1"));
+    usleep(300000);
+    assert_false(specialized("head/m1"));
+    expect(200, specializer_enable(s, "head", "r3", &text), &text);
+    WAIT_FOR(specialized("head/m1"));
+    stop(s);
+    s = start(NULL, NULL); /* the disable survives */
+    usleep(300000);
+    assert_string_not_equal(serving("mlp_out/m1")->id, id);
+    stop(s);
+}
+
+static void operators_pause_resume_and_freeze(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start("--specializer-paused", "true");
+    int builds = atomic_load(&fake.builds);
+    usleep(200000);
+    assert_int_equal(atomic_load(&fake.builds), builds);
+    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r1", &text), &text);
+    WAIT_FOR(specialized("mlp_out/m1"));
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r2", &text), &text);
+    stop(s);
+    s = start(NULL, NULL);
+    assert_int_equal(atomic_load(&s->mode), SPECIALIZER_FREEZE);
+    stop(s);
+}
+
+/* Nothing was learnt about the kernel on the bench, and nobody else is to go first. */
+static void operators_pause_a_bench_and_it_is_taken_up_again(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    atomic_store(&fake.hold_bench, true);
+    int benches = atomic_load(&fake.benches);
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(atomic_load(&fake.benches) > benches);
+    expect(200, specializer_set_mode(s, SPECIALIZER_PAUSE, "r1", &text), &text);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_PAUSED);
+    fake.unheld[0] = 0;
+    atomic_store(&fake.hold_bench, false);
+    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r2", &text), &text);
+    WAIT_FOR(specialized("mlp_out/m1"));
+    stop(s);
+    assert_string_equal(fake.unheld, fake.held);
+}
+
+/* Frozen: winners serve and come back after a restart, nothing is built, benched or published. */
+static void operators_freeze_what_serves_now(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1"));
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r2", &text), &text);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
+    char id[24];
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    uint64_t benched = atomic_load(&s->counts.stage[STAGE_BENCH][STAGE_PASS]) +
+                       atomic_load(&s->counts.stage[STAGE_BENCH][STAGE_REFUSE]);
+    uint64_t published = atomic_load(&s->counts.published);
+    int builds = atomic_load(&fake.builds);
+    uint64_t looks = atomic_load(&s->counts.looks);
+    WAIT_FOR(atomic_load(&s->counts.looks) > looks + 20); /* it is still audited */
+    assert_int_equal(atomic_load(&fake.builds), builds);
+    assert_int_equal(atomic_load(&s->counts.published), published);
+    assert_int_equal(atomic_load(&s->counts.stage[STAGE_BENCH][STAGE_PASS]) +
+                         atomic_load(&s->counts.stage[STAGE_BENCH][STAGE_REFUSE]),
+                     benched);
+    assert_string_equal(serving("mlp_out/m1")->id, id);
+    stop(s);
+    s = start(NULL, NULL); /* it survives, and so do the winners */
+    WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
+    assert_string_equal(serving("mlp_out/m1")->id, id);
+    /* A kernel that an audit finds wrong leaves all the same; eager stays. */
+    atomic_store(&fake.audit_fails, id);
+    WAIT_FOR(!specialized("mlp_out/m1"));
+    assert_true(atomic_load(&s->counts.mismatches) >= 1);
+    assert_int_equal(atomic_load(&fake.builds), builds);
+    atomic_store(&fake.audit_fails, NULL);
+    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &text), &text);
+    WAIT_FOR(specialized("mlp_out/m1"));
+    stop(s);
+}
+
+static void operators_cannot_thaw_what_the_configuration_froze(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start("--specializer-numerics", "frozen");
+    WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    expect(409, specializer_set_mode(s, SPECIALIZER_RUN, "r2", &text), &text);
+    expect(409, specializer_set_mode(s, SPECIALIZER_PAUSE, "r3", &text), &text);
+    assert_int_equal(atomic_load(&s->mode), SPECIALIZER_FREEZE);
+    stop(s);
+}
+
+/* A client that did not hear the answer may ask again: `from` says what must go. */
+static void operators_may_repeat_a_rollback(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(200, specializer_rollback(s, "mlp_out/m1", "0123456789abcdef", "r2", &text), &text);
+    assert_string_equal(serving("mlp_out/m1")->id, id); /* it is not there: nothing to do */
+    expect(200, specializer_rollback(s, "mlp_out/m1", id, "r3", &text), &text);
+    char then[24];
+    snprintf(then, sizeof then, "%s", serving("mlp_out/m1")->id);
+    assert_string_not_equal(then, id);
+    expect(200, specializer_rollback(s, "mlp_out/m1", id, "r3", &text), &text);
+    assert_string_equal(serving("mlp_out/m1")->id, then);
+    stop(s);
+}
+
+static void operators_see_slots_kernels_metrics_and_the_dashboard(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    cJSON *o = json_of(200, specializer_slots(s, "mlp_out/m1", &text), &text);
+    assert_string_equal(cJSON_GetObjectItem(o, "state")->valuestring, "active");
+    assert_true(cJSON_GetObjectItem(o, "gain_over_eager")->valuedouble > 0.2);
+    assert_true(cJSON_GetArraySize(cJSON_GetObjectItem(o, "tried")) > 5);
+    cJSON_Delete(o);
+    expect(404, specializer_slots(s, "no/slot", &text), &text);
+    o = json_of(200, specializer_slots(s, NULL, &text), &text);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(o, "slots")), 2);
+    cJSON_Delete(o);
+    o = json_of(200, specializer_kernels(s, serving("mlp_out/m1")->id, &text), &text);
+    assert_non_null(strstr(cJSON_GetObjectItem(o, "source")->valuestring, "whet_kernel"));
+    cJSON_Delete(o);
+    expect(404, specializer_kernels(s, "1234", &text), &text);
+    o = cJSON_Parse(text = specializer_json(s));
+    assert_non_null(o);
+    static const char *const keys[] = {"mode",     "doing",  "funnel",  "slots",   "trace",
+                                       "numerics", "counts", "adviser", "refusals"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        assert_non_null(cJSON_GetObjectItem(o, keys[i]));
+    const cJSON *mark = cJSON_GetArrayItem(cJSON_GetObjectItem(o, "marks"), 0);
+    assert_string_equal(cJSON_GetObjectItem(mark, "event")->valuestring, "active");
+    const cJSON *load = cJSON_GetObjectItem(cJSON_GetObjectItem(o, "funnel"), "load");
+    assert_true(cJSON_GetObjectItem(load, "pass")->valuedouble > 0);
+    const cJSON *refusal = cJSON_GetArrayItem(cJSON_GetObjectItem(o, "refusals"), 0);
+    assert_non_null(strstr(cJSON_GetObjectItem(refusal, "text")->valuestring, ": "));
+    assert_non_null(cJSON_GetObjectItem(refusal, "name"));
+    free(text);
+    cJSON_Delete(o);
+    size_t n;
+    FILE *out = open_memstream(&text, &n);
+    specializer_metrics(s, out);
+    fclose(out);
+    static const char *const names[] = {"whet_kernel_active_info{slot=\"mlp_out/m1\"",
+                                        "whet_specializer_candidates_total{stage=\"build\"",
+                                        "whet_specializer_refusals_total{reason=\"impossible\"} 0",
+                                        "whet_specializer_build_seconds_bucket",
+                                        "whet_specializer_slice_seconds_total",
+                                        "whet_adviser_requests_total{outcome=\"heuristic\"}",
+                                        "whet_kernel_swaps_total{result=\"published\"}",
+                                        "whet_kernel_rollbacks_total{reason=\"audit\"} 0",
+                                        "whet_time_saved_seconds_total",
+                                        "whet_audit_looks_total",
+                                        "whet_audit_mismatches_total 0",
+                                        "whet_store_errors_total 0",
+                                        "whet_specializer_searching 1",
+                                        "whet_specializer_frozen 0",
+                                        "whet_specializer_compiler_available 1"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!strstr(text, names[i]))
+            print_error("%s\n", names[i]);
+        assert_non_null(strstr(text, names[i]));
+    }
+    free(text);
+    stop(s);
+}
+
+static void operators_carry_winners_to_another_store(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    char name[160];
+    snprintf(name, sizeof name, "%s", serving("mlp_out/m1")->name);
+    assert_int_equal(specializer_export(s, &text), 200);
+    stop(s);
+    fresh_store(NULL);
+    s = start("--specializer-paused", "true");
+    char *answer = NULL;
+    cJSON *o = json_of(200, specializer_import(s, text, strlen(text), "r1", &answer), &answer);
+    assert_true(cJSON_GetObjectItem(o, "imported")->valueint >= 1);
+    cJSON_Delete(o);
+    free(text);
+    assert_false(specialized("mlp_out/m1")); /* nothing is believed */
+    expect(400, specializer_import(s, "junk", 4, "r2", &answer), &answer);
+    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &answer), &answer);
+    int builds = atomic_load(&fake.builds);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->name, name) == 0);
+    assert_true(atomic_load(&fake.builds) - builds <= 24); /* it was among the first tried */
+    stop(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(operators_pin_unpin_and_roll_back),
+        TEST(operators_disable_a_kernel_and_a_family_at_once),
+        TEST(operators_pause_resume_and_freeze),
+        TEST(operators_pause_a_bench_and_it_is_taken_up_again),
+        TEST(operators_freeze_what_serves_now),
+        TEST(operators_cannot_thaw_what_the_configuration_froze),
+        TEST(operators_may_repeat_a_rollback),
+        TEST(operators_see_slots_kernels_metrics_and_the_dashboard),
+        TEST(operators_carry_winners_to_another_store),
+    };
+    return cmocka_run_group_tests(tests, open_world, close_world);
+}
