@@ -153,6 +153,22 @@ static const char *text_at(const cJSON *row, int i)
     return cJSON_IsString(v) ? v->valuestring : "";
 }
 
+/* The knobs of a row; one that was added to the template later is at its default, which is what it
+ * was without that knob. */
+static void with_defaults(const struct template *t, const char *text, char *out, size_t n)
+{
+    size_t at = (size_t)snprintf(out, n, "%s", text);
+    for (int k = 0; k < t->knobs && at < n; k++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s=", t->knob[k].name);
+        const char *found = strstr(text, name);
+        while (found && found > text && found[-1] != ' ')
+            found = strstr(found + 1, name);
+        if (!found)
+            at += (size_t)snprintf(out + at, n - at, " %s%d", name, t->knob[k].fallback);
+    }
+}
+
 /* The row's point in the space, or -1 with a message. */
 static int32_t read_row(const struct space *s, const cJSON *row, struct measured *m,
                         struct err *err)
@@ -161,7 +177,9 @@ static int32_t read_row(const struct space *s, const cJSON *row, struct measured
     const struct template *t = template_find(text_at(row, 0));
     if (!t)
         return err_set(err, "there is no template \"%.40s\"", text_at(row, 0));
-    if (point_parse(t, text_at(row, 1), &p, err) != 0)
+    char knobs[600];
+    with_defaults(t, text_at(row, 1), knobs, sizeof knobs);
+    if (point_parse(t, knobs, &p, err) != 0)
         return -1;
     *m = (struct measured){.state = POINT_NEW};
     for (int i = 0; i < 4; i++)

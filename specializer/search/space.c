@@ -59,6 +59,7 @@ struct listing {
     const struct template *template;
     bool bit_equal;
     int keep_of; /* one point in this many is kept, chosen by its hash */
+    bool near;   /* or, where there is a point to start from, those around it and a sample */
     struct spot *spot;
     int n, room; /* spot NULL: only counted */
 };
@@ -179,7 +180,7 @@ static void list_some(struct listing *l)
 
 static void list_template(struct listing *l)
 {
-    if (too_large(l->template))
+    if (l->near || too_large(l->template))
         list_some(l);
     else
         list_all(l);
@@ -207,7 +208,10 @@ struct space *space_open(const struct facts *f, enum region region, int m, enum 
     struct listing l = {.facts = f, .bit_equal = numerics == NUMERICS_BIT_EQUAL};
     int total = count_all(l, region, m);
     l.keep_of = (total + SPACE_MOST - 1) / SPACE_MOST;
-    if (l.keep_of > 1)
+    l.near = l.keep_of > 1 && facts_kind(f) == MACHINE_CUDA;
+    if (l.near)
+        l.keep_of = 1;
+    else if (l.keep_of > 1)
         log_info("specializer", "%s/m%d has %d legal points: one in %d is considered",
                  region_name(region), m, total, l.keep_of);
     l.room = total + 1;

@@ -101,9 +101,9 @@ int kernel_sources_write(const char *dir, struct err *err);
 struct space;
 
 /* Under NUMERICS_BIT_EQUAL only points that declare the eager kernel's bits are in it. More than
- * SPACE_MOST legal points are thinned evenly; of a template with more than RAW_MOST combinations of
- * knob values, what lies within three knobs of its start or default is in it and an even sample of
- * the rest. May be empty. */
+ * SPACE_MOST legal points are thinned evenly on a CPU; on a GPU, and of a template with more than
+ * RAW_MOST combinations of knob values, what lies within three knobs of its start or default is in it
+ * and an even sample of the rest. May be empty. */
 struct space *space_open(const struct facts *f, enum region region, int m, enum numerics numerics);
 /* Leaves only the points whose byte in keep[size] is not 0: studies of a part of a space. Ids
  * change; for the sole owner, before anything else knows them. */

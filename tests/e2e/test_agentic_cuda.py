@@ -1,7 +1,7 @@
 """A language model that writes CUDA, played by a script, against a real GPU: what of it is published.
 
 WHET_TEST_CUDA names the model to serve (random:llama-3.2-1b needs no file); without it nothing of
-this runs. Under live load the stand-in (agentic.py) hands out the texts below for mlp_out/m1: a text
+this runs. Under live load the stand-in (agentic.py) hands out the texts below for attn_out/m1: a text
 that does not compile, one that does not wait for its predecessor, repaired after the probe's words
 into one that is faster than eager, and then mistakes and cheats.
 """
@@ -15,7 +15,7 @@ from agentic import Load, Model, by_the_agent, get, trials, wait_for
 from conftest import Server
 
 pytestmark = pytest.mark.gpu
-SLOT = "mlp_out/m1"
+SLOT = "attn_out/m1"
 
 # A warp owns a row; its first loads are in flight before the wait, activations in shared memory.
 KERNEL = """
@@ -99,9 +99,8 @@ def world(tmp_path_factory):
                "--adviser-url", model.url, "--adviser-model", "writer",
                "--adviser-calls-per-hour", "1000", "--agentic-attempts", "60"]
     s = Server(*options, model=os.environ["WHET_TEST_CUDA"])
-    load = Load(s)
+    load = Load(s, pause=0.2)
     yield {"s": s, "model": model, "options": options, "load": load}
-    print("\n".join(trials(s, SLOT)))
     load.end()
     s.stop()
     model.close()
@@ -110,7 +109,7 @@ def world(tmp_path_factory):
 def test_a_text_that_was_repaired_twice_is_published_on_the_gpu(world):
     s, model = world["s"], world["model"]
     kernel = wait_for(s, SLOT, "nothing published", lambda: by_the_agent(s, SLOT))
-    assert kernel["origin"] == "agent" and kernel["template"] == "agent_cuda_mlp_out"
+    assert kernel["origin"] == "agent" and kernel["template"] == "agent_cuda_attn_out"
     assert "#define EACH 8" in kernel["source"] and kernel["state"] == "active"
     assert kernel["evidence"]["prompts"] == kernel["agent"]["prompts"]
     assert kernel["evidence"]["bench_low"] > 0.02 and kernel["evidence"]["speed"] > 1.02
@@ -129,6 +128,7 @@ def test_cheats_are_refused_on_the_gpu_with_the_rule_or_check_that_caught_them(w
     wanted = [(name, words) for name, _, words in SCRIPT if words]
     wait_for(s, SLOT, "not all refused",
              lambda: all(any(w in t for t in trials(s, SLOT)) for _, w in wanted))
+    print("\n".join(trials(s, SLOT)))
     assert get(s, f"/admin/slots/{SLOT}")["kernel"]["origin"] == "agent"
     s.complete("The capital of France is")
 

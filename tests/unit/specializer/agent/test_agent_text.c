@@ -44,8 +44,7 @@ static void what_kernels_need_passes(void **state)
         "static __m512 f(__m512 a) { return _mm512_fmadd_ps(a, a, _mm512_setzero_ps()); }",
         "static __attribute__((always_inline, aligned(64))) int f(void);",
         "float a[16] __attribute__((__aligned__(sizeof(float) * 16)));",
-        "static int f(int *p) { __builtin_prefetch(p); return __builtin_expect(*p, 1) ? '\\'' : 0; "
-        "}",
+        "int f(int *p) { __builtin_prefetch(p); return __builtin_expect(*p, 1) ? '\\'' : 0; }",
         "_Static_assert(M_MAX > 0); // \xc3\xa9 in a comment is nobody's business\n",
         "int c = a ? b : d; x = a < b; y = a[b[0]]; z = -x--;",
     };
