@@ -2,6 +2,7 @@
  * slots, stages and outcomes: bounded sets, never shapes or text. */
 #include <string.h>
 
+#include "specializer/admission/prober.h"
 #include "specializer/specializer_private.h"
 
 const char *stage_name(enum stage stage)
@@ -68,6 +69,18 @@ static void put_swaps(struct specializer *s, FILE *out)
     metric_value(out, "kernel_swaps_total", "result=\"rolled_back\"", (double)back);
 }
 
+/* The process that probes a device's kernels. */
+static void put_prober(const struct specializer *s, FILE *out)
+{
+    struct prober_counts n = prober_counts(s->env.prober);
+    metric_head(out, "probe_starts_total", "counter", "Processes started to probe a GPU's kernels");
+    metric_value(out, "probe_starts_total", NULL, (double)n.starts);
+    metric_head(out, "probe_turns_total", "counter", "Turns on the device that they were given");
+    metric_value(out, "probe_turns_total", NULL, (double)n.turns);
+    metric_head(out, "probe_late_turns_total", "counter", "Turns not given back in time");
+    metric_value(out, "probe_late_turns_total", NULL, (double)n.late);
+}
+
 /* One sample a specialized slot; lock held. */
 static void put_slots(struct specializer *s, FILE *out)
 {
@@ -107,6 +120,7 @@ void specializer_metrics(struct specializer *s, FILE *out)
 {
     put_funnel(s, out);
     put_swaps(s, out);
+    put_prober(s, out);
     adviser_metrics(s->adviser, out);
     agent_metrics(atomic_load(&s->ready) ? s->agent : NULL, out);
     value(out, "audit_looks_total", "counter", "Live runs of active kernels compared with eager",

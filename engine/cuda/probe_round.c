@@ -9,8 +9,9 @@
  *   content 0, full edges        the same bits without programmatic launch
  *   content 0, odd delays        the same bits again (races need luck; they get four tries)
  *
- * Every round the producer spoils outputs and working memory when it ends, so a kernel that does
- * not wait loses what it wrote. After every round: bands whole, inputs and parameters as they were,
+ * Every round the producer spoils outputs when it ends, and working memory but in the round with
+ * full edges, which finds there what the one before left, as in a server. So a kernel that does not
+ * wait loses what it wrote. After every round: bands whole, inputs and parameters as they were,
  * counters zero. All rounds are queued at once and waited for once, then eager and the oracle see
  * the same inputs (probe_truth.c). Outputs stay on the device until the turn is over.
  *
@@ -33,13 +34,14 @@ static int done(cudaError_t code, struct err *e)
 
 /* ---- a round -------------------------------------------------------------------------------- */
 
+/* work_fill 0: working memory stays as the round before left it. */
 static int produce(struct device_probe *p, bool reset, unsigned work_fill, struct err *e)
 {
     const struct probe_segment *all = (const struct probe_segment *)(void *)p->segments.data;
     struct probe_produce_args a = {.segment = reset ? all : all + p->resets_n,
                                    .delay_ns = reset ? probe_delay(p) + 1 : probe_delay(p),
                                    .segments = reset ? p->resets_n : p->segments_n};
-    if (!reset) {
+    if (!reset && work_fill) {
         a.work = (unsigned *)(void *)p->work.data;
         a.work_words = p->work.bytes / 4;
         a.work_fill = work_fill;
@@ -56,6 +58,8 @@ static int record(struct device_probe *p, bool declared, struct err *e)
     char *work = p->b->work;
     if (p->work.data)
         p->b->work = p->work.data;
+    /* The round with full edges finds its working memory as the one before left it, as in a server:
+     * a kernel that remembers something there answers from another launch. */
     case_walk(p, &w, &choice);
     w.next = p->drawn.data ? p->drawn.data : p->k.data;
     w.next_bytes = p->drawn.data ? p->drawn.bytes : p->k.bytes;
@@ -65,7 +69,7 @@ static int record(struct device_probe *p, bool declared, struct err *e)
         (p->x.data && done(cudaMemsetAsync(p->x.data, 0xff, (size_t)p->x_bytes, w.stream), e)) ||
         (p->in.data && done(cudaMemsetAsync(p->in.data, 0xff, (size_t)p->in_bytes, w.stream), e));
     rc = rc || (p->resets_n && produce(p, true, 0, e)) ||
-         produce(p, false, declared ? 0x7149f2ca : 0xffffffff, e) ||
+         produce(p, false, declared ? 0x7149f2ca : 0, e) ||
          loaded_region(&w, p->kernel, p->o.region, p->layer, e);
     l->info = as_declared;
     p->b->work = work;

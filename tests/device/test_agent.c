@@ -60,8 +60,8 @@ static bool compile(const char *dir, enum region region, int32_t m, const struct
     return rc == 0;
 }
 
-/* The verdict of the whole admission: 0, -1 with the reason. After a text that did more than compute
- * wrong numbers there is another session, as there is another process in the server. */
+/* The verdict of the whole admission: 0, -1 with the reason. After a text that did more than
+ * compute wrong numbers there is another session, as there is another process in the server. */
 static int admit(const char *dir, enum region region, int32_t m, const struct model *model,
                  const char *text, struct err *e)
 {
@@ -131,7 +131,7 @@ static const struct {
      "#define THREADS 256\n#define COUNTERS 1", "    for (int t = 0;",
      "    if (row == 0 && lane == 0) atomicAdd(a.work.counter, 1u);\n"
      "    for (int t = 0;"},
-    {"remembers in its working memory", "not finite", "#define THREADS 256",
+    {"remembers in its working memory", "m=4 normal: ", "#define THREADS 256",
      "#define THREADS 256\n#define WORK_BYTES 64", "    for (int t = 0;",
      "    if (*(volatile int *)a.work.work == 0x5eed) return;\n"
      "    if (row == ROWS_ALL - 1 && lane == 0) *(volatile int *)a.work.work = 0x5eed;\n"
