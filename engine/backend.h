@@ -34,6 +34,13 @@ struct backend_options {
 /* The device is gone: no step will ever run again. */
 enum { STEP_LOST = -2 };
 
+/* How a step ran, for whoever asks why it took long. Written before step_start() or step() returns. */
+struct step_report {
+    bool walked;    /* region by region although a graph would have done */
+    bool looked;    /* for a tap */
+    bool exchanged; /* another kernel than in the last step of its kind, canaries aside */
+};
+
 /* The tokens scheduled together. Arrays belong to the caller and live until step() returns (or
  * step_wait(), but for what is said there). */
 struct step {
@@ -49,6 +56,7 @@ struct step {
     int32_t rows;              /* rows that need logits */
     const int32_t *row;        /* [rows] index into the step */
     struct sample_row *sample; /* [rows]; results go to .out */
+    struct step_report *report; /* or NULL */
 };
 
 /* ---- what the specializer may ask of live traffic ---------------------------------------- */

@@ -23,6 +23,7 @@ const int context_bucket[CONTEXT_BUCKETS] = {256,  512,   1024,  2048,  4096,
 struct dispatch {
     _Atomic int64_t epoch; /* boundaries passed */
     _Atomic int idle;
+    _Atomic uint64_t published;
     int behind; /* steps that may be under way at a boundary */
     int slots;
     int first[REGION_COUNT]; /* index of the region's first slot */
@@ -127,7 +128,13 @@ struct slot *dispatch_find(struct dispatch *d, const char *name)
 int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel *k)
 {
     atomic_store(&s->kernel, k);
+    atomic_fetch_add(&d->published, 1);
     return atomic_load(&d->epoch);
+}
+
+uint64_t dispatch_published(const struct dispatch *d)
+{
+    return atomic_load(&d->published);
 }
 
 void dispatch_boundary(struct dispatch *d, bool idle)

@@ -81,6 +81,9 @@ struct slot *dispatch_find(struct dispatch *d, const char *name); /* NULL: no su
  * may be unloaded. Specializer thread only. */
 int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel *k);
 
+/* How often that was called. Any thread. */
+uint64_t dispatch_published(const struct dispatch *d);
+
 /* Engine thread: a step boundary; and whether the engine is about to wait for work. */
 void dispatch_boundary(struct dispatch *d, bool idle);
 /* True once no step can use what was replaced at `epoch`. Any thread. */

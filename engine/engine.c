@@ -61,6 +61,7 @@ static void serve(struct engine *e)
             if (!e->flying)
                 engine_lend(e, false);
         } else if (atomic_load(&e->state) == ENGINE_READY) {
+            e->landed_decode = false; /* what comes next waited for its request, not for us */
             dispatch_boundary(e->dispatch, true);
             if (e->ops->idle)
                 e->ops->idle(e->backend);
@@ -96,6 +97,9 @@ static void *engine_main(void *arg)
         engine_say(e, 1, "ready");
         slice_meter_init(&e->meter, e->options.share, (int64_t)(e->options.slice_ms * 1e6),
                          clock_ns());
+        if (e->ops->machine(e->backend)->kind == MACHINE_CUDA)
+            slice_meter_spread(&e->meter, (uint64_t)e->options.gpu_slice_steps,
+                               (int64_t)(e->options.gpu_slice_ms * 1e6));
         atomic_store(&e->state, ENGINE_READY);
         serve(e);
     }
@@ -124,6 +128,8 @@ static void take_options(struct engine *e, const struct config *c)
     o->mixed_ms = c->engine_mixed_ms;
     o->share = c->specializer_idle_only ? 0 : c->specializer_share;
     o->slice_ms = c->specializer_slice_ms;
+    o->gpu_slice_ms = c->specializer_gpu_slice_ms;
+    o->gpu_slice_steps = c->specializer_gpu_slice_steps;
 }
 
 static void engine_free(struct engine *e)

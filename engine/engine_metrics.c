@@ -74,6 +74,24 @@ void engine_stats_step(struct engine *e, const struct batch *b, const struct ker
     pthread_mutex_unlock(&s->recent_lock);
 }
 
+void engine_stats_gap(struct engine *e, const struct batch *b, int64_t before, int64_t ns)
+{
+    const struct schedule *plan = &b->schedule;
+    bool decode = plan->decodes == plan->items;
+    bool swap = b->swapped || b->report.exchanged;
+    /* What a look costs is the look's, also in the first step with a new kernel. */
+    enum gap_kind kind = swap && !b->report.looked ? GAP_SWAP
+                         : b->after_slice          ? GAP_SLICE
+                         : b->report.looked        ? GAP_LOOK
+                         : b->report.walked        ? GAP_WALKED
+                         : b->trial                ? GAP_CANARY
+                                                   : GAP_PLAIN;
+    struct gap gap = {kind, b->step.m, e->landed_decode ? e->landed_ns - before : 0, ns};
+    if (decode)
+        gaps_add(&e->stats.gaps, &gap);
+    e->landed_decode = decode;
+}
+
 /* ---- regions ------------------------------------------------------------------------------- */
 
 struct region_total {
@@ -187,6 +205,7 @@ void engine_metrics(const struct engine *e, FILE *out)
         return;
     put_latencies((struct engine_stats *)&e->stats, out);
     put_counters(e, out);
+    gaps_metrics(&e->stats.gaps, out);
     put_regions(e, out);
 }
 

@@ -9,6 +9,7 @@
 
 #include "config/metrics.h"
 #include "engine/batch.h"
+#include "engine/gaps.h"
 #include "engine/history.h"
 #include "engine/lab.h"
 
@@ -16,14 +17,22 @@
  * A slice that took longer than its budget is paid back before the next one. */
 struct slice_meter {
     double share;
-    int64_t slice_ns;
-    double credit_ns; /* below zero: in debt */
+    int64_t slice_ns, most_ns; /* shortest worth running, and longest */
+    uint64_t apart;            /* steps between two slices, at least */
+    double credit_ns;          /* below zero: in debt */
     int64_t at_ns;
+    uint64_t at_step; /* of the last slice */
 };
+/* Slices of one length, whenever they were earned. */
 void slice_meter_init(struct slice_meter *m, double share, int64_t slice_ns, int64_t now);
-/* Takes the time passed into account; true if a slice may run now. */
-bool slice_meter_due(struct slice_meter *m, int64_t now);
-void slice_meter_spend(struct slice_meter *m, int64_t ns);
+/* On top of that: at most one slice in `apart` steps, as long as what was saved allows. For where
+ * what counts is how many steps are late. */
+void slice_meter_spread(struct slice_meter *m, uint64_t apart, int64_t most_ns);
+/* Takes the time passed into account; true if a slice may run now, before step number `step`. */
+bool slice_meter_due(struct slice_meter *m, int64_t now, uint64_t step);
+/* How long it may be. */
+int64_t slice_meter_budget(const struct slice_meter *m);
+void slice_meter_spend(struct slice_meter *m, int64_t ns, uint64_t step);
 
 /* Steps of the last seconds, for the dashboard. */
 enum { RECENT_STEPS = 4096 };
@@ -44,6 +53,7 @@ struct engine_stats {
     _Atomic int32_t running, waiting, pages_used;
     pthread_mutex_t recent_lock; /* held for a copy, never during a step */
     struct recent_step recent[RECENT_STEPS];
+    struct gaps gaps;
     uint64_t recents; /* written so far; the newest is at (recents - 1) % RECENT_STEPS */
     struct history history;
 };
@@ -57,8 +67,9 @@ struct engine_options {
     bool huge_pages;
     uint64_t seed;
     struct scheduler_limits limits;
-    int32_t prefill_chunk;            /* 0: as the backend is used to */
-    double share, slice_ms, mixed_ms; /* mixed_ms below 0: likewise */
+    int32_t prefill_chunk; /* 0: as the backend is used to */
+    int64_t gpu_slice_steps;
+    double share, slice_ms, gpu_slice_ms, mixed_ms; /* mixed_ms below 0: likewise */
 };
 
 struct engine {
@@ -78,6 +89,9 @@ struct engine {
     struct batch *flying;        /* engine thread: the step under way, or NULL */
     uint64_t starts;             /* engine thread: steps started */
     int64_t landed_ns;           /* engine thread: when the last one ended */
+    bool landed_decode;          /* engine thread: it was a decode step, and nothing came since */
+    bool lent;                   /* engine thread: a slice ran since the last step was started */
+    uint64_t published;          /* engine thread: exchanges seen */
     struct sequence_model for_sequences;
     uint64_t seed;
     struct engine_info info;
@@ -160,5 +174,7 @@ uint64_t engine_hot_path_compiles(void);
 void engine_stats_init(struct engine_stats *s);
 void engine_stats_step(struct engine *e, const struct batch *b, const struct kernel *override,
                        int64_t ns, int32_t generated);
+/* A landed step's gap: `before` is when the one before it landed, and the step's own time is ns. */
+void engine_stats_gap(struct engine *e, const struct batch *b, int64_t before, int64_t ns);
 
 #endif

@@ -157,6 +157,13 @@ static struct batch *start(struct engine *e)
     if (!plan(e, b))
         return NULL;
     engine_gauges(e);
+    uint64_t published = dispatch_published(e->dispatch);
+    b->swapped = published != e->published;
+    e->published = published;
+    b->after_slice = e->lent;
+    e->lent = false;
+    b->report = (struct step_report){false, false, false};
+    b->step.report = &b->report;
     b->trial = engine_canary_toss(e, &b->step, &b->live);
     struct slot *slot = b->trial ? e->canary->slot : NULL;
     b->start_ns = clock_ns();
@@ -215,7 +222,8 @@ static struct batch *land(struct engine *e, struct batch *b, struct batch *next)
         step_failed(e, b, rc, err.msg);
         return NULL;
     }
-    int64_t ns = step_ns(e, b);
+    int64_t before = e->landed_ns, ns = step_ns(e, b);
+    engine_stats_gap(e, b, before, ns);
     if (b->live)
         engine_canary_record(e, &b->step, b->trial != NULL, ns);
     scheduler_done(e->scheduler, &b->schedule);

@@ -1,5 +1,11 @@
 /* probe.h - the device half of `whet probe`: a kernel's first runs, on a device of its own.
  *
+ * One process probes kernel after kernel (a context takes a quarter of a second to make, and steps
+ * of the server beside it notice), so everything that a kernel could have touched is made anew for
+ * each: memory is poisoned and filled again, its code is unloaded, and what judges it shows that it
+ * still does. The device is worked on in turns, as few and as full as possible: what delays a step
+ * of the server is each change from its context to this one, hardly how short the work is.
+ *
  * For backends whose kernels cannot be run by a sealed process of the CPU
  * (specializer/admission/runner.h). A kernel of the device can reach device memory only, so answers
  * are safe in this process, and it cannot call the system; what it can do is crash the device's
@@ -13,10 +19,21 @@
 #include "engine/cpu/case.h"
 
 struct device_probe;
+struct device_session;
+
+/* When the device may be worked on. All NULL: always. */
+struct device_turns {
+    void (*begin)(void *ctx); /* returns when a turn is under way that is not over */
+    bool (*over)(void *ctx);  /* it has lasted long enough */
+    void (*end)(void *ctx);   /* nothing of ours is on the device; nothing if none is under way */
+    void *ctx;
+};
 
 struct device_probe_options {
     /* Reduced to what the region reads: its layers, and a vocabulary only for the head. */
     const struct model *model;
+    const struct model_shape
+        *whole; /* the model's own shape: memory is sized for all its regions */
     const char *object;
     enum region region;
     int32_t m, context; /* of the slot */
@@ -47,14 +64,21 @@ struct device_outcome {
 enum device_verdict { DEVICE_OK, DEVICE_FAULT, DEVICE_ERROR };
 
 struct device_probe_ops {
-    /* Loads the kernel. NULL: *verdict and err say why. */
-    struct device_probe *(*open)(const struct device_probe_options *o, enum device_verdict *verdict,
-                                 struct err *err);
-    /* After DEVICE_FAULT or DEVICE_ERROR the probe is good for nothing but close(). */
-    enum device_verdict (*run)(struct device_probe *p, const struct device_case *c,
-                               struct device_outcome *out, struct err *err);
-    /* Waits for nothing: a hanging kernel ends with the process. */
-    void (*close)(struct device_probe *p);
+    /* Once a process: a context, and what is the same for every kernel. Never ended but with the
+     * process. */
+    struct device_session *(*start)(const struct device_turns *turns, struct err *err);
+    /* Loads the kernel; one at a time. NULL: *verdict and err say why. */
+    struct device_probe *(*open)(struct device_session *s, const struct device_probe_options *o,
+                                 enum device_verdict *verdict, struct err *err);
+    /* As many of n cases as fit into a turn, at least one. *done: outcomes that are there, of the
+     * first cases; with another verdict than DEVICE_OK the case *failed is the reason. After
+     * DEVICE_FAULT or DEVICE_ERROR the probe is good for nothing but close(). */
+    enum device_verdict (*run)(struct device_probe *p, const struct device_case *c, int n,
+                               struct device_outcome *out, int *done, int *failed, struct err *err);
+    /* After the last case: whether all that belongs to nobody is as it was. */
+    enum device_verdict (*finish)(struct device_probe *p, struct err *err);
+    /* Waits for nothing. `sound`: the process will be used again, so the kernel is unloaded. */
+    void (*close)(struct device_probe *p, bool sound);
 };
 
 #endif

@@ -7,7 +7,8 @@
  * (counts, tokens, positions, pages) is read through pointers to one block at a fixed address that
  * is overwritten before each step. A graph is made for an M bucket; a step may have fewer tokens
  * than that, so a kernel masks with counts->m. Rows from m up to the bucket may hold anything,
- * may be read and written as activations, and never reach a KV page.
+ * may be read and written as activations, and never reach a KV page; positions, kv_at and pages_at
+ * have as many entries, of which those from m on mean nothing.
  *
  * Every kernel is launched with programmatic stream serialization: each thread that reads an
  * activation or this step's KV, or writes anything, first executes griddepcontrol.wait. Weights,

@@ -219,11 +219,11 @@ __device__ __forceinline__ float square(float4 v)
     return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
 }
 
-/* x into registers; ss[t] = this warp's part of the sum of squares. */
+/* x into registers; this warp's part of its sums of squares into its row of `squares`. */
 __device__ __forceinline__ void take_registers(const struct region_args &a,
                                                const struct chosen &from, struct input *in,
                                                const float4 (*gain)[2], const struct place &at,
-                                               float *ss)
+                                               float (*squares)[M])
 {
     float4 v[M][C][2];
 #pragma unroll
@@ -238,18 +238,21 @@ __device__ __forceinline__ void take_registers(const struct region_args &a,
     }
 #pragma unroll
     for (int t = 0; t < M; t++) {
-        ss[t] = 0;
+        float sum = 0;
 #pragma unroll
         for (int c = 0; c < C; c++) {
             if (HAS_NORM)
-                ss[t] += square(v[t][c][0]) + square(v[t][c][1]);
+                sum += square(v[t][c][0]) + square(v[t][c][1]);
             float *x = in->x[X ? t * C + c : 0];
             *(float4 *)x = HAS_NORM ? times(v[t][c][0], gain[c][0]) : v[t][c][0];
             *(float4 *)(x + 4) = HAS_NORM ? times(v[t][c][1], gain[c][1]) : v[t][c][1];
         }
         if (HAS_NORM)
-            ss[t] = warp_sum(ss[t]);
+            sum = warp_sum(sum);
+        if (HAS_NORM && at.lane == 0 && (KW == 1 || at.rw == 0))
+            squares[KW > 1 ? at.kw : at.rw][t] = sum;
     }
+    __syncwarp();
 }
 
 /* Each thread's part of the gains, to where it will put the last token's x. */
@@ -262,11 +265,10 @@ __device__ __forceinline__ void ask_gains(const struct region_args &a, float *sh
 #endif
 }
 
-/* x into shared memory; ss[t] = the whole sum of squares. Ends with a barrier. */
+/* x into shared memory, each warp's part of its sums of squares as well. Ends with a barrier. */
 __device__ __forceinline__ void take_shared(const struct region_args &a, const struct chosen &from,
-                                            float *shared, float *ss)
+                                            float *shared, float (*squares)[M])
 {
-    __shared__ float part[M][32];
     constexpr int LOADS = (K + THREADS * 4 - 1) / (THREADS * 4), BATCH = LOADS < 8 ? LOADS : 8;
 #pragma unroll
     for (int t = 0; t < M; t++) {
@@ -297,16 +299,10 @@ __device__ __forceinline__ void take_shared(const struct region_args &a, const s
         if (HAS_NORM) {
             sum = warp_sum(sum);
             if (threadIdx.x % 32 == 0)
-                part[t][threadIdx.x / 32] = sum;
+                squares[threadIdx.x / 32][t] = sum;
         }
     }
     __syncthreads();
-    for (int t = 0; HAS_NORM && t < M; t++) {
-        ss[t] = 0;
-#pragma unroll
-        for (int w = 0; w < KW * RW; w++)
-            ss[t] += part[t][w];
-    }
 }
 
 /* sum[t * ROWS + r] += W x over one chunk of this warp's rows */
@@ -582,35 +578,29 @@ __device__ __forceinline__ void load_gain(const struct region_args &a, float4 (*
 #endif
 }
 
-/* After it: x, and its sums of squares, in ss or (with KW > 1 and X) in parts in `squares`. */
+/* After it: x, and its sums of squares in parts. */
 __device__ __forceinline__ void take(const struct region_args &a, const struct chosen &from,
                                      struct input *in, float *shared, const float4 (*gain)[2],
-                                     const struct place &at, float (*squares)[M], float *ss)
+                                     const struct place &at, float (*squares)[M])
 {
     in->shared = shared;
-    if (X) {
-        take_registers(a, from, in, gain, at, ss);
-        for (int t = 0; HAS_NORM && t < M; t++)
-            if (KW > 1 && at.lane == 0 && at.rw == 0)
-                squares[at.kw][t] = ss[t];
-    } else {
-        take_shared(a, from, shared, ss);
-    }
+    if (X)
+        take_registers(a, from, in, gain, at, squares);
+    else
+        take_shared(a, from, shared, squares);
 }
 
-/* 1/rms of the finisher's token. With `squares`: after a barrier. */
+/* 1/rms of the finisher's token; where KW warps have its parts, after a barrier. The sums are in
+ * shared memory because the compiler would index an array of them, which is local memory. */
 __device__ __forceinline__ float scale_of(const struct region_args &a, const float (*squares)[M],
-                                          const float *ss, const struct token &k)
+                                          const struct place &at, const struct token &k)
 {
 #if HAS_NORM
+    constexpr int PARTS = X ? KW : KW * RW;
     float total = 0;
-    if (X && KW > 1)
 #pragma unroll
-        for (int p = 0; p < KW; p++)
-            total += squares[p][k.t];
-    else
-        for (int t = 0; t < M; t++)
-            total = k.t == t ? ss[t] : total;
+    for (int p = 0; p < PARTS; p++)
+        total += squares[X && KW == 1 ? at.rw : p][k.t];
     return rsqrtf(total / K + a.eps);
 #else
     return 1.0f;
@@ -643,7 +633,7 @@ __device__ __forceinline__ void finish_best(const struct region_args &a, unsigne
 KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
 {
     extern __shared__ __align__(16) float shared_x[];
-    __shared__ float part[2][KW][TILE * M], squares[KW][M];
+    __shared__ float part[2][KW][TILE * M], squares[KW * RW][M];
     __shared__ float raw[QK ? M : 1][BLOCK_ROWS];
     int warp = threadIdx.x / 32, tiles = tiles_of_block();
     struct place at = {warp % KW, warp / KW, (int)threadIdx.x % 32};
@@ -674,11 +664,11 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
 
     after_previous();
     struct input in;
-    float ss[M], scale = 1.0f;
+    float scale = 1.0f;
 #if AT_ATTN_IN && HAS_QK_NORM
     head_end_turn(a, &end);
 #endif
-    take(a, from, &in, shared_x, gain, at, squares, ss);
+    take(a, from, &in, shared_x, gain, at, squares);
     if (TRIGGER == 2)
         release_next();
 #if !AT_HEAD
@@ -700,7 +690,7 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
             release_next();
         float v = join(sum, part[i & 1], at, f);
         if (i == 0)
-            scale = scale_of(a, squares, ss, f.k);
+            scale = scale_of(a, squares, at, f.k);
         v *= scale;
 #if AT_ATTN_IN && HAS_BIAS
         if (f.mine)

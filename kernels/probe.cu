@@ -66,6 +66,13 @@ KERNEL probe_fill(const __grid_constant__ struct probe_fill_args a)
     }
 }
 
+KERNEL probe_poison(const __grid_constant__ struct probe_poison_args a)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.words; i += step)
+        a.to[i] = a.value;
+}
+
 KERNEL probe_pages(const __grid_constant__ struct probe_pages_args a)
 {
     struct span s = a.span[blockIdx.y];
@@ -107,12 +114,13 @@ KERNEL probe_produce(const __grid_constant__ struct probe_produce_args a)
 
 KERNEL probe_differ(const __grid_constant__ struct probe_differ_args a)
 {
+    const struct probe_differ_job &g = a.job[blockIdx.y];
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     unsigned long long n = 0;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.words; i += step)
-        n += a.a[i] != (a.b ? a.b[i] : a.value);
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < g.words; i += step)
+        n += g.a[i] != (g.b ? g.b[i] : g.value);
     if (n)
-        atomicAdd(a.count, n);
+        atomicAdd(&a.count[g.tally], n);
 }
 
 KERNEL probe_sum(const __grid_constant__ struct probe_sum_args a)

@@ -31,6 +31,13 @@ struct probe_fill_args {
     int32_t cols, fill, half; /* half: bf16, else float */
 };
 
+/* Every word becomes `value`. Any grid of 256 threads. */
+struct probe_poison_args {
+    unsigned *to;
+    int64_t words;
+    unsigned value;
+};
+
 /* Positions 0 .. context-1 of each span in pages. Grid: (blocks, spans), 256 threads. */
 struct probe_pages_args {
     void *pages;
@@ -56,12 +63,18 @@ struct probe_produce_args {
     unsigned work_fill;
 };
 
-/* *count += words in which a and b differ; b null: words that are not `value`. */
-struct probe_differ_args {
+/* count[job.tally] += words in which a and b differ; b null: words that are not `value`. Grid:
+ * (blocks, jobs), 256 threads. */
+enum { PROBE_JOBS = 48 };
+struct probe_differ_job {
     const unsigned *a, *b;
     int64_t words;
-    unsigned long long *count;
     unsigned value;
+    int32_t tally;
+};
+struct probe_differ_args {
+    unsigned long long *count;
+    struct probe_differ_job job[PROBE_JOBS];
 };
 
 /* *sum += a sum over all words that sees where each of them is. */

@@ -29,7 +29,7 @@
 #include "specializer/live.h"
 #include "specializer/stats.h"
 
-enum { LOOKS = 4, WINDOW = 24, PAIRS_LEAST = 10, AUDIT_EVERY = 16 };
+enum { LOOKS = 4, WINDOW = 24, PAIRS_LEAST = 10, AUDIT_EVERY = 16, AUDIT_EVERY_CUDA = 64 };
 static const int32_t steps_at[LOOKS] = {32, 96, 288, 864};
 static const double harmless = -0.005;
 
@@ -101,8 +101,11 @@ static void trial_open(struct trial *t)
     k->seed = (uint64_t)clock_ns();
     k->want = steps_at[LOOKS - 1];
     k->step = xcalloc((size_t)k->want, sizeof *k->step);
-    t->audit = (struct tap){
-        .kind = TAP_COMPARE, .slot = k->slot, .kernel = k->candidate, .every = AUDIT_EVERY};
+    bool cuda = t->env->machine->kind == MACHINE_CUDA; /* there a look lengthens a step by more */
+    t->audit = (struct tap){.kind = TAP_COMPARE,
+                            .slot = k->slot,
+                            .kernel = k->candidate,
+                            .every = cuda ? AUDIT_EVERY_CUDA : AUDIT_EVERY};
     atomic_init(&t->audit.left, k->want);
     t->audited = t->env->ops->tap(t->env->backend, &t->audit) == 0;
     engine_canary(t->env->engine, k);

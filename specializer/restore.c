@@ -14,6 +14,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/admission/prober.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
 #include "specializer/agent/agent_text.h"
@@ -263,6 +264,7 @@ static void bring_back(struct list *l)
 {
     struct specializer *s = l->s;
     int most = probes_at_once();
+    prober_hold(s->env.prober, false);
     for (int left = l->n; left > 0 && !atomic_load(&s->stop);) {
         int busy = 0;
         left = 0;

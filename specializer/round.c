@@ -12,6 +12,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/admission/prober.h"
 #include "specializer/specializer_private.h"
 
 /* A gain so clear does not wait for the rest of its batch. */
@@ -208,24 +209,12 @@ static void poll_build(struct specializer *s, struct item *it)
         it->stage = ITEM_PROBE;
 }
 
-/* A probe on a GPU takes turns with the steps of the server, whatever its priority, and a step of
- * half a millisecond notices. So once a slot has what was known to be good, probes take a tenth of
- * the time under load. */
-enum { PROBE_RESTS = 9 };
-
-static bool may_probe(const struct specializer *s)
-{
-    bool shared = s->env.machine->kind == MACHINE_CUDA && engine_load(s->engine) > 0;
-    return !shared || s->round.place->measured == 0 || clock_ns() >= s->probe_after_ns;
-}
-
 static void probe_next(struct specializer *s, struct item *it)
 {
     struct err err;
     struct place *p = s->round.place;
     it->probe = probe_start(&s->env, it->c, PROBE_FULL, (const struct capture *const *)p->input,
                             p->inputs, &err);
-    it->probe_since_ns = clock_ns();
     if (it->probe) {
         it->stage = ITEM_PROBING;
         return;
@@ -241,7 +230,6 @@ static void poll_probe(struct specializer *s, struct item *it)
         return;
     probe_end(it->probe);
     it->probe = NULL;
-    s->probe_after_ns = clock_ns() + PROBE_RESTS * (clock_ns() - it->probe_since_ns);
     if (r == STAGE_PASS && s->numerics == NUMERICS_BIT_EQUAL && !it->c->evidence.bit_equal) {
         snprintf(it->c->reason, sizeof it->c->reason,
                  "probe: outputs are not those of the eager kernel bit for bit");
@@ -273,6 +261,7 @@ void round_children(struct specializer *s)
         return;
     bool working = atomic_load(&s->mode) == SPECIALIZER_RUN && !atomic_load(&s->stop) &&
                    (!s->config->specializer_idle_only || engine_load(s->engine) == 0);
+    prober_hold(s->env.prober, !working);
     for (int i = 0; i < r->n; i++) {
         struct item *it = &r->item[i];
         if (it->stage == ITEM_BUILDING)
@@ -282,7 +271,7 @@ void round_children(struct specializer *s)
         if (working && it->stage == ITEM_BUILD &&
             in_stage(r, ITEM_BUILDING) < s->config->specializer_build_jobs)
             build_next(s, it);
-        if (working && it->stage == ITEM_PROBE && in_stage(r, ITEM_PROBING) == 0 && may_probe(s))
+        if (working && it->stage == ITEM_PROBE && in_stage(r, ITEM_PROBING) == 0)
             probe_next(s, it);
     }
 }

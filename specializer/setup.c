@@ -7,6 +7,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/admission/prober.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/slot_list.h"
 #include "specializer/specializer_private.h"
@@ -172,6 +173,8 @@ static void fill_env(struct specializer *s)
     env->program = program_path();
     env->kernel_dir = s->keys.kernel_dir;
     env->stop = &s->interrupt;
+    if (env->machine->kind == MACHINE_CUDA && s->config->specializer_enabled)
+        env->prober = prober_open(env);
 }
 
 static void make_places(struct specializer *s)
@@ -257,6 +260,7 @@ void specializer_free(struct specializer *s)
         empty_slots(s);
         free_places(s);
         retire_poll(s, true);
+        prober_close(s->env.prober);
         observe_close(&s->observe);
         cost_close(&s->cost);
     }

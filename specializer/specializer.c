@@ -166,6 +166,9 @@ void specializer_wait(struct specializer *s, double seconds)
     round_children(s);
     if (s->round.place && seconds > 0.02)
         seconds = 0.02;
+    if (s->env.prober && seconds > 0.003) /* it waits for turns */
+        for (int i = 0; i < s->round.n && s->round.place; i++)
+            seconds = s->round.item[i].probe ? 0.003 : seconds;
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
@@ -219,6 +222,16 @@ static bool choosable(struct specializer *s, const struct place *p)
     return false;
 }
 
+/* On a GPU a slot's first round is what is known to be good (round_start()): every slot gets that
+ * before any is searched. Lock held. */
+static bool better(const struct specializer *s, const struct place *p, const struct place *than)
+{
+    bool gpu = s->env.machine->kind == MACHINE_CUDA;
+    bool fresh = gpu && p->candidates == 0 && !p->active;
+    bool than_fresh = gpu && than->candidates == 0 && !than->active;
+    return fresh != than_fresh ? fresh : p->worth > than->worth;
+}
+
 /* The slot most worth looking at, or NULL when nothing is above the floor. */
 static struct place *choose(struct specializer *s)
 {
@@ -228,7 +241,7 @@ static struct place *choose(struct specializer *s)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        if (p->worth >= OBSERVE_FLOOR && (!best || p->worth > best->worth) && choosable(s, p))
+        if (p->worth >= OBSERVE_FLOOR && (!best || better(s, p, best)) && choosable(s, p))
             best = p;
     }
     pthread_mutex_unlock(&s->lock);

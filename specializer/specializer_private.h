@@ -73,7 +73,6 @@ struct item {
     enum item_stage stage;
     struct build *build;
     struct probe *probe;
-    int64_t probe_since_ns;
 };
 
 /* The batch under way; at most one. */
@@ -162,7 +161,6 @@ struct specializer {
     int watch_at;
     int64_t tap_since_ns;
 
-    int64_t probe_after_ns; /* on a GPU that serves: when the next probe may start */
     int64_t hour_ns;        /* start of the hour whose builds are counted */
     int32_t hour_builds;
     int64_t observed_ns, shares_ns; /* when counters were read, and shares stored */

@@ -42,6 +42,7 @@ struct stage_env {
     const struct compiler *compiler;
     const char *program;    /* this executable: `program probe` is the probe */
     const char *kernel_dir; /* holds args.h and cpu/ */
+    struct prober *prober;  /* the process that probes a device's kernels, or NULL */
     bool alone;             /* nobody else wants the cores: children run at normal priority */
     atomic_bool *stop;      /* stop what you do and return STAGE_STOPPED */
     /* Called at least every 20 ms while a blocking stage waits, so that children are reaped. */
@@ -72,7 +73,7 @@ void build_end(struct build *b);
 /* Checksum of a file's contents, 16 hex digits. -1 if it cannot be read. */
 int object_checksum(const char *path, char out[17]);
 
-/* ---- probe (probe.c, check.c) --------------------------------------------------------------- */
+/* ---- probe (admission/) ---------------------------------------------------------------------- */
 
 enum probe_depth {
     PROBE_FULL,  /* every check of SPECIALIZER.md section 3 on the region */
@@ -82,7 +83,7 @@ enum probe_depth {
 };
 
 struct probe;
-/* First execution, in a separate process with a watchdog. `captured` are live inputs of the slot
+/* First execution, in a separate process with a watchdog; on a GPU one after the other. `captured` are live inputs of the slot
  * (may be 0 of them: seeded inputs only). */
 struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum probe_depth depth,
                           const struct capture *const *captured, int captures, struct err *err);

@@ -130,12 +130,14 @@ static int warm(struct backend *b, int32_t m, bool head, struct err *e)
 
 int blas_create(struct backend *b, struct err *e)
 {
-    b->blas = xcalloc(1, sizeof *b->blas);
-    pthread_mutex_init(&b->blas->lock, NULL);
+    if (!b->blas) { /* a probe's is there from the kernel before */
+        b->blas = xcalloc(1, sizeof *b->blas);
+        pthread_mutex_init(&b->blas->lock, NULL);
+        cublasStatus_t s = cublasLtCreate(&b->blas->handle);
+        if (s)
+            return err_set(e, "cuda: cuBLASLt does not open: %s", cublasLtGetStatusString(s));
+    }
     b->blas->workspace = arena_take(&b->buffers, WORKSPACE);
-    cublasStatus_t s = cublasLtCreate(&b->blas->handle);
-    if (s)
-        return err_set(e, "cuda: cuBLASLt does not open: %s", cublasLtGetStatusString(s));
     return 0;
 }
 

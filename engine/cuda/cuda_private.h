@@ -168,6 +168,7 @@ struct cell {
     bool asked;                 /* the builder has it */
     uint64_t steps;             /* engine thread */
     double share[REGION_COUNT]; /* of a step's time, as last measured; engine thread */
+    const struct kernel *served[REGION_COUNT]; /* by the last graph, canaries aside; engine thread */
 };
 
 struct builder {
@@ -224,6 +225,7 @@ struct backend {
     cudaKernel_t primitive[PRIM_COUNT];
 
     struct arena weights, kv, buffers, packs;
+    struct arena *lent, *lent_pinned; /* a probe's: its memory comes from here; else NULL */
     struct device_model on;
     int64_t kv_layer; /* bytes of k (or v) of a layer */
 
@@ -262,6 +264,7 @@ struct backend {
 
 /* device.c */
 int device_open(struct backend *b, struct err *e);
+int device_takes(const struct model_shape *s, struct err *e);
 int device_kernels(struct backend *b, struct err *e);
 /* The image of a source file that suits the device best. */
 int device_image(struct backend *b, const char *file, cudaLibrary_t *library, struct err *e);
@@ -270,6 +273,11 @@ int device_measure(struct backend *b, struct err *e);
 /* memory.c */
 int memory_open(struct backend *b, struct err *e);
 void memory_close(struct backend *b);
+/* Device memory that a process probing kernels of this model allocates, and takes all in all. */
+int64_t memory_probe_arena(const struct model_shape *s);
+int64_t memory_probe_room(const struct model_shape *s);
+/* Host memory that the device can read; from b->lent_pinned if there is one. */
+int memory_pinned(struct backend *b, void **p, int64_t bytes, struct err *e);
 /* backend_ops.kv_room */
 int64_t memory_kv_room(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
 void *arena_take(struct arena *a, int64_t bytes);
@@ -280,6 +288,11 @@ void *kv_pages(const struct backend *b, int32_t layer, int v);
 /* weights.c */
 int64_t weights_bytes(const struct model *m);
 int weights_upload(struct backend *b, struct err *e);
+/* The same in two halves: places and vectors, which are small copies; then the matrices. */
+struct upload;
+struct upload *weights_begin(struct backend *b, struct err *e);
+int weights_finish(struct upload *u, struct err *e);
+void weights_drop(struct upload *u); /* instead of the second half */
 
 /* blas.c: d[m, n] = x[m, k] w[n, k]^T (+ c); d is float, or bf16 if d16. */
 struct product {

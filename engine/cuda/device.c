@@ -233,7 +233,7 @@ int device_measure(struct backend *b, struct err *e)
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
-static int check_model(const struct model_shape *s, struct err *e)
+int device_takes(const struct model_shape *s, struct err *e)
 {
     if (s->head_dim != 64 && s->head_dim != 128)
         return err_set(e, "cuda: heads of %d; the cuda backend runs 64 and 128", s->head_dim);
@@ -269,8 +269,6 @@ int device_open(struct backend *b, struct err *e)
     if (code || n < 1)
         return err_set(e, "cuda: no usable GPU: %s",
                        code ? cudaGetErrorString(code) : "none is visible");
-    if (check_model(&b->model->shape, e))
-        return -1;
     CU(cudaSetDevice(0));
     CU(cudaGetDeviceProperties(&b->device, 0));
     if (b->device.major < 8)
@@ -336,8 +334,9 @@ static struct backend *cuda_open(const struct model *m, const struct backend_opt
     b->plan = plan_build(&m->shape);
     pthread_mutex_init(&b->load_lock, NULL);
     name_eager(b);
-    if (device_open(b, e) || device_kernels(b, e) || memory_open(b, e) || weights_upload(b, e) ||
-        blas_open(b, e) || device_measure(b, e) || lab_open(b, e) || graph_open(b, e)) {
+    if (device_takes(&m->shape, e) || device_open(b, e) || device_kernels(b, e) ||
+        memory_open(b, e) || weights_upload(b, e) || blas_open(b, e) || device_measure(b, e) ||
+        lab_open(b, e) || graph_open(b, e)) {
         cuda_close(b);
         return NULL;
     }

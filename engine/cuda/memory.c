@@ -134,10 +134,16 @@ static void carve_buffers(struct backend *b, struct arena *a)
 
 /* ---- pinned memory ------------------------------------------------------------------------- */
 
-static int pinned(void **p, int64_t bytes, struct err *e)
+int memory_pinned(struct backend *b, void **p, int64_t bytes, struct err *e)
 {
     bytes = (bytes + 15) / 16 * 16; /* transfer() */
-    CU(cudaHostAlloc(p, (size_t)bytes, cudaHostAllocMapped));
+    if (b->lent_pinned && b->lent_pinned->used + bytes > b->lent_pinned->bytes)
+        return err_set(e, "cuda: a probe has %.0f MiB of host memory, which is too little",
+                       (double)b->lent_pinned->bytes / (1 << 20));
+    if (b->lent_pinned)
+        *p = arena_take(b->lent_pinned, bytes);
+    else
+        CU(cudaHostAlloc(p, (size_t)bytes, cudaHostAllocMapped));
     memset(*p, 0, (size_t)bytes);
     return 0;
 }
@@ -145,23 +151,23 @@ static int pinned(void **p, int64_t bytes, struct err *e)
 static int open_flight(struct backend *b, struct flight *f, struct err *e)
 {
     int64_t rows = pad(b->options.max_rows);
-    return pinned((void **)&f->narrow_host, b->narrow.bytes, e) ||
-           pinned((void **)&f->wide_host, b->wide.bytes, e) ||
-           pinned((void **)&f->best, rows * 4, e) ||
-           pinned((void **)&f->sample, rows * (int64_t)sizeof *f->sample, e) ||
-           pinned((void **)&f->sampled, rows * (int64_t)sizeof *f->sampled, e) ||
-           pinned((void **)&f->adjust, ADJUSTS * (int64_t)sizeof *f->adjust, e);
+    return memory_pinned(b, (void **)&f->narrow_host, b->narrow.bytes, e) ||
+           memory_pinned(b, (void **)&f->wide_host, b->wide.bytes, e) ||
+           memory_pinned(b, (void **)&f->best, rows * 4, e) ||
+           memory_pinned(b, (void **)&f->sample, rows * (int64_t)sizeof *f->sample, e) ||
+           memory_pinned(b, (void **)&f->sampled, rows * (int64_t)sizeof *f->sampled, e) ||
+           memory_pinned(b, (void **)&f->adjust, ADJUSTS * (int64_t)sizeof *f->adjust, e);
 }
 
 static int open_pinned(struct backend *b, struct err *e)
 {
     b->told = -1;
-    if (pinned((void **)&b->turn_host, 2 * sizeof *b->turn_host, e))
+    if (memory_pinned(b, (void **)&b->turn_host, 2 * sizeof *b->turn_host, e))
         return -1;
     b->turn_host[1][0] = 1;
     return open_flight(b, &b->flight[0], e) || open_flight(b, &b->flight[1], e) ||
-           pinned((void **)&b->lab.block.host, b->lab.block.bytes, e) ||
-           pinned((void **)&b->lab.result_host, 3 * 16, e);
+           memory_pinned(b, (void **)&b->lab.block.host, b->lab.block.bytes, e) ||
+           memory_pinned(b, (void **)&b->lab.result_host, 3 * 16, e);
 }
 
 static void close_pinned(struct backend *b)
@@ -179,16 +185,21 @@ static void close_pinned(struct backend *b)
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
-/* What the largest probe takes: a context with its libraries, the buffers of a narrow step, one
- * matrix three times (the model's, a drawn one, a repacked one), keys and values of the longest
- * context twice. */
-static int64_t probe_bytes(const struct model *m)
+/* What the largest probe allocates: the buffers of a narrow step, one matrix three times (the
+ * model's, a drawn one, a repacked one), keys and values of the longest context twice, and outputs
+ * of a batch of cases. */
+int64_t memory_probe_arena(const struct model_shape *s)
 {
-    const struct model_shape *s = &m->shape;
     int64_t layer = 2LL * s->hidden * 2 * s->ffn, head = 2LL * s->vocab * s->hidden;
     int64_t largest = head > layer ? head : layer;
     int64_t kv = 4LL * (s->max_context + 40000) * s->kv_heads * s->head_dim * 2;
-    return (1024LL << 20) + 3 * largest + kv + 6LL * NARROW * s->vocab * 4;
+    return (1024LL << 20) + 3 * largest + kv + 24LL * NARROW * s->vocab * 4;
+}
+
+/* And its context with the libraries in it. */
+int64_t memory_probe_room(const struct model_shape *s)
+{
+    return memory_probe_arena(s) + (640LL << 20);
 }
 
 /* specializer.pack_mib, or as much as the weights where that is at most a quarter of the rest. */
@@ -212,7 +223,7 @@ static int check_room(struct backend *b, struct err *e)
     CU(cudaMemGetInfo(&room, &total));
     b->packs.bytes = pack_bytes(b->model, b->options.pack_bytes, (int64_t)room);
     int64_t need = b->weights.bytes + b->kv.bytes + b->buffers.bytes + b->packs.bytes;
-    int64_t left = (int64_t)room - need, probes = probe_bytes(b->model);
+    int64_t left = (int64_t)room - need, probes = memory_probe_room(&b->model->shape);
     log_info("cuda",
              "memory plan: weights %.2f, KV pages %.2f, buffers %.2f, repacked weights %.2f GiB, "
              "left for probes %.2f GiB; %.2f of %.2f GiB are free",
@@ -233,10 +244,18 @@ static int check_room(struct backend *b, struct err *e)
     return 0;
 }
 
-static int allocate(struct arena *a, const char *what, struct err *e)
+static int allocate(struct backend *b, struct arena *a, const char *what, struct err *e)
 {
     if (a->bytes == 0)
         return 0;
+    a->used = 0;
+    if (b->lent && b->lent->used + a->bytes > b->lent->bytes)
+        return err_set(e, "cuda: a probe has %.2f GiB, too little for %s", gib(b->lent->bytes),
+                       what);
+    if (b->lent) {
+        a->base = arena_take(b->lent, a->bytes);
+        return 0;
+    }
     cudaError_t code = cudaMalloc((void **)&a->base, (size_t)a->bytes);
     if (code) {
         a->base = NULL;
@@ -244,7 +263,6 @@ static int allocate(struct arena *a, const char *what, struct err *e)
         return err_set(e, "cuda: %.2f GiB for %s: %s", gib(a->bytes), what,
                        cudaGetErrorString(code));
     }
-    a->used = 0;
     return 0;
 }
 
@@ -273,9 +291,10 @@ int memory_open(struct backend *b, struct err *e)
     size_blocks(b);
     carve_buffers(b, &b->buffers);
     b->buffers.bytes = b->buffers.used;
-    if (check_room(b, e) || allocate(&b->weights, "weights", e) ||
-        allocate(&b->kv, "KV pages", e) || allocate(&b->buffers, "the buffers of a step", e) ||
-        allocate(&b->packs, "specializer.pack_mib", e))
+    if ((!b->lent && check_room(b, e)) || allocate(b, &b->weights, "weights", e) ||
+        allocate(b, &b->kv, "KV pages", e) ||
+        allocate(b, &b->buffers, "the buffers of a step", e) ||
+        allocate(b, &b->packs, "specializer.pack_mib", e))
         return -1;
     CU(cudaMemset(b->buffers.base, 0, (size_t)b->buffers.bytes));
     CU(cudaMemset(b->weights.base, 0, (size_t)b->weights.bytes));
@@ -301,7 +320,8 @@ int64_t memory_kv_room(const struct model *m, const struct backend_options *o, i
     carve_buffers(&b, &b.buffers);
     int64_t left = (int64_t)room - weights_bytes(m) - b.buffers.used -
                    pack_bytes(m, o->pack_bytes, (int64_t)room);
-    int64_t spare = o->probes && left / 4 < probe_bytes(m) ? probe_bytes(m) : left / 4;
+    int64_t probe = memory_probe_room(s);
+    int64_t spare = o->probes && left / 4 < probe ? probe : left / 4;
     return left > spare ? left - spare : 0;
 }
 

@@ -1,8 +1,9 @@
 /* probe_private.h - the inside of a device probe, shared by engine/cuda/probe*.c.
  *
- *   probe.c        opening; a case: rounds of the kernel under test, and what must hold after each
- *   probe_case.c   sequences, inputs and parameters of a case
- *   probe_truth.c  the same inputs through eager and through the oracle; outputs as rows
+ *   probe.c         the process's session; opening and closing the probe of one kernel
+ *   probe_round.c   a case: rounds of the kernel under test, and what must hold after each; batches
+ *   probe_case.c    sequences, inputs and parameters of a case
+ *   probe_truth.c   the same inputs through eager and through the oracle; outputs, kept and as rows
  */
 #ifndef WHET_ENGINE_CUDA_PROBE_PRIVATE_H
 #define WHET_ENGINE_CUDA_PROBE_PRIVATE_H
@@ -11,8 +12,10 @@
 #include "engine/probe.h"
 #include "kernels/probe.h"
 
-/* Device memory between two bands that nothing may write to. */
-enum { BAND = 4096, BAND_VALUE = 0x5ca1ab1e, SPARE_PAGES = 2, SPARE_ROWS = 3 };
+/* Device memory between two bands that nothing may write to. All memory that is nobody's has the
+ * same value: no number, whether it is read as float or as bf16. */
+enum { BAND = 4096, SPARE_PAGES = 2, SPARE_ROWS = 3 };
+#define BAND_VALUE 0xffa5ffa5u
 struct held {
     char *base, *data;
     int64_t bytes;
@@ -28,6 +31,7 @@ struct sequences {
 
 enum tool {
     TOOL_FILL,
+    TOOL_POISON,
     TOOL_PAGES,
     TOOL_PRODUCE,
     TOOL_DIFFER,
@@ -43,15 +47,36 @@ enum tool {
 /* What is counted on the device after a round. */
 enum tally { TALLY_BANDS, TALLY_BITS, TALLY_INPUTS, TALLY_COUNTERS, TALLIES };
 
+/* What the process has as long as it lives. Memory is one piece, dealt out anew to each probe. */
+struct device_session {
+    struct backend
+        base; /* device, streams, own kernels, cuBLASLt: what a probe's backend begins as */
+    struct device_turns turns;
+    struct arena memory, pinned;
+    cudaLibrary_t library[2];
+    cudaKernel_t tool[TOOLS];
+    cudaEvent_t done;
+};
+
+/* Outputs of a case that wait on the device to be fetched, [content][eager]. */
+struct kept {
+    struct device_case c;
+    struct sequences s;
+    struct held_rows {
+        char *y, *k, *v;
+    } rows[2][2];
+    char *best[2], *truth[2];
+};
+enum { BATCH_MOST = 64 };
+
 struct device_probe {
+    struct device_session *session;
     struct device_probe_options o;
     struct backend *b;
     struct kernel *kernel;
     struct loaded *loaded;
     struct pack pack; /* stands for one of the server's: the copy is in `packed` */
-    cudaLibrary_t library[2];
-    cudaKernel_t tool[TOOLS];
-    int32_t layers; /* of the reduced model; index `layers` is the layer of drawn parameters */
+    int32_t layers;   /* of the reduced model; index `layers` is the layer of drawn parameters */
 
     /* Live: what kernels are given. Staged: what their predecessor will write there. */
     struct held x, in, k, v; /* k, v: attn reads them, attn_in writes them */
@@ -62,6 +87,10 @@ struct device_probe {
     struct held gains;                  /* its vectors */
     struct held in64, raw64, out64;     /* of the oracle */
     struct held segments, small;        /* small: delay, tallies, sums */
+    struct arena shelf;                 /* outputs of a batch of cases */
+    unsigned long long *tally_host;     /* [TALLIES + 2] */
+    struct probe_differ_args jobs;      /* being collected */
+    int32_t job_n;
     int64_t x_bytes, in_bytes, y_cols;
     struct device_layer real_head; /* wqkv: the model's head; attn_norm: its final norm */
 
@@ -71,7 +100,6 @@ struct device_probe {
     int32_t page_room; /* pages of k and v */
     int32_t segments_n, resets_n;
     cudaGraphExec_t graph[2]; /* with edges as the kernel declares, and with full ones */
-    cudaEvent_t done;
     bool pages_staged; /* a captured case's pages are there; nothing but the case changes them */
     bool dead;         /* a kernel did not end */
 };
@@ -82,6 +110,20 @@ unsigned *probe_delay(const struct device_probe *p);
 unsigned long long *probe_tally(const struct device_probe *p, int i);
 int tool_launch(const struct device_probe *p, enum tool t, dim3 grid, int threads, const void *args,
                 bool early, struct err *e);
+/* Collects a comparison; differ_launch() runs all that were collected. */
+void differ(struct device_probe *p, enum tally t, const void *a, const void *b, int64_t bytes,
+            unsigned value);
+int differ_launch(struct device_probe *p, struct err *e);
+void turn_begin(const struct device_probe *p);
+bool turn_over(const struct device_probe *p);
+void turn_end(const struct device_probe *p);
+
+/* probe_round.c */
+/* Bytes that the outputs of a case of m tokens take on the shelf. */
+int64_t shelf_bytes(const struct device_probe *p, int32_t m, int contents);
+enum device_verdict probe_run(struct device_probe *p, const struct device_case *c, int n,
+                              struct device_outcome *out, int *done, int *failed, struct err *e);
+enum device_verdict probe_finish(struct device_probe *p, struct err *e);
 
 /* probe_case.c. case_open(): sequences, block, parameters; everything but the contents. */
 int case_sequences(struct device_probe *p, struct err *e);
@@ -103,10 +145,12 @@ bool region_has_matrix(enum region r);
 /* Waits for the stream; DEVICE_FAULT: it did not end, or the context broke. */
 enum device_verdict probe_wait(struct device_probe *p, double limit_s, const char *what,
                                struct err *e);
-int outcome_fetch(struct device_probe *p, int content, bool eager, struct device_outcome *out,
-                  struct err *e);
-int outcome_reference(struct device_probe *p, int content, struct device_outcome *out,
-                      struct err *e);
-void outcome_shape(const struct device_probe *p, struct device_outcome *out);
+/* Puts what the last run left onto the shelf. */
+int outcome_keep(struct device_probe *p, struct kept *kept, int content, bool eager, struct err *e);
+/* Eager and the oracle on content `content`, kept as well. */
+int outcome_reference(struct device_probe *p, struct kept *kept, int content, struct err *e);
+/* From the shelf to the host; DEVICE_FAULT: the outputs contradict themselves. */
+enum device_verdict outcome_fetch(struct device_probe *p, const struct kept *kept,
+                                  struct device_outcome *out, struct err *e);
 
 #endif

@@ -1,8 +1,8 @@
 /* probe_truth.c - what a case should have given: eager and the oracle on the same inputs.
  *
  * Both run when the kernel under test has done all its rounds, so no answer exists before. Outputs
- * come back as rows of tokens: keys and values are gathered from the pages at the step's own
- * positions.
+ * are kept on the device and come back when its turn is over, as rows of tokens: keys and values
+ * are gathered from the pages at the step's own positions.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,12 +17,14 @@
 enum device_verdict probe_wait(struct device_probe *p, double limit_s, const char *what,
                                struct err *e)
 {
-    int64_t until = clock_ns() + (int64_t)(limit_s * 1e9);
-    cudaError_t code = cudaEventRecord(p->done, p->b->stream);
-    while (code == cudaSuccess && (code = cudaEventQuery(p->done)) == cudaErrorNotReady) {
+    int64_t from = clock_ns(), now = from;
+    cudaError_t code = cudaEventRecord(p->session->done, p->b->stream);
+    while (code == cudaSuccess && (code = cudaEventQuery(p->session->done)) == cudaErrorNotReady) {
         struct timespec us50 = {0, 50000};
-        nanosleep(&us50, NULL);
-        if (clock_ns() > until) {
+        if (now - from > 3000000) /* a turn is short: most of it is waited for awake */
+            nanosleep(&us50, NULL);
+        now = clock_ns();
+        if (now - from > (int64_t)(limit_s * 1e9)) {
             p->dead = true;
             err_set(e, "%s: hang: no end after %.1f s", what, limit_s);
             return DEVICE_FAULT;
@@ -36,9 +38,33 @@ enum device_verdict probe_wait(struct device_probe *p, double limit_s, const cha
     return DEVICE_FAULT;
 }
 
+/* ---- on the shelf --------------------------------------------------------------------------- */
+
+static int keep(struct device_probe *p, const void *from, int64_t bytes, char **to, struct err *e)
+{
+    if (p->shelf.used + bytes > p->shelf.bytes)
+        return err_set(e, "a case's outputs have no room");
+    *to = arena_take(&p->shelf, bytes);
+    CU(cudaMemcpyAsync(*to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, p->b->stream));
+    return 0;
+}
+
+int outcome_keep(struct device_probe *p, struct kept *kept, int content, bool eager, struct err *e)
+{
+    struct held_rows *rows = &kept->rows[content][eager];
+    int64_t pages = p->s.pages * page_bytes(p);
+    if (keep(p, p->y.data, 4 * p->s.m * p->y_cols, &rows->y, e))
+        return -1;
+    if (p->o.region == REGION_HEAD && !eager)
+        return keep(p, p->best.data, p->s.m * 4L, &kept->best[content], e);
+    if (p->o.region != REGION_ATTN_IN)
+        return 0;
+    return keep(p, p->k.data, pages, &rows->k, e) || keep(p, p->v.data, pages, &rows->v, e);
+}
+
 /* ---- outputs -------------------------------------------------------------------------------- */
 
-void outcome_shape(const struct device_probe *p, struct device_outcome *out)
+static void outcome_shape(const struct device_probe *p, struct device_outcome *out)
 {
     const struct model_shape *s = &p->b->model->shape;
     memset(out, 0, sizeof *out);
@@ -50,12 +76,11 @@ void outcome_shape(const struct device_probe *p, struct device_outcome *out)
     }
 }
 
-static int fetch_rows(const struct device_probe *p, const struct held *from, float **to,
-                      struct err *e)
+static int fetch_rows(const struct device_probe *p, const char *from, float **to, struct err *e)
 {
     size_t bytes = (size_t)p->s.m * (size_t)p->y_cols * 4;
     *to = xmalloc(bytes + 1);
-    CU(cudaMemcpy(*to, from->data, bytes, cudaMemcpyDeviceToHost));
+    CU(cudaMemcpy(*to, from, bytes, cudaMemcpyDeviceToHost));
     return 0;
 }
 
@@ -86,15 +111,14 @@ static int strayed(const struct device_probe *p, const uint16_t *page)
 }
 
 /* Rows of k or v; -1: the copy failed, 1: something was written elsewhere. */
-static int fetch_pages(const struct device_probe *p, const struct held *from, float **to,
-                       struct err *e)
+static int fetch_pages(const struct device_probe *p, const char *from, float **to, struct err *e)
 {
     const struct model_shape *s = &p->b->model->shape;
     int32_t hd = s->head_dim, heads = s->kv_heads;
     size_t bytes = (size_t)(p->s.pages * page_bytes(p));
     uint16_t *page = xmalloc(bytes);
     float *row = *to = xmalloc((size_t)p->s.m * (size_t)heads * (size_t)hd * sizeof *row);
-    cudaError_t code = cudaMemcpy(page, from->data, bytes, cudaMemcpyDeviceToHost);
+    cudaError_t code = cudaMemcpy(page, from, bytes, cudaMemcpyDeviceToHost);
     for (int32_t t = 0; t < p->s.m && !code; t++)
         for (int32_t h = 0; h < heads; h++)
             for (int32_t d = 0; d < hd; d++) {
@@ -107,10 +131,11 @@ static int fetch_pages(const struct device_probe *p, const struct held *from, fl
     return stray;
 }
 
-static int check_best(const struct device_probe *p, const float *logits, struct err *e)
+static int check_best(const struct device_probe *p, const char *kept, const float *logits,
+                      struct err *e)
 {
     int32_t best[NARROW];
-    CU(cudaMemcpy(best, p->best.data, (size_t)p->s.m * 4, cudaMemcpyDeviceToHost));
+    CU(cudaMemcpy(best, kept, (size_t)p->s.m * 4, cudaMemcpyDeviceToHost));
     for (int32_t t = 0; t < p->s.m; t++) {
         const float *row = logits + (int64_t)t * p->y_cols;
         int32_t want = -1;
@@ -125,17 +150,19 @@ static int check_best(const struct device_probe *p, const float *logits, struct 
     return 0;
 }
 
-int outcome_fetch(struct device_probe *p, int content, bool eager, struct device_outcome *out,
-                  struct err *e)
+/* One side's outputs for one content; 1: they contradict themselves. */
+static int fetch_side(const struct device_probe *p, const struct kept *kept, int content,
+                      bool eager, struct device_outcome *out, struct err *e)
 {
+    const struct held_rows *rows = &kept->rows[content][eager];
+    const char *pages[2] = {rows->k, rows->v};
     float **to[3];
     for (int i = 0; i < out->outputs; i++)
         to[i] = eager ? &out->output[i].eager[content] : &out->output[i].own[content];
-    if (fetch_rows(p, &p->y, to[0], e))
+    if (fetch_rows(p, rows->y, to[0], e))
         return -1;
     if (p->o.region == REGION_HEAD && !eager)
-        return check_best(p, *to[0], e);
-    const struct held *pages[2] = {&p->k, &p->v};
+        return check_best(p, kept->best[content], *to[0], e);
     for (int i = 1; i < out->outputs; i++) {
         int r = fetch_pages(p, pages[i - 1], to[i], e);
         if (r > 0)
@@ -144,6 +171,27 @@ int outcome_fetch(struct device_probe *p, int content, bool eager, struct device
             return r;
     }
     return 0;
+}
+
+static int fetch_truth(const struct device_probe *p, const struct kept *kept, int content,
+                       struct device_outcome *out, struct err *e);
+
+enum device_verdict outcome_fetch(struct device_probe *p, const struct kept *kept,
+                                  struct device_outcome *out, struct err *e)
+{
+    outcome_shape(p, out);
+    for (int c = 0; c < out->contents; c++)
+        for (int eager = 0; eager < 2; eager++) {
+            int r = fetch_side(p, kept, c, eager, out, e);
+            if (r < 0)
+                p->dead = true;
+            if (r != 0)
+                return r < 0 || eager ? DEVICE_ERROR : DEVICE_FAULT;
+        }
+    for (int c = 0; c < out->contents; c++)
+        if (fetch_truth(p, kept, c, out, e))
+            return p->dead = true, DEVICE_ERROR;
+    return DEVICE_OK;
 }
 
 /* ---- the oracle ----------------------------------------------------------------------------- */
@@ -236,16 +284,21 @@ static int run_truth(struct device_probe *p, struct err *e)
     }
 }
 
-/* Rows of all outputs lie side by side: q, k, v in attn_in, one elsewhere. */
-static int fetch_truth(struct device_probe *p, int content, struct device_outcome *out,
-                       struct err *e)
+static size_t truth_cols(const struct device_probe *p)
 {
-    size_t m = (size_t)p->s.m, all = 0, at = 0;
-    for (int i = 0; i < out->outputs; i++)
-        all += (size_t)out->output[i].cols;
+    const struct model_shape *s = &p->b->model->shape;
+    bool qkv = p->o.region == REGION_ATTN_IN;
+    return (size_t)p->y_cols + (qkv ? 2 * (size_t)s->kv_heads * (size_t)s->head_dim : 0);
+}
+
+/* Rows of all outputs lie side by side: q, k, v in attn_in, one elsewhere. */
+static int fetch_truth(const struct device_probe *p, const struct kept *kept, int content,
+                       struct device_outcome *out, struct err *e)
+{
+    size_t m = (size_t)p->s.m, all = truth_cols(p), at = 0;
     double *rows = xmalloc(m * all * sizeof *rows);
     cudaError_t code =
-        cudaMemcpy(rows, p->out64.data, m * all * sizeof *rows, cudaMemcpyDeviceToHost);
+        cudaMemcpy(rows, kept->truth[content], m * all * sizeof *rows, cudaMemcpyDeviceToHost);
     for (int i = 0; i < out->outputs && !code; i++) {
         size_t cols = (size_t)out->output[i].cols;
         double *to = out->output[i].truth[content] = xmalloc(m * cols * sizeof *to);
@@ -276,17 +329,16 @@ static int restore_inputs(struct device_probe *p, struct err *e)
     return 0;
 }
 
-int outcome_reference(struct device_probe *p, int content, struct device_outcome *out,
-                      struct err *e)
+int outcome_reference(struct device_probe *p, struct kept *kept, int content, struct err *e)
 {
     struct walk w;
     struct choice choice;
     if (case_stage(p, content, e) || restore_inputs(p, e))
         return -1;
     case_walk(p, &w, &choice);
-    if (eager_region(&w, p->o.region, p->layer, e) || run_truth(p, e) ||
-        probe_wait(p, 20, "eager and the oracle", e) != DEVICE_OK ||
-        outcome_fetch(p, content, true, out, e))
+    if (eager_region(&w, p->o.region, p->layer, e) || outcome_keep(p, kept, content, true, e) ||
+        run_truth(p, e))
         return -1;
-    return fetch_truth(p, content, out, e);
+    return keep(p, p->out64.data, (int64_t)p->s.m * (int64_t)truth_cols(p) * 8,
+                &kept->truth[content], e);
 }

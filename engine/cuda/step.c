@@ -23,7 +23,7 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
 
-enum { TIMED_EVERY = 512, TIMED_AT = 16 /* not the first, which is cold */ };
+enum { TIMED_EVERY = 1024, TIMED_AT = 16 /* not the first, which is cold */ };
 
 /* ---- what runs ----------------------------------------------------------------------------- */
 
@@ -187,6 +187,25 @@ bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, cons
     return wide || !one_token_each(s) || c.rows != c.m || graph_there(b, &c);
 }
 
+/* Whether the cell's graph has other kernels than the one before it. */
+static bool exchanged(struct cell *cell, const struct variant *v)
+{
+    bool other = cell->served[0] && memcmp(cell->served, v->choice.kernel, sizeof cell->served);
+    memcpy(cell->served, v->choice.kernel, sizeof cell->served);
+    return other;
+}
+
+static void report(struct backend *b, const struct step *s, const struct flight *f,
+                   const struct variant *v, bool canary)
+{
+    bool could = !f->wide && one_token_each(s);
+    if (s->report)
+        *s->report = (struct step_report){.walked = could && !v,
+                                          .looked = f->look,
+                                          .exchanged = v && !canary &&
+                                                       exchanged(graph_cell(b, &f->choice), v)};
+}
+
 static int run(struct backend *b, const struct step *s, struct flight *f, bool must, struct err *e)
 {
     struct step_block *block = f->wide ? &b->wide : &b->narrow;
@@ -199,6 +218,7 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
     size_t used = fill_block(s, block, &w);
     f->graph = as_graph(b, s, f, must);
     struct variant *v = f->graph ? graph_get(b, &f->choice) : NULL;
+    report(b, s, f, v, must);
     if (v) {
         memcpy(f->launches, v->launches, sizeof f->launches);
         return exchange_launch(b, &f->choice, v->exec, used, e);

@@ -38,7 +38,7 @@ struct upload {
     pthread_mutex_t lock; /* next, failed, why */
     int at;               /* image */
     int32_t row;
-    int64_t sent;
+    int64_t sent, t0;
     bool failed;
     struct err why;
 };
@@ -248,15 +248,18 @@ static int sender_run(struct upload *u, struct err *e)
     cudaStream_t stream = NULL;
     float *scratch = xmalloc((size_t)longest_row(u) * sizeof *scratch);
     cudaError_t code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    for (int i = 0; i < 2 && !code; i++) {
-        code = cudaHostAlloc((void **)&buffer[i], (size_t)bytes, cudaHostAllocDefault);
-        if (!code)
+    int rc = 0;
+    for (int i = 0; i < 2 && !code && !rc; i++) {
+        rc = memory_pinned(u->b, (void **)&buffer[i], bytes, e);
+        if (!rc)
             code = cudaEventCreateWithFlags(&free_at[i], cudaEventDisableTiming);
     }
-    int rc = code ? cuda_failed(e, code, "staging memory", __FILE__, __LINE__)
+    if (!rc)
+        rc = code ? cuda_failed(e, code, "staging memory", __FILE__, __LINE__)
                   : send_all(u, stream, buffer, free_at, scratch, e);
     for (int i = 0; i < 2; i++) {
-        cudaFreeHost(buffer[i]);
+        if (!u->b->lent_pinned)
+            cudaFreeHost(buffer[i]);
         if (free_at[i])
             cudaEventDestroy(free_at[i]);
     }
@@ -280,10 +283,17 @@ static void *sender(void *arg)
     return NULL;
 }
 
+void weights_drop(struct upload *u)
+{
+    pthread_mutex_destroy(&u->lock);
+    free(u->image);
+    free(u);
+}
+
 static void send_matrices(struct upload *u)
 {
     pthread_t thread[THREADS_MAX];
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long cores = u->b->lent ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
     int n = cores < 1 ? 1 : cores > THREADS_MAX ? THREADS_MAX : (int)cores, started = 0;
     for (; started < n - 1; started++)
         if (pthread_create(&thread[started], NULL, sender, u))
@@ -293,28 +303,39 @@ static void send_matrices(struct upload *u)
         pthread_join(thread[--started], NULL);
 }
 
-int weights_upload(struct backend *b, struct err *e)
+struct upload *weights_begin(struct backend *b, struct err *e)
 {
     const struct model *m = b->model;
-    struct upload u = {.b = b};
-    int64_t t0 = clock_ns();
-    u.image = xcalloc((size_t)m->shape.layers * 4 + 2, sizeof *u.image);
+    struct upload *u = xcalloc(1, sizeof *u);
+    u->b = b;
+    u->t0 = clock_ns();
+    u->image = xcalloc((size_t)m->shape.layers * 4 + 2, sizeof *u->image);
     b->on.layer = xcalloc((size_t)m->shape.layers, sizeof *b->on.layer);
-    b->on.embed = add_plain(&u, &m->embed);
-    b->on.head = m->shape.tied_head ? b->on.embed : add_plain(&u, &m->head);
+    b->on.embed = add_plain(u, &m->embed);
+    b->on.head = m->shape.tied_head ? b->on.embed : add_plain(u, &m->head);
     for (int32_t i = 0; i < m->shape.layers; i++)
-        add_layer(&u, &m->layer[i], &b->on.layer[i]);
-    pthread_mutex_init(&u.lock, NULL);
-    int rc = send_vectors(b, e);
-    if (!rc) {
-        send_matrices(&u);
-        rc = u.failed ? err_set(e, "%s", u.why.msg) : 0;
-    }
-    pthread_mutex_destroy(&u.lock);
-    free(u.image);
-    double s = (double)(clock_ns() - t0) * 1e-9;
+        add_layer(u, &m->layer[i], &b->on.layer[i]);
+    pthread_mutex_init(&u->lock, NULL);
+    if (send_vectors(b, e) == 0)
+        return u;
+    weights_drop(u);
+    return NULL;
+}
+
+int weights_finish(struct upload *u, struct err *e)
+{
+    send_matrices(u);
+    int rc = u->failed ? err_set(e, "%s", u->why.msg) : 0;
+    double s = (double)(clock_ns() - u->t0) * 1e-9;
     if (!rc)
         log_info("cuda", "%.2f GB of weights on the device in %.2f s, %.1f GB/s",
-                 (double)u.sent * 1e-9, s, (double)u.sent * 1e-9 / s);
+                 (double)u->sent * 1e-9, s, (double)u->sent * 1e-9 / s);
+    weights_drop(u);
     return rc;
+}
+
+int weights_upload(struct backend *b, struct err *e)
+{
+    struct upload *u = weights_begin(b, e);
+    return u ? weights_finish(u, e) : -1;
 }

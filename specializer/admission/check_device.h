@@ -9,15 +9,26 @@
 #include "engine/probe.h"
 #include "specializer/admission/check.h"
 
+/* A model drawn for a region, kept from one request to the next: drawing takes longer than probing.
+ */
+struct drawn_model {
+    struct model *model;
+    struct model_shape shape;
+    uint64_t seed;
+};
+
 /* What check_kernel() is told, and how the whole model is shaped. */
 struct check_device_request {
     struct check_request check; /* model, NULL: the file is not there, weights are drawn */
     struct model_shape shape;
     const struct device_probe_ops *device;
+    struct device_session *session;
+    struct drawn_model *drawn;
 };
 
-/* 0 passed, -1 refused, 1 nothing was learnt about the kernel; err->msg says why. */
-int check_device(const struct check_device_request *q, struct check_result *result,
+/* 0 passed, -1 refused, 1 nothing was learnt about the kernel; err->msg says why. *spent: the
+ * process must not probe another kernel: this one did more than compute wrong numbers. */
+int check_device(const struct check_device_request *q, struct check_result *result, bool *spent,
                  struct err *err);
 
 #endif

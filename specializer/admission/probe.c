@@ -1,20 +1,14 @@
-/* probe.c - the stage that runs a kernel for the first time, and the process that does it.
+/* probe.c - the stage that runs a kernel for the first time, in another process.
  *
- * Server side: the request and the captured inputs go into a directory of their own beside the
- * object; `whet probe <request>` is started at idle priority (a restored winner's short one at low
- * priority: it is over in tens of milliseconds); its answer is one line of JSON. The answer decides
- * between pass and refuse. Everything that says nothing about the kernel - a child that could not
- * start, was starved or taken by the kernel for its memory, a model file that vanished - is
- * "retry".
- *
- * Probe side: opens the model without its vocabulary, then checks the kernel alone (check.c; on a
- * GPU check_device.c) or, for a finalist, the whole model's logits with it (endcheck.c). It holds
- * no socket and no file of the server, computes alone, and leaves foreign code to children of its
- * own, so a crash or a hang there becomes a reason here.
+ * The request and the captured inputs go into a directory of their own beside the object. For a CPU
+ * kernel `whet probe <request>` is started at idle priority (a restored winner's short one at low
+ * priority: it is over in tens of milliseconds), and its answer is one line of JSON. A GPU's
+ * kernels go to one process, one after the other (prober.h). The answer decides between pass and
+ * refuse. Everything that says nothing about the kernel - a child that could not start, was starved
+ * or taken by the kernel for its memory, a model file that vanished - is "retry".
  */
 #include <errno.h>
 #include <math.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,24 +16,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config/clock.h"
 #include "specializer/admission/capture_file.h"
-#include "specializer/admission/check.h"
-#include "specializer/admission/check_device.h"
-#include "specializer/admission/endcheck.h"
 #include "specializer/admission/probe_request.h"
+#include "specializer/admission/prober.h"
 #include "specializer/build/process.h"
 #include "specializer/search/space.h"
 #include "specializer/stages.h"
 
 enum { OUTPUT_MAX = 16 * 1024 };
-static const double error_factor = 2; /* k of SPECIALIZER.md section 3.4 */
-
-/* ---- in the server -------------------------------------------------------------------------- */
 
 struct probe {
     struct candidate *c;
-    struct process *process;
+    struct process *process; /* its own, */
+    struct prober *prober;   /* or that of all */
+    struct errand errand;
     struct probe_request request;
     char *dir, *path;
 };
@@ -137,8 +127,13 @@ struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum
     }
     if (rc == 0)
         rc = probe_request_write(&p->request, p->path, err);
-    if (rc == 0)
+    if (rc == 0 && env->prober) {
+        p->prober = env->prober;
+        p->errand.path = p->path;
+        prober_add(p->prober, &p->errand);
+    } else if (rc == 0) {
         rc = start_child(env, p, err);
+    }
     if (rc != 0) {
         err_prefix(err, "probe");
         probe_end(p);
@@ -173,8 +168,40 @@ static void take_evidence(struct candidate *c, const struct probe_answer *a, dou
     memcpy(e->worst, from->worst, sizeof e->worst);
 }
 
+static enum stage_result take_answer(struct probe *p, const struct probe_answer *a, double seconds)
+{
+    struct candidate *c = p->c;
+    if (a->verdict == PROBE_ERROR) {
+        snprintf(c->reason, sizeof c->reason, "probe: %.220s", a->reason);
+        return STAGE_RETRY;
+    }
+    if (p->request.depth == PROBE_END)
+        c->evidence.probe_s += seconds;
+    else
+        take_evidence(c, a, seconds);
+    if (a->verdict == PROBE_PASS)
+        return STAGE_PASS;
+    snprintf(c->reason, sizeof c->reason, "probe: %.230s", a->reason);
+    return STAGE_REFUSE;
+}
+
+static enum stage_result poll_errand(struct probe *p)
+{
+    const struct errand *e = &p->errand;
+    struct probe_answer a;
+    prober_poll(p->prober);
+    if (e->state == ERRAND_WAITS || e->state == ERRAND_ASKED)
+        return STAGE_RUNNING;
+    if (e->state == ERRAND_ANSWERED && probe_answer_parse(&a, e->answer) == 0)
+        return take_answer(p, &a, e->seconds);
+    snprintf(p->c->reason, sizeof p->c->reason, "probe: no verdict: %s", e->reason);
+    return e->fault ? STAGE_REFUSE : STAGE_RETRY;
+}
+
 enum stage_result probe_poll(struct probe *p)
 {
+    if (p->prober)
+        return poll_errand(p);
     if (!process_poll(p->process))
         return STAGE_RUNNING;
     const struct process_result *r = process_result(p->process);
@@ -183,18 +210,7 @@ enum stage_result probe_poll(struct probe *p)
     p->c->log = r->err_n ? xstrdup(r->err) : NULL;
     if (r->signal || r->timed_out || probe_answer_parse(&a, r->out) != 0)
         return no_answer(p, r);
-    if (a.verdict == PROBE_ERROR) {
-        snprintf(p->c->reason, sizeof p->c->reason, "probe: %.220s", a.reason);
-        return STAGE_RETRY;
-    }
-    if (p->request.depth == PROBE_END)
-        p->c->evidence.probe_s += r->wall_s;
-    else
-        take_evidence(p->c, &a, r->wall_s);
-    if (a.verdict == PROBE_PASS)
-        return STAGE_PASS;
-    snprintf(p->c->reason, sizeof p->c->reason, "probe: %.230s", a.reason);
-    return STAGE_REFUSE;
+    return take_answer(p, &a, r->wall_s);
 }
 
 void probe_end(struct probe *p)
@@ -202,6 +218,8 @@ void probe_end(struct probe *p)
     if (!p)
         return;
     process_end(p->process);
+    if (p->prober)
+        prober_remove(p->prober, &p->errand);
     for (int32_t i = 0; i < p->request.captures; i++)
         unlink(p->request.capture[i]);
     if (p->path)
@@ -212,153 +230,4 @@ void probe_end(struct probe *p)
     free(p->path);
     free(p->dir);
     free(p);
-}
-
-/* ---- in the probe --------------------------------------------------------------------------- */
-
-static int load_captures(const struct probe_request *q,
-                         struct capture *captured[PROBE_CAPTURES_MAX], struct err *err)
-{
-    for (int32_t i = 0; i < q->captures; i++) {
-        captured[i] = capture_load(q->capture[i], &q->shape, err);
-        if (!captured[i])
-            return -1;
-    }
-    return 0;
-}
-
-/* A kernel of a device of its own. Its module is loaded in this process only. */
-static int check_on_device(const struct probe_request *q, const struct check_request *check,
-                           struct check_result *r, struct err *err)
-{
-    const struct backend_ops *ops = backend_cuda_load(err);
-    if (!ops || !ops->probe)
-        return 1;
-    struct check_device_request d = {*check, q->shape, ops->probe};
-    return check_device(&d, r, err);
-}
-
-/* 0 passed, -1 refused, 1 nothing was learnt. */
-static int run_check(const struct probe_request *q, const struct model *model,
-                     struct capture *const *captured, struct probe_answer *a, struct err *err)
-{
-    struct check_request check = {
-        .model = model,
-        .object = q->object,
-        .range = {q->region, q->m_from, q->m_to, q->context},
-        .threads = q->threads,
-        .full = q->depth == PROBE_FULL,
-        .rule = {.factor = error_factor,
-                 .precision = q->precision,
-                 .bit_equal = q->numerics == NUMERICS_BIT_EQUAL},
-        .risk = (unsigned)q->risk,
-        .captured = (const struct capture *const *)captured,
-        .captures = q->captures,
-        .seed = q->seed,
-    };
-    struct check_result r = {.cases = 0};
-    int rc = q->machine == MACHINE_CUDA ? check_on_device(q, &check, &r, err)
-                                        : check_kernel(&check, &r, err);
-    struct evidence *e = &a->evidence;
-    e->probe_cases = r.cases;
-    e->own_max = r.judgement.own_max;
-    e->own_rms = r.judgement.own_rms;
-    e->eager_max = r.judgement.eager_max;
-    e->eager_rms = r.judgement.eager_rms;
-    e->bit_equal = r.judgement.bit_equal;
-    memcpy(e->worst, r.worst, sizeof e->worst);
-    a->sealed = r.sealed;
-    return rc;
-}
-
-static void refuse(struct probe_answer *a, const char *stage, const struct err *err)
-{
-    a->verdict = PROBE_REFUSE;
-    snprintf(a->stage, sizeof a->stage, "%s", stage);
-    snprintf(a->reason, sizeof a->reason, "%.239s", err->msg);
-}
-
-static void error(struct probe_answer *a, const struct err *err)
-{
-    a->verdict = PROBE_ERROR;
-    snprintf(a->reason, sizeof a->reason, "%.239s", err->msg);
-}
-
-/* Random weights have no file: on a GPU they are drawn again. */
-static bool drawn(const struct probe_request *q)
-{
-    return q->machine == MACHINE_CUDA &&
-           (!*q->model || strncmp(q->model, "random:", strlen("random:")) == 0);
-}
-
-static void examine(const struct probe_request *q, const struct model *model,
-                    struct capture *const *captured, struct probe_answer *a)
-{
-    struct err err = {""};
-    struct end_result end = {.top1 = 1};
-    int rc = q->depth != PROBE_END ? run_check(q, model, captured, a, &err) : 0;
-    if (rc < 0)
-        refuse(a, "check", &err);
-    if (rc > 0)
-        error(a, &err);
-    if (q->depth == PROBE_END && end_check(model, q->object, q->m_to, q->numerics, &end, &err) != 0)
-        refuse(a, "end", &err);
-    a->kl = isfinite(end.kl) ? end.kl : 1e9;
-    a->top1 = end.top1;
-}
-
-/* Uploads and drawn weights use as many threads as there are cores; with a GPU the server's own
- * threads need little time but need it at once, so an eighth of the cores is enough here. */
-static void leave_cores(void)
-{
-    cpu_set_t all, few;
-    CPU_ZERO(&few);
-    if (sched_getaffinity(0, sizeof all, &all) != 0)
-        return;
-    int left = CPU_COUNT(&all) / 8;
-    left = left < 1 ? 1 : left;
-    for (int i = CPU_SETSIZE - 1; i >= 0 && left > 0; i--)
-        if (CPU_ISSET(i, &all)) {
-            CPU_SET(i, &few);
-            left--;
-        }
-    sched_setaffinity(0, sizeof few, &few);
-}
-
-int probe_main(int argc, char **argv)
-{
-    struct probe_request q;
-    struct probe_answer a = {.verdict = PROBE_PASS, .top1 = 1};
-    struct capture *captured[PROBE_CAPTURES_MAX] = {0};
-    struct model *model = NULL;
-    struct err err = {""};
-    if (argc != 2) {
-        fprintf(stderr, "usage: whet probe REQUEST.json (started by the specializer)\n");
-        return 2;
-    }
-    signal(SIGPIPE, SIG_IGN);
-    int unread = probe_request_read(&q, argv[1], &err);
-    if (!unread && q.machine == MACHINE_CUDA)
-        leave_cores();
-    if (unread) {
-        error(&a, &err);
-    } else if ((!drawn(&q) && !(model = model_open(q.model, false, NULL, NULL, &err))) ||
-               load_captures(&q, captured, &err) != 0) {
-        error(&a, &err);
-    } else {
-        examine(&q, model, captured, &a);
-    }
-    char *text = probe_answer_text(&a);
-    int rc = puts(text) >= 0 && fflush(stdout) == 0 && a.verdict != PROBE_ERROR ? 0 : 1;
-    free(text);
-    if (q.machine == MACHINE_CUDA)
-        _exit(rc); /* the device may not answer any more: nothing waits for it */
-    for (int i = 0; i < PROBE_CAPTURES_MAX; i++) {
-        if (captured[i])
-            capture_free(captured[i]);
-        free(captured[i]);
-    }
-    model_close(model);
-    probe_request_free(&q);
-    return rc;
 }

@@ -101,8 +101,8 @@ CHILD_CODE static int child_main(void *arg)
     sigset_t none;
     sigemptyset(&none);
 
-    int null = open("/dev/null", O_RDONLY);
-    if (null < 0 || dup2(null, 0) < 0 || dup2(c->out, 1) < 0 || dup2(c->err, 2) < 0) {
+    int in = c->spec->input ? c->spec->input : open("/dev/null", O_RDONLY);
+    if (in < 0 || dup2(in, 0) < 0 || dup2(c->out, 1) < 0 || dup2(c->err, 2) < 0) {
         c->failed = errno;
         _exit(127);
     }

@@ -20,44 +20,11 @@
 
 #include "config/clock.h"
 #include "config/err.h"
+#include "tests/device/bad_rows.h"
 #include "tests/device/device_test.h"
 #include "tests/device/solo.h"
 
-enum { BUCKET = 8, LIMIT_MS = 15000, AGAIN = 8 };
-
-static const struct model_shape shape = {ARCH_LLAMA, 2,     512,   8,    2, 64, 1024,
-                                         1000,       40960, 1e-5f, 1e5f, 1, 0,  {0}};
-
-static const struct row {
-    const char *name;
-    enum region region;
-    const char *word; /* of the reason; NULL: it must pass */
-} row[] = {
-    {"good_out", REGION_MLP_OUT, NULL},
-    {"good_attn", REGION_ATTN, NULL},
-    {"missing_wait", REGION_MLP_OUT, "late"},
-    {"late_wait", REGION_MLP_OUT, "late"},
-    {"attn_without_wait", REGION_ATTN, "late"},
-    {"shared_race", REGION_MLP_OUT, ""},
-    {"not_repeatable", REGION_MLP_OUT, "other bits"},
-    {"missing_tail_row", REGION_MLP_OUT, "not written"},
-    {"only_m1", REGION_MLP_OUT, "row 1"},
-    {"stale_output", REGION_MLP_OUT, "not written"},
-    {"caches_by_pointer", REGION_MLP_OUT, "other contents"},
-    {"wrong_page", REGION_ATTN, "context"},
-    {"ignores_last_page", REGION_ATTN, "context 17"},
-    {"bf16_accumulate", REGION_MLP_OUT, "error"},
-    {"fp16_accumulate", REGION_MLP_OUT, "error"},
-    {"small_inputs_only", REGION_MLP_OUT, "outlier"},
-    {"nan_on_zero", REGION_MLP_OUT, "zero"},
-    {"reads_past_end", REGION_MLP_OUT, "not finite"},
-    {"reads_far_away", REGION_MLP_OUT, "illegal"},
-    {"writes_past_end", REGION_MLP_OUT, "wrote after its output"},
-    {"overwrites_input", REGION_MLP_OUT, "changed its input"},
-    {"leaves_counter", REGION_MLP_OUT, "counter"},
-    {"hangs", REGION_MLP_OUT, "hang"},
-    {"sleeps", REGION_MLP_OUT, "hang"},
-};
+enum { LIMIT_MS = 15000, AGAIN = 8 };
 
 /* ---- the child: one kernel ------------------------------------------------------------------- */
 

@@ -172,12 +172,14 @@ static double farthest(const struct model_shape *s, enum region r, int o,
 /* ---- one template ------------------------------------------------------------------------------
  */
 
+static struct device_session *session;
+
 static void run_one(const struct model *model, const char *name, const struct template *t,
                     int32_t m, const char *object)
 {
     const struct model_shape *s = &model->shape;
     struct capture c = {.region = t->region, .layer = 1, .m = m, .spans = m, .context = 77};
-    struct device_probe_options o = {model, object, t->region, m, 512, 512};
+    struct device_probe_options o = {model, &model->shape, object, t->region, m, 512, 512};
     struct device_case one = {.shape = {.region = t->region, .layer = 1, .m = m}, .capture = &c};
     struct device_case drawn = {
         .shape = {t->region, 0, m, m, 60, true, true}, .random_params = true, .seed = 5};
@@ -187,10 +189,12 @@ static void run_one(const struct model *model, const char *name, const struct te
     struct err e = {""};
     draw(&c, s);
     want(model, &c, &truth);
-    struct device_probe *p = whet_backend_cuda.probe->open(&o, &v, &e);
+    const struct device_probe_ops *ops = whet_backend_cuda.probe;
+    struct device_probe *p = session ? ops->open(session, &o, &v, &e) : NULL;
+    int done, failed;
     check(p != NULL, false, "%s %s m=%d is opened: %s", name, t->id, m, e.msg);
     if (p)
-        v = whet_backend_cuda.probe->run(p, &one, &out, &e);
+        v = ops->run(p, &one, 1, &out, &done, &failed, &e);
     check(v == DEVICE_OK, true, "%s %s m=%d passes a captured case: %s", name, t->id, m, e.msg);
     for (int i = 0; p && v == DEVICE_OK && i < truth.outputs; i++) {
         double far = farthest(s, t->region, i, &out, &truth);
@@ -198,9 +202,13 @@ static void run_one(const struct model *model, const char *name, const struct te
               t->id, m, i, far);
     }
     if (p && v == DEVICE_OK)
-        v = whet_backend_cuda.probe->run(p, &drawn, &second, &e);
+        v = ops->run(p, &drawn, 1, &second, &done, &failed, &e);
     check(v == DEVICE_OK, true, "%s %s m=%d passes a drawn case: %s", name, t->id, m, e.msg);
-    whet_backend_cuda.probe->close(p);
+    if (p && v == DEVICE_OK)
+        v = ops->finish(p, &e);
+    check(v == DEVICE_OK, true, "%s %s m=%d leaves memory in order: %s", name, t->id, m, e.msg);
+    if (p)
+        ops->close(p, true);
     oracle_free(&truth);
     capture_free(&c);
 }
@@ -241,6 +249,9 @@ void test_probe(void)
         check(false, true, "kernel sources are written: %s", e.msg);
         return;
     }
-    for (int i = 0; i < device_shape_count; i++)
+    static const struct device_turns always = {0};
+    session = whet_backend_cuda.probe->start(&always, &e);
+    check(session != NULL, true, "a session begins: %s", e.msg);
+    for (int i = 0; session && i < device_shape_count; i++)
         run_shape(&device_shapes[i], dir);
 }

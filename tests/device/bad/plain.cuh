@@ -82,19 +82,23 @@ __device__ __forceinline__ size_t kv_place(const struct cuda_attn_args &a, int p
            threadIdx.x * PART;
 }
 
-/* A running softmax over positions, which are given one by one. */
+/* A running softmax over positions, which are given one by one; in double, because one sum after the
+ * other in float is farther from the truth than admission allows. */
 struct attending {
-    float q[PART], o[PART], top, sum;
+    float q[PART];
+    double top, o[PART], sum;
 };
 
 __device__ __forceinline__ void attend(const struct cuda_attn_args &a, struct attending &s,
                                        size_t at)
 {
-    float dot = 0;
+    double dot = 0;
     for (int i = 0; i < PART; i++)
-        dot += s.q[i] * from_bf16(((const bf16 *)a.k_pages)[at + i]);
-    dot = warp_sum(dot) * a.scale;
-    float top = fmaxf(s.top, dot), keep = expf(s.top - top), p = expf(dot - top);
+        dot += (double)s.q[i] * from_bf16(((const bf16 *)a.k_pages)[at + i]);
+    for (int o = 16; o > 0; o >>= 1)
+        dot += __shfl_xor_sync(WARP_ALL, dot, o);
+    dot *= a.scale;
+    double top = fmax(s.top, dot), keep = exp(s.top - top), p = exp(dot - top);
     for (int i = 0; i < PART; i++)
         s.o[i] = s.o[i] * keep + p * from_bf16(((const bf16 *)a.v_pages)[at + i]);
     s.sum = s.sum * keep + p;
@@ -104,7 +108,7 @@ __device__ __forceinline__ void attend(const struct cuda_attn_args &a, struct at
 __device__ __forceinline__ struct attending attending_of(const struct cuda_attn_args &a, int head,
                                                          int t)
 {
-    struct attending s = {{}, {}, -INFINITY, 0};
+    struct attending s = {{}, -(double)INFINITY, {}, 0};
     for (int i = 0; i < PART; i++)
         s.q[i] = a.q[((size_t)t * a.heads + head) * HEAD_DIM + threadIdx.x * PART + i];
     return s;
@@ -114,5 +118,5 @@ __device__ __forceinline__ void attn_store(const struct cuda_attn_args &a,
                                            const struct attending &s, int head, int t)
 {
     for (int i = 0; i < PART; i++)
-        a.a[((size_t)t * a.heads + head) * HEAD_DIM + threadIdx.x * PART + i] = s.o[i] / s.sum;
+        a.a[((size_t)t * a.heads + head) * HEAD_DIM + threadIdx.x * PART + i] = (float)(s.o[i] / s.sum);
 }

@@ -28,14 +28,55 @@ static void slice_meter_lends_its_share_and_collects_debts(void **state)
     slice_meter_init(&m, 0.05, 2000000, 0);
     int64_t lent = 0;
     for (int64_t now = 0; now < 10000000000; now += 5000000) /* a boundary every 5 ms, 10 s */
-        if (slice_meter_due(&m, now)) {
+        if (slice_meter_due(&m, now, 0)) {
             int64_t took = now < 5000000000 ? 2000000 : 30000000; /* later ones overrun */
-            slice_meter_spend(&m, took);
+            slice_meter_spend(&m, took, 0);
             lent += took;
         }
     assert_in_range(lent, 450000000, 530000000); /* 5 % of 10 s */
     slice_meter_init(&m, 0, 2000000, 0);
-    assert_false(slice_meter_due(&m, 100000000000));
+    assert_false(slice_meter_due(&m, 100000000000, 0));
+}
+
+static void a_spread_meter_delays_one_step_in_so_many_and_keeps_to_its_share(void **state)
+{
+    (void)state;
+    struct slice_meter m;
+    slice_meter_init(&m, 0.05, 1000000, 0);
+    slice_meter_spread(&m, 100, 8000000);
+    int64_t lent = 0, now = 0, longest = 0;
+    int slices = 0;
+    for (uint64_t step = 1; step <= 20000; step++) { /* steps of 1 ms */
+        now += 1000000;
+        if (!slice_meter_due(&m, now, step))
+            continue;
+        int64_t took = slice_meter_budget(&m);
+        slice_meter_spend(&m, took, step);
+        longest = took > longest ? took : longest;
+        lent += took;
+        now += took;
+        slices++;
+    }
+    assert_in_range(slices, 150, 200);                       /* one in a hundred at most */
+    assert_in_range(lent, now / 100 * 4, now / 100 * 5 + 1); /* 5 % */
+    assert_in_range(longest, 1000000, 8000000);
+}
+
+static void what_a_spread_meter_saved_is_spent_in_longer_slices(void **state)
+{
+    (void)state;
+    struct slice_meter m;
+    slice_meter_init(&m, 0.05, 1000000, 0);
+    slice_meter_spread(&m, 100, 8000000);
+    assert_true(slice_meter_due(&m, 10000000000, 100)); /* ten seconds in which nobody asked */
+    assert_int_equal(slice_meter_budget(&m), 8000000);
+    slice_meter_spend(&m, 8000000, 100);
+    assert_false(slice_meter_due(&m, 10001000000, 199));
+    assert_true(slice_meter_due(&m, 10001000000, 200));
+    assert_int_equal(slice_meter_budget(&m), 8000000);
+    for (uint64_t step = 300; slice_meter_due(&m, 10001000000, step); step += 100)
+        slice_meter_spend(&m, 8000000, step);
+    assert_true(slice_meter_budget(&m) < 1000000); /* and then it is gone */
 }
 
 static void engine_lends_slices_back_to_back_when_idle(void **state)
@@ -162,6 +203,8 @@ int main(void)
     log_set_level(LOG_ERROR); /* of which some are wanted */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slice_meter_lends_its_share_and_collects_debts),
+        cmocka_unit_test(a_spread_meter_delays_one_step_in_so_many_and_keeps_to_its_share),
+        cmocka_unit_test(what_a_spread_meter_saved_is_spent_in_longer_slices),
         cmocka_unit_test(engine_lends_slices_back_to_back_when_idle),
         cmocka_unit_test(engine_keeps_slices_to_their_share_under_load),
         cmocka_unit_test(engine_tosses_a_coin_for_the_canary),

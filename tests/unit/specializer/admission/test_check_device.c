@@ -33,15 +33,21 @@ static const struct model_shape shape = {.arch = ARCH_QWEN3,
 static struct {
     int opens, closes, runs, drawn, captured;
     int32_t layers, vocab, rows_wq, rows_wo, positions, layer_of_capture;
+    int turns;
+    bool strayed;                /* memory of nobody was written to */
+    bool sound;                  /* as the probe was closed */
     int bad_run;                 /* which run is wrong, from 1; 0: none */
     enum device_verdict verdict; /* of that run */
+    float eager_by;              /* how far eager is off in all runs */
     float by;                    /* or how far its outputs are off */
     bool skip_value;             /* or one value that was not written */
 } fake;
 
-static struct device_probe *fake_open(const struct device_probe_options *o,
+static struct device_probe *fake_open(struct device_session *session,
+                                      const struct device_probe_options *o,
                                       enum device_verdict *verdict, struct err *err)
 {
+    (void)session;
     (void)err;
     fake.opens++;
     fake.layers = o->model->shape.layers;
@@ -53,10 +59,9 @@ static struct device_probe *fake_open(const struct device_probe_options *o,
     return (struct device_probe *)&fake;
 }
 
-static enum device_verdict fake_run(struct device_probe *p, const struct device_case *c,
-                                    struct device_outcome *out, struct err *err)
+static enum device_verdict fake_case(const struct device_case *c, struct device_outcome *out,
+                                     struct err *err)
 {
-    (void)p;
     bool bad = ++fake.runs == fake.bad_run;
     fake.drawn += c->random_params;
     fake.captured += c->capture != NULL;
@@ -79,7 +84,7 @@ static enum device_verdict fake_run(struct device_probe *p, const struct device_
         bool exact = c->fill == FILL_BITS;
         for (size_t i = 0; i < n; i++) {
             truth[i] = (double)(i % 7) - 3;
-            eager[i] = (float)truth[i] + (exact ? 0 : 1e-3f * (i % 2 ? 1 : -1));
+            eager[i] = (float)truth[i] + (exact ? 0 : (1e-3f + fake.eager_by) * (i % 2 ? 1 : -1));
             own[i] = (float)truth[i] + (bad ? fake.by : 0);
         }
         if (bad && fake.skip_value)
@@ -88,16 +93,45 @@ static enum device_verdict fake_run(struct device_probe *p, const struct device_
     return DEVICE_OK;
 }
 
-static void fake_close(struct device_probe *p)
+/* Four cases fit a turn. */
+static enum device_verdict fake_run(struct device_probe *p, const struct device_case *c, int n,
+                                    struct device_outcome *out, int *done, int *failed,
+                                    struct err *err)
+{
+    (void)p;
+    enum device_verdict v = DEVICE_OK;
+    fake.turns++;
+    memset(out, 0, (size_t)n * sizeof *out);
+    for (*done = 0; *done < n && *done < 4; (*done)++)
+        if ((v = fake_case(&c[*done], &out[*done], err)) != DEVICE_OK)
+            break;
+    *failed = *done;
+    return v;
+}
+
+static enum device_verdict fake_finish(struct device_probe *p, struct err *err)
+{
+    (void)p;
+    if (fake.strayed)
+        err_set(err, "wrote far outside");
+    return fake.strayed ? DEVICE_FAULT : DEVICE_OK;
+}
+
+static void fake_close(struct device_probe *p, bool sound)
 {
     (void)p;
     fake.closes++;
+    fake.sound = sound;
 }
 
-static const struct device_probe_ops fake_ops = {fake_open, fake_run, fake_close};
+static const struct device_probe_ops fake_ops = {NULL, fake_open, fake_run, fake_finish,
+                                                 fake_close};
+static struct drawn_model drawn;
 
 /* ---- asking ------------------------------------------------------------------------------------
  */
+
+static bool spent; /* what the last check_device() said of its process */
 
 static int ask(const struct model *model, const struct capture *captured, struct check_result *r,
                struct err *err)
@@ -111,8 +145,9 @@ static int ask(const struct model *model, const struct capture *captured, struct
                                                .captures = captured ? 1 : 0,
                                                .seed = 7},
                                      .shape = shape,
-                                     .device = &fake_ops};
-    return check_device(&q, r, err);
+                                     .device = &fake_ops,
+                                     .drawn = &drawn};
+    return check_device(&q, r, &spent, err);
 }
 
 static int reset(void **state)
@@ -193,7 +228,9 @@ static void an_error_of_twice_eagers_and_more_is_refused_with_its_case(void **st
     assert_int_equal(ask(model, NULL, &r, &err), -1);
     assert_non_null(strstr(err.msg, "m="));
     assert_non_null(strstr(err.msg, "eager"));
-    assert_int_equal(fake.runs, 3); /* nothing runs after a refusal */
+    assert_int_equal(fake.turns, 1); /* nothing runs after the turn of a refusal */
+    assert_false(spent);             /* wrong numbers hurt nobody: the process goes on */
+    assert_true(fake.sound);
     model_close(model);
 }
 
@@ -220,11 +257,70 @@ static void a_fault_is_the_kernels_and_an_error_is_nobodys(void **state)
     fake.verdict = DEVICE_FAULT;
     assert_int_equal(ask(model, NULL, &r, &err), -1);
     assert_non_null(strstr(err.msg, "planted"));
+    assert_true(spent && !fake.sound);
     reset(NULL);
     fake.bad_run = 1;
     fake.verdict = DEVICE_ERROR;
     assert_int_equal(ask(model, NULL, &r, &err), 1);
+    assert_true(spent && !fake.sound);
     model_close(model);
+}
+
+static void a_fault_in_the_middle_of_a_turn_is_told_with_its_own_case(void **state)
+{
+    (void)state;
+    struct model *model = model_random(&shape, DTYPE_BF16, 1);
+    struct check_result r, all;
+    struct err err = {""};
+    assert_int_equal(ask(model, NULL, &all, &err), 0);
+    assert_in_range(fake.turns, all.cases / 4, all.cases / 4 + 1);
+    reset(NULL);
+    fake.bad_run = 7; /* the third of the second turn */
+    fake.verdict = DEVICE_FAULT;
+    assert_int_equal(ask(model, NULL, &r, &err), -1);
+    assert_int_equal(r.cases, 7);
+    assert_non_null(strstr(err.msg, "m="));
+    model_close(model);
+}
+
+static void a_kernel_that_wrote_where_nobody_looked_is_refused_at_the_end(void **state)
+{
+    (void)state;
+    struct model *model = model_random(&shape, DTYPE_BF16, 1);
+    struct check_result r;
+    struct err err = {""};
+    fake.strayed = true;
+    assert_int_equal(ask(model, NULL, &r, &err), -1);
+    assert_non_null(strstr(err.msg, "far outside"));
+    assert_true(spent && !fake.sound);
+    model_close(model);
+}
+
+static void an_eager_kernel_far_from_the_oracle_condemns_the_process_not_the_kernel(void **state)
+{
+    (void)state;
+    struct model *model = model_random(&shape, DTYPE_BF16, 1);
+    struct check_result r;
+    struct err err = {""};
+    fake.eager_by = 0.5f;
+    assert_int_equal(ask(model, NULL, &r, &err), 1);
+    assert_non_null(strstr(err.msg, "eager"));
+    assert_true(spent);
+    model_close(model);
+}
+
+static void a_drawn_model_serves_the_next_request_of_its_region_too(void **state)
+{
+    (void)state;
+    struct check_result r;
+    struct err err = {""};
+    assert_int_equal(ask(NULL, NULL, &r, &err), 0);
+    const struct model *first = drawn.model;
+    assert_int_equal(ask(NULL, NULL, &r, &err), 0);
+    assert_ptr_equal(drawn.model, first);
+    drawn.seed++; /* as if the next request had another */
+    assert_int_equal(ask(NULL, NULL, &r, &err), 0);
+    assert_int_equal(fake.vocab, 64);
 }
 
 /* ---- what goes there and back ------------------------------------------------------------------
@@ -294,6 +390,10 @@ int main(void)
         TEST(an_error_of_twice_eagers_and_more_is_refused_with_its_case),
         TEST(a_value_that_was_not_written_is_refused),
         TEST(a_fault_is_the_kernels_and_an_error_is_nobodys),
+        TEST(a_fault_in_the_middle_of_a_turn_is_told_with_its_own_case),
+        TEST(a_kernel_that_wrote_where_nobody_looked_is_refused_at_the_end),
+        TEST(an_eager_kernel_far_from_the_oracle_condemns_the_process_not_the_kernel),
+        TEST(a_drawn_model_serves_the_next_request_of_its_region_too),
         TEST(a_request_brings_machine_and_shape_to_the_probe),
         TEST(logits_that_drift_are_told_from_ties),
     };

@@ -1,0 +1,323 @@
+/* probe_main.c - the process that runs a kernel for the first time.
+ *
+ * `whet probe REQUEST` answers one request with a line on stdout: the CPU's way, and what a person
+ * types to see a refusal again. It opens the model without its vocabulary, then checks the kernel
+ * alone (check.c; on a GPU check_device.c) or, for a finalist, the whole model's logits with it
+ * (endcheck.c). It holds no socket and no file of the server, computes alone, and leaves foreign
+ * code to children of its own, so a crash or a hang there becomes a reason here.
+ *
+ * `whet probe --serve` answers request after request on the socket that is its stdin, and works on
+ * the device only in the turns that it is given there (prober.c has the messages). It keeps what is
+ * the same for every kernel: the context, the open model, a drawn one. After a kernel that did more
+ * than compute wrong numbers it answers once more and ends.
+ */
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "specializer/admission/capture_file.h"
+#include "specializer/admission/check.h"
+#include "specializer/admission/check_device.h"
+#include "specializer/admission/endcheck.h"
+#include "specializer/admission/probe_request.h"
+#include "specializer/admission/prober.h"
+
+static const double error_factor = 2; /* k of SPECIALIZER.md section 3.4 */
+
+/* What one process keeps between requests. */
+struct examiner {
+    struct model *model;
+    char *path;                  /* of `model` */
+    struct drawn_model drawn[2]; /* the second for heads */
+    const struct backend_ops *ops;
+    struct device_session *session;
+    struct device_turns turns;
+    bool spent;
+};
+
+static int load_captures(const struct probe_request *q,
+                         struct capture *captured[PROBE_CAPTURES_MAX], struct err *err)
+{
+    for (int32_t i = 0; i < q->captures; i++) {
+        captured[i] = capture_load(q->capture[i], &q->shape, err);
+        if (!captured[i])
+            return -1;
+    }
+    return 0;
+}
+
+/* The device's module, loaded in this process only, and a context; tried again until it is there.
+ */
+static int device_there(struct examiner *x, struct err *err)
+{
+    if (!x->ops)
+        x->ops = backend_cuda_load(err);
+    if (!x->ops)
+        return -1;
+    if (!x->ops->probe)
+        return err_set(err, "the backend %s has no probe", x->ops->name);
+    if (!x->session)
+        x->session = x->ops->probe->start(&x->turns, err);
+    return x->session ? 0 : -1;
+}
+
+/* A kernel of a device of its own. */
+static int check_on_device(struct examiner *x, const struct probe_request *q,
+                           const struct check_request *check, struct check_result *r,
+                           struct err *err)
+{
+    if (device_there(x, err) != 0)
+        return 1;
+    struct check_device_request d = {*check, q->shape, x->ops->probe, x->session,
+                                     &x->drawn[q->region == REGION_HEAD]};
+    return check_device(&d, r, &x->spent, err);
+}
+
+/* 0 passed, -1 refused, 1 nothing was learnt. */
+static int run_check(struct examiner *x, const struct probe_request *q, const struct model *model,
+                     struct capture *const *captured, struct probe_answer *a, struct err *err)
+{
+    struct check_request check = {
+        .model = model,
+        .object = q->object,
+        .range = {q->region, q->m_from, q->m_to, q->context},
+        .threads = q->threads,
+        .full = q->depth == PROBE_FULL,
+        .rule = {.factor = error_factor,
+                 .precision = q->precision,
+                 .bit_equal = q->numerics == NUMERICS_BIT_EQUAL},
+        .risk = (unsigned)q->risk,
+        .captured = (const struct capture *const *)captured,
+        .captures = q->captures,
+        .seed = q->seed,
+    };
+    struct check_result r = {.cases = 0};
+    int rc = q->machine == MACHINE_CUDA ? check_on_device(x, q, &check, &r, err)
+                                        : check_kernel(&check, &r, err);
+    struct evidence *e = &a->evidence;
+    e->probe_cases = r.cases;
+    e->own_max = r.judgement.own_max;
+    e->own_rms = r.judgement.own_rms;
+    e->eager_max = r.judgement.eager_max;
+    e->eager_rms = r.judgement.eager_rms;
+    e->bit_equal = r.judgement.bit_equal;
+    memcpy(e->worst, r.worst, sizeof e->worst);
+    a->sealed = r.sealed;
+    return rc;
+}
+
+static void refuse(struct probe_answer *a, const char *stage, const struct err *err)
+{
+    a->verdict = PROBE_REFUSE;
+    snprintf(a->stage, sizeof a->stage, "%s", stage);
+    snprintf(a->reason, sizeof a->reason, "%.239s", err->msg);
+}
+
+static void error(struct probe_answer *a, const struct err *err)
+{
+    a->verdict = PROBE_ERROR;
+    snprintf(a->reason, sizeof a->reason, "%.239s", err->msg);
+}
+
+/* Random weights have no file: on a GPU they are drawn again. */
+static bool drawn(const struct probe_request *q)
+{
+    return q->machine == MACHINE_CUDA &&
+           (!*q->model || strncmp(q->model, "random:", strlen("random:")) == 0);
+}
+
+static void examine(struct examiner *x, const struct probe_request *q, const struct model *model,
+                    struct capture *const *captured, struct probe_answer *a)
+{
+    struct err err = {""};
+    struct end_result end = {.top1 = 1};
+    int rc = q->depth != PROBE_END ? run_check(x, q, model, captured, a, &err) : 0;
+    if (rc < 0)
+        refuse(a, "check", &err);
+    if (rc > 0)
+        error(a, &err);
+    if (q->depth == PROBE_END && end_check(model, q->object, q->m_to, q->numerics, &end, &err) != 0)
+        refuse(a, "end", &err);
+    a->kl = isfinite(end.kl) ? end.kl : 1e9;
+    a->top1 = end.top1;
+}
+
+/* Uploads and drawn weights use as many threads as there are cores; with a GPU the server's own
+ * threads need little time but need it at once, so half of the cores are enough here. */
+static void leave_cores(void)
+{
+    cpu_set_t all, few;
+    CPU_ZERO(&few);
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return;
+    int left = CPU_COUNT(&all) / 2;
+    left = left < 1 ? 1 : left;
+    for (int i = CPU_SETSIZE - 1; i >= 0 && left > 0; i--)
+        if (CPU_ISSET(i, &all)) {
+            CPU_SET(i, &few);
+            left--;
+        }
+    sched_setaffinity(0, sizeof few, &few);
+}
+
+/* NULL without a message: weights are drawn. */
+static const struct model *model_for(struct examiner *x, const struct probe_request *q,
+                                     struct err *err)
+{
+    if (drawn(q))
+        return NULL;
+    if (x->path && strcmp(x->path, q->model) == 0)
+        return x->model;
+    model_close(x->model);
+    free(x->path);
+    x->path = NULL;
+    x->model = model_open(q->model, false, NULL, NULL, err);
+    x->path = x->model ? xstrdup(q->model) : NULL;
+    return x->model;
+}
+
+static void answer(struct examiner *x, const struct probe_request *q, struct probe_answer *a)
+{
+    struct capture *captured[PROBE_CAPTURES_MAX] = {0};
+    struct err err = {""};
+    const struct model *model = model_for(x, q, &err);
+    if ((!model && !drawn(q)) || load_captures(q, captured, &err) != 0)
+        error(a, &err);
+    else
+        examine(x, q, model, captured, a);
+    for (int i = 0; i < PROBE_CAPTURES_MAX; i++) {
+        if (captured[i])
+            capture_free(captured[i]);
+        free(captured[i]);
+    }
+}
+
+static void once(struct examiner *x, const char *path, struct probe_answer *a, bool *device)
+{
+    struct probe_request q;
+    struct err err = {""};
+    *a = (struct probe_answer){.verdict = PROBE_PASS, .top1 = 1};
+    if (probe_request_read(&q, path, &err) != 0) {
+        error(a, &err);
+        return;
+    }
+    *device = q.machine == MACHINE_CUDA;
+    if (*device)
+        leave_cores();
+    answer(x, &q, a);
+    probe_request_free(&q);
+}
+
+/* ---- serving -------------------------------------------------------------------------------- */
+
+struct line {
+    int fd;
+    bool held;
+    int64_t until_ns;
+    char text[PROBER_MESSAGE_MAX];
+};
+
+/* The next message; the process ends with the server. */
+static void hear(struct line *l)
+{
+    ssize_t n;
+    do
+        n = recv(l->fd, l->text, sizeof l->text - 1, 0);
+    while (n < 0 && errno == EINTR);
+    if (n <= 0)
+        _exit(0);
+    l->text[n] = 0;
+}
+
+static void say(const struct line *l, const char *text)
+{
+    if (send(l->fd, text, strlen(text), MSG_NOSIGNAL) < 0)
+        _exit(0);
+}
+
+static void line_end(void *ctx)
+{
+    struct line *l = ctx;
+    if (l->held)
+        say(l, "rest");
+    l->held = false;
+}
+
+static bool line_over(void *ctx)
+{
+    const struct line *l = ctx;
+    return clock_ns() >= l->until_ns;
+}
+
+/* A turn that came so late that it is over goes back at once. */
+static void line_begin(void *ctx)
+{
+    struct line *l = ctx;
+    long long until;
+    while (!l->held || line_over(l)) {
+        line_end(l);
+        say(l, "want");
+        do
+            hear(l);
+        while (sscanf(l->text, "turn %lld", &until) != 1);
+        l->until_ns = until;
+        l->held = true;
+    }
+}
+
+static int serve(struct examiner *x)
+{
+    struct line l = {.fd = 0};
+    struct err err = {""};
+    x->turns = (struct device_turns){line_begin, line_over, line_end, &l};
+    leave_cores();
+    if (device_there(x, &err) != 0)
+        fprintf(stderr, "%s\n", err.msg); /* each request will say so, too */
+    while (!x->spent) {
+        struct probe_answer a;
+        bool device;
+        hear(&l);
+        if (strncmp(l.text, "examine ", 8) != 0)
+            continue;
+        char *path = xstrdup(l.text + 8);
+        once(x, path, &a, &device);
+        line_end(&l);
+        char *text = probe_answer_text(&a),
+             *message = xasprintf("%s %s", x->spent ? "last" : "answer", text);
+        say(&l, message);
+        free(message);
+        free(text);
+        free(path);
+    }
+    _exit(0); /* the device may not answer any more: nothing waits for it */
+}
+
+int probe_main(int argc, char **argv)
+{
+    struct examiner x = {0};
+    struct probe_answer a;
+    bool device = false;
+    if (argc != 2) {
+        fprintf(stderr, "usage: whet probe REQUEST.json (started by the specializer)\n");
+        return 2;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    if (strcmp(argv[1], "--serve") == 0)
+        return serve(&x);
+    once(&x, argv[1], &a, &device);
+    char *text = probe_answer_text(&a);
+    int rc = puts(text) >= 0 && fflush(stdout) == 0 && a.verdict != PROBE_ERROR ? 0 : 1;
+    free(text);
+    if (device)
+        _exit(rc); /* as above */
+    model_close(x.model);
+    free(x.path);
+    return rc;
+}

@@ -1,0 +1,300 @@
+/* The process that probes a device's kernels, as the server sees it: what comes of a request when
+ * the process answers, dies, keeps the device, or says nonsense. This program is also the process:
+ * started as `probe --serve` it does what the last word of the request's path says. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "config/clock.h"
+#include "config/config.h"
+#include "specializer/admission/prober.h"
+
+/* ---- the process ------------------------------------------------------------------------------
+ */
+
+static char text[PROBER_MESSAGE_MAX];
+
+static const char *hear(void)
+{
+    ssize_t n = recv(0, text, sizeof text - 1, 0);
+    if (n <= 0)
+        _exit(0);
+    text[n] = 0;
+    return text;
+}
+
+static void say(const char *what)
+{
+    if (send(0, what, strlen(what), MSG_NOSIGNAL) < 0)
+        _exit(0);
+}
+
+static void take_turn(void)
+{
+    say("want");
+    while (strncmp(hear(), "turn ", 5) != 0)
+        ;
+}
+
+static void do_as_told(const char *how)
+{
+    if (strcmp(how, "crashes") == 0)
+        abort();
+    if (strcmp(how, "leaves") == 0)
+        _exit(0);
+    if (strcmp(how, "is_taken") == 0)
+        raise(SIGKILL);
+    if (strcmp(how, "answers_half") == 0) {
+        say("answer {\"verd");
+        _exit(0);
+    }
+    take_turn();
+    if (strcmp(how, "crashes_on_the_device") == 0)
+        abort();
+    if (strcmp(how, "keeps_the_device") == 0)
+        for (;;)
+            pause();
+    say("rest");
+    if (strcmp(how, "babbles") == 0) {
+        say("an answer");
+        say("turn 5");
+        say("");
+        memset(text, 'x', sizeof text - 1);
+        say(text);
+    }
+    take_turn();
+    say("rest");
+    if (strcmp(how, "is_spent") == 0) {
+        say("last {}");
+        pause(); /* it is not waited for */
+    }
+    say("answer {}");
+}
+
+static void __attribute__((noreturn)) be_the_process(void)
+{
+    for (;;) {
+        char how[64];
+        const char *slash;
+        if (strncmp(hear(), "examine ", 8) != 0 || !(slash = strrchr(text, '/')))
+            continue;
+        snprintf(how, sizeof how, "%s", slash + 1);
+        do_as_told(how);
+    }
+}
+
+/* ---- asking ------------------------------------------------------------------------------------
+ */
+
+static struct config config;
+static struct stage_env env;
+static char program[4096];
+
+static void wait_for(struct prober *p, struct errand *e)
+{
+    int64_t end = clock_ns() + INT64_C(60000000000);
+    while ((e->state == ERRAND_WAITS || e->state == ERRAND_ASKED) && clock_ns() < end) {
+        prober_poll(p);
+        usleep(1000);
+    }
+}
+
+static struct errand asked(struct prober *p, const char *how)
+{
+    struct errand e = {.path = how};
+    prober_add(p, &e);
+    wait_for(p, &e);
+    return e;
+}
+
+static void dies_with(const char *how, bool fault)
+{
+    struct prober *p = prober_open(&env);
+    struct errand e = asked(p, how);
+    assert_int_equal(e.state, ERRAND_FAILED);
+    assert_int_equal(e.fault, fault);
+    assert_true(strlen(e.reason) > 0);
+    prober_close(p);
+}
+
+/* ---- tests -------------------------------------------------------------------------------------
+ */
+
+static void one_process_answers_request_after_request(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    for (int i = 0; i < 5; i++) {
+        struct errand e = asked(p, "/x/passes");
+        assert_int_equal(e.state, ERRAND_ANSWERED);
+        assert_string_equal(e.answer, "{}");
+        prober_remove(p, &e);
+    }
+    struct prober_counts c = prober_counts(p);
+    assert_int_equal(c.starts, 1);
+    assert_int_equal(c.turns, 10);
+    assert_int_equal(c.late, 0);
+    prober_close(p);
+}
+
+static void requests_are_answered_in_the_order_in_which_they_came(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand a = {.path = "/x/passes"}, b = a, c = a;
+    prober_add(p, &a);
+    prober_add(p, &b);
+    prober_add(p, &c);
+    prober_remove(p, &b); /* its candidate is not wanted any more */
+    wait_for(p, &a);
+    assert_int_not_equal(c.state, ERRAND_ANSWERED);
+    wait_for(p, &c);
+    assert_int_equal(c.state, ERRAND_ANSWERED);
+    prober_remove(p, &a);
+    prober_remove(p, &c);
+    prober_close(p);
+}
+
+static void a_crash_is_the_kernels_fault(void **state)
+{
+    (void)state;
+    dies_with("/x/crashes", true);
+    dies_with("/x/crashes_on_the_device", true);
+}
+
+static void an_end_that_the_kernel_did_not_cause_is_nobodys_fault(void **state)
+{
+    (void)state;
+    dies_with("/x/leaves", false);
+    dies_with("/x/is_taken", false); /* by the system, for its memory */
+}
+
+static void an_answer_cut_short_is_no_verdict(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand e = asked(p, "/x/answers_half");
+    assert_int_equal(e.state, ERRAND_ANSWERED); /* whoever asked cannot parse it: no verdict */
+    assert_string_equal(e.answer, "{\"verd");
+    prober_remove(p, &e);
+    prober_close(p);
+}
+
+static void who_keeps_the_device_is_killed_and_refused(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    int64_t start = clock_ns();
+    struct errand e = asked(p, "/x/keeps_the_device");
+    assert_int_equal(e.state, ERRAND_FAILED);
+    assert_true(e.fault);
+    assert_non_null(strstr(e.reason, "hang"));
+    assert_int_equal(prober_counts(p).late, 1);
+    assert_true(clock_ns() - start < INT64_C(50000000000));
+    prober_close(p);
+}
+
+static void nonsense_is_the_end_of_a_process_and_not_of_the_server(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand e = asked(p, "/x/babbles");
+    assert_int_not_equal(e.state, ERRAND_ANSWERED);
+    assert_false(e.fault && e.state == ERRAND_ANSWERED);
+    prober_close(p);
+}
+
+static void after_a_process_that_ended_there_is_another(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand e = asked(p, "/x/is_spent");
+    assert_int_equal(e.state, ERRAND_ANSWERED);
+    prober_remove(p, &e);
+    e = asked(p, "/x/passes");
+    assert_int_equal(e.state, ERRAND_ANSWERED);
+    assert_int_equal(prober_counts(p).starts, 2);
+    prober_remove(p, &e);
+    prober_close(p);
+}
+
+static void nothing_is_asked_and_no_turn_given_while_it_is_held(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand e = {.path = "/x/passes"};
+    prober_hold(p, true);
+    prober_add(p, &e);
+    for (int i = 0; i < 20; i++) {
+        prober_poll(p);
+        usleep(1000);
+    }
+    assert_int_equal(e.state, ERRAND_WAITS);
+    assert_int_equal(prober_counts(p).turns, 0);
+    prober_hold(p, false);
+    wait_for(p, &e);
+    assert_int_equal(e.state, ERRAND_ANSWERED);
+    prober_remove(p, &e);
+    prober_close(p);
+}
+
+static void a_request_under_way_can_be_given_up(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand e = {.path = "/x/passes"};
+    prober_add(p, &e);
+    prober_poll(p);
+    assert_int_equal(e.state, ERRAND_ASKED);
+    prober_remove(p, &e);
+    e = asked(p, "/x/passes"); /* by the next process */
+    assert_int_equal(e.state, ERRAND_ANSWERED);
+    prober_remove(p, &e);
+    prober_close(p);
+}
+
+static void processes_that_answer_nothing_come_ever_more_rarely(void **state)
+{
+    (void)state;
+    assert_true(prober_patience_s(0, false) == 0); /* the last one answered, nobody is served */
+    assert_true(prober_patience_s(0, true) > 1);
+    double before = 0;
+    for (int failures = 2; failures < 40; failures++) {
+        double s = prober_patience_s(failures, false);
+        assert_true(s >= before && s <= 600);
+        before = s;
+    }
+    assert_true(before > 60);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "probe") == 0)
+        be_the_process();
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[n > 0 ? n : 0] = 0;
+    config.specializer_probe_timeout = 30;
+    env = (struct stage_env){.config = &config, .program = program, .alone = true};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_process_answers_request_after_request),
+        cmocka_unit_test(requests_are_answered_in_the_order_in_which_they_came),
+        cmocka_unit_test(a_crash_is_the_kernels_fault),
+        cmocka_unit_test(an_end_that_the_kernel_did_not_cause_is_nobodys_fault),
+        cmocka_unit_test(an_answer_cut_short_is_no_verdict),
+        cmocka_unit_test(who_keeps_the_device_is_killed_and_refused),
+        cmocka_unit_test(nonsense_is_the_end_of_a_process_and_not_of_the_server),
+        cmocka_unit_test(after_a_process_that_ended_there_is_another),
+        cmocka_unit_test(nothing_is_asked_and_no_turn_given_while_it_is_held),
+        cmocka_unit_test(a_request_under_way_can_be_given_up),
+        cmocka_unit_test(processes_that_answer_nothing_come_ever_more_rarely),
+    };
+    (void)argv;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
