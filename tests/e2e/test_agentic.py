@@ -14,6 +14,10 @@ import pytest
 from agentic import KEY, Load, Model, by_the_agent, get, trials, wait_for
 from conftest import BINARY, Server
 
+# Sanitizers slow eager and the server, not candidates: the search would take minutes, and a faster
+# text would not show in whole steps. What reads texts and replies is under them in the unit tests.
+pytestmark = pytest.mark.timing
+
 SLOT = "mlp_in/m1"
 
 # mlp_in with four rows of each matrix in flight. {...} are where mistakes and cheats go in.
@@ -97,7 +101,6 @@ def world(tmp_path_factory):
     model.close()
 
 
-@pytest.mark.timing  # a text must be faster than the seed: sanitizers slow eager, not candidates
 def test_a_text_that_was_repaired_twice_is_published_and_shown(world):
     s, model = world["s"], world["model"]
     kernel = wait_for(s, SLOT, "nothing published", lambda: by_the_agent(s, SLOT))
@@ -138,7 +141,6 @@ def test_a_model_that_says_nothing_of_use_is_asked_no_more(world):
     assert "<script>" not in s.get("/admin/slots", headers=KEY).text
 
 
-@pytest.mark.timing  # a text must be faster than the seed: sanitizers slow eager, not candidates
 def test_an_exported_text_is_proved_again_by_the_server_that_imports_it(world, tmp_path):
     kernel, export = by_the_agent(world["s"], SLOT), tmp_path / "export.json"
     export.write_text(json.dumps(get(world["s"], "/admin/store/export")))
@@ -163,7 +165,6 @@ def test_an_exported_text_is_proved_again_by_the_server_that_imports_it(world, t
         other.stop()
 
 
-@pytest.mark.timing  # a text must be faster than the seed: sanitizers slow eager, not candidates
 def test_it_survives_a_restart_and_goes_when_the_option_goes(world):
     s = world["s"]
     before = by_the_agent(s, SLOT)
