@@ -1,8 +1,6 @@
 /* coverage.c - see coverage.h. */
 #include "tests/kernels/coverage.h"
 
-#include <stdlib.h>
-
 int coverage_gain(const struct coverage *c, const int *feature, int n)
 {
     int gain = 0;
@@ -20,12 +18,4 @@ void coverage_add(struct coverage *c, const int *feature, int n)
             *(i == j ? &c->values : &c->pairs) += !c->seen[a][b];
             c->seen[a][b] = c->seen[b][a] = true;
         }
-}
-
-int sample_size(const char *variable, int usual)
-{
-    const char *wanted = getenv(variable), *more = getenv("WHET_TEST_MORE");
-    if (wanted)
-        return atoi(wanted);
-    return more && atoi(more) > 0 ? usual * atoi(more) : usual;
 }

@@ -22,8 +22,4 @@ struct coverage {
 int coverage_gain(const struct coverage *c, const int *feature, int n);
 void coverage_add(struct coverage *c, const int *feature, int n);
 
-/* The size of a sample: what the environment's `variable` says, or `usual` times $WHET_TEST_MORE
- * (scripts/test). */
-int sample_size(const char *variable, int usual);
-
 #endif

@@ -35,6 +35,7 @@
 #include "engine/cpu/pool.h"
 #include "specializer/search/space.h"
 #include "tests/kernels/coverage.h"
+#include "tests/kernels/sample.h"
 
 enum { WORKERS = 2, MODELS = 9, THREADS_MOST = 3, SPREAD = 8, CHOICES = 40 };
 
