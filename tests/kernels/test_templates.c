@@ -193,7 +193,7 @@ static double slack(const struct trial *tr)
  * chance: there only gross differences count. */
 static double factor(const struct trial *tr, enum fill fill)
 {
-    bool steep = fill == FILL_LARGE || fill == FILL_OUTLIER;
+    bool steep = fill == FILL_LARGE || fill == FILL_OUTLIER || fill == FILL_SHIFTED;
     return tr->t->region == REGION_ATTN && steep ? 64 : 2;
 }
 

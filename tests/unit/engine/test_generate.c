@@ -20,7 +20,7 @@ enum {
     PROMPTS = SANITIZED ? 10 : GOLDEN,
     TOKENS = SANITIZED ? 12 : 32,
     NOISE = SANITIZED ? 3 : 6,
-    PAGES = SANITIZED ? 10 : 32, /* a quarter of what all need at once */
+    PAGES = SANITIZED ? 6 : 32, /* a quarter of what all need at once */
     CHUNK = SANITIZED ? 16 : 64
 };
 #define NEAR_TIE 1e-3
