@@ -18,10 +18,9 @@
 enum {
     GOLDEN = 20, /* prompts in the file */
     PROMPTS = SANITIZED ? 10 : GOLDEN,
-    TOKENS = SANITIZED ? 12 : 32,
+    TOKENS = SANITIZED ? 20 : 32,
     NOISE = SANITIZED ? 3 : 6,
-    PAGES = SANITIZED ? 6 : 32, /* a quarter of what all need at once */
-    CHUNK = SANITIZED ? 16 : 64
+    PAGES = SANITIZED ? 14 : 32 /* a quarter of what all need at once */
 };
 #define NEAR_TIE 1e-3
 
@@ -70,7 +69,7 @@ static struct engine *start(const char *path)
                        .engine_threads = 2,
                        .engine_kv_pages = PAGES,
                        .engine_max_batch = 16,
-                       .engine_prefill_chunk = CHUNK,
+                       .engine_prefill_chunk = 64,
                        .engine_prefix_cache = true,
                        .server_max_queue = 100};
     struct err err = {""};
