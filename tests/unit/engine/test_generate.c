@@ -20,7 +20,7 @@ enum {
     PROMPTS = SANITIZED ? 10 : GOLDEN,
     TOKENS = SANITIZED ? 20 : 32,
     NOISE = SANITIZED ? 3 : 6,
-    PAGES = SANITIZED ? 14 : 32 /* a quarter of what all need at once */
+    PAGES = SANITIZED ? 14 : 32 /* a quarter, or half, of what all need at once */
 };
 #define NEAR_TIE 1e-3
 
