@@ -99,6 +99,7 @@ static void loop_without_a_compiler_restores_and_searches_nothing(void **unused)
     int builds = atomic_load(&fake.builds);
     s = start(NULL, NULL);
     WAIT_FOR(specialized("mlp_out/m1"));
+    WAIT_FOR(atomic_load(&s->doing) == DOING_HELPLESS);
     usleep(200000);
     assert_int_equal(atomic_load(&fake.builds), builds);
     char *text = NULL;
@@ -109,7 +110,6 @@ static void loop_without_a_compiler_restores_and_searches_nothing(void **unused)
     assert_non_null(strstr(text, "whet_specializer_compiler_available 0"));
     assert_non_null(strstr(text, "whet_specializer_searching 0"));
     free(text);
-    WAIT_FOR(atomic_load(&s->doing) == DOING_HELPLESS);
     stop(s);
 }
 
