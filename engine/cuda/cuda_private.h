@@ -3,7 +3,7 @@
  *   device.c   opening, what the device is, eager kernels out of the embedded images
  *   memory.c   the plan of device memory, and one allocation for each part of it
  *   weights.c  the model's tensors to bf16 on the device
- *   blas.c     matrix products of the eager regions
+ *   blas.c     matrix products of the eager regions; lt.c other algorithms for them
  *   eager.c    a region as primitive kernels and products
  *   loaded.c   a region as a loaded cubin; pack.c its repacked weights
  *   walk.c     a whole step on a stream; graph.c the same captured, one graph for a bucket
@@ -112,8 +112,17 @@ struct loaded {
     struct kernel *kernel;
     cudaLibrary_t library;
     cudaKernel_t entry[CUDA_LAUNCHES];
-    struct cuda_kernel_info info;
+    struct cuda_kernel_info info; /* launches 0: no cubin but a library's algorithm */
     struct pack *pack;
+    struct lt *lt;
+};
+
+/* A library's algorithm for the product of a region. Immutable once open. */
+enum { LT_WIDTHS = NARROW_BUCKETS + 2048 / NARROW + 1 };
+struct lt {
+    cublasLtMatmulAlgo_t algo;
+    int32_t m;            /* largest number of tokens it was chosen for */
+    bool runs[LT_WIDTHS]; /* possible at this width; eager's own is taken elsewhere */
 };
 
 /* Repacked weights of one region in all layers, shared by the kernels of a layout. */
@@ -168,7 +177,8 @@ struct cell {
     bool asked;                 /* the builder has it */
     uint64_t steps;             /* engine thread */
     double share[REGION_COUNT]; /* of a step's time, as last measured; engine thread */
-    const struct kernel *served[REGION_COUNT]; /* by the last graph, canaries aside; engine thread */
+    const struct kernel
+        *served[REGION_COUNT]; /* by the last graph, canaries aside; engine thread */
 };
 
 struct builder {
@@ -186,11 +196,11 @@ struct builder {
 struct flight {
     const struct step *step; /* NULL: not under way */
     struct choice choice;
-    bool plain;        /* every row wants its best token and no more */
-    bool wide;         /* runs on the wide block */
-    bool look;         /* a tap looks at it */
-    bool graph;        /* it runs as a graph */
-    bool drawn_there;  /* every row's token is in b->best when it has run */
+    bool plain;       /* every row wants its best token and no more */
+    bool wide;        /* runs on the wide block */
+    bool look;        /* a tap looks at it */
+    bool graph;       /* it runs as a graph */
+    bool drawn_there; /* every row's token is in b->best when it has run */
     int32_t rows, samples;
     int32_t launches[REGION_COUNT];
     int64_t start_ns;
@@ -216,8 +226,8 @@ struct backend {
     cudaStream_t stream; /* steps */
     cudaStream_t loader; /* specializer thread: kernels on their way in, preparing benches */
     struct flight flight[2];
-    int turn;          /* the flight of the next step */
-    int told;          /* exchange.c */
+    int turn; /* the flight of the next step */
+    int told; /* exchange.c */
     int32_t *turn_there, (*turn_host)[4];
     int64_t landed_ns; /* when the last step ended */
     cudaLibrary_t library[4];
@@ -306,7 +316,26 @@ int blas_create(struct backend *b, struct err *e);
 /* blas_create(), and every product that a step can need once. */
 int blas_open(struct backend *b, struct err *e);
 void blas_close(struct backend *b);
-int blas_run(struct backend *b, cudaStream_t stream, const struct product *p, struct err *e);
+/* `other`: its algorithm where it runs, or NULL. */
+int blas_run(struct backend *b, cudaStream_t stream, const struct product *p,
+             const struct lt *other, struct err *e);
+/* The product of region r in steps of m tokens (padded), on layer 0 and the backend's buffers. */
+struct product blas_product(const struct backend *b, enum region r, int32_t m);
+/* The library's list for a product, its best guess first; how many, or -1. Any thread. */
+int blas_list(struct backend *b, const struct product *p, cublasLtMatmulAlgo_t *out, int most,
+              struct err *e);
+/* Whether an algorithm can do the product in our workspace; any thread. */
+int blas_check(struct backend *b, const struct product *p, const cublasLtMatmulAlgo_t *a,
+               size_t *workspace, struct err *e);
+
+/* lt.c. Specializer thread, or a probe. */
+int cuda_choose(struct backend *b, char *const *define, const char *path, char **log,
+                struct err *e);
+/* A record for another version of the library or another shape is refused, and so is what the
+ * library does not know. */
+int lt_open(struct backend *b, const char *path, enum region region, struct lt **out,
+            struct err *e);
+bool lt_runs(const struct lt *l, int32_t m); /* l may be NULL; m padded */
 
 /* walk.c: one step, or a region of it, on a stream. */
 struct walk {
@@ -329,10 +358,11 @@ struct walk {
     bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
     const void *next;          /* instead of the weights a later region reads, if not NULL */
     int64_t next_bytes;
-    struct flight *timed;      /* record its region_event around the regions of timed_layer */
+    struct flight *timed; /* record its region_event around the regions of timed_layer */
     int32_t timed_layer;
     int32_t launches[REGION_COUNT]; /* so far */
     enum region region;             /* being walked */
+    const struct lt *lt;            /* whose algorithm its product takes, or NULL */
 };
 /* A walk over the backend's own buffers. */
 void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,
@@ -348,8 +378,8 @@ int32_t walk_padded(int32_t n);
 int32_t decode_splits(const struct backend *b, int32_t tokens, int32_t context);
 int32_t decode_group(const struct backend *b);
 
-/* exchange.c: a few KB to or from pinned host memory, on the stream. `early`: they are there already,
- * whatever runs before it on the stream. Both sides have room for whole 16 bytes. */
+/* exchange.c: a few KB to or from pinned host memory, on the stream. `early`: they are there
+ * already, whatever runs before it on the stream. Both sides have room for whole 16 bytes. */
 int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool early,
              struct err *e);
 /* First and last node of a graph. */

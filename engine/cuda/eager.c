@@ -61,7 +61,7 @@ static int product(struct walk *w, const void *x16, const void *weight, const fl
 {
     struct product p = {x16, weight, c, d, d16, m, n, k};
     w->launches[w->region]++;
-    return blas_run(w->b, w->stream, &p, e);
+    return blas_run(w->b, w->stream, &p, w->lt, e);
 }
 
 /* Makes the bf16 copy of [M, n] unless region `from` left one. */

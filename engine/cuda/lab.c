@@ -318,6 +318,7 @@ int lab_after(struct walk *w, enum region r, int32_t layer, struct err *e)
     CU(cudaEventRecord(b->lab.event[2], w->stream));
     if (walk_region(&other, t->kernel, r, layer, e))
         return -1;
+    w->have16[r] = false; /* it may have written its own there */
     CU(cudaEventRecord(b->lab.event[3], w->stream));
     b->lab.pending = true;
     return compare(w, r, layer, &other, e);

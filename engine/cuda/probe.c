@@ -383,6 +383,7 @@ static void probe_close(struct device_probe *p, bool sound)
         next = l->next_retired;
         if (l->library)
             cudaLibraryUnload(l->library);
+        free(l->lt);
         free(l->kernel);
         free(l);
     }

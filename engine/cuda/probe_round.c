@@ -70,7 +70,7 @@ static int record(struct device_probe *p, bool declared, struct err *e)
         (p->in.data && done(cudaMemsetAsync(p->in.data, 0xff, (size_t)p->in_bytes, w.stream), e));
     rc = rc || (p->resets_n && produce(p, true, 0, e)) ||
          produce(p, false, declared ? 0x7149f2ca : 0, e) ||
-         loaded_region(&w, p->kernel, p->o.region, p->layer, e);
+         walk_region(&w, p->kernel, p->o.region, p->layer, e);
     l->info = as_declared;
     p->b->work = work;
     return rc ? -1 : 0;

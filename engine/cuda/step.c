@@ -38,7 +38,7 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
         if (override && slot == override_slot)
             k = override;
         const struct loaded *l = k->backend;
-        bool fits = k->m_max >= walk_padded(m) && !(l && wide) &&
+        bool fits = k->m_max >= walk_padded(m) && !(l && !l->lt && wide) &&
                     !(l && l->info.context_max && l->info.context_max < s->context);
         c->kernel[r] = fits ? k : &b->eager[r];
         c->slot[r] = slot;
