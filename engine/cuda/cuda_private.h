@@ -138,21 +138,23 @@ struct pack {
 
 enum { LAB_PAGES_BYTES = 64 << 20 };
 
-/* What a tapped or benched kernel gets instead of a step's outputs and inputs. */
+/* What a tapped or benched kernel gets instead of a step's outputs and inputs. W: tokens of the
+ * widest step, but no fewer than NARROW. */
 struct lab {
-    float *y;            /* [NARROW, max(vocab, ffn, q)]: any float output */
+    float *y;            /* [NARROW, max(vocab, ffn, q)] or [W, hidden]: any float output */
+    void *raw;           /* bf16 [W, max(qkv, 2 ffn)]: a wide product that is looked at */
     int32_t *best;       /* [NARROW] */
-    int32_t *own_at;     /* [NARROW]: 0, 1, 2, ...: token i at position i of own_k, own_v */
-    void *own_k, *own_v; /* pages of NARROW tokens */
+    int32_t *own_at;     /* [W]: 0, 1, 2, ...: token i at position i of own_k, own_v */
+    void *own_k, *own_v; /* pages of W tokens */
     unsigned *result, *result_host; /* of eager_compare, one for each output */
     cudaEvent_t event[4];           /* served from, to; tapped from, to */
     bool pending;                   /* a comparison is under way on the stream */
     int32_t gathered;               /* pages of a capture that wait in k and v */
     int32_t layer;                  /* to look at in this step */
     /* a bench's inputs */
-    struct step_block block;
-    float *x, *in;
-    void *k, *v; /* LAB_PAGES_BYTES each */
+    struct step_block block; /* of W tokens */
+    float *x, *in;           /* [W, hidden], [NARROW, max(q, ffn)] */
+    void *k, *v;             /* LAB_PAGES_BYTES each */
 };
 
 /* ---- graphs ------------------------------------------------------------------------------- */
@@ -457,7 +459,11 @@ void lab_done(struct backend *b, bool failed);
 void lab_aim(struct walk *w, enum region r);
 int lab_redirect(struct walk *w, enum region r, struct err *e);
 
-/* inputs.c: a captured step in the lab's own block and pages; engine thread. */
+/* inputs.c: a captured step in the lab's own block and pages; engine thread. Of a wide step a
+ * capture has NARROW rows, which are repeated until there are as many as the step had. */
+int32_t inputs_width(const struct backend *b, const struct capture *c); /* padded */
+/* bf16 inputs of a wide attn_out or mlp_out, where eager wants them; on the walk's stream. */
+int inputs_widen(struct walk *w, const struct capture *c, struct err *e);
 int inputs_send(struct backend *b, cudaStream_t stream, const struct capture *c, struct err *e);
 /* Points a walk over the lab's block at them; `turn` picks a copy of the pages. */
 void inputs_aim(struct walk *w, const struct capture *c, int32_t turn);

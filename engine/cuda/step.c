@@ -272,7 +272,7 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
     f->wide = s->m > NARROW || s->rows > NARROW;
     choose(b, s, f->wide, override_slot, override, &f->choice);
     /* The lab has room for one look at a time. */
-    f->look = !f->wide && !b->flight[!b->turn].look && lab_wants(b, &f->choice);
+    f->look = !b->flight[!b->turn].look && lab_wants(b, &f->choice);
     if (run(b, s, f, override != NULL, e) || fetch(b, s, f, e)) {
         int rc = failed_for(b, e);
         if (f->look)
