@@ -8,12 +8,6 @@
  *
  * The bench picks winners among many, so the gain it reports for them is biased upwards by the
  * luck of the winner; the canary, on other samples, has the last word.
- *
- * "Faster than the machine allows" means that the clock or the work is broken. The bound must never
- * refuse an honest kernel, so it is a wide one: 1.5 times the best bandwidth seen, and only for
- * working sets that no private cache holds (on a GPU: eight times larger ones, because all of it
- * shares one cache); 16 times the float peak, for kernels that multiply in
- * 8-bit integers or on tiles.
  */
 #include "specializer/bench.h"
 
@@ -23,13 +17,12 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "specializer/floor.h"
 #include "specializer/stages.h"
 #include "specializer/stats.h"
 
 const int bench_pairs[BENCH_LOOKS] = {16, 48, 144};
 const int bench_quick_pairs[BENCH_QUICK_LOOKS] = {8, 16};
-static const double bandwidth_slack = 1.5, flops_slack = 16;
-static const int64_t cached_bytes = 16 << 20;
 
 enum bench_verdict bench_look(const struct gain *g, double wanted, bool last)
 {
@@ -40,35 +33,6 @@ enum bench_verdict bench_look(const struct gain *g, double wanted, bool last)
 
 /* ---- the floor ------------------------------------------------------------------------------ */
 
-double bench_read_bandwidth(int64_t bytes, int32_t threads)
-{
-    size_t n = (size_t)(bytes < (64 << 20) ? bytes : 64 << 20) / 64 * 8;
-    uint64_t *data = xaligned((n + 8) * sizeof *data), sum[8] = {0};
-    memset(data, 1, (n + 8) * sizeof *data);
-    int64_t best = INT64_MAX, end = clock_ns() + 20000000;
-    for (int pass = 0; pass < 3 || clock_ns() < end; pass++) {
-        int64_t start = clock_ns();
-        for (size_t i = 0; i < n; i += 8)
-            for (int l = 0; l < 8; l++)
-                sum[l] += data[i + (size_t)l];
-        int64_t ns = clock_ns() - start;
-        best = ns < best ? ns : best;
-        __asm__ volatile("" : : "r"(sum) : "memory"); /* the sums are wanted */
-    }
-    free(data);
-    return best > 0 ? (double)n * 8e9 / (double)best * threads : 0;
-}
-
-double bench_floor_s(const struct machine *m, const struct region_cost *cost, int64_t resident,
-                     double bandwidth)
-{
-    double reading = 0;
-    if (resident >= cached_bytes)
-        reading =
-            (double)cost->weight_bytes / (bandwidth_slack * fmax(bandwidth, m->read_bandwidth));
-    return fmax(reading, (double)cost->flops / (flops_slack * m->peak_flops));
-}
-
 static struct region_cost cost_of(const struct model *model, const struct capture *c)
 {
     int64_t positions = 0;
@@ -78,30 +42,14 @@ static struct region_cost cost_of(const struct model *model, const struct captur
     return plan_cost(model, c->region, c->layer, m, spans, positions / spans, m);
 }
 
-/* Measured once for each size asked for: weights of a region do not change. */
-static double bandwidth_of(int64_t resident, int32_t threads)
-{
-    static int64_t known_bytes;
-    static double known;
-    if (resident < cached_bytes)
-        return 0;
-    if (known_bytes != resident) {
-        known = bench_read_bandwidth(resident, threads);
-        known_bytes = resident;
-    }
-    return known;
-}
-
 static double floor_of(const struct stage_env *env, const struct region_cost *cost,
                        enum region region)
 {
     if (env->machine->kind == MACHINE_CUDA) /* its read peak is over all weights: no cache in it */
-        return bench_floor_s(env->machine, cost, cost->weight_bytes * env->model->shape.layers / 8,
+        return floor_seconds(env->machine, cost, cost->weight_bytes * env->model->shape.layers / 8,
                              env->machine->read_bandwidth);
     int64_t layers = region == REGION_HEAD || region == REGION_EMBED ? 1 : env->model->shape.layers;
-    int64_t resident = cost->weight_bytes * layers;
-    int64_t threads = env->config->engine_threads > 0 ? env->config->engine_threads : 16;
-    return bench_floor_s(env->machine, cost, resident, bandwidth_of(resident, (int32_t)threads));
+    return floor_seconds(env->machine, cost, cost->weight_bytes * layers, env->cache_bandwidth);
 }
 
 /* ---- sampling ------------------------------------------------------------------------------- */

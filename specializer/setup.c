@@ -10,6 +10,7 @@
 #include "specializer/admission/prober.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/slot_list.h"
+#include "specializer/floor.h"
 #include "specializer/specializer_private.h"
 
 enum numerics numerics_parse(const char *name)
@@ -158,6 +159,13 @@ static void blame_deaths(struct specializer *s)
                  suspects == 1 ? " was" : "s were");
 }
 
+/* That the engine's threads use. */
+static int32_t cores(const struct config *c)
+{
+    return c->engine_threads > 0 ? (int32_t)c->engine_threads
+                                 : (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 static void fill_env(struct specializer *s)
 {
     struct stage_env *env = &s->env;
@@ -175,6 +183,8 @@ static void fill_env(struct specializer *s)
     env->stop = &s->interrupt;
     if (env->machine->kind == MACHINE_CUDA && s->config->specializer_enabled)
         env->prober = prober_open(env);
+    if (env->machine->kind == MACHINE_CPU && s->config->specializer_enabled)
+        env->cache_bandwidth = floor_read_bandwidth(FLOOR_CACHED_BYTES, cores(s->config));
 }
 
 static void make_places(struct specializer *s)
@@ -205,8 +215,7 @@ int specializer_setup(struct specializer *s)
                  err.msg);
     keys_open(&s->keys, s->store, machine, &s->compiler, engine_model(s->engine), s->numerics);
     fill_env(s);
-    int threads = (int)s->config->engine_threads;
-    cost_open(&s->cost, s->env.machine, threads > 0 ? threads : (int)sysconf(_SC_NPROCESSORS_ONLN));
+    cost_open(&s->cost, s->env.machine, cores(s->config));
     observe_open(&s->observe, s->env.dispatch, s->env.model, s->env.machine);
     blame_deaths(s);
     s->agent =

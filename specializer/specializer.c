@@ -336,6 +336,7 @@ bool specializer_restoring(const struct specializer *s)
 static void *specializer_thread(void *ctx)
 {
     struct specializer *s = ctx;
+    pthread_setname_np(pthread_self(), "whet-specialize");
     if (!wait_for_engine(s) || specializer_setup(s) != 0) {
         atomic_store(&s->doing, DOING_OFF);
         return NULL;

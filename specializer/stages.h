@@ -43,6 +43,7 @@ struct stage_env {
     const char *program;    /* this executable: `program probe` is the probe */
     const char *kernel_dir; /* holds args.h and cpu/ */
     struct prober *prober;  /* the process that probes a device's kernels, or NULL */
+    double cache_bandwidth; /* bytes/s out of a cache that cores share; 0: not measured */
     bool alone;             /* nobody else wants the cores: children run at normal priority */
     atomic_bool *stop;      /* stop what you do and return STAGE_STOPPED */
     /* Called at least every 20 ms while a blocking stage waits, so that children are reaped. */

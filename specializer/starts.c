@@ -51,6 +51,7 @@ static int build(const struct starting *s, struct candidate *c, struct err *err)
     return r == STAGE_PASS ? 0 : err_set(err, "%s: %s", c->name, c->reason);
 }
 
+/* 1 when the slot has its start now; 0: it stays eager, there is none or it was not built; -1. */
 static int publish(const struct starting *s, struct slot *slot, struct err *err)
 {
     struct candidate *c = start_of(s, slot);
@@ -62,11 +63,14 @@ static int publish(const struct starting *s, struct slot *slot, struct err *err)
                                    .origin = ORIGIN_TEMPLATE,
                                    .id = c->key,
                                    .name = c->name};
-    struct kernel *k = build(s, c, err) ? NULL : s->env.ops->load(s->env.backend, &object, err);
+    bool built = build(s, c, err) == 0;
+    struct kernel *k = built ? s->env.ops->load(s->env.backend, &object, err) : NULL;
     if (k)
         dispatch_publish(s->env.dispatch, slot, k);
+    else if (!built)
+        log_warn("starts", "%s stays eager: %s", slot->name, err->msg);
     candidate_free(c);
-    return k ? 1 : -1;
+    return k ? 1 : built ? -1 : 0;
 }
 
 static int open_all(struct starting *s, struct err *err)

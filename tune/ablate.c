@@ -116,6 +116,7 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     out->seconds = xcalloc(most, sizeof *out->seconds);
     out->regret = xcalloc(most, sizeof *out->regret);
     s.optimum = fmax(1, table_best(t, NULL));
+    out->eager = s.optimum - 1;
     cost_open(&s.cost, &terms->tables->machine, terms->tables->threads);
     if (terms->counsel == COUNSEL_CHANCE)
         s.cost.blind = terms->seed;
@@ -144,16 +145,22 @@ void trial_free(struct trial_run *r)
 /* ---- all of them ------------------------------------------------------------------------------
  */
 
-static int add_variant(struct ablation *a, const struct table *t, const char *strategy,
+/* A table, and the part of it that each seed has. */
+struct parted {
+    const struct table *whole;
+    struct table **of; /* [seeds] */
+};
+
+static int add_variant(struct ablation *a, const struct parted *t, const char *strategy,
                        enum counsel_kind counsel, struct err *err)
 {
     a->variant = xrealloc(a->variant, (size_t)(a->variants + 1) * sizeof *a->variant);
     struct variant *v = &a->variant[a->variants++];
-    *v = (struct variant){.table = t, .strategy = strategy, .counsel = counsel};
+    *v = (struct variant){.table = t->whole, .strategy = strategy, .counsel = counsel};
     v->run = xcalloc((size_t)a->seeds, sizeof *v->run);
     for (int i = 0; i < a->seeds; i++) {
         struct trial_terms terms = {.tables = a->tables,
-                                    .table = t,
+                                    .table = t->of[i],
                                     .strategy = strategy_find(strategy),
                                     .counsel = counsel,
                                     .recording = a->recording,
@@ -165,22 +172,60 @@ static int add_variant(struct ablation *a, const struct table *t, const char *st
     return 0;
 }
 
-int ablate(struct ablation *a, struct err *err)
+static struct parted part_table(const struct ablation *a, const struct table *whole)
+{
+    struct parted t = {.whole = whole};
+    t.of = xcalloc((size_t)a->seeds, sizeof(struct table *));
+    for (int k = 0; k < a->seeds; k++)
+        t.of[k] = table_part(whole, a->drop, (uint64_t)k + 1);
+    return t;
+}
+
+static void free_parts(const struct ablation *a, struct parted *t)
+{
+    for (int k = 0; k < a->seeds; k++)
+        table_free(t->of[k]);
+    free(t->of);
+}
+
+static int ablate_table(struct ablation *a, const struct parted *t, struct err *err)
 {
     static const char *const advised[] = {"template", "mcts"};
     static const char *const baseline[] = {"cost", "random", "exhaustive"};
-    for (int i = 0; i < a->tables->n; i++) {
-        const struct table *t = &a->tables->table[i];
-        for (int s = 0; s < 2; s++)
-            for (int k = 0; k < COUNSEL_KINDS; k++)
-                if ((k != COUNSEL_REPLAY || a->recording) &&
-                    add_variant(a, t, advised[s], (enum counsel_kind)k, err) != 0)
-                    return -1;
-        for (int s = 0; s < 3; s++) /* they ask nobody */
-            if (add_variant(a, t, baseline[s], COUNSEL_HEURISTIC, err) != 0)
+    for (int s = 0; s < 2; s++)
+        for (int k = 0; k < COUNSEL_KINDS; k++)
+            if ((k != COUNSEL_REPLAY || a->recording) &&
+                add_variant(a, t, advised[s], (enum counsel_kind)k, err) != 0)
                 return -1;
-    }
+    for (int s = 0; s < 3; s++) /* they ask nobody */
+        if (add_variant(a, t, baseline[s], COUNSEL_HEURISTIC, err) != 0)
+            return -1;
     return 0;
+}
+
+int ablate(struct ablation *a, struct err *err)
+{
+    int r = 0;
+    for (int i = 0; i < a->tables->n && r == 0; i++) {
+        struct parted t = part_table(a, &a->tables->table[i]);
+        r = ablate_table(a, &t, err);
+        free_parts(a, &t);
+    }
+    return r;
+}
+
+int ablate_advisers(struct ablation *a, const char *strategy, const enum counsel_kind *kind, int n,
+                    struct err *err)
+{
+    int r = 0;
+    for (int i = 0; i < a->tables->n && r == 0; i++) {
+        struct parted t = part_table(a, &a->tables->table[i]);
+        r = add_variant(a, &t, strategy, COUNSEL_HEURISTIC, err);
+        for (int k = 0; k < n && r == 0; k++)
+            r = add_variant(a, &t, strategy, kind[k], err);
+        free_parts(a, &t);
+    }
+    return r;
 }
 
 void ablation_free(struct ablation *a)
@@ -215,9 +260,9 @@ static double quantile(double *x, int n, double p)
     return x[low] + (at - low) * (x[high] - x[low]);
 }
 
-static double regret_at(const struct trial_run *r, double eager, int samples, double seconds)
+static double regret_at(const struct trial_run *r, int samples, double seconds)
 {
-    double regret = eager;
+    double regret = r->eager;
     for (int i = 0; i < r->samples; i++) {
         if ((samples >= 0 && i >= samples) || (seconds >= 0 && (double)r->seconds[i] > seconds))
             break;
@@ -230,9 +275,8 @@ struct band variant_regret(const struct ablation *a, const struct variant *v, in
                            double seconds)
 {
     double *x = xcalloc((size_t)a->seeds, sizeof *x), sum = 0;
-    double eager = fmax(1, table_best(v->table, NULL)) - 1;
     for (int i = 0; i < a->seeds; i++)
-        sum += x[i] = regret_at(&v->run[i], eager, samples, seconds);
+        sum += x[i] = regret_at(&v->run[i], samples, seconds);
     struct band b = {sum / a->seeds, quantile(x, a->seeds, 0.1), quantile(x, a->seeds, 0.9)};
     free(x);
     return b;
@@ -246,5 +290,58 @@ struct band variant_to_95(const struct ablation *a, const struct variant *v, boo
     struct band b = {quantile(x, a->seeds, 0.5), quantile(x, a->seeds, 0.1),
                      quantile(x, a->seeds, 0.9)};
     free(x);
+    return b;
+}
+
+/* ---- what advice costs ------------------------------------------------------------------------
+ */
+
+static const struct variant *variant_of(const struct ablation *a, const struct table *t,
+                                        const char *strategy, enum counsel_kind k)
+{
+    for (int i = 0; i < a->variants; i++)
+        if (a->variant[i].table == t && a->variant[i].counsel == k &&
+            strcmp(a->variant[i].strategy, strategy) == 0)
+            return &a->variant[i];
+    return NULL;
+}
+
+/* The mean over slots of mean samples with the adviser over mean samples without, for the seeds
+ * pick[0..seeds). */
+static double cost_of(const struct ablation *a, const char *strategy, enum counsel_kind k,
+                      const int *pick)
+{
+    double sum = 0;
+    for (int t = 0; t < a->tables->n; t++) {
+        const struct variant *with = variant_of(a, &a->tables->table[t], strategy, k);
+        const struct variant *alone =
+            variant_of(a, &a->tables->table[t], strategy, COUNSEL_HEURISTIC);
+        double n = 0, m = 0;
+        for (int i = 0; i < a->seeds; i++) {
+            n += with->run[pick[i]].to_95;
+            m += alone->run[pick[i]].to_95;
+        }
+        sum += n / m;
+    }
+    return sum / a->tables->n;
+}
+
+struct band variant_cost(const struct ablation *a, const char *strategy, enum counsel_kind k)
+{
+    enum { DRAWS = 1000 };
+    int *pick = xcalloc((size_t)a->seeds, sizeof *pick);
+    double draw[DRAWS];
+    uint64_t random = 1;
+    for (int i = 0; i < a->seeds; i++)
+        pick[i] = i;
+    struct band b = {.mean = cost_of(a, strategy, k, pick)};
+    for (int d = 0; d < DRAWS; d++) {
+        for (int i = 0; i < a->seeds; i++)
+            pick[i] = random_below(&random, a->seeds);
+        draw[d] = cost_of(a, strategy, k, pick);
+    }
+    b.low = quantile(draw, DRAWS, 0.025);
+    b.high = quantile(draw, DRAWS, 0.975);
+    free(pick);
     return b;
 }

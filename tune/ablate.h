@@ -16,6 +16,7 @@ struct trial_run {
     float *regret;  /* [samples] then */
     int to_95;      /* samples until a point of 95 % of the best speed was; samples + 1: never */
     double to_95_s; /* and seconds; HUGE_VAL: never */
+    double eager;   /* regret before the first */
 };
 
 struct trial_terms {
@@ -43,6 +44,7 @@ struct ablation {
     const struct tables *tables;
     int seeds;
     double budget_s;
+    double drop;           /* every seed has its own part of each table: table_part() */
     const char *recording; /* NULL: that row stays open */
     struct variant *variant;
     int variants;
@@ -50,6 +52,9 @@ struct ablation {
 
 /* All strategies x advisers on all tables of `a`. */
 int ablate(struct ablation *a, struct err *err);
+/* One strategy with the heuristic and with the `n` advisers of `kind`. */
+int ablate_advisers(struct ablation *a, const char *strategy, const enum counsel_kind *kind, int n,
+                    struct err *err);
 void ablation_free(struct ablation *a);
 
 /* Mean regret and the 10th and 90th percentile over seeds, once `samples` were tried or `seconds`
@@ -61,6 +66,11 @@ struct band variant_regret(const struct ablation *a, const struct variant *v, in
                            double seconds);
 /* Samples (or seconds) to 95 %: median, 10th, 90th percentile. Never counts as all samples + 1. */
 struct band variant_to_95(const struct ablation *a, const struct variant *v, bool in_seconds);
+
+/* What an adviser costs or saves a strategy: samples to 95 % over those that it needs with the
+ * heuristic alone on the same seeds, the mean over slots of ratios of means. Interval: 95 %, by
+ * bootstrap over seeds. */
+struct band variant_cost(const struct ablation *a, const char *strategy, enum counsel_kind k);
 
 void ablation_print(const struct ablation *a);
 int ablation_write_json(const struct ablation *a, const char *path, struct err *err);

@@ -76,16 +76,34 @@ static double over_slots(const struct ablation *a, const struct variant *like)
     return exp(sum / n);
 }
 
+/* What advisers cost or save; the first table's variants name them. */
+static void print_costs(const struct ablation *a)
+{
+    printf("\nsamples to 95 %% over those of the heuristic alone, mean over slots [95 %% interval "
+           "over seeds]\n");
+    for (int i = 0; i < a->variants && a->variant[i].table == a->variant[0].table; i++) {
+        const struct variant *v = &a->variant[i];
+        if (v->counsel == COUNSEL_HEURISTIC)
+            continue;
+        struct band b = variant_cost(a, v->strategy, v->counsel);
+        printf("  %-11s %-10s %6.3f [%.3f, %.3f]\n", v->strategy, counsel_name(v->counsel), b.mean,
+               b.low, b.high);
+    }
+}
+
 void ablation_print(const struct ablation *a)
 {
     printf("%s; %d seeds, budget %.0f s; median [10 %%, 90 %%] over seeds; -: not within it\n",
            a->tables->machine.device, a->seeds, a->budget_s);
+    if (a->drop > 0)
+        printf("every seed without another %.0f %% of the points\n", 100 * a->drop);
     for (int i = 0; i < a->tables->n; i++)
         print_table(a, &a->tables->table[i]);
     printf("\nall slots: geometric mean of the median samples to 95 %%\n");
     for (int i = 0; i < a->variants && a->variant[i].table == a->variant[0].table; i++)
         printf("  %-11s %-10s %6.1f\n", a->variant[i].strategy, counsel_name(a->variant[i].counsel),
                over_slots(a, &a->variant[i]));
+    print_costs(a);
     if (!a->recording)
         printf("adviser llm: open, no recorded exchanges given (--adviser-url replay:FILE)\n");
     printf("strategy agentic: open, it writes kernels and searches no space\n");
@@ -113,6 +131,26 @@ static cJSON *band_json(struct band b, const char *middle)
     return o;
 }
 
+/* As print_costs(). */
+static cJSON *costs_json(const struct ablation *a)
+{
+    cJSON *list = cJSON_CreateArray();
+    for (int i = 0; i < a->variants && a->variant[i].table == a->variant[0].table; i++) {
+        const struct variant *v = &a->variant[i];
+        if (v->counsel == COUNSEL_HEURISTIC)
+            continue;
+        struct band b = variant_cost(a, v->strategy, v->counsel);
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "strategy", v->strategy);
+        cJSON_AddStringToObject(o, "adviser", counsel_name(v->counsel));
+        add_number(o, "ratio", b.mean);
+        add_number(o, "low", b.low);
+        add_number(o, "high", b.high);
+        cJSON_AddItemToArray(list, o);
+    }
+    return list;
+}
+
 static cJSON *variant_json(const struct ablation *a, const struct variant *v)
 {
     cJSON *o = cJSON_CreateObject();
@@ -121,6 +159,9 @@ static cJSON *variant_json(const struct ablation *a, const struct variant *v)
     cJSON_AddStringToObject(o, "adviser", counsel_name(v->counsel));
     cJSON_AddItemToObject(o, "samples_to_95", band_json(variant_to_95(a, v, false), "median"));
     cJSON_AddItemToObject(o, "seconds_to_95", band_json(variant_to_95(a, v, true), "median"));
+    cJSON *all = cJSON_AddArrayToObject(o, "samples_by_seed");
+    for (int i = 0; i < a->seeds; i++)
+        cJSON_AddItemToArray(all, cJSON_CreateNumber(v->run[i].to_95));
     cJSON *samples = cJSON_AddArrayToObject(o, "regret_by_samples");
     for (int i = 0; i < GRID && grid[i] <= space_size(v->table->space); i++) {
         cJSON *at = band_json(variant_regret(a, v, grid[i], -1), "mean");
@@ -157,6 +198,8 @@ int ablation_write_json(const struct ablation *a, const char *path, struct err *
     cJSON_AddStringToObject(o, "device", a->tables->machine.device);
     cJSON_AddNumberToObject(o, "seeds", a->seeds);
     cJSON_AddNumberToObject(o, "budget_s", a->budget_s);
+    cJSON_AddNumberToObject(o, "dropped", a->drop);
+    cJSON_AddItemToObject(o, "advice_costs", costs_json(a));
     cJSON *slots = cJSON_AddArrayToObject(o, "slots");
     for (int i = 0; i < a->tables->n; i++)
         cJSON_AddItemToArray(slots, slot_json(&a->tables->table[i]));

@@ -71,6 +71,11 @@ static int fastest_first(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
+static int slowest_first(const void *a, const void *b)
+{
+    return fastest_first(b, a);
+}
+
 /* The measured points, fastest first; caller frees. */
 static struct by_speed *ranking(const struct table *t, int *n)
 {
@@ -88,27 +93,61 @@ static struct by_speed *ranking(const struct table *t, int *n)
 static int drawn_from(const struct counsel *c, const struct by_speed *r, int n)
 {
     int within = n / TENTH > NAMED ? n / TENTH : n;
+    if (c->kind == COUNSEL_ANY)
+        return n;
     if (c->kind == COUNSEL_RIGHT || c->kind == COUNSEL_SLOW)
         for (within = 1; within < n && r[within].speed >= 0.95 * r[0].speed;)
             within++;
     return within;
 }
 
-/* A reply that names up to NAMED points. */
-static char *stand_in_reply(struct counsel *c)
+/* Moves up to NAMED of the front (or back) that `r` is drawn from to its beginning; how many. */
+static int draw_named(struct counsel *c, struct by_speed *r, int n)
 {
-    int n;
+    int within = drawn_from(c, r, n), named = 0;
+    if (!knows(c)) /* the slowest first */
+        for (int i = 0; i < n / 2; i++) {
+            struct by_speed swapped = r[i];
+            r[i] = r[n - 1 - i];
+            r[n - 1 - i] = swapped;
+        }
+    for (; named < NAMED && named < within; named++) { /* the i-th of a shuffle */
+        int at = named + random_below(&c->random, within - named);
+        struct by_speed taken = r[at];
+        r[at] = r[named];
+        r[named] = taken;
+    }
+    return named;
+}
+
+/* Of the slower half, untried: what the cost model thinks best of comes first; how many. */
+static int draw_sly(const struct advice_request *q, struct by_speed *r, int n)
+{
+    int slow = 0;
+    for (int i = n / 2; i < n; i++)
+        if (q->trial[r[i].id] == TRIAL_NONE)
+            r[slow++] = (struct by_speed){r[i].id, -space_predicted(q->space, r[i].id)};
+    qsort(r, (size_t)slow, sizeof *r, fastest_first);
+    return slow < NAMED ? slow : NAMED;
+}
+
+/* A reply that names points: up to NAMED, or all. */
+static char *stand_in_reply(struct counsel *c, const struct advice_request *q)
+{
+    int n, named;
     struct by_speed *r = ranking(c->table, &n);
-    int within = drawn_from(c, r, n);
+    if (c->kind == COUNSEL_SLY)
+        named = draw_sly(q, r, n);
+    else
+        named = draw_named(c, r, n);
+    if (c->kind == COUNSEL_INVERTED) {
+        qsort(r, (size_t)n, sizeof *r, slowest_first);
+        named = n;
+    }
     char *ids = xstrdup("");
-    for (int i = 0; i < NAMED && i < within; i++) { /* the i-th of a shuffle */
-        int at = i + random_below(&c->random, within - i);
-        struct by_speed *from = knows(c) ? r + at : r + n - 1 - at;
-        struct by_speed *to = knows(c) ? r + i : r + n - 1 - i, taken = *from;
-        *from = *to;
-        *to = taken;
+    for (int i = 0; i < named; i++) {
         char id[ID_TEXT];
-        adviser_id_text(c->table->space, taken.id, id);
+        adviser_id_text(c->table->space, r[i].id, id);
         char *longer = xasprintf("%s%s\"%s\"", ids, i ? "," : "", id);
         free(ids);
         ids = longer;
@@ -129,7 +168,7 @@ static void put_question(struct counsel *c, const struct advice_request *r,
     if (c->kind == COUNSEL_GARBAGE) {
         c->reply = xstrdup("Sure! I would try AVX-512 with larger tiles first.");
     } else if (c->kind != COUNSEL_REPLAY) {
-        c->reply = stand_in_reply(c);
+        c->reply = stand_in_reply(c, r);
     } else {
         struct answer a;
         char *document = adviser_request_text(r, heuristic);
@@ -255,8 +294,9 @@ static int moves(void *ctx, int32_t node, struct moves *out)
 
 const struct mover *counsel_mover(struct counsel *c)
 {
-    bool speaks = knows(c) || c->kind == COUNSEL_WRONG || c->kind == COUNSEL_REPLAY;
-    return speaks ? &c->mover : NULL;
+    return c->kind > COUNSEL_CHANCE && c->kind != COUNSEL_GARBAGE && c->kind != COUNSEL_DEAD
+               ? &c->mover
+               : NULL;
 }
 
 /* ---- construction -----------------------------------------------------------------------------

@@ -16,7 +16,10 @@
     C(RIGHT, "right", 2, "names up to four points within 5 % of the fastest")           \
     C(FAIR, "fair", 2, "names four points drawn from the fastest tenth")                \
     C(SLOW, "slow", 60, "right, but a minute late")                                     \
+    C(ANY, "any", 2, "names four points drawn by lot")                                  \
     C(WRONG, "wrong", 2, "valid replies that name points drawn from the slowest tenth") \
+    C(INVERTED, "inverted", 2, "ranks all points, the slowest first")                   \
+    C(SLY, "sly", 2, "names slow points that the cost model likes")                     \
     C(GARBAGE, "garbage", 2, "text that is no reply: rejected whole")                   \
     C(DEAD, "dead", 1e30, "never answers")                                              \
     C(REPLAY, "llm", 0, "a recorded language model")

@@ -13,6 +13,7 @@ struct tune_options {
     double seconds; /* 0: the mode's default */
     const char *table, *json, *svg;
     int points, seeds;
+    double drop; /* share of the points that each seed of an ablation does without */
     bool build_only;
     struct config config;
 };

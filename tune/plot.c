@@ -19,11 +19,12 @@ enum { WIDTH = 400, HEIGHT = 190, LEFT = 54, TOP = 62, GAP = 66, ROW = 252, STEP
 static const char style[] =
     "<style>\n"
     "svg{--ink:#1b1f24;--grid:#d4d8dd;--paper:#ffffff;--c0:#0057b8;--c1:#c2410c;--c2:#15803d;"
-    "--c3:#7e22ce;--c4:#52606d;--c5:#b91c1c;--c6:#0e7490;--c7:#a16207;background:var(--paper);"
+    "--c3:#7e22ce;--c4:#52606d;--c5:#b91c1c;--c6:#0e7490;--c7:#a16207;"
+    "--c8:#be185d;--c9:#4d7c0f;--c10:#4338ca;background:var(--paper);"
     "font:12px system-ui,sans-serif}\n"
     "@media(prefers-color-scheme:dark){svg{--ink:#e6e8eb;--grid:#3a414a;--paper:#14171b;"
     "--c0:#6cb6ff;--c1:#ff9c6a;--c2:#66d389;--c3:#cfa6ff;--c4:#a3adb8;--c5:#ff8080;--c6:#5fd4e6;"
-    "--c7:#e6c34d}}\n"
+    "--c7:#e6c34d;--c8:#ff8fc0;--c9:#b6e36a;--c10:#a5b4fc}}\n"
     "text{fill:var(--ink)}.g{stroke:var(--grid)}.l{fill:none;stroke-width:2}.b{opacity:.13}\n"
     "</style>\n";
 
@@ -112,16 +113,17 @@ static const char *as_adviser(const struct variant *v)
 
 static void draw_legend(FILE *f, const struct ablation *a, name_fn *name)
 {
+    enum { ENTRY = 148, IN_ROW = 6 };
     int n = 0;
     for (int i = 0; i < a->variants && a->variant[i].table == a->variant[0].table; i++) {
         const char *text = name(&a->variant[i]);
         if (!text)
             continue;
+        int x = LEFT + n % IN_ROW * ENTRY, y = 18 + n / IN_ROW * 18;
         fprintf(f,
-                "<path class=\"l\" style=\"stroke:var(--c%d)\"%s d=\"M%d 30h26\"/>"
-                "<text x=\"%d\" y=\"34\">%s</text>\n",
-                n, n % 2 ? " stroke-dasharray=\"7 3\"" : "", LEFT + n * 112, LEFT + n * 112 + 32,
-                text);
+                "<path class=\"l\" style=\"stroke:var(--c%d)\"%s d=\"M%d %dh26\"/>"
+                "<text x=\"%d\" y=\"%d\">%s</text>\n",
+                n, n % 2 ? " stroke-dasharray=\"7 3\"" : "", x, y, x + 32, y + 4, text);
         n++;
     }
 }

@@ -144,6 +144,31 @@ void tables_free(struct tables *t)
     *t = (struct tables){0};
 }
 
+struct table *table_part(const struct table *from, double drop, uint64_t seed)
+{
+    struct table *part = xcalloc(1, sizeof *part);
+    int size = space_size(from->space), left = 0;
+    unsigned char *keep = xcalloc((size_t)size + 1, 1);
+    *part = *from;
+    part->space = space_copy(from->space);
+    part->row = xcalloc((size_t)size + 1, sizeof *part->row);
+    for (int i = 0; i < size; i++)
+        if ((double)(random_next(&seed) >> 11) * 0x1p-53 >= drop) {
+            keep[i] = 1;
+            part->row[left++] = from->row[i];
+        }
+    space_keep(part->space, keep);
+    free(keep);
+    return part;
+}
+
+void table_free(struct table *t)
+{
+    space_close(t->space);
+    free(t->row);
+    free(t);
+}
+
 double measured_speed(const struct measured *m)
 {
     return m->state == POINT_MEASURED ? 1 + (double)m->gain : 0;

@@ -52,6 +52,11 @@ struct table *tables_add(struct tables *t, const char *slot, enum region region,
 struct table *tables_find(const struct tables *t, const char *slot);
 void tables_free(struct tables *t);
 
+/* A part of `from`: every point is left out with probability `drop`, by lot from `seed`. Another
+ * landscape of the same machine, with other optima. table_free(). */
+struct table *table_part(const struct table *from, double drop, uint64_t seed);
+void table_free(struct table *t);
+
 /* Speed over eager of a row; 0 if it was refused or not measured. */
 double measured_speed(const struct measured *m);
 /* The highest speed of a table, 0 if nothing is measured; *id the point, may be NULL. */

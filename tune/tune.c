@@ -26,7 +26,7 @@ static int usage(const char *why)
           "       whet tune --measure --table FILE --model PATH --slot S ... [--points 300]\n"
           "                 [--build-only] [--seconds 3600]\n"
           "       whet tune --ablate --table FILE [--seeds 20] [--seconds 240] [--json FILE]\n"
-          "                 [--svg PREFIX] [--adviser-url replay:FILE]\n"
+          "                 [--drop 0.4] [--svg PREFIX] [--adviser-url replay:FILE]\n"
           "       whet tune --report [--table FILE | --store FILE] [--json FILE]\n"
           "and options of whet serve; --strategy NAME is --specializer-strategy NAME\n",
           stderr);
@@ -67,6 +67,8 @@ static int own_flag(struct tune_options *o, const char *flag, char *value)
             return -1;
         return 1;
     }
+    if (strcmp(flag, "--drop") == 0)
+        return value && number(value, 0, 0.9, &o->drop) ? 1 : -1;
     bool points = strcmp(flag, "--points") == 0;
     if (!points && strcmp(flag, "--seeds") != 0)
         return 0;
@@ -144,7 +146,8 @@ static int ablation(struct tune_options *o, struct err *err)
         printf("%d points were never decided and are left out\n", dropped);
     struct ablation a = {.tables = &t,
                          .seeds = o->seeds ? o->seeds : 20,
-                         .budget_s = o->seconds > 0 ? o->seconds : 240};
+                         .budget_s = o->seconds > 0 ? o->seconds : 240,
+                         .drop = o->drop};
     if (url && strncmp(url, "replay:", 7) == 0)
         a.recording = url + 7;
     int r = ablate(&a, err);

@@ -170,6 +170,7 @@ const struct backend_ops backend_cpu = {
     .load = backend_load,
     .unload = backend_unload,
     .tap = backend_tap,
+    .bench_begin = backend_bench_begin,
     .bench = backend_bench,
     .bench_end = backend_bench_end,
 };

@@ -5,7 +5,9 @@
  * pushed out. A pair is the means of its two A and its two B runs; drift within a pair cancels.
  * The first pair warms up and is dropped.
  *
- * A call stops at the first run that ends beyond its budget and goes on from there next time.
+ * A call stops at the first run that ends beyond its budget and goes on from there next time. The
+ * inputs are copied before (backend_bench_begin(), by whoever wants the bench): up to 64 MiB of keys
+ * and values, which no step should wait for.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +41,7 @@ static void copy_pages(struct bench *s, const struct attn_args *a, int64_t float
     }
 }
 
-static int bench_start(struct backend *b, struct bench_job *job, struct err *e)
+int backend_bench_begin(struct backend *b, struct bench_job *job, struct err *e)
 {
     const struct capture *c = job->inputs;
     if (!c || c->region != job->slot->region)
@@ -76,7 +78,7 @@ static float run_once(struct backend *b, struct bench *s, const struct kernel *k
 int backend_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e)
 {
     int64_t until = clock_ns() + budget_ns;
-    if (!job->state && bench_start(b, job, e))
+    if (!job->state && backend_bench_begin(b, job, e))
         return -1;
     struct bench *s = job->state;
     while (job->have < job->want) {

@@ -81,6 +81,7 @@ int backend_tap(struct backend *b, struct tap *t);
 /* Engine thread, after `slot` ran on `args` of `layer` in this step. */
 void backend_look(struct backend *b, struct slot *slot, int32_t layer, const struct step *s,
                   const union region_args *args, int64_t served_ns);
+int backend_bench_begin(struct backend *b, struct bench_job *job, struct err *e);
 int backend_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
 void backend_bench_end(struct backend *b, struct bench_job *job);
 

@@ -160,6 +160,7 @@ static void *work(void *arg)
 {
     struct worker w = *(struct worker *)arg;
     free(arg);
+    pthread_setname_np(pthread_self(), "whet-pool");
     for (uint32_t seen = 0;; seen++) {
         gate_wait(&w.pool->generation, seen);
         if (atomic_load_explicit(&w.pool->stop, memory_order_relaxed))

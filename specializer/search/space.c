@@ -241,6 +241,19 @@ void space_keep(struct space *s, const unsigned char *keep)
     s->size = kept;
 }
 
+struct space *space_copy(const struct space *s)
+{
+    struct space *new = xcalloc(1, sizeof *new);
+    size_t size = (size_t)s->size, firsts = (size_t)template_count() + 1;
+    *new = (struct space){.owners = 1, .facts = s->facts, .size = s->size};
+    new->spot = xcalloc(size + 1, sizeof *new->spot);
+    new->predicted_s = xcalloc(size + 1, sizeof *new->predicted_s);
+    new->first = xcalloc(firsts, sizeof *new->first);
+    memcpy(new->spot, s->spot, size * sizeof *new->spot);
+    memcpy(new->first, s->first, firsts * sizeof *new->first);
+    return new;
+}
+
 struct space *space_share(struct space *s)
 {
     s->owners++;

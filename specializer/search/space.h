@@ -109,6 +109,8 @@ struct space *space_open(const struct facts *f, enum region region, int m, enum 
 /* Leaves only the points whose byte in keep[size] is not 0: studies of a part of a space. Ids
  * change; for the sole owner, before anything else knows them. */
 void space_keep(struct space *s, const unsigned char *keep);
+/* The same points with predictions of its own. */
+struct space *space_copy(const struct space *s);
 /* Another owner: it takes one space_close() more. */
 struct space *space_share(struct space *s);
 void space_close(struct space *s);

@@ -154,10 +154,24 @@ static bool in_batch(const struct batch *b, int32_t id)
     return false;
 }
 
-static void take(struct batch *b, const struct search *s, int32_t id)
+static bool take(struct batch *b, const struct search *s, int32_t id)
 {
-    if (b->n < b->want && s->trial[id] == TRIAL_NONE && !in_batch(b, id))
-        b->id[b->n++] = id;
+    if (b->n == b->want || s->trial[id] != TRIAL_NONE || in_batch(b, id))
+        return false;
+    b->id[b->n++] = id;
+    return true;
+}
+
+typedef bool trust_fn(const struct trust *t, const struct search *s, int32_t id);
+
+/* A point that a language model named, if it is trusted so far. */
+static bool take_told(struct tree *t, const struct search *s, struct batch *b, int32_t id,
+                      trust_fn *may)
+{
+    if (!may(&t->trust, s, id) || !take(b, s, id))
+        return false;
+    trust_took(&t->trust, s, id);
+    return true;
 }
 
 /* ---- growing ----------------------------------------------------------------------------------
@@ -316,11 +330,11 @@ static bool simulate(struct tree *t, const struct search *s)
 }
 
 /* What the language model proposed for nodes it was asked about. It is asked for what the cost
- * model cannot see, so some of its leaves are measured whatever they are predicted to do: a third
- * of a batch, which bounds what bad advice can cost. */
+ * model cannot see, so some of its leaves are measured whatever they are predicted to do, as far as
+ * it is trusted. */
 static void play_advice(struct tree *t, const struct search *s, struct batch *b)
 {
-    int nodes = t->nodes, most = (b->want + 2) / 3;
+    int nodes = t->nodes;
     for (int i = 1; s->mover && i < nodes; i++) {
         struct moves m;
         if (t->node[i].wanted == 0 || !s->mover->moves(s->mover->ctx, t->node[i].id, &m))
@@ -329,8 +343,7 @@ static void play_advice(struct tree *t, const struct search *s, struct batch *b)
         if (leaf < 0)
             continue;
         score_leaf(t, s, leaf);
-        if (b->n < most)
-            take(b, s, t->node[leaf].id);
+        take_told(t, s, b, t->node[leaf].id, trust_near);
     }
 }
 
@@ -371,18 +384,14 @@ static void plant_all(struct tree *t, const struct search *s)
         plant(t, s, best[i]);
 }
 
-/* Points that the language model named: planted, and measured as far as it is trusted. */
-static void take_advised(struct tree *t, const struct search *s, struct batch *b)
+/* Points that the language model named first: planted, and measured as far as it is trusted. */
+static void take_advised(struct tree *t, const struct search *s, struct batch *b, trust_fn *may)
 {
-    int upto = s->advice->advised > 0 ? b->n + trust_earned(&t->trust, s, b->want) : 0;
-    for (int i = 0; i < s->advice->advised && b->n < upto; i++) {
+    for (int i = 0, looks = 0; i < s->advice->advised && looks < TRUST_LOOKS; i++) {
         int32_t id = s->advice->priority[i];
-        int had = b->n;
-        take(b, s, id);
-        if (b->n == had)
-            continue;
-        plant(t, s, id);
-        trust_took(&t->trust, id);
+        looks += s->trial[id] == TRIAL_NONE;
+        if (take_told(t, s, b, id, may))
+            plant(t, s, id);
     }
 }
 
@@ -423,6 +432,15 @@ static bool take_best(struct tree *t, const struct search *s, struct batch *b, e
     if (best >= 0)
         take(b, s, t->node[best].id);
     return best >= 0;
+}
+
+static void take_grown(struct tree *t, const struct search *s, struct batch *b)
+{
+    for (bool some = true; some && b->n < b->want;) {
+        some = false;
+        for (int why = 0; why < REASONS; why++)
+            some |= take_best(t, s, b, (enum reason)why);
+    }
 }
 
 /* Where it began is measured early, in up to half of a batch: a prediction that is wrong about a
@@ -485,22 +503,25 @@ static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)
 {
     struct tree *t = state;
     struct batch b = {id, 0, n};
+    bool advised = s->advice->advised > 0 || s->mover;
     t->batch++;
     calibrate(t, s);
     learn(t, s);
     plant_all(t, s);
     for (int i = 0; i < s->firsts; i++)
         take(&b, s, s->first[i]);
-    take_advised(t, s, &b);
+    if (advised)
+        trust_batch(&t->trust, s, n);
+    take_advised(t, s, &b, trust_near);
     play_advice(t, s, &b);
+    b.want -= s->advice->advised > 0 && t->trust.far_left > 0 && b.n < n; /* far ones are last */
     take_starts(t, s, &b);
     for (int i = 0; i < n * GROWTH && simulate(t, s); i++)
         ;
-    for (bool some = true; some && b.n < b.want;) {
-        some = false;
-        for (int why = 0; why < REASONS; why++)
-            some |= take_best(t, s, &b, (enum reason)why);
-    }
+    take_grown(t, s, &b);
+    b.want = n;
+    take_advised(t, s, &b, trust_far);
+    take_grown(t, s, &b);
     take_rest(s, &b);
     want_moves(t, s);
     return b.n;

@@ -5,7 +5,8 @@
  * family is wrong about all of it. A batch is filled in this order:
  *
  *   winners of neighbouring slots   shapes that are close like close kernels
- *   what a language model named     as many as its earlier picks have earned
+ *   what a language model named     as many as its earlier picks have earned (trust.h); what the
+ *                                   cost model thinks absurd comes last, one in twenty samples
  *   two of every leading family     those that look best first
  *   two of the other families       not in the first batch, and a third of one at most
  *   steps of one knob               from the two fastest points known, a third of the batch
@@ -242,24 +243,26 @@ static int32_t draw(struct state *st, const struct search *s)
     return space_find(s->space, t, &p);
 }
 
-static void take_told(struct batch *b, int32_t id)
+typedef bool trust_fn(const struct trust *t, const struct search *s, int32_t id);
+
+static void take_told(struct batch *b, int32_t id, trust_fn *may)
 {
-    if (take(b, id))
-        trust_took(&b->st->trust, id);
+    struct trust *t = &b->st->trust;
+    if (id >= 0 && may(t, b->s, id) && take(b, id))
+        trust_took(t, b->s, id);
 }
 
-/* Only what a language model said: the heuristic's word is the cost model's, which is asked more
- * closely below. */
-static void take_advised(struct batch *b)
+/* Only what a language model said, and of that what it puts first: the heuristic's word is the cost
+ * model's, which is asked more closely below. */
+static void take_advised(struct batch *b, trust_fn *may)
 {
     const struct advice *a = b->s->advice;
-    if (a->advised == 0 && a->hinted == 0)
-        return;
-    int upto = b->n + trust_earned(&b->st->trust, b->s, b->want);
-    for (int i = 0; i < a->advised && b->n < upto; i++)
-        take_told(b, a->priority[i]);
-    for (int tries = 0; a->hinted > 0 && tries < 16 && b->n < upto; tries++)
-        take_told(b, draw(b->st, b->s));
+    for (int i = 0, looks = 0; i < a->advised && looks < TRUST_LOOKS; i++) {
+        looks += b->s->trial[a->priority[i]] == TRIAL_NONE;
+        take_told(b, a->priority[i], may);
+    }
+    for (int tries = 0; a->hinted > 0 && tries < TRUST_LOOKS; tries++)
+        take_told(b, draw(b->st, b->s), may);
 }
 
 /* ---- the batch --------------------------------------------------------------------------------
@@ -285,18 +288,29 @@ static void take_rest(struct batch *b)
 
 static int template_propose(void *state, const struct search *s, int32_t *id, int n)
 {
-    struct batch b = {.s = s, .st = state, .id = id, .want = n < BATCH_MOST ? n : BATCH_MOST};
+    struct state *st = state;
+    struct batch b = {.s = s, .st = st, .id = id, .want = n < BATCH_MOST ? n : BATCH_MOST};
     if (s->tried == 0 && b.want > FIRST_BATCH + s->firsts)
         b.want = FIRST_BATCH + s->firsts;
+    int whole = b.want;
+    bool advised = s->advice->advised > 0 || s->advice->hinted > 0;
+    if (advised)
+        trust_batch(&st->trust, s, whole);
     open_shortlist(&b);
     for (int i = 0; i < s->firsts; i++)
         take(&b, s->first[i]);
-    take_advised(&b);
+    if (advised)
+        take_advised(&b, trust_near);
+    b.want -= advised && st->trust.far_left > 0 && b.n < whole; /* far ones are last */
     take_families(&b, false);
     if (s->tried > 0)
         take_families(&b, true);
     if (s->measured > 0)
         take_steps(&b, b.n + (b.want + 2) / 3);
+    take_hopeful(&b, b.want, -1, -1);
+    b.want = whole;
+    if (advised)
+        take_advised(&b, trust_far);
     take_hopeful(&b, b.want, -1, -1);
     if (b.n < b.want)
         take_rest(&b);

@@ -1,5 +1,5 @@
 /* solo.c - kernels: loading, launching, and what they left behind. Questions: solo_question.c. */
-#include "tests/device/solo.h"
+#include "tests/device/solo_args.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -74,106 +74,6 @@ void solo_unload(struct solo_kernel *k)
 }
 
 /* ---- launching ----------------------------------------------------------------------------- */
-
-union any_args {
-    struct cuda_attn_in_args attn_in;
-    struct cuda_attn_args attn;
-    struct cuda_out_args out;
-    struct cuda_mlp_in_args mlp_in;
-    struct cuda_head_args head;
-};
-
-/* Memory that a kernel brings with it: its layout of the weights, its work and counters. */
-struct own {
-    void *packed, *work;
-    unsigned *counter;
-};
-
-static void fill_args(const struct question *q, const struct own *own, union any_args *a)
-{
-    const struct model_shape *s = &q->model->shape;
-    const struct device_copy *at = q->at;
-    struct cuda_work work = {own->work, own->counter};
-    switch (q->region) {
-    case REGION_ATTN_IN:
-        a->attn_in = (struct cuda_attn_in_args){at[AT_COUNTS].data,
-                                                at[AT_X].data,
-                                                at[AT_NORM].data,
-                                                at[AT_W].data,
-                                                own->packed,
-                                                at[AT_BIAS].data,
-                                                at[AT_Q_NORM].data,
-                                                at[AT_K_NORM].data,
-                                                at[AT_COS].data,
-                                                at[AT_SIN].data,
-                                                at[AT_POSITION].data,
-                                                at[AT_KV_AT].data,
-                                                at[AT_OUT_0].data,
-                                                at[AT_OUT_K].data,
-                                                at[AT_OUT_V].data,
-                                                work,
-                                                s->hidden,
-                                                s->heads,
-                                                s->kv_heads,
-                                                s->head_dim,
-                                                s->eps,
-                                                at[AT_W].data,
-                                                (int64_t)at[AT_W].bytes};
-        break;
-    case REGION_ATTN:
-        a->attn = (struct cuda_attn_args){at[AT_COUNTS].data,
-                                          at[AT_IN].data,
-                                          at[AT_K].data,
-                                          at[AT_V].data,
-                                          at[AT_POSITION].data,
-                                          at[AT_PAGES_AT].data,
-                                          at[AT_TABLE].data,
-                                          at[AT_SPAN].data,
-                                          at[AT_OUT_0].data,
-                                          work,
-                                          at[AT_K].data,
-                                          (int64_t)at[AT_K].bytes,
-                                          s->heads,
-                                          s->kv_heads,
-                                          s->head_dim,
-                                          (float)(1 / sqrt((double)s->head_dim))};
-        break;
-    case REGION_MLP_IN:
-        a->mlp_in = (struct cuda_mlp_in_args){at[AT_COUNTS].data,
-                                              at[AT_X].data,
-                                              at[AT_NORM].data,
-                                              at[AT_W].data,
-                                              own->packed,
-                                              at[AT_OUT_0].data,
-                                              work,
-                                              s->hidden,
-                                              s->ffn,
-                                              s->eps,
-                                              at[AT_W].data,
-                                              (int64_t)at[AT_W].bytes};
-        break;
-    case REGION_HEAD:
-        a->head = (struct cuda_head_args){at[AT_COUNTS].data, at[AT_ROW].data,  at[AT_X].data,
-                                          at[AT_NORM].data,   at[AT_W].data,    own->packed,
-                                          at[AT_OUT_0].data,  at[AT_BEST].data, work,
-                                          s->hidden,          s->vocab,         s->eps};
-        break;
-    default:
-        a->out =
-            (struct cuda_out_args){at[AT_COUNTS].data,
-                                   at[AT_IN].data,
-                                   at[AT_X].data,
-                                   at[AT_W].data,
-                                   own->packed,
-                                   at[AT_OUT_0].data,
-                                   work,
-                                   s->hidden,
-                                   q->region == REGION_ATTN_OUT ? s->heads * s->head_dim : s->ffn,
-                                   at[AT_W].data,
-                                   (int64_t)at[AT_W].bytes};
-        break;
-    }
-}
 
 static bool launch(const struct solo_kernel *k, union any_args *a, char *why)
 {
@@ -434,7 +334,7 @@ static bool own_open(const struct solo_kernel *k, const struct question *q, stru
                      char *why)
 {
     const struct cuda_kernel_info *i = &k->info;
-    size_t counters = (size_t)i->counters * sizeof *own->counter;
+    size_t counters = (size_t)i->counters * sizeof *own->work.counter;
     if (i->packed_bytes > 0) {
         const struct model_shape *s = &q->model->shape;
         int32_t out = s->hidden, in = s->hidden, width = s->heads * s->head_dim;
@@ -449,12 +349,12 @@ static bool own_open(const struct solo_kernel *k, const struct question *q, stru
                              0, NULL));
     }
     if (i->work_bytes > 0)
-        TRY(cudaMalloc(&own->work, (size_t)i->work_bytes));
+        TRY(cudaMalloc(&own->work.work, (size_t)i->work_bytes));
     if (i->work_bytes > 0 && q->guard) /* a sanitizer wants to see that nobody wrote it */
-        TRY(cudaMemset(own->work, POISON, (size_t)i->work_bytes));
+        TRY(cudaMemset(own->work.work, POISON, (size_t)i->work_bytes));
     if (counters > 0) {
-        TRY(cudaMalloc((void **)&own->counter, counters));
-        TRY(cudaMemset(own->counter, 0, counters));
+        TRY(cudaMalloc((void **)&own->work.counter, counters));
+        TRY(cudaMemset(own->work.counter, 0, counters));
     }
     TRY(cudaDeviceSynchronize());
     return true;
@@ -462,11 +362,12 @@ static bool own_open(const struct solo_kernel *k, const struct question *q, stru
 
 static bool counters_are_zero(const struct solo_kernel *k, const struct own *own, char *why)
 {
-    size_t n = (size_t)k->info.counters * sizeof *own->counter;
+    size_t n = (size_t)k->info.counters * sizeof *own->work.counter;
     if (n == 0)
         return true;
     unsigned char *now = xmalloc(n);
-    bool zero = !cudaMemcpy(now, own->counter, n, cudaMemcpyDeviceToHost) && all_bytes(now, n, 0);
+    bool zero =
+        !cudaMemcpy(now, own->work.counter, n, cudaMemcpyDeviceToHost) && all_bytes(now, n, 0);
     free(now);
     return zero ? true : no(why, "left a counter that is not zero");
 }
@@ -479,7 +380,7 @@ bool solo_ask(const struct solo_kernel *k, const struct question *q, double boun
     void *true_copy[4] = {0};
     *worst = 0;
     bool ok = own_open(k, q, &own, why) && poison_outputs(q, why);
-    fill_args(q, &own, &a);
+    solo_args(q, &own, &a);
     ok = ok && (!(how & SOLO_LATE) || launch_late(q, true_copy, why)) && launch(k, &a, why);
     cudaError_t code = cudaDeviceSynchronize();
     if (ok && code)
@@ -488,7 +389,7 @@ bool solo_ask(const struct solo_kernel *k, const struct question *q, double boun
     for (int i = 0; i < 4; i++)
         cudaFree(true_copy[i]);
     cudaFree(own.packed);
-    cudaFree(own.work);
-    cudaFree(own.counter);
+    cudaFree(own.work.work);
+    cudaFree(own.work.counter);
     return ok;
 }

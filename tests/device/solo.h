@@ -78,9 +78,9 @@ struct question {
     size_t guard; /* bytes before and after each output */
 };
 
-/* `exact`: no guards. Otherwise NaN lies behind every input, too. The model must have bf16 weights, interleaved RoPE and two layers. `bucket`
- * rows of activations exist, m of them hold something. attn: sequences of up to `context`
- * positions, their pages shuffled. */
+/* `exact`: no guards. Otherwise NaN lies behind every input, too. The model must have bf16 weights,
+ * interleaved RoPE and two layers. `bucket` rows of activations exist, m of them hold something.
+ * attn: sequences of up to `context` positions, their pages shuffled. */
 struct question *question_new(const struct model *m, enum region r, int32_t tokens, int32_t bucket,
                               int32_t context, enum numbers numbers, uint64_t seed, bool exact);
 void question_free(struct question *q);

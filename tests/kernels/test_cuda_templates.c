@@ -163,7 +163,7 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
         struct point p;
         for (size_t m = 0; m < sizeof ms / sizeof *ms; m++) {
             f.M_MAX = ms[m];
-            if (ms[m] == 1 || (ms[m] == 2 && t->m_min == 1) || ms[m] == 8 || (ms[m] == 32 && s < 2))
+            if (ms[m] == 1 || (ms[m] == 2 && t->m_min == 1) || ms[m] == 8 || (ms[m] == 32 && s < 3))
                 if (ms[m] >= t->m_min && ms[m] <= t->m_max)
                     try_start(t, &f);
         }

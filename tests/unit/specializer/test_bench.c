@@ -15,6 +15,7 @@
 
 #include "engine/cpu/case.h"
 #include "specializer/bench.h"
+#include "specializer/floor.h"
 #include "specializer/canary.h"
 #include "specializer/stages.h"
 #include "specializer/stats.h"
@@ -82,10 +83,10 @@ static void bench_floor_bounds_what_no_cache_holds_and_arithmetic(void **state)
     struct machine m = {.read_bandwidth = 10e9, .peak_flops = 100e9};
     struct region_cost c = {.weight_bytes = 30000000, .flops = 1600000000};
     /* 30 MB at 1.5 x 10 GB/s: 2 ms; 1.6 GFLOP at 16 x 100 GFLOP/s: 1 ms */
-    assert_float_equal(bench_floor_s(&m, &c, 900000000, 0), 2e-3, 1e-9);
-    assert_float_equal(bench_floor_s(&m, &c, 900000000, 20e9), 1e-3, 1e-9);
-    assert_float_equal(bench_floor_s(&m, &c, 1000000, 0), 1e-3, 1e-9); /* fits a cache */
-    double bandwidth = bench_read_bandwidth(1 << 20, 1);
+    assert_float_equal(floor_seconds(&m, &c, 900000000, 0), 2e-3, 1e-9);
+    assert_float_equal(floor_seconds(&m, &c, 900000000, 20e9), 1e-3, 1e-9);
+    assert_float_equal(floor_seconds(&m, &c, 1000000, 0), 1e-3, 1e-9); /* fits a cache */
+    double bandwidth = floor_read_bandwidth(1 << 20, 1);
     assert_true(bandwidth > 5e8 && bandwidth < 1e13);
 }
 
