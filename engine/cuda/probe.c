@@ -217,7 +217,8 @@ static int open_memory(struct device_probe *p, struct err *e)
     int64_t most = m.rows > cols[r] ? m.rows : cols[r], widest = m.cols > q ? m.cols : q;
     p->y_cols = cols[r];
     p->room = all < NARROW ? NARROW : all;
-    p->x_bytes = r == REGION_ATTN ? 0 : 4L * p->room * s->hidden;
+    int32_t spare = r == REGION_HEAD ? SPARE_ROWS : 0; /* rows without logits */
+    p->x_bytes = r == REGION_ATTN ? 0 : 4L * (p->room + spare) * s->hidden;
     p->in_bytes = 4L * p->room * in;
     p->page_room = room_for_pages(p);
     int64_t pages = p->page_room * page_bytes(p), y = (int64_t)all * cols[r] * 4;
