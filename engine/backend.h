@@ -68,7 +68,7 @@ struct capture {
     enum region region;
     int32_t layer, m, spans, context;
     int32_t step_m; /* tokens of the step that the m rows are some of; 0: they are all of it */
-    float *x, *in; /* x [m, hidden]; in: q, a or h by region (NULL if none) */
+    float *x, *in;  /* x [m, hidden]; in: q, a or h by region (NULL if none) */
     int32_t *position, *kv_at, *page_table;
     struct span *span;
     int32_t pages;            /* pages in k_pages / v_pages; page_table refers to these */
