@@ -52,6 +52,10 @@
 #define TABLE_DEF "kernels/gemv.def"
 #include "specializer/search/space_table.h"
 
+#define TABLE ring
+#define TABLE_DEF "kernels/ring.def"
+#include "specializer/search/space_table.h"
+
 #define TABLE mma
 #define TABLE_DEF "kernels/mma.def"
 #include "specializer/search/space_table.h"
