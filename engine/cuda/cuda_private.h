@@ -28,7 +28,14 @@
 #include "kernels/eager.h"
 
 /* Steps up to this many tokens run as graphs, with float activations between the regions. */
-enum { NARROW = 64, NARROW_BUCKETS = 12, BEST_PARTS = 32, MAX_SPLITS = 32, VARIANTS = 4 };
+enum {
+    NARROW = 64,
+    NARROW_BUCKETS = 12,
+    BEST_PARTS = 32,
+    MAX_SPLITS = 32,
+    VARIANTS = 4,
+    WIDE_CELLS = 8
+};
 
 /* Records where a call of the runtime failed; -1. */
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line);
@@ -163,8 +170,10 @@ struct lab {
 struct choice {
     const struct kernel *kernel[REGION_COUNT];
     struct slot *slot[REGION_COUNT];
-    int32_t m, rows; /* bucket values (narrow), or the padded counts (wide) */
-    int32_t context; /* bucket value */
+    int32_t m, rows;        /* bucket values (narrow), or the padded counts (wide) */
+    int32_t context;        /* bucket value */
+    int32_t tiles, singles; /* wide: what attention is launched for */
+    bool decode;            /* wide: every sequence has one token */
 };
 
 struct variant {
@@ -177,6 +186,8 @@ struct variant {
 struct cell {
     struct variant variant[VARIANTS];
     bool asked;                 /* the builder has it */
+    struct choice last;         /* wide: of the cell's last step, and how often in a row; engine */
+    int32_t repeats;            /* thread */
     uint64_t steps;             /* engine thread */
     double share[REGION_COUNT]; /* of a step's time, as last measured; engine thread */
     const struct kernel
@@ -259,7 +270,7 @@ struct backend {
     float *weight;
 
     struct blas *blas;
-    struct cell cell[NARROW_BUCKETS][CONTEXT_BUCKETS];
+    struct cell cell[NARROW_BUCKETS][CONTEXT_BUCKETS], wide_cell[WIDE_CELLS];
     struct builder builder;
     uint64_t steps;
 
@@ -424,9 +435,15 @@ void graph_close(struct backend *b);
  * one. NULL: neither is there, or the older one has a kernel where eager is wanted, which may be
  * because the kernel is wrong; then the step is walked. Never captures. */
 struct variant *graph_get(struct backend *b, const struct choice *c);
+/* The same for a wide step, of which no other graph will do; asks for one once the same step has
+ * come WIDE_REPEATS times in a row. It begins after the block has been copied and leaves no tokens.
+ */
+struct variant *graph_get_wide(struct backend *b, const struct choice *c);
 bool graph_uses(struct backend *b, const struct kernel *k, bool drop);
 /* Whether there is a graph of exactly this choice; asks the builder for one if not. */
 bool graph_there(struct backend *b, const struct choice *c);
+/* The same without asking. */
+bool graph_known(struct backend *b, const struct choice *c);
 
 /* The cell that steps of these buckets belong to. */
 struct cell *graph_cell(struct backend *b, const struct choice *c);

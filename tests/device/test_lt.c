@@ -166,6 +166,43 @@ static void live(struct rig *r, struct wide *s, enum region region, const struct
     dispatch_publish(r->d, slot, slot->eager);
 }
 
+/* ---- wide graphs --------------------------------------------------------------------------- */
+
+/* The step that came last ran as a graph. */
+static bool was_graph(const struct rig *r)
+{
+    return r->b->flight[!r->b->turn].graph;
+}
+
+/* A prompt's step that comes again and again becomes a graph, which reads what is in the block
+ * then: other tokens give what a walked step makes of them. */
+static void comes_again(struct rig *r, struct wide *s)
+{
+    static float walked[4096], graph[4096];
+    struct slot *slot = dispatch_slot(r->d, REGION_MLP_IN, TOKENS, TOKENS);
+    int steps = 0;
+    do
+        run(r, s, graph);
+    while (!was_graph(r) && ++steps < 500);
+    check(was_graph(r), true, "a wide step is a graph after %d walked ones", steps);
+    for (int32_t i = 0; i < TOKENS; i++)
+        s->tokens[i] = (11 * i + 5) % shape.vocab;
+    run(r, s, graph);
+    bool first = was_graph(r);
+    struct tap t = {
+        .kind = TAP_COMPARE, .slot = slot, .kernel = slot->eager, .every = 1, .left = 1};
+    r->ops->tap(r->b, &t);
+    run(r, s, walked); /* a step that is looked at is walked */
+    r->ops->tap(r->b, NULL);
+    check(first && !was_graph(r) && t.looks == 1, false, "one of each");
+    check(difference(graph, walked, shape.vocab) == 0, true, "both give the same bits");
+    s->step.m = s->span.count = s->span.context = s->step.context = TOKENS - 100;
+    s->row = TOKENS - 101;
+    run(r, s, walked);
+    check(!was_graph(r), false, "another number of tokens is walked");
+    make_wide(s);
+}
+
 /* ---- admission ----------------------------------------------------------------------------- */
 
 static int admit(enum region region, int32_t from, int32_t m, const struct model *model,
@@ -280,6 +317,7 @@ void test_lt(void)
                 live(&r, &s, products[i], k);
             r.ops->unload(r.b, k);
         }
+        comes_again(&r, &s);
         admissions(&r, m, path);
         planted(&r, m, path);
         unlink(path);
