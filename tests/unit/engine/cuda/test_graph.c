@@ -2,6 +2,8 @@
  * what was asked for stays in the builder. */
 #include "tests/unit/unit.h"
 
+#include <stdlib.h>
+
 #include "engine/cuda/graph.c"
 
 static struct kernel eager[REGION_COUNT], other;
