@@ -1,4 +1,4 @@
-/* graph.c - decode steps as graphs: one for each M bucket, context bucket and set of kernels.
+/* graph.c - steps as graphs: one for each M bucket, context bucket and set of kernels.
  *
  * A step of up to NARROW tokens, one of each sequence, is captured once and launched from then on.
  * A cell (M bucket x context bucket) keeps a few variants, least recently used out: the kernels in
@@ -8,6 +8,11 @@
  * The engine thread never captures: where no variant will do it walks the step, region by region.
  * That is so in a cell that is new, and where a slot went back to eager, perhaps because its kernel
  * is wrong: such a kernel must not run once more.
+ *
+ * Wide steps are of too many kinds to have a graph each, but long prompts are read in steps that
+ * are all alike. A wide step that comes again and again gets a graph for exactly its padded numbers
+ * of tokens, rows and tiles of attention; any other is walked. Between two kernels of a stream lie
+ * 2 to 5 us more than between two nodes of a graph.
  *
  * Making an executable takes the driver's lock for as long as a small model's step. Where the least
  * recently used variant has the same nodes, it is updated instead, which takes a fraction of that.
@@ -22,15 +27,31 @@
 #include "config/log.h"
 #include "engine/cuda/cuda_private.h"
 
+enum { WIDE_REPEATS = 3, CELLS = NARROW_BUCKETS * CONTEXT_BUCKETS + WIDE_CELLS };
+
+/* Launched with the same grids. */
+static bool alike(const struct choice *a, const struct choice *b)
+{
+    return a->m == b->m && a->rows == b->rows && a->context == b->context && a->tiles == b->tiles &&
+           a->singles == b->singles && a->decode == b->decode;
+}
+
 static bool same(const struct choice *a, const struct choice *b)
 {
-    return memcmp(a->kernel, b->kernel, sizeof a->kernel) == 0 && a->m == b->m &&
-           a->rows == b->rows && a->context == b->context;
+    return memcmp(a->kernel, b->kernel, sizeof a->kernel) == 0 && alike(a, b);
 }
 
 struct cell *graph_cell(struct backend *b, const struct choice *c)
 {
+    if (c->m > NARROW)
+        return &b->wide_cell[(c->m / NARROW + c->tiles + c->singles + 3 * (c->rows > 0)) %
+                             WIDE_CELLS];
     return &b->cell[m_bucket_of(c->m)][context_bucket_of(c->context)];
+}
+
+static struct cell *cell_at(struct backend *b, int i)
+{
+    return i < WIDE_CELLS ? &b->wide_cell[i] : &b->cell[0][0] + i - WIDE_CELLS;
 }
 
 static struct variant *find(struct cell *cell, const struct choice *c)
@@ -74,7 +95,8 @@ static int capture(struct walk *w, cudaGraphExec_t *exec, struct err *e)
     cudaStream_t stream = w->stream;
     cudaGraph_t graph = NULL;
     CU(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    int failed = exchange_open(w, e) || walk_step(w, e) || exchange_close(w, e);
+    int failed =
+        (!w->wide && exchange_open(w, e)) || walk_step(w, e) || (!w->wide && exchange_close(w, e));
     cudaError_t code = cudaStreamEndCapture(stream, &graph);
     if (!failed && !code)
         failed = executable(graph, exec, e);
@@ -111,7 +133,12 @@ static int make(struct backend *b, const struct choice *c, struct err *e)
     cudaGraphExec_t exec = v->exec;
     v->exec = NULL;
     pthread_mutex_unlock(&b->builder.lock);
-    walk_init(&w, b, b->builder.stream, &b->narrow, c);
+    walk_init(&w, b, b->builder.stream, c->m > NARROW ? &b->wide : &b->narrow, c);
+    if (w.wide) {
+        w.tiles = c->tiles;
+        w.singles = c->singles;
+        w.decode = c->decode;
+    }
     if (capture(&w, &exec, e)) {
         if (exec)
             cudaGraphExecDestroy(exec);
@@ -193,6 +220,30 @@ struct variant *graph_get(struct backend *b, const struct choice *c)
     return v;
 }
 
+struct variant *graph_get_wide(struct backend *b, const struct choice *c)
+{
+    struct builder *g = &b->builder;
+    struct cell *cell = graph_cell(b, c);
+    cell->repeats = alike(&cell->last, c) ? cell->repeats + 1 : 1;
+    cell->last = *c;
+    pthread_mutex_lock(&g->lock);
+    struct variant *v = find(cell, c);
+    if (v)
+        v->last_used = b->steps;
+    else if (cell->repeats >= WIDE_REPEATS)
+        ask(g, cell, c);
+    pthread_mutex_unlock(&g->lock);
+    return v;
+}
+
+bool graph_known(struct backend *b, const struct choice *c)
+{
+    pthread_mutex_lock(&b->builder.lock);
+    bool there = find(graph_cell(b, c), c) != NULL;
+    pthread_mutex_unlock(&b->builder.lock);
+    return there;
+}
+
 bool graph_there(struct backend *b, const struct choice *c)
 {
     struct builder *g = &b->builder;
@@ -209,8 +260,8 @@ bool graph_uses(struct backend *b, const struct kernel *k, bool drop)
 {
     bool used = false;
     pthread_mutex_lock(&b->builder.lock);
-    for (int i = 0; i < NARROW_BUCKETS * CONTEXT_BUCKETS; i++) {
-        struct cell *cell = &b->cell[0][0] + i;
+    for (int i = 0; i < CELLS; i++) {
+        struct cell *cell = cell_at(b, i);
         bool asked = cell->asked && b->builder.request.kernel[k->region] == k;
         struct variant *current = newest(cell);
         for (int n = 0; n < VARIANTS; n++) {
@@ -255,9 +306,9 @@ void graph_close(struct backend *b)
         pthread_join(g->thread, NULL);
         g->running = false;
     }
-    for (int i = 0; i < NARROW_BUCKETS * CONTEXT_BUCKETS; i++)
+    for (int i = 0; i < CELLS; i++)
         for (int n = 0; n < VARIANTS; n++) {
-            struct variant *v = &(&b->cell[0][0] + i)->variant[n];
+            struct variant *v = &cell_at(b, i)->variant[n];
             if (v->exec)
                 cudaGraphExecDestroy(v->exec);
             v->exec = NULL;

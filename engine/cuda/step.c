@@ -8,10 +8,10 @@
  * step and reads of it is in one of two flights; the device has one of each, since it runs one step
  * at a time.
  *
- * A step in which every sequence has one token, up to NARROW of them, runs as a graph. Everything
- * else is walked: prompts, prompts mixed with decodes, steps that a tap looks at, and those that
- * have no graph yet. The block (cuda_private.h) is the only thing that differs between two launches
- * of a graph.
+ * A step in which every sequence has one token, up to NARROW of them, runs as a graph, and so does
+ * a wide step that came several times just like this. Everything else is walked: other prompts,
+ * prompts mixed with decodes, steps that a tap looks at, and those that have no graph yet. The
+ * block (cuda_private.h) is the only thing that differs between two launches of a graph.
  *
  * A graph is timed as a whole. One step in TIMED_EVERY of its kind is walked with events around
  * the regions of one layer, and says how the time of the others is to be split.
@@ -38,7 +38,7 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
         if (override && slot == override_slot)
             k = override;
         const struct loaded *l = k->backend;
-        bool fits = k->m_max >= walk_padded(m) && !(l && wide) &&
+        bool fits = k->m_max >= walk_padded(m) && !(l && !l->lt && wide) &&
                     !(l && l->info.context_max && l->info.context_max < s->context);
         c->kernel[r] = fits ? k : &b->eager[r];
         c->slot[r] = slot;
@@ -173,10 +173,34 @@ static bool one_token_each(const struct step *s)
  * `must`: a canary's, which is not. */
 static bool as_graph(struct backend *b, const struct step *s, const struct flight *f, bool must)
 {
-    if (f->wide || !one_token_each(s) || f->choice.rows != f->choice.m || f->look)
+    if (f->look || (!f->wide && (!one_token_each(s) || f->choice.rows != f->choice.m)))
         return false;
     uint64_t n = graph_cell(b, &f->choice)->steps++;
     return must || n % TIMED_EVERY != TIMED_AT;
+}
+
+/* What attention of a wide step is launched for. Only that of single tokens cares for contexts. */
+static void choose_tiles(const struct step *s, struct choice *c)
+{
+    c->decode = one_token_each(s);
+    for (int32_t i = 0; i < s->spans && !c->decode; i++)
+        if (s->span[i].count == 1)
+            c->singles++;
+        else
+            c->tiles += (s->span[i].count + EAGER_TILE - 1) / EAGER_TILE;
+    if (!c->decode && !c->singles)
+        c->context = context_bucket[0];
+}
+
+/* A wide step is compared with others like it: where those run as a graph, this one waits for its
+ * own. */
+static bool ready_wide(struct backend *b, const struct step *s, struct choice *c)
+{
+    struct choice now;
+    choose(b, s, true, NULL, NULL, &now);
+    choose_tiles(s, &now);
+    choose_tiles(s, c);
+    return !graph_known(b, &now) || graph_there(b, c);
 }
 
 bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, const struct kernel *k)
@@ -184,7 +208,9 @@ bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, cons
     struct choice c;
     bool wide = s->m > NARROW || s->rows > NARROW;
     choose(b, s, wide, slot, k, &c);
-    return wide || !one_token_each(s) || c.rows != c.m || graph_there(b, &c);
+    if (wide)
+        return ready_wide(b, s, &c);
+    return !one_token_each(s) || c.rows != c.m || graph_there(b, &c);
 }
 
 /* Whether the cell's graph has other kernels than the one before it. */
@@ -202,7 +228,7 @@ static void report(struct backend *b, const struct step *s, const struct flight 
     if (s->report)
         *s->report = (struct step_report){.walked = could && !v,
                                           .looked = f->look,
-                                          .exchanged = v && !canary &&
+                                          .exchanged = v && !f->wide && !canary &&
                                                        exchanged(graph_cell(b, &f->choice), v)};
 }
 
@@ -217,15 +243,21 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
         return -1;
     size_t used = fill_block(s, block, &w);
     f->graph = as_graph(b, s, f, must);
-    struct variant *v = f->graph ? graph_get(b, &f->choice) : NULL;
+    struct variant *v = !f->graph ? NULL
+                        : f->wide ? graph_get_wide(b, &f->choice)
+                                  : graph_get(b, &f->choice);
     report(b, s, f, v, must);
-    if (v) {
+    f->graph = v != NULL;
+    if (v)
         memcpy(f->launches, v->launches, sizeof f->launches);
+    if (v && !f->wide)
         return exchange_launch(b, &f->choice, v->exec, used, e);
-    }
-    f->graph = false;
     if (transfer(b, block->device, block->host, used, true, e))
         return -1;
+    if (v) {
+        CU(cudaGraphLaunch(v->exec, b->stream));
+        return 0;
+    }
     w.look = f->look ? s : NULL;
     w.timed = f;
     w.timed_layer = b->model->shape.layers / 2;
@@ -237,7 +269,7 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
 static int fetch(struct backend *b, const struct step *s, struct flight *f, struct err *e)
 {
     f->drawn_there = true;
-    if (s->rows > 0 && f->plain && !f->graph &&
+    if (s->rows > 0 && f->plain && (f->wide || !f->graph) &&
         transfer(b, f->best, b->best, (size_t)s->rows * 4, false, e))
         return -1;
     if (s->rows > 0 && !f->plain && sample_launch(b, f, s, e))
@@ -271,8 +303,10 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
     f->plain = sample_plain(s);
     f->wide = s->m > NARROW || s->rows > NARROW;
     choose(b, s, f->wide, override_slot, override, &f->choice);
+    if (f->wide)
+        choose_tiles(s, &f->choice);
     /* The lab has room for one look at a time. */
-    f->look = !f->wide && !b->flight[!b->turn].look && lab_wants(b, &f->choice);
+    f->look = !b->flight[!b->turn].look && lab_wants(b, &f->choice);
     if (run(b, s, f, override != NULL, e) || fetch(b, s, f, e)) {
         int rc = failed_for(b, e);
         if (f->look)
@@ -290,11 +324,11 @@ static void account(struct backend *b, const struct step *s, const struct flight
 {
     double share[REGION_COUNT];
     int64_t now = clock_ns(), from = f->start_ns > b->landed_ns ? f->start_ns : b->landed_ns;
-    double *known = f->wide ? share : graph_cell(b, &f->choice)->share;
+    double *known = graph_cell(b, &f->choice)->share;
     b->landed_ns = now;
     if (!f->graph)
         measured_shares(b, f, share);
-    if (!f->graph && !f->wide && one_token_each(s))
+    if (!f->graph && (f->wide || one_token_each(s)))
         memcpy(known, share, sizeof share);
     count(b, f, s, f->graph ? known : share, now - from);
 }

@@ -226,9 +226,24 @@ static double mma_s(const struct cost *c, const struct template *t, const struct
     return fmax(loads, work) + 0.2 * fmin(loads, work);
 }
 
+/* A product of the library's: near what memory and tensor cores allow, and the library has put its
+ * algorithms in order. */
+static double library_s(const struct cost *c, const struct template *t, const struct point *p,
+                        const struct facts *f, double rows, double cols)
+{
+    double m = fmax(1, f->M_MAX), bytes = rows * cols * 2 + m * (rows + cols) * 4;
+    double loads = bytes / (c->machine->read_bandwidth * 0.75);
+    double work = 2 * m * rows * cols / (c->machine->peak_flops * 0.9);
+    double later = knob_or(t, p, "RANK", 0) + 2 * (knob_or(t, p, "ASK", 0) > 0) +
+                   knob_or(t, p, "SPLIT", 0) * m / 64;
+    return (fmax(loads, work) + 0.2 * fmin(loads, work)) * (1 + 0.005 * later);
+}
+
 static double projection_s(const struct cost *c, const struct template *t, const struct point *p,
                            const struct facts *f, double rows, double cols)
 {
+    if (t->library)
+        return library_s(c, t, p, f, rows, cols);
     return template_knob(t, "TILES") >= 0 ? mma_s(c, t, p, f, rows, cols)
                                           : gemv_s(c, t, p, f, rows, cols);
 }

@@ -1,0 +1,105 @@
+/* Tests of engine/cuda/graph.c: which wide steps are to become graphs. No builder thread runs, so
+ * what was asked for stays in the builder. */
+#include "tests/unit/unit.h"
+
+#include <stdlib.h>
+
+#include "engine/cuda/graph.c"
+
+static struct kernel eager[REGION_COUNT], other;
+
+static struct choice prompt(int32_t m, int32_t tiles)
+{
+    struct choice c = {.m = m, .rows = 1, .context = 256, .tiles = tiles};
+    for (int r = 0; r < REGION_COUNT; r++)
+        c.kernel[r] = &eager[r];
+    return c;
+}
+
+static int open_rig(void **state)
+{
+    struct backend *b = xcalloc(1, sizeof *b);
+    pthread_mutex_init(&b->builder.lock, NULL);
+    pthread_cond_init(&b->builder.wake, NULL);
+    *state = b;
+    return 0;
+}
+
+static int close_rig(void **state)
+{
+    free(*state);
+    return 0;
+}
+
+static bool asked(struct backend *b)
+{
+    bool was = b->builder.cell != NULL;
+    if (was)
+        b->builder.cell->asked = false;
+    b->builder.cell = NULL;
+    return was;
+}
+
+static void a_wide_step_is_asked_for_when_it_has_come_three_times(void **state)
+{
+    struct backend *b = *state;
+    struct choice c = prompt(2048, 32);
+    for (int i = 1; i <= 3; i++) {
+        assert_null(graph_get_wide(b, &c));
+        assert_int_equal(asked(b), i == 3);
+    }
+}
+
+static void steps_that_all_differ_never_are(void **state)
+{
+    struct backend *b = *state;
+    for (int i = 0; i < 200; i++) {
+        struct choice c = prompt(128 + 64 * (i % 30), 2 + i % 17);
+        assert_null(graph_get_wide(b, &c));
+        assert_false(asked(b));
+    }
+}
+
+/* A canary's steps and those beside them are alike; each kind needs a graph of its own. */
+static void kernels_that_alternate_do_not_start_the_count_again(void **state)
+{
+    struct backend *b = *state;
+    struct choice c = prompt(2048, 32), k = c;
+    k.kernel[REGION_MLP_IN] = &other;
+    graph_get_wide(b, &c);
+    graph_get_wide(b, &k);
+    assert_false(asked(b));
+    graph_get_wide(b, &c);
+    assert_true(asked(b));
+}
+
+static void only_the_very_same_graph_serves_a_wide_step(void **state)
+{
+    struct backend *b = *state;
+    struct choice c = prompt(2048, 32), mixed = c, k = c;
+    struct cell *cell = graph_cell(b, &c);
+    cell->variant[1] = (struct variant){.choice = c, .exec = (cudaGraphExec_t)&other};
+    assert_ptr_equal(graph_get_wide(b, &c), &cell->variant[1]);
+    assert_true(graph_known(b, &c));
+    k.kernel[REGION_MLP_IN] = &other;
+    assert_null(graph_get_wide(b, &k)); /* not even one with eager in its place */
+    mixed.tiles = 24;
+    mixed.singles = 8; /* the same cell */
+    assert_ptr_equal(graph_cell(b, &mixed), cell);
+    assert_null(graph_get_wide(b, &mixed));
+    assert_false(graph_known(b, &mixed));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_wide_step_is_asked_for_when_it_has_come_three_times,
+                                        open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(steps_that_all_differ_never_are, open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(kernels_that_alternate_do_not_start_the_count_again,
+                                        open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(only_the_very_same_graph_serves_a_wide_step, open_rig,
+                                        close_rig),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
