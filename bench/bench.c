@@ -134,18 +134,31 @@ static void note_winner(void *ctx, const struct slot *slot, const struct kernel 
     printf("  %-16s %s\n", slot->name, k->name);
 }
 
-/* In the slots of every batch and context that is measured; returns how many. */
+/* Adds what starts there; false: it failed. */
+static bool add_starts(struct bench *b, int m, int context, int *all, struct err *e)
+{
+    int n = starts_load(&b->config, b->model, b->backend, b->ops, b->table[SET_SPECIALIZED], m,
+                        context, note_winner, NULL, e);
+    *all += n;
+    return n >= 0;
+}
+
+/* In the slots of every batch and context, or of every prompt's steps; returns how many. */
 static int load_starts(struct bench *b, struct err *e)
 {
     int all = 0;
-    for (int c = 0; c < b->context.n; c++)
-        for (int i = 0; i < b->batch.n; i++) {
-            int n = starts_load(&b->config, b->model, b->backend, b->ops, b->table[SET_SPECIALIZED],
-                                b->batch.value[i], b->context.value[c], note_winner, NULL, e);
-            if (n < 0)
+    if (strcmp(b->mode, "prefill") == 0) {
+        for (int i = 0; i < b->prompt.n; i++) {
+            int most = b->prompt.value[i] < b->chunk ? b->prompt.value[i] : b->chunk;
+            if (!add_starts(b, most, b->prompt.value[i], &all, e))
                 return -1;
-            all += n;
         }
+        return all;
+    }
+    for (int c = 0; c < b->context.n; c++)
+        for (int i = 0; i < b->batch.n; i++)
+            if (!add_starts(b, b->batch.value[i], b->context.value[c], &all, e))
+                return -1;
     return all;
 }
 

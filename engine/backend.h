@@ -19,14 +19,14 @@
 struct backend;
 
 struct backend_options {
-    int32_t threads;     /* 0: one per core */
-    int32_t kv_pages;    /* pages of KV_PAGE tokens, all layers */
-    int32_t max_tokens;  /* largest m of a step */
-    int32_t max_rows;    /* largest number of rows with logits */
-    int64_t pack_bytes;  /* memory for repacked weights; below 0: as the backend thinks best */
-    bool probes;         /* leave memory on the device for a probe's own context */
-    bool huge_pages;     /* cpu: copy the weights into huge pages if a quarter of free memory
-                            holds them */
+    int32_t threads;    /* 0: one per core */
+    int32_t kv_pages;   /* pages of KV_PAGE tokens, all layers */
+    int32_t max_tokens; /* largest m of a step */
+    int32_t max_rows;   /* largest number of rows with logits */
+    int64_t pack_bytes; /* memory for repacked weights; below 0: as the backend thinks best */
+    bool probes;        /* leave memory on the device for a probe's own context */
+    bool huge_pages;    /* cpu: copy the weights into huge pages if a quarter of free memory
+                           holds them */
 };
 
 /* In place of a token: what row `r` of the step started before this one draws. */
@@ -34,7 +34,8 @@ struct backend_options {
 /* The device is gone: no step will ever run again. */
 enum { STEP_LOST = -2 };
 
-/* How a step ran, for whoever asks why it took long. Written before step_start() or step() returns. */
+/* How a step ran, for whoever asks why it took long. Written before step_start() or step() returns.
+ */
 struct step_report {
     bool walked;    /* region by region although a graph would have done */
     bool looked;    /* for a tap */
@@ -51,11 +52,11 @@ struct step {
     int32_t spans;
     const struct span *span; /* [spans] */
     const int32_t *page_table;
-    int32_t pages;             /* length of page_table */
-    int32_t context;           /* longest span context */
-    int32_t rows;              /* rows that need logits */
-    const int32_t *row;        /* [rows] index into the step */
-    struct sample_row *sample; /* [rows]; results go to .out */
+    int32_t pages;              /* length of page_table */
+    int32_t context;            /* longest span context */
+    int32_t rows;               /* rows that need logits */
+    const int32_t *row;         /* [rows] index into the step */
+    struct sample_row *sample;  /* [rows]; results go to .out */
     struct step_report *report; /* or NULL */
 };
 
@@ -66,7 +67,8 @@ struct step {
 struct capture {
     enum region region;
     int32_t layer, m, spans, context;
-    float *x, *in; /* x [m, hidden]; in: q, a or h by region (NULL if none) */
+    int32_t step_m; /* tokens of the step that the m rows are some of; 0: they are all of it */
+    float *x, *in;  /* x [m, hidden]; in: q, a or h by region (NULL if none) */
     int32_t *position, *kv_at, *page_table;
     struct span *span;
     int32_t pages;            /* pages in k_pages / v_pages; page_table refers to these */
@@ -106,8 +108,8 @@ struct bench_job {
     void *state;        /* backend's own; released by bench_end() */
 };
 
-/* The whole model twice on the same tokens in memory of its own: eager alone, which also chooses the
- * tokens, then with one other kernel. Each step has one token of each of m sequences. */
+/* The whole model twice on the same tokens in memory of its own: eager alone, which also chooses
+ * the tokens, then with one other kernel. Each step has one token of each of m sequences. */
 struct rehearsal {
     struct slot *slot;
     const struct kernel *kernel;
@@ -121,7 +123,7 @@ struct rehearsal {
 
 /* A compiled kernel on its way into the process. */
 struct kernel_object {
-    const char *path;  /* shared object (cpu) or cubin (cuda) */
+    const char *path;  /* shared object (cpu); cubin or library record (cuda) */
     const char *entry; /* cuda: function name */
     enum region region;
     enum origin origin;
@@ -161,6 +163,13 @@ struct backend_ops {
     struct kernel *(*load)(struct backend *b, const struct kernel_object *o, struct err *e);
     void (*unload)(struct backend *b, struct kernel *k); /* only after its epoch has passed */
 
+    /* Optional, specializer thread: makes the object of a kernel that is not compiled but chosen
+     * among what a library of the backend has (LIBRARY rows of templates_cuda.def), given the -D
+     * list that a compiler would be given. -1: there is no such choice; *log in words what it is,
+     * to be freed. */
+    int (*choose)(struct backend *b, char *const *define, const char *path, char **log,
+                  struct err *e);
+
     int (*tap)(struct backend *b, struct tap *t); /* NULL removes; returns after it is safe */
     /* Optional, specializer thread: everything of a bench that is not timed, before its slices. */
     int (*bench_begin)(struct backend *b, struct bench_job *job, struct err *e);
@@ -169,8 +178,7 @@ struct backend_ops {
 
     /* Optional. Before open: bytes of a KV page in all layers, and bytes that the device has for
      * pages once `m` is on it (0: not known). Without it pages are floats in host memory. */
-    int64_t (*kv_room)(const struct model *m, const struct backend_options *o,
-                       int64_t *page_bytes);
+    int64_t (*kv_room)(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
     /* Optional, engine thread: whether this step could run with `k` in `slot` without being late;
      * if not, it will be able to soon. */
     bool (*ready)(struct backend *b, const struct step *s, struct slot *slot,
@@ -178,7 +186,8 @@ struct backend_ops {
     /* Optional, engine thread: one step of a rehearsal, 1 when it is over. Without it the whole
      * model is checked in the probe's process. */
     int (*rehearse)(struct backend *b, struct rehearsal *r, struct err *e);
-    /* Optional. The device's half of the probe, in the probe's process: no backend is open there. */
+    /* Optional. The device's half of the probe, in the probe's process: no backend is open there.
+     */
     const struct device_probe_ops *probe;
     /* Optional. Engine thread, when there is no work: may take a while. */
     void (*idle)(struct backend *b);

@@ -50,9 +50,9 @@ struct machine {
     int32_t kv_element;    /* bytes of one element of the KV cache; 0: 4 */
     enum machine_kind kind;
     /* MACHINE_CUDA: */
-    int32_t sms;      /* multiprocessors */
-    char target[16];  /* "sm_90a": what kernels are compiled for */
-    char driver[64];  /* version of the driver: part of every key */
+    int32_t sms;     /* multiprocessors */
+    char target[16]; /* "sm_90a": what kernels are compiled for */
+    char driver[64]; /* version of the driver and of its libraries: part of every key */
 };
 
 /* Bytes of `c` where keys and values have the machine's own size. */

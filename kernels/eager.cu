@@ -90,6 +90,17 @@ KERNEL eager_close(const __grid_constant__ struct eager_close_args a)
         *a.turn = !turn;
 }
 
+__device__ __forceinline__ float squares(float4 v)
+{
+    return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+}
+
+__device__ __forceinline__ uint2 scaled(float4 v, float4 g, float r)
+{
+    return make_uint2(pack_bf16(v.x * r * g.x, v.y * r * g.y),
+                      pack_bf16(v.z * r * g.z, v.w * r * g.w));
+}
+
 KERNEL eager_norm(const __grid_constant__ struct eager_norm_args a)
 {
     __shared__ float shared[33];
@@ -98,20 +109,31 @@ KERNEL eager_norm(const __grid_constant__ struct eager_norm_args a)
     after_previous();
     if (t >= *a.count)
         return;
+    enum { KEPT = 4 }; /* of the row, in registers: up to 4096 columns are read once */
     const float4 *x = (const float4 *)(a.x + (size_t)(a.row ? a.row[t] : t) * a.n);
     const float4 *gain = (const float4 *)a.gain;
     uint2 *y = (uint2 *)((bf16 *)a.y16 + (size_t)t * a.n);
+    float4 kept[KEPT];
     float sum = 0;
-    for (int i = threadIdx.x; i < a.n / 4; i += blockDim.x) {
-        float4 v = x[i];
-        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+#pragma unroll
+    for (int k = 0; k < KEPT; k++) {
+        int i = threadIdx.x + k * blockDim.x;
+        kept[k] = i < a.n / 4 ? x[i] : make_float4(0, 0, 0, 0);
     }
+#pragma unroll
+    for (int k = 0; k < KEPT; k++)
+        sum += squares(kept[k]);
+    for (int i = threadIdx.x + KEPT * blockDim.x; i < a.n / 4; i += blockDim.x)
+        sum += squares(x[i]);
     float r = rsqrtf(block_sum(sum, shared) / a.n + a.eps);
-    for (int i = threadIdx.x; i < a.n / 4; i += blockDim.x) {
-        float4 v = x[i], g = gain[i];
-        y[i] = make_uint2(pack_bf16(v.x * r * g.x, v.y * r * g.y),
-                          pack_bf16(v.z * r * g.z, v.w * r * g.w));
+#pragma unroll
+    for (int k = 0; k < KEPT; k++) {
+        int i = threadIdx.x + k * blockDim.x;
+        if (i < a.n / 4)
+            y[i] = scaled(kept[k], gain[i], r);
     }
+    for (int i = threadIdx.x + KEPT * blockDim.x; i < a.n / 4; i += blockDim.x)
+        y[i] = scaled(x[i], gain[i], r);
 }
 
 KERNEL eager_round(const __grid_constant__ struct eager_round_args a)
@@ -126,92 +148,156 @@ KERNEL eager_round(const __grid_constant__ struct eager_round_args a)
         make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
 }
 
-KERNEL eager_silu(const __grid_constant__ struct eager_silu_args a)
+/* 8 numbers g, u, g, u, ... of row t from column `in` on. */
+__device__ __forceinline__ void gate_up(const struct eager_silu_args &a, size_t in, float (&v)[8])
 {
-    int t = blockIdx.y, i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    release_next();
-    after_previous();
-    if (t >= *a.count || i >= a.ffn)
-        return;
-    size_t in = (size_t)t * 2 * a.ffn + 2 * i, out = (size_t)t * a.ffn + i;
-    float v[8];
     if (a.raw16) {
         expand8(*(const uint4 *)((const bf16 *)a.raw16 + in), v);
-    } else {
-        float4 p = *(const float4 *)(a.raw + in), q = *(const float4 *)(a.raw + in + 4);
-        v[0] = p.x, v[1] = p.y, v[2] = p.z, v[3] = p.w;
-        v[4] = q.x, v[5] = q.y, v[6] = q.z, v[7] = q.w;
+        return;
     }
-    float h[4];
-    for (int j = 0; j < 4; j++)
-        h[j] = silu(v[2 * j]) * v[2 * j + 1];
-    if (a.h)
-        *(float4 *)(a.h + out) = make_float4(h[0], h[1], h[2], h[3]);
-    if (a.h16)
-        *(uint2 *)((bf16 *)a.h16 + out) = make_uint2(pack_bf16(h[0], h[1]), pack_bf16(h[2], h[3]));
+    float4 p = *(const float4 *)(a.raw + in), q = *(const float4 *)(a.raw + in + 4);
+    v[0] = p.x, v[1] = p.y, v[2] = p.z, v[3] = p.w;
+    v[4] = q.x, v[5] = q.y, v[6] = q.z, v[7] = q.w;
+}
+
+/* A thread makes EAGER_SILU / 256 pieces of 4; all it needs is on its way before it computes. */
+KERNEL eager_silu(const __grid_constant__ struct eager_silu_args a)
+{
+    enum { PIECES = EAGER_SILU / 1024 };
+    int t = blockIdx.y, first = blockIdx.x * EAGER_SILU + threadIdx.x * 4;
+    release_next();
+    after_previous();
+    if (t >= *a.count)
+        return;
+    float v[PIECES][8];
+#pragma unroll
+    for (int k = 0; k < PIECES; k++)
+        if (first + k * 1024 < a.ffn)
+            gate_up(a, (size_t)t * 2 * a.ffn + 2 * (first + k * 1024), v[k]);
+#pragma unroll
+    for (int k = 0; k < PIECES; k++) {
+        size_t out = (size_t)t * a.ffn + first + k * 1024;
+        float h[4];
+        if (first + k * 1024 >= a.ffn)
+            return;
+        for (int j = 0; j < 4; j++)
+            h[j] = silu(v[k][2 * j]) * v[k][2 * j + 1];
+        if (a.h)
+            *(float4 *)(a.h + out) = make_float4(h[0], h[1], h[2], h[3]);
+        if (a.h16)
+            *(uint2 *)((bf16 *)a.h16 + out) =
+                make_uint2(pack_bf16(h[0], h[1]), pack_bf16(h[2], h[3]));
+    }
 }
 
 /* ---- q, k and v --------------------------------------------------------------------------- */
 
-/* A lane holds E = head_dim / 32 neighbouring elements of its warp's head: whole RoPE pairs. */
-template <int E> __device__ void rope_head(const struct eager_rope_args &a, int t, int head)
+enum { ROPE_EACH = 8 }; /* neighbouring elements of a lane: 16 bytes of bf16 */
+
+/* Sum over the LANES lanes that share a head. */
+template <int LANES> __device__ __forceinline__ float head_sum(float v)
 {
-    int lane = threadIdx.x % 32, hd = E * 32, d = lane * E, kind; /* 0 q, 1 k, 2 v */
+#pragma unroll
+    for (int o = LANES / 2; o > 0; o >>= 1)
+        v += __shfl_xor_sync(WARP_ALL, v, o);
+    return v;
+}
+
+__device__ __forceinline__ void load8(const float *p, float (&v)[ROPE_EACH])
+{
+    float4 x = *(const float4 *)p, y = *(const float4 *)(p + 4);
+    v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+    v[4] = y.x, v[5] = y.y, v[6] = y.z, v[7] = y.w;
+}
+
+__device__ __forceinline__ uint4 pack8(const float (&v)[ROPE_EACH])
+{
+    return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]),
+                      pack_bf16(v[6], v[7]));
+}
+
+/* What turns with a lane's pairs: head norm, then RoPE at the token's position. */
+template <int HD>
+__device__ __forceinline__ void turn(const struct eager_rope_args &a, int t, int d,
+                                     const float *gain, float (&v)[ROPE_EACH])
+{
+    if (gain) { /* the same for all lanes of a head; other heads of the warp may have none */
+        float g[ROPE_EACH];
+        load8(gain + d, g);
+        for (int j = 0; j < ROPE_EACH; j++)
+            v[j] *= g[j];
+    }
+    size_t pair = (size_t)a.position[t] * (HD / 2) + d / 2;
+    float4 c = *(const float4 *)(a.rope_cos + pair), s = *(const float4 *)(a.rope_sin + pair);
+    const float cs[] = {c.x, c.y, c.z, c.w}, sn[] = {s.x, s.y, s.z, s.w};
+#pragma unroll
+    for (int j = 0; j < ROPE_EACH; j += 2) {
+        float x = v[j], y = v[j + 1];
+        v[j] = x * cs[j / 2] - y * sn[j / 2];
+        v[j + 1] = y * cs[j / 2] + x * sn[j / 2];
+    }
+}
+
+/* Some lanes share a head; a warp has a few heads, whose kinds may differ. */
+template <int HD> __device__ void rope_head(const struct eager_rope_args &a, int t, int head, int d)
+{
     int total = a.heads + 2 * a.kv_heads;
-    size_t at = ((size_t)t * total + head) * hd + d;
-    float v[E];
-    for (int j = 0; j < E; j++) {
-        v[j] = a.raw16 ? from_bf16(((const bf16 *)a.raw16)[at + j]) : a.raw[at + j];
-        if (a.bias)
-            v[j] += a.bias[head * hd + d + j];
+    bool mine = head < total;
+    int kind = head < a.heads ? 0 : head < a.heads + a.kv_heads ? 1 : 2; /* q, k, v */
+    size_t at = ((size_t)t * total + (mine ? head : 0)) * HD + d;
+    float v[ROPE_EACH];
+    if (a.raw16)
+        expand8(*(const uint4 *)((const bf16 *)a.raw16 + at), v);
+    else
+        load8(a.raw + at, v);
+    if (a.bias && mine) {
+        float b[ROPE_EACH];
+        load8(a.bias + head * HD + d, b);
+        for (int j = 0; j < ROPE_EACH; j++)
+            v[j] += b[j];
     }
-    kind = head < a.heads ? 0 : head < a.heads + a.kv_heads ? 1 : 2;
+    float sum = 0;
+    for (int j = 0; j < ROPE_EACH; j++)
+        sum += v[j] * v[j];
+    sum = head_sum<HD / ROPE_EACH>(sum); /* all lanes, whether their head is normed or not */
     const float *gain = kind == 0 ? a.q_norm : kind == 1 ? a.k_norm : 0;
+    if (!mine)
+        return;
     if (gain) {
-        float sum = 0;
-        for (int j = 0; j < E; j++)
-            sum += v[j] * v[j];
-        float r = rsqrtf(warp_sum(sum) / hd + a.eps);
-        for (int j = 0; j < E; j++)
-            v[j] *= r * gain[d + j];
+        float r = rsqrtf(sum / HD + a.eps);
+        for (int j = 0; j < ROPE_EACH; j++)
+            v[j] *= r;
     }
-    if (kind < 2) {
-        size_t pair = (size_t)a.position[t] * (hd / 2) + d / 2;
-        for (int j = 0; j < E; j += 2) {
-            float c = a.rope_cos[pair + j / 2], s = a.rope_sin[pair + j / 2];
-            float x = v[j], y = v[j + 1];
-            v[j] = x * c - y * s;
-            v[j + 1] = y * c + x * s;
-        }
-    }
+    if (kind < 2)
+        turn<HD>(a, t, d, gain, v);
     if (kind == 0) {
-        size_t q = ((size_t)t * a.heads + head) * hd + d;
-        for (int j = 0; j < E; j++) {
-            if (a.q)
-                a.q[q + j] = v[j];
-            if (a.q16)
-                ((bf16 *)a.q16)[q + j] = to_bf16(v[j]);
+        size_t q = ((size_t)t * a.heads + head) * HD + d;
+        if (a.q) {
+            *(float4 *)(a.q + q) = make_float4(v[0], v[1], v[2], v[3]);
+            *(float4 *)(a.q + q + 4) = make_float4(v[4], v[5], v[6], v[7]);
         }
+        if (a.q16)
+            *(uint4 *)((bf16 *)a.q16 + q) = pack8(v);
         return;
     }
     int kvh = head - a.heads - (kind == 2 ? a.kv_heads : 0), where = a.kv_at[t];
     bf16 *pages = (bf16 *)(kind == 1 ? a.k_pages : a.v_pages);
     size_t slot = ((size_t)(where / KV_PAGE) * a.kv_heads + kvh) * KV_PAGE + where % KV_PAGE;
-    for (int j = 0; j < E; j += 2)
-        *(unsigned *)(pages + slot * hd + d + j) = pack_bf16(v[j], v[j + 1]);
+    *(uint4 *)(pages + slot * HD + d) = pack8(v);
 }
 
 KERNEL eager_rope(const __grid_constant__ struct eager_rope_args a)
 {
-    int t = blockIdx.y, head = blockIdx.x * 8 + threadIdx.x / 32;
+    int t = blockIdx.y, lane = blockIdx.x * blockDim.x + threadIdx.x;
     release_next();
     after_previous();
-    if (t >= *a.count || head >= a.heads + 2 * a.kv_heads)
+    if (t >= *a.count)
         return;
+    int lanes = a.head_dim / ROPE_EACH, d = lane % lanes * ROPE_EACH;
     if (a.head_dim == 64)
-        rope_head<2>(a, t, head);
+        rope_head<64>(a, t, lane / lanes, d);
     else
-        rope_head<4>(a, t, head);
+        rope_head<128>(a, t, lane / lanes, d);
 }
 
 /* ---- attention of single tokens ----------------------------------------------------------- */

@@ -20,8 +20,10 @@ struct eager_norm_args {
     float eps;
 };
 
-/* Bias, q/k norm, RoPE and append of raw projections [M, (heads + 2 kv_heads) head_dim]; one warp
- * a head. Grid: (ceil((heads + 2 kv_heads) / 8), M), 256 threads. */
+/* Bias, q/k norm, RoPE and append of raw projections [M, (heads + 2 kv_heads) head_dim]; 8
+ * elements a lane. Grid: (ceil((heads + 2 kv_heads) head_dim / 8 / EAGER_ROPE), M), EAGER_ROPE
+ * threads. */
+enum { EAGER_ROPE = 128 };
 struct eager_rope_args {
     const int32_t *count;
     const float *raw;
@@ -36,7 +38,8 @@ struct eager_rope_args {
     float eps;
 };
 
-/* h = silu(g) * u of raw [M, 2 ffn], g and u alternating. Grid: (ceil(ffn / 1024), M), 256. */
+/* h = silu(g) * u of raw [M, 2 ffn], g and u alternating. Grid: (ceil(ffn / EAGER_SILU), M), 256. */
+enum { EAGER_SILU = 2048 };
 struct eager_silu_args {
     const int32_t *count;
     const float *raw;

@@ -131,7 +131,7 @@ __device__ __forceinline__ void stage(const struct region_args &a, char *shared,
             for (int r = 0; r < TILES; r++)
 #pragma unroll
                 for (int s = 0; s < 2; s++)
-                    copy_weight(staged(shared, t, u, r, s),
+                    copy_weight<0>(staged(shared, t, u, r, s),
                                 w + (size_t)r * (K * 2) + (u * 2 + s) * 32);
     }
 }

@@ -38,8 +38,8 @@ static struct region_cost cost_of(const struct model *model, const struct captur
     int64_t positions = 0;
     for (int32_t i = 0; c->span && i < c->spans; i++)
         positions += c->span[i].context;
-    int32_t spans = c->spans > 0 ? c->spans : 1;
-    return plan_cost(model, c->region, c->layer, c->m, spans, positions / spans, c->m);
+    int32_t spans = c->spans > 0 ? c->spans : 1, m = c->step_m > c->m ? c->step_m : c->m;
+    return plan_cost(model, c->region, c->layer, m, spans, positions / spans, m);
 }
 
 static double floor_of(const struct stage_env *env, const struct region_cost *cost,

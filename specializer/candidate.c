@@ -113,7 +113,9 @@ static struct candidate *make(const struct key_parts *k, const struct template *
     template_path(t, path, sizeof path);
     c->source = xasprintf("%s/%s", k->kernel_dir, path);
     c->object = xasprintf("%s/%s.%s", k->object_dir, c->object_key,
-                          t->machine == MACHINE_CUDA ? "cubin" : "so");
+                          t->library                   ? "lt"
+                          : t->machine == MACHINE_CUDA ? "cubin"
+                                                       : "so");
     return c;
 }
 

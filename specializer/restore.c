@@ -240,7 +240,7 @@ static void start_child(struct specializer *s, struct returning *r, int *busy)
     struct err err;
     if (have_object(s, r->c)) {
         r->probe = probe_start(&s->env, r->c, PROBE_SHORT, NULL, 0, &err);
-    } else if (!s->has_compiler) {
+    } else if (!s->has_compiler && !r->c->template->library) {
         snprintf(err.msg, sizeof err.msg, "its object file is missing and there is no compiler");
     } else {
         r->build = build_start(&s->env, r->c, &err);

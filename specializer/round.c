@@ -175,7 +175,7 @@ static void build_next(struct specializer *s, struct item *it)
             it->stage = ITEM_PROBE;
         return;
     }
-    if (!s->has_compiler || !may_build(s)) {
+    if ((!s->has_compiler && !it->c->template->library) || !may_build(s)) {
         item_forget(s, it);
         return;
     }

@@ -15,7 +15,7 @@ int winners_load(const struct config *c, const struct model *m, struct backend *
                  void (*each)(void *ctx, const struct slot *slot, const struct kernel *k),
                  void *ctx, struct err *err);
 
-/* starts.c: builds (or finds built) and publishes, in every slot of a decode step of `sequences` at
+/* starts.c: builds (or finds built) and publishes, in every slot of a step of `sequences` tokens at
  * `context`, the point that a search of it starts from. Nothing is probed: for benches only. As
  * above otherwise; -1 also without a compiler. */
 int starts_load(const struct config *c, const struct model *m, struct backend *b,

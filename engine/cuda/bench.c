@@ -26,22 +26,42 @@ struct bench {
 
 /* ---- graphs -------------------------------------------------------------------------------- */
 
+/* `launches` of the kernel, on one layer after the other. A wide region reads and leaves bf16,
+ * which is there once and not again for each launch, as in a step. */
+static int launch_all(struct walk *w, const struct capture *c, const struct kernel *k,
+                      int32_t launches, struct err *e)
+{
+    bool wide = w->m > NARROW;
+    w->wide = wide;
+    if (wide) {
+        w->q = w->a = w->h = NULL;
+        if (inputs_widen(w, c, e))
+            return -1;
+    }
+    for (int32_t i = 0; i < launches; i++) {
+        memset(w->have16, 0, sizeof w->have16);
+        w->have16[REGION_ATTN] = w->have16[REGION_MLP_IN] = wide;
+        if (!wide)
+            inputs_aim(w, c, i);
+        if (walk_region(w, k, c->region, i % w->b->model->shape.layers, e))
+            return -1;
+    }
+    return 0;
+}
+
 static int capture_side(struct backend *b, const struct capture *c, const struct kernel *k,
                         int32_t launches, cudaGraphExec_t *exec, struct err *e)
 {
-    struct choice choice = {.m = walk_padded(c->m), .rows = walk_padded(c->m)};
+    int32_t m = inputs_width(b, c);
+    struct choice choice = {.m = m, .rows = m};
     struct walk w;
     cudaGraph_t graph = NULL;
-    int failed = 0;
     choice.context = context_bucket[context_bucket_of(c->context)];
     walk_init(&w, b, b->loader, &b->lab.block, &choice);
     lab_aim(&w, c->region);
+    w.x = b->lab.x;
     CU(cudaStreamBeginCapture(b->loader, cudaStreamCaptureModeThreadLocal));
-    for (int32_t i = 0; i < launches && !failed; i++) {
-        inputs_aim(&w, c, i);
-        failed = walk_region(&w, k, c->region, i % b->model->shape.layers, e);
-        memset(w.have16, 0, sizeof w.have16);
-    }
+    int failed = launch_all(&w, c, k, launches, e);
     cudaError_t code = cudaStreamEndCapture(b->loader, &graph);
     if (!failed && !code)
         code = cudaGraphInstantiate(exec, graph, 0);
@@ -63,10 +83,11 @@ int cuda_bench_begin(struct backend *b, struct bench_job *job, struct err *e)
     if (!c || c->region != job->slot->region)
         return err_set(e, "bench of %s: its captured inputs are of another region",
                        job->slot->name);
-    if (c->m < 1 || c->m > NARROW || walk_padded(c->m) > job->a->m_max ||
-        walk_padded(c->m) > job->b->m_max)
+    int32_t m = inputs_width(b, c);
+    bool narrow_only = c->region == REGION_ATTN || c->region == REGION_HEAD;
+    if (c->m < 1 || (m > NARROW && narrow_only) || m > job->a->m_max || m > job->b->m_max)
         return err_set(e, "bench of %s: captured %d tokens, more than a kernel takes",
-                       job->slot->name, c->m);
+                       job->slot->name, m);
     struct bench *s = xcalloc(1, sizeof *s);
     job->state = s;
     s->launches = c->region == REGION_HEAD ? 2 : b->model->shape.layers;

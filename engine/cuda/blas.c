@@ -37,15 +37,11 @@ static int blas_failed(struct err *e, cublasStatus_t code, const struct product 
                    cublasLtGetStatusString(code));
 }
 
-static cublasStatus_t describe(const struct blas *blas, const struct product *p,
-                               struct blas_plan *plan)
+/* What the library is told about a product. */
+static cublasStatus_t describe(const struct product *p, struct blas_plan *plan)
 {
     cublasOperation_t t = CUBLAS_OP_T;
     cudaDataType out = p->d16 ? CUDA_R_16BF : CUDA_R_32F;
-    cublasLtMatmulPreference_t wish;
-    cublasLtMatmulHeuristicResult_t found;
-    size_t workspace = WORKSPACE;
-    int n = 0;
     cublasStatus_t s = cublasLtMatmulDescCreate(&plan->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!s)
         s = cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t);
@@ -55,18 +51,54 @@ static cublasStatus_t describe(const struct blas *blas, const struct product *p,
         s = cublasLtMatrixLayoutCreate(&plan->x, CUDA_R_16BF, (uint64_t)p->k, (uint64_t)p->m, p->k);
     if (!s)
         s = cublasLtMatrixLayoutCreate(&plan->d, out, (uint64_t)p->n, (uint64_t)p->m, p->n);
-    if (!s)
-        s = cublasLtMatmulPreferenceCreate(&wish);
+    return s;
+}
+
+static void forget(struct blas_plan *plan)
+{
+    if (plan->w)
+        cublasLtMatrixLayoutDestroy(plan->w);
+    if (plan->x)
+        cublasLtMatrixLayoutDestroy(plan->x);
+    if (plan->d)
+        cublasLtMatrixLayoutDestroy(plan->d);
+    if (plan->desc)
+        cublasLtMatmulDescDestroy(plan->desc);
+}
+
+static cublasStatus_t heuristic(const struct blas *blas, const struct blas_plan *plan,
+                                cublasLtMatmulHeuristicResult_t *found, int most, int *n)
+{
+    cublasLtMatmulPreference_t wish;
+    size_t workspace = WORKSPACE;
+    cublasStatus_t s = cublasLtMatmulPreferenceCreate(&wish);
     if (s)
         return s;
     s = cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                              &workspace, sizeof workspace);
     if (!s)
         s = cublasLtMatmulAlgoGetHeuristic(blas->handle, plan->desc, plan->w, plan->x, plan->d,
-                                           plan->d, wish, 1, &found, &n);
+                                           plan->d, wish, most, found, n);
     cublasLtMatmulPreferenceDestroy(wish);
-    plan->algo = found.algo;
-    return s ? s : n == 1 ? found.state : CUBLAS_STATUS_NOT_SUPPORTED;
+    return s;
+}
+
+/* Description and the library's first algorithm. */
+static cublasStatus_t make_plan(const struct blas *blas, const struct product *p,
+                                struct blas_plan *plan)
+{
+    cublasLtMatmulHeuristicResult_t found;
+    int n = 0;
+    cublasStatus_t s = describe(p, plan);
+    if (!s)
+        s = heuristic(blas, plan, &found, 1, &n);
+    if (!s)
+        s = n == 1 ? found.state : CUBLAS_STATUS_NOT_SUPPORTED;
+    if (s)
+        forget(plan);
+    else
+        plan->algo = found.algo;
+    return s;
 }
 
 static const struct blas_plan *find(struct blas *blas, const struct product *p, struct err *e)
@@ -84,7 +116,7 @@ static const struct blas_plan *find(struct blas *blas, const struct product *p, 
     } else if (!out) {
         struct blas_plan *at = &blas->plan[blas->plans];
         *at = (struct blas_plan){.m = p->m, .n = p->n, .k = p->k, .d16 = p->d16, .adds = !!p->c};
-        cublasStatus_t s = describe(blas, p, at);
+        cublasStatus_t s = make_plan(blas, p, at);
         if (s)
             blas_failed(e, s, p);
         else
@@ -94,37 +126,96 @@ static const struct blas_plan *find(struct blas *blas, const struct product *p, 
     return out;
 }
 
-int blas_run(struct backend *b, cudaStream_t stream, const struct product *p, struct err *e)
+int blas_run(struct backend *b, cudaStream_t stream, const struct product *p,
+             const struct lt *other, struct err *e)
 {
     struct blas *blas = b->blas;
     const struct blas_plan *plan = find(blas, p, e);
     float one = 1, zero = 0;
     if (!plan)
         return -1;
+    const cublasLtMatmulAlgo_t *algo = lt_runs(other, p->m) ? &other->algo : &plan->algo;
     cublasStatus_t s =
         cublasLtMatmul(blas->handle, plan->desc, &one, p->w, plan->w, p->x16, plan->x,
                        p->c ? &one : &zero, p->c ? (const void *)p->c : p->d, plan->d, p->d,
-                       plan->d, &plan->algo, blas->workspace, WORKSPACE, stream);
+                       plan->d, algo, blas->workspace, WORKSPACE, stream);
     return s ? blas_failed(e, s, p) : 0;
+}
+
+/* ---- what the library has ------------------------------------------------------------------ */
+
+int blas_list(struct backend *b, const struct product *p, cublasLtMatmulAlgo_t *out, int most,
+              struct err *e)
+{
+    cublasLtMatmulHeuristicResult_t found[32];
+    struct blas_plan plan = {.m = p->m};
+    int n = 0, kept = 0;
+    cublasStatus_t s = describe(p, &plan);
+    if (!s)
+        s = heuristic(b->blas, &plan, found, most < 32 ? most : 32, &n);
+    forget(&plan);
+    if (s)
+        return blas_failed(e, s, p);
+    for (int i = 0; i < n; i++)
+        if (!found[i].state)
+            out[kept++] = found[i].algo;
+    return kept;
+}
+
+int blas_check(struct backend *b, const struct product *p, const cublasLtMatmulAlgo_t *a,
+               size_t *workspace, struct err *e)
+{
+    cublasLtMatmulHeuristicResult_t r = {.workspaceSize = 0};
+    struct blas_plan plan = {.m = p->m};
+    cublasStatus_t s = describe(p, &plan);
+    if (!s)
+        s = cublasLtMatmulAlgoCheck(b->blas->handle, plan.desc, plan.w, plan.x, plan.d, plan.d, a,
+                                    &r);
+    forget(&plan);
+    if (s || r.state)
+        return blas_failed(e, s ? s : r.state, p);
+    *workspace = r.workspaceSize;
+    if (r.workspaceSize > WORKSPACE)
+        return err_set(e, "cuda: product of %d x %d x %d: %zu bytes to work in, there are %d", p->m,
+                       p->n, p->k, r.workspaceSize, WORKSPACE);
+    return 0;
+}
+
+/* ---- opening ------------------------------------------------------------------------------- */
+
+struct product blas_product(const struct backend *b, enum region r, int32_t m)
+{
+    struct matrix w = matrix_of(b, r, 0);
+    struct product p = {.w = w.data, .m = m, .n = w.rows, .k = w.cols};
+    p.d16 = m > NARROW && (r == REGION_ATTN_IN || r == REGION_MLP_IN);
+    switch (r) {
+    case REGION_ATTN_OUT:
+    case REGION_MLP_OUT:
+        p.x16 = r == REGION_ATTN_OUT ? b->a16 : b->h16;
+        p.c = b->x[r == REGION_MLP_OUT];
+        p.d = b->x[r == REGION_ATTN_OUT];
+        break;
+    case REGION_HEAD:
+        p.x16 = b->n16;
+        p.d = b->logits;
+        break;
+    default:
+        p.x16 = b->n16;
+        p.d = b->raw;
+    }
+    return p;
 }
 
 /* Every product that steps of m tokens need, on whatever the buffers hold. */
 static int warm(struct backend *b, int32_t m, bool head, struct err *e)
 {
-    const struct model_shape *s = &b->model->shape;
-    const struct device_layer *l = &b->on.layer[0];
-    int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
-    bool wide = m > NARROW;
-    const struct product all[] = {
-        {b->n16, l->wqkv, NULL, b->raw, wide, m, q + 2 * kv, s->hidden},
-        {b->a16, l->wo, b->x[0], b->x[1], false, m, s->hidden, q},
-        {b->n16, l->wgu, NULL, b->raw, wide, m, 2 * s->ffn, s->hidden},
-        {b->h16, l->wdown, b->x[1], b->x[0], false, m, s->hidden, s->ffn},
-        {b->n16, b->on.head, NULL, b->logits, false, m, s->vocab, s->hidden},
-    };
-    for (int i = 0; i < 4 + head; i++)
-        if (blas_run(b, b->stream, &all[i], e))
+    static const enum region all[] = {REGION_ATTN_IN, REGION_ATTN_OUT, REGION_MLP_IN,
+                                      REGION_MLP_OUT, REGION_HEAD};
+    for (int i = 0; i < 4 + head; i++) {
+        struct product p = blas_product(b, all[i], m);
+        if (blas_run(b, b->stream, &p, NULL, e))
             return -1;
+    }
     return 0;
 }
 
@@ -163,12 +254,8 @@ void blas_close(struct backend *b)
     struct blas *blas = b->blas;
     if (!blas)
         return;
-    for (int i = 0; i < blas->plans; i++) {
-        cublasLtMatrixLayoutDestroy(blas->plan[i].w);
-        cublasLtMatrixLayoutDestroy(blas->plan[i].x);
-        cublasLtMatrixLayoutDestroy(blas->plan[i].d);
-        cublasLtMatmulDescDestroy(blas->plan[i].desc);
-    }
+    for (int i = 0; i < blas->plans; i++)
+        forget(&blas->plan[i]);
     if (blas->handle)
         cublasLtDestroy(blas->handle);
     pthread_mutex_destroy(&blas->lock);

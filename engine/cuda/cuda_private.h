@@ -3,7 +3,7 @@
  *   device.c   opening, what the device is, eager kernels out of the embedded images
  *   memory.c   the plan of device memory, and one allocation for each part of it
  *   weights.c  the model's tensors to bf16 on the device
- *   blas.c     matrix products of the eager regions
+ *   blas.c     matrix products of the eager regions; lt.c other algorithms for them
  *   eager.c    a region as primitive kernels and products
  *   loaded.c   a region as a loaded cubin; pack.c its repacked weights
  *   walk.c     a whole step on a stream; graph.c the same captured, one graph for a bucket
@@ -112,8 +112,17 @@ struct loaded {
     struct kernel *kernel;
     cudaLibrary_t library;
     cudaKernel_t entry[CUDA_LAUNCHES];
-    struct cuda_kernel_info info;
+    struct cuda_kernel_info info; /* launches 0: no cubin but a library's algorithm */
     struct pack *pack;
+    struct lt *lt;
+};
+
+/* A library's algorithm for the product of a region. Immutable once open. */
+enum { LT_WIDTHS = NARROW_BUCKETS + 2048 / NARROW + 1 };
+struct lt {
+    cublasLtMatmulAlgo_t algo;
+    int32_t m;            /* largest number of tokens it was chosen for */
+    bool runs[LT_WIDTHS]; /* possible at this width; eager's own is taken elsewhere */
 };
 
 /* Repacked weights of one region in all layers, shared by the kernels of a layout. */
@@ -129,21 +138,23 @@ struct pack {
 
 enum { LAB_PAGES_BYTES = 64 << 20 };
 
-/* What a tapped or benched kernel gets instead of a step's outputs and inputs. */
+/* What a tapped or benched kernel gets instead of a step's outputs and inputs. W: tokens of the
+ * widest step, but no fewer than NARROW. */
 struct lab {
-    float *y;            /* [NARROW, max(vocab, ffn, q)]: any float output */
+    float *y;            /* [NARROW, max(vocab, ffn, q)] or [W, hidden]: any float output */
+    void *raw;           /* bf16 [W, max(qkv, 2 ffn)]: a wide product that is looked at */
     int32_t *best;       /* [NARROW] */
-    int32_t *own_at;     /* [NARROW]: 0, 1, 2, ...: token i at position i of own_k, own_v */
-    void *own_k, *own_v; /* pages of NARROW tokens */
+    int32_t *own_at;     /* [W]: 0, 1, 2, ...: token i at position i of own_k, own_v */
+    void *own_k, *own_v; /* pages of W tokens */
     unsigned *result, *result_host; /* of eager_compare, one for each output */
     cudaEvent_t event[4];           /* served from, to; tapped from, to */
     bool pending;                   /* a comparison is under way on the stream */
     int32_t gathered;               /* pages of a capture that wait in k and v */
     int32_t layer;                  /* to look at in this step */
     /* a bench's inputs */
-    struct step_block block;
-    float *x, *in;
-    void *k, *v; /* LAB_PAGES_BYTES each */
+    struct step_block block; /* of W tokens */
+    float *x, *in;           /* [W, hidden], [NARROW, max(q, ffn)] */
+    void *k, *v;             /* LAB_PAGES_BYTES each */
 };
 
 /* ---- graphs ------------------------------------------------------------------------------- */
@@ -168,7 +179,8 @@ struct cell {
     bool asked;                 /* the builder has it */
     uint64_t steps;             /* engine thread */
     double share[REGION_COUNT]; /* of a step's time, as last measured; engine thread */
-    const struct kernel *served[REGION_COUNT]; /* by the last graph, canaries aside; engine thread */
+    const struct kernel
+        *served[REGION_COUNT]; /* by the last graph, canaries aside; engine thread */
 };
 
 struct builder {
@@ -186,11 +198,11 @@ struct builder {
 struct flight {
     const struct step *step; /* NULL: not under way */
     struct choice choice;
-    bool plain;        /* every row wants its best token and no more */
-    bool wide;         /* runs on the wide block */
-    bool look;         /* a tap looks at it */
-    bool graph;        /* it runs as a graph */
-    bool drawn_there;  /* every row's token is in b->best when it has run */
+    bool plain;       /* every row wants its best token and no more */
+    bool wide;        /* runs on the wide block */
+    bool look;        /* a tap looks at it */
+    bool graph;       /* it runs as a graph */
+    bool drawn_there; /* every row's token is in b->best when it has run */
     int32_t rows, samples;
     int32_t launches[REGION_COUNT];
     int64_t start_ns;
@@ -216,8 +228,8 @@ struct backend {
     cudaStream_t stream; /* steps */
     cudaStream_t loader; /* specializer thread: kernels on their way in, preparing benches */
     struct flight flight[2];
-    int turn;          /* the flight of the next step */
-    int told;          /* exchange.c */
+    int turn; /* the flight of the next step */
+    int told; /* exchange.c */
     int32_t *turn_there, (*turn_host)[4];
     int64_t landed_ns; /* when the last step ended */
     cudaLibrary_t library[4];
@@ -306,7 +318,26 @@ int blas_create(struct backend *b, struct err *e);
 /* blas_create(), and every product that a step can need once. */
 int blas_open(struct backend *b, struct err *e);
 void blas_close(struct backend *b);
-int blas_run(struct backend *b, cudaStream_t stream, const struct product *p, struct err *e);
+/* `other`: its algorithm where it runs, or NULL. */
+int blas_run(struct backend *b, cudaStream_t stream, const struct product *p,
+             const struct lt *other, struct err *e);
+/* The product of region r in steps of m tokens (padded), on layer 0 and the backend's buffers. */
+struct product blas_product(const struct backend *b, enum region r, int32_t m);
+/* The library's list for a product, its best guess first; how many, or -1. Any thread. */
+int blas_list(struct backend *b, const struct product *p, cublasLtMatmulAlgo_t *out, int most,
+              struct err *e);
+/* Whether an algorithm can do the product in our workspace; any thread. */
+int blas_check(struct backend *b, const struct product *p, const cublasLtMatmulAlgo_t *a,
+               size_t *workspace, struct err *e);
+
+/* lt.c. Specializer thread, or a probe. */
+int cuda_choose(struct backend *b, char *const *define, const char *path, char **log,
+                struct err *e);
+/* A record for another version of the library or another shape is refused, and so is what the
+ * library does not know. */
+int lt_open(struct backend *b, const char *path, enum region region, struct lt **out,
+            struct err *e);
+bool lt_runs(const struct lt *l, int32_t m); /* l may be NULL; m padded */
 
 /* walk.c: one step, or a region of it, on a stream. */
 struct walk {
@@ -329,10 +360,11 @@ struct walk {
     bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
     const void *next;          /* instead of the weights a later region reads, if not NULL */
     int64_t next_bytes;
-    struct flight *timed;      /* record its region_event around the regions of timed_layer */
+    struct flight *timed; /* record its region_event around the regions of timed_layer */
     int32_t timed_layer;
     int32_t launches[REGION_COUNT]; /* so far */
     enum region region;             /* being walked */
+    const struct lt *lt;            /* whose algorithm its product takes, or NULL */
 };
 /* A walk over the backend's own buffers. */
 void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,
@@ -348,8 +380,8 @@ int32_t walk_padded(int32_t n);
 int32_t decode_splits(const struct backend *b, int32_t tokens, int32_t context);
 int32_t decode_group(const struct backend *b);
 
-/* exchange.c: a few KB to or from pinned host memory, on the stream. `early`: they are there already,
- * whatever runs before it on the stream. Both sides have room for whole 16 bytes. */
+/* exchange.c: a few KB to or from pinned host memory, on the stream. `early`: they are there
+ * already, whatever runs before it on the stream. Both sides have room for whole 16 bytes. */
 int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool early,
              struct err *e);
 /* First and last node of a graph. */
@@ -427,7 +459,11 @@ void lab_done(struct backend *b, bool failed);
 void lab_aim(struct walk *w, enum region r);
 int lab_redirect(struct walk *w, enum region r, struct err *e);
 
-/* inputs.c: a captured step in the lab's own block and pages; engine thread. */
+/* inputs.c: a captured step in the lab's own block and pages; engine thread. Of a wide step a
+ * capture has NARROW rows, which are repeated until there are as many as the step had. */
+int32_t inputs_width(const struct backend *b, const struct capture *c); /* padded */
+/* bf16 inputs of a wide attn_out or mlp_out, where eager wants them; on the walk's stream. */
+int inputs_widen(struct walk *w, const struct capture *c, struct err *e);
 int inputs_send(struct backend *b, cudaStream_t stream, const struct capture *c, struct err *e);
 /* Points a walk over the lab's block at them; `turn` picks a copy of the pages. */
 void inputs_aim(struct walk *w, const struct capture *c, int32_t turn);

@@ -167,7 +167,7 @@ static int multiply_weights(struct backend *b, struct err *e)
     p.m = p.n = p.k = PEAK;
     while ((int64_t)p.m * p.m > most)
         p.m = p.n = p.k = p.m / 2;
-    return blas_run(b, b->stream, &p, e);
+    return blas_run(b, b->stream, &p, NULL, e);
 }
 
 static int small_kernels(struct backend *b, struct err *e)
@@ -208,6 +208,8 @@ static void describe_device(struct backend *b)
     snprintf(m->target, sizeof m->target, "sm_%d%d%s", b->device.major, b->device.minor,
              b->device.major >= 9 ? "a" : "");
     driver_version(m->driver, sizeof m->driver);
+    size_t n = strlen(m->driver);
+    snprintf(m->driver + n, sizeof m->driver - n, ", cuBLASLt %zu", cublasLtGetVersion());
 }
 
 int device_measure(struct backend *b, struct err *e)
@@ -383,6 +385,7 @@ const struct backend_ops whet_backend_cuda = {
     .step_start = cuda_step_start,
     .step_wait = cuda_step_wait,
     .load = cuda_load,
+    .choose = cuda_choose,
     .unload = cuda_unload,
     .tap = cuda_tap,
     .bench_begin = cuda_bench_begin,

@@ -61,7 +61,7 @@ static int product(struct walk *w, const void *x16, const void *weight, const fl
 {
     struct product p = {x16, weight, c, d, d16, m, n, k};
     w->launches[w->region]++;
-    return blas_run(w->b, w->stream, &p, e);
+    return blas_run(w->b, w->stream, &p, w->lt, e);
 }
 
 /* Makes the bf16 copy of [M, n] unless region `from` left one. */
@@ -124,7 +124,9 @@ static int attn_in(struct walk *w, int32_t layer, struct err *e)
                                 .head_dim = s->head_dim,
                                 .eps = s->eps};
     w->have16[REGION_ATTN_IN] = runs;
-    return launch(w, PRIM_ROPE, grid2((total + 7) / 8, w->m), 256, 0, &a, e);
+    int32_t each = 8 * EAGER_ROPE;
+    return launch(w, PRIM_ROPE, grid2((total * s->head_dim + each - 1) / each, w->m), EAGER_ROPE, 0,
+                  &a, e);
 }
 
 static int attn_decode(struct walk *w, int32_t layer, int32_t tokens, const int32_t *token,
@@ -217,7 +219,7 @@ static int mlp_in(struct walk *w, int32_t layer, struct err *e)
                                 b->h16,
                                 s->ffn};
     w->have16[REGION_MLP_IN] = true;
-    return launch(w, PRIM_SILU, grid2((s->ffn + 1023) / 1024, w->m), 256, 0, &a, e);
+    return launch(w, PRIM_SILU, grid2((s->ffn + EAGER_SILU - 1) / EAGER_SILU, w->m), 256, 0, &a, e);
 }
 
 static int mlp_out(struct walk *w, int32_t layer, struct err *e)

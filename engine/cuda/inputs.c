@@ -29,21 +29,70 @@ static int send_pages(void *to, const float *from, int64_t n, int32_t copies, st
     return 0;
 }
 
+/* ---- wide steps ---------------------------------------------------------------------------- */
+
+static int32_t step_tokens(const struct backend *b, const struct capture *c)
+{
+    int32_t m = c->step_m > c->m ? c->step_m : c->m;
+    return m < b->options.max_tokens ? m : b->options.max_tokens;
+}
+
+int32_t inputs_width(const struct backend *b, const struct capture *c)
+{
+    return walk_padded(step_tokens(b, c));
+}
+
+static int32_t captured_rows(const struct capture *c)
+{
+    return c->m < NARROW ? c->m : NARROW;
+}
+
+/* Rows 0 .. have-1 again and again, up to row `all`. */
+static int repeat_rows(void *rows, int64_t bytes, int32_t have, int32_t all, cudaStream_t stream,
+                       struct err *e)
+{
+    for (int32_t n; have < all; have += n) {
+        n = have < all - have ? have : all - have;
+        CU(cudaMemcpyAsync((char *)rows + have * bytes, rows, (size_t)(n * bytes),
+                           cudaMemcpyDeviceToDevice, stream));
+    }
+    return 0;
+}
+
+int inputs_widen(struct walk *w, const struct capture *c, struct err *e)
+{
+    struct backend *b = w->b;
+    const struct model_shape *s = &b->model->shape;
+    bool out = c->region == REGION_ATTN_OUT;
+    int32_t n = out ? s->heads * s->head_dim : s->ffn, rows = captured_rows(c);
+    void *to = out ? b->a16 : b->h16;
+    struct eager_round_args a = {&w->block->counts->m, b->lab.in, to, n};
+    if (!out && c->region != REGION_MLP_OUT)
+        return 0;
+    return launch(w, PRIM_ROUND, (dim3){(unsigned)(n + 1023) / 1024, (unsigned)rows, 1}, 256, 0, &a,
+                  e) ||
+           repeat_rows(to, 2LL * n, rows, w->m, w->stream, e);
+}
+
+/* ---- sending ------------------------------------------------------------------------------- */
+
 /* The captured step as a block. */
 static int send_block(struct backend *b, cudaStream_t stream, const struct capture *c,
                       struct err *e)
 {
+    int32_t m = step_tokens(b, c), rows = captured_rows(c);
     const struct step_block *k = &b->lab.block;
     int32_t *position = block_twin(k, k->position), *kv_at = block_twin(k, k->kv_at);
     int32_t *pages_at = block_twin(k, k->pages_at), *row = block_twin(k, k->row);
     int32_t *table = block_twin(k, k->page_table), pages = 0;
     struct cuda_counts *counts = block_twin(k, k->counts);
-    *counts = (struct cuda_counts){c->m, c->m, c->spans, c->context, {0}};
-    for (int32_t i = 0; i < c->m; i++) {
-        position[i] = c->position ? c->position[i] : 0;
+    *counts = (struct cuda_counts){m, rows, c->spans, c->context, {0}};
+    for (int32_t i = 0; i < m; i++) {
+        position[i] = c->position ? c->position[i % rows] : 0;
         kv_at[i] = i;
-        row[i] = i;
     }
+    for (int32_t i = 0; i < rows; i++)
+        row[i] = i;
     for (int32_t i = 0; c->span && i < c->spans; i++) {
         const struct span *s = &c->span[i];
         int32_t end = s->pages_at + (s->context + KV_PAGE - 1) / KV_PAGE;
@@ -82,10 +131,13 @@ int inputs_send(struct backend *b, cudaStream_t stream, const struct capture *c,
     const struct model_shape *s = &b->model->shape;
     int64_t q = (int64_t)s->heads * s->head_dim;
     int64_t width = c->region == REGION_MLP_OUT ? s->ffn : q;
+    int32_t rows = captured_rows(c), all = inputs_width(b, c);
     if (send_block(b, stream, c, e) ||
-        (c->x && send_floats(b->lab.x, c->x, (int64_t)c->m * s->hidden, e)) ||
-        (c->in && send_floats(b->lab.in, c->in, c->m * width, e)))
+        (c->x && send_floats(b->lab.x, c->x, (int64_t)rows * s->hidden, e)) ||
+        (c->in && send_floats(b->lab.in, c->in, rows * width, e)) ||
+        (all > NARROW && c->x && repeat_rows(b->lab.x, 4LL * s->hidden, rows, all, stream, e)))
         return -1;
+    CU(cudaStreamSynchronize(stream));
     if (c->region != REGION_ATTN)
         return 0;
     int32_t copies = page_copies(b, c);

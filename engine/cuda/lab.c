@@ -24,12 +24,15 @@ enum { CAPTURE_PAGES = 1024 };
 
 int lab_open(struct backend *b, struct err *e)
 {
-    int32_t at[NARROW];
+    int32_t n = b->lab.block.tokens, *at = xcalloc((size_t)n, sizeof *at);
+    for (int i = 0; i < n; i++)
+        at[i] = i;
+    cudaError_t code =
+        cudaMemcpy(b->lab.own_at, at, (size_t)n * sizeof *at, cudaMemcpyHostToDevice);
+    free(at);
+    CU(code);
     for (int i = 0; i < 4; i++)
         CU(cudaEventCreate(&b->lab.event[i]));
-    for (int i = 0; i < NARROW; i++)
-        at[i] = i;
-    CU(cudaMemcpy(b->lab.own_at, at, sizeof at, cudaMemcpyHostToDevice));
     return 0;
 }
 
@@ -42,9 +45,16 @@ void lab_close(struct backend *b)
 
 static int capture_fetch(struct backend *b, struct capture *c, struct err *e);
 
+/* In wide steps only products have a choice. */
+static bool can_look(const struct slot *s)
+{
+    bool product = s->region != REGION_ATTN && s->region != REGION_HEAD;
+    return s->region != REGION_EMBED && (s->m <= NARROW || product);
+}
+
 int cuda_tap(struct backend *b, struct tap *t)
 {
-    if (t && (t->slot->region == REGION_EMBED || t->slot->m > NARROW))
+    if (t && !can_look(t->slot))
         return -1; /* nothing to specialize there */
     struct tap *old = atomic_load(&b->tap);
     struct err why = {""};
@@ -67,6 +77,7 @@ bool lab_wants(struct backend *b, const struct choice *c)
     atomic_store(&b->looking, true);
     struct tap *t = atomic_load(&b->tap);
     bool want = t && c->slot[t->slot->region] == t->slot && atomic_load(&t->left) > 0 &&
+                (t->slot->m > NARROW) == (c->m > NARROW) &&
                 (t->slot->region != REGION_HEAD || c->rows > 0) &&
                 (t->kind == TAP_CAPTURE ||
                  t->kernel->m_max >= (t->slot->region == REGION_HEAD ? c->rows : c->m)) &&
@@ -86,6 +97,20 @@ static int fetch_floats(const float *from, int64_t n, float **to, struct err *e)
 {
     *to = xmalloc((size_t)n * sizeof **to + 1);
     CU(cudaMemcpy(*to, from, (size_t)n * sizeof **to, cudaMemcpyDeviceToHost));
+    return 0;
+}
+
+/* n numbers from `from` + at, bf16 there. */
+static int fetch_halfs(const void *from, int64_t at, int64_t n, float **to, struct err *e)
+{
+    uint16_t *half = xmalloc((size_t)n * sizeof *half);
+    cudaError_t code = cudaMemcpy(half, (const uint16_t *)from + at, (size_t)n * sizeof *half,
+                                  cudaMemcpyDeviceToHost);
+    *to = xmalloc((size_t)n * sizeof **to);
+    for (int64_t i = 0; i < n && !code; i++)
+        (*to)[i] = bf16_to_f32(half[i]);
+    free(half);
+    CU(code);
     return 0;
 }
 
@@ -169,6 +194,38 @@ static int capture_head(const struct walk *w, struct capture *c, const struct st
         CU(cudaMemcpy(c->x + (size_t)i * row, w->x + (size_t)s->row[i] * row, row * sizeof *c->x,
                       cudaMemcpyDeviceToHost));
     return 0;
+}
+
+/* NARROW rows out of the middle of a wide step: benches and probes repeat them. */
+static int capture_wide(struct walk *w, struct capture *c, enum region r, int32_t layer,
+                        struct err *e)
+{
+    const struct model_shape *shape = &w->b->model->shape;
+    struct step part = *w->look;
+    int32_t first = (part.m - NARROW) / 2, *number = NULL;
+    int64_t q = (int64_t)shape->heads * shape->head_dim;
+    *c = (struct capture){.region = r,
+                          .layer = layer,
+                          .m = NARROW,
+                          .step_m = part.m,
+                          .spans = part.spans,
+                          .context = part.context};
+    part.m = NARROW;
+    part.position += first;
+    part.kv_at += first;
+    if (r == REGION_ATTN_IN) {
+        number = xcalloc((size_t)w->b->options.kv_pages, sizeof *number);
+        capture_kv_at(c, &part, number);
+        free(number);
+    }
+    if (fetch_floats(w->x + (int64_t)first * shape->hidden, (int64_t)NARROW * shape->hidden, &c->x,
+                     e))
+        return -1;
+    if (r == REGION_ATTN_OUT)
+        return fetch_halfs(w->b->a16, first * q, NARROW * q, &c->in, e);
+    return r == REGION_MLP_OUT ? fetch_halfs(w->b->h16, (int64_t)first * shape->ffn,
+                                             (int64_t)NARROW * shape->ffn, &c->in, e)
+                               : 0;
 }
 
 static int capture(struct walk *w, struct capture *c, enum region r, int32_t layer, struct err *e)
@@ -283,6 +340,43 @@ static int compare(const struct walk *w, enum region r, int32_t layer, struct wa
     return 0;
 }
 
+/* Kernels of a wide region differ in their product and in nothing else (step.c lets no others in).
+ * Its inputs and what it left still lie where they were: so the other's is made beside it, and
+ * compared element for element. */
+static int compare_wide(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
+                        struct err *e)
+{
+    struct backend *b = w->b;
+    const struct loaded *l = k->backend;
+    struct product p = blas_product(b, r, w->m);
+    struct eager_compare_args a = {.count = &w->block->counts->m,
+                                   .kv_heads = 1, /* rows are pages of one head as wide as they */
+                                   .cols = p.n,
+                                   .head_dim = p.n,
+                                   .out = b->lab.result};
+    p.w = matrix_of(b, r, layer).data;
+    if (p.d16) {
+        a.a_pages = p.d = b->lab.raw;
+        a.b_pages = b->raw;
+    } else {
+        p.c = w->x;
+        a.a = p.d = b->lab.y;
+        a.b = w->y;
+    }
+    CU(cudaMemsetAsync(p.d, 0xff, (size_t)p.m * (size_t)p.n * (p.d16 ? 2 : 4), w->stream));
+    CU(cudaMemsetAsync(b->lab.result, 0, 3 * 16, w->stream));
+    CU(cudaEventRecord(b->lab.event[2], w->stream));
+    if (blas_run(b, w->stream, &p, l ? l->lt : NULL, e))
+        return -1;
+    CU(cudaEventRecord(b->lab.event[3], w->stream));
+    if (launch(w, PRIM_COMPARE, (dim3){(unsigned)w->m, 1, 1}, 256, 0, &a, e))
+        return -1;
+    CU(cudaMemcpyAsync(b->lab.result_host, b->lab.result, 3 * 16, cudaMemcpyDeviceToHost,
+                       w->stream));
+    b->lab.pending = true;
+    return 0;
+}
+
 static bool here(const struct walk *w, enum region r, int32_t layer)
 {
     const struct tap *t = atomic_load(&w->b->tap);
@@ -305,7 +399,8 @@ int lab_after(struct walk *w, enum region r, int32_t layer, struct err *e)
     CU(cudaEventRecord(b->lab.event[1], w->stream));
     if (t->kind == TAP_CAPTURE) {
         CU(cudaStreamSynchronize(w->stream));
-        if (capture(w, t->capture, r, layer, e)) {
+        if (w->wide ? capture_wide(w, t->capture, r, layer, e)
+                    : capture(w, t->capture, r, layer, e)) {
             capture_free(t->capture);
             return -1;
         }
@@ -313,11 +408,14 @@ int lab_after(struct walk *w, enum region r, int32_t layer, struct err *e)
         return 0;
     }
     struct walk other = *w;
+    if (w->wide)
+        return compare_wide(w, t->kernel, r, layer, e);
     if (lab_redirect(&other, r, e))
         return -1;
     CU(cudaEventRecord(b->lab.event[2], w->stream));
     if (walk_region(&other, t->kernel, r, layer, e))
         return -1;
+    w->have16[r] = false; /* it may have written its own there */
     CU(cudaEventRecord(b->lab.event[3], w->stream));
     b->lab.pending = true;
     return compare(w, r, layer, &other, e);
@@ -337,7 +435,7 @@ void lab_done(struct backend *b, bool failed)
     if (l->pending && t && !failed) {
         float served = 0, tapped = 0;
         bool bad = false, different = false;
-        int outputs = t->slot->region == REGION_ATTN_IN ? 3 : 1;
+        int outputs = t->slot->region == REGION_ATTN_IN && t->slot->m <= NARROW ? 3 : 1;
         for (int i = 0; i < outputs; i++) {
             const unsigned *r = l->result_host + (ptrdiff_t)4 * i;
             bad |= r[0] > 0;

@@ -1,4 +1,5 @@
-/* loaded.c - kernels that were built elsewhere: cubins on their way in, in use, and out.
+/* loaded.c - kernels that were built elsewhere: cubins on their way in, in use, and out. An object
+ * may also be the record of a library's algorithm (lt.c), which has no code of ours.
  *
  * A cubin says of itself how it is launched (kernels/cuda.h, whet_info). It is read back from the
  * device and checked against what this backend can give it.
@@ -16,6 +17,7 @@
 
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
+#include "engine/cuda/lt_record.h"
 
 enum { OBJECT_MAX = 64 << 20 };
 
@@ -121,6 +123,8 @@ static int open_entries(struct backend *b, struct loaded *l, const char *name, s
 static int load_parts(struct backend *b, struct loaded *l, const struct kernel_object *o,
                       bool packs, struct err *e)
 {
+    if (lt_record_is(o->path))
+        return lt_open(b, o->path, o->region, &l->lt, e);
     if (open_library(l, o->path, e) || read_info(l, b->loader, &l->info, e) ||
         check_info(b, &l->info, o->region, e) ||
         open_entries(b, l, o->entry && *o->entry ? o->entry : "whet_kernel", e))
@@ -149,7 +153,9 @@ struct kernel *loaded_open(struct backend *b, const struct kernel_object *o, boo
         cuda_unload(b, k);
         return NULL;
     }
-    k->m_max = l->info.m_max < NARROW ? l->info.m_max : NARROW;
+    if (l->lt)
+        l->info.m_max = l->lt->m;
+    k->m_max = l->info.m_max < NARROW || l->lt ? l->info.m_max : NARROW;
     return k;
 }
 
@@ -187,6 +193,7 @@ void loaded_reap(struct backend *b, bool all)
         pack_drop(b, l->pack);
         if (l->library)
             cudaLibraryUnload(l->library);
+        free(l->lt);
         free(l->kernel);
         free(l);
     }

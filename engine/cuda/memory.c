@@ -66,30 +66,40 @@ static void size_blocks(struct backend *b)
     b->narrow.tokens = b->narrow.rows = b->narrow.spans = NARROW;
     b->narrow.pages = NARROW * pages;
     b->lab.block = b->narrow;
+    b->lab.block.tokens = tokens > NARROW ? tokens : NARROW;
     b->wide.tokens = tokens;
     b->wide.rows = rows;
     b->wide.spans = tokens;
     b->wide.pages = (rows > NARROW ? rows : NARROW) * pages;
 }
 
+/* Columns of the widest product between two regions: q, k and v, or gate and up. */
+static int64_t raw_width(const struct model_shape *s)
+{
+    int64_t qkv = ((int64_t)s->heads + 2LL * s->kv_heads) * s->head_dim;
+    return qkv > 2LL * s->ffn ? qkv : 2LL * s->ffn;
+}
+
 static void carve_lab(struct backend *b, struct arena *a)
 {
     const struct model_shape *s = &b->model->shape;
     struct lab *l = &b->lab;
+    int64_t m = l->block.tokens; /* benches of wide slots run on as many */
     int64_t q = (int64_t)s->heads * s->head_dim, in = q > s->ffn ? q : s->ffn;
     int64_t out = in > s->vocab ? in : s->vocab;
-    int64_t own = (int64_t)NARROW * s->kv_heads * s->head_dim * 2;
-    l->y = arena_take(a, NARROW * out * 4);
+    int64_t own = m * s->kv_heads * s->head_dim * 2;
+    l->y = arena_take(a, NARROW * out > m * s->hidden ? NARROW * out * 4 : m * s->hidden * 4);
     l->best = arena_take(a, NARROW * 4);
-    l->own_at = arena_take(a, NARROW * 4);
+    l->own_at = arena_take(a, m * 4);
     l->own_k = arena_take(a, own);
     l->own_v = arena_take(a, own);
     l->result = arena_take(a, 3 * 16);
     carve_block(a, &l->block, false);
-    l->x = arena_take(a, (int64_t)NARROW * s->hidden * 4);
+    l->x = arena_take(a, m * s->hidden * 4);
     l->in = arena_take(a, NARROW * in * 4);
     l->k = arena_take(a, LAB_PAGES_BYTES);
     l->v = arena_take(a, LAB_PAGES_BYTES);
+    l->raw = arena_take(a, m > NARROW ? m * raw_width(s) * 2 : 0);
 }
 
 /* ---- buffers ------------------------------------------------------------------------------- */
@@ -98,8 +108,7 @@ static void carve_buffers(struct backend *b, struct arena *a)
 {
     const struct model_shape *s = &b->model->shape;
     int64_t m = pad(b->options.max_tokens), rows = pad(b->options.max_rows);
-    int64_t q = (int64_t)s->heads * s->head_dim, qkv = q + 2LL * s->kv_heads * s->head_dim;
-    int64_t raw = qkv > 2LL * s->ffn ? qkv : 2LL * s->ffn;
+    int64_t q = (int64_t)s->heads * s->head_dim, raw = raw_width(s);
     int64_t part = (int64_t)decode_group(b) * (s->head_dim + 2) * 4;
     int64_t blocks = 4LL * b->device.multiProcessorCount + m * s->heads;
     carve_block(a, &b->narrow, false);

@@ -179,9 +179,10 @@ static int hold(struct device_probe *p, struct held *h, int64_t bytes, struct er
 static int32_t room_for_pages(const struct device_probe *p)
 {
     int32_t each = (p->o.context + KV_PAGE - 1) / KV_PAGE;
+    int32_t copies = p->o.m > NARROW ? p->o.m / KV_PAGE + 1 : 0;
     if (p->o.region == REGION_ATTN)
         return each + 32768 / KV_PAGE + 2 * NARROW + SPARE_PAGES;
-    return p->o.region == REGION_ATTN_IN ? 8 * NARROW + SPARE_PAGES : 0;
+    return p->o.region == REGION_ATTN_IN ? 8 * NARROW + SPARE_PAGES + copies : 0;
 }
 
 /* Matrix and vectors of drawn parameters, the copy in the kernel's own order. */
@@ -206,7 +207,8 @@ static int open_memory(struct device_probe *p, struct err *e)
 {
     const struct model_shape *s = &p->b->model->shape;
     enum region r = p->o.region;
-    int32_t q = s->heads * s->head_dim, rows = walk_padded(p->o.m);
+    int32_t q = s->heads * s->head_dim, all = walk_padded(p->o.m);
+    int32_t rows = all < NARROW ? all : NARROW;
     const int32_t cols[] = {[REGION_ATTN_IN] = q,          [REGION_ATTN] = q,
                             [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
                             [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = s->vocab};
@@ -214,10 +216,12 @@ static int open_memory(struct device_probe *p, struct err *e)
     struct matrix m = matrix_of(p->b, r, 0);
     int64_t most = m.rows > cols[r] ? m.rows : cols[r], widest = m.cols > q ? m.cols : q;
     p->y_cols = cols[r];
-    p->x_bytes = r == REGION_ATTN ? 0 : 4L * NARROW * s->hidden;
-    p->in_bytes = 4L * NARROW * in;
+    p->room = all < NARROW ? NARROW : all;
+    int32_t spare = r == REGION_HEAD ? SPARE_ROWS : 0; /* rows without logits */
+    p->x_bytes = r == REGION_ATTN ? 0 : 4L * (p->room + spare) * s->hidden;
+    p->in_bytes = 4L * p->room * in;
     p->page_room = room_for_pages(p);
-    int64_t pages = p->page_room * page_bytes(p), y = (int64_t)rows * cols[r] * 4;
+    int64_t pages = p->page_room * page_bytes(p), y = (int64_t)all * cols[r] * 4;
     bool attn = r == REGION_ATTN, writes = r == REGION_ATTN_IN;
     return hold(p, &p->x, p->x_bytes, e) || hold(p, &p->stage_x, p->x_bytes, e) ||
            hold(p, &p->in, p->in_bytes, e) || hold(p, &p->stage_in, p->in_bytes, e) ||
@@ -237,11 +241,12 @@ static int open_memory(struct device_probe *p, struct err *e)
 static int open_shelf(struct device_probe *p, struct err *e)
 {
     struct held h = {0};
-    int64_t one = shelf_bytes(p, walk_padded(p->o.m), 2), batch = 192 << 20;
+    int32_t m = walk_padded(p->o.m < NARROW ? p->o.m : NARROW);
+    int64_t one = shelf_bytes(p, m, 2), batch = 192 << 20;
     if (hold(p, &h, one > batch ? one : batch, e))
         return -1;
     p->shelf = (struct arena){.base = h.data, .bytes = h.bytes};
-    return memory_pinned(p->b, (void **)&p->tally_host, (TALLIES + 2) * 8, e);
+    return memory_pinned(p->b, (void **)&p->tally_host, TALLY_ALL * 8, e);
 }
 
 /* Its block has a page table for NARROW sequences as long as the backend has positions. */
@@ -253,8 +258,9 @@ static struct backend *open_backend(struct device_probe *p)
     int32_t pages = (o->positions + KV_PAGE - 1) / KV_PAGE, table = room_for_pages(p) / NARROW;
     *b = s->base;
     b->model = o->model;
-    b->options = (struct backend_options){
-        .kv_pages = (pages > table ? pages : table) + 1, .max_tokens = NARROW, .max_rows = NARROW};
+    b->options = (struct backend_options){.kv_pages = (pages > table ? pages : table) + 1,
+                                          .max_tokens = o->m < NARROW ? NARROW : walk_padded(o->m),
+                                          .max_rows = NARROW};
     b->lent = &s->memory;
     b->lent_pinned = &s->pinned;
     pthread_mutex_init(&b->load_lock, NULL);
@@ -383,6 +389,7 @@ static void probe_close(struct device_probe *p, bool sound)
         next = l->next_retired;
         if (l->library)
             cudaLibraryUnload(l->library);
+        free(l->lt);
         free(l->kernel);
         free(l);
     }

@@ -90,19 +90,33 @@ static void take_captured(struct device_probe *p, const struct capture *c)
     }
 }
 
+/* Rows m .. all-1 are rows 0 .. m-1 again, with places in the cache of their own. */
+static void place_copies(const struct device_probe *p)
+{
+    const struct step_block *k = &p->b->lab.block;
+    const struct sequences *s = &p->s;
+    int32_t *position = block_twin(k, k->position), *kv_at = block_twin(k, k->kv_at);
+    for (int32_t i = s->m; i < p->room && s->all > s->m; i++) {
+        position[i] = s->position[i % s->m];
+        kv_at[i] = i < s->all ? s->pages * KV_PAGE + i - s->m : s->table[s->table_n] * KV_PAGE;
+    }
+}
+
 static int send_sequences(struct device_probe *p, struct err *e)
 {
     const struct step_block *k = &p->b->lab.block;
     const struct sequences *s = &p->s;
     size_t bytes = NARROW * sizeof(int32_t);
-    if (s->table_n > k->pages || (p->page_room > 0 && s->pages > p->page_room))
-        return err_set(e, "a case of %d pages; the probe has room for %d", s->pages, p->page_room);
+    if (s->table_n > k->pages || (p->page_room > 0 && s->all_pages > p->page_room))
+        return err_set(e, "a case of %d pages; the probe has room for %d", s->all_pages,
+                       p->page_room);
     struct cuda_counts *counts = block_twin(k, k->counts);
     bool head = p->o.region == REGION_HEAD;
     *counts =
-        (struct cuda_counts){head ? s->m + SPARE_ROWS : s->m, s->rows, s->spans, s->context, {0}};
+        (struct cuda_counts){head ? s->m + SPARE_ROWS : s->all, s->rows, s->spans, s->context, {0}};
     memcpy(block_twin(k, k->position), s->position, bytes);
     memcpy(block_twin(k, k->kv_at), s->kv_at, bytes);
+    place_copies(p);
     memcpy(block_twin(k, k->pages_at), s->pages_at, bytes);
     memcpy(block_twin(k, k->row), s->row, bytes);
     memcpy(block_twin(k, k->span), s->span, (size_t)s->spans * sizeof *s->span);
@@ -118,7 +132,9 @@ int case_sequences(struct device_probe *p, struct err *e)
     struct sequences *s = &p->s;
     p->pages_staged = false;
     free(s->table);
-    *s = (struct sequences){.m = p->c.shape.m, .rows = p->c.shape.m};
+    int32_t all = p->o.m > NARROW && p->c.capture ? p->o.m : p->c.shape.m;
+    int32_t m = p->c.shape.m < NARROW ? p->c.shape.m : NARROW;
+    *s = (struct sequences){.m = m, .rows = m, .all = all};
     if (p->c.capture) {
         take_captured(p, p->c.capture);
     } else {
@@ -126,6 +142,7 @@ int case_sequences(struct device_probe *p, struct err *e)
         draw_pages(p, &r);
         place_tokens(s);
     }
+    s->all_pages = s->pages + (s->all - s->m + KV_PAGE - 1) / KV_PAGE;
     /* A row that the step does not have must not write: it would hit the first page of nobody. */
     for (int32_t i = s->m; i < NARROW && !p->c.capture; i++)
         s->kv_at[i] = s->table[s->table_n] * KV_PAGE;
@@ -221,6 +238,38 @@ int case_params(struct device_probe *p, struct err *e)
     return p->packed.data ? pack(p, e) : 0;
 }
 
+int case_copies(struct device_probe *p, struct err *e)
+{
+    struct backend *b = p->b;
+    const struct sequences *s = &p->s;
+    const struct step_block *k = &b->lab.block;
+    struct walk w = {.b = b, .stream = b->stream};
+    float *y = (float *)(void *)p->y.data;
+    /* Rows beyond a part's end are never compared: a part is as many rows as its grid has. */
+    struct eager_compare_args a = {.count = &k->counts->m,
+                                   .kv_heads = b->model->shape.kv_heads,
+                                   .head_dim = b->model->shape.head_dim,
+                                   .out = (unsigned *)(void *)probe_tally(p, TALLY_COPIES)};
+    for (int32_t at = s->m; at < s->all; at += s->m) {
+        dim3 grid = {(unsigned)(s->all - at < s->m ? s->all - at : s->m), 1, 1};
+        a.a = y + at * p->y_cols;
+        a.b = y;
+        a.a_pages = a.b_pages = NULL;
+        a.cols = (int32_t)p->y_cols;
+        if (launch(&w, PRIM_COMPARE, grid, 256, 0, &a, e))
+            return -1;
+        a.a_at = k->kv_at + at;
+        a.b_at = k->kv_at;
+        a.cols = a.kv_heads * a.head_dim;
+        for (int v = 0; p->o.region == REGION_ATTN_IN && v < 2; v++) {
+            a.a_pages = a.b_pages = v ? p->v.data : p->k.data;
+            if (launch(&w, PRIM_COMPARE, grid, 256, 0, &a, e))
+                return -1;
+        }
+    }
+    return 0;
+}
+
 static int sum(struct device_probe *p, const void *data, int64_t bytes, unsigned long long *to,
                struct err *e)
 {
@@ -259,10 +308,16 @@ static int stage_rows(struct device_probe *p, const struct held *to, int64_t row
                       int content, uint64_t seed, const float *captured, struct err *e)
 {
     CU(cudaMemsetAsync(to->data, 0xff, (size_t)to->bytes, p->b->stream));
-    if (!p->c.capture)
-        return fill(p, to->data, rows * cols, cols, fill_of(p, content), 1, false, seed, e);
-    CU(cudaMemcpyAsync(to->data, captured, (size_t)(rows * cols) * 4, cudaMemcpyHostToDevice,
-                       p->b->stream));
+    if (p->c.capture)
+        CU(cudaMemcpyAsync(to->data, captured, (size_t)(rows * cols) * 4, cudaMemcpyHostToDevice,
+                           p->b->stream));
+    else if (fill(p, to->data, rows * cols, cols, fill_of(p, content), 1, false, seed, e))
+        return -1;
+    for (int64_t have = rows, n; have < p->s.all; have += n) { /* the copies */
+        n = have < p->s.all - have ? have : p->s.all - have;
+        CU(cudaMemcpyAsync(to->data + have * cols * 4, to->data, (size_t)(n * cols) * 4,
+                           cudaMemcpyDeviceToDevice, p->b->stream));
+    }
     return 0;
 }
 
@@ -311,7 +366,7 @@ int case_stage(struct device_probe *p, int content, struct err *e)
     if (p->x.data &&
         stage_rows(p, &p->stage_x, rows, s->hidden, content, seed ^ 0x11, c ? c->x : NULL, e))
         return -1;
-    int32_t cols = (int32_t)(p->in_bytes / 4 / NARROW);
+    int32_t cols = (int32_t)(p->in_bytes / 4 / p->room);
     if (p->in.data &&
         stage_rows(p, &p->stage_in, p->s.m, cols, content, seed ^ 0x22, c ? c->in : NULL, e))
         return -1;
@@ -372,8 +427,8 @@ int case_segments(struct device_probe *p, struct err *e)
     if (p->best.data)
         copy_segment(&g, NULL, p->best.data, p->best.bytes);
     if (p->o.region == REGION_ATTN_IN) {
-        copy_segment(&g, NULL, p->k.data, p->s.pages * page_bytes(p));
-        copy_segment(&g, NULL, p->v.data, p->s.pages * page_bytes(p));
+        copy_segment(&g, NULL, p->k.data, p->s.all_pages * page_bytes(p));
+        copy_segment(&g, NULL, p->v.data, p->s.all_pages * page_bytes(p));
     }
     p->segments_n = g.n - p->resets_n;
     cudaError_t code = cudaMemcpyAsync(p->segments.data, g.at, (size_t)g.n * sizeof *g.at,
@@ -387,9 +442,11 @@ void case_walk(struct device_probe *p, struct walk *w, struct choice *choice)
 {
     struct backend *b = p->b;
     memset(choice, 0, sizeof *choice);
-    choice->m = choice->rows = walk_padded(p->s.m);
+    choice->m = choice->rows = walk_padded(p->s.all);
     choice->context = context_bucket[context_bucket_of(p->s.context)];
     walk_init(w, b, b->stream, &b->lab.block, choice);
+    w->wide =
+        p->s.all > NARROW; /* what lies between kernels is bf16; outputs come as floats, too */
     w->x = (float *)(void *)p->x.data;
     float *in = (float *)(void *)p->in.data, *y = (float *)(void *)p->y.data;
     w->k_pages = p->k.data;

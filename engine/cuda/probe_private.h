@@ -4,6 +4,10 @@
  *   probe_round.c   a case: rounds of the kernel under test, and what must hold after each; batches
  *   probe_case.c    sequences, inputs and parameters of a case
  *   probe_truth.c   the same inputs through eager and through the oracle; outputs, kept and as rows
+ *
+ * A step of a wide slot has more rows than there is time to look at. So it has NARROW rows that are
+ * drawn, judged and compared with the oracle, and all others are copies of them: what a kernel
+ * makes of a copy must be what it made of the original, up to the order of a sum.
  */
 #ifndef WHET_ENGINE_CUDA_PROBE_PRIVATE_H
 #define WHET_ENGINE_CUDA_PROBE_PRIVATE_H
@@ -21,9 +25,11 @@ struct held {
     int64_t bytes;
 };
 
-/* The step of a case, in host memory. */
+/* The step of a case, in host memory: m rows, and copies of them up to `all`, whose keys and values
+ * have pages of their own behind the others. */
 struct sequences {
     int32_t m, rows, spans, context, pages, table_n;
+    int32_t all, all_pages;
     struct span span[NARROW];
     int32_t position[NARROW], kv_at[NARROW], pages_at[NARROW], row[NARROW];
     int32_t *table;
@@ -46,6 +52,8 @@ enum tool {
 
 /* What is counted on the device after a round. */
 enum tally { TALLY_BANDS, TALLY_BITS, TALLY_INPUTS, TALLY_COUNTERS, TALLIES };
+/* Behind them two checksums, and what eager_compare says of copies in four words. */
+enum { TALLY_COPIES = TALLIES + 2, TALLY_ALL = TALLIES + 4 };
 
 /* What the process has as long as it lives. Memory is one piece, dealt out anew to each probe. */
 struct device_session {
@@ -88,10 +96,11 @@ struct device_probe {
     struct held in64, raw64, out64;     /* of the oracle */
     struct held segments, small;        /* small: delay, tallies, sums */
     struct arena shelf;                 /* outputs of a batch of cases */
-    unsigned long long *tally_host;     /* [TALLIES + 2] */
+    unsigned long long *tally_host;     /* [TALLY_ALL] */
     struct probe_differ_args jobs;      /* being collected */
     int32_t job_n;
     int64_t x_bytes, in_bytes, y_cols;
+    int32_t room; /* rows of x and of inputs: NARROW, or the slot's padded tokens */
     struct device_layer real_head; /* wqkv: the model's head; attn_norm: its final norm */
 
     struct sequences s;
@@ -132,6 +141,8 @@ int case_params(struct device_probe *p, struct err *e);
 int case_stage(struct device_probe *p, int content, struct err *e);
 /* What the producer copies and poisons, and what is reset before it. */
 int case_segments(struct device_probe *p, struct err *e);
+/* Whether what the kernel made of copies is what it made of their originals, into TALLY_COPIES. */
+int case_copies(struct device_probe *p, struct err *e);
 /* Sum over everything that the kernel may only read (weights, gains, packed weights) into the tally
  * TALLIES + which. */
 int case_checksum(struct device_probe *p, int which, struct err *e);

@@ -322,9 +322,9 @@ static int restore_inputs(struct device_probe *p, struct err *e)
         CU(cudaMemcpyAsync(p->in.data, p->stage_in.data, (size_t)p->in_bytes,
                            cudaMemcpyDeviceToDevice, s));
     if (p->o.region == REGION_ATTN_IN)
-        CU(cudaMemsetAsync(p->k.data, 0xff, (size_t)(p->s.pages * page_bytes(p)), s));
+        CU(cudaMemsetAsync(p->k.data, 0xff, (size_t)(p->s.all_pages * page_bytes(p)), s));
     if (p->o.region == REGION_ATTN_IN)
-        CU(cudaMemsetAsync(p->v.data, 0xff, (size_t)(p->s.pages * page_bytes(p)), s));
+        CU(cudaMemsetAsync(p->v.data, 0xff, (size_t)(p->s.all_pages * page_bytes(p)), s));
     CU(cudaMemsetAsync(p->y.data, 0xff, (size_t)p->y.bytes, s));
     return 0;
 }

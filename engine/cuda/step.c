@@ -38,7 +38,7 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
         if (override && slot == override_slot)
             k = override;
         const struct loaded *l = k->backend;
-        bool fits = k->m_max >= walk_padded(m) && !(l && wide) &&
+        bool fits = k->m_max >= walk_padded(m) && !(l && !l->lt && wide) &&
                     !(l && l->info.context_max && l->info.context_max < s->context);
         c->kernel[r] = fits ? k : &b->eager[r];
         c->slot[r] = slot;
@@ -272,7 +272,7 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
     f->wide = s->m > NARROW || s->rows > NARROW;
     choose(b, s, f->wide, override_slot, override, &f->choice);
     /* The lab has room for one look at a time. */
-    f->look = !f->wide && !b->flight[!b->turn].look && lab_wants(b, &f->choice);
+    f->look = !b->flight[!b->turn].look && lab_wants(b, &f->choice);
     if (run(b, s, f, override != NULL, e) || fetch(b, s, f, e)) {
         int rc = failed_for(b, e);
         if (f->look)

@@ -61,8 +61,10 @@ int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, c
 
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer, struct err *e)
 {
+    const struct loaded *l = k->backend;
     w->region = r;
-    if (k->backend)
+    w->lt = l ? l->lt : NULL;
+    if (l && !l->lt)
         return loaded_region(w, k, r, layer, e);
     return eager_region(w, r, layer, e);
 }

@@ -30,14 +30,22 @@ template <int POLICY> __device__ __forceinline__ uint4 load_weight(const uint4 *
     return v;
 }
 
-/* 16 bytes of weights into shared memory, without a register to wait in; await_copies() is for the
- * thread's own. */
-__device__ __forceinline__ void copy_weight(void *to, const uint4 *p)
+/* 16 bytes of weights into shared memory, without a register to wait in, by the same policies;
+ * await_copies() is for the thread's own. */
+template <int POLICY> __device__ __forceinline__ void copy_weight(void *to, const void *p)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(p)
-                 : "memory");
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+#define WHET_COPY "cp.async.cg.shared.global"
+    if (POLICY == 1)
+        asm volatile(WHET_COPY ".L2::256B [%0], [%1], 16;" ::"r"(at), "l"(p) : "memory");
+    else if (POLICY == 2)
+        asm volatile("{\n .reg .b64 c;\n createpolicy.fractional.L2::evict_first.b64 c, 1.0;\n"
+                     " " WHET_COPY ".L2::cache_hint [%0], [%1], 16, c;\n}" ::"r"(at),
+                     "l"(p)
+                     : "memory");
+    else
+        asm volatile(WHET_COPY ".L2::128B [%0], [%1], 16;" ::"r"(at), "l"(p) : "memory");
+#undef WHET_COPY
 }
 
 /* 16 bytes of anything else. */
@@ -64,9 +72,10 @@ __device__ __forceinline__ void copies_sent()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-__device__ __forceinline__ void await_sent()
+/* What was sent but for the last LATER times is here. */
+template <int LATER> __device__ __forceinline__ void await_sent()
 {
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
 
 __device__ __forceinline__ void await_copies()

@@ -1,5 +1,5 @@
 /* wgmma.cuh - products of a warpgroup (128 threads) on Hopper's tensor cores, out of shared memory,
- * and what comes with them: barriers in shared memory, register shares, asynchronous copies.
+ * and what comes with them: named barriers, register shares, asynchronous copies.
  *
  * Shared operands are 128-byte rows of 64 bf16 in groups of 8 (1 KB, aligned to that), 16-byte
  * pieces swizzled by the row's number: swizzled() says where one lies. Wider rows are blocks of 64
@@ -15,51 +15,11 @@
 #ifndef WHET_KERNELS_LIB_WGMMA_CUH
 #define WHET_KERNELS_LIB_WGMMA_CUH
 
-#include "lib/device.cuh"
+#include "lib/barrier.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-__device__ __forceinline__ unsigned shared_at(const void *p)
-{
-    return (unsigned)__cvta_generic_to_shared(p);
-}
-
 /* ---- barriers ------------------------------------------------------------------------------ */
-
-typedef unsigned long long barrier;
-
-__device__ __forceinline__ void barrier_init(barrier *b, int arrivals)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals)
-                 : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(barrier *b)
-{
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
-}
-
-/* Whether the phase of this parity has ended. */
-__device__ __forceinline__ bool barrier_done(barrier *b, int parity)
-{
-    int done;
-    asm volatile("{\n .reg .pred done;\n mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
-                 " selp.b32 %0, 1, 0, done;\n}"
-                 : "=r"(done)
-                 : "r"(shared_at(b)), "r"(parity)
-                 : "memory");
-    return done;
-}
-
-/* Waits for the end of the phase of this parity; a new barrier is in phase 0. */
-__device__ __forceinline__ void barrier_wait(barrier *b, int parity)
-{
-    asm volatile("{\n .reg .pred done;\n"
-                 "again:\n mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-                 " @!done bra again;\n}" ::"r"(shared_at(b)),
-                 "r"(parity)
-                 : "memory");
-}
 
 /* Named barriers of `threads` threads; arriving does not wait. */
 __device__ __forceinline__ void named_sync(int id, int threads)

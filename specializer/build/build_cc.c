@@ -27,6 +27,7 @@
 #include "specializer/build/cubin.h"
 #include "specializer/build/object.h"
 #include "specializer/build/process.h"
+#include "specializer/search/space.h"
 #include "specializer/stages.h"
 
 enum { LOG_MAX = 16 * 1024, FLAGS_MAX = 128 };
@@ -50,6 +51,7 @@ struct build {
     struct process *process;
     char *temporary;
     bool cuda;
+    enum stage_result chosen; /* without a process: a library's kernel, which is there at once */
 };
 
 /* ---- finding a compiler --------------------------------------------------------------------- */
@@ -157,6 +159,42 @@ int compiler_find(const struct config *config, struct compiler *out, struct err 
 
 /* ---- building ------------------------------------------------------------------------------- */
 
+/* What was made becomes the candidate's object. */
+static enum stage_result place_object(struct build *b, double seconds)
+{
+    struct candidate *c = b->c;
+    struct stat st;
+    if (object_checksum(b->temporary, c->object_sum) != 0 || stat(b->temporary, &st) != 0 ||
+        rename(b->temporary, c->object) != 0) {
+        snprintf(c->reason, sizeof c->reason, "build: %.150s cannot be put in place: %s", c->object,
+                 strerror(errno));
+        return STAGE_RETRY;
+    }
+    c->evidence.build_s = seconds;
+    c->evidence.object_bytes = st.st_size;
+    return STAGE_PASS;
+}
+
+/* A library's kernel: asked for at once, in this process, by the backend that knows the library and
+ * will read what it writes. */
+static enum stage_result choose(const struct stage_env *env, struct build *b)
+{
+    struct candidate *c = b->c;
+    struct err err = {""};
+    int64_t start = clock_ns();
+    free(c->log);
+    c->log = NULL;
+    if (!env->ops->choose) {
+        snprintf(c->reason, sizeof c->reason, "build: the backend has no library to choose from");
+        return STAGE_REFUSE;
+    }
+    if (env->ops->choose(env->backend, c->define, b->temporary, &c->log, &err) != 0) {
+        snprintf(c->reason, sizeof c->reason, "build: %.200s", err.msg);
+        return STAGE_REFUSE;
+    }
+    return place_object(b, (double)(clock_ns() - start) * 1e-9);
+}
+
 struct build *build_start(const struct stage_env *env, struct candidate *c, struct err *err)
 {
     static int counter;
@@ -165,6 +203,10 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
     b->temporary = xasprintf("%s.%ld-%d.tmp", c->object, (long)getpid(), counter++);
     const char *argv[FLAGS_MAX];
     char include[4096];
+    if (c->template && c->template->library) {
+        b->chosen = choose(env, b);
+        return b;
+    }
     bool cuda = env->compiler->machine == MACHINE_CUDA;
     if (cuda)
         nvrtc_command(argv, FLAGS_MAX, env, c, b->temporary, include, sizeof include);
@@ -252,24 +294,17 @@ static enum stage_result accept_object(struct build *b, const struct process_res
 {
     struct candidate *c = b->c;
     struct err err = {""};
-    struct stat st;
     if ((b->cuda ? inspect_cubin(b, &err) : object_inspect(b->temporary, is_text(c), &err)) != 0) {
         snprintf(c->reason, sizeof c->reason, "build: object %.200s", err.msg);
         return STAGE_REFUSE;
     }
-    if (object_checksum(b->temporary, c->object_sum) != 0 || stat(b->temporary, &st) != 0 ||
-        rename(b->temporary, c->object) != 0) {
-        snprintf(c->reason, sizeof c->reason, "build: %.150s cannot be put in place: %s", c->object,
-                 strerror(errno));
-        return STAGE_RETRY;
-    }
-    c->evidence.build_s = r->wall_s;
-    c->evidence.object_bytes = st.st_size;
-    return STAGE_PASS;
+    return place_object(b, r->wall_s);
 }
 
 enum stage_result build_poll(struct build *b)
 {
+    if (!b->process)
+        return b->chosen;
     if (!process_poll(b->process))
         return STAGE_RUNNING;
     const struct process_result *r = process_result(b->process);

@@ -57,8 +57,8 @@ static void take(struct folder *f, const char *name, int64_t now,
     char *path = xasprintf("%s/%s", f->name, name), key[40];
     const char *dot = strchr(name, '.');
     struct stat st;
-    size_t suffix = dot ? strcspn(dot + 1, ".") + 1 : 0; /* of ".so" or ".cubin" */
-    bool object = (suffix == 3 && strncmp(dot, ".so", 3) == 0) ||
+    size_t suffix = dot ? strcspn(dot + 1, ".") + 1 : 0; /* of ".so", ".lt" or ".cubin" */
+    bool object = (suffix == 3 && (strncmp(dot, ".so", 3) == 0 || strncmp(dot, ".lt", 3) == 0)) ||
                   (suffix == 6 && strncmp(dot, ".cubin", 6) == 0);
     if (!dot || lstat(path, &st) != 0) {
         free(path);

@@ -150,36 +150,60 @@ static double kept_bandwidth(const struct cost *c, const struct facts *f, double
     return c->machine->read_bandwidth * (least + (1 - least) * fmin(1, flight / wanted));
 }
 
+/* How a kernel for one to four tokens lies on the device. A ring is STAGES steps of each warp in
+ * shared memory, and a kernel without one has a step in registers. */
+struct gemv_shape {
+    double warps, m, tiles, blocks,
+        fit;              /* of a block; tokens; of all; of all; blocks an SM can hold */
+    double steps, flight; /* of a warp and row; bytes on their way to an SM */
+    bool ring, in_registers, walks;
+};
+
+static struct gemv_shape gemv_shape(const struct template *t, const struct point *p,
+                                    const struct facts *f, double rows, double cols)
+{
+    enum { BLOCKS_MOST = 32, WARPS_RESIDENT = 48, CHUNK = 256, STEP = 512, SHARED = 227 * 1024 };
+    double kw = knob_or(t, p, "KW", 1), rw = knob_or(t, p, "RW", 8),
+           stages = knob_or(t, p, "STAGES", 0);
+    double each = knob_or(t, p, "ROWS", 2), persist = knob_or(t, p, "PERSIST", 0);
+    struct gemv_shape g = {.warps = kw * rw, .m = fmax(1, f->M_MAX), .ring = stages > 0};
+    double unroll = fmin(knob_or(t, p, "UNROLL", 4), cols / CHUNK / kw);
+    double waiting = g.warps * STEP * each * unroll * fmax(1, stages);
+    g.in_registers = knob_or(t, p, "X", 0) > 0;
+    g.walks = persist > 0;
+    g.tiles = ceil(rows / (each * rw));
+    g.blocks = g.walks ? fmin(g.tiles, persist * f->SMS) : g.tiles;
+    g.fit = fmin(BLOCKS_MOST, floor(WARPS_RESIDENT / g.warps));
+    if (g.ring)
+        g.fit = fmin(g.fit, floor(SHARED / (waiting + (g.in_registers ? 0 : cols * 4 * g.m))));
+    g.fit = fmax(1, g.fit);
+    g.steps = fmax(1, ceil(cols / CHUNK / kw / unroll));
+    g.flight = fmin(ceil(g.blocks / f->SMS), g.fit) * waiting;
+    return g;
+}
+
 /* One to four tokens on ordinary units. Weights are read once, and a few microseconds of work are
  * easily doubled by what is around them: each block brings x from L2 into shared memory, in batches
  * of eight loads a thread, each tile ends with sums over warps and a barrier, and every step in a
- * row waits a little. The factors are those of an H200 (docs/ablation.md), chosen on two slots. */
+ * row waits a little. The factors are those of an H200 (docs/ablation.md), chosen on two slots;
+ * what a ring costs is that of whole steps (docs/gpu-results.md). */
 static double gemv_s(const struct cost *c, const struct template *t, const struct point *p,
                      const struct facts *f, double rows, double cols)
 {
-    enum { BLOCKS_MOST = 32, WARPS_RESIDENT = 48, BATCH = 8, CHUNK = 256, LANES = 32 };
-    double rw = knob_or(t, p, "RW", 8), kw = knob_or(t, p, "KW", 1), warps = kw * rw;
-    double each = knob_or(t, p, "ROWS", 2), unroll = knob_or(t, p, "UNROLL", 4);
-    double persist = knob_or(t, p, "PERSIST", 0), m = fmax(1, f->M_MAX);
-    double tiles = ceil(rows / (each * rw)),
-           fit = fmax(1, fmin(BLOCKS_MOST, floor(WARPS_RESIDENT / warps)));
-    double blocks = persist > 0 ? fmin(tiles, persist * f->SMS) : tiles;
-    double per_sm = fmin(ceil(blocks / f->SMS), fit);
-    double flight = per_sm * warps * LANES * 16 * each * fmin(unroll, cols / CHUNK / kw);
-    double seconds = rows * cols * 2 / kept_bandwidth(c, f, flight, 3.5, 0.7);
-    if (blocks > f->SMS)
-        seconds *= 1 + 0.5 * (1 / wave_share(blocks, f->SMS) - 1);
-    if (knob_or(t, p, "STAGE", 0) > 0)
-        seconds *= 1.25; /* shared memory gives back less than it costs */
-    bool in_registers = knob_or(t, p, "X", 0) > 0;
-    double x_bytes = blocks * cols * 4 * m * (in_registers ? rw : 1);
-    double batches = in_registers ? 1 : ceil(cols * m / (4 * warps * LANES * BATCH));
+    enum { BATCH = 8, LANES = 32 };
+    struct gemv_shape g = gemv_shape(t, p, f, rows, cols);
+    double seconds = rows * cols * 2 / kept_bandwidth(c, f, g.flight, 3.5, 0.7);
+    if (g.blocks > f->SMS)
+        seconds *= 1 + 0.5 * (1 / wave_share(g.blocks, f->SMS) - 1);
+    if (g.ring)
+        seconds *= 1.1; /* every weight goes through shared memory, and steps are waited for */
+    double x_bytes = g.blocks * cols * 4 * g.m * (g.in_registers ? knob_or(t, p, "RW", 8) : 1);
+    double batches = g.in_registers ? 1 : ceil(cols * g.m / (4 * g.warps * LANES * BATCH));
     double next = knob_or(t, p, "NEXT", 0) * 1048576.0; /* pays in the step, not here */
-    double turns = persist > 0 ? ceil(tiles / blocks) : 0.3 * fmax(1, blocks / (f->SMS * fit));
-    double steps = fmax(1, ceil(cols / CHUNK / kw / unroll));
+    double turns = g.walks ? ceil(g.tiles / g.blocks) : 0.3 * fmax(1, g.blocks / (f->SMS * g.fit));
     seconds += (1.3 * x_bytes + 0.5 * next) / c->machine->read_bandwidth;
-    seconds += 0.12e-6 * batches + 0.4e-6 * turns + 0.09e-6 * steps;
-    return fmax(seconds, 2 * m * rows * cols / (c->machine->peak_flops * 0.05));
+    seconds += 0.12e-6 * batches + 0.4e-6 * turns + 0.09e-6 * g.steps;
+    return fmax(seconds, 2 * g.m * rows * cols / (c->machine->peak_flops * 0.05));
 }
 
 /* On tensor cores: what counts is how many bytes are on their way, and how evenly the tiles fall on
@@ -202,9 +226,24 @@ static double mma_s(const struct cost *c, const struct template *t, const struct
     return fmax(loads, work) + 0.2 * fmin(loads, work);
 }
 
+/* A product of the library's: near what memory and tensor cores allow, and the library has put its
+ * algorithms in order. */
+static double library_s(const struct cost *c, const struct template *t, const struct point *p,
+                        const struct facts *f, double rows, double cols)
+{
+    double m = fmax(1, f->M_MAX), bytes = rows * cols * 2 + m * (rows + cols) * 4;
+    double loads = bytes / (c->machine->read_bandwidth * 0.75);
+    double work = 2 * m * rows * cols / (c->machine->peak_flops * 0.9);
+    double later = knob_or(t, p, "RANK", 0) + 2 * (knob_or(t, p, "ASK", 0) > 0) +
+                   knob_or(t, p, "SPLIT", 0) * m / 64;
+    return (fmax(loads, work) + 0.2 * fmin(loads, work)) * (1 + 0.005 * later);
+}
+
 static double projection_s(const struct cost *c, const struct template *t, const struct point *p,
                            const struct facts *f, double rows, double cols)
 {
+    if (t->library)
+        return library_s(c, t, p, f, rows, cols);
     return template_knob(t, "TILES") >= 0 ? mma_s(c, t, p, f, rows, cols)
                                           : gemv_s(c, t, p, f, rows, cols);
 }

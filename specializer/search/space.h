@@ -39,6 +39,7 @@ struct template
 {
     const char *id, *file, *help;
     enum machine_kind machine;
+    bool library; /* has no source: the backend makes the object (backend_ops.choose) */
     enum region region;
     int32_t m_min, m_max;
     const struct knob *knob;
@@ -85,7 +86,7 @@ int point_parse(const struct template *t, const char *text, struct point *p, str
  * and SHAPE of its table. NULL-terminated; free each string and the array. */
 char **point_flags(const struct template *t, const struct point *p, const struct facts *f);
 
-/* The template's source file below kernels/: "cpu/out.c", "gemv.cu". */
+/* The template's source file below kernels/: "cpu/out.c", "gemv.cu"; of a library "lt.def". */
 void template_path(const struct template *t, char *out, size_t n);
 /* The text of that file, embedded in the program. */
 const char *template_source(const struct template *t);
@@ -102,8 +103,8 @@ struct space;
 
 /* Under NUMERICS_BIT_EQUAL only points that declare the eager kernel's bits are in it. More than
  * SPACE_MOST legal points are thinned evenly on a CPU; on a GPU, and of a template with more than
- * RAW_MOST combinations of knob values, what lies within three knobs of its start or default is in it
- * and an even sample of the rest. May be empty. */
+ * RAW_MOST combinations of knob values, what lies within three knobs of its start or default is in
+ * it and an even sample of the rest. May be empty. */
 struct space *space_open(const struct facts *f, enum region region, int m, enum numerics numerics);
 /* Leaves only the points whose byte in keep[size] is not 0: studies of a part of a space. Ids
  * change; for the sole owner, before anything else knows them. */
@@ -121,8 +122,8 @@ void space_point(const struct space *s, int32_t id, struct point *out);
 int32_t space_find(const struct space *s, const struct template *t, const struct point *p);
 /* The point's family, 0 .. space_families()-1: template, instruction set and weight layout (knobs
  * ISA and PACK), or on a GPU whether weights are staged in shared memory, whether blocks walk over
- * all tiles, and how partial sums meet (STAGE, PERSIST, MERGE). Points of one family differ in
- * degree, families differ in kind. */
+ * all tiles, how partial sums meet, and who copies into a ring (STAGE, PERSIST, MERGE, BULK). Points
+ * of one family differ in degree, families differ in kind. */
 int space_family(const struct space *s, int32_t id);
 int template_family(const struct template *t, const struct point *p);
 int space_families(void);

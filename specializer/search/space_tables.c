@@ -52,6 +52,10 @@
 #define TABLE_DEF "kernels/gemv.def"
 #include "specializer/search/space_table.h"
 
+#define TABLE ring
+#define TABLE_DEF "kernels/ring.def"
+#include "specializer/search/space_table.h"
+
 #define TABLE mma
 #define TABLE_DEF "kernels/mma.def"
 #include "specializer/search/space_table.h"
@@ -60,15 +64,32 @@
 #define TABLE_DEF "kernels/attn_decode.def"
 #include "specializer/search/space_table.h"
 
-#define ROW(kind, id, region, file, m_min, m_max, help)                                        \
-    {#id,          #file,        help,           kind,         region,       m_min,            \
-     m_max,        knobs_##file, knobs_n_##file, legal_##file, biteq_##file, precision_##file, \
-     start_##file, rules_##file},
+#define TABLE lt
+#define TABLE_DEF "kernels/lt.def"
+#include "specializer/search/space_table.h"
+
+#define ROW(kind, library, id, region, file, m_min, m_max, help) \
+    {#id,                                                        \
+     #file,                                                      \
+     help,                                                       \
+     kind,                                                       \
+     library,                                                    \
+     region,                                                     \
+     m_min,                                                      \
+     m_max,                                                      \
+     knobs_##file,                                               \
+     knobs_n_##file,                                             \
+     legal_##file,                                               \
+     biteq_##file,                                               \
+     precision_##file,                                           \
+     start_##file,                                               \
+     rules_##file},
 
 static const struct template templates[] = {
-#define TEMPLATE(...) ROW(MACHINE_CPU, __VA_ARGS__)
+#define TEMPLATE(...) ROW(MACHINE_CPU, false, __VA_ARGS__)
 #include "kernels/templates.def"
-#define TEMPLATE(...) ROW(MACHINE_CUDA, __VA_ARGS__)
+#define TEMPLATE(...) ROW(MACHINE_CUDA, false, __VA_ARGS__)
+#define LIBRARY(...) ROW(MACHINE_CUDA, true, __VA_ARGS__)
 #include "kernels/templates_cuda.def"
 };
 

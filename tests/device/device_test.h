@@ -57,5 +57,6 @@ void test_prefill(void);
 void test_templates(void);
 void test_probe(void);
 void test_agent(void);
+void test_lt(void);
 
 #endif

@@ -92,7 +92,8 @@ int main(int argc, char **argv)
                  {"prefill", test_prefill},
                  {"templates", test_templates},
                  {"probe", test_probe},
-                 {"agent", test_agent}};
+                 {"agent", test_agent},
+                 {"lt", test_lt}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)
             continue;

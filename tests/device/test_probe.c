@@ -227,7 +227,7 @@ static void run_shape(const struct shape_row *row, const char *dir)
             struct point p;
             facts_fill(&f, model, t->region, ms[k], NUMERICS_TOLERANCE);
             facts_machine(&f, &machine);
-            if (!template_fits(t, MACHINE_CUDA, t->region, ms[k]))
+            if (t->library || !template_fits(t, MACHINE_CUDA, t->region, ms[k]))
                 continue;
             if (!template_start(t, &f, &p) || template_illegal(t, &p, &f))
                 p = template_defaults(t);

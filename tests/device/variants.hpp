@@ -87,27 +87,30 @@ struct table {
                      std::to_string(p[i]);
         return s.empty() ? "defaults" : s;
     }
-    // Where a search begins: the table's own start for the shape, or its first legal point.
-    point begin(const shape &s) const
+    // Where a search begins: the table's own start for the shape, or a legal point; `fixed` says
+    // what some knobs are. Empty: there is none.
+    point begin(const shape &s, const char *fixed) const
     {
         for (auto &t : starts)
             if (t.holds(s)) {
-                point p = with(defaults(), t.knobs);
+                point p = with(with(defaults(), t.knobs), fixed);
                 if (!legal(s, p))
                     return p;
-                printf("note: %s.def: start \"%s\": %s\n", file, t.knobs, legal(s, p));
+                printf("note: %s.def: start \"%s\" %s: %s\n", file, t.knobs, fixed, legal(s, p));
             }
-        if (!legal(s, defaults()))
-            return defaults();
+        point p = with(defaults(), fixed);
         unsigned z = 7;
-        for (int i = 0; i < 1000000; i++) {
-            point p;
-            for (auto &k : knobs)
-                p.push_back(k.values[(z = z * 1664525u + 1013904223u) / 65536 % k.values.size()]);
-            if (!legal(s, p))
-                return p;
-        }
-        return {};
+        for (int i = 0; legal(s, p) && i < 1000000; i++)
+            p = with(drawn(z), fixed);
+        return legal(s, p) ? point() : p;
+    }
+    // Any point.
+    point drawn(unsigned &z) const
+    {
+        point p;
+        for (auto &k : knobs)
+            p.push_back(k.values[(z = z * 1664525u + 1013904223u) / 65536 % k.values.size()]);
+        return p;
     }
 };
 
@@ -131,70 +134,21 @@ struct table {
 
 namespace tables
 {
-inline const char *gemv_legal(const shape &s, const point &p)
-{
-    TABLE_SHAPES
-    int at = 0;
-#define KNOB(name, first, list, help) [[maybe_unused]] const int name = p[at++];
-#define LEGAL(expression, why) \
-    if (!(expression))         \
-        return why;
-#include "kernels/gemv.def"
-    return nullptr;
-}
-inline const char *attn_legal(const shape &s, const point &p)
-{
-    TABLE_SHAPES
-    int at = 0;
-#define KNOB(name, first, list, help) [[maybe_unused]] const int name = p[at++];
-#define LEGAL(expression, why) \
-    if (!(expression))         \
-        return why;
-#include "kernels/attn_decode.def"
-    return nullptr;
-}
-inline const char *mma_legal(const shape &s, const point &p)
-{
-    TABLE_SHAPES
-    int at = 0;
-#define KNOB(name, first, list, help) [[maybe_unused]] const int name = p[at++];
-#define LEGAL(expression, why) \
-    if (!(expression))         \
-        return why;
-#include "kernels/mma.def"
-    return nullptr;
-}
-#define START_ROW(when, text) {[](const shape &s) -> bool { TABLE_SHAPES return (when); }, text},
-inline const table gemv = {"gemv",
-                           {
-#define KNOB(name, first, list, help) {#name, first, list},
-#include "kernels/gemv.def"
-                           },
-                           gemv_legal,
-                           {
-#define START START_ROW
-#include "kernels/gemv.def"
-                           }};
-inline const table attn = {"attn_decode",
-                           {
-#define KNOB(name, first, list, help) {#name, first, list},
-#include "kernels/attn_decode.def"
-                           },
-                           attn_legal,
-                           {
-#define START START_ROW
-#include "kernels/attn_decode.def"
-                           }};
-inline const table mma = {"mma",
-                          {
-#define KNOB(name, first, list, help) {#name, first, list},
-#include "kernels/mma.def"
-                          },
-                          mma_legal,
-                          {
-#define START START_ROW
-#include "kernels/mma.def"
-                          }};
+#define TABLE gemv
+#define TABLE_DEF "kernels/gemv.def"
+#include "tests/device/variant_table.hpp"
+
+#define TABLE ring
+#define TABLE_DEF "kernels/ring.def"
+#include "tests/device/variant_table.hpp"
+
+#define TABLE mma
+#define TABLE_DEF "kernels/mma.def"
+#include "tests/device/variant_table.hpp"
+
+#define TABLE attn_decode
+#define TABLE_DEF "kernels/attn_decode.def"
+#include "tests/device/variant_table.hpp"
 } // namespace tables
 
 struct variant {
@@ -294,8 +248,9 @@ class compiler
             define(v->t->knobs[i].name, v->p[i]);
 #define DEFINE(name) define(#name, v->s.name);
         DEFINE(REGION)
-        DEFINE(M_MAX) DEFINE(HIDDEN) DEFINE(HEADS) DEFINE(KV_HEADS) DEFINE(HEAD_DIM) DEFINE(FFN)
-            DEFINE(VOCAB) DEFINE(HAS_BIAS) DEFINE(HAS_QK_NORM) DEFINE(SMS) std::string path =
+        DEFINE(M_MAX)
+        DEFINE(HIDDEN) DEFINE(HEADS) DEFINE(KV_HEADS) DEFINE(HEAD_DIM) DEFINE(FFN) DEFINE(VOCAB)
+            DEFINE(HAS_BIAS) DEFINE(HAS_QK_NORM) DEFINE(SMS) std::string path =
                 root_ + "/kernels/" + v->t->file + ".cu";
         std::ifstream in(path);
         std::stringstream text;

@@ -214,7 +214,7 @@ int main(int argc, char **argv)
     root = argv[1];
     try_eager();
     for (int i = 0; i < template_count(); i++)
-        if (template_at(i)->machine == MACHINE_CUDA)
+        if (template_at(i)->machine == MACHINE_CUDA && !template_at(i)->library)
             try_template(template_at(i), spread, &z);
     printf("%d points compiled, %d with stack, %d failed\n", compiled, spilled, failed);
     if (spilled * 5 > compiled) {

@@ -12,7 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/backend.h"
 #include "specializer/build/object.h"
+#include "specializer/search/space.h"
 #include "specializer/stages.h"
 
 struct shop {
@@ -85,6 +87,43 @@ static void build_puts_an_object_with_its_checksum_in_place(void **state)
     assert_int_equal(stat(s->c.object, &st), 0);
     assert_int_equal(s->c.evidence.object_bytes, st.st_size);
     assert_true(s->c.evidence.build_s > 0);
+    assert_null(s->c.log);
+}
+
+/* A library's kernel needs no compiler: the backend writes its object out of the -D list. */
+static int choose_seven(struct backend *b, char *const *define, const char *path, char **log,
+                        struct err *e)
+{
+    (void)b;
+    if (strcmp(define[0], "-DRANK=7") != 0)
+        return err_set(e, "the library lists 7 algorithms");
+    FILE *f = fopen(path, "w");
+    fputs("the seventh", f);
+    fclose(f);
+    *log = strdup("algorithm 66");
+    return 0;
+}
+
+static void a_librarys_kernel_is_built_by_the_backend(void **state)
+{
+    struct shop *s = *state;
+    const struct template library = {.library = true};
+    struct backend_ops ops = {.choose = choose_seven}, none = {.choose = NULL};
+    char *define[] = {"-DRANK=7", NULL}, *beyond[] = {"-DRANK=8", NULL}, sum[17];
+    s->compiler.path[0] = 0;
+    s->c.template = &library;
+    s->c.define = define;
+    s->env.ops = &none;
+    assert_int_equal(build(s, ""), STAGE_REFUSE);
+    assert_non_null(strstr(s->c.reason, "no library"));
+    s->env.ops = &ops;
+    assert_int_equal(build(s, ""), STAGE_PASS);
+    assert_int_equal(object_checksum(s->c.object, sum), 0);
+    assert_string_equal(sum, s->c.object_sum);
+    assert_string_equal(s->c.log, "algorithm 66");
+    s->c.define = beyond;
+    assert_int_equal(build(s, ""), STAGE_REFUSE);
+    assert_string_equal(s->c.reason, "build: the library lists 7 algorithms");
     assert_null(s->c.log);
 }
 
@@ -215,6 +254,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(build_puts_an_object_with_its_checksum_in_place, shop_open,
+                                        shop_close),
+        cmocka_unit_test_setup_teardown(a_librarys_kernel_is_built_by_the_backend, shop_open,
                                         shop_close),
         cmocka_unit_test_setup_teardown(build_keeps_the_compilers_words, shop_open, shop_close),
         cmocka_unit_test_setup_teardown(build_stops_a_compiler_that_does_not_end, shop_open,

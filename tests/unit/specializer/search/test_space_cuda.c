@@ -141,10 +141,64 @@ static void the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts(void **unused
     free(flags);
     template_path(t, path, sizeof path);
     assert_string_equal(path, "gemv.cu");
-    assert_non_null(strstr(template_source(t), "whet_kernel"));
+    assert_non_null(strstr(template_source(t), "#include \"lib/gemv_run.cuh\""));
+    assert_non_null(strstr(kernel_source_text("lib/gemv_run.cuh"), "whet_kernel("));
     template_source_hash(t, a);
     template_source_hash(template_find("mma_mlp_in"), b);
     assert_string_not_equal(a, b);
+}
+
+/* Slots that no template serves have what a library offers, up to the widest. */
+static void wide_slots_have_a_library_to_choose_from(void **unused)
+{
+    (void)unused;
+    static const int ms[] = {48, 64, 128, 512, 2048};
+    static const enum region regions[] = {REGION_ATTN_IN, REGION_ATTN_OUT, REGION_MLP_IN,
+                                          REGION_MLP_OUT};
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+        for (size_t r = 0; r < sizeof regions / sizeof *regions; r++) {
+            struct facts f = facts_of(regions[r], ms[i]);
+            struct space *all = space_open(&f, regions[r], ms[i], NUMERICS_TOLERANCE);
+            struct space *equal = space_open(&f, regions[r], ms[i], NUMERICS_BIT_EQUAL);
+            assert_in_range(space_size(all), 20, 200);
+            assert_true(space_size(equal) >= 20);
+            for (int32_t id = 0; id < space_size(equal); id++) {
+                struct point p;
+                const struct template *t = space_template(equal, id);
+                space_point(equal, id, &p);
+                assert_true(t->library);
+                assert_int_equal(p.value[template_knob(t, "SPLIT")], 0);
+                assert_true(p.value[template_knob(t, "RANK")] + p.value[template_knob(t, "ASK")] >
+                            0); /* the first of its own list is eager */
+            }
+            space_close(equal);
+            space_close(all);
+        }
+    char path[80];
+    const struct template *t = template_find("lt_mlp_in");
+    template_path(t, path, sizeof path);
+    assert_string_equal(path, "lt.def");
+    assert_non_null(strstr(template_source(t), "KNOB(RANK"));
+}
+
+/* The library's order is a guess worth having; a product never beats memory or tensor cores. */
+static void a_librarys_first_guesses_are_predicted_fastest(void **unused)
+{
+    (void)unused;
+    struct cost cost;
+    cost_open(&cost, &h200, 1);
+    const struct template *t = template_find("lt_mlp_in");
+    struct facts f = facts_of(REGION_MLP_IN, 2048);
+    struct point p = template_defaults(t);
+    double before = 0, floor = 2.0 * 2048 * 2 * 6144 * 2048 / 8e14;
+    for (int rank = 1; rank < 8; rank++) {
+        p.value[template_knob(t, "RANK")] = rank;
+        double s = cost_predict(&cost, t, &p, &f);
+        assert_true(s > floor && s < 3 * floor);
+        assert_true(s > before);
+        before = s;
+    }
+    cost_close(&cost);
 }
 
 static void predictions_follow_bytes_and_never_beat_the_memory(void **unused)
@@ -174,6 +228,8 @@ int main(void)
         cmocka_unit_test(a_space_too_large_to_enumerate_is_the_same_every_time),
         cmocka_unit_test(a_cpu_has_no_cuda_templates_and_bit_equality_admits_none),
         cmocka_unit_test(the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts),
+        cmocka_unit_test(wide_slots_have_a_library_to_choose_from),
+        cmocka_unit_test(a_librarys_first_guesses_are_predicted_fastest),
         cmocka_unit_test(predictions_follow_bytes_and_never_beat_the_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
