@@ -148,6 +148,35 @@ static void the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts(void **unused
     assert_string_not_equal(a, b);
 }
 
+/* Points that were written down are a space, whatever would be sampled today. */
+static void a_list_of_points_is_a_space_of_them(void **unused)
+{
+    (void)unused;
+    struct facts f = facts_of(REGION_MLP_OUT, 1);
+    const struct template *gemv = template_find("gemv_mlp_out"), *of[3] = {gemv, gemv, gemv};
+    struct point p[3];
+    for (int i = 0; i < 3; i++) {
+        p[i] = template_defaults(gemv);
+        p[i].value[template_knob(gemv, "ROWS")] = 4 >> i;
+        assert_null(template_illegal(gemv, &p[i], &f));
+    }
+    struct space *s = space_listed(&f, of, p, 3);
+    assert_non_null(s);
+    assert_int_equal(space_size(s), 3);
+    for (int i = 0; i < 3; i++) {
+        struct point found;
+        int32_t id = space_find(s, gemv, &p[i]);
+        assert_in_range(id, 0, 2);
+        space_point(s, id, &found);
+        assert_memory_equal(&found, &p[i], sizeof found);
+    }
+    space_close(s);
+    p[1] = p[0];
+    assert_null(space_listed(&f, of, p, 3)); /* twice */
+    p[1].value[template_knob(gemv, "ROWS")] = 5;
+    assert_null(space_listed(&f, of, p, 3)); /* no such value */
+}
+
 /* Slots that no template serves have what a library offers, up to the widest. */
 static void wide_slots_have_a_library_to_choose_from(void **unused)
 {
@@ -228,6 +257,7 @@ int main(void)
         cmocka_unit_test(a_space_too_large_to_enumerate_is_the_same_every_time),
         cmocka_unit_test(a_cpu_has_no_cuda_templates_and_bit_equality_admits_none),
         cmocka_unit_test(the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts),
+        cmocka_unit_test(a_list_of_points_is_a_space_of_them),
         cmocka_unit_test(wide_slots_have_a_library_to_choose_from),
         cmocka_unit_test(a_librarys_first_guesses_are_predicted_fastest),
         cmocka_unit_test(predictions_follow_bytes_and_never_beat_the_memory),
