@@ -136,17 +136,21 @@ ensure_toolkit() {
     "$root/scripts/find-cuda" >/dev/null 2>&1 || fetch_toolkit 13
 }
 
-# build_in DIR [meson options]: configures once, then lets ninja decide what is stale.
+# build_in DIR [meson options]: configures once, then lets ninja decide what is stale; $build_targets
+# if not everything is wanted. Who comes second to a folder waits.
 build_in() {
-    local dir=$1
+    local dir=$1 log=${TMPDIR:-/tmp}/whet-${1##*/}.log again= lock
     shift
-    local again=
+    mkdir -p "$dir"
+    exec {lock}>"$dir/.whet-lock"
+    flock "$lock"
     if [ -f "$dir/build.ninja" ] && [ "${cuda_options:-}" = -Dcuda=enabled ] &&
         [ ! -f "$dir/libwhet-cuda.so" ]; then
         again=--reconfigure # it was configured before there was a driver or a toolkit
     fi
-    [ -f "$dir/build.ninja" ] && [ -z "$again" ] || meson setup $again "$dir" "$root" "$@" >"${TMPDIR:-/tmp}/whet-meson.log" 2>&1 ||
-        { tail -n 30 "${TMPDIR:-/tmp}/whet-meson.log" >&2; die "meson setup failed"; }
-    ninja -C "$dir" >"${TMPDIR:-/tmp}/whet-ninja.log" 2>&1 ||
-        { tail -n 60 "${TMPDIR:-/tmp}/whet-ninja.log" >&2; die "the build failed"; }
+    [ -f "$dir/build.ninja" ] && [ -z "$again" ] || meson setup $again "$dir" "$root" "$@" >"$log" 2>&1 {lock}>&- ||
+        { tail -n 30 "$log" >&2; die "meson setup failed"; }
+    ninja -C "$dir" ${build_targets:-} >"$log" 2>&1 {lock}>&- ||
+        { tail -n 60 "$log" >&2; die "the build failed"; }
+    exec {lock}>&-
 }

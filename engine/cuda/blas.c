@@ -67,10 +67,10 @@ static void forget(struct blas_plan *plan)
 }
 
 static cublasStatus_t heuristic(const struct blas *blas, const struct blas_plan *plan,
-                                cublasLtMatmulHeuristicResult_t *found, int most, int *n)
+                                size_t workspace, cublasLtMatmulHeuristicResult_t *found, int most,
+                                int *n)
 {
     cublasLtMatmulPreference_t wish;
-    size_t workspace = WORKSPACE;
     cublasStatus_t s = cublasLtMatmulPreferenceCreate(&wish);
     if (s)
         return s;
@@ -91,7 +91,7 @@ static cublasStatus_t make_plan(const struct blas *blas, const struct product *p
     int n = 0;
     cublasStatus_t s = describe(p, plan);
     if (!s)
-        s = heuristic(blas, plan, &found, 1, &n);
+        s = heuristic(blas, plan, WORKSPACE, &found, 1, &n);
     if (!s)
         s = n == 1 ? found.state : CUBLAS_STATUS_NOT_SUPPORTED;
     if (s)
@@ -144,15 +144,15 @@ int blas_run(struct backend *b, cudaStream_t stream, const struct product *p,
 
 /* ---- what the library has ------------------------------------------------------------------ */
 
-int blas_list(struct backend *b, const struct product *p, cublasLtMatmulAlgo_t *out, int most,
-              struct err *e)
+int blas_list(struct backend *b, const struct product *p, bool room, cublasLtMatmulAlgo_t *out,
+              int most, struct err *e)
 {
     cublasLtMatmulHeuristicResult_t found[32];
     struct blas_plan plan = {.m = p->m};
     int n = 0, kept = 0;
     cublasStatus_t s = describe(p, &plan);
     if (!s)
-        s = heuristic(b->blas, &plan, found, most < 32 ? most : 32, &n);
+        s = heuristic(b->blas, &plan, room ? WORKSPACE : 0, found, most < 32 ? most : 32, &n);
     forget(&plan);
     if (s)
         return blas_failed(e, s, p);

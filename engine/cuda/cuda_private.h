@@ -334,9 +334,10 @@ int blas_run(struct backend *b, cudaStream_t stream, const struct product *p,
              const struct lt *other, struct err *e);
 /* The product of region r in steps of m tokens (padded), on layer 0 and the backend's buffers. */
 struct product blas_product(const struct backend *b, enum region r, int32_t m);
-/* The library's list for a product, its best guess first; how many, or -1. Any thread. */
-int blas_list(struct backend *b, const struct product *p, cublasLtMatmulAlgo_t *out, int most,
-              struct err *e);
+/* The library's list for a product, its best guess first; how many, or -1. Any thread. `room`: the
+ * algorithms may use our workspace. */
+int blas_list(struct backend *b, const struct product *p, bool room, cublasLtMatmulAlgo_t *out,
+              int most, struct err *e);
 /* Whether an algorithm can do the product in our workspace; any thread. */
 int blas_check(struct backend *b, const struct product *p, const cublasLtMatmulAlgo_t *a,
                size_t *workspace, struct err *e);

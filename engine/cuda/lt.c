@@ -134,8 +134,8 @@ static int look_up(struct backend *b, const struct wanted *w, cublasLtMatmulAlgo
     int32_t ask = w->ask == 1 ? w->m / 2 : w->ask == 2 ? 2 * w->m : w->m;
     struct product there = blas_product(b, r, w->m), asked = there;
     asked.m = walk_padded(ask);
-    int n = blas_list(b, &asked, list, LIST_MOST, e);
-    int owns = n < 0 ? n : blas_list(b, &there, own, LIST_MOST, e);
+    int n = blas_list(b, &asked, w->ask != 3, list, LIST_MOST, e);
+    int owns = n < 0 ? n : blas_list(b, &there, true, own, LIST_MOST, e);
     if (n < 0 || owns < 0)
         return -1;
     if (w->rank >= n)

@@ -65,7 +65,7 @@ class Model:
 
 class Load:
     """One stream of tokens after another, so that there are steps of one token; `pause` seconds
-    between them, in which a GPU is free for probes."""
+    between them, in which a GPU is free for probes, and cores for compilers."""
 
     def __init__(self, server, pause=0):
         self.server, self.stop, self.failed, self.pause = server, threading.Event(), [], pause

@@ -94,7 +94,7 @@ def world(tmp_path_factory):
                "--adviser-calls-per-hour", "1000", "--agentic-attempts", "40",
                "--agentic-price-in", "2", "--agentic-price-out", "8"]
     s = Server(*options, "--specializer-agentic", "on")
-    load = Load(s)
+    load = Load(s, pause=1)
     yield {"s": s, "model": model, "options": options, "load": load}
     load.end()
     s.stop()
@@ -153,7 +153,7 @@ def test_an_exported_text_is_proved_again_by_the_server_that_imports_it(world, t
     other = Server("--server-admin-key-file", str(tmp_path / "key"), "--specializer-enabled=true",
                    "--store", store, "--specializer-strategy", "agentic",
                    "--specializer-agentic", "on")  # and no model to ask
-    load = Load(other)
+    load = Load(other, pause=1)
     try:
         found = wait_for(other, SLOT, "not published", lambda: by_the_agent(other, SLOT))
         assert found["source"] == kernel["source"] and found["agent"]["label"].startswith("imported: ")

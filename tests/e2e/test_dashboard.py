@@ -55,7 +55,8 @@ class Adviser:
 
 
 class Load(threading.Thread):
-    """One client, one completion after the other."""
+    """One client, one completion after the other, and as long nothing, so that the search, which
+    stands back while there is load, gets somewhere."""
 
     def __init__(self, server):
         super().__init__(daemon=True)
@@ -63,8 +64,10 @@ class Load(threading.Thread):
 
     def run(self):
         while not self.stopping:
+            begin = time.time()
             try:
                 self.server.complete("Once upon a time", max_tokens=40, ignore_eos=True)
+                time.sleep(time.time() - begin)
             except requests.RequestException:
                 time.sleep(0.1)
 

@@ -112,7 +112,7 @@ def wait_until(what, explain):
     end = time.time() + PATIENCE
     while not what():
         assert time.time() < end, explain()
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 def children(pid):

@@ -1,13 +1,12 @@
 /* test_admission.c - what we ship must pass what we demand: templates through the real admission.
  *
- *   test_admission [TEMPLATE]     WHET_ADMISSION_POINTS=n: further legal points a template and m
- * (1)
+ *   test_admission [TEMPLATE]     WHET_ADMISSION_POINTS=n: further legal points, defaults at each m
  *
- * For each template its defaults (or, where they are not legal for the model, the nearest legal
- * point) and some points drawn at random are built by the build stage and put before every check of
- * the probe, with the numerics they declare (BITEQ points under bit_equal), and before the whole
- * model's logits. A false refusal here is a kernel that would never serve, so all must pass.
- * test_templates looks at many more points, with fewer checks each.
+ * For each template its defaults (where they are legal for the model) and a point drawn at random,
+ * one at the least m and the other at four tokens, in turn, are built by the build stage and put
+ * before every check of the probe, with the numerics they declare (BITEQ points under bit_equal),
+ * and before the whole model's logits. A false refusal here is a kernel that would never serve, so
+ * all must pass. test_templates looks at many more points, with fewer checks each.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,7 @@
 #include "specializer/admission/endcheck.h"
 #include "specializer/hash.h"
 #include "specializer/search/space.h"
+#include "tests/kernels/sample.h"
 #include "tests/kernels/shop.h"
 
 static void admit(struct shop *s, const struct template *t, const struct point *p,
@@ -65,14 +65,15 @@ static void admit(struct shop *s, const struct template *t, const struct point *
     free(c.log);
 }
 
-static void admit_template(struct shop *s, const struct template *t, int m, int points)
+static void admit_template(struct shop *s, const struct template *t, int m, bool defaults,
+                           int points)
 {
     struct facts f;
     facts_fill(&f, s->model, t->region, m, NUMERICS_TOLERANCE);
     struct space *space = space_open(&f, t->region, m, NUMERICS_TOLERANCE);
     struct point p = template_defaults(t);
     uint64_t seed = (uint64_t)m;
-    if (!template_illegal(t, &p, &f))
+    if (defaults && !template_illegal(t, &p, &f))
         admit(s, t, &p, &f, m);
     int n = space_size(space);
     for (int tries = 0; n > 0 && points > 0 && tries < 10000; tries++) {
@@ -90,8 +91,8 @@ int main(int argc, char **argv)
 {
     struct shop s;
     struct err err = {""};
-    const char *wanted = getenv("WHET_ADMISSION_POINTS");
-    int points = wanted ? atoi(wanted) : 1;
+    int points = sample_size("WHET_ADMISSION_POINTS", 1);
+    bool all = getenv("WHET_ADMISSION_POINTS") || sample_more() > 1;
     if (shop_open(&s, &err) != 0) {
         printf("%s\n", err.msg);
         return 1;
@@ -101,9 +102,10 @@ int main(int argc, char **argv)
         if (t->machine != MACHINE_CPU || (argc > 1 && strcmp(argv[1], t->id) != 0))
             continue;
         int low = t->m_min > 1 ? t->m_min : 1, high = t->m_max < 4 ? t->m_max : 4;
-        admit_template(&s, t, low, points);
+        bool both = all || high <= low, even = i % 2 == 0;
+        admit_template(&s, t, low, both || even, both || !even ? points : 0);
         if (high > low)
-            admit_template(&s, t, high, points);
+            admit_template(&s, t, high, both || !even, both || even ? points : 0);
     }
     int status = shop_verdict(&s);
     shop_close(&s);

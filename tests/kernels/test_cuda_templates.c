@@ -8,9 +8,10 @@
  * knob gains. Of the spread, which the LEGAL rows only estimate, a few may spill (the specializer
  * refuses those), but all must compile, and none may need more registers than a block can have.
  *
- *   test_cuda_templates SOURCE_ROOT [points a region]
+ *   test_cuda_templates SOURCE_ROOT [points a region]      or WHET_CUDA_POINTS=n
  *
- * With more than two points a region, every value of every knob is tried, too.
+ * With one point a region, the usual, two of the shapes take turns beyond M = 1; with more than two
+ * every value of every knob is tried, too.
  */
 #include <elf.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 
 #include "kernels/args.h"
 #include "tests/kernels/cuda_points.h"
+#include "tests/kernels/sample.h"
 
 static const struct model_shape shapes[] = {
     {ARCH_LLAMA, 16, 2048, 32, 8, 64, 8192, 128256, 0, 0, 0, 0, 0, {0}},  /* Llama-3.2-1B */
@@ -163,6 +165,8 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
         struct point p;
         for (size_t m = 0; m < sizeof ms / sizeof *ms; m++) {
             f.M_MAX = ms[m];
+            if (spread == 1 && ms[m] > 1 && (s + m / 2 + (size_t)template_index(t)) % 2)
+                continue;
             if (ms[m] == 1 || (ms[m] == 2 && t->m_min == 1) || ms[m] == 8 || (ms[m] == 32 && s < 3))
                 if (ms[m] >= t->m_min && ms[m] <= t->m_max)
                     try_start(t, &f);
@@ -205,7 +209,7 @@ static void try_eager(void)
 
 int main(int argc, char **argv)
 {
-    int spread = argc > 2 ? atoi(argv[2]) : 2;
+    int spread = argc > 2 ? atoi(argv[2]) : sample_size("WHET_CUDA_POINTS", 1);
     uint32_t z = 4;
     if (argc < 2) {
         fprintf(stderr, "usage: test_cuda_templates SOURCE_ROOT [points a region]\n");

@@ -5,9 +5,9 @@
  *                                    WHET_KERNEL_ONLY="ISA=4": points whose text contains that
  *
  * A point is compiled with the system compiler and run in a child process of its own, so one that
- * crashes is one failed line. Points are drawn over models of several shapes and formats (bias,
- * per-head norm, both kinds of RoPE), M up to the bucket's edge and teams of 1 to 3 threads. Of
- * each it is demanded that
+ * crashes is one failed line. Points are drawn so that they show many values of knobs and pairs of
+ * values (coverage.h), over models of several shapes and formats (bias, per-head norm, both kinds
+ * of RoPE), M up to the bucket's edge and teams of 1 to 3 threads. Of each it is demanded that
  *
  *   - its error against the oracle is at most twice the eager kernel's, or within the declared
  *     precision where fewer digits than float's are legal only under `reduced`
@@ -34,77 +34,44 @@
 #include "engine/cpu/pack.h"
 #include "engine/cpu/pool.h"
 #include "specializer/search/space.h"
+#include "tests/kernels/coverage.h"
+#include "tests/kernels/sample.h"
 
-enum { WORKERS = 2, MODELS = 9, THREADS_MOST = 3, SPREAD = 16 };
+enum { WORKERS = 2, MODELS = 9, THREADS_MOST = 3, SPREAD = 8, CHOICES = 40 };
 
-/* ---- models: small, but of every kind ---------------------------------------------------------
- */
+/* ---- models: small, but of every kind ------------------------------------------------------- */
 
 static const struct {
     struct model_shape shape;
     enum dtype type;
 } model_kind[MODELS] = {
-#define LLAMA(...)                                                                             \
-    {                                                                                          \
-        .arch = ARCH_LLAMA, .layers = 1, .max_context = 4096, .eps = 1e-5f, .rope_base = 1e4f, \
-        __VA_ARGS__                                                                            \
+#define KIND(a, type, width, q, kv, head, wide, words, interleaved) \
+    {                                                               \
+        {.arch = (a),                                               \
+         .layers = 1,                                               \
+         .hidden = (width),                                         \
+         .heads = (q),                                              \
+         .kv_heads = (kv),                                          \
+         .head_dim = (head),                                        \
+         .ffn = (wide),                                             \
+         .vocab = (words),                                          \
+         .max_context = 4096,                                       \
+         .eps = (a) == ARCH_LLAMA ? 1e-5f : 1e-6f,                  \
+         .rope_base = (a) == ARCH_LLAMA ? 1e4f : 1e6f,              \
+         .rope_interleaved = (interleaved)},                        \
+            (type)                                                  \
     }
-    /* SmolLM2's proportions */
-    {LLAMA(.hidden = 192, .heads = 3, .kv_heads = 1, .head_dim = 64, .ffn = 512, .vocab = 1000,
-           .rope_interleaved = true),
-     DTYPE_Q4_1},
-    {LLAMA(.hidden = 576, .heads = 9, .kv_heads = 3, .head_dim = 64, .ffn = 1536, .vocab = 777,
-           .rope_interleaved = true),
-     DTYPE_Q4_1},
-    {LLAMA(.hidden = 96, .heads = 4, .kv_heads = 2, .head_dim = 64, .ffn = 352, .vocab = 515,
-           .rope_interleaved = false),
-     DTYPE_Q8_0},
-    {LLAMA(.hidden = 320, .heads = 2, .kv_heads = 2, .head_dim = 128, .ffn = 416, .vocab = 33,
-           .rope_interleaved = true),
-     DTYPE_Q4_0},
-    {LLAMA(.hidden = 256, .heads = 4, .kv_heads = 1, .head_dim = 64, .ffn = 704, .vocab = 1111,
-           .rope_interleaved = false),
-     DTYPE_F16},
-    {LLAMA(.hidden = 64, .heads = 2, .kv_heads = 1, .head_dim = 64, .ffn = 96, .vocab = 50,
-           .rope_interleaved = true),
-     DTYPE_F32},
-    /* Qwen3: q and k normed per head; Qwen2: biases */
-    {{.arch = ARCH_QWEN3,
-      .layers = 1,
-      .max_context = 4096,
-      .eps = 1e-6f,
-      .rope_base = 1e6f,
-      .hidden = 160,
-      .heads = 4,
-      .kv_heads = 2,
-      .head_dim = 128,
-      .ffn = 288,
-      .vocab = 300},
-     DTYPE_BF16},
-    {{.arch = ARCH_QWEN3,
-      .layers = 1,
-      .max_context = 4096,
-      .eps = 1e-6f,
-      .rope_base = 1e6f,
-      .hidden = 128,
-      .heads = 4,
-      .kv_heads = 1,
-      .head_dim = 128,
-      .ffn = 320,
-      .vocab = 200},
-     DTYPE_Q8_0},
-    {{.arch = ARCH_QWEN2,
-      .layers = 1,
-      .max_context = 4096,
-      .eps = 1e-6f,
-      .rope_base = 1e6f,
-      .hidden = 128,
-      .heads = 2,
-      .kv_heads = 2,
-      .head_dim = 64,
-      .ffn = 224,
-      .vocab = 400},
-     DTYPE_Q4_1},
+    /* the first with SmolLM2's proportions; Qwen3: q and k normed per head; Qwen2: biases */
+    KIND(ARCH_LLAMA, DTYPE_Q4_1, 192, 3, 1, 64, 512, 1000, true),
+    KIND(ARCH_LLAMA, DTYPE_Q4_1, 576, 9, 3, 64, 1536, 777, true),
+    KIND(ARCH_LLAMA, DTYPE_Q8_0, 96, 4, 2, 64, 352, 515, false),
+    KIND(ARCH_LLAMA, DTYPE_Q4_0, 320, 2, 2, 128, 416, 33, true),
+    KIND(ARCH_LLAMA, DTYPE_F16, 256, 4, 1, 64, 704, 1111, false),
+    KIND(ARCH_LLAMA, DTYPE_F32, 64, 2, 1, 64, 96, 50, true),
+    KIND(ARCH_QWEN3, DTYPE_BF16, 160, 4, 2, 128, 288, 300, false),
+    KIND(ARCH_QWEN3, DTYPE_Q8_0, 128, 4, 1, 128, 320, 200, false),
+    KIND(ARCH_QWEN2, DTYPE_Q4_1, 128, 2, 2, 64, 224, 400, false),
+#undef KIND
 };
 static struct model *models[MODELS];
 
@@ -116,6 +83,7 @@ struct trial {
     const struct model *model;
     struct facts facts;
     struct point point;
+    int kind, width; /* which model, which bucket */
     uint64_t seed;
     char text[200];
 };
@@ -225,7 +193,7 @@ static double slack(const struct trial *tr)
  * chance: there only gross differences count. */
 static double factor(const struct trial *tr, enum fill fill)
 {
-    bool steep = fill == FILL_LARGE || fill == FILL_OUTLIER;
+    bool steep = fill == FILL_LARGE || fill == FILL_OUTLIER || fill == FILL_SHIFTED;
     return tr->t->region == REGION_ATTN && steep ? 64 : 2;
 }
 
@@ -421,17 +389,20 @@ static bool wanted(struct trial *tr)
     return !only || strstr(tr->text, only);
 }
 
+static const int bucket[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
+enum { BUCKETS = sizeof bucket / sizeof *bucket };
+
 /* A legal point of a random knob combination, model and M. `index` 0: the defaults. */
 static bool draw(const struct template *t, int index, uint64_t *state, struct trial *tr)
 {
-    static const int buckets[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
     for (int attempt = 0; attempt < 200000; attempt++) {
-        int i = (int)(mix(state) % MODELS);
-        int m = buckets[mix(state) % (sizeof buckets / sizeof *buckets)];
+        tr->kind = (int)(mix(state) % MODELS);
+        tr->width = (int)(mix(state) % BUCKETS);
+        int m = bucket[tr->width];
         if (m < t->m_min || m > t->m_max)
             continue;
         tr->t = t;
-        tr->model = models[i];
+        tr->model = models[tr->kind];
         tr->seed = mix(state);
         facts_fill(&tr->facts, tr->model, t->region, m, NUMERICS_REDUCED);
         tr->point = template_defaults(t);
@@ -441,6 +412,36 @@ static bool draw(const struct template *t, int index, uint64_t *state, struct tr
             return true;
     }
     return false;
+}
+
+/* The model, the width and each knob's value, as coverage.h has them. */
+static int features(const struct trial *tr, int feature[KNOBS_MAX + 2])
+{
+    int n = 0, base = MODELS + BUCKETS;
+    feature[n++] = tr->kind;
+    feature[n++] = MODELS + tr->width;
+    for (int k = 0; k < tr->t->knobs; base += tr->t->knob[k++].values)
+        for (int i = 0; i < tr->t->knob[k].values; i++)
+            if (tr->t->knob[k].value[i] == tr->point.value[k])
+                feature[n++] = base + i;
+    return n;
+}
+
+/* Of CHOICES points the one that adds most to what was seen. */
+static bool choose(const struct template *t, int index, uint64_t *state, struct coverage *seen,
+                   struct trial *best)
+{
+    int feature[KNOBS_MAX + 2], most = -1;
+    struct trial tr;
+    for (int i = 0; i < CHOICES && draw(t, index, state, &tr); i++) {
+        int gain = coverage_gain(seen, feature, features(&tr, feature));
+        if (gain > most)
+            *best = tr;
+        most = gain > most ? gain : most;
+    }
+    if (most >= 0)
+        coverage_add(seen, feature, features(best, feature));
+    return most >= 0;
 }
 
 /* Every legal point on one model and M after another. */
@@ -473,11 +474,13 @@ static int all_points(const struct template *t, const char *dir, uint64_t *state
 static int some_points(const struct template *t, const char *dir, uint64_t *state, int want,
                        int *points)
 {
+    static struct coverage seen;
     struct worker worker[WORKERS] = {{0}};
     int failed = 0;
+    seen = (struct coverage){.values = 0};
     for (int i = 0; i < want; i++) {
         struct trial tr;
-        if (!draw(t, i, state, &tr))
+        if (!choose(t, i, state, &seen, &tr))
             continue;
         struct worker *w = &worker[*points % WORKERS];
         failed += finish(w);
@@ -486,6 +489,7 @@ static int some_points(const struct template *t, const char *dir, uint64_t *stat
     }
     for (int i = 0; i < WORKERS; i++)
         failed += finish(&worker[i]);
+    printf("  %s: %d values, %d pairs of values\n", t->id, seen.values, seen.pairs);
     return failed;
 }
 
@@ -514,7 +518,7 @@ int main(int argc, char **argv)
 {
     const char *points_text = getenv("WHET_KERNEL_POINTS"), *seed = getenv("WHET_KERNEL_SEED");
     bool all = points_text && strcmp(points_text, "all") == 0;
-    int want = points_text ? atoi(points_text) : SPREAD, failed = 0;
+    int want = sample_size("WHET_KERNEL_POINTS", SPREAD), failed = 0;
     uint64_t state = seed ? strtoull(seed, NULL, 10) : 1;
     char dir[] = "/tmp/whet-templates-XXXXXX";
     struct err err;

@@ -144,6 +144,41 @@ static void *fake_traffic(void *unused)
     return NULL;
 }
 
+static int fake_open(void)
+{
+    static const struct model_shape shape = {.arch = ARCH_LLAMA,
+                                             .layers = 1,
+                                             .hidden = 64,
+                                             .heads = 1,
+                                             .kv_heads = 1,
+                                             .head_dim = 64,
+                                             .ffn = 128,
+                                             .vocab = 64,
+                                             .max_context = 64,
+                                             .eps = 1e-5f,
+                                             .rope_base = 10000};
+    fake.model = model_random(&shape, DTYPE_Q4_1, 1);
+    static const struct kernel *table[REGION_COUNT];
+    for (int r = 0; r < REGION_COUNT; r++) {
+        fake.eager[r] = (struct kernel){.id = "eager", .name = "eager", .region = (enum region)r};
+        table[r] = &fake.eager[r];
+    }
+    fake.dispatch = dispatch_open(table);
+    atomic_store(&fake.live, true);
+    atomic_store(&fake.compiler, true);
+    return pthread_create(&fake.traffic, NULL, fake_traffic, NULL);
+}
+
+static const struct kernel *serving(const char *slot)
+{
+    return atomic_load(&dispatch_find(fake.dispatch, slot)->kernel);
+}
+
+static bool specialized(const char *slot)
+{
+    return serving(slot)->origin != ORIGIN_EAGER;
+}
+
 /* ---- backend ------------------------------------------------------------------------------------
  */
 

@@ -11,6 +11,7 @@
 static char folder[] = "/tmp/whet-test-loop-XXXXXX";
 static int stores;
 static struct config config;
+enum { PATIENCE_MS = 60000 }; /* a limit, never reached by a loop that works */
 static char store_file[120];
 
 /* ---- the world ------------------------------------------------------------------------------- */
@@ -18,29 +19,7 @@ static char store_file[120];
 static int open_world(void **unused)
 {
     (void)unused;
-    struct model_shape shape = {.arch = ARCH_LLAMA,
-                                .layers = 1,
-                                .hidden = 64,
-                                .heads = 1,
-                                .kv_heads = 1,
-                                .head_dim = 64,
-                                .ffn = 128,
-                                .vocab = 64,
-                                .max_context = 64,
-                                .eps = 1e-5f,
-                                .rope_base = 10000};
-    if (!mkdtemp(folder))
-        return -1;
-    fake.model = model_random(&shape, DTYPE_Q4_1, 1);
-    const struct kernel *table[REGION_COUNT];
-    for (int r = 0; r < REGION_COUNT; r++) {
-        fake.eager[r] = (struct kernel){.id = "eager", .name = "eager", .region = (enum region)r};
-        table[r] = &fake.eager[r];
-    }
-    fake.dispatch = dispatch_open(table);
-    atomic_store(&fake.live, true);
-    atomic_store(&fake.compiler, true);
-    return pthread_create(&fake.traffic, NULL, fake_traffic, NULL);
+    return mkdtemp(folder) ? fake_open() : -1;
 }
 
 static int close_world(void **unused)
@@ -80,7 +59,7 @@ static struct specializer *start(const char *option, const char *value)
         print_error("%s\n", err.msg);
     struct specializer *s = specializer_start(&config, NULL, &err);
     assert_non_null(s);
-    for (int i = 0; i < 5000 && !atomic_load(&s->ready); i++)
+    for (int i = 0; i < PATIENCE_MS && !atomic_load(&s->ready); i++)
         usleep(1000);
     assert_true(atomic_load(&s->ready));
     return s;
@@ -92,23 +71,13 @@ static void stop(struct specializer *s)
     assert_int_equal(atomic_load(&fake.loaded), 0); /* everything was unloaded */
 }
 
-#define WAIT_FOR(what)                      \
-    do {                                    \
-        int waited = 0;                     \
-        while (!(what) && waited++ < 20000) \
-            usleep(1000);                   \
-        assert_true(what);                  \
+#define WAIT_FOR(what)                            \
+    do {                                          \
+        int waited = 0;                           \
+        while (!(what) && waited++ < PATIENCE_MS) \
+            usleep(1000);                         \
+        assert_true(what);                        \
     } while (0)
-
-static const struct kernel *serving(const char *slot)
-{
-    return atomic_load(&dispatch_find(fake.dispatch, slot)->kernel);
-}
-
-static bool specialized(const char *slot)
-{
-    return serving(slot)->origin != ORIGIN_EAGER;
-}
 
 static cJSON *json_of(int want_status, int status, char **text)
 {

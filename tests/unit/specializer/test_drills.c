@@ -183,36 +183,6 @@ static void shim_install(void)
 
 /* ---- a run ---------------------------------------------------------------------------------- */
 
-static void open_world(void)
-{
-    static const struct model_shape shape = {.arch = ARCH_LLAMA,
-                                             .layers = 1,
-                                             .hidden = 64,
-                                             .heads = 1,
-                                             .kv_heads = 1,
-                                             .head_dim = 64,
-                                             .ffn = 128,
-                                             .vocab = 64,
-                                             .max_context = 64,
-                                             .eps = 1e-5f,
-                                             .rope_base = 10000};
-    static const struct kernel *table[REGION_COUNT];
-    fake.model = model_random(&shape, DTYPE_Q4_1, 1);
-    for (int r = 0; r < REGION_COUNT; r++) {
-        fake.eager[r] = (struct kernel){.id = "eager", .name = "eager", .region = (enum region)r};
-        table[r] = &fake.eager[r];
-    }
-    fake.dispatch = dispatch_open(table);
-    atomic_store(&fake.live, true);
-    atomic_store(&fake.compiler, true);
-    CHECK(pthread_create(&fake.traffic, NULL, fake_traffic, NULL) == 0);
-}
-
-static const struct kernel *serving(const char *slot)
-{
-    return atomic_load(&dispatch_find(fake.dispatch, slot)->kernel);
-}
-
 /* Notes what the slots hold, as long as the process lives. */
 static void *note_served(void *unused)
 {
@@ -256,11 +226,6 @@ static struct specializer *start(struct config *config)
     return s;
 }
 
-static bool specialized(const char *slot)
-{
-    return serving(slot)->origin != ORIGIN_EAGER;
-}
-
 #define SOON(what)                                    \
     do {                                              \
         for (int i_ = 0; i_ < 60000 && !(what); i_++) \
@@ -301,7 +266,7 @@ static void suffer(void)
         stand_in_open(&adviser);
         stand_in_say(&adviser, strdup("{\"version\":1,\"regions\":[]}"));
     }
-    open_world();
+    CHECK(fake_open() == 0);
     struct specializer *s = start(&config);
     live_through_everything(s);
     SOON(atomic_load(&drill->struck));
@@ -413,7 +378,7 @@ static void go_on(void)
 {
     static struct config config;
     inspect();
-    open_world();
+    CHECK(fake_open() == 0);
     struct specializer *s = start(&config);
     SOON(specialized("mlp_out/m1") && specialized("head/m1"));
     specializer_stop(s);

@@ -1,20 +1,16 @@
 /* What the searches are worth, on spaces measured on real hardware (tests/golden/tune_table*.json):
  * the claims of docs/ablation.md, held to. And the replay itself: regret, time, late advice. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tune/ablate.h"
 #include "tune/report.h"
+#include "tests/unit/unit.h"
 
-enum { SEEDS = 20 };
+enum { SEEDS = SANITIZED ? 4 : 20 };
 static struct tables tables;
 
 static int open_named(const char *name)

@@ -1,0 +1,329 @@
+/* Tests of what the specializer may do beside a CPU backend's steps: load kernels, tap live steps,
+ * bench. The steps themselves: test_backend.c. */
+#include "tests/unit/engine/cpu/backend_world.h"
+
+#include <time.h>
+#include <unistd.h>
+
+/* ---- kernels of the tests ------------------------------------------------------------------- */
+
+static void run_doubled(const void *args, const struct team *team)
+{
+    struct out_args a = *(const struct out_args *)args;
+    eager_cpu(REGION_MLP_OUT)->run(args, team);
+    team->barrier(team);
+    for (int32_t i = team->rank; i < a.m * a.w.rows; i += team->size)
+        a.y[i] *= 1.5f;
+}
+
+static void run_slowly(const void *args, const struct team *team)
+{
+    struct timespec ms2 = {0, 2000000};
+    eager_cpu(REGION_MLP_OUT)->run(args, team);
+    nanosleep(&ms2, NULL);
+}
+
+static void run_never(const void *args, const struct team *team)
+{
+    (void)args;
+    (void)team;
+}
+
+/* ---- taps ----------------------------------------------------------------------------------- */
+
+static void alone_at_the_barrier(const struct team *team)
+{
+    (void)team;
+}
+
+static void captured_inputs_replay_as_a_case(void **state)
+{
+    (void)state;
+    struct built b;
+    run_step(cpu, &b, &(struct feed){text_a, 0, 17, {7, 0, 11}}, 1);
+    struct feed both[] = {{text_b, 0, 5, {10, 12, 13}}, {text_a, 17, 20, {7, 0, 11}}};
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
+        struct capture c = {0};
+        int32_t m = r == REGION_HEAD ? 2 : 8, rows, cols;
+        struct tap t = {.kind = TAP_CAPTURE,
+                        .every = 1,
+                        .left = 1,
+                        .capture = &c,
+                        .slot = dispatch_slot(table, (enum region)r, m, 20)};
+        assert_int_equal(backend_cpu.tap(cpu, &t), 0);
+        run_step(cpu, &b, both, 2);
+        backend_cpu.tap(cpu, NULL);
+        assert_int_equal(t.left, 0);
+        assert_int_equal(c.region, r);
+        assert_int_equal(c.m, m);
+        struct kernel_case *k = case_captured(model, &c, true);
+        struct oracle_out ref;
+        struct team alone = {.size = 1, .barrier = alone_at_the_barrier};
+        float *got;
+        eager_cpu((enum region)r)->run(case_args(k), &alone);
+        oracle_run((enum region)r, case_args(k), &ref);
+        assert_null(case_damage(k));
+        assert_true(case_output(k, 0, &rows, &cols, &got));
+        assert_int_equal(rows, ref.output[0].rows);
+        for (int64_t i = 0; i < (int64_t)rows * cols; i++)
+            assert_true(fabs((double)got[i] - ref.output[0].value[i]) < 1e-3);
+        for (int32_t i = 0; r == REGION_HEAD && i < 2; i++) {
+            int32_t best = 0;
+            for (int32_t v = 1; v < VOCAB; v++)
+                best = got[i * VOCAB + v] > got[i * VOCAB + best] ? v : best;
+            assert_int_equal(best, b.sample[i].out.token);
+        }
+        free(got);
+        oracle_free(&ref);
+        case_free(k);
+        capture_free(&c);
+    }
+}
+
+static void a_tapped_eager_kernel_differs_in_no_bit(void **state)
+{
+    (void)state;
+    struct built b;
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
+        struct tap t = {.kind = TAP_COMPARE,
+                        .every = 1,
+                        .left = 4,
+                        .slot = dispatch_slot(table, (enum region)r, r == REGION_HEAD ? 1 : 16, 16),
+                        .kernel = backend_cpu.eager(cpu, (enum region)r)};
+        assert_int_equal(backend_cpu.tap(cpu, &t), 0);
+        for (int i = 0; i < 5; i++)
+            run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
+        backend_cpu.tap(cpu, NULL);
+        assert_int_equal(t.left, 0);
+        assert_int_equal(t.looks, 4);
+        assert_int_equal(t.different, 0);
+        assert_int_equal(t.nonfinite, 0);
+        assert_true(t.worst_max == 0 && t.worst_rms == 0);
+        assert_true(t.kernel_ns > 0 && t.served_ns > 0);
+    }
+}
+
+static void a_tapped_wrong_kernel_is_seen_and_changes_nothing(void **state)
+{
+    (void)state;
+    struct built before, during;
+    struct cpu_kernel c, c2;
+    struct kernel wrong = test_kernel(&c, run_doubled, 64), lazy = test_kernel(&c2, run_never, 64);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
+    run_step(cpu, &before, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
+    struct tap t = {.kind = TAP_COMPARE, .every = 2, .left = 2, .slot = s, .kernel = &wrong};
+    backend_cpu.tap(cpu, &t);
+    for (int i = 0; i < 2; i++) {
+        run_step(cpu, &during, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
+        assert_memory_equal(&before.sample[0].out, &during.sample[0].out, sizeof(struct sampled));
+        assert_int_equal(t.looks, 1); /* one matching step in two */
+    }
+    assert_int_equal(t.different, 1);
+    assert_true(fabs(t.worst_rms - 0.5) < 1e-6 && fabs(t.worst_max - 0.5) < 1e-6);
+    struct tap t2 = {.kind = TAP_COMPARE, .every = 1, .left = 1, .slot = s, .kernel = &lazy};
+    backend_cpu.tap(cpu, &t2);
+    run_step(cpu, &during, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
+    backend_cpu.tap(cpu, NULL);
+    assert_int_equal(t2.nonfinite, 1); /* stale outputs are NaN, not yesterday's answer */
+}
+
+/* ---- bench ---------------------------------------------------------------------------------- */
+
+static int compare_floats(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static void bench_is_resumable_and_sees_a_slower_kernel(void **state)
+{
+    (void)state;
+    struct built b;
+    struct err e = {0};
+    struct capture c = {0};
+    struct cpu_kernel slow_cpu;
+    struct kernel slow = test_kernel(&slow_cpu, run_slowly, 64);
+    float a_ns[15], b_ns[15];
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
+    struct tap t = {.kind = TAP_CAPTURE, .every = 1, .left = 1, .capture = &c, .slot = s};
+    backend_cpu.tap(cpu, &t);
+    run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
+    backend_cpu.tap(cpu, NULL);
+    struct bench_job job = {
+        .slot = s, .a = s->eager, .b = &slow, .inputs = &c, .want = 15, .a_ns = a_ns, .b_ns = b_ns};
+    int slices = 0, done = 0;
+    while ((done = backend_cpu.bench(cpu, &job, 1, &e)) == 0)
+        slices++;
+    assert_int_equal(done, 1);
+    assert_int_equal(job.have, 15);
+    assert_int_equal(slices + 1, 16 * 4); /* one run a slice; the first pair warms up */
+    backend_cpu.bench_end(cpu, &job);
+    qsort(a_ns, 15, sizeof *a_ns, compare_floats);
+    qsort(b_ns, 15, sizeof *b_ns, compare_floats);
+    assert_true(b_ns[7] > a_ns[7] + 1e6f);
+    job = (struct bench_job){.slot = dispatch_slot(table, REGION_HEAD, 1, 1),
+                             .a = s->eager,
+                             .b = &slow,
+                             .inputs = &c,
+                             .want = 1,
+                             .a_ns = a_ns,
+                             .b_ns = b_ns};
+    assert_int_equal(backend_cpu.bench(cpu, &job, 1, &e), -1);
+    assert_non_null(strstr(e.msg, "another region"));
+    capture_free(&c);
+}
+
+/* ---- loading -------------------------------------------------------------------------------- */
+
+static const char source[] =
+    "#include \"kernels/args.h\"\n"
+    "static void run(const void *args, const struct team *t) {\n"
+    "    const struct out_args *a = args;\n"
+    "    const float *w = a->w.packed;\n" /* columns first */
+    "    for (int n = t->rank; n < a->w.rows; n += t->size)\n"
+    "        for (int i = 0; i < a->m; i++) {\n"
+    "            float s = a->x[i * a->w.rows + n];\n"
+    "            for (int k = 0; k < a->w.cols; k++)\n"
+    "                s += a->in[i * a->w.cols + k] * w[k * a->w.rows + n];\n"
+    "            a->y[i * a->w.rows + n] = s;\n"
+    "        }\n"
+    "}\n"
+    "static int64_t scratch(int32_t m, int32_t size) { return 0 * m * size; }\n"
+    "static int64_t bytes(const struct weight *w) { return 4l * w->rows * w->cols; }\n"
+    "static void pack(const struct weight *w, void *p, int32_t r0, int32_t r1) {\n"
+    "    const float *src = w->data; float *dst = p;\n"
+    "    for (int n = r0; n < r1; n++)\n"
+    "        for (int k = 0; k < w->cols; k++)\n"
+    "            dst[k * w->rows + n] = src[n * w->cols + k];\n"
+    "}\n"
+    "const struct cpu_kernel NAME = {ABI, REGION_MLP_OUT, 64, run, scratch, \"transposed\",\n"
+    "                                bytes, pack};\n";
+
+static char folder[64];
+
+static const char *compile(const char *name, const char *defines)
+{
+    static char path[128];
+    char *command;
+    snprintf(path, sizeof path, "%s/%s.so", folder, name);
+    char *file = xasprintf("%s/%s.c", folder, name);
+    FILE *f = fopen(file, "w");
+    fputs(source, f);
+    fclose(f);
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    command =
+        xasprintf("cc -O1 -shared -fPIC -I%s %s -o %s %s", root ? root : ".", defines, path, file);
+    assert_int_equal(system(command), 0);
+    free(command);
+    free(file);
+    return path;
+}
+
+static struct kernel_object object(const char *path)
+{
+    return (struct kernel_object){.path = path,
+                                  .region = REGION_MLP_OUT,
+                                  .origin = ORIGIN_TEMPLATE,
+                                  .id = "0123456789abcdef",
+                                  .name = "mlp_out test"};
+}
+
+static void a_loaded_kernel_serves_from_its_packed_weights(void **state)
+{
+    (void)state;
+    struct built b;
+    struct err e = {0};
+    struct kernel_object o = object(compile("good", "-DNAME=whet_kernel -DABI=WHET_CPU_ABI"));
+    struct kernel *k = backend_cpu.load(cpu, &o, &e);
+    assert_non_null(k);
+    assert_string_equal(k->id, "0123456789abcdef");
+    struct kernel *twin = backend_cpu.load(cpu, &o, &e); /* shares the packed copy */
+    assert_non_null(twin);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 6, 6);
+    dispatch_publish(table, s, k);
+    backend_cpu.unload(cpu, twin);
+    run_step(cpu, &b, &(struct feed){text_b, 0, 6, {3, 2, 1}}, 1);
+    assert_follows(&b.sample[0].out, text_b, 6);
+    dispatch_publish(table, s, s->eager);
+    struct tap t = {.kind = TAP_COMPARE, .every = 1, .left = 3, .slot = s, .kernel = k};
+    backend_cpu.tap(cpu, &t);
+    for (int i = 0; i < 3; i++)
+        run_step(cpu, &b, &(struct feed){text_b, 0, 6, {3, 2, 1}}, 1);
+    backend_cpu.tap(cpu, NULL);
+    assert_int_equal(t.looks, 3);
+    assert_true(t.worst_rms < 1e-5);
+    backend_cpu.unload(cpu, k);
+}
+
+static void loading_says_what_is_wrong(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct kernel_object o = object("/nowhere/kernel.so");
+    assert_null(backend_cpu.load(cpu, &o, &e));
+    assert_non_null(strstr(e.msg, "/nowhere/kernel.so"));
+    o = object(compile("nameless", "-DNAME=something -DABI=WHET_CPU_ABI"));
+    assert_null(backend_cpu.load(cpu, &o, &e));
+    assert_non_null(strstr(e.msg, "whet_kernel"));
+    o = object(compile("old", "-DNAME=whet_kernel -DABI=77"));
+    assert_null(backend_cpu.load(cpu, &o, &e));
+    assert_non_null(strstr(e.msg, "interface 77"));
+    o = object(compile("other", "-DNAME=whet_kernel -DABI=WHET_CPU_ABI"));
+    o.region = REGION_HEAD;
+    assert_null(backend_cpu.load(cpu, &o, &e));
+    assert_non_null(strstr(e.msg, "expected head"));
+}
+
+static void packed_weights_are_limited_and_given_back(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct dispatch *d;
+    int64_t need = 3 * 64 * 96 * 4;
+    struct kernel_object o = object(compile("packs", "-DNAME=whet_kernel -DABI=WHET_CPU_ABI"));
+    struct backend *b = open_cpu(need - 1, &d);
+    assert_null(backend_cpu.load(b, &o, &e));
+    assert_non_null(strstr(e.msg, "pack_mib"));
+    dispatch_close(d);
+    backend_cpu.close(b);
+    b = open_cpu(need, &d);
+    for (int i = 0; i < 3; i++) { /* room for one layout: only if unload gives it back */
+        struct kernel *k = backend_cpu.load(b, &o, &e);
+        assert_non_null(k);
+        backend_cpu.unload(b, k);
+    }
+    dispatch_close(d);
+    backend_cpu.close(b);
+}
+
+/* ---- group ---------------------------------------------------------------------------------- */
+
+static int set_up(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/whet-test-backend-XXXXXX");
+    return mkdtemp(folder) ? open_backend() : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    char command[96];
+    close_backend();
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(captured_inputs_replay_as_a_case),
+        cmocka_unit_test(a_tapped_eager_kernel_differs_in_no_bit),
+        cmocka_unit_test(a_tapped_wrong_kernel_is_seen_and_changes_nothing),
+        cmocka_unit_test(bench_is_resumable_and_sees_a_slower_kernel),
+        cmocka_unit_test(a_loaded_kernel_serves_from_its_packed_weights),
+        cmocka_unit_test(loading_says_what_is_wrong),
+        cmocka_unit_test(packed_weights_are_limited_and_given_back),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,262 @@
+/* The store's file: what a crash may do to it, and what happens to one that is damaged, foreign,
+ * too new or too old. */
+#include "tests/unit/specializer/store/store_world.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "specializer/agent/agent_tree.h"
+#include "specializer/hash.h"
+
+/* ---- crashes ----------------------------------------------------------------------------------
+ */
+
+static int active_rows, winner_rows;
+
+static void count_active(void *ctx, const struct record *r)
+{
+    (void)ctx;
+    active_rows += r->state == LIFE_ACTIVE;
+}
+
+static void check_winner(void *ctx, const struct winner *w)
+{
+    struct record r;
+    struct err err;
+    winner_rows++;
+    assert_int_equal(store_get(ctx, w->key, &r, &err), 1);
+    free(r.log);
+    assert_int_equal(r.state, LIFE_ACTIVE);
+    assert_string_equal(r.slot, w->slot);
+}
+
+/* Walks candidates through their lives as fast as it can, until it is killed. Writes the number of
+ * finished lives to the pipe after each. */
+static void live_until_killed(const char *path, int out, int start)
+{
+    struct err err;
+    struct store *s = store_open(path, &err);
+    if (!s)
+        _exit(9);
+    for (int i = start;; i++) {
+        struct record r = row_of(i, i % 3 ? "head/m1" : "mlp_out/m1");
+        for (int to = LIFE_PROPOSED; to <= LIFE_ACTIVE; to++)
+            if (store_move(s, &r, (enum life)to, "stage", NULL, &err) != 0)
+                _exit(8);
+        if (i % 5 == 0 && store_move(s, &r, LIFE_ROLLED_BACK, "audit", NULL, &err) != 0)
+            _exit(7);
+        if (write(out, &i, sizeof i) != sizeof i)
+            _exit(6);
+    }
+}
+
+static void store_is_consistent_after_kill_9_at_any_point(void **unused)
+{
+    (void)unused;
+    const char *path = fresh_path();
+    uint64_t seed = 11;
+    int start = 1;
+    for (int round = 0; round < 25; round++) {
+        int pipes[2];
+        assert_int_equal(pipe(pipes), 0);
+        pid_t child = fork();
+        if (child == 0)
+            live_until_killed(path, pipes[1], start);
+        close(pipes[1]);
+        usleep((useconds_t)(5000 + random_below(&seed, 25000)));
+        kill(child, SIGKILL);
+        int status, last = start - 1, got;
+        waitpid(child, &status, 0);
+        assert_true(WIFSIGNALED(status));
+        while (read(pipes[0], &got, sizeof got) == sizeof got)
+            last = got;
+        close(pipes[0]);
+
+        struct err err;
+        struct store *s = store_open(path, &err);
+        assert_non_null(s);
+        assert_true(access(path, R_OK) == 0);
+        /* Whatever was reported as done is there, and what was half done is not half there. */
+        for (int i = start; i <= last; i++) {
+            enum life want = i % 5 == 0 ? LIFE_ROLLED_BACK : LIFE_ACTIVE, have = state_of(s, i);
+            assert_true(have == want || (want == LIFE_ACTIVE && have == LIFE_RETIRED));
+        }
+        struct record_filter all = {0};
+        active_rows = winner_rows = 0;
+        assert_int_equal(store_each(s, &all, count_active, NULL, &err), 0);
+        assert_int_equal(store_winners(s, "env", check_winner, s, &err), 0);
+        assert_int_equal(active_rows, winner_rows);
+        store_close(s);
+        start = last + 10;
+    }
+    assert_true(start > 25); /* lives were lived at all */
+}
+
+/* ---- files that are not a good store ------------------------------------------------------------
+ */
+
+static int damaged_copies(const char *path)
+{
+    char command[200];
+    snprintf(command, sizeof command, "ls %s.damaged-* 2>/dev/null | wc -l", path);
+    FILE *p = popen(command, "r");
+    int n = -1;
+    assert_int_equal(fscanf(p, "%d", &n), 1);
+    pclose(p);
+    return n;
+}
+
+static void fill(const char *path)
+{
+    struct err err;
+    struct store *s = store_open(path, &err);
+    for (int i = 1; i < 400; i++) {
+        struct record r = row_of(i, "head/m1");
+        assert_int_equal(store_move(s, &r, LIFE_REFUSED, "slow", NULL, &err), 0);
+    }
+    store_close(s);
+}
+
+static void store_moves_a_damaged_file_aside_and_starts_anew(void **unused)
+{
+    (void)unused;
+    struct err err;
+    for (int kind = 0; kind < 3; kind++) {
+        const char *path = fresh_path();
+        fill(path);
+        FILE *f = fopen(path, "r+b");
+        assert_non_null(f);
+        if (kind == 0) { /* header */
+            fwrite("garbage garbage garbage", 1, 23, f);
+        } else if (kind == 1) { /* pages in the middle */
+            fseek(f, 8192, SEEK_SET);
+            for (int i = 0; i < 40000; i++)
+                fputc(0x5a, f);
+        } else { /* cut off */
+            assert_int_equal(ftruncate(fileno(f), 5000), 0);
+        }
+        fclose(f);
+        struct store *s = store_open(path, &err);
+        assert_non_null(s);
+        assert_int_equal(damaged_copies(path), 1);
+        struct record r = row_of(1, "head/m1");
+        assert_int_equal(store_get(s, r.key, &r, &err), 0);
+        assert_int_equal(store_move(s, &r, LIFE_BUILT, NULL, NULL, &err), 0);
+        store_close(s);
+    }
+}
+
+static void store_leaves_other_programs_databases_alone(void **unused)
+{
+    (void)unused;
+    const char *path = fresh_path();
+    struct err err;
+    char dir[120];
+    snprintf(dir, sizeof dir, "%s", path);
+    *strrchr(dir, '/') = 0;
+    mkdir(dir, 0700);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "CREATE TABLE t(x)", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_null(store_open(path, &err));
+    assert_non_null(strstr(err.msg, "another program"));
+    assert_int_equal(damaged_copies(path), 0);
+}
+
+static void keep_row(void *ctx, const struct record *r)
+{
+    *(struct record *)ctx = *r;
+}
+
+static void store_refuses_a_newer_schema_by_name(void **unused)
+{
+    (void)unused;
+    const char *path = fresh_path();
+    struct err err;
+    fill(path);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "PRAGMA user_version=99", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_null(store_open(path, &err));
+    assert_non_null(strstr(err.msg, "99"));
+    assert_int_equal(damaged_copies(path), 0);
+}
+
+/* What version 1 did not have is added; what it had stays. */
+static void store_brings_an_older_schema_up(void **unused)
+{
+    (void)unused;
+    const char *path = fresh_path();
+    struct err err;
+    struct record r;
+    fill(path);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(db, "DROP TABLE agent_node; PRAGMA user_version=1", NULL, NULL, NULL),
+        SQLITE_OK);
+    sqlite3_close(db);
+    struct store *s = store_open(path, &err);
+    assert_non_null(s);
+    struct agent_node n = {.text = "text", .source = "0123456789abcdef"}, found;
+    assert_int_equal(store_agent_put(s, "env", "slot", &n, &err), 0);
+    assert_int_equal(store_agent_find(s, "0123456789abcdef", &found, &err), 1);
+    assert_string_equal(found.text, "text");
+    tree_node_free(&found);
+    assert_int_equal(store_agent_find(s, "fedcba9876543210", &found, &err), 0);
+    struct record_filter all = {.limit = 1};
+    r.key[0] = 0;
+    assert_int_equal(store_each(s, &all, keep_row, &r, &err), 0);
+    assert_true(r.key[0] != 0);
+    store_close(s);
+    assert_int_equal(damaged_copies(path), 0);
+}
+
+static void store_says_which_folder_it_cannot_make(void **unused)
+{
+    (void)unused;
+    struct err err;
+    assert_null(store_open("/proc/nothing/here/store.db", &err));
+    assert_non_null(strstr(err.msg, "/proc/nothing"));
+}
+
+/* Begun by a program that had no such index: it is made, and everything is kept. */
+static void store_of_an_earlier_program_is_asked_by_event_too(void **unused)
+{
+    (void)unused;
+    char value[8] = "", got[100] = "";
+    struct err err;
+    const char *path = fresh_path();
+    struct store *s = store_open(path, &err);
+    assert_int_equal(store_set(s, "mode", "pause", &err), 0);
+    store_trace(s, NULL, NULL, "pause", "r1", "x");
+    assert_int_equal(store_run(s, &err, "DROP INDEX trace_event", ""), 0);
+    assert_int_equal(store_run(s, &err, "DROP TABLE agent_node", ""), 0);
+    assert_int_equal(store_run(s, &err, "PRAGMA user_version=1", ""), 0);
+    store_close(s);
+    s = store_open(path, &err);
+    assert_true(store_value(s, "mode", value, sizeof value));
+    FILE *out = fmemopen(got, sizeof got, "w");
+    assert_int_equal(store_events(s, "pause", 0, 3, print_row, out, &err), 0);
+    fclose(out);
+    assert_string_equal(got, "pause - x|");
+    assert_int_equal(store_run(s, &err, "DROP INDEX trace_event", ""), 0); /* it was there */
+    assert_int_equal(store_errors(s), 0);
+    store_close(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(store_is_consistent_after_kill_9_at_any_point),
+        cmocka_unit_test(store_moves_a_damaged_file_aside_and_starts_anew),
+        cmocka_unit_test(store_leaves_other_programs_databases_alone),
+        cmocka_unit_test(store_refuses_a_newer_schema_by_name),
+        cmocka_unit_test(store_brings_an_older_schema_up),
+        cmocka_unit_test(store_says_which_folder_it_cannot_make),
+        cmocka_unit_test(store_of_an_earlier_program_is_asked_by_event_too),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
