@@ -21,7 +21,7 @@
 /* ---- knobs -------------------------------------------------------------------------------- */
 
 #ifndef BULK
-#define BULK 1
+#define BULK 0
 #endif
 #ifndef STAGES
 #define STAGES 2

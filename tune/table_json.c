@@ -153,6 +153,21 @@ static const char *text_at(const cJSON *row, int i)
     return cJSON_IsString(v) ? v->valuestring : "";
 }
 
+/* Copies the knobs that the template still has. False: another one was not 0, so the point is gone
+ * with its knob; at 0 it was not used, and the point is what it was. */
+static bool without_gone(const struct template *t, const char *text, char *out, size_t n)
+{
+    size_t at = 0;
+    char name[48];
+    int value, used;
+    for (out[0] = 0; sscanf(text, " %47[A-Z0-9_]=%d%n", name, &value, &used) == 2; text += used)
+        if (template_knob(t, name) >= 0 && at < n)
+            at += (size_t)snprintf(out + at, n - at, "%s%s=%d", at ? " " : "", name, value);
+        else if (value != 0)
+            return false;
+    return true;
+}
+
 /* The knobs of a row; one that was added to the template later is at its default, which is what it
  * was without that knob. */
 static void with_defaults(const struct template *t, const char *text, char *out, size_t n)
@@ -169,17 +184,26 @@ static void with_defaults(const struct template *t, const char *text, char *out,
     }
 }
 
-/* The row's point in the space, or -1 with a message. */
-static int32_t read_row(const struct space *s, const cJSON *row, struct measured *m,
-                        struct err *err)
+/* What a row says. */
+struct row {
+    const struct template *template;
+    struct point point;
+    struct measured measured;
+    bool gone; /* the point is no more */
+};
+
+static int read_row(const struct facts *f, const cJSON *row, struct row *out, struct err *err)
 {
-    struct point p;
-    const struct template *t = template_find(text_at(row, 0));
+    const struct template *t = out->template = template_find(text_at(row, 0));
+    struct measured *m = &out->measured;
     if (!t)
         return err_set(err, "there is no template \"%.40s\"", text_at(row, 0));
-    char knobs[600];
-    with_defaults(t, text_at(row, 1), knobs, sizeof knobs);
-    if (point_parse(t, knobs, &p, err) != 0)
+    char knobs[600], known[600];
+    out->gone = !without_gone(t, text_at(row, 1), known, sizeof known);
+    with_defaults(t, known, knobs, sizeof knobs);
+    if (out->gone)
+        return 0;
+    if (point_parse(t, knobs, &out->point, err) != 0)
         return -1;
     *m = (struct measured){.state = POINT_NEW};
     for (int i = 0; i < 4; i++)
@@ -201,36 +225,47 @@ static int32_t read_row(const struct space *s, const cJSON *row, struct measured
     m->high = (float)number[6];
     m->pairs = (int32_t)number[7];
     snprintf(m->reason, sizeof m->reason, "%s", text_at(row, 3 + NUMBERS));
-    int32_t id = space_find(s, t, &p);
-    return id >= 0 ? id : err_set(err, "%s %s is not legal there", t->id, text_at(row, 1));
+    if (template_illegal(t, &out->point, f))
+        return err_set(err, "%s %s is not legal there", t->id, text_at(row, 1));
+    return 0;
 }
 
 /* The space is what the rows name; their order is that of the space. */
+static int take_rows(struct table *t, const struct row *row, int n, struct err *err)
+{
+    const struct template **of = xcalloc((size_t)n + 1, sizeof *of);
+    struct point *p = xcalloc((size_t)n + 1, sizeof *p);
+    for (int i = 0; i < n; i++) {
+        of[i] = row[i].template;
+        p[i] = row[i].point;
+    }
+    struct space *s = space_listed(&t->facts, of, p, n);
+    free(of);
+    free(p);
+    if (!s)
+        return err_set(err, "a point is there twice");
+    space_close(t->space);
+    free(t->row);
+    t->space = s;
+    t->row = xcalloc((size_t)n + 1, sizeof *t->row);
+    for (int i = 0; i < n; i++)
+        t->row[space_find(s, row[i].template, &row[i].point)] = row[i].measured;
+    return 0;
+}
+
 static int read_rows(struct table *t, const cJSON *rows, struct err *err)
 {
-    int size = space_size(t->space), n = 0;
-    unsigned char *keep = xcalloc((size_t)size + 1, 1);
-    struct measured *at = xcalloc((size_t)size + 1, sizeof *at);
+    int n = 0, rc = 0;
+    struct row *all = xcalloc((size_t)cJSON_GetArraySize(rows) + 1, sizeof *all);
     const cJSON *row;
     cJSON_ArrayForEach(row, rows)
     {
-        struct measured m;
-        int32_t id = read_row(t->space, row, &m, err);
-        if (id < 0 || keep[id]) {
-            free(keep);
-            free(at);
-            return id < 0 ? -1 : err_set(err, "a point is there twice");
-        }
-        keep[id] = 1;
-        at[id] = m;
+        rc = rc == 0 ? read_row(&t->facts, row, &all[n], err) : rc;
+        n += rc == 0 && !all[n].gone;
     }
-    for (int i = 0; i < size; i++)
-        if (keep[i])
-            t->row[n++] = at[i];
-    space_keep(t->space, keep);
-    free(keep);
-    free(at);
-    return 0;
+    rc = rc == 0 ? take_rows(t, all, n, err) : rc;
+    free(all);
+    return rc;
 }
 
 static int read_table(struct tables *t, const cJSON *o, struct err *err)

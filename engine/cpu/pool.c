@@ -11,8 +11,7 @@
  * else may run, and a task of the lowest priority then keeps the core until the next tick,
  * milliseconds in which the whole step waits. A sleeper that is woken displaces such a task at
  * once. So with guests (pool_guests) waiters go to sleep without yielding: on a loaded 2-core
- * server the search then adds a tenth to the 99th percentile of the time between tokens instead of
- * a fifth.
+ * server that halved what the search adds to the 99th percentile of the time between tokens.
  *
  * How long to spin adapts: a spin in vain halves the next one (peers that share a core hand it over
  * at once instead of burning 60 us a region), one that paid doubles it.

@@ -12,6 +12,7 @@
 #include "config/err.h"
 #include "config/log.h"
 #include "engine/cuda/cuda_private.h"
+#include "engine/cuda/products.h"
 
 enum { WORKSPACE = 32 << 20, PLANS = 1024 };
 

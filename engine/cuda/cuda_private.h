@@ -3,7 +3,7 @@
  *   device.c   opening, what the device is, eager kernels out of the embedded images
  *   memory.c   the plan of device memory, and one allocation for each part of it
  *   weights.c  the model's tensors to bf16 on the device
- *   blas.c     matrix products of the eager regions; lt.c other algorithms for them
+ *   blas.c     matrix products of the eager regions; lt.c other algorithms for them (products.h)
  *   eager.c    a region as primitive kernels and products
  *   loaded.c   a region as a loaded cubin; pack.c its repacked weights
  *   walk.c     a whole step on a stream; graph.c the same captured, one graph for a bucket
@@ -113,6 +113,8 @@ struct step_block {
 
 /* ---- kernels ------------------------------------------------------------------------------ */
 
+struct lt; /* products.h */
+
 /* kernel.backend of a loaded kernel. */
 struct loaded {
     struct loaded *next_retired;
@@ -122,14 +124,6 @@ struct loaded {
     struct cuda_kernel_info info; /* launches 0: no cubin but a library's algorithm */
     struct pack *pack;
     struct lt *lt;
-};
-
-/* A library's algorithm for the product of a region. Immutable once open. */
-enum { LT_WIDTHS = NARROW_BUCKETS + 2048 / NARROW + 1 };
-struct lt {
-    cublasLtMatmulAlgo_t algo;
-    int32_t m;            /* largest number of tokens it was chosen for */
-    bool runs[LT_WIDTHS]; /* possible at this width; eager's own is taken elsewhere */
 };
 
 /* Repacked weights of one region in all layers, shared by the kernels of a layout. */
@@ -316,40 +310,6 @@ struct upload;
 struct upload *weights_begin(struct backend *b, struct err *e);
 int weights_finish(struct upload *u, struct err *e);
 void weights_drop(struct upload *u); /* instead of the second half */
-
-/* blas.c: d[m, n] = x[m, k] w[n, k]^T (+ c); d is float, or bf16 if d16. */
-struct product {
-    const void *x16, *w;
-    const float *c; /* or NULL */
-    void *d;
-    bool d16;
-    int32_t m, n, k;
-};
-int blas_create(struct backend *b, struct err *e);
-/* blas_create(), and every product that a step can need once. */
-int blas_open(struct backend *b, struct err *e);
-void blas_close(struct backend *b);
-/* `other`: its algorithm where it runs, or NULL. */
-int blas_run(struct backend *b, cudaStream_t stream, const struct product *p,
-             const struct lt *other, struct err *e);
-/* The product of region r in steps of m tokens (padded), on layer 0 and the backend's buffers. */
-struct product blas_product(const struct backend *b, enum region r, int32_t m);
-/* The library's list for a product, its best guess first; how many, or -1. Any thread. `room`: the
- * algorithms may use our workspace. */
-int blas_list(struct backend *b, const struct product *p, bool room, cublasLtMatmulAlgo_t *out,
-              int most, struct err *e);
-/* Whether an algorithm can do the product in our workspace; any thread. */
-int blas_check(struct backend *b, const struct product *p, const cublasLtMatmulAlgo_t *a,
-               size_t *workspace, struct err *e);
-
-/* lt.c. Specializer thread, or a probe. */
-int cuda_choose(struct backend *b, char *const *define, const char *path, char **log,
-                struct err *e);
-/* A record for another version of the library or another shape is refused, and so is what the
- * library does not know. */
-int lt_open(struct backend *b, const char *path, enum region region, struct lt **out,
-            struct err *e);
-bool lt_runs(const struct lt *l, int32_t m); /* l may be NULL; m padded */
 
 /* walk.c: one step, or a region of it, on a stream. */
 struct walk {

@@ -11,6 +11,7 @@
 #include "config/err.h"
 #include "config/log.h"
 #include "engine/cuda/cuda_private.h"
+#include "engine/cuda/products.h"
 #include "engine/probe.h"
 #include "kernels/images.h"
 

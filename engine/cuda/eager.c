@@ -14,6 +14,7 @@
 
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
+#include "engine/cuda/products.h"
 
 int32_t decode_group(const struct backend *b)
 {

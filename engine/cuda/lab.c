@@ -18,6 +18,7 @@
 #include "config/log.h"
 #include "engine/capture.h"
 #include "engine/cuda/cuda_private.h"
+#include "engine/cuda/products.h"
 #include "engine/quant.h"
 
 enum { CAPTURE_PAGES = 1024 };

@@ -18,6 +18,7 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
 #include "engine/cuda/lt_record.h"
+#include "engine/cuda/products.h"
 
 enum { OBJECT_MAX = 64 << 20 };
 

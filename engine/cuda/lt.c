@@ -19,6 +19,7 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
 #include "engine/cuda/lt_record.h"
+#include "engine/cuda/products.h"
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == LT_WORDS * sizeof(uint64_t),
                "a record holds an algorithm");

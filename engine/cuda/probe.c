@@ -17,6 +17,7 @@
 #include "config/err.h"
 #include "config/log.h"
 #include "engine/cuda/probe_private.h"
+#include "engine/cuda/products.h"
 
 enum { PINNED = 96 << 20 };
 

@@ -171,41 +171,48 @@ __device__ __forceinline__ void ask_gains(const struct region_args &a, float *sh
 #endif
 }
 
-/* x into shared memory, each warp's part of its sums of squares as well. Ends with a barrier. */
+/* x into shared memory, each warp's part of its sums of squares as well. Loads of several tokens
+ * are under way together. Ends with a barrier. */
 __device__ __forceinline__ void take_shared(const struct region_args &a, const struct chosen &from,
                                             float *shared, float (*squares)[M])
 {
     constexpr int LOADS = (K + THREADS * 4 - 1) / (THREADS * 4), BATCH = LOADS < 8 ? LOADS : 8;
+    constexpr int HELD = 8 / BATCH, TOGETHER = HELD < M ? HELD : M;
 #pragma unroll
-    for (int t = 0; t < M; t++) {
-        const float *x = input_row(a, from, t);
-        float sum = 0;
+    for (int first = 0; first < M; first += TOGETHER) {
+        float sum[TOGETHER] = {};
 #pragma unroll 1
         for (int at = 0; at < LOADS; at += BATCH) {
-            float4 v[BATCH];
+            float4 v[TOGETHER][BATCH];
 #pragma unroll
-            for (int b = 0; b < BATCH; b++) {
-                int i = ((at + b) * THREADS + threadIdx.x) * 4;
-                if (i < K)
-                    v[b] = load_x4(x + i);
-            }
-            if (HAS_NORM && t == 0 && at == 0)
+            for (int t = first; t < first + TOGETHER && t < M; t++)
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    int i = ((at + b) * THREADS + threadIdx.x) * 4;
+                    if (i < K)
+                        v[t - first][b] = load_x4(input_row(a, from, t) + i);
+                }
+            if (HAS_NORM && first == 0 && at == 0)
                 await_sent<SENT_LATER>(); /* the gains, but not the weights */
 #pragma unroll
-            for (int b = 0; b < BATCH; b++) {
-                int i = ((at + b) * THREADS + threadIdx.x) * 4;
-                if (i >= K)
-                    continue;
-                const float4 *gain = (const float4 *)(shared + (M - 1) * K + shuffled(i));
-                if (HAS_NORM)
-                    sum += square(v[b]);
-                *(float4 *)(shared + t * K + shuffled(i)) = HAS_NORM ? times(v[b], *gain) : v[b];
-            }
+            for (int t = first; t < first + TOGETHER && t < M; t++)
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    int i = ((at + b) * THREADS + threadIdx.x) * 4;
+                    float4 x = v[t - first][b];
+                    if (i >= K)
+                        continue;
+                    const float4 *gain = (const float4 *)(shared + (M - 1) * K + shuffled(i));
+                    if (HAS_NORM)
+                        sum[t - first] += square(x);
+                    *(float4 *)(shared + t * K + shuffled(i)) = HAS_NORM ? times(x, *gain) : x;
+                }
         }
-        if (HAS_NORM) {
-            sum = warp_sum(sum);
+#pragma unroll
+        for (int t = first; HAS_NORM && t < first + TOGETHER && t < M; t++) {
+            float all = warp_sum(sum[t - first]);
             if (threadIdx.x % 32 == 0)
-                squares[threadIdx.x / 32][t] = sum;
+                squares[threadIdx.x / 32][t] = all;
         }
     }
     __syncthreads();

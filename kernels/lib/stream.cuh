@@ -32,7 +32,8 @@ template <int POLICY> __device__ __forceinline__ uint4 load_weight(const uint4 *
 
 /* 16 bytes of weights into shared memory, without a register to wait in, by the same policies;
  * await_copies() is for the thread's own. */
-template <int POLICY> __device__ __forceinline__ void copy_weight(void *to, const void *p)
+template <int POLICY = 0>
+__device__ __forceinline__ void copy_weight(void *to, const void *p)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
 #define WHET_COPY "cp.async.cg.shared.global"

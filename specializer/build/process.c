@@ -32,7 +32,7 @@
 #include "config/clock.h"
 #include "engine/cpu/pool.h"
 
-enum { CHILD_STACK = 64 * 1024, ENVIRONMENT_MAX = 12 };
+enum { CHILD_STACK = 64 * 1024, ENVIRONMENT_MAX = 12, CORES_MAX = 8192 };
 
 struct stream {
     int fd; /* -1: at its end */
@@ -74,14 +74,35 @@ CHILD_CODE static void child_limit(int resource, int64_t value)
     setrlimit((__rlimit_resource_t)resource, &limit);
 }
 
+/* Leaves the child the upper half of the cores. A core whose compute thread sleeps would take over
+ * a thread that is queued on another core, behind a request for instance; it does not while it has
+ * a task of its own, of however low a priority. With a child on every core that was a tenth of the
+ * 99th percentile of the time between tokens, on two cores. */
+CHILD_CODE static void child_cores(void)
+{
+    unsigned long set[CORES_MAX / 64];
+    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof set, set);
+    int32_t all = 0;
+    for (int32_t i = 0; i < bytes * 8; i++)
+        all += (int32_t)(set[i / 64] >> (i % 64) & 1);
+    for (int32_t i = 0, left = all / 2; left > 0; i++) {
+        left -= (int32_t)(set[i / 64] >> (i % 64) & 1);
+        set[i / 64] &= ~(1UL << (i % 64));
+    }
+    if (all > 1)
+        syscall(SYS_sched_setaffinity, 0, bytes, set);
+}
+
 CHILD_CODE static void child_priority(enum process_priority priority)
 {
     if (priority == PROCESS_NORMAL)
         return;
     setpriority(PRIO_PROCESS, 0, 19);
     struct sched_param none = {0};
-    if (priority == PROCESS_IDLE)
+    if (priority == PROCESS_IDLE) {
         sched_setscheduler(0, SCHED_IDLE, &none);
+        child_cores();
+    }
     /* Should memory run out, the kernel is to take the child, not the server. */
     int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (fd >= 0 && write(fd, "1000", 4) < 0)

@@ -18,7 +18,7 @@
 enum process_priority {
     PROCESS_NORMAL,
     PROCESS_LOW,  /* nice 19 */
-    PROCESS_IDLE, /* SCHED_IDLE: runs when nothing else wants the core */
+    PROCESS_IDLE, /* SCHED_IDLE, on half of the cores: runs when nothing else wants the core */
 };
 
 struct process_spec {

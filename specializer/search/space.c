@@ -229,6 +229,41 @@ struct space *space_open(const struct facts *f, enum region region, int m, enum 
     return s;
 }
 
+static int by_spot(const void *a, const void *b)
+{
+    const struct spot *x = a, *y = b;
+    return x->template != y->template ? x->template - y->template : by_index(a, b);
+}
+
+struct space *space_listed(const struct facts *f, const struct template *const *t,
+                           const struct point *p, int n)
+{
+    struct space *s = xcalloc(1, sizeof *s);
+    bool good = true;
+    s->owners = 1;
+    s->facts = *f;
+    s->size = n;
+    s->spot = xcalloc((size_t)n + 1, sizeof *s->spot);
+    s->predicted_s = xcalloc((size_t)n + 1, sizeof *s->predicted_s);
+    s->first = xcalloc((size_t)template_count() + 1, sizeof *s->first);
+    for (int i = 0; i < n; i++) {
+        s->spot[i].template = (uint8_t)template_index(t[i]);
+        good = good && index_of(t[i], &p[i], s->spot[i].index) && !t[i]->legal(&p[i], f);
+    }
+    qsort(s->spot, (size_t)n, sizeof *s->spot, by_spot);
+    for (int i = 1; i < n; i++)
+        good = good && by_spot(&s->spot[i - 1], &s->spot[i]) != 0;
+    for (int k = 0, i = 0; k <= template_count(); k++) {
+        while (i < n && s->spot[i].template <k)
+            i++;
+        s->first[k] = i;
+    }
+    if (good)
+        return s;
+    space_close(s);
+    return NULL;
+}
+
 void space_keep(struct space *s, const unsigned char *keep)
 {
     int kept = 0, templates = template_count();

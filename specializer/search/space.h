@@ -106,6 +106,10 @@ struct space;
  * RAW_MOST combinations of knob values, what lies within three knobs of its start or default is in
  * it and an even sample of the rest. May be empty. */
 struct space *space_open(const struct facts *f, enum region region, int m, enum numerics numerics);
+/* A space of exactly these points: one that was written down, whatever space_open() would sample
+ * today. NULL if two are the same or one is not legal. */
+struct space *space_listed(const struct facts *f, const struct template *const *t,
+                           const struct point *p, int n);
 /* Leaves only the points whose byte in keep[size] is not 0: studies of a part of a space. Ids
  * change; for the sole owner, before anything else knows them. */
 void space_keep(struct space *s, const unsigned char *keep);
@@ -122,8 +126,8 @@ void space_point(const struct space *s, int32_t id, struct point *out);
 int32_t space_find(const struct space *s, const struct template *t, const struct point *p);
 /* The point's family, 0 .. space_families()-1: template, instruction set and weight layout (knobs
  * ISA and PACK), or on a GPU whether weights are staged in shared memory, whether blocks walk over
- * all tiles, how partial sums meet, and who copies into a ring (STAGE, PERSIST, MERGE, BULK). Points
- * of one family differ in degree, families differ in kind. */
+ * all tiles, how partial sums meet, and who copies into a ring (STAGE, PERSIST, MERGE, BULK).
+ * Points of one family differ in degree, families differ in kind. */
 int space_family(const struct space *s, int32_t id);
 int template_family(const struct template *t, const struct point *p);
 int space_families(void);

@@ -1,18 +1,18 @@
 // chain.cu - a whole decode step made of the CUDA templates: is it right, and how fast can it be?
 //
 //   chain [--model 0,1,2] [--batch 1,8,32] [--context 512] [--root DIR] [--threads 14]
-//         [--seconds 90] [--quick] [--fine] [--families] [--log FILE]
+//         [--seconds 90] [--quick] [--fine] [--families] [--carveout PERCENT] [--log FILE]
 //
 // Builds the step of Llama-3.2-1B, Qwen3-1.7B or Qwen3-4B with random bf16 weights as one graph
 // with programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by
 // NVRTC (chain_step.hpp). Every variant is compared with reference.cuh on its region before it is
 // timed, and the step's logits in the end (chain_check.hpp). Then a coordinate search on the time
 // of the whole step (chain_search.hpp), in stages that unlock one group of knobs after another, so
-// that the table says what each is worth; --fine is the last stage alone, --quick none. --families
-// searches with each family of gemv alone, and then lets each region choose.
+// that the table says what each is worth; --fine searches near the start only, --quick does not
+// search. --families searches with each family of gemv alone, and then lets each region choose.
 #include "tests/device/chain_search.hpp"
 
-static const int order[] = {1, 3, 4, 0, 2, 5}; // of regions, in a pass
+static const int order[] = {1, 3, 5, 4, 0, 2}; // of regions, in a pass
 
 struct stage {
     const char *what, *knobs;
@@ -41,7 +41,8 @@ static const stage mma_stages[] = {
 
 struct options {
     std::vector<int> models = {0, 1, 2}, batch = {1};
-    int context = 512, threads = 14, seconds = 90; // seconds of search for a model and batch
+    int context = 512, threads = 14, carveout = -1,
+        seconds = 90; // seconds of search for a model and batch
     bool quick = false, fine = false, families = false;
     std::string root = ".";
     FILE *log = nullptr;
@@ -58,17 +59,27 @@ static bool begin(search &f, const family &projections)
     return true;
 }
 
+// Passes over all regions until time is over, a few points of each at a time.
+static void passes(search &f, double seconds, const char *knobs)
+{
+    enum { RANDOM = 12, AT_A_TIME = 24 };
+    clock_limit until(seconds);
+    while (!until.over())
+        for (int r : order)
+            f.attempt(r, f.some(f.around(r, knobs, RANDOM), AT_A_TIME), until);
+}
+
 static void by_stages(search &f, const options &o, bool wide)
 {
     const stage *stages = wide ? mma_stages : gemv_stages;
     int n = wide ? std::size(mma_stages) : std::size(gemv_stages);
     clock_limit until(o.seconds);
-    for (int i = o.fine ? n - 1 : 0; i < n && !o.quick; i++) {
+    for (int i = 0; i < n; i++) {
         for (int r : order) // ahead of time
             for (auto &k : f.around(r, stages[i].knobs, 0))
                 f.cc.ask(k.f->t, f.sh[r], k.p);
         for (int r : order) {
-            f.attempt(r, f.around(r, stages[i].knobs, o.fine ? 6 : stages[i].random), until);
+            f.attempt(r, f.around(r, stages[i].knobs, stages[i].random), until);
             if (i > 0)
                 f.attempt(r, f.around(r, stages[i].knobs, 0), until);
         }
@@ -76,48 +87,70 @@ static void by_stages(search &f, const options &o, bool wide)
     }
 }
 
-// Passes over all regions and knobs until time is over.
-static void passes(search &f, double seconds, int random)
+// ---- families side by side ------------------------------------------------------------------
+
+static const family *const families[] = {&direct, &async, &bulk};
+enum { FAMILIES = 3 };
+
+// The best step in which each projection is what some family found for it; attention stays. Prints
+// what a step takes when one region alone is of another family than the first.
+static void mix(search &f, const std::vector<pick> *found)
 {
-    clock_limit until(seconds);
-    while (!until.over())
-        for (int r : order)
-            f.attempt(r, f.around(r, "", random), until);
+    int n = (int)found[0].size(), all = 1;
+    double least = f.time;
+    pick start[REGIONS], best[REGIONS];
+    std::copy(f.best, f.best + REGIONS, start);
+    std::copy(f.best, f.best + REGIONS, best);
+    for (int r = 0; r < REGIONS; r++)
+        all *= regions[r] == REGION_ATTN ? 1 : n;
+    for (int code = 0; code < all; code++) {
+        int left = code, others = 0, last = 0;
+        for (int r = 0; r < REGIONS; r++) {
+            if (regions[r] == REGION_ATTN)
+                continue;
+            if (left % n > 0)
+                others++, last = r;
+            f.best[r] = found[r][left % n];
+            left /= n;
+        }
+        choice c;
+        if (!f.with(-1, {}, &c))
+            continue;
+        double us = time_step(f.s, c, others < 2 ? 20 : 4);
+        f.tried++;
+        if (others == 1)
+            printf("    %-9s %-7s %.1f us\n", region_names[last], f.best[last].f->name, us);
+        if (us < least)
+            least = us, std::copy(f.best, f.best + REGIONS, best);
+    }
+    std::copy(best, best + REGIONS, f.best);
 }
 
-// Each family alone, then each region with what is best there. The first fifth of the time tunes
-// attention and everything around it with direct loads.
+// Each family alone, then each region with what is best there.
 static void by_families(search &f, const options &o)
 {
-    static const family *const all[] = {&direct, &async, &bulk};
     std::vector<pick> found[REGIONS];
     pick attend = f.best[1];
-    double best = 1e9;
-    pick winner[REGIONS];
-    for (const family *one : all) {
+    for (const family *one : families) {
         if (!begin(f, *one))
             continue;
         f.best[1] = attend;
         f.row((std::string(one->name) + ", as it starts").c_str());
-        passes(f, o.seconds / 5.0, 24);
-        double us = f.row((std::string(one->name) + ", searched").c_str());
+        passes(f, o.seconds / 4.0, "");
+        f.row((std::string(one->name) + ", searched").c_str());
         f.winners();
-        f.marginal();
-        attend = f.best[1];
+        if (one == &direct)
+            attend = f.best[1];
         for (int r = 0; r < REGIONS; r++)
             found[r].push_back(f.best[r]);
-        if (us < best)
-            std::copy(f.best, f.best + REGIONS, winner);
-        best = std::min(best, us);
     }
-    std::copy(winner, winner + REGIONS, f.best);
-    f.time = best;
-    clock_limit until(o.seconds);
-    for (int twice = 0; twice < 2; twice++)
-        for (int r : order)
-            f.attempt(r, found[r], until);
+    for (int r = 0; r < REGIONS; r++)
+        f.best[r] = found[r][0];
+    f.row("direct again");
+    mix(f, found);
     f.row("each region its own");
-    passes(f, o.seconds * 2 / 5.0, 12);
+    f.winners();
+    passes(f, o.seconds / 4.0, "");
     f.row("each region its own, searched");
 }
 
@@ -134,10 +167,15 @@ static void run(compiler &cc, const model &m, int M, const options &o)
         f.marginal();
         if (o.families && !wide)
             by_families(f, o);
-        else
+        else if (o.fine) {
+            passes(f, o.seconds, wide ? mma_stages[std::size(mma_stages) - 1].knobs : "");
+            f.row("searched");
+        } else if (!o.quick)
             by_stages(f, o, wide);
-        f.winners();
-        f.marginal();
+        if (!o.quick) {
+            f.winners();
+            f.marginal();
+        }
     }
     drop();
 }
@@ -172,6 +210,8 @@ static bool parse(int argc, char **argv, options *o)
             o->context = atoi(v);
         else if (name == "--threads")
             o->threads = atoi(v);
+        else if (name == "--carveout")
+            o->carveout = atoi(v);
         else if (name == "--seconds")
             o->seconds = atoi(v);
         else if (name == "--root")
@@ -192,7 +232,7 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &o))
         return 2;
     CU(cudaStreamCreateWithFlags(&st, cudaStreamNonBlocking));
-    compiler cc(o.root, o.threads, true);
+    compiler cc(o.root, o.threads, true, o.carveout);
     printf("| change | model | M | us/step | tok/s | %% of 4.3 TB/s | logits error | tried "
            "|\n|---|---|---|---|---|---|---|---|\n");
     for (int b : o.batch)

@@ -237,6 +237,18 @@ struct search {
         return out;
     }
 
+    // Some of them, in any order.
+    std::vector<pick> some(std::vector<pick> all, size_t n)
+    {
+        for (size_t i = 0; i < all.size() && i < n; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            std::swap(all[i], all[i + (seed >> 16) % (all.size() - i)]);
+        }
+        if (all.size() > n)
+            all.resize(n);
+        return all;
+    }
+
     double row(const char *what)
     {
         choice c;

@@ -168,7 +168,9 @@ struct variant {
 class compiler
 {
   public:
-    compiler(std::string root, int threads, bool device) : root_(root), device_(device)
+    // carveout: of shared memory, in percent; below 0: as the driver likes.
+    compiler(std::string root, int threads, bool device, int carveout = -1)
+        : root_(root), device_(device), carveout_(carveout)
     {
         for (int i = 0; i < threads; i++)
             std::thread([this] { work(); }).detach();
@@ -217,6 +219,7 @@ class compiler
   private:
     std::string root_;
     bool device_;
+    int carveout_;
     std::mutex lock_;
     std::condition_variable more_, ready_;
     std::deque<variant *> queue_;
@@ -249,8 +252,9 @@ class compiler
 #define DEFINE(name) define(#name, v->s.name);
         DEFINE(REGION)
         DEFINE(M_MAX)
-        DEFINE(HIDDEN) DEFINE(HEADS) DEFINE(KV_HEADS) DEFINE(HEAD_DIM) DEFINE(FFN) DEFINE(VOCAB)
-            DEFINE(HAS_BIAS) DEFINE(HAS_QK_NORM) DEFINE(SMS) std::string path =
+        DEFINE(HIDDEN)
+        DEFINE(HEADS) DEFINE(KV_HEADS) DEFINE(HEAD_DIM) DEFINE(FFN) DEFINE(VOCAB) DEFINE(HAS_BIAS)
+            DEFINE(HAS_QK_NORM) DEFINE(SMS) std::string path =
                 root_ + "/kernels/" + v->t->file + ".cu";
         std::ifstream in(path);
         std::stringstream text;
@@ -301,6 +305,9 @@ class compiler
                 v->why = "too much shared memory";
             if (!v->why.empty())
                 return;
+            if (carveout_ >= 0)
+                CU(cudaFuncSetAttribute((const void *)v->kernel[i],
+                                        cudaFuncAttributePreferredSharedMemoryCarveout, carveout_));
             if (v->info.launch[i].smem > 0)
                 CU(cudaFuncSetAttribute((const void *)v->kernel[i],
                                         cudaFuncAttributeMaxDynamicSharedMemorySize,

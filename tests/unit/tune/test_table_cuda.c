@@ -41,6 +41,20 @@ static struct table *add(struct tables *t, const char *slot, enum region region,
     return tables_add(t, slot, region, m, &f, NUMERICS_TOLERANCE, most);
 }
 
+/* Templates of the slot that name a point to start from. */
+static int starts_of(const struct table *t)
+{
+    int n = 0;
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *of = template_at(i);
+        struct point p;
+        n += template_fits(of, MACHINE_CUDA, (enum region)t->facts.REGION, t->facts.M_MAX) &&
+             template_start(of, &t->facts, &p) && !template_illegal(of, &p, &t->facts);
+    }
+    assert_true(n > 0);
+    return n;
+}
+
 static void thinning_keeps_the_point_to_start_from_and_its_neighbours(void **state)
 {
     (void)state;
@@ -59,7 +73,7 @@ static void thinning_keeps_the_point_to_start_from_and_its_neighbours(void **sta
             starts += table_is_start(t, id);
             lonely += space_neighbours(t->space, id, near) == 0;
         }
-        assert_int_equal(starts, 1);
+        assert_int_equal(starts, starts_of(t));
         assert_true(lonely < n / 10);
         tables_free(&tables);
     }
@@ -154,7 +168,7 @@ static void the_formula_ranks_the_points_of_a_gpu(void **state)
                 (float)cost_formula(&cost, space_template(of->space, id), &p, &of->facts);
             own[n++] = of->row[id].own_s;
         }
-        assert_in_range(n, 40, 43);
+        assert_in_range(n, 24, 43); /* of 43: some used a knob that is gone */
         assert_true(rank_correlation(predicted, own, n) > 0.7);
         free(predicted);
         free(own);

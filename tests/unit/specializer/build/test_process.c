@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,6 +163,25 @@ static void process_runs_children_at_the_priority_asked_for(void **state)
     }
 }
 
+/* Of the cores this test may use; a shell counts them as nproc does. */
+static void process_leaves_half_of_the_cores_to_the_server(void **state)
+{
+    (void)state;
+    cpu_set_t set;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    int all = CPU_COUNT(&set);
+    const struct {
+        enum process_priority priority;
+        int cores;
+    } expect[] = {{PROCESS_NORMAL, all}, {PROCESS_LOW, all}, {PROCESS_IDLE, all - all / 2}};
+    for (int i = 0; i < 3; i++) {
+        struct process_result r =
+            run("nproc", (struct process_spec){.priority = expect[i].priority, .wall_s = 60});
+        assert_int_equal(atoi(r.out), expect[i].cores);
+        process_result_free(&r);
+    }
+}
+
 static void process_gives_children_no_secrets_and_no_files(void **state)
 {
     (void)state;
@@ -275,6 +295,7 @@ int main(void)
         cmocka_unit_test(process_stops_a_child_that_uses_up_its_cpu_time),
         cmocka_unit_test(process_limits_the_size_of_files_and_leaves_no_core),
         cmocka_unit_test(process_runs_children_at_the_priority_asked_for),
+        cmocka_unit_test(process_leaves_half_of_the_cores_to_the_server),
         cmocka_unit_test(process_gives_children_no_secrets_and_no_files),
         cmocka_unit_test(process_says_which_program_cannot_be_started),
         cmocka_unit_test(process_leaves_no_zombie_and_no_open_file),

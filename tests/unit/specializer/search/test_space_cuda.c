@@ -116,6 +116,52 @@ static void a_cpu_has_no_cuda_templates_and_bit_equality_admits_none(void **unus
     space_close(s);
 }
 
+static void direct_loads_and_both_kinds_of_rings_are_families_that_every_region_has(void **unused)
+{
+    (void)unused;
+    enum { WAYS = 3 };
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
+        struct facts f = facts_of((enum region)r, 1);
+        struct space *s = space_open(&f, (enum region)r, 1, NUMERICS_TOLERANCE);
+        int points[WAYS] = {0}, family[WAYS] = {-1, -1, -1};
+        for (int32_t id = 0; id < space_size(s); id++) {
+            struct point p;
+            const struct template *t = space_template(s, id);
+            int bulk = template_knob(t, "BULK"), persist = template_knob(t, "PERSIST");
+            space_point(s, id, &p);
+            if (persist < 0 || p.value[persist] > 0)
+                continue;
+            int way = bulk < 0 ? 0 : 1 + p.value[bulk];
+            points[way]++;
+            family[way] = family[way] < 0 ? space_family(s, id) : family[way];
+            assert_int_equal(space_family(s, id), family[way]);
+        }
+        space_close(s);
+        if (r == REGION_ATTN)
+            continue;
+        for (int w = 0; w < WAYS; w++)
+            assert_true(points[w] >= 10);
+        assert_true(family[0] != family[1] && family[1] != family[2] && family[0] != family[2]);
+    }
+}
+
+static void a_deeper_ring_has_more_on_its_way(void **unused)
+{
+    (void)unused;
+    struct facts f = facts_of(REGION_MLP_IN, 1);
+    const struct template *t = template_find("ring_mlp_in");
+    struct point p = template_defaults(t), deep;
+    struct cost cost;
+    p.value[template_knob(t, "PERSIST")] = 1;
+    p.value[template_knob(t, "STAGES")] = 1;
+    p.value[template_knob(t, "ROWS")] = 1;
+    deep = p;
+    deep.value[template_knob(t, "STAGES")] = 4;
+    cost_open(&cost, &h200, 1);
+    assert_true(cost_formula(&cost, t, &deep, &f) < cost_formula(&cost, t, &p, &f));
+    cost_close(&cost);
+}
+
 static bool has(char **flags, const char *wanted)
 {
     for (; *flags; flags++)
@@ -146,6 +192,35 @@ static void the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts(void **unused
     template_source_hash(t, a);
     template_source_hash(template_find("mma_mlp_in"), b);
     assert_string_not_equal(a, b);
+}
+
+/* Points that were written down are a space, whatever would be sampled today. */
+static void a_list_of_points_is_a_space_of_them(void **unused)
+{
+    (void)unused;
+    struct facts f = facts_of(REGION_MLP_OUT, 1);
+    const struct template *gemv = template_find("gemv_mlp_out"), *of[3] = {gemv, gemv, gemv};
+    struct point p[3];
+    for (int i = 0; i < 3; i++) {
+        p[i] = template_defaults(gemv);
+        p[i].value[template_knob(gemv, "ROWS")] = 4 >> i;
+        assert_null(template_illegal(gemv, &p[i], &f));
+    }
+    struct space *s = space_listed(&f, of, p, 3);
+    assert_non_null(s);
+    assert_int_equal(space_size(s), 3);
+    for (int i = 0; i < 3; i++) {
+        struct point found;
+        int32_t id = space_find(s, gemv, &p[i]);
+        assert_in_range(id, 0, 2);
+        space_point(s, id, &found);
+        assert_memory_equal(&found, &p[i], sizeof found);
+    }
+    space_close(s);
+    p[1] = p[0];
+    assert_null(space_listed(&f, of, p, 3)); /* twice */
+    p[1].value[template_knob(gemv, "ROWS")] = 5;
+    assert_null(space_listed(&f, of, p, 3)); /* no such value */
 }
 
 /* Slots that no template serves have what a library offers, up to the widest. */
@@ -227,7 +302,10 @@ int main(void)
         cmocka_unit_test(the_point_to_start_from_is_in_the_space_with_its_neighbours),
         cmocka_unit_test(a_space_too_large_to_enumerate_is_the_same_every_time),
         cmocka_unit_test(a_cpu_has_no_cuda_templates_and_bit_equality_admits_none),
+        cmocka_unit_test(direct_loads_and_both_kinds_of_rings_are_families_that_every_region_has),
+        cmocka_unit_test(a_deeper_ring_has_more_on_its_way),
         cmocka_unit_test(the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts),
+        cmocka_unit_test(a_list_of_points_is_a_space_of_them),
         cmocka_unit_test(wide_slots_have_a_library_to_choose_from),
         cmocka_unit_test(a_librarys_first_guesses_are_predicted_fastest),
         cmocka_unit_test(predictions_follow_bytes_and_never_beat_the_memory),

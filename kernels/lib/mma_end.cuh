@@ -1,0 +1,167 @@
+/* mma_end.cuh - what becomes of mma.cu's sums: met over the blocks of a cluster where K is shared,
+ * then 1/rms of the input, bias, q/k norm, RoPE and KV pages, SiLU, or logits and the best of them.
+ * The residual is where a sum starts.
+ */
+#ifndef WHET_KERNELS_LIB_MMA_END_CUH
+#define WHET_KERNELS_LIB_MMA_END_CUH
+
+#include "lib/mma_x.cuh"
+
+#if AT_ATTN_IN
+/* An element of q, k or v, normed if it is to be, whose pair's other element is `other`. */
+__device__ __forceinline__ void put_qkv(const struct region_args &a, const struct extra *e, int row,
+                                        int t, float v, float other)
+{
+    int head = row / HEAD_DIM, d = row % HEAD_DIM;
+    if (head < HEADS + KV_HEADS) {
+        float c = e->turn[t][d / 2][0], s = e->turn[t][d / 2][1];
+        v = d & 1 ? v * c + other * s : v * c - other * s;
+    }
+    if (head < HEADS) {
+        a.q[(size_t)t * (HEADS * HEAD_DIM) + row] = v;
+    } else if (e->kv_at[t] >= 0) {
+        bf16 *pages = (bf16 *)(head < HEADS + KV_HEADS ? a.k_pages : a.v_pages);
+        int kvh = (head - HEADS) % KV_HEADS, at = e->kv_at[t];
+        size_t slot = ((size_t)(at / KV_PAGE) * KV_HEADS + kvh) * KV_PAGE + at % KV_PAGE;
+        pages[slot * HEAD_DIM + d] = to_bf16(v);
+    }
+}
+#endif
+
+/* Writes the sum of (row, t); `other` is that of row ^ 1. */
+__device__ __forceinline__ void finish(const struct region_args &a, const struct extra *e, int row,
+                                       int t, float v, float other, unsigned long long *best)
+{
+    if (t >= M)
+        return;
+#if AT_ATTN_IN
+#if HAS_BIAS
+    v += a.bias[row];
+    other += a.bias[row ^ 1];
+#endif
+    put_qkv(a, e, row, t, v, other);
+#elif AT_MLP_IN
+    if (row % 2 == 0)
+        a.h[(size_t)t * FFN + row / 2] = silu(v) * other;
+#elif AT_HEAD
+    if (t < a.counts->rows) {
+        unsigned long long rank = rank_of(v, row);
+        a.logits[(size_t)t * VOCAB + row] = v;
+        *best = rank > *best ? rank : *best;
+    }
+#else
+    a.y[(size_t)t * ROWS_ALL + row] = v;
+#endif
+}
+
+/* Where sums start: with the residual, in the first block of a cluster. */
+__device__ __forceinline__ void begin_sums(const struct region_args &a, const struct where &at,
+                                           int tile, float (*c)[NT][4])
+{
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                c[r][n][j] = 0;
+#if AT_OUT
+                int row = (tile + r) * 16 + at.g + j / 2 * 8, t = n * 8 + 2 * at.q + j % 2;
+                if (t < M && (SPLIT == 1 || at.rank == 0))
+                    c[r][n][j] = __ldcg(a.x + (size_t)t * ROWS_ALL + row);
+#endif
+            }
+}
+
+/* A pass's sums: finished here, or kept in the shared memory of the token's block. */
+__device__ __forceinline__ void end_sums(const struct region_args &a, const struct where &at,
+                                         const struct extra *e, float *part, int p, int tile,
+                                         const float (*c)[NT][4], const float (*scale)[2],
+                                         unsigned long long (*best)[2])
+{
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int t = n * 8 + 2 * at.q + j % 2, local = at.g + j / 2 * 8;
+                if (KEPT) {
+                    int kept = (p * GROUP + at.warp * TILES + r) * 16 + local;
+                    float *to = part + ((size_t)at.rank * SLOTS + t / SPLIT) * KEPT_ROWS + kept;
+                    if (t < M && SPLIT > 1)
+                        store_peer(to, t % SPLIT, c[r][n][j]);
+                    else if (t < M)
+                        *to = c[r][n][j];
+                } else {
+                    float v = c[r][n][j] * (HAS_NORM ? scale[n][j % 2] : 1.0f);
+                    float other = AT_OUT || AT_HEAD ? 0 : __shfl_xor_sync(WARP_ALL, v, 4);
+                    finish(a, e, (tile + r) * 16 + local, t, v, other, &best[n][j % 2]);
+                }
+            }
+}
+
+/* The sum of four neighbouring kept rows over the cluster's blocks. */
+__device__ __forceinline__ float4 kept_sum(const float *part, int slot, int row)
+{
+    float4 v = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int p = 0; p < SPLIT; p++) {
+        float4 b = *(const float4 *)(part + ((size_t)p * SLOTS + slot) * KEPT_ROWS + row);
+        v.x += b.x, v.y += b.y, v.z += b.z, v.w += b.w;
+    }
+    return v;
+}
+
+/* All sums of the tokens that belong to this block. A thread takes four rows of a token; with q/k
+ * norm a warp takes a head. */
+__device__ __forceinline__ void finish_kept(const struct region_args &a, const struct where &at,
+                                            const struct extra *e, const float *part)
+{
+    int rows = passes_of(at) * GROUP * 16;
+    for (int i = threadIdx.x; i < SLOTS * (rows / 4); i += THREADS) {
+        int slot = i / (rows / 4), kept = i % (rows / 4) * 4, t = slot * SPLIT + at.rank;
+        int group = kept / (GROUP * 16), tile = (at.cluster + group * CLUSTERS) * GROUP;
+        int local = kept % (GROUP * 16), warp_tile = tile + local / (TILES * 16) * TILES;
+        int row = min(warp_tile, ROW_TILES - TILES) * 16 + local % (TILES * 16);
+        float4 s = kept_sum(part, slot, kept);
+        float f = t < M ? scale_of(a, e, t) : 0, v[4] = {s.x * f, s.y * f, s.z * f, s.w * f};
+#if AT_ATTN_IN && HAS_QK_NORM
+        int head = row / HEAD_DIM;
+        if (head < HEADS + KV_HEADS) {
+            float sum = v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3];
+#pragma unroll
+            for (int o = HEAD_DIM / 8; o > 0; o >>= 1)
+                sum += __shfl_xor_sync(WARP_ALL, sum, o);
+            const float *gain = e->gain[head >= HEADS] + row % HEAD_DIM;
+            float norm = rsqrtf(sum / HEAD_DIM + a.eps);
+            for (int j = 0; j < 4; j++)
+                v[j] *= norm * gain[j];
+        }
+#endif
+        for (int j = 0; j < 4; j++)
+            finish(a, e, row + j, t, v[j], v[j ^ 1], 0);
+    }
+}
+
+#if AT_HEAD
+__device__ __forceinline__ void finish_best(const struct region_args &a, const struct where &at,
+                                            const unsigned long long (*best)[2])
+{
+    __shared__ unsigned long long bests[WARPS][NT * 8];
+#pragma unroll
+    for (int i = 0; i < NT * 2; i++) {
+        unsigned long long v = best[i / 2][i % 2];
+        for (int o = 4; o < 32; o <<= 1) {
+            unsigned long long other = __shfl_xor_sync(WARP_ALL, v, o);
+            v = other > v ? other : v;
+        }
+        if (at.g == 0)
+            bests[at.warp][i / 2 * 8 + 2 * at.q + i % 2] = v;
+    }
+    best_of_all<WARPS, NT * 8, M>(bests, min(a.counts->rows, (int)M),
+                                  (unsigned long long *)a.work.work, a.work.counter, a.best);
+}
+#endif
+
+#endif
