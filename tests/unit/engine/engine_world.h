@@ -224,4 +224,20 @@ static inline void check_text(const struct client *c, const struct engine_reques
     assert_int_equal(c->finish, ids[n - 1] == TOY_END ? FINISH_STOP : FINISH_LENGTH);
 }
 
+/* All of a crowd at once; and that each gets its own text in the end. */
+static inline void submit_crowd(struct engine *e, struct client *c, struct engine_request *r, int n)
+{
+    for (int i = 0; i < n; i++) {
+        crowd_request(&c[i], &r[i], i);
+        submit(e, &r[i]);
+    }
+}
+
+static inline void check_crowd(const struct client *c, const struct engine_request *r, int n)
+{
+    wait_ends(n);
+    for (int i = 0; i < n; i++)
+        check_text(&c[i], &r[i]);
+}
+
 #endif

@@ -28,13 +28,8 @@ static void engine_gives_each_of_two_hundred_its_own_text(void **state)
     struct engine *e = start_with(14, 24); /* room for about two of them at full length */
     struct client *c = clients(N);
     struct engine_request *r = xcalloc(N, sizeof *r);
-    for (int i = 0; i < N; i++) {
-        crowd_request(&c[i], &r[i], i);
-        submit(e, &r[i]);
-    }
-    wait_ends(N);
-    for (int i = 0; i < N; i++)
-        check_text(&c[i], &r[i]);
+    submit_crowd(e, c, r, N);
+    check_crowd(c, r, N);
     check_idle(e);
     assert_true(metric(e, "\nwhet_preemptions_total ") > 0);
     assert_true(metric(e, "\nwhet_prefix_cache_hit_tokens_total ") > 0);
@@ -333,13 +328,8 @@ static void engine_survives_steps_that_fail_now_and_then(void **state)
     struct client *c = clients(N);
     struct engine_request *r = xcalloc(N, sizeof *r);
     fake.fail_every = 10;
-    for (int i = 0; i < N; i++) {
-        crowd_request(&c[i], &r[i], i);
-        submit(e, &r[i]);
-    }
-    wait_ends(N);
-    for (int i = 0; i < N; i++)
-        check_text(&c[i], &r[i]);
+    submit_crowd(e, c, r, N);
+    check_crowd(c, r, N);
     assert_true(metric(e, "\nwhet_failed_steps_total ") >= 4);
     check_idle(e);
     engine_stop(e);

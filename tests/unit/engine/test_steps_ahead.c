@@ -84,13 +84,8 @@ static void tokens_that_stay_off_the_device_are_waited_for(void **state)
     struct client *c = clients(N);
     struct engine_request r[N];
     fake.keep_in = 3; /* the fake fails a step that names such a row */
-    for (int i = 0; i < N; i++) {
-        crowd_request(&c[i], &r[i], i);
-        submit(e, &r[i]);
-    }
-    wait_ends(N);
-    for (int i = 0; i < N; i++)
-        check_text(&c[i], &r[i]);
+    submit_crowd(e, c, r, N);
+    check_crowd(c, r, N);
     assert_true(metric(e, "\nwhet_failed_steps_total ") == 0);
     assert_true(fake.ahead > 0 && fake.ahead < fake.starts);
     check_idle(e);
