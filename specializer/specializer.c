@@ -139,8 +139,8 @@ static void upkeep(struct specializer *s)
 /* On a busy machine compilers and probes, which run at idle priority, would never get a turn. */
 static bool children_starve(const struct specializer *s)
 {
-    if (s->env.machine->kind == MACHINE_CUDA) /* the engine leaves the cores to them */
-        return false;
+    if (!s->env.machine || s->env.machine->kind == MACHINE_CUDA)
+        return false; /* not set up; or the engine leaves the cores to them */
     if (atomic_load(&s->mode) != SPECIALIZER_RUN)
         return false;
     for (int i = 0; i < s->round.n; i++)
