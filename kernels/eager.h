@@ -38,7 +38,8 @@ struct eager_rope_args {
     float eps;
 };
 
-/* h = silu(g) * u of raw [M, 2 ffn], g and u alternating. Grid: (ceil(ffn / EAGER_SILU), M), 256. */
+/* h = silu(g) * u of raw [M, 2 ffn], g and u alternating. Grid: (ceil(ffn / EAGER_SILU), M), 256.
+ */
 enum { EAGER_SILU = 2048 };
 struct eager_silu_args {
     const int32_t *count;
@@ -86,8 +87,8 @@ enum { EAGER_TILE = 64 };
 /* eager_wgmma.cu, where there is one (compute capability 9.0): the same arguments. Grid: (kv_heads
  * ceil(heads / kv_heads / 2), tiles), EAGER_WGMMA_THREADS. */
 enum { EAGER_WGMMA_THREADS = 384, EAGER_WGMMA_POSITIONS = 128, EAGER_WGMMA_STAGES = 2 };
-#define EAGER_WGMMA_SMEM(head_dim)                                                             \
-    ((2 * EAGER_TILE + 2 * EAGER_WGMMA_STAGES * EAGER_WGMMA_POSITIONS) * (head_dim) * 2 + 128)
+#define EAGER_WGMMA_SMEM(head_dim) \
+    ((2 * EAGER_TILE + 2 * EAGER_WGMMA_STAGES * EAGER_WGMMA_POSITIONS) * (head_dim)*2 + 128)
 
 struct eager_prefill_args {
     const struct eager_tile *tile;

@@ -1,4 +1,5 @@
-/* floor.h - seconds in which no kernel can do a region's work: what is measured below is refused. */
+/* floor.h - seconds in which no kernel can do a region's work: what is measured below is refused.
+ */
 #ifndef WHET_SPECIALIZER_FLOOR_H
 #define WHET_SPECIALIZER_FLOOR_H
 

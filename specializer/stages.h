@@ -84,8 +84,8 @@ enum probe_depth {
 };
 
 struct probe;
-/* First execution, in a separate process with a watchdog; on a GPU one after the other. `captured` are live inputs of the slot
- * (may be 0 of them: seeded inputs only). */
+/* First execution, in a separate process with a watchdog; on a GPU one after the other. `captured`
+ * are live inputs of the slot (may be 0 of them: seeded inputs only). */
 struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum probe_depth depth,
                           const struct capture *const *captured, int captures, struct err *err);
 enum stage_result probe_poll(struct probe *p);

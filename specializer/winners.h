@@ -21,8 +21,8 @@ int winners_load(const struct config *c, const struct model *m, struct backend *
 int starts_load(const struct config *c, const struct model *m, struct backend *b,
                 const struct backend_ops *ops, struct dispatch *d, int32_t sequences,
                 int32_t context,
-                void (*each)(void *ctx, const struct slot *slot, const struct kernel *k),
-                void *ctx, struct err *err);
+                void (*each)(void *ctx, const struct slot *slot, const struct kernel *k), void *ctx,
+                struct err *err);
 
 /* `whet kernels list|show KEY|export FILE|import FILE`: the store from the command line. The
  * process's exit status. */

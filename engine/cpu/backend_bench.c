@@ -6,8 +6,8 @@
  * The first pair warms up and is dropped.
  *
  * A call stops at the first run that ends beyond its budget and goes on from there next time. The
- * inputs are copied before (backend_bench_begin(), by whoever wants the bench): up to 64 MiB of keys
- * and values, which no step should wait for.
+ * inputs are copied before (backend_bench_begin(), by whoever wants the bench): up to 64 MiB of
+ * keys and values, which no step should wait for.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* process.h - child processes that cannot hurt the server: compilers and probes.
  *
  * A child runs in its own process group at low priority under resource limits, with nothing or one
- * end of a socket as stdin and its output captured up to a bound. Started, then polled: nothing here waits except
- * process_run(). Every child that process_start() returned is reaped by process_end() at the
- * latest, and the kernel kills it when the thread that started it dies. One thread at a time per
- * struct process.
+ * end of a socket as stdin and its output captured up to a bound. Started, then polled: nothing
+ * here waits except process_run(). Every child that process_start() returned is reaped by
+ * process_end() at the latest, and the kernel kills it when the thread that started it dies. One
+ * thread at a time per struct process.
  */
 #ifndef WHET_SPECIALIZER_PROCESS_H
 #define WHET_SPECIALIZER_PROCESS_H
@@ -29,7 +29,7 @@ struct process_spec {
     int64_t address_bytes; /* RLIMIT_AS; 0: no limit */
     int64_t file_bytes;    /* largest file a child may write; 0: no limit */
     size_t output_max;     /* bytes kept of each stream; the rest is read and dropped */
-    int input;             /* what the child has as stdin, above 2; stays the caller's; 0: nothing */
+    int input; /* what the child has as stdin, above 2; stays the caller's; 0: nothing */
 };
 
 struct process_result {

@@ -84,16 +84,11 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"regions", test_regions},
-                 {"steps", test_steps},
-                 {"ahead", test_ahead},
-                 {"sampler", test_sampler},
-                 {"kernels", test_kernels},
-                 {"prefill", test_prefill},
-                 {"templates", test_templates},
-                 {"probe", test_probe},
-                 {"agent", test_agent},
-                 {"lt", test_lt}};
+    } parts[] = {{"regions", test_regions},     {"steps", test_steps},
+                 {"ahead", test_ahead},         {"sampler", test_sampler},
+                 {"kernels", test_kernels},     {"prefill", test_prefill},
+                 {"templates", test_templates}, {"probe", test_probe},
+                 {"agent", test_agent},         {"lt", test_lt}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)
             continue;

@@ -8,6 +8,7 @@
 
 #include "specializer/adviser/adviser_request.h"
 #include "specializer/search/strategy.h"
+#include "tests/unit/specializer/smollm.h"
 
 static const struct machine world_machine = {.device = "test machine, 2 threads",
                                              .read_bandwidth = 40e9,
@@ -33,15 +34,7 @@ static inline void world_open(struct world *w, enum region region, int m)
                       .HAS_AMX = 1,
                       .REGION = (int32_t)region,
                       .M_MAX = m,
-                      .HIDDEN = 576,
-                      .HEADS = 9,
-                      .KV_HEADS = 3,
-                      .HEAD_DIM = 64,
-                      .FFN = 1536,
-                      .VOCAB = 49152,
-                      .WTYPE = DTYPE_Q4_1,
-                      .WTYPE_2 = DTYPE_Q4_1,
-                      .WTYPE_3 = DTYPE_Q4_1};
+                      SMOLLM_SHAPE};
     memset(w, 0, sizeof *w);
     cost_open(&w->cost, &world_machine, 2);
     w->space = space_open(&f, region, m, NUMERICS_TOLERANCE);

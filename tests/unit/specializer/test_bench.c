@@ -15,8 +15,8 @@
 
 #include "engine/cpu/case.h"
 #include "specializer/bench.h"
-#include "specializer/floor.h"
 #include "specializer/canary.h"
+#include "specializer/floor.h"
 #include "specializer/stages.h"
 #include "specializer/stats.h"
 

@@ -11,6 +11,7 @@
 #include "specializer/hash.h"
 #include "specializer/search/strategy.h"
 #include "specializer/trust.h"
+#include "tests/unit/specializer/smollm.h"
 
 enum { BATCH = 6, BATCHES = 40 };
 
@@ -35,15 +36,7 @@ static int open_world(void **state)
                       .HAS_VNNI = 1,
                       .REGION = REGION_MLP_OUT,
                       .M_MAX = 1,
-                      .HIDDEN = 576,
-                      .HEADS = 9,
-                      .KV_HEADS = 3,
-                      .HEAD_DIM = 64,
-                      .FFN = 1536,
-                      .VOCAB = 49152,
-                      .WTYPE = DTYPE_Q4_1,
-                      .WTYPE_2 = DTYPE_Q4_1,
-                      .WTYPE_3 = DTYPE_Q4_1};
+                      SMOLLM_SHAPE};
     cost_open(&w->cost, &machine, 2);
     w->space = space_open(&f, REGION_MLP_OUT, 1, NUMERICS_TOLERANCE);
     w->size = space_size(w->space);

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/unit/unit.h"
 #include "tune/ablate.h"
 #include "tune/report.h"
-#include "tests/unit/unit.h"
 
 enum { SEEDS = SANITIZED ? 4 : 20 };
 static struct tables tables;

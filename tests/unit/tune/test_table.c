@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/specializer/smollm.h"
 #include "tune/table.h"
 
 static const struct facts facts = {.HAS_AVX2 = 1,
@@ -17,15 +18,7 @@ static const struct facts facts = {.HAS_AVX2 = 1,
                                    .HAS_VNNI = 1,
                                    .REGION = REGION_MLP_OUT,
                                    .M_MAX = 4,
-                                   .HIDDEN = 576,
-                                   .HEADS = 9,
-                                   .KV_HEADS = 3,
-                                   .HEAD_DIM = 64,
-                                   .FFN = 1536,
-                                   .VOCAB = 49152,
-                                   .WTYPE = DTYPE_Q4_1,
-                                   .WTYPE_2 = DTYPE_Q4_1,
-                                   .WTYPE_3 = DTYPE_Q4_1};
+                                   SMOLLM_SHAPE};
 
 static struct table *add(struct tables *t, int most)
 {

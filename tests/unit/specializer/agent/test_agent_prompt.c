@@ -10,21 +10,11 @@
 
 #include "specializer/agent/agent_prompt.h"
 #include "specializer/agent/agent_reply.h"
+#include "tests/unit/specializer/smollm.h"
 
 static struct facts facts_of(enum region r)
 {
-    return (struct facts){.HAS_AVX2 = 1,
-                          .REGION = (int32_t)r,
-                          .M_MAX = 4,
-                          .HIDDEN = 576,
-                          .HEADS = 9,
-                          .KV_HEADS = 3,
-                          .HEAD_DIM = 64,
-                          .FFN = 1536,
-                          .VOCAB = 49152,
-                          .WTYPE = DTYPE_Q4_1,
-                          .WTYPE_2 = DTYPE_Q4_1,
-                          .WTYPE_3 = DTYPE_Q4_1};
+    return (struct facts){.HAS_AVX2 = 1, .REGION = (int32_t)r, .M_MAX = 4, SMOLLM_SHAPE};
 }
 
 static struct agent_view view_of(const struct facts *f)

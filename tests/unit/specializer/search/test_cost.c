@@ -10,6 +10,7 @@
 
 #include "specializer/hash.h"
 #include "specializer/search/cost.h"
+#include "tests/unit/specializer/smollm.h"
 
 static const struct machine machine = {
     .device = "test", .read_bandwidth = 40e9, .peak_flops = 100e9, .boundary_s = 2e-6};
@@ -21,15 +22,7 @@ static struct facts facts(int m)
                           .HAS_VNNI = 1,
                           .REGION = REGION_MLP_OUT,
                           .M_MAX = m,
-                          .HIDDEN = 576,
-                          .HEADS = 9,
-                          .KV_HEADS = 3,
-                          .HEAD_DIM = 64,
-                          .FFN = 1536,
-                          .VOCAB = 49152,
-                          .WTYPE = DTYPE_Q4_1,
-                          .WTYPE_2 = DTYPE_Q4_1,
-                          .WTYPE_3 = DTYPE_Q4_1};
+                          SMOLLM_SHAPE};
 }
 
 static struct point with(const struct template *t, const char *knob, int value)

@@ -10,6 +10,7 @@
 
 #include "specializer/hash.h"
 #include "specializer/search/strategy.h"
+#include "tests/unit/specializer/smollm.h"
 
 static const struct machine machine = {
     .device = "test", .read_bandwidth = 40e9, .peak_flops = 100e9, .boundary_s = 2e-6};
@@ -31,15 +32,7 @@ static void open_bench(struct bench *b)
                       .HAS_VNNI = 1,
                       .REGION = REGION_MLP_OUT,
                       .M_MAX = 3, /* narrow templates alone */
-                      .HIDDEN = 576,
-                      .HEADS = 9,
-                      .KV_HEADS = 3,
-                      .HEAD_DIM = 64,
-                      .FFN = 1536,
-                      .VOCAB = 49152,
-                      .WTYPE = DTYPE_Q4_1,
-                      .WTYPE_2 = DTYPE_Q4_1,
-                      .WTYPE_3 = DTYPE_Q4_1};
+                      SMOLLM_SHAPE};
     cost_open(&b->cost, &machine, 2);
     b->space = space_open(&f, REGION_MLP_OUT, 3, NUMERICS_TOLERANCE);
     search_open(&b->search, b->space);
