@@ -15,7 +15,7 @@ extern const struct backend_ops whet_backend_cuda;
 void check(bool ok, bool always, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 extern int checks_made, checks_failed;
-extern const char *part_of; /* templates: models whose names have this in them */
+extern const char *part_of; /* only shapes whose names have this in them */
 
 /* A backend with its dispatch table. */
 struct rig {

@@ -1,4 +1,8 @@
-/* test_device.c - runs the device suite: `scripts/test-device`. With a word, only that part. */
+/* test_device.c - the checks that use the backend: `scripts/test-device` runs each part by itself.
+ *
+ *   test_device [PART [SHAPE]]           SHAPE: regions, steps, probe, templates of these only
+ *   test_device logits MODEL TOKENS OUT  see logits.c
+ */
 #include "tests/device/device_test.h"
 
 #include <stdio.h>
