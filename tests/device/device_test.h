@@ -48,6 +48,9 @@ float rng_normal(uint64_t *state);
 /* MODEL TOKENS OUT (logits.c); exit status. */
 int logits_main(char **argv);
 
+/* products.c: from now on no product is the library's. */
+bool test_device_plain_products(const char *root, const char *arch);
+
 void test_regions(void);
 void test_steps(void);
 void test_ahead(void);
