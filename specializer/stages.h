@@ -77,10 +77,10 @@ int object_checksum(const char *path, char out[17]);
 /* ---- probe (admission/) ---------------------------------------------------------------------- */
 
 enum probe_depth {
-    PROBE_FULL,  /* every check of SPECIALIZER.md section 3 on the region */
+    PROBE_FULL,  /* every check of docs/specializer.md on the region */
     PROBE_SHORT, /* a restored winner whose object is the very file that passed: seconds -> tens of
                     ms */
-    PROBE_END,   /* item 9 alone, the whole model's logits: shadow_run() does it for a finalist */
+    PROBE_END,   /* endcheck.h alone, the whole model's logits: shadow_run() does it for a finalist */
 };
 
 struct probe;
