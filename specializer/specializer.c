@@ -137,34 +137,29 @@ static void upkeep(struct specializer *s)
     prune_objects(s);
 }
 
-/* On a busy machine compilers and probes, which run at idle priority, would never get a turn. So
- * while any of them runs, the time share that benches may use is spent in lulls instead: the engine
- * pauses a moment between steps and they get all cores. Short lulls, so that every step is late by
- * a little and none by much. */
-#define LULL_NS 300000
-#define LULLS_NS 20000000
-
-static int lull(void *until, int64_t budget_ns)
-{
-    struct timespec pause = {0, budget_ns < LULL_NS ? budget_ns : LULL_NS};
-    nanosleep(&pause, NULL);
-    return clock_ns() >= *(const int64_t *)until;
-}
-
+/* On a busy machine compilers and probes, which run at idle priority, would never get a turn. */
 static bool children_starve(const struct specializer *s)
 {
-    if (s->env.machine->kind == MACHINE_CUDA) /* the engine leaves the cores to them */
+    if (!s->env.machine || s->env.machine->kind == MACHINE_CUDA)
+        return false; /* not set up; or the engine leaves the cores to them */
+    if (atomic_load(&s->mode) != SPECIALIZER_RUN)
         return false;
     for (int i = 0; i < s->round.n; i++)
         if (s->round.item[i].build || s->round.item[i].probe)
-            return engine_load(s->engine) > 0 && s->config->specializer_share > 0;
+            return true;
     return false;
+}
+
+static void look_after_children(struct specializer *s)
+{
+    specializer_observe(s);
+    round_children(s);
+    engine_lulls(s->engine, children_starve(s));
 }
 
 void specializer_wait(struct specializer *s, double seconds)
 {
-    specializer_observe(s);
-    round_children(s);
+    look_after_children(s);
     if (s->round.place && seconds > 0.02)
         seconds = 0.02;
     if (s->env.prober && seconds > 0.003) /* it waits for turns */
@@ -184,17 +179,12 @@ void specializer_wait(struct specializer *s, double seconds)
 /* Nothing to do but wait for children. */
 static void wait_for_children(struct specializer *s)
 {
-    int64_t until = clock_ns() + LULLS_NS;
-    specializer_wait(s, 0.001);
-    if (children_starve(s) && engine_slices(s->engine, lull, &until) < 0)
-        specializer_wait(s, 0.02); /* the engine stops */
+    specializer_wait(s, engine_load(s->engine) > 0 ? 0.005 : 0.001);
 }
 
 static void tick(void *ctx)
 {
-    struct specializer *s = ctx;
-    specializer_observe(s);
-    round_children(s);
+    look_after_children(ctx);
 }
 
 /* ---- choosing ---------------------------------------------------------------------------------

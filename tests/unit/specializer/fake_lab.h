@@ -111,6 +111,11 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx)
         ;
     return r;
 }
+void engine_lulls(struct engine *e, bool on)
+{
+    (void)e;
+    (void)on;
+}
 uint64_t engine_slice_ns(const struct engine *e)
 {
     (void)e;
