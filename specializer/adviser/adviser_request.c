@@ -188,9 +188,8 @@ static void put_gpu(const struct machine *m, cJSON *o)
             put(o, fact[i].name, fact[i].v);
 }
 
-static void put_cpu(const struct advice_request *r, cJSON *o)
+static void put_cpu(const struct facts *f, cJSON *o)
 {
-    const struct facts *f = space_facts(r->space);
     put_caches(o);
     cJSON *isa = cJSON_AddArrayToObject(o, "instruction_sets");
     const struct {
@@ -206,21 +205,20 @@ static void put_cpu(const struct advice_request *r, cJSON *o)
 }
 
 /* Bandwidth, operations and boundary are as measured when the server started. */
-static void put_device(const struct advice_request *r, cJSON *doc)
+void adviser_put_device(const struct machine *m, const struct facts *f, int threads, cJSON *doc)
 {
-    const struct machine *m = r->cost->machine;
-    const bool cuda = facts_kind(space_facts(r->space)) == MACHINE_CUDA;
+    const bool cuda = facts_kind(f) == MACHINE_CUDA;
     cJSON *o = cJSON_AddObjectToObject(doc, "device");
     cJSON_AddStringToObject(o, "name", m->device);
     if (!cuda)
-        put(o, "threads", r->cost->threads);
+        put(o, "threads", threads);
     put(o, "read_gb_s", m->read_bandwidth * 1e-9);
     put(o, cuda ? "bf16_tensor_gflop_s" : "f32_gflop_s", m->peak_flops * 1e-9);
     put_microseconds(o, "boundary_us", m->boundary_s);
     if (cuda)
         put_gpu(m, o);
     else
-        put_cpu(r, o);
+        put_cpu(f, o);
 }
 
 /* ---- the region -------------------------------------------------------------------------------
@@ -396,7 +394,7 @@ static void put_results(const struct advice_request *r, const struct room *room,
 static cJSON *begin(const struct advice_request *r, const struct room *room, cJSON *doc)
 {
     cJSON_AddNumberToObject(doc, "version", REQUEST_VERSION);
-    put_device(r, doc);
+    adviser_put_device(r->cost->machine, space_facts(r->space), r->cost->threads, doc);
     cJSON *region = add_object(cJSON_AddArrayToObject(doc, "regions"));
     cJSON_AddStringToObject(region, "region", r->slot);
     adviser_put_operation(space_facts(r->space), region);
