@@ -167,7 +167,7 @@ struct choice {
     int32_t m, rows;        /* bucket values (narrow), or the padded counts (wide) */
     int32_t context;        /* bucket value */
     int32_t tiles, singles; /* wide: what attention is launched for */
-    bool decode;            /* wide: every sequence has one token */
+    bool decode;            /* every sequence has one token */
 };
 
 struct variant {

@@ -34,6 +34,7 @@ int lab_open(struct backend *b, struct err *e)
     CU(code);
     for (int i = 0; i < 4; i++)
         CU(cudaEventCreate(&b->lab.event[i]));
+    CU(cudaDeviceSynchronize()); /* what was cleared and copied since the start is there */
     return 0;
 }
 
@@ -80,6 +81,7 @@ bool lab_wants(struct backend *b, const struct choice *c)
     bool want = t && c->slot[t->slot->region] == t->slot && atomic_load(&t->left) > 0 &&
                 (t->slot->m > NARROW) == (c->m > NARROW) &&
                 (t->slot->region != REGION_HEAD || c->rows > 0) &&
+                (t->slot->region != REGION_ATTN || c->decode) &&
                 (t->kind == TAP_CAPTURE ||
                  t->kernel->m_max >= (t->slot->region == REGION_HEAD ? c->rows : c->m)) &&
                 b->matches++ % (t->every > 0 ? t->every : 1) == 0;

@@ -153,6 +153,8 @@ struct matrix case_matrix(const struct device_probe *p);
 bool region_has_matrix(enum region r);
 
 /* probe_truth.c */
+/* Seconds that all rounds of a case may take; a test under a tool that slows kernels sets more. */
+extern double probe_hang_s;
 /* Waits for the stream; DEVICE_FAULT: it did not end, or the context broke. */
 enum device_verdict probe_wait(struct device_probe *p, double limit_s, const char *what,
                                struct err *e);

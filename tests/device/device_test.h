@@ -15,7 +15,7 @@ extern const struct backend_ops whet_backend_cuda;
 void check(bool ok, bool always, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 extern int checks_made, checks_failed;
-extern const char *part_of; /* templates: models whose names have this in them */
+extern const char *part_of; /* only shapes whose names have this in them */
 
 /* A backend with its dispatch table. */
 struct rig {
@@ -47,6 +47,9 @@ float rng_normal(uint64_t *state);
 
 /* MODEL TOKENS OUT (logits.c); exit status. */
 int logits_main(char **argv);
+
+/* products.c: from now on no product is the library's. */
+bool test_device_plain_products(const char *root, const char *arch);
 
 void test_regions(void);
 void test_steps(void);

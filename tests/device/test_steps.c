@@ -284,6 +284,8 @@ void test_steps(void)
 {
     for (int i = 0; i < device_shape_count; i++) {
         const char *name = device_shapes[i].name;
+        if (!strstr(name, part_of))
+            continue;
         struct model *m = model_random(&device_shapes[i].shape, DTYPE_BF16, 11);
         struct rig gpu, cpu = {0};
         if (rig_open(&gpu, &whet_backend_cuda, m, PAGES, TOKENS, ROWS) &&
