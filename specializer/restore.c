@@ -38,8 +38,7 @@ struct list {
     int n;
 };
 
-/* ---- rows to candidates ------------------------------------------------------------------------
- */
+/* ---- rows to candidates -------------------------------------------------------------------- */
 
 /* What rows are held against. */
 struct terms {

@@ -18,8 +18,7 @@
 /* A gain so clear does not wait for the rest of its batch. */
 #define CLEAR_GAIN 0.10
 
-/* ---- proposing --------------------------------------------------------------------------------
- */
+/* ---- proposing ----------------------------------------------------------------------------- */
 
 void round_learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
                  double speed)
@@ -115,8 +114,7 @@ bool round_start(struct specializer *s, struct place *p)
     return n > 0;
 }
 
-/* ---- children ---------------------------------------------------------------------------------
- */
+/* ---- children ------------------------------------------------------------------------------ */
 
 /* The candidate is at fault: it leaves the round and is not tried again under this key. */
 static void item_refuse(struct specializer *s, struct item *it, enum stage stage)
@@ -276,8 +274,7 @@ void round_children(struct specializer *s)
     }
 }
 
-/* ---- bench ------------------------------------------------------------------------------------
- */
+/* ---- bench --------------------------------------------------------------------------------- */
 
 static void make_finalist(struct place *p, struct item *it)
 {

@@ -33,8 +33,7 @@ static double seconds_since(int64_t ns)
     return (double)(clock_ns() - ns) * 1e-9;
 }
 
-/* ---- upkeep -----------------------------------------------------------------------------------
- */
+/* ---- upkeep -------------------------------------------------------------------------------- */
 
 void specializer_observe(struct specializer *s)
 {
@@ -187,8 +186,7 @@ static void tick(void *ctx)
     look_after_children(ctx);
 }
 
-/* ---- choosing ---------------------------------------------------------------------------------
- */
+/* ---- choosing ------------------------------------------------------------------------------ */
 
 /* Whether there may be a search now, or why not. */
 static enum doing permitted(const struct specializer *s)
@@ -304,8 +302,7 @@ static void search_step(struct specializer *s)
     }
 }
 
-/* ---- the thread -------------------------------------------------------------------------------
- */
+/* ---- the thread ---------------------------------------------------------------------------- */
 
 static bool wait_for_engine(struct specializer *s)
 {
@@ -358,8 +355,7 @@ static void *specializer_thread(void *ctx)
     return NULL;
 }
 
-/* ---- start and stop ---------------------------------------------------------------------------
- */
+/* ---- start and stop ------------------------------------------------------------------------ */
 
 struct place *place_find(struct specializer *s, const char *slot)
 {

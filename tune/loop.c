@@ -37,8 +37,7 @@ static bool over(const struct tuner *t)
     return lab_stopped(&t->lab) || left_s(t) <= 0;
 }
 
-/* ---- slots ------------------------------------------------------------------------------------
- */
+/* ---- slots --------------------------------------------------------------------------------- */
 
 static int add_slot(struct tuner *t, const char *name, struct err *err)
 {
@@ -75,8 +74,7 @@ static int decoded_together(const struct tuner *t)
     return most;
 }
 
-/* ---- one round --------------------------------------------------------------------------------
- */
+/* ---- one round ----------------------------------------------------------------------------- */
 
 /* Inputs of replayed steps; seeded ones if the slot's steps do not come. */
 static bool take_inputs(struct tuner *t, struct place *p)
@@ -158,8 +156,7 @@ static void search(struct tuner *t)
     }
 }
 
-/* ---- the end ----------------------------------------------------------------------------------
- */
+/* ---- the end ------------------------------------------------------------------------------- */
 
 static void print_summary(const struct tuner *t)
 {

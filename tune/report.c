@@ -63,8 +63,7 @@ static void release(struct sample_set *s)
     free(s->error);
 }
 
-/* ---- correlations -----------------------------------------------------------------------------
- */
+/* ---- correlations -------------------------------------------------------------------------- */
 
 /* Of the points of `family` (-1: all): how many, and their correlation. */
 static double correlation_of(const struct sample_set *s, const float *predicted, int family,
@@ -121,8 +120,7 @@ static double learned_correlation(const struct tables *tables, const struct samp
     return draws ? sum / draws : NAN;
 }
 
-/* ---- where it is wrong ------------------------------------------------------------------------
- */
+/* ---- where it is wrong --------------------------------------------------------------------- */
 
 /* A part of a slot's points and by how much its times are off, against the slot's mean error. */
 struct error_of {
@@ -218,8 +216,7 @@ static int gather_errors(const struct sample_set *s, struct error_of *out, int m
     return n;
 }
 
-/* ---- output -----------------------------------------------------------------------------------
- */
+/* ---- output -------------------------------------------------------------------------------- */
 
 static void put(cJSON *o, const char *name, double v)
 {
@@ -309,8 +306,7 @@ int report_tables(const struct tables *t, const char *json, struct err *err)
     return finish(slots, json, err);
 }
 
-/* ---- a store's predictions --------------------------------------------------------------------
- */
+/* ---- a store's predictions ----------------------------------------------------------------- */
 
 enum { GROUPS_MOST = 512 };
 

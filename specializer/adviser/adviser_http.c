@@ -59,8 +59,7 @@ const char *call_fault_name(enum call_fault f)
     return f < CALL_FAULTS ? names[f] : "?";
 }
 
-/* ---- opening ----------------------------------------------------------------------------------
- */
+/* ---- opening ------------------------------------------------------------------------------- */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static CURLcode global;
@@ -132,8 +131,7 @@ void adviser_http_stop(struct adviser_http *h)
     curl_multi_wakeup(h->multi);
 }
 
-/* ---- the request ------------------------------------------------------------------------------
- */
+/* ---- the request --------------------------------------------------------------------------- */
 
 static void fail(struct answer *out, enum call_fault fault, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -212,8 +210,7 @@ static void key_blot(const struct key *key, char *text)
         memset(at, '*', key->n);
 }
 
-/* ---- the exchange -----------------------------------------------------------------------------
- */
+/* ---- the exchange -------------------------------------------------------------------------- */
 
 static enum call_fault fault_of(CURLcode code)
 {

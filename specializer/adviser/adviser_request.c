@@ -51,8 +51,7 @@ const char adviser_moves_task[] =
     "Answer with one JSON document and nothing else:\n"
     "{\"version\":1,\"nodes\":[{\"node\":\"<id as given>\",\"changes\":[\"KNOB=value\",...]}]}";
 
-/* ---- names of points --------------------------------------------------------------------------
- */
+/* ---- names of points ----------------------------------------------------------------------- */
 
 void adviser_id_text(const struct space *s, int32_t id, char out[ID_TEXT])
 {
@@ -123,8 +122,7 @@ struct reply_terms adviser_terms(const struct advice_request *r)
         .region = r->slot, .ctx = r->space, .find = terms_find, .values = terms_values};
 }
 
-/* ---- small pieces -----------------------------------------------------------------------------
- */
+/* ---- small pieces -------------------------------------------------------------------------- */
 
 static void put(cJSON *o, const char *name, double v)
 {
@@ -155,8 +153,7 @@ static cJSON *add_object(cJSON *list)
     return o;
 }
 
-/* ---- the machine ------------------------------------------------------------------------------
- */
+/* ---- the machine --------------------------------------------------------------------------- */
 
 static void put_caches(cJSON *o)
 {
@@ -221,8 +218,7 @@ void adviser_put_device(const struct machine *m, const struct facts *f, int thre
         put_cpu(f, o);
 }
 
-/* ---- the region -------------------------------------------------------------------------------
- */
+/* ---- the region ---------------------------------------------------------------------------- */
 
 static void put_times(const struct advice_request *r, cJSON *region)
 {
@@ -252,8 +248,7 @@ static void put_live(const struct advice_request *r, const struct room *room, cJ
     }
 }
 
-/* ---- the space --------------------------------------------------------------------------------
- */
+/* ---- the space ----------------------------------------------------------------------------- */
 
 static void put_template(const struct template *t, const struct room *room, cJSON *o)
 {
@@ -311,8 +306,7 @@ static void put_candidates(const struct advice_request *r, const struct advice *
     }
 }
 
-/* ---- results so far ---------------------------------------------------------------------------
- */
+/* ---- results so far ------------------------------------------------------------------------ */
 
 /* The `n` measured points with the highest (sign 1) or lowest (sign -1) speed, from the outside
  * in. */
@@ -387,8 +381,7 @@ static void put_results(const struct advice_request *r, const struct room *room,
     }
 }
 
-/* ---- documents --------------------------------------------------------------------------------
- */
+/* ---- documents ----------------------------------------------------------------------------- */
 
 /* What both questions begin with; returns the region's object. */
 static cJSON *begin(const struct advice_request *r, const struct room *room, cJSON *doc)

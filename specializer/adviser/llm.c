@@ -35,8 +35,7 @@ struct llm {
     struct answer answer;
 };
 
-/* ---- the thread that waits --------------------------------------------------------------------
- */
+/* ---- the thread that waits ----------------------------------------------------------------- */
 
 static struct timespec in_seconds(double seconds)
 {
@@ -98,8 +97,7 @@ static void *llm_thread(void *ctx)
     return NULL;
 }
 
-/* ---- opening and closing ----------------------------------------------------------------------
- */
+/* ---- opening and closing ------------------------------------------------------------------- */
 
 static void clear_question(struct llm_question *q)
 {
@@ -162,8 +160,7 @@ void llm_close(struct llm *l)
     free(l);
 }
 
-/* ---- asking -----------------------------------------------------------------------------------
- */
+/* ---- asking -------------------------------------------------------------------------------- */
 
 int64_t llm_tokens(const char *text)
 {
@@ -205,8 +202,7 @@ const struct llm_question *llm_over(struct llm *l, enum llm_user user, const str
     return over ? &l->question : NULL;
 }
 
-/* ---- what came of it --------------------------------------------------------------------------
- */
+/* ---- what came of it ----------------------------------------------------------------------- */
 
 static void keep_exchange(struct llm *l, const char *verdict)
 {

@@ -14,8 +14,7 @@
 
 #define AGAIN_AFTER_NS INT64_C(20000000000)
 
-/* ---- opening and closing ----------------------------------------------------------------------
- */
+/* ---- opening and closing ------------------------------------------------------------------- */
 
 /* What was spent before: "tokens_in tokens_out cost". */
 static void read_spent(struct agent *a)
@@ -72,8 +71,7 @@ void agent_close(struct agent *a)
     free(a);
 }
 
-/* ---- trees ------------------------------------------------------------------------------------
- */
+/* ---- trees --------------------------------------------------------------------------------- */
 
 void agent_set(char **to, char *text)
 {
@@ -149,8 +147,7 @@ struct slot_tree *agent_tree_of(struct agent *a, const char *slot)
     return t;
 }
 
-/* ---- budgets ----------------------------------------------------------------------------------
- */
+/* ---- budgets ------------------------------------------------------------------------------- */
 
 bool agent_can_pay(const struct agent *a)
 {
@@ -175,8 +172,7 @@ void agent_pay(struct agent *a, const struct llm_cost *cost)
     atomic_store(&a->count.micro_cost, llround(a->cost * 1e6));
 }
 
-/* ---- moves ------------------------------------------------------------------------------------
- */
+/* ---- moves --------------------------------------------------------------------------------- */
 
 bool agent_idle(const struct agent *a)
 {
@@ -247,8 +243,7 @@ static char *without_paths(const char *text)
     return out;
 }
 
-/* ---- trials -----------------------------------------------------------------------------------
- */
+/* ---- trials -------------------------------------------------------------------------------- */
 
 int agent_ready(const struct agent *a, const char **slot, int32_t *node,
                 const struct agent_node **out)
@@ -308,8 +303,7 @@ void agent_revise(struct agent *a, const char *slot, int32_t node, double speed,
     agent_keep(a, t, node);
 }
 
-/* ---- metrics ----------------------------------------------------------------------------------
- */
+/* ---- metrics ------------------------------------------------------------------------------- */
 
 static void put_questions(const struct agent *a, FILE *out)
 {

@@ -18,8 +18,7 @@ extern const int prompt_source_count;
 
 enum { LEADERS = 3, DEADS = 6, LOG_MOST = 2500, PLAN_MOST = 300 };
 
-/* ---- files ------------------------------------------------------------------------------------
- */
+/* ---- files --------------------------------------------------------------------------------- */
 
 const char *prompt_file(const char *name)
 {
@@ -84,8 +83,7 @@ const char *agent_seed(enum machine_kind machine, enum region region)
     return prompt_file(name);
 }
 
-/* ---- the contract -----------------------------------------------------------------------------
- */
+/* ---- the contract -------------------------------------------------------------------------- */
 
 /* The definition that starts with this line in a header, up to its closing brace. */
 static void cut(FILE *out, const char *header, const char *begin)
@@ -203,8 +201,7 @@ char *agent_prompt_system(const struct agent_view *v, struct err *err)
     return out;
 }
 
-/* ---- tasks ------------------------------------------------------------------------------------
- */
+/* ---- tasks --------------------------------------------------------------------------------- */
 
 static char *profile_text(const struct agent_view *v)
 {

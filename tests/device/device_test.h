@@ -41,6 +41,12 @@ void rig_close(struct rig *r);
 const char *rig_arch(const struct rig *r);
 bool file_write(const char *path, const void *data, size_t bytes);
 
+/* The verdict of the whole admission: 0, or -1 with the reason (admit.c). */
+struct check_range;
+struct check_result;
+int admit(const struct model *model, const char *object, const struct check_range *range,
+          struct check_result *result, struct err *e);
+
 /* Deterministic numbers. */
 uint64_t rng(uint64_t *state);
 float rng_normal(uint64_t *state);

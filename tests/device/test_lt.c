@@ -257,29 +257,10 @@ static void rehearsals(struct rig *r, const char *path)
 
 /* ---- admission ----------------------------------------------------------------------------- */
 
-static int admit(enum region region, int32_t from, int32_t m, const struct model *model,
-                 const char *object, struct check_result *result, struct err *e)
+static int admit_record(enum region region, int32_t from, int32_t m, const struct model *model,
+                        const char *path, struct check_result *result, struct err *e)
 {
-    static const struct device_turns always = {0};
-    static struct device_session *session;
-    static struct drawn_model drawn;
-    bool spent;
-    if (!session && !(session = whet_backend_cuda.probe->start(&always, e)))
-        return -1;
-    struct check_device_request q = {.check = {.model = model,
-                                               .object = object,
-                                               .range = {region, from, m, 0},
-                                               .threads = 1,
-                                               .full = true,
-                                               .rule = {.factor = 2},
-                                               .seed = 3},
-                                     .shape = model->shape,
-                                     .device = whet_backend_cuda.probe,
-                                     .session = session,
-                                     .drawn = &drawn};
-    int rc = check_device(&q, result, &spent, e);
-    session = spent ? NULL : session;
-    return rc;
+    return admit(model, path, &(struct check_range){region, from, m, 0}, result, e);
 }
 
 static void admissions(struct rig *r, const struct model *model, const char *path)
@@ -295,7 +276,7 @@ static void admissions(struct rig *r, const struct model *model, const char *pat
             for (int32_t rank = 1; rank < 8 && rc; rank++)
                 rc = choose(r, products[i], ms[k], rank, 0, 0, path, &e);
             if (!rc)
-                rc = admit(products[i], ms[k] / 2 + 1, ms[k], model, path, &result, &e);
+                rc = admit_record(products[i], ms[k] / 2 + 1, ms[k], model, path, &result, &e);
             check(rc == 0, true, "lt %s m=%d is admitted after %d cases (bits %s) %s",
                   region_name(products[i]), ms[k], rc ? 0 : result.cases,
                   !rc && result.judgement.bit_equal ? "equal" : "other", e.msg);
@@ -303,7 +284,7 @@ static void admissions(struct rig *r, const struct model *model, const char *pat
     struct check_result result;
     struct err e = {""};
     int rc = choose(r, REGION_MLP_OUT, 64, 0, 0, 4, path, &e) ||
-             admit(REGION_MLP_OUT, 49, 64, model, path, &result, &e);
+             admit_record(REGION_MLP_OUT, 49, 64, model, path, &result, &e);
     check(rc == 0 && !result.judgement.bit_equal, true,
           "K in four parts is admitted, with other bits %s", e.msg);
 }
@@ -316,7 +297,7 @@ static void refused(struct rig *r, const struct model *model, const char *path,
     struct err e = {""};
     struct check_result result;
     lt_record_write(path, record, &e);
-    int rc = admit(REGION_MLP_IN, 49, 64, model, path, &result, &e);
+    int rc = admit_record(REGION_MLP_IN, 49, 64, model, path, &result, &e);
     check(rc == -1 && strstr(e.msg, words), true, "%s is refused by the probe: %s", what, e.msg);
     struct kernel *k = load(r, REGION_MLP_IN, path, &e);
     check(!k && strstr(e.msg, words), true, "%s is not loaded: %s", what, e.msg);
@@ -344,7 +325,7 @@ static void planted(struct rig *r, const struct model *model, const char *path)
     bad.m = 32;
     lt_record_write(path, &bad, &e);
     struct check_result result;
-    int rc = admit(REGION_MLP_IN, 49, 64, model, path, &result, &e);
+    int rc = admit_record(REGION_MLP_IN, 49, 64, model, path, &result, &e);
     check(rc == -1 && strstr(e.msg, "takes 32 tokens"), true, "one for fewer tokens is refused: %s",
           e.msg);
     bad = good;

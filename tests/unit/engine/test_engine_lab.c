@@ -121,16 +121,18 @@ static void engine_keeps_slices_to_their_share_under_load(void **state)
     int64_t start = clock_ns();
     for (int n = 2; atomic_load(&e->stats.slices) == 0 && n < 600; n++)
         wait_tokens(c, n); /* a machine with more to do may start the thread late */
+    int64_t begun = clock_ns();
     wait_tokens(c, 900);
-    uint64_t lent = atomic_load(&e->stats.slice_ns), slices = atomic_load(&e->stats.slices);
-    int64_t passed = clock_ns() - start;
+    uint64_t lent = atomic_load(&e->stats.slice_ns);
+    int64_t now = clock_ns();
     engine_cancel(e, c->id); /* no idle slices: the job is still in when the engine stops */
     engine_stop(e);
     pthread_join(thread, NULL);
     assert_int_equal(f.rc, -1);
-    assert_true(slices >= 1); /* it does make progress; of 4 ms, or more where cores are few */
     /* 5 %, and one slice ahead of the clock. */
-    assert_true((double)lent < 0.05 * (double)passed + 2 * (double)f.s.longest_ns);
+    assert_true((double)lent < 0.05 * (double)(now - start) + 2 * (double)f.s.longest_ns);
+    /* And it makes progress: most of that, if less the later its steps are. */
+    assert_true((double)lent > 0.02 * (double)(now - begun) - (double)f.s.longest_ns);
     free(c);
 }
 

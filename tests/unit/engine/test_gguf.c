@@ -7,8 +7,7 @@
 #include "engine/quant.h"
 #include "tests/unit/engine/golden.h"
 
-/* ---- a file of whet's own, with the place of every field ---------------------------------------
- */
+/* ---- a file of whet's own, with the place of every field ----------------------------------- */
 
 enum { FIELDS = 64 };
 
@@ -122,8 +121,7 @@ static struct gguf *parse(const uint8_t *data, size_t n, uint8_t **copy, struct 
     return gguf_parse(*copy, n, "some.gguf", err);
 }
 
-/* ---- good files ---------------------------------------------------------------------------------
- */
+/* ---- good files ---------------------------------------------------------------------------- */
 
 struct fixture {
     uint8_t *data;
@@ -270,8 +268,7 @@ static void tensors_of_every_format_are_where_the_file_has_them(void **state)
     cJSON_Delete(golden);
 }
 
-/* ---- damaged files ------------------------------------------------------------------------------
- */
+/* ---- damaged files ------------------------------------------------------------------------- */
 
 /* Whatever a parsed file offers must be readable. */
 static uint64_t read_everything(const struct gguf *g, const uint8_t *data, size_t n)

@@ -37,8 +37,7 @@ static struct fake fake;
 static const struct machine fake_machine = {
     .device = "fake", .read_bandwidth = 40e9, .peak_flops = 100e9, .boundary_s = 1e-6};
 
-/* ---- what a candidate is like ------------------------------------------------------------------
- */
+/* ---- what a candidate is like -------------------------------------------------------------- */
 
 static int knob(const struct candidate *c, const char *name)
 {
@@ -77,8 +76,7 @@ static enum stage_result fake_verdict(struct candidate *c, enum stage stage)
     return STAGE_REFUSE;
 }
 
-/* ---- engine -------------------------------------------------------------------------------------
- */
+/* ---- engine -------------------------------------------------------------------------------- */
 
 enum engine_state engine_state(const struct engine *e, double *progress, char *message, size_t n)
 {
@@ -190,8 +188,7 @@ static bool specialized(const char *slot)
     return serving(slot)->origin != ORIGIN_EAGER;
 }
 
-/* ---- backend ------------------------------------------------------------------------------------
- */
+/* ---- backend ------------------------------------------------------------------------------- */
 
 static const struct machine *fake_machine_of(struct backend *b)
 {
@@ -255,8 +252,7 @@ void capture_free(struct capture *c)
     (void)c;
 }
 
-/* ---- stages -------------------------------------------------------------------------------------
- */
+/* ---- stages -------------------------------------------------------------------------------- */
 
 const char *const build_flags[] = {"-fake", NULL};
 
