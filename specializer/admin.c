@@ -78,6 +78,7 @@ static cJSON *slot_json(const struct place *p)
         cJSON_AddItemToObject(o, "previous", kernel_brief(p->previous));
     cJSON_AddNumberToObject(o, "share", p->share);
     cJSON_AddNumberToObject(o, "run_s", p->run_s);
+    cJSON_AddNumberToObject(o, "bytes", p->bytes);
     cJSON_AddNumberToObject(o, "roofline_s", p->roofline_s);
     cJSON_AddNumberToObject(o, "roofline", p->run_s > 0 ? p->roofline_s / p->run_s : 0);
     cJSON_AddNumberToObject(o, "worth", p->worth);

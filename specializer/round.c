@@ -30,7 +30,7 @@ void round_learn(struct specializer *s, struct place *p, int32_t id, const struc
     else if (c == p->finalist)
         agent_revise(s->agent, p->slot->name, -1 - id, speed, c->reason);
     else
-        agent_learn(s->agent, -1 - id, speed, c->reason, c->log);
+        agent_learn(s->agent, -1 - id, speed, c->reason, candidate_words(c));
 }
 
 static void forget(struct specializer *s, struct place *p, int32_t id)

@@ -49,6 +49,7 @@ void specializer_observe(struct specializer *s)
         struct place *p = &s->place[i];
         p->run_s = observe_run_s(&s->observe, i);
         p->roofline_s = observe_roofline_s(&s->observe, i);
+        p->bytes = observe_bytes(&s->observe, i);
         p->worth = observe_worth(&s->observe, i, p->measured, p->dry);
         if (s->observe.slot[i].seconds > 0)
             p->share = s->observe.slot[i].share;

@@ -35,7 +35,8 @@ struct place {
     char pinned[24];            /* lock; "", "eager", or a kernel's key */
     bool pin_missing;           /* lock; the pinned kernel is not loaded (yet) */
     double gain_eager;          /* lock; of `active` over eager */
-    double share, run_s, roofline_s, worth; /* lock; copied from observe for operators */
+    /* lock; copied from observe for operators */
+    double share, run_s, roofline_s, bytes, worth;
     int32_t candidates, wins, refusals;     /* lock; since start */
     int32_t looks;                          /* lock; audits of `active` that found nothing */
 

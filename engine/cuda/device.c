@@ -204,8 +204,15 @@ static void driver_version(char *to, size_t n)
 static void describe_device(struct backend *b)
 {
     struct machine *m = &b->machine;
+    int khz = 0;
     m->kind = MACHINE_CUDA;
     m->sms = b->device.multiProcessorCount;
+    m->sm_registers = b->device.regsPerMultiprocessor;
+    m->sm_shared = (int32_t)b->device.sharedMemPerMultiprocessor;
+    m->block_shared = (int32_t)b->device.sharedMemPerBlockOptin;
+    m->l2_bytes = b->device.l2CacheSize;
+    if (cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, 0) == cudaSuccess)
+        m->clock_mhz = khz / 1000;
     snprintf(m->target, sizeof m->target, "sm_%d%d%s", b->device.major, b->device.minor,
              b->device.major >= 9 ? "a" : "");
     driver_version(m->driver, sizeof m->driver);
