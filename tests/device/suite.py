@@ -97,10 +97,10 @@ def sanitizer_parts(at):
     some = [("steps", "d64 g4"), ("steps", "d128 g2"), ("probe", "d64 g4"), ("probe", "d128 g2"),
             ("regions", "d64 g4"), ("regions", "d128 g2"), ("sampler", "")]
     for part, shape in some + [("lt", "")]:
-        add("memcheck", f"{part} {shape}".strip(), [device, "--slow", part] + [shape] * bool(shape))
+        add("memcheck", f"{part} {shape}".strip(), [device, "--slow", "--brief", part] + [shape] * bool(shape))
     for part, shape in some:
         add("racecheck", f"{part} {shape}".strip(),
-            [device, "--slow", "--plain", part] + [shape] * bool(shape))
+            [device, "--slow", "--brief", "--plain", part] + [shape] * bool(shape))
     return parts
 
 
