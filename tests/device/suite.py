@@ -68,13 +68,15 @@ def plain_parts(at, quick):
     parts = [Part("compare", at.script("compare_transformers.py") +
                   [device, "--context", contexts], python=torch)]
     parts += [Part("points " + f, [points, f] + some) for f in FAMILIES]
-    parts += [Part("templates", [device, "templates"], alone=not quick),
-              Part("bad", [at.program("test_bad_device")]),
+    parts += [Part("templates " + model, [device, "templates", model], alone=not quick)
+              for model in ("llama-3.2-1b", "qwen3-1.7b", "qwen3-4b")]
+    parts += [Part("bad", [at.program("test_bad_device")]),
               Part("serve", at.script("serve_small.py") +
                    [at.program("whet"), os.path.join(at.source, "tests/golden/tiny-qwen3")],
                    python=torch)]
-    parts += [Part(p, [device, p], alone=True) for p in (
-        "regions", "steps", "ahead", "sampler", "kernels", "lt", "agent", "probe", "prefill")]
+    parts += [Part(p, [device, p]) for p in ("regions", "steps", "ahead", "sampler")]
+    parts += [Part(p, [device, p], alone=True)
+              for p in ("kernels", "lt", "agent", "probe", "prefill")]
     parts += [Part("probe-bad", [at.program("test_bad_probe")], alone=True),
               Part("broken", at.script("broken.py") + [at.program("whet"), at.program("trap.so")],
                    alone=True)]
