@@ -236,7 +236,7 @@ struct backend {
     int turn; /* the flight of the next step */
     int told; /* exchange.c */
     int32_t *turn_there, (*turn_host)[4];
-    int64_t landed_ns; /* when the last step ended */
+    int64_t landed_ns;        /* when the last step ended */
     cudaLibrary_t library[6]; /* one a file of eager kernels */
     int libraries;
     cudaKernel_t primitive[PRIM_COUNT];

@@ -90,19 +90,19 @@ def sanitizer_parts(at):
     device, points = at.program("test_device"), at.program("test_points")
     parts = []
 
-    def add(tool, name, command, more=()):
-        parts.append(Part(f"{tool} {name}", ["compute-sanitizer", "--tool", tool, "--error-exitcode",
-                                             "99", *OWN_KERNELS, *more, *command], tool=tool))
+    def add(tool, name, command):
+        checker = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", *OWN_KERNELS]
+        parts.append(Part(f"{tool} {name}", checker + command, tool=tool))
     for tool in ("memcheck", "racecheck", "initcheck"):
         for family in FAMILIES:
             add(tool, family, [points, family, "--points", "1", "--quick", "--exact"])
     some = [("steps", "d64 g4"), ("steps", "d128 g2"), ("probe", "d64 g4"), ("probe", "d128 g2"),
             ("regions", "d64 g4"), ("regions", "d128 g2"), ("sampler", "")]
-    for part, shape in some + [("lt", "")]:
-        add("memcheck", f"{part} {shape}".strip(), [device, "--slow", "--brief", part] + [shape] * bool(shape))
-    for part, shape in some:
-        add("racecheck", f"{part} {shape}".strip(),
-            [device, "--slow", "--brief", "--plain", part] + [shape] * bool(shape))
+    for tool, flags, which in (("memcheck", [], some + [("lt", "")]),
+                               ("racecheck", ["--plain"], some)):
+        for part, shape in which:
+            add(tool, f"{part} {shape}".strip(),
+                [device, "--slow", "--brief", *flags, part] + [shape] * bool(shape))
     return parts
 
 
