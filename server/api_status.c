@@ -130,7 +130,7 @@ void api_metrics(struct exchange *x)
     char *text = NULL;
     size_t n = 0;
     FILE *out = open_memstream(&text, &n);
-    metric_head(out, "ready", "gauge", "1 once the model is loaded and until the drain.");
+    metric_head(out, "ready", "gauge", "1 once the model is loaded and until the drain");
     metric_value(out, "ready", NULL, x->srv->ready && !x->srv->draining);
     metrics_write(&x->srv->metrics, x->srv->connections, out);
     fclose(out);

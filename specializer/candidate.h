@@ -28,7 +28,7 @@ struct point {
 /* specializer.numerics: what outputs a kernel may produce. */
 enum numerics { NUMERICS_TOLERANCE, NUMERICS_BIT_EQUAL, NUMERICS_REDUCED, NUMERICS_FROZEN };
 
-/* Life of a kernel (SPECIALIZER.md section 1); legal transitions are a table in life.c. */
+/* Life of a kernel (docs/specializer.md); legal transitions are a table in life.c. */
 enum life {
     LIFE_PROPOSED,
     LIFE_BUILT,

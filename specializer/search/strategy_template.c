@@ -1,8 +1,8 @@
 /* strategy_template.c - the default strategy: rank a bounded space, measure, follow what was found.
  *
- * After AgentCompile (PAPERS): the adviser ranks points that the compiler owns, and at least two of
- * every family are measured before a family is given up, because a ranking that is wrong about a
- * family is wrong about all of it. A batch is filled in this order:
+ * After AgentCompile (arXiv 2606.07665): the adviser ranks points that the compiler owns, and at
+ * least two of every family are measured before a family is given up, because a ranking that is
+ * wrong about a family is wrong about all of it. A batch is filled in this order:
  *
  *   winners of neighbouring slots   shapes that are close like close kernels
  *   what a language model named     as many as its earlier picks have earned (trust.h); what the

@@ -17,6 +17,8 @@ void check(bool ok, bool always, const char *fmt, ...) __attribute__((format(pri
 extern int checks_made, checks_failed;
 extern const char *part_of; /* only shapes whose names have this in them */
 
+extern bool brief; /* under a tool: some contexts, batches and slots, every kernel once */
+
 /* A backend with its dispatch table. */
 struct rig {
     const struct backend_ops *ops;

@@ -68,13 +68,15 @@ def plain_parts(at, quick):
     parts = [Part("compare", at.script("compare_transformers.py") +
                   [device, "--context", contexts], python=torch)]
     parts += [Part("points " + f, [points, f] + some) for f in FAMILIES]
-    parts += [Part("templates", [device, "templates"], alone=not quick),
-              Part("bad", [at.program("test_bad_device")]),
+    parts += [Part("templates " + model, [device, "templates", model], alone=not quick)
+              for model in ("llama-3.2-1b", "qwen3-1.7b", "qwen3-4b")]
+    parts += [Part("bad", [at.program("test_bad_device")]),
               Part("serve", at.script("serve_small.py") +
                    [at.program("whet"), os.path.join(at.source, "tests/golden/tiny-qwen3")],
                    python=torch)]
-    parts += [Part(p, [device, p], alone=True) for p in (
-        "regions", "steps", "ahead", "sampler", "kernels", "lt", "agent", "probe", "prefill")]
+    parts += [Part(p, [device, p]) for p in ("regions", "steps", "ahead", "sampler")]
+    parts += [Part(p, [device, p], alone=True)
+              for p in ("kernels", "lt", "agent", "probe", "prefill")]
     parts += [Part("probe-bad", [at.program("test_bad_probe")], alone=True),
               Part("broken", at.script("broken.py") + [at.program("whet"), at.program("trap.so")],
                    alone=True)]
@@ -88,19 +90,19 @@ def sanitizer_parts(at):
     device, points = at.program("test_device"), at.program("test_points")
     parts = []
 
-    def add(tool, name, command, more=()):
-        parts.append(Part(f"{tool} {name}", ["compute-sanitizer", "--tool", tool, "--error-exitcode",
-                                             "99", *OWN_KERNELS, *more, *command], tool=tool))
+    def add(tool, name, command):
+        checker = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", *OWN_KERNELS]
+        parts.append(Part(f"{tool} {name}", checker + command, tool=tool))
     for tool in ("memcheck", "racecheck", "initcheck"):
         for family in FAMILIES:
             add(tool, family, [points, family, "--points", "1", "--quick", "--exact"])
     some = [("steps", "d64 g4"), ("steps", "d128 g2"), ("probe", "d64 g4"), ("probe", "d128 g2"),
             ("regions", "d64 g4"), ("regions", "d128 g2"), ("sampler", "")]
-    for part, shape in some + [("lt", "")]:
-        add("memcheck", f"{part} {shape}".strip(), [device, "--slow", part] + [shape] * bool(shape))
-    for part, shape in some:
-        add("racecheck", f"{part} {shape}".strip(),
-            [device, "--slow", "--plain", part] + [shape] * bool(shape))
+    for tool, flags, which in (("memcheck", [], some + [("lt", "")]),
+                               ("racecheck", ["--plain"], some)):
+        for part, shape in which:
+            add(tool, f"{part} {shape}".strip(),
+                [device, "--slow", "--brief", *flags, part] + [shape] * bool(shape))
     return parts
 
 

@@ -1,11 +1,12 @@
 /* test_device.c - the checks that use the backend: `scripts/test-device` runs each part by itself.
  *
- *   test_device [--slow] [--plain] [PART [SHAPE]]
+ *   test_device [--slow] [--brief] [--plain] [PART [SHAPE]]
  *                                        SHAPE: regions, steps, probe, templates of these only
  *   test_device logits MODEL TOKENS OUT  see logits.c
  *
- * Under compute-sanitizer: --slow gives a probed kernel 60 s instead of half a second, --plain runs
- * products with a kernel of ours (products.c).
+ * Under compute-sanitizer: --slow gives a probed kernel 60 s instead of half a second, --brief
+ * takes fewer contexts, batches and slots (steps, sampler, probe, lt), --plain runs products with a
+ * kernel of ours (products.c).
  */
 #include "tests/device/device_test.h"
 
@@ -84,6 +85,7 @@ bool file_write(const char *path, const void *data, size_t bytes)
 }
 
 const char *part_of = "";
+bool brief;
 
 /* Takes the flags that come first; what is left of argc and argv. */
 static bool flags(int *argc, char ***argv)
@@ -93,6 +95,8 @@ static bool flags(int *argc, char ***argv)
     for (; *argc > 1 && strncmp((*argv)[1], "--", 2) == 0; --*argc, ++*argv)
         if (strcmp((*argv)[1], "--slow") == 0)
             probe_hang_s = 60;
+        else if (strcmp((*argv)[1], "--brief") == 0)
+            brief = true;
         else
             ok &= strcmp((*argv)[1], "--plain") == 0 && test_device_plain_products(root, "sm_90a");
     return ok;

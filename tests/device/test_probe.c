@@ -227,7 +227,8 @@ static void run_shape(const struct shape_row *row, const char *dir)
             struct point p;
             facts_fill(&f, model, t->region, ms[k], NUMERICS_TOLERANCE);
             facts_machine(&f, &machine);
-            if (t->library || !template_fits(t, MACHINE_CUDA, t->region, ms[k]))
+            if (t->library || !template_fits(t, MACHINE_CUDA, t->region, ms[k]) ||
+                (brief && (strcmp(t->file, "ring") == 0 || (ms[k] != 1 && ms[k] != 8))))
                 continue;
             if (!template_start(t, &f, &p) || template_illegal(t, &p, &f))
                 p = template_defaults(t);

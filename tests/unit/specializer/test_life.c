@@ -1,4 +1,4 @@
-/* Transitions of a kernel's life: the table of SPECIALIZER.md section 1, written down a second time
+/* Transitions of a kernel's life: the picture of docs/specializer.md, written down a second time
  * here as text, and what life_move does when the store says no. */
 #include <setjmp.h>
 #include <stdarg.h>
