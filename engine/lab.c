@@ -240,11 +240,6 @@ int32_t engine_load(const struct engine *e)
     return atomic_load(&e->active);
 }
 
-uint64_t engine_step_ns(const struct engine *e)
-{
-    return atomic_load(&e->stats.step_ns);
-}
-
 uint64_t engine_steps(const struct engine *e)
 {
     return atomic_load(&e->stats.steps);

@@ -49,9 +49,8 @@ void engine_canary(struct engine *e, struct canary *c);
  * happens on an engine thread, which it never may. Any thread. */
 void engine_note_compile(void);
 
-/* Running + waiting requests, and nanoseconds spent in steps since start: is there load? */
+/* Running + waiting requests: is there load? And steps since start. */
 int32_t engine_load(const struct engine *e);
-uint64_t engine_step_ns(const struct engine *e);
 uint64_t engine_steps(const struct engine *e);
 /* Nanoseconds lent in slices since start. Any thread. */
 uint64_t engine_slice_ns(const struct engine *e);

@@ -50,11 +50,6 @@ bool life_allowed(enum life from, enum life to)
     return (unsigned)from < LIFE_COUNT && (unsigned)to < LIFE_COUNT && (table[from].next >> to & 1);
 }
 
-bool life_over(enum life s)
-{
-    return s == LIFE_RETIRED || s == LIFE_REFUSED || s == LIFE_ROLLED_BACK || s == LIFE_DISABLED;
-}
-
 bool life_admitted(enum life s)
 {
     return s == LIFE_CANARY || s == LIFE_ACTIVE || s == LIFE_RETIRED;

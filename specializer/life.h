@@ -19,8 +19,6 @@ struct store;
 const char *life_name(enum life s); /* "rolled_back" */
 int life_parse(const char *name);   /* enum life, or -1 */
 bool life_allowed(enum life from, enum life to);
-/* Nothing more happens to it unless somebody asks (refused, retired, rolled back, disabled). */
-bool life_over(enum life s);
 /* It has passed every stage at some time: it may be pinned or put back. */
 bool life_admitted(enum life s);
 

@@ -37,8 +37,8 @@ struct place {
     double gain_eager;          /* lock; of `active` over eager */
     /* lock; copied from observe for operators */
     double share, run_s, roofline_s, bytes, worth;
-    int32_t candidates, wins, refusals;     /* lock; since start */
-    int32_t looks;                          /* lock; audits of `active` that found nothing */
+    int32_t candidates, wins, refusals; /* lock; since start */
+    int32_t looks;                      /* lock; audits of `active` that found nothing */
 
     /* The search; opened when the slot is chosen for the first time. */
     struct space *space;
@@ -143,7 +143,7 @@ struct specializer {
     struct adviser *adviser;
     struct consultation consultation;
     const struct strategy *strategy;
-    struct agent *agent; /* NULL: nobody writes kernels */
+    struct agent *agent;  /* NULL: nobody writes kernels */
     atomic_bool imported; /* a store was imported: the agent looks for texts in it */
 
     struct place *place; /* [places] one per slot of the dispatch table */
@@ -162,7 +162,7 @@ struct specializer {
     int watch_at;
     int64_t tap_since_ns;
 
-    int64_t hour_ns;        /* start of the hour whose builds are counted */
+    int64_t hour_ns; /* start of the hour whose builds are counted */
     int32_t hour_builds;
     int64_t observed_ns, shares_ns; /* when counters were read, and shares stored */
     int64_t pruned_ns;              /* when old objects were deleted; 0: not yet */
@@ -265,7 +265,6 @@ void swap_eager(struct specializer *s, struct place *p, const char *why, const c
 void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage);
 /* Done with, whatever its state: unloads later, frees now. */
 void candidate_drop(struct specializer *s, struct candidate *c);
-void retire_later(struct specializer *s, struct kernel *k, int64_t epoch);
 void retire_poll(struct specializer *s, bool all);
 void count_stage(struct specializer *s, enum stage stage, enum stage_result r);
 
@@ -276,8 +275,6 @@ void watch_stop(struct specializer *s); /* removes the tap, so that a stage may 
 /* ---- restore.c: winners of the store and pinned kernels ------------------------------------ */
 void restore_winners(struct specializer *s);
 void restore_pins(struct specializer *s); /* pinned kernels that are not loaded */
-/* A candidate made from a stored row if its key still is what we would compute; NULL otherwise. */
-struct candidate *candidate_from(struct specializer *s, struct place *p, const struct record *r);
 
 /* ---- admin.c and status.c: what operators are shown ---------------------------------------- */
 extern const char *const mode_names[];    /* of enum specializer_mode, as the store has them */

@@ -58,7 +58,7 @@ int swap_load(struct specializer *s, struct candidate *c)
     return -1;
 }
 
-void retire_later(struct specializer *s, struct kernel *k, int64_t epoch)
+static void retire_later(struct specializer *s, struct kernel *k, int64_t epoch)
 {
     if (!k)
         return;

@@ -13,10 +13,10 @@
 enum { NAMED = 4, TENTH = 10 };
 
 static const struct {
-    const char *name, *help;
+    const char *name;
     double seconds;
 } kinds[] = {
-#define C(id, name, seconds, help) {name, help, seconds},
+#define C(id, name, seconds, help) {name, seconds},
     COUNSEL_LIST(C)
 #undef C
 };
@@ -43,11 +43,6 @@ struct counsel {
 const char *counsel_name(enum counsel_kind k)
 {
     return kinds[k].name;
-}
-
-const char *counsel_help(enum counsel_kind k)
-{
-    return kinds[k].help;
 }
 
 /* ---- what stand-ins say -------------------------------------------------------------------- */

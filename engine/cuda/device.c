@@ -220,7 +220,7 @@ static void describe_device(struct backend *b)
     snprintf(m->driver + n, sizeof m->driver - n, ", cuBLASLt %zu", cublasLtGetVersion());
 }
 
-int device_measure(struct backend *b, struct err *e)
+static int device_measure(struct backend *b, struct err *e)
 {
     float read_ms = 0, multiply_ms = 0, small_ms = 0;
     int64_t side = PEAK, most = b->weights.bytes < b->work_bytes ? b->weights.bytes : b->work_bytes;

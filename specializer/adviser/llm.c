@@ -162,7 +162,8 @@ void llm_close(struct llm *l)
 
 /* ---- asking -------------------------------------------------------------------------------- */
 
-int64_t llm_tokens(const char *text)
+/* About how many tokens a text is. */
+static int64_t llm_tokens(const char *text)
 {
     return (int64_t)strlen(text) / BYTES_A_TOKEN;
 }

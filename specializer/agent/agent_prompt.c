@@ -20,7 +20,8 @@ enum { LEADERS = 3, DEADS = 6, LOG_MOST = 2500, PLAN_MOST = 300 };
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-const char *prompt_file(const char *name)
+/* The text of a file of prompts, or "". */
+static const char *prompt_file(const char *name)
 {
     for (int i = 0; i < prompt_source_count; i++)
         if (strcmp(prompt_sources[i].name + strlen("prompts/"), name) == 0)

@@ -24,8 +24,6 @@ struct agent_view {
     struct region_cost work;                          /* of one run at them */
 };
 
-/* The text of a file of prompts, or "". */
-const char *prompt_file(const char *name);
 /* Hash of all of them together. */
 void prompts_hash(char out[17]);
 
