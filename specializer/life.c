@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "specializer/evidence.h"
 #include "specializer/search/space.h"
 #include "specializer/store/store.h"
 
@@ -69,6 +70,11 @@ int life_move(struct store *store, struct candidate *c, enum life to, const char
                        life_name(to));
     struct record *r = xcalloc(1, sizeof *r);
     struct err failed;
+    char words[EVIDENCE_WORDS];
+    if (!why) {
+        evidence_words(&c->evidence, to, words);
+        why = words;
+    }
     candidate_record(c, r);
     if (to == LIFE_ROLLED_BACK)
         r->rollbacks = ++c->rollbacks;
