@@ -31,6 +31,7 @@
 #define REGION 2 /* REGION_ATTN */
 #endif
 #include "lib/shape.cuh"
+#include "lib/cluster.cuh"
 #include "lib/stream.cuh"
 
 /* ---- knobs -------------------------------------------------------------------------------- */
@@ -237,6 +238,7 @@ struct sums {
     float peer_o[MERGE ? SPLITS : 1][SLICE], peer_top[MERGE ? SPLITS : 1][G],
         peer_sum[MERGE ? SPLITS : 1][G];
     float block_top[G], block_sum[G];
+    inbox in;
 };
 
 /* The block's sums of element (h, d) relative to its own maximum. */
@@ -278,21 +280,27 @@ __device__ __forceinline__ float merged(const float *top, const float *sum, int 
     return v / all;
 }
 
+/* What merge_cluster() of all blocks posts to this one. */
+__device__ __forceinline__ int posted_bytes()
+{
+    int left = G * HD - (int)blockIdx.x * SLICE;
+    return SPLITS * 4 * (max(min(left, (int)SLICE), 0) + 2 * G);
+}
+
 __device__ __forceinline__ void merge_cluster(const struct cuda_attn_args &a, struct sums *s, int t,
                                               int head)
 {
     int rank = blockIdx.x;
     for (int i = threadIdx.x; i < G * HD; i += THREADS) {
         float top, sum, v = block_part(s, i / HD, i % HD, &top, &sum);
-        store_peer(&s->peer_o[rank][i % SLICE], i / SLICE, v);
+        post(peer_of(&s->peer_o[rank][i % SLICE], i / SLICE), v, peer_of(&s->in, i / SLICE));
         if (i % HD < SPLITS) {
-            store_peer(&s->peer_top[rank][i / HD], i % HD, top);
-            store_peer(&s->peer_sum[rank][i / HD], i % HD, sum);
+            unsigned in = peer_of(&s->in, i % HD);
+            post(peer_of(&s->peer_top[rank][i / HD], i % HD), top, in);
+            post(peer_of(&s->peer_sum[rank][i / HD], i % HD), sum, in);
         }
     }
-    __syncwarp();
-    cluster_arrive();
-    cluster_wait();
+    inbox_wait(&s->in);
     for (int i = threadIdx.x; i < SLICE && rank * SLICE + i < G * HD; i += THREADS) {
         int e = rank * SLICE + i, h = e / HD;
         float most = -INFINITY, all = 0, v = 0;
@@ -461,7 +469,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     if (TRIGGER == 0)
         release_next();
     if (MERGE)
-        cluster_arrive();
+        cluster_enter(&s.in, posted_bytes());
     int live = M_MAX > 1 ? a.counts->m : 1;
     /* else a sequence has tokens in this step */
     bool early = EARLY && (M_MAX == 1 || a.counts->spans == live);
@@ -476,7 +484,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     if (TRIGGER == 1)
         release_next();
     if (MERGE)
-        cluster_wait(); /* every block of the cluster has started: its memory can be written */
+        cluster_entered();
 
     after_previous();
     if (j.t >= live)

@@ -73,11 +73,11 @@ __device__ __forceinline__ void begin_sums(const struct region_args &a, const st
             }
 }
 
-/* A pass's sums: finished here, or kept in the shared memory of the token's block. */
-__device__ __forceinline__ void end_sums(const struct region_args &a, const struct where &at,
-                                         const struct extra *e, float *part, int p, int tile,
-                                         const float (*c)[NT][4], const float (*scale)[2],
-                                         unsigned long long (*best)[2])
+/* A pass's sums, finished. */
+__device__ __forceinline__ void finish_sums(const struct region_args &a, const struct where &at,
+                                            const struct extra *e, int tile,
+                                            const float (*c)[NT][4], const float (*scale)[2],
+                                            unsigned long long (*best)[2])
 {
 #pragma unroll
     for (int r = 0; r < TILES; r++)
@@ -86,19 +86,54 @@ __device__ __forceinline__ void end_sums(const struct region_args &a, const stru
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 int t = n * 8 + 2 * at.q + j % 2, local = at.g + j / 2 * 8;
-                if (KEPT) {
-                    int kept = (p * GROUP + at.warp * TILES + r) * 16 + local;
-                    float *to = part + ((size_t)at.rank * SLOTS + t / SPLIT) * KEPT_ROWS + kept;
-                    if (t < M && SPLIT > 1)
-                        store_peer(to, t % SPLIT, c[r][n][j]);
-                    else if (t < M)
-                        *to = c[r][n][j];
-                } else {
-                    float v = c[r][n][j] * (HAS_NORM ? scale[n][j % 2] : 1.0f);
-                    float other = AT_OUT || AT_HEAD ? 0 : __shfl_xor_sync(WARP_ALL, v, 4);
-                    finish(a, e, (tile + r) * 16 + local, t, v, other, &best[n][j % 2]);
-                }
+                float v = c[r][n][j] * (HAS_NORM ? scale[n][j % 2] : 1.0f);
+                float other = AT_OUT || AT_HEAD ? 0 : __shfl_xor_sync(WARP_ALL, v, 4);
+                finish(a, e, (tile + r) * 16 + local, t, v, other, &best[n][j % 2]);
             }
+}
+
+/* Of a tile's sums for 8 tokens a lane has two rows (g, g + 8) of two tokens (2 q, 2 q + 1): gives
+ * three of them away for four neighbouring rows of one token, 2 q + g % 2. They start at row
+ * own_rows(). */
+__device__ __forceinline__ float4 gather_rows(const struct where &at, const float *c)
+{
+    bool odd = at.g & 1, low = at.g & 2;
+    float high_pair = __shfl_xor_sync(WARP_ALL, odd ? c[0] : c[1], 4);
+    float low_pair = __shfl_xor_sync(WARP_ALL, odd ? c[2] : c[3], 4);
+    float2 high = odd ? make_float2(high_pair, c[1]) : make_float2(c[0], high_pair);
+    float2 down = odd ? make_float2(low_pair, c[3]) : make_float2(c[2], low_pair);
+    float x = __shfl_xor_sync(WARP_ALL, low ? high.x : down.x, 8);
+    float y = __shfl_xor_sync(WARP_ALL, low ? high.y : down.y, 8);
+    return low ? make_float4(x, y, down.x, down.y) : make_float4(high.x, high.y, x, y);
+}
+
+__device__ __forceinline__ int own_rows(const struct where &at)
+{
+    return (at.g & 2 ? 8 : 0) + (at.g & 4);
+}
+
+/* A pass's sums, kept in the shared memory of the token's block: 16 bytes a lane. 8 is a multiple of
+ * SPLIT, so all tokens that a lane comes to hold belong to one block. */
+__device__ __forceinline__ void keep_sums(const struct where &at, float *part, int p,
+                                          const float (*c)[NT][4])
+{
+    int token = 2 * at.q + at.g % 2, owner = token % SPLIT;
+    float *to = part + ((size_t)at.rank * SLOTS + token / SPLIT) * KEPT_ROWS +
+                (p * WARPS + at.warp) * TILES * 16 + own_rows(at);
+    unsigned peer = SPLIT > 1 ? peer_of(to, owner) : 0;
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            float4 v = gather_rows(at, c[r][n]);
+            int further = n * (8 / SPLIT) * KEPT_ROWS + r * 16;
+            if (n * 8 + token >= M)
+                continue;
+            if (SPLIT > 1)
+                put4(peer + further * 4, v);
+            else
+                *(float4 *)(to + further) = v;
+        }
 }
 
 /* The sum of four neighbouring kept rows over the cluster's blocks. */
@@ -118,12 +153,10 @@ __device__ __forceinline__ float4 kept_sum(const float *part, int slot, int row)
 __device__ __forceinline__ void finish_kept(const struct region_args &a, const struct where &at,
                                             const struct extra *e, const float *part)
 {
-    int rows = passes_of(at) * GROUP * 16;
+    int rows = at.units * TILES * 16;
     for (int i = threadIdx.x; i < SLOTS * (rows / 4); i += THREADS) {
         int slot = i / (rows / 4), kept = i % (rows / 4) * 4, t = slot * SPLIT + at.rank;
-        int group = kept / (GROUP * 16), tile = (at.cluster + group * CLUSTERS) * GROUP;
-        int local = kept % (GROUP * 16), warp_tile = tile + local / (TILES * 16) * TILES;
-        int row = min(warp_tile, ROW_TILES - TILES) * 16 + local % (TILES * 16);
+        int row = tile_of(at.first + kept / (TILES * 16)) * 16 + kept % (TILES * 16);
         float4 s = kept_sum(part, slot, kept);
         float f = t < M ? scale_of(a, e, t) : 0, v[4] = {s.x * f, s.y * f, s.z * f, s.w * f};
 #if AT_ATTN_IN && HAS_QK_NORM
@@ -139,8 +172,17 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
                 v[j] *= norm * gain[j];
         }
 #endif
+#if AT_OUT
+        if (t < M)
+            *(float4 *)(a.y + (size_t)t * ROWS_ALL + row) = make_float4(v[0], v[1], v[2], v[3]);
+#elif AT_MLP_IN
+        if (t < M)
+            *(float2 *)(a.h + (size_t)t * FFN + row / 2) =
+                make_float2(silu(v[0]) * v[1], silu(v[2]) * v[3]);
+#else
         for (int j = 0; j < 4; j++)
             finish(a, e, row + j, t, v[j], v[j ^ 1], 0);
+#endif
     }
 }
 

@@ -1,5 +1,5 @@
 /* stream.cuh - moving weights: 16-byte loads that bypass the first-level cache, prefetch into the
- * second, sums over a warp, and words exchanged inside a cluster of blocks. */
+ * second, sums over a warp. */
 #ifndef WHET_KERNELS_LIB_STREAM_CUH
 #define WHET_KERNELS_LIB_STREAM_CUH
 
@@ -228,32 +228,6 @@ __device__ __forceinline__ void best_of_all(const unsigned long long (*warp)[LD_
         if (lane == 0)
             best[t] = id_of_rank(v);
     }
-}
-
-/* ---- clusters ------------------------------------------------------------------------------ */
-
-__device__ __forceinline__ void cluster_arrive()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
-/* Stores v where *own is in the shared memory of block `rank` of the cluster. */
-__device__ __forceinline__ void store_peer(float *own, int rank, float v)
-{
-#if __CUDA_ARCH__ >= 900
-    unsigned at = (unsigned)__cvta_generic_to_shared(own), peer;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(at), "r"(rank));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(peer), "f"(v) : "memory");
-#endif
 }
 
 #endif
