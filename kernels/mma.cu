@@ -37,6 +37,9 @@
 #ifndef PERSIST
 #define PERSIST 1
 #endif
+#ifndef SPARE
+#define SPARE 0
+#endif
 #ifndef TRIGGER
 #define TRIGGER 1
 #endif
@@ -123,7 +126,7 @@ __device__ __forceinline__ void prefetch_passes(const struct region_args &a, con
 __device__ __forceinline__ void multiply_pass(const struct region_args &a, const struct where &at,
                                               char *shared, const bf16 *xp, fragments &buffer,
                                               int p, int passes, const uint4 *w, const uint4 *next,
-                                              float (*c)[NT][4])
+                                              all_sums &c)
 {
 #pragma unroll 1
     for (int k = 0; k < STEPS; k += UNROLL) {
@@ -158,8 +161,9 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
                 }
 #pragma unroll
                 for (int n = 0; n < TERMS * NT; n++) {
-                    mma_bf16(c[r][n % NT], w0, b[n].x, b[n].y);
-                    mma_bf16(c[r][n % NT], w1, b[n].z, b[n].w);
+                    int i = (u * TERMS + n / NT) * 2; /* of the products for these rows and tokens */
+                    mma_bf16(c[i % CHAINS][r][n % NT], w0, b[n].x, b[n].y);
+                    mma_bf16(c[(i + 1) % CHAINS][r][n % NT], w1, b[n].z, b[n].w);
                 }
                 if (RAGGED ? !beyond || more : refill)
 #pragma unroll
@@ -188,7 +192,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     if (SPLIT > 1)
         cluster_come();
     ask_gains(a, at);
-    if (passes > 0)
+    if (ALL_HAVE || passes > 0)
         load_first(buffer, w);
     if (STAGE)
         stage(a, shared, at);
@@ -201,7 +205,8 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
         cluster_entered();
 
     after_previous();
-    float c[TILES][NT][4], scale[NT][2];
+    all_sums c;
+    float scale[NT][2];
     unsigned long long best[NT][2] = {};
     if (passes > 0)
         begin_sums(a, at, tile, c);
@@ -222,10 +227,11 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
         multiply_pass(a, at, shared, x + at.g * LD + at.q * 8, buffer, p, passes, w, next, c);
         if (TRIGGER == 3 && !more)
             release_next();
+        add_chains(c);
         if (KEPT)
-            keep_sums(at, part, p, c);
+            keep_sums(at, part, p, c[0]);
         else
-            finish_sums(a, at, &e, tile, c, scale, best);
+            finish_sums(a, at, &e, tile, c[0], scale, best);
         w = next;
         tile = after;
         if (more)

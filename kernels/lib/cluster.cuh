@@ -74,15 +74,6 @@ __device__ __forceinline__ void put(unsigned to, float v)
 #endif
 }
 
-__device__ __forceinline__ void put4(unsigned to, float4 v)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(v.x), "f"(v.y),
-                 "f"(v.z), "f"(v.w)
-                 : "memory");
-#endif
-}
-
 /* All threads of the cluster have come here, and all that they put is where it belongs. */
 __device__ __forceinline__ void cluster_meet()
 {

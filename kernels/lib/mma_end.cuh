@@ -56,21 +56,31 @@ __device__ __forceinline__ void finish(const struct region_args &a, const struct
 
 /* Where sums start: with the residual, in the first block of a cluster. */
 __device__ __forceinline__ void begin_sums(const struct region_args &a, const struct where &at,
-                                           int tile, float (*c)[NT][4])
+                                           int tile, all_sums &c)
 {
+#pragma unroll
+    for (int i = 0; i < CHAINS * TILES * NT * 4; i++)
+        c[i / (TILES * NT * 4)][i / (NT * 4) % TILES][i / 4 % NT][i % 4] = 0;
+#if AT_OUT
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                c[r][n][j] = 0;
-#if AT_OUT
                 int row = (tile + r) * 16 + at.g + j / 2 * 8, t = n * 8 + 2 * at.q + j % 2;
                 if (t < M && (SPLIT == 1 || at.rank == 0))
-                    c[r][n][j] = __ldcg(a.x + (size_t)t * ROWS_ALL + row);
-#endif
+                    c[0][r][n][j] = __ldcg(a.x + (size_t)t * ROWS_ALL + row);
             }
+#endif
+}
+
+__device__ __forceinline__ void add_chains(all_sums &c)
+{
+#pragma unroll
+    for (int i = TILES * NT * 4; i < CHAINS * TILES * NT * 4; i++)
+        c[0][i / (NT * 4) % TILES][i / 4 % NT][i % 4] +=
+            c[i / (TILES * NT * 4)][i / (NT * 4) % TILES][i / 4 % NT][i % 4];
 }
 
 /* A pass's sums, finished. */
@@ -92,48 +102,34 @@ __device__ __forceinline__ void finish_sums(const struct region_args &a, const s
             }
 }
 
-/* Of a tile's sums for 8 tokens a lane has two rows (g, g + 8) of two tokens (2 q, 2 q + 1): gives
- * three of them away for four neighbouring rows of one token, 2 q + g % 2. They start at row
- * own_rows(). */
-__device__ __forceinline__ float4 gather_rows(const struct where &at, const float *c)
-{
-    bool odd = at.g & 1, low = at.g & 2;
-    float high_pair = __shfl_xor_sync(WARP_ALL, odd ? c[0] : c[1], 4);
-    float low_pair = __shfl_xor_sync(WARP_ALL, odd ? c[2] : c[3], 4);
-    float2 high = odd ? make_float2(high_pair, c[1]) : make_float2(c[0], high_pair);
-    float2 down = odd ? make_float2(low_pair, c[3]) : make_float2(c[2], low_pair);
-    float x = __shfl_xor_sync(WARP_ALL, low ? high.x : down.x, 8);
-    float y = __shfl_xor_sync(WARP_ALL, low ? high.y : down.y, 8);
-    return low ? make_float4(x, y, down.x, down.y) : make_float4(high.x, high.y, x, y);
-}
-
-__device__ __forceinline__ int own_rows(const struct where &at)
-{
-    return (at.g & 2 ? 8 : 0) + (at.g & 4);
-}
-
-/* A pass's sums, kept in the shared memory of the token's block: 16 bytes a lane. 8 is a multiple of
- * SPLIT, so all tokens that a lane comes to hold belong to one block. */
+/* A pass's sums, kept in the shared memory of the token's block. 8 is a multiple of SPLIT, so both
+ * tokens of a lane have the same two owners in every tile of 8. */
 __device__ __forceinline__ void keep_sums(const struct where &at, float *part, int p,
                                           const float (*c)[NT][4])
 {
-    int token = 2 * at.q + at.g % 2, owner = token % SPLIT;
-    float *to = part + ((size_t)at.rank * SLOTS + token / SPLIT) * KEPT_ROWS +
-                (p * WARPS + at.warp) * TILES * 16 + own_rows(at);
-    unsigned peer = SPLIT > 1 ? peer_of(to, owner) : 0;
+    int row = (p * WARPS + at.warp) * TILES * 16 + at.g;
+    float *own[2];
+    unsigned peer[2];
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+        int token = 2 * at.q + s;
+        own[s] = part + ((size_t)at.rank * SLOTS + token / SPLIT) * KEPT_ROWS + row;
+        peer[s] = SPLIT > 1 ? peer_of(own[s], token % SPLIT) : 0;
+    }
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
-        for (int n = 0; n < NT; n++) {
-            float4 v = gather_rows(at, c[r][n]);
-            int further = n * (8 / SPLIT) * KEPT_ROWS + r * 16;
-            if (n * 8 + token >= M)
-                continue;
-            if (SPLIT > 1)
-                put4(peer + further * 4, v);
-            else
-                *(float4 *)(to + further) = v;
-        }
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int further = n * (8 / SPLIT) * KEPT_ROWS + r * 16 + j / 2 * 8;
+                if (n * 8 + 2 * at.q + j % 2 >= M)
+                    continue;
+                if (SPLIT > 1)
+                    put(peer[j % 2] + further * 4, c[r][n][j]);
+                else
+                    own[j % 2][further] = c[r][n][j];
+            }
 }
 
 /* The sum of four neighbouring kept rows over the cluster's blocks. */

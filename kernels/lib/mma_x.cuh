@@ -23,17 +23,24 @@ enum {
     ROW_TILES = ROWS_ALL / 16,
     UNITS = (ROW_TILES + TILES - 1) / TILES, /* what a warp multiplies in a pass */
     ALL_BUSY = (UNITS + WARPS - 1) / WARPS,  /* clusters, each of one pass */
-    AT_MOST = PERSIST ? PERSIST * SMS / SPLIT : ALL_BUSY,
+    AT_MOST = PERSIST ? PERSIST * ((SMS - SPARE) / SPLIT) : ALL_BUSY,
     CLUSTERS = AT_MOST < UNITS ? AT_MOST : UNITS,
+    ALL_HAVE = UNITS / CLUSTERS >= WARPS, /* every warp has a unit */
     LD = KS + 32, /* a row of x in shared memory: conflict-free in 16-byte reads */
     SLOTS = (M + SPLIT - 1) / SPLIT,
     KEPT_ROWS = (UNITS + CLUSTERS - 1) / CLUSTERS * TILES * 16,
     SMEM_X = TERMS * NT * 8 * LD * 2,
     SMEM_PART = KEPT ? SPLIT * SLOTS * KEPT_ROWS * 4 : 0,
     SMEM_STAGE = THREADS * TILES * UNROLL * STAGE * 32,
+    CHAINS = TILES * NT < 4 ? 4 / (TILES * NT) : 1, /* sums of a row and token side by side */
     TURNS = (STEPS + UNROLL - 1) / UNROLL, /* of the main loop in a pass */
     RAGGED = STEPS % UNROLL != 0           /* and the last of them has fewer steps */
 };
+
+/* A product waits for the one before it that adds to the same sums: a warp with few tiles and tokens
+ * has several of each, which are added in the end. */
+typedef float tile_sums[NT][4];
+typedef tile_sums all_sums[CHAINS][TILES];
 
 /* Units are dealt to clusters as evenly as can be: what counts is how much the busiest block reads.
  * A cluster's are neighbours, and its warps take them in turn; the last may have one less, or none.
