@@ -30,8 +30,8 @@
 #ifndef REGION
 #define REGION 2 /* REGION_ATTN */
 #endif
-#include "lib/shape.cuh"
 #include "lib/cluster.cuh"
+#include "lib/shape.cuh"
 #include "lib/stream.cuh"
 
 /* ---- knobs -------------------------------------------------------------------------------- */

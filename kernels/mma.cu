@@ -9,8 +9,8 @@
  *
  * x is what a block has to wait for, M K floats, and it would be read by every block: so SPLIT
  * blocks of a cluster share K, and each reads its part only. Their partial sums meet in shared
- * memory: token t belongs to block t % SPLIT, which the others post theirs to (lib/cluster.cuh) tile
- * by tile, and which finishes when all are there. For q/k norm a cluster owns a head.
+ * memory: token t belongs to block t % SPLIT, which the others post theirs to (lib/cluster.cuh)
+ * tile by tile, and which finishes when all are there. For q/k norm a cluster owns a head.
  *
  * Norm: x * gain is multiplied; 1/rms(x) is applied to the finished sum. Residual: it is where the
  * sum starts.
@@ -161,7 +161,8 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
                 }
 #pragma unroll
                 for (int n = 0; n < TERMS * NT; n++) {
-                    int i = (u * TERMS + n / NT) * 2; /* of the products for these rows and tokens */
+                    int i =
+                        (u * TERMS + n / NT) * 2; /* of the products for these rows and tokens */
                     mma_bf16(c[i % CHAINS][r][n % NT], w0, b[n].x, b[n].y);
                     mma_bf16(c[(i + 1) % CHAINS][r][n % NT], w1, b[n].z, b[n].w);
                 }

@@ -1,13 +1,13 @@
 /* cluster.cuh - what the blocks of a cluster store into each other's shared memory.
  *
  * A block has an inbox: a barrier that is told how many bytes the cluster will post to its block,
- * and ends its phase when they are here. So nobody waits for a block it gets nothing from, and there
- * is no fence: the release of a cluster-wide barrier, which plain stores need, compiles to a fence
- * of the whole device that waits for all of a thread's loads and stores.
+ * and ends its phase when they are here. So nobody waits for a block it gets nothing from, and
+ * there is no fence: the release of a cluster-wide barrier, which plain stores need, compiles to a
+ * fence of the whole device that waits for all of a thread's loads and stores.
  *
- * The order: cluster_enter() in every block; work; cluster_entered(); posts; inbox_wait() before what
- * was posted is read. A block that expects bytes must stay until they are here. compute capability
- * 9.0 and newer; empty on others.
+ * The order: cluster_enter() in every block; work; cluster_entered(); posts; inbox_wait() before
+ * what was posted is read. A block that expects bytes must stay until they are here. compute
+ * capability 9.0 and newer; empty on others.
  */
 #ifndef WHET_KERNELS_LIB_CLUSTER_CUH
 #define WHET_KERNELS_LIB_CLUSTER_CUH
@@ -51,7 +51,9 @@ __device__ __forceinline__ unsigned peer_of(const void *own, int rank)
 {
     unsigned at = 0;
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_at(own)), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(at)
+                 : "r"(shared_at(own)), "r"(rank));
 #endif
     return at;
 }
@@ -60,9 +62,10 @@ __device__ __forceinline__ unsigned peer_of(const void *own, int rank)
 __device__ __forceinline__ void post(unsigned to, float v, unsigned in)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
-                 "f"(v), "r"(in)
-                 : "memory");
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
+        "f"(v), "r"(in)
+        : "memory");
 #endif
 }
 
@@ -78,8 +81,9 @@ __device__ __forceinline__ void put(unsigned to, float v)
 __device__ __forceinline__ void cluster_meet()
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
 #endif
 }
 

@@ -33,12 +33,12 @@ enum {
     SMEM_PART = KEPT ? SPLIT * SLOTS * KEPT_ROWS * 4 : 0,
     SMEM_STAGE = THREADS * TILES * UNROLL * STAGE * 32,
     CHAINS = TILES * NT < 4 ? 4 / (TILES * NT) : 1, /* sums of a row and token side by side */
-    TURNS = (STEPS + UNROLL - 1) / UNROLL, /* of the main loop in a pass */
-    RAGGED = STEPS % UNROLL != 0           /* and the last of them has fewer steps */
+    TURNS = (STEPS + UNROLL - 1) / UNROLL,          /* of the main loop in a pass */
+    RAGGED = STEPS % UNROLL != 0                    /* and the last of them has fewer steps */
 };
 
-/* A product waits for the one before it that adds to the same sums: a warp with few tiles and tokens
- * has several of each, which are added in the end. */
+/* A product waits for the one before it that adds to the same sums: a warp with few tiles and
+ * tokens has several of each, which are added in the end. */
 typedef float tile_sums[NT][4];
 typedef tile_sums all_sums[CHAINS][TILES];
 
@@ -77,7 +77,6 @@ __device__ __forceinline__ int passes_of(const struct where &at)
 {
     return (at.units - at.warp + WARPS - 1) / WARPS;
 }
-
 
 /* This lane's first 16 bytes of a tile's part of K; a tile row is K / 32 * 64 of them. */
 __device__ __forceinline__ const uint4 *tile_weights(const struct region_args &a,
