@@ -9,8 +9,8 @@
  *
  * x is what a block has to wait for, M K floats, and it would be read by every block: so SPLIT
  * blocks of a cluster share K, and each reads its part only. Their partial sums meet in shared
- * memory: token t belongs to block t % SPLIT, which the others post theirs to (lib/cluster.cuh)
- * tile by tile, and which finishes when all are there. For q/k norm a cluster owns a head.
+ * memory: token t belongs to block t % SPLIT, where the others put theirs (lib/cluster.cuh) tile by
+ * tile; one cluster barrier at the end. For q/k norm a cluster owns a head.
  *
  * Norm: x * gain is multiplied; 1/rms(x) is applied to the finished sum. Residual: it is where the
  * sum starts.

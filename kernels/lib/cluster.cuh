@@ -1,13 +1,18 @@
 /* cluster.cuh - what the blocks of a cluster store into each other's shared memory.
  *
- * A block has an inbox: a barrier that is told how many bytes the cluster will post to its block,
- * and ends its phase when they are here. So nobody waits for a block it gets nothing from, and
- * there is no fence: the release of a cluster-wide barrier, which plain stores need, compiles to a
- * fence of the whole device that waits for all of a thread's loads and stores.
+ * Nobody may write before cluster_entered(), by which every block has started; the arrival,
+ * cluster_come(), stands in front of the first loads and so has no release: that would be a fence
+ * of the whole device. Then there are two ways:
  *
- * The order: cluster_enter() in every block; work; cluster_entered(); posts; inbox_wait() before
- * what was posted is read. A block that expects bytes must stay until they are here. compute
- * capability 9.0 and newer; empty on others.
+ *   put() and cluster_meet()    for much: plain stores, a fence, a barrier of the whole cluster
+ *   post() and inbox_wait()     for little: stores that the inbox of their block counts, a barrier
+ *                               which is told with cluster_enter() how many bytes will come. No
+ *                               fence, and nobody waits for a block it gets nothing from; but every
+ *                               lane's store is counted by itself.
+ *
+ * A block that expects bytes must stay until they are here. Compute capability 9.0 and newer; empty
+ * on others. Relaxed arrivals and posts took a step of Qwen3-1.7B at batch 1 from 978 to 964 us
+ * (one H200, 2026-11-21).
  */
 #ifndef WHET_KERNELS_LIB_CLUSTER_CUH
 #define WHET_KERNELS_LIB_CLUSTER_CUH
