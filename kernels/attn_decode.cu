@@ -30,7 +30,7 @@
 #ifndef REGION
 #define REGION 2 /* REGION_ATTN */
 #endif
-#include "lib/cluster.cuh"
+#include "lib/inbox.cuh"
 #include "lib/shape.cuh"
 #include "lib/stream.cuh"
 
@@ -293,11 +293,10 @@ __device__ __forceinline__ void merge_cluster(const struct cuda_attn_args &a, st
     int rank = blockIdx.x;
     for (int i = threadIdx.x; i < G * HD; i += THREADS) {
         float top, sum, v = block_part(s, i / HD, i % HD, &top, &sum);
-        post(peer_of(&s->peer_o[rank][i % SLICE], i / SLICE), v, peer_of(&s->in, i / SLICE));
+        post(&s->peer_o[rank][i % SLICE], &s->in, i / SLICE, v);
         if (i % HD < SPLITS) {
-            unsigned in = peer_of(&s->in, i % HD);
-            post(peer_of(&s->peer_top[rank][i / HD], i % HD), top, in);
-            post(peer_of(&s->peer_sum[rank][i / HD], i % HD), sum, in);
+            post(&s->peer_top[rank][i / HD], &s->in, i % HD, top);
+            post(&s->peer_sum[rank][i / HD], &s->in, i % HD, sum);
         }
     }
     inbox_wait(&s->in);
@@ -469,7 +468,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     if (TRIGGER == 0)
         release_next();
     if (MERGE)
-        cluster_enter(&s.in, posted_bytes());
+        inbox_open(&s.in, posted_bytes());
     int live = M_MAX > 1 ? a.counts->m : 1;
     /* else a sequence has tokens in this step */
     bool early = EARLY && (M_MAX == 1 || a.counts->spans == live);
@@ -484,7 +483,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     if (TRIGGER == 1)
         release_next();
     if (MERGE)
-        cluster_entered();
+        cluster_wait();
 
     after_previous();
     if (j.t >= live)

@@ -9,8 +9,8 @@
  *
  * x is what a block has to wait for, M K floats, and it would be read by every block: so SPLIT
  * blocks of a cluster share K, and each reads its part only. Their partial sums meet in shared
- * memory: token t belongs to block t % SPLIT, where the others put theirs (lib/cluster.cuh) tile by
- * tile; one cluster barrier at the end. For q/k norm a cluster owns a head.
+ * memory: token t belongs to block t % SPLIT, where the others store theirs tile by tile; one
+ * cluster barrier at the end. For q/k norm a cluster owns a head.
  *
  * Norm: x * gain is multiplied; 1/rms(x) is applied to the finished sum. Residual: it is where the
  * sum starts.
@@ -203,7 +203,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
         release_next();
     take_turns(a, &e);
     if (SPLIT > 1)
-        cluster_entered();
+        cluster_wait(); /* every block of the cluster has started: its memory can be written */
 
     after_previous();
     all_sums c;
@@ -239,10 +239,12 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
             begin_sums(a, at, tile, c);
     }
     if (KEPT) {
-        if (SPLIT > 1)
-            cluster_meet();
-        else
+        if (SPLIT > 1) {
+            cluster_arrive();
+            cluster_wait();
+        } else {
             __syncthreads();
+        }
         finish_kept(a, at, &e, part);
     }
 #if AT_HEAD

@@ -8,7 +8,6 @@
 #ifndef WHET_KERNELS_LIB_GEMV_END_CUH
 #define WHET_KERNELS_LIB_GEMV_END_CUH
 
-#include "lib/cluster.cuh"
 #include "lib/gemv.cuh"
 
 /* ---- meeting ------------------------------------------------------------------------------- */
@@ -187,14 +186,15 @@ finish_head(const struct region_args &a, const float (*raw)[BLOCK_ROWS], const s
         sum = warp_sum(sum);
         if (lane < CLUSTER) {
             if (CLUSTER > 1)
-                put(peer_of(&squares[rank][t], lane), sum);
+                store_peer(&squares[rank][t], lane, sum);
             else
                 squares[rank][t] = sum;
         }
     }
     if (CLUSTER > 1 && normed) { /* the blocks of a cluster have the same head */
         __syncwarp();
-        cluster_meet();
+        cluster_arrive();
+        cluster_wait();
     } else {
         __syncthreads();
     }

@@ -67,7 +67,7 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
     struct head_end end = head_end_of(a);
 #endif
     if (QK && CLUSTER > 1)
-        cluster_entered();
+        cluster_wait(); /* every block of the cluster has started: its memory can be written */
 
     after_previous();
     struct input in;

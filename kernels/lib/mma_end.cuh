@@ -126,7 +126,7 @@ __device__ __forceinline__ void keep_sums(const struct where &at, float *part, i
                 if (n * 8 + 2 * at.q + j % 2 >= M)
                     continue;
                 if (SPLIT > 1)
-                    put(peer[j % 2] + further * 4, c[r][n][j]);
+                    store_at(peer[j % 2] + further * 4, c[r][n][j]);
                 else
                     own[j % 2][further] = c[r][n][j];
             }

@@ -4,7 +4,6 @@
 #ifndef WHET_KERNELS_LIB_MMA_X_CUH
 #define WHET_KERNELS_LIB_MMA_X_CUH
 
-#include "lib/cluster.cuh"
 #include "lib/mma.cuh"
 #include "lib/shape.cuh"
 #include "lib/stream.cuh"
@@ -147,7 +146,7 @@ __device__ __forceinline__ void take(const struct region_args &a, const struct w
         if (HAS_NORM) {
             sum = warp_sum(sum);
             if (SPLIT > 1 && at.lane < SPLIT)
-                put(peer_of(&e->squares[at.rank][t], at.lane), sum);
+                store_peer(&e->squares[at.rank][t], at.lane, sum);
             else if (SPLIT == 1 && at.lane == 0)
                 e->squares[0][t] = sum;
         }

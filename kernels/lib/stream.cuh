@@ -1,5 +1,5 @@
 /* stream.cuh - moving weights: 16-byte loads that bypass the first-level cache, prefetch into the
- * second, sums over a warp. */
+ * second, sums over a warp, and words exchanged inside a cluster of blocks. */
 #ifndef WHET_KERNELS_LIB_STREAM_CUH
 #define WHET_KERNELS_LIB_STREAM_CUH
 
@@ -228,6 +228,58 @@ __device__ __forceinline__ void best_of_all(const unsigned long long (*warp)[LD_
         if (lane == 0)
             best[t] = id_of_rank(v);
     }
+}
+
+/* ---- clusters ------------------------------------------------------------------------------ */
+
+/* Says that this block has started; cluster_wait() says the same of all, and that their memory can
+ * be written. Without the fence of cluster_arrive(): for the start of a kernel, in front of loads. */
+__device__ __forceinline__ void cluster_come()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
+/* What this thread has stored is where it belongs after the cluster_wait() of any other; a fence of
+ * the whole device. */
+__device__ __forceinline__ void cluster_arrive()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+/* Where *own is in the shared memory of block `rank` of the cluster. */
+__device__ __forceinline__ unsigned peer_of(const void *own, int rank)
+{
+    unsigned peer = 0;
+#if __CUDA_ARCH__ >= 900
+    unsigned at = (unsigned)__cvta_generic_to_shared(own);
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(at), "r"(rank));
+#endif
+    return peer;
+}
+
+/* Stores v there. */
+__device__ __forceinline__ void store_at(unsigned peer, float v)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(peer), "f"(v) : "memory");
+#endif
+}
+
+/* Stores v where *own is in the shared memory of block `rank` of the cluster. */
+__device__ __forceinline__ void store_peer(float *own, int rank, float v)
+{
+    store_at(peer_of(own, rank), v);
 }
 
 #endif
