@@ -123,7 +123,7 @@ __device__ __forceinline__ void take(const struct region_args &a, const struct w
     for (int t = at.warp; t < NT * 8; t += WARPS) {
         const float *from = t < M ? input_row(a, t) + at.rank * KS : 0;
         float sum = 0;
-#pragma unroll(LOADS > 2 * BATCH ? 1 : 2)
+#pragma unroll 1
         for (int s = 0; s < LOADS; s += BATCH) {
             float4 v[BATCH];
 #pragma unroll
