@@ -312,24 +312,6 @@ void config_free(struct config *c)
         }
 }
 
-char *config_get(const struct config *c, const char *name)
-{
-    const char *dot = strchr(name, '.');
-    const struct option *o = dot ? find(name, (size_t)(dot - name), dot + 1) : NULL;
-    if (!o)
-        return NULL;
-    switch (o->type) {
-    case TYPE_INT:
-        return xasprintf("%lld", (long long)*(int64_t *)field(c, o));
-    case TYPE_NUM:
-        return xasprintf("%g", *(double *)field(c, o));
-    case TYPE_BOOL:
-        return xstrdup(*(bool *)field(c, o) ? "true" : "false");
-    default:
-        return xstrdup(*(char **)field(c, o));
-    }
-}
-
 /* ---- help --------------------------------------------------------------------------------- */
 
 static void dashed(char *out, size_t n, const struct option *o)

@@ -24,14 +24,11 @@ struct config {
 #include "config/options.def"
 };
 
-/* Reads defaults, --config FILE, environment and argv[1..]. Flags are --section-name VALUE, --section-name=VALUE,
- * booleans also --section-name / --no-section-name, and the aliases in options.def.
- * 0 done; 1 --help was printed to stdout; -1 error. */
+/* Reads defaults, --config FILE, environment and argv[1..]. Flags are --section-name VALUE,
+ * --section-name=VALUE, booleans also --section-name / --no-section-name, and the aliases in
+ * options.def. 0 done; 1 --help was printed to stdout; -1 error. */
 int config_parse(struct config *c, int argc, char **argv, struct err *err);
 void config_free(struct config *c);
-
-/* One option by "section.name" as text; NULL if there is none. Caller frees. */
-char *config_get(const struct config *c, const char *name);
 
 /* Writes `--help` text, or the Markdown table of docs/configuration.md, from the option table. */
 void config_help(FILE *out);

@@ -81,16 +81,3 @@ void metric_histogram(FILE *out, const char *name, const char *labels, struct hi
     fprintf(out, "whet_%s_sum%s%s%s %.9f\n", name, open, l, close, sum);
     fprintf(out, "whet_%s_count%s%s%s %llu\n", name, open, l, close, (unsigned long long)total);
 }
-
-void metric_escape(char *dst, size_t n, const char *value)
-{
-    size_t j = 0;
-    for (size_t i = 0; value[i] && j + 2 < n; i++) {
-        char c = value[i];
-        if (c == '\\' || c == '"' || c == '\n')
-            dst[j++] = '\\';
-        dst[j++] = c == '\n' ? 'n' : c;
-    }
-    if (n)
-        dst[j] = 0;
-}

@@ -32,10 +32,9 @@ void histogram_observe(struct histogram *h, double value);
 
 /* # HELP and # TYPE lines. type: "counter", "gauge", "histogram". */
 void metric_head(FILE *out, const char *name, const char *type, const char *help);
-/* One sample. `labels` is NULL or a ready list `a="b",c="d"` (values escaped by metric_label). */
+/* One sample. `labels` is NULL or a ready list `a="b",c="d"`; values are words of ours (stages,
+ * slots, keys), so there is nothing to escape. */
 void metric_value(FILE *out, const char *name, const char *labels, double value);
 void metric_histogram(FILE *out, const char *name, const char *labels, struct histogram *h);
-/* Copies `value` with \ " and newline escaped; always terminates. */
-void metric_escape(char *dst, size_t n, const char *value);
 
 #endif

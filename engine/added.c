@@ -93,8 +93,7 @@ int32_t added_find(const struct added *a, const char *text, size_t n)
     return a->node[at].id;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Matching
+/* ---- matching ------------------------------------------------------------------------------ */
 
 struct match {
     size_t begin, end;

@@ -109,14 +109,19 @@ struct bench_job {
 };
 
 /* The whole model twice on the same tokens in memory of its own: eager alone, which also chooses
- * the tokens, then with one other kernel. Each step has one token of each of m sequences. */
+ * the tokens, then with one other kernel. Each step has one token of each of m sequences; or there
+ * is one step with the m tokens of a prompt. The first call may lower m to what there is room for.
+ */
 struct rehearsal {
     struct slot *slot;
     const struct kernel *kernel;
-    int32_t m, positions, rows; /* rows looked at in a step at position p: those from p on, mod m */
-    int32_t *token;             /* [positions + 1][m]; the first are given */
-    float *eager, *own;         /* [positions][rows][vocab] logits */
-    int32_t done;               /* steps of both passes */
+    bool prompt;
+    int32_t m, positions; /* prompt: 1 position */
+    int32_t rows;         /* looked at in a step at position p: those from p on, mod m; or the
+                             prompt's last */
+    int32_t *token;       /* [positions + 1][m]; the first are given */
+    float *eager, *own;   /* [positions][rows][vocab] logits */
+    int32_t done;         /* steps of both passes */
 };
 
 /* Alternates whole live steps between incumbent and candidate. Installed by engine_canary(). */

@@ -55,8 +55,7 @@ struct bpe_candidate {
     uint32_t merge; /* cell of the merge */
 };
 
-// ---------------------------------------------------------------------------------------------
-// GPT-2's alphabet
+/* ---- GPT-2's alphabet ---------------------------------------------------------------------- */
 
 /* Printable Latin-1 characters stand for themselves; the other 68 bytes, in order, for U+0100 on.
  */
@@ -85,8 +84,7 @@ int64_t byte_level_decode(const char *text, size_t n, char *out)
     return m;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Tables
+/* ---- tables -------------------------------------------------------------------------------- */
 
 static uint32_t hash_bytes(const char *s, size_t n)
 {
@@ -150,8 +148,7 @@ static uint32_t find_merge(const struct bpe *b, int32_t left, int32_t right)
     }
 }
 
-// ---------------------------------------------------------------------------------------------
-// Building
+/* ---- building ------------------------------------------------------------------------------ */
 
 static bool is_added(uint8_t kind)
 {
@@ -307,8 +304,7 @@ void bpe_close(struct bpe *b)
     free(b);
 }
 
-// ---------------------------------------------------------------------------------------------
-// Merging
+/* ---- merging ------------------------------------------------------------------------------- */
 
 void id_list_add(struct id_list *l, int32_t id)
 {

@@ -60,3 +60,24 @@ void capture_table(struct capture *c, const struct step *s, int32_t *number)
                 renumber(number, s->page_table[s->span[i].pages_at + p], &c->pages);
     }
 }
+
+int32_t *capture_fold(struct capture *c, int32_t most)
+{
+    int32_t *place = xmalloc((size_t)c->pages * sizeof *place + 1), own = 0, shared = 0, used = 0;
+    for (int32_t i = 0; i < c->pages; i++)
+        place[i] = -1;
+    for (int32_t i = 0; i < c->spans; i++) {
+        const struct span *s = &c->span[i];
+        for (int32_t p = (s->context - s->count) / KV_PAGE; p < pages_of(s); p++)
+            if (place[c->page_table[s->pages_at + p]] < 0)
+                place[c->page_table[s->pages_at + p]] = own++;
+        used += pages_of(s);
+    }
+    for (int32_t i = 0; i < c->pages; i++)
+        if (place[i] < 0)
+            place[i] = own + shared++ % (most - own);
+    for (int32_t i = 0; i < used; i++)
+        c->page_table[i] = place[c->page_table[i]];
+    c->pages = c->pages < most ? c->pages : most;
+    return place;
+}

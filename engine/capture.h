@@ -16,5 +16,10 @@ void *capture_copy(const void *from, int64_t count, size_t size);
 void capture_kv_at(struct capture *c, const struct step *s, int32_t *number);
 /* c->span and c->page_table of the step's sequences. */
 void capture_table(struct capture *c, const struct step *s, int32_t *number);
+/* Makes do with `most` pages: sequences that have more together share some, but no page into which
+ * the step itself writes, because a kernel may read all others before the one that writes these has
+ * ended. Renumbers c->page_table and c->pages; returns each page's new number by its old one
+ * (malloc'ed). `most` is larger than the number of pages that the step writes into. */
+int32_t *capture_fold(struct capture *c, int32_t most);
 
 #endif

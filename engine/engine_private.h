@@ -117,6 +117,7 @@ struct engine {
     bool canary_changed;
     _Atomic bool inbox;      /* something of the above waits: read without the lock */
     _Atomic bool slice_here; /* `slice` is set */
+    _Atomic bool lulls;      /* engine_lulls() */
 
     struct canary *canary;    /* engine thread */
     struct slice_meter meter; /* engine thread */

@@ -17,8 +17,7 @@ void history_init(struct history *h, int64_t now_ns, int64_t wall_s)
     h->wall_offset = wall_s - h->since;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing ------------------------------------------------------------------------------- */
 
 /* The engine thread is the only writer, so a load and a store make an addition. */
 static void add32(_Atomic uint32_t *n, uint32_t more)
@@ -92,8 +91,7 @@ void history_gap(struct history *h, int64_t now_ns, double seconds)
     add16(&current(h, now_ns)->gap[bucket_of(seconds)]);
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading ------------------------------------------------------------------------------- */
 
 /* The entry of a complete second, or NULL if nothing happened in it. */
 static const struct history_second *past(const struct history *h, int64_t at)

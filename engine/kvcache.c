@@ -160,7 +160,8 @@ int32_t kvcache_take(struct kvcache *kv)
     return page;
 }
 
-void kvcache_hold(struct kvcache *kv, int32_t page)
+/* One more holder. */
+static void hold(struct kvcache *kv, int32_t page)
 {
     struct page *p = &kv->page[page];
     assert(p->refs > 0 || p->serial); /* a free page is nobody's to hold */
@@ -198,7 +199,7 @@ int32_t kvcache_match(struct kvcache *kv, const int32_t *tokens, int32_t max, in
         int32_t page = find(kv, before, tokens + (int64_t)n * KV_PAGE);
         if (page == NONE)
             break;
-        kvcache_hold(kv, page);
+        hold(kv, page);
         pages[n] = page;
         before = kv->page[page].serial;
     }
@@ -214,7 +215,7 @@ int32_t kvcache_seal(struct kvcache *kv, int32_t page, int32_t before, const int
     /* Two sequences may have computed the same page side by side: one copy is enough. */
     int32_t known = find(kv, serial, tokens);
     if (known != NONE) {
-        kvcache_hold(kv, known);
+        hold(kv, known);
         kvcache_drop(kv, page);
         return known;
     }

@@ -30,9 +30,8 @@ int32_t kvcache_used(const struct kvcache *kv);
 /* A page for its holder to write; -1 when every page is held. Forgets the oldest cached page if
  * no other is left. */
 int32_t kvcache_take(struct kvcache *kv);
-/* One more holder; one less. Drop a sequence's pages last page first, so that the beginning of a
- * prefix outlives its continuation. */
-void kvcache_hold(struct kvcache *kv, int32_t page);
+/* One holder less. Drop a sequence's pages last page first, so that the beginning of a prefix
+ * outlives its continuation. */
 void kvcache_drop(struct kvcache *kv, int32_t page);
 /* True while exactly one sequence holds the page and nobody else can find it. */
 bool kvcache_writable(const struct kvcache *kv, int32_t page);

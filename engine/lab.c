@@ -10,6 +10,11 @@
  * wants it, and each is as long as what was saved meanwhile allows. Without load slices run back to
  * back, with a look at the inbox after each: a request waits for one slice at most.
  *
+ * Compilers and probes, which run at idle priority, would never get a turn beside a busy CPU. So
+ * while the specializer says that they starve, the share that no slice takes is spent asleep
+ * (lulls). The engine does so by itself: were every lull asked for, most of the share would be lost
+ * while the thread that asks waits for a core of its own.
+ *
  * With steps started ahead (engine_step.c) a slice waits until none is under way, so what it times
  * has the device to itself. A step that counts for a canary is landed before the canary changes.
  *
@@ -19,10 +24,15 @@
  */
 #include "engine/lab.h"
 
+#include <time.h>
+
 #include "config/clock.h"
 #include "engine/engine_private.h"
 
-enum { SAVED = 40 }; /* longest slices that a spread meter saves up for */
+enum {
+    SAVED = 40,      /* longest slices that a spread meter saves up for */
+    LULL_NS = 500000 /* longest lull: every step late by a little, none by much */
+};
 
 /* ---- the meter ----------------------------------------------------------------------------- */
 
@@ -63,15 +73,38 @@ void slice_meter_spend(struct slice_meter *m, int64_t ns, uint64_t step)
 
 bool engine_slice_due(struct engine *e)
 {
-    return atomic_load(&e->slice_here) && slice_meter_due(&e->meter, clock_ns(), e->starts);
+    return (atomic_load(&e->slice_here) || atomic_load(&e->lulls)) &&
+           slice_meter_due(&e->meter, clock_ns(), e->starts);
+}
+
+static void charge(struct engine *e, int64_t start, bool idle)
+{
+    int64_t ns = clock_ns() - start;
+    if (!idle)
+        slice_meter_spend(&e->meter, ns, e->starts);
+    e->lent = true;
+    atomic_fetch_add(&e->stats.slices, 1);
+    atomic_fetch_add(&e->stats.slice_ns, (uint64_t)ns);
+}
+
+/* A slice of nothing: whoever else wants the cores has them. */
+static void lull(struct engine *e)
+{
+    int64_t start = clock_ns(), budget = slice_meter_budget(&e->meter);
+    struct timespec pause = {0, budget < LULL_NS ? budget : LULL_NS};
+    nanosleep(&pause, NULL);
+    charge(e, start, false);
 }
 
 bool engine_lend(struct engine *e, bool idle)
 {
-    if (!atomic_load(&e->slice_here))
+    bool here = atomic_load(&e->slice_here);
+    if (idle ? !here : !engine_slice_due(e))
         return false;
-    if (!idle && !engine_slice_due(e))
-        return false;
+    if (!here) {
+        lull(e);
+        return true;
+    }
     pthread_mutex_lock(&e->lock);
     slice_fn *run = e->slice;
     void *ctx = e->slice_ctx;
@@ -81,12 +114,7 @@ bool engine_lend(struct engine *e, bool idle)
     if (e->meter.apart > 0) /* idle: a request that comes waits for half of a slice under load */
         budget = idle ? e->meter.most_ns / 2 : slice_meter_budget(&e->meter);
     int result = run(ctx, budget);
-    int64_t ns = clock_ns() - start;
-    if (!idle)
-        slice_meter_spend(&e->meter, ns, e->starts);
-    e->lent = true;
-    atomic_fetch_add(&e->stats.slices, 1);
-    atomic_fetch_add(&e->stats.slice_ns, (uint64_t)ns);
+    charge(e, start, idle);
     if (result == 0)
         return true;
     pthread_mutex_lock(&e->lock);
@@ -118,6 +146,11 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx)
     pthread_cond_broadcast(&e->reply);
     pthread_mutex_unlock(&e->lock);
     return result;
+}
+
+void engine_lulls(struct engine *e, bool on)
+{
+    atomic_store(&e->lulls, on);
 }
 
 void engine_release_callers(struct engine *e)
@@ -205,11 +238,6 @@ struct dispatch *engine_dispatch(const struct engine *e)
 int32_t engine_load(const struct engine *e)
 {
     return atomic_load(&e->active);
-}
-
-uint64_t engine_step_ns(const struct engine *e)
-{
-    return atomic_load(&e->stats.step_ns);
 }
 
 uint64_t engine_steps(const struct engine *e)

@@ -20,6 +20,10 @@ struct dispatch *engine_dispatch(const struct engine *e);
 typedef int slice_fn(void *ctx, int64_t budget_ns);
 int engine_slices(struct engine *e, slice_fn *run, void *ctx);
 
+/* Lulls: from now on, while requests run, the part of the share that no slice takes is slept away
+ * between steps, so that processes of the lowest priority get the cores; or no longer. */
+void engine_lulls(struct engine *e, bool on);
+
 /* Canary: live steps that use `slot` run `candidate` or the incumbent by a coin toss. The engine
  * thread appends; the specializer polls `have` (acquire). Times are of whole steps, normalised by
  * nothing: `m` and `context` of each step are kept so that the caller can pair like with like. */
@@ -45,9 +49,8 @@ void engine_canary(struct engine *e, struct canary *c);
  * happens on an engine thread, which it never may. Any thread. */
 void engine_note_compile(void);
 
-/* Running + waiting requests, and nanoseconds spent in steps since start: is there load? */
+/* Running + waiting requests: is there load? And steps since start. */
 int32_t engine_load(const struct engine *e);
-uint64_t engine_step_ns(const struct engine *e);
 uint64_t engine_steps(const struct engine *e);
 /* Nanoseconds lent in slices since start. Any thread. */
 uint64_t engine_slice_ns(const struct engine *e);

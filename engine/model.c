@@ -41,8 +41,7 @@ void model_rope_frequencies(const struct model_shape *shape, double *frequency)
     }
 }
 
-/* ---- identity ---------------------------------------------------------------------------------
- */
+/* ---- identity ------------------------------------------------------------------------------ */
 
 static void hash_bytes(uint64_t *h, const void *data, size_t n)
 {
@@ -150,8 +149,7 @@ void model_describe(struct model *m, const char *title)
         xasprintf("%s, %s, %.1f MB", title, dtype_name((enum dtype)most), (double)t.bytes / 1e6);
 }
 
-/* ---- open and close ---------------------------------------------------------------------------
- */
+/* ---- open and close ------------------------------------------------------------------------ */
 
 struct paging {
     model_progress_fn *progress;

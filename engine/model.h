@@ -60,8 +60,9 @@ struct model {
 typedef void model_progress_fn(void *ctx, double fraction);
 
 /* Opens a .gguf file, a directory, or random weights of a known shape ("random:qwen3-1.7b"; a
- * vocabulary of bytes and made-up words comes with them). NULL with a message in `err`. `with_tokenizer` false skips
- * the vocabulary (the probe needs none). Without `progress` pages come in when they are used. */
+ * vocabulary of bytes and made-up words comes with them). NULL with a message in `err`.
+ * `with_tokenizer` false skips the vocabulary (the probe needs none). Without `progress` pages come
+ * in when they are used. */
 struct model *model_open(const char *path, bool with_tokenizer, model_progress_fn *progress,
                          void *ctx, struct err *err);
 void model_close(struct model *m);
@@ -78,7 +79,5 @@ void model_rope_frequencies(const struct model_shape *shape, double *frequency);
  * and benchmarks. Weights of Q formats are quantized from the same random floats. NULL if
  * model_open() would refuse the shape or a row is no whole number of blocks of `t`. */
 struct model *model_random(const struct model_shape *shape, enum dtype t, uint64_t seed);
-/* The shape that "random:NAME" has, or NULL. */
-const struct model_shape *model_shape_named(const char *name);
 
 #endif

@@ -134,8 +134,7 @@ static const char *string(struct fields *f, const char *name, const char *fallba
     return v->valuestring;
 }
 
-/* ---- config.json ------------------------------------------------------------------------------
- */
+/* ---- config.json --------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -279,8 +278,7 @@ static int read_shape(struct fields *f, struct model_shape *s, const struct weig
     return model_check_shape(s, f->file, f->err);
 }
 
-/* ---- weights -----------------------------------------------------------------------------------
- */
+/* ---- weights ------------------------------------------------------------------------------- */
 
 static int read_shard(struct model *m, const char *name, struct weights *w, struct err *err)
 {
@@ -353,8 +351,7 @@ static int read_weights(struct model *m, struct weights *w, struct err *err)
     return rc;
 }
 
-/* ---- tokenizer and template ---------------------------------------------------------------------
- */
+/* ---- tokenizer and template ---------------------------------------------------------------- */
 
 /* A template text, or the one called "default" in a list of named ones. */
 static const char *pick_template(const cJSON *v)
@@ -409,8 +406,7 @@ static int open_tokenizer(struct model *m, struct err *err)
     return rc < 0 ? -1 : read_template(m, err);
 }
 
-/* ---- the directory ------------------------------------------------------------------------------
- */
+/* ---- the directory ------------------------------------------------------------------------- */
 
 int model_open_hf(struct model *m, bool with_tokenizer, struct err *err)
 {

@@ -12,6 +12,7 @@
 
 #include "engine/model_load.h"
 #include "engine/tokenizer.h"
+#include "engine/utf8.h"
 
 enum { SEED = 1, BYTES = 256, WORD = 8 };
 
@@ -42,7 +43,8 @@ static const char chatml[] =
     "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' "
     "}}{% endif %}";
 
-const struct model_shape *model_shape_named(const char *name)
+/* The shape that "random:NAME" has, or NULL. */
+static const struct model_shape *model_shape_named(const char *name)
 {
     for (int i = 0; i < SHAPES; i++)
         if (strcmp(shapes[i].name, name) == 0)
@@ -69,14 +71,7 @@ static int32_t spell_byte(int byte, char *out)
         else
             other += b < byte && !printable;
     }
-    unsigned cp = (unsigned)(0x100 + other);
-    if (cp < 0x80) {
-        out[0] = (char)cp;
-        return 1;
-    }
-    out[0] = (char)(0xc0 | cp >> 6);
-    out[1] = (char)(0x80 | (cp & 0x3f));
-    return 2;
+    return utf8_encode((uint32_t)(0x100 + other), out);
 }
 
 /* A word of the id's own: a space (as the alphabet writes it) and syllables that count the id. */

@@ -50,7 +50,10 @@ struct machine {
     int32_t kv_element;    /* bytes of one element of the KV cache; 0: 4 */
     enum machine_kind kind;
     /* MACHINE_CUDA: */
-    int32_t sms;     /* multiprocessors */
+    int32_t sms;                                   /* multiprocessors */
+    int32_t sm_registers, sm_shared, block_shared; /* of one: registers; bytes of shared memory, and
+                                                      of them what one block may have; 0: unknown */
+    int32_t l2_bytes, clock_mhz;
     char target[16]; /* "sm_90a": what kernels are compiled for */
     char driver[64]; /* version of the driver and of its libraries: part of every key */
 };

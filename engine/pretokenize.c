@@ -75,8 +75,7 @@ const struct pre_family *pretokenize_family(const char *name, struct err *err)
     return NULL;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Opening
+/* ---- opening ------------------------------------------------------------------------------- */
 
 struct compiled_step {
     pcre2_code *code; /* NULL: no cut */
@@ -147,8 +146,7 @@ void pretokenizer_close(struct pretokenizer *p)
     free(p);
 }
 
-// ---------------------------------------------------------------------------------------------
-// Running
+/* ---- running ------------------------------------------------------------------------------- */
 
 struct pre_run {
     const struct pretokenizer *p;

@@ -31,8 +31,7 @@ struct tokenizer {
     int32_t bos, eos;
 };
 
-// ---------------------------------------------------------------------------------------------
-// Building
+/* ---- building ------------------------------------------------------------------------------ */
 
 /* Control tokens that end a turn in the model families we know. A file names one as EOS, but a
  * chat model may end with another (Llama 3: <|eot_id|> where EOS is <|end_of_text|>). */
@@ -160,8 +159,7 @@ void tokenizer_free(struct tokenizer *t)
     free(t);
 }
 
-// ---------------------------------------------------------------------------------------------
-// Encoding
+/* ---- encoding ------------------------------------------------------------------------------ */
 
 struct encoding {
     const struct tokenizer *t;
@@ -225,8 +223,7 @@ int64_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, 
     return e.ids.n;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Decoding and questions
+/* ---- decoding and questions ---------------------------------------------------------------- */
 
 const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, bool special, size_t *n)
 {

@@ -43,8 +43,7 @@ static int32_t whole_number(const cJSON *item, int32_t max)
     return value == item->valuedouble ? value : -1;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Vocabulary
+/* ---- vocabulary ---------------------------------------------------------------------------- */
 
 static const cJSON *vocab_of(const struct tokenizer_json *j)
 {
@@ -161,8 +160,7 @@ static int read_vocab(struct tokenizer_json *j, struct err *err)
     return 0;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Merges and the other members of the model
+/* ---- merges and the other members of the model --------------------------------------------- */
 
 /* A merge as "left right" or as a pair; returns its bytes when written to `to` (if not NULL). */
 static int64_t join_merge(const cJSON *item, char *to, struct err *err)
@@ -251,8 +249,7 @@ static int read_model(struct tokenizer_json *j, struct err *err)
     return json_text(model, "unk_token", NULL) ? check_alphabet(j, err) : 0;
 }
 
-// ---------------------------------------------------------------------------------------------
-// The files beside it
+/* ---- the files beside it ------------------------------------------------------------------- */
 
 /* A JSON file in the folder of `path`: 0 with *json NULL if there is none. */
 static int read_beside(const char *path, const char *name, cJSON **json, struct err *err)

@@ -32,8 +32,7 @@ static const cJSON *sequence(const cJSON *stage, const char *list, struct err *e
     return NULL;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Normalizer and decoder
+/* ---- normalizer and decoder ---------------------------------------------------------------- */
 
 static int read_normalizer(struct tokenizer_json *j, const cJSON *stage, struct err *err)
 {
@@ -68,8 +67,7 @@ static int check_decoder(const cJSON *stage, struct err *err)
     return err_set(err, "decoder '%.80s' is not supported (ByteLevel is)", type);
 }
 
-// ---------------------------------------------------------------------------------------------
-// Pre-tokenizer
+/* ---- pre-tokenizer ------------------------------------------------------------------------- */
 
 /* A literal text as a pattern. */
 static char *escape_literal(const char *text)
@@ -150,8 +148,7 @@ static int read_pre_tokenizer(struct tokenizer_json *j, const cJSON *stage, bool
     return 0;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Post-processor
+/* ---- post-processor ------------------------------------------------------------------------ */
 
 /* One piece of a template; `behind` tells whether the text has come already. */
 static int read_piece(struct tokenizer_json *j, const cJSON *piece, bool *behind, struct err *err)

@@ -48,8 +48,7 @@ static void start(struct exchange *x, void (*run)(struct job *j))
     job_start(j);
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading ------------------------------------------------------------------------------- */
 
 static void run_slots(struct job *j)
 {
@@ -124,8 +123,7 @@ void admin_export(struct exchange *x)
     start(x, run_export);
 }
 
-/* ---- changing ---------------------------------------------------------------------------------
- */
+/* ---- changing ------------------------------------------------------------------------------ */
 
 /* A string member of the body; NULL with j->error set if it is missing. An empty body is {}. */
 static char *member(struct job *j, const char *name, bool needed)

@@ -29,8 +29,7 @@ static const char *name_field(char out[96], int message, const char *field)
     return out;
 }
 
-/* ---- one message ------------------------------------------------------------------------------
- */
+/* ---- one message --------------------------------------------------------------------------- */
 
 /* The text of typed parts, joined by newlines into *owned. */
 static int read_parts(const cJSON *parts, int i, char **owned, struct api_error *e)
@@ -118,8 +117,7 @@ static int read_message(const cJSON *item, int i, struct chat_message *m, char *
     return read_content(item, i, m, owned, e);
 }
 
-/* ---- options ----------------------------------------------------------------------------------
- */
+/* ---- options ------------------------------------------------------------------------------- */
 
 static int read_options(const cJSON *body, struct chat_options *o, struct api_error *e)
 {
@@ -157,8 +155,7 @@ static char *token_text(const struct tokenizer *t, int32_t id)
     return strndup(s, n);
 }
 
-/* ---- the prompt -------------------------------------------------------------------------------
- */
+/* ---- the prompt ---------------------------------------------------------------------------- */
 
 static int render(struct generation *g, const cJSON *body, const struct chat_message *messages,
                   int count, struct api_error *e)

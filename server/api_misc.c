@@ -6,8 +6,7 @@
 #include "server/router.h"
 #include "server/server.h"
 
-/* ---- models -----------------------------------------------------------------------------------
- */
+/* ---- models -------------------------------------------------------------------------------- */
 
 static void put_model(struct buf *b, const struct engine_info *info)
 {
@@ -44,8 +43,7 @@ void api_model(struct exchange *x)
     respond_json(x, 200, &b);
 }
 
-/* ---- health -----------------------------------------------------------------------------------
- */
+/* ---- health -------------------------------------------------------------------------------- */
 
 void api_health(struct exchange *x)
 {

@@ -17,8 +17,7 @@
 #include "server/router.h"
 #include "server/server.h"
 
-/* ---- the page --------------------------------------------------------------------------------
- */
+/* ---- the page ------------------------------------------------------------------------------ */
 
 void api_dashboard(struct exchange *x)
 {
@@ -33,8 +32,7 @@ void api_dashboard(struct exchange *x)
     respond(x, 200, "text/html; charset=utf-8", (const char *)dashboard_page, dashboard_size);
 }
 
-/* ---- the JSON behind it ----------------------------------------------------------------------
- */
+/* ---- the JSON behind it -------------------------------------------------------------------- */
 
 static double wall(void)
 {
@@ -107,8 +105,7 @@ void api_specializer(struct exchange *x)
     job_start(j);
 }
 
-/* ---- metrics ---------------------------------------------------------------------------------
- */
+/* ---- metrics ------------------------------------------------------------------------------- */
 
 /* The HTTP side's own counters were written on the loop; the other modules' are atomic. */
 static void run_metrics(struct job *j)
@@ -133,7 +130,7 @@ void api_metrics(struct exchange *x)
     char *text = NULL;
     size_t n = 0;
     FILE *out = open_memstream(&text, &n);
-    metric_head(out, "ready", "gauge", "1 once the model is loaded and until the drain.");
+    metric_head(out, "ready", "gauge", "1 once the model is loaded and until the drain");
     metric_value(out, "ready", NULL, x->srv->ready && !x->srv->draining);
     metrics_write(&x->srv->metrics, x->srv->connections, out);
     fclose(out);

@@ -30,8 +30,7 @@ static void add_span(struct buf *out, struct span s)
     buf_add(out, s.s, s.n);
 }
 
-// ---------------------------------------------------------------------------------------------
-// Python's strip()
+/* ---- Python's strip() ---------------------------------------------------------------------- */
 
 /* Length of the whitespace character (str.isspace) that begins at s, 0 if it is none. */
 static size_t space_length(const char *s, size_t n)
@@ -81,8 +80,7 @@ static struct span trim_newlines(struct span s, bool left, bool right)
     return s;
 }
 
-// ---------------------------------------------------------------------------------------------
-// ChatML, Qwen2.5 and Qwen3
+/* ---- ChatML, Qwen2.5 and Qwen3 ------------------------------------------------------------- */
 
 struct render {
     const struct chat_template *t;
@@ -222,8 +220,7 @@ static void render_qwen3(struct render *r)
         buf_str(&r->out, "<think>\n\n</think>\n\n");
 }
 
-// ---------------------------------------------------------------------------------------------
-// Llama 3
+/* ---- Llama 3 ------------------------------------------------------------------------------- */
 
 static void llama3_message(struct render *r, size_t i)
 {
@@ -264,8 +261,7 @@ static void render_llama3(struct render *r)
         buf_str(&r->out, "<|start_header_id|>assistant<|end_header_id|>\n\n");
 }
 
-// ---------------------------------------------------------------------------------------------
-// Mistral
+/* ---- Mistral ------------------------------------------------------------------------------- */
 
 static void render_mistral(struct render *r)
 {
@@ -310,8 +306,7 @@ static int check_turns(const struct render *r, struct err *err)
     return 0;
 }
 
-// ---------------------------------------------------------------------------------------------
-// All of them
+/* ---- all of them --------------------------------------------------------------------------- */
 
 static int check_roles(const struct render *r, struct err *err)
 {

@@ -68,8 +68,7 @@ static bool ends_with(const char *text, const char *tail)
     return n >= m && strcmp(text + n - m, tail) == 0;
 }
 
-// ---------------------------------------------------------------------------------------------
-// The families
+/* ---- the families -------------------------------------------------------------------------- */
 
 static bool is_chatml(const char *at, struct chat_template *t)
 {

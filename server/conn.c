@@ -38,8 +38,7 @@ static void enter(struct conn *c, enum phase phase, double seconds)
     c->deadline = seconds > 0 ? after(seconds) : 0;
 }
 
-/* ---- the exchange -----------------------------------------------------------------------------
- */
+/* ---- the exchange -------------------------------------------------------------------------- */
 
 static void begin_exchange(struct conn *c)
 {
@@ -84,8 +83,7 @@ void conn_answered(struct conn *c)
     server_check_drained(c->srv);
 }
 
-/* ---- closing ----------------------------------------------------------------------------------
- */
+/* ---- closing ------------------------------------------------------------------------------- */
 
 static void on_closed(uv_handle_t *h)
 {
@@ -145,8 +143,7 @@ void conn_drain(struct conn *c)
         conn_close(c);
 }
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing ------------------------------------------------------------------------------- */
 
 struct buf *conn_out(struct conn *c)
 {
@@ -196,8 +193,7 @@ void conn_flush(struct conn *c)
         c->writing = false;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading ------------------------------------------------------------------------------- */
 
 /* Refuses what the parser could not read; the connection ends with the answer. */
 static void refuse(struct conn *c, int status, const char *message)
@@ -352,8 +348,7 @@ static void process(struct conn *c)
         control_reading(c);
 }
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ---------------------------------------------------------------------------------- */
 
 static void turn_away(struct conn *c)
 {

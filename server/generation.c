@@ -19,8 +19,7 @@
 #include "server/reply.h"
 #include "server/server.h"
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ---------------------------------------------------------------------------------- */
 
 static void free_choice(struct choice *c)
 {
@@ -105,8 +104,7 @@ static void fail(struct generation *g, const struct api_error *e)
     }
 }
 
-/* ---- prepare ----------------------------------------------------------------------------------
- */
+/* ---- prepare ------------------------------------------------------------------------------- */
 
 int generation_prompt(struct generation *g, const char *text, size_t n, bool special,
                       const char *param, struct api_error *e)
@@ -185,8 +183,7 @@ static void prepare(struct generation *g)
     buf_free(&g->body);
 }
 
-/* ---- submit -----------------------------------------------------------------------------------
- */
+/* ---- submit -------------------------------------------------------------------------------- */
 
 static void on_event(void *user, const struct engine_event *event)
 {
@@ -342,8 +339,7 @@ void generation_start(struct exchange *x, bool chat)
     uv_queue_work(&s->loop, &g->work, on_work, on_work_done);
 }
 
-/* ---- deliver ----------------------------------------------------------------------------------
- */
+/* ---- deliver ------------------------------------------------------------------------------- */
 
 /* All choices have ended: the plain answer, or the end of the stream. */
 static void finish(struct generation *g)

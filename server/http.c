@@ -33,8 +33,7 @@ static enum parse_result refuse(struct http_parser *h, int status, const char *f
     return PARSE_REFUSED;
 }
 
-/* ---- llhttp callbacks -------------------------------------------------------------------------
- */
+/* ---- llhttp callbacks ---------------------------------------------------------------------- */
 
 static int on_url(llhttp_t *p, const char *at, size_t n)
 {
@@ -87,8 +86,7 @@ static const llhttp_settings_t *settings(void)
     return &s;
 }
 
-/* ---- the head ---------------------------------------------------------------------------------
- */
+/* ---- the head ------------------------------------------------------------------------------ */
 
 void http_begin(struct http_parser *h, struct http_request *req, uint64_t max_body)
 {
@@ -261,8 +259,7 @@ static enum parse_result parse_head(struct http_parser *h, const char *data, siz
     return PARSE_HEAD;
 }
 
-/* ---- the body ---------------------------------------------------------------------------------
- */
+/* ---- the body ------------------------------------------------------------------------------ */
 
 /* Moves up to `left` bytes of data to the body. */
 static size_t take_data(struct http_parser *h, const char *data, size_t n)
@@ -394,8 +391,7 @@ void http_request_free(struct http_request *req)
     req->path = NULL;
 }
 
-/* ---- looking things up ------------------------------------------------------------------------
- */
+/* ---- looking things up --------------------------------------------------------------------- */
 
 bool slice_is(struct slice s, const char *text)
 {

@@ -38,8 +38,7 @@ int utf8_sequence(const char *s, size_t n)
     return need;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading ------------------------------------------------------------------------------- */
 
 struct scan {
     int depth, elements;
@@ -226,8 +225,7 @@ char *json_bytes(const cJSON *item, size_t *n)
     return copy;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing ------------------------------------------------------------------------------- */
 
 void json_put_string(struct buf *out, const char *s, size_t n)
 {

@@ -49,8 +49,7 @@ static void comma(struct buf *b)
         buf_char(b, ',');
 }
 
-/* ---- completions ------------------------------------------------------------------------------
- */
+/* ---- completions --------------------------------------------------------------------------- */
 
 static void put_token(struct buf *out, const char *s, size_t n)
 {
@@ -120,8 +119,7 @@ void logprobs_prompt(struct choice *c, const struct sampled *s)
     add_legacy(c, s, in_text ? characters(bytes, n) : 0);
 }
 
-/* ---- chat -------------------------------------------------------------------------------------
- */
+/* ---- chat ---------------------------------------------------------------------------------- */
 
 static void put_entry(const struct choice *c, struct buf *out, int32_t id, float logprob)
 {
@@ -152,8 +150,7 @@ static void add_chat(struct choice *c, const struct sampled *s)
     buf_str(out, "]}");
 }
 
-/* ---- both -------------------------------------------------------------------------------------
- */
+/* ---- both ---------------------------------------------------------------------------------- */
 
 void logprobs_token(struct choice *c, const struct sampled *s)
 {

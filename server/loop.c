@@ -31,8 +31,7 @@ static void on_connection(uv_stream_t *listener, int status)
         conn_accept(s);
 }
 
-/* ---- the drain --------------------------------------------------------------------------------
- */
+/* ---- the drain ----------------------------------------------------------------------------- */
 
 static void close_all(uv_handle_t *h, void *arg)
 {
@@ -122,8 +121,7 @@ static void on_hup(uv_signal_t *h, int signum)
     config_free(&fresh);
 }
 
-/* ---- the sweep --------------------------------------------------------------------------------
- */
+/* ---- the sweep ----------------------------------------------------------------------------- */
 
 /* While the model loads: is it there, has it failed? A model that cannot be loaded ends whet. */
 static void check_engine(struct server *s)
@@ -189,8 +187,7 @@ static void on_wake(uv_async_t *h)
         start_drain(s, "stop");
 }
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ---------------------------------------------------------------------------------- */
 
 static int bind_listener(struct server *s, struct err *err)
 {

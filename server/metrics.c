@@ -49,7 +49,7 @@ static uint64_t route_requests(const struct metrics *m, int route)
 void metrics_write(struct metrics *m, int connections, FILE *out)
 {
     metric_head(out, "requests_total", "counter",
-                "HTTP requests answered, by route and status (499: the client left first).");
+                "HTTP requests answered, by route and status (499: the client left first)");
     for (int r = 0; r < router_labels(); r++)
         for (int c = 0; c < CODES; c++) {
             char labels[128];
@@ -60,7 +60,7 @@ void metrics_write(struct metrics *m, int connections, FILE *out)
             metric_value(out, "requests_total", labels, (double)m->requests[r][c]);
         }
     metric_head(out, "request_duration_seconds", "histogram",
-                "Seconds from the first byte of a request to the end of its answer.");
+                "Seconds from the first byte of a request to the end of its answer");
     for (int r = 0; r < router_labels(); r++) {
         char labels[128];
         if (!route_requests(m, r))
@@ -68,15 +68,15 @@ void metrics_write(struct metrics *m, int connections, FILE *out)
         snprintf(labels, sizeof(labels), "route=\"%s\"", router_label_text(r));
         metric_histogram(out, "request_duration_seconds", labels, &m->duration[r]);
     }
-    metric_head(out, "connections", "gauge", "Open connections.");
+    metric_head(out, "connections", "gauge", "Open connections");
     metric_value(out, "connections", NULL, connections);
-    counter(out, "connections_total", "Connections accepted.", m->connections_total);
-    counter(out, "connections_refused_total", "Connections turned away at server.max_connections.",
+    counter(out, "connections_total", "Connections accepted", m->connections_total);
+    counter(out, "connections_refused_total", "Connections turned away at server.max_connections",
             m->connections_refused);
-    counter(out, "received_bytes_total", "Bytes received from clients.", m->bytes_in);
-    counter(out, "sent_bytes_total", "Bytes sent to clients.", m->bytes_out);
-    counter(out, "slow_clients_total", "Clients cut because they took no bytes.", m->slow_clients);
-    counter(out, "client_disconnects_total", "Requests whose client left before the answer.",
+    counter(out, "received_bytes_total", "Bytes received from clients", m->bytes_in);
+    counter(out, "sent_bytes_total", "Bytes sent to clients", m->bytes_out);
+    counter(out, "slow_clients_total", "Clients cut because they took no bytes", m->slow_clients);
+    counter(out, "client_disconnects_total", "Requests whose client left before the answer",
             m->disconnects);
 }
 
@@ -145,13 +145,13 @@ void metrics_process(FILE *out)
     double ticks = (double)sysconf(_SC_CLK_TCK);
     struct rlimit fds = {0};
     getrlimit(RLIMIT_NOFILE, &fds);
-    process_value(out, "cpu_seconds_total", "counter", "User and system CPU time.",
+    process_value(out, "cpu_seconds_total", "counter", "User and system CPU time",
                   (stat_field(14) + stat_field(15)) / ticks);
-    process_value(out, "resident_memory_bytes", "gauge", "Resident memory.",
+    process_value(out, "resident_memory_bytes", "gauge", "Resident memory",
                   stat_field(24) * (double)sysconf(_SC_PAGESIZE));
-    process_value(out, "virtual_memory_bytes", "gauge", "Virtual memory.", stat_field(23));
-    process_value(out, "open_fds", "gauge", "Open file descriptors.", open_fds());
-    process_value(out, "max_fds", "gauge", "Limit of open file descriptors.", (double)fds.rlim_cur);
-    process_value(out, "start_time_seconds", "gauge", "Start, in seconds since the epoch.",
+    process_value(out, "virtual_memory_bytes", "gauge", "Virtual memory", stat_field(23));
+    process_value(out, "open_fds", "gauge", "Open file descriptors", open_fds());
+    process_value(out, "max_fds", "gauge", "Limit of open file descriptors", (double)fds.rlim_cur);
+    process_value(out, "start_time_seconds", "gauge", "Start, in seconds since the epoch",
                   boot_time() + stat_field(22) / ticks);
 }

@@ -14,8 +14,7 @@
 
 static const double MANY = 9007199254740991.0; /* 2^53 - 1: integers that a double holds exactly */
 
-/* ---- what cannot be delivered -----------------------------------------------------------------
- */
+/* ---- what cannot be delivered -------------------------------------------------------------- */
 
 /* True if the member is there and says something (not null, false, "", [] or {}). */
 static bool says_something(const cJSON *body, const char *name)
@@ -68,8 +67,7 @@ static int read_model(const cJSON *body, const struct params_model *m, struct ap
     return 0;
 }
 
-/* ---- lengths ----------------------------------------------------------------------------------
- */
+/* ---- lengths ------------------------------------------------------------------------------- */
 
 static int read_counts(struct params *p, const cJSON *body, struct api_error *e)
 {
@@ -99,8 +97,7 @@ static int read_counts(struct params *p, const cJSON *body, struct api_error *e)
     return 0;
 }
 
-/* ---- sampling ---------------------------------------------------------------------------------
- */
+/* ---- sampling ------------------------------------------------------------------------------ */
 
 static int read_bias(struct params *p, const cJSON *body, int32_t vocab, struct api_error *e)
 {
@@ -168,8 +165,7 @@ static int read_sampling(struct params *p, const cJSON *body, int32_t vocab, str
     return read_bias(p, body, vocab, e);
 }
 
-/* ---- stops ------------------------------------------------------------------------------------
- */
+/* ---- stops --------------------------------------------------------------------------------- */
 
 static int add_stop(struct params *p, const cJSON *item, struct api_error *e)
 {
@@ -215,8 +211,7 @@ static int read_stops(struct params *p, const cJSON *body, int32_t vocab, struct
     return n < 0 ? -1 : 0;
 }
 
-/* ---- logprobs and the shape of the answer -----------------------------------------------------
- */
+/* ---- logprobs and the shape of the answer -------------------------------------------------- */
 
 static int read_logprobs(struct params *p, const cJSON *body, struct api_error *e)
 {

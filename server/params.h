@@ -1,6 +1,6 @@
 /* params.h - what a completion request asks for, checked field by field before any work.
  *
- * Every field of API.md section 2 that both completion routes share. Unknown members are ignored
+ * Every field of docs/http.md that both completion routes share. Unknown members are ignored
  * and null means absent; a known member of the wrong type or out of range is a 400 that names it.
  * Members that would change the result in a way this server cannot deliver are refused, never
  * dropped. Pure: any thread.

@@ -15,8 +15,7 @@
 #include "server/logprobs.h"
 #include "server/server.h"
 
-/* ---- events -----------------------------------------------------------------------------------
- */
+/* ---- events -------------------------------------------------------------------------------- */
 
 void reply_event(struct choice *c, const struct inbox_event *in)
 {
@@ -36,8 +35,7 @@ void reply_event(struct choice *c, const struct inbox_event *in)
         logprobs_token(c, e->sampled);
 }
 
-/* ---- pieces -----------------------------------------------------------------------------------
- */
+/* ---- pieces -------------------------------------------------------------------------------- */
 
 static void put_head(const struct generation *g, const char *object, struct buf *out)
 {
@@ -100,8 +98,7 @@ static void put_tail(const struct choice *c, struct buf *out)
     buf_char(out, '}');
 }
 
-/* ---- whole ------------------------------------------------------------------------------------
- */
+/* ---- whole --------------------------------------------------------------------------------- */
 
 void reply_whole(const struct generation *g, struct buf *out)
 {
@@ -121,8 +118,7 @@ void reply_whole(const struct generation *g, struct buf *out)
     buf_char(out, '}');
 }
 
-/* ---- stream -----------------------------------------------------------------------------------
- */
+/* ---- stream -------------------------------------------------------------------------------- */
 
 static void open_chunk(const struct choice *c, struct buf *out)
 {

@@ -123,7 +123,8 @@ static int admit_key(struct exchange *x, enum access access, struct api_error *e
 {
     int status = auth_check(&x->srv->auth, &x->req, access, x->srv->config->server_metrics_open);
     if (status == 401)
-        return api_error_set(e, 401, NULL, "a valid API key is needed: Authorization: Bearer KEY");
+        return api_error_set(e, 401, NULL, "%s key is needed: Authorization: Bearer KEY",
+                             access == ACCESS_ADMIN ? "the admin" : "a valid API");
     if (status == 403)
         return api_error_set(e, 403, NULL,
                              x->srv->auth.admin.n ? "this needs the admin key"

@@ -12,8 +12,7 @@
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
 
-/* ---- answers ----------------------------------------------------------------------------------
- */
+/* ---- answers ------------------------------------------------------------------------------- */
 
 static int answer(int status, cJSON *o, char **json)
 {
@@ -48,8 +47,7 @@ static bool not_ready(struct specializer *s, int *status, char **json)
     return true;
 }
 
-/* ---- slots ------------------------------------------------------------------------------------
- */
+/* ---- slots --------------------------------------------------------------------------------- */
 
 static cJSON *kernel_brief(const struct candidate *c)
 {
@@ -80,6 +78,7 @@ static cJSON *slot_json(const struct place *p)
         cJSON_AddItemToObject(o, "previous", kernel_brief(p->previous));
     cJSON_AddNumberToObject(o, "share", p->share);
     cJSON_AddNumberToObject(o, "run_s", p->run_s);
+    cJSON_AddNumberToObject(o, "bytes", p->bytes);
     cJSON_AddNumberToObject(o, "roofline_s", p->roofline_s);
     cJSON_AddNumberToObject(o, "roofline", p->run_s > 0 ? p->roofline_s / p->run_s : 0);
     cJSON_AddNumberToObject(o, "worth", p->worth);
@@ -149,8 +148,7 @@ int specializer_slots(struct specializer *s, const char *slot, char **json)
     return o ? answer(200, o, json) : refuse(404, json, "there is no slot \"%.60s\"", slot);
 }
 
-/* ---- kernels ----------------------------------------------------------------------------------
- */
+/* ---- kernels ------------------------------------------------------------------------------- */
 
 /* The template's text, or what a language model wrote and why. */
 static void add_source(struct store *store, const struct record *r, cJSON *o)
@@ -200,8 +198,7 @@ int specializer_kernels(struct specializer *s, const char *id, char **json)
     return answer(200, o, json);
 }
 
-/* ---- pins and rollbacks -----------------------------------------------------------------------
- */
+/* ---- pins and rollbacks -------------------------------------------------------------------- */
 
 static int slot_answer(struct specializer *s, struct place *p, char **json)
 {
@@ -317,8 +314,7 @@ int specializer_rollback(struct specializer *s, const char *slot, const char *fr
     return slot_answer(s, p, json);
 }
 
-/* ---- disables ---------------------------------------------------------------------------------
- */
+/* ---- disables ------------------------------------------------------------------------------ */
 
 /* A kernel's key in the store, or a template's name. */
 static bool nameable(struct specializer *s, const char *what)
@@ -399,8 +395,7 @@ int specializer_enable(struct specializer *s, const char *what, const char *who,
     return r == 0 ? disable_answer(s, what, false, json) : refuse(500, json, "%s", err.msg);
 }
 
-/* ---- mode, trace, export ----------------------------------------------------------------------
- */
+/* ---- mode, trace, export ------------------------------------------------------------------- */
 
 const char *const mode_names[] = {"run", "pause", "freeze"};
 

@@ -22,7 +22,7 @@
 #include "specializer/stats.h"
 
 const int bench_pairs[BENCH_LOOKS] = {16, 48, 144};
-const int bench_quick_pairs[BENCH_QUICK_LOOKS] = {8, 16};
+static const int quick_pairs[BENCH_QUICK_LOOKS] = {8, 16};
 
 enum bench_verdict bench_look(const struct gain *g, double wanted, bool last)
 {
@@ -139,7 +139,7 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
                             bool quick)
 {
     int looks = quick ? BENCH_QUICK_LOOKS : BENCH_LOOKS;
-    const int *pairs = quick ? bench_quick_pairs : bench_pairs;
+    const int *pairs = quick ? quick_pairs : bench_pairs;
     double wanted = quick ? 0 : env->config->specializer_min_gain;
     int most = pairs[looks - 1];
     struct region_cost cost = cost_of(env->model, inputs);

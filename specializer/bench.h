@@ -8,7 +8,7 @@
 
 /* How often samples are looked at, and how many pairs there are at each look. */
 enum { BENCH_LOOKS = 3, BENCH_QUICK_LOOKS = 2 };
-extern const int bench_pairs[BENCH_LOOKS], bench_quick_pairs[BENCH_QUICK_LOOKS];
+extern const int bench_pairs[BENCH_LOOKS];
 
 enum bench_verdict { BENCH_MORE, BENCH_FASTER, BENCH_SLOWER };
 /* What a look says: surely at least `wanted` faster, surely not, or cannot say yet. At the last

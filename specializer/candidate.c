@@ -1,6 +1,7 @@
 /* candidate.c - making candidates and their keys, and the way to and from the store's rows. */
 #include "specializer/candidate.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -143,6 +144,37 @@ void candidate_free(struct candidate *c)
     free(c->object);
     free(c->log);
     free(c);
+}
+
+/* ---- the log ----------------------------------------------------------------------------------
+ */
+
+void candidate_log_start(struct candidate *c, const char *const *argv)
+{
+    size_t n = 0;
+    free(c->log);
+    FILE *out = open_memstream(&c->log, &n);
+    for (int i = 0; argv[i]; i++)
+        fprintf(out, "%s%s", i ? " " : "", argv[i]);
+    fputs("\n", out);
+    fclose(out);
+    c->log_words = n;
+}
+
+void candidate_log_add(struct candidate *c, const char *words)
+{
+    if (!words || !*words)
+        return;
+    if (!c->log)
+        c->log_words = 0;
+    char *all = xasprintf("%s%s", c->log ? c->log : "", words);
+    free(c->log);
+    c->log = all;
+}
+
+const char *candidate_words(const struct candidate *c)
+{
+    return c->log && c->log[c->log_words] ? c->log + c->log_words : NULL;
 }
 
 void candidate_record(const struct candidate *c, struct record *r)

@@ -28,7 +28,7 @@ struct point {
 /* specializer.numerics: what outputs a kernel may produce. */
 enum numerics { NUMERICS_TOLERANCE, NUMERICS_BIT_EQUAL, NUMERICS_REDUCED, NUMERICS_FROZEN };
 
-/* Life of a kernel (SPECIALIZER.md section 1); legal transitions are a table in life.c. */
+/* Life of a kernel (docs/specializer.md); legal transitions are a table in life.c. */
 enum life {
     LIFE_PROPOSED,
     LIFE_BUILT,
@@ -105,7 +105,8 @@ struct candidate {
     enum life state;
     struct evidence evidence;
     char reason[240]; /* of a refusal or rollback: "probe: m=3 outlier: row error 4.1x eager" */
-    char *log;        /* compiler or probe output worth keeping; may be NULL */
+    char *log;        /* the compiler's command line, what it said, what the probe said; or NULL */
+    size_t log_words; /* where in it the words begin, behind the command line */
 
     struct kernel *kernel; /* loaded into the process, or NULL */
     int32_t rollbacks;
@@ -136,6 +137,12 @@ struct candidate *candidate_new_agent(const struct key_parts *k, const struct te
                                       const struct point *p, const struct facts *f,
                                       struct slot *slot, const char *body);
 void candidate_free(struct candidate *c);
+/* Begins a log of its build with the command line. */
+void candidate_log_start(struct candidate *c, const char *const *argv);
+/* Adds what a compiler or a probe said; NULL and "" add nothing. */
+void candidate_log_add(struct candidate *c, const char *words);
+/* What they said, without the command line; NULL if nothing. */
+const char *candidate_words(const struct candidate *c);
 /* The candidate as it is stored; r->log is borrowed. */
 void candidate_record(const struct candidate *c, struct record *r);
 /* Takes over what the store knows about the same key: state, evidence, checksum, counts. */

@@ -92,3 +92,41 @@ void evidence_read(struct evidence *e, const cJSON *json)
             *(int64_t *)p = (int64_t)v->valuedouble;
     }
 }
+
+/* ---- in words ---------------------------------------------------------------------------------
+ */
+
+static void gain_words(const struct gain *g, const char *of, char *out)
+{
+    if (g->pairs > 0)
+        snprintf(out, EVIDENCE_WORDS, "%+.1f %% [%+.1f, %+.1f] over %d pairs%s", g->mean * 100,
+                 g->low * 100, g->high * 100, g->pairs, of);
+}
+
+static void probe_words(const struct evidence *e, char *out)
+{
+    if (e->probe_cases > 0 && e->bit_equal)
+        snprintf(out, EVIDENCE_WORDS, "%d cases, eager's bits in all", e->probe_cases);
+    else if (e->probe_cases > 0 && e->eager_max > 0)
+        snprintf(out, EVIDENCE_WORDS, "%d cases, largest error %.2g times eager's (%s)",
+                 e->probe_cases, e->own_max / e->eager_max, e->worst);
+    else if (e->probe_cases > 0)
+        snprintf(out, EVIDENCE_WORDS, "%d cases", e->probe_cases);
+}
+
+void evidence_words(const struct evidence *e, enum life reached, char out[EVIDENCE_WORDS])
+{
+    out[0] = 0;
+    if (reached == LIFE_BUILT && e->build_s > 0)
+        snprintf(out, EVIDENCE_WORDS, "%.1f kB in %.1f s", (double)e->object_bytes / 1000,
+                 e->build_s);
+    else if (reached == LIFE_PROBED)
+        probe_words(e, out);
+    else if (reached == LIFE_BENCHED)
+        gain_words(&e->bench, "", out);
+    else if (reached == LIFE_SHADOWED && e->shadow_looks > 0)
+        snprintf(out, EVIDENCE_WORDS, "%d live runs beside the one that serves, other bits in %d",
+                 e->shadow_looks, e->shadow_different);
+    else if (reached == LIFE_CANARY)
+        gain_words(&e->canary, " of whole steps", out);
+}

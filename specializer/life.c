@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "specializer/evidence.h"
 #include "specializer/search/space.h"
 #include "specializer/store/store.h"
 
@@ -50,11 +51,6 @@ bool life_allowed(enum life from, enum life to)
     return (unsigned)from < LIFE_COUNT && (unsigned)to < LIFE_COUNT && (table[from].next >> to & 1);
 }
 
-bool life_over(enum life s)
-{
-    return s == LIFE_RETIRED || s == LIFE_REFUSED || s == LIFE_ROLLED_BACK || s == LIFE_DISABLED;
-}
-
 bool life_admitted(enum life s)
 {
     return s == LIFE_CANARY || s == LIFE_ACTIVE || s == LIFE_RETIRED;
@@ -74,6 +70,11 @@ int life_move(struct store *store, struct candidate *c, enum life to, const char
                        life_name(to));
     struct record *r = xcalloc(1, sizeof *r);
     struct err failed;
+    char words[EVIDENCE_WORDS];
+    if (!why) {
+        evidence_words(&c->evidence, to, words);
+        why = words;
+    }
     candidate_record(c, r);
     if (to == LIFE_ROLLED_BACK)
         r->rollbacks = ++c->rollbacks;

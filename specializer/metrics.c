@@ -1,4 +1,4 @@
-/* metrics.c - Prometheus text of the specialization metrics (names: API.md section 6). Labels are
+/* metrics.c - Prometheus text of the specialization metrics (docs/metrics.md). Labels are
  * slots, stages and outcomes: bounded sets, never shapes or text. */
 #include <string.h>
 

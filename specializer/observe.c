@@ -31,14 +31,12 @@ void observe_close(struct observe *o)
     *o = (struct observe){0};
 }
 
-/* Seconds the machine needs at best for one run with these means. */
-static double run_roofline(const struct observe *o, const struct slot *s, double m,
-                           double sequences, double context)
+/* What one run with these means has to move and to compute. */
+static struct region_cost run_work(const struct observe *o, const struct slot *s, double m,
+                                   double sequences, double context)
 {
     int tokens = m < 1 ? 1 : (int)lround(m), seqs = sequences < 1 ? 1 : (int)lround(sequences);
-    struct region_cost c =
-        plan_cost(o->model, s->region, 0, tokens, seqs, (int64_t)context, tokens);
-    return roofline_s(o->machine, &c);
+    return plan_cost(o->model, s->region, 0, tokens, seqs, (int64_t)context, tokens);
 }
 
 /* Adds what happened in one slot since the last look; returns the seconds. */
@@ -69,8 +67,8 @@ static double take(struct observe *o, int i)
     seen->origin_seconds[k->origin] += seconds;
     seen->total_s += seconds;
     seen->saved_s += k->origin == ORIGIN_EAGER ? 0 : seconds * o->gain_eager[i];
-    seen->roofline_s +=
-        runs * run_roofline(o, s, delta[2] / runs, delta[4] / runs, delta[3] / runs);
+    struct region_cost work = run_work(o, s, delta[2] / runs, delta[4] / runs, delta[3] / runs);
+    seen->roofline_s += runs * roofline_s(o->machine, &work);
     return seconds;
 }
 
@@ -114,13 +112,25 @@ double observe_context(const struct observe *o, int slot)
     return s->runs > 0 ? s->context / s->runs : 0;
 }
 
-double observe_roofline_s(const struct observe *o, int slot)
+struct region_cost observe_work(const struct observe *o, int slot)
 {
     const struct observed *s = &o->slot[slot];
     if (s->runs <= 0)
-        return 0;
-    return run_roofline(o, dispatch_slot_at(o->dispatch, slot), s->tokens / s->runs,
-                        s->sequences / s->runs, s->context / s->runs);
+        return (struct region_cost){0};
+    return run_work(o, dispatch_slot_at(o->dispatch, slot), s->tokens / s->runs,
+                    s->sequences / s->runs, s->context / s->runs);
+}
+
+double observe_bytes(const struct observe *o, int slot)
+{
+    struct region_cost work = observe_work(o, slot);
+    return machine_bytes(o->machine, &work);
+}
+
+double observe_roofline_s(const struct observe *o, int slot)
+{
+    struct region_cost work = observe_work(o, slot);
+    return o->slot[slot].runs > 0 ? roofline_s(o->machine, &work) : 0;
 }
 
 double observe_worth(const struct observe *o, int slot, int measured, int dry)

@@ -44,8 +44,11 @@ double observe_update(struct observe *o);
 /* Means over the aged traffic of a slot; 0 when it has had none. */
 double observe_run_s(const struct observe *o, int slot);      /* seconds a run (one layer) */
 double observe_roofline_s(const struct observe *o, int slot); /* the machine's limit for that run */
+double observe_bytes(const struct observe *o, int slot);      /* that it has to move */
 double observe_m(const struct observe *o, int slot);          /* tokens a run */
 double observe_context(const struct observe *o, int slot);
+
+struct region_cost observe_work(const struct observe *o, int slot); /* of that run */
 
 /* What could still be gained there: share x (1 - roofline / incumbent) x chance left. `measured`:
  * candidates benched there; `dry`: of them, those since the last gain. */

@@ -18,8 +18,7 @@
 enum { FIRSTS = 6 };
 #define CAPTURE_TIMEOUT_NS INT64_C(1000000000)
 
-/* ---- opening a search -------------------------------------------------------------------------
- */
+/* ---- opening a search ---------------------------------------------------------------------- */
 
 struct seeding {
     struct specializer *s;
@@ -192,8 +191,7 @@ void place_forget(struct specializer *s, struct place *p)
     p->strategy = NULL;
 }
 
-/* ---- inputs -----------------------------------------------------------------------------------
- */
+/* ---- inputs -------------------------------------------------------------------------------- */
 
 void place_inputs_free(struct place *p)
 {

@@ -38,8 +38,7 @@ struct list {
     int n;
 };
 
-/* ---- rows to candidates ------------------------------------------------------------------------
- */
+/* ---- rows to candidates -------------------------------------------------------------------- */
 
 /* What rows are held against. */
 struct terms {
@@ -105,7 +104,9 @@ static struct candidate *from_row(const struct terms *g, struct slot *slot, cons
     return NULL;
 }
 
-struct candidate *candidate_from(struct specializer *s, struct place *p, const struct record *r)
+/* A candidate made from a stored row if its key still is what we would compute; NULL otherwise. */
+static struct candidate *candidate_from(struct specializer *s, struct place *p,
+                                        const struct record *r)
 {
     const char *why;
     const struct terms g = {s->config,      &s->keys,    s->env.model,

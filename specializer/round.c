@@ -18,8 +18,7 @@
 /* A gain so clear does not wait for the rest of its batch. */
 #define CLEAR_GAIN 0.10
 
-/* ---- proposing --------------------------------------------------------------------------------
- */
+/* ---- proposing ----------------------------------------------------------------------------- */
 
 void round_learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
                  double speed)
@@ -31,7 +30,7 @@ void round_learn(struct specializer *s, struct place *p, int32_t id, const struc
     else if (c == p->finalist)
         agent_revise(s->agent, p->slot->name, -1 - id, speed, c->reason);
     else
-        agent_learn(s->agent, -1 - id, speed, c->reason, c->log);
+        agent_learn(s->agent, -1 - id, speed, c->reason, candidate_words(c));
 }
 
 static void forget(struct specializer *s, struct place *p, int32_t id)
@@ -115,8 +114,7 @@ bool round_start(struct specializer *s, struct place *p)
     return n > 0;
 }
 
-/* ---- children ---------------------------------------------------------------------------------
- */
+/* ---- children ------------------------------------------------------------------------------ */
 
 /* The candidate is at fault: it leaves the round and is not tried again under this key. */
 static void item_refuse(struct specializer *s, struct item *it, enum stage stage)
@@ -276,15 +274,29 @@ void round_children(struct specializer *s)
     }
 }
 
-/* ---- bench ------------------------------------------------------------------------------------
- */
+/* ---- bench --------------------------------------------------------------------------------- */
 
+/* The one before it, if there is one, is an item of the round again. */
 static void make_finalist(struct place *p, struct item *it)
 {
+    struct candidate *before = p->finalist;
+    int32_t id = p->finalist_id;
     p->finalist = it->c;
     p->finalist_id = it->id;
     p->not_before_ns = 0;
-    it->c = NULL;
+    it->c = before;
+    it->id = before ? id : it->id;
+}
+
+/* Whether c goes to live steps without the rest of its batch: nobody else does yet, or one that has
+ * not begun with them and was slower against the same kernel. */
+static bool leads(const struct place *p, const struct candidate *c)
+{
+    const struct candidate *f = p->finalist;
+    return c->evidence.bench.low >= CLEAR_GAIN &&
+           (!f || (f->state == LIFE_BENCHED && f->retries == 0 &&
+                   strcmp(f->evidence.against, c->evidence.against) == 0 &&
+                   f->evidence.bench.low < c->evidence.bench.low));
 }
 
 static void bench_item(struct specializer *s, struct item *it)
@@ -323,7 +335,7 @@ static void bench_item(struct specializer *s, struct item *it)
         count_stage(s, STAGE_BENCH, STAGE_PASS);
         round_learn(s, p, it->id, c, c->evidence.speed);
         it->stage = ITEM_DONE;
-        if (c->evidence.bench.low >= CLEAR_GAIN && !p->finalist)
+        if (leads(p, c))
             make_finalist(p, it);
     }
 }

@@ -68,8 +68,7 @@ void keys_close(struct key_parts *k)
     free(k->kernel_dir);
 }
 
-/* ---- construction -----------------------------------------------------------------------------
- */
+/* ---- construction -------------------------------------------------------------------------- */
 
 int specializer_check(const struct config *c, struct err *err)
 {
@@ -232,8 +231,7 @@ int specializer_setup(struct specializer *s)
     return 0;
 }
 
-/* ---- destruction ------------------------------------------------------------------------------
- */
+/* ---- destruction --------------------------------------------------------------------------- */
 
 /* Eager everywhere, then wait until no step can still run what was there. */
 static void empty_slots(struct specializer *s)

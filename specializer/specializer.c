@@ -33,8 +33,7 @@ static double seconds_since(int64_t ns)
     return (double)(clock_ns() - ns) * 1e-9;
 }
 
-/* ---- upkeep -----------------------------------------------------------------------------------
- */
+/* ---- upkeep -------------------------------------------------------------------------------- */
 
 void specializer_observe(struct specializer *s)
 {
@@ -50,6 +49,7 @@ void specializer_observe(struct specializer *s)
         struct place *p = &s->place[i];
         p->run_s = observe_run_s(&s->observe, i);
         p->roofline_s = observe_roofline_s(&s->observe, i);
+        p->bytes = observe_bytes(&s->observe, i);
         p->worth = observe_worth(&s->observe, i, p->measured, p->dry);
         if (s->observe.slot[i].seconds > 0)
             p->share = s->observe.slot[i].share;
@@ -136,34 +136,29 @@ static void upkeep(struct specializer *s)
     prune_objects(s);
 }
 
-/* On a busy machine compilers and probes, which run at idle priority, would never get a turn. So
- * while any of them runs, the time share that benches may use is spent in lulls instead: the engine
- * pauses a moment between steps and they get all cores. Short lulls, so that every step is late by
- * a little and none by much. */
-#define LULL_NS 300000
-#define LULLS_NS 20000000
-
-static int lull(void *until, int64_t budget_ns)
-{
-    struct timespec pause = {0, budget_ns < LULL_NS ? budget_ns : LULL_NS};
-    nanosleep(&pause, NULL);
-    return clock_ns() >= *(const int64_t *)until;
-}
-
+/* On a busy machine compilers and probes, which run at idle priority, would never get a turn. */
 static bool children_starve(const struct specializer *s)
 {
-    if (s->env.machine->kind == MACHINE_CUDA) /* the engine leaves the cores to them */
+    if (!s->env.machine || s->env.machine->kind == MACHINE_CUDA)
+        return false; /* not set up; or the engine leaves the cores to them */
+    if (atomic_load(&s->mode) != SPECIALIZER_RUN)
         return false;
     for (int i = 0; i < s->round.n; i++)
         if (s->round.item[i].build || s->round.item[i].probe)
-            return engine_load(s->engine) > 0 && s->config->specializer_share > 0;
+            return true;
     return false;
+}
+
+static void look_after_children(struct specializer *s)
+{
+    specializer_observe(s);
+    round_children(s);
+    engine_lulls(s->engine, children_starve(s));
 }
 
 void specializer_wait(struct specializer *s, double seconds)
 {
-    specializer_observe(s);
-    round_children(s);
+    look_after_children(s);
     if (s->round.place && seconds > 0.02)
         seconds = 0.02;
     if (s->env.prober && seconds > 0.003) /* it waits for turns */
@@ -183,21 +178,15 @@ void specializer_wait(struct specializer *s, double seconds)
 /* Nothing to do but wait for children. */
 static void wait_for_children(struct specializer *s)
 {
-    int64_t until = clock_ns() + LULLS_NS;
-    specializer_wait(s, 0.001);
-    if (children_starve(s) && engine_slices(s->engine, lull, &until) < 0)
-        specializer_wait(s, 0.02); /* the engine stops */
+    specializer_wait(s, engine_load(s->engine) > 0 ? 0.005 : 0.001);
 }
 
 static void tick(void *ctx)
 {
-    struct specializer *s = ctx;
-    specializer_observe(s);
-    round_children(s);
+    look_after_children(ctx);
 }
 
-/* ---- choosing ---------------------------------------------------------------------------------
- */
+/* ---- choosing ------------------------------------------------------------------------------ */
 
 /* Whether there may be a search now, or why not. */
 static enum doing permitted(const struct specializer *s)
@@ -313,8 +302,7 @@ static void search_step(struct specializer *s)
     }
 }
 
-/* ---- the thread -------------------------------------------------------------------------------
- */
+/* ---- the thread ---------------------------------------------------------------------------- */
 
 static bool wait_for_engine(struct specializer *s)
 {
@@ -367,8 +355,7 @@ static void *specializer_thread(void *ctx)
     return NULL;
 }
 
-/* ---- start and stop ---------------------------------------------------------------------------
- */
+/* ---- start and stop ------------------------------------------------------------------------ */
 
 struct place *place_find(struct specializer *s, const char *slot)
 {

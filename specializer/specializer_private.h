@@ -35,9 +35,10 @@ struct place {
     char pinned[24];            /* lock; "", "eager", or a kernel's key */
     bool pin_missing;           /* lock; the pinned kernel is not loaded (yet) */
     double gain_eager;          /* lock; of `active` over eager */
-    double share, run_s, roofline_s, worth; /* lock; copied from observe for operators */
-    int32_t candidates, wins, refusals;     /* lock; since start */
-    int32_t looks;                          /* lock; audits of `active` that found nothing */
+    /* lock; copied from observe for operators */
+    double share, run_s, roofline_s, bytes, worth;
+    int32_t candidates, wins, refusals; /* lock; since start */
+    int32_t looks;                      /* lock; audits of `active` that found nothing */
 
     /* The search; opened when the slot is chosen for the first time. */
     struct space *space;
@@ -142,7 +143,7 @@ struct specializer {
     struct adviser *adviser;
     struct consultation consultation;
     const struct strategy *strategy;
-    struct agent *agent; /* NULL: nobody writes kernels */
+    struct agent *agent;  /* NULL: nobody writes kernels */
     atomic_bool imported; /* a store was imported: the agent looks for texts in it */
 
     struct place *place; /* [places] one per slot of the dispatch table */
@@ -161,7 +162,7 @@ struct specializer {
     int watch_at;
     int64_t tap_since_ns;
 
-    int64_t hour_ns;        /* start of the hour whose builds are counted */
+    int64_t hour_ns; /* start of the hour whose builds are counted */
     int32_t hour_builds;
     int64_t observed_ns, shares_ns; /* when counters were read, and shares stored */
     int64_t pruned_ns;              /* when old objects were deleted; 0: not yet */
@@ -186,8 +187,7 @@ enum doing {
     DOINGS
 };
 
-/* ---- setup.c: what the loop stands on ----------------------------------------------------------
- */
+/* ---- setup.c: what the loop stands on ------------------------------------------------------ */
 /* Store, locks, adviser, strategy; no thread yet. */
 struct specializer *specializer_new(const struct config *c, struct engine *e, struct err *err);
 /* Everything that needs a ready engine. -1, logged: the thread ends, serving goes on. */
@@ -207,8 +207,7 @@ void keys_close(struct key_parts *k);
 /* Reads the operators' disables and pins into memory. Lock held, or no other thread yet. */
 void operators_read(struct specializer *s);
 
-/* ---- place.c: one slot's search -----------------------------------------------------------------
- */
+/* ---- place.c: one slot's search ------------------------------------------------------------ */
 bool place_open(struct specializer *s, struct place *p);   /* false: nothing legal there */
 void place_forget(struct specializer *s, struct place *p); /* closes the search */
 /* Puts in front of the queue what won elsewhere, and what lost here to a kernel that is gone. */
@@ -217,13 +216,11 @@ void place_firsts(struct specializer *s, struct place *p);
 bool place_inputs(struct specializer *s, struct place *p);
 void place_inputs_free(struct place *p);
 
-/* ---- consult.c: asking for advice --------------------------------------------------------------
- */
+/* ---- consult.c: asking for advice ---------------------------------------------------------- */
 /* Predictions anew, and p->advice with what the adviser says now; never waits. */
 void consult(struct specializer *s, struct place *p);
 
-/* ---- round.c: a batch from proposal to bench --------------------------------------------------
- */
+/* ---- round.c: a batch from proposal to bench ----------------------------------------------- */
 bool round_start(struct specializer *s, struct place *p); /* false: nothing left to propose */
 void round_children(struct specializer *s);               /* starts and polls; never waits */
 bool round_bench(struct specializer *s); /* benches one that is ready; false: none was */
@@ -239,21 +236,18 @@ void round_learn(struct specializer *s, struct place *p, int32_t id, const struc
  * there then, in state proposed; `why` goes into the trace. */
 bool round_admit(struct specializer *s, struct candidate *c, const char *why);
 
-/* ---- finalist.c: the best of a batch through shadow and canary --------------------------------
- */
+/* ---- finalist.c: the best of a batch through shadow and canary ----------------------------- */
 void finalist_try(struct specializer *s, struct place *p);
 /* Nothing was decided about it: the point may be proposed again. */
 void finalist_forget(struct specializer *s, struct place *p);
 
-/* ---- agent_turn.c: texts that a language model writes ------------------------------------------
- */
+/* ---- agent_turn.c: texts that a language model writes -------------------------------------- */
 /* Reads a reply and makes the agent's next move; never waits. */
 void agent_turn(struct specializer *s);
 /* Begins a round with the text that is ready; false: none is, or not now. */
 bool agent_start(struct specializer *s);
 
-/* ---- swap.c: what fills a slot ----------------------------------------------------------------
- */
+/* ---- swap.c: what fills a slot ------------------------------------------------------------- */
 bool is_disabled(struct specializer *s, const char *key, const char *template_id); /* lock held */
 /* Loads c->object unless it is; marks the trial. 0, or -1 with c->reason set. */
 int swap_load(struct specializer *s, struct candidate *c);
@@ -271,7 +265,6 @@ void swap_eager(struct specializer *s, struct place *p, const char *why, const c
 void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage);
 /* Done with, whatever its state: unloads later, frees now. */
 void candidate_drop(struct specializer *s, struct candidate *c);
-void retire_later(struct specializer *s, struct kernel *k, int64_t epoch);
 void retire_poll(struct specializer *s, bool all);
 void count_stage(struct specializer *s, enum stage stage, enum stage_result r);
 
@@ -279,15 +272,11 @@ void count_stage(struct specializer *s, enum stage stage, enum stage_result r);
 void watch_poll(struct specializer *s);
 void watch_stop(struct specializer *s); /* removes the tap, so that a stage may use one */
 
-/* ---- restore.c: winners of the store and pinned kernels ----------------------------------------
- */
+/* ---- restore.c: winners of the store and pinned kernels ------------------------------------ */
 void restore_winners(struct specializer *s);
 void restore_pins(struct specializer *s); /* pinned kernels that are not loaded */
-/* A candidate made from a stored row if its key still is what we would compute; NULL otherwise. */
-struct candidate *candidate_from(struct specializer *s, struct place *p, const struct record *r);
 
-/* ---- admin.c and status.c: what operators are shown ------------------------------------------
- */
+/* ---- admin.c and status.c: what operators are shown ---------------------------------------- */
 extern const char *const mode_names[];    /* of enum specializer_mode, as the store has them */
 cJSON *slots_json(struct specializer *s); /* lock held */
 

@@ -77,10 +77,10 @@ int object_checksum(const char *path, char out[17]);
 /* ---- probe (admission/) ---------------------------------------------------------------------- */
 
 enum probe_depth {
-    PROBE_FULL,  /* every check of SPECIALIZER.md section 3 on the region */
+    PROBE_FULL,  /* every check of docs/specializer.md on the region */
     PROBE_SHORT, /* a restored winner whose object is the very file that passed: seconds -> tens of
                     ms */
-    PROBE_END,   /* item 9 alone, the whole model's logits: shadow_run() does it for a finalist */
+    PROBE_END, /* endcheck.h alone, the whole model's logits: shadow_run() does it for a finalist */
 };
 
 struct probe;
@@ -115,9 +115,6 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
 enum stage_result bench_sample(const struct stage_env *env, struct candidate *c,
                                const struct kernel *incumbent, const struct capture *inputs,
                                int pairs);
-
-/* Mean and 95 % confidence interval of a / b - 1 over paired samples, robust to outliers. */
-struct gain gain_of_pairs(const double *a, const double *b, int n, uint64_t seed);
 
 /* ---- shadow and canary ---------------------------------------------------------------------- */
 

@@ -120,8 +120,3 @@ struct gain stats_gain(const double *a, const double *b, int n, double confidenc
     }
     return g;
 }
-
-struct gain gain_of_pairs(const double *a, const double *b, int n, uint64_t seed)
-{
-    return stats_gain(a, b, n, 0.95, seed);
-}

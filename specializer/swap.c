@@ -58,7 +58,7 @@ int swap_load(struct specializer *s, struct candidate *c)
     return -1;
 }
 
-void retire_later(struct specializer *s, struct kernel *k, int64_t epoch)
+static void retire_later(struct specializer *s, struct kernel *k, int64_t epoch)
 {
     if (!k)
         return;
@@ -110,8 +110,7 @@ void candidate_refuse(struct specializer *s, struct candidate *c, enum stage sta
     pthread_mutex_unlock(&s->lock);
 }
 
-/* ---- changing a slot (lock held inside) -------------------------------------------------------
- */
+/* ---- changing a slot (lock held inside) ---------------------------------------------------- */
 
 /* Puts `next` (NULL: eager) into the table; what was active is the caller's to keep or drop. */
 static struct candidate *exchange(struct specializer *s, struct place *p, struct candidate *next)

@@ -20,8 +20,7 @@ enum { BATCH_SIZE = 6 };
     0.02 /* specializer.min_gain: what replaces a kernel must look this much faster \
           */
 
-/* ---- one search -------------------------------------------------------------------------------
- */
+/* ---- one search ---------------------------------------------------------------------------- */
 
 struct trial_state {
     const struct trial_terms *terms;
@@ -142,8 +141,7 @@ void trial_free(struct trial_run *r)
     *r = (struct trial_run){0};
 }
 
-/* ---- all of them ------------------------------------------------------------------------------
- */
+/* ---- all of them --------------------------------------------------------------------------- */
 
 /* A table, and the part of it that each seed has. */
 struct parted {
@@ -240,8 +238,7 @@ void ablation_free(struct ablation *a)
     a->variants = 0;
 }
 
-/* ---- over seeds -------------------------------------------------------------------------------
- */
+/* ---- over seeds ---------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b)
 {
@@ -293,8 +290,7 @@ struct band variant_to_95(const struct ablation *a, const struct variant *v, boo
     return b;
 }
 
-/* ---- what advice costs ------------------------------------------------------------------------
- */
+/* ---- what advice costs --------------------------------------------------------------------- */
 
 static const struct variant *variant_of(const struct ablation *a, const struct table *t,
                                         const char *strategy, enum counsel_kind k)

@@ -13,8 +13,7 @@ enum { GRID = 13, SECONDS_GRID = 9 };
 static const int grid[GRID] = {1, 2, 3, 6, 9, 12, 18, 24, 36, 48, 72, 96, 144};
 static const double seconds_grid[SECONDS_GRID] = {2, 5, 10, 20, 40, 80, 160, 320, 640};
 
-/* ---- text -------------------------------------------------------------------------------------
- */
+/* ---- text ---------------------------------------------------------------------------------- */
 
 static void print_to_95(struct band b, double never)
 {
@@ -109,8 +108,7 @@ void ablation_print(const struct ablation *a)
     printf("strategy agentic: open, it writes kernels and searches no space\n");
 }
 
-/* ---- JSON -------------------------------------------------------------------------------------
- */
+/* ---- JSON ---------------------------------------------------------------------------------- */
 
 static void add_number(cJSON *o, const char *name, double v)
 {

@@ -13,10 +13,10 @@
 enum { NAMED = 4, TENTH = 10 };
 
 static const struct {
-    const char *name, *help;
+    const char *name;
     double seconds;
 } kinds[] = {
-#define C(id, name, seconds, help) {name, help, seconds},
+#define C(id, name, seconds, help) {name, seconds},
     COUNSEL_LIST(C)
 #undef C
 };
@@ -45,13 +45,7 @@ const char *counsel_name(enum counsel_kind k)
     return kinds[k].name;
 }
 
-const char *counsel_help(enum counsel_kind k)
-{
-    return kinds[k].help;
-}
-
-/* ---- what stand-ins say -----------------------------------------------------------------------
- */
+/* ---- what stand-ins say -------------------------------------------------------------------- */
 
 static bool knows(const struct counsel *c)
 {
@@ -219,8 +213,7 @@ void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s
     advice_add_heuristic(out, &heuristic);
 }
 
-/* ---- moves ------------------------------------------------------------------------------------
- */
+/* ---- moves --------------------------------------------------------------------------------- */
 
 /* From `node` to the fastest (or slowest) point of its template, knob by knob. */
 static void stand_in_moves(const struct counsel *c, int32_t node, struct moves *out)
@@ -299,8 +292,7 @@ const struct mover *counsel_mover(struct counsel *c)
                : NULL;
 }
 
-/* ---- construction -----------------------------------------------------------------------------
- */
+/* ---- construction -------------------------------------------------------------------------- */
 
 struct counsel *counsel_open(enum counsel_kind k, const struct table *t, uint64_t seed,
                              const char *recording, struct err *err)

@@ -31,7 +31,6 @@ enum counsel_kind {
         COUNSEL_KINDS
 };
 const char *counsel_name(enum counsel_kind k);
-const char *counsel_help(enum counsel_kind k);
 
 struct counsel;
 /* `recording` (COUNSEL_REPLAY only) as in adviser.url = replay:<file>. NULL with a message. */

@@ -16,7 +16,7 @@
 #include "tune/replay.h"
 
 /* A slot is left alone after this many candidates without a gain. */
-enum { DRY_MOST = 30, TRIES_MOST = 3 };
+enum { DRY_MOST = 30, TRIES_MOST = 3, CPU_DECODES = 16 };
 #define SECONDS_MOST 600.0
 
 struct tuner {
@@ -37,8 +37,7 @@ static bool over(const struct tuner *t)
     return lab_stopped(&t->lab) || left_s(t) <= 0;
 }
 
-/* ---- slots ------------------------------------------------------------------------------------
- */
+/* ---- slots --------------------------------------------------------------------------------- */
 
 static int add_slot(struct tuner *t, const char *name, struct err *err)
 {
@@ -65,15 +64,25 @@ static int choose_slots(struct tuner *t, struct tune_options *o, struct err *err
     return 0;
 }
 
-/* ---- one round --------------------------------------------------------------------------------
- */
+/* Decodes of how many sequences stand in for a slot's steps; wider slots are met by prompts. A GPU
+ * decodes as many as the engine takes, and hardly knows prompts of 64 tokens. */
+static int decoded_together(const struct tuner *t)
+{
+    int most = (int)t->lab.s->config->engine_max_batch;
+    if (t->lab.s->env.machine->kind != MACHINE_CUDA && most > CPU_DECODES)
+        most = CPU_DECODES;
+    return most;
+}
+
+/* ---- one round ----------------------------------------------------------------------------- */
 
 /* Inputs of replayed steps; seeded ones if the slot's steps do not come. */
 static bool take_inputs(struct tuner *t, struct place *p)
 {
     struct specializer *s = t->lab.s;
     struct err err;
-    struct replay *r = replay_start(t->lab.engine, p->slot, (uint64_t)p->index + 1, &err);
+    struct replay *r =
+        replay_start(t->lab.engine, p->slot, decoded_together(t), (uint64_t)p->index + 1, &err);
     bool some = r && place_inputs(s, p);
     replay_stop(r);
     if (!some) {
@@ -87,7 +96,8 @@ static void try_finalist(struct tuner *t, struct place *p)
 {
     struct specializer *s = t->lab.s;
     struct err err;
-    struct replay *r = replay_start(t->lab.engine, p->slot, (uint64_t)clock_ns(), &err);
+    struct replay *r =
+        replay_start(t->lab.engine, p->slot, decoded_together(t), (uint64_t)clock_ns(), &err);
     if (!r) {
         printf("%-16s %s\n", p->slot->name, err.msg);
         return;
@@ -146,8 +156,7 @@ static void search(struct tuner *t)
     }
 }
 
-/* ---- the end ----------------------------------------------------------------------------------
- */
+/* ---- the end ------------------------------------------------------------------------------- */
 
 static void print_summary(const struct tuner *t)
 {

@@ -238,8 +238,7 @@ static int build_all(struct work *w)
     return ok && save(w, true) == 0 ? 0 : -1;
 }
 
-/* ---- benching ---------------------------------------------------------------------------------
- */
+/* ---- benching ------------------------------------------------------------------------------ */
 
 /* -1: no answer; the row stays as it is. */
 static int bench_point(struct work *w, struct table *t, int32_t id, const struct capture *inputs,

@@ -14,7 +14,7 @@
 #include "config/log.h"
 #include "specializer/hash.h"
 
-enum { DECODE_MOST = 16, CLIENTS_MOST = 16, SHORT_PROMPT = 48, DECODE_TOKENS = 256 };
+enum { CLIENTS_MOST = 64, SHORT_PROMPT = 48, DECODE_TOKENS = 256 };
 
 struct client {
     struct replay *replay;
@@ -93,11 +93,11 @@ static void *replay_thread(void *ctx)
     return NULL;
 }
 
-struct replay *replay_start(struct engine *e, const struct slot *slot, uint64_t seed,
+struct replay *replay_start(struct engine *e, const struct slot *slot, int sequences, uint64_t seed,
                             struct err *err)
 {
     const struct engine_info *info = engine_info(e);
-    bool decode = slot->m <= DECODE_MOST;
+    bool decode = slot->m <= sequences && slot->m <= CLIENTS_MOST;
     struct replay *r = xcalloc(1, sizeof *r);
     r->engine = e;
     r->random = seed;

@@ -9,9 +9,9 @@
 #include "engine/engine.h"
 
 struct replay;
-/* Slots of few tokens: as many sequences that decode; of more: prompts of that length, one after
- * the other. NULL with a message if the model's context is too short. */
-struct replay *replay_start(struct engine *e, const struct slot *slot, uint64_t seed,
+/* Slots of at most `sequences` tokens: as many sequences that decode; of more: prompts of that
+ * length, one after the other. NULL with a message if the model's context is too short. */
+struct replay *replay_start(struct engine *e, const struct slot *slot, int sequences, uint64_t seed,
                             struct err *err);
 /* Cancels what runs and waits for its end. NULL is fine. */
 void replay_stop(struct replay *r);

@@ -63,8 +63,7 @@ static void release(struct sample_set *s)
     free(s->error);
 }
 
-/* ---- correlations -----------------------------------------------------------------------------
- */
+/* ---- correlations -------------------------------------------------------------------------- */
 
 /* Of the points of `family` (-1: all): how many, and their correlation. */
 static double correlation_of(const struct sample_set *s, const float *predicted, int family,
@@ -121,8 +120,7 @@ static double learned_correlation(const struct tables *tables, const struct samp
     return draws ? sum / draws : NAN;
 }
 
-/* ---- where it is wrong ------------------------------------------------------------------------
- */
+/* ---- where it is wrong --------------------------------------------------------------------- */
 
 /* A part of a slot's points and by how much its times are off, against the slot's mean error. */
 struct error_of {
@@ -218,8 +216,7 @@ static int gather_errors(const struct sample_set *s, struct error_of *out, int m
     return n;
 }
 
-/* ---- output -----------------------------------------------------------------------------------
- */
+/* ---- output -------------------------------------------------------------------------------- */
 
 static void put(cJSON *o, const char *name, double v)
 {
@@ -227,6 +224,16 @@ static void put(cJSON *o, const char *name, double v)
         cJSON_AddNumberToObject(o, name, round(v * 1000) / 1000);
     else
         cJSON_AddNullToObject(o, name);
+}
+
+/* "+0.83", or "-" of points too few to be ranked. */
+static const char *shown(double correlation, char out[16])
+{
+    if (isfinite(correlation))
+        snprintf(out, 16, "%+.2f", correlation);
+    else
+        snprintf(out, 16, "-");
+    return out;
 }
 
 static cJSON *report_slot(const struct tables *tables, const struct sample_set *s)
@@ -237,8 +244,9 @@ static cJSON *report_slot(const struct tables *tables, const struct sample_set *
     double formula = correlation_of(s, s->formula, -1, &count);
     double learned = learned_correlation(tables, s);
     cJSON *o = cJSON_CreateObject(), *rows = cJSON_CreateArray(), *words = cJSON_CreateArray();
-    printf("\n%-34s %5d points   formula %+.2f   after %d measurements %+.2f\n", s->t->slot, s->n,
-           formula, LEARN_FROM, learned);
+    char first[16], then[16];
+    printf("\n%-34s %5d points   formula %s   after %d measurements %s\n", s->t->slot, s->n,
+           shown(formula, first), LEARN_FROM, shown(learned, then));
     cJSON_AddStringToObject(o, "slot", s->t->slot);
     cJSON_AddNumberToObject(o, "points", s->n);
     put(o, "formula", formula);
@@ -247,7 +255,7 @@ static cJSON *report_slot(const struct tables *tables, const struct sample_set *
         char name[64];
         family_name(s->t->space, id[f], name, sizeof name);
         double r = correlation_of(s, s->formula, space_family(s->t->space, id[f]), &count);
-        printf("  %-32s %5d points   formula %+.2f\n", name, count, r);
+        printf("  %-32s %5d points   formula %s\n", name, count, shown(r, first));
         cJSON *row = cJSON_CreateObject();
         cJSON_AddStringToObject(row, "family", name);
         cJSON_AddNumberToObject(row, "points", count);
@@ -298,8 +306,7 @@ int report_tables(const struct tables *t, const char *json, struct err *err)
     return finish(slots, json, err);
 }
 
-/* ---- a store's predictions --------------------------------------------------------------------
- */
+/* ---- a store's predictions ----------------------------------------------------------------- */
 
 enum { GROUPS_MOST = 512 };
 

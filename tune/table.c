@@ -12,8 +12,7 @@
 #include "config/err.h"
 #include "specializer/hash.h"
 
-/* ---- thinning ---------------------------------------------------------------------------------
- */
+/* ---- thinning ------------------------------------------------------------------------------ */
 
 /* Values that are left in, by template and knob. */
 struct lattice {
@@ -108,8 +107,7 @@ static void thin(struct space *s, uint64_t seed, int most)
     free(lattice);
 }
 
-/* ---- tables -----------------------------------------------------------------------------------
- */
+/* ---- tables -------------------------------------------------------------------------------- */
 
 struct table *tables_add(struct tables *t, const char *slot, enum region region, int m,
                          const struct facts *facts, enum numerics numerics, int most)

@@ -16,8 +16,7 @@
 enum { TABLE_VERSION = 1, NUMBERS = 8 };
 static const char *const state_name[] = {"new", "probed", "measured", "refused"};
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing ------------------------------------------------------------------------------- */
 
 static double rounded(double v, double unit)
 {
@@ -132,8 +131,7 @@ int tables_write(const struct tables *t, const char *path, struct err *err)
     return bad ? -1 : 0;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading ------------------------------------------------------------------------------- */
 
 static double number_of(const cJSON *o, const char *name)
 {

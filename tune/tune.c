@@ -33,8 +33,7 @@ static int usage(const char *why)
     return 2;
 }
 
-/* ---- options ----------------------------------------------------------------------------------
- */
+/* ---- options ------------------------------------------------------------------------------- */
 
 static bool number(const char *text, double least, double most, double *out)
 {
@@ -110,8 +109,7 @@ static int own_flags(struct tune_options *o, int *argc, char **argv)
     return 0;
 }
 
-/* ---- measuring --------------------------------------------------------------------------------
- */
+/* ---- measuring ----------------------------------------------------------------------------- */
 
 static int measure(struct tune_options *o, struct err *err)
 {
@@ -132,8 +130,7 @@ static int measure(struct tune_options *o, struct err *err)
     return r;
 }
 
-/* ---- judging ----------------------------------------------------------------------------------
- */
+/* ---- judging ------------------------------------------------------------------------------- */
 
 static int ablation(struct tune_options *o, struct err *err)
 {

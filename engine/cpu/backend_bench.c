@@ -1,9 +1,8 @@
 /* backend_bench.c - two kernels of a slot against each other, on the engine thread, in slices.
  *
- * Runs go A B B A, each on the next layer's weights (or the next copy of the keys and values), so
+ * Runs (pairs.h) are each on the next layer's weights, or the next copy of the keys and values, so
  * both sides meet the cache as a step would: its weights are those that the other layers have
- * pushed out. A pair is the means of its two A and its two B runs; drift within a pair cancels.
- * The first pair warms up and is dropped.
+ * pushed out.
  *
  * A call stops at the first run that ends beyond its budget and goes on from there next time. The
  * inputs are copied before (backend_bench_begin(), by whoever wants the bench): up to 64 MiB of
@@ -15,6 +14,7 @@
 #include "config/clock.h"
 #include "config/err.h"
 #include "engine/cpu/backend_private.h"
+#include "engine/pairs.h"
 
 enum { COPIES_BYTES = 64 << 20 };
 
@@ -23,9 +23,7 @@ struct bench {
     float *k, *v;        /* attn: copies of the captured pages */
     int64_t page_floats; /* of one copy */
     int32_t copies;
-    int32_t turn; /* runs done */
-    bool warm;
-    float ns[4]; /* A B B A */
+    struct pairs pairs;
 };
 
 static void copy_pages(struct bench *s, const struct attn_args *a, int64_t floats, int32_t layers)
@@ -61,18 +59,22 @@ int backend_bench_begin(struct backend *b, struct bench_job *job, struct err *e)
     return 0;
 }
 
-static float run_once(struct backend *b, struct bench *s, const struct kernel *k)
+static int run_once(struct backend *b, struct bench_job *job, int side, float *ns, struct err *e)
 {
+    const struct bench *s = job->state;
+    const struct kernel *k = side ? job->b : job->a;
     union region_args args = *(const union region_args *)case_args(s->inputs);
-    int32_t layer = k->region == REGION_HEAD ? 0 : s->turn % b->model->shape.layers;
+    int32_t turn = s->pairs.turn;
+    int32_t layer = k->region == REGION_HEAD ? 0 : turn % b->model->shape.layers;
+    (void)e;
     bind_layer(b->model, k->region, layer, &args);
     backend_bind_packed(k, k->region, layer, &args);
     if (s->copies) {
-        args.attn.k_pages = s->k + s->turn % s->copies * s->page_floats;
-        args.attn.v_pages = s->v + s->turn % s->copies * s->page_floats;
+        args.attn.k_pages = s->k + turn % s->copies * s->page_floats;
+        args.attn.v_pages = s->v + turn % s->copies * s->page_floats;
     }
-    s->turn++;
-    return (float)backend_run(b, k, &args);
+    *ns = (float)backend_run(b, k, &args);
+    return 0;
 }
 
 int backend_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e)
@@ -81,19 +83,7 @@ int backend_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, s
     if (!job->state && backend_bench_begin(b, job, e))
         return -1;
     struct bench *s = job->state;
-    while (job->have < job->want) {
-        int at = s->turn % 4;
-        s->ns[at] = run_once(b, s, at == 0 || at == 3 ? job->a : job->b);
-        if (at == 3 && s->warm) {
-            job->a_ns[job->have] = (s->ns[0] + s->ns[3]) / 2;
-            job->b_ns[job->have] = (s->ns[1] + s->ns[2]) / 2;
-            job->have++;
-        }
-        s->warm |= at == 3;
-        if (clock_ns() >= until)
-            break;
-    }
-    return job->have >= job->want;
+    return pairs_run(&s->pairs, b, job, until, run_once, e);
 }
 
 void backend_bench_end(struct backend *b, struct bench_job *job)

@@ -13,55 +13,15 @@
  *
  * Filling is repeatable: case_refill() with the seed of case_random() restores the same inputs.
  */
-#include "engine/cpu/case.h"
-
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cpu/bind.h"
+#include "engine/cpu/case_private.h"
 #include "engine/cpu/case_random.h"
-#include "engine/cpu/guarded.h"
 #include "engine/quant.h"
 
 enum { SPARE_PAGES = 2, SPARE_ROWS = 3 };
-
-enum buffer {
-    BUF_X,
-    BUF_IN,
-    BUF_IDS, /* tokens (embed) or rows of x (head) */
-    BUF_POSITION,
-    BUF_KV_AT,
-    BUF_SPAN,
-    BUF_PAGE_TABLE,
-    BUF_K,
-    BUF_V,
-    BUF_COS,
-    BUF_SIN,
-    BUF_NORM,
-    BUF_Q_NORM,
-    BUF_K_NORM,
-    BUF_BIAS, /* three */
-    BUF_WEIGHT = BUF_BIAS + 3,
-    BUF_INPUTS = BUF_WEIGHT + 3
-};
-static const char *const buffer_name[BUF_INPUTS] = {
-    "x",       "in",      "ids",      "position", "kv_at",    "span",     "page_table",
-    "k_pages", "v_pages", "rope_cos", "rope_sin", "norm",     "q_norm",   "k_norm",
-    "bq",      "bk",      "bv",       "weight 0", "weight 1", "weight 2",
-};
-
-struct kernel_case {
-    const struct model *model;
-    struct case_shape shape;
-    union region_args args;
-    bool guard;
-    int32_t m, pages;
-    struct guarded in[BUF_INPUTS];
-    struct guarded out[3]; /* y; attn_in: q, k pages, v pages */
-    uint64_t checksum[BUF_INPUTS];
-};
 
 static void *input(struct kernel_case *c, enum buffer b, int64_t count, size_t size)
 {
@@ -81,16 +41,6 @@ static void *output(struct kernel_case *c, int i, int64_t floats)
 {
     guarded_open(&c->out[i], (size_t)floats * sizeof(float), c->guard);
     return c->out[i].data;
-}
-
-static int64_t kv_row(const struct kernel_case *c)
-{
-    return (int64_t)c->model->shape.kv_heads * c->model->shape.head_dim;
-}
-
-static int64_t kv_floats(const struct kernel_case *c)
-{
-    return (int64_t)c->pages * KV_PAGE * kv_row(c);
 }
 
 /* ---- sequences ------------------------------------------------------------------------------ */
@@ -160,9 +110,9 @@ static void fill_kv(struct kernel_case *c, struct random *r, enum fill fill, flo
     const struct model_shape *s = &c->model->shape;
     const struct span *span = c->in[BUF_SPAN].data;
     const int32_t *table = c->in[BUF_PAGE_TABLE].data;
-    int64_t row = kv_row(c);
+    int64_t row = case_kv_row(c);
     float *token = xmalloc((size_t)row * sizeof *token);
-    for (int64_t i = 0; i < kv_floats(c); i++)
+    for (int64_t i = 0; i < case_kv_floats(c); i++)
         pages[i] = random_u64(r) & 1 ? 1e6f : -1e6f;
     for (int32_t i = 0; i < c->shape.sequences; i++) {
         for (int32_t p = 0; p < span[i].context; p++) {
@@ -276,8 +226,8 @@ static void build_activations(struct kernel_case *c)
     if (r == REGION_EMBED || r == REGION_HEAD)
         input(c, BUF_IDS, c->m, sizeof(int32_t));
     if (r == REGION_ATTN) {
-        input(c, BUF_K, kv_floats(c), sizeof(float));
-        input(c, BUF_V, kv_floats(c), sizeof(float));
+        input(c, BUF_K, case_kv_floats(c), sizeof(float));
+        input(c, BUF_V, case_kv_floats(c), sizeof(float));
     }
 }
 
@@ -303,8 +253,8 @@ static void aim_attn_in(struct kernel_case *c)
     a->position = c->in[BUF_POSITION].data;
     a->kv_at = c->in[BUF_KV_AT].data;
     a->q = output(c, 0, (int64_t)c->m * a->wq.rows);
-    a->k_pages = output(c, 1, kv_floats(c));
-    a->v_pages = output(c, 2, kv_floats(c));
+    a->k_pages = output(c, 1, case_kv_floats(c));
+    a->v_pages = output(c, 2, case_kv_floats(c));
 }
 
 /* Points the args at the buffers and opens the outputs. */
@@ -404,8 +354,8 @@ struct kernel_case *case_captured(const struct model *model, const struct captur
             used += (cap->span[i].context + KV_PAGE - 1) / KV_PAGE;
         input_copy(c, BUF_SPAN, cap->span, cap->spans * (int64_t)sizeof *cap->span);
         input_copy(c, BUF_PAGE_TABLE, cap->page_table, used * f);
-        input_copy(c, BUF_K, cap->k_pages, kv_floats(c) * f);
-        input_copy(c, BUF_V, cap->v_pages, kv_floats(c) * f);
+        input_copy(c, BUF_K, cap->k_pages, case_kv_floats(c) * f);
+        input_copy(c, BUF_V, cap->v_pages, case_kv_floats(c) * f);
     }
     build_params(c, false, false, 0);
     aim(c);
@@ -425,7 +375,7 @@ void case_free(struct kernel_case *c)
     free(c);
 }
 
-/* ---- running and judging -------------------------------------------------------------------- */
+/* ---- what a kernel is given ------------------------------------------------------------------ */
 
 void case_poison(struct kernel_case *c)
 {
@@ -453,90 +403,4 @@ void case_set_packed(struct kernel_case *c, const void *const packed[3])
     struct weight *w[3];
     for (int i = 0, n = bind_weights(&c->args, c->shape.region, w); i < n; i++)
         w[i]->packed = packed ? packed[i] : NULL;
-}
-
-/* Rows of k or v in token order, out of the pages that attn_in wrote. */
-static void gather_kv(const struct kernel_case *c, const float *pages, float *rows)
-{
-    const struct model_shape *s = &c->model->shape;
-    const int32_t *kv_at = c->in[BUF_KV_AT].data;
-    for (int32_t i = 0; i < c->m; i++) {
-        int64_t page = kv_at[i] / KV_PAGE, offset = kv_at[i] % KV_PAGE;
-        for (int32_t h = 0; h < s->kv_heads; h++)
-            memcpy(rows + i * kv_row(c) + (int64_t)h * s->head_dim,
-                   pages + ((page * s->kv_heads + h) * KV_PAGE + offset) * s->head_dim,
-                   (size_t)s->head_dim * sizeof *rows);
-    }
-}
-
-bool case_output(const struct kernel_case *c, int i, int32_t *rows, int32_t *cols, float **value)
-{
-    if (i < 0 || i >= 3 || !c->out[i].map)
-        return false;
-    *rows = c->m;
-    if (i > 0) {
-        *cols = (int32_t)kv_row(c);
-        *value = xmalloc((size_t)c->m * (size_t)kv_row(c) * sizeof **value);
-        gather_kv(c, c->out[i].data, *value);
-        return true;
-    }
-    *cols = (int32_t)(c->out[0].bytes / sizeof(float) / (size_t)c->m);
-    *value = xmalloc(c->out[0].bytes + 1);
-    memcpy(*value, c->out[0].data, c->out[0].bytes);
-    return true;
-}
-
-/* True if a cache position that is not one of the step's own lost its poison. */
-static bool kv_strayed(const struct kernel_case *c, const struct guarded *out)
-{
-    const struct model_shape *s = &c->model->shape;
-    const int32_t *kv_at = c->in[BUF_KV_AT].data;
-    const uint32_t *bits = out->data;
-    bool *own = xcalloc((size_t)c->pages * KV_PAGE, sizeof *own), strayed = false;
-    for (int32_t i = 0; i < c->m; i++)
-        own[kv_at[i]] = true;
-    for (int64_t i = 0; i < kv_floats(c) && !strayed; i++) {
-        int64_t at = i / s->head_dim, page = at / KV_PAGE / s->kv_heads;
-        strayed = !own[page * KV_PAGE + at % KV_PAGE] && bits[i] != 0xffffffff;
-    }
-    free(own);
-    return strayed;
-}
-
-const char *case_damage(const struct kernel_case *c)
-{
-    for (int i = 0; i < 3; i++)
-        if (!guarded_intact(&c->out[i]))
-            return i == 0 ? "wrote outside its output" : "wrote outside the KV pages";
-    for (int i = 1; i < 3; i++)
-        if (c->out[i].map && kv_strayed(c, &c->out[i]))
-            return i == 1 ? "wrote k of a position that is not the step's"
-                          : "wrote v of a position that is not the step's";
-    for (int i = 0; i < BUF_INPUTS; i++) {
-        if (!c->in[i].map || c->guard || guarded_checksum(&c->in[i]) == c->checksum[i])
-            continue;
-        static _Thread_local char text[48] = "changed its input ";
-        strcpy(text + 18, buffer_name[i]);
-        return text;
-    }
-    return NULL;
-}
-
-const char *case_where(const struct kernel_case *c, const void *p)
-{
-    static _Thread_local char text[48];
-    for (int i = 0; i < BUF_INPUTS + 3; i++) {
-        const struct guarded *g = i < BUF_INPUTS ? &c->in[i] : &c->out[i - BUF_INPUTS];
-        const char *at = p;
-        if (!g->map || at < g->map || at >= g->map + g->map_bytes)
-            continue;
-        bool body = at >= g->body && at < g->body + g->body_bytes;
-        const char *wall = body ? "" : at < g->body ? "wall before " : "wall after ";
-        if (i < BUF_INPUTS)
-            snprintf(text, sizeof text, "%sinput %s", wall, buffer_name[i]);
-        else
-            snprintf(text, sizeof text, "%soutput %d", wall, i - BUF_INPUTS);
-        return text;
-    }
-    return NULL;
 }

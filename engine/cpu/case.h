@@ -11,7 +11,7 @@
 
 #include "engine/backend.h"
 
-/* How random inputs are drawn (SPECIALIZER.md section 3.3). */
+/* How random inputs are drawn. */
 enum fill {
     FILL_NORMAL,  /* mean 0, deviation 1 */
     FILL_SMALL,   /* deviation 1e-4 */

@@ -5,9 +5,8 @@
  *
  * One run of a side is a graph: the kernel on every layer's weights in turn (or on copies of the
  * captured keys and values), so the cache holds nothing that a step would not leave there, and
- * launches overlap as they do in a step. Runs go A B B A; a pair is the means of its two A and its
- * two B runs over the number of launches, so drift within a pair cancels. The first pair warms up.
- * Inputs are the captured ones, outputs the lab's.
+ * launches overlap as they do in a step. Runs (pairs.h) take turns; what one took is divided by its
+ * launches. Inputs are the captured ones, outputs the lab's.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,13 +14,12 @@
 #include "config/clock.h"
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
+#include "engine/pairs.h"
 
 struct bench {
     cudaGraphExec_t side[2];
     int32_t launches; /* in one graph */
-    int32_t turn;
-    bool warm;
-    float ns[4]; /* A B B A */
+    struct pairs pairs;
 };
 
 /* ---- graphs -------------------------------------------------------------------------------- */
@@ -96,8 +94,9 @@ int cuda_bench_begin(struct backend *b, struct bench_job *job, struct err *e)
            capture_side(b, c, job->b, s->launches, &s->side[1], e);
 }
 
-static int run_once(struct backend *b, struct bench *s, int side, float *ns, struct err *e)
+static int run_once(struct backend *b, struct bench_job *job, int side, float *ns, struct err *e)
 {
+    const struct bench *s = job->state;
     float ms;
     CU(cudaEventRecord(b->lab.event[2], b->stream));
     CU(cudaGraphLaunch(s->side[side], b->stream));
@@ -105,7 +104,6 @@ static int run_once(struct backend *b, struct bench *s, int side, float *ns, str
     CU(cudaEventSynchronize(b->lab.event[3]));
     CU(cudaEventElapsedTime(&ms, b->lab.event[2], b->lab.event[3]));
     *ns = ms * 1e6f / (float)s->launches;
-    s->turn++;
     return 0;
 }
 
@@ -115,20 +113,7 @@ int cuda_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, stru
     if (!job->state && cuda_bench_begin(b, job, e))
         return -1;
     struct bench *s = job->state;
-    while (job->have < job->want) {
-        int at = s->turn % 4;
-        if (run_once(b, s, at == 1 || at == 2, &s->ns[at], e))
-            return -1;
-        if (at == 3 && s->warm) {
-            job->a_ns[job->have] = (s->ns[0] + s->ns[3]) / 2;
-            job->b_ns[job->have] = (s->ns[1] + s->ns[2]) / 2;
-            job->have++;
-        }
-        s->warm |= at == 3;
-        if (clock_ns() >= until)
-            break;
-    }
-    return job->have >= job->want;
+    return pairs_run(&s->pairs, b, job, until, run_once, e);
 }
 
 void cuda_bench_end(struct backend *b, struct bench_job *job)

@@ -167,7 +167,7 @@ struct choice {
     int32_t m, rows;        /* bucket values (narrow), or the padded counts (wide) */
     int32_t context;        /* bucket value */
     int32_t tiles, singles; /* wide: what attention is launched for */
-    bool decode;            /* wide: every sequence has one token */
+    bool decode;            /* every sequence has one token */
 };
 
 struct variant {
@@ -236,8 +236,8 @@ struct backend {
     int turn; /* the flight of the next step */
     int told; /* exchange.c */
     int32_t *turn_there, (*turn_host)[4];
-    int64_t landed_ns; /* when the last step ended */
-    cudaLibrary_t library[4];
+    int64_t landed_ns;        /* when the last step ended */
+    cudaLibrary_t library[6]; /* one a file of eager kernels */
     int libraries;
     cudaKernel_t primitive[PRIM_COUNT];
 
@@ -285,14 +285,12 @@ int device_takes(const struct model_shape *s, struct err *e);
 int device_kernels(struct backend *b, struct err *e);
 /* The image of a source file that suits the device best. */
 int device_image(struct backend *b, const char *file, cudaLibrary_t *library, struct err *e);
-int device_measure(struct backend *b, struct err *e);
 
 /* memory.c */
 int memory_open(struct backend *b, struct err *e);
 void memory_close(struct backend *b);
-/* Device memory that a process probing kernels of this model allocates, and takes all in all. */
+/* Device memory that a process probing kernels of this model allocates. */
 int64_t memory_probe_arena(const struct model_shape *s);
-int64_t memory_probe_room(const struct model_shape *s);
 /* Host memory that the device can read; from b->lent_pinned if there is one. */
 int memory_pinned(struct backend *b, void **p, int64_t bytes, struct err *e);
 /* backend_ops.kv_room */
@@ -348,8 +346,7 @@ int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t l
 int walk_step(struct walk *w, struct err *e);
 /* Tokens or rows to launch for: a bucket up to NARROW, a multiple of NARROW beyond. */
 int32_t walk_padded(int32_t n);
-/* Grid of the eager decode attention: blocks that share a context, query heads of a block. */
-int32_t decode_splits(const struct backend *b, int32_t tokens, int32_t context);
+/* eager.c: query heads of a block of the eager decode attention. */
 int32_t decode_group(const struct backend *b);
 
 /* exchange.c: a few KB to or from pinned host memory, on the stream. `early`: they are there

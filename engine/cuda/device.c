@@ -37,18 +37,18 @@ static const struct {
     {"eager.cu", "eager_round", PRIM_ROUND},
     {"eager.cu", "eager_silu", PRIM_SILU},
     {"eager.cu", "eager_rope", PRIM_ROPE},
-    {"eager.cu", "eager_decode_64_1", PRIM_DECODE_64_1},
-    {"eager.cu", "eager_decode_64_2", PRIM_DECODE_64_2},
-    {"eager.cu", "eager_decode_64_4", PRIM_DECODE_64_4},
-    {"eager.cu", "eager_decode_64_8", PRIM_DECODE_64_8},
-    {"eager.cu", "eager_decode_128_1", PRIM_DECODE_128_1},
-    {"eager.cu", "eager_decode_128_2", PRIM_DECODE_128_2},
-    {"eager.cu", "eager_decode_128_4", PRIM_DECODE_128_4},
-    {"eager.cu", "eager_decode_128_8", PRIM_DECODE_128_8},
     {"eager.cu", "eager_best", PRIM_BEST},
-    {"eager.cu", "eager_read", PRIM_READ},
-    {"eager.cu", "eager_compare", PRIM_COMPARE},
-    {"eager.cu", "eager_gather", PRIM_GATHER},
+    {"eager_decode.cu", "eager_decode_64_1", PRIM_DECODE_64_1},
+    {"eager_decode.cu", "eager_decode_64_2", PRIM_DECODE_64_2},
+    {"eager_decode.cu", "eager_decode_64_4", PRIM_DECODE_64_4},
+    {"eager_decode.cu", "eager_decode_64_8", PRIM_DECODE_64_8},
+    {"eager_decode.cu", "eager_decode_128_1", PRIM_DECODE_128_1},
+    {"eager_decode.cu", "eager_decode_128_2", PRIM_DECODE_128_2},
+    {"eager_decode.cu", "eager_decode_128_4", PRIM_DECODE_128_4},
+    {"eager_decode.cu", "eager_decode_128_8", PRIM_DECODE_128_8},
+    {"eager_tools.cu", "eager_read", PRIM_READ},
+    {"eager_tools.cu", "eager_compare", PRIM_COMPARE},
+    {"eager_tools.cu", "eager_gather", PRIM_GATHER},
     {"eager_prefill.cu", "eager_prefill_64", PRIM_PREFILL_64},
     {"eager_prefill.cu", "eager_prefill_128", PRIM_PREFILL_128},
     {"eager_sample.cu", "eager_sample", PRIM_SAMPLE},
@@ -204,8 +204,15 @@ static void driver_version(char *to, size_t n)
 static void describe_device(struct backend *b)
 {
     struct machine *m = &b->machine;
+    int khz = 0;
     m->kind = MACHINE_CUDA;
     m->sms = b->device.multiProcessorCount;
+    m->sm_registers = b->device.regsPerMultiprocessor;
+    m->sm_shared = (int32_t)b->device.sharedMemPerMultiprocessor;
+    m->block_shared = (int32_t)b->device.sharedMemPerBlockOptin;
+    m->l2_bytes = b->device.l2CacheSize;
+    if (cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, 0) == cudaSuccess)
+        m->clock_mhz = khz / 1000;
     snprintf(m->target, sizeof m->target, "sm_%d%d%s", b->device.major, b->device.minor,
              b->device.major >= 9 ? "a" : "");
     driver_version(m->driver, sizeof m->driver);
@@ -213,7 +220,7 @@ static void describe_device(struct backend *b)
     snprintf(m->driver + n, sizeof m->driver - n, ", cuBLASLt %zu", cublasLtGetVersion());
 }
 
-int device_measure(struct backend *b, struct err *e)
+static int device_measure(struct backend *b, struct err *e)
 {
     float read_ms = 0, multiply_ms = 0, small_ms = 0;
     int64_t side = PEAK, most = b->weights.bytes < b->work_bytes ? b->weights.bytes : b->work_bytes;

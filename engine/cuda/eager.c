@@ -32,7 +32,7 @@ static int32_t decode_chunks(const struct backend *b)
     return (s->heads / s->kv_heads + g - 1) / g;
 }
 
-int32_t decode_splits(const struct backend *b, int32_t tokens, int32_t context)
+static int32_t decode_splits(const struct backend *b, int32_t tokens, int32_t context)
 {
     int32_t blocks = tokens * b->model->shape.kv_heads * decode_chunks(b);
     int32_t want = 2 * b->device.multiProcessorCount / blocks;

@@ -10,20 +10,26 @@
 #include "engine/cuda/cuda_private.h"
 #include "engine/quant.h"
 
-static int send_floats(float *to, const float *from, int64_t n, struct err *e)
+/* On the stream that reads it: a plain copy out of pageable memory returns when the driver has the
+ * numbers, not when the device has, and streams like ours do not wait for it. */
+static int send_floats(float *to, const float *from, int64_t n, cudaStream_t stream, struct err *e)
 {
-    CU(cudaMemcpy(to, from, (size_t)n * sizeof *to, cudaMemcpyHostToDevice));
+    CU(cudaMemcpyAsync(to, from, (size_t)n * sizeof *to, cudaMemcpyHostToDevice, stream));
     return 0;
 }
 
-static int send_pages(void *to, const float *from, int64_t n, int32_t copies, struct err *e)
+static int send_pages(void *to, const float *from, int64_t n, int32_t copies, cudaStream_t stream,
+                      struct err *e)
 {
     uint16_t *half = xmalloc((size_t)n * sizeof *half);
     for (int64_t i = 0; i < n; i++)
         half[i] = f32_to_bf16(from[i]);
     cudaError_t code = cudaSuccess;
     for (int32_t i = 0; i < copies && !code; i++)
-        code = cudaMemcpy((char *)to + i * n * 2, half, (size_t)n * 2, cudaMemcpyHostToDevice);
+        code = cudaMemcpyAsync((char *)to + i * n * 2, half, (size_t)n * 2, cudaMemcpyHostToDevice,
+                               stream);
+    if (!code)
+        code = cudaStreamSynchronize(stream);
     free(half);
     CU(code);
     return 0;
@@ -133,8 +139,8 @@ int inputs_send(struct backend *b, cudaStream_t stream, const struct capture *c,
     int64_t width = c->region == REGION_MLP_OUT ? s->ffn : q;
     int32_t rows = captured_rows(c), all = inputs_width(b, c);
     if (send_block(b, stream, c, e) ||
-        (c->x && send_floats(b->lab.x, c->x, (int64_t)rows * s->hidden, e)) ||
-        (c->in && send_floats(b->lab.in, c->in, rows * width, e)) ||
+        (c->x && send_floats(b->lab.x, c->x, (int64_t)rows * s->hidden, stream, e)) ||
+        (c->in && send_floats(b->lab.in, c->in, rows * width, stream, e)) ||
         (all > NARROW && c->x && repeat_rows(b->lab.x, 4LL * s->hidden, rows, all, stream, e)))
         return -1;
     CU(cudaStreamSynchronize(stream));
@@ -143,8 +149,8 @@ int inputs_send(struct backend *b, cudaStream_t stream, const struct capture *c,
     int32_t copies = page_copies(b, c);
     if (copies < 1)
         return err_set(e, "cuda: %d captured pages are too many for a bench", c->pages);
-    return send_pages(b->lab.k, c->k_pages, captured_floats(b, c), copies, e) ||
-           send_pages(b->lab.v, c->v_pages, captured_floats(b, c), copies, e);
+    return send_pages(b->lab.k, c->k_pages, captured_floats(b, c), copies, stream, e) ||
+           send_pages(b->lab.v, c->v_pages, captured_floats(b, c), copies, stream, e);
 }
 
 void inputs_aim(struct walk *w, const struct capture *c, int32_t turn)

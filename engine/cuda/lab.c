@@ -34,6 +34,7 @@ int lab_open(struct backend *b, struct err *e)
     CU(code);
     for (int i = 0; i < 4; i++)
         CU(cudaEventCreate(&b->lab.event[i]));
+    CU(cudaDeviceSynchronize()); /* what was cleared and copied since the start is there */
     return 0;
 }
 
@@ -80,6 +81,7 @@ bool lab_wants(struct backend *b, const struct choice *c)
     bool want = t && c->slot[t->slot->region] == t->slot && atomic_load(&t->left) > 0 &&
                 (t->slot->m > NARROW) == (c->m > NARROW) &&
                 (t->slot->region != REGION_HEAD || c->rows > 0) &&
+                (t->slot->region != REGION_ATTN || c->decode) &&
                 (t->kind == TAP_CAPTURE ||
                  t->kernel->m_max >= (t->slot->region == REGION_HEAD ? c->rows : c->m)) &&
                 b->matches++ % (t->every > 0 ? t->every : 1) == 0;
@@ -118,7 +120,7 @@ static int fetch_halfs(const void *from, int64_t at, int64_t n, float **to, stru
 /* Copies the pages into the lab's memory in one launch; from there the specializer's thread fetches
  * them (capture_fetch), because the bus takes longer than a step. */
 static int gather_pages(struct walk *w, const struct capture *c, const int32_t *number,
-                        struct err *e)
+                        const int32_t *place, struct err *e)
 {
     struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
@@ -126,7 +128,7 @@ static int gather_pages(struct walk *w, const struct capture *c, const int32_t *
     int32_t *list = block_twin(k, k->page_table);
     for (int32_t p = 0; p < b->options.kv_pages; p++)
         if (number[p] > 0)
-            list[(number[p] - 1) % CAPTURE_PAGES] = p;
+            list[place[number[p] - 1]] = p;
     CU(cudaMemcpyAsync(k->page_table, list, (size_t)c->pages * sizeof *list, cudaMemcpyHostToDevice,
                        w->stream));
     struct eager_gather_args a = {.k = kv_pages(b, c->layer, 0),
@@ -171,18 +173,15 @@ static int capture_attn(struct walk *w, struct capture *c, const struct step *s,
                         struct err *e)
 {
     const struct model_shape *shape = &w->b->model->shape;
-    int32_t used = 0;
     int64_t page = 2LL * KV_PAGE * shape->kv_heads * shape->head_dim;
     if (CAPTURE_PAGES * page > LAB_PAGES_BYTES)
         return err_set(e, "cuda: captured pages of %lld bytes have no room", (long long)page);
     capture_table(c, s, number);
-    for (int32_t i = 0; i < c->spans; i++)
-        used += (c->span[i].context + KV_PAGE - 1) / KV_PAGE;
-    for (int32_t i = 0; i < used; i++)
-        c->page_table[i] %= CAPTURE_PAGES;
-    c->pages = c->pages < CAPTURE_PAGES ? c->pages : CAPTURE_PAGES;
-    return fetch_floats(w->q, (int64_t)s->m * shape->heads * shape->head_dim, &c->in, e) ||
-           gather_pages(w, c, number, e);
+    int32_t *place = capture_fold(c, CAPTURE_PAGES);
+    int rc = fetch_floats(w->q, (int64_t)s->m * shape->heads * shape->head_dim, &c->in, e) ||
+             gather_pages(w, c, number, place, e);
+    free(place);
+    return rc;
 }
 
 /* The rows of x that needed logits, gathered. */

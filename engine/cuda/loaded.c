@@ -211,6 +211,16 @@ union any_args {
     struct cuda_head_args head;
 };
 
+/* The repacked weights that l reads in a layer, NULL for a kernel that reads plain ones. The head
+ * has one matrix, whatever layer a bench says. */
+static const char *packed_of(const struct backend *b, const struct loaded *l, enum region r,
+                             int32_t layer)
+{
+    if (!l->pack)
+        return NULL;
+    return b->packs.base + l->pack->at + (r == REGION_HEAD ? 0 : layer) * l->pack->each;
+}
+
 /* Weights that the step reads after region r of `layer`, as the kernel that will read them wants
  * them: what a kernel may bring into L2 ahead of time. The next region's, but those of mlp_in
  * during attention: attn_out's first loads are on their way then, and are most of what it reads. */
@@ -236,7 +246,7 @@ static struct ahead ahead_of(const struct walk *w, enum region r, int32_t layer)
     const struct kernel *k = w->choice->kernel[next];
     const struct loaded *l = k ? k->backend : NULL;
     if (l && l->pack)
-        return (struct ahead){b->packs.base + l->pack->at + layer * l->pack->each, l->pack->each};
+        return (struct ahead){packed_of(b, l, next, layer), l->pack->each};
     return (struct ahead){m.data, 2LL * m.rows * m.cols};
 }
 
@@ -359,8 +369,7 @@ int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t
 {
     const struct loaded *l = k->backend;
     union any_args args;
-    fill_args(w, r, layer, l->pack ? w->b->packs.base + l->pack->at + layer * l->pack->each : NULL,
-              &args);
+    fill_args(w, r, layer, packed_of(w->b, l, r, layer), &args);
     w->have16[r] = false;
     w->launches[r] += l->info.launches;
     for (int i = 0; i < l->info.launches; i++) {

@@ -206,7 +206,7 @@ int64_t memory_probe_arena(const struct model_shape *s)
 }
 
 /* And its context with the libraries in it. */
-int64_t memory_probe_room(const struct model_shape *s)
+static int64_t probe_room(const struct model_shape *s)
 {
     return memory_probe_arena(s) + (640LL << 20);
 }
@@ -232,7 +232,7 @@ static int check_room(struct backend *b, struct err *e)
     CU(cudaMemGetInfo(&room, &total));
     b->packs.bytes = pack_bytes(b->model, b->options.pack_bytes, (int64_t)room);
     int64_t need = b->weights.bytes + b->kv.bytes + b->buffers.bytes + b->packs.bytes;
-    int64_t left = (int64_t)room - need, probes = memory_probe_room(&b->model->shape);
+    int64_t left = (int64_t)room - need, probes = probe_room(&b->model->shape);
     log_info("cuda",
              "memory plan: weights %.2f, KV pages %.2f, buffers %.2f, repacked weights %.2f GiB, "
              "left for probes %.2f GiB; %.2f of %.2f GiB are free",
@@ -329,7 +329,7 @@ int64_t memory_kv_room(const struct model *m, const struct backend_options *o, i
     carve_buffers(&b, &b.buffers);
     int64_t left = (int64_t)room - weights_bytes(m) - b.buffers.used -
                    pack_bytes(m, o->pack_bytes, (int64_t)room);
-    int64_t probe = memory_probe_room(s);
+    int64_t probe = probe_room(s);
     int64_t spare = o->probes && left / 4 < probe ? probe : left / 4;
     return left > spare ? left - spare : 0;
 }

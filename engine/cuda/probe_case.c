@@ -153,7 +153,8 @@ int case_sequences(struct device_probe *p, struct err *e)
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-bool region_has_matrix(enum region r)
+/* The matrix that the region reads has rows and columns; attention has none. */
+static bool region_has_matrix(enum region r)
 {
     return r != REGION_ATTN && r != REGION_EMBED;
 }

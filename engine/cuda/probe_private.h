@@ -149,10 +149,10 @@ int case_checksum(struct device_probe *p, int which, struct err *e);
 /* A walk over the live memory. */
 void case_walk(struct device_probe *p, struct walk *w, struct choice *choice);
 struct matrix case_matrix(const struct device_probe *p);
-/* The matrix that the region reads has rows and columns; attention has none. */
-bool region_has_matrix(enum region r);
 
 /* probe_truth.c */
+/* Seconds that all rounds of a case may take; a test under a tool that slows kernels sets more. */
+extern double probe_hang_s;
 /* Waits for the stream; DEVICE_FAULT: it did not end, or the context broke. */
 enum device_verdict probe_wait(struct device_probe *p, double limit_s, const char *what,
                                struct err *e);

@@ -25,7 +25,8 @@
 #include "engine/cuda/probe_private.h"
 
 enum { REPEATS = 4, ROUNDS = 4 + REPEATS, LATE_NS = 40000 };
-static const double hang_s = 0.5, reference_s = 20;
+double probe_hang_s = 0.5;
+static const double reference_s = 20;
 static const float copies_rms = 0.01f;
 
 static int done(cudaError_t code, struct err *e)
@@ -226,7 +227,7 @@ static enum device_verdict read_tallies(struct device_probe *p, struct err *e)
                              cudaMemcpyDeviceToHost, p->b->stream),
              e))
         return DEVICE_ERROR;
-    enum device_verdict v = probe_wait(p, hang_s, "the kernel", e);
+    enum device_verdict v = probe_wait(p, probe_hang_s, "the kernel", e);
     if (v != DEVICE_OK)
         return v;
     const char *wrong = complaint(tally);

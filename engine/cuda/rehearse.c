@@ -7,8 +7,12 @@
  * nothing from one step to the next. One call is one step: the engine lends it between two of its
  * own, on the same stream.
  *
- * Keys and values of a layer follow those of the layer before; sequence i has page i of each, so a
- * rehearsal is at most KV_PAGE positions long.
+ * A slot of decode steps is rehearsed by sequences that decode. Keys and values of a layer follow
+ * those of the layer before; sequence i has page i of each, so such a rehearsal is at most KV_PAGE
+ * positions long, and has as many sequences as the lab has room for. A wide slot is rehearsed by
+ * one prompt of its width in one step: an algorithm that splits K at 16 tokens may not do so at
+ * 2048. There a layer's keys and values are needed no longer than the layer runs, so all layers
+ * share the pages into which taps write theirs.
  */
 #include <string.h>
 
@@ -21,32 +25,78 @@ static int64_t layer_bytes(const struct backend *b, int32_t m)
     return 2LL * m * KV_PAGE * s->kv_heads * s->head_dim;
 }
 
-static int check(const struct backend *b, const struct rehearsal *r, struct err *e)
+/* The most sequences, a bucket's or fewer, whose pages fit. */
+static int32_t room(const struct backend *b, int32_t m)
 {
-    if (r->m < 1 || r->m > NARROW || r->positions < 1 || r->positions > KV_PAGE || r->rows > r->m)
-        return err_set(e, "cuda: a rehearsal of %d sequences and %d positions", r->m, r->positions);
-    if (layer_bytes(b, walk_padded(r->m)) * b->model->shape.layers > LAB_PAGES_BYTES)
-        return err_set(e, "cuda: a rehearsal of %d sequences has no room for its pages", r->m);
+    int64_t layers = b->model->shape.layers;
+    while (m > 1 && layer_bytes(b, walk_padded(m)) * layers > LAB_PAGES_BYTES)
+        m = m_bucket[m_bucket_of(m) - 1];
+    return m;
+}
+
+static int check(const struct backend *b, struct rehearsal *r, struct err *e)
+{
+    if (r->prompt && r->m > b->options.max_tokens)
+        r->m = b->options.max_tokens;
+    if (!r->prompt && r->m <= NARROW)
+        r->m = room(b, r->m);
+    int32_t most = r->prompt ? 1 : KV_PAGE;
+    if (r->m < 1 || (!r->prompt && r->m > NARROW) || (r->prompt && r->m <= NARROW) ||
+        r->positions < 1 || r->positions > most || r->rows > r->m || r->rows > NARROW)
+        return err_set(e, "cuda: a rehearsal of %d tokens, %d positions and %d rows", r->m,
+                       r->positions, r->rows);
     return 0;
 }
 
-static int send_block(struct backend *b, const struct rehearsal *r, int32_t at, struct err *e)
+/* One token of each sequence, at position `at`. */
+static int32_t fill_decode(const struct step_block *k, const struct rehearsal *r, int32_t at)
 {
-    const struct step_block *k = &b->lab.block;
-    struct cuda_counts *counts = block_twin(k, k->counts);
-    int32_t *token = block_twin(k, k->token), *position = block_twin(k, k->position);
     int32_t *kv_at = block_twin(k, k->kv_at), *pages_at = block_twin(k, k->pages_at);
-    int32_t *row = block_twin(k, k->row), *table = block_twin(k, k->page_table);
+    int32_t *position = block_twin(k, k->position), *row = block_twin(k, k->row);
+    int32_t *table = block_twin(k, k->page_table);
     struct span *span = block_twin(k, k->span);
-    *counts = (struct cuda_counts){r->m, r->m, r->m, at + 1, {0}};
     for (int32_t i = 0; i < r->m; i++) {
-        token[i] = r->token[at * r->m + i];
         position[i] = at;
         kv_at[i] = i * KV_PAGE + at;
         pages_at[i] = row[i] = table[i] = i;
         span[i] = (struct span){i, 1, at + 1, i};
     }
-    size_t used = (size_t)((char *)(k->page_table + r->m) - k->device);
+    *(struct cuda_counts *)block_twin(k, k->counts) =
+        (struct cuda_counts){r->m, r->m, r->m, at + 1, {0}};
+    return r->m;
+}
+
+/* All of one sequence; its last tokens are the rows. */
+static int32_t fill_prompt(const struct step_block *k, const struct rehearsal *r)
+{
+    int32_t *kv_at = block_twin(k, k->kv_at), *pages_at = block_twin(k, k->pages_at);
+    int32_t *position = block_twin(k, k->position), *row = block_twin(k, k->row);
+    int32_t *table = block_twin(k, k->page_table), pages = (r->m + KV_PAGE - 1) / KV_PAGE;
+    struct span *span = block_twin(k, k->span);
+    struct eager_tile *tile = block_twin(k, k->tile);
+    for (int32_t i = 0; i < r->m; i++) {
+        position[i] = kv_at[i] = i;
+        pages_at[i] = 0;
+    }
+    for (int32_t i = 0; i < pages; i++)
+        table[i] = i;
+    for (int32_t i = 0; i < r->rows; i++)
+        row[i] = r->m - r->rows + i;
+    span[0] = (struct span){0, r->m, r->m, 0};
+    for (int32_t at = (r->m - 1) / EAGER_TILE * EAGER_TILE; at >= 0; at -= EAGER_TILE)
+        *tile++ = (struct eager_tile){at, r->m - at < EAGER_TILE ? r->m - at : EAGER_TILE, at, 0};
+    *(struct cuda_counts *)block_twin(k, k->counts) =
+        (struct cuda_counts){r->m, r->rows, 1, r->m, {0}};
+    return pages;
+}
+
+static int send_block(struct backend *b, const struct rehearsal *r, int32_t at, struct err *e)
+{
+    const struct step_block *k = &b->lab.block;
+    int32_t *token = block_twin(k, k->token);
+    memcpy(token, r->token + (size_t)at * (size_t)r->m, (size_t)r->m * sizeof *token);
+    int32_t pages = r->prompt ? fill_prompt(k, r) : fill_decode(k, r, at);
+    size_t used = (size_t)((char *)(k->page_table + pages) - k->device);
     CU(cudaMemcpyAsync(k->device, k->host, used, cudaMemcpyHostToDevice, b->stream));
     return 0;
 }
@@ -55,8 +105,8 @@ static int walk_layer(struct walk *w, int32_t layer, struct err *e)
 {
     struct backend *b = w->b;
     int64_t bytes = layer_bytes(b, w->m);
-    w->k_pages = (char *)b->lab.k + layer * bytes;
-    w->v_pages = (char *)b->lab.v + layer * bytes;
+    w->k_pages = w->wide ? b->lab.own_k : (char *)b->lab.k + layer * bytes;
+    w->v_pages = w->wide ? b->lab.own_v : (char *)b->lab.v + layer * bytes;
     for (int r = REGION_ATTN_IN; r <= REGION_MLP_OUT; r++) {
         bool second = r == REGION_MLP_IN || r == REGION_MLP_OUT;
         w->x = b->x[second];
@@ -90,32 +140,48 @@ static int fetch(struct backend *b, struct rehearsal *r, int32_t at, bool eager,
     for (int32_t i = 0; i < r->rows; i++)
         CU(cudaMemcpyAsync(to + (size_t)i * vocab, b->lab.y + (size_t)((at + i) % r->m) * vocab,
                            vocab * sizeof *to, cudaMemcpyDeviceToHost, b->stream));
+    int32_t drawn = r->prompt ? r->rows : r->m, *next = r->token + (size_t)(at + 1) * (size_t)r->m;
     if (eager)
-        CU(cudaMemcpyAsync(r->token + (size_t)(at + 1) * (size_t)r->m, b->lab.best,
-                           (size_t)r->m * sizeof *r->token, cudaMemcpyDeviceToHost, b->stream));
+        CU(cudaMemcpyAsync(next, b->lab.best, (size_t)drawn * sizeof *next, cudaMemcpyDeviceToHost,
+                           b->stream));
     CU(cudaStreamSynchronize(b->stream));
-    for (int32_t i = 0; eager && i < r->m; i++)
-        if (r->token[(at + 1) * r->m + i] < 0)
+    for (int32_t i = 0; eager && i < drawn; i++)
+        if (next[i] < 0)
             return err_set(e, "cuda: a rehearsal in which eager finds no best token");
     return 0;
 }
 
+/* A prompt is a wide step; decodes are narrow ones. */
+static void choose(const struct backend *b, const struct rehearsal *r, bool eager, struct choice *c)
+{
+    *c = (struct choice){.m = walk_padded(r->m),
+                         .rows = walk_padded(r->prompt ? r->rows : r->m),
+                         .context = context_bucket[0],
+                         .tiles = r->prompt ? (r->m + EAGER_TILE - 1) / EAGER_TILE : 0};
+    for (int i = 0; i < REGION_COUNT; i++)
+        c->kernel[i] = &b->eager[i];
+    if (!eager)
+        c->kernel[r->slot->region] = r->kernel;
+}
+
 int cuda_rehearse(struct backend *b, struct rehearsal *r, struct err *e)
 {
-    struct choice choice = {.m = walk_padded(r->m), .rows = walk_padded(r->m)};
+    struct choice choice;
     struct walk w;
-    int32_t at = r->done % r->positions;
-    bool eager = r->done < r->positions;
     if (r->done == 0 && check(b, r, e))
         return -1;
-    choice.context = context_bucket[0];
-    for (int i = 0; i < REGION_COUNT; i++)
-        choice.kernel[i] = &b->eager[i];
-    if (!eager)
-        choice.kernel[r->slot->region] = r->kernel;
+    int32_t at = r->done % r->positions;
+    bool eager = r->done < r->positions;
+    choose(b, r, eager, &choice);
     if (send_block(b, r, at, e))
         return -1;
     walk_init(&w, b, b->stream, &b->lab.block, &choice);
+    if (r->prompt) {
+        w.wide = true;
+        w.decode = false;
+        w.tiles = choice.tiles;
+        w.q = w.a = w.h = NULL;
+    }
     if (walk_model(&w, e) || fetch(b, r, at, eager, e))
         return -1;
     return ++r->done >= 2 * r->positions;

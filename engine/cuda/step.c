@@ -27,6 +27,13 @@ enum { TIMED_EVERY = 1024, TIMED_AT = 16 /* not the first, which is cold */ };
 
 /* ---- what runs ----------------------------------------------------------------------------- */
 
+static bool one_token_each(const struct step *s)
+{
+    return s->m == s->spans;
+}
+
+/* Attention of prompts is eager's at any width: it is another kernel than that of decodes, with
+ * probabilities in bf16, and a template is measured and compared as one for decodes. */
 static void choose(struct backend *b, const struct step *s, bool wide, struct slot *override_slot,
                    const struct kernel *override, struct choice *c)
 {
@@ -38,11 +45,13 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
         if (override && slot == override_slot)
             k = override;
         const struct loaded *l = k->backend;
-        bool fits = k->m_max >= walk_padded(m) && !(l && !l->lt && wide) &&
+        bool prompt = r == REGION_ATTN && !one_token_each(s);
+        bool fits = k->m_max >= walk_padded(m) && !prompt && !(l && !l->lt && wide) &&
                     !(l && l->info.context_max && l->info.context_max < s->context);
         c->kernel[r] = fits ? k : &b->eager[r];
         c->slot[r] = slot;
     }
+    c->decode = one_token_each(s);
     c->m = walk_padded(s->m);
     c->rows = s->rows > 0 ? walk_padded(s->rows) : 0;
     c->context = context_bucket[context_bucket_of(s->context)];
@@ -130,7 +139,8 @@ static void count(struct backend *b, const struct flight *f, const struct step *
                   const double share[REGION_COUNT], int64_t ns)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
-        if (r == REGION_HEAD && s->rows == 0)
+        bool prompt = r == REGION_ATTN && !f->wide && !one_token_each(s);
+        if ((r == REGION_HEAD && s->rows == 0) || prompt) /* nobody can do anything about that */
             continue;
         struct slot_counters *k = &f->choice.slot[r]->counters;
         bool once = r == REGION_EMBED || r == REGION_HEAD;
@@ -164,11 +174,6 @@ static void measured_shares(const struct backend *b, const struct flight *f,
         share[r] = sum > 0 ? share[r] / sum : 0;
 }
 
-static bool one_token_each(const struct step *s)
-{
-    return s->m == s->spans;
-}
-
 /* Whether this step can be a graph; now and then one that could is walked, to time its regions.
  * `must`: a canary's, which is not. */
 static bool as_graph(struct backend *b, const struct step *s, const struct flight *f, bool must)
@@ -182,7 +187,6 @@ static bool as_graph(struct backend *b, const struct step *s, const struct fligh
 /* What attention of a wide step is launched for. Only that of single tokens cares for contexts. */
 static void choose_tiles(const struct step *s, struct choice *c)
 {
-    c->decode = one_token_each(s);
     for (int32_t i = 0; i < s->spans && !c->decode; i++)
         if (s->span[i].count == 1)
             c->singles++;

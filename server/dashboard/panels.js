@@ -7,7 +7,7 @@
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-function tile(name, value, unit, sub, part) { return {name, value, unit, sub, part}; }
+function tile(name, value, unit, sub) { return {name, value, unit, sub}; }
 
 /* How much faster the time of all slots passes than with eager kernels everywhere. */
 function overEager(slots) {
@@ -33,7 +33,7 @@ function drawTiles(doc) {
       `${count(e.waiting)} waiting, ${count(a.ok)} done, ${count(a.server_error)} failed`),
     tile(
       "KV cache", percent(e.kv_pages_used / e.kv_pages, 0).replace(/\D+$/, ""), "%",
-      `${count(e.kv_pages_used)} of ${count(e.kv_pages)} pages`, e.kv_pages_used / e.kv_pages),
+      `${count(e.kv_pages_used)} of ${count(e.kv_pages)} pages`),
     tile(
       "Over eager kernels", overEager(slots).toFixed(2), "\u00d7",
       `${special} of ${slots.length} slots, ${seconds(s.time_saved_s || 0)} saved`),

@@ -1,6 +1,7 @@
 /* check.h - everything a kernel must get right before it may run inside the server.
  *
- * SPECIALIZER.md section 3, items 1 to 6 and 8, on CPU kernels. Runs in the probe process.
+ * The probe's part of docs/specializer.md (Admission), on CPU kernels: all but the whole model's
+ * logits (endcheck.h). Runs in the probe process.
  */
 #ifndef WHET_SPECIALIZER_CHECK_H
 #define WHET_SPECIALIZER_CHECK_H

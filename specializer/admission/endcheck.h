@@ -1,7 +1,7 @@
 /* endcheck.h - the model's logits with a candidate in its place, against the eager run.
  *
- * SPECIALIZER.md section 3, item 9: kernels that pass alone can drift over thirty layers. In the
- * probe process; the candidate runs in a child of it.
+ * Kernels that pass alone can drift over thirty layers. In the probe process; the candidate runs in
+ * a child of it.
  */
 #ifndef WHET_SPECIALIZER_ENDCHECK_H
 #define WHET_SPECIALIZER_ENDCHECK_H

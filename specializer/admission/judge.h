@@ -1,7 +1,7 @@
 /* judge.h - how wrong may a kernel be? Compared with the oracle, by the measure of eager.
  *
  * A judgement gathers the outputs of many runs. Each is compared row by row with the oracle and
- * with the eager kernel on the same inputs (SPECIALIZER.md section 3.4). Pure; any thread.
+ * with the eager kernel on the same inputs. Pure; any thread.
  */
 #ifndef WHET_SPECIALIZER_JUDGE_H
 #define WHET_SPECIALIZER_JUDGE_H

@@ -206,8 +206,7 @@ enum stage_result probe_poll(struct probe *p)
         return STAGE_RUNNING;
     const struct process_result *r = process_result(p->process);
     struct probe_answer a;
-    free(p->c->log);
-    p->c->log = r->err_n ? xstrdup(r->err) : NULL;
+    candidate_log_add(p->c, r->err_n ? r->err : NULL);
     if (r->signal || r->timed_out || probe_answer_parse(&a, r->out) != 0)
         return no_answer(p, r);
     return take_answer(p, &a, r->wall_s);

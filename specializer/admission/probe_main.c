@@ -29,7 +29,7 @@
 #include "specializer/admission/probe_request.h"
 #include "specializer/admission/prober.h"
 
-static const double error_factor = 2; /* k of SPECIALIZER.md section 3.4 */
+static const double error_factor = 2; /* times eager's own distance to the oracle (judge.h) */
 
 /* What one process keeps between requests. */
 struct examiner {

@@ -2,7 +2,8 @@
  *
  * The check of endcheck.c for a GPU: a process of its own would need the model's memory twice, so
  * the engine lends one step at a time instead (backend_ops.rehearse). Sequences start from ids
- * drawn by a fixed rule and continue as eager chooses.
+ * drawn by a fixed rule and continue as eager chooses; a slot that only prompts fall into gets one
+ * prompt of its own width, because the library's products take K apart at some widths only.
  *
  * There eager rounds activations to bf16 before each product, which moves its own logits by about
  * 2 % of their rms (docs/gpu.md), and a kernel that keeps more digits moves them back. So the
@@ -18,7 +19,7 @@
 #include "specializer/hash.h"
 #include "specializer/live.h"
 
-enum { POSITIONS = 8, ROWS = 2, SEQUENCES = 16 };
+enum { POSITIONS = 8, ROWS = 2, SEQUENCES = 64, PROMPT_ROWS = 16 };
 static const double bf16_limit = 2e-3;
 
 struct slices {
@@ -58,11 +59,12 @@ static void open_rehearsal(struct slices *s, struct candidate *c)
     int32_t vocab = s->env->model->shape.vocab, m = c->slot->m;
     r->slot = c->slot;
     r->kernel = c->kernel;
-    r->m = m < SEQUENCES ? m : SEQUENCES;
-    r->positions = POSITIONS;
-    r->rows = r->m < ROWS ? r->m : ROWS;
+    r->prompt = m > SEQUENCES;
+    r->m = m;
+    r->positions = r->prompt ? 1 : POSITIONS;
+    r->rows = r->prompt ? PROMPT_ROWS : r->m < ROWS ? r->m : ROWS;
     size_t logits = (size_t)(r->positions * r->rows) * (size_t)vocab;
-    r->token = xcalloc((size_t)(POSITIONS + 1) * (size_t)r->m, sizeof *r->token);
+    r->token = xcalloc((size_t)(r->positions + 1) * (size_t)r->m, sizeof *r->token);
     r->eager = xcalloc(logits, sizeof *r->eager);
     r->own = xcalloc(logits, sizeof *r->own);
     for (int32_t i = 0; i < r->m; i++)

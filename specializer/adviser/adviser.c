@@ -57,8 +57,7 @@ struct adviser {
     int desks;
 };
 
-/* ---- opening and closing ----------------------------------------------------------------------
- */
+/* ---- opening and closing ------------------------------------------------------------------- */
 
 struct adviser *adviser_open(const struct config *c, struct store *store)
 {
@@ -115,8 +114,7 @@ struct llm *adviser_llm(struct adviser *a)
     return a->llm;
 }
 
-/* ---- desks ------------------------------------------------------------------------------------
- */
+/* ---- desks --------------------------------------------------------------------------------- */
 
 static struct desk *find_desk(struct adviser *a, const char *slot)
 {
@@ -151,8 +149,7 @@ static int decided(const struct advice_request *r)
     return n;
 }
 
-/* ---- questions --------------------------------------------------------------------------------
- */
+/* ---- questions ----------------------------------------------------------------------------- */
 
 static void count_held(struct adviser *a, enum hold hold)
 {
@@ -234,8 +231,7 @@ void adviser_want_moves(struct adviser *a, const struct advice_request *r, const
                  adviser_moves_schema(r));
 }
 
-/* ---- replies ----------------------------------------------------------------------------------
- */
+/* ---- replies ------------------------------------------------------------------------------- */
 
 static void keep_moves(struct desk *d, const struct moves *m, int n)
 {

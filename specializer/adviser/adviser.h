@@ -20,7 +20,7 @@
 
 struct store;
 
-/* One region's advice, as in SPECIALIZER.md section 4. Ids are of the space it was made for. */
+/* One region's advice (docs/adviser.md). Ids are of the space it was made for. */
 struct advice {
     char label[96];    /* short semantic label, for the trace */
     char source[32];   /* "heuristic", or the model's name */

@@ -132,8 +132,7 @@ void advise_heuristic(const struct advice_request *r, struct advice *out)
     note_risk(r, out, RISK_DYNAMIC_SHAPE, "context and number of sequences vary from step to step");
 }
 
-/* ---- moves ------------------------------------------------------------------------------------
- */
+/* ---- moves --------------------------------------------------------------------------------- */
 
 /* The one change of `from` that leads to the shortest predicted time below `least`; -1: none. */
 static int32_t best_step(const struct space *s, const struct point *from, const struct template *t,

@@ -24,7 +24,15 @@
 #include "config/clock.h"
 
 #define CONNECT_MS 10000
-enum { KEY_MOST = 4096 };
+/* A key shorter than this is too likely to be an innocent part of a reply to be looked for there.
+ */
+enum { KEY_MOST = 4096, KEY_TELLING = 8 };
+
+/* What the key's file holds, for as long as one call takes. */
+struct key {
+    char text[KEY_MOST + 2];
+    size_t n; /* 0: no key is needed */
+};
 
 struct adviser_http {
     const struct config *config;
@@ -51,8 +59,7 @@ const char *call_fault_name(enum call_fault f)
     return f < CALL_FAULTS ? names[f] : "?";
 }
 
-/* ---- opening ----------------------------------------------------------------------------------
- */
+/* ---- opening ------------------------------------------------------------------------------- */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static CURLcode global;
@@ -124,8 +131,7 @@ void adviser_http_stop(struct adviser_http *h)
     curl_multi_wakeup(h->multi);
 }
 
-/* ---- the request ------------------------------------------------------------------------------
- */
+/* ---- the request --------------------------------------------------------------------------- */
 
 static void fail(struct answer *out, enum call_fault fault, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -172,34 +178,39 @@ static char *body_text(const struct adviser_http *h, const struct call *call)
     return text;
 }
 
-/* "Authorization: Bearer <key>" into `line`, or "" without a key file. False with the reason. */
-static bool key_line(const struct adviser_http *h, char *line, size_t room, struct answer *out)
+/* Reads the key's file, if there is one. False with the reason. */
+static bool key_read(const struct adviser_http *h, struct key *key, struct answer *out)
 {
     const char *path = h->config->adviser_key_file;
-    char key[KEY_MOST + 2];
-    line[0] = 0;
+    key->n = 0;
     if (!path[0])
         return true;
     FILE *in = fopen(path, "rb");
-    size_t n = in ? fread(key, 1, KEY_MOST + 1, in) : 0;
+    size_t n = in ? fread(key->text, 1, KEY_MOST + 1, in) : 0;
     bool ok = in && !ferror(in);
     if (in)
         fclose(in);
-    while (n > 0 && strchr(" \t\r\n", key[n - 1]))
+    while (n > 0 && strchr(" \t\r\n", key->text[n - 1]))
         n--;
     for (size_t i = 0; i < n; i++)
-        ok = ok && key[i] > 0x20 && key[i] < 0x7f;
-    ok = ok && n > 0 && n <= KEY_MOST;
-    if (ok)
-        snprintf(line, room, "Authorization: Bearer %.*s", (int)n, key);
-    else
+        ok = ok && key->text[i] > 0x20 && key->text[i] < 0x7f;
+    key->n = ok && n <= KEY_MOST ? n : 0;
+    key->text[key->n] = 0;
+    if (key->n == 0)
         fail(out, CALL_KEY, "adviser.key_file %.120s cannot be read, or holds no key", path);
-    explicit_bzero(key, sizeof key);
-    return ok;
+    return key->n > 0;
 }
 
-/* ---- the exchange -----------------------------------------------------------------------------
- */
+/* An endpoint may say back what it was sent; what it says is stored and shown. */
+static void key_blot(const struct key *key, char *text)
+{
+    if (key->n < KEY_TELLING)
+        return;
+    for (char *at = text; (at = strstr(at, key->text)) != NULL; at += key->n)
+        memset(at, '*', key->n);
+}
+
+/* ---- the exchange -------------------------------------------------------------------------- */
 
 static enum call_fault fault_of(CURLcode code)
 {
@@ -239,18 +250,18 @@ static CURLcode transfer(struct adviser_http *h)
 }
 
 /* Posts `text` with what is left of the time; the HTTP status, or 0 with a fault. */
-static long post_text(struct adviser_http *h, const char *text, int64_t until, struct body *b,
-                      struct answer *out)
+static long post_text(struct adviser_http *h, const struct key *key, const char *text,
+                      int64_t until, struct body *b, struct answer *out)
 {
     char authorization[KEY_MOST + 32];
     long left_ms = (long)((until - clock_ns()) / 1000000), status = 0;
-    if (!key_line(h, authorization, sizeof authorization, out))
-        return 0;
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
     headers = curl_slist_append(headers, "Expect:");
-    if (authorization[0])
+    if (key->n > 0) {
+        snprintf(authorization, sizeof authorization, "Authorization: Bearer %s", key->text);
         headers = curl_slist_append(headers, authorization);
-    explicit_bzero(authorization, sizeof authorization);
+        explicit_bzero(authorization, sizeof authorization);
+    }
     if (left_ms < 1)
         left_ms = 1;
     curl_easy_setopt(h->easy, CURLOPT_HTTPHEADER, headers);
@@ -329,21 +340,23 @@ static bool dislikes_schema(long status)
 void adviser_http_post(struct adviser_http *h, const struct call *call, struct answer *out)
 {
     int64_t start = clock_ns(), until = start + (int64_t)(call->style.timeout * 1e9);
-    long status = 0;
+    struct key key;
     *out = (struct answer){0};
-    for (;;) {
+    bool again = key_read(h, &key, out);
+    while (again) {
         struct body b = {0};
         char *text = body_text(h, call);
-        status = post_text(h, text, until, &b, out);
+        long status = post_text(h, &key, text, until, &b, out);
         free(text);
-        bool again = !h->plain && call->schema && dislikes_schema(status);
+        again = !h->plain && call->schema && dislikes_schema(status);
         if (again)
             h->plain = true;
         else if (status != 0)
             read_status(h, status, &b, out);
         free(b.data);
-        if (!again)
-            break;
     }
+    if (out->text)
+        key_blot(&key, out->text);
+    explicit_bzero(&key, sizeof key);
     out->seconds = (double)(clock_ns() - start) * 1e-9;
 }

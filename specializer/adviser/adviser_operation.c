@@ -1,10 +1,14 @@
 /* adviser_operation.c - what a region computes, for those who are asked about it: the formula, and
  * every tensor with its shape and type. The tables follow kernels/args.h. */
+#include <stdio.h>
+
 #include "engine/quant.h"
 #include "specializer/adviser/adviser_request.h"
 
 enum dim { NO_DIM, M, HIDDEN, QUERY, KEY, FFN, VOCAB, PAGES, PAGE, KV_HEADS, HEAD_DIM };
-enum type { F32, I32, WEIGHT, WEIGHT_2, WEIGHT_3 };
+enum type { F32, I32, WEIGHT, WEIGHT_2, WEIGHT_3, CACHE };
+/* Tensors that not every model has. */
+enum need { ALWAYS, WITH_BIAS, WITH_QK_NORM };
 
 /* The tensors of each region, as kernels/args.h has them. */
 static const struct tensor_row {
@@ -12,6 +16,7 @@ static const struct tensor_row {
     const char *name, *role;
     enum dim dim[4];
     enum type type;
+    enum need need;
 } tensors[] = {
     {REGION_EMBED, "tokens", "in", {M}, I32},
     {REGION_EMBED, "table", "weight", {VOCAB, HIDDEN}, WEIGHT},
@@ -21,12 +26,17 @@ static const struct tensor_row {
     {REGION_ATTN_IN, "wq", "weight", {QUERY, HIDDEN}, WEIGHT},
     {REGION_ATTN_IN, "wk", "weight", {KEY, HIDDEN}, WEIGHT_2},
     {REGION_ATTN_IN, "wv", "weight", {KEY, HIDDEN}, WEIGHT_3},
+    {REGION_ATTN_IN, "q_bias", "weight", {QUERY}, F32, WITH_BIAS},
+    {REGION_ATTN_IN, "k_bias", "weight", {KEY}, F32, WITH_BIAS},
+    {REGION_ATTN_IN, "v_bias", "weight", {KEY}, F32, WITH_BIAS},
+    {REGION_ATTN_IN, "q_norm", "weight", {HEAD_DIM}, F32, WITH_QK_NORM},
+    {REGION_ATTN_IN, "k_norm", "weight", {HEAD_DIM}, F32, WITH_QK_NORM},
     {REGION_ATTN_IN, "q", "out", {M, QUERY}, F32},
-    {REGION_ATTN_IN, "k_pages", "out", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, F32},
-    {REGION_ATTN_IN, "v_pages", "out", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, F32},
+    {REGION_ATTN_IN, "k_pages", "out", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, CACHE},
+    {REGION_ATTN_IN, "v_pages", "out", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, CACHE},
     {REGION_ATTN, "q", "in", {M, QUERY}, F32},
-    {REGION_ATTN, "k_pages", "in", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, F32},
-    {REGION_ATTN, "v_pages", "in", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, F32},
+    {REGION_ATTN, "k_pages", "in", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, CACHE},
+    {REGION_ATTN, "v_pages", "in", {PAGES, KV_HEADS, PAGE, HEAD_DIM}, CACHE},
     {REGION_ATTN, "a", "out", {M, QUERY}, F32},
     {REGION_ATTN_OUT, "a", "in", {M, QUERY}, F32},
     {REGION_ATTN_OUT, "x", "in", {M, HIDDEN}, F32},
@@ -47,10 +57,9 @@ static const struct tensor_row {
     {REGION_HEAD, "logits", "out", {M, VOCAB}, F32},
 };
 
+/* But attn_in's, which depends on the model. */
 static const char *const operations[REGION_COUNT] = {
     [REGION_EMBED] = "x = table[tokens]",
-    [REGION_ATTN_IN] =
-        "n = rmsnorm(x) * norm; q, k, v = n wq^T, n wk^T, n wv^T; RoPE(q, k); append k, v",
     [REGION_ATTN] = "a = softmax(q k^T / sqrt(head_dim), causal) v, grouped queries, paged cache",
     [REGION_ATTN_OUT] = "y = a w^T + x",
     [REGION_MLP_IN] = "n = rmsnorm(x) * norm; h = silu(n gate^T) * (n up^T)",
@@ -77,20 +86,39 @@ static void put_dim(cJSON *shape, const struct facts *f, enum dim d)
 static const char *type_text(const struct facts *f, enum type type)
 {
     int32_t t = type == WEIGHT ? f->WTYPE : type == WEIGHT_2 ? f->WTYPE_2 : f->WTYPE_3;
+    const bool cuda = facts_kind(f) == MACHINE_CUDA; /* which keeps everything large in bf16 */
     if (type == F32 || type == I32)
         return type == F32 ? "F32" : "I32";
+    if (cuda || type == CACHE)
+        return cuda ? "BF16" : "F32";
     return t >= 0 && t < DTYPE_COUNT ? dtype_name((enum dtype)t) : "mixed";
+}
+
+static bool has(const struct facts *f, enum need need)
+{
+    return need == ALWAYS || (need == WITH_BIAS ? f->HAS_BIAS : f->HAS_QK_NORM);
+}
+
+static void put_formula(const struct facts *f, cJSON *region)
+{
+    char text[240];
+    snprintf(text, sizeof text,
+             "n = rmsnorm(x) * norm; q, k, v = n wq^T, n wk^T, n wv^T; %s%sRoPE(q, k); append k, v",
+             has(f, WITH_BIAS) ? "q, k, v += biases; " : "",
+             has(f, WITH_QK_NORM) ? "q, k = rmsnorm(each head) * q_norm, k_norm; " : "");
+    const bool attn_in = f->REGION == REGION_ATTN_IN;
+    cJSON_AddStringToObject(region, "operation", attn_in ? text : operations[f->REGION]);
 }
 
 void adviser_put_operation(const struct facts *f, cJSON *region)
 {
     if (f->REGION < 0 || f->REGION >= REGION_COUNT)
         return;
-    cJSON_AddStringToObject(region, "operation", operations[f->REGION]);
+    put_formula(f, region);
     cJSON *list = cJSON_AddArrayToObject(region, "tensors");
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
         const struct tensor_row *t = &tensors[i];
-        if ((int32_t)t->region != f->REGION)
+        if ((int32_t)t->region != f->REGION || !has(f, t->need))
             continue;
         cJSON *o = cJSON_CreateObject();
         cJSON_AddItemToArray(list, o);
@@ -102,6 +130,8 @@ void adviser_put_operation(const struct facts *f, cJSON *region)
         cJSON_AddStringToObject(o, "dtype", type_text(f, t->type));
     }
     cJSON_AddStringToObject(region, "layout",
-                            "row-major; weights are [out, in]; block formats as in GGUF");
+                            facts_kind(f) == MACHINE_CUDA
+                                ? "row-major; weights are [out, in]"
+                                : "row-major; weights are [out, in]; block formats as in GGUF");
     cJSON_AddStringToObject(region, "aliasing", "outputs never alias inputs; inputs are read-only");
 }

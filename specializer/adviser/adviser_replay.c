@@ -48,8 +48,7 @@ static void identify(const char *document, char *region, size_t room, char *kind
     cJSON_Delete(o);
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading ------------------------------------------------------------------------------- */
 
 static void take_row(void *ctx, const struct exchange *x)
 {
@@ -144,8 +143,7 @@ void adviser_replay_close(struct adviser_replay *r)
     free(r);
 }
 
-/* ---- answering --------------------------------------------------------------------------------
- */
+/* ---- answering ----------------------------------------------------------------------------- */
 
 void adviser_replay_next(struct adviser_replay *r, const char *document, struct answer *out)
 {

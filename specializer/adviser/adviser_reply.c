@@ -164,8 +164,7 @@ int adviser_reply_parse(const char *text, size_t n, const struct reply_terms *te
     return result;
 }
 
-/* ---- moves ------------------------------------------------------------------------------------
- */
+/* ---- moves --------------------------------------------------------------------------------- */
 
 /* "ROWS=4" if that is a knob and one of its values. */
 static bool read_word(const struct reply_terms *t, const char *word, struct change *out)

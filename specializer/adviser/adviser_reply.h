@@ -1,8 +1,8 @@
 /* adviser_reply.h - what a language model answered, checked into the structure that the heuristic
  * fills too.
  *
- * The form is version 1 of SPECIALIZER.md section 4 and nothing else: one JSON document, alone or
- * in one Markdown fence. Whatever is unknown, missing, repeated, of another type or outside the
+ * The form is version 1 of docs/adviser.md and nothing else: one JSON document, alone or in one
+ * Markdown fence. Whatever is unknown, missing, repeated, of another type or outside the
  * space rejects the whole reply; half of an answer from somebody who made a mistake is worth
  * nothing. Pure functions; no thread, no I/O.
  */

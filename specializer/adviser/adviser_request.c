@@ -51,8 +51,7 @@ const char adviser_moves_task[] =
     "Answer with one JSON document and nothing else:\n"
     "{\"version\":1,\"nodes\":[{\"node\":\"<id as given>\",\"changes\":[\"KNOB=value\",...]}]}";
 
-/* ---- names of points --------------------------------------------------------------------------
- */
+/* ---- names of points ----------------------------------------------------------------------- */
 
 void adviser_id_text(const struct space *s, int32_t id, char out[ID_TEXT])
 {
@@ -123,8 +122,7 @@ struct reply_terms adviser_terms(const struct advice_request *r)
         .region = r->slot, .ctx = r->space, .find = terms_find, .values = terms_values};
 }
 
-/* ---- small pieces -----------------------------------------------------------------------------
- */
+/* ---- small pieces -------------------------------------------------------------------------- */
 
 static void put(cJSON *o, const char *name, double v)
 {
@@ -155,8 +153,7 @@ static cJSON *add_object(cJSON *list)
     return o;
 }
 
-/* ---- the machine ------------------------------------------------------------------------------
- */
+/* ---- the machine --------------------------------------------------------------------------- */
 
 static void put_caches(cJSON *o)
 {
@@ -171,21 +168,25 @@ static void put_caches(cJSON *o)
         put(sizes, cache[i].name, fmax(0, (double)sysconf(cache[i].key) / 1024));
 }
 
-static void put_device(const struct advice_request *r, cJSON *doc)
+static void put_gpu(const struct machine *m, cJSON *o)
 {
-    const struct machine *m = r->cost->machine;
-    const struct facts *f = space_facts(r->space);
-    cJSON *o = cJSON_AddObjectToObject(doc, "device");
-    cJSON_AddStringToObject(o, "name", m->device);
-    put(o, "threads", r->cost->threads);
-    put(o, "read_gb_s", m->read_bandwidth * 1e-9);
-    put(o, "f32_gflop_s", m->peak_flops * 1e-9);
-    put_microseconds(o, "boundary_us", m->boundary_s);
-    if (facts_kind(f) == MACHINE_CUDA) {
-        put(o, "multiprocessors", f->SMS);
-        cJSON_AddStringToObject(o, "target", m->target);
-        return;
-    }
+    const struct {
+        const char *name;
+        double v;
+    } fact[] = {{"multiprocessors", m->sms},
+                {"clock_mhz", m->clock_mhz},
+                {"l2_kib", m->l2_bytes / 1024.0},
+                {"registers_a_multiprocessor", m->sm_registers},
+                {"shared_kib_a_multiprocessor", m->sm_shared / 1024.0},
+                {"shared_kib_a_block_at_most", m->block_shared / 1024.0}};
+    cJSON_AddStringToObject(o, "target", m->target);
+    for (size_t i = 0; i < sizeof fact / sizeof *fact; i++)
+        if (fact[i].v > 0)
+            put(o, fact[i].name, fact[i].v);
+}
+
+static void put_cpu(const struct facts *f, cJSON *o)
+{
     put_caches(o);
     cJSON *isa = cJSON_AddArrayToObject(o, "instruction_sets");
     const struct {
@@ -200,13 +201,29 @@ static void put_device(const struct advice_request *r, cJSON *doc)
             cJSON_AddItemToArray(isa, cJSON_CreateString(sets[i].name));
 }
 
-/* ---- the region -------------------------------------------------------------------------------
- */
+/* Bandwidth, operations and boundary are as measured when the server started. */
+void adviser_put_device(const struct machine *m, const struct facts *f, int threads, cJSON *doc)
+{
+    const bool cuda = facts_kind(f) == MACHINE_CUDA;
+    cJSON *o = cJSON_AddObjectToObject(doc, "device");
+    cJSON_AddStringToObject(o, "name", m->device);
+    if (!cuda)
+        put(o, "threads", threads);
+    put(o, "read_gb_s", m->read_bandwidth * 1e-9);
+    put(o, cuda ? "bf16_tensor_gflop_s" : "f32_gflop_s", m->peak_flops * 1e-9);
+    put_microseconds(o, "boundary_us", m->boundary_s);
+    if (cuda)
+        put_gpu(m, o);
+    else
+        put_cpu(f, o);
+}
+
+/* ---- the region ---------------------------------------------------------------------------- */
 
 static void put_times(const struct advice_request *r, cJSON *region)
 {
     if (region_cost_bytes(&r->work) > 0) {
-        put(region, "bytes", (double)region_cost_bytes(&r->work));
+        put(region, "bytes", machine_bytes(r->cost->machine, &r->work));
         put(region, "flops", (double)r->work.flops);
     }
     put_microseconds(region, "roofline_us", r->roofline_s);
@@ -231,8 +248,7 @@ static void put_live(const struct advice_request *r, const struct room *room, cJ
     }
 }
 
-/* ---- the space --------------------------------------------------------------------------------
- */
+/* ---- the space ----------------------------------------------------------------------------- */
 
 static void put_template(const struct template *t, const struct room *room, cJSON *o)
 {
@@ -290,8 +306,7 @@ static void put_candidates(const struct advice_request *r, const struct advice *
     }
 }
 
-/* ---- results so far ---------------------------------------------------------------------------
- */
+/* ---- results so far ------------------------------------------------------------------------ */
 
 /* The `n` measured points with the highest (sign 1) or lowest (sign -1) speed, from the outside
  * in. */
@@ -366,14 +381,13 @@ static void put_results(const struct advice_request *r, const struct room *room,
     }
 }
 
-/* ---- documents --------------------------------------------------------------------------------
- */
+/* ---- documents ----------------------------------------------------------------------------- */
 
 /* What both questions begin with; returns the region's object. */
 static cJSON *begin(const struct advice_request *r, const struct room *room, cJSON *doc)
 {
     cJSON_AddNumberToObject(doc, "version", REQUEST_VERSION);
-    put_device(r, doc);
+    adviser_put_device(r->cost->machine, space_facts(r->space), r->cost->threads, doc);
     cJSON *region = add_object(cJSON_AddArrayToObject(doc, "regions"));
     cJSON_AddStringToObject(region, "region", r->slot);
     adviser_put_operation(space_facts(r->space), region);

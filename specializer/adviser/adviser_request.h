@@ -32,6 +32,8 @@ extern const char adviser_advice_task[], adviser_moves_task[];
 cJSON *adviser_reply_schema(const struct advice_request *r);
 cJSON *adviser_moves_schema(const struct advice_request *r);
 
+/* The machine as the facts' templates see it; `threads` are a CPU's. */
+void adviser_put_device(const struct machine *m, const struct facts *f, int threads, cJSON *doc);
 /* The formula and the tensors of the facts' region. */
 void adviser_put_operation(const struct facts *f, cJSON *region);
 

@@ -35,8 +35,7 @@ struct llm {
     struct answer answer;
 };
 
-/* ---- the thread that waits --------------------------------------------------------------------
- */
+/* ---- the thread that waits ----------------------------------------------------------------- */
 
 static struct timespec in_seconds(double seconds)
 {
@@ -98,8 +97,7 @@ static void *llm_thread(void *ctx)
     return NULL;
 }
 
-/* ---- opening and closing ----------------------------------------------------------------------
- */
+/* ---- opening and closing ------------------------------------------------------------------- */
 
 static void clear_question(struct llm_question *q)
 {
@@ -162,10 +160,10 @@ void llm_close(struct llm *l)
     free(l);
 }
 
-/* ---- asking -----------------------------------------------------------------------------------
- */
+/* ---- asking -------------------------------------------------------------------------------- */
 
-int64_t llm_tokens(const char *text)
+/* About how many tokens a text is. */
+static int64_t llm_tokens(const char *text)
 {
     return (int64_t)strlen(text) / BYTES_A_TOKEN;
 }
@@ -205,8 +203,7 @@ const struct llm_question *llm_over(struct llm *l, enum llm_user user, const str
     return over ? &l->question : NULL;
 }
 
-/* ---- what came of it --------------------------------------------------------------------------
- */
+/* ---- what came of it ----------------------------------------------------------------------- */
 
 static void keep_exchange(struct llm *l, const char *verdict)
 {

@@ -40,8 +40,6 @@ struct llm *llm_open(const struct config *c, struct store *store, struct err *er
 /* Breaks off a call that is under way, and stores an exchange that nobody took. */
 void llm_close(struct llm *l);
 
-/* About how many tokens a text is. */
-int64_t llm_tokens(const char *text);
 /* Why a question of about `tokens` would not be put now; HOLD_NOT: it would be. */
 enum hold llm_hold(struct llm *l, int64_t tokens);
 /* Puts it; takes its strings over in any case. */

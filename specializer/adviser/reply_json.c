@@ -42,8 +42,7 @@ int reply_bad(const struct reading *r, enum reply_fault f, const char *fmt, ...)
     return err_set(r->err, "%s: %s", reply_fault_name(f), what);
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------
- */
+/* ---- bytes --------------------------------------------------------------------------------- */
 
 /* Depth, and characters that have no business in JSON; strings are followed so that brackets in
  * them do not count. */
@@ -103,8 +102,7 @@ static void unfence(const char **s, size_t *n)
     }
 }
 
-/* ---- document ---------------------------------------------------------------------------------
- */
+/* ---- document ------------------------------------------------------------------------------ */
 
 /* cJSON keeps all members of a name; here a name that comes twice is an attempt to say two things.
  * Members are few, so that comparing each with each stays cheap. */
@@ -206,8 +204,7 @@ cJSON *reply_document(const struct reading *r, const char *text, size_t n,
     return o;
 }
 
-/* ---- text for people --------------------------------------------------------------------------
- */
+/* ---- text for people ----------------------------------------------------------------------- */
 
 static bool is_steering(uint32_t cp)
 {

@@ -14,8 +14,7 @@
 
 #define AGAIN_AFTER_NS INT64_C(20000000000)
 
-/* ---- opening and closing ----------------------------------------------------------------------
- */
+/* ---- opening and closing ------------------------------------------------------------------- */
 
 /* What was spent before: "tokens_in tokens_out cost". */
 static void read_spent(struct agent *a)
@@ -72,8 +71,7 @@ void agent_close(struct agent *a)
     free(a);
 }
 
-/* ---- trees ------------------------------------------------------------------------------------
- */
+/* ---- trees --------------------------------------------------------------------------------- */
 
 void agent_set(char **to, char *text)
 {
@@ -132,7 +130,7 @@ void agent_adopt(struct agent *a)
         adopt(a, a->slot[i]);
 }
 
-struct slot_tree *agent_tree_of(struct agent *a, const char *slot)
+static struct slot_tree *tree_of(struct agent *a, const char *slot)
 {
     struct err err;
     for (int i = 0; i < a->slots; i++)
@@ -149,10 +147,10 @@ struct slot_tree *agent_tree_of(struct agent *a, const char *slot)
     return t;
 }
 
-/* ---- budgets ----------------------------------------------------------------------------------
- */
+/* ---- budgets ------------------------------------------------------------------------------- */
 
-bool agent_can_pay(const struct agent *a)
+/* Tokens and money are left. */
+static bool can_pay(const struct agent *a)
 {
     const struct config *c = a->config;
     return a->llm && a->tokens_in + a->tokens_out + c->agentic_max_tokens <= c->agentic_tokens &&
@@ -175,8 +173,7 @@ void agent_pay(struct agent *a, const struct llm_cost *cost)
     atomic_store(&a->count.micro_cost, llround(a->cost * 1e6));
 }
 
-/* ---- moves ------------------------------------------------------------------------------------
- */
+/* ---- moves --------------------------------------------------------------------------------- */
 
 bool agent_idle(const struct agent *a)
 {
@@ -194,7 +191,7 @@ static bool has_ready(const struct agent_tree *t)
 
 bool agent_may(struct agent *a, const char *slot, int *measured, int *dry)
 {
-    struct slot_tree *of = agent_tree_of(a, slot);
+    struct slot_tree *of = tree_of(a, slot);
     struct agent_tree *t = &of->tree;
     uint64_t random = t->random; /* looking is not choosing */
     int32_t node;
@@ -203,8 +200,7 @@ bool agent_may(struct agent *a, const char *slot, int *measured, int *dry)
     tree_progress(t, measured, dry);
     if (has_ready(t) || (t->nodes == 0 && (a->llm || of->waiting)))
         return true;
-    return alive && t->nodes > 0 && tree_attempts(t) < a->config->agentic_attempts &&
-           agent_can_pay(a);
+    return alive && t->nodes > 0 && tree_attempts(t) < a->config->agentic_attempts && can_pay(a);
 }
 
 void agent_move(struct agent *a, const struct agent_view *v)
@@ -212,7 +208,7 @@ void agent_move(struct agent *a, const struct agent_view *v)
     static const enum agent_task task[] = {
         [AGENT_PLAN] = TASK_PLAN, [AGENT_CODE] = TASK_CODE, [AGENT_DEBUG] = TASK_DEBUG};
     int32_t node;
-    a->at = agent_tree_of(a, v->slot);
+    a->at = tree_of(a, v->slot);
     if (a->at->tree.nodes == 0) {
         plant(a, a->at, (enum region)v->facts->REGION);
         adopt(a, a->at);
@@ -247,8 +243,7 @@ static char *without_paths(const char *text)
     return out;
 }
 
-/* ---- trials -----------------------------------------------------------------------------------
- */
+/* ---- trials -------------------------------------------------------------------------------- */
 
 int agent_ready(const struct agent *a, const char **slot, int32_t *node,
                 const struct agent_node **out)
@@ -294,7 +289,7 @@ void agent_forget(struct agent *a, int32_t node)
 
 void agent_revise(struct agent *a, const char *slot, int32_t node, double speed, const char *reason)
 {
-    struct slot_tree *t = agent_tree_of(a, slot);
+    struct slot_tree *t = tree_of(a, slot);
     if (node >= t->tree.nodes)
         return;
     struct agent_node *n = &t->tree.node[node];
@@ -308,8 +303,7 @@ void agent_revise(struct agent *a, const char *slot, int32_t node, double speed,
     agent_keep(a, t, node);
 }
 
-/* ---- metrics ----------------------------------------------------------------------------------
- */
+/* ---- metrics ------------------------------------------------------------------------------- */
 
 static void put_questions(const struct agent *a, FILE *out)
 {

@@ -26,8 +26,7 @@ enum { RECORD_VERSION = 1 }; /* of what the store keeps of a question */
 
 static const char *const task_names[TASKS] = {"plan", "code", "debug"};
 
-/* ---- questions --------------------------------------------------------------------------------
- */
+/* ---- questions ----------------------------------------------------------------------------- */
 
 /* What the store keeps of a question, and a replay finds it by. */
 static char *record_text(const struct agent *a, enum agent_task task, const char *document)
@@ -83,8 +82,7 @@ void agent_ask(struct agent *a, const struct agent_view *v, enum agent_task task
     a->node = node;
 }
 
-/* ---- replies ----------------------------------------------------------------------------------
- */
+/* ---- replies ------------------------------------------------------------------------------- */
 
 /* A plan becomes a child: PLANNED, or FAILED if it is none. */
 static enum agent_outcome take_plan(struct agent *a, const char *reply, struct err *err)

@@ -128,8 +128,11 @@ static int check_launch(const struct cuda_launch *l, struct err *err)
     return l->pdl == 1 ? 0 : err_set(err, "is not launched as the frame launches");
 }
 
-int agent_info_check(const struct cuda_kernel_info *info, int32_t region, int32_t m_max,
-                     struct err *err)
+/* What it says of itself is what the frame would say. A text can redefine the frame's words, so
+ * this asks again what the frame asserts: the region and bucket it was built for, one launch of
+ * whole warps, and sizes within limits. */
+static int info_check(const struct cuda_kernel_info *info, int32_t region, int32_t m_max,
+                      struct err *err)
 {
     if (info->abi != WHET_CUDA_ABI || info->region != region || info->m_max != m_max)
         return err_set(err, "says it computes region %d for %d tokens, and is for %d and %d",
@@ -148,7 +151,7 @@ int agent_info_check(const struct cuda_kernel_info *info, int32_t region, int32_
 int agent_cubin_check(const char *path, const struct cuda_kernel_info *info, int32_t region,
                       int32_t m_max, struct err *err)
 {
-    if (agent_info_check(info, region, m_max, err) != 0)
+    if (info_check(info, region, m_max, err) != 0)
         return -1;
     FILE *f = fopen(path, "rbe");
     char *data = xmalloc(CUBIN_MOST + 1);

@@ -12,13 +12,8 @@
  * device variables (state between launches), or a damaged file. */
 int agent_cubin_inspect(const void *data, size_t n, struct err *err);
 
-/* What it says of itself is what the frame would say: 0; or -1 with what is not. A text can
- * redefine the frame's words, so this asks again what the frame asserts: the region and bucket it
- * was built for, one launch of whole warps, and sizes within limits. */
-int agent_info_check(const struct cuda_kernel_info *info, int32_t region, int32_t m_max,
-                     struct err *err);
-
-/* Both, of a file; `info` as cubin_inspect() read it. */
+/* The same of a file, and that what it says of itself (`info`, as cubin_inspect() read it) is what
+ * the frame would say. */
 int agent_cubin_check(const char *path, const struct cuda_kernel_info *info, int32_t region,
                       int32_t m_max, struct err *err);
 

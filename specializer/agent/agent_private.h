@@ -54,11 +54,8 @@ struct agent {
     } count;
 };
 
-struct slot_tree *agent_tree_of(struct agent *a, const char *slot);
 /* Writes the node; a store that does not take it is logged. */
 void agent_keep(struct agent *a, const struct slot_tree *t, int32_t node);
-/* Tokens and money are left. */
-bool agent_can_pay(const struct agent *a);
 void agent_pay(struct agent *a, const struct llm_cost *cost);
 /* Takes `text` (malloc'ed or NULL) into *to. */
 void agent_set(char **to, char *text);

@@ -16,12 +16,12 @@
 extern const struct kernel_source prompt_sources[];
 extern const int prompt_source_count;
 
-enum { LEADERS = 3, DEADS = 6, LOG_MOST = 2500 };
+enum { LEADERS = 3, DEADS = 6, LOG_MOST = 2500, PLAN_MOST = 300 };
 
-/* ---- files ------------------------------------------------------------------------------------
- */
+/* ---- files --------------------------------------------------------------------------------- */
 
-const char *prompt_file(const char *name)
+/* The text of a file of prompts, or "". */
+static const char *prompt_file(const char *name)
 {
     for (int i = 0; i < prompt_source_count; i++)
         if (strcmp(prompt_sources[i].name + strlen("prompts/"), name) == 0)
@@ -84,8 +84,7 @@ const char *agent_seed(enum machine_kind machine, enum region region)
     return prompt_file(name);
 }
 
-/* ---- the contract -----------------------------------------------------------------------------
- */
+/* ---- the contract -------------------------------------------------------------------------- */
 
 /* The definition that starts with this line in a header, up to its closing brace. */
 static void cut(FILE *out, const char *header, const char *begin)
@@ -186,7 +185,7 @@ char *agent_prompt_system(const struct agent_view *v, struct err *err)
         {"constants", constants},
         {"isa", isa},
         {"isa_name", isa_name(v->isa)},
-        {"target", v->target ? v->target : ""},
+        {"target", v->machine->target},
         {"helpers", region == REGION_ATTN_IN ? kernel_source_text("cpu/lib/qkv.h")
                     : region == REGION_ATTN  ? kernel_source_text("cpu/lib/paged.h")
                                              : ""},
@@ -203,22 +202,37 @@ char *agent_prompt_system(const struct agent_view *v, struct err *err)
     return out;
 }
 
-/* ---- tasks ------------------------------------------------------------------------------------
- */
+/* ---- tasks --------------------------------------------------------------------------------- */
 
 static char *profile_text(const struct agent_view *v)
 {
-    double run = v->run_s > 0 ? v->run_s : 1, bytes = (double)region_cost_bytes(&v->work);
+    double run = v->run_s > 0 ? v->run_s : 1, bytes = machine_bytes(v->machine, &v->work);
     double flops = (double)v->work.flops;
-    char on[40];
-    if (facts_kind(v->facts) == MACHINE_CUDA)
-        snprintf(on, sizeof on, "%d multiprocessors", v->facts->SMS);
-    else
-        snprintf(on, sizeof on, "%d threads", v->threads);
-    return xasprintf("On %s, %s. Live means: m %.1f, context %.0f; %.1f %% of step time; "
+    return xasprintf("Live means: m %.1f, context %.0f; %.1f %% of step time; "
                      "%.2f MB and %.2f MFLOP a run, so %.1f GB/s and %.1f GFLOP/s now.",
-                     v->device, on, v->m, v->context_mean, v->share * 100, bytes * 1e-6,
-                     flops * 1e-6, bytes / run * 1e-9, flops / run * 1e-9);
+                     v->m, v->context_mean, v->share * 100, bytes * 1e-6, flops * 1e-6,
+                     bytes / run * 1e-9, flops / run * 1e-9);
+}
+
+/* What an adviser is told of the machine, as JSON. */
+static char *device_text(const struct agent_view *v)
+{
+    cJSON *o = cJSON_CreateObject();
+    adviser_put_device(v->machine, v->facts, v->threads, o);
+    char *text = cJSON_PrintUnformatted(cJSON_GetObjectItem(o, "device"));
+    cJSON_Delete(o);
+    return text;
+}
+
+/* At most `most` bytes of `text`, and no half of a character. */
+static int whole_characters(const char *text, int most)
+{
+    size_t n = strlen(text);
+    if (n <= (size_t)most)
+        return (int)n;
+    for (n = (size_t)most; n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80;)
+        n--;
+    return (int)n;
 }
 
 static char *leaders_text(const struct agent_tree *t)
@@ -228,9 +242,13 @@ static char *leaders_text(const struct agent_tree *t)
     char *out = NULL;
     size_t size = 0;
     FILE *f = open_memstream(&out, &size);
-    for (int i = 0; i < n; i++)
-        fprintf(f, "- %.3f: %s\n", t->node[id[i]].speed,
-                t->node[id[i]].label ? t->node[id[i]].label : "the seed");
+    for (int i = 0; i < n; i++) {
+        const struct agent_node *l = &t->node[id[i]];
+        fprintf(f, "- %.3f: %s", l->speed, l->label ? l->label : "the seed");
+        if (l->plan)
+            fprintf(f, ": %.*s", whole_characters(l->plan, PLAN_MOST), l->plan);
+        fputc('\n', f);
+    }
     fputs(n == 0 ? "- nothing is measured yet\n" : "", f);
     fclose(f);
     return out;
@@ -259,21 +277,24 @@ char *agent_prompt_plan(const struct agent_view *v, const struct agent_tree *t, 
                         struct err *err)
 {
     const struct agent_node *p = &t->node[parent];
-    char run[32], roofline[32], speed[32];
+    char run[32], roofline[32], speed[32], gain[32];
     char *body = span_strip(p->text), *numbered = span_number(body), *profile = profile_text(v);
-    char *leaders = leaders_text(t), *dead = dead_text(t);
+    char *leaders = leaders_text(t), *dead = dead_text(t), *device = device_text(v);
     snprintf(run, sizeof run, "%.4g", v->run_s * 1e6);
     snprintf(roofline, sizeof roofline, "%.4g", v->roofline_s * 1e6);
     snprintf(speed, sizeof speed, "%.3f", p->speed);
+    snprintf(gain, sizeof gain, "%.3g", v->min_gain * 100);
     const struct prompt_value value[] = {{"slot", v->slot},     {"incumbent", v->incumbent},
                                          {"run_us", run},       {"roofline_us", roofline},
                                          {"speed", speed},      {"profile", profile},
+                                         {"min_gain", gain},    {"device", device},
                                          {"leaders", leaders},  {"dead", dead},
                                          {"numbered", numbered}};
     char *out = prompt_fill("plan.md", value, sizeof value / sizeof *value, err);
     free(body);
     free(numbered);
     free(profile);
+    free(device);
     free(leaders);
     free(dead);
     return out;

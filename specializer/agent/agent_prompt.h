@@ -17,14 +17,13 @@ struct agent_view {
     enum numerics numerics;
     int32_t m_from, context; /* smallest m of the bucket; context bucket or 0 */
     int32_t isa, threads;    /* a CPU's */
-    const char *target;      /* a GPU's: "sm_90a" */
-    const char *device, *incumbent;
+    const struct machine *machine;
+    const char *incumbent;
+    double min_gain;                                  /* over it, to be published */
     double share, run_s, roofline_s, m, context_mean; /* live means */
     struct region_cost work;                          /* of one run at them */
 };
 
-/* The text of a file of prompts, or "". */
-const char *prompt_file(const char *name);
 /* Hash of all of them together. */
 void prompts_hash(char out[17]);
 

@@ -40,8 +40,7 @@ static bool is(const struct token *t, const char *text)
     return t->n == strlen(text) && memcmp(t->at, text, t->n) == 0;
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------
- */
+/* ---- refusals ------------------------------------------------------------------------------ */
 
 static int refuse(const struct reader *r, int line, const char *rule, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
@@ -59,8 +58,7 @@ static int refuse(const struct reader *r, int line, const char *rule, const char
     return err_set(r->err, "line %d: rule %s: %s", line, rule, what);
 }
 
-/* ---- tokens -----------------------------------------------------------------------------------
- */
+/* ---- tokens -------------------------------------------------------------------------------- */
 
 static bool is_letter(char c)
 {
@@ -193,8 +191,7 @@ static int next(struct reader *r, struct token *t)
     return rc;
 }
 
-/* ---- rules ------------------------------------------------------------------------------------
- */
+/* ---- rules --------------------------------------------------------------------------------- */
 
 static int check_plain(struct reader *r, const struct token *t)
 {

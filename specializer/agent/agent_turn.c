@@ -93,9 +93,9 @@ void agent_turn(struct specializer *s)
         .isa = t->machine == MACHINE_CPU ? point.value[0] : 0,
         .threads = s->config->engine_threads > 0 ? (int32_t)s->config->engine_threads
                                                  : (int32_t)sysconf(_SC_NPROCESSORS_ONLN),
-        .target = s->env.machine->target,
-        .device = s->env.machine->device,
+        .machine = s->env.machine,
         .incumbent = atomic_load(&p->slot->kernel)->name,
+        .min_gain = s->config->specializer_min_gain,
         .share = seen->share,
         .run_s = observe_run_s(&s->observe, p->index),
         .roofline_s = observe_roofline_s(&s->observe, p->index),

@@ -182,16 +182,19 @@ static enum stage_result choose(const struct stage_env *env, struct build *b)
     struct candidate *c = b->c;
     struct err err = {""};
     int64_t start = clock_ns();
+    char *log = NULL;
     free(c->log);
     c->log = NULL;
+    c->log_words = 0;
     if (!env->ops->choose) {
         snprintf(c->reason, sizeof c->reason, "build: the backend has no library to choose from");
         return STAGE_REFUSE;
     }
-    if (env->ops->choose(env->backend, c->define, b->temporary, &c->log, &err) != 0) {
+    if (env->ops->choose(env->backend, c->define, b->temporary, &log, &err) != 0) {
         snprintf(c->reason, sizeof c->reason, "build: %.200s", err.msg);
         return STAGE_REFUSE;
     }
+    c->log = log;
     return place_object(b, (double)(clock_ns() - start) * 1e-9);
 }
 
@@ -223,6 +226,7 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
                                 .file_bytes = object_max,
                                 .output_max = LOG_MAX};
     engine_note_compile();
+    candidate_log_start(c, argv);
     b->process = process_start(&spec, err);
     if (!b->process) {
         err_prefix(err, "build");
@@ -280,13 +284,11 @@ static int inspect_cubin(struct build *b, struct err *err)
     if (rc == 0 && is_text(b->c))
         rc = agent_cubin_check(b->temporary, &f.info, (int32_t)b->c->slot->region, b->c->slot->m,
                                err);
-    char *log =
-        xasprintf("%s%d registers, %d bytes of stack, %d threads, %d bytes of dynamic shared "
-                  "memory\n",
-                  b->c->log ? b->c->log : "", f.registers, f.stack, f.info.launch[0].threads,
-                  f.info.launch[0].smem);
-    free(b->c->log);
-    b->c->log = log;
+    char line[160];
+    snprintf(line, sizeof line,
+             "%d registers, %d bytes of stack, %d threads, %d bytes of dynamic shared memory\n",
+             f.registers, f.stack, f.info.launch[0].threads, f.info.launch[0].smem);
+    candidate_log_add(b->c, line);
     return rc;
 }
 
@@ -308,8 +310,7 @@ enum stage_result build_poll(struct build *b)
     if (!process_poll(b->process))
         return STAGE_RUNNING;
     const struct process_result *r = process_result(b->process);
-    free(b->c->log);
-    b->c->log = r->err_n > 0 ? xstrdup(r->err) : NULL;
+    candidate_log_add(b->c, r->err_n > 0 ? r->err : NULL);
     if (r->timed_out || r->signal || r->status)
         return compiler_failed(b, r);
     return accept_object(b, r);

@@ -62,8 +62,7 @@ void cost_close(struct cost *c)
     *c = (struct cost){0};
 }
 
-/* ---- covariance -------------------------------------------------------------------------------
- */
+/* ---- covariance ---------------------------------------------------------------------------- */
 
 static struct spot spot_of(const struct template *t, const struct point *p, const struct facts *f)
 {
@@ -89,8 +88,7 @@ static double covariance(const struct spot *a, const struct spot *b)
     return near * shared;
 }
 
-/* ---- the posterior ----------------------------------------------------------------------------
- */
+/* ---- the posterior ------------------------------------------------------------------------- */
 
 static double dot(const double *a, const double *b, int n)
 {
@@ -177,8 +175,7 @@ double cost_learn(struct cost *c, const struct template *t, const struct point *
     return predicted;
 }
 
-/* ---- doubt ------------------------------------------------------------------------------------
- */
+/* ---- doubt --------------------------------------------------------------------------------- */
 
 struct cost_doubt {
     int n, known, most; /* points; measurements and settled points so far; room for them */

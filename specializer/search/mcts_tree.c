@@ -15,8 +15,7 @@
 enum { ROLLOUT = 4 };
 #define UCT_C 1.4142135623730951
 
-/* ---- scores -----------------------------------------------------------------------------------
- */
+/* ---- scores -------------------------------------------------------------------------------- */
 
 /* Speed of a point, and its share of the fastest speed: what is measured, else what is predicted.
  */
@@ -76,8 +75,7 @@ void mcts_learn(struct mcts_tree *t, const struct search *s)
         n->measured = true;
     }
 }
-/* ---- growing ----------------------------------------------------------------------------------
- */
+/* ---- growing ------------------------------------------------------------------------------- */
 
 /* A new node for a point that has none; its index, or -1 when there is no room. */
 int mcts_grow(struct mcts_tree *t, int parent, int32_t id)

@@ -1,10 +1,10 @@
 /* strategy_mcts.c - tree search over knob changes, guided by the adviser.
  *
- * After Reasoning Compiler (PAPERS): a node is a point, an edge a legal change of one knob. UCT
- * with c = sqrt(2) descends to a node that has fewer than two children; the adviser proposes a
- * sequence of changes there; what is illegal in it is dropped, and if nothing new is left one
- * random change is made. A short random rollout scored by the cost model says how promising the new
- * leaf is. Measurements replace what the model said, along the whole path up. A batch is half of
+ * After Reasoning Compiler (arXiv 2506.01374): a node is a point, an edge a legal change of one
+ * knob. UCT with c = sqrt(2) descends to a node that has fewer than two children; the adviser
+ * proposes a sequence of changes there; what is illegal in it is dropped, and if nothing new is left
+ * one random change is made. A short random rollout scored by the cost model says how promising the
+ * new leaf is. Measurements replace what the model said, along the whole path up. A batch is half of
  * what looks fastest in the tree, half of what grew where the tree has done best.
  *
  * A language model takes longer to answer than a tree takes to grow, so it is asked after a batch
@@ -47,8 +47,7 @@ static void mcts_close(void *state)
     free(t);
 }
 
-/* ---- a batch -----------------------------------------------------------------------------------
- */
+/* ---- a batch ------------------------------------------------------------------------------- */
 
 struct batch {
     int32_t *id;
@@ -83,8 +82,7 @@ static bool take_told(struct mcts_tree *t, const struct search *s, struct batch 
     return true;
 }
 
-/* ---- what was advised -------------------------------------------------------------------------
- */
+/* ---- what was advised ---------------------------------------------------------------------- */
 
 /* What the language model proposed for nodes it was asked about. It is asked for what the cost
  * model cannot see, so some of its leaves are measured whatever they are predicted to do, as far as
@@ -104,8 +102,7 @@ static void play_advice(struct mcts_tree *t, const struct search *s, struct batc
     }
 }
 
-/* ---- where it begins --------------------------------------------------------------------------
- */
+/* ---- where it begins ----------------------------------------------------------------------- */
 
 static void plant(struct mcts_tree *t, const struct search *s, int32_t id)
 {
@@ -153,8 +150,7 @@ static void take_advised(struct mcts_tree *t, const struct search *s, struct bat
     }
 }
 
-/* ---- filling it -------------------------------------------------------------------------------
- */
+/* ---- filling it ---------------------------------------------------------------------------- */
 
 /* Three reasons to measure a node: it looks fastest; it grew now where the tree has done best; it
  * is one change away from what was measured fastest, whatever is predicted. */
@@ -218,8 +214,7 @@ static void take_rest(const struct search *s, struct batch *b)
         take(b, s, i);
 }
 
-/* ---- asking about the next --------------------------------------------------------------------
- */
+/* ---- asking about the next ----------------------------------------------------------------- */
 
 static void fill_lineage(const struct mcts_tree *t, const struct search *s, int node,
                          struct lineage *l)

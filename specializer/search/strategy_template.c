@@ -1,8 +1,8 @@
 /* strategy_template.c - the default strategy: rank a bounded space, measure, follow what was found.
  *
- * After AgentCompile (PAPERS): the adviser ranks points that the compiler owns, and at least two of
- * every family are measured before a family is given up, because a ranking that is wrong about a
- * family is wrong about all of it. A batch is filled in this order:
+ * After AgentCompile (arXiv 2606.07665): the adviser ranks points that the compiler owns, and at
+ * least two of every family are measured before a family is given up, because a ranking that is
+ * wrong about a family is wrong about all of it. A batch is filled in this order:
  *
  *   winners of neighbouring slots   shapes that are close like close kernels
  *   what a language model named     as many as its earlier picks have earned (trust.h); what the
@@ -75,8 +75,7 @@ static void template_close(void *state)
     free(state);
 }
 
-/* ---- the shortlist ----------------------------------------------------------------------------
- */
+/* ---- the shortlist ------------------------------------------------------------------------- */
 
 static void list(struct batch *b, int32_t id)
 {
@@ -135,8 +134,7 @@ static double hope(const struct batch *b, int i)
     return space_predicted(b->s->space, b->item[i]) * exp(-OPTIMISM * cost_doubt(b->doubt, i));
 }
 
-/* ---- taking -----------------------------------------------------------------------------------
- */
+/* ---- taking -------------------------------------------------------------------------------- */
 
 static bool in_batch(const struct batch *b, int32_t id)
 {
@@ -178,8 +176,7 @@ static void take_hopeful(struct batch *b, int upto, int family, int32_t near)
     }
 }
 
-/* ---- families ---------------------------------------------------------------------------------
- */
+/* ---- families ------------------------------------------------------------------------------ */
 
 /* The most hopeful time of every family (0: nothing of it is untried), and of all. */
 static double *family_hopes(const struct batch *b, double *shortest)
@@ -218,8 +215,7 @@ static void take_families(struct batch *b, bool trailing)
     free(best);
 }
 
-/* ---- advice -----------------------------------------------------------------------------------
- */
+/* ---- advice -------------------------------------------------------------------------------- */
 
 /* A point drawn from the hints: the fastest known with hinted values put in, early ones more
  * likely (each is passed over with even odds). */
@@ -265,8 +261,7 @@ static void take_advised(struct batch *b, trust_fn *may)
         take_told(b, draw(b->st, b->s), may);
 }
 
-/* ---- the batch --------------------------------------------------------------------------------
- */
+/* ---- the batch ----------------------------------------------------------------------------- */
 
 static void take_steps(struct batch *b, int upto)
 {

@@ -67,8 +67,7 @@ cJSON *trace_json(const struct trace_row *row)
     return o;
 }
 
-/* ---- export -----------------------------------------------------------------------------------
- */
+/* ---- export -------------------------------------------------------------------------------- */
 
 static void export_row(void *ctx, const struct record *r)
 {
@@ -90,8 +89,7 @@ cJSON *store_export(struct store *s, struct err *err)
     return NULL;
 }
 
-/* ---- import -----------------------------------------------------------------------------------
- */
+/* ---- import -------------------------------------------------------------------------------- */
 
 static const char *text_of(const cJSON *o, const char *name)
 {

@@ -20,13 +20,14 @@ import threading
 import time
 
 CLIENTS = 4
-failed = 0
+made = failed = 0
 
 
 def check(ok, what):
-    global failed
+    global made, failed
+    made += 1
     failed += not ok
-    print(("ok    " if ok else "WRONG ") + what, flush=True)
+    print(("ok   " if ok else "FAIL ") + what, flush=True)
 
 
 class Server:
@@ -143,5 +144,5 @@ def out_of_memory(whet):
 
 lost_device(sys.argv[1], os.path.abspath(sys.argv[2]))
 out_of_memory(sys.argv[1])
-print(f"{failed} wrong")
+print(f"{made} checks, {failed} failed")
 sys.exit(failed > 0)

@@ -112,7 +112,10 @@ def main():
     a = p.parse_args()
     contexts = [int(c) for c in a.context.split(",")]
     torch.backends.cuda.matmul.allow_tf32 = False
-    return sum(compare(os.path.abspath(a.program), m, contexts) for m in a.model or SHAPES) > 0
+    models = a.model or list(SHAPES)
+    bad = sum(compare(os.path.abspath(a.program), m, contexts) for m in models)
+    print(f"{len(models) * len(contexts)} checks, {bad} failed")
+    return bad > 0
 
 
 if __name__ == "__main__":

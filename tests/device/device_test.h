@@ -15,7 +15,9 @@ extern const struct backend_ops whet_backend_cuda;
 void check(bool ok, bool always, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 extern int checks_made, checks_failed;
-extern const char *part_of; /* templates: models whose names have this in them */
+extern const char *part_of; /* only shapes whose names have this in them */
+
+extern bool brief; /* under a tool: some contexts, batches and slots, every kernel once */
 
 /* A backend with its dispatch table. */
 struct rig {
@@ -41,12 +43,21 @@ void rig_close(struct rig *r);
 const char *rig_arch(const struct rig *r);
 bool file_write(const char *path, const void *data, size_t bytes);
 
+/* The verdict of the whole admission: 0, or -1 with the reason (admit.c). */
+struct check_range;
+struct check_result;
+int admit(const struct model *model, const char *object, const struct check_range *range,
+          struct check_result *result, struct err *e);
+
 /* Deterministic numbers. */
 uint64_t rng(uint64_t *state);
 float rng_normal(uint64_t *state);
 
 /* MODEL TOKENS OUT (logits.c); exit status. */
 int logits_main(char **argv);
+
+/* products.c: from now on no product is the library's. */
+bool test_device_plain_products(const char *root, const char *arch);
 
 void test_regions(void);
 void test_steps(void);

@@ -60,37 +60,17 @@ static bool compile(const char *dir, enum region region, int32_t m, const struct
     return rc == 0;
 }
 
-/* The verdict of the whole admission: 0, -1 with the reason. After a text that did more than
- * compute wrong numbers there is another session, as there is another process in the server. */
-static int admit(const char *dir, enum region region, int32_t m, const struct model *model,
-                 const char *text, struct err *e)
+static int try_text(const char *dir, enum region region, int32_t m, const struct model *model,
+                    const char *text, struct err *e)
 {
-    static const struct device_turns always = {0};
-    static struct device_session *session;
-    static struct drawn_model drawn;
+    const struct check_range range = {region, m > 1 ? m / 2 + 1 : 1, m,
+                                      region == REGION_ATTN ? 512 : 0};
+    struct check_result result;
     char object[80];
-    struct check_result r;
-    bool spent;
     snprintf(object, sizeof object, "%s/k.cubin", dir);
-    if (!session && !(session = whet_backend_cuda.probe->start(&always, e)))
-        return -1;
     if (!compile(dir, region, m, model, text))
         return err_set(e, "it does not compile");
-    struct check_device_request q = {
-        .check = {.model = model,
-                  .object = object,
-                  .range = {region, m > 1 ? m / 2 + 1 : 1, m, region == REGION_ATTN ? 512 : 0},
-                  .threads = 1,
-                  .full = true,
-                  .rule = {.factor = 2},
-                  .seed = 3},
-        .shape = model->shape,
-        .device = whet_backend_cuda.probe,
-        .session = session,
-        .drawn = &drawn};
-    int rc = check_device(&q, &r, &spent, e);
-    session = spent ? NULL : session;
-    return rc;
+    return admit(model, object, &range, &result, e);
 }
 
 static void seeds(const char *dir)
@@ -106,8 +86,8 @@ static void seeds(const char *dir)
                 bool heads = r == REGION_ATTN_IN || r == REGION_ATTN;
                 if (i > 0 && (!heads || ms[k] > 8))
                     continue;
-                int rc = admit(dir, (enum region)r, ms[k], model,
-                               agent_seed(MACHINE_CUDA, (enum region)r), &e);
+                int rc = try_text(dir, (enum region)r, ms[k], model,
+                                  agent_seed(MACHINE_CUDA, (enum region)r), &e);
                 check(rc == 0, true, "%s: the seed of %s m=%d is admitted %s",
                       device_shapes[i].name, region_name((enum region)r), ms[k], e.msg);
             }
@@ -158,7 +138,7 @@ static void mistakes(const char *dir)
         struct err e = {""};
         char *text = changed(xstrdup(seed), wrong[i].from, wrong[i].to);
         text = changed(text, wrong[i].from_2, wrong[i].to_2);
-        int rc = admit(dir, REGION_MLP_OUT, 4, model, text, &e);
+        int rc = try_text(dir, REGION_MLP_OUT, 4, model, text, &e);
         check(rc < 0 && strstr(e.msg, wrong[i].words), true, "a text that %s is refused: %s",
               wrong[i].name, e.msg);
         free(text);

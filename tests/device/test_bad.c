@@ -186,6 +186,6 @@ int main(int argc, char **argv)
         if (!is_child && (argc < 2 || strcmp(argv[1], row[i].name) == 0))
             examine(&row[i]);
     }
-    printf("%d kernels, %d wrong verdicts\n", checks_made, checks_failed);
+    printf("%d checks, %d failed\n", checks_made, checks_failed);
     return checks_failed > 0 || checks_made == 0;
 }

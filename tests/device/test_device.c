@@ -1,4 +1,13 @@
-/* test_device.c - runs the device suite: `scripts/test-device`. With a word, only that part. */
+/* test_device.c - the checks that use the backend: `scripts/test-device` runs each part by itself.
+ *
+ *   test_device [--slow] [--brief] [--plain] [PART [SHAPE]]
+ *                                        SHAPE: regions, steps, probe, templates of these only
+ *   test_device logits MODEL TOKENS OUT  see logits.c
+ *
+ * Under compute-sanitizer: --slow gives a probed kernel 60 s instead of half a second, --brief
+ * takes fewer contexts, batches and slots (steps, sampler, probe, lt), --plain runs products with a
+ * kernel of ours (products.c).
+ */
 #include "tests/device/device_test.h"
 
 #include <stdio.h>
@@ -6,7 +15,7 @@
 #include <string.h>
 
 #include "config/clock.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/probe_private.h"
 
 const struct shape_row device_shapes[] = {
     {"llama d64 g4",
@@ -76,9 +85,27 @@ bool file_write(const char *path, const void *data, size_t bytes)
 }
 
 const char *part_of = "";
+bool brief;
+
+/* Takes the flags that come first; what is left of argc and argv. */
+static bool flags(int *argc, char ***argv)
+{
+    const char *root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
+    bool ok = true;
+    for (; *argc > 1 && strncmp((*argv)[1], "--", 2) == 0; --*argc, ++*argv)
+        if (strcmp((*argv)[1], "--slow") == 0)
+            probe_hang_s = 60;
+        else if (strcmp((*argv)[1], "--brief") == 0)
+            brief = true;
+        else
+            ok &= strcmp((*argv)[1], "--plain") == 0 && test_device_plain_products(root, "sm_90a");
+    return ok;
+}
 
 int main(int argc, char **argv)
 {
+    if (!flags(&argc, &argv))
+        return 2;
     if (argc == 5 && strcmp(argv[1], "logits") == 0)
         return logits_main(argv + 2);
     static const struct {

@@ -140,6 +140,8 @@ static void steps_equal_the_cpus(struct rig *gpu, struct rig *cpu, const char *n
     double worst = 0;
     for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++) {
         int32_t n = contexts[i];
+        if (brief && n > 300)
+            break;
         struct text t = {(int32_t)i, (int32_t)(37 * i), 1 + 2 * (int32_t)(i % 3)};
         if (!prompt(gpu, &t, n, TOKENS, &a) || !prompt(cpu, &t, n, TOKENS, &b))
             continue;
@@ -207,6 +209,8 @@ static void batches_equal_single_sequences(struct rig *gpu, const char *name)
         struct text t = {100 + i, i * 16, 1};
         int32_t n = 1 + i * 7 % 240;
         alone[i] = NULL;
+        if (brief && i >= 5)
+            continue;
         if (!prompt(gpu, &t, n, TOKENS, &a))
             continue;
         begin(&a);
@@ -214,7 +218,7 @@ static void batches_equal_single_sequences(struct rig *gpu, const char *name)
         if (step(gpu, &a))
             alone[i] = device_logits(gpu, 1);
     }
-    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes && !(brief && sizes[k] > 5); k++) {
         begin(&a);
         for (int32_t i = 0; i < sizes[k]; i++) {
             struct text t = {100 + i, i * 16, 1};
@@ -284,6 +288,8 @@ void test_steps(void)
 {
     for (int i = 0; i < device_shape_count; i++) {
         const char *name = device_shapes[i].name;
+        if (!strstr(name, part_of))
+            continue;
         struct model *m = model_random(&device_shapes[i].shape, DTYPE_BF16, 11);
         struct rig gpu, cpu = {0};
         if (rig_open(&gpu, &whet_backend_cuda, m, PAGES, TOKENS, ROWS) &&

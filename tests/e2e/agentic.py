@@ -132,3 +132,28 @@ def by_the_agent(s, slot):
         return None
     shown = get(s, f"/admin/kernels/{kernel['id']}")
     return shown if shown["agent"]["attempt"] > 0 else None
+
+
+def published(world, slot):
+    """The kernel that the model's third text became, and what the model was asked on the way."""
+    s, model = world["s"], world["model"]
+    kernel = wait_for(s, slot, "nothing published", lambda: by_the_agent(s, slot))
+    assert kernel["origin"] == "agent" and kernel["state"] == "active"
+    assert kernel["evidence"]["prompts"] == kernel["agent"]["prompts"]
+    assert kernel["evidence"]["bench_low"] > 0.02 and kernel["evidence"]["speed"] > 1.02
+    asked = model.asked[:4]
+    assert [a["task"] for a in asked] == ["plan", "code", "debug", "debug"]
+    assert all("/tmp" not in a["user"] and "Once upon" not in a["user"] for a in asked)
+    return kernel, asked
+
+
+def refused(world, slot, script):
+    """The trials, once every text of the script that is to be refused was, in the words it names."""
+    s, model = world["s"], world["model"]
+    wait_for(s, slot, "script not used up", lambda: not model.texts)
+    wanted = [words for _, _, words in script if words]
+    wait_for(s, slot, "not all refused",
+             lambda: all(any(w in t for t in trials(s, slot)) for w in wanted))
+    shown = get(s, f"/admin/slots/{slot}")
+    assert shown["kernel"]["origin"] == "agent"  # none of them took the place of the good one
+    return trials(s, slot)

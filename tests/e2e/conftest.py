@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 import requests
 
+pytest.register_assert_rewrite("agentic")  # whose checks are worth a look at the values too
+
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("WHET_BINARY", str(ROOT / "build" / "whet"))
 MODEL = os.environ.get("WHET_TEST_MODEL", "")

@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from agentic import KEY, Load, Model, by_the_agent, get, trials, wait_for
+from agentic import KEY, Load, Model, by_the_agent, get, published, refused, wait_for
 from conftest import BINARY, Server
 
 # Sanitizers slow eager and the server, not candidates: the search would take minutes, and a faster
@@ -102,33 +102,17 @@ def world(tmp_path_factory):
 
 
 def test_a_text_that_was_repaired_twice_is_published_and_shown(world):
-    s, model = world["s"], world["model"]
-    kernel = wait_for(s, SLOT, "nothing published", lambda: by_the_agent(s, SLOT))
-    assert kernel["origin"] == "agent" and kernel["template"] == "agent_mlp_in"
-    assert "AT_ONCE = 4" in kernel["source"] and kernel["state"] == "active"
+    kernel, asked = published(world, SLOT)
+    assert kernel["template"] == "agent_mlp_in" and "AT_ONCE = 4" in kernel["source"]
     assert re.fullmatch("[0-9a-f]{16}", kernel["agent"]["prompts"])
-    assert kernel["evidence"]["prompts"] == kernel["agent"]["prompts"]
-    assert kernel["evidence"]["bench_low"] > 0.02 and kernel["evidence"]["speed"] > 1.02
-    asked = model.asked[:4]
-    assert [a["task"] for a in asked] == ["plan", "code", "debug", "debug"]
     assert [a["temperature"] for a in asked] == [0.8, 0.1, 0.1, 0.1]
     assert "struct mlp_in_args {" in asked[0]["system"] and "HIDDEN=576" in asked[0]["system"]
     assert "undefined_name" in asked[2]["user"]  # the compiler's words
     assert "times eager" in asked[3]["user"]     # the checker's words
-    assert all("/tmp" not in a["user"] and "Once upon" not in a["user"] for a in asked)
 
 
 def test_cheats_are_refused_with_the_rule_or_check_that_caught_them(world):
-    s, model = world["s"], world["model"]
-    wait_for(s, SLOT, "script not used up", lambda: not model.texts)
-    wanted = [(name, words) for name, _, words in SCRIPT if words]
-    wait_for(s, SLOT, "not all refused",
-             lambda: all(any(w in t for t in trials(s, SLOT)) for _, w in wanted))
-    shown = get(s, f"/admin/slots/{SLOT}")
-    assert shown["kernel"]["origin"] == "agent"  # none of them took the place of the good one
-    log = "".join(trials(s, SLOT))
-    for name, words in wanted:
-        assert words in log, name
+    refused(world, SLOT, SCRIPT)
 
 
 def test_a_model_that_says_nothing_of_use_is_asked_no_more(world):

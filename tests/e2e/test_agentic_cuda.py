@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from agentic import Load, Model, by_the_agent, get, trials, wait_for
+from agentic import Load, Model, by_the_agent, published, refused, wait_for
 from conftest import Server
 
 pytestmark = pytest.mark.gpu
@@ -116,30 +116,17 @@ def world(tmp_path_factory):
 
 
 def test_a_text_that_was_repaired_twice_is_published_on_the_gpu(world):
-    s, model = world["s"], world["model"]
-    kernel = wait_for(s, SLOT, "nothing published", lambda: by_the_agent(s, SLOT))
-    assert kernel["origin"] == "agent" and kernel["template"] == "agent_cuda_attn_out"
-    assert "#define EACH 8" in kernel["source"] and kernel["state"] == "active"
-    assert kernel["evidence"]["prompts"] == kernel["agent"]["prompts"]
-    assert kernel["evidence"]["bench_low"] > 0.02 and kernel["evidence"]["speed"] > 1.02
+    kernel, asked = published(world, SLOT)
+    assert kernel["template"] == "agent_cuda_attn_out" and "#define EACH 8" in kernel["source"]
     print("speed", kernel["evidence"]["speed"], kernel["log"])
-    asked = model.asked[:4]
-    assert [a["task"] for a in asked] == ["plan", "code", "debug", "debug"]
     assert "struct cuda_out_args {" in asked[0]["system"]
     assert re.search(r"kernel\(\d+\): error: identifier .undefined_name", asked[2]["user"])
     assert "probe: m=1 " in asked[3]["user"]  # the case, and what was wrong there
-    assert all("/tmp" not in a["user"] and "Once upon" not in a["user"] for a in asked)
 
 
 def test_cheats_are_refused_on_the_gpu_with_the_rule_or_check_that_caught_them(world):
-    s, model = world["s"], world["model"]
-    wait_for(s, SLOT, "script not used up", lambda: not model.texts)
-    wanted = [(name, words) for name, _, words in SCRIPT if words]
-    wait_for(s, SLOT, "not all refused",
-             lambda: all(any(w in t for t in trials(s, SLOT)) for _, w in wanted))
-    print("\n".join(trials(s, SLOT)))
-    assert get(s, f"/admin/slots/{SLOT}")["kernel"]["origin"] == "agent"
-    s.complete("The capital of France is")
+    print("\n".join(refused(world, SLOT, SCRIPT)))
+    world["s"].complete("The capital of France is")
 
 
 def test_it_is_restored_on_the_gpu(world):

@@ -78,6 +78,18 @@ def test_every_metric_of_a_page_is_served(page):
         assert named <= samples(page), (path.name, named - samples(page))
 
 
+def test_the_metrics_page_has_every_metric_in_the_servers_words(page):
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\| (.*) \|$",
+                      (DOCS / "metrics.md").read_text(), re.M)
+    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.M))
+    words = {(n, types[n], text) for n, text in re.findall(r"^# HELP (\S+) (.*)$", page, re.M)}
+    assert {(n, kind, text) for n, kind, _, text in rows} == words
+    for name, kind, labels, _ in rows:
+        known = set(label_values(page, name + ("_bucket" if kind == "histogram" else "")))
+        if name not in ONLY_SPECIALIZED:
+            assert known - {"le"} == set(re.findall(r"\w+", labels)), name
+
+
 def test_the_alerts_are_those_of_the_page(page):
     table = (DOCS / "operating.md").read_text().split("## Metrics worth an alert")[1]
     promql = re.findall(r"^\| [^|]+ \| `([^`]+)` \|", table.split("\n## ")[0], re.M)

@@ -116,7 +116,7 @@ const char *shop_build_text(struct shop *s, enum region region, int m, const cha
         *out = c;
         return NULL;
     }
-    err_set(err, "%s %.300s", c->reason, c->log ? c->log : "");
+    err_set(err, "%s %.300s", c->reason, candidate_words(c) ? candidate_words(c) : "");
     candidate_free(c);
     return "build";
 }

@@ -190,8 +190,8 @@ static void try_eager(void)
     static const struct {
         const char *file;
         bool stack;
-    } eager[] = {
-        {"eager", false}, {"eager_prefill", false}, {"eager_wgmma", false}, {"eager_sample", true}};
+    } eager[] = {{"eager", false},       {"eager_decode", false}, {"eager_prefill", false},
+                 {"eager_wgmma", false}, {"eager_tools", false},  {"eager_sample", true}};
     for (size_t i = 0; i < sizeof eager / sizeof *eager; i++) {
         struct needs n = {0, 0};
         char why[WHY_SIZE], path[4200];

@@ -26,15 +26,14 @@
 #include "engine/quant.h"
 #include "specializer/admission/check.h"
 #include "specializer/admission/endcheck.h"
-#include "specializer/build/process.h"
 #include "specializer/hash.h"
 #include "specializer/search/space.h"
 #include "specializer/stages.h"
-#include "tests/kernels/mutants/mutate.h"
+#include "tests/kernels/mutants/sources.h"
 #include "tests/kernels/mutants/witness.h"
 #include "tests/kernels/sample.h"
 
-enum { FILES_MAX = 24, JOBS = 2, TARGETS_MAX = 400, LINES_MAX = 2000 };
+enum { JOBS = 2, TARGETS_MAX = 400 };
 
 /* Where a mutant ended. */
 enum fate { STILLBORN, EQUIVALENT, ROUNDING, BY_BUILD, BY_PROBE, BY_LOGITS, MISSED, FATES };
@@ -58,13 +57,6 @@ struct target {
     int m;
 };
 
-struct file {
-    char name[80]; /* below the kernel folder */
-    char *text;
-    bool active[LINES_MAX]; /* lines that mean something for this target */
-    struct mutations list;
-};
-
 struct shop {
     struct config config;
     struct compiler compiler;
@@ -77,154 +69,10 @@ struct shop {
     struct check_range range;
     struct facts facts;
     char **define;
-    char *source, *object, *original;
-    struct file file[FILES_MAX];
-    int files;
+    struct sources sources;
+    char *object, *original;
     struct witness *witness;
 };
-
-/* ---- files ---------------------------------------------------------------------------------- */
-
-static char *read_text(const char *path)
-{
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return NULL;
-    char *text = NULL;
-    size_t n = 0, used = 0;
-    do {
-        text = xrealloc(text, used + 65536);
-        used += n = fread(text + used, 1, 65535, f);
-        text[used] = 0;
-    } while (n > 0);
-    fclose(f);
-    return text;
-}
-
-static bool write_text(const char *path, const char *text)
-{
-    FILE *f = fopen(path, "we");
-    bool ok = f && fputs(text, f) >= 0;
-    return f && fclose(f) == 0 && ok;
-}
-
-static struct file *file_named(struct shop *s, const char *name)
-{
-    for (int i = 0; i < s->files; i++)
-        if (strcmp(s->file[i].name, name) == 0)
-            return &s->file[i];
-    return NULL;
-}
-
-/* The template's source and what it includes of cpu/lib. */
-static void collect(struct shop *s, const char *name)
-{
-    if (s->files == FILES_MAX || file_named(s, name))
-        return;
-    char *path = xasprintf("%s/%s", s->kernels, name);
-    struct file *f = &s->file[s->files++];
-    memset(f, 0, sizeof *f);
-    snprintf(f->name, sizeof f->name, "%s", name);
-    f->text = read_text(path);
-    free(path);
-    for (const char *p = f->text; p && (p = strstr(p, "#include \"cpu/lib/")); p++) {
-        char included[80];
-        snprintf(included, sizeof included, "%.*s", (int)strcspn(p + 10, "\""), p + 10);
-        collect(s, included);
-    }
-}
-
-/* The compiler's output with `how` (-E, or -S with debug lines); malloc'ed, or NULL. */
-static char *compiler_says(struct shop *s, const char *const *how)
-{
-    const char *argv[160];
-    int n = 0;
-    argv[n++] = s->compiler.path;
-    for (; *how; how++)
-        argv[n++] = *how;
-    argv[n++] = "-I";
-    argv[n++] = s->kernels;
-    for (int i = 0; s->define[i] && n < 150; i++)
-        argv[n++] = s->define[i];
-    argv[n++] = s->source;
-    argv[n] = NULL;
-    struct process_spec spec = {.argv = argv, .wall_s = 300, .output_max = 64 << 20};
-    struct process_result r = {0};
-    struct err err;
-    if (process_run(&spec, &r, &err) != 0)
-        return NULL;
-    free(r.err);
-    return r.out;
-}
-
-static struct file *file_at(struct shop *s, const char *path)
-{
-    size_t base = strlen(s->kernels);
-    const char *name = strncmp(path, s->kernels, base) == 0 ? path + base + 1 : path;
-    return file_named(s, name);
-}
-
-static char *next_line(char **at)
-{
-    char *line = *at, *end = line ? strchr(line, '\n') : NULL;
-    if (end)
-        *end++ = 0;
-    *at = end && *end ? end : NULL;
-    return line;
-}
-
-/* Lines that the preprocessor keeps. */
-static void mark_kept(struct shop *s)
-{
-    static const char *const how[] = {"-E", NULL};
-    char *text = compiler_says(s, how), *at = text, *line, path[512];
-    struct file *f = NULL;
-    long number = 0;
-    while ((line = next_line(&at)) != NULL) {
-        if (sscanf(line, "# %ld \"%511[^\"]\"", &number, path) == 2) {
-            f = file_at(s, path);
-            continue;
-        }
-        if (f && number > 0 && number < LINES_MAX && *line)
-            f->active[number] = true;
-        number++;
-    }
-    free(text);
-}
-
-/* Of these, in headers, the ones that made code, and constants: a header holds much that a template
- * has no use for, and mutating that only costs compilers' time. */
-static void mark_used(struct shop *s)
-{
-    static const char *const how[] = {"-S", "-O1", "-g", "-o", "-", NULL};
-    char *text = compiler_says(s, how), *at = text, *line, path[512], folder[512] = "";
-    static bool used[FILES_MAX][LINES_MAX];
-    int file_of[256];
-    memset(used, 0, sizeof used);
-    memset(file_of, -1, sizeof file_of);
-    while ((line = next_line(&at)) != NULL) {
-        long file, number;
-        if (sscanf(line, " .file %ld \"%511[^\"]\" \"%511[^\"]\"", &file, folder, path) == 3 ||
-            sscanf(line, " .file %ld \"%511[^\"]\"", &file, path) == 2) {
-            struct file *f = file_at(s, path);
-            if (f && file >= 0 && file < 256)
-                file_of[file] = (int)(f - s->file);
-        } else if (sscanf(line, " .loc %ld %ld", &file, &number) == 2 && file >= 0 && file < 256 &&
-                   file_of[file] >= 0 && number > 0 && number < LINES_MAX) {
-            used[file_of[file]][number] = true;
-        }
-    }
-    free(text);
-    for (int i = 1; i < s->files; i++) {
-        const char *p = s->file[i].text;
-        for (int n = 1; p && n < LINES_MAX; n++, p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL) {
-            size_t indent = strspn(p, " ");
-            size_t name = strspn(p + indent, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
-            bool constant = indent > 0 && name > 0 && strncmp(p + indent + name, " = ", 3) == 0;
-            s->file[i].active[n] &= used[i][n] || constant || strncmp(p, "enum {", 6) == 0;
-        }
-    }
-}
 
 /* ---- building ------------------------------------------------------------------------------- */
 
@@ -232,7 +80,7 @@ static enum stage_result build(struct shop *s, struct candidate *c, char *object
 {
     struct err err = {""};
     *c = (struct candidate){.template = s->target->t, .origin = ORIGIN_TEMPLATE};
-    c->source = s->source;
+    c->source = s->sources.main;
     c->object = object;
     c->define = s->define;
     struct build *b = build_start(&s->env, c, &err);
@@ -305,13 +153,13 @@ static enum fate examine(struct shop *s, struct err *seen, struct err *said)
     return change == CHANGE_NONE ? EQUIVALENT : ROUNDING;
 }
 
-static void one_mutant(struct shop *s, struct file *f, const struct mutation *m)
+static void one_mutant(struct shop *s, const struct source *f, const struct mutation *m)
 {
-    char *path = xasprintf("%s/%s", s->kernels, f->name), *text = mutation_apply(f->text, m);
+    char *text = mutation_apply(f->text, m);
     char what[240];
     struct err seen = {""}, said = {""};
     mutation_describe(f->text, m, what, sizeof what);
-    if (write_text(path, text)) {
+    if (source_write(&s->sources, f, text)) {
         enum fate fate = examine(s, &seen, &said);
         atomic_fetch_add(&s->tally->fate[m->kind][fate], 1);
         bool odd = fate == EQUIVALENT && said.msg[0];
@@ -323,10 +171,9 @@ static void one_mutant(struct shop *s, struct file *f, const struct mutation *m)
         atomic_fetch_add(&s->tally->broken, 1);
     }
     unlink(s->object);
-    if (!write_text(path, f->text))
+    if (!source_write(&s->sources, f, f->text))
         atomic_fetch_add(&s->tally->broken, 1);
     free(text);
-    free(path);
 }
 
 /* ---- one target ----------------------------------------------------------------------------- */
@@ -351,20 +198,14 @@ static struct model *target_model(const struct target *t)
 static void target_close(struct shop *s)
 {
     witness_close(s->witness);
-    for (int i = 0; i < s->files; i++) {
-        mutations_free(&s->file[i].list);
-        free(s->file[i].text);
-    }
+    sources_close(&s->sources);
     for (int i = 0; s->define && s->define[i]; i++)
         free(s->define[i]);
     free(s->define);
-    free(s->source);
     unlink(s->original);
     model_close(s->model);
     s->witness = NULL;
-    s->files = 0;
     s->define = NULL;
-    s->source = NULL;
     s->model = NULL;
 }
 
@@ -380,13 +221,8 @@ static bool target_open(struct shop *s, const struct target *t, struct err *err)
     s->range = (struct check_range){t->t->region, t->m > 1 ? t->m - t->m / 3 : 1, t->m,
                                     t->t->region == REGION_ATTN ? 256 : 0};
     s->define = point_flags(t->t, &t->point, &s->facts);
-    s->source = xasprintf("%s/cpu/%s.c", s->kernels, t->t->file);
     snprintf(name, sizeof name, "cpu/%s.c", t->t->file);
-    collect(s, name);
-    mark_kept(s);
-    mark_used(s);
-    for (int i = 0; i < s->files; i++)
-        mutations_of(s->file[i].text, s->file[i].active, &s->file[i].list);
+    sources_open(&s->sources, s->kernels, name, s->compiler.path, s->define);
     point_text(t->t, &t->point, knobs, sizeof knobs);
     printf("target     %s m=%d %s: %s\n", t->t->id, t->m, dtype_name(t->type), knobs);
     if (build(s, &c, s->original) != STAGE_PASS)
@@ -405,19 +241,20 @@ static bool target_open(struct shop *s, const struct target *t, struct err *err)
 /* `n` mutants: an operator by chance, then one of its edits in any file. */
 static void mutate_target(struct shop *s, uint64_t *seed, int n)
 {
+    const struct sources *of = &s->sources;
     for (int made = 0, tries = 0; made < n && tries < 100 * n; tries++) {
         enum mutation_kind kind = (enum mutation_kind)random_below(seed, MUTATION_KINDS);
         int all = 0;
-        for (int i = 0; i < s->files; i++)
-            for (int j = 0; j < s->file[i].list.n; j++)
-                all += s->file[i].list.item[j].kind == kind;
+        for (int i = 0; i < of->files; i++)
+            for (int j = 0; j < of->file[i].list.n; j++)
+                all += of->file[i].list.item[j].kind == kind;
         if (all == 0)
             continue;
         int wanted = random_below(seed, all);
-        for (int i = 0; i < s->files; i++)
-            for (int j = 0; j < s->file[i].list.n; j++)
-                if (s->file[i].list.item[j].kind == kind && wanted-- == 0)
-                    one_mutant(s, &s->file[i], &s->file[i].list.item[j]);
+        for (int i = 0; i < of->files; i++)
+            for (int j = 0; j < of->file[i].list.n; j++)
+                if (of->file[i].list.item[j].kind == kind && wanted-- == 0)
+                    one_mutant(s, &of->file[i], &of->file[i].list.item[j]);
         made++;
     }
 }

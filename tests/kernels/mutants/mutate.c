@@ -1,8 +1,7 @@
-/* mutate.c - a tokenizer, and one function an operator that looks at the tokens around a place.
+/* mutate.c - one function an operator, that looks at the tokens around a place and edits there.
  *
- * Working on tokens and not on a syntax tree keeps this small and lets it edit headers full of
- * macros and intrinsics. The price: some edits do not compile. Those are still-born and cost a
- * second of a compiler; they are no mutants and nobody counts them.
+ * Tokens say little about types and scopes. The price: some edits do not compile. Those are
+ * still-born and cost a second of a compiler; they are no mutants and nobody counts them.
  *
  * Comments, strings, directives and static assertions are left alone: a mutant is to be wrong in
  * what it does.
@@ -16,195 +15,21 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "tests/kernels/mutants/tokens.h"
 
-enum token_kind { WORD, NUMBER, MARK, TEXT };
-struct token {
-    enum token_kind kind;
-    size_t at, n;
-    int line;
-    int mate; /* of brackets: the index of the other one; else -1 */
-};
-
-struct source {
-    const char *text;
-    const bool *wanted;
-    struct token *t;
-    int n;
+struct edits {
+    struct tokens tokens;
+    const bool *wanted; /* lines */
     struct mutations *out;
 };
-
-/* ---- tokens --------------------------------------------------------------------------------- */
-
-static const char *const marks[] = {"<<=", ">>=", "...", "->", "++", "--", "<<", ">>",
-                                    "<=",  ">=",  "==",  "!=", "&&", "||", "+=", "-=",
-                                    "*=",  "/=",  "%=",  "&=", "|=", "^="};
-
-static size_t mark_length(const char *p)
-{
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        if (strncmp(p, marks[i], strlen(marks[i])) == 0)
-            return strlen(marks[i]);
-    return 1;
-}
-
-static bool word_char(char c)
-{
-    return isalnum((unsigned char)c) || c == '_';
-}
-
-static size_t literal_length(const char *p)
-{
-    size_t n = 1;
-    while (p[n] && p[n] != *p)
-        n += p[n] == '\\' ? 2 : 1;
-    return n + 1;
-}
-
-static size_t number_length(const char *p)
-{
-    size_t n = 0;
-    while (word_char(p[n]) || p[n] == '.' ||
-           ((p[n] == '+' || p[n] == '-') && n > 0 && strchr("eEpP", p[n - 1]) &&
-            (p[1] == 'x' ? strchr("pP", p[n - 1]) != NULL : true)))
-        n++;
-    return n;
-}
-
-/* Bytes of white space, comment or directive at p; 0: a token begins. */
-static size_t skip_length(const char *p, bool line_start)
-{
-    size_t n = 0;
-    if (isspace((unsigned char)*p))
-        return 1;
-    if (p[0] == '/' && p[1] == '/')
-        return strcspn(p, "\n");
-    if (p[0] == '/' && p[1] == '*') {
-        const char *end = strstr(p + 2, "*/");
-        return end ? (size_t)(end - p) + 2 : strlen(p);
-    }
-    if (*p != '#' || !line_start)
-        return 0;
-    for (; p[n] && p[n] != '\n'; n++)
-        if (p[n] == '\\' && p[n + 1] == '\n')
-            n++;
-    return n;
-}
-
-static void match_brackets(struct source *s)
-{
-    int *open = xcalloc((size_t)s->n + 1, sizeof *open), depth = 0;
-    for (int i = 0; i < s->n; i++) {
-        char c = s->text[s->t[i].at];
-        if (s->t[i].kind != MARK)
-            continue;
-        if (strchr("([{", c))
-            open[depth++] = i;
-        else if (strchr(")]}", c) && depth > 0) {
-            s->t[i].mate = open[--depth];
-            s->t[open[depth]].mate = i;
-        }
-    }
-    free(open);
-}
-
-static void tokenize(struct source *s)
-{
-    int line = 1;
-    bool fresh = true;
-    s->t = xcalloc(strlen(s->text) + 1, sizeof *s->t);
-    for (const char *p = s->text; *p;) {
-        size_t skip = skip_length(p, fresh), n = skip;
-        if (!skip) {
-            struct token *t = &s->t[s->n++];
-            t->kind = isdigit((unsigned char)*p) ? NUMBER
-                      : word_char(*p)            ? WORD
-                      : *p == '"' || *p == '\''  ? TEXT
-                                                 : MARK;
-            n = t->kind == NUMBER ? number_length(p)
-                : t->kind == TEXT ? literal_length(p)
-                : t->kind == MARK ? mark_length(p)
-                                  : strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                              "0123456789_");
-            t->at = (size_t)(p - s->text);
-            t->n = n;
-            t->line = line;
-            t->mate = -1;
-            fresh = false;
-        }
-        for (size_t i = 0; i < n && p[i]; i++) {
-            line += p[i] == '\n';
-            fresh = p[i] == '\n' || (fresh && isspace((unsigned char)p[i]));
-        }
-        p += n;
-    }
-    match_brackets(s);
-}
-
-static bool is(const struct source *s, int i, const char *what)
-{
-    return i >= 0 && i < s->n && s->t[i].n == strlen(what) &&
-           memcmp(s->text + s->t[i].at, what, s->t[i].n) == 0;
-}
-
-static bool is_one_of(const struct source *s, int i, const char *const *list)
-{
-    for (; *list; list++)
-        if (is(s, i, *list))
-            return true;
-    return false;
-}
-
-static const char *const types[] = {
-    "const",     "int",      "float",    "double",  "void",     "char",    "short",
-    "long",      "unsigned", "struct",   "static",  "bool",     "vf",      "int8_t",
-    "uint8_t",   "int16_t",  "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t",
-    "size_t",    "__m512",   "__m512i",  "__m256",  "__m256i",  "__m128",  "__m128i",
-    "__mmask16", "enum",     "restrict", "union",   "INLINE",   NULL};
-static const char *const words_of_c[] = {"if",     "for",     "while",    "return", "else",
-                                         "sizeof", "break",   "continue", "do",     "switch",
-                                         "case",   "default", "goto",     NULL};
-
-static bool is_type(const struct source *s, int i)
-{
-    return is_one_of(s, i, types);
-}
-
-/* Ends a value: what an operator after it takes as its left side. */
-static bool ends_value(const struct source *s, int i)
-{
-    if (i < 0)
-        return false;
-    return s->t[i].kind == NUMBER || is(s, i, ")") || is(s, i, "]") ||
-           (s->t[i].kind == WORD && !is_type(s, i) && !is_one_of(s, i, words_of_c));
-}
-
-/* The token after the simple operand that begins at i: a name or number with its indices, members
- * and arguments, or brackets. i itself if there is none. */
-static int after_operand(const struct source *s, int i)
-{
-    int j = i;
-    if (is(s, j, "("))
-        j = s->t[j].mate + 1;
-    else if (j < s->n && (s->t[j].kind == WORD || s->t[j].kind == NUMBER) && !is_type(s, j))
-        j++;
-    else
-        return i;
-    for (;;) {
-        if ((is(s, j, "(") || is(s, j, "[")) && s->t[j].mate > j)
-            j = s->t[j].mate + 1;
-        else if (is(s, j, ".") || is(s, j, "->"))
-            j += 2;
-        else
-            return j;
-    }
-}
 
 /* ---- edits ---------------------------------------------------------------------------------- */
 
 /* Tokens [from, to) become the text. */
-static void edit(struct source *s, enum mutation_kind kind, int from, int to, const char *fmt, ...)
+static void edit(struct edits *e, enum mutation_kind kind, int from, int to, const char *fmt, ...)
 {
-    if (from >= to || to > s->n || (s->wanted && !s->wanted[s->t[from].line]))
+    const struct tokens *s = &e->tokens;
+    if (from >= to || to > s->n || (e->wanted && !e->wanted[s->t[from].line]))
         return;
     char with[2000];
     va_list args;
@@ -215,24 +40,21 @@ static void edit(struct source *s, enum mutation_kind kind, int from, int to, co
     if (n >= (int)sizeof with ||
         (strlen(with) == end - at && memcmp(with, s->text + at, end - at) == 0))
         return;
-    struct mutations *m = s->out;
+    struct mutations *m = e->out;
     m->item = xrealloc(m->item, (size_t)(m->n + 1) * sizeof *m->item);
     m->item[m->n++] = (struct mutation){kind, at, end - at, s->t[from].line, xstrdup(with)};
 }
 
-#define SPAN(s, from, to) \
-    (int)((s)->t[(to)-1].at + (s)->t[(to)-1].n - (s)->t[from].at), (s)->text + (s)->t[from].at
-
-static void swap_marks(struct source *s, int i, enum mutation_kind kind,
+static void swap_marks(struct edits *e, const struct tokens *s, int i, enum mutation_kind kind,
                        const char *const (*pair)[2])
 {
     for (; (*pair)[0]; pair++)
         if (is(s, i, (*pair)[0]))
-            edit(s, kind, i, i + 1, "%s", (*pair)[1]);
+            edit(e, kind, i, i + 1, "%s", (*pair)[1]);
 }
 
 /* The comparison, arithmetic and logic operators between two values. */
-static void operators(struct source *s, int i)
+static void operators(struct edits *e, const struct tokens *s, int i)
 {
     static const char *const bound[][2] = {{"<", "<="}, {"<=", "<"}, {">", ">="}, {">=", ">"}, {0}};
     static const char *const compare[][2] = {
@@ -243,40 +65,28 @@ static void operators(struct source *s, int i)
                                                 {"^", "|"},   {"*=", "+="}, {0}};
     if (!ends_value(s, i - 1) || s->t[i].kind != MARK)
         return;
-    swap_marks(s, i, MUTATE_BOUND, bound);
-    swap_marks(s, i, MUTATE_COMPARE, compare);
-    swap_marks(s, i, MUTATE_SIGN, sign);
-    swap_marks(s, i, MUTATE_ARITHMETIC, arithmetic);
+    swap_marks(e, s, i, MUTATE_BOUND, bound);
+    swap_marks(e, s, i, MUTATE_COMPARE, compare);
+    swap_marks(e, s, i, MUTATE_SIGN, sign);
+    swap_marks(e, s, i, MUTATE_ARITHMETIC, arithmetic);
     int end = after_operand(s, i + 1);
     if (is(s, i, "*") && end > i + 1)
-        edit(s, MUTATE_ARITHMETIC, i, i + 1, "+");
+        edit(e, MUTATE_ARITHMETIC, i, i + 1, "+");
     if ((is(s, i, "*") || is(s, i, "+") || is(s, i, "-") || is(s, i, "/") || is(s, i, "%")) &&
         end > i + 1)
-        edit(s, MUTATE_TERM, i, end, " ");
+        edit(e, MUTATE_TERM, i, end, " ");
     /* a + b * c without its a, and a * b without its a: `+`'s left side when it is one word */
     if ((is(s, i, "*") || is(s, i, "+")) && end > i + 1 && s->t[i - 1].kind == WORD &&
         !ends_value(s, i - 2) && !is(s, i - 2, ".") && !is(s, i - 2, "->"))
-        edit(s, MUTATE_TERM, i - 1, i + 1, " ");
+        edit(e, MUTATE_TERM, i - 1, i + 1, " ");
     /* a * b + c -> c * b + a */
     if (is(s, i, "*") && s->t[i - 1].kind == WORD && i + 3 < s->n && s->t[i + 1].kind == WORD &&
         is(s, i + 2, "+") && s->t[i + 3].kind == WORD && after_operand(s, i + 3) == i + 4)
-        edit(s, MUTATE_STRIDE, i - 1, i + 4, "%.*s * %.*s + %.*s", SPAN(s, i + 3, i + 4),
+        edit(e, MUTATE_STRIDE, i - 1, i + 4, "%.*s * %.*s + %.*s", SPAN(s, i + 3, i + 4),
              SPAN(s, i + 1, i + 2), SPAN(s, i - 1, i));
 }
 
-/* Where an expression that begins at i ends: at a comma, semicolon or bracket of its own level. */
-static int after_expression(const struct source *s, int i)
-{
-    for (; i < s->n && !is(s, i, ",") && !is(s, i, ";") && !is(s, i, ":"); i++) {
-        if (is(s, i, ")") || is(s, i, "]") || is(s, i, "}"))
-            return i;
-        if (s->t[i].mate > i)
-            i = s->t[i].mate;
-    }
-    return i;
-}
-
-static void loop(struct source *s, int i)
+static void loop(struct edits *e, const struct tokens *s, int i)
 {
     if (!is(s, i, "for") || !is(s, i + 1, "(") || s->t[i + 1].mate < 0)
         return;
@@ -287,33 +97,33 @@ static void loop(struct source *s, int i)
     while (step < close && !is(s, step, ";"))
         step++;
     int cond_end = step++;
-    edit(s, is(s, init, ";") ? MUTATE_TAIL : MUTATE_LOOP, cond, cond_end, "0");
+    edit(e, is(s, init, ";") ? MUTATE_TAIL : MUTATE_LOOP, cond, cond_end, "0");
     for (int j = init; j < cond - 1; j++)
         if (is(s, j, "=")) {
             int end = after_expression(s, j + 1);
-            edit(s, MUTATE_START, j + 1, end, "(%.*s) + 1", SPAN(s, j + 1, end));
+            edit(e, MUTATE_START, j + 1, end, "(%.*s) + 1", SPAN(s, j + 1, end));
         }
     for (int j = cond; j < cond_end; j++)
         if (is(s, j, "<") || is(s, j, "<=")) {
-            edit(s, MUTATE_BOUND, j + 1, cond_end, "(%.*s) - 1", SPAN(s, j + 1, cond_end));
-            edit(s, MUTATE_BOUND, j + 1, cond_end, "(%.*s) + 1", SPAN(s, j + 1, cond_end));
+            edit(e, MUTATE_BOUND, j + 1, cond_end, "(%.*s) - 1", SPAN(s, j + 1, cond_end));
+            edit(e, MUTATE_BOUND, j + 1, cond_end, "(%.*s) + 1", SPAN(s, j + 1, cond_end));
         }
     for (int j = step; j < close; j++) {
         if (is(s, j, "++"))
-            edit(s, MUTATE_STEP, j, j + 1, " += 2");
+            edit(e, MUTATE_STEP, j, j + 1, " += 2");
         if (!is(s, j, "+="))
             continue;
         int end = after_expression(s, j + 1);
-        edit(s, MUTATE_STEP, j + 1, end, "2 * (%.*s)", SPAN(s, j + 1, end));
-        edit(s, MUTATE_STEP, j + 1, end, "(%.*s) + 1", SPAN(s, j + 1, end));
+        edit(e, MUTATE_STEP, j + 1, end, "2 * (%.*s)", SPAN(s, j + 1, end));
+        edit(e, MUTATE_STEP, j + 1, end, "(%.*s) + 1", SPAN(s, j + 1, end));
     }
 }
 
-static void branch(struct source *s, int i)
+static void branch(struct edits *e, const struct tokens *s, int i)
 {
     if (is(s, i, "if") && is(s, i + 1, "(") && s->t[i + 1].mate > i + 2) {
-        edit(s, MUTATE_BRANCH, i + 2, s->t[i + 1].mate, "0");
-        edit(s, MUTATE_BRANCH, i + 2, s->t[i + 1].mate, "1");
+        edit(e, MUTATE_BRANCH, i + 2, s->t[i + 1].mate, "0");
+        edit(e, MUTATE_BRANCH, i + 2, s->t[i + 1].mate, "1");
     }
     if (!is(s, i, "?"))
         return;
@@ -327,39 +137,39 @@ static void branch(struct source *s, int i)
         return;
     int end = after_expression(s, colon + 1);
     if (end > colon + 1)
-        edit(s, MUTATE_BRANCH, i + 1, end, "%.*s : %.*s", SPAN(s, colon + 1, end),
+        edit(e, MUTATE_BRANCH, i + 1, end, "%.*s : %.*s", SPAN(s, colon + 1, end),
              SPAN(s, i + 1, colon));
 }
 
-static void index_of(struct source *s, int i)
+static void index_of(struct edits *e, const struct tokens *s, int i)
 {
     if (!is(s, i, "[") || !ends_value(s, i - 1) || s->t[i].mate <= i + 1)
         return;
     int end = s->t[i].mate;
-    edit(s, MUTATE_INDEX, i + 1, end, "(%.*s) + 1", SPAN(s, i + 1, end));
-    edit(s, MUTATE_INDEX, i + 1, end, "(%.*s) - 1", SPAN(s, i + 1, end));
+    edit(e, MUTATE_INDEX, i + 1, end, "(%.*s) + 1", SPAN(s, i + 1, end));
+    edit(e, MUTATE_INDEX, i + 1, end, "(%.*s) - 1", SPAN(s, i + 1, end));
     if (is(s, end + 1, "[") && s->t[end + 1].mate > end + 2)
-        edit(s, MUTATE_INDEX, i + 1, s->t[end + 1].mate, "%.*s][%.*s",
+        edit(e, MUTATE_INDEX, i + 1, s->t[end + 1].mate, "%.*s][%.*s",
              SPAN(s, end + 2, s->t[end + 1].mate), SPAN(s, i + 1, end));
 }
 
-static void arguments(struct source *s, int i)
+static void arguments(struct edits *e, const struct tokens *s, int i)
 {
-    if (s->t[i].kind != WORD || is_type(s, i) || is_one_of(s, i, words_of_c) ||
-        !is(s, i + 1, "(") || is_type(s, i - 1) || is(s, i - 1, "*"))
+    if (s->t[i].kind != WORD || is_type(s, i) || is_keyword(s, i) || !is(s, i + 1, "(") ||
+        is_type(s, i - 1) || is(s, i - 1, "*"))
         return;
     int close = s->t[i + 1].mate;
     for (int from = i + 2; from < close;) {
         int end = after_expression(s, from), next = end + 1;
         int next_end = next < close ? after_expression(s, next) : next;
         if (is(s, end, ",") && next_end > next && !is_type(s, from) && !is_type(s, next))
-            edit(s, MUTATE_ARGUMENTS, from, next_end, "%.*s, %.*s", SPAN(s, next, next_end),
+            edit(e, MUTATE_ARGUMENTS, from, next_end, "%.*s, %.*s", SPAN(s, next, next_end),
                  SPAN(s, from, end));
         from = next;
     }
 }
 
-static void number(struct source *s, int i)
+static void number(struct edits *e, const struct tokens *s, int i)
 {
     if (s->t[i].kind != NUMBER)
         return;
@@ -369,15 +179,15 @@ static void number(struct source *s, int i)
     bool real = memchr(text, '.', s->t[i].n) || (hex && memchr(text, 'p', s->t[i].n)) ||
                 (!hex && memchr(text, 'e', s->t[i].n));
     if (real) {
-        edit(s, MUTATE_CONSTANT, i, i + 1, "(%.*s * 1.01f)", n, text);
-        edit(s, MUTATE_CONSTANT, i, i + 1, "(%.*s * 2)", n, text);
-        edit(s, MUTATE_CONSTANT, i, i + 1, "(%.*s + 1)", n, text);
+        edit(e, MUTATE_CONSTANT, i, i + 1, "(%.*s * 1.01f)", n, text);
+        edit(e, MUTATE_CONSTANT, i, i + 1, "(%.*s * 2)", n, text);
+        edit(e, MUTATE_CONSTANT, i, i + 1, "(%.*s + 1)", n, text);
         return;
     }
-    edit(s, MUTATE_CONSTANT, i, i + 1, "(%.*s + 1)", n, text);
-    edit(s, MUTATE_CONSTANT, i, i + 1, "(%.*s - 1)", n, text);
+    edit(e, MUTATE_CONSTANT, i, i + 1, "(%.*s + 1)", n, text);
+    edit(e, MUTATE_CONSTANT, i, i + 1, "(%.*s - 1)", n, text);
     if (strncmp(text, "0", (size_t)n) != 0)
-        edit(s, MUTATE_CONSTANT, i, i + 1, "(%.*s * 2)", n, text);
+        edit(e, MUTATE_CONSTANT, i, i + 1, "(%.*s * 2)", n, text);
 }
 
 /* Things that are alike enough to be confused. */
@@ -403,7 +213,7 @@ static const char *const alike[][8] = {{"HIDDEN", "FFN", "HEAD_DIM", "K"},
                                        {"vf_mul", "vf_add", "vf_sub", "vf_max"},
                                        {"vf_fma", "vf_mla"}};
 
-static void likeness(struct source *s, int i)
+static void likeness(struct edits *e, const struct tokens *s, int i)
 {
     if (s->t[i].kind != WORD || is_type(s, i - 1))
         return;
@@ -413,21 +223,21 @@ static void likeness(struct source *s, int i)
             in |= is(s, i, alike[g][j]);
         for (int j = 0; in && j < 8 && alike[g][j]; j++)
             if (!is(s, i, alike[g][j]))
-                edit(s, MUTATE_NAME, i, i + 1, "%s", alike[g][j]);
+                edit(e, MUTATE_NAME, i, i + 1, "%s", alike[g][j]);
     }
 }
 
 /* A variable: a lower-case name that is neither declared here, nor called, nor a member. */
-static bool variable(const struct source *s, int i)
+static bool variable(const struct tokens *s, int i)
 {
     return i > 0 && i + 1 < s->n && s->t[i].kind == WORD &&
-           islower((unsigned char)s->text[s->t[i].at]) && !is_type(s, i) &&
-           !is_one_of(s, i, words_of_c) && !is_type(s, i - 1) && !is(s, i - 1, "*") &&
-           !is(s, i - 1, ".") && !is(s, i - 1, "->") && !is(s, i + 1, "(") && !is(s, i + 1, "=");
+           islower((unsigned char)s->text[s->t[i].at]) && !is_type(s, i) && !is_keyword(s, i) &&
+           !is_type(s, i - 1) && !is(s, i - 1, "*") && !is(s, i - 1, ".") && !is(s, i - 1, "->") &&
+           !is(s, i + 1, "(") && !is(s, i + 1, "=");
 }
 
 /* The variable before this one in the same statement in its place. */
-static void confusion(struct source *s, int i)
+static void confusion(struct edits *e, const struct tokens *s, int i)
 {
     if (!variable(s, i))
         return;
@@ -435,12 +245,12 @@ static void confusion(struct source *s, int i)
         if (variable(s, j) &&
             (s->t[i].n != s->t[j].n ||
              memcmp(s->text + s->t[i].at, s->text + s->t[j].at, s->t[i].n) != 0)) {
-            edit(s, MUTATE_NAME, i, i + 1, "%.*s", SPAN(s, j, j + 1));
+            edit(e, MUTATE_NAME, i, i + 1, "%.*s", SPAN(s, j, j + 1));
             return;
         }
 }
 
-static bool begins_statement(const struct source *s, int i)
+static bool begins_statement(const struct tokens *s, int i)
 {
     return is(s, i - 1, ";") || is(s, i - 1, "{") || is(s, i - 1, "}") ||
            (is(s, i - 1, ")") && s->t[i - 1].mate > 0 &&
@@ -448,9 +258,9 @@ static bool begins_statement(const struct source *s, int i)
            is(s, i - 1, "else");
 }
 
-static void statement(struct source *s, int i)
+static void statement(struct edits *e, const struct tokens *s, int i)
 {
-    if (!begins_statement(s, i) || is_type(s, i) || is_one_of(s, i, words_of_c) ||
+    if (!begins_statement(s, i) || is_type(s, i) || is_keyword(s, i) ||
         !(s->t[i].kind == WORD || is(s, i, "*")))
         return;
     int end = i;
@@ -465,35 +275,35 @@ static void statement(struct source *s, int i)
     }
     bool barrier = is(s, i, "team") && is(s, i + 2, "barrier");
     if (acts && !declares)
-        edit(s, barrier ? MUTATE_BARRIER : MUTATE_STATEMENT, i, end, " ");
+        edit(e, barrier ? MUTATE_BARRIER : MUTATE_STATEMENT, i, end, " ");
 }
 
 static const char *const rounding[] = {"vf_fma",    "vf_mla",   "vf_mul",          "vf_add",
                                        "vf_fold",   "lane_fma", "_mm512_fmadd_ps", "vf_load",
                                        "lane_fold", "vf_sub",   "_mm512_mul_ps",   NULL};
 
-static void narrow(struct source *s, int i)
+static void narrow(struct edits *e, const struct tokens *s, int i)
 {
     static const char *const smaller[][2] = {{"int64_t", "int32_t"},   {"int32_t", "int16_t"},
                                              {"uint32_t", "uint16_t"}, {"uint8_t", "int8_t"},
                                              {"uint16_t", "int16_t"},  {0}};
     if (is_one_of(s, i, rounding) && is(s, i + 1, "(") && !is_type(s, i - 1)) {
         int end = s->t[i + 1].mate + 1;
-        edit(s, MUTATE_NARROW, i, end, "MUTANT_BF16(%.*s)", SPAN(s, i, end));
-        edit(s, MUTATE_NARROW, i, end, "MUTANT_HALF(%.*s)", SPAN(s, i, end));
+        edit(e, MUTATE_NARROW, i, end, "MUTANT_BF16(%.*s)", SPAN(s, i, end));
+        edit(e, MUTATE_NARROW, i, end, "MUTANT_HALF(%.*s)", SPAN(s, i, end));
     }
     if (is(s, i, "float") && s->t[i + 1].kind == WORD && is(s, i + 2, "=") && !is(s, i + 3, "{")) {
         int end = after_expression(s, i + 3);
-        edit(s, MUTATE_NARROW, i + 3, end, "MUTANT_BF16(%.*s)", SPAN(s, i + 3, end));
-        edit(s, MUTATE_NARROW, i + 3, end, "MUTANT_HALF(%.*s)", SPAN(s, i + 3, end));
+        edit(e, MUTATE_NARROW, i + 3, end, "MUTANT_BF16(%.*s)", SPAN(s, i + 3, end));
+        edit(e, MUTATE_NARROW, i + 3, end, "MUTANT_HALF(%.*s)", SPAN(s, i + 3, end));
     }
-    swap_marks(s, i, MUTATE_NARROW, smaller);
+    swap_marks(e, s, i, MUTATE_NARROW, smaller);
 }
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
 /* One past a static assertion that begins at i, or i. */
-static int past_assertion(const struct source *s, int i)
+static int past_assertion(const struct tokens *s, int i)
 {
     return (is(s, i, "_Static_assert") || is(s, i, "LEGAL")) && is(s, i + 1, "(") &&
                    s->t[i + 1].mate > 0
@@ -503,18 +313,18 @@ static int past_assertion(const struct source *s, int i)
 
 void mutations_of(const char *text, const bool *wanted, struct mutations *out)
 {
-    static void (*const all[])(struct source *, int) = {operators, loop,   branch,   index_of,
-                                                        arguments, number, likeness, confusion,
-                                                        statement, narrow};
-    struct source s = {.text = text, .wanted = wanted, .out = out};
+    static void (*const all[])(struct edits *, const struct tokens *,
+                               int) = {operators, loop,     branch,    index_of,  arguments,
+                                       number,    likeness, confusion, statement, narrow};
+    struct edits e = {.wanted = wanted, .out = out};
     memset(out, 0, sizeof *out);
-    tokenize(&s);
-    for (int i = 0; i < s.n; i++) {
-        i = past_assertion(&s, i);
-        for (size_t o = 0; i < s.n && o < sizeof all / sizeof *all; o++)
-            all[o](&s, i);
+    tokens_open(&e.tokens, text);
+    for (int i = 0; i < e.tokens.n; i++) {
+        i = past_assertion(&e.tokens, i);
+        for (size_t o = 0; i < e.tokens.n && o < sizeof all / sizeof *all; o++)
+            all[o](&e, &e.tokens, i);
     }
-    free(s.t);
+    tokens_close(&e.tokens);
 }
 
 void mutations_free(struct mutations *m)

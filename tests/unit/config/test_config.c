@@ -129,19 +129,6 @@ static void a_damaged_file_is_refused_by_name(void **state)
     config_free(&c);
 }
 
-static void an_option_can_be_read_by_name(void **state)
-{
-    (void)state;
-    struct config c;
-    struct err e;
-    assert_int_equal(PARSE(&c, &e, "--threads", "3"), 0);
-    char *v = config_get(&c, "engine.threads");
-    assert_string_equal(v, "3");
-    free(v);
-    assert_null(config_get(&c, "engine.nothing"));
-    config_free(&c);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -150,7 +137,6 @@ int main(void)
         cmocka_unit_test(booleans_may_stand_alone_or_be_negated),
         cmocka_unit_test(every_refusal_names_the_option_and_the_value),
         cmocka_unit_test(a_damaged_file_is_refused_by_name),
-        cmocka_unit_test(an_option_can_be_read_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,24 +57,11 @@ static void values_carry_the_prefix(void **state)
     free(text);
 }
 
-static void label_values_are_escaped_and_always_end(void **state)
-{
-    (void)state;
-    char out[16];
-    metric_escape(out, sizeof out, "a\"b\\c\nd");
-    assert_string_equal(out, "a\\\"b\\\\c\\nd");
-    char small[4];
-    metric_escape(small, sizeof small, "\"\"\"\"\"");
-    assert_true(strlen(small) < sizeof small);
-    assert_true(strlen(small) % 2 == 0); /* never half an escape */
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(histogram_text_is_cumulative_and_exact),
         cmocka_unit_test(values_carry_the_prefix),
-        cmocka_unit_test(label_values_are_escaped_and_always_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -185,8 +185,7 @@ static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
     return 0;
 }
 
-/* ---- the pipelined fake -----------------------------------------------------------------------
- */
+/* ---- the pipelined fake -------------------------------------------------------------------- */
 
 static int fake_step_start(struct backend *b, const struct step *s, struct slot *slot,
                            const struct kernel *override, struct err *e)

@@ -3,8 +3,7 @@
  * wrong: test_model_refused.c. */
 #include "tests/unit/engine/model_world.h"
 
-/* ---- where the weights lie --------------------------------------------------------------------
- */
+/* ---- where the weights lie ----------------------------------------------------------------- */
 
 static void copied_weights_keep_their_addresses_and_bytes(void **state)
 {
@@ -47,8 +46,7 @@ static void copied_weights_survive_the_file_being_cut(void **state)
     free(from);
 }
 
-/* ---- what transformers wrote ------------------------------------------------------------------
- */
+/* ---- what transformers wrote --------------------------------------------------------------- */
 
 static void a_llama_directory_opens_with_its_config(void **state)
 {

@@ -8,6 +8,7 @@
 #include "engine/model.h"
 #include "engine/utf8.h"
 #include "tests/unit/engine/tokens.h"
+#include "tests/unit/engine/vocab.h"
 
 static struct tokenizer *open_json(const char *name)
 {
@@ -21,8 +22,7 @@ static struct tokenizer *open_json(const char *name)
     return t;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Every string of the corpus
+/* ---- every string of the corpus ------------------------------------------------------------ */
 
 /* Strings whose ids differ from those of `name`.ids; the first few are printed. */
 static int count_differences(const struct tokenizer *t, const char *name)
@@ -67,80 +67,6 @@ static void tokenizer_json_encodes_as_hugging_face(void **state)
         assert_int_equal(count_differences(t, goldens[i].file), 0);
         tokenizer_free(t);
     }
-}
-
-/* A vocabulary as a GGUF file has it: texts by id, merges as "left right", a name for the rest. */
-struct vocab {
-    struct vocab_source src;
-    cJSON *json;
-    const char **text, *merge[4096];
-    int32_t *length, merge_length[4096];
-    uint8_t *kind;
-    char *joined[4096];
-};
-
-static void vocab_put(struct vocab *v, int32_t id, const char *text, enum token_kind kind)
-{
-    v->text[id] = text;
-    v->length[id] = (int32_t)strlen(text);
-    v->kind[id] = (uint8_t)kind;
-}
-
-static void vocab_read(struct vocab *v, const char *name)
-{
-    char *file = xasprintf("tokenizer/%s.json", name);
-    v->json = golden_json(file);
-    free(file);
-    const cJSON *model = cJSON_GetObjectItem(v->json, "model"), *item;
-    const cJSON *vocab = cJSON_GetObjectItem(model, "vocab");
-    const cJSON *added = cJSON_GetObjectItem(v->json, "added_tokens");
-    int32_t n = cJSON_GetArraySize(vocab) + cJSON_GetArraySize(added);
-    v->text = xcalloc((size_t)n, sizeof *v->text);
-    v->length = xcalloc((size_t)n, sizeof *v->length);
-    v->kind = xcalloc((size_t)n, 1);
-    cJSON_ArrayForEach(item, vocab)
-    {
-        vocab_put(v, item->valueint, item->string, TOKEN_NORMAL);
-    }
-    cJSON_ArrayForEach(item, added)
-    {
-        bool special = cJSON_IsTrue(cJSON_GetObjectItem(item, "special"));
-        vocab_put(v, cJSON_GetObjectItem(item, "id")->valueint, golden_string(item, "content"),
-                  special ? TOKEN_CONTROL : TOKEN_USER_DEFINED);
-    }
-    v->src = (struct vocab_source){.tokens = n, .bos = -1, .eos = -1, .add_bos = -1, .add_eos = -1};
-    cJSON_ArrayForEach(item, cJSON_GetObjectItem(model, "merges"))
-    {
-        int64_t i = v->src.merges++;
-        v->joined[i] = cJSON_IsString(item) ? xstrdup(item->valuestring)
-                                            : xasprintf("%s %s", item->child->valuestring,
-                                                        item->child->next->valuestring);
-        v->merge[i] = v->joined[i];
-        v->merge_length[i] = (int32_t)strlen(v->joined[i]);
-    }
-    v->src.text = v->text;
-    v->src.length = v->length;
-    v->src.kind = v->kind;
-    v->src.merge = v->merge;
-    v->src.merge_length = v->merge_length;
-}
-
-static struct vocab *vocab_open(const char *name)
-{
-    struct vocab *v = xcalloc(1, sizeof *v);
-    vocab_read(v, name);
-    return v;
-}
-
-static void vocab_close(struct vocab *v)
-{
-    for (int64_t i = 0; i < v->src.merges; i++)
-        free(v->joined[i]);
-    free(v->text);
-    free(v->length);
-    free(v->kind);
-    cJSON_Delete(v->json);
-    free(v);
 }
 
 static void a_named_pre_tokenizer_encodes_as_the_spelled_out_one(void **state)
@@ -208,8 +134,7 @@ static void decoding_gives_the_text_back(void **state)
     }
 }
 
-// ---------------------------------------------------------------------------------------------
-// Special tokens
+/* ---- special tokens ------------------------------------------------------------------------ */
 
 static void bos_is_added_where_the_model_wants_it(void **state)
 {
@@ -323,8 +248,7 @@ static void all_ways_to_end_a_turn_stop_a_generation(void **state)
     vocab_close(v);
 }
 
-// ---------------------------------------------------------------------------------------------
-// Time and threads
+/* ---- time and threads ---------------------------------------------------------------------- */
 
 /* Seconds of this thread to encode n letters without a space. */
 static double seconds_for(const struct tokenizer *t, size_t n)
@@ -374,115 +298,6 @@ static void threads_encode_with_one_tokenizer(void **state)
     tokenizer_free(t);
 }
 
-// ---------------------------------------------------------------------------------------------
-// Refusals
-
-static void expect_refusal(const struct vocab *v, const char *part)
-{
-    struct err err = {""};
-    struct tokenizer *t = tokenizer_build(&v->src, &err);
-    assert_null(t);
-    if (!strstr(err.msg, part))
-        fail_msg("'%s' does not say '%s'", err.msg, part);
-}
-
-static void a_broken_vocabulary_is_refused(void **state)
-{
-    (void)state;
-    struct vocab *v = vocab_open("gpt2");
-    expect_refusal(v, "tokenizer.ggml.pre is missing");
-    v->src.pre = "some-model";
-    expect_refusal(v, "'some-model'");
-    v->src.pre = "gpt-2";
-    v->src.bos = v->src.tokens;
-    expect_refusal(v, "BOS id");
-    v->src.bos = -1;
-    v->src.eos = -7;
-    expect_refusal(v, "EOS id -7");
-    v->src.eos = -1;
-    static const struct {
-        const char *merge, *part;
-    } merges[] = {{"nospace", "'nospace' is not two tokens"},
-                  {"a \xE2\x82\xAC", "byte-level alphabet"},
-                  {" b", "byte-level alphabet"},
-                  {"zqzq b", "'zqzq b' has a token that is not in the vocabulary"}};
-    for (size_t i = 0; i < sizeof merges / sizeof *merges; i++) {
-        v->merge[3] = merges[i].merge;
-        v->merge_length[3] = (int32_t)strlen(merges[i].merge);
-        expect_refusal(v, merges[i].part);
-    }
-    v->merge[3] = v->merge[2];
-    v->merge_length[3] = v->merge_length[2];
-    v->text[v->src.tokens - 1] = "\xA9";
-    v->length[v->src.tokens - 1] = 1;
-    expect_refusal(v, "not UTF-8");
-    v->src.tokens = 0;
-    expect_refusal(v, "no tokens");
-    vocab_close(v);
-}
-
-/* Writes the golden file with `find` replaced by `with`, and loads that. */
-static void expect_json_refusal(const char *find, const char *with, const char *part)
-{
-    size_t n;
-    struct err err = {""};
-    char *text = (char *)golden_bytes("tokenizer/llama3.json", &n);
-    char *at = strstr(text, find);
-    if (!at)
-        fail_msg("'%s' is not in the file", find);
-    char path[] = "/tmp/whet-tokenizer-XXXXXX";
-    int fd = mkstemp(path);
-    FILE *f = fdopen(fd, "wb");
-    assert_non_null(f);
-    fprintf(f, "%.*s%s%s", (int)(at - text), text, with, at + strlen(find));
-    fclose(f);
-    struct tokenizer *t = tokenizer_from_json(path, &err);
-    remove(path);
-    assert_null(t);
-    if (!strstr(err.msg, part) || strncmp(err.msg, path, strlen(path)) != 0)
-        fail_msg("'%s' does not say '%s' of '%s'", err.msg, part, path);
-    free(text);
-}
-
-static void stages_that_are_not_supported_are_refused_by_name(void **state)
-{
-    (void)state;
-    static const char *const cases[][3] = {
-        {"\"type\":\"BPE\"", "\"type\":\"WordPiece\"", "model 'WordPiece'"},
-        {"\"type\":\"BPE\"", "\"type\":\"Unigram\"", "model 'Unigram'"},
-        {"\"byte_fallback\":false", "\"byte_fallback\":true", "byte_fallback"},
-        {"\"dropout\":null", "\"dropout\":0.1", "dropout"},
-        {"\"end_of_word_suffix\":null", "\"end_of_word_suffix\":\"</w>\"", "end_of_word_suffix"},
-        {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}", "'Lowercase'"},
-        {"\"pre_tokenizer\":{\"type\":\"Sequence\"", "\"pre_tokenizer\":{\"type\":\"Metaspace\"",
-         "'Metaspace'"},
-        {"\"behavior\":\"Isolated\"", "\"behavior\":\"MergedWithNext\"", "'MergedWithNext'"},
-        {"{\"Regex\":", "{\"Other\":", "neither a Regex nor a String"},
-        {"\"type\":\"TemplateProcessing\"", "\"type\":\"BertProcessing\"", "'BertProcessing'"},
-        {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"Metaspace\"",
-         "decoder 'Metaspace'"},
-        {"\"merges\":", "\"no-merges\":", "model.merges"},
-        {"\"vocab\":", "\"no-vocab\":", "model.vocab"},
-        {"\"vocab\":{", "\"vocab\":{\"bad\":-1,", "'bad'"},
-        {"\"vocab\":{", "\"vocab\":{\"huge\":1e9,", "'huge'"},
-        {"\"vocab\":{", "\"vocab\":{\"twice\":0,", "id 0 is both"},
-        {"\"vocab\":{", "\"vocab\":{\"far\":16000000,", "ids go up to 16000000"},
-        {"\"merges\":[", "\"merges\":[17,", "neither a string nor a pair"},
-        {"\"merges\":[", "\"merges\":[[\"a\"],", "neither a string nor a pair"},
-        {"{\"version\"", "version", "not valid JSON"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        expect_json_refusal(cases[i][0], cases[i][1], cases[i][2]);
-}
-
-static void a_missing_file_is_an_error(void **state)
-{
-    (void)state;
-    struct err err = {""};
-    assert_null(tokenizer_from_json("/no/such/tokenizer.json", &err));
-    assert_non_null(strstr(err.msg, "/no/such/tokenizer.json"));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -498,9 +313,6 @@ int main(void)
         cmocka_unit_test(all_ways_to_end_a_turn_stop_a_generation),
         cmocka_unit_test(a_word_of_a_megabyte_is_not_quadratic),
         cmocka_unit_test(threads_encode_with_one_tokenizer),
-        cmocka_unit_test(a_broken_vocabulary_is_refused),
-        cmocka_unit_test(stages_that_are_not_supported_are_refused_by_name),
-        cmocka_unit_test(a_missing_file_is_an_error),
     };
     return cmocka_run_group_tests_name("engine/tokenizer", tests, NULL, NULL);
 }

@@ -2,8 +2,7 @@
  * requests, responses, generation. What goes wrong, start and end: test_serving_trouble.c. */
 #include "serving_world.h"
 
-/* ---- requests and responses -------------------------------------------------------------------
- */
+/* ---- requests and responses ---------------------------------------------------------------- */
 
 static void serving_answers_pipelined_requests_in_order(void **state)
 {
@@ -122,8 +121,7 @@ static void serving_allows_listed_origins(void **state)
     close(fd);
 }
 
-/* ---- generation -------------------------------------------------------------------------------
- */
+/* ---- generation ---------------------------------------------------------------------------- */
 
 /* The texts of a stream's chunks, joined. */
 static void join(const char *stream, char *out, size_t room)

@@ -2,8 +2,7 @@
  * or do not read, a model that loads or a device that is lost, the end under load. */
 #include "serving_world.h"
 
-/* ---- trouble ----------------------------------------------------------------------------------
- */
+/* ---- trouble ------------------------------------------------------------------------------- */
 
 static void serving_answers_an_early_failure_plainly(void **state)
 {
@@ -206,8 +205,7 @@ static void serving_turns_away_too_many_connections(void **state)
         close(fds[i]);
 }
 
-/* ---- start and end ----------------------------------------------------------------------------
- */
+/* ---- start and end ------------------------------------------------------------------------- */
 
 static void serving_says_that_the_model_is_loading(void **state)
 {

@@ -81,8 +81,7 @@ static struct tokenizer *byte_tokenizer(struct err *err)
     return tokenizer_build(&src, err);
 }
 
-/* ---- the thread -------------------------------------------------------------------------------
- */
+/* ---- the thread ---------------------------------------------------------------------------- */
 
 static void finish(struct engine *e, struct sequence **link, enum finish why, const char *error)
 {
@@ -155,8 +154,7 @@ static void *work(void *arg)
     }
 }
 
-/* ---- engine.h ---------------------------------------------------------------------------------
- */
+/* ---- engine.h ------------------------------------------------------------------------------ */
 
 struct engine *engine_start(const struct config *c, struct err *err)
 {

@@ -26,17 +26,52 @@ struct world {
     struct advice heuristic;
 };
 
-static inline void world_open(struct world *w, enum region region, int m)
+static const struct machine world_gpu = {.device = "test device, compute capability 9.0",
+                                         .read_bandwidth = 4.3e12,
+                                         .peak_flops = 8e14,
+                                         .boundary_s = 2e-6,
+                                         .kv_element = 2,
+                                         .kind = MACHINE_CUDA,
+                                         .sms = 132,
+                                         .sm_registers = 65536,
+                                         .sm_shared = 233472,
+                                         .block_shared = 232448,
+                                         .l2_bytes = 62914560,
+                                         .clock_mhz = 1980,
+                                         .target = "sm_90a"};
+
+/* A CPU with SmolLM2-135M, or a GPU with Qwen3-1.7B. */
+static inline struct facts world_facts(const struct machine *machine, enum region region, int m)
 {
-    struct facts f = {.HAS_AVX2 = 1,
-                      .HAS_AVX512 = 1,
-                      .HAS_VNNI = 1,
-                      .HAS_AMX = 1,
-                      .REGION = (int32_t)region,
-                      .M_MAX = m,
-                      SMOLLM_SHAPE};
+    struct facts cpu = {.HAS_AVX2 = 1,
+                        .HAS_AVX512 = 1,
+                        .HAS_VNNI = 1,
+                        .HAS_AMX = 1,
+                        .REGION = (int32_t)region,
+                        .M_MAX = m,
+                        SMOLLM_SHAPE};
+    struct facts gpu = {.REGION = (int32_t)region,
+                        .M_MAX = m,
+                        .HIDDEN = 2048,
+                        .HEADS = 16,
+                        .KV_HEADS = 8,
+                        .HEAD_DIM = 128,
+                        .FFN = 6144,
+                        .VOCAB = 151936,
+                        .HAS_QK_NORM = 1,
+                        .WTYPE = DTYPE_BF16,
+                        .WTYPE_2 = DTYPE_BF16,
+                        .WTYPE_3 = DTYPE_BF16};
+    facts_machine(&gpu, machine);
+    return machine->kind == MACHINE_CUDA ? gpu : cpu;
+}
+
+static inline void world_open_on(struct world *w, const struct machine *machine, enum region region,
+                                 int m)
+{
+    struct facts f = world_facts(machine, region, m);
     memset(w, 0, sizeof *w);
-    cost_open(&w->cost, &world_machine, 2);
+    cost_open(&w->cost, machine, 2);
     w->space = space_open(&f, region, m, NUMERICS_TOLERANCE);
     search_open(&w->search, w->space);
     snprintf(w->slot, sizeof w->slot, "%s/m%d", region_name(region), m);
@@ -61,6 +96,11 @@ static inline void world_open(struct world *w, enum region region, int m)
     space_predict(w->space, &w->cost);
     advise_heuristic(&w->request, &w->heuristic);
     w->search.advice = &w->heuristic;
+}
+
+static inline void world_open(struct world *w, enum region region, int m)
+{
+    world_open_on(w, &world_machine, region, m);
 }
 
 /* Some results: every 97th point measured, every 389th refused. */

@@ -28,6 +28,8 @@ struct fake {
     atomic_bool hold_bench;            /* benches last until they are stopped */
     char held[24], unheld[24];         /* the last that did, and the first one after that */
     _Atomic(const char *) audit_fails; /* id of a kernel that audits find wrong, or NULL */
+    _Atomic(const char *) slowed;      /* of one that has become half as fast as eager, or NULL */
+    atomic_int layers;                 /* runs of a slot in a step beyond the first */
     struct kernel *grave[4096];        /* unloaded: kept, because the test looks at slots freely */
     int graves;
 };
@@ -35,8 +37,7 @@ static struct fake fake;
 static const struct machine fake_machine = {
     .device = "fake", .read_bandwidth = 40e9, .peak_flops = 100e9, .boundary_s = 1e-6};
 
-/* ---- what a candidate is like ------------------------------------------------------------------
- */
+/* ---- what a candidate is like -------------------------------------------------------------- */
 
 static int knob(const struct candidate *c, const char *name)
 {
@@ -75,8 +76,7 @@ static enum stage_result fake_verdict(struct candidate *c, enum stage stage)
     return STAGE_REFUSE;
 }
 
-/* ---- engine -------------------------------------------------------------------------------------
- */
+/* ---- engine -------------------------------------------------------------------------------- */
 
 enum engine_state engine_state(const struct engine *e, double *progress, char *message, size_t n)
 {
@@ -111,6 +111,11 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx)
         ;
     return r;
 }
+void engine_lulls(struct engine *e, bool on)
+{
+    (void)e;
+    (void)on;
+}
 uint64_t engine_slice_ns(const struct engine *e)
 {
     (void)e;
@@ -129,13 +134,17 @@ static void *fake_traffic(void *unused)
         for (int i = 0; live && i < 2; i++) {
             struct slot *s = dispatch_slot(fake.dispatch, i ? REGION_HEAD : REGION_MLP_OUT, 1, 1);
             const struct kernel *k = atomic_load(&s->kernel);
-            uint64_t ns = k->origin == ORIGIN_EAGER ? 500000 : 400000;
+            const char *slowed = atomic_load(&fake.slowed);
+            uint64_t ns = slowed && strcmp(k->id, slowed) == 0 ? 1000000
+                          : k->origin == ORIGIN_EAGER          ? 500000
+                                                               : 400000;
+            uint64_t runs = 1 + (uint64_t)atomic_load(&fake.layers);
             s->counters.steps++;
-            s->counters.runs++;
-            s->counters.tokens++;
-            s->counters.context += 10;
-            s->counters.sequences++;
-            s->counters.ns += ns;
+            s->counters.runs += runs;
+            s->counters.tokens += runs;
+            s->counters.context += 10 * runs;
+            s->counters.sequences += runs;
+            s->counters.ns += ns * runs;
             if (k->origin != ORIGIN_EAGER && strstr(k->name, "PREFETCH=1024"))
                 atomic_fetch_add(&fake.bad_published, 1);
         }
@@ -179,8 +188,7 @@ static bool specialized(const char *slot)
     return serving(slot)->origin != ORIGIN_EAGER;
 }
 
-/* ---- backend ------------------------------------------------------------------------------------
- */
+/* ---- backend ------------------------------------------------------------------------------- */
 
 static const struct machine *fake_machine_of(struct backend *b)
 {
@@ -244,8 +252,7 @@ void capture_free(struct capture *c)
     (void)c;
 }
 
-/* ---- stages -------------------------------------------------------------------------------------
- */
+/* ---- stages -------------------------------------------------------------------------------- */
 
 const char *const build_flags[] = {"-fake", NULL};
 
@@ -369,7 +376,9 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
         snprintf(hold ? fake.held : fake.unheld, sizeof fake.held, "%s", c->key);
     while (hold && !atomic_load(env->stop))
         usleep(1000);
-    double gain = fake_speed(c) / kernel_speed(incumbent, c) - 1;
+    const char *slowed = atomic_load(&fake.slowed);
+    double speed = slowed && strcmp(c->key, slowed) == 0 ? 0.5 : fake_speed(c);
+    double gain = speed / kernel_speed(incumbent, c) - 1;
     c->evidence.bench = (struct gain){50, gain, gain - 0.01, gain + 0.01};
     c->evidence.own_s = 400e-6 / fake_speed(c);
     if (atomic_load(env->stop))

@@ -16,6 +16,7 @@
 #include <sqlite3.h>
 
 #include "config/log.h"
+#include "tests/unit/specializer/failing_vfs.h"
 #include "tests/unit/specializer/fake_lab.h"
 #include "tests/unit/specializer/stand_in.h"
 
@@ -48,9 +49,6 @@ static char folder[] = "/tmp/whet-test-drills-XXXXXX", store_file[120];
     } while (0)
 
 /* ---- striking ------------------------------------------------------------------------------- */
-
-static atomic_int disk_full; /* writes that fail */
-static atomic_bool tear;     /* the next page is written by half */
 
 static void strike(void)
 {
@@ -137,50 +135,6 @@ static int watch_connection(sqlite3 *db, char **message, const void *api)
     return SQLITE_OK;
 }
 
-/* ---- a file layer that fails on demand ------------------------------------------------------ */
-
-static sqlite3_vfs shim, *beneath;
-static sqlite3_io_methods shim_methods;
-static const sqlite3_io_methods *real_methods;
-
-static int shim_write(sqlite3_file *f, const void *data, int n, sqlite3_int64 at)
-{
-    if (atomic_load(&tear)) {
-        real_methods->xWrite(f, data, n / 2, at);
-        _exit(KILLED);
-    }
-    if (atomic_load(&disk_full) > 0) {
-        atomic_fetch_sub(&disk_full, 1);
-        return SQLITE_FULL;
-    }
-    return real_methods->xWrite(f, data, n, at);
-}
-
-/* All files of one layer have the same methods; ours differ in one of them. */
-static int shim_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *f, int flags, int *out)
-{
-    (void)vfs;
-    int code = beneath->xOpen(beneath, name, f, flags, out);
-    if (code == SQLITE_OK && f->pMethods && !real_methods) {
-        real_methods = f->pMethods;
-        shim_methods = *f->pMethods;
-        shim_methods.xWrite = shim_write;
-    }
-    if (code == SQLITE_OK && f->pMethods == real_methods)
-        f->pMethods = &shim_methods;
-    return code;
-}
-
-static void shim_install(void)
-{
-    beneath = sqlite3_vfs_find(NULL);
-    shim = *beneath;
-    shim.zName = "drill";
-    shim.xOpen = shim_open;
-    sqlite3_vfs_register(&shim, 1);
-    sqlite3_auto_extension((void (*)(void))watch_connection);
-}
-
 /* ---- a run ---------------------------------------------------------------------------------- */
 
 /* Notes what the slots hold, as long as the process lives. */
@@ -261,7 +215,8 @@ static void live_through_everything(struct specializer *s)
 static void suffer(void)
 {
     static struct config config;
-    shim_install();
+    failing_vfs_install(KILLED);
+    sqlite3_auto_extension((void (*)(void))watch_connection);
     if (drill->victim == ADVISER) {
         stand_in_open(&adviser);
         stand_in_say(&adviser, strdup("{\"version\":1,\"regions\":[]}"));

@@ -1,4 +1,4 @@
-/* Transitions of a kernel's life: the table of SPECIALIZER.md section 1, written down a second time
+/* Transitions of a kernel's life: the picture of docs/specializer.md, written down a second time
  * here as text, and what life_move does when the store says no. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -102,6 +102,51 @@ static void life_move_writes_before_it_changes_and_refuses_illegal_ways(void **u
     store_close(store);
 }
 
+static void keep_text(void *ctx, const struct trace_row *row)
+{
+    char(*said)[200] = ctx;
+    int s = row->event ? life_parse(row->event) : -1;
+    if (s >= 0)
+        snprintf(said[s], sizeof said[s], "%s", row->text ? row->text : "");
+}
+
+/* Operators read the trace: each step on the way says what was measured. */
+static void life_tells_the_trace_what_each_stage_has_shown(void **unused)
+{
+    (void)unused;
+    static char said[LIFE_COUNT][200];
+    char path[] = "/tmp/whet-test-life-XXXXXX", file[64];
+    assert_non_null(mkdtemp(path));
+    snprintf(file, sizeof file, "%s/store.db", path);
+    struct err err;
+    struct store *store = store_open(file, &err);
+    struct slot slot = {.name = "mlp_out/m1"};
+    struct candidate c = {.key = "0123456789abcdef",
+                          .template = template_at(0),
+                          .slot = &slot,
+                          .evidence = {.build_s = 1.24,
+                                       .object_bytes = 22232,
+                                       .probe_cases = 12,
+                                       .own_max = 3e-7,
+                                       .eager_max = 4e-7,
+                                       .worst = "m=1 bits",
+                                       .bench = {16, 0.0748, 0.0455, 0.152},
+                                       .shadow_looks = 8,
+                                       .canary = {282, 0.0149, 0.0025, 0.0269}}};
+    for (int s = LIFE_BUILT; s <= LIFE_CANARY; s++)
+        assert_int_equal(life_move(store, &c, (enum life)s, NULL, NULL, &err), 0);
+    assert_int_equal(life_move(store, &c, LIFE_ACTIVE, "in its own words", NULL, &err), 0);
+    assert_int_equal(store_traces(store, NULL, 0, 0, keep_text, said, &err), 0);
+    assert_string_equal(said[LIFE_BUILT], "22.2 kB in 1.2 s");
+    assert_string_equal(said[LIFE_PROBED], "12 cases, largest error 0.75 times eager's (m=1 bits)");
+    assert_string_equal(said[LIFE_BENCHED], "+7.5 % [+4.5, +15.2] over 16 pairs");
+    assert_string_equal(said[LIFE_SHADOWED],
+                        "8 live runs beside the one that serves, other bits in 0");
+    assert_string_equal(said[LIFE_CANARY], "+1.5 % [+0.2, +2.7] over 282 pairs of whole steps");
+    assert_string_equal(said[LIFE_ACTIVE], "in its own words");
+    store_close(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -111,6 +156,7 @@ int main(void)
         cmocka_unit_test(life_lets_an_operator_disable_anything),
         cmocka_unit_test(life_refusals_are_final),
         cmocka_unit_test(life_rolls_back_only_what_served),
+        cmocka_unit_test(life_tells_the_trace_what_each_stage_has_shown),
         cmocka_unit_test(life_move_writes_before_it_changes_and_refuses_illegal_ways),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -141,6 +141,8 @@ static void observe_worth_falls_with_barren_candidates_and_near_the_roofline(voi
     observe_update(&w.o);
     double roofline = observe_roofline_s(&w.o, slow);
     assert_in_range((int)(roofline * 1e6), 32, 36);
+    assert_in_range((int)observe_bytes(&w.o, slow), 32768, 36000);
+    assert_true(observe_bytes(&w.o, 0) == 0);
     assert_true(observe_worth(&w.o, slow, 0, 0) > 10 * observe_worth(&w.o, good, 0, 0));
     assert_true(observe_worth(&w.o, slow, 10, 10) < observe_worth(&w.o, slow, 10, 0));
     assert_true(observe_worth(&w.o, slow, 10, 0) < observe_worth(&w.o, slow, 0, 0));

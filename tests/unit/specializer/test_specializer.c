@@ -12,8 +12,7 @@
 #include "tests/unit/specializer/loop_world.h"
 #include "tests/unit/specializer/stand_in.h"
 
-/* ---- the search -------------------------------------------------------------------------------
- */
+/* ---- the search ---------------------------------------------------------------------------- */
 
 static double best_speed;
 static int refused_without_reason, refusals_at[STAGES];
@@ -178,8 +177,7 @@ static void loop_does_not_start_with_a_slot_that_there_is_not(void **unused)
     config_free(&c);
 }
 
-/* ---- watching -----------------------------------------------------------------------------------
- */
+/* ---- watching ------------------------------------------------------------------------------ */
 
 static void loop_rolls_back_what_an_audit_finds_wrong_and_refuses_it_the_second_time(void **unused)
 {
@@ -233,8 +231,7 @@ static void loop_gives_up_on_a_kernel_that_kills_the_process(void **unused)
     stop(s);
 }
 
-/* ---- advice -----------------------------------------------------------------------------------
- */
+/* ---- advice -------------------------------------------------------------------------------- */
 
 static struct specializer *start_advised(struct stand_in *server, int mode, const char *option,
                                          const char *value)

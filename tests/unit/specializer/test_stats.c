@@ -71,10 +71,10 @@ static void stats_says_nothing_from_too_few_samples(void **state)
 {
     (void)state;
     double a[] = {2, 2, 2}, b[] = {1, 1, 1};
-    struct gain g = gain_of_pairs(a, b, 3, 1);
+    struct gain g = stats_gain(a, b, 3, 0.95, 1);
     assert_float_equal(g.low, -1, 0);
     assert_float_equal(g.mean, 1, 1e-12);
-    g = gain_of_pairs(NULL, NULL, 0, 1);
+    g = stats_gain(NULL, NULL, 0, 0.95, 1);
     assert_int_equal(g.pairs, 0);
     assert_float_equal(g.low, -1, 0);
 }
@@ -131,7 +131,7 @@ static struct gain measured(double true_ratio, int n)
         a[i] = 1e-3 * true_ratio * drift * exp(0.03 * normal()) * (unit() < 0.05 ? 3 : 1);
         b[i] = 1e-3 * drift * exp(0.03 * normal()) * (unit() < 0.05 ? 3 : 1);
     }
-    return gain_of_pairs(a, b, n, 7);
+    return stats_gain(a, b, n, 0.95, 7);
 }
 
 static void gain_finds_three_percent_under_ten_times_as_much_drift(void **state)
@@ -160,7 +160,7 @@ static void gain_ignores_pairs_that_were_not_timed(void **state)
         a[i] = i < 10 ? 0 : 2;
         b[i] = 1;
     }
-    struct gain g = gain_of_pairs(a, b, 20, 1);
+    struct gain g = stats_gain(a, b, 20, 0.95, 1);
     assert_int_equal(g.pairs, 10);
     assert_float_equal(g.mean, 1, 1e-12);
     assert_float_equal(g.low, 1, 1e-12);

@@ -66,8 +66,7 @@ static double mean_samples(const char *strategy, enum counsel_kind counsel)
     return sum / (SEEDS * tables.n);
 }
 
-/* ---- issue 5, section 6 -----------------------------------------------------------------------
- */
+/* ---- issue 5, section 6 -------------------------------------------------------------------- */
 
 static void right_advice_needs_a_third_of_the_samples_of_random_order(void **unused)
 {
@@ -155,8 +154,7 @@ static void the_default_strategy_beats_the_baselines(void **unused)
     assert_true(2 * tree < chance);
 }
 
-/* ---- the replay -------------------------------------------------------------------------------
- */
+/* ---- the replay ---------------------------------------------------------------------------- */
 
 static void regret_falls_to_nothing_when_everything_was_tried(void **unused)
 {

@@ -54,10 +54,27 @@ static void absurd_claims_are_refused(void **state)
     }
 }
 
+/* A bench runs a region on one layer after the other; the head has one. */
+static void a_layer_has_its_own_repacked_weights_and_the_head_one(void **state)
+{
+    (void)state;
+    static char arena[4096];
+    struct backend b = {.packs = {.base = arena, .bytes = sizeof arena}};
+    struct pack pack = {.at = 1024, .each = 256};
+    struct loaded l = {.pack = &pack};
+    assert_ptr_equal(packed_of(&b, &l, REGION_MLP_IN, 0), arena + 1024);
+    assert_ptr_equal(packed_of(&b, &l, REGION_MLP_IN, 3), arena + 1024 + 3 * 256);
+    assert_ptr_equal(packed_of(&b, &l, REGION_HEAD, 0), arena + 1024);
+    assert_ptr_equal(packed_of(&b, &l, REGION_HEAD, 3), arena + 1024);
+    l.pack = NULL;
+    assert_null(packed_of(&b, &l, REGION_MLP_IN, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(absurd_claims_are_refused),
+        cmocka_unit_test(a_layer_has_its_own_repacked_weights_and_the_head_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

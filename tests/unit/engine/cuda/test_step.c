@@ -28,7 +28,7 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     struct backend b = {.model = &model};
     struct loaded l = {.info = {.context_max = 1000}};
     struct kernel k = {.region = REGION_ATTN, .m_max = 4, .backend = &l};
-    struct step s = {.m = 3, .rows = 3, .context = 900};
+    struct step s = {.m = 3, .rows = 3, .spans = 3, .context = 900};
     struct choice c;
     b.dispatch = table(&b);
     for (int m = 1; m <= 100; m++)
@@ -42,10 +42,14 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     choose(&b, &s, false, NULL, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     s.context = 900;
-    s.m = 5; /* bucket 6: more than m_max */
+    s.spans = 2; /* a prompt among them: attention of those is eager's */
     choose(&b, &s, false, NULL, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
-    s.m = 3;
+    assert_false(c.decode);
+    s.m = s.spans = 5; /* bucket 6: more than m_max */
+    choose(&b, &s, false, NULL, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
+    s.m = s.spans = 3;
     choose(&b, &s, true, NULL, NULL, &c); /* wide steps run eager kernels */
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     struct slot *slot = dispatch_slot(b.dispatch, REGION_MLP_IN, 3, 900);
@@ -118,12 +122,8 @@ static void a_token_may_be_a_row_of_the_step_under_way_and_of_no_other(void **st
     struct step_block block = {.rows = 8, .spans = 8, .pages = 8};
     int32_t token = STEP_TOKEN_OF_ROW(2), position = 2, kv_at = 3;
     struct step before = {.rows = 3};
-    struct step s = {.m = 1,
-                     .spans = 1,
-                     .pages = 1,
-                     .tokens = &token,
-                     .position = &position,
-                     .kv_at = &kv_at};
+    struct step s = {
+        .m = 1, .spans = 1, .pages = 1, .tokens = &token, .position = &position, .kv_at = &kv_at};
     struct err e;
     b.options = (struct backend_options){.max_tokens = 4, .max_rows = 4, .kv_pages = 2};
     assert_int_equal(check_step(&b, &s, &block, &e), -1); /* nothing is under way */

@@ -27,8 +27,7 @@ static const struct model_shape shape = {.arch = ARCH_QWEN3,
                                          .rope_base = 1e6f,
                                          .tied_head = true};
 
-/* ---- the fake ---------------------------------------------------------------------------------
- */
+/* ---- the fake ------------------------------------------------------------------------------ */
 
 static struct {
     int opens, closes, runs, drawn, captured;
@@ -128,8 +127,7 @@ static const struct device_probe_ops fake_ops = {NULL, fake_open, fake_run, fake
                                                  fake_close};
 static struct drawn_model drawn;
 
-/* ---- asking ------------------------------------------------------------------------------------
- */
+/* ---- asking -------------------------------------------------------------------------------- */
 
 static bool spent; /* what the last check_device() said of its process */
 
@@ -323,8 +321,7 @@ static void a_drawn_model_serves_the_next_request_of_its_region_too(void **state
     assert_int_equal(fake.vocab, 64);
 }
 
-/* ---- what goes there and back ------------------------------------------------------------------
- */
+/* ---- what goes there and back -------------------------------------------------------------- */
 
 static void a_request_brings_machine_and_shape_to_the_probe(void **state)
 {

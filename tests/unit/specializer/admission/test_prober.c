@@ -16,8 +16,7 @@
 #include "config/config.h"
 #include "specializer/admission/prober.h"
 
-/* ---- the process ------------------------------------------------------------------------------
- */
+/* ---- the process --------------------------------------------------------------------------- */
 
 static char text[PROBER_MESSAGE_MAX];
 
@@ -90,8 +89,7 @@ static void __attribute__((noreturn)) be_the_process(void)
     }
 }
 
-/* ---- asking ------------------------------------------------------------------------------------
- */
+/* ---- asking -------------------------------------------------------------------------------- */
 
 static struct config config;
 static struct stage_env env;
@@ -124,8 +122,7 @@ static void dies_with(const char *how, bool fault)
     prober_close(p);
 }
 
-/* ---- tests -------------------------------------------------------------------------------------
- */
+/* ---- tests --------------------------------------------------------------------------------- */
 
 static void one_process_answers_request_after_request(void **state)
 {

@@ -147,8 +147,7 @@ static struct last *last_exchange(void)
     return &last;
 }
 
-/* ---- advice -----------------------------------------------------------------------------------
- */
+/* ---- advice -------------------------------------------------------------------------------- */
 
 static void without_a_url_the_heuristic_advises(void **unused)
 {
@@ -235,8 +234,7 @@ static void advice_for_a_search_begun_anew_is_forgotten(void **unused)
     w.request.space = old;
 }
 
-/* ---- outcomes ---------------------------------------------------------------------------------
- */
+/* ---- outcomes ------------------------------------------------------------------------------ */
 
 static void every_bad_reply_is_rejected_whole_and_counted(void **unused)
 {
@@ -350,8 +348,7 @@ static void closing_does_not_wait_for_the_endpoint(void **unused)
     assert_true((double)(clock_ns() - start) < 30e9);
 }
 
-/* ---- replay -----------------------------------------------------------------------------------
- */
+/* ---- replay -------------------------------------------------------------------------------- */
 
 static void a_store_replays_its_exchanges(void **unused)
 {
@@ -425,8 +422,7 @@ static void a_recording_that_is_none_is_refused(void **unused)
     assert_int_equal(access(path, F_OK), 0); /* it was not ours to move */
 }
 
-/* ---- moves ------------------------------------------------------------------------------------
- */
+/* ---- moves --------------------------------------------------------------------------------- */
 
 static void moves_are_asked_for_and_given_once(void **unused)
 {

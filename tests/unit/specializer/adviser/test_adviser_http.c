@@ -272,6 +272,47 @@ static void key_that_is_no_key_is_not_sent(void **unused)
     assert_int_equal(atomic_load(&server.requests), 0);
 }
 
+/* What an endpoint answers is stored and shown: it may well be what it was asked. */
+static void key_that_is_said_back_is_blotted_out(void **unused)
+{
+    (void)unused;
+    struct adviser_http *h = open_client(10);
+    struct answer a;
+    char *text = NULL;
+    assert_true(asprintf(&text, "you sent %s, and again %s.", key, key) > 0);
+    stand_in_say(&server, text);
+    adviser_http_post(h, &call, &a);
+    assert_int_equal(a.fault, CALL_OK);
+    assert_null(strstr(a.text, key));
+    assert_non_null(strstr(a.text, "you sent ***"));
+    assert_non_null(strstr(a.text, "*, and again ***"));
+    assert_int_equal(strlen(a.text), strlen(text));
+    free(a.text);
+    write_key("sent", 4); /* too short to be told from a word */
+    adviser_http_post(h, &call, &a);
+    assert_non_null(strstr(a.text, "you sent "));
+    free(a.text);
+    write_key(key, strlen(key));
+    adviser_http_close(h);
+}
+
+static void key_file_that_is_not_there_is_a_fault_and_no_call(void **unused)
+{
+    (void)unused;
+    struct adviser_http *h = open_client(5);
+    struct answer a;
+    static const char *const files[] = {"/nonexistent/key", "/"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        free(config.adviser_key_file);
+        config.adviser_key_file = strdup(files[i]);
+        adviser_http_post(h, &call, &a);
+        assert_int_equal(a.fault, CALL_KEY);
+        assert_non_null(strstr(a.why, files[i]));
+    }
+    assert_int_equal(atomic_load(&server.requests), 0);
+    adviser_http_close(h);
+}
+
 static void other_schemes_are_refused(void **unused)
 {
     (void)unused;
@@ -298,6 +339,8 @@ int main(void)
         cmocka_unit_test(stop_ends_a_call_at_once),
         cmocka_unit_test(dead_endpoint_is_a_failure_to_connect),
         cmocka_unit_test(key_that_is_no_key_is_not_sent),
+        cmocka_unit_test(key_that_is_said_back_is_blotted_out),
+        cmocka_unit_test(key_file_that_is_not_there_is_a_fault_and_no_call),
         cmocka_unit_test(other_schemes_are_refused),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

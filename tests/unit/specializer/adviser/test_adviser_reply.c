@@ -344,8 +344,7 @@ static void several_regions_are_kept_apart(void **unused)
     free(text);
 }
 
-/* ---- moves ------------------------------------------------------------------------------------
- */
+/* ---- moves --------------------------------------------------------------------------------- */
 
 static int parse_moves(const char *text, struct moves *out, enum reply_fault *fault)
 {

@@ -81,6 +81,54 @@ static void request_has_the_form_of_the_golden_file(void **unused)
     world_close(&w);
 }
 
+static void request_about_a_gpu_has_a_form_of_its_own(void **unused)
+{
+    (void)unused;
+    struct world w;
+    world_open_on(&w, &world_gpu, REGION_ATTN_IN, 8);
+    world_results(&w);
+    char *text = adviser_request_text(&w.request, &w.heuristic);
+    assert_non_null(text);
+    assert_form(text, "adviser_request_cuda.json");
+    /* What an expert would ask of a GPU, and nothing of this CPU. */
+    assert_non_null(strstr(text, "\"multiprocessors\":132"));
+    assert_non_null(strstr(text, "\"shared_kib_a_block_at_most\":227"));
+    assert_non_null(strstr(text, "\"registers_a_multiprocessor\":6.554e+04"));
+    assert_non_null(strstr(text, "q_norm"));
+    assert_null(strstr(text, "q_bias"));
+    assert_null(strstr(text, "avx2"));
+    assert_null(strstr(text, "l1d"));
+    free(text);
+    world_close(&w);
+    world_open_on(&w, &world_gpu, REGION_ATTN, 8);
+    text = adviser_request_text(&w.request, &w.heuristic);
+    assert_non_null(strstr(text, "\"name\":\"k_pages\",\"role\":\"in\",\"shape\":[\"pages\",8,"));
+    assert_non_null(strstr(text, ",128],\"dtype\":\"BF16\""));
+    free(text);
+    world_close(&w);
+}
+
+/* Keys and values are bf16 in a GPU's pages, floats in a CPU's. */
+static void request_counts_the_bytes_of_its_machine(void **unused)
+{
+    (void)unused;
+    const struct machine *const machine[] = {&world_machine, &world_gpu};
+    const double bytes[] = {552960 + 8000, 552960 + 4000};
+    for (int i = 0; i < 2; i++) {
+        struct world w;
+        world_open_on(&w, machine[i], REGION_ATTN, 1);
+        w.request.work.kv_bytes = 8000;
+        char *text = adviser_request_text(&w.request, &w.heuristic);
+        cJSON *o = cJSON_Parse(text);
+        const cJSON *region = cJSON_GetArrayItem(cJSON_GetObjectItem(o, "regions"), 0);
+        double said = cJSON_GetObjectItem(region, "bytes")->valuedouble;
+        assert_float_equal(said, bytes[i], 100);
+        cJSON_Delete(o);
+        free(text);
+        world_close(&w);
+    }
+}
+
 static void request_says_what_was_measured(void **unused)
 {
     (void)unused;
@@ -114,23 +162,42 @@ static void request_says_what_was_measured(void **unused)
     world_close(&w);
 }
 
+/* Both questions, with all that there can be to say: they fit, and still name points. */
+static void fits(const struct machine *machine, enum region region, int m)
+{
+    struct world w;
+    world_open_on(&w, machine, region, m);
+    if (space_size(w.space) > 0) {
+        world_results(&w);
+        struct lineage l[MOVES_MOST];
+        for (int i = 0; i < MOVES_MOST; i++)
+            l[i] = (struct lineage){.id = {0, 1 % space_size(w.space), -1}, .score = {1, 0.5, 0}};
+        char *text = adviser_request_text(&w.request, &w.heuristic);
+        char *moves = adviser_moves_text(&w.request, l, MOVES_MOST);
+        assert_non_null(text);
+        assert_non_null(moves);
+        assert_true(strlen(text) < REQUEST_BYTES && strlen(moves) < REQUEST_BYTES);
+        assert_non_null(strstr(text, "\"candidates\":[{"));
+        if (getenv("WHET_TEST_VERBOSE"))
+            print_message("%-9s m=%-4d %s: %zu bytes, moves %zu\n", region_name(region), m,
+                          machine->device, strlen(text), strlen(moves));
+        free(text);
+        free(moves);
+    }
+    world_close(&w);
+}
+
 static void request_is_below_16_kib_for_every_region(void **unused)
 {
     (void)unused;
     static const int m[] = {1, 4, 16, 48, 128, 512, 2048};
-    for (int r = REGION_ATTN_IN; r <= REGION_HEAD; r++)
-        for (size_t i = 0; i < sizeof m / sizeof *m; i++) {
-            struct world w;
-            world_open(&w, (enum region)r, m[i]);
-            world_results(&w);
-            char *text = adviser_request_text(&w.request, &w.heuristic);
-            if (space_size(w.space) > 0) {
-                assert_non_null(text);
-                assert_true(strlen(text) < REQUEST_BYTES);
-            }
-            free(text);
-            world_close(&w);
-        }
+    static const int devices_m[] = {1, 8, 32, 64};
+    for (int r = REGION_ATTN_IN; r <= REGION_HEAD; r++) {
+        for (size_t i = 0; i < sizeof m / sizeof *m; i++)
+            fits(&world_machine, (enum region)r, m[i]);
+        for (size_t i = 0; i < sizeof devices_m / sizeof *devices_m; i++)
+            fits(&world_gpu, (enum region)r, devices_m[i]);
+    }
 }
 
 static void a_long_document_loses_its_lists_before_it_is_given_up(void **unused)
@@ -233,6 +300,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(request_has_the_form_of_the_golden_file),
+        cmocka_unit_test(request_about_a_gpu_has_a_form_of_its_own),
+        cmocka_unit_test(request_counts_the_bytes_of_its_machine),
         cmocka_unit_test(request_says_what_was_measured),
         cmocka_unit_test(request_is_below_16_kib_for_every_region),
         cmocka_unit_test(a_long_document_loses_its_lists_before_it_is_given_up),

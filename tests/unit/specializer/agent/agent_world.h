@@ -16,6 +16,8 @@
 #include "specializer/store/store.h"
 #include "tests/unit/specializer/stand_in.h"
 
+static const struct machine world_machine = {
+    .device = "test", .kind = WORLD_MACHINE, .sms = 132, .target = "sm_90a"};
 static struct stand_in model;
 static char folder[] = "/tmp/whet-test-agent-XXXXXX";
 static int stores;
@@ -91,8 +93,7 @@ static int open_world(void **state)
                                   .facts = &w->facts,
                                   .m_from = 1,
                                   .threads = 1,
-                                  .target = "sm_90a",
-                                  .device = "test",
+                                  .machine = &world_machine,
                                   .incumbent = "eager"};
     reopen(w);
     *state = w;

@@ -17,6 +17,9 @@ static struct facts facts_of(enum region r)
     return (struct facts){.HAS_AVX2 = 1, .REGION = (int32_t)r, .M_MAX = 4, SMOLLM_SHAPE};
 }
 
+static const struct machine processor = {
+    .device = "a processor", .read_bandwidth = 31e9, .peak_flops = 430e9, .boundary_s = 3e-7};
+
 static struct agent_view view_of(const struct facts *f)
 {
     return (struct agent_view){.slot = "x/m4",
@@ -24,8 +27,9 @@ static struct agent_view view_of(const struct facts *f)
                                .m_from = 3,
                                .isa = 1,
                                .threads = 2,
-                               .device = "a processor",
+                               .machine = &processor,
                                .incumbent = "eager",
+                               .min_gain = 0.02,
                                .run_s = 1e-3,
                                .roofline_s = 5e-4};
 }
@@ -74,12 +78,22 @@ static void tasks_carry_leaders_dead_ends_and_the_words_of_a_refusal(void **stat
     t.node[root].text = strdup("line one\nline two\n");
     t.node[good].speed = 1.25;
     t.node[good].label = strdup("two rows at once");
+    char *long_plan = calloc(1, 700);
+    strcpy(long_plan, "load both before either is used, ");
+    while (strlen(long_plan) < 600)
+        strcat(long_plan, "\xc3\xa9");
+    t.node[good].plan = long_plan;
     t.node[bad].state = AGENT_FAILED;
     t.node[bad].label = strdup("half precision");
     t.node[bad].reason = strdup("probe: row 0: error 42 times eager's");
     char *plan = agent_prompt_plan(&v, &t, root, &err);
     assert_non_null(plan);
-    assert_non_null(strstr(plan, "1.250: two rows at once"));
+    assert_non_null(strstr(plan, "1.250: two rows at once: load both before either is used"));
+    assert_null(strstr(plan, "\xc3\n")); /* cut, but not in the middle of a character */
+    assert_true(strlen(plan) < 3000);
+    /* What the machine can do, and what it takes to be published. */
+    assert_non_null(strstr(plan, "\"name\":\"a processor\",\"threads\":2,\"read_gb_s\":31"));
+    assert_non_null(strstr(plan, "at least 2 % faster"));
     assert_non_null(strstr(plan, "half precision: probe: row 0"));
     assert_non_null(strstr(plan, "   2| line two"));
     assert_null(strstr(plan, "{{"));

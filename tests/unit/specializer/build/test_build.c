@@ -87,7 +87,11 @@ static void build_puts_an_object_with_its_checksum_in_place(void **state)
     assert_int_equal(stat(s->c.object, &st), 0);
     assert_int_equal(s->c.evidence.object_bytes, st.st_size);
     assert_true(s->c.evidence.build_s > 0);
-    assert_null(s->c.log);
+    /* The log is the command that makes this object again; the compiler had nothing to add. */
+    assert_memory_equal(s->c.log, s->compiler.path, strlen(s->compiler.path));
+    assert_non_null(strstr(s->c.log, " -DKNOB=7 "));
+    assert_non_null(strstr(s->c.log, s->c.source));
+    assert_null(candidate_words(&s->c));
 }
 
 /* A library's kernel needs no compiler: the backend writes its object out of the -D list. */
@@ -132,6 +136,10 @@ static void build_keeps_the_compilers_words(void **state)
     struct shop *s = *state;
     assert_int_equal(build(s, EXPORTED), STAGE_REFUSE); /* KNOB is not defined */
     assert_non_null(strstr(s->c.reason, "KNOB"));
+    assert_non_null(strstr(candidate_words(&s->c), "error"));
+    assert_null(strstr(candidate_words(&s->c), s->compiler.path));
+    candidate_log_add(&s->c, "and the probe's");
+    assert_non_null(strstr(s->c.log, "and the probe's"));
     assert_non_null(strstr(s->c.log, "error"));
     assert_int_equal(access(s->c.object, F_OK), -1);
 }

@@ -137,8 +137,7 @@ static void it_never_leaves_the_legal_space(void **unused)
     }
 }
 
-/* ---- an adviser that knows --------------------------------------------------------------------
- */
+/* ---- an adviser that knows ----------------------------------------------------------------- */
 
 struct oracle {
     struct world *w;
@@ -210,7 +209,9 @@ static void moves_that_are_right_save_samples_and_illegal_ones_cost_none(void **
     }
     print_message("samples to 95 %%: right moves %d, illegal %d, heuristic %d (means of 8)\n",
                   right / 8, illegal / 8, alone / 8);
-    assert_true(3 * right <= 2 * alone); /* one leaf of six is tried before any was right */
+    /* Two fifths saved. Not more, because one leaf of six is all that is tried of a mover until it
+     * was right once (trust.c): the price of losing nothing to one that never is. */
+    assert_true(5 * right <= 3 * alone);
     assert_int_equal(illegal, alone);
 }
 

@@ -191,8 +191,7 @@ static void store_blames_what_was_on_trial_when_the_process_died(void **unused)
     store_close(s);
 }
 
-/* ---- export and import --------------------------------------------------------------------------
- */
+/* ---- export and import --------------------------------------------------------------------- */
 
 static void import_takes_admitted_kernels_as_proposals_only(void **unused)
 {

@@ -8,8 +8,7 @@
 #include "specializer/agent/agent_tree.h"
 #include "specializer/hash.h"
 
-/* ---- crashes ----------------------------------------------------------------------------------
- */
+/* ---- crashes ------------------------------------------------------------------------------- */
 
 static int active_rows, winner_rows;
 
@@ -92,8 +91,7 @@ static void store_is_consistent_after_kill_9_at_any_point(void **unused)
     assert_true(start > 25); /* lives were lived at all */
 }
 
-/* ---- files that are not a good store ------------------------------------------------------------
- */
+/* ---- files that are not a good store ------------------------------------------------------- */
 
 static int damaged_copies(const char *path)
 {

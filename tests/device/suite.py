@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""The device suite: every part in a process of its own, one summary line at the end.
+
+    suite.py PROGRAMS SOURCE [--quick] [--sanitize] [--jobs N] [--logs DIR] [PART ...]
+
+PROGRAMS holds test_device and its companions (a build directory, or an unpacked archive), SOURCE
+the kernels and this file's folder. A PART is a name below or the beginning of one ("points").
+
+Parts whose verdict hangs on time, or that take all of the device's memory, have the device to
+themselves, one after the other; all others run side by side before them. --quick takes fewer
+points and contexts and lets the whole steps of real shapes, whose times are then worth nothing, run
+beside others. --sanitize runs the same kernels under compute-sanitizer instead.
+
+What a part printed is in DIR; here come its failures and its last line. The exit status says
+whether anything failed; a part that ended without checks has failed.
+"""
+import argparse
+import concurrent.futures
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+FAMILIES = ["gemv", "ring", "mma", "attn_decode"]
+OWN_KERNELS = [flag for name in ("whet_", "eager_", "oracle_", "probe_")
+               for flag in ("--kernel-name", "kns=" + name)]
+LIMIT_S = 900
+COUNTS = re.compile(r"^(\d+) checks, (\d+) failed", re.M)
+CLEAN = re.compile(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards")
+
+
+class Part:
+    """`alone`: has the device to itself. `python`: modules it needs, else it is left out."""
+
+    def __init__(self, name, command, alone=False, python=(), tool=""):
+        self.name, self.command, self.alone = name, command, alone
+        self.python, self.tool = python, tool
+        self.passed = self.failed = 0
+        self.seconds, self.why, self.log = 0.0, "", ""
+
+
+class Places:
+    """Where programs are: all in one folder, or as a build directory has them."""
+
+    def __init__(self, programs, source):
+        self.programs, self.source = os.path.abspath(programs), os.path.abspath(source)
+
+    def program(self, name):
+        for path in (name, "tests/" + name):
+            path = os.path.join(self.programs, path)
+            if os.path.exists(path):
+                return path
+        sys.exit(f"suite: there is no {name} in {self.programs}")
+
+    def script(self, name):
+        return [sys.executable, os.path.join(self.source, "tests", "device", name)]
+
+
+def plain_parts(at, quick):
+    device, points = at.program("test_device"), at.program("test_points")
+    torch = ("torch", "transformers")
+    some = ["--points", "1", "--quick"] if quick else []
+    contexts = "200" if quick else "200,1000,4096"
+    parts = [Part("compare", at.script("compare_transformers.py") +
+                  [device, "--context", contexts], python=torch)]
+    parts += [Part("points " + f, [points, f] + some) for f in FAMILIES]
+    parts += [Part("templates " + model, [device, "templates", model], alone=not quick)
+              for model in ("llama-3.2-1b", "qwen3-1.7b", "qwen3-4b")]
+    parts += [Part("bad", [at.program("test_bad_device")]),
+              Part("serve", at.script("serve_small.py") +
+                   [at.program("whet"), os.path.join(at.source, "tests/golden/tiny-qwen3")],
+                   python=torch)]
+    parts += [Part(p, [device, p]) for p in ("regions", "steps", "ahead", "sampler")]
+    parts += [Part(p, [device, p], alone=True)
+              for p in ("kernels", "lt", "agent", "probe", "prefill")]
+    parts += [Part("probe-bad", [at.program("test_bad_probe")], alone=True),
+              Part("broken", at.script("broken.py") + [at.program("whet"), at.program("trap.so")],
+                   alone=True)]
+    return parts
+
+
+def sanitizer_parts(at):
+    """Templates with allocations as large as they must be; and what the engine and the probe launch
+    themselves. Uninitialized memory only in the first: a backend's pages are meant to hold any.
+    Races without the library's products, which racecheck cannot run (products.c)."""
+    device, points = at.program("test_device"), at.program("test_points")
+    parts = []
+
+    def add(tool, name, command):
+        checker = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", *OWN_KERNELS]
+        parts.append(Part(f"{tool} {name}", checker + command, tool=tool))
+    for tool in ("memcheck", "racecheck", "initcheck"):
+        for family in FAMILIES:
+            add(tool, family, [points, family, "--points", "1", "--quick", "--exact"])
+    some = [("steps", "d64 g4"), ("steps", "d128 g2"), ("probe", "d64 g4"), ("probe", "d128 g2"),
+            ("regions", "d64 g4"), ("regions", "d128 g2"), ("sampler", "")]
+    for tool, flags, which in (("memcheck", [], some + [("lt", "")]),
+                               ("racecheck", ["--plain"], some)):
+        for part, shape in which:
+            add(tool, f"{part} {shape}".strip(),
+                [device, "--slow", "--brief", *flags, part] + [shape] * bool(shape))
+    return parts
+
+
+def missing(python):
+    """The first of these modules that this Python does not have; "" when it has all."""
+    for name in python:
+        if subprocess.run([sys.executable, "-c", "import " + name], capture_output=True).returncode:
+            return name
+    return ""
+
+
+def judge(part, status, text):
+    counts = COUNTS.findall(text)
+    made, part.failed = (int(n) for n in counts[-1]) if counts else (0, 0)
+    if part.tool:
+        made += 1
+        part.failed += not CLEAN.search(text)
+    if status != 0 and part.failed == 0:
+        part.failed, made = 1, made + 1
+        part.why = part.why or f"exit status {status}"
+    if made == 0:
+        part.failed, made, part.why = 1, 1, "nothing was checked"
+    part.passed = made - part.failed
+
+
+running = set()  # process groups
+
+
+def stop(number, frame):
+    """Nothing that was started outlives this process."""
+    for group in list(running):
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    os._exit(128 + number)
+
+
+def run(part, logs, environment):
+    part.log = os.path.join(logs, re.sub(r"\W+", "-", part.name) + ".log")
+    begun = time.monotonic()
+    with open(part.log, "w+b") as log:
+        process = subprocess.Popen(part.command, stdout=log, stderr=subprocess.STDOUT,
+                                   env=environment, start_new_session=True)
+        running.add(process.pid)
+        try:
+            status = process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            status, part.why = process.wait(), f"no end after {LIMIT_S} s"
+        running.discard(process.pid)
+        log.seek(0)
+        text = log.read().decode(errors="replace")
+    part.seconds = time.monotonic() - begun
+    judge(part, status, text)
+    say(part, text)
+
+
+def say(part, text):
+    lines = []
+    if part.failed:
+        lines = [l for l in text.splitlines() if re.match(r"FAIL|WRONG|========= [EU]", l)][:12]
+        lines = lines or text.splitlines()[-6:]
+    print(f"{'FAIL' if part.failed else 'ok  '} {part.name:22} {part.passed:6} passed, "
+          f"{part.failed} failed, {part.seconds:.1f} s  {part.why}", flush=True)
+    for line in lines:
+        print("       " + line[:200], flush=True)
+
+
+def run_all(parts, jobs, logs):
+    environment = dict(os.environ)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda p: run(p, logs, environment), [p for p in parts if not p.alone]))
+    for part in parts:
+        if part.alone:
+            run(part, logs, environment)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("programs")
+    p.add_argument("source")
+    p.add_argument("part", nargs="*")
+    p.add_argument("--quick", action="store_true")
+    p.add_argument("--sanitize", action="store_true")
+    p.add_argument("--jobs", type=int, default=max(2, (os.cpu_count() or 2) // 2))
+    p.add_argument("--logs", default="")
+    a = p.parse_intermixed_args()
+    at = Places(a.programs, a.source)
+    if a.sanitize and not shutil.which("compute-sanitizer"):
+        sys.exit("suite: there is no compute-sanitizer on PATH")
+    os.environ["WHET_SOURCE_ROOT"] = at.source
+    parts = sanitizer_parts(at) if a.sanitize else plain_parts(at, a.quick)
+    parts = [x for x in parts if not a.part or any(x.name.startswith(w) for w in a.part)]
+    if not parts:
+        sys.exit(f"suite: no part is called {' or '.join(a.part)}")
+    left_out = [(x.name, missing(x.python)) for x in parts if missing(x.python)]
+    parts = [x for x in parts if x.name not in dict(left_out)]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    logs = a.logs or tempfile.mkdtemp(prefix="whet-device-")
+    os.makedirs(logs, exist_ok=True)
+    begun = time.monotonic()
+    run_all(parts, a.jobs, logs)
+    for name, module in left_out:
+        print(f"left out: {name}, this Python has no {module}")
+    print(f"logs in {logs}; {time.monotonic() - begun:.0f} s")
+    failed = sum(x.failed for x in parts)
+    print(f"{sum(x.passed for x in parts)} passed, {failed} failed")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+/* Tests of specializer/round.c: which candidate of a batch goes to live steps. The rounds
+ * themselves are watched in test_drills.c. */
+#include "tests/unit/unit.h"
+
+#include "specializer/round.c"
+
+static struct candidate benched(double low)
+{
+    struct candidate c = {.state = LIFE_BENCHED};
+    c.evidence.bench.low = low;
+    snprintf(c.evidence.against, sizeof c.evidence.against, "eager");
+    return c;
+}
+
+static void a_clear_gain_does_not_wait_but_gives_way_to_a_clearer_one(void **state)
+{
+    (void)state;
+    struct candidate small = benched(0.05), first = benched(0.9), faster = benched(1.6);
+    struct place p = {0};
+    struct item item[2] = {{.c = &first, .id = 3}, {.c = &faster, .id = 7}};
+    assert_false(leads(&p, &small));
+    assert_true(leads(&p, &first));
+    make_finalist(&p, &item[0]);
+    assert_ptr_equal(p.finalist, &first);
+    assert_null(item[0].c);
+    assert_true(leads(&p, &faster));
+    make_finalist(&p, &item[1]);
+    assert_ptr_equal(p.finalist, &faster);
+    assert_int_equal(p.finalist_id, 7);
+    assert_ptr_equal(item[1].c, &first); /* a runner-up of the round */
+    assert_int_equal(item[1].id, 3);
+    assert_false(leads(&p, &first));
+}
+
+static void a_finalist_that_live_steps_have_seen_stays(void **state)
+{
+    (void)state;
+    struct candidate first = benched(0.2), faster = benched(0.9);
+    struct place p = {.finalist = &first};
+    assert_true(leads(&p, &faster));
+    first.state = LIFE_SHADOWED;
+    assert_false(leads(&p, &faster));
+    first.state = LIFE_BENCHED;
+    first.retries = 1;
+    assert_false(leads(&p, &faster));
+    first.retries = 0;
+    snprintf(faster.evidence.against, sizeof faster.evidence.against, "another");
+    assert_false(leads(&p, &faster)); /* gains over two kernels do not compare */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_clear_gain_does_not_wait_but_gives_way_to_a_clearer_one),
+        cmocka_unit_test(a_finalist_that_live_steps_have_seen_stays),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
