@@ -16,7 +16,7 @@ struct bench {
     const char *mode, *json; /* json: NULL for none */
     const char *shape;       /* --shape NAME: random weights of this shape, or NULL */
     struct list batch, context, prompt;
-    bool starts; /* kernels at the points that searches start from, instead of the store's winners */
+    bool starts; /* kernels where searches start, instead of the store's winners */
     int pairs;
     struct config config;
     struct model *model;
@@ -38,7 +38,7 @@ struct work {
 };
 
 struct region_time {
-    double s[SETS]; /* median of one work */
+    double s[SETS];         /* median of one work */
     int64_t launches[SETS]; /* of kernels, in one work */
     struct region_cost cost;
     double roofline_s;

@@ -16,10 +16,10 @@ void log_write(enum log_level level, const char *module, const char *fmt, ...)
 #define log_error(module, ...) log_write(LOG_ERROR, module, __VA_ARGS__)
 #define log_warn(module, ...) log_write(LOG_WARN, module, __VA_ARGS__)
 #define log_info(module, ...) log_write(LOG_INFO, module, __VA_ARGS__)
-#define log_debug(module, ...)                                                                     \
-    do {                                                                                           \
-        if (log_level() >= LOG_DEBUG)                                                              \
-            log_write(LOG_DEBUG, module, __VA_ARGS__);                                             \
+#define log_debug(module, ...)                         \
+    do {                                               \
+        if (log_level() >= LOG_DEBUG)                  \
+            log_write(LOG_DEBUG, module, __VA_ARGS__); \
     } while (0)
 
 #endif

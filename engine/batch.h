@@ -25,7 +25,7 @@ struct batch {
     bool after_slice;           /* a slice was lent just before it */
     bool swapped;               /* some slot's kernel was exchanged just before it */
     struct step_report report;
-    bool feeds_next;            /* its tokens can be read by a step started before it lands */
+    bool feeds_next; /* its tokens can be read by a step started before it lands */
     int64_t start_ns;
 };
 

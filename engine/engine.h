@@ -4,7 +4,7 @@
  * The server hands it token ids and sampling parameters and gets events back: pieces of text with
  * their tokens, then exactly one end. It never sees a tensor.
  *
- *   engine_start -> (loading) -> engine_ready -> engine_submit ... engine_cancel -> engine_stop
+ *   engine_start -> ENGINE_LOADING -> ENGINE_READY -> engine_submit, engine_cancel -> engine_stop
  *
  * Threads: every function here may be called from any thread unless it says otherwise. Events are
  * delivered on the engine thread: the callback copies what it needs and returns at once.

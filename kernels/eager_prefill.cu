@@ -1,4 +1,4 @@
-/* eager_prefill.cu - causal attention of runs of tokens over paged keys and values, on tensor cores.
+/* eager_prefill.cu - causal attention of runs of tokens over paged KV, on tensor cores.
  *
  * A block of four warps owns a tile of 64 consecutive query rows of one head; a warp owns 16 of
  * them. Keys and values come in tiles of 64 positions (four pages) through cp.async, two tiles
@@ -118,9 +118,8 @@ __device__ __forceinline__ void soften(float s[8][4], struct rows<HD> &r, float 
 }
 
 template <int HD>
-__device__ __forceinline__ void multiply(const unsigned q[HD / 16][4], const bf16 *k,
-                                         const bf16 *v, struct rows<HD> &r, float scale, int from,
-                                         int position)
+__device__ __forceinline__ void multiply(const unsigned q[HD / 16][4], const bf16 *k, const bf16 *v,
+                                         struct rows<HD> &r, float scale, int from, int position)
 {
     int lane = threadIdx.x % 32;
     bool edge = from + POSITIONS - 1 > position - lane / 4;
@@ -162,8 +161,7 @@ __device__ void load_queries(unsigned q[HD / 16][4], const struct eager_prefill_
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int t = tile.first + min(row + half * 8, tile.rows - 1);
-        const bf16 *from =
-            (const bf16 *)a.q16 + ((size_t)t * a.heads + head) * HD + lane % 4 * 2;
+        const bf16 *from = (const bf16 *)a.q16 + ((size_t)t * a.heads + head) * HD + lane % 4 * 2;
 #pragma unroll
         for (int c = 0; c < HD / 16; c++) {
             q[c][half] = *(const unsigned *)(from + c * 16);

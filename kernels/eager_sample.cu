@@ -279,8 +279,8 @@ __device__ void penalize(float *l, const struct eager_sample *r, float times)
 }
 
 /* `unseen`: one more token that was drawn, or -1; it may be in the list or not. */
-__device__ void adjust(float *logits, const struct eager_sample *r,
-                       const struct eager_adjust *list, int unseen, int vocab)
+__device__ void adjust(float *logits, const struct eager_sample *r, const struct eager_adjust *list,
+                       int unseen, int vocab)
 {
     __shared__ int listed;
     if (threadIdx.x == 0)
@@ -338,16 +338,15 @@ __device__ void best(const float *logits, int from, int to, int vocab, int n, fl
         int token = (int)(0xffffffffu - (unsigned)mine);
         float l = logits[token];
         out->top_id[place] = token;
-        out->top_logprob[place] = isinf(top) ? (l == top && top > 0 ? 0 : -INFINITY)
-                                             : (float)((double)l - log_sum);
+        out->top_logprob[place] =
+            isinf(top) ? (l == top && top > 0 ? 0 : -INFINITY) : (float)((double)l - log_sum);
     }
     if (threadIdx.x == 0)
         out->tops = n;
     __syncthreads();
 }
 
-KERNEL __launch_bounds__(THREADS)
-    eager_sample(const __grid_constant__ struct eager_sample_args a)
+KERNEL __launch_bounds__(THREADS) eager_sample(const __grid_constant__ struct eager_sample_args a)
 {
     __shared__ struct shared s;
     after_previous();

@@ -5,10 +5,10 @@
  * Positions come in tiles of 128 (eight pages), STAGES of them in shared memory, each announced
  * and given back through a barrier.
  *
- * A consumer keeps its sums O and scores S in registers. While tensor cores do O += P V of one tile,
- * its threads turn the scores of the next one into probabilities (FlashAttention 3, Shah 2024); with
- * TURNS the two consumers also take turns at issuing, so that one's products run during the other's
- * exponentials, which take as long as the products when heads are 64 wide.
+ * A consumer keeps its sums O and scores S in registers. While tensor cores do O += P V of one
+ * tile, its threads turn the scores of the next one into probabilities (FlashAttention 3, Shah
+ * 2024); with TURNS the two consumers also take turns at issuing, so that one's products run during
+ * the other's exponentials, which take as long as the products when heads are 64 wide.
  *
  *   q16 [M, heads, HD], pages [page][kv_head][KV_PAGE][HD], a16 [M, heads, HD]
  *
@@ -243,7 +243,8 @@ __device__ __forceinline__ void store(const struct eager_prefill_args &a,
     }
 }
 
-enum { TURN = 1 + CONSUMERS }; /* named barriers: one a consumer for its queries, one for its turn */
+/* Named barriers: one a consumer for its queries, one for its turn. */
+enum { TURN = 1 + CONSUMERS };
 
 __device__ __forceinline__ void await_turn(int consumer)
 {

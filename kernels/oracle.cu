@@ -3,10 +3,10 @@
  * engine/cpu/oracle.c defines what is right, at a nanosecond a multiply-add: a second for one token
  * of a large head. These kernels compute the same from what the device holds, so a probe can know
  * the truth of every element. They are as plain: a sum is a loop in double, no tricks but the lanes
- * of a warp, and the device suite holds them to the CPU's oracle (tests/device/test_oracle.c).
+ * of a warp, and the device suite holds them to the CPU's oracle (tests/device/test_probe.c).
  */
-#include "probe.h"
 #include "lib/device.cuh"
+#include "probe.h"
 
 __device__ __forceinline__ double warp_add(double v)
 {

@@ -3,11 +3,11 @@
  *
  * Numbers are a function of seed and place, so the same call restores the same inputs and nothing
  * large has to cross the bus. The predecessor does what the contract of cuda.h allows and nobody
- * would choose: it releases its successor at once and writes at the very end, so a kernel that reads
- * or writes before griddepcontrol.wait finds NaN in its inputs or loses its outputs.
+ * would choose: it releases its successor at once and writes at the very end, so a kernel that
+ * reads or writes before griddepcontrol.wait finds NaN in its inputs or loses its outputs.
  */
-#include "probe.h"
 #include "lib/device.cuh"
+#include "probe.h"
 
 __device__ __forceinline__ uint64_t mix(uint64_t z)
 {

@@ -24,11 +24,11 @@ struct exchange {
     char allow[48];            /* methods of the path, for Allow */
     char id[REQUEST_ID_MAX + 1];
     int64_t start_ns;
-    int status;         /* of the response once its head is written */
+    int status;          /* of the response once its head is written */
     const char *headers; /* further lines of the head, each with its CRLF; static, or NULL */
-    bool close;         /* the connection ends with this response */
-    bool streaming;     /* a chunked (or, in HTTP/1.0, close-delimited) body is being written */
-    bool cancel_on_eof; /* a client that stops sending has left: do not finish for nobody */
+    bool close;          /* the connection ends with this response */
+    bool streaming;      /* a chunked (or, in HTTP/1.0, close-delimited) body is being written */
+    bool cancel_on_eof;  /* a client that stops sending has left: do not finish for nobody */
     void (*on_gone)(struct exchange *x);
     void *user;                           /* of whoever set on_gone */
     int32_t prompt_tokens, output_tokens; /* for the log line */

@@ -36,11 +36,11 @@ struct server {
     int port;
     bool listening, sweeping;
 
-    struct conn *conns; /* list */
+    struct conn *conns;    /* list */
     int connections, late; /* open; of them accepted while draining: nobody waits for those */
-    uint64_t body_bytes;            /* request bodies held by all connections */
-    int exchanges;                  /* requests being answered */
-    int works;                      /* uv_queue_work in flight */
+    uint64_t body_bytes;   /* request bodies held by all connections */
+    int exchanges;         /* requests being answered */
+    int works;             /* uv_queue_work in flight */
     struct generation *generations; /* list */
 
     struct inbox inbox;

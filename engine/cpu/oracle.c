@@ -5,8 +5,8 @@
  * through the page table, a sum is a loop. Inputs are floats, everything between them and the
  * outputs is double, so the oracle's own error (about 1e-16 a term) is far below any kernel's.
  *
- * It is slow on purpose - a fraction of a ns a multiply-add, one dequantization of the weights - and
- * it must stay simple enough to be believed by reading it.
+ * It is slow on purpose - a fraction of a ns a multiply-add, one dequantization of the weights -
+ * and it must stay simple enough to be believed by reading it.
  */
 #include "engine/cpu/oracle.h"
 
@@ -33,8 +33,8 @@ static void weight_row(const struct weight *w, int32_t row, float *dst)
     dequant_row(t, data + row * dtype_bytes(t, w->cols), dst, w->cols);
 }
 
-/* Eight sums instead of one, or each addition would wait for the one before it: that loop is most of
- * what a probe does. */
+/* Eight sums instead of one, or each addition would wait for the one before it: that loop is most
+ * of what a probe does. */
 static double dot(const double *x, const float *w, int32_t n)
 {
     double part[8] = {0};
@@ -44,7 +44,8 @@ static double dot(const double *x, const float *w, int32_t n)
             part[i] += x[j + i] * (double)w[j + i];
     for (; j < n; j++)
         part[0] += x[j] * (double)w[j];
-    return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+    return ((part[0] + part[1]) + (part[2] + part[3])) +
+           ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
 /* y[m, n] = sum_k x[m, k] w[n, k]; x is [m, w->cols], y [m, w->rows] */

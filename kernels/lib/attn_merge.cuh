@@ -22,7 +22,6 @@ struct sums {
     float o[WARPS][G][HD], top[WARPS][G], sum[WARPS][G];
     float peer_o[MERGE ? SPLITS : 1][SLICE], peer_top[MERGE ? SPLITS : 1][G],
         peer_sum[MERGE ? SPLITS : 1][G];
-    float block_top[G], block_sum[G];
 };
 
 /* The block's sums of element (h, d) relative to its own maximum. */

@@ -2,10 +2,10 @@
  *
  * After Reasoning Compiler (arXiv 2506.01374): a node is a point, an edge a legal change of one
  * knob. UCT with c = sqrt(2) descends to a node that has fewer than two children; the adviser
- * proposes a sequence of changes there; what is illegal in it is dropped, and if nothing new is left
- * one random change is made. A short random rollout scored by the cost model says how promising the
- * new leaf is. Measurements replace what the model said, along the whole path up. A batch is half of
- * what looks fastest in the tree, half of what grew where the tree has done best.
+ * proposes a sequence of changes there; what is illegal in it is dropped, and if nothing new is
+ * left one random change is made. A short random rollout scored by the cost model says how
+ * promising the new leaf is. Measurements replace what the model said, along the whole path up. A
+ * batch is half of what looks fastest in the tree, half of what grew where the tree has done best.
  *
  * A language model takes longer to answer than a tree takes to grow, so it is asked after a batch
  * about the nodes that will probably be expanded next, and its moves are played when the next

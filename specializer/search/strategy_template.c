@@ -32,14 +32,7 @@
 #include "specializer/search/strategy.h"
 #include "specializer/trust.h"
 
-enum {
-    FAMILY_LEAST = 2,
-    FIRST_BATCH = 4,
-    BEST = 2,
-    BATCH_MOST = 256,
-    SHORT_OF_FAMILY = 64,
-    TOLD_MOST = 4096
-};
+enum { FAMILY_LEAST = 2, FIRST_BATCH = 4, BEST = 2, BATCH_MOST = 256, SHORT_OF_FAMILY = 64 };
 #define LEADING 1.7  /* a family is when its best prediction is within this factor of the best */
 #define OPTIMISM 1.0 /* standard deviations */
 

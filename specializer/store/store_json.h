@@ -18,7 +18,8 @@ cJSON *trace_json(const struct trace_row *row);
 /* Everything that another store can use. */
 cJSON *store_export(struct store *s, struct err *err);
 /* Takes the admitted kernels of an export as proposals: known template, knobs and slot names are
- * all that is believed, and of a language model's kernels their texts (export_text.h). Returns how many, or -1 when it is not an export. */
+ * all that is believed, and of a language model's kernels their texts (export_text.h). Returns how
+ * many, or -1 when it is not an export. */
 int store_import(struct store *s, const char *body, size_t n, const char *who, struct err *err);
 
 #endif

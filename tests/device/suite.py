@@ -64,7 +64,7 @@ def plain_parts(at, quick):
     device, points = at.program("test_device"), at.program("test_points")
     torch = ("torch", "transformers")
     some = ["--points", "1", "--quick"] if quick else []
-    contexts = "200" if quick else "200,1000,4096"
+    contexts = "200,4096" if quick else "200,1000,4096"
     parts = [Part("compare", at.script("compare_transformers.py") +
                   [device, "--context", contexts], python=torch)]
     parts += [Part("points " + f, [points, f] + some) for f in FAMILIES]
@@ -93,13 +93,13 @@ def sanitizer_parts(at):
     def add(tool, name, command):
         checker = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", *OWN_KERNELS]
         parts.append(Part(f"{tool} {name}", checker + command, tool=tool))
-    for tool in ("memcheck", "racecheck", "initcheck"):
-        for family in FAMILIES:
+    for tool in ("racecheck", "initcheck", "memcheck"):  # the longest first
+        for family in reversed(FAMILIES):
             add(tool, family, [points, family, "--points", "1", "--quick", "--exact"])
     some = [("steps", "d64 g4"), ("steps", "d128 g2"), ("probe", "d64 g4"), ("probe", "d128 g2"),
             ("regions", "d64 g4"), ("regions", "d128 g2"), ("sampler", "")]
-    for tool, flags, which in (("memcheck", [], some + [("lt", "")]),
-                               ("racecheck", ["--plain"], some)):
+    for tool, flags, which in (("racecheck", ["--plain"], some),
+                               ("memcheck", [], some + [("lt", "")])):
         for part, shape in which:
             add(tool, f"{part} {shape}".strip(),
                 [device, "--slow", "--brief", *flags, part] + [shape] * bool(shape))

@@ -270,7 +270,7 @@ static void admissions(struct rig *r, const struct model *model, const char *pat
         for (size_t k = 0; k < sizeof ms / sizeof *ms; k++) {
             struct check_result result;
             struct err e = {""};
-            if ((products[i] == REGION_HEAD && ms[k] > NARROW) || (brief && k != i % 3))
+            if (products[i] == REGION_HEAD && ms[k] > NARROW)
                 continue;
             int rc = -1;
             for (int32_t rank = 1; rank < 8 && rc; rank++)
@@ -352,7 +352,8 @@ void test_lt(void)
         }
         comes_again(&r, &s);
         rehearsals(&r, path);
-        admissions(&r, m, path);
+        if (!brief) /* a probe's case is a thousand launches */
+            admissions(&r, m, path);
         planted(&r, m, path);
         unlink(path);
     }

@@ -140,7 +140,7 @@ static void steps_equal_the_cpus(struct rig *gpu, struct rig *cpu, const char *n
     double worst = 0;
     for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++) {
         int32_t n = contexts[i];
-        if (brief && n > 300)
+        if (brief && n > 100)
             break;
         struct text t = {(int32_t)i, (int32_t)(37 * i), 1 + 2 * (int32_t)(i % 3)};
         if (!prompt(gpu, &t, n, TOKENS, &a) || !prompt(cpu, &t, n, TOKENS, &b))
@@ -174,7 +174,7 @@ static void decode_equals_prefill(struct rig *gpu, const char *name)
 {
     static struct built a;
     static const int32_t chunks[] = {512, 100, 64, 17, 1};
-    int32_t vocab = gpu->model->shape.vocab, n = 150;
+    int32_t vocab = gpu->model->shape.vocab, n = brief ? 40 : 150;
     float *first = NULL;
     double worst = 0;
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {

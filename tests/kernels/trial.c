@@ -1,8 +1,8 @@
 /* trial.c - see trial.h.
  *
  * The expected values are the oracle's, in double precision. How near a kernel must come to them is
- * measured, on the trusted eager kernel in the same case: what is written down here is only how much
- * chance may be in that measurement, and what lower precisions declare.
+ * measured, on the trusted eager kernel in the same case: what is written down here is only how
+ * much chance may be in that measurement, and what lower precisions declare.
  */
 #include "tests/kernels/trial.h"
 

@@ -265,25 +265,13 @@ static int fake_step_wait(struct backend *b, const struct step *s, struct err *e
     return rc;
 }
 
-static const struct backend_ops fake_pipelined_ops = {.name = "fake",
-                                                      .usual_chunk = 72,
-                                                      .open = fake_open,
-                                                      .close = fake_close,
-                                                      .machine = fake_machine,
-                                                      .eager = fake_eager,
-                                                      .set_dispatch = fake_set_dispatch,
-                                                      .step = fake_step,
-                                                      .step_start = fake_step_start,
+#define FAKE_OPS                                                                     \
+    .name = "fake", .usual_chunk = 72, .open = fake_open, .close = fake_close,       \
+    .machine = fake_machine, .eager = fake_eager, .set_dispatch = fake_set_dispatch, \
+    .step = fake_step
+static const struct backend_ops fake_ops = {FAKE_OPS};
+static const struct backend_ops fake_pipelined_ops = {FAKE_OPS, .step_start = fake_step_start,
                                                       .step_wait = fake_step_wait};
-
-static const struct backend_ops fake_ops = {.name = "fake",
-                                            .usual_chunk = 72,
-                                            .open = fake_open,
-                                            .close = fake_close,
-                                            .machine = fake_machine,
-                                            .eager = fake_eager,
-                                            .set_dispatch = fake_set_dispatch,
-                                            .step = fake_step};
 
 /* The text and the ids that a request must get, worked out one token after the other. Returns the
  * number of tokens; the end-of-generation token is counted and is the last id. */

@@ -8,7 +8,7 @@
 
 #include "specializer/adviser/adviser_request.h"
 #include "specializer/search/strategy.h"
-#include "tests/unit/specializer/smollm.h"
+#include "tests/unit/specializer/shapes.h"
 
 static const struct machine world_machine = {.device = "test machine, 2 threads",
                                              .read_bandwidth = 40e9,
@@ -50,18 +50,7 @@ static inline struct facts world_facts(const struct machine *machine, enum regio
                         .REGION = (int32_t)region,
                         .M_MAX = m,
                         SMOLLM_SHAPE};
-    struct facts gpu = {.REGION = (int32_t)region,
-                        .M_MAX = m,
-                        .HIDDEN = 2048,
-                        .HEADS = 16,
-                        .KV_HEADS = 8,
-                        .HEAD_DIM = 128,
-                        .FFN = 6144,
-                        .VOCAB = 151936,
-                        .HAS_QK_NORM = 1,
-                        .WTYPE = DTYPE_BF16,
-                        .WTYPE_2 = DTYPE_BF16,
-                        .WTYPE_3 = DTYPE_BF16};
+    struct facts gpu = {.REGION = (int32_t)region, .M_MAX = m, QWEN3_SHAPE};
     facts_machine(&gpu, machine);
     return machine->kind == MACHINE_CUDA ? gpu : cpu;
 }

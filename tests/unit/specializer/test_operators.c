@@ -179,12 +179,9 @@ static void operators_may_repeat_a_rollback(void **unused)
     stop(s);
 }
 
-static void operators_see_slots_kernels_metrics_and_the_dashboard(void **unused)
+static void see_slots_and_kernels(struct specializer *s)
 {
-    (void)unused;
     char *text = NULL;
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
     cJSON *o = json_of(200, specializer_slots(s, "mlp_out/m1", &text), &text);
     assert_string_equal(cJSON_GetObjectItem(o, "state")->valuestring, "active");
     assert_true(cJSON_GetObjectItem(o, "gain_over_eager")->valuedouble > 0.2);
@@ -199,10 +196,15 @@ static void operators_see_slots_kernels_metrics_and_the_dashboard(void **unused)
     assert_non_null(strstr(cJSON_GetObjectItem(o, "source")->valuestring, "whet_kernel"));
     cJSON_Delete(o);
     expect(404, specializer_kernels(s, "1234", &text), &text);
-    o = cJSON_Parse(text = specializer_json(s));
-    assert_non_null(o);
+}
+
+static void see_the_dashboards_facts(struct specializer *s)
+{
     static const char *const keys[] = {"mode",     "doing",  "funnel",  "slots",   "trace",
                                        "numerics", "counts", "adviser", "refusals"};
+    char *text = specializer_json(s);
+    cJSON *o = cJSON_Parse(text);
+    assert_non_null(o);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         assert_non_null(cJSON_GetObjectItem(o, keys[i]));
     const cJSON *mark = cJSON_GetArrayItem(cJSON_GetObjectItem(o, "marks"), 0);
@@ -214,6 +216,11 @@ static void operators_see_slots_kernels_metrics_and_the_dashboard(void **unused)
     assert_non_null(cJSON_GetObjectItem(refusal, "name"));
     free(text);
     cJSON_Delete(o);
+}
+
+static void see_metrics(struct specializer *s)
+{
+    char *text = NULL;
     size_t n;
     FILE *out = open_memstream(&text, &n);
     specializer_metrics(s, out);
@@ -239,6 +246,16 @@ static void operators_see_slots_kernels_metrics_and_the_dashboard(void **unused)
         assert_non_null(strstr(text, names[i]));
     }
     free(text);
+}
+
+static void operators_see_slots_kernels_metrics_and_the_dashboard(void **unused)
+{
+    (void)unused;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    see_slots_and_kernels(s);
+    see_the_dashboards_facts(s);
+    see_metrics(s);
     stop(s);
 }
 

@@ -11,7 +11,7 @@
 #include "specializer/hash.h"
 #include "specializer/search/strategy.h"
 #include "specializer/trust.h"
-#include "tests/unit/specializer/smollm.h"
+#include "tests/unit/specializer/shapes.h"
 
 enum { BATCH = 6, BATCHES = 40 };
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tests/unit/specializer/smollm.h"
+#include "tests/unit/specializer/shapes.h"
 #include "tune/table.h"
 
 static const struct facts facts = {.HAS_AVX2 = 1,

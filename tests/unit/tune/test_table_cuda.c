@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/specializer/shapes.h"
 #include "tune/table.h"
 
 static const struct machine h200 = {.device = "NVIDIA H200, compute capability 9.0",
@@ -21,20 +22,9 @@ static const struct machine h200 = {.device = "NVIDIA H200, compute capability 9
                                     .sms = 132,
                                     .target = "sm_90a"};
 
-/* Llama-3.2-1B. */
 static struct table *add(struct tables *t, const char *slot, enum region region, int m, int most)
 {
-    struct facts f = {.REGION = (int32_t)region,
-                      .M_MAX = m,
-                      .HIDDEN = 2048,
-                      .HEADS = 32,
-                      .KV_HEADS = 8,
-                      .HEAD_DIM = 64,
-                      .FFN = 8192,
-                      .VOCAB = 128256,
-                      .WTYPE = DTYPE_BF16,
-                      .WTYPE_2 = DTYPE_BF16,
-                      .WTYPE_3 = DTYPE_BF16};
+    struct facts f = {.REGION = (int32_t)region, .M_MAX = m, LLAMA_SHAPE};
     t->machine = h200;
     t->seed = 1;
     facts_machine(&f, &h200);

@@ -10,7 +10,7 @@
 
 #include "specializer/agent/agent_prompt.h"
 #include "specializer/agent/agent_reply.h"
-#include "tests/unit/specializer/smollm.h"
+#include "tests/unit/specializer/shapes.h"
 
 static struct facts facts_of(enum region r)
 {

@@ -10,7 +10,7 @@
 
 #include "specializer/hash.h"
 #include "specializer/search/cost.h"
-#include "tests/unit/specializer/smollm.h"
+#include "tests/unit/specializer/shapes.h"
 
 static const struct machine machine = {
     .device = "test", .read_bandwidth = 40e9, .peak_flops = 100e9, .boundary_s = 2e-6};

@@ -10,6 +10,7 @@
 
 #include "specializer/search/cost.h"
 #include "specializer/search/space.h"
+#include "tests/unit/specializer/shapes.h"
 
 static const struct machine h200 = {.device = "NVIDIA H200, compute capability 9.0",
                                     .read_bandwidth = 4.3e12,
@@ -21,21 +22,9 @@ static const struct machine h200 = {.device = "NVIDIA H200, compute capability 9
                                     .target = "sm_90a",
                                     .driver = "580.159.04"};
 
-/* Qwen3-1.7B. */
 static struct facts facts_of(enum region region, int m)
 {
-    struct facts f = {.REGION = (int32_t)region,
-                      .M_MAX = m,
-                      .HIDDEN = 2048,
-                      .HEADS = 16,
-                      .KV_HEADS = 8,
-                      .HEAD_DIM = 128,
-                      .FFN = 6144,
-                      .VOCAB = 151936,
-                      .HAS_QK_NORM = 1,
-                      .WTYPE = DTYPE_BF16,
-                      .WTYPE_2 = DTYPE_BF16,
-                      .WTYPE_3 = DTYPE_BF16};
+    struct facts f = {.REGION = (int32_t)region, .M_MAX = m, QWEN3_SHAPE};
     facts_machine(&f, &h200);
     return f;
 }
