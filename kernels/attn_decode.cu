@@ -344,7 +344,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     if (TRIGGER == 0)
         release_next();
     if (MERGE)
-        cluster_arrive();
+        inbox_open(&s.in, posted_bytes());
     int live = M_MAX > 1 ? a.counts->m : 1;
     /* else a sequence has tokens in this step */
     bool early = EARLY && (M_MAX == 1 || a.counts->spans == live);
@@ -359,7 +359,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     if (TRIGGER == 1)
         release_next();
     if (MERGE)
-        cluster_wait(); /* every block of the cluster has started: its memory can be written */
+        cluster_wait();
 
     after_previous();
     if (j.t >= live)

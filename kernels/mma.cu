@@ -9,14 +9,14 @@
  *
  * x is what a block has to wait for, M K floats, and it would be read by every block: so SPLIT
  * blocks of a cluster share K, and each reads its part only. Their partial sums meet in shared
- * memory: token t belongs to block t % SPLIT, which the others store theirs to; one cluster barrier
- * at the end, after all of a block's tiles. For q/k norm a cluster owns a head.
+ * memory: token t belongs to block t % SPLIT, where the others store theirs tile by tile; one
+ * cluster barrier at the end. For q/k norm a cluster owns a head.
  *
  * Norm: x * gain is multiplied; 1/rms(x) is applied to the finished sum. Residual: it is where the
  * sum starts.
  *
  * Invariant: as in gemv.cu. Tokens at or beyond counts->m are computed from whatever is there and
- * reach no page; the last group repeats the last tile.
+ * reach no page; the last unit repeats a tile.
  */
 #include "lib/shape.cuh"
 
@@ -36,6 +36,9 @@
 #endif
 #ifndef PERSIST
 #define PERSIST 1
+#endif
+#ifndef SPARE
+#define SPARE 0
 #endif
 #ifndef TRIGGER
 #define TRIGGER 1
@@ -123,7 +126,7 @@ __device__ __forceinline__ void prefetch_passes(const struct region_args &a, con
 __device__ __forceinline__ void multiply_pass(const struct region_args &a, const struct where &at,
                                               char *shared, const bf16 *xp, fragments &buffer,
                                               int p, int passes, const uint4 *w, const uint4 *next,
-                                              float (*c)[NT][4])
+                                              all_sums &c)
 {
 #pragma unroll 1
     for (int k = 0; k < STEPS; k += UNROLL) {
@@ -141,6 +144,10 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
+            bool beyond = RAGGED && kn + u >= STEPS;
+            const uint4 *source = beyond ? next : from;
+            if (RAGGED && k + u >= STEPS) /* these hold the next pass's first steps already */
+                continue;
             uint4 b[TERMS * NT];
 #pragma unroll
             for (int n = 0; n < TERMS * NT; n++)
@@ -154,14 +161,16 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
                 }
 #pragma unroll
                 for (int n = 0; n < TERMS * NT; n++) {
-                    mma_bf16(c[r][n % NT], w0, b[n].x, b[n].y);
-                    mma_bf16(c[r][n % NT], w1, b[n].z, b[n].w);
+                    int i =
+                        (u * TERMS + n / NT) * 2; /* of the products for these rows and tokens */
+                    mma_bf16(c[i % CHAINS][r][n % NT], w0, b[n].x, b[n].y);
+                    mma_bf16(c[(i + 1) % CHAINS][r][n % NT], w1, b[n].z, b[n].w);
                 }
-                if (refill)
+                if (RAGGED ? !beyond || more : refill)
 #pragma unroll
                     for (int s = 0; s < 2; s++)
                         buffer[r][u][s] =
-                            load_weight<LOAD>(from + (size_t)r * (K * 2) + (u * 2 + s) * 32);
+                            load_weight<LOAD>(source + (size_t)r * (K * 2) + (u * 2 + s) * 32);
             }
         }
     }
@@ -175,17 +184,17 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     __shared__ struct extra e;
     bf16 *x = (bf16 *)shared;
     float *part = (float *)(shared + SMEM_X);
-    struct where at = {(int)threadIdx.x / 32, (int)threadIdx.x % 32,   (int)threadIdx.x % 32 / 4,
-                       (int)threadIdx.x % 4,  (int)blockIdx.x % SPLIT, (int)blockIdx.x / SPLIT};
+    struct where at = place();
     int passes = passes_of(at), tile = first_tile(at, 0);
     const uint4 *w = tile_weights(a, at, tile);
     fragments buffer;
     if (TRIGGER == 0)
         release_next();
     if (SPLIT > 1)
-        cluster_arrive();
+        cluster_come();
     ask_gains(a, at);
-    load_first(buffer, w);
+    if (ALL_HAVE || passes > 0)
+        load_first(buffer, w);
     if (STAGE)
         stage(a, shared, at);
     if (PREFETCH)
@@ -197,9 +206,11 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
         cluster_wait(); /* every block of the cluster has started: its memory can be written */
 
     after_previous();
-    float c[TILES][NT][4], scale[NT][2];
+    all_sums c;
+    float scale[NT][2];
     unsigned long long best[NT][2] = {};
-    begin_sums(a, at, tile, c);
+    if (passes > 0)
+        begin_sums(a, at, tile, c);
     take(a, at, x, &e);
     if (STAGE || AT_ATTN_IN)
         await_copies();
@@ -217,7 +228,11 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
         multiply_pass(a, at, shared, x + at.g * LD + at.q * 8, buffer, p, passes, w, next, c);
         if (TRIGGER == 3 && !more)
             release_next();
-        end_sums(a, at, &e, part, p, tile, c, scale, best);
+        add_chains(c);
+        if (KEPT)
+            keep_sums(at, part, p, c[0]);
+        else
+            finish_sums(a, at, &e, tile, c[0], scale, best);
         w = next;
         tile = after;
         if (more)

@@ -4,8 +4,8 @@
  * values weighted by that. Parts of the block's warps meet in shared memory; those of the blocks of
  * a token and kv head in one of two ways:
  *
- *   merge_cluster   the blocks are a cluster: each sends the others their slice of its sums, and
- *                   one barrier later all finish a slice
+ *   merge_cluster   the blocks are a cluster: each posts the others their slice of its sums, and
+ *                   finishes its own when all of it is here
  *
  *   merge_last      the last block by a counter in memory: for more parts than a cluster has blocks
  *
@@ -17,11 +17,14 @@
 #ifndef WHET_KERNELS_LIB_ATTN_MERGE_CUH
 #define WHET_KERNELS_LIB_ATTN_MERGE_CUH
 
+#include "lib/inbox.cuh"
+
 /* Shared memory: the partial sums of the block's warps, and what a cluster's blocks send. */
 struct sums {
     float o[WARPS][G][HD], top[WARPS][G], sum[WARPS][G];
     float peer_o[MERGE ? SPLITS : 1][SLICE], peer_top[MERGE ? SPLITS : 1][G],
         peer_sum[MERGE ? SPLITS : 1][G];
+    inbox in;
 };
 
 /* The block's sums of element (h, d) relative to its own maximum. */
@@ -63,21 +66,26 @@ __device__ __forceinline__ float merged(const float *top, const float *sum, int 
     return v / all;
 }
 
+/* What merge_cluster() of all blocks posts to this one. */
+__device__ __forceinline__ int posted_bytes()
+{
+    int left = G * HD - (int)blockIdx.x * SLICE;
+    return SPLITS * 4 * (max(min(left, (int)SLICE), 0) + 2 * G);
+}
+
 __device__ __forceinline__ void merge_cluster(const struct cuda_attn_args &a, struct sums *s, int t,
                                               int head)
 {
     int rank = blockIdx.x;
     for (int i = threadIdx.x; i < G * HD; i += THREADS) {
         float top, sum, v = block_part(s, i / HD, i % HD, &top, &sum);
-        store_peer(&s->peer_o[rank][i % SLICE], i / SLICE, v);
+        post(&s->peer_o[rank][i % SLICE], &s->in, i / SLICE, v);
         if (i % HD < SPLITS) {
-            store_peer(&s->peer_top[rank][i / HD], i % HD, top);
-            store_peer(&s->peer_sum[rank][i / HD], i % HD, sum);
+            post(&s->peer_top[rank][i / HD], &s->in, i % HD, top);
+            post(&s->peer_sum[rank][i / HD], &s->in, i % HD, sum);
         }
     }
-    __syncwarp();
-    cluster_arrive();
-    cluster_wait();
+    inbox_wait(&s->in);
     for (int i = threadIdx.x; i < SLICE && rank * SLICE + i < G * HD; i += THREADS) {
         int e = rank * SLICE + i, h = e / HD;
         float most = -INFINITY, all = 0, v = 0;

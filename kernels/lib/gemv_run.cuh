@@ -53,7 +53,7 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
     if (TRIGGER == 0)
         release_next();
     if (QK && CLUSTER > 1)
-        cluster_arrive();
+        cluster_come();
     float4 gain[X ? C : 1][2];
     load_gain(a, gain, at);
     if (!X)

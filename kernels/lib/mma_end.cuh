@@ -56,28 +56,38 @@ __device__ __forceinline__ void finish(const struct region_args &a, const struct
 
 /* Where sums start: with the residual, in the first block of a cluster. */
 __device__ __forceinline__ void begin_sums(const struct region_args &a, const struct where &at,
-                                           int tile, float (*c)[NT][4])
+                                           int tile, all_sums &c)
 {
+#pragma unroll
+    for (int i = 0; i < CHAINS * TILES * NT * 4; i++)
+        c[i / (TILES * NT * 4)][i / (NT * 4) % TILES][i / 4 % NT][i % 4] = 0;
+#if AT_OUT
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                c[r][n][j] = 0;
-#if AT_OUT
                 int row = (tile + r) * 16 + at.g + j / 2 * 8, t = n * 8 + 2 * at.q + j % 2;
                 if (t < M && (SPLIT == 1 || at.rank == 0))
-                    c[r][n][j] = __ldcg(a.x + (size_t)t * ROWS_ALL + row);
-#endif
+                    c[0][r][n][j] = __ldcg(a.x + (size_t)t * ROWS_ALL + row);
             }
+#endif
 }
 
-/* A pass's sums: finished here, or kept in the shared memory of the token's block. */
-__device__ __forceinline__ void end_sums(const struct region_args &a, const struct where &at,
-                                         const struct extra *e, float *part, int p, int tile,
-                                         const float (*c)[NT][4], const float (*scale)[2],
-                                         unsigned long long (*best)[2])
+__device__ __forceinline__ void add_chains(all_sums &c)
+{
+#pragma unroll
+    for (int i = TILES * NT * 4; i < CHAINS * TILES * NT * 4; i++)
+        c[0][i / (NT * 4) % TILES][i / 4 % NT][i % 4] +=
+            c[i / (TILES * NT * 4)][i / (NT * 4) % TILES][i / 4 % NT][i % 4];
+}
+
+/* A pass's sums, finished. */
+__device__ __forceinline__ void finish_sums(const struct region_args &a, const struct where &at,
+                                            const struct extra *e, int tile,
+                                            const float (*c)[NT][4], const float (*scale)[2],
+                                            unsigned long long (*best)[2])
 {
 #pragma unroll
     for (int r = 0; r < TILES; r++)
@@ -86,18 +96,39 @@ __device__ __forceinline__ void end_sums(const struct region_args &a, const stru
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 int t = n * 8 + 2 * at.q + j % 2, local = at.g + j / 2 * 8;
-                if (KEPT) {
-                    int kept = (p * GROUP + at.warp * TILES + r) * 16 + local;
-                    float *to = part + ((size_t)at.rank * SLOTS + t / SPLIT) * KEPT_ROWS + kept;
-                    if (t < M && SPLIT > 1)
-                        store_peer(to, t % SPLIT, c[r][n][j]);
-                    else if (t < M)
-                        *to = c[r][n][j];
-                } else {
-                    float v = c[r][n][j] * (HAS_NORM ? scale[n][j % 2] : 1.0f);
-                    float other = AT_OUT || AT_HEAD ? 0 : __shfl_xor_sync(WARP_ALL, v, 4);
-                    finish(a, e, (tile + r) * 16 + local, t, v, other, &best[n][j % 2]);
-                }
+                float v = c[r][n][j] * (HAS_NORM ? scale[n][j % 2] : 1.0f);
+                float other = AT_OUT || AT_HEAD ? 0 : __shfl_xor_sync(WARP_ALL, v, 4);
+                finish(a, e, (tile + r) * 16 + local, t, v, other, &best[n][j % 2]);
+            }
+}
+
+/* A pass's sums, kept in the shared memory of the token's block. 8 is a multiple of SPLIT, so both
+ * tokens of a lane have the same two owners in every tile of 8. */
+__device__ __forceinline__ void keep_sums(const struct where &at, float *part, int p,
+                                          const float (*c)[NT][4])
+{
+    int row = (p * WARPS + at.warp) * TILES * 16 + at.g;
+    float *own[2];
+    unsigned peer[2];
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+        int token = 2 * at.q + s;
+        own[s] = part + ((size_t)at.rank * SLOTS + token / SPLIT) * KEPT_ROWS + row;
+        peer[s] = SPLIT > 1 ? peer_of(own[s], token % SPLIT) : 0;
+    }
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int further = n * (8 / SPLIT) * KEPT_ROWS + r * 16 + j / 2 * 8;
+                if (n * 8 + 2 * at.q + j % 2 >= M)
+                    continue;
+                if (SPLIT > 1)
+                    store_at(peer[j % 2] + further * 4, c[r][n][j]);
+                else
+                    own[j % 2][further] = c[r][n][j];
             }
 }
 
@@ -118,12 +149,10 @@ __device__ __forceinline__ float4 kept_sum(const float *part, int slot, int row)
 __device__ __forceinline__ void finish_kept(const struct region_args &a, const struct where &at,
                                             const struct extra *e, const float *part)
 {
-    int rows = passes_of(at) * GROUP * 16;
+    int rows = at.units * TILES * 16;
     for (int i = threadIdx.x; i < SLOTS * (rows / 4); i += THREADS) {
         int slot = i / (rows / 4), kept = i % (rows / 4) * 4, t = slot * SPLIT + at.rank;
-        int group = kept / (GROUP * 16), tile = (at.cluster + group * CLUSTERS) * GROUP;
-        int local = kept % (GROUP * 16), warp_tile = tile + local / (TILES * 16) * TILES;
-        int row = min(warp_tile, ROW_TILES - TILES) * 16 + local % (TILES * 16);
+        int row = tile_of(at.first + kept / (TILES * 16)) * 16 + kept % (TILES * 16);
         float4 s = kept_sum(part, slot, kept);
         float f = t < M ? scale_of(a, e, t) : 0, v[4] = {s.x * f, s.y * f, s.z * f, s.w * f};
 #if AT_ATTN_IN && HAS_QK_NORM
@@ -139,8 +168,17 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
                 v[j] *= norm * gain[j];
         }
 #endif
+#if AT_OUT
+        if (t < M)
+            *(float4 *)(a.y + (size_t)t * ROWS_ALL + row) = make_float4(v[0], v[1], v[2], v[3]);
+#elif AT_MLP_IN
+        if (t < M)
+            *(float2 *)(a.h + (size_t)t * FFN + row / 2) =
+                make_float2(silu(v[0]) * v[1], silu(v[2]) * v[3]);
+#else
         for (int j = 0; j < 4; j++)
             finish(a, e, row + j, t, v[j], v[j ^ 1], 0);
+#endif
     }
 }
 

@@ -19,34 +19,62 @@ enum {
     THREADS = WARPS * 32,
     KS = K / SPLIT, /* columns of a block */
     STEPS = KS / 32,
-    GROUP = WARPS * TILES, /* row tiles of a block at a time */
     ROW_TILES = ROWS_ALL / 16,
-    GROUPS = (ROW_TILES + GROUP - 1) / GROUP,
-    CLUSTERS = PERSIST && PERSIST * SMS / SPLIT < GROUPS ? PERSIST * SMS / SPLIT : GROUPS,
-    PASSES = (GROUPS + CLUSTERS - 1) / CLUSTERS,
+    UNITS = (ROW_TILES + TILES - 1) / TILES, /* what a warp multiplies in a pass */
+    ALL_BUSY = (UNITS + WARPS - 1) / WARPS,  /* clusters, each of one pass */
+    AT_MOST = PERSIST ? PERSIST * ((SMS - SPARE) / SPLIT) : ALL_BUSY,
+    CLUSTERS = AT_MOST < UNITS ? AT_MOST : UNITS,
+    ALL_HAVE = UNITS / CLUSTERS >= WARPS, /* every warp has a unit */
     LD = KS + 32, /* a row of x in shared memory: conflict-free in 16-byte reads */
     SLOTS = (M + SPLIT - 1) / SPLIT,
-    KEPT_ROWS = PASSES * GROUP * 16,
+    KEPT_ROWS = (UNITS + CLUSTERS - 1) / CLUSTERS * TILES * 16,
     SMEM_X = TERMS * NT * 8 * LD * 2,
     SMEM_PART = KEPT ? SPLIT * SLOTS * KEPT_ROWS * 4 : 0,
     SMEM_STAGE = THREADS * TILES * UNROLL * STAGE * 32,
-    TURNS = STEPS / UNROLL /* of the main loop in a pass */
+    CHAINS = TILES * NT < 4 ? 4 / (TILES * NT) : 1, /* sums of a row and token side by side */
+    TURNS = (STEPS + UNROLL - 1) / UNROLL,          /* of the main loop in a pass */
+    RAGGED = STEPS % UNROLL != 0                    /* and the last of them has fewer steps */
 };
 
+/* A product waits for the one before it that adds to the same sums: a warp with few tiles and
+ * tokens has several of each, which are added in the end. */
+typedef float tile_sums[NT][4];
+typedef tile_sums all_sums[CHAINS][TILES];
+
+/* Units are dealt to clusters as evenly as can be: what counts is how much the busiest block reads.
+ * A cluster's are neighbours, and its warps take them in turn; the last may have one less, or none.
+ */
 struct where {
-    int warp, lane, g, q, rank, cluster;
+    int warp, lane, g, q, rank;
+    int first, units; /* of this cluster */
 };
+
+__device__ __forceinline__ struct where place(void)
+{
+    struct where at = {(int)threadIdx.x / 32, (int)threadIdx.x % 32, (int)threadIdx.x % 32 / 4,
+                       (int)threadIdx.x % 4, (int)blockIdx.x % SPLIT};
+    int cluster = blockIdx.x / SPLIT;
+    at.first = cluster * UNITS / CLUSTERS;
+    at.units = (cluster + 1) * UNITS / CLUSTERS - at.first;
+    return at;
+}
+
+/* The first row tile of a unit; the last unit is moved back to end at the last row. */
+__device__ __forceinline__ int tile_of(int unit)
+{
+    return min(unit * TILES, ROW_TILES - TILES);
+}
 
 /* First row tile of this warp in pass p. */
 __device__ __forceinline__ int first_tile(const struct where &at, int p)
 {
-    int tile = (at.cluster + p * CLUSTERS) * GROUP + at.warp * TILES;
-    return min(tile, ROW_TILES - TILES);
+    return tile_of(at.first + p * WARPS + at.warp);
 }
 
+/* Of this warp. */
 __device__ __forceinline__ int passes_of(const struct where &at)
 {
-    return (GROUPS - at.cluster + CLUSTERS - 1) / CLUSTERS;
+    return (at.units - at.warp + WARPS - 1) / WARPS;
 }
 
 /* This lane's first 16 bytes of a tile's part of K; a tile row is K / 32 * 64 of them. */
@@ -95,6 +123,7 @@ __device__ __forceinline__ void take(const struct region_args &a, const struct w
     for (int t = at.warp; t < NT * 8; t += WARPS) {
         const float *from = t < M ? input_row(a, t) + at.rank * KS : 0;
         float sum = 0;
+#pragma unroll 1
         for (int s = 0; s < LOADS; s += BATCH) {
             float4 v[BATCH];
 #pragma unroll

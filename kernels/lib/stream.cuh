@@ -232,6 +232,17 @@ __device__ __forceinline__ void best_of_all(const unsigned long long (*warp)[LD_
 
 /* ---- clusters ------------------------------------------------------------------------------ */
 
+/* Says that this block has started; cluster_wait() says the same of all, and that their memory can
+ * be written. Without the fence of cluster_arrive(): for the start of a kernel, in front of loads. */
+__device__ __forceinline__ void cluster_come()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
+/* What this thread has stored is where it belongs after the cluster_wait() of any other; a fence of
+ * the whole device. */
 __device__ __forceinline__ void cluster_arrive()
 {
 #if __CUDA_ARCH__ >= 900
@@ -246,14 +257,29 @@ __device__ __forceinline__ void cluster_wait()
 #endif
 }
 
+/* Where *own is in the shared memory of block `rank` of the cluster. */
+__device__ __forceinline__ unsigned peer_of(const void *own, int rank)
+{
+    unsigned peer = 0;
+#if __CUDA_ARCH__ >= 900
+    unsigned at = (unsigned)__cvta_generic_to_shared(own);
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(at), "r"(rank));
+#endif
+    return peer;
+}
+
+/* Stores v there. */
+__device__ __forceinline__ void store_at(unsigned peer, float v)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(peer), "f"(v) : "memory");
+#endif
+}
+
 /* Stores v where *own is in the shared memory of block `rank` of the cluster. */
 __device__ __forceinline__ void store_peer(float *own, int rank, float v)
 {
-#if __CUDA_ARCH__ >= 900
-    unsigned at = (unsigned)__cvta_generic_to_shared(own), peer;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(at), "r"(rank));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(peer), "f"(v) : "memory");
-#endif
+    store_at(peer_of(own, rank), v);
 }
 
 #endif

@@ -214,13 +214,19 @@ static double mma_s(const struct cost *c, const struct template *t, const struct
     double warps = knob_or(t, p, "WARPS", 8), wide = knob_or(t, p, "TILES", 1);
     double each = wide * 16.0 * 64 / 32 * knob_or(t, p, "UNROLL", 4);
     double split = knob_or(t, p, "SPLIT", 1), persist = knob_or(t, p, "PERSIST", 0);
-    double tiles = ceil(rows / (warps * 16 * wide)) * split;
+    double units = ceil(rows / (16 * wide)); /* PERSIST deals them evenly to clusters of SPLIT */
+    double clusters = floor((f->SMS - knob_or(t, p, "SPARE", 0)) / split) * persist;
+    clusters = persist > 0 ? fmax(1, fmin(clusters, units)) : ceil(units / warps);
+    double blocks = clusters * split, room = f->SMS * fmax(1, persist);
     double resident = persist > 0 ? persist : fmax(1, floor(2048 / (warps * 32 * 2)));
     double flight =
-        fmin(resident, ceil(tiles / f->SMS)) * warps * 32 * each * (1 + knob_or(t, p, "STAGE", 0));
-    double share = wave_share(tiles, f->SMS * (persist > 0 ? persist : 1));
-    /* A second wave starts as blocks of the first end, so only a part of the imbalance shows. */
-    double uneven = persist > 0 ? 1 / share : 1 + 0.5 * (1 / share - 1);
+        fmin(resident, ceil(blocks / f->SMS)) * warps * 32 * each * (1 + knob_or(t, p, "STAGE", 0));
+    /* Clusters of four and more never take the last multiprocessors: some would wait for the end of
+     * others. A second wave of small work starts as blocks of the first end, so only a part of its
+     * imbalance shows. */
+    double waits = split >= 4 && blocks > 0.95 * room ? 2 : 1;
+    double uneven = persist > 0 ? waits * clusters * ceil(units / clusters) / units
+                                : 1 + 0.5 * (1 / wave_share(blocks, room) - 1);
     double loads = rows * cols * 2 / kept_bandwidth(c, f, flight, 1, 0.4) * uneven;
     double work = 2 * fmax(1, f->M_MAX) * rows * cols / (c->machine->peak_flops * 0.5);
     return fmax(loads, work) + 0.2 * fmin(loads, work);

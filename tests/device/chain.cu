@@ -30,11 +30,12 @@ static const stage gemv_stages[] = {
 };
 static const stage mma_stages[] = {
     {"attention", "SPLITS MERGE EARLY WARPS PIECE PARTS STAGES TRIGGER", 40},
-    {"+ tiles, unroll, warps, K over a cluster", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST", 30},
-    {"+ staged weights", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST STAGE", 30},
-    {"+ L2 prefetch, load policy", "TRIGGER SPLIT PERSIST STAGE PREFETCH LOAD", 10},
+    {"+ tiles, unroll, warps, K over a cluster", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE",
+     30},
+    {"+ staged weights", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE STAGE", 30},
+    {"+ L2 prefetch, load policy", "TRIGGER SPLIT PERSIST SPARE STAGE PREFETCH LOAD", 10},
     {"+ second pass",
-     "TILES UNROLL WARPS TRIGGER SPLIT PERSIST STAGE PREFETCH LOAD SPLITS MERGE EARLY PIECE "
+     "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE STAGE PREFETCH LOAD SPLITS MERGE EARLY PIECE "
      "PARTS STAGES",
      20},
 };
