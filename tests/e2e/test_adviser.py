@@ -1,7 +1,13 @@
 """The adviser's endpoint may be this very server: then its questions are requests like any other, and
-whatever comes of them, clients are answered and the server ends when it is told to."""
+whatever comes of them, clients are answered and the server ends when it is told to. And an endpoint
+may say back what it was sent, the key included: that ends where the reply is read."""
 
+import http.server
+import json
+import pathlib
+import re
 import socket
+import threading
 import time
 
 import requests
@@ -49,3 +55,53 @@ def test_a_server_that_asks_itself_serves_on_and_ends(start, tmp_path):
         load.end()
     s.stop()
     assert s.process.returncode == 0
+
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    """Advice in form, with the key that came with the question as its label."""
+    keys = []
+
+    def do_POST(self):
+        asked = self.rfile.read(int(self.headers["content-length"])).decode()
+        self.keys.append(self.headers["authorization"].removeprefix("Bearer "))
+        region = re.search(r'\\"region\\":\s*\\"([a-z_]+/m[^"\\]*)\\"', asked).group(1)
+        said = json.dumps({"version": 1, "regions": [
+            {"region": region, "label": self.keys[-1], "priority": [], "hints": {}, "risks": []}]})
+        body = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_the_key_is_nowhere_but_in_the_header(start, tmp_path):
+    secret = "sk-of-the-endpoint-0123456789"
+    (tmp_path / "key").write_text("boss\n")
+    (tmp_path / "adviser.key").write_text(secret + "\n")
+    endpoint = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+    s = start("--specializer-enabled=true", "--server-admin-key-file", str(tmp_path / "key"),
+              "--adviser-url", f"http://127.0.0.1:{endpoint.server_port}/v1/chat/completions",
+              "--adviser-key-file", str(tmp_path / "adviser.key"),
+              "--store", str(tmp_path / "store" / "store.db"))
+    load = Load(s)
+    try:
+        end = time.time() + PATIENCE
+        while not counted(s).get("accepted"):
+            assert time.time() < end, s.text()
+            time.sleep(0.1)
+    finally:
+        load.end()
+        endpoint.shutdown()
+    assert set(Echo.keys) == {secret}
+    shown = [requests.get(s.url + path, headers=KEY, timeout=PATIENCE).text
+             for path in ("/metrics", "/specializer", "/admin/trace", "/admin/slots",
+                          "/admin/kernels", "/admin/store/export")]
+    assert "****" in shown[2]  # the label
+    assert all(secret not in text for text in [s.text(), *shown])
+    s.stop()
+    for path in pathlib.Path(tmp_path / "store").rglob("*"):
+        assert path.is_dir() or secret.encode() not in path.read_bytes(), path

@@ -200,6 +200,30 @@ def test_shows_what_was_refused_and_why(live, page):
     page.wait(f"document.getElementById('refusals').textContent.includes({json.dumps(words[1])})")
 
 
+def test_pins_the_kernel_that_serves_and_shows_its_source_and_build_log(live, page):
+    """A kernel that the search found, as soon as there is one."""
+    row = "[...document.querySelectorAll('#slots-table tr:has(.tag.good)')][0]"
+    page.wait(row, patience=600)
+    name = page.value(row + ".cells[0].innerText.trim()")
+    page.click(f'[aria-label="Manage {name}"]')
+    button = ("[...document.querySelectorAll('tr.more .actions button')]"
+              ".find((b) => b.textContent === '%s' && b.checkVisibility())")
+    page.wait(button % "Pin this kernel")
+    page.value((button % "Pin this kernel") + ".click()")
+    give_key(page, "boss")
+    page.wait("/pinned/.test(document.getElementById('slots-table').textContent)")
+    state = slot(live, name)
+    assert state["state"] == "pinned" and state["pinned"] == state["kernel"]["id"] != "eager"
+    page.value((button % "Source and build log") + ".click()")
+    page.wait("document.getElementById('kernel-dialog').open")
+    assert "whet_kernel" in page.text("#kernel-source")
+    assert " -DREGION=" in page.text("#kernel-log")
+    page.press("Escape", 27)
+    page.value((button % "Unpin") + ".click()")
+    page.wait("!/pinned/.test(document.getElementById('slots-table').textContent)")
+    assert slot(live, name)["pinned"] is None
+
+
 def test_shows_hostile_text_as_text(live, page):
     """An adviser's label, its verdict, and an operator's reason."""
     requests.post(live.url + "/admin/kernels/attn/disable", json={"reason": HOSTILE}, headers=KEY)
