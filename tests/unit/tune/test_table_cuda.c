@@ -14,13 +14,7 @@
 #include "tests/unit/specializer/shapes.h"
 #include "tune/table.h"
 
-static const struct machine h200 = {.device = "NVIDIA H200, compute capability 9.0",
-                                    .read_bandwidth = 4.3e12,
-                                    .peak_flops = 8e14,
-                                    .boundary_s = 2e-6,
-                                    .kind = MACHINE_CUDA,
-                                    .sms = 132,
-                                    .target = "sm_90a"};
+static const struct machine h200 = {H200};
 
 static struct table *add(struct tables *t, const char *slot, enum region region, int m, int most)
 {
