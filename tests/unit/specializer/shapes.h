@@ -1,5 +1,6 @@
-/* shapes.h - the models that tests of spaces and costs share, as the members of a struct facts that
- * follow from the model: SmolLM2-135M in Q4_1, and for a GPU Qwen3-1.7B and Llama-3.2-1B. */
+/* shapes.h - what tests of spaces and costs share: models as the members of a struct facts that
+ * follow from them (SmolLM2-135M in Q4_1, and for a GPU Qwen3-1.7B and Llama-3.2-1B), and an H200
+ * as members of a struct machine. */
 #ifndef WHET_TESTS_SHAPES_H
 #define WHET_TESTS_SHAPES_H
 
@@ -16,5 +17,9 @@
 #define LLAMA_SHAPE                                                                           \
     .HIDDEN = 2048, .HEADS = 32, .KV_HEADS = 8, .HEAD_DIM = 64, .FFN = 8192, .VOCAB = 128256, \
     ALL_OF_TYPE(DTYPE_BF16)
+
+#define H200                                                                                       \
+    .device = "NVIDIA H200, compute capability 9.0", .read_bandwidth = 4.3e12, .peak_flops = 8e14, \
+    .boundary_s = 2e-6, .kind = MACHINE_CUDA, .sms = 132, .target = "sm_90a"
 
 #endif

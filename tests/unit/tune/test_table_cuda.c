@@ -14,13 +14,7 @@
 #include "tests/unit/specializer/shapes.h"
 #include "tune/table.h"
 
-static const struct machine h200 = {.device = "NVIDIA H200, compute capability 9.0",
-                                    .read_bandwidth = 4.3e12,
-                                    .peak_flops = 8e14,
-                                    .boundary_s = 2e-6,
-                                    .kind = MACHINE_CUDA,
-                                    .sms = 132,
-                                    .target = "sm_90a"};
+static const struct machine h200 = {H200};
 
 static struct table *add(struct tables *t, const char *slot, enum region region, int m, int most)
 {
@@ -129,6 +123,13 @@ static void a_file_brings_a_gpus_table_back(void **state)
     unlink(path);
 }
 
+/* The table is older than the even dealing of rows in mma.cu: with PERSIST it measured kernels that
+ * are no more. */
+static bool of_another_kernel(const struct template *t, const struct point *p)
+{
+    return strcmp(t->file, "mma") == 0 && p->value[template_knob(t, "PERSIST")] > 0;
+}
+
 /* The claim of docs/ablation.md: the formula ranks what an H200 measured. */
 static void the_formula_ranks_the_points_of_a_gpu(void **state)
 {
@@ -152,13 +153,14 @@ static void the_formula_ranks_the_points_of_a_gpu(void **state)
         for (int32_t id = 0; id < size; id++) {
             struct point p;
             space_point(of->space, id, &p);
-            if (of->row[id].state != POINT_MEASURED)
+            if (of->row[id].state != POINT_MEASURED ||
+                of_another_kernel(space_template(of->space, id), &p))
                 continue;
             predicted[n] =
                 (float)cost_formula(&cost, space_template(of->space, id), &p, &of->facts);
             own[n++] = of->row[id].own_s;
         }
-        assert_in_range(n, 24, 43); /* of 43: some used a knob that is gone */
+        assert_in_range(n, 22, 43); /* of 43: some used a knob that is gone */
         assert_true(rank_correlation(predicted, own, n) > 0.7);
         free(predicted);
         free(own);

@@ -12,15 +12,7 @@
 #include "specializer/search/space.h"
 #include "tests/unit/specializer/shapes.h"
 
-static const struct machine h200 = {.device = "NVIDIA H200, compute capability 9.0",
-                                    .read_bandwidth = 4.3e12,
-                                    .peak_flops = 8e14,
-                                    .boundary_s = 2e-6,
-                                    .kv_element = 2,
-                                    .kind = MACHINE_CUDA,
-                                    .sms = 132,
-                                    .target = "sm_90a",
-                                    .driver = "580.159.04"};
+static const struct machine h200 = {H200, .kv_element = 2, .driver = "580.159.04"};
 
 static struct facts facts_of(enum region region, int m)
 {
