@@ -204,6 +204,7 @@ static int warm_up(struct bench *b, struct feed *f, const struct work *w, enum s
 static void add_cost(struct region_cost *sum, const struct region_cost *c)
 {
     sum->weight_bytes += c->weight_bytes;
+    sum->weights += c->weights;
     sum->activation_bytes += c->activation_bytes;
     sum->kv_bytes += c->kv_bytes;
     sum->flops += c->flops;

@@ -71,7 +71,7 @@ void bench_print_regions(const struct bench *b, const struct result *r, int n)
         printf(b->sets == SETS ? " %7s\n" : "\n", "gain");
         for (int g = 0; g < REGION_COUNT; g++) {
             const struct region_time *t = &r[i].region[g];
-            double bytes = (double)region_cost_bytes(&t->cost);
+            double bytes = machine_bytes(b->ops->machine(b->backend), &t->cost);
             print_region(b, region_name((enum region)g), t->launches, bytes, t->roofline_s, t->s);
             total += bytes;
             for (int set = 0; set < b->sets; set++) {
@@ -89,17 +89,17 @@ void bench_print_regions(const struct bench *b, const struct result *r, int n)
 static cJSON *region_json(const struct bench *b, const struct result *r, int g)
 {
     const struct region_time *t = &r->region[g];
+    const double bytes = machine_bytes(b->ops->machine(b->backend), &t->cost);
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "region", region_name((enum region)g));
-    cJSON_AddNumberToObject(o, "bytes", (double)region_cost_bytes(&t->cost));
+    cJSON_AddNumberToObject(o, "bytes", bytes);
     cJSON_AddNumberToObject(o, "flops", (double)t->cost.flops);
     cJSON_AddNumberToObject(o, "roofline_s", t->roofline_s);
     for (int s = 0; s < b->sets; s++) {
         cJSON *one = cJSON_AddObjectToObject(o, set_name[s]);
         cJSON_AddNumberToObject(one, "s", t->s[s]);
         cJSON_AddNumberToObject(one, "launches", (double)t->launches[s]);
-        cJSON_AddNumberToObject(one, "gb_per_s",
-                                (double)region_cost_bytes(&t->cost) * 1e-9 / t->s[s]);
+        cJSON_AddNumberToObject(one, "gb_per_s", bytes * 1e-9 / t->s[s]);
         cJSON_AddNumberToObject(one, "roofline_share", t->roofline_s / t->s[s]);
     }
     return o;

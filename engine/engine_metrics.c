@@ -114,7 +114,7 @@ static struct region_total region_total(const struct engine *e, enum region r)
         struct region_cost cost = plan_cost(e->model, r, 0, m, sequences, context, m);
         t.seconds += (double)atomic_load(&c->ns) * 1e-9;
         t.floor_seconds += roofline_s(machine, &cost) * (double)runs;
-        t.bytes += (double)region_cost_bytes(&cost) * (double)runs;
+        t.bytes += machine_bytes(machine, &cost) * (double)runs;
     }
     return t;
 }

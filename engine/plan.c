@@ -67,6 +67,7 @@ static int64_t linear_flops(const struct weight *w)
 static void add_linear(struct region_cost *c, const struct weight *w, int64_t m)
 {
     c->weight_bytes += weight_bytes(w);
+    c->weights += (int64_t)w->rows * w->cols;
     c->flops += linear_flops(w) * m;
 }
 
@@ -94,6 +95,7 @@ struct region_cost plan_cost(const struct model *model, enum region r, int layer
     switch (r) {
     case REGION_EMBED:
         c.weight_bytes = m * dtype_bytes((enum dtype)model->embed.type, s->hidden);
+        c.weights = (int64_t)m * s->hidden;
         c.activation_bytes = (int64_t)m * s->hidden * 4;
         break;
     case REGION_ATTN_IN:
@@ -134,10 +136,16 @@ int64_t region_cost_bytes(const struct region_cost *c)
     return c->weight_bytes + c->activation_bytes + c->kv_bytes;
 }
 
+double machine_weight_bytes(const struct machine *machine, const struct region_cost *c)
+{
+    return (double)(machine->weight_element ? c->weights * machine->weight_element
+                                            : c->weight_bytes);
+}
+
 double machine_bytes(const struct machine *machine, const struct region_cost *c)
 {
-    int64_t smaller = machine->kv_element ? c->kv_bytes / 4 * (4 - machine->kv_element) : 0;
-    return (double)(region_cost_bytes(c) - smaller);
+    int64_t kv = machine->kv_element ? c->kv_bytes / 4 * machine->kv_element : c->kv_bytes;
+    return machine_weight_bytes(machine, c) + (double)(c->activation_bytes + kv);
 }
 
 double roofline_s(const struct machine *machine, const struct region_cost *c)

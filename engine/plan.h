@@ -31,6 +31,7 @@ int region_parse(const char *name);     /* enum region, or -1 */
  * `sequences` sequences: bytes = weights once + activations in and out + KV read or written. */
 struct region_cost {
     int64_t weight_bytes, activation_bytes, kv_bytes;
+    int64_t weights; /* how many of them; weight_bytes are the model's own format's */
     int64_t flops;
 };
 struct region_cost plan_cost(const struct model *model, enum region r, int layer, int m,
@@ -42,12 +43,13 @@ enum machine_kind { MACHINE_CPU, MACHINE_CUDA };
 
 /* What this machine can do, measured at start (backend) and never typed in. */
 struct machine {
-    char device[96];       /* "Intel(R) Xeon(R) ..., 2 threads" */
-    double read_bandwidth; /* bytes/s of a streaming read over more than the last-level cache,
-                              or over the model's own size if that is smaller */
-    double peak_flops;     /* f32 FLOP/s of a register-resident multiply-add loop */
-    double boundary_s;     /* seconds from the end of one region to the start of the next */
-    int32_t kv_element;    /* bytes of one element of the KV cache; 0: 4 */
+    char device[96];        /* "Intel(R) Xeon(R) ..., 2 threads" */
+    double read_bandwidth;  /* bytes/s of a streaming read over more than the last-level cache,
+                               or over the model's own size if that is smaller */
+    double peak_flops;      /* f32 FLOP/s of a register-resident multiply-add loop */
+    double boundary_s;      /* seconds from the end of one region to the start of the next */
+    int32_t kv_element;     /* bytes of one element of the KV cache; 0: 4 */
+    int32_t weight_element; /* bytes of a weight, whatever the model's format; 0: as there */
     enum machine_kind kind;
     /* MACHINE_CUDA: */
     int32_t sms;                                   /* multiprocessors */
@@ -58,8 +60,9 @@ struct machine {
     char driver[64]; /* version of the driver and of its libraries: part of every key */
 };
 
-/* Bytes of `c` where keys and values have the machine's own size. */
+/* Bytes of `c` where weights, keys and values have the machine's own size. */
 double machine_bytes(const struct machine *machine, const struct region_cost *c);
+double machine_weight_bytes(const struct machine *machine, const struct region_cost *c);
 
 /* Seconds below which `c` cannot be done on `machine`: max of bytes and FLOPs. plan_cost() counts
  * keys and values as floats; a machine that keeps them smaller has less to move. */

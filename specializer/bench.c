@@ -45,11 +45,12 @@ static struct region_cost cost_of(const struct model *model, const struct captur
 static double floor_of(const struct stage_env *env, const struct region_cost *cost,
                        enum region region)
 {
+    const int64_t bytes = (int64_t)machine_weight_bytes(env->machine, cost);
     if (env->machine->kind == MACHINE_CUDA) /* its read peak is over all weights: no cache in it */
-        return floor_seconds(env->machine, cost, cost->weight_bytes * env->model->shape.layers / 8,
+        return floor_seconds(env->machine, cost, bytes * env->model->shape.layers / 8,
                              env->machine->read_bandwidth);
     int64_t layers = region == REGION_HEAD || region == REGION_EMBED ? 1 : env->model->shape.layers;
-    return floor_seconds(env->machine, cost, cost->weight_bytes * layers, env->cache_bandwidth);
+    return floor_seconds(env->machine, cost, bytes * layers, env->cache_bandwidth);
 }
 
 /* ---- sampling ------------------------------------------------------------------------------- */

@@ -42,6 +42,6 @@ double floor_seconds(const struct machine *m, const struct region_cost *cost, in
     double reading = 0;
     if (resident >= FLOOR_CACHED_BYTES)
         reading =
-            (double)cost->weight_bytes / (bandwidth_slack * fmax(bandwidth, m->read_bandwidth));
+            machine_weight_bytes(m, cost) / (bandwidth_slack * fmax(bandwidth, m->read_bandwidth));
     return fmax(reading, (double)cost->flops / (flops_slack * m->peak_flops));
 }

@@ -234,7 +234,7 @@ static int device_measure(struct backend *b, struct err *e)
     b->machine.read_bandwidth = (double)b->weights.bytes / (read_ms * 1e-3);
     b->machine.peak_flops = 2.0 * (double)(side * side * side) / (multiply_ms * 1e-3);
     b->machine.boundary_s = small_ms * 1e-3 / BOUNDARIES;
-    b->machine.kv_element = 2;
+    b->machine.kv_element = b->machine.weight_element = 2;
     describe_device(b);
     snprintf(b->machine.device, sizeof b->machine.device, "%s, compute capability %d.%d",
              b->device.name, b->device.major, b->device.minor);

@@ -90,6 +90,28 @@ static void the_roofline_is_the_slower_of_bytes_and_flops(void **state)
     assert_true(roofline_s(&machine, &flops) == 3.0);
 }
 
+/* A device that keeps weights and pages in bf16 moves as much for an F32 model as for a Q4 one. */
+static void bytes_are_those_of_the_machines_own_formats(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    const struct machine cpu = {.read_bandwidth = 1e9, .peak_flops = 1e15};
+    const struct machine gpu = {
+        .read_bandwidth = 1e9, .peak_flops = 1e15, .kv_element = 2, .weight_element = 2};
+    struct region_cost bf16 = plan_cost(&m, REGION_MLP_OUT, 0, 1, 1, 512, 1);
+    assert_int_equal(bf16.weights, 2048 * 6144);
+    assert_true(machine_bytes(&gpu, &bf16) == machine_bytes(&cpu, &bf16));
+    m.layer[0].down.type = DTYPE_F32;
+    struct region_cost f32 = plan_cost(&m, REGION_MLP_OUT, 0, 1, 1, 512, 1);
+    m.layer[0].down.type = DTYPE_BF16;
+    assert_true(machine_weight_bytes(&cpu, &f32) == 2 * machine_weight_bytes(&cpu, &bf16));
+    assert_true(machine_bytes(&gpu, &f32) == machine_bytes(&gpu, &bf16));
+    assert_true(roofline_s(&gpu, &f32) == roofline_s(&gpu, &bf16));
+    struct region_cost attn = plan_cost(&m, REGION_ATTN, 0, 1, 1, 512, 1);
+    assert_true(machine_bytes(&cpu, &attn) - machine_bytes(&gpu, &attn) ==
+                (double)attn.kv_bytes / 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -97,6 +119,7 @@ int main(void)
         cmocka_unit_test(weight_bytes_match_the_published_table),
         cmocka_unit_test(weights_are_read_once_whatever_the_batch),
         cmocka_unit_test(causal_attention_counts_what_each_token_sees),
+        cmocka_unit_test(bytes_are_those_of_the_machines_own_formats),
         cmocka_unit_test(the_roofline_is_the_slower_of_bytes_and_flops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -86,6 +86,10 @@ static void bench_floor_bounds_what_no_cache_holds_and_arithmetic(void **state)
     assert_float_equal(floor_seconds(&m, &c, 900000000, 0), 2e-3, 1e-9);
     assert_float_equal(floor_seconds(&m, &c, 900000000, 20e9), 1e-3, 1e-9);
     assert_float_equal(floor_seconds(&m, &c, 1000000, 0), 1e-3, 1e-9); /* fits a cache */
+    /* The same weights, floats in the model's file, in bf16 on a device: half the bytes. */
+    m.weight_element = 2;
+    c = (struct region_cost){.weight_bytes = 30000000, .weights = 7500000};
+    assert_float_equal(floor_seconds(&m, &c, 900000000, 0), 1e-3, 1e-9);
     double bandwidth = floor_read_bandwidth(1 << 20, 1);
     assert_true(bandwidth > 5e8 && bandwidth < 1e13);
 }
