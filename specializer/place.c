@@ -89,7 +89,9 @@ static int32_t row_id(const struct place *p, const struct record *r)
     return space_find(p->space, t, &point);
 }
 
-/* Where the templates say that a search begins. */
+/* Where the templates say that a search begins: one start a round. A bench runs a kernel among its
+ * own kind, so of two families that both beat eager by much it may prefer the one that loses in
+ * whole steps; one after the other, the second has to win whole steps from the first. */
 static void add_starts(struct firsts *g)
 {
     const struct facts *f = space_facts(g->p->space);
@@ -100,8 +102,10 @@ static void add_starts(struct firsts *g)
             !template_start(t, f, &point))
             continue;
         int32_t id = space_find(g->p->space, t, &point);
-        if (id >= 0 && g->p->search.trial[id] == TRIAL_NONE)
+        if (id >= 0 && g->p->search.trial[id] == TRIAL_NONE) {
             firsts_add(g, 0, 0, id);
+            return;
+        }
     }
 }
 
