@@ -197,26 +197,24 @@ struct lab {
 static struct kernel *built(struct lab *l, const char *name)
 {
     const char *root = getenv("WHET_SOURCE_ROOT");
-    struct candidate c = {.source = NULL};
+    struct candidate *c = xcalloc(1, sizeof *c);
     struct err err = {""};
-    c.source = malloc(strlen(root) + 80);
-    c.object = malloc(strlen(l->dir) + 80);
-    sprintf(c.source, "%s/tests/kernels/bad/%s.c", root, name);
-    sprintf(c.object, "%s/%s.so", l->dir, name);
-    struct build *b = build_start(&l->env, &c, &err);
+    c->source = xasprintf("%s/tests/kernels/bad/%s.c", root, name);
+    c->object = xasprintf("%s/%s.so", l->dir, name);
+    struct build *b = build_start(&l->env, c, &err);
     assert_non_null(b);
     enum stage_result r;
     while ((r = build_poll(b)) == STAGE_RUNNING)
         usleep(1000);
     build_end(b);
     assert_int_equal(r, STAGE_PASS);
-    struct kernel_object o = {.path = c.object, .region = REGION_MLP_OUT, .id = name, .name = name};
+    struct kernel_object o = {
+        .path = c->object, .region = REGION_MLP_OUT, .id = name, .name = name};
     struct kernel *k = backend_cpu.load(l->backend, &o, &err);
     if (!k)
         fail_msg("%s", err.msg);
-    unlink(c.object);
-    free(c.source);
-    free(c.object);
+    unlink(c->object);
+    candidate_free(c);
     return k;
 }
 

@@ -234,6 +234,18 @@ static void advice_for_a_search_begun_anew_is_forgotten(void **unused)
 
 /* ---- outcomes ------------------------------------------------------------------------------ */
 
+/* As if nobody had been asked: a search that measures the same goes the same way. */
+static void assert_nobody_spoke(const struct advice *a)
+{
+    const struct advice *h = &w.heuristic;
+    assert_int_equal(a->advised, 0);
+    assert_int_equal(a->hinted, 0);
+    assert_int_equal(a->priorities, h->priorities);
+    assert_memory_equal(a->priority, h->priority, (size_t)h->priorities * sizeof *h->priority);
+    assert_int_equal(a->hints, h->hints);
+    assert_int_equal(a->risks, h->risks);
+}
+
 static void every_bad_reply_is_rejected_whole_and_counted(void **unused)
 {
     (void)unused;
@@ -260,6 +272,7 @@ static void every_bad_reply_is_rejected_whole_and_counted(void **unused)
         assert_true(metric(a, sample) == 1);
         assert_true(REQUESTS("rejected") == 1);
         assert_false(ask(a, &advice));
+        assert_nobody_spoke(&advice);
         advice_free(&advice);
         struct last *last = last_exchange();
         assert_memory_equal(last->verdict, bad[i].reason, strlen(bad[i].reason));
