@@ -146,8 +146,7 @@ void candidate_free(struct candidate *c)
     free(c);
 }
 
-/* ---- the log ----------------------------------------------------------------------------------
- */
+/* ---- the log --------------------------------------------------------------------------------- */
 
 void candidate_log_start(struct candidate *c, const char *const *argv)
 {

@@ -93,8 +93,7 @@ void evidence_read(struct evidence *e, const cJSON *json)
     }
 }
 
-/* ---- in words ---------------------------------------------------------------------------------
- */
+/* ---- in words -------------------------------------------------------------------------------- */
 
 static void gain_words(const struct gain *g, const char *of, char *out)
 {

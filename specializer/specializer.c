@@ -352,6 +352,7 @@ static void *specializer_thread(void *ctx)
             nap(s, doing);
         }
     }
+    engine_lulls(s->engine, false);
     return NULL;
 }
 

@@ -2,22 +2,12 @@
 #include "tests/unit/unit.h"
 
 #include "specializer/place.c"
+#include "tests/unit/specializer/shapes.h"
 
 static void starts_of_families_come_one_a_round(void **state)
 {
     (void)state;
-    struct facts f = {.REGION = REGION_ATTN_OUT,
-                      .M_MAX = 1,
-                      .HIDDEN = 2048,
-                      .HEADS = 32,
-                      .KV_HEADS = 8,
-                      .HEAD_DIM = 64,
-                      .FFN = 8192,
-                      .VOCAB = 128256,
-                      .WTYPE = DTYPE_BF16,
-                      .WTYPE_2 = DTYPE_BF16,
-                      .WTYPE_3 = DTYPE_BF16,
-                      .SMS = 132};
+    struct facts f = {.REGION = REGION_ATTN_OUT, .M_MAX = 1, .SMS = 132, LLAMA_SHAPE};
     struct place p = {.space = space_open(&f, REGION_ATTN_OUT, 1, NUMERICS_TOLERANCE)};
     static const char *const family[] = {"gemv", "ring"};
     search_open(&p.search, p.space);

@@ -66,7 +66,7 @@ static double mean_samples(const char *strategy, enum counsel_kind counsel)
     return sum / (SEEDS * tables.n);
 }
 
-/* ---- issue 5, section 6 -------------------------------------------------------------------- */
+/* ---- what advice is worth -------------------------------------------------------------------- */
 
 static void right_advice_needs_a_third_of_the_samples_of_random_order(void **unused)
 {

@@ -66,9 +66,10 @@ static void process_names_the_signal_that_killed_the_child(void **state)
 static void process_kills_the_whole_group_when_time_is_up(void **state)
 {
     (void)state;
-    /* The grandchild ignores SIGTERM and would sleep on; its pid is printed first. */
-    struct process_result r =
-        run("trap '' TERM HUP; sleep 60 & echo $!; sleep 60", (struct process_spec){.wall_s = 0.3});
+    /* The grandchild ignores SIGTERM and would sleep on, longer than a test may take, if it were
+     * waited for; its pid is printed first. */
+    struct process_result r = run("trap '' TERM HUP; sleep 3600 & echo $!; sleep 3600",
+                                  (struct process_spec){.wall_s = 0.3});
     assert_true(r.timed_out);
     assert_int_equal(r.signal, SIGKILL);
     pid_t grandchild = (pid_t)atoi(r.out);
