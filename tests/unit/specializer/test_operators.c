@@ -325,6 +325,15 @@ static void operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails(voi
     stop(s);
 }
 
+/* Has a window been closed since the slot's kernel was published? */
+static bool promised(struct specializer *s, const char *slot)
+{
+    pthread_mutex_lock(&s->lock);
+    bool so = place_find(s, slot)->promise_s > 0;
+    pthread_mutex_unlock(&s->lock);
+    return so;
+}
+
 /* Slower than it was is no proof, and calls for a bench against eager; losing that is. */
 static void operators_are_alerted_of_a_kernel_that_became_slow(void **unused)
 {
@@ -332,9 +341,8 @@ static void operators_are_alerted_of_a_kernel_that_became_slow(void **unused)
     char id[24];
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    struct place *p = place_find(s, "mlp_out/m1");
     atomic_store(&fake.layers, 29);
-    WAIT_FOR(p->promise_s > 0); /* what it did just after it was published */
+    WAIT_FOR(promised(s, "mlp_out/m1")); /* what it did just after it was published */
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
     atomic_store(&fake.slowed, id);
     WAIT_FOR(ROLLED_BACK("drift") == 1);
