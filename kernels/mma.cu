@@ -46,6 +46,9 @@
 #ifndef TERMS
 #define TERMS 1
 #endif
+#ifndef NORMED
+#define NORMED 0
+#endif
 #ifndef STAGE
 #define STAGE 0
 #endif
@@ -190,7 +193,9 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     fragments buffer;
     if (TRIGGER == 0)
         release_next();
-    if (SPLIT > 1)
+    if (SPLIT > 1 && NORMED)
+        inbox_open(&e.in, SPLIT * NT * 8 * 4);
+    else if (SPLIT > 1)
         cluster_come();
     ask_gains(a, at);
     if (ALL_HAVE || passes > 0)
@@ -201,7 +206,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
         prefetch_passes(a, at);
     if (TRIGGER == 1)
         release_next();
-    take_turns(a, &e);
+    take_turns(a, at, &e);
     if (SPLIT > 1)
         cluster_wait(); /* every block of the cluster has started: its memory can be written */
 
@@ -217,7 +222,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     __syncthreads();
     if (TRIGGER == 2)
         release_next();
-    if (!KEPT && HAS_NORM)
+    if (!KEPT && SCALED)
 #pragma unroll
         for (int i = 0; i < NT * 2; i++)
             scale[i / 2][i % 2] = scale_of(a, &e, i / 2 * 8 + 2 * at.q + i % 2);

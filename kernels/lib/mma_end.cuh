@@ -14,14 +14,14 @@ __device__ __forceinline__ void put_qkv(const struct region_args &a, const struc
 {
     int head = row / HEAD_DIM, d = row % HEAD_DIM;
     if (head < HEADS + KV_HEADS) {
-        float c = e->turn[t][d / 2][0], s = e->turn[t][d / 2][1];
+        float c = e->turn[t / SPLIT][d / 2][0], s = e->turn[t / SPLIT][d / 2][1];
         v = d & 1 ? v * c + other * s : v * c - other * s;
     }
     if (head < HEADS) {
         a.q[(size_t)t * (HEADS * HEAD_DIM) + row] = v;
-    } else if (e->kv_at[t] >= 0) {
+    } else if (e->kv_at[t / SPLIT] >= 0) {
         bf16 *pages = (bf16 *)(head < HEADS + KV_HEADS ? a.k_pages : a.v_pages);
-        int kvh = (head - HEADS) % KV_HEADS, at = e->kv_at[t];
+        int kvh = (head - HEADS) % KV_HEADS, at = e->kv_at[t / SPLIT];
         size_t slot = ((size_t)(at / KV_PAGE) * KV_HEADS + kvh) * KV_PAGE + at % KV_PAGE;
         pages[slot * HEAD_DIM + d] = to_bf16(v);
     }
@@ -96,7 +96,7 @@ __device__ __forceinline__ void finish_sums(const struct region_args &a, const s
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 int t = n * 8 + 2 * at.q + j % 2, local = at.g + j / 2 * 8;
-                float v = c[r][n][j] * (HAS_NORM ? scale[n][j % 2] : 1.0f);
+                float v = c[r][n][j] * (SCALED ? scale[n][j % 2] : 1.0f);
                 float other = AT_OUT || AT_HEAD ? 0 : __shfl_xor_sync(WARP_ALL, v, 4);
                 finish(a, e, (tile + r) * 16 + local, t, v, other, &best[n][j % 2]);
             }
@@ -154,7 +154,8 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
         int slot = i / (rows / 4), kept = i % (rows / 4) * 4, t = slot * SPLIT + at.rank;
         int row = tile_of(at.first + kept / (TILES * 16)) * 16 + kept % (TILES * 16);
         float4 s = kept_sum(part, slot, kept);
-        float f = t < M ? scale_of(a, e, t) : 0, v[4] = {s.x * f, s.y * f, s.z * f, s.w * f};
+        float f = SCALED && t < M ? scale_of(a, e, t) : 1;
+        float v[4] = {s.x * f, s.y * f, s.z * f, s.w * f};
 #if AT_ATTN_IN && HAS_QK_NORM
         int head = row / HEAD_DIM;
         if (head < HEADS + KV_HEADS) {

@@ -4,6 +4,7 @@
 #ifndef WHET_KERNELS_LIB_MMA_X_CUH
 #define WHET_KERNELS_LIB_MMA_X_CUH
 
+#include "lib/inbox.cuh"
 #include "lib/mma.cuh"
 #include "lib/shape.cuh"
 #include "lib/stream.cuh"
@@ -11,7 +12,8 @@
 /* ---- who has what -------------------------------------------------------------------------- */
 
 #define QK (AT_ATTN_IN && HAS_QK_NORM)
-#define KEPT (SPLIT > 1 || QK) /* sums meet in shared memory before they are finished */
+#define KEPT (SPLIT > 1 || QK)       /* sums meet in shared memory before they are finished */
+#define SCALED (HAS_NORM && !NORMED) /* 1/rms of the input is applied to the finished sum */
 
 enum {
     M = M_MAX,
@@ -26,6 +28,13 @@ enum {
     CLUSTERS = AT_MOST < UNITS ? AT_MOST : UNITS,
     ALL_HAVE = UNITS / CLUSTERS >= WARPS, /* every warp has a unit */
     LD = KS + 32, /* a row of x in shared memory: conflict-free in 16-byte reads */
+    WIDTH = 128,  /* columns of x that a warp loads at once */
+    LOADS = (KS + WIDTH - 1) / WIDTH,                            /* for a token's part */
+    TOGETHER = SPLIT > 1 ? (NT * 8 + WARPS - 1) / WARPS : 1,     /* tokens that NORMED lets wait */
+    FLIGHT = 8,                                                  /* loads of a lane under way */
+    BATCH = NORMED == 2 || LOADS < FLIGHT ? LOADS : FLIGHT,      /* of a token */
+    ALIKE = NT > 4 || NORMED ? (FLIGHT + BATCH - 1) / BATCH : 1, /* tokens, if there are as many */
+    GROUP = NORMED == 2 || (NORMED && TOGETHER < ALIKE) ? TOGETHER : ALIKE,
     SLOTS = (M + SPLIT - 1) / SPLIT,
     KEPT_ROWS = (UNITS + CLUSTERS - 1) / CLUSTERS * TILES * 16,
     SMEM_X = TERMS * NT * 8 * LD * 2,
@@ -97,11 +106,14 @@ __device__ __forceinline__ const float *input_row(const struct region_args &a, i
 #endif
 }
 
+/* turn and kv_at are of the tokens that this block finishes, t % SPLIT of its rank, at t / SPLIT.
+ */
 struct extra {
     float squares[SPLIT][NT * 8]; /* of a part of x, from each block of the cluster */
-    float turn[AT_ATTN_IN ? M : 1][HEAD_DIM / 2][2]; /* cosine and sine of each token */
-    __align__(16) float gain[2][QK ? HEAD_DIM : 4];  /* of q and k heads */
-    int kv_at[M];                                    /* -1: no token there */
+    float turn[AT_ATTN_IN ? SLOTS : 1][HEAD_DIM / 2][2]; /* cosine and sine of a token */
+    __align__(16) float gain[2][QK ? HEAD_DIM : 4];      /* of q and k heads */
+    int kv_at[SLOTS];                                    /* -1: no token there */
+    inbox in;                                            /* NORMED: for squares */
 };
 
 /* An activation of token t in its TERMS rows. */
@@ -113,45 +125,6 @@ __device__ __forceinline__ void put_x(bf16 *x, int t, int i, float4 v)
         *(uint2 *)(x + (NT * 8 + t) * LD + i) =
             make_uint2(pack_bf16(v.x - low_bf16(high.x), v.y - high_bf16(high.x)),
                        pack_bf16(v.z - low_bf16(high.y), v.w - high_bf16(high.y)));
-}
-
-/* The block's part of x, times gain, as bf16 rows; a warp takes a token at a time. */
-__device__ __forceinline__ void take(const struct region_args &a, const struct where &at, bf16 *x,
-                                     struct extra *e)
-{
-    enum { WIDTH = 128, LOADS = (KS + WIDTH - 1) / WIDTH, BATCH = LOADS < 8 ? LOADS : 8 };
-    for (int t = at.warp; t < NT * 8; t += WARPS) {
-        const float *from = t < M ? input_row(a, t) + at.rank * KS : 0;
-        float sum = 0;
-#pragma unroll 1
-        for (int s = 0; s < LOADS; s += BATCH) {
-            float4 v[BATCH];
-#pragma unroll
-            for (int b = 0; b < BATCH; b++) {
-                int i = (s + b) * WIDTH + at.lane * 4;
-                v[b] = t < M && i < KS ? load_x4(from + i) : make_float4(0, 0, 0, 0);
-            }
-#pragma unroll
-            for (int b = 0; b < BATCH; b++) {
-                int i = (s + b) * WIDTH + at.lane * 4;
-                if (i >= KS)
-                    continue;
-#if HAS_NORM
-                float4 n = *(const float4 *)(a.norm + at.rank * KS + i);
-                sum += v[b].x * v[b].x + v[b].y * v[b].y + v[b].z * v[b].z + v[b].w * v[b].w;
-                v[b] = make_float4(v[b].x * n.x, v[b].y * n.y, v[b].z * n.z, v[b].w * n.w);
-#endif
-                put_x(x, t, i, v[b]);
-            }
-        }
-        if (HAS_NORM) {
-            sum = warp_sum(sum);
-            if (SPLIT > 1 && at.lane < SPLIT)
-                store_peer(&e->squares[at.rank][t], at.lane, sum);
-            else if (SPLIT == 1 && at.lane == 0)
-                e->squares[0][t] = sum;
-        }
-    }
 }
 
 /* 1/rms of token t's input, once every block's part of the sum of squares is here */
@@ -167,22 +140,169 @@ __device__ __forceinline__ float scale_of(const struct region_args &a, const str
 #endif
 }
 
+/* Of GROUP tokens, WARPS apart, the part of x that BATCH loads bring to this lane. */
+typedef float4 group[GROUP][BATCH];
+
+/* This lane's columns of load i of a token's part: four from here on, none at or beyond KS. */
+__device__ __forceinline__ int column(const struct where &at, int i)
+{
+    return i * WIDTH + at.lane * 4;
+}
+
+/* Where the parts of a group's tokens begin; null beyond the last token. */
+__device__ __forceinline__ void find_group(const struct region_args &a, const struct where &at,
+                                           int first, const float **from)
+{
+#pragma unroll
+    for (int s = 0; s < GROUP; s++) {
+        int t = first + s * WARPS;
+        from[s] = t < M ? input_row(a, t) + at.rank * KS : 0;
+    }
+}
+
+__device__ __forceinline__ void load_group(const struct where &at, const float *const *from, int i,
+                                           group &v)
+{
+#pragma unroll
+    for (int b = 0; b < GROUP * BATCH; b++) {
+        const float *p = from[b / BATCH];
+        int c = column(at, i + b % BATCH);
+        v[b / BATCH][b % BATCH] = p && c < KS ? load_x4(p + c) : make_float4(0, 0, 0, 0);
+    }
+}
+
+/* Puts load b, which is the row's load i, times r and gain where it belongs; in eager's order. */
+__device__ __forceinline__ void put_load(const struct region_args &a, const struct where &at,
+                                         bf16 *x, int first, int i, const group &v, int b,
+                                         const float *r)
+{
+    int to = column(at, i);
+    if (to >= KS)
+        return;
+    float4 g = make_float4(1, 1, 1, 1);
+#if HAS_NORM
+    g = *(const float4 *)(a.norm + at.rank * KS + to);
+#endif
+#pragma unroll
+    for (int s = 0; s < GROUP; s++) {
+        float f = NORMED ? r[s] : 1;
+        float4 p = v[s][b];
+        p = make_float4(p.x * f * g.x, p.y * f * g.y, p.z * f * g.z, p.w * f * g.w);
+        if (GROUP == 1 || first + s * WARPS < NT * 8)
+            put_x(x, first + s * WARPS, to, p);
+    }
+}
+
+__device__ __forceinline__ void add_squares(const group &v, int b, float *sum)
+{
+#pragma unroll
+    for (int s = 0; s < GROUP; s++) {
+        float4 p = v[s][b];
+        sum[s] += p.x * p.x + p.y * p.y + p.z * p.z + p.w * p.w;
+    }
+}
+
+/* The tokens' sums of squares, of which this lane has sum[], to all blocks of the cluster. */
+__device__ __forceinline__ void give_squares(const struct where &at, struct extra *e, int first,
+                                             const float *sum)
+{
+#pragma unroll
+    for (int s = 0; s < GROUP; s++) {
+        int t = first + s * WARPS;
+        if (GROUP > 1 && t >= NT * 8)
+            continue;
+        float all = warp_sum(sum[s]), *to = &e->squares[at.rank][t];
+        if (SPLIT == 1 && at.lane == 0)
+            *to = all;
+        else if (SPLIT > 1 && at.lane < SPLIT && NORMED)
+            post(to, &e->in, at.lane, all);
+        else if (SPLIT > 1 && at.lane < SPLIT)
+            store_peer(to, at.lane, all);
+    }
+}
+
+/* Brings a group's part of x: its squares are summed, and without NORMED that is all. */
+__device__ __forceinline__ void take_group(const struct region_args &a, const struct where &at,
+                                           bf16 *x, struct extra *e, int first, group &v)
+{
+    const float *from[GROUP];
+    float sum[GROUP] = {};
+    find_group(a, at, first, from);
+#pragma unroll 1
+    for (int i = 0; i < LOADS; i += BATCH) {
+        load_group(at, from, i, v);
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            add_squares(v, b, sum);
+            if (!NORMED)
+                put_load(a, at, x, first, i + b, v, b, 0);
+        }
+    }
+    if (HAS_NORM)
+        give_squares(at, e, first, sum);
+}
+
+/* A group whose sums of squares are here: rounded behind its norm, as eager does. */
+__device__ __forceinline__ void norm_group(const struct region_args &a, const struct where &at,
+                                           bf16 *x, const struct extra *e, int first, group &v)
+{
+    const float *from[GROUP];
+    float r[GROUP];
+    find_group(a, at, first, from);
+#pragma unroll
+    for (int s = 0; s < GROUP; s++)
+        r[s] = scale_of(a, e, min(first + s * WARPS, NT * 8 - 1));
+#pragma unroll 1
+    for (int i = 0; i < LOADS; i += BATCH) {
+        if (NORMED == 1)
+            load_group(at, from, i, v);
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            put_load(a, at, x, first, i + b, v, b, r);
+    }
+}
+
+/* The block's part of x, times gain, as bf16 rows; a warp has the tokens that come every WARPS.
+ * NORMED: what a row is divided by must be known before it is rounded. Where K is in parts, all
+ * tokens of a warp wait for that at once. */
+__device__ __forceinline__ void take(const struct region_args &a, const struct where &at, bf16 *x,
+                                     struct extra *e)
+{
+    enum { WAIT = NORMED ? TOGETHER : GROUP };
+    group v;
+    for (int first = at.warp; first < NT * 8; first += WAIT * WARPS) {
+#pragma unroll 1
+        for (int s = 0; s < WAIT; s += GROUP)
+            take_group(a, at, x, e, first + s * WARPS, v);
+        if (!NORMED)
+            continue;
+        if (SPLIT > 1)
+            inbox_wait(&e->in);
+        __syncwarp();
+#pragma unroll 1
+        for (int s = 0; s < WAIT; s += GROUP)
+            norm_group(a, at, x, e, first + s * WARPS, v);
+    }
+}
+
 /* What sums of q, k and v are finished with; the previous kernel does not change it. Only positions
  * are waited for: the rest is copied meanwhile, until await_copies(). */
-__device__ __forceinline__ void take_turns(const struct region_args &a, struct extra *e)
+__device__ __forceinline__ void take_turns(const struct region_args &a, const struct where &at,
+                                           struct extra *e)
 {
 #if AT_ATTN_IN
     int live = a.counts->m;
     for (int i = threadIdx.x * 4; QK && i < 2 * HEAD_DIM; i += THREADS * 4)
         copy_shared(&e->gain[i / HEAD_DIM][i % HEAD_DIM],
                     (i < HEAD_DIM ? a.q_norm : a.k_norm) + i % HEAD_DIM);
-    for (int i = threadIdx.x; i < M * HEAD_DIM / 2; i += THREADS) {
-        int t = i / (HEAD_DIM / 2), d = i % (HEAD_DIM / 2), position = a.position[t];
+    for (int i = threadIdx.x; i < SLOTS * HEAD_DIM / 2; i += THREADS) {
+        int slot = i / (HEAD_DIM / 2), d = i % (HEAD_DIM / 2), t = slot * SPLIT + at.rank;
+        int position = a.position[min(t, M - 1)];
         size_t from = (size_t)(t < live ? position : 0) * (HEAD_DIM / 2) + d;
-        copy_word(&e->turn[t][d][0], a.rope_cos + from);
-        copy_word(&e->turn[t][d][1], a.rope_sin + from);
+        copy_word(&e->turn[slot][d][0], a.rope_cos + from);
+        copy_word(&e->turn[slot][d][1], a.rope_sin + from);
         if (d == 0)
-            e->kv_at[t] = t < live ? a.kv_at[t] : -1;
+            e->kv_at[slot] = t < live ? a.kv_at[t] : -1;
     }
 #endif
 }

@@ -159,17 +159,17 @@ static void try_values(const struct template *t, const struct facts *f)
 
 static void try_template(const struct template *t, int spread, uint32_t *z)
 {
-    static const int ms[] = {1, 2, 4, 8, 16, 32};
+    static const int ms[] = {1, 2, 8, 32, 48, 64};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         struct facts f = cuda_facts(&shapes[s], t->region, 1, SMS);
         struct point p;
         for (size_t m = 0; m < sizeof ms / sizeof *ms; m++) {
             f.M_MAX = ms[m];
-            if (spread == 1 && ms[m] > 1 && (s + m / 2 + (size_t)template_index(t)) % 2)
+            bool turn = (s + m + (size_t)template_index(t)) % 2 == 0;
+            if (ms[m] < t->m_min || ms[m] > t->m_max || (ms[m] >= 32 && s >= 3))
                 continue;
-            if (ms[m] == 1 || (ms[m] == 2 && t->m_min == 1) || ms[m] == 8 || (ms[m] == 32 && s < 3))
-                if (ms[m] >= t->m_min && ms[m] <= t->m_max)
-                    try_start(t, &f);
+            if (spread > 1 || ms[m] == 1 || ms[m] > 32 || turn)
+                try_start(t, &f);
         }
         f.M_MAX = t->m_min == 1 ? 1 : 8;
         if (spread > 2 && s == 1)
