@@ -1,4 +1,4 @@
-/* mma.cu - projections of 2 to 32 tokens on tensor cores, weights as operand A, tokens as columns.
+/* mma.cu - projections of 2 to 64 tokens on tensor cores, weights as operand A, tokens as columns.
  *
  * The regions and their maths are gemv.cu's. Weights are kept in the order in which lanes need them
  * (lib/mma.cuh): they go from memory to registers in 16-byte loads and never touch shared memory,
@@ -12,8 +12,17 @@
  * memory: token t belongs to block t % SPLIT, where the others store theirs tile by tile; one
  * cluster barrier at the end. For q/k norm a cluster owns a head.
  *
- * Norm: x * gain is multiplied; 1/rms(x) is applied to the finished sum. Residual: it is where the
- * sum starts.
+ * Norm: x * gain is multiplied; 1/rms(x) is applied to the finished sum. One rounded number is then
+ * as good as eager's only on average, and the error rule looks at the worst: so TERMS=2, or NORMED,
+ * which multiplies by 1/rms(x) first and rounds what eager rounds. Blocks that share K post each
+ * other their sums of squares for that (lib/inbox.cuh). Residual: it is where the sum starts.
+ *
+ * What binds at 64 tokens, by reckoning: at 4.3 TB/s a multiprocessor gets 18.5 bytes a clock, so a
+ * tile of weights (16 rows, 32 columns, 1 KB) every 55. Its products take 25 clocks of tensor cores
+ * (1300 multiply-adds a clock is what mma.sync reaches), its reads of x 32 clocks of shared memory
+ * (4 KB at 128 bytes a clock), over TILES. TERMS=2 doubles both and leaves nothing of the 55: hence
+ * NORMED. (ldmatrix would read as many bytes with as many instructions.) Beside the stream stand x,
+ * M K / SPLIT floats a block from L2, and the exchange of M floats a row.
  *
  * Invariant: as in gemv.cu. Tokens at or beyond counts->m are computed from whatever is there and
  * reach no page; the last unit repeats a tile.

@@ -215,7 +215,7 @@ static void run_one(const struct model *model, const char *name, const struct te
 
 static void run_shape(const struct shape_row *row, const char *dir)
 {
-    static const int32_t ms[] = {1, 2, 4, 8, 32};
+    static const int32_t ms[] = {1, 2, 4, 8, 32, 48, 64};
     struct machine machine = {.kind = MACHINE_CUDA, .sms = 132};
     struct model *model = model_random(&row->shape, DTYPE_BF16, 7);
     char object[300];

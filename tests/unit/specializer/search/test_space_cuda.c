@@ -24,9 +24,11 @@ static struct facts facts_of(enum region region, int m)
 static void every_region_has_legal_points_of_cuda_templates_only(void **unused)
 {
     (void)unused;
-    static const int ms[] = {1, 4, 8, 32};
+    static const int ms[] = {1, 4, 8, 32, 48, 64};
     for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++)
         for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+            if (ms[i] == 64 && r == REGION_HEAD) /* x does not fit: for the library alone */
+                continue;
             struct facts f = facts_of((enum region)r, ms[i]);
             struct space *s = space_open(&f, (enum region)r, ms[i], NUMERICS_TOLERANCE);
             assert_in_range(space_size(s), 50, SPACE_MOST * 2);
@@ -204,7 +206,7 @@ static void a_list_of_points_is_a_space_of_them(void **unused)
     assert_null(space_listed(&f, of, p, 3)); /* no such value */
 }
 
-/* Slots that no template serves have what a library offers, up to the widest. */
+/* Slots have what a library offers, up to the widest; beyond 64 tokens that is all. */
 static void wide_slots_have_a_library_to_choose_from(void **unused)
 {
     (void)unused;
@@ -216,7 +218,8 @@ static void wide_slots_have_a_library_to_choose_from(void **unused)
             struct facts f = facts_of(regions[r], ms[i]);
             struct space *all = space_open(&f, regions[r], ms[i], NUMERICS_TOLERANCE);
             struct space *equal = space_open(&f, regions[r], ms[i], NUMERICS_BIT_EQUAL);
-            assert_in_range(space_size(all), 20, 200);
+            if (ms[i] > 64)
+                assert_in_range(space_size(all), 20, 200);
             assert_true(space_size(equal) >= 20);
             for (int32_t id = 0; id < space_size(equal); id++) {
                 struct point p;
