@@ -206,30 +206,62 @@ static double gemv_s(const struct cost *c, const struct template *t, const struc
     return fmax(seconds, 2 * g.m * rows * cols / (c->machine->peak_flops * 0.05));
 }
 
-/* On tensor cores: what counts is how many bytes are on their way, and how evenly the tiles fall on
- * the multiprocessors. */
-static double mma_s(const struct cost *c, const struct template *t, const struct point *p,
-                    const struct facts *f, double rows, double cols)
+/* How a kernel on tensor cores lies on the device: PERSIST deals units evenly to clusters. */
+struct mma_shape {
+    double warps, wide, split,
+        persist;                    /* of a block; tiles of a unit; blocks of a cluster; an SM */
+    double units, clusters, tokens; /* tokens: with what fills the last tile */
+};
+
+static struct mma_shape mma_shape(const struct template *t, const struct point *p,
+                                  const struct facts *f, double rows)
 {
-    double warps = knob_or(t, p, "WARPS", 8), wide = knob_or(t, p, "TILES", 1);
-    double each = wide * 16.0 * 64 / 32 * knob_or(t, p, "UNROLL", 4);
-    double split = knob_or(t, p, "SPLIT", 1), persist = knob_or(t, p, "PERSIST", 0);
-    double units = ceil(rows / (16 * wide)); /* PERSIST deals them evenly to clusters of SPLIT */
-    double clusters = floor((f->SMS - knob_or(t, p, "SPARE", 0)) / split) * persist;
-    clusters = persist > 0 ? fmax(1, fmin(clusters, units)) : ceil(units / warps);
-    double blocks = clusters * split, room = f->SMS * fmax(1, persist);
-    double resident = persist > 0 ? persist : fmax(1, floor(2048 / (warps * 32 * 2)));
+    struct mma_shape g = {.warps = knob_or(t, p, "WARPS", 8),
+                          .wide = knob_or(t, p, "TILES", 1),
+                          .split = knob_or(t, p, "SPLIT", 1),
+                          .persist = knob_or(t, p, "PERSIST", 0),
+                          .tokens = 8 * ceil(fmax(1, f->M_MAX) / 8)};
+    g.units = ceil(rows / (16 * g.wide));
+    double most = floor((f->SMS - knob_or(t, p, "SPARE", 0)) / g.split) * g.persist;
+    g.clusters = g.persist > 0 ? fmax(1, fmin(most, g.units)) : ceil(g.units / g.warps);
+    return g;
+}
+
+/* Weights as they come: how many bytes are on their way, and how evenly the tiles fall on the
+ * multiprocessors. */
+static double mma_stream_s(const struct cost *c, const struct template *t, const struct point *p,
+                           const struct facts *f, const struct mma_shape *g, double bytes)
+{
+    double each = g->wide * 16 * 64 / 32 * knob_or(t, p, "UNROLL", 4) * 32;
+    double blocks = g->clusters * g->split, room = f->SMS * fmax(1, g->persist);
+    double resident = g->persist > 0 ? g->persist : fmax(1, floor(2048 / (g->warps * 32 * 2)));
     double flight =
-        fmin(resident, ceil(blocks / f->SMS)) * warps * 32 * each * (1 + knob_or(t, p, "STAGE", 0));
+        fmin(resident, ceil(blocks / f->SMS)) * g->warps * each * (1 + knob_or(t, p, "STAGE", 0));
     /* Clusters of four and more never take the last multiprocessors: some would wait for the end of
      * others. A second wave of small work starts as blocks of the first end, so only a part of its
      * imbalance shows. */
-    double waits = split >= 4 && blocks > 0.95 * room ? 2 : 1;
-    double uneven = persist > 0 ? waits * clusters * ceil(units / clusters) / units
-                                : 1 + 0.5 * (1 / wave_share(blocks, room) - 1);
-    double loads = rows * cols * 2 / kept_bandwidth(c, f, flight, 1, 0.4) * uneven;
-    double work = 2 * fmax(1, f->M_MAX) * rows * cols / (c->machine->peak_flops * 0.5);
-    return fmax(loads, work) + 0.2 * fmin(loads, work);
+    double waits = g->split >= 4 && blocks > 0.95 * room ? 2 : 1;
+    double uneven = g->persist > 0 ? waits * g->clusters * ceil(g->units / g->clusters) / g->units
+                                   : 1 + 0.5 * (1 / wave_share(blocks, room) - 1);
+    return bytes / kept_bandwidth(c, f, flight, 1, 0.4) * uneven;
+}
+
+/* On tensor cores the stream of weights, the products and what these read of x from shared memory
+ * overlap; before them each cluster brings all of x from L2, behind them its blocks exchange sums
+ * of every row and token. Both grow with the tokens, and decide at 32 to 64 of them (mma.cu). */
+static double mma_s(const struct cost *c, const struct template *t, const struct point *p,
+                    const struct facts *f, double rows, double cols)
+{
+    static const double shared_bandwidth = 200e9, l2 = 1.3; /* of an SM; over that of memory */
+    struct mma_shape g = mma_shape(t, p, f, rows);
+    double terms = knob_or(t, p, "TERMS", 1), again = knob_or(t, p, "NORMED", 0) == 1 ? 2 : 1;
+    double loads = mma_stream_s(c, t, p, f, &g, rows * cols * 2);
+    double work = 2 * g.tokens * terms * rows * cols / (c->machine->peak_flops * 0.5);
+    double reads = rows * cols / (16 * g.wide) * g.tokens * terms * 2 / (f->SMS * shared_bandwidth);
+    double x = g.clusters * g.tokens * cols * 4 * again / (c->machine->read_bandwidth * l2);
+    double sums = g.split > 1 ? rows * g.tokens * 4 / c->machine->read_bandwidth : 0;
+    work = fmax(work, reads);
+    return fmax(loads, work) + 0.2 * fmin(loads, work) + x + sums;
 }
 
 /* A product of the library's: near what memory and tensor cores allow, and the library has put its
@@ -254,19 +286,32 @@ static double projection_s(const struct cost *c, const struct template *t, const
                                           : gemv_s(c, t, p, f, rows, cols);
 }
 
-/* Attention at the contexts of small buckets is latency: pages in turn, then partial sums. */
+/* Blocks of attention that a multiprocessor holds, by registers as cubins have them. */
+static double attention_room(const struct facts *f, double warps, double heads, double piece,
+                             double stages)
+{
+    enum { REGISTERS = 65536, LANES = 32, BLOCKS_MOST = 32, OWN = 48 };
+    double each = heads * 16 + piece * stages * f->HEAD_DIM / 32 + OWN;
+    return fmax(1, fmin(BLOCKS_MOST, floor(REGISTERS / (each * warps * LANES))));
+}
+
+/* Attention at the contexts of small buckets is latency: pages in turn, then partial sums. With
+ * many tokens it is bytes, if as many blocks run at once as it takes to ask for them. */
 static double attention_s(const struct cost *c, const struct template *t, const struct point *p,
                           const struct facts *f)
 {
     enum { SOME_CONTEXT = 512 };
     double splits = knob_or(t, p, "SPLITS", 8), warps = knob_or(t, p, "WARPS", 4);
     double piece = knob_or(t, p, "PIECE", 16), stages = knob_or(t, p, "STAGES", 1);
-    double blocks = splits * f->KV_HEADS * fmax(1, f->M_MAX);
+    double parts = knob_or(t, p, "PARTS", 1), m = fmax(1, f->M_MAX);
+    double blocks = splits * f->KV_HEADS * parts * m;
+    double room = attention_room(f, warps, f->HEADS / (f->KV_HEADS * parts), piece, stages);
     double turns = ceil(SOME_CONTEXT / (splits * warps * piece)), latency = 0.8e-6;
-    double waves = ceil(blocks / (f->SMS * fmax(1, floor(32 / warps))));
-    double bytes = 4.0 * SOME_CONTEXT * f->KV_HEADS * f->HEAD_DIM * fmax(1, f->M_MAX);
+    double waves = ceil(blocks / (f->SMS * room));
     double merge = splits > 1 ? knob_or(t, p, "MERGE", 0) ? 0.4e-6 : 0.8e-6 : 0;
-    return waves * turns * latency / fmin(stages, 2) + merge + bytes / c->machine->read_bandwidth;
+    double chain = waves * (turns * latency / fmin(stages, 2) + merge);
+    double loads = 4.0 * SOME_CONTEXT * f->KV_HEADS * f->HEAD_DIM * m / c->machine->read_bandwidth;
+    return fmax(chain, loads) + 0.2 * fmin(chain, loads);
 }
 
 static double cuda_formula(const struct cost *c, const struct template *t, const struct point *p,
