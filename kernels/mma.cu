@@ -10,7 +10,8 @@
  * x is what a block has to wait for, M K floats, and it would be read by every block: so SPLIT
  * blocks of a cluster share K, and each reads its part only. Their partial sums meet in shared
  * memory: token t belongs to block t % SPLIT, where the others store theirs tile by tile; one
- * cluster barrier at the end. For q/k norm a cluster owns a head.
+ * cluster barrier at the end, or where they do not all fit one for each ROUND of passes, while the
+ * next weights are on their way. For q/k norm a cluster owns whole heads.
  *
  * Norm: x * gain is multiplied; 1/rms(x) is applied to the finished sum. One rounded number is then
  * as good as eager's only on average, and the error rule looks at the worst: so TERMS=2, or NORMED,
@@ -57,6 +58,9 @@
 #endif
 #ifndef NORMED
 #define NORMED 0
+#endif
+#ifndef ROUND
+#define ROUND 0
 #endif
 #ifndef STAGE
 #define STAGE 0
@@ -222,7 +226,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     after_previous();
     all_sums c;
     float scale[NT][2];
-    unsigned long long best[NT][2] = {};
+    unsigned long long best[KEPT ? WARP_SLOTS : NT * 2] = {};
     if (passes > 0)
         begin_sums(a, at, tile, c);
     take(a, at, x, &e);
@@ -235,31 +239,38 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
 #pragma unroll
         for (int i = 0; i < NT * 2; i++)
             scale[i / 2][i % 2] = scale_of(a, &e, i / 2 * 8 + 2 * at.q + i % 2);
-    for (int p = 0; p < passes; p++) {
-        bool more = p + 1 < passes;
+    int all = ROUND ? (at.units + WARPS - 1) / WARPS : passes; /* rounds are the cluster's */
+    for (int p = 0; p < all; p++) {
+        bool mine = !ROUND || p < passes, more = p + 1 < passes;
         int after = more ? first_tile(at, p + 1) : tile;
         const uint4 *next = tile_weights(a, at, after);
-        multiply_pass(a, at, shared, x + at.g * LD + at.q * 8, buffer, p, passes, w, next, c);
-        if (TRIGGER == 3 && !more)
-            release_next();
-        add_chains(c);
-        if (KEPT)
-            keep_sums(at, part, p, c[0]);
-        else
+        if (mine) {
+            multiply_pass(a, at, shared, x + at.g * LD + at.q * 8, buffer, p, passes, w, next, c);
+            if (TRIGGER == 3 && !more)
+                release_next();
+            add_chains(c);
+        }
+        if (ROUND && p > 0 && p % PER_ROUND == 0)
+            cluster_wait();
+        if (mine && KEPT)
+            keep_sums(at, part, ROUND ? p % PER_ROUND : p, c[0]);
+        else if (mine)
             finish_sums(a, at, &e, tile, c[0], scale, best);
+        if (ROUND && (p + 1 == all || (p + 1) % PER_ROUND == 0))
+            finish_round(a, at, &e, part, p, all, best);
         w = next;
         tile = after;
         if (more)
             begin_sums(a, at, tile, c);
     }
-    if (KEPT) {
+    if (KEPT && !ROUND) {
         if (SPLIT > 1) {
             cluster_arrive();
             cluster_wait();
         } else {
             __syncthreads();
         }
-        finish_kept(a, at, &e, part);
+        finish_kept(a, at, &e, part, 0, at.units, best);
     }
 #if AT_HEAD
     finish_best(a, at, best);

@@ -87,7 +87,7 @@ __device__ __forceinline__ void add_chains(all_sums &c)
 __device__ __forceinline__ void finish_sums(const struct region_args &a, const struct where &at,
                                             const struct extra *e, int tile,
                                             const float (*c)[NT][4], const float (*scale)[2],
-                                            unsigned long long (*best)[2])
+                                            unsigned long long *best)
 {
 #pragma unroll
     for (int r = 0; r < TILES; r++)
@@ -98,7 +98,7 @@ __device__ __forceinline__ void finish_sums(const struct region_args &a, const s
                 int t = n * 8 + 2 * at.q + j % 2, local = at.g + j / 2 * 8;
                 float v = c[r][n][j] * (SCALED ? scale[n][j % 2] : 1.0f);
                 float other = AT_OUT || AT_HEAD ? 0 : __shfl_xor_sync(WARP_ALL, v, 4);
-                finish(a, e, (tile + r) * 16 + local, t, v, other, &best[n][j % 2]);
+                finish(a, e, (tile + r) * 16 + local, t, v, other, best + n * 2 + j % 2);
             }
 }
 
@@ -144,15 +144,45 @@ __device__ __forceinline__ float4 kept_sum(const float *part, int slot, int row)
     return v;
 }
 
-/* All sums of the tokens that belong to this block. A thread takes four rows of a token; with q/k
+/* The row of the matrix that a kept row is; `first`: of the cluster's units, the first one kept. */
+__device__ __forceinline__ int row_of(const struct where &at, int first, int kept)
+{
+    return tile_of(at.first + first + kept / (TILES * 16)) * 16 + kept % (TILES * 16);
+}
+
+#if AT_HEAD
+/* Kept logits of the tokens that belong to this block. A warp has its tokens, and their best. */
+__device__ __forceinline__ void finish_kept(const struct region_args &a, const struct where &at,
+                                            const struct extra *e, const float *part, int first,
+                                            int units, unsigned long long *best)
+{
+#pragma unroll
+    for (int s = 0; s < WARP_SLOTS; s++) {
+        int slot = at.warp + s * WARPS, t = slot * SPLIT + at.rank;
+        if (slot >= SLOTS || t >= min(a.counts->rows, (int)M))
+            continue;
+        float f = SCALED ? scale_of(a, e, t) : 1;
+        for (int kept = at.lane * 4; kept < units * TILES * 16; kept += 128) {
+            int row = row_of(at, first, kept);
+            float4 v = kept_sum(part, slot, kept);
+            v = make_float4(v.x * f, v.y * f, v.z * f, v.w * f);
+            *(float4 *)(a.logits + (size_t)t * VOCAB + row) = v;
+            best[s] = max(max(best[s], max(rank_of(v.x, row), rank_of(v.y, row + 1))),
+                          max(rank_of(v.z, row + 2), rank_of(v.w, row + 3)));
+        }
+    }
+}
+#else
+/* Kept sums of the tokens that belong to this block. A thread takes four rows of a token; with q/k
  * norm a warp takes a head. */
 __device__ __forceinline__ void finish_kept(const struct region_args &a, const struct where &at,
-                                            const struct extra *e, const float *part)
+                                            const struct extra *e, const float *part, int first,
+                                            int units, unsigned long long *)
 {
-    int rows = at.units * TILES * 16;
+    int rows = units * TILES * 16;
     for (int i = threadIdx.x; i < SLOTS * (rows / 4); i += THREADS) {
         int slot = i / (rows / 4), kept = i % (rows / 4) * 4, t = slot * SPLIT + at.rank;
-        int row = tile_of(at.first + kept / (TILES * 16)) * 16 + kept % (TILES * 16);
+        int row = row_of(at, first, kept);
         float4 s = kept_sum(part, slot, kept);
         float f = SCALED && t < M ? scale_of(a, e, t) : 1;
         float v[4] = {s.x * f, s.y * f, s.z * f, s.w * f};
@@ -182,15 +212,43 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
 #endif
     }
 }
+#endif
+
+/* A round of kept sums ends with pass p: the cluster's blocks exchange and finish what they have.
+ * The next round may overwrite it when all have come to the wait behind its first pass. */
+__device__ __forceinline__ void finish_round(const struct region_args &a, const struct where &at,
+                                             const struct extra *e, const float *part, int p,
+                                             int passes, unsigned long long *best)
+{
+    int first = p / PER_ROUND * PER_ROUND * WARPS;
+    cluster_arrive();
+    cluster_wait();
+    finish_kept(a, at, e, part, first, min(at.units - first, (int)KEPT_UNITS), best);
+    __syncwarp();
+    if (p + 1 < passes)
+        cluster_arrive();
+}
 
 #if AT_HEAD
 __device__ __forceinline__ void finish_best(const struct region_args &a, const struct where &at,
-                                            const unsigned long long (*best)[2])
+                                            const unsigned long long *best)
 {
     __shared__ unsigned long long bests[WARPS][NT * 8];
+#if KEPT
+    for (int t = at.lane; t < NT * 8; t += 32)
+        bests[at.warp][t] = 0;
+    __syncwarp();
+#pragma unroll
+    for (int s = 0; s < WARP_SLOTS; s++) {
+        int slot = at.warp + s * WARPS;
+        unsigned long long v = warp_best(best[s]);
+        if (at.lane == 0 && slot < SLOTS)
+            bests[at.warp][slot * SPLIT + at.rank] = v;
+    }
+#else
 #pragma unroll
     for (int i = 0; i < NT * 2; i++) {
-        unsigned long long v = best[i / 2][i % 2];
+        unsigned long long v = best[i];
         for (int o = 4; o < 32; o <<= 1) {
             unsigned long long other = __shfl_xor_sync(WARP_ALL, v, o);
             v = other > v ? other : v;
@@ -198,6 +256,7 @@ __device__ __forceinline__ void finish_best(const struct region_args &a, const s
         if (at.g == 0)
             bests[at.warp][i / 2 * 8 + 2 * at.q + i % 2] = v;
     }
+#endif
     best_of_all<WARPS, NT * 8, M>(bests, min(a.counts->rows, (int)M),
                                   (unsigned long long *)a.work.work, a.work.counter, a.best);
 }

@@ -35,8 +35,11 @@ enum {
     BATCH = NORMED == 2 || LOADS < FLIGHT ? LOADS : FLIGHT,      /* of a token */
     ALIKE = NT > 4 || NORMED ? (FLIGHT + BATCH - 1) / BATCH : 1, /* tokens, if there are as many */
     GROUP = NORMED == 2 || (NORMED && TOGETHER < ALIKE) ? TOGETHER : ALIKE,
-    SLOTS = (M + SPLIT - 1) / SPLIT,
-    KEPT_ROWS = (UNITS + CLUSTERS - 1) / CLUSTERS * TILES * 16,
+    SLOTS = (M + SPLIT - 1) / SPLIT,          /* tokens that a block finishes */
+    WARP_SLOTS = (SLOTS + WARPS - 1) / WARPS, /* and a warp, of kept logits */
+    PER_ROUND = ROUND ? ROUND : 1,            /* passes */
+    KEPT_UNITS = ROUND ? ROUND * WARPS : (UNITS + CLUSTERS - 1) / CLUSTERS,
+    KEPT_ROWS = KEPT_UNITS * TILES * 16,
     SMEM_X = TERMS * NT * 8 * LD * 2,
     SMEM_PART = KEPT ? SPLIT * SLOTS * KEPT_ROWS * 4 : 0,
     SMEM_STAGE = THREADS * TILES * UNROLL * STAGE * 32,

@@ -30,8 +30,7 @@ static const struct shape_row real[] = {
 
 /* ---- compiling a template ------------------------------------------------------------------- */
 
-/* The template of `region` for m tokens at the point its START row names, into `path`. Few tokens
- * have gemv, more have mma; a head of 64 has none. */
+/* The template of `region` for m tokens at the point its START row names, into `path`. */
 static bool compile(const struct rig *r, enum region region, int32_t m, const char *path,
                     char *name, size_t size)
 {
@@ -43,8 +42,6 @@ static bool compile(const struct rig *r, enum region region, int32_t m, const ch
     snprintf(id, sizeof id, "%s_%s", m <= 4 ? "gemv" : "mma", region_name(region));
     const struct template *t = template_find(region == REGION_ATTN ? "attn_decode" : id);
     const struct point p = cuda_start(t, &f);
-    if (m > t->m_max && region == REGION_HEAD)
-        return false;
     int n = snprintf(name, size, "%s ", t->file);
     cuda_point_text(t, &p, name + n, size - (size_t)n);
     char *cubin = cuda_point_build(root, rig_arch(r), t, &f, &p, &bytes, why);

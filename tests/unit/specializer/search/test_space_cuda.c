@@ -27,8 +27,6 @@ static void every_region_has_legal_points_of_cuda_templates_only(void **unused)
     static const int ms[] = {1, 4, 8, 32, 48, 64};
     for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++)
         for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
-            if (ms[i] == 64 && r == REGION_HEAD) /* x does not fit: for the library alone */
-                continue;
             struct facts f = facts_of((enum region)r, ms[i]);
             struct space *s = space_open(&f, (enum region)r, ms[i], NUMERICS_TOLERANCE);
             assert_in_range(space_size(s), 50, SPACE_MOST * 2);
@@ -143,6 +141,52 @@ static void a_deeper_ring_has_more_on_its_way(void **unused)
     cost_open(&cost, &h200, 1);
     assert_true(cost_formula(&cost, t, &deep, &f) < cost_formula(&cost, t, &p, &f));
     cost_close(&cost);
+}
+
+static double predicted(const struct cost *cost, const char *id, const struct facts *f,
+                        const char *const *knob, const int *value, int n)
+{
+    const struct template *t = template_find(id);
+    struct point p = template_defaults(t);
+    for (int i = 0; i < n; i++)
+        p.value[template_knob(t, knob[i])] = value[i];
+    return cost_formula(cost, t, &p, f);
+}
+
+/* With few tokens a second number for each activation is free, with 64 the products decide; and
+ * clusters that read all of x cost the more, the more of them there are. */
+static void products_and_activations_cost_what_tokens_there_are(void **unused)
+{
+    (void)unused;
+    static const char *const knob[] = {"TERMS", "NORMED", "SPLIT", "PERSIST", "SPARE"};
+    static const int two[] = {2, 0, 4, 1, 12}, one[] = {1, 2, 4, 1, 12}, small[] = {1, 2, 2, 1, 12};
+    struct facts few = facts_of(REGION_MLP_IN, 8), many = facts_of(REGION_MLP_IN, 64);
+    struct cost c;
+    cost_open(&c, &h200, 1);
+    double few_ratio = predicted(&c, "mma_mlp_in", &few, knob, two, 5) /
+                       predicted(&c, "mma_mlp_in", &few, knob, one, 5);
+    double ratio = predicted(&c, "mma_mlp_in", &many, knob, two, 5) /
+                   predicted(&c, "mma_mlp_in", &many, knob, one, 5);
+    assert_true(few_ratio < 1.02 && ratio > 1.05);
+    assert_true(predicted(&c, "mma_mlp_in", &many, knob, small, 5) >
+                predicted(&c, "mma_mlp_in", &many, knob, one, 5));
+    cost_close(&c);
+}
+
+/* 64 tokens of 8 key heads are 512 blocks, four for each of 132 multiprocessors: with a warp each
+ * they ask for too little. */
+static void attention_of_many_tokens_is_bytes_if_enough_of_them_are_asked_for(void **unused)
+{
+    (void)unused;
+    static const char *const knob[] = {"SPLITS", "WARPS", "PIECE", "MERGE"};
+    static const int enough[] = {1, 4, 8, 0}, little[] = {1, 1, 8, 0};
+    struct facts f = facts_of(REGION_ATTN, 64);
+    struct cost c;
+    cost_open(&c, &h200, 1);
+    double bytes = 4.0 * 512 * 8 * 128 * 64, s = predicted(&c, "attn_decode", &f, knob, enough, 4);
+    assert_true(s > bytes / h200.read_bandwidth && s < 1.5 * bytes / h200.read_bandwidth);
+    assert_true(predicted(&c, "attn_decode", &f, knob, little, 4) > 1.2 * s);
+    cost_close(&c);
 }
 
 static bool has(char **flags, const char *wanted)
@@ -288,6 +332,8 @@ int main(void)
         cmocka_unit_test(a_cpu_has_no_cuda_templates_and_bit_equality_admits_none),
         cmocka_unit_test(direct_loads_and_both_kinds_of_rings_are_families_that_every_region_has),
         cmocka_unit_test(a_deeper_ring_has_more_on_its_way),
+        cmocka_unit_test(products_and_activations_cost_what_tokens_there_are),
+        cmocka_unit_test(attention_of_many_tokens_is_bytes_if_enough_of_them_are_asked_for),
         cmocka_unit_test(the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts),
         cmocka_unit_test(a_list_of_points_is_a_space_of_them),
         cmocka_unit_test(wide_slots_have_a_library_to_choose_from),
