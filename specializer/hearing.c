@@ -123,9 +123,11 @@ bool hearing_adjourn(struct specializer *s, struct place *p, struct candidate *c
     if (c->body[0] || c->steps == STEPS_UNSEEN || (c->steps == STEPS_SLOWER && !clear))
         return false;
     company_of(s, p, company);
-    size_t at = strlen(h->among);
-    snprintf(h->among + at, sizeof h->among - at, "%s%s", at ? "; " : "", company);
-    h->n++;
+    if (!lost_among(h, company)) { /* it was heard in another, if that went while it was heard */
+        size_t at = strlen(h->among);
+        snprintf(h->among + at, sizeof h->among - at, "%s%s", at ? "; " : "", company);
+        h->n++;
+    }
     h->low = c->evidence.bench.low;
     h->speed = c->evidence.speed;
     p->hearing.some = p->hearing.dirty = true;

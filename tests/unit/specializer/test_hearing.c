@@ -167,6 +167,21 @@ static void nobody_is_heard_twice_in_one_company(void **unused)
     stop(s);
 }
 
+/* Operators may put the old company back while a kernel is heard in a new one. */
+static void a_company_that_came_back_during_a_hearing_is_noted_once(void **unused)
+{
+    (void)unused;
+    struct specializer *s = start("--specializer-paused", "true");
+    struct candidate c = {.steps = STEPS_SLOWER};
+    c.evidence.bench.low = CLEAR_GAIN;
+    for (int i = 0; i < 2; i++) {
+        assert_true(hearing_adjourn(s, place_find(s, "mlp_out/m1"), &c));
+        check_companies(&c.evidence.heard);
+        assert_int_equal(c.evidence.heard.n, 1);
+    }
+    stop(s);
+}
+
 /* A pin and a disable hold for who waits, too. */
 static void operators_keep_a_hearing_from_being_held(void **unused)
 {
@@ -222,6 +237,7 @@ int main(void)
         TEST(a_clear_gain_is_heard_again_when_its_company_changed_even_after_a_restart),
         TEST(a_slot_whose_search_is_over_is_heard_too),
         TEST(nobody_is_heard_twice_in_one_company),
+        TEST(a_company_that_came_back_during_a_hearing_is_noted_once),
         TEST(operators_keep_a_hearing_from_being_held),
         TEST(frozen_nobody_is_heard),
     };
