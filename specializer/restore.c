@@ -157,6 +157,9 @@ static void give_up(struct specializer *s, struct returning *r, bool fault)
         atomic_fetch_add(&s->counts.rolled_back[ROLLBACK_RESTORE], 1);
         if (life_move(s->store, r->c, LIFE_ROLLED_BACK, r->c->reason, NULL, &err) != 0)
             log_error("specializer", "%s", err.msg);
+        pthread_mutex_lock(&s->lock);
+        why_note(r->place, LIFE_ROLLED_BACK, r->c);
+        pthread_mutex_unlock(&s->lock);
     }
     build_end(r->build);
     probe_end(r->probe);
