@@ -13,6 +13,7 @@
 
 #include "config/clock.h"
 #include "tune/lab.h"
+#include "tune/order.h"
 #include "tune/replay.h"
 #include "tune/say.h"
 
@@ -62,6 +63,7 @@ static int choose_slots(struct tuner *t, struct tune_options *o, struct err *err
             return -1;
     for (int i = 0; i < t->places; i++)
         t->place[i]->share = 1.0 / t->places; /* the order of a restart */
+    order_places(t->lab.s->env.model, t->lab.s->env.machine, t->place, t->places);
     return 0;
 }
 
