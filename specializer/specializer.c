@@ -14,7 +14,6 @@
  */
 #include "specializer/specializer.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -126,8 +125,9 @@ static void refresh_searches(struct specializer *s)
 
 static void upkeep(struct specializer *s)
 {
-    if (!atomic_load(&s->stop))
-        atomic_store(&s->interrupt, false);
+    atomic_store(&s->interrupt, false);
+    if (atomic_load(&s->stop)) /* asked for meanwhile: the other order could lose it */
+        atomic_store(&s->interrupt, true);
     specializer_observe(s);
     store_shares(s);
     retire_poll(s, false);
@@ -344,10 +344,11 @@ static void *specializer_thread(void *ctx)
 {
     struct specializer *s = ctx;
     pthread_setname_np(pthread_self(), "whet-specialize");
-    if (!wait_for_engine(s) || specializer_setup(s) != 0) {
+    if (!wait_for_engine(s)) {
         atomic_store(&s->doing, DOING_OFF);
         return NULL;
     }
+    specializer_setup(s);
     if (!s->config->specializer_enabled) {
         atomic_store(&s->doing, DOING_OFF);
         log_info("specializer", "off (specializer.enabled): the eager kernels serve");
@@ -394,8 +395,9 @@ struct specializer *specializer_start(const struct config *c, struct engine *e, 
         return NULL;
     s->env.tick = tick;
     s->env.tick_ctx = s;
-    if (pthread_create(&s->thread, NULL, specializer_thread, s) != 0) {
-        err_set(err, "specializer: no thread: %s", strerror(errno));
+    int rc = pthread_create(&s->thread, NULL, specializer_thread, s);
+    if (rc != 0) {
+        err_set(err, "the specializer's thread did not start: %s", strerror(rc));
         specializer_free(s);
         return NULL;
     }

@@ -181,7 +181,7 @@ struct specializer {
 
     struct tap tap; /* the watch's, installed when tap.slot is set */
     struct place *tapped;
-    int watch_at;
+    int watch_at; /* lock; the place audited last */
     int64_t tap_since_ns;
 
     int64_t hour_ns; /* start of the hour whose builds are counted */
@@ -212,8 +212,8 @@ enum doing {
 /* ---- setup.c: what the loop stands on ------------------------------------------------------ */
 /* Store, locks, adviser, strategy; no thread yet. */
 struct specializer *specializer_new(const struct config *c, struct engine *e, struct err *err);
-/* Everything that needs a ready engine. -1, logged: the thread ends, serving goes on. */
-int specializer_setup(struct specializer *s);
+/* Everything that needs a ready engine. What is missing is logged; serving goes on. */
+void specializer_setup(struct specializer *s);
 /* After the thread has ended: eager into every slot, kernels unloaded. */
 void specializer_free(struct specializer *s);
 enum numerics numerics_parse(const char *name);
