@@ -160,7 +160,7 @@ int compiler_find(const struct config *config, struct compiler *out, struct err 
 /* ---- building ------------------------------------------------------------------------------- */
 
 /* What was made becomes the candidate's object. */
-static enum stage_result place_object(struct build *b, double seconds)
+static enum stage_result place_object(struct build *b, double seconds, double cpu)
 {
     struct candidate *c = b->c;
     struct stat st;
@@ -171,6 +171,7 @@ static enum stage_result place_object(struct build *b, double seconds)
         return STAGE_RETRY;
     }
     c->evidence.build_s = seconds;
+    c->evidence.build_cpu_s = cpu;
     c->evidence.object_bytes = st.st_size;
     return STAGE_PASS;
 }
@@ -195,7 +196,8 @@ static enum stage_result choose(const struct stage_env *env, struct build *b)
         return STAGE_REFUSE;
     }
     c->log = log;
-    return place_object(b, (double)(clock_ns() - start) * 1e-9);
+    double seconds = (double)(clock_ns() - start) * 1e-9;
+    return place_object(b, seconds, seconds);
 }
 
 struct build *build_start(const struct stage_env *env, struct candidate *c, struct err *err)
@@ -300,7 +302,7 @@ static enum stage_result accept_object(struct build *b, const struct process_res
         snprintf(c->reason, sizeof c->reason, "build: object %.200s", err.msg);
         return STAGE_REFUSE;
     }
-    return place_object(b, r->wall_s);
+    return place_object(b, r->wall_s, r->cpu_s);
 }
 
 enum stage_result build_poll(struct build *b)
