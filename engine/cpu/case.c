@@ -112,8 +112,12 @@ static void fill_kv(struct kernel_case *c, struct random *r, enum fill fill, flo
     const int32_t *table = c->in[BUF_PAGE_TABLE].data;
     int64_t row = case_kv_row(c);
     float *token = xmalloc((size_t)row * sizeof *token);
-    for (int64_t i = 0; i < case_kv_floats(c); i++)
-        pages[i] = random_u64(r) & 1 ? 1e6f : -1e6f;
+    uint64_t signs = 0;
+    for (int64_t i = 0; i < case_kv_floats(c); i++, signs >>= 1) {
+        if (i % 64 == 0)
+            signs = random_u64(r);
+        pages[i] = signs & 1 ? 1e6f : -1e6f;
+    }
     for (int32_t i = 0; i < c->shape.sequences; i++) {
         for (int32_t p = 0; p < span[i].context; p++) {
             int64_t page = table[span[i].pages_at + p / KV_PAGE];
