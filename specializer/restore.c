@@ -144,8 +144,7 @@ static void add_winner(void *ctx, const struct winner *w)
     add(l, p, w->key);
 }
 
-/* ---- validation
- * ---------------------------------------------------------------------------------- */
+/* ---- validation ---------------------------------------------------------------------------- */
 
 /* It does not come back: rolled back in the store if it was the kernel's fault. */
 static void give_up(struct specializer *s, struct returning *r, bool fault)
@@ -338,8 +337,7 @@ void restore_pins(struct specializer *s)
     free(l);
 }
 
-/* ---- without a specializer
- * ----------------------------------------------------------------------- */
+/* ---- without a specializer ----------------------------------------------------------------- */
 
 struct loading {
     struct terms terms;

@@ -203,7 +203,7 @@ static void make_places(struct specializer *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-int specializer_setup(struct specializer *s)
+void specializer_setup(struct specializer *s)
 {
     struct err err = {{0}};
     const struct backend_ops *ops = engine_backend_ops(s->engine);
@@ -231,7 +231,6 @@ int specializer_setup(struct specializer *s)
         header_prune(&s->compiler, s->keys.kernel_dir);
     log_info("specializer", "%s; %s; store %s", s->env.machine->device,
              s->has_compiler ? s->compiler.version : "no compiler", store_path(s->store));
-    return 0;
 }
 
 /* ---- destruction --------------------------------------------------------------------------- */

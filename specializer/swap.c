@@ -94,13 +94,13 @@ void candidate_drop(struct specializer *s, struct candidate *c)
     candidate_free(c);
 }
 
-void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage)
+void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage, enum life to)
 {
     struct err err;
     if (c->evidence.impossible)
         atomic_fetch_add(&s->counts.impossible, 1);
     count_stage(s, stage, STAGE_REFUSE);
-    if (life_move(s->store, c, LIFE_REFUSED, c->reason, NULL, &err) != 0)
+    if (life_move(s->store, c, to, c->reason, NULL, &err) != 0)
         log_warn("specializer", "%s", err.msg);
     pthread_mutex_lock(&s->lock);
     struct place *p = place_find(s, c->slot->name);

@@ -120,13 +120,10 @@ static void say_round(const struct tuner *t, const struct place *p, int candidat
     fflush(stdout);
 }
 
-/* Proposal to bench, then live steps for the best. False: the slot needs no more. */
-static bool one_round(struct tuner *t, struct place *p)
+/* The round under way to its bench, then live steps for the best. */
+static void hold_round(struct tuner *t, struct place *p)
 {
     struct specializer *s = t->lab.s;
-    bool some = !p->exhausted && p->dry < DRY_MOST && !p->pinned[0] && place_open(s, p);
-    if (!some || (p->inputs == 0 && !take_inputs(t, p)) || !round_start(s, p))
-        return false;
     int candidates = s->round.n;
     while (!round_over(s) && !over(t)) {
         specializer_observe(s);
@@ -143,7 +140,21 @@ static bool one_round(struct tuner *t, struct place *p)
     retire_poll(s, false);
     adviser_poll(s->adviser);
     say_round(t, p, candidates);
-    return true;
+}
+
+/* One who lost whole steps before the kernels around it changed, then new candidates. False: the
+ * slot needs no more. */
+static bool one_turn(struct tuner *t, struct place *p)
+{
+    struct specializer *s = t->lab.s;
+    bool some = !p->pinned[0] && place_open(s, p) && (p->inputs > 0 || take_inputs(t, p));
+    bool heard = some && hearing_due(s, p) && hearing_start(s, p);
+    if (heard)
+        hold_round(t, p);
+    some = some && !over(t) && !p->exhausted && p->dry < DRY_MOST && round_start(s, p);
+    if (some)
+        hold_round(t, p);
+    return heard || some;
 }
 
 static void search(struct tuner *t)
@@ -152,7 +163,7 @@ static void search(struct tuner *t)
     while (some && !over(t)) {
         some = false;
         for (int i = 0; i < t->places && !over(t); i++)
-            some |= one_round(t, t->place[i]);
+            some |= one_turn(t, t->place[i]);
     }
 }
 
@@ -189,6 +200,7 @@ int tune_loop(struct tune_options *o, struct err *err)
     int r = choose_slots(&t, o, err);
     if (r == 0) {
         restore_winners(t.lab.s);
+        hearings_recall(t.lab.s);
         search(&t);
         print_summary(&t);
     }
