@@ -61,13 +61,13 @@ struct heard {
 
 /* What each stage measured. A field is 0 until its stage ran. */
 struct evidence {
-    /* build */
-    double build_s;
+    /* build; *_cpu_s: processor time of the child and of all that it started */
+    double build_s, build_cpu_s;
     int64_t object_bytes;
     char prompts[17]; /* hash of the prompts that an agent's text was written under */
     /* probe, over all its runs: worst row error against the oracle relative to the row's scale,
      * of the candidate and of the eager kernel on the same inputs. */
-    double probe_s;
+    double probe_s, probe_cpu_s;
     int32_t probe_cases;
     double own_max, own_rms, eager_max, eager_rms;
     bool bit_equal; /* same bits as the eager kernel on every case */

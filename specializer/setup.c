@@ -9,6 +9,7 @@
 #include "config/log.h"
 #include "specializer/admission/prober.h"
 #include "specializer/build/build_nvrtc.h"
+#include "specializer/build/header.h"
 #include "specializer/floor.h"
 #include "specializer/slot_list.h"
 #include "specializer/specializer_private.h"
@@ -225,6 +226,8 @@ void specializer_setup(struct specializer *s)
         log_error("specializer", "%s: nothing is searched for", err.msg);
         s->has_compiler = false;
     }
+    if (s->has_compiler)
+        header_prune(&s->compiler, s->keys.kernel_dir);
     make_places(s); /* from here on operators' threads look at all of this */
     log_info("specializer", "%s; %s; store %s", s->env.machine->device,
              s->has_compiler ? s->compiler.version : "no compiler", store_path(s->store));
