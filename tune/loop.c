@@ -105,8 +105,8 @@ static void try_finalist(struct tuner *t, struct place *p)
         printf("%-16s %s\n", p->slot->name, err.msg);
         return;
     }
-    for (int i = 0; i < TRIES_MOST && p->finalist && !lab_stopped(&t->lab); i++)
-        finalist_try(s, p);
+    for (int i = 0; i < TRIES_MOST && p->finalist && (i == 0 || !over(t)); i++)
+        finalist_try(s, p); /* one look at live steps, however short the time */
     replay_stop(r);
 }
 
