@@ -84,7 +84,8 @@ def test_a_report_says_where_the_model_is_wrong(tmp_path):
 
 def test_wrong_usage_is_2_and_says_why(tmp_path):
     for options, why in ((("--ablate",), "--table is missing"), ((), "--model is missing"),
-                         (("--seeds", "x"), "flag's value"), (("--slot",), "flag's value"),
+                         (("--seeds", "x"), "--seeds x: "), (("--slot",), "--slot wants a value"),
+                         (("--seconds", "-5"), "--seconds -5: "),
                          (("--no-such-thing",), "no-such-thing")):
         done = tune(*options)
         assert done.returncode == 2 and why in done.stderr, (options, done.stderr)
