@@ -235,7 +235,6 @@ void specializer_setup(struct specializer *s)
     blame_deaths(s);
     s->agent =
         agent_open(s->config, s->store, adviser_llm(s->adviser), s->keys.env, s->env.machine->kind);
-    make_places(s);
     if ((mkdir(s->keys.object_dir, 0700) != 0 && errno != EEXIST &&
          err_set(&err, "folder %s: %s", s->keys.object_dir, strerror(errno)) != 0) ||
         kernel_sources_write(s->keys.kernel_dir, &err) != 0) {
@@ -245,6 +244,7 @@ void specializer_setup(struct specializer *s)
     if (s->has_compiler)
         header_prune(&s->compiler, s->keys.kernel_dir);
     keep_references(s);
+    make_places(s); /* from here on operators' threads look at all of this */
     log_info("specializer", "%s; %s; store %s", s->env.machine->device,
              s->has_compiler ? s->compiler.version : "no compiler", store_path(s->store));
 }
