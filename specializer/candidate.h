@@ -61,13 +61,13 @@ struct heard {
 
 /* What each stage measured. A field is 0 until its stage ran. */
 struct evidence {
-    /* build */
-    double build_s;
+    /* build; *_cpu_s: processor time of the child and of all that it started */
+    double build_s, build_cpu_s;
     int64_t object_bytes;
     char prompts[17]; /* hash of the prompts that an agent's text was written under */
     /* probe, over all its runs: worst row error against the oracle relative to the row's scale,
      * of the candidate and of the eager kernel on the same inputs. */
-    double probe_s;
+    double probe_s, probe_cpu_s;
     int32_t probe_cases;
     double own_max, own_rms, eager_max, eager_rms;
     bool bit_equal; /* same bits as the eager kernel on every case */
@@ -137,6 +137,7 @@ struct key_parts {
     char compiler[KEY_HEX + 1]; /* hash of compiler and flags alone */
     char *object_dir;           /* where objects are kept, by object key */
     char *kernel_dir;           /* where the sources were written */
+    char *reference_dir;        /* where probes keep what inputs should give */
 };
 /* `shape` describes the model as far as kernels can tell: dimensions, types, options. */
 void key_parts_fill(struct key_parts *k, const char *device, const char *compiler,

@@ -46,6 +46,9 @@ static bool finalist_passed(struct specializer *s, struct place *p, enum stage s
         if (hearing_adjourn(s, p, c) &&
             life_move(s->store, c, LIFE_ADJOURNED, c->reason, NULL, &err) != 0)
             log_error("specializer", "%s", err.msg);
+        pthread_mutex_lock(&s->lock);
+        why_note(p, c->state, c);
+        pthread_mutex_unlock(&s->lock);
         candidate_drop(s, c);
         return false;
     }

@@ -123,9 +123,11 @@ bool hearing_adjourn(struct specializer *s, struct place *p, struct candidate *c
     if (c->body[0] || c->steps == STEPS_UNSEEN || (c->steps == STEPS_SLOWER && !clear))
         return false;
     company_of(s, p, company);
-    size_t at = strlen(h->among);
-    snprintf(h->among + at, sizeof h->among - at, "%s%s", at ? "; " : "", company);
-    h->n++;
+    if (!lost_among(h, company)) { /* it was heard in another, if that went while it was heard */
+        size_t at = strlen(h->among);
+        snprintf(h->among + at, sizeof h->among - at, "%s%s", at ? "; " : "", company);
+        h->n++;
+    }
     h->low = c->evidence.bench.low;
     h->speed = c->evidence.speed;
     p->hearing.some = p->hearing.dirty = true;
@@ -155,7 +157,7 @@ static void waiting_row(void *ctx, const struct record *r)
     char source[17] = "";
     if (t)
         template_source_hash(t, source);
-    if (h->n == 0 || h->speed < d->speed || strcmp(source, r->source) != 0 ||
+    if (h->n == 0 || h->speed <= d->speed || strcmp(source, r->source) != 0 ||
         r->deaths >= DEATHS_MOST || is_disabled(d->s, r->key, r->template) ||
         !hearing_allowed(d->s, d->p, h))
         return;
@@ -164,14 +166,26 @@ static void waiting_row(void *ctx, const struct record *r)
     d->p->hearing.promise = h->low / (1 + h->low) * exp2(-h->n);
 }
 
+/* Hearings that the slot has held in the company there is; one more if `more`. */
+static int held(struct place *p, bool more)
+{
+    struct company *c = p->hearing.company_held;
+    for (int i = 0; i < COMPANIES; i++)
+        if (c[i].held > 0 && c[i].hash == p->hearing.company)
+            return c[i].held += more;
+    if (more) {
+        c[p->hearing.next] = (struct company){p->hearing.company, 1};
+        p->hearing.next = (p->hearing.next + 1) % COMPANIES;
+    }
+    return more;
+}
+
 /* Looks up who is to be heard next, if that may be another than last time. */
 static void call(struct specializer *s, struct place *p)
 {
     uint64_t company = hearing_company(s, p);
     if (company == p->hearing.company && !p->hearing.dirty)
         return;
-    if (company != p->hearing.company)
-        p->hearing.held = 0;
     p->hearing.company = company;
     p->hearing.dirty = false;
     p->hearing.key[0] = 0;
@@ -190,7 +204,7 @@ bool hearing_due(struct specializer *s, struct place *p)
     if (!open || s->strategy == &strategy_agentic || clock_ns() < p->not_before_ns)
         return false;
     call(s, p);
-    return p->hearing.key[0] && p->hearing.held < HEARINGS_A_COMPANY;
+    return p->hearing.key[0] && held(p, false) < HEARINGS_A_COMPANY;
 }
 
 struct place *hearing_choose(struct specializer *s, double than)
@@ -251,7 +265,7 @@ bool hearing_start(struct specializer *s, struct place *p)
     bool found = store_get(s->store, p->hearing.key, &r, NULL) > 0;
     p->hearing.key[0] = 0;
     p->hearing.dirty = true;
-    p->hearing.held++;
+    held(p, true);
     if (!found)
         return false;
     free(r.log);

@@ -182,6 +182,11 @@ bool place_open(struct specializer *s, struct place *p)
         p->measured = p->search.measured;
         uint64_t seed = (uint64_t)s->config->specializer_seed * 1000003u + (uint64_t)p->index;
         p->strategy = s->strategy->open(&p->search, seed);
+        if (space_size(p->space) == 0) {
+            pthread_mutex_lock(&s->lock);
+            why_no_point(p);
+            pthread_mutex_unlock(&s->lock);
+        }
     }
     return space_size(p->space) > 0;
 }

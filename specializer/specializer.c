@@ -357,6 +357,7 @@ static void *specializer_thread(void *ctx)
     atomic_store(&s->doing, DOING_RESTORE);
     restore_winners(s);
     hearings_recall(s);
+    why_recall(s);
     atomic_store(&s->doing, DOING_SLEEP); /* what it does next is decided below */
     s->since_ns = clock_ns();
     while (!atomic_load(&s->stop) && engine_state(s->engine, NULL, NULL, 0) != ENGINE_LOST) {

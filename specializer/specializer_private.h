@@ -22,7 +22,7 @@
 #include "specializer/stages.h"
 #include "specializer/store/store.h"
 
-enum { BATCH = 6, INPUTS = 2, NAME_MOST = 40 };
+enum { BATCH = 6, COMPANIES = 8, INPUTS = 2, NAME_MOST = 40, WHY_TEXT = 72 };
 /* A kernel that was on trial this many times when the process died is not tried again. */
 enum { DEATHS_MOST = 3 };
 /* A gain so clear does not wait for the rest of its batch, and is heard again if whole steps speak
@@ -42,6 +42,11 @@ struct place {
     double share, run_s, roofline_s, bytes, worth;
     int32_t candidates, wins, refusals; /* lock; since start */
     int32_t looks;                      /* lock; audits of `active` that found nothing */
+    struct {                            /* lock; who came farthest and did not stay (why.c) */
+        int rank;
+        double gain;
+        char words[WHY_TEXT];
+    } why;
 
     /* The search; opened when the slot is chosen for the first time. */
     struct space *space;
@@ -59,9 +64,13 @@ struct place {
     struct {
         bool some, dirty;      /* there may be such; `key` is to be looked up again */
         uint64_t company;      /* hash of the company in which it was looked up; 0: never */
-        int held;              /* hearings in that company */
         char key[KEY_HEX + 1]; /* who is to be heard in it next; "": nobody */
         double promise;        /* the part of this slot's time that it may save */
+        struct company {       /* the last ones in which somebody was heard */
+            uint64_t hash;
+            int held;
+        } company_held[COMPANIES];
+        int next; /* of them to be overwritten */
     } hearing;
 
     struct capture *input[INPUTS];
@@ -270,6 +279,16 @@ struct place *hearing_choose(struct specializer *s, double than);
 bool hearing_start(struct specializer *s, struct place *p);
 /* After a start: which slots have somebody who waits. */
 void hearings_recall(struct specializer *s);
+
+/* ---- why.c: why a slot is on eager; lock held, but for why_recall() -------------------------- */
+/* c left in that state, with its reason: it is remembered if nobody came farther. */
+void why_note(struct place *p, enum life left, const struct candidate *c);
+/* There is nothing to try there. */
+void why_no_point(struct place *p);
+/* After a start: what the store knows. */
+void why_recall(struct specializer *s);
+/* "canary: whole steps -0.6 % [-1.0, -0.3]", "not searched yet", ... */
+void why_eager(struct specializer *s, const struct place *p, char out[WHY_TEXT]);
 
 /* ---- agent_turn.c: texts that a language model writes -------------------------------------- */
 /* Reads a reply and makes the agent's next move; never waits. */

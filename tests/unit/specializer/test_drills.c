@@ -180,11 +180,15 @@ static struct specializer *start(struct config *config)
     return s;
 }
 
-#define SOON(what)                                    \
-    do {                                              \
-        for (int i_ = 0; i_ < 60000 && !(what); i_++) \
-            usleep(1000);                             \
-        CHECK(what);                                  \
+#define SOON(what)                                             \
+    do {                                                       \
+        bool so_ = false;                                      \
+        for (int i_ = 0; !(so_ = (what)) && i_ < 60000; i_++)  \
+            usleep(1000);                                      \
+        if (!so_) {                                            \
+            print_error("%s: in vain: %s\n", __func__, #what); \
+            _exit(WENT_WRONG);                                 \
+        }                                                      \
     } while (0)
 
 /* Leads kernels through every state: found, published, retired, rolled back, disabled. */
