@@ -30,13 +30,13 @@ static const stage gemv_stages[] = {
 };
 static const stage mma_stages[] = {
     {"attention", "SPLITS MERGE EARLY WARPS PIECE PARTS STAGES TRIGGER", 40},
-    {"+ tiles, unroll, warps, K over a cluster", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE",
-     30},
+    {"+ tiles, unroll, warps, K over a cluster",
+     "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE NORMED ROUND", 30},
     {"+ staged weights", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE STAGE", 30},
     {"+ L2 prefetch, load policy", "TRIGGER SPLIT PERSIST SPARE STAGE PREFETCH LOAD", 10},
     {"+ second pass",
-     "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE STAGE PREFETCH LOAD SPLITS MERGE EARLY PIECE "
-     "PARTS STAGES",
+     "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE NORMED ROUND STAGE PREFETCH LOAD SPLITS MERGE "
+     "EARLY PIECE PARTS STAGES",
      20},
 };
 
