@@ -192,6 +192,54 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
     }
 }
 
+/* All passes of this warp, whose sums begin in c and whose first weights are in flight, and what
+ * becomes of them. In rounds every warp takes part, also one without a unit. */
+__device__ __forceinline__ void multiply_all(const struct region_args &a, const struct where &at,
+                                             char *shared, const struct extra *e, int passes,
+                                             fragments &buffer, const uint4 *w, all_sums &c,
+                                             unsigned long long *best)
+{
+    const bf16 *x = (const bf16 *)shared + at.g * LD + at.q * 8;
+    float *part = (float *)(shared + SMEM_X), scale[NT][2];
+    if (!KEPT && SCALED)
+#pragma unroll
+        for (int i = 0; i < NT * 2; i++)
+            scale[i / 2][i % 2] = scale_of(a, e, i / 2 * 8 + 2 * at.q + i % 2);
+    int tile = first_tile(at, 0), all = ROUND ? (at.units + WARPS - 1) / WARPS : passes;
+    for (int p = 0; p < all; p++) {
+        bool mine = !ROUND || p < passes, more = p + 1 < passes;
+        int after = more ? first_tile(at, p + 1) : tile;
+        const uint4 *next = tile_weights(a, at, after);
+        if (mine) {
+            multiply_pass(a, at, shared, x, buffer, p, passes, w, next, c);
+            if (TRIGGER == 3 && !more)
+                release_next();
+            add_chains(c);
+        }
+        if (ROUND && p > 0 && p % PER_ROUND == 0)
+            cluster_wait();
+        if (mine && KEPT)
+            keep_sums(at, part, ROUND ? p % PER_ROUND : p, c[0]);
+        else if (mine)
+            finish_sums(a, at, e, tile, c[0], scale, best);
+        if (ROUND && (p + 1 == all || (p + 1) % PER_ROUND == 0))
+            finish_round(a, at, e, part, p, all, best);
+        w = next;
+        tile = after;
+        if (more)
+            begin_sums(a, at, tile, c);
+    }
+    if (KEPT && !ROUND) {
+        if (SPLIT > 1) {
+            cluster_arrive();
+            cluster_wait();
+        } else {
+            __syncthreads();
+        }
+        finish_kept(a, at, e, part, 0, at.units, best);
+    }
+}
+
 /* ---- entry -------------------------------------------------------------------------------- */
 
 KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct region_args a)
@@ -199,7 +247,6 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     extern __shared__ __align__(16) char shared[];
     __shared__ struct extra e;
     bf16 *x = (bf16 *)shared;
-    float *part = (float *)(shared + SMEM_X);
     struct where at = place();
     int passes = passes_of(at), tile = first_tile(at, 0);
     const uint4 *w = tile_weights(a, at, tile);
@@ -225,7 +272,6 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
 
     after_previous();
     all_sums c;
-    float scale[NT][2];
     unsigned long long best[KEPT ? WARP_SLOTS : NT * 2] = {};
     if (passes > 0)
         begin_sums(a, at, tile, c);
@@ -235,43 +281,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct reg
     __syncthreads();
     if (TRIGGER == 2)
         release_next();
-    if (!KEPT && SCALED)
-#pragma unroll
-        for (int i = 0; i < NT * 2; i++)
-            scale[i / 2][i % 2] = scale_of(a, &e, i / 2 * 8 + 2 * at.q + i % 2);
-    int all = ROUND ? (at.units + WARPS - 1) / WARPS : passes; /* rounds are the cluster's */
-    for (int p = 0; p < all; p++) {
-        bool mine = !ROUND || p < passes, more = p + 1 < passes;
-        int after = more ? first_tile(at, p + 1) : tile;
-        const uint4 *next = tile_weights(a, at, after);
-        if (mine) {
-            multiply_pass(a, at, shared, x + at.g * LD + at.q * 8, buffer, p, passes, w, next, c);
-            if (TRIGGER == 3 && !more)
-                release_next();
-            add_chains(c);
-        }
-        if (ROUND && p > 0 && p % PER_ROUND == 0)
-            cluster_wait();
-        if (mine && KEPT)
-            keep_sums(at, part, ROUND ? p % PER_ROUND : p, c[0]);
-        else if (mine)
-            finish_sums(a, at, &e, tile, c[0], scale, best);
-        if (ROUND && (p + 1 == all || (p + 1) % PER_ROUND == 0))
-            finish_round(a, at, &e, part, p, all, best);
-        w = next;
-        tile = after;
-        if (more)
-            begin_sums(a, at, tile, c);
-    }
-    if (KEPT && !ROUND) {
-        if (SPLIT > 1) {
-            cluster_arrive();
-            cluster_wait();
-        } else {
-            __syncthreads();
-        }
-        finish_kept(a, at, &e, part, 0, at.units, best);
-    }
+    multiply_all(a, at, shared, &e, passes, buffer, w, c, best);
 #if AT_HEAD
     finish_best(a, at, best);
 #endif
