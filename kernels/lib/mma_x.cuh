@@ -35,6 +35,7 @@ enum {
     BATCH = NORMED == 2 || LOADS < FLIGHT ? LOADS : FLIGHT,      /* of a token */
     ALIKE = NT > 4 || NORMED ? (FLIGHT + BATCH - 1) / BATCH : 1, /* tokens, if there are as many */
     GROUP = NORMED == 2 || (NORMED && TOGETHER < ALIKE) ? TOGETHER : ALIKE,
+    AT_ONCE = NORMED ? TOGETHER : GROUP,      /* tokens of a warp's turn; the last may be none */
     SLOTS = (M + SPLIT - 1) / SPLIT,          /* tokens that a block finishes */
     WARP_SLOTS = (SLOTS + WARPS - 1) / WARPS, /* and a warp, of kept logits */
     PER_ROUND = ROUND ? ROUND : 1,            /* passes */
@@ -191,7 +192,7 @@ __device__ __forceinline__ void put_load(const struct region_args &a, const stru
         float f = NORMED ? r[s] : 1;
         float4 p = v[s][b];
         p = make_float4(p.x * f * g.x, p.y * f * g.y, p.z * f * g.z, p.w * f * g.w);
-        if (GROUP == 1 || first + s * WARPS < NT * 8)
+        if (AT_ONCE == 1 || first + s * WARPS < NT * 8)
             put_x(x, first + s * WARPS, to, p);
     }
 }
@@ -212,7 +213,7 @@ __device__ __forceinline__ void give_squares(const struct where &at, struct extr
 #pragma unroll
     for (int s = 0; s < GROUP; s++) {
         int t = first + s * WARPS;
-        if (GROUP > 1 && t >= NT * 8)
+        if (AT_ONCE > 1 && t >= NT * 8)
             continue;
         float all = warp_sum(sum[s]), *to = &e->squares[at.rank][t];
         if (SPLIT == 1 && at.lane == 0)
@@ -271,11 +272,10 @@ __device__ __forceinline__ void norm_group(const struct region_args &a, const st
 __device__ __forceinline__ void take(const struct region_args &a, const struct where &at, bf16 *x,
                                      struct extra *e)
 {
-    enum { WAIT = NORMED ? TOGETHER : GROUP };
     group v;
-    for (int first = at.warp; first < NT * 8; first += WAIT * WARPS) {
+    for (int first = at.warp; first < NT * 8; first += AT_ONCE * WARPS) {
 #pragma unroll 1
-        for (int s = 0; s < WAIT; s += GROUP)
+        for (int s = 0; s < AT_ONCE; s += GROUP)
             take_group(a, at, x, e, first + s * WARPS, v);
         if (!NORMED)
             continue;
@@ -283,7 +283,7 @@ __device__ __forceinline__ void take(const struct region_args &a, const struct w
             inbox_wait(&e->in);
         __syncwarp();
 #pragma unroll 1
-        for (int s = 0; s < WAIT; s += GROUP)
+        for (int s = 0; s < AT_ONCE; s += GROUP)
             norm_group(a, at, x, e, first + s * WARPS, v);
     }
 }
