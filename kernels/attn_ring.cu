@@ -94,7 +94,9 @@ enum {
 /* ---- the ring ------------------------------------------------------------------------------ */
 
 /* Bits of a row's number that pieces are moved by: rows 2i and 2i + 1 differ in the highest, 8
- * neighbouring rows in some, rows 8 apart in none. */
+ * neighbouring rows in some, rows 8 apart in none. Linear: swizzle(a ^ b) = swizzle(a) ^
+ * swizzle(b).
+ */
 __device__ __forceinline__ int swizzle(int row)
 {
     return (row & 1) << 2 | (row >> 1 & 3);
@@ -130,10 +132,11 @@ struct walk {
                 page = table[unit + (n + lane) * UNITS];
             size_t at = (size_t)__shfl_sync(WARP_ALL, page, n % 32) * (KV_HEADS * SIDE) + lane * 16;
             char *slot = ring + to * SLOT;
-            int left = left_at(n);
+            int left = left_at(n), mine = place_of(lane / PIECES, lane % PIECES);
 #pragma unroll
             for (int i = 0; i < KV_PAGE / AT_ONCE; i++) {
-                int row = i * AT_ONCE + lane / PIECES, place = place_of(row, lane % PIECES);
+                int row = i * AT_ONCE + lane / PIECES;
+                int place = (mine ^ swizzle(i * AT_ONCE) * 16) + i * 512; /* of that row */
                 if (written || row != left - 1) {
                     copy_or_zero(slot + place, k + at + i * 512, row < left);
                     copy_or_zero(slot + SIDE + place, v + at + i * 512, row < left);
@@ -146,7 +149,7 @@ struct walk {
     /* Before the wait, if each sequence has one token: all but the newest position is there. */
     __device__ __forceinline__ void fill(bool written)
     {
-#pragma unroll
+#pragma unroll 1 /* a kernel begins with an empty instruction cache */
         for (int n = 0; n < STAGES; n++)
             ask(n, n, written);
     }
@@ -285,10 +288,10 @@ __device__ __forceinline__ void add(struct running *r, float *s, const char *val
     float top = fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3]));
     top = fmaxf(top, __shfl_xor_sync(WARP_ALL, top, 1));
     top = fmaxf(r->top, fmaxf(top, __shfl_xor_sync(WARP_ALL, top, 2)));
-    float keep = exp2f(r->top - top);
+    float keep = exp2_fast(r->top - top);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        s[i] = exp2f(s[i] - top);
+        s[i] = exp2_fast(s[i] - top);
     r->top = top;
     r->sum = r->sum * keep + ((s[0] + s[1]) + (s[2] + s[3]));
     uint4 a[PASSES];
@@ -363,11 +366,12 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     int live = M_MAX > 1 ? a.counts->m : 1;
     /* else a sequence has tokens in this step */
     bool early = EARLY && (M_MAX == 1 || a.counts->spans == live);
-    int context = t < live ? a.position[t] + 1 : 0;
+    int position = a.position[t], pages_at = a.pages_at[t]; /* anything beyond `live` */
+    int context = t < live ? position + 1 : 0;
     int pages = (context + KV_PAGE - 1) / KV_PAGE, unit = warp * SPLITS + blockIdx.x;
     struct walk w = {(const char *)a.k_pages + kvh * SIDE,
                      (const char *)a.v_pages + kvh * SIDE,
-                     a.page_table + a.pages_at[t],
+                     a.page_table + pages_at,
                      (char *)rings + warp * (STAGES * SLOT),
                      (int)threadIdx.x % 32,
                      unit,
