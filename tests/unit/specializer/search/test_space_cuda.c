@@ -143,6 +143,28 @@ static void a_deeper_ring_has_more_on_its_way(void **unused)
     cost_close(&cost);
 }
 
+/* Of many sequences each byte counts: attention through a ring gains from depth until memory is
+ * busy, and is never faster than that. */
+static void attention_through_a_deeper_ring_comes_nearer_to_its_bytes(void **unused)
+{
+    (void)unused;
+    struct facts f = facts_of(REGION_ATTN, 32);
+    const struct template *t = template_find("attn_ring");
+    struct point p = template_defaults(t);
+    double before = 1, floor = 32.0 * 32 * f.KV_HEADS * 64 * f.HEAD_DIM / 4.8e12;
+    struct cost cost;
+    cost_open(&cost, &h200, 1);
+    p.value[template_knob(t, "WARPS")] = p.value[template_knob(t, "SPLITS")] = 1;
+    for (int stages = 1; stages <= 4; stages++) {
+        p.value[template_knob(t, "STAGES")] = stages;
+        double s = cost_formula(&cost, t, &p, &f);
+        assert_true(s > floor && s < before);
+        before = s;
+    }
+    assert_true(before < 3 * floor);
+    cost_close(&cost);
+}
+
 static bool has(char **flags, const char *wanted)
 {
     for (; *flags; flags++)
@@ -285,6 +307,7 @@ int main(void)
         cmocka_unit_test(a_cpu_has_no_cuda_templates_and_bit_equality_admits_none),
         cmocka_unit_test(direct_loads_and_both_kinds_of_rings_are_families_that_every_region_has),
         cmocka_unit_test(a_deeper_ring_has_more_on_its_way),
+        cmocka_unit_test(attention_through_a_deeper_ring_comes_nearer_to_its_bytes),
         cmocka_unit_test(the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts),
         cmocka_unit_test(a_list_of_points_is_a_space_of_them),
         cmocka_unit_test(wide_slots_have_a_library_to_choose_from),
