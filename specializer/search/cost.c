@@ -273,7 +273,7 @@ static double attention_s(const struct cost *c, const struct template *t, const 
 
 /* Attention whose pages wait in shared memory is bytes, unless a warp has many pages to multiply
  * one after the other. */
-static double attention_ring_s(const struct cost *c, const struct template *t,
+static double attention_mma_s(const struct cost *c, const struct template *t,
                                const struct point *p, const struct facts *f)
 {
     enum { SOME_PAGES = 32, SUMS = 5 * 1024, BLOCKS_MOST = 32 };
@@ -294,7 +294,7 @@ static double attention_ring_s(const struct cost *c, const struct template *t,
 static double cuda_attention_s(const struct cost *c, const struct template *t,
                                const struct point *p, const struct facts *f)
 {
-    return template_knob(t, "PIECE") >= 0 ? attention_s(c, t, p, f) : attention_ring_s(c, t, p, f);
+    return template_knob(t, "PIECE") >= 0 ? attention_s(c, t, p, f) : attention_mma_s(c, t, p, f);
 }
 
 static double cuda_formula(const struct cost *c, const struct template *t, const struct point *p,

@@ -64,8 +64,8 @@
 #define TABLE_DEF "kernels/attn_decode.def"
 #include "specializer/search/space_table.h"
 
-#define TABLE attn_ring
-#define TABLE_DEF "kernels/attn_ring.def"
+#define TABLE attn_mma
+#define TABLE_DEF "kernels/attn_mma.def"
 #include "specializer/search/space_table.h"
 
 #define TABLE lt

@@ -11,7 +11,7 @@
 // of the whole step (chain_search.hpp), in stages that unlock one group of knobs after another, so
 // that the table says what each is worth; --fine searches near the start only, --quick does not
 // search. --families searches with each family of gemv alone, and then lets each region choose.
-// --ring takes attn_ring for attention; --only searches points of one region (0 to 5), the others
+// --ring takes attn_mma for attention; --only searches points of one region (0 to 5), the others
 // stay at their starts.
 #include "tests/device/chain_search.hpp"
 
@@ -55,7 +55,7 @@ struct options {
 
 static bool begin(search &f, const family &projections, const options &o)
 {
-    const family &attend = o.ring ? attention_ring : attention;
+    const family &attend = o.ring ? attention_mma : attention;
     for (int r = 0; r < REGIONS; r++)
         if (!f.begin(r, regions[r] == REGION_ATTN ? attend : projections)) {
             printf("%s M=%d %s: no usable point of %s\n", f.s.m.name, f.s.M, region_names[r],

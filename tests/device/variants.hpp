@@ -150,8 +150,8 @@ namespace tables
 #define TABLE_DEF "kernels/attn_decode.def"
 #include "tests/device/variant_table.hpp"
 
-#define TABLE attn_ring
-#define TABLE_DEF "kernels/attn_ring.def"
+#define TABLE attn_mma
+#define TABLE_DEF "kernels/attn_mma.def"
 #include "tests/device/variant_table.hpp"
 } // namespace tables
 

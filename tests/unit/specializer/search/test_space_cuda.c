@@ -149,7 +149,7 @@ static void attention_through_a_deeper_ring_comes_nearer_to_its_bytes(void **unu
 {
     (void)unused;
     struct facts f = facts_of(REGION_ATTN, 32);
-    const struct template *t = template_find("attn_ring");
+    const struct template *t = template_find("attn_mma");
     struct point p = template_defaults(t);
     double before = 1, floor = 32.0 * 32 * f.KV_HEADS * 64 * f.HEAD_DIM / 4.8e12;
     struct cost cost;

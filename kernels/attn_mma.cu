@@ -1,4 +1,4 @@
-/* attn_ring.cu - attention of single tokens over paged keys and values that come through a ring in
+/* attn_mma.cu - attention of single tokens over paged keys and values that come through a ring in
  * shared memory and are multiplied on tensor cores: for many sequences and long contexts.
  *
  *   a[t, h, :] = sum_p softmax_p(scale q[t, h, :] . k[p, h / G, :]) v[p, h / G, :],  p <=
@@ -68,7 +68,7 @@
 /* ---- legality ----------------------------------------------------------------------------- */
 
 #define LEGAL(expression, why) static_assert(expression, why);
-#include "attn_ring.def"
+#include "attn_mma.def"
 
 /* ---- code --------------------------------------------------------------------------------- */
 
@@ -80,8 +80,6 @@ enum {
     ROW = HD * 2,         /* bytes of that */
     SIDE =
         KV_PAGE * ROW, /* keys of a page and kv head, and then values: one piece of memory each */
-    SLOT = 2 * SIDE,
-    AT_ONCE = 32 / PIECES,   /* rows that a warp copies with one instruction */
     PASSES = G <= 4 ? 1 : 2, /* products for the three terms of all heads */
     CHUNKS = HD / 32,        /* of columns: two steps of 16 */
     UNITS = SPLITS * WARPS,
@@ -90,95 +88,7 @@ enum {
 };
 
 #include "lib/attn_merge.cuh"
-
-/* ---- the ring ------------------------------------------------------------------------------ */
-
-/* Bits of a row's number that pieces are moved by: rows 2i and 2i + 1 differ in the highest, 8
- * neighbouring rows in some, rows 8 apart in none. Linear: swizzle(a ^ b) = swizzle(a) ^
- * swizzle(b).
- */
-__device__ __forceinline__ int swizzle(int row)
-{
-    return (row & 1) << 2 | (row >> 1 & 3);
-}
-
-/* Where piece `piece` of a row is in its half of a slot. */
-__device__ __forceinline__ int place_of(int row, int piece)
-{
-    return row * ROW + (piece ^ swizzle(row)) * 16;
-}
-
-/* What a warp is about: every UNITS-th page of one token's and kv head's positions. */
-struct walk {
-    const char *k, *v; /* of page 0 */
-    const int *table;
-    char *ring;
-    int lane, unit;
-    int context, pages; /* positions of the token; pages of this warp */
-    int page;           /* number of page n / 32 * 32 + lane, n: the last that was asked for */
-
-    /* Positions in page n of this warp and behind it. */
-    __device__ __forceinline__ int left_at(int n) const
-    {
-        return context - (unit + n * UNITS) * KV_PAGE;
-    }
-
-    /* Asks for page n, if there is one, into slot `to`; without the newest position unless it is
-     * `written`. Pages are asked for in order. */
-    __device__ __forceinline__ void ask(int n, int to, bool written)
-    {
-        if (n < pages) {
-            if (n % 32 == 0 && n + lane < pages)
-                page = table[unit + (n + lane) * UNITS];
-            size_t at = (size_t)__shfl_sync(WARP_ALL, page, n % 32) * (KV_HEADS * SIDE) + lane * 16;
-            char *slot = ring + to * SLOT;
-            int left = left_at(n), mine = place_of(lane / PIECES, lane % PIECES);
-#pragma unroll
-            for (int i = 0; i < KV_PAGE / AT_ONCE; i++) {
-                int row = i * AT_ONCE + lane / PIECES;
-                int place = (mine ^ swizzle(i * AT_ONCE) * 16) + i * 512; /* of that row */
-                if (written || row != left - 1) {
-                    copy_or_zero(slot + place, k + at + i * 512, row < left);
-                    copy_or_zero(slot + SIDE + place, v + at + i * 512, row < left);
-                }
-            }
-        }
-        copies_sent(); /* also when there is none: each page is a group */
-    }
-
-    /* Before the wait, if each sequence has one token: all but the newest position is there. */
-    __device__ __forceinline__ void fill(bool written)
-    {
-#pragma unroll 1 /* a kernel begins with an empty instruction cache */
-        for (int n = 0; n < STAGES; n++)
-            ask(n, n, written);
-    }
-
-    /* Asks for the newest position where fill() left it out. It is in the last page of a warp,
-     * which waits for all that was asked for. */
-    __device__ __forceinline__ void complete()
-    {
-        int n = pages - 1, row = (context - 1) % KV_PAGE, piece = lane % PIECES;
-        if (n < 0 || n >= STAGES || left_at(n) > KV_PAGE)
-            return;
-        size_t at = (size_t)__shfl_sync(WARP_ALL, page, n) * (KV_HEADS * SIDE) + row * ROW;
-        char *to = ring + n * SLOT + place_of(row, piece);
-        if (lane < PIECES)
-            copy_or_zero(to, k + at + piece * 16, true);
-        else if (lane < 2 * PIECES)
-            copy_or_zero(to + SIDE, v + at + piece * 16, true);
-    }
-
-    /* Page n is here, whichever lanes copied it. */
-    __device__ __forceinline__ void await(int n) const
-    {
-        if (n == pages - 1)
-            await_copies();
-        else
-            await_sent<STAGES - 1>();
-        __syncwarp();
-    }
-};
+#include "lib/attn_pages.cuh"
 
 /* ---- products ------------------------------------------------------------------------------ */
 
@@ -206,18 +116,6 @@ __device__ __forceinline__ void terms(float x0, float x1, float y0, float y1, ui
 __device__ __forceinline__ float of_head(float v)
 {
     return PASSES == 1 ? v + __shfl_xor_sync(WARP_ALL, v, 16) : v;
-}
-
-/* Operand B of two neighbouring tiles of 8 columns, 16 positions each: (x, y) and (z, w). `at`: of
- * row lane % 16, in the first tile for lanes 0 to 15 and in the second for others. */
-__device__ __forceinline__ uint4 load_turned(const void *at)
-{
-    uint4 v;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"((unsigned)__cvta_generic_to_shared(at))
-                 : "memory");
-    return v;
 }
 
 /* c += a b, for all terms. */
@@ -256,15 +154,14 @@ struct queries {
 };
 
 /* s: of positions 2 q, 2 q + 1, 2 q + 8, 2 q + 9 in a page; minus infinity from `left` on. */
-__device__ __forceinline__ void score(const struct queries &q, const char *keys, int left, float *s)
+__device__ __forceinline__ void score(const struct queries &q, const struct pages &p, int left,
+                                      float *s)
 {
-    int lane = threadIdx.x % 32, first = 2 * (lane % 4);
-    int mine = place_of(lane / 4, lane % 4); /* and 8 rows further */
+    int first = threadIdx.x % 4 * 2;
     s[0] = s[1] = s[2] = s[3] = 0;
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
-        const char *chunk = keys + (mine ^ c * 64);
-        uint4 k0 = load_staged(chunk), k1 = load_staged(chunk + 8 * ROW);
+        uint4 k0 = p.key(c, 0), k1 = p.key(c, 1);
         float p0[4] = {0, 0, 0, 0}, p1[4] = {0, 0, 0, 0};
         multiply(p0, q.a[2 * c], k0.x, k0.y);
         multiply(p1, q.a[2 * c], k1.x, k1.y);
@@ -280,11 +177,10 @@ __device__ __forceinline__ void score(const struct queries &q, const char *keys,
     }
 }
 
-/* A page: s becomes weights, and values are added by them. The page has a position: top is a
- * number. */
-__device__ __forceinline__ void add(struct running *r, float *s, const char *values)
+/* A page's scores become weights; what the sums so far still weigh. The page has a position: top is
+ * a number. */
+__device__ __forceinline__ float weigh(struct running *r, float *s)
 {
-    int lane = threadIdx.x % 32, mine = place_of(lane % 16, lane / 16);
     float top = fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3]));
     top = fmaxf(top, __shfl_xor_sync(WARP_ALL, top, 1));
     top = fmaxf(r->top, fmaxf(top, __shfl_xor_sync(WARP_ALL, top, 2)));
@@ -294,11 +190,17 @@ __device__ __forceinline__ void add(struct running *r, float *s, const char *val
         s[i] = exp2_fast(s[i] - top);
     r->top = top;
     r->sum = r->sum * keep + ((s[0] + s[1]) + (s[2] + s[3]));
+    return keep;
+}
+
+__device__ __forceinline__ void add(struct running *r, const float *s, float keep,
+                                    const struct pages &p)
+{
     uint4 a[PASSES];
     terms(s[0], s[1], s[2], s[3], a);
 #pragma unroll
     for (int i = 0; i < HD / 16; i++) {
-        uint4 b = load_turned(values + (mine ^ i * 32));
+        uint4 b = p.values(i);
         float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
         multiply(c, a, b.x, b.y);
         multiply(d, a, b.z, b.w);
@@ -311,35 +213,35 @@ __device__ __forceinline__ void add(struct running *r, float *s, const char *val
 
 /* ---- the loop ------------------------------------------------------------------------------ */
 
-__device__ __forceinline__ void attend(struct walk &w, const struct queries &q, struct running *r)
+__device__ __forceinline__ void attend(struct pages &p, const struct queries &q, struct running *r)
 {
-    int slot = 0;
-    for (int n = 0; n < w.pages; n++) {
-        const char *page = w.ring + slot * SLOT;
+    for (int n = 0; n < p.w.pages; n++) {
         float s[4];
-        w.await(n);
-        score(q, page, w.left_at(n), s);
-        add(r, s, page + SIDE);
-        __syncwarp(); /* every lane has read */
-        w.ask(n + STAGES, slot, true);
-        slot = slot == STAGES - 1 ? 0 : slot + 1;
+        p.open(n);
+        score(q, p, p.w.left_at(n), s);
+        p.keys_read(n);
+        float keep = weigh(r, s);
+        add(r, s, keep, p);
+        p.close(n);
     }
 }
 
 /* The warp's sums to where its block's meet. */
-__device__ __forceinline__ void leave(struct running *r, struct sums *s)
+__device__ __forceinline__ void leave(struct running *r, const struct pages &p, struct sums *s)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = lane / 4;
 #pragma unroll
     for (int o = 1; o < 4; o <<= 1)
         r->sum += __shfl_xor_sync(WARP_ALL, r->sum, o);
 #pragma unroll
-    for (int i = 0; i < HD / 8; i++) {
-        float2 o = make_float2(of_head(r->o[i][0]), of_head(r->o[i][1]));
-        if (h < G)
-            *(float2 *)&s->o[warp][h][i * 8 + lane % 4 * 2] = o;
-    }
-    if (h < G && lane % 4 == 0)
+    for (int i = 0; i < HD / 8; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            r->o[i][j] = of_head(r->o[i][j]);
+    if (h >= G)
+        return;
+    p.leave(r->o, s->o[warp][h]);
+    if (lane % 4 == 0)
         s->top[warp][h] = r->top, s->sum[warp][h] = r->sum;
 }
 
@@ -368,18 +270,9 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     bool early = EARLY && (M_MAX == 1 || a.counts->spans == live);
     int position = a.position[t], pages_at = a.pages_at[t]; /* anything beyond `live` */
     int context = t < live ? position + 1 : 0;
-    int pages = (context + KV_PAGE - 1) / KV_PAGE, unit = warp * SPLITS + blockIdx.x;
-    struct walk w = {(const char *)a.k_pages + kvh * SIDE,
-                     (const char *)a.v_pages + kvh * SIDE,
-                     a.page_table + pages_at,
-                     (char *)rings + warp * (STAGES * SLOT),
-                     (int)threadIdx.x % 32,
-                     unit,
-                     context,
-                     pages > unit ? (pages - unit + UNITS - 1) / UNITS : 0,
-                     0};
+    struct pages p(walk(a, kvh, warp * SPLITS + blockIdx.x, context, pages_at), (char *)rings);
     if (early)
-        w.fill(false);
+        p.fill(false);
     if (TRIGGER == 1)
         release_next();
     if (MERGE)
@@ -389,17 +282,17 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     if (t >= live)
         return;
     if (early)
-        w.complete();
+        p.complete();
     else
-        w.fill(true);
+        p.fill(true);
     struct queries q;
     struct running r;
     begin(&r);
     q.load(a, t, kvh);
-    attend(w, q, &r);
+    attend(p, q, &r);
     if (TRIGGER == 2)
         release_next();
-    leave(&r, &s);
+    leave(&r, p, &s);
     __syncthreads();
     if (MERGE)
         merge_cluster(a, &s, t, kvh * G);
@@ -417,5 +310,5 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     MERGE || SPLITS == 1 ? 0 : (int64_t)M_MAX *GROUPS *SPLITS *(G *HD + 2 * G) * 4,
     0,
     "",
-    {{{SPLITS, GROUPS, M_MAX}, THREADS, WARPS *STAGES *SLOT, 1, MERGE ? SPLITS : 1, 0}},
+    {{{SPLITS, GROUPS, M_MAX}, THREADS, WARPS *STAGES * 2 * SIDE, 1, MERGE ? SPLITS : 1, 0}},
 };
