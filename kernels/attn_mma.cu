@@ -1,5 +1,5 @@
-/* attn_mma.cu - attention of single tokens over paged keys and values that come through a ring in
- * shared memory and are multiplied on tensor cores: for many sequences and long contexts.
+/* attn_mma.cu - attention of single tokens over paged keys and values on tensor cores: for many
+ * sequences and long contexts.
  *
  *   a[t, h, :] = sum_p softmax_p(scale q[t, h, :] . k[p, h / G, :]) v[p, h / G, :],  p <=
  * position[t]
@@ -7,19 +7,20 @@
  * q, a: [M, HEADS, HEAD_DIM] float; pages: bf16 [page][KV_HEADS][KV_PAGE][HEAD_DIM]; G = HEADS /
  * KV_HEADS query heads share what is read. Bytes moved: 4 HEAD_DIM for each position and kv head.
  *
- * There are enough positions here for bytes to count, and what a multiprocessor has asked for must
- * cover the latency of memory. attn_decode.cu keeps that in registers, beside what it computes
- * with. Here each warp has a ring of STAGES pages in shared memory, filled before the wait and
- * filled again as pages are read, and nothing in the loop waits for another warp. A block is a
- * token, a kv head and one of SPLITS; its warps take every so-many-th page. Numbers of pages are
- * loaded 32 at a time, one a lane, so that a copy does not wait for its address.
+ * attn_decode.cu has ordinary units multiply what lies in registers, 60 to 80 instructions a
+ * position with four query heads and 128 columns: with many sequences that is as long as its bytes
+ * take. Here a page of 16 positions takes about 400, in tensor cores' products. A block is a token,
+ * a kv head and one of SPLITS; its warps take every so-many-th page, and nothing in the loop waits
+ * for another warp. Where pages wait and how they are read is lib/attn_pages.cuh: each warp has a
+ * ring of STAGES of them in shared memory, filled before the wait, or one in registers.
  *
- * Every 16 bytes are copied by themselves (cp.async) and not a page in bulk: then their place can
- * be chosen. Piece c of row r lies at c ^ swizzle(r), which makes both ways of reading free of bank
- * conflicts: 4 neighbouring pieces of rows 2i and 2i + 1 (keys), and one piece of 8 rows (values).
- * A row can also be left out, which is what happens before the wait to the newest position, the
- * only one that this step writes; and rows beyond it are filled with zeros, not with what is in
- * memory, which times a weight of zero might be NaN.
+ * Into the ring every 16 bytes are copied by themselves (cp.async) and not a page in bulk: then
+ * their place can be chosen. Piece c of row r lies at c ^ swizzle(r), which makes both ways of
+ * reading free of bank conflicts: 4 neighbouring pieces of rows 2i and 2i + 1 (keys), and one piece
+ * of 8 rows (values). A row can also be left out, which is what happens before the wait to the
+ * newest position, the only one that this step writes if each sequence has one token; and rows
+ * beyond it are filled with zeros, not with what is in memory, which times a weight of zero might
+ * be NaN.
  *
  * Products are m16n8k16: for scores, query heads by 8 positions; for the output, the weights of
  * those heads by 8 columns of values. Scores leave the first as operand A of the second wants them.
@@ -259,7 +260,7 @@ __device__ __forceinline__ void begin(struct running *r)
 KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cuda_attn_args a)
 {
     extern __shared__ uint4 rings[];
-    __shared__ struct sums s;
+    __shared__ __align__(16) struct sums s;
     int warp = threadIdx.x / 32, kvh = blockIdx.y, t = blockIdx.z;
     if (TRIGGER == 0)
         release_next();

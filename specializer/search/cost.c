@@ -3,8 +3,8 @@
  * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP,
  * PREFETCH); a template without one of them takes its neutral value, and a knob that is not known
  * here is left to learning. On a GPU the formula is bytes over the measured bandwidth, less what is
- * lost with few bytes in flight or an uneven last wave, plus the boundary; attention through
- * registers is counted in turns of latency.
+ * lost with few bytes in flight or an uneven last wave, plus the boundary; attention by ordinary
+ * units is counted in turns of latency.
  */
 #include "specializer/search/cost.h"
 
@@ -271,18 +271,19 @@ static double attention_s(const struct cost *c, const struct template *t, const 
     return waves * turns * latency / fmin(stages, 2) + merge + bytes / c->machine->read_bandwidth;
 }
 
-/* Attention whose pages wait in shared memory is bytes, unless a warp has many pages to multiply
- * one after the other. */
-static double attention_mma_s(const struct cost *c, const struct template *t,
-                               const struct point *p, const struct facts *f)
+/* Attention on tensor cores is bytes, unless a warp has many pages to multiply one after the other.
+ * Pages wait in shared memory, or one a warp in registers, of which a thread has about HEAD_DIM. */
+static double attention_mma_s(const struct cost *c, const struct template *t, const struct point *p,
+                              const struct facts *f)
 {
-    enum { SOME_PAGES = 32, SUMS = 5 * 1024, BLOCKS_MOST = 32 };
+    enum { SOME_PAGES = 32, SUMS = 5 * 1024, BLOCKS_MOST = 32, REGISTERS = 65536 };
     double splits = knob_or(t, p, "SPLITS", 2), warps = knob_or(t, p, "WARPS", 4);
-    double page = 64.0 * f->HEAD_DIM, m = fmax(1, f->M_MAX);
-    double ring = warps * knob_or(t, p, "STAGES", 3) * page;
+    double stages = knob_or(t, p, "STAGES", 3), page = 64.0 * f->HEAD_DIM, m = fmax(1, f->M_MAX);
     double turns = ceil(SOME_PAGES / (splits * warps)), blocks = splits * f->KV_HEADS * m;
-    double fit = fmax(1, fmin(BLOCKS_MOST, floor(SHARED / (ring + SUMS)))), room = fit * f->SMS;
-    double flight = fmin(blocks, room) / f->SMS * fmin(ring, turns * warps * page);
+    double fit = stages > 0 ? floor(SHARED / (warps * stages * page + SUMS))
+                            : floor(REGISTERS / (warps * 32 * (f->HEAD_DIM + 40.0)));
+    double room = fmax(1, fmin(BLOCKS_MOST, fit)) * f->SMS;
+    double flight = fmin(blocks, room) / f->SMS * warps * fmin(fmax(1, stages), turns) * page;
     double uneven = blocks > room ? 1 + 0.5 * (1 / wave_share(blocks, room) - 1) : 1;
     double bytes = page * SOME_PAGES * f->KV_HEADS * m;
     double loads = bytes / kept_bandwidth(c, f, flight, 2, 0.2) * uneven;

@@ -2,7 +2,7 @@
 //
 //   chain [--model 0,1,2] [--batch 1,8,32] [--context 512] [--root DIR] [--threads 14]
 //         [--seconds 90] [--quick] [--fine] [--families] [--carveout PERCENT] [--log FILE]
-//         [--ring] [--only REGION]
+//         [--attn-mma] [--only REGION]
 //
 // Builds the step of Llama-3.2-1B, Qwen3-1.7B or Qwen3-4B with random bf16 weights as one graph
 // with programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by
@@ -11,8 +11,8 @@
 // of the whole step (chain_search.hpp), in stages that unlock one group of knobs after another, so
 // that the table says what each is worth; --fine searches near the start only, --quick does not
 // search. --families searches with each family of gemv alone, and then lets each region choose.
-// --ring takes attn_mma for attention; --only searches points of one region (0 to 5), the others
-// stay at their starts.
+// --attn-mma takes attn_mma for attention; --only searches points of one region (0 to 5), the
+// others stay at their starts.
 #include "tests/device/chain_search.hpp"
 
 static const int order[] = {1, 3, 5, 4, 0, 2}; // of regions, in a pass
@@ -48,14 +48,14 @@ struct options {
     int context = 512, threads = 14, carveout = -1,
         seconds = 90, // of search for a model and batch
         only = -1;    // region that is searched
-    bool quick = false, fine = false, families = false, ring = false;
+    bool quick = false, fine = false, families = false, attn_mma = false;
     std::string root = ".";
     FILE *log = nullptr;
 };
 
 static bool begin(search &f, const family &projections, const options &o)
 {
-    const family &attend = o.ring ? attention_mma : attention;
+    const family &attend = o.attn_mma ? attention_mma : attention;
     for (int r = 0; r < REGIONS; r++)
         if (!f.begin(r, regions[r] == REGION_ATTN ? attend : projections)) {
             printf("%s M=%d %s: no usable point of %s\n", f.s.m.name, f.s.M, region_names[r],
@@ -206,7 +206,7 @@ static bool parse(int argc, char **argv, options *o)
         bool *flag = name == "--fine"       ? &o->fine
                      : name == "--quick"    ? &o->quick
                      : name == "--families" ? &o->families
-                     : name == "--ring"     ? &o->ring
+                     : name == "--attn-mma" ? &o->attn_mma
                                             : nullptr;
         if (flag) {
             *flag = true;

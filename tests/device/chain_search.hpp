@@ -80,7 +80,7 @@ static const family direct = {"direct", &tables::gemv, ""},
                     async = {"async", &tables::ring, "BULK=0"},
                     bulk = {"bulk", &tables::ring, "BULK=1"}, mma = {"mma", &tables::mma, ""},
                     attention = {"attention", &tables::attn_decode, ""},
-                    attention_mma = {"attention ring", &tables::attn_mma, ""};
+                    attention_mma = {"attention mma", &tables::attn_mma, ""};
 
 struct pick {
     const family *f;

@@ -145,7 +145,7 @@ static void a_deeper_ring_has_more_on_its_way(void **unused)
 
 /* Of many sequences each byte counts: attention through a ring gains from depth until memory is
  * busy, and is never faster than that. */
-static void attention_through_a_deeper_ring_comes_nearer_to_its_bytes(void **unused)
+static void attention_with_a_deeper_ring_comes_nearer_to_its_bytes(void **unused)
 {
     (void)unused;
     struct facts f = facts_of(REGION_ATTN, 32);
@@ -307,7 +307,7 @@ int main(void)
         cmocka_unit_test(a_cpu_has_no_cuda_templates_and_bit_equality_admits_none),
         cmocka_unit_test(direct_loads_and_both_kinds_of_rings_are_families_that_every_region_has),
         cmocka_unit_test(a_deeper_ring_has_more_on_its_way),
-        cmocka_unit_test(attention_through_a_deeper_ring_comes_nearer_to_its_bytes),
+        cmocka_unit_test(attention_with_a_deeper_ring_comes_nearer_to_its_bytes),
         cmocka_unit_test(the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts),
         cmocka_unit_test(a_list_of_points_is_a_space_of_them),
         cmocka_unit_test(wide_slots_have_a_library_to_choose_from),
