@@ -49,7 +49,7 @@ static int parse_list(const char *text, int most, struct list *out)
 }
 
 /* Takes our own flags out of argv; the rest is for config_parse. */
-static int own_flags(struct bench *b, int *argc, char **argv)
+static int own_flags(struct bench *b, int *argc, char **argv, struct err *e)
 {
     int left = 1;
     struct list pairs = {1, {b->pairs}};
@@ -80,13 +80,15 @@ static int own_flags(struct bench *b, int *argc, char **argv)
             continue;
         }
         if (++i == *argc)
-            return -1;
+            return err_set(e, "%s wants a value", argv[i - 1]);
         if (shape)
             b->shape = argv[i];
         else if (!list)
             b->json = argv[i];
         else if (parse_list(argv[i], most, list))
-            return -1;
+            return err_set(e,
+                           "%s %s: want up to %d whole numbers from 1 to %d, with commas between",
+                           argv[i - 1], argv[i], (int)LIST_MAX, most);
     }
     b->pairs = pairs.value[0];
     *argc = left;
@@ -256,8 +258,8 @@ int bench_main(int argc, char **argv)
         return usage("the first word says what to measure");
     argc--, argv++;
     default_lists(&b);
-    if (own_flags(&b, &argc, argv))
-        return usage("a list of positive numbers, separated by commas, or a file name is missing");
+    if (own_flags(&b, &argc, argv, &e))
+        return usage(e.msg);
     int parsed = config_parse(&b.config, argc, argv, &e);
     if (parsed == 0 && b.shape) {
         free(b.config.engine_model);

@@ -1,7 +1,7 @@
 /* config.c - the option parser, driven by options.def.
  *
- * The table is included four times: for the struct (config.h), for the rows below, for the default
- * values and for nothing else. A row knows where its value lives (offset), its type and its range,
+ * The table is included four times: for the struct (config.h), for the rows, the sections and the
+ * aliases below. A row knows where its value lives (offset), its type and its range,
  * so file, environment and flags all go through one function, set_text(), which names the option,
  * the value and its origin when it refuses.
  */
@@ -173,13 +173,37 @@ static int set_text(struct config *c, const struct option *o, const char *text, 
 struct file_pass {
     struct config *c;
     const char *path;
+    FILE *in;
+    int line;
     struct err *err;
-    int failed;
+    int failed; /* the first failure counts: inih goes on after it */
 };
+
+/* One line for inih, which would take an indented one for more of the value before it, and the end
+ * of one that is longer than its buffer for a line of its own. */
+static char *file_line(char *line, int room, void *stream)
+{
+    struct file_pass *f = stream;
+    if (f->failed || !fgets(line, room, f->in))
+        return NULL;
+    f->line++;
+    int next = strchr(line, '\n') ? EOF : getc(f->in);
+    if (next != EOF) {
+        f->failed = err_set(f->err,
+                            "%s: line %d is longer than %d bytes (a flag or the environment may "
+                            "have more)",
+                            f->path, f->line, room - 2);
+        return NULL;
+    }
+    size_t blank = strspn(line, " \t");
+    return memmove(line, line + blank, strlen(line + blank) + 1);
+}
 
 static int file_entry(void *user, const char *section, const char *name, const char *value)
 {
     struct file_pass *f = user;
+    if (f->failed)
+        return 0;
     const struct option *o = find(section, strlen(section), name);
     if (!o)
         f->failed = err_set(f->err, "%s: there is no option %s.%s", f->path, section, name);
@@ -190,15 +214,16 @@ static int file_entry(void *user, const char *section, const char *name, const c
 
 static int read_file(struct config *c, const char *path, struct err *err)
 {
-    struct file_pass f = {c, path, err, 0};
-    int line = ini_parse(path, file_entry, &f);
-    if (f.failed)
-        return -1;
-    if (line == -1)
+    struct file_pass f = {.c = c, .path = path, .in = fopen(path, "r"), .err = err};
+    if (!f.in)
         return err_set(err, "%s: cannot be opened: %s", path, strerror(errno));
-    if (line != 0)
-        return err_set(err, "%s: line %d is neither [section] nor name = value", path, line);
-    return 0;
+    int line = ini_parse_stream(file_line, &f, file_entry, &f);
+    if (!f.failed && ferror(f.in))
+        f.failed = err_set(err, "%s: cannot be read: %s", path, strerror(errno));
+    fclose(f.in);
+    if (!f.failed && line != 0)
+        f.failed = err_set(err, "%s: line %d is neither [section] nor name = value", path, line);
+    return f.failed;
 }
 
 static int read_environment(struct config *c, struct err *err)

@@ -3,7 +3,7 @@
  * Precedence: command-line flag, then environment (WHET_SECTION_NAME), then file (INI,
  * section.name), then the default. An unknown or ill-typed value is an error that names the
  * option, the value and where it came from. Filled once at start, read-only afterwards (SIGHUP
- * reloads only what server/ re-reads itself: key files and the log level).
+ * reloads only what server/ re-reads itself: key files, CORS origins and the log level).
  */
 #ifndef WHET_CONFIG_CONFIG_H
 #define WHET_CONFIG_CONFIG_H

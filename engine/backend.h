@@ -50,9 +50,9 @@ struct step {
     const int32_t *position; /* [m] */
     const int32_t *kv_at;    /* [m] page * KV_PAGE + offset */
     int32_t spans;
-    const struct span *span; /* [spans] */
-    const int32_t *page_table;
-    int32_t pages;              /* length of page_table */
+    const struct span *span;   /* [spans] */
+    const int32_t *page_table; /* [pages] of all spans, one after the other (span.pages_at) */
+    int32_t pages;
     int32_t context;            /* longest span context */
     int32_t rows;               /* rows that need logits */
     const int32_t *row;         /* [rows] index into the step */
@@ -123,8 +123,6 @@ struct rehearsal {
     float *eager, *own;   /* [positions][rows][vocab] logits */
     int32_t done;         /* steps of both passes */
 };
-
-/* Alternates whole live steps between incumbent and candidate. Installed by engine_canary(). */
 
 /* A compiled kernel on its way into the process. */
 struct kernel_object {

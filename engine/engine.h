@@ -23,9 +23,12 @@
 
 struct engine;
 
-/* Starts the engine thread, which loads the model named in `c`; returns at once. */
+/* Starts the engine thread, which loads the model named in `c`; returns at once. What it needs of
+ * `c` is copied. NULL with a message when no model is named or there is no thread; what is wrong
+ * with the model is said by engine_state(). */
 struct engine *engine_start(const struct config *c, struct err *err);
-/* Ends the thread; running requests end with FINISH_CANCELLED. */
+/* Ends the thread and frees the engine; running requests end with FINISH_CANCELLED before it
+ * returns. NULL is fine. Not from an event. A model that is still loading is waited for. */
 void engine_stop(struct engine *e);
 
 /* FAILED: the model could not be loaded. LOST: it was ready, but the device will never run a step
@@ -39,7 +42,7 @@ struct engine_info {
     const char *model_name; /* id in /v1/models */
     const char *description;
     const char *model_hash;
-    const char *backend; /* "cpu" */
+    const char *backend; /* "cpu", "cuda" */
     const char *device;
     const char *chat_template; /* the model's template text, or NULL */
     const struct tokenizer *tokenizer;
@@ -48,7 +51,7 @@ struct engine_info {
 };
 const struct engine_info *engine_info(const struct engine *e);
 
-/* "fp_" + model hash + hash of the active kernel set, NUL-terminated into out[40]. */
+/* "fp_" + model hash + hash of the active kernel set, NUL-terminated into out[40]. Once ready. */
 void engine_fingerprint(const struct engine *e, char out[40]);
 
 /* ---- requests ----------------------------------------------------------------------------- */
@@ -95,7 +98,8 @@ struct engine_request {
 };
 
 enum submit_result { SUBMIT_OK, SUBMIT_FULL, SUBMIT_NOT_READY, SUBMIT_TOO_LONG, SUBMIT_BAD };
-/* Queues a request; everything is copied. `id` names it for engine_cancel. */
+/* Queues a request; everything is copied. `id` (or NULL) names it for engine_cancel. Its first
+ * event may come before this returns. But for SUBMIT_OK `err` says why, and no event will come. */
 enum submit_result engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id,
                                  struct err *err);
 /* Ends a request wherever it is (queued too); its EVENT_END follows unless it already came. */
@@ -108,7 +112,8 @@ int32_t engine_active(const struct engine *e);
 /* Seconds since the engine thread last made progress while it had work; 0 when idle. */
 double engine_stalled_s(const struct engine *e);
 
-/* Prometheus text of the engine's metrics (queue, KV pages, steps, latencies, regions). */
+/* Prometheus text of the engine's metrics (queue, KV pages, steps, latencies, regions); nothing
+ * before it is ready. The JSON below is {} then. */
 void engine_metrics(const struct engine *e, FILE *out);
 
 /* A JSON object of what the dashboard shows of the engine: tokens/s, running, waiting, step time

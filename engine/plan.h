@@ -21,6 +21,7 @@ struct plan {
     struct plan_node *node; /* [nodes] */
 };
 
+/* Never NULL; to be given to plan_free(). */
 struct plan *plan_build(const struct model_shape *shape);
 void plan_free(struct plan *p);
 
@@ -28,7 +29,8 @@ const char *region_name(enum region r); /* "attn_in" */
 int region_parse(const char *name);     /* enum region, or -1 */
 
 /* What a region must do at least, for `m` tokens that attend to `context` positions each in
- * `sequences` sequences: bytes = weights once + activations in and out + KV read or written. */
+ * `sequences` sequences: bytes = weights once + activations in and out + KV read or written.
+ * `layer` is 0 for embed and head; `logits_rows` counts for the head alone, which has no `m`. */
 struct region_cost {
     int64_t weight_bytes, activation_bytes, kv_bytes;
     int64_t weights; /* how many of them; weight_bytes are the model's own format's */

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "config/key_file.h"
+
 static int add_key(struct keys *k, const char *path, int line, const char *s, size_t n,
                    struct err *err)
 {
@@ -36,6 +38,7 @@ static int read_keys(struct keys *k, const char *option, const char *path, struc
     FILE *f = fopen(path, "r");
     if (!f)
         return err_set(err, "%s: cannot read %s: %s", option, path, strerror(errno));
+    key_file_warn(option, path);
     char *line = NULL;
     size_t room = 0;
     int number = 0, rc = 0;

@@ -33,6 +33,16 @@ static enum parse_result refuse(struct http_parser *h, int status, const char *f
     return PARSE_REFUSED;
 }
 
+/* Without the white space around it. */
+static struct slice trimmed(struct slice s)
+{
+    while (s.n && (s.p[s.n - 1] == ' ' || s.p[s.n - 1] == '\t'))
+        s.n--;
+    while (s.n && (*s.p == ' ' || *s.p == '\t'))
+        s.p++, s.n--;
+    return s;
+}
+
 /* ---- llhttp callbacks ---------------------------------------------------------------------- */
 
 static int on_url(llhttp_t *p, const char *at, size_t n)
@@ -60,11 +70,7 @@ static int on_value(llhttp_t *p, const char *at, size_t n)
         refuse(h, 400, "a header has no name");
         return HPE_USER;
     }
-    while (n && (at[n - 1] == ' ' || at[n - 1] == '\t'))
-        n--;
-    while (n && (*at == ' ' || *at == '\t'))
-        at++, n--;
-    h->req->header[h->req->headers - 1].value = (struct slice){at, n};
+    h->req->header[h->req->headers - 1].value = trimmed((struct slice){at, n});
     return 0;
 }
 
@@ -221,6 +227,23 @@ static int check_headers(struct http_parser *h)
     return 0;
 }
 
+/* Is `option` in a Connection header? There may be several, each a list (RFC 9110 7.6.1). */
+static bool connection_says(const struct http_request *r, const char *option)
+{
+    for (int i = 0; i < r->headers; i++) {
+        struct slice rest = r->header[i].value;
+        while (rest.n && slice_is(r->header[i].name, "connection")) {
+            const char *comma = memchr(rest.p, ',', rest.n);
+            size_t n = comma ? (size_t)(comma - rest.p) : rest.n;
+            if (slice_is(trimmed((struct slice){rest.p, n}), option))
+                return true;
+            n += comma != NULL;
+            rest = (struct slice){rest.p + n, rest.n - n};
+        }
+    }
+    return false;
+}
+
 /* The request line holds exactly two spaces; llhttp would take more. */
 static bool two_spaces(const char *head, size_t n)
 {
@@ -246,12 +269,8 @@ static enum parse_result parse_head(struct http_parser *h, const char *data, siz
         return refuse(h, 400, "only HTTP/1.0 and HTTP/1.1 are spoken here");
     r->minor = h->llhttp.http_minor;
     r->method = llhttp_method_name((llhttp_method_t)h->llhttp.method);
-    r->keep_alive = r->minor == 1;
-    const struct slice *connection = http_header(r, "connection");
-    if (connection && slice_is(*connection, "close"))
-        r->keep_alive = false;
-    else if (connection && slice_is(*connection, "keep-alive"))
-        r->keep_alive = true;
+    r->keep_alive =
+        !connection_says(r, "close") && (r->minor == 1 || connection_says(r, "keep-alive"));
     if (parse_target(h) || check_headers(h))
         return PARSE_REFUSED;
     h->left = r->length;

@@ -2,8 +2,8 @@
  *
  * The caller offers whatever bytes it has; the parser takes them in order and says what it knows:
  * more bytes are needed, the head is complete (time to refuse or to say 100 Continue), the whole
- * request is complete, or it is refused with a status and a sentence. One parser serves one
- * connection, one request after the other.
+ * request is complete, or it is refused with a status and a sentence. http_begin() makes the parser
+ * of a connection ready for its next request.
  *
  * Refused with 400: bare CR or LF, obs-fold, control characters, white space before a colon,
  * repeated or malformed Content-Length, Transfer-Encoding other than one `chunked`, both together,
@@ -46,7 +46,7 @@ enum parse_result { PARSE_MORE, PARSE_HEAD, PARSE_COMPLETE, PARSE_REFUSED };
 
 struct http_parser {
     llhttp_t llhttp;
-    struct http_request *req; /* being filled; NULL between requests */
+    struct http_request *req; /* being filled */
     size_t scanned;           /* bytes of the head already seen to be clean */
     enum { IN_HEAD, IN_BODY, AT_END } state;
     uint64_t max_body, left; /* bytes to come of the body, or of its current chunk */

@@ -59,7 +59,7 @@ static cJSON *kernel_brief(const struct candidate *c)
 }
 
 /* Lock held. */
-static cJSON *slot_json(const struct place *p)
+static cJSON *slot_json(struct specializer *s, const struct place *p)
 {
     cJSON *o = cJSON_CreateObject();
     const struct candidate *c = p->active;
@@ -87,6 +87,10 @@ static cJSON *slot_json(const struct place *p)
         cJSON_AddItemToObject(o, "bench", gain_json(&c->evidence.bench));
         cJSON_AddItemToObject(o, "canary", gain_json(&c->evidence.canary));
         cJSON_AddNumberToObject(o, "audits", p->looks);
+    } else {
+        char why[WHY_TEXT];
+        why_eager(s, p, why);
+        cJSON_AddStringToObject(o, "why", why);
     }
     cJSON_AddNumberToObject(o, "candidates", p->candidates);
     cJSON_AddNumberToObject(o, "refusals", p->refusals);
@@ -105,7 +109,7 @@ cJSON *slots_json(struct specializer *s)
     for (int i = 0; i < s->places; i++) {
         const struct place *p = &s->place[i];
         if (p->run_s > 0 || p->active || p->pinned[0])
-            cJSON_AddItemToArray(a, slot_json(p));
+            cJSON_AddItemToArray(a, slot_json(s, p));
     }
     return a;
 }
@@ -136,7 +140,7 @@ int specializer_slots(struct specializer *s, const char *slot, char **json)
     pthread_mutex_lock(&s->lock);
     if (slot) {
         struct place *p = place_find(s, slot);
-        o = p ? slot_json(p) : NULL;
+        o = p ? slot_json(s, p) : NULL;
         struct record_filter f = {.env = s->keys.env, .slot = slot, .limit = 200};
         if (o)
             store_each(s->store, &f, add_record, cJSON_AddArrayToObject(o, "tried"), NULL);
@@ -203,7 +207,7 @@ int specializer_kernels(struct specializer *s, const char *id, char **json)
 static int slot_answer(struct specializer *s, struct place *p, char **json)
 {
     pthread_mutex_lock(&s->lock);
-    cJSON *o = slot_json(p);
+    cJSON *o = slot_json(s, p);
     pthread_cond_broadcast(&s->wake);
     pthread_mutex_unlock(&s->lock);
     return answer(200, o, json);

@@ -178,6 +178,7 @@ static enum stage_result audit_verdict(struct trial *t, enum stage_result r)
     if (!wrong)
         return r;
     snprintf(t->c->reason, sizeof t->c->reason, "canary: audit: %.160s", wrong);
+    t->c->steps = STEPS_UNSEEN; /* it is wrong, whatever its time */
     return STAGE_REFUSE;
 }
 
@@ -186,6 +187,7 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
     struct trial *t = xcalloc(1, sizeof *t);
     t->env = env;
     t->c = c;
+    c->steps = STEPS_UNSEEN;
     t->deadline = live_deadline(timeout_s);
     trial_open(t);
     enum stage_result r = STAGE_PASS;
@@ -207,6 +209,7 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
                  "canary: whole steps %+.2f %% [%+.2f, %+.2f] over %d pairs", g->mean * 100,
                  g->low * 100, g->high * 100, g->pairs);
         r = unresolved ? STAGE_RETRY : STAGE_REFUSE;
+        c->steps = unresolved ? STEPS_UNDECIDED : STEPS_SLOWER;
     } else if (r == STAGE_RETRY) {
         snprintf(c->reason, sizeof c->reason, "canary: %d steps in %.0f s",
                  (int)atomic_load(&t->canary.have), timeout_s);

@@ -38,6 +38,7 @@ enum life {
     LIFE_CANARY, /* passed the canary; about to be published */
     LIFE_ACTIVE,
     LIFE_RETIRED,
+    LIFE_ADJOURNED, /* whole steps were slower with it; to be heard in other company: hearing.c */
     LIFE_REFUSED,
     LIFE_ROLLED_BACK,
     LIFE_DISABLED,
@@ -50,15 +51,23 @@ struct gain {
     double mean, low, high;
 };
 
+/* Hearings that whole steps decided against a kernel, or could not decide (hearing.c). */
+enum { HEARINGS_MOST = 3, COMPANY_TEXT = 400, HEARD_TEXT = HEARINGS_MOST * (COMPANY_TEXT + 2) };
+struct heard {
+    int32_t n;
+    double low, speed;      /* of the bench before the last one: lower bound, speed over eager */
+    char among[HEARD_TEXT]; /* the companies, "; " between them */
+};
+
 /* What each stage measured. A field is 0 until its stage ran. */
 struct evidence {
-    /* build */
-    double build_s;
+    /* build; *_cpu_s: processor time of the child and of all that it started */
+    double build_s, build_cpu_s;
     int64_t object_bytes;
     char prompts[17]; /* hash of the prompts that an agent's text was written under */
     /* probe, over all its runs: worst row error against the oracle relative to the row's scale,
      * of the candidate and of the eager kernel on the same inputs. */
-    double probe_s;
+    double probe_s, probe_cpu_s;
     int32_t probe_cases;
     double own_max, own_rms, eager_max, eager_rms;
     bool bit_equal; /* same bits as the eager kernel on every case */
@@ -76,10 +85,14 @@ struct evidence {
     /* canary: whole steps */
     struct gain canary;
     double step_s; /* median step with the candidate: the promise that watch holds it to */
+    struct heard heard;
 };
 
 /* What the adviser warned about (bits): the checks that look for it run first. */
 enum risk { RISK_NUMERIC = 1, RISK_BOUNDARY = 2, RISK_RESOURCE = 4, RISK_DYNAMIC_SHAPE = 8 };
+
+/* What the last canary said of whole steps, where it found nothing else to say. */
+enum steps_say { STEPS_UNSEEN, STEPS_UNDECIDED, STEPS_SLOWER };
 
 struct template;
 
@@ -103,6 +116,7 @@ struct candidate {
     char object_sum[17]; /* checksum of that file once built */
 
     enum life state;
+    enum steps_say steps;
     struct evidence evidence;
     char reason[240]; /* of a refusal or rollback: "probe: m=3 outlier: row error 4.1x eager" */
     char *log;        /* the compiler's command line, what it said, what the probe said; or NULL */

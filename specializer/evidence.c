@@ -18,16 +18,18 @@ static const struct field {
     enum kind kind;
     size_t at, size;
 } fields[] = {
-    FIELD(NUMBER, build_s),     FIELD(BYTES, object_bytes), FIELD(NUMBER, probe_s),
-    FIELD(COUNT, probe_cases),  FIELD(NUMBER, own_max),     FIELD(NUMBER, own_rms),
-    FIELD(NUMBER, eager_max),   FIELD(NUMBER, eager_rms),   FIELD(FLAG, bit_equal),
-    FIELD(TEXT, worst),         FIELD(COUNT, bench.pairs),  FIELD(NUMBER, bench.mean),
-    FIELD(NUMBER, bench.low),   FIELD(NUMBER, bench.high),  FIELD(NUMBER, incumbent_s),
-    FIELD(NUMBER, own_s),       FIELD(NUMBER, roofline_s),  FIELD(TEXT, against),
-    FIELD(NUMBER, speed),       FIELD(COUNT, shadow_looks), FIELD(COUNT, shadow_different),
-    FIELD(NUMBER, shadow_max),  FIELD(NUMBER, shadow_rms),  FIELD(COUNT, canary.pairs),
-    FIELD(NUMBER, canary.mean), FIELD(NUMBER, canary.low),  FIELD(NUMBER, canary.high),
-    FIELD(NUMBER, step_s),      FIELD(TEXT, prompts),
+    FIELD(NUMBER, build_s),     FIELD(NUMBER, build_cpu_s),     FIELD(NUMBER, probe_cpu_s),
+    FIELD(BYTES, object_bytes), FIELD(NUMBER, probe_s),         FIELD(COUNT, probe_cases),
+    FIELD(NUMBER, own_max),     FIELD(NUMBER, own_rms),         FIELD(NUMBER, eager_max),
+    FIELD(NUMBER, eager_rms),   FIELD(FLAG, bit_equal),         FIELD(TEXT, worst),
+    FIELD(COUNT, bench.pairs),  FIELD(NUMBER, bench.mean),      FIELD(NUMBER, bench.low),
+    FIELD(NUMBER, bench.high),  FIELD(NUMBER, incumbent_s),     FIELD(NUMBER, own_s),
+    FIELD(NUMBER, roofline_s),  FIELD(TEXT, against),           FIELD(NUMBER, speed),
+    FIELD(COUNT, shadow_looks), FIELD(COUNT, shadow_different), FIELD(NUMBER, shadow_max),
+    FIELD(NUMBER, shadow_rms),  FIELD(COUNT, canary.pairs),     FIELD(NUMBER, canary.mean),
+    FIELD(NUMBER, canary.low),  FIELD(NUMBER, canary.high),     FIELD(NUMBER, step_s),
+    FIELD(TEXT, prompts),       FIELD(COUNT, heard.n),          FIELD(NUMBER, heard.low),
+    FIELD(NUMBER, heard.speed), FIELD(TEXT, heard.among),
 };
 
 enum { FIELDS = sizeof(fields) / sizeof(fields[0]) };

@@ -43,6 +43,12 @@ static bool finalist_passed(struct specializer *s, struct place *p, enum stage s
                     "live steps could not decide it");
         round_learn(s, p, p->finalist_id, c, c->evidence.speed);
         p->finalist = NULL;
+        if (hearing_adjourn(s, p, c) &&
+            life_move(s->store, c, LIFE_ADJOURNED, c->reason, NULL, &err) != 0)
+            log_error("specializer", "%s", err.msg);
+        pthread_mutex_lock(&s->lock);
+        why_note(p, c->state, c);
+        pthread_mutex_unlock(&s->lock);
         candidate_drop(s, c);
         return false;
     }
@@ -51,7 +57,8 @@ static bool finalist_passed(struct specializer *s, struct place *p, enum stage s
         bool right = p->finalist_id < 0 && stage == STAGE_CANARY;
         round_learn(s, p, p->finalist_id, c, right ? c->evidence.speed : 0);
         p->finalist = NULL;
-        candidate_refuse(s, c, stage);
+        bool again = stage == STAGE_CANARY && hearing_adjourn(s, p, c);
+        candidate_refuse(s, c, stage, again ? LIFE_ADJOURNED : LIFE_REFUSED);
         return false;
     }
     count_stage(s, stage, r);
@@ -64,6 +71,19 @@ static bool finalist_passed(struct specializer *s, struct place *p, enum stage s
     log_error("specializer", "%s", err.msg);
     p->not_before_ns = after(RETRY_AFTER_S);
     return false;
+}
+
+/* A verdict on time is one about a company: while an operator changed it, none was reached. */
+static enum stage_result canary_in_company(struct specializer *s, struct place *p)
+{
+    struct candidate *c = p->finalist;
+    uint64_t company = hearing_company(s, p);
+    enum stage_result r = canary_run(&s->env, c, CANARY_TIMEOUT_S);
+    if (c->steps == STEPS_UNSEEN || hearing_company(s, p) == company)
+        return r;
+    c->steps = STEPS_UNSEEN;
+    snprintf(c->reason, sizeof c->reason, "canary: other kernels of the step were exchanged");
+    return STAGE_RETRY;
 }
 
 void finalist_try(struct specializer *s, struct place *p)
@@ -80,8 +100,7 @@ void finalist_try(struct specializer *s, struct place *p)
     if (c->state == LIFE_BENCHED &&
         !finalist_passed(s, p, STAGE_SHADOW, shadow_run(&s->env, c, SHADOW_TIMEOUT_S)))
         return;
-    if (c->state == LIFE_SHADOWED &&
-        !finalist_passed(s, p, STAGE_CANARY, canary_run(&s->env, c, CANARY_TIMEOUT_S)))
+    if (c->state == LIFE_SHADOWED && !finalist_passed(s, p, STAGE_CANARY, canary_in_company(s, p)))
         return;
     char why[120];
     snprintf(why, sizeof why, "bench %+.1f %% [%+.1f, %+.1f], step %+.1f %% [%+.1f, %+.1f]",

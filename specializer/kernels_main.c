@@ -23,8 +23,9 @@ static void list_row(void *ctx, const struct record *r)
            r->reason[0] ? ": " : "", r->reason);
 }
 
-static int list(struct store *s, struct err *err)
+static int list(struct store *s, const char *unused, struct err *err)
 {
+    (void)unused;
     struct record_filter all = {0};
     return store_each(s, &all, list_row, NULL, err);
 }
@@ -61,7 +62,7 @@ static int export_to(struct store *s, const char *path, struct err *err)
     cJSON_Delete(o);
     FILE *out = strcmp(path, "-") == 0 ? stdout : fopen(path, "w");
     int r = out && fprintf(out, "%s\n", text) >= 0 ? 0 : -1;
-    if (out && out != stdout && fclose(out) != 0)
+    if (out && (out == stdout ? fflush(out) : fclose(out)) != 0)
         r = -1;
     free(text);
     return r == 0 ? 0 : err_set(err, "cannot write %s: %s", path, strerror(errno));
@@ -78,35 +79,42 @@ static int import_from(struct store *s, const char *path, struct err *err)
         text = xrealloc(text, n + 65536);
         n += got = fread(text + n, 1, 65536, in);
     } while (got > 0);
+    int unread = ferror(in) ? errno : 0; /* a folder, for one */
     if (in != stdin)
         fclose(in);
-    int taken = store_import(s, text, n, "command line", err);
+    int taken = unread ? err_set(err, "cannot be read: %s", strerror(unread))
+                       : store_import(s, text, n, "command line", err);
     free(text);
-    if (taken >= 0)
-        printf("%d kernels will be tried first\n", taken);
-    return taken < 0 ? -1 : 0;
+    if (taken < 0)
+        return err_prefix(err, "%s", path);
+    printf("%d kernels will be tried first\n", taken);
+    return 0;
 }
 
-/* -2: not a command. */
-static int run(struct store *s, int argc, char **argv, struct err *err)
+static const struct command {
+    const char *name;
+    int words; /* with the name */
+    int (*run)(struct store *s, const char *word, struct err *err);
+} commands[] = {
+    {"list", 1, list}, {"show", 2, show}, {"export", 2, export_to}, {"import", 2, import_from}};
+
+/* NULL: there is none of that name with so many words. */
+static const struct command *find_command(int argc, char **argv)
 {
-    const char *command = argc > 0 ? argv[0] : "";
-    if (strcmp(command, "list") == 0 && argc == 1)
-        return list(s, err);
-    if (argc != 2)
-        return -2;
-    if (strcmp(command, "show") == 0)
-        return show(s, argv[1], err);
-    if (strcmp(command, "export") == 0)
-        return export_to(s, argv[1], err);
-    if (strcmp(command, "import") == 0)
-        return import_from(s, argv[1], err);
-    return -2;
+    for (size_t i = 0; argc > 0 && i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(argv[0], commands[i].name) == 0 && argc == commands[i].words)
+            return &commands[i];
+    return NULL;
 }
 
 int kernels_main(const struct config *c, int argc, char **argv)
 {
     struct err err;
+    const struct command *command = find_command(argc, argv);
+    if (!command) {
+        fprintf(stderr, "usage: whet kernels list | show ID | export FILE | import FILE\n");
+        return 2;
+    }
     char *path = store_default_path(c->specializer_store);
     struct store *s = store_open(path, &err);
     free(path);
@@ -114,12 +122,8 @@ int kernels_main(const struct config *c, int argc, char **argv)
         log_error("kernels", "%s", err.msg);
         return 1;
     }
-    int r = run(s, argc, argv, &err);
+    int r = command->run(s, argc > 1 ? argv[1] : NULL, &err);
     store_close(s);
-    if (r == -2) {
-        fprintf(stderr, "usage: whet kernels list | show ID | export FILE | import FILE\n");
-        return 2;
-    }
     if (r != 0)
         log_error("kernels", "%s", err.msg);
     return r == 0 ? 0 : 1;

@@ -2,7 +2,8 @@
  *
  * Beyond the forward path: any state but active may fall back to proposed (a stage is repeated
  * after a restart, or an operator enabled the kernel again), and what was once admitted may
- * become active again after it was re-validated (a pin, or a rollback to the kernel before).
+ * become active again after it was re-validated (a pin, or a rollback to the kernel before). What
+ * is adjourned begins again at proposed or stays where it is: a refusal is what is final.
  */
 #include "specializer/life.h"
 
@@ -24,10 +25,12 @@ static const struct {
     [LIFE_BUILT] = {"built", TO(PROBED) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
     [LIFE_PROBED] = {"probed", TO(BENCHED) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
     [LIFE_BENCHED] = {"benched", TO(SHADOWED) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
-    [LIFE_SHADOWED] = {"shadowed", TO(CANARY) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
+    [LIFE_SHADOWED] = {"shadowed",
+                       TO(CANARY) | TO(ADJOURNED) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
     [LIFE_CANARY] = {"canary", TO(ACTIVE) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
     [LIFE_ACTIVE] = {"active", TO(RETIRED) | TO(ROLLED_BACK) | TO(DISABLED)},
     [LIFE_RETIRED] = {"retired", TO(ACTIVE) | TO(ROLLED_BACK) | TO(DISABLED) | TO(PROPOSED)},
+    [LIFE_ADJOURNED] = {"adjourned", TO(PROPOSED) | TO(DISABLED)},
     [LIFE_REFUSED] = {"refused", TO(DISABLED)},
     [LIFE_ROLLED_BACK] = {"rolled_back", TO(PROPOSED) | TO(REFUSED) | TO(DISABLED)},
     [LIFE_DISABLED] = {"disabled", TO(PROPOSED)},
@@ -59,7 +62,8 @@ bool life_admitted(enum life s)
 /* Moves that make serving safer must not wait for a disk. */
 static bool safety_move(enum life to)
 {
-    return to == LIFE_REFUSED || to == LIFE_ROLLED_BACK || to == LIFE_DISABLED;
+    return to == LIFE_REFUSED || to == LIFE_ADJOURNED || to == LIFE_ROLLED_BACK ||
+           to == LIFE_DISABLED;
 }
 
 int life_move(struct store *store, struct candidate *c, enum life to, const char *why,

@@ -2,6 +2,7 @@
  *
  *   proposed -> built -> probed -> benched -> shadowed -> canary -> active -> retired
  *        \________\________\__________\__________\_________\  refused   \-> rolled_back
+ *                                                      \-> adjourned -> proposed
  *   any state -> disabled (operator)
  *
  * life_move() is the only code that changes a candidate's state, and it does so after the store
@@ -25,7 +26,7 @@ bool life_admitted(enum life s);
 /* Writes the transition, the evidence and a trace line (`why`; NULL: the evidence in words; `who`:
  * operator's request id or NULL), then sets c->state. -1 with a message when the transition is not
  * legal or the store did not take it; the state is then unchanged. A safety move (rolled_back,
- * disabled, refused) is made even if the store fails, which is logged. */
+ * disabled, refused, adjourned) is made even if the store fails, which is logged. */
 int life_move(struct store *store, struct candidate *c, enum life to, const char *why,
               const char *who, struct err *err);
 

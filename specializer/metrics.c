@@ -70,9 +70,9 @@ static void put_swaps(struct specializer *s, FILE *out)
 }
 
 /* The process that probes a device's kernels. */
-static void put_prober(const struct specializer *s, FILE *out)
+static void put_prober(const struct prober *p, FILE *out)
 {
-    struct prober_counts n = prober_counts(s->env.prober);
+    struct prober_counts n = prober_counts(p);
     metric_head(out, "probe_starts_total", "counter", "Processes started to probe a GPU's kernels");
     metric_value(out, "probe_starts_total", NULL, (double)n.starts);
     metric_head(out, "probe_turns_total", "counter", "Turns on the device that they were given");
@@ -120,9 +120,10 @@ void specializer_metrics(struct specializer *s, FILE *out)
 {
     put_funnel(s, out);
     put_swaps(s, out);
-    put_prober(s, out);
+    bool ready = atomic_load(&s->ready); /* prober and agent are set up before that */
+    put_prober(ready ? s->env.prober : NULL, out);
     adviser_metrics(s->adviser, out);
-    agent_metrics(atomic_load(&s->ready) ? s->agent : NULL, out);
+    agent_metrics(ready ? s->agent : NULL, out);
     value(out, "audit_looks_total", "counter", "Live runs of active kernels compared with eager",
           (double)atomic_load(&s->counts.looks));
     value(out, "audit_mismatches_total", "counter", "Audits that found an active kernel wrong",
@@ -133,7 +134,7 @@ void specializer_metrics(struct specializer *s, FILE *out)
           "1 while the specializer searches, or would if something were worth it", searching(s));
     value(out, "specializer_frozen", "gauge", "1 while an operator or the configuration froze it",
           atomic_load(&s->mode) == SPECIALIZER_FREEZE);
-    if (!atomic_load(&s->ready))
+    if (!ready)
         return;
     value(out, "specializer_compiler_available", "gauge", "1 if there is a compiler to build with",
           s->has_compiler);

@@ -41,9 +41,10 @@ static void seed_row(void *ctx, const struct record *r)
         return;
     if (r->evidence.own_s > 0)
         cost_learn(&g->s->cost, t, &point, space_facts(g->p->space), r->evidence.own_s);
-    if (r->evidence.speed > 0 && r->state != LIFE_DISABLED && r->state != LIFE_ROLLED_BACK)
+    bool lost = r->state == LIFE_ADJOURNED && r->evidence.canary.mean < 0;
+    if (r->evidence.speed > 0 && !lost && r->state != LIFE_DISABLED && r->state != LIFE_ROLLED_BACK)
         search_learn(search, id, r->evidence.speed);
-    else if (r->state == LIFE_REFUSED || r->deaths >= DEATHS_MOST)
+    else if (lost || r->state == LIFE_REFUSED || r->deaths >= DEATHS_MOST)
         search_learn(search, id, 0);
 }
 
@@ -125,13 +126,15 @@ static void near_row(void *ctx, const struct record *r)
 }
 
 /* A runner-up or former winner of this very slot that was measured faster than what serves now:
- * the kernel that beat it is gone. It goes through everything again. */
+ * the kernel that beat it is gone. It goes through everything again, unless it is whole steps in
+ * this company that it lost. */
 static void comeback_row(void *ctx, const struct record *r)
 {
     struct firsts *g = ctx;
     int32_t id = row_id(g->p, r);
     if (id < 0 || r->evidence.speed < g->speed_to_beat || r->deaths >= DEATHS_MOST ||
-        g->p->search.trial[id] != TRIAL_MEASURED)
+        g->p->search.trial[id] != TRIAL_MEASURED ||
+        !hearing_allowed(g->s, g->p, &r->evidence.heard))
         return;
     g->p->search.trial[id] = TRIAL_NONE;
     firsts_add(g, 0, r->evidence.speed, id);
@@ -179,6 +182,11 @@ bool place_open(struct specializer *s, struct place *p)
         p->measured = p->search.measured;
         uint64_t seed = (uint64_t)s->config->specializer_seed * 1000003u + (uint64_t)p->index;
         p->strategy = s->strategy->open(&p->search, seed);
+        if (space_size(p->space) == 0) {
+            pthread_mutex_lock(&s->lock);
+            why_no_point(p);
+            pthread_mutex_unlock(&s->lock);
+        }
     }
     return space_size(p->space) > 0;
 }

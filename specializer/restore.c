@@ -134,18 +134,57 @@ static void add(struct list *l, struct place *p, const char *key)
         l->item[l->n++] = (struct returning){.place = p, .c = c};
 }
 
-static void add_winner(void *ctx, const struct winner *w)
+/* Winners as the store has them; what the places say is looked at when it is done, because
+ * operators hold our lock while they ask the store. */
+struct winners {
+    struct winner *winner;
+    int n;
+};
+
+static void take_winner(void *ctx, const struct winner *w)
 {
-    struct list *l = ctx;
-    struct place *p = place_find(l->s, w->slot);
-    if (!p || p->pinned[0])
-        return;
-    p->share = w->share;
-    add(l, p, w->key);
+    struct winners *all = ctx;
+    all->winner = xrealloc(all->winner, (size_t)(all->n + 1) * sizeof *all->winner);
+    all->winner[all->n++] = *w;
 }
 
-/* ---- validation
- * ---------------------------------------------------------------------------------- */
+static void add_winners(struct list *l)
+{
+    struct specializer *s = l->s;
+    struct winners all = {0};
+    struct err err;
+    if (store_winners(s->store, s->keys.env, take_winner, &all, &err) != 0)
+        log_error("specializer", "%s", err.msg);
+    for (int i = 0; i < all.n; i++) {
+        struct place *p = place_find(s, all.winner[i].slot);
+        pthread_mutex_lock(&s->lock);
+        bool free_slot = p && !p->pinned[0];
+        if (free_slot)
+            p->share = all.winner[i].share;
+        pthread_mutex_unlock(&s->lock);
+        if (free_slot)
+            add(l, p, all.winner[i].key);
+    }
+    free(all.winner);
+}
+
+static void add_pinned(struct list *l)
+{
+    struct specializer *s = l->s;
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        char key[sizeof p->pinned];
+        pthread_mutex_lock(&s->lock);
+        memcpy(key, p->pinned, sizeof key);
+        bool kernel = key[0] && strcmp(key, "eager") != 0;
+        p->pin_missing |= kernel;
+        pthread_mutex_unlock(&s->lock);
+        if (kernel)
+            add(l, p, key);
+    }
+}
+
+/* ---- validation ---------------------------------------------------------------------------- */
 
 /* It does not come back: rolled back in the store if it was the kernel's fault. */
 static void give_up(struct specializer *s, struct returning *r, bool fault)
@@ -157,6 +196,9 @@ static void give_up(struct specializer *s, struct returning *r, bool fault)
         atomic_fetch_add(&s->counts.rolled_back[ROLLBACK_RESTORE], 1);
         if (life_move(s->store, r->c, LIFE_ROLLED_BACK, r->c->reason, NULL, &err) != 0)
             log_error("specializer", "%s", err.msg);
+        pthread_mutex_lock(&s->lock);
+        why_note(r->place, LIFE_ROLLED_BACK, r->c);
+        pthread_mutex_unlock(&s->lock);
     }
     build_end(r->build);
     probe_end(r->probe);
@@ -292,17 +334,11 @@ static void bring_back(struct list *l)
 
 void restore_winners(struct specializer *s)
 {
-    struct err err;
     struct list *l = xcalloc(1, sizeof *l);
     l->s = s;
     int64_t start = clock_ns();
-    if (store_winners(s->store, s->keys.env, add_winner, l, &err) != 0)
-        log_error("specializer", "%s", err.msg);
-    for (int i = 0; i < s->places; i++)
-        if (s->place[i].pinned[0] && strcmp(s->place[i].pinned, "eager") != 0) {
-            s->place[i].pin_missing = true;
-            add(l, &s->place[i], s->place[i].pinned);
-        }
+    add_winners(l);
+    add_pinned(l);
     int wanted = l->n;
     bring_back(l);
     if (wanted > 0)
@@ -338,8 +374,7 @@ void restore_pins(struct specializer *s)
     free(l);
 }
 
-/* ---- without a specializer
- * ----------------------------------------------------------------------- */
+/* ---- without a specializer ----------------------------------------------------------------- */
 
 struct loading {
     struct terms terms;

@@ -15,9 +15,6 @@
 #include "specializer/admission/prober.h"
 #include "specializer/specializer_private.h"
 
-/* A gain so clear does not wait for the rest of its batch. */
-#define CLEAR_GAIN 0.10
-
 /* ---- proposing ----------------------------------------------------------------------------- */
 
 void round_learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
@@ -50,10 +47,13 @@ bool round_admit(struct specializer *s, struct candidate *c, const char *why)
     if (known > 0) {
         free(row->log);
         candidate_recall(c, row);
-        ok = row->deaths < DEATHS_MOST;
+        const struct place *p = place_find(s, c->slot->name);
+        const bool again = c->evidence.heard.n > 0;
+        ok = row->deaths < DEATHS_MOST && (!again || hearing_allowed(s, p, &c->evidence.heard));
         if (ok && c->state != LIFE_PROPOSED)
-            ok = life_move(s->store, c, LIFE_PROPOSED, "looked at again", NULL, &err) == 0;
-        c->evidence = (struct evidence){0};
+            ok = life_move(s->store, c, LIFE_PROPOSED, again ? "heard again" : "looked at again",
+                           NULL, &err) == 0;
+        c->evidence = (struct evidence){.heard = c->evidence.heard};
         c->reason[0] = 0;
     }
     pthread_mutex_lock(&s->lock);
@@ -92,10 +92,10 @@ bool round_start(struct specializer *s, struct place *p)
         return false;
     consult(s, p);
     place_firsts(s, p);
-    /* On a GPU the first batch is what is known to be good: every slot gets a decent kernel before
-     * any slot gets the best one. */
+    /* On a GPU the first batch is the one point that is best known to be good: every slot gets a
+     * decent kernel before any slot gets the best one. */
     bool known = s->env.machine->kind == MACHINE_CUDA && p->search.tried == 0;
-    int want = known && p->search.firsts > 0 && p->search.firsts < BATCH ? p->search.firsts : BATCH;
+    int want = known && p->search.firsts > 0 ? 1 : BATCH;
     int n = s->strategy->propose(p->strategy, &p->search, id, want);
     search_pending(&p->search, id, n);
     *r = (struct round){.place = p};
@@ -120,7 +120,7 @@ bool round_start(struct specializer *s, struct place *p)
 static void item_refuse(struct specializer *s, struct item *it, enum stage stage)
 {
     round_learn(s, s->round.place, it->id, it->c, it->c->evidence.speed);
-    candidate_refuse(s, it->c, stage);
+    candidate_refuse(s, it->c, stage, LIFE_REFUSED);
     it->c = NULL;
     it->stage = ITEM_DONE;
 }
@@ -323,8 +323,8 @@ static void bench_item(struct specializer *s, struct item *it)
         c->evidence.speed = fmax(0, base * (1 + c->evidence.bench.mean));
         if (c->evidence.own_s > 0 && it->id >= 0)
             cost_learn(&s->cost, c->template, &c->point, space_facts(p->space), c->evidence.own_s);
-        p->measured += it->id >= 0;
-        p->dry += it->id >= 0;
+        p->measured += it->id >= 0 && !it->again;
+        p->dry += it->id >= 0 && !it->again;
     }
     if (r == STAGE_REFUSE)
         item_refuse(s, it, STAGE_BENCH);

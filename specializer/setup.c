@@ -9,6 +9,7 @@
 #include "config/log.h"
 #include "specializer/admission/prober.h"
 #include "specializer/build/build_nvrtc.h"
+#include "specializer/build/header.h"
 #include "specializer/floor.h"
 #include "specializer/slot_list.h"
 #include "specializer/specializer_private.h"
@@ -202,7 +203,7 @@ static void make_places(struct specializer *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-int specializer_setup(struct specializer *s)
+void specializer_setup(struct specializer *s)
 {
     struct err err = {{0}};
     const struct backend_ops *ops = engine_backend_ops(s->engine);
@@ -219,16 +220,17 @@ int specializer_setup(struct specializer *s)
     blame_deaths(s);
     s->agent =
         agent_open(s->config, s->store, adviser_llm(s->adviser), s->keys.env, s->env.machine->kind);
-    make_places(s);
     if ((mkdir(s->keys.object_dir, 0700) != 0 && errno != EEXIST &&
          err_set(&err, "folder %s: %s", s->keys.object_dir, strerror(errno)) != 0) ||
         kernel_sources_write(s->keys.kernel_dir, &err) != 0) {
         log_error("specializer", "%s: nothing is searched for", err.msg);
         s->has_compiler = false;
     }
+    if (s->has_compiler)
+        header_prune(&s->compiler, s->keys.kernel_dir);
+    make_places(s); /* from here on operators' threads look at all of this */
     log_info("specializer", "%s; %s; store %s", s->env.machine->device,
              s->has_compiler ? s->compiler.version : "no compiler", store_path(s->store));
-    return 0;
 }
 
 /* ---- destruction --------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@
  */
 #include "specializer/specializer.h"
 
-#include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -125,8 +125,9 @@ static void refresh_searches(struct specializer *s)
 
 static void upkeep(struct specializer *s)
 {
-    if (!atomic_load(&s->stop))
-        atomic_store(&s->interrupt, false);
+    atomic_store(&s->interrupt, false);
+    if (atomic_load(&s->stop)) /* asked for meanwhile: the other order could lose it */
+        atomic_store(&s->interrupt, true);
     specializer_observe(s);
     store_shares(s);
     retire_poll(s, false);
@@ -213,12 +214,16 @@ static bool choosable(struct specializer *s, const struct place *p)
 
 /* On a GPU a slot's first round is what is known to be good (round_start()): every slot gets that
  * before any is searched. Lock held. */
+static bool is_fresh(const struct specializer *s, const struct place *p)
+{
+    return s->env.machine->kind == MACHINE_CUDA && p->candidates == 0 && !p->active;
+}
+
+/* Lock held. */
 static bool better(const struct specializer *s, const struct place *p, const struct place *than)
 {
-    bool gpu = s->env.machine->kind == MACHINE_CUDA;
-    bool fresh = gpu && p->candidates == 0 && !p->active;
-    bool than_fresh = gpu && than->candidates == 0 && !than->active;
-    return fresh != than_fresh ? fresh : p->worth > than->worth;
+    bool first = is_fresh(s, p), than_first = is_fresh(s, than);
+    return first != than_first ? first : p->worth > than->worth;
 }
 
 /* The slot most worth looking at, or NULL when nothing is above the floor. */
@@ -248,13 +253,15 @@ static struct place *waiting_finalist(struct specializer *s)
     return NULL;
 }
 
-static void start_round(struct specializer *s, struct place *p)
+static void start_round(struct specializer *s, struct place *p, bool hearing)
 {
     if (!place_open(s, p)) {
         p->exhausted = true;
         store_trace(s->store, p->slot->name, NULL, "no_space", NULL, "no legal point here");
     } else if (!place_inputs(s, p)) {
         p->not_before_ns = clock_ns() + INT64_C(2000000000);
+    } else if (hearing) {
+        hearing_start(s, p);
     } else if (!round_start(s, p)) {
         p->exhausted = true;
         store_trace(s->store, p->slot->name, NULL, "exhausted", NULL, "all %d points were tried",
@@ -265,6 +272,19 @@ static void start_round(struct specializer *s, struct place *p)
                     s->round.n, p->share * 100, p->run_s > 0 ? 100 * p->roofline_s / p->run_s : 0.0,
                     p->search.tried, p->dry);
     }
+}
+
+/* A round where most can be gained: with new candidates, or for one that is to be heard again. */
+static bool search_turn(struct specializer *s)
+{
+    struct place *p = choose(s);
+    pthread_mutex_lock(&s->lock);
+    double worth = !p ? 0 : is_fresh(s, p) ? HUGE_VAL : p->worth;
+    pthread_mutex_unlock(&s->lock);
+    struct place *again = hearing_choose(s, worth);
+    if (p || again)
+        start_round(s, again ? again : p, again != NULL);
+    return p || again;
 }
 
 static void nap(struct specializer *s, enum doing doing)
@@ -291,9 +311,8 @@ static void search_step(struct specializer *s)
             specializer_wait(s, 0.02);
     } else if (agent_start(s)) {
         s->asleep = false;
-    } else if ((p = choose(s)) != NULL) {
+    } else if (search_turn(s)) {
         s->asleep = false;
-        start_round(s, p);
     } else {
         if (!s->asleep && s->observe.busy_s > 1)
             store_trace(s->store, NULL, NULL, "asleep", NULL, "nothing is worth looking at");
@@ -325,10 +344,11 @@ static void *specializer_thread(void *ctx)
 {
     struct specializer *s = ctx;
     pthread_setname_np(pthread_self(), "whet-specialize");
-    if (!wait_for_engine(s) || specializer_setup(s) != 0) {
+    if (!wait_for_engine(s)) {
         atomic_store(&s->doing, DOING_OFF);
         return NULL;
     }
+    specializer_setup(s);
     if (!s->config->specializer_enabled) {
         atomic_store(&s->doing, DOING_OFF);
         log_info("specializer", "off (specializer.enabled): the eager kernels serve");
@@ -336,6 +356,8 @@ static void *specializer_thread(void *ctx)
     }
     atomic_store(&s->doing, DOING_RESTORE);
     restore_winners(s);
+    hearings_recall(s);
+    why_recall(s);
     atomic_store(&s->doing, DOING_SLEEP); /* what it does next is decided below */
     s->since_ns = clock_ns();
     while (!atomic_load(&s->stop) && engine_state(s->engine, NULL, NULL, 0) != ENGINE_LOST) {
@@ -373,8 +395,9 @@ struct specializer *specializer_start(const struct config *c, struct engine *e, 
         return NULL;
     s->env.tick = tick;
     s->env.tick_ctx = s;
-    if (pthread_create(&s->thread, NULL, specializer_thread, s) != 0) {
-        err_set(err, "specializer: no thread: %s", strerror(errno));
+    int rc = pthread_create(&s->thread, NULL, specializer_thread, s);
+    if (rc != 0) {
+        err_set(err, "the specializer's thread did not start: %s", strerror(rc));
         specializer_free(s);
         return NULL;
     }

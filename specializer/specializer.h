@@ -17,18 +17,21 @@
 
 struct specializer;
 
-/* Starts the thread; it waits for the engine to become ready, restores the store's winners
- * (re-validated), then works. NULL only when the store cannot be opened at all, or the options are
- * wrong, which specializer_check() says beforehand (-1 with a message). */
+/* 0, or -1 with a message when options of the specializer are wrong. */
 int specializer_check(const struct config *c, struct err *err);
+/* Starts the thread; it waits for the engine to become ready, restores the store's winners
+ * (re-validated), then works. `c` and `e` must outlive it. NULL with a message when the store
+ * cannot be opened at all, the options are wrong, or there is no thread to be had. */
 struct specializer *specializer_start(const struct config *c, struct engine *e, struct err *err);
 /* Are the store's winners still on their way back? Any thread. */
 bool specializer_restoring(const struct specializer *s);
-/* Stops children and the thread. Call before engine_stop(). */
+/* Stops children and the thread, puts eager kernels back, frees. Call before engine_stop(). */
 void specializer_stop(struct specializer *s);
 
-/* ---- operators (any thread). Bodies are JSON; *json is malloc'ed, also for errors -----------
- * The result is what HTTP should answer: 200, 400, 404, 409. Changes are persistent and
+/* ---- operators ----------------------------------------------------------------------------- */
+
+/* Any thread. The result is what HTTP should answer: 200, 400, 404, 409, 500 (the store), 503 (no
+ * slots yet: the model loads). *json is malloc'ed, also for errors. Changes are persistent and
  * idempotent; `who` (request id) goes into the trace. */
 int specializer_slots(struct specializer *s, const char *slot_or_null, char **json);
 int specializer_kernels(struct specializer *s, const char *id_or_null, char **json);

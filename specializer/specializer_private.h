@@ -22,9 +22,12 @@
 #include "specializer/stages.h"
 #include "specializer/store/store.h"
 
-enum { BATCH = 6, INPUTS = 2, NAME_MOST = 40 };
+enum { BATCH = 6, COMPANIES = 8, INPUTS = 2, NAME_MOST = 40, WHY_TEXT = 72 };
 /* A kernel that was on trial this many times when the process died is not tried again. */
 enum { DEATHS_MOST = 3 };
+/* A gain so clear does not wait for the rest of its batch, and is heard again if whole steps speak
+ * against it. */
+#define CLEAR_GAIN 0.10
 
 /* One slot as the specializer sees it. */
 struct place {
@@ -39,6 +42,11 @@ struct place {
     double share, run_s, roofline_s, bytes, worth;
     int32_t candidates, wins, refusals; /* lock; since start */
     int32_t looks;                      /* lock; audits of `active` that found nothing */
+    struct {                            /* lock; who came farthest and did not stay (why.c) */
+        int rank;
+        double gain;
+        char words[WHY_TEXT];
+    } why;
 
     /* The search; opened when the slot is chosen for the first time. */
     struct space *space;
@@ -51,6 +59,19 @@ struct place {
     int64_t not_before_ns;
     struct candidate *finalist; /* benched, waits for live steps; id is its place in the space */
     int32_t finalist_id;        /* below 0: -1 - the node of the agent's tree */
+
+    /* Kernels that wait for other company (hearing.c). */
+    struct {
+        bool some, dirty;      /* there may be such; `key` is to be looked up again */
+        uint64_t company;      /* hash of the company in which it was looked up; 0: never */
+        char key[KEY_HEX + 1]; /* who is to be heard in it next; "": nobody */
+        double promise;        /* the part of this slot's time that it may save */
+        struct company {       /* the last ones in which somebody was heard */
+            uint64_t hash;
+            int held;
+        } company_held[COMPANIES];
+        int next; /* of them to be overwritten */
+    } hearing;
 
     struct capture *input[INPUTS];
     int inputs;
@@ -71,6 +92,7 @@ enum item_stage { ITEM_BUILD, ITEM_BUILDING, ITEM_PROBE, ITEM_PROBING, ITEM_BENC
 struct item {
     struct candidate *c;
     int32_t id; /* in the place's space; below 0: -1 - the node of the agent's tree */
+    bool again; /* a hearing (hearing.c), not a new candidate */
     enum item_stage stage;
     struct build *build;
     struct probe *probe;
@@ -159,7 +181,7 @@ struct specializer {
 
     struct tap tap; /* the watch's, installed when tap.slot is set */
     struct place *tapped;
-    int watch_at;
+    int watch_at; /* lock; the place audited last */
     int64_t tap_since_ns;
 
     int64_t hour_ns; /* start of the hour whose builds are counted */
@@ -190,8 +212,8 @@ enum doing {
 /* ---- setup.c: what the loop stands on ------------------------------------------------------ */
 /* Store, locks, adviser, strategy; no thread yet. */
 struct specializer *specializer_new(const struct config *c, struct engine *e, struct err *err);
-/* Everything that needs a ready engine. -1, logged: the thread ends, serving goes on. */
-int specializer_setup(struct specializer *s);
+/* Everything that needs a ready engine. What is missing is logged; serving goes on. */
+void specializer_setup(struct specializer *s);
 /* After the thread has ended: eager into every slot, kernels unloaded. */
 void specializer_free(struct specializer *s);
 enum numerics numerics_parse(const char *name);
@@ -241,6 +263,33 @@ void finalist_try(struct specializer *s, struct place *p);
 /* Nothing was decided about it: the point may be proposed again. */
 void finalist_forget(struct specializer *s, struct place *p);
 
+/* ---- hearing.c: what lost whole steps is heard again in other company ----------------------- */
+/* Hash of the kernels that serve around the slot in a step. */
+uint64_t hearing_company(const struct specializer *s, const struct place *p);
+/* Never adjourned, or not too often and not in the company there is now. */
+bool hearing_allowed(const struct specializer *s, const struct place *p, const struct heard *h);
+/* Live steps spoke against c, or could not decide: notes the company. True: it may be heard again,
+ * and is to be adjourned; false: it is not one for this, or has been heard often enough. */
+bool hearing_adjourn(struct specializer *s, struct place *p, struct candidate *c);
+/* Somebody there is to be heard now. */
+bool hearing_due(struct specializer *s, struct place *p);
+/* The slot whose hearing is worth most, and at least `than`; NULL: none. */
+struct place *hearing_choose(struct specializer *s, double than);
+/* Begins the round of the one who is due; the place is open and has inputs. False: it cannot. */
+bool hearing_start(struct specializer *s, struct place *p);
+/* After a start: which slots have somebody who waits. */
+void hearings_recall(struct specializer *s);
+
+/* ---- why.c: why a slot is on eager; lock held, but for why_recall() -------------------------- */
+/* c left in that state, with its reason: it is remembered if nobody came farther. */
+void why_note(struct place *p, enum life left, const struct candidate *c);
+/* There is nothing to try there. */
+void why_no_point(struct place *p);
+/* After a start: what the store knows. */
+void why_recall(struct specializer *s);
+/* "canary: whole steps -0.6 % [-1.0, -0.3]", "not searched yet", ... */
+void why_eager(struct specializer *s, const struct place *p, char out[WHY_TEXT]);
+
 /* ---- agent_turn.c: texts that a language model writes -------------------------------------- */
 /* Reads a reply and makes the agent's next move; never waits. */
 void agent_turn(struct specializer *s);
@@ -261,8 +310,8 @@ void swap_out(struct specializer *s, struct place *p, enum life to, enum rollbac
 int swap_back(struct specializer *s, struct place *p, const char *who);
 /* Eager serves while the active kernel stays loaded as the previous one (pin to eager). */
 void swap_eager(struct specializer *s, struct place *p, const char *why, const char *who);
-/* Refused: stored, counted, unloaded, freed. */
-void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage);
+/* Refused or adjourned: stored, counted, unloaded, freed. */
+void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage, enum life to);
 /* Done with, whatever its state: unloads later, frees now. */
 void candidate_drop(struct specializer *s, struct candidate *c);
 void retire_poll(struct specializer *s, bool all);

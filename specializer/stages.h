@@ -122,7 +122,8 @@ enum stage_result bench_sample(const struct stage_env *env, struct candidate *c,
  * not enough matching steps came within `timeout_s`. */
 enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, double timeout_s);
 
-/* Whole live steps alternate between the candidate and the incumbent. RETRY as above. */
+/* Whole live steps alternate between the candidate and the incumbent. RETRY as above. c->steps says
+ * whether their time was all there was to say against it. */
 enum stage_result canary_run(const struct stage_env *env, struct candidate *c, double timeout_s);
 
 /* Judges a TAP_COMPARE of two kernels of which `evidence` is the candidate's: NULL, or what is

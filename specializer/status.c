@@ -92,7 +92,7 @@ static cJSON *advice_json(struct specializer *s)
 char *specializer_json(struct specializer *s)
 {
     static const char *const numerics[] = {"tolerance", "bit_equal", "reduced", "frozen"};
-    static const char *const refusals[] = {"refused"};
+    static const char *const refusals[] = {"refused", "adjourned"};
     static const char *const marks[] = {"active", "restored", "rolled_back", "disabled", "retired"};
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "mode", mode_names[atomic_load(&s->mode)]);
@@ -111,7 +111,7 @@ char *specializer_json(struct specializer *s)
     int64_t now_s = clock_wall_s();
     cJSON_AddItemToObject(o, "adviser", advice_json(s));
     cJSON_AddItemToObject(o, "marks", events_json(s, marks, 5, now_s - MARKS_S, MARK_ROWS));
-    cJSON_AddItemToObject(o, "refusals", events_json(s, refusals, 1, 0, REFUSAL_ROWS));
+    cJSON_AddItemToObject(o, "refusals", events_json(s, refusals, 2, 0, REFUSAL_ROWS));
     cJSON *trace = cJSON_AddArrayToObject(o, "trace");
     store_traces(s->store, NULL, 0, TRACE_ROWS, add_row, trace, NULL);
     char *text = cJSON_PrintUnformatted(o);

@@ -94,18 +94,20 @@ void candidate_drop(struct specializer *s, struct candidate *c)
     candidate_free(c);
 }
 
-void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage)
+void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage, enum life to)
 {
     struct err err;
     if (c->evidence.impossible)
         atomic_fetch_add(&s->counts.impossible, 1);
     count_stage(s, stage, STAGE_REFUSE);
-    if (life_move(s->store, c, LIFE_REFUSED, c->reason, NULL, &err) != 0)
+    if (life_move(s->store, c, to, c->reason, NULL, &err) != 0)
         log_warn("specializer", "%s", err.msg);
     pthread_mutex_lock(&s->lock);
     struct place *p = place_find(s, c->slot->name);
-    if (p)
+    if (p) {
         p->refusals++;
+        why_note(p, to, c);
+    }
     candidate_drop(s, c);
     pthread_mutex_unlock(&s->lock);
 }
@@ -186,6 +188,7 @@ void swap_out(struct specializer *s, struct place *p, enum life to, enum rollbac
         atomic_fetch_add(&s->counts.rolled_back[kind], 1);
         log_warn("specializer", "%s: %s %s: %s; eager serves", p->slot->name, old->name,
                  life_name(to), why);
+        why_note(p, to, old);
         candidate_drop(s, old);
     }
     pthread_mutex_unlock(&s->lock);

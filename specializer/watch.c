@@ -56,7 +56,8 @@ static struct place *next_to_audit(struct specializer *s)
     struct place *found = NULL;
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places && !found; i++) {
-        struct place *p = &s->place[s->watch_at++ % s->places];
+        s->watch_at = (s->watch_at + 1) % s->places;
+        struct place *p = &s->place[s->watch_at];
         if (p->active && s->observe.slot[p->index].share > 0)
             found = p;
     }

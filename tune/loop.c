@@ -13,7 +13,9 @@
 
 #include "config/clock.h"
 #include "tune/lab.h"
+#include "tune/order.h"
 #include "tune/replay.h"
+#include "tune/say.h"
 
 /* A slot is left alone after this many candidates without a gain. */
 enum { DRY_MOST = 30, TRIES_MOST = 3, CPU_DECODES = 16 };
@@ -61,6 +63,7 @@ static int choose_slots(struct tuner *t, struct tune_options *o, struct err *err
             return -1;
     for (int i = 0; i < t->places; i++)
         t->place[i]->share = 1.0 / t->places; /* the order of a restart */
+    order_places(t->lab.s->env.model, t->lab.s->env.machine, t->place, t->places);
     return 0;
 }
 
@@ -102,32 +105,17 @@ static void try_finalist(struct tuner *t, struct place *p)
         printf("%-16s %s\n", p->slot->name, err.msg);
         return;
     }
-    for (int i = 0; i < TRIES_MOST && p->finalist && !lab_stopped(&t->lab); i++)
-        finalist_try(s, p);
+    for (int i = 0; i < TRIES_MOST && p->finalist && (i == 0 || !over(t)); i++)
+        finalist_try(s, p); /* one look at live steps, however short the time */
     replay_stop(r);
 }
 
-static void say_round(const struct tuner *t, const struct place *p, int candidates)
-{
-    printf("%4.0f s  %-14s %2d candidates, %3d tried; %s", t->seconds - left_s(t), p->slot->name,
-           candidates, p->search.tried,
-           p->active     ? p->active->name
-           : p->finalist ? "a finalist waits"
-                         : "eager");
-    if (p->active)
-        printf(" %+.1f %%", 100 * p->gain_eager);
-    printf("\n");
-    fflush(stdout);
-}
-
-/* Proposal to bench, then live steps for the best. False: the slot needs no more. */
-static bool one_round(struct tuner *t, struct place *p)
+/* The round under way to its bench, then live steps for the best. */
+static void hold_round(struct tuner *t, struct place *p)
 {
     struct specializer *s = t->lab.s;
-    bool some = !p->exhausted && p->dry < DRY_MOST && !p->pinned[0] && place_open(s, p);
-    if (!some || (p->inputs == 0 && !take_inputs(t, p)) || !round_start(s, p))
-        return false;
     int candidates = s->round.n;
+    bool again = s->round.item[0].again;
     while (!round_over(s) && !over(t)) {
         specializer_observe(s);
         round_children(s);
@@ -142,8 +130,22 @@ static bool one_round(struct tuner *t, struct place *p)
         try_finalist(t, p);
     retire_poll(s, false);
     adviser_poll(s->adviser);
-    say_round(t, p, candidates);
-    return true;
+    say_round(s, p, t->seconds - left_s(t), candidates, again);
+}
+
+/* One who lost whole steps before the kernels around it changed, then new candidates. False: the
+ * slot needs no more. */
+static bool one_turn(struct tuner *t, struct place *p)
+{
+    struct specializer *s = t->lab.s;
+    bool some = !p->pinned[0] && place_open(s, p) && (p->inputs > 0 || take_inputs(t, p));
+    bool heard = some && hearing_due(s, p) && hearing_start(s, p);
+    if (heard)
+        hold_round(t, p);
+    some = some && !over(t) && !p->exhausted && p->dry < DRY_MOST && round_start(s, p);
+    if (some)
+        hold_round(t, p);
+    return heard || some;
 }
 
 static void search(struct tuner *t)
@@ -152,31 +154,8 @@ static void search(struct tuner *t)
     while (some && !over(t)) {
         some = false;
         for (int i = 0; i < t->places && !over(t); i++)
-            some |= one_round(t, t->place[i]);
+            some |= one_turn(t, t->place[i]);
     }
-}
-
-/* ---- the end ------------------------------------------------------------------------------- */
-
-static void print_summary(const struct tuner *t)
-{
-    const struct store *store = t->lab.s->store;
-    printf("\n%-16s %6s %8s %-20s %-20s  %s\n", "slot", "tried", "speed", "bench, 95 %",
-           "whole step, 95 %", "kernel");
-    for (int i = 0; i < t->places; i++) {
-        const struct place *p = t->place[i];
-        char bench[40] = "", step[40] = "";
-        const struct candidate *c = p->active;
-        if (c && c->evidence.bench.pairs)
-            snprintf(bench, sizeof bench, "[%+.1f, %+.1f] %%", 100 * c->evidence.bench.low,
-                     100 * c->evidence.bench.high);
-        if (c && c->evidence.canary.pairs)
-            snprintf(step, sizeof step, "[%+.1f, %+.1f] %%", 100 * c->evidence.canary.low,
-                     100 * c->evidence.canary.high);
-        printf("%-16s %6d %7.2fx %-20s %-20s  %s\n", p->slot->name, p->search.tried,
-               1 + p->gain_eager, bench, step, c ? c->name : "eager");
-    }
-    printf("%.0f s; winners are in %s\n", t->seconds - left_s(t), store_path(store));
 }
 
 int tune_loop(struct tune_options *o, struct err *err)
@@ -189,8 +168,10 @@ int tune_loop(struct tune_options *o, struct err *err)
     int r = choose_slots(&t, o, err);
     if (r == 0) {
         restore_winners(t.lab.s);
+        hearings_recall(t.lab.s);
+        why_recall(t.lab.s);
         search(&t);
-        print_summary(&t);
+        say_summary(t.lab.s, t.place, t.places, t.seconds - left_s(&t));
     }
     lab_close(&t.lab);
     return r;

@@ -78,7 +78,7 @@ static int own_flag(struct tune_options *o, const char *flag, char *value)
 }
 
 /* Takes our own flags out of argv; the rest is for config_parse. */
-static int own_flags(struct tune_options *o, int *argc, char **argv)
+static int own_flags(struct tune_options *o, int *argc, char **argv, struct err *err)
 {
     static const char *const modes[] = {NULL, "--measure", "--ablate", "--report"};
     int left = 1;
@@ -95,9 +95,12 @@ static int own_flags(struct tune_options *o, int *argc, char **argv)
         }
         if (taken)
             continue;
-        taken = own_flag(o, argv[i], i + 1 < *argc ? argv[i + 1] : NULL);
+        char *value = i + 1 < *argc ? argv[i + 1] : NULL;
+        taken = own_flag(o, argv[i], value);
         if (taken < 0)
-            return -1;
+            return value ? err_set(err, "%s %s: out of range, no number, or one too many", argv[i],
+                                   value)
+                         : err_set(err, "%s wants a value", argv[i]);
         if (taken)
             i++;
         else if (strcmp(argv[i], "--strategy") == 0)
@@ -199,8 +202,8 @@ int tune_main(int argc, char **argv)
 {
     struct tune_options o = {.mode = TUNE_LOOP};
     struct err err = {{0}};
-    if (own_flags(&o, &argc, argv) != 0)
-        return usage("a flag's value is missing or wrong");
+    if (own_flags(&o, &argc, argv, &err) != 0)
+        return usage(err.msg);
     int parsed = config_parse(&o.config, argc, argv, &err);
     const char *wrong = parsed < 0 ? err.msg : parsed == 0 ? missing(&o) : NULL;
     if (wrong || parsed > 0) {

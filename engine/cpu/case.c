@@ -104,6 +104,17 @@ static void build_sequences(struct kernel_case *c, uint64_t seed)
 
 /* ---- inputs --------------------------------------------------------------------------------- */
 
+/* Signs by lot; the same few over and over, of a number that is no multiple of a row's length. */
+static void fill_garbage(struct random *r, float *pages, int64_t n)
+{
+    float garbage[1021];
+    const int64_t most = sizeof garbage / sizeof *garbage;
+    for (int64_t i = 0; i < most; i++)
+        garbage[i] = random_u64(r) & 1 ? 1e6f : -1e6f;
+    for (int64_t i = 0; i < n; i += most)
+        memcpy(pages + i, garbage, (size_t)(n - i < most ? n - i : most) * sizeof *pages);
+}
+
 /* Everything garbage, then what the spans attend to as `fill` says. */
 static void fill_kv(struct kernel_case *c, struct random *r, enum fill fill, float *pages)
 {
@@ -112,8 +123,7 @@ static void fill_kv(struct kernel_case *c, struct random *r, enum fill fill, flo
     const int32_t *table = c->in[BUF_PAGE_TABLE].data;
     int64_t row = case_kv_row(c);
     float *token = xmalloc((size_t)row * sizeof *token);
-    for (int64_t i = 0; i < case_kv_floats(c); i++)
-        pages[i] = random_u64(r) & 1 ? 1e6f : -1e6f;
+    fill_garbage(r, pages, case_kv_floats(c));
     for (int32_t i = 0; i < c->shape.sequences; i++) {
         for (int32_t p = 0; p < span[i].context; p++) {
             int64_t page = table[span[i].pages_at + p / KV_PAGE];

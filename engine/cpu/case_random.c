@@ -100,8 +100,10 @@ static void random_block(struct random *r, enum dtype t, char *block, float devi
                          bool integers)
 {
     int n = dtype_block_bytes(t);
-    for (int i = 0; i < n; i++)
-        block[i] = (char)(random_u64(r) >> 56);
+    for (int i = 0; i < n; i += 8) {
+        uint64_t word = random_u64(r);
+        memcpy(block + i, &word, (size_t)(n - i < 8 ? n - i : 8));
+    }
     for (int i = 2; t == DTYPE_Q8_0 && i < n; i++)
         if (block[i] == -128) /* quantizers never write it */
             block[i] = -127;

@@ -49,18 +49,29 @@ bool case_output(const struct kernel_case *c, int i, int32_t *rows, int32_t *col
     return true;
 }
 
+/* Without a branch for each word, so that it is a few vector operations: pages are most of what a
+ * case of attn_in has. */
+static bool poisoned(const uint32_t *word, int32_t n)
+{
+    uint32_t all = 0xffffffff;
+    for (int32_t i = 0; i < n; i++)
+        all &= word[i];
+    return all == 0xffffffff;
+}
+
 /* True if a cache position that is not one of the step's own lost its poison. */
 static bool kv_strayed(const struct kernel_case *c, const struct guarded *out)
 {
     const struct model_shape *s = &c->model->shape;
     const int32_t *kv_at = c->in[BUF_KV_AT].data;
-    const uint32_t *bits = out->data;
+    const uint32_t *row = out->data;
     bool *own = xcalloc((size_t)c->pages * KV_PAGE, sizeof *own), strayed = false;
     for (int32_t i = 0; i < c->m; i++)
         own[kv_at[i]] = true;
-    for (int64_t i = 0; i < case_kv_floats(c) && !strayed; i++) {
-        int64_t at = i / s->head_dim, page = at / KV_PAGE / s->kv_heads;
-        strayed = !own[page * KV_PAGE + at % KV_PAGE] && bits[i] != 0xffffffff;
+    for (int64_t i = 0; i < (int64_t)c->pages * s->kv_heads * KV_PAGE && !strayed; i++) {
+        int64_t page = i / KV_PAGE / s->kv_heads;
+        strayed = !own[page * KV_PAGE + i % KV_PAGE] && !poisoned(row, s->head_dim);
+        row += s->head_dim;
     }
     free(own);
     return strayed;

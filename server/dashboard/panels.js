@@ -215,7 +215,8 @@ function updateSlot(row, s) {
   const p = row.parts, c = row.cells, eager = s.kernel.origin === "eager";
   setText(p.name, eager ? "eager" : s.kernel.name);
   p.name.title = s.kernel.name;
-  setText(p.id, eager ? "" : s.kernel.id);
+  setText(p.id, eager ? s.why || "" : s.kernel.id);
+  p.id.classList.toggle("mono", !eager);
   setTag(p.origin, s.pinned ? "pinned" : s.kernel.origin, s.pinned ? "warn" : "good");
   p.origin.hidden = eager && !s.pinned;
   setText(p.share, percent(s.share));
@@ -255,7 +256,8 @@ function slotPanel() {
   row.set = (p) => {
     const eager = p.kernel.origin === "eager";
     row.shown = p;
-    setText(knobs, eager ? "The eager kernel: always loaded, never searched." : p.kernel.name);
+    setText(
+      knobs, eager ? "The eager kernel, always loaded" + (p.why ? `: ${p.why}.` : ".") : p.kernel.name);
     setText(label, p.label ? `Adviser (${p.label_by || "heuristic"}): ${p.label}` : "");
     b.pin.hidden = Boolean(p.pinned) || eager;
     b.eager.hidden = p.pinned === "eager";
@@ -336,7 +338,7 @@ function drawFunnel(doc) {
         setText(row.cells[i + 2], count(v));
       });
     });
-  drawRows("refusals", s.refusals, doc.server.time, (r) => {
+  drawRows("refusals", s.refusals.slice().sort((x, y) => y.id - x.id), doc.server.time, (r) => {
     const stage = /^(\w+): /.exec(r.text || "");
     return {
       tag: stage ? stage[1] : "refused",
@@ -416,6 +418,8 @@ const EVENT_TONES = {
   active: "good",
   restored: "good",
   refused: "bad",
+  adjourned: "warn",
+  heard_again: "warn",
   rolled_back: "bad",
   disabled: "bad",
   disable: "bad",

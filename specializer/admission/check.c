@@ -92,12 +92,24 @@ static struct runner *open_runner(struct check *k, struct err *err)
     return runner_open(&o, err);
 }
 
-/* A first runner: facts, and the most scratch that any planned call can need. */
+static void open_case(struct check *k, int32_t index)
+{
+    subject_open(&k->subject[k->n], k->q, &k->plan[index], index);
+    k->cases[k->n] = k->subject[k->n].c;
+    k->n++;
+}
+
+static void close_cases(struct check *k)
+{
+    while (k->n > 0)
+        subject_close(&k->subject[--k->n]);
+}
+
+/* A first runner: facts, and the most scratch that any planned call can need. The case that it is
+ * shown is the first of the first group. */
 static int learn_facts(struct check *k, struct err *err)
 {
-    subject_open(&k->subject[0], k->q, &k->plan[0], 0);
-    k->cases[0] = k->subject[0].c;
-    k->n = 1;
+    open_case(k, 0);
     int64_t most = 0;
     int32_t size[ROUNDS];
     team_sizes(k, size);
@@ -116,8 +128,6 @@ static int learn_facts(struct check *k, struct err *err)
         }
     }
     runner_close(r);
-    subject_close(&k->subject[0]);
-    k->n = 0;
     if (rc == 0 && most > 0)
         guarded_open(&k->scratch, (size_t)((most + 63) / 64 * 64), true);
     return rc;
@@ -279,31 +289,31 @@ static int64_t memory_of(const struct check *k, const struct planned *p)
     return (row * p->shape.m * (RUNS + 2) + kv) * 4;
 }
 
-/* Takes the next cases, one at least, as many as fit the group. */
-static int32_t group_open(struct check *k, int32_t from)
+/* Takes the next cases, one at least, as many as fit the group. The first one of all is open. */
+static void group_open(struct check *k, int32_t from)
 {
     int64_t memory = 0;
-    for (k->n = 0; k->n < GROUP && from + k->n < k->plans; k->n++) {
-        memory += memory_of(k, &k->plan[from + k->n]);
-        if (k->n > 0 && memory > memory_of_group)
+    for (int32_t i = from; i < from + GROUP && i < k->plans; i++) {
+        memory += memory_of(k, &k->plan[i]);
+        if (i > from && memory > memory_of_group)
             break;
-        subject_open(&k->subject[k->n], k->q, &k->plan[from + k->n], from + k->n);
-        k->cases[k->n] = k->subject[k->n].c;
+        if (i - from >= k->n)
+            open_case(k, i);
     }
-    return k->n;
 }
 
-static int check_group(struct check *k, int32_t from, struct err *err)
+/* The cases from the plan's `from`-th on; says how many those were. */
+static int check_group(struct check *k, int32_t from, int32_t *cases, struct err *err)
 {
     group_open(k, from);
+    *cases = k->n;
     int rc = pack_group(k, err);
     if (rc == 0)
         rc = run_group(k, err);
     for (int32_t i = 0; rc == 0 && i < k->n; i++)
         rc = subject_judge(&k->subject[i], k->q, k->result, err);
-    for (int32_t i = 0; i < k->n; i++)
-        subject_close(&k->subject[i]);
     k->result->cases += k->n;
+    close_cases(k);
     return rc;
 }
 
@@ -332,8 +342,9 @@ int check_kernel(const struct check_request *q, struct check_result *result, str
     k->plans = check_plan(q->model, &q->range, q->captured, q->captures, q->full, q->risk, k->plan);
     trim_plan(k);
     int rc = learn_facts(k, err);
-    for (int32_t at = 0; rc == 0 && at < k->plans; at += k->n)
-        rc = check_group(k, at, err);
+    for (int32_t at = 0, n = 0; rc == 0 && at < k->plans; at += n)
+        rc = check_group(k, at, &n, err);
+    close_cases(k);
     guarded_close(&k->scratch);
     free(k);
     return rc;

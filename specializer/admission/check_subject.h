@@ -28,14 +28,16 @@ struct subject {
     int32_t rows[OUTPUTS], cols[OUTPUTS];
     struct run run[RUNS];
     int32_t runs;
-    int32_t last; /* the run whose outputs are still in the arena; -1: none */
+    int32_t last;   /* the run whose outputs are still in the arena; -1: none */
+    int32_t filled; /* which content the inputs hold; -1: who knows */
 };
 
 /* `index` is the case's place in the plan: its inputs follow from it and the request's seed. */
 void subject_open(struct subject *s, const struct check_request *q, const struct planned *p,
                   int32_t index);
 void subject_close(struct subject *s);
-/* Content 0 is what the plan says, 1 another draw. Captured inputs stay what they are. */
+/* Content 0 is what the plan says, 1 another draw. Captured inputs stay what they are, and so do
+ * those that hold that content already. */
 void subject_fill(struct subject *s, int32_t content);
 /* The outputs now in the arena. */
 void subject_read(struct subject *s, struct run *run);

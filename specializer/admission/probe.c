@@ -154,11 +154,13 @@ static enum stage_result no_answer(struct probe *p, const struct process_result 
     return starved || taken || (!r->signal && !r->timed_out) ? STAGE_RETRY : STAGE_REFUSE;
 }
 
-static void take_evidence(struct candidate *c, const struct probe_answer *a, double seconds)
+static void take_evidence(struct candidate *c, const struct probe_answer *a, double seconds,
+                          double cpu)
 {
     const struct evidence *from = &a->evidence;
     struct evidence *e = &c->evidence;
     e->probe_s = seconds;
+    e->probe_cpu_s = cpu;
     e->probe_cases = from->probe_cases;
     e->own_max = from->own_max;
     e->own_rms = from->own_rms;
@@ -168,7 +170,8 @@ static void take_evidence(struct candidate *c, const struct probe_answer *a, dou
     memcpy(e->worst, from->worst, sizeof e->worst);
 }
 
-static enum stage_result take_answer(struct probe *p, const struct probe_answer *a, double seconds)
+static enum stage_result take_answer(struct probe *p, const struct probe_answer *a, double seconds,
+                                     double cpu)
 {
     struct candidate *c = p->c;
     if (a->verdict == PROBE_ERROR) {
@@ -176,9 +179,9 @@ static enum stage_result take_answer(struct probe *p, const struct probe_answer 
         return STAGE_RETRY;
     }
     if (p->request.depth == PROBE_END)
-        c->evidence.probe_s += seconds;
+        c->evidence.probe_s += seconds, c->evidence.probe_cpu_s += cpu;
     else
-        take_evidence(c, a, seconds);
+        take_evidence(c, a, seconds, cpu);
     if (a->verdict == PROBE_PASS)
         return STAGE_PASS;
     snprintf(c->reason, sizeof c->reason, "probe: %.230s", a->reason);
@@ -193,7 +196,7 @@ static enum stage_result poll_errand(struct probe *p)
     if (e->state == ERRAND_WAITS || e->state == ERRAND_ASKED)
         return STAGE_RUNNING;
     if (e->state == ERRAND_ANSWERED && probe_answer_parse(&a, e->answer) == 0)
-        return take_answer(p, &a, e->seconds);
+        return take_answer(p, &a, e->seconds, 0);
     snprintf(p->c->reason, sizeof p->c->reason, "probe: no verdict: %s", e->reason);
     return e->fault ? STAGE_REFUSE : STAGE_RETRY;
 }
@@ -209,7 +212,7 @@ enum stage_result probe_poll(struct probe *p)
     candidate_log_add(p->c, r->err_n ? r->err : NULL);
     if (r->signal || r->timed_out || probe_answer_parse(&a, r->out) != 0)
         return no_answer(p, r);
-    return take_answer(p, &a, r->wall_s);
+    return take_answer(p, &a, r->wall_s, r->cpu_s);
 }
 
 void probe_end(struct probe *p)

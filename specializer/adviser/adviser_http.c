@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/key_file.h"
 
 #define CONNECT_MS 10000
 /* A key shorter than this is too likely to be an innocent part of a reply to be looked for there.
@@ -91,6 +92,7 @@ struct adviser_http *adviser_http_open(const struct config *c, struct err *err)
         err_set(err, "adviser.url is not an http:// or https:// URL, nor replay:<file>");
         return NULL;
     }
+    key_file_warn("adviser.key_file", c->adviser_key_file);
     pthread_once(&once, init_curl);
     struct adviser_http *h = xcalloc(1, sizeof *h);
     h->config = c;
@@ -186,6 +188,8 @@ static bool key_read(const struct adviser_http *h, struct key *key, struct answe
     if (!path[0])
         return true;
     FILE *in = fopen(path, "rb");
+    if (in)
+        setvbuf(in, NULL, _IONBF, 0); /* no copy that nobody wipes */
     size_t n = in ? fread(key->text, 1, KEY_MOST + 1, in) : 0;
     bool ok = in && !ferror(in);
     if (in)

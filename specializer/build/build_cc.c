@@ -8,6 +8,10 @@
  * can starve a compiler for long, which says nothing about the kernel - such a build is retried,
  * as is one that failed because the disk was full or the kernel took the process for its memory.
  *
+ * The first build for an instruction set makes a header first (header.h), by a process like any
+ * other. A build that fails with it runs once more without: what a compiler says of a kernel must
+ * not depend on a file that is only there to save time.
+ *
  * Flags: -ffp-contract=off and no -ffast-math keep the canonical order of arithmetic (lanes.h);
  * -fno-math-errno and -fno-trapping-math change no result but let square roots and selects be
  * vectorized. Instruction sets are knobs: their flags come with the candidate's defines.
@@ -25,6 +29,7 @@
 #include "specializer/agent/agent_cubin.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/cubin.h"
+#include "specializer/build/header.h"
 #include "specializer/build/object.h"
 #include "specializer/build/process.h"
 #include "specializer/search/space.h"
@@ -47,10 +52,13 @@ const char *const build_flags[] = {"-O3",
                                    NULL};
 
 struct build {
+    const struct stage_env *env;
     struct candidate *c;
     struct process *process;
     char *temporary;
     bool cuda;
+    struct header header;
+    bool doubted;             /* it failed with the header and is tried without */
     enum stage_result chosen; /* without a process: a library's kernel, which is there at once */
 };
 
@@ -83,12 +91,17 @@ static int read_version(const char *path, struct compiler *out, struct err *err)
     return rc;
 }
 
-/* argv of a compilation, NULL-terminated in `argv`. */
-static void build_command(const char **argv, const char *compiler, const char *kernel_dir,
-                          char *const *define, const char *source, const char *object)
+/* argv of a compilation, NULL-terminated in `argv`. `header` and `kernel_dir` may be NULL. */
+static void build_command(const char **argv, const char *compiler, const char *header,
+                          const char *kernel_dir, char *const *define, const char *source,
+                          const char *object)
 {
     int n = 0;
     argv[n++] = compiler;
+    if (header) { /* before everything else, or it is of no use */
+        argv[n++] = "-include";
+        argv[n++] = header;
+    }
     for (int i = 0; build_flags[i]; i++)
         argv[n++] = build_flags[i];
     if (kernel_dir) {
@@ -116,7 +129,7 @@ static int try_compiler(const char *path, struct err *err)
     }
     char *source = xasprintf("%s/try.c", dir), *object = xasprintf("%s/try.so", dir);
     const char *argv[FLAGS_MAX];
-    build_command(argv, path, NULL, NULL, source, object);
+    build_command(argv, path, NULL, NULL, NULL, source, object);
     struct process_spec spec = {.argv = argv, .wall_s = 60, .output_max = 4096};
     struct process_result r = {0};
     char how[80];
@@ -160,7 +173,7 @@ int compiler_find(const struct config *config, struct compiler *out, struct err 
 /* ---- building ------------------------------------------------------------------------------- */
 
 /* What was made becomes the candidate's object. */
-static enum stage_result place_object(struct build *b, double seconds)
+static enum stage_result place_object(struct build *b, double seconds, double cpu)
 {
     struct candidate *c = b->c;
     struct stat st;
@@ -171,6 +184,7 @@ static enum stage_result place_object(struct build *b, double seconds)
         return STAGE_RETRY;
     }
     c->evidence.build_s = seconds;
+    c->evidence.build_cpu_s = cpu;
     c->evidence.object_bytes = st.st_size;
     return STAGE_PASS;
 }
@@ -195,45 +209,77 @@ static enum stage_result choose(const struct stage_env *env, struct build *b)
         return STAGE_REFUSE;
     }
     c->log = log;
-    return place_object(b, (double)(clock_ns() - start) * 1e-9);
+    double seconds = (double)(clock_ns() - start) * 1e-9;
+    return place_object(b, seconds, seconds);
+}
+
+static int start_process(struct build *b, const char *const *argv, struct err *err)
+{
+    double limit = b->env->config->specializer_build_timeout;
+    struct process_spec spec = {.argv = argv,
+                                .priority = b->env->alone ? PROCESS_NORMAL : PROCESS_IDLE,
+                                .wall_s = 10 * limit,
+                                .cpu_s = (int32_t)ceil(limit),
+                                .address_bytes = b->cuda ? nvrtc_memory : compiler_memory,
+                                .file_bytes = object_max,
+                                .output_max = LOG_MAX};
+    engine_note_compile();
+    process_end(b->process);
+    b->process = process_start(&spec, err);
+    return b->process ? 0 : err_prefix(err, "build");
+}
+
+/* The header if it is missing, else the object. */
+static int start_compiler(struct build *b, struct err *err)
+{
+    const struct stage_env *env = b->env;
+    const char *argv[FLAGS_MAX];
+    if (b->header.state == HEADER_MISSING)
+        header_command(&b->header, env->compiler, b->c->define, b->temporary, argv, FLAGS_MAX);
+    else
+        build_command(argv, env->compiler->path,
+                      b->header.state == HEADER_READY ? b->header.path : NULL, env->kernel_dir,
+                      b->c->define, b->c->source, b->temporary);
+    return start_process(b, argv, err);
+}
+
+/* The log begins with the command that makes this object wherever the sources are. */
+static int start_cc(struct build *b, struct err *err)
+{
+    const struct stage_env *env = b->env;
+    const char *argv[FLAGS_MAX];
+    build_command(argv, env->compiler->path, NULL, env->kernel_dir, b->c->define, b->c->source,
+                  b->temporary);
+    candidate_log_start(b->c, argv);
+    b->header = header_look(env->compiler, env->kernel_dir, b->c->define);
+    return start_compiler(b, err);
+}
+
+static int start_nvrtc(struct build *b, struct err *err)
+{
+    const char *argv[FLAGS_MAX];
+    char include[4096];
+    nvrtc_command(argv, FLAGS_MAX, b->env, b->c, b->temporary, include, sizeof include);
+    candidate_log_start(b->c, argv);
+    return start_process(b, argv, err);
 }
 
 struct build *build_start(const struct stage_env *env, struct candidate *c, struct err *err)
 {
     static int counter;
     struct build *b = xcalloc(1, sizeof *b);
+    b->env = env;
     b->c = c;
     b->temporary = xasprintf("%s.%ld-%d.tmp", c->object, (long)getpid(), counter++);
-    const char *argv[FLAGS_MAX];
-    char include[4096];
     if (c->template && c->template->library) {
         b->chosen = choose(env, b);
         return b;
     }
-    bool cuda = env->compiler->machine == MACHINE_CUDA;
-    if (cuda)
-        nvrtc_command(argv, FLAGS_MAX, env, c, b->temporary, include, sizeof include);
-    else
-        build_command(argv, env->compiler->path, env->kernel_dir, c->define, c->source,
-                      b->temporary);
-    b->cuda = cuda;
-    double limit = env->config->specializer_build_timeout;
-    struct process_spec spec = {.argv = argv,
-                                .priority = env->alone ? PROCESS_NORMAL : PROCESS_IDLE,
-                                .wall_s = 10 * limit,
-                                .cpu_s = (int32_t)ceil(limit),
-                                .address_bytes = cuda ? nvrtc_memory : compiler_memory,
-                                .file_bytes = object_max,
-                                .output_max = LOG_MAX};
-    engine_note_compile();
-    candidate_log_start(c, argv);
-    b->process = process_start(&spec, err);
-    if (!b->process) {
-        err_prefix(err, "build");
-        build_end(b);
-        return NULL;
-    }
-    return b;
+    b->cuda = env->compiler->machine == MACHINE_CUDA;
+    if ((b->cuda ? start_nvrtc(b, err) : start_cc(b, err)) == 0)
+        return b;
+    build_end(b);
+    return NULL;
 }
 
 /* The first line of the compiler's output that reports an error, else its first line. */
@@ -300,19 +346,60 @@ static enum stage_result accept_object(struct build *b, const struct process_res
         snprintf(c->reason, sizeof c->reason, "build: object %.200s", err.msg);
         return STAGE_REFUSE;
     }
-    return place_object(b, r->wall_s);
+    return place_object(b, r->wall_s, r->cpu_s);
+}
+
+static bool succeeded(const struct process_result *r)
+{
+    return !r->timed_out && !r->signal && r->status == 0;
+}
+
+/* It said no; nothing else ended it. */
+static bool its_own_word(const struct process_result *r)
+{
+    return !r->timed_out && !r->signal && r->status != 0 && !not_the_kernels_fault(r->err);
+}
+
+/* A compiler ended that may not be the last one: whether another was started. */
+static bool go_on(struct build *b, const struct process_result *r, enum stage_result *stage)
+{
+    struct err err = {""};
+    if (b->header.state == HEADER_MISSING) {
+        if (succeeded(r))
+            header_put(&b->header, b->temporary);
+        else if (its_own_word(r))
+            header_give_up(&b->header);
+        else
+            b->header.state = HEADER_NONE; /* for now */
+    } else if (b->header.state == HEADER_READY && its_own_word(r)) {
+        b->header.state = HEADER_NONE;
+        b->doubted = true;
+    } else {
+        return false;
+    }
+    *stage = STAGE_RUNNING;
+    if (start_compiler(b, &err) != 0) {
+        snprintf(b->c->reason, sizeof b->c->reason, "%.220s", err.msg);
+        *stage = STAGE_RETRY;
+    }
+    return true;
 }
 
 enum stage_result build_poll(struct build *b)
 {
+    enum stage_result stage;
     if (!b->process)
         return b->chosen;
     if (!process_poll(b->process))
         return STAGE_RUNNING;
     const struct process_result *r = process_result(b->process);
+    if (!b->cuda && go_on(b, r, &stage))
+        return stage;
     candidate_log_add(b->c, r->err_n > 0 ? r->err : NULL);
-    if (r->timed_out || r->signal || r->status)
+    if (!succeeded(r))
         return compiler_failed(b, r);
+    if (b->doubted)
+        header_give_up(&b->header);
     return accept_object(b, r);
 }
 

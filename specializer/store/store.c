@@ -145,14 +145,36 @@ char *store_default_path(const char *configured)
     return xasprintf("/tmp/whet-%ld/store.db", (long)getuid());
 }
 
+/* May everybody make files there, as in /tmp? */
+static bool is_shared(const char *folder)
+{
+    struct stat st;
+    return stat(folder, &st) == 0 && (st.st_mode & S_ISVTX) && (st.st_mode & S_IWOTH);
+}
+
+/* Is it a folder to which no other user but root can add files? */
+static bool is_ours(const char *folder)
+{
+    struct stat st;
+    return lstat(folder, &st) == 0 && S_ISDIR(st.st_mode) && !(st.st_mode & S_IWOTH) &&
+           (st.st_uid == geteuid() || st.st_uid == 0);
+}
+
+/* Kernels lie beside the store, and this process runs them. So a folder that was there before us in
+ * one that all share must not be somebody else's. */
 static int make_folders(const char *path, struct err *err)
 {
     char *p = xstrdup(path);
+    bool shared = false;
     int r = 0;
     for (char *c = strchr(p + 1, '/'); c && r == 0; c = strchr(c + 1, '/')) {
         *c = 0;
         if (mkdir(p, 0700) != 0 && errno != EEXIST)
             r = err_set(err, "store: cannot make folder %s: %s", p, strerror(errno));
+        else if (shared && !is_ours(p))
+            r = err_set(err, "store: folder %s, where everybody can make one, is not ours alone",
+                        p);
+        shared = is_shared(p);
         *c = '/';
     }
     free(p);

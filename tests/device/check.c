@@ -3,6 +3,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "config/err.h"
+#include "engine/quant.h"
 #include "tests/device/device_test.h"
 
 int checks_made, checks_failed;
@@ -36,4 +38,15 @@ float rng_normal(uint64_t *state)
 {
     double u = (double)((rng(state) >> 11) + 1) * 0x1p-53, v = (double)(rng(state) >> 11) * 0x1p-53;
     return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
+}
+
+float *rng_normals(uint64_t *state, int64_t n, bool bf16)
+{
+    float *v = xmalloc((size_t)n * sizeof *v);
+    for (int64_t i = 0; i < n; i++) {
+        v[i] = rng_normal(state);
+        if (bf16)
+            v[i] = bf16_to_f32(f32_to_bf16(v[i]));
+    }
+    return v;
 }

@@ -41,6 +41,19 @@ bool rig_open_with(struct rig *r, struct model *m, int32_t pages, int32_t tokens
 void rig_close(struct rig *r);
 /* "sm_90a": what NVRTC is asked for on this device. Valid until the next call. */
 const char *rig_arch(const struct rig *r);
+
+/* A step and everything behind its pointers. */
+enum { STEP_TOKENS = 512, STEP_ROWS = 64, STEP_TABLE = 4096 };
+struct made_step {
+    struct step step;
+    int32_t tokens[STEP_TOKENS], position[STEP_TOKENS], kv_at[STEP_TOKENS];
+    int32_t row[STEP_ROWS], table[STEP_TABLE];
+    struct span span[STEP_TOKENS];
+    struct sample_row sample[STEP_ROWS];
+};
+/* Nothing in it yet, with the pointers set. */
+void step_begin(struct made_step *b);
+
 bool file_write(const char *path, const void *data, size_t bytes);
 
 /* The verdict of the whole admission: 0, or -1 with the reason (admit.c). */
@@ -52,6 +65,8 @@ int admit(const struct model *model, const char *object, const struct check_rang
 /* Deterministic numbers. */
 uint64_t rng(uint64_t *state);
 float rng_normal(uint64_t *state);
+/* [n], rounded to what bf16 has if `bf16`; to be freed. */
+float *rng_normals(uint64_t *state, int64_t n, bool bf16);
 
 /* MODEL TOKENS OUT (logits.c); exit status. */
 int logits_main(char **argv);

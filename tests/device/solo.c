@@ -101,7 +101,7 @@ static bool launch(const struct solo_kernel *k, union any_args *a, char *why)
     return true;
 }
 
-/* ---- a slow previous kernel ------------------------------------------------------------------ */
+/* ---- a slow previous kernel ---------------------------------------------------------------- */
 
 static struct {
     cudaLibrary_t library;
@@ -178,8 +178,7 @@ static bool launch_late(const struct question *q, void *true_copy[4], char *why)
     return true;
 }
 
-/* ---- what is left behind ----------------------------------------------------------------------
- */
+/* ---- what is left behind ------------------------------------------------------------------- */
 
 enum { POISON = 0xff, GUARD = 0xa5 };
 
@@ -327,8 +326,7 @@ void *solo_bits(const struct question *q, size_t *bytes)
     return p;
 }
 
-/* ---- asking -----------------------------------------------------------------------------------
- */
+/* ---- asking -------------------------------------------------------------------------------- */
 
 static bool own_open(const struct solo_kernel *k, const struct question *q, struct own *own,
                      char *why)

@@ -14,33 +14,13 @@
 #include "config/err.h"
 #include "tests/device/device_test.h"
 
-enum { MOST = 8, PROMPT = 20, MADE = 48, LENGTH = PROMPT + MADE, PAGES_EACH = 8, TOKENS = 512 };
+enum { MOST = 8, PROMPT = 20, MADE = 48, LENGTH = PROMPT + MADE, PAGES_EACH = 8 };
 
 struct sequences {
     int32_t n;
     int32_t token[MOST][LENGTH];
     struct sampling params[MOST];
 };
-
-/* A step and everything behind its pointers; two are used in turn. */
-struct made_step {
-    struct step step;
-    int32_t tokens[TOKENS], position[TOKENS], kv_at[TOKENS], row[MOST], table[MOST * PAGES_EACH];
-    struct span span[MOST];
-    struct sample_row sample[MOST];
-};
-
-static void begin(struct made_step *b)
-{
-    memset(b, 0, sizeof *b);
-    b->step.tokens = b->tokens;
-    b->step.position = b->position;
-    b->step.kv_at = b->kv_at;
-    b->step.row = b->row;
-    b->step.page_table = b->table;
-    b->step.span = b->span;
-    b->step.sample = b->sample;
-}
 
 /* Positions [from, to) of sequence i, of which `known` are known: the last may be a row of the step
  * under way, where sequence i has row i. */
@@ -69,7 +49,7 @@ static void feed(struct made_step *b, const struct sequences *q, int32_t i, int3
 
 static void build(struct made_step *b, const struct sequences *q, int32_t n, int32_t known)
 {
-    begin(b);
+    step_begin(b);
     for (int32_t i = 0; i < q->n; i++)
         feed(b, q, i, n == PROMPT ? 0 : n - 1, n, known);
 }
@@ -160,7 +140,7 @@ void test_ahead(void)
     for (int i = 0; i < device_shape_count; i++) {
         struct model *m = model_random(&device_shapes[i].shape, DTYPE_BF16, 9);
         struct rig r;
-        if (rig_open(&r, &whet_backend_cuda, m, MOST * PAGES_EACH, TOKENS, MOST))
+        if (rig_open(&r, &whet_backend_cuda, m, MOST * PAGES_EACH, STEP_TOKENS, MOST))
             for (int kind = 0; kind < 3; kind++)
                 for (int32_t batch = 1; batch <= MOST; batch *= 2)
                     compare(&r, device_shapes[i].name, batch, kind);

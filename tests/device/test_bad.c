@@ -26,7 +26,7 @@
 
 enum { LIMIT_MS = 15000, AGAIN = 8 };
 
-/* ---- the child: one kernel ------------------------------------------------------------------- */
+/* ---- the child: one kernel ----------------------------------------------------------------- */
 
 static const char *const kind[] = {"normal", "outlier", "zero"};
 
@@ -117,8 +117,7 @@ static int child(const struct row *r, const char *root)
     return examine_all(&x) ? 0 : 1;
 }
 
-/* ---- the parent --------------------------------------------------------------------------------
- */
+/* ---- the parent ---------------------------------------------------------------------------- */
 
 /* What the child said within the limit, in out; its exit status, or -1 for one that was killed. */
 static int run_child(const char *name, char *out, size_t size)

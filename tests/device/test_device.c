@@ -77,6 +77,18 @@ const char *rig_arch(const struct rig *r)
     return arch;
 }
 
+void step_begin(struct made_step *b)
+{
+    memset(b, 0, sizeof *b);
+    b->step.tokens = b->tokens;
+    b->step.position = b->position;
+    b->step.kv_at = b->kv_at;
+    b->step.row = b->row;
+    b->step.page_table = b->table;
+    b->step.span = b->span;
+    b->step.sample = b->sample;
+}
+
 bool file_write(const char *path, const void *data, size_t bytes)
 {
     FILE *f = fopen(path, "wb");

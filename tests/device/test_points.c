@@ -38,7 +38,7 @@ static int points = 2, threads;
 static bool quick, exact;
 static uint32_t seed = 4;
 
-/* ---- jobs: points to compile ----------------------------------------------------------------- */
+/* ---- jobs: points to compile --------------------------------------------------------------- */
 
 struct job {
     const struct template *t;
@@ -113,8 +113,7 @@ static void await(const struct job *j)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- questions, drawn once ---------------------------------------------------------------------
- */
+/* ---- questions, drawn once ----------------------------------------------------------------- */
 
 struct key {
     int shape, region, m, bucket, context;
@@ -146,8 +145,7 @@ static void forget(void)
     asks = 0;
 }
 
-/* ---- running ----------------------------------------------------------------------------------
- */
+/* ---- running ------------------------------------------------------------------------------- */
 
 static int runs, unfit;
 

@@ -16,7 +16,6 @@
 #include "engine/cpu/bind.h"
 #include "engine/cpu/oracle.h"
 #include "engine/probe.h"
-#include "engine/quant.h"
 #include "specializer/search/space.h"
 #include "specializer/stages.h"
 #include "tests/device/device_test.h"
@@ -24,8 +23,7 @@
 enum { FLAGS = 80 };
 static const double oracle_bound = 1e-9;
 
-/* ---- compiling ---------------------------------------------------------------------------------
- */
+/* ---- compiling ----------------------------------------------------------------------------- */
 
 static bool compile(const char *dir, const struct template *t, const struct point *p,
                     const struct facts *f, const char *object)
@@ -54,19 +52,7 @@ static bool compile(const char *dir, const struct template *t, const struct poin
     return rc == 0;
 }
 
-/* ---- inputs ------------------------------------------------------------------------------------
- */
-
-static float *normals(uint64_t *state, int64_t n, bool round16)
-{
-    float *v = xmalloc((size_t)n * sizeof *v);
-    for (int64_t i = 0; i < n; i++) {
-        v[i] = rng_normal(state);
-        if (round16)
-            v[i] = bf16_to_f32(f32_to_bf16(v[i]));
-    }
-    return v;
-}
+/* ---- inputs -------------------------------------------------------------------------------- */
 
 static void draw_pages(struct capture *c, const struct model_shape *s, uint64_t *state)
 {
@@ -79,8 +65,8 @@ static void draw_pages(struct capture *c, const struct model_shape *s, uint64_t 
     for (int32_t i = 0; i < each * c->m; i++)
         c->page_table[i] = each * c->m - 1 - i;
     c->pages = each * c->m;
-    c->k_pages = normals(state, n, true);
-    c->v_pages = normals(state, n, true);
+    c->k_pages = rng_normals(state, n, true);
+    c->v_pages = rng_normals(state, n, true);
 }
 
 static void draw(struct capture *c, const struct model_shape *s)
@@ -88,11 +74,11 @@ static void draw(struct capture *c, const struct model_shape *s)
     uint64_t state = 11;
     int64_t q = (int64_t)s->heads * s->head_dim, m = c->m;
     if (c->region != REGION_ATTN)
-        c->x = normals(&state, m * s->hidden, false);
+        c->x = rng_normals(&state, m * s->hidden, false);
     if (c->region == REGION_ATTN || c->region == REGION_ATTN_OUT)
-        c->in = normals(&state, m * q, false);
+        c->in = rng_normals(&state, m * q, false);
     if (c->region == REGION_MLP_OUT)
-        c->in = normals(&state, m * s->ffn, false);
+        c->in = rng_normals(&state, m * s->ffn, false);
     if (c->region == REGION_ATTN)
         draw_pages(c, s, &state);
     if (c->region != REGION_ATTN_IN)
@@ -169,8 +155,7 @@ static double farthest(const struct model_shape *s, enum region r, int o,
     return worst / scale;
 }
 
-/* ---- one template ------------------------------------------------------------------------------
- */
+/* ---- one template -------------------------------------------------------------------------- */
 
 static struct device_session *session;
 

@@ -12,19 +12,7 @@
 #include "engine/cpu/bind.h"
 #include "engine/cpu/oracle.h"
 #include "engine/cuda/cuda_private.h"
-#include "engine/quant.h"
 #include "tests/device/device_test.h"
-
-static float *normals(uint64_t *state, int64_t n, bool round16)
-{
-    float *v = xmalloc((size_t)n * sizeof *v);
-    for (int64_t i = 0; i < n; i++) {
-        v[i] = rng_normal(state);
-        if (round16)
-            v[i] = bf16_to_f32(f32_to_bf16(v[i]));
-    }
-    return v;
-}
 
 /* Spans of one token each, of contexts around `context`, over shuffled pages. */
 static void draw_spans(struct capture *c, const struct model_shape *s, uint64_t *state)
@@ -46,8 +34,8 @@ static void draw_spans(struct capture *c, const struct model_shape *s, uint64_t 
     c->spans = c->m;
     c->pages = all;
     int64_t n = (int64_t)all * KV_PAGE * s->kv_heads * s->head_dim;
-    c->k_pages = normals(state, n, true);
-    c->v_pages = normals(state, n, true);
+    c->k_pages = rng_normals(state, n, true);
+    c->v_pages = rng_normals(state, n, true);
 }
 
 static void draw(struct capture *c, const struct model_shape *s, uint64_t seed)
@@ -55,11 +43,11 @@ static void draw(struct capture *c, const struct model_shape *s, uint64_t seed)
     uint64_t state = seed;
     int64_t q = (int64_t)s->heads * s->head_dim, m = c->m;
     if (c->region != REGION_ATTN)
-        c->x = normals(&state, m * s->hidden, false);
+        c->x = rng_normals(&state, m * s->hidden, false);
     if (c->region == REGION_ATTN || c->region == REGION_ATTN_OUT)
-        c->in = normals(&state, m * q, false);
+        c->in = rng_normals(&state, m * q, false);
     if (c->region == REGION_MLP_OUT)
-        c->in = normals(&state, m * s->ffn, false);
+        c->in = rng_normals(&state, m * s->ffn, false);
     if (c->region == REGION_ATTN)
         draw_spans(c, s, &state);
     if (c->region == REGION_ATTN_IN) {

@@ -14,7 +14,7 @@
 #include "engine/cuda/cuda_private.h"
 #include "tests/device/device_test.h"
 
-enum { PAGES = 1024, TOKENS = 512, ROWS = 64, TABLE = 4096 };
+enum { PAGES = 1024 };
 
 static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
 static const struct sampling tops = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = 20};
@@ -35,27 +35,8 @@ static int32_t page_of(const struct text *t, int32_t i)
     return (t->first + i * t->stride) % PAGES;
 }
 
-struct built {
-    struct step step;
-    int32_t tokens[TOKENS], position[TOKENS], kv_at[TOKENS], row[ROWS], table[TABLE];
-    struct span span[TOKENS];
-    struct sample_row sample[ROWS];
-};
-
-static void begin(struct built *b)
-{
-    memset(b, 0, sizeof *b);
-    b->step.tokens = b->tokens;
-    b->step.position = b->position;
-    b->step.kv_at = b->kv_at;
-    b->step.row = b->row;
-    b->step.page_table = b->table;
-    b->step.span = b->span;
-    b->step.sample = b->sample;
-}
-
 /* Positions [from, to) of a sequence; the last wants logits. */
-static void feed(struct built *b, const struct text *t, int32_t from, int32_t to, int32_t vocab,
+static void feed(struct made_step *b, const struct text *t, int32_t from, int32_t to, int32_t vocab,
                  const struct sampling *params)
 {
     struct step *s = &b->step;
@@ -72,7 +53,7 @@ static void feed(struct built *b, const struct text *t, int32_t from, int32_t to
     s->context = to > s->context ? to : s->context;
 }
 
-static bool step(struct rig *r, struct built *b)
+static bool step(struct rig *r, struct made_step *b)
 {
     struct err e = {""};
     int failed = r->ops->step(r->b, &b->step, NULL, NULL, &e);
@@ -81,10 +62,10 @@ static bool step(struct rig *r, struct built *b)
 }
 
 static bool prompt(struct rig *r, const struct text *t, int32_t to, int32_t chunk,
-                   struct built *last)
+                   struct made_step *last)
 {
     for (int32_t at = 0; at < to; at += chunk) {
-        begin(last);
+        step_begin(last);
         feed(last, t, at, at + chunk < to ? at + chunk : to, r->model->shape.vocab, &tops);
         if (!step(r, last))
             return false;
@@ -135,7 +116,7 @@ static double difference(const float *a, const float *b, int32_t n)
 static void steps_equal_the_cpus(struct rig *gpu, struct rig *cpu, const char *name)
 {
     static const int32_t contexts[] = {1, 2, 15, 16, 17, 31, 64, 65, 100, 257, 511, 1024, 4096};
-    static struct built a, b;
+    static struct made_step a, b;
     int32_t vocab = gpu->model->shape.vocab;
     double worst = 0;
     for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++) {
@@ -143,15 +124,15 @@ static void steps_equal_the_cpus(struct rig *gpu, struct rig *cpu, const char *n
         if (brief && n > 100)
             break;
         struct text t = {(int32_t)i, (int32_t)(37 * i), 1 + 2 * (int32_t)(i % 3)};
-        if (!prompt(gpu, &t, n, TOKENS, &a) || !prompt(cpu, &t, n, TOKENS, &b))
+        if (!prompt(gpu, &t, n, STEP_TOKENS, &a) || !prompt(cpu, &t, n, STEP_TOKENS, &b))
             continue;
         float *l = device_logits(gpu, 1);
         double rms = against_cpu(&b.sample[0].out, l, vocab);
         worst = fmax(worst, rms);
         check(rms < 0.06, false, "%s: prompt of %d: logprobs differ by %.3f rms", name, n, rms);
         free(l);
-        begin(&a);
-        begin(&b);
+        step_begin(&a);
+        step_begin(&b);
         feed(&a, &t, n, n + 1, vocab, &greedy);
         feed(&b, &t, n, n + 1, vocab, &tops);
         if (!step(gpu, &a) || !step(cpu, &b))
@@ -172,7 +153,7 @@ static void steps_equal_the_cpus(struct rig *gpu, struct rig *cpu, const char *n
 
 static void decode_equals_prefill(struct rig *gpu, const char *name)
 {
-    static struct built a;
+    static struct made_step a;
     static const int32_t chunks[] = {512, 100, 64, 17, 1};
     int32_t vocab = gpu->model->shape.vocab, n = brief ? 40 : 150;
     float *first = NULL;
@@ -200,7 +181,7 @@ static void decode_equals_prefill(struct rig *gpu, const char *name)
 /* `n` sequences of different lengths decoded together, against each alone. */
 static void batches_equal_single_sequences(struct rig *gpu, const char *name)
 {
-    static struct built a;
+    static struct made_step a;
     static const int32_t sizes[] = {2, 3, 4, 5, 8, 11, 16, 24, 32, 47, 64};
     int32_t vocab = gpu->model->shape.vocab;
     double worst = 0;
@@ -211,15 +192,15 @@ static void batches_equal_single_sequences(struct rig *gpu, const char *name)
         alone[i] = NULL;
         if (brief && i >= 5)
             continue;
-        if (!prompt(gpu, &t, n, TOKENS, &a))
+        if (!prompt(gpu, &t, n, STEP_TOKENS, &a))
             continue;
-        begin(&a);
+        step_begin(&a);
         feed(&a, &t, n, n + 1, vocab, &greedy);
         if (step(gpu, &a))
             alone[i] = device_logits(gpu, 1);
     }
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes && !(brief && sizes[k] > 5); k++) {
-        begin(&a);
+        step_begin(&a);
         for (int32_t i = 0; i < sizes[k]; i++) {
             struct text t = {100 + i, i * 16, 1};
             feed(&a, &t, 1 + i * 7 % 240, 2 + i * 7 % 240, vocab, &greedy);
@@ -243,18 +224,18 @@ static void batches_equal_single_sequences(struct rig *gpu, const char *name)
 /* Decodes and chunks of prompts in one step. */
 static void mixed_steps_equal_separate_ones(struct rig *gpu, const char *name)
 {
-    static struct built a;
+    static struct made_step a;
     int32_t vocab = gpu->model->shape.vocab;
     struct text t[3] = {{7, 0, 1}, {8, 64, 1}, {9, 128, 3}};
     float *want[3];
     const int32_t from[3] = {40, 33, 100}, to[3] = {41, 133, 120};
     for (int i = 0; i < 3; i++) {
-        bool ok = prompt(gpu, &t[i], from[i], TOKENS, &a);
-        begin(&a);
+        bool ok = prompt(gpu, &t[i], from[i], STEP_TOKENS, &a);
+        step_begin(&a);
         feed(&a, &t[i], from[i], to[i], vocab, &greedy);
         want[i] = ok && step(gpu, &a) ? device_logits(gpu, 1) : NULL;
     }
-    begin(&a);
+    step_begin(&a);
     for (int i = 0; i < 3; i++)
         feed(&a, &t[i], from[i], to[i], vocab, &greedy);
     float *got = step(gpu, &a) ? device_logits(gpu, 3) : NULL;
@@ -268,10 +249,10 @@ static void mixed_steps_equal_separate_ones(struct rig *gpu, const char *name)
 
 static void bad_steps_are_refused(struct rig *gpu, const char *name)
 {
-    static struct built a;
+    static struct made_step a;
     struct text t = {1, 0, 1};
     struct err e = {""};
-    begin(&a);
+    step_begin(&a);
     feed(&a, &t, 0, 4, gpu->model->shape.vocab, &greedy);
     a.tokens[2] = gpu->model->shape.vocab;
     check(gpu->ops->step(gpu->b, &a.step, NULL, NULL, &e) == -1 && strstr(e.msg, "token"), false,
@@ -292,8 +273,8 @@ void test_steps(void)
             continue;
         struct model *m = model_random(&device_shapes[i].shape, DTYPE_BF16, 11);
         struct rig gpu, cpu = {0};
-        if (rig_open(&gpu, &whet_backend_cuda, m, PAGES, TOKENS, ROWS) &&
-            rig_open(&cpu, &backend_cpu, m, PAGES, TOKENS, ROWS)) {
+        if (rig_open(&gpu, &whet_backend_cuda, m, PAGES, STEP_TOKENS, STEP_ROWS) &&
+            rig_open(&cpu, &backend_cpu, m, PAGES, STEP_TOKENS, STEP_ROWS)) {
             steps_equal_the_cpus(&gpu, &cpu, name);
             decode_equals_prefill(&gpu, name);
             batches_equal_single_sequences(&gpu, name);

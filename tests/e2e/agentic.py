@@ -109,10 +109,20 @@ def words(s):
     return "".join(line for line in s.log if " http: " not in line)
 
 
+def fates(s, slot):
+    """What became of the slot's kernels, as far as a server that may be gone still tells."""
+    try:
+        rows = get(s, f"/admin/trace?slot={slot.replace('/', '%2F')}")["trace"]
+    except (AssertionError, requests.RequestException) as e:
+        return str(e)
+    return "\n".join(f"{r.get('kernel')} {r['event']} {r['text']}"[:300] for r in reversed(rows[:80]))
+
+
 def wait_for(s, only, what, condition):
     end = time.time() + PATIENCE
     while not (found := condition()):
-        assert time.time() < end and s.process.poll() is None, f"{what}: {words(s)[-6000:]}"
+        if time.time() > end or s.process.poll() is not None:
+            raise AssertionError(f"{what}: {words(s)[-2000:]}{fates(s, only)}")
         pin_others(s, only)
         time.sleep(0.3)
     return found

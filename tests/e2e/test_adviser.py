@@ -81,6 +81,7 @@ def test_the_key_is_nowhere_but_in_the_header(start, tmp_path):
     secret = "sk-of-the-endpoint-0123456789"
     (tmp_path / "key").write_text("boss\n")
     (tmp_path / "adviser.key").write_text(secret + "\n")
+    (tmp_path / "adviser.key").chmod(0o644)
     endpoint = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
     threading.Thread(target=endpoint.serve_forever, daemon=True).start()
     s = start("--specializer-enabled=true", "--server-admin-key-file", str(tmp_path / "key"),
@@ -97,6 +98,8 @@ def test_the_key_is_nowhere_but_in_the_header(start, tmp_path):
         load.end()
         endpoint.shutdown()
     assert set(Echo.keys) == {secret}
+    assert f"adviser.key_file: other users may read the key in {tmp_path}/adviser.key (mode 0644)" \
+        in s.text()
     shown = [requests.get(s.url + path, headers=KEY, timeout=PATIENCE).text
              for path in ("/metrics", "/specializer", "/admin/trace", "/admin/slots",
                           "/admin/kernels", "/admin/store/export")]

@@ -160,6 +160,15 @@ def test_opens_with_the_history_that_the_server_kept(live, page):
     assert kept >= min(890, uptime - 10)
 
 
+def test_a_slot_on_eager_says_why(live, page):
+    words = (r"eager\s+(not searched yet|nothing was decided yet|no template takes|build: |probe: |"
+             r"load: |bench: |shadow: |canary: |rolled back: )").replace("\\", "\\\\")
+    page.wait("[...document.querySelectorAll('#slots-table tbody tr')].some((r) => "
+              f"new RegExp('{words}').test(r.cells[1].innerText))")
+    slots = live.get("/specializer").json()["specializer"]["slots"]
+    assert all(("why" in s) == (s["kernel"]["id"] == "eager") for s in slots)
+
+
 def test_pins_and_unpins_a_slot_through_the_page(live, page):
     page.wait("document.querySelector('[aria-label=\"Manage mlp_in/m1\"]')")
     page.click('[aria-label="Manage mlp_in/m1"]')

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timing  # the search has to get somewhere: minutes unde
 PROMPTS = ["The capital of France is", "Once upon a time", "def add(a, b):"]
 PATIENCE = 400
 LEGAL = {"proposed", "built", "probed", "benched", "shadowed", "canary", "active", "retired",
-         "refused", "rolled_back", "disabled"}
+         "adjourned", "refused", "rolled_back", "disabled"}
 
 
 def text_of(server, prompt):

@@ -37,6 +37,28 @@ def test_winners_are_served_from_the_start(start, tmp_path):
     assert server.complete("Bread is")["choices"][0]["text"]
 
 
+def test_a_slot_on_eager_says_why(tmp_path):
+    # Nothing is eleven times as fast as eager, so the first round of a slot ends on the bench.
+    command = [BINARY, "tune", "--model", MODEL, "--store", str(tmp_path / "store.db"),
+               "--specializer-min-gain", "10", "--seconds", "600", "--slot", "mlp_out/m1",
+               "--slot", "head/m64", "--slot", "head/m1", "--slot", "attn_in/m1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True) as process:
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+        assert process.wait(PATIENCE) == 0, rest
+    reason = r"(bench: [+-]\d+\.\d % \[[+-]\d+\.\d, [+-]\d+\.\d\]|probe: .+|build: .+)"
+    assert re.search(r"tried; eager; " + reason + "$", first), first
+    table = {line.split()[0]: line for line in rest.splitlines() if re.match(r"\w+/m\d+ ", line)}
+    slot = first.split()[2]
+    assert re.search("  eager; " + reason + "$", table[slot]), rest
+    assert table["head/m64"].endswith("  eager; no template takes 64 tokens"), rest
+    untouched = [line for line in table.values() if line.endswith("  eager; not searched yet")]
+    assert len(table) == 4 and untouched, rest
+    assert max(len(line) for line in table.values()) < 160
+
+
 def test_an_ablation_needs_neither_model_nor_compiler(tmp_path):
     table, out = ROOT / "tests/golden/tune_table.json", tmp_path / "out.json"
     done = tune("--ablate", "--table", str(table), "--seeds", "3", "--json", str(out),
@@ -62,7 +84,8 @@ def test_a_report_says_where_the_model_is_wrong(tmp_path):
 
 def test_wrong_usage_is_2_and_says_why(tmp_path):
     for options, why in ((("--ablate",), "--table is missing"), ((), "--model is missing"),
-                         (("--seeds", "x"), "flag's value"), (("--slot",), "flag's value"),
+                         (("--seeds", "x"), "--seeds x: "), (("--slot",), "--slot wants a value"),
+                         (("--seconds", "-5"), "--seconds -5: "),
                          (("--no-such-thing",), "no-such-thing")):
         done = tune(*options)
         assert done.returncode == 2 and why in done.stderr, (options, done.stderr)

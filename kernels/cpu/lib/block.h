@@ -56,9 +56,9 @@ INLINE float half_float(uint16_t h)
 #endif
 }
 
-/* ---- scales, a run of blocks at a time -------------------------------------------------------
- *
- * Turning a block's half-precision scale into a vector costs six operations on the one port that
+/* ---- scales, a run of blocks at a time ----------------------------------------------------- */
+
+/* Turning a block's half-precision scale into a vector costs six operations on the one port that
  * shuffles; read back from memory as a float, a broadcast costs a load. So the scales of a run of
  * blocks are converted together: scale[b * SCALES(type)], followed by the minimum for Q4_1. */
 

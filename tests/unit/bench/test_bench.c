@@ -116,6 +116,40 @@ static void wrong_usage_and_failures_have_their_exit_codes(void **state)
                      1);
 }
 
+/* The first line of what wrong usage says. */
+static const char *complaint(const char *line)
+{
+    static char text[300];
+    FILE *to = tmpfile();
+    int old = dup(STDERR_FILENO);
+    assert_non_null(to);
+    dup2(fileno(to), STDERR_FILENO);
+    assert_int_equal(bench(line), 2);
+    fflush(stderr);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    rewind(to);
+    assert_non_null(fgets(text, sizeof text, to));
+    fclose(to);
+    return text;
+}
+
+static void wrong_usage_is_told_which_flag_and_value(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *says;
+    } wrong[] = {
+        {"decode --model %M --batch 1,x", "--batch 1,x: "},
+        {"decode --model %M --pairs 0 --batch 1", "--pairs 0: "},
+        {"decode --model %M --json", "--json wants a value"},
+        {"decode --model %M --no-such-option 3", "--no-such-option"},
+        {"decode --store %S", "--model"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_non_null(strstr(complaint(wrong[i].line), wrong[i].says));
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -145,6 +179,7 @@ int main(void)
         cmocka_unit_test(decode_reports_every_batch_and_context),
         cmocka_unit_test(regions_add_up_to_no_more_than_the_step),
         cmocka_unit_test(wrong_usage_and_failures_have_their_exit_codes),
+        cmocka_unit_test(wrong_usage_is_told_which_flag_and_value),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -104,6 +104,7 @@ static void every_refusal_names_the_option_and_the_value(void **state)
 static void a_damaged_file_is_refused_by_name(void **state)
 {
     (void)state;
+    static char long_line[1000];
     static const struct {
         const char *text, *want;
     } bad[] = {
@@ -111,7 +112,14 @@ static void a_damaged_file_is_refused_by_name(void **state)
         {"[server]\nport = x\n", "server.port"},
         {"[server\n", "line 1"},
         {"hello world\n", "line 1"},
+        {"[server]\nprot = 1\nport = 8081\n", "server.prot"}, /* the first, not the last */
+        {"[server]\n  port = y\n", "server.port"},
+        {"[engine]\nmodel = m\n  threads = x\n", "engine.threads"}, /* no more of the model */
+        {long_line, "line 2 is longer"},
     };
+    memset(long_line, 'x', sizeof long_line - 1);
+    memcpy(long_line, "[server]\ncors_origins = ", 24);
+
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct config c;
         struct err e = {""};
@@ -126,6 +134,9 @@ static void a_damaged_file_is_refused_by_name(void **state)
     struct err e = {""};
     assert_int_equal(PARSE(&c, &e, "--config", "/no/such/file"), -1);
     assert_non_null(strstr(e.msg, "/no/such/file"));
+    config_free(&c);
+    assert_int_equal(PARSE(&c, &e, "--config", "/tmp"), -1); /* a folder is no empty file */
+    assert_non_null(strstr(e.msg, "/tmp: cannot be read"));
     config_free(&c);
 }
 

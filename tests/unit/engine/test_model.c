@@ -226,8 +226,7 @@ static void progress_rises_to_one_over_all_shards(void **state)
     free(path);
 }
 
-/* ---- random models and identity
- * ------------------------------------------------------------------- */
+/* ---- random models and identity ------------------------------------------------------------ */
 
 static const struct model_shape small = {.arch = ARCH_QWEN3,
                                          .layers = 2,
@@ -316,8 +315,7 @@ static void the_hash_is_the_models_and_not_the_paths(void **state)
     remove_folder(folder);
 }
 
-/* ---- the default model
- * ------------------------------------------------------------------------------ */
+/* ---- the default model --------------------------------------------------------------------- */
 
 static void the_default_model_opens(void **state)
 {

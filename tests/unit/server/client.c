@@ -56,7 +56,7 @@ int serving_stop(void)
 int client_open(void)
 {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct timeval patience = {.tv_sec = 5};
+    struct timeval patience = {.tv_sec = 60};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)serving->port)};
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

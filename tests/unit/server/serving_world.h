@@ -22,10 +22,10 @@ static inline int start(void **state)
     serving_config = (struct config){.server_host = (char *)"127.0.0.1",
                                      .server_max_body = 100000,
                                      .server_max_connections = 50,
-                                     .server_header_timeout = 5,
-                                     .server_body_timeout = 5,
-                                     .server_idle_timeout = 5,
-                                     .server_write_timeout = 5,
+                                     .server_header_timeout = 60,
+                                     .server_body_timeout = 60,
+                                     .server_idle_timeout = 60,
+                                     .server_write_timeout = 60,
                                      .server_drain_s = 5,
                                      .server_max_queue = 8,
                                      .engine_max_batch = 8,
@@ -43,12 +43,26 @@ static inline int stop(void **state)
     return 0;
 }
 
-/* Waits up to 3 s for a counter of the toy. */
+/* Waits for a counter of the toy, a minute at most. */
 static inline void wait_for(_Atomic int *counter, int value)
 {
-    for (int i = 0; i < 3000 && *counter != value; i++)
+    for (int i = 0; i < 60000 && *counter != value; i++)
         usleep(1000);
     assert_int_equal(*counter, value);
+}
+
+/* Gets `path`, each time on a connection of its own, until the answer has `status`. */
+static inline void wait_for_status(const char *path, int status)
+{
+    int got = 0;
+    for (int i = 0; i < 6000 && got != status; i++) {
+        int fd = client_open();
+        client_send(fd, "GET %s HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n", path);
+        got = client_status(client_response(fd));
+        close(fd);
+        usleep(got == status ? 0 : 10000);
+    }
+    assert_int_equal(got, status);
 }
 
 #define LONG_STREAM "{\"prompt\":\"abcdefgh\",\"max_tokens\":500,\"stream\":true}"

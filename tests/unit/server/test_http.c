@@ -250,6 +250,10 @@ static void http_knows_when_connections_end(void **state)
         {"GET / HTTP/1.0\r\n\r\n", false},
         {"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", true},
         {"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n", true},
+        {"GET / HTTP/1.1\r\nHost: h\r\nConnection: TE, Close\r\nTE: x\r\n\r\n", false},
+        {"GET / HTTP/1.1\r\nHost: h\r\nConnection: TE\r\nConnection: close \r\n\r\n", false},
+        {"GET / HTTP/1.1\r\nHost: h\r\nConnection: closed, keep-alive,\r\n\r\n", true},
+        {"GET / HTTP/1.0\r\nConnection: upgrade ,keep-alive\r\n\r\n", true},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct result *r = parse_pieces(cases[i].text, strlen(cases[i].text), 1);

@@ -152,15 +152,17 @@ static void serving_times_out_slow_requests(void **state)
 {
     (void)state;
     serving_stop();
-    serving_config.server_header_timeout = 0.2;
-    serving_config.server_body_timeout = 0.2;
-    serving_config.server_idle_timeout = 0.3;
+    serving_config.server_header_timeout = serving_config.server_body_timeout = 1;
+    serving_config.server_idle_timeout = 1;
     serving_start();
-    int silent = client_open(), head = client_open(), body = client_open(), idle = client_open();
-    client_send(head, "GET /health HTTP/1.1\r\nHo");
-    client_send(body, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 99\r\n\r\n{");
+    int idle = client_open();
     client_send(idle, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
     assert_int_equal(client_status(client_response(idle)), 200);
+    int head = client_open();
+    client_send(head, "GET /health HTTP/1.1\r\nHo");
+    int body = client_open();
+    client_send(body, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 99\r\n\r\n{");
+    int silent = client_open();
     const char *r = client_response(head);
     assert_int_equal(client_status(r), 408);
     assert_non_null(strstr(r, "Connection: close"));
@@ -228,9 +230,7 @@ static void serving_says_that_the_model_is_loading(void **state)
     client_send(fd, "GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n");
     assert_int_equal(client_status(client_response(fd)), 200);
     toy.loading = false;
-    usleep(200000);
-    client_send(fd, "GET /ready HTTP/1.1\r\nHost: t\r\n\r\n");
-    assert_int_equal(client_status(client_response(fd)), 200);
+    wait_for_status("/ready", 200);
     close(fd);
 }
 
@@ -290,13 +290,13 @@ static void serving_says_that_it_drains_and_takes_nothing_new(void **state)
 {
     (void)state;
     toy.hold = true;
-    int busy = client_open(), half = client_open();
-    client_post(busy, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2}");
+    int half = client_open(); /* before the other, so it is read by the time that one is served */
     client_send(half, "GET /ready HT");
+    int busy = client_open();
+    client_post(busy, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2}");
     wait_for(&toy.submitted, 1);
-    usleep(50000);
     server_stop(serving);
-    usleep(100000);
+    wait_for_status("/ready", 503);
     client_send(half, "TP/1.1\r\nHost: t\r\n\r\n");
     const char *r = client_response(half);
     assert_int_equal(client_status(r), 503);

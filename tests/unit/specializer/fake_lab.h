@@ -23,8 +23,12 @@ struct fake {
     pthread_t traffic;
     atomic_bool stop, live; /* live: steps are running */
     atomic_bool compiler;   /* there is one */
-    atomic_int builds, probes, short_probes, benches, short_benches, loaded, bad_published, killer;
+    atomic_int builds, probes, short_probes, benches, short_benches, canaries, turns, loaded,
+        bad_published, killer;
     atomic_int builds_die, probes_die; /* so many of the next children are killed */
+    atomic_int outrun;                 /* so many of the next clear gains lose whole steps */
+    _Atomic(const char *) shy,
+        needs; /* slot that loses them the first time, and until another is specialized */
     atomic_bool hold_bench;            /* benches last until they are stopped */
     char held[24], unheld[24];         /* the last that did, and the first one after that */
     _Atomic(const char *) audit_fails; /* id of a kernel that audits find wrong, or NULL */
@@ -101,6 +105,7 @@ struct dispatch *engine_dispatch(const struct engine *e)
 int32_t engine_load(const struct engine *e)
 {
     (void)e;
+    atomic_fetch_add(&fake.turns, 1); /* the search asks every time it goes round */
     return atomic_load(&fake.live);
 }
 int engine_slices(struct engine *e, slice_fn *run, void *ctx)
@@ -398,7 +403,18 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
 enum stage_result canary_run(const struct stage_env *env, struct candidate *c, double timeout_s)
 {
     (void)env, (void)timeout_s;
+    const char *shy = atomic_load(&fake.shy), *needs = atomic_load(&fake.needs);
+    atomic_fetch_add(&fake.canaries, 1);
+    c->steps = STEPS_UNSEEN;
     c->evidence.canary = (struct gain){50, 0.1, 0.05, 0.15};
+    if ((shy && strcmp(c->slot->name, shy) == 0 &&
+         !(needs && specialized(needs) && c->evidence.heard.n > 0)) ||
+        (c->evidence.bench.low >= 0.10 && child_killed(&fake.outrun))) {
+        c->evidence.canary = (struct gain){50, -0.01, -0.02, -0.005};
+        snprintf(c->reason, sizeof c->reason, "canary: whole steps -1.00 %% [-2.00, -0.50]");
+        c->steps = STEPS_SLOWER;
+        return STAGE_REFUSE;
+    }
     return atomic_load(&fake.live) ? fake_verdict(c, STAGE_CANARY) : STAGE_RETRY;
 }
 

@@ -30,6 +30,8 @@ enum stand_in_mode {
     STAND_IN_STATUS,  /* `status` with `header` */
 };
 
+enum { STAND_IN_REQUEST = 256 * 1024 };
+
 struct stand_in {
     int socket, port;
     pthread_t thread;
@@ -37,8 +39,9 @@ struct stand_in {
     _Atomic int mode, status, requests;
     char header[200];
     pthread_mutex_t lock;
-    char *content;            /* lock: stand_in_say() */
-    char request[256 * 1024]; /* head and body of the last one */
+    char *content;                  /* lock: stand_in_say() */
+    char request[STAND_IN_REQUEST]; /* lock: head and body of the last one, stand_in_heard() */
+    char reading[STAND_IN_REQUEST]; /* the one that is coming in */
 };
 
 static inline void stand_in_send(int to, const char *data, size_t n)
@@ -55,22 +58,24 @@ static inline void stand_in_send(int to, const char *data, size_t n)
 /* Reads one request into s->request; false if the connection ended. */
 static inline bool stand_in_read(struct stand_in *s, int from)
 {
+    char *in = s->reading;
     size_t n = 0, want = 0;
-    s->request[0] = 0;
-    while (n + 1 < sizeof s->request) {
-        ssize_t k = recv(from, s->request + n, sizeof s->request - 1 - n, 0);
+    in[0] = 0;
+    while (n + 1 < STAND_IN_REQUEST && (want == 0 || n < want)) {
+        ssize_t k = recv(from, in + n, STAND_IN_REQUEST - 1 - n, 0);
         if (k <= 0)
             return false;
         n += (size_t)k;
-        s->request[n] = 0;
-        const char *body = strstr(s->request, "\r\n\r\n");
-        const char *length = strcasestr(s->request, "\r\nContent-Length:");
+        in[n] = 0;
+        const char *body = strstr(in, "\r\n\r\n");
+        const char *length = strcasestr(in, "\r\nContent-Length:");
         if (body && length)
-            want = (size_t)(body + 4 - s->request) + strtoul(length + 17, NULL, 10);
-        if (want > 0 && n >= want)
-            return true;
+            want = (size_t)(body + 4 - in) + strtoul(length + 17, NULL, 10);
     }
-    return false;
+    pthread_mutex_lock(&s->lock);
+    memcpy(s->request, in, n + 1);
+    pthread_mutex_unlock(&s->lock);
+    return want > 0 && n >= want;
 }
 
 static inline void stand_in_answer(int to, int status, const char *header, const char *body)
@@ -141,7 +146,7 @@ static inline void stand_in_serve(struct stand_in *s, int to)
         usleep(300000);
     if (mode == STAND_IN_STATUS) {
         stand_in_answer(to, atomic_load(&s->status), s->header, "{\"error\":\"no\"}");
-    } else if (mode == STAND_IN_PLAIN && strstr(s->request, "response_format")) {
+    } else if (mode == STAND_IN_PLAIN && strstr(s->reading, "response_format")) {
         stand_in_answer(to, 400, "", "{\"error\":\"response_format is not supported\"}");
     } else if (mode <= STAND_IN_LATE) {
         pthread_mutex_lock(&s->lock);
@@ -165,6 +170,15 @@ static inline void *stand_in_thread(void *ctx)
         close(to);
     }
     return NULL;
+}
+
+/* Whether its last request has this text in it; any thread, also while the next one comes in. */
+static inline bool stand_in_heard(struct stand_in *s, const char *text)
+{
+    pthread_mutex_lock(&s->lock);
+    bool heard = strstr(s->request, text) != NULL;
+    pthread_mutex_unlock(&s->lock);
+    return heard;
 }
 
 /* What completions say from now on; malloc'ed, taken over. */

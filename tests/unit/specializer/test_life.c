@@ -63,6 +63,17 @@ static void life_refusals_are_final(void **unused)
         assert_int_equal(life_allowed(LIFE_REFUSED, (enum life)i), i == LIFE_DISABLED);
 }
 
+/* Only whole steps adjourn, and what is adjourned begins again at the beginning. */
+static void life_hears_again_from_the_beginning(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < LIFE_COUNT; i++) {
+        assert_int_equal(life_allowed((enum life)i, LIFE_ADJOURNED), i == LIFE_SHADOWED);
+        assert_int_equal(life_allowed(LIFE_ADJOURNED, (enum life)i),
+                         i == LIFE_PROPOSED || i == LIFE_DISABLED);
+    }
+}
+
 static void life_rolls_back_only_what_served(void **unused)
 {
     (void)unused;
@@ -155,6 +166,7 @@ int main(void)
         cmocka_unit_test(life_never_activates_what_did_not_pass_the_canary),
         cmocka_unit_test(life_lets_an_operator_disable_anything),
         cmocka_unit_test(life_refusals_are_final),
+        cmocka_unit_test(life_hears_again_from_the_beginning),
         cmocka_unit_test(life_rolls_back_only_what_served),
         cmocka_unit_test(life_tells_the_trace_what_each_stage_has_shown),
         cmocka_unit_test(life_move_writes_before_it_changes_and_refuses_illegal_ways),

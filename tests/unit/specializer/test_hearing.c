@@ -1,0 +1,279 @@
+/* Hearings, in the loop that pretends (loop_world.h): what whole steps refused in one company is
+ * tried again in another, and only then; what ends it; what operators, freezing and a restart do to
+ * it. mlp_out/m1 and head/m1 share steps here; mlp_out loses whole steps while head is eager.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/specializer/loop_world.h"
+
+/* ---- what the store says ------------------------------------------------------------------- */
+
+struct adjourned {
+    int n, most_heard;
+    double speed;
+    char best[24];
+};
+
+/* The companies in which it lost, each once. */
+static void check_companies(const struct heard *h)
+{
+    char copy[HEARD_TEXT], *save = NULL, *seen[8];
+    int n = 0;
+    snprintf(copy, sizeof copy, "%s", h->among);
+    for (char *one = strtok_r(copy, ";", &save); one; one = strtok_r(NULL, ";", &save)) {
+        one += one[0] == ' ';
+        for (int i = 0; i < n; i++)
+            assert_string_not_equal(seen[i], one);
+        seen[n++] = one;
+    }
+    assert_int_equal(n, h->n);
+    assert_true(n <= HEARINGS_MOST);
+}
+
+static void count_adjourned(void *ctx, const struct record *r)
+{
+    struct adjourned *a = ctx;
+    check_companies(&r->evidence.heard);
+    a->most_heard = r->evidence.heard.n > a->most_heard ? r->evidence.heard.n : a->most_heard;
+    if (r->state != LIFE_ADJOURNED || strcmp(r->slot, "mlp_out/m1") != 0)
+        return;
+    a->n++;
+    assert_true(r->evidence.bench.low >= CLEAR_GAIN && r->evidence.heard.low >= CLEAR_GAIN);
+    assert_non_null(strstr(r->reason, "canary: whole steps"));
+    if (r->evidence.heard.speed > a->speed) {
+        a->speed = r->evidence.heard.speed;
+        snprintf(a->best, sizeof a->best, "%s", r->key);
+    }
+}
+
+static struct adjourned adjourned(struct specializer *s)
+{
+    struct adjourned a = {0};
+    struct record_filter all = {0};
+    store_each(s->store, &all, count_adjourned, &a, NULL);
+    return a;
+}
+
+struct told {
+    const char *key; /* NULL: any */
+    int times;
+    char text[200];
+};
+
+static void count_hearing(void *ctx, const struct trace_row *row)
+{
+    struct told *t = ctx;
+    if (strcmp(row->event, "heard_again") != 0 || (t->key && strcmp(row->key, t->key) != 0))
+        return;
+    t->times++;
+    snprintf(t->text, sizeof t->text, "%s", row->text);
+}
+
+static struct told heard(struct specializer *s, const char *key)
+{
+    struct told t = {.key = key};
+    store_traces(s->store, NULL, 0, 0, count_hearing, &t, NULL);
+    return t;
+}
+
+static void note_last(void *ctx, const struct trace_row *row) /* newest first */
+{
+    char *last = ctx;
+    if (!last[0] && (strcmp(row->event, "asleep") == 0 || strcmp(row->event, "round") == 0 ||
+                     strcmp(row->event, "heard_again") == 0))
+        snprintf(last, 20, "%s", row->event);
+}
+
+/* The last that was told of the search is that nothing is worth looking at. */
+static bool settled(struct specializer *s)
+{
+    char last[20] = "";
+    store_traces(s->store, NULL, 0, 0, note_last, last, NULL);
+    return strcmp(last, "asleep") == 0 && asleep(s);
+}
+
+/* The search has gone round, and whoever it would hear was heard. */
+static void let_it_go_round(struct specializer *s)
+{
+    int turns = atomic_load(&fake.turns);
+    WAIT_FOR(atomic_load(&fake.turns) > turns + 2 && settled(s));
+}
+
+/* What operators are told of a slot on eager. */
+static void assert_why(struct specializer *s, const char *slot, const char *why)
+{
+    char *text = NULL;
+    cJSON *o = json_of(200, specializer_slots(s, slot, &text), &text);
+    assert_string_equal(cJSON_GetObjectItem(o, "why")->valuestring, why);
+    cJSON_Delete(o);
+}
+
+/* A store in which mlp_out has lost all that was clear, among eager kernels alone. */
+static struct adjourned lose_among_eager(void)
+{
+    atomic_store(&fake.shy, "mlp_out/m1");
+    struct specializer *s = start("--specializer-slots", "mlp_out");
+    WAIT_FOR(settled(s));
+    assert_false(specialized("mlp_out/m1"));
+    struct adjourned a = adjourned(s);
+    assert_true(a.n > 0);
+    assert_int_equal(a.most_heard, 1);
+    assert_int_equal(heard(s, NULL).times, 0); /* nothing changed around it */
+    assert_why(s, "mlp_out/m1", "canary: whole steps -1.0 % [-2.0, -0.5]");
+    assert_why(s, "head/m1", "left out by specializer.slots");
+    stop(s);
+    return a;
+}
+
+/* ---- the rule ------------------------------------------------------------------------------ */
+
+static void a_clear_gain_is_heard_again_when_its_company_changed_even_after_a_restart(void **unused)
+{
+    (void)unused;
+    struct record r;
+    lose_among_eager();
+    atomic_store(&fake.needs, "head/m1");
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && settled(s));
+    assert_int_equal(store_get(s->store, serving("mlp_out/m1")->id, &r, NULL), 1);
+    free(r.log);
+    struct told t = heard(s, r.key);
+    assert_true(t.times >= 1);
+    assert_non_null(strstr(t.text, "head/m1 changed since; hearing "));
+    assert_true(r.evidence.heard.n >= 1 && heard(s, NULL).times >= 1);
+    assert_true(r.evidence.probe_cases > 0 && r.evidence.bench.pairs > 0); /* proved again */
+    stop(s);
+    s = start("--specializer-paused", "true"); /* a winner like any other */
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, r.key) == 0);
+    stop(s);
+}
+
+/* The same in one life: the search of the slot is over when its neighbour changes. */
+static void a_slot_whose_search_is_over_is_heard_too(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    atomic_store(&fake.shy, "mlp_out/m1");
+    atomic_store(&fake.needs, "head/m1");
+    struct specializer *s = start(NULL, NULL);
+    expect(200, specializer_pin(s, "head/m1", "eager", "r1", &text), &text);
+    WAIT_FOR(settled(s) && adjourned(s).n > 0);
+    assert_false(specialized("mlp_out/m1") || specialized("head/m1"));
+    expect(200, specializer_unpin(s, "head/m1", "r2", &text), &text);
+    WAIT_FOR(specialized("head/m1") && specialized("mlp_out/m1"));
+    assert_true(heard(s, serving("mlp_out/m1")->id).times >= 1);
+    stop(s);
+}
+
+/* Swaps that go to and fro make no company that it has not lost in. */
+static void nobody_is_heard_twice_in_one_company(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct adjourned a = lose_among_eager();
+    struct specializer *s = start("--specializer-slots", "head,mlp_out"); /* it always loses now */
+    WAIT_FOR(specialized("head/m1") && settled(s) && heard(s, NULL).times > 0);
+    snprintf(id, sizeof id, "%s", serving("head/m1")->id);
+    for (int i = 0; i < 4; i++) {
+        expect(200, specializer_pin(s, "head/m1", i % 2 ? id : "eager", "r", &text), &text);
+        WAIT_FOR(specialized("head/m1") == (i % 2 != 0));
+        let_it_go_round(s);
+    }
+    assert_false(specialized("mlp_out/m1"));
+    assert_true(adjourned(s).most_heard <= HEARINGS_MOST);
+    struct told best = heard(s, a.best);
+    int times = heard(s, NULL).times, canaries = atomic_load(&fake.canaries);
+    assert_true(best.times >= 1 && best.times < HEARINGS_MOST);
+    for (int i = 0; i < 4; i++) { /* all of these it knows */
+        expect(200, specializer_pin(s, "head/m1", i % 2 ? id : "eager", "r", &text), &text);
+        WAIT_FOR(specialized("head/m1") == (i % 2 != 0));
+        let_it_go_round(s);
+    }
+    assert_int_equal(heard(s, a.best).times, best.times);
+    assert_int_equal(heard(s, NULL).times, times); /* nor two others a company for ever */
+    assert_int_equal(atomic_load(&fake.canaries), canaries);
+    stop(s);
+}
+
+/* Operators may put the old company back while a kernel is heard in a new one. */
+static void a_company_that_came_back_during_a_hearing_is_noted_once(void **unused)
+{
+    (void)unused;
+    struct specializer *s = start("--specializer-paused", "true");
+    struct candidate c = {.steps = STEPS_SLOWER};
+    c.evidence.bench.low = CLEAR_GAIN;
+    for (int i = 0; i < 2; i++) {
+        assert_true(hearing_adjourn(s, place_find(s, "mlp_out/m1"), &c));
+        check_companies(&c.evidence.heard);
+        assert_int_equal(c.evidence.heard.n, 1);
+    }
+    stop(s);
+}
+
+/* A pin and a disable hold for who waits, too. */
+static void operators_keep_a_hearing_from_being_held(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct adjourned a = lose_among_eager();
+    atomic_store(&fake.needs, "head/m1");
+    struct specializer *s = start("--specializer-paused", "true");
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(200, specializer_disable(s, a.best, "not that one", "r2", &text), &text);
+    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &text), &text);
+    WAIT_FOR(specialized("head/m1") && settled(s));
+    let_it_go_round(s);
+    assert_int_equal(heard(s, NULL).times, 0);
+    assert_why(s, "mlp_out/m1", "pinned to it");
+    expect(200, specializer_unpin(s, "mlp_out/m1", "r4", &text), &text);
+    WAIT_FOR(heard(s, NULL).times > 0 && specialized("mlp_out/m1") && settled(s));
+    assert_int_equal(heard(s, a.best).times, 0);
+    assert_string_not_equal(serving("mlp_out/m1")->id, a.best);
+    stop(s);
+}
+
+/* Frozen, nothing is tried, whatever changed; the thaw, after a restart, finds it all. */
+static void frozen_nobody_is_heard(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    lose_among_eager();
+    atomic_store(&fake.needs, "head/m1");
+    struct specializer *s = start("--specializer-paused", "true");
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r2", &text), &text);
+    WAIT_FOR(specialized("head/m1") && settled(s));
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r3", &text), &text);
+    expect(200, specializer_unpin(s, "mlp_out/m1", "r4", &text), &text);
+    int canaries = atomic_load(&fake.canaries);
+    for (int life = 0; life < 2; life++) {
+        WAIT_FOR(specialized("head/m1") && atomic_load(&s->doing) == DOING_FROZEN);
+        uint64_t looks = atomic_load(&s->counts.looks);
+        WAIT_FOR(atomic_load(&s->counts.looks) > looks + 10); /* the loop goes round */
+        assert_int_equal(atomic_load(&fake.canaries), canaries);
+        assert_int_equal(heard(s, NULL).times, 0);
+        assert_why(s, "mlp_out/m1", "canary: whole steps -1.0 % [-2.0, -0.5]"); /* kept */
+        stop(s);
+        s = start(NULL, NULL);
+    }
+    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r5", &text), &text);
+    WAIT_FOR(specialized("mlp_out/m1") && heard(s, NULL).times > 0);
+    stop(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_clear_gain_is_heard_again_when_its_company_changed_even_after_a_restart),
+        TEST(a_slot_whose_search_is_over_is_heard_too),
+        TEST(nobody_is_heard_twice_in_one_company),
+        TEST(a_company_that_came_back_during_a_hearing_is_noted_once),
+        TEST(operators_keep_a_hearing_from_being_held),
+        TEST(frozen_nobody_is_heard),
+    };
+    return cmocka_run_group_tests(tests, open_world, close_world);
+}

@@ -1,0 +1,125 @@
+/* Tests of specializer/why.c: which of many reasons is the one to tell, and how short it is. What
+ * the loop makes of it: test_hearing.c. */
+#include "tests/unit/unit.h"
+
+#include "specializer/why.c"
+
+static struct place nobody_came(void)
+{
+    static struct slot slot = {.name = "attn_in/m8", .region = REGION_ATTN_IN, .m = 8};
+    return (struct place){.slot = &slot};
+}
+
+static void say(struct place *p, enum life left, const char *reason, struct evidence e)
+{
+    struct candidate c = {.evidence = e};
+    snprintf(c.reason, sizeof c.reason, "%s", reason);
+    why_note(p, left, &c);
+}
+
+static void the_one_that_came_farthest_is_told(void **state)
+{
+    (void)state;
+    struct place p = nobody_came();
+    struct evidence none = {0}, slow = {.bench = {48, -0.164, -0.201, -0.073}},
+                    near = {.bench = {144, 0.004, -0.002, 0.0101}},
+                    lost = {.bench = {16, 0.9, 0.8, 1}, .canary = {96, -0.0063, -0.0101, -0.0033}};
+    say(&p, LIFE_REFUSED, "build: exit status 1", none);
+    assert_string_equal(p.why.words, "build: exit status 1");
+    say(&p, LIFE_REFUSED, "bench: gain -16.4 % [-20.1, -7.3] over 48 pairs, wanted +2.0 %", slow);
+    assert_string_equal(p.why.words, "bench: -16.4 % [-20.1, -7.3]");
+    say(&p, LIFE_REFUSED, "bench: gain +0.4 % [-0.2, +1.0] over 144 pairs, wanted +2.0 %", near);
+    assert_string_equal(p.why.words, "bench: +0.4 % [-0.2, +1.0]");
+    say(&p, LIFE_REFUSED, "bench: gain -16.4 % [-20.1, -7.3] over 48 pairs, wanted +2.0 %", slow);
+    assert_string_equal(p.why.words, "bench: +0.4 % [-0.2, +1.0]");
+    say(&p, LIFE_ADJOURNED, "canary: whole steps -0.63 % [-1.01, -0.33] over 96 pairs", lost);
+    assert_string_equal(p.why.words, "canary: whole steps -0.6 % [-1.0, -0.3]");
+    say(&p, LIFE_REFUSED, "probe: hang: asleep for 1.0 s", none);
+    assert_string_equal(p.why.words, "canary: whole steps -0.6 % [-1.0, -0.3]");
+    say(&p, LIFE_ROLLED_BACK, "largest distance 0.2 of a row's scale, limit 0.1", lost);
+    assert_string_equal(p.why.words,
+                        "rolled back: largest distance 0.2 of a row's scale, limit 0.1");
+    say(&p, LIFE_DISABLED, "incident 42", lost);
+    assert_string_equal(p.why.words, "disabled: incident 42");
+}
+
+static void errors_are_told_as_times_of_eagers_and_in_which_case(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *reason, *words;
+    } said[] = {
+        {"probe: m=3 outlier, team of 2: row 4: largest error 2.8e-06 is 3.1 times eager's 9e-07",
+         "probe: error 3.1x eager's in case m=3 outlier, team of 2"},
+        {"probe: m=8 seeded: all rows: rms error 0.1 is 42 times eager's 0.01",
+         "probe: error 42x eager's in case m=8 seeded"},
+        {"probe: row 0: largest error 1 is 1.5e+07 times eager's 6.67e-08",
+         "probe: error 1.5e+07x eager's"},
+        {"probe: row 0: -0.50690645 where the exact result is 22",
+         "probe: row 0: -0.50690645 where the exact result is 22"},
+    };
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        struct place p = nobody_came();
+        say(&p, LIFE_REFUSED, said[i].reason, (struct evidence){0});
+        assert_string_equal(p.why.words, said[i].words);
+    }
+}
+
+static void no_reason_is_wider_than_its_column(void **state)
+{
+    (void)state;
+    char longest[240], out[WHY_TEXT];
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = 0;
+    memcpy(longest, "build: ", 7);
+    struct place p = nobody_came();
+    say(&p, LIFE_REFUSED, longest, (struct evidence){0});
+    assert_int_equal(strlen(p.why.words), WHY_TEXT - 1);
+    assert_string_equal(p.why.words + WHY_TEXT - 4, "...");
+    brief(
+        "probe: a case with a name that nobody would give to any, but there it is, and it is long: "
+        "row 4: largest error 1 is 9 times eager's 1",
+        &(struct evidence){0}, out);
+    assert_true(strlen(out) < WHY_TEXT);
+    say(&p, LIFE_ROLLED_BACK, longest, (struct evidence){0});
+    assert_true(strlen(p.why.words) < WHY_TEXT);
+}
+
+static void a_slot_that_nobody_tried_says_what_is_in_the_way(void **state)
+{
+    (void)state;
+    static const struct machine cpu = {.kind = MACHINE_CPU};
+    static struct slot wide = {.name = "head/m64", .region = REGION_HEAD, .m = 64};
+    struct specializer s = {.env = {.machine = &cpu}};
+    struct place p = nobody_came();
+    char out[WHY_TEXT];
+    why_eager(&s, &p, out);
+    assert_string_equal(out, "not searched yet");
+    p.candidates = 2;
+    why_eager(&s, &p, out);
+    assert_string_equal(out, "nothing was decided yet");
+    p.candidates = 0;
+    p.left_out = true;
+    why_eager(&s, &p, out);
+    assert_string_equal(out, "left out by specializer.slots");
+    why_no_point(&p);
+    why_eager(&s, &p, out);
+    assert_string_equal(out, "no point of its templates is legal here");
+    snprintf(p.pinned, sizeof p.pinned, "eager");
+    why_eager(&s, &p, out);
+    assert_string_equal(out, "pinned to it");
+    p = (struct place){.slot = &wide};
+    why_eager(&s, &p, out);
+    assert_string_equal(out, "no template takes 64 tokens");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_one_that_came_farthest_is_told),
+        cmocka_unit_test(errors_are_told_as_times_of_eagers_and_in_which_case),
+        cmocka_unit_test(no_reason_is_wider_than_its_column),
+        cmocka_unit_test(a_slot_that_nobody_tried_says_what_is_in_the_way),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

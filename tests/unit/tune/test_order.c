@@ -1,0 +1,116 @@
+/* Tests of tune/order.c: every batch size has its largest regions looked at before any has its
+ * smallest. */
+#include "tests/unit/unit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tune/order.h"
+
+enum { SIZES = 4, REGIONS = 6, SLOTS = SIZES * REGIONS };
+static const int m[SIZES] = {1, 8, 32, 64};
+static const enum region region[REGIONS] = {REGION_ATTN_IN, REGION_ATTN,    REGION_ATTN_OUT,
+                                            REGION_MLP_IN,  REGION_MLP_OUT, REGION_HEAD};
+/* Bytes decide on this machine: it computes without end. */
+static const struct machine machine = {.read_bandwidth = 4e12, .peak_flops = 1e18};
+
+struct world {
+    struct model *model;
+    struct dispatch *dispatch;
+    struct kernel eager[REGION_COUNT];
+    struct place place[SLOTS], *order[SLOTS];
+};
+
+/* All regions of 1, then of 8, ... as scripts/bench-h200 names them. */
+static int open_world(void **state)
+{
+    static const struct model_shape shape = {.layers = 8,
+                                             .hidden = 256,
+                                             .heads = 4,
+                                             .kv_heads = 2,
+                                             .head_dim = 64,
+                                             .ffn = 1024,
+                                             .vocab = 512,
+                                             .max_context = 1024,
+                                             .eps = 1e-5f,
+                                             .rope_base = 1e4f};
+    struct world *w = calloc(1, sizeof *w);
+    const struct kernel *table[REGION_COUNT];
+    for (int r = 0; r < REGION_COUNT; r++)
+        table[r] = &w->eager[r];
+    w->model = model_random(&shape, DTYPE_F32, 1);
+    w->dispatch = dispatch_open(table);
+    for (int i = 0; i < SLOTS; i++) {
+        w->place[i].slot = dispatch_slot(w->dispatch, region[i % REGIONS], m[i / REGIONS], 512);
+        w->order[i] = &w->place[i];
+    }
+    *state = w;
+    return 0;
+}
+
+static int close_world(void **state)
+{
+    struct world *w = *state;
+    dispatch_close(w->dispatch);
+    model_close(w->model);
+    free(w);
+    return 0;
+}
+
+static int at(const struct world *w, enum region r, int tokens)
+{
+    for (int i = 0; i < SLOTS; i++)
+        if (w->order[i]->slot->region == r && w->order[i]->slot->m == tokens)
+            return i;
+    fail();
+    return -1;
+}
+
+static void the_largest_regions_of_all_sizes_come_first(void **state)
+{
+    struct world *w = *state;
+    order_places(w->model, &machine, w->order, SLOTS);
+    for (int i = 0; i < SIZES; i++) {
+        assert_true(at(w, REGION_MLP_IN, m[i]) < at(w, REGION_MLP_OUT, m[i]));
+        assert_true(at(w, REGION_MLP_OUT, m[i]) < at(w, REGION_ATTN_OUT, m[i]));
+        for (int k = 0; k < SIZES; k++) /* whatever is short of time has these of all sizes */
+            assert_true(at(w, REGION_MLP_IN, m[i]) < at(w, REGION_ATTN_OUT, m[k]));
+    }
+    for (int i = 1; i < SLOTS; i++)
+        assert_true(order_share(w->model, &machine, w->order[i - 1]->slot) >=
+                    order_share(w->model, &machine, w->order[i]->slot));
+}
+
+static void shares_of_a_step_add_up_and_attention_grows_with_context(void **state)
+{
+    struct world *w = *state;
+    double sum = order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_EMBED, 8, 512));
+    for (int i = REGIONS; i < 2 * REGIONS; i++)
+        sum += order_share(w->model, &machine, w->place[i].slot);
+    assert_float_equal(sum, 1, 1e-9);
+    assert_true(order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 8, 256)) <
+                order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 8, 1024)));
+}
+
+static void equals_stay_as_they_were_given(void **state)
+{
+    struct world *w = *state;
+    struct place twin[3] = {w->place[0], w->place[0], w->place[0]};
+    struct place *order[3] = {&twin[2], &twin[0], &twin[1]};
+    order_places(w->model, &machine, order, 3);
+    assert_ptr_equal(order[0], &twin[2]);
+    assert_ptr_equal(order[1], &twin[0]);
+    assert_ptr_equal(order[2], &twin[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_largest_regions_of_all_sizes_come_first, open_world,
+                                        close_world),
+        cmocka_unit_test_setup_teardown(shares_of_a_step_add_up_and_attention_grows_with_context,
+                                        open_world, close_world),
+        cmocka_unit_test_setup_teardown(equals_stay_as_they_were_given, open_world, close_world),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

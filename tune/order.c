@@ -1,0 +1,53 @@
+/* order.c - see order.h.
+ *
+ * A pass visits every slot once, so a budget that is too short for two passes is spent on breadth:
+ * each slot's first round, which on a GPU is one candidate, the best known to be good. And one too
+ * short for a single pass must not end with all of one batch size and nothing of the next. Offline
+ * nobody knows yet what a slot will gain, nor how often it will run; what is known is how large a
+ * part of its step it cannot help being. So the regions come by that, whatever their M: gate and up
+ * of one sequence, of eight, of thirty-two, then the next region.
+ */
+#include "tune/order.h"
+
+#include <stdlib.h>
+
+enum { USUAL_CONTEXT = 512, DECODED_MOST = 64 };
+
+static double region_least_s(const struct model *model, const struct machine *machine,
+                             enum region r, int m, int context)
+{
+    /* What is wider than a decode is a prompt. */
+    int sequences = m <= DECODED_MOST ? m : 1;
+    bool once = r == REGION_HEAD || r == REGION_EMBED;
+    struct region_cost cost =
+        plan_cost(model, r, 0, m, sequences, context, r == REGION_HEAD ? sequences : m);
+    return roofline_s(machine, &cost) * (once ? 1 : model->shape.layers);
+}
+
+double order_share(const struct model *model, const struct machine *machine,
+                   const struct slot *slot)
+{
+    int context = slot->context > 0 ? slot->context : USUAL_CONTEXT;
+    double step = 0;
+    for (int r = 0; r < REGION_COUNT; r++)
+        step += region_least_s(model, machine, (enum region)r, slot->m, context);
+    return step > 0 ? region_least_s(model, machine, slot->region, slot->m, context) / step : 0;
+}
+
+void order_places(const struct model *model, const struct machine *machine, struct place **place,
+                  int n)
+{
+    double *share = xcalloc((size_t)n + 1, sizeof *share);
+    for (int i = 0; i < n; i++) {
+        struct place *p = place[i];
+        double own = order_share(model, machine, p->slot);
+        int at = i;
+        for (; at > 0 && share[at - 1] < own; at--) {
+            place[at] = place[at - 1];
+            share[at] = share[at - 1];
+        }
+        place[at] = p;
+        share[at] = own;
+    }
+    free(share);
+}

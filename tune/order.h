@@ -1,0 +1,16 @@
+/* order.h - in which order `whet tune` visits the slots it was given. */
+#ifndef WHET_TUNE_ORDER_H
+#define WHET_TUNE_ORDER_H
+
+#include "specializer/specializer_private.h"
+
+/* The part that the slot's region must take of a step of its M (and context, for attention) on this
+ * machine: its least time over that of all regions. */
+double order_share(const struct model *model, const struct machine *machine,
+                   const struct slot *slot);
+
+/* Largest share first; of equals, as they were given. */
+void order_places(const struct model *model, const struct machine *machine, struct place **place,
+                  int n);
+
+#endif
