@@ -17,10 +17,9 @@
  * Into the ring every 16 bytes are copied by themselves (cp.async) and not a page in bulk: then
  * their place can be chosen. Piece c of row r lies at c ^ swizzle(r), which makes both ways of
  * reading free of bank conflicts: 4 neighbouring pieces of rows 2i and 2i + 1 (keys), and one piece
- * of 8 rows (values). A row can also be left out, which is what happens before the wait to the
- * newest position, the only one that this step writes if each sequence has one token; and rows
- * beyond it are filled with zeros, not with what is in memory, which times a weight of zero might
- * be NaN.
+ * of 8 rows (values). Rows beyond the newest position are filled with zeros, not with what is in
+ * memory, which times a weight of zero might be NaN. Before the wait the page of that position is
+ * left out: it is the only one that this step writes to, if each sequence has one token in it.
  *
  * Products are m16n8k16: for scores, query heads by 8 positions; for the output, the weights of
  * those heads by 8 columns of values. Scores leave the first as operand A of the second wants them.

@@ -7,13 +7,15 @@
  *
  * Both have
  *
- *   fill(written)    before anything is read, asks for the first pages; without the newest
- * position, which is written later, unless it is `written` complete()       then asks for that
- * position open(n)          page n is here: read it by key(c, half)       of position g + 8 half:
- * columns 32 c + 8 q .. + 7, two steps of 16 keys_read()        when key() will not be called any
- * more values(i)          of all positions: columns `column(2 i)`, (x, y), and `column(2 i + 1)`,
- * (z, w) close(n)         page n has been read leave(o, to)     o[i][j] of the lane to where column
- * 2 q + j of tile i belongs in a row
+ *   fill(written)  before anything is read, asks for the first pages; but for that of the newest
+ *                  position, which is written later, unless it is `written`
+ *   complete()     then asks for that page, if it is among the first
+ *   open(n)        page n is here: read it by
+ *   key(c, half)     of position g + 8 half: columns 32 c + 8 q .. + 7, two steps of 16
+ *   keys_read(n)     when key() will not be called any more
+ *   values(i)        of all positions: column g of tiles 2 i, (x, y), and 2 i + 1, (z, w)
+ *   close(n)       page n has been read
+ *   leave(o, to)   o[i][j] of the lane, column 2 q + j of tile i, to its place in a row
  *
  * Numbers of pages are loaded 32 at a time, one a lane, so that no page waits for its address.
  *
@@ -107,45 +109,38 @@ struct pages {
     {
     }
 
-    /* Asks for page n, if there is one, into slot `to`. */
-    __device__ __forceinline__ void ask(int n, int to, bool written)
+    /* Asks for page n, which there is, into slot `to`. */
+    __device__ __forceinline__ void ask(int n, int to)
     {
-        if (n < w.pages) {
-            size_t at = w.at(n) + w.lane * 16;
-            char *into = ring + to * SLOT;
-            int left = w.left_at(n), mine = place_of(w.lane / PIECES, w.lane % PIECES);
+        size_t at = w.at(n) + w.lane * 16;
+        const char *k = w.k + at, *v = w.v + at;
+        char *into = ring + to * SLOT;
+        int left = w.left_at(n), mine = place_of(w.lane / PIECES, w.lane % PIECES);
 #pragma unroll
-            for (int i = 0; i < KV_PAGE / AT_ONCE; i++) {
-                int row = i * AT_ONCE + w.lane / PIECES;
-                int place = (mine ^ swizzle(i * AT_ONCE) * 16) + i * 512; /* of that row */
-                if (written || row != left - 1) {
-                    copy_or_zero(into + place, w.k + at + i * 512, row < left);
-                    copy_or_zero(into + SIDE + place, w.v + at + i * 512, row < left);
-                }
-            }
+        for (int i = 0; i < KV_PAGE / AT_ONCE; i++) {
+            bool here = i * AT_ONCE + w.lane / PIECES < left;
+            int place = (mine ^ swizzle(i * AT_ONCE) * 16) + i * 512; /* of that row */
+            copy_or_zero(into + place, k + i * 512, here);
+            copy_or_zero(into + SIDE + place, v + i * 512, here);
         }
-        copies_sent(); /* also when there is none: each page is a group */
     }
 
     __device__ __forceinline__ void fill(bool written)
     {
 #pragma unroll 1 /* a kernel begins with an empty instruction cache */
-        for (int n = 0; n < STAGES; n++)
-            ask(n, n, written);
+        for (int n = 0; n < STAGES; n++) {
+            if (n < w.pages && (written || !w.newest_in(n)))
+                ask(n, n);
+            copies_sent(); /* also when there is none: each page is a group */
+        }
     }
 
-    /* No group of its own: it is in the last page of the warp, which waits for everything. */
+    /* No group of its own: it is the last page of the warp, which waits for everything. */
     __device__ __forceinline__ void complete()
     {
-        int n = w.pages - 1, row = (w.context - 1) % KV_PAGE, piece = w.lane % PIECES;
-        if (n < 0 || n >= STAGES || !w.newest_in(n))
-            return;
-        size_t at = (size_t)__shfl_sync(WARP_ALL, w.page, n) * (KV_HEADS * SIDE) + row * ROW;
-        char *to = ring + n * SLOT + place_of(row, piece);
-        if (w.lane < PIECES)
-            copy_or_zero(to, w.k + at + piece * 16, true);
-        else if (w.lane < 2 * PIECES)
-            copy_or_zero(to + SIDE, w.v + at + piece * 16, true);
+        int n = w.pages - 1;
+        if (n >= 0 && n < STAGES && w.newest_in(n))
+            ask(n, n);
     }
 
     __device__ __forceinline__ void open(int n)
@@ -175,7 +170,9 @@ struct pages {
     __device__ __forceinline__ void close(int n)
     {
         __syncwarp(); /* every lane has read */
-        ask(n + STAGES, slot, true);
+        if (n + STAGES < w.pages)
+            ask(n + STAGES, slot);
+        copies_sent();
         slot = slot == STAGES - 1 ? 0 : slot + 1;
     }
 
@@ -202,8 +199,8 @@ struct pages {
     {
     }
 
-    /* Keys of rows [from, to); zeros elsewhere, if from is 0. */
-    __device__ __forceinline__ void ask_keys(int from, int to)
+    /* Of positions before `left`; zeros elsewhere. */
+    __device__ __forceinline__ void ask_keys(int left)
     {
         const char *p = w.k + at + w.lane / 4 * ROW + w.lane % 4 * 16;
 #pragma unroll
@@ -211,14 +208,12 @@ struct pages {
 #pragma unroll
             for (int c = 0; c < CHUNKS; c++) {
                 int row = w.lane / 4 + half * 8;
-                if (row >= from && row < to)
-                    k[c][half] = __ldcg((const uint4 *)(p + half * 8 * ROW + c * 64));
-                else if (from == 0)
-                    k[c][half] = make_uint4(0, 0, 0, 0);
+                const uint4 *from = (const uint4 *)(p + half * 8 * ROW + c * 64);
+                k[c][half] = row < left ? __ldcg(from) : make_uint4(0, 0, 0, 0);
             }
     }
 
-    __device__ __forceinline__ void ask_values(int from, int to)
+    __device__ __forceinline__ void ask_values(int left)
     {
         const char *p = w.v + at + w.lane % 4 * 2 * ROW + w.lane / 4 * 16;
 #pragma unroll
@@ -226,28 +221,28 @@ struct pages {
 #pragma unroll
             for (int e = 0; e < HD / 64; e++) {
                 int further = i % 2 + i / 2 * 8, row = w.lane % 4 * 2 + further;
-                if (row >= from && row < to)
-                    v[i][e] = __ldcg((const uint4 *)(p + further * ROW + e * 128));
-                else if (from == 0)
-                    v[i][e] = make_uint4(0, 0, 0, 0);
+                const uint4 *from = (const uint4 *)(p + further * ROW + e * 128);
+                v[i][e] = row < left ? __ldcg(from) : make_uint4(0, 0, 0, 0);
             }
+    }
+
+    __device__ __forceinline__ void ask()
+    {
+        at = w.at(0);
+        ask_keys(w.left_at(0));
+        ask_values(w.left_at(0));
     }
 
     __device__ __forceinline__ void fill(bool written)
     {
-        if (w.pages == 0)
-            return;
-        at = w.at(0);
-        ask_keys(0, w.left_at(0) - !written);
-        ask_values(0, w.left_at(0) - !written);
+        if (w.pages > 0 && (written || !w.newest_in(0)))
+            ask();
     }
 
     __device__ __forceinline__ void complete()
     {
-        if (!w.newest_in(0))
-            return;
-        ask_keys(w.left_at(0) - 1, w.left_at(0));
-        ask_values(w.left_at(0) - 1, w.left_at(0));
+        if (w.newest_in(0))
+            ask();
     }
 
     __device__ __forceinline__ void open(int)
@@ -263,7 +258,7 @@ struct pages {
     {
         if (n + 1 < w.pages) {
             at = w.at(n + 1);
-            ask_keys(0, w.left_at(n + 1));
+            ask_keys(w.left_at(n + 1));
         }
     }
 
@@ -286,7 +281,7 @@ struct pages {
     __device__ __forceinline__ void close(int n)
     {
         if (n + 1 < w.pages)
-            ask_values(0, w.left_at(n + 1));
+            ask_values(w.left_at(n + 1));
     }
 
     __device__ __forceinline__ void leave(const float (*o)[2], float *to) const
