@@ -7,10 +7,10 @@
  * q, a: [M, HEADS, HEAD_DIM] float; pages: bf16 [page][KV_HEADS][KV_PAGE][HEAD_DIM]; G = HEADS /
  * KV_HEADS query heads share what is read. Bytes moved: 4 HEAD_DIM for each position and kv head.
  *
- * attn_decode.cu has ordinary units multiply what lies in registers, 60 to 80 instructions a
- * position with four query heads and 128 columns: with many sequences that is as long as its bytes
- * take. Here a page of 16 positions takes about 400, in tensor cores' products. A block is a token,
- * a kv head and one of SPLITS; its warps take every so-many-th page, and nothing in the loop waits
+ * attn_decode.cu has ordinary units multiply what lies in registers: about 90 instructions a
+ * position with four query heads and 128 columns, which with many sequences takes as long as the
+ * bytes. Here the 16 positions of a page take about 390, with tensor cores. A block is a token, a
+ * kv head and one of SPLITS; its warps take every so-many-th page, and nothing in the loop waits
  * for another warp. Where pages wait and how they are read is lib/attn_pages.cuh: each warp has a
  * ring of STAGES of them in shared memory, filled before the wait, or one in registers.
  *
