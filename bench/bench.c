@@ -11,6 +11,7 @@
  */
 #include "bench/bench.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,9 +165,20 @@ static int load_starts(struct bench *b, struct err *e)
     return all;
 }
 
+/* Before minutes of measuring, not after them. What is in the file stays there for now. */
+static int check_json(const struct bench *b, struct err *e)
+{
+    FILE *f = b->json ? fopen(b->json, "a") : NULL;
+    if (b->json && !f)
+        return err_set(e, "--json %s: cannot be written: %s", b->json, strerror(errno));
+    return f ? fclose(f) : 0;
+}
+
 static int open_all(struct bench *b, struct err *e)
 {
     const struct kernel *eager[REGION_COUNT];
+    if (check_json(b, e))
+        return -1;
     b->model = model_open(b->config.engine_model, false, NULL, NULL, e);
     if (!b->model || open_backend(b, e))
         return -1;

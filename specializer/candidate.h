@@ -137,6 +137,7 @@ struct key_parts {
     char compiler[KEY_HEX + 1]; /* hash of compiler and flags alone */
     char *object_dir;           /* where objects are kept, by object key */
     char *kernel_dir;           /* where the sources were written */
+    char *reference_dir;        /* where probes keep what inputs should give */
 };
 /* `shape` describes the model as far as kernels can tell: dimensions, types, options. */
 void key_parts_fill(struct key_parts *k, const char *device, const char *compiler,

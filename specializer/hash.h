@@ -18,6 +18,20 @@ static inline uint64_t hash_bytes(uint64_t h, const void *data, size_t n)
     return h;
 }
 
+/* Eight bytes at a step, for data that is large. */
+static inline uint64_t hash_words(uint64_t h, const void *data, size_t n)
+{
+    const char *p = data;
+    uint64_t word;
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        memcpy(&word, p + i, 8);
+        h = (h ^ word) * UINT64_C(0x100000001b3);
+        h ^= h >> 32;
+    }
+    return hash_bytes(h, p + i, n - i);
+}
+
 /* The terminating zero takes part, so ("ab","c") and ("a","bc") differ. */
 static inline uint64_t hash_text(uint64_t h, const char *s)
 {

@@ -7,6 +7,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/admission/kept.h"
 #include "specializer/admission/prober.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/header.h"
@@ -60,6 +61,7 @@ void keys_open(struct key_parts *k, const struct store *store, const struct mach
     free(device);
     k->object_dir = xasprintf("%s.objects", store_path(store));
     k->kernel_dir = xasprintf("%s.kernels", store_path(store));
+    k->reference_dir = xasprintf("%s.references", store_path(store));
     free(shape);
 }
 
@@ -67,6 +69,7 @@ void keys_close(struct key_parts *k)
 {
     free(k->object_dir);
     free(k->kernel_dir);
+    free(k->reference_dir);
 }
 
 /* ---- construction -------------------------------------------------------------------------- */
@@ -203,6 +206,18 @@ static void make_places(struct specializer *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Without the folder every probe computes them itself. */
+static void keep_references(struct specializer *s)
+{
+    struct err err = {""};
+    if (s->env.machine->kind != MACHINE_CPU)
+        return;
+    if (kept_clear(s->keys.reference_dir, &err) == 0)
+        s->env.reference_dir = s->keys.reference_dir;
+    else
+        log_warn("specializer", "%s: probes take longer", err.msg);
+}
+
 void specializer_setup(struct specializer *s)
 {
     struct err err = {{0}};
@@ -228,6 +243,7 @@ void specializer_setup(struct specializer *s)
     }
     if (s->has_compiler)
         header_prune(&s->compiler, s->keys.kernel_dir);
+    keep_references(s);
     make_places(s); /* from here on operators' threads look at all of this */
     log_info("specializer", "%s; %s; store %s", s->env.machine->device,
              s->has_compiler ? s->compiler.version : "no compiler", store_path(s->store));
@@ -269,6 +285,8 @@ void specializer_free(struct specializer *s)
         empty_slots(s);
         free_places(s);
         retire_poll(s, true);
+        if (s->env.reference_dir && kept_clear(s->env.reference_dir, NULL) == 0)
+            rmdir(s->env.reference_dir);
         prober_close(s->env.prober);
         observe_close(&s->observe);
         cost_close(&s->cost);

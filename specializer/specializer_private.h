@@ -181,6 +181,7 @@ struct specializer {
 
     struct tap tap; /* the watch's, installed when tap.slot is set */
     struct place *tapped;
+    char tapped_key[24]; /* of the kernel that is looked at */
     int watch_at; /* lock; the place audited last */
     int64_t tap_since_ns;
 

@@ -12,6 +12,7 @@
  * the operator wants for serving alone.
  */
 #include <math.h>
+#include <string.h>
 
 #include "config/clock.h"
 #include "config/log.h"
@@ -33,14 +34,15 @@ void watch_stop(struct specializer *s)
     s->tapped = NULL;
 }
 
-/* The tap has looked: judge, count, roll back. */
+/* The tap has looked: judge, count, roll back. Not if an operator was faster: what serves now is
+ * not what was looked at. */
 static void judge(struct specializer *s, struct place *p)
 {
     char buf[160];
     pthread_mutex_lock(&s->lock);
     struct candidate *c = p->active;
     const char *wrong = NULL;
-    if (c && s->tap.looks > 0) {
+    if (c && s->tap.looks > 0 && strcmp(c->key, s->tapped_key) == 0) {
         wrong = compare_verdict(&s->env, &s->tap, &c->evidence, buf, sizeof buf);
         p->looks += s->tap.looks;
         atomic_fetch_add(&s->counts.looks, (uint64_t)s->tap.looks);
@@ -61,6 +63,8 @@ static struct place *next_to_audit(struct specializer *s)
         if (p->active && s->observe.slot[p->index].share > 0)
             found = p;
     }
+    if (found)
+        snprintf(s->tapped_key, sizeof s->tapped_key, "%s", found->active->key);
     pthread_mutex_unlock(&s->lock);
     return found;
 }

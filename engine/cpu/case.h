@@ -62,6 +62,9 @@ int case_weights(const struct kernel_case *c, struct weight *out[3]);
 bool case_output(const struct kernel_case *c, int i, int32_t *rows, int32_t *cols, float **value);
 /* NULL, or what was damaged: a guard band, KV positions that are not the step's own, an input. */
 const char *case_damage(const struct kernel_case *c);
+/* Hash of every input buffer's bytes and of the shape. Weights that lie in the model are not among
+ * them: the layer says which those are. */
+uint64_t case_digest(const struct kernel_case *c);
 /* "input x", "wall after output 1", ...: what of this case lies at address `p`; NULL: nothing.
  * Static storage per thread. */
 const char *case_where(const struct kernel_case *c, const void *p);

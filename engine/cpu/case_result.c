@@ -96,6 +96,24 @@ const char *case_damage(const struct kernel_case *c)
     return NULL;
 }
 
+uint64_t case_digest(const struct kernel_case *c)
+{
+    const uint64_t prime = 0x100000001b3;
+    uint64_t h = 0xcbf29ce484222325;
+    const int32_t what[] = {(int32_t)c->shape.region, c->shape.layer, c->m, c->shape.sequences,
+                            c->pages};
+    for (size_t i = 0; i < sizeof what / sizeof *what; i++)
+        h = (h ^ (uint32_t)what[i]) * prime;
+    for (int i = 0; i < BUF_INPUTS; i++)
+        if (c->in[i].map) {
+            h = (h ^ (uint32_t)i) * prime;
+            h = (h ^ c->in[i].bytes) * prime;
+            h = (h ^ guarded_checksum(&c->in[i])) * prime;
+            h ^= h >> 32;
+        }
+    return h;
+}
+
 const char *case_where(const struct kernel_case *c, const void *p)
 {
     static _Thread_local char text[48];

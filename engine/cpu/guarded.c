@@ -83,6 +83,7 @@ uint64_t guarded_checksum(const struct guarded *g)
     for (; i + 8 <= g->bytes; i += 8) {
         memcpy(&word, p + i, 8);
         h = (h ^ word) * 0x100000001b3;
+        h ^= h >> 32; /* or the top bits of two words could change and cancel out */
     }
     for (; i < g->bytes; i++)
         h = (h ^ (unsigned char)p[i]) * 0x100000001b3;

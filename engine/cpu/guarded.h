@@ -29,7 +29,7 @@ void guarded_readonly(struct guarded *g, bool readonly);
 void guarded_poison(struct guarded *g);
 /* True if the bands are as guarded_open() left them. */
 bool guarded_intact(const struct guarded *g);
-/* FNV-1a over the data, 8 bytes at a time. */
+/* FNV-1a over the data, 8 bytes at a time, with the upper half mixed in. */
 uint64_t guarded_checksum(const struct guarded *g);
 
 #endif

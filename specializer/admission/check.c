@@ -32,6 +32,7 @@ static const double work_of_long_run = 1e7;
 static const int64_t memory_of_group = 256 << 20;
 
 struct check {
+    struct check_request own; /* *q without references if the runners are not sealed */
     const struct check_request *q;
     struct check_result *result;
     struct planned plan[PLAN_MAX];
@@ -335,13 +336,16 @@ static void trim_plan(struct check *k)
 int check_kernel(const struct check_request *q, struct check_result *result, struct err *err)
 {
     struct check *k = xcalloc(1, sizeof *k);
-    k->q = q;
+    k->own = *q;
+    k->q = &k->own;
     k->result = result;
     memset(result, 0, sizeof *result);
     judgement_start(&result->judgement);
     k->plans = check_plan(q->model, &q->range, q->captured, q->captures, q->full, q->risk, k->plan);
     trim_plan(k);
     int rc = learn_facts(k, err);
+    if (!result->sealed) /* the kernel could have reached them */
+        k->own.references = NULL;
     for (int32_t at = 0, n = 0; rc == 0 && at < k->plans; at += n)
         rc = check_group(k, at, &n, err);
     close_cases(k);

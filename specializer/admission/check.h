@@ -20,6 +20,7 @@ struct check_request {
     const struct capture *const *captured;
     int captures;
     uint64_t seed;
+    const char *references; /* folder of kept.h; or NULL: nothing is kept between probes */
 };
 
 struct check_result {

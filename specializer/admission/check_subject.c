@@ -1,12 +1,8 @@
-/* check_subject.c - inputs that can be restored, outputs that are kept, and what they should be.
+/* check_subject.c - inputs that can be restored, outputs that are kept and judged.
  *
- * References are computed after the fact: the arena is filled again with what the kernel was given
- * (filling is repeatable from the seed), eager runs in it, and the oracle computes from the inputs
- * alone. A run whose outputs have the bits of one that was judged needs no second look, which is
- * the common case: teams of all sizes usually agree.
- *
- * The oracle takes about a nanosecond a multiply-add. Where all rows of a case would take too long,
- * it sees some of them (check_rows.c), and the others are compared with eager.
+ * Judging comes after the fact, when no kernel can see this process any more (reference.c says what
+ * the outputs should be). A run whose outputs have the bits of one that was judged needs no second
+ * look, which is the common case: teams of all sizes usually agree.
  */
 #include "specializer/admission/check_subject.h"
 
@@ -15,17 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/eager.h"
-#include "engine/cpu/oracle.h"
-#include "specializer/admission/check_rows.h"
+#include "specializer/admission/reference.h"
 #include "specializer/hash.h"
-
-enum { ROWS_MAX = 4096 };
-static const double work_of_eager = 4e9; /* beyond it eager, too, sees only the chosen rows */
 
 /* ---- inputs --------------------------------------------------------------------------------- */
 
-static uint64_t content_seed(const struct subject *s, int32_t content)
+uint64_t subject_seed(const struct subject *s, int32_t content)
 {
     return hash_mix(s->seed + (uint64_t)content) | 1;
 }
@@ -42,7 +33,7 @@ void subject_fill(struct subject *s, int32_t content)
         return;
     s->filled = content;
     case_refill(s->c, content ? second_fill(s->plan->fill) : s->plan->fill,
-                content_seed(s, content));
+                subject_seed(s, content));
 }
 
 void subject_open(struct subject *s, const struct check_request *q, const struct planned *p,
@@ -54,7 +45,7 @@ void subject_open(struct subject *s, const struct check_request *q, const struct
     s->seed = q->seed + 2 * (uint64_t)index;
     s->c = p->capture ? case_captured(q->model, p->capture, true)
                       : case_random(q->model, &p->shape, p->fill, p->random_params, true,
-                                    content_seed(s, 0));
+                                    subject_seed(s, 0));
 }
 
 void run_drop(struct run *run)
@@ -86,80 +77,7 @@ void subject_read(struct subject *s, struct run *run)
     }
 }
 
-/* ---- references ----------------------------------------------------------------------------- */
-
-static void alone_barrier(const struct team *team)
-{
-    (void)team;
-}
-
-static void run_eager(enum region r, const void *args, int32_t m)
-{
-    const struct cpu_kernel *e = eager_cpu(r);
-    int64_t bytes = e->scratch_bytes ? e->scratch_bytes(m, 1) : 0;
-    struct team alone = {0, 1, alone_barrier, xaligned((size_t)(bytes > 0 ? bytes : 64)), NULL};
-    e->run(args, &alone);
-    free(alone.scratch);
-}
-
-/* What one input of a case should give. */
-struct reference {
-    int32_t rows, row[ROWS_MAX]; /* the tokens that `truth` has */
-    struct oracle_out truth;
-    float *eager[OUTPUTS];     /* those rows; malloc'ed */
-    float *eager_all[OUTPUTS]; /* every row, or NULL */
-};
-
-static float *pick_rows(const float *all, const struct reference *ref, int32_t cols)
-{
-    float *v = xmalloc((size_t)ref->rows * (size_t)cols * sizeof *v + 1);
-    for (int32_t i = 0; i < ref->rows; i++)
-        memcpy(v + (int64_t)i * cols, all + (int64_t)ref->row[i] * cols, (size_t)cols * sizeof *v);
-    return v;
-}
-
-static void reference_open(const struct model *model, struct subject *s, int32_t content,
-                           struct reference *ref)
-{
-    const struct case_shape *shape = &s->plan->shape;
-    enum region r = shape->region;
-    double work = plan_row_work(model, r, shape->context);
-    double rows = fmin(fmax(work_a_case / work, 2), ROWS_MAX);
-    memset(ref, 0, sizeof *ref);
-    ref->rows = row_set_choose(shape->m, (int32_t)rows, content_seed(s, content), ref->row);
-    case_poison(s->c);
-    s->filled =
-        -1; /* the arena was in the hands of a kernel: what it should give is of new inputs */
-    subject_fill(s, content);
-    case_set_packed(s->c, NULL);
-    struct row_set few;
-    row_set_open(&few, model, r, case_args(s->c), ref->row, ref->rows);
-    oracle_run(r, &few.args, &ref->truth);
-    if (r == REGION_ATTN && work * shape->m > work_of_eager) {
-        run_eager(r, &few.args, ref->rows);
-        size_t bytes = (size_t)ref->rows * (size_t)s->cols[0] * sizeof(float);
-        ref->eager[0] = xmalloc(bytes);
-        memcpy(ref->eager[0], few.args.attn.a, bytes);
-    } else {
-        run_eager(r, case_args(s->c), shape->m);
-        for (int i = 0; i < OUTPUTS; i++) {
-            int32_t m, cols;
-            if (!case_output(s->c, i, &m, &cols, &ref->eager_all[i]))
-                continue;
-            ref->eager[i] = pick_rows(ref->eager_all[i], ref, cols);
-        }
-    }
-    row_set_close(&few);
-}
-
-static void reference_close(struct reference *ref)
-{
-    oracle_free(&ref->truth);
-    for (int i = 0; i < OUTPUTS; i++) {
-        free(ref->eager[i]);
-        free(ref->eager_all[i]);
-    }
-}
+/* ---- judging -------------------------------------------------------------------------------- */
 
 static bool exact_region(enum region r)
 {
@@ -176,7 +94,7 @@ static int judge_run(const struct subject *s, const struct run *run, const struc
     int rc = 0;
     for (int i = 0; rc == 0 && i < ref->truth.outputs; i++) {
         struct outcome all = {s->rows[i], s->cols[i], run->out[i], ref->eager_all[i], NULL};
-        float *own = pick_rows(run->out[i], ref, s->cols[i]);
+        float *own = reference_rows(ref, run->out[i], s->cols[i]);
         struct outcome few = {ref->rows, s->cols[i], own, ref->eager[i],
                               ref->truth.output[i].value};
         rc = judge(&result->judgement, &rule, &few, err);
@@ -215,7 +133,7 @@ int subject_judge(struct subject *s, const struct check_request *q, struct check
             if (s->run[r].content != content || judged_before(s, r))
                 continue;
             if (!open)
-                reference_open(q->model, s, content, &ref);
+                reference_open(q, s, content, &ref);
             open = true;
             rc = judge_run(s, &s->run[r], &ref, q->rule, result, err);
         }

@@ -39,6 +39,7 @@ void subject_close(struct subject *s);
 /* Content 0 is what the plan says, 1 another draw. Captured inputs stay what they are, and so do
  * those that hold that content already. */
 void subject_fill(struct subject *s, int32_t content);
+uint64_t subject_seed(const struct subject *s, int32_t content);
 /* The outputs now in the arena. */
 void subject_read(struct subject *s, struct run *run);
 void run_drop(struct run *run);

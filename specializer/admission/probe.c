@@ -62,6 +62,7 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->model = xstrdup(env->model->path ? env->model->path : "");
     q->object = xstrdup(c->object);
     q->name = xstrdup(c->name);
+    q->references = xstrdup(env->reference_dir ? env->reference_dir : "");
     q->region = s->region;
     q->m_to = s->m;
     q->m_from = s->m_index > 0 ? m_bucket[s->m_index - 1] + 1 : 1;
@@ -102,7 +103,7 @@ static int start_child(const struct stage_env *env, struct probe *p, struct err 
                                 .priority = priority_of(env, p->request.depth),
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
-                                .file_bytes = 1 << 20,
+                                .file_bytes = 16 << 20, /* references (kept.h) */
                                 .output_max = OUTPUT_MAX};
     p->process = process_start(&spec, err);
     return p->process ? 0 : -1;

@@ -97,6 +97,7 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
         .captured = (const struct capture *const *)captured,
         .captures = q->captures,
         .seed = q->seed,
+        .references = q->references && *q->references ? q->references : NULL,
     };
     struct check_result r = {.cases = 0};
     int rc = q->machine == MACHINE_CUDA ? check_on_device(x, q, &check, &r, err)

@@ -103,6 +103,7 @@ int probe_request_write(const struct probe_request *q, const char *path, struct 
     cJSON_AddStringToObject(j, "model", q->model);
     cJSON_AddStringToObject(j, "object", q->object);
     cJSON_AddStringToObject(j, "name", q->name);
+    cJSON_AddStringToObject(j, "references", q->references ? q->references : "");
     cJSON_AddStringToObject(j, "region", region_name(q->region));
     cJSON_AddNumberToObject(j, "m_from", q->m_from);
     cJSON_AddNumberToObject(j, "m_to", q->m_to);
@@ -171,9 +172,9 @@ static const char *read_captures(struct probe_request *q, const cJSON *j)
 /* NULL, or the name of the field at fault. */
 static const char *read_fields(struct probe_request *q, const cJSON *j)
 {
-    const char *const text[] = {"model", "object", "name"};
-    char **const to[] = {&q->model, &q->object, &q->name};
-    for (int i = 0; i < 3; i++) {
+    const char *const text[] = {"model", "object", "name", "references"};
+    char **const to[] = {&q->model, &q->object, &q->name, &q->references};
+    for (int i = 0; i < 4; i++) {
         const char *value = string_of(j, text[i]);
         if (!value)
             return text[i];
@@ -244,6 +245,7 @@ void probe_request_free(struct probe_request *q)
     free(q->model);
     free(q->object);
     free(q->name);
+    free(q->references);
     for (int32_t i = 0; i < q->captures; i++)
         free(q->capture[i]);
     memset(q, 0, sizeof *q);

@@ -254,3 +254,16 @@ def test_promtool_accepts_the_examples():
         run = subprocess.run(["promtool", "check", kind, str(DOCS / name)], capture_output=True,
                              text=True)
         assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_scripts_serve_fetches_a_model_only_if_none_is_named(tmp_path):
+    conf = tmp_path / "whet.conf"
+    conf.write_text("[server]\nport = 1\n[engine]\nmodel_name = a\nmodel = /models/b.gguf\n")
+    for words, env, model in (([], {}, "the default model"),
+                              (["--config", str(conf)], {}, "/models/b.gguf"),
+                              ([f"--config={conf}", "--model", "c"], {}, "c"),
+                              ([], {"WHET_ENGINE_MODEL": "d"}, "d")):
+        said = subprocess.run([ROOT / "scripts/serve", *words], capture_output=True, text=True,
+                              env={**os.environ, "WHET_DRY_RUN": "1", **env})
+        assert said.returncode == 0, said.stderr
+        assert f"would serve {model} on " in said.stdout + said.stderr

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "specializer/admission/kept.h"
 #include "specializer/adviser/adviser.h"
 #include "specializer/search/cost.h"
 #include "specializer/search/strategy.h"
@@ -35,7 +36,7 @@ struct works {
     struct machine machine;
     struct cost cost;
     struct key_parts keys;
-    char dir[40], *kernels;
+    char dir[40], *kernels, *references;
     int refused;
 };
 
@@ -51,6 +52,7 @@ static int works_open(struct works *w, const char *model, struct err *err)
     if (!mkdtemp(w->dir))
         return err_set(err, "no folder %s", w->dir);
     w->kernels = xasprintf("%s/kernels", w->dir);
+    w->references = xasprintf("%s/references", w->dir);
     w->keys.object_dir = w->dir;
     w->keys.kernel_dir = w->kernels;
     /* Only proportions of these matter here: they order the points. */
@@ -61,10 +63,11 @@ static int works_open(struct works *w, const char *model, struct err *err)
                                 .compiler = &w->compiler,
                                 .program = "/proc/self/exe",
                                 .kernel_dir = w->kernels,
+                                .reference_dir = w->references,
                                 .alone = true};
     if (config_parse(&w->config, 1, none, err) != 0 ||
         compiler_find(&w->config, &w->compiler, err) != 0 ||
-        kernel_sources_write(w->kernels, err) != 0)
+        kernel_sources_write(w->kernels, err) != 0 || kept_clear(w->references, err) != 0)
         return -1;
     w->env.model = model_open(model, false, NULL, NULL, err);
     if (!w->env.model)
@@ -90,6 +93,7 @@ static void works_close(struct works *w)
     model_close((struct model *)w->env.model);
     config_free(&w->config);
     free(w->kernels);
+    free(w->references);
 }
 
 /* Build and probe to their ends; a refusal has its costs too, but is not a whole candidate. */

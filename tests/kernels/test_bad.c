@@ -13,14 +13,18 @@
  * A race needs luck to show, so those rows get three probes (the specializer would meet them again
  * in shadow, canary and watch).
  */
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "specializer/admission/kept.h"
 #include "specializer/admission/sandbox.h"
+#include "specializer/hash.h"
 #include "specializer/stages.h"
 
 enum { M_INDEX = 4 }; /* the bucket of 5 and 6 tokens: odd and even */
@@ -119,7 +123,7 @@ struct bench {
     struct config config;
     struct compiler compiler;
     atomic_bool stop;
-    char *dir, *sources, *kernels;
+    char *dir, *sources, *kernels, *references;
     bool sealed;
     int checked, wrong, refused, bad;
 };
@@ -220,6 +224,9 @@ static int bench_open(struct bench *b, struct err *err)
     b->sealed = can_seal();
     b->sources = xasprintf("%s/tests/kernels/bad", root);
     b->kernels = xasprintf("%s/kernels", root);
+    b->references = xasprintf("%s/references", dir);
+    if (kept_clear(b->references, err) != 0)
+        return -1;
     b->config.engine_threads = 2;
     static const struct machine machine = {.kind = MACHINE_CPU};
     b->env.config = &b->config;
@@ -228,11 +235,14 @@ static int bench_open(struct bench *b, struct err *err)
     b->env.program = "/proc/self/exe";
     b->env.kernel_dir = b->kernels;
     b->env.stop = &b->stop;
+    b->env.reference_dir = b->references;
     return 0;
 }
 
 static void bench_close(struct bench *b)
 {
+    if (b->references && (kept_clear(b->references, NULL) != 0 || rmdir(b->references) != 0))
+        printf("%s is left\n", b->references);
     if (b->dir && rmdir(b->dir) != 0) {
         printf("%s is not empty\n", b->dir);
         b->wrong++;
@@ -242,6 +252,65 @@ static void bench_close(struct bench *b)
     free(b->dir);
     free(b->sources);
     free(b->kernels);
+    free(b->references);
+}
+
+/* ---- references that are kept ---------------------------------------------------------------- */
+
+/* Hash of all that probes have left for each other; `damage` changes a byte in the middle of it. */
+static uint64_t references(const struct bench *b, bool damage, int *n)
+{
+    uint64_t h = 0;
+    struct dirent *e;
+    DIR *d = opendir(b->references);
+    *n = 0;
+    while (d && (e = readdir(d)) != NULL) {
+        char path[400], sum[17];
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", b->references, e->d_name);
+        if (e->d_name[0] == '.' || stat(path, &st) != 0 || object_checksum(path, sum) != 0)
+            continue;
+        h += hash_text(hash_text(HASH_START, e->d_name), sum); /* in any order */
+        FILE *f = damage ? fopen(path, "r+") : NULL;
+        if (f && fseek(f, st.st_size / 2, SEEK_SET) == 0)
+            fwrite("poison", 1, 6, f);
+        if (f)
+            fclose(f);
+        ++*n;
+    }
+    if (d)
+        closedir(d);
+    return h;
+}
+
+/* What was learnt of an input while dozens of bad kernels crashed, hung and scribbled is what is
+ * learnt of it without any; and poison among it saves no bad kernel and condemns no good one. */
+static void examine_references(struct bench *b)
+{
+    static const struct row good = {"good_mlp_out", OUT, NULL, "", 1},
+                            bad = {"bf16_accumulate", OUT, "probe", "error", 1};
+    struct err err = {""};
+    struct bench before = *b;
+    int n, again;
+    if (!b->sealed)
+        return; /* then nothing is kept */
+    kept_clear(b->references, &err);
+    examine(b, &good);
+    uint64_t clean = references(b, false, &n);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        if (row[i].region == REGION_MLP_OUT && strstr("crashes exits writes_past_end", row[i].name))
+            examine(b, &row[i]);
+    bool same = references(b, false, &again) == clean && n == again && n > 0;
+    printf("%d references, %s\n", n, same ? "untouched" : "WRONG: changed by bad kernels");
+    b->wrong += !same;
+    references(b, true, &n);
+    examine(b, &bad);
+    references(b, true, &n);
+    examine(b, &good);
+    same = references(b, false, &again) == clean;
+    printf("%d references, %s\n", again, same ? "made again" : "WRONG: still poisoned");
+    before.wrong = b->wrong + !same;
+    *b = before; /* the table is counted, not its kernels once more */
 }
 
 /* good_other_order is as good as eager, but not the same: what bit_equal is for. */
@@ -271,6 +340,8 @@ int main(int argc, char **argv)
             examine(&b, &row[i]);
     if (argc < 2)
         examine_bit_equal(&b);
+    if (argc < 2)
+        examine_references(&b);
     bench_close(&b);
     printf("%d kernels, %d of %d bad ones refused, %d wrong verdicts\n", b.checked, b.refused,
            b.bad, b.wrong);

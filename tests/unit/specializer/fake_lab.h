@@ -29,12 +29,13 @@ struct fake {
     atomic_int outrun;                 /* so many of the next clear gains lose whole steps */
     _Atomic(const char *) shy,
         needs; /* slot that loses them the first time, and until another is specialized */
-    atomic_bool hold_bench;            /* benches last until they are stopped */
-    char held[24], unheld[24];         /* the last that did, and the first one after that */
-    _Atomic(const char *) audit_fails; /* id of a kernel that audits find wrong, or NULL */
-    _Atomic(const char *) slowed;      /* of one that has become half as fast as eager, or NULL */
-    atomic_int layers;                 /* runs of a slot in a step beyond the first */
-    struct kernel *grave[4096];        /* unloaded: kept, because the test looks at slots freely */
+    atomic_bool hold_bench;              /* benches last until they are stopped */
+    char held[24], unheld[24];           /* the last that did, and the first one after that */
+    _Atomic(const char *) audit_fails;   /* id of a kernel that audits find wrong, or NULL */
+    _Atomic(struct specializer *) hasty; /* rolls such a one back before the audit is judged */
+    _Atomic(const char *) slowed;        /* of one that has become half as fast as eager, or NULL */
+    atomic_int layers;                   /* runs of a slot in a step beyond the first */
+    struct kernel *grave[4096]; /* unloaded: kept, because the test looks at slots freely */
     int graves;
 };
 static struct fake fake;
@@ -236,6 +237,11 @@ static int fake_tap(struct backend *b, struct tap *t)
     const char *wrong = atomic_load(&fake.audit_fails);
     if (t->kind == TAP_COMPARE && wrong && strcmp(atomic_load(&t->slot->kernel)->id, wrong) == 0)
         t->different = 1;
+    struct specializer *hasty = t->different ? atomic_exchange(&fake.hasty, NULL) : NULL;
+    char *text = NULL;
+    if (hasty)
+        specializer_rollback(hasty, t->slot->name, NULL, "hasty", &text);
+    free(text);
     atomic_store(&t->left, 0);
     return 0;
 }

@@ -44,6 +44,7 @@ static int fresh_store(void **unused)
     (void)unused;
     snprintf(store_file, sizeof store_file, "%s/%d/store.db", folder, stores++);
     atomic_store(&fake.audit_fails, NULL);
+    atomic_store(&fake.hasty, NULL);
     atomic_store(&fake.slowed, NULL);
     atomic_store(&fake.shy, NULL);
     atomic_store(&fake.needs, NULL);

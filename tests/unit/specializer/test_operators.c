@@ -326,6 +326,35 @@ static void operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails(voi
     stop(s);
 }
 
+/* What an audit saw of the kernel that left is not said of the one that came back. */
+static void operators_who_are_faster_than_an_audit_find_the_kernel_before_it_unharmed(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24], before[24] = "";
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    pthread_mutex_lock(&s->lock);
+    const struct candidate *previous = place_find(s, "mlp_out/m1")->previous;
+    if (previous)
+        memcpy(before, previous->key, sizeof before);
+    pthread_mutex_unlock(&s->lock);
+    if (!before[0]) { /* this machine's first winner was its best */
+        stop(s);
+        skip();
+    }
+    atomic_store(&fake.hasty, s);
+    atomic_store(&fake.audit_fails, id);
+    WAIT_FOR(atomic_load(&fake.hasty) == NULL);
+    uint64_t looks = atomic_load(&s->counts.looks);
+    WAIT_FOR(atomic_load(&s->counts.looks) > looks + 5);
+    assert_string_equal(serving("mlp_out/m1")->id, before);
+    assert_true(ROLLED_BACK("audit") == 0 && ROLLED_BACK("operator") == 1);
+    stop(s);
+}
+
 /* Slots are audited in turns, for as many years as the process lives. */
 static void operators_see_audits_go_on_when_a_count_would_overflow(void **unused)
 {
@@ -414,6 +443,7 @@ int main(void)
         TEST(operators_may_repeat_a_rollback),
         TEST(operators_see_slots_kernels_metrics_and_the_dashboard),
         TEST(operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails),
+        TEST(operators_who_are_faster_than_an_audit_find_the_kernel_before_it_unharmed),
         TEST(operators_see_audits_go_on_when_a_count_would_overflow),
         TEST(operators_are_alerted_of_a_kernel_that_became_slow),
         TEST(operators_carry_winners_to_another_store),
