@@ -26,8 +26,7 @@
  * As eager's, queries and weights are float, so each is three terms of bf16 (8 bits each). A head
  * needs three rows: for up to 4 heads they are rows g, g + 4 and g + 8 of one product, for up to 8
  * heads g and g + 8 of one, and g of another. Tensor cores cut sums off instead of rounding them,
- * so no sum stays in them for more than 32 products: those of a chunk of columns and of a page are
- * added up by ordinary ones.
+ * so none stays in them for longer than 32 columns or a page: those are added up by ordinary units.
  *
  * Invariant: positions beyond the token's own have keys and values of zero and weight zero; a slot
  * is copied into only when all lanes have read what was in it, and what is in it is read when every
