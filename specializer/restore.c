@@ -233,7 +233,7 @@ static enum stage_result short_bench(struct specializer *s, struct candidate *c)
 static void bench_and_publish(struct specializer *s, struct returning *r)
 {
     struct candidate *c = r->c;
-    if (swap_load(s, c) != 0) {
+    if (swap_load(s, c) != STAGE_PASS) {
         give_up(s, r, false);
         return;
     }

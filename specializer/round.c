@@ -304,17 +304,22 @@ static void bench_item(struct specializer *s, struct item *it)
     struct place *p = s->round.place;
     struct candidate *c = it->c;
     bool loaded = c->kernel != NULL;
-    if (swap_load(s, c) != 0) {
+    enum stage_result r = swap_load(s, c);
+    if (r == STAGE_REFUSE) {
         item_refuse(s, it, STAGE_LOAD);
         return;
     }
     if (!loaded)
-        count_stage(s, STAGE_LOAD, STAGE_PASS);
+        count_stage(s, STAGE_LOAD, r);
+    if (r != STAGE_PASS) {
+        item_forget(s, it);
+        return;
+    }
     pthread_mutex_lock(&s->lock);
     const struct kernel *incumbent = p->active ? p->active->kernel : p->slot->eager;
     double base = 1 + p->gain_eager;
     pthread_mutex_unlock(&s->lock);
-    enum stage_result r = bench_run(&s->env, c, incumbent, p->input[0], false);
+    r = bench_run(&s->env, c, incumbent, p->input[0], false);
     if (r == STAGE_STOPPED && atomic_load(&s->mode) == SPECIALIZER_PAUSE)
         return; /* it waits, and is benched from the start when the pause is over */
     bool same = atomic_load(&p->slot->kernel) == incumbent;

@@ -182,7 +182,7 @@ struct specializer {
     struct tap tap; /* the watch's, installed when tap.slot is set */
     struct place *tapped;
     char tapped_key[24]; /* of the kernel that is looked at */
-    int watch_at; /* lock; the place audited last */
+    int watch_at;        /* lock; the place audited last */
     int64_t tap_since_ns;
 
     int64_t hour_ns; /* start of the hour whose builds are counted */
@@ -299,8 +299,10 @@ bool agent_start(struct specializer *s);
 
 /* ---- swap.c: what fills a slot ------------------------------------------------------------- */
 bool is_disabled(struct specializer *s, const char *key, const char *template_id); /* lock held */
-/* Loads c->object unless it is; marks the trial. 0, or -1 with c->reason set. */
-int swap_load(struct specializer *s, struct candidate *c);
+/* Loads c->object unless it is; marks the trial. Pass; refuse: it cannot be loaded; retry: the
+ * store could not take the mark, without which a kernel that crashes the server would come back.
+ * Both say why in c->reason. */
+enum stage_result swap_load(struct specializer *s, struct candidate *c);
 /* c becomes the slot's kernel: first in the store, then in the table. Takes `c` over. */
 int swap_in(struct specializer *s, struct place *p, struct candidate *c, const char *why,
             const char *who);

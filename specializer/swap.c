@@ -33,14 +33,15 @@ void count_stage(struct specializer *s, enum stage stage, enum stage_result r)
 
 /* ---- loading and unloading ------------------------------------------------------------------ */
 
-int swap_load(struct specializer *s, struct candidate *c)
+enum stage_result swap_load(struct specializer *s, struct candidate *c)
 {
     struct err err;
     if (c->kernel)
-        return 0;
+        return STAGE_PASS;
     if (store_trial(s->store, c->key, true, &err) != 0) {
+        log_error("specializer", "%s", err.msg);
         snprintf(c->reason, sizeof c->reason, "load: %s", err.msg);
-        return -1;
+        return STAGE_RETRY;
     }
     struct kernel_object object = {
         .path = c->object,
@@ -52,10 +53,10 @@ int swap_load(struct specializer *s, struct candidate *c)
     };
     c->kernel = s->env.ops->load(s->env.backend, &object, &err);
     if (c->kernel)
-        return 0;
+        return STAGE_PASS;
     store_trial(s->store, c->key, false, NULL);
     snprintf(c->reason, sizeof c->reason, "load: %s", err.msg);
-    return -1;
+    return STAGE_REFUSE;
 }
 
 static void retire_later(struct specializer *s, struct kernel *k, int64_t epoch)

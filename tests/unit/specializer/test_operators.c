@@ -372,6 +372,30 @@ static void operators_see_audits_go_on_when_a_count_would_overflow(void **unused
     stop(s);
 }
 
+/* Nothing is known against a kernel whose loading the store could not write down: not refused. */
+static void operators_lose_no_kernel_to_a_store_that_cannot_mark_a_trial(void **unused)
+{
+    (void)unused;
+    struct specializer *s = start("--specializer-paused", "true");
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(store_file, &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, 30000);
+    const char *full = "CREATE TRIGGER full BEFORE UPDATE OF trial ON candidate WHEN NEW.trial "
+                       "BEGIN SELECT RAISE(ABORT, 'disk is full'); END";
+    assert_int_equal(sqlite3_exec(db, full, NULL, NULL, NULL), SQLITE_OK);
+    char *text = NULL;
+    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r1", &text), &text);
+    WAIT_FOR(metric(s, "\nwhet_specializer_candidates_total{stage=\"load\",outcome=\"retry\"} ") >=
+             1);
+    assert_true(
+        metric(s, "\nwhet_specializer_candidates_total{stage=\"load\",outcome=\"refuse\"} ") == 0);
+    assert_true(metric(s, "\nwhet_store_errors_total ") >= 1);
+    assert_int_equal(sqlite3_exec(db, "DROP TRIGGER full", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
+    stop(s);
+}
+
 /* Has a window been closed since the slot's kernel was published? */
 static bool promised(struct specializer *s, const char *slot)
 {
@@ -445,6 +469,7 @@ int main(void)
         TEST(operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails),
         TEST(operators_who_are_faster_than_an_audit_find_the_kernel_before_it_unharmed),
         TEST(operators_see_audits_go_on_when_a_count_would_overflow),
+        TEST(operators_lose_no_kernel_to_a_store_that_cannot_mark_a_trial),
         TEST(operators_are_alerted_of_a_kernel_that_became_slow),
         TEST(operators_carry_winners_to_another_store),
     };
