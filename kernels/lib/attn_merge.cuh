@@ -12,7 +12,8 @@
  * A part without a position has top minus infinity and weighs nothing. Parts are added in the order
  * of the blocks, so the bits do not depend on who comes last.
  *
- * attn_decode.cu includes this behind its constants (G, HD, WARPS, SPLITS, SLICE, GROUPS, THREADS).
+ * attn_decode.cu and attn_mma.cu include this behind their constants (G, HD, WARPS, SPLITS, SLICE,
+ * GROUPS, THREADS).
  */
 #ifndef WHET_KERNELS_LIB_ATTN_MERGE_CUH
 #define WHET_KERNELS_LIB_ATTN_MERGE_CUH

@@ -49,6 +49,15 @@ __device__ __forceinline__ void copy_weight(void *to, const void *p)
 #undef WHET_COPY
 }
 
+/* 16 bytes that are read again soon, or zeros unless they are `here`. */
+__device__ __forceinline__ void copy_or_zero(void *to, const void *from, bool here)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(here ? 16 : 0)
+                 : "memory");
+}
+
 /* 16 bytes of anything else. */
 __device__ __forceinline__ void copy_shared(void *to, const void *from)
 {

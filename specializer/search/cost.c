@@ -3,8 +3,8 @@
  * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP,
  * PREFETCH); a template without one of them takes its neutral value, and a knob that is not known
  * here is left to learning. On a GPU the formula is bytes over the measured bandwidth, less what is
- * lost with few bytes in flight or an uneven last wave, plus the boundary; attention is counted in
- * turns of latency.
+ * lost with few bytes in flight or an uneven last wave, plus the boundary; attention by ordinary
+ * units is counted in turns of latency.
  */
 #include "specializer/search/cost.h"
 
@@ -150,6 +150,8 @@ static double kept_bandwidth(const struct cost *c, const struct facts *f, double
     return c->machine->read_bandwidth * (least + (1 - least) * fmin(1, flight / wanted));
 }
 
+enum { SHARED = 227 * 1024 }; /* bytes that the blocks of a multiprocessor can have */
+
 /* How a kernel for one to four tokens lies on the device. A ring is STAGES steps of each warp in
  * shared memory, and a kernel without one has a step in registers. */
 struct gemv_shape {
@@ -162,7 +164,7 @@ struct gemv_shape {
 static struct gemv_shape gemv_shape(const struct template *t, const struct point *p,
                                     const struct facts *f, double rows, double cols)
 {
-    enum { BLOCKS_MOST = 32, WARPS_RESIDENT = 48, CHUNK = 256, STEP = 512, SHARED = 227 * 1024 };
+    enum { BLOCKS_MOST = 32, WARPS_RESIDENT = 48, CHUNK = 256, STEP = 512 };
     double kw = knob_or(t, p, "KW", 1), rw = knob_or(t, p, "RW", 8),
            stages = knob_or(t, p, "STAGES", 0);
     double each = knob_or(t, p, "ROWS", 2), persist = knob_or(t, p, "PERSIST", 0);
@@ -317,13 +319,40 @@ static double attention_s(const struct cost *c, const struct template *t, const 
     return fmax(chain, loads) + 0.2 * fmin(chain, loads);
 }
 
+/* Attention on tensor cores is bytes, unless a warp has many pages to multiply one after the other.
+ * Pages wait in shared memory, or one a warp in registers, of which a thread has about HEAD_DIM. */
+static double attention_mma_s(const struct cost *c, const struct template *t, const struct point *p,
+                              const struct facts *f)
+{
+    enum { SOME_PAGES = 32, SUMS = 5 * 1024, BLOCKS_MOST = 32, REGISTERS = 65536 };
+    double splits = knob_or(t, p, "SPLITS", 2), warps = knob_or(t, p, "WARPS", 4);
+    double stages = knob_or(t, p, "STAGES", 3), page = 64.0 * f->HEAD_DIM, m = fmax(1, f->M_MAX);
+    double turns = ceil(SOME_PAGES / (splits * warps)), blocks = splits * f->KV_HEADS * m;
+    double fit = stages > 0 ? floor(SHARED / (warps * stages * page + SUMS))
+                            : floor(REGISTERS / (warps * 32 * (f->HEAD_DIM + 40.0)));
+    double room = fmax(1, fmin(BLOCKS_MOST, fit)) * f->SMS;
+    double flight = fmin(blocks, room) / f->SMS * warps * fmin(fmax(1, stages), turns) * page;
+    double uneven = blocks > room ? 1 + 0.5 * (1 / wave_share(blocks, room) - 1) : 1;
+    double bytes = page * SOME_PAGES * f->KV_HEADS * m;
+    double loads = bytes / kept_bandwidth(c, f, flight, 2, 0.2) * uneven;
+    double work = ceil(blocks / room) * (latency_s + turns * 0.4e-6);
+    double merge = splits > 1 ? knob_or(t, p, "MERGE", 0) ? 0.4e-6 : 0.8e-6 : 0;
+    return fmax(loads, work) + 0.2 * fmin(loads, work) + merge;
+}
+
+static double cuda_attention_s(const struct cost *c, const struct template *t,
+                               const struct point *p, const struct facts *f)
+{
+    return template_knob(t, "PIECE") >= 0 ? attention_s(c, t, p, f) : attention_mma_s(c, t, p, f);
+}
+
 static double cuda_formula(const struct cost *c, const struct template *t, const struct point *p,
                            const struct facts *f)
 {
     double rows, cols;
     region_matrix(f, &rows, &cols);
-    double s =
-        f->REGION == REGION_ATTN ? attention_s(c, t, p, f) : projection_s(c, t, p, f, rows, cols);
+    double s = f->REGION == REGION_ATTN ? cuda_attention_s(c, t, p, f)
+                                        : projection_s(c, t, p, f, rows, cols);
     return s + c->machine->boundary_s;
 }
 

@@ -344,9 +344,9 @@ int template_family(const struct template *t, const struct point *p)
 {
     int kind;
     if (t->machine == MACHINE_CUDA)
-        kind = (knob_value(t, p, "STAGE") > 0) + 2 * (knob_value(t, p, "PERSIST") > 0) +
-               4 * knob_value(t, p, "MERGE") + 8 * knob_value(t, p, "BULK") +
-               16 * (knob_value(t, p, "NORMED") > 0);
+        kind = (knob_value(t, p, "STAGE") + knob_value(t, p, "STAGES") > 0) +
+               2 * (knob_value(t, p, "PERSIST") > 0) + 4 * knob_value(t, p, "MERGE") +
+               8 * knob_value(t, p, "BULK") + 16 * (knob_value(t, p, "NORMED") > 0);
     else
         kind = knob_value(t, p, "ISA") * PACK_VALUES + knob_value(t, p, "PACK");
     return template_index(t) * KINDS + kind % KINDS;

@@ -64,6 +64,10 @@
 #define TABLE_DEF "kernels/attn_decode.def"
 #include "specializer/search/space_table.h"
 
+#define TABLE attn_mma
+#define TABLE_DEF "kernels/attn_mma.def"
+#include "specializer/search/space_table.h"
+
 #define TABLE lt
 #define TABLE_DEF "kernels/lt.def"
 #include "specializer/search/space_table.h"

@@ -2,6 +2,7 @@
 //
 //   chain [--model 0,1,2] [--batch 1,8,32] [--context 512] [--root DIR] [--threads 14]
 //         [--seconds 90] [--quick] [--fine] [--families] [--carveout PERCENT] [--log FILE]
+//         [--attn-mma] [--only REGION]
 //
 // Builds the step of Llama-3.2-1B, Qwen3-1.7B or Qwen3-4B with random bf16 weights as one graph
 // with programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by
@@ -10,6 +11,8 @@
 // of the whole step (chain_search.hpp), in stages that unlock one group of knobs after another, so
 // that the table says what each is worth; --fine searches near the start only, --quick does not
 // search. --families searches with each family of gemv alone, and then lets each region choose.
+// --attn-mma takes attn_mma for attention; --only searches points of one region (0 to 5), the
+// others stay at their starts.
 #include "tests/device/chain_search.hpp"
 
 static const int order[] = {1, 3, 5, 4, 0, 2}; // of regions, in a pass
@@ -43,16 +46,18 @@ static const stage mma_stages[] = {
 struct options {
     std::vector<int> models = {0, 1, 2}, batch = {1};
     int context = 512, threads = 14, carveout = -1,
-        seconds = 90; // seconds of search for a model and batch
-    bool quick = false, fine = false, families = false;
+        seconds = 90, // of search for a model and batch
+        only = -1;    // region that is searched
+    bool quick = false, fine = false, families = false, attn_mma = false;
     std::string root = ".";
     FILE *log = nullptr;
 };
 
-static bool begin(search &f, const family &projections)
+static bool begin(search &f, const family &projections, const options &o)
 {
+    const family &attend = o.attn_mma ? attention_mma : attention;
     for (int r = 0; r < REGIONS; r++)
-        if (!f.begin(r, regions[r] == REGION_ATTN ? attention : projections)) {
+        if (!f.begin(r, regions[r] == REGION_ATTN ? attend : projections)) {
             printf("%s M=%d %s: no usable point of %s\n", f.s.m.name, f.s.M, region_names[r],
                    projections.name);
             return false;
@@ -61,13 +66,14 @@ static bool begin(search &f, const family &projections)
 }
 
 // Passes over all regions until time is over, a few points of each at a time.
-static void passes(search &f, double seconds, const char *knobs)
+static void passes(search &f, double seconds, const char *knobs, int only = -1)
 {
     enum { RANDOM = 12, AT_A_TIME = 24 };
     clock_limit until(seconds);
     while (!until.over())
         for (int r : order)
-            f.attempt(r, f.some(f.around(r, knobs, RANDOM), AT_A_TIME), until);
+            if (only < 0 || r == only)
+                f.attempt(r, f.some(f.around(r, knobs, RANDOM), AT_A_TIME), until);
 }
 
 static void by_stages(search &f, const options &o, bool wide)
@@ -133,7 +139,7 @@ static void by_families(search &f, const options &o)
     std::vector<pick> found[REGIONS];
     pick attend = f.best[1];
     for (const family *one : families) {
-        if (!begin(f, *one))
+        if (!begin(f, *one, o))
             continue;
         f.best[1] = attend;
         f.row((std::string(one->name) + ", as it starts").c_str());
@@ -162,13 +168,16 @@ static void run(compiler &cc, const model &m, int M, const options &o)
     reference(s);
     bool wide = M > 4;
     search f(s, cc, wide ? 1.5e-2 : 1e-4, o.log);
-    if (begin(f, wide ? mma : direct)) {
+    if (begin(f, wide ? mma : direct, o)) {
         f.row("start");
         f.winners();
         f.marginal();
         if (o.families && !wide)
             by_families(f, o);
-        else if (o.fine) {
+        else if (o.only >= 0) {
+            passes(f, o.seconds, "", o.only);
+            f.row("searched");
+        } else if (o.fine) {
             passes(f, o.seconds, wide ? mma_stages[std::size(mma_stages) - 1].knobs : "");
             f.row("searched");
         } else if (!o.quick)
@@ -197,6 +206,7 @@ static bool parse(int argc, char **argv, options *o)
         bool *flag = name == "--fine"       ? &o->fine
                      : name == "--quick"    ? &o->quick
                      : name == "--families" ? &o->families
+                     : name == "--attn-mma" ? &o->attn_mma
                                             : nullptr;
         if (flag) {
             *flag = true;
@@ -215,6 +225,8 @@ static bool parse(int argc, char **argv, options *o)
             o->carveout = atoi(v);
         else if (name == "--seconds")
             o->seconds = atoi(v);
+        else if (name == "--only")
+            o->only = atoi(v);
         else if (name == "--root")
             o->root = v;
         else if (name == "--log")

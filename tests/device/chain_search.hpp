@@ -79,7 +79,8 @@ struct family {
 static const family direct = {"direct", &tables::gemv, ""},
                     async = {"async", &tables::ring, "BULK=0"},
                     bulk = {"bulk", &tables::ring, "BULK=1"}, mma = {"mma", &tables::mma, ""},
-                    attention = {"attention", &tables::attn_decode, ""};
+                    attention = {"attention", &tables::attn_decode, ""},
+                    attention_mma = {"attention mma", &tables::attn_mma, ""};
 
 struct pick {
     const family *f;

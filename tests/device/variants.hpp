@@ -149,6 +149,10 @@ namespace tables
 #define TABLE attn_decode
 #define TABLE_DEF "kernels/attn_decode.def"
 #include "tests/device/variant_table.hpp"
+
+#define TABLE attn_mma
+#define TABLE_DEF "kernels/attn_mma.def"
+#include "tests/device/variant_table.hpp"
 } // namespace tables
 
 struct variant {

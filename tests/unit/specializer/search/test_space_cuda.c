@@ -189,6 +189,28 @@ static void attention_of_many_tokens_is_bytes_if_enough_of_them_are_asked_for(vo
     cost_close(&c);
 }
 
+/* Of many sequences each byte counts: attention through a ring gains from depth until memory is
+ * busy, and is never faster than that. */
+static void attention_with_a_deeper_ring_comes_nearer_to_its_bytes(void **unused)
+{
+    (void)unused;
+    struct facts f = facts_of(REGION_ATTN, 32);
+    const struct template *t = template_find("attn_mma");
+    struct point p = template_defaults(t);
+    double before = 1, floor = 32.0 * 32 * f.KV_HEADS * 64 * f.HEAD_DIM / 4.8e12;
+    struct cost cost;
+    cost_open(&cost, &h200, 1);
+    p.value[template_knob(t, "WARPS")] = p.value[template_knob(t, "SPLITS")] = 1;
+    for (int stages = 1; stages <= 4; stages++) {
+        p.value[template_knob(t, "STAGES")] = stages;
+        double s = cost_formula(&cost, t, &p, &f);
+        assert_true(s > floor && s < before);
+        before = s;
+    }
+    assert_true(before < 3 * floor);
+    cost_close(&cost);
+}
+
 static bool has(char **flags, const char *wanted)
 {
     for (; *flags; flags++)
@@ -334,6 +356,7 @@ int main(void)
         cmocka_unit_test(a_deeper_ring_has_more_on_its_way),
         cmocka_unit_test(products_and_activations_cost_what_tokens_there_are),
         cmocka_unit_test(attention_of_many_tokens_is_bytes_if_enough_of_them_are_asked_for),
+        cmocka_unit_test(attention_with_a_deeper_ring_comes_nearer_to_its_bytes),
         cmocka_unit_test(the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts),
         cmocka_unit_test(a_list_of_points_is_a_space_of_them),
         cmocka_unit_test(wide_slots_have_a_library_to_choose_from),
