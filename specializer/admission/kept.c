@@ -82,7 +82,7 @@ void kept_shrink(const char *dir, int64_t most)
     struct entry *all = list(dir, &n);
     for (int i = 0; i < n; i++)
         bytes += all[i].bytes;
-    if (bytes > most)
+    if (n > 0 && bytes > most)
         qsort(all, (size_t)n, sizeof *all, oldest_first);
     for (int i = 0; i < n; i++) {
         if (bytes > most && unlink(all[i].path) == 0)
