@@ -41,10 +41,11 @@ void engine_lost(struct engine *e, const char *why)
     if (atomic_load(&e->state) != ENGINE_LOST) {
         log_error("engine", "the device is lost, and all requests with it: %s", why);
         engine_say(e, 1, "the device is lost: %s", why);
+        snprintf(e->lost, sizeof e->lost, "%s", why);
         atomic_store(&e->state, ENGINE_LOST);
         lend_no_more(e);
     }
-    end_all(e, FINISH_ERROR, why);
+    end_all(e, FINISH_ERROR, e->lost);
 }
 
 static void serve(struct engine *e)
@@ -54,7 +55,7 @@ static void serve(struct engine *e)
         atomic_store(&e->progress_ns, clock_ns());
         busy = has_work(e);
         if (busy && atomic_load(&e->state) == ENGINE_LOST) { /* submitted while it was lost */
-            engine_lost(e, "the device is lost");
+            engine_lost(e, e->lost);
             busy = false;
         } else if (busy) {
             engine_advance(e);

@@ -90,6 +90,7 @@ struct engine {
     uint64_t starts;             /* engine thread: steps started */
     int64_t landed_ns;           /* engine thread: when the last one ended */
     bool landed_decode;          /* engine thread: it was a decode step, and nothing came since */
+    char lost[200];              /* engine thread: why the device is gone */
     bool lent;                   /* engine thread: a slice ran since the last step was started */
     uint64_t published;          /* engine thread: exchanges seen */
     struct sequence_model for_sequences;

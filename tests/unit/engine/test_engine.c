@@ -419,6 +419,33 @@ static void engine_notices_that_it_stalls(void **state)
     free(c);
 }
 
+/* One is in the step that loses the device, the other was accepted and nobody has looked at it. */
+static void engine_tells_those_who_only_arrived_why_the_device_is_lost(void **state)
+{
+    (void)state;
+    struct engine *e = start_with(64, 8);
+    struct client *c = clients(2);
+    struct engine_request r;
+    uint64_t steps = fake.steps;
+    fake.hold = true;
+    for (int i = 0; i < 2; i++) {
+        prompt_text(&c[i], "a prompt");
+        r = request_of(&c[i], 5);
+        submit(e, &r);
+        while (fake.steps == steps)
+            usleep(100);
+    }
+    fake.lost = true;
+    fake.hold = false;
+    wait_ends(2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(c[i].finish, FINISH_ERROR);
+        assert_non_null(strstr(c[i].error, "the bus"));
+    }
+    engine_stop(e);
+    free(c);
+}
+
 static void engine_ends_everything_when_the_device_is_lost(void **state)
 {
     (void)state;
@@ -476,6 +503,7 @@ int main(void)
         cmocka_unit_test(engine_notices_that_it_stalls),
         cmocka_unit_test(engine_json_tells_what_happened),
         cmocka_unit_test(engine_ends_everything_when_the_device_is_lost),
+        cmocka_unit_test(engine_tells_those_who_only_arrived_why_the_device_is_lost),
     };
     int failed = cmocka_run_group_tests_name("one by one", tests, NULL, NULL);
     ops = &fake_pipelined_ops;
