@@ -43,7 +43,6 @@ void engine_lost(struct engine *e, const char *why)
         engine_say(e, 1, "the device is lost: %s", why);
         snprintf(e->lost, sizeof e->lost, "%s", why);
         atomic_store(&e->state, ENGINE_LOST);
-        lend_no_more(e);
     }
     end_all(e, FINISH_ERROR, e->lost);
 }
@@ -54,12 +53,14 @@ static void serve(struct engine *e)
     while (engine_receive(e, !busy)) {
         atomic_store(&e->progress_ns, clock_ns());
         busy = has_work(e);
-        if (busy && atomic_load(&e->state) == ENGINE_LOST) { /* submitted while it was lost */
-            engine_lost(e, e->lost);
+        if (atomic_load(&e->state) == ENGINE_LOST) {
+            /* Not before: a step under way may run what the specializer, once told, frees. */
+            lend_no_more(e);
+            end_all(e, FINISH_ERROR, e->lost); /* submitted while it was lost */
             busy = false;
         } else if (busy) {
             engine_advance(e);
-            if (!e->flying)
+            if (!e->flying && atomic_load(&e->state) == ENGINE_READY)
                 engine_lend(e, false);
         } else if (atomic_load(&e->state) == ENGINE_READY) {
             e->landed_decode = false; /* what comes next waited for its request, not for us */

@@ -141,6 +141,7 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx)
         if (!e->slice)
             result = e->slice_result;
         e->slice = NULL;
+        atomic_store(&e->slice_here, false);
     }
     e->lab_callers--;
     pthread_cond_broadcast(&e->reply);

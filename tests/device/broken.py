@@ -116,6 +116,9 @@ def lost_device(whet, trap):
         t.join(40)
     check(all(e and e[0] == "error" for e in ends),
           f"all {CLIENTS} requests end with an error {time.monotonic() - begin:.1f} s later: {ends[0]}")
+    if s.process.poll() is not None:
+        check(False, f"the process is there: exit status {s.process.poll()}, " + s.said()[-1500:])
+        return
     begin = time.monotonic()
     kind, text = s.complete(8, False)
     check(kind == "error" and time.monotonic() - begin < 5, f"a new request is refused: {text}")

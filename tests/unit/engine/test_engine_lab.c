@@ -136,6 +136,36 @@ static void engine_keeps_slices_to_their_share_under_load(void **state)
     free(c);
 }
 
+static void engine_lends_nothing_once_the_device_is_lost(void **state)
+{
+    (void)state;
+    struct engine *e = start_with(64, 4);
+    struct client *c = clients(1);
+    struct forever f = {.e = e, .s = {.want = 1000000}};
+    pthread_t thread;
+    fake.delay_us = 50000; /* a slice is due after every step */
+    prompt_text(c, "lost beside a slice");
+    struct engine_request r = request_of(c, 1000);
+    r.ignore_eos = true;
+    submit(e, &r);
+    pthread_create(&thread, NULL, slices_forever, &f);
+    while (atomic_load(&e->stats.slices) == 0)
+        usleep(1000);
+    fake.hold = true;
+    for (uint64_t steps = 0; fake.steps != steps; usleep(300000)) /* until one is held */
+        steps = fake.steps;
+    uint64_t lent = atomic_load(&e->stats.slices);
+    fake.lost = true;
+    fake.hold = false;
+    wait_ends(1);
+    pthread_join(thread, NULL);
+    assert_int_equal(f.rc, -1);
+    assert_int_equal(engine_state(e, NULL, NULL, 0), ENGINE_LOST);
+    assert_int_equal(atomic_load(&e->stats.slices), lent);
+    engine_stop(e);
+    free(c);
+}
+
 static void engine_sleeps_the_share_away_while_children_starve(void **state)
 {
     (void)state;
@@ -249,6 +279,7 @@ int main(void)
         cmocka_unit_test(what_a_spread_meter_saved_is_spent_in_longer_slices),
         cmocka_unit_test(engine_lends_slices_back_to_back_when_idle),
         cmocka_unit_test(engine_keeps_slices_to_their_share_under_load),
+        cmocka_unit_test(engine_lends_nothing_once_the_device_is_lost),
         cmocka_unit_test(engine_sleeps_the_share_away_while_children_starve),
         cmocka_unit_test(engine_tosses_a_coin_for_the_canary),
         cmocka_unit_test(engine_drops_a_candidate_that_fails_a_step),
