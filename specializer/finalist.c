@@ -63,6 +63,9 @@ static bool finalist_passed(struct specializer *s, struct place *p, enum stage s
     }
     count_stage(s, stage, r);
     if (r != STAGE_PASS) {
+        pthread_mutex_lock(&s->lock);
+        why_undecided(p, c);
+        pthread_mutex_unlock(&s->lock);
         p->not_before_ns = after(r == STAGE_RETRY ? RETRY_AFTER_S : 1);
         return false;
     }

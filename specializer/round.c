@@ -128,6 +128,9 @@ static void item_refuse(struct specializer *s, struct item *it, enum stage stage
 /* Nothing was decided: the point may be proposed again. */
 static void item_forget(struct specializer *s, struct item *it)
 {
+    pthread_mutex_lock(&s->lock);
+    why_undecided(s->round.place, it->c);
+    pthread_mutex_unlock(&s->lock);
     forget(s, s->round.place, it->id);
     candidate_drop(s, it->c);
     it->c = NULL;

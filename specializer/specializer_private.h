@@ -46,6 +46,7 @@ struct place {
         int rank;
         double gain;
         char words[WHY_TEXT];
+        char undecided[WHY_TEXT]; /* what kept the last one that was set aside from a verdict */
     } why;
 
     /* The search; opened when the slot is chosen for the first time. */
@@ -284,6 +285,8 @@ void hearings_recall(struct specializer *s);
 /* ---- why.c: why a slot is on eager; lock held, but for why_recall() -------------------------- */
 /* c left in that state, with its reason: it is remembered if nobody came farther. */
 void why_note(struct place *p, enum life left, const struct candidate *c);
+/* c was set aside without a verdict: its reason is told where nobody has come farther. */
+void why_undecided(struct place *p, const struct candidate *c);
 /* There is nothing to try there. */
 void why_no_point(struct place *p);
 /* After a start: what the store knows. */

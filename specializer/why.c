@@ -4,7 +4,8 @@
  * turned down is nearer than one that a probe found wrong, and of two at the same stage the faster
  * one. Every place remembers that one; operators read it in /specializer, in /admin/slots, on the
  * dashboard and in the tables of `whet tune`. After a start it is read back from the store. What
- * took a kernel out again (an audit, an operator) counts for more than any refusal.
+ * took a kernel out again (an audit, an operator) counts for more than any refusal. Where no
+ * candidate has met a verdict, what kept the last one from it is told instead.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -102,6 +103,12 @@ void why_note(struct place *p, enum life left, const struct candidate *c)
     note(p, left, c->reason, &c->evidence);
 }
 
+void why_undecided(struct place *p, const struct candidate *c)
+{
+    if (c->reason[0])
+        brief(c->reason, &c->evidence, p->why.undecided);
+}
+
 void why_no_point(struct place *p)
 {
     if (!p->why.words[0])
@@ -172,6 +179,8 @@ void why_eager(struct specializer *s, const struct place *p, char out[WHY_TEXT])
         snprintf(out, WHY_TEXT, "%s", p->why.words);
     else if (p->left_out)
         snprintf(out, WHY_TEXT, "left out by specializer.slots");
+    else if (p->why.undecided[0])
+        snprintf(out, WHY_TEXT, "undecided; %.*s", WHY_TEXT - 12, p->why.undecided);
     else
         snprintf(out, WHY_TEXT, "%s",
                  p->candidates > 0 ? "nothing was decided yet" : "not searched yet");

@@ -243,6 +243,7 @@ struct backend {
 
     struct arena weights, kv, buffers, packs;
     struct arena *lent, *lent_pinned; /* a probe's: its memory comes from here; else NULL */
+    int64_t table_least; /* a probe's: entries that the page table of the lab's block has at least */
     struct device_model on;
     int64_t kv_layer; /* bytes of k (or v) of a layer */
 

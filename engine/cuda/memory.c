@@ -66,6 +66,8 @@ static void size_blocks(struct backend *b)
     b->narrow.tokens = b->narrow.rows = b->narrow.spans = NARROW;
     b->narrow.pages = NARROW * pages;
     b->lab.block = b->narrow;
+    if (b->lab.block.pages < b->table_least)
+        b->lab.block.pages = b->table_least;
     b->lab.block.tokens = tokens > NARROW ? tokens : NARROW;
     b->wide.tokens = tokens;
     b->wide.rows = rows;

@@ -250,16 +250,24 @@ static int open_shelf(struct device_probe *p, struct err *e)
     return memory_pinned(p->b, (void **)&p->tally_host, TALLY_ALL * 8, e);
 }
 
-/* Its block has a page table for NARROW sequences as long as the backend has positions. */
+/* Entries of a case's page table: of one drawn no more than there are pages; sequences that were
+ * captured share pages, and each has a table as long as its context. */
+static int64_t room_for_tables(const struct device_probe *p)
+{
+    int64_t captured = (int64_t)p->o.m * ((p->o.context + KV_PAGE - 1) / KV_PAGE);
+    int64_t drawn = room_for_pages(p);
+    return p->o.region == REGION_ATTN && captured > drawn ? captured : drawn;
+}
+
 static struct backend *open_backend(struct device_probe *p)
 {
     struct device_session *s = p->session;
     const struct device_probe_options *o = &p->o;
     struct backend *b = xmalloc(sizeof *b);
-    int32_t pages = (o->positions + KV_PAGE - 1) / KV_PAGE, table = room_for_pages(p) / NARROW;
     *b = s->base;
     b->model = o->model;
-    b->options = (struct backend_options){.kv_pages = (pages > table ? pages : table) + 1,
+    b->table_least = room_for_tables(p);
+    b->options = (struct backend_options){.kv_pages = (o->positions + KV_PAGE - 1) / KV_PAGE + 1,
                                           .max_tokens = o->m < NARROW ? NARROW : walk_padded(o->m),
                                           .max_rows = NARROW};
     b->lent = &s->memory;

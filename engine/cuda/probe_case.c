@@ -107,9 +107,12 @@ static int send_sequences(struct device_probe *p, struct err *e)
     const struct step_block *k = &p->b->lab.block;
     const struct sequences *s = &p->s;
     size_t bytes = NARROW * sizeof(int32_t);
-    if (s->table_n > k->pages || (p->page_room > 0 && s->all_pages > p->page_room))
+    if (p->page_room > 0 && s->all_pages > p->page_room)
         return err_set(e, "a case of %d pages; the probe has room for %d", s->all_pages,
                        p->page_room);
+    if (s->table_n > k->pages)
+        return err_set(e, "page tables of %d entries; the probe has room for %lld", s->table_n,
+                       (long long)k->pages);
     struct cuda_counts *counts = block_twin(k, k->counts);
     bool head = p->o.region == REGION_HEAD;
     *counts =

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "config/err.h"
+#include "engine/capture.h"
 #include "engine/cpu/bind.h"
 #include "engine/cpu/oracle.h"
 #include "engine/probe.h"
@@ -54,10 +55,11 @@ static bool compile(const char *dir, const struct template *t, const struct poin
 
 /* ---- inputs -------------------------------------------------------------------------------- */
 
+/* Long sequences share pages, as they do in what is captured of a live step. */
 static void draw_pages(struct capture *c, const struct model_shape *s, uint64_t *state)
 {
+    enum { MOST = 1024 };
     int32_t each = (c->context + KV_PAGE - 1) / KV_PAGE;
-    int64_t n = (int64_t)each * c->m * KV_PAGE * s->kv_heads * s->head_dim;
     c->span = xcalloc((size_t)c->m, sizeof *c->span);
     c->page_table = xmalloc((size_t)(each * c->m) * sizeof *c->page_table);
     for (int32_t i = 0; i < c->m; i++)
@@ -65,6 +67,8 @@ static void draw_pages(struct capture *c, const struct model_shape *s, uint64_t 
     for (int32_t i = 0; i < each * c->m; i++)
         c->page_table[i] = each * c->m - 1 - i;
     c->pages = each * c->m;
+    free(capture_fold(c, MOST));
+    int64_t n = (int64_t)c->pages * KV_PAGE * s->kv_heads * s->head_dim;
     c->k_pages = rng_normals(state, n, true);
     c->v_pages = rng_normals(state, n, true);
 }
@@ -163,8 +167,9 @@ static void run_one(const struct model *model, const char *name, const struct te
                     int32_t m, const char *object)
 {
     const struct model_shape *s = &model->shape;
-    struct capture c = {.region = t->region, .layer = 1, .m = m, .spans = m, .context = 77};
-    struct device_probe_options o = {model, &model->shape, object, t->region, m, 512, 512};
+    int32_t longest = m == 64 ? 1024 : 512; /* 64 page tables of 64 entries */
+    struct capture c = {.region = t->region, .layer = 1, .m = m, .spans = m};
+    struct device_probe_options o = {model, &model->shape, object, t->region, m, longest, 512};
     struct device_case one = {.shape = {.region = t->region, .layer = 1, .m = m}, .capture = &c};
     struct device_case drawn = {
         .shape = {t->region, 0, m, m, 60, true, true}, .random_params = true, .seed = 5};
@@ -172,6 +177,7 @@ static void run_one(const struct model *model, const char *name, const struct te
     struct oracle_out truth;
     enum device_verdict v = DEVICE_ERROR;
     struct err e = {""};
+    c.context = t->region == REGION_ATTN && m == 64 ? longest : 77;
     draw(&c, s);
     want(model, &c, &truth);
     const struct device_probe_ops *ops = whet_backend_cuda.probe;

@@ -98,7 +98,14 @@ static void a_slot_that_nobody_tried_says_what_is_in_the_way(void **state)
     p.candidates = 2;
     why_eager(&s, &p, out);
     assert_string_equal(out, "nothing was decided yet");
-    p.candidates = 0;
+    struct candidate c = {.reason = "probe: a case of 2817 pages; the probe has room for 2304"};
+    why_undecided(&p, &c);
+    why_eager(&s, &p, out);
+    assert_string_equal(out, "undecided; probe: a case of 2817 pages; the probe has room for 2304");
+    say(&p, LIFE_REFUSED, "bench: too slow", (struct evidence){0});
+    why_eager(&s, &p, out);
+    assert_string_equal(out, "bench: too slow");
+    p = nobody_came();
     p.left_out = true;
     why_eager(&s, &p, out);
     assert_string_equal(out, "left out by specializer.slots");

@@ -53,6 +53,22 @@ static void what_is_handed_out_is_what_was_counted(void **state)
     }
 }
 
+static void a_probes_block_has_the_page_table_it_asks_for(void **state)
+{
+    (void)state;
+    struct backend b = {.model = &model, .positions = 65, .table_least = 4096};
+    b.options = (struct backend_options){.max_tokens = 64, .max_rows = 64};
+    size_blocks(&b);
+    assert_int_equal(b.narrow.pages, NARROW * 5);
+    assert_int_equal(b.lab.block.pages, 4096);
+    struct arena a = {.base = (char *)4096};
+    carve_lab(&b, &a);
+    assert_in_range(b.lab.block.bytes, 4096 * 4, 4096 * 4 + 65536);
+    b.table_least = 1;
+    size_blocks(&b);
+    assert_int_equal(b.lab.block.pages, NARROW * 5);
+}
+
 static void parts_do_not_overlap(void **state)
 {
     (void)state;
@@ -131,6 +147,7 @@ static void a_plan_that_does_not_fit_is_refused_with_every_size(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_probes_block_has_the_page_table_it_asks_for),
         cmocka_unit_test(what_is_handed_out_is_what_was_counted),
         cmocka_unit_test(parts_do_not_overlap),
         cmocka_unit_test(page_tables_have_room_for_every_sequence_at_full_length),
