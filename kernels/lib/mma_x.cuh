@@ -14,6 +14,9 @@
 #define QK (AT_ATTN_IN && HAS_QK_NORM)
 #define KEPT (SPLIT > 1 || QK)       /* sums meet in shared memory before they are finished */
 #define SCALED (HAS_NORM && !NORMED) /* 1/rms of the input is applied to the finished sum */
+/* What is rounded before its norm is lifted first, and 1/rms gives it back: of a number near the
+ * smallest ones bf16 keeps fewer bits, and the second of its TERMS would have none. */
+#define LIFT (SCALED ? 0x1p24f : 1.0f)
 
 enum {
     M = M_MAX,
@@ -131,14 +134,14 @@ __device__ __forceinline__ void put_x(bf16 *x, int t, int i, float4 v)
                        pack_bf16(v.z - low_bf16(high.y), v.w - high_bf16(high.y)));
 }
 
-/* 1/rms of token t's input, once every block's part of the sum of squares is here */
+/* 1/rms of token t's input over LIFT, once every block's part of the sum of squares is here */
 __device__ __forceinline__ float scale_of(const struct region_args &a, const struct extra *e, int t)
 {
 #if HAS_NORM
     float sum = 0;
     for (int p = 0; p < SPLIT; p++)
         sum += e->squares[p][t];
-    return rsqrtf(sum / K + a.eps);
+    return rsqrtf(sum / K + a.eps) * (1 / LIFT);
 #else
     return 1.0f;
 #endif
@@ -189,7 +192,7 @@ __device__ __forceinline__ void put_load(const struct region_args &a, const stru
 #endif
 #pragma unroll
     for (int s = 0; s < GROUP; s++) {
-        float f = NORMED ? r[s] : 1;
+        float f = NORMED ? r[s] : LIFT;
         float4 p = v[s][b];
         p = make_float4(p.x * f * g.x, p.y * f * g.y, p.z * f * g.z, p.w * f * g.w);
         if (AT_ONCE == 1 || first + s * WARPS < NT * 8)
