@@ -33,7 +33,8 @@ enum { WIDE_REPEATS = 3, CELLS = NARROW_BUCKETS * CONTEXT_BUCKETS + WIDE_CELLS }
 static bool alike(const struct choice *a, const struct choice *b)
 {
     return a->m == b->m && a->rows == b->rows && a->context == b->context && a->tiles == b->tiles &&
-           a->singles == b->singles && a->decode == b->decode;
+           a->singles == b->singles && walk_padded(a->lead) == walk_padded(b->lead) &&
+           a->decode == b->decode;
 }
 
 static bool same(const struct choice *a, const struct choice *b)

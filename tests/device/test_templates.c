@@ -1,7 +1,7 @@
 /* test_templates.c - the templates at the points they start from, in whole steps of real shapes:
  * logits against the eager step, and time of a step with each: waited for one by one, and with all
  * of them in as the engine runs steps, each started while the one before it runs, next to the graph
- * alone, replayed.
+ * alone, replayed. Then decodes beside a prompt, whose attention the template has, too.
  *
  * Every template is compiled by NVRTC as the specializer would, loaded, and put into its slots.
  */
@@ -74,6 +74,23 @@ struct batch {
     struct sample_row sample[MOST];
 };
 
+/* Positions [from, to) of a sequence, and a row for the last of them. */
+static void add(struct batch *b, int32_t sequence, int32_t from, int32_t to, int32_t vocab)
+{
+    struct step *s = &b->step;
+    b->span[s->spans++] = (struct span){s->m, to - from, to, s->pages};
+    for (int32_t p = 0; p < PAGES_EACH; p++)
+        b->table[s->pages++] = sequence * PAGES_EACH + p;
+    for (int32_t p = from; p < to; p++, s->m++) {
+        b->tokens[s->m] = (p * 7919 + sequence * 104729 + 1) % vocab;
+        b->position[s->m] = p;
+        b->kv_at[s->m] = sequence * CONTEXT + p;
+    }
+    b->row[s->rows] = s->m - 1;
+    b->sample[s->rows++] = (struct sample_row){.params = &greedy, .target = -1};
+    s->context = to > s->context ? to : s->context;
+}
+
 /* Positions [from, to) of sequences [first, first + n). */
 static void make(struct batch *b, int32_t first, int32_t n, int32_t from, int32_t to, int32_t vocab)
 {
@@ -85,22 +102,9 @@ static void make(struct batch *b, int32_t first, int32_t n, int32_t from, int32_
                        .span = b->span,
                        .page_table = b->table,
                        .row = b->row,
-                       .sample = b->sample,
-                       .spans = n,
-                       .rows = n,
-                       .context = to};
-    for (int32_t i = 0; i < n; i++) {
-        b->span[i] = (struct span){s->m, to - from, to, s->pages};
-        for (int32_t p = 0; p < PAGES_EACH; p++)
-            b->table[s->pages++] = (first + i) * PAGES_EACH + p;
-        for (int32_t p = from; p < to; p++, s->m++) {
-            b->tokens[s->m] = (p * 7919 + (first + i) * 104729 + 1) % vocab;
-            b->position[s->m] = p;
-            b->kv_at[s->m] = (first + i) * CONTEXT + p;
-        }
-        b->row[i] = s->m - 1;
-        b->sample[i] = (struct sample_row){.params = &greedy, .target = -1};
-    }
+                       .sample = b->sample};
+    for (int32_t i = 0; i < n; i++)
+        add(b, first + i, from, to, vocab);
 }
 
 static bool step(struct rig *r, struct batch *b)
@@ -132,7 +136,7 @@ static double timed(struct rig *r, struct batch *b, float *logits, double *longe
             us[i - 20] = one;
     }
     qsort(us, TIMES, sizeof *us, by_value);
-    cudaMemcpy(logits, r->b->logits, (size_t)b->step.m * (size_t)r->model->shape.vocab * 4,
+    cudaMemcpy(logits, r->b->logits, (size_t)b->step.rows * (size_t)r->model->shape.vocab * 4,
                cudaMemcpyDeviceToHost);
     return us[TIMES / 2];
 }
@@ -208,6 +212,31 @@ static double difference(const float *a, const float *b, int64_t n)
     return sqrt(error / square);
 }
 
+/* m decodes and a run of another sequence, with the template of attention that is in the decodes'
+ * slot and with eager's. */
+static void beside(struct rig *r, const char *name, int32_t m, int32_t run)
+{
+    static struct batch b;
+    struct slot *slot = dispatch_slot(r->d, REGION_ATTN, m, CONTEXT);
+    const struct kernel *k = atomic_load(&slot->kernel);
+    int64_t n = (int64_t)(m + 1) * r->model->shape.vocab;
+    float *with = xmalloc((size_t)n * 4), *eager = xmalloc((size_t)n * 4);
+    double unused;
+    make(&b, 0, m, CONTEXT - 1, CONTEXT, r->model->shape.vocab);
+    add(&b, m, 0, run, r->model->shape.vocab);
+    double us = timed(r, &b, with, &unused);
+    const struct choice *c = &r->b->flight[!r->b->turn].choice;
+    check(c->lead == m && c->kernel[REGION_ATTN] == k, false,
+          "%s %d decodes beside %d of a prompt are %s's, not %d", name, m, run, k->name, c->lead);
+    dispatch_publish(r->d, slot, slot->eager);
+    double before = timed(r, &b, eager, &unused), d = difference(with, eager, n);
+    check(d < 0.03, true, "%s %d decodes beside %d of a prompt: %7.1f us, eager %7.1f, logits %.2e",
+          name, m, run, us, before, d);
+    dispatch_publish(r->d, slot, k);
+    free(with);
+    free(eager);
+}
+
 static void batch_of(struct rig *r, const char *name, int32_t m)
 {
     static struct batch b;
@@ -239,6 +268,8 @@ static void batch_of(struct rig *r, const char *name, int32_t m)
     fflush(stdout);
     free(eager);
     free(other);
+    for (int32_t run = 20; run <= 320 && m < MOST; run *= 4)
+        beside(r, name, m, run);
 }
 
 void test_templates(void)
