@@ -242,7 +242,7 @@ __device__ __forceinline__ void best_of_all(const unsigned long long (*warp)[LD_
 /* ---- clusters ------------------------------------------------------------------------------ */
 
 /* Says that this block has started; cluster_wait() says the same of all, and that their memory can
- * be written. Without the fence of cluster_arrive(): for the start of a kernel, in front of loads. */
+ * be written. Without the fence of cluster_arrive(): for a kernel's start, in front of loads. */
 __device__ __forceinline__ void cluster_come()
 {
 #if __CUDA_ARCH__ >= 900
