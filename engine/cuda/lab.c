@@ -167,17 +167,17 @@ static int capture_fetch(struct backend *b, struct capture *c, struct err *e)
     return 0;
 }
 
-/* Sequences that together have more than CAPTURE_PAGES pages share some: a bench wants their number
- * and length, and no particular numbers. */
+/* Sequences that together have more pages than that share some: a bench wants their number and
+ * length, and no particular numbers. */
 static int capture_attn(struct walk *w, struct capture *c, const struct step *s, int32_t *number,
                         struct err *e)
 {
     const struct model_shape *shape = &w->b->model->shape;
-    int64_t page = 2LL * KV_PAGE * shape->kv_heads * shape->head_dim;
-    if (CAPTURE_PAGES * page > LAB_PAGES_BYTES)
-        return err_set(e, "cuda: captured pages of %lld bytes have no room", (long long)page);
+    int32_t room = memory_lab_pages(shape);
+    if (room <= NARROW) /* each sequence writes one of its own */
+        return err_set(e, "cuda: %d captured pages have room, too few for a step", room);
     capture_table(c, s, number);
-    int32_t *place = capture_fold(c, CAPTURE_PAGES);
+    int32_t *place = capture_fold(c, room < CAPTURE_PAGES ? room : CAPTURE_PAGES);
     int rc = fetch_floats(w->q, (int64_t)s->m * shape->heads * shape->head_dim, &c->in, e) ||
              gather_pages(w, c, number, place, e);
     free(place);

@@ -82,6 +82,11 @@ static int64_t raw_width(const struct model_shape *s)
     return qkv > 2LL * s->ffn ? qkv : 2LL * s->ffn;
 }
 
+int32_t memory_lab_pages(const struct model_shape *s)
+{
+    return (int32_t)(LAB_PAGES_BYTES / (2LL * KV_PAGE * s->kv_heads * s->head_dim));
+}
+
 static void carve_lab(struct backend *b, struct arena *a)
 {
     const struct model_shape *s = &b->model->shape;

@@ -69,6 +69,19 @@ static void a_probes_block_has_the_page_table_it_asks_for(void **state)
     assert_int_equal(b.lab.block.pages, NARROW * 5);
 }
 
+static void a_labs_pages_fit_its_memory_whatever_the_heads(void **state)
+{
+    (void)state;
+    static const int32_t heads[] = {1, 8, 32, 40}, width[] = {64, 128, 128, 128};
+    for (int i = 0; i < 4; i++) {
+        struct model_shape s = {.kv_heads = heads[i], .head_dim = width[i]};
+        int64_t page = 2LL * KV_PAGE * heads[i] * width[i];
+        assert_true(memory_lab_pages(&s) * page <= LAB_PAGES_BYTES);
+        assert_true((memory_lab_pages(&s) + 1) * page > LAB_PAGES_BYTES);
+        assert_true(memory_lab_pages(&s) > 4 * NARROW); /* room for a step's own and others */
+    }
+}
+
 static void parts_do_not_overlap(void **state)
 {
     (void)state;
@@ -147,6 +160,7 @@ static void a_plan_that_does_not_fit_is_refused_with_every_size(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_labs_pages_fit_its_memory_whatever_the_heads),
         cmocka_unit_test(a_probes_block_has_the_page_table_it_asks_for),
         cmocka_unit_test(what_is_handed_out_is_what_was_counted),
         cmocka_unit_test(parts_do_not_overlap),
