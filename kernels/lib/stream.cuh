@@ -32,8 +32,7 @@ template <int POLICY> __device__ __forceinline__ uint4 load_weight(const uint4 *
 
 /* 16 bytes of weights into shared memory, without a register to wait in, by the same policies;
  * await_copies() is for the thread's own. */
-template <int POLICY = 0>
-__device__ __forceinline__ void copy_weight(void *to, const void *p)
+template <int POLICY = 0> __device__ __forceinline__ void copy_weight(void *to, const void *p)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
 #define WHET_COPY "cp.async.cg.shared.global"
@@ -61,19 +60,19 @@ __device__ __forceinline__ void copy_or_zero(void *to, const void *from, bool he
 /* 16 bytes of anything else. */
 __device__ __forceinline__ void copy_shared(void *to, const void *from)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
+        "l"(from)
+        : "memory");
 }
 
 /* 4 bytes. */
 __device__ __forceinline__ void copy_word(void *to, const void *from)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
+        "l"(from)
+        : "memory");
 }
 
 /* What was copied so far can be awaited by itself, whatever is copied after this. */
