@@ -81,7 +81,7 @@ static void a_start_that_is_illegal_gives_way_to_the_next_that_holds(void **unus
     assert_true(template_start_row(t, &f, 0, &first) && template_start(t, &f, &start));
     assert_non_null(template_illegal(t, &first, &f));
     assert_null(template_illegal(t, &start, &f));
-    assert_int_equal(start.value[template_knob(t, "NORMED")], 0);
+    assert_int_equal(start.value[template_knob(t, "NORMED")], 1);
     assert_int_equal(start.value[template_knob(t, "SPLIT")], 4);
 }
 
