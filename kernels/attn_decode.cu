@@ -11,7 +11,7 @@
  * they are even), keeps its first pieces in registers from before the wait (only q and the newest
  * position depend on the previous kernel; the piece that has it is read again), takes one maximum
  * a piece and not one a position, and blocks of a sequence and head meet in a cluster:
- * each sends the others their slice of its partial sums and one barrier later all finish a slice.
+ * each posts the others their slice of its partial sums, and finishes its own when it is all here.
  * With MERGE=0 the last block by a counter merges, for more splits than a cluster has blocks.
  * PARTS blocks can share the query heads of a kv head: they read the same keys, once from memory,
  * and multiply on more multiprocessors.
@@ -346,7 +346,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     if (MERGE)
         inbox_open(&s.in, posted_bytes());
     int live = M_MAX > 1 ? a.counts->m : 1;
-    /* else a sequence has tokens in this step */
+    /* Each sequence has one token: all positions but the newest are of earlier steps. */
     bool early = EARLY && (M_MAX == 1 || a.counts->spans == live);
     int position = a.position[j.t], pages_at = a.pages_at[j.t];
     if (j.t < live)

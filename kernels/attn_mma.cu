@@ -73,12 +73,11 @@
 
 enum {
     HD = HEAD_DIM,
-    G = HEADS / KV_HEADS, /* query heads of a block */
-    GROUPS = KV_HEADS,    /* of heads: blockIdx.y */
-    PIECES = HD / 8,      /* of 16 bytes: a position's keys */
-    ROW = HD * 2,         /* bytes of that */
-    SIDE =
-        KV_PAGE * ROW, /* keys of a page and kv head, and then values: one piece of memory each */
+    G = HEADS / KV_HEADS,    /* query heads of a block */
+    GROUPS = KV_HEADS,       /* of heads: blockIdx.y */
+    PIECES = HD / 8,         /* of 16 bytes: a position's keys */
+    ROW = HD * 2,            /* bytes of that */
+    SIDE = KV_PAGE * ROW,    /* of a page's keys for a kv head, or values: one piece of memory */
     PASSES = G <= 4 ? 1 : 2, /* products for the three terms of all heads */
     CHUNKS = HD / 32,        /* of columns: two steps of 16 */
     UNITS = SPLITS * WARPS,
@@ -265,7 +264,7 @@ KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct cud
     if (MERGE)
         inbox_open(&s.in, posted_bytes());
     int live = M_MAX > 1 ? a.counts->m : 1;
-    /* else a sequence has tokens in this step */
+    /* Each sequence has one token: all positions but the newest are of earlier steps. */
     bool early = EARLY && (M_MAX == 1 || a.counts->spans == live);
     int position = a.position[t], pages_at = a.pages_at[t]; /* anything beyond `live` */
     int context = t < live ? position + 1 : 0;

@@ -137,6 +137,18 @@ __device__ __forceinline__ void prefetch_passes(const struct region_args &a, con
     }
 }
 
+/* c += w b for tile r of step u of a turn; w0 and w1 are the halves of the step's columns. */
+__device__ __forceinline__ void multiply_step(int r, int u, uint4 w0, uint4 w1, const uint4 *b,
+                                              all_sums &c)
+{
+#pragma unroll
+    for (int n = 0; n < TERMS * NT; n++) {
+        int i = (u * TERMS + n / NT) * 2; /* of the products for these rows and tokens */
+        mma_bf16(c[i % CHAINS][r][n % NT], w0, b[n].x, b[n].y);
+        mma_bf16(c[(i + 1) % CHAINS][r][n % NT], w1, b[n].z, b[n].w);
+    }
+}
+
 /* c += W x over one pass. Registers that become free are loaded with the next turn that is not
  * staged. xp: this lane's first activations; w and next: this and the next pass's weights. */
 __device__ __forceinline__ void multiply_pass(const struct region_args &a, const struct where &at,
@@ -175,13 +187,7 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
                     w0 = load_staged(staged(shared, t, u, r, 0));
                     w1 = load_staged(staged(shared, t, u, r, 1));
                 }
-#pragma unroll
-                for (int n = 0; n < TERMS * NT; n++) {
-                    int i =
-                        (u * TERMS + n / NT) * 2; /* of the products for these rows and tokens */
-                    mma_bf16(c[i % CHAINS][r][n % NT], w0, b[n].x, b[n].y);
-                    mma_bf16(c[(i + 1) % CHAINS][r][n % NT], w1, b[n].z, b[n].w);
-                }
+                multiply_step(r, u, w0, w1, b, c);
                 if (RAGGED ? !beyond || more : refill)
 #pragma unroll
                     for (int s = 0; s < 2; s++)

@@ -253,13 +253,18 @@ static struct place *waiting_finalist(struct specializer *s)
     return NULL;
 }
 
+/* Where no live steps come, nothing changes: it is not the end of a sleep. */
 static void start_round(struct specializer *s, struct place *p, bool hearing)
 {
-    if (!place_open(s, p)) {
+    bool opened = place_open(s, p);
+    if (opened && !place_inputs(s, p)) {
+        p->not_before_ns = clock_ns() + INT64_C(2000000000);
+        return;
+    }
+    s->asleep = false;
+    if (!opened) {
         p->exhausted = true;
         store_trace(s->store, p->slot->name, NULL, "no_space", NULL, "no legal point here");
-    } else if (!place_inputs(s, p)) {
-        p->not_before_ns = clock_ns() + INT64_C(2000000000);
     } else if (hearing) {
         hearing_start(s, p);
     } else if (!round_start(s, p)) {
@@ -311,9 +316,7 @@ static void search_step(struct specializer *s)
             specializer_wait(s, 0.02);
     } else if (agent_start(s)) {
         s->asleep = false;
-    } else if (search_turn(s)) {
-        s->asleep = false;
-    } else {
+    } else if (!search_turn(s)) {
         if (!s->asleep && s->observe.busy_s > 1)
             store_trace(s->store, NULL, NULL, "asleep", NULL, "nothing is worth looking at");
         s->asleep = s->observe.busy_s > 1;

@@ -20,7 +20,8 @@
 
 #include "lib/inbox.cuh"
 
-/* Shared memory: the partial sums of the block's warps, and what a cluster's blocks send. */
+/* Shared memory: the partial sums of the block's warps, and what a cluster's blocks post: without
+ * one a single row, which merge_cluster() is compiled with and never run. */
 struct sums {
     float o[WARPS][G][HD], top[WARPS][G], sum[WARPS][G];
     float peer_o[MERGE ? SPLITS : 1][SLICE], peer_top[MERGE ? SPLITS : 1][G],

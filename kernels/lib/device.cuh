@@ -1,4 +1,4 @@
-/* device.cuh - what the eager CUDA kernels share: bf16 by bits, reductions, dependency edges. No
+/* device.cuh - what all CUDA kernels share: bf16 by bits, reductions, dependency edges. No
  * header of the toolkit is needed, so NVRTC compiles these files without an include path to one. */
 #ifndef WHET_KERNELS_LIB_DEVICE_CUH
 #define WHET_KERNELS_LIB_DEVICE_CUH
@@ -62,7 +62,8 @@ __device__ __forceinline__ void expand8(uint4 v, float *f)
     f[4] = low_bf16(v.z), f[5] = high_bf16(v.z), f[6] = low_bf16(v.w), f[7] = high_bf16(v.w);
 }
 
-/* 2^x within 2 ulp; what would be denormal is zero. exp2f() spends three more instructions on that. */
+/* 2^x within 2 ulp; what would be denormal is zero. exp2f() spends three more instructions on that.
+ */
 __device__ __forceinline__ float exp2_fast(float x)
 {
     float r;

@@ -174,7 +174,7 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
 }
 #else
 /* Kept sums of the tokens that belong to this block. A thread takes four rows of a token; with q/k
- * norm a warp takes a head. */
+ * norm the HEAD_DIM / 4 threads of a head are neighbours in one warp. */
 __device__ __forceinline__ void finish_kept(const struct region_args &a, const struct where &at,
                                             const struct extra *e, const float *part, int first,
                                             int units, unsigned long long *)

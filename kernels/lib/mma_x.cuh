@@ -18,6 +18,10 @@
  * smallest ones bf16 keeps fewer bits, and the second of its TERMS would have none. */
 #define LIFT (SCALED ? 0x1p24f : 1.0f)
 
+/* How x comes in: a warp has every WARPS-th token. It takes AT_ONCE of them in a turn, GROUP side
+ * by side, of each BATCH loads that are under way together. With NORMED a turn ends with a wait for
+ * the sums of squares of the cluster's other blocks: where there are some, all tokens of the warp
+ * are one turn (TOGETHER); what is not kept in registers until then (NORMED=1) is read again. */
 enum {
     M = M_MAX,
     NT = (M + 7) / 8,
@@ -33,7 +37,7 @@ enum {
     LD = KS + 32, /* a row of x in shared memory: conflict-free in 16-byte reads */
     WIDTH = 128,  /* columns of x that a warp loads at once */
     LOADS = (KS + WIDTH - 1) / WIDTH,                            /* for a token's part */
-    TOGETHER = SPLIT > 1 ? (NT * 8 + WARPS - 1) / WARPS : 1,     /* tokens that NORMED lets wait */
+    TOGETHER = SPLIT > 1 ? (NT * 8 + WARPS - 1) / WARPS : 1,     /* a turn's tokens with NORMED */
     FLIGHT = 8,                                                  /* loads of a lane under way */
     BATCH = NORMED == 2 || LOADS < FLIGHT ? LOADS : FLIGHT,      /* of a token */
     ALIKE = NT > 4 || NORMED ? (FLIGHT + BATCH - 1) / BATCH : 1, /* tokens, if there are as many */
@@ -61,8 +65,9 @@ typedef tile_sums all_sums[CHAINS][TILES];
  * A cluster's are neighbours, and its warps take them in turn; the last may have one less, or none.
  */
 struct where {
-    int warp, lane, g, q, rank;
-    int first, units; /* of this cluster */
+    int warp, lane, g, q; /* g, q: lib/mma.cuh */
+    int rank;             /* of the block in its cluster: which part of K it has */
+    int first, units;     /* of this cluster */
 };
 
 __device__ __forceinline__ struct where place(void)

@@ -32,8 +32,7 @@ template <int POLICY> __device__ __forceinline__ uint4 load_weight(const uint4 *
 
 /* 16 bytes of weights into shared memory, without a register to wait in, by the same policies;
  * await_copies() is for the thread's own. */
-template <int POLICY = 0>
-__device__ __forceinline__ void copy_weight(void *to, const void *p)
+template <int POLICY = 0> __device__ __forceinline__ void copy_weight(void *to, const void *p)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
 #define WHET_COPY "cp.async.cg.shared.global"
@@ -61,19 +60,19 @@ __device__ __forceinline__ void copy_or_zero(void *to, const void *from, bool he
 /* 16 bytes of anything else. */
 __device__ __forceinline__ void copy_shared(void *to, const void *from)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
+        "l"(from)
+        : "memory");
 }
 
 /* 4 bytes. */
 __device__ __forceinline__ void copy_word(void *to, const void *from)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
+        "l"(from)
+        : "memory");
 }
 
 /* What was copied so far can be awaited by itself, whatever is copied after this. */
@@ -242,7 +241,7 @@ __device__ __forceinline__ void best_of_all(const unsigned long long (*warp)[LD_
 /* ---- clusters ------------------------------------------------------------------------------ */
 
 /* Says that this block has started; cluster_wait() says the same of all, and that their memory can
- * be written. Without the fence of cluster_arrive(): for the start of a kernel, in front of loads. */
+ * be written. Without the fence of cluster_arrive(): for a kernel's start, in front of loads. */
 __device__ __forceinline__ void cluster_come()
 {
 #if __CUDA_ARCH__ >= 900

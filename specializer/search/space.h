@@ -50,8 +50,9 @@ struct template
     bool (*bit_equal)(const struct point *p, const struct facts *f);
     /* What it declares to make of activations: enum precision (judge.h). */
     int (*precision)(const struct point *p, const struct facts *f);
-    /* Where a search begins: "NAME=value ...", other knobs at their defaults; NULL: nowhere. */
-    const char *(*start)(const struct facts *f);
+    /* Where a search may begin: "NAME=value ...", other knobs at their defaults, of START row `n`
+     * among those that hold; NULL: fewer do. */
+    const char *(*start)(const struct facts *f, int n);
     const char *const *rule; /* what is legal, in words; NULL-terminated */
 };
 
@@ -62,7 +63,11 @@ const struct template *template_find(const char *id);          /* NULL: none */
 int template_knob(const struct template *t, const char *name); /* index, or -1 */
 /* The template's defaults. */
 struct point template_defaults(const struct template *t);
-/* The point its START row names for these facts; false if it has none. It may be illegal. */
+/* The point of START row `n` among those that hold for these facts; false if fewer do, or the row
+ * names a knob that is not there. It may be illegal. */
+bool template_start_row(const struct template *t, const struct facts *f, int n, struct point *p);
+/* Where a search begins: the first of them that is legal, or the first if none is; false if no row
+ * holds. */
 bool template_start(const struct template *t, const struct facts *f, struct point *p);
 /* True if the template may fill slots of `region` with `m` tokens on such a machine. */
 bool template_fits(const struct template *t, enum machine_kind machine, enum region region, int m);

@@ -57,9 +57,9 @@ const char *template_illegal(const struct template *t, const struct point *p, co
     return t->legal(p, f);
 }
 
-bool template_start(const struct template *t, const struct facts *f, struct point *p)
+bool template_start_row(const struct template *t, const struct facts *f, int n, struct point *p)
 {
-    const char *text = t->start(f);
+    const char *text = t->start(f, n);
     *p = template_defaults(t);
     while (text && *text) {
         char name[48];
@@ -73,6 +73,14 @@ bool template_start(const struct template *t, const struct facts *f, struct poin
         text += used;
     }
     return text != NULL;
+}
+
+bool template_start(const struct template *t, const struct facts *f, struct point *p)
+{
+    for (int n = 0; template_start_row(t, f, n, p); n++)
+        if (!template_illegal(t, p, f))
+            return true;
+    return template_start_row(t, f, 0, p);
 }
 
 /* ---- facts ---------------------------------------------------------------------------------- */

@@ -78,13 +78,14 @@ static int TABLE_JOIN(precision_, TABLE)(const struct point *p, const struct fac
 #define FACT(name, help) __attribute__((unused)) const int32_t name = f->name;
 #define SHAPE(name, value, help) __attribute__((unused)) const int32_t name = f->name;
 
-/* NULL: no START row holds. */
-static const char *TABLE_JOIN(start_, TABLE)(const struct facts *f)
+/* Row `n` of the START rows that hold; NULL: fewer do. */
+static const char *TABLE_JOIN(start_, TABLE)(const struct facts *f, int n)
 {
     (void)f;
+    (void)n;
 #include TABLE_FACTS
-#define START(when, knobs) \
-    if (when)              \
+#define START(when, knobs)  \
+    if ((when) && n-- == 0) \
         return knobs;
 #include TABLE_DEF
     return NULL;

@@ -5,11 +5,12 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import requests
 
-from conftest import BINARY, ROOT, Server
+from conftest import BINARY, MODEL, ROOT, Server
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md")) + [p for p in [ROOT / "README.md"] if p.exists()]
@@ -159,6 +160,33 @@ def test_relative_links_lead_somewhere():
             if not re.match(r"[a-z]+:", target) and not (path.parent / target).exists():
                 missing.append(f"{path.name}: {target}")
     assert not missing, missing
+
+
+def anchors(path):
+    """What #... may name in a page: its headings, lower case, without punctuation."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+            for heading in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
+def test_links_to_a_heading_lead_to_one():
+    looked, missing = 0, []
+    for path in PAGES:
+        for page, name in re.findall(r"\]\(([\w./-]*\.md)?#([^)\s]+)\)", path.read_text()):
+            looked += 1
+            if name not in anchors(path.parent / page if page else path):
+                missing.append(f"{path.name}: {page}#{name}")
+    assert looked > 5 and not missing, missing
+
+
+@pytest.mark.skipif(" avx2 " not in Path("/proc/cpuinfo").read_text(), reason="its point is AVX2")
+def test_a_kernel_can_be_put_before_the_probe_as_the_page_says(tmp_path):
+    text = (DOCS / "adding-a-kernel.md").read_text().split("## Put it before the probe")[1]
+    script = re.search(r"```sh\n(.*?)```", text, re.S)[1]
+    script = script.replace("/tmp/", f"{tmp_path}/").replace("build/whet", BINARY)
+    script = re.sub(r'"\$HOME/[^"]*"', lambda _: json.dumps(MODEL), script)
+    run = subprocess.run(["sh", "-ec", script], cwd=ROOT, capture_output=True, text=True)
+    assert json.loads(run.stdout)["verdict"] == "pass", run.stdout + run.stderr
 
 
 def test_files_that_pages_name_exist():

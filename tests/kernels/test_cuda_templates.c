@@ -130,12 +130,13 @@ static void try_point(const struct template *t, const struct facts *f, const str
     free(cubin);
 }
 
-/* A shape may have no legal start; the START row that matches, or the defaults, must be legal. */
+/* A shape may have no legal start; the first START row that holds, or the defaults, must be legal
+ * for the shapes we know. */
 static void try_start(const struct template *t, const struct facts *f)
 {
     struct point p;
-    const char *knobs = t->start(f), *why;
-    if (!template_start(t, f, &p) && knobs)
+    const char *knobs = t->start(f, 0), *why;
+    if (!template_start_row(t, f, 0, &p) && knobs)
         fail("START names a knob that is not there", t, f, &p);
     why = template_illegal(t, &p, f);
     if (!why)

@@ -65,6 +65,26 @@ static void the_point_to_start_from_is_in_the_space_with_its_neighbours(void **u
     assert_true(starts >= 5);
 }
 
+/* A point found for one width may not fit another: with rows of 4096 the first one that holds for
+ * 32 tokens needs more shared memory than there is. */
+static void a_start_that_is_illegal_gives_way_to_the_next_that_holds(void **unused)
+{
+    (void)unused;
+    const struct template *t = template_find("mma_mlp_in");
+    struct facts f = facts_of(REGION_MLP_IN, 32);
+    struct point first, start;
+    assert_true(template_start_row(t, &f, 0, &first) && template_start(t, &f, &start));
+    assert_null(template_illegal(t, &first, &f));
+    assert_memory_equal(first.value, start.value, (size_t)t->knobs * sizeof *start.value);
+
+    f.HIDDEN = 4096, f.FFN = 12288; /* Qwen3-8B */
+    assert_true(template_start_row(t, &f, 0, &first) && template_start(t, &f, &start));
+    assert_non_null(template_illegal(t, &first, &f));
+    assert_null(template_illegal(t, &start, &f));
+    assert_int_equal(start.value[template_knob(t, "NORMED")], 1);
+    assert_int_equal(start.value[template_knob(t, "SPLIT")], 4);
+}
+
 static void a_space_too_large_to_enumerate_is_the_same_every_time(void **unused)
 {
     (void)unused;
@@ -350,6 +370,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_region_has_legal_points_of_cuda_templates_only),
         cmocka_unit_test(the_point_to_start_from_is_in_the_space_with_its_neighbours),
+        cmocka_unit_test(a_start_that_is_illegal_gives_way_to_the_next_that_holds),
         cmocka_unit_test(a_space_too_large_to_enumerate_is_the_same_every_time),
         cmocka_unit_test(a_cpu_has_no_cuda_templates_and_bit_equality_admits_none),
         cmocka_unit_test(direct_loads_and_both_kinds_of_rings_are_families_that_every_region_has),
