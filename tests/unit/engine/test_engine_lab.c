@@ -152,8 +152,8 @@ static void engine_lends_nothing_once_the_device_is_lost(void **state)
     while (atomic_load(&e->stats.slices) == 0)
         usleep(1000);
     fake.hold = true;
-    for (uint64_t steps = 0; fake.steps != steps; usleep(300000)) /* until one is held */
-        steps = fake.steps;
+    while (!fake.held)
+        usleep(1000);
     uint64_t lent = atomic_load(&e->stats.slices);
     fake.lost = true;
     fake.hold = false;
