@@ -85,8 +85,7 @@ enum {
     OWN = SCORES > LP ? SCORES / LP : 1,       /* scores that a lane ends up with */
     OWN_HEADS = OWN > STEPS ? OWN / STEPS : 1, /* of which heads */
     UNITS = SPLITS * WARPS,
-    THREADS = WARPS * 32,
-    SLICE = (G * HD + SPLITS - 1) / SPLITS /* elements of a block in a cluster */
+    THREADS = WARPS * 32
 };
 
 #include "lib/attn_merge.cuh"
@@ -387,8 +386,8 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     M_MAX,
     0,
     1,
-    MERGE || SPLITS == 1 ? 0 : GROUPS *M_MAX,
-    MERGE || SPLITS == 1 ? 0 : (int64_t)M_MAX *GROUPS *SPLITS *(G *HD + 2 * G) * 4,
+    MERGE_COUNTERS,
+    MERGE_BYTES,
     0,
     "",
     {{{SPLITS, GROUPS, M_MAX}, THREADS, 0, 1, MERGE ? SPLITS : 1, 0}},

@@ -81,8 +81,7 @@ enum {
     PASSES = G <= 4 ? 1 : 2, /* products for the three terms of all heads */
     CHUNKS = HD / 32,        /* of columns: two steps of 16 */
     UNITS = SPLITS * WARPS,
-    THREADS = WARPS * 32,
-    SLICE = (G * HD + SPLITS - 1) / SPLITS /* elements of a block in a cluster */
+    THREADS = WARPS * 32
 };
 
 #include "lib/attn_merge.cuh"
@@ -304,8 +303,8 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     M_MAX,
     0,
     1,
-    MERGE || SPLITS == 1 ? 0 : GROUPS *M_MAX,
-    MERGE || SPLITS == 1 ? 0 : (int64_t)M_MAX *GROUPS *SPLITS *(G *HD + 2 * G) * 4,
+    MERGE_COUNTERS,
+    MERGE_BYTES,
     0,
     "",
     {{{SPLITS, GROUPS, M_MAX}, THREADS, WARPS *STAGES * 2 * SIDE, 1, MERGE ? SPLITS : 1, 0}},

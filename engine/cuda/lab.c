@@ -167,8 +167,8 @@ static int capture_fetch(struct backend *b, struct capture *c, struct err *e)
     return 0;
 }
 
-/* Sequences that together have more pages than that share some: a bench wants their number and
- * length, and no particular numbers. */
+/* Sequences that together have more than CAPTURE_PAGES pages, or than there is room for, share
+ * some: a bench wants their number and length, and no particular numbers. */
 static int capture_attn(struct walk *w, struct capture *c, const struct step *s, int32_t *number,
                         struct err *e)
 {

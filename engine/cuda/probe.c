@@ -256,7 +256,7 @@ static int64_t room_for_tables(const struct device_probe *p)
 {
     int64_t captured = (int64_t)p->o.m * ((p->o.context + KV_PAGE - 1) / KV_PAGE);
     int64_t drawn = room_for_pages(p);
-    return p->o.region == REGION_ATTN && captured > drawn ? captured : drawn;
+    return captured > drawn ? captured : drawn;
 }
 
 static struct backend *open_backend(struct device_probe *p)

@@ -12,13 +12,21 @@
  * A part without a position has top minus infinity and weighs nothing. Parts are added in the order
  * of the blocks, so the bits do not depend on who comes last.
  *
- * attn_decode.cu and attn_mma.cu include this behind their constants (G, HD, WARPS, SPLITS, SLICE,
- * GROUPS, THREADS).
+ * attn_decode.cu and attn_mma.cu include this behind their constants (G, HD, WARPS, SPLITS, GROUPS,
+ * THREADS).
  */
 #ifndef WHET_KERNELS_LIB_ATTN_MERGE_CUH
 #define WHET_KERNELS_LIB_ATTN_MERGE_CUH
 
 #include "lib/inbox.cuh"
+
+enum {
+    SLICE = (G * HD + SPLITS - 1) / SPLITS, /* elements of a block in a cluster */
+    BY_COUNTER = !MERGE && SPLITS > 1,
+    /* What merge_last() wants of cuda_work: a counter and all parts of each token and group. */
+    MERGE_COUNTERS = BY_COUNTER ? GROUPS * M_MAX : 0,
+    MERGE_BYTES = BY_COUNTER ? M_MAX * GROUPS * SPLITS * (G * HD + 2 * G) * 4 : 0
+};
 
 /* Shared memory: the partial sums of the block's warps, and what a cluster's blocks post: without
  * one a single row, which merge_cluster() is compiled with and never run. */
