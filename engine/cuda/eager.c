@@ -102,7 +102,7 @@ static int attn_in(struct walk *w, int32_t layer, struct err *e)
     const struct model_shape *s = &b->model->shape;
     const struct device_layer *l = &b->on.layer[layer];
     int32_t total = s->heads + 2 * s->kv_heads;
-    bool runs = w->wide || !w->decode;
+    bool runs = w->wide || !w->decode, beside = w->wide && w->lead;
     if (norm(w, w->x, l->attn_norm, NULL, w->m, e) ||
         product(w, b->n16, l->wqkv, NULL, b->raw, w->wide, w->m, total * s->head_dim, s->hidden, e))
         return -1;
@@ -116,8 +116,8 @@ static int attn_in(struct walk *w, int32_t layer, struct err *e)
                                 .rope_sin = b->on.rope_sin,
                                 .position = w->block->position,
                                 .kv_at = w->kv_at ? w->kv_at : w->block->kv_at,
-                                .q = w->wide && w->lead ? b->q : w->q,
-                                .q_rows = w->wide ? NARROW : INT32_MAX,
+                                .q = beside ? b->q : w->q,
+                                .q_rows = beside ? NARROW : INT32_MAX,
                                 .q16 = runs ? b->q16 : NULL,
                                 .k_pages = pages_of(w, layer, 0),
                                 .v_pages = pages_of(w, layer, 1),

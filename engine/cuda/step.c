@@ -41,13 +41,20 @@ static int32_t leading(const struct step *s)
     return n;
 }
 
-/* What is in the slot of the first n tokens of a step with prompts, if it is a template; or NULL.
- */
-static const struct kernel *kernel_beside(const struct backend *b, const struct step *s, int32_t n)
+/* Longest context of the first n sequences. */
+static int32_t longest(const struct step *s, int32_t n)
 {
     int32_t context = 0;
     for (int32_t i = 0; i < n; i++)
         context = s->span[i].context > context ? s->span[i].context : context;
+    return context;
+}
+
+/* What is in the slot of the first n tokens of a step with prompts, if it is a template; or NULL.
+ */
+static const struct kernel *kernel_beside(const struct backend *b, const struct step *s, int32_t n)
+{
+    int32_t context = longest(s, n);
     if (n == 0)
         return NULL;
     const struct slot *slot = dispatch_slot(b->dispatch, REGION_ATTN, n, context);
@@ -154,7 +161,7 @@ static size_t fill_block(const struct step *s, const struct step_block *block, s
     int32_t *pages_at = block_twin(block, block->pages_at);
     struct cuda_counts *lead = block_twin(block, block->lead);
     *counts = (struct cuda_counts){s->m, s->rows, s->spans, s->context, {0}};
-    *lead = (struct cuda_counts){w->lead, 0, w->lead, s->context, {0}};
+    *lead = (struct cuda_counts){w->lead, 0, w->lead, longest(s, w->lead), {0}};
     memcpy(block_twin(block, block->token), s->tokens, (size_t)s->m * 4);
     memcpy(block_twin(block, block->position), s->position, (size_t)s->m * 4);
     memcpy(block_twin(block, block->kv_at), s->kv_at, (size_t)s->m * 4);

@@ -1,7 +1,7 @@
 /* test_templates.c - the templates at the points they start from, in whole steps of real shapes:
  * logits against the eager step, and time of a step with each: waited for one by one, and with all
  * of them in as the engine runs steps, each started while the one before it runs, next to the graph
- * alone, replayed. Then decodes beside a prompt, whose attention the template has, too.
+ * alone, replayed.
  *
  * Every template is compiled by NVRTC as the specializer would, loaded, and put into its slots.
  */
@@ -20,49 +20,6 @@
 enum { CONTEXT = 512, MOST = 64, PAGES_EACH = CONTEXT / KV_PAGE, TIMES = 40 };
 
 static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
-
-static const struct shape_row real[] = {
-    {"llama-3.2-1b",
-     {ARCH_LLAMA, 16, 2048, 32, 8, 64, 8192, 128256, 8192, 1e-5f, 5e5f, 0, 1, {1, 32, 1, 4, 8192}}},
-    {"qwen3-1.7b", {ARCH_QWEN3, 28, 2048, 16, 8, 128, 6144, 151936, 8192, 1e-6f, 1e6f, 0, 1, {0}}},
-    {"qwen3-4b", {ARCH_QWEN3, 36, 2560, 32, 8, 128, 9728, 151936, 8192, 1e-6f, 1e6f, 0, 1, {0}}},
-};
-
-/* ---- compiling a template ------------------------------------------------------------------- */
-
-/* The template of `region` for m tokens at the point its START row names, into `path`. */
-static bool compile(const struct rig *r, enum region region, int32_t m, const char *path,
-                    char *name, size_t size)
-{
-    const struct facts f =
-        cuda_facts(&r->model->shape, region, m, r->b->device.multiProcessorCount);
-    const char *root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
-    char id[40], why[WHY_SIZE];
-    size_t bytes;
-    snprintf(id, sizeof id, "%s_%s", m <= 4 ? "gemv" : "mma", region_name(region));
-    const struct template *t = template_find(region == REGION_ATTN ? "attn_decode" : id);
-    const struct point p = cuda_start(t, &f);
-    int n = snprintf(name, size, "%s ", t->file);
-    cuda_point_text(t, &p, name + n, size - (size_t)n);
-    char *cubin = cuda_point_build(root, rig_arch(r), t, &f, &p, &bytes, why);
-    check(cubin != NULL, false, "%s: %s", name, why);
-    bool ok = cubin && file_write(path, cubin, bytes);
-    free(cubin);
-    return ok;
-}
-
-static const struct kernel *load(struct rig *r, enum region region, int32_t m)
-{
-    char path[] = "/tmp/whet-device-template.cubin", name[160];
-    struct err e = {""};
-    struct kernel_object o = {path, "whet_kernel", region, ORIGIN_TEMPLATE, "0001", name};
-    if (!compile(r, region, m, path, name, sizeof name))
-        return NULL;
-    const struct kernel *k = r->ops->load(r->b, &o, &e);
-    check(k != NULL, false, "%s m=%d %s loads: %s", region_name(region), m, name, e.msg);
-    unlink(path);
-    return k;
-}
 
 /* ---- steps --------------------------------------------------------------------------------- */
 
@@ -212,31 +169,6 @@ static double difference(const float *a, const float *b, int64_t n)
     return sqrt(error / square);
 }
 
-/* m decodes and a run of another sequence, with the template of attention that is in the decodes'
- * slot and with eager's. */
-static void beside(struct rig *r, const char *name, int32_t m, int32_t run)
-{
-    static struct batch b;
-    struct slot *slot = dispatch_slot(r->d, REGION_ATTN, m, CONTEXT);
-    const struct kernel *k = atomic_load(&slot->kernel);
-    int64_t n = (int64_t)(m + 1) * r->model->shape.vocab;
-    float *with = xmalloc((size_t)n * 4), *eager = xmalloc((size_t)n * 4);
-    double unused;
-    make(&b, 0, m, CONTEXT - 1, CONTEXT, r->model->shape.vocab);
-    add(&b, m, 0, run, r->model->shape.vocab);
-    double us = timed(r, &b, with, &unused);
-    const struct choice *c = &r->b->flight[!r->b->turn].choice;
-    check(c->lead == m && c->kernel[REGION_ATTN] == k, false,
-          "%s %d decodes beside %d of a prompt are %s's, not %d", name, m, run, k->name, c->lead);
-    dispatch_publish(r->d, slot, slot->eager);
-    double before = timed(r, &b, eager, &unused), d = difference(with, eager, n);
-    check(d < 0.03, true, "%s %d decodes beside %d of a prompt: %7.1f us, eager %7.1f, logits %.2e",
-          name, m, run, us, before, d);
-    dispatch_publish(r->d, slot, k);
-    free(with);
-    free(eager);
-}
-
 static void batch_of(struct rig *r, const char *name, int32_t m)
 {
     static struct batch b;
@@ -245,7 +177,7 @@ static void batch_of(struct rig *r, const char *name, int32_t m)
     make(&b, 0, m, CONTEXT - 1, CONTEXT, r->model->shape.vocab);
     double longest, unused, before = timed(r, &b, eager, &longest), after;
     for (int g = REGION_ATTN_IN; g < REGION_COUNT; g++) {
-        const struct kernel *k = load(r, (enum region)g, m);
+        const struct kernel *k = load_start(r, (enum region)g, m);
         if (!k)
             continue;
         dispatch_publish(r->d, dispatch_slot(r->d, (enum region)g, m, CONTEXT), k);
@@ -268,26 +200,24 @@ static void batch_of(struct rig *r, const char *name, int32_t m)
     fflush(stdout);
     free(eager);
     free(other);
-    for (int32_t run = 20; run <= 320 && m < MOST; run *= 4)
-        beside(r, name, m, run);
 }
 
 void test_templates(void)
 {
     static const int32_t batches[] = {1, 2, 8, 32, 64};
     static struct batch b;
-    for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
-        if (!strstr(real[i].name, part_of))
+    for (size_t i = 0; i < REAL_SHAPES; i++) {
+        if (!strstr(real_shapes[i].name, part_of))
             continue;
-        struct model *m = model_random(&real[i].shape, DTYPE_BF16, 5);
+        struct model *m = model_random(&real_shapes[i].shape, DTYPE_BF16, 5);
         struct rig r;
         if (rig_open_with(&r, m, MOST * PAGES_EACH, CONTEXT, MOST, 20LL << 30))
             for (int32_t s = 0; s < MOST; s++) {
-                make(&b, s, 1, 0, CONTEXT - 1, real[i].shape.vocab);
+                make(&b, s, 1, 0, CONTEXT - 1, real_shapes[i].shape.vocab);
                 step(&r, &b);
             }
         for (size_t k = 0; r.b && k < sizeof batches / sizeof *batches; k++)
-            batch_of(&r, real[i].name, batches[k]);
+            batch_of(&r, real_shapes[i].name, batches[k]);
         rig_close(&r);
         model_close(m);
     }
