@@ -274,7 +274,7 @@ template <int HD> __device__ void rope_head(const struct eager_rope_args &a, int
         turn<HD>(a, t, d, gain, v);
     if (kind == 0) {
         size_t q = ((size_t)t * a.heads + head) * HD + d;
-        if (a.q) {
+        if (a.q && t < a.q_rows) {
             *(float4 *)(a.q + q) = make_float4(v[0], v[1], v[2], v[3]);
             *(float4 *)(a.q + q + 4) = make_float4(v[4], v[5], v[6], v[7]);
         }

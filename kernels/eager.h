@@ -31,10 +31,10 @@ struct eager_rope_args {
     const float *bias, *q_norm, *k_norm;
     const float *rope_cos, *rope_sin;
     const int32_t *position, *kv_at;
-    float *q;
+    float *q; /* of the first q_rows rows */
     void *q16;
     void *k_pages, *v_pages;
-    int32_t heads, kv_heads, head_dim;
+    int32_t heads, kv_heads, head_dim, q_rows;
     float eps;
 };
 

@@ -105,6 +105,7 @@ struct step_block {
     int32_t tokens, rows, spans; /* capacities */
     int64_t pages, bytes;
     struct cuda_counts *counts;
+    struct cuda_counts *lead; /* of the decodes that a step with prompts begins with (step.c) */
     int32_t *token, *position, *kv_at, *pages_at, *row, *single;
     struct span *span;
     struct eager_tile *tile;
@@ -167,7 +168,8 @@ struct choice {
     int32_t m, rows;        /* bucket values (narrow), or the padded counts (wide) */
     int32_t context;        /* bucket value */
     int32_t tiles, singles; /* wide: what attention is launched for */
-    bool decode;            /* every sequence has one token */
+    int32_t lead; /* not decode: tokens of which the kernel of attention is a template's */
+    bool decode;  /* every sequence has one token */
 };
 
 struct variant {
@@ -243,7 +245,8 @@ struct backend {
 
     struct arena weights, kv, buffers, packs;
     struct arena *lent, *lent_pinned; /* a probe's: its memory comes from here; else NULL */
-    int64_t table_least; /* a probe's: entries that the page table of the lab's block has at least */
+    int64_t
+        table_least; /* a probe's: entries that the page table of the lab's block has at least */
     struct device_model on;
     int64_t kv_layer; /* bytes of k (or v) of a layer */
 
@@ -318,14 +321,16 @@ struct walk {
     cudaStream_t stream;
     const struct step_block *block;
     const struct choice *choice;
-    const struct step *look; /* a live step that taps may look at, or NULL */
-    bool wide;               /* bf16 between regions, no loaded kernels */
-    bool decode;             /* every sequence has one token */
-    int32_t m, rows;         /* to launch for; the true counts are in the block */
-    int32_t context;         /* bucket value */
-    int32_t tiles, singles;  /* attention of what is not decode: in the block */
-    float *x, *y;            /* residual stream before and after the region */
-    float *q, *a, *h;        /* float activations; NULL when wide */
+    const struct step *look;          /* a live step that taps may look at, or NULL */
+    bool wide;                        /* bf16 between regions, no loaded kernels */
+    bool decode;                      /* every sequence has one token */
+    int32_t m, rows;                  /* to launch for; the true counts are in the block */
+    int32_t context;                  /* bucket value */
+    int32_t tiles, singles;           /* attention of what is not decode: in the block */
+    int32_t lead;                     /* and tokens before them, which a template takes */
+    const struct cuda_counts *counts; /* of attention: instead of the block's, if not NULL */
+    float *x, *y;                     /* residual stream before and after the region */
+    float *q, *a, *h;                 /* float activations; NULL when wide */
     float *logits;
     int32_t *best;
     void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
@@ -351,6 +356,8 @@ int walk_step(struct walk *w, struct err *e);
 int32_t walk_padded(int32_t n);
 /* eager.c: query heads of a block of the eager decode attention. */
 int32_t decode_group(const struct backend *b);
+/* Attention of a step with prompts, where `k` is a template and takes the first w->lead tokens. */
+int eager_attn_beside(struct walk *w, const struct kernel *k, int32_t layer, struct err *e);
 
 /* exchange.c: a few KB to or from pinned host memory, on the stream. `early`: they are there
  * already, whatever runs before it on the stream. Both sides have room for whole 16 bytes. */

@@ -102,7 +102,7 @@ static int attn_in(struct walk *w, int32_t layer, struct err *e)
     const struct model_shape *s = &b->model->shape;
     const struct device_layer *l = &b->on.layer[layer];
     int32_t total = s->heads + 2 * s->kv_heads;
-    bool runs = w->wide || !w->decode;
+    bool runs = w->wide || !w->decode, beside = w->wide && w->lead;
     if (norm(w, w->x, l->attn_norm, NULL, w->m, e) ||
         product(w, b->n16, l->wqkv, NULL, b->raw, w->wide, w->m, total * s->head_dim, s->hidden, e))
         return -1;
@@ -116,7 +116,8 @@ static int attn_in(struct walk *w, int32_t layer, struct err *e)
                                 .rope_sin = b->on.rope_sin,
                                 .position = w->block->position,
                                 .kv_at = w->kv_at ? w->kv_at : w->block->kv_at,
-                                .q = w->q,
+                                .q = beside ? b->q : w->q,
+                                .q_rows = beside ? NARROW : INT32_MAX,
                                 .q16 = runs ? b->q16 : NULL,
                                 .k_pages = pages_of(w, layer, 0),
                                 .v_pages = pages_of(w, layer, 1),
@@ -193,6 +194,23 @@ static int attn(struct walk *w, int32_t layer, struct err *e)
                      attn_prefill(w, layer, e)))
         return -1;
     return w->singles ? attn_decode(w, layer, w->singles, w->block->single, e) : 0;
+}
+
+/* A template reads and writes float, which a wide step does not have: the buffers of narrow ones
+ * are free then, and as long as there may be decodes. */
+int eager_attn_beside(struct walk *w, const struct kernel *k, int32_t layer, struct err *e)
+{
+    struct backend *b = w->b;
+    int32_t q = b->model->shape.heads * b->model->shape.head_dim;
+    struct walk lead = *w;
+    lead.q = w->wide ? b->q : w->q;
+    lead.a = w->wide ? b->a : w->a;
+    lead.counts = w->block->lead;
+    if (attn(w, layer, e) || loaded_region(&lead, k, REGION_ATTN, layer, e))
+        return -1;
+    w->launches[REGION_ATTN] += ((const struct loaded *)k->backend)->info.launches;
+    struct eager_round_args a = {&w->block->lead->m, lead.a, b->a16, q};
+    return launch(w, PRIM_ROUND, grid2((q + 1023) / 1024, walk_padded(w->lead)), 256, 0, &a, e);
 }
 
 static int attn_out(struct walk *w, int32_t layer, struct err *e)

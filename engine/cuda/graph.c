@@ -16,6 +16,8 @@
  *
  * Making an executable takes the driver's lock for as long as a small model's step. Where the least
  * recently used variant has the same nodes, it is updated instead, which takes a fraction of that.
+ * But an update leaves a node's cluster as it was, and says that all is well (seen with CUDA 13.0:
+ * blocks that should have added their parts did not): so only among launches with equal clusters.
  *
  * The lock covers the cells and the request, never a capture. A variant in use is never evicted:
  * only the engine thread launches, and it evicts nothing that it just got.
@@ -33,7 +35,8 @@ enum { WIDE_REPEATS = 3, CELLS = NARROW_BUCKETS * CONTEXT_BUCKETS + WIDE_CELLS }
 static bool alike(const struct choice *a, const struct choice *b)
 {
     return a->m == b->m && a->rows == b->rows && a->context == b->context && a->tiles == b->tiles &&
-           a->singles == b->singles && a->decode == b->decode;
+           a->singles == b->singles && walk_padded(a->lead) == walk_padded(b->lead) &&
+           a->decode == b->decode;
 }
 
 static bool same(const struct choice *a, const struct choice *b)
@@ -75,11 +78,37 @@ static struct variant *newest(struct cell *cell)
 
 /* ---- capturing ----------------------------------------------------------------------------- */
 
+/* Whether launches of the two differ in nothing but functions, grids and arguments. Only of loaded
+ * kernels is that known: the library chooses clusters for its own. */
+static bool launched_alike(const struct kernel *k, const struct kernel *other)
+{
+    const struct loaded *a = k->backend, *b = other->backend;
+    if (k == other)
+        return true;
+    if (!a || !b || a->lt || b->lt || a->info.launches != b->info.launches)
+        return false;
+    for (int i = 0; i < a->info.launches; i++)
+        if (a->info.launch[i].cluster != b->info.launch[i].cluster ||
+            a->info.launch[i].pdl != b->info.launch[i].pdl)
+            return false;
+    return true;
+}
+
+/* Whether an executable of `a` can become one of `b`. Products of other widths are other kernels.
+ */
+static bool updatable(const struct choice *a, const struct choice *b)
+{
+    for (int r = 0; r < REGION_COUNT; r++)
+        if (!launched_alike(a->kernel[r], b->kernel[r]))
+            return false;
+    return a->m == b->m && a->rows == b->rows;
+}
+
 /* *exec is an executable that is used no more, or NULL: updated if it can be, else replaced. */
-static int executable(cudaGraph_t graph, cudaGraphExec_t *exec, struct err *e)
+static int executable(cudaGraph_t graph, cudaGraphExec_t *exec, bool update, struct err *e)
 {
     cudaGraphExecUpdateResultInfo info;
-    if (*exec && cudaGraphExecUpdate(*exec, graph, &info) == cudaSuccess)
+    if (*exec && update && cudaGraphExecUpdate(*exec, graph, &info) == cudaSuccess)
         return 0;
     cudaGetLastError();
     if (*exec)
@@ -90,7 +119,7 @@ static int executable(cudaGraph_t graph, cudaGraphExec_t *exec, struct err *e)
 }
 
 /* Captures a walk of the whole step, with what it is told and what it tells. */
-static int capture(struct walk *w, cudaGraphExec_t *exec, struct err *e)
+static int capture(struct walk *w, cudaGraphExec_t *exec, bool update, struct err *e)
 {
     cudaStream_t stream = w->stream;
     cudaGraph_t graph = NULL;
@@ -99,7 +128,7 @@ static int capture(struct walk *w, cudaGraphExec_t *exec, struct err *e)
         (!w->wide && exchange_open(w, e)) || walk_step(w, e) || (!w->wide && exchange_close(w, e));
     cudaError_t code = cudaStreamEndCapture(stream, &graph);
     if (!failed && !code)
-        failed = executable(graph, exec, e);
+        failed = executable(graph, exec, update, e);
     if (!failed && !code)
         code = cudaGraphUpload(*exec, stream);
     if (graph)
@@ -131,6 +160,7 @@ static int make(struct backend *b, const struct choice *c, struct err *e)
     pthread_mutex_lock(&b->builder.lock);
     struct variant *v = place(cell);
     cudaGraphExec_t exec = v->exec;
+    bool update = exec && updatable(&v->choice, c); /* its kernels are there as long as it is */
     v->exec = NULL;
     pthread_mutex_unlock(&b->builder.lock);
     walk_init(&w, b, b->builder.stream, c->m > NARROW ? &b->wide : &b->narrow, c);
@@ -139,7 +169,7 @@ static int make(struct backend *b, const struct choice *c, struct err *e)
         w.singles = c->singles;
         w.decode = c->decode;
     }
-    if (capture(&w, &exec, e)) {
+    if (capture(&w, &exec, update, e)) {
         if (exec)
             cudaGraphExecDestroy(exec);
         return -1;

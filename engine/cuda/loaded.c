@@ -285,7 +285,7 @@ static void fill_attn(const struct walk *w, int32_t layer, struct cuda_attn_args
     const struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
     struct ahead ahead = ahead_of(w, REGION_ATTN, layer);
-    *a = (struct cuda_attn_args){.counts = w->block->counts,
+    *a = (struct cuda_attn_args){.counts = w->counts ? w->counts : w->block->counts,
                                  .q = w->q,
                                  .k_pages = w->k_pages ? w->k_pages : kv_pages(b, layer, 0),
                                  .v_pages = w->v_pages ? w->v_pages : kv_pages(b, layer, 1),

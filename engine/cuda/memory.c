@@ -46,6 +46,7 @@ static void carve_block(struct arena *a, struct step_block *s, bool wide)
     int64_t from = a->used;
     s->device = a->base ? a->base + a->used : NULL;
     s->counts = arena_take(a, (int64_t)sizeof *s->counts);
+    s->lead = arena_take(a, (int64_t)sizeof *s->lead);
     s->token = arena_take(a, n * 4);
     s->position = arena_take(a, n * 4);
     s->kv_at = arena_take(a, n * 4);

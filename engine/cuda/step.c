@@ -32,8 +32,42 @@ static bool one_token_each(const struct step *s)
     return s->m == s->spans;
 }
 
+/* What decodes lies in front (batch.c): so many sequences with a token each. */
+static int32_t leading(const struct step *s)
+{
+    int32_t n = 0;
+    while (n < s->spans && n < NARROW && s->span[n].count == 1)
+        n++;
+    return n;
+}
+
+/* Longest context of the first n sequences. */
+static int32_t longest(const struct step *s, int32_t n)
+{
+    int32_t context = 0;
+    for (int32_t i = 0; i < n; i++)
+        context = s->span[i].context > context ? s->span[i].context : context;
+    return context;
+}
+
+/* What is in the slot of the first n tokens of a step with prompts, if it is a template; or NULL.
+ */
+static const struct kernel *kernel_beside(const struct backend *b, const struct step *s, int32_t n)
+{
+    int32_t context = longest(s, n);
+    if (n == 0)
+        return NULL;
+    const struct slot *slot = dispatch_slot(b->dispatch, REGION_ATTN, n, context);
+    const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+    const struct loaded *l = k->backend;
+    bool fits =
+        l && k->m_max >= walk_padded(n) && !(l->info.context_max && l->info.context_max < context);
+    return fits ? k : NULL;
+}
+
 /* Attention of prompts is eager's at any width: it is another kernel than that of decodes, with
- * probabilities in bf16, and a template is measured and compared as one for decodes. */
+ * probabilities in bf16, and a template is measured and compared as one for decodes. It takes
+ * decodes beside prompts, too. */
 static void choose(struct backend *b, const struct step *s, bool wide, struct slot *override_slot,
                    const struct kernel *override, struct choice *c)
 {
@@ -52,6 +86,12 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
         c->slot[r] = slot;
     }
     c->decode = one_token_each(s);
+    c->lead = c->decode ? 0 : leading(s);
+    const struct kernel *beside = kernel_beside(b, s, c->lead);
+    if (beside)
+        c->kernel[REGION_ATTN] = beside;
+    else
+        c->lead = 0;
     c->m = walk_padded(s->m);
     c->rows = s->rows > 0 ? walk_padded(s->rows) : 0;
     c->context = context_bucket[context_bucket_of(s->context)];
@@ -94,12 +134,13 @@ static int check_step(const struct backend *b, const struct step *s, const struc
     return 0;
 }
 
-/* Runs of tokens as tiles, latest first (they attend to most), single tokens as a list. */
+/* Runs of tokens as tiles, latest first (they attend to most), single tokens as a list, without
+ * those in front that a template takes. */
 static void fill_attention(const struct step *s, const struct step_block *block, struct walk *w)
 {
     struct eager_tile *tile = block_twin(block, block->tile);
     int32_t *single = block_twin(block, block->single);
-    for (int32_t i = s->spans - 1; i >= 0; i--) {
+    for (int32_t i = s->spans - 1; i >= w->lead; i--) {
         const struct span *p = &s->span[i];
         if (p->count == 1) {
             single[w->singles++] = p->first;
@@ -118,7 +159,9 @@ static size_t fill_block(const struct step *s, const struct step_block *block, s
 {
     struct cuda_counts *counts = block_twin(block, block->counts);
     int32_t *pages_at = block_twin(block, block->pages_at);
+    struct cuda_counts *lead = block_twin(block, block->lead);
     *counts = (struct cuda_counts){s->m, s->rows, s->spans, s->context, {0}};
+    *lead = (struct cuda_counts){w->lead, 0, w->lead, longest(s, w->lead), {0}};
     memcpy(block_twin(block, block->token), s->tokens, (size_t)s->m * 4);
     memcpy(block_twin(block, block->position), s->position, (size_t)s->m * 4);
     memcpy(block_twin(block, block->kv_at), s->kv_at, (size_t)s->m * 4);
@@ -187,7 +230,7 @@ static bool as_graph(struct backend *b, const struct step *s, const struct fligh
 /* What attention of a wide step is launched for. Only that of single tokens cares for contexts. */
 static void choose_tiles(const struct step *s, struct choice *c)
 {
-    for (int32_t i = 0; i < s->spans && !c->decode; i++)
+    for (int32_t i = c->lead; i < s->spans && !c->decode; i++)
         if (s->span[i].count == 1)
             c->singles++;
         else

@@ -29,6 +29,7 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
                        .wide = s == &b->wide,
                        .m = c->m,
                        .rows = c->rows,
+                       .lead = c->lead,
                        .context = c->context,
                        .decode = true,
                        .x = b->x[0],
@@ -64,6 +65,8 @@ int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t l
     const struct loaded *l = k->backend;
     w->region = r;
     w->lt = l ? l->lt : NULL;
+    if (l && !l->lt && r == REGION_ATTN && !w->decode)
+        return eager_attn_beside(w, k, layer, e);
     if (l && !l->lt)
         return loaded_region(w, k, r, layer, e);
     return eager_region(w, r, layer, e);

@@ -51,6 +51,16 @@ struct made_step {
     struct span span[STEP_TOKENS];
     struct sample_row sample[STEP_ROWS];
 };
+/* load.c: three known models whole. */
+enum { REAL_SHAPES = 3 };
+extern const struct shape_row real_shapes[REAL_SHAPES];
+/* The template of a region for m tokens at the point its START row names, compiled and loaded; NULL
+ * (counted as failed) if that cannot be. */
+const struct kernel *load_start(struct rig *r, enum region region, int32_t m);
+/* The same of template `id` at a legal point by chance, which moves on with *seed; also NULL where
+ * there is none. */
+const struct kernel *load_any(struct rig *r, const char *id, int32_t m, uint32_t *seed);
+
 /* Nothing in it yet, with the pointers set. */
 void step_begin(struct made_step *b);
 
@@ -81,6 +91,7 @@ void test_sampler(void);
 void test_kernels(void);
 void test_prefill(void);
 void test_templates(void);
+void test_graphs(void);
 void test_probe(void);
 void test_agent(void);
 void test_lt(void);

@@ -76,7 +76,7 @@ def plain_parts(at, quick):
                    python=torch)]
     parts += [Part(p, [device, p]) for p in ("regions", "steps", "ahead", "sampler")]
     parts += [Part(p, [device, p], alone=True)
-              for p in ("kernels", "lt", "agent", "probe", "prefill")]
+              for p in ("kernels", "lt", "agent", "probe", "prefill", "graphs")]
     parts += [Part("probe-bad", [at.program("test_bad_probe")], alone=True),
               Part("broken", at.script("broken.py") + [at.program("whet"), at.program("trap.so")],
                    alone=True)]

@@ -1,8 +1,8 @@
 /* test_device.c - the checks that use the backend: `scripts/test-device` runs each part by itself.
  *
  *   test_device [--slow] [--brief] [--plain] [PART [SHAPE]]
- *                                        SHAPE: regions, steps, probe, templates of these only
- *   test_device logits MODEL TOKENS OUT  see logits.c
+ *                                        SHAPE: regions, steps, probe, templates, graphs: only
+ * these test_device logits MODEL TOKENS OUT  see logits.c
  *
  * Under compute-sanitizer: --slow gives a probed kernel 60 s instead of half a second, --brief
  * takes fewer contexts, batches and slots (steps, sampler, probe, lt), --plain runs products with a
@@ -123,11 +123,17 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"regions", test_regions},     {"steps", test_steps},
-                 {"ahead", test_ahead},         {"sampler", test_sampler},
-                 {"kernels", test_kernels},     {"prefill", test_prefill},
-                 {"templates", test_templates}, {"probe", test_probe},
-                 {"agent", test_agent},         {"lt", test_lt}};
+    } parts[] = {{"regions", test_regions},
+                 {"steps", test_steps},
+                 {"ahead", test_ahead},
+                 {"sampler", test_sampler},
+                 {"kernels", test_kernels},
+                 {"prefill", test_prefill},
+                 {"templates", test_templates},
+                 {"graphs", test_graphs},
+                 {"probe", test_probe},
+                 {"agent", test_agent},
+                 {"lt", test_lt}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)
             continue;

@@ -4,10 +4,10 @@
  *
  * For each template, shape and M bucket, N points (default 2) are compiled as candidates are, on
  * all cores while the device works, and each is run for up to four M of its bucket on poisoned
- * memory, twice: alone, and behind a kernel that brings the activations late. Attention runs at contexts
- * around a page border, at 4096 and 32768, on shuffled pages, with sequences of several lengths in
- * one step. --quick leaves the long contexts out and tries the fewest and most tokens of a bucket
- * only; --exact makes every allocation exactly as large as it must be: that is for
+ * memory, twice: alone, and behind a kernel that brings the activations late. Attention runs at
+ * contexts around a page border, at 4096 and 32768, on shuffled pages, with sequences of several
+ * lengths in one step. --quick leaves the long contexts out and tries the fewest and most tokens of
+ * a bucket only; --exact makes every allocation exactly as large as it must be: that is for
  * compute-sanitizer. Points that do not fit the device (registers, as LEGAL only estimates them)
  * are counted, not failed, but may not be more than a fifth.
  */

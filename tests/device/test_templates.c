@@ -21,49 +21,6 @@ enum { CONTEXT = 512, MOST = 64, PAGES_EACH = CONTEXT / KV_PAGE, TIMES = 40 };
 
 static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
 
-static const struct shape_row real[] = {
-    {"llama-3.2-1b",
-     {ARCH_LLAMA, 16, 2048, 32, 8, 64, 8192, 128256, 8192, 1e-5f, 5e5f, 0, 1, {1, 32, 1, 4, 8192}}},
-    {"qwen3-1.7b", {ARCH_QWEN3, 28, 2048, 16, 8, 128, 6144, 151936, 8192, 1e-6f, 1e6f, 0, 1, {0}}},
-    {"qwen3-4b", {ARCH_QWEN3, 36, 2560, 32, 8, 128, 9728, 151936, 8192, 1e-6f, 1e6f, 0, 1, {0}}},
-};
-
-/* ---- compiling a template ------------------------------------------------------------------- */
-
-/* The template of `region` for m tokens at the point its START row names, into `path`. */
-static bool compile(const struct rig *r, enum region region, int32_t m, const char *path,
-                    char *name, size_t size)
-{
-    const struct facts f =
-        cuda_facts(&r->model->shape, region, m, r->b->device.multiProcessorCount);
-    const char *root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
-    char id[40], why[WHY_SIZE];
-    size_t bytes;
-    snprintf(id, sizeof id, "%s_%s", m <= 4 ? "gemv" : "mma", region_name(region));
-    const struct template *t = template_find(region == REGION_ATTN ? "attn_decode" : id);
-    const struct point p = cuda_start(t, &f);
-    int n = snprintf(name, size, "%s ", t->file);
-    cuda_point_text(t, &p, name + n, size - (size_t)n);
-    char *cubin = cuda_point_build(root, rig_arch(r), t, &f, &p, &bytes, why);
-    check(cubin != NULL, false, "%s: %s", name, why);
-    bool ok = cubin && file_write(path, cubin, bytes);
-    free(cubin);
-    return ok;
-}
-
-static const struct kernel *load(struct rig *r, enum region region, int32_t m)
-{
-    char path[] = "/tmp/whet-device-template.cubin", name[160];
-    struct err e = {""};
-    struct kernel_object o = {path, "whet_kernel", region, ORIGIN_TEMPLATE, "0001", name};
-    if (!compile(r, region, m, path, name, sizeof name))
-        return NULL;
-    const struct kernel *k = r->ops->load(r->b, &o, &e);
-    check(k != NULL, false, "%s m=%d %s loads: %s", region_name(region), m, name, e.msg);
-    unlink(path);
-    return k;
-}
-
 /* ---- steps --------------------------------------------------------------------------------- */
 
 struct batch {
@@ -73,6 +30,23 @@ struct batch {
     struct span span[MOST];
     struct sample_row sample[MOST];
 };
+
+/* Positions [from, to) of a sequence, and a row for the last of them. */
+static void add(struct batch *b, int32_t sequence, int32_t from, int32_t to, int32_t vocab)
+{
+    struct step *s = &b->step;
+    b->span[s->spans++] = (struct span){s->m, to - from, to, s->pages};
+    for (int32_t p = 0; p < PAGES_EACH; p++)
+        b->table[s->pages++] = sequence * PAGES_EACH + p;
+    for (int32_t p = from; p < to; p++, s->m++) {
+        b->tokens[s->m] = (p * 7919 + sequence * 104729 + 1) % vocab;
+        b->position[s->m] = p;
+        b->kv_at[s->m] = sequence * CONTEXT + p;
+    }
+    b->row[s->rows] = s->m - 1;
+    b->sample[s->rows++] = (struct sample_row){.params = &greedy, .target = -1};
+    s->context = to > s->context ? to : s->context;
+}
 
 /* Positions [from, to) of sequences [first, first + n). */
 static void make(struct batch *b, int32_t first, int32_t n, int32_t from, int32_t to, int32_t vocab)
@@ -85,22 +59,9 @@ static void make(struct batch *b, int32_t first, int32_t n, int32_t from, int32_
                        .span = b->span,
                        .page_table = b->table,
                        .row = b->row,
-                       .sample = b->sample,
-                       .spans = n,
-                       .rows = n,
-                       .context = to};
-    for (int32_t i = 0; i < n; i++) {
-        b->span[i] = (struct span){s->m, to - from, to, s->pages};
-        for (int32_t p = 0; p < PAGES_EACH; p++)
-            b->table[s->pages++] = (first + i) * PAGES_EACH + p;
-        for (int32_t p = from; p < to; p++, s->m++) {
-            b->tokens[s->m] = (p * 7919 + (first + i) * 104729 + 1) % vocab;
-            b->position[s->m] = p;
-            b->kv_at[s->m] = (first + i) * CONTEXT + p;
-        }
-        b->row[i] = s->m - 1;
-        b->sample[i] = (struct sample_row){.params = &greedy, .target = -1};
-    }
+                       .sample = b->sample};
+    for (int32_t i = 0; i < n; i++)
+        add(b, first + i, from, to, vocab);
 }
 
 static bool step(struct rig *r, struct batch *b)
@@ -132,7 +93,7 @@ static double timed(struct rig *r, struct batch *b, float *logits, double *longe
             us[i - 20] = one;
     }
     qsort(us, TIMES, sizeof *us, by_value);
-    cudaMemcpy(logits, r->b->logits, (size_t)b->step.m * (size_t)r->model->shape.vocab * 4,
+    cudaMemcpy(logits, r->b->logits, (size_t)b->step.rows * (size_t)r->model->shape.vocab * 4,
                cudaMemcpyDeviceToHost);
     return us[TIMES / 2];
 }
@@ -216,7 +177,7 @@ static void batch_of(struct rig *r, const char *name, int32_t m)
     make(&b, 0, m, CONTEXT - 1, CONTEXT, r->model->shape.vocab);
     double longest, unused, before = timed(r, &b, eager, &longest), after;
     for (int g = REGION_ATTN_IN; g < REGION_COUNT; g++) {
-        const struct kernel *k = load(r, (enum region)g, m);
+        const struct kernel *k = load_start(r, (enum region)g, m);
         if (!k)
             continue;
         dispatch_publish(r->d, dispatch_slot(r->d, (enum region)g, m, CONTEXT), k);
@@ -245,18 +206,18 @@ void test_templates(void)
 {
     static const int32_t batches[] = {1, 2, 8, 32, 64};
     static struct batch b;
-    for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
-        if (!strstr(real[i].name, part_of))
+    for (size_t i = 0; i < REAL_SHAPES; i++) {
+        if (!strstr(real_shapes[i].name, part_of))
             continue;
-        struct model *m = model_random(&real[i].shape, DTYPE_BF16, 5);
+        struct model *m = model_random(&real_shapes[i].shape, DTYPE_BF16, 5);
         struct rig r;
         if (rig_open_with(&r, m, MOST * PAGES_EACH, CONTEXT, MOST, 20LL << 30))
             for (int32_t s = 0; s < MOST; s++) {
-                make(&b, s, 1, 0, CONTEXT - 1, real[i].shape.vocab);
+                make(&b, s, 1, 0, CONTEXT - 1, real_shapes[i].shape.vocab);
                 step(&r, &b);
             }
         for (size_t k = 0; r.b && k < sizeof batches / sizeof *batches; k++)
-            batch_of(&r, real[i].name, batches[k]);
+            batch_of(&r, real_shapes[i].name, batches[k]);
         rig_close(&r);
         model_close(m);
     }

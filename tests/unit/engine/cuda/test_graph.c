@@ -90,6 +90,33 @@ static void only_the_very_same_graph_serves_a_wide_step(void **state)
     assert_false(graph_known(b, &mixed));
 }
 
+/* cudaGraphExecUpdate() would leave a node's cluster as it was. */
+static void an_executable_is_not_updated_to_other_clusters(void **state)
+{
+    struct loaded plain = {.info = {.launches = 1, .launch = {{.pdl = 1, .cluster = 1}}}};
+    struct loaded again = plain, pairs = plain, edge = plain, twice = plain, algorithm = {0};
+    struct kernel k[] = {{.backend = &plain}, {.backend = &again}, {.backend = &pairs},
+                         {.backend = &edge},  {.backend = &twice}, {.backend = &algorithm}};
+    struct choice c = prompt(64, 0), d = c;
+    (void)state;
+    pairs.info.launch[0].cluster = 2;
+    edge.info.launch[0].pdl = 0;
+    twice.info.launches = 2;
+    algorithm.lt = (struct lt *)&plain; /* one */
+    assert_true(updatable(&c, &d));
+    for (int i = 0; i < 6; i++)
+        for (int j = 0; j < 6; j++) {
+            c.kernel[REGION_ATTN] = &k[i];
+            d.kernel[REGION_ATTN] = &k[j];
+            assert_int_equal(updatable(&c, &d), i == j || (i < 2 && j < 2));
+        }
+    c.kernel[REGION_ATTN] = &eager[REGION_ATTN]; /* the library may choose clusters */
+    assert_false(updatable(&c, &d));
+    d = c;
+    d.rows = 2;
+    assert_false(updatable(&c, &d));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -100,6 +127,7 @@ int main(void)
                                         open_rig, close_rig),
         cmocka_unit_test_setup_teardown(only_the_very_same_graph_serves_a_wide_step, open_rig,
                                         close_rig),
+        cmocka_unit_test(an_executable_is_not_updated_to_other_clusters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,10 +42,13 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     choose(&b, &s, false, NULL, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     s.context = 900;
-    s.spans = 2; /* a prompt among them: attention of those is eager's */
+    const struct span prompt[] = {{0, 2, 900, 0}, {2, 1, 900, 57}};
+    s.spans = 2; /* a prompt in front: attention is eager's */
+    s.span = prompt;
     choose(&b, &s, false, NULL, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     assert_false(c.decode);
+    assert_int_equal(c.lead, 0);
     s.m = s.spans = 5; /* bucket 6: more than m_max */
     choose(&b, &s, false, NULL, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
@@ -58,6 +61,58 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     choose(&b, &s, false, slot, &trial, &c);
     assert_ptr_equal(c.kernel[REGION_MLP_IN], &trial);
     dispatch_close(b.dispatch);
+}
+
+static void decodes_beside_a_prompt_have_their_own_slots_template(void **state)
+{
+    (void)state;
+    struct backend b = {.model = &model};
+    struct loaded l = {.info = {.context_max = 1000}};
+    struct kernel k = {.region = REGION_ATTN, .m_max = 4, .backend = &l};
+    const struct span span[] = {
+        {0, 1, 700, 0}, {1, 1, 900, 44}, {2, 1, 40, 101}, {3, 200, 5000, 104}};
+    struct step s = {.m = 203, .rows = 3, .spans = 4, .span = span, .context = 5000};
+    struct choice c;
+    b.dispatch = table(&b);
+    struct slot *slot = dispatch_slot(b.dispatch, REGION_ATTN, 3, 900);
+    choose(&b, &s, true, NULL, NULL, &c); /* eager is in the slot */
+    assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
+    assert_int_equal(c.lead, 0);
+    dispatch_publish(b.dispatch, slot, &k);
+    choose(&b, &s, true, NULL, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_ATTN], &k);
+    assert_int_equal(c.lead, 3);
+    choose_tiles(&s, &c);
+    assert_int_equal(c.singles, 0);
+    assert_int_equal(c.tiles, 4);
+    struct span long_one[] = {span[0], {1, 1, 1010, 44}, span[2], span[3]};
+    s.span = long_one; /* a decode beyond what the kernel takes */
+    choose(&b, &s, true, NULL, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
+    choose_tiles(&s, &c);
+    assert_int_equal(c.singles, 3);
+    k.m_max = 2;
+    s.span = span;
+    choose(&b, &s, true, NULL, NULL, &c);
+    assert_int_equal(c.lead, 0);
+    dispatch_close(b.dispatch);
+}
+
+static void the_first_tokens_are_nobodys_tiles_where_a_template_takes_them(void **state)
+{
+    (void)state;
+    static char memory[1 << 16];
+    struct step_block block = {.host = memory, .device = memory};
+    block.tile = (struct eager_tile *)(void *)memory;
+    block.single = (int32_t *)(void *)(memory + (1 << 15));
+    const struct span span[] = {{0, 1, 50, 0}, {1, 1, 60, 4}, {2, 3, 3, 8}, {5, 1, 7, 9}};
+    struct step s = {.m = 6, .spans = 4, .span = span};
+    struct walk w = {.lead = 2};
+    fill_attention(&s, &block, &w);
+    assert_int_equal(w.tiles, 1);
+    assert_int_equal(block.tile[0].first, 2);
+    assert_int_equal(w.singles, 1);
+    assert_int_equal(block.single[0], 5);
 }
 
 static void runs_become_tiles_and_single_tokens_a_list(void **state)
@@ -171,6 +226,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kernel_is_chosen_only_where_it_fits),
+        cmocka_unit_test(decodes_beside_a_prompt_have_their_own_slots_template),
+        cmocka_unit_test(the_first_tokens_are_nobodys_tiles_where_a_template_takes_them),
         cmocka_unit_test(runs_become_tiles_and_single_tokens_a_list),
         cmocka_unit_test(a_step_beyond_the_limits_is_refused_by_name),
         cmocka_unit_test(a_token_may_be_a_row_of_the_step_under_way_and_of_no_other),
