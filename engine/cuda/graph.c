@@ -94,14 +94,15 @@ static bool launched_alike(const struct kernel *k, const struct kernel *other)
     return true;
 }
 
-/* Whether an executable of `a` can become one of `b`. Products of other widths are other kernels.
- */
+/* Whether an executable of `a` can become one of `b`: it has the same nodes, and products of the
+ * same widths, because those of others are other kernels. */
 static bool updatable(const struct choice *a, const struct choice *b)
 {
     for (int r = 0; r < REGION_COUNT; r++)
         if (!launched_alike(a->kernel[r], b->kernel[r]))
             return false;
-    return a->m == b->m && a->rows == b->rows;
+    return a->m == b->m && a->rows == b->rows && a->decode == b->decode && !a->tiles == !b->tiles &&
+           !a->singles == !b->singles;
 }
 
 /* *exec is an executable that is used no more, or NULL: updated if it can be, else replaced. */

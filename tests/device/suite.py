@@ -97,7 +97,7 @@ def sanitizer_parts(at):
         for family in reversed(FAMILIES):
             add(tool, family, [points, family, "--points", "1", "--quick", "--exact"])
     some = [("steps", "d64 g4"), ("steps", "d128 g2"), ("probe", "d64 g4"), ("probe", "d128 g2"),
-            ("regions", "d64 g4"), ("regions", "d128 g2"), ("sampler", "")]
+            ("regions", "d64 g4"), ("regions", "d128 g2"), ("sampler", ""), ("graphs", "llama")]
     for tool, flags, which in (("racecheck", ["--plain"], some),
                                ("memcheck", [], some + [("lt", "")])):
         for part, shape in which:

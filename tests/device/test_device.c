@@ -1,12 +1,12 @@
 /* test_device.c - the checks that use the backend: `scripts/test-device` runs each part by itself.
  *
  *   test_device [--slow] [--brief] [--plain] [PART [SHAPE]]
- *                                        SHAPE: regions, steps, probe, templates, graphs: only
- * these test_device logits MODEL TOKENS OUT  see logits.c
+ *                                        SHAPE: only these (regions, steps, probe, templates, graphs)
+ *   test_device logits MODEL TOKENS OUT  see logits.c
  *
  * Under compute-sanitizer: --slow gives a probed kernel 60 s instead of half a second, --brief
- * takes fewer contexts, batches and slots (steps, sampler, probe, lt), --plain runs products with a
- * kernel of ours (products.c).
+ * takes fewer contexts, batches, layers and slots (steps, sampler, probe, lt, graphs), --plain runs
+ * products with a kernel of ours (products.c).
  */
 #include "tests/device/device_test.h"
 

@@ -113,7 +113,12 @@ static void an_executable_is_not_updated_to_other_clusters(void **state)
     c.kernel[REGION_ATTN] = &eager[REGION_ATTN]; /* the library may choose clusters */
     assert_false(updatable(&c, &d));
     d = c;
+    d.context = 512;
+    assert_true(updatable(&c, &d));
     d.rows = 2;
+    assert_false(updatable(&c, &d));
+    d.rows = c.rows;
+    d.singles = 3; /* one node more */
     assert_false(updatable(&c, &d));
 }
 
