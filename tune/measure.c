@@ -203,13 +203,25 @@ static bool next_new(struct work *w, struct ref *out)
     return false;
 }
 
+/* A reason why points were refused, of one by lot; "" if this run refused none. */
+static const char *a_reason(const struct work *w, const struct table *t)
+{
+    for (int i = 0; i < w->points; i++) {
+        const struct measured *m = &t->row[w->order[i].id];
+        if (w->order[i].t == t && m->state == POINT_REFUSED && m->reason[0])
+            return m->reason;
+    }
+    return "";
+}
+
 static void say_progress(const struct work *w, const char *what, enum point_state left)
 {
     for (int i = 0; i < w->tables->n; i++) {
         const struct table *t = &w->tables->table[i];
-        printf("%s %-16s %4d to do, %d measured, %d refused of %d\n", what, t->slot,
+        const char *why = a_reason(w, t);
+        printf("%s %-16s %4d to do, %d measured, %d refused of %d%s%.90s\n", what, t->slot,
                table_count(t, left), table_count(t, POINT_MEASURED), table_count(t, POINT_REFUSED),
-               space_size(t->space));
+               space_size(t->space), *why ? "; one: " : "", why);
     }
     fflush(stdout);
 }
@@ -249,10 +261,13 @@ static int bench_point(struct work *w, struct table *t, int32_t id, const struct
     struct candidate *c = candidate_at(w, t, id);
     int64_t start = clock_ns();
     int r = access(c->object, R_OK) == 0 ? 0 : -1;
+    enum stage_result loaded = r == 0 ? swap_load(s, c) : STAGE_STOPPED;
     if (r != 0)
         m->state = POINT_NEW; /* its object is gone */
-    else if (swap_load(s, c) != 0)
+    else if (loaded == STAGE_REFUSE)
         refuse(m, c);
+    else if (loaded != STAGE_PASS)
+        r = -1;
     else if (bench_sample(&s->env, c, c->slot->eager, inputs, pairs) == STAGE_PASS) {
         const struct evidence *e = &c->evidence;
         m->state = POINT_MEASURED;

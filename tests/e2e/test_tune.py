@@ -59,6 +59,27 @@ def test_a_slot_on_eager_says_why(tmp_path):
     assert max(len(line) for line in table.values()) < 160
 
 
+def test_a_table_is_measured_and_goes_on_where_it_was(tmp_path):
+    table = tmp_path / "table.json"
+    command = ("--measure", "--table", str(table), "--model", MODEL, "--slot", "mlp_out/m1",
+               "--points", "6", "--store", str(tmp_path / "store.db"), "--seconds", "600")
+    done = tune(*command)
+    said = re.search(r"^bench mlp_out/m1 +0 to do, (\d+) measured, (\d+) refused of (\d+)", done.stdout,
+                     re.M)
+    assert done.returncode == 0 and said, done.stdout + done.stderr
+    measured, refused, points = map(int, said.groups())
+    assert measured >= 2 and measured + refused == points, done.stdout
+    rows = json.loads(table.read_text())["tables"][0]["rows"]
+    states = [row[2] for row in rows]
+    assert states.count("measured") == measured and states.count("refused") == refused
+    again = tune(*command)
+    assert again.returncode == 0 and said.group(0) in again.stdout, again.stdout
+    assert [row[:5] for row in json.loads(table.read_text())["tables"][0]["rows"]] == \
+        [row[:5] for row in rows]  # nothing was built or probed anew
+    for mode in ("--ablate", "--report"):
+        assert tune(mode, "--table", str(table)).returncode == 0
+
+
 def test_an_ablation_needs_neither_model_nor_compiler(tmp_path):
     table, out = ROOT / "tests/golden/tune_table.json", tmp_path / "out.json"
     done = tune("--ablate", "--table", str(table), "--seeds", "3", "--json", str(out),
