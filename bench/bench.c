@@ -21,15 +21,16 @@
 
 enum { RESULTS_MAX = LIST_MAX * LIST_MAX + LIST_MAX };
 
+const char bench_usage[] =
+    "usage: whet bench decode|prefill|step|region --model PATH [--json FILE]\n"
+    "         [--shape llama-3.2-1b (short for --model random:llama-3.2-1b)]\n"
+    "         [--batch 1,2,4,8] [--context 128,512] [--prompt 128,512,2048] [--pairs 7]\n"
+    "         [--starts: kernels at the points that searches start from, not the store's]\n"
+    "         [options of whet serve]\n";
+
 static int usage(const char *why)
 {
-    fprintf(stderr, "whet bench: %s\n\n", why);
-    fputs("usage: whet bench decode|prefill|step|region --model PATH [--json FILE]\n"
-          "         [--shape llama-3.2-1b (short for --model random:llama-3.2-1b)]\n"
-          "         [--batch 1,2,4,8] [--context 128,512] [--prompt 128,512,2048] [--pairs 7]\n"
-          "         [--starts: kernels at the points that searches start from, not the store's]\n"
-          "         [options of whet serve]\n",
-          stderr);
+    fprintf(stderr, "whet bench: %s\n\n%s", why, bench_usage);
     return 2;
 }
 

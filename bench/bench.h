@@ -8,5 +8,6 @@
 
 /* argv[0] is "bench". The process's exit status: 0, 1 failure, 2 usage. */
 int bench_main(int argc, char **argv);
+extern const char bench_usage[];
 
 #endif

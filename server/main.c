@@ -2,6 +2,7 @@
  *
  * Exit codes: 0 done, 1 failure, 2 usage. Nothing exits anywhere else.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -50,12 +51,15 @@ static int help_main(int argc, char **argv);
 static const struct command {
     const char *name, *help; /* help NULL: internal */
     int (*run)(int argc, char **argv);
+    const char *usage; /* what --help says; NULL: the command's own business */
 } commands[] = {
     {"serve", "serve a model over HTTP, sharpening its kernels meanwhile", serve_main},
-    {"bench", "measure decode, prefill, steps and regions: eager against specialized", bench_main},
+    {"bench", "measure decode, prefill, steps and regions: eager against specialized", bench_main,
+     bench_usage},
     {"tune", "search for kernels without a server; compare strategies; judge the cost model",
-     tune_main},
-    {"kernels", "list, show, export and import the kernels of a store", kernels_command},
+     tune_main, tune_usage},
+    {"kernels", "list, show, export and import the kernels of a store", kernels_command,
+     kernels_usage},
     {"probe", NULL, probe_main},
     {"nvrtc", NULL, nvrtc_main},
     {"options", NULL, options_main},
@@ -85,11 +89,28 @@ static int help_main(int argc, char **argv)
     return 0;
 }
 
+/* Whether a word behind the command asks for help. */
+static bool wants_help(int argc, char **argv)
+{
+    for (int i = 2; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
+static int run(const struct command *c, int argc, char **argv)
+{
+    if (!c->usage || !wants_help(argc, argv))
+        return c->run(argc - 1, argv + 1);
+    printf("%s\nThe options of whet serve: whet --help\n", c->usage);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     for (int i = 0; argc > 1 && i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
+            return run(&commands[i], argc, argv);
     if (argc > 1)
         fprintf(stderr, "whet: there is no command \"%s\"\n\n", argv[1]);
     usage(stderr);

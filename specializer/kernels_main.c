@@ -107,12 +107,15 @@ static const struct command *find_command(int argc, char **argv)
     return NULL;
 }
 
+const char kernels_usage[] =
+    "usage: whet kernels list | show ID | export FILE | import FILE [--store FILE]\n";
+
 int kernels_main(const struct config *c, int argc, char **argv)
 {
     struct err err;
     const struct command *command = find_command(argc, argv);
     if (!command) {
-        fprintf(stderr, "usage: whet kernels list | show ID | export FILE | import FILE\n");
+        fputs(kernels_usage, stderr);
         return 2;
     }
     char *path = store_default_path(c->specializer_store);

@@ -27,5 +27,6 @@ int starts_load(const struct config *c, const struct model *m, struct backend *b
 /* `whet kernels list|show KEY|export FILE|import FILE`: the store from the command line. The
  * process's exit status. */
 int kernels_main(const struct config *c, int argc, char **argv);
+extern const char kernels_usage[];
 
 #endif

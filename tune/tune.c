@@ -19,17 +19,18 @@
 #include "tune/options.h"
 #include "tune/report.h"
 
+const char tune_usage[] =
+    "usage: whet tune --model PATH [--slot mlp_in/m1 ...] [--seconds 600]\n"
+    "       whet tune --measure --table FILE --model PATH --slot S ... [--points 300]\n"
+    "                 [--build-only] [--seconds 3600]\n"
+    "       whet tune --ablate --table FILE [--seeds 20] [--seconds 240] [--json FILE]\n"
+    "                 [--drop 0.4] [--svg PREFIX] [--adviser-url replay:FILE]\n"
+    "       whet tune --report [--table FILE | --store FILE] [--json FILE]\n"
+    "and options of whet serve; --strategy NAME is --specializer-strategy NAME\n";
+
 static int usage(const char *why)
 {
-    fprintf(stderr, "whet tune: %s\n\n", why);
-    fputs("usage: whet tune --model PATH [--slot mlp_in/m1 ...] [--seconds 600]\n"
-          "       whet tune --measure --table FILE --model PATH --slot S ... [--points 300]\n"
-          "                 [--build-only] [--seconds 3600]\n"
-          "       whet tune --ablate --table FILE [--seeds 20] [--seconds 240] [--json FILE]\n"
-          "                 [--drop 0.4] [--svg PREFIX] [--adviser-url replay:FILE]\n"
-          "       whet tune --report [--table FILE | --store FILE] [--json FILE]\n"
-          "and options of whet serve; --strategy NAME is --specializer-strategy NAME\n",
-          stderr);
+    fprintf(stderr, "whet tune: %s\n\n%s", why, tune_usage);
     return 2;
 }
 

@@ -4,5 +4,6 @@
 
 /* argv[0] is "tune". The process's exit status: 0, 1 failure, 2 usage. */
 int tune_main(int argc, char **argv);
+extern const char tune_usage[];
 
 #endif

@@ -159,5 +159,9 @@ def test_commands():
         "whet ")
     help_text = subprocess.run([BINARY, "--help"], capture_output=True, text=True)
     assert help_text.returncode == 0 and "server-port" in help_text.stdout.replace(".", "-")
+    for command, word in (("bench", "--context"), ("tune", "--measure"), ("kernels", "export")):
+        own = subprocess.run([BINARY, command, "--help"], capture_output=True, text=True)
+        assert own.returncode == 0 and own.stdout.startswith(f"usage: whet {command}"), own
+        assert word in own.stdout and not own.stderr
     assert subprocess.run([BINARY, "dance"], capture_output=True).returncode == 2
     assert subprocess.run([BINARY], capture_output=True).returncode == 2
