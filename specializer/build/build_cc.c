@@ -2,7 +2,9 @@
  *
  * One candidate is one compiler process: idle priority, bounded CPU time, memory and output. The
  * object is written under a temporary name beside its place, read as data (object.c, cubin.c) and
- * only then renamed, so the cache never holds half an object or one that must not be loaded.
+ * only then renamed, so the cache never holds half an object or one that must not be loaded. What
+ * the compiler's own parts hand each other lies in a folder beside it, which goes with the build: a
+ * compiler that is killed leaves it behind.
  *
  * build_timeout limits CPU time. Wall time may be ten times that: at idle priority a busy server
  * can starve a compiler for long, which says nothing about the kernel - such a build is retried,
@@ -31,6 +33,7 @@
 #include "specializer/build/cubin.h"
 #include "specializer/build/header.h"
 #include "specializer/build/object.h"
+#include "specializer/build/objects.h"
 #include "specializer/build/process.h"
 #include "specializer/search/space.h"
 #include "specializer/stages.h"
@@ -55,7 +58,7 @@ struct build {
     const struct stage_env *env;
     struct candidate *c;
     struct process *process;
-    char *temporary;
+    char *temporary, *folder; /* the object until it is put in place; the compiler's own files */
     bool cuda;
     struct header header;
     bool doubted;             /* it failed with the header and is tried without */
@@ -130,7 +133,7 @@ static int try_compiler(const char *path, struct err *err)
     char *source = xasprintf("%s/try.c", dir), *object = xasprintf("%s/try.so", dir);
     const char *argv[FLAGS_MAX];
     build_command(argv, path, NULL, NULL, NULL, source, object);
-    struct process_spec spec = {.argv = argv, .wall_s = 60, .output_max = 4096};
+    struct process_spec spec = {.argv = argv, .wall_s = 60, .output_max = 4096, .temporary = dir};
     struct process_result r = {0};
     char how[80];
     int rc = write_file(source, "float whet_kernel(float x) { return __builtin_sqrtf(x); }\n");
@@ -144,9 +147,7 @@ static int try_compiler(const char *path, struct err *err)
             rc = err_prefix(err, "%s: what it builds", path);
         process_result_free(&r);
     }
-    unlink(source);
-    unlink(object);
-    rmdir(dir);
+    objects_remove_folder(dir);
     free(source);
     free(object);
     free(dir);
@@ -223,6 +224,8 @@ static int start_process(struct build *b, const char *const *argv, struct err *e
                                 .address_bytes = b->cuda ? nvrtc_memory : compiler_memory,
                                 .file_bytes = object_max,
                                 .output_max = LOG_MAX};
+    if (!b->cuda && (mkdir(b->folder, 0700) == 0 || errno == EEXIST))
+        spec.temporary = b->folder;
     engine_note_compile();
     process_end(b->process);
     b->process = process_start(&spec, err);
@@ -271,6 +274,7 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
     b->env = env;
     b->c = c;
     b->temporary = xasprintf("%s.%ld-%d.tmp", c->object, (long)getpid(), counter++);
+    b->folder = xasprintf("%s.d", b->temporary);
     if (c->template && c->template->library) {
         b->chosen = choose(env, b);
         return b;
@@ -409,6 +413,8 @@ void build_end(struct build *b)
         return;
     process_end(b->process);
     unlink(b->temporary);
+    objects_remove_folder(b->folder);
     free(b->temporary);
+    free(b->folder);
     free(b);
 }

@@ -33,8 +33,7 @@ struct folder {
     int removed;
 };
 
-/* A folder that a probe was given, with the request and captures in it. */
-static void remove_folder(const char *path)
+void objects_remove_folder(const char *path)
 {
     DIR *d = opendir(path);
     struct dirent *e;
@@ -75,7 +74,7 @@ static void take(struct folder *f, const char *name, int64_t now,
         }
     } else if (object && dot[suffix] && old) {
         if (S_ISDIR(st.st_mode))
-            remove_folder(path);
+            objects_remove_folder(path);
         else
             unlink(path);
         f->removed++;

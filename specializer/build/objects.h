@@ -12,8 +12,12 @@ struct objects_limit {
 
 /* Deletes what is older than the limit, then the oldest until the rest fits, but no object for
  * whose key `kept` says true; and what a killed process left behind (half-built objects, folders of
- * probes) once it is a day old. Returns how many files went. One thread; the folder may be gone. */
+ * probes and compilers) once it is a day old. Returns how many files went. One thread; the folder
+ * may be gone. */
 int objects_prune(const char *folder, struct objects_limit limit,
                   bool (*kept)(void *ctx, const char *object_key), void *ctx);
+
+/* Removes a folder of files: a probe's, with the request and captures in it, or a compiler's. */
+void objects_remove_folder(const char *path);
 
 #endif

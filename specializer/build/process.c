@@ -145,15 +145,18 @@ CHILD_CODE static int child_main(void *arg)
 /* The variables that compilers, the loader and sanitizers need; nothing that may hold a secret. */
 static void child_environment(struct child *c)
 {
-    static const char *const keep[] = {"PATH",         "HOME",           "TMPDIR",
-                                       "ASAN_OPTIONS", "UBSAN_OPTIONS",  "TSAN_OPTIONS",
-                                       "LSAN_OPTIONS", "LD_LIBRARY_PATH"};
+    static const char *const keep[] = {"PATH",           "HOME",         "ASAN_OPTIONS",
+                                       "UBSAN_OPTIONS",  "TSAN_OPTIONS", "LSAN_OPTIONS",
+                                       "LD_LIBRARY_PATH"};
+    const char *temporary = c->spec->temporary ? c->spec->temporary : getenv("TMPDIR");
     int n = 0;
     for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
         const char *value = getenv(keep[i]);
         if (value)
             c->environment[n++] = xasprintf("%s=%s", keep[i], value);
     }
+    if (temporary)
+        c->environment[n++] = xasprintf("TMPDIR=%s", temporary);
     c->environment[n++] = xstrdup("LC_ALL=C");
     c->environment[n] = NULL;
 }

@@ -30,6 +30,7 @@ struct process_spec {
     int64_t file_bytes;    /* largest file a child may write; 0: no limit */
     size_t output_max;     /* bytes kept of each stream; the rest is read and dropped */
     int input; /* what the child has as stdin, above 2; stays the caller's; 0: nothing */
+    const char *temporary; /* folder for its temporary files; NULL: where ours are */
 };
 
 struct process_result {

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,18 +145,75 @@ static void build_keeps_the_compilers_words(void **state)
     assert_int_equal(access(s->c.object, F_OK), -1);
 }
 
-static void build_stops_a_compiler_that_does_not_end(void **state)
+/* 2^40 nested expansions. */
+static void endless(char text[4000])
 {
-    struct shop *s = *state;
-    s->config.specializer_build_timeout = 1;
-    /* 2^40 nested expansions */
-    char text[4000] = "#define A0 1+1\n";
+    strcpy(text, "#define A0 1+1\n");
     for (int i = 1; i <= 40; i++)
         sprintf(text + strlen(text), "#define A%d A%d+A%d\n", i, i - 1, i - 1);
     strcat(text, "const int whet_kernel = A40;\n");
+}
+
+static void build_stops_a_compiler_that_does_not_end(void **state)
+{
+    struct shop *s = *state;
+    char text[4000];
+    s->config.specializer_build_timeout = 1;
+    endless(text);
     enum stage_result r = build(s, text);
     assert_int_equal(r, STAGE_REFUSE);
     assert_non_null(strstr(s->c.reason, "compiler"));
+}
+
+/* Entries of a folder, but "." and ".."; -1: there is none. */
+static int entries(const char *path)
+{
+    DIR *d = opendir(path);
+    int n = -2;
+    if (!d)
+        return -1;
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* The folder in which a running compiler keeps what its parts hand each other, into `out`. */
+static bool compilers_folder(const struct shop *s, char *out, size_t size)
+{
+    DIR *d = opendir(s->dir);
+    struct dirent *e;
+    bool found = false;
+    while (!found && (e = readdir(d)))
+        if (strstr(e->d_name, ".tmp.d")) {
+            snprintf(out, size, "%s/%s", s->dir, e->d_name);
+            found = true;
+        }
+    closedir(d);
+    return found;
+}
+
+static void a_build_that_is_given_up_leaves_nothing_of_the_compilers(void **state)
+{
+    struct shop *s = *state;
+    char text[4000], folder[400] = "";
+    struct err err = {""};
+    endless(text);
+    FILE *f = fopen(s->c.source, "w");
+    fputs(text, f);
+    fclose(f);
+    struct build *b = build_start(&s->env, &s->c, &err);
+    assert_non_null(b);
+    for (int i = 0; i < 20000 && entries(folder) < 1; i++) { /* until it has begun a file there */
+        assert_int_equal(build_poll(b), STAGE_RUNNING);
+        if (!*folder && !compilers_folder(s, folder, sizeof folder))
+            folder[0] = 0;
+        usleep(1000);
+    }
+    assert_true(entries(folder) > 0);
+    build_end(b);
+    assert_int_equal(entries(folder), -1);
+    assert_int_equal(entries(s->dir), 1); /* the source */
 }
 
 static void build_refuses_objects_that_reach_outside(void **state)
@@ -268,6 +326,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(build_keeps_the_compilers_words, shop_open, shop_close),
         cmocka_unit_test_setup_teardown(build_stops_a_compiler_that_does_not_end, shop_open,
                                         shop_close),
+        cmocka_unit_test_setup_teardown(a_build_that_is_given_up_leaves_nothing_of_the_compilers,
+                                        shop_open, shop_close),
         cmocka_unit_test_setup_teardown(build_refuses_objects_that_reach_outside, shop_open,
                                         shop_close),
         cmocka_unit_test_setup_teardown(build_refuses_system_calls_in_text_written_by_an_agent,
