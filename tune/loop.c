@@ -133,26 +133,40 @@ static void hold_round(struct tuner *t, struct place *p)
     say_round(s, p, t->seconds - left_s(t), candidates, again);
 }
 
-/* One who lost whole steps before the kernels around it changed, then new candidates. False: the
- * slot needs no more. */
+static bool ready(struct tuner *t, struct place *p)
+{
+    return !p->pinned[0] && place_open(t->lab.s, p) && (p->inputs > 0 || take_inputs(t, p));
+}
+
+/* One who lost whole steps before the kernels around it changed. */
+static bool hear(struct tuner *t, struct place *p)
+{
+    struct specializer *s = t->lab.s;
+    bool heard = hearing_due(s, p) && ready(t, p) && hearing_start(s, p);
+    if (heard)
+        hold_round(t, p);
+    return heard;
+}
+
+/* New candidates. False: the slot needs no more. */
 static bool one_turn(struct tuner *t, struct place *p)
 {
     struct specializer *s = t->lab.s;
-    bool some = !p->pinned[0] && place_open(s, p) && (p->inputs > 0 || take_inputs(t, p));
-    bool heard = some && hearing_due(s, p) && hearing_start(s, p);
-    if (heard)
-        hold_round(t, p);
-    some = some && !over(t) && !p->exhausted && p->dry < DRY_MOST && round_start(s, p);
+    bool some = !p->exhausted && p->dry < DRY_MOST && ready(t, p) && round_start(s, p);
     if (some)
         hold_round(t, p);
-    return heard || some;
+    return some;
 }
 
+/* Hearings come first once every slot has had its turn: they are of kernels that are known to be
+ * fast by themselves, and the company has changed most by then. */
 static void search(struct tuner *t)
 {
     bool some = true;
     while (some && !over(t)) {
         some = false;
+        for (int i = 0; i < t->places && !over(t); i++)
+            some |= hear(t, t->place[i]);
         for (int i = 0; i < t->places && !over(t); i++)
             some |= one_turn(t, t->place[i]);
     }
