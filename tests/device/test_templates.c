@@ -9,13 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "config/clock.h"
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
 #include "tests/device/device_test.h"
-#include "tests/kernels/cuda_points.h"
 
 enum { CONTEXT = 512, MOST = 64, PAGES_EACH = CONTEXT / KV_PAGE, TIMES = 40 };
 
