@@ -252,23 +252,21 @@ static int build_all(struct work *w)
 
 /* ---- benching ------------------------------------------------------------------------------ */
 
-/* -1: no answer; the row stays as it is. */
-static int bench_point(struct work *w, struct table *t, int32_t id, const struct capture *inputs,
-                       int pairs)
+/* Without an answer the row stays as it is. */
+static void bench_point(struct work *w, struct table *t, int32_t id, const struct capture *inputs,
+                        int pairs)
 {
     struct specializer *s = w->lab->s;
     struct measured *m = &t->row[id];
     struct candidate *c = candidate_at(w, t, id);
     int64_t start = clock_ns();
-    int r = access(c->object, R_OK) == 0 ? 0 : -1;
-    enum stage_result loaded = r == 0 ? swap_load(s, c) : STAGE_STOPPED;
-    if (r != 0)
+    enum stage_result r = STAGE_RETRY;
+    if (access(c->object, R_OK) != 0)
         m->state = POINT_NEW; /* its object is gone */
-    else if (loaded == STAGE_REFUSE)
+    else if ((r = swap_load(s, c)) == STAGE_REFUSE)
         refuse(m, c);
-    else if (loaded != STAGE_PASS)
-        r = -1;
-    else if (bench_sample(&s->env, c, c->slot->eager, inputs, pairs) == STAGE_PASS) {
+    else if (r == STAGE_PASS &&
+             bench_sample(&s->env, c, c->slot->eager, inputs, pairs) == STAGE_PASS) {
         const struct evidence *e = &c->evidence;
         m->state = POINT_MEASURED;
         m->own_s = (float)e->own_s;
@@ -278,12 +276,9 @@ static int bench_point(struct work *w, struct table *t, int32_t id, const struct
         m->pairs = e->bench.pairs;
         if (m->bench_s <= 0)
             m->bench_s = (float)seconds_since(start);
-    } else {
-        r = -1;
     }
     candidate_drop(s, c);
     retire_poll(s, true);
-    return r;
 }
 
 /* The speed that a tenth of the points (at least ten) reach. */

@@ -245,8 +245,7 @@ struct backend {
 
     struct arena weights, kv, buffers, packs;
     struct arena *lent, *lent_pinned; /* a probe's: its memory comes from here; else NULL */
-    int64_t
-        table_least; /* a probe's: entries that the page table of the lab's block has at least */
+    int64_t table_least;              /* a probe's: entries of the lab's page table, at least */
     struct device_model on;
     int64_t kv_layer; /* bytes of k (or v) of a layer */
 
@@ -322,7 +321,7 @@ struct walk {
     const struct step_block *block;
     const struct choice *choice;
     const struct step *look;          /* a live step that taps may look at, or NULL */
-    bool wide;                        /* bf16 between regions, no loaded kernels */
+    bool wide;                        /* bf16 between regions; loaded: attention of `lead` */
     bool decode;                      /* every sequence has one token */
     int32_t m, rows;                  /* to launch for; the true counts are in the block */
     int32_t context;                  /* bucket value */

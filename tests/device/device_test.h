@@ -65,6 +65,8 @@ const struct kernel *load_any(struct rig *r, const char *id, int32_t m, uint32_t
 void step_begin(struct made_step *b);
 
 bool file_write(const char *path, const void *data, size_t bytes);
+/* Relative RMS of a from b, [n]. */
+double logits_difference(const float *a, const float *b, int64_t n);
 
 /* The verdict of the whole admission: 0, or -1 with the reason (admit.c). */
 struct check_range;

@@ -74,7 +74,7 @@ static bool read_tokens(const char *path, struct text *t)
         fclose(f);
     for (int32_t i = 0; i < 1 << 17; i++)
         t->position[i] = t->page[i] = i;
-    return t->n > LAST;
+    return t->n >= LAST;
 }
 
 int logits_main(char **argv)

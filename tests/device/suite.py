@@ -64,7 +64,7 @@ def plain_parts(at, quick):
     device, points = at.program("test_device"), at.program("test_points")
     torch = ("torch", "transformers")
     some = ["--points", "1", "--quick"] if quick else []
-    contexts = "200,4096" if quick else "200,1000,4096"
+    contexts = "64,200,4096" if quick else "64,200,1000,4096,32768"
     parts = [Part("compare", at.script("compare_transformers.py") +
                   [device, "--context", contexts], python=torch)]
     parts += [Part("points " + f, [points, f] + some) for f in FAMILIES]

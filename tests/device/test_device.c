@@ -1,8 +1,8 @@
 /* test_device.c - the checks that use the backend: `scripts/test-device` runs each part by itself.
  *
  *   test_device [--slow] [--brief] [--plain] [PART [SHAPE]]
- *                                        SHAPE: only these (regions, steps, probe, templates, graphs)
- *   test_device logits MODEL TOKENS OUT  see logits.c
+ *                                        SHAPE: only these (regions, steps, probe, templates,
+ * graphs) test_device logits MODEL TOKENS OUT  see logits.c
  *
  * Under compute-sanitizer: --slow gives a probed kernel 60 s instead of half a second, --brief
  * takes fewer contexts, batches, layers and slots (steps, sampler, probe, lt, graphs), --plain runs
@@ -10,6 +10,7 @@
  */
 #include "tests/device/device_test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +95,16 @@ bool file_write(const char *path, const void *data, size_t bytes)
     FILE *f = fopen(path, "wb");
     bool ok = f && fwrite(data, 1, bytes, f) == bytes;
     return f ? fclose(f) == 0 && ok : false;
+}
+
+double logits_difference(const float *a, const float *b, int64_t n)
+{
+    double error = 0, square = 0;
+    for (int64_t i = 0; i < n; i++) {
+        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        square += (double)b[i] * (double)b[i];
+    }
+    return sqrt(error / square);
 }
 
 const char *part_of = "";

@@ -9,7 +9,6 @@
  * clusters and without, comes into a slot again and again, each time by a graph that may have been
  * made of another's. Its logits must have the same bits each time, and be eager's but for rounding.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +52,23 @@ static void decodes(struct made_step *b, int32_t m, int32_t vocab)
         add(b, i, CONTEXT - 1 - i, CONTEXT - i, vocab);
 }
 
+/* How many logits it has. */
+static int64_t numbers(const struct rig *r, const struct made_step *b)
+{
+    return (int64_t)b->step.rows * r->model->shape.vocab;
+}
+
+static void fetch(const struct rig *r, const struct made_step *b, float *to)
+{
+    cudaMemcpy(to, r->b->logits, (size_t)numbers(r, b) * 4, cudaMemcpyDeviceToHost);
+}
+
+static bool same_bits(const struct rig *r, const struct made_step *b, const float *x,
+                      const float *y)
+{
+    return memcmp(x, y, (size_t)numbers(r, b) * 4) == 0;
+}
+
 /* Runs it; its logits. */
 static bool run(struct rig *r, struct made_step *b, float *to)
 {
@@ -60,29 +76,13 @@ static bool run(struct rig *r, struct made_step *b, float *to)
     int failed = r->ops->step(r->b, &b->step, NULL, NULL, &e);
     check(!failed, false, "step of %d tokens: %s", b->step.m, e.msg);
     if (!failed && to)
-        cudaMemcpy(to, r->b->logits, (size_t)b->step.rows * (size_t)r->model->shape.vocab * 4,
-                   cudaMemcpyDeviceToHost);
+        fetch(r, b, to);
     return !failed;
 }
 
 static const struct flight *latest(const struct rig *r)
 {
     return &r->b->flight[!r->b->turn];
-}
-
-static size_t numbers(const struct rig *r, const struct made_step *b)
-{
-    return (size_t)b->step.rows * (size_t)r->model->shape.vocab;
-}
-
-static double difference(const float *a, const float *b, size_t n)
-{
-    double error = 0, square = 0;
-    for (size_t i = 0; i < n; i++) {
-        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        square += (double)b[i] * (double)b[i];
-    }
-    return sqrt(error / square);
 }
 
 /* ---- decodes beside a prompt ----------------------------------------------------------------- */
@@ -99,8 +99,8 @@ static double repeat(struct rig *r, struct made_step *b, const char *what, float
         double us = (double)(clock_ns() - t0) * 1e-3;
         least = least < 0 || us < least ? us : least;
         graphs += latest(r)->graph;
-        cudaMemcpy(i ? logits[2] : to, r->b->logits, numbers(r, b) * 4, cudaMemcpyDeviceToHost);
-        if (i && memcmp(to, logits[2], numbers(r, b) * 4) != 0 && other++ == 0)
+        fetch(r, b, i ? logits[2] : to);
+        if (i && !same_bits(r, b, to, logits[2]) && other++ == 0)
             first = i;
         usleep(i < TIMES / 2 ? 2000 : 0); /* while a graph is made */
     }
@@ -128,7 +128,7 @@ static void beside(struct rig *r, const char *name, const struct kernel *k, int3
     dispatch_publish(r->d, slot, slot->eager);
     strcat(what, ", eager");
     double eager = repeat(r, &b, what, logits[1]);
-    double d = difference(logits[0], logits[1], numbers(r, &b));
+    double d = logits_difference(logits[0], logits[1], numbers(r, &b));
     check(d < 0.03, true, "%s %d decodes beside %d of a prompt: %.1f us, eager %.1f, logits %.2e",
           name, m, length, with, eager, d);
 }
@@ -149,11 +149,10 @@ static void mixed(struct rig *r, const char *name)
 static bool as_graph(struct rig *r, struct made_step *b, const struct kernel *k, float *to)
 {
     for (int i = 0; i < 400; i++) {
-        struct choice *c = &r->b->flight[r->b->turn].choice; /* of the next step */
         bool there = i > 0 && graph_known(r->b, &latest(r)->choice);
         if (!run(r, b, to))
             return false;
-        if (there && latest(r)->graph && c->kernel[k->region] == k)
+        if (there && latest(r)->graph && latest(r)->choice.kernel[k->region] == k)
             return true; /* now and then a step is walked, to time its regions */
         usleep(there ? 0 : 1000);
     }
@@ -184,12 +183,12 @@ static void many(struct rig *r, const char *name, int32_t m)
         dispatch_publish(r->d, slot, kernel[i]);
         bool graph = as_graph(r, &b, kernel[i], logits[0]);
         check(graph, false, "%s m %d %s: never as a graph", name, m, kernel[i]->name);
-        double d = difference(logits[0], logits[1], numbers(r, &b));
+        double d = logits_difference(logits[0], logits[1], numbers(r, &b));
         if (!first[i]) {
-            first[i] = xmalloc(numbers(r, &b) * 4);
-            memcpy(first[i], logits[0], numbers(r, &b) * 4);
+            first[i] = xmalloc((size_t)numbers(r, &b) * 4);
+            fetch(r, &b, first[i]);
         }
-        bool same = memcmp(first[i], logits[0], numbers(r, &b) * 4) == 0;
+        bool same = same_bits(r, &b, first[i], logits[0]);
         check(d < 0.03 && same, n < KERNELS, "%s m %d round %d %s: logits %.2e%s", name, m,
               n / KERNELS, kernel[i]->name, d, same ? "" : ", other bits than in the first");
     }

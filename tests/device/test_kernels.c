@@ -2,7 +2,6 @@
  *
  * naive_out.cu is compiled here by NVRTC, as a candidate would be.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,16 +80,6 @@ static double step_logits(struct rig *r, struct small *s, struct slot *slot,
     return us;
 }
 
-static double difference(const float *a, const float *b, int32_t n)
-{
-    double error = 0, square = 0;
-    for (int32_t i = 0; i < n; i++) {
-        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        square += (double)b[i] * (double)b[i];
-    }
-    return sqrt(error / square);
-}
-
 /* The device's own time for a graph, back to back: what is left of a step is the host's. */
 static void time_graph(struct rig *r)
 {
@@ -117,7 +106,7 @@ static void swaps(struct rig *r, struct small *s, struct slot *slot, const struc
     double slowest = 0, usual = 1e9;
     step_logits(r, s, NULL, NULL, eager);
     step_logits(r, s, slot, good, other);
-    double d = difference(other, eager, n);
+    double d = logits_difference(other, eager, n);
     check(d > 0 && d < 0.02, true, "an override runs in this very step: differs by %.2e", d);
     dispatch_publish(r->d, slot, good);
     for (int i = 0; i < 300; i++) {
@@ -126,7 +115,7 @@ static void swaps(struct rig *r, struct small *s, struct slot *slot, const struc
         double us = step_logits(r, s, NULL, NULL, other);
         slowest = us > slowest && i > 5 ? us : slowest;
         usual = us < usual ? us : usual;
-        d = difference(other, eager, n);
+        d = logits_difference(other, eager, n);
         check(d < 0.02, false, "step %d while kernels are swapped: differs by %.2e", i, d);
     }
     check(true, true, "swapped every 20 steps: fastest step %.0f us, slowest %.0f us", usual,

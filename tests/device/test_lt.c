@@ -104,16 +104,6 @@ static void run(struct rig *r, struct wide *s, float *logits)
     cudaMemcpy(logits, r->b->logits, (size_t)shape.vocab * 4, cudaMemcpyDeviceToHost);
 }
 
-static double difference(const float *a, const float *b, int32_t n)
-{
-    double error = 0, square = 0;
-    for (int32_t i = 0; i < n; i++) {
-        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        square += (double)b[i] * (double)b[i];
-    }
-    return sqrt(error / square);
-}
-
 static void bench(struct rig *r, struct slot *slot, const struct kernel *k, const struct capture *c)
 {
     float a[12], b[12];
@@ -145,7 +135,7 @@ static void live(struct rig *r, struct wide *s, enum region region, const struct
     capture_free(&c);
     dispatch_publish(r->d, slot, k);
     run(r, s, other);
-    double d = difference(other, eager, shape.vocab);
+    double d = logits_difference(other, eager, shape.vocab);
     check(d < 0.02, true, "%s serves: logits differ by %.1e", slot->name, d);
     const struct kernel *each[] = {slot->eager, k};
     for (int i = 0; i < 2; i++) { /* what serves is `k`: eager beside it, and itself */
@@ -161,7 +151,7 @@ static void live(struct rig *r, struct wide *s, enum region region, const struct
               (double)t.kernel_ns * 1e-3 / (t.looks + !t.looks),
               (double)t.served_ns * 1e-3 / (t.looks + !t.looks));
     }
-    check(difference(other, eager, shape.vocab) == d, false, "%s: looks change nothing",
+    check(logits_difference(other, eager, shape.vocab) == d, false, "%s: looks change nothing",
           slot->name);
     dispatch_publish(r->d, slot, slot->eager);
 }
@@ -195,7 +185,7 @@ static void comes_again(struct rig *r, struct wide *s)
     run(r, s, walked); /* a step that is looked at is walked */
     r->ops->tap(r->b, NULL);
     check(first && !was_graph(r) && t.looks == 1, false, "one of each");
-    check(difference(graph, walked, shape.vocab) == 0, true, "both give the same bits");
+    check(logits_difference(graph, walked, shape.vocab) == 0, true, "both give the same bits");
     s->step.m = s->span.count = s->span.context = s->step.context = TOKENS - 100;
     s->row = TOKENS - 101;
     run(r, s, walked);
@@ -228,7 +218,7 @@ static void rehearsed(struct rig *r, enum region region, int32_t m, const struct
         x.token[i] = (i * 31 + 5) % shape.vocab;
     while (!done)
         done = r->ops->rehearse(r->b, &x, &e);
-    double d = done > 0 ? difference(x.own, x.eager, (int32_t)n) : HUGE_VAL;
+    double d = done > 0 ? logits_difference(x.own, x.eager, (int32_t)n) : HUGE_VAL;
     bool bits = memcmp(x.own, x.eager, n * sizeof *x.own) == 0;
     check(done > 0 && x.m == m && d < 0.03 && bits == same, true,
           "%s m=%d rehearsed %s: logits differ by %.1e %s", region_name(region), m, what, d, e.msg);

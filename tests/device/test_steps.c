@@ -101,16 +101,6 @@ static double against_cpu(const struct sampled *cpu, const float *logits, int32_
     return cpu->tops ? sqrt(error / cpu->tops) : HUGE_VAL;
 }
 
-static double difference(const float *a, const float *b, int32_t n)
-{
-    double error = 0, square = 0;
-    for (int32_t i = 0; i < n; i++) {
-        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        square += (double)b[i] * (double)b[i];
-    }
-    return sqrt(error / square);
-}
-
 /* ---- the tests ----------------------------------------------------------------------------- */
 
 static void steps_equal_the_cpus(struct rig *gpu, struct rig *cpu, const char *name)
@@ -164,7 +154,7 @@ static void decode_equals_prefill(struct rig *gpu, const char *name)
             continue;
         float *l = device_logits(gpu, 1);
         if (first) {
-            double d = difference(l, first, vocab);
+            double d = logits_difference(l, first, vocab);
             worst = fmax(worst, d);
             check(d < 0.03, false, "%s: chunks of %d differ from one piece by %.4f", name,
                   chunks[i], d);
@@ -209,7 +199,8 @@ static void batches_equal_single_sequences(struct rig *gpu, const char *name)
             continue;
         float *l = device_logits(gpu, sizes[k]);
         for (int32_t i = 0; i < sizes[k]; i++) {
-            double d = alone[i] ? difference(l + (int64_t)i * vocab, alone[i], vocab) : HUGE_VAL;
+            double d =
+                alone[i] ? logits_difference(l + (int64_t)i * vocab, alone[i], vocab) : HUGE_VAL;
             worst = fmax(worst, d);
             check(d < 0.03, false, "%s: sequence %d of %d differs from itself alone by %.4f", name,
                   i, sizes[k], d);
@@ -240,7 +231,8 @@ static void mixed_steps_equal_separate_ones(struct rig *gpu, const char *name)
         feed(&a, &t[i], from[i], to[i], vocab, &greedy);
     float *got = step(gpu, &a) ? device_logits(gpu, 3) : NULL;
     for (int i = 0; i < 3; i++) {
-        double d = got && want[i] ? difference(got + (int64_t)i * vocab, want[i], vocab) : HUGE_VAL;
+        double d =
+            got && want[i] ? logits_difference(got + (int64_t)i * vocab, want[i], vocab) : HUGE_VAL;
         check(d < 0.03, true, "%s: mixed step, sequence %d: differs by %.4f", name, i, d);
         free(want[i]);
     }

@@ -5,7 +5,6 @@
  *
  * Every template is compiled by NVRTC as the specializer would, loaded, and put into its slots.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,16 +156,6 @@ static double floor_us(const struct rig *r, int32_t m, double bandwidth)
     return bytes / bandwidth * 1e6;
 }
 
-static double difference(const float *a, const float *b, int64_t n)
-{
-    double error = 0, square = 0;
-    for (int64_t i = 0; i < n; i++) {
-        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        square += (double)b[i] * (double)b[i];
-    }
-    return sqrt(error / square);
-}
-
 static void batch_of(struct rig *r, const char *name, int32_t m)
 {
     static struct batch b;
@@ -180,7 +169,7 @@ static void batch_of(struct rig *r, const char *name, int32_t m)
             continue;
         dispatch_publish(r->d, dispatch_slot(r->d, (enum region)g, m, CONTEXT), k);
         timed(r, &b, other, &longest); /* the swap is in here */
-        double us = timed(r, &b, other, &unused), d = difference(other, eager, n);
+        double us = timed(r, &b, other, &unused), d = logits_difference(other, eager, n);
         check(d < 0.03, true,
               "%s batch %d: %-9s in: %7.1f us (eager step %7.1f, longest while swapped %7.1f), "
               "logits %.2e  %s",

@@ -96,8 +96,11 @@ def test_a_report_says_where_the_model_is_wrong(tmp_path):
     done = tune("--report", "--table", str(ROOT / "tests/golden/tune_table.json"))
     assert done.returncode == 0, done.stderr
     assert "than the formula thinks" in done.stdout
-    # By family, not only by slot; and a family of two points is too small to be ranked.
+    # By family, not only by slot; and 34 points are too few to learn from 24 and rank the rest.
     assert re.search(r"^  attn_in vnni packed +\d+ points   formula [+-]0\.\d\d$", done.stdout, re.M)
+    done = tune("--report", "--table", str(ROOT / "tests/golden/tune_table_gpu_first.json"))
+    assert done.returncode == 0 and "nan" not in done.stdout
+    assert re.search(r"measurements -$", done.stdout, re.M)
     done = tune("--report", "--table", str(ROOT / "tests/golden/tune_table_gpu.json"))
     assert done.returncode == 0 and "nan" not in done.stdout
     assert re.search(r"^  mma_mlp_in staged +2 points   formula -$", done.stdout, re.M)

@@ -98,13 +98,20 @@ static void decodes_beside_a_prompt_have_their_own_slots_template(void **state)
     dispatch_close(b.dispatch);
 }
 
+/* With room for what fill_attention() writes. */
+static struct step_block attention_block(void)
+{
+    static char memory[1 << 16];
+    return (struct step_block){.host = memory,
+                               .device = memory,
+                               .tile = (struct eager_tile *)(void *)memory,
+                               .single = (int32_t *)(void *)(memory + (1 << 15))};
+}
+
 static void the_first_tokens_are_nobodys_tiles_where_a_template_takes_them(void **state)
 {
     (void)state;
-    static char memory[1 << 16];
-    struct step_block block = {.host = memory, .device = memory};
-    block.tile = (struct eager_tile *)(void *)memory;
-    block.single = (int32_t *)(void *)(memory + (1 << 15));
+    struct step_block block = attention_block();
     const struct span span[] = {{0, 1, 50, 0}, {1, 1, 60, 4}, {2, 3, 3, 8}, {5, 1, 7, 9}};
     struct step s = {.m = 6, .spans = 4, .span = span};
     struct walk w = {.lead = 2};
@@ -118,10 +125,7 @@ static void the_first_tokens_are_nobodys_tiles_where_a_template_takes_them(void 
 static void runs_become_tiles_and_single_tokens_a_list(void **state)
 {
     (void)state;
-    static char memory[1 << 16];
-    struct step_block block = {.host = memory, .device = memory};
-    block.tile = (struct eager_tile *)(void *)memory;
-    block.single = (int32_t *)(void *)(memory + (1 << 15));
+    struct step_block block = attention_block();
     const struct span span[] = {{0, 1, 50, 0}, {1, 130, 200, 4}, {131, 1, 7, 17}, {132, 2, 2, 18}};
     struct step s = {.m = 134, .spans = 4, .span = span};
     struct walk w = {0};

@@ -59,7 +59,7 @@ static int shop_close(void **state)
     return rc;
 }
 
-static enum stage_result build(struct shop *s, const char *text)
+static struct build *begin(struct shop *s, const char *text)
 {
     struct err err = {""};
     FILE *f = fopen(s->c.source, "w");
@@ -67,6 +67,12 @@ static enum stage_result build(struct shop *s, const char *text)
     fclose(f);
     struct build *b = build_start(&s->env, &s->c, &err);
     assert_non_null(b);
+    return b;
+}
+
+static enum stage_result build(struct shop *s, const char *text)
+{
+    struct build *b = begin(s, text);
     enum stage_result r;
     while ((r = build_poll(b)) == STAGE_RUNNING)
         usleep(1000);
@@ -178,36 +184,26 @@ static int entries(const char *path)
     return n;
 }
 
-/* The folder in which a running compiler keeps what its parts hand each other, into `out`. */
-static bool compilers_folder(const struct shop *s, char *out, size_t size)
+/* The folder in which a running compiler keeps what its parts hand each other; `out` stays as it is
+ * while there is none. */
+static void find_compilers_folder(const struct shop *s, char *out, size_t size)
 {
     DIR *d = opendir(s->dir);
-    struct dirent *e;
-    bool found = false;
-    while (!found && (e = readdir(d)))
-        if (strstr(e->d_name, ".tmp.d")) {
+    for (struct dirent *e; (e = readdir(d));)
+        if (strstr(e->d_name, ".tmp.d"))
             snprintf(out, size, "%s/%s", s->dir, e->d_name);
-            found = true;
-        }
     closedir(d);
-    return found;
 }
 
 static void a_build_that_is_given_up_leaves_nothing_of_the_compilers(void **state)
 {
     struct shop *s = *state;
     char text[4000], folder[400] = "";
-    struct err err = {""};
     endless(text);
-    FILE *f = fopen(s->c.source, "w");
-    fputs(text, f);
-    fclose(f);
-    struct build *b = build_start(&s->env, &s->c, &err);
-    assert_non_null(b);
+    struct build *b = begin(s, text);
     for (int i = 0; i < 20000 && entries(folder) < 1; i++) { /* until it has begun a file there */
         assert_int_equal(build_poll(b), STAGE_RUNNING);
-        if (!*folder && !compilers_folder(s, folder, sizeof folder))
-            folder[0] = 0;
+        find_compilers_folder(s, folder, sizeof folder);
         usleep(1000);
     }
     assert_true(entries(folder) > 0);
