@@ -66,7 +66,7 @@ def plain_parts(at, quick):
     some = ["--points", "1", "--quick"] if quick else []
     contexts = "64,200,4096" if quick else "64,200,1000,4096,32768"
     parts = [Part("compare", at.script("compare_transformers.py") +
-                  [device, "--context", contexts], python=torch)]
+                  [device, "--context", contexts], alone=not quick, python=torch)]
     parts += [Part("points " + f, [points, f] + some) for f in FAMILIES]
     parts += [Part("templates " + model, [device, "templates", model], alone=not quick)
               for model in ("llama-3.2-1b", "qwen3-1.7b", "qwen3-4b")]
