@@ -189,6 +189,7 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
     t->c = c;
     c->steps = STEPS_UNSEEN;
     t->deadline = live_deadline(timeout_s);
+    live_expected(env);
     trial_open(t);
     enum stage_result r = STAGE_PASS;
     enum canary_verdict verdict = CANARY_MORE;

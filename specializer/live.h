@@ -7,6 +7,13 @@
 #include "config/clock.h"
 #include "specializer/stages.h"
 
+/* From here on live steps are waited for. */
+static inline void live_expected(const struct stage_env *env)
+{
+    if (env->live)
+        env->live(env->live_ctx);
+}
+
 /* Sleeps a few milliseconds and lets the specializer look after its children. False once the
  * server stops. */
 bool live_pause(const struct stage_env *env);

@@ -92,6 +92,7 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
         return r;
     struct tap t = {.kind = TAP_COMPARE, .slot = c->slot, .kernel = c->kernel, .every = EVERY};
     atomic_init(&t.left, LOOKS);
+    live_expected(env);
     if (env->ops->tap(env->backend, &t) != 0) {
         snprintf(c->reason, sizeof c->reason, "shadow: the backend took no tap");
         return STAGE_RETRY;

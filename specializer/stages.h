@@ -51,6 +51,9 @@ struct stage_env {
     /* Called at least every 20 ms while a blocking stage waits, so that children are reaped. */
     void (*tick)(void *ctx);
     void *tick_ctx;
+    /* Called when a stage begins to wait for live steps; NULL: they come by themselves. */
+    void (*live)(void *ctx);
+    void *live_ctx;
 };
 
 /* ---- build (build_cc.c, build_nvrtc.c) ------------------------------------------------------- */

@@ -23,6 +23,8 @@ enum { DRY_MOST = 30, TRIES_MOST = 3, CPU_DECODES = 16 };
 
 struct tuner {
     struct lab lab;
+    struct replay *replay; /* what a finalist's live steps are to be */
+    int turn;              /* finalists so far */
     struct place *place[SLOTS_MOST];
     int places;
     int64_t start_ns;
@@ -79,14 +81,20 @@ static int decoded_together(const struct tuner *t)
 
 /* ---- one round ----------------------------------------------------------------------------- */
 
+static struct replay *replay_of(const struct tuner *t, const struct place *p, uint64_t seed,
+                                struct err *err)
+{
+    int context = order_context(t->place, t->places, p->slot, t->turn);
+    return replay_new(t->lab.engine, p->slot, decoded_together(t), context, seed, err);
+}
+
 /* Inputs of replayed steps; seeded ones if the slot's steps do not come. */
 static bool take_inputs(struct tuner *t, struct place *p)
 {
     struct specializer *s = t->lab.s;
     struct err err;
-    struct replay *r =
-        replay_start(t->lab.engine, p->slot, decoded_together(t), (uint64_t)p->index + 1, &err);
-    bool some = r && place_inputs(s, p);
+    struct replay *r = replay_of(t, p, (uint64_t)p->index + 1, &err);
+    bool some = r && replay_run(r, &err) == 0 && place_inputs(s, p);
     replay_stop(r);
     if (!some) {
         p->input[0] = capture_seeded(s->env.model, p->slot, 1);
@@ -95,19 +103,30 @@ static bool take_inputs(struct tuner *t, struct place *p)
     return p->inputs > 0;
 }
 
+/* A stage wants live steps. Not before: a rehearsal of the whole model has an idle engine, or the
+ * processor, to itself. */
+static void on_live(void *ctx)
+{
+    struct tuner *t = ctx;
+    struct err err;
+    if (t->replay && replay_run(t->replay, &err) != 0)
+        printf("%s\n", err.msg);
+}
+
 static void try_finalist(struct tuner *t, struct place *p)
 {
     struct specializer *s = t->lab.s;
     struct err err;
-    struct replay *r =
-        replay_start(t->lab.engine, p->slot, decoded_together(t), (uint64_t)clock_ns(), &err);
-    if (!r) {
+    t->replay = replay_of(t, p, (uint64_t)clock_ns(), &err);
+    t->turn++;
+    if (!t->replay) {
         printf("%-16s %s\n", p->slot->name, err.msg);
         return;
     }
     for (int i = 0; i < TRIES_MOST && p->finalist && (i == 0 || !over(t)); i++)
         finalist_try(s, p); /* one look at live steps, however short the time */
-    replay_stop(r);
+    replay_stop(t->replay);
+    t->replay = NULL;
 }
 
 /* The round under way to its bench, then live steps for the best. */
@@ -179,6 +198,8 @@ int tune_loop(struct tune_options *o, struct err *err)
     if (lab_open(&t.lab, &o->config, err) != 0)
         return -1;
     lab_stop_on_signals(&t.lab);
+    t.lab.s->env.live = on_live;
+    t.lab.s->env.live_ctx = &t;
     int r = choose_slots(&t, o, err);
     if (r == 0) {
         restore_winners(t.lab.s);

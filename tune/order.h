@@ -1,4 +1,4 @@
-/* order.h - in which order `whet tune` visits the slots it was given. */
+/* order.h - in which order `whet tune` visits the slots it was given, and in which contexts. */
 #ifndef WHET_TUNE_ORDER_H
 #define WHET_TUNE_ORDER_H
 
@@ -9,8 +9,12 @@
 double order_share(const struct model *model, const struct machine *machine,
                    const struct slot *slot);
 
-/* Largest share first; of equals, as they were given. */
+/* Largest share first; of equals, as they were given. On a GPU attention before all others. */
 void order_places(const struct model *model, const struct machine *machine, struct place **place,
                   int n);
+
+/* The context bucket in which to replay steps of a slot that has none: one of those whose attention
+ * is among the n places at the slot's M, another each `turn`; the shortest if there is none. */
+int order_context(struct place *const *place, int n, const struct slot *slot, int turn);
 
 #endif

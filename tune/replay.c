@@ -26,6 +26,7 @@ struct replay {
     struct engine *engine;
     int32_t prompt, tokens, vocab;
     uint64_t random;
+    bool running; /* the thread is there */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -93,8 +94,24 @@ static void *replay_thread(void *ctx)
     return NULL;
 }
 
-struct replay *replay_start(struct engine *e, const struct slot *slot, int sequences, uint64_t seed,
-                            struct err *err)
+/* Prompt and decoded tokens of a sequence. An attention slot sees the upper half of its bucket; in
+ * the others' steps attention is the bucket's, so they may begin where it does. */
+static void lengths(struct replay *r, const struct slot *slot, bool decode, int context)
+{
+    int bucket = context_bucket_of(context), before = bucket > 0 ? context_bucket[bucket - 1] : 0;
+    r->tokens = decode ? DECODE_TOKENS : 1;
+    if (!decode)
+        r->prompt = slot->context > slot->m ? slot->context : slot->m;
+    else if (slot->region == REGION_ATTN)
+        r->prompt = context * 5 / 8;
+    else
+        r->prompt = before > SHORT_PROMPT ? before : SHORT_PROMPT;
+    if (decode && r->tokens > context - r->prompt)
+        r->tokens = context - r->prompt;
+}
+
+struct replay *replay_new(struct engine *e, const struct slot *slot, int sequences, int context,
+                          uint64_t seed, struct err *err)
 {
     const struct engine_info *info = engine_info(e);
     bool decode = slot->m <= sequences && slot->m <= CLIENTS_MOST;
@@ -103,15 +120,7 @@ struct replay *replay_start(struct engine *e, const struct slot *slot, int seque
     r->random = seed;
     r->vocab = tokenizer_vocab(info->tokenizer);
     r->clients = decode ? slot->m : 1;
-    /* Of an attention slot's contexts: the upper half of the bucket, where decoding stays in it. */
-    r->prompt = decode ? SHORT_PROMPT : slot->m;
-    if (slot->region == REGION_ATTN && decode)
-        r->prompt = slot->context * 5 / 8;
-    else if (slot->region == REGION_ATTN && slot->context > slot->m)
-        r->prompt = slot->context;
-    r->tokens = decode ? DECODE_TOKENS : 1;
-    if (slot->region == REGION_ATTN && decode && r->tokens > slot->context - r->prompt)
-        r->tokens = slot->context - r->prompt;
+    lengths(r, slot, decode, slot->context > 0 ? slot->context : context);
     if (r->prompt + r->tokens > info->max_context) {
         err_set(err, "%s: the context ends at %d tokens", slot->name, info->max_context);
         free(r);
@@ -121,17 +130,20 @@ struct replay *replay_start(struct engine *e, const struct slot *slot, int seque
     pthread_cond_init(&r->wake, NULL);
     for (int i = 0; i < r->clients; i++)
         r->client[i].replay = r;
-    if (pthread_create(&r->thread, NULL, replay_thread, r) == 0)
-        return r;
-    err_set(err, "no thread for replayed steps");
-    free(r);
-    return NULL;
+    return r;
 }
 
-void replay_stop(struct replay *r)
+int replay_run(struct replay *r, struct err *err)
 {
-    if (!r)
-        return;
+    if (!r->running && pthread_create(&r->thread, NULL, replay_thread, r) != 0)
+        return err_set(err, "no thread for replayed steps");
+    r->running = true;
+    return 0;
+}
+
+/* The thread ends; no request is left behind it. */
+static void finish(struct replay *r)
+{
     pthread_mutex_lock(&r->lock);
     r->stop = true;
     pthread_cond_broadcast(&r->wake);
@@ -144,6 +156,14 @@ void replay_stop(struct replay *r)
         while (r->client[i].running)
             pthread_cond_wait(&r->wake, &r->lock);
     pthread_mutex_unlock(&r->lock);
+}
+
+void replay_stop(struct replay *r)
+{
+    if (!r)
+        return;
+    if (r->running)
+        finish(r);
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->wake);
     free(r);

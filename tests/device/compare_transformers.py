@@ -20,7 +20,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-LAST = 64
+LAST, PART = 64, 1024  # a last part has LAST tokens or more
 ROPE3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
          "original_max_position_embeddings": 8192}
 
@@ -60,10 +60,17 @@ def make(cfg):
 
 
 def logits(cfg, path, dtype, tokens):
-    """Of a model loaded afresh: converting one in place would round its rotary frequencies, too."""
+    """Of a model loaded afresh: converting one in place would round its rotary frequencies, too.
+    In float32 attention has its scores in memory: a long text comes in parts, by the cache."""
     model = MODELS[cfg.model_type].from_pretrained(path, dtype=dtype).cuda().eval()
+    part = PART if dtype == torch.float32 else len(tokens)
+    cache = None
     with torch.no_grad():
-        return model(tokens[None], logits_to_keep=LAST).logits[0].float()
+        for at in range(0, len(tokens), part):
+            out = model(tokens[None, at:at + part], past_key_values=cache, use_cache=True,
+                        logits_to_keep=LAST)
+            cache = out.past_key_values
+    return out.logits[0].float()
 
 
 def rms(a, b):
@@ -89,7 +96,7 @@ def compare(program, name, contexts):
             tokens.cpu().numpy().astype("int32").tofile(f"{d}/tokens")
             half = logits(cfg, d, torch.bfloat16, tokens)
             want = logits(cfg, d, torch.float32, tokens)
-            torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # whet takes what it needs beside this process
             subprocess.run([program, "logits", d, f"{d}/tokens", f"{d}/logits"], check=True,
                            stderr=subprocess.DEVNULL)
             raw = numpy.fromfile(f"{d}/logits", dtype="float32").reshape(2, LAST, cfg.vocab_size)

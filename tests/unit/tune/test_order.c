@@ -92,6 +92,32 @@ static void shares_of_a_step_add_up_and_attention_grows_with_context(void **stat
                 order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 8, 1024)));
 }
 
+/* Whole steps judge the others beside it. */
+static void on_a_gpu_attention_comes_first(void **state)
+{
+    struct world *w = *state;
+    struct machine gpu = machine;
+    gpu.kind = MACHINE_CUDA;
+    order_places(w->model, &gpu, w->order, SLOTS);
+    for (int i = 0; i < SLOTS; i++)
+        assert_int_equal(w->order[i]->slot->region == REGION_ATTN, i < SIZES);
+    assert_int_equal(w->order[SIZES]->slot->region, REGION_MLP_IN);
+}
+
+static void steps_are_replayed_beside_attention_that_is_searched(void **state)
+{
+    struct world *w = *state;
+    struct place longer = {.slot = dispatch_slot(w->dispatch, REGION_ATTN, 8, 2048)};
+    struct place *some[] = {&w->place[0], &w->place[REGIONS], &w->place[REGIONS + 1], &longer};
+    const struct slot *slot =
+        w->place[REGIONS].slot; /* attn_in/m8, which comes with attn/m8/c512 */
+    assert_int_equal(order_context(some, 4, slot, 0), 512);
+    assert_int_equal(order_context(some, 4, slot, 1), 2048);
+    assert_int_equal(order_context(some, 4, slot, 2), 512);
+    assert_int_equal(order_context(some, 4, w->place[0].slot, 1), 256); /* nothing of one token */
+    assert_int_equal(order_context(some, 0, slot, 5), 256);
+}
+
 static void equals_stay_as_they_were_given(void **state)
 {
     struct world *w = *state;
@@ -109,6 +135,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_largest_regions_of_all_sizes_come_first, open_world,
                                         close_world),
         cmocka_unit_test_setup_teardown(shares_of_a_step_add_up_and_attention_grows_with_context,
+                                        open_world, close_world),
+        cmocka_unit_test_setup_teardown(on_a_gpu_attention_comes_first, open_world, close_world),
+        cmocka_unit_test_setup_teardown(steps_are_replayed_beside_attention_that_is_searched,
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(equals_stay_as_they_were_given, open_world, close_world),
     };

@@ -1,0 +1,104 @@
+/* Tests of tune/replay.c on an engine with a backend that pretends: steps fall into the slot, in
+ * the contexts that were asked for, and only once they are wanted. */
+#include "tests/unit/engine/engine_world.h"
+
+#include "tune/replay.h"
+
+enum { WANT = 400, SEQUENCES = 8 };
+
+struct seen {
+    struct canary canary;
+    struct kernel candidate;
+};
+
+/* Counts steps of the slot from here on. */
+static void watch(struct seen *w, struct engine *e, const struct slot *slot)
+{
+    *w = (struct seen){
+        .candidate = {.id = "0123456789abcdef", .region = slot->region, .origin = ORIGIN_TEMPLATE}};
+    w->canary = (struct canary){
+        .slot = dispatch_slot(engine_dispatch(e), slot->region, slot->m, slot->context),
+        .candidate = &w->candidate,
+        .seed = 1,
+        .want = WANT,
+        .step = xcalloc(WANT, sizeof *w->canary.step)};
+    engine_canary(e, &w->canary);
+}
+
+/* Replays the slot's steps: most are decodes of its m, in contexts (above, most]. */
+static void expect_steps(struct engine *e, const struct slot *slot, int context, int above,
+                         int most)
+{
+    struct seen w;
+    struct err err = {""};
+    int32_t longest = 0, shortest = LONG;
+    struct replay *r = replay_new(e, slot, SEQUENCES, context, 1, &err);
+    assert_non_null(r);
+    watch(&w, e, slot);
+    usleep(20000);
+    assert_int_equal(atomic_load(&w.canary.have), 0); /* not wanted yet */
+    assert_int_equal(replay_run(r, &err), 0);
+    assert_int_equal(replay_run(r, &err), 0); /* they come already */
+    for (int i = 0; i < 60000 && atomic_load(&w.canary.have) < WANT; i++)
+        usleep(1000);
+    assert_int_equal(atomic_load(&w.canary.have), WANT);
+    replay_stop(r);
+    engine_canary(e, NULL);
+    int decodes = 0;
+    for (int i = 0; i < WANT; i++) {
+        const struct canary_step *s = &w.canary.step[i];
+        if (s->m != slot->m) /* the end of a prompt, of which the head has one row, too */
+            continue;
+        decodes++;
+        longest = s->context > longest ? s->context : longest;
+        shortest = s->context < shortest ? s->context : shortest;
+    }
+    assert_true(decodes > WANT * 3 / 4);
+    assert_true(shortest > above);
+    assert_true(longest <= most);
+    free(w.canary.step);
+}
+
+static void decodes_stay_in_the_context_that_was_asked_for(void **state)
+{
+    (void)state;
+    struct engine *e = start_with(4 * LONG / KV_PAGE, SEQUENCES);
+    struct dispatch *d = engine_dispatch(e);
+    expect_steps(e, dispatch_slot(d, REGION_MLP_IN, 2, 0), 512, 256, 512);
+    expect_steps(e, dispatch_slot(d, REGION_MLP_IN, 2, 0), 256, 40, 256);
+    expect_steps(e, dispatch_slot(d, REGION_HEAD, 1, 0), 1024, 512, 768);
+    engine_stop(e);
+}
+
+static void attention_has_the_upper_half_of_its_own(void **state)
+{
+    (void)state;
+    struct engine *e = start_with(4 * LONG / KV_PAGE, SEQUENCES);
+    expect_steps(e, dispatch_slot(engine_dispatch(e), REGION_ATTN, 2, 512), 256, 319, 512);
+    engine_stop(e);
+}
+
+static void what_the_model_cannot_hold_is_refused_by_name(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    struct engine *e = start_with(4 * LONG / KV_PAGE, SEQUENCES);
+    struct slot *slot = dispatch_slot(engine_dispatch(e), REGION_ATTN, 2, 2048);
+    assert_null(replay_new(e, slot, SEQUENCES, 256, 1, &err));
+    assert_string_equal(err.msg, "attn/m2/c2048: the context ends at 1024 tokens");
+    struct replay *r = replay_new(e, dispatch_slot(engine_dispatch(e), REGION_HEAD, 1, 0),
+                                  SEQUENCES, 256, 1, &err);
+    assert_non_null(r);
+    replay_stop(r); /* that never ran */
+    engine_stop(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decodes_stay_in_the_context_that_was_asked_for),
+        cmocka_unit_test(attention_has_the_upper_half_of_its_own),
+        cmocka_unit_test(what_the_model_cannot_hold_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
