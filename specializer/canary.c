@@ -2,7 +2,8 @@
  *
  * The engine tosses a coin for each step that uses the slot: incumbent or candidate. Steps differ
  * by what they carry, so a step is paired with the one before it that had the same m and nearly the
- * same context (16 positions or 5 %), at most 24 steps away, if the coin fell otherwise there.
+ * same context (16 positions or 5 %, and in the same bucket: beyond its end attention is another
+ * slot's kernel), at most 24 steps away, if the coin fell otherwise there.
  * Never with an older one: a backlog of one kind would put the other kind later in every pair, and
  * any drift of the machine would become a gain. About two steps in three find a partner. The paired
  * ratios go through the interval of stats.c; four looks (32, 96, 288, 864 steps), each at
@@ -39,7 +40,8 @@ static bool alike(const struct canary_step *a, const struct canary_step *b)
 {
     int32_t longer = a->context > b->context ? a->context : b->context;
     int32_t apart = abs(a->context - b->context);
-    return a->m == b->m && (apart <= 16 || apart <= longer / 20);
+    return a->m == b->m && (apart <= 16 || apart <= longer / 20) &&
+           context_bucket_of(a->context) == context_bucket_of(b->context);
 }
 
 /* The last step before `i` that carried the same, or -1. */

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/dispatch.h"
 #include "engine/lab.h"
 #include "specializer/candidate.h"
 

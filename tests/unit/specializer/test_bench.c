@@ -117,6 +117,20 @@ static void canary_pairs_like_with_like_only(void **state)
     assert_float_equal(b[2], 200, 0);
 }
 
+/* One position apart, but attention is another slot's. */
+static void canary_pairs_nothing_across_the_end_of_a_context_bucket(void **state)
+{
+    (void)state;
+    struct canary_step s[] = {
+        {100, 1, 511, false}, {100, 1, 512, true}, {150, 1, 513, true}, {150, 1, 514, false}};
+    double a[2], b[2];
+    assert_int_equal(canary_pairs(s, 4, a, b), 2);
+    assert_float_equal(a[0], b[0], 0);
+    assert_float_equal(a[1], b[1], 0);
+    s[1].candidate = false;
+    assert_int_equal(canary_pairs(s, 3, a, b), 0);
+}
+
 static void canary_uses_a_step_once_and_not_a_distant_one(void **state)
 {
     (void)state;
@@ -334,6 +348,7 @@ int main(void)
         cmocka_unit_test(bench_finds_real_gains_and_seldom_invents_one),
         cmocka_unit_test(bench_floor_bounds_what_no_cache_holds_and_arithmetic),
         cmocka_unit_test(canary_pairs_like_with_like_only),
+        cmocka_unit_test(canary_pairs_nothing_across_the_end_of_a_context_bucket),
         cmocka_unit_test(canary_uses_a_step_once_and_not_a_distant_one),
         cmocka_unit_test(canary_holds_a_large_promise_to_its_word),
         cmocka_unit_test(canary_lets_a_gain_too_small_to_see_pass_unless_it_does_harm),
