@@ -84,7 +84,8 @@ static int decoded_together(const struct tuner *t)
 static struct replay *replay_of(const struct tuner *t, const struct place *p, uint64_t seed,
                                 struct err *err)
 {
-    int context = order_context(t->place, t->places, p->slot, t->turn);
+    int longest = engine_info(t->lab.engine)->max_context;
+    int context = order_context(t->place, t->places, p->slot, longest, t->turn);
     return replay_new(t->lab.engine, p->slot, decoded_together(t), context, seed, err);
 }
 

@@ -59,15 +59,20 @@ void order_places(const struct model *model, const struct machine *machine, stru
     free(share);
 }
 
-int order_context(struct place *const *place, int n, const struct slot *slot, int turn)
+/* Attention beside a slot in steps that the model can take. */
+static bool beside(const struct slot *attn, const struct slot *slot, int longest)
+{
+    int begin = attn->context_index > 0 ? context_bucket[attn->context_index - 1] : 0;
+    return attn->region == REGION_ATTN && attn->m == slot->m && begin + 1 < longest;
+}
+
+int order_context(struct place *const *place, int n, const struct slot *slot, int longest, int turn)
 {
     int searched = 0, at = 0;
     for (int i = 0; i < n; i++)
-        searched += place[i]->slot->region == REGION_ATTN && place[i]->slot->m == slot->m;
-    for (int i = 0; i < n && searched > 0; i++) {
-        const struct slot *other = place[i]->slot;
-        if (other->region == REGION_ATTN && other->m == slot->m && at++ == turn % searched)
-            return other->context;
-    }
+        searched += beside(place[i]->slot, slot, longest);
+    for (int i = 0; i < n && searched > 0; i++)
+        if (beside(place[i]->slot, slot, longest) && at++ == turn % searched)
+            return place[i]->slot->context;
     return context_bucket[0];
 }

@@ -14,7 +14,9 @@ void order_places(const struct model *model, const struct machine *machine, stru
                   int n);
 
 /* The context bucket in which to replay steps of a slot that has none: one of those whose attention
- * is among the n places at the slot's M, another each `turn`; the shortest if there is none. */
-int order_context(struct place *const *place, int n, const struct slot *slot, int turn);
+ * is among the n places at the slot's M, another each `turn`; the shortest if there is none. Not
+ * one that begins beyond `longest`, where the model ends. */
+int order_context(struct place *const *place, int n, const struct slot *slot, int longest,
+                  int turn);
 
 #endif

@@ -121,7 +121,9 @@ struct replay *replay_new(struct engine *e, const struct slot *slot, int sequenc
     r->vocab = tokenizer_vocab(info->tokenizer);
     r->clients = decode ? slot->m : 1;
     lengths(r, slot, decode, slot->context > 0 ? slot->context : context);
-    if (r->prompt + r->tokens > info->max_context) {
+    if (r->tokens > info->max_context - r->prompt)
+        r->tokens = info->max_context - r->prompt;
+    if (r->tokens < 1) {
         err_set(err, "%s: the context ends at %d tokens", slot->name, info->max_context);
         free(r);
         return NULL;

@@ -111,11 +111,14 @@ static void steps_are_replayed_beside_attention_that_is_searched(void **state)
     struct place *some[] = {&w->place[0], &w->place[REGIONS], &w->place[REGIONS + 1], &longer};
     const struct slot *slot =
         w->place[REGIONS].slot; /* attn_in/m8, which comes with attn/m8/c512 */
-    assert_int_equal(order_context(some, 4, slot, 0), 512);
-    assert_int_equal(order_context(some, 4, slot, 1), 2048);
-    assert_int_equal(order_context(some, 4, slot, 2), 512);
-    assert_int_equal(order_context(some, 4, w->place[0].slot, 1), 256); /* nothing of one token */
-    assert_int_equal(order_context(some, 0, slot, 5), 256);
+    assert_int_equal(order_context(some, 4, slot, 4096, 0), 512);
+    assert_int_equal(order_context(some, 4, slot, 4096, 1), 2048);
+    assert_int_equal(order_context(some, 4, slot, 4096, 2), 512);
+    assert_int_equal(order_context(some, 4, slot, 1026, 1), 2048);
+    assert_int_equal(order_context(some, 4, slot, 1025, 1), 512); /* 2048 begins with 1025 */
+    assert_int_equal(order_context(some, 4, w->place[0].slot, 4096, 1),
+                     256); /* none of one token */
+    assert_int_equal(order_context(some, 0, slot, 4096, 5), 256);
 }
 
 static void equals_stay_as_they_were_given(void **state)

@@ -75,6 +75,18 @@ static void attention_has_the_upper_half_of_its_own(void **state)
     (void)state;
     struct engine *e = start_with(4 * LONG / KV_PAGE, SEQUENCES);
     expect_steps(e, dispatch_slot(engine_dispatch(e), REGION_ATTN, 2, 512), 256, 319, 512);
+    expect_steps(e, dispatch_slot(engine_dispatch(e), REGION_ATTN, 1, 1024), 256, 639, 896);
+    engine_stop(e);
+}
+
+static void sequences_end_where_the_model_does(void **state)
+{
+    (void)state;
+    fake_reset();
+    struct config c = config_of(4 * LONG / KV_PAGE, SEQUENCES);
+    c.engine_max_context = 700;
+    struct engine *e = start(&c);
+    expect_steps(e, dispatch_slot(engine_dispatch(e), REGION_ATTN, 2, 1024), 256, 639, 700);
     engine_stop(e);
 }
 
@@ -98,6 +110,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decodes_stay_in_the_context_that_was_asked_for),
         cmocka_unit_test(attention_has_the_upper_half_of_its_own),
+        cmocka_unit_test(sequences_end_where_the_model_does),
         cmocka_unit_test(what_the_model_cannot_hold_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
