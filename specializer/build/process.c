@@ -142,14 +142,24 @@ CHILD_CODE static int child_main(void *arg)
 
 /* ---- starting ------------------------------------------------------------------------------- */
 
-/* The variables that compilers, the loader and sanitizers need; nothing that may hold a secret. */
+/* The variables that compilers, the loader and sanitizers need, and those that say which GPU is
+ * device 0 here: a probe must run on the one that the kernel is for. Nothing that may hold a
+ * secret. */
 static void child_environment(struct child *c)
 {
-    static const char *const keep[] = {"PATH",           "HOME",         "ASAN_OPTIONS",
-                                       "UBSAN_OPTIONS",  "TSAN_OPTIONS", "LSAN_OPTIONS",
-                                       "LD_LIBRARY_PATH"};
+    static const char *const keep[] = {"PATH",
+                                       "HOME",
+                                       "ASAN_OPTIONS",
+                                       "UBSAN_OPTIONS",
+                                       "TSAN_OPTIONS",
+                                       "LSAN_OPTIONS",
+                                       "LD_LIBRARY_PATH",
+                                       "CUDA_VISIBLE_DEVICES",
+                                       "CUDA_DEVICE_ORDER",
+                                       "CUDA_MPS_PIPE_DIRECTORY"};
     const char *temporary = c->spec->temporary ? c->spec->temporary : getenv("TMPDIR");
     int n = 0;
+    _Static_assert(sizeof keep / sizeof *keep + 2 <= ENVIRONMENT_MAX, "and TMPDIR and LC_ALL");
     for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
         const char *value = getenv(keep[i]);
         if (value)

@@ -199,6 +199,20 @@ static void process_gives_children_no_secrets_and_no_files(void **state)
     process_result_free(&r);
 }
 
+/* Device 0 of a probe is the server's: with other variables it would be another GPU. */
+static void process_sees_the_gpus_that_its_parent_sees(void **state)
+{
+    (void)state;
+    setenv("CUDA_VISIBLE_DEVICES", "3", 1);
+    setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
+    struct process_result r = run("env", (struct process_spec){.wall_s = 20});
+    assert_non_null(strstr(r.out, "CUDA_VISIBLE_DEVICES=3\n"));
+    assert_non_null(strstr(r.out, "CUDA_DEVICE_ORDER=PCI_BUS_ID\n"));
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("CUDA_DEVICE_ORDER");
+    process_result_free(&r);
+}
+
 static void process_says_which_program_cannot_be_started(void **state)
 {
     (void)state;
@@ -292,6 +306,7 @@ int main(void)
         cmocka_unit_test(process_limits_the_size_of_files_and_leaves_no_core),
         cmocka_unit_test(process_runs_children_at_the_priority_asked_for),
         cmocka_unit_test(process_leaves_half_of_the_cores_to_the_server),
+        cmocka_unit_test(process_sees_the_gpus_that_its_parent_sees),
         cmocka_unit_test(process_gives_children_no_secrets_and_no_files),
         cmocka_unit_test(process_says_which_program_cannot_be_started),
         cmocka_unit_test(process_leaves_no_zombie_and_no_open_file),
