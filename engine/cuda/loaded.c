@@ -20,7 +20,7 @@
 #include "engine/cuda/lt_record.h"
 #include "engine/cuda/products.h"
 
-enum { OBJECT_MAX = 64 << 20 };
+enum { OBJECT_MAX = 64 << 20, CLUSTER_MOST = 16 };
 
 /* ---- loading ------------------------------------------------------------------------------- */
 
@@ -35,6 +35,13 @@ static int check_launch(const struct backend *b, const struct cuda_launch *l, in
         l->smem > (int32_t)d->sharedMemPerBlockOptin)
         return err_set(e, "launch %d asks for %d threads and %d bytes of shared memory", i,
                        l->threads, l->smem);
+    /* A launch that the device cannot make is found out when it is captured, where it looks like a
+     * failure of the device: the kernel would be tried again, and by another process. */
+    if (l->cluster < 0 || l->cluster > CLUSTER_MOST || (l->cluster > 1 && d->major < 9))
+        return err_set(e, "launch %d has clusters of %d blocks; compute capability %d.%d has %s", i,
+                       l->cluster, d->major, d->minor, d->major < 9 ? "none" : "up to 16");
+    if (l->cluster > 1 && l->grid[0] % l->cluster)
+        return err_set(e, "launch %d has %d blocks in clusters of %d", i, l->grid[0], l->cluster);
     return 0;
 }
 

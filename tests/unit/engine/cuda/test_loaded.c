@@ -54,6 +54,28 @@ static void absurd_claims_are_refused(void **state)
     }
 }
 
+/* Where there are no clusters, that is said before anything is launched. */
+static void clusters_are_refused_where_the_device_has_none(void **state)
+{
+    (void)state;
+    struct backend b = rig();
+    struct err e;
+    struct cuda_kernel_info i = fair();
+    const int32_t fits[] = {0, 1, 2, 4}, odd[] = {-1, 8, 32};
+    for (int major = 8; major <= 10; major += 2) {
+        b.device.major = major;
+        for (int k = 0; k < 4; k++) {
+            i.launch[0].cluster = fits[k];
+            assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e),
+                             fits[k] > 1 && major < 9 ? -1 : 0);
+        }
+        for (int k = 0; k < 3; k++) { /* 132 blocks are no whole number of clusters of 8 */
+            i.launch[0].cluster = odd[k];
+            assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), -1);
+        }
+    }
+}
+
 /* A bench runs a region on one layer after the other; the head has one. */
 static void a_layer_has_its_own_repacked_weights_and_the_head_one(void **state)
 {
@@ -74,6 +96,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(absurd_claims_are_refused),
+        cmocka_unit_test(clusters_are_refused_where_the_device_has_none),
         cmocka_unit_test(a_layer_has_its_own_repacked_weights_and_the_head_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
