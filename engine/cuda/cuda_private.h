@@ -170,6 +170,7 @@ struct choice {
     int32_t tiles, singles; /* wide: what attention is launched for */
     int32_t lead; /* not decode: tokens of which the kernel of attention is a template's */
     bool decode;  /* every sequence has one token */
+    bool trial;   /* one kernel is a canary's, and in no slot */
 };
 
 struct variant {
@@ -399,8 +400,9 @@ void loaded_reap(struct backend *b, bool all);
 int graph_open(struct backend *b, struct err *e);
 void graph_close(struct backend *b);
 /* The executable of a choice, or an older one of the same bucket while the builder makes the right
- * one. NULL: neither is there, or the older one has a kernel where eager is wanted, which may be
- * because the kernel is wrong; then the step is walked. Never captures. */
+ * one; never one that was made for a canary and nothing else. NULL: neither is there, or the older
+ * one has a kernel where eager is wanted, which may be because the kernel is wrong; then the step
+ * is walked. Never captures. */
 struct variant *graph_get(struct backend *b, const struct choice *c);
 /* The same for a wide step, of which no other graph will do; asks for one once the same step has
  * come WIDE_REPEATS times in a row. It begins after the block has been copied and leaves no tokens.

@@ -7,7 +7,8 @@
  * stream of its own; from the boundary after that the step uses it. So a swap costs a step nothing.
  * The engine thread never captures: where no variant will do it walks the step, region by region.
  * That is so in a cell that is new, and where a slot went back to eager, perhaps because its kernel
- * is wrong: such a kernel must not run once more.
+ * is wrong: such a kernel must not run once more. For the same reason a variant that was made for a
+ * canary runs in the canary's steps only, until its kernel is in the slot.
  *
  * Wide steps are of too many kinds to have a graph each, but long prompts are read in steps that
  * are all alike. A wide step that comes again and again gets a graph for exactly its padded numbers
@@ -65,12 +66,12 @@ static struct variant *find(struct cell *cell, const struct choice *c)
     return NULL;
 }
 
-static struct variant *newest(struct cell *cell)
+static struct variant *newest(struct cell *cell, bool trials)
 {
     struct variant *best = NULL;
     for (int i = 0; i < VARIANTS; i++) {
         struct variant *v = &cell->variant[i];
-        if (v->exec && (!best || v->last_used > best->last_used))
+        if (v->exec && (trials || !v->choice.trial) && (!best || v->last_used > best->last_used))
             best = v;
     }
     return best;
@@ -241,9 +242,11 @@ struct variant *graph_get(struct backend *b, const struct choice *c)
     struct variant *v = find(cell, c);
     if (!v) {
         ask(g, cell, c);
-        v = newest(cell);
+        v = newest(cell, false);
         if (v && outdated(v, c))
             v = NULL;
+    } else if (!c->trial) {
+        v->choice.trial = false; /* the canary's kernel is in its slot now */
     }
     if (v)
         v->last_used = b->steps;
@@ -294,7 +297,7 @@ bool graph_uses(struct backend *b, const struct kernel *k, bool drop)
     for (int i = 0; i < CELLS; i++) {
         struct cell *cell = cell_at(b, i);
         bool asked = cell->asked && b->builder.request.kernel[k->region] == k;
-        struct variant *current = newest(cell);
+        struct variant *current = newest(cell, true);
         for (int n = 0; n < VARIANTS; n++) {
             struct variant *v = &cell->variant[n];
             if (!v->exec || v->choice.kernel[k->region] != k)

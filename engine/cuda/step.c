@@ -86,6 +86,7 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
         c->slot[r] = slot;
     }
     c->decode = one_token_each(s);
+    c->trial = override != NULL;
     c->lead = c->decode ? 0 : leading(s);
     const struct kernel *beside = kernel_beside(b, s, c->lead);
     if (beside)

@@ -122,6 +122,46 @@ static void an_executable_is_not_updated_to_other_clusters(void **state)
     assert_false(updatable(&c, &d));
 }
 
+/* Steps of one token in each sequence; `k` in one slot. */
+static struct choice decodes(const struct kernel *k, bool trial)
+{
+    struct choice c = prompt(1, 0);
+    c.decode = true;
+    c.kernel[REGION_MLP_IN] = k;
+    c.trial = trial;
+    return c;
+}
+
+static struct loaded code;
+static struct kernel before = {.backend = &code}, candidate = {.backend = &code};
+
+/* In a cell that has no other graph yet: or a refused kernel would serve there. */
+static void a_canarys_graph_stands_in_for_no_other(void **state)
+{
+    struct backend *b = *state;
+    struct choice c = decodes(&before, false), k = decodes(&candidate, true);
+    struct cell *cell = graph_cell(b, &c);
+    cell->variant[2] = (struct variant){.choice = k, .exec = (cudaGraphExec_t)&other};
+    assert_null(graph_get(b, &c));
+    assert_true(asked(b));
+    assert_ptr_equal(graph_get(b, &k), &cell->variant[2]);
+    assert_null(graph_get(b, &c));
+}
+
+static void it_serves_once_its_kernel_is_in_the_slot(void **state)
+{
+    struct backend *b = *state;
+    struct choice k = decodes(&candidate, true), published = decodes(&candidate, false);
+    struct choice next = decodes(&before, false);
+    struct cell *cell = graph_cell(b, &k);
+    cell->variant[2] = (struct variant){.choice = k, .exec = (cudaGraphExec_t)&other};
+    assert_ptr_equal(graph_get(b, &published), &cell->variant[2]);
+    assert_false(asked(b));
+    /* and then stands in while the next one's is made */
+    assert_ptr_equal(graph_get(b, &next), &cell->variant[2]);
+    assert_true(asked(b));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -131,6 +171,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(kernels_that_alternate_do_not_start_the_count_again,
                                         open_rig, close_rig),
         cmocka_unit_test_setup_teardown(only_the_very_same_graph_serves_a_wide_step, open_rig,
+                                        close_rig),
+        cmocka_unit_test_setup_teardown(a_canarys_graph_stands_in_for_no_other, open_rig,
+                                        close_rig),
+        cmocka_unit_test_setup_teardown(it_serves_once_its_kernel_is_in_the_slot, open_rig,
                                         close_rig),
         cmocka_unit_test(an_executable_is_not_updated_to_other_clusters),
     };
