@@ -40,6 +40,7 @@ struct step_report {
     bool walked;    /* region by region although a graph would have done */
     bool looked;    /* for a tap */
     bool exchanged; /* another kernel than in the last step of its kind, canaries aside */
+    bool stood_in;  /* other kernels than those in the slots, until a graph with these is made */
 };
 
 /* The tokens scheduled together. Arrays belong to the caller and live until step() returns (or

@@ -162,7 +162,7 @@ static struct batch *start(struct engine *e)
     e->published = published;
     b->after_slice = e->lent;
     e->lent = false;
-    b->report = (struct step_report){false, false, false};
+    b->report = (struct step_report){.walked = false};
     b->step.report = &b->report;
     b->trial = engine_canary_toss(e, &b->step, &b->live);
     struct slot *slot = b->trial ? e->canary->slot : NULL;
@@ -224,7 +224,8 @@ static struct batch *land(struct engine *e, struct batch *b, struct batch *next)
     }
     int64_t before = e->landed_ns, ns = step_ns(e, b);
     engine_stats_gap(e, b, before, ns);
-    if (b->live)
+    /* What ran in another way than its kind usually does is no fair sample of it. */
+    if (b->live && !b->report.walked && !b->report.stood_in)
         engine_canary_record(e, &b->step, b->trial != NULL, ns);
     scheduler_done(e->scheduler, &b->schedule);
     int32_t generated = deliver(e, b);

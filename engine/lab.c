@@ -19,8 +19,9 @@
  * has the device to itself. A step that counts for a canary is landed before the canary changes.
  *
  * A canary's step runs the candidate only where the backend can do so at once (a GPU needs a graph
- * of the step with it); until then such steps are no samples. The coin is Philox of (seed, step
- * number): as random as needed and the same in a test.
+ * of the step with it); until then such steps are no samples. Nor is a step that had to do without
+ * its graph, whichever side it is of. The coin is Philox of (seed, step number): as random as
+ * needed and the same in a test.
  */
 #include "engine/lab.h"
 

@@ -269,6 +269,11 @@ static bool exchanged(struct cell *cell, const struct variant *v)
     return other;
 }
 
+static bool other_kernels(const struct variant *v, const struct choice *c)
+{
+    return memcmp(v->choice.kernel, c->kernel, sizeof c->kernel) != 0;
+}
+
 static void report(struct backend *b, const struct step *s, const struct flight *f,
                    const struct variant *v, bool canary)
 {
@@ -276,6 +281,7 @@ static void report(struct backend *b, const struct step *s, const struct flight 
     if (s->report)
         *s->report = (struct step_report){.walked = could && !v,
                                           .looked = f->look,
+                                          .stood_in = v && other_kernels(v, &f->choice),
                                           .exchanged = v && !f->wide && !canary &&
                                                        exchanged(graph_cell(b, &f->choice), v)};
 }

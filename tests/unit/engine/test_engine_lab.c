@@ -245,6 +245,35 @@ static void engine_tosses_a_coin_for_the_canary(void **state)
     free(c);
 }
 
+/* They would be slower than the incumbent is, and the candidate would seem to gain. */
+static void steps_that_had_to_do_without_a_graph_are_no_samples(void **state)
+{
+    (void)state;
+    enum { WANT = 40 };
+    struct engine *e = start_with(64, 4);
+    struct client *c = clients(1);
+    struct kernel candidate = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
+    struct canary canary = {.slot = dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 1, 0),
+                            .candidate = &candidate,
+                            .seed = 9,
+                            .want = WANT};
+    canary.step = xcalloc(WANT, sizeof *canary.step);
+    fake.walk = true;
+    engine_canary(e, &canary);
+    prompt_text(c, "a canary alone");
+    struct engine_request r = request_of(c, 400);
+    r.ignore_eos = true;
+    submit(e, &r);
+    wait_ends(1);
+    assert_int_equal(atomic_load(&canary.have), WANT);
+    for (int i = 0; i < WANT; i++)
+        assert_true(canary.step[i].candidate);
+    engine_canary(e, NULL);
+    engine_stop(e);
+    free(canary.step);
+    free(c);
+}
+
 static void engine_drops_a_candidate_that_fails_a_step(void **state)
 {
     (void)state;
@@ -282,6 +311,7 @@ int main(void)
         cmocka_unit_test(engine_lends_nothing_once_the_device_is_lost),
         cmocka_unit_test(engine_sleeps_the_share_away_while_children_starve),
         cmocka_unit_test(engine_tosses_a_coin_for_the_canary),
+        cmocka_unit_test(steps_that_had_to_do_without_a_graph_are_no_samples),
         cmocka_unit_test(engine_drops_a_candidate_that_fails_a_step),
     };
     int failed = cmocka_run_group_tests_name("one by one", tests, NULL, NULL);
