@@ -195,8 +195,10 @@ struct builder {
     pthread_t thread;
     pthread_mutex_t lock; /* cells, request; never held while something is captured */
     pthread_cond_t wake;
-    bool running, stop, busy;
-    struct cell *cell;
+    bool running, stop;
+    bool busy; /* a graph of `making` is made, perhaps out of an executable of `leaving` */
+    struct choice making, leaving;
+    struct cell *cell; /* that wants a graph of `request` next; NULL: none */
     struct choice request;
     cudaStream_t stream;
 };

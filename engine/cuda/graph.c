@@ -163,6 +163,8 @@ static int make(struct backend *b, const struct choice *c, struct err *e)
     struct variant *v = place(cell);
     cudaGraphExec_t exec = v->exec;
     bool update = exec && updatable(&v->choice, c); /* its kernels are there as long as it is */
+    if (exec)
+        b->builder.leaving = v->choice; /* and until it is another's */
     v->exec = NULL;
     pthread_mutex_unlock(&b->builder.lock);
     walk_init(&w, b, b->builder.stream, c->m > NARROW ? &b->wide : &b->narrow, c);
@@ -201,6 +203,7 @@ static void *builder_main(void *arg)
         struct cell *cell = g->cell;
         struct choice c = g->request;
         g->busy = true;
+        g->making = g->leaving = c; /* the next request may come before this one is done */
         g->cell = NULL;
         bool there = find(cell, &c) != NULL;
         pthread_mutex_unlock(&g->lock);
@@ -290,13 +293,20 @@ bool graph_there(struct backend *b, const struct choice *c)
     return there;
 }
 
+/* Whether the builder has it in hand or will have. Under the lock. */
+static bool builder_uses(const struct builder *g, const struct kernel *k)
+{
+    int r = k->region;
+    return (g->cell && g->request.kernel[r] == k) ||
+           (g->busy && (g->making.kernel[r] == k || g->leaving.kernel[r] == k));
+}
+
 bool graph_uses(struct backend *b, const struct kernel *k, bool drop)
 {
-    bool used = false;
     pthread_mutex_lock(&b->builder.lock);
+    bool used = builder_uses(&b->builder, k);
     for (int i = 0; i < CELLS; i++) {
         struct cell *cell = cell_at(b, i);
-        bool asked = cell->asked && b->builder.request.kernel[k->region] == k;
         struct variant *current = newest(cell, true);
         for (int n = 0; n < VARIANTS; n++) {
             struct variant *v = &cell->variant[n];
@@ -309,7 +319,6 @@ bool graph_uses(struct backend *b, const struct kernel *k, bool drop)
                 used = true;
             }
         }
-        used |= asked;
     }
     pthread_mutex_unlock(&b->builder.lock);
     return used;

@@ -133,7 +133,8 @@ static struct choice decodes(const struct kernel *k, bool trial)
 }
 
 static struct loaded code;
-static struct kernel before = {.backend = &code}, candidate = {.backend = &code};
+static struct kernel before = {.region = REGION_MLP_IN, .backend = &code};
+static struct kernel candidate = {.region = REGION_MLP_IN, .backend = &code};
 
 /* In a cell that has no other graph yet: or a refused kernel would serve there. */
 static void a_canarys_graph_stands_in_for_no_other(void **state)
@@ -162,6 +163,27 @@ static void it_serves_once_its_kernel_is_in_the_slot(void **state)
     assert_true(asked(b));
 }
 
+/* Its code would be unloaded under the builder's hands. */
+static void a_kernel_is_in_use_while_the_builder_captures_it(void **state)
+{
+    struct backend *b = *state;
+    struct builder *g = &b->builder;
+    struct choice k = decodes(&candidate, false), next = prompt(8, 0);
+    assert_null(graph_get(b, &k));
+    assert_true(graph_uses(b, &candidate, true)); /* asked for */
+    g->busy = true;                               /* as builder_main() takes it */
+    g->making = g->leaving = g->request;
+    g->leaving.kernel[REGION_MLP_IN] = &before;
+    g->cell = NULL;
+    assert_null(graph_get(b, &next)); /* another cell's is asked for meanwhile */
+    assert_non_null(g->cell);
+    assert_true(graph_uses(b, &candidate, true));
+    assert_true(graph_uses(b, &before, true));
+    g->busy = false;
+    assert_false(graph_uses(b, &candidate, true));
+    assert_false(graph_uses(b, &before, true));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +197,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_canarys_graph_stands_in_for_no_other, open_rig,
                                         close_rig),
         cmocka_unit_test_setup_teardown(it_serves_once_its_kernel_is_in_the_slot, open_rig,
+                                        close_rig),
+        cmocka_unit_test_setup_teardown(a_kernel_is_in_use_while_the_builder_captures_it, open_rig,
                                         close_rig),
         cmocka_unit_test(an_executable_is_not_updated_to_other_clusters),
     };
