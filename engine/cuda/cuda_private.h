@@ -183,6 +183,7 @@ struct variant {
 struct cell {
     struct variant variant[VARIANTS];
     bool asked;                 /* the builder has it */
+    uint64_t not_before;        /* step: a graph of it could not be made */
     struct choice last;         /* wide: of the cell's last step, and how often in a row; engine */
     int32_t repeats;            /* thread */
     uint64_t steps;             /* engine thread */

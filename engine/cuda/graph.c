@@ -30,7 +30,11 @@
 #include "config/log.h"
 #include "engine/cuda/cuda_private.h"
 
-enum { WIDE_REPEATS = 3, CELLS = NARROW_BUCKETS * CONTEXT_BUCKETS + WIDE_CELLS };
+enum {
+    WIDE_REPEATS = 3,
+    FAILED_STEPS = 1000,
+    CELLS = NARROW_BUCKETS * CONTEXT_BUCKETS + WIDE_CELLS
+};
 
 /* Launched with the same grids. */
 static bool alike(const struct choice *a, const struct choice *b)
@@ -189,6 +193,15 @@ static int make(struct backend *b, const struct choice *c, struct err *e)
 
 /* ---- the builder --------------------------------------------------------------------------- */
 
+/* What failed is likely to fail again: an attempt at each step would delay that step and fill the
+ * log. Under the lock. */
+static void after_request(const struct backend *b, struct cell *cell, bool failed)
+{
+    cell->asked = false;
+    if (failed)
+        cell->not_before = b->steps + FAILED_STEPS;
+}
+
 static void *builder_main(void *arg)
 {
     struct backend *b = arg;
@@ -207,10 +220,11 @@ static void *builder_main(void *arg)
         g->cell = NULL;
         bool there = find(cell, &c) != NULL;
         pthread_mutex_unlock(&g->lock);
-        if (!there && make(b, &c, &e))
+        bool failed = !there && make(b, &c, &e);
+        if (failed)
             log_error("cuda", "a graph could not be captured: %s", e.msg);
         pthread_mutex_lock(&g->lock);
-        cell->asked = false;
+        after_request(b, cell, failed);
         g->busy = false;
     }
     pthread_mutex_unlock(&g->lock);
@@ -218,9 +232,10 @@ static void *builder_main(void *arg)
 }
 
 /* Under the lock. */
-static void ask(struct builder *g, struct cell *cell, const struct choice *c)
+static void ask(struct backend *b, struct cell *cell, const struct choice *c)
 {
-    if (g->cell || cell->asked)
+    struct builder *g = &b->builder;
+    if (g->cell || cell->asked || b->steps < cell->not_before)
         return;
     g->cell = cell;
     g->request = *c;
@@ -244,7 +259,7 @@ struct variant *graph_get(struct backend *b, const struct choice *c)
     pthread_mutex_lock(&g->lock);
     struct variant *v = find(cell, c);
     if (!v) {
-        ask(g, cell, c);
+        ask(b, cell, c);
         v = newest(cell, false);
         if (v && outdated(v, c))
             v = NULL;
@@ -268,7 +283,7 @@ struct variant *graph_get_wide(struct backend *b, const struct choice *c)
     if (v)
         v->last_used = b->steps;
     else if (cell->repeats >= WIDE_REPEATS)
-        ask(g, cell, c);
+        ask(b, cell, c);
     pthread_mutex_unlock(&g->lock);
     return v;
 }
@@ -288,7 +303,7 @@ bool graph_there(struct backend *b, const struct choice *c)
     pthread_mutex_lock(&g->lock);
     bool there = find(cell, c) != NULL;
     if (!there)
-        ask(g, cell, c);
+        ask(b, cell, c);
     pthread_mutex_unlock(&g->lock);
     return there;
 }

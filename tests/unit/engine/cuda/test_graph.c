@@ -184,6 +184,27 @@ static void a_kernel_is_in_use_while_the_builder_captures_it(void **state)
     assert_false(graph_uses(b, &before, true));
 }
 
+/* The device may be short of memory for as long as a probe runs. */
+static void what_could_not_be_captured_is_not_tried_again_at_once(void **state)
+{
+    struct backend *b = *state;
+    struct choice c = decodes(&before, false);
+    struct cell *cell = graph_cell(b, &c);
+    assert_null(graph_get(b, &c));
+    assert_true(asked(b));
+    after_request(b, cell, true);
+    for (b->steps = 1; b->steps < FAILED_STEPS; b->steps++) {
+        assert_null(graph_get(b, &c));
+        assert_false(asked(b));
+    }
+    assert_null(graph_get(b, &c));
+    assert_true(asked(b));
+    after_request(b, cell, false);
+    b->steps++;
+    assert_false(graph_there(b, &c));
+    assert_true(asked(b));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +221,8 @@ int main(void)
                                         close_rig),
         cmocka_unit_test_setup_teardown(a_kernel_is_in_use_while_the_builder_captures_it, open_rig,
                                         close_rig),
+        cmocka_unit_test_setup_teardown(what_could_not_be_captured_is_not_tried_again_at_once,
+                                        open_rig, close_rig),
         cmocka_unit_test(an_executable_is_not_updated_to_other_clusters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
