@@ -1,10 +1,12 @@
 /* inputs.c - inputs for a bench before there was any traffic.
  *
  * What matters for time is shape, not values: the slot's full m, its full context, every sequence
- * as long as the context bucket says (up to a memory bound), normal numbers.
+ * as long as the context bucket says, normal numbers. Up to a memory bound: beyond it, positions
+ * share pages.
  */
 #include <stdlib.h>
 
+#include "engine/capture.h"
 #include "engine/cpu/case_random.h"
 #include "specializer/stages.h"
 
@@ -24,6 +26,16 @@ static int64_t page_floats(const struct model_shape *s)
     return (int64_t)s->kv_heads * KV_PAGE * s->head_dim;
 }
 
+/* Pages that there is memory for, and one more than those that the step writes: also one long
+ * sequence may have more positions than that. */
+static int32_t pages_most(const struct capture *c, const struct model_shape *s)
+{
+    int64_t most = pages_bytes_max / (page_floats(s) * (int64_t)sizeof(float));
+    int32_t written = c->spans + c->m / KV_PAGE + 1;
+    most = most < PAGES_MAX ? most : PAGES_MAX;
+    return most > written ? (int32_t)most : written + 1;
+}
+
 /* Narrow steps are decode steps, a token a sequence; wide ones a chunk of one prompt. */
 static void seed_attention(struct capture *c, const struct model_shape *s, int32_t context,
                            struct random *r)
@@ -31,19 +43,16 @@ static void seed_attention(struct capture *c, const struct model_shape *s, int32
     context = context < s->max_context ? context : s->max_context;
     c->spans = c->m <= DECODE_MAX ? c->m : 1;
     c->context = context > c->m / c->spans ? context : c->m / c->spans;
-    int32_t each = (c->context + KV_PAGE - 1) / KV_PAGE;
-    int64_t most = pages_bytes_max / (page_floats(s) * (int64_t)sizeof(float));
-    most = most < PAGES_MAX ? most : PAGES_MAX;
-    int32_t distinct = (int64_t)each * c->spans < most ? c->spans : (int32_t)most / each;
-    distinct = distinct < 1 ? 1 : distinct; /* further sequences share those pages */
-    c->pages = distinct * each;
+    int32_t each = (c->context + KV_PAGE - 1) / KV_PAGE, most = pages_most(c, s);
+    c->pages = each * c->spans;
     c->span = xcalloc((size_t)c->spans, sizeof *c->span);
-    c->page_table = xmalloc((size_t)c->spans * (size_t)each * sizeof *c->page_table);
-    for (int32_t i = 0; i < c->spans; i++) {
+    c->page_table = xmalloc((size_t)c->pages * sizeof *c->page_table);
+    for (int32_t i = 0; i < c->spans; i++)
         c->span[i] = (struct span){i * (c->m / c->spans), c->m / c->spans, c->context, i * each};
-        for (int32_t p = 0; p < each; p++)
-            c->page_table[i * each + p] = i % distinct * each + p;
-    }
+    for (int32_t p = 0; p < c->pages; p++)
+        c->page_table[p] = p;
+    if (c->pages > most)
+        free(capture_fold(c, most));
     c->k_pages = normals(r, c->pages * page_floats(s));
     c->v_pages = normals(r, c->pages * page_floats(s));
 }

@@ -341,6 +341,33 @@ static void capture_seeded_fills_every_region_of_a_slot(void **state)
     }
 }
 
+/* Else a GPU, whose lab has room for 64 MiB of keys, could not bench a winner of long contexts. */
+static void capture_seeded_makes_do_with_few_pages_for_a_long_context(void **state)
+{
+    struct lab *l = *state;
+    struct model model = *l->model;
+    model.shape.heads = 32;
+    model.shape.kv_heads = 8;
+    model.shape.head_dim = 128;
+    model.shape.max_context = 131072;
+    struct slot *slot = dispatch_slot(l->dispatch, REGION_ATTN, 2, 131072);
+    struct capture *c = capture_seeded(&model, slot, 1);
+    int64_t bytes = (int64_t)c->pages * KV_PAGE * 8 * 128 * (int64_t)sizeof(float);
+    assert_int_equal(c->context, 131072);
+    assert_true(bytes <= 64 << 20);
+    int32_t newest[2], each = 131072 / KV_PAGE;
+    for (int i = 0; i < 2; i++)
+        newest[i] = c->page_table[c->span[i].pages_at + each - 1];
+    for (int i = 0; i < 2 * each; i++) { /* what the step writes is shared with nobody */
+        assert_in_range(c->page_table[i], 0, c->pages - 1);
+        if (i % each != each - 1)
+            assert_true(c->page_table[i] != newest[0] && c->page_table[i] != newest[1]);
+    }
+    assert_int_not_equal(newest[0], newest[1]);
+    capture_free(c);
+    free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +384,8 @@ int main(void)
                                         lab_close),
         cmocka_unit_test_setup_teardown(capture_seeded_fills_every_region_of_a_slot, lab_open,
                                         lab_close),
+        cmocka_unit_test_setup_teardown(capture_seeded_makes_do_with_few_pages_for_a_long_context,
+                                        lab_open, lab_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
