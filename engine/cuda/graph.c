@@ -6,9 +6,10 @@
  * engine thread goes on with the variant it has, and the builder thread captures the new one on a
  * stream of its own; from the boundary after that the step uses it. So a swap costs a step nothing.
  * The engine thread never captures: where no variant will do it walks the step, region by region.
- * That is so in a cell that is new, and where a slot went back to eager, perhaps because its kernel
- * is wrong: such a kernel must not run once more. For the same reason a variant that was made for a
- * canary runs in the canary's steps only, until its kernel is in the slot.
+ * That is so in a cell that is new, and where a slot went back to eager or to the kernel before its
+ * last, perhaps because that is wrong: such a kernel must not run once more. For the same reason a
+ * variant that was made for a canary runs in the canary's steps only, until its kernel is in the
+ * slot.
  *
  * Wide steps are of too many kinds to have a graph each, but long prompts are read in steps that
  * are all alike. A wide step that comes again and again gets a graph for exactly its padded numbers
@@ -243,12 +244,15 @@ static void ask(struct backend *b, struct cell *cell, const struct choice *c)
     pthread_cond_signal(&g->wake);
 }
 
-/* A kernel runs in `v` where `c` wants eager. */
+/* A kernel runs in `v` where `c` wants eager, or one that was loaded before it: it was taken out of
+ * its slot, and did not make room for a better one. */
 static bool outdated(const struct variant *v, const struct choice *c)
 {
-    for (int r = 0; r < REGION_COUNT; r++)
-        if (!c->kernel[r]->backend && v->choice.kernel[r]->backend)
+    for (int r = 0; r < REGION_COUNT; r++) {
+        const struct loaded *want = c->kernel[r]->backend, *have = v->choice.kernel[r]->backend;
+        if (have && (!want || have->number > want->number))
             return true;
+    }
     return false;
 }
 

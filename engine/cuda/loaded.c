@@ -156,6 +156,7 @@ struct kernel *loaded_open(struct backend *b, const struct kernel_object *o, boo
     k->origin = o->origin;
     k->backend = l;
     l->kernel = k;
+    l->number = ++b->loads;
     if (load_parts(b, l, o, packs, e)) {
         err_prefix(e, "%s", o->path);
         cuda_unload(b, k);

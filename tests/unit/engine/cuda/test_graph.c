@@ -132,15 +132,16 @@ static struct choice decodes(const struct kernel *k, bool trial)
     return c;
 }
 
-static struct loaded code;
-static struct kernel before = {.region = REGION_MLP_IN, .backend = &code};
-static struct kernel candidate = {.region = REGION_MLP_IN, .backend = &code};
+static struct loaded code[] = {{.number = 1}, {.number = 2}, {.number = 3}};
+static struct kernel before = {.region = REGION_MLP_IN, .backend = &code[0]};
+static struct kernel candidate = {.region = REGION_MLP_IN, .backend = &code[1]};
+static struct kernel better = {.region = REGION_MLP_IN, .backend = &code[2]};
 
 /* In a cell that has no other graph yet: or a refused kernel would serve there. */
 static void a_canarys_graph_stands_in_for_no_other(void **state)
 {
     struct backend *b = *state;
-    struct choice c = decodes(&before, false), k = decodes(&candidate, true);
+    struct choice c = decodes(&better, false), k = decodes(&candidate, true);
     struct cell *cell = graph_cell(b, &c);
     cell->variant[2] = (struct variant){.choice = k, .exec = (cudaGraphExec_t)&other};
     assert_null(graph_get(b, &c));
@@ -153,13 +154,25 @@ static void it_serves_once_its_kernel_is_in_the_slot(void **state)
 {
     struct backend *b = *state;
     struct choice k = decodes(&candidate, true), published = decodes(&candidate, false);
-    struct choice next = decodes(&before, false);
+    struct choice next = decodes(&better, false);
     struct cell *cell = graph_cell(b, &k);
     cell->variant[2] = (struct variant){.choice = k, .exec = (cudaGraphExec_t)&other};
     assert_ptr_equal(graph_get(b, &published), &cell->variant[2]);
     assert_false(asked(b));
     /* and then stands in while the next one's is made */
     assert_ptr_equal(graph_get(b, &next), &cell->variant[2]);
+    assert_true(asked(b));
+}
+
+/* An operator's rollback: the kernel that leaves may be wrong. */
+static void a_kernel_does_not_stand_in_for_the_one_before_it(void **state)
+{
+    struct backend *b = *state;
+    struct choice now = decodes(&candidate, false), back = decodes(&before, false);
+    struct cell *cell = graph_cell(b, &now);
+    cell->variant[2] = (struct variant){.choice = now, .exec = (cudaGraphExec_t)&other};
+    assert_ptr_equal(graph_get(b, &now), &cell->variant[2]);
+    assert_null(graph_get(b, &back));
     assert_true(asked(b));
 }
 
@@ -218,6 +231,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_canarys_graph_stands_in_for_no_other, open_rig,
                                         close_rig),
         cmocka_unit_test_setup_teardown(it_serves_once_its_kernel_is_in_the_slot, open_rig,
+                                        close_rig),
+        cmocka_unit_test_setup_teardown(a_kernel_does_not_stand_in_for_the_one_before_it, open_rig,
                                         close_rig),
         cmocka_unit_test_setup_teardown(a_kernel_is_in_use_while_the_builder_captures_it, open_rig,
                                         close_rig),
