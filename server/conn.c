@@ -74,7 +74,8 @@ static void end_exchange(struct conn *c, int status)
 void conn_answered(struct conn *c)
 {
     bool unread = c->phase == PHASE_HEAD || c->phase == PHASE_BODY;
-    if (c->x->close || unread)
+    /* The head of a stream may be older than the drain, and then it promised another request. */
+    if (c->x->close || unread || c->srv->draining)
         c->close_after = true;
     end_exchange(c, c->x->status);
     enter(c, PHASE_IDLE, c->srv->config->server_idle_timeout);
@@ -139,7 +140,11 @@ static void linger(struct conn *c)
 
 void conn_drain(struct conn *c)
 {
-    if (c->phase == PHASE_IDLE && !c->writing && !c->out.n && !c->in.n)
+    if (c->phase != PHASE_IDLE || c->in.n)
+        return;
+    if (c->writing || c->out.n) /* an answer is on its way and may say nothing of the end */
+        c->close_after = true;
+    else
         conn_close(c);
 }
 

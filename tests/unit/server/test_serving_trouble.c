@@ -286,6 +286,36 @@ static void serving_finishes_what_runs_before_it_stops(void **state)
     assert_int_equal(toy.cancelled, 0);
 }
 
+/* Clients with a pool of connections hold them open: the drain must not wait for those to leave,
+ * though the heads of these answers are older than it and promise another request. */
+static void serving_drains_while_clients_keep_their_connections(void **state)
+{
+    (void)state;
+    serving_stop();
+    serving_config.server_drain_s = serving_config.server_idle_timeout = 600;
+    serving_start();
+    int slow = client_open(), stream = client_open(), size = 4096;
+    setsockopt(slow, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
+    client_post(slow, "/v1/completions",
+                "{\"prompt\":\"ab\",\"max_tokens\":500,\"logprobs\":20,\"n\":8}");
+    for (int i = 0; i < 6000 && serving->metrics.bytes_out < 800000; i++)
+        usleep(10000);
+    assert_true(serving->metrics.bytes_out >= 800000); /* far more than the sockets hold */
+    toy.step_us = 5000;
+    client_post(stream, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":60,\"stream\":true}");
+    client_until(stream, "data: ");
+    server_stop(serving);
+    assert_non_null(strstr(client_until(stream, "0\r\n\r\n"), "[DONE]"));
+    assert_true(client_closed(stream));
+    const char *r = client_response(slow);
+    assert_int_equal(client_status(r), 200);
+    assert_null(strstr(r, "Connection: close"));
+    assert_true(client_closed(slow));
+    assert_int_equal(serving_stop(), 0);
+    close(slow);
+    close(stream);
+}
+
 static void serving_says_that_it_drains_and_takes_nothing_new(void **state)
 {
     (void)state;
@@ -374,6 +404,7 @@ int main(void)
         TEST(serving_reports_a_stalled_engine),
         TEST(serving_says_that_the_device_is_lost),
         TEST(serving_finishes_what_runs_before_it_stops),
+        TEST(serving_drains_while_clients_keep_their_connections),
         TEST(serving_says_that_it_drains_and_takes_nothing_new),
         TEST(serving_cancels_with_an_error_after_the_drain_time),
     };
