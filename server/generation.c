@@ -139,11 +139,11 @@ static int check_lengths(struct generation *g, struct api_error *e)
                                   "model is %lld tokens",
                                   (long long)n, (long long)max);
         if (g->params.max_tokens > max - n)
-            return api_error_code(e, 400, "context_length_exceeded", "max_tokens",
+            return api_error_code(e, 400, "context_length_exceeded", g->params.max_tokens_name,
                                   "the prompt has %lld tokens and %lld more were asked for "
-                                  "(`max_tokens`), but the longest context of this model is %lld "
-                                  "tokens",
-                                  (long long)n, (long long)g->params.max_tokens, (long long)max);
+                                  "(`%s`), but the longest context of this model is %lld tokens",
+                                  (long long)n, (long long)g->params.max_tokens,
+                                  g->params.max_tokens_name, (long long)max);
         if (g->params.min_tokens > max - n)
             return api_error_set(e, 400, "min_tokens",
                                  "`min_tokens` is %lld, but only %lld tokens fit after the prompt",

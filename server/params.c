@@ -76,16 +76,22 @@ static int read_counts(struct params *p, const cJSON *body, struct api_error *e)
     if (json_int(body, "n", 1, CHOICES_MAX, &n, e) < 0)
         return -1;
     p->n = (int32_t)n;
-    int64_t least = p->chat ? 1 : 0;
-    if (json_int(body, "max_tokens", least, INT32_MAX, &p->max_tokens, e) < 0 ||
-        json_int(body, "max_completion_tokens", least, INT32_MAX, &p->max_tokens, e) < 0 ||
-        json_int(body, "min_tokens", 0, INT32_MAX, &p->min_tokens, e) < 0)
+    static const char *const names[] = {"max_tokens", "max_completion_tokens"};
+    p->max_tokens_name = names[0];
+    for (int i = 0; i < 2; i++) {
+        int given = json_int(body, names[i], p->chat ? 1 : 0, INT32_MAX, &p->max_tokens, e);
+        if (given < 0)
+            return -1;
+        if (given)
+            p->max_tokens_name = names[i];
+    }
+    if (json_int(body, "min_tokens", 0, INT32_MAX, &p->min_tokens, e) < 0)
         return -1;
     int64_t most = p->max_tokens < 0 && !p->chat ? DEFAULT_MAX_TOKENS : p->max_tokens;
     if (most >= 0 && p->min_tokens > most)
         return api_error_set(e, 400, "min_tokens",
-                             "`min_tokens` is %lld, more than the %lld of `max_tokens`",
-                             (long long)p->min_tokens, (long long)most);
+                             "`min_tokens` is %lld, more than the %lld of `%s`",
+                             (long long)p->min_tokens, (long long)most, p->max_tokens_name);
     int given = json_int(body, "best_of", 1, CHOICES_MAX, &best_of, e);
     if (given < 0)
         return -1;

@@ -16,7 +16,8 @@ struct params {
     bool stream, include_usage;
     bool echo;
     int32_t n;
-    int64_t max_tokens; /* -1: not given */
+    int64_t max_tokens;          /* -1: not given */
+    const char *max_tokens_name; /* the member that gave it, for errors; static */
     int64_t min_tokens;
     bool seeded; /* the request named a seed, in sampling.seed */
     struct sampling sampling;

@@ -78,6 +78,7 @@ CHAT = [
     ({"messages": USER, "model": "gpt-4o"}, 404, "model"),
     ({"messages": USER, "max_tokens": 0}, 400, "max_tokens"),
     ({"messages": USER, "max_completion_tokens": 0}, 400, "max_completion_tokens"),
+    ({"messages": USER, "max_completion_tokens": 100000}, 400, "max_completion_tokens"),
     ({"messages": USER, "logprobs": 3}, 400, "logprobs"),
     ({"messages": USER, "top_logprobs": 3}, 400, "top_logprobs"),
     ({"messages": USER, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),

@@ -212,6 +212,29 @@ static void params_refuse_by_name(void **state)
     expect_refusals(refused_by_chat, COUNT(refused_by_chat), true, 400);
 }
 
+/* Errors name the member that the client sent, not its older twin. */
+static void params_say_which_member_gave_the_limit(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *name;
+    } given[] = {{"{}", "max_tokens"},
+                 {"{\"max_tokens\":3}", "max_tokens"},
+                 {"{\"max_completion_tokens\":3}", "max_completion_tokens"},
+                 {"{\"max_completion_tokens\":3,\"max_tokens\":9}", "max_completion_tokens"}};
+    struct params p;
+    struct api_error e;
+    for (size_t i = 0; i < COUNT(given); i++) {
+        assert_int_equal(read(&p, given[i].json, true, &e), 0);
+        assert_string_equal(p.max_tokens_name, given[i].name);
+        assert_int_equal(p.max_tokens, i ? 3 : -1);
+        params_free(&p);
+    }
+    assert_int_equal(read(&p, "{\"max_completion_tokens\":3,\"min_tokens\":4}", true, &e), -1);
+    assert_non_null(strstr(e.message, "`max_completion_tokens`"));
+    params_free(&p);
+}
+
 static void params_know_only_the_served_model(void **state)
 {
     (void)state;
@@ -227,6 +250,7 @@ int main(void)
         cmocka_unit_test(params_tolerate_nulls_and_unknown_members),
         cmocka_unit_test(params_read_every_member),
         cmocka_unit_test(params_refuse_by_name),
+        cmocka_unit_test(params_say_which_member_gave_the_limit),
         cmocka_unit_test(params_know_only_the_served_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
