@@ -52,10 +52,17 @@ static void put_cors(struct exchange *x, struct buf *out)
                "Access-Control-Allow-Origin: %.*s\r\n"
                "Access-Control-Expose-Headers: x-request-id\r\n",
                (int)origin.n, origin.p);
-    if (strcmp(x->req.method, "OPTIONS") == 0)
-        buf_str(out, "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
-                     "Access-Control-Allow-Headers: authorization, content-type, x-request-id\r\n"
-                     "Access-Control-Max-Age: 600\r\n");
+    if (strcmp(x->req.method, "OPTIONS") != 0)
+        return;
+    /* Whatever headers it asks for: OpenAI's SDK sends a dozen x-stainless-* of its own. */
+    const struct slice *asked = http_header(&x->req, "access-control-request-headers");
+    static const struct slice usual = {"authorization, content-type, x-request-id", 41};
+    struct slice allowed = asked && asked->n ? *asked : usual;
+    buf_printf(out,
+               "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
+               "Access-Control-Allow-Headers: %.*s\r\n"
+               "Access-Control-Max-Age: 600\r\n",
+               (int)allowed.n, allowed.p);
 }
 
 static void put_head(struct exchange *x, int status, const char *type, struct buf *out)

@@ -114,6 +114,16 @@ static void serving_allows_listed_origins(void **state)
     const char *r = client_until(fd, "\r\n\r\n");
     assert_non_null(strstr(r, "Access-Control-Allow-Origin: https://app.example\r\n"));
     assert_non_null(strstr(r, "Access-Control-Allow-Headers: authorization"));
+    /* OpenAI's SDK in a browser: one header that is not allowed, and nothing is sent at all. */
+    client_send(fd, "OPTIONS /v1/completions HTTP/1.1\r\nHost: t\r\nOrigin: https://app.example\r\n"
+                    "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: "
+                    "authorization,content-type,x-stainless-os\r\n\r\n");
+    r = client_until(fd, "\r\n\r\n");
+    assert_non_null(strstr(r, "Access-Control-Allow-Headers: "
+                              "authorization,content-type,x-stainless-os\r\n"));
+    client_send(fd, "OPTIONS /health HTTP/1.1\r\nHost: t\r\nOrigin: https://evil.example\r\n"
+                    "Access-Control-Request-Headers: x-stainless-os\r\n\r\n");
+    assert_null(strstr(client_until(fd, "\r\n\r\n"), "Access-Control"));
     client_send(fd, "GET /health HTTP/1.1\r\nHost: t\r\nOrigin: https://evil.example\r\n\r\n");
     r = client_response(fd);
     assert_int_equal(client_status(r), 200);
