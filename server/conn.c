@@ -252,7 +252,7 @@ static bool step(struct conn *c)
 {
     if (!c->x) {
         buf_consume(&c->in, http_blank(c->in.p, c->in.n));
-        if (!c->in.n)
+        if (!c->in.n || (c->in.n == 1 && *c->in.p == '\r')) /* maybe half of another empty line */
             return false;
         begin_exchange(c);
     }
