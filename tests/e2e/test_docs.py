@@ -295,3 +295,18 @@ def test_scripts_serve_fetches_a_model_only_if_none_is_named(tmp_path):
                               env={**os.environ, "WHET_DRY_RUN": "1", **env})
         assert said.returncode == 0, said.stderr
         assert f"would serve {model} on " in said.stdout + said.stderr
+
+
+def test_scripts_serve_knows_where_the_server_will_listen(tmp_path):
+    """Where it looks for /ready, and what it tells people to try."""
+    conf = tmp_path / "whet.conf"
+    conf.write_text("[engine]\nmodel = m\nport = 1\n\n[server]\nport = 9001\nhost = 0.0.0.0\n[log]\n")
+    file = ["--config", str(conf)]
+    for words, env, where in (([], {}, "127.0.0.1:8080"), (file, {}, "0.0.0.0:9001"),
+                              (file, {"WHET_SERVER_PORT": "9002"}, "0.0.0.0:9002"),
+                              (file + ["--port=9003"], {"WHET_SERVER_PORT": "9002"}, "0.0.0.0:9003"),
+                              (["--host", "::1"], {}, "[::1]:8080")):
+        said = subprocess.run([ROOT / "scripts/serve", *words], capture_output=True, text=True,
+                              env={**os.environ, "WHET_DRY_RUN": "1", **env})
+        assert said.returncode == 0, said.stderr
+        assert f" on {where}\n" in said.stdout + said.stderr, said.stderr
