@@ -110,10 +110,13 @@ static int read_message(const cJSON *item, int i, struct chat_message *m, char *
         return api_error_set(
             e, 400, where, "`%s` must be system, developer, user, assistant or tool%s%.40s%s",
             where, m->role ? ", not \"" : "", m->role ? m->role : "", m->role ? "\"" : "");
-    const cJSON *calls = json_get(item, "tool_calls");
-    if (calls && calls->child)
-        return api_error_code(e, 400, "unsupported", name_field(where, i, "tool_calls"),
-                              "`%s` is not supported yet", where);
+    static const char *const calls[] = {"tool_calls", "function_call"}; /* now, and before 2024 */
+    for (int k = 0; k < 2; k++) {
+        const cJSON *call = json_get(item, calls[k]);
+        if (call && call->child)
+            return api_error_code(e, 400, "unsupported", name_field(where, i, calls[k]),
+                                  "`%s` is not supported yet", where);
+    }
     return read_content(item, i, m, owned, e);
 }
 

@@ -75,6 +75,10 @@ CHAT = [
     ({"messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "http://x/y.png"}}]}]}, 400,
      "messages[0].content"),
+    ({"messages": [{"role": "assistant", "content": None, "function_call": {
+        "name": "f", "arguments": "{}"}}] + USER}, 400, "messages[0].function_call"),
+    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}] + USER},
+     400, "messages[0].tool_calls"),
     ({"messages": USER, "model": "gpt-4o"}, 404, "model"),
     ({"messages": USER, "max_tokens": 0}, 400, "max_tokens"),
     ({"messages": USER, "max_completion_tokens": 0}, 400, "max_completion_tokens"),
