@@ -188,6 +188,8 @@ static void serving_turns_away_too_many_connections(void **state)
     const char *r = client_response(extra);
     assert_int_equal(client_status(r), 503);
     assert_non_null(strstr(r, "Retry-After"));
+    assert_non_null(strstr(r, "x-request-id: req-")); /* an error like every other */
+    assert_non_null(strstr(client_body(r), "{\"error\":{\"message\":\"too many connections"));
     close(extra);
     close(fds[0]);
     for (int i = 0; i < 100; i++) { /* a place is free again */
