@@ -105,18 +105,30 @@ static int largest(const struct list *l)
     return most;
 }
 
+/* What the mode measures, and so which of the lists count. */
+static bool decodes(const struct bench *b)
+{
+    return strcmp(b->mode, "prefill") != 0;
+}
+
+static bool prefills(const struct bench *b)
+{
+    return strcmp(b->mode, "prefill") == 0 || strcmp(b->mode, "region") == 0;
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
 
 static int open_backend(struct bench *b, struct err *e)
 {
     const struct config *c = &b->config;
-    int32_t batch = largest(&b->batch);
-    int32_t context = largest(&b->context), prompt = largest(&b->prompt);
+    int32_t batch = decodes(b) ? largest(&b->batch) : 1;
+    int32_t context = decodes(b) ? largest(&b->context) : 0;
+    int32_t prompt = prefills(b) ? largest(&b->prompt) : 0;
     int32_t most = context > prompt ? context : prompt;
     if (most > b->model->shape.max_context)
-        return err_set(e,
-                       "the model's context ends at %d tokens; --context or --prompt asks for %d",
-                       b->model->shape.max_context, most);
+        return err_set(e, "the model's context ends at %d tokens; %s asks for %d",
+                       b->model->shape.max_context, context > prompt ? "--context" : "--prompt",
+                       most);
     b->pages_each = (most + KV_PAGE - 1) / KV_PAGE;
     b->ops = strcmp(c->engine_backend, "cuda") == 0 ? backend_cuda_load(e) : &backend_cpu;
     if (!b->ops)
@@ -151,7 +163,7 @@ static bool add_starts(struct bench *b, int m, int context, int *all, struct err
 static int load_starts(struct bench *b, struct err *e)
 {
     int all = 0;
-    if (strcmp(b->mode, "prefill") == 0) {
+    if (!decodes(b)) {
         for (int i = 0; i < b->prompt.n; i++) {
             int most = b->prompt.value[i] < b->chunk ? b->prompt.value[i] : b->chunk;
             if (!add_starts(b, most, b->prompt.value[i], &all, e))
@@ -237,11 +249,9 @@ static int measure(struct bench *b, struct err *e)
 {
     static struct result result[RESULTS_MAX];
     int n = 0;
-    bool decode = strcmp(b->mode, "prefill") != 0;
-    bool prefill = strcmp(b->mode, "prefill") == 0 || strcmp(b->mode, "region") == 0;
     bench_print_head(b);
-    if ((decode && measure_decode(b, result, &n, e)) ||
-        (prefill && measure_prefill(b, result, &n, e)))
+    if ((decodes(b) && measure_decode(b, result, &n, e)) ||
+        (prefills(b) && measure_prefill(b, result, &n, e)))
         return -1;
     if (strcmp(b->mode, "decode") == 0 || strcmp(b->mode, "prefill") == 0)
         bench_print_rates(b, result, n);
