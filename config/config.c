@@ -177,6 +177,7 @@ struct file_pass {
     int line;
     struct err *err;
     int failed; /* the first failure counts: inih goes on after it */
+    int failed_line;
 };
 
 /* One line for inih, which would take an indented one for more of the value before it, and the end
@@ -209,6 +210,7 @@ static int file_entry(void *user, const char *section, const char *name, const c
         f->failed = err_set(f->err, "%s: there is no option %s.%s", f->path, section, name);
     else
         f->failed = set_text(f->c, o, value, f->path, f->err);
+    f->failed_line = f->line;
     return f->failed == 0;
 }
 
@@ -221,7 +223,8 @@ static int read_file(struct config *c, const char *path, struct err *err)
     if (!f.failed && ferror(f.in))
         f.failed = err_set(err, "%s: cannot be read: %s", path, strerror(errno));
     fclose(f.in);
-    if (!f.failed && line != 0)
+    /* inih goes on after a line that it cannot read too, and the next may fail for that alone. */
+    if (line != 0 && (!f.failed || line < f.failed_line))
         f.failed = err_set(err, "%s: line %d is neither [section] nor name = value", path, line);
     return f.failed;
 }

@@ -111,6 +111,7 @@ static void a_damaged_file_is_refused_by_name(void **state)
         {"[server]\nprot = 1\n", "server.prot"},
         {"[server]\nport = x\n", "server.port"},
         {"[server\n", "line 1"},
+        {"[server\nport = 8081\n", "line 1"}, /* what is wrong is the section, not the port */
         {"hello world\n", "line 1"},
         {"[server]\nprot = 1\nport = 8081\n", "server.prot"}, /* the first, not the last */
         {"[server]\n  port = y\n", "server.port"},
