@@ -112,11 +112,15 @@ void logprobs_prompt(struct choice *c, const struct sampled *s)
     const struct prompt *p = &c->g->prompt[c->prompt];
     size_t n, at = c->logprobs.echo_at;
     const char *bytes = token_bytes(c, s->token, &n);
-    /* A token that the tokenizer put in (BOS) is not part of the text. */
+    /* A token that the tokenizer put in (BOS) is not part of the text. Any other that differs was
+     * normalized: an e and its accent are two characters here and one in the token, so from there
+     * on prompt tokens may be placed some characters too early. */
     bool in_text = at + n <= p->text_n && memcmp(p->text + at, bytes, n) == 0;
+    bool put_in =
+        !in_text && !c->logprobs.tokens.n && tokenizer_is_special(c->g->info->tokenizer, s->token);
     if (in_text)
         c->logprobs.echo_at += n;
-    add_legacy(c, s, in_text ? characters(bytes, n) : 0);
+    add_legacy(c, s, put_in ? 0 : characters(bytes, n));
 }
 
 /* ---- chat ---------------------------------------------------------------------------------- */
@@ -161,6 +165,9 @@ void logprobs_token(struct choice *c, const struct sampled *s)
     }
     bool shown =
         c->g->params.keep_special || !tokenizer_is_special(c->g->info->tokenizer, s->token);
+    const struct prompt *p = &c->g->prompt[c->prompt];
+    if (c->tokens == 1 && p->text) /* behind the echoed prompt, whatever its tokens spell */
+        c->logprobs.at = characters(p->text, p->text_n);
     const char *bytes = token_bytes(c, s->token, &n);
     add_legacy(c, s, shown ? characters(bytes, n) : 0);
 }

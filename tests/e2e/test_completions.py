@@ -1,8 +1,11 @@
 """/v1/completions with the real model."""
 
+import json
+import shutil
+
 import pytest
 
-from conftest import NAME
+from conftest import NAME, ROOT
 
 PROMPT = "The capital of France is"
 
@@ -138,6 +141,22 @@ def test_echo_scores_the_prompt_as_lm_evaluation_harness_reads_it(server):
     more = server.complete(text, max_tokens=1, echo=True, logprobs=1)["choices"][0]["logprobs"]
     assert more["token_logprobs"][1:-1] == pytest.approx(lp["token_logprobs"][1:], abs=2e-3)
     assert len(more["tokens"]) == len(lp["tokens"]) + 1
+
+
+def test_offsets_go_on_behind_a_normalized_character(start, tmp_path):
+    model = tmp_path / "model"  # Qwen's tokenizers compose an e and its accent
+    shutil.copytree(ROOT / "tests" / "golden" / "tiny-qwen2", model)
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = {"type": "NFC"}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    s = start(model=str(model))
+    prompt = "cafe\u0301 is open"
+    choice = s.complete(prompt, max_tokens=1, echo=True, logprobs=0)["choices"][0]
+    offsets = choice["logprobs"]["text_offset"]
+    assert choice["text"].startswith(prompt)
+    assert offsets == sorted(offsets) and offsets[-1] == len(prompt)
+    for token, offset in zip(choice["logprobs"]["tokens"][5:-1], offsets[5:-1]):
+        assert token in prompt[offset:offset + len(token) + 1]  # one character at most
 
 
 def test_prefix_cache_is_reported(server):
