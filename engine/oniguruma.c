@@ -7,15 +7,21 @@
  *   \s          PCRE2 counts U+180E as a space, Unicode and Oniguruma do not
  *   \w \h       word characters differ (marks, connectors); \h is a hex digit in Ruby
  *   \p{L} ...   PCRE2 knows the Unicode version it was built with (Debian 12: 14.0), the
- *               reference knows 16.0: letters, numbers and marks assigned since are added here
+ *               reference knows 16.0: what was assigned since is added here
+ *   \p{Han}     a script; PCRE2 counts what is used with it too (Script_Extensions: the ideographic
+ *               comma and full stop, the brackets), Oniguruma only its own characters
  *   x{2,3}+     Ruby repeats the group, PCRE2 takes it for possessive
  *   [a[b]] &&   class unions and intersections exist only in Oniguruma: refused
  *
- * Measured over every code point against tokenizers 0.23.3: \s, \p{L}, \p{N}, \p{M} and \w agree.
+ * Measured over every code point against tokenizers 0.23.3: \s, \d, \w, \p{L}, \p{N}, \p{M}, \p{P},
+ * \p{S} and the scripts below agree.
  */
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include "engine/oniguruma.h"
 
+#include <pcre2.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,16 +45,33 @@
     "\\x{10D40}-\\x{10D49}\\x{116D0}-\\x{116E3}\\x{11BF0}-\\x{11BF9}\\x{11F50}-\\x{11F59}" \
     "\\x{16130}-\\x{16139}\\x{16D70}-\\x{16D79}\\x{1CCF0}-\\x{1CCF9}\\x{1D2C0}-\\x{1D2D3}" \
     "\\x{1E4F0}-\\x{1E4F9}\\x{1E5F1}-\\x{1E5FA}"
+#define NEW_DIGITS                                                                         \
+    "\\x{10D40}-\\x{10D49}\\x{116D0}-\\x{116E3}\\x{11BF0}-\\x{11BF9}\\x{11F50}-\\x{11F59}" \
+    "\\x{16130}-\\x{16139}\\x{16D70}-\\x{16D79}\\x{1CCF0}-\\x{1CCF9}\\x{1E4F0}-\\x{1E4F9}" \
+    "\\x{1E5F1}-\\x{1E5FA}"
+#define NEW_PUNCTUATION                                                                \
+    "\\x{1B4E}-\\x{1B4F}\\x{1B7F}\\x{10D6E}\\x{113D4}-\\x{113D5}\\x{113D7}-\\x{113D8}" \
+    "\\x{11B00}-\\x{11B09}\\x{11BE1}\\x{11F43}-\\x{11F4F}\\x{16D6D}-\\x{16D6F}\\x{1E5FF}"
+#define NEW_SYMBOLS                                                                           \
+    "\\x{2427}-\\x{2429}\\x{2FFC}-\\x{2FFF}\\x{31E4}-\\x{31E5}\\x{31EF}\\x{10D8E}-\\x{10D8F}" \
+    "\\x{1CC00}-\\x{1CCEF}\\x{1CD00}-\\x{1CEB3}\\x{1F6DC}\\x{1F774}-\\x{1F776}"               \
+    "\\x{1F77B}-\\x{1F77F}\\x{1F7D9}\\x{1F8B2}-\\x{1F8BB}\\x{1F8C0}-\\x{1F8C1}"               \
+    "\\x{1FA75}-\\x{1FA77}\\x{1FA87}-\\x{1FA89}\\x{1FA8F}\\x{1FAAD}-\\x{1FAAF}"               \
+    "\\x{1FABB}-\\x{1FABF}\\x{1FAC6}\\x{1FACE}-\\x{1FACF}\\x{1FADA}-\\x{1FADC}\\x{1FADF}"     \
+    "\\x{1FAE8}-\\x{1FAE9}\\x{1FAF7}-\\x{1FAF8}\\x{1FBCB}-\\x{1FBEF}"
 #define NEW_MARKS                                                                         \
     "\\x{0897}\\x{0CF3}\\x{0ECE}\\x{10D69}-\\x{10D6D}\\x{10EFC}-\\x{10EFF}\\x{11241}"     \
     "\\x{113B8}-\\x{113C0}\\x{113C2}\\x{113C5}\\x{113C7}-\\x{113CA}\\x{113CC}-\\x{113D0}" \
     "\\x{113D2}\\x{113E1}-\\x{113E2}\\x{11F00}-\\x{11F01}\\x{11F03}\\x{11F34}-\\x{11F3A}" \
     "\\x{11F3E}-\\x{11F42}\\x{11F5A}\\x{13440}\\x{13447}-\\x{13455}\\x{1611E}-\\x{1612F}" \
     "\\x{1E08F}\\x{1E4EC}-\\x{1E4EF}\\x{1E5EE}-\\x{1E5EF}"
-/* Letters, marks, numbers, connectors and the circled and squared letters (Other_Alphabetic). */
-#define WORD                                                                                  \
-    "\\p{L}" NEW_LETTERS "\\p{M}" NEW_MARKS "\\p{N}" NEW_NUMBERS "\\p{Pc}\\x{24B6}-\\x{24E9}" \
-    "\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+/* Letters, marks, digits, letter-like numbers, connectors and the circled and squared letters
+ * (Other_Alphabetic). Other numbers (fractions, superscripts) are no word characters, but those of
+ * Latin-1 are where \w stands outside a character class. */
+#define WORD                                                                      \
+    "\\p{L}" NEW_LETTERS "\\p{M}" NEW_MARKS "\\p{Nd}" NEW_DIGITS "\\p{Nl}\\p{Pc}" \
+    "\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+#define LATIN_WORD "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
 /* Escapes that stand for a set of characters, as the inside of a character class. */
 static const struct {
@@ -60,11 +83,26 @@ static const struct {
     {"p{L}", "\\p{L}" NEW_LETTERS},
     {"p{N}", "\\p{N}" NEW_NUMBERS},
     {"p{M}", "\\p{M}" NEW_MARKS},
+    {"p{P}", "\\p{P}" NEW_PUNCTUATION},
+    {"p{S}", "\\p{S}" NEW_SYMBOLS},
+    {"p{Nd}", "\\p{Nd}" NEW_DIGITS},
     {"p{Lu}", "\\p{Lu}" NEW_UPPER},
     {"p{Ll}", "\\p{Ll}" NEW_LOWER},
     {"p{Lm}", "\\p{Lm}" NEW_MODIFIER},
     {"p{Lo}", "\\p{Lo}" NEW_OTHER},
-    {"d", "\\p{Nd}"},
+    {"d", "\\p{Nd}" NEW_DIGITS},
+};
+
+/* Characters that a script has gained since Unicode 14.0. */
+static const struct {
+    const char *name, *gained;
+} scripts[] = {
+    {"Han", "\\x{2B739}\\x{2EBF0}-\\x{2EE5D}\\x{31350}-\\x{323AF}"},
+    {"Hiragana", "\\x{1B132}"},
+    {"Katakana", "\\x{1B155}"},
+    {"Latin", "\\x{A7CB}-\\x{A7CD}\\x{A7DA}-\\x{A7DC}\\x{1DF25}-\\x{1DF2A}"},
+    {"Cyrillic", "\\x{1C89}-\\x{1C8A}\\x{1E030}-\\x{1E06D}\\x{1E08F}"},
+    {"Arabic", "\\x{0897}\\x{10EC2}-\\x{10EC4}\\x{10EFC}-\\x{10EFF}"},
 };
 
 #define NESTING 64
@@ -115,6 +153,43 @@ static const char *escape_set(const char *e, size_t *length, bool *negated)
     return NULL;
 }
 
+/* "sc:NAME" if PCRE2 knows NAME as a script by that spelling. Before 10.40 it knew no spelling, and
+ * the bare name meant what it means in Oniguruma. */
+static bool is_script(const char *name, int n)
+{
+    char pattern[80];
+    int code;
+    PCRE2_SIZE at;
+    if (n < 3 || n > 60)
+        return false;
+    snprintf(pattern, sizeof pattern, "\\p{sc:%.*s}", n, name);
+    pcre2_code *re =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    pcre2_code_free(re);
+    return re != NULL;
+}
+
+/* \p{Han}: 1 if it was one. w->in is behind the backslash. */
+static int rewrite_script(struct rewrite *w, bool in_class, struct err *err)
+{
+    bool caret = strncmp(w->in + 1, "{^", 2) == 0, negated = (*w->in == 'P') != caret;
+    const char *name = w->in + (caret ? 3 : 2);
+    int n = (int)strcspn(name, "}");
+    if ((*w->in != 'p' && *w->in != 'P') || w->in[1] != '{' || !is_script(name, n))
+        return 0;
+    if (in_class && negated)
+        return err_set(err, "\\P{%.*s} inside a character class", n, name);
+    put_text(w, in_class ? "" : negated ? "[^" : "[");
+    put_text(w, "\\p{sc:");
+    put(w, name, (size_t)n + 1);
+    for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++)
+        if (strlen(scripts[i].name) == (size_t)n && memcmp(scripts[i].name, name, (size_t)n) == 0)
+            put_text(w, scripts[i].gained);
+    put_text(w, in_class ? "" : "]");
+    w->in = name + n + 1;
+    return 1;
+}
+
 /* An escape, inside a class or not. w->in is behind the backslash. */
 static int rewrite_escape(struct rewrite *w, bool in_class, struct err *err)
 {
@@ -126,12 +201,16 @@ static int rewrite_escape(struct rewrite *w, bool in_class, struct err *err)
     if (set) {
         put_text(w, in_class ? "" : negated ? "[^" : "[");
         put_text(w, set);
+        put_text(w, !in_class && (*w->in | 0x20) == 'w' ? LATIN_WORD : "");
         put_text(w, in_class ? "" : "]");
         w->in += length;
         return 0;
     }
     if (!*w->in)
         return err_set(err, "a backslash at the end");
+    int script = rewrite_script(w, in_class, err);
+    if (script)
+        return script < 0 ? -1 : 0;
     if (!in_class && (*w->in == 'b' || *w->in == 'B' || *w->in == 'X' || *w->in == 'R'))
         return err_set(err, "\\%c", *w->in);
     if (*w->in == 'u') { /* \uHHHH */

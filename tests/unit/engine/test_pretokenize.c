@@ -107,12 +107,42 @@ static void ruby_constructs_mean_what_they_mean_in_ruby(void **state)
     expect_pattern("\\p{^L}+", false, "a12b", "|a|12|b");
 }
 
-static void characters_newer_than_the_library_are_letters_and_numbers(void **state)
+/* Digits and letter-like numbers belong to words, other numbers do not; Oniguruma takes those of
+ * Latin-1 for word characters unless they are met by a class. */
+static void fractions_are_no_word_characters(void **state)
+{
+    (void)state;
+    expect_pattern("\\w+", true, "a1٣Ⅷ⅔b", "|a1٣Ⅷ|b");
+    expect_pattern("\\W+", true, "a④², b", "|④|, ");
+    expect_pattern("\\w+", true, "a²½-", "|a²½");
+    expect_pattern("[\\w]+", true, "a²½-", "|a");
+}
+
+/* A script is its own characters, not what is written with it: the ideographic full stop (U+3002)
+ * is used with Han and Hiragana and belongs to neither. */
+static void a_script_is_its_own_characters(void **state)
+{
+    (void)state;
+    expect_pattern("\\p{Han}+", true, "漢字。漢、", "|漢字|漢");
+    expect_pattern("[\\p{Hiragana}x]+", true, "かな。xな「", "|かな|xな");
+    expect_pattern("\\P{Katakana}+", true, "カナ・ーカ", "|・ー");
+    expect_pattern("\\p{^Latin}+", true,
+                   "a\xCD\xA3"
+                   "b",
+                   "|\xCD\xA3"); /* U+0363: inherited */
+}
+
+static void characters_newer_than_the_library_are_what_they_are(void **state)
 {
     (void)state;
     expect_pattern("\\p{L}+", true, "-\xF0\xB1\x8D\x90-", "|\xF0\xB1\x8D\x90");   /* U+31350 */
     expect_pattern("[\\p{N}]+", true, "-\xF0\x91\xBD\x90-", "|\xF0\x91\xBD\x90"); /* U+11F50 */
     expect_pattern("[^\\p{L}]+", true, "-\xF0\xB1\x8D\x90", "|-");
+    expect_pattern("\\d+", true, "-\xF0\x91\xBD\x90-", "|\xF0\x91\xBD\x90");
+    expect_pattern("\\p{Han}+", true, "-\xF0\xB1\x8D\x90-", "|\xF0\xB1\x8D\x90");
+    expect_pattern("[\\p{P}\\p{S}]+", true, "a\xF0\x9F\xA9\xB7!",
+                   "|\xF0\x9F\xA9\xB7!");                                      /* U+1FA77 */
+    expect_pattern("\\p{P}+", true, "a\xF0\x91\xBD\x83", "|\xF0\x91\xBD\x83"); /* U+11F43 */
 }
 
 static void constructs_that_would_be_misread_are_refused(void **state)
@@ -156,7 +186,9 @@ int main(void)
         cmocka_unit_test(empty_matches_cut_and_end),
         cmocka_unit_test(a_space_is_put_before_every_piece),
         cmocka_unit_test(ruby_constructs_mean_what_they_mean_in_ruby),
-        cmocka_unit_test(characters_newer_than_the_library_are_letters_and_numbers),
+        cmocka_unit_test(fractions_are_no_word_characters),
+        cmocka_unit_test(a_script_is_its_own_characters),
+        cmocka_unit_test(characters_newer_than_the_library_are_what_they_are),
         cmocka_unit_test(constructs_that_would_be_misread_are_refused),
         cmocka_unit_test(a_pattern_that_explodes_is_an_error),
     };
