@@ -359,6 +359,8 @@ void sampler_run(float *logits, int32_t vocab, struct sample_row *row, void *scr
     double logit;
     if (fixed) {
         logit = logits[out->token];
+        if (isnan(logit)) /* a NaN here would say that nothing comes before the token */
+            logit = -INFINITY;
     } else if (top == -INFINITY) {
         out->token = -1;
         logit = top;

@@ -91,6 +91,8 @@ static void sampler_survives_broken_logits(void **state)
     assert_true(fabsf(draw(nan, 4, &s, 0).logprob) < 1e-6f);
     const float none[3] = {-INFINITY, NAN, -INFINITY};
     assert_int_equal(draw(none, 3, &s, 0).token, -1);
+    struct sample_row scored = {.params = &s, .target = 1};
+    assert_true(run_row(nan, 4, scored).logprob == -INFINITY);
     s.temperature = 1e-30f; /* 1 / temperature is not a float */
     const float normal[3] = {1, 2, 0};
     assert_int_equal(draw(normal, 3, &s, 0).token, 1);
