@@ -6,7 +6,7 @@
  *      again later (preemption by recompute); that may be the sequence itself.
  *   2. Waiting sequences are admitted while there is room. All pages of the tokens known so far
  *      are taken at once, less those found in the prefix cache, and one page a running sequence
- *      is left over, so that admission does not cause the next preemption.
+ *      that can still grow is left over, so that admission does not cause the next preemption.
  *   3. Running sequences that still prefill share what is left of the token budget, oldest first.
  *
  * Why every request ends: the oldest running sequence is never preempted while another runs, and
@@ -205,6 +205,15 @@ static bool grow(struct scheduler *s, struct sequence *seq)
     return true;
 }
 
+/* Running sequences that may yet ask for a page. */
+static int32_t growing(const struct scheduler *s)
+{
+    int32_t n = 0;
+    for (const struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
+        n += seq->pages < pages_for(sequence_longest(seq));
+    return n;
+}
+
 static bool admit(struct scheduler *s, struct sequence *seq)
 {
     int32_t need = pages_for(seq->n), shared = 0;
@@ -214,7 +223,7 @@ static bool admit(struct scheduler *s, struct sequence *seq)
     if (s->limits.prefix_cache && !scores)
         shared = kvcache_match(s->kv, seq->tokens, (seq->n - 1) / KV_PAGE, seq->page);
     seq->pages = shared;
-    if (kvcache_available(s->kv) < need - shared + s->running.n) {
+    if (kvcache_available(s->kv) < need - shared + growing(s)) {
         drop_pages(s, seq);
         return false;
     }

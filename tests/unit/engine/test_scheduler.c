@@ -185,6 +185,18 @@ static void scheduler_runs_no_more_than_max_batch_in_order_of_arrival(void **sta
     bench_close(b);
 }
 
+/* engine_setup.c opens no more pages than all sequences can use: then all must run. */
+static void scheduler_keeps_no_page_for_those_who_cannot_grow(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(8, 4, 256);
+    for (int i = 0; i < 4; i++)
+        arrive(b, 20, 12, 100 * i); /* two pages at the start and at the end */
+    scheduler_plan(b->s, &b->plan, b->admitted);
+    assert_int_equal(scheduler_running(b->s), 4);
+    bench_close(b);
+}
+
 static void scheduler_takes_a_known_prefix_from_the_cache_but_never_the_last_token(void **state)
 {
     (void)state;
@@ -324,6 +336,7 @@ int main(void)
         cmocka_unit_test(scheduler_keeps_some_budget_for_prompts_when_many_decode),
         cmocka_unit_test(scheduler_reads_prompts_beside_decodes_at_the_pace_set),
         cmocka_unit_test(scheduler_runs_no_more_than_max_batch_in_order_of_arrival),
+        cmocka_unit_test(scheduler_keeps_no_page_for_those_who_cannot_grow),
         cmocka_unit_test(scheduler_takes_a_known_prefix_from_the_cache_but_never_the_last_token),
         cmocka_unit_test(scheduler_scores_every_position_of_a_prompt_exactly_once),
         cmocka_unit_test(scheduler_preempts_the_youngest_when_pages_run_out),
