@@ -86,9 +86,12 @@ void candidate_drop(struct specializer *s, struct candidate *c)
     if (!c)
         return;
     if (c->kernel) {
-        /* Not in a slot any more, but a step may be under way with it: any later epoch is safe. */
+        /* Not in a slot any more, but a step may be under way with it: any later epoch is safe. An
+         * operator who exchanges the slot's kernel between the two halves would find it undone. */
+        pthread_mutex_lock(&s->lock);
         int64_t epoch = dispatch_publish(s->env.dispatch, c->slot, atomic_load(&c->slot->kernel));
         retire_later(s, c->kernel, epoch);
+        pthread_mutex_unlock(&s->lock);
         c->kernel = NULL;
         store_trial(s->store, c->key, false, NULL);
     }

@@ -455,6 +455,44 @@ static void operators_carry_winners_to_another_store(void **unused)
     stop(s);
 }
 
+/* A candidate with a kernel, and a thread that has no more use for it. */
+struct unwanted {
+    struct specializer *s;
+    struct candidate *c;
+};
+
+static void *drop_it(void *ctx)
+{
+    const struct unwanted *u = ctx;
+    candidate_drop(u->s, u->c);
+    return NULL;
+}
+
+/* Dropping names the slot's kernel once more, to learn an epoch. While an operator exchanges that
+ * kernel it waits, or it would put back what was just taken out. */
+static void operators_have_a_slot_to_themselves_while_a_candidate_is_dropped(void **unused)
+{
+    (void)unused;
+    struct err err;
+    struct specializer *s = start("--specializer-paused", "true");
+    struct unwanted u = {s, xcalloc(1, sizeof *u.c)};
+    const struct kernel_object object = {
+        .path = store_file, .id = "0123456789abcdef", .name = "unwanted"};
+    u.c->slot = place_find(s, "mlp_out/m1")->slot;
+    u.c->kernel = fake_ops.load(s->env.backend, &object, &err);
+    assert_non_null(u.c->kernel);
+    pthread_t thread;
+    pthread_mutex_lock(&s->lock);
+    uint64_t published = dispatch_published(fake.dispatch);
+    assert_int_equal(pthread_create(&thread, NULL, drop_it, &u), 0);
+    usleep(100000);
+    assert_int_equal(dispatch_published(fake.dispatch), published);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(thread, NULL);
+    assert_int_equal(dispatch_published(fake.dispatch), published + 1);
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -472,6 +510,7 @@ int main(void)
         TEST(operators_lose_no_kernel_to_a_store_that_cannot_mark_a_trial),
         TEST(operators_are_alerted_of_a_kernel_that_became_slow),
         TEST(operators_carry_winners_to_another_store),
+        TEST(operators_have_a_slot_to_themselves_while_a_candidate_is_dropped),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
