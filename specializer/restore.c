@@ -238,6 +238,10 @@ static void bench_and_publish(struct specializer *s, struct returning *r)
         return;
     }
     enum stage_result result = short_bench(s, c);
+    while (result == STAGE_STOPPED && atomic_load(&s->interrupt) && !atomic_load(&s->stop)) {
+        specializer_go_on(s); /* a pause, a freeze or a disable is no word on this kernel */
+        result = short_bench(s, c);
+    }
     char why[240], key[KEY_HEX + 1];
     memcpy(why, c->reason, sizeof why);
     memcpy(key, c->key, sizeof key);

@@ -123,11 +123,16 @@ static void refresh_searches(struct specializer *s)
     }
 }
 
-static void upkeep(struct specializer *s)
+void specializer_go_on(struct specializer *s)
 {
     atomic_store(&s->interrupt, false);
     if (atomic_load(&s->stop)) /* asked for meanwhile: the other order could lose it */
         atomic_store(&s->interrupt, true);
+}
+
+static void upkeep(struct specializer *s)
+{
+    specializer_go_on(s);
     specializer_observe(s);
     store_shares(s);
     retire_poll(s, false);

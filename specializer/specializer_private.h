@@ -342,6 +342,8 @@ struct place *place_find(struct specializer *s, const char *slot);
 bool have_object(struct specializer *s, struct candidate *c);
 /* Reads the counters if it is time. */
 void specializer_observe(struct specializer *s);
+/* What an operator interrupted may begin again; not if the server stops. */
+void specializer_go_on(struct specializer *s);
 /* Waits up to `seconds` or until something changes; polls children meanwhile. */
 void specializer_wait(struct specializer *s, double seconds);
 

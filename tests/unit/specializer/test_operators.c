@@ -493,6 +493,50 @@ static void operators_have_a_slot_to_themselves_while_a_candidate_is_dropped(voi
     stop(s);
 }
 
+/* The first incident's reflex is to stop the search: that is no verdict on a kernel which is on its
+ * way back, nor on one that was pinned a moment ago. */
+static void operators_who_pause_during_a_restore_lose_no_kernel(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    stop(s);
+    atomic_store(&fake.hold_bench, true);
+    int benches = atomic_load(&fake.short_benches);
+    s = start(NULL, NULL);
+    WAIT_FOR(atomic_load(&fake.short_benches) > benches);
+    expect(200, specializer_set_mode(s, SPECIALIZER_PAUSE, "r1", &text), &text);
+    atomic_store(&fake.hold_bench, false);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_PAUSED);
+    assert_string_equal(serving("mlp_out/m1")->id, id);
+    assert_true(specialized("head/m1"));
+    stop(s);
+}
+
+static void operators_who_pause_after_a_pin_get_the_pinned_kernel(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    stop(s);
+    s = start(NULL, NULL);
+    WAIT_FOR(specialized("head/m1") && asleep(s));
+    atomic_store(&fake.hold_bench, true);
+    int benches = atomic_load(&fake.short_benches);
+    expect(200, specializer_pin(s, "mlp_out/m1", id, "r2", &text), &text);
+    WAIT_FOR(atomic_load(&fake.short_benches) > benches);
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r3", &text), &text);
+    atomic_store(&fake.hold_bench, false);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
+    assert_string_equal(serving("mlp_out/m1")->id, id);
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -511,6 +555,8 @@ int main(void)
         TEST(operators_are_alerted_of_a_kernel_that_became_slow),
         TEST(operators_carry_winners_to_another_store),
         TEST(operators_have_a_slot_to_themselves_while_a_candidate_is_dropped),
+        TEST(operators_who_pause_during_a_restore_lose_no_kernel),
+        TEST(operators_who_pause_after_a_pin_get_the_pinned_kernel),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
