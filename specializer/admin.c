@@ -268,9 +268,9 @@ int specializer_pin(struct specializer *s, const char *slot, const char *kernel,
     pthread_mutex_lock(&s->lock);
     bool same = strcmp(p->pinned, kernel) == 0;
     int r = same ? 0 : store_pin(s->store, slot, kernel, who, &err);
-    if (r == 0 && !same) {
+    if (r == 0) {
         snprintf(p->pinned, sizeof p->pinned, "%s", kernel);
-        follow_pin(s, p, who);
+        follow_pin(s, p, who); /* the same again: what could not be brought back may come now */
     }
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? slot_answer(s, p, json) : refuse(500, json, "%s", err.msg);

@@ -352,6 +352,16 @@ void restore_winners(struct specializer *s)
     free(l);
 }
 
+/* A pin is this kernel or eager. What it was pinned against has served while there was hope. */
+static void serve_no_other(struct specializer *s, struct place *p, const char *key)
+{
+    pthread_mutex_lock(&s->lock);
+    bool pinned = strcmp(p->pinned, key) == 0 && !p->pin_missing; /* or an operator has it anew */
+    if (pinned && p->active && strcmp(p->active->key, key) != 0)
+        swap_eager(s, p, "the pinned kernel could not be brought back", NULL);
+    pthread_mutex_unlock(&s->lock);
+}
+
 void restore_pins(struct specializer *s)
 {
     bool missing = false;
@@ -362,19 +372,23 @@ void restore_pins(struct specializer *s)
     if (!missing)
         return;
     struct list *l = xcalloc(1, sizeof *l);
+    char(*key)[24] = xcalloc((size_t)s->places, sizeof *key);
     l->s = s;
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        char key[24] = "";
         pthread_mutex_lock(&s->lock);
         if (p->pin_missing)
-            memcpy(key, p->pinned, sizeof key);
+            memcpy(key[i], p->pinned, sizeof key[i]);
         p->pin_missing = false; /* tried once; an operator may pin it again */
         pthread_mutex_unlock(&s->lock);
-        if (key[0])
-            add(l, p, key);
+        if (key[i][0])
+            add(l, p, key[i]);
     }
     bring_back(l);
+    for (int i = 0; i < s->places && !atomic_load(&s->stop); i++)
+        if (key[i][0])
+            serve_no_other(s, &s->place[i], key[i]);
+    free(key);
     free(l);
 }
 

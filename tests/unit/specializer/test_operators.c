@@ -537,6 +537,45 @@ static void operators_who_pause_after_a_pin_get_the_pinned_kernel(void **unused)
     stop(s);
 }
 
+/* Short probes of pinned kernels are over: the pin was followed, or could not be. */
+static bool pin_was_tried(struct specializer *s, int probes)
+{
+    pthread_mutex_lock(&s->lock);
+    bool tried = !place_find(s, "mlp_out/m1")->pin_missing;
+    pthread_mutex_unlock(&s->lock);
+    return tried && atomic_load(&fake.short_probes) > probes && atomic_load(&fake.probes_die) == 0;
+}
+
+/* What could not be brought back, by no fault of its own, is tried again when it is pinned again.
+ * Until then eager serves, not the kernel that it was pinned against. */
+static void operators_pin_again_what_could_not_be_brought_back(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24], before[24] = "";
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    pthread_mutex_lock(&s->lock);
+    const struct candidate *previous = place_find(s, "mlp_out/m1")->previous;
+    if (previous)
+        memcpy(before, previous->key, sizeof previous->key);
+    pthread_mutex_unlock(&s->lock);
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    stop(s);
+    if (!before[0]) /* this machine's first winner was its best */
+        skip();
+    s = start("--specializer-paused", "true");
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0 &&
+             atomic_load(&s->doing) == DOING_PAUSED);
+    int probes = atomic_load(&fake.short_probes);
+    atomic_store(&fake.probes_die, 1);
+    expect(200, specializer_pin(s, "mlp_out/m1", before, "r1", &text), &text);
+    WAIT_FOR(pin_was_tried(s, probes));
+    WAIT_FOR(!specialized("mlp_out/m1"));
+    expect(200, specializer_pin(s, "mlp_out/m1", before, "r2", &text), &text);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, before) == 0);
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -557,6 +596,7 @@ int main(void)
         TEST(operators_have_a_slot_to_themselves_while_a_candidate_is_dropped),
         TEST(operators_who_pause_during_a_restore_lose_no_kernel),
         TEST(operators_who_pause_after_a_pin_get_the_pinned_kernel),
+        TEST(operators_pin_again_what_could_not_be_brought_back),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
