@@ -227,6 +227,11 @@ static int may_pin(struct specializer *s, const char *slot, const char *kernel, 
     free(r.log);
     if (strcmp(r.slot, slot) != 0)
         return refuse(409, json, "kernel %s is made for %s, not for %s", kernel, r.slot, slot);
+    pthread_mutex_lock(&s->lock);
+    bool disabled = is_disabled(s, kernel, r.template);
+    pthread_mutex_unlock(&s->lock);
+    if (disabled)
+        return refuse(409, json, "kernel %s, or its family, is disabled", kernel);
     if (!life_admitted(r.state) || strcmp(r.env, s->keys.env) != 0)
         return refuse(409, json,
                       "kernel %s is %s%s: only a kernel that passed admission here can "

@@ -576,6 +576,22 @@ static void operators_pin_again_what_could_not_be_brought_back(void **unused)
     stop(s);
 }
 
+static void operators_cannot_pin_what_they_disabled(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(200, specializer_disable(s, id, "incident", "r2", &text), &text);
+    expect(409, specializer_pin(s, "mlp_out/m1", id, "r3", &text), &text);
+    expect(200, specializer_enable(s, id, "r4", &text), &text);
+    expect(200, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -597,6 +613,7 @@ int main(void)
         TEST(operators_who_pause_during_a_restore_lose_no_kernel),
         TEST(operators_who_pause_after_a_pin_get_the_pinned_kernel),
         TEST(operators_pin_again_what_could_not_be_brought_back),
+        TEST(operators_cannot_pin_what_they_disabled),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
