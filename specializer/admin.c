@@ -293,6 +293,7 @@ int specializer_unpin(struct specializer *s, const char *slot, const char *who, 
     pthread_mutex_lock(&s->lock);
     int r = p->pinned[0] ? store_unpin(s->store, slot, who, &err) : 0;
     if (r == 0) {
+        p->stale |= p->pinned[0] && !p->active; /* its search may be over: look again */
         p->pinned[0] = 0;
         p->pin_missing = false;
     }

@@ -564,8 +564,7 @@ static void operators_pin_again_what_could_not_be_brought_back(void **unused)
     if (!before[0]) /* this machine's first winner was its best */
         skip();
     s = start("--specializer-paused", "true");
-    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0 &&
-             atomic_load(&s->doing) == DOING_PAUSED);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0 && atomic_load(&s->doing) == DOING_PAUSED);
     int probes = atomic_load(&fake.short_probes);
     atomic_store(&fake.probes_die, 1);
     expect(200, specializer_pin(s, "mlp_out/m1", before, "r1", &text), &text);
@@ -592,6 +591,20 @@ static void operators_cannot_pin_what_they_disabled(void **unused)
     stop(s);
 }
 
+/* Its search is over, but the best kernel that it knows does not serve. */
+static void operators_who_unpin_eager_get_a_kernel_again(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    usleep(100000);
+    expect(200, specializer_unpin(s, "mlp_out/m1", "r2", &text), &text);
+    WAIT_FOR(specialized("mlp_out/m1"));
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -614,6 +627,7 @@ int main(void)
         TEST(operators_who_pause_after_a_pin_get_the_pinned_kernel),
         TEST(operators_pin_again_what_could_not_be_brought_back),
         TEST(operators_cannot_pin_what_they_disabled),
+        TEST(operators_who_unpin_eager_get_a_kernel_again),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
