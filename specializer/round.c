@@ -38,6 +38,22 @@ static void forget(struct specializer *s, struct place *p, int32_t id)
         agent_forget(s->agent, -1 - id);
 }
 
+/* Back to the beginning, in the store and here: what an operator could have rolled back to is this
+ * very kernel, and nothing may have it active while it is on trial, nor be its own predecessor. */
+static bool begin_anew(struct specializer *s, struct candidate *c, const char *why)
+{
+    struct err err;
+    pthread_mutex_lock(&s->lock);
+    struct place *p = place_find(s, c->slot->name);
+    bool ok = life_move(s->store, c, LIFE_PROPOSED, why, NULL, &err) == 0;
+    if (ok && p->previous && strcmp(p->previous->key, c->key) == 0) {
+        candidate_drop(s, p->previous);
+        p->previous = NULL;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return ok;
+}
+
 bool round_admit(struct specializer *s, struct candidate *c, const char *why)
 {
     struct record *row = xcalloc(1, sizeof *row);
@@ -51,8 +67,7 @@ bool round_admit(struct specializer *s, struct candidate *c, const char *why)
         const bool again = c->evidence.heard.n > 0;
         ok = row->deaths < DEATHS_MOST && (!again || hearing_allowed(s, p, &c->evidence.heard));
         if (ok && c->state != LIFE_PROPOSED)
-            ok = life_move(s->store, c, LIFE_PROPOSED, again ? "heard again" : "looked at again",
-                           NULL, &err) == 0;
+            ok = begin_anew(s, c, again ? "heard again" : "looked at again");
         c->evidence = (struct evidence){.heard = c->evidence.heard};
         c->reason[0] = 0;
     }

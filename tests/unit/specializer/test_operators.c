@@ -605,6 +605,24 @@ static void operators_who_unpin_eager_get_a_kernel_again(void **unused)
     stop(s);
 }
 
+/* A pin to eager keeps the kernel loaded, as the one before. Found again by the search it must not
+ * be its own predecessor, or a rollback would put back what it took out. */
+static void operators_who_roll_back_do_not_get_the_same_kernel_again(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(200, specializer_unpin(s, "mlp_out/m1", "r2", &text), &text);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r3", &text), &text);
+    expect(200, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
+    assert_string_not_equal(serving("mlp_out/m1")->id, id);
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -628,6 +646,7 @@ int main(void)
         TEST(operators_pin_again_what_could_not_be_brought_back),
         TEST(operators_cannot_pin_what_they_disabled),
         TEST(operators_who_unpin_eager_get_a_kernel_again),
+        TEST(operators_who_roll_back_do_not_get_the_same_kernel_again),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
