@@ -271,7 +271,7 @@ bool hearing_start(struct specializer *s, struct place *p)
     free(r.log);
     changed_since(s, p, &r.evidence.heard, changed, sizeof changed);
     struct candidate *c = candidate_of(s, p, &r, &id);
-    if (!c || !round_admit(s, c, NULL)) {
+    if (!c || round_admit(s, c, NULL) <= 0) {
         candidate_free(c);
         return false;
     }

@@ -15,6 +15,8 @@
 #include "specializer/admission/prober.h"
 #include "specializer/specializer_private.h"
 
+#define UNDECIDED_NS INT64_C(5000000000)
+
 /* ---- proposing ----------------------------------------------------------------------------- */
 
 void round_learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
@@ -40,12 +42,11 @@ static void forget(struct specializer *s, struct place *p, int32_t id)
 
 /* Back to the beginning, in the store and here: what an operator could have rolled back to is this
  * very kernel, and nothing may have it active while it is on trial, nor be its own predecessor. */
-static bool begin_anew(struct specializer *s, struct candidate *c, const char *why)
+static bool begin_anew(struct specializer *s, struct candidate *c, const char *why, struct err *err)
 {
-    struct err err;
     pthread_mutex_lock(&s->lock);
     struct place *p = place_find(s, c->slot->name);
-    bool ok = life_move(s->store, c, LIFE_PROPOSED, why, NULL, &err) == 0;
+    bool ok = life_move(s->store, c, LIFE_PROPOSED, why, NULL, err) == 0;
     if (ok && p->previous && strcmp(p->previous->key, c->key) == 0) {
         candidate_drop(s, p->previous);
         p->previous = NULL;
@@ -54,38 +55,42 @@ static bool begin_anew(struct specializer *s, struct candidate *c, const char *w
     return ok;
 }
 
-bool round_admit(struct specializer *s, struct candidate *c, const char *why)
+int round_admit(struct specializer *s, struct candidate *c, const char *why)
 {
     struct record *row = xcalloc(1, sizeof *row);
-    struct err err;
+    struct err err = {""};
     int known = store_get(s->store, c->key, row, &err);
-    bool ok = known >= 0;
+    int may = known < 0 ? -1 : 1;
     if (known > 0) {
         free(row->log);
         candidate_recall(c, row);
         const struct place *p = place_find(s, c->slot->name);
         const bool again = c->evidence.heard.n > 0;
-        ok = row->deaths < DEATHS_MOST && (!again || hearing_allowed(s, p, &c->evidence.heard));
-        if (ok && c->state != LIFE_PROPOSED)
-            ok = begin_anew(s, c, again ? "heard again" : "looked at again");
+        const bool fresh = c->state == LIFE_PROPOSED;
+        may = row->deaths < DEATHS_MOST && (!again || hearing_allowed(s, p, &c->evidence.heard)) &&
+              (fresh || life_allowed(c->state, LIFE_PROPOSED));
+        if (may && !fresh && !begin_anew(s, c, again ? "heard again" : "looked at again", &err))
+            may = -1;
         c->evidence = (struct evidence){.heard = c->evidence.heard};
         c->reason[0] = 0;
     }
     pthread_mutex_lock(&s->lock);
-    ok = ok && !is_disabled(s, c->key, c->template->id);
+    if (is_disabled(s, c->key, c->template->id))
+        may = 0;
     pthread_mutex_unlock(&s->lock);
-    if (ok && known == 0) { /* the row of the proposal itself */
+    if (may > 0 && known == 0) { /* the row of the proposal itself */
         candidate_record(c, row);
-        ok = store_move(s->store, row, LIFE_PROPOSED, why, NULL, &err) == 0;
-        if (!ok)
-            log_error("specializer", "%s: %s", c->name, err.msg);
+        may = store_move(s->store, row, LIFE_PROPOSED, why, NULL, &err) == 0 ? 1 : -1;
     }
+    if (may < 0)
+        log_error("specializer", "%s: %s", c->name, err.msg);
     free(row);
-    return ok;
+    return may;
 }
 
-/* The candidate for a proposed point, with the store's word on it; NULL if it must not be tried. */
-static struct candidate *candidate_for(struct specializer *s, struct place *p, int32_t id)
+/* The candidate for a proposed point, with the store's word on it; NULL if it must not be tried
+ * (*may: 0), or not now. */
+static struct candidate *candidate_for(struct specializer *s, struct place *p, int32_t id, int *may)
 {
     struct point point;
     space_point(p->space, id, &point);
@@ -93,16 +98,25 @@ static struct candidate *candidate_for(struct specializer *s, struct place *p, i
     struct candidate *c = candidate_new(&s->keys, t, &point, space_facts(p->space), p->slot);
     c->predicted_s = space_predicted(p->space, id);
     c->risk = advice_risk(&p->advice, id);
-    if (round_admit(s, c, p->advice.label))
+    *may = round_admit(s, c, p->advice.label);
+    if (*may > 0)
         return c;
     candidate_free(c);
     return NULL;
+}
+
+/* Nothing was learnt that would come out otherwise at once: the disk is full, or a probe cannot
+ * start. Others go first. */
+static void come_back_later(struct place *p)
+{
+    p->not_before_ns = clock_ns() + UNDECIDED_NS;
 }
 
 bool round_start(struct specializer *s, struct place *p)
 {
     struct round *r = &s->round;
     int32_t id[BATCH];
+    int may = 1;
     if (!place_open(s, p))
         return false;
     consult(s, p);
@@ -115,9 +129,11 @@ bool round_start(struct specializer *s, struct place *p)
     search_pending(&p->search, id, n);
     *r = (struct round){.place = p};
     for (int i = 0; i < n; i++) {
-        struct candidate *c = candidate_for(s, p, id[i]);
+        struct candidate *c = may < 0 ? NULL : candidate_for(s, p, id[i], &may);
         if (c)
             r->item[r->n++] = (struct item){.c = c, .id = id[i], .stage = ITEM_BUILD};
+        else if (may < 0) /* the store takes nobody now */
+            search_forget(&p->search, id[i]);
         else
             search_learn(&p->search, id[i], 0);
     }
@@ -126,6 +142,8 @@ bool round_start(struct specializer *s, struct place *p)
     pthread_mutex_unlock(&s->lock);
     if (r->n == 0)
         r->place = NULL;
+    if (r->n == 0 && may < 0)
+        come_back_later(p);
     return n > 0;
 }
 
@@ -134,6 +152,7 @@ bool round_start(struct specializer *s, struct place *p)
 /* The candidate is at fault: it leaves the round and is not tried again under this key. */
 static void item_refuse(struct specializer *s, struct item *it, enum stage stage)
 {
+    s->round.decided = true;
     round_learn(s, s->round.place, it->id, it->c, it->c->evidence.speed);
     candidate_refuse(s, it->c, stage, LIFE_REFUSED);
     it->c = NULL;
@@ -163,8 +182,7 @@ static bool item_move(struct specializer *s, struct item *it, enum life to)
     return false;
 }
 
-/* The cap on builds an hour. */
-static bool may_build(struct specializer *s)
+bool round_may_build(struct specializer *s)
 {
     int64_t now = clock_ns();
     if (s->hour_ns == 0 || now - s->hour_ns > 3600 * INT64_C(1000000000)) {
@@ -191,7 +209,7 @@ static void build_next(struct specializer *s, struct item *it)
             it->stage = ITEM_PROBE;
         return;
     }
-    if ((!s->has_compiler && !it->c->template->library) || !may_build(s)) {
+    if ((!s->has_compiler && !it->c->template->library) || !round_may_build(s)) {
         item_forget(s, it);
         return;
     }
@@ -356,6 +374,7 @@ static void bench_item(struct specializer *s, struct item *it)
         item_forget(s, it);
     } else if (item_move(s, it, LIFE_BENCHED)) {
         count_stage(s, STAGE_BENCH, STAGE_PASS);
+        s->round.decided = true;
         round_learn(s, p, it->id, c, c->evidence.speed);
         it->stage = ITEM_DONE;
         if (leads(p, c))
@@ -407,6 +426,8 @@ void round_close(struct specializer *s)
             candidate_drop(s, c);
         }
     }
+    if (p && !s->round.decided)
+        come_back_later(p);
     s->round = (struct round){0};
 }
 

@@ -303,6 +303,14 @@ static void nap(struct specializer *s, enum doing doing)
     specializer_wait(s, NAP_S);
 }
 
+static void fall_asleep(struct specializer *s, const char *why)
+{
+    if (!s->asleep && s->observe.busy_s > 1)
+        store_trace(s->store, NULL, NULL, "asleep", NULL, "%s", why);
+    s->asleep = s->observe.busy_s > 1;
+    nap(s, DOING_SLEEP);
+}
+
 static void search_step(struct specializer *s)
 {
     struct place *p = waiting_finalist(s);
@@ -319,13 +327,12 @@ static void search_step(struct specializer *s)
             wait_for_children(s);
         else
             specializer_wait(s, 0.02);
+    } else if (!round_may_build(s)) {
+        fall_asleep(s, "the builds of this hour are used up");
     } else if (agent_start(s)) {
         s->asleep = false;
     } else if (!search_turn(s)) {
-        if (!s->asleep && s->observe.busy_s > 1)
-            store_trace(s->store, NULL, NULL, "asleep", NULL, "nothing is worth looking at");
-        s->asleep = s->observe.busy_s > 1;
-        nap(s, DOING_SLEEP);
+        fall_asleep(s, "nothing is worth looking at");
     }
 }
 

@@ -104,6 +104,7 @@ struct round {
     struct place *place; /* NULL: none */
     struct item item[BATCH];
     int n;
+    bool decided; /* of one at least: refused, or measured */
 };
 
 /* A kernel out of service, to be unloaded once no step can use it, and after a grace for those who
@@ -249,16 +250,18 @@ bool round_start(struct specializer *s, struct place *p); /* false: nothing left
 void round_children(struct specializer *s);               /* starts and polls; never waits */
 bool round_bench(struct specializer *s); /* benches one that is ready; false: none was */
 bool round_over(const struct specializer *s);
-void round_close(struct specializer *s); /* the best passing one becomes the place's finalist */
+bool round_may_build(struct specializer *s); /* the cap on builds an hour */
+void round_close(struct specializer *s);     /* the best passing one becomes the place's finalist */
 void round_abandon(struct specializer *s);
 /* Abandons the round and every finalist: a search that nobody is going to take up again. */
 void round_forget(struct specializer *s);
 /* Tells whoever proposed it: the slot's search, or the agent's tree. `speed` 0: a refusal. */
 void round_learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
                  double speed);
-/* What the store and the operators say of a new candidate: true if it may be tried. Its row is
- * there then, in state proposed; `why` goes into the trace. */
-bool round_admit(struct specializer *s, struct candidate *c, const char *why);
+/* What the store and the operators say of a new candidate: 1 if it may be tried, 0 if not, -1 if
+ * the store cannot say or take it now. Its row is there at 1, in state proposed; `why` goes into
+ * the trace. */
+int round_admit(struct specializer *s, struct candidate *c, const char *why);
 
 /* ---- finalist.c: the best of a batch through shadow and canary ----------------------------- */
 void finalist_try(struct specializer *s, struct place *p);

@@ -127,12 +127,16 @@ static struct candidate *candidate_of(struct specializer *s, struct place *p, in
     }
     struct candidate *c = candidate_new_agent(&s->keys, t, &point, &f, p->slot, n->source);
     c->bit_equal = s->numerics == NUMERICS_BIT_EQUAL;
-    if (round_admit(s, c, n->label)) {
+    int may = round_admit(s, c, n->label);
+    if (may > 0) {
         snprintf(c->evidence.prompts, sizeof c->evidence.prompts, "%s", n->prompts);
         return c;
     }
     candidate_free(c);
-    agent_learn(s->agent, node, 0, "this kernel was refused, disabled or fatal before", NULL);
+    if (may < 0)
+        agent_forget(s->agent, node);
+    else
+        agent_learn(s->agent, node, 0, "this kernel was refused, disabled or fatal before", NULL);
     return NULL;
 }
 

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include <cmocka.h>
+#include <sqlite3.h>
 
 #include "tests/unit/specializer/loop_world.h"
 #include "tests/unit/specializer/stand_in.h"
@@ -313,6 +314,58 @@ static void loop_searches_a_tree_too(void **unused)
     stand_in_close(&server);
 }
 
+/* Rounds begun since the loop was started. */
+static void count_round(void *ctx, const struct trace_row *row)
+{
+    *(int *)ctx += row->at >= began_s;
+}
+
+static int rounds(struct specializer *s)
+{
+    int n = 0;
+    store_events(s->store, "round", 0, 100000, count_round, &n, NULL);
+    return n;
+}
+
+/* Nothing was decided, and nothing will be if it is tried at once again and again: what that costs
+ * are inputs of live steps, and the trace. */
+static void loop_does_not_spin_when_the_builds_of_the_hour_are_used_up(void **unused)
+{
+    (void)unused;
+    struct specializer *s = start("--specializer-builds-per-hour", "1");
+    WAIT_FOR(rounds(s) >= 1);
+    usleep(500000);
+    assert_in_range(rounds(s), 1, 6);
+    stop(s);
+}
+
+/* While the store takes no candidate none is judged: they are all there when it does again. */
+static void loop_forgets_no_point_while_the_disk_is_full(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start("--specializer-paused", "true");
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(store_file, &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, 30000);
+    assert_int_equal(sqlite3_exec(db,
+                                  "CREATE TRIGGER full BEFORE INSERT ON candidate BEGIN SELECT "
+                                  "RAISE(ABORT, 'disk is full'); END",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    uint64_t errors = store_errors(s->store);
+    free(specializer_set_mode(s, SPECIALIZER_RUN, "r1", &text) == 200 ? text : NULL);
+    WAIT_FOR(store_errors(s->store) > errors);
+    usleep(500000);
+    const struct place *p = place_find(s, "mlp_out/m1"), *head = place_find(s, "head/m1");
+    assert_int_equal(sqlite3_exec(db, "DROP TRIGGER full", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_true(store_errors(s->store) < errors + 50);
+    assert_int_equal(p->search.tried + head->search.tried, 0);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,6 +381,8 @@ int main(void)
         TEST(loop_asks_a_language_model_about_its_slots),
         TEST(loop_goes_on_while_a_language_model_is_silent),
         TEST(loop_searches_a_tree_too),
+        TEST(loop_does_not_spin_when_the_builds_of_the_hour_are_used_up),
+        TEST(loop_forgets_no_point_while_the_disk_is_full),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
