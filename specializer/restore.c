@@ -277,6 +277,13 @@ static void poll_build(struct specializer *s, struct returning *r)
         return;
     build_end(r->build);
     r->build = NULL;
+    if (result == STAGE_PASS && !have_object(s, r->c)) {
+        /* Another linker, say: it would be built for ever. Searched for again, it is proven anew.
+         */
+        snprintf(r->c->reason, sizeof r->c->reason,
+                 "built again, it is not the file that was proven");
+        result = STAGE_REFUSE;
+    }
     if (result != STAGE_PASS)
         give_up(s, r, result == STAGE_REFUSE);
 }

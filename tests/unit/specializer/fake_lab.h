@@ -21,8 +21,9 @@ struct fake {
     struct dispatch *dispatch;
     struct kernel eager[REGION_COUNT];
     pthread_t traffic;
-    atomic_bool stop, live; /* live: steps are running */
-    atomic_bool compiler;   /* there is one */
+    atomic_bool stop, live;  /* live: steps are running */
+    atomic_bool compiler;    /* there is one */
+    atomic_bool other_bytes; /* it makes other objects than before */
     atomic_int builds, probes, short_probes, benches, short_benches, canaries, turns, loaded,
         bad_published, killer;
     atomic_int builds_die, probes_die; /* so many of the next children are killed */
@@ -309,7 +310,7 @@ enum stage_result build_poll(struct build *b)
     enum stage_result r = fake_verdict(b->c, STAGE_BUILD);
     if (r == STAGE_PASS) {
         FILE *f = fopen(b->c->object, "w");
-        fputs("object", f);
+        fputs(atomic_load(&fake.other_bytes) ? "other object" : "object", f);
         fclose(f);
         object_checksum(b->c->object, b->c->object_sum);
     }

@@ -366,6 +366,28 @@ static void loop_forgets_no_point_while_the_disk_is_full(void **unused)
     stop(s);
 }
 
+/* The object of a winner was lost, and what the compiler makes of it now has other bytes (another
+ * linker, say): it is not the file that passed, so it is searched for again like any other. */
+static void loop_proves_a_winner_anew_whose_object_is_built_with_other_bytes(void **unused)
+{
+    (void)unused;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
+    stop(s);
+    char command[200];
+    snprintf(command, sizeof command, "rm -f %s.objects/*", store_file);
+    assert_int_equal(system(command), 0);
+    atomic_store(&fake.other_bytes, true);
+    int builds = atomic_load(&fake.builds);
+    s = start(NULL, NULL);
+    WAIT_FOR(atomic_load(&s->doing) != DOING_RESTORE);
+    assert_in_range(atomic_load(&fake.builds), builds + 2, builds + 30);
+    assert_int_equal(atomic_load(&s->counts.restored), 0);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
+    atomic_store(&fake.other_bytes, false);
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -383,6 +405,7 @@ int main(void)
         TEST(loop_searches_a_tree_too),
         TEST(loop_does_not_spin_when_the_builds_of_the_hour_are_used_up),
         TEST(loop_forgets_no_point_while_the_disk_is_full),
+        TEST(loop_proves_a_winner_anew_whose_object_is_built_with_other_bytes),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
