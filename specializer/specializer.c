@@ -311,13 +311,23 @@ static void fall_asleep(struct specializer *s, const char *why)
     nap(s, DOING_SLEEP);
 }
 
-static void search_step(struct specializer *s)
+/* True if there was one to try. It lends no engine time, so it needs no idle engine: on the
+ * contrary, only live steps can judge. */
+static bool finalist_turn(struct specializer *s)
 {
     struct place *p = waiting_finalist(s);
     if (p) {
         s->asleep = false;
         finalist_try(s, p);
-    } else if (s->round.place) {
+    }
+    return p != NULL;
+}
+
+static void search_step(struct specializer *s)
+{
+    if (finalist_turn(s))
+        return;
+    if (s->round.place) {
         round_children(s);
         if (round_bench(s))
             return;
@@ -385,7 +395,7 @@ static void *specializer_thread(void *ctx)
             atomic_store(&s->doing, DOING_SEARCH);
             agent_turn(s);
             search_step(s);
-        } else {
+        } else if (doing != DOING_YIELD || !finalist_turn(s)) {
             nap(s, doing);
         }
     }

@@ -40,6 +40,8 @@ struct fake {
     int graves;
 };
 static struct fake fake;
+static pthread_mutex_t fake_capture_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct tap *fake_capture; /* lock; one that waits for a step */
 static const struct machine fake_machine = {
     .device = "fake", .read_bandwidth = 40e9, .peak_flops = 100e9, .boundary_s = 1e-6};
 
@@ -129,6 +131,16 @@ uint64_t engine_slice_ns(const struct engine *e)
     return 12345;
 }
 
+/* A step came for it. */
+static void fake_capture_now(void)
+{
+    pthread_mutex_lock(&fake_capture_lock);
+    if (fake_capture)
+        atomic_store(&fake_capture->left, 0);
+    fake_capture = NULL;
+    pthread_mutex_unlock(&fake_capture_lock);
+}
+
 /* Steps of 1 ms: mlp_out and head at m = 1, each with a time that its kernel decides. */
 static void *fake_traffic(void *unused)
 {
@@ -138,6 +150,8 @@ static void *fake_traffic(void *unused)
         bool live = atomic_load(&fake.live);
         if (live)
             dispatch_boundary(fake.dispatch, false); /* as the engine does before a step */
+        if (live)
+            fake_capture_now();
         for (int i = 0; live && i < 2; i++) {
             struct slot *s = dispatch_slot(fake.dispatch, i ? REGION_HEAD : REGION_MLP_OUT, 1, 1);
             const struct kernel *k = atomic_load(&s->kernel);
@@ -232,6 +246,9 @@ static void fake_unload(struct backend *b, struct kernel *k)
 static int fake_tap(struct backend *b, struct tap *t)
 {
     (void)b;
+    pthread_mutex_lock(&fake_capture_lock);
+    fake_capture = t && t->kind == TAP_CAPTURE ? t : NULL;
+    pthread_mutex_unlock(&fake_capture_lock);
     if (!t || !atomic_load(&fake.live))
         return 0;
     t->looks = 1;

@@ -388,6 +388,34 @@ static void loop_proves_a_winner_anew_whose_object_is_built_with_other_bytes(voi
     stop(s);
 }
 
+static atomic_bool enough;
+
+/* Requests that come and go: 20 ms of steps, 20 ms of none. */
+static void *come_and_go(void *unused)
+{
+    (void)unused;
+    for (int i = 0; !atomic_load(&enough); i++) {
+        usleep(20000);
+        atomic_store(&fake.live, i % 2 == 0);
+    }
+    atomic_store(&fake.live, true);
+    return NULL;
+}
+
+/* What is built and measured while nothing is served is judged by live steps all the same. */
+static void loop_that_works_only_when_idle_publishes_between_requests(void **unused)
+{
+    (void)unused;
+    pthread_t requests;
+    atomic_store(&enough, false);
+    assert_int_equal(pthread_create(&requests, NULL, come_and_go, NULL), 0);
+    struct specializer *s = start("--specializer-idle-only", "true");
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
+    atomic_store(&enough, true);
+    pthread_join(requests, NULL);
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -406,6 +434,7 @@ int main(void)
         TEST(loop_does_not_spin_when_the_builds_of_the_hour_are_used_up),
         TEST(loop_forgets_no_point_while_the_disk_is_full),
         TEST(loop_proves_a_winner_anew_whose_object_is_built_with_other_bytes),
+        TEST(loop_that_works_only_when_idle_publishes_between_requests),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
