@@ -318,10 +318,10 @@ static void bring_back(struct list *l)
 {
     struct specializer *s = l->s;
     int most = probes_at_once();
-    prober_hold(s->env.prober, false);
     for (int left = l->n; left > 0 && !atomic_load(&s->stop);) {
         int busy = 0;
         left = 0;
+        prober_hold(s->env.prober, false); /* a round that a pause keeps waiting holds it */
         for (int i = 0; i < l->n; i++) {
             struct returning *r = &l->item[i];
             if (r->build)
