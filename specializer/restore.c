@@ -123,7 +123,7 @@ static void add(struct list *l, struct place *p, const char *key)
     if (l->n == RESTORE_MOST || store_get(l->s->store, key, &row, NULL) <= 0)
         return;
     free(row.log);
-    bool admitted = row.state == LIFE_ACTIVE || row.state == LIFE_RETIRED;
+    bool admitted = life_admitted(row.state);
     if (!admitted || row.deaths >= DEATHS_MOST) {
         store_trace(l->s->store, p->slot->name, key, "not_restored", NULL, "%s",
                     admitted ? "the process died three times with it" : life_name(row.state));

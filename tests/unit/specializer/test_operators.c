@@ -623,6 +623,29 @@ static void operators_who_roll_back_do_not_get_the_same_kernel_again(void **unus
     stop(s);
 }
 
+/* It passed its canary, and the process ended before it was published. */
+static void operators_pin_a_kernel_that_was_about_to_be_published(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24], sql[160];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    stop(s);
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(store_file, &db), SQLITE_OK);
+    snprintf(sql, sizeof sql,
+             "UPDATE candidate SET state='canary' WHERE key='%s'; DELETE FROM winner WHERE "
+             "key='%s'",
+             id, id);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    s = start("--specializer-paused", "true");
+    expect(200, specializer_pin(s, "mlp_out/m1", id, "r1", &text), &text);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -647,6 +670,7 @@ int main(void)
         TEST(operators_cannot_pin_what_they_disabled),
         TEST(operators_who_unpin_eager_get_a_kernel_again),
         TEST(operators_who_roll_back_do_not_get_the_same_kernel_again),
+        TEST(operators_pin_a_kernel_that_was_about_to_be_published),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
