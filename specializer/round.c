@@ -159,6 +159,24 @@ static void item_refuse(struct specializer *s, struct item *it, enum stage stage
     it->stage = ITEM_DONE;
 }
 
+/* The probe could load it, so it is this process that has no room (specializer.pack_mib). It is not
+ * tried again here; another start, perhaps with more, knows nothing against it. */
+static void item_unloadable(struct specializer *s, struct item *it)
+{
+    struct place *p = s->round.place;
+    s->round.decided = true;
+    count_stage(s, STAGE_LOAD, STAGE_REFUSE);
+    store_trace(s->store, p->slot->name, it->c->key, "not_loaded", NULL, "%s", it->c->reason);
+    round_learn(s, p, it->id, it->c, 0);
+    pthread_mutex_lock(&s->lock);
+    p->refusals++;
+    why_note(p, LIFE_REFUSED, it->c);
+    pthread_mutex_unlock(&s->lock);
+    candidate_drop(s, it->c);
+    it->c = NULL;
+    it->stage = ITEM_DONE;
+}
+
 /* Nothing was decided: the point may be proposed again. */
 static void item_forget(struct specializer *s, struct item *it)
 {
@@ -342,7 +360,7 @@ static void bench_item(struct specializer *s, struct item *it)
     bool loaded = c->kernel != NULL;
     enum stage_result r = swap_load(s, c);
     if (r == STAGE_REFUSE) {
-        item_refuse(s, it, STAGE_LOAD);
+        item_unloadable(s, it);
         return;
     }
     if (!loaded)

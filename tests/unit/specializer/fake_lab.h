@@ -24,6 +24,7 @@ struct fake {
     atomic_bool stop, live;  /* live: steps are running */
     atomic_bool compiler;    /* there is one */
     atomic_bool other_bytes; /* it makes other objects than before */
+    atomic_bool no_room;     /* for repacked weights: nothing can be loaded */
     atomic_int builds, probes, short_probes, benches, short_benches, canaries, turns, loaded,
         bad_published, killer;
     atomic_int builds_die, probes_die; /* so many of the next children are killed */
@@ -222,6 +223,10 @@ static struct kernel *fake_load(struct backend *b, const struct kernel_object *o
     (void)b;
     if (access(o->path, R_OK) != 0) {
         err_set(e, "%s is not there", o->path);
+        return NULL;
+    }
+    if (atomic_load(&fake.no_room)) {
+        err_set(e, "0 MiB of specializer.pack_mib are left");
         return NULL;
     }
     struct kernel *k = xcalloc(1, sizeof *k);

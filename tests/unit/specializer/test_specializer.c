@@ -416,6 +416,33 @@ static void loop_that_works_only_when_idle_publishes_between_requests(void **unu
     stop(s);
 }
 
+static void count_row(void *ctx, const struct record *r)
+{
+    (void)r;
+    ++*(int *)ctx;
+}
+
+/* That there was no room for it is said of this process and its options, not of the kernel. */
+static void loop_refuses_no_kernel_for_which_there_was_no_room(void **unused)
+{
+    (void)unused;
+    int probed = 0;
+    atomic_store(&fake.no_room, true);
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(atomic_load(&s->counts.stage[STAGE_LOAD][STAGE_REFUSE]) >= 3);
+    assert_false(specialized("mlp_out/m1"));
+    specializer_stop(s);
+    atomic_store(&fake.no_room, false);
+    s = start("--specializer-paused", "true");
+    struct record_filter f = {.env = s->keys.env, .states = 1u << LIFE_PROBED};
+    assert_int_equal(store_each(s->store, &f, count_row, &probed, NULL), 0);
+    assert_true(probed >= 3); /* as far as they came: there is nothing against them */
+    stop(s);
+    s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -435,6 +462,7 @@ int main(void)
         TEST(loop_forgets_no_point_while_the_disk_is_full),
         TEST(loop_proves_a_winner_anew_whose_object_is_built_with_other_bytes),
         TEST(loop_that_works_only_when_idle_publishes_between_requests),
+        TEST(loop_refuses_no_kernel_for_which_there_was_no_room),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
