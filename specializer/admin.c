@@ -480,9 +480,10 @@ int specializer_import(struct specializer *s, const char *body, size_t n, const 
                        char **json)
 {
     struct err err = {{0}};
+    uint64_t errors = store_errors(s->store);
     int taken = store_import(s->store, body, n, who, &err);
-    if (taken < 0)
-        return refuse(400, json, "%s", err.msg);
+    if (taken < 0) /* the body's fault, unless the store's */
+        return refuse(store_errors(s->store) == errors ? 400 : 500, json, "%s", err.msg);
     atomic_store(&s->imported, true);
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "imported", taken);

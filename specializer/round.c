@@ -55,32 +55,39 @@ static bool begin_anew(struct specializer *s, struct candidate *c, const char *w
     return ok;
 }
 
+/* What the store knows of a candidate, and a new beginning if it may have one: as round_admit(). */
+static int admit_known(struct specializer *s, struct candidate *c, const struct record *row,
+                       struct err *err)
+{
+    candidate_recall(c, row);
+    const struct place *p = place_find(s, c->slot->name);
+    const bool again = c->evidence.heard.n > 0, fresh = c->state == LIFE_PROPOSED;
+    bool may = row->deaths < DEATHS_MOST && (!again || hearing_allowed(s, p, &c->evidence.heard)) &&
+               (fresh || life_allowed(c->state, LIFE_PROPOSED));
+    bool failed =
+        may && !fresh && !begin_anew(s, c, again ? "heard again" : "looked at again", err);
+    c->evidence = (struct evidence){.heard = c->evidence.heard};
+    c->reason[0] = 0;
+    return failed ? -1 : may;
+}
+
 int round_admit(struct specializer *s, struct candidate *c, const char *why)
 {
     struct record *row = xcalloc(1, sizeof *row);
     struct err err = {""};
-    int known = store_get(s->store, c->key, row, &err);
-    int may = known < 0 ? -1 : 1;
-    if (known > 0) {
+    int may = 0, known = store_get(s->store, c->key, row, &err);
+    if (known > 0)
         free(row->log);
-        candidate_recall(c, row);
-        const struct place *p = place_find(s, c->slot->name);
-        const bool again = c->evidence.heard.n > 0;
-        const bool fresh = c->state == LIFE_PROPOSED;
-        may = row->deaths < DEATHS_MOST && (!again || hearing_allowed(s, p, &c->evidence.heard)) &&
-              (fresh || life_allowed(c->state, LIFE_PROPOSED));
-        if (may && !fresh && !begin_anew(s, c, again ? "heard again" : "looked at again", &err))
-            may = -1;
-        c->evidence = (struct evidence){.heard = c->evidence.heard};
-        c->reason[0] = 0;
-    }
     pthread_mutex_lock(&s->lock);
-    if (is_disabled(s, c->key, c->template->id))
-        may = 0;
+    bool disabled = is_disabled(s, c->key, c->template->id); /* and stays what it is in the store */
     pthread_mutex_unlock(&s->lock);
-    if (may > 0 && known == 0) { /* the row of the proposal itself */
+    if (!disabled && known > 0) {
+        may = admit_known(s, c, row, &err);
+    } else if (!disabled && known == 0) { /* the row of the proposal itself */
         candidate_record(c, row);
         may = store_move(s->store, row, LIFE_PROPOSED, why, NULL, &err) == 0 ? 1 : -1;
+    } else if (known < 0) {
+        may = -1;
     }
     if (may < 0)
         log_error("specializer", "%s: %s", c->name, err.msg);

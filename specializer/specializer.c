@@ -258,12 +258,14 @@ static struct place *waiting_finalist(struct specializer *s)
     return NULL;
 }
 
-/* Where no live steps come, nothing changes: it is not the end of a sleep. */
+/* Where no live steps come, nothing changes: it is not the end of a sleep. A slot that is searched
+ * had some lately; one with a hearing, whose share may be that of the last server, is asked for
+ * them less often, since who waits for them does nothing else. */
 static void start_round(struct specializer *s, struct place *p, bool hearing)
 {
     bool opened = place_open(s, p);
     if (opened && !place_inputs(s, p)) {
-        p->not_before_ns = clock_ns() + INT64_C(2000000000);
+        p->not_before_ns = clock_ns() + INT64_C(1000000000) * (hearing ? 20 : 2);
         return;
     }
     s->asleep = false;
@@ -400,6 +402,7 @@ static void *specializer_thread(void *ctx)
         }
     }
     engine_lulls(s->engine, false);
+    atomic_store(&s->doing, DOING_OFF);
     return NULL;
 }
 

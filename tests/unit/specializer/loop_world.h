@@ -5,6 +5,7 @@
 #define WHET_TESTS_LOOP_WORLD_H
 
 #include <cjson/cJSON.h>
+#include <sqlite3.h>
 
 #include "tests/unit/specializer/fake_lab.h"
 
@@ -78,6 +79,30 @@ static void stop(struct specializer *s)
 {
     specializer_stop(s);
     assert_int_equal(atomic_load(&fake.loaded), 0); /* everything was unloaded */
+}
+
+/* Done to the store behind the loop's back. */
+static inline void sql(const char *text)
+{
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(store_file, &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, 30000);
+    assert_int_equal(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+/* `what` ("INSERT ON candidate") finds no room. */
+static inline void fill_disk(const char *what)
+{
+    char text[200];
+    snprintf(text, sizeof text,
+             "CREATE TRIGGER full BEFORE %s BEGIN SELECT RAISE(ABORT, 'disk is full'); END", what);
+    sql(text);
+}
+
+static inline void empty_disk(void)
+{
+    sql("DROP TRIGGER full");
 }
 
 /* Asked once more after it was true, it might not be any longer. */

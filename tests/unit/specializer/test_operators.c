@@ -1,5 +1,6 @@
-/* Operators and the loop (loop_world.h): pins, disables, rollbacks, pause and freeze act at once
- * and outlive a restart; slots, kernels, metrics and the dashboard's document show what is so.
+/* Operators and the loop (loop_world.h): disables, rollbacks, pause and freeze act at once and
+ * outlive a restart (pins: test_pins.c); slots, kernels, metrics and the dashboard's document show
+ * what is so.
  */
 #include <limits.h>
 #include <setjmp.h>
@@ -7,45 +8,8 @@
 #include <stddef.h>
 
 #include <cmocka.h>
-#include <sqlite3.h>
 
 #include "tests/unit/specializer/loop_world.h"
-
-static void operators_pin_unpin_and_roll_back(void **unused)
-{
-    (void)unused;
-    char *text = NULL;
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    char id[24];
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
-    expect(404, specializer_pin(s, "mlp_out/m7", "eager", "r1", &text), &text);
-    expect(404, specializer_pin(s, "mlp_out/m1", "0000000000000000", "r1", &text), &text);
-    expect(409, specializer_pin(s, "head/m1", id, "r1", &text), &text);
-    expect(400, specializer_pin(s, "head/m1", "", "r1", &text), &text);
-
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r2", &text), &text);
-    assert_false(specialized("mlp_out/m1"));                                    /* at once */
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r3", &text), &text); /* idempotent */
-    expect(409, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
-    stop(s);
-    s = start(NULL, NULL); /* a pin survives a restart */
-    WAIT_FOR(specialized("head/m1"));
-    usleep(200000);
-    assert_false(specialized("mlp_out/m1"));
-    expect(200, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
-    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0); /* loaded and validated again */
-    expect(200, specializer_unpin(s, "mlp_out/m1", "r6", &text), &text);
-    expect(200, specializer_rollback(s, "mlp_out/m1", NULL, "r7", &text), &text);
-    assert_string_not_equal(serving("mlp_out/m1")->id, id);
-    cJSON *o = json_of(200, specializer_trace(s, "mlp_out/m1", 0, false, &text), &text);
-    char *printed = cJSON_PrintUnformatted(o);
-    assert_non_null(strstr(printed, "\"who\":\"r7\""));
-    assert_non_null(strstr(printed, "\"event\":\"pin\""));
-    free(printed);
-    cJSON_Delete(o);
-    stop(s);
-}
 
 static void operators_disable_a_kernel_and_a_family_at_once(void **unused)
 {
@@ -312,16 +276,10 @@ static void operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails(voi
     assert_true(metric(s, "\nwhet_kernel_swaps_total{result=\"rolled_back\"} ") >= 2);
 
     assert_true(metric(s, "\nwhet_store_errors_total ") == 0);
-    sqlite3 *db = NULL;
-    assert_int_equal(sqlite3_open(store_file, &db), SQLITE_OK);
-    sqlite3_busy_timeout(db, 30000);
-    assert_int_equal(sqlite3_exec(db, "ALTER TABLE pin RENAME TO lost", NULL, NULL, NULL),
-                     SQLITE_OK);
+    sql("ALTER TABLE pin RENAME TO lost");
     expect(500, specializer_pin(s, "head/m1", "eager", "r2", &text), &text);
     assert_true(metric(s, "\nwhet_store_errors_total ") >= 1);
-    assert_int_equal(sqlite3_exec(db, "ALTER TABLE lost RENAME TO pin", NULL, NULL, NULL),
-                     SQLITE_OK);
-    sqlite3_close(db);
+    sql("ALTER TABLE lost RENAME TO pin");
     expect(200, specializer_pin(s, "head/m1", "eager", "r3", &text), &text);
     stop(s);
 }
@@ -377,12 +335,7 @@ static void operators_lose_no_kernel_to_a_store_that_cannot_mark_a_trial(void **
 {
     (void)unused;
     struct specializer *s = start("--specializer-paused", "true");
-    sqlite3 *db = NULL;
-    assert_int_equal(sqlite3_open(store_file, &db), SQLITE_OK);
-    sqlite3_busy_timeout(db, 30000);
-    const char *full = "CREATE TRIGGER full BEFORE UPDATE OF trial ON candidate WHEN NEW.trial "
-                       "BEGIN SELECT RAISE(ABORT, 'disk is full'); END";
-    assert_int_equal(sqlite3_exec(db, full, NULL, NULL, NULL), SQLITE_OK);
+    fill_disk("UPDATE OF trial ON candidate WHEN NEW.trial");
     char *text = NULL;
     expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r1", &text), &text);
     WAIT_FOR(metric(s, "\nwhet_specializer_candidates_total{stage=\"load\",outcome=\"retry\"} ") >=
@@ -390,8 +343,7 @@ static void operators_lose_no_kernel_to_a_store_that_cannot_mark_a_trial(void **
     assert_true(
         metric(s, "\nwhet_specializer_candidates_total{stage=\"load\",outcome=\"refuse\"} ") == 0);
     assert_true(metric(s, "\nwhet_store_errors_total ") >= 1);
-    assert_int_equal(sqlite3_exec(db, "DROP TRIGGER full", NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(db);
+    empty_disk();
     WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
     stop(s);
 }
@@ -444,9 +396,14 @@ static void operators_carry_winners_to_another_store(void **unused)
     cJSON *o = json_of(200, specializer_import(s, text, strlen(text), "r1", &answer), &answer);
     assert_true(cJSON_GetObjectItem(o, "imported")->valueint >= 1);
     cJSON_Delete(o);
-    free(text);
     assert_false(specialized("mlp_out/m1")); /* nothing is believed */
     expect(400, specializer_import(s, "junk", 4, "r2", &answer), &answer);
+    sql("DELETE FROM candidate");
+    fill_disk("INSERT ON candidate"); /* that is not the body's fault */
+    expect(500, specializer_import(s, text, strlen(text), "r2", &answer), &answer);
+    empty_disk();
+    expect(200, specializer_import(s, text, strlen(text), "r2", &answer), &answer);
+    free(text);
     expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &answer), &answer);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->name, name) == 0);
     struct before b = {serving("mlp_out/m1")->id, 0};
@@ -493,163 +450,9 @@ static void operators_have_a_slot_to_themselves_while_a_candidate_is_dropped(voi
     stop(s);
 }
 
-/* The first incident's reflex is to stop the search: that is no verdict on a kernel which is on its
- * way back, nor on one that was pinned a moment ago. */
-static void operators_who_pause_during_a_restore_lose_no_kernel(void **unused)
-{
-    (void)unused;
-    char *text = NULL, id[24];
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
-    stop(s);
-    atomic_store(&fake.hold_bench, true);
-    int benches = atomic_load(&fake.short_benches);
-    s = start(NULL, NULL);
-    WAIT_FOR(atomic_load(&fake.short_benches) > benches);
-    expect(200, specializer_set_mode(s, SPECIALIZER_PAUSE, "r1", &text), &text);
-    atomic_store(&fake.hold_bench, false);
-    WAIT_FOR(atomic_load(&s->doing) == DOING_PAUSED);
-    assert_string_equal(serving("mlp_out/m1")->id, id);
-    assert_true(specialized("head/m1"));
-    stop(s);
-}
-
-static void operators_who_pause_after_a_pin_get_the_pinned_kernel(void **unused)
-{
-    (void)unused;
-    char *text = NULL, id[24];
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
-    stop(s);
-    s = start(NULL, NULL);
-    WAIT_FOR(specialized("head/m1") && asleep(s));
-    atomic_store(&fake.hold_bench, true);
-    int benches = atomic_load(&fake.short_benches);
-    expect(200, specializer_pin(s, "mlp_out/m1", id, "r2", &text), &text);
-    WAIT_FOR(atomic_load(&fake.short_benches) > benches);
-    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r3", &text), &text);
-    atomic_store(&fake.hold_bench, false);
-    WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
-    assert_string_equal(serving("mlp_out/m1")->id, id);
-    stop(s);
-}
-
-/* Short probes of pinned kernels are over: the pin was followed, or could not be. */
-static bool pin_was_tried(struct specializer *s, int probes)
-{
-    pthread_mutex_lock(&s->lock);
-    bool tried = !place_find(s, "mlp_out/m1")->pin_missing;
-    pthread_mutex_unlock(&s->lock);
-    return tried && atomic_load(&fake.short_probes) > probes && atomic_load(&fake.probes_die) == 0;
-}
-
-/* What could not be brought back, by no fault of its own, is tried again when it is pinned again.
- * Until then eager serves, not the kernel that it was pinned against. */
-static void operators_pin_again_what_could_not_be_brought_back(void **unused)
-{
-    (void)unused;
-    char *text = NULL, id[24], before[24] = "";
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    pthread_mutex_lock(&s->lock);
-    const struct candidate *previous = place_find(s, "mlp_out/m1")->previous;
-    if (previous)
-        memcpy(before, previous->key, sizeof previous->key);
-    pthread_mutex_unlock(&s->lock);
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
-    stop(s);
-    if (!before[0]) /* this machine's first winner was its best */
-        skip();
-    s = start("--specializer-paused", "true");
-    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0 && atomic_load(&s->doing) == DOING_PAUSED);
-    int probes = atomic_load(&fake.short_probes);
-    atomic_store(&fake.probes_die, 1);
-    expect(200, specializer_pin(s, "mlp_out/m1", before, "r1", &text), &text);
-    WAIT_FOR(pin_was_tried(s, probes));
-    WAIT_FOR(!specialized("mlp_out/m1"));
-    expect(200, specializer_pin(s, "mlp_out/m1", before, "r2", &text), &text);
-    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, before) == 0);
-    stop(s);
-}
-
-static void operators_cannot_pin_what_they_disabled(void **unused)
-{
-    (void)unused;
-    char *text = NULL, id[24];
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
-    expect(200, specializer_disable(s, id, "incident", "r2", &text), &text);
-    expect(409, specializer_pin(s, "mlp_out/m1", id, "r3", &text), &text);
-    expect(200, specializer_enable(s, id, "r4", &text), &text);
-    expect(200, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
-    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
-    stop(s);
-}
-
-/* Its search is over, but the best kernel that it knows does not serve. */
-static void operators_who_unpin_eager_get_a_kernel_again(void **unused)
-{
-    (void)unused;
-    char *text = NULL;
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
-    usleep(100000);
-    expect(200, specializer_unpin(s, "mlp_out/m1", "r2", &text), &text);
-    WAIT_FOR(specialized("mlp_out/m1"));
-    stop(s);
-}
-
-/* A pin to eager keeps the kernel loaded, as the one before. Found again by the search it must not
- * be its own predecessor, or a rollback would put back what it took out. */
-static void operators_who_roll_back_do_not_get_the_same_kernel_again(void **unused)
-{
-    (void)unused;
-    char *text = NULL, id[24];
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
-    expect(200, specializer_unpin(s, "mlp_out/m1", "r2", &text), &text);
-    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
-    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r3", &text), &text);
-    expect(200, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
-    assert_string_not_equal(serving("mlp_out/m1")->id, id);
-    stop(s);
-}
-
-/* It passed its canary, and the process ended before it was published. */
-static void operators_pin_a_kernel_that_was_about_to_be_published(void **unused)
-{
-    (void)unused;
-    char *text = NULL, id[24], sql[160];
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
-    stop(s);
-    sqlite3 *db = NULL;
-    assert_int_equal(sqlite3_open(store_file, &db), SQLITE_OK);
-    snprintf(sql, sizeof sql,
-             "UPDATE candidate SET state='canary' WHERE key='%s'; DELETE FROM winner WHERE "
-             "key='%s'",
-             id, id);
-    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(db);
-    s = start("--specializer-paused", "true");
-    expect(200, specializer_pin(s, "mlp_out/m1", id, "r1", &text), &text);
-    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
-    stop(s);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(operators_pin_unpin_and_roll_back),
         TEST(operators_disable_a_kernel_and_a_family_at_once),
         TEST(operators_pause_resume_and_freeze),
         TEST(operators_pause_a_bench_and_it_is_taken_up_again),
@@ -664,13 +467,6 @@ int main(void)
         TEST(operators_are_alerted_of_a_kernel_that_became_slow),
         TEST(operators_carry_winners_to_another_store),
         TEST(operators_have_a_slot_to_themselves_while_a_candidate_is_dropped),
-        TEST(operators_who_pause_during_a_restore_lose_no_kernel),
-        TEST(operators_who_pause_after_a_pin_get_the_pinned_kernel),
-        TEST(operators_pin_again_what_could_not_be_brought_back),
-        TEST(operators_cannot_pin_what_they_disabled),
-        TEST(operators_who_unpin_eager_get_a_kernel_again),
-        TEST(operators_who_roll_back_do_not_get_the_same_kernel_again),
-        TEST(operators_pin_a_kernel_that_was_about_to_be_published),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }

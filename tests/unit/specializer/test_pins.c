@@ -1,0 +1,211 @@
+/* Pins and the loop (loop_world.h): what an operator pinned serves and nothing else, however it
+ * came to be there: loaded, retired, restored, disabled, found again; and a restart or a pause
+ * changes nothing.
+ */
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/specializer/loop_world.h"
+
+static void pins_are_set_and_taken_off(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    char id[24];
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(404, specializer_pin(s, "mlp_out/m7", "eager", "r1", &text), &text);
+    expect(404, specializer_pin(s, "mlp_out/m1", "0000000000000000", "r1", &text), &text);
+    expect(409, specializer_pin(s, "head/m1", id, "r1", &text), &text);
+    expect(400, specializer_pin(s, "head/m1", "", "r1", &text), &text);
+
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r2", &text), &text);
+    assert_false(specialized("mlp_out/m1"));                                    /* at once */
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r3", &text), &text); /* idempotent */
+    expect(409, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
+    stop(s);
+    s = start(NULL, NULL); /* a pin survives a restart */
+    WAIT_FOR(specialized("head/m1"));
+    usleep(200000);
+    assert_false(specialized("mlp_out/m1"));
+    expect(200, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0); /* loaded and validated again */
+    expect(200, specializer_unpin(s, "mlp_out/m1", "r6", &text), &text);
+    expect(200, specializer_rollback(s, "mlp_out/m1", NULL, "r7", &text), &text);
+    assert_string_not_equal(serving("mlp_out/m1")->id, id);
+    cJSON *o = json_of(200, specializer_trace(s, "mlp_out/m1", 0, false, &text), &text);
+    char *printed = cJSON_PrintUnformatted(o);
+    assert_non_null(strstr(printed, "\"who\":\"r7\""));
+    assert_non_null(strstr(printed, "\"event\":\"pin\""));
+    free(printed);
+    cJSON_Delete(o);
+    stop(s);
+}
+
+/* The first incident's reflex is to stop the search: that is no verdict on a kernel which is on its
+ * way back, nor on one that was pinned a moment ago. */
+static void a_pause_during_a_restore_loses_no_kernel(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    stop(s);
+    atomic_store(&fake.hold_bench, true);
+    int benches = atomic_load(&fake.short_benches);
+    s = start(NULL, NULL);
+    WAIT_FOR(atomic_load(&fake.short_benches) > benches);
+    expect(200, specializer_set_mode(s, SPECIALIZER_PAUSE, "r1", &text), &text);
+    atomic_store(&fake.hold_bench, false);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_PAUSED);
+    assert_string_equal(serving("mlp_out/m1")->id, id);
+    assert_true(specialized("head/m1"));
+    stop(s);
+}
+
+static void a_pause_after_a_pin_does_not_lose_it(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    stop(s);
+    s = start(NULL, NULL);
+    WAIT_FOR(specialized("head/m1") && asleep(s));
+    atomic_store(&fake.hold_bench, true);
+    int benches = atomic_load(&fake.short_benches);
+    expect(200, specializer_pin(s, "mlp_out/m1", id, "r2", &text), &text);
+    WAIT_FOR(atomic_load(&fake.short_benches) > benches);
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r3", &text), &text);
+    atomic_store(&fake.hold_bench, false);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
+    assert_string_equal(serving("mlp_out/m1")->id, id);
+    stop(s);
+}
+
+/* Short probes of pinned kernels are over: the pin was followed, or could not be. */
+static bool pin_was_tried(struct specializer *s, int probes)
+{
+    pthread_mutex_lock(&s->lock);
+    bool tried = !place_find(s, "mlp_out/m1")->pin_missing;
+    pthread_mutex_unlock(&s->lock);
+    return tried && atomic_load(&fake.short_probes) > probes && atomic_load(&fake.probes_die) == 0;
+}
+
+/* What could not be brought back, by no fault of its own, is tried again when it is pinned again.
+ * Until then eager serves, not the kernel that it was pinned against. */
+static void pins_may_be_repeated_when_a_kernel_could_not_be_brought_back(void **unused)
+{
+    (void)unused;
+    char *text = NULL, first[24], second[24];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(first, sizeof first, "%s", serving("mlp_out/m1")->id);
+    expect(200, specializer_disable(s, first, "for another", "r1", &text), &text);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(second, sizeof second, "%s", serving("mlp_out/m1")->id);
+    stop(s);
+    sql("DELETE FROM disable; UPDATE candidate SET state='retired' WHERE state='disabled'");
+    s = start("--specializer-paused", "true");
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, second) == 0 &&
+             atomic_load(&s->doing) == DOING_PAUSED);
+    int probes = atomic_load(&fake.short_probes);
+    atomic_store(&fake.probes_die, 1);
+    expect(200, specializer_pin(s, "mlp_out/m1", first, "r2", &text), &text);
+    WAIT_FOR(pin_was_tried(s, probes));
+    WAIT_FOR(!specialized("mlp_out/m1"));
+    expect(200, specializer_pin(s, "mlp_out/m1", first, "r3", &text), &text);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, first) == 0);
+    stop(s);
+}
+
+static void pins_of_a_disabled_kernel_are_refused(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(200, specializer_disable(s, id, "incident", "r2", &text), &text);
+    expect(409, specializer_pin(s, "mlp_out/m1", id, "r3", &text), &text);
+    expect(200, specializer_enable(s, id, "r4", &text), &text);
+    expect(200, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
+    stop(s);
+}
+
+/* Its search is over, but the best kernel that it knows does not serve. */
+static void a_slot_unpinned_from_eager_gets_a_kernel_again(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    usleep(100000);
+    expect(200, specializer_unpin(s, "mlp_out/m1", "r2", &text), &text);
+    WAIT_FOR(specialized("mlp_out/m1"));
+    stop(s);
+}
+
+/* A pin to eager keeps the kernel loaded, as the one before. Found again by the search it must not
+ * be its own predecessor, or a rollback would put back what it took out. */
+static void a_rollback_does_not_put_back_what_it_took_out(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(200, specializer_unpin(s, "mlp_out/m1", "r2", &text), &text);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
+    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r3", &text), &text);
+    expect(200, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
+    assert_string_not_equal(serving("mlp_out/m1")->id, id);
+    stop(s);
+}
+
+/* It passed its canary, and the process ended before it was published. */
+static void pins_bring_back_a_kernel_that_was_about_to_be_published(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24], change[160];
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    stop(s);
+    snprintf(change, sizeof change,
+             "UPDATE candidate SET state='canary' WHERE key='%s'; DELETE FROM winner WHERE "
+             "key='%s'",
+             id, id);
+    sql(change);
+    s = start("--specializer-paused", "true");
+    expect(200, specializer_pin(s, "mlp_out/m1", id, "r1", &text), &text);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
+    stop(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(pins_are_set_and_taken_off),
+        TEST(a_pause_during_a_restore_loses_no_kernel),
+        TEST(a_pause_after_a_pin_does_not_lose_it),
+        TEST(pins_may_be_repeated_when_a_kernel_could_not_be_brought_back),
+        TEST(pins_of_a_disabled_kernel_are_refused),
+        TEST(a_slot_unpinned_from_eager_gets_a_kernel_again),
+        TEST(a_rollback_does_not_put_back_what_it_took_out),
+        TEST(pins_bring_back_a_kernel_that_was_about_to_be_published),
+    };
+    return cmocka_run_group_tests(tests, open_world, close_world);
+}
