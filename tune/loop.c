@@ -146,7 +146,7 @@ static void hold_round(struct tuner *t, struct place *p)
         round_close(s);
     else
         round_abandon(s);
-    if (clock_ns() < p->not_before_ns) /* the store is full, or the builds of the hour are used up */
+    if (clock_ns() < p->not_before_ns) /* the disk is full, or the builds of the hour are used up */
         specializer_wait(s, 0.5);
     if (p->finalist)
         try_finalist(t, p);
