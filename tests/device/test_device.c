@@ -1,8 +1,9 @@
 /* test_device.c - the checks that use the backend: `scripts/test-device` runs each part by itself.
  *
  *   test_device [--slow] [--brief] [--plain] [PART [SHAPE]]
- *                                        SHAPE: only these (regions, steps, probe, templates,
- * graphs) test_device logits MODEL TOKENS OUT  see logits.c
+ *   test_device logits MODEL TOKENS OUT
+ *
+ * SHAPE: only those whose name has it (regions, steps, probe, templates, graphs). logits: logits.c.
  *
  * Under compute-sanitizer: --slow gives a probed kernel 60 s instead of half a second, --brief
  * takes fewer contexts, batches, layers and slots (steps, sampler, probe, lt, graphs), --plain runs

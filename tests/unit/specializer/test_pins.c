@@ -11,14 +11,20 @@
 
 #include "tests/unit/specializer/loop_world.h"
 
+/* A loop that has found its kernel of mlp_out/m1, and that kernel's id. */
+static struct specializer *start_and_find(char id[24])
+{
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(id, 24, "%s", serving("mlp_out/m1")->id);
+    return s;
+}
+
 static void pins_are_set_and_taken_off(void **unused)
 {
     (void)unused;
-    char *text = NULL;
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    char id[24];
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    char *text = NULL, id[24];
+    struct specializer *s = start_and_find(id);
     expect(404, specializer_pin(s, "mlp_out/m7", "eager", "r1", &text), &text);
     expect(404, specializer_pin(s, "mlp_out/m1", "0000000000000000", "r1", &text), &text);
     expect(409, specializer_pin(s, "head/m1", id, "r1", &text), &text);
@@ -73,9 +79,7 @@ static void a_pause_after_a_pin_does_not_lose_it(void **unused)
 {
     (void)unused;
     char *text = NULL, id[24];
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    struct specializer *s = start_and_find(id);
     expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
     stop(s);
     s = start(NULL, NULL);
@@ -106,9 +110,7 @@ static void pins_may_be_repeated_when_a_kernel_could_not_be_brought_back(void **
 {
     (void)unused;
     char *text = NULL, first[24], second[24];
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    snprintf(first, sizeof first, "%s", serving("mlp_out/m1")->id);
+    struct specializer *s = start_and_find(first);
     expect(200, specializer_disable(s, first, "for another", "r1", &text), &text);
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
     snprintf(second, sizeof second, "%s", serving("mlp_out/m1")->id);
@@ -131,9 +133,7 @@ static void pins_of_a_disabled_kernel_are_refused(void **unused)
 {
     (void)unused;
     char *text = NULL, id[24];
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    struct specializer *s = start_and_find(id);
     expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
     expect(200, specializer_disable(s, id, "incident", "r2", &text), &text);
     expect(409, specializer_pin(s, "mlp_out/m1", id, "r3", &text), &text);
@@ -163,9 +163,7 @@ static void a_rollback_does_not_put_back_what_it_took_out(void **unused)
 {
     (void)unused;
     char *text = NULL, id[24];
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    struct specializer *s = start_and_find(id);
     expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
     expect(200, specializer_unpin(s, "mlp_out/m1", "r2", &text), &text);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
@@ -180,9 +178,7 @@ static void pins_bring_back_a_kernel_that_was_about_to_be_published(void **unuse
 {
     (void)unused;
     char *text = NULL, id[24], change[160];
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    struct specializer *s = start_and_find(id);
     stop(s);
     snprintf(change, sizeof change,
              "UPDATE candidate SET state='canary' WHERE key='%s'; DELETE FROM winner WHERE "
