@@ -175,6 +175,18 @@ static void *fake_traffic(void *unused)
     return NULL;
 }
 
+static int fake_begin_traffic(void)
+{
+    atomic_store(&fake.stop, false);
+    return pthread_create(&fake.traffic, NULL, fake_traffic, NULL);
+}
+
+static inline void fake_end_traffic(void)
+{
+    atomic_store(&fake.stop, true);
+    pthread_join(fake.traffic, NULL);
+}
+
 static int fake_open(void)
 {
     static const struct model_shape shape = {.arch = ARCH_LLAMA,
@@ -197,7 +209,7 @@ static int fake_open(void)
     fake.dispatch = dispatch_open(table);
     atomic_store(&fake.live, true);
     atomic_store(&fake.compiler, true);
-    return pthread_create(&fake.traffic, NULL, fake_traffic, NULL);
+    return fake_begin_traffic();
 }
 
 static const struct kernel *serving(const char *slot)

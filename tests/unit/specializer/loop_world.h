@@ -15,6 +15,7 @@ static struct config config;
 enum { PATIENCE_MS = 60000 }; /* a limit, never reached by a loop that works */
 static char store_file[120];
 static double began_s; /* when the loop that runs now was started */
+static struct specializer *running;
 
 /* ---- the world ------------------------------------------------------------------------------- */
 
@@ -28,8 +29,7 @@ static int close_world(void **unused)
 {
     (void)unused;
     char command[80];
-    atomic_store(&fake.stop, true);
-    pthread_join(fake.traffic, NULL);
+    fake_end_traffic();
     dispatch_close(fake.dispatch);
     model_close(fake.model);
     for (int i = 0; i < fake.graves && i < 4096; i++)
@@ -51,6 +51,11 @@ static int fresh_store(void **unused)
     atomic_store(&fake.needs, NULL);
     atomic_store(&fake.layers, 0);
     atomic_store(&fake.killer, 0);
+    atomic_store(&fake.outrun, 0);
+    atomic_store(&fake.builds_die, 0);
+    atomic_store(&fake.probes_die, 0);
+    atomic_store(&fake.other_bytes, false);
+    atomic_store(&fake.no_room, false);
     atomic_store(&fake.compiler, true);
     atomic_store(&fake.live, true);
     return 0;
@@ -69,6 +74,7 @@ static struct specializer *start(const char *option, const char *value)
     began_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     struct specializer *s = specializer_start(&config, NULL, &err);
     assert_non_null(s);
+    running = s;
     for (int i = 0; i < PATIENCE_MS && !atomic_load(&s->ready); i++)
         usleep(1000);
     assert_true(atomic_load(&s->ready));
@@ -77,6 +83,7 @@ static struct specializer *start(const char *option, const char *value)
 
 static void stop(struct specializer *s)
 {
+    running = NULL;
     specializer_stop(s);
     assert_int_equal(atomic_load(&fake.loaded), 0); /* everything was unloaded */
 }
@@ -152,6 +159,17 @@ static bool asleep(struct specializer *s)
     return atomic_load(&s->doing) == DOING_SLEEP && last_of(s, "asleep") > last_of(s, "round");
 }
 
-#define TEST(f) cmocka_unit_test_setup(f, fresh_store)
+/* A test that failed left its loop running, and the next ones look at the same engine. */
+static int stop_what_runs(void **unused)
+{
+    (void)unused;
+    atomic_store(&fake.hold_bench, false);
+    if (running)
+        specializer_stop(running);
+    running = NULL;
+    return 0;
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, fresh_store, stop_what_runs)
 
 #endif

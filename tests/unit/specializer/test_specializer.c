@@ -203,25 +203,27 @@ static void loop_rolls_back_what_an_audit_finds_wrong_and_refuses_it_the_second_
 static void loop_gives_up_on_a_kernel_that_kills_the_process(void **unused)
 {
     (void)unused;
-    int status;
+    int killed = 0;
 #ifdef __SANITIZE_THREAD__
     skip(); /* it does not support threads after a fork */
 #endif
-    for (int i = 0; i < 30; i++) { /* a server that is started again and again */
+    fake_end_traffic();           /* a child would find its lock taken for ever */
+    for (int i = 0; i < 3; i++) { /* a server that is started again and again */
+        int status = 0;
         pid_t child = fork();
         if (child == 0) {
             fake.loaded = 0;
             atomic_store(&fake.killer, 1);
-            pthread_create(&fake.traffic, NULL, fake_traffic, NULL);
-            struct specializer *s = start(NULL, NULL);
-            usleep(30000000);
-            _exit(s != NULL);
+            fake_begin_traffic();
+            start(NULL, NULL);
+            usleep(PATIENCE_MS * 1000);
+            _exit(1);
         }
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_int_equal(WEXITSTATUS(status), 42);
-        if (i == 2)
-            break;
+        waitpid(child, &status, 0);
+        killed += WIFEXITED(status) && WEXITSTATUS(status) == 42;
     }
+    assert_int_equal(fake_begin_traffic(), 0);
+    assert_int_equal(killed, 3);
     struct err err;
     struct store *store = store_open(store_file, &err);
     assert_int_equal(store_deaths(store, &err), 1);
@@ -369,11 +371,10 @@ static void loop_proves_a_winner_anew_whose_object_is_built_with_other_bytes(voi
     atomic_store(&fake.other_bytes, true);
     int builds = atomic_load(&fake.builds);
     s = start(NULL, NULL);
-    WAIT_FOR(atomic_load(&s->doing) != DOING_RESTORE);
-    assert_in_range(atomic_load(&fake.builds), builds + 2, builds + 30);
+    WAIT_FOR(!specializer_restoring(s)); /* it was given up: not built for ever */
+    assert_true(atomic_load(&fake.builds) >= builds + 2);
     assert_int_equal(atomic_load(&s->counts.restored), 0);
     WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
-    atomic_store(&fake.other_bytes, false);
     stop(s);
 }
 
@@ -420,7 +421,7 @@ static void loop_refuses_no_kernel_for_which_there_was_no_room(void **unused)
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(atomic_load(&s->counts.stage[STAGE_LOAD][STAGE_REFUSE]) >= 3);
     assert_false(specialized("mlp_out/m1"));
-    specializer_stop(s);
+    stop(s);
     atomic_store(&fake.no_room, false);
     s = start("--specializer-paused", "true");
     struct record_filter f = {.env = s->keys.env, .states = 1u << LIFE_PROBED};
