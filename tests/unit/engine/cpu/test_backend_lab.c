@@ -160,7 +160,8 @@ static void bench_is_resumable_and_sees_a_slower_kernel(void **state)
     backend_cpu.bench_end(cpu, &job);
     qsort(a_ns, 15, sizeof *a_ns, compare_floats);
     qsort(b_ns, 15, sizeof *b_ns, compare_floats);
-    assert_true(b_ns[7] > a_ns[7] + 1e6f);
+    /* However busy the machine is: a sleep is never shorter, and one run in 15 is not disturbed. */
+    assert_true(b_ns[0] >= 2e6f && a_ns[0] < 2e6f);
     job = (struct bench_job){.slot = dispatch_slot(table, REGION_HEAD, 1, 1),
                              .a = s->eager,
                              .b = &slow,
