@@ -57,7 +57,7 @@ struct filemap *filemap_open(const char *path, struct err *err)
 {
     struct stat st;
     uint8_t *data = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for a writer */
 
     if (fd < 0) {
         err_set(err, "%s: %s", path, strerror(errno));

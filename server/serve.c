@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "config/log.h"
 #include "server/server.h"
@@ -20,6 +21,17 @@ static void raise_file_limit(void)
         return;
     r.rlim_cur = r.rlim_max;
     setrlimit(RLIMIT_NOFILE, &r);
+}
+
+/* A load can last minutes, and nobody was served by it: it is not waited for. The kernel takes back
+ * its memory and its device, and the store bears any end. */
+static void end_while_loading(const struct engine *e, int rc)
+{
+    if (engine_state(e, NULL, NULL, 0) != ENGINE_LOADING)
+        return;
+    log_info("server", "the model was still being loaded; that is given up");
+    fflush(NULL);
+    _exit(rc);
 }
 
 static int run(struct config *c, int argc, char **argv)
@@ -47,6 +59,7 @@ static int run(struct config *c, int argc, char **argv)
     fflush(stdout);
     rc = server_run(server);
 done:
+    end_while_loading(engine, rc);
     if (specializer)
         specializer_stop(specializer);
     engine_stop(engine);

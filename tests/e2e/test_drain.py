@@ -124,9 +124,11 @@ def test_second_sigterm_ends_at_once(start):
 
 
 def test_sigterm_while_loading(start):
-    s = start(wait=False)
+    s = start(wait=False, model="random:llama-3.2-1b")  # whose weights take many seconds
     s.signal(signal.SIGTERM)
     assert s.wait() == 0
+    assert "that is given up" in s.text()
+    assert "ready after" not in s.text()
 
 
 def test_bad_model_is_an_error_that_names_it():

@@ -89,6 +89,11 @@ static void missing_and_damaged_files_are_named(void **state)
     }
     assert_refused("/tmp/whet/no/such/model.gguf", "no file", "model.gguf: No such file");
     assert_refused("/dev/null", "a device", "/dev/null: not a regular file");
+    char *folder = copy_folder("tiny-llama"), *fifo = xasprintf("%s/fifo.gguf", folder);
+    assert_int_equal(mkfifo(fifo, 0600), 0); /* nobody writes: it is not waited for */
+    assert_refused(fifo, "a FIFO", "fifo.gguf: not a regular file");
+    free(fifo);
+    remove_folder(folder);
 }
 
 static void a_tied_config_shares_the_embedding_whatever_lies_in_the_file(void **state)
