@@ -14,6 +14,7 @@
 
 #include "config/clock.h"
 #include "kernels/isa.h"
+#include "specializer/admission/prober.h"
 #include "specializer/specializer_private.h"
 
 struct fake {
@@ -32,6 +33,8 @@ struct fake {
     _Atomic(const char *) shy,
         needs; /* slot that loses them the first time, and until another is specialized */
     atomic_bool hold_bench;              /* benches last until they are stopped */
+    atomic_bool hold_probes;             /* probes of new candidates do not end */
+    atomic_bool prober_held;             /* no probe ends */
     char held[24], unheld[24];           /* the last that did, and the first one after that */
     _Atomic(const char *) audit_fails;   /* id of a kernel that audits find wrong, or NULL */
     _Atomic(struct specializer *) hasty; /* rolls such a one back before the audit is judged */
@@ -355,8 +358,30 @@ void build_end(struct build *b)
     free(b);
 }
 
+/* A CPU has no prober. Here it can be held all the same: what holds it does so on any device. */
+struct prober *prober_open(const struct stage_env *env)
+{
+    (void)env;
+    return NULL;
+}
+void prober_close(struct prober *p)
+{
+    (void)p;
+}
+void prober_hold(struct prober *p, bool hold)
+{
+    (void)p;
+    atomic_store(&fake.prober_held, hold);
+}
+struct prober_counts prober_counts(const struct prober *p)
+{
+    (void)p;
+    return (struct prober_counts){0};
+}
+
 struct probe {
     struct candidate *c;
+    bool new;
 };
 struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum probe_depth depth,
                           const struct capture *const *captured, int captures, struct err *err)
@@ -364,11 +389,14 @@ struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum
     (void)env, (void)captured, (void)captures, (void)err;
     struct probe *p = xcalloc(1, sizeof *p);
     p->c = c;
+    p->new = depth != PROBE_SHORT;
     atomic_fetch_add(depth == PROBE_SHORT ? &fake.short_probes : &fake.probes, 1);
     return p;
 }
 enum stage_result probe_poll(struct probe *p)
 {
+    if (atomic_load(&fake.prober_held) || (p->new && atomic_load(&fake.hold_probes)))
+        return STAGE_RUNNING;
     if (child_killed(&fake.probes_die))
         return STAGE_RETRY;
     p->c->evidence.probe_cases = 10;

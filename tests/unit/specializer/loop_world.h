@@ -164,6 +164,7 @@ static int stop_what_runs(void **unused)
 {
     (void)unused;
     atomic_store(&fake.hold_bench, false);
+    atomic_store(&fake.hold_probes, false);
     if (running)
         specializer_stop(running);
     running = NULL;

@@ -95,6 +95,28 @@ static void a_pause_after_a_pin_does_not_lose_it(void **unused)
     stop(s);
 }
 
+/* A round that a pause keeps waiting holds the prober, which the pinned kernel needs. */
+static void pins_are_followed_while_a_round_waits(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start("--specializer-slots", "mlp_out");
+    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    stop(s);
+    atomic_store(&fake.hold_probes, true);
+    int probes = atomic_load(&fake.probes);
+    s = start("--specializer-slots", "head");
+    WAIT_FOR(atomic_load(&fake.probes) > probes);
+    expect(200, specializer_set_mode(s, SPECIALIZER_PAUSE, "r2", &text), &text);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_PAUSED && atomic_load(&fake.prober_held));
+    atomic_store(&fake.hold_probes, false);
+    expect(200, specializer_pin(s, "mlp_out/m1", id, "r3", &text), &text);
+    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
+    stop(s);
+}
+
 /* Short probes of pinned kernels are over: the pin was followed, or could not be. */
 static bool pin_was_tried(struct specializer *s, int probes)
 {
@@ -197,6 +219,7 @@ int main(void)
         TEST(pins_are_set_and_taken_off),
         TEST(a_pause_during_a_restore_loses_no_kernel),
         TEST(a_pause_after_a_pin_does_not_lose_it),
+        TEST(pins_are_followed_while_a_round_waits),
         TEST(pins_may_be_repeated_when_a_kernel_could_not_be_brought_back),
         TEST(pins_of_a_disabled_kernel_are_refused),
         TEST(a_slot_unpinned_from_eager_gets_a_kernel_again),
