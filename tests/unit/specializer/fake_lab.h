@@ -381,7 +381,7 @@ struct prober_counts prober_counts(const struct prober *p)
 
 struct probe {
     struct candidate *c;
-    bool new;
+    bool in_full;
 };
 struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum probe_depth depth,
                           const struct capture *const *captured, int captures, struct err *err)
@@ -389,13 +389,13 @@ struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum
     (void)env, (void)captured, (void)captures, (void)err;
     struct probe *p = xcalloc(1, sizeof *p);
     p->c = c;
-    p->new = depth != PROBE_SHORT;
+    p->in_full = depth != PROBE_SHORT;
     atomic_fetch_add(depth == PROBE_SHORT ? &fake.short_probes : &fake.probes, 1);
     return p;
 }
 enum stage_result probe_poll(struct probe *p)
 {
-    if (atomic_load(&fake.prober_held) || (p->new && atomic_load(&fake.hold_probes)))
+    if (atomic_load(&fake.prober_held) || (p->in_full && atomic_load(&fake.hold_probes)))
         return STAGE_RUNNING;
     if (child_killed(&fake.probes_die))
         return STAGE_RETRY;
