@@ -23,7 +23,7 @@ const int context_bucket[CONTEXT_BUCKETS] = {256,  512,   1024,  2048,  4096,
 struct dispatch {
     _Atomic int64_t epoch; /* boundaries passed */
     _Atomic int idle;
-    _Atomic uint64_t published;
+    _Atomic uint64_t exchanges;
     int behind; /* steps that may be under way at a boundary */
     int slots;
     int first[REGION_COUNT]; /* index of the region's first slot */
@@ -127,14 +127,14 @@ struct slot *dispatch_find(struct dispatch *d, const char *name)
 
 int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel *k)
 {
-    atomic_store(&s->kernel, k);
-    atomic_fetch_add(&d->published, 1);
+    if (atomic_exchange(&s->kernel, k) != k)
+        atomic_fetch_add(&d->exchanges, 1);
     return atomic_load(&d->epoch);
 }
 
-uint64_t dispatch_published(const struct dispatch *d)
+uint64_t dispatch_exchanges(const struct dispatch *d)
 {
-    return atomic_load(&d->published);
+    return atomic_load(&d->exchanges);
 }
 
 void dispatch_boundary(struct dispatch *d, bool idle)

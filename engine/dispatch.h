@@ -30,7 +30,7 @@ const char *origin_name(enum origin o);
 /* Anything that can fill a slot. Immutable while it is in one. */
 struct kernel {
     char id[24];    /* "eager", or 16 hex digits of its evidence key */
-    char name[160]; /* "mlp_in ROWS=4 ISA=avx512": what an operator reads */
+    char name[160]; /* "mlp_in avx512 PACK=0 ROWS=4 ...": what an operator reads */
     enum region region;
     enum origin origin;
     int32_t m_max;                /* largest m it may be given */
@@ -59,10 +59,6 @@ struct slot {
     struct slot_counters counters;
 };
 
-/* A whole-step trial: steps that use `slot` run `candidate` or the incumbent by a coin toss, and
- * the times of both kinds are kept in pairs by the engine thread (canary). */
-struct canary;
-
 struct dispatch;
 
 /* `eager[r]` is the eager kernel of region r. */
@@ -78,11 +74,12 @@ struct slot *dispatch_slot(struct dispatch *d, enum region r, int m, int context
 struct slot *dispatch_find(struct dispatch *d, const char *name); /* NULL: no such slot */
 
 /* Puts `k` into `s` from the next step on; returns the epoch after which the kernel that was there
- * may be unloaded. Specializer thread only. */
+ * may be unloaded. `k` may be the one that is there, for the epoch alone. The specializer's, one
+ * thread at a time: its own, or an operator's. */
 int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel *k);
 
-/* How often that was called. Any thread. */
-uint64_t dispatch_published(const struct dispatch *d);
+/* How often that brought another kernel into a slot. Any thread. */
+uint64_t dispatch_exchanges(const struct dispatch *d);
 
 /* Engine thread: a step boundary; and whether the engine is about to wait for work. */
 void dispatch_boundary(struct dispatch *d, bool idle);

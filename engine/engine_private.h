@@ -92,7 +92,7 @@ struct engine {
     bool landed_decode;          /* engine thread: it was a decode step, and nothing came since */
     char lost[200];              /* engine thread: why the device is gone */
     bool lent;                   /* engine thread: a slice ran since the last step was started */
-    uint64_t published;          /* engine thread: exchanges seen */
+    uint64_t exchanges;          /* engine thread: of kernels in slots, seen so far */
     struct sequence_model for_sequences;
     uint64_t seed;
     struct engine_info info;

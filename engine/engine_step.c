@@ -157,9 +157,9 @@ static struct batch *start(struct engine *e)
     if (!plan(e, b))
         return NULL;
     engine_gauges(e);
-    uint64_t published = dispatch_published(e->dispatch);
-    b->swapped = published != e->published;
-    e->published = published;
+    uint64_t exchanges = dispatch_exchanges(e->dispatch);
+    b->swapped = exchanges != e->exchanges;
+    e->exchanges = exchanges;
     b->after_slice = e->lent;
     e->lent = false;
     b->report = (struct step_report){.walked = false};

@@ -122,9 +122,8 @@ void candidate_refuse(struct specializer *s, struct candidate *c, enum stage sta
 static struct candidate *exchange(struct specializer *s, struct place *p, struct candidate *next)
 {
     struct candidate *old = p->active;
-    int64_t epoch =
-        dispatch_publish(s->env.dispatch, p->slot, next ? next->kernel : p->slot->eager);
-    (void)epoch; /* `old` stays loaded; candidate_drop() takes an epoch of its own */
+    /* `old` stays loaded; candidate_drop() takes an epoch of its own. */
+    dispatch_publish(s->env.dispatch, p->slot, next ? next->kernel : p->slot->eager);
     p->active = next;
     p->gain_eager = next && next->evidence.speed > 0 ? next->evidence.speed - 1 : 0;
     p->looks = 0;

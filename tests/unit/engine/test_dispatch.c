@@ -78,6 +78,24 @@ static void where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later(void *
     dispatch_close(d);
 }
 
+/* Who only wants an epoch names the kernel that is there: for the engine's gaps that is no swap. */
+static void the_same_kernel_again_is_no_exchange(void **state)
+{
+    (void)state;
+    struct dispatch *d = open_table();
+    struct kernel k = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
+    struct slot *s = dispatch_slot(d, REGION_MLP_IN, 1, 0);
+    dispatch_boundary(d, false);
+    dispatch_publish(d, s, &k);
+    assert_int_equal(dispatch_exchanges(d), 1);
+    int64_t epoch = dispatch_publish(d, s, &k);
+    assert_int_equal(dispatch_exchanges(d), 1);
+    assert_false(dispatch_passed(d, epoch));
+    dispatch_publish(d, s, s->eager);
+    assert_int_equal(dispatch_exchanges(d), 2);
+    dispatch_close(d);
+}
+
 static void the_fingerprint_tells_the_active_set(void **state)
 {
     (void)state;
@@ -105,6 +123,7 @@ int main(void)
         cmocka_unit_test(a_size_goes_to_the_smallest_bucket_that_holds_it),
         cmocka_unit_test(a_replaced_kernel_is_free_after_the_next_boundary),
         cmocka_unit_test(where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later),
+        cmocka_unit_test(the_same_kernel_again_is_no_exchange),
         cmocka_unit_test(the_fingerprint_tells_the_active_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
