@@ -369,13 +369,15 @@ void config_help(FILE *out)
     fputs("usage: whet serve|bench|tune|kernels [options]\n\n"
           "  --config FILE                      INI file: [section] and name = value\n",
           out);
-    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
-        fprintf(out, "  %-34s short for --%s-%s\n", aliases[i].flag, aliases[i].section,
-                aliases[i].name);
+    char flag[96], type[128];
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
+        const char *of = aliases[i].section;
+        dashed(flag, sizeof flag, find(of, strlen(of), aliases[i].name));
+        fprintf(out, "  %-34s short for %s\n", aliases[i].flag, flag);
+    }
     const char *section = "";
     for (int i = 0; i < OPTIONS; i++) {
         const struct option *o = &options[i];
-        char flag[96], type[128];
         if (strcmp(section, o->section) != 0) {
             section = o->section;
             for (size_t s = 0; s < sizeof sections / sizeof *sections; s++)

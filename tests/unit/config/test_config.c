@@ -101,6 +101,20 @@ static void every_refusal_names_the_option_and_the_value(void **state)
     }
 }
 
+static void help_names_flags_as_they_are_written(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    config_help(out);
+    fclose(out);
+    assert_non_null(strstr(text, "short for --engine-model-name\n"));
+    for (const char *at = strstr(text, "--"); at; at = strstr(at + 2, "--"))
+        assert_true(at[strcspn(at, "_ \n")] != '_');
+    free(text);
+}
+
 static void a_damaged_file_is_refused_by_name(void **state)
 {
     (void)state;
@@ -148,6 +162,7 @@ int main(void)
         cmocka_unit_test(flags_beat_environment_beats_file),
         cmocka_unit_test(booleans_may_stand_alone_or_be_negated),
         cmocka_unit_test(every_refusal_names_the_option_and_the_value),
+        cmocka_unit_test(help_names_flags_as_they_are_written),
         cmocka_unit_test(a_damaged_file_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
