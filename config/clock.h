@@ -1,4 +1,4 @@
-/* clock.h - monotonic and wall time in nanoseconds. */
+/* clock.h - monotonic time in nanoseconds; the wall clock in seconds since 1970. */
 #ifndef WHET_CONFIG_CLOCK_H
 #define WHET_CONFIG_CLOCK_H
 
@@ -17,6 +17,13 @@ static inline int64_t clock_wall_s(void)
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     return t.tv_sec;
+}
+
+static inline double clock_wall(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 #endif

@@ -150,7 +150,7 @@ static uint32_t find_merge(const struct bpe *b, int32_t left, int32_t right)
 
 /* ---- building ------------------------------------------------------------------------------ */
 
-static bool is_added(uint8_t kind)
+bool bpe_added(uint8_t kind)
 {
     return kind == TOKEN_CONTROL || kind == TOKEN_USER_DEFINED;
 }
@@ -206,7 +206,7 @@ static void index_tokens(struct bpe *b, const bool *reachable)
     memset(b->byte, 0xFF, sizeof b->byte);
     for (int added = 0; added < 2; added++)
         for (int32_t i = 0; i < b->tokens; i++)
-            if (reachable[i] && is_added(b->kind[i]) == added)
+            if (reachable[i] && bpe_added(b->kind[i]) == added)
                 insert_token(b, i);
 }
 
@@ -419,7 +419,7 @@ void bpe_word(const struct bpe *b, struct bpe_scratch *s, const char *word, size
               struct id_list *out)
 {
     int32_t id = bpe_find(b, word, n);
-    if (id >= 0 && is_added(b->kind[id]))
+    if (id >= 0 && bpe_added(b->kind[id]))
         id = -1;
     if (id < 0) {
         merge_word(b, s, word, n, out);

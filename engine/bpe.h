@@ -2,6 +2,7 @@
 #ifndef WHET_ENGINE_BPE_H
 #define WHET_ENGINE_BPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +33,9 @@ void bpe_scratch_free(struct bpe_scratch *s);
  * for is left out, as Hugging Face tokenizers does where there is no unknown token. */
 void bpe_word(const struct bpe *b, struct bpe_scratch *s, const char *word, size_t n,
               struct id_list *out);
+
+/* Whether tokens of this kind are found in a text before words are (added.h). */
+bool bpe_added(uint8_t kind);
 
 /* The bytes a token stands for. */
 const char *bpe_bytes(const struct bpe *b, int32_t id, size_t *n);

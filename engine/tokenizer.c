@@ -39,11 +39,6 @@ static const char *const stop_texts[] = {
     "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "</s>",
 };
 
-static bool is_added(uint8_t kind)
-{
-    return kind == TOKEN_CONTROL || kind == TOKEN_USER_DEFINED;
-}
-
 /* Ill-formed text is refused: it could match inside a character and cut it in two. */
 static int put_added(struct tokenizer *t, const struct vocab_source *src, int32_t id,
                      struct err *err)
@@ -136,7 +131,7 @@ struct tokenizer *tokenizer_build(const struct vocab_source *source, struct err 
     if (build_stages(t, &src, err))
         goto fail;
     for (int32_t i = 0; i < src.tokens; i++)
-        if (is_added(src.kind[i]) && put_added(t, &src, i, err))
+        if (bpe_added(src.kind[i]) && put_added(t, &src, i, err))
             goto fail;
     if (set_stops(t, &src, err))
         goto fail;

@@ -34,13 +34,6 @@ void api_dashboard(struct exchange *x)
 
 /* ---- the JSON behind it -------------------------------------------------------------------- */
 
-static double wall(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static void put_member(struct buf *b, const char *name, const char *value)
 {
     buf_printf(b, ",\"%s\":", name);
@@ -64,9 +57,10 @@ static void put_server(struct server *s, struct buf *b)
                "{\"state\":\"%s\",\"progress\":%.3f,\"time\":%.3f,\"uptime_s\":%.1f,"
                "\"version\":\"" WHET_VERSION "\",\"admin\":%s,\"connections\":%d,"
                "\"answers\":{\"ok\":%llu,\"client_error\":%llu,\"server_error\":%llu}",
-               name, s->ready ? 1.0 : progress, wall(), (double)(clock_ns() - s->started_ns) * 1e-9,
-               s->auth.admin.n ? "true" : "false", s->connections, (unsigned long long)answers[2],
-               (unsigned long long)answers[4], (unsigned long long)answers[5]);
+               name, s->ready ? 1.0 : progress, clock_wall(),
+               (double)(clock_ns() - s->started_ns) * 1e-9, s->auth.admin.n ? "true" : "false",
+               s->connections, (unsigned long long)answers[2], (unsigned long long)answers[4],
+               (unsigned long long)answers[5]);
     put_member(b, "message", message);
     if (s->ready) {
         const struct engine_info *info = engine_info(s->engine);

@@ -10,25 +10,20 @@
 #include "specializer/agent/agent_span.h"
 #include "specializer/agent/agent_tree.h"
 #include "specializer/life.h"
+#include "specializer/store/store_json.h"
 
 const char *imported_texts(enum machine_kind machine)
 {
     return machine == MACHINE_CUDA ? "imported/cuda" : "imported/cpu";
 }
 
-static const char *text_of(const cJSON *o, const char *name)
-{
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
-    return cJSON_IsString(v) ? v->valuestring : "";
-}
-
 void export_text(struct store *s, cJSON *row)
 {
     struct agent_node n;
-    int state = life_parse(text_of(row, "state"));
+    int state = life_parse(row_text(row, "state"));
     if (state < 0 || !life_admitted((enum life)state) ||
-        !agent_template_find(text_of(row, "template")) ||
-        store_agent_find(s, text_of(row, "source_hash"), &n, NULL) <= 0)
+        !agent_template_find(row_text(row, "template")) ||
+        store_agent_find(s, row_text(row, "source_hash"), &n, NULL) <= 0)
         return;
     cJSON *o = cJSON_AddObjectToObject(row, "agent");
     cJSON_AddStringToObject(o, "text", n.text);
@@ -51,15 +46,15 @@ static char *plain(const char *text, size_t most)
 static int keep(struct store *s, const struct template *t, const char *slot, const cJSON *agent,
                 struct err *err)
 {
-    const char *text = text_of(agent, "text");
+    const char *text = row_text(agent, "text");
     char *body = span_strip(text);
     struct agent_node n = {.state = AGENT_READY,
                            .parent = -1,
                            .text = xstrdup(text),
-                           .label = plain(text_of(agent, "label"), LABEL_CHARS_MOST),
-                           .plan = plain(text_of(agent, "plan"), PLAN_CHARS_MOST)};
+                           .label = plain(row_text(agent, "label"), LABEL_CHARS_MOST),
+                           .plan = plain(row_text(agent, "plan"), PLAN_CHARS_MOST)};
     agent_body_hash(body, n.source);
-    char *prompts = plain(text_of(agent, "prompts"), sizeof n.prompts - 1);
+    char *prompts = plain(row_text(agent, "prompts"), sizeof n.prompts - 1);
     snprintf(n.prompts, sizeof n.prompts, "%s", prompts);
     int r = store_agent_import(s, imported_texts(t->machine), slot, &n, err);
     tree_node_free(&n);
@@ -70,11 +65,11 @@ static int keep(struct store *s, const struct template *t, const char *slot, con
 
 int import_text(struct store *s, const cJSON *row, const char *who, struct err *err)
 {
-    const char *slot = text_of(row, "slot");
-    const struct template *t = agent_template_find(text_of(row, "template"));
+    const char *slot = row_text(row, "slot");
+    const struct template *t = agent_template_find(row_text(row, "template"));
     const cJSON *agent = cJSON_GetObjectItemCaseSensitive(row, "agent");
-    const char *text = text_of(agent, "text");
-    int state = life_parse(text_of(row, "state"));
+    const char *text = row_text(agent, "text");
+    int state = life_parse(row_text(row, "state"));
     struct err why = {""};
     if (state < 0 || !life_admitted((enum life)state) || !t || !slot[0] || strlen(slot) >= 40 ||
         !text[0])

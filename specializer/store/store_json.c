@@ -91,7 +91,7 @@ cJSON *store_export(struct store *s, struct err *err)
 
 /* ---- import -------------------------------------------------------------------------------- */
 
-static const char *text_of(const cJSON *o, const char *name)
+const char *row_text(const cJSON *o, const char *name)
 {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
     return cJSON_IsString(v) ? v->valuestring : "";
@@ -100,9 +100,9 @@ static const char *text_of(const cJSON *o, const char *name)
 /* 1 taken, 0 not of use here, -1 error. */
 static int import_row(struct store *s, const cJSON *row, const char *who, struct err *err)
 {
-    const char *slot = text_of(row, "slot"), *knobs = text_of(row, "knobs");
-    const struct template *t = template_find(text_of(row, "template"));
-    int state = life_parse(text_of(row, "state"));
+    const char *slot = row_text(row, "slot"), *knobs = row_text(row, "knobs");
+    const struct template *t = template_find(row_text(row, "template"));
+    int state = life_parse(row_text(row, "state"));
     struct point point;
     struct err why;
     struct record r = {.origin = ORIGIN_RESTORED, .state = LIFE_PROPOSED};

@@ -14,6 +14,8 @@ enum { EXPORT_VERSION = 1 };
 
 cJSON *record_json(const struct record *r); /* caller deletes */
 cJSON *gain_json(const struct gain *g);     /* {"pairs","mean","low","high"} */
+/* A string of an exported row; "" if it has none of that name. */
+const char *row_text(const cJSON *row, const char *name);
 cJSON *trace_json(const struct trace_row *row);
 /* Everything that another store can use. */
 cJSON *store_export(struct store *s, struct err *err);

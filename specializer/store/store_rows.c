@@ -250,13 +250,6 @@ int store_share(struct store *s, const char *env, const char *slot, double share
 
 /* ---- trace and exchanges -------------------------------------------------------------------- */
 
-static double wall(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* The newest rows that are kept; older ones go a thousand at a time. */
 enum { TRACE_KEEP = 100000, TRACE_SWEEP = 1000 };
 
@@ -264,7 +257,7 @@ int store_trace_row(struct store *s, const char *slot, const char *key, const ch
                     const char *text, const char *who, struct err *err)
 {
     if (store_run(s, err, "INSERT INTO trace(at, slot, key, event, text, who) VALUES(?,?,?,?,?,?)",
-                  "dsssss", wall(), slot, key, event, text, who) != 0)
+                  "dsssss", clock_wall(), slot, key, event, text, who) != 0)
         return -1;
     int64_t id = sqlite3_last_insert_rowid(s->db);
     log_debug("specializer", "%s %s %s: %s%s%s", slot ? slot : "-", key ? key : "-", event, text,
@@ -348,7 +341,7 @@ int store_exchange(struct store *s, const struct exchange *x, struct err *err)
     int r = store_run(s, err,
                       "INSERT INTO exchange(at, request, reply, verdict, seconds, tokens_in,"
                       " tokens_out) VALUES(?,?,?,?,?,?,?)",
-                      "dsssdii", wall(), x->request, x->reply, x->verdict, x->seconds,
+                      "dsssdii", clock_wall(), x->request, x->reply, x->verdict, x->seconds,
                       (int64_t)x->tokens_in, (int64_t)x->tokens_out);
     int64_t id = sqlite3_last_insert_rowid(s->db);
     if (r == 0 && id % EXCHANGE_SWEEP == 0)
