@@ -28,8 +28,9 @@ void plan_free(struct plan *p);
 const char *region_name(enum region r); /* "attn_in" */
 int region_parse(const char *name);     /* enum region, or -1 */
 
-/* What a region must do at least, for `m` tokens that attend to `context` positions each in
- * `sequences` sequences: bytes = weights once + activations in and out + KV read or written.
+/* What a region must do at least, for `m` tokens in `sequences` sequences of `context` positions
+ * each, the tokens the last of them: bytes = weights once + activations in and out + KV read or
+ * written.
  * `layer` is 0 for embed and head; `logits_rows` counts for the head alone, which has no `m`. */
 struct region_cost {
     int64_t weight_bytes, activation_bytes, kv_bytes;
@@ -48,7 +49,8 @@ struct machine {
     char device[96];        /* "Intel(R) Xeon(R) ..., 2 threads" */
     double read_bandwidth;  /* bytes/s of a streaming read over more than the last-level cache,
                                or over the model's own size if that is smaller */
-    double peak_flops;      /* f32 FLOP/s of a register-resident multiply-add loop */
+    double peak_flops;      /* FLOP/s: of a register-resident multiply-add loop in f32, or on a
+                               GPU of a large product in bf16 */
     double boundary_s;      /* seconds from the end of one region to the start of the next */
     int32_t kv_element;     /* bytes of one element of the KV cache; 0: 4 */
     int32_t weight_element; /* bytes of a weight, whatever the model's format; 0: as there */

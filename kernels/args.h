@@ -90,58 +90,58 @@ struct attn_in_args {
     int32_t heads, kv_heads, head_dim;
     int32_t rope_interleaved; /* 1: pairs (2i, 2i+1); 0: pairs (i, i + head_dim/2) */
     float eps;
-    const float *x;                      /* [M, hidden] */
-    const float *norm;                   /* [hidden] */
-    struct weight wq, wk, wv;            /* [heads*head_dim, hidden], [kv_heads*head_dim, hidden] */
-    const float *bq, *bk, *bv;           /* or null */
-    const float *q_norm, *k_norm;        /* [head_dim] or null */
-    const float *rope_cos, *rope_sin;    /* [max_context, head_dim/2] */
-    const int32_t *position;             /* [M] */
-    const int32_t *kv_at;                /* [M] cache position: page * KV_PAGE + offset */
-    float *q;                            /* [M, heads*head_dim] */
-    void *k_pages, *v_pages;             /* this layer's pages */
+    const float *x;                   /* [M, hidden] */
+    const float *norm;                /* [hidden] */
+    struct weight wq, wk, wv;         /* [heads*head_dim, hidden], [kv_heads*head_dim, hidden] */
+    const float *bq, *bk, *bv;        /* or null */
+    const float *q_norm, *k_norm;     /* [head_dim] or null */
+    const float *rope_cos, *rope_sin; /* [max_context, head_dim/2] */
+    const int32_t *position;          /* [M] */
+    const int32_t *kv_at;             /* [M] cache position: page * KV_PAGE + offset */
+    float *q;                         /* [M, heads*head_dim] */
+    void *k_pages, *v_pages;          /* this layer's pages */
 };
 
 /* attn: a = softmax(q k^T * scale, causal) v, per sequence, grouped-query. */
 struct attn_args {
     int32_t m, spans;
     int32_t heads, kv_heads, head_dim;
-    float scale;                /* 1/sqrt(head_dim) */
-    const float *q;             /* [M, heads*head_dim] */
+    float scale;    /* 1/sqrt(head_dim) */
+    const float *q; /* [M, heads*head_dim] */
     const void *k_pages, *v_pages;
-    const struct span *span;    /* [spans] */
-    const int32_t *page_table;  /* page numbers */
-    float *a;                   /* [M, heads*head_dim] */
+    const struct span *span;   /* [spans] */
+    const int32_t *page_table; /* page numbers */
+    float *a;                  /* [M, heads*head_dim] */
 };
 
-/* attn_out and mlp_out: y = in W^T (+ bias) + x */
+/* attn_out and mlp_out: y = in W^T + x */
 struct out_args {
     int32_t m;
-    const float *in;  /* [M, K] */
-    const float *x;   /* [M, hidden] residual */
-    struct weight w;  /* [hidden, K] */
-    float *y;         /* [M, hidden] */
+    const float *in; /* [M, K] */
+    const float *x;  /* [M, hidden] residual */
+    struct weight w; /* [hidden, K] */
+    float *y;        /* [M, hidden] */
 };
 
 /* mlp_in: n = rmsnorm(x) * norm; h = silu(n Wg^T) * (n Wu^T) */
 struct mlp_in_args {
     int32_t m;
     float eps;
-    const float *x;             /* [M, hidden] */
-    const float *norm;          /* [hidden] */
-    struct weight gate, up;     /* [ffn, hidden] */
-    float *h;                   /* [M, ffn] */
+    const float *x;         /* [M, hidden] */
+    const float *norm;      /* [hidden] */
+    struct weight gate, up; /* [ffn, hidden] */
+    float *h;               /* [M, ffn] */
 };
 
 /* head: logits[i, :] = rmsnorm(x[row[i], :]) * norm . W^T, for the rows that need logits */
 struct head_args {
     int32_t m; /* rows of logits */
     float eps;
-    const int32_t *row;  /* [m] row of x */
-    const float *x;      /* [M, hidden] */
-    const float *norm;   /* [hidden] */
-    struct weight w;     /* [vocab, hidden] */
-    float *logits;       /* [m, vocab] */
+    const int32_t *row; /* [m] row of x */
+    const float *x;     /* [M, hidden] */
+    const float *norm;  /* [hidden] */
+    struct weight w;    /* [vocab, hidden] */
+    float *logits;      /* [m, vocab] */
 };
 
 /* ---- CPU kernels: the interface of a shared object --------------------------------------- */

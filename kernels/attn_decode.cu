@@ -1,7 +1,8 @@
 /* attn_decode.cu - attention of single tokens over paged keys and values: split-KV in one kernel.
  *
- *   a[t, h, :] = sum_p softmax_p(scale q[t, h, :] . k[p, h / G, :]) v[p, h / G, :],  p <=
- * position[t]
+ *   a[t, h, :] = sum_p softmax_p(scale q[t, h, :] . k[p, h / G, :]) v[p, h / G, :]
+ *
+ * over p = 0 .. position[t].
  *
  * q, a: [M, HEADS, HEAD_DIM] float; pages: bf16 [page][KV_HEADS][KV_PAGE][HEAD_DIM]; G = HEADS /
  * KV_HEADS query heads share what is read. Bytes moved: 4 HEAD_DIM for each position and kv head.

@@ -1,11 +1,11 @@
 /* gemv.cu - projections of one to four tokens: every weight is read once, in 16-byte loads straight
  * into registers. ring.cu is the same with weights that come through shared memory.
  *
- *   attn_in   q, k, v = rope(qnorm(n Wqkv^T)), k and v into pages    W [(H + 2 KVH) HD, HIDDEN]
- *   attn_out  y = a Wo^T + x                                              W [HIDDEN, H HD]
- *   mlp_in    h = silu(g) u; g, u = rows 2i, 2i+1 of n Wgu^T              W [2 FFN, HIDDEN]
- *   mlp_out   y = h Wdown^T + x                                           W [HIDDEN, FFN]
- *   head      logits = n W^T and the best of each row                     W [VOCAB, HIDDEN]
+ *   attn_in   q, k = rope(norm(n Wqk^T)); v = n Wv^T; k, v into pages  W [(H + 2 KVH) HD, HIDDEN]
+ *   attn_out  y = a Wo^T + x                                           W [HIDDEN, H HD]
+ *   mlp_in    h = silu(g) u; g, u = rows 2i, 2i+1 of n Wgu^T           W [2 FFN, HIDDEN]
+ *   mlp_out   y = h Wdown^T + x                                        W [HIDDEN, FFN]
+ *   head      logits = n W^T and the best of each row                  W [VOCAB, HIDDEN]
  *
  * n = rmsnorm(x) * gain is folded in: x * gain is multiplied, the sum's factor 1/rms(x) comes last.
  * Bytes moved: W (2 N K), and x once a block.
@@ -13,9 +13,10 @@
  * At one token the stream of weights is easy; what costs is every boundary between kernels, when
  * the previous kernel's last block, its write-back, the load of x and the reduction follow one
  * another. So the first ROWS x UNROLL loads of a lane, and L2 prefetches of what comes after, are
- * issued before the wait; and K can be split over KW warps, whose part of x then fits registers:
- * no staging, one barrier. A block owns tiles of RW * ROWS rows; with PERSIST it walks over several
- * and its loads never pause between them.
+ * issued before the wait for the kernel before this one (cuda.h), which may still run; and K can be
+ * split over KW warps, whose part of x then fits registers: no staging, one barrier. A block owns
+ * tiles of RW * ROWS rows; with PERSIST it walks over several and its loads never pause between
+ * them. A chunk is what a warp loads at once of a row: 16 bytes a lane, 256 weights.
  *
  * Invariant: that of lib/gemv_run.cuh.
  */

@@ -1,9 +1,9 @@
 /* life.c - see life.h. The table below is the law; everything else asks it.
  *
- * Beyond the forward path: any state but active may fall back to proposed (a stage is repeated
- * after a restart, or an operator enabled the kernel again), and what was once admitted may
- * become active again after it was re-validated (a pin, or a rollback to the kernel before). What
- * is adjourned begins again at proposed or stays where it is: a refusal is what is final.
+ * Beyond the forward path: most states may fall back to proposed (a stage is repeated after a
+ * restart, what was rolled back or adjourned is looked at again, or an operator enabled the
+ * kernel), and what is retired may become active again after it was re-validated (a pin, or a
+ * rollback to the kernel before). A refusal is final.
  */
 #include "specializer/life.h"
 

@@ -7,7 +7,9 @@
  *   watch    active kernels are audited against eager and held to their promise
  *   finalist the best of a batch goes through shadow and canary, and is published
  *   round    a batch is built, probed and benched, children working while we measure
- *   choose   the slot where most time can still be saved; none: sleep
+ *   agent    a text that a language model wrote makes a round of its own, if that is allowed
+ *   choose   the slot where most time can still be saved: new candidates, or a hearing of one that
+ *            lost whole steps among other kernels (hearing.c); none: sleep
  *
  * Safety does not depend on this thread being alive: a slot always holds a kernel that was proven,
  * and the engine never waits for it.
@@ -258,9 +260,9 @@ static struct place *waiting_finalist(struct specializer *s)
     return NULL;
 }
 
-/* Where no live steps come, nothing changes: it is not the end of a sleep. A slot that is searched
- * had some lately; one with a hearing, whose share may be that of the last server, is asked for
- * them less often, since who waits for them does nothing else. */
+/* Without inputs of live steps no round begins, and a sleep goes on. The slot is asked again after
+ * 2 s, or 20 s for a hearing: its share may be one that the store has from the last server, and
+ * while inputs are waited for nothing else is done. */
 static void start_round(struct specializer *s, struct place *p, bool hearing)
 {
     bool opened = place_open(s, p);

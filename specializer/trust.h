@@ -4,10 +4,11 @@
  * advice can cost:
  *
  *   near   points that the cost model thinks possible. One in a batch at first, more once such
- * picks were among the fastest, none when they were not, but for a new chance now and then. far
- * points that the cost model thinks several times slower than the fastest known. The model may be
- * wrong about them, but hardly all at once: one in twenty samples of the search, last in its batch.
- * Who has been right more often than wrong has no far points.
+ *          picks were among the fastest, none when they were not, but for a new chance now and
+ *          then.
+ *   far    points that the cost model thinks several times slower than the fastest known. It may
+ *          be wrong about them, but hardly about all at once: one in twenty samples of the search,
+ *          last in its batch. Who has been right more often than wrong has no far points.
  *
  * So good advice is used up quickly, absurd advice costs at most 5 % of the samples, and plausible
  * bad advice a sample in the beginning and one in about fifty later.

@@ -161,7 +161,7 @@ static bool has_template(struct specializer *s, const struct slot *slot, char ou
         allowed += !is_disabled(s, "", t->id);
     }
     if (takes == 0)
-        snprintf(out, WHY_TEXT, "no template takes %d tokens", slot->m);
+        snprintf(out, WHY_TEXT, "no template takes %d token%s", slot->m, slot->m == 1 ? "" : "s");
     else if (allowed == 0)
         snprintf(out, WHY_TEXT, "its templates are disabled");
     return allowed > 0;
