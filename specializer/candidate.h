@@ -78,13 +78,13 @@ struct evidence {
     double roofline_s;         /* what the machine could do at best on these inputs */
     char against[24];          /* id of the kernel it was measured against */
     double speed;              /* relative to the eager kernel (1), through `against`'s own speed */
-    bool impossible; /* timed below the roofline: the measurement, not the kernel, is good */
+    bool impossible;           /* timed below the roofline: what is wrong is the measurement */
     /* shadow */
     int32_t shadow_looks, shadow_different;
     double shadow_max, shadow_rms; /* worst row, against the incumbent */
     /* canary: whole steps */
     struct gain canary;
-    double step_s; /* median step with the candidate: the promise that watch holds it to */
+    double step_s; /* median step with the candidate */
     struct heard heard;
 };
 
@@ -104,15 +104,15 @@ struct candidate {
     const struct template *template;
     struct point point;
     struct slot *slot;
-    char name[160];     /* "mlp_in ROWS=4 ISA=avx512" */
+    char name[160];     /* "mlp_in avx512 PACK=0 ROWS=4 ..." */
     enum origin origin; /* ORIGIN_TEMPLATE, ORIGIN_RESTORED, ORIGIN_AGENT */
     bool bit_equal;     /* the template declares canonical order for this point */
     double predicted_s; /* by the cost model */
     unsigned risk;      /* enum risk bits, from the adviser */
 
-    char *source;        /* path of the .c file */
+    char *source;        /* path of the .c or .cu file */
     char **define;       /* ["-DROWS=4", ...], NULL-terminated */
-    char *object;        /* path of the shared object: <object dir>/<object_key>.so */
+    char *object;        /* what is loaded: <object dir>/<object_key>.so, .cubin or .lt */
     char object_sum[17]; /* checksum of that file once built */
 
     enum life state;
