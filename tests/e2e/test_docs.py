@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,13 @@ def test_every_route_of_the_pages_is_there(server):
                             .encode())
         status = int(answer.split(b" ", 2)[1])
         assert b"there is no route" not in answer and status != 405, (method, path, answer)
+
+
+def test_the_sdk_example_runs_as_it_stands(server):
+    code = re.search(r"```python\n(.*?)```", (DOCS / "running.md").read_text(), re.S)[1]
+    code = code.replace("http://127.0.0.1:8080", server.url)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0 and run.stdout.strip(), run.stderr
 
 
 def test_every_call_of_the_operating_page_is_there(open_server):
