@@ -275,7 +275,7 @@ struct backend {
     struct blas *blas;
     struct cell cell[NARROW_BUCKETS][CONTEXT_BUCKETS], wide_cell[WIDE_CELLS];
     struct builder builder;
-    uint64_t steps;
+    _Atomic uint64_t steps; /* begun; the engine thread counts, the builder looks */
 
     uint64_t loads;            /* specializer thread */
     pthread_mutex_t load_lock; /* packs_list, retired: specializer and engine thread */
