@@ -66,9 +66,6 @@
 
 #define LEGAL(expression, why) static_assert(expression, why);
 #include "ring.def"
-#if BULK && __CUDA_ARCH__ < 900
-#error "bulk copies need compute capability 9.0"
-#endif
 
 /* ---- code --------------------------------------------------------------------------------- */
 

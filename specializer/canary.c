@@ -84,6 +84,14 @@ enum canary_verdict canary_look(const struct gain *g, double expected, bool last
     return g->pairs >= PAIRS_LEAST && !resolves && g->low > harmless ? CANARY_PASS : CANARY_SLOWER;
 }
 
+/* An interval that still holds a gain has not refused anything: noise did. Nor have a few pairs, or
+ * none: so it is where one side's steps have no graph, because the device is short of memory, or no
+ * two steps carry the same. */
+bool canary_unresolved(const struct gain *g)
+{
+    return g->pairs < PAIRS_LEAST || (g->mean > 0 && g->high > 0);
+}
+
 /* ---- the run -------------------------------------------------------------------------------- */
 
 struct trial {
@@ -206,13 +214,12 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
     }
     const struct gain *g = &c->evidence.canary;
     if (r == STAGE_PASS && verdict == CANARY_SLOWER) {
-        /* An interval that still holds a gain has not refused anything: noise did. */
-        bool unresolved = g->pairs > 0 && g->mean > 0 && g->high > 0;
+        bool unresolved = canary_unresolved(g);
         snprintf(c->reason, sizeof c->reason,
                  "canary: whole steps %+.2f %% [%+.2f, %+.2f] over %d pairs", g->mean * 100,
                  g->low * 100, g->high * 100, g->pairs);
         r = unresolved ? STAGE_RETRY : STAGE_REFUSE;
-        c->steps = unresolved ? STEPS_UNDECIDED : STEPS_SLOWER;
+        c->steps = !unresolved ? STEPS_SLOWER : g->pairs > 0 ? STEPS_UNDECIDED : STEPS_UNSEEN;
     } else if (r == STAGE_RETRY) {
         snprintf(c->reason, sizeof c->reason, "canary: %d steps in %.0f s",
                  (int)atomic_load(&t->canary.have), timeout_s);

@@ -54,8 +54,11 @@ static cJSON *facts_json(const struct facts *f)
 #define FACT(name, help) cJSON_AddNumberToObject(o, #name, f->name);
 #define SHAPE(name, value, help) cJSON_AddNumberToObject(o, #name, f->name);
 #include "kernels/templates.def"
-    if (facts_kind(f) == MACHINE_CUDA) /* what only a GPU's table has */
-        cJSON_AddNumberToObject(o, "SMS", f->SMS);
+    if (facts_kind(f) == MACHINE_CPU)
+        return o;
+    cJSON_AddNumberToObject(o, "SMS", f->SMS); /* what only a GPU's table has */
+#define FACT(name, help) cJSON_AddNumberToObject(o, #name, f->name);
+#include "kernels/templates_cuda.def"
     return o;
 }
 
@@ -274,6 +277,8 @@ static int read_table(struct tables *t, const cJSON *o, struct err *err)
 #define SHAPE(name, value, help) f.name = (int32_t)number_of(facts, #name);
 #include "kernels/templates.def"
     f.SMS = (int32_t)number_of(facts, "SMS");
+#define FACT(name, help) f.name = (int32_t)number_of(facts, #name);
+#include "kernels/templates_cuda.def"
     t->machine.kind = facts_kind(&f);
     t->machine.sms = f.SMS;
     if (f.REGION < 0 || f.REGION >= REGION_COUNT)

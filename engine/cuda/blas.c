@@ -238,11 +238,12 @@ int blas_open(struct backend *b, struct err *e)
     int64_t t0 = clock_ns();
     if (blas_create(b, e))
         return -1;
+    int32_t rows = walk_padded(b->options.max_rows), tokens = walk_padded(b->options.max_tokens);
     for (int i = 0; i < NARROW_BUCKETS; i++)
-        if (warm(b, m_bucket[i], m_bucket[i] <= b->options.max_rows, e))
+        if (warm(b, m_bucket[i], m_bucket[i] <= rows, e))
             return -1;
-    for (int32_t m = 2 * NARROW; m < b->options.max_tokens + NARROW; m += NARROW)
-        if (warm(b, m, m <= b->options.max_rows, e))
+    for (int32_t m = 2 * NARROW; m <= tokens; m += NARROW)
+        if (warm(b, m, m <= rows, e))
             return -1;
     CU(cudaStreamSynchronize(b->stream));
     log_info("cuda", "%d matrix products tried in %.0f ms", b->blas->plans,

@@ -120,7 +120,8 @@ struct lt; /* products.h */
 struct loaded {
     struct loaded *next_retired;
     struct kernel *kernel;
-    uint64_t number; /* in the order in which kernels were loaded, from 1 */
+    uint64_t number;      /* in the order in which kernels were loaded, from 1 */
+    _Atomic bool retired; /* it will be in no slot again; specializer thread */
     cudaLibrary_t library;
     cudaKernel_t entry[CUDA_LAUNCHES];
     struct cuda_kernel_info info; /* launches 0: no cubin but a library's algorithm */
@@ -274,7 +275,7 @@ struct backend {
     struct blas *blas;
     struct cell cell[NARROW_BUCKETS][CONTEXT_BUCKETS], wide_cell[WIDE_CELLS];
     struct builder builder;
-    uint64_t steps;
+    _Atomic uint64_t steps; /* begun; the engine thread counts, the builder looks */
 
     uint64_t loads;            /* specializer thread */
     pthread_mutex_t load_lock; /* packs_list, retired: specializer and engine thread */
@@ -406,8 +407,8 @@ int graph_open(struct backend *b, struct err *e);
 void graph_close(struct backend *b);
 /* The executable of a choice, or an older one of the same bucket while the builder makes the right
  * one; never one that was made for a canary and nothing else. NULL: neither is there, or the older
- * one has a kernel where eager or an earlier kernel is wanted, which may be because it is wrong;
- * then the step is walked. Never captures. */
+ * one has a kernel that was unloaded, or one where eager or an earlier kernel is wanted, which may
+ * be because it is wrong; then the step is walked. Never captures. */
 struct variant *graph_get(struct backend *b, const struct choice *c);
 /* The same for a wide step, of which no other graph will do; asks for one once the same step has
  * come WIDE_REPEATS times in a row. It begins after the block has been copied and leaves no tokens.

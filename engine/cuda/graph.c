@@ -7,9 +7,9 @@
  * stream of its own; from the boundary after that the step uses it. So a swap costs a step nothing.
  * The engine thread never captures: where no variant will do it walks the step, region by region.
  * That is so in a cell that is new, and where a slot went back to eager or to the kernel before its
- * last, perhaps because that is wrong: such a kernel must not run once more. For the same reason a
- * variant that was made for a canary runs in the canary's steps only, until its kernel is in the
- * slot.
+ * last, perhaps because that is wrong: such a kernel must not run once more, nor may one that was
+ * unloaded since the cell's last step. For the same reason a variant that was made for a canary
+ * runs in the canary's steps only, until its kernel is in the slot.
  *
  * Wide steps are of too many kinds to have a graph each, but long prompts are read in steps that
  * are all alike. A wide step that comes again and again gets a graph for exactly its padded numbers
@@ -245,12 +245,14 @@ static void ask(struct backend *b, struct cell *cell, const struct choice *c)
 }
 
 /* A kernel runs in `v` where `c` wants eager, or one that was loaded before it: it was taken out of
- * its slot, and did not make room for a better one. */
+ * its slot, and did not make room for a better one. Nor did, as far as is known here, one that was
+ * unloaded: in a cell that had no steps since, its graph is still the newest when the slot has long
+ * had eager and then another kernel. */
 static bool outdated(const struct variant *v, const struct choice *c)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
         const struct loaded *want = c->kernel[r]->backend, *have = v->choice.kernel[r]->backend;
-        if (have && (!want || have->number > want->number))
+        if (have && (!want || have->number > want->number || atomic_load(&have->retired)))
             return true;
     }
     return false;

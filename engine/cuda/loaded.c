@@ -178,6 +178,7 @@ void cuda_unload(struct backend *b, struct kernel *k)
     if (!k)
         return;
     struct loaded *l = k->backend;
+    atomic_store(&l->retired, true);
     pthread_mutex_lock(&b->load_lock);
     l->next_retired = b->retired;
     b->retired = l;

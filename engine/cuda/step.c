@@ -333,10 +333,12 @@ static int fetch(struct backend *b, const struct step *s, struct flight *f, stru
 }
 
 /* What to report of a step that failed: whether the device answers at all any more. An error that
- * a kernel caused stays with the context for good. Nothing of the step is left on the stream. */
+ * a kernel caused stays with the context for good. Nothing of the step is left on the stream. Only
+ * that is asked: the device as a whole answers with an error for as long as some other thread's
+ * stream is being captured, and that capture fails. */
 static int failed_for(struct backend *b, struct err *e)
 {
-    cudaError_t code = cudaDeviceSynchronize();
+    cudaError_t code = cudaStreamSynchronize(b->stream);
     b->told = -1;
     if (code == cudaSuccess)
         return -1;

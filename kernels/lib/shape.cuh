@@ -1,7 +1,8 @@
 /* shape.cuh - the constants of a model that a CUDA template is compiled for, with defaults.
  *
  * The host passes each as -D (templates_cuda.def, SHAPE rows); the defaults, Llama-3.2-1B at one
- * token on an H200, let every template compile alone. */
+ * token on an H200, let every template compile alone. Facts of the device that LEGAL rows ask for
+ * are those of the target. */
 #ifndef WHET_KERNELS_LIB_SHAPE_CUH
 #define WHET_KERNELS_LIB_SHAPE_CUH
 
@@ -39,6 +40,12 @@
 #endif
 #ifndef SMS
 #define SMS 132
+#endif
+
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 900
+#define HAS_CLUSTERS 0
+#else
+#define HAS_CLUSTERS 1
 #endif
 
 /* Regions for #if, which does not know enumerators. */

@@ -33,6 +33,8 @@ struct facts {
 #define SHAPE(name, value, help) int32_t name;
 #include "kernels/templates.def"
     int32_t SMS; /* multiprocessors; 0: the facts are a CPU's */
+#define FACT(name, help) int32_t name;
+#include "kernels/templates_cuda.def"
 };
 
 struct template

@@ -162,8 +162,11 @@ void facts_fill(struct facts *f, const struct model *model, enum region region, 
 
 void facts_machine(struct facts *f, const struct machine *machine)
 {
-    if (machine->kind == MACHINE_CUDA)
-        f->SMS = machine->sms > 0 ? machine->sms : 1;
+    int capability;
+    if (machine->kind != MACHINE_CUDA)
+        return;
+    f->SMS = machine->sms > 0 ? machine->sms : 1;
+    f->HAS_CLUSTERS = sscanf(machine->target, "sm_%d", &capability) != 1 || capability >= 90;
 }
 
 enum machine_kind facts_kind(const struct facts *f)

@@ -19,7 +19,8 @@ struct facts cuda_facts(const struct model_shape *s, enum region region, int m_m
                           .WTYPE = DTYPE_BF16,
                           .WTYPE_2 = DTYPE_BF16,
                           .WTYPE_3 = DTYPE_BF16,
-                          .SMS = sms};
+                          .SMS = sms,
+                          .HAS_CLUSTERS = 1};
 }
 
 struct point cuda_start(const struct template *t, const struct facts *f)

@@ -194,6 +194,14 @@ static void canary_decides_nothing_on_a_handful_of_pairs(void **state)
     struct gain few = {5, 0.2, 0.1, 0.3};
     assert_int_equal(canary_look(&few, 0.1, false), CANARY_MORE);
     assert_int_equal(canary_look(&few, 0.0001, true), CANARY_SLOWER);
+    assert_true(canary_unresolved(&few)); /* and that is no refusal, whatever they say */
+    few = (struct gain){5, -0.2, -0.3, -0.1};
+    assert_int_equal(canary_look(&few, 0.1, true), CANARY_SLOWER);
+    assert_true(canary_unresolved(&few));
+    struct gain none = stats_gain(NULL, NULL, 0, 0.95, 1), clear = {40, -0.2, -0.3, -0.1};
+    assert_int_equal(canary_look(&none, 0.1, true), CANARY_SLOWER);
+    assert_true(canary_unresolved(&none));
+    assert_false(canary_unresolved(&clear));
 }
 
 /* ---- the CPU backend ------------------------------------------------------------------------ */

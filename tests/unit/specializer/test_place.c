@@ -7,7 +7,8 @@
 static void starts_of_families_come_one_a_round(void **state)
 {
     (void)state;
-    struct facts f = {.REGION = REGION_ATTN_OUT, .M_MAX = 1, .SMS = 132, LLAMA_SHAPE};
+    struct facts f = {
+        .REGION = REGION_ATTN_OUT, .M_MAX = 1, .SMS = 132, .HAS_CLUSTERS = 1, LLAMA_SHAPE};
     struct place p = {.space = space_open(&f, REGION_ATTN_OUT, 1, NUMERICS_TOLERANCE)};
     static const char *const family[] = {"gemv", "ring"};
     search_open(&p.search, p.space);
@@ -29,7 +30,8 @@ static void starts_of_families_come_one_a_round(void **state)
 static void a_runner_up_does_not_come_back_to_the_company_it_lost_in(void **state)
 {
     (void)state;
-    struct facts f = {.REGION = REGION_ATTN_OUT, .M_MAX = 1, .SMS = 132, LLAMA_SHAPE};
+    struct facts f = {
+        .REGION = REGION_ATTN_OUT, .M_MAX = 1, .SMS = 132, .HAS_CLUSTERS = 1, LLAMA_SHAPE};
     struct kernel eager = {.id = "eager"},
                   fast = {.id = "0123456789abcdef", .origin = ORIGIN_TEMPLATE};
     struct slot own = {.name = "attn_out/m1", .region = REGION_ATTN_OUT, .kernel = &eager},

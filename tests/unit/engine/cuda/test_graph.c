@@ -176,6 +176,21 @@ static void a_kernel_does_not_stand_in_for_the_one_before_it(void **state)
     assert_true(asked(b));
 }
 
+/* It was rolled back while steps were of another cell, and then the slot got a newer kernel. */
+static void a_kernel_that_was_unloaded_stands_in_for_none(void **state)
+{
+    struct backend *b = *state;
+    struct choice then = decodes(&before, false), now = decodes(&better, false);
+    struct cell *cell = graph_cell(b, &now);
+    cell->variant[2] = (struct variant){.choice = then, .exec = (cudaGraphExec_t)&other};
+    assert_ptr_equal(graph_get(b, &now), &cell->variant[2]); /* it is the one before it */
+    pthread_mutex_init(&b->load_lock, NULL);
+    cuda_unload(b, &before);
+    assert_null(graph_get(b, &now));
+    assert_true(asked(b));
+    code[0].retired = false;
+}
+
 /* Its code would be unloaded under the builder's hands. */
 static void a_kernel_is_in_use_while_the_builder_captures_it(void **state)
 {
@@ -233,6 +248,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_serves_once_its_kernel_is_in_the_slot, open_rig,
                                         close_rig),
         cmocka_unit_test_setup_teardown(a_kernel_does_not_stand_in_for_the_one_before_it, open_rig,
+                                        close_rig),
+        cmocka_unit_test_setup_teardown(a_kernel_that_was_unloaded_stands_in_for_none, open_rig,
                                         close_rig),
         cmocka_unit_test_setup_teardown(a_kernel_is_in_use_while_the_builder_captures_it, open_rig,
                                         close_rig),

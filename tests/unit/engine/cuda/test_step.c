@@ -3,10 +3,11 @@
 
 #include "engine/cuda/cuda_private.h"
 
-/* What the runtime says when asked, instead of a device. */
-static int wait_says, device_says;
+/* What the runtime says when asked, instead of a device on which a graph is being captured. */
+static int wait_says, stream_says;
 #define cudaEventSynchronize(event) ((void)(event), (cudaError_t)wait_says)
-#define cudaDeviceSynchronize() ((cudaError_t)device_says)
+#define cudaStreamSynchronize(stream) ((void)(stream), (cudaError_t)stream_says)
+#define cudaDeviceSynchronize() cudaErrorStreamCaptureUnsupported
 #include "engine/cuda/step.c"
 
 static struct model model = {
@@ -204,11 +205,11 @@ static void a_step_that_fails_says_whether_the_device_is_lost(void **state)
     assert_int_equal(cuda_step_wait(&b, &s, &e), -1); /* not under way */
     assert_non_null(strstr(e.msg, "not under way"));
     wait_says = cudaErrorIllegalAddress;
-    device_says = cudaSuccess;
+    stream_says = cudaSuccess;
     b.flight[0].step = &s;
     assert_int_equal(cuda_step_wait(&b, &s, &e), -1); /* it would still answer */
     assert_null(b.flight[0].step);
-    device_says = cudaErrorIllegalAddress;
+    stream_says = cudaErrorIllegalAddress;
     b.flight[1].step = &s;
     assert_int_equal(cuda_step_wait(&b, &s, &e), STEP_LOST);
     assert_non_null(strstr(e.msg, "answers no more"));

@@ -85,6 +85,52 @@ static void a_start_that_is_illegal_gives_way_to_the_next_that_holds(void **unus
     assert_int_equal(start.value[template_knob(t, "SPLIT")], 4);
 }
 
+static int32_t knob_of(const struct space *s, int32_t id, const char *name)
+{
+    struct point p;
+    int k = template_knob(space_template(s, id), name);
+    space_point(s, id, &p);
+    return k < 0 ? 0 : p.value[k];
+}
+
+/* Blocks of a cluster in a point's launch, or 2 for what else only devices with clusters have. */
+static int32_t cluster_of(const struct space *s, int32_t id)
+{
+    const struct facts *f = space_facts(s);
+    bool qk = f->REGION == REGION_ATTN_IN && f->HAS_QK_NORM;
+    bool split = strcmp(space_template(s, id)->file, "mma") == 0;
+    int32_t cluster = qk ? knob_of(s, id, "CLUSTER") : 1;
+    if (knob_of(s, id, "MERGE") || knob_of(s, id, "BULK"))
+        cluster = 2;
+    return split ? knob_of(s, id, "SPLIT") : cluster;
+}
+
+static void a_device_without_clusters_has_only_points_without(void **unused)
+{
+    (void)unused;
+    static const int ms[] = {1, 2, 8, 32};
+    struct machine l40 = h200;
+    strcpy(l40.target, "sm_89");
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++)
+        for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+            struct facts f = facts_of((enum region)r, ms[i]), old = f;
+            int with = 0;
+            assert_int_equal(f.HAS_CLUSTERS, 1);
+            facts_machine(&old, &l40);
+            assert_int_equal(old.HAS_CLUSTERS, 0);
+            struct space *s = space_open(&f, (enum region)r, ms[i], NUMERICS_TOLERANCE);
+            for (int32_t id = 0; id < space_size(s); id++)
+                with += cluster_of(s, id) > 1;
+            assert_true(with > 0);
+            space_close(s);
+            s = space_open(&old, (enum region)r, ms[i], NUMERICS_TOLERANCE);
+            assert_true(space_size(s) >= 50);
+            for (int32_t id = 0; id < space_size(s); id++)
+                assert_true(cluster_of(s, id) <= 1);
+            space_close(s);
+        }
+}
+
 static void a_space_too_large_to_enumerate_is_the_same_every_time(void **unused)
 {
     (void)unused;
@@ -371,6 +417,7 @@ int main(void)
         cmocka_unit_test(every_region_has_legal_points_of_cuda_templates_only),
         cmocka_unit_test(the_point_to_start_from_is_in_the_space_with_its_neighbours),
         cmocka_unit_test(a_start_that_is_illegal_gives_way_to_the_next_that_holds),
+        cmocka_unit_test(a_device_without_clusters_has_only_points_without),
         cmocka_unit_test(a_space_too_large_to_enumerate_is_the_same_every_time),
         cmocka_unit_test(a_cpu_has_no_cuda_templates_and_bit_equality_admits_none),
         cmocka_unit_test(direct_loads_and_both_kinds_of_rings_are_families_that_every_region_has),
