@@ -88,13 +88,16 @@ struct tap {
     enum tap_kind kind;
     struct slot *slot;
     const struct kernel *kernel; /* TAP_COMPARE: candidate (shadow) or eager (audit) */
+    const struct kernel *served; /* TAP_COMPARE: looks at its runs alone; NULL: at all */
     int32_t every;               /* look at one matching step in this many */
     _Atomic int32_t left;        /* looks still to take */
     struct capture *capture;     /* TAP_CAPTURE: filled; free with capture_free and free */
     /* TAP_COMPARE results over all looks, of tapped kernel against the one that served: */
-    int32_t looks, nonfinite, different; /* different: looks with any bit that differs */
-    double worst_max, worst_rms;         /* worst row: max |a-b| / row scale, rms(a-b) / row rms */
-    int64_t kernel_ns, served_ns;        /* summed */
+    int32_t looks, different; /* different: looks with any bit that differs */
+    /* Looks in which one of the two had rows with NaN or infinities, and the other had not. */
+    int32_t nonfinite, served_nonfinite;
+    double worst_max, worst_rms;  /* worst row: max |a-b| / row scale, rms(a-b) / row rms */
+    int64_t kernel_ns, served_ns; /* summed */
 };
 
 /* Times two kernels of a slot against each other, A-B-B-A on rotating layers, on captured inputs

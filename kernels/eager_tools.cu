@@ -48,10 +48,11 @@ KERNEL eager_compare(const __grid_constant__ struct eager_compare_args a)
     if (t >= *a.count)
         return;
     float square = 0, error = 0, top = 0, worst = 0;
-    bool bad = false, different = false;
+    bool bad_a = false, bad_b = false, different = false;
     for (int i = threadIdx.x; i < a.cols; i += blockDim.x) {
         float x = side(a.a, a.a_pages, a.a_at, a, t, i), y = side(a.b, a.b_pages, a.b_at, a, t, i);
-        bad |= !isfinite(x);
+        bad_a |= !isfinite(x);
+        bad_b |= !isfinite(y);
         different |= __float_as_uint(x) != __float_as_uint(y);
         square += y * y;
         error += (x - y) * (x - y);
@@ -69,7 +70,8 @@ KERNEL eager_compare(const __grid_constant__ struct eager_compare_args a)
         tops[threadIdx.x / 32] = top;
         worsts[threadIdx.x / 32] = worst;
     }
-    bad = __syncthreads_or(bad);
+    bad_a = __syncthreads_or(bad_a);
+    bad_b = __syncthreads_or(bad_b);
     different = __syncthreads_or(different);
     if (threadIdx.x > 0)
         return;
@@ -77,13 +79,13 @@ KERNEL eager_compare(const __grid_constant__ struct eager_compare_args a)
         top = fmaxf(top, tops[i]);
         worst = fmaxf(worst, worsts[i]);
     }
-    if (bad)
-        atomicAdd(&a.out[0], 1u);
+    if (bad_a || bad_b)
+        atomicAdd(&a.out[0], (bad_a ? 1u : 0u) + (bad_b ? 0x10000u : 0u));
     if (different)
         atomicAdd(&a.out[1], 1u);
     float max_error = top > 0 ? worst / top : worst > 0 ? INFINITY : 0;
     float rms_error = square > 0 ? sqrtf(error / square) : error > 0 ? INFINITY : 0;
-    if (!bad) { /* non-negative floats are in the order of their bits */
+    if (!bad_a && !bad_b) { /* non-negative floats are in the order of their bits */
         atomicMax(&a.out[2], __float_as_uint(max_error));
         atomicMax(&a.out[3], __float_as_uint(rms_error));
     }

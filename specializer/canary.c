@@ -18,8 +18,8 @@
  * of 5 %, then carries the claim of a gain, and the trace shows both intervals. Where the promise
  * is large enough to be seen, it must be seen.
  *
- * Half of the steps answer requests with the candidate's outputs, so on one step in sixteen a tap
- * runs eager beside whatever served and compares; a bad look makes the verdict a refusal.
+ * Half of the steps answer requests with the candidate's outputs, so beside one in eight of these a
+ * tap runs eager and compares; a bad look makes the verdict a refusal.
  */
 #include "specializer/canary.h"
 
@@ -30,7 +30,7 @@
 #include "specializer/live.h"
 #include "specializer/stats.h"
 
-enum { LOOKS = 4, WINDOW = 24, PAIRS_LEAST = 10, AUDIT_EVERY = 16, AUDIT_EVERY_CUDA = 64 };
+enum { LOOKS = 4, WINDOW = 24, PAIRS_LEAST = 10, AUDIT_EVERY = 8, AUDIT_EVERY_CUDA = 32 };
 static const int32_t steps_at[LOOKS] = {32, 96, 288, 864};
 static const double harmless = -0.005;
 
@@ -114,7 +114,8 @@ static void trial_open(struct trial *t)
     bool cuda = t->env->machine->kind == MACHINE_CUDA; /* there a look lengthens a step by more */
     t->audit = (struct tap){.kind = TAP_COMPARE,
                             .slot = k->slot,
-                            .kernel = k->candidate,
+                            .kernel = k->slot->eager,
+                            .served = k->candidate,
                             .every = cuda ? AUDIT_EVERY_CUDA : AUDIT_EVERY};
     atomic_init(&t->audit.left, k->want);
     t->audited = t->env->ops->tap(t->env->backend, &t->audit) == 0;

@@ -41,8 +41,9 @@ const char *compare_verdict(const struct stage_env *env, const struct tap *tap,
     bool reduced = env->numerics == NUMERICS_REDUCED && !evidence->bit_equal;
     double max = apart * fmax(evidence->eager_max, 4 * unit) + (reduced ? 0.08 : 0);
     double rms = apart * fmax(evidence->eager_rms, unit) + (reduced ? 0.03 : 0);
-    if (tap->nonfinite > 0)
-        snprintf(buf, n, "outputs not finite in %d of %d looks", tap->nonfinite, tap->looks);
+    int bad = tap->kernel->origin == ORIGIN_EAGER ? tap->served_nonfinite : tap->nonfinite;
+    if (bad > 0)
+        snprintf(buf, n, "outputs not finite in %d of %d looks", bad, tap->looks);
     else if (env->numerics == NUMERICS_BIT_EQUAL && tap->different > 0)
         snprintf(buf, n, "other bits in %d of %d looks", tap->different, tap->looks);
     else if (!(tap->worst_max <= max))

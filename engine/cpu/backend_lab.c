@@ -95,19 +95,29 @@ static const float *view_row(const struct view *v, int64_t i, float *buffer)
 }
 
 struct verdict {
-    bool nonfinite, different;
+    bool nonfinite, served_nonfinite, different;
     double worst_max, worst_rms;
 };
+
+static bool all_finite(const float *v, int64_t n)
+{
+    int64_t bad = 0;
+    for (int64_t i = 0; i < n; i++)
+        bad += !isfinite(v[i]);
+    return bad == 0;
+}
 
 static void compare_row(const float *got, const float *want, int64_t n, struct verdict *v)
 {
     double top = 0, square = 0, worst = 0, error = 0;
+    bool bad = !all_finite(got, n), served_bad = !all_finite(want, n);
     v->different |= memcmp(got, want, (size_t)n * sizeof *got) != 0;
+    v->nonfinite |= bad && !served_bad;
+    v->served_nonfinite |= served_bad && !bad;
+    if (served_bad)
+        return; /* no yardstick; what both were given, if the other is bad too */
     for (int64_t i = 0; i < n; i++) {
         double w = (double)want[i], d = (double)got[i] - w;
-        if (!isfinite(w))
-            return; /* what was served is no yardstick */
-        v->nonfinite |= !isfinite(got[i]);
         top = fmax(top, fabs(w));
         square += w * w;
         worst = isfinite(d) ? fmax(worst, fabs(d)) : HUGE_VAL;
@@ -209,6 +219,7 @@ static void look_compare(struct backend *b, struct tap *t, enum region r, int32_
         compare(&got[i], &want[i], bind_m(served, r), &v);
     t->looks++;
     t->nonfinite += v.nonfinite;
+    t->served_nonfinite += v.served_nonfinite;
     t->different += v.different;
     t->worst_max = fmax(t->worst_max, v.worst_max);
     t->worst_rms = fmax(t->worst_rms, v.worst_rms);
@@ -229,14 +240,15 @@ static bool wanted(struct backend *b, const struct tap *t, enum region r, int32_
     return layer == b->look_at;
 }
 
-void backend_look(struct backend *b, struct slot *slot, int32_t layer, const struct step *s,
-                  const union region_args *args, int64_t served_ns)
+void backend_look(struct backend *b, struct slot *slot, const struct kernel *served, int32_t layer,
+                  const struct step *s, const union region_args *args, int64_t served_ns)
 {
     if (!atomic_load_explicit(&b->tap, memory_order_relaxed))
         return;
     atomic_store(&b->looking, true);
     struct tap *t = atomic_load(&b->tap);
-    if (t && t->slot == slot && atomic_load(&t->left) > 0 && wanted(b, t, slot->region, layer) &&
+    if (t && t->slot == slot && (!t->served || t->served == served) && atomic_load(&t->left) > 0 &&
+        wanted(b, t, slot->region, layer) &&
         (t->kind == TAP_CAPTURE || bind_m(args, slot->region) <= t->kernel->m_max)) {
         if (t->kind == TAP_CAPTURE) {
             capture(b, t->capture, slot->region, layer, s, args);

@@ -79,8 +79,8 @@ void backend_unload(struct backend *b, struct kernel *k);
 
 int backend_tap(struct backend *b, struct tap *t);
 /* Engine thread, after `slot` ran on `args` of `layer` in this step. */
-void backend_look(struct backend *b, struct slot *slot, int32_t layer, const struct step *s,
-                  const union region_args *args, int64_t served_ns);
+void backend_look(struct backend *b, struct slot *slot, const struct kernel *served, int32_t layer,
+                  const struct step *s, const union region_args *args, int64_t served_ns);
 int backend_bench_begin(struct backend *b, struct bench_job *job, struct err *e);
 int backend_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
 void backend_bench_end(struct backend *b, struct bench_job *job);

@@ -189,7 +189,7 @@ int backend_step(struct backend *b, const struct step *s, struct slot *override_
         int64_t ns = backend_run(b, c->kernel, &args);
         c->ns += ns;
         c->runs++;
-        backend_look(b, c->slot, n->layer, s, &args, ns);
+        backend_look(b, c->slot, c->kernel, n->layer, s, &args, ns);
     }
     for (int r = 0; r < REGION_COUNT; r++)
         if (choice[r].runs)

@@ -79,6 +79,7 @@ bool lab_wants(struct backend *b, const struct choice *c)
     atomic_store(&b->looking, true);
     struct tap *t = atomic_load(&b->tap);
     bool want = t && c->slot[t->slot->region] == t->slot && atomic_load(&t->left) > 0 &&
+                (!t->served || t->served == c->kernel[t->slot->region]) &&
                 (t->slot->m > NARROW) == (c->m > NARROW) &&
                 (t->slot->region != REGION_HEAD || c->rows > 0) &&
                 (t->slot->region != REGION_ATTN || c->decode) &&
@@ -434,11 +435,14 @@ void lab_done(struct backend *b, bool failed)
     struct lab *l = &b->lab;
     if (l->pending && t && !failed) {
         float served = 0, tapped = 0;
-        bool bad = false, different = false;
+        bool bad = false, served_bad = false, different = false;
         int outputs = t->slot->region == REGION_ATTN_IN && t->slot->m <= NARROW ? 3 : 1;
         for (int i = 0; i < outputs; i++) {
             const unsigned *r = l->result_host + (ptrdiff_t)4 * i;
-            bad |= r[0] > 0;
+            /* Rows that neither could make finite are in what both were given. */
+            unsigned rows = r[0] & 0xffff, served_rows = r[0] >> 16;
+            bad |= rows > served_rows;
+            served_bad |= served_rows > rows;
             different |= r[1] > 0;
             t->worst_max = fmax(t->worst_max, bad ? HUGE_VAL : (double)bits_float(r[2]));
             t->worst_rms = fmax(t->worst_rms, bad ? HUGE_VAL : (double)bits_float(r[3]));
@@ -447,6 +451,7 @@ void lab_done(struct backend *b, bool failed)
         cudaEventElapsedTime(&tapped, l->event[2], l->event[3]);
         t->looks++;
         t->nonfinite += bad;
+        t->served_nonfinite += served_bad;
         t->different += different;
         t->served_ns += (int64_t)((double)served * 1e6);
         t->kernel_ns += (int64_t)((double)tapped * 1e6);

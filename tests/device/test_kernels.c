@@ -152,6 +152,31 @@ static void taps(struct rig *r, struct small *s, struct slot *slot, const struct
     }
 }
 
+/* Eager beside steps that a kernel without numbers serves, a layer looked at in each: only in the
+ * first is it the kernel's fault. */
+static void watches(struct rig *r, struct small *s, struct slot *slot, const struct kernel *none)
+{
+    static float logits[8 * 4096];
+    int32_t layers = r->model->shape.layers;
+    struct tap t = {.kind = TAP_COMPARE,
+                    .slot = slot,
+                    .kernel = slot->eager,
+                    .served = none,
+                    .every = 1,
+                    .left = layers};
+    r->ops->tap(r->b, &t);
+    step_logits(r, s, NULL, NULL, logits);
+    check(t.looks == 0, false, "no look at steps that eager serves");
+    dispatch_publish(r->d, slot, none);
+    for (int32_t i = 0; i < layers; i++)
+        step_logits(r, s, NULL, NULL, logits);
+    dispatch_publish(r->d, slot, slot->eager);
+    r->ops->tap(r->b, NULL);
+    check(t.looks == layers && t.served_nonfinite == 1 && t.nonfinite == 0, true,
+          "NaN that was served: seen in %d of %d looks, blamed on eager in %d", t.served_nonfinite,
+          t.looks, t.nonfinite);
+}
+
 static void benches(struct rig *r, struct slot *slot, const struct kernel *good,
                     const struct capture *c)
 {
@@ -174,8 +199,9 @@ void test_kernels(void)
     struct err e = {""};
     struct capture c = {0};
     char good_path[] = "/tmp/whet-device-good.cubin", bad_path[] = "/tmp/whet-device-bad.cubin";
+    char nan_path[] = "/tmp/whet-device-nan.cubin";
     if (rig_open(&r, &whet_backend_cuda, m, 64, 64, 8) && build(&r, good_path, 0) &&
-        build(&r, bad_path, 1)) {
+        build(&r, bad_path, 1) && build(&r, nan_path, 2)) {
         struct small s;
         make_step(&s, 8);
         struct kernel_object o = {good_path,       "whet_kernel", REGION_MLP_OUT,
@@ -185,19 +211,24 @@ void test_kernels(void)
         o.path = bad_path;
         o.name = "planted";
         struct kernel *bad = r.ops->load(r.b, &o, &e);
+        o.path = nan_path;
+        struct kernel *none = r.ops->load(r.b, &o, &e);
         o.region = REGION_MLP_IN;
         check(!r.ops->load(r.b, &o, &e) && strstr(e.msg, "computes region"), false,
               "a kernel of another region is refused: %s", e.msg);
         struct slot *slot = dispatch_slot(r.d, REGION_MLP_OUT, 8, 21);
-        if (good && bad) {
+        if (good && bad && none) {
             swaps(&r, &s, slot, good);
             taps(&r, &s, slot, good, bad, &c);
+            watches(&r, &s, slot, none);
             benches(&r, slot, good, &c);
         }
         r.ops->unload(r.b, good);
         r.ops->unload(r.b, bad);
+        r.ops->unload(r.b, none);
         unlink(good_path);
         unlink(bad_path);
+        unlink(nan_path);
     }
     capture_free(&c);
     rig_close(&r);

@@ -204,6 +204,31 @@ static void canary_decides_nothing_on_a_handful_of_pairs(void **state)
     assert_false(canary_unresolved(&clear));
 }
 
+/* ---- looks ---------------------------------------------------------------------------------- */
+
+/* Beside eager it is the kernel that served which is judged, beside an incumbent the candidate. */
+static void looks_blame_the_candidate_for_its_own_nan_alone(void **state)
+{
+    (void)state;
+    char text[160];
+    struct kernel eager = {.origin = ORIGIN_EAGER}, candidate = {.origin = ORIGIN_TEMPLATE};
+    struct stage_env env = {.numerics = NUMERICS_TOLERANCE};
+    struct evidence evidence = {.eager_max = 1e-6, .eager_rms = 1e-7};
+    struct tap t = {.kind = TAP_COMPARE, .kernel = &eager, .looks = 3, .served_nonfinite = 1};
+    const char *wrong = compare_verdict(&env, &t, &evidence, text, sizeof text);
+    assert_string_equal(wrong, "outputs not finite in 1 of 3 looks");
+    t = (struct tap){.kind = TAP_COMPARE, .kernel = &eager, .looks = 3, .nonfinite = 1};
+    assert_null(compare_verdict(&env, &t, &evidence, text, sizeof text));
+    t.kernel = &candidate;
+    assert_non_null(compare_verdict(&env, &t, &evidence, text, sizeof text));
+    t.nonfinite = 0;
+    t.served_nonfinite = 1;
+    assert_null(compare_verdict(&env, &t, &evidence, text, sizeof text));
+    t.worst_rms = 1;
+    wrong = compare_verdict(&env, &t, &evidence, text, sizeof text);
+    assert_non_null(strstr(wrong, "rms distance 1 of a row's"));
+}
+
 /* ---- the CPU backend ------------------------------------------------------------------------ */
 
 struct lab {
@@ -388,6 +413,7 @@ int main(void)
         cmocka_unit_test(canary_holds_a_large_promise_to_its_word),
         cmocka_unit_test(canary_lets_a_gain_too_small_to_see_pass_unless_it_does_harm),
         cmocka_unit_test(canary_decides_nothing_on_a_handful_of_pairs),
+        cmocka_unit_test(looks_blame_the_candidate_for_its_own_nan_alone),
         cmocka_unit_test_setup_teardown(bench_refuses_a_kernel_that_is_right_but_slow, lab_open,
                                         lab_close),
         cmocka_unit_test_setup_teardown(capture_seeded_fills_every_region_of_a_slot, lab_open,

@@ -23,6 +23,15 @@ static void run_slowly(const void *args, const struct team *team)
     nanosleep(&ms2, NULL);
 }
 
+static void run_to_nan(const void *args, const struct team *team)
+{
+    struct out_args a = *(const struct out_args *)args;
+    eager_cpu(REGION_MLP_OUT)->run(args, team);
+    team->barrier(team);
+    if (team->rank == 0)
+        a.y[a.w.rows - 1] = NAN;
+}
+
 static void run_never(const void *args, const struct team *team)
 {
     (void)args;
@@ -125,6 +134,52 @@ static void a_tapped_wrong_kernel_is_seen_and_changes_nothing(void **state)
     run_step(cpu, &during, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
     backend_cpu.tap(cpu, NULL);
     assert_int_equal(t2.nonfinite, 1); /* stale outputs are NaN, not yesterday's answer */
+}
+
+/* Steps of one kernel, a layer looked at in each; what lies behind a NaN has them on both sides. */
+static void a_served_kernel_that_makes_nan_is_seen_beside_eager(void **state)
+{
+    (void)state;
+    struct built b;
+    struct cpu_kernel c;
+    struct kernel bad = test_kernel(&c, run_to_nan, 64);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
+    int32_t layers = model->shape.layers;
+    struct tap t = {.kind = TAP_COMPARE, .every = 1, .left = layers, .slot = s, .kernel = s->eager};
+    backend_cpu.tap(cpu, &t);
+    dispatch_publish(table, s, &bad);
+    for (int32_t i = 0; i < layers; i++)
+        run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
+    dispatch_publish(table, s, s->eager);
+    backend_cpu.tap(cpu, NULL);
+    assert_int_equal(t.looks, layers);
+    assert_int_equal(t.served_nonfinite, 1); /* in layer 0 */
+    assert_int_equal(t.nonfinite, 0);
+}
+
+static void a_tap_looks_at_the_runs_of_the_kernel_it_names(void **state)
+{
+    (void)state;
+    struct built b;
+    struct cpu_kernel c;
+    struct kernel other = test_kernel(&c, run_doubled, 64);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
+    struct tap t = {.kind = TAP_COMPARE,
+                    .every = 1,
+                    .left = 9,
+                    .slot = s,
+                    .kernel = s->eager,
+                    .served = &other};
+    backend_cpu.tap(cpu, &t);
+    run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
+    assert_int_equal(t.looks, 0);
+    dispatch_publish(table, s, &other);
+    run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
+    dispatch_publish(table, s, s->eager);
+    run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
+    backend_cpu.tap(cpu, NULL);
+    assert_int_equal(t.looks, 1);
+    assert_int_equal(t.different, 1);
 }
 
 /* ---- bench ---------------------------------------------------------------------------------- */
@@ -321,6 +376,8 @@ int main(void)
         cmocka_unit_test(captured_inputs_replay_as_a_case),
         cmocka_unit_test(a_tapped_eager_kernel_differs_in_no_bit),
         cmocka_unit_test(a_tapped_wrong_kernel_is_seen_and_changes_nothing),
+        cmocka_unit_test(a_served_kernel_that_makes_nan_is_seen_beside_eager),
+        cmocka_unit_test(a_tap_looks_at_the_runs_of_the_kernel_it_names),
         cmocka_unit_test(bench_is_resumable_and_sees_a_slower_kernel),
         cmocka_unit_test(a_loaded_kernel_serves_from_its_packed_weights),
         cmocka_unit_test(loading_says_what_is_wrong),
