@@ -17,7 +17,7 @@ import time
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which(
     "google-chrome")
-PATIENCE = 120
+PATIENCE = 300
 
 
 class Browser:
