@@ -25,7 +25,7 @@ BINARY = os.environ.get("WHET_BINARY", str(ROOT / "build" / "whet"))
 MODEL = os.environ.get("WHET_TEST_MODEL", "")
 NAME = "smollm2"
 # Sanitizers make everything slower; every wait here is a limit, not a measure.
-PATIENCE = 120
+PATIENCE = 300
 
 
 class Server:

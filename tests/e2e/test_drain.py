@@ -21,6 +21,19 @@ def background(call):
     return thread, result
 
 
+def wait_draining(s):
+    """The first answer of /ready that says so."""
+    end = time.time() + PATIENCE
+    ready = None
+    while ready is None or ready.status_code != 503:
+        assert time.time() < end
+        try:
+            ready = requests.get(s.url + "/ready", timeout=PATIENCE)
+        except requests.ConnectionError:  # accepted as the signal came: idle, so it was closed
+            pass
+    return ready
+
+
 def test_port_opens_before_the_model_is_loaded(start):
     s = start(wait=False)
     codes = set()
@@ -73,14 +86,7 @@ def test_the_port_says_draining_and_refuses_new_work(start):
     chunks = (line for line in running.iter_lines() if line)
     assert next(chunks).startswith(b"data: {")
     s.signal(signal.SIGTERM)
-    end = time.time() + PATIENCE
-    ready = None
-    while ready is None or ready.status_code != 503:
-        assert time.time() < end
-        try:
-            ready = requests.get(s.url + "/ready", timeout=PATIENCE)
-        except requests.ConnectionError:  # accepted as the signal came: idle, so it was closed
-            pass
+    ready = wait_draining(s)
     for path in ("/ready", "/health"):
         answer = s.get(path)
         assert (answer.status_code, answer.json()["status"]) == (503, "draining")
@@ -121,7 +127,7 @@ def test_second_sigterm_ends_at_once(start):
                                                  "/v1/completions", LONG))
     s.wait_metric("whet_requests_running", 1)
     s.signal(signal.SIGTERM)
-    time.sleep(0.3)
+    wait_draining(s)  # two that come as one would be one
     assert s.process.poll() is None
     s.signal(signal.SIGTERM)
     assert s.wait() == -signal.SIGTERM  # by the signal itself, not at the end of the drain
