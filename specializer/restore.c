@@ -225,8 +225,9 @@ static enum stage_result short_bench(struct specializer *s, struct candidate *c)
         result = STAGE_PASS;
     if (result == STAGE_PASS && now.low > 0)
         c->evidence.speed = 1 + now.mean;
-    snprintf(c->reason, sizeof c->reason, "against eager %+.1f %% [%+.1f, %+.1f]", now.mean * 100,
-             now.low * 100, now.high * 100);
+    if (!impossible) /* else the bench has said why */
+        snprintf(c->reason, sizeof c->reason, "against eager %+.1f %% [%+.1f, %+.1f]",
+                 now.mean * 100, now.low * 100, now.high * 100);
     return result;
 }
 

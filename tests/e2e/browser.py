@@ -17,7 +17,7 @@ import time
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which(
     "google-chrome")
-PATIENCE = 120
+PATIENCE = 300
 
 
 class Browser:
@@ -125,16 +125,30 @@ class Browser:
         return self.value(f"(document.querySelector({where}) || {{}}).innerText || ''")
 
     def click(self, selector):
-        """Clicks with the mouse where the element is, as a person would."""
-        at = self.value(f"""(() => {{
-            const e = document.querySelector({json.dumps(selector)});
-            e.scrollIntoView({{block: 'center'}});
-            const r = e.getBoundingClientRect();
-            return [r.left + r.width / 2, r.top + r.height / 2];
-        }})()""")
-        for kind in ("mousePressed", "mouseReleased"):
-            self.command("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left",
-                         clickCount=1)
+        """Clicks with the mouse where the element is, as a person would: again, if the page moved it
+        away or replaced it meanwhile. The button is let go of only where it was meant to be pressed."""
+        where, end = json.dumps(selector), time.time() + PATIENCE
+        while True:
+            at = self.value(f"""(() => {{
+                const e = document.querySelector({where});
+                e.scrollIntoView({{block: 'center'}});
+                window.clickHit = false;
+                document.addEventListener('click', (c) => {{
+                    window.clickHit = c.target.closest({where}) !== null;
+                }}, {{capture: true, once: true}});
+                const r = e.getBoundingClientRect();
+                return [r.left + r.width / 2, r.top + r.height / 2];
+            }})()""")
+            self._mouse("mousePressed", *at)
+            if not self.value(f"document.querySelector({where}).matches(':active')"):
+                at = (0, 0)
+            self._mouse("mouseReleased", *at)
+            if self.value("window.clickHit"):
+                return
+            assert time.time() < end, f"cannot be clicked: {selector}"
+
+    def _mouse(self, kind, x, y):
+        self.command("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def type(self, text):
         self.command("Input.insertText", text=text)

@@ -6,6 +6,8 @@ import time
 import pytest
 import requests
 
+from conftest import PATIENCE
+
 KEY = {"authorization": "Bearer boss"}
 
 
@@ -17,7 +19,7 @@ def admin(tmp_path_factory):
     s = Server("--server-admin-key-file", str(folder / "key"), "--specializer-enabled=true",
                "--specializer-paused=true")
     s.folder = folder
-    end = time.time() + 60
+    end = time.time() + PATIENCE
     while not any(row["slot"] == "mlp_in/m1" for row in slots(s)):  # listed once it was used
         assert time.time() < end
         s.complete("The capital of France is")
@@ -104,7 +106,7 @@ def test_modes(admin):
     for word, doing, frozen in (("freeze", "frozen", 1), ("pause", "paused", 0)):
         for _ in range(2):
             assert send(admin, "POST", f"/admin/specializer/{word}")["mode"] == word
-        end = time.time() + 60
+        end = time.time() + PATIENCE
         while (now := admin.get("/specializer").json()["specializer"])["doing"] != doing:
             assert time.time() < end, now["doing"]
         assert now["mode"] == word
@@ -125,7 +127,7 @@ def test_changes_are_logged_with_their_request_id(admin):
                            headers={**KEY, "x-request-id": "operator-7"})
     assert answer.json() == {"kernel": "head", "disabled": True}
     send(admin, "POST", "/admin/kernels/head/enable")
-    end = time.time() + 10
+    end = time.time() + PATIENCE
     while "operator-7 POST /admin/kernels/head/disable" not in admin.text():
         assert time.time() < end, admin.text()
         time.sleep(0.02)
@@ -135,7 +137,7 @@ def test_history_is_as_long_as_asked(admin):
     def history(query):
         return admin.get("/specializer" + query).json()["history"]["generated"]
 
-    end = time.time() + 30
+    end = time.time() + PATIENCE
     while len(history("?history=900")) < 4:
         assert time.time() < end
         time.sleep(0.2)
@@ -162,7 +164,7 @@ def test_pins_survive_a_restart(start, tmp_path):
                "--specializer-paused=true", "--store", str(tmp_path / "kept.db")]
 
     def ready(s):
-        end = time.time() + 60
+        end = time.time() + PATIENCE
         while s.get("/admin/slots/mlp_in/m1", headers=KEY).status_code != 200:
             assert time.time() < end
             time.sleep(0.05)

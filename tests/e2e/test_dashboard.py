@@ -153,10 +153,10 @@ def test_shows_live_numbers_and_goes_on_doing_so(page):
 
 def test_opens_with_the_history_that_the_server_kept(live, page):
     page.wait("series.seconds.size > 3")
+    uptime = live.get("/specializer").json()["server"]["uptime_s"]
     page.open(live.url + "/dashboard")
     page.wait("series.to > 0")
     kept = page.value("series.seconds.size")
-    uptime = live.get("/specializer").json()["server"]["uptime_s"]
     assert kept >= min(890, uptime - 10)
 
 
@@ -203,7 +203,7 @@ def test_pauses_freezes_and_searches_again(live, page):
 
 
 def test_shows_what_was_refused_and_why(live, page):
-    page.wait("document.querySelectorAll('#refusals li').length > 0", patience=600)
+    page.wait("document.querySelectorAll('#refusals li').length > 0", patience=1200)
     newest = live.get("/specializer").json()["specializer"]["refusals"]
     words = newest[-1]["text"].split(": ", 1)
     page.wait(f"document.getElementById('refusals').textContent.includes({json.dumps(words[1])})")
@@ -211,9 +211,8 @@ def test_shows_what_was_refused_and_why(live, page):
 
 def test_pins_the_kernel_that_serves_and_shows_its_source_and_build_log(live, page):
     """A kernel that the search found, as soon as there is one."""
-    row = "[...document.querySelectorAll('#slots-table tr:has(.tag.good)')][0]"
-    page.wait(row, patience=600)
-    name = page.value(row + ".cells[0].innerText.trim()")
+    name = page.wait("document.querySelector('#slots-table tr:has(.tag.good:not([hidden]))')"
+                     "?.cells[0].innerText.trim()", patience=1200)
     page.click(f'[aria-label="Manage {name}"]')
     button = ("[...document.querySelectorAll('tr.more .actions button')]"
               ".find((b) => b.textContent === '%s' && b.checkVisibility())")
@@ -221,8 +220,11 @@ def test_pins_the_kernel_that_serves_and_shows_its_source_and_build_log(live, pa
     page.value((button % "Pin this kernel") + ".click()")
     give_key(page, "boss")
     page.wait("/pinned/.test(document.getElementById('slots-table').textContent)")
-    state = slot(live, name)
-    assert state["state"] == "pinned" and state["pinned"] == state["kernel"]["id"] != "eager"
+    end = time.time() + 1200
+    while (state := slot(live, name))["pinned"] != state["kernel"]["id"]:
+        assert time.time() < end, state  # another had just taken its place: it is brought back
+        time.sleep(0.1)
+    assert state["state"] == "pinned" and state["pinned"] != "eager"
     page.value((button % "Source and build log") + ".click()")
     page.wait("document.getElementById('kernel-dialog').open")
     assert "whet_kernel" in page.text("#kernel-source")
@@ -237,8 +239,8 @@ def test_shows_hostile_text_as_text(live, page):
     """An adviser's label, its verdict, and an operator's reason."""
     requests.post(live.url + "/admin/kernels/attn/disable", json={"reason": HOSTILE}, headers=KEY)
     label = json.dumps(HOSTILE)
-    page.wait(f"document.getElementById('labels').textContent.includes({label})", patience=300)
-    page.wait(f"document.getElementById('verdicts').textContent.includes({label})", patience=300)
+    page.wait(f"document.getElementById('labels').textContent.includes({label})", patience=1200)
+    page.wait(f"document.getElementById('verdicts').textContent.includes({label})", patience=1200)
     page.wait(f"document.getElementById('disabled').textContent.includes({label})")
     page.wait(f"document.getElementById('trace').textContent.includes({label})")
     assert page.value("document.querySelectorAll('main script, main img').length") == 0
@@ -374,18 +376,14 @@ def test_asks_for_a_key_where_one_is_needed(browser, start, tmp_path):
 
 
 def test_says_that_the_server_drains_and_then_that_it_is_gone(browser, start):
-    s = start("--server-drain-s=120")
+    s = start("--server-drain-s=600")
     browser.open(s.url + "/dashboard")
     browser.wait("!document.getElementById('main').hidden")
-    answers = []
-    busy = threading.Thread(target=lambda: answers.append(s.post(
-        "/v1/completions", {"prompt": "x", "max_tokens": 400, "ignore_eos": True})))
-    busy.start()
-    s.wait_metric("whet_requests_running", 1)
+    running = requests.post(s.url + "/v1/completions", stream=True, timeout=300, json={
+        "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True})
     s.signal(signal.SIGTERM)
     state(browser, "Draining")
-    busy.join(300)
-    assert answers[0].status_code == 200
+    running.close()
     assert "Trying again" in state(browser, "Connection lost")
     assert browser.value("document.body.classList.contains('stale')")
     assert not browser.value("document.getElementById('main').hidden"), "the last numbers stay"

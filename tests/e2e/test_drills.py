@@ -17,7 +17,7 @@ from conftest import BINARY, Server
 
 pytestmark = pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 PROMPTS = ["The capital of France is", "Once upon a time", "def add(a, b):"]
-PATIENCE = 400
+PATIENCE = 1200
 LEGAL = {"proposed", "built", "probed", "benched", "shadowed", "canary", "active", "retired",
          "adjourned", "refused", "rolled_back", "disabled"}
 

@@ -41,7 +41,8 @@ static int open_common(struct shop *s, const char *program, struct err *err)
                                 .compiler = &s->compiler,
                                 .model = s->model,
                                 .program = program,
-                                .kernel_dir = s->kernels};
+                                .kernel_dir = s->kernels,
+                                .alone = true};
     if (kernel_sources_write(s->kernels, err) == 0)
         return 0;
     shop_close(s);

@@ -320,7 +320,7 @@ static bool shop_open(struct shop *s, struct err *err)
     s->object = xasprintf("%s/mutant.so", root);
     s->original = xasprintf("%s/original.so", root);
     s->env = (struct stage_env){
-        .config = &s->config, .compiler = &s->compiler, .kernel_dir = s->kernels};
+        .config = &s->config, .compiler = &s->compiler, .kernel_dir = s->kernels, .alone = true};
     return true;
 }
 

@@ -70,7 +70,7 @@ static void serving_takes_back_half_submitted_requests(void **state)
 static void serving_cancels_for_clients_that_left(void **state)
 {
     (void)state;
-    toy.step_us = 5000;
+    toy.step_us = 50000; /* half a minute for each, if nobody ended them */
     int stream = client_open(), plain = client_open(), many = client_open();
     client_post(stream, "/v1/completions", LONG_STREAM);
     client_post(plain, "/v1/completions", LONG_PLAIN);
@@ -152,8 +152,9 @@ static void serving_times_out_slow_requests(void **state)
 {
     (void)state;
     serving_stop();
-    serving_config.server_header_timeout = serving_config.server_body_timeout = 1;
-    serving_config.server_idle_timeout = 1;
+    /* Long enough for a test that is kept waiting between two lines of its own. */
+    serving_config.server_header_timeout = serving_config.server_body_timeout = 4;
+    serving_config.server_idle_timeout = 4;
     serving_start();
     int idle = client_open();
     client_send(idle, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -269,17 +270,21 @@ static void serving_says_that_the_device_is_lost(void **state)
 static void serving_finishes_what_runs_before_it_stops(void **state)
 {
     (void)state;
-    toy.step_us = 5000;
+    toy.step_us = 20000; /* ten seconds, until it is stopped */
     int fd = client_open(), idle = client_open(), stream = client_open();
-    client_post(fd, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":60}");
-    client_post(stream, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":60,\"stream\":true}");
+    client_post(fd, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":500}");
+    client_post(stream, "/v1/completions",
+                "{\"prompt\":\"ab\",\"max_tokens\":500,\"stream\":true}");
     client_until(stream, "data: ");
+    toy.hold = true;
     wait_for(&toy.submitted, 2);
     server_stop(serving);
+    assert_true(client_closed(idle)); /* it drains */
+    toy.step_us = 0;
+    toy.hold = false;
     const char *r = client_response(fd);
     assert_int_equal(client_status(r), 200);
     assert_non_null(strstr(r, "Connection: close"));
-    assert_true(client_closed(idle));
     assert_non_null(strstr(client_until(stream, "data: [DONE]\n\n"), "[DONE]"));
     close(fd);
     close(idle);
@@ -373,7 +378,7 @@ static void serving_cancels_with_an_error_after_the_drain_time(void **state)
     serving_stop();
     serving_config.server_drain_s = 0.2;
     serving_start();
-    toy.step_us = 5000;
+    toy.step_us = 50000;
     int stream = client_open(), plain = client_open();
     client_post(stream, "/v1/completions", LONG_STREAM);
     client_post(plain, "/v1/completions", LONG_PLAIN);

@@ -32,7 +32,7 @@ struct fake {
     atomic_int outrun;                 /* so many of the next clear gains lose whole steps */
     _Atomic(const char *) shy,
         needs; /* slot that loses them the first time, and until another is specialized */
-    atomic_bool hold_bench;              /* benches last until they are stopped */
+    atomic_bool hold_bench;              /* benches last until they are stopped, or it is unset */
     atomic_bool hold_probes;             /* probes of new candidates do not end */
     atomic_bool prober_held;             /* no probe ends */
     char held[24], unheld[24];           /* the last that did, and the first one after that */
@@ -448,7 +448,7 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     bool hold = atomic_load(&fake.hold_bench);
     if (hold || !fake.unheld[0])
         snprintf(hold ? fake.held : fake.unheld, sizeof fake.held, "%s", c->key);
-    while (hold && !atomic_load(env->stop))
+    while (atomic_load(&fake.hold_bench) && !atomic_load(env->stop))
         usleep(1000);
     const char *slowed = atomic_load(&fake.slowed);
     double speed = slowed && strcmp(c->key, slowed) == 0 ? 0.5 : fake_speed(c);
@@ -463,15 +463,25 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     return STAGE_REFUSE;
 }
 
+/* The stages that need live steps wait for them, as the real ones do. */
+static enum stage_result live_verdict(const struct stage_env *env, struct candidate *c,
+                                      enum stage stage, double timeout_s)
+{
+    int64_t end = clock_ns() + (int64_t)(timeout_s * 1e9);
+    while (!atomic_load(&fake.live) && !atomic_load(env->stop) && clock_ns() < end)
+        usleep(1000);
+    if (atomic_load(&fake.live))
+        return fake_verdict(c, stage);
+    return atomic_load(env->stop) ? STAGE_STOPPED : STAGE_RETRY;
+}
+
 enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, double timeout_s)
 {
-    (void)env, (void)timeout_s;
-    return atomic_load(&fake.live) ? fake_verdict(c, STAGE_SHADOW) : STAGE_RETRY;
+    return live_verdict(env, c, STAGE_SHADOW, timeout_s);
 }
 
 enum stage_result canary_run(const struct stage_env *env, struct candidate *c, double timeout_s)
 {
-    (void)env, (void)timeout_s;
     const char *shy = atomic_load(&fake.shy), *needs = atomic_load(&fake.needs);
     atomic_fetch_add(&fake.canaries, 1);
     c->steps = STEPS_UNSEEN;
@@ -484,7 +494,7 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
         c->steps = STEPS_SLOWER;
         return STAGE_REFUSE;
     }
-    return atomic_load(&fake.live) ? fake_verdict(c, STAGE_CANARY) : STAGE_RETRY;
+    return live_verdict(env, c, STAGE_CANARY, timeout_s);
 }
 
 const char *compare_verdict(const struct stage_env *env, const struct tap *tap,

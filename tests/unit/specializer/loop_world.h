@@ -12,7 +12,7 @@
 static char folder[] = "/tmp/whet-test-loop-XXXXXX";
 static int stores;
 static struct config config;
-enum { PATIENCE_MS = 60000 }; /* a limit, never reached by a loop that works */
+enum { PATIENCE_MS = 300000 }; /* a limit, never reached by a loop that works */
 static char store_file[120];
 static double began_s; /* when the loop that runs now was started */
 static struct specializer *running;

@@ -18,6 +18,7 @@ enum stand_in_mode {
     STAND_IN_OK,      /* a completion with `content` */
     STAND_IN_PLAIN,   /* the same, but 400 if response_format is given */
     STAND_IN_LATE,    /* the same after 300 ms */
+    STAND_IN_HELD,    /* the same once it is in another mode */
     STAND_IN_SILENT,  /* says nothing at all */
     STAND_IN_CLOSED,  /* closes its half without a word */
     STAND_IN_HALF,    /* half of what Content-Length promises, then closes */
@@ -144,11 +145,13 @@ static inline void stand_in_serve(struct stand_in *s, int to)
     atomic_fetch_add(&s->requests, 1);
     if (mode == STAND_IN_LATE)
         usleep(300000);
+    while (mode == STAND_IN_HELD && !atomic_load(&s->stop) && atomic_load(&s->mode) == mode)
+        usleep(2000);
     if (mode == STAND_IN_STATUS) {
         stand_in_answer(to, atomic_load(&s->status), s->header, "{\"error\":\"no\"}");
     } else if (mode == STAND_IN_PLAIN && strstr(s->reading, "response_format")) {
         stand_in_answer(to, 400, "", "{\"error\":\"response_format is not supported\"}");
-    } else if (mode <= STAND_IN_LATE) {
+    } else if (mode <= STAND_IN_HELD) {
         pthread_mutex_lock(&s->lock);
         char *text = stand_in_completion(s->content ? s->content : "");
         pthread_mutex_unlock(&s->lock);

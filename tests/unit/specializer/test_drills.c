@@ -26,6 +26,7 @@ enum moment { BEFORE, INSIDE, TORN, AFTER, MOMENTS };
 static const char *const moment_name[MOMENTS] = {"before the row is written", "before the commit",
                                                  "in the middle of a page", "after the commit"};
 enum { KILLED = 41, WENT_WRONG = 42, SERVED = 64 };
+enum { PATIENCE_MS = 300000 }; /* a limit, never reached by a loop that works */
 
 /* What this run is to suffer, and what it did. Shared with the process that looks at it later. */
 struct drill {
@@ -173,22 +174,22 @@ static struct specializer *start(struct config *config)
     if (!s)
         print_error("%s\n", err.msg);
     CHECK(s != NULL);
-    for (int i = 0; i < 60000 && !atomic_load(&s->ready); i++)
+    for (int i = 0; i < PATIENCE_MS && !atomic_load(&s->ready); i++)
         usleep(1000);
     CHECK(atomic_load(&s->ready));
     CHECK(pthread_create(&notes, NULL, note_served, NULL) == 0);
     return s;
 }
 
-#define SOON(what)                                             \
-    do {                                                       \
-        bool so_ = false;                                      \
-        for (int i_ = 0; !(so_ = (what)) && i_ < 60000; i_++)  \
-            usleep(1000);                                      \
-        if (!so_) {                                            \
-            print_error("%s: in vain: %s\n", __func__, #what); \
-            _exit(WENT_WRONG);                                 \
-        }                                                      \
+#define SOON(what)                                                  \
+    do {                                                            \
+        bool so_ = false;                                           \
+        for (int i_ = 0; !(so_ = (what)) && i_ < PATIENCE_MS; i_++) \
+            usleep(1000);                                           \
+        if (!so_) {                                                 \
+            print_error("%s: in vain: %s\n", __func__, #what);      \
+            _exit(WENT_WRONG);                                      \
+        }                                                           \
     } while (0)
 
 /* Leads kernels through every state: found, published, retired, rolled back, disabled. */

@@ -132,6 +132,7 @@ static void operators_may_repeat_a_rollback(void **unused)
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
     expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
     expect(200, specializer_rollback(s, "mlp_out/m1", "0123456789abcdef", "r2", &text), &text);
     assert_string_equal(serving("mlp_out/m1")->id, id); /* it is not there: nothing to do */
@@ -262,7 +263,7 @@ static void operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails(voi
     (void)unused;
     char *text = NULL, id[24];
     struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
     assert_true(ROLLED_BACK("audit") + ROLLED_BACK("drift") + ROLLED_BACK("operator") == 0);
     atomic_store(&fake.audit_fails, id);

@@ -67,11 +67,11 @@ static void ask(struct client *c)
 static void *load(void *ctx)
 {
     struct client *c = ctx;
-    while (!atomic_load(&stop_load) && c->rounds < ROUNDS_MAX) {
+    do {
         ask(c);
         c->changed += strcmp(c->text, c->quiet) != 0;
         c->rounds++;
-    }
+    } while (!atomic_load(&stop_load) && c->rounds < ROUNDS_MAX);
     return NULL;
 }
 
@@ -178,7 +178,8 @@ static void texts_survive_swaps_under_load(void **state)
     struct stage_env env = {.config = &config,
                             .compiler = &compiler,
                             .model = engine_model(engine),
-                            .kernel_dir = kernels};
+                            .kernel_dir = kernels,
+                            .alone = true};
     static const int m[MS] = {1, 2, 6};
     char *object[MS];
     for (int i = 0; i < MS; i++)

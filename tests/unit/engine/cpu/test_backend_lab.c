@@ -18,9 +18,9 @@ static void run_doubled(const void *args, const struct team *team)
 
 static void run_slowly(const void *args, const struct team *team)
 {
-    struct timespec ms2 = {0, 2000000};
+    struct timespec ms50 = {0, 50000000};
     eager_cpu(REGION_MLP_OUT)->run(args, team);
-    nanosleep(&ms2, NULL);
+    nanosleep(&ms50, NULL);
 }
 
 static void run_to_nan(const void *args, const struct team *team)
@@ -215,8 +215,9 @@ static void bench_is_resumable_and_sees_a_slower_kernel(void **state)
     backend_cpu.bench_end(cpu, &job);
     qsort(a_ns, 15, sizeof *a_ns, compare_floats);
     qsort(b_ns, 15, sizeof *b_ns, compare_floats);
-    /* However busy the machine is: a sleep is never shorter, and one run in 15 is not disturbed. */
-    assert_true(b_ns[0] >= 2e6f && a_ns[0] < 2e6f);
+    /* However busy the machine is: a sleep is never shorter, and of 15 runs of two threads one does
+     * not wait that long for a core. */
+    assert_true(b_ns[0] >= 50e6f && a_ns[0] < 50e6f);
     job = (struct bench_job){.slot = dispatch_slot(table, REGION_HEAD, 1, 1),
                              .a = s->eager,
                              .b = &slow,

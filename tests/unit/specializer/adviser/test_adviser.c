@@ -11,6 +11,7 @@
 #include "tests/unit/specializer/advice_world.h"
 #include "tests/unit/specializer/stand_in.h"
 
+enum { PATIENCE_S = 300 }; /* a limit, never reached by an adviser that works */
 static char folder[] = "/tmp/whet-test-adviser-XXXXXX";
 static char key_path[80];
 static const char key[] = "sk-only-for-the-endpoint";
@@ -104,7 +105,7 @@ static void ask_and_forget(struct adviser *a)
 static void exchange(struct adviser *a)
 {
     ask_and_forget(a);
-    assert_true(adviser_wait(a, 30));
+    assert_true(adviser_wait(a, PATIENCE_S));
 }
 
 static double metric(struct adviser *a, const char *sample)
@@ -170,12 +171,13 @@ static void advice_arrives_with_the_next_question(void **unused)
     (void)unused;
     struct adviser *a = open_server();
     struct advice advice;
-    atomic_store(&server.mode, STAND_IN_LATE);
+    atomic_store(&server.mode, STAND_IN_HELD);
     assert_false(ask(a, &advice)); /* the heuristic answers meanwhile */
     advice_free(&advice);
     assert_false(ask(a, &advice)); /* still; and nothing is asked twice */
     advice_free(&advice);
-    assert_true(adviser_wait(a, 30));
+    atomic_store(&server.mode, STAND_IN_OK);
+    assert_true(adviser_wait(a, PATIENCE_S));
     assert_true(ask(a, &advice));
     assert_string_equal(advice.label, "as the model sees it");
     assert_int_equal(advice.priorities, space_size(w.space)); /* the model's, then all the rest */
@@ -452,7 +454,7 @@ static void moves_are_asked_for_and_given_once(void **unused)
     stand_in_say(&server, text);
     assert_int_equal(adviser_moves(a, &w.request, 5, &m), 0);
     adviser_want_moves(a, &w.request, &l, 1);
-    assert_true(adviser_wait(a, 30));
+    assert_true(adviser_wait(a, PATIENCE_S));
     assert_int_equal(adviser_moves(a, &w.request, 6, &m), 0);
     assert_int_equal(adviser_moves(a, &w.request, 5, &m), 1);
     assert_int_equal(m.n, 1);

@@ -225,17 +225,20 @@ static void stop_ends_a_call_at_once(void **unused)
 static void dead_endpoint_is_a_failure_to_connect(void **unused)
 {
     (void)unused;
-    struct stand_in dead;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof at;
     struct answer a;
     struct err err;
-    stand_in_open(&dead);
+    int dead = socket(AF_INET, SOCK_STREAM, 0); /* it listens to nobody, and keeps its port */
+    assert_int_equal(bind(dead, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(getsockname(dead, (struct sockaddr *)&at, &n), 0);
     adviser_http_close(open_client(PATIENCE_S));
-    snprintf(config.adviser_url, strlen(url) + 1, "http://127.0.0.1:%d/v1", dead.port);
-    stand_in_close(&dead);
+    snprintf(config.adviser_url, strlen(url) + 1, "http://127.0.0.1:%d/v1", ntohs(at.sin_port));
     struct adviser_http *h = adviser_http_open(&config, &err);
     adviser_http_post(h, &call, &a);
     assert_int_equal(a.fault, CALL_CONNECT);
     adviser_http_close(h);
+    close(dead);
 }
 
 /* Puts `n` bytes into the key's file. */

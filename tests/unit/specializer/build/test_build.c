@@ -35,8 +35,8 @@ static int shop_open(void **state)
     assert_non_null(mkdtemp(s->dir));
     assert_int_equal(config_parse(&s->config, 1, argv, &err), 0);
     assert_int_equal(compiler_find(&s->config, &s->compiler, &err), 0);
-    s->env =
-        (struct stage_env){.config = &s->config, .compiler = &s->compiler, .kernel_dir = s->dir};
+    s->env = (struct stage_env){
+        .config = &s->config, .compiler = &s->compiler, .kernel_dir = s->dir, .alone = true};
     s->c.source = malloc(80);
     s->c.object = malloc(80);
     sprintf(s->c.source, "%s/k.c", s->dir);
@@ -166,7 +166,10 @@ static void build_stops_a_compiler_that_does_not_end(void **state)
     char text[4000];
     s->config.specializer_build_timeout = 1;
     endless(text);
-    enum stage_result r = build(s, text);
+    enum stage_result r;
+    do
+        r = build(s, text);
+    while (r == STAGE_RETRY); /* the machine had no second of CPU time for it in ten */
     assert_int_equal(r, STAGE_REFUSE);
     assert_non_null(strstr(s->c.reason, "compiler"));
 }
@@ -201,7 +204,7 @@ static void a_build_that_is_given_up_leaves_nothing_of_the_compilers(void **stat
     char text[4000], folder[400] = "";
     endless(text);
     struct build *b = begin(s, text);
-    for (int i = 0; i < 20000 && entries(folder) < 1; i++) { /* until it has begun a file there */
+    for (int i = 0; i < 300000 && entries(folder) < 1; i++) { /* until it has begun a file there */
         assert_int_equal(build_poll(b), STAGE_RUNNING);
         find_compilers_folder(s, folder, sizeof folder);
         usleep(1000);

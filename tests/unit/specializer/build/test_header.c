@@ -45,8 +45,8 @@ static int shop_open(void **state)
     assert_non_null(mkdtemp(s->dir));
     assert_int_equal(config_parse(&s->config, 1, argv, &err), 0);
     assert_int_equal(compiler_find(&s->config, &s->compiler, &err), 0);
-    s->env =
-        (struct stage_env){.config = &s->config, .compiler = &s->compiler, .kernel_dir = s->dir};
+    s->env = (struct stage_env){
+        .config = &s->config, .compiler = &s->compiler, .kernel_dir = s->dir, .alone = true};
     sprintf(s->source, "%s/k.c", s->dir);
     sprintf(s->object, "%s/k.so", s->dir);
     s->c = (struct candidate){.source = s->source, .object = s->object, .define = narrow};

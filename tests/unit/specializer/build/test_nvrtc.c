@@ -45,7 +45,8 @@ static int shop_open(void **state)
     s->env = (struct stage_env){.config = &s->config,
                                 .compiler = &s->compiler,
                                 .program = program(),
-                                .kernel_dir = s->kernels};
+                                .kernel_dir = s->kernels,
+                                .alone = true};
     s->c.object = malloc(80);
     s->c.source = malloc(120);
     sprintf(s->c.object, "%s/k.cubin", s->dir);
