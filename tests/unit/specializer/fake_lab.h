@@ -35,6 +35,7 @@ struct fake {
     atomic_bool hold_bench;              /* benches last until they are stopped, or it is unset */
     atomic_bool hold_probes;             /* probes of new candidates do not end */
     atomic_bool prober_held;             /* no probe ends */
+    atomic_bool too_fast;                /* short benches find what the machine cannot do */
     char held[24], unheld[24];           /* the last that did, and the first one after that */
     _Atomic(const char *) audit_fails;   /* id of a kernel that audits find wrong, or NULL */
     _Atomic(struct specializer *) hasty; /* rolls such a one back before the audit is judged */
@@ -457,6 +458,11 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     c->evidence.own_s = 400e-6 / fake_speed(c);
     if (atomic_load(env->stop))
         return STAGE_STOPPED;
+    c->evidence.impossible = quick && atomic_load(&fake.too_fast);
+    if (c->evidence.impossible) {
+        snprintf(c->reason, sizeof c->reason, "bench: impossible");
+        return STAGE_REFUSE;
+    }
     if (gain - 0.01 >= (quick ? 0 : env->config->specializer_min_gain))
         return STAGE_PASS;
     snprintf(c->reason, sizeof c->reason, "bench: too slow");

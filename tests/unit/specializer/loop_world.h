@@ -56,6 +56,7 @@ static int fresh_store(void **unused)
     atomic_store(&fake.probes_die, 0);
     atomic_store(&fake.other_bytes, false);
     atomic_store(&fake.no_room, false);
+    atomic_store(&fake.too_fast, false);
     atomic_store(&fake.compiler, true);
     atomic_store(&fake.live, true);
     return 0;

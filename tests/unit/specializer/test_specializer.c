@@ -88,6 +88,22 @@ static void loop_restores_its_winners_after_a_restart_even_when_paused(void **un
     stop(s);
 }
 
+/* The machine was busy when it was measured, and looks slower than it is. */
+static void loop_restores_what_is_faster_than_the_machine_seems_to_allow(void **unused)
+{
+    (void)unused;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
+    stop(s);
+    atomic_store(&fake.too_fast, true);
+    s = start("--specializer-paused", "true");
+    WAIT_FOR(!specializer_restoring(s));
+    atomic_store(&fake.too_fast, false);
+    assert_int_equal(atomic_load(&s->counts.restored), 2);
+    assert_true(specialized("mlp_out/m1") && specialized("head/m1"));
+    stop(s);
+}
+
 static void loop_without_a_compiler_restores_and_searches_nothing(void **unused)
 {
     (void)unused;
@@ -476,6 +492,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(loop_publishes_a_fast_kernel_that_passed_and_then_sleeps),
         TEST(loop_restores_its_winners_after_a_restart_even_when_paused),
+        TEST(loop_restores_what_is_faster_than_the_machine_seems_to_allow),
         TEST(loop_without_a_compiler_restores_and_searches_nothing),
         TEST(loop_under_bit_equal_proposes_only_points_that_declare_it),
         TEST(loop_waits_for_traffic_and_builds_nothing_without),
