@@ -134,7 +134,7 @@ enum device_verdict probe_run(struct device_probe *p, const struct device_case *
                               struct device_outcome *out, int *done, int *failed, struct err *e);
 enum device_verdict probe_finish(struct device_probe *p, struct err *e);
 
-/* probe_case.c. case_open(): sequences, block, parameters; everything but the contents. */
+/* probe_case.c. A case: its sequences, block and parameters; everything but the contents. */
 int case_sequences(struct device_probe *p, struct err *e);
 int case_params(struct device_probe *p, struct err *e);
 /* Puts content 0 or 1 into the staged memory. */
