@@ -197,8 +197,9 @@ struct eager_gather_args {
 };
 
 /* Compares rows of a and b (floats, or bf16 positions in pages through kv_at) into out[0..4]: rows
- * that are not finite, of a in the low half and of b in the high one; rows that differ; then as
- * float bits worst max and rms error of the finite ones. Grid: rows < 65536, 256 threads. */
+ * that are not finite on one side alone, a's in the low half and b's in the high one; rows that
+ * differ; then as float bits worst max and rms error of the finite ones. Grid: rows < 65536, 256
+ * threads. */
 struct eager_compare_args {
     const int32_t *count;
     const float *a, *b;

@@ -79,8 +79,8 @@ KERNEL eager_compare(const __grid_constant__ struct eager_compare_args a)
         top = fmaxf(top, tops[i]);
         worst = fmaxf(worst, worsts[i]);
     }
-    if (bad_a || bad_b)
-        atomicAdd(&a.out[0], (bad_a ? 1u : 0u) + (bad_b ? 0x10000u : 0u));
+    if (bad_a != bad_b)
+        atomicAdd(&a.out[0], bad_a ? 1u : 0x10000u);
     if (different)
         atomicAdd(&a.out[1], 1u);
     float max_error = top > 0 ? worst / top : worst > 0 ? INFINITY : 0;

@@ -439,10 +439,8 @@ void lab_done(struct backend *b, bool failed)
         int outputs = t->slot->region == REGION_ATTN_IN && t->slot->m <= NARROW ? 3 : 1;
         for (int i = 0; i < outputs; i++) {
             const unsigned *r = l->result_host + (ptrdiff_t)4 * i;
-            /* Rows that neither could make finite are in what both were given. */
-            unsigned rows = r[0] & 0xffff, served_rows = r[0] >> 16;
-            bad |= rows > served_rows;
-            served_bad |= served_rows > rows;
+            bad |= (r[0] & 0xffff) > 0;
+            served_bad |= r[0] >> 16 > 0;
             different |= r[1] > 0;
             t->worst_max = fmax(t->worst_max, bad ? HUGE_VAL : (double)bits_float(r[2]));
             t->worst_rms = fmax(t->worst_rms, bad ? HUGE_VAL : (double)bits_float(r[3]));

@@ -91,9 +91,9 @@ cJSON *store_export(struct store *s, struct err *err)
 
 /* ---- import -------------------------------------------------------------------------------- */
 
-const char *row_text(const cJSON *o, const char *name)
+const char *row_text(const cJSON *row, const char *name)
 {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(row, name);
     return cJSON_IsString(v) ? v->valuestring : "";
 }
 
