@@ -1,6 +1,7 @@
-/* fake_lab.h - an engine, a backend and stages that only pretend, so that the loop around them can
- * be watched: candidates have a speed and faults that follow from their knobs, traffic is a thread
- * that counts runs. Included by one test; defines what the linker would take from the real parts.
+/* fake_lab.h - an engine and a backend that only pretend, so that the loop around them can be
+ * watched: candidates have a speed and faults that follow from their knobs, traffic is a thread
+ * that counts runs. fake_stages.h is the rest of it. Included by one test; defines what the linker
+ * would take from the real parts.
  */
 #ifndef WHET_TESTS_FAKE_LAB_H
 #define WHET_TESTS_FAKE_LAB_H
@@ -14,7 +15,6 @@
 
 #include "config/clock.h"
 #include "kernels/isa.h"
-#include "specializer/admission/prober.h"
 #include "specializer/specializer_private.h"
 
 struct fake {
@@ -33,10 +33,10 @@ struct fake {
     _Atomic(const char *) shy,
         needs; /* slot that loses them the first time, and until another is specialized */
     atomic_bool hold_bench;              /* benches last until they are stopped, or it is unset */
+    char held[24], unheld[24];           /* the last that did, and the first one after that */
     atomic_bool hold_probes;             /* probes of new candidates do not end */
     atomic_bool prober_held;             /* no probe ends */
     atomic_bool too_fast;                /* short benches find what the machine cannot do */
-    char held[24], unheld[24];           /* the last that did, and the first one after that */
     _Atomic(const char *) audit_fails;   /* id of a kernel that audits find wrong, or NULL */
     _Atomic(struct specializer *) hasty; /* rolls such a one back before the audit is judged */
     _Atomic(const char *) slowed;        /* of one that has become half as fast as eager, or NULL */
@@ -300,214 +300,6 @@ const struct backend_ops *engine_backend_ops(const struct engine *e)
 void capture_free(struct capture *c)
 {
     (void)c;
-}
-
-/* ---- stages -------------------------------------------------------------------------------- */
-
-const char *const build_flags[] = {"-fake", NULL};
-
-int compiler_find(const struct config *config, struct compiler *out, struct err *err)
-{
-    (void)config;
-    if (!atomic_load(&fake.compiler))
-        return err_set(err, "no cc on PATH");
-    snprintf(out->version, sizeof out->version, "fakecc 1.0");
-    return 0;
-}
-
-int object_checksum(const char *path, char out[17])
-{
-    struct stat st;
-    if (stat(path, &st) != 0)
-        return -1;
-    snprintf(out, 17, "%016llx", (unsigned long long)st.st_size);
-    return 0;
-}
-
-struct build {
-    struct candidate *c;
-};
-struct build *build_start(const struct stage_env *env, struct candidate *c, struct err *err)
-{
-    (void)env, (void)err;
-    struct build *b = xcalloc(1, sizeof *b);
-    b->c = c;
-    atomic_fetch_add(&fake.builds, 1);
-    return b;
-}
-/* As the real stages answer when something else killed the child. */
-static bool child_killed(atomic_int *left)
-{
-    return atomic_load(left) > 0 && atomic_fetch_sub(left, 1) > 0;
-}
-enum stage_result build_poll(struct build *b)
-{
-    if (child_killed(&fake.builds_die))
-        return STAGE_RETRY;
-    b->c->evidence.build_s = 0.001;
-    enum stage_result r = fake_verdict(b->c, STAGE_BUILD);
-    if (r == STAGE_PASS) {
-        FILE *f = fopen(b->c->object, "w");
-        fputs(atomic_load(&fake.other_bytes) ? "other object" : "object", f);
-        fclose(f);
-        object_checksum(b->c->object, b->c->object_sum);
-    }
-    return r;
-}
-void build_end(struct build *b)
-{
-    free(b);
-}
-
-/* A CPU has no prober. Here it can be held all the same: what holds it does so on any device. */
-struct prober *prober_open(const struct stage_env *env)
-{
-    (void)env;
-    return NULL;
-}
-void prober_close(struct prober *p)
-{
-    (void)p;
-}
-void prober_hold(struct prober *p, bool hold)
-{
-    (void)p;
-    atomic_store(&fake.prober_held, hold);
-}
-struct prober_counts prober_counts(const struct prober *p)
-{
-    (void)p;
-    return (struct prober_counts){0};
-}
-
-struct probe {
-    struct candidate *c;
-    bool in_full;
-};
-struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum probe_depth depth,
-                          const struct capture *const *captured, int captures, struct err *err)
-{
-    (void)env, (void)captured, (void)captures, (void)err;
-    struct probe *p = xcalloc(1, sizeof *p);
-    p->c = c;
-    p->in_full = depth != PROBE_SHORT;
-    atomic_fetch_add(depth == PROBE_SHORT ? &fake.short_probes : &fake.probes, 1);
-    return p;
-}
-enum stage_result probe_poll(struct probe *p)
-{
-    if (atomic_load(&fake.prober_held) || (p->in_full && atomic_load(&fake.hold_probes)))
-        return STAGE_RUNNING;
-    if (child_killed(&fake.probes_die))
-        return STAGE_RETRY;
-    p->c->evidence.probe_cases = 10;
-    p->c->evidence.bit_equal = p->c->bit_equal;
-    return fake_verdict(p->c, STAGE_PROBE);
-}
-void probe_end(struct probe *p)
-{
-    free(p);
-}
-
-struct capture *capture_seeded(const struct model *model, const struct slot *slot, uint64_t seed)
-{
-    (void)model, (void)slot, (void)seed;
-    return xcalloc(1, sizeof(struct capture));
-}
-
-static double kernel_speed(const struct kernel *k, const struct candidate *like)
-{
-    if (k->origin == ORIGIN_EAGER)
-        return 1;
-    /* The name has the knobs; only those that matter are read back. */
-    struct candidate c = *like;
-    for (int i = 0; i < c.template->knobs; i++) {
-        char pattern[64];
-        snprintf(pattern, sizeof pattern, " %s=", c.template->knob[i].name);
-        const char *at = strstr(k->name, pattern);
-        if (at)
-            c.point.value[i] = atoi(at + strlen(pattern));
-        else if (strcmp(c.template->knob[i].name, "ISA") == 0)
-            for (int v = 0; v < 5; v++) {
-                static const char *const names[] = {" portable", " avx2", " avx512", " vnni",
-                                                    " amx"};
-                if (strstr(k->name, names[v]))
-                    c.point.value[i] = v;
-            }
-    }
-    return fake_speed(&c);
-}
-
-enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
-                            const struct kernel *incumbent, const struct capture *inputs,
-                            bool quick)
-{
-    (void)inputs;
-    atomic_fetch_add(quick ? &fake.short_benches : &fake.benches, 1);
-    if (atomic_load(&fake.killer))
-        _exit(42); /* the process dies with it on trial */
-    bool hold = atomic_load(&fake.hold_bench);
-    if (hold || !fake.unheld[0])
-        snprintf(hold ? fake.held : fake.unheld, sizeof fake.held, "%s", c->key);
-    while (atomic_load(&fake.hold_bench) && !atomic_load(env->stop))
-        usleep(1000);
-    const char *slowed = atomic_load(&fake.slowed);
-    double speed = slowed && strcmp(c->key, slowed) == 0 ? 0.5 : fake_speed(c);
-    double gain = speed / kernel_speed(incumbent, c) - 1;
-    c->evidence.bench = (struct gain){50, gain, gain - 0.01, gain + 0.01};
-    c->evidence.own_s = 400e-6 / fake_speed(c);
-    if (atomic_load(env->stop))
-        return STAGE_STOPPED;
-    c->evidence.impossible = quick && atomic_load(&fake.too_fast);
-    if (c->evidence.impossible) {
-        snprintf(c->reason, sizeof c->reason, "bench: impossible");
-        return STAGE_REFUSE;
-    }
-    if (gain - 0.01 >= (quick ? 0 : env->config->specializer_min_gain))
-        return STAGE_PASS;
-    snprintf(c->reason, sizeof c->reason, "bench: too slow");
-    return STAGE_REFUSE;
-}
-
-/* The stages that need live steps wait for them, as the real ones do. */
-static enum stage_result live_verdict(const struct stage_env *env, struct candidate *c,
-                                      enum stage stage, double timeout_s)
-{
-    int64_t end = clock_ns() + (int64_t)(timeout_s * 1e9);
-    while (!atomic_load(&fake.live) && !atomic_load(env->stop) && clock_ns() < end)
-        usleep(1000);
-    if (atomic_load(&fake.live))
-        return fake_verdict(c, stage);
-    return atomic_load(env->stop) ? STAGE_STOPPED : STAGE_RETRY;
-}
-
-enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, double timeout_s)
-{
-    return live_verdict(env, c, STAGE_SHADOW, timeout_s);
-}
-
-enum stage_result canary_run(const struct stage_env *env, struct candidate *c, double timeout_s)
-{
-    const char *shy = atomic_load(&fake.shy), *needs = atomic_load(&fake.needs);
-    atomic_fetch_add(&fake.canaries, 1);
-    c->steps = STEPS_UNSEEN;
-    c->evidence.canary = (struct gain){50, 0.1, 0.05, 0.15};
-    if ((shy && strcmp(c->slot->name, shy) == 0 &&
-         !(needs && specialized(needs) && c->evidence.heard.n > 0)) ||
-        (c->evidence.bench.low >= 0.10 && child_killed(&fake.outrun))) {
-        c->evidence.canary = (struct gain){50, -0.01, -0.02, -0.005};
-        snprintf(c->reason, sizeof c->reason, "canary: whole steps -1.00 %% [-2.00, -0.50]");
-        c->steps = STEPS_SLOWER;
-        return STAGE_REFUSE;
-    }
-    return live_verdict(env, c, STAGE_CANARY, timeout_s);
-}
-
-const char *compare_verdict(const struct stage_env *env, const struct tap *tap,
-                            const struct evidence *evidence, char *buf, size_t n)
-{
-    (void)env, (void)evidence, (void)buf, (void)n;
-    return tap->different ? "audit: planted difference" : NULL;
 }
 
 #endif

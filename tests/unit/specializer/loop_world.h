@@ -7,7 +7,7 @@
 #include <cjson/cJSON.h>
 #include <sqlite3.h>
 
-#include "tests/unit/specializer/fake_lab.h"
+#include "tests/unit/specializer/fake_stages.h"
 
 static char folder[] = "/tmp/whet-test-loop-XXXXXX";
 static int stores;

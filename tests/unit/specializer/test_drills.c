@@ -17,7 +17,7 @@
 
 #include "config/log.h"
 #include "tests/unit/specializer/failing_vfs.h"
-#include "tests/unit/specializer/fake_lab.h"
+#include "tests/unit/specializer/fake_stages.h"
 #include "tests/unit/specializer/stand_in.h"
 
 enum victim { SERVER, COMPILER, PROBE, ADVISER, DISK, VICTIMS };

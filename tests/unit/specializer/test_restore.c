@@ -9,6 +9,13 @@
 
 #include "tests/unit/specializer/loop_world.h"
 
+static void lose_objects(void)
+{
+    char command[200];
+    snprintf(command, sizeof command, "rm -f %s.objects/*", store_file);
+    assert_int_equal(system(command), 0);
+}
+
 static void loop_restores_its_winners_after_a_restart_even_when_paused(void **unused)
 {
     (void)unused;
@@ -35,9 +42,7 @@ static void loop_restores_its_winners_after_a_restart_even_when_paused(void **un
     assert_int_equal(atomic_load(&fake.short_benches), 2);
     stop(s);
     /* An object that is lost is built again. */
-    char command[200];
-    snprintf(command, sizeof command, "rm -f %s.objects/*", store_file);
-    assert_int_equal(system(command), 0);
+    lose_objects();
     s = start("--specializer-paused", "true");
     WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
     assert_true(atomic_load(&fake.builds) > builds);
@@ -92,9 +97,7 @@ static void loop_proves_a_winner_anew_whose_object_is_built_with_other_bytes(voi
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
     stop(s);
-    char command[200];
-    snprintf(command, sizeof command, "rm -f %s.objects/*", store_file);
-    assert_int_equal(system(command), 0);
+    lose_objects();
     atomic_store(&fake.other_bytes, true);
     int builds = atomic_load(&fake.builds);
     s = start(NULL, NULL);
