@@ -25,6 +25,8 @@ struct backend_options {
     int32_t max_rows;   /* largest number of rows with logits */
     int64_t pack_bytes; /* memory for repacked weights; below 0: as the backend thinks best */
     bool probes;        /* leave memory on the device for a probe's own context */
+    bool texts;         /* kernels that a language model wrote may be loaded (kernel_object.text) */
+    const char *program; /* what runs those, as `program executor`; NULL: this program */
     bool huge_pages;    /* cpu: copy the weights into huge pages if a quarter of free memory
                            holds them */
 };
@@ -135,6 +137,7 @@ struct kernel_object {
     enum region region;
     enum origin origin;
     const char *id, *name;
+    bool text; /* a language model wrote it: on a CPU it never runs in this process */
 };
 
 struct device_probe_ops;
@@ -169,6 +172,9 @@ struct backend_ops {
      * NULL with a message when it does not load, its interface is wrong or memory is short. */
     struct kernel *(*load)(struct backend *b, const struct kernel_object *o, struct err *e);
     void (*unload)(struct backend *b, struct kernel *k); /* only after its epoch has passed */
+    /* Optional, specializer thread: NULL, or why a loaded kernel runs no more. Steps have been
+     * running eager in its place since it broke, and its slot, if it was in one, holds eager. */
+    const char *(*broken)(struct backend *b, const struct kernel *k);
 
     /* Optional, specializer thread: makes the object of a kernel that is not compiled but chosen
      * among what a library of the backend has (LIBRARY rows of templates_cuda.def), given the -D

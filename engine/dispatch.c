@@ -132,6 +132,12 @@ int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel
     return atomic_load(&d->epoch);
 }
 
+void dispatch_withdraw(struct dispatch *d, struct slot *s, const struct kernel *k)
+{
+    if (atomic_compare_exchange_strong(&s->kernel, &k, s->eager))
+        atomic_fetch_add(&d->exchanges, 1);
+}
+
 uint64_t dispatch_exchanges(const struct dispatch *d)
 {
     return atomic_load(&d->exchanges);

@@ -78,6 +78,10 @@ struct slot *dispatch_find(struct dispatch *d, const char *name); /* NULL: no su
  * thread at a time: its own, or an operator's. */
 int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel *k);
 
+/* Engine thread: `k` broke in the step under way. Puts eager into `s` if `k` is there, at once;
+ * what the publisher makes of it, it does later. */
+void dispatch_withdraw(struct dispatch *d, struct slot *s, const struct kernel *k);
+
 /* How often that brought another kernel into a slot. Any thread. */
 uint64_t dispatch_exchanges(const struct dispatch *d);
 

@@ -64,7 +64,7 @@ struct engine_options {
     int32_t threads, max_context, kv_pages, kv_mib, max_queue;
     int64_t pack_bytes;
     bool probes; /* a specializer may run probes */
-    bool huge_pages;
+    bool huge_pages, texts;
     uint64_t seed;
     struct scheduler_limits limits;
     int32_t prefill_chunk; /* 0: as the backend is used to */

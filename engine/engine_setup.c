@@ -197,6 +197,7 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
                                 .max_rows = o->limits.max_rows,
                                 .pack_bytes = o->pack_bytes,
                                 .probes = o->probes,
+                                .texts = o->texts,
                                 .huge_pages = o->huge_pages};
     if (open_backend(e, &b, err))
         return -1;

@@ -8,6 +8,7 @@
 
 #include "bench/bench.h"
 #include "config/config.h"
+#include "engine/cpu/executor.h"
 #include "server/server.h"
 #include "specializer/stages.h"
 #include "specializer/winners.h"
@@ -62,6 +63,7 @@ static const struct command {
      kernels_usage},
     {"probe", NULL, probe_main},
     {"nvrtc", NULL, nvrtc_main},
+    {"executor", NULL, executor_main},
     {"options", NULL, options_main},
     {"--version", "print the version", version_main},
     {"--help", "print this and every option", help_main},

@@ -18,6 +18,7 @@
 
 #include "config/clock.h"
 #include "specializer/floor.h"
+#include "specializer/live.h"
 #include "specializer/stages.h"
 #include "specializer/stats.h"
 
@@ -165,6 +166,8 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
         result = judge_samples(c, verdict, wanted, floor_s);
     } else if (result == STAGE_RETRY) {
         snprintf(c->reason, sizeof c->reason, "bench: %.200s", s.err.msg);
+        if (live_broken(env, c, "bench"))
+            result = STAGE_REFUSE;
     }
     env->ops->bench_end(env->backend, &job);
     free(job.a_ns);

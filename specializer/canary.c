@@ -139,6 +139,8 @@ static enum stage_result wait_for(struct trial *t, int32_t steps)
             snprintf(t->c->reason, sizeof t->c->reason, "canary: a step failed with it");
             return STAGE_REFUSE;
         }
+        if (live_broken(t->env, t->c, "canary"))
+            return STAGE_REFUSE;
         if (clock_ns() > t->deadline)
             return STAGE_RETRY;
     }
@@ -226,7 +228,12 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
                  (int)atomic_load(&t->canary.have), timeout_s);
     }
     trial_close(t);
-    r = audit_verdict(t, r);
+    if (live_broken(env, c, "canary")) { /* after its last step was recorded */
+        c->steps = STEPS_UNSEEN;
+        r = STAGE_REFUSE;
+    } else {
+        r = audit_verdict(t, r);
+    }
     free(t);
     return r;
 }

@@ -434,7 +434,8 @@ static void load_winner(void *ctx, const struct winner *w)
                                    .region = slot->region,
                                    .origin = ORIGIN_RESTORED,
                                    .id = c->key,
-                                   .name = c->name};
+                                   .name = c->name,
+                                   .text = c->body[0] != 0};
     struct kernel *k = NULL;
     if (object_checksum(c->object, sum) != 0 || strcmp(sum, c->object_sum) != 0)
         err_set(&err, "its object %s is missing or changed", c->object);

@@ -7,6 +7,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "engine/sandbox.h"
 #include "specializer/admission/kept.h"
 #include "specializer/admission/prober.h"
 #include "specializer/build/build_nvrtc.h"
@@ -218,6 +219,19 @@ static void keep_references(struct specializer *s)
         log_warn("specializer", "%s: probes take longer", err.msg);
 }
 
+/* On a CPU they run sealed in or not at all. */
+static bool texts_can_run(const struct specializer *s)
+{
+    if (s->env.machine->kind != MACHINE_CPU || sandbox_works())
+        return true;
+    log_warn("specializer", "system calls cannot be filtered here (seccomp): kernels of the "
+                            "program's own templates are probed unsealed");
+    if (strcmp(s->config->specializer_agentic, "on") == 0)
+        log_warn("specializer", "specializer.agentic is refused: no kernel that a language model "
+                                "wrote runs unsealed");
+    return false;
+}
+
 void specializer_setup(struct specializer *s)
 {
     struct err err = {{0}};
@@ -233,8 +247,9 @@ void specializer_setup(struct specializer *s)
     cost_open(&s->cost, s->env.machine, cores(s->config));
     observe_open(&s->observe, s->env.dispatch, s->env.model, s->env.machine);
     blame_deaths(s);
-    s->agent =
-        agent_open(s->config, s->store, adviser_llm(s->adviser), s->keys.env, s->env.machine->kind);
+    if (texts_can_run(s))
+        s->agent = agent_open(s->config, s->store, adviser_llm(s->adviser), s->keys.env,
+                              s->env.machine->kind);
     if ((mkdir(s->keys.object_dir, 0700) != 0 && errno != EEXIST &&
          err_set(&err, "folder %s: %s", s->keys.object_dir, strerror(errno)) != 0) ||
         kernel_sources_write(s->keys.kernel_dir, &err) != 0) {
@@ -252,7 +267,7 @@ void specializer_setup(struct specializer *s)
 /* ---- destruction --------------------------------------------------------------------------- */
 
 /* Eager everywhere, then wait until no step can still run what was there. */
-static void empty_slots(struct specializer *s)
+void slots_empty(struct specializer *s)
 {
     int64_t epoch = 0;
     for (int i = 0; i < s->places; i++)
@@ -282,7 +297,7 @@ void specializer_free(struct specializer *s)
     if (s->places > 0) {
         watch_stop(s);
         round_abandon(s);
-        empty_slots(s);
+        slots_empty(s);
         free_places(s);
         retire_poll(s, true);
         if (s->env.reference_dir && kept_clear(s->env.reference_dir, NULL) == 0)

@@ -35,6 +35,14 @@ bool live_pause(const struct stage_env *env)
     return !atomic_load(env->stop);
 }
 
+bool live_broken(const struct stage_env *env, struct candidate *c, const char *stage)
+{
+    const char *why = env->ops->broken ? env->ops->broken(env->backend, c->kernel) : NULL;
+    if (why)
+        snprintf(c->reason, sizeof c->reason, "%s: its executor: %.200s", stage, why);
+    return why != NULL;
+}
+
 const char *compare_verdict(const struct stage_env *env, const struct tap *tap,
                             const struct evidence *evidence, char *buf, size_t n)
 {
@@ -74,11 +82,14 @@ static enum stage_result whole_model(const struct stage_env *env, struct candida
     return r;
 }
 
-static enum stage_result watch_tap(const struct stage_env *env, struct tap *t, int64_t deadline)
+static enum stage_result watch_tap(const struct stage_env *env, struct candidate *c, struct tap *t,
+                                   int64_t deadline)
 {
     while (atomic_load_explicit(&t->left, memory_order_acquire) > 0) {
         if (!live_pause(env))
             return STAGE_STOPPED;
+        if (live_broken(env, c, "shadow"))
+            return STAGE_REFUSE;
         if (clock_ns() > deadline)
             return STAGE_RETRY;
     }
@@ -98,7 +109,7 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
         snprintf(c->reason, sizeof c->reason, "shadow: the backend took no tap");
         return STAGE_RETRY;
     }
-    r = watch_tap(env, &t, live_deadline(timeout_s));
+    r = watch_tap(env, c, &t, live_deadline(timeout_s));
     env->ops->tap(env->backend, NULL); /* t is ours again */
     struct evidence *e = &c->evidence;
     e->shadow_looks = t.looks;
@@ -106,6 +117,8 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
     e->shadow_max = t.worst_max;
     e->shadow_rms = t.worst_rms;
     const char *wrong = t.looks > 0 ? compare_verdict(env, &t, e, what, sizeof what) : NULL;
+    if (live_broken(env, c, "shadow"))
+        return STAGE_REFUSE;
     if (wrong) {
         snprintf(c->reason, sizeof c->reason, "shadow: %.160s", wrong);
         return STAGE_REFUSE;

@@ -404,6 +404,8 @@ static void *specializer_thread(void *ctx)
         }
     }
     engine_lulls(s->engine, false);
+    watch_stop(s);
+    slots_empty(s); /* executors end with this thread */
     atomic_store(&s->doing, DOING_OFF);
     return NULL;
 }

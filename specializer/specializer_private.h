@@ -134,7 +134,7 @@ enum stage {
     STAGES
 };
 enum { OUTCOMES = STAGE_STOPPED + 1 };
-enum rollback { ROLLBACK_AUDIT, ROLLBACK_DRIFT, ROLLBACK_OPERATOR, ROLLBACK_RESTORE, ROLLBACKS };
+enum rollback { ROLLBACK_AUDIT, ROLLBACK_DRIFT, ROLLBACK_OPERATOR, ROLLBACK_RESTORE, ROLLBACK_EXECUTOR, ROLLBACKS };
 
 struct counts {
     _Atomic uint64_t stage[STAGES][OUTCOMES], impossible;
@@ -217,6 +217,8 @@ enum doing {
 struct specializer *specializer_new(const struct config *c, struct engine *e, struct err *err);
 /* Everything that needs a ready engine. What is missing is logged; serving goes on. */
 void specializer_setup(struct specializer *s);
+/* Eager everywhere; returns when no step can still run what was there. */
+void slots_empty(struct specializer *s);
 /* After the thread has ended: eager into every slot, kernels unloaded. */
 void specializer_free(struct specializer *s);
 enum numerics numerics_parse(const char *name);

@@ -50,6 +50,7 @@ enum stage_result swap_load(struct specializer *s, struct candidate *c)
         .origin = c->origin,
         .id = c->key,
         .name = c->name,
+        .text = c->body[0] != 0,
     };
     c->kernel = s->env.ops->load(s->env.backend, &object, &err);
     if (c->kernel)

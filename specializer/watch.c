@@ -96,6 +96,29 @@ static void audit_poll(struct specializer *s)
         s->tapped = p;
 }
 
+/* ---- executors ------------------------------------------------------------------------------- */
+
+/* Steps have not used a broken kernel since it broke; here the store and the operator learn of it.
+ */
+static void broken_poll(struct specializer *s)
+{
+    for (int i = 0; s->env.ops->broken && i < s->places; i++) {
+        struct place *p = &s->place[i];
+        pthread_mutex_lock(&s->lock);
+        const char *why = p->active ? s->env.ops->broken(s->env.backend, p->active->kernel) : NULL;
+        char words[200];
+        if (why) {
+            snprintf(words, sizeof words, "its executor: %.180s", why);
+            swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_EXECUTOR, words, NULL);
+        }
+        if (p->previous && s->env.ops->broken(s->env.backend, p->previous->kernel)) {
+            candidate_drop(s, p->previous);
+            p->previous = NULL;
+        }
+        pthread_mutex_unlock(&s->lock);
+    }
+}
+
 /* ---- drift ----------------------------------------------------------------------------------- */
 
 static bool like(double a, double b)
@@ -173,6 +196,7 @@ static void drift_poll(struct specializer *s)
 
 void watch_poll(struct specializer *s)
 {
+    broken_poll(s);
     audit_poll(s);
     if (atomic_load(&s->mode) != SPECIALIZER_FREEZE)
         drift_poll(s);

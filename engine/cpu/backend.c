@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "config/err.h"
 #include "config/log.h"
@@ -24,22 +25,43 @@ static int32_t cores(void)
 
 float *backend_pages(const struct backend *b, int32_t layer, int v)
 {
-    int64_t pages = b->kv_bytes / (2 * b->model->shape.layers);
-    return (float *)(void *)(b->kv + (2 * (int64_t)layer + v) * pages);
+    int64_t pages = b->kv.bytes / (2 * b->model->shape.layers);
+    return (float *)(void *)(b->kv.at + (2 * (int64_t)layer + v) * pages);
 }
 
+static int page_memory_open(struct page_memory *p, int64_t bytes, bool shared)
+{
+    int flags = shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+    *p = (struct page_memory){.bytes = bytes, .fd = -1};
+    if (shared) {
+        p->fd = memfd_create("whet-kv", MFD_CLOEXEC);
+        if (p->fd < 0 || ftruncate(p->fd, (off_t)bytes) != 0)
+            return -1;
+    }
+    p->at = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, p->fd, 0);
+    if (p->at == MAP_FAILED)
+        p->at = NULL;
+    return p->at ? 0 : -1;
+}
+
+static void page_memory_close(struct page_memory *p)
+{
+    if (p->at)
+        munmap(p->at, (size_t)p->bytes);
+    if (p->fd >= 0)
+        close(p->fd);
+}
+
+/* Benches have as much as a bench copies at most, and one copy of all pages of a layer. */
 static int open_kv(struct backend *b, struct err *e)
 {
     const struct model_shape *s = &b->model->shape;
-    b->kv_bytes = (int64_t)s->layers * 2 * b->options.kv_pages * KV_PAGE * s->kv_heads *
-                  s->head_dim * (int64_t)sizeof(float);
-    b->kv = mmap(NULL, (size_t)b->kv_bytes, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (b->kv == MAP_FAILED) {
-        b->kv = NULL;
+    int64_t layer = (int64_t)2 * b->options.kv_pages * KV_PAGE * s->kv_heads * s->head_dim *
+                    (int64_t)sizeof(float);
+    if (page_memory_open(&b->kv, s->layers * layer, b->options.texts) != 0 ||
+        (b->options.texts && page_memory_open(&b->bench, BENCH_COPIES_BYTES + layer, true) != 0))
         return err_set(e, "no memory for %d KV pages (%lld MiB)", b->options.kv_pages,
-                       (long long)(b->kv_bytes >> 20));
-    }
+                       (long long)(s->layers * layer >> 20));
     return 0;
 }
 
@@ -87,8 +109,8 @@ static void cpu_close(struct backend *b)
     backend_tap(b, NULL);
     pool_close(b->pool);
     plan_free(b->plan);
-    if (b->kv)
-        munmap(b->kv, (size_t)b->kv_bytes);
+    page_memory_close(&b->kv);
+    page_memory_close(&b->bench);
     void *owned[] = {b->rope_cos,
                      b->rope_sin,
                      b->x[0],
@@ -126,6 +148,7 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
     struct backend *b = xcalloc(1, sizeof *b);
     b->model = m;
     b->options = *o;
+    b->kv.fd = b->bench.fd = -1;
     b->plan = plan_build(&m->shape);
     b->pool = pool_open(o->threads > 0 ? o->threads : cores(), 0);
     if (open_kv(b, e)) {
@@ -169,6 +192,7 @@ const struct backend_ops backend_cpu = {
     .step = backend_step,
     .load = backend_load,
     .unload = backend_unload,
+    .broken = backend_check_broken,
     .tap = backend_tap,
     .bench_begin = backend_bench_begin,
     .bench = backend_bench,

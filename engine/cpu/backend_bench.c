@@ -10,29 +10,37 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "config/clock.h"
 #include "config/err.h"
 #include "engine/cpu/backend_private.h"
 #include "engine/pairs.h"
 
-enum { COPIES_BYTES = 64 << 20 };
-
 struct bench {
     struct kernel_case *inputs;
     float *k, *v;        /* attn: copies of the captured pages */
     int64_t page_floats; /* of one copy */
     int32_t copies;
+    bool shared; /* k and v lie in the backend's memory for benches */
     struct pairs pairs;
 };
 
-static void copy_pages(struct bench *s, const struct attn_args *a, int64_t floats, int32_t layers)
+/* Where executors may have to see them: one bench at a time has the backend's own memory. */
+static void copy_pages(struct backend *b, struct bench *s, const struct attn_args *a,
+                       int64_t floats, int32_t layers)
 {
-    int64_t most = COPIES_BYTES / (2 * floats * (int64_t)sizeof(float) + 1);
+    int64_t most = BENCH_COPIES_BYTES / (2 * floats * (int64_t)sizeof(float) + 1);
     s->copies = most < 1 ? 1 : most < layers ? (int32_t)most : layers;
     s->page_floats = floats;
-    s->k = xmalloc((size_t)(s->copies * floats) * sizeof *s->k);
-    s->v = xmalloc((size_t)(s->copies * floats) * sizeof *s->v);
+    s->shared = b->bench.at != NULL;
+    if (s->shared) {
+        s->k = (float *)(void *)b->bench.at;
+        s->v = s->k + s->copies * floats;
+    } else {
+        s->k = xmalloc((size_t)(s->copies * floats) * sizeof *s->k);
+        s->v = xmalloc((size_t)(s->copies * floats) * sizeof *s->v);
+    }
     for (int32_t i = 0; i < s->copies; i++) {
         memcpy(s->k + i * floats, a->k_pages, (size_t)floats * sizeof *s->k);
         memcpy(s->v + i * floats, a->v_pages, (size_t)floats * sizeof *s->v);
@@ -53,7 +61,7 @@ int backend_bench_begin(struct backend *b, struct bench_job *job, struct err *e)
     if (c->region == REGION_ATTN) {
         const union region_args *args = case_args(s->inputs);
         int64_t floats = (int64_t)c->pages * KV_PAGE * args->attn.kv_heads * args->attn.head_dim;
-        copy_pages(s, &args->attn, floats, b->model->shape.layers);
+        copy_pages(b, s, &args->attn, floats, b->model->shape.layers);
     }
     job->state = s;
     return 0;
@@ -66,15 +74,15 @@ static int run_once(struct backend *b, struct bench_job *job, int side, float *n
     union region_args args = *(const union region_args *)case_args(s->inputs);
     int32_t turn = s->pairs.turn;
     int32_t layer = k->region == REGION_HEAD ? 0 : turn % b->model->shape.layers;
-    (void)e;
     bind_layer(b->model, k->region, layer, &args);
     backend_bind_packed(k, k->region, layer, &args);
     if (s->copies) {
         args.attn.k_pages = s->k + turn % s->copies * s->page_floats;
         args.attn.v_pages = s->v + turn % s->copies * s->page_floats;
     }
-    *ns = (float)backend_run(b, k, &args);
-    return 0;
+    int64_t took = backend_run(b, k, layer, &args);
+    *ns = (float)took;
+    return took < 0 ? err_set(e, "%s", backend_broken(k)) : 0;
 }
 
 int backend_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e)
@@ -89,12 +97,15 @@ int backend_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, s
 void backend_bench_end(struct backend *b, struct bench_job *job)
 {
     struct bench *s = job->state;
-    (void)b;
     if (!s)
         return;
     case_free(s->inputs);
-    free(s->k);
-    free(s->v);
+    if (s->shared) {
+        madvise(b->bench.at, (size_t)b->bench.bytes, MADV_REMOVE);
+    } else {
+        free(s->k);
+        free(s->v);
+    }
     free(s);
     job->state = NULL;
 }

@@ -1,5 +1,8 @@
 /* backend_load.c - kernels on their way in and out of the process, and their repacked weights.
  *
+ * What a language model wrote does not come in: its executor (executor.h) loads it, and here is
+ * only what the dispatch table needs to know of it.
+ *
  * The object was inspected and probed elsewhere before it comes here; what is checked again is the
  * interface, because a wrong one would be called. A layout's packed weights exist once, however
  * many kernels read them, and count against specializer.pack_mib as long as one does.
@@ -13,6 +16,7 @@
 #include "config/err.h"
 #include "engine/cpu/backend_private.h"
 #include "engine/cpu/pack.h"
+#include "engine/cpu/sizes.h"
 #include "engine/memory.h"
 #include "kernels/isa.h"
 
@@ -20,17 +24,27 @@ static const int64_t PACK_BYTES = 1 << 30; /* when nobody said how much */
 
 /* ---- repacked weights ----------------------------------------------------------------------- */
 
+/* Bytes of a layer's copies. */
+static int64_t layer_bytes(const struct backend *b, const struct cpu_kernel *k, int32_t layer,
+                           int64_t bytes[3])
+{
+    union region_args args = {0};
+    struct weight *w[3];
+    int64_t total = 0;
+    bind_layer(b->model, (enum region)k->region, layer, &args);
+    int n = bind_weights(&args, (enum region)k->region, w);
+    for (int i = 0; i < 3; i++) {
+        bytes[i] = i < n ? weights_packed_bytes(k, &w[i], 1) : 0;
+        total += bytes[i];
+    }
+    return total;
+}
+
 static int64_t pack_size(const struct backend *b, const struct cpu_kernel *k)
 {
-    int64_t total = 0;
-    int32_t layers = k->region == REGION_HEAD ? 1 : b->model->shape.layers;
-    for (int32_t l = 0; l < layers; l++) {
-        union region_args args = {0};
-        struct weight *w[3];
-        bind_layer(b->model, (enum region)k->region, l, &args);
-        int n = bind_weights(&args, (enum region)k->region, w);
-        total += weights_packed_bytes(k, w, n);
-    }
+    int64_t total = 0, bytes[3];
+    for (int32_t l = 0; l < sizes_layers(b->model, (enum region)k->region); l++)
+        total += layer_bytes(b, k, l, bytes);
     return total;
 }
 
@@ -40,6 +54,24 @@ static struct pack *pack_find(const struct backend *b, const struct cpu_kernel *
         if ((int32_t)p->region == k->region && strcmp(p->layout, k->layout) == 0)
             return p;
     return NULL;
+}
+
+/* Copies of one name must have one size, weight by weight: the name alone is a claim of the object,
+ * and who reads a copy that is shorter than its own reads what lies behind it. */
+static int pack_same(const struct backend *b, const struct cpu_kernel *k, const struct pack *p,
+                     struct err *e)
+{
+    for (int32_t l = 0; l < sizes_layers(b->model, p->region); l++) {
+        int64_t bytes[3];
+        layer_bytes(b, k, l, bytes);
+        for (int i = 0; i < 3; i++)
+            if (bytes[i] != p->size[3 * l + i])
+                return err_set(e,
+                               "its layout %s has %lld bytes for weight %d of layer %d, and %lld "
+                               "in the copy that is there",
+                               k->layout, (long long)bytes[i], i, l, (long long)p->size[3 * l + i]);
+    }
+    return 0;
 }
 
 static struct pack *pack_make(struct backend *b, const struct cpu_kernel *k, struct err *e)
@@ -54,15 +86,16 @@ static struct pack *pack_make(struct backend *b, const struct cpu_kernel *k, str
         return NULL;
     }
     struct pack *p = xcalloc(1, sizeof *p);
-    int32_t layers = k->region == REGION_HEAD ? 1 : b->model->shape.layers;
     snprintf(p->layout, sizeof p->layout, "%s", k->layout);
     p->region = (enum region)k->region;
     p->bytes = bytes;
     p->data = xcalloc((size_t)b->model->shape.layers * 3, sizeof *p->data);
+    p->size = xcalloc((size_t)b->model->shape.layers * 3, sizeof *p->size);
     char *at = p->arena = memory_huge((size_t)bytes);
-    for (int32_t l = 0; l < layers; l++) {
+    for (int32_t l = 0; l < sizes_layers(b->model, p->region); l++) {
         union region_args args = {0};
         struct weight *w[3];
+        layer_bytes(b, k, l, p->size + (size_t)l * 3);
         bind_layer(b->model, p->region, l, &args);
         int n = bind_weights(&args, p->region, w);
         at = weights_pack(k, w, n, at, p->data + (size_t)l * 3);
@@ -86,6 +119,7 @@ static void pack_drop(struct backend *b, struct pack *p)
     free(p->arena);
     b->packed_bytes -= p->bytes;
     free(p->data);
+    free(p->size);
     free(p);
 }
 
@@ -100,11 +134,10 @@ static int pack_open(struct backend *b, const struct cpu_kernel *k, struct pack 
         return err_set(e, "declares only a part of layout, pack and packed_bytes");
     if (strlen(k->layout) >= sizeof(*out)->layout)
         return err_set(e, "its layout name is longer than %zu bytes", sizeof(*out)->layout - 1);
-    *out = pack_find(b, k);
-    if (!*out)
-        *out = pack_make(b, k, e);
-    if (!*out)
+    struct pack *p = pack_find(b, k);
+    if (p ? pack_same(b, k, p, e) != 0 : !(p = pack_make(b, k, e)))
         return -1;
+    *out = p;
     (*out)->users++;
     return 0;
 }
@@ -124,8 +157,75 @@ static int check_interface(const struct cpu_kernel *k, const struct kernel_objec
     return 0;
 }
 
+static struct kernel *describe(const struct kernel_object *o, struct loaded *l, int32_t m_max,
+                               const struct cpu_kernel *cpu)
+{
+    struct kernel *k = xcalloc(1, sizeof *k);
+    snprintf(k->id, sizeof k->id, "%s", o->id);
+    snprintf(k->name, sizeof k->name, "%s", o->name);
+    k->region = o->region;
+    k->origin = o->origin;
+    k->m_max = m_max;
+    k->cpu = cpu;
+    k->backend = l;
+    return k;
+}
+
+/* ---- texts ---------------------------------------------------------------------------------- */
+
+static struct kernel *load_text(struct backend *b, const struct kernel_object *o, struct err *e)
+{
+    int64_t most = b->options.pack_bytes < 0 ? PACK_BYTES : b->options.pack_bytes;
+    struct executor_options x = {
+        .program = b->options.program,
+        .object = o->path,
+        .model_path = b->model->path,
+        .model = b->model,
+        .region = o->region,
+        .team = pool_size(b->pool),
+        .max_tokens = b->options.max_tokens,
+        .positions = b->positions,
+        .pack_bytes = most > b->packed_bytes ? most - b->packed_bytes : 0,
+        .settle = b->options.huge_pages,
+        .pages = {{b->kv.fd, b->kv.at, b->kv.bytes}, {b->bench.fd, b->bench.at, b->bench.bytes}}};
+    if (!b->options.texts || !b->model->path) {
+        err_set(e, "%s: kernels that a language model wrote are not taken here", o->path);
+        return NULL;
+    }
+    struct executor *executor = executor_open(&x, e);
+    if (!executor) {
+        err_prefix(e, "executor");
+        return NULL;
+    }
+    struct loaded *l = xcalloc(1, sizeof *l);
+    l->executor = executor;
+    b->packed_bytes += executor_packed_bytes(executor);
+    return describe(o, l, executor_m_max(executor), NULL);
+}
+
+const char *backend_broken(const struct kernel *k)
+{
+    const struct loaded *l = k->backend;
+    return l && l->executor ? executor_broken(l->executor) : NULL;
+}
+
+const char *backend_check_broken(struct backend *b, const struct kernel *k)
+{
+    const struct loaded *l = k->backend;
+    (void)b;
+    return l && l->executor ? executor_check(l->executor) : NULL;
+}
+
+/* ---- in and out ----------------------------------------------------------------------------- */
+
 struct kernel *backend_load(struct backend *b, const struct kernel_object *o, struct err *e)
 {
+    if (o->text)
+        return load_text(b, o, e);
+    if (o->origin == ORIGIN_AGENT) {
+        err_set(e, "%s: was written by a language model and is not said to be", o->path);
+        return NULL;
+    }
     struct loaded *l = xcalloc(1, sizeof *l);
     isa_facts(); /* asks for AMX tiles, before a kernel may use them */
     l->handle = dlopen(o->path, RTLD_NOW | RTLD_LOCAL);
@@ -142,15 +242,7 @@ struct kernel *backend_load(struct backend *b, const struct kernel_object *o, st
         free(l);
         return NULL;
     }
-    struct kernel *k = xcalloc(1, sizeof *k);
-    snprintf(k->id, sizeof k->id, "%s", o->id);
-    snprintf(k->name, sizeof k->name, "%s", o->name);
-    k->region = o->region;
-    k->origin = o->origin;
-    k->m_max = cpu->m_max;
-    k->cpu = cpu;
-    k->backend = l;
-    return k;
+    return describe(o, l, cpu->m_max, cpu);
 }
 
 void backend_unload(struct backend *b, struct kernel *k)
@@ -158,8 +250,12 @@ void backend_unload(struct backend *b, struct kernel *k)
     if (!k)
         return;
     struct loaded *l = k->backend;
+    if (l->executor)
+        b->packed_bytes -= executor_packed_bytes(l->executor);
+    executor_close(l->executor);
     pack_drop(b, l->pack);
-    dlclose(l->handle);
+    if (l->handle)
+        dlclose(l->handle);
     free(l);
     free(k);
 }

@@ -9,6 +9,7 @@
 #include "engine/backend.h"
 #include "engine/cpu/bind.h"
 #include "engine/cpu/case.h"
+#include "engine/cpu/executor.h"
 #include "engine/cpu/pool.h"
 
 /* Repacked weights of one region in all layers, shared by the kernels of a layout. */
@@ -19,13 +20,24 @@ struct pack {
     int32_t users;
     int64_t bytes;
     char *arena;
-    void **data; /* [layers * 3] into the arena, or NULL */
+    void **data;   /* [layers * 3] into the arena, or NULL */
+    int64_t *size; /* [layers * 3] */
 };
 
 /* kernel.backend of a loaded kernel. */
 struct loaded {
-    void *handle;      /* dlopen */
-    struct pack *pack; /* NULL: uses the model's own format */
+    void *handle;              /* dlopen; NULL: it does not run here */
+    struct pack *pack;         /* NULL: uses the model's own format */
+    struct executor *executor; /* of a text; NULL: it runs in this process */
+};
+
+enum { BENCH_COPIES_BYTES = 64 << 20 }; /* of keys and values that a bench may copy */
+
+/* Memory for keys and values: of this process, or shared with executors that read it. */
+struct page_memory {
+    char *at;
+    int64_t bytes;
+    int fd; /* -1: not shared */
 };
 
 /* What a tapped kernel gets instead of the step's outputs: nothing of a step points here. Grown on
@@ -48,9 +60,10 @@ struct backend {
     int64_t packed_bytes;
 
     float *rope_cos, *rope_sin;
-    int32_t positions; /* rows of the rope tables */
-    char *kv;          /* one mapping: [layers][k, v][pages, kv_heads, KV_PAGE, head_dim] */
-    int64_t kv_bytes;
+    int32_t positions;     /* rows of the rope tables */
+    struct page_memory kv; /* [layers][k, v][pages, kv_heads, KV_PAGE, head_dim] */
+    /* Copies that benches of attention use, where texts may be loaded: executors see these. */
+    struct page_memory bench;
     float *x[2];      /* [max_tokens, hidden]: the residual stream before and after a region */
     float *q, *a, *h; /* [max_tokens, heads*head_dim] twice, [max_tokens, ffn] */
     float *logits;    /* [max_rows, vocab] */
@@ -68,8 +81,13 @@ float *backend_pages(const struct backend *b, int32_t layer, int v);
 /* Packed weights of `k` for a layer into the args (NULLs if it packs nothing). */
 void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
                          union region_args *args);
-/* Runs `k` on args with the whole pool; nanoseconds. */
-int64_t backend_run(struct backend *b, const struct kernel *k, const union region_args *args);
+/* Runs `k` on args, which are bound to `layer`, with the whole pool; nanoseconds. -1: it is broken,
+ * and the outputs may be anything. */
+int64_t backend_run(struct backend *b, const struct kernel *k, int32_t layer,
+                    const union region_args *args);
+/* NULL, or why `k` runs no more. Any thread. */
+const char *backend_broken(const struct kernel *k);
+const char *backend_check_broken(struct backend *b, const struct kernel *k);
 
 int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
                  const struct kernel *override, struct err *e);

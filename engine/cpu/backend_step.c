@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "config/log.h"
 #include "engine/cpu/backend_private.h"
 
 /* What one region uses in this step. */
@@ -19,7 +20,8 @@ struct choice {
     int64_t ns, runs;
 };
 
-/* The kernels of this step; the eager one where a kernel cannot take so many tokens. */
+/* The kernels of this step; the eager one where a kernel cannot take so many tokens, or is broken.
+ */
 static void choose(struct backend *b, const struct step *s, struct slot *override_slot,
                    const struct kernel *override, struct choice choice[REGION_COUNT])
 {
@@ -29,7 +31,8 @@ static void choose(struct backend *b, const struct step *s, struct slot *overrid
         const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
         if (override && slot == override_slot)
             k = override;
-        choice[r] = (struct choice){slot, k->m_max < m ? &b->eager[r] : k, 0, 0};
+        bool eager = k->m_max < m || backend_broken(k);
+        choice[r] = (struct choice){slot, eager ? &b->eager[r] : k, 0, 0};
     }
 }
 
@@ -44,11 +47,18 @@ void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
         w[i]->packed = l->pack->data[3 * layer + i];
 }
 
-int64_t backend_run(struct backend *b, const struct kernel *k, const union region_args *args)
+int64_t backend_run(struct backend *b, const struct kernel *k, int32_t layer,
+                    const union region_args *args)
 {
+    const struct loaded *l = k->backend;
     int32_t m = bind_m(args, k->region);
     int64_t t0 = clock_ns();
-    pool_run(b->pool, k->cpu->run, args, k->cpu->scratch_bytes(m, pool_size(b->pool)));
+    if (l && l->executor) {
+        if (executor_run(l->executor, b->pool, layer, args) != 0)
+            return -1;
+    } else {
+        pool_run(b->pool, k->cpu->run, args, k->cpu->scratch_bytes(m, pool_size(b->pool)));
+    }
     return clock_ns() - t0;
 }
 
@@ -171,13 +181,10 @@ static int check_step(const struct backend *b, const struct step *s, struct err 
     return 0;
 }
 
-int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
-                 const struct kernel *override, struct err *e)
+/* NULL, or the choice whose kernel broke. */
+static const struct choice *walk(struct backend *b, const struct step *s,
+                                 struct choice choice[REGION_COUNT])
 {
-    struct choice choice[REGION_COUNT];
-    if (check_step(b, s, e))
-        return -1;
-    choose(b, s, override_slot, override, choice);
     for (int32_t i = 0; i < b->plan->nodes; i++) {
         const struct plan_node *n = &b->plan->node[i];
         struct choice *c = &choice[n->region];
@@ -186,11 +193,34 @@ int backend_step(struct backend *b, const struct step *s, struct slot *override_
             continue;
         aim(b, s, n, &args);
         backend_bind_packed(c->kernel, n->region, n->layer, &args);
-        int64_t ns = backend_run(b, c->kernel, &args);
+        int64_t ns = backend_run(b, c->kernel, n->layer, &args);
+        if (ns < 0)
+            return c;
         c->ns += ns;
         c->runs++;
         backend_look(b, c->slot, c->kernel, n->layer, s, &args, ns);
     }
+    return NULL;
+}
+
+/* A kernel that breaks leaves its slot at once, and the step is walked again from its first region:
+ * what the kernel computed before is not believed any more. Steps overwrite all that they wrote. */
+int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
+                 const struct kernel *override, struct err *e)
+{
+    struct choice choice[REGION_COUNT];
+    const struct choice *broke;
+    if (check_step(b, s, e))
+        return -1;
+    do {
+        choose(b, s, override_slot, override, choice);
+        broke = walk(b, s, choice);
+        if (broke) {
+            dispatch_withdraw(b->dispatch, broke->slot, broke->kernel);
+            log_warn("cpu", "%s: %s broke: %s; eager serves from this step on", broke->slot->name,
+                     broke->kernel->name, backend_broken(broke->kernel));
+        }
+    } while (broke);
     for (int r = 0; r < REGION_COUNT; r++)
         if (choice[r].runs)
             count(&choice[r], s, r == REGION_HEAD ? s->rows : s->m);

@@ -20,8 +20,4 @@ int32_t pool_size(const struct pool *p);
 void pool_run(struct pool *p, void (*fn)(const void *args, const struct team *team),
               const void *args, int64_t scratch_bytes);
 
-/* Processes of low priority that run on the same cores: +1 for one that starts, -1 when it is gone.
- * Any thread. */
-void pool_guests(int32_t change);
-
 #endif

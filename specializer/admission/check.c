@@ -88,6 +88,7 @@ static struct runner *open_runner(struct check *k, struct err *err)
                                .cases = k->cases,
                                .n = k->n,
                                .team_max = team_most(k),
+                               .must_seal = k->q->must_seal,
                                .scratch = k->scratch.map ? &k->scratch : NULL,
                                .watchdog_s = watchdog(k)};
     return runner_open(&o, err);
@@ -136,6 +137,26 @@ static int learn_facts(struct check *k, struct err *err)
 
 /* ---- packed weights ------------------------------------------------------------------------- */
 
+/* Packs weight `j` of a subject in two parts and in one, as the backend will: the same bytes. */
+static int pack_weight(struct check *k, struct runner *r, int32_t at, int j, struct err *err)
+{
+    struct guarded *to = &k->subject[at].packed[j];
+    uint64_t sum[2];
+    for (int whole = 0; whole < 2; whole++) {
+        guarded_poison(to);
+        if (runner_pack(r, at, j, whole, to->data, err) != 0)
+            return -1;
+        if (!guarded_intact(to))
+            return err_set(err, "pack wrote outside packed_bytes");
+        sum[whole] = guarded_checksum(to);
+    }
+    return sum[0] == sum[1] ? 0
+                            : err_set(err,
+                                      "pack of weight %d in one call gives other bytes "
+                                      "than in two",
+                                      j);
+}
+
 /* A runner of its own packs the weights of the group; then they become read-only. */
 static int pack_group(struct check *k, struct err *err)
 {
@@ -154,11 +175,8 @@ static int pack_group(struct check *k, struct err *err)
         struct subject *s = &k->subject[i];
         const void *packed[3] = {NULL, NULL, NULL};
         for (int j = 0; j < 3; j++) {
-            if (rc == 0 && s->packed[j].map) {
-                rc = runner_pack(r, i, j, s->packed[j].data, err);
-                if (rc == 0 && !guarded_intact(&s->packed[j]))
-                    rc = err_set(err, "pack wrote outside packed_bytes");
-            }
+            if (rc == 0 && s->packed[j].map)
+                rc = pack_weight(k, r, i, j, err);
             packed[j] = s->packed[j].data;
             guarded_readonly(&s->packed[j], true);
         }

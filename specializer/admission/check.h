@@ -14,6 +14,7 @@ struct check_request {
     const char *object;
     struct check_range range;
     int32_t threads; /* of the team that will run it */
+    bool must_seal;  /* a language model wrote it: nothing of it is called unsealed */
     bool full;       /* false: the handful of cases that a restored winner must pass again */
     struct rule rule;
     unsigned risk; /* what the adviser warned about: these cases come first */

@@ -18,6 +18,7 @@
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,11 +27,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "config/watchdog.h"
+#include "engine/cpu/sizes.h"
 #include "engine/plan.h"
+#include "engine/sandbox.h"
 #include "kernels/isa.h"
 #include "specializer/admission/forward.h"
-#include "specializer/admission/sandbox.h"
-#include "specializer/admission/watchdog.h"
 #include "specializer/hash.h"
 
 enum {
@@ -40,8 +42,10 @@ enum {
     SEQUENCES = 2,
     SEQUENCES_REDUCED = 8,
     SLEEP_MAX_S = 5,
+    WHY_MOST = 240,
     TIE_NOISE = 8
 };
+static const int64_t packed_most = 16LL << 30;
 static const double work_wanted = 4.3e9, float_tie = 1e-3;
 static const double slowest = 2e8; /* multiply-adds a second, below which it is a hang */
 
@@ -127,27 +131,53 @@ static void stretch(struct forward *f, struct prompts *p, struct steps steps)
     memset(p->own, 0xff, p->bytes);
 }
 
-static void child(const struct model *model, const char *object, struct prompts *p, int32_t m,
+struct candidate_run {
+    const struct model *model;
+    const char *object;
+    int32_t m;
+    bool must_seal;
+};
+
+/* 0, or why there is nothing to run; then the parent finds the words in `why`. */
+static int prepare(const struct candidate_run *run, const struct prompts *p,
+                   const struct cpu_kernel **k, struct kernel_sizes *sizes, struct err *err)
+{
+    void *handle = dlopen(run->object, RTLD_NOW | RTLD_LOCAL);
+    *k = handle ? dlsym(handle, "whet_kernel") : NULL;
+    if (!*k)
+        return err_set(err, "does not load");
+    return sizes_ask(*k, run->model, p->sequences * p->length, 1, packed_most, run->must_seal,
+                     sizes, err);
+}
+
+/* Memory is laid out first, by what a sealed child was told; then the process is sealed; only then
+ * it calls the candidate, to pack its weights and to run. */
+static void child(const struct candidate_run *run, struct prompts *p, char why[WHY_MOST],
                   int socket)
 {
+    struct err err = {""};
+    const struct cpu_kernel *k;
+    struct kernel_sizes sizes;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     isa_facts(); /* asks for AMX tiles, before a kernel may use them */
-    void *handle = dlopen(object, RTLD_NOW | RTLD_LOCAL);
-    const struct cpu_kernel *k = handle ? dlsym(handle, "whet_kernel") : NULL;
-    if (!k)
+    if (prepare(run, p, &k, &sizes, &err) != 0) {
+        snprintf(why, WHY_MOST, "%s", err.msg);
         _exit(1);
-    struct forward *f = forward_open(model, p->sequences, p->length);
-    struct steps steps = steps_of(p, m);
+    }
+    struct forward *f = forward_open(run->model, p->sequences, p->length);
+    struct steps steps = steps_of(p, run->m);
     stretch(f, p, steps);
+    forward_room(f, k, &sizes);
+    if (!sandbox_enter((struct sandbox){.fd = socket}) && run->must_seal)
+        _exit(1);
     forward_use(f, k);
-    sandbox_enter(socket);
     run_prompts(f, p, steps);
     char done = 'd';
     _exit(write(socket, &done, 1) == 1 ? 0 : 1);
 }
 
 /* 0 once the child has reported; -1 with what happened instead. */
-static int await(pid_t pid, int socket, double limit_s, struct err *err)
+static int await(pid_t pid, int socket, double limit_s, const char *said, struct err *err)
 {
     struct pollfd poller = {socket, POLLIN, 0};
     struct watchdog dog;
@@ -166,25 +196,28 @@ static int await(pid_t pid, int socket, double limit_s, struct err *err)
         return 0;
     if (over)
         return err_set(err, "%s", dog.why);
+    if (*said)
+        return err_set(err, "%.*s", WHY_MOST - 1, said);
     if (WIFSIGNALED(status))
         return err_set(err, "killed by SIG%s", sigabbrev_np(WTERMSIG(status)));
     return err_set(err, "ended the process with status %d", WEXITSTATUS(status));
 }
 
-static int run_candidate(const struct model *model, const char *object, struct prompts *p,
-                         int32_t m, struct err *err)
+static int run_candidate(const struct candidate_run *run, struct prompts *p, struct err *err)
 {
     int end[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, end) != 0)
+    char *why = mmap(NULL, WHY_MOST, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (why == MAP_FAILED || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, end) != 0)
         return err_set(err, "no socket: %s", strerror(errno));
     pid_t pid = fork();
     if (pid == 0)
-        child(model, object, p, m, end[1]);
+        child(run, p, why, end[1]);
     close(end[1]);
-    double work = token_work(model) * p->sequences * p->length;
+    double work = token_work(run->model) * p->sequences * p->length;
     int rc = pid < 0 ? err_set(err, "no process: %s", strerror(errno))
-                     : await(pid, end[0], 10 + work / slowest, err);
+                     : await(pid, end[0], 10 + work / slowest, why, err);
     close(end[0]);
+    munmap(why, WHY_MOST);
     return rc;
 }
 
@@ -247,9 +280,10 @@ int end_verdict(enum numerics numerics, double limit, const struct end_result *r
     return 0;
 }
 
-int end_check(const struct model *model, const char *object, int32_t m, enum numerics numerics,
-              struct end_result *result, struct err *err)
+int end_check(const struct model *model, const char *object, int32_t m, bool must_seal,
+              enum numerics numerics, struct end_result *result, struct err *err)
 {
+    const struct candidate_run run = {model, object, m, must_seal};
     double tokens = work_wanted / token_work(model);
     struct prompts p = {.sequences = numerics == NUMERICS_REDUCED ? SEQUENCES_REDUCED : SEQUENCES};
     p.length = (int32_t)fmin(fmax(tokens / SEQUENCES, LENGTH_MIN), LENGTH_MAX);
@@ -269,7 +303,7 @@ int end_check(const struct model *model, const char *object, int32_t m, enum num
                                    : madvise(p.eager, p.bytes, MADV_DONTFORK);
     if (rc == 0) {
         write_prompts(model, &p);
-        rc = run_candidate(model, object, &p, m, err);
+        rc = run_candidate(&run, &p, err);
         if (rc == 0) {
             end_compare(p.eager, p.own, p.sequences * p.length, model->shape.vocab, float_tie,
                         result);

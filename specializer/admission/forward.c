@@ -7,7 +7,6 @@
 #include "engine/cpu/bind.h"
 #include "engine/cpu/case.h"
 #include "engine/cpu/eager.h"
-#include "engine/cpu/pack.h"
 
 struct forward {
     const struct model *model;
@@ -42,12 +41,9 @@ static int64_t layer_floats(const struct forward *f)
     return (int64_t)f->sequences * f->seq_pages * KV_PAGE * s->kv_heads * s->head_dim;
 }
 
-static void grow_scratch(struct forward *f, const struct cpu_kernel *k)
+static void grow_scratch(struct forward *f, int64_t bytes)
 {
-    for (int32_t m = 1; k->scratch_bytes && m <= f->m; m++) {
-        int64_t bytes = k->scratch_bytes(m, 1);
-        f->scratch_bytes = bytes > f->scratch_bytes ? bytes : f->scratch_bytes;
-    }
+    f->scratch_bytes = bytes > f->scratch_bytes ? bytes : f->scratch_bytes;
     free(f->team.scratch);
     f->team.scratch = xaligned((size_t)f->scratch_bytes + 64);
 }
@@ -82,7 +78,8 @@ struct forward *forward_open(const struct model *model, int32_t sequences, int32
     f->team = (struct team){0, 1, alone_barrier, NULL, NULL};
     for (int r = 0; r < REGION_COUNT; r++) {
         f->kernel[r] = eager_cpu((enum region)r);
-        grow_scratch(f, f->kernel[r]);
+        for (int32_t i = 1; i <= f->m; i++)
+            grow_scratch(f, f->kernel[r]->scratch_bytes(i, 1));
     }
     return f;
 }
@@ -101,33 +98,32 @@ void forward_close(struct forward *f)
     free(f);
 }
 
-/* Its weights, packed layer by layer; only their bytes if `at` is NULL. */
-static int64_t pack_layers(struct forward *f, const struct cpu_kernel *k, char *at)
+void forward_room(struct forward *f, const struct cpu_kernel *k, const struct kernel_sizes *sizes)
 {
     enum region r = (enum region)k->region;
-    int32_t layers = r == REGION_HEAD || r == REGION_EMBED ? 1 : f->model->shape.layers;
-    int64_t bytes = 0;
-    for (int32_t l = 0; l < layers; l++) {
-        union region_args a;
-        struct weight *w[3];
-        bind_layer(f->model, r, l, &a);
-        int n = bind_weights(&a, r, w);
-        bytes += weights_packed_bytes(k, w, n);
-        if (at)
-            at = weights_pack(k, w, n, at, f->packed[l]);
-    }
-    return bytes;
+    f->packs = r;
+    f->packed = xcalloc((size_t)f->model->shape.layers, sizeof *f->packed);
+    char *at = f->arena = xaligned((size_t)sizes->packed_total + 64);
+    for (int32_t l = 0; l < sizes_layers(f->model, r); l++)
+        for (int i = 0; i < 3; i++) {
+            f->packed[l][i] = sizes->packed[l][i] > 0 ? at : NULL;
+            at += sizes_lines(sizes->packed[l][i]);
+        }
+    grow_scratch(f, sizes->scratch);
 }
 
 void forward_use(struct forward *f, const struct cpu_kernel *k)
 {
     enum region r = (enum region)k->region;
+    for (int32_t l = 0; l < sizes_layers(f->model, r); l++) {
+        union region_args a;
+        struct weight *w[3];
+        bind_layer(f->model, r, l, &a);
+        for (int i = 0, n = bind_weights(&a, r, w); i < n; i++)
+            if (f->packed[l][i])
+                k->pack(w[i], f->packed[l][i], 0, w[i]->rows);
+    }
     f->kernel[r] = k;
-    f->packs = r;
-    grow_scratch(f, k);
-    f->packed = xcalloc((size_t)f->model->shape.layers, sizeof *f->packed);
-    f->arena = xaligned((size_t)pack_layers(f, k, NULL) + 1);
-    pack_layers(f, k, f->arena);
 }
 
 static void run(struct forward *f, enum region r, int32_t layer, union region_args *a, int32_t m)

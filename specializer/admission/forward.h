@@ -6,6 +6,7 @@
 #ifndef WHET_SPECIALIZER_FORWARD_H
 #define WHET_SPECIALIZER_FORWARD_H
 
+#include "engine/cpu/sizes.h"
 #include "engine/model.h"
 
 struct forward;
@@ -14,7 +15,10 @@ struct forward;
 struct forward *forward_open(const struct model *model, int32_t sequences, int32_t length);
 void forward_close(struct forward *f);
 
-/* From now on region `k->region` runs `k` with its packed weights, which are made here. */
+/* Memory for forward_use(): everything that `k` will need. Calls nothing of it. */
+void forward_room(struct forward *f, const struct cpu_kernel *k, const struct kernel_sizes *sizes);
+/* From now on region `k->region` runs `k` with its packed weights, which are made here. Allocates
+ * nothing. */
 void forward_use(struct forward *f, const struct cpu_kernel *k);
 
 /* One step over `count` sequences from `first` on, `width` tokens each at positions from `position`

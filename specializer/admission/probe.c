@@ -16,10 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/process.h"
 #include "specializer/admission/capture_file.h"
 #include "specializer/admission/probe_request.h"
 #include "specializer/admission/prober.h"
-#include "specializer/build/process.h"
 #include "specializer/search/space.h"
 #include "specializer/stages.h"
 
@@ -72,6 +72,7 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->precision = precision_of(env, c);
     q->depth = depth;
     q->risk = (int32_t)c->risk;
+    q->text = c->body[0] != 0;
     q->seed = (uint64_t)env->config->specializer_seed;
 }
 

@@ -90,6 +90,7 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
         .range = {q->region, q->m_from, q->m_to, q->context},
         .threads = q->threads,
         .full = q->depth == PROBE_FULL,
+        .must_seal = q->text,
         .rule = {.factor = error_factor,
                  .precision = q->precision,
                  .bit_equal = q->numerics == NUMERICS_BIT_EQUAL},
@@ -144,7 +145,8 @@ static void examine(struct examiner *x, const struct probe_request *q, const str
         refuse(a, "check", &err);
     if (rc > 0)
         error(a, &err);
-    if (q->depth == PROBE_END && end_check(model, q->object, q->m_to, q->numerics, &end, &err) != 0)
+    if (q->depth == PROBE_END &&
+        end_check(model, q->object, q->m_to, q->text, q->numerics, &end, &err) != 0)
         refuse(a, "end", &err);
     a->kl = isfinite(end.kl) ? end.kl : 1e9;
     a->top1 = end.top1;

@@ -110,6 +110,7 @@ int probe_request_write(const struct probe_request *q, const char *path, struct 
     cJSON_AddNumberToObject(j, "context", q->context);
     cJSON_AddNumberToObject(j, "threads", q->threads);
     cJSON_AddNumberToObject(j, "risk", q->risk);
+    cJSON_AddBoolToObject(j, "text", q->text);
     cJSON_AddStringToObject(j, "numerics", numerics_text[q->numerics]);
     cJSON_AddStringToObject(j, "precision", precision_text[q->precision]);
     cJSON_AddStringToObject(j, "depth", depth_text[q->depth]);
@@ -209,6 +210,10 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
         return "threads";
     if (!int_of(j, "risk", 0, 255, &q->risk))
         return "risk";
+    const cJSON *is_text = cJSON_GetObjectItemCaseSensitive(j, "text");
+    if (!cJSON_IsBool(is_text))
+        return "text";
+    q->text = cJSON_IsTrue(is_text);
     if (!cJSON_IsNumber(seed) || seed->valuedouble < 0 || seed->valuedouble > 0x1p53)
         return "seed";
     q->machine = (enum machine_kind)machine;

@@ -26,6 +26,7 @@ struct probe_request {
     enum precision precision;
     enum probe_depth depth;
     int32_t risk; /* enum risk bits */
+    bool text;    /* a language model wrote it */
     uint64_t seed;
 };
 

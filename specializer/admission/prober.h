@@ -19,7 +19,7 @@
 #ifndef WHET_SPECIALIZER_PROBER_H
 #define WHET_SPECIALIZER_PROBER_H
 
-#include "specializer/build/process.h"
+#include "config/process.h"
 #include "specializer/stages.h"
 
 enum { PROBER_MESSAGE_MAX = 32 * 1024 };

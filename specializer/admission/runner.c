@@ -21,9 +21,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "config/watchdog.h"
+#include "engine/sandbox.h"
 #include "specializer/admission/runner_private.h"
-#include "specializer/admission/sandbox.h"
-#include "specializer/admission/watchdog.h"
 
 static const int64_t scratch_limit = 4LL << 30;
 
@@ -50,10 +50,10 @@ static const char *where(const struct runner *r, const void *p)
 
 static void explain_fault(const struct runner *r, struct err *err)
 {
-    const struct report *f = r->report;
+    const struct fault *f = &r->report->fault;
     const char *name = sigabbrev_np(f->signal);
     if (f->signal == SIGSYS)
-        err_set(err, "system call %s", sandbox_call_name(f->call));
+        err_set(err, "system call %s", sandbox_call_name(f->number));
     else if (f->signal == SIGSEGV && f->access_known)
         err_set(err, "SIGSEGV %s at %p: %s", f->writing ? "writing" : "reading", f->address,
                 where(r, f->address));
@@ -174,9 +174,10 @@ int64_t runner_scratch(struct runner *r, int32_t m, int32_t size, struct err *er
     return bytes;
 }
 
-int runner_pack(struct runner *r, int32_t at, int32_t i, void *packed, struct err *err)
+int runner_pack(struct runner *r, int32_t at, int32_t i, bool whole, void *packed, struct err *err)
 {
-    struct command d = {.op = OP_PACK, .call = {.at = at}, .weight = i, .packed = packed};
+    struct command d = {
+        .op = OP_PACK, .call = {.at = at}, .weight = i, .whole = whole, .packed = packed};
     return order(r, &d, 1, err) == 0 ? 0 : err_prefix(err, "pack of weight %d", i);
 }
 

@@ -1,7 +1,7 @@
 /* runner.h - a process that runs an untrusted kernel on cases while its parent judges.
  *
  * The runner is forked by the probe: it inherits the cases (whose arenas are shared mappings and
- * whose inputs are read-only), loads the object, shuts itself in with seccomp and then runs what
+ * whose inputs are read-only), loads the object, shuts itself in with seccomp and only then calls what
  * the parent asks for, one call at a time. The parent alone reads outputs, computes references and
  * decides; nothing the kernel does in the runner's memory can reach those. One thread.
  */
@@ -26,6 +26,7 @@ struct runner_options {
     struct kernel_case *const *cases;
     int32_t n;
     int32_t team_max;
+    bool must_seal;          /* call nothing of the object where there is no seccomp */
     struct guarded *scratch; /* shared arena, at least as large as any call needs; or NULL */
     double watchdog_s;       /* CPU seconds of one call and rank; also seconds of sleep */
 };
@@ -43,8 +44,10 @@ const struct runner_facts *runner_facts(const struct runner *r);
 /* Bytes of scratch for m tokens and a team of `size`; -1 when the runner died or the answer is
  * absurd, with the reason. */
 int64_t runner_scratch(struct runner *r, int32_t m, int32_t size, struct err *err);
-/* Lets the object pack weight `i` of case `at` into `packed`. 0 or -1 with the reason. */
-int runner_pack(struct runner *r, int32_t at, int32_t i, void *packed, struct err *err);
+/* Lets the object pack weight `i` of case `at` into `packed`, all rows in one call or in two. 0 or
+ * -1 with the reason. */
+int runner_pack(struct runner *r, int32_t at, int32_t i, bool whole, void *packed,
+                struct err *err);
 
 struct runner_call {
     int32_t at;            /* index of the case */

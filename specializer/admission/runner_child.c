@@ -7,7 +7,9 @@
  * the sandbox has no sleep.
  *
  * Fault handlers run on stacks of their own and leave signal, address and access in the report.
- * Nothing is allocated once the kernel has been loaded, or the filter would take it for an attempt.
+ * The object is loaded before the process is sealed, because loading takes system calls; none of
+ * its functions is called before. Nothing is allocated after, or the filter would take it for an
+ * attempt.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,15 +24,15 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "engine/fault.h"
+#include "engine/sandbox.h"
 #include "specializer/admission/runner_private.h"
-#include "specializer/admission/sandbox.h"
 #include "specializer/hash.h"
 
-enum { FAULT_STACK = 64 * 1024, SKEWED_BARRIERS = 4, EXIT_FAULT = 99 };
+enum { SKEWED_BARRIERS = 4, EXIT_FAULT = 99 };
 static const int64_t packed_limit = 16LL << 30;
 
 /* ---- faults ------------------------------------------------------------------ */
@@ -39,35 +41,9 @@ static struct report *my_report;
 
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
-    if (atomic_fetch_add(&my_report->faults, 1) == 0) {
-        my_report->signal = sig;
-        my_report->code = info->si_code;
-        my_report->address = info->si_addr;
-        my_report->call = sig == SIGSYS ? info->si_syscall : 0;
-#if defined(__x86_64__)
-        /* bit 1 of the page-fault error code: the access was a write */
-        my_report->writing = ((ucontext_t *)context)->uc_mcontext.gregs[REG_ERR] & 2;
-        my_report->access_known = sig == SIGSEGV && info->si_code != SI_KERNEL;
-#else
-        (void)context;
-#endif
-    }
+    if (atomic_fetch_add(&my_report->faults, 1) == 0)
+        fault_note(&my_report->fault, sig, info, context);
     _exit(EXIT_FAULT);
-}
-
-static void own_fault_stack(void)
-{
-    stack_t s = {.ss_sp = xmalloc(FAULT_STACK), .ss_size = FAULT_STACK};
-    sigaltstack(&s, NULL);
-}
-
-static void catch_faults(void)
-{
-    static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS, SIGTRAP};
-    struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-    sigfillset(&a.sa_mask);
-    for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
-        sigaction(fatal[i], &a, NULL);
 }
 
 /* The control half of the floating-point state: rounding, flush to zero, masks. */
@@ -183,7 +159,7 @@ static void member_run(struct member *m)
 static void *member_main(void *arg)
 {
     struct member *m = arg;
-    own_fault_stack();
+    fault_stack();
     sem_post(&m->crew->done); /* ready */
     for (;;) {
         while (sem_wait(&m->start) != 0)
@@ -273,7 +249,11 @@ static void run_pack(const struct runner_options *o, const struct crew *c, const
     int n = case_weights(o->cases[d->call.at], w);
     if (d->weight >= n)
         return;
-    /* In two parts, as pool threads do it. */
+    if (d->whole) { /* as the backend does it */
+        c->kernel->pack(w[d->weight], d->packed, 0, w[d->weight]->rows);
+        return;
+    }
+    /* In two parts, as several threads would. */
     int32_t half = w[d->weight]->rows / 2 / 64 * 64;
     c->kernel->pack(w[d->weight], d->packed, half, w[d->weight]->rows);
     c->kernel->pack(w[d->weight], d->packed, 0, half);
@@ -292,6 +272,7 @@ static void obey(const struct runner_options *o, struct crew *c, const struct co
 
 /* ---- start ------------------------------------------------------------------- */
 
+/* Reads what the object says of itself; calls nothing of it. */
 static const struct cpu_kernel *load(const struct runner_options *o)
 {
     void *handle = dlopen(o->object, RTLD_NOW | RTLD_LOCAL);
@@ -317,14 +298,20 @@ static const struct cpu_kernel *load(const struct runner_options *o)
         problem("has only one of pack and packed_bytes");
     else if (f->packs && !k->layout)
         problem("packs weights but names no layout");
+    return my_report->problem[0] ? NULL : k;
+}
+
+/* Sealed: the first call of the object. */
+static void ask_packed_bytes(const struct runner_options *o, const struct cpu_kernel *k)
+{
+    struct runner_facts *f = &my_report->facts;
     struct weight *w[3];
     int n = f->packs && o->n > 0 ? case_weights(o->cases[0], w) : 0;
-    for (int i = 0; i < n && !my_report->problem[0]; i++) {
+    for (int i = 0; i < n; i++) {
         f->packed_bytes[i] = k->packed_bytes(w[i]);
         if (f->packed_bytes[i] < 0 || f->packed_bytes[i] > packed_limit)
             problem("asks for an absurd size of packed weights");
     }
-    return my_report->problem[0] ? NULL : k;
 }
 
 /* Files 0 to 2 become /dev/null, 3 the socket, all others are closed. */
@@ -352,14 +339,20 @@ void runner_child(const struct runner_options *o, struct report *report, int soc
     my_report = report;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     socket = only_socket(socket);
-    own_fault_stack();
-    catch_faults();
+    fault_stack();
+    fault_catch(on_fault);
     allow_tiles();
     crew.kernel = load(o);
     if (crew.kernel && crew_open(&crew, o->team_max) != 0)
         problem("no threads for the team");
     interrupt_open(&crew);
-    report->sealed = sandbox_enter(socket);
+    report->sealed = sandbox_enter((struct sandbox){.fd = socket, .timer = true});
+    if (!report->sealed && o->must_seal) {
+        problem("cannot be sealed in: this machine or build has no seccomp");
+        crew.kernel = NULL;
+    }
+    if (crew.kernel)
+        ask_packed_bytes(o, crew.kernel);
     struct command d;
     char done = 'd';
     if (write(socket, &done, 1) != 1)

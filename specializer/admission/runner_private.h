@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "engine/fault.h"
 #include "specializer/admission/runner.h"
 
 enum operation { OP_SCRATCH, OP_PACK, OP_CALL };
@@ -11,6 +12,7 @@ struct command {
     enum operation op;
     struct runner_call call; /* OP_SCRATCH: m and size */
     int32_t weight;
+    bool whole;
     void *packed;
 };
 
@@ -21,9 +23,7 @@ struct report {
     bool sealed;
     int64_t answer;
     _Atomic int faults;
-    int signal, code, call;
-    bool writing, access_known;
-    const void *address;
+    struct fault fault;
 };
 
 /* The forked process, to its end. */

@@ -34,7 +34,7 @@
 #include "specializer/build/header.h"
 #include "specializer/build/object.h"
 #include "specializer/build/objects.h"
-#include "specializer/build/process.h"
+#include "config/process.h"
 #include "specializer/search/space.h"
 #include "specializer/stages.h"
 

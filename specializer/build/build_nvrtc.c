@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "specializer/build/process.h"
+#include "config/process.h"
 
 enum { SOURCE_MAX = 4 << 20 };
 

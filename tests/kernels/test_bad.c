@@ -23,7 +23,7 @@
 
 #include "config/clock.h"
 #include "specializer/admission/kept.h"
-#include "specializer/admission/sandbox.h"
+#include "engine/sandbox.h"
 #include "specializer/hash.h"
 #include "specializer/stages.h"
 
@@ -133,7 +133,7 @@ static bool can_seal(void)
     int status = 0;
     pid_t pid = fork();
     if (pid == 0)
-        _exit(sandbox_enter(1) ? 0 : 1);
+        _exit(sandbox_enter((struct sandbox){.fd = 1}) ? 0 : 1);
     return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "specializer/build/process.h"
+#include "config/process.h"
 
 static char *read_text(const char *path)
 {

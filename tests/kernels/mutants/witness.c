@@ -146,7 +146,7 @@ static int pack(struct session *s, struct err *err)
         struct guarded *g = s->w->look[s->from + i].packed;
         for (int j = 0; rc == 0 && j < 3; j++)
             if (g[j].map) {
-                rc = runner_pack(r, i, j, g[j].data, err);
+                rc = runner_pack(r, i, j, true, g[j].data, err);
                 if (rc == 0 && !guarded_intact(&g[j]))
                     rc = err_set(err, "packed outside its buffer");
             }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "config/process.h"
 #include "engine/cpu/pool.h"
 
 enum { ROUNDS = 2000, RANKS = 5 };
@@ -108,9 +109,9 @@ static void pool_meets_beside_processes_of_low_priority(void **state)
     (void)state;
     struct pool *p = pool_open(RANKS, 0);
     struct job j = {.meetings = 200};
-    pool_guests(1);
+    process_guests_add(1);
     pool_run(p, meet, &j, 0);
-    pool_guests(-1);
+    process_guests_add(-1);
     assert_int_equal(j.before, 200 * RANKS);
     assert_int_equal(j.late, 0);
     pool_close(p);

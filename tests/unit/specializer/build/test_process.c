@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "specializer/build/process.h"
+#include "config/process.h"
 
 static struct process_result run(const char *script, struct process_spec spec)
 {

@@ -4,7 +4,7 @@
  * says nothing about the kernel. What does: it has used far more CPU time than the work can need
  * (a loop), or none of its threads wants the CPU at all (a sleep, a deadlock).
  */
-#include "specializer/admission/watchdog.h"
+#include "config/watchdog.h"
 
 #include <dirent.h>
 #include <stdio.h>

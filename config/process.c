@@ -12,13 +12,14 @@
  * killed with SIGKILL while the leader is still a zombie (its id cannot be reused before it is
  * reaped); and output beyond the bound is read and thrown away.
  */
-#include "specializer/build/process.h"
+#include "config/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,6 @@
 #include <unistd.h>
 
 #include "config/clock.h"
-#include "engine/cpu/pool.h"
 
 enum { CHILD_STACK = 64 * 1024, ENVIRONMENT_MAX = 12, CORES_MAX = 8192 };
 
@@ -60,6 +60,18 @@ struct child {
     pid_t parent;
     int failed; /* errno of exec, set in shared memory by the child */
 };
+
+static _Atomic int32_t guests;
+
+void process_guests_add(int32_t change)
+{
+    atomic_fetch_add(&guests, change);
+}
+
+int32_t process_guests(void)
+{
+    return atomic_load_explicit(&guests, memory_order_relaxed);
+}
 
 /* ---- the child, between clone and exec ------------------------------------------------------ */
 
@@ -265,7 +277,7 @@ struct process *process_start(const struct process_spec *spec, struct err *err)
         return NULL;
     }
     p->guests = spec->priority != PROCESS_NORMAL;
-    pool_guests(p->guests);
+    process_guests_add(p->guests);
     p->started_ns = clock_ns();
     p->deadline_ns = spec->wall_s > 0 ? p->started_ns + (int64_t)(spec->wall_s * 1e9) : 0;
     return p;
@@ -319,7 +331,7 @@ static void bury(struct process *p)
     do
         rc = wait4(p->pid, &status, 0, &used);
     while (rc < 0 && errno == EINTR);
-    pool_guests(-p->guests);
+    process_guests_add(-p->guests);
     struct process_result *r = &p->result;
     if (rc < 0)
         r->status = 255; /* reaped by somebody else: how it went is not known */
@@ -363,6 +375,11 @@ bool process_poll(struct process *p)
 const struct process_result *process_result(const struct process *p)
 {
     return &p->result;
+}
+
+pid_t process_pid(const struct process *p)
+{
+    return p->pid;
 }
 
 void process_end(struct process *p)

@@ -1,6 +1,6 @@
 /* watchdog.h - has a child stopped getting anywhere? Any thread, one at a time per struct. */
-#ifndef WHET_SPECIALIZER_WATCHDOG_H
-#define WHET_SPECIALIZER_WATCHDOG_H
+#ifndef WHET_CONFIG_WATCHDOG_H
+#define WHET_CONFIG_WATCHDOG_H
 
 #include <stdbool.h>
 #include <stdint.h>

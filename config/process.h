@@ -1,4 +1,4 @@
-/* process.h - child processes that cannot hurt the server: compilers and probes.
+/* process.h - child processes that cannot hurt the server: compilers, probes, executors.
  *
  * A child runs in its own process group at low priority under resource limits, with nothing or one
  * end of a socket as stdin and its output captured up to a bound. Started, then polled: nothing
@@ -6,12 +6,13 @@
  * process_end() at the latest, and the kernel kills it when the thread that started it dies. One
  * thread at a time per struct process.
  */
-#ifndef WHET_SPECIALIZER_PROCESS_H
-#define WHET_SPECIALIZER_PROCESS_H
+#ifndef WHET_CONFIG_PROCESS_H
+#define WHET_CONFIG_PROCESS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "config/err.h"
 
@@ -54,6 +55,14 @@ bool process_poll(struct process *p);
 const struct process_result *process_result(const struct process *p);
 /* Kills what still runs, waits for it, frees. NULL is fine. */
 void process_end(struct process *p);
+
+pid_t process_pid(const struct process *p);
+
+/* Processes of low priority that share the cores with the compute threads, which wait in another
+ * way while there are any (engine/cpu/gate.h). Counted here as children come and go; +1 and -1 by
+ * who knows of others. Any thread. */
+int32_t process_guests(void);
+void process_guests_add(int32_t change);
 
 /* Starts and waits. The caller frees the streams with process_result_free(). 0 or -1. */
 int process_run(const struct process_spec *spec, struct process_result *result, struct err *err);

@@ -1,0 +1,52 @@
+/* executor_private.h - what passes between the two halves of an executor (executor.c in the server,
+ * executor_main.c in the process), and where it lies (executor_area.c). */
+#ifndef WHET_ENGINE_CPU_EXECUTOR_PRIVATE_H
+#define WHET_ENGINE_CPU_EXECUTOR_PRIVATE_H
+
+#include "engine/cpu/executor.h"
+#include "engine/cpu/gate.h"
+#include "engine/fault.h"
+
+/* Where things lie in the shared memory: bytes from its start. Both sides compute it. What the
+ * process writes comes first, what it only reads begins at `inputs`, in whole pages. */
+struct area {
+    int64_t out, k, v; /* outputs: q, a, y, h or logits; rows of keys and values in pages */
+    int64_t inputs;
+    int64_t x, in, cosine, sine, span, table;
+    int64_t table_numbers; /* that `table` has room for */
+    int64_t bytes;
+};
+struct area area_of(const struct model_shape *s, enum region r, int32_t max_tokens,
+                    int32_t positions);
+
+/* One message on the socket, with the descriptors of the area and of the pages. */
+struct executor_setup {
+    int32_t bytes; /* sizeof: both are the same program */
+    int32_t region, team, max_tokens, positions;
+    int32_t pages; /* descriptors of pages that follow the area's */
+    bool settle;
+    int64_t area_bytes, area_inputs;
+    int64_t pack_bytes, page_bytes[EXECUTOR_PAGES];
+    char model[4096], object[4096];
+};
+
+enum executor_state { EXECUTOR_STARTS, EXECUTOR_READY, EXECUTOR_REFUSED, EXECUTOR_FAULT };
+
+/* At the start of the area. The server writes `command` and `call`; the process everything else,
+ * and nothing of that is believed beyond what it says of itself. */
+struct executor_control {
+    struct gate command, done;
+    struct {
+        int32_t m, layer, spans;
+        int32_t guests; /* process_guests() of the server */
+        int32_t pages;  /* EXECUTOR_LIVE or EXECUTOR_BENCH */
+        int64_t k_at, v_at;
+    } call;
+    _Atomic int32_t state; /* enum executor_state */
+    int32_t m_max;
+    int64_t packed_bytes;
+    struct fault fault; /* FAULT */
+    char problem[200];  /* REFUSED */
+};
+
+#endif
