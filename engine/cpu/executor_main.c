@@ -245,27 +245,35 @@ static void aim(const struct worker *w, union region_args *args)
     }
 }
 
-static void obey(const struct worker *w)
+static void obey(const struct worker *w, const struct team *team)
 {
     const struct executor_control *c = w->control;
     enum region r = (enum region)w->setup.region;
     union region_args args = {0};
     struct weight *to[3];
-    process_guests_add(c->call.guests - process_guests());
+    if (team->rank == 0)
+        process_guests_add(c->call.guests - process_guests());
     bind_layer(w->model, r, c->call.layer, &args);
     for (int i = 0, n = bind_weights(&args, r, to); i < n; i++)
         *to[i] = w->weight[r == REGION_HEAD ? 0 : c->call.layer][i];
     args.embed.m = c->call.m; /* first in every struct */
     aim(w, &args);
-    pool_run(w->pool, w->kernel->run, &args, 0);
+    w->kernel->run(&args, team);
 }
 
-_Noreturn static void work(const struct worker *w)
+/* Every rank waits for the server's word by itself, and the last one to be done says so: a call costs
+ * one hand-over each way. */
+static void serve(const void *args, const struct team *team)
 {
-    struct gate_wait idle = {.spin_ns = GATE_SPIN_MAX_NS, .shared = true};
+    static struct gate_wait idle = {.spin_ns = GATE_SPIN_MAX_NS, .shared = true};
+    static _Atomic int32_t arrived;
+    const struct worker *w = args;
     for (uint32_t seen = 0;; seen++) {
         gate_wait(&w->control->command, seen, &idle, 0);
-        obey(w);
+        obey(w, team);
+        if (atomic_fetch_add(&arrived, 1) + 1 < team->size)
+            continue;
+        atomic_store(&arrived, 0);
         gate_raise(&w->control->done, true);
     }
 }
@@ -325,5 +333,6 @@ int executor_main(int argc, char **argv)
     w.control->packed_bytes = w.sizes.packed_total;
     atomic_store(&w.control->state, EXECUTOR_READY);
     gate_raise(&w.control->done, true);
-    work(&w);
+    pool_run(w.pool, serve, &w, 0);
+    return EXIT_REFUSED; /* never */
 }
