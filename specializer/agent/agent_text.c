@@ -70,7 +70,8 @@ static int check_declared(const struct tokens *t, const struct token *word, int 
         if (token_is(k, "constexpr") || token_is(k, "("))
             return 0;
         if (token_is(k, ";") || token_is(k, "=") || token_is(k, "[") || token_is(k, "{"))
-            return token_refuse(t, word, "state", "variables outlive the launch");
+            return text_refuse(t, word->line, "state", "a %.*s variable outlives the launch",
+                               word->n, word->at);
     }
     return 0;
 }
