@@ -23,7 +23,8 @@ static void read_spent(struct agent *a)
     long long in = 0, out = 0;
     double cost = 0;
     if (store_value(a->store, "agentic_spent", text, sizeof text) &&
-        sscanf(text, "%lld %lld %lf", &in, &out, &cost) == 3 && in >= 0 && out >= 0 && cost >= 0) {
+        sscanf(text, "%lld %lld %lf", &in, &out, &cost) == 3 && in >= 0 && out >= 0 && cost >= 0 &&
+        isfinite(cost)) {
         a->tokens_in = in;
         a->tokens_out = out;
         a->cost = cost;

@@ -111,7 +111,7 @@ static int check_section(const struct cubin *c, const Elf64_Shdr *s, const char 
 
 int agent_cubin_inspect(const void *data, size_t n, struct err *err)
 {
-    struct cubin c = {data, n, {{0}}};
+    struct cubin c = {.data = data, .n = n};
     int entries = 0;
     if (n < sizeof c.head)
         return err_set(err, "not a cubin");
