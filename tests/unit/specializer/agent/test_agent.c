@@ -148,7 +148,7 @@ static void what_an_endpoint_claims_uses_up_no_budget(void **state)
         snprintf(model.claims, sizeof model.claims, "%s", claims[i]);
         pthread_mutex_unlock(&model.lock);
         char top[40];
-        snprintf(top, sizeof top, "/* %d */", i);
+        snprintf(top, sizeof top, "/* %d */\n/* two lines */", i);
         exchange(w, strdup(plan_all));
         exchange(w, text_with(top));
         try(w, 0.9 + 0.1 * i, "", NULL);
