@@ -243,6 +243,64 @@ static void what_the_compiler_reads_otherwise_is_refused(void **state)
     }
 }
 
+static void cplusplus_has_no_other_way_to_a_function(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {F "static int g() { auto p = f; return 0; }", "rule function: f"},
+        {F "static int g() { auto p = [](int x) { return x; }; return 0; }", "rule call"},
+        {F "static int g(int y) { auto p = [&](int x) { return x + y; }; return 0; }",
+         "rule function: a function without a name"},
+        {F "static int g() { auto p = [] { return 1; }; return 0; }",
+         "rule function: a function without a name"},
+        {"struct s { int operator()(int x) { return x; } };", "rule function tables: operator"},
+        {"struct s { __device__ int f(int x) { return x; } };", "rule call: f"},
+        {"struct s { int n; };\nstatic int g(s a) { return a.f(1); }", "rule call: f"},
+        {"template <float (*G)(float)> __device__ float g(float x) { return G(x); }", "rule call"},
+        {"using fn = float(float);", "rule linkage: using"},
+        {"namespace { int a; }", "rule linkage: namespace"},
+        {"static int g() { return ::printf(0); }", "rule"},
+        {"static int g() { return cooperative::sync(0); }", "rule spelling: ::"},
+        {F "static decltype(f) *p;", "rule function tables: decltype"},
+        {"static int g(long x) { return *reinterpret_cast<int *>(x); }", "rule address"},
+        {F "static int g() { return f<1>; }", "rule function: f"},
+        {"static long g() { return (long)&fmaxf; }", "rule function: fmaxf"},
+        {"static int g() { return cudaDeviceSynchronize(); }", "rule call"},
+        {"static float g(float *p) { return tex1Dfetch(p, 1); }", "rule call: tex1Dfetch"},
+        {"static int g() { return __nv_isinff(1.0f); }", "rule name: __nv_isinff"},
+        {"static int g() { return __builtin_nvvm_read_ptx_sreg_clock(); }", "rule name"},
+        {"static void g() { __nanosleep(4); }", "rule name: __nanosleep"},
+        {"static int g() { return __cvta_generic_to_shared(0); }", "rule name"},
+        {"[[using gnu: constructor]] static void g() {}", "rule"},
+        {"#define GRID 4\n#undef GRID\n", "rule frame: GRID cannot be taken back"},
+        {"#define GRID 4\n#define GRID 8\n", "rule frame: GRID is defined twice"},
+        {"#define GRID\n", "rule frame: GRID has a value"},
+        {"#define SMS 1\n", "rule frame: SMS"},
+        {"#define KERNEL 1\n", "rule frame: KERNEL"},
+        {"static KERNEL g() {}", "rule frame: KERNEL"},
+        {"#define kernel other\n", "rule macro: kernel"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        expect(AGENT_CUDA, bad[i].text, bad[i].word);
+    static const char *const good[] = {
+        "template <int N> __device__ __forceinline__ float sum(const float *p)\n"
+        "{\n    float s = 0.0f;\n    for (int i = 0; i < N; i++)\n        s += p[i];\n"
+        "    return s;\n}\n"
+        "__device__ __forceinline__ void kernel(const struct region_args &a)\n"
+        "{\n    a.y[0] = sum<4 * 2>(a.x) + float(threadIdx.x) + static_cast<float>(a.counts->m);\n"
+        "    uint4 v = load_weight<0>((const uint4 *)a.w);\n    atomicAdd(a.work.counter, 1u);\n"
+        "    float4 q = make_float4(0, 0, 0, __uint_as_float(v.x));\n    (void)q;\n}\n",
+        "template <typename T> struct pair { T a, b; };\n"
+        "__device__ __forceinline__ float g(pair<float> p) { return fmaxf(p.a, p.b); }\n",
+        "struct __align__(16) quad { float v[4]; };\n"
+        "__device__ __forceinline__ float g(const quad &q) { return q.v[0]; }\n",
+    };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        expect(AGENT_CUDA, good[i], NULL);
+}
+
 static void macros_rename_nothing(void **state)
 {
     (void)state;
@@ -349,6 +407,7 @@ int main(void)
         cmocka_unit_test(ways_around_the_words_are_closed),
         cmocka_unit_test(nothing_gets_hold_of_a_function),
         cmocka_unit_test(what_the_compiler_reads_otherwise_is_refused),
+        cmocka_unit_test(cplusplus_has_no_other_way_to_a_function),
         cmocka_unit_test(macros_rename_nothing),
         cmocka_unit_test(macros_do_not_grow_without_bound),
         cmocka_unit_test(text_has_a_size),
