@@ -88,7 +88,7 @@ static void check_file(struct frame *f, const char *name)
         if (sscanf(line, "#include \"%79[^\"]\"", include) == 1)
             check_file(f, include);
         /* What the frame itself defines behind the body is told by the body (name_told()). */
-        else if (f->files > 1 || strstr(name, "agent") == NULL)
+        else if (strcmp(f->file[0], name) != 0)
             check_line(f, line, n);
         line += n + (line[n] == '\n');
     }
