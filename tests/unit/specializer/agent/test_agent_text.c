@@ -44,8 +44,8 @@ static void what_kernels_need_passes(void **state)
         "static void f(void) {\n#pragma GCC unroll 8\n    for (int i = 0; i < 8; i++) {}\n}",
         "#pragma GCC ivdep\n",
         "static __m512 f(__m512 a) { return _mm512_fmadd_ps(a, a, _mm512_setzero_ps()); }",
-        "static __attribute__((always_inline, aligned(64))) int f(void);\n"
-        "static int f(void) { return 1; }\nstatic int g(void) { return f(); }",
+        ("static __attribute__((always_inline, aligned(64))) int f(void);\n"
+         "static int f(void) { return 1; }\nstatic int g(void) { return f(); }"),
         "float a[16] __attribute__((__aligned__(sizeof(float) * 16)));",
         "int f(int *p) { __builtin_prefetch(p); return __builtin_expect(*p, 1) ? '\\'' : 0; }",
         "_Static_assert(M_MAX > 0); // \xc3\xa9 in a comment is nobody's business\n",
