@@ -348,9 +348,9 @@ static int inspect_object(const struct build *b, struct err *err)
 {
     const struct candidate *c = b->c;
     char layout[40];
-    struct object_frame frame = {.region = (int32_t)c->slot->region, .m_max = c->slot->m};
     if (!is_text(c))
         return object_inspect(b->temporary, err);
+    struct object_frame frame = {.region = (int32_t)c->slot->region, .m_max = c->slot->m};
     if (c->body[0]) {
         agent_body_name(MACHINE_CPU, c->body, layout);
         frame.layout = layout;
