@@ -119,13 +119,17 @@ int macros_define(struct macros *m, const struct tokens *t, struct token *line, 
     return 0;
 }
 
-int macros_undef(const struct macros *m, const struct tokens *t, const struct token *name)
+int macros_undef(struct macros *m, const struct tokens *t, const struct token *name)
 {
     if (check_macro_name(t, name) != 0)
         return -1;
     if (name_told(name->at, (size_t)name->n, t->language))
         return token_refuse(t, name, "frame", "cannot be taken back");
-    return macro_find(m, name) ? 0 : token_refuse(t, name, "macro", "was not defined here");
+    if (!macro_find(m, name))
+        return token_refuse(t, name, "macro", "was not defined here");
+    for (int i = 0; i < m->n; i++)
+        m->macro[i].gone |= token_same(m->macro[i].name, name);
+    return 0;
 }
 
 /* ---- what they become ---------------------------------------------------------------------- */
@@ -136,6 +140,18 @@ const struct macro *macro_find(const struct macros *m, const struct token *name)
         if (token_same(m->macro[i].name, name))
             return &m->macro[i];
     return NULL;
+}
+
+bool macro_gone(const struct macros *m, const struct token *name)
+{
+    bool found = false;
+    for (int i = 0; i < m->n; i++)
+        if (token_same(m->macro[i].name, name)) {
+            if (!m->macro[i].gone)
+                return false;
+            found = true;
+        }
+    return found;
 }
 
 bool macro_has_param(const struct macro *m, const struct token *name)

@@ -20,6 +20,7 @@ struct macro {
     bool takes;         /* arguments */
     bool pending;       /* its expansion is being counted */
     bool opens;         /* a parenthesis comes first in it */
+    bool gone;          /* undefined, as far as the text is read */
     double base,
         slope; /* tokens it becomes: base + slope * tokens of its arguments; < 0: not known */
 };
@@ -31,11 +32,13 @@ struct macros {
 
 /* Reads the definition behind `#define`; `line` has the tokens behind it. */
 int macros_define(struct macros *m, const struct tokens *t, struct token *line, int n);
-/* May `name` be undefined. */
-int macros_undef(const struct macros *m, const struct tokens *t, const struct token *name);
+/* `name` is undefined from here on. */
+int macros_undef(struct macros *m, const struct tokens *t, const struct token *name);
 
 /* NULL: none has that name. */
 const struct macro *macro_find(const struct macros *m, const struct token *name);
+/* The text has undefined it, and not defined it again. */
+bool macro_gone(const struct macros *m, const struct token *name);
 bool macro_has_param(const struct macro *m, const struct token *name);
 /* In the expansion of `t` a parenthesis comes first; `in`: the macro whose body it stands in. */
 bool macro_opens(const struct macros *m, const struct macro *in, const struct token *t);

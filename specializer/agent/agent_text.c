@@ -39,6 +39,10 @@ static int check_attribute(const struct tokens *t, const struct token *word, int
         if (i <= 2 && !token_is(k, "("))
             break;
         bool name = k->kind == TOKEN_NAME;
+        bool plain = name || k->kind == TOKEN_NUMBER || token_is(k, "(") || token_is(k, ")") ||
+                     token_is(k, ",") || token_is(k, "*") || token_is(k, "+");
+        if (!plain)
+            return token_refuse(t, k, "attribute", "has no place in one");
         if (name && !word_attribute(k->at, (size_t)k->n) && (depth <= 2 || k->at[0] == '_'))
             return token_refuse(t, k, "attribute", "");
         const char *rule = name ? word_forbidden(k->at, (size_t)k->n, t->language) : NULL;
@@ -156,6 +160,10 @@ static int check_directive(struct text *x, struct token *line, int n, int at)
         return text_refuse(t, at, "directive", "#%.*s of nothing", line->n, line->at);
     if (check_words(t, line + 2, n - 2) != 0)
         return -1;
+    /* Before that it was something else, which the compiler would not replace. */
+    for (int i = 0; i < x->n && token_is(line, "define"); i++)
+        if (token_same(&x->code[i], &line[1]) && !macro_find(&x->macros, &line[1]))
+            return token_refuse(t, &line[1], "macro", "is used before it is defined");
     if (token_is(line, "define"))
         return macros_define(&x->macros, t, line + 1, n - 1);
     return n == 2 ? macros_undef(&x->macros, t, line + 1)
@@ -188,6 +196,8 @@ static int split(struct text *x)
         if (!token_is(&t->token[i], "#")) {
             if (follow_bracket(x, &t->token[i]) != 0)
                 return -1;
+            if (t->token[i].kind == TOKEN_NAME && macro_gone(&x->macros, &t->token[i]))
+                return token_refuse(t, &t->token[i], "macro", "is used after it was undefined");
             x->code[x->n++] = t->token[i];
             continue;
         }

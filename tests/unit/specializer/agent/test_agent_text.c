@@ -340,6 +340,10 @@ static void macros_rename_nothing(void **state)
         {"#define A {\nstatic void f(void) A }", "rule brackets"},
         {"#define A (x\n", "rule brackets"},
         {"#undef NOBODY\n", "rule macro: NOBODY was not defined"},
+        {"static int g(void) { return A(1); }\n#define A(x) x\n", "rule macro: A is used before"},
+        {"#define A(x) x\n#undef A\nstatic int g(void) { return A(1); }",
+         "rule macro: A is used after"},
+        {"static int __attribute__((cold : : )) g(void) { return 1; }", "rule attribute: :"},
         {"#define A(x) x\n#define A 1\n", "rule macro: A takes arguments in one place"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
