@@ -25,6 +25,7 @@
 #include "config/key_file.h"
 
 #define CONNECT_MS 10000
+enum { HEAD_BYTES_MOST = 64 * 1024 };
 /* A key shorter than this is too likely to be an innocent part of a reply to be looked for there.
  */
 enum { KEY_MOST = 4096, KEY_TELLING = 8 };
@@ -46,7 +47,7 @@ struct adviser_http {
 /* What has come so far. */
 struct body {
     char *data;
-    size_t n;
+    size_t n, head; /* bytes of the answer, and of what stands before it */
     bool too_large;
 };
 
@@ -85,6 +86,21 @@ static size_t take(char *data, size_t size, size_t n, void *ctx)
     return n;
 }
 
+/* Lines before the answer, of as many heads as there are (100 Continue). libcurl keeps them, and
+ * before 8.4 without any bound of its own. */
+static size_t count_head(char *data, size_t size, size_t n, void *ctx)
+{
+    struct body *b = ctx;
+    (void)data;
+    n *= size;
+    if (n > HEAD_BYTES_MOST - b->head) {
+        b->too_large = true;
+        return 0;
+    }
+    b->head += n;
+    return n;
+}
+
 struct adviser_http *adviser_http_open(const struct config *c, struct err *err)
 {
     const char *url = c->adviser_url;
@@ -110,6 +126,8 @@ struct adviser_http *adviser_http_open(const struct config *c, struct err *err)
     curl_easy_setopt(h->easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(h->easy, CURLOPT_MAXFILESIZE, (long)ANSWER_BYTES_MOST);
     curl_easy_setopt(h->easy, CURLOPT_WRITEFUNCTION, take);
+    curl_easy_setopt(h->easy, CURLOPT_HEADERFUNCTION, count_head);
+    curl_easy_setopt(h->easy, CURLOPT_HTTP_CONTENT_DECODING, 0L); /* nothing unpacks itself here */
     curl_easy_setopt(h->easy, CURLOPT_USERAGENT, "whet");
     if (code == CURLE_OK)
         return h;
@@ -275,6 +293,7 @@ static long post_text(struct adviser_http *h, const struct key *key, const char 
     curl_easy_setopt(h->easy, CURLOPT_CONNECTTIMEOUT_MS,
                      left_ms < CONNECT_MS ? left_ms : (long)CONNECT_MS);
     curl_easy_setopt(h->easy, CURLOPT_WRITEDATA, b);
+    curl_easy_setopt(h->easy, CURLOPT_HEADERDATA, b);
     out->calls++;
     CURLcode code = transfer(h);
     for (struct curl_slist *s = headers; s; s = s->next)
@@ -287,7 +306,8 @@ static long post_text(struct adviser_http *h, const struct key *key, const char 
     if (atomic_load(&h->stop))
         fail(out, CALL_STOPPED, "stopped");
     else if (code == CURLE_FILESIZE_EXCEEDED)
-        fail(out, CALL_TOO_LARGE, "more than %d bytes", ANSWER_BYTES_MOST);
+        fail(out, CALL_TOO_LARGE, "more than %d bytes, or %d of headers", ANSWER_BYTES_MOST,
+             HEAD_BYTES_MOST);
     else if (code != CURLE_OK)
         fail(out, fault_of(code), "%s", curl_easy_strerror(code));
     return out->fault == CALL_OK ? status : 0;

@@ -205,6 +205,36 @@ const struct llm_question *llm_over(struct llm *l, enum llm_user user, const str
 
 /* ---- what came of it ----------------------------------------------------------------------- */
 
+static int32_t at_most(int32_t count, int64_t most)
+{
+    return count < most ? count : (int32_t)most;
+}
+
+/* What the endpoint counted, as far as it can be true: a token has a byte or more, so there are no
+ * more of them in a question than it has bytes, and what stands around its messages; and no more
+ * in a reply than were asked for, unless it is longer than that. One reply that claims a billion
+ * would otherwise use up every budget. */
+static void bound_counts(struct llm *l)
+{
+    enum { AROUND = 512 };
+    const struct llm_question *q = &l->question;
+    struct answer *w = &l->answer;
+    const int32_t in = w->tokens_in, out = w->tokens_out;
+    int64_t most_in = (int64_t)strlen(q->task) + (int64_t)strlen(q->document) + AROUND;
+    int64_t most_out = w->text ? (int64_t)strlen(w->text) / BYTES_A_TOKEN : 0;
+    if (q->schema)
+        most_in += (int64_t)strlen(q->schema);
+    if (most_out < q->style.max_tokens)
+        most_out = q->style.max_tokens;
+    w->tokens_in = at_most(in, most_in);
+    w->tokens_out = at_most(out, most_out);
+    if (w->tokens_in < in || w->tokens_out < out)
+        log_warn("adviser",
+                 "the endpoint counts %d and %d tokens, which cannot be: taken for %d "
+                 "and %d",
+                 in, out, w->tokens_in, w->tokens_out);
+}
+
 static void keep_exchange(struct llm *l, const char *verdict)
 {
     struct err err;
@@ -222,6 +252,7 @@ static void keep_exchange(struct llm *l, const char *verdict)
 void llm_settle(struct llm *l, bool good, const char *verdict, struct llm_cost *cost)
 {
     const struct answer *w = &l->answer;
+    bound_counts(l);
     int64_t asked = llm_tokens(l->question.task) + llm_tokens(l->question.document);
     int64_t said = w->text ? llm_tokens(w->text) : 0;
     struct llm_cost c = {.tokens_in = w->tokens_in > 0 ? w->tokens_in

@@ -29,7 +29,8 @@ struct llm_question {
     struct call_style style;
 };
 
-/* What one exchange cost, as the endpoint counted or, if it did not, estimated. */
+/* What one exchange cost: as the endpoint counted, but no more than can be in what was asked and
+ * said; if it did not count, estimated. */
 struct llm_cost {
     int64_t tokens_in, tokens_out;
     double seconds;

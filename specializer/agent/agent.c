@@ -23,7 +23,8 @@ static void read_spent(struct agent *a)
     long long in = 0, out = 0;
     double cost = 0;
     if (store_value(a->store, "agentic_spent", text, sizeof text) &&
-        sscanf(text, "%lld %lld %lf", &in, &out, &cost) == 3 && in >= 0 && out >= 0 && cost >= 0) {
+        sscanf(text, "%lld %lld %lf", &in, &out, &cost) == 3 && in >= 0 && out >= 0 && cost >= 0 &&
+        isfinite(cost)) {
         a->tokens_in = in;
         a->tokens_out = out;
         a->cost = cost;
@@ -43,6 +44,10 @@ struct agent *agent_open(const struct config *c, struct store *store, struct llm
         if (!store_agent_any(store, imported_texts(machine)))
             return NULL;
     }
+    if (machine == MACHINE_CUDA)
+        log_warn("agentic", "kernels that a language model wrote will run in the GPU context that "
+                            "holds the weights and the keys and values of all requests; on a GPU "
+                            "no process of their own keeps them apart (docs/agentic.md)");
     struct agent *a = xcalloc(1, sizeof *a);
     a->config = c;
     a->store = store;

@@ -2,8 +2,8 @@
  *
  * A cubin is an ELF file. Kernels are .text.<name> sections; device variables live in .nv.global
  * (zeroed), .nv.global.init and .nv.constant3, and the frame owns exactly one of them, whet_info.
- * What the device runtime would have to provide shows as an undefined symbol. The file may be
- * damaged, so every offset is checked.
+ * What the device runtime would have to provide shows as an undefined symbol, and its code is read
+ * by agent_sass.c. The file may be damaged, so every offset is checked.
  */
 #include "specializer/agent/agent_cubin.h"
 
@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "specializer/agent/agent_sass.h"
 
 enum { CUBIN_MOST = 16 << 20 };
 /* The frame's own limits (kernels/agent.cu). */
@@ -32,10 +34,9 @@ static bool inside(const struct cubin *c, uint64_t offset, uint64_t size)
 
 static bool section_at(const struct cubin *c, unsigned i, Elf64_Shdr *out)
 {
-    uint64_t at = c->head.e_shoff + (uint64_t)i * sizeof *out;
-    if (i >= c->head.e_shnum || !inside(c, at, sizeof *out))
+    if (i >= c->head.e_shnum || !inside(c, c->head.e_shoff, (i + UINT64_C(1)) * sizeof *out))
         return false;
-    memcpy(out, c->data + at, sizeof *out);
+    memcpy(out, c->data + c->head.e_shoff + (uint64_t)i * sizeof *out, sizeof *out);
     return out->sh_type == SHT_NOBITS || inside(c, out->sh_offset, out->sh_size);
 }
 
@@ -86,30 +87,52 @@ static int check_symbols(const struct cubin *c, const Elf64_Shdr *s, struct err 
     return 0;
 }
 
+/* The frame has one variable, its description. Whatever else is written before the launch, or is
+ * there after it, is the text's. */
+static int check_section(const struct cubin *c, const Elf64_Shdr *s, const char *name,
+                         struct err *err)
+{
+    static const char text[] = ".text.";
+    if (strncmp(name, text, sizeof text - 1) == 0) {
+        if (strcmp(name + sizeof text - 1, "whet_kernel") != 0)
+            return err_set(err, "has the function %.80s of its own", name + sizeof text - 1);
+        if (s->sh_type != SHT_PROGBITS)
+            return err_set(err, "damaged: code without bytes");
+        return agent_sass_inspect(c->data + s->sh_offset, s->sh_size, err);
+    }
+    bool described = strcmp(name, ".nv.global.init") == 0;
+    if (s->sh_size > 0 && ((described && s->sh_size != sizeof(struct cuda_kernel_info)) ||
+                           (!described && strncmp(name, ".nv.global", 10) == 0) ||
+                           strncmp(name, ".nv.constant3", 13) == 0))
+        return err_set(err, "keeps state between launches: %llu bytes in %.40s",
+                       (unsigned long long)s->sh_size, name);
+    return s->sh_type == SHT_SYMTAB ? check_symbols(c, s, err) : 0;
+}
+
 int agent_cubin_inspect(const void *data, size_t n, struct err *err)
 {
-    struct cubin c = {data, n, {{0}}};
-    bool entry = false;
+    struct cubin c = {.data = data, .n = n};
+    int entries = 0;
     if (n < sizeof c.head)
         return err_set(err, "not a cubin");
     memcpy(&c.head, data, sizeof c.head);
-    if (memcmp(c.head.e_ident, ELFMAG, SELFMAG) != 0 || c.head.e_machine != EM_CUDA ||
+    if (memcmp(c.head.e_ident, ELFMAG, SELFMAG) != 0 || c.head.e_ident[EI_CLASS] != ELFCLASS64 ||
+        c.head.e_ident[EI_DATA] != ELFDATA2LSB || c.head.e_machine != EM_CUDA ||
         c.head.e_shentsize != sizeof(Elf64_Shdr))
         return err_set(err, "not a cubin");
-    for (unsigned i = 0; i < c.head.e_shnum; i++) {
-        Elf64_Shdr s;
-        const char *name = section_at(&c, i, &s) ? name_at(&c, c.head.e_shstrndx, s.sh_name) : NULL;
-        if (!name)
-            return err_set(err, "damaged: section %u outside the file", i);
-        if (strncmp(name, ".text.", 6) == 0) {
-            if (strcmp(name, ".text.whet_kernel") != 0)
-                return err_set(err, "has the function %.80s of its own", name + 6);
-            entry = true;
+    /* Symbols first: they name what a section only holds. */
+    for (unsigned pass = 0; pass < 2; pass++)
+        for (unsigned i = 0; i < c.head.e_shnum; i++) {
+            Elf64_Shdr s;
+            const char *name =
+                section_at(&c, i, &s) ? name_at(&c, c.head.e_shstrndx, s.sh_name) : NULL;
+            if (!name)
+                return err_set(err, "damaged: section %u outside the file", i);
+            if ((s.sh_type == SHT_SYMTAB) == (pass == 0) && check_section(&c, &s, name, err) != 0)
+                return -1;
+            entries += pass == 1 && strcmp(name, ".text.whet_kernel") == 0;
         }
-        if (s.sh_type == SHT_SYMTAB && check_symbols(&c, &s, err) != 0)
-            return -1;
-    }
-    return entry ? 0 : err_set(err, "has no whet_kernel");
+    return entries == 1 ? 0 : err_set(err, "has %s whet_kernel", entries ? "more than one" : "no");
 }
 
 static int check_launch(const struct cuda_launch *l, struct err *err)

@@ -9,7 +9,8 @@
 #include "kernels/cuda.h"
 
 /* 0; or -1 naming what was found: another entry, an undefined function (printf, malloc, launches),
- * device variables (state between launches), or a damaged file. */
+ * device variables (state between launches), instructions that a text has no use for
+ * (agent_sass.h), or a damaged file. */
 int agent_cubin_inspect(const void *data, size_t n, struct err *err);
 
 /* The same of a file, and that what it says of itself (`info`, as cubin_inspect() read it) is what

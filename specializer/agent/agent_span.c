@@ -29,21 +29,29 @@ static bool take_line(const char **text, struct line *l)
     return true;
 }
 
-/* Markers are recognized whatever their indentation: models like to indent. */
+/* Behind `word` a number of one or two digits and the end of the line: that number, else -1. */
+static int number_behind(const char *at, int n, const char *word)
+{
+    const int k = (int)strlen(word);
+    int digits = 0, number = 0;
+    if (n < k || memcmp(at, word, (size_t)k) != 0)
+        return -1;
+    for (; digits < 3 && k + digits < n && at[k + digits] >= '0' && at[k + digits] <= '9'; digits++)
+        number = 10 * number + at[k + digits] - '0';
+    return digits > 0 && digits < 3 && n == k + digits + 1 && at[n - 1] == ']' ? number : -1;
+}
+
+/* Markers are recognized whatever their indentation, models like to indent; and otherwise as they
+ * are spelled, or a line could be one marker to this reader and another to the next. */
 static enum marker marker_of(const struct line *l, int *number)
 {
-    char text[40];
-    int skip = 0, end = 0;
+    int skip = 0;
     while (skip < l->n && strchr(" \t", l->at[skip]))
         skip++;
-    if (l->n - skip >= (int)sizeof text)
-        return NO_MARKER;
-    snprintf(text, sizeof text, "%.*s", l->n - skip, l->at + skip);
-    if (sscanf(text, "// [span %d]%n", number, &end) == 1 && end > 0 && !text[end])
+    if ((*number = number_behind(l->at + skip, l->n - skip, "// [span ")) >= 0)
         return BEGINS;
-    end = 0;
-    return sscanf(text, "// [end %d]%n", number, &end) == 1 && end > 0 && !text[end] ? ENDS
-                                                                                     : NO_MARKER;
+    *number = number_behind(l->at + skip, l->n - skip, "// [end ");
+    return *number >= 0 ? ENDS : NO_MARKER;
 }
 
 static int check_spans(const char *text, const struct span_lines *span, int n, struct err *err)
@@ -131,7 +139,7 @@ static bool same(const struct line *a, const struct line *b)
 
 int span_verify(const char *before, const char *after, struct err *err)
 {
-    struct line a, b;
+    struct line a = {"", 0}, b = {"", 0};
     bool in_a = false, in_b = false;
     for (;;) {
         const char *a0 = before, *b0 = after;

@@ -1,356 +1,268 @@
 /* agent_text.c - see agent_text.h.
  *
- * A tokenizer that must not see other tokens than the compiler does, or a rule could be walked
- * around. So whatever makes C's early phases surprising is a rule of its own: no backslash outside
- * a character constant (it joins lines), no digraphs or trigraphs, no # or ## operator (pasting
- * makes names that stand nowhere), no bytes but ASCII outside comments. After that a token is what
- * it looks like, and the rest is lists.
+ * In this order: the tokens (agent_tokens.c), directives and the brackets around them, the words
+ * (agent_words.c), macros (agent_macros.c), calls (agent_calls.c). Branches of conditions are all
+ * read, as if none was left out, so none may open or close a bracket that is not its own.
  */
 #include "specializer/agent/agent_text.h"
 
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
+#include "specializer/agent/agent_calls.h"
+#include "specializer/agent/agent_macros.h"
+#include "specializer/agent/agent_tokens.h"
 #include "specializer/agent/agent_words.h"
 
-enum kind { NAME, NUMBER, CHARACTER, PUNCTUATION, END };
+enum { CONDITIONS_MOST = 32, BRACKETS_MOST = 256 };
 
-struct token {
-    enum kind kind;
-    const char *at;
-    size_t n;
-    int line;
-    bool first; /* of its line */
-};
-
-struct reader {
-    const char *at, *end;
-    int line;
-    bool first;
-    enum agent_language language;
-    struct err *err;
-    char open[256]; /* brackets that wait for their other half */
+struct text {
+    struct tokens t;
+    struct token *code; /* what is outside of directives */
+    int n;
+    struct macros macros;
+    char open[BRACKETS_MOST]; /* brackets around the token that is read */
     int depth;
+    int floor[CONDITIONS_MOST]; /* depths at which conditions were opened */
+    int conditions;
 };
 
-static bool is(const struct token *t, const char *text)
+/* ---- words --------------------------------------------------------------------------------- */
+
+/* __attribute__((a, b(...))): every name directly inside is of the list. Returns how many tokens
+ * it has behind the word, or -1. */
+static int check_attribute(const struct tokens *t, const struct token *word, int n)
 {
-    return t->n == strlen(text) && memcmp(t->at, text, t->n) == 0;
-}
-
-/* ---- refusals ------------------------------------------------------------------------------ */
-
-static int refuse(const struct reader *r, int line, const char *rule, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static int refuse(const struct reader *r, int line, const char *rule, const char *fmt, ...)
-{
-    char what[160];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(what, sizeof what, fmt, args);
-    va_end(args);
-    for (char *c = what; *c; c++)
-        if (*c < 0x20 || *c > 0x7e)
-            *c = '?';
-    return err_set(r->err, "line %d: rule %s: %s", line, rule, what);
-}
-
-/* ---- tokens -------------------------------------------------------------------------------- */
-
-static bool is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
-
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-/* Behind a comment's opening; true if it has an end. */
-static bool skip_comment(struct reader *r, bool block)
-{
-    for (; r->at < r->end; r->at++) {
-        if (block && r->at + 1 < r->end && r->at[0] == '*' && r->at[1] == '/') {
-            r->at += 2;
-            return true;
-        }
-        if (*r->at == '\n') {
-            if (!block)
-                return true;
-            r->line++;
-        }
-    }
-    return !block;
-}
-
-/* A backslash with nothing but blanks behind it joins two lines, in comments too. */
-static int check_joins(struct reader *r, const char *text, size_t n)
-{
-    int line = 1;
-    for (size_t i = 0; i < n; i++) {
-        size_t k = i + 1;
-        line += text[i] == '\n';
-        if (text[i] != '\\')
-            continue;
-        while (k < n && (text[k] == ' ' || text[k] == '\t' || text[k] == '\r'))
-            k++;
-        if (k == n || text[k] == '\n')
-            return refuse(r, line, "backslash", "a line may not be continued");
-    }
-    return 0;
-}
-
-/* Blanks and comments. 0 or -1. */
-static int skip_blank(struct reader *r)
-{
-    while (r->at < r->end) {
-        char c = *r->at;
-        if (c == '\n') {
-            r->line++;
-            r->first = true;
-            r->at++;
-        } else if (c == ' ' || c == '\t') {
-            r->at++;
-        } else if (c == '/' && r->at + 1 < r->end && (r->at[1] == '/' || r->at[1] == '*')) {
-            int line = r->line;
-            r->at += 2;
-            if (!skip_comment(r, r->at[-1] == '*'))
-                return refuse(r, line, "comment", "it has no end");
-        } else {
+    int depth = 0, i = 1;
+    for (; i < n && (depth > 0 || i == 1); i++) {
+        const struct token *k = &word[i];
+        depth += token_is(k, "(") ? 1 : token_is(k, ")") ? -1 : 0;
+        if (i <= 2 && !token_is(k, "("))
             break;
-        }
+        bool name = k->kind == TOKEN_NAME;
+        bool plain = name || k->kind == TOKEN_NUMBER || token_is(k, "(") || token_is(k, ")") ||
+                     token_is(k, ",") || token_is(k, "*") || token_is(k, "+");
+        if (!plain)
+            return token_refuse(t, k, "attribute", "has no place in one");
+        if (name && !word_attribute(k->at, (size_t)k->n) && (depth <= 2 || k->at[0] == '_'))
+            return token_refuse(t, k, "attribute", "");
+        const char *rule = name ? word_forbidden(k->at, (size_t)k->n, t->language) : NULL;
+        if (rule)
+            return token_refuse(t, k, rule, "");
+        if (depth == 0)
+            return i;
     }
-    return 0;
-}
-
-static int read_character(struct reader *r, struct token *t)
-{
-    for (r->at++; r->at < r->end && *r->at != '\'' && *r->at != '\n'; r->at++)
-        if (*r->at == '\\' && r->at + 1 < r->end && r->at[1] != '\n')
-            r->at++;
-    if (r->at == r->end || *r->at != '\'')
-        return refuse(r, t->line, "character", "a character constant has no end");
-    r->at++;
-    t->kind = CHARACTER;
-    return 0;
-}
-
-static void read_number(struct reader *r)
-{
-    while (r->at < r->end && (is_letter(*r->at) || is_digit(*r->at) || *r->at == '.' ||
-                              ((*r->at == '+' || *r->at == '-') && strchr("eEpP", r->at[-1]))))
-        r->at++;
-}
-
-static int read_punctuation(struct reader *r, struct token *t)
-{
-    static const char *const early[] = {"<:", ":>", "<%", "%>", "%:", "??", "[["};
-    char c = *r->at;
-    for (size_t i = 0; i < sizeof early / sizeof *early; i++)
-        if (r->end - r->at >= 2 && memcmp(r->at, early[i], 2) == 0)
-            return refuse(r, t->line, "spelling", "%s", early[i]);
-    if (c == '"')
-        return refuse(r, t->line, "string", "string literals have no use in a kernel");
-    if (c == '\\')
-        return refuse(r, t->line, "backslash", "outside a character constant");
-    if (!strchr("{}[]()<>;:,.?~!%^&*-+=|/#", c))
-        return refuse(r, t->line, "character", "byte 0x%02x", (unsigned)(unsigned char)c);
-    r->at++;
-    t->kind = PUNCTUATION;
-    return 0;
-}
-
-/* The next token; END behind the last. 0 or -1. */
-static int next(struct reader *r, struct token *t)
-{
-    if (skip_blank(r) != 0)
-        return -1;
-    *t = (struct token){.kind = END, .at = r->at, .line = r->line, .first = r->first};
-    r->first = false;
-    if (r->at == r->end)
-        return 0;
-    char c = *r->at;
-    int rc = 0;
-    if (is_letter(c)) {
-        t->kind = NAME;
-        while (r->at < r->end && (is_letter(*r->at) || is_digit(*r->at)))
-            r->at++;
-    } else if (is_digit(c) || (c == '.' && r->at + 1 < r->end && is_digit(r->at[1]))) {
-        t->kind = NUMBER;
-        read_number(r);
-    } else if (c == '\'') {
-        rc = read_character(r, t);
-    } else {
-        rc = read_punctuation(r, t);
-    }
-    t->n = (size_t)(r->at - t->at);
-    return rc;
-}
-
-/* ---- rules --------------------------------------------------------------------------------- */
-
-static int check_plain(struct reader *r, const struct token *t)
-{
-    const char *rule = word_forbidden(t->at, t->n);
-    return rule ? refuse(r, t->line, rule, "%.*s", (int)t->n, t->at) : 0;
-}
-
-/* __attribute__((a, b(...))): every name directly inside is of the list. Stands behind the word. */
-static int check_attribute(struct reader *r, int line)
-{
-    struct token t;
-    int depth = 0;
-    do {
-        if (next(r, &t) != 0)
-            return -1;
-        if (t.kind == END || (depth == 0 && !is(&t, "(")))
-            return refuse(r, line, "attribute", "__attribute__((...)) and nothing else");
-        depth += is(&t, "(") ? 1 : is(&t, ")") ? -1 : 0;
-        bool ok = t.kind != NAME || word_attribute(t.at, t.n) || (depth > 2 && t.at[0] != '_');
-        if (!ok)
-            return refuse(r, t.line, "attribute", "%.*s", (int)(t.n < 60 ? t.n : 60), t.at);
-        if (t.kind == NAME && check_plain(r, &t) != 0)
-            return -1;
-    } while (depth > 0);
-    return 0;
-}
-
-/* Over the (...) behind __align__ and its like. */
-static int skip_parentheses(struct reader *r)
-{
-    struct token t;
-    int depth = 0;
-    do {
-        if (next(r, &t) != 0)
-            return -1;
-        depth += is(&t, "(") ? 1 : is(&t, ")") ? -1 : 0;
-    } while (depth > 0 && t.kind != END);
-    return 0;
+    return text_refuse(t, word->line, "attribute", "__attribute__((...)) and nothing else");
 }
 
 /* CUDA, behind __device__ or static: what is declared is a function or a constant of the compiler.
  * A variable would outlive the launch, and the cubin would be refused for it (agent_cubin.c), but
  * there nobody can say in which line. */
-static int check_declared(const struct reader *r, const struct token *word)
+static int check_declared(const struct tokens *t, const struct token *word, int n)
 {
-    struct reader ahead = *r;
-    struct token t;
-    while (next(&ahead, &t) == 0 && t.kind != END) {
-        if (is(&t, "constexpr") || is(&t, "("))
+    for (int i = 1; i < n; i++) {
+        const struct token *k = &word[i];
+        if (token_is(k, "__align__") || token_is(k, "__attribute__")) {
+            int depth = 0;
+            do {
+                i++;
+                depth += i < n && token_is(&word[i], "(")   ? 1
+                         : i < n && token_is(&word[i], ")") ? -1
+                                                            : 0;
+            } while (i < n && depth > 0);
+            continue;
+        }
+        if (token_is(k, "constexpr") || token_is(k, "("))
             return 0;
-        if (is(&t, ";") || is(&t, "=") || is(&t, "[") || is(&t, "{"))
-            return refuse(r, word->line, "state", "a %.*s variable outlives the launch",
-                          (int)word->n, word->at);
-        if ((is(&t, "__align__") || is(&t, "__attribute__")) && skip_parentheses(&ahead) != 0)
-            break;
+        if (token_is(k, ";") || token_is(k, "=") || token_is(k, "[") || token_is(k, "{"))
+            return text_refuse(t, word->line, "state", "a %.*s variable outlives the launch",
+                               word->n, word->at);
     }
-    return 0; /* the end, or a token that the main loop refuses in its turn */
-}
-
-static int check_name(struct reader *r, const struct token *t)
-{
-    bool declares = r->language == AGENT_CUDA && (is(t, "static") || is(t, "__device__"));
-    if (t->at[0] != '_' && check_plain(r, t) != 0)
-        return -1;
-    if (t->at[0] == '_' && !word_reserved(t->at, t->n, r->language))
-        return refuse(r, t->line, "name", "%.*s is not on the list of names a kernel may use",
-                      (int)(t->n < 60 ? t->n : 60), t->at);
-    if (declares)
-        return check_declared(r, t);
-    return is(t, "__attribute__") ? check_attribute(r, t->line) : 0;
-}
-
-/* Behind the # of a directive. */
-static int check_directive(struct reader *r, int line)
-{
-    struct token t;
-    if (next(r, &t) != 0)
-        return -1;
-    if (t.kind != NAME || t.line != line)
-        return refuse(r, line, "directive", "only macros, conditions and #pragma unroll");
-    if (is(&t, "define") || is(&t, "undef")) {
-        if (next(r, &t) != 0)
-            return -1;
-        if (t.kind != NAME || t.at[0] == '_')
-            return refuse(r, line, "directive", "a reserved name cannot be defined");
-        return check_name(r, &t);
-    }
-    if (word_directive(t.at, t.n))
-        return 0;
-    if (!is(&t, "pragma"))
-        return refuse(r, line, "directive", "#%.*s", (int)(t.n < 60 ? t.n : 60), t.at);
-    if (next(r, &t) == 0 && is(&t, "GCC") && next(r, &t) == 0 && t.line == line &&
-        (is(&t, "unroll") || is(&t, "ivdep")))
-        return 0;
-    if (t.line == line && is(&t, "unroll"))
-        return 0;
-    return refuse(r, line, "directive", "#pragma other than unroll and ivdep");
-}
-
-static int check_bracket(struct reader *r, const struct token *t)
-{
-    static const char pairs[] = "()[]{}";
-    const char *at = t->n == 1 ? strchr(pairs, *t->at) : NULL;
-    if (!at)
-        return 0;
-    if ((at - pairs) % 2 == 0) {
-        if (r->depth == (int)sizeof r->open)
-            return refuse(r, t->line, "brackets", "nested deeper than %d", (int)sizeof r->open);
-        r->open[r->depth++] = at[1];
-        return 0;
-    }
-    if (r->depth == 0 || r->open[r->depth - 1] != *t->at)
-        return refuse(r, t->line, "brackets", "%c without its other half", *t->at);
-    r->depth--;
     return 0;
 }
 
-static int check_bytes(struct reader *r, const char *text, size_t n)
+/* How many tokens behind the word were read with it, or -1. */
+static int check_word(const struct tokens *t, const struct token *word, int n)
 {
-    int line = 1;
-    if (n == 0)
-        return refuse(r, 1, "size", "no text");
-    if (n > AGENT_TEXT_MOST)
-        return refuse(r, 1, "size", "%zu bytes, at most %d", n, AGENT_TEXT_MOST);
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)text[i];
-        line += c == '\n';
-        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
-            return refuse(r, line, "character", "control character 0x%02x", c);
+    const size_t k = (size_t)word->n;
+    const char *rule = word_forbidden(word->at, k, t->language);
+    if (rule)
+        return token_refuse(t, word, rule, "");
+    if (word->at[0] == '_' && !word_reserved(word->at, k, t->language))
+        return token_refuse(t, word, "name", "is not on the list of names a kernel may use");
+    if (t->language == AGENT_CUDA && (token_is(word, "static") || token_is(word, "__device__")))
+        return check_declared(t, word, n);
+    return token_is(word, "__attribute__") ? check_attribute(t, word, n) : 0;
+}
+
+static int check_words(const struct tokens *t, const struct token *token, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int more = token[i].kind == TOKEN_NAME ? check_word(t, &token[i], n - i) : 0;
+        if (more < 0)
+            return -1;
+        i += more;
     }
-    if (line > AGENT_LINES_MOST)
-        return refuse(r, line, "size", "more than %d lines", AGENT_LINES_MOST);
-    return check_joins(r, text, n);
+    return 0;
+}
+
+/* ---- directives ---------------------------------------------------------------------------- */
+
+static int check_condition(struct text *x, const struct token *word, const struct token *rest,
+                           int n)
+{
+    const struct tokens *t = &x->t;
+    bool opens = token_is(word, "if") || token_is(word, "ifdef") || token_is(word, "ifndef");
+    for (int i = 0; i < n; i++)
+        if (token_is(&rest[i], "#"))
+            return text_refuse(t, word->line, "directive", "# inside a line");
+    if (check_words(t, rest, n) != 0)
+        return -1;
+    if (opens) {
+        if (x->conditions == CONDITIONS_MOST)
+            return text_refuse(t, word->line, "directive", "conditions nested deeper than %d",
+                               CONDITIONS_MOST);
+        x->floor[x->conditions++] = x->depth;
+        return 0;
+    }
+    if (x->conditions == 0)
+        return token_refuse(t, word, "directive", "without #if");
+    if (x->floor[x->conditions - 1] != x->depth)
+        return token_refuse(t, word, "brackets", "comes before a bracket of its branch is closed");
+    x->conditions -= token_is(word, "endif");
+    return 0;
+}
+
+static int check_pragma(const struct tokens *t, const struct token *rest, int n)
+{
+    bool gcc = n > 0 && token_is(rest, "GCC");
+    if (n > gcc && (token_is(&rest[gcc], "unroll") || (gcc && token_is(&rest[gcc], "ivdep"))))
+        return check_words(t, rest, n);
+    return text_refuse(t, n > 0 ? rest->line : 0, "directive",
+                       "#pragma other than unroll and ivdep");
+}
+
+/* The line of `n` tokens behind a #. */
+static int check_directive(struct text *x, struct token *line, int n, int at)
+{
+    const struct tokens *t = &x->t;
+    if (n == 0 || line->kind != TOKEN_NAME)
+        return text_refuse(t, at, "directive", "only macros, conditions and #pragma unroll");
+    if (x->depth > 0 && x->open[x->depth - 1] != '{')
+        return token_refuse(t, line, "directive", "is inside of parentheses");
+    if (!word_directive(line->at, (size_t)line->n) && !token_is(line, "pragma"))
+        return text_refuse(t, at, "directive", "#%.*s", line->n < 60 ? line->n : 60, line->at);
+    if (token_is(line, "pragma"))
+        return n > 1 ? check_pragma(t, line + 1, n - 1)
+                     : text_refuse(t, at, "directive", "#pragma other than unroll and ivdep");
+    if (!token_is(line, "define") && !token_is(line, "undef"))
+        return check_condition(x, line, line + 1, n - 1);
+    if (n < 2)
+        return text_refuse(t, at, "directive", "#%.*s of nothing", line->n, line->at);
+    if (check_words(t, line + 2, n - 2) != 0)
+        return -1;
+    /* Before that it was something else, which the compiler would not replace. */
+    for (int i = 0; i < x->n && token_is(line, "define"); i++)
+        if (token_same(&x->code[i], &line[1]) && !macro_find(&x->macros, &line[1]))
+            return token_refuse(t, &line[1], "macro", "is used before it is defined");
+    if (token_is(line, "define"))
+        return macros_define(&x->macros, t, line + 1, n - 1);
+    return n == 2 ? macros_undef(&x->macros, t, line + 1)
+                  : text_refuse(t, at, "directive", "#undef of more than a name");
+}
+
+/* Follows the brackets of code, so that directives know where they stand. */
+static int follow_bracket(struct text *x, const struct token *k)
+{
+    if (k->kind != TOKEN_PUNCTUATION)
+        return 0;
+    if (token_is(k, "(") || token_is(k, "[") || token_is(k, "{")) {
+        if (x->depth == BRACKETS_MOST)
+            return text_refuse(&x->t, k->line, "brackets", "nested deeper than %d", BRACKETS_MOST);
+        x->open[x->depth++] = *k->at;
+    } else if (token_is(k, ")") || token_is(k, "]") || token_is(k, "}")) {
+        if (x->depth == (x->conditions > 0 ? x->floor[x->conditions - 1] : 0))
+            return text_refuse(&x->t, k->line, "brackets", "%c without its other half%s", *k->at,
+                               x->conditions > 0 ? " in its branch" : "");
+        x->depth--;
+    }
+    return 0;
+}
+
+/* Takes directives and code apart. */
+static int split(struct text *x)
+{
+    const struct tokens *t = &x->t;
+    for (int i = 0; i < t->n; i++) {
+        if (!token_is(&t->token[i], "#")) {
+            if (follow_bracket(x, &t->token[i]) != 0)
+                return -1;
+            if (t->token[i].kind == TOKEN_NAME && macro_gone(&x->macros, &t->token[i]))
+                return token_refuse(t, &t->token[i], "macro", "is used after it was undefined");
+            x->code[x->n++] = t->token[i];
+            continue;
+        }
+        int from = i + 1, to = from;
+        if (!t->token[i].first)
+            return text_refuse(t, t->token[i].line, "directive", "# inside a line");
+        while (to < t->n && !t->token[to].first)
+            to++;
+        if (check_directive(x, &t->token[from], to - from, t->token[i].line) != 0)
+            return -1;
+        i = to - 1;
+    }
+    return x->conditions == 0
+               ? 0
+               : text_refuse(t, t->token[t->n - 1].line, "directive", "a condition has no #endif");
+}
+
+/* ---- all of it ----------------------------------------------------------------------------- */
+
+static int check(struct text *x)
+{
+    if (split(x) != 0)
+        return -1;
+    if (check_words(&x->t, x->code, x->n) != 0)
+        return -1;
+    if (tokens_pair(&x->t, x->code, x->n) != 0)
+        return -1;
+    if (macros_expand(&x->macros, &x->t, x->code, x->n) != 0)
+        return -1;
+    return calls_check(&x->t, &x->macros, x->code, x->n);
+}
+
+/* The text has no tokens from somewhere on. A word before that says more: asm("...") is assembly
+ * before it is a string. */
+static int refuse_broken(const struct tokens *t)
+{
+    for (int i = 0; i < t->n; i++) {
+        const struct token *k = &t->token[i];
+        const char *rule =
+            k->kind == TOKEN_NAME ? word_forbidden(k->at, (size_t)k->n, t->language) : NULL;
+        if (rule)
+            return token_refuse(t, k, rule, "");
+        if (token_is(k, "#") && k->first && i + 1 < t->n && !k[1].first &&
+            !word_directive(k[1].at, (size_t)k[1].n) && !token_is(&k[1], "pragma"))
+            return text_refuse(t, k->line, "directive", "#%.*s", k[1].n < 60 ? k[1].n : 60,
+                               k[1].at);
+        if (k->kind == TOKEN_NAME && k->at[0] == '_' &&
+            !word_reserved(k->at, (size_t)k->n, t->language))
+            return check_word(t, k, 1);
+    }
+    return -1;
 }
 
 int agent_text_check(const char *text, size_t n, enum agent_language language, struct err *err)
 {
-    struct reader r = {
-        .at = text, .end = text + n, .line = 1, .first = true, .language = language, .err = err};
-    struct token t;
-    if (check_bytes(&r, text, n) != 0)
-        return -1;
-    for (;;) {
-        int rc = next(&r, &t);
-        if (rc != 0)
-            return -1;
-        if (t.kind == END)
-            break;
-        if (t.kind == NAME)
-            rc = check_name(&r, &t);
-        else if (is(&t, "#"))
-            rc = t.first ? check_directive(&r, t.line)
-                         : refuse(&r, t.line, "directive", "# inside a line");
-        else if (t.kind == PUNCTUATION)
-            rc = check_bracket(&r, &t);
-        if (rc != 0)
-            return -1;
+    struct text *x = xcalloc(1, sizeof *x);
+    int rc = tokens_read(&x->t, text, n, language, err);
+    if (rc == 0) {
+        x->code = xcalloc((size_t)x->t.n + 1, sizeof *x->code);
+        rc = check(x);
+    } else {
+        refuse_broken(&x->t);
     }
-    return r.depth == 0 ? 0
-                        : refuse(&r, r.line, "brackets", "a bracket is open at the end: %c missing",
-                                 r.open[r.depth - 1]);
+    free(x->code);
+    tokens_free(&x->t);
+    free(x);
+    return rc;
 }

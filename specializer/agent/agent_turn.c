@@ -120,6 +120,13 @@ static struct candidate *candidate_of(struct specializer *s, struct place *p, in
         agent_learn(s->agent, node, 0, "no frame for it here", NULL);
         return NULL;
     }
+    /* Read again, whoever has read it before: it comes from the store, where rules may be older. */
+    if (agent_text_check(n->text, strlen(n->text), agent_language(t->machine), &err) != 0) {
+        char reason[sizeof err.msg + 8];
+        snprintf(reason, sizeof reason, "text: %s", err.msg);
+        agent_learn(s->agent, node, 0, reason, NULL);
+        return NULL;
+    }
     if (agent_body_write(s->keys.kernel_dir, t->machine, n->source, n->text, &err) != 0) {
         log_error("agentic", "%s", err.msg);
         agent_forget(s->agent, node);

@@ -4,32 +4,26 @@
 
 #include <string.h>
 
-/* Words that are refused although they are plain. */
-static const char *const forbidden[][2] = {
-    {"asm", "assembly"},
-    {"extern", "linkage"},
-    {"goto", "goto"},
-    {"alloca", "stack"},
-    {"thread_local", "thread"},
-    {"register", "register"},
-    {"whet_kernel", "entry"},
-    {"whet_info", "entry"},
-    {"whet_pack", "entry"},
-    {"virtual", "function tables"},
-    {"new", "allocation"},
-    {"delete", "allocation"},
-    {"malloc", "allocation"},
-    {"free", "allocation"},
-    {"throw", "exceptions"},
-    {"try", "exceptions"},
-    {"catch", "exceptions"},
-    {"typeid", "exceptions"},
-    {"dynamic_cast", "exceptions"},
-    {"printf", "output"},
-    {"clock", "clock"},
-    {"clock64", "clock"},
-    {"assert", "output"},
-    {NULL, NULL},
+/* Words that are refused although they are plain, in both languages. */
+static const struct {
+    const char *rule;
+    const char *const word[24];
+} forbidden[] = {
+    {"assembly", {"asm"}},
+    {"linkage", {"extern", "using", "namespace", "export", "import", "module"}},
+    {"goto", {"goto"}},
+    {"stack", {"alloca"}},
+    {"thread", {"thread_local", "co_await", "co_return", "co_yield"}},
+    {"register", {"register"}},
+    /* What the frame says of a text, and how it is told. */
+    {"entry", {"whet_*", "cpu_kernel", "cuda_kernel_info", "cuda_launch", "AGENT_*", "WHET_*"}},
+    {"frame", {"KNOB", "LEGAL", "START", "BITEQ", "PRECISION", "KERNEL"}},
+    {"function tables", {"virtual", "operator", "friend", "decltype", "this", "mutable"}},
+    {"allocation", {"new", "delete", "malloc", "calloc", "realloc", "free"}},
+    {"exceptions", {"throw", "try", "catch", "typeid", "dynamic_cast"}},
+    {"address", {"uintptr_t", "intptr_t", "reinterpret_cast", "const_cast"}},
+    {"output", {"printf", "assert", "vprintf", "putchar", "puts"}},
+    {"clock", {"clock", "clock64", "globaltimer", "nanosleep"}},
 };
 
 /* Names that begin with an underscore belong to the compiler: only these. */
@@ -191,7 +185,7 @@ static const char *const reserved_cuda[] = {"__device__",
 static const char *const directives[] = {"define", "undef", "if",    "ifdef", "ifndef",
                                          "elif",   "else",  "endif", NULL};
 
-static bool listed(const char *const *list, const char *at, size_t n)
+bool word_listed(const char *const *list, const char *at, size_t n)
 {
     for (; *list; list++) {
         size_t k = strlen(*list);
@@ -203,11 +197,15 @@ static bool listed(const char *const *list, const char *at, size_t n)
     return false;
 }
 
-const char *word_forbidden(const char *at, size_t n)
+const char *word_forbidden(const char *at, size_t n, enum agent_language language)
 {
-    for (int i = 0; forbidden[i][0]; i++)
-        if (n == strlen(forbidden[i][0]) && memcmp(at, forbidden[i][0], n) == 0)
-            return forbidden[i][1];
+    static const char *const cplusplus[] = {"using", "namespace", "export", "import", "module",
+                                            "this",  "new",       "delete", "try",    NULL};
+    if (language == AGENT_C && word_listed(cplusplus, at, n))
+        return NULL; /* names like others */
+    for (size_t i = 0; i < sizeof forbidden / sizeof *forbidden; i++)
+        if (word_listed(forbidden[i].word, at, n))
+            return forbidden[i].rule;
     return NULL;
 }
 
@@ -216,20 +214,20 @@ bool word_reserved(const char *at, size_t n, enum agent_language language)
     static const char builtin[] = "__builtin_";
     const size_t k = sizeof builtin - 1;
     if (language == AGENT_CUDA)
-        return listed(reserved_cuda, at, n);
+        return word_listed(reserved_cuda, at, n);
     if (n > k && memcmp(at, builtin, k) == 0)
-        return listed(builtins, at + k, n - k);
-    return listed(reserved_c, at, n) && !listed(intrinsics, at, n);
+        return word_listed(builtins, at + k, n - k);
+    return word_listed(reserved_c, at, n) && !word_listed(intrinsics, at, n);
 }
 
 bool word_attribute(const char *at, size_t n)
 {
     if (n > 4 && memcmp(at, "__", 2) == 0 && memcmp(at + n - 2, "__", 2) == 0)
-        return listed(attributes, at + 2, n - 4);
-    return listed(attributes, at, n);
+        return word_listed(attributes, at + 2, n - 4);
+    return word_listed(attributes, at, n);
 }
 
 bool word_directive(const char *at, size_t n)
 {
-    return listed(directives, at, n);
+    return word_listed(directives, at, n);
 }

@@ -8,8 +8,11 @@
 
 #include "specializer/agent/agent_text.h"
 
+/* A row of the list, which ends with NULL, is the word; or its beginning if the row ends in a star.
+ */
+bool word_listed(const char *const *list, const char *at, size_t n);
 /* The rule that a plain word breaks, or NULL. */
-const char *word_forbidden(const char *at, size_t n);
+const char *word_forbidden(const char *at, size_t n, enum agent_language language);
 /* A name that begins with an underscore may be used. */
 bool word_reserved(const char *at, size_t n, enum agent_language language);
 /* An attribute says something about data or speed alone; with or without __ around it. */

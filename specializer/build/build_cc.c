@@ -29,6 +29,7 @@
 
 #include "config/clock.h"
 #include "specializer/agent/agent_cubin.h"
+#include "specializer/agent/agent_source.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/cubin.h"
 #include "specializer/build/header.h"
@@ -143,7 +144,7 @@ static int try_compiler(const char *path, struct err *err)
         if (r.status != 0 || r.signal != 0)
             rc = err_set(err, "%s does not build shared objects (%s): %.200s", path,
                          process_describe(&r, how, sizeof how), r.err);
-        else if (object_inspect(object, false, err) != 0)
+        else if (object_inspect(object, err) != 0)
             rc = err_prefix(err, "%s: what it builds", path);
         process_result_free(&r);
     }
@@ -342,11 +343,26 @@ static int inspect_cubin(struct build *b, struct err *err)
     return rc;
 }
 
+/* What the frame says of a text is compared with what the object says. */
+static int inspect_object(const struct build *b, struct err *err)
+{
+    const struct candidate *c = b->c;
+    char layout[40];
+    if (!is_text(c))
+        return object_inspect(b->temporary, err);
+    struct object_frame frame = {.region = (int32_t)c->slot->region, .m_max = c->slot->m};
+    if (c->body[0]) {
+        agent_body_name(MACHINE_CPU, c->body, layout);
+        frame.layout = layout;
+    }
+    return object_inspect_text(b->temporary, &frame, err);
+}
+
 static enum stage_result accept_object(struct build *b, const struct process_result *r)
 {
     struct candidate *c = b->c;
     struct err err = {""};
-    if ((b->cuda ? inspect_cubin(b, &err) : object_inspect(b->temporary, is_text(c), &err)) != 0) {
+    if ((b->cuda ? inspect_cubin(b, &err) : inspect_object(b, &err)) != 0) {
         snprintf(c->reason, sizeof c->reason, "build: object %.200s", err.msg);
         return STAGE_REFUSE;
     }

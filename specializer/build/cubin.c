@@ -13,39 +13,45 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SM_REGISTERS = 65536, WARP = 32, REGISTERS_STEP = 8 };
+enum { SM_REGISTERS = 65536, WARP = 32, REGISTERS_STEP = 8, THREADS_MOST = 1024, ALIGNMENT = 8 };
 static const long cubin_max = 64 << 20;
 
 struct file {
-    char *data;
+    const char *data;
     size_t size;
     const Elf64_Ehdr *header;
     const Elf64_Shdr *section;
 };
 
-static int read_all(const char *path, struct file *f, struct err *err)
+static char *read_all(const char *path, size_t *size, struct err *err)
 {
     FILE *in = fopen(path, "rbe");
+    char *data = NULL;
     long n = -1;
     if (in && fseek(in, 0, SEEK_END) == 0)
         n = ftell(in);
     if (n > (long)sizeof(Elf64_Ehdr) && n <= cubin_max) {
-        f->data = xmalloc((size_t)n);
+        data = xmalloc((size_t)n);
         rewind(in);
-        f->size = fread(f->data, 1, (size_t)n, in);
+        *size = fread(data, 1, (size_t)n, in);
     }
     if (in)
         fclose(in);
-    return f->data && f->size == (size_t)n ? 0
-                                           : err_set(err, "cannot be read: %s", strerror(errno));
+    if (data && *size == (size_t)n)
+        return data;
+    free(data);
+    err_set(err, "cannot be read: %s", strerror(errno));
+    return NULL;
 }
 
 static int open_elf(struct file *f, struct err *err)
 {
     const Elf64_Ehdr *h = (const Elf64_Ehdr *)(const void *)f->data;
-    bool elf = memcmp(h->e_ident, ELFMAG, SELFMAG) == 0 && h->e_ident[EI_CLASS] == ELFCLASS64 &&
+    bool elf = f->size >= sizeof *h && memcmp(h->e_ident, ELFMAG, SELFMAG) == 0 &&
+               h->e_ident[EI_CLASS] == ELFCLASS64 && h->e_ident[EI_DATA] == ELFDATA2LSB &&
                h->e_machine == EM_CUDA && h->e_shentsize == sizeof(Elf64_Shdr) &&
-               h->e_shoff <= f->size && h->e_shnum <= (f->size - h->e_shoff) / sizeof(Elf64_Shdr) &&
+               h->e_shoff <= f->size && h->e_shoff % ALIGNMENT == 0 &&
+               h->e_shnum <= (f->size - h->e_shoff) / sizeof(Elf64_Shdr) &&
                h->e_shstrndx < h->e_shnum;
     if (!elf)
         return err_set(err, "is no cubin");
@@ -60,13 +66,23 @@ static int open_elf(struct file *f, struct err *err)
     return 0;
 }
 
+/* A section's bytes, which end with the file or before; none of one that has a size and no bytes
+ * (NOBITS), whatever its size. */
+static const char *bytes_of(const struct file *f, uint32_t section, size_t *n)
+{
+    *n = 0;
+    if (section >= f->header->e_shnum || f->section[section].sh_type == SHT_NOBITS)
+        return NULL;
+    *n = f->section[section].sh_size;
+    return f->data + f->section[section].sh_offset;
+}
+
 /* A text in string table `table`; "" when it is not there whole. */
 static const char *text_at(const struct file *f, uint32_t table, uint32_t at)
 {
-    if (table >= f->header->e_shnum || at >= f->section[table].sh_size)
-        return "";
-    const char *text = f->data + f->section[table].sh_offset + at;
-    return memchr(text, 0, f->section[table].sh_size - at) ? text : "";
+    size_t n;
+    const char *text = bytes_of(f, table, &n);
+    return at < n && memchr(text + at, 0, n - at) ? text + at : "";
 }
 
 static void read_attributes(const char *data, size_t size, struct cubin_facts *out)
@@ -90,29 +106,29 @@ static void read_attributes(const char *data, size_t size, struct cubin_facts *o
     }
 }
 
-/* Copies an initialized object of exactly `size` bytes; false if there is no such symbol. */
-static bool read_symbol(const struct file *f, const char *name, void *to, size_t size)
+/* Copies the initialized object of exactly `size` bytes; of a function, which has none, `to` is
+ * NULL. False if there is no such symbol, or more than one: the driver would take either. */
+static bool read_symbol(const struct file *f, const char *name, int type, void *to, size_t size)
 {
-    for (int i = 0; i < f->header->e_shnum; i++) {
-        const Elf64_Shdr *table = &f->section[i];
-        if (table->sh_type != SHT_SYMTAB || table->sh_entsize != sizeof(Elf64_Sym))
-            continue;
-        const Elf64_Sym *s = (const Elf64_Sym *)(const void *)(f->data + table->sh_offset);
-        for (size_t k = 0; k < table->sh_size / sizeof *s; k++) {
-            if (strcmp(text_at(f, table->sh_link, s[k].st_name), name) != 0 ||
-                s[k].st_shndx >= f->header->e_shnum)
+    int found = 0;
+    for (uint32_t i = 0; i < f->header->e_shnum; i++) {
+        size_t n = 0, home_n;
+        Elf64_Sym s;
+        const char *table = f->section[i].sh_type == SHT_SYMTAB ? bytes_of(f, i, &n) : NULL;
+        for (size_t k = 0; k + sizeof s <= n; k += sizeof s) {
+            memcpy(&s, table + k, sizeof s);
+            if (ELF64_ST_TYPE(s.st_info) != type ||
+                strcmp(text_at(f, f->section[i].sh_link, s.st_name), name) != 0)
                 continue;
-            if (!to)
-                return true;
-            const Elf64_Shdr *home = &f->section[s[k].st_shndx];
-            if (s[k].st_size != size || home->sh_type == SHT_NOBITS ||
-                s[k].st_value > home->sh_size || size > home->sh_size - s[k].st_value)
+            const char *home = bytes_of(f, s.st_shndx, &home_n);
+            if (++found > 1 || !home || s.st_value > home_n ||
+                (to && (s.st_size != size || size > home_n - s.st_value)))
                 return false;
-            memcpy(to, f->data + home->sh_offset + s[k].st_value, size);
-            return true;
+            if (to)
+                memcpy(to, home + s.st_value, size);
         }
     }
-    return false;
+    return found == 1;
 }
 
 static int check(const struct cubin_facts *c, struct err *err)
@@ -125,6 +141,8 @@ static int check(const struct cubin_facts *c, struct err *err)
         return err_set(err, "keeps %d bytes of each thread in local memory (%d registers)",
                        c->stack, c->registers);
     for (int i = 0; i < c->info.launches; i++) {
+        if (c->info.launch[i].threads < 1 || c->info.launch[i].threads > THREADS_MOST)
+            return err_set(err, "says it has blocks of %d threads", c->info.launch[i].threads);
         int32_t warps = (c->info.launch[i].threads + WARP - 1) / WARP;
         int32_t each = (c->registers + REGISTERS_STEP - 1) / REGISTERS_STEP * REGISTERS_STEP;
         if (warps * WARP * each > SM_REGISTERS)
@@ -136,25 +154,33 @@ static int check(const struct cubin_facts *c, struct err *err)
 
 static int inspect(const struct file *f, struct cubin_facts *out, struct err *err)
 {
-    for (int i = 0; i < f->header->e_shnum; i++)
-        if (strcmp(text_at(f, f->header->e_shstrndx, f->section[i].sh_name), ".nv.info") == 0)
-            read_attributes(f->data + f->section[i].sh_offset, f->section[i].sh_size, out);
-    if (!read_symbol(f, "whet_kernel", NULL, 0))
+    for (uint32_t i = 0; i < f->header->e_shnum; i++) {
+        size_t n;
+        const char *data = bytes_of(f, i, &n);
+        if (data &&
+            strcmp(text_at(f, f->header->e_shstrndx, f->section[i].sh_name), ".nv.info") == 0)
+            read_attributes(data, n, out);
+    }
+    if (!read_symbol(f, "whet_kernel", STT_FUNC, NULL, 0))
         return err_set(err, "has no function whet_kernel");
-    if (!read_symbol(f, "whet_info", &out->info, sizeof out->info))
+    if (!read_symbol(f, "whet_info", STT_OBJECT, &out->info, sizeof out->info))
         return err_set(err, "has no whet_info of %zu bytes", sizeof out->info);
     return check(out, err);
 }
 
+int cubin_inspect_bytes(const void *data, size_t n, struct cubin_facts *out, struct err *err)
+{
+    struct file f = {.data = data, .size = n};
+    memset(out, 0, sizeof *out);
+    return open_elf(&f, err) == 0 ? inspect(&f, out, err) : -1;
+}
+
 int cubin_inspect(const char *path, struct cubin_facts *out, struct err *err)
 {
-    struct file f = {0};
+    size_t n = 0;
+    char *data = read_all(path, &n, err);
     memset(out, 0, sizeof *out);
-    int rc = read_all(path, &f, err);
-    if (rc == 0)
-        rc = open_elf(&f, err);
-    if (rc == 0)
-        rc = inspect(&f, out, err);
-    free(f.data);
+    int rc = data ? cubin_inspect_bytes(data, n, out, err) : -1;
+    free(data);
     return rc;
 }

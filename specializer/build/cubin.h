@@ -5,6 +5,8 @@
 #ifndef WHET_SPECIALIZER_CUBIN_H
 #define WHET_SPECIALIZER_CUBIN_H
 
+#include <stddef.h>
+
 #include "config/err.h"
 #include "kernels/cuda.h"
 
@@ -17,5 +19,8 @@ struct cubin_facts {
 /* 0 if `path` is a cubin with whet_kernel and whet_info whose blocks have the registers they need
  * and which keeps nothing on the stack; -1 with what was found otherwise. */
 int cubin_inspect(const char *path, struct cubin_facts *out, struct err *err);
+
+/* The same of a file that is in memory, aligned to 8 bytes. */
+int cubin_inspect_bytes(const void *data, size_t n, struct cubin_facts *out, struct err *err);
 
 #endif

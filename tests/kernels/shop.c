@@ -93,8 +93,8 @@ bool shop_build(struct shop *s, struct candidate *c)
     return r == STAGE_PASS;
 }
 
-const char *shop_build_text(struct shop *s, enum region region, int m, const char *text,
-                            struct candidate **out, struct err *err)
+const char *shop_build_unread(struct shop *s, enum region region, int m, const char *text,
+                              struct candidate **out, struct err *err)
 {
     static struct slot slot;
     struct facts f;
@@ -103,8 +103,6 @@ const char *shop_build_text(struct shop *s, enum region region, int m, const cha
     const enum machine_kind machine = s->machine.kind;
     const struct template *t = agent_template(machine, region);
     *out = NULL;
-    if (agent_text_check(text, strlen(text), agent_language(machine), err) != 0)
-        return "text";
     facts_fill(&f, s->model, region, m, NUMERICS_TOLERANCE);
     facts_machine(&f, &s->machine);
     agent_body_hash(text, hash);
@@ -120,6 +118,15 @@ const char *shop_build_text(struct shop *s, enum region region, int m, const cha
     err_set(err, "%s %.300s", c->reason, candidate_words(c) ? candidate_words(c) : "");
     candidate_free(c);
     return "build";
+}
+
+const char *shop_build_text(struct shop *s, enum region region, int m, const char *text,
+                            struct candidate **out, struct err *err)
+{
+    *out = NULL;
+    if (agent_text_check(text, strlen(text), agent_language(s->machine.kind), err) != 0)
+        return "text";
+    return shop_build_unread(s, region, m, text, out, err);
 }
 
 void shop_report(struct shop *s, bool right, const char *name, int m, const char *caught,

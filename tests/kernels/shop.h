@@ -29,6 +29,10 @@ bool shop_build(struct shop *s, struct candidate *c);
 const char *shop_build_text(struct shop *s, enum region region, int m, const char *text,
                             struct candidate **out, struct err *err);
 
+/* The same without the rules for texts: what comes behind them must hold by itself. */
+const char *shop_build_unread(struct shop *s, enum region region, int m, const char *text,
+                              struct candidate **out, struct err *err);
+
 /* One line on stdout; counts it. */
 void shop_report(struct shop *s, bool right, const char *name, int m, const char *caught,
                  const char *words);

@@ -2,8 +2,8 @@
  *
  * Every seed, for one token and for several, obeys the text rules, builds as an agent's kernel does
  * (best instruction set, object without state or system calls) and passes every check of the probe
- * on a model of SmolLM2's proportions. The same way, texts that obey the rules and still cheat are
- * refused by the object's inspection.
+ * on a model of SmolLM2's proportions. The same way, texts that cheat are
+ * refused: by the rules, or where those see nothing by the object's inspection.
  */
 #include <stdio.h>
 #include <string.h>
@@ -56,11 +56,41 @@ static void seeds(struct shop *s)
         "static void run(const void *args, const struct team *team)\n{\n"         \
         "    const struct out_args *a = args;\n    " body "\n}\n"
 
-/* What obeys the rules for texts and must fail on its object. */
+/* Packs its weights, under the name that the frame gives to its copies. */
+static const char packs[] =
+    "#define PACKED\n"
+    "static int64_t packed_bytes(const struct weight *w)\n"
+    "{\n    return (int64_t)w->rows * (K / BLOCK) * BLOCK_BYTES(WTYPE);\n}\n"
+    "static void pack(const struct weight *w, void *packed, int32_t row0, int32_t row1)\n"
+    "{\n    const int64_t stride = K / BLOCK * BLOCK_BYTES(WTYPE);\n"
+    "    memcpy((uint8_t *)packed + row0 * stride, (const uint8_t *)w->data + row0 * stride,\n"
+    "           (row1 - row0) * stride);\n}\n"
+    "static int64_t scratch_bytes(int32_t m, int32_t size)\n{\n    return m * size * 0;\n}\n"
+    "static void run(const void *args, const struct team *team)\n{\n"
+    "    const struct out_args *a = args;\n"
+    "    const int64_t stride = K / BLOCK * BLOCK_BYTES(WTYPE);\n"
+    "    struct share s = share_groups(team, HIDDEN, 0);\n"
+    "    for (int t = 0; t < a->m; t++)\n"
+    "        for (int g = s.first; g < s.end; g += s.step) {\n"
+    "            float y;\n"
+    "            rows_dot(WTYPE, (const uint8_t *)a->w.packed + g * stride, stride, 1,\n"
+    "                     a->in + (int64_t)t * K, K, 1, K, 0, &y, 1);\n"
+    "            a->y[(int64_t)t * HIDDEN + g] = y + a->x[(int64_t)t * HIDDEN + g];\n"
+    "        }\n"
+    "    team->barrier(team);\n}\n";
+
+static void packed_weights(struct shop *s)
+{
+    struct err err = {""};
+    const char *caught = admit(s, REGION_MLP_OUT, 6, packs, true, &err);
+    shop_report(s, !caught, "packed weights", 6, caught, err.msg);
+}
+
+/* What cheats and must be refused, by the rules for texts or by its object. */
 static void cheats(struct shop *s)
 {
     static const struct {
-        const char *name, *text, *word;
+        const char *name, *text, *word, *by;
     } cheat[] = {
         {"static variable", FRAME("", "static int calls; a->y[0] = (float)calls++;"), "calls"},
         {"global array", FRAME("float kept[64];", "a->y[0] = kept[a->m]++;"), "kept"},
@@ -68,15 +98,28 @@ static void cheats(struct shop *s)
          "keeps state"},
         {"other export", FRAME("void helper(void) {}", "helper();"), "exports helper"},
         {"other function", FRAME("int getpid(void);", "a->y[0] = (float)getpid();"),
-         "refers to getpid"},
+         "rule call: getpid", "text"},
+        {"library's function", FRAME("", "int *p = bsearch(a, a, 1, 1, 0); a->y[0] = (float)*p;"),
+         "rule call: bsearch", "text"},
+        {"libc by an address",
+         FRAME("void *memcpy(void *, const void *, unsigned long);",
+               "const char *p = (const char *)&memcpy; a->y[0] = (float)*p;"),
+         "rule function: memcpy", "text"},
+        {"address by an intrinsic", FRAME("", "a->y[0] = (float)(long)__builtin_memset;"),
+         "rule function", "text"},
+        {"layout of a template",
+         FRAME("#define PACKED\n#undef AGENT_BODY\n#define AGENT_BODY LAYOUT\n", ""),
+         "rule entry: AGENT_BODY", "text"},
         {"hidden system call", FRAME("", "a->y[0] = (float)(team->rank ^ 0x050f050f);"),
          "system-call instruction"},
-        {"other table", FRAME("const struct cpu_kernel x = {0};", "run(a, team);"), "exports x"},
+        {"other table", FRAME("const struct cpu_kernel x = {0};", "run(a, team);"),
+         "rule entry: cpu_kernel", "text"},
     };
     for (size_t i = 0; i < sizeof cheat / sizeof *cheat; i++) {
         struct err err = {""};
         const char *caught = admit(s, REGION_MLP_OUT, 1, cheat[i].text, false, &err);
-        bool right = caught && strcmp(caught, "build") == 0 && strstr(err.msg, cheat[i].word);
+        const char *by = cheat[i].by ? cheat[i].by : "build";
+        bool right = caught && strcmp(caught, by) == 0 && strstr(err.msg, cheat[i].word);
         shop_report(s, right, cheat[i].name, 1, caught, err.msg);
     }
 }
@@ -90,6 +133,7 @@ int main(void)
         return 1;
     }
     seeds(&s);
+    packed_weights(&s);
     cheats(&s);
     int status = shop_verdict(&s);
     shop_close(&s);

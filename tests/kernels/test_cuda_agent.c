@@ -103,7 +103,7 @@ static const struct {
     {"launches", BODY("__global__ void other() {}", ""), "text", "rule name: __global__"},
     {"constant memory", BODY("__constant__ float c[4];", ""), "text", "rule name: __constant__"},
     {"managed memory", BODY("__managed__ int n;", ""), "text", "rule name: __managed__"},
-    {"raw string", BODY("", "const char *s = R\"(x)\";"), "text", "rule string"},
+    {"raw string", BODY("", "const char *s = R\"(x)\";"), "text", "rule spelling"},
     {"prints", BODY("", "printf(0);"), "text", "rule output"},
     {"allocates", BODY("", "int *p = new int[4]; a.y[1] = *p;"), "text", "rule allocation"},
     {"sleeps", BODY("", "__nanosleep(1000);"), "text", "rule name: __nanosleep"},
@@ -125,27 +125,101 @@ static const struct {
           "kept[0] = a.x[0]; a.y[1] = kept[1];"),
      "text", "rule state"},
     {"calls the runtime",
-     BODY("__device__ int vprintf(const char *format, void *args);", "vprintf(0, 0);"), "build",
-     "vprintf"},
-    {"too many threads", BODY("#undef THREADS\n#define THREADS 2048\n", ""), "build",
-     "whole warps"},
-    {"silences the frame",
-     BODY("#undef GRID\n#define GRID 3000000\n"
-          "#define static_assert(...)\n",
-          ""),
-     "build", "a grid of 3000000"},
-    {"lies about its region", BODY("#undef REGION\n#define REGION 4\n", ""), "build",
-     "says it computes region 4"},
-    {"lies about its bucket", BODY("#undef M_MAX\n#define M_MAX 8\n", ""), "build",
-     "region 5 for 8 tokens"},
+     BODY("__device__ int vprintf(const char *format, void *args);", "vprintf(0, 0);"), "text",
+     "rule output: vprintf"},
+    {"launches by itself", BODY("", "cudaDeviceSynchronize();"), "text", "rule call"},
+    {"places itself", BODY("", "a.y[1] = (float)__smid();"), "text", "rule name: __smid"},
+    {"hides behind a separator",
+     BODY("", "int n = 1'0; asm volatile(\"trap;\"); int k = '0'; a.y[1] = (float)(n + k);"),
+     "text", "rule"},
+    {"too many threads", BODY("#undef THREADS\n#define THREADS 2048\n", ""), "text",
+     "rule frame: THREADS"},
+    {"silences the frame", BODY("#define static_assert(...)\n", ""), "text",
+     "rule macro: static_assert"},
+    {"lies about its region", BODY("#undef REGION\n#define REGION 4\n", ""), "text",
+     "rule frame: REGION"},
+    {"lies about its bucket", BODY("#undef M_MAX\n#define M_MAX 8\n", ""), "text",
+     "rule frame: M_MAX"},
     {"wants much memory", BODY("#define WORK_BYTES (1ll << 40)\n", ""), "build",
      "bytes to work in"},
     {"spills",
      BODY("", "float v[64]; for (int i = 0; i < 64; i++) v[(int)a.x[i] & 63] = a.in[i];"
               " a.y[1] = v[(int)a.x[64] & 63];"),
      "build", "local memory"},
-    {"does not compile", BODY("", "undefined_name(1);"), "build", "kernel(7): error"},
+    {"does not compile", BODY("", "a.y[1] = undefined_name;"), "build", "kernel(7): error"},
 };
+
+#define READ(kind, from)                                                                          \
+    BODY("", "unsigned v; asm volatile(\"mov.u" kind " %0, %%" from ";\" : \"=r\"(v)); a.y[1] = " \
+             "v;")
+
+/* What the rules for texts let nobody write: the cubin is asked about it all the same. */
+static const struct {
+    const char *name, *body, *word;
+} unread[] = {
+    {"clock", BODY("", "a.y[1] = (float)clock();"), "reads a clock"},
+    {"clock64", BODY("", "a.y[1] = (float)clock64();"), "reads a clock"},
+    {"high half of the clock", READ("32", "clock_hi"), "reads a clock"},
+    {"global timer", READ("32", "globaltimer_lo"), "reads a clock"},
+    {"multiprocessor", READ("32", "smid"), "reads its multiprocessor"},
+    {"warp", READ("32", "warpid"), "reads a special register"},
+    {"warps", READ("32", "nwarpid"), "reads a special register"},
+    {"performance counter", READ("32", "pm0"), "reads a performance counter"},
+    {"lane", READ("32", "laneid"), NULL},
+    {"lanes below", READ("32", "lanemask_lt"), NULL},
+    {"thread", READ("32", "tid.y"), NULL},
+    {"zeros",
+     BODY("", "double v = 0; for (int i = 0; i < a.counts->m; i++) v += a.x[i];"
+              " a.y[1] = (float)v;"),
+     NULL},
+    {"sleeps", BODY("", "__nanosleep(1000);"), "sleeps"},
+    {"traps", BODY("", "if (a.x[0] > 1) __trap();"), "traps"},
+    {"event", BODY("", "asm volatile(\"pmevent 3;\");"), "triggers a performance counter"},
+    {"texture",
+     BODY("", "float x, y, z, w; asm volatile(\"tex.1d.v4.f32.s32 {%0,%1,%2,%3}, [%4, {%5}];\" :"
+              " \"=f\"(x), \"=f\"(y), \"=f\"(z), \"=f\"(w) : \"l\"((long long)a.x), \"r\"(3));"
+              " a.y[1] = x;"),
+     "reads a texture"},
+    {"surface",
+     BODY("", "int x = 1; asm volatile(\"sust.b.1d.b32.trap [%0, {%1}], %2;\" :: "
+              "\"l\"((long long)a.x), \"r\"(3), \"r\"(x));"),
+     "writes a surface"},
+    {"address as a function", BODY("", "typedef float (*F)(float); a.y[1] = ((F)a.x)(a.x[1]);"),
+     "calls through a register"},
+    {"one of two functions",
+     BODY("typedef float (*F)(float);\n"
+          "__device__ __noinline__ float f(float x) { return x * 3; }\n"
+          "__device__ __noinline__ float g(float x) { return x / 3; }\n",
+          "F h = a.x[0] > 1 ? f : g; a.y[1] = h(a.x[1]);"),
+     "local memory"},
+    {"calls the runtime",
+     BODY("__device__ int vprintf(const char *format, void *args);", "vprintf(0, 0);"), "vprintf"},
+    {"kept without a symbol",
+     BODY("namespace { __device__ float kept[2]; }", "kept[0] = a.x[0]; a.y[1] = kept[1];"),
+     "keeps state"},
+    {"too many threads", BODY("#undef THREADS\n#define THREADS 2048\n", ""), "whole warps"},
+    {"silences the frame",
+     BODY("#undef GRID\n#define GRID 3000000\n#define static_assert(...)\n", ""),
+     "a grid of 3000000"},
+    {"lies about its region", BODY("#undef REGION\n#define REGION 4\n", ""),
+     "says it computes region 4"},
+    {"lies about its bucket", BODY("#undef M_MAX\n#define M_MAX 8\n", ""), "region 5 for 8 tokens"},
+};
+
+static void instructions(struct shop *s)
+{
+    for (size_t i = 0; i < sizeof unread / sizeof *unread; i++) {
+        struct candidate *c;
+        struct err err = {""};
+        const char *caught = shop_build_unread(s, REGION_MLP_OUT, 1, unread[i].body, &c, &err);
+        bool right = unread[i].word ? caught && strstr(err.msg, unread[i].word) : !caught;
+        shop_report(s, right, unread[i].name, 1, caught, err.msg);
+        if (!caught) {
+            unlink(c->object);
+            candidate_free(c);
+        }
+    }
+}
 
 static void cheats(struct shop *s)
 {
@@ -169,6 +243,7 @@ int main(void)
     }
     seeds(&s);
     cheats(&s);
+    instructions(&s);
     int status = shop_verdict(&s);
     shop_close(&s);
     return status;

@@ -27,6 +27,7 @@ enum stand_in_mode {
     STAND_IN_OTHER,   /* JSON that is no completion */
     STAND_IN_ZERO,    /* a completion with a zero in its text */
     STAND_IN_BIG,     /* 10 MB, with its length */
+    STAND_IN_HEADERS, /* 10 MB of headers, then a completion's */
     STAND_IN_ENDLESS, /* as much as is taken, without a length */
     STAND_IN_STATUS,  /* `status` with `header` */
 };
@@ -41,6 +42,7 @@ struct stand_in {
     char header[200];
     pthread_mutex_t lock;
     char *content;                  /* lock: stand_in_say() */
+    char claims[120];               /* lock: of its usage, if not the usual */
     char request[STAND_IN_REQUEST]; /* lock: head and body of the last one, stand_in_heard() */
     char reading[STAND_IN_REQUEST]; /* the one that is coming in */
 };
@@ -88,16 +90,16 @@ static inline void stand_in_answer(int to, int status, const char *header, const
     stand_in_send(to, body, strlen(body));
 }
 
-static inline char *stand_in_completion(const char *content)
+/* `claims`: JSON of the usage in place of the usual, or "". */
+static inline char *stand_in_completion(const char *content, const char *claims)
 {
     cJSON *o = cJSON_CreateObject(), *choice = cJSON_CreateObject();
     cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "choices"), choice);
     cJSON *message = cJSON_AddObjectToObject(choice, "message");
     cJSON_AddStringToObject(message, "role", "assistant");
     cJSON_AddStringToObject(message, "content", content);
-    cJSON *usage = cJSON_AddObjectToObject(o, "usage");
-    cJSON_AddNumberToObject(usage, "prompt_tokens", 1234);
-    cJSON_AddNumberToObject(usage, "completion_tokens", 56);
+    cJSON_AddRawToObject(o, "usage",
+                         *claims ? claims : "{\"prompt_tokens\":1234,\"completion_tokens\":56}");
     char *text = cJSON_PrintUnformatted(o);
     cJSON_Delete(o);
     return text;
@@ -112,6 +114,19 @@ static inline void stand_in_flood(int to, bool with_length)
     stand_in_send(to, head, strlen(head));
     for (int i = 0; i < 160; i++)
         stand_in_send(to, block, sizeof block);
+}
+
+static inline void stand_in_flood_headers(int to)
+{
+    static const char head[] = "HTTP/1.1 200 OK\r\n", end[] = "Content-Length: 2\r\n\r\n{}";
+    char line[8192];
+    memset(line, 'x', sizeof line);
+    memcpy(line, "X-Filler: ", 10);
+    memcpy(line + sizeof line - 2, "\r\n", 2);
+    stand_in_send(to, head, sizeof head - 1);
+    for (int i = 0; i < 1280; i++)
+        stand_in_send(to, line, sizeof line);
+    stand_in_send(to, end, sizeof end - 1);
 }
 
 static inline void stand_in_misbehave(struct stand_in *s, int to, int mode)
@@ -133,6 +148,8 @@ static inline void stand_in_misbehave(struct stand_in *s, int to, int mode)
         stand_in_answer(to, 200, "", "{\"choices\":[{\"message\":{\"content\":\"{}\\u0000{}\"}}]}");
     else if (mode == STAND_IN_BIG || mode == STAND_IN_ENDLESS)
         stand_in_flood(to, mode == STAND_IN_BIG);
+    else if (mode == STAND_IN_HEADERS)
+        stand_in_flood_headers(to);
     else if (mode == STAND_IN_CLOSED)
         shutdown(to, SHUT_WR);
 }
@@ -153,7 +170,7 @@ static inline void stand_in_serve(struct stand_in *s, int to)
         stand_in_answer(to, 400, "", "{\"error\":\"response_format is not supported\"}");
     } else if (mode <= STAND_IN_HELD) {
         pthread_mutex_lock(&s->lock);
-        char *text = stand_in_completion(s->content ? s->content : "");
+        char *text = stand_in_completion(s->content ? s->content : "", s->claims);
         pthread_mutex_unlock(&s->lock);
         stand_in_answer(to, 200, "Content-Type: application/json\r\n", text);
         free(text);

@@ -126,6 +126,46 @@ static void budgets_of_attempts_tokens_and_money_hold(void **state)
     assert_false(may(w));
 }
 
+/* Every exchange costs at most what was sent and what was asked for, whatever the endpoint says. */
+static void what_an_endpoint_claims_uses_up_no_budget(void **state)
+{
+    struct world *w = *state;
+    static const char *const claims[] = {
+        "{\"prompt_tokens\":999999999,\"completion_tokens\":999999999}",
+        "{\"prompt_tokens\":1e300,\"completion_tokens\":1e300}",
+        "{\"prompt_tokens\":-999999999,\"completion_tokens\":-5}",
+        "{\"prompt_tokens\":0.25,\"completion_tokens\":0.25}",
+        "{\"prompt_tokens\":null,\"completion_tokens\":\"9\"}",
+        "[999999999]"};
+    const int n = sizeof claims / sizeof *claims;
+    try(w, 0.8, "", NULL);
+    w->config.agentic_tokens = 500000;
+    w->config.agentic_cost = 5; /* half a million tokens at 10 a million */
+    w->config.adviser_tokens_per_hour = 500000;
+    reopen(w);
+    for (int i = 0; i < n; i++) {
+        pthread_mutex_lock(&model.lock);
+        snprintf(model.claims, sizeof model.claims, "%s", claims[i]);
+        pthread_mutex_unlock(&model.lock);
+        char top[40];
+        snprintf(top, sizeof top, "/* %d */\n/* two lines */", i);
+        exchange(w, strdup(plan_all));
+        exchange(w, text_with(top));
+        try(w, 0.9 + 0.1 * i, "", NULL);
+        if (!may(w))
+            fail_msg("after %s", claims[i]);
+    }
+    pthread_mutex_lock(&model.lock);
+    model.claims[0] = 0;
+    pthread_mutex_unlock(&model.lock);
+    char spent[96];
+    long long in = 0, out = 0;
+    assert_true(store_value(w->store, "agentic_spent", spent, sizeof spent));
+    assert_int_equal(sscanf(spent, "%lld %lld", &in, &out), 2);
+    assert_in_range(in, 1000, 2 * n * 32 * 1024);
+    assert_in_range(out, 1, 2 * n * w->config.agentic_max_tokens);
+}
+
 static void a_restart_goes_on_where_it_was(void **state)
 {
     struct world *w = *state;
@@ -308,6 +348,7 @@ int main(void)
         TEST(endless_failure_ends_after_three_children),
         TEST(a_seed_that_is_refused_ends_its_tree),
         TEST(budgets_of_attempts_tokens_and_money_hold),
+        TEST(what_an_endpoint_claims_uses_up_no_budget),
         TEST(a_restart_goes_on_where_it_was),
         TEST(a_trial_that_decided_nothing_is_made_again_later),
         TEST(calls_that_fail_change_nothing_in_the_tree),

@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +53,22 @@ static void spans_that_make_no_sense_are_refused(void **state)
     const struct span_lines all = {1, 1};
     assert_null(span_mark(marked, &all, 1, &err));
     assert_non_null(strstr(err.msg, "markers"));
+}
+
+static void markers_have_one_spelling(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"// [end \v2]",        "//[end 2]",   "// [end +2]",
+                                         "// [end 2 ]",         "// [end  2]", "// [end -2]",
+                                         "// [end 4294967298]", "//\v[end 2]", "// [end 2"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char other[120];
+        struct err err = {""};
+        snprintf(other, sizeof other, "%.*s%s\n", (int)(strstr(marked, "// [end 2]") - marked),
+                 marked, others[i]);
+        if (span_verify(marked, other, &err) == 0)
+            fail_msg("taken for a marker: %s", others[i]);
+    }
 }
 
 static void edits_inside_spans_are_accepted(void **state)
@@ -105,6 +122,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(marks_are_put_around_spans_and_taken_away),
         cmocka_unit_test(spans_that_make_no_sense_are_refused),
+        cmocka_unit_test(markers_have_one_spelling),
         cmocka_unit_test(edits_inside_spans_are_accepted),
         cmocka_unit_test(edits_outside_spans_are_refused),
     };

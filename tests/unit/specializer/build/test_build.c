@@ -37,6 +37,8 @@ static int shop_open(void **state)
     assert_int_equal(compiler_find(&s->config, &s->compiler, &err), 0);
     s->env = (struct stage_env){
         .config = &s->config, .compiler = &s->compiler, .kernel_dir = s->dir, .alone = true};
+    static struct slot slot = {.region = REGION_MLP_OUT, .m = 1};
+    s->c.slot = &slot;
     s->c.source = malloc(80);
     s->c.object = malloc(80);
     sprintf(s->c.source, "%s/k.c", s->dir);
@@ -273,6 +275,7 @@ static void object_inspect_survives_damage_anywhere(void **state)
     size_t n = fread(data, 1, sizeof data, f);
     fclose(f);
     struct err err;
+    const struct object_frame frame = {.region = REGION_MLP_OUT, .m_max = 1};
     int refused = 0;
     for (size_t i = 0; i < n; i += i < 1024 ? 1 : 37) {
         unsigned char was = data[i];
@@ -280,16 +283,17 @@ static void object_inspect_survives_damage_anywhere(void **state)
         f = fopen(s->c.object, "wb");
         assert_int_equal(fwrite(data, 1, n, f), n);
         fclose(f);
-        refused += object_inspect(s->c.object, true, &err) != 0;
+        refused += object_inspect(s->c.object, &err) != 0;
+        object_inspect_text(s->c.object, &frame, &err);
         data[i] = was;
     }
     assert_true(refused > 10);
     for (size_t cut = 0; cut < n; cut += 97) {
         assert_int_equal(truncate(s->c.object, (off_t)(n - 1 - cut)), 0);
-        object_inspect(s->c.object, true, &err);
+        object_inspect_text(s->c.object, &frame, &err);
     }
     assert_int_equal(truncate(s->c.object, 0), 0);
-    assert_int_equal(object_inspect(s->c.object, true, &err), -1);
+    assert_int_equal(object_inspect(s->c.object, &err), -1);
 }
 
 static void compiler_find_says_what_is_wrong_with_the_one_configured(void **state)

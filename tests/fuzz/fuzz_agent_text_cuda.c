@@ -1,0 +1,7 @@
+/* fuzz_agent_text_cuda.c - any bytes as the text of a CUDA kernel. */
+#include "tests/fuzz/agent_text.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    return fuzz_text(data, size, AGENT_CUDA);
+}
