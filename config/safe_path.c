@@ -183,6 +183,8 @@ static int walk(struct walk *w, const char *path)
         rc = step(w, component);
     if (rc != 0 && w->fd >= 0)
         close(w->fd);
+    if (rc != 0 && w->links > 0) /* then the name is not the one that was asked for */
+        err_prefix(w->err, "%.200s", path);
     return rc;
 }
 

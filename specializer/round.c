@@ -12,6 +12,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "config/safe_path.h"
 #include "specializer/admission/prober.h"
 #include "specializer/specializer_private.h"
 
@@ -223,7 +224,8 @@ bool have_object(struct specializer *s, struct candidate *c)
 {
     char sum[17];
     return store_object_sum(s->store, c->object_key, c->object_sum) &&
-           object_checksum(c->object, sum) == 0 && strcmp(sum, c->object_sum) == 0;
+           safe_file(c->object, NULL) == 0 && object_checksum(c->object, sum) == 0 &&
+           strcmp(sum, c->object_sum) == 0;
 }
 
 static void build_next(struct specializer *s, struct item *it)

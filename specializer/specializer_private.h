@@ -213,8 +213,10 @@ enum doing {
 };
 
 /* ---- setup.c: what the loop stands on ------------------------------------------------------ */
-/* Store, locks, adviser, strategy; no thread yet. */
-struct specializer *specializer_new(const struct config *c, struct engine *e, struct err *err);
+/* Store, locks, adviser, strategy; no thread yet. `may_copy`: with a copy of the store if another
+ * process has it, which a warning says; otherwise that is an error. */
+struct specializer *specializer_new(const struct config *c, struct engine *e, bool may_copy,
+                                    struct err *err);
 /* Everything that needs a ready engine. What is missing is logged; serving goes on. */
 void specializer_setup(struct specializer *s);
 /* After the thread has ended: eager into every slot, kernels unloaded. */

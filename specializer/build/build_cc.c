@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/safe_path.h"
 #include "specializer/agent/agent_cubin.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/cubin.h"
@@ -69,7 +70,7 @@ struct build {
 
 static int write_file(const char *path, const char *text)
 {
-    FILE *f = fopen(path, "we");
+    FILE *f = safe_create(path);
     if (!f)
         return -1;
     int rc = fputs(text, f) < 0 ? -1 : 0;
@@ -123,13 +124,9 @@ static void build_command(const char **argv, const char *compiler, const char *h
 /* Builds a trivial kernel in a directory of its own with the flags that real ones get. */
 static int try_compiler(const char *path, struct err *err)
 {
-    const char *base = getenv("TMPDIR");
-    char *dir = xasprintf("%s/whet-cc-XXXXXX", base && *base ? base : "/tmp");
-    if (!mkdtemp(dir)) {
-        int rc = err_set(err, "%s: no temporary directory: %s", dir, strerror(errno));
-        free(dir);
-        return rc;
-    }
+    char *dir = safe_folder_temporary("whet-cc-", err);
+    if (!dir)
+        return -1;
     char *source = xasprintf("%s/try.c", dir), *object = xasprintf("%s/try.so", dir);
     const char *argv[FLAGS_MAX];
     build_command(argv, path, NULL, NULL, NULL, source, object);

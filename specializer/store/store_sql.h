@@ -12,7 +12,12 @@ struct store {
     char *path;
     pthread_mutex_t lock; /* recursive: a row callback may call the store again */
     _Atomic uint64_t errors;
+    int lock_fd;  /* held while this process has the store alone; -1: it has not */
+    char *folder; /* of a copy, removed with it; or NULL */
 };
+
+/* Removes the folder of a copy with all that is in it. */
+void store_copy_remove(const char *folder);
 
 /* A statement with its parameters bound: one letter each in `types`: s text or NULL, i int64_t,
  * d double. NULL with a message. */
