@@ -75,10 +75,10 @@ static int import_from(struct store *s, const char *path, struct err *err)
         return err_set(err, "cannot read %s: %s", path, strerror(errno));
     char *text = NULL;
     size_t n = 0, got;
-    do {
+    do { /* one byte more than is taken, and no further */
         text = xrealloc(text, n + 65536);
         n += got = fread(text + n, 1, 65536, in);
-    } while (got > 0);
+    } while (got > 0 && n <= IMPORT_BYTES_MOST);
     int unread = ferror(in) ? errno : 0; /* a folder, for one */
     if (in != stdin)
         fclose(in);

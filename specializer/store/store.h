@@ -155,8 +155,8 @@ int store_agent_put(struct store *s, const char *env, const char *slot, const st
 /* All nodes of the slot's tree into an empty `out`. */
 int store_agent_tree(struct store *s, const char *env, const char *slot, struct agent_tree *out,
                      struct err *err);
-/* One more node of such a "tree" of texts without order, unless its text is there; sets its id. */
-int store_agent_import(struct store *s, const char *env, const char *slot, struct agent_node *n,
+/* One more node of such a "tree" of texts without order; sets its id. */
+int store_agent_append(struct store *s, const char *env, const char *slot, struct agent_node *n,
                        struct err *err);
 /* There is a node under this environment. */
 bool store_agent_any(struct store *s, const char *env);

@@ -54,21 +54,26 @@ static int crown(struct store *s, const struct record *r, struct err *err)
                      "sssi", r->env, r->slot, r->key, (int64_t)clock_wall_s());
 }
 
+int store_move_row(struct store *s, const struct record *r, enum life to, const char *why,
+                   const char *who, struct err *err)
+{
+    int result = put(s, r, to, err);
+    if (result == 0 && to == LIFE_ACTIVE)
+        result = crown(s, r, err);
+    else if (result == 0)
+        result = store_run(s, err, "DELETE FROM winner WHERE key=?", "s", r->key);
+    if (result == 0)
+        result = store_trace_row(s, r->slot, r->key, life_name(to), why ? why : "", who, err);
+    return result;
+}
+
 int store_move(struct store *s, const struct record *r, enum life to, const char *why,
                const char *who, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
     int result = store_begin(s, err);
-    if (result == 0) {
-        result = put(s, r, to, err);
-        if (result == 0 && to == LIFE_ACTIVE)
-            result = crown(s, r, err);
-        else if (result == 0)
-            result = store_run(s, err, "DELETE FROM winner WHERE key=?", "s", r->key);
-        if (result == 0)
-            result = store_trace_row(s, r->slot, r->key, life_name(to), why ? why : "", who, err);
-        result = store_end(s, result, err);
-    }
+    if (result == 0)
+        result = store_end(s, store_move_row(s, r, to, why, who, err), err);
     pthread_mutex_unlock(&s->lock);
     return result;
 }

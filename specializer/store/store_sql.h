@@ -32,6 +32,9 @@ int store_done(struct store *s, sqlite3_stmt *q, int code, struct err *err);
 /* BEGIN IMMEDIATE; then COMMIT if `ok` is 0, else ROLLBACK; returns ok or -1. */
 int store_begin(struct store *s, struct err *err);
 int store_end(struct store *s, int ok, struct err *err);
+/* store_move() inside a transaction of the caller's. */
+int store_move_row(struct store *s, const struct record *r, enum life to, const char *why,
+                   const char *who, struct err *err);
 /* The row of a trace; inside or outside a transaction. */
 int store_trace_row(struct store *s, const char *slot, const char *key, const char *event,
                     const char *text, const char *who, struct err *err);
