@@ -291,17 +291,38 @@ FILE *safe_create(const char *path)
     return f;
 }
 
-int safe_program(const char *path, struct err *err)
+/* Walks to a program or a folder of programs; what is there, or -1. */
+static int find_program(const char *path, struct stat *out, struct err *err)
 {
     struct walk w = {.rule = RULE_PROGRAM, .err = err};
     if (path[0] != '/')
         return err_set(err,
-                       "%.200s: a relative path, which depends on where the server was "
+                       "%.200s is a relative path, which depends on where the server was "
                        "started: give the whole one",
                        path);
     if (walk(&w, path) != 0)
         return -1;
-    int rc = S_ISREG(w.st.st_mode) ? 0 : err_set(err, "%.200s is no file", path);
+    *out = w.st;
     close(w.fd);
-    return rc;
+    return 0;
+}
+
+int safe_program(const char *path, struct err *err)
+{
+    struct stat st;
+    if (find_program(path, &st, err) != 0)
+        return -1;
+    return S_ISREG(st.st_mode) ? 0 : err_set(err, "%.200s is no file", path);
+}
+
+int safe_programs(const char *folder, struct err *err)
+{
+    struct stat st;
+    if (find_program(folder, &st, err) != 0)
+        return -1;
+    if (!S_ISDIR(st.st_mode))
+        return err_set(err, "%.200s is no folder", folder);
+    if (is_shared(&st))
+        return err_set(err, "in folder %.200s all users can put programs", folder);
+    return 0;
 }

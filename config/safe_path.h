@@ -43,5 +43,7 @@ FILE *safe_create(const char *path);
 /* A program or library that an operator named, or that was found on PATH: absolute, and nowhere on
  * the way can just anybody exchange it. Other owners and groups are the operator's to trust. */
 int safe_program(const char *path, struct err *err);
+/* A folder of such, as in PATH: moreover not one like /tmp, where anybody can add a program. */
+int safe_programs(const char *folder, struct err *err);
 
 #endif

@@ -246,6 +246,13 @@ static void programs_that_anybody_may_exchange_are_refused(void **state)
     expect(safe_program(at("bin/loose"), &err), "bin/loose", "other users");
     expect(safe_program(at("loosebin/cc"), &err), "loosebin", "other users");
     expect(safe_program(at("bin"), &err), "bin", "no file");
+    assert_int_equal(safe_programs(at("bin"), &err), 0);
+    assert_int_equal(safe_programs(at("teambin"), &err), 0);
+    expect(safe_programs(at("loosebin"), &err), "loosebin", "other users");
+    expect(safe_programs(at("bin/cc"), &err), "bin/cc", "no folder");
+    assert_int_equal(safe_programs("/tmp", &err), -1);
+    assert_non_null(strstr(err.msg, "all users can put programs"));
+    assert_int_equal(safe_programs("bin", &err), -1);
     assert_int_equal(safe_program("bin/cc", &err), -1);
     assert_non_null(strstr(err.msg, "relative"));
     if (geteuid() == 0) {
