@@ -147,6 +147,7 @@ struct specializer {
     const struct config *config;
     struct engine *engine;
     struct store *store;
+    _Atomic uint64_t unwritten, unstarted; /* moves that the store did not take, builds; in a row */
     struct stage_env env;
     struct compiler compiler;
     bool has_compiler;

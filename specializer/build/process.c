@@ -197,11 +197,11 @@ struct process *process_start(const struct process_spec *spec, struct err *err)
     p->pid = -1;
     p->output_max = spec->output_max;
     p->cpu_limit_s = spec->cpu_s;
-    process_environment(spec->temporary, c.environment);
-    char *program = process_program(spec->argv[0], err);
+    bool known = process_environment(spec->temporary, c.environment, err) == 0;
+    char *program = known ? process_program(spec->argv[0], err) : NULL;
     c.program = program;
     if (!program) {
-        p->pid = -1; /* said */
+        err_prefix(err, "no process for %.100s", spec->argv[0]);
     } else if (pipe_open(&p->stream[0].fd, &c.out) != 0 ||
                pipe_open(&p->stream[1].fd, &c.err) != 0) {
         err_set(err, "%s: no pipe for its output: %s", spec->argv[0], strerror(errno));

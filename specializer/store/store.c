@@ -16,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/clock.h"
+#include "config/log.h"
 #include "specializer/store/store_file.h"
 #include "specializer/store/store_sql.h"
 
@@ -126,6 +128,13 @@ int store_end(struct store *s, int ok, struct err *err)
         return 0;
     store_run(s, NULL, "ROLLBACK", "");
     return -1;
+}
+
+int64_t store_stamp(struct store *s)
+{
+    int64_t now = clock_wall_s();
+    s->stamp_s = now > s->stamp_s ? now : s->stamp_s;
+    return s->stamp_s;
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
@@ -284,17 +293,38 @@ struct store *store_open(const char *path, struct err *err)
     return open_with(path, false, NULL, err);
 }
 
+/* Rows from a time when the clock was ahead would be the newest for as long as that. */
+static void bring_stamps_back(struct store *s)
+{
+    int64_t now = store_stamp(s);
+    if (store_run(s, NULL, "UPDATE candidate SET changed=?1 WHERE changed>?1", "i", now) == 0 &&
+        sqlite3_changes(s->db) > 0)
+        log_warn("store",
+                 "%s: %d rows were of a time to come, since the clock was set back: they "
+                 "are of now",
+                 s->path, sqlite3_changes(s->db));
+}
+
 struct store *store_open_alone(const char *path, bool *taken, struct err *err)
 {
     *taken = false;
-    return open_with(path, true, taken, err);
+    struct store *s = open_with(path, true, taken, err);
+    if (s)
+        bring_stamps_back(s);
+    return s;
 }
 
 void store_close(struct store *s)
 {
     if (!s)
         return;
+    if (s->db)
+        store_unmark(s);
+    if (s->unmarkeds > 0)
+        log_warn("store", "%s: %d kernels stay marked as running: it cannot be written", s->path,
+                 s->unmarkeds);
     sqlite3_close(s->db);
+    free(s->unmarked);
     if (s->folder)
         store_copy_remove(s->folder);
     if (s->lock_fd >= 0)
