@@ -5,11 +5,13 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import sqlite3
 import subprocess
 
 import pytest
+import requests
 
 from conftest import BINARY, MODEL
 
@@ -123,3 +125,24 @@ def test_folder_of_objects_that_is_a_link_is_not_followed(start, store, tmp_path
     assert re.search(r"elsewhere may be written by other users .*nothing is searched for",
                      server.text()), server.text()
     assert not list(elsewhere.iterdir())
+
+
+def test_server_without_a_descriptor_left_serves_on_and_blames_no_kernel(start, store):
+    server = start("--store", store, "--specializer-enabled=true")
+    with requests.Session() as line:  # one connection, there before the descriptors are gone
+        assert line.get(server.url + "/ready").status_code == 200
+        fds = [int(n) for n in os.listdir(f"/proc/{server.process.pid}/fd")]
+        before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE,
+                                  (max(fds) + 1, max(fds) + 1))
+        assert before[0] > max(fds)
+        for _ in range(12):
+            answer = line.post(server.url + "/v1/completions",
+                               json={"prompt": "Once", "max_tokens": 24, "temperature": 0})
+            assert answer.status_code == 200, answer.text
+    found = sql(store, "SELECT state, reason, deaths FROM candidate")
+    assert {row[2] for row in found} <= {0}
+    blamed = [row for row in found if row[0] in ("refused", "rolled_back")
+              and ("files" in row[1] or "not found" in row[1])]
+    assert not blamed, blamed
+    complaints = [n for n in server.text().splitlines() if re.search(r"build of|probe of", n)]
+    assert len(complaints) <= 30, complaints  # told four times, then ever more rarely
