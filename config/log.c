@@ -29,6 +29,12 @@ int log_level_parse(const char *name)
     return -1;
 }
 
+bool log_due(_Atomic uint64_t *n)
+{
+    uint64_t so_far = atomic_fetch_add(n, 1) + 1;
+    return so_far <= 4 || (so_far & (so_far - 1)) == 0;
+}
+
 /* Control characters in a message (from a client, a file, a compiler) must not forge lines. */
 static void blank_controls(char *s, size_t n)
 {

@@ -26,13 +26,15 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/process_env.h"
 
-enum { CHILD_STACK = 64 * 1024, ENVIRONMENT_MAX = 12, CORES_MAX = 8192 };
+enum { CHILD_STACK = 64 * 1024, CORES_MAX = 8192, FILES_MAX = 4096 };
 
 struct stream {
     int fd; /* -1: at its end */
@@ -146,6 +148,9 @@ CHILD_CODE static int child_main(void *arg)
     child_limit(RLIMIT_CPU, c->spec->cpu_s);
     child_limit(RLIMIT_AS, c->spec->address_bytes);
     child_limit(RLIMIT_FSIZE, c->spec->file_bytes);
+    child_limit(RLIMIT_NOFILE, FILES_MAX); /* ours may be a million; of processes there is no limit
+                                              that would count the child's and not the user's */
+    umask(077);                            /* what it writes is ours alone */
     sigprocmask(SIG_SETMASK, &none, NULL);
     execve(c->program, (char *const *)c->spec->argv, c->environment);
     c->failed = errno;
@@ -153,52 +158,6 @@ CHILD_CODE static int child_main(void *arg)
 }
 
 /* ---- starting ------------------------------------------------------------------------------- */
-
-/* The variables that compilers, the loader and sanitizers need, and those that say which GPU is
- * device 0 here: a probe must run on the one that the kernel is for. Nothing that may hold a
- * secret. */
-static void child_environment(struct child *c)
-{
-    static const char *const keep[] = {"PATH",
-                                       "HOME",
-                                       "ASAN_OPTIONS",
-                                       "UBSAN_OPTIONS",
-                                       "TSAN_OPTIONS",
-                                       "LSAN_OPTIONS",
-                                       "LD_LIBRARY_PATH",
-                                       "CUDA_VISIBLE_DEVICES",
-                                       "CUDA_DEVICE_ORDER",
-                                       "CUDA_MPS_PIPE_DIRECTORY"};
-    const char *temporary = c->spec->temporary ? c->spec->temporary : getenv("TMPDIR");
-    int n = 0;
-    _Static_assert(sizeof keep / sizeof *keep + 2 <= ENVIRONMENT_MAX, "and TMPDIR and LC_ALL");
-    for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
-        const char *value = getenv(keep[i]);
-        if (value)
-            c->environment[n++] = xasprintf("%s=%s", keep[i], value);
-    }
-    if (temporary)
-        c->environment[n++] = xasprintf("TMPDIR=%s", temporary);
-    c->environment[n++] = xstrdup("LC_ALL=C");
-    c->environment[n] = NULL;
-}
-
-/* `name` with the directory of PATH where it is executable; malloc'ed, or NULL. */
-static char *on_path(const char *name)
-{
-    if (strchr(name, '/'))
-        return access(name, X_OK) == 0 ? xstrdup(name) : NULL;
-    const char *path = getenv("PATH");
-    for (const char *p = path ? path : "/usr/local/bin:/usr/bin:/bin"; *p;) {
-        size_t n = strcspn(p, ":");
-        char *full = xasprintf("%.*s/%s", (int)n, p, name);
-        if (n > 0 && access(full, X_OK) == 0)
-            return full;
-        free(full);
-        p += n + (p[n] == ':');
-    }
-    return NULL;
-}
 
 /* A pipe whose ends are above the standard streams, reading end non-blocking. */
 static int pipe_open(int *reading, int *writing)
@@ -250,11 +209,11 @@ struct process *process_start(const struct process_spec *spec, struct err *err)
     p->pid = -1;
     p->output_max = spec->output_max;
     p->cpu_limit_s = spec->cpu_s;
-    child_environment(&c);
-    char *program = on_path(spec->argv[0]);
+    bool known = process_environment(spec->temporary, c.environment, err) == 0;
+    char *program = known ? process_program(spec->argv[0], err) : NULL;
     c.program = program;
     if (!program) {
-        err_set(err, "%s: not found or not executable", spec->argv[0]);
+        err_prefix(err, "no process for %.100s", spec->argv[0]);
     } else if (pipe_open(&p->stream[0].fd, &c.out) != 0 ||
                pipe_open(&p->stream[1].fd, &c.err) != 0) {
         err_set(err, "%s: no pipe for its output: %s", spec->argv[0], strerror(errno));

@@ -75,10 +75,10 @@ static int import_from(struct store *s, const char *path, struct err *err)
         return err_set(err, "cannot read %s: %s", path, strerror(errno));
     char *text = NULL;
     size_t n = 0, got;
-    do {
+    do { /* one byte more than is taken, and no further */
         text = xrealloc(text, n + 65536);
         n += got = fread(text + n, 1, 65536, in);
-    } while (got > 0);
+    } while (got > 0 && n <= IMPORT_BYTES_MOST);
     int unread = ferror(in) ? errno : 0; /* a folder, for one */
     if (in != stdin)
         fclose(in);
@@ -110,6 +110,21 @@ static const struct command *find_command(int argc, char **argv)
 const char kernels_usage[] =
     "usage: whet kernels list | show ID | export FILE | import FILE [--store FILE]\n";
 
+/* To read, beside a server that has the store; an import is for one that is nobody's, since a
+ * server takes imports itself and knows then that there are new ones. */
+static struct store *open_store(const struct config *c, const struct command *command,
+                                struct err *err)
+{
+    bool taken = false, import = command->run == import_from;
+    char *path = store_default_path(c->specializer_store);
+    struct store *s = import ? store_open_alone(path, &taken, err) : store_open(path, err);
+    free(path);
+    if (taken)
+        err_prefix(err,
+                   "a server takes imports itself (POST /admin/store/import), or stop it first");
+    return s;
+}
+
 int kernels_main(const struct config *c, int argc, char **argv)
 {
     struct err err;
@@ -118,9 +133,7 @@ int kernels_main(const struct config *c, int argc, char **argv)
         fputs(kernels_usage, stderr);
         return 2;
     }
-    char *path = store_default_path(c->specializer_store);
-    struct store *s = store_open(path, &err);
-    free(path);
+    struct store *s = open_store(c, command, &err);
     if (!s) {
         log_error("kernels", "%s", err.msg);
         return 1;

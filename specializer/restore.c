@@ -14,6 +14,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "config/safe_path.h"
 #include "specializer/admission/prober.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
@@ -437,8 +438,10 @@ static void load_winner(void *ctx, const struct winner *w)
                                    .name = c->name,
                                    .text = c->body[0] != 0};
     struct kernel *k = NULL;
-    if (object_checksum(c->object, sum) != 0 || strcmp(sum, c->object_sum) != 0)
-        err_set(&err, "its object %s is missing or changed", c->object);
+    if (safe_file(c->object, &err) != 0)
+        err_prefix(&err, "its object");
+    else if (object_checksum(c->object, sum) != 0 || strcmp(sum, c->object_sum) != 0)
+        err_set(&err, "its object %s has changed", c->object);
     else
         k = l->ops->load(l->backend, &object, &err);
     if (k) {

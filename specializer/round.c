@@ -12,6 +12,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "config/safe_path.h"
 #include "specializer/admission/prober.h"
 #include "specializer/specializer_private.h"
 
@@ -89,8 +90,9 @@ int round_admit(struct specializer *s, struct candidate *c, const char *why)
     } else if (known < 0) {
         may = -1;
     }
-    if (may < 0)
-        log_error("specializer", "%s: %s", c->name, err.msg);
+    if (may < 0 && log_due(&s->unwritten))
+        log_error("specializer", "%s: %s (%llu times)", c->name, err.msg,
+                  (unsigned long long)atomic_load(&s->unwritten));
     free(row);
     return may;
 }
@@ -200,9 +202,13 @@ static void item_forget(struct specializer *s, struct item *it)
 static bool item_move(struct specializer *s, struct item *it, enum life to)
 {
     struct err err;
-    if (life_move(s->store, it->c, to, NULL, NULL, &err) == 0)
+    if (life_move(s->store, it->c, to, NULL, NULL, &err) == 0) {
+        atomic_store(&s->unwritten, 0);
         return true;
-    log_error("specializer", "%s", err.msg);
+    }
+    if (log_due(&s->unwritten))
+        log_error("specializer", "%s (%llu times)", err.msg,
+                  (unsigned long long)atomic_load(&s->unwritten));
     item_forget(s, it);
     return false;
 }
@@ -223,7 +229,8 @@ bool have_object(struct specializer *s, struct candidate *c)
 {
     char sum[17];
     return store_object_sum(s->store, c->object_key, c->object_sum) &&
-           object_checksum(c->object, sum) == 0 && strcmp(sum, c->object_sum) == 0;
+           safe_file(c->object, NULL) == 0 && object_checksum(c->object, sum) == 0 &&
+           strcmp(sum, c->object_sum) == 0;
 }
 
 static void build_next(struct specializer *s, struct item *it)
@@ -240,10 +247,13 @@ static void build_next(struct specializer *s, struct item *it)
     }
     it->build = build_start(&s->env, it->c, &err);
     if (!it->build) {
-        log_warn("specializer", "build of %s: %s", it->c->name, err.msg);
+        if (log_due(&s->unstarted))
+            log_warn("specializer", "build of %s: %s (%llu times)", it->c->name, err.msg,
+                     (unsigned long long)atomic_load(&s->unstarted));
         item_forget(s, it);
         return;
     }
+    atomic_store(&s->unstarted, 0);
     s->hour_builds++;
     it->stage = ITEM_BUILDING;
 }
@@ -278,7 +288,9 @@ static void probe_next(struct specializer *s, struct item *it)
         it->stage = ITEM_PROBING;
         return;
     }
-    log_warn("specializer", "probe of %s: %s", it->c->name, err.msg);
+    if (log_due(&s->unstarted))
+        log_warn("specializer", "probe of %s: %s (%llu times)", it->c->name, err.msg,
+                 (unsigned long long)atomic_load(&s->unstarted));
     item_forget(s, it);
 }
 

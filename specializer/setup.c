@@ -1,12 +1,11 @@
 /* setup.c - what the loop stands on: store, compiler, keys, folders, one place for every slot. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "config/safe_path.h"
 #include "engine/sandbox.h"
 #include "specializer/admission/kept.h"
 #include "specializer/admission/prober.h"
@@ -80,7 +79,25 @@ int specializer_check(const struct config *c, struct err *err)
     return slot_list_check(c->specializer_slots, err);
 }
 
-struct specializer *specializer_new(const struct config *c, struct engine *e, struct err *err)
+/* Two processes on one store would blame each other's kernels and delete each other's files. */
+static struct store *open_store(const struct config *c, bool may_copy, struct err *err)
+{
+    bool taken;
+    char *path = store_default_path(c->specializer_store);
+    struct store *store = store_open_alone(path, &taken, err);
+    if (!store && taken && may_copy) {
+        log_warn("specializer",
+                 "%s: this process works with a copy, and what it learns is gone when "
+                 "it ends",
+                 err->msg);
+        store = store_open_copy(path, err);
+    }
+    free(path);
+    return store;
+}
+
+struct specializer *specializer_new(const struct config *c, struct engine *e, bool may_copy,
+                                    struct err *err)
 {
     const struct strategy *strategy = strategy_find(c->specializer_strategy);
     bool may_write = strcmp(c->specializer_agentic, "on") == 0;
@@ -91,9 +108,7 @@ struct specializer *specializer_new(const struct config *c, struct engine *e, st
     }
     if (specializer_check(c, err) != 0)
         return NULL;
-    char *path = store_default_path(c->specializer_store);
-    struct store *store = store_open(path, err);
-    free(path);
+    struct store *store = open_store(c, may_copy, err);
     if (!store)
         return NULL;
     struct specializer *s = xcalloc(1, sizeof *s);
@@ -250,8 +265,7 @@ void specializer_setup(struct specializer *s)
     if (texts_can_run(s))
         s->agent = agent_open(s->config, s->store, adviser_llm(s->adviser), s->keys.env,
                               s->env.machine->kind);
-    if ((mkdir(s->keys.object_dir, 0700) != 0 && errno != EEXIST &&
-         err_set(&err, "folder %s: %s", s->keys.object_dir, strerror(errno)) != 0) ||
+    if (safe_folder_make(s->keys.object_dir, &err) != 0 ||
         kernel_sources_write(s->keys.kernel_dir, &err) != 0) {
         log_error("specializer", "%s: nothing is searched for", err.msg);
         s->has_compiler = false;

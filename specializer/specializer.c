@@ -422,7 +422,7 @@ struct place *place_find(struct specializer *s, const char *slot)
 
 struct specializer *specializer_start(const struct config *c, struct engine *e, struct err *err)
 {
-    struct specializer *s = specializer_new(c, e, err);
+    struct specializer *s = specializer_new(c, e, true, err);
     if (!s)
         return NULL;
     s->env.tick = tick;

@@ -147,6 +147,7 @@ struct specializer {
     const struct config *config;
     struct engine *engine;
     struct store *store;
+    _Atomic uint64_t unwritten, unstarted; /* moves that the store did not take, builds; in a row */
     struct stage_env env;
     struct compiler compiler;
     bool has_compiler;
@@ -213,8 +214,10 @@ enum doing {
 };
 
 /* ---- setup.c: what the loop stands on ------------------------------------------------------ */
-/* Store, locks, adviser, strategy; no thread yet. */
-struct specializer *specializer_new(const struct config *c, struct engine *e, struct err *err);
+/* Store, locks, adviser, strategy; no thread yet. `may_copy`: with a copy of the store if another
+ * process has it, which a warning says; otherwise that is an error. */
+struct specializer *specializer_new(const struct config *c, struct engine *e, bool may_copy,
+                                    struct err *err);
 /* Everything that needs a ready engine. What is missing is logged; serving goes on. */
 void specializer_setup(struct specializer *s);
 /* Eager everywhere; returns when no step can still run what was there. */

@@ -4,13 +4,12 @@
  * Nothing is probed or measured, so this is for benches of seeded inputs and never for requests.
  * Objects lie in the store's folder like all others and are found there the next time.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/safe_path.h"
 #include "specializer/specializer_private.h"
 #include "specializer/winners.h"
 
@@ -40,7 +39,7 @@ static struct candidate *start_of(const struct starting *s, struct slot *slot)
 static int build(const struct starting *s, struct candidate *c, struct err *err)
 {
     enum stage_result r;
-    if (access(c->object, R_OK) == 0)
+    if (safe_file(c->object, NULL) == 0)
         return 0;
     struct build *b = build_start(&s->env, c, err);
     if (!b)
@@ -80,8 +79,8 @@ static int open_all(struct starting *s, struct err *err)
     keys_open(&s->keys, s->store, s->env.machine, &s->compiler, s->env.model, s->env.numerics);
     s->env.compiler = &s->compiler;
     s->env.kernel_dir = s->keys.kernel_dir;
-    if (mkdir(s->keys.object_dir, 0700) != 0 && errno != EEXIST)
-        return err_set(err, "folder %s: %s", s->keys.object_dir, strerror(errno));
+    if (safe_folder_make(s->keys.object_dir, err) != 0)
+        return -1;
     return kernel_sources_write(s->keys.kernel_dir, err);
 }
 

@@ -13,6 +13,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "config/safe_path.h"
 #include "specializer/specializer_private.h"
 
 #define GRACE_NS INT64_C(1000000000)
@@ -52,7 +53,9 @@ enum stage_result swap_load(struct specializer *s, struct candidate *c)
         .name = c->name,
         .text = c->body[0] != 0,
     };
-    c->kernel = s->env.ops->load(s->env.backend, &object, &err);
+    /* What is loaded runs: it must be a file that we wrote and nobody else can have changed. */
+    if (safe_file(c->object, &err) == 0)
+        c->kernel = s->env.ops->load(s->env.backend, &object, &err);
     if (c->kernel)
         return STAGE_PASS;
     store_trial(s->store, c->key, false, NULL);

@@ -54,7 +54,7 @@ int lab_open(struct lab *l, const struct config *c, struct err *err)
     l->engine = engine_start(c, err);
     if (!l->engine || wait_ready(l->engine, err) != 0)
         goto fail;
-    l->s = specializer_new(c, l->engine, err);
+    l->s = specializer_new(c, l->engine, false, err);
     if (!l->s)
         goto fail;
     l->s->env.tick = tick;

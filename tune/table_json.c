@@ -105,7 +105,8 @@ static int print_table(FILE *f, const struct table *t, bool last)
 int tables_write(const struct tables *t, const char *path, struct err *err)
 {
     char *temporary = xasprintf("%s.new", path);
-    FILE *f = fopen(temporary, "w");
+    unlink(temporary); /* and "x" follows no link that somebody laid there */
+    FILE *f = fopen(temporary, "wxe");
     int bad = !f;
     if (f) {
         cJSON *o = cJSON_CreateObject();

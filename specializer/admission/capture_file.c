@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "config/safe_path.h"
+
 enum { MAGIC = 0x57435031, ARRAYS = 8, COUNT_MAX = 1 << 24 };
 
 struct head {
@@ -70,7 +72,7 @@ int capture_save(const struct capture *c, const struct model_shape *shape, const
     arrays_of(&copy, shape, h.table, a);
     for (int i = 0; i < ARRAYS; i++)
         h.present |= (*a[i].at != NULL) << i;
-    FILE *f = fopen(path, "we");
+    FILE *f = safe_create(path);
     if (!f)
         return err_set(err, "%.300s: %s", path, strerror(errno));
     bool ok = fwrite(&h, sizeof h, 1, f) == 1;

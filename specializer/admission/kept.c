@@ -7,7 +7,6 @@
 #include "specializer/admission/kept.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/safe_path.h"
 #include "specializer/hash.h"
 
 static const int64_t bytes_in_all = 256 << 20;
@@ -62,7 +62,7 @@ static struct entry *list(const char *dir, int *n)
         if (!strstr(e->d_name, suffix))
             continue;
         char *path = xasprintf("%s/%s", dir, e->d_name);
-        if (stat(path, &st) != 0) {
+        if (lstat(path, &st) != 0) {
             free(path);
             continue;
         }
@@ -94,8 +94,8 @@ void kept_shrink(const char *dir, int64_t most)
 
 int kept_clear(const char *dir, struct err *err)
 {
-    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-        return err_set(err, "folder %s: %s", dir, strerror(errno));
+    if (safe_folder_make(dir, err) != 0)
+        return -1;
     kept_shrink(dir, -1);
     return 0;
 }
@@ -120,7 +120,7 @@ void *kept_read(const char *dir, uint64_t key, size_t *n)
     if (!dir)
         return NULL;
     char *path = path_of(dir, key);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     free(path);
     if (fd < 0)
         return NULL;
@@ -143,7 +143,7 @@ void *kept_read(const char *dir, uint64_t key, size_t *n)
 
 static bool write_file(const char *path, const struct head *h, const void *data)
 {
-    FILE *f = fopen(path, "we");
+    FILE *f = safe_create(path);
     if (!f)
         return false;
     bool whole = fwrite(h, sizeof *h, 1, f) == 1 && (h->n == 0 || fwrite(data, h->n, 1, f) == 1);

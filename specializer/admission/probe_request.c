@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/safe_path.h"
 #include "engine/plan.h"
 
 enum { REQUEST_MAX = 1 << 20 };
@@ -120,7 +121,7 @@ int probe_request_write(const struct probe_request *q, const char *path, struct 
         cJSON_AddItemToArray(list, cJSON_CreateString(q->capture[i]));
     char *text = cJSON_Print(j);
     cJSON_Delete(j);
-    FILE *f = fopen(path, "we");
+    FILE *f = safe_create(path);
     bool ok = f && text && fputs(text, f) >= 0;
     if (f && fclose(f) != 0)
         ok = false;

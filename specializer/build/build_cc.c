@@ -28,6 +28,9 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/process.h"
+#include "config/process_env.h"
+#include "config/safe_path.h"
 #include "specializer/agent/agent_cubin.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/build/build_nvrtc.h"
@@ -35,7 +38,6 @@
 #include "specializer/build/header.h"
 #include "specializer/build/object.h"
 #include "specializer/build/objects.h"
-#include "config/process.h"
 #include "specializer/search/space.h"
 #include "specializer/stages.h"
 
@@ -70,20 +72,37 @@ struct build {
 
 static int write_file(const char *path, const char *text)
 {
-    FILE *f = fopen(path, "we");
+    FILE *f = safe_create(path);
     if (!f)
         return -1;
     int rc = fputs(text, f) < 0 ? -1 : 0;
     return fclose(f) == 0 ? rc : -1;
 }
 
+/* Nobody else may be able to exchange what we are about to run; a name without a slash is looked up
+ * as it will be when it is run. */
+static int check_program(const char *name, struct err *err)
+{
+    char *program = strchr(name, '/') ? xstrdup(name) : process_program(name, err);
+    int rc = program ? safe_program(program, err) : -1;
+    if (program && rc != 0)
+        err_prefix(err, "compiler %.100s is not used", name);
+    free(program);
+    return rc;
+}
+
 /* The first line of `path --version`. */
 static int read_version(const char *path, struct compiler *out, struct err *err)
 {
     const char *argv[] = {path, "--version", NULL};
-    struct process_spec spec = {.argv = argv, .wall_s = 20, .output_max = 4096};
+    struct process_spec spec = {.argv = argv,
+                                .wall_s = 20,
+                                .cpu_s = 20,
+                                .address_bytes = compiler_memory,
+                                .file_bytes = object_max,
+                                .output_max = 4096};
     struct process_result r;
-    if (process_run(&spec, &r, err) != 0)
+    if (check_program(path, err) != 0 || process_run(&spec, &r, err) != 0)
         return -1;
     size_t n = strcspn(r.out, "\n");
     int rc = 0;
@@ -124,17 +143,19 @@ static void build_command(const char **argv, const char *compiler, const char *h
 /* Builds a trivial kernel in a directory of its own with the flags that real ones get. */
 static int try_compiler(const char *path, struct err *err)
 {
-    const char *base = getenv("TMPDIR");
-    char *dir = xasprintf("%s/whet-cc-XXXXXX", base && *base ? base : "/tmp");
-    if (!mkdtemp(dir)) {
-        int rc = err_set(err, "%s: no temporary directory: %s", dir, strerror(errno));
-        free(dir);
-        return rc;
-    }
+    char *dir = safe_folder_temporary("whet-cc-", err);
+    if (!dir)
+        return -1;
     char *source = xasprintf("%s/try.c", dir), *object = xasprintf("%s/try.so", dir);
     const char *argv[FLAGS_MAX];
     build_command(argv, path, NULL, NULL, NULL, source, object);
-    struct process_spec spec = {.argv = argv, .wall_s = 60, .output_max = 4096, .temporary = dir};
+    struct process_spec spec = {.argv = argv,
+                                .wall_s = 60,
+                                .cpu_s = 60,
+                                .address_bytes = compiler_memory,
+                                .file_bytes = object_max,
+                                .output_max = 4096,
+                                .temporary = dir};
     struct process_result r = {0};
     char how[80];
     int rc = write_file(source, "float whet_kernel(float x) { return __builtin_sqrtf(x); }\n");
@@ -180,6 +201,8 @@ static enum stage_result place_object(struct build *b, double seconds, double cp
     struct candidate *c = b->c;
     struct stat st;
     if (object_checksum(b->temporary, c->object_sum) != 0 || stat(b->temporary, &st) != 0 ||
+        chmod(b->temporary, 0600) !=
+            0 || /* whatever our umask is: it is loaded if it is ours alone */
         rename(b->temporary, c->object) != 0) {
         snprintf(c->reason, sizeof c->reason, "build: %.150s cannot be put in place: %s", c->object,
                  strerror(errno));

@@ -17,8 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "config/process.h"
+#include "config/safe_path.h"
 
 enum { SOURCE_MAX = 4 << 20 };
 
@@ -173,8 +175,11 @@ static int try_library(const char *program, const char *path, const char *target
                        struct compiler *out, struct err *err)
 {
     const char *argv[] = {program, "nvrtc", path, "--target", target, NULL};
-    struct process_spec spec = {.argv = argv, .wall_s = 60, .output_max = 4096};
+    struct process_spec spec = {
+        .argv = argv, .wall_s = 60, .cpu_s = 60, .file_bytes = 64 << 20, .output_max = 4096};
     struct process_result r;
+    if (strchr(path, '/') && safe_program(path, err) != 0)
+        return access(path, F_OK) == 0 ? err_prefix(err, "NVRTC is not used") : -1;
     if (process_run(&spec, &r, err) != 0)
         return -1;
     int rc = 0;

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/safe_path.h"
 #include "specializer/hash.h"
 
 static const char text[] = "#include <stddef.h>\n"
@@ -75,7 +76,7 @@ static int write_text(const char *path)
     if (access(path, R_OK) == 0)
         return 0;
     snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    FILE *f = fopen(temporary, "we");
+    FILE *f = safe_create(temporary);
     if (!f)
         return -1;
     bool whole = fputs(text, f) >= 0;
@@ -131,8 +132,7 @@ void header_give_up(struct header *h)
 {
     char compiled[560];
     compiled_path(h, compiled, sizeof compiled);
-    unlink(compiled); /* a new file, not an empty old one: a compiler may be reading that */
-    FILE *f = fopen(compiled, "we");
+    FILE *f = safe_create(compiled); /* a new one: a compiler may be reading the old */
     if (f)
         fclose(f);
     h->state = HEADER_NONE;

@@ -64,7 +64,9 @@ static void take(struct folder *f, const char *name, int64_t now,
         return;
     }
     snprintf(key, sizeof key, "%.*s", (int)(dot - name), name);
-    bool old = now - (int64_t)st.st_mtime > LEFTOVER_S;
+    /* A time to come is one of a clock that was set back since. */
+    int64_t written_s = (int64_t)st.st_mtime;
+    bool old = now - written_s > LEFTOVER_S || written_s - now > LEFTOVER_S;
     if (object && !dot[suffix] && S_ISREG(st.st_mode)) {
         f->bytes += st.st_size;
         if (!kept(ctx, key)) {

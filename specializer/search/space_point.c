@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "config/safe_path.h"
 #include "kernels/isa.h"
 #include "kernels/sources.h"
 #include "specializer/hash.h"
@@ -329,7 +330,7 @@ static int write_source(const char *dir, const struct kernel_source *s, struct e
         mkdir(path, 0700);
         *c = '/';
     }
-    FILE *out = fopen(part, "wb");
+    FILE *out = safe_create(part);
     int r = out ? 0 : -1;
     if (out) {
         r = fwrite(s->text, 1, s->size, out) == s->size ? 0 : -1;
@@ -344,8 +345,8 @@ static int write_source(const char *dir, const struct kernel_source *s, struct e
 
 int kernel_sources_write(const char *dir, struct err *err)
 {
-    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-        return err_set(err, "folder %s: %s", dir, strerror(errno));
+    if (safe_folder_make(dir, err) != 0)
+        return -1;
     for (int i = 0; i < kernel_source_count; i++)
         if (write_source(dir, &kernel_sources[i], err) != 0)
             return -1;

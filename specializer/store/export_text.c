@@ -43,43 +43,20 @@ static char *plain(const char *text, size_t most)
     return out;
 }
 
-static int keep(struct store *s, const struct template *t, const char *slot, const cJSON *agent,
+int import_node(const struct template *t, const cJSON *agent, struct agent_node *out,
                 struct err *err)
 {
     const char *text = row_text(agent, "text");
-    char *body = span_strip(text);
-    struct agent_node n = {.state = AGENT_READY,
-                           .parent = -1,
-                           .text = xstrdup(text),
-                           .label = plain(row_text(agent, "label"), LABEL_CHARS_MOST),
-                           .plan = plain(row_text(agent, "plan"), PLAN_CHARS_MOST)};
-    agent_body_hash(body, n.source);
-    char *prompts = plain(row_text(agent, "prompts"), sizeof n.prompts - 1);
-    snprintf(n.prompts, sizeof n.prompts, "%s", prompts);
-    int r = store_agent_import(s, imported_texts(t->machine), slot, &n, err);
-    tree_node_free(&n);
+    *out = (struct agent_node){.state = AGENT_READY, .parent = -1};
+    if (agent_text_check(text, strlen(text), agent_language(t->machine), err) != 0)
+        return -1;
+    char *body = span_strip(text), *prompts = plain(row_text(agent, "prompts"), KEY_HEX);
+    out->text = xstrdup(text);
+    out->label = plain(row_text(agent, "label"), LABEL_CHARS_MOST);
+    out->plan = plain(row_text(agent, "plan"), PLAN_CHARS_MOST);
+    agent_body_hash(body, out->source);
+    snprintf(out->prompts, sizeof out->prompts, "%s", prompts);
     free(body);
     free(prompts);
-    return r == 0 ? 1 : -1;
-}
-
-int import_text(struct store *s, const cJSON *row, const char *who, struct err *err)
-{
-    const char *slot = row_text(row, "slot");
-    const struct template *t = agent_template_find(row_text(row, "template"));
-    const cJSON *agent = cJSON_GetObjectItemCaseSensitive(row, "agent");
-    const char *text = row_text(agent, "text");
-    int state = life_parse(row_text(row, "state"));
-    struct err why = {""};
-    if (state < 0 || !life_admitted((enum life)state) || !t || !slot[0] || strlen(slot) >= 40 ||
-        !text[0])
-        return 0;
-    if (agent_text_check(text, strlen(text), agent_language(t->machine), &why) != 0) {
-        store_trace(s, slot, NULL, "not_imported", who, "a text for %s: %s", t->id, why.msg);
-        return 0;
-    }
-    int r = keep(s, t, slot, agent, err);
-    if (r > 0)
-        store_trace(s, slot, NULL, "imported", who, "a text for %s", t->id);
-    return r;
+    return 0;
 }

@@ -11,6 +11,8 @@
 #include <cjson/cJSON.h>
 
 #include "engine/plan.h"
+#include "specializer/agent/agent_tree.h"
+#include "specializer/search/space.h"
 #include "specializer/store/store.h"
 
 /* Where imported texts for a machine wait. */
@@ -18,8 +20,9 @@ const char *imported_texts(enum machine_kind machine);
 
 /* Adds the text to an exported row, if it is a text's. */
 void export_text(struct store *s, cJSON *row);
-/* 1 taken, or there already; 0: no text, or one that breaks a rule (said in the trace); -1 error.
- */
-int import_text(struct store *s, const cJSON *row, const char *who, struct err *err);
+/* The text of a row's "agent" as a node that waits to be tried; free with tree_node_free(). -1 with
+ * the rule that it breaks. */
+int import_node(const struct template *t, const cJSON *agent, struct agent_node *out,
+                struct err *err);
 
 #endif

@@ -10,16 +10,15 @@
  */
 #include "specializer/store/store.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/store/store_file.h"
 #include "specializer/store/store_sql.h"
 
 static const char schema[] =
@@ -131,55 +130,14 @@ int store_end(struct store *s, int ok, struct err *err)
     return -1;
 }
 
+int64_t store_stamp(struct store *s)
+{
+    int64_t now = clock_wall_s();
+    s->stamp_s = now > s->stamp_s ? now : s->stamp_s;
+    return s->stamp_s;
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
-
-char *store_default_path(const char *configured)
-{
-    if (configured && configured[0])
-        return xstrdup(configured);
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (cache && cache[0] == '/')
-        return xasprintf("%s/whet/store.db", cache);
-    if (home && home[0] == '/')
-        return xasprintf("%s/.cache/whet/store.db", home);
-    return xasprintf("/tmp/whet-%ld/store.db", (long)getuid());
-}
-
-/* May everybody make files there, as in /tmp? */
-static bool is_shared(const char *folder)
-{
-    struct stat st;
-    return stat(folder, &st) == 0 && (st.st_mode & S_ISVTX) && (st.st_mode & S_IWOTH);
-}
-
-/* Is it a folder to which no other user but root can add files? */
-static bool is_ours(const char *folder)
-{
-    struct stat st;
-    return lstat(folder, &st) == 0 && S_ISDIR(st.st_mode) && !(st.st_mode & S_IWOTH) &&
-           (st.st_uid == geteuid() || st.st_uid == 0);
-}
-
-/* Kernels lie beside the store, and this process runs them. So a folder that was there before us in
- * one that all share must not be somebody else's. */
-static int make_folders(const char *path, struct err *err)
-{
-    char *p = xstrdup(path);
-    bool shared = false;
-    int r = 0;
-    for (char *c = strchr(p + 1, '/'); c && r == 0; c = strchr(c + 1, '/')) {
-        *c = 0;
-        if (mkdir(p, 0700) != 0 && errno != EEXIST)
-            r = err_set(err, "store: cannot make folder %s: %s", p, strerror(errno));
-        else if (shared && !is_ours(p))
-            r = err_set(err, "store: folder %s, where everybody can make one, is not ours alone",
-                        p);
-        shared = is_shared(p);
-        *c = '/';
-    }
-    free(p);
-    return r;
-}
 
 enum health { HEALTHY, DAMAGED, UNUSABLE };
 
@@ -245,15 +203,20 @@ static enum health identify(struct store *s, int *found, struct err *err)
     return HEALTHY;
 }
 
-/* The tables that a file of version `found` lacks, as one transaction. */
-static enum health bring_up(struct store *s, int found, struct err *err)
+/* The tables that the file lacks, as one transaction. */
+static enum health bring_up(struct store *s, struct err *err)
 {
-    int ok = 0;
+    int ok = 0, found;
+    enum health h;
     if (store_begin(s, err) != 0)
         return unusable(s, err);
+    if ((h = identify(s, &found, err)) != HEALTHY) { /* another may have been faster */
+        store_end(s, -1, NULL);
+        return h;
+    }
     if (found < 1)
         ok = sqlite3_exec(s->db, schema, NULL, NULL, NULL) == SQLITE_OK ? 0 : fault(s, err);
-    if (ok == 0)
+    if (ok == 0 && found < STORE_VERSION)
         ok = sqlite3_exec(s->db, agent_schema, NULL, NULL, NULL) == SQLITE_OK ? 0 : fault(s, err);
     return store_end(s, ok, err) == 0 ? HEALTHY : UNUSABLE;
 }
@@ -277,31 +240,37 @@ static enum health open_file(struct store *s, struct err *err)
     int found;
     if ((h = identify(s, &found, err)) != HEALTHY || found == STORE_VERSION)
         return h;
-    return bring_up(s, found, err);
+    return bring_up(s, err);
 }
 
-static int move_aside(const char *path, const char *why, struct err *err)
+/* Opens the file; a damaged one is moved aside and begun anew, but never under another process. */
+static enum health open_or_begin(struct store *s, struct err *err)
 {
-    char *to = xasprintf("%s.damaged-%lld", path, (long long)clock_wall_s());
-    int r = rename(path, to);
-    if (r != 0)
-        err_set(err, "store %s is damaged (%s) and cannot be moved aside: %s", path, why,
-                strerror(errno));
-    else
-        log_warn("store", "%s is damaged (%s): moved to %s, starting a new one", path, why, to);
-    static const char *const extra[] = {"-wal", "-shm"};
-    for (int i = 0; i < 2 && r == 0; i++) {
-        char *name = xasprintf("%s%s", path, extra[i]);
-        unlink(name);
-        free(name);
+    struct err why = {""};
+    bool taken;
+    enum health h = open_file(s, err);
+    if (h != DAMAGED)
+        return h;
+    sqlite3_close(s->db);
+    s->db = NULL;
+    int lock = s->lock_fd >= 0 ? s->lock_fd : store_file_lock(s->path, &taken, &why);
+    if (lock < 0) {
+        err_prefix(err, "%.250s", why.msg);
+        return UNUSABLE;
     }
-    free(to);
-    return r;
+    if (store_file_move_aside(s->path, err->msg, err) == 0)
+        h = store_file_make(s->path, err) == 0 ? open_file(s, err) : UNUSABLE;
+    if (lock != s->lock_fd)
+        close(lock);
+    return h;
 }
 
-struct store *store_open(const char *path, struct err *err)
+static struct store *open_with(const char *path, bool alone, bool *taken, struct err *err)
 {
-    if (make_folders(path, err) != 0)
+    if (store_file_make(path, err) != 0)
+        return NULL;
+    int lock = alone ? store_file_lock(path, taken, err) : -1;
+    if (alone && lock < 0)
         return NULL;
     struct store *s = xcalloc(1, sizeof *s);
     pthread_mutexattr_t attr;
@@ -310,27 +279,58 @@ struct store *store_open(const char *path, struct err *err)
     pthread_mutex_init(&s->lock, &attr);
     pthread_mutexattr_destroy(&attr);
     s->path = xstrdup(path);
-    struct err why = {{0}};
-    enum health h = open_file(s, &why);
-    if (h == DAMAGED) {
-        sqlite3_close(s->db);
-        s->db = NULL;
-        if (move_aside(path, why.msg, &why) == 0)
-            h = open_file(s, &why);
-    }
-    if (h == HEALTHY)
+    s->lock_fd = lock;
+    struct err why = {""};
+    if (open_or_begin(s, &why) == HEALTHY)
         return s;
     err_set(err, "%s", why.msg);
     store_close(s);
     return NULL;
 }
 
+struct store *store_open(const char *path, struct err *err)
+{
+    return open_with(path, false, NULL, err);
+}
+
+/* Rows from a time when the clock was ahead would be the newest for as long as that. */
+static void bring_stamps_back(struct store *s)
+{
+    int64_t now = store_stamp(s);
+    if (store_run(s, NULL, "UPDATE candidate SET changed=?1 WHERE changed>?1", "i", now) == 0 &&
+        sqlite3_changes(s->db) > 0)
+        log_warn("store",
+                 "%s: %d rows were of a time to come, since the clock was set back: they "
+                 "are of now",
+                 s->path, sqlite3_changes(s->db));
+}
+
+struct store *store_open_alone(const char *path, bool *taken, struct err *err)
+{
+    *taken = false;
+    struct store *s = open_with(path, true, taken, err);
+    if (s)
+        bring_stamps_back(s);
+    return s;
+}
+
 void store_close(struct store *s)
 {
     if (!s)
         return;
+    if (s->db)
+        store_unmark(s);
+    if (s->unmarkeds > 0)
+        log_warn("store", "%s: %d kernels stay marked as running: it cannot be written", s->path,
+                 s->unmarkeds);
     sqlite3_close(s->db);
+    free(s->unmarked);
+    if (s->folder)
+        store_copy_remove(s->folder);
+    if (s->lock_fd >= 0)
+        close(s->lock_fd);
     pthread_mutex_destroy(&s->lock);
+    free(s->folder);
     free(s->path);
     free(s);
 }

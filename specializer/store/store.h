@@ -18,9 +18,17 @@ enum { STORE_VERSION = 2 };
 
 struct store;
 
-/* Opens or creates the file and its folder. NULL when it cannot be used at all: no permission, or
- * a schema newer than this program. */
+/* Opens or creates the file and its folder, to read or for single changes. NULL when it cannot be
+ * used at all: no permission, a file or folder that is not ours alone (store_file.h), or a schema
+ * newer than this program. */
 struct store *store_open(const char *path, struct err *err);
+/* The same for who runs kernels and blames them for how the last process ended, or keeps files
+ * beside the store: one process at a time, until the store is closed or the process is gone. NULL
+ * with *taken true when another has it; the message says which and since when. */
+struct store *store_open_alone(const char *path, bool *taken, struct err *err);
+/* A store in a new temporary folder that begins with what the one at `path` holds now, winners'
+ * objects too; store_close() removes it. For who does not get that store alone. */
+struct store *store_open_copy(const char *path, struct err *err);
 void store_close(struct store *s);
 const char *store_path(const struct store *s);
 /* Calls that failed since it was opened: a full disk, a file that others hold. */
@@ -147,8 +155,8 @@ int store_agent_put(struct store *s, const char *env, const char *slot, const st
 /* All nodes of the slot's tree into an empty `out`. */
 int store_agent_tree(struct store *s, const char *env, const char *slot, struct agent_tree *out,
                      struct err *err);
-/* One more node of such a "tree" of texts without order, unless its text is there; sets its id. */
-int store_agent_import(struct store *s, const char *env, const char *slot, struct agent_node *n,
+/* One more node of such a "tree" of texts without order; sets its id. */
+int store_agent_append(struct store *s, const char *env, const char *slot, struct agent_node *n,
                        struct err *err);
 /* There is a node under this environment. */
 bool store_agent_any(struct store *s, const char *env);

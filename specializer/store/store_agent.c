@@ -98,15 +98,23 @@ int store_agent_find(struct store *s, const char *source, struct agent_node *out
     return r;
 }
 
-int store_agent_import(struct store *s, const char *env, const char *slot, struct agent_node *n,
+int store_agent_append(struct store *s, const char *env, const char *slot, struct agent_node *n,
                        struct err *err)
 {
-    struct agent_tree there = {0};
-    int r = store_agent_tree(s, env, slot, &there, err);
-    bool known = r == 0 && tree_same(&there, n->source, -1) >= 0;
-    n->id = there.nodes;
-    tree_free(&there);
-    return r != 0 || known ? r : store_agent_put(s, env, slot, n, err);
+    pthread_mutex_lock(&s->lock);
+    sqlite3_stmt *q = store_query(s, err,
+                                  "SELECT coalesce(max(id) + 1, 0) FROM agent_node WHERE env=? AND"
+                                  " slot=?",
+                                  "ss", env, slot);
+    int r = -1;
+    if (q) {
+        int code = sqlite3_step(q);
+        n->id = sqlite3_column_int(q, 0);
+        r = store_done(s, q, code, err);
+    }
+    r = r == 0 ? store_agent_put(s, env, slot, n, err) : -1;
+    pthread_mutex_unlock(&s->lock);
+    return r;
 }
 
 bool store_agent_any(struct store *s, const char *env)

@@ -1,17 +1,8 @@
-/* store_json.c - see store_json.h.
- *
- * An export carries evidence so that people can read it, but an import believes none of it: what
- * was fast and right elsewhere is only a good place to begin here.
- */
+/* store_json.c - see store_json.h. */
 #include "specializer/store/store_json.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "specializer/evidence.h"
-#include "specializer/hash.h"
 #include "specializer/life.h"
-#include "specializer/search/space.h"
 #include "specializer/store/export_text.h"
 
 cJSON *gain_json(const struct gain *g)
@@ -89,61 +80,8 @@ cJSON *store_export(struct store *s, struct err *err)
     return NULL;
 }
 
-/* ---- import -------------------------------------------------------------------------------- */
-
 const char *row_text(const cJSON *row, const char *name)
 {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(row, name);
     return cJSON_IsString(v) ? v->valuestring : "";
-}
-
-/* 1 taken, 0 not of use here, -1 error. */
-static int import_row(struct store *s, const cJSON *row, const char *who, struct err *err)
-{
-    const char *slot = row_text(row, "slot"), *knobs = row_text(row, "knobs");
-    const struct template *t = template_find(row_text(row, "template"));
-    int state = life_parse(row_text(row, "state"));
-    struct point point;
-    struct err why;
-    struct record r = {.origin = ORIGIN_RESTORED, .state = LIFE_PROPOSED};
-    if (state < 0 || !life_admitted((enum life)state) || !t || strlen(slot) >= sizeof r.slot ||
-        point_parse(t, knobs, &point, &why) != 0)
-        return 0;
-    point_text(t, &point, r.knobs, sizeof r.knobs);
-    hash_hex(hash_text(hash_text(hash_text(HASH_START, slot), t->id), r.knobs), r.key);
-    snprintf(r.env, sizeof r.env, "%s", ENV_IMPORTED);
-    snprintf(r.slot, sizeof r.slot, "%s", slot);
-    snprintf(r.template, sizeof r.template, "%s", t->id);
-    snprintf(r.name, sizeof r.name, "%s (imported)", t->id);
-    return store_move(s, &r, LIFE_PROPOSED, "imported", who, err) == 0 ? 1 : -1;
-}
-
-int store_import(struct store *s, const char *body, size_t n, const char *who, struct err *err)
-{
-    cJSON *o = cJSON_ParseWithLength(body, n);
-    const cJSON *version = cJSON_GetObjectItemCaseSensitive(o, "whet_store");
-    const cJSON *rows = cJSON_GetObjectItemCaseSensitive(o, "kernels");
-    int taken = 0;
-    if (!o)
-        taken = err_set(err, "import: not JSON");
-    else if (!cJSON_IsNumber(version) || !cJSON_IsArray(rows))
-        taken = err_set(err, "import: not an export of a whet store (whet_store, kernels)");
-    else if (version->valueint != EXPORT_VERSION)
-        taken = err_set(err, "import: whet_store is %d, this program reads %d", version->valueint,
-                        (int)EXPORT_VERSION);
-    const cJSON *row;
-    if (taken == 0)
-        cJSON_ArrayForEach(row, rows)
-        {
-            int r = import_row(s, row, who, err);
-            if (r == 0)
-                r = import_text(s, row, who, err);
-            if (r < 0) {
-                taken = -1;
-                break;
-            }
-            taken += r;
-        }
-    cJSON_Delete(o);
-    return taken;
 }

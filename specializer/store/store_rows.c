@@ -32,8 +32,7 @@ static int put(struct store *s, const struct record *r, enum life to, struct err
         " log=coalesce(?18, log)",
         "sssssssssisidssiis", r->key, r->object_key, r->object_sum, r->env, r->source, r->template,
         r->slot, r->knobs, r->name, (int64_t)r->origin, life_name(to), (int64_t)r->bit_equal,
-        r->predicted_s, evidence, r->reason, (int64_t)r->rollbacks, (int64_t)clock_wall_s(),
-        r->log);
+        r->predicted_s, evidence, r->reason, (int64_t)r->rollbacks, store_stamp(s), r->log);
     free(evidence);
     return result;
 }
@@ -44,14 +43,27 @@ static int crown(struct store *s, const struct record *r, struct err *err)
     if (store_run(s, err,
                   "UPDATE candidate SET state='retired', changed=?4 WHERE key IN (SELECT key FROM"
                   " winner WHERE env=?1 AND slot=?2 AND key<>?3) AND state='active'",
-                  "sssi", r->env, r->slot, r->key, (int64_t)clock_wall_s()) != 0)
+                  "sssi", r->env, r->slot, r->key, store_stamp(s)) != 0)
         return -1;
     return store_run(s, err,
                      "INSERT INTO winner(env, slot, key, changed) VALUES(?1,?2,?3,?4)"
                      " ON CONFLICT(env, slot) DO UPDATE SET previous=CASE WHEN key=?3 THEN "
                      "previous ELSE key END,"
                      " key=?3, changed=?4",
-                     "sssi", r->env, r->slot, r->key, (int64_t)clock_wall_s());
+                     "sssi", r->env, r->slot, r->key, store_stamp(s));
+}
+
+int store_move_row(struct store *s, const struct record *r, enum life to, const char *why,
+                   const char *who, struct err *err)
+{
+    int result = put(s, r, to, err);
+    if (result == 0 && to == LIFE_ACTIVE)
+        result = crown(s, r, err);
+    else if (result == 0)
+        result = store_run(s, err, "DELETE FROM winner WHERE key=?", "s", r->key);
+    if (result == 0)
+        result = store_trace_row(s, r->slot, r->key, life_name(to), why ? why : "", who, err);
+    return result;
 }
 
 int store_move(struct store *s, const struct record *r, enum life to, const char *why,
@@ -59,16 +71,8 @@ int store_move(struct store *s, const struct record *r, enum life to, const char
 {
     pthread_mutex_lock(&s->lock);
     int result = store_begin(s, err);
-    if (result == 0) {
-        result = put(s, r, to, err);
-        if (result == 0 && to == LIFE_ACTIVE)
-            result = crown(s, r, err);
-        else if (result == 0)
-            result = store_run(s, err, "DELETE FROM winner WHERE key=?", "s", r->key);
-        if (result == 0)
-            result = store_trace_row(s, r->slot, r->key, life_name(to), why ? why : "", who, err);
-        result = store_end(s, result, err);
-    }
+    if (result == 0)
+        result = store_end(s, store_move_row(s, r, to, why, who, err), err);
     pthread_mutex_unlock(&s->lock);
     return result;
 }
@@ -193,11 +197,38 @@ bool store_object_used(struct store *s, const char *object_key)
     return used;
 }
 
+static int mark(struct store *s, const char *key, bool on, struct err *err)
+{
+    return store_run(s, err, "UPDATE candidate SET trial=?, deaths=deaths*? WHERE key=?", "iis",
+                     (int64_t)on, (int64_t)on, key);
+}
+
+static void forget_unmarked(struct store *s, const char *key)
+{
+    for (int i = 0; i < s->unmarkeds; i++)
+        if (strcmp(s->unmarked[i], key) == 0)
+            memmove(s->unmarked[i--], s->unmarked[--s->unmarkeds], sizeof *s->unmarked);
+}
+
+void store_unmark(struct store *s)
+{
+    while (s->unmarkeds > 0 && mark(s, s->unmarked[s->unmarkeds - 1], false, NULL) == 0)
+        s->unmarkeds--;
+}
+
 int store_trial(struct store *s, const char *key, bool on, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
-    int r = store_run(s, err, "UPDATE candidate SET trial=?, deaths=deaths*? WHERE key=?", "iis",
-                      (int64_t)on, (int64_t)on, key);
+    int r = mark(s, key, on, err);
+    if (r == 0 || on)
+        forget_unmarked(s,
+                        key); /* `on` that failed is not loaded: its mark, if any, is as it was */
+    if (r == 0) {
+        store_unmark(s);
+    } else if (!on) { /* the disk is full, say: a death from here on is not this kernel's */
+        s->unmarked = xrealloc(s->unmarked, (size_t)(s->unmarkeds + 1) * sizeof *s->unmarked);
+        snprintf(s->unmarked[s->unmarkeds++], sizeof *s->unmarked, "%s", key);
+    }
     pthread_mutex_unlock(&s->lock);
     return r;
 }
@@ -244,6 +275,8 @@ int store_share(struct store *s, const char *env, const char *slot, double share
     pthread_mutex_lock(&s->lock);
     int r = store_run(s, err, "UPDATE winner SET share=?, gain_eager=? WHERE env=? AND slot=?",
                       "ddss", share, gain_eager, env, slot);
+    if (r == 0)
+        store_unmark(s);
     pthread_mutex_unlock(&s->lock);
     return r;
 }
@@ -277,7 +310,9 @@ void store_trace(struct store *s, const char *slot, const char *key, const char 
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     pthread_mutex_lock(&s->lock);
-    if (store_trace_row(s, slot, key, event, text, who, &err) != 0)
+    if (store_trace_row(s, slot, key, event, text, who, &err) == 0)
+        atomic_store(&s->lost, 0);
+    else if (log_due(&s->lost))
         log_warn("store", "trace line lost (%s): %s %s: %s", err.msg, slot ? slot : "-", event,
                  text);
     pthread_mutex_unlock(&s->lock);

@@ -12,7 +12,16 @@ struct store {
     char *path;
     pthread_mutex_t lock; /* recursive: a row callback may call the store again */
     _Atomic uint64_t errors;
+    _Atomic uint64_t lost;         /* trace lines in a row */
+    char (*unmarked)[KEY_HEX + 1]; /* kernels that left this process with no room to say so */
+    int unmarkeds;
+    int64_t stamp_s; /* the last store_stamp() */
+    int lock_fd;     /* held while this process has the store alone; -1: it has not */
+    char *folder;    /* of a copy, removed with it; or NULL */
 };
+
+/* Removes the folder of a copy with all that is in it. */
+void store_copy_remove(const char *folder);
 
 /* A statement with its parameters bound: one letter each in `types`: s text or NULL, i int64_t,
  * d double. NULL with a message. */
@@ -27,6 +36,14 @@ int store_done(struct store *s, sqlite3_stmt *q, int code, struct err *err);
 /* BEGIN IMMEDIATE; then COMMIT if `ok` is 0, else ROLLBACK; returns ok or -1. */
 int store_begin(struct store *s, struct err *err);
 int store_end(struct store *s, int ok, struct err *err);
+/* store_move() inside a transaction of the caller's. */
+int store_move_row(struct store *s, const struct record *r, enum life to, const char *why,
+                   const char *who, struct err *err);
+/* Unix seconds for a row: the clock's, but never less than the last, so that the newest row has the
+ * largest even if the clock was set back. */
+int64_t store_stamp(struct store *s);
+/* Says of kernels what could not be said before (store_trial()). Lock held. */
+void store_unmark(struct store *s);
 /* The row of a trace; inside or outside a transaction. */
 int store_trace_row(struct store *s, const char *slot, const char *key, const char *event,
                     const char *text, const char *who, struct err *err);

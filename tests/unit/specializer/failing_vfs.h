@@ -14,12 +14,29 @@ static atomic_int disk_full; /* writes that fail */
 static atomic_bool tear;     /* the next page is written by half, and the process ends */
 static int tear_exit;        /* with this status */
 
+enum { KINDS_MOST = 4 };
+
+/* Files of one kind have the same methods; ours differ in one of them. A database has others than
+ * its journal and its WAL, which need no locks. */
+struct shim_kind {
+    sqlite3_io_methods methods;
+    const sqlite3_io_methods *real;
+};
 static sqlite3_vfs shim, *beneath;
-static sqlite3_io_methods shim_methods;
-static const sqlite3_io_methods *real_methods;
+static struct shim_kind shim_kind[KINDS_MOST];
+static int shim_kinds;
+
+static const sqlite3_io_methods *real_of(const sqlite3_file *f)
+{
+    int i = 0;
+    while (f->pMethods != &shim_kind[i].methods)
+        i++;
+    return shim_kind[i].real;
+}
 
 static int shim_write(sqlite3_file *f, const void *data, int n, sqlite3_int64 at)
 {
+    const sqlite3_io_methods *real_methods = real_of(f);
     if (atomic_load(&tear)) {
         real_methods->xWrite(f, data, n / 2, at);
         _exit(tear_exit);
@@ -31,18 +48,23 @@ static int shim_write(sqlite3_file *f, const void *data, int n, sqlite3_int64 at
     return real_methods->xWrite(f, data, n, at);
 }
 
-/* All files of one layer have the same methods; ours differ in one of them. */
 static int shim_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *f, int flags, int *out)
 {
     (void)vfs;
     int code = beneath->xOpen(beneath, name, f, flags, out);
-    if (code == SQLITE_OK && f->pMethods && !real_methods) {
-        real_methods = f->pMethods;
-        shim_methods = *f->pMethods;
-        shim_methods.xWrite = shim_write;
+    int i = 0;
+    if (code != SQLITE_OK || !f->pMethods)
+        return code;
+    while (i < shim_kinds && shim_kind[i].real != f->pMethods)
+        i++;
+    if (i == KINDS_MOST)
+        return SQLITE_INTERNAL;
+    if (i == shim_kinds) {
+        shim_kind[i] = (struct shim_kind){*f->pMethods, f->pMethods};
+        shim_kind[i].methods.xWrite = shim_write;
+        shim_kinds++;
     }
-    if (code == SQLITE_OK && f->pMethods == real_methods)
-        f->pMethods = &shim_methods;
+    f->pMethods = &shim_kind[i].methods;
     return code;
 }
 

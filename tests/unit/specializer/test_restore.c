@@ -135,6 +135,30 @@ static void loop_refuses_no_kernel_for_which_there_was_no_room(void **unused)
     stop(s);
 }
 
+/* Whoever can write to an object can make it another; one that is a link is somebody's, elsewhere.
+ */
+static void loop_loads_no_object_that_others_can_write_to(void **unused)
+{
+    (void)unused;
+    static const char *const spoil[] = {
+        "chmod 666 %s.objects/*", "chmod 660 %s.objects/*",
+        "for f in %s.objects/*; do mv $f $f.was && ln -s $f.was $f; done"};
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
+    stop(s);
+    for (size_t i = 0; i < sizeof spoil / sizeof *spoil; i++) {
+        char command[400];
+        snprintf(command, sizeof command, spoil[i], store_file);
+        assert_int_equal(system(command), 0);
+        int builds = atomic_load(&fake.builds);
+        s = start("--specializer-paused", "true");
+        WAIT_FOR(!specializer_restoring(s));
+        assert_true(atomic_load(&fake.builds) > builds);       /* as if they were not there */
+        assert_int_equal(atomic_load(&s->counts.restored), 2); /* and nobody is to blame */
+        stop(s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -143,6 +167,7 @@ int main(void)
         TEST(loop_without_a_compiler_restores_and_searches_nothing),
         TEST(loop_proves_a_winner_anew_whose_object_is_built_with_other_bytes),
         TEST(loop_refuses_no_kernel_for_which_there_was_no_room),
+        TEST(loop_loads_no_object_that_others_can_write_to),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }

@@ -296,6 +296,48 @@ static void object_inspect_survives_damage_anywhere(void **state)
     assert_int_equal(object_inspect(s->c.object, &err), -1);
 }
 
+/* What is configured runs as our user: nobody else may be able to exchange it. */
+static void compiler_that_anybody_may_exchange_is_refused_with_the_reason(void **state)
+{
+    struct shop *s = *state;
+    struct compiler found;
+    struct err err = {""};
+    char path[200], link[200];
+    char *mine = s->config.specializer_compiler;
+    snprintf(path, sizeof path, "%s/cc", s->dir);
+    snprintf(link, sizeof link, "ln -s $(command -v cc) %s", path);
+    assert_int_equal(system(link), 0);
+    s->config.specializer_compiler = path;
+    assert_int_equal(compiler_find(&s->config, &found, &err), 0);
+    assert_int_equal(chmod(s->dir, 0777), 0);
+    assert_int_equal(compiler_find(&s->config, &found, &err), -1);
+    assert_non_null(strstr(err.msg, s->dir));
+    assert_non_null(strstr(err.msg, "other users"));
+    assert_int_equal(chmod(s->dir, 0700), 0);
+    char here[400], relative[200];
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(s->dir), 0);
+    snprintf(relative, sizeof relative, "./cc");
+    s->config.specializer_compiler = relative;
+    assert_int_equal(compiler_find(&s->config, &found, &err), -1);
+    assert_non_null(strstr(err.msg, "./cc is a relative path"));
+    assert_int_equal(chdir(here), 0);
+    s->config.specializer_compiler = mine;
+    unlink(path);
+}
+
+/* Whatever umask the server was started with, an object is for us alone, or it is not loaded. */
+static void build_makes_objects_that_only_we_can_write(void **state)
+{
+    struct shop *s = *state;
+    struct stat st;
+    mode_t before = umask(0);
+    assert_int_equal(build(s, "int whet_kernel(void) { return 1; }"), STAGE_PASS);
+    umask(before);
+    assert_int_equal(stat(s->c.object, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+}
+
 static void compiler_find_says_what_is_wrong_with_the_one_configured(void **state)
 {
     struct shop *s = *state;
@@ -336,6 +378,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(build_refuses_system_calls_in_text_written_by_an_agent,
                                         shop_open, shop_close),
         cmocka_unit_test_setup_teardown(object_inspect_survives_damage_anywhere, shop_open,
+                                        shop_close),
+        cmocka_unit_test_setup_teardown(
+            compiler_that_anybody_may_exchange_is_refused_with_the_reason, shop_open, shop_close),
+        cmocka_unit_test_setup_teardown(build_makes_objects_that_only_we_can_write, shop_open,
                                         shop_close),
         cmocka_unit_test_setup_teardown(compiler_find_says_what_is_wrong_with_the_one_configured,
                                         shop_open, shop_close),

@@ -204,6 +204,126 @@ static void process_gives_children_no_secrets_and_no_files(void **state)
     process_result_free(&r);
 }
 
+/* Whatever a secret is called, it is in no variable of the list. */
+static void process_hands_down_the_variables_of_a_list_and_no_others(void **state)
+{
+    (void)state;
+    static const char *const secret[] = {"WHET_SERVER_API_KEYS",
+                                         "WHET_ADVISER_KEY",
+                                         "OPENAI_API_KEY",
+                                         "AWS_SECRET_ACCESS_KEY",
+                                         "GCC_EXEC_PREFIX",
+                                         "COMPILER_PATH",
+                                         "CPATH",
+                                         "C_INCLUDE_PATH",
+                                         "LIBRARY_PATH",
+                                         "BASH_ENV",
+                                         "ENV",
+                                         "LD_AUDIT",
+                                         "CCC_OVERRIDE_OPTIONS",
+                                         "XDG_CACHE_HOME",
+                                         "http_proxy",
+                                         "PYTHONPATH"};
+    static const char *const list[] = {"PATH",
+                                       "HOME",
+                                       "TMPDIR",
+                                       "LC_ALL",
+                                       "LD_LIBRARY_PATH",
+                                       "ASAN_OPTIONS",
+                                       "UBSAN_OPTIONS",
+                                       "TSAN_OPTIONS",
+                                       "LSAN_OPTIONS",
+                                       "CUDA_VISIBLE_DEVICES",
+                                       "CUDA_DEVICE_ORDER",
+                                       "CUDA_MPS_PIPE_DIRECTORY"};
+    for (size_t i = 0; i < sizeof secret / sizeof *secret; i++)
+        setenv(secret[i], "/dev/null/secret", 1);
+    /* cat: a shell would add variables of its own */
+    const char *argv[] = {"cat", "/proc/self/environ", NULL};
+    struct process_result r;
+    struct err err;
+    assert_int_equal(
+        process_run(&(struct process_spec){.argv = argv, .output_max = 65536}, &r, &err), 0);
+    for (size_t i = 0; i < sizeof secret / sizeof *secret; i++)
+        unsetenv(secret[i]);
+    for (const char *v = r.out; v < r.out + r.out_n; v += strlen(v) + 1) {
+        bool known = false;
+        for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+            known |= strncmp(v, list[i], strlen(list[i])) == 0 && v[strlen(list[i])] == '=';
+        if (!known || strstr(v, "secret"))
+            fail_msg("%s", v);
+    }
+    assert_true(r.out_n > 0);
+    process_result_free(&r);
+}
+
+/* A compiler finds its assembler there. */
+static void process_looks_for_programs_where_nobody_else_can_put_them(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/whet-test-XXXXXX", path[400], *before = strdup(getenv("PATH"));
+    struct err err;
+    assert_non_null(mkdtemp(root));
+    snprintf(path, sizeof path, "%s/whet-loose", root);
+    FILE *f = fopen(path, "w");
+    assert_true(f && fputs("#!/bin/sh\necho exchanged\n", f) >= 0 && fclose(f) == 0);
+    assert_int_equal(chmod(path, 0755), 0);
+    const char *argv[] = {"whet-loose", NULL};
+    snprintf(path, sizeof path, "%s::.:bin:/tmp:/usr/bin:/bin", root);
+    setenv("PATH", path, 1);
+    struct process *p = process_start(&(struct process_spec){.argv = argv}, &err);
+    assert_non_null(p); /* ours alone */
+    process_end(p);
+    assert_int_equal(chmod(root, 0777), 0);
+    assert_null(process_start(&(struct process_spec){.argv = argv}, &err));
+    assert_non_null(strstr(err.msg, "whet-loose"));
+    struct process_result r = run("echo $PATH", (struct process_spec){0});
+    assert_string_equal(r.out, "/usr/bin:/bin\n");
+    process_result_free(&r);
+    snprintf(path, sizeof path, "/usr/bin:/bin:%s", root); /* the last one is named */
+    setenv("PATH", path, 1);
+    assert_null(process_start(&(struct process_spec){.argv = argv}, &err));
+    assert_non_null(strstr(err.msg, root));
+    setenv("LD_LIBRARY_PATH", root, 1);
+    r = run("echo $LD_LIBRARY_PATH", (struct process_spec){0});
+    assert_string_equal(r.out, "\n");
+    unsetenv("LD_LIBRARY_PATH");
+    process_result_free(&r);
+    setenv("PATH", before, 1);
+    free(before);
+    snprintf(path, sizeof path, "rm -r %s", root);
+    assert_int_equal(system(path), 0);
+}
+
+static void process_writes_files_for_us_alone_where_nobody_can_exchange_them(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/whet-test-XXXXXX", script[400];
+    struct stat st;
+    assert_non_null(mkdtemp(root));
+    snprintf(script, sizeof script, "echo x > %s/file; echo $TMPDIR; ulimit -n", root);
+    mode_t before = umask(0);
+    struct process_result r = run(script, (struct process_spec){.temporary = root});
+    umask(before);
+    snprintf(script, sizeof script, "%s/file", root);
+    assert_int_equal(stat(script, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    assert_memory_equal(r.out, root, strlen(root));
+    assert_true(atoi(strchr(r.out, '\n') + 1) <= 4096);
+    process_result_free(&r);
+    setenv("TMPDIR", root, 1);
+    r = run("echo $TMPDIR", (struct process_spec){0});
+    assert_memory_equal(r.out, root, strlen(root));
+    process_result_free(&r);
+    assert_int_equal(chmod(root, 0777), 0);
+    r = run("echo $TMPDIR", (struct process_spec){0});
+    assert_string_equal(r.out, "/tmp\n");
+    process_result_free(&r);
+    unsetenv("TMPDIR");
+    unlink(script);
+    rmdir(root);
+}
+
 /* Device 0 of a probe is the server's: with other variables it would be another GPU. */
 static void process_sees_the_gpus_that_its_parent_sees(void **state)
 {
@@ -313,6 +433,9 @@ int main(void)
         cmocka_unit_test(process_leaves_half_of_the_cores_to_the_server),
         cmocka_unit_test(process_sees_the_gpus_that_its_parent_sees),
         cmocka_unit_test(process_gives_children_no_secrets_and_no_files),
+        cmocka_unit_test(process_hands_down_the_variables_of_a_list_and_no_others),
+        cmocka_unit_test(process_looks_for_programs_where_nobody_else_can_put_them),
+        cmocka_unit_test(process_writes_files_for_us_alone_where_nobody_can_exchange_them),
         cmocka_unit_test(process_says_which_program_cannot_be_started),
         cmocka_unit_test(process_leaves_no_zombie_and_no_open_file),
         cmocka_unit_test(process_children_die_with_the_server),

@@ -1,0 +1,148 @@
+"""The store and who may have it: two real servers on one file, servers that are killed, tools beside
+a server, and a file where everybody could have laid something."""
+
+import contextlib
+import json
+import os
+import re
+import resource
+import signal
+import sqlite3
+import subprocess
+
+import pytest
+import requests
+
+from conftest import BINARY, MODEL
+
+KEY = "00000000000000aa"
+ON = ("--specializer-enabled=true", "--specializer-paused=true")
+
+
+def sql(store, text):
+    with contextlib.closing(sqlite3.connect(store, timeout=30)) as db, db:
+        return db.execute(text).fetchall()
+
+
+def put_on_trial(store):
+    """A kernel that the process that has the store runs at this moment."""
+    sql(store, "INSERT INTO candidate(key, env, slot, state, trial, changed, knobs, name, origin,"
+               " template, source, object_key, object_sum, evidence, reason) VALUES"
+               f" ('{KEY}', 'e', 'head/m1', 'canary', 1, 1, '', 'n', 1, 'head', '', '', '', '{{}}', '')")
+
+
+def trial(store):
+    return sql(store, f"SELECT trial, deaths FROM candidate WHERE key='{KEY}'")[0]
+
+
+def run(*words, **more):
+    return subprocess.run([BINARY, *words], capture_output=True, text=True, timeout=300, **more)
+
+
+@pytest.fixture
+def store(tmp_path):
+    os.chmod(tmp_path, 0o700)
+    return str(tmp_path / "store.db")
+
+
+def test_second_server_works_with_a_copy_and_leaves_the_first_ones_alone(start, store):
+    first = start("--store", store, *ON)
+    put_on_trial(store)
+    reference = store + ".references/0123456789abcdef.ref"
+    with open(reference, "wb") as f:
+        f.write(b"what inputs should give")
+    second = start("--store", store, *ON)
+    assert second.complete("Bread is")["choices"][0]["text"]
+    said = [line for line in second.text().splitlines() if "in use by" in line]
+    assert len(said) == 1, second.text()
+    assert f"store {store} is in use by process {first.process.pid} since 20" in said[0]
+    assert "works with a copy" in said[0]
+    assert trial(store) == (1, 0), "the second took the first's kernel for the suspect of a crash"
+    assert os.path.exists(reference), "the second cleared the first's files away"
+    assert "on trial" not in second.text()
+    own = re.search(r"; store (\S+/whet-store-\w+)/store.db", second.text())
+    assert own and os.stat(own[1]).st_mode & 0o777 == 0o700
+    assert sql(own[1] + "/store.db", "SELECT trial, deaths FROM candidate") == [(0, 0)]
+    second.stop()
+    assert not os.path.exists(own[1])
+    assert first.complete("Bread is")["choices"][0]["text"]
+    assert trial(store) == (1, 0)
+
+
+def test_killed_server_gives_its_store_back_and_only_then_is_its_kernel_suspected(start, store):
+    first = start("--store", store, *ON)
+    put_on_trial(store)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    next_one = start("--store", store, *ON)
+    assert "in use" not in next_one.text()
+    assert "the last process ended while 1 kernel was on trial" in next_one.text()
+    assert trial(store) == (0, 1)
+
+
+def test_tools_beside_a_server_read_and_do_not_touch(start, store, tmp_path):
+    server = start("--store", store, *ON)
+    put_on_trial(store)
+    listed = run("kernels", "list", "--store", store)
+    assert listed.returncode == 0 and KEY in listed.stdout, listed.stderr
+    exported = tmp_path / "export.json"
+    assert run("kernels", "export", str(exported), "--store", store).returncode == 0
+    assert json.loads(exported.read_text())["kernels"][0]["id"] == KEY
+    holder = f"in use by process {server.process.pid} since"
+    refused = run("kernels", "import", str(exported), "--store", store)
+    assert refused.returncode == 1 and holder in refused.stderr, refused.stderr
+    assert "/admin/store/import" in refused.stderr
+    tuned = run("tune", "--model", MODEL, "--store", store, "--slot", "head/m1", "--seconds", "5")
+    assert tuned.returncode == 1 and holder in tuned.stderr, tuned.stderr
+    assert trial(store) == (1, 0)
+    server.stop()
+    assert run("kernels", "import", str(exported), "--store", store).returncode == 0
+
+
+def test_store_where_everybody_can_make_files_is_refused_and_requests_are_served(start, tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    os.chmod(shared, 0o1777)
+    os.chmod(tmp_path, 0o755)
+    objects = shared / "x.db.objects"
+    objects.mkdir()
+    (objects / f"{KEY}.so").write_bytes(b"\x7fELF planted")
+    server = start("--store", str(shared / "x.db"), *ON)
+    assert server.complete("Bread is")["choices"][0]["text"]
+    said = [line for line in server.text().splitlines() if "serving on without" in line]
+    assert len(said) == 1, server.text()
+    assert f"folder {shared} is shared by all users" in said[0]
+    assert sorted(p.name for p in shared.iterdir()) == ["x.db.objects"]
+
+
+def test_folder_of_objects_that_is_a_link_is_not_followed(start, store, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    os.chmod(elsewhere, 0o777)
+    os.symlink(elsewhere, store + ".objects")
+    server = start("--store", store, *ON)
+    assert server.complete("Bread is")["choices"][0]["text"]
+    assert re.search(r"elsewhere may be written by other users .*nothing is searched for",
+                     server.text()), server.text()
+    assert not list(elsewhere.iterdir())
+
+
+def test_server_without_a_descriptor_left_serves_on_and_blames_no_kernel(start, store):
+    server = start("--store", store, "--specializer-enabled=true")
+    with requests.Session() as line:  # one connection, there before the descriptors are gone
+        assert line.get(server.url + "/ready").status_code == 200
+        fds = [int(n) for n in os.listdir(f"/proc/{server.process.pid}/fd")]
+        before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE,
+                                  (max(fds) + 1, max(fds) + 1))
+        assert before[0] > max(fds)
+        for _ in range(12):
+            answer = line.post(server.url + "/v1/completions",
+                               json={"prompt": "Once", "max_tokens": 24, "temperature": 0})
+            assert answer.status_code == 200, answer.text
+    found = sql(store, "SELECT state, reason, deaths FROM candidate")
+    assert {row[2] for row in found} <= {0}
+    blamed = [row for row in found if row[0] in ("refused", "rolled_back")
+              and ("files" in row[1] or "not found" in row[1])]
+    assert not blamed, blamed
+    complaints = [n for n in server.text().splitlines() if re.search(r"build of|probe of", n)]
+    assert len(complaints) <= 30, complaints  # told four times, then ever more rarely
