@@ -4,17 +4,25 @@
  * (running choices). A generation is freed when it owes nothing to either and its exchange has
  * been answered or is gone. Nothing else keeps a pointer to it.
  *
- * 429 comes before any work: the queue is looked at before the body is even parsed. Between that
- * look and the submit another request may take the last place; then this one is told the same.
+ * 429 comes before any work: the queue and the client's limits are looked at before the body is
+ * even parsed. Between that look and the submit another request may take the last place; then this
+ * one is told the same, and so it is when its place in a full queue goes to a client that has fewer
+ * waiting.
+ *
+ * Tokens a minute: the prompt is charged when all choices are in the queue, each output token when
+ * it is there. So a client is refused before it gets more prompt tokens than it has left, and pays
+ * for an answer that went further with the time until its next request.
  */
 #include "server/generation.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "server/conn.h"
 #include "server/limits.h"
 #include "server/reply.h"
 #include "server/server.h"
@@ -50,6 +58,7 @@ static void release(struct generation *g)
     params_free(&g->params);
     buf_free(&g->body);
     struct server *srv = g->srv;
+    clients_release(srv->auth.clients, g->client);
     free(g);
     server_check_drained(srv);
 }
@@ -183,7 +192,7 @@ static void prepare(struct generation *g)
     buf_free(&g->body);
 }
 
-/* ---- submit -------------------------------------------------------------------------------- */
+/* ---- what the engine is asked for ---------------------------------------------------------- */
 
 static void on_event(void *user, const struct engine_event *event)
 {
@@ -211,12 +220,78 @@ static int64_t output_limit(const struct generation *g, const struct prompt *p)
     return g->params.chat || room < DEFAULT_MAX_TOKENS ? room : DEFAULT_MAX_TOKENS;
 }
 
+/* ---- refusals ------------------------------------------------------------------------------ */
+
+static void count_refusal(struct generation *g, enum client_refusal why)
+{
+    g->client->counts->refused[why]++;
+    client_headers(g->client, clock_ns(), g->x->limits, sizeof(g->x->limits));
+}
+
+/* Nobody's queue, or this client's. */
+static void refuse_room(struct generation *g, enum submit_result result, const struct err *err)
+{
+    struct api_error e;
+    bool own = result == SUBMIT_LIMITED;
+    api_error_code(&e, 429, own ? "rate_limit_exceeded" : "queue_full", NULL, "%s; try again later",
+                   err->msg);
+    count_refusal(g, own ? REFUSED_REQUESTS : REFUSED_QUEUE);
+    fail(g, &e);
+}
+
+/* True if `tokens` more are too many for the minute; then the request has been answered. */
+static bool refuse_tokens(struct generation *g, int64_t tokens)
+{
+    struct api_error e;
+    int64_t now = clock_ns(), most = g->client->limits.tokens_per_minute;
+    double wait = client_wait_s(g->client, tokens, now);
+    if (wait <= 0)
+        return false;
+    if (isinf(wait)) { /* no 429: clients would try it again, and again in vain */
+        api_error_code(&e, 400, "rate_limit_exceeded", g->params.chat ? "messages" : "prompt",
+                       "the prompt has %lld tokens, but your limit is tokens_per_minute=%lld",
+                       (long long)tokens, (long long)most);
+    } else {
+        g->x->retry_after = (int)ceil(wait);
+        api_error_code(&e, 429, "rate_limit_exceeded", NULL,
+                       "your limit is tokens_per_minute=%lld, and of it %lld are left: this "
+                       "request needs at least %lld; try again in %d s",
+                       (long long)most, (long long)(g->client->tokens > 0 ? g->client->tokens : 0),
+                       (long long)tokens, g->x->retry_after);
+    }
+    count_refusal(g, REFUSED_TOKENS);
+    fail(g, &e);
+    return true;
+}
+
+/* The choice waited, and now another client's request waits in its place. */
+static void refuse_displaced(struct generation *g)
+{
+    struct api_error e;
+    if (!g->x)
+        return;
+    api_error_code(&e, 429, "queue_full", NULL,
+                   "the queue is full, and you have more requests waiting than others; try again "
+                   "later");
+    int64_t seen = 0;
+    for (int32_t i = 0; i < g->choices; i++)
+        seen += g->choice[i].tokens;
+    if (seen == 0) /* nothing was computed, as far as the client can tell */
+        client_charge(g->client, -g->charged, clock_ns());
+    count_refusal(g, REFUSED_DISPLACED);
+    fail(g, &e);
+}
+
+/* ---- submit -------------------------------------------------------------------------------- */
+
 static enum submit_result submit_choice(struct choice *c, struct err *err)
 {
     struct generation *g = c->g;
     const struct params *p = &g->params;
     const struct prompt *prompt = &g->prompt[c->prompt];
     struct engine_request r = {
+        .client = g->client->id,
+        .limits = &g->client->limits.requests,
         .prompt = prompt->ids,
         .prompt_n = (int32_t)prompt->n,
         .max_tokens = (int32_t)output_limit(g, prompt),
@@ -241,9 +316,11 @@ static void submit_failed(struct generation *g, enum submit_result result, const
 {
     struct api_error e;
     const char *param = g->params.chat ? "messages" : "prompt";
-    if (result == SUBMIT_FULL)
-        api_error_set(&e, 429, NULL, "%s; try again later", err->msg);
-    else if (result == SUBMIT_NOT_READY)
+    if (result == SUBMIT_FULL || result == SUBMIT_LIMITED) {
+        refuse_room(g, result, err);
+        return;
+    }
+    if (result == SUBMIT_NOT_READY)
         api_error_set(&e, 503, NULL, "%s", err->msg);
     else if (result == SUBMIT_TOO_LONG)
         api_error_code(&e, 400, "context_length_exceeded", param, "%s", err->msg);
@@ -255,6 +332,11 @@ static void submit_failed(struct generation *g, enum submit_result result, const
 static void submit(struct generation *g)
 {
     struct err err = {""};
+    int64_t prompts = 0;
+    for (int32_t i = 0; i < g->prompts; i++)
+        prompts += g->prompt[i].n;
+    if (refuse_tokens(g, prompts))
+        return;
     g->choices = g->prompts * g->params.n;
     g->choice = xcalloc((size_t)g->choices, sizeof(*g->choice));
     engine_fingerprint(g->srv->engine, g->fingerprint);
@@ -272,7 +354,14 @@ static void submit(struct generation *g)
         }
         g->choice[i].submitted = true;
         g->running++;
+        g->client->active++;
+        g->client->counts->active++;
     }
+    g->charged = prompts;
+    g->client->counts->requests += (uint64_t)g->choices;
+    g->client->counts->prompt_tokens += (uint64_t)prompts;
+    client_charge(g->client, prompts, clock_ns());
+    client_headers(g->client, clock_ns(), g->x->limits, sizeof(g->x->limits));
 }
 
 static void prepared(struct generation *g)
@@ -298,6 +387,26 @@ static void on_work_done(uv_work_t *w, int status)
     prepared(g);
 }
 
+static struct client *client_of(struct exchange *x)
+{
+    struct sockaddr_storage from = {0};
+    int n = sizeof(from);
+    uv_tcp_getpeername(&x->conn->tcp, (struct sockaddr *)&from, &n);
+    return auth_client(&x->srv->auth, &x->req, (struct sockaddr *)&from);
+}
+
+/* Before any work, even parsing. */
+static bool refused(struct generation *g)
+{
+    struct err err = {""};
+    enum submit_result room =
+        engine_room(g->srv->engine, g->client->id, &g->client->limits.requests, &err);
+    if (room == SUBMIT_OK)
+        return refuse_tokens(g, 1);
+    refuse_room(g, room, &err);
+    return true;
+}
+
 void generation_start(struct exchange *x, bool chat)
 {
     struct server *s = x->srv;
@@ -305,13 +414,10 @@ void generation_start(struct exchange *x, bool chat)
         respond_fail(x, 503, NULL, "the server is shutting down");
         return;
     }
-    if (engine_queue_full(s->engine)) {
-        respond_fail(x, 429, NULL, "the queue is full (server.max_queue); try again later");
-        return;
-    }
     struct generation *g = xcalloc(1, sizeof(*g));
     g->srv = s;
     g->x = x;
+    g->client = client_of(x);
     g->info = engine_info(s->engine);
     g->params.chat = chat;
     g->created = clock_wall_s();
@@ -323,6 +429,10 @@ void generation_start(struct exchange *x, bool chat)
     if (g->next)
         g->next->link = &g->next;
     s->generations = g;
+    if (refused(g)) {
+        release(g);
+        return;
+    }
     buf_swap(&g->body, &x->req.body);
     x->user = g;
     x->on_gone = on_gone;
@@ -368,8 +478,12 @@ static void on_end(struct choice *c, const struct inbox_event *in)
     c->end = *in;
     c->stop_string = in->event.stop_string ? xstrdup(in->event.stop_string) : NULL;
     g->running--;
+    g->client->active--;
+    g->client->counts->active--;
     struct api_error e;
-    if (in->event.finish == FINISH_ERROR) {
+    if (in->event.finish == FINISH_DISPLACED) {
+        refuse_displaced(g);
+    } else if (in->event.finish == FINISH_ERROR) {
         api_error_set(&e, 500, NULL, "the generation failed: %s",
                       in->event.error ? in->event.error : "no reason given");
         fail(g, &e);
@@ -393,6 +507,10 @@ static void deliver(void *ctx, const struct inbox_event *in)
     struct choice *c = in->choice;
     struct generation *g = c->g;
     bool end = in->event.kind == EVENT_END;
+    if (in->event.kind == EVENT_TOKEN) {
+        client_charge(g->client, 1, in->at_ns);
+        g->client->counts->generated_tokens++;
+    }
     if (end)
         on_end(c, in);
     if (g->x) {

@@ -51,7 +51,9 @@ struct choice {
 
 struct generation {
     struct server *srv;
-    struct exchange *x; /* NULL once answered or gone */
+    struct client *client; /* held */
+    int64_t charged;       /* prompt tokens taken from its bucket */
+    struct exchange *x;    /* NULL once answered or gone */
     struct generation *next, **link;
     struct params params;
     struct prompt *prompt;
