@@ -523,14 +523,34 @@ static bool share_budget(struct scheduler *s, struct schedule *out, int32_t flow
     return flows == 0;
 }
 
+/* Prompt tokens that there must be in this step: those of whoever was served least are as many as
+ * the tokens that one other client decodes in it, however slow that makes the step for that one. */
+static int32_t least_budget(struct scheduler *s, const struct schedule *out, int32_t flows)
+{
+    int32_t least = PREFILL_LEAST;
+    if (flows == 0)
+        return least;
+    const struct flow *mine = s->flow[least_served(s, flows)];
+    for (int32_t i = 0; i < out->items; i++)
+        out->item[i].seq->flow->decodes = 0;
+    for (int32_t i = 0; i < out->items; i++) {
+        struct flow *flow = out->item[i].seq->flow;
+        if (++flow->decodes > least && flow != mine && flow->served >= mine->served)
+            least = flow->decodes;
+    }
+    int32_t most = scheduler_max_tokens(&s->limits) - out->tokens;
+    return least < most ? least : most;
+}
+
 static void plan_prefill(struct scheduler *s, struct schedule *out)
 {
+    int32_t flows = collect_turns(s, out), least = least_budget(s, out, flows);
     int32_t budget = s->limits.prefill_chunk - out->tokens;
     if (out->items > 0 && budget > s->pace)
         budget = s->pace;
-    if (budget < PREFILL_LEAST)
-        budget = PREFILL_LEAST;
-    bool all = share_budget(s, out, collect_turns(s, out), budget);
+    if (budget < least)
+        budget = least;
+    bool all = share_budget(s, out, flows, budget);
     if (all && s->waiting.n == 0)
         fair_settle(s->fair);
 }

@@ -34,6 +34,16 @@ static int read_name(struct key *key, const char *path, int line, const char *s,
     return 0;
 }
 
+/* Characters before a comment, and before the blanks in front of it. */
+static size_t until_comment(const char *s, size_t n)
+{
+    const char *mark = memchr(s, '#', n);
+    n = mark ? (size_t)(mark - s) : n;
+    while (n > 0 && (s[n - 1] == ' ' || s[n - 1] == '\t'))
+        n--;
+    return n;
+}
+
 static int add_key(struct keys *k, const char *path, int line, const char *s, size_t all,
                    struct err *err)
 {
@@ -42,6 +52,7 @@ static int add_key(struct keys *k, const char *path, int line, const char *s, si
         n++;
     for (blank = n; blank < all && (s[blank] == ' ' || s[blank] == '\t');)
         blank++;
+    all = blank + until_comment(s + blank, all - blank);
     if (n > KEY_BYTES_MAX)
         return err_set(err, "%s line %d: a key has at most %d bytes", path, line, KEY_BYTES_MAX);
     for (size_t i = 0; i < n; i++)

@@ -84,6 +84,21 @@ static void fair_leaves_rows_to_others_while_a_prompt_is_scored(void **state)
     bench_close(b);
 }
 
+/* Beside many streams the pace is as slow as it gets; but it is for streams of several clients. */
+static void fair_reads_a_prompt_as_fast_as_another_client_decodes(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(2000, 48, 512);
+    scheduler_pace(b->s, 1);
+    for (int i = 0; i < 60; i++)
+        arrive_from(b, GREEDY, 2, 500, 1000 * i);
+    for (int i = 0; i < 30; i++)
+        step(b);
+    struct sequence *victim = arrive_from(b, VICTIM, 300, 5, 7);
+    assert_in_range(work_to_first_token(b, victim), 300, 2 * 300 + 2 * 48);
+    bench_close(b);
+}
+
 /* ---- shares -------------------------------------------------------------------------------- */
 
 /* Both always have requests waiting: one's are mostly output, the other's mostly prompt. */
@@ -306,6 +321,7 @@ int main(void)
         cmocka_unit_test(fair_reads_a_newcomers_prompt_before_a_heap_of_others),
         cmocka_unit_test(fair_shares_a_step_between_prompts),
         cmocka_unit_test(fair_leaves_rows_to_others_while_a_prompt_is_scored),
+        cmocka_unit_test(fair_reads_a_prompt_as_fast_as_another_client_decodes),
         cmocka_unit_test(fair_serves_the_same_work_whatever_the_requests),
         cmocka_unit_test(fair_runs_no_more_of_a_client_than_its_limit),
         cmocka_unit_test(fair_starves_nobody_under_a_stream_of_newcomers),
