@@ -22,10 +22,46 @@ static void engine_gives_each_client_the_right_text_whoever_makes_room(void **st
     check_crowd(c, r, N);
     check_idle(e);
     assert_true(metric(e, "\nwhet_preemptions_total ") > 0);
-    assert_true(metric(e, "\nwhet_yields_total ") > 0);
     engine_stop(e);
     free(c);
     free(r);
+}
+
+static void engine_gives_a_newcomer_a_place_and_takes_no_token_from_anybody(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    struct engine *e = start_with(200, 3);
+    struct client *c = clients(N);
+    struct engine_request r[N];
+    fake.delay_us = 5000; /* whole seconds for what client 1 has to do */
+    for (int i = 0; i < N; i++) {
+        prompt_text(&c[i], "a story");
+        r[i] = request_of(&c[i], i < 3 ? 900 : 20);
+        r[i].client = i < 3 ? 1 : 2;
+        r[i].ignore_eos = i < 3;
+    }
+    for (int i = 0; i < 3; i++)
+        submit(e, &r[i]);
+    for (int i = 0; i < 3; i++)
+        wait_tokens(&c[i], 1);
+    submit(e, &r[3]);
+    submit(e, &r[4]);
+    fake.delay_us = 0;
+    wait_ends(N);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(c[i].ends, 1);
+        if (i >= 3)
+            check_text(&c[i], &r[i]);
+        else
+            assert_int_equal(c[i].tokens, 900);
+    }
+    assert_string_equal(c[2].text, c[0].text); /* the one that made room */
+    assert_true(metric(e, "\nwhet_yields_total ") >= 1);
+    assert_true(metric(e, "\nwhet_preemptions_total ") == 0);
+    check_idle(e);
+    engine_stop(e);
+    free(c);
 }
 
 static void engine_ends_the_newest_waiting_request_of_who_has_most(void **state)
@@ -133,6 +169,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engine_gives_each_client_the_right_text_whoever_makes_room),
+        cmocka_unit_test(engine_gives_a_newcomer_a_place_and_takes_no_token_from_anybody),
         cmocka_unit_test(engine_ends_the_newest_waiting_request_of_who_has_most),
         cmocka_unit_test(engine_counts_right_while_a_full_queue_changes),
         cmocka_unit_test(engine_finds_no_prompt_of_another_client),
