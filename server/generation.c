@@ -15,7 +15,6 @@
  */
 #include "server/generation.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +23,7 @@
 #include "config/log.h"
 #include "server/conn.h"
 #include "server/limits.h"
+#include "server/refusal.h"
 #include "server/reply.h"
 #include "server/server.h"
 
@@ -91,9 +91,7 @@ static struct exchange *detach(struct generation *g)
     return x;
 }
 
-/* Answers with an error: as a plain response if nothing was sent, else as the stream's last
- * event. The choices that still run are cancelled. */
-static void fail(struct generation *g, const struct api_error *e)
+void generation_fail(struct generation *g, const struct api_error *e)
 {
     if (!g->x)
         return;
@@ -220,68 +218,6 @@ static int64_t output_limit(const struct generation *g, const struct prompt *p)
     return g->params.chat || room < DEFAULT_MAX_TOKENS ? room : DEFAULT_MAX_TOKENS;
 }
 
-/* ---- refusals ------------------------------------------------------------------------------ */
-
-static void count_refusal(struct generation *g, enum client_refusal why)
-{
-    g->client->counts->refused[why]++;
-    client_headers(g->client, clock_ns(), g->x->limits, sizeof(g->x->limits));
-}
-
-/* Nobody's queue, or this client's. */
-static void refuse_room(struct generation *g, enum submit_result result, const struct err *err)
-{
-    struct api_error e;
-    bool own = result == SUBMIT_LIMITED;
-    api_error_code(&e, 429, own ? "rate_limit_exceeded" : "queue_full", NULL, "%s; try again later",
-                   err->msg);
-    count_refusal(g, own ? REFUSED_REQUESTS : REFUSED_QUEUE);
-    fail(g, &e);
-}
-
-/* True if `tokens` more are too many for the minute; then the request has been answered. */
-static bool refuse_tokens(struct generation *g, int64_t tokens)
-{
-    struct api_error e;
-    int64_t now = clock_ns(), most = g->client->limits.tokens_per_minute;
-    double wait = client_wait_s(g->client, tokens, now);
-    if (wait <= 0)
-        return false;
-    if (isinf(wait)) { /* no 429: clients would try it again, and again in vain */
-        api_error_code(&e, 400, "rate_limit_exceeded", g->params.chat ? "messages" : "prompt",
-                       "the prompt has %lld tokens, but your limit is tokens_per_minute=%lld",
-                       (long long)tokens, (long long)most);
-    } else {
-        g->x->retry_after = (int)ceil(wait);
-        api_error_code(&e, 429, "rate_limit_exceeded", NULL,
-                       "your limit is tokens_per_minute=%lld, and of it %lld are left: this "
-                       "request needs at least %lld; try again in %d s",
-                       (long long)most, (long long)(g->client->tokens > 0 ? g->client->tokens : 0),
-                       (long long)tokens, g->x->retry_after);
-    }
-    count_refusal(g, REFUSED_TOKENS);
-    fail(g, &e);
-    return true;
-}
-
-/* The choice waited, and now another client's request waits in its place. */
-static void refuse_displaced(struct generation *g)
-{
-    struct api_error e;
-    if (!g->x)
-        return;
-    api_error_code(&e, 429, "queue_full", NULL,
-                   "the queue is full, and you have more requests waiting than others; try again "
-                   "later");
-    int64_t seen = 0;
-    for (int32_t i = 0; i < g->choices; i++)
-        seen += g->choice[i].tokens;
-    if (seen == 0) /* nothing was computed, as far as the client can tell */
-        client_charge(g->client, -g->charged, clock_ns());
-    count_refusal(g, REFUSED_DISPLACED);
-    fail(g, &e);
-}
-
 /* ---- submit -------------------------------------------------------------------------------- */
 
 static enum submit_result submit_choice(struct choice *c, struct err *err)
@@ -317,7 +253,7 @@ static void submit_failed(struct generation *g, enum submit_result result, const
     struct api_error e;
     const char *param = g->params.chat ? "messages" : "prompt";
     if (result == SUBMIT_FULL || result == SUBMIT_LIMITED) {
-        refuse_room(g, result, err);
+        refusal_room(g, result, err);
         return;
     }
     if (result == SUBMIT_NOT_READY)
@@ -326,7 +262,7 @@ static void submit_failed(struct generation *g, enum submit_result result, const
         api_error_code(&e, 400, "context_length_exceeded", param, "%s", err->msg);
     else
         api_error_set(&e, 400, param, "%s", err->msg);
-    fail(g, &e);
+    generation_fail(g, &e);
 }
 
 static void submit(struct generation *g)
@@ -335,7 +271,7 @@ static void submit(struct generation *g)
     int64_t prompts = 0;
     for (int32_t i = 0; i < g->prompts; i++)
         prompts += g->prompt[i].n;
-    if (refuse_tokens(g, prompts))
+    if (refusal_tokens(g, prompts))
         return;
     g->choices = g->prompts * g->params.n;
     g->choice = xcalloc((size_t)g->choices, sizeof(*g->choice));
@@ -367,7 +303,7 @@ static void submit(struct generation *g)
 static void prepared(struct generation *g)
 {
     if (g->x && g->error.status)
-        fail(g, &g->error);
+        generation_fail(g, &g->error);
     else if (g->x)
         submit(g);
     release(g);
@@ -395,18 +331,6 @@ static struct client *client_of(struct exchange *x)
     return auth_client(&x->srv->auth, &x->req, (struct sockaddr *)&from);
 }
 
-/* Before any work, even parsing. */
-static bool refused(struct generation *g)
-{
-    struct err err = {""};
-    enum submit_result room =
-        engine_room(g->srv->engine, g->client->id, &g->client->limits.requests, &err);
-    if (room == SUBMIT_OK)
-        return refuse_tokens(g, 1);
-    refuse_room(g, room, &err);
-    return true;
-}
-
 void generation_start(struct exchange *x, bool chat)
 {
     struct server *s = x->srv;
@@ -429,7 +353,7 @@ void generation_start(struct exchange *x, bool chat)
     if (g->next)
         g->next->link = &g->next;
     s->generations = g;
-    if (refused(g)) {
+    if (refusal_early(g)) {
         release(g);
         return;
     }
@@ -482,14 +406,14 @@ static void on_end(struct choice *c, const struct inbox_event *in)
     g->client->counts->active--;
     struct api_error e;
     if (in->event.finish == FINISH_DISPLACED) {
-        refuse_displaced(g);
+        refusal_displaced(g);
     } else if (in->event.finish == FINISH_ERROR) {
         api_error_set(&e, 500, NULL, "the generation failed: %s",
                       in->event.error ? in->event.error : "no reason given");
-        fail(g, &e);
+        generation_fail(g, &e);
     } else if (in->event.finish == FINISH_CANCELLED) {
         api_error_set(&e, 503, NULL, "the server is shutting down");
-        fail(g, &e);
+        generation_fail(g, &e);
     }
 }
 
@@ -565,7 +489,7 @@ void generations_cancel(struct server *s)
     api_error_set(&e, 503, NULL, "the server is shutting down");
     for (struct generation *g = s->generations, *next; g; g = next) {
         next = g->next;
-        fail(g, &e);
+        generation_fail(g, &e);
         release(g);
     }
 }

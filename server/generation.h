@@ -85,6 +85,10 @@ void generation_start(struct exchange *x, bool chat);
 int generation_prompt(struct generation *g, const char *text, size_t n, bool special,
                       const char *param, struct api_error *e);
 
+/* Answers with an error: as a plain response if nothing was sent, else as the stream's last event.
+ * The choices that still run are cancelled. Nothing if it has been answered. */
+void generation_fail(struct generation *g, const struct api_error *e);
+
 /* ---- all of them; loop.c ---- */
 void generations_deliver(struct server *s);
 void generations_sweep(struct server *s, int64_t now);
