@@ -66,6 +66,19 @@ static const struct {
 #include "config/options.def"
 };
 
+static const struct {
+    const char *section, *name, *yes, *no;
+} were_bool[] = {
+#define WAS_BOOL(section, name, yes, no) {#section, #name, yes, no},
+#define SECTION(section, help)
+#define OPT_STR(section, name, def, help)
+#define OPT_INT(section, name, def, lo, hi, help)
+#define OPT_NUM(section, name, def, lo, hi, help)
+#define OPT_BOOL(section, name, def, help)
+#define OPT_ENUM(section, name, def, choices, help)
+#include "config/options.def"
+};
+
 static void *field(const struct config *c, const struct option *o)
 {
     return (char *)c + o->offset;
@@ -103,6 +116,23 @@ static int parse_bool(const char *text)
             return 0;
     }
     return -1;
+}
+
+/* What `text` means to an enum that was a boolean, or `text` itself. */
+static const char *modern(const struct option *o, const char *text)
+{
+    int b = parse_bool(text);
+    for (size_t i = 0; b >= 0 && i < sizeof were_bool / sizeof *were_bool; i++)
+        if (!strcmp(were_bool[i].section, o->section) && !strcmp(were_bool[i].name, o->name) &&
+            !in_choices(o->choices, text))
+            return b ? were_bool[i].yes : were_bool[i].no;
+    return text;
+}
+
+/* True for booleans, also former ones: a flag without a value means yes, with --no- no. */
+static bool is_switch(const struct option *o)
+{
+    return o->type == TYPE_BOOL || (o->type == TYPE_ENUM && strcmp(modern(o, "true"), "true"));
 }
 
 static int refuse(const struct option *o, const char *text, const char *from, struct err *err)
@@ -156,6 +186,7 @@ static int set_text(struct config *c, const struct option *o, const char *text, 
         *(bool *)field(c, o) = b;
         return 0;
     case TYPE_ENUM:
+        text = modern(o, text);
         if (!in_choices(o->choices, text))
             return refuse(o, text, from, err);
         break;
@@ -270,7 +301,7 @@ static int read_flag(struct config *c, int left, char **argv, struct err *err)
     const struct option *o = find_flag(flag);
     if (!o && strncmp(flag, "no-", 3) == 0 && !eq) {
         o = find_flag(flag + 3);
-        if (o && o->type == TYPE_BOOL)
+        if (o && is_switch(o))
             return set_text(c, o, "false", argv[0], err) ? -1 : 1;
         o = NULL;
     }
@@ -278,7 +309,9 @@ static int read_flag(struct config *c, int left, char **argv, struct err *err)
         return err_set(err, "there is no option %s (whet --help lists them)", argv[0]);
     if (eq)
         return set_text(c, o, eq + 1, argv[0], err) ? -1 : 1;
-    if (o->type == TYPE_BOOL && (left < 2 || parse_bool(argv[1]) < 0))
+    bool takes = left > 1 && (parse_bool(argv[1]) >= 0 ||
+                              (o->type == TYPE_ENUM && in_choices(o->choices, argv[1])));
+    if (is_switch(o) && !takes)
         return set_text(c, o, "true", argv[0], err) ? -1 : 1;
     if (left < 2)
         return err_set(err, "%s wants a value", argv[0]);

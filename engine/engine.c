@@ -109,6 +109,12 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
+static enum prefix_cache prefix_cache_of(const char *name)
+{
+    bool off = name && !strcmp(name, "off"), shared = name && !strcmp(name, "shared");
+    return off ? PREFIX_OFF : shared ? PREFIX_SHARED : PREFIX_SALTED;
+}
+
 static void take_options(struct engine *e, const struct config *c)
 {
     struct engine_options *o = &e->options;
@@ -127,7 +133,7 @@ static void take_options(struct engine *e, const struct config *c)
     o->seed = (uint64_t)c->engine_seed;
     o->limits.max_batch = (int32_t)c->engine_max_batch;
     o->prefill_chunk = (int32_t)c->engine_prefill_chunk;
-    o->limits.prefix_cache = c->engine_prefix_cache;
+    o->limits.prefix_cache = prefix_cache_of(c->engine_prefix_cache);
     o->mixed_ms = c->engine_mixed_ms;
     o->share = c->specializer_idle_only ? 0 : c->specializer_share;
     o->slice_ms = c->specializer_slice_ms;
@@ -142,6 +148,8 @@ static void engine_free(struct engine *e)
     free(e->options.model_name);
     free(e->options.backend);
     free(e->cancel);
+    free(e->displace);
+    backlog_free(&e->backlog);
     pthread_mutex_destroy(&e->lock);
     pthread_mutex_destroy(&e->state_lock);
     pthread_mutex_destroy(&e->stats.recent_lock);
@@ -159,6 +167,7 @@ struct engine *engine_start_parts(const struct config *c, const struct engine_pa
     pthread_mutex_init(&e->state_lock, NULL);
     pthread_cond_init(&e->wake, NULL);
     pthread_cond_init(&e->reply, NULL);
+    backlog_init(&e->backlog, e->options.limits.max_batch, e->options.max_queue);
     engine_stats_init(&e->stats);
     e->next_id = 1;
     atomic_store(&e->progress_ns, clock_ns());

@@ -56,7 +56,15 @@ void engine_fingerprint(const struct engine *e, char out[40]);
 
 /* ---- requests ----------------------------------------------------------------------------- */
 
-enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+/* DISPLACED: it waited in a full queue, had not run yet, and its client had most waiting. */
+enum finish {
+    FINISH_NONE,
+    FINISH_STOP,
+    FINISH_LENGTH,
+    FINISH_CANCELLED,
+    FINISH_DISPLACED,
+    FINISH_ERROR
+};
 
 struct engine_event {
     enum { EVENT_PROMPT, EVENT_TOKEN, EVENT_END } kind;
@@ -80,8 +88,18 @@ struct engine_event {
 };
 typedef void engine_event_fn(void *user, const struct engine_event *event);
 
+/* How much of the engine one client may have. */
+struct request_limits {
+    int32_t running; /* requests at once; 0: any number */
+    int32_t waiting; /* requests beside those; below 0: any number */
+};
+
 struct engine_request {
-    const int32_t *prompt; /* at least one id */
+    /* Who asks: a number that is never given to another. Clients get the same share of the work,
+     * and (engine.prefix_cache = salted) do not find each other's prompts in the cache. */
+    uint64_t client;
+    const struct request_limits *limits; /* of the client, or NULL */
+    const int32_t *prompt;               /* at least one id */
     int32_t prompt_n;
     int32_t max_tokens; /* 0: only score the prompt */
     int32_t min_tokens;
@@ -97,15 +115,25 @@ struct engine_request {
     void *user;
 };
 
-enum submit_result { SUBMIT_OK, SUBMIT_FULL, SUBMIT_NOT_READY, SUBMIT_TOO_LONG, SUBMIT_BAD };
+/* FULL: the queue, and no client has more waiting. LIMITED: the client's own limits. */
+enum submit_result {
+    SUBMIT_OK,
+    SUBMIT_FULL,
+    SUBMIT_LIMITED,
+    SUBMIT_NOT_READY,
+    SUBMIT_TOO_LONG,
+    SUBMIT_BAD
+};
 /* Queues a request; everything is copied. `id` (or NULL) names it for engine_cancel. Its first
  * event may come before this returns. But for SUBMIT_OK `err` says why, and no event will come. */
 enum submit_result engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id,
                                  struct err *err);
 /* Ends a request wherever it is (queued too); its EVENT_END follows unless it already came. */
 void engine_cancel(struct engine *e, uint64_t id);
-/* True if a request submitted now would be refused as SUBMIT_FULL (asked before tokenizing). */
-bool engine_queue_full(const struct engine *e);
+/* Whether a request of this client submitted now would find room (asked before tokenizing):
+ * SUBMIT_OK, or SUBMIT_FULL or SUBMIT_LIMITED with the reason in `err`. */
+enum submit_result engine_room(struct engine *e, uint64_t client,
+                               const struct request_limits *limits, struct err *err);
 
 /* Requests not yet ended. */
 int32_t engine_active(const struct engine *e);

@@ -18,6 +18,8 @@
 
 static const double bounds_tokens[] = {1,  2,  3,  4,  6,   8,   12,  16,   24,
                                        32, 48, 64, 96, 128, 256, 512, 1024, 2048};
+static const double bounds_work[] = {1,    4,    16,    64,    256,    512,     1024,   2048,
+                                     4096, 8192, 16384, 65536, 262144, 1048576, 4194304};
 static const char *const phase_name[PHASE_COUNT] = {"decode", "prefill", "mixed"};
 
 /* ---- written by the engine thread ---------------------------------------------------------- */
@@ -25,6 +27,7 @@ static const char *const phase_name[PHASE_COUNT] = {"decode", "prefill", "mixed"
 void engine_stats_init(struct engine_stats *s)
 {
     histogram_init(&s->first_token, bounds_latency, bounds_latency_n);
+    histogram_init(&s->first_work, bounds_work, (int)(sizeof bounds_work / sizeof *bounds_work));
     histogram_init(&s->inter_token, bounds_latency, bounds_latency_n);
     histogram_init(&s->queue, bounds_latency, bounds_latency_n);
     for (int p = 0; p < PHASE_COUNT; p++)
@@ -132,6 +135,9 @@ static void put_latencies(struct engine_stats *s, FILE *out)
     metric_head(out, "time_to_first_token_seconds", "histogram",
                 "From submission of a request to its first token");
     metric_histogram(out, "time_to_first_token_seconds", NULL, &s->first_token);
+    metric_head(out, "work_to_first_token_tokens", "histogram",
+                "Tokens computed for all clients from submission of a request to its first token");
+    metric_histogram(out, "work_to_first_token_tokens", NULL, &s->first_work);
     metric_head(out, "inter_token_latency_seconds", "histogram", "Between two tokens of a request");
     metric_histogram(out, "inter_token_latency_seconds", NULL, &s->inter_token);
     metric_head(out, "queue_seconds", "histogram", "From submission to the first step");
@@ -160,8 +166,15 @@ static void put_counters(const struct engine *e, FILE *out)
     put(out, "requests_waiting", "gauge", "Requests waiting to run", atomic_load(&s->waiting));
     put(out, "kv_pages", "gauge", "Pages of the KV cache", kvcache_pages(e->kv));
     put(out, "kv_pages_used", "gauge", "KV pages held by requests", atomic_load(&s->pages_used));
-    put(out, "preemptions_total", "counter", "Times a request gave up its KV pages to an older one",
+    put(out, "preemptions_total", "counter",
+        "Times a request gave up its KV pages because others needed some",
         (double)atomic_load(&s->preemptions));
+    put(out, "yields_total", "counter",
+        "Times a request gave up its place in the batch to a client with fewer",
+        (double)atomic_load(&s->yields));
+    put(out, "displaced_total", "counter",
+        "Waiting requests ended for a client with fewer, the queue being full",
+        (double)atomic_load(&s->ended[FINISH_DISPLACED]));
     put(out, "failed_steps_total", "counter", "Steps that the device failed",
         (double)atomic_load(&s->failed_steps));
     put(out, "hot_path_compiles_total", "counter",

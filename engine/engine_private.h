@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "config/metrics.h"
+#include "engine/backlog.h"
 #include "engine/batch.h"
 #include "engine/gaps.h"
 #include "engine/history.h"
@@ -45,8 +46,9 @@ enum phase { PHASE_DECODE, PHASE_PREFILL, PHASE_MIXED, PHASE_COUNT };
 
 /* The engine thread writes; anyone reads. */
 struct engine_stats {
-    struct histogram first_token, inter_token, queue, step[PHASE_COUNT], step_tokens;
-    _Atomic uint64_t prompt_tokens, generated_tokens, cached_tokens, preemptions, failed_steps;
+    struct histogram first_token, first_work, inter_token, queue, step[PHASE_COUNT], step_tokens;
+    _Atomic uint64_t prompt_tokens, generated_tokens, cached_tokens, preemptions, yields,
+        failed_steps;
     _Atomic uint64_t ended[FINISH_ERROR + 1];
     _Atomic uint64_t launches[REGION_COUNT][ORIGIN_RESTORED + 1];
     _Atomic uint64_t steps, step_ns, slices, slice_ns;
@@ -108,6 +110,9 @@ struct engine {
     struct sequence *incoming, *incoming_last;
     uint64_t *cancel; /* ids */
     int32_t cancels, cancels_size;
+    struct backlog backlog;
+    uint64_t *displace; /* clients: the newest waiting request of each is to end */
+    int32_t displaces, displaces_size;
     uint64_t next_id;
     bool stopping, gone; /* asked to stop; the thread lends nothing any more */
     int32_t lab_callers; /* inside engine_slices or engine_canary */
@@ -152,6 +157,8 @@ void engine_lost(struct engine *e, const char *why);
 /* engine_submit.c: moves what waits in the inbox to the scheduler and carries out cancels and
  * canary changes. Waits for work if there is none and `wait`. False once the engine must stop. */
 bool engine_receive(struct engine *e, bool wait);
+/* These run for the first time. */
+void engine_started(struct engine *e, struct sequence *const *seq, int32_t n);
 /* Takes the sequence out, tells its owner, and frees it or leaves that to the step it is in. */
 void engine_finish(struct engine *e, struct sequence *seq, enum finish why, const char *error);
 /* Frees a sequence that has ended, unless a step with it is under way. */

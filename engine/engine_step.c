@@ -36,6 +36,9 @@ static void observe_token(struct engine *e, struct sequence *seq, int64_t now)
     bool first = seq->last_token_ns == 0;
     double waited = (double)(now - (first ? seq->submit_ns : seq->last_token_ns)) * 1e-9;
     histogram_observe(first ? &e->stats.first_token : &e->stats.inter_token, waited);
+    if (first)
+        histogram_observe(&e->stats.first_work,
+                          (double)(scheduler_work(e->scheduler) - seq->submit_work));
     (first ? history_first : history_gap)(&e->stats.history, now, waited);
     seq->last_token_ns = now;
     atomic_fetch_add(&e->stats.generated_tokens, 1);
@@ -135,6 +138,7 @@ static bool plan(struct engine *e, struct batch *b)
 {
     b->admitted_n = scheduler_plan(e->scheduler, &b->schedule, b->admitted);
     int64_t now = clock_ns();
+    engine_started(e, b->admitted, b->admitted_n);
     for (int32_t i = 0; i < b->admitted_n; i++) {
         const struct sequence *seq = b->admitted[i];
         histogram_observe(&e->stats.queue, (double)(now - seq->submit_ns) * 1e-9);

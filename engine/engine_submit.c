@@ -80,10 +80,14 @@ static enum submit_result check(const struct engine *e, const struct engine_requ
 
 /* ---- any thread ---------------------------------------------------------------------------- */
 
-/* Running and waiting together: as many as can run, and max_queue more. */
-bool engine_queue_full(const struct engine *e)
+enum submit_result engine_room(struct engine *e, uint64_t client,
+                               const struct request_limits *limits, struct err *err)
 {
-    return atomic_load(&e->active) >= e->options.limits.max_batch + e->options.max_queue;
+    uint64_t displaced;
+    pthread_mutex_lock(&e->lock);
+    enum submit_result result = backlog_judge(&e->backlog, client, limits, &displaced, err);
+    pthread_mutex_unlock(&e->lock);
+    return result;
 }
 
 int32_t engine_active(const struct engine *e)
@@ -111,6 +115,35 @@ static uint64_t seed_for(const struct engine *e, uint64_t asked, uint64_t id)
     return (uint64_t)w[0] << 32 | w[1];
 }
 
+static void add_id(uint64_t **list, int32_t *n, int32_t *size, uint64_t id)
+{
+    if (*n == *size) {
+        *size = 2 * *size + 16;
+        *list = xrealloc(*list, (size_t)*size * sizeof **list);
+    }
+    (*list)[(*n)++] = id;
+}
+
+/* Into the inbox, in the place of another's request if need be. Under the lock. */
+static void enqueue(struct engine *e, struct sequence *seq, uint64_t displaced)
+{
+    seq->id = e->next_id++;
+    seq->sampling.seed = seed_for(e, seq->sampling.seed, seq->id);
+    *(e->incoming ? &e->incoming_last->newer : &e->incoming) = seq;
+    e->incoming_last = seq;
+    if (displaced) {
+        add_id(&e->displace, &e->displaces, &e->displaces_size, displaced);
+        backlog_displace(&e->backlog, displaced);
+    }
+    backlog_enter(&e->backlog, seq->client);
+    if (atomic_load(&e->active) == 0)
+        atomic_store(&e->progress_ns, seq->submit_ns);
+    atomic_fetch_add(&e->active, 1);
+    atomic_fetch_add(&e->stats.waiting, 1);
+    atomic_store(&e->inbox, true);
+    pthread_cond_signal(&e->wake);
+}
+
 enum submit_result engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id,
                                  struct err *err)
 {
@@ -122,29 +155,20 @@ enum submit_result engine_submit(struct engine *e, const struct engine_request *
     enum submit_result result = check(e, r, err);
     if (result != SUBMIT_OK)
         return result;
+    uint64_t displaced = 0;
     struct sequence *seq = sequence_new(r, &e->for_sequences);
     seq->submit_ns = clock_ns();
     pthread_mutex_lock(&e->lock);
     if (e->stopping) {
         err_set(err, "the server is shutting down");
         result = SUBMIT_NOT_READY;
-    } else if (engine_queue_full(e)) {
-        err_set(err, "the queue is full: %d requests are running or waiting",
-                atomic_load(&e->active));
-        result = SUBMIT_FULL;
     } else {
+        result = backlog_judge(&e->backlog, r->client, r->limits, &displaced, err);
+    }
+    if (result == SUBMIT_OK) {
         if (id)
             *id = e->next_id;
-        seq->id = e->next_id++;
-        seq->sampling.seed = seed_for(e, seq->sampling.seed, seq->id);
-        *(e->incoming ? &e->incoming_last->newer : &e->incoming) = seq;
-        e->incoming_last = seq;
-        if (atomic_load(&e->active) == 0)
-            atomic_store(&e->progress_ns, seq->submit_ns);
-        atomic_fetch_add(&e->active, 1);
-        atomic_fetch_add(&e->stats.waiting, 1);
-        atomic_store(&e->inbox, true);
-        pthread_cond_signal(&e->wake);
+        enqueue(e, seq, displaced);
         seq = NULL;
     }
     pthread_mutex_unlock(&e->lock);
@@ -155,11 +179,7 @@ enum submit_result engine_submit(struct engine *e, const struct engine_request *
 void engine_cancel(struct engine *e, uint64_t id)
 {
     pthread_mutex_lock(&e->lock);
-    if (e->cancels == e->cancels_size) {
-        e->cancels_size = 2 * e->cancels_size + 16;
-        e->cancel = xrealloc(e->cancel, (size_t)e->cancels_size * sizeof *e->cancel);
-    }
-    e->cancel[e->cancels++] = id;
+    add_id(&e->cancel, &e->cancels, &e->cancels_size, id);
     atomic_store(&e->inbox, true);
     pthread_cond_signal(&e->wake);
     pthread_mutex_unlock(&e->lock);
@@ -175,12 +195,26 @@ void engine_gauges(struct engine *e)
     atomic_store(&s->waiting, active > running ? active - running : 0);
     atomic_store(&s->pages_used, kvcache_used(e->kv));
     atomic_store(&s->preemptions, scheduler_preemptions(e->scheduler));
+    atomic_store(&s->yields, scheduler_yields(e->scheduler));
+}
+
+void engine_started(struct engine *e, struct sequence *const *seq, int32_t n)
+{
+    if (n == 0)
+        return;
+    pthread_mutex_lock(&e->lock);
+    for (int32_t i = 0; i < n; i++)
+        backlog_started(&e->backlog, seq[i]->client);
+    pthread_mutex_unlock(&e->lock);
 }
 
 /* By the time its owner hears of the end, the request's pages and place are free. */
 void engine_finish(struct engine *e, struct sequence *seq, enum finish why, const char *error)
 {
     scheduler_remove(e->scheduler, seq);
+    pthread_mutex_lock(&e->lock);
+    backlog_leave(&e->backlog, seq->client, !seq->admitted);
+    pthread_mutex_unlock(&e->lock);
     atomic_fetch_add(&e->stats.ended[why], 1);
     atomic_fetch_sub(&e->active, 1);
     engine_gauges(e);
@@ -199,6 +233,7 @@ static void receive_sequences(struct engine *e, struct sequence *seq)
     while (seq) {
         struct sequence *next = seq->newer;
         seq->newer = NULL;
+        seq->submit_work = scheduler_work(e->scheduler);
         scheduler_add(e->scheduler, seq);
         seq = next;
     }
@@ -210,6 +245,19 @@ static void receive_cancels(struct engine *e, const uint64_t *id, int32_t n)
         struct sequence *seq = scheduler_find(e->scheduler, id[i]);
         if (seq)
             engine_finish(e, seq, FINISH_CANCELLED, NULL);
+    }
+}
+
+/* Those whose place in the queue others have got; none if the client's have all begun or gone. */
+static void receive_displaced(struct engine *e, const uint64_t *client, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        struct sequence *seq = scheduler_newest(e->scheduler, client[i]);
+        pthread_mutex_lock(&e->lock);
+        backlog_displaced(&e->backlog, client[i]);
+        pthread_mutex_unlock(&e->lock);
+        if (seq)
+            engine_finish(e, seq, FINISH_DISPLACED, NULL);
     }
 }
 
@@ -229,6 +277,10 @@ bool engine_receive(struct engine *e, bool wait)
     int32_t cancels = e->cancels;
     e->cancel = NULL;
     e->cancels = e->cancels_size = 0;
+    uint64_t *displace = e->displace;
+    int32_t displaces = e->displaces;
+    e->displace = NULL;
+    e->displaces = e->displaces_size = 0;
     if (e->canary_changed) {
         e->canary = e->canary_wanted;
         e->canary_changed = false;
@@ -239,6 +291,8 @@ bool engine_receive(struct engine *e, bool wait)
 
     receive_sequences(e, incoming);
     receive_cancels(e, cancel, cancels);
+    receive_displaced(e, displace, displaces);
     free(cancel);
+    free(displace);
     return !stopping;
 }

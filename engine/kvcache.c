@@ -1,9 +1,11 @@
 /* kvcache.c - pages, holders, and the index of sealed pages.
  *
  * A prefix is a chain of pages. Each sealed page has a serial number that is never reused, and is
- * indexed under (serial of the page before it, its own tokens). A lookup walks from the root and
- * compares both, not only the hash: since the serial stands for everything before, two prefixes
- * can never be confused, whatever a client sends. When a page is forgotten its serial is gone and
+ * indexed under (owner, serial of the page before it, its own tokens). A lookup walks from the root
+ * and compares all three, not only the hash: since the serial stands for everything before, two
+ * prefixes can never be confused, nor two owners, whatever a client sends. The hash has a key of
+ * its own in each run, so that nobody can choose prompts whose pages all fall into one bucket, and
+ * make every lookup walk through them. When a page is forgotten its serial is gone and
  * its continuations can no longer be reached; they are the older ones in the list below, because
  * holders drop their pages last page first, so in practice they went before it.
  *
@@ -20,6 +22,7 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "config/siphash.h"
 
 enum { NONE = -1 };
 
@@ -27,6 +30,7 @@ struct page {
     int32_t refs;
     int32_t next_same; /* next page in the same hash bucket */
     int32_t older, newer;
+    uint64_t owner;
     uint64_t serial; /* 0: not sealed */
     uint64_t before; /* serial of the page before; 0: this is the first */
     int32_t token[KV_PAGE];
@@ -39,6 +43,7 @@ struct kvcache {
     int32_t oldest, newest;
     int32_t *bucket; /* [mask + 1] first page or NONE */
     uint32_t mask;
+    struct siphash_key key;
     uint64_t next_serial;
 };
 
@@ -59,6 +64,7 @@ struct kvcache *kvcache_open(int32_t pages)
         kv->bucket[i] = NONE;
     kv->mask = buckets - 1;
     kv->oldest = kv->newest = NONE;
+    kv->key = siphash_key_random();
     kv->next_serial = 1;
     return kv;
 }
@@ -90,22 +96,27 @@ int32_t kvcache_used(const struct kvcache *kv)
 
 /* ---- the index of sealed pages ------------------------------------------------------------ */
 
-static uint32_t bucket_of(const struct kvcache *kv, uint64_t before, const int32_t *tokens)
+/* What a page is known by, in one piece for the hash. */
+struct page_name {
+    uint64_t owner, before;
+    int32_t token[KV_PAGE];
+};
+
+static uint32_t bucket_of(const struct kvcache *kv, uint64_t owner, uint64_t before,
+                          const int32_t *tokens)
 {
-    uint64_t h = before * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
-    for (int i = 0; i < KV_PAGE; i++) {
-        h = (h ^ (uint32_t)tokens[i]) * 0xff51afd7ed558ccdu;
-        h ^= h >> 32;
-    }
-    return (uint32_t)h & kv->mask;
+    struct page_name name = {.owner = owner, .before = before};
+    memcpy(name.token, tokens, sizeof name.token);
+    return (uint32_t)siphash(&kv->key, &name, sizeof name) & kv->mask;
 }
 
-static int32_t find(const struct kvcache *kv, uint64_t before, const int32_t *tokens)
+static int32_t find(const struct kvcache *kv, uint64_t owner, uint64_t before,
+                    const int32_t *tokens)
 {
-    int32_t i = kv->bucket[bucket_of(kv, before, tokens)];
+    int32_t i = kv->bucket[bucket_of(kv, owner, before, tokens)];
     for (; i != NONE; i = kv->page[i].next_same) {
         const struct page *p = &kv->page[i];
-        if (p->before == before && !memcmp(p->token, tokens, sizeof p->token))
+        if (p->owner == owner && p->before == before && !memcmp(p->token, tokens, sizeof p->token))
             break;
     }
     return i;
@@ -114,7 +125,7 @@ static int32_t find(const struct kvcache *kv, uint64_t before, const int32_t *to
 static void forget(struct kvcache *kv, int32_t page)
 {
     struct page *p = &kv->page[page];
-    int32_t *link = &kv->bucket[bucket_of(kv, p->before, p->token)];
+    int32_t *link = &kv->bucket[bucket_of(kv, p->owner, p->before, p->token)];
     while (*link != page)
         link = &kv->page[*link].next_same;
     *link = p->next_same;
@@ -191,12 +202,13 @@ bool kvcache_writable(const struct kvcache *kv, int32_t page)
 
 /* ---- sharing ------------------------------------------------------------------------------ */
 
-int32_t kvcache_match(struct kvcache *kv, const int32_t *tokens, int32_t max, int32_t *pages)
+int32_t kvcache_match(struct kvcache *kv, uint64_t owner, const int32_t *tokens, int32_t max,
+                      int32_t *pages)
 {
     uint64_t before = 0;
     int32_t n = 0;
     for (; n < max; n++) {
-        int32_t page = find(kv, before, tokens + (int64_t)n * KV_PAGE);
+        int32_t page = find(kv, owner, before, tokens + (int64_t)n * KV_PAGE);
         if (page == NONE)
             break;
         hold(kv, page);
@@ -206,21 +218,23 @@ int32_t kvcache_match(struct kvcache *kv, const int32_t *tokens, int32_t max, in
     return n;
 }
 
-int32_t kvcache_seal(struct kvcache *kv, int32_t page, int32_t before, const int32_t *tokens)
+int32_t kvcache_seal(struct kvcache *kv, uint64_t owner, int32_t page, int32_t before,
+                     const int32_t *tokens)
 {
     struct page *p = &kv->page[page];
     uint64_t serial = before < 0 ? 0 : kv->page[before].serial;
-    if (p->serial || (before >= 0 && !serial))
+    if (p->serial || (before >= 0 && (!serial || kv->page[before].owner != owner)))
         return page;
     /* Two sequences may have computed the same page side by side: one copy is enough. */
-    int32_t known = find(kv, serial, tokens);
+    int32_t known = find(kv, owner, serial, tokens);
     if (known != NONE) {
         hold(kv, known);
         kvcache_drop(kv, page);
         return known;
     }
-    uint32_t at = bucket_of(kv, serial, tokens);
+    uint32_t at = bucket_of(kv, owner, serial, tokens);
     memcpy(p->token, tokens, sizeof p->token);
+    p->owner = owner;
     p->before = serial;
     p->serial = kv->next_serial++;
     p->next_same = kv->bucket[at];

@@ -1,9 +1,10 @@
 /* kvcache.h - which page of the KV cache belongs to whom.
  *
  * Book-keeping only: the pages themselves live in the backend. A page holds KV_PAGE positions of
- * one sequence, all layers. A full page may be sealed: registered under its tokens and the page
- * before it, so that another sequence with the same beginning can share it. A sealed page is
- * never written again; who would have to write one takes a fresh page and computes it anew.
+ * one sequence, all layers. A full page may be sealed: registered under its owner, its tokens and
+ * the page before it, so that another sequence of that owner with the same beginning can share it.
+ * A sealed page is never written again; who would have to write one takes a fresh page and computes
+ * it anew. Owners are numbers that the caller gives; no page is ever found for another owner.
  *
  * Pages that nobody holds but that are sealed stay until they are needed (least recently used
  * first). Engine thread only.
@@ -36,13 +37,16 @@ void kvcache_drop(struct kvcache *kv, int32_t page);
 /* True while exactly one sequence holds the page and nobody else can find it. */
 bool kvcache_writable(const struct kvcache *kv, int32_t page);
 
-/* Longest run of sealed pages that holds the first tokens of `tokens`, at most `max` pages. Holds
- * each, writes their numbers to `pages` and returns how many. */
-int32_t kvcache_match(struct kvcache *kv, const int32_t *tokens, int32_t max, int32_t *pages);
+/* Longest run of `owner`'s sealed pages that holds the first tokens of `tokens`, at most `max`
+ * pages. Holds each, writes their numbers to `pages` and returns how many. */
+int32_t kvcache_match(struct kvcache *kv, uint64_t owner, const int32_t *tokens, int32_t max,
+                      int32_t *pages);
 
-/* Seals `page`, which holds `tokens` [KV_PAGE] after the sealed page `before` (-1: none). If a
- * page with the same contents is known, the caller's hold moves to that one. Returns the page to
- * use from now on. A page after an unsealed one cannot be sealed and is returned as it is. */
-int32_t kvcache_seal(struct kvcache *kv, int32_t page, int32_t before, const int32_t *tokens);
+/* Seals `page` for `owner`; it holds `tokens` [KV_PAGE] after the sealed page `before` (-1: none).
+ * If a page of this owner with the same contents is known, the caller's hold moves to that one.
+ * Returns the page to use from now on. A page after an unsealed one, or after one of another
+ * owner, cannot be sealed and is returned as it is. */
+int32_t kvcache_seal(struct kvcache *kv, uint64_t owner, int32_t page, int32_t before,
+                     const int32_t *tokens);
 
 #endif

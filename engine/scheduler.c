@@ -1,19 +1,28 @@
-/* scheduler.c - continuous batching with chunked prefill.
+/* scheduler.c - continuous batching with chunked prefill, fair between clients.
  *
  * Two lists, both in order of arrival: waiting and running. A plan is made in three passes.
- *   1. Every running sequence that decodes gets one token. If it needs a page and none is left,
- *      the youngest running sequence gives up its pages and goes back to waiting, to be computed
- *      again later (preemption by recompute); that may be the sequence itself.
- *   2. Waiting sequences are admitted while there is room. All pages of the tokens known so far
- *      are taken at once, less those found in the prefix cache, and one page a running sequence
- *      that can still grow is left over, so that admission does not cause the next preemption.
- *   3. Running sequences that still prefill share what is left of the token budget, oldest first.
+ *   1. Waiting sequences are admitted while there is room, always the oldest one of the client that
+ *      was served least (fair.h). All pages of the tokens known so far are taken at once, less
+ *      those found in the prefix cache, and one page a running sequence that can still grow is left
+ *      over, so that admission does not cause the next preemption.
+ *   2. Every running sequence that decodes gets one token. If it needs a page and none is left, the
+ *      newest sequence of the client that holds the most pages gives up its own and goes back to
+ *      waiting, to be computed again later (preemption by recompute); that may be itself.
+ *   3. Running sequences that still prefill share what is left of the token budget: of the client
+ *      that was served least first, in pieces, so that clients with the same claim share it.
  *
- * Why every request ends: the oldest running sequence is never preempted while another runs, and
- * alone it fits (scheduler_fits was asked at submit), so it gains a token every step until it is
- * done. Then the next one is the oldest. Nothing is ever admitted past the head of the waiting
- * list, so the head's wait ends when those before it have ended. Decode is never starved, because
- * it is planned first; prefill is not, because it keeps a budget of its own however many decode.
+ * Where there is no room for who is next, room is made, but only at the cost of a client that was
+ * served no less and has more than it would have afterwards: two places of the batch more, or more
+ * pages than its share of all. So the batch and the cache are shared by clients that want them, and
+ * whoever is next gets its place within a step, however many streams of another client fill it.
+ *
+ * Why every request ends: nothing is ever admitted past the one that is next, so its wait ends when
+ * enough of those before it have; and every client is next in the end (fair.c). When pages run out
+ * the oldest running sequence is never preempted while another runs, and alone it fits
+ * (scheduler_fits was asked at submit). Who makes room for another client is ahead of it in work,
+ * and cannot be made to again before it was served more than that client. Decode is never starved,
+ * because it is planned before prompts; prefill is not, because it keeps a budget of its own
+ * however many decode.
  *
  * A sequence may be in a step that is under way. Its count of tokens then includes those the step
  * draws (sequence_length); one that reaches its end with them is left alone, and one that loses its
@@ -23,28 +32,12 @@
  * That also is the copy-on-write rule: only whole pages before it are shared, so no sequence ever
  * writes into a page that another one can see.
  */
-#include "engine/scheduler.h"
+#include "engine/scheduler_private.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 #include "config/err.h"
-
-struct list {
-    struct sequence *oldest, *newest;
-    int32_t n;
-};
-
-struct scheduler {
-    struct kvcache *kv;
-    struct scheduler_limits limits;
-    struct list running, waiting;
-    int32_t pace; /* prompt tokens beside decodes */
-    uint64_t preemptions;
-};
-
-/* Prefill tokens a step may have even if decodes alone use up the budget. */
-enum { PREFILL_LEAST = 16 };
 
 int32_t scheduler_max_tokens(const struct scheduler_limits *l)
 {
@@ -58,12 +51,20 @@ struct scheduler *scheduler_open(struct kvcache *kv, const struct scheduler_limi
     s->kv = kv;
     s->limits = *l;
     s->pace = l->prefill_chunk;
+    s->fair = fair_open();
+    s->turn = xcalloc((size_t)l->max_batch, sizeof *s->turn);
+    s->flow = xcalloc((size_t)l->max_batch, sizeof *s->flow);
     return s;
 }
 
 void scheduler_close(struct scheduler *s)
 {
-    assert(!s || (s->running.n == 0 && s->waiting.n == 0));
+    if (!s)
+        return;
+    assert(s->running.n == 0 && s->waiting.n == 0);
+    fair_close(s->fair);
+    free(s->turn);
+    free(s->flow);
     free(s);
 }
 
@@ -87,6 +88,22 @@ uint64_t scheduler_preemptions(const struct scheduler *s)
     return s->preemptions;
 }
 
+uint64_t scheduler_yields(const struct scheduler *s)
+{
+    return s->yields;
+}
+
+uint64_t scheduler_work(const struct scheduler *s)
+{
+    return s->work;
+}
+
+struct sequence *scheduler_newest(const struct scheduler *s, uint64_t client)
+{
+    const struct flow *flow = fair_flow(s->fair, client);
+    return flow && flow->newest && !flow->newest->admitted ? flow->newest : NULL;
+}
+
 struct sequence *scheduler_oldest(const struct scheduler *s)
 {
     return s->running.oldest ? s->running.oldest : s->waiting.oldest;
@@ -105,15 +122,18 @@ struct sequence *scheduler_find(const struct scheduler *s, uint64_t id)
 
 /* ---- lists in order of arrival ------------------------------------------------------------- */
 
+/* Both ends are near: newcomers are the newest, and who was preempted is among the oldest. */
 static void list_insert(struct list *l, struct sequence *seq)
 {
-    struct sequence *before = l->newest;
-    while (before && before->id > seq->id)
-        before = before->older;
-    seq->older = before;
-    seq->newer = before ? before->newer : l->oldest;
-    *(seq->newer ? &seq->newer->older : &l->newest) = seq;
-    *(before ? &before->newer : &l->oldest) = seq;
+    struct sequence *after = l->oldest;
+    if (l->newest && l->newest->id < seq->id)
+        after = NULL;
+    while (after && after->id < seq->id)
+        after = after->newer;
+    seq->newer = after;
+    seq->older = after ? after->older : l->newest;
+    *(after ? &after->older : &l->newest) = seq;
+    *(seq->older ? &seq->older->newer : &l->oldest) = seq;
     l->n++;
 }
 
@@ -127,8 +147,13 @@ static void list_remove(struct list *l, struct sequence *seq)
 
 static void move(struct scheduler *s, struct sequence *seq, enum place to)
 {
-    if (seq->place != PLACE_NONE)
-        list_remove(seq->place == PLACE_RUNNING ? &s->running : &s->waiting, seq);
+    enum place from = seq->place;
+    if (from != PLACE_NONE)
+        list_remove(from == PLACE_RUNNING ? &s->running : &s->waiting, seq);
+    if (from == PLACE_NONE)
+        fair_enter(s->fair, seq);
+    else
+        (to == PLACE_NONE ? fair_leave : to == PLACE_RUNNING ? fair_run : fair_wait)(s->fair, seq);
     seq->place = to;
     if (to != PLACE_NONE)
         list_insert(to == PLACE_RUNNING ? &s->running : &s->waiting, seq);
@@ -153,6 +178,7 @@ bool scheduler_fits(const struct kvcache *kv, int64_t longest)
 
 static void drop_pages(struct scheduler *s, struct sequence *seq)
 {
+    seq->flow->pages -= seq->pages;
     while (seq->pages > 0)
         kvcache_drop(s->kv, seq->page[--seq->pages]);
     seq->sealed = 0;
@@ -160,8 +186,15 @@ static void drop_pages(struct scheduler *s, struct sequence *seq)
     seq->stays++;
 }
 
+static void clear_suspect(struct scheduler *s, struct sequence *seq)
+{
+    s->suspects -= seq->suspect;
+    seq->suspect = false;
+}
+
 void scheduler_remove(struct scheduler *s, struct sequence *seq)
 {
+    clear_suspect(s, seq);
     drop_pages(s, seq);
     move(s, seq, PLACE_NONE);
 }
@@ -181,6 +214,7 @@ static bool take_page(struct scheduler *s, struct sequence *seq)
         return false;
     reserve_table(seq, seq->pages + 1);
     seq->page[seq->pages++] = page;
+    seq->flow->pages++;
     return true;
 }
 
@@ -188,18 +222,35 @@ static void preempt(struct scheduler *s, struct sequence *seq)
 {
     drop_pages(s, seq);
     move(s, seq, PLACE_WAITING);
-    s->preemptions++;
 }
 
-/* Pages for all tokens of a running sequence; false if it had to give up its own. */
-static bool grow(struct scheduler *s, struct sequence *seq)
+static struct sequence *newest_of(const struct scheduler *s, const struct flow *flow)
+{
+    struct sequence *seq = s->running.newest;
+    while (seq->flow != flow)
+        seq = seq->older;
+    return seq;
+}
+
+/* Who gives up its pages when one must. */
+static struct sequence *who_pays(const struct scheduler *s)
+{
+    const struct flow *most = s->running.oldest->flow;
+    for (const struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
+        if (seq->flow->pages > most->pages)
+            most = seq->flow;
+    struct sequence *newest = newest_of(s, most);
+    return newest == s->running.oldest ? s->running.newest : newest;
+}
+
+bool scheduler_grow(struct scheduler *s, struct sequence *seq)
 {
     while (seq->pages < pages_for(sequence_length(seq))) {
         if (take_page(s, seq))
             continue;
-        struct sequence *youngest = s->running.newest;
-        preempt(s, youngest);
-        if (youngest == seq)
+        preempt(s, who_pays(s));
+        s->preemptions++;
+        if (seq->place != PLACE_RUNNING)
             return false;
     }
     return true;
@@ -214,6 +265,14 @@ static int32_t growing(const struct scheduler *s)
     return n;
 }
 
+/* ---- admission ----------------------------------------------------------------------------- */
+
+/* Whose pages a sequence may use, for kvcache.h. */
+static uint64_t owner_of(const struct scheduler *s, const struct sequence *seq)
+{
+    return s->limits.prefix_cache == PREFIX_SALTED ? seq->client : 0;
+}
+
 static bool admit(struct scheduler *s, struct sequence *seq)
 {
     int32_t need = pages_for(seq->n), shared = 0;
@@ -221,8 +280,10 @@ static bool admit(struct scheduler *s, struct sequence *seq)
     /* Scoring a prompt needs the logits of every position, so nothing of it may be skipped. */
     bool scores = seq->prompt_logprobs && seq->scored < seq->prompt_n;
     if (s->limits.prefix_cache && !scores)
-        shared = kvcache_match(s->kv, seq->tokens, (seq->n - 1) / KV_PAGE, seq->page);
+        shared =
+            kvcache_match(s->kv, owner_of(s, seq), seq->tokens, (seq->n - 1) / KV_PAGE, seq->page);
     seq->pages = shared;
+    seq->flow->pages += shared;
     if (kvcache_available(s->kv) < need - shared + growing(s)) {
         drop_pages(s, seq);
         return false;
@@ -235,129 +296,98 @@ static bool admit(struct scheduler *s, struct sequence *seq)
     return true;
 }
 
-/* ---- the plan ------------------------------------------------------------------------------ */
-
-/* Tokens to compute. None if the step under way draws the last one: it ends when that lands. */
-static int32_t to_compute(const struct sequence *seq)
+/* The flow with the most places in the batch (or pages) of those other than `mine` that were served
+ * as much (for pages: more, since what makes room may have to be computed again). */
+static struct flow *richest(const struct scheduler *s, const struct flow *mine, bool pages)
 {
-    bool complete = seq->ahead > 0 && sequence_length(seq) >= sequence_longest(seq);
-    return complete ? 0 : sequence_pending(seq);
-}
-
-static bool decodes(const struct sequence *seq)
-{
-    return to_compute(seq) == 1 && sequence_length(seq) > seq->prompt_n;
-}
-
-/* Adds the next tokens of `seq`, at most `budget`, within the rows that are left. */
-static void add_item(struct scheduler *s, struct schedule *out, struct sequence *seq,
-                     int32_t budget)
-{
-    int32_t rows = s->limits.max_rows - out->rows;
-    int32_t count = to_compute(seq) < budget ? to_compute(seq) : budget;
-    bool scores = seq->prompt_logprobs && seq->scored < seq->prompt_n;
-    if (scores && count > rows)
-        count = rows;
-    if (count <= 0 || rows <= 0)
-        return;
-    struct schedule_item item = {
-        .seq = seq, .first = seq->computed, .count = count, .stay = seq->stays};
-    int32_t length = sequence_length(seq);
-    item.draw = item.first + count == length && length < sequence_longest(seq);
-    if (scores) {
-        /* The row of position p scores the token at p + 1; those up to `scored` are done. */
-        int32_t from = seq->scored > 0 ? seq->scored - 1 : 0;
-        int32_t to = item.first + count < seq->prompt_n ? item.first + count : seq->prompt_n - 1;
-        from = from > item.first ? from : item.first;
-        item.scores = to > from ? to - from : 0;
-    }
-    out->item[out->items++] = item;
-    out->tokens += count;
-    out->rows += item.scores + item.draw;
-    out->decodes += decodes(seq);
-}
-
-static struct sequence *first_suspect(const struct scheduler *s)
-{
-    struct sequence *seq = s->running.oldest;
-    while (seq && !seq->suspect)
-        seq = seq->newer;
-    return seq;
-}
-
-static void plan_decodes(struct scheduler *s, struct schedule *out)
-{
-    /* grow() may preempt `seq` itself or younger ones, so the way on is read afterwards. */
-    for (struct sequence *seq = s->running.oldest, *next; seq; seq = next) {
-        bool runs = !decodes(seq) || grow(s, seq);
-        next = runs ? seq->newer : NULL; /* it was the youngest */
-        if (runs && decodes(seq))
-            add_item(s, out, seq, 1);
-    }
-}
-
-/* Everything running that pass 1 has not planned: prompts, and what was just admitted again with
- * a single token to compute. Both lists are in order of arrival, so one cursor tells which. */
-static void plan_prefill(struct scheduler *s, struct schedule *out)
-{
-    int32_t planned = out->items, cursor = 0;
-    int32_t budget = s->limits.prefill_chunk - out->tokens;
-    if (planned > 0 && budget > s->pace)
-        budget = s->pace;
-    if (budget < PREFILL_LEAST)
-        budget = PREFILL_LEAST;
-    for (struct sequence *seq = s->running.oldest; seq && budget > 0; seq = seq->newer) {
-        if (cursor < planned && out->item[cursor].seq == seq) {
-            cursor++;
+    struct flow *most = NULL;
+    for (const struct sequence *seq = s->running.oldest; seq; seq = seq->newer) {
+        struct flow *flow = seq->flow;
+        if (flow == mine || flow->served < mine->served + pages)
             continue;
-        }
-        int32_t before = out->tokens;
-        add_item(s, out, seq, budget);
-        budget -= out->tokens - before;
+        if (!most || (pages ? flow->pages > most->pages : flow->running > most->running))
+            most = flow;
     }
+    return most;
 }
 
-int32_t scheduler_plan(struct scheduler *s, struct schedule *out, struct sequence **admitted)
+static bool make_place(struct scheduler *s, const struct flow *mine)
+{
+    const struct flow *most = richest(s, mine, false);
+    if (!most || most->running < mine->running + 2)
+        return false;
+    preempt(s, newest_of(s, most));
+    s->yields++;
+    return true;
+}
+
+static bool make_pages(struct scheduler *s, const struct flow *mine, const struct sequence *seq)
+{
+    const struct flow *most = richest(s, mine, true);
+    int32_t share = kvcache_pages(s->kv) / fair_active(s->fair);
+    if (!most || most->pages <= share || mine->pages + pages_for(seq->n) > share)
+        return false;
+    preempt(s, newest_of(s, most));
+    s->preemptions++;
+    return true;
+}
+
+int32_t scheduler_admit(struct scheduler *s, struct sequence **admitted)
 {
     int32_t fresh = 0;
-    out->items = out->tokens = out->rows = out->decodes = 0;
-    struct sequence *seq;
-    while ((seq = first_suspect(s))) {
-        if (!grow(s, seq))
-            continue; /* no longer running */
-        add_item(s, out, seq, s->limits.prefill_chunk);
-        return 0;
+    struct flow *flow;
+    while (fresh < s->limits.max_batch && (flow = fair_next(s->fair))) {
+        struct sequence *seq = flow->oldest;
+        if (seq->flights > 0)
+            break;
+        if (s->running.n >= s->limits.max_batch) {
+            if (!make_place(s, flow))
+                break;
+        } else if (!admit(s, seq)) {
+            if (!make_pages(s, flow, seq))
+                break;
+        } else if (!seq->admitted) {
+            seq->admitted = true;
+            seq->cached_tokens = seq->computed;
+            admitted[fresh++] = seq;
+        }
     }
-    plan_decodes(s, out);
-    while ((seq = s->waiting.oldest) && s->running.n < s->limits.max_batch && seq->flights == 0 &&
-           admit(s, seq)) {
-        if (seq->admitted)
-            continue;
-        seq->admitted = true;
-        seq->cached_tokens = seq->computed;
-        admitted[fresh++] = seq;
-    }
-    plan_prefill(s, out);
     return fresh;
 }
+
+/* ---- steps --------------------------------------------------------------------------------- */
 
 /* Those that are full up to position `end`. */
 static void seal_pages(struct scheduler *s, struct sequence *seq, int32_t end)
 {
     for (; (seq->sealed + 1) * KV_PAGE <= end; seq->sealed++) {
         int32_t i = seq->sealed;
-        seq->page[i] = kvcache_seal(s->kv, seq->page[i], i > 0 ? seq->page[i - 1] : -1,
-                                    seq->tokens + (int64_t)i * KV_PAGE);
+        seq->page[i] =
+            kvcache_seal(s->kv, owner_of(s, seq), seq->page[i], i > 0 ? seq->page[i - 1] : -1,
+                         seq->tokens + (int64_t)i * KV_PAGE);
     }
+}
+
+/* What it was not charged for yet; a sequence that has ended meanwhile has no flow any more. */
+static void charge(struct scheduler *s, const struct schedule_item *item)
+{
+    struct sequence *seq = item->seq;
+    int32_t end = item->first + item->count;
+    int32_t from = item->first > seq->charged ? item->first : seq->charged;
+    if (end <= from || !seq->flow)
+        return;
+    seq->charged = end;
+    s->work += (uint64_t)(end - from);
+    fair_charge(s->fair, seq->flow, end - from);
 }
 
 void scheduler_started(struct scheduler *s, const struct schedule *started)
 {
-    (void)s;
     int32_t row = 0;
     for (int32_t i = 0; i < started->items; i++) {
         const struct schedule_item *item = &started->item[i];
         struct sequence *seq = item->seq;
+        charge(s, item);
         seq->computed += item->count;
         seq->flights++;
         seq->ahead += item->draw;
@@ -374,7 +404,7 @@ void scheduler_done(struct scheduler *s, const struct schedule *done)
         struct sequence *seq = item->seq;
         seq->flights--;
         seq->ahead -= item->draw;
-        seq->suspect = false;
+        clear_suspect(s, seq);
         seq->failures = 0;
         if (s->limits.prefix_cache && item->stay == seq->stays)
             seal_pages(s, seq, item->first + item->count);
@@ -396,18 +426,14 @@ void scheduler_undone(struct scheduler *s, const struct schedule *failed)
 
 void scheduler_suspect(struct scheduler *s, const struct schedule *failed)
 {
-    (void)s;
-    for (int32_t i = 0; i < failed->items; i++)
-        failed->item[i].seq->suspect = true;
+    for (int32_t i = 0; i < failed->items; i++) {
+        struct sequence *seq = failed->item[i].seq;
+        s->suspects += !seq->suspect;
+        seq->suspect = true;
+    }
 }
 
 bool scheduler_suspects(const struct scheduler *s)
 {
-    for (int which = 0; which < 2; which++) {
-        const struct sequence *seq = which ? s->waiting.oldest : s->running.oldest;
-        for (; seq; seq = seq->newer)
-            if (seq->suspect)
-                return true;
-    }
-    return false;
+    return s->suspects > 0;
 }

@@ -2,7 +2,8 @@
  *
  * Continuous batching: sequences join and leave between steps. Pure logic on counts: no threads,
  * no clock, no token values beyond prefix lookup. A plan for step n + 1 can therefore be made while
- * step n is under way, before its tokens are known. Engine thread only.
+ * step n is under way, before its tokens are known. Whose turn it is between clients is decided by
+ * the work that they were served (fair.h). Engine thread only.
  */
 #ifndef WHET_ENGINE_SCHEDULER_H
 #define WHET_ENGINE_SCHEDULER_H
@@ -10,11 +11,14 @@
 #include "engine/kvcache.h"
 #include "engine/sequence.h"
 
+/* Who may share pages with whom: nobody; sequences of one client; all. */
+enum prefix_cache { PREFIX_OFF, PREFIX_SALTED, PREFIX_SHARED };
+
 struct scheduler_limits {
     int32_t max_batch;     /* sequences running at most */
     int32_t prefill_chunk; /* tokens of a step with prompts in it, about */
     int32_t max_rows;      /* rows with logits; at least max_batch + 1 */
-    bool prefix_cache;
+    enum prefix_cache prefix_cache;
 };
 
 /* Largest number of tokens a step may have under these limits. */
@@ -48,9 +52,10 @@ void scheduler_add(struct scheduler *s, struct sequence *seq);
 /* Takes a sequence out wherever it is and gives its pages back. */
 void scheduler_remove(struct scheduler *s, struct sequence *seq);
 
-/* Plans a step: decodes first, then prefill chunks first-come-first-served. Every item has its
- * pages. `out` is empty only if there is nothing to run beside what is under way. `admitted` gets
- * the sequences that run for the first time (room for max_batch); its count is returned. */
+/* Plans a step: decodes first, then prefill chunks, of the client first that was served least; of
+ * one client's, first come, first served. Every item has its pages. `out` is empty only if there is
+ * nothing to run beside what is under way. `admitted` gets the sequences that run for the first
+ * time (room for max_batch); its count is returned. */
 int32_t scheduler_plan(struct scheduler *s, struct schedule *out, struct sequence **admitted);
 /* The step is under way: the next plan begins where it ends. */
 void scheduler_started(struct scheduler *s, const struct schedule *started);
@@ -71,6 +76,12 @@ void scheduler_pace(struct scheduler *s, int32_t tokens);
 int32_t scheduler_running(const struct scheduler *s);
 int32_t scheduler_waiting(const struct scheduler *s);
 uint64_t scheduler_preemptions(const struct scheduler *s);
+/* Times a sequence gave up its place in the batch to a client that had fewer. */
+uint64_t scheduler_yields(const struct scheduler *s);
+/* Work of all steps so far: tokens that were computed for the first time. */
+uint64_t scheduler_work(const struct scheduler *s);
+/* The client's newest sequence that has never run, or NULL. */
+struct sequence *scheduler_newest(const struct scheduler *s, uint64_t client);
 /* The oldest sequence, running ones first; NULL if there is none. */
 struct sequence *scheduler_oldest(const struct scheduler *s);
 /* The sequence with this id, or NULL. */

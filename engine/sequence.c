@@ -41,6 +41,8 @@ static void copy_stops(struct sequence *s, const struct engine_request *r,
 struct sequence *sequence_new(const struct engine_request *r, const struct sequence_model *m)
 {
     struct sequence *s = xcalloc(1, sizeof *s);
+    s->client = r->client;
+    s->max_running = r->limits ? r->limits->running : 0;
     s->n = s->prompt_n = r->prompt_n;
     s->tokens_size = r->prompt_n + (r->max_tokens < 256 ? r->max_tokens : 256);
     s->tokens = xmalloc((size_t)s->tokens_size * sizeof *s->tokens);

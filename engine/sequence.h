@@ -9,10 +9,13 @@
 #include "engine/engine.h"
 #include "engine/stop.h"
 
+struct flow;
+
 enum place { PLACE_NONE, PLACE_WAITING, PLACE_RUNNING };
 
 struct sequence {
     uint64_t id; /* order of arrival */
+    uint64_t client;
     /* tokens [n]: prompt_n of the prompt, then what was generated */
     int32_t *tokens;
     int32_t n, prompt_n, tokens_size;
@@ -30,13 +33,17 @@ struct sequence {
     int32_t computed;      /* positions whose keys and values are in the pages */
     int32_t scored;        /* prompt positions already reported, with prompt_logprobs */
     int32_t cached_tokens; /* prompt tokens found in the cache at first admission */
+    int32_t charged;       /* positions whose work was charged to the client */
+    int32_t max_running;   /* of its client; 0: any number */
     bool admitted, suspect;
     int32_t failures;
     int32_t flights;   /* steps under way that it is in */
     int32_t ahead;     /* tokens that they draw: they exist, and only their number is known */
     int32_t drawn_row; /* row of the step started last in which it drew */
     uint32_t stays;    /* times it has given up its pages */
-    struct sequence *older, *newer; /* in the scheduler's list */
+    struct sequence *older, *newer;           /* in the scheduler's list */
+    struct flow *flow;                        /* its client's, while the scheduler has it */
+    struct sequence *flow_older, *flow_newer; /* there, while it waits */
 
     /* text: */
     const struct tokenizer *tokenizer;
@@ -52,6 +59,7 @@ struct sequence {
     int32_t stop_token_hit;
     bool ended;                       /* EVENT_END was sent: freed when nothing is under way */
     int64_t submit_ns, last_token_ns; /* last_token_ns 0: none yet */
+    uint64_t submit_work;             /* scheduler_work() when it came */
 };
 
 /* What a request needs of the model. */

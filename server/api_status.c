@@ -127,6 +127,8 @@ void api_metrics(struct exchange *x)
     metric_head(out, "ready", "gauge", "1 once the model is loaded and until the drain");
     metric_value(out, "ready", NULL, x->srv->ready && !x->srv->draining);
     metrics_write(&x->srv->metrics, x->srv->connections, out);
+    /* Who is a client here, and how much each asks for, is nobody's business but the operator's. */
+    clients_metrics(x->srv->auth.clients, auth_is_admin(&x->srv->auth, &x->req), out);
     fclose(out);
     buf_add(&j->out, text, n);
     free(text);

@@ -12,10 +12,47 @@
 #include <strings.h>
 
 #include "config/key_file.h"
+#include "config/sha256.h"
 
-static int add_key(struct keys *k, const char *path, int line, const char *s, size_t n,
+/* After a key: nothing, or its name. Otherwise the client is the key, known by its digest. */
+static int read_name(struct key *key, const char *path, int line, const char *s, size_t n,
+                     struct err *err)
+{
+    sha256(key->bytes, key->n, key->digest);
+    key->name.kind = n ? CLIENT_NAMED : CLIENT_KEY;
+    if (!n) {
+        memcpy(key->name.bytes, key->digest, sizeof key->name.bytes);
+        return 0;
+    }
+    if (n < 5 || memcmp(s, "name=", 5) != 0 || !client_name_good(s + 5, n - 5))
+        return err_set(err,
+                       "%s line %d: a key is printable ASCII without spaces; after it only "
+                       "name=NAME may stand (letters, digits, - _ . and at most %d of them; not "
+                       "`all`, not `other`)",
+                       path, line, CLIENT_NAME_MAX);
+    memcpy(key->name.bytes, s + 5, n - 5);
+    return 0;
+}
+
+/* Characters before a comment, and before the blanks in front of it. */
+static size_t until_comment(const char *s, size_t n)
+{
+    const char *mark = memchr(s, '#', n);
+    n = mark ? (size_t)(mark - s) : n;
+    while (n > 0 && (s[n - 1] == ' ' || s[n - 1] == '\t'))
+        n--;
+    return n;
+}
+
+static int add_key(struct keys *k, const char *path, int line, const char *s, size_t all,
                    struct err *err)
 {
+    size_t n = 0, blank;
+    while (n < all && s[n] != ' ' && s[n] != '\t')
+        n++;
+    for (blank = n; blank < all && (s[blank] == ' ' || s[blank] == '\t');)
+        blank++;
+    all = blank + until_comment(s + blank, all - blank);
     if (n > KEY_BYTES_MAX)
         return err_set(err, "%s line %d: a key has at most %d bytes", path, line, KEY_BYTES_MAX);
     for (size_t i = 0; i < n; i++)
@@ -26,7 +63,7 @@ static int add_key(struct keys *k, const char *path, int line, const char *s, si
     memset(key, 0, sizeof(*key));
     memcpy(key->bytes, s, n);
     key->n = n;
-    return 0;
+    return read_name(key, path, line, s + blank, all - blank, err);
 }
 
 /* Reads a key file; an empty path means no keys. */
@@ -83,44 +120,92 @@ static void read_origins(struct auth *a, const char *list)
     }
 }
 
+/* All but the clients, which live on. */
+static void free_keys(struct auth *a)
+{
+    for (int side = 0; side < 2; side++) {
+        struct keys *keys = side ? &a->admin : &a->user;
+        for (int i = 0; i < keys->n; i++)
+            if (keys->key[i].client)
+                clients_release(a->clients, keys->key[i].client);
+        free(keys->key);
+    }
+    for (int i = 0; i < a->origins; i++)
+        free(a->origin[i]);
+    free(a->origin);
+}
+
+/* A rule for nobody is a slip of the pen, and whoever it was meant for would have no limit. */
+static int check_rules(const struct client_rules *r, const struct auth *a, struct err *err)
+{
+    for (int i = 0; i < r->n; i++) {
+        bool known = r->rule[i].kind == RULE_ALL;
+        for (int side = 0; side < 2; side++) {
+            const struct keys *keys = side ? &a->admin : &a->user;
+            for (int k = 0; k < keys->n && !known; k++)
+                known = client_rule_names(&r->rule[i], &keys->key[k].name, keys->key[k].digest);
+        }
+        if (!known)
+            return err_set(err, "%s line %d: no key has this name, or this digest", r->origin,
+                           r->rule[i].line);
+    }
+    return 0;
+}
+
+static void hold_clients(struct clients *all, struct keys *k)
+{
+    for (int i = 0; i < k->n; i++)
+        k->key[i].client = clients_get(all, &k->key[i].name, k->key[i].digest);
+}
+
 int auth_load(struct auth *a, const struct config *c, struct err *err)
 {
     struct auth fresh = {0};
+    struct client_rules rules = {0};
     if (read_keys(&fresh.user, "server.api_keys", c->server_api_keys, err) ||
-        read_keys(&fresh.admin, "server.admin_key_file", c->server_admin_key_file, err)) {
+        read_keys(&fresh.admin, "server.admin_key_file", c->server_admin_key_file, err) ||
+        client_rules_read(&rules, c->server_key_limits, err) || check_rules(&rules, &fresh, err)) {
+        client_rules_free(&rules);
         auth_free(&fresh);
         return -1;
     }
     read_origins(&fresh, c->server_cors_origins);
-    auth_free(a);
+    fresh.clients = a->clients ? a->clients : clients_open();
+    clients_set_rules(fresh.clients, &rules);
+    hold_clients(fresh.clients, &fresh.user);
+    hold_clients(fresh.clients, &fresh.admin);
+    struct auth old = *a;
     *a = fresh;
+    free_keys(&old);
     return 0;
 }
 
 void auth_free(struct auth *a)
 {
-    free(a->user.key);
-    free(a->admin.key);
-    for (int i = 0; i < a->origins; i++)
-        free(a->origin[i]);
-    free(a->origin);
+    free_keys(a);
+    clients_close(a->clients);
     *a = (struct auth){0};
 }
 
-/* True if `s` is one of the keys. Time depends on the number of keys only. */
-static bool is_key(const struct keys *k, struct slice s)
+/* The key that `s` is, or NULL. Time depends on the number of keys only. */
+static const struct key *find_key(const struct keys *k, struct slice s)
 {
     struct key given = {.n = s.n};
     memcpy(given.bytes, s.p, s.n < KEY_BYTES_MAX ? s.n : KEY_BYTES_MAX);
-    unsigned found = 0;
+    size_t found = 0; /* one more than its place */
     for (int i = 0; i < k->n; i++) {
         const struct key *key = &k->key[i];
         size_t differ = key->n ^ given.n;
         for (int b = 0; b < KEY_BYTES_MAX; b++)
             differ |= (size_t)(key->bytes[b] ^ given.bytes[b]);
-        found |= differ == 0;
+        found |= (size_t)(i + 1) & (0 - (size_t)((differ == 0) & (found == 0)));
     }
-    return found;
+    return found ? &k->key[found - 1] : NULL;
+}
+
+static bool is_key(const struct keys *k, struct slice s)
+{
+    return find_key(k, s) != NULL;
 }
 
 /* The token of `Authorization: Bearer <token>`; empty if there is none. */
@@ -158,6 +243,21 @@ int auth_check(const struct auth *a, const struct http_request *req, enum access
     if (!a->user.n || is_key(&a->user, token) || is_key(&a->admin, token))
         return 0;
     return 401;
+}
+
+bool auth_is_admin(const struct auth *a, const struct http_request *req)
+{
+    return is_key(&a->admin, bearer(req));
+}
+
+struct client *auth_client(struct auth *a, const struct http_request *req,
+                           const struct sockaddr *from)
+{
+    struct slice token = bearer(req);
+    const struct key *user = find_key(&a->user, token), *admin = find_key(&a->admin, token);
+    const struct key *key = user ? user : admin;
+    struct client_name who = key ? key->name : clients_address(from);
+    return clients_get(a->clients, &who, key ? key->digest : NULL);
 }
 
 struct slice auth_origin(const struct auth *a, const struct http_request *req)

@@ -1,7 +1,8 @@
-/* auth.h - who may call: API keys, the admin key, CORS origins.
+/* auth.h - who may call, and who calls: API keys, the admin key, CORS origins, clients.
  *
- * Keys come from files (one a line, # starts a comment) and are compared in constant time against
- * every key there is. auth_load() is also the reload: on failure the old keys stay.
+ * Keys come from files: one a line, with `name=NAME` after it if the key is to have one (keys of
+ * the same name are one client); # starts a comment. They are compared in constant time against
+ * every key there is. auth_load() is also the reload: on failure the old keys and limits stay.
  */
 #ifndef WHET_SERVER_AUTH_H
 #define WHET_SERVER_AUTH_H
@@ -10,12 +11,16 @@
 #include <stddef.h>
 
 #include "config/config.h"
+#include "server/clients.h"
 #include "server/http.h"
 #include "server/limits.h"
 
 struct key {
     unsigned char bytes[KEY_BYTES_MAX]; /* zero-padded */
     size_t n;
+    unsigned char digest[SHA256_BYTES];
+    struct client_name name;
+    struct client *client; /* held */
 };
 
 struct keys {
@@ -27,6 +32,7 @@ struct auth {
     struct keys user, admin; /* n == 0: none configured */
     char **origin;           /* CORS allow-list; "*" allows any */
     int origins;
+    struct clients *clients;
 };
 
 enum access {
@@ -42,6 +48,11 @@ void auth_free(struct auth *a);
 /* 0 allowed; otherwise the status to answer (401, 403). */
 int auth_check(const struct auth *a, const struct http_request *req, enum access access,
                bool metrics_open);
+/* True if it carries the admin key. */
+bool auth_is_admin(const struct auth *a, const struct http_request *req);
+/* Who the request comes from, by its key or else by its address; held. */
+struct client *auth_client(struct auth *a, const struct http_request *req,
+                           const struct sockaddr *from);
 /* The request's Origin if it is on the allow-list, else an empty slice. */
 struct slice auth_origin(const struct auth *a, const struct http_request *req);
 

@@ -50,7 +50,10 @@ static void put_cors(struct exchange *x, struct buf *out)
         return;
     buf_printf(out,
                "Access-Control-Allow-Origin: %.*s\r\n"
-               "Access-Control-Expose-Headers: x-request-id\r\n",
+               "Access-Control-Expose-Headers: x-request-id, retry-after, "
+               "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+               "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
+               "x-ratelimit-reset-tokens\r\n",
                (int)origin.n, origin.p);
     if (strcmp(x->req.method, "OPTIONS") != 0)
         return;
@@ -74,7 +77,8 @@ static void put_head(struct exchange *x, int status, const char *type, struct bu
     if (type)
         buf_printf(out, "Content-Type: %s\r\n", type);
     if (status == 429 || status == 503)
-        buf_printf(out, "Retry-After: %d\r\n", RETRY_AFTER_S);
+        buf_printf(out, "Retry-After: %d\r\n", x->retry_after ? x->retry_after : RETRY_AFTER_S);
+    buf_str(out, x->limits);
     if (status == 401)
         buf_str(out, "WWW-Authenticate: Bearer\r\n");
     if (x->allow[0] && (status == 405 || status == 204))

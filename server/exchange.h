@@ -26,6 +26,8 @@ struct exchange {
     int64_t start_ns;
     int status;          /* of the response once its head is written */
     const char *headers; /* further lines of the head, each with its CRLF; static, or NULL */
+    char limits[320];    /* likewise: what the client may have */
+    int retry_after;     /* seconds; 0: RETRY_AFTER_S, where it is to be said at all */
     bool close;          /* the connection ends with this response */
     bool streaming;      /* a chunked (or, in HTTP/1.0, close-delimited) body is being written */
     bool cancel_on_eof;  /* a client that stops sending has left: do not finish for nobody */

@@ -4,8 +4,14 @@
  * (running choices). A generation is freed when it owes nothing to either and its exchange has
  * been answered or is gone. Nothing else keeps a pointer to it.
  *
- * 429 comes before any work: the queue is looked at before the body is even parsed. Between that
- * look and the submit another request may take the last place; then this one is told the same.
+ * 429 comes before any work: the queue and the client's limits are looked at before the body is
+ * even parsed. Between that look and the submit another request may take the last place; then this
+ * one is told the same, and so it is when its place in a full queue goes to a client that has fewer
+ * waiting.
+ *
+ * Tokens a minute: the prompt is charged when all choices are in the queue, each output token when
+ * it is there. So a client is refused before it gets more prompt tokens than it has left, and pays
+ * for an answer that went further with the time until its next request.
  */
 #include "server/generation.h"
 
@@ -15,7 +21,9 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "server/conn.h"
 #include "server/limits.h"
+#include "server/refusal.h"
 #include "server/reply.h"
 #include "server/server.h"
 
@@ -50,6 +58,7 @@ static void release(struct generation *g)
     params_free(&g->params);
     buf_free(&g->body);
     struct server *srv = g->srv;
+    clients_release(srv->auth.clients, g->client);
     free(g);
     server_check_drained(srv);
 }
@@ -82,9 +91,7 @@ static struct exchange *detach(struct generation *g)
     return x;
 }
 
-/* Answers with an error: as a plain response if nothing was sent, else as the stream's last
- * event. The choices that still run are cancelled. */
-static void fail(struct generation *g, const struct api_error *e)
+void generation_fail(struct generation *g, const struct api_error *e)
 {
     if (!g->x)
         return;
@@ -183,7 +190,7 @@ static void prepare(struct generation *g)
     buf_free(&g->body);
 }
 
-/* ---- submit -------------------------------------------------------------------------------- */
+/* ---- what the engine is asked for ---------------------------------------------------------- */
 
 static void on_event(void *user, const struct engine_event *event)
 {
@@ -211,12 +218,16 @@ static int64_t output_limit(const struct generation *g, const struct prompt *p)
     return g->params.chat || room < DEFAULT_MAX_TOKENS ? room : DEFAULT_MAX_TOKENS;
 }
 
+/* ---- submit -------------------------------------------------------------------------------- */
+
 static enum submit_result submit_choice(struct choice *c, struct err *err)
 {
     struct generation *g = c->g;
     const struct params *p = &g->params;
     const struct prompt *prompt = &g->prompt[c->prompt];
     struct engine_request r = {
+        .client = g->client->id,
+        .limits = &g->client->limits.requests,
         .prompt = prompt->ids,
         .prompt_n = (int32_t)prompt->n,
         .max_tokens = (int32_t)output_limit(g, prompt),
@@ -241,20 +252,27 @@ static void submit_failed(struct generation *g, enum submit_result result, const
 {
     struct api_error e;
     const char *param = g->params.chat ? "messages" : "prompt";
-    if (result == SUBMIT_FULL)
-        api_error_set(&e, 429, NULL, "%s; try again later", err->msg);
-    else if (result == SUBMIT_NOT_READY)
+    if (result == SUBMIT_FULL || result == SUBMIT_LIMITED) {
+        refusal_room(g, result, err);
+        return;
+    }
+    if (result == SUBMIT_NOT_READY)
         api_error_set(&e, 503, NULL, "%s", err->msg);
     else if (result == SUBMIT_TOO_LONG)
         api_error_code(&e, 400, "context_length_exceeded", param, "%s", err->msg);
     else
         api_error_set(&e, 400, param, "%s", err->msg);
-    fail(g, &e);
+    generation_fail(g, &e);
 }
 
 static void submit(struct generation *g)
 {
     struct err err = {""};
+    int64_t prompts = 0;
+    for (int32_t i = 0; i < g->prompts; i++)
+        prompts += g->prompt[i].n;
+    if (refusal_tokens(g, prompts))
+        return;
     g->choices = g->prompts * g->params.n;
     g->choice = xcalloc((size_t)g->choices, sizeof(*g->choice));
     engine_fingerprint(g->srv->engine, g->fingerprint);
@@ -272,13 +290,20 @@ static void submit(struct generation *g)
         }
         g->choice[i].submitted = true;
         g->running++;
+        g->client->active++;
+        g->client->counts->active++;
     }
+    g->charged = prompts;
+    g->client->counts->requests += (uint64_t)g->choices;
+    g->client->counts->prompt_tokens += (uint64_t)prompts;
+    client_charge(g->client, prompts, clock_ns());
+    client_headers(g->client, clock_ns(), g->x->limits, sizeof(g->x->limits));
 }
 
 static void prepared(struct generation *g)
 {
     if (g->x && g->error.status)
-        fail(g, &g->error);
+        generation_fail(g, &g->error);
     else if (g->x)
         submit(g);
     release(g);
@@ -298,6 +323,14 @@ static void on_work_done(uv_work_t *w, int status)
     prepared(g);
 }
 
+static struct client *client_of(struct exchange *x)
+{
+    struct sockaddr_storage from = {0};
+    int n = sizeof(from);
+    uv_tcp_getpeername(&x->conn->tcp, (struct sockaddr *)&from, &n);
+    return auth_client(&x->srv->auth, &x->req, (struct sockaddr *)&from);
+}
+
 void generation_start(struct exchange *x, bool chat)
 {
     struct server *s = x->srv;
@@ -305,13 +338,10 @@ void generation_start(struct exchange *x, bool chat)
         respond_fail(x, 503, NULL, "the server is shutting down");
         return;
     }
-    if (engine_queue_full(s->engine)) {
-        respond_fail(x, 429, NULL, "the queue is full (server.max_queue); try again later");
-        return;
-    }
     struct generation *g = xcalloc(1, sizeof(*g));
     g->srv = s;
     g->x = x;
+    g->client = client_of(x);
     g->info = engine_info(s->engine);
     g->params.chat = chat;
     g->created = clock_wall_s();
@@ -323,6 +353,10 @@ void generation_start(struct exchange *x, bool chat)
     if (g->next)
         g->next->link = &g->next;
     s->generations = g;
+    if (refusal_early(g)) {
+        release(g);
+        return;
+    }
     buf_swap(&g->body, &x->req.body);
     x->user = g;
     x->on_gone = on_gone;
@@ -368,14 +402,18 @@ static void on_end(struct choice *c, const struct inbox_event *in)
     c->end = *in;
     c->stop_string = in->event.stop_string ? xstrdup(in->event.stop_string) : NULL;
     g->running--;
+    g->client->active--;
+    g->client->counts->active--;
     struct api_error e;
-    if (in->event.finish == FINISH_ERROR) {
+    if (in->event.finish == FINISH_DISPLACED) {
+        refusal_displaced(g);
+    } else if (in->event.finish == FINISH_ERROR) {
         api_error_set(&e, 500, NULL, "the generation failed: %s",
                       in->event.error ? in->event.error : "no reason given");
-        fail(g, &e);
+        generation_fail(g, &e);
     } else if (in->event.finish == FINISH_CANCELLED) {
         api_error_set(&e, 503, NULL, "the server is shutting down");
-        fail(g, &e);
+        generation_fail(g, &e);
     }
 }
 
@@ -393,6 +431,10 @@ static void deliver(void *ctx, const struct inbox_event *in)
     struct choice *c = in->choice;
     struct generation *g = c->g;
     bool end = in->event.kind == EVENT_END;
+    if (in->event.kind == EVENT_TOKEN) {
+        client_charge(g->client, 1, in->at_ns);
+        g->client->counts->generated_tokens++;
+    }
     if (end)
         on_end(c, in);
     if (g->x) {
@@ -447,7 +489,7 @@ void generations_cancel(struct server *s)
     api_error_set(&e, 503, NULL, "the server is shutting down");
     for (struct generation *g = s->generations, *next; g; g = next) {
         next = g->next;
-        fail(g, &e);
+        generation_fail(g, &e);
         release(g);
     }
 }

@@ -51,7 +51,9 @@ struct choice {
 
 struct generation {
     struct server *srv;
-    struct exchange *x; /* NULL once answered or gone */
+    struct client *client; /* held */
+    int64_t charged;       /* prompt tokens taken from its bucket */
+    struct exchange *x;    /* NULL once answered or gone */
     struct generation *next, **link;
     struct params params;
     struct prompt *prompt;
@@ -82,6 +84,10 @@ void generation_start(struct exchange *x, bool chat);
 /* Tokenizes text into the next free prompt; keeps a copy of it with echo. Any thread. */
 int generation_prompt(struct generation *g, const char *text, size_t n, bool special,
                       const char *param, struct api_error *e);
+
+/* Answers with an error: as a plain response if nothing was sent, else as the stream's last event.
+ * The choices that still run are cancelled. Nothing if it has been answered. */
+void generation_fail(struct generation *g, const struct api_error *e);
 
 /* ---- all of them; loop.c ---- */
 void generations_deliver(struct server *s);

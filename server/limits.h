@@ -23,6 +23,9 @@ enum {
     DEFAULT_MAX_TOKENS = 16, /* of /v1/completions, as OpenAI documents it */
     KEY_BYTES_MAX = 256,     /* an API key */
     REQUEST_ID_MAX = 128,
+    CLIENT_NAME_MAX = 32, /* characters of a key's name */
+    CLIENTS_NAMED = 128,  /* clients with metrics of their own */
+    CLIENTS_IDLE = 4096,  /* addresses that are remembered without a request */
 };
 
 #define SWEEP_MS 50      /* granularity of every timeout */

@@ -60,6 +60,40 @@ static void flags_beat_environment_beats_file(void **state)
     unlink(path);
 }
 
+static const char *prefix_cache(const char *flag, const char *value)
+{
+    static struct config c;
+    static char is[32];
+    struct err e = {""};
+    const char *arg[] = {flag, value};
+    config_free(&c);
+    assert_int_equal(parse(&c, &e, value ? 2 : 1, arg), 0);
+    snprintf(is, sizeof is, "%s", c.engine_prefix_cache);
+    config_free(&c);
+    return is;
+}
+
+static void an_enum_that_was_a_boolean_still_takes_what_it_took(void **state)
+{
+    (void)state;
+    struct config c;
+    struct err e;
+    assert_string_equal(prefix_cache("--log-level", "info"), "salted");
+    assert_string_equal(prefix_cache("--engine-prefix-cache", NULL), "salted");
+    assert_string_equal(prefix_cache("--no-engine-prefix-cache", NULL), "off");
+    assert_string_equal(prefix_cache("--engine-prefix-cache=true", NULL), "salted");
+    assert_string_equal(prefix_cache("--engine-prefix-cache", "false"), "off");
+    assert_string_equal(prefix_cache("--engine-prefix-cache", "no"), "off");
+    assert_string_equal(prefix_cache("--engine-prefix-cache", "off"), "off");
+    assert_string_equal(prefix_cache("--engine-prefix-cache", "shared"), "shared");
+    assert_string_equal(prefix_cache("--engine-prefix-cache=salted", NULL), "salted");
+    assert_int_equal(PARSE(&c, &e, "--engine-prefix-cache=maybe"), -1);
+    assert_non_null(strstr(e.msg, "off|salted|shared"));
+    config_free(&c);
+    assert_int_equal(PARSE(&c, &e, "--specializer-agentic"), -1); /* never was one */
+    config_free(&c);
+}
+
 static void booleans_may_stand_alone_or_be_negated(void **state)
 {
     (void)state;
@@ -160,6 +194,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_those_of_the_table),
         cmocka_unit_test(flags_beat_environment_beats_file),
+        cmocka_unit_test(an_enum_that_was_a_boolean_still_takes_what_it_took),
         cmocka_unit_test(booleans_may_stand_alone_or_be_negated),
         cmocka_unit_test(every_refusal_names_the_option_and_the_value),
         cmocka_unit_test(help_names_flags_as_they_are_written),

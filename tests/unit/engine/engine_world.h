@@ -31,7 +31,7 @@ static inline struct config config_of(int pages, int batch)
                        .engine_kv_pages = pages,
                        .engine_max_batch = batch,
                        .engine_prefill_chunk = 32,
-                       .engine_prefix_cache = true,
+                       .engine_prefix_cache = (char *)"salted",
                        .server_max_queue = 1000,
                        .specializer_share = 0.05,
                        .specializer_slice_ms = 1};

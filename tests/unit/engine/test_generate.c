@@ -70,7 +70,7 @@ static struct engine *start(const char *path)
                        .engine_kv_pages = PAGES,
                        .engine_max_batch = 16,
                        .engine_prefill_chunk = 64,
-                       .engine_prefix_cache = true,
+                       .engine_prefix_cache = (char *)"salted",
                        .server_max_queue = 100};
     struct err err = {""};
     char message[256];

@@ -6,6 +6,8 @@
 
 #include "engine/kvcache.h"
 
+enum { OWNER = 7 };
+
 /* n tokens that count up from `first`. */
 static void fill(int32_t *tokens, int32_t n, int32_t first)
 {
@@ -19,7 +21,7 @@ static void compute(struct kvcache *kv, const int32_t *tokens, int32_t n, int32_
     for (int32_t i = 0; i < n; i++) {
         page[i] = kvcache_take(kv);
         assert_true(page[i] >= 0);
-        page[i] = kvcache_seal(kv, page[i], i ? page[i - 1] : -1, tokens + i * KV_PAGE);
+        page[i] = kvcache_seal(kv, OWNER, page[i], i ? page[i - 1] : -1, tokens + i * KV_PAGE);
     }
 }
 
@@ -60,11 +62,11 @@ static void kvcache_shares_pages_of_a_common_prefix(void **state)
     fill(tokens, 4 * KV_PAGE, 100);
     compute(kv, tokens, 3, a);
     tokens[2 * KV_PAGE + 5] = 7; /* the third page differs */
-    assert_int_equal(kvcache_match(kv, tokens, 4, b), 2);
+    assert_int_equal(kvcache_match(kv, OWNER, tokens, 4, b), 2);
     assert_memory_equal(a, b, 2 * sizeof *a);
     assert_int_equal(kvcache_used(kv), 3);
     assert_false(kvcache_writable(kv, a[0]));
-    assert_int_equal(kvcache_match(kv, tokens, 1, b + 2), 1); /* no more than asked for */
+    assert_int_equal(kvcache_match(kv, OWNER, tokens, 1, b + 2), 1); /* no more than asked for */
     kvcache_drop(kv, b[2]);
     drop_all(kv, a, 3);
     assert_int_equal(kvcache_used(kv), 2); /* b still holds its two */
@@ -83,12 +85,12 @@ static void kvcache_tells_equal_pages_after_different_beginnings_apart(void **st
     fill(one + KV_PAGE, KV_PAGE, 50);
     fill(two + KV_PAGE, KV_PAGE, 50);
     compute(kv, one, 2, a);
-    assert_int_equal(kvcache_match(kv, two, 2, b), 0);
-    assert_int_equal(kvcache_match(kv, one + KV_PAGE, 1, b), 0); /* nor is it a beginning */
+    assert_int_equal(kvcache_match(kv, OWNER, two, 2, b), 0);
+    assert_int_equal(kvcache_match(kv, OWNER, one + KV_PAGE, 1, b), 0); /* nor is it a beginning */
     compute(kv, two, 2, b);
     assert_int_not_equal(a[1], b[1]);
     int32_t found[2];
-    assert_int_equal(kvcache_match(kv, two, 2, found), 2);
+    assert_int_equal(kvcache_match(kv, OWNER, two, 2, found), 2);
     assert_memory_equal(found, b, sizeof b);
     kvcache_close(kv);
 }
@@ -100,8 +102,8 @@ static void kvcache_keeps_one_copy_of_what_two_computed(void **state)
     int32_t tokens[KV_PAGE];
     fill(tokens, KV_PAGE, 9);
     int32_t a = kvcache_take(kv), b = kvcache_take(kv);
-    assert_int_equal(kvcache_seal(kv, a, -1, tokens), a);
-    assert_int_equal(kvcache_seal(kv, b, -1, tokens), a);
+    assert_int_equal(kvcache_seal(kv, OWNER, a, -1, tokens), a);
+    assert_int_equal(kvcache_seal(kv, OWNER, b, -1, tokens), a);
     assert_int_equal(kvcache_used(kv), 1);
     kvcache_drop(kv, a);
     assert_int_equal(kvcache_used(kv), 1); /* the second holder */
@@ -122,12 +124,12 @@ static void kvcache_forgets_the_longest_unused_prefix_from_its_end(void **state)
     drop_all(kv, a, 2);
     drop_all(kv, b, 2);
     assert_int_equal(kvcache_take(kv), a[1]); /* the end of the older one */
-    assert_int_equal(kvcache_match(kv, old, 2, found), 1);
+    assert_int_equal(kvcache_match(kv, OWNER, old, 2, found), 1);
     kvcache_drop(kv, found[0]); /* used again: now younger than all of `new` */
     assert_int_equal(kvcache_take(kv), b[1]);
     assert_int_equal(kvcache_take(kv), b[0]);
-    assert_int_equal(kvcache_match(kv, new, 2, found), 0);
-    assert_int_equal(kvcache_match(kv, old, 2, found), 1);
+    assert_int_equal(kvcache_match(kv, OWNER, new, 2, found), 0);
+    assert_int_equal(kvcache_match(kv, OWNER, old, 2, found), 1);
     assert_int_equal(kvcache_take(kv), -1); /* what is held is never forgotten */
     kvcache_close(kv);
 }
@@ -139,9 +141,36 @@ static void kvcache_does_not_seal_after_an_unsealed_page(void **state)
     int32_t tokens[2 * KV_PAGE], found[2];
     fill(tokens, 2 * KV_PAGE, 3);
     int32_t a = kvcache_take(kv), b = kvcache_take(kv);
-    assert_int_equal(kvcache_seal(kv, b, a, tokens + KV_PAGE), b);
+    assert_int_equal(kvcache_seal(kv, OWNER, b, a, tokens + KV_PAGE), b);
     assert_true(kvcache_writable(kv, b));
-    assert_int_equal(kvcache_match(kv, tokens, 2, found), 0);
+    assert_int_equal(kvcache_match(kv, OWNER, tokens, 2, found), 0);
+    kvcache_close(kv);
+}
+
+/* Whose prompt it was must not show: the same tokens are found for their owner alone, kept once for
+ * each, and never follow another's page. */
+static void kvcache_finds_nothing_of_another_owner(void **state)
+{
+    (void)state;
+    struct kvcache *kv = kvcache_open(8);
+    int32_t tokens[2 * KV_PAGE], a[2], b[2], found[2];
+    fill(tokens, 2 * KV_PAGE, 100);
+    compute(kv, tokens, 2, a);
+    assert_int_equal(kvcache_match(kv, OWNER + 1, tokens, 2, found), 0);
+    for (int32_t i = 0; i < 2; i++) {
+        b[i] = kvcache_take(kv);
+        assert_int_equal(kvcache_seal(kv, OWNER + 1, b[i], i ? a[0] : -1, tokens + i * KV_PAGE),
+                         b[i]);
+    }
+    assert_int_equal(kvcache_used(kv), 4);
+    assert_int_equal(kvcache_match(kv, OWNER + 1, tokens, 2, found), 1); /* not after a[0] */
+    assert_int_equal(found[0], b[0]);
+    kvcache_drop(kv, found[0]);
+    drop_all(kv, a, 2); /* cached pages are as separate as held ones */
+    drop_all(kv, b, 2);
+    assert_int_equal(kvcache_match(kv, OWNER + 2, tokens, 2, found), 0);
+    assert_int_equal(kvcache_match(kv, OWNER, tokens, 2, found), 2);
+    assert_memory_equal(found, a, sizeof a);
     kvcache_close(kv);
 }
 
@@ -166,13 +195,13 @@ static void kvcache_loses_no_page_and_mixes_up_no_prefix(void **state)
         for (int32_t p = 0; p < LONGEST; p++)
             fill(me->tokens + p * KV_PAGE, KV_PAGE, rand() % 2);
         int32_t want = 1 + rand() % LONGEST;
-        me->n = kvcache_match(kv, me->tokens, want, me->page);
+        me->n = kvcache_match(kv, OWNER, me->tokens, want, me->page);
         for (int32_t p = 0; p < me->n; p++)
             assert_memory_equal(truth[me->page[p]], me->tokens, (size_t)(p + 1) * KV_PAGE * 4);
         for (int32_t page; me->n < want && (page = kvcache_take(kv)) >= 0; me->n++) {
             assert_true(kvcache_writable(kv, page));
             memcpy(truth[page], me->tokens, sizeof me->tokens);
-            me->page[me->n] = kvcache_seal(kv, page, me->n ? me->page[me->n - 1] : -1,
+            me->page[me->n] = kvcache_seal(kv, OWNER, page, me->n ? me->page[me->n - 1] : -1,
                                            me->tokens + me->n * KV_PAGE);
         }
         bool held[PAGES] = {false};
@@ -195,6 +224,7 @@ int main(void)
         cmocka_unit_test(kvcache_tells_equal_pages_after_different_beginnings_apart),
         cmocka_unit_test(kvcache_keeps_one_copy_of_what_two_computed),
         cmocka_unit_test(kvcache_forgets_the_longest_unused_prefix_from_its_end),
+        cmocka_unit_test(kvcache_finds_nothing_of_another_owner),
         cmocka_unit_test(kvcache_does_not_seal_after_an_unsealed_page),
         cmocka_unit_test(kvcache_loses_no_page_and_mixes_up_no_prefix),
     };

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "server/auth.h"
@@ -118,6 +119,59 @@ static void auth_keeps_old_keys_when_a_reload_fails(void **state)
     auth_free(&a);
 }
 
+static struct client *client_with(struct auth *a, const char *authorization)
+{
+    static struct http_request req;
+    struct sockaddr from = {.sa_family = AF_INET};
+    memset(&req, 0, sizeof(req));
+    req.headers = 1;
+    req.header[0].name = (struct slice){"Authorization", 13};
+    req.header[0].value = (struct slice){authorization, strlen(authorization)};
+    struct client *c = auth_client(a, &req, &from);
+    clients_release(a->clients, c);
+    return c;
+}
+
+static void auth_tells_clients_by_name_or_key_over_reloads(void **state)
+{
+    (void)state;
+    struct auth a = {0};
+    struct config c = {.server_api_keys = user_file,
+                       .server_admin_key_file = admin_file,
+                       .server_key_limits = (char *)"acme running=3"};
+    struct err err;
+    write_file(user_file, "one name=acme # theirs\ntwo\tname=acme\nthree\nfour # no name\nf#ve\n");
+    write_file(admin_file, "boss\n");
+    assert_int_equal(auth_load(&a, &c, &err), 0);
+    assert_int_equal(a.user.n, 5);
+    struct client *acme = client_with(&a, "Bearer one"), *three = client_with(&a, "Bearer three");
+    assert_ptr_equal(client_with(&a, "Bearer two"), acme);
+    assert_int_equal(acme->limits.requests.running, 3);
+    assert_int_equal(three->limits.requests.running, 0);
+    assert_int_equal(client_with(&a, "Bearer f#ve")->name.kind, CLIENT_KEY);
+    assert_int_equal(client_with(&a, "Bearer boss")->name.kind, CLIENT_KEY);
+    assert_int_equal(client_with(&a, "Bearer on")->name.kind, CLIENT_ADDRESS);
+    assert_ptr_not_equal(three, client_with(&a, "Bearer four"));
+    uint64_t id = three->id;
+    write_file(user_file, "three\nnew name=acme\nthree name=acme\n"); /* once by each name */
+    assert_int_equal(auth_load(&a, &c, &err), 0);
+    assert_ptr_equal(client_with(&a, "Bearer new"), acme);
+    assert_int_equal(client_with(&a, "Bearer three")->id, id);
+    c.server_key_limits = (char *)"acme running=3,acne running=2";
+    assert_int_equal(auth_load(&a, &c, &err), -1);
+    assert_non_null(strstr(err.msg, "server.key_limits line 2"));
+    static const char *const bad[] = {"key name=",     "key nom=x",      "key name=x y",
+                                      "key name=a/b",  "key name=other", "key name=all",
+                                      "key x # name=x"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        write_file(user_file, bad[i]);
+        assert_int_equal(auth_load(&a, &c, &err), -1);
+        assert_non_null(strstr(err.msg, "line 1"));
+    }
+    assert_ptr_equal(client_with(&a, "Bearer new"), acme);
+    auth_free(&a);
+}
+
 static bool origin_allowed(const struct auth *a, const char *origin)
 {
     static struct http_request req;
@@ -153,6 +207,7 @@ int main(void)
         cmocka_unit_test(auth_needs_no_key_without_keys),
         cmocka_unit_test(auth_checks_keys),
         cmocka_unit_test(auth_keeps_old_keys_when_a_reload_fails),
+        cmocka_unit_test(auth_tells_clients_by_name_or_key_over_reloads),
         cmocka_unit_test(auth_allows_listed_origins_only),
     };
     return cmocka_run_group_tests(tests, make_files, remove_files);

@@ -221,10 +221,9 @@ enum submit_result engine_submit(struct engine *e, const struct engine_request *
 {
     static const int32_t eos = TOY_EOS;
     struct sequence_model m = {e->tokenizer, &eos, 1};
-    if (engine_queue_full(e)) {
-        err_set(err, "the queue is full");
-        return SUBMIT_FULL;
-    }
+    enum submit_result room = engine_room(e, r->client, r->limits, err);
+    if (room != SUBMIT_OK)
+        return room;
     struct sequence *s = sequence_new(r, &m);
     pthread_mutex_lock(&e->lock);
     s->id = *id = e->next_id++;
@@ -249,9 +248,15 @@ void engine_cancel(struct engine *e, uint64_t id)
     pthread_mutex_unlock(&e->lock);
 }
 
-bool engine_queue_full(const struct engine *e)
+enum submit_result engine_room(struct engine *e, uint64_t client,
+                               const struct request_limits *limits, struct err *err)
 {
-    return e->active >= toy.batch + toy.queue;
+    (void)client;
+    (void)limits;
+    if (e->active < toy.batch + toy.queue)
+        return SUBMIT_OK;
+    err_set(err, "the queue is full");
+    return SUBMIT_FULL;
 }
 
 int32_t engine_active(const struct engine *e)

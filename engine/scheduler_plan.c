@@ -1,0 +1,190 @@
+/* scheduler_plan.c - passes 2 and 3 of a plan: a token for whoever decodes, pieces for prompts.
+ *
+ * What a step may have of prompts is a budget: what decodes leave of the chunk, less where the pace
+ * is slower, and never less than the tokens that one other client decodes beside it. It goes in
+ * pieces to the client that was served least, counting what it gets in this very step, and within a
+ * client to the oldest prompt. So it is one client's as long as it is behind, and then everybody's.
+ */
+#include "engine/scheduler_private.h"
+
+/* Tokens to compute. None if the step under way draws the last one: it ends when that lands. */
+static int32_t to_compute(const struct sequence *seq)
+{
+    bool complete = seq->ahead > 0 && sequence_length(seq) >= sequence_longest(seq);
+    return complete ? 0 : sequence_pending(seq);
+}
+
+static bool decodes(const struct sequence *seq)
+{
+    return to_compute(seq) == 1 && sequence_length(seq) > seq->prompt_n;
+}
+
+/* Adds the next tokens of `seq`, at most `budget`, within the rows that are left. */
+static void add_item(struct scheduler *s, struct schedule *out, struct sequence *seq,
+                     int32_t budget)
+{
+    int32_t rows = s->limits.max_rows - out->rows;
+    int32_t count = to_compute(seq) < budget ? to_compute(seq) : budget;
+    bool scores = seq->prompt_logprobs && seq->scored < seq->prompt_n;
+    if (scores && count > rows)
+        count = rows;
+    if (count <= 0 || rows <= 0)
+        return;
+    struct schedule_item item = {
+        .seq = seq, .first = seq->computed, .count = count, .stay = seq->stays};
+    int32_t length = sequence_length(seq);
+    item.draw = item.first + count == length && length < sequence_longest(seq);
+    if (scores) {
+        /* The row of position p scores the token at p + 1; those up to `scored` are done. */
+        int32_t from = seq->scored > 0 ? seq->scored - 1 : 0;
+        int32_t to = item.first + count < seq->prompt_n ? item.first + count : seq->prompt_n - 1;
+        from = from > item.first ? from : item.first;
+        item.scores = to > from ? to - from : 0;
+    }
+    out->item[out->items++] = item;
+    out->tokens += count;
+    out->rows += item.scores + item.draw;
+    out->decodes += decodes(seq);
+}
+
+static struct sequence *first_suspect(const struct scheduler *s)
+{
+    struct sequence *seq = s->running.oldest;
+    while (seq && !seq->suspect)
+        seq = seq->newer;
+    return seq;
+}
+
+static void plan_decodes(struct scheduler *s, struct schedule *out)
+{
+    /* All pages first: until then anybody may be preempted. Then the way on is gone too. */
+    for (struct sequence *seq = s->running.oldest; seq;)
+        seq = !decodes(seq) || scheduler_grow(s, seq) ? seq->newer : s->running.oldest;
+    for (struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
+        if (decodes(seq))
+            add_item(s, out, seq, 1);
+}
+
+/* Everything running that pass 2 has not planned, by flow; returns the number of flows. A prompt
+ * that is scored leaves every other a row to draw with. */
+static int32_t collect_turns(struct scheduler *s, const struct schedule *out)
+{
+    int32_t turns = 0, flows = 0, cursor = 0;
+    int32_t rows = s->limits.max_rows - out->rows - (s->running.n - out->items - 1);
+    for (struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
+        seq->flow->turn = -1;
+    /* Newest first, so that each flow's turns end up oldest first. */
+    cursor = out->items - 1;
+    for (struct sequence *seq = s->running.newest; seq; seq = seq->older) {
+        if (cursor >= 0 && out->item[cursor].seq == seq) {
+            cursor--;
+            continue;
+        }
+        struct flow *flow = seq->flow;
+        bool scores = seq->prompt_logprobs && seq->scored < seq->prompt_n;
+        struct turn turn = {.seq = seq, .want = to_compute(seq), .next = flow->turn};
+        if (scores && turn.want > rows)
+            turn.want = rows;
+        if (turn.want == 0)
+            continue;
+        if (flow->turn < 0) {
+            s->flow[flows++] = flow;
+            flow->given = 0;
+        }
+        s->turn[turns] = turn;
+        flow->turn = turns++;
+    }
+    return flows;
+}
+
+/* The place in s->flow of the one that was served least, with what it gets in this step. */
+static int32_t least_served(const struct scheduler *s, int32_t flows)
+{
+    int32_t least = 0;
+    uint64_t served = UINT64_MAX;
+    for (int32_t i = 0; i < flows; i++) {
+        const struct flow *flow = s->flow[i];
+        uint64_t would = flow->served + (uint64_t)flow->given * FAIR_TOKEN;
+        bool older = s->turn[flow->turn].seq->id < s->turn[s->flow[least]->turn].seq->id;
+        if (would < served || (would == served && older)) {
+            least = i;
+            served = would;
+        }
+    }
+    return least;
+}
+
+/* Gives `budget` tokens to the flows that have turns, and plans each turn once it has all it gets.
+ * True if all got all they want. */
+static bool share_budget(struct scheduler *s, struct schedule *out, int32_t flows, int32_t budget)
+{
+    while (flows > 0 && budget > 0) {
+        int32_t i = least_served(s, flows), piece = flows > 1 && budget > PIECE ? PIECE : budget;
+        struct flow *flow = s->flow[i];
+        struct turn *t = &s->turn[flow->turn];
+        int32_t get = t->want - t->get < piece ? t->want - t->get : piece;
+        t->get += get;
+        flow->given += get;
+        budget -= get;
+        if (t->get < t->want)
+            continue;
+        add_item(s, out, t->seq, t->get);
+        flow->turn = t->next;
+        if (flow->turn < 0)
+            s->flow[i] = s->flow[--flows];
+    }
+    for (int32_t i = 0; i < flows; i++) {
+        const struct turn *t = &s->turn[s->flow[i]->turn];
+        if (t->get > 0)
+            add_item(s, out, t->seq, t->get);
+    }
+    return flows == 0;
+}
+
+/* Prompt tokens that there must be in this step: those of whoever was served least are as many as
+ * the tokens that one other client decodes in it, however slow that makes the step for that one. */
+static int32_t least_budget(struct scheduler *s, const struct schedule *out, int32_t flows)
+{
+    int32_t least = PREFILL_LEAST;
+    if (flows == 0)
+        return least;
+    const struct flow *mine = s->flow[least_served(s, flows)];
+    for (int32_t i = 0; i < out->items; i++)
+        out->item[i].seq->flow->decodes = 0;
+    for (int32_t i = 0; i < out->items; i++) {
+        struct flow *flow = out->item[i].seq->flow;
+        if (++flow->decodes > least && flow != mine && flow->served >= mine->served)
+            least = flow->decodes;
+    }
+    int32_t most = scheduler_max_tokens(&s->limits) - out->tokens;
+    return least < most ? least : most;
+}
+
+static void plan_prefill(struct scheduler *s, struct schedule *out)
+{
+    int32_t flows = collect_turns(s, out), least = least_budget(s, out, flows);
+    int32_t budget = s->limits.prefill_chunk - out->tokens;
+    if (out->items > 0 && budget > s->pace)
+        budget = s->pace;
+    if (budget < least)
+        budget = least;
+    bool all = share_budget(s, out, flows, budget);
+    if (all && s->waiting.n == 0)
+        fair_settle(s->fair);
+}
+
+int32_t scheduler_plan(struct scheduler *s, struct schedule *out, struct sequence **admitted)
+{
+    out->items = out->tokens = out->rows = out->decodes = 0;
+    struct sequence *seq;
+    while (s->suspects > 0 && (seq = first_suspect(s))) {
+        if (!scheduler_grow(s, seq))
+            continue; /* no longer running */
+        add_item(s, out, seq, s->limits.prefill_chunk);
+        return 0;
+    }
+    int32_t fresh = scheduler_admit(s, admitted);
+    plan_decodes(s, out);
+    plan_prefill(s, out);
+    return fresh;
+}
