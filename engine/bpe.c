@@ -5,8 +5,8 @@
  * linked list of one-byte symbols; a heap holds every adjacent pair that has a merge, lowest rank
  * first and leftmost among equals, which is the order of Hugging Face tokenizers. A merge takes
  * the right symbol out of the list and offers the two new pairs. Candidates are never removed:
- * one whose symbols have changed since is recognized when it comes up, because it names the merge
- * (and so the two ids) it was made for, and no symbol ever returns to an id it had.
+ * one whose symbols have changed since is recognized when it comes up, because its rank names the
+ * merge (and so the two ids) it was made for, and no symbol ever returns to an id it had.
  *
  * Most words of real text are one token. `whole` remembers per token whether its own bytes merge
  * into exactly itself: 0 not tried yet, 1 yes, 2 no. It is written by whatever thread finds out
@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/encode_work.h"
 #include "engine/utf8.h"
 
 #define UNKNOWN UINT32_MAX /* end of a list, empty table cell */
@@ -50,9 +51,8 @@ struct bpe_symbol {
 };
 
 struct bpe_candidate {
-    int32_t rank;
-    uint32_t at;    /* the left symbol */
-    uint32_t merge; /* cell of the merge */
+    int32_t rank; /* no two merges have the same */
+    uint32_t at;  /* the left symbol */
 };
 
 /* ---- GPT-2's alphabet ---------------------------------------------------------------------- */
@@ -322,14 +322,17 @@ void bpe_scratch_free(struct bpe_scratch *s)
     *s = (struct bpe_scratch){0};
 }
 
-/* A list of n symbols starts with n - 1 pairs, and each of its merges adds two: 3n will do. */
+/* A list of n symbols starts with n - 1 pairs; each of its n - 1 merges takes one and offers two:
+ * 2n will do. Little of what is there need be kept, so nothing is copied; and no room to spare for
+ * a word of megabytes, which takes 28 bytes a byte as it is. */
 static void make_room(struct bpe_scratch *s, size_t n)
 {
     if (n <= s->room)
         return;
-    s->room = n < 128 ? 256 : 2 * n;
-    s->symbol = xrealloc(s->symbol, s->room * sizeof *s->symbol);
-    s->heap = xrealloc(s->heap, 3 * s->room * sizeof *s->heap);
+    bpe_scratch_free(s);
+    s->room = n < 128 ? 256 : n < 1 << 20 ? 2 * n : n;
+    s->symbol = xmalloc(s->room * sizeof *s->symbol);
+    s->heap = xmalloc(2 * s->room * sizeof *s->heap);
 }
 
 static bool comes_first(struct bpe_candidate a, struct bpe_candidate b)
@@ -368,7 +371,7 @@ static void offer(const struct bpe *b, const struct bpe_scratch *s, uint32_t at,
         return;
     uint32_t cell = find_merge(b, s->symbol[at].id, s->symbol[s->symbol[at].after].id);
     if (cell != UNKNOWN)
-        heap_push(s->heap, heaped, (struct bpe_candidate){b->merge[cell].rank, at, cell});
+        heap_push(s->heap, heaped, (struct bpe_candidate){b->merge[cell].rank, at});
 }
 
 /* Lays the word out as one-byte symbols; returns how many. */
@@ -388,52 +391,74 @@ static uint32_t lay_out(const struct bpe *b, const struct bpe_scratch *s, const 
     return m;
 }
 
-static void merge_word(const struct bpe *b, struct bpe_scratch *s, const char *word, size_t n,
-                       struct id_list *out)
+/* Carries out the merge that a candidate names; nothing if one of its two symbols has been merged
+ * since. */
+static void merge_pair(const struct bpe *b, struct bpe_scratch *s, struct bpe_candidate c,
+                       size_t *heaped)
+{
+    struct bpe_symbol *left = &s->symbol[c.at];
+    if (left->id < 0 || left->after == UNKNOWN)
+        return;
+    struct bpe_symbol *right = &s->symbol[left->after];
+    uint32_t cell = find_merge(b, left->id, right->id);
+    if (cell == UNKNOWN || b->merge[cell].rank != c.rank)
+        return;
+    left->id = b->merge[cell].id;
+    left->after = right->after;
+    right->id = -1;
+    if (left->after != UNKNOWN)
+        s->symbol[left->after].before = c.at;
+    offer(b, s, left->before, heaped);
+    offer(b, s, c.at, heaped);
+}
+
+/* A bound of the steps that a heap of n takes for one candidate. */
+static int64_t levels(size_t n)
+{
+    return 64 - __builtin_clzll((unsigned long long)n | 1);
+}
+
+static int merge_word(const struct bpe *b, struct bpe_scratch *s, const char *word, size_t n,
+                      struct id_list *out, struct encode_control *control, struct err *err)
 {
     make_room(s, n);
     uint32_t count = lay_out(b, s, word, n);
     size_t heaped = 0;
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         offer(b, s, i, &heaped);
+        if (encode_work(control, levels(heaped), err))
+            return -1;
+    }
     while (heaped) {
+        if (encode_work(control, levels(heaped), err))
+            return -1;
         struct bpe_candidate c = heap_pop(s->heap, &heaped);
-        const struct merge *m = &b->merge[c.merge];
-        struct bpe_symbol *left = &s->symbol[c.at];
-        if (left->id != m->left || left->after == UNKNOWN || s->symbol[left->after].id != m->right)
-            continue; /* one of the two has been merged since */
-        struct bpe_symbol *right = &s->symbol[left->after];
-        left->id = m->id;
-        left->after = right->after;
-        right->id = -1;
-        if (left->after != UNKNOWN)
-            s->symbol[left->after].before = c.at;
-        offer(b, s, left->before, &heaped);
-        offer(b, s, c.at, &heaped);
+        merge_pair(b, s, c, &heaped);
     }
     for (uint32_t i = count ? 0 : UNKNOWN; i != UNKNOWN; i = s->symbol[i].after)
         id_list_add(out, s->symbol[i].id);
+    return 0;
 }
 
-void bpe_word(const struct bpe *b, struct bpe_scratch *s, const char *word, size_t n,
-              struct id_list *out)
+int bpe_word(const struct bpe *b, struct bpe_scratch *s, const char *word, size_t n,
+             struct id_list *out, struct encode_control *control, struct err *err)
 {
     int32_t id = bpe_find(b, word, n);
     if (id >= 0 && bpe_added(b->kind[id]))
         id = -1;
-    if (id < 0) {
-        merge_word(b, s, word, n, out);
-        return;
-    }
+    if (id < 0)
+        return merge_word(b, s, word, n, out, control, err);
     uint8_t whole = atomic_load_explicit(&b->whole[id], memory_order_relaxed);
     if (whole == 1 || b->ignore_merges) {
         id_list_add(out, id);
-        return;
+        return encode_work(control, (int64_t)n, err);
     }
     int64_t before = out->n;
-    merge_word(b, s, word, n, out);
+    if (merge_word(b, s, word, n, out, control, err))
+        return -1;
     if (whole == 0) {
         bool self = out->n == before + 1 && out->id[before] == id;
         atomic_store_explicit(&b->whole[id], self ? 1 : 2, memory_order_relaxed);
     }
+    return 0;
 }
