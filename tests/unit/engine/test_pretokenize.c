@@ -214,6 +214,7 @@ static void constructs_that_do_more_than_match_are_refused(void **state)
                                            "(?(R)a)",
                                            "(?#comment)a",
                                            "(?(DEFINE)a)",
+                                           "(?(DEFINE)(q\\K))(?=(?1))",
                                            "a\\G",
                                            "(*LIMIT_MATCH=1)a",
                                            "(*LIMIT_HEAP=1)a",
