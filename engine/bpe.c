@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "engine/encode_work.h"
 #include "engine/utf8.h"
@@ -43,6 +44,7 @@ struct bpe {
     struct merge *merge;
     uint32_t merge_cells; /* a power of two */
     _Atomic uint8_t *whole;
+    uint64_t seed; /* of both tables' hashes */
 };
 
 struct bpe_symbol {
@@ -86,9 +88,19 @@ int64_t byte_level_decode(const char *text, size_t n, char *out)
 
 /* ---- tables -------------------------------------------------------------------------------- */
 
-static uint32_t hash_bytes(const char *s, size_t n)
+/* Tokens and merges come with a model. Whoever made it could choose them so that all fall into one
+ * cell, if a cell followed from them alone. */
+static uint64_t draw_seed(void)
 {
-    uint64_t h = 0x9E3779B97F4A7C15u ^ n;
+    uint64_t seed;
+    if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+        seed = (uint64_t)(uintptr_t)&seed;
+    return seed;
+}
+
+static uint32_t hash_bytes(uint64_t seed, const char *s, size_t n)
+{
+    uint64_t h = seed ^ n;
     for (; n >= 8; n -= 8, s += 8) {
         uint64_t v;
         memcpy(&v, s, 8);
@@ -103,10 +115,12 @@ static uint32_t hash_bytes(const char *s, size_t n)
     return (uint32_t)(h >> 32);
 }
 
-static uint32_t hash_pair(int32_t left, int32_t right)
+static uint32_t hash_pair(uint64_t seed, int32_t left, int32_t right)
 {
-    uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
-    return (uint32_t)(h >> 32) ^ (uint32_t)(h >> 13);
+    uint64_t h = seed ^ ((uint64_t)(uint32_t)left << 32 | (uint32_t)right);
+    h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9u; /* the finalizer of SplitMix64 */
+    h = (h ^ h >> 27) * 0x94D049BB133111EBu;
+    return (uint32_t)(h >> 31);
 }
 
 static uint32_t table_size(int64_t entries)
@@ -125,7 +139,7 @@ const char *bpe_bytes(const struct bpe *b, int32_t id, size_t *n)
 
 int32_t bpe_find(const struct bpe *b, const char *bytes, size_t n)
 {
-    for (uint32_t i = hash_bytes(bytes, n);; i++) {
+    for (uint32_t i = hash_bytes(b->seed, bytes, n);; i++) {
         int32_t id = b->cell[i & (b->cells - 1)];
         if (id < 0)
             return -1;
@@ -139,7 +153,7 @@ int32_t bpe_find(const struct bpe *b, const char *bytes, size_t n)
 /* The cell of a pair's merge; UNKNOWN if the pair does not merge. */
 static uint32_t find_merge(const struct bpe *b, int32_t left, int32_t right)
 {
-    for (uint32_t i = hash_pair(left, right);; i++) {
+    for (uint32_t i = hash_pair(b->seed, left, right);; i++) {
         const struct merge *m = &b->merge[i & (b->merge_cells - 1)];
         if (m->left < 0)
             return UNKNOWN;
@@ -162,7 +176,7 @@ static void insert_token(struct bpe *b, int32_t id)
     const char *bytes = bpe_bytes(b, id, &n);
     if (n == 0 || bpe_find(b, bytes, n) >= 0)
         return;
-    uint32_t i = hash_bytes(bytes, n);
+    uint32_t i = hash_bytes(b->seed, bytes, n);
     while (b->cell[i & (b->cells - 1)] >= 0)
         i++;
     b->cell[i & (b->cells - 1)] = id;
@@ -259,7 +273,7 @@ static int read_merges(struct bpe *b, const struct vocab_source *src, struct err
             break;
         uint32_t cell = find_merge(b, m.left, m.right);
         if (cell == UNKNOWN) {
-            cell = hash_pair(m.left, m.right) & (b->merge_cells - 1);
+            cell = hash_pair(b->seed, m.left, m.right) & (b->merge_cells - 1);
             while (b->merge[cell].left >= 0)
                 cell = (cell + 1) & (b->merge_cells - 1);
         }
@@ -273,6 +287,7 @@ struct bpe *bpe_open(const struct vocab_source *src, struct err *err)
 {
     struct bpe *b = xcalloc(1, sizeof *b);
     b->tokens = src->tokens;
+    b->seed = draw_seed();
     b->ignore_merges = src->ignore_merges;
     b->kind = xmalloc((size_t)src->tokens);
     memcpy(b->kind, src->kind, (size_t)src->tokens);

@@ -176,6 +176,16 @@ static void page_in(const struct model *m, model_progress_fn *progress, void *ct
         filemap_page_in(f->map[i], paged, &p);
 }
 
+/* A file that was written to while it was read may be half of one model and half of another. */
+static int check_files(const struct model *m, struct err *err)
+{
+    const struct model_files *f = m->files;
+    for (int i = 0; f && i < f->maps; i++)
+        if (filemap_check(f->map[i], err) < 0)
+            return -1;
+    return 0;
+}
+
 /* The last component of the path, without ".gguf": the name under which a model is served. */
 static char *name_of(const char *path)
 {
@@ -211,6 +221,10 @@ struct model *model_open(const char *path, bool with_tokenizer, model_progress_f
     }
     if (progress)
         page_in(m, progress, ctx);
+    if (check_files(m, err) < 0) {
+        model_close(m);
+        return NULL;
+    }
     return m;
 }
 

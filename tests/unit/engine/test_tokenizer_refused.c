@@ -96,7 +96,7 @@ static void stages_that_are_not_supported_are_refused_by_name(void **state)
         {"\"vocab\":{", "\"vocab\":{\"bad\":-1,", "'bad'"},
         {"\"vocab\":{", "\"vocab\":{\"huge\":1e9,", "'huge'"},
         {"\"vocab\":{", "\"vocab\":{\"twice\":0,", "id 0 is both"},
-        {"\"vocab\":{", "\"vocab\":{\"far\":16000000,", "ids go up to 16000000"},
+        {"\"vocab\":{", "\"vocab\":{\"far\":1000000,", "ids go up to 1000000"},
         {"\"merges\":[", "\"merges\":[17,", "neither a string nor a pair"},
         {"\"merges\":[", "\"merges\":[[\"a\"],", "neither a string nor a pair"},
         {"{\"version\"", "version", "not valid JSON"},
