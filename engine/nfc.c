@@ -73,6 +73,8 @@ static size_t plain_run(const char *text, size_t n)
     return i;
 }
 
+enum { HELD_ENOUGH = 4096 }; /* characters after which the next chance to compose is taken */
+
 struct normalizer {
     char *text; /* the result so far */
     size_t n, room;
@@ -209,6 +211,15 @@ static void take_plain(struct normalizer *z, const char *text, size_t n)
     hold_decomposed(z, cp);
 }
 
+/* Letters of long texts without a plain character, none of which joins with what is before it:
+ * ideographs, kana, Hangul syllables, emoji. */
+static bool begins_anew(uint32_t cp)
+{
+    return (cp >= 0x3041 && cp <= 0x3096) || (cp >= 0x30A1 && cp <= 0x30FA) ||
+           (cp >= 0x4E00 && cp <= 0x9FFF) || (cp >= 0xAC00 && cp <= 0xD7A3) ||
+           (cp >= 0x1F300 && cp <= 0x1F9FF);
+}
+
 static int normalize(struct normalizer *z, const char *text, size_t n,
                      struct encode_control *control, struct err *err)
 {
@@ -220,9 +231,11 @@ static int normalize(struct normalizer *z, const char *text, size_t n,
             take_plain(z, text + i, plain);
         else if ((got = utf8_decode(text + i, n - i, &cp)) <= 0)
             break; /* the caller's text is well-formed */
-        else if (!is_fixed(cp))
+        else if (!is_fixed(cp)) {
+            if (z->held >= HELD_ENOUGH && begins_anew(cp))
+                release(z);
             hold_decomposed(z, cp);
-        else {
+        } else {
             release(z);
             append(z, text + i, (size_t)got);
         }

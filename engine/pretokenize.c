@@ -86,7 +86,7 @@ const struct pre_family *pretokenize_family(const char *name, struct err *err)
 }
 
 /* Steps of a pattern for a byte of its text, and for a text of any size, before it is stopped. */
-enum { STEPS_PER_BYTE = 256, STEPS_FREE = 1 << 16 };
+enum { STEPS_PER_BYTE = 256, STEPS_FREE = 1 << 14 };
 /* A pattern's own size, and memory of the matcher for one match, in KiB. PCRE2 counts matches of
  * its own too; that limit is never met before ours. */
 enum { PATTERN_MAX = 8192, MATCH_KIB = 8192, MATCHES_MAX = 1 << 30 };
@@ -343,7 +343,7 @@ static int try_runs(const struct pretokenizer *p, struct err *err)
                                        "\n",        "!",  "\xC3\xA9", "\xE6\xBC\xA2",
                                        "e\xCC\x81", "a ", " \n"},
                              *const ends[] = {"", "x", "!", " "};
-    enum { TIMES = 4096 };
+    enum { TIMES = 1024 };
     char *text = xmalloc(TIMES * 4);
     int rc = 0;
     for (size_t i = 0; i < sizeof runs / sizeof *runs * 4 && rc == 0; i++) {

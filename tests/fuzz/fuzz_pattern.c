@@ -35,7 +35,7 @@ static void cut(const struct pretokenizer *p, const char *text, size_t n)
     pre_run_end(r);
     if ((rc == 0 && rest.n) || (rc && !*err.msg))
         abort();
-    if (control.work > 300 * (int64_t)n + (2 << 16))
+    if (control.work > 300 * (int64_t)n + (1 << 16))
         abort();
 }
 

@@ -2,6 +2,8 @@
  * timed, for texts that have sent tokenizers into quadratic time. */
 #include "engine/encode_work.h"
 
+#include <pthread.h>
+
 #include "engine/added.h"
 #include "engine/bpe.h"
 #include "tests/unit/engine/tokens.h"
@@ -185,6 +187,34 @@ static void a_cancelled_encoding_ends_at_once(void **state)
     tokenizer_free(t);
 }
 
+static void *set_flag(void *cancel)
+{
+    atomic_store((atomic_bool *)cancel, true);
+    return NULL;
+}
+
+/* The same text again and again, until the other thread has come to it. */
+static void another_thread_cancels(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_json("qwen2");
+    size_t n = 1 << 18;
+    char *text = repeat("a\xCC\xA3\xCC\x81 1", &n);
+    atomic_bool cancel = false;
+    struct encode_control control = {.cancel = &cancel};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, set_flag, &cancel), 0);
+    for (int64_t count = 0; count >= 0;) {
+        int32_t *ids;
+        count = tokenizer_encode_cancellable(t, text, n, true, &control, &ids, NULL);
+        free(ids);
+    }
+    assert_true(control.cancelled);
+    pthread_join(thread, NULL);
+    free(text);
+    tokenizer_free(t);
+}
+
 static void a_flag_that_is_not_set_changes_nothing(void **state)
 {
     (void)state;
@@ -256,6 +286,7 @@ int main(void)
         cmocka_unit_test(whitespace_that_strips_whitespace_is_not_quadratic),
         cmocka_unit_test(an_added_token_is_as_long_as_is_read_ahead_at_most),
         cmocka_unit_test(a_cancelled_encoding_ends_at_once),
+        cmocka_unit_test(another_thread_cancels),
         cmocka_unit_test(a_flag_that_is_not_set_changes_nothing),
         cmocka_unit_test(a_word_can_be_cancelled),
         cmocka_unit_test(the_search_for_added_tokens_can_be_cancelled),

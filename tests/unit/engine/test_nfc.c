@@ -71,6 +71,27 @@ static void short_texts_are_as_the_library_has_them(void **state)
     }
 }
 
+/* Long enough to be composed in pieces: everything that a piece could be cut off from. */
+static void long_texts_are_as_the_library_has_them(void **state)
+{
+    (void)state;
+    static const uint32_t letters[] = {0x304B, 0x3099, 0x30C8, 0x309A,  0x6F22, 0xAC00, 0x11A8,
+                                       0x1100, 0x1161, 0x0301, 0x1F468, 0x200D, 0x302A, 0x0323};
+    enum { CHARACTERS = 60000 };
+    char *text = xmalloc(4 * CHARACTERS);
+    size_t n = 0;
+    uint32_t r = 3;
+    for (int k = 0; k < CHARACTERS; k++)
+        n += (size_t)utf8_encode(letters[draw(&r) % (sizeof letters / sizeof *letters)], text + n);
+    utf8proc_uint8_t *want;
+    utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n,
+                                           &want, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    assert_true(length >= 0);
+    expect_form(text, n, (const char *)want, (size_t)length);
+    free(want);
+    free(text);
+}
+
 /* n marks in the worst order behind a letter; returns what was counted. */
 static int64_t work_of_marks(size_t n)
 {
@@ -123,6 +144,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(marks_stand_as_in_hugging_face),
         cmocka_unit_test(short_texts_are_as_the_library_has_them),
+        cmocka_unit_test(long_texts_are_as_the_library_has_them),
         cmocka_unit_test(marks_are_ordered_in_linear_work),
         cmocka_unit_test(a_run_of_marks_can_be_cancelled),
     };
