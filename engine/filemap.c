@@ -22,6 +22,10 @@
 
 enum { PIECE = 8 << 20, PAGE = 4096 };
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* of Linux 5.14; not in the headers of every libc */
+#endif
+
 /* Room for `size` bytes at a multiple of HUGE_PAGE, not yet usable. NULL: no address space. */
 static uint8_t *reserve(size_t size)
 {
@@ -216,14 +220,30 @@ bool filemap_copy(struct filemap *f)
     return ok;
 }
 
-void filemap_page_in(const struct filemap *f, void (*step)(void *ctx, size_t bytes), void *ctx)
+/* Brings a piece in; false if the file no longer has it. Linux before 5.14 must touch the pages,
+ * and is sent a signal then. */
+static bool populate(const uint8_t *at, size_t n)
+{
+    size_t whole = whole_pages(n);
+    if (madvise((void *)at, whole, MADV_POPULATE_READ) == 0)
+        return true;
+    if (errno == EFAULT)
+        return false;
+    for (size_t i = 0; i < n; i += PAGE)
+        (void)*(const volatile uint8_t *)(at + i);
+    return true;
+}
+
+int filemap_page_in(const struct filemap *f, void (*step)(void *ctx, size_t bytes), void *ctx,
+                    struct err *err)
 {
     for (size_t at = 0; at < f->size; at += PIECE) {
         size_t n = f->size - at < PIECE ? f->size - at : PIECE;
         size_t ahead = f->size - at < 2 * (size_t)PIECE ? f->size - at : 2 * (size_t)PIECE;
         madvise((void *)(f->data + at), ahead, MADV_WILLNEED);
-        for (size_t i = 0; i < n; i += PAGE)
-            (void)*(const volatile uint8_t *)(f->data + at + i);
+        if (!populate(f->data + at, n))
+            return err_set(err, "%s: cannot be read, or has become shorter", f->path);
         step(ctx, n);
     }
+    return 0;
 }

@@ -41,8 +41,9 @@ char *file_read(const char *path, size_t most, size_t *n, struct err *err);
 int file_check_within(const char *folder, const char *name, struct err *err);
 
 /* Brings the file into memory front to back; after each piece calls step(ctx, bytes of the piece).
- */
-void filemap_page_in(const struct filemap *f, void (*step)(void *ctx, size_t bytes), void *ctx);
+ * -1 with a message if the file cannot be read to its end. */
+int filemap_page_in(const struct filemap *f, void (*step)(void *ctx, size_t bytes), void *ctx,
+                    struct err *err);
 
 /* Puts a private copy of the file, in huge pages where the system has them, in the place of its
  * mapping, so that pointers into `data` stay valid. Nobody may read it meanwhile. False, with the

@@ -301,6 +301,31 @@ static void a_file_that_is_written_to_meanwhile_is_refused(void **state)
     free(path);
 }
 
+static void cut_off(void *path, double fraction)
+{
+    if (fraction == 0)
+        assert_int_equal(truncate(path, 0), 0);
+}
+
+/* The weights are about to be brought into memory when the file loses them. */
+static void weights_that_were_cut_off_are_an_error(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    char *path = copy_file("tiny-llama.gguf");
+    struct filemap *map = filemap_open(path, &err);
+    bool tells = madvise((void *)map->data, 4096, 22) == 0; /* MADV_POPULATE_READ of Linux 5.14 */
+    filemap_close(map);
+    if (tells) {
+        assert_null(model_open(path, true, cut_off, path, &err));
+        assert_non_null(strstr(err.msg, "has become shorter"));
+    }
+    unlink(path);
+    free(path);
+    if (!tells)
+        skip();
+}
+
 /* ---- GGUF metadata of any length ----------------------------------------------------------- */
 
 static void put64(FILE *f, uint64_t v)
@@ -387,6 +412,7 @@ int main(void)
         cmocka_unit_test(a_template_of_megabytes_is_refused),
         cmocka_unit_test(metadata_that_was_cut_off_is_an_error),
         cmocka_unit_test(a_file_that_is_written_to_meanwhile_is_refused),
+        cmocka_unit_test(weights_that_were_cut_off_are_an_error),
         cmocka_unit_test(metadata_is_read_as_far_as_it_goes),
     };
     return cmocka_run_group_tests_name("engine/model_hostile", tests, NULL, NULL);
