@@ -7,9 +7,9 @@
  * not look past its own piece, as in Hugging Face tokenizers.
  *
  * A pattern comes with the model, the text with a request, and together they can make a
- * backtracking matcher work for ever ((a+)+b on a run of a; \s+x on spaces is quadratic). PCRE2's
- * own limits count from anew at every place of the text, and its JIT does not count everything. So
- * patterns have a callout behind everything that can be matched in more than one way
+ * backtracking matcher work for ever ((a+)+b is exponential on a run of a, (?:aa)+[bc] quadratic).
+ * PCRE2's own limits count from anew at every place of the text, and its JIT does not count
+ * everything. So patterns have a callout behind everything that can be matched in more than one way
  * (oniguruma.c), and the callout counts how far the matcher has moved since the last one. What a
  * pattern may spend is proportional to the text that it was given: with the patterns of real
  * models the work is from 2 to 5 steps a byte, whatever the text. The callouts take 15 ms of the
