@@ -31,7 +31,8 @@ def with_nfc(folder):
 
 def with_pattern(folder, pattern):
     """A step more, in front of the tokenizer's own."""
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
+             "invert": False}
     return edited(folder, lambda t: t.update(pre_tokenizer={
         "type": "Sequence", "pretokenizers": [split, t["pre_tokenizer"]]}))
 
