@@ -13,7 +13,7 @@
 
 #include <utf8proc.h>
 
-#include "engine/tokenizer.h"
+#include "engine/encode_work.h"
 #include "engine/utf8.h"
 
 struct node {
@@ -101,24 +101,27 @@ struct match {
     uint8_t flags;
 };
 
-/* The leftmost, then longest, token at or behind `from`. */
-static bool next_match(const struct added *a, const char *text, size_t n, size_t from,
-                       struct match *out)
+/* The leftmost, then longest, token at or behind `from`: 1, 0 for none, -1 when told to end. */
+static int next_match(const struct added *a, const char *text, size_t n, size_t from,
+                      struct match *out, struct encode_control *control, struct err *err)
 {
     for (size_t i = from; i < n; i++) {
         int32_t at = a->first[(unsigned char)text[i]];
         bool found = false;
-        for (size_t j = i + 1; at; j++) {
+        size_t j = i + 1;
+        for (; at; j++) {
             if (a->node[at].id >= 0) {
                 *out = (struct match){i, j, a->node[at].id, a->node[at].flags};
                 found = true;
             }
             at = j < n ? find_child(a, at, (unsigned char)text[j]) : 0;
         }
+        if (encode_work(control, (int64_t)(j - i), err))
+            return -1;
         if (found)
-            return true;
+            return 1;
     }
-    return false;
+    return 0;
 }
 
 /* The last character of text[0..n), n >= 1; sets its length. */
@@ -153,38 +156,47 @@ static bool stands_alone(const char *text, size_t n, const struct match *m)
     return m->end == n || utf8_decode(text + m->end, n - m->end, &cp) <= 0 || !is_word(cp);
 }
 
-/* Widens a match over the whitespace its flags claim, not before `done`. */
-static void strip(const char *text, size_t n, size_t done, struct match *m)
+/* Widens a match over the whitespace its flags claim, not before `done`. *space is the end of the
+ * whitespace that was last walked to its end: a token that is whitespace itself may be found again
+ * and again on the way there. */
+static void strip(const char *text, size_t n, size_t done, size_t *space, struct match *m)
 {
     size_t length;
     uint32_t cp;
     if (m->flags & ADDED_LSTRIP)
         while (m->begin > done && utf8_is_space(last_character(text, m->begin, &length)))
             m->begin -= length;
-    if (m->flags & ADDED_RSTRIP)
-        while (m->end < n) {
-            int got = utf8_decode(text + m->end, n - m->end, &cp);
-            if (got <= 0 || !utf8_is_space(cp))
-                break;
-            m->end += (size_t)got;
-        }
+    if (!(m->flags & ADDED_RSTRIP))
+        return;
+    if (m->end < *space)
+        m->end = *space;
+    while (m->end < n) {
+        int got = utf8_decode(text + m->end, n - m->end, &cp);
+        if (got <= 0 || !utf8_is_space(cp))
+            break;
+        m->end += (size_t)got;
+    }
+    *space = m->end;
 }
 
 int added_cut(const struct added *a, const char *text, size_t n, added_piece_fn *piece, void *ctx,
-              struct err *err)
+              struct encode_control *control, struct err *err)
 {
-    size_t done = 0, from = 0;
+    size_t done = 0, from = 0, space = 0;
     struct match m = {0};
-    while (next_match(a, text, n, from, &m)) {
+    int got;
+    while ((got = next_match(a, text, n, from, &m, control, err)) > 0) {
         from = m.end; /* the search goes on behind the token itself, not behind what it stripped */
         if ((m.flags & ADDED_SINGLE_WORD) && !stands_alone(text, n, &m))
             continue;
-        strip(text, n, done, &m);
+        strip(text, n, done, &space, &m);
         if (m.begin > done && piece(ctx, text + done, m.begin - done, -1, err))
             return -1;
         if (piece(ctx, text + m.begin, m.end - m.begin, m.id, err))
             return -1;
         done = m.end;
     }
+    if (got < 0)
+        return -1;
     return n > done ? piece(ctx, text + done, n - done, -1, err) : 0;
 }

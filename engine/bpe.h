@@ -30,9 +30,10 @@ struct bpe_scratch {
 void bpe_scratch_free(struct bpe_scratch *s);
 
 /* Appends the tokens of one word of n bytes, 1 <= n < 2^31. A byte the vocabulary has no token
- * for is left out, as Hugging Face tokenizers does where there is no unknown token. */
-void bpe_word(const struct bpe *b, struct bpe_scratch *s, const char *word, size_t n,
-              struct id_list *out);
+ * for is left out, as Hugging Face tokenizers does where there is no unknown token. -1 with a
+ * message if `control` says to end. */
+int bpe_word(const struct bpe *b, struct bpe_scratch *s, const char *word, size_t n,
+             struct id_list *out, struct encode_control *control, struct err *err);
 
 /* Whether tokens of this kind are found in a text before words are (added.h). */
 bool bpe_added(uint8_t kind);

@@ -7,6 +7,8 @@
  *
  * The size is taken once. Whoever truncates a file that a server has mapped, and not copied, gets
  * that server a bus error; replacing it by rename, as package managers and downloaders do, is safe.
+ * What a parser walks over (headers, vocabularies, JSON) is therefore read and not mapped, and
+ * filemap_check() tells whether the file stayed the same until the model was complete.
  */
 #include "engine/filemap.h"
 
@@ -19,6 +21,10 @@
 #include <unistd.h>
 
 enum { PIECE = 8 << 20, PAGE = 4096 };
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* of Linux 5.14; not in the headers of every libc */
+#endif
 
 /* Room for `size` bytes at a multiple of HUGE_PAGE, not yet usable. NULL: no address space. */
 static uint8_t *reserve(size_t size)
@@ -53,25 +59,41 @@ static uint8_t *map_file(int fd, size_t size)
     return at;
 }
 
+static int64_t changed_ns(const struct stat *st)
+{
+    return (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+}
+
+/* Opens a regular, non-empty file; -1 with a message. It is looked at before it is opened, because
+ * opening a device may do something; and opened so that a FIFO in its place would not wait. */
+static int open_regular(const char *path, struct stat *st, struct err *err)
+{
+    int fd = -1;
+    if (stat(path, st) < 0 ||
+        (S_ISREG(st->st_mode) &&
+         ((fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) < 0 ||
+          fstat(fd, st) < 0)))
+        err_set(err, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st->st_mode))
+        err_set(err, "%s: not a regular file", path);
+    else if (st->st_size == 0)
+        err_set(err, "%s: the file is empty", path);
+    else
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
 struct filemap *filemap_open(const char *path, struct err *err)
 {
     struct stat st;
-    uint8_t *data = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for a writer */
-
-    if (fd < 0) {
-        err_set(err, "%s: %s", path, strerror(errno));
+    int fd = open_regular(path, &st, err);
+    if (fd < 0)
         return NULL;
-    }
-    if (fstat(fd, &st) < 0)
-        err_set(err, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        err_set(err, "%s: not a regular file", path);
-    else if (st.st_size == 0)
-        err_set(err, "%s: the file is empty", path);
-    else if (!(data = map_file(fd, (size_t)st.st_size)))
-        err_set(err, "%s: cannot map: %s", path, strerror(errno));
+    uint8_t *data = map_file(fd, (size_t)st.st_size);
     if (!data) {
+        err_set(err, "%s: cannot map: %s", path, strerror(errno));
         close(fd);
         return NULL;
     }
@@ -80,6 +102,7 @@ struct filemap *filemap_open(const char *path, struct err *err)
     f->size = (size_t)st.st_size;
     f->path = xstrdup(path);
     f->fd = fd;
+    f->changed_ns = changed_ns(&st);
     return f;
 }
 
@@ -104,6 +127,81 @@ static bool read_all(int fd, uint8_t *to, size_t size)
     return true;
 }
 
+char *filemap_head(const struct filemap *f, size_t n, struct err *err)
+{
+    if (n > f->size)
+        n = f->size;
+    char *head = xmalloc(n + 1);
+    head[n] = 0;
+    if (read_all(f->fd, (uint8_t *)head, n))
+        return head;
+    free(head);
+    err_set(err, "%s: cannot be read, or has become shorter", f->path);
+    return NULL;
+}
+
+int filemap_check(const struct filemap *f, struct err *err)
+{
+    struct stat st;
+    if (fstat(f->fd, &st) == 0 && (size_t)st.st_size == f->size && changed_ns(&st) == f->changed_ns)
+        return 0;
+    return err_set(err, "%s: the file was changed while it was read", f->path);
+}
+
+char *file_read(const char *path, size_t most, size_t *n, struct err *err)
+{
+    struct stat st;
+    int fd = open_regular(path, &st, err);
+    char *text = NULL;
+    if (fd < 0)
+        return NULL;
+    *n = (size_t)st.st_size;
+    if (*n > most) {
+        err_set(err, "%s: %zu bytes, at most %zu are read", path, *n, most);
+    } else {
+        text = xmalloc(*n + 1);
+        text[*n] = 0;
+        if (!read_all(fd, (uint8_t *)text, *n)) {
+            err_set(err, "%s: cannot be read, or has become shorter", path);
+            free(text);
+            text = NULL;
+        }
+    }
+    close(fd);
+    return text;
+}
+
+/* Whether `path` lies in `folder`, both without links. */
+static bool lies_in(const char *folder, size_t n, const char *path)
+{
+    return strncmp(path, folder, n) == 0 && (path[n] == '/' || (n && folder[n - 1] == '/'));
+}
+
+/* .../snapshots/REVISION may link to .../blobs/HASH. */
+static bool lies_in_blobs(const char *folder, const char *path)
+{
+    static const char snapshots[] = "/snapshots";
+    const char *revision = strrchr(folder, '/');
+    size_t tail = sizeof snapshots - 1, n = revision ? (size_t)(revision - folder) : 0;
+    if (n < tail || memcmp(revision - tail, snapshots, tail) != 0)
+        return false;
+    n -= tail;
+    return strncmp(path, folder, n) == 0 && strncmp(path + n, "/blobs/", 7) == 0;
+}
+
+int file_check_within(const char *folder, const char *name, struct err *err)
+{
+    char *path = xasprintf("%s/%s", folder, name);
+    char *real = realpath(path, NULL), *root = realpath(folder, NULL);
+    bool within = !real || !root || lies_in(root, strlen(root), real) || lies_in_blobs(root, real);
+    if (!within)
+        err_set(err, "%s: leads out of the model's folder", path);
+    free(path);
+    free(real);
+    free(root);
+    return within ? 0 : -1;
+}
+
 bool filemap_copy(struct filemap *f)
 {
     size_t bytes = whole_pages(f->size);
@@ -122,14 +220,30 @@ bool filemap_copy(struct filemap *f)
     return ok;
 }
 
-void filemap_page_in(const struct filemap *f, void (*step)(void *ctx, size_t bytes), void *ctx)
+/* Brings a piece in; false if the file no longer has it. Linux before 5.14 must touch the pages,
+ * and is sent a signal then. */
+static bool populate(const uint8_t *at, size_t n)
+{
+    size_t whole = whole_pages(n);
+    if (madvise((void *)at, whole, MADV_POPULATE_READ) == 0)
+        return true;
+    if (errno == EFAULT)
+        return false;
+    for (size_t i = 0; i < n; i += PAGE)
+        (void)*(const volatile uint8_t *)(at + i);
+    return true;
+}
+
+int filemap_page_in(const struct filemap *f, void (*step)(void *ctx, size_t bytes), void *ctx,
+                    struct err *err)
 {
     for (size_t at = 0; at < f->size; at += PIECE) {
         size_t n = f->size - at < PIECE ? f->size - at : PIECE;
         size_t ahead = f->size - at < 2 * (size_t)PIECE ? f->size - at : 2 * (size_t)PIECE;
         madvise((void *)(f->data + at), ahead, MADV_WILLNEED);
-        for (size_t i = 0; i < n; i += PAGE)
-            (void)*(const volatile uint8_t *)(f->data + at + i);
+        if (!populate(f->data + at, n))
+            return err_set(err, "%s: cannot be read, or has become shorter", f->path);
         step(ctx, n);
     }
+    return 0;
 }

@@ -21,11 +21,14 @@
 enum { NESTING = 4, KEY_MAX = 65535, NAME_MAX_BYTES = 1024, ALIGNMENT_MAX = 1 << 16 };
 /* Far above any model; they bound what is allocated for a file before its entries are read. */
 enum { VALUES_MAX = 1 << 16, TENSORS_MAX = 1 << 16 };
+/* What gguf_open() reads at first and at most. Vocabularies of today make 16 MB. */
+enum { HEAD_FIRST = 4 << 20, HEAD_MAX = 128 << 20 };
 
 struct cursor {
     const uint8_t *at, *end;
     const char *file;
     struct err *err;
+    bool ran_out; /* something was asked for beyond `end` */
 };
 
 /* ggml's tensor types by number: what whet reads, and the names of what it refuses. */
@@ -74,6 +77,7 @@ static const uint8_t *take(struct cursor *c, uint64_t n, const char *what)
     const uint8_t *p = c->at;
 
     if (n > (uint64_t)(c->end - c->at)) {
+        c->ran_out = true;
         err_set(c->err, "%s: the file ends inside %s", c->file, what);
         return NULL;
     }
@@ -135,9 +139,11 @@ static int skip_items(struct cursor *c, enum gguf_type type, uint64_t count, int
                       const char *what)
 {
     if (gguf_type_bytes(type)) {
-        if (count > (uint64_t)(c->end - c->at) / (uint64_t)gguf_type_bytes(type))
+        if (count > (uint64_t)(c->end - c->at) / (uint64_t)gguf_type_bytes(type)) {
+            c->ran_out = true;
             return err_set(c->err, "%s: the file ends inside %s (%llu items of %s)", c->file, what,
                            (unsigned long long)count, gguf_type_name(type));
+        }
         c->at += count * (uint64_t)gguf_type_bytes(type);
         return 0;
     }
@@ -209,7 +215,8 @@ static int read_values(struct cursor *c, struct gguf *g, uint64_t count)
 {
     enum { SMALLEST = 8 + 1 + 4 + 1 };
 
-    if (count > VALUES_MAX || count > (uint64_t)(c->end - c->at) / SMALLEST)
+    c->ran_out = count > (uint64_t)(c->end - c->at) / SMALLEST;
+    if (count > VALUES_MAX || c->ran_out)
         return err_set(c->err,
                        "%s: header: %llu metadata values: too many, or more than fit the file",
                        c->file, (unsigned long long)count);
@@ -274,8 +281,9 @@ static int read_alignment(const struct gguf *g, uint64_t *alignment, struct err 
     return 0;
 }
 
-static int read_tensors(struct cursor *c, struct gguf *g, uint64_t count, const uint8_t *file,
-                        size_t size)
+/* `head` is where the cursor began, `file` where the tensors' data lies. */
+static int read_tensors(struct cursor *c, struct gguf *g, uint64_t count, const uint8_t *head,
+                        const uint8_t *file, size_t size)
 {
     enum { SMALLEST = 8 + 1 + 4 + 8 + 4 + 8 };
     struct tensor *t = NULL;
@@ -284,7 +292,8 @@ static int read_tensors(struct cursor *c, struct gguf *g, uint64_t count, const 
 
     if (read_alignment(g, &alignment, c->err) < 0)
         return -1;
-    if (count > TENSORS_MAX || count > (uint64_t)(c->end - c->at) / SMALLEST)
+    c->ran_out = count > (uint64_t)(c->end - c->at) / SMALLEST;
+    if (count > TENSORS_MAX || c->ran_out)
         return err_set(c->err, "%s: header: %llu tensors: too many, or more than fit the file",
                        c->file, (unsigned long long)count);
     t = xcalloc((size_t)count + 1, sizeof *t);
@@ -295,7 +304,7 @@ static int read_tensors(struct cursor *c, struct gguf *g, uint64_t count, const 
         else
             read++;
 
-    uint64_t start = ((uint64_t)(c->at - file) + alignment - 1) & ~(alignment - 1);
+    uint64_t start = ((uint64_t)(c->at - head) + alignment - 1) & ~(alignment - 1);
     uint64_t room = start < size ? size - start : 0;
     for (uint64_t i = 0; i < count; i++) {
         if (offset[i] % alignment) {
@@ -337,19 +346,50 @@ static int read_header(struct cursor *c, uint32_t *version, uint64_t *tensors, u
     return take_u64(c, values, "the header: metadata count");
 }
 
-struct gguf *gguf_parse(const uint8_t *data, size_t size, const char *file, struct err *err)
+/* Parses what the cursor is at the beginning of. */
+static struct gguf *parse(struct cursor *c, const uint8_t *data, size_t size)
 {
-    struct cursor c = {data, data + size, file, err};
     struct gguf *g = xcalloc(1, sizeof *g);
+    const uint8_t *head = c->at;
     uint64_t tensors = 0, values = 0;
 
-    g->file = xstrdup(file);
-    if (read_header(&c, &g->version, &tensors, &values) < 0 || read_values(&c, g, values) < 0 ||
-        read_tensors(&c, g, tensors, data, size) < 0) {
+    g->file = xstrdup(c->file);
+    if (read_header(c, &g->version, &tensors, &values) < 0 || read_values(c, g, values) < 0 ||
+        read_tensors(c, g, tensors, head, data, size) < 0) {
         gguf_free(g);
         return NULL;
     }
     return g;
+}
+
+struct gguf *gguf_parse(const uint8_t *data, size_t size, const char *file, struct err *err)
+{
+    struct cursor c = {data, data + size, file, err, false};
+    return parse(&c, data, size);
+}
+
+/* How long the metadata is only reading it tells: a piece that proves too short is read again, four
+ * times as long. */
+struct gguf *gguf_open(const struct filemap *map, struct err *err)
+{
+    for (size_t n = HEAD_FIRST;; n *= 4) {
+        size_t most = map->size < HEAD_MAX ? map->size : HEAD_MAX;
+        n = n < most ? n : most;
+        char *head = filemap_head(map, n, err);
+        if (!head)
+            return NULL;
+        struct cursor c = {(uint8_t *)head, (uint8_t *)head + n, map->path, err, false};
+        struct gguf *g = parse(&c, map->data, map->size);
+        if (g) {
+            g->head = head;
+            return g;
+        }
+        free(head);
+        if (c.ran_out && n == HEAD_MAX && n < map->size)
+            err_set(err, "%s: the metadata has more than %d bytes", map->path, HEAD_MAX);
+        if (!c.ran_out || n == most)
+            return NULL;
+    }
 }
 
 void gguf_free(struct gguf *g)
@@ -360,6 +400,7 @@ void gguf_free(struct gguf *g)
         free(g->value[i].key);
     free(g->value);
     weights_free(&g->weights);
+    free(g->head);
     free(g->file);
     free(g);
 }

@@ -1,7 +1,7 @@
 /* gguf.h - reads a GGUF file: metadata and tensor directory.
  *
  * GGUF 2 and 3, little-endian (the ggml project's docs/gguf.md). Strings and arrays point into the
- * mapping. Immutable once opened; any thread may read.
+ * metadata, tensors into the mapping. Immutable once opened; any thread may read.
  */
 #ifndef WHET_ENGINE_GGUF_H
 #define WHET_ENGINE_GGUF_H
@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "config/err.h"
+#include "engine/filemap.h"
 #include "engine/weights.h"
 
 /* Value types, numbered as in the file. */
@@ -55,11 +56,15 @@ struct gguf {
     int64_t values;
     struct gguf_value *value; /* sorted by key */
     struct weights weights;
+    char *head; /* gguf_open()'s copy of the metadata, or NULL */
 };
 
 /* Reads `size` bytes at `data` (8-byte aligned, kept by the caller as long as the result lives).
  * NULL with a message naming `file` and the field at fault. */
 struct gguf *gguf_parse(const uint8_t *data, size_t size, const char *file, struct err *err);
+/* The same for a mapped file, whose metadata is read and not looked at in the mapping: nobody can
+ * cut it off meanwhile. At most 128 MB of it. */
+struct gguf *gguf_open(const struct filemap *map, struct err *err);
 void gguf_free(struct gguf *g);
 
 /* NULL if the file has no such key. */

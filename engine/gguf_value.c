@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ITEMS_MAX = 1 << 24 }; /* of an array: far above any vocabulary */
+enum { ITEMS_MAX = 1 << 22 }; /* of an array: far above any vocabulary */
 
 static const struct {
     const char *name;

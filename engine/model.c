@@ -164,7 +164,7 @@ static void paged(void *ctx, size_t bytes)
     p->progress(p->ctx, p->done < p->total ? p->done / p->total : 1);
 }
 
-static void page_in(const struct model *m, model_progress_fn *progress, void *ctx)
+static int page_in(const struct model *m, model_progress_fn *progress, void *ctx, struct err *err)
 {
     const struct model_files *f = m->files;
     struct paging p = {progress, ctx, 0, 0};
@@ -173,7 +173,19 @@ static void page_in(const struct model *m, model_progress_fn *progress, void *ct
     for (int i = 0; i < f->maps; i++)
         p.total += (double)f->map[i]->size;
     for (int i = 0; i < f->maps; i++)
-        filemap_page_in(f->map[i], paged, &p);
+        if (filemap_page_in(f->map[i], paged, &p, err) < 0)
+            return -1;
+    return 0;
+}
+
+/* A file that was written to while it was read may be half of one model and half of another. */
+static int check_files(const struct model *m, struct err *err)
+{
+    const struct model_files *f = m->files;
+    for (int i = 0; f && i < f->maps; i++)
+        if (filemap_check(f->map[i], err) < 0)
+            return -1;
+    return 0;
 }
 
 /* The last component of the path, without ".gguf": the name under which a model is served. */
@@ -209,8 +221,10 @@ struct model *model_open(const char *path, bool with_tokenizer, model_progress_f
         model_close(m);
         return NULL;
     }
-    if (progress)
-        page_in(m, progress, ctx);
+    if ((progress && page_in(m, progress, ctx, err) < 0) || check_files(m, err) < 0) {
+        model_close(m);
+        return NULL;
+    }
     return m;
 }
 

@@ -3,7 +3,8 @@
  * model_open() maps the file(s) read-only; weights point into the mapping in the file's own
  * format (small vectors - norms, biases - are converted to float copies). Immutable once opened,
  * so any thread may read it. A damaged or hostile file is refused with a message naming the file
- * and the field; nothing is ever read past the mapping.
+ * and the field; nothing is ever read past the mapping. A file that becomes shorter while it is
+ * mapped is a bus error where its weights are read; model_copy_weights() ends that danger.
  */
 #ifndef WHET_ENGINE_MODEL_H
 #define WHET_ENGINE_MODEL_H

@@ -395,8 +395,12 @@ static int open_tokenizer(struct model *m, const struct gguf *g, struct err *err
             rc = err_prefix(err, "%s: vocabulary", g->file);
     }
     vocab_free(&v);
-    if (rc == 0 && (rc = gguf_string(g, "tokenizer.chat_template", &template, err)) > 0)
+    if (rc == 0 && (rc = gguf_string(g, "tokenizer.chat_template", &template, err)) > 0) {
+        if (template.n > MODEL_TEMPLATE_MAX)
+            return err_set(err, "%s: metadata 'tokenizer.chat_template': %zu bytes, at most %d",
+                           g->file, template.n, MODEL_TEMPLATE_MAX);
         m->chat_template = copy_string(template);
+    }
     return rc < 0 ? -1 : 0;
 }
 
@@ -409,7 +413,7 @@ int model_open_gguf(struct model *m, bool with_tokenizer, struct err *err)
         return -1;
     model_own_map(m, map);
 
-    struct gguf *g = gguf_parse(map->data, map->size, m->path, err);
+    struct gguf *g = gguf_open(map, err);
     struct gguf_string title = {m->name, strlen(m->name)};
     int rc = -1;
     if (!g || read_shape(g, &m->shape, err) < 0 || read_rope_divisors(g, &m->shape, err) < 0 ||

@@ -18,10 +18,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/json_file.h"
 #include "engine/safetensors.h"
 #include "engine/tokenizer.h"
 
-enum { JSON_MAX = 64 << 20, SHARDS_MAX = 4096 };
+enum { SHARDS_MAX = 4096 };
 
 /* ---- JSON files ------------------------------------------------------------------------------ */
 
@@ -39,23 +40,19 @@ static bool has_file(const struct model *m, const char *name)
 }
 
 /* Parses a JSON object in the directory. NULL with a message. */
-static cJSON *read_json(const struct model *m, const char *name, struct err *err)
+static cJSON *read_json(const struct model *m, const char *name, const struct json_limits *limits,
+                        struct err *err)
 {
+    if (file_check_within(m->path, name, err) < 0)
+        return NULL;
     char *path = inside(m, name);
-    cJSON *json = NULL;
-    struct filemap *map = filemap_open(path, err);
+    cJSON *json = json_file_parse(path, limits, err);
 
-    if (map && map->size > JSON_MAX) {
-        err_set(err, "%s: %zu bytes, expected at most %d", path, map->size, JSON_MAX);
-    } else if (map) {
-        json = cJSON_ParseWithLength((const char *)map->data, map->size);
-        if (!cJSON_IsObject(json)) {
-            err_set(err, "%s: not a JSON object", path);
-            cJSON_Delete(json);
-            json = NULL;
-        }
+    if (json && !cJSON_IsObject(json)) {
+        err_set(err, "%s: not a JSON object", path);
+        cJSON_Delete(json);
+        json = NULL;
     }
-    filemap_close(map);
     free(path);
     return json;
 }
@@ -282,44 +279,70 @@ static int read_shape(struct fields *f, struct model_shape *s, const struct weig
 
 static int read_shard(struct model *m, const char *name, struct weights *w, struct err *err)
 {
+    if (file_check_within(m->path, name, err) < 0)
+        return -1;
     char *path = inside(m, name);
     struct filemap *map = filemap_open(path, err);
     int rc = -1;
 
     if (map) {
         model_own_map(m, map);
-        rc = safetensors_read(map->data, map->size, path, w, err);
+        rc = safetensors_open(map, w, err);
     }
     free(path);
     return rc;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The names in the index, sorted and each once; *n of them. NULL with a message. */
+static const char **shard_names(const cJSON *map, const char *file, int *n, struct err *err)
+{
+    size_t entries = (size_t)cJSON_GetArraySize(map), count = 0;
+    const char **name = xcalloc(entries + 1, sizeof *name);
+    const cJSON *entry;
+
+    cJSON_ArrayForEach(entry, map)
+    {
+        const char *s = cJSON_GetStringValue(entry);
+        if (!s || !s[0] || s[0] == '.' || strchr(s, '/')) {
+            err_set(err, "%s: weight_map: '%.128s' is in no file of this directory", file,
+                    entry->string);
+            free(name);
+            return NULL;
+        }
+        name[count++] = s;
+    }
+    qsort(name, count, sizeof *name, by_text);
+    *n = 0;
+    for (size_t i = 0; i < count; i++)
+        if (i == 0 || strcmp(name[i], name[i - 1]) != 0)
+            name[(*n)++] = name[i];
+    if (*n > SHARDS_MAX) {
+        err_set(err, "%s: weight_map: more than %d files", file, SHARDS_MAX);
+        free(name);
+        return NULL;
+    }
+    return name;
 }
 
 /* Opens every file that the index names, once; then every tensor it lists must be there. */
 static int read_shards(struct model *m, const cJSON *map, const char *file, struct weights *w,
                        struct err *err)
 {
-    const char *shard[SHARDS_MAX];
-    int shards = 0;
+    int shards, rc = 0;
+    const char **shard = shard_names(map, file, &shards, err);
     const cJSON *entry;
 
-    cJSON_ArrayForEach(entry, map)
-    {
-        const char *name = cJSON_GetStringValue(entry);
-        if (!name || !name[0] || name[0] == '.' || strchr(name, '/'))
-            return err_set(err, "%s: weight_map: '%.128s' is in no file of this directory", file,
-                           entry->string);
-        int i = shards; /* the last one named is the likely one */
-        while (i > 0 && strcmp(shard[i - 1], name))
-            i--;
-        if (i > 0)
-            continue;
-        if (shards == SHARDS_MAX)
-            return err_set(err, "%s: weight_map: more than %d files", file, SHARDS_MAX);
-        shard[shards++] = name;
-        if (read_shard(m, name, w, err) < 0)
-            return -1;
-    }
-    if (weights_seal(w, file, err) < 0)
+    if (!shard)
+        return -1;
+    for (int i = 0; i < shards && rc == 0; i++)
+        rc = read_shard(m, shard[i], w, err);
+    free(shard);
+    if (rc < 0 || weights_seal(w, file, err) < 0)
         return -1;
     cJSON_ArrayForEach(entry, map)
     {
@@ -339,7 +362,7 @@ static int read_weights(struct model *m, struct weights *w, struct err *err)
             return -1;
         return weights_seal(w, m->path, err);
     }
-    cJSON *json = read_json(m, index, err);
+    cJSON *json = read_json(m, index, &json_tensors, err);
     if (!json)
         return -1;
     char *file = inside(m, index);
@@ -372,27 +395,33 @@ static const char *pick_template(const cJSON *v)
 static int read_template(struct model *m, struct err *err)
 {
     if (has_file(m, "chat_template.jinja")) {
-        char *path = inside(m, "chat_template.jinja");
-        struct filemap *map = filemap_open(path, err);
-        free(path);
-        if (!map)
+        size_t n;
+        if (file_check_within(m->path, "chat_template.jinja", err) < 0)
             return -1;
-        m->chat_template = xcalloc(map->size + 1, 1);
-        memcpy(m->chat_template, map->data, map->size);
-        filemap_close(map);
+        char *path = inside(m, "chat_template.jinja");
+        m->chat_template = file_read(path, MODEL_TEMPLATE_MAX, &n, err);
+        free(path);
+        if (!m->chat_template)
+            return -1;
     } else if (has_file(m, "tokenizer_config.json")) {
-        cJSON *json = read_json(m, "tokenizer_config.json", err);
+        cJSON *json = read_json(m, "tokenizer_config.json", &json_added, err);
         if (!json)
             return -1;
         const char *text = pick_template(cJSON_GetObjectItemCaseSensitive(json, "chat_template"));
-        m->chat_template = text ? xstrdup(text) : NULL;
+        bool fits = !text || strlen(text) <= MODEL_TEMPLATE_MAX;
+        m->chat_template = text && fits ? xstrdup(text) : NULL;
         cJSON_Delete(json);
+        if (!fits)
+            return err_set(err, "%s/tokenizer_config.json: 'chat_template': more than %d bytes",
+                           m->path, MODEL_TEMPLATE_MAX);
     }
     return 0;
 }
 
 static int open_tokenizer(struct model *m, struct err *err)
 {
+    if (file_check_within(m->path, "tokenizer.json", err) < 0)
+        return -1;
     char *path = inside(m, "tokenizer.json");
     int rc = 0;
 
@@ -412,7 +441,7 @@ int model_open_hf(struct model *m, bool with_tokenizer, struct err *err)
 {
     struct weights w = {0};
     char *file = inside(m, "config.json");
-    cJSON *config = read_json(m, "config.json", err);
+    cJSON *config = read_json(m, "config.json", &json_config, err);
     struct fields f = {config, file, err, false};
     int rc = -1;
 

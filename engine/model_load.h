@@ -6,6 +6,10 @@
 #include "engine/model.h"
 #include "engine/weights.h"
 
+/* The longest chat template that is taken from a file, in bytes; published ones have some 20,000.
+ */
+enum { MODEL_TEMPLATE_MAX = 1 << 20 };
+
 /* What a model keeps alive behind its pointers (struct model's `files`). */
 struct model_files {
     int maps;

@@ -4,7 +4,11 @@
 
 #include <stddef.h>
 
-/* Well-formed UTF-8 in NFC, malloc'ed; NULL if the text is plainly in NFC already. */
-char *nfc_normalize(const char *text, size_t n, size_t *length);
+#include "engine/tokenizer.h"
+
+/* Well-formed UTF-8 in NFC as *nfc, malloc'ed, of *length bytes; NULL if the text is plainly in NFC
+ * already. Linear in n, whatever the text. -1 with a message if `control` says to end. */
+int nfc_normalize(const char *text, size_t n, char **nfc, size_t *length,
+                  struct encode_control *control, struct err *err);
 
 #endif

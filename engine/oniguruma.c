@@ -11,7 +11,17 @@
  *   \p{Han}     a script; PCRE2 counts what is used with it too (Script_Extensions: the ideographic
  *               comma and full stop, the brackets), Oniguruma only its own characters
  *   x{2,3}+     Ruby repeats the group, PCRE2 takes it for possessive
+ *   x{2}?       Ruby makes the repeated group optional, PCRE2 takes it for lazy
  *   [a[b]] &&   class unions and intersections exist only in Oniguruma: refused
+ *
+ * No pattern needs more than classes, groups, repeats and lookaround. Whatever else there is in
+ * either dialect is refused by name: code that runs (callouts, recursion, conditions, verbs that
+ * set PCRE2's options), matches that end where they should not (\K, \G), references back, and what
+ * the two call by different names. Escapes and groups are taken from a list of those that are
+ * known, not kept off by a list of those that are bad.
+ *
+ * A callout, (?C1), is put behind every repeat and every group: there a match can go on in more
+ * than one way, and pretokenize.c counts the ways that are tried.
  *
  * Measured over every code point against tokenizers 0.23.3: \s, \d, \w, \p{L}, \p{N}, \p{M}, \p{P},
  * \p{S} and the scripts below agree.
@@ -19,6 +29,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "engine/oniguruma.h"
 
+#include <ctype.h>
 #include <pcre2.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -105,7 +116,7 @@ static const struct {
     {"Arabic", "\\x{0897}\\x{10EC2}-\\x{10EC4}\\x{10EFC}-\\x{10EFF}"},
 };
 
-#define NESTING 64
+enum { NESTING = 64, REPEAT_MAX = 1000 };
 
 struct rewrite {
     const char *in; /* the next character of the pattern */
@@ -114,6 +125,7 @@ struct rewrite {
     size_t atom;           /* where the last atom begins in out, for X{n,m}+ */
     size_t group[NESTING]; /* where the open groups begin */
     int depth;
+    bool choice; /* a repeat or a group ends here, and its callout is still to be written */
 };
 
 static void put(struct rewrite *w, const char *s, size_t n)
@@ -172,10 +184,12 @@ static bool is_script(const char *name, int n)
 /* \p{Han}: 1 if it was one. w->in is behind the backslash. */
 static int rewrite_script(struct rewrite *w, bool in_class, struct err *err)
 {
-    bool caret = strncmp(w->in + 1, "{^", 2) == 0, negated = (*w->in == 'P') != caret;
+    if ((*w->in != 'p' && *w->in != 'P') || w->in[1] != '{')
+        return 0;
+    bool caret = w->in[2] == '^', negated = (*w->in == 'P') != caret;
     const char *name = w->in + (caret ? 3 : 2);
     int n = (int)strcspn(name, "}");
-    if ((*w->in != 'p' && *w->in != 'P') || w->in[1] != '{' || !is_script(name, n))
+    if (name[n] != '}' || !is_script(name, n))
         return 0;
     if (in_class && negated)
         return err_set(err, "\\P{%.*s} inside a character class", n, name);
@@ -188,6 +202,22 @@ static int rewrite_script(struct rewrite *w, bool in_class, struct err *err)
     put_text(w, in_class ? "" : "]");
     w->in = name + n + 1;
     return 1;
+}
+
+/* Whether the escape at e (behind the backslash) means the same in both dialects: a character that
+ * is no letter or digit means itself. */
+static bool is_known_escape(const char *e, bool in_class)
+{
+    static const char hex[] = "0123456789abcdefABCDEF";
+    if (!isalnum((unsigned char)*e))
+        return true;
+    if (*e == 'x' && e[1] == '{')
+        return strspn(e + 2, hex) > 0 && e[2 + strspn(e + 2, hex)] == '}';
+    if (*e == 'x') /* a byte; two digits below 80 are a character too */
+        return e[1] >= '0' && e[1] <= '7' && e[2] && strchr(hex, e[2]);
+    if (*e == 'p' || *e == 'P')
+        return e[1] == '{';
+    return strchr(in_class ? "tnrfaeub" : "tnrfaeuAzZ", *e) != NULL;
 }
 
 /* An escape, inside a class or not. w->in is behind the backslash. */
@@ -211,7 +241,7 @@ static int rewrite_escape(struct rewrite *w, bool in_class, struct err *err)
     int script = rewrite_script(w, in_class, err);
     if (script)
         return script < 0 ? -1 : 0;
-    if (!in_class && (*w->in == 'b' || *w->in == 'B' || *w->in == 'X' || *w->in == 'R'))
+    if (!is_known_escape(w->in, in_class))
         return err_set(err, "\\%c", *w->in);
     if (*w->in == 'u') { /* \uHHHH */
         if (strspn(w->in + 1, "0123456789abcdefABCDEF") < 4)
@@ -242,6 +272,8 @@ static int rewrite_class(struct rewrite *w, struct err *err)
     put(w, w->in++, 1);
     if (*w->in == '^')
         put(w, w->in++, 1);
+    if (*w->in == ']')
+        return err_set(err, "a character class that is empty or begins with ]");
     while (*w->in && *w->in != ']') {
         if (*w->in == '\\') {
             w->in++;
@@ -261,6 +293,28 @@ static int rewrite_class(struct rewrite *w, struct err *err)
     return 0;
 }
 
+/* Whether {n}, {n,}, {n,m} or {,m} begins at s; sets its numbers (most: -1 if there is none) and
+ * its length. Anything else in braces is text. */
+static bool is_interval(const char *s, long *least, long *most, size_t *length)
+{
+    char *end;
+    const char *at = s + 1;
+    if (*s != '{' || (!isdigit((unsigned char)*at) && *at != ','))
+        return false;
+    *least = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : 0;
+    at += strspn(at, "0123456789");
+    *most = *least;
+    if (*at == ',') {
+        at++;
+        if (s[1] == ',' && !isdigit((unsigned char)*at))
+            return false;
+        *most = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : -1;
+        at += strspn(at, "0123456789");
+    }
+    *length = (size_t)(at + 1 - s);
+    return *at == '}';
+}
+
 /* X{n,m}+ means (?:X{n,m})+ in Ruby. w->in is at the plus behind the brace. */
 static void wrap_interval(struct rewrite *w)
 {
@@ -270,24 +324,74 @@ static void wrap_interval(struct rewrite *w)
     w->out[w->n - 1] = ')';
 }
 
+static int rewrite_brace(struct rewrite *w, struct err *err)
+{
+    long least, most;
+    size_t length;
+    if (!strchr(w->in, '}'))
+        return err_set(err, "an unclosed {");
+    if (!is_interval(w->in, &least, &most, &length)) {
+        w->atom = w->n;
+        put_text(w, "\\{");
+        w->in++;
+        return 0;
+    }
+    if (least > REPEAT_MAX || most > REPEAT_MAX)
+        return err_set(err, "a repeat of more than %d times", REPEAT_MAX);
+    put_text(w, w->in[1] == ',' ? "{0" : "{");
+    bool exact = !memchr(w->in, ',', length);
+    put(w, w->in + 1, length - 1);
+    w->in += length;
+    if (*w->in == '+' || (*w->in == '?' && exact))
+        wrap_interval(w);
+    w->choice = true;
+    return 0;
+}
+
+/* Length of what opens the group at s, without options but for the case of letters; 0 for anything
+ * else. Ruby's (?m) is PCRE2's (?s), and (?i) within a pattern reaches further in Ruby. */
+static size_t group_head(const char *s, bool at_start)
+{
+    static const char *const known[] = {"(?=", "(?!", "(?>", "(?<=", "(?<!"};
+    if (s[1] != '?')
+        return s[1] == '*' ? 0 : 1;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strncmp(s, known[i], strlen(known[i])) == 0)
+            return strlen(known[i]);
+    size_t options = strspn(s + 2, "i-");
+    if (s[2 + options] == ':')
+        return 3 + options;
+    return options && at_start && s[2 + options] == ')' ? 2 + options : 0;
+}
+
 static int open_group(struct rewrite *w, struct err *err)
 {
     if (w->depth == NESTING)
         return err_set(err, "more than %d nested groups", NESTING);
-    if (w->in[1] == '?') { /* Ruby's (?m) is PCRE2's (?s) */
-        size_t flags = strspn(w->in + 2, "imx-");
-        if (memchr(w->in + 2, 'm', flags) || memchr(w->in + 2, 'x', flags))
-            return err_set(err, "the option group %.*s", (int)(flags + 2), w->in);
-    }
+    size_t head = group_head(w->in, w->n == 0);
+    if (!head)
+        return err_set(err, "the group %.4s", w->in);
     w->group[w->depth++] = w->n;
-    put(w, w->in++, 1);
-    if (*w->in == '?')
-        put(w, w->in++, 1);
+    put(w, w->in, head);
+    w->in += head;
     return 0;
+}
+
+/* Writes the callout that is due, unless the repeat or the group is itself repeated. */
+static void put_callout(struct rewrite *w)
+{
+    long least, most;
+    size_t length;
+    bool repeated = *w->in && (strchr("*+?", *w->in) || is_interval(w->in, &least, &most, &length));
+    if (!w->choice || repeated)
+        return;
+    put_text(w, "(?C1)");
+    w->choice = false;
 }
 
 static int rewrite_one(struct rewrite *w, struct err *err)
 {
+    put_callout(w);
     size_t begin = w->n;
     switch (*w->in) {
     case '\\':
@@ -303,19 +407,15 @@ static int rewrite_one(struct rewrite *w, struct err *err)
         if (w->depth == 0)
             return err_set(err, "an unmatched closing parenthesis");
         w->atom = w->group[--w->depth];
+        w->choice = true;
         break;
     case '{':
-        while (*w->in && *w->in != '}')
-            put(w, w->in++, 1);
-        if (!*w->in)
-            return err_set(err, "an unclosed {");
-        put(w, w->in++, 1);
-        if (*w->in == '+')
-            wrap_interval(w);
-        return 0;
+        return rewrite_brace(w, err);
     case '*':
     case '+':
     case '?':
+        w->choice = true;
+        break;
     case '|':
         break;
     default:
@@ -336,5 +436,6 @@ char *oniguruma_to_pcre2(const char *pattern, struct err *err)
             return NULL;
         }
     }
+    put_callout(&w);
     return w.out;
 }

@@ -37,10 +37,13 @@ void pretokenizer_close(struct pretokenizer *p);
 /* Receives one word; not called for empty ones. -1 (with the message set) ends the run. */
 typedef int pre_word_fn(void *ctx, const char *word, size_t n, struct err *err);
 
-/* A run holds what one thread needs while it cuts texts with `p`. */
+/* A run holds what one thread needs while it cuts texts with `p`. Its operations are counted in
+ * `control`, which lives as long. */
 struct pre_run;
-struct pre_run *pre_run_begin(const struct pretokenizer *p, pre_word_fn *word, void *ctx);
-/* Cuts well-formed UTF-8. -1 if `word` failed or a pattern ran into PCRE2's limits. */
+struct pre_run *pre_run_begin(const struct pretokenizer *p, pre_word_fn *word, void *ctx,
+                              struct encode_control *control);
+/* Cuts well-formed UTF-8. -1 if `word` failed, `control` says to end, or a pattern needs more work
+ * than is proportional to the text. */
 int pre_run_cut(struct pre_run *r, const char *text, size_t n, struct err *err);
 void pre_run_end(struct pre_run *r);
 

@@ -13,11 +13,13 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "engine/json_file.h"
 #include "engine/quant.h"
 
-enum { HEADER_MAX = 16 << 20, TENSORS_MAX = 1 << 18 };
+enum { HEADER_MAX = 16 << 20, TENSORS_MAX = 1 << 16 };
 
 /* A whole number 0 .. 2^53; -1 otherwise. */
 static int64_t whole(const cJSON *n)
@@ -110,33 +112,60 @@ static int read_entries(const cJSON *header, const uint8_t *base, uint64_t room,
     return 0;
 }
 
-int safetensors_read(const uint8_t *data, size_t size, const char *file, struct weights *w,
-                     struct err *err)
+/* The header's length, from the 8 bytes in front of it, in a file of `size` bytes; -1 with a
+ * message. */
+static int64_t header_length(const uint8_t *length, size_t size, const char *file, struct err *err)
 {
     uint64_t n = 0;
-    const char *end = NULL;
-
-    if (size < 8)
-        return err_set(err, "%s: the file ends inside the header length", file);
     for (int i = 7; i >= 0; i--)
-        n = n << 8 | data[i];
+        n = n << 8 | length[i];
     if (n < 2 || n > HEADER_MAX)
         return err_set(err, "%s: header length %llu, expected 2 to %d", file, (unsigned long long)n,
                        HEADER_MAX);
     if (n > size - 8)
         return err_set(err, "%s: the file ends inside the header (%llu bytes)", file,
                        (unsigned long long)n);
-    if (data[8] != '{')
-        return err_set(err, "%s: header: does not begin with '{'", file);
+    return (int64_t)n;
+}
 
-    const char *text = (const char *)data + 8;
-    cJSON *header = cJSON_ParseWithLengthOpts(text, (size_t)n, &end, 0);
-    if (!header)
-        return err_set(err, "%s: header: not valid JSON", file);
-    while (end < text + n && (*end == ' ' || *end == '\n' || *end == '\t' || *end == '\r'))
-        end++;
-    int rc = end == text + n ? read_entries(header, data + 8 + n, size - 8 - n, file, w, err)
-                             : err_set(err, "%s: header: text behind the JSON object", file);
+/* Reads the header's text; the data behind it is `room` bytes at `base`. */
+static int read_header(const char *text, size_t n, const uint8_t *base, uint64_t room,
+                       const char *file, struct weights *w, struct err *err)
+{
+    if (text[0] != '{')
+        return err_set(err, "%s: header: does not begin with '{'", file);
+    char *what = xasprintf("%s: header", file);
+    cJSON *header = json_text_parse(text, n, json_tensors.items, what, err);
+    int rc = header ? read_entries(header, base, room, file, w, err) : -1;
     cJSON_Delete(header);
+    free(what);
+    return rc;
+}
+
+int safetensors_read(const uint8_t *data, size_t size, const char *file, struct weights *w,
+                     struct err *err)
+{
+    if (size < 8)
+        return err_set(err, "%s: the file ends inside the header length", file);
+    int64_t n = header_length(data, size, file, err);
+    if (n < 0)
+        return -1;
+    return read_header((const char *)data + 8, (size_t)n, data + 8 + n, size - 8 - (size_t)n, file,
+                       w, err);
+}
+
+int safetensors_open(const struct filemap *map, struct weights *w, struct err *err)
+{
+    if (map->size < 8)
+        return err_set(err, "%s: the file ends inside the header length", map->path);
+    char *head = filemap_head(map, 8, err);
+    int64_t n = head ? header_length((const uint8_t *)head, map->size, map->path, err) : -1;
+    free(head);
+    head = n < 0 ? NULL : filemap_head(map, 8 + (size_t)n, err);
+    if (!head)
+        return -1;
+    int rc = read_header(head + 8, (size_t)n, map->data + 8 + n, map->size - 8 - (size_t)n,
+                         map->path, w, err);
+    free(head);
     return rc;
 }

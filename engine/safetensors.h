@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "config/err.h"
+#include "engine/filemap.h"
 #include "engine/weights.h"
 
 /* Appends the tensors in `size` bytes at `data` (kept by the caller as long as `w` is used) to
@@ -13,5 +14,8 @@
  * `file` and the tensor at fault; `w` may then hold some of the tensors. */
 int safetensors_read(const uint8_t *data, size_t size, const char *file, struct weights *w,
                      struct err *err);
+/* The same for a mapped file, whose header is read and not looked at in the mapping: nobody can cut
+ * it off meanwhile. */
+int safetensors_open(const struct filemap *map, struct weights *w, struct err *err);
 
 #endif

@@ -16,6 +16,7 @@
 
 #include "engine/added.h"
 #include "engine/bpe.h"
+#include "engine/encode_work.h"
 #include "engine/nfc.h"
 #include "engine/pretokenize.h"
 #include "engine/utf8.h"
@@ -47,11 +48,18 @@ static int put_added(struct tokenizer *t, const struct vocab_source *src, int32_
     size_t n = (size_t)src->length[id], m;
     if (!utf8_valid(src->text[id], n))
         return err_set(err, "vocabulary: token %d is matched in text but is not UTF-8", id);
+    if (n > ADDED_TEXT_MAX)
+        return err_set(err,
+                       "vocabulary: token %d is matched in text and has %zu bytes (at most %d)", id,
+                       n, ADDED_TEXT_MAX);
     if (!(flags & ADDED_NORMALIZED)) {
         added_put(t->added, src->text[id], n, id, flags);
         return 0;
     }
-    char *nfc = t->nfc ? nfc_normalize(src->text[id], n, &m) : NULL;
+    struct encode_control control = {0};
+    char *nfc = NULL;
+    if (t->nfc && nfc_normalize(src->text[id], n, &nfc, &m, &control, err))
+        return -1;
     added_put(t->normalized, nfc ? nfc : src->text[id], nfc ? m : n, id, flags);
     free(nfc);
     return 0;
@@ -156,8 +164,18 @@ void tokenizer_free(struct tokenizer *t)
 
 /* ---- encoding ------------------------------------------------------------------------------ */
 
+int encode_poll(struct encode_control *c, struct err *err)
+{
+    c->polled = c->work;
+    if (c->cancelled || !c->cancel || !atomic_load_explicit(c->cancel, memory_order_relaxed))
+        return c->cancelled ? -1 : 0;
+    c->cancelled = true;
+    return err_set(err, "the encoding was cancelled");
+}
+
 struct encoding {
     const struct tokenizer *t;
+    struct encode_control *control;
     struct pre_run *run;
     struct bpe_scratch scratch;
     struct id_list ids;
@@ -168,8 +186,7 @@ static int add_word(void *ctx, const char *word, size_t n, struct err *err)
     struct encoding *e = ctx;
     if (n >= INT32_MAX)
         return err_set(err, "a word of %zu bytes is too long to encode", n);
-    bpe_word(e->t->bpe, &e->scratch, word, n, &e->ids);
-    return 0;
+    return bpe_word(e->t->bpe, &e->scratch, word, n, &e->ids, e->control, err);
 }
 
 static int add_normalized(void *ctx, const char *piece, size_t n, int32_t id, struct err *err)
@@ -189,8 +206,12 @@ static int add_raw(void *ctx, const char *piece, size_t n, int32_t id, struct er
         return 0;
     }
     size_t m = n;
-    char *nfc = e->t->nfc ? nfc_normalize(piece, n, &m) : NULL;
-    int rc = added_cut(e->t->normalized, nfc ? nfc : piece, m, add_normalized, e, err);
+    char *nfc = NULL;
+    if (e->t->nfc && nfc_normalize(piece, n, &nfc, &m, e->control, err))
+        return -1;
+    if (!nfc)
+        m = n;
+    int rc = added_cut(e->t->normalized, nfc ? nfc : piece, m, add_normalized, e, e->control, err);
     free(nfc);
     return rc;
 }
@@ -198,12 +219,23 @@ static int add_raw(void *ctx, const char *piece, size_t n, int32_t id, struct er
 int64_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, bool special,
                          int32_t **ids, struct err *err)
 {
-    struct encoding e = {.t = t};
+    struct encode_control control = {0};
+    return tokenizer_encode_cancellable(t, text, n, special, &control, ids, err);
+}
+
+int64_t tokenizer_encode_cancellable(const struct tokenizer *t, const char *text, size_t n,
+                                     bool special, struct encode_control *control, int32_t **ids,
+                                     struct err *err)
+{
+    struct encoding e = {.t = t, .control = control};
+    *ids = NULL;
+    if (encode_poll(control, err))
+        return -1;
     char *valid = utf8_valid(text, n) ? NULL : utf8_lossy(text, n, &n);
-    e.run = pre_run_begin(t->pre, add_word, &e);
+    e.run = pre_run_begin(t->pre, add_word, &e, control);
     if (special && t->add_bos)
         id_list_add(&e.ids, t->bos);
-    int rc = added_cut(t->added, valid ? valid : text, n, add_raw, &e, err);
+    int rc = added_cut(t->added, valid ? valid : text, n, add_raw, &e, control, err);
     if (special && t->add_eos)
         id_list_add(&e.ids, t->eos);
     pre_run_end(e.run);
@@ -211,7 +243,6 @@ int64_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, 
     free(valid);
     if (rc) {
         free(e.ids.id);
-        *ids = NULL;
         return -1;
     }
     *ids = e.ids.id ? e.ids.id : xmalloc(sizeof **ids);

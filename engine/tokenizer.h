@@ -6,6 +6,7 @@
 #ifndef WHET_ENGINE_TOKENIZER_H
 #define WHET_ENGINE_TOKENIZER_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -64,6 +65,22 @@ void tokenizer_free(struct tokenizer *t);
  * string always becomes the special token. Returns the count, *ids malloc'ed; -1 on error. */
 int64_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, bool special,
                          int32_t **ids, struct err *err);
+
+/* What a caller holds over one encoding; zero-initialize. */
+struct encode_control {
+    const atomic_bool *cancel; /* once another thread sets it, the encoding ends soon; or NULL */
+    bool cancelled;            /* out: it did, and -1 came of that and of no fault in the text */
+    int64_t work;              /* out: operations done, at most proportional to n log n */
+    int64_t polled;            /* of the tokenizer: `work` when it last looked at `cancel` */
+};
+
+/* tokenizer_encode() that can be told to end: `cancel` is looked at every some thousand operations
+ * (microseconds), also in the middle of a word, a run of marks or a pattern's match. What is not
+ * interrupted is the first pass, which looks for ill-formed UTF-8 (1 ms a megabyte), and composing
+ * one run of characters that all hang together (15 ms a megabyte of nothing but marks). */
+int64_t tokenizer_encode_cancellable(const struct tokenizer *t, const char *text, size_t n,
+                                     bool special, struct encode_control *control, int32_t **ids,
+                                     struct err *err);
 
 /* The bytes of one token (not NUL-terminated; may be half a character). Empty for special tokens
  * unless `special`. The pointer lives as long as the tokenizer. */

@@ -17,22 +17,9 @@
 
 #include "engine/bpe.h"
 #include "engine/filemap.h"
+#include "engine/json_file.h"
 
-enum { FILE_MAX = 256 << 20, TOKENS_MAX = 16 << 20 };
-
-static cJSON *read_file(const char *path, struct err *err)
-{
-    struct filemap *map = filemap_open(path, err);
-    cJSON *json = NULL;
-    if (!map)
-        return NULL;
-    if (map->size > FILE_MAX)
-        err_set(err, "%s: %zu bytes, at most %d are read", path, map->size, FILE_MAX);
-    else if (!(json = cJSON_ParseWithLength((const char *)map->data, map->size)))
-        err_set(err, "%s: not valid JSON", path);
-    filemap_close(map);
-    return json;
-}
+enum { TOKENS_MAX = 1 << 20 }; /* as many as a model may have */
 
 /* An integer from 0 to `max`; -1 for anything else. */
 static int32_t whole_number(const cJSON *item, int32_t max)
@@ -252,12 +239,20 @@ static int read_model(struct tokenizer_json *j, struct err *err)
 /* ---- the files beside it ------------------------------------------------------------------- */
 
 /* A JSON file in the folder of `path`: 0 with *json NULL if there is none. */
-static int read_beside(const char *path, const char *name, cJSON **json, struct err *err)
+static int read_beside(const char *path, const char *name, const struct json_limits *limits,
+                       cJSON **json, struct err *err)
 {
     const char *slash = strrchr(path, '/');
+    char *folder = slash ? xasprintf("%.*s", (int)(slash + 1 - path), path) : xstrdup(".");
     char *other = xasprintf("%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name);
-    *json = access(other, F_OK) == 0 ? read_file(other, err) : NULL;
-    int rc = *json || access(other, F_OK) != 0 ? 0 : -1;
+    int rc = 0;
+    *json = NULL;
+    if (access(other, F_OK) == 0) {
+        if (file_check_within(folder, name, err) == 0)
+            *json = json_file_parse(other, limits, err);
+        rc = *json ? 0 : -1;
+    }
+    free(folder);
     free(other);
     return rc;
 }
@@ -297,10 +292,10 @@ static int read_stops(struct tokenizer_json *j, const cJSON *config, struct err 
 static int read_specials(struct tokenizer_json *j, const char *path, struct err *err)
 {
     cJSON *config = NULL, *generation = NULL;
-    int rc = read_beside(path, "tokenizer_config.json", &config, err) ||
+    int rc = read_beside(path, "tokenizer_config.json", &json_added, &config, err) ||
                      named_token(j, config, "bos_token", &j->src.bos, err) ||
                      named_token(j, config, "eos_token", &j->src.eos, err) ||
-                     read_beside(path, "generation_config.json", &generation, err) ||
+                     read_beside(path, "generation_config.json", &json_config, &generation, err) ||
                      read_stops(j, generation, err)
                  ? -1
                  : 0;
@@ -323,7 +318,7 @@ struct tokenizer *tokenizer_from_json(const char *path, struct err *err)
 {
     struct tokenizer_json j = {.src = {.bos = -1, .eos = -1}, .prefix = -1, .suffix = -1};
     struct tokenizer *t = NULL;
-    cJSON *root = read_file(path, err);
+    cJSON *root = json_file_parse(path, &json_vocabulary, err);
     if (!root)
         return NULL;
     j.root = root;

@@ -112,6 +112,36 @@ def raw_bytes(r, n):
     return b"".join(pick() for _ in range(n))
 
 
+# What normalization has to move, join or take apart: marks of many classes, letters that take them,
+# what decomposes into marks or grows, syllables and their parts.
+MARKS = [chr(c) for c in (0x300, 0x301, 0x308, 0x323, 0x327, 0x328, 0x334, 0x338, 0x340, 0x344,
+                          0x345, 0x35C, 0x360, 0x5B0, 0x5BC, 0x653, 0x93C, 0x94D, 0xF71, 0xF72,
+                          0xF73, 0xF74, 0xF81, 0x302A, 0x3099, 0x20D0, 0x1D165, 0x1D16E)]
+BASES = list("aeoAE x1") + [chr(c) for c in (0xE9, 0x1EAD, 0x212B, 0x2126, 0x627, 0x915, 0x958, 0x9C7,
+                                             0x9BE, 0xB47, 0xB56, 0x1100, 0x1161, 0x11A8, 0xAC00,
+                                             0xAC01, 0x304B, 0x1D15E, 0x2F800, 0xFB1D, 0x110BA)]
+
+
+def marked(r, n):
+    """n characters, most of them marks."""
+    return "".join(r.choice(MARKS if r.random() < 0.7 else BASES) for _ in range(n))
+
+
+def adversarial():
+    """Byte strings that ask for more work than they look like; no vocabulary is trained on them."""
+    r = random.Random(20261122)
+    out = [marked(r, r.randint(2, 24)).encode() for _ in range(60)]
+    out += [marked(r, 300).encode(), ("a" + "".join(sorted(MARKS)) * 8).encode(),
+            ("a" + "\u0301" * 200 + "\u0323" * 200).encode(), ("\u0344" * 150).encode()]
+    for unit in ("\u1100\u1161\u11a8", "\u1100", "\u1161", "\uac00\u11a8", "\u0f73", "👩\u200d",
+                 "\u200d\ufe0f", "🇩", " \n", "\n ", "a ", "a1", "A", "aA", "!a", "'s", " !", "\t \r\n",
+                 "é", "漢", "\u3000", "\u00a0", "1", "½", "<|im_", "<|", "ا\u0653"):
+        out.append((unit * 60).encode())
+    for unit in (" ", "\n", "a", "A", "=", "7", "\u0301", "ก"):
+        out += [(unit * 700).encode(), (unit * 300 + "x").encode()]
+    return out
+
+
 def corpus():
     """The list of byte strings."""
     r = random.Random(20240613)

@@ -9,6 +9,9 @@
  *   {{ 'a\n' + message["role"] }}  ->  a<newline>{{message.role}}
  *   {%- if x  ==  "user" -%}       ->  {%if x=='user'%}
  *   {# comment #}                  ->  (nothing)
+ *
+ * One pass from front to back: every character is looked at a few times at most, however many
+ * blocks there are.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -136,12 +139,13 @@ static int add_expression(struct buf *out, const char *s, const char *end)
     return 0;
 }
 
-/* The closing mark of the block that begins at s ("{{", "{%" or "{#"); NULL if there is none. */
-static const char *block_end(const char *s)
+/* The closing mark of the block that begins at s ("{{", "{%" or "{#") in a text that ends at `end`;
+ * NULL if there is none. */
+static const char *block_end(const char *s, const char *end)
 {
     char kind = s[1];
-    const char *close = kind == '{' ? "}}" : kind == '%' ? "%}" : "#}", *end = s + strlen(s);
-    for (s += 2; *s; s++) {
+    const char *close = kind == '{' ? "}}" : kind == '%' ? "%}" : "#}";
+    for (s += 2; s < end; s++) {
         if (kind != '#' && (*s == '\'' || *s == '"')) {
             const char *after = literal_end(s, end);
             if (!after)
@@ -184,14 +188,14 @@ static void add_plain(struct buf *out, const char *s, const char *block, const c
 char *chat_canonical(const char *text)
 {
     struct buf out = {0};
-    const char *s = text;
+    const char *s = text, *end = text + strlen(text);
     buf_str(&out, "");
     for (;;) {
         const char *block = next_block(s);
         add_plain(&out, s, block, text);
         if (!*block)
             break;
-        const char *close = block_end(block);
+        const char *close = block_end(block, end);
         if (!close)
             goto fail;
         const char *a = block + 2 + (block[2] == '-' || block[2] == '+'), *b = close;

@@ -24,7 +24,11 @@ struct chat_template {
     const char *after_assistant; /* MISTRAL: what follows the assistant's EOS */
 };
 
-/* The template in canonical form: what it writes as it is, expressions as {{x}}, statements as
+/* The longest template that is read, in bytes. Those of published models have up to 20,000. */
+enum { CHAT_TEMPLATE_MAX = 1 << 20 };
+
+/* The template in canonical form, in time proportional to its length: what it writes as it is,
+ * expressions as {{x}}, statements as
  * {%x%}, without the freedom of layout and quotes that Jinja gives. malloc'ed. NULL if it is not
  * well-formed. */
 char *chat_canonical(const char *text);

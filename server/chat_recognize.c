@@ -221,6 +221,11 @@ struct chat_template *chat_recognize(const char *text, struct err *err)
         err_set(err, "the model has no chat template");
         return NULL;
     }
+    size_t n = strnlen(text, CHAT_TEMPLATE_MAX + 1);
+    if (n > CHAT_TEMPLATE_MAX) {
+        err_set(err, "the model's chat template has more than %d bytes", CHAT_TEMPLATE_MAX);
+        return NULL;
+    }
     char *canonical = chat_canonical(text);
     for (size_t i = 0; canonical && i < sizeof families / sizeof *families; i++) {
         struct chat_template *t = xcalloc(1, sizeof *t);

@@ -1,5 +1,5 @@
 /* fuzz_gguf.c - any bytes as a GGUF file: parsed, and everything the result offers is read; what
- * parses is also opened as a model with its vocabulary. */
+ * parses is also opened as a model, and read as its first step would. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -8,6 +8,7 @@
 #include "engine/gguf.h"
 #include "engine/model.h"
 #include "engine/quant.h"
+#include "tests/fuzz/folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -55,7 +56,10 @@ static void open_as_model(const uint8_t *data, size_t size)
     if (fd < 0 || write(fd, data, size) != (ssize_t)size)
         abort();
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    model_close(model_open(path, true, NULL, NULL, NULL));
+    struct model *m = model_open(path, true, NULL, NULL, NULL);
+    if (m)
+        read_model(m, data, size);
+    model_close(m);
     close(fd);
 }
 

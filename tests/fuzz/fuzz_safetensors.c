@@ -1,6 +1,8 @@
-/* fuzz_safetensors.c - any bytes as a safetensors file, read as the only shard of a model. */
+/* fuzz_safetensors.c - any bytes as a safetensors file, read as the only shard of a model; what
+ * parses is also opened as one, in a folder whose other files are right. */
 #include "engine/quant.h"
 #include "engine/safetensors.h"
+#include "tests/fuzz/folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -19,6 +21,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             dequant_row(t->type, p + t->bytes - dtype_block_bytes(t->type), &value, 1);
             sink += p[0] + (value > 0);
         }
+    bool reads = w.tensors > 0;
     weights_free(&w);
+    if (reads) {
+        folder_make();
+        folder_put("model.safetensors", data, size);
+        folder_load(false, data, size);
+    }
     return 0;
 }

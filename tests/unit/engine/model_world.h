@@ -25,7 +25,7 @@ static inline struct model *open_golden(const char *name)
     return m;
 }
 
-/* A folder of its own whose files are links to those of a golden model. */
+/* A folder of its own with copies of a golden model's files. */
 static inline char *copy_folder(const char *name)
 {
     static const char *const files[] = {"config.json",
@@ -43,12 +43,11 @@ static inline char *copy_folder(const char *name)
     assert_non_null(mkdtemp(folder));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char *source = xasprintf("%s/%s", from, files[i]);
-        char *real = realpath(source, NULL), *link = xasprintf("%s/%s", folder, files[i]);
-        if (real)
-            assert_int_equal(symlink(real, link), 0);
+        char *command = xasprintf("cp '%s' '%s'", source, folder);
+        if (access(source, F_OK) == 0)
+            assert_int_equal(system(command), 0);
         free(source);
-        free(real);
-        free(link);
+        free(command);
     }
     free(from);
     return folder;

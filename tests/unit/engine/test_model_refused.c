@@ -65,7 +65,7 @@ static void missing_and_damaged_files_are_named(void **state)
     } cases[] = {
         {"config.json", NULL, "config.json: No such file"},
         {"config.json", "", "config.json: the file is empty"},
-        {"config.json", "{\"architectures\":", "config.json: not a JSON object"},
+        {"config.json", "{\"architectures\":", "config.json: not valid JSON"},
         {"config.json", "[]", "config.json: not a JSON object"},
         {"tokenizer.json", NULL, "tokenizer.json"},
         {"tokenizer.json", "{}", "tokenizer.json"},

@@ -1,8 +1,18 @@
 /* Expected cuts are written out by hand from what Hugging Face tokenizers does with the pattern. */
 #include "engine/pretokenize.h"
 
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "engine/oniguruma.h"
 #include "tests/unit/engine/tokens.h"
+
+static int ignore(void *ctx, const char *word, size_t n, struct err *err)
+{
+    (void)ctx, (void)word, (void)n, (void)err;
+    return 0;
+}
 
 struct cuts {
     char text[1024]; /* the words, each behind a '|' */
@@ -29,7 +39,7 @@ static void expect_cuts(const struct pre_step *step, int32_t steps, const char *
     struct pretokenizer *p = pretokenizer_open(step, steps, &err);
     if (!p)
         fail_msg("%s", err.msg);
-    struct pre_run *r = pre_run_begin(p, collect, &cuts);
+    struct pre_run *r = pre_run_begin(p, collect, &cuts, &(struct encode_control){0});
     assert_int_equal(pre_run_cut(r, text, strlen(text), &err), 0);
     pre_run_end(r);
     pretokenizer_close(p);
@@ -145,36 +155,173 @@ static void characters_newer_than_the_library_are_what_they_are(void **state)
     expect_pattern("\\p{P}+", true, "a\xF0\x91\xBD\x83", "|\xF0\x91\xBD\x83"); /* U+11F43 */
 }
 
+static void expect_refused(const char *pattern)
+{
+    struct err err = {""};
+    struct pre_step step = {.pattern = pattern};
+    if (pretokenizer_open(&step, 1, &err))
+        fail_msg("%s was taken", pattern);
+    if (!strstr(err.msg, pattern))
+        fail_msg("'%s' does not say '%s'", err.msg, pattern);
+}
+
 static void constructs_that_would_be_misread_are_refused(void **state)
 {
     (void)state;
-    static const char *const patterns[] = {
-        "[a[bc]]", "[\\p{L}&&\\p{Lu}]", "[\\S]", "\\bword", "(?m:.)", "[abc", "a\\", "a{1", "(a",
-        "a)",      "\\p{Foo}",          "\\u12"};
-    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
-        struct err err = {""};
-        struct pre_step step = {.pattern = patterns[i]};
-        assert_null(pretokenizer_open(&step, 1, &err));
-        assert_non_null(strstr(err.msg, patterns[i]));
-    }
+    static const char *const patterns[] = {"[a[bc]]",  "[\\p{L}&&\\p{Lu}]",
+                                           "[\\S]",    "\\bword",
+                                           "(?m:.)",   "[abc",
+                                           "a\\",      "a{1",
+                                           "(a",       "a)",
+                                           "\\p{Foo}", "\\u12",
+                                           "[]a]",     "[^]a]",
+                                           "a(?i)b",   "(?s:.)",
+                                           "(?x: a )", "\\x{zz}",
+                                           "\\xE9",    "\\pL",
+                                           "\\v",      "\\N",
+                                           "(?~a)",    "\\Qa\\E",
+                                           "\\cA",     "a{1001}",
+                                           "a{0,1001}"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        expect_refused(patterns[i]);
 }
 
-static void a_pattern_that_explodes_is_an_error(void **state)
+/* What a pattern has no need of: code, options from inside, references, ends that are moved. */
+static void constructs_that_do_more_than_match_are_refused(void **state)
 {
     (void)state;
-    struct err err = {""};
-    struct cuts cuts = {.n = 0};
-    struct pre_step step = {.pattern = "(a|aa)+[^a]"};
-    struct pretokenizer *p = pretokenizer_open(&step, 1, &err);
-    assert_non_null(p);
-    struct pre_run *r = pre_run_begin(p, collect, &cuts);
-    char text[201];
-    memset(text, 'a', 200);
-    text[200] = 0;
-    assert_int_equal(pre_run_cut(r, text, 200, &err), -1);
-    assert_non_null(strstr(err.msg, "failed on the text"));
+    static const char *const patterns[] = {"(?=ab\\K)",
+                                           "a\\Kb",
+                                           "(?C)a",
+                                           "(?C1)a",
+                                           "(?C'x')a",
+                                           "(?R)",
+                                           "(a(?1)?)",
+                                           "(?P<n>a)",
+                                           "(?<n>a)",
+                                           "(?P>n)",
+                                           "(?&n)",
+                                           "(a)\\1",
+                                           "(a)\\k<1>",
+                                           "(a)\\g<1>",
+                                           "\\C",
+                                           "(*FAIL)",
+                                           "(*COMMIT)a",
+                                           "(*UTF)a",
+                                           "(*:x)a",
+                                           "(?(1)a|b)",
+                                           "(?|(a)|b)",
+                                           "(?(R)a)",
+                                           "(?#comment)a",
+                                           "(?(DEFINE)a)",
+                                           "(?(DEFINE)(q\\K))(?=(?1))",
+                                           "a\\G",
+                                           "(*LIMIT_MATCH=1)a",
+                                           "(*LIMIT_HEAP=1)a",
+                                           "(?^:a)",
+                                           "(?'n'a)",
+                                           "(*ACCEPT)"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        expect_refused(patterns[i]);
+}
+
+/* The pattern ends where readable memory does. */
+static void the_end_of_a_pattern_is_not_read_past(void **state)
+{
+    (void)state;
+    static const char *const patterns[] = {"\\",  "\\n", "\\p",  "\\P", "\\p{", "\\p{^", "\\x",
+                                           "\\u", "\\s", "[\\n", "[",   "[^",   "(",     "(?",
+                                           "(?<", "(*",  "a{",   "a{1", "a{1,"};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *at = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(at != MAP_FAILED);
+    assert_int_equal(mprotect(at + page, page, PROT_NONE), 0);
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        char *end = at + page - strlen(patterns[i]) - 1;
+        memcpy(end, patterns[i], strlen(patterns[i]) + 1);
+        struct err err;
+        free(oniguruma_to_pcre2(end, &err));
+    }
+    munmap(at, 2 * page);
+}
+
+static void repeats_that_are_no_intervals_are_text(void **state)
+{
+    (void)state;
+    expect_pattern("a{,2}b", false, "aaab", "|a|aab");
+    expect_pattern("x{y}", false, "ax{y}", "|a|x{y}");
+    expect_pattern("(?:ab){2}?c", false, "ababcc", "|ababc|c"); /* optional, not lazy */
+    expect_pattern("a{1,2}?", false, "aa", "|a|a");
+    expect_pattern("(?i)ab|c", false, "xABC", "|x|AB|C");
+}
+
+/* One pattern on one text: the result of the run. */
+static int run_pattern(const char *pattern, const char *text, size_t n,
+                       struct encode_control *control, struct err *err)
+{
+    struct pre_step step = {.pattern = pattern};
+    struct pretokenizer *p = pretokenizer_open(&step, 1, err);
+    if (!p)
+        fail_msg("%s", err->msg);
+    struct pre_run *r = pre_run_begin(p, ignore, NULL, control);
+    int rc = pre_run_cut(r, text, n, err);
     pre_run_end(r);
     pretokenizer_close(p);
+    return rc;
+}
+
+/* Exponential and quadratic, on texts that a model's author would not try. */
+static void a_pattern_that_explodes_fails_the_text_in_bounded_work(void **state)
+{
+    (void)state;
+    static const char *const patterns[] = {
+        "(q|qq)+[^q]",
+        "(q+)+[^q]",
+        "(?:q?q?)*[yz]",
+        "(q*)*[yz]",
+        "(?:q{1,9}){1,9}[yz]",
+        "(?:qq)+[yz]",
+        "(?:qq?)+[yz]",
+        "(q|q)(q|q)(q|q)(q|q)(q|q)(q|q)(q|q)(q|q)(q|q)(q|q)(q|q)(q|q)(q|q)(q|q)(q|q)(q|q)[yz]"};
+    size_t n = 1 << 17;
+    char *text = xmalloc(n);
+    memset(text, 'q', n);
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        struct err err = {""};
+        struct encode_control control = {0};
+        if (run_pattern(patterns[i], text, n, &control, &err) != -1)
+            fail_msg("%s matched in %lld steps", patterns[i], (long long)control.work);
+        assert_non_null(strstr(err.msg, "failed on the text"));
+        assert_true(control.work <= (int64_t)300 * (int64_t)n + (1 << 20));
+        assert_false(control.cancelled);
+    }
+    free(text);
+}
+
+static void a_pattern_that_explodes_on_runs_is_refused_with_the_model(void **state)
+{
+    (void)state;
+    static const char *const patterns[] = {"(a+)+$",         "(a|aa)+[^a]",
+                                           "(?:\\s*)*[yz]",  "(?:.*)*[\\r;]",
+                                           "(?:[^x]*)*[;:]", "(?:\\p{L}\\p{L})+[;:]"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        expect_refused(patterns[i]);
+}
+
+static void a_match_can_be_cancelled(void **state)
+{
+    (void)state;
+    size_t n = 8 << 20;
+    char *text = xmalloc(n);
+    memset(text, 'q', n);
+    atomic_bool cancel = true;
+    struct encode_control control = {.cancel = &cancel, .polled = (int64_t)n};
+    struct err err = {""};
+    assert_int_equal(run_pattern("(?:qq?)+", text, n, &control, &err), -1);
+    assert_true(control.cancelled);
+    assert_non_null(strstr(err.msg, "cancelled"));
+    assert_true(control.work < 2 * (int64_t)n); /* the text is counted first, then every q */
+    free(text);
 }
 
 int main(void)
@@ -190,7 +337,12 @@ int main(void)
         cmocka_unit_test(a_script_is_its_own_characters),
         cmocka_unit_test(characters_newer_than_the_library_are_what_they_are),
         cmocka_unit_test(constructs_that_would_be_misread_are_refused),
-        cmocka_unit_test(a_pattern_that_explodes_is_an_error),
+        cmocka_unit_test(constructs_that_do_more_than_match_are_refused),
+        cmocka_unit_test(the_end_of_a_pattern_is_not_read_past),
+        cmocka_unit_test(repeats_that_are_no_intervals_are_text),
+        cmocka_unit_test(a_pattern_that_explodes_fails_the_text_in_bounded_work),
+        cmocka_unit_test(a_pattern_that_explodes_on_runs_is_refused_with_the_model),
+        cmocka_unit_test(a_match_can_be_cancelled),
     };
     return cmocka_run_group_tests_name("engine/pretokenize", tests, NULL, NULL);
 }

@@ -85,7 +85,7 @@ static const struct {
     {" {}", "does not begin with '{'"},
     {"{}", "no tensors"},
     {"{\"a\":", "not valid JSON"},
-    {"{" GOOD "} x", "text behind the JSON object"},
+    {"{" GOOD "} x", "text behind the value"},
     {"{\"a\":3}", "tensor 'a': the entry is no object"},
     {"{\"a\":[]}", "tensor 'a': the entry is no object"},
     {"{\"a\":{}}", "tensor 'a': no dtype"},

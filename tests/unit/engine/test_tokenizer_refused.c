@@ -96,10 +96,15 @@ static void stages_that_are_not_supported_are_refused_by_name(void **state)
         {"\"vocab\":{", "\"vocab\":{\"bad\":-1,", "'bad'"},
         {"\"vocab\":{", "\"vocab\":{\"huge\":1e9,", "'huge'"},
         {"\"vocab\":{", "\"vocab\":{\"twice\":0,", "id 0 is both"},
-        {"\"vocab\":{", "\"vocab\":{\"far\":16000000,", "ids go up to 16000000"},
+        {"\"vocab\":{", "\"vocab\":{\"far\":1000000,", "ids go up to 1000000"},
         {"\"merges\":[", "\"merges\":[17,", "neither a string nor a pair"},
         {"\"merges\":[", "\"merges\":[[\"a\"],", "neither a string nor a pair"},
         {"{\"version\"", "version", "not valid JSON"},
+        {"{\"Regex\":\"", "{\"Regex\":\"a\\\\Kb|", "is refused for: \\K"},
+        {"{\"Regex\":\"", "{\"Regex\":\"(?(DEFINE)(a\\\\K))(?=(?1))|", "the group (?(D"},
+        {"{\"Regex\":\"", "{\"Regex\":\"(*LIMIT_MATCH=9)", "the group (*LI"},
+        {"{\"Regex\":\"", "{\"Regex\":\"(?C)", "the group (?C)"},
+        {"{\"Regex\":\"", "{\"Regex\":\"(?:\\\\p{L}+)+$|", "more than 256 steps a byte"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_json_refusal(cases[i][0], cases[i][1], cases[i][2]);

@@ -122,6 +122,46 @@ static void canonical_form_knows_no_layout(void **state)
         assert_null(chat_canonical(broken[i]));
 }
 
+/* Millions of blocks: to look for the end of the text at each of them would take hours. */
+static void a_template_of_many_blocks_is_read_in_one_pass(void **state)
+{
+    (void)state;
+    static const char *const units[][2] = {
+        {"{##}", ""},         {"{{'a'}}", "a"},        {"{%a%}", "{%a%}"},       {"{#-#}", ""},
+        {"{{-x-}}", "{{x}}"}, {"{{'a' + 'b'}}", "ab"}, {" {%- a -%} ", "{%a%}"},
+    };
+    enum { BLOCKS = 4 << 20 };
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        size_t n = strlen(units[i][0]), m = strlen(units[i][1]);
+        char *text = xmalloc(BLOCKS * n + 1);
+        for (size_t k = 0; k < BLOCKS; k++)
+            memcpy(text + k * n, units[i][0], n);
+        text[BLOCKS * n] = 0;
+        char *got = chat_canonical(text);
+        assert_non_null(got);
+        assert_int_equal(strlen(got), BLOCKS * m);
+        for (size_t k = 0; k < BLOCKS * m; k += m)
+            assert_memory_equal(got + k, units[i][1], m);
+        free(got);
+        free(text);
+    }
+}
+
+static void a_template_that_is_too_long_is_refused_in_words(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    char *text = xmalloc(CHAT_TEMPLATE_MAX + 2);
+    memset(text, 'x', CHAT_TEMPLATE_MAX + 1);
+    text[CHAT_TEMPLATE_MAX + 1] = 0;
+    assert_null(chat_recognize(text, &err));
+    assert_non_null(strstr(err.msg, "more than 1048576 bytes"));
+    text[CHAT_TEMPLATE_MAX] = 0;
+    assert_null(chat_recognize(text, &err));
+    assert_non_null(strstr(err.msg, "none that whet knows"));
+    free(text);
+}
+
 /* A template that is nearly one of ours would render nearly the right prompt: not good enough. */
 static void a_template_that_differs_is_not_guessed(void **state)
 {
@@ -288,6 +328,8 @@ int main(void)
         cmocka_unit_test(conversations_render_as_in_jinja),
         cmocka_unit_test(each_template_is_told_apart),
         cmocka_unit_test(canonical_form_knows_no_layout),
+        cmocka_unit_test(a_template_of_many_blocks_is_read_in_one_pass),
+        cmocka_unit_test(a_template_that_is_too_long_is_refused_in_words),
         cmocka_unit_test(a_template_that_differs_is_not_guessed),
         cmocka_unit_test(no_template_and_nonsense_are_errors),
         cmocka_unit_test(conversations_the_template_refuses_are_errors),

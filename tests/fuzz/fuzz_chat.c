@@ -1,0 +1,62 @@
+/* fuzz_chat.c - any bytes as a chat template: brought into canonical form, recognized and, if it is
+ * known, used to render a conversation made of the input. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/chat_family.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* The input's lines as messages: roles in turn, or as the first character says. */
+static void render(const struct chat_template *t, char *text, bool final)
+{
+    static const char *const roles[] = {"user", "assistant", "system", "tool", "developer", "odd"};
+    struct chat_message message[8];
+    size_t n = 0, length;
+    for (char *line = text; line && n < 8; n++) {
+        char *end = strchr(line, '\n');
+        if (end)
+            *end = 0;
+        int role = *line >= '0' && *line <= '5' ? *line - '0' : (int)n % 2;
+        message[n] = (struct chat_message){.role = roles[role],
+                                           .content = *line == '-' ? NULL : line,
+                                           .reasoning = *line == '+' ? line : NULL};
+        line = end ? end + 1 : NULL;
+    }
+    struct chat_options o = {.generate = !final, .continue_final = final, .no_thinking = n % 2};
+    struct err err = {""};
+    char *out;
+    if (chat_render(t, message, n, &o, &out, &length, &err) == 0) {
+        if (strlen(out) != length)
+            abort();
+        free(out);
+    } else if (!*err.msg) {
+        abort();
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const uint8_t *zero = memchr(data, 0, size);
+    size_t n = zero ? (size_t)(zero - data) : size;
+    char *text = xmalloc(n + 1), *rest = xmalloc(size - n + 1);
+    struct err err = {""};
+    memcpy(text, data, n);
+    text[n] = 0;
+    memcpy(rest, data + n, size - n);
+    rest[size - n] = 0;
+    struct chat_template *t = chat_recognize(text, &err);
+    if (t) {
+        render(t, size > n ? rest + 1 : rest, false);
+        render(t, text, true);
+        if (!*chat_name(t))
+            abort();
+    } else if (!*err.msg) {
+        abort();
+    }
+    chat_free(t);
+    free(rest);
+    free(text);
+    return 0;
+}
