@@ -7,7 +7,7 @@
  * in CRLF, no control characters, no folded lines. Then llhttp gets it in one piece, which also
  * makes every header a contiguous slice. What frames the body - Content-Length and
  * Transfer-Encoding - is checked here again, and bodies are taken apart here: the chunk decoder
- * below is a table of ten states that knows CRLF and nothing else.
+ * below is a table of eleven states that knows CRLF and nothing else.
  */
 #include "server/http.h"
 
@@ -135,6 +135,34 @@ static int hex(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+static bool is_hex(char c)
+{
+    return hex(c) >= 0;
+}
+
+/* Of field names and methods (RFC 9110 5.6.2). */
+static bool is_token(char c)
+{
+    bool alnum = (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
+    return alnum || (c && strchr("!#$%&'*+-.^_`|~", c));
+}
+
+/* Every line after the first is a name, a colon and whatever else. llhttp is not asked: as Debian
+ * builds it, it takes spaces within names, and a proxy may see another name before the space. */
+static bool names_are_tokens(const char *head, size_t n)
+{
+    const char *end = head + n - 2, *p = memchr(head, '\n', n);
+    while (p && ++p < end) {
+        const char *name = p;
+        while (p < end && is_token(*p))
+            p++;
+        if (p == name || *p != ':')
+            return false;
+        p = memchr(p, '\n', (size_t)(end - p));
+    }
+    return true;
+}
+
 /* Percent-decoded copy; NULL if an escape is malformed or stands for NUL. */
 static char *percent_decode(struct slice s, bool plus)
 {
@@ -157,24 +185,78 @@ static char *percent_decode(struct slice s, bool plus)
     return out;
 }
 
+/* What a URI may hold; a `#` never reaches a server (RFC 3986 3.5). */
+static bool is_uri(struct slice t)
+{
+    for (size_t i = 0; i < t.n; i++)
+        if (t.p[i] <= ' ' || t.p[i] >= 0x7f || strchr("\"#<>\\^`{|}", t.p[i]))
+            return false;
+    return true;
+}
+
+/* A host, and a port if there is one: registered names, IP addresses, those of IPv6 in brackets. */
+static bool is_authority(struct slice a)
+{
+    size_t i = 0;
+    if (a.n && *a.p == '[') {
+        const char *end = memchr(a.p, ']', a.n);
+        i = end ? (size_t)(end - a.p) + 1 : 0;
+        for (size_t k = 1; k + 1 < i; k++)
+            if (!is_hex(a.p[k]) && a.p[k] != ':' && a.p[k] != '.')
+                return false;
+    } else {
+        while (i < a.n && (is_token(a.p[i]) && a.p[i] != '^' && a.p[i] != '`' && a.p[i] != '|'))
+            i++;
+    }
+    if (i < a.n && (i == 0 || a.p[i] != ':'))
+        return false;
+    for (i++; i < a.n; i++)
+        if (a.p[i] < '0' || a.p[i] > '9')
+            return false;
+    return true;
+}
+
 /* Splits the request target: origin form, or the absolute form that proxies send. */
 static int parse_target(struct http_parser *h)
 {
     struct slice t = h->req->target;
+    if (!is_uri(t))
+        return refuse(h, 400, "the request target is malformed"), -1;
     if (t.n > 7 && strncasecmp(t.p, "http://", 7) == 0) {
-        const char *slash = memchr(t.p + 7, '/', t.n - 7);
-        const char *start = slash ? slash : t.p + t.n;
-        t = slash ? (struct slice){start, (size_t)(t.p + t.n - start)} : (struct slice){"/", 1};
+        size_t n = 7;
+        while (n < t.n && t.p[n] != '/' && t.p[n] != '?')
+            n++;
+        h->req->host = (struct slice){t.p + 7, n - 7};
+        if (n == 7 || !is_authority(h->req->host))
+            return refuse(h, 400, "the request target is malformed"), -1;
+        t = (struct slice){t.p + n, t.n - n};
+        if (!t.n || *t.p == '?') /* the path may be left out */
+            h->req->path = xstrdup("/");
     }
     const char *mark = memchr(t.p, '?', t.n);
     if (mark) {
         h->req->query = (struct slice){mark + 1, (size_t)(t.p + t.n - mark - 1)};
         t.n = (size_t)(mark - t.p);
     }
+    if (h->req->path)
+        return 0;
     h->req->path = percent_decode(t, false);
     bool star = t.n == 1 && *t.p == '*';
     if (!h->req->path || !t.n || (*t.p != '/' && !star))
         return refuse(h, 400, "the request target is malformed"), -1;
+    return 0;
+}
+
+/* The target's authority comes before the Host header (RFC 9112 3.2.2), but who sends two different
+ * ones is up to something. */
+static int parse_host(struct http_parser *h, struct slice v)
+{
+    struct http_request *r = h->req;
+    if (!is_authority(v))
+        return refuse(h, 400, "the Host header is malformed"), -1;
+    if (r->host.p && (r->host.n != v.n || strncasecmp(r->host.p, v.p, v.n) != 0))
+        return refuse(h, 400, "the request target and Host name different hosts"), -1;
+    r->host = v;
     return 0;
 }
 
@@ -201,10 +283,9 @@ static int check_headers(struct http_parser *h)
     int hosts = 0;
     for (int i = 0; i < r->headers; i++) {
         struct slice name = r->header[i].name, value = r->header[i].value;
-        if (name.n == 0)
-            return refuse(h, 400, "a header has no name"), -1;
         if (slice_is(name, "host")) {
-            hosts++;
+            if (hosts++ == 0 && parse_host(h, value))
+                return -1;
         } else if (slice_is(name, "content-length")) {
             if (parse_length(h, value))
                 return -1;
@@ -217,7 +298,7 @@ static int check_headers(struct http_parser *h)
     if (r->chunked && r->has_length)
         return refuse(h, 400, "Transfer-Encoding and Content-Length exclude each other"), -1;
     if (r->chunked && r->minor == 0)
-        return refuse(h, 400, "HTTP/1.0 has no chunked bodies"), -1;
+        return refuse(h, 400, "HTTP/1.0 has no Transfer-Encoding"), -1;
     if (hosts > 1 || (hosts == 0 && r->minor == 1))
         return refuse(h, 400, "exactly one Host header is needed"), -1;
     if (r->length > h->max_body)
@@ -260,6 +341,8 @@ static enum parse_result parse_head(struct http_parser *h, const char *data, siz
     buf_add(&r->head, data, n);
     if (!two_spaces(data, n))
         return refuse(h, 400, "the request line is malformed");
+    if (!names_are_tokens(data, n))
+        return refuse(h, 400, "a header's name is not a token");
     enum llhttp_errno e = llhttp_execute(&h->llhttp, r->head.p, n);
     if (h->status)
         return PARSE_REFUSED;
@@ -293,18 +376,39 @@ static size_t take_data(struct http_parser *h, const char *data, size_t n)
 static enum parse_result chunk_size_digit(struct http_parser *h, char c)
 {
     int digit = hex(c);
-    if (digit < 0) {
-        if (!h->digits || (c != '\r' && c != ';'))
+    if (digit >= 0) {
+        if (++h->digits > 16 || h->left >> 59) /* 2^63 and more; or endless zeros */
             return refuse(h, 400, "malformed chunk size");
-        h->chunk = c == ';' ? CHUNK_EXTENSION : CHUNK_SIZE_LF;
+        h->left = h->left * 16 + (uint64_t)digit;
         return PARSE_MORE;
     }
-    if (++h->digits > 15)
+    if (!h->digits || (c != '\r' && c != ';'))
         return refuse(h, 400, "malformed chunk size");
-    h->left = h->left * 16 + (uint64_t)digit;
-    if (h->req->body.n + h->left > h->max_body)
+    if (h->left > h->max_body - h->req->body.n) /* the body is never larger than max_body */
         return refuse(h, 413, "the body is larger than the limit of %llu bytes",
                       (unsigned long long)h->max_body);
+    h->extension = 0;
+    h->chunk = c == ';' ? CHUNK_EXTENSION : CHUNK_SIZE_LF;
+    return PARSE_MORE;
+}
+
+/* A byte of an extension or a trailer, other than the CR that ends it. */
+static enum parse_result framing_text(struct http_parser *h, char c)
+{
+    if (((unsigned char)c < 0x20 && c != '\t') || c == 0x7f)
+        return refuse(h, 400, "control character in the framing of a chunked body");
+    if (h->chunk == CHUNK_EXTENSION)
+        return ++h->extension > HTTP_EXTENSION_MAX
+                   ? refuse(h, 400, "a chunk extension is longer than %d bytes", HTTP_EXTENSION_MAX)
+                   : PARSE_MORE;
+    if (++h->trailers > HTTP_TRAILERS_MAX)
+        return refuse(h, 431, "the trailers are larger than %d bytes", HTTP_TRAILERS_MAX);
+    if (h->chunk == TRAILER)
+        return PARSE_MORE;
+    bool colon = c == ':' && h->chunk == TRAILER_NAME;
+    if (!colon && !is_token(c))
+        return refuse(h, 400, "a trailer's name is not a token");
+    h->chunk = colon ? TRAILER : TRAILER_NAME;
     return PARSE_MORE;
 }
 
@@ -315,14 +419,9 @@ static enum parse_result chunk_byte(struct http_parser *h, char c)
         return refuse(h, 413, "the chunked body has more framing than data");
     if (h->chunk == CHUNK_SIZE)
         return chunk_size_digit(h, c);
-    bool text = h->chunk == CHUNK_EXTENSION || h->chunk == TRAILER || h->chunk == TRAILER_START;
-    if (text && c != '\r') {
-        if (((unsigned char)c < 0x20 && c != '\t') || c == 0x7f)
-            return refuse(h, 400, "control character in the framing of a chunked body");
-        if (h->chunk == TRAILER_START)
-            h->chunk = TRAILER;
-        return PARSE_MORE;
-    }
+    bool text = h->chunk == CHUNK_EXTENSION || h->chunk == TRAILER_START || h->chunk == TRAILER;
+    if (h->chunk == TRAILER_NAME || (text && c != '\r'))
+        return framing_text(h, c);
     static const struct {
         char want;
         enum chunk_state to;
@@ -460,6 +559,7 @@ const char *http_reason(int status)
         {413, "Content Too Large"},
         {415, "Unsupported Media Type"},
         {417, "Expectation Failed"},
+        {421, "Misdirected Request"},
         {429, "Too Many Requests"},
         {431, "Request Header Fields Too Large"},
         {500, "Internal Server Error"},
