@@ -61,7 +61,7 @@ static void detokenize(struct job *j, const cJSON *body)
 static void run_tokenize(struct job *j)
 {
     cJSON *body = json_parse(j->body.p, j->body.n, &j->error);
-    if (body)
+    if (body && !job_cancelled(j))
         tokenize(j, body);
     cJSON_Delete(body);
 }
@@ -69,17 +69,17 @@ static void run_tokenize(struct job *j)
 static void run_detokenize(struct job *j)
 {
     cJSON *body = json_parse(j->body.p, j->body.n, &j->error);
-    if (body)
+    if (body && !job_cancelled(j))
         detokenize(j, body);
     cJSON_Delete(body);
 }
 
 void api_tokenize(struct exchange *x)
 {
-    job_start(job_new(x, run_tokenize));
+    job_start_body(job_new(x, run_tokenize));
 }
 
 void api_detokenize(struct exchange *x)
 {
-    job_start(job_new(x, run_detokenize));
+    job_start_body(job_new(x, run_detokenize));
 }
