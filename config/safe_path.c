@@ -236,7 +236,7 @@ const char *safe_temporary(void)
 
 char *safe_folder_temporary(const char *prefix, struct err *err)
 {
-    const char *base = safe_temporary();
+    const char *set = getenv("TMPDIR"), *base = set && *set ? set : "/tmp";
     if (close_folder(open_folder(base, false, true, err)) != 0)
         return NULL;
     char *path = xasprintf("%s/%sXXXXXX", base, prefix);

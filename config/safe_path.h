@@ -25,10 +25,11 @@
 int safe_folder(const char *path, struct err *err);
 /* The same; what is missing of it is made first, mode 0700. */
 int safe_folder_make(const char *path, struct err *err);
-/* A new folder of an unused name for temporary files, under $TMPDIR or /tmp, which may be sticky:
- * "<there>/<prefix>XXXXXX". Caller frees. */
+/* A new folder of an unused name for temporary files, under $TMPDIR, or /tmp if that is not set,
+ * which may be sticky: "<there>/<prefix>XXXXXX". Caller frees. */
 char *safe_folder_temporary(const char *prefix, struct err *err);
-/* $TMPDIR if others cannot exchange what is made there, else /tmp. */
+/* For those who would use it unseen: $TMPDIR if others cannot exchange what is made there, else
+ * /tmp. */
 const char *safe_temporary(void);
 
 /* Opens a file for reading that is a regular one, ours, in a folder of ours, and no link. The

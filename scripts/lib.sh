@@ -62,9 +62,10 @@ run this again as root, or: apt-get install $(for spec in $missing; do printf '%
     say "installing $(echo $missing | wc -w) packages (apt)"
     $as_root apt-get update -qq || die "apt-get update failed: is the network there?"
     for spec in $missing; do chosen+=("$(choose_package "$spec")"); done
+    mkdir -p "$cache" # not /tmp, where anybody could lay a link of that name in root's way
     DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends \
-        "${chosen[@]}" >"${TMPDIR:-/tmp}/whet-apt.log" 2>&1 ||
-        { tail -n 20 "${TMPDIR:-/tmp}/whet-apt.log" >&2; die "apt-get install failed"; }
+        "${chosen[@]}" >"$cache/apt.log" 2>&1 ||
+        { tail -n 20 "$cache/apt.log" >&2; die "apt-get install failed"; }
 }
 
 # A private Python environment for what is not a system package; $1 names it, the rest is installed.
@@ -139,7 +140,7 @@ ensure_toolkit() {
 # build_in DIR [meson options]: configures once, then lets ninja decide what is stale; $build_targets
 # if not everything is wanted. Who comes second to a folder waits.
 build_in() {
-    local dir=$1 log=${TMPDIR:-/tmp}/whet-${1##*/}.log again= lock
+    local dir=$1 log=$1/.whet-log again= lock
     shift
     mkdir -p "$dir"
     exec {lock}>"$dir/.whet-lock"

@@ -45,7 +45,7 @@ static void start(struct exchange *x, void (*run)(struct job *j))
     struct job *j = job_new(x, run);
     if (available(j) && strcmp(x->req.method, "GET") != 0 && strcmp(x->req.method, "HEAD") != 0)
         log_info("admin", "%s %s %s", x->id, x->req.method, x->req.path);
-    job_start(j);
+    job_start(j, LANE_ADMIN);
 }
 
 /* ---- reading ------------------------------------------------------------------------------- */
@@ -115,7 +115,7 @@ void admin_trace(struct exchange *x)
     j->number = (format && strcmp(format, "jsonl") == 0) ||
                 (accept && slice_is(*accept, "application/x-ndjson"));
     free(format);
-    job_start(j);
+    job_start(j, LANE_ADMIN);
 }
 
 void admin_export(struct exchange *x)

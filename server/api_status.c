@@ -96,7 +96,7 @@ void api_specializer(struct exchange *x)
     free(seconds);
     buf_str(&j->out, "{\"server\":");
     put_server(x->srv, &j->out);
-    job_start(j);
+    job_start(j, LANE_BOARD);
 }
 
 /* ---- metrics ------------------------------------------------------------------------------- */
@@ -126,12 +126,13 @@ void api_metrics(struct exchange *x)
     FILE *out = open_memstream(&text, &n);
     metric_head(out, "ready", "gauge", "1 once the model is loaded and until the drain");
     metric_value(out, "ready", NULL, x->srv->ready && !x->srv->draining);
-    metrics_write(&x->srv->metrics, x->srv->connections, out);
+    server_measure(x->srv);
+    metrics_write(&x->srv->metrics, out);
     /* Who is a client here, and how much each asks for, is nobody's business but the operator's. */
     clients_metrics(x->srv->auth.clients, auth_is_admin(&x->srv->auth, &x->req), out);
     fclose(out);
     buf_add(&j->out, text, n);
     free(text);
     j->number = x->srv->ready; /* the engine has nothing to say before */
-    job_start(j);
+    job_start(j, LANE_METRICS);
 }

@@ -23,7 +23,9 @@ static void tokenize(struct job *j, const cJSON *body)
     char *bytes = json_bytes(text, &n);
     int32_t *ids = NULL;
     struct err err;
-    int64_t count = tokenizer_encode(info->tokenizer, bytes, n, special, &ids, &err);
+    struct encode_control control = {.cancel = &j->work.cancelled};
+    int64_t count = tokenizer_encode_cancellable(info->tokenizer, bytes, n, special, &control,
+                                                 &ids, &err);
     free(bytes);
     if (count < 0) {
         api_error_set(&j->error, 400, name, "`%s` could not be tokenized: %s", name, err.msg);
@@ -61,7 +63,7 @@ static void detokenize(struct job *j, const cJSON *body)
 static void run_tokenize(struct job *j)
 {
     cJSON *body = json_parse(j->body.p, j->body.n, &j->error);
-    if (body)
+    if (body && !job_cancelled(j))
         tokenize(j, body);
     cJSON_Delete(body);
 }
@@ -69,17 +71,17 @@ static void run_tokenize(struct job *j)
 static void run_detokenize(struct job *j)
 {
     cJSON *body = json_parse(j->body.p, j->body.n, &j->error);
-    if (body)
+    if (body && !job_cancelled(j))
         detokenize(j, body);
     cJSON_Delete(body);
 }
 
 void api_tokenize(struct exchange *x)
 {
-    job_start(job_new(x, run_tokenize));
+    job_start_body(job_new(x, run_tokenize));
 }
 
 void api_detokenize(struct exchange *x)
 {
-    job_start(job_new(x, run_detokenize));
+    job_start_body(job_new(x, run_detokenize));
 }

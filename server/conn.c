@@ -35,6 +35,7 @@ static int64_t after(double seconds)
 static void enter(struct conn *c, enum phase phase, double seconds)
 {
     c->phase = phase;
+    c->since = clock_ns();
     c->deadline = seconds > 0 ? after(seconds) : 0;
 }
 
@@ -47,6 +48,7 @@ static void begin_exchange(struct conn *c)
     x->conn = c;
     x->start_ns = clock_ns();
     x->req.method = "-";
+    x->close = c->reserved;
     c->x = x;
     c->srv->exchanges++;
     http_begin(&c->parser, &x->req, (uint64_t)c->srv->config->server_max_body);
@@ -62,8 +64,7 @@ static void end_exchange(struct conn *c, int status)
     log_info("http", "%s %s %s %d %.1f ms prompt=%d output=%d", x->id[0] ? x->id : "-",
              x->req.method, x->req.path ? x->req.path : "-", status, seconds * 1e3,
              x->prompt_tokens, x->output_tokens);
-    c->srv->body_bytes -= c->body_counted;
-    c->body_counted = 0;
+    server_release(c->srv, x->held);
     c->srv->exchanges--;
     c->x = NULL;
     http_request_free(&x->req);
@@ -94,6 +95,7 @@ static void on_closed(uv_handle_t *h)
     if (c->next)
         c->next->link = c->link;
     srv->connections--;
+    srv->closing--;
     srv->late -= c->late;
     buf_free(&c->in);
     buf_free(&c->out);
@@ -107,6 +109,11 @@ void conn_close(struct conn *c)
     if (c->closing)
         return;
     c->closing = true;
+    c->srv->closing++;
+    c->srv->room.reserved -= c->reserved;
+    c->reserved = false;
+    peer_leave(c->peer);
+    c->peer = NULL;
     if (c->x) {
         if (c->phase == PHASE_ANSWER)
             c->srv->metrics.disconnects++;
@@ -155,16 +162,36 @@ struct buf *conn_out(struct conn *c)
     return &c->out;
 }
 
-static size_t unsent(const struct conn *c)
+size_t conn_unsent(const struct conn *c)
 {
     return c->out.n + (c->writing ? uv_stream_get_write_queue_size((uv_stream_t *)&c->tcp) : 0);
+}
+
+bool conn_idle(const struct conn *c)
+{
+    bool between = c->phase == PHASE_LINGER || (c->phase == PHASE_IDLE && !c->in.n);
+    return between && !c->writing && !c->out.n;
+}
+
+bool conn_busy(const struct conn *c)
+{
+    return c->phase == PHASE_BODY || c->phase == PHASE_ANSWER;
+}
+
+/* What a large answer needed is not kept for the small ones after it. */
+static void forget(struct buf *b)
+{
+    if (b->room > CONN_KEEP_MAX)
+        buf_free(b);
+    else
+        buf_clear(b);
 }
 
 static void on_written(uv_write_t *req, int status)
 {
     struct conn *c = req->data;
     c->writing = false;
-    buf_clear(&c->sending);
+    forget(&c->sending);
     if (c->closing)
         return;
     if (status < 0) {
@@ -184,7 +211,7 @@ void conn_flush(struct conn *c)
     int n = uv_try_write((uv_stream_t *)&c->tcp, &b, 1);
     c->srv->metrics.bytes_out += c->sending.n;
     if (n == (int)c->sending.n) {
-        buf_clear(&c->sending);
+        forget(&c->sending);
         return;
     }
     if (n > 0)
@@ -209,6 +236,25 @@ static void refuse(struct conn *c, int status, const char *message)
     respond_fail(c->x, status, NULL, "%s", message);
 }
 
+/* Who was let in for one request may ask what operators ask, or has luck; false if it has been
+ * refused. */
+static bool keep_place(struct conn *c)
+{
+    if (!c->reserved)
+        return true;
+    if (room_again(c->srv)) {
+        c->reserved = false;
+        c->srv->room.reserved--;
+        c->x->close = false;
+        return true;
+    }
+    if (router_for_operators(c->x->route))
+        return true;
+    c->srv->metrics.connections_refused++;
+    refuse(c, 503, "too many connections are open (server.max_connections)");
+    return false;
+}
+
 /* The head is complete: refuse early, or let the body come. */
 static void accept_head(struct conn *c)
 {
@@ -222,6 +268,8 @@ static void accept_head(struct conn *c)
         respond_error(x, &e);
         return;
     }
+    if (!keep_place(c))
+        return;
     const struct slice *expect = http_header(&x->req, "expect");
     if (expect && !slice_is(*expect, "100-continue")) {
         refuse(c, 417, "only `Expect: 100-continue` is understood");
@@ -235,15 +283,16 @@ static void accept_head(struct conn *c)
     enter(c, PHASE_BODY, c->srv->config->server_body_timeout);
 }
 
-/* Keeps count of the bodies in memory; false if this one was refused. */
+/* Keeps count of the bodies in memory; false if this one was refused. Short ones never are: who
+ * fills the memory that there is for bodies must not keep everybody else out. */
 static bool count_body(struct conn *c)
 {
     struct server *srv = c->srv;
-    srv->body_bytes += c->x->req.body.n - c->body_counted;
-    c->body_counted = c->x->req.body.n;
-    if (srv->body_bytes <= (uint64_t)srv->config->server_max_body * BODIES_IN_FLIGHT)
+    uint64_t most = (uint64_t)srv->config->server_max_body * BODIES_IN_FLIGHT;
+    exchange_hold_body(c->x);
+    if (srv->held_bytes <= most || c->x->held <= SHORT_BODY_MAX)
         return true;
-    refuse(c, 429, "too many request bodies are being received; try again");
+    refuse(c, 429, "the requests in memory are as large as may be; try again");
     return false;
 }
 
@@ -339,7 +388,7 @@ static void process(struct conn *c)
         return;
     c->processing = true;
     while (!c->closing && !c->close_after && c->phase != PHASE_ANSWER && c->phase != PHASE_LINGER &&
-           unsent(c) < CONN_OUTPUT_BUSY) {
+           conn_unsent(c) < CONN_OUTPUT_BUSY) {
         bool body_due = c->phase == PHASE_BODY && c->parser.state == AT_END;
         if ((!c->in.n && !body_due) || !step(c))
             break;
@@ -381,6 +430,7 @@ void conn_accept(struct server *srv)
     c->srv = srv;
     uv_tcp_init(&srv->loop, &c->tcp);
     c->tcp.data = c;
+    c->since = clock_ns();
     c->link = &srv->conns;
     c->next = srv->conns;
     if (c->next)
@@ -394,13 +444,19 @@ void conn_accept(struct server *srv)
         conn_close(c);
         return;
     }
-    if (srv->connections > srv->config->server_max_connections) {
+    struct sockaddr_storage address = {0};
+    int size = sizeof(address);
+    uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&address, &size);
+    c->peer = peer_join(&srv->room, (struct sockaddr *)&address);
+    bool place = room_for_spare(c) && room_admit(c);
+    if (!place)
         turn_away(c);
+    room_take_spare(srv);
+    if (!place)
         return;
-    }
     uv_tcp_nodelay(&c->tcp, 1);
     /* A fixed send buffer: what a slow client has not taken stays here, where it is seen. */
-    int size = 256 * 1024;
+    size = 256 * 1024;
     uv_send_buffer_size((uv_handle_t *)&c->tcp, &size);
     enter(c, PHASE_IDLE, srv->config->server_header_timeout);
     server_sweep(srv);
@@ -427,6 +483,13 @@ static void time_out(struct conn *c)
         conn_close(c);
 }
 
+void conn_cut(struct conn *c, const char *why)
+{
+    log_info("http", "%s cut: %s", c->x ? c->x->id : "-", why);
+    c->srv->metrics.slow_clients++;
+    conn_close(c);
+}
+
 void conn_sweep(struct conn *c, int64_t now)
 {
     if (c->closing)
@@ -436,14 +499,12 @@ void conn_sweep(struct conn *c, int64_t now)
         c->progress_ns = now;
     c->unsent = queued;
     if (c->writing && c->phase == PHASE_IDLE) /* not idle yet: the answer is on its way */
-        enter(c, PHASE_IDLE, c->srv->config->server_idle_timeout);
+        c->deadline = after(c->srv->config->server_idle_timeout);
     bool stuck =
         c->writing && (double)(now - c->progress_ns) > c->srv->config->server_write_timeout * 1e9;
     bool flooded = c->x && c->x->streaming && c->out.n > CONN_OUTPUT_MAX;
     if (stuck || flooded) {
-        log_info("http", "%s cut: the client takes no bytes", c->x ? c->x->id : "-");
-        c->srv->metrics.slow_clients++;
-        conn_close(c);
+        conn_cut(c, "the client takes no bytes");
     } else if (c->deadline && now > c->deadline) {
         time_out(c);
     } else if (peer_left(c)) {

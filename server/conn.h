@@ -8,6 +8,7 @@
 #include "server/exchange.h"
 #include "server/http.h"
 
+struct peer;
 struct server;
 
 enum phase {
@@ -23,12 +24,13 @@ struct conn {
     struct server *srv;
     struct conn *next, **link;
     enum phase phase;
-    int64_t deadline; /* clock_ns of the phase; 0: none */
+    int64_t since;    /* clock_ns: when the phase began */
+    int64_t deadline; /* likewise: when it is over; 0: never */
+    struct peer *peer;
 
     struct buf in;
     struct http_parser parser;
-    struct exchange *x;    /* the request being received or answered */
-    uint64_t body_counted; /* of x, in server.body_bytes */
+    struct exchange *x; /* the request being received or answered */
 
     struct buf out, sending;
     uv_write_t write;
@@ -37,6 +39,7 @@ struct conn {
     bool eof;            /* the client will send no more */
     bool close_after;    /* close once everything is sent */
     bool late;           /* came while the server drains */
+    bool reserved;       /* in a place for operators (room.h): one request, and it ends */
     size_t unsent;       /* of the write in flight, when last looked at */
     int64_t progress_ns; /* when that last shrank */
 };
@@ -50,6 +53,14 @@ struct buf *conn_out(struct conn *c);
 void conn_flush(struct conn *c);
 /* The response of c->x is complete: frees the exchange, goes on with what has been pipelined. */
 void conn_answered(struct conn *c);
+/* Bytes of answers that the client has not taken. */
+size_t conn_unsent(const struct conn *c);
+/* Cuts a client that takes too little. */
+void conn_cut(struct conn *c, const char *why);
+/* Between two requests, with nothing on its way in either direction. */
+bool conn_idle(const struct conn *c);
+/* With a request whose head has come and whose answer is not complete. */
+bool conn_busy(const struct conn *c);
 /* Deadlines, write progress, clients that left while we do not read. Called by the sweep. */
 void conn_sweep(struct conn *c, int64_t now);
 /* Draining: no further request; an idle connection closes. */

@@ -21,6 +21,7 @@ static const struct kind {
     {413, "invalid_request_error", "body_too_large"},
     {415, "invalid_request_error", "unsupported_media_type"},
     {417, "invalid_request_error", "expectation_failed"},
+    {421, "invalid_request_error", "misdirected_request"},
     {429, "rate_limit_error", "queue_full"},
     {431, "invalid_request_error", "headers_too_large"},
     {503, "service_unavailable_error", "unavailable"},

@@ -41,6 +41,20 @@ void exchange_name(struct exchange *x)
         snprintf(x->id, sizeof(x->id), "req-%016llx", (unsigned long long)exchange_random());
 }
 
+void exchange_hold_body(struct exchange *x)
+{
+    x->srv->held_bytes += x->req.body.n - x->held;
+    x->held = x->req.body.n;
+}
+
+uint64_t exchange_take_body(struct exchange *x, struct buf *body)
+{
+    uint64_t held = x->held;
+    x->held = 0;
+    buf_swap(body, &x->req.body);
+    return held;
+}
+
 static void put_cors(struct exchange *x, struct buf *out)
 {
     struct slice origin = auth_origin(&x->srv->auth, &x->req);

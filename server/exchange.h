@@ -34,12 +34,19 @@ struct exchange {
     void (*on_gone)(struct exchange *x);
     void *user;                           /* of whoever set on_gone */
     int32_t prompt_tokens, output_tokens; /* for the log line */
+    uint64_t held;                        /* of the body, in server.held_bytes */
 };
 
 /* 64 random bits, for names. */
 uint64_t exchange_random(void);
 /* Takes the client's x-request-id if it is tame, else makes one. */
 void exchange_name(struct exchange *x);
+
+/* Counts the body so far in server.held_bytes. */
+void exchange_hold_body(struct exchange *x);
+/* Moves the body out of the exchange. Returns the bytes that stay counted for it: the new owner
+ * gives them back with server_release() when it frees the body. */
+uint64_t exchange_take_body(struct exchange *x, struct buf *body);
 
 /* Whole responses. The body of respond_json is freed. */
 void respond(struct exchange *x, int status, const char *type, const char *body, size_t n);

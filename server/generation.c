@@ -1,6 +1,6 @@
 /* generation.c - one completion request from body to answer.
  *
- * Ownership is by counting what may still call back: the thread pool (preparing) and the engine
+ * Ownership is by counting what may still call back: a lane (preparing) and the engine
  * (running choices). A generation is freed when it owes nothing to either and its exchange has
  * been answered or is gone. Nothing else keeps a pointer to it.
  *
@@ -29,14 +29,29 @@
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-static void free_choice(struct choice *c)
+static void free_answer(struct choice *c)
 {
     struct logprobs *l = &c->logprobs;
     struct buf *bufs[] = {&c->text, &c->token_ids, &l->tokens, &l->values,
                           &l->tops, &l->offsets,   &l->content};
     for (size_t i = 0; i < sizeof(bufs) / sizeof(*bufs); i++)
         buf_free(bufs[i]);
-    free(c->stop_string);
+}
+
+/* Of what an answer is made of. */
+static size_t answer_size(const struct choice *c)
+{
+    const struct logprobs *l = &c->logprobs;
+    return c->text.n + c->token_ids.n + l->tokens.n + l->values.n + l->tops.n + l->offsets.n +
+           l->content.n;
+}
+
+/* Nobody waits for the answer any more. The engine may take a step yet to stop. */
+static void drop_answer(struct generation *g)
+{
+    for (int32_t i = 0; i < g->choices; i++)
+        free_answer(&g->choice[i]);
+    g->answer_bytes = 0;
 }
 
 /* Frees it if nothing can refer to it any more. */
@@ -47,8 +62,9 @@ static void release(struct generation *g)
     *g->link = g->next;
     if (g->next)
         g->next->link = g->link;
+    drop_answer(g);
     for (int32_t i = 0; i < g->choices; i++)
-        free_choice(&g->choice[i]);
+        free(g->choice[i].stop_string);
     for (int32_t i = 0; i < g->prompts; i++) {
         free(g->prompt[i].ids);
         free(g->prompt[i].text);
@@ -59,6 +75,7 @@ static void release(struct generation *g)
     buf_free(&g->body);
     struct server *srv = g->srv;
     clients_release(srv->auth.clients, g->client);
+    server_release(srv, g->held);
     free(g);
     server_check_drained(srv);
 }
@@ -68,6 +85,9 @@ static void cancel(struct generation *g)
     if (g->cancelled)
         return;
     g->cancelled = true;
+    if (g->preparing)
+        work_cancel(&g->work);
+    drop_answer(g);
     for (int32_t i = 0; i < g->choices; i++)
         if (g->choice[i].submitted && !g->choice[i].ended)
             engine_cancel(g->srv->engine, g->choice[i].id);
@@ -118,7 +138,13 @@ int generation_prompt(struct generation *g, const char *text, size_t n, bool spe
 {
     struct prompt *p = &g->prompt[g->prompts];
     struct err err;
-    p->n = tokenizer_encode(g->info->tokenizer, text, n, special, &p->ids, &err);
+    if (generation_cancelled(g))
+        return api_error_set(e, 503, NULL, "the client left");
+    struct encode_control control = {.cancel = &g->work.cancelled};
+    p->n = tokenizer_encode_cancellable(g->info->tokenizer, text, n, special, &control, &p->ids,
+                                        &err);
+    if (control.cancelled)
+        return api_error_set(e, 503, NULL, "the client left");
     if (p->n < 0)
         return api_error_set(e, 400, param, "`%s` could not be tokenized: %s", param, err.msg);
     if (g->params.echo) {
@@ -159,6 +185,14 @@ static int check_lengths(struct generation *g, struct api_error *e)
     return 0;
 }
 
+static int set_too_large(struct api_error *e, uint64_t max)
+{
+    return api_error_code(e, 400, "answer_too_large", NULL,
+                          "the answer is larger than %llu bytes (server.max_answer): ask for fewer "
+                          "choices, tokens or log-probabilities, or for a stream",
+                          (unsigned long long)max);
+}
+
 static int check_choices(struct generation *g, struct api_error *e)
 {
     const struct config *c = g->srv->config;
@@ -166,6 +200,11 @@ static int check_choices(struct generation *g, struct api_error *e)
     int64_t most = c->engine_max_batch + c->server_max_queue;
     if (most > CHOICES_MAX)
         most = CHOICES_MAX;
+    uint64_t echoed = 0, max = (uint64_t)c->server_max_answer;
+    for (int32_t i = 0; i < g->prompts; i++)
+        echoed += g->prompt[i].text_n * (uint64_t)g->params.n;
+    if (echoed > max)
+        return set_too_large(e, max);
     if (choices > most)
         return api_error_set(e, 400, g->params.n > 1 ? "n" : "prompt",
                              "%d prompts x %d choices are %lld generations; at most %lld can be "
@@ -188,6 +227,16 @@ static void prepare(struct generation *g)
         check_lengths(g, e);
     cJSON_Delete(body);
     buf_free(&g->body);
+}
+
+/* From here on the prompts are what it holds. */
+static void hold_prompts(struct generation *g)
+{
+    uint64_t bytes = 0;
+    for (int32_t i = 0; i < g->prompts; i++)
+        bytes += (uint64_t)g->prompt[i].n * sizeof(*g->prompt[i].ids) + g->prompt[i].text_n;
+    g->srv->held_bytes += bytes - g->held;
+    g->held = bytes;
 }
 
 /* ---- what the engine is asked for ---------------------------------------------------------- */
@@ -281,6 +330,7 @@ static void submit(struct generation *g)
         *c = (struct choice){.g = g, .index = i, .prompt = i / g->params.n};
         if (g->params.echo)
             buf_add(&c->text, g->prompt[c->prompt].text, g->prompt[c->prompt].text_n);
+        g->answer_bytes += answer_size(c);
     }
     for (int32_t i = 0; i < g->choices; i++) {
         enum submit_result r = submit_choice(&g->choice[i], &err);
@@ -302,6 +352,7 @@ static void submit(struct generation *g)
 
 static void prepared(struct generation *g)
 {
+    hold_prompts(g);
     if (g->x && g->error.status)
         generation_fail(g, &g->error);
     else if (g->x)
@@ -309,17 +360,16 @@ static void prepared(struct generation *g)
     release(g);
 }
 
-static void on_work(uv_work_t *w)
+static void on_work(struct work *w)
 {
-    prepare(w->data);
+    prepare((struct generation *)w);
 }
 
-static void on_work_done(uv_work_t *w, int status)
+static void on_work_done(struct work *w, bool ran)
 {
-    struct generation *g = w->data;
-    (void)status; /* never cancelled */
+    struct generation *g = (struct generation *)w;
+    (void)ran; /* it was, unless nobody waits for it */
     g->preparing = false;
-    g->srv->works--;
     prepared(g);
 }
 
@@ -331,11 +381,21 @@ static struct client *client_of(struct exchange *x)
     return auth_client(&x->srv->auth, &x->req, (struct sockaddr *)&from);
 }
 
+bool generation_cancelled(const struct generation *g)
+{
+    return atomic_load_explicit(&g->work.cancelled, memory_order_relaxed);
+}
+
 void generation_start(struct exchange *x, bool chat)
 {
     struct server *s = x->srv;
     if (s->cancelled) {
         respond_fail(x, 503, NULL, "the server is shutting down");
+        return;
+    }
+    bool small = x->req.body.n <= INLINE_BODY_MAX;
+    if (!small && lanes_client_works(&s->lanes) >= WORKS_MAX) {
+        respond_fail(x, 429, NULL, WORKS_MESSAGE, WORKS_MAX);
         return;
     }
     struct generation *g = xcalloc(1, sizeof(*g));
@@ -357,20 +417,20 @@ void generation_start(struct exchange *x, bool chat)
         release(g);
         return;
     }
-    buf_swap(&g->body, &x->req.body);
+    g->held = exchange_take_body(x, &g->body);
     x->user = g;
     x->on_gone = on_gone;
     x->cancel_on_eof = true;
     server_sweep(s);
-    if (g->body.n <= INLINE_BODY_MAX) {
+    if (small) {
         prepare(g);
         prepared(g);
         return;
     }
     g->preparing = true;
-    g->work.data = g;
-    s->works++;
-    uv_queue_work(&s->loop, &g->work, on_work, on_work_done);
+    g->work.run = on_work;
+    g->work.done = on_work_done;
+    work_start(&s->lanes, &g->work, lane_of_body(g->body.n));
 }
 
 /* ---- deliver ------------------------------------------------------------------------------- */
@@ -391,6 +451,7 @@ static void finish(struct generation *g)
         respond_end(x);
     } else {
         reply_whole(g, &b);
+        drop_answer(g); /* not a moment three of it: respond() copies too */
         respond_json(detach(g), 200, &b);
     }
 }
@@ -417,6 +478,19 @@ static void on_end(struct choice *c, const struct inbox_event *in)
     }
 }
 
+void generation_too_large(struct generation *g, uint64_t max)
+{
+    struct api_error e;
+    if (max == (uint64_t)g->srv->config->server_max_answer)
+        set_too_large(&e, max);
+    else
+        api_error_set(&e, 503, NULL,
+                      "the answers that this server holds are larger than %llu bytes together "
+                      "(%d times server.max_answer): ask for a stream, or try again later",
+                      (unsigned long long)max, ANSWERS_IN_FLIGHT);
+    generation_fail(g, &e);
+}
+
 static void begin_stream(struct generation *g)
 {
     if (g->streaming)
@@ -438,10 +512,12 @@ static void deliver(void *ctx, const struct inbox_event *in)
     if (end)
         on_end(c, in);
     if (g->x) {
+        size_t before = answer_size(c);
         reply_event(c, in);
         struct buf b = {0};
         if (g->params.stream)
             reply_chunk(c, &b);
+        g->answer_bytes += answer_size(c) - before;
         if (b.n) {
             begin_stream(g);
             respond_write(g->x, b.p, b.n);
@@ -449,7 +525,9 @@ static void deliver(void *ctx, const struct inbox_event *in)
             g->quiet_since = in->at_ns;
         }
         buf_free(&b);
-        if (!g->running)
+        if (g->answer_bytes > (uint64_t)g->srv->config->server_max_answer)
+            generation_too_large(g, (uint64_t)g->srv->config->server_max_answer);
+        else if (!g->running)
             finish(g);
     }
     if (end)

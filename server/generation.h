@@ -3,7 +3,7 @@
  * A generation holds the prompts and choices of one API call; every choice (prompt x n) is one
  * engine request. Its life:
  *
- *   prepare   parse, check, render, tokenize: inline for small bodies, else on the thread pool
+ *   prepare   parse, check, render, tokenize: inline for small bodies, else in a lane
  *   submit    all choices or none
  *   deliver   events come through the inbox; reply.c turns them into JSON or chunks
  *   end       every choice has had its EVENT_END; the last one frees the generation
@@ -14,11 +14,10 @@
 #ifndef WHET_SERVER_GENERATION_H
 #define WHET_SERVER_GENERATION_H
 
-#include <uv.h>
-
 #include "engine/engine.h"
 #include "server/exchange.h"
 #include "server/inbox.h"
+#include "server/lanes.h"
 #include "server/params.h"
 
 struct prompt {
@@ -50,6 +49,7 @@ struct choice {
 };
 
 struct generation {
+    struct work work; /* first: a generation is found by its work */
     struct server *srv;
     struct client *client; /* held */
     int64_t charged;       /* prompt tokens taken from its bucket */
@@ -61,15 +61,16 @@ struct generation {
     struct choice *choice;
     int32_t choices, running; /* running: submitted and not ended */
     bool cancelled, failed;
-    bool streaming; /* the head of the stream is out */
-    bool dirty;     /* output was written since the last flush */
+    bool streaming;        /* the head of the stream is out */
+    bool dirty;            /* output was written since the last flush */
+    uint64_t answer_bytes; /* text, log-probabilities and ids that have gathered in the choices */
     int64_t quiet_since;
     char id[48], fingerprint[40];
     int64_t created;
     /* prepare: */
-    uv_work_t work;
     bool preparing;
     struct buf body;
+    uint64_t held; /* of the body, then of the prompts, in server.held_bytes */
     struct api_error error;
     const struct engine_info *info;
 };
@@ -88,6 +89,10 @@ int generation_prompt(struct generation *g, const char *text, size_t n, bool spe
 /* Answers with an error: as a plain response if nothing was sent, else as the stream's last event.
  * The choices that still run are cancelled. Nothing if it has been answered. */
 void generation_fail(struct generation *g, const struct api_error *e);
+/* Ends it because its answer, or all of them together, are above a limit of `max` bytes. */
+void generation_too_large(struct generation *g, uint64_t max);
+/* The client left: what takes long should stop. Any thread. */
+bool generation_cancelled(const struct generation *g);
 
 /* ---- all of them; loop.c ---- */
 void generations_deliver(struct server *s);

@@ -6,10 +6,9 @@
  * first collected whole (it is small and bounded) and scanned by rules of our own: every line ends
  * in CRLF, no control characters, no folded lines. Then llhttp gets it in one piece, which also
  * makes every header a contiguous slice. What frames the body - Content-Length and
- * Transfer-Encoding - is checked here again, and bodies are taken apart here: the chunk decoder
- * below is a table of ten states that knows CRLF and nothing else.
+ * Transfer-Encoding - is checked here again, and bodies are taken apart by http_body.c.
  */
-#include "server/http.h"
+#include "server/http_parts.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,10 +18,7 @@
 
 #include "config/err.h"
 
-static enum parse_result refuse(struct http_parser *h, int status, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static enum parse_result refuse(struct http_parser *h, int status, const char *fmt, ...)
+enum parse_result http_refuse(struct http_parser *h, int status, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -56,7 +52,7 @@ static int on_field(llhttp_t *p, const char *at, size_t n)
 {
     struct http_parser *h = p->data;
     if (h->req->headers == HTTP_HEADERS_MAX) {
-        refuse(h, 431, "more than %d header fields", HTTP_HEADERS_MAX);
+        http_refuse(h, 431, "more than %d header fields", HTTP_HEADERS_MAX);
         return HPE_USER;
     }
     h->req->header[h->req->headers++] = (struct http_header){{at, n}, {at + n, 0}};
@@ -67,7 +63,7 @@ static int on_value(llhttp_t *p, const char *at, size_t n)
 {
     struct http_parser *h = p->data;
     if (!h->req->headers) { /* llhttp lets a header without a name through */
-        refuse(h, 400, "a header has no name");
+        http_refuse(h, 400, "a header has no name");
         return HPE_USER;
     }
     h->req->header[h->req->headers - 1].value = trimmed((struct slice){at, n});
@@ -110,29 +106,57 @@ static int64_t head_end(struct http_parser *h, const char *data, size_t n)
         unsigned char c = (unsigned char)data[i];
         if (c == '\n') {
             if (i == 0 || data[i - 1] != '\r')
-                return refuse(h, 400, "a line of the head ends in a bare LF"), -1;
+                return http_refuse(h, 400, "a line of the head ends in a bare LF"), -1;
             if (i >= 3 && data[i - 2] == '\n')
                 return (int64_t)i + 1;
         } else if (i > 0 && data[i - 1] == '\r') {
-            return refuse(h, 400, "the head contains a bare CR"), -1;
+            return http_refuse(h, 400, "the head contains a bare CR"), -1;
         } else if ((c == ' ' || c == '\t') && i > 0 && data[i - 1] == '\n') {
-            return refuse(h, 400, "a header is folded over several lines"), -1;
+            return http_refuse(h, 400, "a header is folded over several lines"), -1;
         } else if ((c < 0x20 && c != '\t' && c != '\r') || c == 0x7f) {
-            return refuse(h, 400, "the head contains a control character"), -1;
+            return http_refuse(h, 400, "the head contains a control character"), -1;
         }
         if (i >= HTTP_HEAD_MAX)
-            return refuse(h, 431, "the head is larger than %d bytes", HTTP_HEAD_MAX), -1;
+            return http_refuse(h, 431, "the head is larger than %d bytes", HTTP_HEAD_MAX), -1;
     }
     h->scanned = n;
     return 0;
 }
 
-static int hex(char c)
+int http_hex(char c)
 {
     if (c >= '0' && c <= '9')
         return c - '0';
     c |= 0x20;
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool is_hex(char c)
+{
+    return http_hex(c) >= 0;
+}
+
+/* Of field names and methods (RFC 9110 5.6.2). */
+bool http_is_token(char c)
+{
+    bool alnum = (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
+    return alnum || (c && strchr("!#$%&'*+-.^_`|~", c));
+}
+
+/* Every line after the first is a name, a colon and whatever else. llhttp is not asked: as Debian
+ * builds it, it takes spaces within names, and a proxy may see another name before the space. */
+static bool names_are_tokens(const char *head, size_t n)
+{
+    const char *end = head + n - 2, *p = memchr(head, '\n', n);
+    while (p && ++p < end) {
+        const char *name = p;
+        while (p < end && http_is_token(*p))
+            p++;
+        if (p == name || *p != ':')
+            return false;
+        p = memchr(p, '\n', (size_t)(end - p));
+    }
+    return true;
 }
 
 /* Percent-decoded copy; NULL if an escape is malformed or stands for NUL. */
@@ -144,8 +168,8 @@ static char *percent_decode(struct slice s, bool plus)
             *w++ = plus && s.p[i] == '+' ? ' ' : s.p[i];
             continue;
         }
-        int hi = i + 2 < s.n ? hex(s.p[i + 1]) : -1;
-        int lo = i + 2 < s.n ? hex(s.p[i + 2]) : -1;
+        int hi = i + 2 < s.n ? http_hex(s.p[i + 1]) : -1;
+        int lo = i + 2 < s.n ? http_hex(s.p[i + 2]) : -1;
         if (hi < 0 || lo < 0 || hi * 16 + lo == 0) {
             free(out);
             return NULL;
@@ -157,24 +181,79 @@ static char *percent_decode(struct slice s, bool plus)
     return out;
 }
 
+/* What a URI may hold; a `#` never reaches a server (RFC 3986 3.5). */
+static bool is_uri(struct slice t)
+{
+    for (size_t i = 0; i < t.n; i++)
+        if (t.p[i] <= ' ' || t.p[i] >= 0x7f || strchr("\"#<>\\^`{|}", t.p[i]))
+            return false;
+    return true;
+}
+
+/* A host, and a port if there is one: registered names, IP addresses, those of IPv6 in brackets. */
+static bool is_authority(struct slice a)
+{
+    size_t i = 0;
+    if (a.n && *a.p == '[') {
+        const char *end = memchr(a.p, ']', a.n);
+        i = end ? (size_t)(end - a.p) + 1 : 0;
+        for (size_t k = 1; k + 1 < i; k++)
+            if (!is_hex(a.p[k]) && a.p[k] != ':' && a.p[k] != '.')
+                return false;
+    } else {
+        while (i < a.n &&
+               (http_is_token(a.p[i]) && a.p[i] != '^' && a.p[i] != '`' && a.p[i] != '|'))
+            i++;
+    }
+    if (i < a.n && (i == 0 || a.p[i] != ':'))
+        return false;
+    for (i++; i < a.n; i++)
+        if (a.p[i] < '0' || a.p[i] > '9')
+            return false;
+    return true;
+}
+
 /* Splits the request target: origin form, or the absolute form that proxies send. */
 static int parse_target(struct http_parser *h)
 {
     struct slice t = h->req->target;
+    if (!is_uri(t))
+        return http_refuse(h, 400, "the request target is malformed"), -1;
     if (t.n > 7 && strncasecmp(t.p, "http://", 7) == 0) {
-        const char *slash = memchr(t.p + 7, '/', t.n - 7);
-        const char *start = slash ? slash : t.p + t.n;
-        t = slash ? (struct slice){start, (size_t)(t.p + t.n - start)} : (struct slice){"/", 1};
+        size_t n = 7;
+        while (n < t.n && t.p[n] != '/' && t.p[n] != '?')
+            n++;
+        h->req->host = (struct slice){t.p + 7, n - 7};
+        if (n == 7 || !is_authority(h->req->host))
+            return http_refuse(h, 400, "the request target is malformed"), -1;
+        t = (struct slice){t.p + n, t.n - n};
+        if (!t.n || *t.p == '?') /* the path may be left out */
+            h->req->path = xstrdup("/");
     }
     const char *mark = memchr(t.p, '?', t.n);
     if (mark) {
         h->req->query = (struct slice){mark + 1, (size_t)(t.p + t.n - mark - 1)};
         t.n = (size_t)(mark - t.p);
     }
+    if (h->req->path)
+        return 0;
     h->req->path = percent_decode(t, false);
     bool star = t.n == 1 && *t.p == '*';
     if (!h->req->path || !t.n || (*t.p != '/' && !star))
-        return refuse(h, 400, "the request target is malformed"), -1;
+        return http_refuse(h, 400, "the request target is malformed"), -1;
+    return 0;
+}
+
+/* The target's authority comes before the Host header (RFC 9112 3.2.2), but who sends two different
+ * ones is up to something. */
+static int parse_host(struct http_parser *h, struct slice v)
+{
+    struct http_request *r = h->req;
+    if (!is_authority(v))
+        return http_refuse(h, 400, "the Host header is malformed"), -1;
+    if (r->host.p && (r->host.n != v.n || strncasecmp(r->host.p, v.p, v.n) != 0))
+        return http_refuse(h, 400, "the request target and Host name different hosts"), -1;
+    r->host = v;
     return 0;
 }
 
@@ -182,12 +261,12 @@ static int parse_length(struct http_parser *h, struct slice v)
 {
     struct http_request *r = h->req;
     if (r->has_length)
-        return refuse(h, 400, "Content-Length is given twice"), -1;
+        return http_refuse(h, 400, "Content-Length is given twice"), -1;
     if (!v.n || v.n > 18)
-        return refuse(h, 400, "Content-Length is not a number of bytes"), -1;
+        return http_refuse(h, 400, "Content-Length is not a number of bytes"), -1;
     for (size_t i = 0; i < v.n; i++) {
         if (v.p[i] < '0' || v.p[i] > '9')
-            return refuse(h, 400, "Content-Length is not a number of bytes"), -1;
+            return http_refuse(h, 400, "Content-Length is not a number of bytes"), -1;
         r->length = r->length * 10 + (uint64_t)(v.p[i] - '0');
     }
     r->has_length = true;
@@ -201,28 +280,27 @@ static int check_headers(struct http_parser *h)
     int hosts = 0;
     for (int i = 0; i < r->headers; i++) {
         struct slice name = r->header[i].name, value = r->header[i].value;
-        if (name.n == 0)
-            return refuse(h, 400, "a header has no name"), -1;
         if (slice_is(name, "host")) {
-            hosts++;
+            if (hosts++ == 0 && parse_host(h, value))
+                return -1;
         } else if (slice_is(name, "content-length")) {
             if (parse_length(h, value))
                 return -1;
         } else if (slice_is(name, "transfer-encoding")) {
             if (r->chunked || !slice_is(value, "chunked"))
-                return refuse(h, 400, "Transfer-Encoding must be a single `chunked`"), -1;
+                return http_refuse(h, 400, "Transfer-Encoding must be a single `chunked`"), -1;
             r->chunked = true;
         }
     }
     if (r->chunked && r->has_length)
-        return refuse(h, 400, "Transfer-Encoding and Content-Length exclude each other"), -1;
+        return http_refuse(h, 400, "Transfer-Encoding and Content-Length exclude each other"), -1;
     if (r->chunked && r->minor == 0)
-        return refuse(h, 400, "HTTP/1.0 has no chunked bodies"), -1;
+        return http_refuse(h, 400, "HTTP/1.0 has no Transfer-Encoding"), -1;
     if (hosts > 1 || (hosts == 0 && r->minor == 1))
-        return refuse(h, 400, "exactly one Host header is needed"), -1;
+        return http_refuse(h, 400, "exactly one Host header is needed"), -1;
     if (r->length > h->max_body)
-        return refuse(h, 413, "the body of %llu bytes is larger than the limit of %llu",
-                      (unsigned long long)r->length, (unsigned long long)h->max_body),
+        return http_refuse(h, 413, "the body of %llu bytes is larger than the limit of %llu",
+                           (unsigned long long)r->length, (unsigned long long)h->max_body),
                -1;
     return 0;
 }
@@ -259,14 +337,16 @@ static enum parse_result parse_head(struct http_parser *h, const char *data, siz
     struct http_request *r = h->req;
     buf_add(&r->head, data, n);
     if (!two_spaces(data, n))
-        return refuse(h, 400, "the request line is malformed");
+        return http_refuse(h, 400, "the request line is malformed");
+    if (!names_are_tokens(data, n))
+        return http_refuse(h, 400, "a header's name is not a token");
     enum llhttp_errno e = llhttp_execute(&h->llhttp, r->head.p, n);
     if (h->status)
         return PARSE_REFUSED;
     if (e != HPE_PAUSED)
-        return refuse(h, 400, "malformed request: %s", llhttp_get_error_reason(&h->llhttp));
+        return http_refuse(h, 400, "malformed request: %s", llhttp_get_error_reason(&h->llhttp));
     if (h->llhttp.http_major != 1 || h->llhttp.http_minor > 1)
-        return refuse(h, 400, "only HTTP/1.0 and HTTP/1.1 are spoken here");
+        return http_refuse(h, 400, "only HTTP/1.0 and HTTP/1.1 are spoken here");
     r->minor = h->llhttp.http_minor;
     r->method = llhttp_method_name((llhttp_method_t)h->llhttp.method);
     r->keep_alive =
@@ -276,103 +356,6 @@ static enum parse_result parse_head(struct http_parser *h, const char *data, siz
     h->left = r->length;
     h->state = r->chunked || r->length ? IN_BODY : AT_END;
     return PARSE_HEAD;
-}
-
-/* ---- the body ------------------------------------------------------------------------------ */
-
-/* Moves up to `left` bytes of data to the body. */
-static size_t take_data(struct http_parser *h, const char *data, size_t n)
-{
-    if (n > h->left)
-        n = (size_t)h->left;
-    buf_add(&h->req->body, data, n);
-    h->left -= n;
-    return n;
-}
-
-static enum parse_result chunk_size_digit(struct http_parser *h, char c)
-{
-    int digit = hex(c);
-    if (digit < 0) {
-        if (!h->digits || (c != '\r' && c != ';'))
-            return refuse(h, 400, "malformed chunk size");
-        h->chunk = c == ';' ? CHUNK_EXTENSION : CHUNK_SIZE_LF;
-        return PARSE_MORE;
-    }
-    if (++h->digits > 15)
-        return refuse(h, 400, "malformed chunk size");
-    h->left = h->left * 16 + (uint64_t)digit;
-    if (h->req->body.n + h->left > h->max_body)
-        return refuse(h, 413, "the body is larger than the limit of %llu bytes",
-                      (unsigned long long)h->max_body);
-    return PARSE_MORE;
-}
-
-/* One byte of chunk framing. The table says what ends a line and where that leads. */
-static enum parse_result chunk_byte(struct http_parser *h, char c)
-{
-    if (++h->framing > h->max_body + HTTP_HEAD_MAX)
-        return refuse(h, 413, "the chunked body has more framing than data");
-    if (h->chunk == CHUNK_SIZE)
-        return chunk_size_digit(h, c);
-    bool text = h->chunk == CHUNK_EXTENSION || h->chunk == TRAILER || h->chunk == TRAILER_START;
-    if (text && c != '\r') {
-        if (((unsigned char)c < 0x20 && c != '\t') || c == 0x7f)
-            return refuse(h, 400, "control character in the framing of a chunked body");
-        if (h->chunk == TRAILER_START)
-            h->chunk = TRAILER;
-        return PARSE_MORE;
-    }
-    static const struct {
-        char want;
-        enum chunk_state to;
-    } line_end[] = {
-        [CHUNK_EXTENSION] = {'\r', CHUNK_SIZE_LF}, [CHUNK_SIZE_LF] = {'\n', CHUNK_DATA},
-        [CHUNK_DATA_CR] = {'\r', CHUNK_DATA_LF},   [CHUNK_DATA_LF] = {'\n', CHUNK_SIZE},
-        [TRAILER_START] = {'\r', CHUNK_END_LF},    [TRAILER] = {'\r', TRAILER_LF},
-        [TRAILER_LF] = {'\n', TRAILER_START},      [CHUNK_END_LF] = {'\n', TRAILER_START},
-    };
-    if (c != line_end[h->chunk].want)
-        return refuse(h, 400, "a chunk does not end in CRLF");
-    bool end = h->chunk == CHUNK_END_LF;
-    h->chunk = line_end[h->chunk].to;
-    if (h->chunk == CHUNK_DATA && h->left == 0)
-        h->chunk = TRAILER_START;
-    if (h->chunk == CHUNK_SIZE)
-        h->digits = 0;
-    return end ? PARSE_COMPLETE : PARSE_MORE;
-}
-
-static enum parse_result parse_chunked(struct http_parser *h, const char *data, size_t n,
-                                       size_t *used)
-{
-    size_t i = 0;
-    enum parse_result r = PARSE_MORE;
-    while (i < n && r == PARSE_MORE) {
-        if (h->chunk == CHUNK_DATA) {
-            i += take_data(h, data + i, n - i);
-            if (h->left == 0)
-                h->chunk = CHUNK_DATA_CR;
-        } else {
-            r = chunk_byte(h, data[i++]);
-        }
-    }
-    *used = i;
-    return r;
-}
-
-static enum parse_result parse_body(struct http_parser *h, const char *data, size_t n, size_t *used)
-{
-    enum parse_result r = PARSE_MORE;
-    if (h->req->chunked) {
-        r = parse_chunked(h, data, n, used);
-    } else {
-        *used = take_data(h, data, n);
-        r = h->left ? PARSE_MORE : PARSE_COMPLETE;
-    }
-    if (r == PARSE_COMPLETE)
-        h->state = AT_END;
-    return r;
 }
 
 size_t http_blank(const char *data, size_t n)
@@ -391,7 +374,7 @@ enum parse_result http_parse(struct http_parser *h, const char *data, size_t n, 
     if (h->req->head.n) {
         if (h->state == AT_END)
             return PARSE_COMPLETE;
-        return n ? parse_body(h, data, n, used) : PARSE_MORE;
+        return n ? http_parse_body(h, data, n, used) : PARSE_MORE;
     }
     int64_t size = head_end(h, data, n);
     if (size < 0)
@@ -460,6 +443,7 @@ const char *http_reason(int status)
         {413, "Content Too Large"},
         {415, "Unsupported Media Type"},
         {417, "Expectation Failed"},
+        {421, "Misdirected Request"},
         {429, "Too Many Requests"},
         {431, "Request Header Fields Too Large"},
         {500, "Internal Server Error"},

@@ -5,9 +5,12 @@
  * request is complete, or it is refused with a status and a sentence. http_begin() makes the parser
  * of a connection ready for its next request.
  *
- * Refused with 400: bare CR or LF, obs-fold, control characters, white space before a colon,
- * repeated or malformed Content-Length, Transfer-Encoding other than one `chunked`, both together,
- * chunked in HTTP/1.0, a missing or repeated Host. 431: head too large. 413: body too large.
+ * Refused with 400: bare CR or LF, obs-fold, control characters, field names that are no tokens
+ * (white space within one or before its colon), repeated or malformed Content-Length,
+ * Transfer-Encoding other than one `chunked`, both together, any in HTTP/1.0, a missing, repeated
+ * or malformed Host or one that the target contradicts, targets that are no URI, chunk sizes of
+ * 2^63 and more, long chunk extensions, trailers that are no field lines. 431: head or trailers
+ * too large. 413: body too large.
  */
 #ifndef WHET_SERVER_HTTP_H
 #define WHET_SERVER_HTTP_H
@@ -36,7 +39,8 @@ struct http_request {
     struct slice target; /* as received */
     char *path;          /* percent-decoded, without the query; owned */
     struct slice query;  /* without '?' */
-    int minor;           /* HTTP/1.minor */
+    struct slice host; /* of the target if that names one, else of the Host header; p NULL: none */
+    int minor;         /* HTTP/1.minor */
     bool keep_alive, chunked, has_length;
     uint64_t length; /* Content-Length */
     struct buf body;
@@ -59,12 +63,15 @@ struct http_parser {
         CHUNK_DATA_CR,
         CHUNK_DATA_LF,
         TRAILER_START,
+        TRAILER_NAME,
         TRAILER,
         TRAILER_LF,
         CHUNK_END_LF,
     } chunk;
-    int digits; /* of the chunk size */
-    int status; /* of a refusal */
+    int digits;         /* of the chunk size */
+    uint32_t extension; /* bytes of the current one */
+    uint32_t trailers;  /* bytes of all of them */
+    int status;         /* of a refusal */
     char message[160];
 };
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "server/limits.h"
 
 struct record {
     struct choice *choice;
@@ -100,11 +101,12 @@ void inbox_drain(struct inbox *in, inbox_fn *fn, void *ctx)
     uv_mutex_lock(&in->lock);
     buf_swap(&in->filling, &in->draining);
     uv_mutex_unlock(&in->lock);
-    const char *p = in->draining.p, *end = p + in->draining.n;
     struct inbox_event event;
-    while (p < end) {
-        p = read_record(p, &event);
+    for (size_t at = 0; at < in->draining.n;) {
+        at = (size_t)(read_record(in->draining.p + at, &event) - in->draining.p);
         fn(ctx, &event);
     }
+    if (in->draining.room > INBOX_KEEP_MAX)
+        buf_free(&in->draining);
     buf_clear(&in->draining);
 }

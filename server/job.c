@@ -11,18 +11,54 @@ static void on_gone(struct exchange *x)
 {
     struct job *j = x->user;
     j->x = NULL;
+    work_cancel(&j->work);
 }
 
-struct job *job_new(struct exchange *x, void (*run)(struct job *j))
+static void run(struct work *w)
+{
+    struct job *j = (struct job *)w;
+    j->run(j);
+}
+
+static void job_free(struct job *j)
+{
+    server_release(j->srv, j->held);
+    buf_free(&j->body);
+    buf_free(&j->out);
+    free(j->rest);
+    free(j->arg[0]);
+    free(j->arg[1]);
+    free(j);
+}
+
+static void done(struct work *w, bool ran)
+{
+    struct job *j = (struct job *)w;
+    struct server *srv = j->srv;
+    struct exchange *x = j->x;
+    (void)ran; /* only what nobody waits for is cancelled */
+    if (x) {
+        x->on_gone = NULL;
+        if (j->error.status)
+            respond_error(x, &j->error);
+        else
+            respond(x, j->status, j->type, j->out.p, j->out.n);
+    }
+    job_free(j);
+    server_check_drained(srv);
+}
+
+struct job *job_new(struct exchange *x, void (*run_job)(struct job *j))
 {
     struct job *j = xcalloc(1, sizeof(*j));
     j->srv = x->srv;
     j->x = x;
-    j->run = run;
+    j->run = run_job;
     j->status = 200;
     j->type = "application/json";
-    j->work.data = j;
-    buf_swap(&j->body, &x->req.body);
+    j->work.run = run;
+    j->work.done = done;
+    j->held = exchange_take_body(x, &j->body);
     j->rest = x->rest;
     x->rest = NULL;
     memcpy(j->who, x->id, sizeof(j->who));
@@ -31,36 +67,19 @@ struct job *job_new(struct exchange *x, void (*run)(struct job *j))
     return j;
 }
 
-static void work(uv_work_t *w)
+void job_start(struct job *j, enum lane lane)
 {
-    struct job *j = w->data;
-    j->run(j);
+    work_start(&j->srv->lanes, &j->work, lane);
 }
 
-static void done(uv_work_t *w, int status)
+void job_start_body(struct job *j)
 {
-    struct job *j = w->data;
     struct exchange *x = j->x;
-    j->srv->works--;
-    if (x) {
-        x->on_gone = NULL;
-        if (status || j->error.status)
-            respond_error(x, &j->error);
-        else
-            respond(x, j->status, j->type, j->out.p, j->out.n);
+    if (lanes_client_works(&j->srv->lanes) < WORKS_MAX) {
+        job_start(j, lane_of_body(j->body.n));
+        return;
     }
-    buf_free(&j->body);
-    buf_free(&j->out);
-    free(j->rest);
-    free(j->arg[0]);
-    free(j->arg[1]);
-    struct server *srv = j->srv;
-    free(j);
-    server_check_drained(srv);
-}
-
-void job_start(struct job *j)
-{
-    j->srv->works++;
-    uv_queue_work(&j->srv->loop, &j->work, work, done);
+    x->on_gone = NULL;
+    job_free(j);
+    respond_fail(x, 429, NULL, WORKS_MESSAGE, WORKS_MAX);
 }

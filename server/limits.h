@@ -6,13 +6,22 @@
 enum {
     HTTP_HEAD_MAX = 32 * 1024,    /* request line and headers: 431 above */
     HTTP_HEADERS_MAX = 100,       /* header fields: 431 above */
+    HTTP_EXTENSION_MAX = 1024,    /* of one chunk: 400 above */
+    HTTP_TRAILERS_MAX = 8 * 1024, /* all trailers of a body: 431 above */
     CONN_INPUT_MAX = 64 * 1024,   /* bytes read ahead of the request being answered */
     CONN_OUTPUT_BUSY = 64 * 1024, /* unsent bytes above which the next pipelined request waits */
     CONN_OUTPUT_MAX = 16 << 20,   /* unsent bytes of a stream above which the client is cut */
-    BODIES_IN_FLIGHT = 32,        /* x server.max_body: request bytes held by all connections */
+    CONN_KEEP_MAX = 64 * 1024,    /* larger buffers are freed when they are empty */
+    INBOX_KEEP_MAX = 1 << 20,     /* likewise, of the engine's events */
+    BODIES_IN_FLIGHT = 32,        /* x server.max_body: bytes of requests held by all of them */
+    ANSWERS_IN_FLIGHT = 8,        /* x server.max_answer: likewise, of answers */
+    WORKS_MAX = 256,              /* clients' bodies waiting for a thread: 429 above */
+    OPERATOR_CONNECTIONS = 16,    /* above server.max_connections, for health, metrics and admin */
+    FDS_ELSEWHERE = 64,           /* descriptors that connections leave to files and compilers */
     JSON_DEPTH_MAX = 32,
     JSON_ELEMENTS_MAX = 1 << 20,
-    INLINE_BODY_MAX = 8 * 1024, /* larger bodies are parsed and tokenized off the loop */
+    INLINE_BODY_MAX = 1024,     /* larger bodies are parsed and tokenized off the loop */
+    SHORT_BODY_MAX = 64 * 1024, /* longer ones do so where short ones need not wait for them */
     STOPS_MAX = 16,
     STOP_BYTES_MAX = 1024,
     STOP_TOKENS_MAX = 64,

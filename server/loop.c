@@ -25,10 +25,16 @@
 static void on_connection(uv_stream_t *listener, int status)
 {
     struct server *s = listener->data;
-    if (status < 0)
-        log_warn("http", "cannot accept a connection: %s", uv_strerror(status));
-    else
+    if (status == 0) {
         conn_accept(s);
+        return;
+    }
+    log_warn("http", "cannot accept a connection: %s", uv_strerror(status));
+    /* libuv has given up its spare descriptor already, and accepts again at once, for as long as
+     * somebody waits: something has to change. */
+    bool none_left = status == UV_EMFILE || status == UV_ENFILE;
+    if (none_left && !room_without_descriptors(s))
+        uv_sleep(SWEEP_MS); /* without a single connection there is nothing else to do */
 }
 
 /* ---- the drain ----------------------------------------------------------------------------- */
@@ -61,7 +67,7 @@ void server_check_drained(struct server *s)
         return;
     stop_listening(s);
     each_conn(s, conn_close);
-    if (!s->connections && !s->works)
+    if (!s->connections && !lanes_works(&s->lanes))
         uv_walk(&s->loop, close_all, NULL);
 }
 
@@ -151,6 +157,53 @@ static void check_engine(struct server *s)
              info->device, info->max_context);
 }
 
+/* Bytes of answers: those that gather, and those that clients have not taken. */
+static uint64_t answer_bytes(const struct server *s, struct conn **most, struct generation **all)
+{
+    uint64_t sum = 0, largest = 0;
+    *most = NULL;
+    *all = NULL;
+    for (struct conn *c = s->conns; c; c = c->next) {
+        uint64_t n = c->closing ? 0 : conn_unsent(c);
+        sum += n;
+        if (n > largest) {
+            largest = n;
+            *most = c;
+        }
+    }
+    for (struct generation *g = s->generations; g; g = g->next) {
+        sum += g->answer_bytes;
+        if (g->x && g->answer_bytes > largest) {
+            largest = g->answer_bytes;
+            *all = g;
+        }
+    }
+    return sum;
+}
+
+/* However many clients there are: whoever holds most is the first to lose it. */
+static void limit_answers(struct server *s)
+{
+    uint64_t max = (uint64_t)s->config->server_max_answer * ANSWERS_IN_FLIGHT;
+    struct conn *conn;
+    struct generation *g;
+    while (answer_bytes(s, &conn, &g) > max && (conn || g))
+        if (g)
+            generation_too_large(g, max);
+        else
+            conn_cut(conn, "answers that no client takes fill the memory there is for them");
+}
+
+void server_measure(struct server *s)
+{
+    struct conn *conn;
+    struct generation *g;
+    s->metrics.connections = s->connections - s->closing;
+    s->metrics.pending_bytes = s->held_bytes;
+    s->metrics.pending_jobs = (uint64_t)lanes_client_works(&s->lanes);
+    s->metrics.answer_bytes = answer_bytes(s, &conn, &g);
+}
+
 static void on_sweep(uv_timer_t *timer)
 {
     struct server *s = timer->data;
@@ -160,6 +213,8 @@ static void on_sweep(uv_timer_t *timer)
         conn_sweep(c, now);
     }
     generations_sweep(s, now);
+    limit_answers(s);
+    room_take_spare(s);
     if (!s->ready && !s->draining)
         check_engine(s);
     if (s->draining && now > s->drain_until)
@@ -182,6 +237,7 @@ void server_sweep(struct server *s)
 static void on_wake(uv_async_t *h)
 {
     struct server *s = h->data;
+    lanes_deliver(&s->lanes);
     generations_deliver(s);
     if (atomic_load(&s->stop))
         start_drain(s, "stop");
@@ -237,6 +293,8 @@ struct server *server_open(const struct config *c, struct engine *e, struct spec
     metrics_init(&s->metrics);
     init_handles(s);
     inbox_init(&s->inbox, &s->wake);
+    lanes_open(&s->lanes, &s->wake);
+    room_open(s);
     if (auth_load(&s->auth, c, err) || bind_listener(s, err)) {
         uv_walk(&s->loop, close_all, NULL);
         uv_run(&s->loop, UV_RUN_DEFAULT);
@@ -271,6 +329,8 @@ void server_stop(struct server *s)
 
 void server_close(struct server *s)
 {
+    lanes_close(&s->lanes);
+    room_close(s);
     uv_loop_close(&s->loop);
     inbox_free(&s->inbox);
     auth_free(&s->auth);

@@ -12,8 +12,8 @@
 
 #include "server/router.h"
 
-static const int codes[] = {200, 204, 400, 401, 403, 404, 405, 408, 409,
-                            411, 413, 415, 417, 429, 431, 499, 503, 500};
+static const int codes[] = {200, 204, 400, 401, 403, 404, 405, 408, 409, 411,
+                            413, 415, 417, 421, 429, 431, 499, 503, 500};
 enum { CODES = sizeof(codes) / sizeof(*codes) };
 _Static_assert((int)CODES <= (int)METRIC_CODES, "every status has a counter");
 
@@ -46,7 +46,13 @@ static uint64_t route_requests(const struct metrics *m, int route)
     return n;
 }
 
-void metrics_write(struct metrics *m, int connections, FILE *out)
+static void gauge(FILE *out, const char *name, const char *help, double v)
+{
+    metric_head(out, name, "gauge", help);
+    metric_value(out, name, NULL, v);
+}
+
+void metrics_write(struct metrics *m, FILE *out)
 {
     metric_head(out, "requests_total", "counter",
                 "HTTP requests answered, by route and status (499: the client left first)");
@@ -68,11 +74,18 @@ void metrics_write(struct metrics *m, int connections, FILE *out)
         snprintf(labels, sizeof(labels), "route=\"%s\"", router_label_text(r));
         metric_histogram(out, "request_duration_seconds", labels, &m->duration[r]);
     }
-    metric_head(out, "connections", "gauge", "Open connections");
-    metric_value(out, "connections", NULL, connections);
+    gauge(out, "connections", "Open connections", m->connections);
     counter(out, "connections_total", "Connections accepted", m->connections_total);
     counter(out, "connections_refused_total", "Connections turned away at server.max_connections",
             m->connections_refused);
+    counter(out, "connections_evicted_total", "Connections closed to make room for others",
+            m->connections_evicted);
+    gauge(out, "pending_bytes", "Bytes of requests held: bodies, waiting work, prompts",
+          (double)m->pending_bytes);
+    gauge(out, "pending_jobs", "Requests of clients that are parsed and tokenized, or wait for it",
+          (double)m->pending_jobs);
+    gauge(out, "answer_bytes", "Bytes of answers that gather or that clients have not taken",
+          (double)m->answer_bytes);
     counter(out, "received_bytes_total", "Bytes received from clients", m->bytes_in);
     counter(out, "sent_bytes_total", "Bytes sent to clients", m->bytes_out);
     counter(out, "slow_clients_total", "Clients cut because they took no bytes", m->slow_clients);

@@ -15,14 +15,17 @@ struct metrics {
     struct histogram duration[METRIC_ROUTES]; /* by route label */
     uint64_t requests[METRIC_ROUTES][METRIC_CODES];
     _Atomic uint64_t connections_total, connections_refused, bytes_in, bytes_out;
-    _Atomic uint64_t slow_clients, disconnects;
+    _Atomic uint64_t slow_clients, disconnects, connections_evicted;
+    /* Gauges, by server_measure(). */
+    int connections;
+    uint64_t pending_bytes, pending_jobs, answer_bytes;
 };
 
 void metrics_init(struct metrics *m);
 /* One request was answered (or given up: status 499). `seconds` since its first byte. */
 void metrics_request(struct metrics *m, int route, int status, double seconds);
-/* The server's own part; `connections` are open now. */
-void metrics_write(struct metrics *m, int connections, FILE *out);
+/* The server's own part. */
+void metrics_write(struct metrics *m, FILE *out);
 /* Answers of the routes that generate, by hundreds of their status: [2] is 200 to 299. */
 void metrics_answers(const struct metrics *m, uint64_t by_class[6]);
 /* process_*: the standard set of Prometheus client libraries. */

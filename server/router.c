@@ -4,7 +4,8 @@
  * are its methods. HEAD goes wherever GET goes, OPTIONS everywhere. Slot names and model names
  * contain slashes, so `*` matches them too, and the more specific patterns stand first.
  *
- * Checks run in the order a stranger should meet them: key, existence, method, state, framing.
+ * Checks run in the order a stranger should meet them: whom it asks and from where, key, existence,
+ * method, state, framing.
  */
 #include "server/router.h"
 
@@ -13,6 +14,7 @@
 #include <strings.h>
 
 #include "config/err.h"
+#include "server/origin.h"
 #include "server/server.h"
 
 #define GENERATE (NEED_BODY | NEED_MODEL)
@@ -133,16 +135,21 @@ static int admit_key(struct exchange *x, enum access access, struct api_error *e
     return 0;
 }
 
-static int admit_body(struct exchange *x, struct api_error *e)
+/* A body says that it is JSON. What a page of another site can have a browser send without asking
+ * first says something else, or nothing. */
+static int admit_body(struct exchange *x, bool needed, struct api_error *e)
 {
     if (!x->req.has_length && !x->req.chunked)
-        return api_error_set(e, 411, NULL, "a body with Content-Length is needed");
+        return needed ? api_error_set(e, 411, NULL, "a body with Content-Length is needed") : 0;
+    if (!needed && !x->req.chunked && !x->req.length)
+        return 0;
     const struct slice *type = http_header(&x->req, "content-type");
     if (!type)
-        return 0;
+        return api_error_set(e, 415, NULL,
+                             "a Content-Type is needed, and it must be application/json");
     const char *semicolon = memchr(type->p, ';', type->n);
     struct slice media = {type->p, semicolon ? (size_t)(semicolon - type->p) : type->n};
-    while (media.n && media.p[media.n - 1] == ' ')
+    while (media.n && (media.p[media.n - 1] == ' ' || media.p[media.n - 1] == '\t'))
         media.n--;
     bool json = slice_is(media, "application/json") ||
                 (media.n > 5 && strncasecmp(media.p + media.n - 5, "+json", 5) == 0);
@@ -156,6 +163,8 @@ int router_admit(struct exchange *x, struct api_error *e)
 {
     struct server *s = x->srv;
     x->route = find(x);
+    if (origin_check(x, e))
+        return -1;
     if (strcmp(x->req.method, "OPTIONS") == 0 && (x->allow[0] || !strcmp(x->req.path, "*")))
         return 0;
     bool known = x->route != NULL;
@@ -171,7 +180,12 @@ int router_admit(struct exchange *x, struct api_error *e)
         return api_error_set(e, 503, NULL, "the server is shutting down");
     if (!s->ready && (needs & NEED_MODEL))
         return api_error_code(e, 503, "model_loading", NULL, "the model is still loading");
-    return needs & NEED_BODY ? admit_body(x, e) : 0;
+    return admit_body(x, needs & NEED_BODY, e);
+}
+
+bool router_for_operators(const struct route *r)
+{
+    return !r || r->access != ACCESS_USER;
 }
 
 void router_run(struct exchange *x)

@@ -26,6 +26,9 @@ int router_admit(struct exchange *x, struct api_error *e);
 /* Called when the body is complete: runs the handler. */
 void router_run(struct exchange *x);
 
+/* What operators ask: it may be asked when all connections are taken (room.h). */
+bool router_for_operators(const struct route *r);
+
 /* A bounded number for a route in metrics, and its text. */
 int router_label(const struct route *r);
 int router_labels(void);

@@ -1,7 +1,7 @@
 /* server.h - the HTTP server: what main() uses, and what the files of server/ share.
  *
  * Everything here lives on the loop thread except the inbox (engine thread appends) and the
- * uv_queue_work callbacks (json, tokenizing, admin calls), which touch only what they are given.
+ * lanes' threads (json, tokenizing, admin calls), which touch only what they are given.
  */
 #ifndef WHET_SERVER_SERVER_H
 #define WHET_SERVER_SERVER_H
@@ -13,8 +13,10 @@
 #include "engine/engine.h"
 #include "server/auth.h"
 #include "server/inbox.h"
+#include "server/lanes.h"
 #include "server/limits.h"
 #include "server/metrics.h"
+#include "server/room.h"
 #include "specializer/specializer.h"
 
 struct chat_template;
@@ -38,9 +40,11 @@ struct server {
 
     struct conn *conns;    /* list */
     int connections, late; /* open; of them accepted while draining: nobody waits for those */
-    uint64_t body_bytes;   /* request bodies held by all connections */
-    int exchanges;         /* requests being answered */
-    int works;             /* uv_queue_work in flight */
+    int closing;           /* of the open ones, those whose end is only a turn of the loop away */
+    struct room room;
+    uint64_t held_bytes; /* of requests: bodies, those that wait for a thread, prompts */
+    int exchanges;       /* requests being answered */
+    struct lanes lanes;
     struct generation *generations; /* list */
 
     struct inbox inbox;
@@ -73,6 +77,13 @@ void server_stop(struct server *s);
 /* After server_run returned and the engine was stopped. */
 void server_close(struct server *s);
 
+/* `bytes` that were counted in held_bytes are freed. */
+static inline void server_release(struct server *s, uint64_t bytes)
+{
+    s->held_bytes -= bytes;
+}
+/* Puts what only the loop knows into the metrics' gauges. */
+void server_measure(struct server *s);
 /* Starts the sweep timer if it is not running; it stops by itself. */
 void server_sweep(struct server *s);
 /* Stops listening and ends the loop when draining and nothing is left to finish. */

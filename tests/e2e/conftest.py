@@ -31,12 +31,14 @@ PATIENCE = 300
 class Server:
     """A running `whet serve`; `log` collects its stderr."""
 
-    def __init__(self, *options, wait=True, model=None):
+    def __init__(self, *options, wait=True, model=None, prefix=()):
         self.store = tempfile.TemporaryDirectory(prefix="whet-e2e-")
-        command = [BINARY, "serve", "--model", model or MODEL, "--model-name", NAME, "--port", "0",
+        command = [*prefix, BINARY, "serve", "--model", model or MODEL, "--model-name", NAME, "--port", "0",
                    "--store", self.store.name + "/store.db"]
         if not any(o.startswith("--specializer-enabled") for o in options):
             command.append("--specializer-enabled=false")
+        if not any(o.startswith("--server-hosts") for o in options):
+            command.append("--server-hosts=t")  # the Host of requests that tests write themselves
         self.process = subprocess.Popen(command + list(options), stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True)
         self.log = []

@@ -152,7 +152,7 @@ def test_bodies_that_are_no_json_objects(server, body):
 
 @pytest.mark.parametrize("kind,status", [
     ("application/json", 200), ("application/json; charset=utf-8", 200),
-    ("Application/JSON", 200), ("application/vnd.api+json", 200), (None, 200),
+    ("Application/JSON", 200), ("application/vnd.api+json", 200), (None, 415),
     ("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("multipart/form-data", 415)])
 def test_content_types(server, kind, status):
     headers = {"content-type": kind} if kind else {}

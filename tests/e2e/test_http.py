@@ -48,6 +48,17 @@ SMUGGLING = {
     "CR in an extension": HEAD + b"Transfer-Encoding: chunked\r\n\r\n2;a\rb\r\n{}\r\n0\r\n\r\n",
     "negative chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\n-2\r\n{}\r\n0\r\n\r\n",
     "chunked in 1.0": HEAD.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked in 1.0, other coding": HEAD.replace(b"1.1", b"1.0") +
+                                    b"Transfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "space in a name": HEAD + b"X A: b\r\nContent-Length: 2\r\n\r\n{}",
+    "length with a space in its name": HEAD + b"Content-Length X: 2\r\n\r\n{}",
+    "chunk of 2^63": HEAD + b"Transfer-Encoding: chunked\r\n\r\n8000000000000000\r\n{}",
+    "chunk of 2^64 and two": HEAD + b"Transfer-Encoding: chunked\r\n\r\n10000000000000002\r\n{}",
+    "trailer without a colon": HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nGET / x\r\n\r\n",
+    "folded trailer": HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: a\r\n b\r\n\r\n",
+    "long extension": HEAD + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"a" * 2000,
+    "two names": b"GET http://a/version HTTP/1.1\r\nHost: b\r\n\r\n",
+    "list of hosts": b"GET /version HTTP/1.1\r\nHost: t, t\r\n\r\n",
     "two hosts": b"GET /version HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
     "no host": b"GET /version HTTP/1.1\r\n\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -216,20 +227,22 @@ def test_a_slow_reader_is_cut_and_others_are_served(start):
 def test_too_many_connections_are_turned_away(start):
     s = start("--server-max-connections", "10")
     held = []
-    for _ in range(10):
+    for i in range(10):  # at work for as long as they like
         c = s.connect()
-        c.sendall(GET)
-        assert statuses(c.recv(65536)) == [200]
+        c.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
         held.append(c)
+    s.wait_metric("whet_connections", 11)
     with s.connect() as extra:
+        extra.sendall(b"GET /v1/models HTTP/1.1\r\nHost: t\r\n\r\n")
         got = extra.recv(65536)
     assert statuses(got) == [503] and b"Retry-After" in got
+    assert s.get("/health").status_code == 200
     for c in held:
         c.close()
     end = time.time() + PATIENCE
     while True:
         try:
-            if s.get("/version").status_code == 200:
+            if s.get("/v1/models").status_code == 200:
                 break
         except OSError:
             pass

@@ -224,6 +224,8 @@ static void temporary_files_go_where_nobody_can_exchange_them(void **state)
     free(made);
     setenv("TMPDIR", at("loose"), 1);
     assert_string_equal(safe_temporary(), "/tmp");
+    assert_null(safe_folder_temporary("x-", &err)); /* what was asked for is not ignored */
+    assert_non_null(strstr(err.msg, at("loose")));
     setenv("TMPDIR", "relative", 1);
     assert_string_equal(safe_temporary(), "/tmp");
     unsetenv("TMPDIR");

@@ -15,6 +15,7 @@
 
 struct config serving_config;
 struct server *serving;
+void (*serving_prepare)(void);
 static struct engine *engine;
 static struct specializer *specializer;
 static pthread_t thread;
@@ -39,6 +40,8 @@ void serving_start(void)
         fprintf(stderr, "server_open: %s\n", err.msg);
         abort();
     }
+    if (serving_prepare)
+        serving_prepare();
     pthread_create(&thread, NULL, serve, NULL);
 }
 
@@ -55,10 +58,21 @@ int serving_stop(void)
 
 int client_open(void)
 {
+    return client_open_from(1);
+}
+
+int client_open_from(int host)
+{
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct timeval patience = {.tv_sec = 60};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)serving->port)};
+    struct sockaddr_in a = {.sin_family = AF_INET};
+    a.sin_addr.s_addr = htonl((INADDR_LOOPBACK & ~255u) | (unsigned)host);
+    if (bind(fd, (struct sockaddr *)&a, sizeof(a))) {
+        close(fd);
+        return -1;
+    }
+    a.sin_port = htons((uint16_t)serving->port);
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (connect(fd, (struct sockaddr *)&a, sizeof(a))) {
         close(fd);

@@ -9,12 +9,17 @@
 extern struct config serving_config;
 extern struct server *serving;
 
+/* Called between server_open and server_run unless it is NULL. */
+extern void (*serving_prepare)(void);
+
 void serving_start(void);
 /* server_stop, then waits for the loop to end; returns its exit code. */
 int serving_stop(void);
 
 /* A connected socket whose reads give up after 5 s. */
 int client_open(void);
+/* Likewise, from 127.0.0.`host`. */
+int client_open_from(int host);
 /* Formats and sends. */
 void client_send(int fd, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* POSTs JSON. */

@@ -4,6 +4,8 @@
 
 #include "tests/unit/unit.h"
 
+#include <arpa/inet.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +24,8 @@ static inline int start(void **state)
     serving_config = (struct config){.server_host = (char *)"127.0.0.1",
                                      .server_max_body = 100000,
                                      .server_max_connections = 50,
+                                     .server_max_answer = 64 << 20,
+                                     .server_hosts = (char *)"t",
                                      .server_header_timeout = 60,
                                      .server_body_timeout = 60,
                                      .server_idle_timeout = 60,

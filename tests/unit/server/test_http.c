@@ -136,6 +136,15 @@ static void http_refuses_request_smuggling(void **state)
         CHUNKED "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         CHUNKED "Transfer-Encoding: identity\r\n\r\n0\r\n\r\n",
         "POST /x HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /x HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+        /* names that are no tokens: who looks only at what is before the space sees another */
+        POST "X A: b\r\n\r\n",
+        POST "Content-Length X: 5\r\n\r\nhello",
+        POST "Transfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n",
+        POST "X\"A: b\r\n\r\n",
+        POST "X(A): b\r\n\r\n",
+        POST "X\xc3\xa9: b\r\n\r\n",
+        POST "X/A: b\r\n\r\n",
         /* line ends */
         POST "X: a\rContent-Length: 5\r\n\r\nhello",
         POST "X: a\r\r\n\r\n",
@@ -157,6 +166,18 @@ static void http_refuses_request_smuggling(void **state)
         CHUNKED "\r\n\r\nhello\r\n0\r\n\r\n",
         CHUNKED "\r\n0\r\nX: a\n\r\n",
         CHUNKED "\r\n0\r\n\n",
+        CHUNKED "\r\n8000000000000000\r\nhello\r\n0\r\n\r\n",
+        CHUNKED "\r\nffffffffffffffff\r\nhello\r\n0\r\n\r\n",
+        CHUNKED "\r\n100000000000000000000005\r\nhello\r\n0\r\n\r\n",
+        CHUNKED "\r\n00000000000000005\r\nhello\r\n0\r\n\r\n",
+        CHUNKED "\r\n5 \r\nhello\r\n0\r\n\r\n",
+        CHUNKED "\r\n0\r\nX A: b\r\n\r\n",
+        CHUNKED "\r\n0\r\nX : b\r\n\r\n",
+        CHUNKED "\r\n0\r\n X: b\r\n\r\n",
+        CHUNKED "\r\n0\r\nX: a\r\n b\r\n\r\n",
+        CHUNKED "\r\n0\r\nno colon\r\n\r\n",
+        CHUNKED "\r\n0\r\nX\r\n\r\n",
+        CHUNKED "\r\n0\r\n: b\r\n\r\n",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
         expect_refused(bad[i], 400);
@@ -183,6 +204,21 @@ static void http_refuses_malformed_heads(void **state)
         "GET / HTTP/1.1\r\n: no name\r\nHost: h\r\n\r\n",
         "GET / HTTP/1.1\r\n:\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: h\r\nX: \x01\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: me@h\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h, h\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h:80x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: [::1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: [::1]x\r\n\r\n",
+        "GET http://other/ HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET http:///x HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET http://me@h/ HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET https://h/ HTTP/1.1\r\nHost: h\r\n\r\n",
+        "CONNECT h:80 HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /a#b HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /\xc3\xa9 HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /a\\b HTTP/1.1\r\nHost: h\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: h\r\nX: \x7f\r\n\r\n",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
@@ -215,7 +251,7 @@ static void http_caps_heads_and_bodies(void **state)
     expect_refused("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n", 413);
     expect_refused("POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n", 413);
     expect_refused("POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
-                   "100000000000000000000005\r\nhello\r\n0\r\n\r\n",
+                   "7fffffffffffffff\r\nhello\r\n0\r\n\r\n",
                    413);
 }
 
@@ -223,16 +259,24 @@ static void http_caps_heads_and_bodies(void **state)
 static void http_caps_chunk_framing(void **state)
 {
     (void)state;
-    static const char *const flood[] = {"0\r\n", "1;"};
-    for (int i = 0; i < 2; i++) {
+    static const struct {
+        const char *first, *again;
+        size_t most; /* bytes that may have been taken */
+        int status;
+    } flood[] = {{"0\r\n", "a: b\r\n", HTTP_TRAILERS_MAX * 2, 431},
+                 {"0\r\na:", "b", HTTP_TRAILERS_MAX * 2, 431},
+                 {"1;", "a=b;", HTTP_EXTENSION_MAX * 2, 400},
+                 {"", "1;a=b\r\nx\r\n", MAX_BODY * 20, 413}};
+    for (int i = 0; i < 4; i++) {
         struct buf b = {0};
         buf_str(&b, "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
-        buf_str(&b, flood[i]);
+        buf_str(&b, flood[i].first);
         for (int k = 0; k < HTTP_HEAD_MAX; k++)
-            buf_str(&b, "a: b");
-        struct result *r = parse_pieces(b.p, b.n, 4096);
+            buf_str(&b, flood[i].again);
+        struct result *r = parse_pieces(b.p, b.n, 512);
         assert_int_equal(r->last, PARSE_REFUSED);
-        assert_int_equal(r->parser.status, 413);
+        assert_int_equal(r->parser.status, flood[i].status);
+        assert_true(b.n - r->left < flood[i].most);
         drop(r);
         buf_free(&b);
     }
@@ -270,10 +314,17 @@ static void http_reads_absolute_targets(void **state)
     struct result *r = parse_pieces(text, strlen(text), 9);
     assert_string_equal(r->req.path, "/a");
     assert_int_equal(r->req.query.n, 1);
+    assert_true(slice_is(r->req.host, "example.org"));
     drop(r);
     text = "GET http://example.org HTTP/1.1\r\nHost: example.org\r\n\r\n";
     r = parse_pieces(text, strlen(text), 9);
     assert_string_equal(r->req.path, "/");
+    drop(r);
+    text = "GET http://[::1]:80?a/b HTTP/1.1\r\nHost: [::1]:80\r\n\r\n";
+    r = parse_pieces(text, strlen(text), 9);
+    assert_string_equal(r->req.path, "/");
+    assert_int_equal(r->req.query.n, 3);
+    assert_true(slice_is(r->req.host, "[::1]:80"));
     drop(r);
 }
 

@@ -44,8 +44,10 @@ static void serving_reads_requests_byte_by_byte(void **state)
 {
     (void)state;
     int fd = client_open();
-    const char *text = "POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n"
-                       "\r\nF\r\n{\"prompt\":\"xy\",\r\n11\r\n\"max_tokens\":2  }\r\n0\r\n\r\n";
+    const char *text =
+        "POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n"
+        "Content-Type: application/json\r\n\r\nF\r\n{\"prompt\":\"xy\",\r\n11\r\n\"max_tokens\":2  "
+        "}\r\n0\r\n\r\n";
     client_send(fd, "\r"); /* an empty line before a request is skipped, in two pieces too */
     for (int i = 0; i < 60000 && !serving->metrics.bytes_in; i++)
         usleep(1000);
@@ -64,12 +66,14 @@ static void serving_sends_100_continue_only_for_a_body_it_wants(void **state)
 {
     (void)state;
     int fd = client_open();
-    client_send(fd, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n"
+    client_send(fd, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+                    "Expect: 100-continue\r\n"
                     "Content-Length: 15\r\n\r\n");
     assert_string_equal(client_until(fd, "\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
     client_send(fd, "{\"prompt\":\"ab\"}");
     assert_int_equal(client_status(client_response(fd)), 200);
-    client_send(fd, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n"
+    client_send(fd, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+                    "Expect: 100-continue\r\n"
                     "Content-Length: 100001\r\n\r\n");
     const char *r = client_response(fd);
     assert_int_equal(client_status(r), 413);
@@ -77,7 +81,8 @@ static void serving_sends_100_continue_only_for_a_body_it_wants(void **state)
     assert_true(client_closed(fd));
     close(fd);
     fd = client_open();
-    client_send(fd, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nExpect: magic\r\n"
+    client_send(fd, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+                    "Expect: magic\r\n"
                     "Content-Length: 15\r\n\r\n");
     assert_int_equal(client_status(client_response(fd)), 417);
     close(fd);

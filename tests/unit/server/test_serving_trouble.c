@@ -162,7 +162,8 @@ static void serving_times_out_slow_requests(void **state)
     int head = client_open();
     client_send(head, "GET /health HTTP/1.1\r\nHo");
     int body = client_open();
-    client_send(body, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 99\r\n\r\n{");
+    client_send(body, "POST /v1/completions HTTP/1.1\r\nHost: t\r\n"
+                      "Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{");
     int silent = client_open();
     const char *r = client_response(head);
     assert_int_equal(client_status(r), 408);
@@ -180,12 +181,15 @@ static void serving_turns_away_too_many_connections(void **state)
 {
     (void)state;
     int fds[50];
+    toy.queue = 50;
+    toy.hold = true;
     for (int i = 0; i < 50; i++) {
         fds[i] = client_open();
-        client_send(fds[i], "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
-        assert_int_equal(client_status(client_response(fds[i])), 200);
+        client_post(fds[i], "/v1/completions", LONG_STREAM);
     }
+    wait_for(&toy.submitted, 50);
     int extra = client_open();
+    client_send(extra, "GET /v1/models HTTP/1.1\r\nHost: t\r\n\r\n");
     const char *r = client_response(extra);
     assert_int_equal(client_status(r), 503);
     assert_non_null(strstr(r, "Retry-After"));

@@ -18,7 +18,7 @@ void toy_reset(void)
     toy.step_us = 0;
     toy.loading = toy.lost = false;
     toy.hold = false;
-    toy.fail_at = -1;
+    toy.fail_at = toy.pause_at = -1;
     toy.batch = 8;
     toy.queue = 8;
     toy.submitted = toy.cancelled = toy.ended = 0;
@@ -130,6 +130,8 @@ static void step(struct engine *e)
         struct sequence *s = *link;
         if (toy.fail_at >= 0 && sequence_output(s) >= toy.fail_at)
             finish(e, link, FINISH_ERROR, "the toy was told to fail");
+        else if (toy.pause_at >= 0 && sequence_output(s) >= toy.pause_at)
+            link = &s->newer;
         else if (advance(s))
             finish(e, link, FINISH_LENGTH, NULL);
         else

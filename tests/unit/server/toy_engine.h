@@ -20,6 +20,7 @@ struct toy {
     _Atomic bool lost;    /* ... or that the device is gone */
     _Atomic bool hold;    /* no steps while set: requests stay queued or running */
     _Atomic int fail_at;  /* a request fails instead of its n-th token; -1: never */
+    _Atomic int pause_at; /* no request gets more tokens than this; -1: as many as it wants */
     _Atomic int batch;    /* sequences running together */
     _Atomic int queue;    /* further ones waiting */
     _Atomic int submitted, cancelled, ended; /* counts */
