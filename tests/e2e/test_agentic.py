@@ -6,8 +6,11 @@ real one, under live load, and every text goes through every stage.
 """
 
 import json
+import os
 import re
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -173,3 +176,40 @@ def test_it_survives_a_restart_and_goes_when_the_option_goes(world):
         assert get(without, f"/admin/slots/{SLOT}")["kernel"]["id"] == "eager"
     finally:
         without.stop()
+
+
+def children(pid, word):
+    """Processes that `pid` started with `word` on their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdigit():
+                continue
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == pid and word in (entry / "cmdline").read_text().split("\0"):
+                found.append(int(entry.name))
+        except OSError:
+            pass  # it ended meanwhile
+    return found
+
+
+def test_an_executor_that_is_killed_costs_nobody_a_request(world):
+    s = Server(*world["options"], "--specializer-agentic", "on", "--specializer-paused=true")
+    try:
+        wait_for(s, SLOT, "not restored", lambda: by_the_agent(s, SLOT))
+        text = s.complete("The capital of France is", max_tokens=40)["choices"][0]["text"]
+        load = Load(s)
+        [executor] = children(s.process.pid, "executor")
+        assert "Seccomp:\t2" in Path(f"/proc/{executor}/status").read_text()
+        assert not list(Path(f"/proc/{executor}/fd").iterdir())
+        os.kill(executor, signal.SIGKILL)
+        wait_for(s, SLOT, "not rolled back",
+                 lambda: get(s, f"/admin/slots/{SLOT}")["kernel"]["id"] == "eager")
+        load.end()  # nothing failed
+        assert s.complete("The capital of France is", max_tokens=40)["choices"][0]["text"] == text
+        assert 'whet_kernel_rollbacks_total{reason="executor"} 1' in s.get("/metrics").text
+        assert any("SIGKILL" in r["text"] for r in get(s, f"/admin/trace?slot={SLOT}")["trace"]
+                   if r["event"] == "rolled_back")
+        assert not children(s.process.pid, "executor")
+    finally:
+        s.stop()

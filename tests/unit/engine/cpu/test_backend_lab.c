@@ -246,7 +246,10 @@ static const char source[] =
     "        }\n"
     "}\n"
     "static int64_t scratch(int32_t m, int32_t size) { return 0 * m * size; }\n"
-    "static int64_t bytes(const struct weight *w) { return 4l * w->rows * w->cols; }\n"
+    "#ifndef BYTES\n"
+    "#define BYTES 4l * w->rows * w->cols\n"
+    "#endif\n"
+    "static int64_t bytes(const struct weight *w) { return (void)w, BYTES; }\n"
     "static void pack(const struct weight *w, void *p, int32_t r0, int32_t r1) {\n"
     "    const float *src = w->data; float *dst = p;\n"
     "    for (int n = r0; n < r1; n++)\n"
@@ -310,6 +313,20 @@ static void a_loaded_kernel_serves_from_its_packed_weights(void **state)
     assert_int_equal(t.looks, 3);
     assert_true(t.worst_rms < 1e-5);
     backend_cpu.unload(cpu, k);
+}
+
+/* A name is a claim of the object: whoever shares a copy must agree on how long it is. */
+static void a_layout_of_another_size_is_not_shared(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct kernel_object o = object(compile("whole", "-DNAME=whet_kernel -DABI=WHET_CPU_ABI"));
+    struct kernel *whole = backend_cpu.load(cpu, &o, &e);
+    assert_non_null(whole);
+    o = object(compile("small", "-DNAME=whet_kernel -DABI=WHET_CPU_ABI -DBYTES=64"));
+    assert_null(backend_cpu.load(cpu, &o, &e));
+    assert_non_null(strstr(e.msg, "transposed has 64 bytes"));
+    backend_cpu.unload(cpu, whole);
 }
 
 static void loading_says_what_is_wrong(void **state)
@@ -381,6 +398,7 @@ int main(void)
         cmocka_unit_test(a_tap_looks_at_the_runs_of_the_kernel_it_names),
         cmocka_unit_test(bench_is_resumable_and_sees_a_slower_kernel),
         cmocka_unit_test(a_loaded_kernel_serves_from_its_packed_weights),
+        cmocka_unit_test(a_layout_of_another_size_is_not_shared),
         cmocka_unit_test(loading_says_what_is_wrong),
         cmocka_unit_test(packed_weights_are_limited_and_given_back),
     };

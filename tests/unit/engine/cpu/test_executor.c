@@ -193,20 +193,14 @@ static void taps_and_benches_run_texts_too(void **state)
         assert_int_equal(backend_cpu.tap(cpu, &look), 0);
         run_step(&b, 0, PROMPT);
         run_step(&b, 0, PROMPT);
-        struct tap copy = {
-            .kind = TAP_CAPTURE, .every = 1, .left = 1, .slot = s, .capture = &c};
+        struct tap copy = {.kind = TAP_CAPTURE, .every = 1, .left = 1, .slot = s, .capture = &c};
         assert_int_equal(backend_cpu.tap(cpu, &copy), 0);
         run_step(&b, 0, PROMPT);
         backend_cpu.tap(cpu, NULL);
         assert_int_equal(look.looks, 2);
         assert_true(look.worst_rms < 1e-5);
-        struct bench_job job = {.slot = s,
-                                .a = s->eager,
-                                .b = k,
-                                .inputs = &c,
-                                .want = 4,
-                                .a_ns = a_ns,
-                                .b_ns = b_ns};
+        struct bench_job job = {
+            .slot = s, .a = s->eager, .b = k, .inputs = &c, .want = 4, .a_ns = a_ns, .b_ns = b_ns};
         int rc = 0;
         while (rc == 0)
             rc = backend_cpu.bench(cpu, &job, 1000000, &e);
