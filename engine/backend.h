@@ -27,8 +27,8 @@ struct backend_options {
     bool probes;        /* leave memory on the device for a probe's own context */
     bool texts;         /* kernels that a language model wrote may be loaded (kernel_object.text) */
     const char *program; /* what runs those, as `program executor`; NULL: this program */
-    bool huge_pages;    /* cpu: copy the weights into huge pages if a quarter of free memory
-                           holds them */
+    bool huge_pages;     /* cpu: copy the weights into huge pages if a quarter of free memory
+                            holds them */
 };
 
 /* In place of a token: what row `r` of the step started before this one draws. */

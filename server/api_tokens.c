@@ -24,8 +24,8 @@ static void tokenize(struct job *j, const cJSON *body)
     int32_t *ids = NULL;
     struct err err;
     struct encode_control control = {.cancel = &j->work.cancelled};
-    int64_t count = tokenizer_encode_cancellable(info->tokenizer, bytes, n, special, &control,
-                                                 &ids, &err);
+    int64_t count =
+        tokenizer_encode_cancellable(info->tokenizer, bytes, n, special, &control, &ids, &err);
     free(bytes);
     if (count < 0) {
         api_error_set(&j->error, 400, name, "`%s` could not be tokenized: %s", name, err.msg);

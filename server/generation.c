@@ -131,103 +131,7 @@ void generation_fail(struct generation *g, const struct api_error *e)
     }
 }
 
-/* ---- prepare ------------------------------------------------------------------------------- */
-
-int generation_prompt(struct generation *g, const char *text, size_t n, bool special,
-                      const char *param, struct api_error *e)
-{
-    struct prompt *p = &g->prompt[g->prompts];
-    struct err err;
-    if (generation_cancelled(g))
-        return api_error_set(e, 503, NULL, "the client left");
-    struct encode_control control = {.cancel = &g->work.cancelled};
-    p->n = tokenizer_encode_cancellable(g->info->tokenizer, text, n, special, &control, &p->ids,
-                                        &err);
-    if (control.cancelled)
-        return api_error_set(e, 503, NULL, "the client left");
-    if (p->n < 0)
-        return api_error_set(e, 400, param, "`%s` could not be tokenized: %s", param, err.msg);
-    if (g->params.echo) {
-        p->text = xmalloc(n + 1);
-        memcpy(p->text, text, n);
-        p->text[n] = '\0';
-        p->text_n = n;
-    }
-    g->prompts++;
-    return 0;
-}
-
-/* Every prompt must fit together with what is to be generated. */
-static int check_lengths(struct generation *g, struct api_error *e)
-{
-    const char *param = g->params.chat ? "messages" : "prompt";
-    int64_t max = g->info->max_context;
-    for (int32_t i = 0; i < g->prompts; i++) {
-        int64_t n = g->prompt[i].n;
-        if (n == 0)
-            return api_error_set(e, 400, param, "`%s` has no tokens", param);
-        if (n > max || (n == max && g->params.max_tokens != 0))
-            return api_error_code(e, 400, "context_length_exceeded", param,
-                                  "the prompt has %lld tokens, but the longest context of this "
-                                  "model is %lld tokens",
-                                  (long long)n, (long long)max);
-        if (g->params.max_tokens > max - n)
-            return api_error_code(e, 400, "context_length_exceeded", g->params.max_tokens_name,
-                                  "the prompt has %lld tokens and %lld more were asked for "
-                                  "(`%s`), but the longest context of this model is %lld tokens",
-                                  (long long)n, (long long)g->params.max_tokens,
-                                  g->params.max_tokens_name, (long long)max);
-        if (g->params.min_tokens > max - n)
-            return api_error_set(e, 400, "min_tokens",
-                                 "`min_tokens` is %lld, but only %lld tokens fit after the prompt",
-                                 (long long)g->params.min_tokens, (long long)(max - n));
-    }
-    return 0;
-}
-
-static int set_too_large(struct api_error *e, uint64_t max)
-{
-    return api_error_code(e, 400, "answer_too_large", NULL,
-                          "the answer is larger than %llu bytes (server.max_answer): ask for fewer "
-                          "choices, tokens or log-probabilities, or for a stream",
-                          (unsigned long long)max);
-}
-
-static int check_choices(struct generation *g, struct api_error *e)
-{
-    const struct config *c = g->srv->config;
-    int64_t choices = (int64_t)g->prompts * g->params.n;
-    int64_t most = c->engine_max_batch + c->server_max_queue;
-    if (most > CHOICES_MAX)
-        most = CHOICES_MAX;
-    uint64_t echoed = 0, max = (uint64_t)c->server_max_answer;
-    for (int32_t i = 0; i < g->prompts; i++)
-        echoed += g->prompt[i].text_n * (uint64_t)g->params.n;
-    if (echoed > max)
-        return set_too_large(e, max);
-    if (choices > most)
-        return api_error_set(e, 400, g->params.n > 1 ? "n" : "prompt",
-                             "%d prompts x %d choices are %lld generations; at most %lld can be "
-                             "asked for at once",
-                             g->prompts, g->params.n, (long long)choices, (long long)most);
-    return 0;
-}
-
-/* Body to prompts. Any thread: touches only g and what never changes. */
-static void prepare(struct generation *g)
-{
-    struct api_error *e = &g->error;
-    struct params_model m = {g->info->model_name, tokenizer_vocab(g->info->tokenizer)};
-    cJSON *body = json_parse(g->body.p, g->body.n, e);
-    if (!body)
-        return;
-    bool chat = g->params.chat;
-    if (params_read(&g->params, body, chat, &m, e) == 0 &&
-        (chat ? chat_prompts : completions_prompts)(g, body, e) == 0 && check_choices(g, e) == 0)
-        check_lengths(g, e);
-    cJSON_Delete(body);
-    buf_free(&g->body);
-}
+/* ---- prepared ------------------------------------------------------------------------------ */
 
 /* From here on the prompts are what it holds. */
 static void hold_prompts(struct generation *g)
@@ -362,7 +266,7 @@ static void prepared(struct generation *g)
 
 static void on_work(struct work *w)
 {
-    prepare((struct generation *)w);
+    generation_prepare((struct generation *)w);
 }
 
 static void on_work_done(struct work *w, bool ran)
@@ -423,7 +327,7 @@ void generation_start(struct exchange *x, bool chat)
     x->cancel_on_eof = true;
     server_sweep(s);
     if (small) {
-        prepare(g);
+        generation_prepare(g);
         prepared(g);
         return;
     }
@@ -482,7 +386,7 @@ void generation_too_large(struct generation *g, uint64_t max)
 {
     struct api_error e;
     if (max == (uint64_t)g->srv->config->server_max_answer)
-        set_too_large(&e, max);
+        generation_above_limit(&e, max);
     else
         api_error_set(&e, 503, NULL,
                       "the answers that this server holds are larger than %llu bytes together "

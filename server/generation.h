@@ -86,6 +86,11 @@ void generation_start(struct exchange *x, bool chat);
 int generation_prompt(struct generation *g, const char *text, size_t n, bool special,
                       const char *param, struct api_error *e);
 
+/* Body to prompts, or g->error. Any thread: touches only g and what never changes. */
+void generation_prepare(struct generation *g);
+/* -1: says that an answer is above server.max_answer. */
+int generation_above_limit(struct api_error *e, uint64_t max);
+
 /* Answers with an error: as a plain response if nothing was sent, else as the stream's last event.
  * The choices that still run are cancelled. Nothing if it has been answered. */
 void generation_fail(struct generation *g, const struct api_error *e);

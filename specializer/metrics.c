@@ -51,7 +51,8 @@ static void put_funnel(struct specializer *s, FILE *out)
 
 static void put_swaps(struct specializer *s, FILE *out)
 {
-    static const char *const kinds[ROLLBACKS] = {"audit", "drift", "operator", "restore", "executor"};
+    static const char *const kinds[ROLLBACKS] = {"audit", "drift", "operator", "restore",
+                                                 "executor"};
     uint64_t back = 0;
     char label[80];
     metric_head(out, "kernel_rollbacks_total", "counter", "Kernels taken out of service by reason");

@@ -134,7 +134,14 @@ enum stage {
     STAGES
 };
 enum { OUTCOMES = STAGE_STOPPED + 1 };
-enum rollback { ROLLBACK_AUDIT, ROLLBACK_DRIFT, ROLLBACK_OPERATOR, ROLLBACK_RESTORE, ROLLBACK_EXECUTOR, ROLLBACKS };
+enum rollback {
+    ROLLBACK_AUDIT,
+    ROLLBACK_DRIFT,
+    ROLLBACK_OPERATOR,
+    ROLLBACK_RESTORE,
+    ROLLBACK_EXECUTOR,
+    ROLLBACKS
+};
 
 struct counts {
     _Atomic uint64_t stage[STAGES][OUTCOMES], impossible;

@@ -261,8 +261,8 @@ static void obey(const struct worker *w, const struct team *team)
     w->kernel->run(&args, team);
 }
 
-/* Every rank waits for the server's word by itself, and the last one to be done says so: a call costs
- * one hand-over each way. */
+/* Every rank waits for the server's word by itself, and the last one to be done says so: a call
+ * costs one hand-over each way. */
 static void serve(const void *args, const struct team *team)
 {
     static struct gate_wait idle = {.spin_ns = GATE_SPIN_MAX_NS, .shared = true};

@@ -1,9 +1,9 @@
 /* runner.h - a process that runs an untrusted kernel on cases while its parent judges.
  *
  * The runner is forked by the probe: it inherits the cases (whose arenas are shared mappings and
- * whose inputs are read-only), loads the object, shuts itself in with seccomp and only then calls what
- * the parent asks for, one call at a time. The parent alone reads outputs, computes references and
- * decides; nothing the kernel does in the runner's memory can reach those. One thread.
+ * whose inputs are read-only), loads the object, shuts itself in with seccomp and only then calls
+ * what the parent asks for, one call at a time. The parent alone reads outputs, computes references
+ * and decides; nothing the kernel does in the runner's memory can reach those. One thread.
  */
 #ifndef WHET_SPECIALIZER_RUNNER_H
 #define WHET_SPECIALIZER_RUNNER_H
@@ -46,8 +46,7 @@ const struct runner_facts *runner_facts(const struct runner *r);
 int64_t runner_scratch(struct runner *r, int32_t m, int32_t size, struct err *err);
 /* Lets the object pack weight `i` of case `at` into `packed`, all rows in one call or in two. 0 or
  * -1 with the reason. */
-int runner_pack(struct runner *r, int32_t at, int32_t i, bool whole, void *packed,
-                struct err *err);
+int runner_pack(struct runner *r, int32_t at, int32_t i, bool whole, void *packed, struct err *err);
 
 struct runner_call {
     int32_t at;            /* index of the case */

@@ -1,5 +1,6 @@
-/* read_texts.c - the reader as a filter, for scripts/fuzz-reader: kernel texts on stdin, each behind
- * a line with its language and length ("c 123"), and for each one line on stdout: "ok", or the rule.
+/* read_texts.c - the reader as a filter, for scripts/fuzz-reader: kernel texts on stdin, each
+ * behind a line with its language and length ("c 123"), and for each one line on stdout: "ok", or
+ * the rule.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -22,8 +22,8 @@
 #include <unistd.h>
 
 #include "config/clock.h"
-#include "specializer/admission/kept.h"
 #include "engine/sandbox.h"
+#include "specializer/admission/kept.h"
 #include "specializer/hash.h"
 #include "specializer/stages.h"
 

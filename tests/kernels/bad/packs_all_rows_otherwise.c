@@ -1,4 +1,5 @@
-/* Packs in parts as it should, and otherwise when asked for all rows at once, as the server does. */
+/* Packs in parts as it should, and otherwise when asked for all rows at once, as the server does.
+ */
 #include "kernel.h"
 static int64_t packed_bytes(const struct weight *w)
 {

@@ -105,7 +105,8 @@ static void what_the_loader_would_do_more_is_refused(void **unused)
         {"", "-Wl,--no-as-needed -lc", "needs another library"},
         {"void hello(void) {}\n", "-Wl,-init,hello", "has a constructor"},
         {"void bye(void) {}\n", "-Wl,-fini,bye", "has a destructor"},
-        {"int x; __attribute__((constructor)) void hello(void) { x = 1; }\n", "", "has a constructor"},
+        {"int x; __attribute__((constructor)) void hello(void) { x = 1; }\n", "",
+         "has a constructor"},
         {"int x; __attribute__((destructor)) void bye(void) { x = 1; }\n", "", "has a destructor"},
         {"static int a(void) { return 1; } static void *resolve(void) { return a; }\n"
          "int f(void) __attribute__((ifunc(\"resolve\")));\n",
