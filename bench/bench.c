@@ -135,6 +135,7 @@ static int open_backend(struct bench *b, struct err *e)
         return -1;
     b->chunk = backend_chunk(b->ops, c->engine_prefill_chunk);
     struct backend_options o = {.threads = (int32_t)c->engine_threads,
+                                .texts = strcmp(c->specializer_agentic, "on") == 0,
                                 .kv_pages = b->pages_each * batch,
                                 .max_tokens = b->chunk > batch ? b->chunk : batch,
                                 .max_rows = batch,

@@ -485,7 +485,7 @@ int executor_run(struct executor *x, struct pool *pool, int32_t layer,
     c->call.guests = process_guests();
     uint32_t seen = gate_value(&c->done);
     gate_raise(&c->command, true);
-    if (await(x, seen, 1 + x->work_s * args->embed.m * x->team, 5) != 0)
+    if (await(x, seen, 1 + x->work_s * args->embed.m * x->team, 1) != 0)
         return -1;
     take(x, args, &out);
     copy_all(&out, pool);
