@@ -157,18 +157,18 @@ class Load:
 
     def once(self, connection, prompt):
         """One streamed request. True if the connection can be used again."""
-        fresh = connection.sock is None
+        fresh, entered = connection.sock is None, False
         try:
             if fresh:
                 connection.connect()
             self.book.enter()
+            entered = True
             connection.request("POST", "/v1/completions", completion(prompt, stream=True),
                                {"Content-Type": "application/json"})
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as e:
-            refused = fresh and self.may_be_refused
-            if refused:
-                self.book.turn_away(entered=connection.sock is not None)
+            if fresh and self.may_be_refused:
+                self.book.turn_away(entered)
             elif not self.stop.is_set():
                 self.book.lose(f"load: {e!r}")
             self.stop.wait(0.1)

@@ -1,6 +1,7 @@
 """The parts of a drill, one after the other, and the table of what came of them. See scripts/drill."""
 
 import argparse
+import faulthandler
 import resource
 import signal
 import sys
@@ -11,9 +12,9 @@ import parts_faults as faults
 import parts_net as net
 from world import Failed, Skipped, World
 
-FULL = {"idle": 2000, "house": 2000, "streams": 500, "bodies": 150, "slow": 24, "kills": 12,
+FULL = {"idle": 2000, "house": 2000, "streams": 500, "bodies": 150, "readers": 8, "writers": 32, "kills": 12,
         "advice": 3, "answers": 20, "crowd": 200, "days": (1, -1, 3650, -400)}
-SHORT = {"idle": 200, "house": 1100, "streams": 24, "bodies": 6, "slow": 4, "kills": 2,
+SHORT = {"idle": 200, "house": 1100, "streams": 24, "bodies": 6, "readers": 2, "writers": 4, "kills": 2,
          "advice": 1, "answers": 4, "crowd": 40, "days": (1, -1)}
 
 # name, function, in a world of its own, in a short run too
@@ -38,13 +39,12 @@ PARTS = [
 
 def warm_up(w):
     """Touches once what the parts touch, so that memory is compared with a server that has lived."""
-    small = {"idle": 64, "streams": 8, "bodies": 9, "slow": 2}
+    small = {"idle": 64, "streams": 8, "bodies": 2}
     for prompt in range(4):
         w.server.post("/v1/completions", {"prompt": f"{prompt} " + "river garden " * 350,
                                           "max_tokens": 8})
     net.idle_connections(w, small)
     net.abandoned_streams(w, small)
-    net.slow_readers(w, small)
     net.body_storm(w, small)
     w.search_goes_on()
     w.begin()
@@ -138,6 +138,7 @@ def main():
         return 0
     if unknown := set(a.names) - {p[0] for p in PARTS}:
         p.error(f"there is no part {', '.join(sorted(unknown))}; --list says which there are")
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # says where a drill stands
     raise_limits()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are stopped
     return drill(a.names, SHORT if a.short else FULL, a.short)

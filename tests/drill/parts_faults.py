@@ -177,9 +177,8 @@ def writes_fail(w):
     before = w.server.metric("whet_store_errors_total")
 
     def one():
-        for path in ("/admin/kernels/drill/disable", "/admin/kernels/drill/enable"):
-            answer = w.server.send("POST", path, headers=agentic.KEY,
-                                   json={"reason": "drill " * 150})
+        for mode in ("pause", "resume"):
+            answer = w.server.admin("POST", f"/admin/specializer/{mode}")
             if answer.status_code >= 500:
                 return True
         return w.server.metric("whet_store_errors_total") > before
@@ -189,8 +188,7 @@ def writes_fail(w):
 
 def writes_work(w):
     def works():
-        answer = w.server.send("POST", "/admin/kernels/drill/enable", headers=agentic.KEY)
-        return answer.status_code == 200
+        return w.server.admin("POST", "/admin/specializer/resume").status_code == 200
 
     wait_until(works, lambda: f"the store does not come back: {w.words()}", looks=200)
     w.search_goes_on()
@@ -253,8 +251,8 @@ def store_locked(w, n):
         # A change waits for the store; nobody else may wait for it.
         def change():
             try:
-                done.append(w.server.send("POST", "/admin/kernels/drill/enable",
-                                          headers=agentic.KEY).status_code)
+                done.append(w.server.admin("POST", "/admin/specializer/resume")
+                            .status_code)
             except Failed as e:
                 said.append(str(e))
 

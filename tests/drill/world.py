@@ -202,7 +202,8 @@ class World:
                    lambda: f"the search stands still: {self.words()}", pause=0.2)
 
     def asleep(self):
-        return self.server.get("/specializer").json()["specializer"]["doing"] == "asleep"
+        shown = self.server.get("/specializer").json()["specializer"]  # null while it is set up
+        return shown is not None and shown["doing"] == "asleep"
 
     # ---- before and after -----------------------------------------------------------------------
 
@@ -337,7 +338,7 @@ class World:
         here, sent, _ = held()
         for key in ("answered", "errored", "left"):
             figures[key] = here[key] - self.book_at_start[key]
-        figures["sent"] = sent
+        figures["sent"] = sent - 1
         demand(here["sent"] == here["answered"] + here["errored"] + here["left"],
                lambda: f"not every request has an end: {here}")
 
