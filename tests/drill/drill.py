@@ -69,27 +69,32 @@ class Results:
         return 1 if count["FAILED"] or not count["ok"] else 0
 
 
-def run_part(results, name, part, world, counts):
-    """One part and what must be true after it; a row of the table."""
-    begun, wrong, figures, words = time.monotonic(), [], {}, ""
+def attempt(wrong, work):
+    """What `work()` returns; None, and a reason more in `wrong`, if it failed or fell over."""
     try:
-        if world is None:
-            words, figures, wrong = part(None, counts)
-        else:
-            try:
-                words = part(world, counts)
-            except Failed as e:
-                wrong = [str(e)]
-            figures, after = world.check()
-            wrong += after
-    except Skipped as e:
-        results.add(name, begun, "skipped", str(e))
-        return
+        return work()
     except Failed as e:
         wrong.append(str(e))
-    except Exception as e:  # a part that fell over has failed, and the next one runs
+    except Skipped:
+        raise
+    except Exception as e:  # the next part is run all the same
         wrong.append(f"{e!r}: {traceback.format_exc().splitlines()[-3].strip()}")
-    results.add(name, begun, "FAILED" if wrong else "ok", "; ".join(wrong) or words, figures)
+    return None
+
+
+def run_part(results, name, part, world, counts):
+    """One part and what must be true after it; a row of the table."""
+    begun, wrong = time.monotonic(), []
+    try:
+        if world:
+            words = attempt(wrong, lambda: part(world, counts))
+            figures, after = attempt(wrong, world.check) or ({}, [])
+        else:
+            words, figures, after = attempt(wrong, lambda: part(None, counts)) or ("", {}, [])
+        wrong += after
+        results.add(name, begun, "FAILED" if wrong else "ok", "; ".join(wrong) or words, figures)
+    except Skipped as e:
+        results.add(name, begun, "skipped", str(e))
 
 
 def drill(names, counts, short):

@@ -199,7 +199,7 @@ def disk_full(_, n):
     if not os.environ.get("WHET_DRILL_MAY_MOUNT"):
         raise Skipped("needs root and a mount namespace")
     with tempfile.TemporaryDirectory(prefix="whet-drill-disk-") as disk:
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", disk],
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=0700", "none", disk],
                                  capture_output=True, text=True, check=False)
         if mounted.returncode:
             raise Skipped(mounted.stderr.strip())
