@@ -187,10 +187,14 @@ def writes_fail(w):
 
 
 def writes_work(w):
-    def works():
-        return w.server.admin("POST", "/admin/specializer/resume").status_code == 200
+    last = []
 
-    wait_until(works, lambda: f"the store does not come back: {w.words()}", looks=200)
+    def works():
+        last[:] = [w.server.admin("POST", "/admin/specializer/resume")]
+        return last[0].status_code == 200
+
+    wait_until(works, lambda: f"the store does not come back: {last[0].status_code} {last[0].text}"
+                              f" {w.words()}", looks=200)
     w.search_goes_on()
 
 
@@ -199,7 +203,7 @@ def disk_full(_, n):
     if not os.environ.get("WHET_DRILL_MAY_MOUNT"):
         raise Skipped("needs root and a mount namespace")
     with tempfile.TemporaryDirectory(prefix="whet-drill-disk-") as disk:
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=0700", "none", disk],
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192m,mode=0700", "none", disk],
                                  capture_output=True, text=True, check=False)
         if mounted.returncode:
             raise Skipped(mounted.stderr.strip())
@@ -212,6 +216,9 @@ def disk_full(_, n):
                 w.operators_get_in(1)
                 w.goes_on(n["answers"])
                 os.unlink(f"{disk}/filler")
+                room = os.statvfs(disk)
+                demand(room.f_bavail > room.f_blocks // 8, lambda: f"there is no room: {room} "
+                       f"{sorted((f.stat().st_size, f.name) for f in os.scandir(disk))}")
                 writes_work(w)
                 return w.report(f"{n['answers']} answers meanwhile")
         finally:
