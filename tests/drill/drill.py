@@ -1,4 +1,4 @@
-"""The parts of a drill, one after the other, and the table of what came of them. See scripts/drill."""
+"""The parts of a drill, one after the other, and the table of what came of them."""
 
 import argparse
 import faulthandler
@@ -12,10 +12,10 @@ import parts_faults as faults
 import parts_net as net
 from world import Failed, Skipped, World
 
-FULL = {"idle": 2000, "house": 2000, "streams": 500, "bodies": 150, "readers": 8, "writers": 32, "kills": 12,
-        "advice": 3, "answers": 20, "crowd": 200, "days": (1, -1, 3650, -400)}
-SHORT = {"idle": 200, "house": 1100, "streams": 24, "bodies": 6, "readers": 2, "writers": 4, "kills": 2,
-         "advice": 1, "answers": 4, "crowd": 40, "days": (1, -1)}
+FULL = {"idle": 2000, "house": 2000, "streams": 500, "bodies": 150, "readers": 8, "writers": 32,
+        "kills": 12, "executors": 2,        "advice": 2, "answers": 20, "crowd": 200, "days": (1, -1, 3650, -400)}
+SHORT = {"idle": 200, "house": 1100, "streams": 24, "bodies": 6, "readers": 2, "writers": 4,
+         "kills": 2, "executors": 1,         "advice": 1, "answers": 4, "crowd": 40, "days": (1, -1)}
 
 # name, function, in a world of its own, in a short run too
 PARTS = [
@@ -38,7 +38,7 @@ PARTS = [
 
 
 def warm_up(w):
-    """Touches once what the parts touch, so that memory is compared with a server that has lived."""
+    """Touches once what the parts touch: memory is compared with a server that has lived."""
     small = {"idle": 64, "streams": 8, "bodies": 2}
     for prompt in range(4):
         w.server.post("/v1/completions", {"prompt": f"{prompt} " + "river garden " * 350,
@@ -57,8 +57,8 @@ class Results:
     def add(self, name, begun, verdict, words, figures=None):
         self.rows.append((name, verdict, figures or {}, words))
         mib = {k: f"{figures[k] / 1024:.0f}" for k in ("memory", "peak")} if figures else {}
-        count = "/".join(str(figures.get(k, "-")) for k in ("sent", "answered", "errored", "left")) \
-            if figures else ""
+        kinds = ("sent", "answered", "errored", "left") if figures else ()
+        count = "/".join(str(figures.get(k, "-")) for k in kinds)
         print(f"{name:18} {verdict:7} {time.monotonic() - begun:5.0f} s  {count:22}"
               f" {mib.get('memory', ''):>5} {mib.get('peak', ''):>5}  {words}", flush=True)
 
@@ -99,7 +99,7 @@ def run_part(results, name, part, world, counts):
 
 def drill(names, counts, short):
     results = Results()
-    chosen = [p for p in PARTS if p[0] in names] if names else [p for p in PARTS if p[3] or not short]
+    chosen = [p for p in PARTS if (p[0] in names if names else p[3] or not short)]
     print(f"{'part':18} {'verdict':7} {'time':>7}  {'sent/answered/errored/left':22}   MiB  peak",
           flush=True)
     shared = [p for p in chosen if not p[2]]

@@ -100,12 +100,13 @@ def abandoned_streams(w, n):
         clients.in_threads(min(16, n["streams"] - first), lambda i, first=first: leave(first + i))
     left = lambda: w.server.metric("whet_client_disconnects_total") - before
     wait_until(lambda: left() >= n["streams"], lambda: f"{left():.0f} were seen leaving")
-    wait_until(lambda: w.server.metric("whet_requests_running") <= w.count, "work goes on for nobody")
+    running = lambda: w.server.metric("whet_requests_running")
+    wait_until(lambda: running() <= w.count, "work goes on for nobody")
     return f"{n['streams']} streams"
 
 
 def body_storm(w, n):
-    """Bodies of 8 MiB whose clients do not wait, whole or half: memory is bounded and comes back."""
+    """Bodies of 8 MiB, whole or half, whose clients leave: memory is bounded and comes back."""
     whole = clients.completion("word " * (MIB * 8 // 5 - 40))
     demand(len(whole) <= 8 * MIB, "the body is too large for the test")
 
@@ -159,8 +160,8 @@ def slow_readers(w, n):
             demand(complete(got), lambda: f"a slow reader got {len(got)} bytes of its answer")
             w.book.answer(200)
         else:  # whose end of the connection cannot see it: the window is shut
-            wait_until(lambda: cut() >= n["readers"] // 2, lambda: f"{cut():.0f} were cut", pause=0.3,
-                       looks=600)
+            wait_until(lambda: cut() >= n["readers"] // 2, lambda: f"{cut():.0f} were cut",
+                       pause=0.3, looks=600)
             w.book.leave()
         s.close()
 
@@ -177,7 +178,7 @@ def complete(got):
 
 
 def slow_writers(w, n):
-    """Heads and bodies that trickle are read to their end, or refused at the time that is theirs."""
+    """Heads and bodies that trickle are read to their end, or refused when their time is up."""
     request = clients.post(clients.completion(clients.PROMPTS[0]))
 
     def write(i):

@@ -27,8 +27,8 @@ OPERATORS = ("/health", "/ready", "/metrics", "/specializer", "/admin/slots")
 # A small KV cache and no repacked weights, so that memory has no reason to grow while the search
 # works; bit_equal, so that no swap may change a text.
 OPTIONS = ["--specializer-enabled=true", "--specializer-numerics", "bit_equal",
-           "--specializer-pack-mib", "0", "--engine-kv-pages", "160", "--engine-max-context", "1024",
-           "--server-max-connections", "4096", "--server-write-timeout", "10",
+           "--specializer-pack-mib", "0", "--engine-kv-pages", "160",
+           "--engine-max-context", "1024", "--server-max-connections", "4096", "--server-write-timeout", "10",
            "--server-body-timeout", "15"]
 
 
@@ -265,7 +265,7 @@ class World:
         return now
 
     def mark(self):
-        """The two books begin at the same request: this one is in the server's when it was answered,
+        """The two books begin at the same request: this one is in the server's once it is answered,
         which is after it was read."""
         self.at_start = self.server.samples()
         self.book_at_start = self.book.state()
@@ -314,7 +314,7 @@ class World:
         server a little after we left them, so it is looked at more than once."""
         def held():
             here, now = self.book.state(), self.server.samples()
-            # Taken when one request, the look at the start, was in our book and not in the server's.
+            # At the start one request, the look itself, was in our book and not in the server's.
             sent = here["sent"] - self.book_at_start["sent"] + 1
             codes = {}
             for name, value in now.items():
