@@ -187,7 +187,6 @@ def writes_work(w):
 
     wait_until(works, lambda: f"the store does not come back: {last[0].status_code} {last[0].text}"
                               f" {w.words()}", looks=200)
-    w.search_goes_on()
 
 
 def disk_full(_, n):
@@ -213,6 +212,7 @@ def disk_full(_, n):
                 demand(room.f_bavail > room.f_blocks // 8, lambda: f"there is no room: {room} "
                        f"{sorted((f.stat().st_size, f.name) for f in os.scandir(disk))}")
                 writes_work(w)
+                w.search_goes_on()
                 return w.report(f"{n['answers']} answers meanwhile")
         finally:
             subprocess.run(["umount", "-l", disk], check=False)
@@ -295,15 +295,15 @@ def clock_jumps(_, n):
             for k, v in before.items():
                 os.environ.pop(k) if v is None else os.environ.update({k: v})
         with w:
-            w.search_goes_on()
+            w.goes_on(4)
             w.begin()
             for days in n["days"]:
                 set_offset(offset, f"{days:+d}d")
                 wait_until(lambda days=days: abs(wall_clock(w) - time.time() - days * 86400) < 3600,
                            f"the clock does not jump by {days} days", looks=100)
                 w.goes_on(3)
-                w.search_goes_on()
                 w.operators_get_in(1)
+            w.search_goes_on()
             set_offset(offset, "+0")
             return w.report(f"{len(n['days'])} jumps")
 

@@ -28,8 +28,8 @@ OPERATORS = ("/health", "/ready", "/metrics", "/specializer", "/admin/slots")
 # works; bit_equal, so that no swap may change a text.
 OPTIONS = ["--specializer-enabled=true", "--specializer-numerics", "bit_equal",
            "--specializer-pack-mib", "0", "--engine-kv-pages", "160",
-           "--engine-max-context", "1024", "--server-max-connections", "4096", "--server-write-timeout", "10",
-           "--server-body-timeout", "15"]
+           "--engine-max-context", "1024", "--server-max-connections", "4096",
+           "--server-write-timeout", "10", "--server-body-timeout", "15"]
 
 
 class Failed(Exception):
