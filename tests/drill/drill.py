@@ -13,10 +13,10 @@ import parts_net as net
 from world import Failed, Skipped, World
 
 FULL = {"idle": 2000, "house": 2000, "streams": 500, "bodies": 150, "readers": 8, "writers": 32,
-        "kills": 12, "executors": 2, "advice": 2, "answers": 20, "crowd": 200,
+        "kills": 12, "advice": 2, "answers": 20, "crowd": 200,
         "days": (1, -1, 3650, -400)}
 SHORT = {"idle": 200, "house": 1100, "streams": 24, "bodies": 6, "readers": 2, "writers": 4,
-         "kills": 2, "executors": 1, "advice": 1, "answers": 4, "crowd": 40, "days": (1, -1)}
+         "kills": 2, "advice": 1, "answers": 4, "crowd": 40, "days": (1, -1)}
 
 # name, function, in a world of its own, in a short run too
 PARTS = [
@@ -40,14 +40,13 @@ PARTS = [
 
 def warm_up(w):
     """Touches once what the parts touch: memory is compared with a server that has lived."""
-    small = {"idle": 64, "streams": 8, "bodies": 2}
+    small = {"idle": 64, "streams": 8, "bodies": 8}
     for prompt in range(4):
         w.server.post("/v1/completions", {"prompt": f"{prompt} " + "river garden " * 350,
                                           "max_tokens": 8})
     net.idle_connections(w, small)
     net.abandoned_streams(w, small)
     net.body_storm(w, small)
-    w.search_goes_on()
     w.begin()
 
 

@@ -64,13 +64,11 @@ def killed_compilers(w, n):
     return f"{n['kills']} killed"
 
 
-def killed_executors(_, n):
+def killed_executors(_, __):
     """The process of a kernel that a language model wrote is killed while it runs steps: nobody
     waits for it, no text changes, and its slot never is without a process that can run it."""
     slot = test_agentic.SLOT
-    # The same kernel in as many spellings as are killed; it has eager's bits.
-    model = agentic.Model([test_agentic.text(top=f"enum {{ TRY = {i} }};")
-                           for i in range(n["executors"])])
+    model = agentic.Model([test_agentic.text()])  # it has eager's bits
     try:
         with World("--specializer-strategy", "agentic", "--specializer-agentic", "on",
                    "--specializer-slots", slot, "--adviser-url", model.url, "--adviser-model",
@@ -78,7 +76,10 @@ def killed_executors(_, n):
                    streams=2) as w:
             w.goes_on()
             w.begin()
-            killed = kill_some(w, ("executor",), n["executors"])
+            # A text whose process dies while it is loaded is refused for it: later than that.
+            wait_until(lambda: in_steps(w, slot), lambda: f"no text runs steps: {w.words()}",
+                       pause=0.3)
+            killed = kill_some(w, ("executor",), 1)
             w.goes_on(4)
             wait_until(lambda: serving(w, slot) == "eager" or any(
                 kind_of(c) == "executor" for c in children(w.pid).values()),
@@ -88,6 +89,14 @@ def killed_executors(_, n):
             return w.report(f"{len(killed)} killed")
     finally:
         model.close()
+
+
+def in_steps(w, slot):
+    """A text ran beside a live step, and its process is there."""
+    answer = w.server.admin("GET", f"/admin/trace?slot={slot}")
+    events = {r["event"] for r in answer.json()["trace"]} if answer.status_code == 200 else ()
+    return {"shadowed", "canary", "active"} & set(events) and any(
+        kind_of(c) == "executor" for c in children(w.pid).values())
 
 
 def serving(w, slot):
