@@ -84,18 +84,23 @@ def killed_executors(_, __):
             wait_until(lambda: serving(w, slot) == "eager" or any(
                 kind_of(c) == "executor" for c in children(w.pid).values()),
                 "a kernel serves and has no process to run in")
-            said = [line for line in w.server.log if "executor" in line]
-            demand(said, "the log says nothing of an executor that died")
+            wait_until(lambda: any("SIGKILL" in r["text"] for r in trace(w, slot)),
+                       lambda: f"no decision says why its process died: {trace(w, slot)[:4]}",
+                       looks=300, pause=0.2)
             return w.report(f"{len(killed)} killed")
     finally:
         model.close()
 
 
+def trace(w, slot):
+    answer = w.server.admin("GET", f"/admin/trace?slot={slot}")
+    return answer.json()["trace"] if answer.status_code == 200 else []
+
+
 def in_steps(w, slot):
     """A text ran beside a live step, and its process is there."""
-    answer = w.server.admin("GET", f"/admin/trace?slot={slot}")
-    events = {r["event"] for r in answer.json()["trace"]} if answer.status_code == 200 else ()
-    return {"shadowed", "canary", "active"} & set(events) and any(
+    events = {r["event"] for r in trace(w, slot)}
+    return {"shadowed", "canary", "active"} & events and any(
         kind_of(c) == "executor" for c in children(w.pid).values())
 
 
