@@ -10,7 +10,7 @@ build=${WHET_BUILD:-$root/build}
 packages_serve="gcc libc6-dev pkg-config meson ninja-build python3 python3-venv ca-certificates
     libuv1-dev libllhttp-dev:node-llhttp libcjson-dev libcurl4-openssl-dev libpcre2-dev
     libsqlite3-dev libopenblas-dev libinih-dev libutf8proc-dev curl"
-packages_test="clang libclang-rt-14-dev:libclang-rt-dev libcmocka-dev prometheus chromium"
+packages_test="clang libclang-rt-14-dev:libclang-rt-dev libcmocka-dev prometheus chromium libfaketime"
 packages_screenshots="chromium fonts-inter fonts-jetbrains-mono pngquant"
 
 say() { printf '\033[1mwhet:\033[0m %s\n' "$*" >&2; }
