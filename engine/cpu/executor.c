@@ -1,15 +1,12 @@
-/* executor.c - the server's half of an executor: it starts one, hands over, and never believes it.
+/* executor.c - the server's half of an executor: it is started, watched, and never believed.
  *
- * A call: inputs are copied into the area, `command` is raised, and the engine thread waits on
- * `done`; the process's team does the work on the same cores, so the engine thread gets out of its
- * way: it spins only where there are more cores than ranks, yields, and then sleeps. While it
- * sleeps it looks once a millisecond whether the process still lives, and now and then whether it
- * has used more time than the work can need.
+ * While the engine thread waits for a call (executor_call.c), or the specializer's for a start, it
+ * looks once a millisecond whether the process still lives, and now and then whether it has used
+ * more time than the work can need. A process that something outside kills while it starts (the
+ * kernel of the system is short of memory, say) is started once more before the text is blamed.
  *
- * What could a hostile text do with the area? Raise `done` too early, or never: the first gives
- * wrong numbers, the second is a hang. Write to outputs after they were taken: nobody reads them
- * any more. Forge its own state: then it is rolled back. Words that the server acts on (how long it
- * spins, where things lie) are not in the area, and text from there is cleaned before it is shown.
+ * Words that the server acts on (how long it spins, where things lie) are not in the shared memory,
+ * and text from there is cleaned before it is shown.
  */
 #include "engine/cpu/executor.h"
 
@@ -31,28 +28,13 @@
 #include "engine/plan.h"
 #include "engine/sandbox.h"
 
-enum { OUTPUT_MAX = 4096, COPIES_MAX = 8, LOOK_NS = 1000000, LOOKS_A_WATCH = 20 };
-static const int64_t parallel_bytes = 128 << 10; /* of copies that are worth waking the pool */
+enum { OUTPUT_MAX = 4096, LOOK_NS = 1000000, LOOKS_A_WATCH = 20, STARTS = 2 };
 
-struct executor {
-    struct process *process;
-    pid_t pid;
-    struct executor_control *control; /* at the start of the area */
-    struct area area;
-    struct model_shape shape;
-    enum region region;
-    int32_t team, m_max;
-    int64_t packed_bytes;
-    double work_s; /* generous CPU time of one token */
-    struct executor_pages pages[EXECUTOR_PAGES];
-    struct gate_wait wait;
-    _Atomic int broken; /* 0, 1 while `why` is written, 2 */
-    char why[200];
-};
+static const char killed_words[] = "killed by SIGKILL";
 
 /* ---- how it ends ---------------------------------------------------------------------------- */
 
-static void broke(struct executor *x, const char *why)
+void executor_broke(struct executor *x, const char *why)
 {
     int none = 0;
     if (!atomic_compare_exchange_strong(&x->broken, &none, 1))
@@ -90,7 +72,7 @@ static bool ended(struct executor *x)
     else
         snprintf(why, sizeof why, "killed by SIG%s",
                  sigabbrev_np(info.si_status) ? sigabbrev_np(info.si_status) : "?");
-    broke(x, why);
+    executor_broke(x, why);
     return true;
 }
 
@@ -108,8 +90,7 @@ const char *executor_check(struct executor *x)
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* Until `done` is no longer `seen`. -1: broken, and the process is no more. */
-static int await(struct executor *x, uint32_t seen, double cpu_s, double sleep_s)
+int executor_await(struct executor *x, uint32_t seen, double cpu_s, double sleep_s)
 {
     struct watchdog dog;
     struct executor_control *c = x->control;
@@ -119,7 +100,7 @@ static int await(struct executor *x, uint32_t seen, double cpu_s, double sleep_s
         if (looks == 0)
             watchdog_start(&dog, x->pid, cpu_s, sleep_s);
         if (looks % LOOKS_A_WATCH == LOOKS_A_WATCH - 1 && watchdog_over(&dog)) {
-            broke(x, dog.why);
+            executor_broke(x, dog.why);
             kill(x->pid, SIGKILL);
             return -1;
         }
@@ -128,7 +109,7 @@ static int await(struct executor *x, uint32_t seen, double cpu_s, double sleep_s
         return 0;
     char why[200];
     explain_fault(x, why, sizeof why);
-    broke(x, why);
+    executor_broke(x, why);
     kill(x->pid, SIGKILL);
     return -1;
 }
@@ -141,7 +122,7 @@ static int make_area(int64_t bytes, struct err *err)
     int fd = memfd_create("whet-executor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        err_set(err, "executor: no shared memory: %s", strerror(errno));
+        err_set(err, "no shared memory: %s", strerror(errno));
         if (fd >= 0)
             close(fd);
         return -1;
@@ -197,14 +178,14 @@ static int start(struct executor *x, const struct executor_options *o, int area,
     const char *argv[] = {o->program ? o->program : "/proc/self/exe", "executor", NULL};
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-        return err_set(err, "executor: no socket: %s", strerror(errno));
+        return err_set(err, "no socket: %s", strerror(errno));
     struct process_spec spec = {.argv = argv, .output_max = OUTPUT_MAX, .input = pair[1]};
     x->process = process_start(&spec, err);
     close(pair[1]);
     int rc = x->process ? 0 : -1;
     if (rc == 0) {
         x->pid = process_pid(x->process);
-        rc = tell(x, o, pair[0], area) == 0 ? 0 : err_set(err, "executor: it takes no message");
+        rc = tell(x, o, pair[0], area) == 0 ? 0 : err_set(err, "it takes no message");
     }
     close(pair[0]);
     return rc;
@@ -219,7 +200,7 @@ static double patience_s(const struct model *m)
 static int await_start(struct executor *x, const struct executor_options *o, struct err *err)
 {
     char why[sizeof x->control->problem];
-    if (await(x, 0, patience_s(o->model), patience_s(o->model)) != 0)
+    if (executor_await(x, 0, patience_s(o->model), patience_s(o->model)) != 0)
         return err_set(err, "%s", x->why);
     int state = atomic_load(&x->control->state);
     if (state == EXECUTOR_READY) {
@@ -232,7 +213,7 @@ static int await_start(struct executor *x, const struct executor_options *o, str
     }
     memcpy(why, x->control->problem, sizeof why);
     why[sizeof why - 1] = 0;
-    broke(x, state == EXECUTOR_REFUSED ? why : "its process is in no known state");
+    executor_broke(x, state == EXECUTOR_REFUSED ? why : "its process is in no known state");
     return err_set(err, "%s", x->why);
 }
 
@@ -250,7 +231,7 @@ static double token_s(const struct executor_options *o)
     return (double)c.flops * 1e-9;
 }
 
-struct executor *executor_open(const struct executor_options *o, struct err *err)
+static struct executor *open_once(const struct executor_options *o, bool *killed, struct err *err)
 {
     struct executor *x = xaligned(sizeof *x);
     x->shape = o->model->shape;
@@ -265,7 +246,7 @@ struct executor *executor_open(const struct executor_options *o, struct err *err
                       : mmap(NULL, (size_t)x->area.bytes, PROT_READ | PROT_WRITE,
                              MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (rc == 0 && at == MAP_FAILED)
-        rc = err_set(err, "executor: cannot map its memory: %s", strerror(errno));
+        rc = err_set(err, "no shared memory: %s", strerror(errno));
     x->control = at == MAP_FAILED ? NULL : at;
     if (rc == 0)
         rc = start(x, o, fd, err);
@@ -275,8 +256,20 @@ struct executor *executor_open(const struct executor_options *o, struct err *err
         rc = await_start(x, o, err);
     if (rc == 0)
         return x;
+    *killed = strcmp(x->why, killed_words) == 0;
     executor_close(x);
     return NULL;
+}
+
+struct executor *executor_open(const struct executor_options *o, struct err *err)
+{
+    struct executor *x = NULL;
+    bool killed = true;
+    for (int i = 0; i < STARTS && !x && killed; i++) {
+        killed = false;
+        x = open_once(o, &killed, err);
+    }
+    return x;
 }
 
 void executor_close(struct executor *x)
@@ -297,197 +290,4 @@ int32_t executor_m_max(const struct executor *x)
 int64_t executor_packed_bytes(const struct executor *x)
 {
     return x->packed_bytes;
-}
-
-/* ---- copies --------------------------------------------------------------------------------- */
-
-/* `rows` of `bytes` each; one side may be scattered: row i is at `stride` times index[i]. */
-struct copy {
-    char *to;
-    const char *from;
-    int64_t rows, bytes;
-    const int32_t *from_index; /* NULL: in order */
-};
-
-/* Rows of keys or values: token i is at position i of compact pages, and goes to kv_at[i]. */
-struct copies {
-    int n;
-    int64_t bytes;
-    struct copy copy[COPIES_MAX];
-    const struct attn_in_args *kv; /* or NULL */
-    const float *own[2];
-};
-
-static void add(struct copies *c, void *to, const void *from, int64_t rows, int64_t floats,
-                const int32_t *from_index)
-{
-    int64_t bytes = floats * (int64_t)sizeof(float);
-    c->copy[c->n++] = (struct copy){to, from, rows, bytes, from_index};
-    c->bytes += rows * bytes;
-}
-
-static void copy_kv(const struct copies *c, int32_t from, int32_t to)
-{
-    const struct attn_in_args *a = c->kv;
-    float *pages[2] = {a->k_pages, a->v_pages};
-    for (int32_t i = from; i < to; i++)
-        for (int64_t h = 0; h < a->kv_heads; h++) {
-            int64_t here = ((i / KV_PAGE * a->kv_heads + h) * KV_PAGE + i % KV_PAGE) * a->head_dim;
-            int64_t page = a->kv_at[i] / KV_PAGE, offset = a->kv_at[i] % KV_PAGE;
-            int64_t there = ((page * a->kv_heads + h) * KV_PAGE + offset) * a->head_dim;
-            for (int v = 0; v < 2; v++)
-                memcpy(pages[v] + there, c->own[v] + here, (size_t)a->head_dim * sizeof(float));
-        }
-}
-
-static void copy_share(const void *args, const struct team *team)
-{
-    const struct copies *c = args;
-    for (int i = 0; i < c->n; i++) {
-        const struct copy *p = &c->copy[i];
-        int64_t from = p->rows * team->rank / team->size,
-                to = p->rows * (team->rank + 1) / team->size;
-        if (!p->from_index && to > from)
-            memcpy(p->to + from * p->bytes, p->from + from * p->bytes,
-                   (size_t)((to - from) * p->bytes));
-        for (int64_t r = from; p->from_index && r < to; r++)
-            memcpy(p->to + r * p->bytes, p->from + p->from_index[r] * p->bytes, (size_t)p->bytes);
-    }
-    if (c->kv)
-        copy_kv(c, (int32_t)((int64_t)c->kv->m * team->rank / team->size),
-                (int32_t)((int64_t)c->kv->m * (team->rank + 1) / team->size));
-}
-
-static void copy_all(const struct copies *c, struct pool *pool)
-{
-    struct team alone = {.rank = 0, .size = 1};
-    if (c->bytes > parallel_bytes)
-        pool_run(pool, copy_share, c, 0);
-    else
-        copy_share(c, &alone);
-}
-
-/* ---- calls ---------------------------------------------------------------------------------- */
-
-static char *in_area(const struct executor *x, int64_t at)
-{
-    return (char *)x->control + at;
-}
-
-/* Where the process has the pages that args point to; false if it does not have them. */
-static bool find_pages(const struct executor *x, const struct attn_args *a)
-{
-    for (int i = 0; i < EXECUTOR_PAGES; i++) {
-        const char *base = x->pages[i].base, *k = a->k_pages, *v = a->v_pages;
-        if (!base || k < base || v < base || k >= base + x->pages[i].bytes ||
-            v >= base + x->pages[i].bytes)
-            continue;
-        x->control->call.pages = i;
-        x->control->call.k_at = k - base;
-        x->control->call.v_at = v - base;
-        return true;
-    }
-    return false;
-}
-
-static int64_t table_used(const struct attn_args *a)
-{
-    int64_t used = 0;
-    for (int32_t i = 0; i < a->spans; i++) {
-        int64_t end = a->span[i].pages_at + (a->span[i].context + KV_PAGE - 1) / KV_PAGE;
-        used = end > used ? end : used;
-    }
-    return used;
-}
-
-static const char *give_attn(const struct executor *x, const struct attn_args *a, struct copies *in)
-{
-    int64_t used = table_used(a), cols = (int64_t)a->heads * a->head_dim;
-    if (!find_pages(x, a) || used > x->area.table_numbers)
-        return "its keys and values are where it cannot see them";
-    x->control->call.spans = a->spans;
-    memcpy(in_area(x, x->area.span), a->span, (size_t)a->spans * sizeof *a->span);
-    memcpy(in_area(x, x->area.table), a->page_table, (size_t)used * sizeof *a->page_table);
-    add(in, in_area(x, x->area.in), a->q, a->m, cols, NULL);
-    return NULL;
-}
-
-/* Inputs of a call. NULL, or why it cannot be made. */
-static const char *give(const struct executor *x, const union region_args *args, struct copies *in)
-{
-    const struct model_shape *s = &x->shape;
-    const struct area *at = &x->area;
-    int64_t half = s->head_dim / 2, m = args->embed.m;
-    switch (x->region) {
-    case REGION_ATTN_IN:
-        add(in, in_area(x, at->x), args->attn_in.x, m, s->hidden, NULL);
-        add(in, in_area(x, at->cosine), args->attn_in.rope_cos, m, half, args->attn_in.position);
-        add(in, in_area(x, at->sine), args->attn_in.rope_sin, m, half, args->attn_in.position);
-        return NULL;
-    case REGION_ATTN:
-        return give_attn(x, &args->attn, in);
-    case REGION_MLP_IN:
-        add(in, in_area(x, at->x), args->mlp_in.x, m, s->hidden, NULL);
-        return NULL;
-    case REGION_HEAD:
-        add(in, in_area(x, at->x), args->head.x, m, s->hidden, args->head.row);
-        return NULL;
-    default:
-        add(in, in_area(x, at->in), args->out.in, m, args->out.w.cols, NULL);
-        add(in, in_area(x, at->x), args->out.x, m, s->hidden, NULL);
-        return NULL;
-    }
-}
-
-static void take(const struct executor *x, const union region_args *args, struct copies *out)
-{
-    const struct model_shape *s = &x->shape;
-    const char *own = in_area(x, x->area.out);
-    int64_t m = args->embed.m;
-    switch (x->region) {
-    case REGION_ATTN_IN:
-        add(out, args->attn_in.q, own, m, (int64_t)s->heads * s->head_dim, NULL);
-        out->kv = &args->attn_in;
-        out->own[0] = (const float *)(const void *)in_area(x, x->area.k);
-        out->own[1] = (const float *)(const void *)in_area(x, x->area.v);
-        out->bytes += 2 * m * s->kv_heads * s->head_dim * (int64_t)sizeof(float);
-        break;
-    case REGION_ATTN:
-        add(out, args->attn.a, own, m, (int64_t)s->heads * s->head_dim, NULL);
-        break;
-    case REGION_MLP_IN:
-        add(out, args->mlp_in.h, own, m, s->ffn, NULL);
-        break;
-    case REGION_HEAD:
-        add(out, args->head.logits, own, m, s->vocab, NULL);
-        break;
-    default:
-        add(out, args->out.y, own, m, s->hidden, NULL);
-        break;
-    }
-}
-
-int executor_run(struct executor *x, struct pool *pool, int32_t layer,
-                 const union region_args *args)
-{
-    struct executor_control *c = x->control;
-    struct copies in = {.n = 0}, out = {.n = 0};
-    if (atomic_load(&x->broken))
-        return -1;
-    const char *why = give(x, args, &in);
-    if (why) {
-        broke(x, why);
-        return -1;
-    }
-    copy_all(&in, pool);
-    c->call.m = args->embed.m;
-    c->call.layer = layer;
-    c->call.guests = process_guests();
-    uint32_t seen = gate_value(&c->done);
-    gate_raise(&c->command, true);
-    if (await(x, seen, 1 + x->work_s * args->embed.m * x->team, 1) != 0)
-        return -1;
-    take(x, args, &out);
-    copy_all(&out, pool);
-    return 0;
 }

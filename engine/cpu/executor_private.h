@@ -49,4 +49,30 @@ struct executor_control {
     char problem[200];  /* REFUSED */
 };
 
+/* ---- the server's half ---------------------------------------------------------------------- */
+
+struct process;
+
+struct executor {
+    struct process *process;
+    pid_t pid;
+    struct executor_control *control; /* at the start of the area */
+    struct area area;
+    struct model_shape shape;
+    enum region region;
+    int32_t team, m_max;
+    int64_t packed_bytes;
+    double work_s; /* generous CPU time of one token */
+    struct executor_pages pages[EXECUTOR_PAGES];
+    struct gate_wait wait;
+    _Atomic int broken; /* 0, 1 while `why` is written, 2 */
+    char why[200];
+};
+
+/* It runs no more; the first reason stays. Any thread. */
+void executor_broke(struct executor *x, const char *why);
+/* Waits until `done` is no longer `seen`, for as long as the process lives, uses no more than
+ * `cpu_s` of CPU time and does not sleep for `sleep_s`. -1: broken, and the process is no more. */
+int executor_await(struct executor *x, uint32_t seen, double cpu_s, double sleep_s);
+
 #endif

@@ -15,6 +15,7 @@
 #include "engine/cpu/bind.h"
 #include "engine/sandbox.h"
 
+static const int64_t scratch_most = 4LL << 30; /* as in a probe's runner */
 enum { ASK_CPU_S = 10, ASK_SLEEP_S = 5, CANNOT_SEAL = 77 };
 
 int32_t sizes_layers(const struct model *model, enum region r)
@@ -97,7 +98,7 @@ static int take(const struct model *model, enum region r, int32_t m_most, int64_
         }
     for (int32_t m = 1; m <= m_most; m++) {
         int64_t bytes = answer[3 * (int64_t)layers + m - 1];
-        if (bytes < 0 || bytes > most)
+        if (bytes < 0 || bytes > scratch_most)
             return err_set(err, "scratch_bytes(%d) is absurd: %lld", m, (long long)bytes);
         s->scratch = bytes > s->scratch ? bytes : s->scratch;
     }
