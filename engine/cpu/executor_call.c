@@ -2,7 +2,8 @@
  *
  * Inputs are copied into the shared memory, `command` is raised, and the engine thread waits on
  * `done`. The process's team does the work on the same cores, so the engine thread gets out of its
- * way: it spins only where there are more cores than ranks, yields, and then sleeps.
+ * way: it spins only where there are more cores than ranks, yields, and then sleeps. So do the
+ * pool's workers; when they went on spinning, a call cost 25 us instead of 4 on two cores.
  *
  * What could a hostile text do with that memory? Raise `done` too early, or never: the first gives
  * wrong numbers, the second is a hang. Write to outputs after they were taken: nobody reads them
@@ -201,6 +202,7 @@ int executor_run(struct executor *x, struct pool *pool, int32_t layer,
     c->call.layer = layer;
     c->call.guests = process_guests();
     uint32_t seen = gate_value(&c->done);
+    pool_rest(pool);
     gate_raise(&c->command, true);
     if (executor_await(x, seen, 1 + x->work_s * args->embed.m * x->team, 1) != 0)
         return -1;

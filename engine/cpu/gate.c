@@ -37,6 +37,8 @@ static bool spin(struct gate *g, uint32_t old, _Atomic int32_t *spin_ns)
         if (i % SPIN_CHECK == 0) {
             now = clock_ns();
             until = until ? until : now + ns;
+            if (atomic_load_explicit(spin_ns, memory_order_relaxed) == 0)
+                return gate_value(g) != old; /* told to get out of the way */
         }
     }
     if (ns > GATE_SPIN_MIN_NS)

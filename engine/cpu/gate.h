@@ -33,7 +33,7 @@ struct gate {
 
 /* How one side waits: never in memory that another process may write. */
 struct gate_wait {
-    _Atomic int32_t spin_ns; /* how long the next waiter spins; 0: not at all */
+    _Atomic int32_t spin_ns; /* how long the next waiter spins; 0: not at all, from now on */
     bool shared;             /* the gate is of two processes */
 };
 

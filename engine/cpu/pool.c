@@ -23,6 +23,7 @@ struct pool {
     struct gate_wait generation_wait, phase_wait;
     _Alignas(LINE) _Atomic int32_t arrived;
     int32_t size;
+    int32_t rested_ns; /* what workers spun before pool_rest(); 0: they do */
     _Atomic bool stop;
     void (*fn)(const void *args, const struct team *team);
     const void *args;
@@ -80,6 +81,9 @@ static void *work(void *arg)
 void pool_run(struct pool *p, void (*fn)(const void *args, const struct team *team),
               const void *args, int64_t scratch_bytes)
 {
+    if (p->rested_ns > 0)
+        atomic_store_explicit(&p->generation_wait.spin_ns, p->rested_ns, memory_order_relaxed);
+    p->rested_ns = 0;
     if (scratch_bytes > p->scratch_bytes) {
         free(p->scratch);
         p->scratch = xaligned((size_t)scratch_bytes);
@@ -122,6 +126,12 @@ void pool_close(struct pool *p)
     free(p->thread);
     free(p->scratch);
     free(p);
+}
+
+void pool_rest(struct pool *p)
+{
+    if (p->rested_ns == 0)
+        p->rested_ns = atomic_exchange(&p->generation_wait.spin_ns, 0);
 }
 
 int32_t pool_size(const struct pool *p)

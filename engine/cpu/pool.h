@@ -20,4 +20,8 @@ int32_t pool_size(const struct pool *p);
 void pool_run(struct pool *p, void (*fn)(const void *args, const struct team *team),
               const void *args, int64_t scratch_bytes);
 
+/* Somebody else gets the cores until the next pool_run(): workers stop spinning for it and sleep.
+ */
+void pool_rest(struct pool *p);
+
 #endif
