@@ -210,7 +210,7 @@ static int check_template(const struct reader *r, int i)
     if (at(r, i + 2, "<") || at(r, i + 2, "=") || token_is(name, "template") ||
         token_is(name, "static_cast") || is_type(r, name))
         return 0;
-    for (int k = i + 1, depth = 0; k < r->n; k++) {
+    for (int k = i + 1, depth = 0, read = 0; k < r->n; k++) {
         if (at(r, k, ";") || at(r, k, "{") || at(r, k, ")"))
             return 0;
         int call = k > i + 1 && is_name(r, k) && at(r, k + 1, "<") ? skip_template(r, k + 1) : -1;
@@ -221,7 +221,8 @@ static int check_template(const struct reader *r, int i)
         depth += at(r, k, "<") ? 1 : at(r, k, ">") ? -1 : 0;
         logical |= (at(r, k, "&") || at(r, k, "|")) && token_same(&r->code[k], &r->code[k - 1]);
         bool type = is_name(r, k) && is_type(r, &r->code[k]) && !at(r, k + 1, "(");
-        if (type || (depth == 0 && !logical && k + 1 < r->n && opens(r, k + 1)))
+        if (type || ++read == TEMPLATE_TOKENS_MOST ||
+            (depth == 0 && !logical && k + 1 < r->n && opens(r, k + 1)))
             return token_refuse(r->t, name, "call",
                                 "in front of < reads as a template that the text does not define");
         if (depth == 0)

@@ -374,6 +374,10 @@ static void nothing_reads_as_a_template_of_the_compilers_headers(void **state)
         expect(AGENT_CUDA, bad[i].text, bad[i].word);
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         expect(AGENT_CUDA, good[i], NULL);
+    char endless[4096] = "__device__ int f(int a) { return a<";
+    while (strlen(endless) < sizeof endless - 8)
+        strcat(endless, "a<");
+    expect(AGENT_CUDA, strcat(endless, "1; }"), "rule call: a");
 }
 
 static void no_variable_hides_as_a_function(void **state)
