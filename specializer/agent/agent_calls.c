@@ -105,9 +105,13 @@ static int find_definitions(struct reader *r)
             return -1;
         if (at(r, i, "{")) { /* bodies have types, and no functions */
             int end = i + r->code[i].pair;
-            for (; i < end; i++)
+            for (; i < end; i++) {
+                /* Elsewhere its name could be a function's: (strdup)(p) would be no cast. */
+                if (at(r, i, "typedef"))
+                    return token_refuse(r->t, &r->code[i], "scope", "belongs outside of functions");
                 if (find_type(r, i) != 0)
                     return -1;
+            }
         }
     }
     return 0;

@@ -301,9 +301,9 @@ static void cplusplus_has_no_other_way_to_a_function(void **state)
         expect(AGENT_CUDA, good[i], NULL);
 }
 
-/* In its macro the parameter would pass for what it is called like; what it stands for is asked
- * about nowhere. */
-static void a_parameter_is_called_like_nothing_else(void **state)
+/* In its macro a parameter would pass for what it is called like, and what it stands for is asked
+ * about nowhere; so would a type of one function in another. */
+static void no_name_is_two_things(void **state)
 {
     (void)state;
     static const char *const bad[] = {
@@ -333,6 +333,10 @@ static void a_parameter_is_called_like_nothing_else(void **state)
            "struct atomicAdd_system { int n; };\n"
            "__device__ int g(int *p) { return atomicAdd_system(p, 1); }",
            "rule scope");
+    expect(AGENT_C,
+           "static void f(void) { typedef int strdup; }\n"
+           "static void g(char *p) { (strdup)(p); }",
+           "rule scope: typedef");
     expect(AGENT_C,
            "static int f(int x) { return x; }\n#define C(x) f(x)\n"
            "static int g(int x) { return C(x); }",
@@ -535,7 +539,7 @@ int main(void)
         cmocka_unit_test(nothing_gets_hold_of_a_function),
         cmocka_unit_test(what_the_compiler_reads_otherwise_is_refused),
         cmocka_unit_test(cplusplus_has_no_other_way_to_a_function),
-        cmocka_unit_test(a_parameter_is_called_like_nothing_else),
+        cmocka_unit_test(no_name_is_two_things),
         cmocka_unit_test(nothing_reads_as_a_template_of_the_compilers_headers),
         cmocka_unit_test(no_variable_hides_as_a_function),
         cmocka_unit_test(macros_rename_nothing),
