@@ -261,6 +261,7 @@ static void cplusplus_has_no_other_way_to_a_function(void **state)
         {"template <float (*G)(float)> __device__ float g(float x) { return G(x); }", "rule call"},
         {"using fn = float(float);", "rule linkage: using"},
         {"namespace { int a; }", "rule linkage: namespace"},
+        {"#define A(x) int n = 'a'x\nA(;)", "line 1: rule spelling: a name directly behind"},
         {"static int g() { return ::printf(0); }", "rule"},
         {"static int g() { return cooperative::sync(0); }", "rule spelling: ::"},
         {F "static decltype(f) *p;", "rule function tables: decltype"},
