@@ -17,6 +17,7 @@ struct reader {
     const struct macros *m;
     const struct token *function[FUNCTIONS_MOST], *type[TYPES_MOST];
     int functions, types;
+    signed char begins[MACROS_MOST], ends[MACROS_MOST]; /* facts of macros: 1, -1, 0 unknown */
     /* Under inspection: code, or the body of a macro. */
     const struct token *code;
     const struct macro *in;
@@ -104,9 +105,13 @@ static int find_definitions(struct reader *r)
             return -1;
         if (at(r, i, "{")) { /* bodies have types, and no functions */
             int end = i + r->code[i].pair;
-            for (; i < end; i++)
+            for (; i < end; i++) {
+                /* Elsewhere its name could be a function's: (strdup)(p) would be no cast. */
+                if (at(r, i, "typedef"))
+                    return token_refuse(r->t, &r->code[i], "scope", "belongs outside of functions");
                 if (find_type(r, i) != 0)
                     return -1;
+            }
         }
     }
     return 0;
@@ -197,6 +202,39 @@ static int check_function(const struct reader *r, int i)
                                  "anything else called that)");
 }
 
+/* NAME < in CUDA, where NAME is neither a function nor a type of the text: a comparison. A template
+ * of the compiler's own headers would be called without a parenthesis behind its name, so what can
+ * be read as one is refused: a type among the arguments, or their end in front of a parenthesis and
+ * no
+ * && or || before, as in a < b && c > (d). */
+static int check_template(const struct reader *r, int i)
+{
+    const struct token *name = &r->code[i];
+    bool logical = false;
+    if (at(r, i + 2, "<") || at(r, i + 2, "=") || token_is(name, "template") ||
+        token_is(name, "static_cast") || is_type(r, name))
+        return 0;
+    for (int k = i + 1, depth = 0, read = 0; k < r->n; k++) {
+        if (at(r, k, ";") || at(r, k, "{") || at(r, k, ")"))
+            return 0;
+        int call = k > i + 1 && is_name(r, k) && at(r, k + 1, "<") ? skip_template(r, k + 1) : -1;
+        if (call >= 0)
+            k = call;
+        if (at(r, k, "(") || at(r, k, "["))
+            k += r->code[k].pair;
+        depth += at(r, k, "<") ? 1 : at(r, k, ">") ? -1 : 0;
+        logical |= (at(r, k, "&") || at(r, k, "|")) && token_same(&r->code[k], &r->code[k - 1]);
+        bool type = is_name(r, k) && is_type(r, &r->code[k]) && !at(r, k + 1, "(");
+        if (type || ++read == TEMPLATE_TOKENS_MOST ||
+            (depth == 0 && !logical && k + 1 < r->n && opens(r, k + 1)))
+            return token_refuse(r->t, name, "call",
+                                "in front of < reads as a template that the text does not define");
+        if (depth == 0)
+            return 0;
+    }
+    return 0;
+}
+
 /* A name that is no function, with a parenthesis behind it. */
 static int check_parenthesis(const struct reader *r, int i)
 {
@@ -228,13 +266,17 @@ static int check_name(const struct reader *r, int i)
     if (at(r, i, "team") && at(r, i - 1, "struct") && !at(r, i + 1, "*"))
         return token_refuse(r->t, name, "frame", "there is one team, and a pointer to it");
     if (is_tag_word(r, i - 1))
-        return 0;
+        return macro_has_param(r->in, name) || macro
+                   ? token_refuse(r->t, name, "macro", "cannot be the name of a struct or enum")
+                   : 0;
     if (is_function(r, name))
         return check_function(r, i);
     if (macro && macro->takes && !at(r, i + 1, "("))
         return token_refuse(r->t, name, "macro", "is used without its arguments");
     if (r->t->language == AGENT_C && name_told(name->at, (size_t)name->n, AGENT_C))
         return token_refuse(r->t, name, "frame", "is for the frame alone");
+    if (r->t->language == AGENT_CUDA && at(r, i + 1, "<"))
+        return check_template(r, i);
     return i + 1 < r->n && opens(r, i + 1) ? check_parenthesis(r, i) : 0;
 }
 
@@ -298,7 +340,10 @@ static int check_bracket(const struct reader *r, int i)
         return text_refuse(r->t, t->line, "function", "a function without a name");
     if (at(r, i, ":") && at(r, i + 1, ":"))
         return text_refuse(r->t, t->line, "spelling", "::");
-    if (at(r, i, "]") && cuda && at(r, i + 1, "{"))
+    bool lambda = at(r, i + 1, "{") ||
+                  (at(r, i + 1, "<") &&
+                   (at(r, i - 1, "[") || at(r, i + 2, "class") || at(r, i + 2, "typename")));
+    if (at(r, i, "]") && cuda && lambda)
         return text_refuse(r->t, t->line, "function", "a function without a name");
     if (at(r, i, "]") && i + 1 < r->n && opens(r, i + 1))
         return text_refuse(r->t, t->line, "call", "through an element of an array");
@@ -307,6 +352,116 @@ static int check_bracket(const struct reader *r, int i)
     if (i + 1 < r->n && opens(r, i + 1) && check_group(r, i) != 0)
         return -1;
     return check_address(r, i);
+}
+
+/* ---- state, in CUDA ------------------------------------------------------------------------- */
+
+/* How many tokens __align__(...) and its like have at `i`; 0: it is none. */
+static int skip_alignment(const struct token *code, int n, int i)
+{
+    bool alignment = token_is(&code[i], "__align__") || token_is(&code[i], "alignas") ||
+                     token_is(&code[i], "__attribute__");
+    return alignment && i + 1 < n && token_is(&code[i + 1], "(") ? 2 + code[i + 1].pair : 0;
+}
+
+/* Facts of a macro, found once: a text may have macros of macros. */
+static bool ask_macros(struct reader *r, const struct token *name, signed char *known,
+                       bool (*ask)(struct reader *r, const struct macro *m))
+{
+    for (int i = 0; i < r->m->n; i++) {
+        if (!token_same(r->m->macro[i].name, name))
+            continue;
+        if (known[i] == 0)
+            known[i] = ask(r, &r->m->macro[i]) ? 1 : -1;
+        if (known[i] > 0)
+            return true;
+    }
+    return false;
+}
+
+static bool ask_ends(struct reader *r, const struct macro *m);
+
+/* Between the first word of a declaration and its name: more than words, so it could end it. */
+static bool may_end(struct reader *r, const struct token *t)
+{
+    return t->kind == TOKEN_NAME ? ask_macros(r, t, r->ends, ask_ends)
+                                 : !token_is(t, "*") && !token_is(t, "&");
+}
+
+static bool ask_ends(struct reader *r, const struct macro *m)
+{
+    for (int i = 0; i < m->tokens; i++)
+        if (may_end(r, &m->body[i]))
+            return true;
+    return false;
+}
+
+static bool ask_begins(struct reader *r, const struct macro *m);
+
+/* __device__, static, or a macro that leaves open what it declares so. */
+static bool begins_declaration(struct reader *r, const struct token *t)
+{
+    return token_is(t, "__device__") || token_is(t, "static") ||
+           ask_macros(r, t, r->begins, ask_begins);
+}
+
+static bool ask_begins(struct reader *r, const struct macro *m)
+{
+    bool open = false;
+    for (int i = 0; i < m->tokens; i++) {
+        const struct token *k = &m->body[i];
+        int skip = skip_alignment(m->body, m->tokens, i);
+        if (skip > 0)
+            i += skip - 1;
+        else if (k->kind == TOKEN_NAME && begins_declaration(r, k))
+            open = true;
+        else if (token_is(k, "(") || token_is(k, "constexpr"))
+            open = false;
+    }
+    return open;
+}
+
+/* __device__ float f(, f<4>(: what is in front of the parenthesis is a function's name. */
+static bool declares_function(const struct reader *r, int open)
+{
+    int i = open - 1;
+    if (at(r, i, ">")) {
+        while (i > 0 && !at(r, i, "<") && !at(r, i, ";") && !at(r, i, "}"))
+            i--;
+        return is_name(r, i - 1) && listed(r->function, r->functions, &r->code[i - 1]);
+    }
+    const struct token *name = &r->code[i];
+    return is_name(r, i) && !is_type(r, name) && !name_keyword(name->at, (size_t)name->n) &&
+           !macro_find(r->m, name);
+}
+
+/* __device__ or static at `i`, at `depth` braces: what is declared is a function. agent_text.c has
+ * refused what shows by itself that it is a variable; here are those that need to know what is a
+ * type, a function, a macro: __device__ int (a), __device__ A, and in a body static int a(1). */
+static int check_declared(struct reader *r, int i, int depth)
+{
+    const struct token *word = &r->code[i];
+    const bool device = !token_is(word, "static") && !at(r, i - 1, "static");
+    for (int k = i + 1, angle = 0; k < r->n; k++) {
+        int skip = skip_alignment(r->code, r->n, k);
+        angle += at(r, k, "<") ? 1 : at(r, k, ">") ? -1 : 0;
+        if (skip > 0) {
+            k += skip - 1;
+            continue;
+        }
+        if (at(r, k, "constexpr") || (is_name(r, k) && begins_declaration(r, &r->code[k])))
+            return 0;
+        if (at(r, k, "<") || at(r, k, ">") || (angle > 0 && at(r, k, ",")) ||
+            r->code[k].kind == TOKEN_NUMBER || (!at(r, k, "(") && !may_end(r, &r->code[k])))
+            continue;
+        bool body = at(r, k, "(") && at(r, k + r->code[k].pair + 1, "{");
+        if (at(r, k, "(") && ((device && depth > 0) || /* of a struct: its constructor */
+                              ((body || (depth == 0 && !r->in)) && declares_function(r, k))))
+            return 0;
+        return text_refuse(r->t, word->line, "state", "a %.*s variable outlives the launch",
+                           word->n < 60 ? word->n : 60, word->at);
+    }
+    return 0;
 }
 
 /* A function inside of another has its frame for a variable, and needs code on the stack. */
@@ -327,6 +482,9 @@ static int check_range(struct reader *r, const struct token *code, int n, const 
     r->in = in;
     for (int i = 0; i < n; i++) {
         int rc = is_name(r, i) ? check_name(r, i) : check_bracket(r, i);
+        if (rc == 0 && r->t->language == AGENT_CUDA && is_name(r, i) &&
+            begins_declaration(r, &code[i]))
+            rc = check_declared(r, i, depth);
         if (rc == 0)
             rc = check_nested(r, i, depth + (in != NULL));
         if (rc != 0)
@@ -338,11 +496,29 @@ static int check_range(struct reader *r, const struct token *code, int n, const 
     return 0;
 }
 
+/* A parameter stands for whatever the use says, so it may not look like a function, a type or a
+ * macro of the text: #define A(f) f(1) would call what A() is given, and f is not that. */
+static int check_params(const struct reader *r)
+{
+    for (int i = 0; i < r->m->n; i++)
+        for (int k = 0; k < r->m->macro[i].params; k += 2) {
+            const struct token *p = &r->m->macro[i].param[k];
+            if (listed(r->function, r->functions, p) || listed(r->type, r->types, p) ||
+                macro_find(r->m, p) || token_is(p, "barrier") || token_is(p, "team") ||
+                token_is(p, "host"))
+                return token_refuse(r->t, p, "macro",
+                                    "cannot be a parameter: it is something else in the text");
+        }
+    return 0;
+}
+
 int calls_check(const struct tokens *t, const struct macros *m, const struct token *code, int n)
 {
     struct reader *r = xcalloc(1, sizeof *r);
     *r = (struct reader){.t = t, .m = m, .code = code, .n = n};
     int rc = find_definitions(r);
+    if (rc == 0)
+        rc = check_params(r);
     if (rc == 0)
         rc = check_range(r, code, n, NULL);
     for (int i = 0; i < m->n && rc == 0; i++)

@@ -61,7 +61,7 @@ static int check_declared(const struct tokens *t, const struct token *word, int 
 {
     for (int i = 1; i < n; i++) {
         const struct token *k = &word[i];
-        if (token_is(k, "__align__") || token_is(k, "__attribute__")) {
+        if (token_is(k, "__align__") || token_is(k, "alignas") || token_is(k, "__attribute__")) {
             int depth = 0;
             do {
                 i++;

@@ -156,6 +156,9 @@ static int read_character(struct lexer *x, struct token *t)
         return text_refuse(x->out, t->line, "character",
                            "a character constant is one character or a simple escape");
     x->at = c + 2;
+    /* C++ has literals of one's own, 'a'x, and one token where C has two. */
+    if (x->at < x->end && (is_letter(*x->at) || is_digit(*x->at) || *x->at == '\''))
+        return text_refuse(x->out, t->line, "spelling", "a name directly behind a quote");
     t->kind = TOKEN_CHARACTER;
     return 0;
 }

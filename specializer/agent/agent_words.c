@@ -24,6 +24,15 @@ static const struct {
     {"address", {"uintptr_t", "intptr_t", "reinterpret_cast", "const_cast"}},
     {"output", {"printf", "assert", "vprintf", "putchar", "puts"}},
     {"clock", {"clock", "clock64", "globaltimer", "nanosleep"}},
+    /* Seen by the whole machine. */
+    {"scope",
+     {"atomicAdd_system", "atomicSub_system", "atomicExch_system", "atomicMin_system",
+      "atomicMax_system", "atomicInc_system", "atomicDec_system", "atomicCAS_system",
+      "atomicAnd_system", "atomicOr_system", "atomicXor_system"}},
+    /* Templates, which a name in front of a < may be. */
+    {"texture",
+     {"tex1D*", "tex2D*", "tex3D*", "texCubemap*", "surf1D*", "surf2D*", "surf3D*",
+      "surfCubemap*"}},
 };
 
 /* Names that begin with an underscore belong to the compiler: only these. */

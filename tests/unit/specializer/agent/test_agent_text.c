@@ -261,6 +261,7 @@ static void cplusplus_has_no_other_way_to_a_function(void **state)
         {"template <float (*G)(float)> __device__ float g(float x) { return G(x); }", "rule call"},
         {"using fn = float(float);", "rule linkage: using"},
         {"namespace { int a; }", "rule linkage: namespace"},
+        {"#define A(x) int n = 'a'x\nA(;)", "line 1: rule spelling: a name directly behind"},
         {"static int g() { return ::printf(0); }", "rule"},
         {"static int g() { return cooperative::sync(0); }", "rule spelling: ::"},
         {F "static decltype(f) *p;", "rule function tables: decltype"},
@@ -268,7 +269,7 @@ static void cplusplus_has_no_other_way_to_a_function(void **state)
         {F "static int g() { return f<1>; }", "rule function: f"},
         {"static long g() { return (long)&fmaxf; }", "rule function: fmaxf"},
         {"static int g() { return cudaDeviceSynchronize(); }", "rule call"},
-        {"static float g(float *p) { return tex1Dfetch(p, 1); }", "rule call: tex1Dfetch"},
+        {"static float g(float *p) { return tex1Dfetch(p, 1); }", "rule texture: tex1Dfetch"},
         {"static int g() { return __nv_isinff(1.0f); }", "rule name: __nv_isinff"},
         {"static int g() { return __builtin_nvvm_read_ptx_sreg_clock(); }", "rule name"},
         {"static void g() { __nanosleep(4); }", "rule name: __nanosleep"},
@@ -297,6 +298,133 @@ static void cplusplus_has_no_other_way_to_a_function(void **state)
         "struct __align__(16) quad { float v[4]; };\n"
         "__device__ __forceinline__ float g(const quad &q) { return q.v[0]; }\n",
     };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        expect(AGENT_CUDA, good[i], NULL);
+}
+
+/* In its macro a parameter would pass for what it is called like, and what it stands for is asked
+ * about nowhere; so would a type of one function in another. */
+static void no_name_is_two_things(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "static int f(int x) { return x; }\n#define C(f) f(1)\n"
+        "static int g(void) { return C(getpid); }",
+        "#define C(f) f(1)\nstatic int f(int x) { return x; }\n"
+        "static int g(int *x) { return C((*x)); }",
+        "typedef int t;\n#define C(t) (t)(1)\nstatic int g(void) { return C(getpid); }",
+        "#define D(x) x\n#define C(D) D(1)\nstatic int g(void) { return C(getpid); }",
+        "#define C(D) D(1)\n#define D(x) x\nstatic int g(void) { return C(getpid); }",
+        "#define C(x, barrier) x->barrier(x)\nstatic void g(struct s *p) { C(p, call); }",
+        "#define C(team) team->barrier(team)\nstatic void g(struct s *p) { C(p); }",
+        "#define C(x) struct x\nstatic void g(void) { C(team) t; }",
+        "#define T team\nstatic void g(void) { struct T t; }",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        expect(AGENT_C, bad[i], "rule macro");
+    expect(AGENT_CUDA,
+           "__device__ int f(int x) { return x; }\n#define C(f) f(1)\n"
+           "__device__ int g() { return C(cudaDeviceSynchronize); }",
+           "rule macro: f cannot be a parameter");
+    expect(AGENT_CUDA,
+           "struct s { int n; };\n#define C(s) s(1)\n"
+           "__device__ int g() { return C(cudaDeviceSynchronize); }",
+           "rule macro: s cannot be a parameter");
+    expect(AGENT_CUDA,
+           "struct atomicAdd_system { int n; };\n"
+           "__device__ int g(int *p) { return atomicAdd_system(p, 1); }",
+           "rule scope");
+    expect(AGENT_C,
+           "static void f(void) { typedef int strdup; }\n"
+           "static void g(char *p) { (strdup)(p); }",
+           "rule scope: typedef");
+    expect(AGENT_C,
+           "static int f(int x) { return x; }\n#define C(x) f(x)\n"
+           "static int g(int x) { return C(x); }",
+           NULL);
+}
+
+static void nothing_reads_as_a_template_of_the_compilers_headers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {"__device__ float f(void) { return tex1Dfetch<float>(1ull, 0); }", "rule texture: tex1D"},
+        {"__device__ void f(void) { surf1Dwrite<float>(1.f, 1ull, 0); }", "rule texture: surf1D"},
+        {"#define T tex2D\n__device__ float f(void) { return T<float>(1ull, 0.f, 0.f); }", "rule"},
+        {"__device__ float f(void) { return other<float>(1ull, 0); }", "rule call: other"},
+        {"__device__ float f(void) { return other<>(1ull, 0); }", "rule call: other"},
+        {"__device__ float f(void) { return other<1>(1ull, 0); }", "rule call: other"},
+        {"#define P (1ull, 0)\n__device__ float f(void) { return other<4> P; }",
+         "rule call: other"},
+        {"#define C(g) g<float>(1ull, 0)\n__device__ float f(void) { return C(other); }",
+         "rule call: g"},
+        {"__device__ float f(int n) { return []<class T>(T x) { return x; }(n); }",
+         "rule function: a function without a name"},
+        {"__device__ float f(int n) { return [n]<class T>(T x) { return x; }(n); }",
+         "rule function: a function without a name"},
+    };
+    static const char *const good[] = {
+        "__device__ bool f(int a, int b) { return a < b && b > (a + 1); }",
+        "__device__ int f(int a, int b) { return a << b >> (a + 1); }",
+        "__device__ bool f(int a, int b) { return a <= b || a < static_cast<int>(b); }",
+        "__device__ bool f(int a, float b) { return a < float(b); }",
+        "template <int N> __device__ float f(float x) { return N * x; }\n"
+        "__device__ float g(const float *x) { return f<2>(x[0]) + warp_sums<2>(x); }",
+        "template <class T> struct pair { T a, b; };\n"
+        "__device__ float g(float x) { pair<float> p = {x, x}; return p.a < (p.b); }",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        expect(AGENT_CUDA, bad[i].text, bad[i].word);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        expect(AGENT_CUDA, good[i], NULL);
+    char endless[4096] = "__device__ int f(int a) { return a<";
+    while (strlen(endless) < sizeof endless - 8)
+        strcat(endless, "a<");
+    expect(AGENT_CUDA, strcat(endless, "1; }"), "rule call: a");
+}
+
+static void no_variable_hides_as_a_function(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "__device__ int (kept);",
+        "static __device__ int (kept);",
+        "__device__ int *(kept);",
+        "__device__ alignas(16) int kept[2];",
+        "__device__ alignas(16) int (kept);",
+        "__device__ int kept, f(int x);",
+        "struct s { int n; }; __device__ s (kept);",
+        "struct s { int n; }; __device__ s (kept){1};",
+        "typedef int s; __device__ s (kept);",
+        "template <class T> __device__ T (kept);",
+        "#define D __device__\nD int kept;",
+        "#define D __device__ __align__(16)\n#define E D\nE int kept;",
+        "#define A int (kept)\n__device__ A;",
+        "#define B(x) int x\n__device__ B(kept);",
+        "#define C kept;\n__device__ int C __device__ void f() {}",
+        "#define P __device__ int (kept)\nP;",
+        "#define S static\n__device__ int f(int x) { S int kept; return kept++; }",
+        "__device__ int f(int x) { return x; }\n"
+        "__device__ int g() { static int f(3); return f(1); }",
+    };
+    static const char *const good[] = {
+        "#define DEV static __device__ __forceinline__\nDEV float f(float x) { return x; }",
+        "static __device__ __noinline__ float *f(float *x) { return x; }",
+        "__device__ float f(float); __device__ float f(float x) { return x; }",
+        "struct s { int n; __device__ s(int x) { n = x; } __device__ s() {} };\n"
+        "__device__ s f(int x) { return s(x); }",
+        "template <int N> __device__ float f(float x) { return N; }\n"
+        "template <> __device__ float f<3>(float x) { return x; }",
+        "template <class T, int N> struct v { T a[N]; };\n"
+        "__device__ v<float, 4> f() { return v<float, 4>{}; }",
+        "#define REAL float\n__device__ REAL *f(REAL *x) { return x; }",
+        "struct s { static constexpr int n = 3; };",
+        "__device__ __attribute__((noinline)) auto f(int x) { return x; }",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        expect(AGENT_CUDA, bad[i], "rule state");
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         expect(AGENT_CUDA, good[i], NULL);
 }
@@ -412,6 +540,9 @@ int main(void)
         cmocka_unit_test(nothing_gets_hold_of_a_function),
         cmocka_unit_test(what_the_compiler_reads_otherwise_is_refused),
         cmocka_unit_test(cplusplus_has_no_other_way_to_a_function),
+        cmocka_unit_test(no_name_is_two_things),
+        cmocka_unit_test(nothing_reads_as_a_template_of_the_compilers_headers),
+        cmocka_unit_test(no_variable_hides_as_a_function),
         cmocka_unit_test(macros_rename_nothing),
         cmocka_unit_test(macros_do_not_grow_without_bound),
         cmocka_unit_test(text_has_a_size),
