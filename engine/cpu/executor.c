@@ -238,7 +238,7 @@ static struct executor *open_once(const struct executor_options *o, bool *killed
     x->region = o->region;
     x->team = o->team;
     memcpy(x->pages, o->pages, sizeof x->pages);
-    x->wait = (struct gate_wait){spare_core(o->team) ? GATE_SPIN_MAX_NS : 0, true};
+    x->wait = (struct gate_wait){spare_core(o->team) ? GATE_SPIN_MAX_NS : 0, true, 0};
     x->area = area_of(&x->shape, o->region, o->max_tokens, o->positions);
     x->work_s = token_s(o);
     int fd = make_area(x->area.bytes, err), rc = fd < 0 ? -1 : 0;

@@ -11,7 +11,7 @@
 #include "config/clock.h"
 #include "config/process.h"
 
-enum { SPIN_CHECK = 8, YIELDS = 20 };
+enum { SPIN_CHECK = 8, YIELDS = 20, LATE_NS = 300000, SHY_WAITS = 1000 };
 
 static inline void relax(void)
 {
@@ -46,15 +46,35 @@ static bool spin(struct gate *g, uint32_t old, _Atomic int32_t *spin_ns)
     return gate_value(g) != old;
 }
 
-bool gate_wait(struct gate *g, uint32_t old, struct gate_wait *how, int64_t limit_ns)
+/* Lets others have the core a few times; true if the word changed. */
+static bool yield(struct gate *g, uint32_t old, struct gate_wait *how)
 {
-    if (spin(g, old, &how->spin_ns))
-        return true;
+    int32_t shy = atomic_load_explicit(&how->shy, memory_order_relaxed);
+    if (shy > 0) {
+        atomic_store_explicit(&how->shy, shy - 1, memory_order_relaxed);
+        return false;
+    }
+    int64_t before = clock_ns();
     for (int i = 0; i < YIELDS && process_guests() == 0; i++) {
         sched_yield();
         if (gate_value(g) != old)
             return true;
+        int64_t now = clock_ns();
+        if (now - before > LATE_NS) {
+            atomic_store_explicit(&how->shy, SHY_WAITS, memory_order_relaxed);
+            return false;
+        }
+        before = now;
     }
+    return false;
+}
+
+bool gate_wait(struct gate *g, uint32_t old, struct gate_wait *how, int64_t limit_ns)
+{
+    if (spin(g, old, &how->spin_ns))
+        return true;
+    if (yield(g, old, how))
+        return true;
     struct timespec limit = {limit_ns / 1000000000, limit_ns % 1000000000};
     bool timed_out = false;
     atomic_fetch_add(&g->sleepers, 1);

@@ -11,7 +11,8 @@
  * priority then keeps the core until the next tick, milliseconds in which the whole step waits. A
  * sleeper that is woken displaces such a task at once. So with guests (process_guests()) waiters go
  * to sleep without yielding: on a loaded 2-core server that halved what the search adds to the 99th
- * percentile of the time between tokens.
+ * percentile of the time between tokens. And who yielded and got the core back late, with nothing
+ * changed, has met somebody else's busy process, and does not yield for a while.
  *
  * Invariant: `sleepers` is raised before the last look at the word and read after the word is
  * written (both sequentially consistent), so a sleeper is either seen or sees the new value.
@@ -35,6 +36,7 @@ struct gate {
 struct gate_wait {
     _Atomic int32_t spin_ns; /* how long the next waiter spins; 0: not at all, from now on */
     bool shared;             /* the gate is of two processes */
+    _Atomic int32_t shy;     /* waits yet to go without yielding */
 };
 
 /* Returns once the word is no longer `old`; with `limit_ns` above 0 after about that long asleep at

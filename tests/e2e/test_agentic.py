@@ -153,31 +153,6 @@ def test_an_exported_text_is_proved_again_by_the_server_that_imports_it(world, t
         other.stop()
 
 
-def test_it_survives_a_restart_and_goes_when_the_option_goes(world):
-    s = world["s"]
-    before = by_the_agent(s, SLOT)
-    spent = s.metric("whet_agentic_tokens_total")
-    world["load"].end()
-    s.stop()
-    again = Server(*world["options"], "--specializer-agentic", "on", "--specializer-paused=true")
-    try:
-        kernel = wait_for(again, SLOT, "not restored", lambda: by_the_agent(again, SLOT))
-        assert kernel["id"] == before["id"] and kernel["source"] == before["source"]
-        assert again.metric("whet_agentic_tokens_total") == spent
-        again.complete("The capital of France is")
-    finally:
-        again.stop()
-    without = Server(*world["options"])
-    try:
-        rows = wait_for(without, SLOT, "no word on it", lambda: [
-            r for r in get(without, "/admin/trace")["trace"]
-            if r["event"] == "not_restored" and r["slot"] == SLOT])
-        assert "specializer.agentic is off" in rows[0]["text"]
-        assert get(without, f"/admin/slots/{SLOT}")["kernel"]["id"] == "eager"
-    finally:
-        without.stop()
-
-
 def children(pid, word):
     """Processes that `pid` started with `word` on their command line."""
     found = []
@@ -193,23 +168,46 @@ def children(pid, word):
     return found
 
 
-def test_an_executor_that_is_killed_costs_nobody_a_request(world):
-    s = Server(*world["options"], "--specializer-agentic", "on", "--specializer-paused=true")
+def test_it_goes_when_the_option_goes_and_survives_a_restart(world):
+    s = world["s"]
+    before = by_the_agent(s, SLOT)
+    spent = s.metric("whet_agentic_tokens_total")
+    world["load"].end()
+    s.stop()
+    without = Server(*world["options"])
     try:
-        wait_for(s, SLOT, "not restored", lambda: by_the_agent(s, SLOT))
-        text = s.complete("The capital of France is", max_tokens=40)["choices"][0]["text"]
-        load = Load(s)
-        [executor] = children(s.process.pid, "executor")
-        assert "Seccomp:\t2" in Path(f"/proc/{executor}/status").read_text()
-        assert not list(Path(f"/proc/{executor}/fd").iterdir())
-        os.kill(executor, signal.SIGKILL)
-        wait_for(s, SLOT, "not rolled back",
-                 lambda: get(s, f"/admin/slots/{SLOT}")["kernel"]["id"] == "eager")
-        load.end()  # nothing failed
-        assert s.complete("The capital of France is", max_tokens=40)["choices"][0]["text"] == text
-        assert 'whet_kernel_rollbacks_total{reason="executor"} 1' in s.get("/metrics").text
-        assert any("SIGKILL" in r["text"] for r in get(s, f"/admin/trace?slot={SLOT}")["trace"]
-                   if r["event"] == "rolled_back")
-        assert not children(s.process.pid, "executor")
+        rows = wait_for(without, SLOT, "no word on it", lambda: [
+            r for r in get(without, "/admin/trace")["trace"]
+            if r["event"] == "not_restored" and r["slot"] == SLOT])
+        assert "specializer.agentic is off" in rows[0]["text"]
+        assert get(without, f"/admin/slots/{SLOT}")["kernel"]["id"] == "eager"
+        assert not children(without.process.pid, "executor")
     finally:
-        s.stop()
+        without.stop()
+    again = Server(*world["options"], "--specializer-agentic", "on", "--specializer-paused=true")
+    try:
+        kernel = wait_for(again, SLOT, "not restored", lambda: by_the_agent(again, SLOT))
+        assert kernel["id"] == before["id"] and kernel["source"] == before["source"]
+        assert again.metric("whet_agentic_tokens_total") == spent
+        kill_the_executor(again)
+    finally:
+        again.stop()
+
+
+def kill_the_executor(s):
+    """Nobody who asks notices, and the kernel is rolled back."""
+    asked = {"prompt": "The capital of France is", "max_tokens": 40}
+    text = s.complete(**asked)["choices"][0]["text"]
+    load = Load(s)
+    [executor] = children(s.process.pid, "executor")
+    assert "Seccomp:\t2" in Path(f"/proc/{executor}/status").read_text()
+    assert not list(Path(f"/proc/{executor}/fd").iterdir())
+    os.kill(executor, signal.SIGKILL)
+    wait_for(s, SLOT, "not rolled back",
+             lambda: get(s, f"/admin/slots/{SLOT}")["kernel"]["id"] == "eager")
+    load.end()  # nothing failed
+    assert s.complete(**asked)["choices"][0]["text"] == text
+    assert 'whet_kernel_rollbacks_total{reason="executor"} 1' in s.get("/metrics").text
+    assert any("SIGKILL" in r["text"] for r in get(s, f"/admin/trace?slot={SLOT}")["trace"]
+               if r["event"] == "rolled_back")
+    assert not children(s.process.pid, "executor")
