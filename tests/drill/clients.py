@@ -69,7 +69,7 @@ def completion(prompt, **more):
 
 def post(body, length=None, more=""):
     """The bytes of a completion request; `length` if more is promised than `body`."""
-    head = (f"POST /v1/completions HTTP/1.1\r\nHost: drill\r\n{JSON}{more}"
+    head = (f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{JSON}{more}"
             f"Content-Length: {len(body) if length is None else length}\r\n\r\n")
     return head.encode() + body
 
@@ -167,7 +167,9 @@ class Load:
                                {"Content-Type": "application/json"})
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as e:
-            if fresh and self.may_be_refused:
+            # A kept connection may be closed between two requests, to make room for instance; who
+            # meets that sends again on a new one (RFC 9112, section 9.3.1), and so does the load.
+            if not fresh or self.may_be_refused:
                 self.book.turn_away(entered)
             elif not self.stop.is_set():
                 self.book.lose(f"load: {e!r}")

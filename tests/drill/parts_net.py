@@ -37,7 +37,7 @@ def readable(s, seconds=0):
 
 def health(w):
     w.book.enter()
-    return b"GET /health HTTP/1.1\r\nHost: drill\r\n\r\n"
+    return b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 # ---- connections ------------------------------------------------------------------------------

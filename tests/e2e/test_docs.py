@@ -248,6 +248,7 @@ FIRES = {
                           ('whet_inter_token_latency_seconds_bucket{le="1"}', GROWS),
                           ('whet_inter_token_latency_seconds_bucket{le="+Inf"}', GROWS)],
     "WhetKernelWasWrong": [('whet_kernel_rollbacks_total{reason="audit"}', GROWS)],
+    "WhetTextBroke": [('whet_kernel_rollbacks_total{reason="executor"}', GROWS)],
     "WhetKernelGotSlow": [('whet_kernel_rollbacks_total{reason="drift"}', GROWS)],
     "WhetStoreFails": [("whet_store_errors_total", GROWS)],
     "WhetAdviserIsShutOut": [("whet_adviser_breaker_state", "2x90")],
