@@ -229,7 +229,8 @@ def test_too_many_connections_are_turned_away(start):
     held = []
     for i in range(10):  # at work for as long as they like
         c = s.connect()
-        c.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
+        c.sendall(HEAD + b"Expect: 100-continue\r\nContent-Length: 100\r\n\r\n")
+        assert b"100 Continue" in c.recv(100)  # from now on its place is its own
         held.append(c)
     s.wait_metric("whet_connections", 11)
     with s.connect() as extra:
