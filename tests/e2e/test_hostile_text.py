@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import tempfile
 
 import pytest
 
@@ -39,8 +40,10 @@ def with_pattern(folder, pattern):
 
 def refusal(model):
     """What `whet serve` says about a model that it does not serve."""
-    done = subprocess.run([BINARY, "serve", "--model", model, "--port", "0", "--store", ":memory:"],
-                          capture_output=True, text=True, timeout=PATIENCE)
+    with tempfile.TemporaryDirectory() as store:
+        done = subprocess.run([BINARY, "serve", "--model", model, "--port", "0",
+                               "--store", f"{store}/store.db"],
+                              capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode not in (0, -11, -7), done.stderr
     return done.stderr
 
