@@ -3,8 +3,13 @@
 import sys
 import time
 
+import pytest
+
 from agentic import Load, Model
 from conftest import PATIENCE, Server
+
+# A sanitized build can seal nothing to begin with, and its search takes minutes.
+pytestmark = pytest.mark.timing
 
 # Runs a command under a filter in which seccomp(2) itself is not permitted, as some containers are.
 UNSEALABLE = r"""
