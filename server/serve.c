@@ -9,6 +9,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#ifdef __GLIBC__ /* which the headers above say */
+#include <malloc.h>
+#endif
 
 #include "config/log.h"
 #include "server/server.h"
@@ -68,8 +71,20 @@ done:
     return rc;
 }
 
+/* Large bodies and prompts go back to the system when they are freed. Left alone, glibc learns from
+ * the first of them to keep such blocks in the arenas of its threads, and a storm of bodies that
+ * left stays in memory for good. */
+static void give_large_blocks_back(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
+    mallopt(M_TRIM_THRESHOLD, 1 << 20);
+#endif
+}
+
 int serve_main(int argc, char **argv)
 {
+    give_large_blocks_back();
     struct config c;
     struct err err;
     memset(&c, 0, sizeof(c));
