@@ -54,8 +54,7 @@ int32_t executor_m_max(const struct executor *x);
 int64_t executor_packed_bytes(const struct executor *x);
 
 /* Runs the kernel on `args` (bound to `layer`; its weights are the executor's own) with copies made
- * by `pool`, and writes the outputs where args point. `step_pages`: numbers in args' page table.
- * 0, or -1 and broken for ever. */
+ * by `pool`, and writes the outputs where args point. 0, or -1 and broken for ever. */
 int executor_run(struct executor *x, struct pool *pool, int32_t layer,
                  const union region_args *args);
 /* NULL, or why it runs no more: "SIGSEGV at 0x10", "system call execve", "hang: ...". */

@@ -19,7 +19,7 @@ static const int64_t parallel_bytes = 128 << 10; /* of copies that are worth wak
 
 /* ---- copies --------------------------------------------------------------------------------- */
 
-/* `rows` of `bytes` each; one side may be scattered: row i is at `stride` times index[i]. */
+/* `rows` of `bytes` each, one behind the other; those copied from may be picked by an index. */
 struct copy {
     char *to;
     const char *from;
@@ -27,7 +27,8 @@ struct copy {
     const int32_t *from_index; /* NULL: in order */
 };
 
-/* Rows of keys or values: token i is at position i of compact pages, and goes to kv_at[i]. */
+/* What one call copies one way. Keys and values besides: token i is at position i of the process's
+ * own pages, and goes to kv_at[i]. */
 struct copies {
     int n;
     int64_t bytes;

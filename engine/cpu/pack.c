@@ -3,16 +3,13 @@
 
 #include <stddef.h>
 
-static int64_t whole_lines(int64_t bytes)
-{
-    return bytes > 0 ? (bytes + 63) / 64 * 64 : 0;
-}
+#include "engine/cpu/sizes.h"
 
 int64_t weights_packed_bytes(const struct cpu_kernel *k, struct weight *const weight[], int n)
 {
     int64_t total = 0;
     for (int i = 0; k->packed_bytes && k->pack && i < n; i++)
-        total += whole_lines(k->packed_bytes(weight[i]));
+        total += sizes_lines(k->packed_bytes(weight[i]));
     return total;
 }
 
