@@ -406,8 +406,8 @@ static void no_variable_hides_as_a_function(void **state)
         "#define C kept;\n__device__ int C __device__ void f() {}",
         "#define P __device__ int (kept)\nP;",
         "#define S static\n__device__ int f(int x) { S int kept; return kept++; }",
-        "__device__ int f(int x) { return x; }\n"
-        "__device__ int g() { static int f(3); return f(1); }",
+        ("__device__ int f(int x) { return x; }\n"
+         "__device__ int g() { static int f(3); return f(1); }"),
     };
     static const char *const good[] = {
         "#define DEV static __device__ __forceinline__\nDEV float f(float x) { return x; }",
