@@ -29,12 +29,15 @@ static bool take_line(const char **text, struct line *l)
     return true;
 }
 
-/* Behind `word` a number of one or two digits and the end of the line: that number, else -1. */
+/* Behind `word` a number of one or two digits, as span_mark() writes it, and the end of the line:
+ * that number, else -1. */
 static int number_behind(const char *at, int n, const char *word)
 {
     const int k = (int)strlen(word);
     int digits = 0, number = 0;
     if (n < k || memcmp(at, word, (size_t)k) != 0)
+        return -1;
+    if (k < n && at[k] == '0')
         return -1;
     for (; digits < 3 && k + digits < n && at[k + digits] >= '0' && at[k + digits] <= '9'; digits++)
         number = 10 * number + at[k + digits] - '0';
