@@ -21,7 +21,7 @@
 
 #include "specializer/admission/endcheck.h"
 #include "specializer/admission/judge.h"
-#include "specializer/live.h"
+#include "specializer/candidate/live.h"
 
 enum { LOOKS = 8, EVERY = 4 };
 static const double apart = 8; /* times eager's largest error in the probe */

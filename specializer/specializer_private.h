@@ -13,7 +13,7 @@
 #include "config/metrics.h"
 #include "specializer/adviser/adviser.h"
 #include "specializer/agent/agent.h"
-#include "specializer/life.h"
+#include "specializer/candidate/life.h"
 #include "specializer/observe.h"
 #include "specializer/search/cost.h"
 #include "specializer/search/space.h"

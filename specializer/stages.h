@@ -12,7 +12,7 @@
 
 #include "config/config.h"
 #include "engine/lab.h"
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 
 enum stage_result {
     STAGE_RUNNING, /* only from the poll functions */

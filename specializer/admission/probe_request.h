@@ -7,7 +7,7 @@
 
 #include "engine/dispatch.h"
 #include "specializer/admission/judge.h"
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 #include "specializer/stages.h"
 
 enum { PROBE_CAPTURES_MAX = 6 };

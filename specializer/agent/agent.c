@@ -8,9 +8,9 @@
 #include "config/metrics.h"
 #include "specializer/agent/agent_private.h"
 #include "specializer/agent/agent_source.h"
-#include "specializer/hash.h"
-#include "specializer/store/export_text.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/store/store.h"
+#include "specializer/transfer/export_text.h"
 
 #define AGAIN_AFTER_NS INT64_C(20000000000)
 

@@ -7,18 +7,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 #define TABLE_FACTS "kernels/templates.def"
 #define TABLE agent
 #define TABLE_DEF "kernels/cpu/agent.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #undef TABLE_FACTS
 #define TABLE_FACTS "kernels/templates_cuda.def"
 #define TABLE agent_cuda
 #define TABLE_DEF "kernels/agent.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 /* On a GPU wider steps stay eager, whose matrix products no text without tensor cores comes near.
  */

@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 #include "kernels/args.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/stages.h"
 
 /* The machine, and its relocations: of the object's own addresses, and of a function's, for data,

@@ -13,7 +13,7 @@
 
 #include "engine/model.h"
 #include "engine/plan.h"
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 
 struct cost;
 

@@ -12,7 +12,7 @@
 #define WHET_SPECIALIZER_STORE_H
 
 #include "config/err.h"
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 
 enum { STORE_VERSION = 2 };
 
@@ -144,7 +144,7 @@ typedef void exchange_fn(void *ctx, const struct exchange *x);
 /* Oldest first; the newest few thousand are kept. */
 int store_exchanges(struct store *s, exchange_fn *fn, void *ctx, struct err *err);
 
-/* ---- texts that a language model wrote (store_agent.c) --------------------------------------- */
+/* ---- texts that a language model wrote (agent_store.c) --------------------------------------- */
 
 struct agent_node;
 struct agent_tree;

@@ -1,9 +1,9 @@
 /* store_json.c - see store_json.h. */
 #include "specializer/store/store_json.h"
 
-#include "specializer/evidence.h"
-#include "specializer/life.h"
-#include "specializer/store/export_text.h"
+#include "specializer/candidate/evidence.h"
+#include "specializer/candidate/life.h"
+#include "specializer/transfer/export_text.h"
 
 cJSON *gain_json(const struct gain *g)
 {

@@ -9,9 +9,9 @@
 #include "engine/plan.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_tree.h"
-#include "specializer/store/export_text.h"
 #include "specializer/store/store_json.h"
 #include "specializer/store/store_sql.h"
+#include "specializer/transfer/export_text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

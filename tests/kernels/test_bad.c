@@ -24,7 +24,7 @@
 #include "config/clock.h"
 #include "engine/sandbox.h"
 #include "specializer/admission/kept.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/stages.h"
 
 enum { M_INDEX = 4 }; /* the bucket of 5 and 6 tokens: odd and even */

@@ -26,7 +26,7 @@
 #include "engine/quant.h"
 #include "specializer/admission/check.h"
 #include "specializer/admission/endcheck.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/space.h"
 #include "specializer/stages.h"
 #include "tests/kernels/mutants/sources.h"

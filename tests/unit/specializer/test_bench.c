@@ -16,9 +16,9 @@
 #include "engine/cpu/case.h"
 #include "specializer/bench.h"
 #include "specializer/canary.h"
+#include "specializer/candidate/stats.h"
 #include "specializer/floor.h"
 #include "specializer/stages.h"
-#include "specializer/stats.h"
 
 static uint64_t state_ = 7;
 

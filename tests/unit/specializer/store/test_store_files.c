@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 
 #include "specializer/agent/agent_tree.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 /* ---- crashes ------------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 
 #include "config/log.h"
 #include "specializer/agent/agent_tree.h"
-#include "specializer/life.h"
+#include "specializer/candidate/life.h"
 #include "specializer/store/store_json.h"
 #include "specializer/winners.h"
 

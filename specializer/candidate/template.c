@@ -1,4 +1,4 @@
-/* space_point.c - templates and single points: legality, text, compiler flags, source identity,
+/* template.c - templates and single points: legality, text, compiler flags, source identity,
  * and the facts of model and machine that legality is judged by. */
 #include <errno.h>
 #include <stdio.h>
@@ -9,9 +9,9 @@
 #include "config/safe_path.h"
 #include "kernels/isa.h"
 #include "kernels/sources.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
+#include "specializer/candidate/template_tables.h"
 #include "specializer/search/space.h"
-#include "specializer/search/space_tables.h"
 
 const struct template *template_find(const char *id)
 {

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "specializer/candidate/stats.h"
 #include "specializer/stages.h"
-#include "specializer/stats.h"
 
 static uint64_t state_ = 1;
 

@@ -10,8 +10,8 @@
  *   object_key  names the compiled object: compiler, flags, source with its headers, -D list.
  *               Slots that need the same object share it.
  */
-#ifndef WHET_SPECIALIZER_CANDIDATE_H
-#define WHET_SPECIALIZER_CANDIDATE_H
+#ifndef WHET_SPECIALIZER_CANDIDATE_CANDIDATE_H
+#define WHET_SPECIALIZER_CANDIDATE_CANDIDATE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* evidence.c - see evidence.h. The table is the whole program: a new measurement is one row. */
-#include "specializer/evidence.h"
+#include "specializer/candidate/evidence.h"
 
 #include <math.h>
 #include <stddef.h>

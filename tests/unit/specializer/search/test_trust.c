@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/strategy.h"
-#include "specializer/trust.h"
+#include "specializer/search/trust.h"
 #include "tests/unit/specializer/shapes.h"
 
 enum { BATCH = 6, BATCHES = 40 };

@@ -1,4 +1,4 @@
-/* store_agent.c - the trees of texts that a language model wrote, so that a restart goes on where
+/* agent_store.c - the trees of texts that a language model wrote, so that a restart goes on where
  * it was and a kernel's text can be read for as long as its evidence is kept. */
 #include <stdio.h>
 #include <stdlib.h>

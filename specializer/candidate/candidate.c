@@ -1,5 +1,5 @@
 /* candidate.c - making candidates and their keys, and the way to and from the store's rows. */
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,9 +7,9 @@
 
 #include "engine/model.h"
 #include "specializer/agent/agent_source.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
+#include "specializer/candidate/template_tables.h"
 #include "specializer/search/space.h"
-#include "specializer/search/space_tables.h"
 #include "specializer/store/store.h"
 
 /* ---- keys ----------------------------------------------------------------------------------- */

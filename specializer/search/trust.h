@@ -13,8 +13,8 @@
  * So good advice is used up quickly, absurd advice costs at most 5 % of the samples, and plausible
  * bad advice a sample in the beginning and one in about fifty later.
  */
-#ifndef WHET_SPECIALIZER_TRUST_H
-#define WHET_SPECIALIZER_TRUST_H
+#ifndef WHET_SPECIALIZER_SEARCH_TRUST_H
+#define WHET_SPECIALIZER_SEARCH_TRUST_H
 
 #include "specializer/search/strategy.h"
 

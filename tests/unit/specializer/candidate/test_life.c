@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "specializer/build/objects.h"
-#include "specializer/life.h"
+#include "specializer/candidate/life.h"
 #include "specializer/search/space.h"
 #include "specializer/store/store_sql.h"
 

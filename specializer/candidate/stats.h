@@ -2,12 +2,12 @@
  *
  * Pure functions; any thread.
  */
-#ifndef WHET_SPECIALIZER_STATS_H
-#define WHET_SPECIALIZER_STATS_H
+#ifndef WHET_SPECIALIZER_CANDIDATE_STATS_H
+#define WHET_SPECIALIZER_CANDIDATE_STATS_H
 
 #include <stdint.h>
 
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 
 /* Middle value (mean of the two middle ones); 0 for n = 0. Sorts `x`. */
 double stats_median(double *x, int n);

@@ -1,4 +1,4 @@
-/* adviser_heuristic.c - the built-in adviser.
+/* heuristic.c - the built-in adviser.
  *
  * The heuristic knows what the cost model knows. Its priority is the order of predicted times;
  * its hints rank each knob's values by the mean prediction of the points that have them; its risks

@@ -9,11 +9,11 @@
  * has the transition with its evidence. A crash between the two repeats a stage; it can never
  * leave a kernel running that the store does not know about.
  */
-#ifndef WHET_SPECIALIZER_LIFE_H
-#define WHET_SPECIALIZER_LIFE_H
+#ifndef WHET_SPECIALIZER_CANDIDATE_LIFE_H
+#define WHET_SPECIALIZER_CANDIDATE_LIFE_H
 
 #include "config/err.h"
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 
 struct store;
 

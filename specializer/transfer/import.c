@@ -1,4 +1,4 @@
-/* store_import.c - an export of another store, row by row into this one.
+/* import.c - an export of another store, row by row into this one.
  *
  * An export carries evidence so that people can read it, but an import believes none of it: what
  * was fast and right elsewhere is only a good place to begin here. Nor does it believe that the
@@ -17,11 +17,11 @@
 #include "engine/plan.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_tree.h"
-#include "specializer/hash.h"
-#include "specializer/life.h"
-#include "specializer/store/export_text.h"
+#include "specializer/candidate/hash.h"
+#include "specializer/candidate/life.h"
 #include "specializer/store/store_json.h"
 #include "specializer/store/store_sql.h"
+#include "specializer/transfer/export_text.h"
 
 enum { BATCH = 1024, VALUES_MOST = 1 << 22, DEPTH_MOST = 16, SAID_MOST = 16 };
 

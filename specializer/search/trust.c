@@ -8,7 +8,7 @@
  * points that a good adviser names are predicted at less than 2.3 times the time of the fastest
  * known, nine tenths of those that a bad one names at more than 5 times.
  */
-#include "specializer/trust.h"
+#include "specializer/search/trust.h"
 
 #include <math.h>
 

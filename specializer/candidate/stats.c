@@ -16,7 +16,7 @@
  * What it does not protect against: looking again and again until the answer pleases. Callers that
  * look k times ask for confidence 1 - 0.05 / k each time.
  */
-#include "specializer/stats.h"
+#include "specializer/candidate/stats.h"
 
 #include <math.h>
 #include <stdlib.h>

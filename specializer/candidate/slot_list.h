@@ -1,6 +1,6 @@
 /* slot_list.h - specializer.slots: which slots are searched. Any thread. */
-#ifndef WHET_SPECIALIZER_SLOT_LIST_H
-#define WHET_SPECIALIZER_SLOT_LIST_H
+#ifndef WHET_SPECIALIZER_CANDIDATE_SLOT_LIST_H
+#define WHET_SPECIALIZER_CANDIDATE_SLOT_LIST_H
 
 #include <stdbool.h>
 

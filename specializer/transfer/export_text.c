@@ -1,5 +1,5 @@
 /* export_text.c - see export_text.h. */
-#include "specializer/store/export_text.h"
+#include "specializer/transfer/export_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
 #include "specializer/agent/agent_tree.h"
-#include "specializer/life.h"
+#include "specializer/candidate/life.h"
 #include "specializer/store/store_json.h"
 
 const char *imported_texts(enum machine_kind machine)

@@ -1,76 +1,76 @@
-/* space_tables.c - the templates of kernels/templates.def and kernels/templates_cuda.def with their
- * knob tables.
+/* template_tables.c - the templates of kernels/templates.def and kernels/templates_cuda.def with
+ * their knob tables.
  *
  * A new file of templates needs its two lines here; the compiler complains about a TEMPLATE row
  * whose table is missing.
  */
-#include "specializer/search/space_tables.h"
+#include "specializer/candidate/template_tables.h"
 #include "specializer/search/space.h"
 
 #define TABLE_FACTS "kernels/templates.def"
 
 #define TABLE attn_in
 #define TABLE_DEF "kernels/cpu/attn_in.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE mlp_in
 #define TABLE_DEF "kernels/cpu/mlp_in.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE head
 #define TABLE_DEF "kernels/cpu/head.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE attn_in_wide
 #define TABLE_DEF "kernels/cpu/attn_in_wide.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE mlp_in_wide
 #define TABLE_DEF "kernels/cpu/mlp_in_wide.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE out_wide
 #define TABLE_DEF "kernels/cpu/out_wide.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE attn
 #define TABLE_DEF "kernels/cpu/attn.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE attn_wide
 #define TABLE_DEF "kernels/cpu/attn_wide.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE out
 #define TABLE_DEF "kernels/cpu/out.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #undef TABLE_FACTS
 #define TABLE_FACTS "kernels/templates_cuda.def"
 
 #define TABLE gemv
 #define TABLE_DEF "kernels/gemv.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE ring
 #define TABLE_DEF "kernels/ring.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE mma
 #define TABLE_DEF "kernels/mma.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE attn_decode
 #define TABLE_DEF "kernels/attn_decode.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE attn_mma
 #define TABLE_DEF "kernels/attn_mma.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define TABLE lt
 #define TABLE_DEF "kernels/lt.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #define ROW(kind, library, id, region, file, m_min, m_max, help) \
     {#id,                                                        \

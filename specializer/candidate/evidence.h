@@ -1,12 +1,12 @@
 /* evidence.h - struct evidence as JSON: one table of fields for the store, the operators' view and
  * the export. A field that is zero or empty is left out, so a refusal shows only what was measured.
  */
-#ifndef WHET_SPECIALIZER_EVIDENCE_H
-#define WHET_SPECIALIZER_EVIDENCE_H
+#ifndef WHET_SPECIALIZER_CANDIDATE_EVIDENCE_H
+#define WHET_SPECIALIZER_CANDIDATE_EVIDENCE_H
 
 #include <cjson/cJSON.h>
 
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 
 cJSON *evidence_json(const struct evidence *e); /* caller deletes */
 enum { EVIDENCE_WORDS = 200 };

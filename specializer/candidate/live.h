@@ -1,6 +1,6 @@
 /* live.h - waiting for live traffic: what shadow and canary share. Specializer thread. */
-#ifndef WHET_SPECIALIZER_LIVE_H
-#define WHET_SPECIALIZER_LIVE_H
+#ifndef WHET_SPECIALIZER_CANDIDATE_LIVE_H
+#define WHET_SPECIALIZER_CANDIDATE_LIVE_H
 
 #include <stdbool.h>
 

@@ -5,13 +5,13 @@
  * kernel), and what is retired may become active again after it was re-validated (a pin, or a
  * rollback to the kernel before). A refusal is final.
  */
-#include "specializer/life.h"
+#include "specializer/candidate/life.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/log.h"
-#include "specializer/evidence.h"
+#include "specializer/candidate/evidence.h"
 #include "specializer/search/space.h"
 #include "specializer/store/store.h"
 

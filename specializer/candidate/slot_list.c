@@ -4,7 +4,7 @@
  * slots of a dispatch table are the same for every model, so a list can be checked before one is
  * there: a misspelt name is an error at start, not a search that never begins.
  */
-#include "specializer/slot_list.h"
+#include "specializer/candidate/slot_list.h"
 
 #include <stdio.h>
 #include <string.h>

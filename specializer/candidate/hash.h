@@ -1,7 +1,7 @@
 /* hash.h - 64-bit names of things: FNV-1a over bytes, finished with a mix so that short inputs
  * spread. Identities, not signatures: nothing here withstands somebody who looks for collisions. */
-#ifndef WHET_SPECIALIZER_HASH_H
-#define WHET_SPECIALIZER_HASH_H
+#ifndef WHET_SPECIALIZER_CANDIDATE_HASH_H
+#define WHET_SPECIALIZER_CANDIDATE_HASH_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,11 +1,11 @@
-/* test_store_import.c - files that claim to be exports: large ones, and ones that lie. Work is
+/* test_import.c - files that claim to be exports: large ones, and ones that lie. Work is
  * counted in steps of SQLite's machine, so a slow computer changes nothing. */
 #include "tests/unit/specializer/store/store_world.h"
 
 #include "specializer/agent/agent_tree.h"
 #include "specializer/search/space.h"
-#include "specializer/store/export_text.h"
 #include "specializer/store/store_json.h"
+#include "specializer/transfer/export_text.h"
 
 static struct err err;
 
