@@ -10,8 +10,9 @@
 #include "config/config.h"
 #include "engine/cpu/executor.h"
 #include "server/server.h"
-#include "specializer/stages.h"
-#include "specializer/winners.h"
+#include "specializer/admission/probe.h"
+#include "specializer/build/build.h"
+#include "specializer/transfer/kernels_main.h"
 #include "tune/tune.h"
 
 /* `whet kernels WORDS... [options]`: the words come first, the options choose the store. */

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "specializer/admission/inputs.h"
 #include "specializer/bench.h"
 #include "specializer/candidate/hash.h"
 

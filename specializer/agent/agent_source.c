@@ -80,16 +80,11 @@ void agent_body_hash(const char *body, char out[17])
     hash_hex(hash_text(HASH_START, body), out);
 }
 
-void agent_body_name(enum machine_kind machine, const char *hash, char out[40])
-{
-    snprintf(out, 40, "agent/%.16s.%s", hash, machine == MACHINE_CUDA ? "cu" : "c");
-}
-
 int agent_body_write(const char *kernel_dir, enum machine_kind machine, const char *hash,
                      const char *body, struct err *err)
 {
     char name[40];
-    agent_body_name(machine, hash, name);
+    candidate_body_name(machine, hash, name);
     char *dir = xasprintf("%s/agent", kernel_dir), *path = xasprintf("%s/%s", kernel_dir, name);
     char *part = xasprintf("%s.part", path);
     FILE *f = mkdir(dir, 0700) == 0 || errno == EEXIST ? fopen(part, "we") : NULL;

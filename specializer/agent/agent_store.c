@@ -1,16 +1,22 @@
 /* agent_store.c - the trees of texts that a language model wrote, so that a restart goes on where
  * it was and a kernel's text can be read for as long as its evidence is kept. */
+#include "specializer/agent/agent_store.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "specializer/agent/agent_tree.h"
 #include "specializer/store/store_sql.h"
+
+const char *imported_texts(enum machine_kind machine)
+{
+    return machine == MACHINE_CUDA ? "imported/cuda" : "imported/cpu";
+}
 
 static const char columns[] = "id, parent, state, attempts, debugs, speed, label, plan, text,"
                               " source, prompts, reason, log";
 
-int store_agent_put(struct store *s, const char *env, const char *slot, const struct agent_node *n,
+int agent_store_put(struct store *s, const char *env, const char *slot, const struct agent_node *n,
                     struct err *err)
 {
     pthread_mutex_lock(&s->lock);
@@ -53,7 +59,7 @@ static void read_node(sqlite3_stmt *q, struct agent_node *n)
     store_text(q, 10, n->prompts, sizeof n->prompts);
 }
 
-int store_agent_tree(struct store *s, const char *env, const char *slot, struct agent_tree *out,
+int agent_store_tree(struct store *s, const char *env, const char *slot, struct agent_tree *out,
                      struct err *err)
 {
     char sql[300];
@@ -80,7 +86,7 @@ int store_agent_tree(struct store *s, const char *env, const char *slot, struct 
     return r;
 }
 
-int store_agent_find(struct store *s, const char *source, struct agent_node *out, struct err *err)
+int agent_store_find(struct store *s, const char *source, struct agent_node *out, struct err *err)
 {
     char sql[300];
     snprintf(sql, sizeof sql, "SELECT %s FROM agent_node WHERE source=? LIMIT 1", columns);
@@ -98,7 +104,7 @@ int store_agent_find(struct store *s, const char *source, struct agent_node *out
     return r;
 }
 
-int store_agent_append(struct store *s, const char *env, const char *slot, struct agent_node *n,
+int agent_store_append(struct store *s, const char *env, const char *slot, struct agent_node *n,
                        struct err *err)
 {
     pthread_mutex_lock(&s->lock);
@@ -112,12 +118,12 @@ int store_agent_append(struct store *s, const char *env, const char *slot, struc
         n->id = sqlite3_column_int(q, 0);
         r = store_done(s, q, code, err);
     }
-    r = r == 0 ? store_agent_put(s, env, slot, n, err) : -1;
+    r = r == 0 ? agent_store_put(s, env, slot, n, err) : -1;
     pthread_mutex_unlock(&s->lock);
     return r;
 }
 
-bool store_agent_any(struct store *s, const char *env)
+bool agent_store_any(struct store *s, const char *env)
 {
     bool found = false;
     pthread_mutex_lock(&s->lock);

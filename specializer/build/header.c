@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "config/safe_path.h"
+#include "specializer/build/build.h"
 #include "specializer/candidate/hash.h"
 
 static const char text[] = "#include <stddef.h>\n"

@@ -6,11 +6,9 @@
 #include <string.h>
 
 #include "engine/model.h"
-#include "specializer/agent/agent_source.h"
 #include "specializer/candidate/hash.h"
+#include "specializer/candidate/record.h"
 #include "specializer/candidate/template_tables.h"
-#include "specializer/search/space.h"
-#include "specializer/store/store.h"
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
@@ -59,13 +57,18 @@ static void name_point(const struct template *t, const struct point *p, char *ou
             at += (size_t)snprintf(out + at, n - at, " %s=%d", t->knob[k].name, p->value[k]);
 }
 
+void candidate_body_name(enum machine_kind machine, const char *hash, char out[40])
+{
+    snprintf(out, 40, "agent/%.16s.%s", hash, machine == MACHINE_CUDA ? "cu" : "c");
+}
+
 /* The text's hash in the name, and in the frame's -D list: the frame includes it. */
 static void name_body(struct candidate *c)
 {
     char file[40];
     size_t at = strlen(c->name);
     int n = 0;
-    agent_body_name(c->template->machine, c->body, file);
+    candidate_body_name(c->template->machine, c->body, file);
     snprintf(c->name + at, sizeof c->name - at, " %s", c->body);
     while (c->define[n])
         n++;

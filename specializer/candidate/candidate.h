@@ -1,8 +1,8 @@
 /* candidate.h - one kernel on its way into a slot, and everything that was measured about it.
  *
  * A candidate is a point of a template's space, meant for one slot. It belongs to the specializer
- * thread; the stages (stages.h) fill in its evidence and never change its state: only life.c does,
- * after the store has the transition on disk.
+ * thread; the stages (stage.h) fill in its evidence and never change its state: only life_move()
+ * does, after the store has the transition on disk.
  *
  * Two identities:
  *   key         names the evidence: device, compiler, template source with its headers, knobs,
@@ -17,16 +17,9 @@
 #include <stdint.h>
 
 #include "engine/dispatch.h"
+#include "specializer/candidate/template.h"
 
-enum { KNOBS_MAX = 20, KEY_HEX = 16 };
-
-/* One value per knob of the template, in the order of its .def. */
-struct point {
-    int32_t value[KNOBS_MAX];
-};
-
-/* specializer.numerics: what outputs a kernel may produce. */
-enum numerics { NUMERICS_TOLERANCE, NUMERICS_BIT_EQUAL, NUMERICS_REDUCED, NUMERICS_FROZEN };
+enum { KEY_HEX = 16 };
 
 /* Life of a kernel (docs/specializer.md); legal transitions are a table in life.c. */
 enum life {
@@ -94,13 +87,11 @@ enum risk { RISK_NUMERIC = 1, RISK_BOUNDARY = 2, RISK_RESOURCE = 4, RISK_DYNAMIC
 /* What the last canary said of whole steps, where it found nothing else to say. */
 enum steps_say { STEPS_UNSEEN, STEPS_UNDECIDED, STEPS_SLOWER };
 
-struct template;
-
 struct candidate {
     char key[KEY_HEX + 1];
     char object_key[KEY_HEX + 1];
-    char env[KEY_HEX + 1];  /* device, compiler, model shape, numerics: see space.h */
-    char body[KEY_HEX + 1]; /* hash of the text a language model wrote (agent_source.h), or "" */
+    char env[KEY_HEX + 1];  /* device, compiler, model shape, numerics */
+    char body[KEY_HEX + 1]; /* hash of the text that a language model wrote, or "" */
     const struct template *template;
     struct point point;
     struct slot *slot;
@@ -127,8 +118,6 @@ struct candidate {
     int32_t retries;
 };
 
-struct facts;
-struct model;
 struct record;
 
 /* What every key is made with besides the point: see the top. */
@@ -152,6 +141,8 @@ struct candidate *candidate_new_agent(const struct key_parts *k, const struct te
                                       const struct point *p, const struct facts *f,
                                       struct slot *slot, const char *body);
 void candidate_free(struct candidate *c);
+/* "agent/<hash>.c" or ".cu": the file of such a text, relative to the folder of kernel sources. */
+void candidate_body_name(enum machine_kind machine, const char *hash, char out[40]);
 /* Begins a log of its build with the command line. */
 void candidate_log_start(struct candidate *c, const char *const *argv);
 /* Adds what a compiler or a probe said; NULL and "" add nothing. */

@@ -15,19 +15,10 @@
 #include "config/err.h"
 #include "specializer/candidate/candidate.h"
 
-struct store;
-
 const char *life_name(enum life s); /* "rolled_back" */
 int life_parse(const char *name);   /* enum life, or -1 */
 bool life_allowed(enum life from, enum life to);
 /* It has passed every stage at some time: it may be pinned or put back. */
 bool life_admitted(enum life s);
-
-/* Writes the transition, the evidence and a trace line (`why`; NULL: the evidence in words; `who`:
- * operator's request id or NULL), then sets c->state. -1 with a message when the transition is not
- * legal or the store did not take it; the state is then unchanged. A safety move (rolled_back,
- * disabled, refused, adjourned) is made even if the store fails, which is logged. */
-int life_move(struct store *store, struct candidate *c, enum life to, const char *why,
-              const char *who, struct err *err);
 
 #endif

@@ -1,11 +1,12 @@
-/* live.h - waiting for live traffic: what shadow and canary share. Specializer thread. */
+/* live.h - waiting for live traffic: what bench, shadow, canary and rehearsals share. Specializer
+ * thread. */
 #ifndef WHET_SPECIALIZER_CANDIDATE_LIVE_H
 #define WHET_SPECIALIZER_CANDIDATE_LIVE_H
 
 #include <stdbool.h>
 
 #include "config/clock.h"
-#include "specializer/stages.h"
+#include "specializer/candidate/stage.h"
 
 /* From here on live steps are waited for. */
 static inline void live_expected(const struct stage_env *env)

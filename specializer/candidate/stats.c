@@ -22,7 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "specializer/stages.h"
+#include "config/err.h"
+#include "specializer/candidate/hash.h"
 
 enum { WALSH_EXACT = 600, WALSH_SAMPLE = 200000 };
 

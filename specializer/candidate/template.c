@@ -10,8 +10,8 @@
 #include "kernels/isa.h"
 #include "kernels/sources.h"
 #include "specializer/candidate/hash.h"
+#include "specializer/candidate/template.h"
 #include "specializer/candidate/template_tables.h"
-#include "specializer/search/space.h"
 
 const struct template *template_find(const char *id)
 {

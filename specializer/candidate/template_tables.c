@@ -5,7 +5,7 @@
  * whose table is missing.
  */
 #include "specializer/candidate/template_tables.h"
-#include "specializer/search/space.h"
+#include "specializer/candidate/template.h"
 
 #define TABLE_FACTS "kernels/templates.def"
 

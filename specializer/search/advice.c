@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "specializer/adviser/adviser.h"
+#include "specializer/search/advice.h"
 
 void advice_free(struct advice *a)
 {

@@ -5,7 +5,7 @@
  * are what can be told from a point and the shape alone; its moves go down the prediction, knob by
  * knob. Whatever a language model leaves unsaid is filled in from here.
  */
-#include "specializer/adviser/adviser.h"
+#include "specializer/search/advice.h"
 
 #include <stdio.h>
 #include <stdlib.h>

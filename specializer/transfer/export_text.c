@@ -8,14 +8,8 @@
 #include "specializer/agent/agent_reply.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
-#include "specializer/agent/agent_tree.h"
 #include "specializer/candidate/life.h"
 #include "specializer/store/store_json.h"
-
-const char *imported_texts(enum machine_kind machine)
-{
-    return machine == MACHINE_CUDA ? "imported/cuda" : "imported/cpu";
-}
 
 void export_text(struct store *s, cJSON *row)
 {
@@ -23,7 +17,7 @@ void export_text(struct store *s, cJSON *row)
     int state = life_parse(row_text(row, "state"));
     if (state < 0 || !life_admitted((enum life)state) ||
         !agent_template_find(row_text(row, "template")) ||
-        store_agent_find(s, row_text(row, "source_hash"), &n, NULL) <= 0)
+        agent_store_find(s, row_text(row, "source_hash"), &n, NULL) <= 0)
         return;
     cJSON *o = cJSON_AddObjectToObject(row, "agent");
     cJSON_AddStringToObject(o, "text", n.text);

@@ -10,13 +10,8 @@
 
 #include <cjson/cJSON.h>
 
-#include "engine/plan.h"
-#include "specializer/agent/agent_tree.h"
-#include "specializer/search/space.h"
-#include "specializer/store/store.h"
-
-/* Where imported texts for a machine wait. */
-const char *imported_texts(enum machine_kind machine);
+#include "specializer/agent/agent_store.h"
+#include "specializer/candidate/template.h"
 
 /* Adds the text to an exported row, if it is a text's. */
 void export_text(struct store *s, cJSON *row);

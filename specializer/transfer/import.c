@@ -16,12 +16,13 @@
 
 #include "engine/plan.h"
 #include "specializer/agent/agent_source.h"
-#include "specializer/agent/agent_tree.h"
+#include "specializer/agent/agent_store.h"
 #include "specializer/candidate/hash.h"
 #include "specializer/candidate/life.h"
 #include "specializer/store/store_json.h"
 #include "specializer/store/store_sql.h"
 #include "specializer/transfer/export_text.h"
+#include "specializer/transfer/transfer.h"
 
 enum { BATCH = 1024, VALUES_MOST = 1 << 22, DEPTH_MOST = 16, SAID_MOST = 16 };
 
@@ -165,7 +166,7 @@ static int keep_text(struct import *m, const struct template *t, int slot, struc
         m->full++;
         return 0;
     }
-    if (store_agent_append(m->s, env, name, n, err) != 0)
+    if (agent_store_append(m->s, env, name, n, err) != 0)
         return -1;
     add_left(m, slot, more);
     store_trace(m->s, name, NULL, "imported", m->who, "a text for %s", t->id);

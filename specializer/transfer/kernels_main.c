@@ -5,15 +5,17 @@
  *   whet kernels export FILE       what another store can use, as JSON ("-": standard output)
  *   whet kernels import FILE       the other way: admitted kernels become proposals
  */
+#include "specializer/transfer/kernels_main.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/log.h"
-#include "specializer/agent/agent_tree.h"
+#include "specializer/agent/agent_store.h"
 #include "specializer/candidate/life.h"
 #include "specializer/store/store_json.h"
-#include "specializer/winners.h"
+#include "specializer/transfer/transfer.h"
 
 static void list_row(void *ctx, const struct record *r)
 {
@@ -40,7 +42,7 @@ static int show(struct store *s, const char *key, struct err *err)
         return err_set(err, "there is no kernel \"%.40s\" in %s", key, store_path(s));
     cJSON *o = record_json(&r);
     struct agent_node n;
-    if (r.origin == ORIGIN_AGENT && store_agent_find(s, r.source, &n, NULL) > 0) {
+    if (r.origin == ORIGIN_AGENT && agent_store_find(s, r.source, &n, NULL) > 0) {
         cJSON_AddStringToObject(o, "source", n.text);
         tree_node_free(&n);
     }

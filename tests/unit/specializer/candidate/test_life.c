@@ -11,6 +11,7 @@
 #include "specializer/build/objects.h"
 #include "specializer/candidate/life.h"
 #include "specializer/search/space.h"
+#include "specializer/store/life_move.h"
 #include "specializer/store/store_sql.h"
 
 static const char *const forward[] = {"proposed", "built",  "probed", "benched",

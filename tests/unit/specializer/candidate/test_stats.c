@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "specializer/candidate/stage.h"
 #include "specializer/candidate/stats.h"
-#include "specializer/stages.h"
 
 static uint64_t state_ = 1;
 

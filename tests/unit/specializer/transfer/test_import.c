@@ -6,6 +6,7 @@
 #include "specializer/search/space.h"
 #include "specializer/store/store_json.h"
 #include "specializer/transfer/export_text.h"
+#include "specializer/transfer/transfer.h"
 
 static struct err err;
 
@@ -173,7 +174,7 @@ static void texts_of_imports_are_bounded_of_a_slot_and_in_all(void **unused)
     assert_int_equal(number(s, "SELECT count(*) FROM agent_node"), IMPORT_TEXTS_MOST);
     assert_true(number(s, "SELECT sum(length(text)) FROM agent_node") <= IMPORT_TEXT_BYTES);
     struct agent_tree tree = {0}; /* and what is kept can be read back */
-    assert_int_equal(store_agent_tree(s, imported_texts(MACHINE_CPU), "mlp_out/m1", &tree, &err),
+    assert_int_equal(agent_store_tree(s, imported_texts(MACHINE_CPU), "mlp_out/m1", &tree, &err),
                      0);
     assert_int_equal(tree.nodes, 32);
     tree_free(&tree);

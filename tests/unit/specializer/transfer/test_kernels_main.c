@@ -7,6 +7,7 @@
 
 #include "specializer/search/space.h"
 #include "specializer/store/store_json.h"
+#include "specializer/transfer/kernels_main.h"
 #include "specializer/winners.h"
 
 /* Runs the command with standard output and error in files; the status, and what it complained. */
