@@ -198,11 +198,11 @@ def test_a_kernel_can_be_put_before_the_probe_as_the_page_says(tmp_path):
 
 
 def test_files_that_pages_name_exist():
-    """`specializer/life.c` in a page is a file of the tree."""
+    """`specializer/candidate/life.c` in a page is a file of the tree."""
     missing = []
     for path in PAGES:
-        for name in re.findall(r"`((?:server|engine|kernels|specializer|config|tests|scripts|docs)"
-                               r"/[\w./-]+)`", path.read_text()):
+        for name in re.findall(r"`((?:bench|cmd|config|docs|engine|kernels|scripts|server"
+                               r"|specializer|tests|tune)/[\w./-]+)`", path.read_text()):
             if not (ROOT / name).exists() and not name.endswith("-"):
                 missing.append(f"{path.name}: {name}")
     assert not missing, missing
