@@ -191,7 +191,7 @@ static struct model *target_model(const struct target *t)
                                 .max_context = 512,
                                 .eps = 1e-5f,
                                 .rope_base = 1e4f,
-                                .rope_interleaved = t->arch == ARCH_LLAMA};
+                                .rope_interleaved = arch_traits(t->arch)->gguf_interleaved};
     return model_random(&shape, t->type, 7);
 }
 
