@@ -14,6 +14,7 @@
 #include "engine/model.h"
 #include "engine/plan.h"
 #include "specializer/candidate.h"
+#include "specializer/search/roles.h"
 
 struct cost;
 
@@ -21,6 +22,7 @@ enum { KNOB_VALUES = 16, SPACE_MOST = 60000, RAW_MOST = 4000000 };
 
 struct knob {
     const char *name, *help;
+    enum knob_role role;
     int32_t fallback; /* the template's own default */
     int32_t values;
     int32_t value[KNOB_VALUES];
@@ -46,6 +48,7 @@ struct template
     int32_t m_min, m_max;
     const struct knob *knob;
     int knobs;
+    const int8_t *by_role; /* [ROLE_COUNT] template_role() + 1 */
     /* NULL, or why the point is not legal. */
     const char *(*legal)(const struct point *p, const struct facts *f);
     /* The point gives the bits of the eager kernel. */
@@ -63,6 +66,10 @@ const struct template *template_at(int i);
 int template_index(const struct template *t);
 const struct template *template_find(const char *id);          /* NULL: none */
 int template_knob(const struct template *t, const char *name); /* index, or -1 */
+/* The knob that has a role: index, or -1. */
+int template_role(const struct template *t, enum knob_role role);
+/* The value of that knob, or the role's neutral one. */
+int32_t role_value(const struct template *t, const struct point *p, enum knob_role role);
 /* The template's defaults. */
 struct point template_defaults(const struct template *t);
 /* The point of START row `n` among those that hold for these facts; false if fewer do, or the row
@@ -131,10 +138,8 @@ const struct facts *space_facts(const struct space *s);
 const struct template *space_template(const struct space *s, int32_t id);
 void space_point(const struct space *s, int32_t id, struct point *out);
 int32_t space_find(const struct space *s, const struct template *t, const struct point *p);
-/* The point's family, 0 .. space_families()-1: template, instruction set and weight layout (knobs
- * ISA and PACK), or on a GPU whether weights are staged in shared memory, whether blocks walk over
- * all tiles, how partial sums meet, and who copies into a ring (STAGE, PERSIST, MERGE, BULK).
- * Points of one family differ in degree, families differ in kind. */
+/* The point's family, 0 .. space_families()-1: its template and the FAMILY rows of
+ * kernels/roles.def. Points of one family differ in degree, families differ in kind. */
 int space_family(const struct space *s, int32_t id);
 int template_family(const struct template *t, const struct point *p);
 int space_families(void);

@@ -284,7 +284,7 @@ static int choose_targets(struct target *out, uint64_t seed)
             for (int tries = 0; !found && space_size(space) > 0 && tries < 5000; tries++) {
                 int32_t id = random_below(&seed, space_size(space));
                 space_point(space, id, &target.point);
-                int isa = template_knob(t, "ISA");
+                int isa = template_role(t, ROLE_ISA);
                 found = space_template(space, id) == t &&
                         (isa < 0 || tries > 2500 || target.point.value[isa] == k % 5);
             }
