@@ -83,6 +83,7 @@
      m_max,                                                      \
      knobs_##file,                                               \
      knobs_n_##file,                                             \
+     roles_##file,                                               \
      legal_##file,                                               \
      biteq_##file,                                               \
      precision_##file,                                           \
