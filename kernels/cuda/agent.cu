@@ -14,15 +14,15 @@
  * frame's own words is found out when the cubin is read (agent_cubin.c). One launch; weights in the
  * model's own layout.
  */
-#include "lib/shape.cuh"
-#include "lib/stream.cuh"
+#include "cuda/lib/shape.cuh"
+#include "cuda/lib/stream.cuh"
 
 #ifndef PDL
 #define PDL 1
 #endif
 
 #define LEGAL(expression, why) static_assert(expression, why);
-#include "agent.def"
+#include "cuda/agent.def"
 
 /* SMEM bytes; a body may not say `extern`. */
 extern __shared__ __align__(128) unsigned char dynamic_shared[];

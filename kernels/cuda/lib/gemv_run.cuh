@@ -13,10 +13,10 @@
  * begins with another one. The last tile is moved back to end at the last row: its first rows may
  * then be computed twice, with the same bits.
  */
-#ifndef WHET_KERNELS_LIB_GEMV_RUN_CUH
-#define WHET_KERNELS_LIB_GEMV_RUN_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_GEMV_RUN_CUH
+#define WHET_KERNELS_CUDA_LIB_GEMV_RUN_CUH
 
-#include "lib/gemv_end.cuh"
+#include "cuda/lib/gemv_end.cuh"
 
 #if BLOCKS
 #define BOUNDS __launch_bounds__(THREADS, BLOCKS)

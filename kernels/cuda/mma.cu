@@ -28,7 +28,7 @@
  * Invariant: as in gemv.cu. Tokens at or beyond counts->m are computed from whatever is there and
  * reach no page; the last unit repeats a tile.
  */
-#include "lib/shape.cuh"
+#include "cuda/lib/shape.cuh"
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
@@ -75,11 +75,11 @@
 /* ---- legality ----------------------------------------------------------------------------- */
 
 #define LEGAL(expression, why) static_assert(expression, why);
-#include "mma.def"
+#include "cuda/mma.def"
 
 /* ---- the stream ---------------------------------------------------------------------------- */
 
-#include "lib/mma_end.cuh"
+#include "cuda/lib/mma_end.cuh"
 
 /* Where turn t > 0 of the first STAGE after the first waits in shared memory, this lane's part. */
 __device__ __forceinline__ uint4 *staged(char *shared, int t, int u, int r, int s)

@@ -3,8 +3,8 @@
  * The host passes each as -D (templates_cuda.def, SHAPE rows); the defaults, Llama-3.2-1B at one
  * token on an H200, let every template compile alone. Facts of the device that LEGAL rows ask for
  * are those of the target. */
-#ifndef WHET_KERNELS_LIB_SHAPE_CUH
-#define WHET_KERNELS_LIB_SHAPE_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_SHAPE_CUH
+#define WHET_KERNELS_CUDA_LIB_SHAPE_CUH
 
 #include "cuda.h"
 

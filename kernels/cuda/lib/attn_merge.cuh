@@ -15,10 +15,10 @@
  * attn_decode.cu and attn_mma.cu include this behind their constants (G, HD, WARPS, SPLITS, GROUPS,
  * THREADS).
  */
-#ifndef WHET_KERNELS_LIB_ATTN_MERGE_CUH
-#define WHET_KERNELS_LIB_ATTN_MERGE_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_ATTN_MERGE_CUH
+#define WHET_KERNELS_CUDA_LIB_ATTN_MERGE_CUH
 
-#include "lib/inbox.cuh"
+#include "cuda/lib/inbox.cuh"
 
 enum {
     SLICE = (G * HD + SPLITS - 1) / SPLITS, /* elements of a block in a cluster */

@@ -18,7 +18,7 @@
  * the counter at 0; a token at or beyond the step's count is not looked at.
  */
 #include "eager.h"
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 /* Running softmax over the positions that one group of LP lanes has seen, for G query heads. */
 template <int G> struct running {

@@ -61,12 +61,12 @@
 #endif
 #define NEIGHBOURS 0 /* chunks of a row are dealt to warps in turn */
 #define SENT_LATER 0 /* nothing is copied after the gains */
-#include "lib/gemv.cuh"
+#include "cuda/lib/gemv.cuh"
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
 #define LEGAL(expression, why) static_assert(expression, why);
-#include "gemv.def"
+#include "cuda/gemv.def"
 
 /* ---- code --------------------------------------------------------------------------------- */
 
@@ -147,4 +147,4 @@ struct Stream {
     }
 };
 
-#include "lib/gemv_run.cuh"
+#include "cuda/lib/gemv_run.cuh"

@@ -15,7 +15,7 @@
  * it.
  */
 #include "eager.h"
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 /* ---- rows --------------------------------------------------------------------------------- */
 

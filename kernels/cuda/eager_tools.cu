@@ -8,7 +8,7 @@
  * order of the rows: maxima of non-negative floats, taken as integers.
  */
 #include "eager.h"
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 KERNEL eager_read(const __grid_constant__ struct eager_read_args a)
 {

@@ -59,13 +59,13 @@
 #define BLOCKS 0                       /* the compiler takes the registers that it likes */
 #define NEIGHBOURS 1                   /* a warp's chunks of a row are one piece of it */
 #define SENT_LATER (BULK ? 0 : STAGES) /* groups of copies after that of the gains */
-#include "lib/barrier.cuh"
-#include "lib/gemv.cuh"
+#include "cuda/lib/barrier.cuh"
+#include "cuda/lib/gemv.cuh"
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
 #define LEGAL(expression, why) static_assert(expression, why);
-#include "ring.def"
+#include "cuda/ring.def"
 
 /* ---- code --------------------------------------------------------------------------------- */
 
@@ -188,4 +188,4 @@ struct Stream {
     }
 };
 
-#include "lib/gemv_run.cuh"
+#include "cuda/lib/gemv_run.cuh"

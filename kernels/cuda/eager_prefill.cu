@@ -13,7 +13,7 @@
  * does not matter.
  */
 #include "eager.h"
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 enum { POSITIONS = 64, THREADS = 128 };
 

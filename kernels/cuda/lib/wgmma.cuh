@@ -12,10 +12,10 @@
  *
  * Only sm_90a has these; on other architectures this header is empty.
  */
-#ifndef WHET_KERNELS_LIB_WGMMA_CUH
-#define WHET_KERNELS_LIB_WGMMA_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_WGMMA_CUH
+#define WHET_KERNELS_CUDA_LIB_WGMMA_CUH
 
-#include "lib/barrier.cuh"
+#include "cuda/lib/barrier.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

@@ -1,9 +1,9 @@
 /* stream.cuh - moving weights: 16-byte loads that bypass the first-level cache, prefetch into the
  * second, sums over a warp, and words exchanged inside a cluster of blocks. */
-#ifndef WHET_KERNELS_LIB_STREAM_CUH
-#define WHET_KERNELS_LIB_STREAM_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_STREAM_CUH
+#define WHET_KERNELS_CUDA_LIB_STREAM_CUH
 
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 /* ---- weights ------------------------------------------------------------------------------- */
 

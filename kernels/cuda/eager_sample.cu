@@ -14,7 +14,7 @@
  * scan over threads and then one thread's walk.
  */
 #include "eager.h"
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 enum { THREADS = 1024, DIGITS = 256 };
 #define ONE ((double)(1ull << 44)) /* fixed-point weight 1 */

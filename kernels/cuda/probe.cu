@@ -6,7 +6,7 @@
  * would choose: it releases its successor at once and writes at the very end, so a kernel that
  * reads or writes before griddepcontrol.wait finds NaN in its inputs or loses its outputs.
  */
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 #include "probe.h"
 
 __device__ __forceinline__ uint64_t mix(uint64_t z)

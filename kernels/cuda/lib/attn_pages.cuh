@@ -21,10 +21,10 @@
  *
  * attn_mma.cu includes this behind its constants (HD, PIECES, ROW, SIDE, CHUNKS, UNITS).
  */
-#ifndef WHET_KERNELS_LIB_ATTN_PAGES_CUH
-#define WHET_KERNELS_LIB_ATTN_PAGES_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_ATTN_PAGES_CUH
+#define WHET_KERNELS_CUDA_LIB_ATTN_PAGES_CUH
 
-#include "lib/stream.cuh"
+#include "cuda/lib/stream.cuh"
 
 /* What a warp is about: every UNITS-th page of one token's and kv head's positions. */
 struct walk {

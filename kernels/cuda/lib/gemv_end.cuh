@@ -5,10 +5,10 @@
  * q/k norm needs the sum of squares of a head: CLUSTER blocks own one head, keep their outputs in
  * shared memory and exchange their sums through it (one cluster barrier).
  */
-#ifndef WHET_KERNELS_LIB_GEMV_END_CUH
-#define WHET_KERNELS_LIB_GEMV_END_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_GEMV_END_CUH
+#define WHET_KERNELS_CUDA_LIB_GEMV_END_CUH
 
-#include "lib/gemv.cuh"
+#include "cuda/lib/gemv.cuh"
 
 /* ---- meeting ------------------------------------------------------------------------------- */
 

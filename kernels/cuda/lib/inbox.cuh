@@ -10,11 +10,11 @@
  * posted is read. A block that expects bytes must stay until they are here. Compute capability 9.0
  * and newer; empty on others.
  */
-#ifndef WHET_KERNELS_LIB_INBOX_CUH
-#define WHET_KERNELS_LIB_INBOX_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_INBOX_CUH
+#define WHET_KERNELS_CUDA_LIB_INBOX_CUH
 
-#include "lib/barrier.cuh"
-#include "lib/stream.cuh"
+#include "cuda/lib/barrier.cuh"
+#include "cuda/lib/stream.cuh"
 
 typedef unsigned long long inbox;
 

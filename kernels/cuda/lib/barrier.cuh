@@ -5,10 +5,10 @@
  * A new barrier is in phase 0; a phase ends when all arrivals have come and as many bytes as were
  * announced, and then the next begins.
  */
-#ifndef WHET_KERNELS_LIB_BARRIER_CUH
-#define WHET_KERNELS_LIB_BARRIER_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_BARRIER_CUH
+#define WHET_KERNELS_CUDA_LIB_BARRIER_CUH
 
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 #if __CUDA_ARCH__ >= 900
 

@@ -9,11 +9,11 @@
  * Gains are a layer's own and come from memory, behind all the weights that are on their way if
  * they are asked for late: so they are asked for first, and wait where the normed x will be.
  */
-#ifndef WHET_KERNELS_LIB_GEMV_CUH
-#define WHET_KERNELS_LIB_GEMV_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_GEMV_CUH
+#define WHET_KERNELS_CUDA_LIB_GEMV_CUH
 
-#include "lib/shape.cuh"
-#include "lib/stream.cuh"
+#include "cuda/lib/shape.cuh"
+#include "cuda/lib/stream.cuh"
 
 /* ---- who has what -------------------------------------------------------------------------- */
 

@@ -40,9 +40,9 @@
 #ifndef M_MAX
 #define M_MAX 8
 #endif
-#include "lib/mma.cuh"
-#include "lib/shape.cuh"
-#include "lib/stream.cuh"
+#include "cuda/lib/mma.cuh"
+#include "cuda/lib/shape.cuh"
+#include "cuda/lib/stream.cuh"
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
@@ -68,7 +68,7 @@
 /* ---- legality ----------------------------------------------------------------------------- */
 
 #define LEGAL(expression, why) static_assert(expression, why);
-#include "attn_mma.def"
+#include "cuda/attn_mma.def"
 
 /* ---- code --------------------------------------------------------------------------------- */
 
@@ -85,8 +85,8 @@ enum {
     THREADS = WARPS * 32
 };
 
-#include "lib/attn_merge.cuh"
-#include "lib/attn_pages.cuh"
+#include "cuda/lib/attn_merge.cuh"
+#include "cuda/lib/attn_pages.cuh"
 
 /* ---- products ------------------------------------------------------------------------------ */
 

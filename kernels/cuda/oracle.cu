@@ -5,7 +5,7 @@
  * the truth of every element. They are as plain: a sum is a loop in double, no tricks but the lanes
  * of a warp, and the device suite holds them to the CPU's oracle (tests/device/test_probe.c).
  */
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 #include "probe.h"
 
 __device__ __forceinline__ double warp_add(double v)

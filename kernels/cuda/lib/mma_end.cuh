@@ -2,10 +2,10 @@
  * then 1/rms of the input, bias, q/k norm, RoPE and KV pages, SiLU, or logits and the best of them.
  * The residual is where a sum starts.
  */
-#ifndef WHET_KERNELS_LIB_MMA_END_CUH
-#define WHET_KERNELS_LIB_MMA_END_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_MMA_END_CUH
+#define WHET_KERNELS_CUDA_LIB_MMA_END_CUH
 
-#include "lib/mma_x.cuh"
+#include "cuda/lib/mma_x.cuh"
 
 #if AT_ATTN_IN
 /* An element of q, k or v, normed if it is to be, whose pair's other element is `other`. */

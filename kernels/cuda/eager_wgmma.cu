@@ -17,7 +17,7 @@
  * shared memory and masked, so what a page holds there does not matter.
  */
 #include "eager.h"
-#include "lib/wgmma.cuh"
+#include "cuda/lib/wgmma.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

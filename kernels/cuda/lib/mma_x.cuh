@@ -1,13 +1,13 @@
 /* mma_x.cuh - how mma.cu deals rows and K to clusters, blocks and warps, and how a block's part of
  * x comes into shared memory as bf16 rows. The includer has the knobs.
  */
-#ifndef WHET_KERNELS_LIB_MMA_X_CUH
-#define WHET_KERNELS_LIB_MMA_X_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_MMA_X_CUH
+#define WHET_KERNELS_CUDA_LIB_MMA_X_CUH
 
-#include "lib/inbox.cuh"
-#include "lib/mma.cuh"
-#include "lib/shape.cuh"
-#include "lib/stream.cuh"
+#include "cuda/lib/inbox.cuh"
+#include "cuda/lib/mma.cuh"
+#include "cuda/lib/shape.cuh"
+#include "cuda/lib/stream.cuh"
 
 /* ---- who has what -------------------------------------------------------------------------- */
 

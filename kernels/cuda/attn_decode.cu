@@ -31,8 +31,8 @@
 #ifndef REGION
 #define REGION 2 /* REGION_ATTN */
 #endif
-#include "lib/shape.cuh"
-#include "lib/stream.cuh"
+#include "cuda/lib/shape.cuh"
+#include "cuda/lib/stream.cuh"
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
@@ -70,7 +70,7 @@
 /* ---- legality ----------------------------------------------------------------------------- */
 
 #define LEGAL(expression, why) static_assert(expression, why);
-#include "attn_decode.def"
+#include "cuda/attn_decode.def"
 
 /* ---- code --------------------------------------------------------------------------------- */
 
@@ -89,7 +89,7 @@ enum {
     THREADS = WARPS * 32
 };
 
-#include "lib/attn_merge.cuh"
+#include "cuda/lib/attn_merge.cuh"
 
 /* A piece of a page: its part for this lane. */
 struct piece {

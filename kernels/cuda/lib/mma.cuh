@@ -5,10 +5,10 @@
  * columns 8 q + 4 s .. + 3. A product's sum does not care which column is called which, as long as
  * both operands agree: so a lane's part of operand B, for both products, is 8 neighbouring
  * activations of one token, 16 bytes in plain row order. */
-#ifndef WHET_KERNELS_LIB_MMA_CUH
-#define WHET_KERNELS_LIB_MMA_CUH
+#ifndef WHET_KERNELS_CUDA_LIB_MMA_CUH
+#define WHET_KERNELS_CUDA_LIB_MMA_CUH
 
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 #define TILE_LAYOUT "mma16x32"
 
