@@ -2,9 +2,9 @@
  *
  * Sequences are drawn on the host: spans whose contexts are equal or ragged, positions, and a page
  * table whose numbers may be permuted, in a pool that has pages of nobody. Numbers are drawn on the
- * device (kernels/probe.cu) from the case's seed. What must not be used - other pages, the rest of
- * a last page - holds finite garbage; what no kernel may read at all - rows beyond the step's - is
- * NaN.
+ * device (kernels/cuda/probe.cu) from the case's seed. What must not be used - other pages, the
+ * rest of a last page - holds finite garbage; what no kernel may read at all - rows beyond the
+ * step's - is NaN.
  *
  * Long contexts times many sequences are more memory than a probe may have, so all sequences but
  * the first share PLACES positions.

@@ -17,7 +17,7 @@
 #undef TABLE_FACTS
 #define TABLE_FACTS "kernels/templates_cuda.def"
 #define TABLE agent_cuda
-#define TABLE_DEF "kernels/agent.def"
+#define TABLE_DEF "kernels/cuda/agent.def"
 #include "specializer/candidate/template_table.h"
 
 /* On a GPU wider steps stay eager, whose matrix products no text without tensor cores comes near.

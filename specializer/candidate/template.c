@@ -279,7 +279,7 @@ static const struct kernel_source *source_find(const char *name)
 void template_path(const struct template *t, char *out, size_t n)
 {
     if (t->machine == MACHINE_CUDA)
-        snprintf(out, n, "%s.%s", t->file, t->library ? "def" : "cu");
+        snprintf(out, n, "cuda/%s.%s", t->file, t->library ? "def" : "cu");
     else
         snprintf(out, n, "cpu/%s.c", t->file);
 }

@@ -1,7 +1,7 @@
 /* template.h - kernel templates, their knobs, and single points of them.
  *
  * kernels/templates.def and templates_cuda.def list the templates, and each one's knob table
- * (kernels/cpu/<file>.def, kernels/<file>.def) says its knobs, their values and what is legal.
+ * (kernels/cpu/<file>.def, kernels/cuda/<file>.def) says its knobs, their values and what is legal.
  * Everything here is generated from those tables at compile time: a knob or a rule added there
  * needs no code here. Nothing here changes; any thread.
  */
@@ -105,7 +105,8 @@ int point_parse(const struct template *t, const char *text, struct point *p, str
  * and SHAPE of its table. NULL-terminated; free each string and the array. */
 char **point_flags(const struct template *t, const struct point *p, const struct facts *f);
 
-/* The template's source file below kernels/: "cpu/out.c", "gemv.cu"; of a library "lt.def". */
+/* The template's source file below kernels/: "cpu/out.c", "cuda/gemv.cu"; of a library
+ * "cuda/lt.def". */
 void template_path(const struct template *t, char *out, size_t n);
 /* The text of that file, embedded in the program. */
 const char *template_source(const struct template *t);

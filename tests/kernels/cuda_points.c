@@ -62,7 +62,7 @@ char *cuda_point_build(const char *root, const char *arch, const struct template
     int n = 0;
     while (flag[n])
         n++;
-    snprintf(path, sizeof path, "%s/kernels/%s.cu", root, t->file);
+    snprintf(path, sizeof path, "%s/kernels/cuda/%s.cu", root, t->file);
     char *cubin = cuda_build(root, path, arch, (const char *const *)flag, n, size, why);
     while (n > 0)
         free(flag[--n]);

@@ -3,7 +3,7 @@
  *
  * mlp_out: a warp an output, 8 outputs and one token a block. attn: a warp a query head and token. */
 #include "cuda.h"
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 #ifndef M_MAX
 #define M_MAX 8
