@@ -210,27 +210,38 @@ static void add_cost(struct region_cost *sum, const struct region_cost *c)
     sum->flops += c->flops;
 }
 
+/* A step of a work, and where its costs are added. */
+struct costing {
+    const struct bench *b;
+    struct result *out;
+    int32_t m, sequences, context, rows;
+};
+
+static int add_node(void *ctx, const struct plan_node *n, struct err *e)
+{
+    const struct costing *k = ctx;
+    const struct machine *machine = k->b->ops->machine(k->b->backend);
+    struct region_cost c =
+        plan_cost(k->b->model, n->region, n->layer, k->m, k->sequences, k->context, k->rows);
+    struct region_time *t = &k->out->region[n->region];
+    (void)e;
+    add_cost(&t->cost, &c);
+    t->roofline_s += roofline_s(machine, &c);
+    k->out->roofline_s += roofline_s(machine, &c);
+    k->out->bytes += machine_bytes(machine, &c);
+    return 0;
+}
+
 /* What one work must cost: every node of the plan in every step of it. */
 static void add_costs(const struct bench *b, const struct work *w, struct result *out)
 {
-    const struct machine *machine = b->ops->machine(b->backend);
     int32_t chunk = w->chunk ? w->chunk : w->context;
     for (int32_t at = 0; at < w->context; at += chunk) {
         int32_t n = w->context - at < chunk ? w->context - at : chunk;
-        int32_t m = w->chunk ? n : w->sequences;
-        int rows = w->chunk ? at + n == w->context : w->sequences;
-        for (int32_t i = 0; i < b->plan->nodes; i++) {
-            const struct plan_node *node = &b->plan->node[i];
-            if (node->region == REGION_HEAD && rows == 0)
-                continue;
-            struct region_cost c =
-                plan_cost(b->model, node->region, node->layer, m, w->sequences, at + n, rows);
-            struct region_time *t = &out->region[node->region];
-            add_cost(&t->cost, &c);
-            t->roofline_s += roofline_s(machine, &c);
-            out->roofline_s += roofline_s(machine, &c);
-            out->bytes += machine_bytes(machine, &c);
-        }
+        struct costing k = {.b = b, .out = out, .sequences = w->sequences, .context = at + n};
+        k.m = w->chunk ? n : w->sequences;
+        k.rows = w->chunk ? at + n == w->context : w->sequences;
+        plan_walk(b->plan, k.rows, add_node, &k, NULL);
     }
 }
 

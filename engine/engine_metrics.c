@@ -43,16 +43,15 @@ void engine_stats_init(struct engine_stats *s)
 static void count_launches(struct engine *e, const struct step *s, const struct kernel *override)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
-        int m = r == REGION_HEAD ? s->rows : s->m;
+        int m = region_m((enum region)r, s->m, s->rows);
         if (m == 0)
             continue;
         struct slot *slot = dispatch_slot(e->dispatch, (enum region)r, m, s->context);
         const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
         if (override && e->canary->slot == slot)
             k = override;
-        bool once = r == REGION_EMBED || r == REGION_HEAD;
         atomic_fetch_add(&e->stats.launches[r][k->origin],
-                         (uint64_t)(once ? 1 : e->model->shape.layers));
+                         (uint64_t)region_runs((enum region)r, e->model->shape.layers));
     }
 }
 

@@ -13,8 +13,18 @@
 
 #include "engine/quant.h"
 
-static const char *const names[REGION_COUNT] = {"embed",  "attn_in", "attn", "attn_out",
-                                                "mlp_in", "mlp_out", "head"};
+/* While attention runs, attn_out's first loads are on their way already and are most of what it
+ * reads, so what may be fetched then is the matrix after that. */
+static const struct region_info info[] = {
+    [REGION_EMBED] = {"embed", .once = true, .x = 0, .y = 0, .ahead = 1},
+    [REGION_ATTN_IN] = {"attn_in", .matrix = true, .x = 0, .y = 1, .ahead = 1},
+    [REGION_ATTN] = {"attn", .x = 0, .y = 1, .ahead = 2},
+    [REGION_ATTN_OUT] = {"attn_out", .matrix = true, .x = 0, .y = 1, .ahead = 1},
+    [REGION_MLP_IN] = {"mlp_in", .matrix = true, .x = 1, .y = 0, .ahead = 1},
+    [REGION_MLP_OUT] = {"mlp_out", .matrix = true, .x = 1, .y = 0, .ahead = 1},
+    [REGION_HEAD] = {"head", .once = true, .rows = true, .matrix = true, .x = 0, .y = 0},
+};
+_Static_assert(sizeof info / sizeof *info == REGION_COUNT, "every region has a row");
 
 static const enum region layer_regions[] = {REGION_ATTN_IN, REGION_ATTN, REGION_ATTN_OUT,
                                             REGION_MLP_IN, REGION_MLP_OUT};
@@ -40,17 +50,65 @@ void plan_free(struct plan *p)
     free(p);
 }
 
+int plan_walk(const struct plan *p, int32_t rows, plan_visit *visit, void *ctx, struct err *e)
+{
+    for (int32_t i = 0; i < p->nodes; i++) {
+        int rc = rows == 0 && info[p->node[i].region].rows ? 0 : visit(ctx, &p->node[i], e);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* Begins where the node is in a plan as plan_build() makes it, so it is found at once there. */
+int32_t plan_at(const struct plan *p, enum region r, int32_t layer)
+{
+    int32_t from = 1 + (info[r].once ? 0 : layer * PER_LAYER), nodes = p ? p->nodes : 0;
+    for (int32_t i = 0; i < nodes; i++) {
+        int32_t at = (from + i) % nodes;
+        if (p->node[at].region == r && (info[r].once || p->node[at].layer == layer))
+            return at;
+    }
+    return -1;
+}
+
+const struct plan_node *plan_ahead(const struct plan *p, enum region r, int32_t layer)
+{
+    int32_t at = plan_at(p, r, layer), left = info[r].ahead;
+    if (at < 0 || left == 0)
+        return NULL;
+    while (++at < p->nodes)
+        if (info[p->node[at].region].matrix && --left == 0)
+            return &p->node[at];
+    return NULL;
+}
+
+const struct region_info *region_info(enum region r)
+{
+    return &info[r];
+}
+
 const char *region_name(enum region r)
 {
-    return names[r];
+    return info[r].name;
 }
 
 int region_parse(const char *name)
 {
     for (int r = 0; r < REGION_COUNT; r++)
-        if (strcmp(names[r], name) == 0)
+        if (strcmp(info[r].name, name) == 0)
             return r;
     return -1;
+}
+
+int32_t region_runs(enum region r, int32_t layers)
+{
+    return info[r].once ? 1 : layers;
+}
+
+int32_t region_m(enum region r, int32_t m, int32_t rows)
+{
+    return info[r].rows ? rows : m;
 }
 
 static int64_t weight_bytes(const struct weight *w)

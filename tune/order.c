@@ -24,10 +24,8 @@ static double region_least_s(const struct model *model, const struct machine *ma
 {
     /* What is wider than a decode is a prompt. */
     int sequences = m <= DECODED_MOST ? m : 1;
-    bool once = r == REGION_HEAD || r == REGION_EMBED;
-    struct region_cost cost =
-        plan_cost(model, r, 0, m, sequences, context, r == REGION_HEAD ? sequences : m);
-    return roofline_s(machine, &cost) * (once ? 1 : model->shape.layers);
+    struct region_cost cost = plan_cost(model, r, 0, m, sequences, context, sequences);
+    return roofline_s(machine, &cost) * region_runs(r, model->shape.layers);
 }
 
 double order_share(const struct model *model, const struct machine *machine,

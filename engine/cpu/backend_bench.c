@@ -73,7 +73,7 @@ static int run_once(struct backend *b, struct bench_job *job, int side, float *n
     const struct kernel *k = side ? job->b : job->a;
     union region_args args = *(const union region_args *)case_args(s->inputs);
     int32_t turn = s->pairs.turn;
-    int32_t layer = k->region == REGION_HEAD ? 0 : turn % b->model->shape.layers;
+    int32_t layer = region_info(k->region)->once ? 0 : turn % b->model->shape.layers;
     bind_layer(b->model, k->region, layer, &args);
     backend_bind_packed(k, k->region, layer, &args);
     if (s->copies) {

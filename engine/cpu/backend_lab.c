@@ -236,7 +236,7 @@ static bool wanted(struct backend *b, const struct tap *t, enum region r, int32_
     if (layer == 0) {
         b->look_at = -1;
         if (b->matches++ % (t->every > 0 ? t->every : 1) == 0) {
-            b->look_at = r == REGION_HEAD ? 0 : b->look_layer;
+            b->look_at = region_info(r)->once ? 0 : b->look_layer;
             b->look_layer = (b->look_layer + 1) % b->model->shape.layers;
         }
     }

@@ -1,9 +1,7 @@
-/* backend_step.c - one forward pass: the plan, walked once.
+/* backend_step.c - one forward pass: the plan, walked once, then sampling.
  *
- *   embed -> [ attn_in -> attn -> attn_out -> mlp_in -> mlp_out ] x layers -> head -> sample
- *
- * The residual stream alternates between two buffers (attn_out: x[0] to x[1], mlp_out: back), so no
- * region writes what it reads and a tapped kernel can run after it on the same inputs. Which kernel
+ * The residual stream alternates between two buffers (plan.h), so no region writes what it reads
+ * and a tapped kernel can run after it on the same inputs. Which kernel
  * fills a slot is read once, before the first region: a swap takes effect at the next step.
  */
 #include <stdatomic.h>
@@ -26,7 +24,7 @@ static void choose(struct backend *b, const struct step *s, struct slot *overrid
                    const struct kernel *override, struct choice choice[REGION_COUNT])
 {
     for (int r = 0; r < REGION_COUNT; r++) {
-        int32_t m = r == REGION_HEAD ? s->rows : s->m;
+        int32_t m = region_m((enum region)r, s->m, s->rows);
         struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
         const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
         if (override && slot == override_slot)
@@ -60,71 +58,6 @@ int64_t backend_run(struct backend *b, const struct kernel *k, int32_t layer,
         pool_run(b->pool, k->cpu->run, args, k->cpu->scratch_bytes(m, pool_size(b->pool)));
     }
     return clock_ns() - t0;
-}
-
-/* ---- arguments ------------------------------------------------------------------------------ */
-
-static void aim_attn_in(const struct backend *b, const struct step *s, int32_t layer,
-                        struct attn_in_args *a)
-{
-    a->x = b->x[0];
-    a->rope_cos = b->rope_cos;
-    a->rope_sin = b->rope_sin;
-    a->position = s->position;
-    a->kv_at = s->kv_at;
-    a->q = b->q;
-    a->k_pages = backend_pages(b, layer, 0);
-    a->v_pages = backend_pages(b, layer, 1);
-}
-
-static void aim_attn(const struct backend *b, const struct step *s, int32_t layer,
-                     struct attn_args *a)
-{
-    a->spans = s->spans;
-    a->q = b->q;
-    a->k_pages = backend_pages(b, layer, 0);
-    a->v_pages = backend_pages(b, layer, 1);
-    a->span = s->span;
-    a->page_table = s->page_table;
-    a->a = b->a;
-}
-
-static void aim(const struct backend *b, const struct step *s, const struct plan_node *n,
-                union region_args *args)
-{
-    args->embed.m = n->region == REGION_HEAD ? s->rows : s->m; /* first in every struct */
-    bind_layer(b->model, n->region, n->layer, args);
-    switch (n->region) {
-    case REGION_EMBED:
-        args->embed.tokens = s->tokens;
-        args->embed.x = b->x[0];
-        break;
-    case REGION_ATTN_IN:
-        aim_attn_in(b, s, n->layer, &args->attn_in);
-        break;
-    case REGION_ATTN:
-        aim_attn(b, s, n->layer, &args->attn);
-        break;
-    case REGION_ATTN_OUT:
-        args->out.in = b->a;
-        args->out.x = b->x[0];
-        args->out.y = b->x[1];
-        break;
-    case REGION_MLP_IN:
-        args->mlp_in.x = b->x[1];
-        args->mlp_in.h = b->h;
-        break;
-    case REGION_MLP_OUT:
-        args->out.in = b->h;
-        args->out.x = b->x[1];
-        args->out.y = b->x[0];
-        break;
-    default:
-        args->head.row = s->row;
-        args->head.x = b->x[0];
-        args->head.logits = b->logits;
-        break;
-    }
 }
 
 /* ---- the walk ------------------------------------------------------------------------------- */
@@ -181,26 +114,63 @@ static int check_step(const struct backend *b, const struct step *s, struct err 
     return 0;
 }
 
+static struct step_memory memory_of(const struct backend *b, const struct step *s)
+{
+    return (struct step_memory){.m = s->m,
+                                .rows = s->rows,
+                                .spans = s->spans,
+                                .tokens = s->tokens,
+                                .position = s->position,
+                                .kv_at = s->kv_at,
+                                .row = s->row,
+                                .page_table = s->page_table,
+                                .span = s->span,
+                                .rope_cos = b->rope_cos,
+                                .rope_sin = b->rope_sin,
+                                .x = {b->x[0], b->x[1]},
+                                .q = b->q,
+                                .a = b->a,
+                                .h = b->h,
+                                .logits = b->logits,
+                                .k_pages = backend_pages(b, 0, 0),
+                                .v_pages = backend_pages(b, 0, 1),
+                                .layer_floats = backend_pages(b, 1, 0) - backend_pages(b, 0, 0)};
+}
+
+struct walk {
+    struct backend *b;
+    const struct step *step;
+    struct step_memory memory;
+    struct choice *choice;       /* [REGION_COUNT] */
+    const struct choice *broken; /* whose kernel broke; NULL: none */
+};
+
+static int run(void *ctx, const struct plan_node *n, struct err *e)
+{
+    struct walk *w = ctx;
+    struct choice *c = &w->choice[n->region];
+    union region_args args;
+    (void)e;
+    bind_node(w->b->model, &w->memory, n, &args);
+    backend_bind_packed(c->kernel, n->region, n->layer, &args);
+    int64_t ns = backend_run(w->b, c->kernel, n->layer, &args);
+    if (ns < 0) {
+        w->broken = c;
+        return -1;
+    }
+    c->ns += ns;
+    c->runs++;
+    backend_look(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
+    return 0;
+}
+
 /* NULL, or the choice whose kernel broke. */
 static const struct choice *walk(struct backend *b, const struct step *s,
                                  struct choice choice[REGION_COUNT])
 {
-    for (int32_t i = 0; i < b->plan->nodes; i++) {
-        const struct plan_node *n = &b->plan->node[i];
-        struct choice *c = &choice[n->region];
-        union region_args args;
-        if (n->region == REGION_HEAD && s->rows == 0)
-            continue;
-        aim(b, s, n, &args);
-        backend_bind_packed(c->kernel, n->region, n->layer, &args);
-        int64_t ns = backend_run(b, c->kernel, n->layer, &args);
-        if (ns < 0)
-            return c;
-        c->ns += ns;
-        c->runs++;
-        backend_look(b, c->slot, c->kernel, n->layer, s, &args, ns);
-    }
-    return NULL;
+    struct walk w = {b, s, memory_of(b, s), choice, NULL};
+    plan_walk(b->plan, s->rows, run, &w, NULL);
+    return w.broken;
 }
 
 /* A kernel that breaks leaves its slot at once, and the step is walked again from its first region:
@@ -223,7 +193,7 @@ int backend_step(struct backend *b, const struct step *s, struct slot *override_
     } while (broke);
     for (int r = 0; r < REGION_COUNT; r++)
         if (choice[r].runs)
-            count(&choice[r], s, r == REGION_HEAD ? s->rows : s->m);
+            count(&choice[r], s, region_m((enum region)r, s->m, s->rows));
     sample(b, s);
     return 0;
 }

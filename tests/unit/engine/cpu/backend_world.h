@@ -224,7 +224,7 @@ static void run_step(struct backend *be, struct built *b, const struct feed *fee
     assert_int_equal(backend_cpu.step(be, &b->step, NULL, NULL, &e), 0);
 }
 
-static void assert_follows(const struct sampled *got, const int32_t *text, int32_t n)
+static inline void assert_follows(const struct sampled *got, const int32_t *text, int32_t n)
 {
     double want[VOCAB];
     oracle_forward(text, n, want);
@@ -247,8 +247,8 @@ static int64_t no_bytes(int32_t m, int32_t size)
 }
 
 /* A kernel of mlp_out for up to `m_max` tokens that does what `run` does. */
-static struct kernel test_kernel(struct cpu_kernel *c,
-                                 void (*run)(const void *, const struct team *), int32_t m_max)
+static inline struct kernel
+test_kernel(struct cpu_kernel *c, void (*run)(const void *, const struct team *), int32_t m_max)
 {
     *c = (struct cpu_kernel){.abi = WHET_CPU_ABI,
                              .region = REGION_MLP_OUT,
