@@ -22,6 +22,11 @@ struct region_info {
     int8_t x, y; /* which of the two buffers of the residual stream it reads, and which it writes */
     int8_t ahead; /* while it runs, the weights of the ahead-th later node with a matrix may be
                      fetched; 0: none */
+    /* A span: one kernel may stand for these neighbours of a layer, in steps of up to m_most
+     * tokens. A region: no parts. */
+    int8_t parts;
+    int32_t m_most;
+    enum region part[2];
 };
 const struct region_info *region_info(enum region r);
 const char *region_name(enum region r); /* "attn_in" */
@@ -36,6 +41,9 @@ struct plan_node {
     int32_t layer; /* 0 for embed and head */
 };
 
+/* Whether r is a span that steps of m tokens may have a kernel for. */
+bool region_spans(enum region r, int32_t m);
+
 /* The order of a step: whoever runs one, in whatever way, walks these nodes. */
 struct plan {
     int32_t nodes;
@@ -47,9 +55,11 @@ struct plan *plan_build(const struct model_shape *shape);
 void plan_free(struct plan *p);
 
 typedef int plan_visit(void *ctx, const struct plan_node *n, struct err *e);
-/* Visits the nodes of a step that needs the logits of `rows`, in their order. Stops at the first
- * visit that is not 0 and returns that. */
-int plan_walk(const struct plan *p, int32_t rows, plan_visit *visit, void *ctx, struct err *e);
+/* Visits the nodes of a step that needs the logits of `rows`, in their order; where bit r of
+ * `whole` is set, span r once instead of its parts. Stops at the first visit that is not 0 and
+ * returns that. */
+int plan_walk(const struct plan *p, int32_t rows, uint32_t whole, plan_visit *visit, void *ctx,
+              struct err *e);
 /* Where a region runs in a layer (any layer will do for one that runs once), or -1. A layer that
  * only a probe knows is nowhere, and so is everything without a plan (NULL). */
 int32_t plan_at(const struct plan *p, enum region r, int32_t layer);

@@ -45,7 +45,8 @@ void order_places(const struct model *model, const struct machine *machine, stru
     for (int i = 0; i < n; i++) {
         struct place *p = place[i];
         bool first = machine->kind == MACHINE_CUDA && p->slot->region == REGION_ATTN;
-        double own = order_share(model, machine, p->slot) + first;
+        bool span = region_info(p->slot->region)->parts > 0;
+        double own = span ? -1 : order_share(model, machine, p->slot) + first;
         int at = i;
         for (; at > 0 && share[at - 1] < own; at--) {
             place[at] = place[at - 1];

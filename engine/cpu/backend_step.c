@@ -16,22 +16,30 @@ struct choice {
     struct slot *slot;
     const struct kernel *kernel;
     int64_t ns, runs;
+    int64_t last_ns; /* of its last run */
 };
 
 /* The kernels of this step; the eager one where a kernel cannot take so many tokens, or is broken.
- */
-static void choose(struct backend *b, const struct step *s, struct slot *override_slot,
-                   const struct kernel *override, struct choice choice[REGION_COUNT])
+ * Returns the spans that have a kernel of their own. */
+static uint32_t choose(struct backend *b, const struct step *s, struct slot *override_slot,
+                       const struct kernel *override, struct choice choice[REGION_NODES])
 {
-    for (int r = 0; r < REGION_COUNT; r++) {
+    uint32_t whole = 0;
+    for (int r = 0; r < REGION_NODES; r++) {
         int32_t m = region_m((enum region)r, s->m, s->rows);
         struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
+        choice[r] = (struct choice){.slot = slot};
+        if (!slot)
+            continue;
         const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
         if (override && slot == override_slot)
             k = override;
         bool eager = k->m_max < m || backend_broken(k);
-        choice[r] = (struct choice){slot, eager ? &b->eager[r] : k, 0, 0};
+        choice[r].kernel = eager ? &b->eager[r] : k;
+        if (region_info((enum region)r)->parts && choice[r].kernel != &b->eager[r])
+            whole |= 1u << r;
     }
+    return whole;
 }
 
 void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
@@ -58,6 +66,28 @@ int64_t backend_run(struct backend *b, const struct kernel *k, int32_t layer,
         pool_run(b->pool, k->cpu->run, args, k->cpu->scratch_bytes(m, pool_size(b->pool)));
     }
     return clock_ns() - t0;
+}
+
+int64_t backend_run_parts(struct backend *b, enum region span, int32_t layer,
+                          const union region_args *args)
+{
+    int32_t m = bind_m(args, span);
+    int64_t sum = 0;
+    for (int i = 0; i < region_info(span)->parts; i++) {
+        enum region r = region_info(span)->part[i];
+        const struct slot *slot = dispatch_slot(b->dispatch, r, m, 0);
+        const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+        union region_args part;
+        if (k->m_max < m || backend_broken(k))
+            k = &b->eager[r];
+        bind_part(span, i, args, &part);
+        backend_bind_packed(k, r, layer, &part);
+        int64_t ns = backend_run(b, k, layer, &part);
+        if (ns < 0)
+            return -1;
+        sum += ns;
+    }
+    return sum;
 }
 
 /* ---- the walk ------------------------------------------------------------------------------- */
@@ -141,9 +171,28 @@ struct walk {
     struct backend *b;
     const struct step *step;
     struct step_memory memory;
-    struct choice *choice;       /* [REGION_COUNT] */
+    struct choice *choice;       /* [REGION_NODES] */
     const struct choice *broken; /* whose kernel broke; NULL: none */
 };
+
+/* A tap of a span sees its parts as one run: their inputs are still what they were, since they lie
+ * in other buffers than what was written. */
+static void look_at_spans(const struct walk *w, const struct plan_node *n)
+{
+    for (int r = REGION_COUNT; r < REGION_NODES; r++) {
+        const struct region_info *span = region_info((enum region)r);
+        const struct choice *c = &w->choice[r];
+        struct plan_node node = {(enum region)r, n->layer};
+        union region_args args;
+        int64_t ns = 0;
+        if (!c->slot || span->part[span->parts - 1] != n->region)
+            continue;
+        for (int i = 0; i < span->parts; i++)
+            ns += w->choice[span->part[i]].last_ns;
+        bind_node(w->b->model, &w->memory, &node, &args);
+        backend_look(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
+    }
+}
 
 static int run(void *ctx, const struct plan_node *n, struct err *e)
 {
@@ -159,17 +208,20 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
         return -1;
     }
     c->ns += ns;
+    c->last_ns = ns;
     c->runs++;
     backend_look(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
+    if (atomic_load_explicit(&w->b->tap, memory_order_relaxed))
+        look_at_spans(w, n);
     return 0;
 }
 
 /* NULL, or the choice whose kernel broke. */
 static const struct choice *walk(struct backend *b, const struct step *s,
-                                 struct choice choice[REGION_COUNT])
+                                 struct choice choice[REGION_NODES], uint32_t whole)
 {
     struct walk w = {b, s, memory_of(b, s), choice, NULL};
-    plan_walk(b->plan, s->rows, run, &w, NULL);
+    plan_walk(b->plan, s->rows, whole, run, &w, NULL);
     return w.broken;
 }
 
@@ -178,20 +230,20 @@ static const struct choice *walk(struct backend *b, const struct step *s,
 int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
                  const struct kernel *override, struct err *e)
 {
-    struct choice choice[REGION_COUNT];
+    struct choice choice[REGION_NODES];
     const struct choice *broke;
     if (check_step(b, s, e))
         return -1;
     do {
-        choose(b, s, override_slot, override, choice);
-        broke = walk(b, s, choice);
+        uint32_t whole = choose(b, s, override_slot, override, choice);
+        broke = walk(b, s, choice, whole);
         if (broke) {
             dispatch_withdraw(b->dispatch, broke->slot, broke->kernel);
             log_warn("cpu", "%s: %s broke: %s; eager serves from this step on", broke->slot->name,
                      broke->kernel->name, backend_broken(broke->kernel));
         }
     } while (broke);
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         if (choice[r].runs)
             count(&choice[r], s, region_m((enum region)r, s->m, s->rows));
     sample(b, s);

@@ -62,7 +62,12 @@ void bind_layer(const struct model *model, enum region r, int32_t layer, union r
         a->head.norm = model->final_norm;
         a->head.w = model->head;
         break;
-    case REGION_COUNT:
+    case REGION_MLP:
+        a->mlp.eps = model->shape.eps;
+        a->mlp.norm = l->mlp_norm;
+        a->mlp.gate = l->gate;
+        a->mlp.up = l->up;
+        a->mlp.down = l->down;
         break;
     }
     for (int i = 0, n = bind_weights(a, r, w); i < n; i++)
@@ -125,9 +130,30 @@ void bind_node(const struct model *model, const struct step_memory *s, const str
         a->head.x = x;
         a->head.logits = s->logits;
         break;
-    case REGION_COUNT:
+    case REGION_MLP:
+        a->mlp.x = x;
+        a->mlp.h = s->h;
+        a->mlp.y = y;
         break;
     }
+}
+
+void bind_part(enum region span, int i, const union region_args *a, union region_args *part)
+{
+    const struct mlp_args *s = &a->mlp; /* the one span that there is */
+    struct weight *w[3];
+    if (i == 0)
+        part->mlp_in = (struct mlp_in_args){.m = s->m,
+                                            .eps = s->eps,
+                                            .x = s->x,
+                                            .norm = s->norm,
+                                            .gate = s->gate,
+                                            .up = s->up,
+                                            .h = s->h};
+    else
+        part->out = (struct out_args){.m = s->m, .in = s->h, .x = s->x, .w = s->down, .y = s->y};
+    for (int k = 0, n = bind_weights(part, region_info(span)->part[i], w); k < n; k++)
+        w[k]->packed = NULL;
 }
 
 int bind_weights(union region_args *a, enum region r, struct weight *out[3])
@@ -142,6 +168,11 @@ int bind_weights(union region_args *a, enum region r, struct weight *out[3])
         out[0] = &a->mlp_in.gate;
         out[1] = &a->mlp_in.up;
         return 2;
+    case REGION_MLP:
+        out[0] = &a->mlp.gate;
+        out[1] = &a->mlp.up;
+        out[2] = &a->mlp.down;
+        return 3;
     case REGION_ATTN_OUT:
     case REGION_MLP_OUT:
         out[0] = &a->out.w;

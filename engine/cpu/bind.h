@@ -17,6 +17,7 @@ union region_args {
     struct attn_args attn;
     struct out_args out; /* attn_out and mlp_out */
     struct mlp_in_args mlp_in;
+    struct mlp_args mlp;
     struct head_args head;
 };
 
@@ -40,8 +41,11 @@ struct step_memory {
 void bind_node(const struct model *model, const struct step_memory *s, const struct plan_node *n,
                union region_args *a);
 
+/* Arguments of part `i` of a span whose own are `a`. No packed weights. */
+void bind_part(enum region span, int i, const union region_args *a, union region_args *part);
+
 /* The weights a kernel of this region may repack, in order (attn_in: wq, wk, wv; mlp_in: gate, up;
- * attn_out, mlp_out, head: w); returns how many. embed and attn: 0. */
+ * mlp: gate, up, down; attn_out, mlp_out, head: w); returns how many. embed and attn: 0. */
 int bind_weights(union region_args *a, enum region r, struct weight *out[3]);
 
 int32_t bind_m(const union region_args *a, enum region r);

@@ -116,7 +116,7 @@ static int walk_model(struct walk *w, struct err *e)
 {
     w->logits = w->b->lab.y;
     w->best = w->b->lab.best;
-    return plan_walk(w->b->plan, w->rows, run, w, e);
+    return plan_walk(w->b->plan, w->rows, 0, run, w, e);
 }
 
 /* The looked rows' logits to the host; eager's best tokens are the next step's. */

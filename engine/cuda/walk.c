@@ -100,5 +100,5 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
 
 int walk_step(struct walk *w, struct err *e)
 {
-    return plan_walk(w->b->plan, w->rows, run, w, e);
+    return plan_walk(w->b->plan, w->rows, 0, run, w, e);
 }

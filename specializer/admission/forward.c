@@ -13,7 +13,8 @@ struct forward {
     struct plan *plan;
     int32_t sequences, length, seq_pages;
     int32_t m; /* most tokens of a step */
-    const struct cpu_kernel *kernel[REGION_COUNT];
+    const struct cpu_kernel *kernel[REGION_NODES];
+    uint32_t whole;     /* spans that run as one kernel */
     void *(*packed)[3]; /* [layers], of `packs`, in `arena` */
     char *arena;
     enum region packs;
@@ -59,7 +60,7 @@ struct forward *forward_open(const struct model *model, int32_t sequences, int32
     f->sequences = sequences;
     f->length = length;
     f->seq_pages = (length + KV_PAGE - 1) / KV_PAGE;
-    f->packs = REGION_COUNT;
+    f->packs = (enum region)REGION_NODES; /* nothing is packed */
     f->x = floats(m * s->hidden);
     f->y = floats(m * s->hidden);
     f->q = floats(m * width);
@@ -78,7 +79,7 @@ struct forward *forward_open(const struct model *model, int32_t sequences, int32
     f->page_table = xcalloc((size_t)sequences * (size_t)f->seq_pages, sizeof *f->page_table);
     f->span = xcalloc((size_t)sequences, sizeof *f->span);
     f->team = (struct team){0, 1, alone_barrier, NULL, NULL};
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_NODES; r++) {
         f->kernel[r] = eager_cpu((enum region)r);
         for (int32_t i = 1; i <= f->m; i++)
             grow_scratch(f, f->kernel[r]->scratch_bytes(i, 1));
@@ -127,6 +128,8 @@ void forward_use(struct forward *f, const struct cpu_kernel *k)
                 k->pack(w[i], f->packed[l][i], 0, w[i]->rows);
     }
     f->kernel[r] = k;
+    if (region_info(r)->parts)
+        f->whole |= 1u << r;
 }
 
 struct walk {
@@ -197,7 +200,7 @@ void forward_step(struct forward *f, const int32_t *token, int32_t first, int32_
 {
     int32_t m = lay_out(f, token, first, count, position, width);
     struct walk walk = {f, memory_of(f, m, count)};
-    plan_walk(f->plan, m, run, &walk, NULL);
+    plan_walk(f->plan, m, f->whole, run, &walk, NULL);
     int64_t vocab = f->model->shape.vocab;
     for (int32_t i = 0; i < m; i++)
         memcpy(logits + ((int64_t)(first + i / width) * f->length + position + i % width) * vocab,

@@ -41,7 +41,7 @@ static struct model_shape tiny(void)
 
 static struct backend *open_cpu(int64_t pack_bytes, struct dispatch **d)
 {
-    const struct kernel *eager[REGION_COUNT];
+    const struct kernel *eager[REGION_NODES];
     struct backend_options o = {.threads = 2,
                                 .kv_pages = PAGES,
                                 .max_tokens = TOKENS,
@@ -52,7 +52,9 @@ static struct backend *open_cpu(int64_t pack_bytes, struct dispatch **d)
     assert_non_null(b);
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = backend_cpu.eager(b, (enum region)r);
-    *d = dispatch_open(eager);
+    for (int r = REGION_COUNT; r < REGION_NODES; r++)
+        eager[r] = backend_cpu.span(b, (enum region)r);
+    *d = dispatch_open_spans(eager);
     backend_cpu.set_dispatch(b, *d);
     return b;
 }
@@ -217,7 +219,7 @@ static void build(struct built *b, const struct feed *feed, int n)
     b->step.pages = 3 * n;
 }
 
-static void run_step(struct backend *be, struct built *b, const struct feed *feed, int n)
+static inline void run_step(struct backend *be, struct built *b, const struct feed *feed, int n)
 {
     struct err e = {0};
     build(b, feed, n);

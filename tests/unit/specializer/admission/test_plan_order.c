@@ -41,7 +41,8 @@ static int32_t layer_of(enum region r, const union region_args *a)
             (r == REGION_ATTN && a->attn.k_pages == pages_of[l]) ||
             (r == REGION_ATTN_OUT && a->out.w.data == at->wo.data) ||
             (r == REGION_MLP_IN && a->mlp_in.gate.data == at->gate.data) ||
-            (r == REGION_MLP_OUT && a->out.w.data == at->down.data))
+            (r == REGION_MLP_OUT && a->out.w.data == at->down.data) ||
+            (r == REGION_MLP && a->mlp.down.data == at->down.data))
             return l;
     }
     return 0;
@@ -69,13 +70,14 @@ NOTES(REGION_ATTN_OUT)
 NOTES(REGION_MLP_IN)
 NOTES(REGION_MLP_OUT)
 NOTES(REGION_HEAD)
+NOTES(REGION_MLP)
 
 const struct cpu_kernel *__wrap_eager_cpu(enum region r)
 {
     static void (*const run[])(const void *, const struct team *) = {
         run_REGION_EMBED,  run_REGION_ATTN_IN, run_REGION_ATTN, run_REGION_ATTN_OUT,
-        run_REGION_MLP_IN, run_REGION_MLP_OUT, run_REGION_HEAD};
-    static struct cpu_kernel noting[REGION_COUNT];
+        run_REGION_MLP_IN, run_REGION_MLP_OUT, run_REGION_HEAD, run_REGION_MLP};
+    static struct cpu_kernel noting[REGION_NODES];
     noting[r] = *__real_eager_cpu(r);
     noting[r].run = run[r];
     return &noting[r];
@@ -148,6 +150,58 @@ static void a_step_that_needs_no_logits_has_no_head(void **state)
         assert_int_not_equal(ran[i].region, REGION_HEAD);
 }
 
+/* ---- spans ---------------------------------------------------------------------------------- */
+
+/* A kernel of mlp in the slot of the steps below: the eager one, but not known as such. */
+static void with_a_fused_kernel(void (*walk)(void))
+{
+    struct kernel fused = *backend_cpu.span(cpu, REGION_MLP);
+    struct slot *s = dispatch_slot(table, REGION_MLP, 5, 5);
+    dispatch_publish(table, s, &fused);
+    runs = 0;
+    walk();
+    dispatch_publish(table, s, s->eager);
+}
+
+static void a_fused_kernel_stands_for_its_parts(void **state)
+{
+    (void)state;
+    static const enum region want[] = {REGION_ATTN_IN, REGION_ATTN, REGION_ATTN_OUT, REGION_MLP};
+    with_a_fused_kernel(live_step);
+    assert_int_equal(runs, 4 * 3 + 2);
+    for (int32_t i = 1; i <= 4 * 3; i++) {
+        assert_int_equal(ran[i].region, want[(i - 1) % 4]);
+        assert_int_equal(ran[i].layer, (i - 1) / 4);
+    }
+}
+
+static void a_fused_kernel_does_not_run_where_its_parts_are_no_neighbours(void **state)
+{
+    (void)state;
+    with_a_fused_kernel(live_step);
+    assert_int_equal(runs, 5 * 3 + 2);
+    for (int32_t i = 0; i < runs; i++)
+        assert_int_not_equal(ran[i].region, REGION_MLP);
+}
+
+static void the_whole_model_check_runs_a_fused_kernel(void **state)
+{
+    (void)state;
+    static float split[5 * VOCAB], whole[5 * VOCAB];
+    struct kernel_sizes sizes = {.packed = xcalloc(3, sizeof *sizes.packed)};
+    struct forward *f = forward_open(model, 1, 5);
+    forward_step(f, text_a, 0, 1, 0, 5, split);
+    forward_room(f, eager_cpu(REGION_MLP), &sizes);
+    forward_use(f, eager_cpu(REGION_MLP));
+    runs = 0;
+    forward_step(f, text_a, 0, 1, 0, 5, whole);
+    assert_int_equal(runs, 4 * 3 + 2);
+    assert_int_equal(ran[4].region, REGION_MLP);
+    assert_memory_equal(split, whole, sizeof split);
+    forward_close(f);
+    sizes_free(&sizes);
+}
+
 static int usual(void **state)
 {
     (void)state;
@@ -178,6 +232,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_planted_order_is_what_the_whole_model_check_runs,
                                         reversed, tear_down),
         cmocka_unit_test_setup_teardown(a_step_that_needs_no_logits_has_no_head, usual, tear_down),
+        cmocka_unit_test_setup_teardown(a_fused_kernel_stands_for_its_parts, usual, tear_down),
+        cmocka_unit_test_setup_teardown(
+            a_fused_kernel_does_not_run_where_its_parts_are_no_neighbours, reversed, tear_down),
+        cmocka_unit_test_setup_teardown(the_whole_model_check_runs_a_fused_kernel, usual,
+                                        tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
