@@ -136,8 +136,12 @@ static void fill_types(struct facts *f, const struct model *m, enum region regio
     case REGION_HEAD:
         t[0] = m->head.type;
         break;
+    case REGION_MLP:
+        t[0] = LAYER_TYPE(gate);
+        t[1] = LAYER_TYPE(up);
+        t[2] = LAYER_TYPE(down);
+        break;
     case REGION_ATTN:
-    case REGION_COUNT:
         break;
     }
 #undef LAYER_TYPE

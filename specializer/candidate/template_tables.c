@@ -17,6 +17,10 @@
 #define TABLE_DEF "kernels/cpu/mlp_in.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE mlp
+#define TABLE_DEF "kernels/cpu/mlp.def"
+#include "specializer/candidate/template_table.h"
+
 #define TABLE head
 #define TABLE_DEF "kernels/cpu/head.def"
 #include "specializer/candidate/template_table.h"

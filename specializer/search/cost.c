@@ -47,8 +47,10 @@ static void region_matrix(const struct facts *f, double *rows, double *cols)
     case REGION_HEAD:
         *rows = f->VOCAB;
         break;
+    case REGION_MLP:
+        *rows = 3.0 * f->FFN;
+        break;
     case REGION_EMBED:
-    case REGION_COUNT:
         break;
     }
 }
