@@ -5,8 +5,8 @@
  * On import nothing of it is believed: the text is read against the rules here, its hash is made
  * anew, and it waits, under an environment of its own, until the agent takes it into the tree of
  * its slot as a text like any other (agent_adopt()), with every stage of admission before it. */
-#ifndef WHET_SPECIALIZER_EXPORT_TEXT_H
-#define WHET_SPECIALIZER_EXPORT_TEXT_H
+#ifndef WHET_SPECIALIZER_STORE_EXPORT_TEXT_H
+#define WHET_SPECIALIZER_STORE_EXPORT_TEXT_H
 
 #include <cjson/cJSON.h>
 
