@@ -14,7 +14,7 @@ import requests
 from conftest import BINARY, MODEL, ROOT, Server
 
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md")) + [p for p in [ROOT / "README.md"] if p.exists()]
+PAGES = sorted(DOCS.glob("*.md")) + sorted(ROOT.glob("*.md"))
 METRIC = re.compile(r"\b(?:whet|process)_[a-z0-9_]+")
 # Kernels under a name of their own: there is nothing to show before the first swap.
 ONLY_SPECIALIZED = {"whet_kernel_active_info", "whet_kernel_gain_ratio"}
@@ -197,15 +197,14 @@ def test_a_kernel_can_be_put_before_the_probe_as_the_page_says(tmp_path):
     assert json.loads(run.stdout)["verdict"] == "pass", run.stdout + run.stderr
 
 
-def test_files_that_pages_name_exist():
-    """`specializer/life.c` in a page is a file of the tree."""
-    missing = []
-    for path in PAGES:
-        for name in re.findall(r"`((?:server|engine|kernels|specializer|config|tests|scripts|docs)"
-                               r"/[\w./-]+)`", path.read_text()):
-            if not (ROOT / name).exists() and not name.endswith("-"):
-                missing.append(f"{path.name}: {name}")
-    assert not missing, missing
+def test_the_version_is_the_same_everywhere(server):
+    version = re.search(r"^  version: '([\d.]+)'", (ROOT / "meson.build").read_text(), re.M)[1]
+    said = subprocess.run([BINARY, "--version"], capture_output=True, text=True)
+    assert said.stdout == f"whet {version}\n"
+    assert server.get("/version").json() == {"version": version}
+    released = re.findall(r"^## ([\d.]+) \(\d{4}-\d\d-\d\d\)$",
+                          (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert released[0] == version
 
 
 def test_options_that_pages_name_exist():
