@@ -64,7 +64,10 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
     plant(tmp_path, {"README.md": "`engine/plan.c`, `engine/gone.c`, `life.h`, `scripts/nothing`\n",
                      "engine/meson.build": "files('plan.c')\n",
                      "engine/plan.c": "/* see specializer/gone.h, and kernels/<file>.def */\n",
-                     "engine/orphan.c": "int x;\n"})
+                     "engine/orphan.c": "int x;\n", "kernels/cpu/new.def": "",
+                     "tests/kernels/test_bad.c": '{"sleeps", OUT}',
+                     "tests/kernels/meson.build": "files('test_bad.c')\n",
+                     "tests/kernels/bad/sleeps.c": "", "tests/kernels/bad/lies.c": ""})
     code, said = run(tmp_path, "check-lists")
     of_ours = [line for line in said.splitlines() if not line.startswith("scripts/check-lists ")]
     assert code == 1 and sorted(of_ours) == [
@@ -72,4 +75,6 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
         "README.md names life.h, which is not there",
         "README.md names scripts/nothing, which is not there",
         "engine/orphan.c is in no meson.build",
-        "engine/plan.c names specializer/gone.h, which is not there"]
+        "engine/plan.c names specializer/gone.h, which is not there",
+        "kernels/cpu/new.def is in no meson.build",
+        "tests/kernels/bad/lies.c has no row in tests/kernels/test_bad.c"]
