@@ -138,6 +138,22 @@ def test_every_route_of_the_pages_is_there(server):
         assert b"there is no route" not in answer and status != 405, (method, path, answer)
 
 
+def test_every_route_of_the_server_is_on_a_page():
+    """By the table of routes: clients' in http.md, operators' in operating.md."""
+    rows = re.findall(r'^    \{"(\w+)", "[^"]+", "([^"]+)"', (ROOT / "server/router.c").read_text(),
+                      re.M)
+    assert len(rows) > 25
+    clients, operators = ((DOCS / f"{page}.md").read_text() for page in ("http", "operating"))
+    for method, path in rows:
+        if path.startswith("/admin"):
+            for name, example in (("slot", "mlp_in/m1"), ("id", "ID"), ("mode", "pause")):
+                path = path.replace(f"{{{name}}}", example)
+            said = re.findall(rf"curl -s (?:-X (\w+) )?[^|\n]*?\$U{path}(?=[\s\"`?])", operators)
+            assert method in {m or "GET" for m in said}, (method, path)
+        else:
+            assert f"{path}`" in clients, (method, path)
+
+
 def test_the_sdk_example_runs_as_it_stands(server):
     code = re.search(r"```python\n(.*?)```", (DOCS / "running.md").read_text(), re.S)[1]
     code = code.replace("http://127.0.0.1:8080", server.url)
