@@ -148,6 +148,9 @@ struct backend_ops {
      * and milliseconds that one may take while other sequences decode in it. */
     int32_t usual_chunk;
     double usual_mixed_ms;
+    /* Steps of up to so many tokens give each token the bits that it would have alone, with eager
+     * kernels and those that are bit-equal to them; 0: nothing is promised. */
+    int32_t same_bits_tokens;
     struct backend *(*open)(const struct model *m, const struct backend_options *o, struct err *e);
     void (*close)(struct backend *b);
     const struct machine *(*machine)(struct backend *b);

@@ -161,6 +161,14 @@ static void put_counters(const struct engine *e, FILE *out)
         (double)atomic_load(&s->cached_tokens));
     put(out, "generation_tokens_total", "counter", "Tokens generated",
         (double)atomic_load(&s->generated_tokens));
+    put(out, "speculation_proposed_tokens_total", "counter",
+        "Tokens guessed and checked beside the next one of a sequence",
+        (double)atomic_load(&s->guessed_tokens));
+    put(out, "speculation_accepted_tokens_total", "counter",
+        "Guessed tokens that were what the sampler drew", (double)atomic_load(&s->accepted_tokens));
+    put(out, "speculation_steps_total", "counter",
+        "Decode steps of a sequence that checked guesses: each gave one token and those accepted",
+        (double)atomic_load(&s->speculations));
     put(out, "requests_running", "gauge", "Requests in the running batch",
         atomic_load(&s->running));
     put(out, "requests_waiting", "gauge", "Requests waiting to run", atomic_load(&s->waiting));
@@ -283,15 +291,19 @@ char *engine_json(const struct engine *e)
             "{\"tokens_per_s\":%.3f,\"step_p50_ms\":%.4f,\"step_p99_ms\":%.4f,"
             "\"recent_steps\":%d,\"running\":%d,\"waiting\":%d,\"kv_pages\":%d,"
             "\"kv_pages_used\":%d,\"generated_tokens\":%llu,\"prompt_tokens\":%llu,"
-            "\"preemptions\":%llu,\"steps\":%llu,\"gap_p50_ms\":%.3f,\"gap_p99_ms\":%.3f,"
+            "\"preemptions\":%llu,\"steps\":%llu,\"speculation\":{\"steps\":%llu,"
+            "\"proposed\":%llu,\"accepted\":%llu},\"gap_p50_ms\":%.3f,\"gap_p99_ms\":%.3f,"
             "\"first_p50_ms\":%.2f,\"first_p99_ms\":%.2f,\"regions\":[",
             recent.tokens_per_s, recent.p50_ms, recent.p99_ms, recent.steps,
             atomic_load(&s->running), atomic_load(&s->waiting), kvcache_pages(e->kv),
             atomic_load(&s->pages_used), (unsigned long long)atomic_load(&s->generated_tokens),
             (unsigned long long)atomic_load(&s->prompt_tokens),
             (unsigned long long)atomic_load(&s->preemptions),
-            (unsigned long long)atomic_load(&s->steps), gaps.gap_p50 * 1e3, gaps.gap_p99 * 1e3,
-            firsts.first_p50 * 1e3, firsts.first_p99 * 1e3);
+            (unsigned long long)atomic_load(&s->steps),
+            (unsigned long long)atomic_load(&s->speculations),
+            (unsigned long long)atomic_load(&s->guessed_tokens),
+            (unsigned long long)atomic_load(&s->accepted_tokens), gaps.gap_p50 * 1e3,
+            gaps.gap_p99 * 1e3, firsts.first_p50 * 1e3, firsts.first_p99 * 1e3);
     for (int r = 0; r < REGION_COUNT; r++) {
         struct region_total t = region_total(e, (enum region)r);
         fprintf(out, "%s{\"region\":\"%s\",\"seconds\":%.6f,\"bytes\":%.0f,\"roofline\":%.4f}",

@@ -211,6 +211,8 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     }
     e->kv = kvcache_open(pages);
     e->scheduler = scheduler_open(e->kv, &o->limits);
+    int32_t same_bits = e->ops->same_bits_tokens > 1 ? e->ops->same_bits_tokens : 1;
+    e->speculator = speculate_open(o->bit_equal ? same_bits : 0);
     for (int i = 0; i < 2; i++)
         e->batch[i] = batch_open(&o->limits);
     log_info("engine", "backend %s on %s; %d KV pages, %lld MiB; ready after %.2f s", e->ops->name,
@@ -223,6 +225,7 @@ void engine_teardown(struct engine *e)
 {
     for (int i = 0; i < 2; i++)
         batch_close(e->batch[i]);
+    speculate_close(e->speculator);
     scheduler_close(e->scheduler);
     kvcache_close(e->kv);
     if (e->backend)

@@ -63,6 +63,7 @@ static enum submit_result check(const struct engine *e, const struct engine_requ
     else
         bad = check_ids(r->prompt, r->prompt_n, vocab, "prompt", err) ||
               check_ids(r->stop_token, r->stop_tokens, vocab, "stop_token_ids", err) ||
+              check_ids(r->predicted, r->predicted_n, vocab, "prediction", err) ||
               check_sampling(&r->sampling, vocab, err);
     for (int32_t i = 0; !bad && i < r->stops; i++)
         if (!r->stop[i][0])

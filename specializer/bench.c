@@ -17,10 +17,10 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "specializer/candidate/live.h"
+#include "specializer/candidate/stats.h"
 #include "specializer/floor.h"
-#include "specializer/live.h"
 #include "specializer/stages.h"
-#include "specializer/stats.h"
 
 const int bench_pairs[BENCH_LOOKS] = {16, 48, 144};
 static const int quick_pairs[BENCH_QUICK_LOOKS] = {8, 16};

@@ -27,8 +27,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "specializer/live.h"
-#include "specializer/stats.h"
+#include "specializer/candidate/live.h"
+#include "specializer/candidate/stats.h"
+#include "specializer/stages.h"
 
 enum { LOOKS = 4, WINDOW = 24, PAIRS_LEAST = 10, AUDIT_EVERY = 8, AUDIT_EVERY_CUDA = 32 };
 static const int32_t steps_at[LOOKS] = {32, 96, 288, 864};

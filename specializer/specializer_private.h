@@ -11,15 +11,17 @@
 #include <pthread.h>
 
 #include "config/metrics.h"
+#include "specializer/admission/probe.h"
 #include "specializer/adviser/adviser.h"
 #include "specializer/agent/agent.h"
-#include "specializer/life.h"
+#include "specializer/build/build.h"
 #include "specializer/observe.h"
 #include "specializer/search/cost.h"
 #include "specializer/search/space.h"
 #include "specializer/search/strategy.h"
 #include "specializer/specializer.h"
 #include "specializer/stages.h"
+#include "specializer/store/life_move.h"
 #include "specializer/store/store.h"
 
 enum { BATCH = 6, COMPANIES = 8, INPUTS = 2, NAME_MOST = 40, WHY_TEXT = 72 };

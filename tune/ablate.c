@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 enum { BATCH_SIZE = 6 };
 #define MIN_GAIN                                                                    \

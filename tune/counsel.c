@@ -8,7 +8,7 @@
 #include "config/err.h"
 #include "specializer/adviser/adviser_replay.h"
 #include "specializer/adviser/adviser_request.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 enum { NAMED = 4, TENTH = 10 };
 

@@ -17,7 +17,7 @@
 
 #include "config/config.h"
 #include "config/err.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/store/store.h"
 
 enum { LEARN_FROM = 24, DRAWS = 8, WORST = 4 };

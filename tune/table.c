@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 /* ---- thinning ------------------------------------------------------------------------------ */
 

@@ -184,6 +184,7 @@ const struct backend_ops backend_cpu = {
     .name = "cpu",
     .usual_chunk = 512,
     .usual_mixed_ms = 250,
+    .same_bits_tokens = EAGER_NARROW,
     .open = cpu_open,
     .close = cpu_close,
     .machine = cpu_machine,

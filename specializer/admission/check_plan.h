@@ -3,7 +3,7 @@
 #define WHET_SPECIALIZER_ADMISSION_CHECK_PLAN_H
 
 #include "engine/cpu/case.h"
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 
 /* Cases of a full admission at most, and of a restored winner's short one: the object is the very
  * file that passed them all, so this asks whether machine and model are still what they were. */

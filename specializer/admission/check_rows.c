@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 static float *gather(struct row_set *s, int slot, const float *src, const int32_t *row, int32_t n,
                      int64_t cols)

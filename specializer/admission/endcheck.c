@@ -33,7 +33,7 @@
 #include "engine/sandbox.h"
 #include "kernels/isa.h"
 #include "specializer/admission/forward.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 enum {
     GIVEN = 4,

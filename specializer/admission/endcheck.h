@@ -7,7 +7,7 @@
 #define WHET_SPECIALIZER_ADMISSION_ENDCHECK_H
 
 #include "engine/model.h"
-#include "specializer/stages.h"
+#include "specializer/candidate/stage.h"
 
 struct end_result {
     int32_t tokens;

@@ -7,8 +7,8 @@
 
 #include "engine/dispatch.h"
 #include "specializer/admission/judge.h"
-#include "specializer/candidate.h"
-#include "specializer/stages.h"
+#include "specializer/admission/probe.h"
+#include "specializer/candidate/candidate.h"
 
 enum { PROBE_CAPTURES_MAX = 6 };
 

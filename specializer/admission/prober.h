@@ -20,7 +20,7 @@
 #define WHET_SPECIALIZER_ADMISSION_PROBER_H
 
 #include "config/process.h"
-#include "specializer/stages.h"
+#include "specializer/candidate/stage.h"
 
 enum { PROBER_MESSAGE_MAX = 32 * 1024 };
 

@@ -2,7 +2,7 @@
 #ifndef WHET_SPECIALIZER_BUILD_BUILD_NVRTC_H
 #define WHET_SPECIALIZER_BUILD_BUILD_NVRTC_H
 
-#include "specializer/stages.h"
+#include "specializer/candidate/stage.h"
 
 /* Path of the library that the CUDA module was built with; "" without that module. */
 #ifndef WHET_NVRTC

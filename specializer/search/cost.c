@@ -14,7 +14,7 @@
 
 #include "config/err.h"
 #include "engine/quant.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 /* ---- the formula ---------------------------------------------------------------------------- */
 

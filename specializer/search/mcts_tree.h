@@ -7,7 +7,7 @@
 #define WHET_SPECIALIZER_SEARCH_MCTS_TREE_H
 
 #include "specializer/search/strategy.h"
-#include "specializer/trust.h"
+#include "specializer/search/trust.h"
 
 enum { MCTS_CHILDREN = 2, MCTS_NODES_MOST = 16384, MCTS_ROOT = 0 };
 

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "config/log.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/cost.h"
 
 struct spot {

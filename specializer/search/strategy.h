@@ -8,7 +8,7 @@
 #ifndef WHET_SPECIALIZER_SEARCH_STRATEGY_H
 #define WHET_SPECIALIZER_SEARCH_STRATEGY_H
 
-#include "specializer/adviser/adviser.h"
+#include "specializer/search/advice.h"
 #include "specializer/search/space.h"
 
 enum trial { TRIAL_NONE, TRIAL_PENDING, TRIAL_MEASURED, TRIAL_REFUSED };

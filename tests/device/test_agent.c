@@ -15,6 +15,7 @@
 #include "specializer/admission/check_device.h"
 #include "specializer/agent/agent_prompt.h"
 #include "specializer/agent/agent_source.h"
+#include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 #include "tests/device/device_test.h"
 
@@ -36,7 +37,7 @@ static bool compile(const char *dir, enum region region, int32_t m, const struct
     facts_fill(&f, model, region, m, NUMERICS_TOLERANCE);
     facts_machine(&f, &machine);
     agent_body_hash(text, hash);
-    agent_body_name(MACHINE_CUDA, hash, name);
+    candidate_body_name(MACHINE_CUDA, hash, name);
     bool ok = agent_text_check(text, strlen(text), AGENT_CUDA, &e) == 0 && agent_point(t, &f, &p) &&
               agent_body_write(dir, MACHINE_CUDA, hash, text, &e) == 0;
     check(ok, false, "%s m=%d: %s", region_name(region), m, e.msg);

@@ -4,6 +4,7 @@
 #ifndef WHET_TESTS_UNIT_SPECIALIZER_FAKE_STAGES_H
 #define WHET_TESTS_UNIT_SPECIALIZER_FAKE_STAGES_H
 
+#include "specializer/admission/inputs.h"
 #include "specializer/admission/prober.h"
 #include "tests/unit/specializer/fake_lab.h"
 

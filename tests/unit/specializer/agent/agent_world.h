@@ -13,6 +13,7 @@
 #include "config/clock.h"
 #include "specializer/adviser/llm.h"
 #include "specializer/agent/agent.h"
+#include "specializer/agent/agent_store.h"
 #include "specializer/store/store.h"
 #include "tests/unit/specializer/stand_in.h"
 
@@ -153,7 +154,7 @@ static const struct agent_node *stored(struct world *w, int id)
 {
     static struct agent_tree t;
     tree_free(&t);
-    assert_int_equal(store_agent_tree(w->store, "0123456789abcdef", "mlp_out/m1", &t, NULL), 0);
+    assert_int_equal(agent_store_tree(w->store, "0123456789abcdef", "mlp_out/m1", &t, NULL), 0);
     return id < t.nodes ? &t.node[id] : NULL;
 }
 

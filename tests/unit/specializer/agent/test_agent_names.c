@@ -15,6 +15,7 @@
 
 #include "kernels/sources.h"
 #include "specializer/agent/agent_names.h"
+#include "specializer/candidate/template.h"
 
 enum { FILES_MOST = 40 };
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/cubin.h"
 #include "specializer/search/space.h"

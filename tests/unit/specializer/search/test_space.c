@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "engine/plan.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/space.h"
 
 static struct model *model;

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "tests/unit/specializer/advice_world.h"
 
 static int knob_of(const struct world *w, int32_t id, const char *name)

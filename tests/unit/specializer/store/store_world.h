@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "specializer/life.h"
+#include "specializer/candidate/life.h"
 #include "specializer/store/store_sql.h"
 
 static char folder[] = "/tmp/whet-test-store-XXXXXX";
