@@ -1,6 +1,6 @@
 /* bench_private.h - what is measured, how, and where it goes: shared by bench*.c. One thread. */
-#ifndef WHET_BENCH_PRIVATE_H
-#define WHET_BENCH_PRIVATE_H
+#ifndef WHET_BENCH_BENCH_PRIVATE_H
+#define WHET_BENCH_BENCH_PRIVATE_H
 
 #include "config/config.h"
 #include "engine/backend.h"

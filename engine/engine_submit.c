@@ -25,6 +25,8 @@ static int check_ids(const int32_t *id, int32_t n, int32_t vocab, const char *wh
     return 0;
 }
 
+SAMPLING_NUMBERS_ARE(6);
+
 static int check_sampling(const struct sampling *s, int32_t vocab, struct err *err)
 {
     if (!isfinite(s->temperature) || s->temperature < 0)

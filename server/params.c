@@ -146,19 +146,18 @@ static int read_float(const cJSON *body, const char *name, double lo, double hi,
     return 0;
 }
 
+#define READ(name, value, least, most)                         \
+    s->name = value;                                           \
+    if (read_float(body, #name, least, most, &s->name, e) < 0) \
+        return -1;
+
 static int read_sampling(struct params *p, const cJSON *body, int32_t vocab, struct api_error *e)
 {
     struct sampling *s = &p->sampling;
     int64_t top_k = 0, seed = 0;
-    *s = (struct sampling){
-        .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
-    if (read_float(body, "temperature", 0, 2, &s->temperature, e) ||
-        read_float(body, "top_p", 0, 1, &s->top_p, e) ||
-        read_float(body, "min_p", 0, 1, &s->min_p, e) ||
-        read_float(body, "repetition_penalty", 0.01, 10, &s->repetition_penalty, e) ||
-        read_float(body, "presence_penalty", -2, 2, &s->presence_penalty, e) ||
-        read_float(body, "frequency_penalty", -2, 2, &s->frequency_penalty, e) ||
-        json_int(body, "top_k", -1, INT32_MAX, &top_k, e) < 0)
+    *s = (struct sampling){.top_logprobs = -1};
+    SAMPLING_NUMBERS(READ);
+    if (json_int(body, "top_k", -1, INT32_MAX, &top_k, e) < 0)
         return -1;
     if (s->top_p < 1e-6f)
         s->top_p = 1e-6f; /* OpenAI allows 0: the most likely token alone */

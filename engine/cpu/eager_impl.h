@@ -39,7 +39,7 @@ struct eager_format {
     void (*dot)(const uint8_t *const row[EAGER_ROWS], const float *x, int64_t n,
                 float y[EAGER_ROWS]);
 };
-extern const struct eager_format EAGER(format)[DTYPE_COUNT];
+extern const struct eager_format EAGER(format)[]; /* a row for every enum dtype */
 int64_t EAGER(row_bytes)(const struct weight *w);
 
 /* The input of a linear layer: x [m, K], or rmsnorm(x) * gain when `gain` is set. */

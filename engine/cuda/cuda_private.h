@@ -17,8 +17,8 @@
  * Threads: the engine thread runs steps, taps and benches; the specializer thread loads and
  * unloads; the builder thread (graph.c) captures graphs. What two of them touch says so.
  */
-#ifndef WHET_ENGINE_CUDA_PRIVATE_H
-#define WHET_ENGINE_CUDA_PRIVATE_H
+#ifndef WHET_ENGINE_CUDA_CUDA_PRIVATE_H
+#define WHET_ENGINE_CUDA_CUDA_PRIVATE_H
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>

@@ -10,8 +10,8 @@
  * and with it how far a prediction may be off: points like those measured are known well, families
  * that nothing was measured of are not. Specializer thread only.
  */
-#ifndef WHET_SPECIALIZER_COST_H
-#define WHET_SPECIALIZER_COST_H
+#ifndef WHET_SPECIALIZER_SEARCH_COST_H
+#define WHET_SPECIALIZER_SEARCH_COST_H
 
 #include "engine/plan.h"
 #include "specializer/search/space.h"

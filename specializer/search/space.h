@@ -4,8 +4,8 @@
  * of all templates of a slot's region as ids 0 .. size-1, each with a predicted time. Nothing but
  * the predictions changes once it is open. Specializer thread only.
  */
-#ifndef WHET_SPECIALIZER_SPACE_H
-#define WHET_SPECIALIZER_SPACE_H
+#ifndef WHET_SPECIALIZER_SEARCH_SPACE_H
+#define WHET_SPECIALIZER_SEARCH_SPACE_H
 
 #include "specializer/candidate/template.h"
 

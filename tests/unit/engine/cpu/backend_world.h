@@ -1,8 +1,8 @@
 /* backend_world.h - a tiny model on the CPU backend, its forward pass by the oracle, and steps and
  * kernels that tests make: what all tests of engine/cpu/backend* stand on.
  */
-#ifndef WHET_TESTS_BACKEND_WORLD_H
-#define WHET_TESTS_BACKEND_WORLD_H
+#ifndef WHET_TESTS_UNIT_ENGINE_CPU_BACKEND_WORLD_H
+#define WHET_TESTS_UNIT_ENGINE_CPU_BACKEND_WORLD_H
 
 #include "tests/unit/unit.h"
 
