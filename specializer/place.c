@@ -12,11 +12,12 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/live.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
 
 enum { FIRSTS = 6 };
-#define CAPTURE_TIMEOUT_NS INT64_C(1000000000)
+#define CAPTURE_TIMEOUT_S 1.0
 
 /* ---- opening a search ---------------------------------------------------------------------- */
 
@@ -220,9 +221,11 @@ static struct capture *capture_one(struct specializer *s, struct place *p)
     struct capture *c = xcalloc(1, sizeof *c);
     struct tap tap = {.kind = TAP_CAPTURE, .slot = p->slot, .every = 1, .capture = c};
     atomic_init(&tap.left, 1);
-    int64_t until = clock_ns() + CAPTURE_TIMEOUT_NS;
+    struct patience patience;
+    patience_begin(&patience, &s->env, p->slot, CAPTURE_TIMEOUT_S);
     bool taken = s->env.ops->tap(s->env.backend, &tap) == 0;
-    while (taken && atomic_load(&tap.left) > 0 && clock_ns() < until && !atomic_load(&s->interrupt))
+    while (taken && atomic_load(&tap.left) > 0 && !patience_over(&patience) &&
+           !atomic_load(&s->interrupt))
         specializer_wait(s, 0.005);
     s->env.ops->tap(s->env.backend, NULL);
     if (taken && atomic_load(&tap.left) == 0)
