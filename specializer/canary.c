@@ -142,7 +142,8 @@ static enum stage_result wait_for(struct trial *t, int32_t steps)
         }
         if (live_broken(t->env, t->c, "canary"))
             return STAGE_REFUSE;
-        if (patience_over(&t->patience))
+        bool enough = atomic_load(&t->canary.have) >= steps_at[1];
+        if (patience_over(&t->patience) || (enough && patience_spent(&t->patience)))
             return STAGE_RETRY;
     }
     return STAGE_PASS;
@@ -209,7 +210,7 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
     enum canary_verdict verdict = CANARY_MORE;
     for (int i = 0; i < LOOKS && verdict == CANARY_MORE && r == STAGE_PASS; i++) {
         r = wait_for(t, steps_at[i]);
-        /* No more to come after a hundred steps or more is a last look, not a failure to look. */
+        /* A hundred steps or more are enough for a last look once the time is over. */
         bool late = r == STAGE_RETRY && atomic_load(&t->canary.have) >= steps_at[1];
         if (late)
             r = STAGE_PASS;

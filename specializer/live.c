@@ -48,6 +48,11 @@ void patience_begin(struct patience *p, const struct stage_env *env, const struc
     p->all = p->passed = region_steps(env, slot);
 }
 
+bool patience_spent(const struct patience *p)
+{
+    return clock_ns() - p->since_ns >= p->least_ns;
+}
+
 bool patience_over(struct patience *p)
 {
     int64_t now = clock_ns();
@@ -58,7 +63,7 @@ bool patience_over(struct patience *p)
         p->passed = all;
     p->all = all;
     p->own = own;
-    if (now - p->since_ns < p->least_ns)
+    if (!patience_spent(p))
         return false;
     bool working = engine_load(p->env->engine) > 0 && p->least_ns < stuck_ns;
     return patience_passed(p) >= PASSED_MOST ||

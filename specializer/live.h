@@ -35,6 +35,8 @@ void patience_begin(struct patience *p, const struct stage_env *env, const struc
 /* True once `seconds` are over and either traffic has no use for the slot (many steps in a row went
  * by without it), or there is no traffic. */
 bool patience_over(struct patience *p);
+/* True once `seconds` are over: for who has seen enough to end with. */
+bool patience_spent(const struct patience *p);
 /* Region's steps since the last of the slot: for a reason in words. */
 uint64_t patience_passed(const struct patience *p);
 

@@ -30,6 +30,7 @@ static struct {
     int64_t step_ns;   /* between two steps */
     int turns, looked; /* steps of all, steps of the slot since the tap was hung up */
     struct slot *slot, *other;
+    int64_t noise; /* of a step; then both sides are alike */
 } world;
 
 /* ---- an engine that takes a step every so often ---------------------------------------------- */
@@ -94,8 +95,9 @@ static void record(struct canary *c)
     if (i >= c->want)
         return;
     bool candidate = i % 2;
-    c->step[i] = (struct canary_step){candidate ? 900000 + i % 7 : 1000000 + i % 5, world.slot->m,
-                                      100, candidate};
+    int64_t ns = candidate && !world.noise ? 900000 + i % 7 : 1000000 + i % 5;
+    ns += world.noise * (i * 7919 % 13) / 13;
+    c->step[i] = (struct canary_step){ns, world.slot->m, 100, candidate};
     atomic_store(&c->have, i + 1);
 }
 
@@ -203,6 +205,20 @@ static void a_canary_of_slow_steps_is_decided(void **state)
     assert_true(c.evidence.canary.low > 0);
 }
 
+/* One of so small a gain that it would take all 864 steps: when the minute is over, 96 are enough.
+ */
+static void a_canary_of_slow_steps_ends_after_a_hundred(void **state)
+{
+    (void)state;
+    struct candidate c = candidate_on(world.slot);
+    traffic(1, 4);
+    world.noise = 400000;
+    world.turns = 0;
+    assert_int_not_equal(canary_run(env, &c, 60), STAGE_PASS);
+    world.noise = 0;
+    assert_int_equal(world.turns, 96);
+}
+
 static void a_slot_that_traffic_left_is_given_up(void **state)
 {
     (void)state;
@@ -257,6 +273,7 @@ int main(void)
         cmocka_unit_test(a_look_every_minute_is_waited_for),
         cmocka_unit_test(narrow_steps_are_looked_at_one_in_four),
         cmocka_unit_test(a_canary_of_slow_steps_is_decided),
+        cmocka_unit_test(a_canary_of_slow_steps_ends_after_a_hundred),
         cmocka_unit_test(a_slot_that_traffic_left_is_given_up),
         cmocka_unit_test(a_fast_machine_is_given_the_time_too),
         cmocka_unit_test(where_there_is_no_traffic_the_clock_ends_it),
