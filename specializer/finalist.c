@@ -7,8 +7,8 @@
 #include "config/log.h"
 #include "specializer/specializer_private.h"
 
-/* How long a stage waits for live steps before it leaves the finalist for later, and for how long.
- */
+/* How long a stage waits at least for live steps before it leaves the finalist for later, and for
+ * how long. */
 #define SHADOW_TIMEOUT_S 30.0
 #define CANARY_TIMEOUT_S 60.0
 #define RETRY_AFTER_S 20.0
