@@ -10,9 +10,13 @@
 #include "engine/plan.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_store.h"
+#include "specializer/candidate/life.h"
+#include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
+#include "specializer/swap.h"
 #include "specializer/transfer/transfer.h"
+#include "specializer/why.h"
 
 /* ---- answers ------------------------------------------------------------------------------- */
 

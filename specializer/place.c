@@ -12,8 +12,10 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/hearing.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
+#include "specializer/why.h"
 
 enum { FIRSTS = 6 };
 #define CAPTURE_TIMEOUT_NS INT64_C(1000000000)

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "specializer/hearing.h"
 #include "tests/unit/specializer/loop_world.h"
 
 /* ---- what the store says ------------------------------------------------------------------- */

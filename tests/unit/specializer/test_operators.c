@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "specializer/swap.h"
 #include "tests/unit/specializer/loop_world.h"
 
 static void operators_disable_a_kernel_and_a_family_at_once(void **unused)
