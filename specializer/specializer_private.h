@@ -5,8 +5,8 @@
  * `lock` is held for moments (pointer swaps, a row in the store), never while something is built,
  * run or waited for. It is recursive.
  */
-#ifndef WHET_SPECIALIZER_PRIVATE_H
-#define WHET_SPECIALIZER_PRIVATE_H
+#ifndef WHET_SPECIALIZER_SPECIALIZER_PRIVATE_H
+#define WHET_SPECIALIZER_SPECIALIZER_PRIVATE_H
 
 #include <pthread.h>
 

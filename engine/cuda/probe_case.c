@@ -236,7 +236,7 @@ int case_params(struct device_probe *p, struct err *e)
 {
     p->b->on.head = p->real_head.wqkv;
     p->b->on.final_norm = p->real_head.attn_norm;
-    p->layer = p->o.region == REGION_HEAD ? 0 : p->c.shape.layer % p->layers;
+    p->layer = region_info(p->o.region)->once ? 0 : p->c.shape.layer % p->layers;
     if (p->c.random_params && !p->c.capture && draw_params(p, e))
         return -1;
     return p->packed.data ? pack(p, e) : 0;

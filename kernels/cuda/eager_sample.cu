@@ -274,8 +274,10 @@ __device__ int draw(const float *w, int from, int to, double u, struct shared *s
 /* A token of the history, drawn `times` times: rounded as the CPU's sampler rounds. */
 __device__ void penalize(float *l, const struct eager_sample *r, float times)
 {
-    float cost = times > 0 ? __fadd_rn(r->presence, __fmul_rn(r->frequency, times)) : 0;
-    *l = __fsub_rn(*l > 0 ? *l / r->repetition : __fmul_rn(*l, r->repetition), cost);
+    float cost =
+        times > 0 ? __fadd_rn(r->presence_penalty, __fmul_rn(r->frequency_penalty, times)) : 0;
+    *l =
+        __fsub_rn(*l > 0 ? *l / r->repetition_penalty : __fmul_rn(*l, r->repetition_penalty), cost);
 }
 
 /* `unseen`: one more token that was drawn, or -1; it may be in the list or not. */
@@ -346,6 +348,8 @@ __device__ void best(const float *logits, int from, int to, int vocab, int n, fl
     __syncthreads();
 }
 
+SAMPLING_NUMBERS_ARE(6);
+
 KERNEL __launch_bounds__(THREADS) eager_sample(const __grid_constant__ struct eager_sample_args a)
 {
     __shared__ struct shared s;
@@ -357,7 +361,8 @@ KERNEL __launch_bounds__(THREADS) eager_sample(const __grid_constant__ struct ea
     float *weight = a.weight + (size_t)blockIdx.x * vocab;
     struct eager_sampled *out = &a.out[r->row];
     bool fixed_token = r->target >= 0, scored = fixed_token || r->tops >= 0;
-    bool penalties = r->repetition != 1 || r->presence != 0 || r->frequency != 0;
+    bool penalties =
+        r->repetition_penalty != 1 || r->presence_penalty != 0 || r->frequency_penalty != 0;
     if (!fixed_token)
         adjust(logits, r, a.adjust, penalties && r->unseen >= 0 ? a.seen[r->unseen] : -1, vocab);
     float top = -INFINITY;

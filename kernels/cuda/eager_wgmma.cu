@@ -229,8 +229,8 @@ __device__ __forceinline__ void store(const struct eager_prefill_args &a,
         sum += __shfl_xor_sync(WARP_ALL, sum, 2);
         if (row + half * 8 >= tile.rows)
             continue;
-        size_t at = ((size_t)(tile.first + row + half * 8) * a.heads + head) * HD +
-                    threadIdx.x % 4 * 2;
+        size_t at =
+            ((size_t)(tile.first + row + half * 8) * a.heads + head) * HD + threadIdx.x % 4 * 2;
         float inv = 1.0f / sum;
 #pragma unroll
         for (int n = 0; n < HD / 8; n++) {
@@ -273,7 +273,7 @@ __device__ __forceinline__ void consume(struct memory<HD> &m, const struct eager
     int last = tile.position + row - threadIdx.x % 4 * 2; /* so that columns count from 0 */
     float scale = a.scale * 1.44269504f, s[POSITIONS / 2];
     unsigned p[POSITIONS / 16][4], q = shared_at(m.q[consumer]);
-    struct rows<HD> r = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {}};
+    rows<HD> r = {{-INFINITY, -INFINITY}}; /* and sums of 0 */
     take_queries<HD>(m.q[consumer], a, tile, head, consumer);
     if (consumer == 1)
         pass_turn(consumer); /* the first turn is consumer 0's */

@@ -1,6 +1,6 @@
 /* check_plan.h - which inputs a kernel must survive: the list of cases of one admission. */
-#ifndef WHET_SPECIALIZER_CHECK_PLAN_H
-#define WHET_SPECIALIZER_CHECK_PLAN_H
+#ifndef WHET_SPECIALIZER_ADMISSION_CHECK_PLAN_H
+#define WHET_SPECIALIZER_ADMISSION_CHECK_PLAN_H
 
 #include "engine/cpu/case.h"
 #include "specializer/candidate/candidate.h"

@@ -1,7 +1,7 @@
 /* probe_request.h - what passes between the server and `whet probe`: a JSON file one way, a JSON
  * line on stdout the other. */
-#ifndef WHET_SPECIALIZER_PROBE_REQUEST_H
-#define WHET_SPECIALIZER_PROBE_REQUEST_H
+#ifndef WHET_SPECIALIZER_ADMISSION_PROBE_REQUEST_H
+#define WHET_SPECIALIZER_ADMISSION_PROBE_REQUEST_H
 
 #include <stdbool.h>
 

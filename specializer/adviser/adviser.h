@@ -4,8 +4,8 @@
  * wait for the reply; until it is there the heuristic answers, and the next round of that slot
  * gets what was said. One question is under way at a time. Specializer thread only.
  */
-#ifndef WHET_SPECIALIZER_ADVISER_H
-#define WHET_SPECIALIZER_ADVISER_H
+#ifndef WHET_SPECIALIZER_ADVISER_ADVISER_H
+#define WHET_SPECIALIZER_ADVISER_ADVISER_H
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -6,8 +6,8 @@
  * question about a region gets the k-th recorded reply of its kind, as late as it came then; after
  * the last one nothing was recorded.
  */
-#ifndef WHET_SPECIALIZER_ADVISER_REPLAY_H
-#define WHET_SPECIALIZER_ADVISER_REPLAY_H
+#ifndef WHET_SPECIALIZER_ADVISER_ADVISER_REPLAY_H
+#define WHET_SPECIALIZER_ADVISER_ADVISER_REPLAY_H
 
 #include "specializer/adviser/adviser_http.h"
 

@@ -5,8 +5,8 @@
  * circuit breaker are of the line, whoever asks. Every exchange is stored with what came of it.
  * All functions but llm_breaker() on the specializer thread only.
  */
-#ifndef WHET_SPECIALIZER_LLM_H
-#define WHET_SPECIALIZER_LLM_H
+#ifndef WHET_SPECIALIZER_ADVISER_LLM_H
+#define WHET_SPECIALIZER_ADVISER_LLM_H
 
 #include <stdbool.h>
 

@@ -5,8 +5,8 @@
  * frame kernels/cuda/agent.cu. What distinguishes them is the body, by the hash of its text. These
  * templates are no part of any space and template_find() does not know them.
  */
-#ifndef WHET_SPECIALIZER_AGENT_SOURCE_H
-#define WHET_SPECIALIZER_AGENT_SOURCE_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_SOURCE_H
+#define WHET_SPECIALIZER_AGENT_AGENT_SOURCE_H
 
 #include "specializer/agent/agent_text.h"
 #include "specializer/candidate/candidate.h"

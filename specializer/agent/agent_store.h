@@ -1,6 +1,6 @@
 /* agent_store.h - the store's rows of texts that a language model wrote. Any thread. */
-#ifndef WHET_SPECIALIZER_AGENT_STORE_H
-#define WHET_SPECIALIZER_AGENT_STORE_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_STORE_H
+#define WHET_SPECIALIZER_AGENT_AGENT_STORE_H
 
 #include "engine/plan.h"
 #include "specializer/agent/agent_tree.h"

@@ -1,6 +1,6 @@
 /* build_nvrtc.h - the part of the build stage that knows NVRTC (the rest: build_cc.c). */
-#ifndef WHET_SPECIALIZER_BUILD_NVRTC_H
-#define WHET_SPECIALIZER_BUILD_NVRTC_H
+#ifndef WHET_SPECIALIZER_BUILD_BUILD_NVRTC_H
+#define WHET_SPECIALIZER_BUILD_BUILD_NVRTC_H
 
 #include "specializer/candidate/stage.h"
 

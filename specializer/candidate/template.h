@@ -13,6 +13,7 @@
 
 #include "engine/model.h"
 #include "engine/plan.h"
+#include "specializer/candidate/roles.h"
 
 enum { KNOBS_MAX = 20, KNOB_VALUES = 16 };
 
@@ -26,6 +27,7 @@ enum numerics { NUMERICS_TOLERANCE, NUMERICS_BIT_EQUAL, NUMERICS_REDUCED, NUMERI
 
 struct knob {
     const char *name, *help;
+    enum knob_role role;
     int32_t fallback; /* the template's own default */
     int32_t values;
     int32_t value[KNOB_VALUES];
@@ -51,6 +53,7 @@ struct template
     int32_t m_min, m_max;
     const struct knob *knob;
     int knobs;
+    const int8_t *by_role; /* [ROLE_COUNT] template_role() + 1 */
     /* NULL, or why the point is not legal. */
     const char *(*legal)(const struct point *p, const struct facts *f);
     /* The point gives the bits of the eager kernel. */
@@ -68,6 +71,10 @@ const struct template *template_at(int i);
 int template_index(const struct template *t);
 const struct template *template_find(const char *id);          /* NULL: none */
 int template_knob(const struct template *t, const char *name); /* index, or -1 */
+/* The knob that has a role: index, or -1. */
+int template_role(const struct template *t, enum knob_role role);
+/* The value of that knob, or the role's neutral one. */
+int32_t role_value(const struct template *t, const struct point *p, enum knob_role role);
 /* The template's defaults. */
 struct point template_defaults(const struct template *t);
 /* The point of START row `n` among those that hold for these facts; false if fewer do, or the row

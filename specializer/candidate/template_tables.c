@@ -17,6 +17,10 @@
 #define TABLE_DEF "kernels/cpu/mlp_in.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE mlp
+#define TABLE_DEF "kernels/cpu/mlp.def"
+#include "specializer/candidate/template_table.h"
+
 #define TABLE head
 #define TABLE_DEF "kernels/cpu/head.def"
 #include "specializer/candidate/template_table.h"
@@ -83,6 +87,7 @@
      m_max,                                                      \
      knobs_##file,                                               \
      knobs_n_##file,                                             \
+     roles_##file,                                               \
      legal_##file,                                               \
      biteq_##file,                                               \
      precision_##file,                                           \

@@ -4,8 +4,8 @@
  * of all templates of a slot's region as ids 0 .. size-1, each with a predicted time. Nothing but
  * the predictions changes once it is open. Specializer thread only.
  */
-#ifndef WHET_SPECIALIZER_SPACE_H
-#define WHET_SPECIALIZER_SPACE_H
+#ifndef WHET_SPECIALIZER_SEARCH_SPACE_H
+#define WHET_SPECIALIZER_SEARCH_SPACE_H
 
 #include "specializer/candidate/template.h"
 
@@ -38,10 +38,8 @@ const struct facts *space_facts(const struct space *s);
 const struct template *space_template(const struct space *s, int32_t id);
 void space_point(const struct space *s, int32_t id, struct point *out);
 int32_t space_find(const struct space *s, const struct template *t, const struct point *p);
-/* The point's family, 0 .. space_families()-1: template, instruction set and weight layout (knobs
- * ISA and PACK), or on a GPU whether weights are staged in shared memory, whether blocks walk over
- * all tiles, how partial sums meet, and who copies into a ring (STAGE, PERSIST, MERGE, BULK).
- * Points of one family differ in degree, families differ in kind. */
+/* The point's family, 0 .. space_families()-1: its template and the FAMILY rows of
+ * kernels/roles.def. Points of one family differ in degree, families differ in kind. */
 int space_family(const struct space *s, int32_t id);
 int template_family(const struct template *t, const struct point *p);
 int space_families(void);

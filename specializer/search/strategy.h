@@ -5,8 +5,8 @@
  * space (they speak in its ids) and never repeat a point; the loop asks for a few at a time and
  * reports every outcome. Specializer thread only.
  */
-#ifndef WHET_SPECIALIZER_STRATEGY_H
-#define WHET_SPECIALIZER_STRATEGY_H
+#ifndef WHET_SPECIALIZER_SEARCH_STRATEGY_H
+#define WHET_SPECIALIZER_SEARCH_STRATEGY_H
 
 #include "specializer/search/advice.h"
 #include "specializer/search/space.h"

@@ -8,8 +8,8 @@
  * Any thread: one connection behind one mutex; every call is a few rows. Functions return 0 (or a
  * count), -1 with a message.
  */
-#ifndef WHET_SPECIALIZER_STORE_H
-#define WHET_SPECIALIZER_STORE_H
+#ifndef WHET_SPECIALIZER_STORE_STORE_H
+#define WHET_SPECIALIZER_STORE_STORE_H
 
 #include "config/err.h"
 #include "specializer/candidate/record.h"

@@ -1,6 +1,6 @@
 /* store_json.h - rows of the store as JSON: for operators and for exports. */
-#ifndef WHET_SPECIALIZER_STORE_JSON_H
-#define WHET_SPECIALIZER_STORE_JSON_H
+#ifndef WHET_SPECIALIZER_STORE_STORE_JSON_H
+#define WHET_SPECIALIZER_STORE_STORE_JSON_H
 
 #include <cjson/cJSON.h>
 

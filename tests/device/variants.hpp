@@ -253,13 +253,20 @@ class compiler
         };
         for (size_t i = 0; i < v->p.size(); i++)
             define(v->t->knobs[i].name, v->p[i]);
-#define DEFINE(name) define(#name, v->s.name);
-        DEFINE(REGION)
-        DEFINE(M_MAX)
-        DEFINE(HIDDEN)
-        DEFINE(HEADS) DEFINE(KV_HEADS) DEFINE(HEAD_DIM) DEFINE(FFN) DEFINE(VOCAB) DEFINE(HAS_BIAS)
-            DEFINE(HAS_QK_NORM) DEFINE(SMS) std::string path =
-                root_ + "/kernels/" + v->t->file + ".cu";
+#define DEFINE(name) define(#name, v->s.name)
+        DEFINE(REGION);
+        DEFINE(M_MAX);
+        DEFINE(HIDDEN);
+        DEFINE(HEADS);
+        DEFINE(KV_HEADS);
+        DEFINE(HEAD_DIM);
+        DEFINE(FFN);
+        DEFINE(VOCAB);
+        DEFINE(HAS_BIAS);
+        DEFINE(HAS_QK_NORM);
+        DEFINE(SMS);
+#undef DEFINE
+        std::string path = root_ + "/kernels/" + v->t->file + ".cu";
         std::ifstream in(path);
         std::stringstream text;
         text << in.rdbuf();

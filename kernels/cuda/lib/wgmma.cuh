@@ -109,44 +109,48 @@ __device__ __forceinline__ unsigned long long by_column(unsigned at, int apart)
            64ull << 32 | 1ull << 62;
 }
 
-#define WGMMA_8(c, i)                                                                     \
+#define WGMMA_8(c, i)                                                                           \
     "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
         "+f"(c[i + 6]), "+f"(c[i + 7])
 #define WGMMA_32(c, i) WGMMA_8(c, i), WGMMA_8(c, i + 8), WGMMA_8(c, i + 16), WGMMA_8(c, i + 24)
-#define WGMMA_LIST_32                                                                  \
+#define WGMMA_LIST_32                                                                    \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22," \
     "%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define WGMMA_LIST_64                                                                   \
-    WGMMA_LIST_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"     \
+#define WGMMA_LIST_64                                                                 \
+    WGMMA_LIST_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
                   "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 "
+/* One product of n columns, in which the predicate `adds` is what `when` makes it: false overwrites
+ * c. As one macro, so that its text is one argument of asm. */
+#define WGMMA(n, when, operands)         \
+    "{\n .reg .pred adds;\n " when ";\n" \
+    "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 " operands ";\n}"
 
 /* c[64, 2 N] (+)= a[64, 16] b[2 N, 16]^T, both in shared memory, by rows. A thread has of rows
  * 16 warp + lane / 4 and that + 8 columns 8 i + 2 (lane % 4) + (0, 1): c[4 i .. 4 i + 3]. */
 __device__ __forceinline__ void wgmma_rows(float (&c)[32], unsigned long long a,
                                            unsigned long long b, bool adds)
 {
-    asm volatile("{\n .reg .pred adds;\n setp.ne.b32 adds, %34, 0;\n" WGMMA("64") "{" WGMMA_LIST_32
-                 "}, %32, %33, adds, 1, 1, 0, 0;\n}"
-                 : WGMMA_32(c, 0)
-                 : "l"(a), "l"(b), "r"((int)adds));
+    asm volatile(
+        WGMMA("64", "setp.ne.b32 adds, %34, 0", "{" WGMMA_LIST_32 "}, %32, %33, adds, 1, 1, 0, 0")
+        : WGMMA_32(c, 0)
+        : "l"(a), "l"(b), "r"((int)adds));
 }
 
 __device__ __forceinline__ void wgmma_rows(float (&c)[64], unsigned long long a,
                                            unsigned long long b, bool adds)
 {
-    asm volatile("{\n .reg .pred adds;\n setp.ne.b32 adds, %66, 0;\n" WGMMA("128") "{" WGMMA_LIST_64
-                 "}, %64, %65, adds, 1, 1, 0, 0;\n}"
-                 : WGMMA_32(c, 0), WGMMA_32(c, 32)
-                 : "l"(a), "l"(b), "r"((int)adds));
+    asm volatile(
+        WGMMA("128", "setp.ne.b32 adds, %66, 0", "{" WGMMA_LIST_64 "}, %64, %65, adds, 1, 1, 0, 0")
+        : WGMMA_32(c, 0), WGMMA_32(c, 32)
+        : "l"(a), "l"(b), "r"((int)adds));
 }
 
 /* c[64, 2 N] += a[64, 16] b[16, 2 N], a in registers (as mma.m16n8k16 wants it), b by columns. */
 __device__ __forceinline__ void wgmma_columns(float (&c)[32], const unsigned (&a)[4],
                                               unsigned long long b)
 {
-    asm volatile("{\n .reg .pred adds;\n setp.eq.b32 adds, 0, 0;\n" WGMMA("64") "{" WGMMA_LIST_32
-                 "}, {%32,%33,%34,%35}, %36, adds, 1, 1, 1;\n}"
+    asm volatile(WGMMA("64", "setp.eq.b32 adds, 0, 0",
+                       "{" WGMMA_LIST_32 "}, {%32,%33,%34,%35}, %36, adds, 1, 1, 1")
                  : WGMMA_32(c, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
@@ -154,8 +158,8 @@ __device__ __forceinline__ void wgmma_columns(float (&c)[32], const unsigned (&a
 __device__ __forceinline__ void wgmma_columns(float (&c)[64], const unsigned (&a)[4],
                                               unsigned long long b)
 {
-    asm volatile("{\n .reg .pred adds;\n setp.eq.b32 adds, 0, 0;\n" WGMMA("128") "{" WGMMA_LIST_64
-                 "}, {%64,%65,%66,%67}, %68, adds, 1, 1, 1;\n}"
+    asm volatile(WGMMA("128", "setp.eq.b32 adds, 0, 0",
+                       "{" WGMMA_LIST_64 "}, {%64,%65,%66,%67}, %68, adds, 1, 1, 1")
                  : WGMMA_32(c, 0), WGMMA_32(c, 32)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
