@@ -13,8 +13,10 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/candidate/live.h"
+#include "specializer/hearing.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
+#include "specializer/why.h"
 
 enum { FIRSTS = 6 };
 #define CAPTURE_TIMEOUT_S 1.0

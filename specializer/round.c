@@ -14,7 +14,12 @@
 #include "config/log.h"
 #include "config/safe_path.h"
 #include "specializer/admission/prober.h"
+#include "specializer/hearing.h"
 #include "specializer/specializer_private.h"
+#include "specializer/stages.h"
+#include "specializer/store/life_move.h"
+#include "specializer/swap.h"
+#include "specializer/why.h"
 
 #define UNDECIDED_NS INT64_C(5000000000)
 
