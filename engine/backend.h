@@ -155,6 +155,8 @@ struct backend_ops {
     void (*close)(struct backend *b);
     const struct machine *(*machine)(struct backend *b);
     const struct kernel *(*eager)(struct backend *b, enum region r);
+    /* Optional: the eager kernel of a span of regions. Without it steps run no spans. */
+    const struct kernel *(*span)(struct backend *b, enum region r);
     /* Once, after open: the table that steps read. */
     void (*set_dispatch)(struct backend *b, struct dispatch *d);
 

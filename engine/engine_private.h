@@ -53,7 +53,7 @@ struct engine_stats {
     /* Decode steps of sequences that had guesses, these, and those that were right. */
     _Atomic uint64_t speculations, guessed_tokens, accepted_tokens;
     _Atomic uint64_t ended[FINISH_ERROR + 1];
-    _Atomic uint64_t launches[REGION_COUNT][ORIGIN_RESTORED + 1];
+    _Atomic uint64_t launches[REGION_NODES][ORIGIN_RESTORED + 1];
     _Atomic uint64_t steps, step_ns, slices, slice_ns;
     _Atomic int32_t running, waiting, pages_used;
     pthread_mutex_t recent_lock; /* held for a copy, never during a step */
@@ -87,6 +87,7 @@ struct engine {
     struct backend *backend;
     struct model *model;
     struct dispatch *dispatch;
+    struct plan *plan;
     int64_t page_bytes;            /* of one KV page in all layers */
     double mixed_ms;               /* a step with decodes may take; 0: any time */
     struct kvcache *kv;            /* engine thread */

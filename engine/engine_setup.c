@@ -129,10 +129,13 @@ static int open_backend(struct engine *e, struct backend_options *o, struct err 
     }
     if (failed)
         return -1;
-    const struct kernel *eager[REGION_COUNT];
+    const struct kernel *eager[REGION_NODES];
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = e->ops->eager(e->backend, (enum region)r);
-    e->dispatch = dispatch_open(eager);
+    for (int r = REGION_COUNT; e->ops->span && r < REGION_NODES; r++)
+        eager[r] = e->ops->span(e->backend, (enum region)r);
+    e->plan = plan_build(&e->model->shape);
+    e->dispatch = e->ops->span ? dispatch_open_spans(eager) : dispatch_open(eager);
     if (e->ops->step_start)
         dispatch_pipelined(e->dispatch);
     e->ops->set_dispatch(e->backend, e->dispatch);
@@ -230,6 +233,7 @@ void engine_teardown(struct engine *e)
     kvcache_close(e->kv);
     if (e->backend)
         e->ops->close(e->backend);
+    plan_free(e->plan);
     if (e->dispatch)
         dispatch_close(e->dispatch);
     free((void *)e->for_sequences.stop);

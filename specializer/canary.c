@@ -164,8 +164,7 @@ static double median_step_s(const struct canary_step *step, int32_t n, bool cand
 static double promised(const struct trial *t, double step_s)
 {
     const struct evidence *e = &t->c->evidence;
-    bool once = t->c->slot->region == REGION_HEAD || t->c->slot->region == REGION_EMBED;
-    double runs = once ? 1 : t->env->model->shape.layers;
+    double runs = region_runs(t->c->slot->region, t->env->model->shape.layers);
     double share = step_s > 0 ? fmin(1, runs * e->incumbent_s / step_s) : 0;
     return share * e->bench.low / (1 + fmax(e->bench.low, 0));
 }

@@ -32,7 +32,7 @@ void case_poison(struct kernel_case *c);
 /* The args struct of the region, outputs pointing into the case's arena. */
 void *case_args(struct kernel_case *c);
 enum region case_region(const struct kernel_case *c);
-/* Points the args at packed weights (attn_in: wq, wk, wv; mlp_in: gate, up; others: w); NULLs
+/* Points the args at packed weights (in the order of bind_weights()); NULLs
  * clear. */
 void case_set_packed(struct kernel_case *c, const void *const packed[3]);
 /* The weights a kernel of this region may repack, in that order; returns how many (0 for attn). */

@@ -78,6 +78,10 @@ void row_set_open(struct row_set *s, const struct model *model, enum region r, c
         a->mlp_in = *(const struct mlp_in_args *)args;
         a->mlp_in.x = gather(s, 0, a->mlp_in.x, row, n, hidden);
         break;
+    case REGION_MLP:
+        a->mlp = *(const struct mlp_args *)args;
+        a->mlp.x = gather(s, 0, a->mlp.x, row, n, hidden);
+        break;
     case REGION_HEAD:
         a->head = *(const struct head_args *)args;
         a->head.row = gather_int(s, 0, a->head.row, row, n);

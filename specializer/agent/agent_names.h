@@ -2,8 +2,8 @@
  * and the words of its frame. Pure; the words need no zero behind them.
  *
  * The lists of the frame's names must agree with the files that kernels/cpu/agent.c and
- * kernels/agent.cu include; tests/unit/specializer/agent/test_agent_names.c reads those and says
- * what is missing. */
+ * kernels/cuda/agent.cu include; tests/unit/specializer/agent/test_agent_names.c reads those and
+ * says what is missing. */
 #ifndef WHET_SPECIALIZER_AGENT_AGENT_NAMES_H
 #define WHET_SPECIALIZER_AGENT_AGENT_NAMES_H
 

@@ -17,7 +17,7 @@
 #undef TABLE_FACTS
 #define TABLE_FACTS "kernels/templates_cuda.def"
 #define TABLE agent_cuda
-#define TABLE_DEF "kernels/agent.def"
+#define TABLE_DEF "kernels/cuda/agent.def"
 #include "specializer/candidate/template_table.h"
 
 /* On a GPU wider steps stay eager, whose matrix products no text without tensor cores comes near.
@@ -27,8 +27,8 @@ enum { CPU_M_MOST = 2048, CUDA_M_MOST = 32 };
 #define ROW(kind, table, id, region, m_most)                                                    \
     {                                                                                           \
         id, "agent", "text of a language model", kind, false, region, 1, m_most, knobs_##table, \
-            knobs_n_##table, legal_##table, biteq_##table, precision_##table, start_##table,    \
-            rules_##table                                                                       \
+            knobs_n_##table, roles_##table, legal_##table, biteq_##table, precision_##table,    \
+            start_##table, rules_##table                                                        \
     }
 #define CPU(id, region) ROW(MACHINE_CPU, agent, "agent_" id, region, CPU_M_MOST)
 #define CUDA(id, region) ROW(MACHINE_CUDA, agent_cuda, "agent_cuda_" id, region, CUDA_M_MOST)

@@ -2,7 +2,7 @@
  *
  * All agent kernels of a region and machine share one template: "agent_<region>", the frame
  * kernels/cpu/agent.c with the knob ISA, which is the best there is, or "agent_cuda_<region>", the
- * frame kernels/agent.cu. What distinguishes them is the body, by the hash of its text. These
+ * frame kernels/cuda/agent.cu. What distinguishes them is the body, by the hash of its text. These
  * templates are no part of any space and template_find() does not know them.
  */
 #ifndef WHET_SPECIALIZER_AGENT_AGENT_SOURCE_H

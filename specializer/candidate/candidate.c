@@ -51,7 +51,7 @@ static void name_point(const struct template *t, const struct point *p, char *ou
 {
     size_t at = (size_t)snprintf(out, n, "%s", t->id);
     for (int k = 0; k < t->knobs && at < n; k++)
-        if (strcmp(t->knob[k].name, "ISA") == 0)
+        if (t->knob[k].role == ROLE_ISA)
             at += (size_t)snprintf(out + at, n - at, " %s", isa_name(p->value[k]));
         else
             at += (size_t)snprintf(out + at, n - at, " %s=%d", t->knob[k].name, p->value[k]);

@@ -39,8 +39,8 @@ bool slot_list_has(const char *list, const struct slot *slot)
 
 int slot_list_check(const char *list, struct err *err)
 {
-    const struct kernel *const none[REGION_COUNT] = {0};
-    struct dispatch *d = dispatch_open(none);
+    const struct kernel *const none[REGION_NODES] = {0};
+    struct dispatch *d = dispatch_open_spans(none);
     char name[NAME_MOST];
     bool known = true;
     while (known && next_name(&list, name)) {

@@ -29,6 +29,17 @@ int template_knob(const struct template *t, const char *name)
     return -1;
 }
 
+int template_role(const struct template *t, enum knob_role role)
+{
+    return t->by_role[role] - 1;
+}
+
+int32_t role_value(const struct template *t, const struct point *p, enum knob_role role)
+{
+    int k = template_role(t, role);
+    return k < 0 ? role_of(role)->neutral : p->value[k];
+}
+
 struct point template_defaults(const struct template *t)
 {
     struct point p = {{0}};
@@ -125,8 +136,12 @@ static void fill_types(struct facts *f, const struct model *m, enum region regio
     case REGION_HEAD:
         t[0] = m->head.type;
         break;
+    case REGION_MLP:
+        t[0] = LAYER_TYPE(gate);
+        t[1] = LAYER_TYPE(up);
+        t[2] = LAYER_TYPE(down);
+        break;
     case REGION_ATTN:
-    case REGION_COUNT:
         break;
     }
 #undef LAYER_TYPE
@@ -243,7 +258,7 @@ static void add_shape(struct flags *l, const struct template *t, const struct fa
 char **point_flags(const struct template *t, const struct point *p, const struct facts *f)
 {
     struct flags l = {xcalloc(FLAGS_MOST + 1, sizeof *l.flag), 0};
-    int isa = template_knob(t, "ISA");
+    int isa = template_role(t, ROLE_ISA);
     char *flags = xstrdup(isa_flags(isa < 0 ? 0 : p->value[isa])), *rest = flags;
     for (char *word; (word = strsep(&rest, " "));)
         if (*word)
@@ -268,7 +283,7 @@ static const struct kernel_source *source_find(const char *name)
 void template_path(const struct template *t, char *out, size_t n)
 {
     if (t->machine == MACHINE_CUDA)
-        snprintf(out, n, "%s.%s", t->file, t->library ? "def" : "cu");
+        snprintf(out, n, "cuda/%s.%s", t->file, t->library ? "def" : "cu");
     else
         snprintf(out, n, "cpu/%s.c", t->file);
 }

@@ -1,7 +1,7 @@
 /* template.h - kernel templates, their knobs, and single points of them.
  *
  * kernels/templates.def and templates_cuda.def list the templates, and each one's knob table
- * (kernels/cpu/<file>.def, kernels/<file>.def) says its knobs, their values and what is legal.
+ * (kernels/cpu/<file>.def, kernels/cuda/<file>.def) says its knobs, their values and what is legal.
  * Everything here is generated from those tables at compile time: a knob or a rule added there
  * needs no code here. Nothing here changes; any thread.
  */
@@ -13,6 +13,7 @@
 
 #include "engine/model.h"
 #include "engine/plan.h"
+#include "specializer/candidate/roles.h"
 
 enum { KNOBS_MAX = 20, KNOB_VALUES = 16 };
 
@@ -26,6 +27,7 @@ enum numerics { NUMERICS_TOLERANCE, NUMERICS_BIT_EQUAL, NUMERICS_REDUCED, NUMERI
 
 struct knob {
     const char *name, *help;
+    enum knob_role role;
     int32_t fallback; /* the template's own default */
     int32_t values;
     int32_t value[KNOB_VALUES];
@@ -51,6 +53,7 @@ struct template
     int32_t m_min, m_max;
     const struct knob *knob;
     int knobs;
+    const int8_t *by_role; /* [ROLE_COUNT] template_role() + 1 */
     /* NULL, or why the point is not legal. */
     const char *(*legal)(const struct point *p, const struct facts *f);
     /* The point gives the bits of the eager kernel. */
@@ -68,6 +71,10 @@ const struct template *template_at(int i);
 int template_index(const struct template *t);
 const struct template *template_find(const char *id);          /* NULL: none */
 int template_knob(const struct template *t, const char *name); /* index, or -1 */
+/* The knob that has a role: index, or -1. */
+int template_role(const struct template *t, enum knob_role role);
+/* The value of that knob, or the role's neutral one. */
+int32_t role_value(const struct template *t, const struct point *p, enum knob_role role);
 /* The template's defaults. */
 struct point template_defaults(const struct template *t);
 /* The point of START row `n` among those that hold for these facts; false if fewer do, or the row
@@ -98,7 +105,8 @@ int point_parse(const struct template *t, const char *text, struct point *p, str
  * and SHAPE of its table. NULL-terminated; free each string and the array. */
 char **point_flags(const struct template *t, const struct point *p, const struct facts *f);
 
-/* The template's source file below kernels/: "cpu/out.c", "gemv.cu"; of a library "lt.def". */
+/* The template's source file below kernels/: "cpu/out.c", "cuda/gemv.cu"; of a library
+ * "cuda/lt.def". */
 void template_path(const struct template *t, char *out, size_t n);
 /* The text of that file, embedded in the program. */
 const char *template_source(const struct template *t);

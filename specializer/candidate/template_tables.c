@@ -17,6 +17,10 @@
 #define TABLE_DEF "kernels/cpu/mlp_in.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE mlp
+#define TABLE_DEF "kernels/cpu/mlp.def"
+#include "specializer/candidate/template_table.h"
+
 #define TABLE head
 #define TABLE_DEF "kernels/cpu/head.def"
 #include "specializer/candidate/template_table.h"
@@ -49,27 +53,27 @@
 #define TABLE_FACTS "kernels/templates_cuda.def"
 
 #define TABLE gemv
-#define TABLE_DEF "kernels/gemv.def"
+#define TABLE_DEF "kernels/cuda/gemv.def"
 #include "specializer/candidate/template_table.h"
 
 #define TABLE ring
-#define TABLE_DEF "kernels/ring.def"
+#define TABLE_DEF "kernels/cuda/ring.def"
 #include "specializer/candidate/template_table.h"
 
 #define TABLE mma
-#define TABLE_DEF "kernels/mma.def"
+#define TABLE_DEF "kernels/cuda/mma.def"
 #include "specializer/candidate/template_table.h"
 
 #define TABLE attn_decode
-#define TABLE_DEF "kernels/attn_decode.def"
+#define TABLE_DEF "kernels/cuda/attn_decode.def"
 #include "specializer/candidate/template_table.h"
 
 #define TABLE attn_mma
-#define TABLE_DEF "kernels/attn_mma.def"
+#define TABLE_DEF "kernels/cuda/attn_mma.def"
 #include "specializer/candidate/template_table.h"
 
 #define TABLE lt
-#define TABLE_DEF "kernels/lt.def"
+#define TABLE_DEF "kernels/cuda/lt.def"
 #include "specializer/candidate/template_table.h"
 
 #define ROW(kind, library, id, region, file, m_min, m_max, help) \
@@ -83,6 +87,7 @@
      m_max,                                                      \
      knobs_##file,                                               \
      knobs_n_##file,                                             \
+     roles_##file,                                               \
      legal_##file,                                               \
      biteq_##file,                                               \
      precision_##file,                                           \

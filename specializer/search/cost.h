@@ -28,7 +28,7 @@ struct cost {
     int threads;
     uint64_t blind; /* not 0: the formula knows nothing, points differ by a lot drawn from this
                        (what an ablation measures knowledge against) */
-    struct cost_fit *fit[REGION_COUNT]; /* what was learned; NULL: nothing yet */
+    struct cost_fit *fit[REGION_NODES]; /* what was learned; NULL: nothing yet */
     struct cost_sample *sample;         /* in the order they came, predicted before learning */
     int samples;
 };

@@ -80,8 +80,7 @@ static bool is_risky(const struct advice_request *r, int32_t id, enum risk kind)
     const struct facts *f = space_facts(r->space);
     struct point p;
     space_point(r->space, id, &p);
-    int tokens = template_knob(t, "TOKENS"), rows = template_knob(t, "ROWS");
-    int pack = template_knob(t, "PACK");
+    int tokens = template_role(t, ROLE_TOKENS), rows = template_role(t, ROLE_ROWS);
     switch (kind) {
     case RISK_NUMERIC:
         return !t->bit_equal(&p, f);
@@ -89,7 +88,7 @@ static bool is_risky(const struct advice_request *r, int32_t id, enum risk kind)
         return (rows >= 0 && f->HIDDEN % p.value[rows] != 0) ||
                (tokens >= 0 && p.value[tokens] > 0 && f->M_MAX % p.value[tokens] != 0);
     case RISK_RESOURCE:
-        return pack >= 0 && p.value[pack] != 0;
+        return role_value(t, &p, ROLE_PACK) != 0;
     case RISK_DYNAMIC_SHAPE:
         return f->REGION == REGION_ATTN;
     }

@@ -38,10 +38,8 @@ const struct facts *space_facts(const struct space *s);
 const struct template *space_template(const struct space *s, int32_t id);
 void space_point(const struct space *s, int32_t id, struct point *out);
 int32_t space_find(const struct space *s, const struct template *t, const struct point *p);
-/* The point's family, 0 .. space_families()-1: template, instruction set and weight layout (knobs
- * ISA and PACK), or on a GPU whether weights are staged in shared memory, whether blocks walk over
- * all tiles, how partial sums meet, and who copies into a ring (STAGE, PERSIST, MERGE, BULK).
- * Points of one family differ in degree, families differ in kind. */
+/* The point's family, 0 .. space_families()-1: its template and the FAMILY rows of
+ * kernels/roles.def. Points of one family differ in degree, families differ in kind. */
 int space_family(const struct space *s, int32_t id);
 int template_family(const struct template *t, const struct point *p);
 int space_families(void);

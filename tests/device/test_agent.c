@@ -2,9 +2,9 @@
  * the seeds that its trees start from pass every case for every kind of head, and texts that obey
  * the rules and still cheat or err are refused in the words that a repair would be told.
  *
- * Built as the specializer builds them, in the frame kernels/agent.cu, and judged by check_device()
- * against eager and the oracle. What hangs or breaks the context is not here: whoever runs it is
- * lost (tests/e2e/test_agentic_cuda.py does that to a real probe).
+ * Built as the specializer builds them, in the frame kernels/cuda/agent.cu, and judged by
+ * check_device() against eager and the oracle. What hangs or breaks the context is not here:
+ * whoever runs it is lost (tests/e2e/test_agentic_cuda.py does that to a real probe).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static bool compile(const char *dir, enum region region, int32_t m, const struct
     if (!ok)
         return false;
     char **flags = point_flags(t, &p, &f), *lib = xstrdup(library ? library : "libnvrtc.so");
-    snprintf(source, sizeof source, "%s/agent.cu", dir);
+    snprintf(source, sizeof source, "%s/cuda/agent.cu", dir);
     snprintf(object, sizeof object, "%s/k.cubin", dir);
     snprintf(include, sizeof include, "-I%s", dir);
     snprintf(body, sizeof body, "-DAGENT_BODY=\"%s\"", name);

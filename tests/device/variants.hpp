@@ -135,23 +135,23 @@ struct table {
 namespace tables
 {
 #define TABLE gemv
-#define TABLE_DEF "kernels/gemv.def"
+#define TABLE_DEF "kernels/cuda/gemv.def"
 #include "tests/device/variant_table.hpp"
 
 #define TABLE ring
-#define TABLE_DEF "kernels/ring.def"
+#define TABLE_DEF "kernels/cuda/ring.def"
 #include "tests/device/variant_table.hpp"
 
 #define TABLE mma
-#define TABLE_DEF "kernels/mma.def"
+#define TABLE_DEF "kernels/cuda/mma.def"
 #include "tests/device/variant_table.hpp"
 
 #define TABLE attn_decode
-#define TABLE_DEF "kernels/attn_decode.def"
+#define TABLE_DEF "kernels/cuda/attn_decode.def"
 #include "tests/device/variant_table.hpp"
 
 #define TABLE attn_mma
-#define TABLE_DEF "kernels/attn_mma.def"
+#define TABLE_DEF "kernels/cuda/attn_mma.def"
 #include "tests/device/variant_table.hpp"
 } // namespace tables
 

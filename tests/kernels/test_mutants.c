@@ -192,7 +192,7 @@ static struct model *target_model(const struct target *t)
                                 .max_context = 512,
                                 .eps = 1e-5f,
                                 .rope_base = 1e4f,
-                                .rope_interleaved = t->arch == ARCH_LLAMA};
+                                .rope_interleaved = arch_traits(t->arch)->gguf_interleaved};
     return model_random(&shape, t->type, 7);
 }
 
@@ -285,7 +285,7 @@ static int choose_targets(struct target *out, uint64_t seed)
             for (int tries = 0; !found && space_size(space) > 0 && tries < 5000; tries++) {
                 int32_t id = random_below(&seed, space_size(space));
                 space_point(space, id, &target.point);
-                int isa = template_knob(t, "ISA");
+                int isa = template_role(t, ROLE_ISA);
                 found = space_template(space, id) == t &&
                         (isa < 0 || tries > 2500 || target.point.value[isa] == k % 5);
             }

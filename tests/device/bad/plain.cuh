@@ -7,7 +7,7 @@
 #define WHET_TESTS_DEVICE_BAD_PLAIN_CUH
 
 #include "cuda.h"
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 #ifndef M_MAX
 #define M_MAX 8

@@ -109,7 +109,7 @@ static void every_name_of_the_frames_is_listed(void **unused)
 {
     (void)unused;
     check_frame(AGENT_C, "cpu/agent.c", 40, 25);
-    check_frame(AGENT_CUDA, "agent.cu", 20, 25);
+    check_frame(AGENT_CUDA, "cuda/agent.cu", 20, 25);
 }
 
 int main(void)
