@@ -73,10 +73,10 @@ static int moves(void *ctx, int32_t node, struct moves *out)
     return adviser_moves(s->adviser, &s->consultation.request, node, out);
 }
 
-static void want(void *ctx, const struct lineage *l, int n)
+static bool want(void *ctx, const struct lineage *l, int n)
 {
     struct specializer *s = ctx;
-    adviser_want_moves(s->adviser, &s->consultation.request, l, n);
+    return adviser_want_moves(s->adviser, &s->consultation.request, l, n);
 }
 
 static void gather(struct specializer *s, struct place *p, struct consultation *c)

@@ -8,6 +8,7 @@
 #include "config/err.h"
 #include "specializer/adviser/adviser_replay.h"
 #include "specializer/adviser/adviser_request.h"
+#include "specializer/adviser/adviser_turns.h"
 #include "specializer/hash.h"
 
 enum { NAMED = 4, TENTH = 10 };
@@ -32,7 +33,9 @@ struct counsel {
     double due_s;
     bool asked, advised;
     struct advice advice;
-    /* Moves: nodes asked about, when the reply comes, and (recordings) what it says. */
+    /* Moves: nodes asked about, when the reply comes, and (recordings) what it says. They go over
+     * the same line as advice. */
+    struct turns turns;
     struct mover mover;
     const struct advice_request *request;
     struct moves moves[MOVES_MOST];
@@ -193,6 +196,20 @@ static void take_reply(struct counsel *c, const struct advice_request *r)
     c->reply = NULL;
 }
 
+/* No question for moves is under way either: there is one line for both. */
+static bool line_is_free(const struct counsel *c)
+{
+    return !c->asked && c->moves_due_s <= c->now_s;
+}
+
+static int decided(const struct advice_request *r)
+{
+    int n = 0;
+    for (int32_t i = 0; i < space_size(r->space); i++)
+        n += r->trial[i] >= TRIAL_MEASURED;
+    return n;
+}
+
 void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s,
                  struct advice *out)
 {
@@ -202,7 +219,7 @@ void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s
     advise_heuristic(r, &heuristic);
     if (c->kind > COUNSEL_CHANCE) {
         take_reply(c, r);
-        if (!c->asked)
+        if (line_is_free(c) && turn_of_advice(&c->turns, decided(r)))
             put_question(c, r, &heuristic);
     }
     if (!c->advised) {
@@ -259,18 +276,21 @@ static void want_recorded(struct counsel *c, const struct lineage *l, int n)
     free(a.text);
 }
 
-static void want(void *ctx, const struct lineage *l, int n)
+static bool want(void *ctx, const struct lineage *l, int n)
 {
     struct counsel *c = ctx;
-    if (c->nodes > 0 && c->moves_due_s > c->now_s)
-        return; /* a question is under way */
+    bool taken = !line_is_free(c);
+    turn_of_moves(&c->turns, taken);
+    if (taken)
+        return false;
     if (c->kind == COUNSEL_REPLAY) {
         want_recorded(c, l, n);
-        return;
+        return true;
     }
     c->moves_due_s = c->now_s + kinds[c->kind].seconds;
     for (c->nodes = 0; c->nodes < n && c->nodes < MOVES_MOST; c->nodes++)
         stand_in_moves(c, l[c->nodes].id[0], &c->moves[c->nodes]);
+    return true;
 }
 
 static int moves(void *ctx, int32_t node, struct moves *out)

@@ -17,6 +17,7 @@
 #include "config/log.h"
 #include "specializer/adviser/adviser_counts.h"
 #include "specializer/adviser/adviser_request.h"
+#include "specializer/adviser/adviser_turns.h"
 #include "specializer/adviser/llm.h"
 #include "specializer/search/strategy.h"
 #include "specializer/store/store.h"
@@ -51,6 +52,7 @@ struct adviser {
     char model[32];
     struct call_style style;
     struct asked asked;
+    struct turns turns;
     pthread_mutex_t lock;
     struct adviser_counts count; /* lock */
     struct desk *desk;
@@ -159,7 +161,7 @@ static void count_held(struct adviser *a, enum hold hold)
 }
 
 /* Puts a question unless there is a reason not to. `document` and `schema` are taken over. */
-static void put_question(struct adviser *a, const struct advice_request *r, enum kind kind,
+static bool put_question(struct adviser *a, const struct advice_request *r, enum kind kind,
                          char *document, cJSON *schema)
 {
     bool advice = kind == ASK_ADVICE;
@@ -173,19 +175,26 @@ static void put_question(struct adviser *a, const struct advice_request *r, enum
     enum hold hold = llm_ask(a->llm, &q);
     count_held(a, hold);
     if (hold != HOLD_NOT)
-        return;
+        return false;
     clear_asked(&a->asked);
     a->asked = (struct asked){.kind = kind, .decided = decided(r)};
     snprintf(a->asked.slot, sizeof a->asked.slot, "%s", r->slot);
     a->asked.space = space_share(r->space);
+    return true;
 }
 
 /* Cheap, before a document is written in vain. */
-static bool is_held(struct adviser *a)
+static enum hold held(struct adviser *a)
 {
     enum hold hold = llm_hold(a->llm, a->style.max_tokens);
     count_held(a, hold);
-    return hold != HOLD_NOT;
+    return hold;
+}
+
+/* The slot has no advice yet, or there is news that could change it. */
+static bool wants_advice(const struct desk *d, const struct advice_request *r)
+{
+    return !d->advised || decided(r) >= d->decided + NEWS;
 }
 
 void adviser_ask(struct adviser *a, const struct advice_request *r, struct advice *out)
@@ -194,7 +203,7 @@ void adviser_ask(struct adviser *a, const struct advice_request *r, struct advic
     advise_heuristic(r, &heuristic);
     adviser_poll(a);
     struct desk *d = a->llm && r->slot ? desk_of(a, r->slot, r->space) : NULL;
-    if (d && (!d->advised || decided(r) >= d->decided + NEWS) && !is_held(a))
+    if (d && wants_advice(d, r) && held(a) == HOLD_NOT && turn_of_advice(&a->turns, decided(r)))
         put_question(a, r, ASK_ADVICE, adviser_request_text(r, &heuristic),
                      adviser_reply_schema(r));
     if (d && d->advised) {
@@ -222,13 +231,16 @@ int adviser_moves(struct adviser *a, const struct advice_request *r, int32_t nod
     return 0;
 }
 
-void adviser_want_moves(struct adviser *a, const struct advice_request *r, const struct lineage *l,
+bool adviser_want_moves(struct adviser *a, const struct advice_request *r, const struct lineage *l,
                         int n)
 {
-    if (!a->llm || !r->slot || n == 0 || is_held(a))
-        return;
-    put_question(a, r, ASK_MOVES, adviser_moves_text(r, l, n < MOVES_MOST ? n : MOVES_MOST),
-                 adviser_moves_schema(r));
+    if (!a->llm || !r->slot || n == 0)
+        return false;
+    enum hold hold = held(a);
+    turn_of_moves(&a->turns, hold == HOLD_BUSY);
+    return hold == HOLD_NOT &&
+           put_question(a, r, ASK_MOVES, adviser_moves_text(r, l, n < MOVES_MOST ? n : MOVES_MOST),
+                        adviser_moves_schema(r));
 }
 
 /* ---- replies ------------------------------------------------------------------------------- */

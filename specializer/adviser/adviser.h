@@ -111,8 +111,9 @@ void adviser_ask(struct adviser *a, const struct advice_request *r, struct advic
 /* What was proposed for `node` of the slot's tree: 1, or 0 if nothing was. Each only once. */
 int adviser_moves(struct adviser *a, const struct advice_request *r, int32_t node,
                   struct moves *out);
-/* Nodes that will probably be expanded next; asked for if no other question is under way. */
-void adviser_want_moves(struct adviser *a, const struct advice_request *r, const struct lineage *l,
+/* Nodes that will probably be expanded next. True: the question was put. False: something keeps it
+ * back; if another question does, moves have the next turn once the line is free. */
+bool adviser_want_moves(struct adviser *a, const struct advice_request *r, const struct lineage *l,
                         int n);
 /* Takes in a reply that has come; the functions above do so too. */
 void adviser_poll(struct adviser *a);

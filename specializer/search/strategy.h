@@ -18,8 +18,9 @@ struct mover {
     void *ctx;
     /* Changes that were proposed for `node`: 1, or 0 if there are none (yet). */
     int (*moves)(void *ctx, int32_t node, struct moves *out);
-    /* Nodes that will probably be expanded next. */
-    void (*want)(void *ctx, const struct lineage *l, int n);
+    /* Nodes that will probably be expanded next. False: nobody was asked (the line to whom it would
+     * be is taken, or a budget is used up), so they may be wanted again. */
+    bool (*want)(void *ctx, const struct lineage *l, int n);
 };
 
 struct search {

@@ -4,8 +4,9 @@
  * knob. UCT with c = sqrt(2) descends to a node that has fewer than two children; the adviser
  * proposes a sequence of changes there; what is illegal in it is dropped, and if nothing new is
  * left one random change is made. A short random rollout scored by the cost model says how
- * promising the new leaf is. Measurements replace what the model said, along the whole path up. A
- * batch is half of what looks fastest in the tree, half of what grew where the tree has done best.
+ * promising the new leaf is. Before every batch all rewards are counted anew: measurements replace
+ * what the model said, and scores are shares of the fastest speed known now. A batch is half of
+ * what looks fastest in the tree, half of what grew where the tree has done best.
  *
  * A language model takes longer to answer than a tree takes to grow, so it is asked after a batch
  * about the nodes that will probably be expanded next, and its moves are played when the next
@@ -165,7 +166,9 @@ static double worth(const struct mcts_tree *t, const struct search *s, const str
         return score;
     if (why == GREW_WELL)
         return n->batch == t->batch && p->visits > 0 ? p->value / p->visits : -1;
-    return n->parent != MCTS_ROOT && p->measured ? mcts_score(t, s, p->id) + 0.01 * score : -1;
+    return n->parent != MCTS_ROOT && s->trial[p->id] >= TRIAL_MEASURED
+               ? mcts_score(t, s, p->id) + 0.01 * score
+               : -1;
 }
 
 /* The untried node that is most worth measuring; false: none. */
@@ -246,11 +249,15 @@ static void want_moves(struct mcts_tree *t, const struct search *s)
                 best = i;
         if (best < 0)
             break;
-        t->node[best].wanted = 1;
+        t->node[best].wanted++;
         fill_lineage(t, s, best, &l[n++]);
     }
-    t->wants += n > 0;
-    s->mover->want(s->mover->ctx, l, n);
+    if (n > 0 && s->mover->want(s->mover->ctx, l, n)) {
+        t->wants++;
+        return;
+    }
+    for (int i = 0; i < n; i++) /* nobody heard it: the next batch may want them */
+        t->node[t->of[l[i].id[0]]].wanted--;
 }
 
 static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)

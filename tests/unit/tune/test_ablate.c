@@ -224,6 +224,40 @@ static void late_advice_counts_from_when_it_is_there(void **unused)
     assert_true(changed > 0);
 }
 
+/* As in a server, where moves would have a clock of their own only if there were two models. */
+static void advice_and_moves_share_one_line(void **unused)
+{
+    (void)unused;
+    const struct table *t = &tables.table[0];
+    struct err err;
+    struct cost cost;
+    struct search search;
+    struct counsel *c = counsel_open(COUNSEL_RIGHT, t, 1, NULL, &err);
+    const struct mover *mover = counsel_mover(c);
+    struct lineage l = {.id = {0, -1, -1}, .score = {1}};
+    cost_open(&cost, &tables.machine, tables.threads);
+    space_predict(t->space, &cost);
+    search_open(&search, t->space);
+    struct advice_request r = {.space = t->space,
+                               .cost = &cost,
+                               .slot = t->slot,
+                               .speed = search.speed,
+                               .trial = search.trial};
+    struct advice advice;
+    search_learn(&search, 0, 1);
+    counsel_ask(c, &r, 0, &advice); /* puts its question, which takes 2 s */
+    advice_free(&advice);
+    assert_false(mover->want(mover->ctx, &l, 1));
+    counsel_ask(c, &r, 3, &advice); /* answered; now it is the turn of moves */
+    assert_true(advice.advised > 0);
+    advice_free(&advice);
+    assert_true(mover->want(mover->ctx, &l, 1));
+    assert_false(mover->want(mover->ctx, &l, 1));
+    search_close(&search);
+    cost_close(&cost);
+    counsel_close(c);
+}
+
 /* A recorded reply names the table's best point. */
 static void recorded_replies_are_replayed(void **unused)
 {
@@ -320,6 +354,7 @@ int main(void)
         cmocka_unit_test(a_search_repeats_exactly_from_its_seed),
         cmocka_unit_test(a_budget_ends_a_search),
         cmocka_unit_test(late_advice_counts_from_when_it_is_there),
+        cmocka_unit_test(advice_and_moves_share_one_line),
         cmocka_unit_test(recorded_replies_are_replayed),
         cmocka_unit_test(results_are_written_as_json_and_svg),
     };

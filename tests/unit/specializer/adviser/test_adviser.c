@@ -465,6 +465,36 @@ static void moves_are_asked_for_and_given_once(void **unused)
     adviser_close(a);
 }
 
+/* Advice is wanted anew and moves too: who found the line taken has the next turn. */
+static void moves_and_advice_take_turns(void **unused)
+{
+    (void)unused;
+    struct adviser *a = open_server();
+    struct lineage l = {.id = {5, 6, -1}, .score = {1, 0.5, 0}, .measured = {true, false, false}};
+    exchange(a);
+    for (int32_t i = 0; i < 12; i++)
+        search_learn(&w.search, i, 1);
+    atomic_store(&server.mode, STAND_IN_HELD);
+    ask_and_forget(a); /* on news */
+    assert_false(adviser_want_moves(a, &w.request, &l, 1));
+    atomic_store(&server.mode, STAND_IN_OK);
+    assert_true(adviser_wait(a, PATIENCE_S));
+    for (int32_t i = 12; i < 24; i++)
+        search_learn(&w.search, i, 1);
+    stand_in_say(&server, strdup("{\"version\":1,\"nodes\":[]}"));
+    ask_and_forget(a); /* there is news again, but it is the turn of moves */
+    assert_int_equal(atomic_load(&server.requests), 2);
+    assert_true(adviser_want_moves(a, &w.request, &l, 1));
+    assert_true(adviser_wait(a, PATIENCE_S));
+    assert_int_equal(atomic_load(&server.requests), 3);
+    assert_true(stand_in_heard(&server, "kernel_moves"));
+    ask_and_forget(a); /* and now that of advice */
+    assert_true(adviser_wait(a, PATIENCE_S));
+    assert_int_equal(atomic_load(&server.requests), 4);
+    assert_true(stand_in_heard(&server, "kernel_advice"));
+    adviser_close(a);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_one, close_one)
 
 int main(void)
@@ -483,6 +513,7 @@ int main(void)
         TEST(recorded_lines_are_replayed_in_order_and_as_late),
         TEST(a_recording_that_is_none_is_refused),
         TEST(moves_are_asked_for_and_given_once),
+        TEST(moves_and_advice_take_turns),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
