@@ -186,7 +186,7 @@ static bool put_question(struct adviser *a, const struct advice_request *r, enum
 /* Cheap, before a document is written in vain. */
 static enum hold held(struct adviser *a)
 {
-    enum hold hold = llm_hold(a->llm, a->style.max_tokens);
+    enum hold hold = llm_hold(a->llm, LLM_ADVISER, a->style.max_tokens);
     count_held(a, hold);
     return hold;
 }
@@ -341,7 +341,7 @@ void adviser_poll(struct adviser *a)
         trace(a, q->slot, call == CALL_OK ? "advice_rejected" : "advice_failed", verdict);
     }
     struct llm_cost cost;
-    llm_settle(a->llm, accepted, verdict, &cost);
+    llm_settle(a->llm, LLM_ADVISER, accepted, verdict, &cost);
     count_outcome(a, call, accepted, fault, &cost);
     clear_asked(&a->asked);
 }

@@ -6,7 +6,7 @@
  *
  * Nothing here waits for a language model. A question is handed to a thread that does nothing but
  * wait for the reply; until it is there the heuristic answers, and the next round of that slot
- * gets what was said. One question is under way at a time. Specializer thread only.
+ * gets what was said. One question of the adviser is under way at a time. Specializer thread only.
  */
 #ifndef WHET_SPECIALIZER_ADVISER_H
 #define WHET_SPECIALIZER_ADVISER_H
@@ -122,7 +122,7 @@ void adviser_poll(struct adviser *a);
 bool adviser_wait(struct adviser *a, double seconds);
 /* There is a language model to be told things. */
 bool adviser_is_remote(const struct adviser *a);
-/* The line to it (llm.h), which the agent shares; NULL: there is none. */
+/* The lines to it (llm.h), of which the agent has one; NULL: there are none. */
 struct llm *adviser_llm(struct adviser *a);
 
 /* The heuristic by itself, and its word on a node of a search tree. */

@@ -6,7 +6,7 @@
  * trials go through every stage that any candidate goes through (agent_turn.c). Every node is in
  * the store before anything is done with it, so a restart goes on where it was.
  *
- * Budgets: attempts in a slot, tokens and money in all (over restarts), and the line's own an hour.
+ * Budgets: attempts in a slot, tokens and money in all (over restarts), and the lines' own an hour.
  * Specializer thread only, but for the metrics.
  */
 #ifndef WHET_SPECIALIZER_AGENT_H

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "config/clock.h"
+#include "specializer/adviser/llm.h"
 #include "specializer/store/store.h"
 #include "tests/unit/specializer/advice_world.h"
 #include "tests/unit/specializer/stand_in.h"
@@ -418,6 +419,47 @@ static void recorded_lines_are_replayed_in_order_and_as_late(void **unused)
     adviser_close(a);
 }
 
+/* A kernel that takes an hour to write is under way, and advice comes all the same; but both count.
+ */
+static void the_agent_has_a_line_of_its_own(void **unused)
+{
+    (void)unused;
+    char url[300], path[120];
+    struct advice advice;
+    snprintf(path, sizeof path, "%s/slow.jsonl", folder);
+    snprintf(url, sizeof url, "replay:%s", path);
+    cJSON *content = cJSON_CreateString(server.content);
+    char *quoted = cJSON_PrintUnformatted(content);
+    cJSON_Delete(content);
+    FILE *out = fopen(path, "wb");
+    fprintf(out,
+            "{\"region\":\"mlp_out/m4\",\"kind\":\"plan\",\"reply\":\"x\",\"seconds\":3600}\n");
+    fprintf(out, "{\"region\":\"mlp_out/m4\",\"reply\":%s}\n", quoted);
+    fclose(out);
+    free(quoted);
+    free(config.specializer_agentic);
+    config.specializer_agentic = strdup("on");
+    config.adviser_calls_per_hour = 2;
+    struct adviser *a = open_url(url);
+    struct llm *l = adviser_llm(a);
+    struct llm_question q = {
+        .user = LLM_AGENT,
+        .task = strdup("write"),
+        .document = strdup("{\"kind\":\"plan\",\"region\":\"mlp_out/m4\"}"),
+        .style = {.max_tokens = 100, .timeout = 7200},
+    };
+    assert_int_equal(llm_ask(l, &q), HOLD_NOT);
+    assert_int_equal(llm_hold(l, LLM_AGENT, 0), HOLD_BUSY);
+    while (!ask(a, &advice)) { /* as soon as it was carried, not in an hour */
+        advice_free(&advice);
+        usleep(1000);
+    }
+    advice_free(&advice);
+    assert_int_equal(llm_hold(l, LLM_AGENT, 0), HOLD_BUSY);
+    assert_int_equal(llm_hold(l, LLM_ADVISER, 0), HOLD_CALLS); /* one spent, one reserved */
+    adviser_close(a);
+}
+
 static void a_recording_that_is_none_is_refused(void **unused)
 {
     (void)unused;
@@ -511,6 +553,7 @@ int main(void)
         TEST(neither_question_nor_close_waits_for_the_endpoint),
         TEST(a_store_replays_its_exchanges),
         TEST(recorded_lines_are_replayed_in_order_and_as_late),
+        TEST(the_agent_has_a_line_of_its_own),
         TEST(a_recording_that_is_none_is_refused),
         TEST(moves_are_asked_for_and_given_once),
         TEST(moves_and_advice_take_turns),
