@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "specializer/adviser/adviser_request.h"
 #include "specializer/specializer_private.h"
 
 static int by_share(const void *a, const void *b)
@@ -67,6 +68,63 @@ static void gather_dead(struct specializer *s, const struct place *p, struct con
     store_each(s->store, &f, take_dead, &g, NULL);
 }
 
+/* ---- what other slots taught ---------------------------------------------------------------- */
+
+/* How much a slot can teach about another: 0 nothing, 3 most. Weights of one format are read alike
+ * in all regions, so one region teaches the next. */
+static int kinship(const struct place *p, const struct place *from)
+{
+    const bool region = from->slot->region == p->slot->region;
+    if (from == p || (!from->space && !from->active))
+        return 0;
+    if (region)
+        return abs(from->slot->m_index - p->slot->m_index) <= 1 ? 3 : 2;
+    return from->space && space_facts(from->space)->WTYPE == space_facts(p->space)->WTYPE &&
+           from->slot->m_index == p->slot->m_index;
+}
+
+static void add_lesson(struct consultation *c, const struct place *from, const struct space *space,
+                       int32_t id, double speed)
+{
+    if (c->request.lessons == LESSONS)
+        return;
+    struct lesson *l = &c->lesson[c->request.lessons++];
+    snprintf(l->slot, sizeof l->slot, "%s", from->slot->name);
+    adviser_id_text(space, id, l->id);
+    l->speed = speed;
+}
+
+/* The two fastest points of a slot's search, and the slowest; of a slot that only has a winner of
+ * the store that one, where this slot has such a point too. */
+static void add_lessons(struct consultation *c, const struct place *p, const struct place *from)
+{
+    int32_t best[2], worst = -1;
+    if (!from->space) {
+        int32_t id = space_find(p->space, from->active->template, &from->active->point);
+        if (id >= 0 && from->active->evidence.speed > 0)
+            add_lesson(c, from, p->space, id, from->active->evidence.speed);
+        return;
+    }
+    const struct search *s = &from->search;
+    int n = search_best(s, best, 2);
+    for (int32_t i = 0; i < space_size(from->space); i++)
+        if (s->trial[i] == TRIAL_MEASURED && (worst < 0 || s->speed[i] < s->speed[worst]))
+            worst = i;
+    for (int i = 0; i < n; i++)
+        add_lesson(c, from, from->space, best[i], (double)s->speed[best[i]]);
+    if (n == 2 && worst != best[0] && worst != best[1])
+        add_lesson(c, from, from->space, worst, (double)s->speed[worst]);
+}
+
+/* `active` is read without the lock: this is the thread that sets it. */
+static void gather_lessons(struct specializer *s, const struct place *p, struct consultation *c)
+{
+    for (int kin = 3; kin > 0; kin--)
+        for (int i = 0; i < s->places; i++)
+            if (kinship(p, &s->place[i]) == kin)
+                add_lessons(c, p, &s->place[i]);
+}
+
 static int moves(void *ctx, int32_t node, struct moves *out)
 {
     struct specializer *s = ctx;
@@ -93,6 +151,8 @@ static void gather(struct specializer *s, struct place *p, struct consultation *
     r->lives = gather_live(s, p, c->live);
     r->dead = c->dead;
     gather_dead(s, p, c);
+    r->lesson = c->lesson;
+    gather_lessons(s, p, c);
     c->mover = (struct mover){.ctx = s, .moves = moves, .want = want};
     p->search.mover = &c->mover;
 }

@@ -115,11 +115,12 @@ struct retired {
 };
 
 /* What the adviser is told about the slot under consideration; valid until the next consult(). */
-enum { LIVES = 24, DEADS = 12 };
+enum { LIVES = 24, DEADS = 12, LESSONS = 18 };
 struct consultation {
     struct advice_request request;
     struct live_shape live[LIVES];
     struct dead_end dead[DEADS];
+    struct lesson lesson[LESSONS];
     struct mover mover;
 };
 

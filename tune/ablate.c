@@ -13,9 +13,10 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "specializer/adviser/adviser_request.h"
 #include "specializer/hash.h"
 
-enum { BATCH_SIZE = 6 };
+enum { BATCH_SIZE = 6, LESSONS = 16, LESSONS_OF_SLOT = 3 };
 #define MIN_GAIN                                                                    \
     0.02 /* specializer.min_gain: what replaces a kernel must look this much faster \
           */
@@ -30,6 +31,8 @@ struct trial_state {
     struct counsel *counsel;
     double now_s, optimum;
     double seen, truth; /* speed of the kernel believed best: as seen, as it is */
+    struct lesson lesson[LESSONS];
+    int lessons;
     struct trial_run *run;
 };
 
@@ -79,6 +82,52 @@ static void decide(struct trial_state *s, int32_t id)
     }
 }
 
+/* The points of a table with the highest speeds, and last the slowest, into lesson[n..most); how
+ * many there are then. */
+static int lessons_add(struct lesson *lesson, int n, int most, const struct table *t)
+{
+    int32_t id[LESSONS_OF_SLOT] = {-1, -1, -1};
+    for (int32_t i = 0; i < space_size(t->space); i++) {
+        double speed = measured_speed(&t->row[i]);
+        if (speed <= 0)
+            continue;
+        if (id[0] < 0 || speed > measured_speed(&t->row[id[0]])) {
+            id[1] = id[0];
+            id[0] = i;
+        } else if (id[1] < 0 || speed > measured_speed(&t->row[id[1]])) {
+            id[1] = i;
+        }
+        if (id[2] < 0 || speed < measured_speed(&t->row[id[2]]))
+            id[2] = i;
+    }
+    for (int i = 0; i < LESSONS_OF_SLOT && n < most; i++) {
+        if (id[i] < 0)
+            continue;
+        struct lesson *l = &lesson[n++];
+        snprintf(l->slot, sizeof l->slot, "%s", t->slot);
+        adviser_id_text(t->space, id[i], l->id);
+        l->speed = measured_speed(&t->row[id[i]]);
+    }
+    return n;
+}
+
+/* What the other slots of the tables taught, as if they had been searched before: their fastest
+ * points and the slowest, slots of the same region first. */
+static void gather_lessons(struct trial_state *s)
+{
+    const struct tables *all = s->terms->tables;
+    const struct table *own = s->terms->table;
+    const int32_t region = space_facts(own->space)->REGION;
+    for (int same = 1; same >= 0; same--)
+        for (int i = 0; i < all->n; i++) {
+            const struct table *t = &all->table[i];
+            if (strcmp(t->slot, own->slot) == 0 ||
+                (space_facts(t->space)->REGION == region) != same)
+                continue;
+            s->lessons = lessons_add(s->lesson, s->lessons, LESSONS, t);
+        }
+}
+
 /* One batch; false: the space is exhausted or the time is up. */
 static bool batch(struct trial_state *s, void *state)
 {
@@ -90,7 +139,9 @@ static bool batch(struct trial_state *s, void *state)
                                .incumbent = "eager",
                                .m = terms->table->m,
                                .speed = s->search.speed,
-                               .trial = s->search.trial};
+                               .trial = s->search.trial,
+                               .lesson = s->lesson,
+                               .lessons = s->lessons};
     int32_t id[BATCH_SIZE];
     space_predict(space, &s->cost);
     advice_free(&s->advice);
@@ -120,6 +171,7 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     if (terms->counsel == COUNSEL_CHANCE)
         s.cost.blind = terms->seed;
     search_open(&s.search, t->space);
+    gather_lessons(&s);
     s.search.mover = counsel_mover(s.counsel);
     void *state = terms->strategy->open(&s.search, terms->seed);
     while (batch(&s, state))

@@ -36,6 +36,7 @@ struct counsel {
     /* Moves: nodes asked about, when the reply comes, and (recordings) what it says. They go over
      * the same line as advice. */
     struct turns turns;
+    struct standing asked_then, then; /* of the question under way, and of the advice */
     struct mover mover;
     const struct advice_request *request;
     struct moves moves[MOVES_MOST];
@@ -191,6 +192,7 @@ static void take_reply(struct counsel *c, const struct advice_request *r)
         advice_free(&c->advice);
         c->advice = advice;
         c->advised = true;
+        c->then = c->asked_then;
     }
     free(c->reply);
     c->reply = NULL;
@@ -202,12 +204,15 @@ static bool line_is_free(const struct counsel *c)
     return !c->asked && c->moves_due_s <= c->now_s;
 }
 
-static int decided(const struct advice_request *r)
+/* As in adviser.c. */
+static bool may_ask(struct counsel *c, const struct advice_request *r)
 {
-    int n = 0;
-    for (int32_t i = 0; i < space_size(r->space); i++)
-        n += r->trial[i] >= TRIAL_MEASURED;
-    return n;
+    struct standing now = standing_of(r);
+    bool wanted = c->advised ? is_worth_asking_again(&c->then, &now) : is_worth_asking(r, &now);
+    if (!wanted || !line_is_free(c) || !turn_of_advice(&c->turns, now.decided))
+        return false;
+    c->asked_then = now;
+    return true;
 }
 
 void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s,
@@ -219,7 +224,7 @@ void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s
     advise_heuristic(r, &heuristic);
     if (c->kind > COUNSEL_CHANCE) {
         take_reply(c, r);
-        if (line_is_free(c) && turn_of_advice(&c->turns, decided(r)))
+        if (may_ask(c, r))
             put_question(c, r, &heuristic);
     }
     if (!c->advised) {

@@ -2,8 +2,10 @@
  *
  * The specializer thread writes a question, puts it on the line (llm.h) and goes on with the
  * heuristic's answer. When the reply is in, it reads it against the space the question was about,
- * counts it, and keeps what was accepted on that slot's desk, where the next round finds it. A slot
- * is asked about again once enough new results have come in to change an expert's mind.
+ * counts it, and keeps what was accepted on that slot's desk, where the next round finds it. When a
+ * slot is asked about, and again, is said in adviser_turns.h. A reply may come when the search that
+ * it was for has ended and another of the same slot has begun, or is about to: then it is read
+ * against that one's space, so that what was paid for is used.
  *
  * Held by the lock: everything that metrics read. The rest is the specializer thread's alone. What
  * was asked holds its space open, because the search it was for may end meanwhile.
@@ -22,8 +24,7 @@
 #include "specializer/search/strategy.h"
 #include "specializer/store/store.h"
 
-/* A slot is asked about again after this many more points were decided. */
-enum { NEWS = 12, KEPT_MOVES = 64 };
+enum { KEPT_MOVES = 64 };
 
 enum kind { ASK_ADVICE, ASK_MOVES };
 
@@ -32,7 +33,7 @@ struct asked {
     enum kind kind;
     char slot[40];
     struct space *space;
-    int decided; /* points of the space when it was asked */
+    struct standing then; /* of the search when it was asked */
 };
 
 /* What was said about one slot. */
@@ -41,7 +42,8 @@ struct desk {
     struct space *space; /* the ids are of this one */
     bool advised;
     struct advice advice;
-    int decided; /* points when it was asked for */
+    struct standing then; /* when it was asked for */
+    char *unread;         /* the reply with it, until a round has had the advice */
     struct moves moves[KEPT_MOVES];
     int n_moves, next_move;
 };
@@ -88,6 +90,7 @@ static void clear_desk(struct desk *d)
 {
     advice_free(&d->advice);
     space_close(d->space);
+    free(d->unread);
     *d = (struct desk){{0}};
 }
 
@@ -126,7 +129,9 @@ static struct desk *find_desk(struct adviser *a, const char *slot)
     return NULL;
 }
 
-/* The slot's desk, cleared if its search was begun anew. */
+static void use_late(struct adviser *a, struct desk *d, const char *text);
+
+/* The slot's desk, cleared if its search was begun anew. What nobody has read stays. */
 static struct desk *desk_of(struct adviser *a, const char *slot, struct space *space)
 {
     struct desk *d = find_desk(a, slot);
@@ -136,19 +141,16 @@ static struct desk *desk_of(struct adviser *a, const char *slot, struct space *s
         *d = (struct desk){{0}};
     }
     if (d->space != space) {
+        char *unread = d->unread;
+        d->unread = NULL;
         clear_desk(d);
         snprintf(d->slot, sizeof d->slot, "%s", slot);
         d->space = space_share(space);
+        if (unread)
+            use_late(a, d, unread);
+        free(unread);
     }
     return d;
-}
-
-static int decided(const struct advice_request *r)
-{
-    int n = 0;
-    for (int32_t i = 0; r->trial && i < space_size(r->space); i++)
-        n += r->trial[i] == TRIAL_MEASURED || r->trial[i] == TRIAL_REFUSED;
-    return n;
 }
 
 /* ---- questions ----------------------------------------------------------------------------- */
@@ -177,7 +179,7 @@ static bool put_question(struct adviser *a, const struct advice_request *r, enum
     if (hold != HOLD_NOT)
         return false;
     clear_asked(&a->asked);
-    a->asked = (struct asked){.kind = kind, .decided = decided(r)};
+    a->asked = (struct asked){.kind = kind, .then = standing_of(r)};
     snprintf(a->asked.slot, sizeof a->asked.slot, "%s", r->slot);
     a->asked.space = space_share(r->space);
     return true;
@@ -191,10 +193,12 @@ static enum hold held(struct adviser *a)
     return hold;
 }
 
-/* The slot has no advice yet, or there is news that could change it. */
-static bool wants_advice(const struct desk *d, const struct advice_request *r)
+/* The slot has no advice yet, or what was learnt since could change it; and it is its turn. */
+static bool may_ask(struct adviser *a, const struct desk *d, const struct advice_request *r)
 {
-    return !d->advised || decided(r) >= d->decided + NEWS;
+    struct standing now = standing_of(r);
+    bool wanted = d->advised ? is_worth_asking_again(&d->then, &now) : is_worth_asking(r, &now);
+    return wanted && held(a) == HOLD_NOT && turn_of_advice(&a->turns, now.decided);
 }
 
 void adviser_ask(struct adviser *a, const struct advice_request *r, struct advice *out)
@@ -203,10 +207,12 @@ void adviser_ask(struct adviser *a, const struct advice_request *r, struct advic
     advise_heuristic(r, &heuristic);
     adviser_poll(a);
     struct desk *d = a->llm && r->slot ? desk_of(a, r->slot, r->space) : NULL;
-    if (d && wants_advice(d, r) && held(a) == HOLD_NOT && turn_of_advice(&a->turns, decided(r)))
+    if (d && may_ask(a, d, r))
         put_question(a, r, ASK_ADVICE, adviser_request_text(r, &heuristic),
                      adviser_reply_schema(r));
     if (d && d->advised) {
+        free(d->unread);
+        d->unread = NULL;
         advice_copy(out, &d->advice);
         advice_add_heuristic(out, &heuristic);
         return;
@@ -260,9 +266,9 @@ static void trace(struct adviser *a, const char *slot, const char *event, const 
         store_trace(a->store, slot, NULL, event, a->model, "%s", text);
 }
 
-/* The desk takes the advice over. */
-static void keep_advice(struct adviser *a, struct desk *d, const struct asked *q,
-                        struct advice *advice)
+/* The desk takes the advice over. `then`: how far the search was that it was asked for. */
+static void keep_advice(struct adviser *a, struct desk *d, struct advice *advice,
+                        const struct standing *then)
 {
     char text[200];
     snprintf(text, sizeof text, "%s (%d ids, %d hints, %d risks)", advice->label,
@@ -271,17 +277,37 @@ static void keep_advice(struct adviser *a, struct desk *d, const struct asked *q
     advice_free(&d->advice);
     d->advice = *advice;
     d->advised = true;
-    d->decided = q->decided;
-    trace(a, q->slot, "advice", text);
+    d->then = *then;
+    trace(a, d->slot, "advice", text);
 }
 
-/* Reads the text onto the slot's desk, unless the search it was for has ended meanwhile. 0, or -1
- * with the fault. */
+static void count_late(struct adviser *a, enum late late)
+{
+    pthread_mutex_lock(&a->lock);
+    a->count.late[late]++;
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* A reply that was accepted for a search that has ended, read for the one of now. */
+static void use_late(struct adviser *a, struct desk *d, const char *text)
+{
+    const struct advice_request about = {.slot = d->slot, .space = d->space};
+    struct reply_terms terms = adviser_terms(&about);
+    struct advice advice;
+    enum reply_fault fault;
+    struct err err;
+    bool used = adviser_reply_parse(text, strlen(text), &terms, 1, &advice, &fault, &err) == 0;
+    if (used) /* as if of a search of which nothing was known: it is asked about again soon */
+        keep_advice(a, d, &advice, &(struct standing){0});
+    count_late(a, used ? LATE_USED : LATE_DROPPED);
+}
+
+/* Reads the text onto the slot's desk. 0, or -1 with the fault. */
 static int take_reply(struct adviser *a, const struct asked *q, const char *text,
                       enum reply_fault *fault, struct err *err)
 {
     struct desk *d = find_desk(a, q->slot);
-    bool wanted = d && d->space == q->space;
+    bool wanted = d->space == q->space; /* the desk was there when the question was put */
     const struct advice_request about = {.slot = q->slot, .space = q->space};
     struct reply_terms terms = adviser_terms(&about);
     size_t n = strlen(text);
@@ -290,15 +316,21 @@ static int take_reply(struct adviser *a, const struct asked *q, const char *text
         int found = adviser_moves_parse(text, n, &terms, moves, MOVES_MOST, fault, err);
         if (found > 0 && wanted)
             keep_moves(d, moves, found);
+        else if (found > 0)
+            count_late(a, LATE_DROPPED); /* nodes of a tree that is no more */
         return found < 0 ? -1 : 0;
     }
     struct advice advice;
     if (adviser_reply_parse(text, n, &terms, 1, &advice, fault, err) != 0)
         return -1;
-    if (wanted)
-        keep_advice(a, d, q, &advice);
-    else
+    if (wanted) {
+        keep_advice(a, d, &advice, &q->then);
+        free(d->unread);
+        d->unread = xstrdup(text);
+    } else {
         advice_free(&advice);
+        use_late(a, d, text);
+    }
     return 0;
 }
 

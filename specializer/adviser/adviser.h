@@ -57,6 +57,14 @@ struct dead_end {
     char reason[160];
 };
 
+/* What was measured in another slot of this machine: a point there, by the name that language
+ * models are told, and its speed relative to that slot's eager kernel. */
+enum { LESSON_ID = 160 };
+struct lesson {
+    char slot[40], id[LESSON_ID];
+    double speed;
+};
+
 /* What an adviser is told about one slot. */
 struct advice_request {
     struct space *space;
@@ -73,6 +81,8 @@ struct advice_request {
     int lives;
     const struct dead_end *dead;
     int deads;
+    const struct lesson *lesson; /* slot by slot, the most like this one first */
+    int lessons;
 };
 
 /* ---- moves: what strategy mcts asks besides -------------------------------------------------- */

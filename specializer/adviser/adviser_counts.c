@@ -32,6 +32,11 @@ void adviser_counts_print(struct adviser_counts *c, enum breaker breaker, FILE *
     sample(out, requests, "outcome", "failed", c->failed);
     sample(out, requests, "outcome", "heuristic", c->heuristic);
     put_reasons(c, out);
+    static const char late[] = "adviser_late_replies_total";
+    metric_head(out, late, "counter",
+                "Replies accepted for a search that had ended, by whether the next one used them");
+    sample(out, late, "result", "used", c->late[LATE_USED]);
+    sample(out, late, "result", "dropped", c->late[LATE_DROPPED]);
     static const char tokens[] = "adviser_tokens_total";
     metric_head(out, tokens, "counter", "Tokens of questions and replies");
     sample(out, tokens, "direction", "in", c->tokens_in);
@@ -58,6 +63,8 @@ cJSON *adviser_counts_json(const struct adviser_counts *c, enum breaker breaker)
     cJSON_AddNumberToObject(o, "rejected", (double)c->rejected);
     cJSON_AddNumberToObject(o, "failed", (double)c->failed);
     cJSON_AddNumberToObject(o, "heuristic", (double)c->heuristic);
+    cJSON_AddNumberToObject(o, "late_used", (double)c->late[LATE_USED]);
+    cJSON_AddNumberToObject(o, "late_dropped", (double)c->late[LATE_DROPPED]);
     cJSON_AddNumberToObject(o, "tokens_in", (double)c->tokens_in);
     cJSON_AddNumberToObject(o, "tokens_out", (double)c->tokens_out);
     cJSON *faults = cJSON_AddObjectToObject(o, "faults");

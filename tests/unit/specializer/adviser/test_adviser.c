@@ -55,6 +55,7 @@ static int open_one(void **unused)
     snprintf(path, sizeof path, "%s/%d/store.db", folder, stores++);
     stand_in_open(&server);
     world_open(&w, REGION_MLP_OUT, 4);
+    search_learn(&w.search, 0, 1); /* nobody is asked about a slot of which nothing is known */
     stand_in_say(&server, world_reply(&w, 3, "as the model sees it", "a note"));
     store = store_open(path, &err);
     return store ? config_parse(&config, 1, argv, &err) : -1;
@@ -211,11 +212,71 @@ static void a_slot_is_asked_about_again_when_there_is_news(void **unused)
     exchange(a);
     exchange(a);
     assert_int_equal(atomic_load(&server.requests), 1);
-    for (int32_t i = 0; i < 12; i++)
-        search_learn(&w.search, i, i % 2);
+    for (int32_t i = 1; i < 13; i++)
+        search_learn(&w.search, i, 1 + i);
     exchange(a);
     assert_int_equal(atomic_load(&server.requests), 2);
     adviser_close(a);
+}
+
+/* The next batch: four points, the fastest of them with this speed. */
+static void a_batch(int32_t from, double best)
+{
+    for (int32_t i = from; i < from + 4; i++)
+        search_learn(&w.search, i, i == from ? best : i % 2);
+}
+
+static void a_slot_is_asked_about_again_after_a_batch_that_disappointed(void **unused)
+{
+    (void)unused;
+    struct adviser *a = open_server();
+    exchange(a);
+    a_batch(1, 1.5);
+    exchange(a);
+    assert_int_equal(atomic_load(&server.requests), 1); /* the advice was good */
+    a_batch(5, 1.5);
+    exchange(a);
+    assert_int_equal(atomic_load(&server.requests), 1); /* so far: twice as fast as then */
+    a_batch(9, 1.5);
+    exchange(a); /* twelve points are news in any case */
+    assert_int_equal(atomic_load(&server.requests), 2);
+    a_batch(13, 1.51);
+    exchange(a);
+    assert_int_equal(atomic_load(&server.requests), 3);
+    adviser_close(a);
+}
+
+static void nobody_is_asked_before_something_can_be_known(void **unused)
+{
+    (void)unused;
+    struct adviser *a = open_server();
+    const struct lesson lesson = {
+        .slot = "mlp_out/m1", .id = "mlp_out:3,1,4,2,1,512,0,0", .speed = 2};
+    w.search.trial[0] = TRIAL_NONE;
+    exchange(a);
+    assert_int_equal(atomic_load(&server.requests), 0);
+    w.request.lesson = &lesson;
+    w.request.lessons = 1; /* another slot has something to teach */
+    exchange(a);
+    assert_int_equal(atomic_load(&server.requests), 1);
+    assert_true(stand_in_heard(&server, "mlp_out:3,1,4,2,1,512,0,0"));
+    adviser_close(a);
+}
+
+/* Another search of the slot; the space of the last one. */
+static struct space *begin_anew(void)
+{
+    struct facts f = *space_facts(w.space);
+    struct space *old = w.request.space;
+    w.request.space = space_open(&f, REGION_MLP_OUT, 4, NUMERICS_TOLERANCE);
+    space_predict(w.request.space, &w.cost);
+    return old;
+}
+
+static void go_back(struct space *old)
+{
+    space_close(w.request.space);
+    w.request.space = old;
 }
 
 static void advice_for_a_search_begun_anew_is_forgotten(void **unused)
@@ -224,15 +285,45 @@ static void advice_for_a_search_begun_anew_is_forgotten(void **unused)
     struct adviser *a = open_server();
     struct advice advice;
     exchange(a);
-    struct facts f = *space_facts(w.space);
-    struct space *again = space_open(&f, REGION_MLP_OUT, 4, NUMERICS_TOLERANCE), *old = w.space;
-    space_predict(again, &w.cost);
-    w.request.space = again;
+    ask_and_forget(a); /* a round has had it */
+    struct space *old = begin_anew();
     assert_false(ask(a, &advice));
     advice_free(&advice);
     adviser_close(a);
-    space_close(again);
-    w.request.space = old;
+    go_back(old);
+}
+
+/* The search ends while the model thinks, or before a round looks: the next search of the slot has
+ * what was said. */
+static void a_late_reply_is_used_by_the_next_search(void **unused)
+{
+    (void)unused;
+    struct adviser *a = open_server();
+    struct advice advice;
+    exchange(a); /* answered, and no round had it */
+    struct space *old = begin_anew();
+    assert_true(ask(a, &advice));
+    assert_string_equal(advice.label, "as the model sees it");
+    advice_free(&advice);
+    assert_true(metric(a, "whet_adviser_late_replies_total{result=\"used\"} ") == 1);
+    adviser_close(a);
+    go_back(old);
+
+    a = open_server();
+    atomic_store(&server.mode, STAND_IN_HELD);
+    ask_and_forget(a);
+    old = begin_anew();
+    assert_false(ask(a, &advice)); /* the question about the old search is still under way */
+    advice_free(&advice);
+    atomic_store(&server.mode, STAND_IN_OK);
+    assert_true(adviser_wait(a, PATIENCE_S));
+    assert_true(ask(a, &advice));
+    assert_string_equal(advice.label, "as the model sees it");
+    advice_free(&advice);
+    assert_true(metric(a, "whet_adviser_late_replies_total{result=\"used\"} ") == 1);
+    assert_true(metric(a, "whet_adviser_late_replies_total{result=\"dropped\"} ") == 0);
+    adviser_close(a);
+    go_back(old);
 }
 
 /* ---- outcomes ------------------------------------------------------------------------------ */
@@ -382,7 +473,7 @@ static void a_store_replays_its_exchanges(void **unused)
     advice_free(&advice);
     assert_int_equal(atomic_load(&server.requests), 1);
     assert_int_equal(last_exchange()->n, 1); /* what is replayed is not recorded again */
-    for (int32_t i = 0; i < 12; i++)
+    for (int32_t i = 1; i < 13; i++)
         search_learn(&w.search, i, 1);
     exchange(a);
     assert_true(metric(a, "whet_adviser_faults_total{reason=\"no_record\"} ") == 1);
@@ -514,14 +605,14 @@ static void moves_and_advice_take_turns(void **unused)
     struct adviser *a = open_server();
     struct lineage l = {.id = {5, 6, -1}, .score = {1, 0.5, 0}, .measured = {true, false, false}};
     exchange(a);
-    for (int32_t i = 0; i < 12; i++)
+    for (int32_t i = 1; i < 13; i++)
         search_learn(&w.search, i, 1);
     atomic_store(&server.mode, STAND_IN_HELD);
     ask_and_forget(a); /* on news */
     assert_false(adviser_want_moves(a, &w.request, &l, 1));
     atomic_store(&server.mode, STAND_IN_OK);
     assert_true(adviser_wait(a, PATIENCE_S));
-    for (int32_t i = 12; i < 24; i++)
+    for (int32_t i = 13; i < 25; i++)
         search_learn(&w.search, i, 1);
     stand_in_say(&server, strdup("{\"version\":1,\"nodes\":[]}"));
     ask_and_forget(a); /* there is news again, but it is the turn of moves */
@@ -545,7 +636,10 @@ int main(void)
         TEST(without_a_url_the_heuristic_advises),
         TEST(advice_arrives_with_the_next_question),
         TEST(a_slot_is_asked_about_again_when_there_is_news),
+        TEST(a_slot_is_asked_about_again_after_a_batch_that_disappointed),
+        TEST(nobody_is_asked_before_something_can_be_known),
         TEST(advice_for_a_search_begun_anew_is_forgotten),
+        TEST(a_late_reply_is_used_by_the_next_search),
         TEST(every_bad_reply_is_rejected_whole_and_counted),
         TEST(every_failure_of_the_endpoint_is_counted),
         TEST(breaker_stops_the_questions),
