@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "config/clock.h"
+#include "specializer/adviser/adviser_replay.h"
 #include "specializer/adviser/llm.h"
 #include "specializer/store/store.h"
 #include "tests/unit/specializer/advice_world.h"
@@ -551,6 +552,66 @@ static void the_agent_has_a_line_of_its_own(void **unused)
     adviser_close(a);
 }
 
+static struct adviser_replay *open_recording(const char *name, const char *lines)
+{
+    char path[120];
+    struct err err;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *out = fopen(path, "wb");
+    assert_true(fputs(lines, out) >= 0);
+    fclose(out);
+    struct adviser_replay *r = adviser_replay_open(path, &err);
+    assert_non_null(r);
+    return r;
+}
+
+static void assert_answer(struct adviser_replay *r, const char *document, const char *text)
+{
+    struct answer answer;
+    adviser_replay_next(r, document, &answer);
+    if (text)
+        assert_string_equal(answer.text, text);
+    else
+        assert_int_equal(answer.fault, CALL_NO_RECORD);
+    free(answer.text);
+}
+
+#define ASKED(what) "{\"regions\":[{\"region\":\"head/m1\",\"results\":\"" what "\"}]}"
+
+/* Whoever asks in another order than the recording, or more than once, is told what fits. */
+static void a_recording_answers_by_the_state_it_was_asked_in(void **unused)
+{
+    (void)unused;
+    struct adviser_replay *new = adviser_replay_new();
+    char *lines[3], *all = NULL;
+    const char *const asked[] = {ASKED("none"), ASKED("few"), ASKED("many")};
+    for (int i = 0; i < 3; i++) {
+        char text[] = "reply 0";
+        text[6] = (char)('0' + i);
+        lines[i] = adviser_replay_keep(new, asked[i], &(struct answer){.text = text});
+    }
+    assert_true(asprintf(&all, "%s\n%s\n%s\n", lines[0], lines[1], lines[2]) > 0);
+    struct adviser_replay *r = open_recording("states.jsonl", all);
+    assert_answer(r, asked[2], "reply 2");
+    assert_answer(r, ASKED("something else"), "reply 0"); /* the first that is left */
+    assert_answer(r, asked[2], "reply 2");
+    assert_answer(r, asked[0], "reply 0");
+    assert_answer(r, ASKED("something else"), "reply 1");
+    assert_answer(r, ASKED("something else"), NULL);
+    adviser_replay_close(r);
+    r = open_recording(
+        "requests.jsonl", /* as an export of a store's table */
+        "{\"request\":\"{\\\"regions\\\":[{\\\"region\\\":\\\"head/m1\\\",\\\"results"
+        "\\\":\\\"few\\\"}]}\",\"reply\":\"a\"}\n"
+        "{\"request\":\"{}\",\"reply\":\"\"}\n");
+    assert_answer(r, asked[1], "a");
+    adviser_replay_close(r);
+    adviser_replay_close(new);
+    for (int i = 0; i < 3; i++)
+        free(lines[i]);
+    free(all);
+}
+
 static void a_recording_that_is_none_is_refused(void **unused)
 {
     (void)unused;
@@ -648,6 +709,7 @@ int main(void)
         TEST(a_store_replays_its_exchanges),
         TEST(recorded_lines_are_replayed_in_order_and_as_late),
         TEST(the_agent_has_a_line_of_its_own),
+        TEST(a_recording_answers_by_the_state_it_was_asked_in),
         TEST(a_recording_that_is_none_is_refused),
         TEST(moves_are_asked_for_and_given_once),
         TEST(moves_and_advice_take_turns),
