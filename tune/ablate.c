@@ -159,7 +159,7 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     const struct table *t = terms->table;
     size_t most = (size_t)space_size(t->space) + 1;
     struct trial_state s = {.terms = terms, .run = out, .seen = 1, .truth = 1};
-    s.counsel = counsel_open(terms->counsel, t, terms->seed, terms->recording, err);
+    s.counsel = counsel_open(terms->counsel, t, terms->seed, terms->recording, terms->live, err);
     if (!s.counsel)
         return -1;
     *out = (struct trial_run){.to_95_s = HUGE_VAL};
@@ -178,6 +178,7 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
         ;
     if (!isfinite(out->to_95_s))
         out->to_95 = out->samples + 1;
+    out->use = *counsel_use(s.counsel);
     terms->strategy->close(state);
     search_close(&s.search);
     cost_close(&s.cost);
@@ -214,6 +215,7 @@ static int add_variant(struct ablation *a, const struct parted *t, const char *s
                                     .strategy = strategy_find(strategy),
                                     .counsel = counsel,
                                     .recording = a->recording,
+                                    .live = a->live,
                                     .seed = (uint64_t)i + 1,
                                     .budget_s = a->budget_s};
         if (trial_run(&terms, &v->run[i], err) != 0)
@@ -244,7 +246,7 @@ static int ablate_table(struct ablation *a, const struct parted *t, struct err *
     static const char *const baseline[] = {"cost", "random", "exhaustive"};
     for (int s = 0; s < 2; s++)
         for (int k = 0; k < COUNSEL_KINDS; k++)
-            if ((k != COUNSEL_REPLAY || a->recording) &&
+            if ((k != COUNSEL_REPLAY || a->recording || a->live) &&
                 add_variant(a, t, advised[s], (enum counsel_kind)k, err) != 0)
                 return -1;
     for (int s = 0; s < 3; s++) /* they ask nobody */

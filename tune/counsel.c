@@ -26,7 +26,9 @@ struct counsel {
     enum counsel_kind kind;
     const struct table *table;
     uint64_t random;
-    struct adviser_replay *replay;
+    struct adviser_replay *replay; /* COUNSEL_REPLAY: a recording, or */
+    struct live *live;             /* a model that is asked; borrowed */
+    struct counsel_use use;
     double now_s;
     /* The question under way, and the last reply that was accepted. */
     char *reply;
@@ -158,6 +160,29 @@ static char *stand_in_reply(struct counsel *c, const struct advice_request *q)
     return text;
 }
 
+/* A language model's reply, recorded or not; its text, which the caller frees, and when it is
+ * there. */
+static char *consult_model(struct counsel *c, enum counsel_question kind, const char *document,
+                           cJSON *schema, double *due_s)
+{
+    struct answer a = {.fault = CALL_NO_RECORD};
+    char *form = cJSON_PrintUnformatted(schema);
+    const bool moves = kind == COUNSEL_MOVES;
+    cJSON_Delete(schema);
+    if (document && c->live)
+        live_ask(c->live, moves ? adviser_moves_task : adviser_advice_task, document, form,
+                 moves ? "kernel_moves" : "kernel_advice", &a);
+    else if (document)
+        adviser_replay_next(c->replay, document, &a);
+    free(form);
+    c->use.asked[kind] += a.fault != CALL_NO_RECORD;
+    c->use.tokens_in += a.tokens_in;
+    c->use.tokens_out += a.tokens_out;
+    c->use.seconds += a.seconds;
+    *due_s = a.fault == CALL_NO_RECORD ? INFINITY : c->now_s + a.seconds;
+    return a.text;
+}
+
 static void put_question(struct counsel *c, const struct advice_request *r,
                          const struct advice *heuristic)
 {
@@ -168,12 +193,9 @@ static void put_question(struct counsel *c, const struct advice_request *r,
     } else if (c->kind != COUNSEL_REPLAY) {
         c->reply = stand_in_reply(c, r);
     } else {
-        struct answer a;
         char *document = adviser_request_text(r, heuristic);
-        adviser_replay_next(c->replay, document ? document : "{}", &a);
+        c->reply = consult_model(c, COUNSEL_ADVICE, document, adviser_reply_schema(r), &c->due_s);
         free(document);
-        c->reply = a.text;
-        c->due_s = a.fault == CALL_NO_RECORD ? INFINITY : c->now_s + a.seconds;
     }
 }
 
@@ -193,6 +215,8 @@ static void take_reply(struct counsel *c, const struct advice_request *r)
         c->advice = advice;
         c->advised = true;
         c->then = c->asked_then;
+    } else {
+        c->use.rejected[COUNSEL_ADVICE] += c->reply != NULL;
     }
     free(c->reply);
     c->reply = NULL;
@@ -266,19 +290,21 @@ static void stand_in_moves(const struct counsel *c, int32_t node, struct moves *
 
 static void want_recorded(struct counsel *c, const struct lineage *l, int n)
 {
-    struct answer a;
     enum reply_fault fault;
     struct err err;
     struct reply_terms terms = adviser_terms(c->request);
     char *document = adviser_moves_text(c->request, l, n);
-    adviser_replay_next(c->replay, document, &a);
+    char *text = consult_model(c, COUNSEL_MOVES, document, adviser_moves_schema(c->request),
+                               &c->moves_due_s);
     free(document);
-    c->moves_due_s = c->now_s + a.seconds;
-    int found = a.text ? adviser_moves_parse(a.text, strlen(a.text), &terms, c->moves, MOVES_MOST,
-                                             &fault, &err)
-                       : 0;
+    if (!isfinite(c->moves_due_s))
+        c->moves_due_s = c->now_s; /* nothing more is recorded: advice has the line */
+    int found =
+        text ? adviser_moves_parse(text, strlen(text), &terms, c->moves, MOVES_MOST, &fault, &err)
+             : 0;
+    c->use.rejected[COUNSEL_MOVES] += found < 0;
     c->nodes = found > 0 ? found : 0;
-    free(a.text);
+    free(text);
 }
 
 static bool want(void *ctx, const struct lineage *l, int n)
@@ -320,18 +346,24 @@ const struct mover *counsel_mover(struct counsel *c)
 /* ---- construction -------------------------------------------------------------------------- */
 
 struct counsel *counsel_open(enum counsel_kind k, const struct table *t, uint64_t seed,
-                             const char *recording, struct err *err)
+                             const char *recording, struct live *live, struct err *err)
 {
     struct adviser_replay *replay = NULL;
-    if (k == COUNSEL_REPLAY && (replay = adviser_replay_open(recording, err)) == NULL)
+    if (k == COUNSEL_REPLAY && !live && (replay = adviser_replay_open(recording, err)) == NULL)
         return NULL;
     struct counsel *c = xcalloc(1, sizeof *c);
     c->kind = k;
     c->table = t;
     c->random = seed;
     c->replay = replay;
+    c->live = k == COUNSEL_REPLAY ? live : NULL;
     c->mover = (struct mover){.ctx = c, .moves = moves, .want = want};
     return c;
+}
+
+const struct counsel_use *counsel_use(const struct counsel *c)
+{
+    return &c->use;
 }
 
 void counsel_close(struct counsel *c)

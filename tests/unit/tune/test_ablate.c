@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "specializer/adviser/adviser_request.h"
+#include "tests/unit/specializer/stand_in.h"
 #include "tests/unit/unit.h"
 #include "tune/ablate.h"
 #include "tune/report.h"
@@ -232,7 +234,7 @@ static void advice_and_moves_share_one_line(void **unused)
     struct err err;
     struct cost cost;
     struct search search;
-    struct counsel *c = counsel_open(COUNSEL_RIGHT, t, 1, NULL, &err);
+    struct counsel *c = counsel_open(COUNSEL_RIGHT, t, 1, NULL, NULL, &err);
     const struct mover *mover = counsel_mover(c);
     struct lineage l = {.id = {0, -1, -1}, .score = {1}};
     cost_open(&cost, &tables.machine, tables.threads);
@@ -293,6 +295,70 @@ static void recorded_replies_are_replayed(void **unused)
     trial_free(&r);
     unlink(path);
     assert_int_equal(trial_run(&terms, &r, &err), -1); /* the recording is gone */
+}
+
+/* What a model would say of the first slot: its fastest point. */
+static char *good_reply(const struct table *t)
+{
+    char id[ID_TEXT], *text = NULL;
+    int32_t best;
+    table_best(t, &best);
+    adviser_id_text(t->space, best, id);
+    assert_true(asprintf(&text,
+                         "{\"version\":1,\"regions\":[{\"region\":\"%s\",\"label\":\"\","
+                         "\"priority\":[\"%s\"],\"hints\":{},\"risks\":[]}]}",
+                         t->slot, id) > 0);
+    return text;
+}
+
+/* Its replies decide what is measured next; its seconds are the search's; and what it was asked
+ * once it is not asked again, neither in this run nor with the file of the last one. */
+static void a_live_model_is_consulted_in_closed_loop(void **unused)
+{
+    (void)unused;
+    static struct stand_in model;
+    const struct table *t = &tables.table[0];
+    char path[64], url[64], *argv[] = {(char *)"whet", (char *)"--adviser-url", url, NULL};
+    struct config config;
+    struct trial_run r[3];
+    struct err err;
+    setenv("no_proxy", "127.0.0.1", 1);
+    stand_in_open(&model);
+    atomic_store(&model.mode, STAND_IN_LATE);
+    stand_in_say(&model, good_reply(t));
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/v1", model.port);
+    snprintf(path, sizeof path, "/tmp/whet-test-live-%d.jsonl", (int)getpid());
+    assert_int_equal(config_parse(&config, 3, argv, &err), 0);
+    int asked = 0;
+    for (int i = 0; i < 3; i++) {
+        struct live *live = live_open(&config, path, &err);
+        assert_non_null(live);
+        struct trial_terms terms = {.tables = &tables,
+                                    .table = t,
+                                    .strategy = &strategy_template,
+                                    .counsel = COUNSEL_REPLAY,
+                                    .live = live,
+                                    .seed = i < 2 ? 1 : 2,
+                                    .budget_s = 30};
+        assert_int_equal(trial_run(&terms, &r[i], &err), 0);
+        live_close(live);
+        asked = i == 0 ? atomic_load(&model.requests) : asked;
+        if (i == 1) /* all known by now */
+            assert_int_equal(atomic_load(&model.requests), asked);
+    }
+    assert_true(asked > 0 && r[0].use.asked[COUNSEL_ADVICE] == asked);
+    assert_int_equal(r[1].use.asked[COUNSEL_ADVICE], asked);
+    assert_true(r[0].use.seconds >= 0.3 * asked);
+    assert_int_equal(r[0].use.tokens_out, 56 * asked);
+    assert_int_equal(r[0].use.rejected[COUNSEL_ADVICE], 0);
+    assert_true(r[0].to_95 <= 5); /* in the second batch, first of all */
+    assert_int_equal(r[0].samples, r[1].samples);
+    assert_memory_equal(r[0].seconds, r[1].seconds, (size_t)r[0].samples * sizeof(float));
+    stand_in_close(&model);
+    config_free(&config);
+    unlink(path);
+    for (int i = 0; i < 3; i++)
+        trial_free(&r[i]);
 }
 
 static char *read_file(const char *path)
@@ -356,6 +422,7 @@ int main(void)
         cmocka_unit_test(late_advice_counts_from_when_it_is_there),
         cmocka_unit_test(advice_and_moves_share_one_line),
         cmocka_unit_test(recorded_replies_are_replayed),
+        cmocka_unit_test(a_live_model_is_consulted_in_closed_loop),
         cmocka_unit_test(results_are_written_as_json_and_svg),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
