@@ -148,6 +148,7 @@ static bool batch(struct trial_state *s, void *state)
     counsel_ask(s->counsel, &r, s->now_s, &s->advice);
     s->search.advice = &s->advice;
     int n = terms->strategy->propose(state, &s->search, id, BATCH_SIZE);
+    advice_defer(&s->advice, id, n);
     search_pending(&s->search, id, n);
     for (int i = 0; i < n && s->now_s < terms->budget_s; i++)
         decide(s, id[i]);

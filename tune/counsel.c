@@ -131,13 +131,68 @@ static int draw_sly(const struct advice_request *q, struct by_speed *r, int n)
     return slow < NAMED ? slow : NAMED;
 }
 
-/* A reply that names points: up to NAMED, or all. */
+/* Untried points that are predicted alike, the best of them all, in an order drawn by lot: what a
+ * model that breaks ties without knowing anything is worth. How many are named. */
+static int draw_ties(struct counsel *c, const struct advice_request *q, struct by_speed *r, int n)
+{
+    double least = INFINITY;
+    int found = 0, named = 0;
+    for (int32_t i = 0; i < space_size(q->space); i++)
+        if (q->trial[i] == TRIAL_NONE)
+            least = fmin(least, space_predicted(q->space, i));
+    for (int32_t i = 0; i < space_size(q->space) && found < n; i++)
+        if (q->trial[i] == TRIAL_NONE && space_predicted(q->space, i) <= 1.002 * least)
+            r[found++] = (struct by_speed){i, 0};
+    for (; named < NAMED && named < found; named++) {
+        int at = named + random_below(&c->random, found - named);
+        struct by_speed taken = r[at];
+        r[at] = r[named];
+        r[named] = taken;
+    }
+    return named;
+}
+
+/* "KNOB":[best, second],... : the values of each knob by the fastest points of the fastest template
+ * that have them. */
+static char *draw_hints(const struct counsel *c, const struct by_speed *r, int n)
+{
+    char *text = xstrdup("");
+    if (n == 0)
+        return text;
+    const struct space *s = c->table->space;
+    const struct template *t = space_template(s, r[0].id);
+    for (int k = 0; k < t->knobs; k++) {
+        struct point first, p;
+        int32_t second = 0;
+        bool two = false;
+        space_point(s, r[0].id, &first);
+        for (int i = 1; i < n && !two; i++) {
+            space_point(s, r[i].id, &p);
+            two = space_template(s, r[i].id) == t && p.value[k] != first.value[k];
+            second = p.value[k];
+        }
+        char *longer = two ? xasprintf("%s%s\"%s\":[%d,%d]", text, *text ? "," : "",
+                                       t->knob[k].name, first.value[k], second)
+                           : xasprintf("%s%s\"%s\":[%d]", text, *text ? "," : "", t->knob[k].name,
+                                       first.value[k]);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+/* A reply that names points: up to NAMED, or all; or hints. */
 static char *stand_in_reply(struct counsel *c, const struct advice_request *q)
 {
     int n, named;
     struct by_speed *r = ranking(c->table, &n);
-    if (c->kind == COUNSEL_SLY)
+    char *hints = c->kind == COUNSEL_HINTS ? draw_hints(c, r, n) : xstrdup("");
+    if (c->kind == COUNSEL_HINTS)
+        named = 0;
+    else if (c->kind == COUNSEL_SLY)
         named = draw_sly(q, r, n);
+    else if (c->kind == COUNSEL_TIES)
+        named = draw_ties(c, q, r, n);
     else
         named = draw_named(c, r, n);
     if (c->kind == COUNSEL_INVERTED) {
@@ -153,9 +208,10 @@ static char *stand_in_reply(struct counsel *c, const struct advice_request *q)
         ids = longer;
     }
     char *text = xasprintf("{\"version\":1,\"regions\":[{\"region\":\"%s\",\"label\":\"stand-in\","
-                           "\"priority\":[%s],\"hints\":{},\"risks\":[]}]}",
-                           c->table->slot, ids);
+                           "\"priority\":[%s],\"hints\":{%s},\"risks\":[]}]}",
+                           c->table->slot, ids, hints);
     free(ids);
+    free(hints);
     free(r);
     return text;
 }
@@ -338,9 +394,10 @@ static int moves(void *ctx, int32_t node, struct moves *out)
 
 const struct mover *counsel_mover(struct counsel *c)
 {
-    return c->kind > COUNSEL_CHANCE && c->kind != COUNSEL_GARBAGE && c->kind != COUNSEL_DEAD
-               ? &c->mover
-               : NULL;
+    static const bool silent[COUNSEL_KINDS] = {
+        [COUNSEL_HEURISTIC] = true, [COUNSEL_CHANCE] = true,  [COUNSEL_HINTS] = true,
+        [COUNSEL_TIES] = true,      [COUNSEL_GARBAGE] = true, [COUNSEL_DEAD] = true};
+    return silent[c->kind] ? NULL : &c->mover;
 }
 
 /* ---- construction -------------------------------------------------------------------------- */

@@ -11,18 +11,20 @@
 #include "tune/table.h"
 
 /* Constant, name, seconds of a reply, what it is. */
-#define COUNSEL_LIST(C)                                                                 \
-    C(HEURISTIC, "heuristic", 0, "no language model: the cost model's order")           \
-    C(CHANCE, "chance", 0, "no knowledge either: the formula is replaced by lot")       \
-    C(RIGHT, "right", 2, "names up to four points within 5 % of the fastest")           \
-    C(FAIR, "fair", 2, "names four points drawn from the fastest tenth")                \
-    C(SLOW, "slow", 60, "right, but a minute late")                                     \
-    C(ANY, "any", 2, "names four points drawn by lot")                                  \
-    C(WRONG, "wrong", 2, "valid replies that name points drawn from the slowest tenth") \
-    C(INVERTED, "inverted", 2, "ranks all points, the slowest first")                   \
-    C(SLY, "sly", 2, "names slow points that the cost model likes")                     \
-    C(GARBAGE, "garbage", 2, "text that is no reply: rejected whole")                   \
-    C(DEAD, "dead", 1e30, "never answers")                                              \
+#define COUNSEL_LIST(C)                                                                       \
+    C(HEURISTIC, "heuristic", 0, "no language model: the cost model's order")                 \
+    C(CHANCE, "chance", 0, "no knowledge either: the formula is replaced by lot")             \
+    C(RIGHT, "right", 2, "names up to four points within 5 % of the fastest")                 \
+    C(FAIR, "fair", 2, "names four points drawn from the fastest tenth")                      \
+    C(SLOW, "slow", 60, "right, but a minute late")                                           \
+    C(ANY, "any", 2, "names four points drawn by lot")                                        \
+    C(WRONG, "wrong", 2, "valid replies that name points drawn from the slowest tenth")       \
+    C(INVERTED, "inverted", 2, "ranks all points, the slowest first")                         \
+    C(SLY, "sly", 2, "names slow points that the cost model likes")                           \
+    C(HINTS, "hints", 2, "names no point, but each knob's values in fast points, best first") \
+    C(TIES, "ties", 2, "names four of those that the cost model likes alike best, by lot")    \
+    C(GARBAGE, "garbage", 2, "text that is no reply: rejected whole")                         \
+    C(DEAD, "dead", 1e30, "never answers")                                                    \
     C(REPLAY, "llm", 0, "a language model, recorded or asked")
 
 enum counsel_kind {

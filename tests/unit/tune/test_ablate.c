@@ -156,6 +156,21 @@ static void the_default_strategy_beats_the_baselines(void **unused)
     assert_true(2 * tree < chance);
 }
 
+/* Nobody names a point: values are all that is said, to both strategies. */
+static void hints_that_are_right_save_samples(void **unused)
+{
+    (void)unused;
+    static const char *const strategy[] = {"template", "mcts"};
+    for (int i = 0; i < 2; i++) {
+        double hints = mean_samples(strategy[i], COUNSEL_HINTS);
+        double none = mean_samples(strategy[i], COUNSEL_HEURISTIC);
+        double ties = mean_samples(strategy[i], COUNSEL_TIES);
+        print_message("samples to 95 %%: %s %.1f with hints, %.1f without; ties by lot %.1f\n",
+                      strategy[i], hints, none, ties);
+        assert_true(hints < none);
+    }
+}
+
 /* ---- the replay ---------------------------------------------------------------------------- */
 
 static void regret_falls_to_nothing_when_everything_was_tried(void **unused)
@@ -416,6 +431,7 @@ int main(void)
         cmocka_unit_test(rejected_and_missing_advice_change_nothing),
         cmocka_unit_test(bad_advice_costs_less_than_a_tenth),
         cmocka_unit_test(the_default_strategy_beats_the_baselines),
+        cmocka_unit_test(hints_that_are_right_save_samples),
         cmocka_unit_test(regret_falls_to_nothing_when_everything_was_tried),
         cmocka_unit_test(a_search_repeats_exactly_from_its_seed),
         cmocka_unit_test(a_budget_ends_a_search),

@@ -327,6 +327,40 @@ static void a_late_reply_is_used_by_the_next_search(void **unused)
     go_back(old);
 }
 
+/* Of each kind of risk either the model speaks or the heuristic, and what the model calls a risk of
+ * resources comes last in its batch. */
+static void what_the_model_says_of_a_risk_is_all_that_is_said(void **unused)
+{
+    (void)unused;
+    struct advice advice, heuristic;
+    char *reply = world_reply(&w, 1, "x", "rows"), *kind = strstr(reply, "boundary");
+    memcpy(kind, "resource", 8);
+    stand_in_say(&server, reply);
+    struct adviser *a = open_server();
+    exchange(a);
+    assert_true(ask(a, &advice));
+    advise_heuristic(&w.request, &heuristic);
+    assert_int_equal(advice.warned, 1);
+    int resource = 0;
+    for (int i = 0; i < advice.risks; i++)
+        resource += advice.risk[i].kind == RISK_RESOURCE;
+    assert_int_equal(resource, 1);
+    assert_int_equal(advice.risks, heuristic.risks); /* the other kinds are the heuristic's */
+    int32_t heavy = advice.risk[0].id[0], id[] = {heavy, heavy + 1, heavy + 2};
+    assert_int_equal(advice.risk[0].ids, 1);
+    advice_defer(&advice, id, 3);
+    assert_int_equal(id[0], heavy + 1);
+    assert_int_equal(id[1], heavy + 2);
+    assert_int_equal(id[2], heavy);
+    int32_t all[3] = {0, 1, 2};
+    advice_defer(&heuristic, all, 3); /* its word changes no order */
+    assert_int_equal(all[0], 0);
+    assert_int_equal(all[2], 2);
+    advice_free(&advice);
+    advice_free(&heuristic);
+    adviser_close(a);
+}
+
 /* ---- outcomes ------------------------------------------------------------------------------ */
 
 /* As if nobody had been asked: a search that measures the same goes the same way. */
@@ -701,6 +735,7 @@ int main(void)
         TEST(nobody_is_asked_before_something_can_be_known),
         TEST(advice_for_a_search_begun_anew_is_forgotten),
         TEST(a_late_reply_is_used_by_the_next_search),
+        TEST(what_the_model_says_of_a_risk_is_all_that_is_said),
         TEST(every_bad_reply_is_rejected_whole_and_counted),
         TEST(every_failure_of_the_endpoint_is_counted),
         TEST(breaker_stops_the_questions),
