@@ -168,6 +168,7 @@ static bool put_question(struct adviser *a, const struct advice_request *r, enum
 {
     bool advice = kind == ASK_ADVICE;
     struct llm_question q = {.user = LLM_ADVISER,
+                             .purpose = advice ? LLM_TASK_ADVICE : LLM_TASK_MOVES,
                              .task = xstrdup(advice ? adviser_advice_task : adviser_moves_task),
                              .document = document,
                              .schema = cJSON_PrintUnformatted(schema),
@@ -240,7 +241,8 @@ int adviser_moves(struct adviser *a, const struct advice_request *r, int32_t nod
 bool adviser_want_moves(struct adviser *a, const struct advice_request *r, const struct lineage *l,
                         int n)
 {
-    if (!a->llm || !r->slot || n == 0)
+    struct standing now = standing_of(r);
+    if (!a->llm || !r->slot || n == 0 || !is_worth_asking(r, &now))
         return false;
     enum hold hold = held(a);
     turn_of_moves(&a->turns, hold == HOLD_BUSY);
@@ -250,6 +252,36 @@ bool adviser_want_moves(struct adviser *a, const struct advice_request *r, const
 }
 
 /* ---- replies ------------------------------------------------------------------------------- */
+
+/* Changes that are left out when they are played: legal, or not, one after the other. */
+static int illegal_changes(const struct space *s, const struct moves *m)
+{
+    int32_t at = m->node;
+    int illegal = 0;
+    for (int i = 0; i < m->n; i++) {
+        const struct template *t = space_template(s, at);
+        int knob = template_knob(t, m->change[i].knob);
+        struct point p;
+        space_point(s, at, &p);
+        if (knob >= 0)
+            p.value[knob] = m->change[i].value;
+        int32_t to = knob < 0 ? -1 : space_find(s, t, &p);
+        illegal += to < 0;
+        at = to < 0 ? at : to;
+    }
+    return illegal;
+}
+
+static void count_changes(struct adviser *a, const struct space *s, const struct moves *m, int n)
+{
+    pthread_mutex_lock(&a->lock);
+    for (int i = 0; i < n; i++) {
+        int illegal = illegal_changes(s, &m[i]);
+        a->count.changes_kept += (uint64_t)(m[i].n - illegal);
+        a->count.changes_dropped += (uint64_t)(m[i].dropped + illegal);
+    }
+    pthread_mutex_unlock(&a->lock);
+}
 
 static void keep_moves(struct desk *d, const struct moves *m, int n)
 {
@@ -314,6 +346,8 @@ static int take_reply(struct adviser *a, const struct asked *q, const char *text
     if (q->kind == ASK_MOVES) {
         struct moves moves[MOVES_MOST];
         int found = adviser_moves_parse(text, n, &terms, moves, MOVES_MOST, fault, err);
+        if (found > 0)
+            count_changes(a, q->space, moves, found);
         if (found > 0 && wanted)
             keep_moves(d, moves, found);
         else if (found > 0)
@@ -337,7 +371,9 @@ static int take_reply(struct adviser *a, const struct asked *q, const char *text
 static void count_outcome(struct adviser *a, enum call_fault call, bool accepted,
                           enum reply_fault fault, const struct llm_cost *cost)
 {
+    uint64_t *of = a->count.of_kind[a->asked.kind == ASK_MOVES];
     pthread_mutex_lock(&a->lock);
+    of[accepted ? REPLY_ACCEPTED : call == CALL_OK ? REPLY_REJECTED : REPLY_FAILED]++;
     a->count.tokens_in += (uint64_t)cost->tokens_in;
     a->count.tokens_out += (uint64_t)cost->tokens_out;
     histogram_observe(&a->count.seconds, cost->seconds);
@@ -391,6 +427,7 @@ void adviser_metrics(struct adviser *a, FILE *out)
     pthread_mutex_lock(&a->lock);
     adviser_counts_print(&a->count, breaker, out);
     pthread_mutex_unlock(&a->lock);
+    llm_metrics(a->llm, out);
 }
 
 cJSON *adviser_json(struct adviser *a)
@@ -399,6 +436,7 @@ cJSON *adviser_json(struct adviser *a)
     pthread_mutex_lock(&a->lock);
     cJSON *o = adviser_counts_json(&a->count, breaker);
     pthread_mutex_unlock(&a->lock);
+    cJSON_AddItemToObject(o, "tasks", llm_json(a->llm));
     cJSON_AddStringToObject(o, "source", a->llm ? a->model : "heuristic");
     return o;
 }

@@ -112,6 +112,7 @@ struct moves {
     int32_t node;
     struct change change[CHANGES_MOST];
     int n;
+    int dropped; /* words of the reply that were no change of a knob of the space */
 };
 
 struct adviser;
@@ -142,8 +143,8 @@ struct llm *adviser_llm(struct adviser *a);
 /* The heuristic by itself, and its word on a node of a search tree. */
 void advise_heuristic(const struct advice_request *r, struct advice *out);
 void advise_moves(const struct space *s, int32_t node, struct moves *out);
-/* What the model said comes first, what it left out is the heuristic's: points, knobs, kinds of risk.
- * That one is used up. */
+/* What the model said comes first, what it left out is the heuristic's: points, knobs, kinds of
+ * risk. That one is used up. */
 void advice_add_heuristic(struct advice *out, struct advice *heuristic);
 void advice_copy(struct advice *out, const struct advice *from);
 

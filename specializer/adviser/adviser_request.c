@@ -408,6 +408,7 @@ char *adviser_moves_text(const struct advice_request *r, const struct lineage *l
         for (int k = 0; k < n; k++)
             put_lineage(r, &l[k], rooms[i].steps > 0, adviser_add_object(nodes));
         put_results(r, &rooms[i], region);
+        adviser_put_lessons(r, rooms[i].lessons, region);
         char *text = finish(doc);
         if (text && strlen(text) < REQUEST_BYTES)
             return text;

@@ -16,6 +16,7 @@
 #include "config/clock.h"
 #include "config/key_file.h"
 #include "config/log.h"
+#include "config/metrics.h"
 #include "specializer/adviser/adviser_replay.h"
 #include "specializer/store/store.h"
 
@@ -40,6 +41,12 @@ struct llm {
     pthread_cond_t wake;  /* a job's state, or stop, changed */
     bool stop;            /* lock */
     struct limits limits; /* lock */
+    struct spent {
+        uint64_t good, bad; /* for the breaker */
+        int64_t tokens_in, tokens_out;
+        double cost;
+    } spent[LLM_TASKS];         /* lock */
+    double price_in, price_out; /* of a token */
     struct line line[LLM_USERS];
 };
 
@@ -140,6 +147,8 @@ struct llm *llm_open(const struct config *c, struct store *store, struct err *er
         return NULL;
     struct llm *l = xcalloc(1, sizeof *l);
     l->store = store;
+    l->price_in = c->agentic_price_in * 1e-6;
+    l->price_out = c->agentic_price_out * 1e-6;
     limits_init(&l->limits, c->adviser_calls_per_hour, c->adviser_tokens_per_hour);
     pthread_mutex_init(&l->lock, NULL);
     pthread_condattr_t wake;
@@ -293,6 +302,15 @@ static void keep_exchange(struct llm *l, const struct line *line, const char *ve
         log_warn("adviser", "exchange not stored: %s", err.msg);
 }
 
+static void count(struct llm *l, enum llm_task task, bool good, const struct llm_cost *c)
+{
+    struct spent *s = &l->spent[task];
+    *(good ? &s->good : &s->bad) += 1;
+    s->tokens_in += c->tokens_in;
+    s->tokens_out += c->tokens_out;
+    s->cost += (double)c->tokens_in * l->price_in + (double)c->tokens_out * l->price_out;
+}
+
 void llm_settle(struct llm *l, enum llm_user user, bool good, const char *verdict,
                 struct llm_cost *cost)
 {
@@ -313,6 +331,7 @@ void llm_settle(struct llm *l, enum llm_user user, bool good, const char *verdic
     pthread_mutex_lock(&l->lock);
     int64_t now = clock_ns();
     limits_release(&l->limits, line->reserved);
+    count(l, line->question.purpose, good, &c);
     limits_spend(&l->limits, now, w->calls, c.tokens_in + c.tokens_out);
     if (good)
         limits_good(&l->limits);
@@ -354,4 +373,74 @@ enum breaker llm_breaker(struct llm *l)
     enum breaker b = limits_breaker(&l->limits, clock_ns());
     pthread_mutex_unlock(&l->lock);
     return b;
+}
+
+/* ---- what was spent on what ---------------------------------------------------------------- */
+
+static const char *const task_names[LLM_TASKS] = {
+#define T(id, name) name,
+    LLM_TASK_LIST(T)
+#undef T
+};
+
+static void look(struct llm *l, struct spent out[LLM_TASKS])
+{
+    memset(out, 0, LLM_TASKS * sizeof *out);
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->lock);
+    memcpy(out, l->spent, sizeof l->spent);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void put(FILE *out, const char *name, int task, const char *key, const char *value, double v)
+{
+    char label[80];
+    if (key)
+        snprintf(label, sizeof label, "task=\"%s\",%s=\"%s\"", task_names[task], key, value);
+    else
+        snprintf(label, sizeof label, "task=\"%s\"", task_names[task]);
+    metric_value(out, name, label, v);
+}
+
+void llm_metrics(struct llm *l, FILE *out)
+{
+    static const char asked[] = "llm_questions_total", tokens[] = "llm_tokens_total";
+    struct spent s[LLM_TASKS];
+    look(l, s);
+    metric_head(out, asked, "counter",
+                "Questions to a language model by task, and whether the reply could be read");
+    for (int t = 0; t < LLM_TASKS; t++) {
+        put(out, asked, t, "reply", "usable", (double)s[t].good);
+        put(out, asked, t, "reply", "unusable", (double)s[t].bad);
+    }
+    metric_head(out, tokens, "counter", "Tokens of questions and replies by task, since start");
+    for (int t = 0; t < LLM_TASKS; t++) {
+        put(out, tokens, t, "direction", "in", (double)s[t].tokens_in);
+        put(out, tokens, t, "direction", "out", (double)s[t].tokens_out);
+    }
+    metric_head(out, "llm_cost_total", "counter",
+                "Money by task at agentic.price_in and price_out, since start");
+    for (int t = 0; t < LLM_TASKS; t++)
+        put(out, "llm_cost_total", t, NULL, NULL, s[t].cost);
+}
+
+cJSON *llm_json(struct llm *l)
+{
+    struct spent s[LLM_TASKS];
+    cJSON *list = cJSON_CreateArray();
+    look(l, s);
+    for (int t = 0; t < LLM_TASKS; t++) {
+        if (s[t].good + s[t].bad == 0)
+            continue;
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, o);
+        cJSON_AddStringToObject(o, "task", task_names[t]);
+        cJSON_AddNumberToObject(o, "usable", (double)s[t].good);
+        cJSON_AddNumberToObject(o, "unusable", (double)s[t].bad);
+        cJSON_AddNumberToObject(o, "tokens_in", (double)s[t].tokens_in);
+        cJSON_AddNumberToObject(o, "tokens_out", (double)s[t].tokens_out);
+        cJSON_AddNumberToObject(o, "cost", s[t].cost);
+    }
+    return list;
 }

@@ -4,13 +4,15 @@
  * there; whoever asked goes on meanwhile and looks for the reply now and then. A kernel takes a
  * model minutes to write, so with one line for both advice would come too late or not at all.
  * Budgets an hour and the circuit breaker are of both lines together; a question under way has its
- * call and its tokens reserved. Every exchange is stored with what came of it. All functions but
- * llm_breaker() on the specializer thread only.
+ * call and its tokens reserved. Every exchange is stored with what came of it. All functions on
+ * the specializer thread only, unless they say otherwise.
  */
 #ifndef WHET_SPECIALIZER_LLM_H
 #define WHET_SPECIALIZER_LLM_H
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "specializer/adviser/adviser_http.h"
 #include "specializer/adviser/adviser_limits.h"
@@ -21,9 +23,24 @@ struct llm;
 /* Whose line it is: a reply is given only to them. */
 enum llm_user { LLM_ADVISER, LLM_AGENT, LLM_USERS };
 
+/* What a question is for: constant, name in metrics. */
+#define LLM_TASK_LIST(T) \
+    T(ADVICE, "advice")  \
+    T(MOVES, "moves")    \
+    T(PLAN, "plan")      \
+    T(CODE, "code")      \
+    T(DEBUG, "debug")
+enum llm_task {
+#define T(id, name) LLM_TASK_##id,
+    LLM_TASK_LIST(T)
+#undef T
+        LLM_TASKS
+};
+
 /* A question. The strings are malloc'ed and belong to the line once it is put. */
 struct llm_question {
     enum llm_user user;
+    enum llm_task purpose;
     char *task, *document; /* system and user message */
     char *schema;          /* of the reply, or NULL */
     const char *name;      /* of the schema; static */
@@ -58,5 +75,9 @@ void llm_settle(struct llm *l, enum llm_user user, bool good, const char *verdic
 bool llm_wait(struct llm *l, double seconds);
 /* Any thread. */
 enum breaker llm_breaker(struct llm *l);
+/* Prometheus text of questions, tokens and money by task; `l` may be NULL: zeros. And the same for
+ * the dashboard, of the tasks that occurred, caller deletes. Any thread. */
+void llm_metrics(struct llm *l, FILE *out);
+cJSON *llm_json(struct llm *l);
 
 #endif

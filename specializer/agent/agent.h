@@ -12,6 +12,7 @@
 #ifndef WHET_SPECIALIZER_AGENT_H
 #define WHET_SPECIALIZER_AGENT_H
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 
 #include "config/config.h"
@@ -56,5 +57,7 @@ void agent_revise(struct agent *a, const char *slot, int32_t node, double speed,
 
 /* Prometheus text; any thread. `a` may be NULL: the same names with zeros. */
 void agent_metrics(struct agent *a, FILE *out);
+/* Trials for the dashboard, caller deletes; any thread. */
+cJSON *agent_json(const struct agent *a);
 
 #endif

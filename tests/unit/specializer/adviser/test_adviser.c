@@ -253,8 +253,10 @@ static void nobody_is_asked_before_something_can_be_known(void **unused)
     struct adviser *a = open_server();
     const struct lesson lesson = {
         .slot = "mlp_out/m1", .id = "mlp_out:3,1,4,2,1,512,0,0", .speed = 2};
+    const struct lineage l = {.id = {5, -1, -1}, .score = {1}};
     w.search.trial[0] = TRIAL_NONE;
     exchange(a);
+    assert_false(adviser_want_moves(a, &w.request, &l, 1));
     assert_int_equal(atomic_load(&server.requests), 0);
     w.request.lesson = &lesson;
     w.request.lessons = 1; /* another slot has something to teach */
@@ -677,7 +679,8 @@ static void moves_are_asked_for_and_given_once(void **unused)
     adviser_id_text(w.space, 5, id);
     char *text = NULL;
     assert_true(asprintf(&text,
-                         "{\"version\":1,\"nodes\":[{\"node\":\"%s\",\"changes\":[\"ROWS=2\"]}]}",
+                         "{\"version\":1,\"nodes\":[{\"node\":\"%s\",\"changes\":[\"ROWS=2\","
+                         "\"faster please\"]}]}",
                          id) > 0);
     stand_in_say(&server, text);
     assert_int_equal(adviser_moves(a, &w.request, 5, &m), 0);
@@ -690,6 +693,44 @@ static void moves_are_asked_for_and_given_once(void **unused)
     assert_int_equal(adviser_moves(a, &w.request, 5, &m), 0);
     assert_true(stand_in_heard(&server, "grandparent"));
     assert_true(REQUESTS("accepted") == 2);
+    struct point p;
+    const struct template *t = space_template(w.space, 5);
+    space_point(w.space, 5, &p);
+    p.value[template_knob(t, "ROWS")] = 2;
+    int legal = space_find(w.space, t, &p) >= 0;
+    assert_true(metric(a, "whet_adviser_changes_total{result=\"kept\"} ") == legal);
+    assert_true(metric(a, "whet_adviser_changes_total{result=\"dropped\"} ") == 2 - legal);
+    adviser_close(a);
+}
+
+/* One piece of advice that is read, one reply about moves that is not. */
+static void replies_tokens_and_money_are_counted_by_task(void **unused)
+{
+    (void)unused;
+    struct lineage l = {.id = {5, -1, -1}, .score = {1}};
+    config.agentic_price_in = 10;
+    config.agentic_price_out = 1000;
+    struct adviser *a = open_server();
+    exchange(a);
+    stand_in_say(&server, strdup("no idea"));
+    assert_true(adviser_want_moves(a, &w.request, &l, 1));
+    assert_true(adviser_wait(a, PATIENCE_S));
+    static const struct {
+        const char *sample;
+        double value;
+    } told[] = {
+        {"whet_adviser_replies_total{kind=\"advice\",outcome=\"accepted\"} ", 1},
+        {"whet_adviser_replies_total{kind=\"advice\",outcome=\"rejected\"} ", 0},
+        {"whet_adviser_replies_total{kind=\"moves\",outcome=\"rejected\"} ", 1},
+        {"whet_llm_questions_total{task=\"advice\",reply=\"usable\"} ", 1},
+        {"whet_llm_questions_total{task=\"moves\",reply=\"unusable\"} ", 1},
+        {"whet_llm_questions_total{task=\"plan\",reply=\"usable\"} ", 0},
+        {"whet_llm_tokens_total{task=\"advice\",direction=\"in\"} ", 1234},
+        {"whet_llm_tokens_total{task=\"moves\",direction=\"out\"} ", 56},
+    };
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++)
+        assert_true(metric(a, told[i].sample) == told[i].value);
+    assert_float_equal(metric(a, "whet_llm_cost_total{task=\"moves\"} "), 1234e-5 + 56e-3, 1e-9);
     adviser_close(a);
 }
 
@@ -747,6 +788,7 @@ int main(void)
         TEST(a_recording_answers_by_the_state_it_was_asked_in),
         TEST(a_recording_that_is_none_is_refused),
         TEST(moves_are_asked_for_and_given_once),
+        TEST(replies_tokens_and_money_are_counted_by_task),
         TEST(moves_and_advice_take_turns),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
