@@ -157,7 +157,8 @@ static void gather(struct specializer *s, struct place *p, struct consultation *
     p->search.mover = &c->mover;
 }
 
-void consult(struct specializer *s, struct place *p)
+/* Fills the request about a slot; predictions anew. */
+static void describe(struct specializer *s, struct place *p)
 {
     struct consultation *c = &s->consultation;
     c->request = (struct advice_request){
@@ -174,8 +175,21 @@ void consult(struct specializer *s, struct place *p)
     space_predict(p->space, &s->cost);
     if (adviser_is_remote(s->adviser))
         gather(s, p, c);
+}
+
+void consult_ahead(struct specializer *s, struct place *p)
+{
+    if (!adviser_is_remote(s->adviser) || !place_open(s, p))
+        return;
+    describe(s, p);
+    adviser_prepare(s->adviser, &s->consultation.request);
+}
+
+void consult(struct specializer *s, struct place *p)
+{
+    describe(s, p);
     advice_free(&p->advice);
-    adviser_ask(s->adviser, &c->request, &p->advice);
+    adviser_ask(s->adviser, &s->consultation.request, &p->advice);
     p->search.advice = &p->advice;
     pthread_mutex_lock(&s->lock);
     snprintf(p->label, sizeof p->label, "%s", p->advice.label);

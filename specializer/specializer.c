@@ -233,8 +233,8 @@ static bool better(const struct specializer *s, const struct place *p, const str
     return first != than_first ? first : p->worth > than->worth;
 }
 
-/* The slot most worth looking at, or NULL when nothing is above the floor. */
-static struct place *choose(struct specializer *s)
+/* The slot most worth looking at, other than `but`, or NULL when nothing is above the floor. */
+static struct place *choose(struct specializer *s, const struct place *but)
 {
     struct place *best = NULL;
     if (s->strategy == &strategy_agentic)
@@ -242,7 +242,8 @@ static struct place *choose(struct specializer *s)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        if (p->worth >= OBSERVE_FLOOR && (!best || better(s, p, best)) && choosable(s, p))
+        if (p != but && p->worth >= OBSERVE_FLOOR && (!best || better(s, p, best)) &&
+            choosable(s, p))
             best = p;
     }
     pthread_mutex_unlock(&s->lock);
@@ -291,13 +292,16 @@ static void start_round(struct specializer *s, struct place *p, bool hearing)
 /* A round where most can be gained: with new candidates, or for one that is to be heard again. */
 static bool search_turn(struct specializer *s)
 {
-    struct place *p = choose(s);
+    struct place *p = choose(s, NULL);
     pthread_mutex_lock(&s->lock);
     double worth = !p ? 0 : is_fresh(s, p) ? HUGE_VAL : p->worth;
     pthread_mutex_unlock(&s->lock);
     struct place *again = hearing_choose(s, worth);
     if (p || again)
         start_round(s, again ? again : p, again != NULL);
+    struct place *next = s->round.place ? choose(s, s->round.place) : NULL;
+    if (next)
+        consult_ahead(s, next);
     return p || again;
 }
 

@@ -257,6 +257,8 @@ void place_inputs_free(struct place *p);
 /* ---- consult.c: asking for advice ---------------------------------------------------------- */
 /* Predictions anew, and p->advice with what the adviser says now; never waits. */
 void consult(struct specializer *s, struct place *p);
+/* Asks a language model about a slot that may be searched next, so that it can think meanwhile. */
+void consult_ahead(struct specializer *s, struct place *p);
 
 /* ---- round.c: a batch from proposal to bench ----------------------------------------------- */
 bool round_start(struct specializer *s, struct place *p); /* false: nothing left to propose */

@@ -224,6 +224,18 @@ void adviser_ask(struct adviser *a, const struct advice_request *r, struct advic
     pthread_mutex_unlock(&a->lock);
 }
 
+void adviser_prepare(struct adviser *a, const struct advice_request *r)
+{
+    adviser_poll(a);
+    struct desk *d = a->llm && r->slot ? desk_of(a, r->slot, r->space) : NULL;
+    if (!d || d->advised || a->turns.moves_wait || !may_ask(a, d, r))
+        return;
+    struct advice heuristic;
+    advise_heuristic(r, &heuristic);
+    put_question(a, r, ASK_ADVICE, adviser_request_text(r, &heuristic), adviser_reply_schema(r));
+    advice_free(&heuristic);
+}
+
 int adviser_moves(struct adviser *a, const struct advice_request *r, int32_t node,
                   struct moves *out)
 {

@@ -123,6 +123,9 @@ struct adviser *adviser_open(const struct config *c, struct store *store);
 void adviser_close(struct adviser *a);
 /* Fills `out` for one slot; never fails and never waits. */
 void adviser_ask(struct adviser *a, const struct advice_request *r, struct advice *out);
+/* For a slot that will probably be searched next: asks about it now, so that the reply is there
+ * when its round begins, if it has no advice yet and nobody else waits for the line. */
+void adviser_prepare(struct adviser *a, const struct advice_request *r);
 /* What was proposed for `node` of the slot's tree: 1, or 0 if nothing was. Each only once. */
 int adviser_moves(struct adviser *a, const struct advice_request *r, int32_t node,
                   struct moves *out);

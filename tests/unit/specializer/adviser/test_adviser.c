@@ -282,6 +282,38 @@ static void go_back(struct space *old)
     w.request.space = old;
 }
 
+/* Asked ahead, so that the first round of the slot has the advice; but not before moves that wait.
+ */
+static void a_slot_that_comes_next_is_asked_about_ahead(void **unused)
+{
+    (void)unused;
+    struct adviser *a = open_server();
+    struct advice advice;
+    struct lineage l = {.id = {5, -1, -1}, .score = {1}};
+    adviser_prepare(a, &w.request);
+    assert_true(adviser_wait(a, PATIENCE_S));
+    adviser_prepare(a, &w.request); /* it has advice */
+    assert_true(adviser_wait(a, PATIENCE_S));
+    assert_int_equal(atomic_load(&server.requests), 1);
+    assert_true(ask(a, &advice));
+    advice_free(&advice);
+    adviser_close(a);
+
+    a = open_server();
+    atomic_store(&server.mode, STAND_IN_HELD);
+    ask_and_forget(a);
+    assert_false(adviser_want_moves(a, &w.request, &l, 1));
+    struct space *old = begin_anew();
+    stand_in_say(&server, strdup("no advice")); /* else the new search would have it */
+    atomic_store(&server.mode, STAND_IN_OK);
+    assert_true(adviser_wait(a, PATIENCE_S));
+    adviser_prepare(a, &w.request);
+    assert_true(adviser_wait(a, PATIENCE_S));
+    assert_int_equal(atomic_load(&server.requests), 2); /* the second is that of this adviser */
+    adviser_close(a);
+    go_back(old);
+}
+
 static void advice_for_a_search_begun_anew_is_forgotten(void **unused)
 {
     (void)unused;
@@ -773,6 +805,7 @@ int main(void)
         TEST(advice_arrives_with_the_next_question),
         TEST(a_slot_is_asked_about_again_when_there_is_news),
         TEST(a_slot_is_asked_about_again_after_a_batch_that_disappointed),
+        TEST(a_slot_that_comes_next_is_asked_about_ahead),
         TEST(nobody_is_asked_before_something_can_be_known),
         TEST(advice_for_a_search_begun_anew_is_forgotten),
         TEST(a_late_reply_is_used_by_the_next_search),
