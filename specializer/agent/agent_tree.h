@@ -3,8 +3,8 @@
  * The root is the seed, every other node a text made from its parent's by a plan. Which text to
  * work on next follows STARK (arXiv 2510.16996): with odds epsilon any living node, else the
  * fastest; the root has at most five children; a node is dead that has at least three children,
- * all of which failed: one that was right keeps it alive. A text that failed may be repaired twice before it counts as a failing child. Pure but for the random
- * state; one thread.
+ * all of which failed: one that was right keeps it alive. A text that failed may be repaired twice
+ * before it counts as a failing child. Pure but for the random state; one thread.
  */
 #ifndef WHET_SPECIALIZER_AGENT_TREE_H
 #define WHET_SPECIALIZER_AGENT_TREE_H
