@@ -70,17 +70,19 @@ static void gather_dead(struct specializer *s, const struct place *p, struct con
 
 /* ---- what other slots taught ---------------------------------------------------------------- */
 
-/* How much a slot can teach about another: 0 nothing, 3 most. Weights of one format are read alike
- * in all regions, so one region teaches the next. */
+/* How much a slot can teach about another, 0: nothing. The same region at another M most; then
+ * weights of the same format, which are read alike in all regions; then whatever this machine did
+ * with steps as wide. */
+enum { KIN_MOST = 4 };
 static int kinship(const struct place *p, const struct place *from)
 {
-    const bool region = from->slot->region == p->slot->region;
     if (from == p || (!from->space && !from->active))
         return 0;
-    if (region)
-        return abs(from->slot->m_index - p->slot->m_index) <= 1 ? 3 : 2;
-    return from->space && space_facts(from->space)->WTYPE == space_facts(p->space)->WTYPE &&
-           from->slot->m_index == p->slot->m_index;
+    if (from->slot->region == p->slot->region)
+        return abs(from->slot->m_index - p->slot->m_index) <= 1 ? KIN_MOST : 3;
+    if (!from->space || from->slot->m_index != p->slot->m_index)
+        return 0;
+    return space_facts(from->space)->WTYPE == space_facts(p->space)->WTYPE ? 2 : 1;
 }
 
 static void add_lesson(struct consultation *c, const struct place *from, const struct space *space,
@@ -119,7 +121,7 @@ static void add_lessons(struct consultation *c, const struct place *p, const str
 /* `active` is read without the lock: this is the thread that sets it. */
 static void gather_lessons(struct specializer *s, const struct place *p, struct consultation *c)
 {
-    for (int kin = 3; kin > 0; kin--)
+    for (int kin = KIN_MOST; kin > 0; kin--)
         for (int i = 0; i < s->places; i++)
             if (kinship(p, &s->place[i]) == kin)
                 add_lessons(c, p, &s->place[i]);
