@@ -17,7 +17,7 @@ import requests
 
 from agentic import PATIENCE as ROUNDS
 from agentic import Load
-from conftest import PATIENCE, ROOT
+from conftest import BINARY, PATIENCE, ROOT
 
 # ROUNDS is the longer limit: nobody is asked before a first round of candidates is decided.
 KEY = {"authorization": "Bearer boss"}
@@ -220,3 +220,21 @@ def test_a_person_can_be_the_adviser_of_a_server(start, mailbox, tmp_path):
     # Nobody is asked about a slot of which nothing is known, and that cannot learn from another.
     assert all(r["results"]["measured"] > 0 or r["results"]["refused"] or r.get("lessons") for r in asked)
     assert counted(s)["rejected"] == 0, s.text()
+
+
+def test_an_ablation_asks_by_mail_and_only_once(mailbox, tmp_path):
+    box, said, out = mailbox(first_of_the_list), tmp_path / "said.jsonl", tmp_path / "out.json"
+    command = [BINARY, "tune", "--ablate", "--table", ROOT / "tests/golden/tune_table.json", "--seeds",
+               "1", "--seconds", "10", "--adviser-url", box.url, "--record", said, "--json", out]
+    runs = []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ROUNDS)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"^llm mcts +mlp_in/m1 +a search: [1-9]", done.stdout, re.M), done.stdout
+        runs.append([v for v in json.loads(out.read_text())["variants"] if v["adviser"] == "llm"])
+        letters = len(list(box.folder.glob("*.json")))
+    recorded = [json.loads(line) for line in said.read_text().splitlines()]
+    assert 0 < len(recorded) == letters  # the second run asked nobody anything new
+    assert {r["kind"] for r in recorded} == {"advice", "moves"}
+    assert runs[0] == runs[1] and len(runs[0]) == 8
+    assert all(v["llm"]["rejected"] == 0 for v in runs[0])
