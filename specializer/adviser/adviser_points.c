@@ -25,7 +25,8 @@ static bool alike(double a, double b)
 /* What occurs in the space of one template. */
 struct varies {
     bool seen[KNOBS_MAX][KNOB_VALUES];
-    bool matters[KNOBS_MAX]; /* some prediction changes with it */
+    bool alone[KNOBS_MAX];   /* it can change while the others stay */
+    bool matters[KNOBS_MAX]; /* some prediction changes when it does */
 };
 
 static int value_index(const struct knob *k, int32_t value)
@@ -36,18 +37,20 @@ static int value_index(const struct knob *k, int32_t value)
     return v;
 }
 
-/* Whether a change of knob `k` alone changes the prediction of this point. */
-static bool changes_prediction(const struct space *s, const struct template *t, int32_t id, int k)
+/* What changes of knob `k` alone do to the prediction of this point. */
+static void look_at(const struct space *s, const struct template *t, int32_t id, int k,
+                    struct varies *out)
 {
     struct point p;
     space_point(s, id, &p);
-    for (int v = 0; v < t->knob[k].values; v++) {
+    for (int v = 0; v < t->knob[k].values && !out->matters[k]; v++) {
         p.value[k] = t->knob[k].value[v];
         int32_t other = space_find(s, t, &p);
-        if (other >= 0 && !alike(space_predicted(s, id), space_predicted(s, other)))
-            return true;
+        if (other < 0 || other == id)
+            continue;
+        out->alone[k] = true;
+        out->matters[k] = !alike(space_predicted(s, id), space_predicted(s, other));
     }
-    return false;
 }
 
 static void look(const struct space *s, const struct template *t, struct varies *out)
@@ -63,8 +66,8 @@ static void look(const struct space *s, const struct template *t, struct varies 
             int v = value_index(&t->knob[k], p.value[k]);
             if (v < t->knob[k].values)
                 out->seen[k][v] = true;
-            if (i % step == 0 && !out->matters[k])
-                out->matters[k] = changes_prediction(s, t, i, k);
+            if (i % step == 0)
+                look_at(s, t, i, k, out);
         }
     }
 }
@@ -82,7 +85,7 @@ static void put_knob(const struct knob *k, const struct varies *v, int at, bool 
         return;
     }
     cJSON_AddItemToObject(o, "values", cJSON_CreateIntArray((const int *)value, n));
-    if (!v->matters[at])
+    if (v->alone[at] && !v->matters[at])
         cJSON_AddTrueToObject(o, "blind");
     if (help)
         cJSON_AddStringToObject(o, "what", k->help);

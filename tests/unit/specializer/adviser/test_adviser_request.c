@@ -191,6 +191,7 @@ static void request_says_what_cannot_vary_and_what_is_not_seen(void **unused)
     assert_null(cJSON_GetObjectItem(tokens, "values"));
     assert_true(cJSON_IsTrue(cJSON_GetObjectItem(knob_told(region, "SPLIT"), "blind")));
     assert_null(cJSON_GetObjectItem(knob_told(region, "ISA"), "blind"));
+    assert_null(cJSON_GetObjectItem(knob_told(region, "PACK"), "blind")); /* never changes alone */
     cJSON_Delete(o);
     free(text);
     world_close(&w);
