@@ -190,7 +190,7 @@ static int check_json(const struct bench *b, struct err *e)
 
 static int open_all(struct bench *b, struct err *e)
 {
-    const struct kernel *eager[REGION_COUNT];
+    const struct kernel *eager[REGION_NODES];
     if (check_json(b, e))
         return -1;
     b->model = model_open(b->config.engine_model, false, NULL, NULL, e);
@@ -199,8 +199,10 @@ static int open_all(struct bench *b, struct err *e)
     b->plan = plan_build(&b->model->shape);
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = b->ops->eager(b->backend, (enum region)r);
+    for (int r = REGION_COUNT; b->ops->span && r < REGION_NODES; r++)
+        eager[r] = b->ops->span(b->backend, (enum region)r);
     for (int s = 0; s < SETS; s++)
-        b->table[s] = dispatch_open(eager);
+        b->table[s] = b->ops->span ? dispatch_open_spans(eager) : dispatch_open(eager);
     b->winners = b->starts ? load_starts(b, e)
                            : winners_load(&b->config, b->model, b->backend, b->ops,
                                           b->table[SET_SPECIALIZED], note_winner, NULL, e);

@@ -155,11 +155,11 @@ static double quantile(double *v, int n, double q)
 
 /* ---- measuring ------------------------------------------------------------------------------ */
 
-static void region_ns(const struct bench *b, enum set set, uint64_t ns[REGION_COUNT],
-                      uint64_t launches[REGION_COUNT])
+static void region_ns(const struct bench *b, enum set set, uint64_t ns[REGION_NODES],
+                      uint64_t launches[REGION_NODES])
 {
-    memset(ns, 0, sizeof *ns * REGION_COUNT);
-    memset(launches, 0, sizeof *launches * REGION_COUNT);
+    memset(ns, 0, sizeof *ns * REGION_NODES);
+    memset(launches, 0, sizeof *launches * REGION_NODES);
     for (int i = 0; i < dispatch_slots(b->table[set]); i++) {
         struct slot *s = dispatch_slot_at(b->table[set], i);
         ns[s->region] += atomic_load(&s->counters.ns);
@@ -169,10 +169,10 @@ static void region_ns(const struct bench *b, enum set set, uint64_t ns[REGION_CO
 
 /* One sample of one set: `times` works, seconds of one. */
 static int sample(struct bench *b, struct feed *f, const struct work *w, enum set set, int times,
-                  double *seconds, double region_s[REGION_COUNT], int64_t launches[REGION_COUNT],
+                  double *seconds, double region_s[REGION_NODES], int64_t launches[REGION_NODES],
                   struct err *e)
 {
-    uint64_t ns0[REGION_COUNT], ns1[REGION_COUNT], launches0[REGION_COUNT], launches1[REGION_COUNT];
+    uint64_t ns0[REGION_NODES], ns1[REGION_NODES], launches0[REGION_NODES], launches1[REGION_NODES];
     b->ops->set_dispatch(b->backend, b->table[set]);
     region_ns(b, set, ns0, launches0);
     int64_t t0 = clock_ns();
@@ -180,7 +180,7 @@ static int sample(struct bench *b, struct feed *f, const struct work *w, enum se
         return -1;
     *seconds = (double)(clock_ns() - t0) * 1e-9 / times;
     region_ns(b, set, ns1, launches1);
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_NODES; r++) {
         region_s[r] = (double)(ns1[r] - ns0[r]) * 1e-9 / times;
         launches[r] = (int64_t)(launches1[r] - launches0[r]) / times;
     }
@@ -191,8 +191,8 @@ static int sample(struct bench *b, struct feed *f, const struct work *w, enum se
 static int warm_up(struct bench *b, struct feed *f, const struct work *w, enum set set, double *one,
                    struct err *e)
 {
-    double regions[REGION_COUNT], passed = 0;
-    int64_t launches[REGION_COUNT];
+    double regions[REGION_NODES], passed = 0;
+    int64_t launches[REGION_NODES];
     for (int i = 0; i < 2 || passed < WARM_UP_S; i++) {
         if (sample(b, f, w, set, 1, one, regions, launches, e))
             return -1;
@@ -210,36 +210,54 @@ static void add_cost(struct region_cost *sum, const struct region_cost *c)
     sum->flops += c->flops;
 }
 
-/* What one work must cost: every node of the plan in every step of it. */
+/* A step of a work, and where its costs are added. */
+struct costing {
+    const struct bench *b;
+    struct result *out;
+    int32_t m, sequences, context, rows;
+};
+
+static int add_node(void *ctx, const struct plan_node *n, struct err *e)
+{
+    const struct costing *k = ctx;
+    const struct machine *machine = k->b->ops->machine(k->b->backend);
+    struct region_cost c =
+        plan_cost(k->b->model, n->region, n->layer, k->m, k->sequences, k->context, k->rows);
+    struct region_time *t = &k->out->region[n->region];
+    (void)e;
+    add_cost(&t->cost, &c);
+    t->roofline_s += roofline_s(machine, &c);
+    k->out->roofline_s += roofline_s(machine, &c);
+    k->out->bytes += machine_bytes(machine, &c);
+    return 0;
+}
+
+/* What one work must cost: every node of the plan in every step of it; and a span what its parts
+ * must. */
 static void add_costs(const struct bench *b, const struct work *w, struct result *out)
 {
-    const struct machine *machine = b->ops->machine(b->backend);
     int32_t chunk = w->chunk ? w->chunk : w->context;
     for (int32_t at = 0; at < w->context; at += chunk) {
         int32_t n = w->context - at < chunk ? w->context - at : chunk;
-        int32_t m = w->chunk ? n : w->sequences;
-        int rows = w->chunk ? at + n == w->context : w->sequences;
-        for (int32_t i = 0; i < b->plan->nodes; i++) {
-            const struct plan_node *node = &b->plan->node[i];
-            if (node->region == REGION_HEAD && rows == 0)
-                continue;
-            struct region_cost c =
-                plan_cost(b->model, node->region, node->layer, m, w->sequences, at + n, rows);
-            struct region_time *t = &out->region[node->region];
-            add_cost(&t->cost, &c);
-            t->roofline_s += roofline_s(machine, &c);
-            out->roofline_s += roofline_s(machine, &c);
-            out->bytes += machine_bytes(machine, &c);
-        }
+        struct costing k = {.b = b, .out = out, .sequences = w->sequences, .context = at + n};
+        k.m = w->chunk ? n : w->sequences;
+        k.rows = w->chunk ? at + n == w->context : w->sequences;
+        plan_walk(b->plan, k.rows, 0, add_node, &k, NULL);
     }
+    for (int r = REGION_COUNT; r < REGION_NODES; r++)
+        for (int i = 0; i < region_info((enum region)r)->parts; i++) {
+            const struct region_time *part = &out->region[region_info((enum region)r)->part[i]];
+            add_cost(&out->region[r].cost, &part->cost);
+            out->region[r].roofline_s += part->roofline_s;
+        }
 }
 
 struct samples {
-    double s[SETS][PAIRS_MAX], region_s[REGION_COUNT][SETS][PAIRS_MAX];
+    double s[SETS][PAIRS_MAX], region_s[REGION_NODES][SETS][PAIRS_MAX];
 };
 
 static void settle(const struct bench *b, double s[SETS][PAIRS_MAX],
-                   double region_s[REGION_COUNT][SETS][PAIRS_MAX], struct result *out)
+                   double region_s[REGION_NODES][SETS][PAIRS_MAX], struct result *out)
 {
     double ratio[PAIRS_MAX];
     for (int p = 0; p < b->pairs; p++)
@@ -249,7 +267,7 @@ static void settle(const struct bench *b, double s[SETS][PAIRS_MAX],
         out->s[set] = quantile(s[set], b->pairs, 0.5);
         out->spread[set] =
             (quantile(s[set], b->pairs, 0.9) - quantile(s[set], b->pairs, 0.1)) / out->s[set];
-        for (int r = 0; r < REGION_COUNT; r++)
+        for (int r = 0; r < REGION_NODES; r++)
             out->region[r].s[set] = quantile(region_s[r][set], b->pairs, 0.5);
     }
 }
@@ -259,11 +277,11 @@ static int measure_pair(struct bench *b, struct feed *f, const struct work *w, i
                         struct samples *s, struct result *out, struct err *e)
 {
     for (int set = 0; set < b->sets; set++) {
-        double regions[REGION_COUNT];
-        int64_t launches[REGION_COUNT];
+        double regions[REGION_NODES];
+        int64_t launches[REGION_NODES];
         if (sample(b, f, w, (enum set)set, times, &s->s[set][p], regions, launches, e))
             return -1;
-        for (int r = 0; r < REGION_COUNT; r++) {
+        for (int r = 0; r < REGION_NODES; r++) {
             s->region_s[r][set][p] = regions[r];
             out->region[r].launches[set] = launches[r];
         }

@@ -1,6 +1,6 @@
 /* bench_private.h - what is measured, how, and where it goes: shared by bench*.c. One thread. */
-#ifndef WHET_BENCH_PRIVATE_H
-#define WHET_BENCH_PRIVATE_H
+#ifndef WHET_BENCH_BENCH_PRIVATE_H
+#define WHET_BENCH_BENCH_PRIVATE_H
 
 #include "config/config.h"
 #include "engine/backend.h"
@@ -50,7 +50,7 @@ struct result {
     double s[SETS], spread[SETS]; /* median; (90th - 10th percentile) / median */
     double gain;                  /* median over pairs of eager time / specialized time */
     double roofline_s, bytes;
-    struct region_time region[REGION_COUNT];
+    struct region_time region[REGION_NODES]; /* a span's: of the works that ran it as one */
 };
 
 /* Fills the KV pages of `sequences` sequences up to `context`, so decode reads real values. */

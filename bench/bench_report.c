@@ -54,9 +54,13 @@ static void print_region(const struct bench *b, const char *name, const int64_t 
 {
     printf("  %-10s %9.2f", name, bytes * 1e-6);
     for (int i = 0; i < b->sets; i++)
-        printf(" %8lld %11.1f %8.1f %8.1f%%", (long long)launches[i], s[i] * 1e6,
-               bytes * 1e-9 / s[i], 100 * roofline / s[i]);
-    printf(b->sets == SETS ? " %6.2fx\n" : "\n", s[0] / s[b->sets - 1]);
+        if (launches[i] > 0)
+            printf(" %8lld %11.1f %8.1f %8.1f%%", (long long)launches[i], s[i] * 1e6,
+                   bytes * 1e-9 / s[i], 100 * roofline / s[i]);
+        else
+            printf(" %8d %11s %8s %9s", 0, "-", "-", "-");
+    bool both = b->sets == SETS && launches[0] > 0 && launches[SETS - 1] > 0;
+    printf(both ? " %6.2fx\n" : "\n", s[0] / s[b->sets - 1]);
 }
 
 void bench_print_regions(const struct bench *b, const struct result *r, int n)
@@ -69,11 +73,14 @@ void bench_print_regions(const struct bench *b, const struct result *r, int n)
         for (int set = 0; set < b->sets; set++)
             printf(" %8s %8s us %8s %9s", "launches", set_name[set], "GB/s", "roofline");
         printf(b->sets == SETS ? " %7s\n" : "\n", "gain");
-        for (int g = 0; g < REGION_COUNT; g++) {
+        for (int g = 0; g < REGION_NODES; g++) {
             const struct region_time *t = &r[i].region[g];
+            bool span = region_info((enum region)g)->parts > 0;
+            if (span && !t->launches[0] && !t->launches[b->sets - 1])
+                continue;
             double bytes = machine_bytes(b->ops->machine(b->backend), &t->cost);
             print_region(b, region_name((enum region)g), t->launches, bytes, t->roofline_s, t->s);
-            total += bytes;
+            total += span ? 0 : bytes;
             for (int set = 0; set < b->sets; set++) {
                 launches[set] += t->launches[set];
                 s[set] += t->s[set];
@@ -99,8 +106,8 @@ static cJSON *region_json(const struct bench *b, const struct result *r, int g)
         cJSON *one = cJSON_AddObjectToObject(o, set_name[s]);
         cJSON_AddNumberToObject(one, "s", t->s[s]);
         cJSON_AddNumberToObject(one, "launches", (double)t->launches[s]);
-        cJSON_AddNumberToObject(one, "gb_per_s", bytes * 1e-9 / t->s[s]);
-        cJSON_AddNumberToObject(one, "roofline_share", t->roofline_s / t->s[s]);
+        cJSON_AddNumberToObject(one, "gb_per_s", t->s[s] > 0 ? bytes * 1e-9 / t->s[s] : 0);
+        cJSON_AddNumberToObject(one, "roofline_share", t->s[s] > 0 ? t->roofline_s / t->s[s] : 0);
     }
     return o;
 }
@@ -124,8 +131,8 @@ static cJSON *result_json(const struct bench *b, const struct result *r)
     if (b->sets == SETS)
         cJSON_AddNumberToObject(o, "gain", r->gain);
     cJSON *regions = cJSON_AddArrayToObject(o, "regions");
-    for (int g = 0; g < REGION_COUNT; g++)
-        if (r->region[g].launches[SET_EAGER])
+    for (int g = 0; g < REGION_NODES; g++)
+        if (r->region[g].launches[SET_EAGER] || r->region[g].launches[b->sets - 1])
             cJSON_AddItemToArray(regions, region_json(b, r, g));
     return o;
 }

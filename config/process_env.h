@@ -1,7 +1,7 @@
 /* process_env.h - inside process.c: what a child may see of our environment, and where programs are
  * looked for. */
-#ifndef WHET_SPECIALIZER_PROCESS_ENV_H
-#define WHET_SPECIALIZER_PROCESS_ENV_H
+#ifndef WHET_CONFIG_PROCESS_ENV_H
+#define WHET_CONFIG_PROCESS_ENV_H
 
 #include "config/err.h"
 

@@ -148,10 +148,15 @@ struct backend_ops {
      * and milliseconds that one may take while other sequences decode in it. */
     int32_t usual_chunk;
     double usual_mixed_ms;
+    /* Steps of up to so many tokens give each token the bits that it would have alone, with eager
+     * kernels and those that are bit-equal to them; 0: nothing is promised. */
+    int32_t same_bits_tokens;
     struct backend *(*open)(const struct model *m, const struct backend_options *o, struct err *e);
     void (*close)(struct backend *b);
     const struct machine *(*machine)(struct backend *b);
     const struct kernel *(*eager)(struct backend *b, enum region r);
+    /* Optional: the eager kernel of a span of regions. Without it steps run no spans. */
+    const struct kernel *(*span)(struct backend *b, enum region r);
     /* Once, after open: the table that steps read. */
     void (*set_dispatch)(struct backend *b, struct dispatch *d);
 

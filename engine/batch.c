@@ -2,7 +2,8 @@
  *
  * Tokens lie in the order of the schedule, each sequence's share contiguous (a span). Rows with
  * logits follow the same order: first the rows of a span that score prompt positions, then the
- * one that draws. The engine walks the results in that order again.
+ * one that draws, then those that draw behind guesses. The engine walks the results in that order
+ * again.
  *
  * A sequence that is in the step under way has one token more than is known. It stands in the
  * arrays as the row that draws it, for the backend to put in its place.
@@ -54,18 +55,20 @@ static void add_pages(struct batch *b, const struct sequence *seq, int32_t pages
     s->pages += pages;
 }
 
-/* A row for the position at `token` of the step. target -1: draw the next token. */
-static void add_row(struct batch *b, struct sequence *seq, int32_t token, int32_t target)
+/* A row for the position at `token` of the step. target -1: draw the token behind those there are
+ * and the first `guesses` of its guesses. */
+static void add_row(struct batch *b, struct sequence *seq, int32_t token, int32_t target,
+                    int32_t guesses)
 {
     struct step *s = &b->step;
-    int32_t index = sequence_length(seq) - seq->prompt_n;
+    int32_t index = sequence_length(seq) - seq->prompt_n + guesses;
     if (target < 0)
         sequence_aim(seq, index);
     b->row[s->rows] = token;
     b->sample[s->rows++] = (struct sample_row){.params = &seq->sampling,
                                                .index = (uint64_t)index,
                                                .history = seq->tokens,
-                                               .history_n = seq->n,
+                                               .history_n = seq->n + guesses,
                                                .prompt_n = seq->prompt_n,
                                                .unseen = seq->ahead > 0 ? token + 1 : 0,
                                                .target = target};
@@ -77,9 +80,10 @@ static void add_rows(struct batch *b, const struct schedule_item *item, int32_t 
     int32_t first = seq->scored > 0 ? seq->scored - 1 : 0;
     first = first > item->first ? first : item->first;
     for (int32_t p = first; p < first + item->scores; p++)
-        add_row(b, seq, at + p - item->first, seq->tokens[p + 1]);
-    if (item->draw)
-        add_row(b, seq, at + item->count - 1, -1);
+        add_row(b, seq, at + p - item->first, seq->tokens[p + 1], 0);
+    int32_t known = item->count - item->guesses;
+    for (int32_t i = 0; item->draw && i <= item->guesses; i++)
+        add_row(b, seq, at + known - 1 + i, -1, i);
 }
 
 void batch_fill(struct batch *b)
@@ -94,7 +98,8 @@ void batch_fill(struct batch *b)
             .first = s->m, .count = item->count, .context = context, .pages_at = s->pages};
         add_rows(b, item, s->m);
         for (int32_t p = item->first; p < context; p++, s->m++) {
-            b->tokens[s->m] = p < seq->n ? seq->tokens[p] : STEP_TOKEN_OF_ROW(seq->drawn_row);
+            bool known = p < seq->n + item->guesses; /* guesses lie behind its tokens */
+            b->tokens[s->m] = known ? seq->tokens[p] : STEP_TOKEN_OF_ROW(seq->drawn_row);
             b->position[s->m] = p;
             b->kv_at[s->m] = seq->page[p / KV_PAGE] * KV_PAGE + p % KV_PAGE;
         }
@@ -116,9 +121,10 @@ void batch_refresh(struct batch *b)
     struct sample_row *row = b->sample;
     for (int32_t i = 0; i < b->schedule.items; i++) {
         const struct schedule_item *item = &b->schedule.item[i];
-        for (int32_t n = item->scores + item->draw; n > 0; n--, row++) {
+        int32_t rows = item->scores + item->draw + item->guesses;
+        for (int32_t n = 0; n < rows; n++, row++) {
             row->history = item->seq->tokens;
-            row->history_n = item->seq->n;
+            row->history_n = item->seq->n + (n > item->scores ? n - item->scores : 0);
         }
     }
 }

@@ -26,7 +26,8 @@ struct dispatch {
     _Atomic uint64_t exchanges;
     int behind; /* steps that may be under way at a boundary */
     int slots;
-    int first[REGION_COUNT]; /* index of the region's first slot */
+    int first[REGION_NODES]; /* index of the region's first slot */
+    int nodes;               /* REGION_NODES, or REGION_COUNT where spans have no slots */
     struct slot slot[];
 };
 
@@ -56,6 +57,11 @@ const char *origin_name(enum origin o)
 
 static int region_slots(enum region r)
 {
+    int n = 0;
+    while (region_info(r)->parts && n < M_BUCKETS && region_spans(r, m_bucket[n]))
+        n++;
+    if (region_info(r)->parts)
+        return n;
     return r == REGION_ATTN ? M_BUCKETS * CONTEXT_BUCKETS : M_BUCKETS;
 }
 
@@ -74,19 +80,30 @@ static void slot_init(struct slot *s, enum region r, int index, const struct ker
         snprintf(s->name, sizeof s->name, "%s/m%d", region_name(r), s->m);
 }
 
-struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT])
+static struct dispatch *open_nodes(const struct kernel *const *eager, int nodes)
 {
     int total = 0;
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < nodes; r++)
         total += region_slots((enum region)r);
     struct dispatch *d = xcalloc(1, sizeof *d + (size_t)total * sizeof d->slot[0]);
     atomic_init(&d->idle, 1);
-    for (int r = 0; r < REGION_COUNT; r++) {
+    d->nodes = nodes;
+    for (int r = 0; r < nodes; r++) {
         d->first[r] = d->slots;
         for (int i = 0; i < region_slots((enum region)r); i++)
             slot_init(&d->slot[d->slots++], (enum region)r, i, eager[r]);
     }
     return d;
+}
+
+struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT])
+{
+    return open_nodes(eager, REGION_COUNT);
+}
+
+struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_NODES])
+{
+    return open_nodes(eager, REGION_NODES);
 }
 
 void dispatch_close(struct dispatch *d)
@@ -112,9 +129,26 @@ struct slot *dispatch_slot_at(struct dispatch *d, int i)
 struct slot *dispatch_slot(struct dispatch *d, enum region r, int m, int context)
 {
     int i = m_bucket_of(m);
+    if ((int)r >= d->nodes || (region_info(r)->parts && !region_spans(r, m)))
+        return NULL;
     if (r == REGION_ATTN)
         i = i * CONTEXT_BUCKETS + context_bucket_of(context);
     return &d->slot[d->first[r] + i];
+}
+
+uint32_t dispatch_whole(struct dispatch *d, int m, const struct slot *override_slot,
+                        const struct kernel *override)
+{
+    uint32_t whole = 0;
+    for (int r = REGION_COUNT; r < d->nodes; r++) {
+        const struct slot *slot = dispatch_slot(d, (enum region)r, m, 0);
+        const struct kernel *k = slot ? atomic_load(&slot->kernel) : NULL;
+        if (slot && override && slot == override_slot)
+            k = override;
+        if (k && k != slot->eager && k->m_max >= m)
+            whole |= 1u << r;
+    }
+    return whole;
 }
 
 struct slot *dispatch_find(struct dispatch *d, const char *name)

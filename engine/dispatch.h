@@ -63,14 +63,22 @@ struct dispatch;
 
 /* `eager[r]` is the eager kernel of region r. */
 struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT]);
+/* With slots for spans of regions too: eager[r] of a span stands for its parts, each with the
+ * kernel of its own slot. */
+struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_NODES]);
 void dispatch_close(struct dispatch *d);
 /* From now on a step may be under way when the next begins (before any step). */
 void dispatch_pipelined(struct dispatch *d);
 
 int dispatch_slots(const struct dispatch *d);
 struct slot *dispatch_slot_at(struct dispatch *d, int i);
-/* The slot for m tokens and a longest context of `context` positions. Never NULL. Any thread. */
+/* The slot for m tokens and a longest context of `context` positions. NULL: a span's, of which
+ * there are none here or none for so many tokens. Any thread. */
 struct slot *dispatch_slot(struct dispatch *d, enum region r, int m, int context);
+/* The spans that steps of m tokens run as one kernel, as bits, if `override` were in its slot. Any
+ * thread. */
+uint32_t dispatch_whole(struct dispatch *d, int m, const struct slot *override_slot,
+                        const struct kernel *override);
 struct slot *dispatch_find(struct dispatch *d, const char *name); /* NULL: no such slot */
 
 /* Puts `k` into `s` from the next step on; returns the epoch after which the kernel that was there

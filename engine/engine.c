@@ -129,6 +129,7 @@ static void take_options(struct engine *e, const struct config *c)
     o->pack_bytes = c->specializer_pack_mib * 1048576;
     o->probes = c->specializer_enabled;
     o->huge_pages = c->engine_huge_pages;
+    o->bit_equal = c->specializer_numerics && strcmp(c->specializer_numerics, "bit_equal") == 0;
     o->texts = c->specializer_enabled && strcmp(c->specializer_agentic, "on") == 0;
     o->seed = (uint64_t)c->engine_seed;
     o->limits.max_batch = (int32_t)c->engine_max_batch;

@@ -84,7 +84,8 @@ struct engine_event {
     const char *stop_string; /* the stop string that matched, or NULL */
     int32_t stop_token;      /* the id that ended it, or -1 */
     int32_t prompt_tokens, output_tokens, cached_tokens;
-    const char *error; /* FINISH_ERROR */
+    int32_t guessed_tokens, accepted_tokens; /* by speculation; those accepted are output, too */
+    const char *error;                       /* FINISH_ERROR */
 };
 typedef void engine_event_fn(void *user, const struct engine_event *event);
 
@@ -111,6 +112,10 @@ struct engine_request {
     bool include_stop, ignore_eos;
     bool prompt_logprobs;
     bool keep_special; /* special tokens appear in the text */
+    /* Guess tokens and check several in one step (speculate.h): the same answer, sooner. */
+    bool speculates;
+    const int32_t *predicted; /* [predicted_n] what the answer may be, or NULL */
+    int32_t predicted_n;
     engine_event_fn *on_event;
     void *user;
 };

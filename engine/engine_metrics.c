@@ -40,20 +40,33 @@ void engine_stats_init(struct engine_stats *s)
 
 /* Which kernels ran, read from the slots again: a swap between the two reads counts one step of
  * launches under the other origin. */
+struct launched {
+    struct engine *e;
+    const struct step *step;
+    const struct kernel *override;
+};
+
+static int count_node(void *ctx, const struct plan_node *n, struct err *err)
+{
+    const struct launched *l = ctx;
+    struct engine *e = l->e;
+    int m = region_m(n->region, l->step->m, l->step->rows);
+    struct slot *slot = dispatch_slot(e->dispatch, n->region, m, l->step->context);
+    const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+    (void)err;
+    if (l->override && e->canary->slot == slot)
+        k = l->override;
+    if (n->layer == 0)
+        atomic_fetch_add(&e->stats.launches[n->region][k->origin],
+                         (uint64_t)region_runs(n->region, e->model->shape.layers));
+    return 0;
+}
+
 static void count_launches(struct engine *e, const struct step *s, const struct kernel *override)
 {
-    for (int r = 0; r < REGION_COUNT; r++) {
-        int m = r == REGION_HEAD ? s->rows : s->m;
-        if (m == 0)
-            continue;
-        struct slot *slot = dispatch_slot(e->dispatch, (enum region)r, m, s->context);
-        const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
-        if (override && e->canary->slot == slot)
-            k = override;
-        bool once = r == REGION_EMBED || r == REGION_HEAD;
-        atomic_fetch_add(&e->stats.launches[r][k->origin],
-                         (uint64_t)(once ? 1 : e->model->shape.layers));
-    }
+    struct launched l = {e, s, override};
+    uint32_t whole = dispatch_whole(e->dispatch, s->m, override ? e->canary->slot : NULL, override);
+    plan_walk(e->plan, s->rows, whole, count_node, &l, NULL);
 }
 
 void engine_stats_step(struct engine *e, const struct batch *b, const struct kernel *override,
@@ -161,6 +174,14 @@ static void put_counters(const struct engine *e, FILE *out)
         (double)atomic_load(&s->cached_tokens));
     put(out, "generation_tokens_total", "counter", "Tokens generated",
         (double)atomic_load(&s->generated_tokens));
+    put(out, "speculation_proposed_tokens_total", "counter",
+        "Tokens guessed and checked beside the next one of a sequence",
+        (double)atomic_load(&s->guessed_tokens));
+    put(out, "speculation_accepted_tokens_total", "counter",
+        "Guessed tokens that were what the sampler drew", (double)atomic_load(&s->accepted_tokens));
+    put(out, "speculation_steps_total", "counter",
+        "Decode steps of a sequence that checked guesses: each gave one token and those accepted",
+        (double)atomic_load(&s->speculations));
     put(out, "requests_running", "gauge", "Requests in the running batch",
         atomic_load(&s->running));
     put(out, "requests_waiting", "gauge", "Requests waiting to run", atomic_load(&s->waiting));
@@ -183,30 +204,32 @@ static void put_counters(const struct engine *e, FILE *out)
 
 static void put_regions(const struct engine *e, FILE *out)
 {
-    struct region_total total[REGION_COUNT];
+    struct region_total total[REGION_NODES];
     char label[64];
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         total[r] = region_total(e, (enum region)r);
     metric_head(out, "region_seconds", "gauge", "Time spent in a region of the step since start");
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_NODES; r++) {
+        if (r >= REGION_COUNT && total[r].seconds <= 0)
+            continue; /* a span that no step ran as one */
         snprintf(label, sizeof label, "region=\"%s\"", region_name((enum region)r));
         metric_value(out, "region_seconds", label, total[r].seconds);
     }
     metric_head(out, "region_roofline_ratio", "gauge",
                 "Least time the region could have taken over the time it took");
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_NODES; r++) {
         snprintf(label, sizeof label, "region=\"%s\"", region_name((enum region)r));
         if (total[r].seconds > 0)
             metric_value(out, "region_roofline_ratio", label,
                          total[r].floor_seconds / total[r].seconds);
     }
     metric_head(out, "kernel_launches_total", "counter", "Kernel runs by region and origin");
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         for (int o = 0; o <= ORIGIN_RESTORED; o++) {
             uint64_t n = atomic_load(&e->stats.launches[r][o]);
             snprintf(label, sizeof label, "region=\"%s\",origin=\"%s\"",
                      region_name((enum region)r), origin_name((enum origin)o));
-            if (n > 0 || o == ORIGIN_EAGER)
+            if (n > 0 || (o == ORIGIN_EAGER && r < REGION_COUNT))
                 metric_value(out, "kernel_launches_total", label, (double)n);
         }
 }
@@ -283,17 +306,23 @@ char *engine_json(const struct engine *e)
             "{\"tokens_per_s\":%.3f,\"step_p50_ms\":%.4f,\"step_p99_ms\":%.4f,"
             "\"recent_steps\":%d,\"running\":%d,\"waiting\":%d,\"kv_pages\":%d,"
             "\"kv_pages_used\":%d,\"generated_tokens\":%llu,\"prompt_tokens\":%llu,"
-            "\"preemptions\":%llu,\"steps\":%llu,\"gap_p50_ms\":%.3f,\"gap_p99_ms\":%.3f,"
+            "\"preemptions\":%llu,\"steps\":%llu,\"speculation\":{\"steps\":%llu,"
+            "\"proposed\":%llu,\"accepted\":%llu},\"gap_p50_ms\":%.3f,\"gap_p99_ms\":%.3f,"
             "\"first_p50_ms\":%.2f,\"first_p99_ms\":%.2f,\"regions\":[",
             recent.tokens_per_s, recent.p50_ms, recent.p99_ms, recent.steps,
             atomic_load(&s->running), atomic_load(&s->waiting), kvcache_pages(e->kv),
             atomic_load(&s->pages_used), (unsigned long long)atomic_load(&s->generated_tokens),
             (unsigned long long)atomic_load(&s->prompt_tokens),
             (unsigned long long)atomic_load(&s->preemptions),
-            (unsigned long long)atomic_load(&s->steps), gaps.gap_p50 * 1e3, gaps.gap_p99 * 1e3,
-            firsts.first_p50 * 1e3, firsts.first_p99 * 1e3);
-    for (int r = 0; r < REGION_COUNT; r++) {
+            (unsigned long long)atomic_load(&s->steps),
+            (unsigned long long)atomic_load(&s->speculations),
+            (unsigned long long)atomic_load(&s->guessed_tokens),
+            (unsigned long long)atomic_load(&s->accepted_tokens), gaps.gap_p50 * 1e3,
+            gaps.gap_p99 * 1e3, firsts.first_p50 * 1e3, firsts.first_p99 * 1e3);
+    for (int r = 0; r < REGION_NODES; r++) {
         struct region_total t = region_total(e, (enum region)r);
+        if (r >= REGION_COUNT && t.seconds <= 0)
+            continue;
         fprintf(out, "%s{\"region\":\"%s\",\"seconds\":%.6f,\"bytes\":%.0f,\"roofline\":%.4f}",
                 r ? "," : "", region_name((enum region)r), t.seconds, t.bytes,
                 t.seconds > 0 ? t.floor_seconds / t.seconds : 0);

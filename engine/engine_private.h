@@ -13,6 +13,7 @@
 #include "engine/gaps.h"
 #include "engine/history.h"
 #include "engine/lab.h"
+#include "engine/speculate.h"
 
 /* Slices under load: time is lent at `share` of the wall time, never more than one slice ahead.
  * A slice that took longer than its budget is paid back before the next one. */
@@ -49,8 +50,10 @@ struct engine_stats {
     struct histogram first_token, first_work, inter_token, queue, step[PHASE_COUNT], step_tokens;
     _Atomic uint64_t prompt_tokens, generated_tokens, cached_tokens, preemptions, yields,
         failed_steps;
+    /* Decode steps of sequences that had guesses, these, and those that were right. */
+    _Atomic uint64_t speculations, guessed_tokens, accepted_tokens;
     _Atomic uint64_t ended[FINISH_ERROR + 1];
-    _Atomic uint64_t launches[REGION_COUNT][ORIGIN_RESTORED + 1];
+    _Atomic uint64_t launches[REGION_NODES][ORIGIN_RESTORED + 1];
     _Atomic uint64_t steps, step_ns, slices, slice_ns;
     _Atomic int32_t running, waiting, pages_used;
     pthread_mutex_t recent_lock; /* held for a copy, never during a step */
@@ -67,6 +70,7 @@ struct engine_options {
     int64_t pack_bytes;
     bool probes; /* a specializer may run probes */
     bool huge_pages, texts;
+    bool bit_equal; /* kernels produce eager's bits */
     uint64_t seed;
     struct scheduler_limits limits;
     int32_t prefill_chunk; /* 0: as the backend is used to */
@@ -83,18 +87,20 @@ struct engine {
     struct backend *backend;
     struct model *model;
     struct dispatch *dispatch;
-    int64_t page_bytes;          /* of one KV page in all layers */
-    double mixed_ms;             /* a step with decodes may take; 0: any time */
-    struct kvcache *kv;          /* engine thread */
-    struct scheduler *scheduler; /* engine thread */
-    struct batch *batch[2];      /* engine thread */
-    struct batch *flying;        /* engine thread: the step under way, or NULL */
-    uint64_t starts;             /* engine thread: steps started */
-    int64_t landed_ns;           /* engine thread: when the last one ended */
-    bool landed_decode;          /* engine thread: it was a decode step, and nothing came since */
-    char lost[200];              /* engine thread: why the device is gone */
-    bool lent;                   /* engine thread: a slice ran since the last step was started */
-    uint64_t exchanges;          /* engine thread: of kernels in slots, seen so far */
+    struct plan *plan;
+    int64_t page_bytes;            /* of one KV page in all layers */
+    double mixed_ms;               /* a step with decodes may take; 0: any time */
+    struct kvcache *kv;            /* engine thread */
+    struct scheduler *scheduler;   /* engine thread */
+    struct speculator *speculator; /* engine thread */
+    struct batch *batch[2];        /* engine thread */
+    struct batch *flying;          /* engine thread: the step under way, or NULL */
+    uint64_t starts;               /* engine thread: steps started */
+    int64_t landed_ns;             /* engine thread: when the last one ended */
+    bool landed_decode;            /* engine thread: it was a decode step, and nothing came since */
+    char lost[200];                /* engine thread: why the device is gone */
+    bool lent;                     /* engine thread: a slice ran since the last step was started */
+    uint64_t exchanges;            /* engine thread: of kernels in slots, seen so far */
     struct sequence_model for_sequences;
     uint64_t seed;
     struct engine_info info;

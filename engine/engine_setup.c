@@ -129,10 +129,13 @@ static int open_backend(struct engine *e, struct backend_options *o, struct err 
     }
     if (failed)
         return -1;
-    const struct kernel *eager[REGION_COUNT];
+    const struct kernel *eager[REGION_NODES];
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = e->ops->eager(e->backend, (enum region)r);
-    e->dispatch = dispatch_open(eager);
+    for (int r = REGION_COUNT; e->ops->span && r < REGION_NODES; r++)
+        eager[r] = e->ops->span(e->backend, (enum region)r);
+    e->plan = plan_build(&e->model->shape);
+    e->dispatch = e->ops->span ? dispatch_open_spans(eager) : dispatch_open(eager);
     if (e->ops->step_start)
         dispatch_pipelined(e->dispatch);
     e->ops->set_dispatch(e->backend, e->dispatch);
@@ -211,6 +214,8 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     }
     e->kv = kvcache_open(pages);
     e->scheduler = scheduler_open(e->kv, &o->limits);
+    int32_t same_bits = e->ops->same_bits_tokens > 1 ? e->ops->same_bits_tokens : 1;
+    e->speculator = speculate_open(o->bit_equal ? same_bits : 0);
     for (int i = 0; i < 2; i++)
         e->batch[i] = batch_open(&o->limits);
     log_info("engine", "backend %s on %s; %d KV pages, %lld MiB; ready after %.2f s", e->ops->name,
@@ -223,10 +228,12 @@ void engine_teardown(struct engine *e)
 {
     for (int i = 0; i < 2; i++)
         batch_close(e->batch[i]);
+    speculate_close(e->speculator);
     scheduler_close(e->scheduler);
     kvcache_close(e->kv);
     if (e->backend)
         e->ops->close(e->backend);
+    plan_free(e->plan);
     if (e->dispatch)
         dispatch_close(e->dispatch);
     free((void *)e->for_sequences.stop);

@@ -44,17 +44,42 @@ static void observe_token(struct engine *e, struct sequence *seq, int64_t now)
     atomic_fetch_add(&e->stats.generated_tokens, 1);
 }
 
-static void deliver_token(struct engine *e, struct sequence *seq, const struct sampled *sampled,
+/* False if it was the last one: the sequence may be gone. */
+static bool deliver_token(struct engine *e, struct sequence *seq, const struct sampled *sampled,
                           int64_t now)
 {
     if (sampled->token < 0 || sampled->token >= e->model->shape.vocab) {
         engine_finish(e, seq, FINISH_ERROR, "the model gave no token a probability");
-        return;
+        return false;
     }
     observe_token(e, seq, now);
     sequence_token(seq, sampled);
-    if (seq->finish != FINISH_NONE)
-        engine_finish(e, seq, seq->finish, NULL);
+    if (seq->finish == FINISH_NONE)
+        return true;
+    engine_finish(e, seq, seq->finish, NULL);
+    return false;
+}
+
+/* The token that was drawn, and behind right guesses those after it, as long as it goes on. Returns
+ * their number. */
+static int32_t deliver_draws(struct engine *e, const struct schedule_item *item,
+                             const struct sample_row *row, int64_t now)
+{
+    struct sequence *seq = item->seq;
+    int32_t drawn = 0;
+    if (item->guesses > 0) {
+        speculate_score(e->speculator, seq, item->guesses, item->right);
+        seq->guessed += item->guesses;
+        atomic_fetch_add(&e->stats.speculations, 1);
+        atomic_fetch_add(&e->stats.guessed_tokens, (uint64_t)item->guesses);
+    }
+    bool more;
+    do {
+        seq->accepted += drawn > 0;
+        more = deliver_token(e, seq, &row[drawn++].out, now);
+    } while (more && drawn <= item->right);
+    atomic_fetch_add(&e->stats.accepted_tokens, (uint64_t)(drawn - 1));
+    return drawn;
 }
 
 /* The events of one sequence, from its rows on; returns the number of tokens drawn. */
@@ -71,10 +96,10 @@ static int32_t deliver_item(struct engine *e, const struct schedule_item *item,
     for (int32_t n = 0; n < item->scores; n++)
         sequence_scored(seq, seq->scored, &row[n].out);
     if (item->draw)
-        deliver_token(e, seq, &row[item->scores].out, now);
-    else if (item->first + item->count == sequence_longest(seq))
+        return deliver_draws(e, item, row + item->scores, now);
+    if (item->first + item->count == sequence_longest(seq))
         engine_finish(e, seq, FINISH_LENGTH, NULL); /* max_tokens 0 */
-    return item->draw;
+    return 0;
 }
 
 /* Events of every sequence in the step. Rows come in the order in which batch_fill() made them. */
@@ -86,9 +111,25 @@ static int32_t deliver(struct engine *e, struct batch *b)
     for (int32_t i = 0; i < b->schedule.items; i++) {
         const struct schedule_item item = b->schedule.item[i];
         generated += deliver_item(e, &item, row, now);
-        row += item.scores + item.draw;
+        row += item.scores + item.draw + item.guesses;
     }
     return generated;
+}
+
+/* How many guesses of each sequence were what was drawn in their place. */
+static void check_guesses(struct batch *b)
+{
+    const struct sample_row *row = b->sample;
+    for (int32_t i = 0; i < b->schedule.items; i++) {
+        struct schedule_item *item = &b->schedule.item[i];
+        const struct sequence *seq = item->seq;
+        const struct sample_row *draw = row + item->scores;
+        item->right = 0;
+        while (!seq->ended && item->right < item->guesses &&
+               draw[item->right].out.token == seq->tokens[seq->n + item->right])
+            item->right++;
+        row += item->scores + item->draw + item->guesses;
+    }
 }
 
 /* ---- failing ------------------------------------------------------------------------------- */
@@ -158,6 +199,8 @@ static struct batch *start(struct engine *e)
     struct batch *b = e->batch[e->flying == e->batch[0]];
     struct err err = {""};
     dispatch_boundary(e->dispatch, false);
+    if (!e->flying)
+        speculate_plan(e->speculator, e->scheduler, false);
     if (!plan(e, b))
         return NULL;
     engine_gauges(e);
@@ -183,9 +226,12 @@ static struct batch *start(struct engine *e)
     return b;
 }
 
+/* With guesses under way nobody knows how many tokens there will be. And where guesses would pay,
+ * the tokens that they follow must be known first. */
 static bool may_run_ahead(struct engine *e)
 {
-    return e->flying->feeds_next && !scheduler_suspects(e->scheduler) && !engine_slice_due(e);
+    return e->flying->feeds_next && !scheduler_suspects(e->scheduler) && !engine_slice_due(e) &&
+           e->flying->schedule.guesses == 0 && !speculate_plan(e->speculator, e->scheduler, true);
 }
 
 /* ---- landing ------------------------------------------------------------------------------- */
@@ -195,7 +241,8 @@ static bool may_run_ahead(struct engine *e)
  * CPU cores, in which nobody else would get a token. */
 static void set_pace(struct engine *e, const struct batch *b, int64_t ns)
 {
-    double prompt = b->schedule.tokens - b->schedule.decodes, allowed_ns = e->mixed_ms * 1e6;
+    double prompt = b->schedule.tokens - b->schedule.decodes - b->schedule.guesses;
+    double allowed_ns = e->mixed_ms * 1e6;
     if (allowed_ns > 0 && prompt >= PACE_LEAST)
         scheduler_pace(e->scheduler, (int32_t)fmin(prompt * allowed_ns / (double)ns, PACE_MOST));
 }
@@ -206,6 +253,17 @@ static int64_t step_ns(struct engine *e, const struct batch *b)
     int64_t now = clock_ns(), from = b->start_ns > e->landed_ns ? b->start_ns : e->landed_ns;
     e->landed_ns = now;
     return now - from;
+}
+
+/* What a step of so many tokens takes, if it was a plain one. */
+static void learn_time(struct engine *e, const struct batch *b, int32_t generated, int64_t ns)
+{
+    const struct step_report *r = &b->report;
+    bool decodes = b->schedule.decodes == b->schedule.items;
+    if (b->swapped || r->exchanged)
+        speculate_forget(e->speculator);
+    else if (decodes && !b->trial && !b->after_slice && !r->looked && !r->walked && !r->stood_in)
+        speculate_time(e->speculator, &b->schedule, generated - b->schedule.items, ns);
 }
 
 /* Waits for `b` and delivers it. `next`, if any, was started after it; returns what is still under
@@ -231,8 +289,10 @@ static struct batch *land(struct engine *e, struct batch *b, struct batch *next)
     /* What ran in another way than its kind usually does is no fair sample of it. */
     if (b->live && !b->report.walked && !b->report.stood_in)
         engine_canary_record(e, &b->step, b->trial != NULL, ns);
+    check_guesses(b);
     scheduler_done(e->scheduler, &b->schedule);
     int32_t generated = deliver(e, b);
+    learn_time(e, b, generated, ns);
     engine_stats_step(e, b, b->trial, ns, generated);
     set_pace(e, b, ns);
     return next;

@@ -25,6 +25,8 @@ static int check_ids(const int32_t *id, int32_t n, int32_t vocab, const char *wh
     return 0;
 }
 
+SAMPLING_NUMBERS_ARE(6);
+
 static int check_sampling(const struct sampling *s, int32_t vocab, struct err *err)
 {
     if (!isfinite(s->temperature) || s->temperature < 0)
@@ -61,6 +63,7 @@ static enum submit_result check(const struct engine *e, const struct engine_requ
     else
         bad = check_ids(r->prompt, r->prompt_n, vocab, "prompt", err) ||
               check_ids(r->stop_token, r->stop_tokens, vocab, "stop_token_ids", err) ||
+              check_ids(r->predicted, r->predicted_n, vocab, "prediction", err) ||
               check_sampling(&r->sampling, vocab, err);
     for (int32_t i = 0; !bad && i < r->stops; i++)
         if (!r->stop[i][0])

@@ -69,6 +69,8 @@ static const struct {
     [35] = {"TQ2_0", 0},
     [39] = {"MXFP4", 0},
 };
+_Static_assert(DTYPE_COUNT == 10,
+               "a weight format is new: give it its ggml number here, if it has one");
 
 /* ---- the cursor ---------------------------------------------------------------------------- */
 

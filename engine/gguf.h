@@ -1,6 +1,6 @@
 /* gguf.h - reads a GGUF file: metadata and tensor directory.
  *
- * GGUF 2 and 3, little-endian (the ggml project's docs/gguf.md). Strings and arrays point into the
+ * GGUF 2 and 3 as the ggml project documents them, little-endian. Strings and arrays point into the
  * metadata, tensors into the mapping. Immutable once opened; any thread may read.
  */
 #ifndef WHET_ENGINE_GGUF_H

@@ -183,7 +183,7 @@ void engine_canary(struct engine *e, struct canary *c)
 /* The slot that `s` reads for region `r`; the head runs on the rows that need logits only. */
 static struct slot *slot_of(const struct engine *e, enum region r, const struct step *s)
 {
-    return dispatch_slot(e->dispatch, r, r == REGION_HEAD ? s->rows : s->m, s->context);
+    return dispatch_slot(e->dispatch, r, region_m(r, s->m, s->rows), s->context);
 }
 
 const struct kernel *engine_canary_toss(struct engine *e, const struct step *s, bool *live)
@@ -191,7 +191,7 @@ const struct kernel *engine_canary_toss(struct engine *e, const struct step *s, 
     struct canary *c = e->canary;
     *live = c && atomic_load_explicit(&c->have, memory_order_relaxed) < c->want &&
             slot_of(e, c->slot->region, s) == c->slot &&
-            (c->slot->region != REGION_HEAD || s->rows > 0);
+            region_m(c->slot->region, s->m, s->rows) > 0;
     if (!*live || atomic_load(&c->failed))
         return NULL;
     uint32_t coin[4];

@@ -13,9 +13,8 @@
 #include <stdint.h>
 
 #include "config/err.h"
+#include "engine/arch.h"
 #include "kernels/args.h"
-
-enum arch { ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3 };
 
 struct rope_scaling {
     bool llama3; /* Llama 3.1+: frequencies stretched by wavelength */

@@ -19,16 +19,6 @@
 
 /* ---- shape ----------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name;
-    enum arch arch;
-    bool interleaved;
-} archs[] = {
-    {"llama", ARCH_LLAMA, true},
-    {"qwen2", ARCH_QWEN2, false},
-    {"qwen3", ARCH_QWEN3, false},
-};
-
 /* A string of the file for a message: its beginning, printable ASCII only. */
 struct shown {
     char text[64];
@@ -93,17 +83,18 @@ static int read_arch(const struct gguf *g, struct model_shape *s, const char **p
         return -1;
     if (!found)
         return err_set(err, "%s: metadata 'general.architecture' is missing", g->file);
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        if (strlen(archs[i].name) == name.n && !memcmp(archs[i].name, name.s, name.n)) {
-            s->arch = archs[i].arch;
-            s->rope_interleaved = archs[i].interleaved;
-            *prefix = archs[i].name;
-            return 0;
-        }
-    return err_set(err,
-                   "%s: metadata 'general.architecture': '%s' is not supported "
-                   "(llama, qwen2 and qwen3 are)",
-                   g->file, show(name).text);
+    int arch = arch_of_gguf(name.s, name.n);
+    if (arch < 0) {
+        char known[128];
+        arch_list_gguf(known, sizeof known);
+        return err_set(err,
+                       "%s: metadata 'general.architecture': '%s' is not supported (known: %s)",
+                       g->file, show(name).text, known);
+    }
+    s->arch = (enum arch)arch;
+    s->rope_interleaved = arch_traits(s->arch)->gguf_interleaved;
+    *prefix = arch_traits(s->arch)->gguf;
+    return 0;
 }
 
 /* Things of these architectures that whet does not compute: refused, not ignored. */

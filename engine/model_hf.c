@@ -133,32 +133,26 @@ static const char *string(struct fields *f, const char *name, const char *fallba
 
 /* ---- config.json --------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name;
-    enum arch arch;
-    int32_t kv_heads, head_dim; /* when the field is absent; 0: follows from the others */
-    bool windowed;              /* sliding_window applies unless use_sliding_window says no */
-} archs[] = {
-    {"LlamaForCausalLM", ARCH_LLAMA, 0, 0, false},
-    {"MistralForCausalLM", ARCH_LLAMA, 8, 0, true},
-    {"Qwen2ForCausalLM", ARCH_QWEN2, 32, 0, false},
-    {"Qwen3ForCausalLM", ARCH_QWEN3, 32, 128, false},
-};
-
-/* Index into archs[]; -1 with a message. */
-static int read_arch(struct fields *f)
+/* NULL with a message. */
+static const struct arch_checkpoint *read_arch(struct fields *f, struct model_shape *s)
 {
+    const struct arch_checkpoint *checkpoint = NULL;
     const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(field(f, "architectures"), 0));
 
-    if (!name)
-        return err_set(f->err, "%s: 'architectures' is missing", f->file);
-    for (int i = 0; i < (int)(sizeof archs / sizeof *archs); i++)
-        if (!strcmp(name, archs[i].name))
-            return i;
-    return err_set(f->err,
-                   "%s: 'architectures': %.64s is not supported (Llama, Mistral, Qwen2 and "
-                   "Qwen3 ForCausalLM are)",
-                   f->file, name);
+    if (!name) {
+        err_set(f->err, "%s: 'architectures' is missing", f->file);
+        return NULL;
+    }
+    int arch = arch_of_checkpoint(name, &checkpoint);
+    if (arch < 0) {
+        char known[128];
+        arch_list_checkpoints(known, sizeof known);
+        err_set(f->err, "%s: 'architectures': %.64s is not supported (known: %s)", f->file, name,
+                known);
+        return NULL;
+    }
+    s->arch = (enum arch)arch;
+    return checkpoint;
 }
 
 /* rope_theta and scaling: flat fields with "rope_scaling" up to transformers 4, all in
@@ -249,18 +243,16 @@ static int refuse_variants(struct fields *f)
 
 static int read_shape(struct fields *f, struct model_shape *s, const struct weights *w)
 {
-    int a = read_arch(f);
+    const struct arch_checkpoint *absent = read_arch(f, s);
 
-    if (a < 0)
+    if (!absent)
         return -1;
-    s->arch = archs[a].arch;
     s->layers = whole(f, "num_hidden_layers", REQUIRED);
     s->hidden = whole(f, "hidden_size", REQUIRED);
     s->ffn = whole(f, "intermediate_size", REQUIRED);
     s->heads = whole(f, "num_attention_heads", REQUIRED);
-    int32_t kv_heads = archs[a].kv_heads ? archs[a].kv_heads : s->heads;
-    int32_t head_dim =
-        archs[a].head_dim ? archs[a].head_dim : s->hidden / (s->heads ? s->heads : 1);
+    int32_t kv_heads = absent->kv_heads ? absent->kv_heads : s->heads;
+    int32_t head_dim = absent->head_dim ? absent->head_dim : s->hidden / (s->heads ? s->heads : 1);
     s->kv_heads = whole(f, "num_key_value_heads", kv_heads);
     s->head_dim = whole(f, "head_dim", head_dim);
     s->vocab = whole(f, "vocab_size", REQUIRED);
@@ -269,7 +261,7 @@ static int read_shape(struct fields *f, struct model_shape *s, const struct weig
     s->tied_head = flag(f, "tie_word_embeddings", !weights_find(w, "lm_head.weight"));
     if (f->failed || read_rope(f, s) < 0)
         return -1;
-    read_window(f, s, archs[a].windowed);
+    read_window(f, s, absent->windowed);
     if (f->failed || refuse_variants(f) < 0)
         return -1;
     return model_check_shape(s, f->file, f->err);

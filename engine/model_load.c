@@ -20,7 +20,7 @@ enum dim { D_ONE, D_HIDDEN, D_HEAD, D_Q, D_KV, D_FFN, D_VOCAB };
 
 /* Which models have a tensor: all, those of one architecture, or (biases) Qwen2 by rule and any
  * other that brings them. */
-enum need { N_ALWAYS, N_BIAS, N_QWEN3 };
+enum need { N_ALWAYS, N_BIAS, N_QK_NORM };
 
 static const struct layer_tensor {
     size_t field;
@@ -37,8 +37,8 @@ static const struct layer_tensor {
     {AT(bq), D_ONE, D_Q, N_BIAS, {"attn_q.bias", "self_attn.q_proj.bias"}},
     {AT(bk), D_ONE, D_KV, N_BIAS, {"attn_k.bias", "self_attn.k_proj.bias"}},
     {AT(bv), D_ONE, D_KV, N_BIAS, {"attn_v.bias", "self_attn.v_proj.bias"}},
-    {AT(q_norm), D_ONE, D_HEAD, N_QWEN3, {"attn_q_norm.weight", "self_attn.q_norm.weight"}},
-    {AT(k_norm), D_ONE, D_HEAD, N_QWEN3, {"attn_k_norm.weight", "self_attn.k_norm.weight"}},
+    {AT(q_norm), D_ONE, D_HEAD, N_QK_NORM, {"attn_q_norm.weight", "self_attn.q_norm.weight"}},
+    {AT(k_norm), D_ONE, D_HEAD, N_QK_NORM, {"attn_k_norm.weight", "self_attn.k_norm.weight"}},
     {AT(mlp_norm),
      D_ONE,
      D_HIDDEN,
@@ -205,8 +205,9 @@ static int take_vector(struct taker *k, const char *name, enum dim n, const floa
 
 static bool needed(const struct model *m, enum need need)
 {
-    return need == N_ALWAYS || (need == N_BIAS && m->shape.arch == ARCH_QWEN2) ||
-           (need == N_QWEN3 && m->shape.arch == ARCH_QWEN3);
+    const struct arch_traits *of = arch_traits(m->shape.arch);
+    return need == N_ALWAYS || (need == N_BIAS && of->qkv_bias) ||
+           (need == N_QK_NORM && of->qk_norm);
 }
 
 static int take_layer(struct taker *k, int32_t index, enum naming naming)

@@ -138,12 +138,12 @@ static void make_layer(struct maker *k, struct layer *l)
     l->wk = matrix(k, kv, s->hidden);
     l->wv = matrix(k, kv, s->hidden);
     l->wo = matrix(k, s->hidden, q);
-    if (s->arch == ARCH_QWEN2) {
+    if (arch_traits(s->arch)->qkv_bias) {
         l->bq = vector(k, q, 0, 0.5f);
         l->bk = vector(k, kv, 0, 0.5f);
         l->bv = vector(k, kv, 0, 0.5f);
     }
-    if (s->arch == ARCH_QWEN3) {
+    if (arch_traits(s->arch)->qk_norm) {
         l->q_norm = vector(k, s->head_dim, 1, 0.2f);
         l->k_norm = vector(k, s->head_dim, 1, 0.2f);
     }

@@ -13,8 +13,20 @@
 
 #include "engine/quant.h"
 
-static const char *const names[REGION_COUNT] = {"embed",  "attn_in", "attn", "attn_out",
-                                                "mlp_in", "mlp_out", "head"};
+/* While attention runs, attn_out's first loads are on their way already and are most of what it
+ * reads, so what may be fetched then is the matrix after that. */
+static const struct region_info info[] = {
+    [REGION_EMBED] = {"embed", .once = true, .x = 0, .y = 0, .ahead = 1},
+    [REGION_ATTN_IN] = {"attn_in", .matrix = true, .x = 0, .y = 1, .ahead = 1},
+    [REGION_ATTN] = {"attn", .x = 0, .y = 1, .ahead = 2},
+    [REGION_ATTN_OUT] = {"attn_out", .matrix = true, .x = 0, .y = 1, .ahead = 1},
+    [REGION_MLP_IN] = {"mlp_in", .matrix = true, .x = 1, .y = 0, .ahead = 1},
+    [REGION_MLP_OUT] = {"mlp_out", .matrix = true, .x = 1, .y = 0, .ahead = 1},
+    [REGION_HEAD] = {"head", .once = true, .rows = true, .matrix = true, .x = 0, .y = 0},
+    [REGION_MLP] = {"mlp", .matrix = true, .x = 1, .y = 0, .ahead = 1, .parts = 2, .m_most = 16,
+                    .part = {REGION_MLP_IN, REGION_MLP_OUT}},
+};
+_Static_assert(sizeof info / sizeof *info == REGION_NODES, "every region and span has a row");
 
 static const enum region layer_regions[] = {REGION_ATTN_IN, REGION_ATTN, REGION_ATTN_OUT,
                                             REGION_MLP_IN, REGION_MLP_OUT};
@@ -40,17 +52,87 @@ void plan_free(struct plan *p)
     free(p);
 }
 
+/* The span in `whole` that stands for node i and those behind it, or the node's own region. */
+static enum region spanned(const struct plan *p, int32_t i, uint32_t whole)
+{
+    for (int r = REGION_COUNT; r < REGION_NODES; r++) {
+        bool here = (whole >> r & 1) && i + info[r].parts <= p->nodes;
+        for (int k = 0; here && k < info[r].parts; k++)
+            here = p->node[i + k].region == info[r].part[k] &&
+                   p->node[i + k].layer == p->node[i].layer;
+        if (here)
+            return (enum region)r;
+    }
+    return p->node[i].region;
+}
+
+int plan_walk(const struct plan *p, int32_t rows, uint32_t whole, plan_visit *visit, void *ctx,
+              struct err *e)
+{
+    int rc = 0;
+    for (int32_t i = 0; i < p->nodes && rc == 0;) {
+        struct plan_node n = {spanned(p, i, whole), p->node[i].layer};
+        i += info[n.region].parts ? info[n.region].parts : 1;
+        if (rows > 0 || !info[n.region].rows)
+            rc = visit(ctx, &n, e);
+    }
+    return rc;
+}
+
+/* Begins where the node is in a plan as plan_build() makes it, so it is found at once there. */
+int32_t plan_at(const struct plan *p, enum region r, int32_t layer)
+{
+    int32_t from = 1 + (info[r].once ? 0 : layer * PER_LAYER), nodes = p ? p->nodes : 0;
+    for (int32_t i = 0; i < nodes; i++) {
+        int32_t at = (from + i) % nodes;
+        if (p->node[at].region == r && (info[r].once || p->node[at].layer == layer))
+            return at;
+    }
+    return -1;
+}
+
+const struct plan_node *plan_ahead(const struct plan *p, enum region r, int32_t layer)
+{
+    int32_t at = plan_at(p, r, layer), left = info[r].ahead;
+    if (at < 0 || left == 0)
+        return NULL;
+    while (++at < p->nodes)
+        if (info[p->node[at].region].matrix && --left == 0)
+            return &p->node[at];
+    return NULL;
+}
+
+const struct region_info *region_info(enum region r)
+{
+    return &info[r];
+}
+
 const char *region_name(enum region r)
 {
-    return names[r];
+    return info[r].name;
 }
 
 int region_parse(const char *name)
 {
-    for (int r = 0; r < REGION_COUNT; r++)
-        if (strcmp(names[r], name) == 0)
+    for (int r = 0; r < REGION_NODES; r++)
+        if (strcmp(info[r].name, name) == 0)
             return r;
     return -1;
+}
+
+int32_t region_runs(enum region r, int32_t layers)
+{
+    return info[r].once ? 1 : layers;
+}
+
+int32_t region_m(enum region r, int32_t m, int32_t rows)
+{
+    return info[r].rows ? rows : m;
+}
+
+bool region_spans(enum region r, int32_t m)
+{
+    return info[r].parts > 0 && m <= info[r].m_most;
 }
 
 static int64_t weight_bytes(const struct weight *w)
@@ -125,7 +207,11 @@ struct region_cost plan_cost(const struct model *model, enum region r, int layer
         add_linear(&c, &model->head, rows);
         c.activation_bytes = rows * ((int64_t)s->hidden + s->vocab) * 4;
         break;
-    case REGION_COUNT:
+    case REGION_MLP: /* what lies between its parts need not be moved */
+        add_linear(&c, &l->gate, m);
+        add_linear(&c, &l->up, m);
+        add_linear(&c, &l->down, m);
+        c.activation_bytes = m * 2 * (int64_t)s->hidden * 4;
         break;
     }
     return c;

@@ -7,15 +7,44 @@
 #ifndef WHET_ENGINE_PLAN_H
 #define WHET_ENGINE_PLAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "config/err.h"
 #include "engine/model.h"
+
+/* What holds of a region whatever the model's shape. */
+struct region_info {
+    const char *name;
+    bool once;   /* once a step, as layer 0; the others once in every layer */
+    bool rows;   /* runs on the rows that need logits, and not at all where there are none */
+    bool matrix; /* reads weights that an earlier kernel may fetch ahead */
+    int8_t x, y; /* which of the two buffers of the residual stream it reads, and which it writes */
+    int8_t ahead; /* while it runs, the weights of the ahead-th later node with a matrix may be
+                     fetched; 0: none */
+    /* A span: one kernel may stand for these neighbours of a layer, in steps of up to m_most
+     * tokens. A region: no parts. */
+    int8_t parts;
+    int32_t m_most;
+    enum region part[2];
+};
+const struct region_info *region_info(enum region r);
+const char *region_name(enum region r); /* "attn_in" */
+int region_parse(const char *name);     /* enum region, or -1 */
+/* How often it runs in a step of a model with so many layers. */
+int32_t region_runs(enum region r, int32_t layers);
+/* Its m in a step of m tokens that needs the logits of `rows`. */
+int32_t region_m(enum region r, int32_t m, int32_t rows);
 
 struct plan_node {
     enum region region;
     int32_t layer; /* 0 for embed and head */
 };
 
+/* Whether r is a span that steps of m tokens may have a kernel for. */
+bool region_spans(enum region r, int32_t m);
+
+/* The order of a step: whoever runs one, in whatever way, walks these nodes. */
 struct plan {
     int32_t nodes;
     struct plan_node *node; /* [nodes] */
@@ -25,8 +54,17 @@ struct plan {
 struct plan *plan_build(const struct model_shape *shape);
 void plan_free(struct plan *p);
 
-const char *region_name(enum region r); /* "attn_in" */
-int region_parse(const char *name);     /* enum region, or -1 */
+typedef int plan_visit(void *ctx, const struct plan_node *n, struct err *e);
+/* Visits the nodes of a step that needs the logits of `rows`, in their order; where bit r of
+ * `whole` is set, span r once instead of its parts. Stops at the first visit that is not 0 and
+ * returns that. */
+int plan_walk(const struct plan *p, int32_t rows, uint32_t whole, plan_visit *visit, void *ctx,
+              struct err *e);
+/* Where a region runs in a layer (any layer will do for one that runs once), or -1. A layer that
+ * only a probe knows is nowhere, and so is everything without a plan (NULL). */
+int32_t plan_at(const struct plan *p, enum region r, int32_t layer);
+/* The node whose weights may be fetched while r runs in `layer`; NULL: none. */
+const struct plan_node *plan_ahead(const struct plan *p, enum region r, int32_t layer);
 
 /* What a region must do at least, for `m` tokens in `sequences` sequences of `context` positions
  * each, the tokens the last of them: bytes = weights once + activations in and out + KV read or

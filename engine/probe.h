@@ -16,7 +16,7 @@
 #define WHET_ENGINE_PROBE_H
 
 #include "engine/backend.h"
-#include "engine/cpu/case.h"
+#include "engine/case_shape.h"
 
 struct device_probe;
 struct device_session;

@@ -26,13 +26,14 @@ enum { QK = 32, QK_K = 256 };
 static const struct {
     const char *name;
     int block, bytes;
-} formats[DTYPE_COUNT] = {
+} formats[] = {
     [DTYPE_F32] = {"F32", 1, 4},        [DTYPE_F16] = {"F16", 1, 2},
     [DTYPE_BF16] = {"BF16", 1, 2},      [DTYPE_Q8_0] = {"Q8_0", QK, 34},
     [DTYPE_Q4_0] = {"Q4_0", QK, 18},    [DTYPE_Q4_1] = {"Q4_1", QK, 20},
     [DTYPE_Q5_0] = {"Q5_0", QK, 22},    [DTYPE_Q5_1] = {"Q5_1", QK, 24},
     [DTYPE_Q4_K] = {"Q4_K", QK_K, 144}, [DTYPE_Q6_K] = {"Q6_K", QK_K, 210},
 };
+EVERY_DTYPE(formats);
 
 const char *dtype_name(enum dtype t)
 {
@@ -236,11 +237,12 @@ static void dequant_q6_k(const uint8_t *b, float *w)
 
 void dequant_row(enum dtype t, const void *src, float *dst, int64_t n)
 {
-    static void (*const block[DTYPE_COUNT])(const uint8_t *, float *) = {
+    static void (*const block[])(const uint8_t *, float *) = {
         [DTYPE_Q8_0] = dequant_q8_0, [DTYPE_Q4_0] = dequant_q4_0, [DTYPE_Q4_1] = dequant_q4_1,
         [DTYPE_Q5_0] = dequant_q5_0, [DTYPE_Q5_1] = dequant_q5_1, [DTYPE_Q4_K] = dequant_q4_k,
         [DTYPE_Q6_K] = dequant_q6_k,
     };
+    EVERY_DTYPE(block);
     const uint8_t *s = src;
 
     if (t == DTYPE_F32) {
@@ -417,11 +419,12 @@ static void quant_q6_k(const float *w, uint8_t *b)
 
 void quant_row(enum dtype t, const float *src, void *dst, int64_t n)
 {
-    static void (*const block[DTYPE_COUNT])(const float *, uint8_t *) = {
+    static void (*const block[])(const float *, uint8_t *) = {
         [DTYPE_Q8_0] = quant_q8_0, [DTYPE_Q4_0] = quant_q4_0, [DTYPE_Q4_1] = quant_q4_1,
         [DTYPE_Q5_0] = quant_q5_0, [DTYPE_Q5_1] = quant_q5_1, [DTYPE_Q4_K] = quant_q4_k,
         [DTYPE_Q6_K] = quant_q6_k,
     };
+    EVERY_DTYPE(block);
     uint8_t *d = dst;
 
     if (t == DTYPE_F32) {

@@ -11,6 +11,12 @@
 
 #include "kernels/args.h"
 
+/* Stands below a table of formats that leaves its length to its rows: formats are only ever
+ * appended, so a new one without a row there does not compile. */
+#define EVERY_DTYPE(table)                                         \
+    _Static_assert(sizeof(table) / sizeof *(table) == DTYPE_COUNT, \
+                   "every weight format needs a row in this table")
+
 /* "Q4_1", ... for any valid dtype. */
 const char *dtype_name(enum dtype t);
 /* Values in a block (1 for plain formats) and bytes of a block. */

@@ -336,6 +336,8 @@ static float log_probability(double logit, float top, double log_sum)
     return (float)(logit - log_sum);
 }
 
+SAMPLING_NUMBERS_ARE(6);
+
 void sampler_run(float *logits, int32_t vocab, struct sample_row *row, void *scratch)
 {
     const struct sampling *s = row->params;

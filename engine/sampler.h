@@ -14,6 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/sampling.h"
+
 enum { SAMPLER_TOP_MAX = 20 };
 
 struct logit_bias {
@@ -22,11 +24,10 @@ struct logit_bias {
 };
 
 struct sampling {
-    float temperature; /* 0: greedy */
-    float top_p, min_p;
-    int32_t top_k;                             /* 0: all */
-    float repetition_penalty;                  /* 1: none; over prompt and output */
-    float presence_penalty, frequency_penalty; /* over output only */
+    /* temperature (0: greedy), top_p, min_p, repetition_penalty (1: none; over prompt and output),
+     * presence_penalty and frequency_penalty (over output only). */
+    SAMPLING_NUMBERS(SAMPLING_MEMBER)
+    int32_t top_k; /* 0: all */
     uint64_t seed;
     int32_t top_logprobs; /* -1: no logprobs; 0: of the chosen token; n: and of the n best */
     const struct logit_bias *bias;

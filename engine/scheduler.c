@@ -183,6 +183,7 @@ static void drop_pages(struct scheduler *s, struct sequence *seq)
         kvcache_drop(s->kv, seq->page[--seq->pages]);
     seq->sealed = 0;
     seq->computed = 0;
+    seq->guesses = 0;
     seq->stays++;
 }
 
@@ -263,6 +264,16 @@ static int32_t growing(const struct scheduler *s)
     for (const struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
         n += seq->pages < pages_for(sequence_longest(seq));
     return n;
+}
+
+int32_t scheduler_reserve(struct scheduler *s, struct sequence *seq, int32_t more)
+{
+    int32_t length = sequence_length(seq);
+    while (seq->pages < pages_for(length + more) && kvcache_available(s->kv) > growing(s) &&
+           take_page(s, seq))
+        ;
+    int32_t room = seq->pages * KV_PAGE - length;
+    return room < more ? room : more;
 }
 
 /* ---- admission ----------------------------------------------------------------------------- */
@@ -391,7 +402,7 @@ void scheduler_started(struct scheduler *s, const struct schedule *started)
         seq->computed += item->count;
         seq->flights++;
         seq->ahead += item->draw;
-        row += item->scores + item->draw;
+        row += item->scores + item->draw + item->guesses;
         if (item->draw)
             seq->drawn_row = row - 1;
     }
@@ -406,8 +417,12 @@ void scheduler_done(struct scheduler *s, const struct schedule *done)
         seq->ahead -= item->draw;
         clear_suspect(s, seq);
         seq->failures = 0;
-        if (s->limits.prefix_cache && item->stay == seq->stays)
-            seal_pages(s, seq, item->first + item->count);
+        if (item->stay != seq->stays)
+            continue;
+        int32_t wrong = item->guesses - item->right;
+        seq->computed -= wrong;
+        if (s->limits.prefix_cache)
+            seal_pages(s, seq, item->first + item->count - wrong);
     }
 }
 

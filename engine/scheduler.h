@@ -28,14 +28,17 @@ int32_t scheduler_max_tokens(const struct scheduler_limits *l);
 struct schedule_item {
     struct sequence *seq;
     int32_t first, count;
-    int32_t scores; /* rows that score prompt positions: the targets are scored, scored + 1, ... */
-    bool draw;      /* the last row draws the next token */
-    uint32_t stay;  /* seq->stays when it was planned */
+    int32_t scores;  /* rows that score prompt positions: the targets are scored, scored + 1, ... */
+    bool draw;       /* the last row draws the next token */
+    int32_t guesses; /* tokens behind the last known one that are guessed: each has a row, too */
+    int32_t right;   /* filled when the step has landed: how many of them were drawn */
+    uint32_t stay;   /* seq->stays when it was planned */
 };
 
 struct schedule {
     struct schedule_item *item; /* [items]; room for max_batch */
     int32_t items, tokens, rows;
+    int32_t guesses; /* of all items */
     int32_t decodes; /* items that only decode; the others prefill */
 };
 
@@ -59,8 +62,8 @@ void scheduler_remove(struct scheduler *s, struct sequence *seq);
 int32_t scheduler_plan(struct scheduler *s, struct schedule *out, struct sequence **admitted);
 /* The step is under way: the next plan begins where it ends. */
 void scheduler_started(struct scheduler *s, const struct schedule *started);
-/* It ran: full pages can be shared. The tokens it drew are the caller's to append, before the next
- * plan. */
+/* It ran: full pages can be shared, and what was computed behind a wrong guess never was. The
+ * tokens it drew are the caller's to append, before the next plan. */
 void scheduler_done(struct scheduler *s, const struct schedule *done);
 /* It failed, or the one before it did: as if it had not been started. Newest first. */
 void scheduler_undone(struct scheduler *s, const struct schedule *failed);
@@ -72,6 +75,11 @@ bool scheduler_suspects(const struct scheduler *s); /* there are some */
 /* From now on at most `tokens` prompt tokens run beside decoding sequences (or the least there
  * always is), so that reading a prompt slows the others down instead of stopping them. */
 void scheduler_pace(struct scheduler *s, int32_t tokens);
+
+/* The running sequences, if every one of them wants one token in the next step (`out`: room for all
+ * that run); returns their number, or 0. Each may have guesses added (sequence.guesses): as many as
+ * there are rows and pages for run with it. */
+int32_t scheduler_decoding(const struct scheduler *s, struct sequence **out);
 
 int32_t scheduler_running(const struct scheduler *s);
 int32_t scheduler_waiting(const struct scheduler *s);

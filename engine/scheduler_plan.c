@@ -19,13 +19,27 @@ static bool decodes(const struct sequence *seq)
     return to_compute(seq) == 1 && sequence_length(seq) > seq->prompt_n;
 }
 
+/* How many of its guesses can run: each needs a row, a token of the step and a place in the
+ * sequence's pages. Nobody gives up a page, or the last row there is, for a guess. */
+static int32_t room_for_guesses(struct scheduler *s, const struct schedule *out,
+                                struct sequence *seq, int32_t guesses)
+{
+    int32_t others = s->running.n - out->items - 1;
+    int32_t rows = s->limits.max_rows - out->rows - 1 - others;
+    int32_t tokens = scheduler_max_tokens(&s->limits) - out->tokens - 1 - others;
+    int32_t room = rows < tokens ? rows : tokens;
+    room = room < guesses ? room : guesses;
+    return room > 0 ? scheduler_reserve(s, seq, room) : 0;
+}
+
 /* Adds the next tokens of `seq`, at most `budget`, within the rows that are left. */
 static void add_item(struct scheduler *s, struct schedule *out, struct sequence *seq,
                      int32_t budget)
 {
     int32_t rows = s->limits.max_rows - out->rows;
-    int32_t count = to_compute(seq) < budget ? to_compute(seq) : budget;
+    int32_t count = to_compute(seq) < budget ? to_compute(seq) : budget, guesses = seq->guesses;
     bool scores = seq->prompt_logprobs && seq->scored < seq->prompt_n;
+    seq->guesses = 0; /* they are of this step alone */
     if (scores && count > rows)
         count = rows;
     if (count <= 0 || rows <= 0)
@@ -34,6 +48,9 @@ static void add_item(struct scheduler *s, struct schedule *out, struct sequence 
         .seq = seq, .first = seq->computed, .count = count, .stay = seq->stays};
     int32_t length = sequence_length(seq);
     item.draw = item.first + count == length && length < sequence_longest(seq);
+    if (item.draw && decodes(seq))
+        item.guesses = room_for_guesses(s, out, seq, guesses);
+    item.count += item.guesses;
     if (scores) {
         /* The row of position p scores the token at p + 1; those up to `scored` are done. */
         int32_t from = seq->scored > 0 ? seq->scored - 1 : 0;
@@ -42,8 +59,9 @@ static void add_item(struct scheduler *s, struct schedule *out, struct sequence 
         item.scores = to > from ? to - from : 0;
     }
     out->item[out->items++] = item;
-    out->tokens += count;
-    out->rows += item.scores + item.draw;
+    out->tokens += item.count;
+    out->rows += item.scores + item.draw + item.guesses;
+    out->guesses += item.guesses;
     out->decodes += decodes(seq);
 }
 
@@ -173,9 +191,20 @@ static void plan_prefill(struct scheduler *s, struct schedule *out)
         fair_settle(s->fair);
 }
 
+int32_t scheduler_decoding(const struct scheduler *s, struct sequence **out)
+{
+    int32_t n = 0;
+    for (struct sequence *seq = s->running.oldest; seq; seq = seq->newer) {
+        if (!decodes(seq) || seq->suspect)
+            return 0;
+        out[n++] = seq;
+    }
+    return n;
+}
+
 int32_t scheduler_plan(struct scheduler *s, struct schedule *out, struct sequence **admitted)
 {
-    out->items = out->tokens = out->rows = out->decodes = 0;
+    out->items = out->tokens = out->rows = out->decodes = out->guesses = 0;
     struct sequence *seq;
     while (s->suspects > 0 && (seq = first_suspect(s))) {
         if (!scheduler_grow(s, seq))

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "engine/lookup.h"
 
 static void *copy_of(const void *from, int32_t count, size_t size)
 {
@@ -52,6 +53,9 @@ struct sequence *sequence_new(const struct engine_request *r, const struct seque
     s->ignore_eos = r->ignore_eos;
     s->prompt_logprobs = r->prompt_logprobs;
     s->keep_special = r->keep_special;
+    s->speculates = r->speculates;
+    s->predicted = copy_of(r->predicted, r->predicted_n, sizeof *r->predicted);
+    s->predicted_n = r->predicted_n;
     copy_stops(s, r, m);
     s->sampling = r->sampling;
     s->sampling.bias = copy_of(r->sampling.bias, r->sampling.biases, sizeof *r->sampling.bias);
@@ -71,6 +75,8 @@ void sequence_free(struct sequence *s)
     if (!s)
         return;
     free(s->tokens);
+    free(s->predicted);
+    lookup_close(s->lookup);
     free(s->stop_token);
     free((void *)s->sampling.bias);
     free(s->page);
@@ -92,6 +98,14 @@ int32_t sequence_length(const struct sequence *s)
 int32_t sequence_pending(const struct sequence *s)
 {
     return sequence_length(s) - s->computed;
+}
+
+void sequence_room(struct sequence *s, int32_t more)
+{
+    if (s->n + more <= s->tokens_size)
+        return;
+    s->tokens_size = s->n + s->n / 2 + 64 + more;
+    s->tokens = xrealloc(s->tokens, (size_t)s->tokens_size * sizeof *s->tokens);
 }
 
 void sequence_aim(struct sequence *s, int32_t index)
@@ -159,21 +173,13 @@ static void add_text(struct sequence *s, int32_t token, struct engine_event *eve
     }
 }
 
-static void append(struct sequence *s, int32_t token)
-{
-    if (s->n == s->tokens_size) {
-        s->tokens_size = s->n + s->n / 2 + 64;
-        s->tokens = xrealloc(s->tokens, (size_t)s->tokens_size * sizeof *s->tokens);
-    }
-    s->tokens[s->n++] = token;
-}
-
 void sequence_token(struct sequence *s, const struct sampled *sampled)
 {
     struct engine_event event = {.kind = EVENT_TOKEN, .sampled = sampled};
     /* Ids banned until min_tokens cannot be drawn, so this is the end whenever it is seen. */
     bool last = ends_with(s, sampled->token);
-    append(s, sampled->token);
+    sequence_room(s, 1);
+    s->tokens[s->n++] = sampled->token;
     if (last) {
         s->finish = FINISH_STOP;
         s->stop_token_hit = sampled->token;
@@ -199,6 +205,8 @@ void sequence_end(struct sequence *s, enum finish finish, const char *error)
                                  .prompt_tokens = s->prompt_n,
                                  .output_tokens = sequence_output(s),
                                  .cached_tokens = s->cached_tokens,
+                                 .guessed_tokens = s->guessed,
+                                 .accepted_tokens = s->accepted,
                                  .error = s->finish == FINISH_ERROR ? error : NULL};
     /* After a stop string nothing follows; otherwise the held text and half a character do. */
     if (!s->stop_string) {

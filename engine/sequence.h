@@ -10,6 +10,12 @@
 #include "engine/stop.h"
 
 struct flow;
+struct lookup;
+
+/* Guesses of a sequence that were put to the test, fading, and those that were right. */
+struct guess_record {
+    double tried, right;
+};
 
 enum place { PLACE_NONE, PLACE_WAITING, PLACE_RUNNING };
 
@@ -44,6 +50,18 @@ struct sequence {
     struct sequence *older, *newer;           /* in the scheduler's list */
     struct flow *flow;                        /* its client's, while the scheduler has it */
     struct sequence *flow_older, *flow_newer; /* there, while it waits */
+
+    /* speculation (speculate.h): */
+    bool speculates;
+    int32_t *predicted; /* [predicted_n] what its client expects the answer to be */
+    int32_t predicted_n;
+    struct lookup *lookup;         /* NULL until the first guess */
+    int32_t guesses;               /* for the next step: the tokens behind tokens [n] */
+    int32_t match;                 /* how far the place they come from matches */
+    struct guess_record record[2]; /* of short and of long matches */
+    double likely, chance;         /* of one guess; within a plan, of the next one and all before */
+    int32_t taken;                 /* within a plan */
+    int32_t guessed, accepted;     /* over its life */
 
     /* text: */
     const struct tokenizer *tokenizer;
@@ -80,6 +98,9 @@ int32_t sequence_length(const struct sequence *s);
 int32_t sequence_pending(const struct sequence *s);
 /* The longest it can get. */
 int32_t sequence_longest(const struct sequence *s);
+
+/* Room for `more` tokens behind those there are. */
+void sequence_room(struct sequence *s, int32_t more);
 
 /* Makes s->sampling what the draw of output token `index` (from 0) needs. */
 void sequence_aim(struct sequence *s, int32_t index);

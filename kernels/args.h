@@ -28,8 +28,11 @@ enum region {
     REGION_MLP_IN,
     REGION_MLP_OUT,
     REGION_HEAD,
-    REGION_COUNT
+    REGION_COUNT,
+    /* Spans of regions that one kernel may compute; engine/plan.c says which they are. */
+    REGION_MLP = REGION_COUNT /* mlp_in and mlp_out */
 };
+enum { REGION_NODES = REGION_MLP + 1 }; /* regions and spans: what a step is walked in */
 
 /* Element formats of weights. Block formats are those of GGUF (ggml), bit for bit:
  *   Q8_0 { f16 d; int8 q[32]; }              w = d q
@@ -131,6 +134,18 @@ struct mlp_in_args {
     const float *norm;      /* [hidden] */
     struct weight gate, up; /* [ffn, hidden] */
     float *h;               /* [M, ffn] */
+};
+
+/* mlp: mlp_in and mlp_out in one: n = rmsnorm(x) * norm; y = (silu(n Wg^T) * (n Wu^T)) Wd^T + x */
+struct mlp_args {
+    int32_t m;
+    float eps;
+    const float *x;         /* [M, hidden] */
+    const float *norm;      /* [hidden] */
+    struct weight gate, up; /* [ffn, hidden] */
+    struct weight down;     /* [hidden, ffn] */
+    float *h;               /* [M, ffn] memory to work in: contents unspecified before and after */
+    float *y;               /* [M, hidden] */
 };
 
 /* head: logits[i, :] = rmsnorm(x[row[i], :]) * norm . W^T, for the rows that need logits */

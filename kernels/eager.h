@@ -8,6 +8,7 @@
 #define WHET_KERNELS_EAGER_H
 
 #include "cuda.h"
+#include "sampling.h"
 
 /* y16[i, :] = bf16(rmsnorm(x[row ? row[i] : i, :]) * gain), i < *count. Grid: rows. */
 struct eager_norm_args {
@@ -126,8 +127,7 @@ enum { EAGER_BIAS, EAGER_PENALTY, EAGER_BAN };
 struct eager_sample {
     int32_t row;
     int32_t target; /* >= 0: score this token */
-    float temperature, top_p, min_p;
-    float repetition, presence, frequency;
+    SAMPLING_NUMBERS(SAMPLING_MEMBER)
     int32_t top_k, tops; /* tops: -1 no log-probabilities */
     int32_t adjust_at, adjusts;
     int32_t unseen; /* index in seen of a drawn token that the list does not count yet, or -1 */

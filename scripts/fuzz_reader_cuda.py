@@ -2,9 +2,9 @@
 
 judge_text() reads what `g++ -E` makes of the text behind the frame's own macros: no assembly, no
 strings, no reserved name but intrinsics, no call but of what the text defines or CUDA offers for
-computing. judge_ptx() reads what NVRTC makes of the text in its frame (kernels/agent.cu): no inline
-assembly but the frame's, no instruction, special register, function or variable beyond those of a
-computation. The compiler runs in a process of its own for each text, since it may crash on one.
+computing. judge_ptx() reads what NVRTC makes of the text in its frame (kernels/cuda/agent.cu): no
+inline assembly but the frame's, no instruction, special register, function or variable beyond those
+of a computation. The compiler runs in a process of its own for each text, since it may crash on one.
 """
 import ctypes
 import os
@@ -195,7 +195,7 @@ def defines(region):
 
 
 def preprocess(text, region):
-    macros = ["-imacros", "lib/shape.cuh", "-imacros", "lib/stream.cuh"]
+    macros = ["-imacros", "cuda/lib/shape.cuh", "-imacros", "cuda/lib/stream.cuh"]
     r = subprocess.run([*PREPROCESSOR, *macros, *defines(region), "-"], input=text.encode(),
                        capture_output=True)
     return r.stdout.decode(errors="replace") if r.returncode == 0 else None
@@ -223,7 +223,7 @@ TOOLKIT_ASM = re.compile(r"((ld\.global(\.nc|\.c[agsv]|\.lu)+|st(\.global)?\.(c[
 def frame_assembly():
     """Patterns of every asm statement of the frame, with its operands left open."""
     r = subprocess.run([*PREPROCESSOR, "-"], capture_output=True, check=True,
-                       input=b'#include "lib/shape.cuh"\n#include "lib/stream.cuh"\n')
+                       input=b'#include "cuda/lib/shape.cuh"\n#include "cuda/lib/stream.cuh"\n')
     patterns = []
     for text in re.findall(r'\basm\s*(?:volatile)?\s*\(((?:\s*"(?:\\.|[^"\\])*")+)',
                            r.stdout.decode()):
@@ -302,7 +302,7 @@ class Compiler:
         out = subprocess.run(find, capture_output=True, text=True, check=True)
         path = dict(line.split("=", 1) for line in out.stdout.splitlines())["nvrtc"]
         self.lib = ctypes.CDLL(path)
-        self.frame = open(f"{KERNELS}/agent.cu", "rb").read()
+        self.frame = open(f"{KERNELS}/cuda/agent.cu", "rb").read()
         self.judge = Ptx(frame_assembly()).judge
 
     def ptx(self, text, region):

@@ -1,8 +1,8 @@
 /* chat.c - renders a conversation in the form its family of templates has.
  *
  * One function a family, each the Jinja program of the real template written down in C for
- * conversations without tools. The goldens in tests/golden/chat.json come from transformers
- * running those programs. Two things are the same for all: roles are checked first, and
+ * conversations without tools. The goldens in tests/golden/chat come from transformers running
+ * those programs. Two things are the same for all: roles are checked first, and
  * continue_final_message ends the text right behind the last message's content, where transformers
  * puts it: families that trim messages then trim the end of the text too.
  */

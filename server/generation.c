@@ -194,6 +194,9 @@ static enum submit_result submit_choice(struct choice *c, struct err *err)
         .ignore_eos = p->ignore_eos,
         .prompt_logprobs = p->echo && p->logprobs,
         .keep_special = p->keep_special,
+        .speculates = p->speculates,
+        .predicted = p->predicted,
+        .predicted_n = p->predicted_n,
         .on_event = on_event,
         .user = c,
     };

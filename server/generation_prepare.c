@@ -90,16 +90,39 @@ static int check_choices(struct generation *g, struct api_error *e)
     return 0;
 }
 
+/* The tokens of the answer that the client expects, no more of them than can be generated. */
+static int predict(struct generation *g, struct api_error *e)
+{
+    struct params *p = &g->params;
+    struct encode_control control = {.cancel = &g->work.cancelled};
+    struct err err;
+    if (!p->predicted_text)
+        return 0;
+    int64_t n = tokenizer_encode_cancellable(g->info->tokenizer, p->predicted_text,
+                                             strlen(p->predicted_text), false, &control,
+                                             &p->predicted, &err);
+    if (control.cancelled)
+        return api_error_set(e, 503, NULL, "the client left");
+    if (n < 0)
+        return api_error_set(e, 400, "prediction", "`prediction` could not be tokenized: %s",
+                             err.msg);
+    p->predicted_n = (int32_t)(n < g->info->max_context ? n : g->info->max_context);
+    return 0;
+}
+
 void generation_prepare(struct generation *g)
 {
     struct api_error *e = &g->error;
-    struct params_model m = {g->info->model_name, tokenizer_vocab(g->info->tokenizer)};
+    const char *speculate = g->srv->config->engine_speculate;
+    struct params_model m = {g->info->model_name, tokenizer_vocab(g->info->tokenizer),
+                             speculate && strcmp(speculate, "off") != 0};
     cJSON *body = json_parse(g->body.p, g->body.n, e);
     if (!body)
         return;
     bool chat = g->params.chat;
     if (params_read(&g->params, body, chat, &m, e) == 0 &&
-        (chat ? chat_prompts : completions_prompts)(g, body, e) == 0 && check_choices(g, e) == 0)
+        (chat ? chat_prompts : completions_prompts)(g, body, e) == 0 && check_choices(g, e) == 0 &&
+        predict(g, e) == 0)
         check_lengths(g, e);
     cJSON_Delete(body);
     buf_free(&g->body);

@@ -146,19 +146,18 @@ static int read_float(const cJSON *body, const char *name, double lo, double hi,
     return 0;
 }
 
+#define READ(name, value, least, most)                         \
+    s->name = value;                                           \
+    if (read_float(body, #name, least, most, &s->name, e) < 0) \
+        return -1;
+
 static int read_sampling(struct params *p, const cJSON *body, int32_t vocab, struct api_error *e)
 {
     struct sampling *s = &p->sampling;
     int64_t top_k = 0, seed = 0;
-    *s = (struct sampling){
-        .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
-    if (read_float(body, "temperature", 0, 2, &s->temperature, e) ||
-        read_float(body, "top_p", 0, 1, &s->top_p, e) ||
-        read_float(body, "min_p", 0, 1, &s->min_p, e) ||
-        read_float(body, "repetition_penalty", 0.01, 10, &s->repetition_penalty, e) ||
-        read_float(body, "presence_penalty", -2, 2, &s->presence_penalty, e) ||
-        read_float(body, "frequency_penalty", -2, 2, &s->frequency_penalty, e) ||
-        json_int(body, "top_k", -1, INT32_MAX, &top_k, e) < 0)
+    *s = (struct sampling){.top_logprobs = -1};
+    SAMPLING_NUMBERS(READ);
+    if (json_int(body, "top_k", -1, INT32_MAX, &top_k, e) < 0)
         return -1;
     if (s->top_p < 1e-6f)
         s->top_p = 1e-6f; /* OpenAI allows 0: the most likely token alone */
@@ -264,13 +263,69 @@ static int read_flags(struct params *p, const cJSON *body, struct api_error *e)
     return p->chat || json_bool(body, "echo", &p->echo, e) >= 0 ? 0 : -1;
 }
 
+/* ---- speculation --------------------------------------------------------------------------- */
+
+static int add_prediction(struct buf *text, const cJSON *part, struct api_error *e)
+{
+    const cJSON *string = cJSON_IsObject(part) ? json_get(part, "text") : part;
+    const cJSON *type = cJSON_IsObject(part) ? json_get(part, "type") : NULL;
+    if (type && (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0))
+        return api_error_set(e, 400, "prediction",
+                             "`prediction.content`: only parts of type \"text\" are possible");
+    if (cJSON_IsString(string) && strstr(string->valuestring, "\xc0\x80"))
+        return api_error_set(e, 400, "prediction", "`prediction` contains a NUL character");
+    if (!cJSON_IsString(string))
+        return api_error_set(e, 400, "prediction",
+                             "`prediction.content` must be a string or a list of text parts");
+    buf_str(text, string->valuestring);
+    return 0;
+}
+
+/* OpenAI's predicted output: guesses come from it, the answer is what it would be without. */
+static int read_prediction(struct params *p, const cJSON *body, struct api_error *e)
+{
+    const cJSON *prediction = json_get(body, "prediction"), *part;
+    if (!prediction)
+        return 0;
+    const cJSON *type = cJSON_IsObject(prediction) ? json_get(prediction, "type") : NULL;
+    const cJSON *content = type ? json_get(prediction, "content") : NULL;
+    if (!cJSON_IsString(type) || strcmp(type->valuestring, "content") != 0 || !content)
+        return api_error_set(e, 400, "prediction",
+                             "`prediction` must be an object with `type` \"content\" and the "
+                             "text in `content`");
+    struct buf text = {0};
+    int failed = 0;
+    if (!cJSON_IsArray(content))
+        failed = add_prediction(&text, content, e);
+    else
+        cJSON_ArrayForEach(part, content)
+        {
+            failed = failed ? failed : add_prediction(&text, part, e);
+        }
+    p->predicted_text = buf_take(&text, NULL);
+    p->speculates = true;
+    return failed;
+}
+
+static int read_speculation(struct params *p, const cJSON *body, struct api_error *e)
+{
+    int given = json_bool(body, "speculate", &p->speculates, e);
+    bool off = given > 0 && !p->speculates;
+    if (given < 0 || read_prediction(p, body, e))
+        return -1;
+    if (off && p->predicted_text)
+        return api_error_set(e, 400, "speculate", "`prediction` needs `speculate` not to be false");
+    return 0;
+}
+
 int params_read(struct params *p, const cJSON *body, bool chat, const struct params_model *m,
                 struct api_error *e)
 {
-    *p = (struct params){.chat = chat};
+    *p = (struct params){.chat = chat, .speculates = m->speculates};
     if (read_model(body, m, e) || refuse_constraints(body, e) || read_counts(p, body, e) ||
         read_sampling(p, body, m->vocab, e) || read_stops(p, body, m->vocab, e) ||
-        read_logprobs(p, body, e) || read_stream(p, body, e) || read_flags(p, body, e))
+        read_logprobs(p, body, e) || read_stream(p, body, e) || read_flags(p, body, e) ||
+        read_speculation(p, body, e))
         return -1;
     return 0;
 }
@@ -282,6 +337,8 @@ void params_free(struct params *p)
     free(p->stop);
     free(p->stop_token);
     free(p->bias);
+    free(p->predicted_text);
+    free(p->predicted);
     *p = (struct params){0};
 }
 

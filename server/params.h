@@ -28,12 +28,17 @@ struct params {
     int32_t stop_tokens;
     bool include_stop, ignore_eos, keep_special, return_token_ids;
     bool logprobs; /* sampling.top_logprobs >= 0 */
+    bool speculates;
+    char *predicted_text; /* what the answer is expected to be, or NULL; UTF-8 */
+    int32_t *predicted;   /* [predicted_n] its tokens, once it was tokenized */
+    int32_t predicted_n;
 };
 
 /* Which ids exist, which model is served. */
 struct params_model {
     const char *name;
     int32_t vocab;
+    bool speculates; /* requests that do not say */
 };
 
 /* 0, or -1 with a 400 or 404 in `e`. Free in either case. */

@@ -47,19 +47,27 @@ static void put_head(const struct generation *g, const char *object, struct buf 
 
 static void put_usage(const struct generation *g, struct buf *out)
 {
-    int64_t prompt = 0, output = 0, cached = 0;
+    int64_t prompt = 0, output = 0, cached = 0, guessed = 0, accepted = 0;
     for (int32_t i = 0; i < g->prompts; i++)
         prompt += g->prompt[i].n;
     for (int32_t i = 0; i < g->choices; i++) {
         output += g->choice[i].end.event.output_tokens;
+        guessed += g->choice[i].end.event.guessed_tokens;
+        accepted += g->choice[i].end.event.accepted_tokens;
         if (i % g->params.n == 0) /* a prompt counts once, however many choices share it */
             cached += g->choice[i].end.event.cached_tokens;
     }
     buf_printf(out,
                "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,"
-               "\"total_tokens\":%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
+               "\"total_tokens\":%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}",
                (long long)prompt, (long long)output, (long long)(prompt + output),
                (long long)cached);
+    if (g->params.speculates)
+        buf_printf(out,
+                   ",\"completion_tokens_details\":{\"accepted_prediction_tokens\":%lld,"
+                   "\"rejected_prediction_tokens\":%lld}",
+                   (long long)accepted, (long long)(guessed - accepted));
+    buf_char(out, '}');
 }
 
 /* stop_reason: the string or id that the request itself named; null for the model's own end. */

@@ -9,8 +9,10 @@
 
 #include "engine/plan.h"
 #include "specializer/agent/agent_source.h"
+#include "specializer/agent/agent_store.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
+#include "specializer/transfer/transfer.h"
 
 /* ---- answers ------------------------------------------------------------------------------- */
 
@@ -159,7 +161,7 @@ static void add_source(struct store *store, const struct record *r, cJSON *o)
 {
     const struct template *t = template_find(r->template);
     struct agent_node n;
-    if (t || store_agent_find(store, r->source, &n, NULL) <= 0) {
+    if (t || agent_store_find(store, r->source, &n, NULL) <= 0) {
         cJSON_AddStringToObject(o, "source", t ? template_source(t) : "");
         return;
     }

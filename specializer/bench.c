@@ -17,10 +17,10 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "specializer/candidate/live.h"
+#include "specializer/candidate/stats.h"
 #include "specializer/floor.h"
-#include "specializer/live.h"
 #include "specializer/stages.h"
-#include "specializer/stats.h"
 
 const int bench_pairs[BENCH_LOOKS] = {16, 48, 144};
 static const int quick_pairs[BENCH_QUICK_LOOKS] = {8, 16};
@@ -50,8 +50,8 @@ static double floor_of(const struct stage_env *env, const struct region_cost *co
     if (env->machine->kind == MACHINE_CUDA) /* its read peak is over all weights: no cache in it */
         return floor_seconds(env->machine, cost, bytes * env->model->shape.layers / 8,
                              env->machine->read_bandwidth);
-    int64_t layers = region == REGION_HEAD || region == REGION_EMBED ? 1 : env->model->shape.layers;
-    return floor_seconds(env->machine, cost, bytes * layers, env->cache_bandwidth);
+    return floor_seconds(env->machine, cost, bytes * region_runs(region, env->model->shape.layers),
+                         env->cache_bandwidth);
 }
 
 /* ---- sampling ------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 
 /* How often samples are looked at, and how many pairs there are at each look. */
 enum { BENCH_LOOKS = 3, BENCH_QUICK_LOOKS = 2 };

@@ -27,8 +27,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "specializer/live.h"
-#include "specializer/stats.h"
+#include "specializer/candidate/live.h"
+#include "specializer/candidate/stats.h"
+#include "specializer/stages.h"
 
 enum { LOOKS = 4, WINDOW = 24, PAIRS_LEAST = 10, AUDIT_EVERY = 8, AUDIT_EVERY_CUDA = 32 };
 static const int32_t steps_at[LOOKS] = {32, 96, 288, 864};
@@ -163,8 +164,7 @@ static double median_step_s(const struct canary_step *step, int32_t n, bool cand
 static double promised(const struct trial *t, double step_s)
 {
     const struct evidence *e = &t->c->evidence;
-    bool once = t->c->slot->region == REGION_HEAD || t->c->slot->region == REGION_EMBED;
-    double runs = once ? 1 : t->env->model->shape.layers;
+    double runs = region_runs(t->c->slot->region, t->env->model->shape.layers);
     double share = step_s > 0 ? fmin(1, runs * e->incumbent_s / step_s) : 0;
     return share * e->bench.low / (1 + fmax(e->bench.low, 0));
 }

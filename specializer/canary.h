@@ -7,7 +7,7 @@
 
 #include "engine/dispatch.h"
 #include "engine/lab.h"
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 
 /* Pairs steps with the one before that had the same m and a similar context, where the kinds
  * differ. incumbent[i] and candidate[i] (room for n / 2 each) get their times; returns the number

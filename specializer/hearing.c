@@ -24,7 +24,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/specializer_private.h"
 
 enum { HEARINGS_A_COMPANY = 2, NAMED_MOST = 3 };

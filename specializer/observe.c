@@ -39,7 +39,24 @@ static struct region_cost run_work(const struct observe *o, const struct slot *s
     return plan_cost(o->model, s->region, 0, tokens, seqs, (int64_t)context, tokens);
 }
 
-/* Adds what happened in one slot since the last look; returns the seconds. */
+/* What a span would have counted where its parts ran: their runs, and the time of all. The slots of
+ * spans come after all others, whose counters have been read by then. */
+static void take_parts(struct observe *o, const struct slot *s, double delta[6])
+{
+    const struct region_info *span = region_info(s->region);
+    for (int k = 0; k < o->slots; k++) {
+        const struct slot *part = dispatch_slot_at(o->dispatch, k);
+        for (int i = 0; i < span->parts && part->m_index == s->m_index; i++)
+            if (part->region == span->part[i]) {
+                for (int c = 0; c < 5 && i == 0; c++)
+                    delta[c] = o->slot[k].delta[c];
+                delta[5] += o->slot[k].delta[5];
+            }
+    }
+}
+
+/* Adds what happened in one slot since the last look; returns the seconds that no other slot
+ * counts. */
 static double take(struct observe *o, int i)
 {
     struct slot *s = dispatch_slot_at(o->dispatch, i);
@@ -47,12 +64,15 @@ static double take(struct observe *o, int i)
     struct slot_counters *c = &s->counters;
     _Atomic uint64_t *counter[6] = {&c->steps,   &c->runs,      &c->tokens,
                                     &c->context, &c->sequences, &c->ns};
-    double delta[6];
+    double *delta = seen->delta;
     for (int k = 0; k < 6; k++) {
         uint64_t now = atomic_load_explicit(counter[k], memory_order_relaxed);
         delta[k] = (double)(now - seen->raw[k]);
         seen->raw[k] = now;
     }
+    bool lent = region_info(s->region)->parts > 0 && delta[1] <= 0;
+    if (lent)
+        take_parts(o, s, delta);
     double runs = delta[1], seconds = delta[5] * 1e-9;
     if (runs <= 0)
         return 0;
@@ -62,6 +82,10 @@ static double take(struct observe *o, int i)
     seen->context += delta[3];
     seen->sequences += delta[4];
     seen->seconds += seconds;
+    if (lent) {
+        seen->lent += seconds;
+        return 0; /* what is counted since start has one owner */
+    }
     const struct kernel *k = atomic_load_explicit(&s->kernel, memory_order_acquire);
     seen->origin_runs[k->origin] += runs;
     seen->origin_seconds[k->origin] += seconds;
@@ -86,7 +110,8 @@ double observe_update(struct observe *o)
         s->context *= keep;
         s->sequences *= keep;
         s->seconds *= keep;
-        total += s->seconds;
+        s->lent *= keep;
+        total += s->seconds - s->lent;
     }
     for (int i = 0; i < o->slots; i++)
         o->slot[i].share = total > 0 ? o->slot[i].seconds / total : 0;

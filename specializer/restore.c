@@ -15,9 +15,11 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "config/safe_path.h"
+#include "specializer/admission/inputs.h"
 #include "specializer/admission/prober.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
+#include "specializer/agent/agent_store.h"
 #include "specializer/agent/agent_text.h"
 #include "specializer/specializer_private.h"
 #include "specializer/winners.h"
@@ -61,7 +63,7 @@ static bool bring_text(const struct terms *g, enum machine_kind machine, const s
     if (strcmp(g->config->specializer_agentic, "on") != 0)
         return false;
     *why = "its text is lost";
-    if (store_agent_find(g->store, r->source, &n, NULL) <= 0)
+    if (agent_store_find(g->store, r->source, &n, NULL) <= 0)
         return false;
     char hash[17], *body = span_strip(n.text);
     agent_body_hash(body, hash);

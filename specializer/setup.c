@@ -11,8 +11,8 @@
 #include "specializer/admission/prober.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/header.h"
+#include "specializer/candidate/slot_list.h"
 #include "specializer/floor.h"
-#include "specializer/slot_list.h"
 #include "specializer/specializer_private.h"
 
 enum numerics numerics_parse(const char *name)

@@ -21,27 +21,13 @@
 
 #include "specializer/admission/endcheck.h"
 #include "specializer/admission/judge.h"
-#include "specializer/live.h"
+#include "specializer/admission/probe.h"
+#include "specializer/candidate/live.h"
+#include "specializer/stages.h"
 
 enum { LOOKS = 8, EVERY = 4 };
 static const double apart = 8; /* times eager's largest error in the probe */
 static const double unit = 0x1p-24;
-
-bool live_pause(const struct stage_env *env)
-{
-    struct timespec nap = {0, 5000000};
-    nanosleep(&nap, NULL);
-    env->tick(env->tick_ctx);
-    return !atomic_load(env->stop);
-}
-
-bool live_broken(const struct stage_env *env, struct candidate *c, const char *stage)
-{
-    const char *why = env->ops->broken ? env->ops->broken(env->backend, c->kernel) : NULL;
-    if (why)
-        snprintf(c->reason, sizeof c->reason, "%s: its executor: %.200s", stage, why);
-    return why != NULL;
-}
 
 const char *compare_verdict(const struct stage_env *env, const struct tap *tap,
                             const struct evidence *evidence, char *buf, size_t n)

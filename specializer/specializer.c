@@ -208,9 +208,26 @@ static enum doing permitted(const struct specializer *s)
     return yield ? DOING_YIELD : DOING_SEARCH;
 }
 
+/* What a fused kernel must beat is the best that there is without it: a span waits for a part whose
+ * search is still to begin. Lock held. */
+static bool waits_for_parts(struct specializer *s, const struct place *span)
+{
+    const struct region_info *info = region_info(span->slot->region);
+    for (int i = 0; i < s->places && info->parts > 0; i++) {
+        const struct place *p = &s->place[i];
+        bool part = p->slot->m_index == span->slot->m_index &&
+                    (p->slot->region == info->part[0] || p->slot->region == info->part[1]);
+        if (part && !p->active && !p->left_out && !p->exhausted && !p->pinned[0] &&
+            p->worth >= OBSERVE_FLOOR)
+            return true;
+    }
+    return false;
+}
+
 static bool choosable(struct specializer *s, const struct place *p)
 {
-    if (p->left_out || p->exhausted || p->finalist || p->pinned[0] || clock_ns() < p->not_before_ns)
+    if (p->left_out || p->exhausted || p->finalist || p->pinned[0] ||
+        clock_ns() < p->not_before_ns || waits_for_parts(s, p))
         return false;
     for (int t = 0; t < template_count(); t++)
         if (template_fits(template_at(t), s->env.machine->kind, p->slot->region, p->slot->m) &&

@@ -5,21 +5,23 @@
  * `lock` is held for moments (pointer swaps, a row in the store), never while something is built,
  * run or waited for. It is recursive.
  */
-#ifndef WHET_SPECIALIZER_PRIVATE_H
-#define WHET_SPECIALIZER_PRIVATE_H
+#ifndef WHET_SPECIALIZER_SPECIALIZER_PRIVATE_H
+#define WHET_SPECIALIZER_SPECIALIZER_PRIVATE_H
 
 #include <pthread.h>
 
 #include "config/metrics.h"
+#include "specializer/admission/probe.h"
 #include "specializer/adviser/adviser.h"
 #include "specializer/agent/agent.h"
-#include "specializer/life.h"
+#include "specializer/build/build.h"
 #include "specializer/observe.h"
 #include "specializer/search/cost.h"
 #include "specializer/search/space.h"
 #include "specializer/search/strategy.h"
 #include "specializer/specializer.h"
 #include "specializer/stages.h"
+#include "specializer/store/life_move.h"
 #include "specializer/store/store.h"
 
 enum { BATCH = 6, COMPANIES = 8, INPUTS = 2, NAME_MOST = 40, WHY_TEXT = 72 };

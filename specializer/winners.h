@@ -24,9 +24,4 @@ int starts_load(const struct config *c, const struct model *m, struct backend *b
                 void (*each)(void *ctx, const struct slot *slot, const struct kernel *k), void *ctx,
                 struct err *err);
 
-/* `whet kernels list|show KEY|export FILE|import FILE`: the store from the command line. The
- * process's exit status. */
-int kernels_main(const struct config *c, int argc, char **argv);
-extern const char kernels_usage[];
-
 #endif

@@ -14,7 +14,7 @@
 
 #include "config/err.h"
 #include "specializer/adviser/adviser_request.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 enum { BATCH_SIZE = 6, LESSONS = 16, LESSONS_OF_SLOT = 3 };
 #define MIN_GAIN                                                                    \

@@ -9,7 +9,7 @@
 #include "specializer/adviser/adviser_replay.h"
 #include "specializer/adviser/adviser_request.h"
 #include "specializer/adviser/adviser_turns.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 enum { NAMED = 4, TENTH = 10 };
 

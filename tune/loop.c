@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "specializer/admission/inputs.h"
 #include "tune/lab.h"
 #include "tune/order.h"
 #include "tune/replay.h"

@@ -19,8 +19,9 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "specializer/admission/inputs.h"
 #include "specializer/bench.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 enum { PAIRS = 24, PAIRS_AGAIN = 96, LANES_LEAST = 2, LANES_MOST = 16, SAVE_EVERY_S = 10 };
 static const double build_share = 0.6; /* of the time, when benches follow */

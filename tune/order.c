@@ -24,10 +24,8 @@ static double region_least_s(const struct model *model, const struct machine *ma
 {
     /* What is wider than a decode is a prompt. */
     int sequences = m <= DECODED_MOST ? m : 1;
-    bool once = r == REGION_HEAD || r == REGION_EMBED;
-    struct region_cost cost =
-        plan_cost(model, r, 0, m, sequences, context, r == REGION_HEAD ? sequences : m);
-    return roofline_s(machine, &cost) * (once ? 1 : model->shape.layers);
+    struct region_cost cost = plan_cost(model, r, 0, m, sequences, context, sequences);
+    return roofline_s(machine, &cost) * region_runs(r, model->shape.layers);
 }
 
 double order_share(const struct model *model, const struct machine *machine,
@@ -47,7 +45,8 @@ void order_places(const struct model *model, const struct machine *machine, stru
     for (int i = 0; i < n; i++) {
         struct place *p = place[i];
         bool first = machine->kind == MACHINE_CUDA && p->slot->region == REGION_ATTN;
-        double own = order_share(model, machine, p->slot) + first;
+        bool span = region_info(p->slot->region)->parts > 0;
+        double own = span ? -1 : order_share(model, machine, p->slot) + first;
         int at = i;
         for (; at > 0 && share[at - 1] < own; at--) {
             place[at] = place[at - 1];

@@ -12,7 +12,7 @@
 
 #include "config/err.h"
 #include "config/log.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 enum { CLIENTS_MOST = 64, SHORT_PROMPT = 48, DECODE_TOKENS = 256 };
 

@@ -17,7 +17,8 @@
 
 #include "config/config.h"
 #include "config/err.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
+#include "specializer/candidate/template_tables.h"
 #include "specializer/store/store.h"
 
 enum { LEARN_FROM = 24, DRAWS = 8, WORST = 4 };
@@ -147,22 +148,18 @@ static double mean_error(const struct sample_set *s, int family, int knob, int32
 
 static void family_name(const struct space *s, int32_t id, char *out, size_t n)
 {
-    static const char *const isa_names[] = {"portable", "avx2", "avx512", "vnni", "amx"};
     const struct template *t = space_template(s, id);
     struct point p;
+    int families, isa = template_role(t, ROLE_ISA);
+    const struct role_family *f = role_families(&families);
     space_point(s, id, &p);
-    int isa = template_knob(t, "ISA"), pack = template_knob(t, "PACK");
-    const char *name =
-        isa >= 0 && p.value[isa] >= 0 && p.value[isa] < 5 ? isa_names[p.value[isa]] : "any";
-    if (t->machine == MACHINE_CPU) {
-        snprintf(out, n, "%s %s%s", t->id, name, pack >= 0 && p.value[pack] ? " packed" : "");
-        return;
+    size_t at = (size_t)snprintf(out, n, "%s%s%s", t->id, isa < 0 ? "" : " ",
+                                 isa < 0 ? "" : isa_name(p.value[isa]));
+    for (int i = 0; i < families && at < n; i++) {
+        int k = template_role(t, f[i].role);
+        if (k >= 0 && *f[i].word && role_kind(&f[i], p.value[k]) > 0)
+            at += (size_t)snprintf(out + at, n - at, " %s", f[i].word);
     }
-    int stage = template_knob(t, "STAGE"), persist = template_knob(t, "PERSIST");
-    int merge = template_knob(t, "MERGE");
-    snprintf(out, n, "%s%s%s%s", t->id, stage >= 0 && p.value[stage] > 0 ? " staged" : "",
-             persist >= 0 && p.value[persist] > 0 ? " persistent" : "",
-             merge >= 0 && p.value[merge] > 0 ? " merged" : "");
 }
 
 static int largest_first(const void *a, const void *b)

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 /* ---- thinning ------------------------------------------------------------------------------ */
 
@@ -63,7 +63,7 @@ static int list_values(const struct space *s, uint64_t *random, struct value *ou
     for (int t = 0; t < template_count(); t++)
         for (int k = 0; used[t] && k < template_at(t)->knobs; k++) {
             const struct knob *knob = &template_at(t)->knob[k];
-            if (strcmp(knob->name, "ISA") == 0 || strcmp(knob->name, "PACK") == 0)
+            if (knob->role == ROLE_ISA || knob->role == ROLE_PACK)
                 continue;
             struct point start;
             bool has = template_start(template_at(t), space_facts(s), &start);

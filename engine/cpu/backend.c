@@ -90,7 +90,7 @@ static void open_buffers(struct backend *b)
 
 static void name_eager(struct backend *b)
 {
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_NODES; r++) {
         const struct cpu_kernel *cpu = eager_cpu((enum region)r);
         b->eager[r] = (struct kernel){.id = "eager",
                                       .region = (enum region)r,
@@ -184,10 +184,12 @@ const struct backend_ops backend_cpu = {
     .name = "cpu",
     .usual_chunk = 512,
     .usual_mixed_ms = 250,
+    .same_bits_tokens = EAGER_NARROW,
     .open = cpu_open,
     .close = cpu_close,
     .machine = cpu_machine,
     .eager = cpu_eager,
+    .span = cpu_eager,
     .set_dispatch = cpu_set_dispatch,
     .step = backend_step,
     .load = backend_load,

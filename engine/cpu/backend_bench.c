@@ -4,6 +4,9 @@
  * both sides meet the cache as a step would: its weights are those that the other layers have
  * pushed out.
  *
+ * Against the eager kernel of a span run its parts, as they do in a step: what a fused kernel must
+ * beat is the best that there is without it.
+ *
  * A call stops at the first run that ends beyond its budget and goes on from there next time. The
  * inputs are copied before (backend_bench_begin(), by whoever wants the bench): up to 64 MiB of
  * keys and values, which no step should wait for.
@@ -73,14 +76,16 @@ static int run_once(struct backend *b, struct bench_job *job, int side, float *n
     const struct kernel *k = side ? job->b : job->a;
     union region_args args = *(const union region_args *)case_args(s->inputs);
     int32_t turn = s->pairs.turn;
-    int32_t layer = k->region == REGION_HEAD ? 0 : turn % b->model->shape.layers;
+    int32_t layer = region_info(k->region)->once ? 0 : turn % b->model->shape.layers;
     bind_layer(b->model, k->region, layer, &args);
     backend_bind_packed(k, k->region, layer, &args);
+    bool parts = region_info(k->region)->parts && k->origin == ORIGIN_EAGER;
     if (s->copies) {
         args.attn.k_pages = s->k + turn % s->copies * s->page_floats;
         args.attn.v_pages = s->v + turn % s->copies * s->page_floats;
     }
-    int64_t took = backend_run(b, k, layer, &args);
+    int64_t took =
+        parts ? backend_run_parts(b, k->region, layer, &args) : backend_run(b, k, layer, &args);
     *ns = (float)took;
     return took < 0 ? err_set(e, "%s", backend_broken(k)) : 0;
 }

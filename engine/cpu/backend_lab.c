@@ -61,6 +61,9 @@ static void capture(const struct backend *b, struct capture *c, enum region r, i
     case REGION_MLP_IN:
         c->x = capture_copy(a->mlp_in.x, m * hidden, sizeof(float));
         break;
+    case REGION_MLP:
+        c->x = capture_copy(a->mlp.x, m * hidden, sizeof(float));
+        break;
     default: /* head: the rows that needed logits, gathered */
         c->x = xmalloc((size_t)(m * hidden) * sizeof(float));
         for (int64_t i = 0; i < m; i++)
@@ -189,6 +192,11 @@ static int redirect(struct backend *b, enum region r, union region_args *args, s
     } else if (r == REGION_MLP_IN) {
         output = &args->mlp_in.h;
         cols = args->mlp_in.gate.rows;
+    } else if (r == REGION_MLP) {
+        /* A tap writes nothing of a step, so what the kernel works in is the lab's too. */
+        args->mlp.h = lab_output(&b->lab, 1, (int64_t)args->mlp.m * args->mlp.gate.rows);
+        output = &args->mlp.y;
+        cols = args->mlp.down.rows;
     } else if (r == REGION_HEAD) {
         output = &args->head.logits;
         cols = args->head.w.rows;
@@ -236,7 +244,7 @@ static bool wanted(struct backend *b, const struct tap *t, enum region r, int32_
     if (layer == 0) {
         b->look_at = -1;
         if (b->matches++ % (t->every > 0 ? t->every : 1) == 0) {
-            b->look_at = r == REGION_HEAD ? 0 : b->look_layer;
+            b->look_at = region_info(r)->once ? 0 : b->look_layer;
             b->look_layer = (b->look_layer + 1) % b->model->shape.layers;
         }
     }

@@ -43,7 +43,7 @@ static int64_t layer_bytes(const struct backend *b, const struct cpu_kernel *k, 
 static int64_t pack_size(const struct backend *b, const struct cpu_kernel *k)
 {
     int64_t total = 0, bytes[3];
-    for (int32_t l = 0; l < sizes_layers(b->model, (enum region)k->region); l++)
+    for (int32_t l = 0; l < region_runs((enum region)k->region, b->model->shape.layers); l++)
         total += layer_bytes(b, k, l, bytes);
     return total;
 }
@@ -61,7 +61,7 @@ static struct pack *pack_find(const struct backend *b, const struct cpu_kernel *
 static int pack_same(const struct backend *b, const struct cpu_kernel *k, const struct pack *p,
                      struct err *e)
 {
-    for (int32_t l = 0; l < sizes_layers(b->model, p->region); l++) {
+    for (int32_t l = 0; l < region_runs(p->region, b->model->shape.layers); l++) {
         int64_t bytes[3];
         layer_bytes(b, k, l, bytes);
         for (int i = 0; i < 3; i++)
@@ -92,7 +92,7 @@ static struct pack *pack_make(struct backend *b, const struct cpu_kernel *k, str
     p->data = xcalloc((size_t)b->model->shape.layers * 3, sizeof *p->data);
     p->size = xcalloc((size_t)b->model->shape.layers * 3, sizeof *p->size);
     char *at = p->arena = memory_huge((size_t)bytes);
-    for (int32_t l = 0; l < sizes_layers(b->model, p->region); l++) {
+    for (int32_t l = 0; l < region_runs(p->region, b->model->shape.layers); l++) {
         union region_args args = {0};
         struct weight *w[3];
         layer_bytes(b, k, l, p->size + (size_t)l * 3);

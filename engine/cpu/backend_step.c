@@ -1,9 +1,7 @@
-/* backend_step.c - one forward pass: the plan, walked once.
+/* backend_step.c - one forward pass: the plan, walked once, then sampling.
  *
- *   embed -> [ attn_in -> attn -> attn_out -> mlp_in -> mlp_out ] x layers -> head -> sample
- *
- * The residual stream alternates between two buffers (attn_out: x[0] to x[1], mlp_out: back), so no
- * region writes what it reads and a tapped kernel can run after it on the same inputs. Which kernel
+ * The residual stream alternates between two buffers (plan.h), so no region writes what it reads
+ * and a tapped kernel can run after it on the same inputs. Which kernel
  * fills a slot is read once, before the first region: a swap takes effect at the next step.
  */
 #include <stdatomic.h>
@@ -18,22 +16,30 @@ struct choice {
     struct slot *slot;
     const struct kernel *kernel;
     int64_t ns, runs;
+    int64_t last_ns; /* of its last run */
 };
 
 /* The kernels of this step; the eager one where a kernel cannot take so many tokens, or is broken.
- */
-static void choose(struct backend *b, const struct step *s, struct slot *override_slot,
-                   const struct kernel *override, struct choice choice[REGION_COUNT])
+ * Returns the spans that have a kernel of their own. */
+static uint32_t choose(struct backend *b, const struct step *s, struct slot *override_slot,
+                       const struct kernel *override, struct choice choice[REGION_NODES])
 {
-    for (int r = 0; r < REGION_COUNT; r++) {
-        int32_t m = r == REGION_HEAD ? s->rows : s->m;
+    uint32_t whole = 0;
+    for (int r = 0; r < REGION_NODES; r++) {
+        int32_t m = region_m((enum region)r, s->m, s->rows);
         struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
+        choice[r] = (struct choice){.slot = slot};
+        if (!slot)
+            continue;
         const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
         if (override && slot == override_slot)
             k = override;
         bool eager = k->m_max < m || backend_broken(k);
-        choice[r] = (struct choice){slot, eager ? &b->eager[r] : k, 0, 0};
+        choice[r].kernel = eager ? &b->eager[r] : k;
+        if (region_info((enum region)r)->parts && choice[r].kernel != &b->eager[r])
+            whole |= 1u << r;
     }
+    return whole;
 }
 
 void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
@@ -62,69 +68,26 @@ int64_t backend_run(struct backend *b, const struct kernel *k, int32_t layer,
     return clock_ns() - t0;
 }
 
-/* ---- arguments ------------------------------------------------------------------------------ */
-
-static void aim_attn_in(const struct backend *b, const struct step *s, int32_t layer,
-                        struct attn_in_args *a)
+int64_t backend_run_parts(struct backend *b, enum region span, int32_t layer,
+                          const union region_args *args)
 {
-    a->x = b->x[0];
-    a->rope_cos = b->rope_cos;
-    a->rope_sin = b->rope_sin;
-    a->position = s->position;
-    a->kv_at = s->kv_at;
-    a->q = b->q;
-    a->k_pages = backend_pages(b, layer, 0);
-    a->v_pages = backend_pages(b, layer, 1);
-}
-
-static void aim_attn(const struct backend *b, const struct step *s, int32_t layer,
-                     struct attn_args *a)
-{
-    a->spans = s->spans;
-    a->q = b->q;
-    a->k_pages = backend_pages(b, layer, 0);
-    a->v_pages = backend_pages(b, layer, 1);
-    a->span = s->span;
-    a->page_table = s->page_table;
-    a->a = b->a;
-}
-
-static void aim(const struct backend *b, const struct step *s, const struct plan_node *n,
-                union region_args *args)
-{
-    args->embed.m = n->region == REGION_HEAD ? s->rows : s->m; /* first in every struct */
-    bind_layer(b->model, n->region, n->layer, args);
-    switch (n->region) {
-    case REGION_EMBED:
-        args->embed.tokens = s->tokens;
-        args->embed.x = b->x[0];
-        break;
-    case REGION_ATTN_IN:
-        aim_attn_in(b, s, n->layer, &args->attn_in);
-        break;
-    case REGION_ATTN:
-        aim_attn(b, s, n->layer, &args->attn);
-        break;
-    case REGION_ATTN_OUT:
-        args->out.in = b->a;
-        args->out.x = b->x[0];
-        args->out.y = b->x[1];
-        break;
-    case REGION_MLP_IN:
-        args->mlp_in.x = b->x[1];
-        args->mlp_in.h = b->h;
-        break;
-    case REGION_MLP_OUT:
-        args->out.in = b->h;
-        args->out.x = b->x[1];
-        args->out.y = b->x[0];
-        break;
-    default:
-        args->head.row = s->row;
-        args->head.x = b->x[0];
-        args->head.logits = b->logits;
-        break;
+    int32_t m = bind_m(args, span);
+    int64_t sum = 0;
+    for (int i = 0; i < region_info(span)->parts; i++) {
+        enum region r = region_info(span)->part[i];
+        const struct slot *slot = dispatch_slot(b->dispatch, r, m, 0);
+        const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+        union region_args part;
+        if (k->m_max < m || backend_broken(k))
+            k = &b->eager[r];
+        bind_part(span, i, args, &part);
+        backend_bind_packed(k, r, layer, &part);
+        int64_t ns = backend_run(b, k, layer, &part);
+        if (ns < 0)
+            return -1;
+        sum += ns;
     }
+    return sum;
 }
 
 /* ---- the walk ------------------------------------------------------------------------------- */
@@ -181,26 +144,85 @@ static int check_step(const struct backend *b, const struct step *s, struct err 
     return 0;
 }
 
+static struct step_memory memory_of(const struct backend *b, const struct step *s)
+{
+    return (struct step_memory){.m = s->m,
+                                .rows = s->rows,
+                                .spans = s->spans,
+                                .tokens = s->tokens,
+                                .position = s->position,
+                                .kv_at = s->kv_at,
+                                .row = s->row,
+                                .page_table = s->page_table,
+                                .span = s->span,
+                                .rope_cos = b->rope_cos,
+                                .rope_sin = b->rope_sin,
+                                .x = {b->x[0], b->x[1]},
+                                .q = b->q,
+                                .a = b->a,
+                                .h = b->h,
+                                .logits = b->logits,
+                                .k_pages = backend_pages(b, 0, 0),
+                                .v_pages = backend_pages(b, 0, 1),
+                                .layer_floats = backend_pages(b, 1, 0) - backend_pages(b, 0, 0)};
+}
+
+struct walk {
+    struct backend *b;
+    const struct step *step;
+    struct step_memory memory;
+    struct choice *choice;       /* [REGION_NODES] */
+    const struct choice *broken; /* whose kernel broke; NULL: none */
+};
+
+/* A tap of a span sees its parts as one run: their inputs are still what they were, since they lie
+ * in other buffers than what was written. */
+static void look_at_spans(const struct walk *w, const struct plan_node *n)
+{
+    for (int r = REGION_COUNT; r < REGION_NODES; r++) {
+        const struct region_info *span = region_info((enum region)r);
+        const struct choice *c = &w->choice[r];
+        struct plan_node node = {(enum region)r, n->layer};
+        union region_args args;
+        int64_t ns = 0;
+        if (!c->slot || span->part[span->parts - 1] != n->region)
+            continue;
+        for (int i = 0; i < span->parts; i++)
+            ns += w->choice[span->part[i]].last_ns;
+        bind_node(w->b->model, &w->memory, &node, &args);
+        backend_look(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
+    }
+}
+
+static int run(void *ctx, const struct plan_node *n, struct err *e)
+{
+    struct walk *w = ctx;
+    struct choice *c = &w->choice[n->region];
+    union region_args args;
+    (void)e;
+    bind_node(w->b->model, &w->memory, n, &args);
+    backend_bind_packed(c->kernel, n->region, n->layer, &args);
+    int64_t ns = backend_run(w->b, c->kernel, n->layer, &args);
+    if (ns < 0) {
+        w->broken = c;
+        return -1;
+    }
+    c->ns += ns;
+    c->last_ns = ns;
+    c->runs++;
+    backend_look(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
+    if (atomic_load_explicit(&w->b->tap, memory_order_relaxed))
+        look_at_spans(w, n);
+    return 0;
+}
+
 /* NULL, or the choice whose kernel broke. */
 static const struct choice *walk(struct backend *b, const struct step *s,
-                                 struct choice choice[REGION_COUNT])
+                                 struct choice choice[REGION_NODES], uint32_t whole)
 {
-    for (int32_t i = 0; i < b->plan->nodes; i++) {
-        const struct plan_node *n = &b->plan->node[i];
-        struct choice *c = &choice[n->region];
-        union region_args args;
-        if (n->region == REGION_HEAD && s->rows == 0)
-            continue;
-        aim(b, s, n, &args);
-        backend_bind_packed(c->kernel, n->region, n->layer, &args);
-        int64_t ns = backend_run(b, c->kernel, n->layer, &args);
-        if (ns < 0)
-            return c;
-        c->ns += ns;
-        c->runs++;
-        backend_look(b, c->slot, c->kernel, n->layer, s, &args, ns);
-    }
-    return NULL;
+    struct walk w = {b, s, memory_of(b, s), choice, NULL};
+    plan_walk(b->plan, s->rows, whole, run, &w, NULL);
+    return w.broken;
 }
 
 /* A kernel that breaks leaves its slot at once, and the step is walked again from its first region:
@@ -208,22 +230,22 @@ static const struct choice *walk(struct backend *b, const struct step *s,
 int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
                  const struct kernel *override, struct err *e)
 {
-    struct choice choice[REGION_COUNT];
+    struct choice choice[REGION_NODES];
     const struct choice *broke;
     if (check_step(b, s, e))
         return -1;
     do {
-        choose(b, s, override_slot, override, choice);
-        broke = walk(b, s, choice);
+        uint32_t whole = choose(b, s, override_slot, override, choice);
+        broke = walk(b, s, choice, whole);
         if (broke) {
             dispatch_withdraw(b->dispatch, broke->slot, broke->kernel);
             log_warn("cpu", "%s: %s broke: %s; eager serves from this step on", broke->slot->name,
                      broke->kernel->name, backend_broken(broke->kernel));
         }
     } while (broke);
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         if (choice[r].runs)
-            count(&choice[r], s, r == REGION_HEAD ? s->rows : s->m);
+            count(&choice[r], s, region_m((enum region)r, s->m, s->rows));
     sample(b, s);
     return 0;
 }

@@ -62,11 +62,98 @@ void bind_layer(const struct model *model, enum region r, int32_t layer, union r
         a->head.norm = model->final_norm;
         a->head.w = model->head;
         break;
-    case REGION_COUNT:
+    case REGION_MLP:
+        a->mlp.eps = model->shape.eps;
+        a->mlp.norm = l->mlp_norm;
+        a->mlp.gate = l->gate;
+        a->mlp.up = l->up;
+        a->mlp.down = l->down;
         break;
     }
     for (int i = 0, n = bind_weights(a, r, w); i < n; i++)
         w[i]->packed = NULL;
+}
+
+static void aim_attn_in(const struct step_memory *s, const struct plan_node *n,
+                        struct attn_in_args *a)
+{
+    a->x = s->x[region_info(n->region)->x];
+    a->rope_cos = s->rope_cos;
+    a->rope_sin = s->rope_sin;
+    a->position = s->position;
+    a->kv_at = s->kv_at;
+    a->q = s->q;
+    a->k_pages = s->k_pages + n->layer * s->layer_floats;
+    a->v_pages = s->v_pages + n->layer * s->layer_floats;
+}
+
+static void aim_attn(const struct step_memory *s, const struct plan_node *n, struct attn_args *a)
+{
+    a->spans = s->spans;
+    a->q = s->q;
+    a->k_pages = s->k_pages + n->layer * s->layer_floats;
+    a->v_pages = s->v_pages + n->layer * s->layer_floats;
+    a->span = s->span;
+    a->page_table = s->page_table;
+    a->a = s->a;
+}
+
+void bind_node(const struct model *model, const struct step_memory *s, const struct plan_node *n,
+               union region_args *a)
+{
+    float *x = s->x[region_info(n->region)->x], *y = s->x[region_info(n->region)->y];
+    a->embed.m = region_m(n->region, s->m, s->rows); /* first in every struct */
+    bind_layer(model, n->region, n->layer, a);
+    switch (n->region) {
+    case REGION_EMBED:
+        a->embed.tokens = s->tokens;
+        a->embed.x = y;
+        break;
+    case REGION_ATTN_IN:
+        aim_attn_in(s, n, &a->attn_in);
+        break;
+    case REGION_ATTN:
+        aim_attn(s, n, &a->attn);
+        break;
+    case REGION_ATTN_OUT:
+    case REGION_MLP_OUT:
+        a->out.in = n->region == REGION_ATTN_OUT ? s->a : s->h;
+        a->out.x = x;
+        a->out.y = y;
+        break;
+    case REGION_MLP_IN:
+        a->mlp_in.x = x;
+        a->mlp_in.h = s->h;
+        break;
+    case REGION_HEAD:
+        a->head.row = s->row;
+        a->head.x = x;
+        a->head.logits = s->logits;
+        break;
+    case REGION_MLP:
+        a->mlp.x = x;
+        a->mlp.h = s->h;
+        a->mlp.y = y;
+        break;
+    }
+}
+
+void bind_part(enum region span, int i, const union region_args *a, union region_args *part)
+{
+    const struct mlp_args *s = &a->mlp; /* the one span that there is */
+    struct weight *w[3];
+    if (i == 0)
+        part->mlp_in = (struct mlp_in_args){.m = s->m,
+                                            .eps = s->eps,
+                                            .x = s->x,
+                                            .norm = s->norm,
+                                            .gate = s->gate,
+                                            .up = s->up,
+                                            .h = s->h};
+    else
+        part->out = (struct out_args){.m = s->m, .in = s->h, .x = s->x, .w = s->down, .y = s->y};
+    for (int k = 0, n = bind_weights(part, region_info(span)->part[i], w); k < n; k++)
+        w[k]->packed = NULL;
 }
 
 int bind_weights(union region_args *a, enum region r, struct weight *out[3])
@@ -81,6 +168,11 @@ int bind_weights(union region_args *a, enum region r, struct weight *out[3])
         out[0] = &a->mlp_in.gate;
         out[1] = &a->mlp_in.up;
         return 2;
+    case REGION_MLP:
+        out[0] = &a->mlp.gate;
+        out[1] = &a->mlp.up;
+        out[2] = &a->mlp.down;
+        return 3;
     case REGION_ATTN_OUT:
     case REGION_MLP_OUT:
         out[0] = &a->out.w;

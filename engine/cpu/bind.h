@@ -7,6 +7,7 @@
 #define WHET_ENGINE_CPU_BIND_H
 
 #include "engine/model.h"
+#include "engine/plan.h"
 #include "kernels/args.h"
 
 /* The argument struct of any region. */
@@ -16,6 +17,7 @@ union region_args {
     struct attn_args attn;
     struct out_args out; /* attn_out and mlp_out */
     struct mlp_in_args mlp_in;
+    struct mlp_args mlp;
     struct head_args head;
 };
 
@@ -23,8 +25,27 @@ union region_args {
  * and leaves the rest (m, activations, pages, rope tables) alone. `packed` becomes NULL. */
 void bind_layer(const struct model *model, enum region r, int32_t layer, union region_args *a);
 
+/* One step's tokens, and the memory in which its regions hand each other their results. */
+struct step_memory {
+    int32_t m, rows, spans;
+    const int32_t *tokens, *position, *kv_at, *row, *page_table;
+    const struct span *span;
+    const float *rope_cos, *rope_sin;
+    float *x[2];              /* [m, hidden]: the residual stream */
+    float *q, *a, *h;         /* [m, heads*head_dim] twice, [m, ffn] */
+    float *logits;            /* [rows, vocab] */
+    float *k_pages, *v_pages; /* of layer 0 */
+    int64_t layer_floats;     /* from a layer's pages to those of the next */
+};
+/* All arguments of a node of the plan: bind_layer(), and what it reads and writes in `s`. */
+void bind_node(const struct model *model, const struct step_memory *s, const struct plan_node *n,
+               union region_args *a);
+
+/* Arguments of part `i` of a span whose own are `a`. No packed weights. */
+void bind_part(enum region span, int i, const union region_args *a, union region_args *part);
+
 /* The weights a kernel of this region may repack, in order (attn_in: wq, wk, wv; mlp_in: gate, up;
- * attn_out, mlp_out, head: w); returns how many. embed and attn: 0. */
+ * mlp: gate, up, down; attn_out, mlp_out, head: w); returns how many. embed and attn: 0. */
 int bind_weights(union region_args *a, enum region r, struct weight *out[3]);
 
 int32_t bind_m(const union region_args *a, enum region r);

@@ -205,6 +205,8 @@ static void build_params(struct kernel_case *c, bool random, bool integers, uint
             *bias[i] = param(c, &r, random, (enum buffer)(BUF_BIAS + i), *bias[i], rows[i], 0);
     } else if (c->shape.region == REGION_MLP_IN) {
         a->mlp_in.norm = param(c, &r, random, BUF_NORM, a->mlp_in.norm, s->hidden, 1);
+    } else if (c->shape.region == REGION_MLP) {
+        a->mlp.norm = param(c, &r, random, BUF_NORM, a->mlp.norm, s->hidden, 1);
     } else if (c->shape.region == REGION_HEAD) {
         a->head.norm = param(c, &r, random, BUF_NORM, a->head.norm, s->hidden, 1);
     }
@@ -299,6 +301,12 @@ static void aim(struct kernel_case *c)
         a->mlp_in.x = c->in[BUF_X].data;
         a->mlp_in.h = output(c, 0, (int64_t)c->m * a->mlp_in.gate.rows);
         break;
+    case REGION_MLP:
+        guarded_open(&c->work, (size_t)c->m * (size_t)a->mlp.gate.rows * sizeof(float), c->guard);
+        a->mlp.x = c->in[BUF_X].data;
+        a->mlp.h = c->work.data;
+        a->mlp.y = output(c, 0, (int64_t)c->m * a->mlp.down.rows);
+        break;
     default:
         a->head.row = c->in[BUF_IDS].data;
         a->head.x = c->in[BUF_X].data;
@@ -382,6 +390,7 @@ void case_free(struct kernel_case *c)
         guarded_close(&c->in[i]);
     for (int i = 0; i < 3; i++)
         guarded_close(&c->out[i]);
+    guarded_close(&c->work);
     free(c);
 }
 
@@ -391,6 +400,7 @@ void case_poison(struct kernel_case *c)
 {
     for (int i = 0; i < 3; i++)
         guarded_poison(&c->out[i]);
+    guarded_poison(&c->work);
 }
 
 void *case_args(struct kernel_case *c)

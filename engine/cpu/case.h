@@ -10,28 +10,9 @@
 #include <stdbool.h>
 
 #include "engine/backend.h"
+#include "engine/case_shape.h"
 
-/* How random inputs are drawn. */
-enum fill {
-    FILL_NORMAL,  /* mean 0, deviation 1 */
-    FILL_SMALL,   /* deviation 1e-4 */
-    FILL_LARGE,   /* deviation 100 */
-    FILL_SHIFTED, /* mean 50, deviation 0.1 */
-    FILL_OUTLIER, /* normal with one channel at 1000x */
-    FILL_ZERO,
-    FILL_DENORMAL,
-    FILL_BITS, /* 0 or 1 */
-    FILL_COUNT
-};
 const char *fill_name(enum fill f);
-
-struct case_shape {
-    enum region region;
-    int32_t layer, m;
-    int32_t sequences; /* attn, attn_in: tokens are spread over this many sequences */
-    int32_t context;   /* longest context; ragged: the others are shorter */
-    bool ragged, permuted_pages;
-};
 
 struct kernel_case;
 
@@ -51,7 +32,7 @@ void case_poison(struct kernel_case *c);
 /* The args struct of the region, outputs pointing into the case's arena. */
 void *case_args(struct kernel_case *c);
 enum region case_region(const struct kernel_case *c);
-/* Points the args at packed weights (attn_in: wq, wk, wv; mlp_in: gate, up; others: w); NULLs
+/* Points the args at packed weights (in the order of bind_weights()); NULLs
  * clear. */
 void case_set_packed(struct kernel_case *c, const void *const packed[3]);
 /* The weights a kernel of this region may repack, in that order; returns how many (0 for attn). */

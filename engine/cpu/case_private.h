@@ -36,6 +36,7 @@ struct kernel_case {
     int32_t m, pages; /* pages: of the pool, some of nobody */
     struct guarded in[BUF_INPUTS];
     struct guarded out[3];         /* y; attn_in: q, k pages, v pages */
+    struct guarded work;           /* mlp: h */
     uint64_t checksum[BUF_INPUTS]; /* when not guarded: what they held when they were sealed */
 };
 

@@ -83,12 +83,13 @@ void random_rows(struct random *r, enum fill fill, float *dst, int64_t rows, int
 static const struct form {
     int d_at, m_at;
     float spread, middle;
-} form[DTYPE_COUNT] = {
+} form[] = {
     [DTYPE_Q8_0] = {0, -1, 74, 0},      [DTYPE_Q4_0] = {0, -1, 4.6f, 0},
     [DTYPE_Q4_1] = {0, 2, 4.6f, 7.5f},  [DTYPE_Q5_0] = {0, -1, 9.2f, 0},
     [DTYPE_Q5_1] = {0, 2, 9.2f, 15.5f}, [DTYPE_Q4_K] = {0, 2, 200, 7.5f},
     [DTYPE_Q6_K] = {208, -1, 1370, 0},
 };
+EVERY_DTYPE(form);
 
 static void put_f16(char *dst, float f)
 {

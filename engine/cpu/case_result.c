@@ -82,6 +82,8 @@ const char *case_damage(const struct kernel_case *c)
     for (int i = 0; i < 3; i++)
         if (!guarded_intact(&c->out[i]))
             return i == 0 ? "wrote outside its output" : "wrote outside the KV pages";
+    if (!guarded_intact(&c->work))
+        return "wrote outside its working memory";
     for (int i = 1; i < 3; i++)
         if (c->out[i].map && kv_strayed(c, &c->out[i]))
             return i == 1 ? "wrote k of a position that is not the step's"

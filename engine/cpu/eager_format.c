@@ -14,6 +14,7 @@
 
 #include "engine/cpu/eager_impl.h"
 #include "engine/cpu/vec.h"
+#include "engine/quant.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -213,13 +214,14 @@ FORMAT(q6_k, 16, 210)
     {                                              \
         (SETS) * LANES, BYTES, expand_##x, dot_##x \
     }
-const struct eager_format EAGER(format)[DTYPE_COUNT] = {
+const struct eager_format EAGER(format)[] = {
     [DTYPE_F32] = ROW(f32, 1, 64),     [DTYPE_F16] = ROW(f16, 1, 32),
     [DTYPE_BF16] = ROW(bf16, 1, 32),   [DTYPE_Q8_0] = ROW(q8_0, 2, 34),
     [DTYPE_Q4_0] = ROW(q4_0, 2, 18),   [DTYPE_Q4_1] = ROW(q4_1, 2, 20),
     [DTYPE_Q5_0] = ROW(q5_0, 2, 22),   [DTYPE_Q5_1] = ROW(q5_1, 2, 24),
     [DTYPE_Q4_K] = ROW(q4_k, 16, 144), [DTYPE_Q6_K] = ROW(q6_k, 16, 210),
 };
+EVERY_DTYPE(EAGER(format));
 
 int64_t EAGER(row_bytes)(const struct weight *w)
 {

@@ -39,7 +39,7 @@ struct eager_format {
     void (*dot)(const uint8_t *const row[EAGER_ROWS], const float *x, int64_t n,
                 float y[EAGER_ROWS]);
 };
-extern const struct eager_format EAGER(format)[DTYPE_COUNT];
+extern const struct eager_format EAGER(format)[]; /* a row for every enum dtype */
 int64_t EAGER(row_bytes)(const struct weight *w);
 
 /* The input of a linear layer: x [m, K], or rmsnorm(x) * gain when `gain` is set. */
@@ -64,7 +64,7 @@ void eager_share(const struct team *t, int32_t n, int32_t unit, int32_t *from, i
 
 void EAGER(attn)(const void *args, const struct team *team);
 
-extern const struct cpu_kernel EAGER(eager)[REGION_COUNT];
+extern const struct cpu_kernel EAGER(eager)[REGION_NODES];
 extern const struct eager_probe EAGER(probe);
 
 #endif

@@ -155,6 +155,22 @@ static void mlp_in(const void *args, const struct team *team)
     }
 }
 
+static void mlp(const void *args, const struct team *team)
+{
+    const struct mlp_args *a = args;
+    const struct mlp_in_args in = {.m = a->m,
+                                   .eps = a->eps,
+                                   .x = a->x,
+                                   .norm = a->norm,
+                                   .gate = a->gate,
+                                   .up = a->up,
+                                   .h = a->h};
+    const struct out_args down = {.m = a->m, .in = a->h, .x = a->x, .w = a->down, .y = a->y};
+    mlp_in(&in, team);
+    team->barrier(team); /* every rank reads all of h */
+    out(&down, team);
+}
+
 static void head(const void *args, const struct team *team)
 {
     const struct head_args *a = args;
@@ -182,8 +198,8 @@ static int64_t no_scratch(int32_t m, int32_t size)
            .m_max = INT32_MAX,  \
            .run = fn,           \
            .scratch_bytes = no_scratch}
-const struct cpu_kernel EAGER(eager)[REGION_COUNT] = {
+const struct cpu_kernel EAGER(eager)[REGION_NODES] = {
     KERNEL(REGION_EMBED, embed),  KERNEL(REGION_ATTN_IN, attn_in), KERNEL(REGION_ATTN, EAGER(attn)),
     KERNEL(REGION_ATTN_OUT, out), KERNEL(REGION_MLP_IN, mlp_in),   KERNEL(REGION_MLP_OUT, out),
-    KERNEL(REGION_HEAD, head),
+    KERNEL(REGION_HEAD, head),    KERNEL(REGION_MLP, mlp),
 };

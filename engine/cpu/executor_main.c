@@ -141,7 +141,7 @@ static int64_t weight_bytes(const struct weight *w)
 static void lay_out_weights(struct worker *w)
 {
     enum region r = (enum region)w->setup.region;
-    int32_t layers = sizes_layers(w->model, r);
+    int32_t layers = region_runs(r, w->model->shape.layers);
     int64_t plain = 0, at = 0;
     w->weight = xcalloc((size_t)layers, sizeof *w->weight);
     for (int32_t l = 0; l < layers; l++) {
@@ -174,7 +174,7 @@ static void lay_out_weights(struct worker *w)
 /* Sealed: the first call of the object. */
 static void pack(const struct worker *w)
 {
-    int32_t layers = sizes_layers(w->model, (enum region)w->setup.region);
+    int32_t layers = region_runs((enum region)w->setup.region, w->model->shape.layers);
     for (int32_t l = 0; l < layers; l++)
         for (int i = 0; i < w->weights; i++) {
             struct weight x = w->weight[l][i];
@@ -255,7 +255,7 @@ static void obey(const struct worker *w, const struct team *team)
         process_guests_add(c->call.guests - process_guests());
     bind_layer(w->model, r, c->call.layer, &args);
     for (int i = 0, n = bind_weights(&args, r, to); i < n; i++)
-        *to[i] = w->weight[r == REGION_HEAD ? 0 : c->call.layer][i];
+        *to[i] = w->weight[region_info(r)->once ? 0 : c->call.layer][i];
     args.embed.m = c->call.m; /* first in every struct */
     aim(w, &args);
     w->kernel->run(&args, team);

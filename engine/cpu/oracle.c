@@ -204,17 +204,36 @@ static void run_out(const struct out_args *a, struct oracle_out *out)
     free(in);
 }
 
+/* h [m, gate->rows] of n [m, gate->cols] */
+static void gated(const struct weight *gate, const struct weight *up, const double *n, int32_t m,
+                  double *h)
+{
+    int64_t count = (int64_t)m * gate->rows;
+    double *u = xmalloc((size_t)count * sizeof *u + 1);
+    linear(gate, n, m, h);
+    linear(up, n, m, u);
+    for (int64_t i = 0; i < count; i++)
+        h[i] = h[i] / (1 + exp(-h[i])) * u[i];
+    free(u);
+}
+
 static void run_mlp_in(const struct mlp_in_args *a, struct oracle_out *out)
 {
     double *n = norm_rows(a->x, a->norm, a->m, a->gate.cols, a->eps);
-    double *h = rows_new(out, 0, a->m, a->gate.rows);
-    int64_t count = (int64_t)a->m * a->gate.rows;
-    double *up = xmalloc((size_t)count * sizeof *up + 1);
-    linear(&a->gate, n, a->m, h);
-    linear(&a->up, n, a->m, up);
-    for (int64_t i = 0; i < count; i++)
-        h[i] = h[i] / (1 + exp(-h[i])) * up[i];
-    free(up);
+    gated(&a->gate, &a->up, n, a->m, rows_new(out, 0, a->m, a->gate.rows));
+    free(n);
+}
+
+static void run_mlp(const struct mlp_args *a, struct oracle_out *out)
+{
+    double *n = norm_rows(a->x, a->norm, a->m, a->gate.cols, a->eps);
+    double *h = xmalloc((size_t)a->m * (size_t)a->gate.rows * sizeof *h + 1);
+    double *y = rows_new(out, 0, a->m, a->down.rows);
+    gated(&a->gate, &a->up, n, a->m, h);
+    linear(&a->down, h, a->m, y);
+    for (int64_t i = 0; i < (int64_t)a->m * a->down.rows; i++)
+        y[i] += (double)a->x[i];
+    free(h);
     free(n);
 }
 
@@ -253,8 +272,8 @@ void oracle_run(enum region r, const void *args, struct oracle_out *out)
     case REGION_HEAD:
         run_head(args, out);
         break;
-    case REGION_COUNT:
-        out->outputs = 0;
+    case REGION_MLP:
+        run_mlp(args, out);
         break;
     }
 }

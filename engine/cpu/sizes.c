@@ -13,15 +13,11 @@
 
 #include "config/watchdog.h"
 #include "engine/cpu/bind.h"
+#include "engine/plan.h"
 #include "engine/sandbox.h"
 
 static const int64_t scratch_most = 4LL << 30; /* as in a probe's runner */
 enum { ASK_CPU_S = 10, ASK_SLEEP_S = 5, CANNOT_SEAL = 77 };
-
-int32_t sizes_layers(const struct model *model, enum region r)
-{
-    return r == REGION_HEAD || r == REGION_EMBED ? 1 : model->shape.layers;
-}
 
 int64_t sizes_lines(int64_t bytes)
 {
@@ -37,7 +33,7 @@ _Noreturn static void ask(const struct cpu_kernel *k, const struct model *model,
         signal(s, SIG_DFL);
     if (!sandbox_enter((struct sandbox){.fd = -1}) && must_seal)
         _exit(CANNOT_SEAL);
-    for (int32_t l = 0; l < sizes_layers(model, r); l++) {
+    for (int32_t l = 0; l < region_runs(r, model->shape.layers); l++) {
         union region_args args = {0};
         struct weight *w[3];
         bind_layer(model, r, l, &args);
@@ -45,7 +41,7 @@ _Noreturn static void ask(const struct cpu_kernel *k, const struct model *model,
         for (int i = 0; i < n; i++)
             answer[3 * l + i] = k->packed_bytes(w[i]);
     }
-    int64_t *scratch = answer + 3 * (int64_t)sizes_layers(model, r);
+    int64_t *scratch = answer + 3 * (int64_t)region_runs(r, model->shape.layers);
     for (int32_t m = 1; k->scratch_bytes && m <= m_most; m++)
         scratch[m - 1] = k->scratch_bytes(m, team);
     _exit(0);
@@ -83,7 +79,7 @@ static int await(pid_t pid, struct err *err)
 static int take(const struct model *model, enum region r, int32_t m_most, int64_t most,
                 const int64_t *answer, struct kernel_sizes *s, struct err *err)
 {
-    int32_t layers = sizes_layers(model, r);
+    int32_t layers = region_runs(r, model->shape.layers);
     s->packed = xcalloc((size_t)layers, sizeof *s->packed);
     for (int32_t l = 0; l < layers; l++)
         for (int i = 0; i < 3; i++) {
@@ -111,7 +107,8 @@ int sizes_ask(const struct cpu_kernel *k, const struct model *model, int32_t m_m
               int64_t most, bool must_seal, struct kernel_sizes *s, struct err *err)
 {
     enum region r = (enum region)k->region;
-    size_t bytes = (3 * (size_t)sizes_layers(model, r) + (size_t)m_most) * sizeof(int64_t);
+    size_t bytes =
+        (3 * (size_t)region_runs(r, model->shape.layers) + (size_t)m_most) * sizeof(int64_t);
     int64_t *answer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     *s = (struct kernel_sizes){.packed = NULL};
     if (answer == MAP_FAILED)

@@ -23,8 +23,6 @@ int sizes_ask(const struct cpu_kernel *k, const struct model *model, int32_t m_m
               int64_t most, bool must_seal, struct kernel_sizes *s, struct err *err);
 void sizes_free(struct kernel_sizes *s);
 
-/* Layers that a region's kernels run in: the model's, or 1. */
-int32_t sizes_layers(const struct model *model, enum region r);
 /* `bytes` in whole cache lines, as copies lie behind each other. */
 int64_t sizes_lines(int64_t bytes);
 

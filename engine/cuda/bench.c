@@ -88,7 +88,7 @@ int cuda_bench_begin(struct backend *b, struct bench_job *job, struct err *e)
                        job->slot->name, m);
     struct bench *s = xcalloc(1, sizeof *s);
     job->state = s;
-    s->launches = c->region == REGION_HEAD ? 2 : b->model->shape.layers;
+    s->launches = region_info(c->region)->once ? 2 : b->model->shape.layers;
     return inputs_send(b, b->loader, c, e) ||
            capture_side(b, c, job->a, s->launches, &s->side[0], e) ||
            capture_side(b, c, job->b, s->launches, &s->side[1], e);

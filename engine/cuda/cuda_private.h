@@ -17,8 +17,8 @@
  * Threads: the engine thread runs steps, taps and benches; the specializer thread loads and
  * unloads; the builder thread (graph.c) captures graphs. What two of them touch says so.
  */
-#ifndef WHET_ENGINE_CUDA_PRIVATE_H
-#define WHET_ENGINE_CUDA_PRIVATE_H
+#ifndef WHET_ENGINE_CUDA_CUDA_PRIVATE_H
+#define WHET_ENGINE_CUDA_CUDA_PRIVATE_H
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -357,6 +357,8 @@ int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, c
            struct err *e);
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                 struct err *e);
+/* Points a walk over the backend's own buffers at those of the residual stream that r uses. */
+void walk_aim(struct walk *w, enum region r);
 int walk_step(struct walk *w, struct err *e);
 /* Tokens or rows to launch for: a bucket up to NARROW, a multiple of NARROW beyond. */
 int32_t walk_padded(int32_t n);

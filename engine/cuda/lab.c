@@ -78,19 +78,18 @@ bool lab_wants(struct backend *b, const struct choice *c)
         return false;
     atomic_store(&b->looking, true);
     struct tap *t = atomic_load(&b->tap);
-    bool want = t && c->slot[t->slot->region] == t->slot && atomic_load(&t->left) > 0 &&
-                (!t->served || t->served == c->kernel[t->slot->region]) &&
-                (t->slot->m > NARROW) == (c->m > NARROW) &&
-                (t->slot->region != REGION_HEAD || c->rows > 0) &&
-                (t->slot->region != REGION_ATTN || c->decode) &&
-                (t->kind == TAP_CAPTURE ||
-                 t->kernel->m_max >= (t->slot->region == REGION_HEAD ? c->rows : c->m)) &&
-                b->matches++ % (t->every > 0 ? t->every : 1) == 0;
+    bool want =
+        t && c->slot[t->slot->region] == t->slot && atomic_load(&t->left) > 0 &&
+        (!t->served || t->served == c->kernel[t->slot->region]) &&
+        (t->slot->m > NARROW) == (c->m > NARROW) && region_m(t->slot->region, c->m, c->rows) > 0 &&
+        (t->slot->region != REGION_ATTN || c->decode) &&
+        (t->kind == TAP_CAPTURE || t->kernel->m_max >= region_m(t->slot->region, c->m, c->rows)) &&
+        b->matches++ % (t->every > 0 ? t->every : 1) == 0;
     if (!want) {
         atomic_store(&b->looking, false);
         return false;
     }
-    b->lab.layer = t->slot->region == REGION_HEAD ? 0 : b->look_layer;
+    b->lab.layer = region_info(t->slot->region)->once ? 0 : b->look_layer;
     b->look_layer = (b->look_layer + 1) % b->model->shape.layers;
     return true;
 }
@@ -237,7 +236,7 @@ static int capture(struct walk *w, struct capture *c, enum region r, int32_t lay
     int32_t *number = xcalloc((size_t)w->b->options.kv_pages, sizeof *number);
     *c = (struct capture){.region = r,
                           .layer = layer,
-                          .m = r == REGION_HEAD ? s->rows : s->m,
+                          .m = region_m(r, s->m, s->rows),
                           .spans = s->spans,
                           .context = s->context};
     int rc = 0;
@@ -318,7 +317,7 @@ static int compare(const struct walk *w, enum region r, int32_t layer, struct wa
     const int32_t cols[] = {[REGION_ATTN_IN] = q,          [REGION_ATTN] = q,
                             [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
                             [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = s->vocab};
-    dim3 grid = {(unsigned)(r == REGION_HEAD ? w->rows : w->m), 1, 1};
+    dim3 grid = {(unsigned)region_m(r, w->m, w->rows), 1, 1};
     a.a = b->lab.y;
     a.b = served[r];
     a.cols = cols[r];

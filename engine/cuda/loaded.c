@@ -227,12 +227,11 @@ static const char *packed_of(const struct backend *b, const struct loaded *l, en
 {
     if (!l->pack)
         return NULL;
-    return b->packs.base + l->pack->at + (r == REGION_HEAD ? 0 : layer) * l->pack->each;
+    return b->packs.base + l->pack->at + (region_info(r)->once ? 0 : layer) * l->pack->each;
 }
 
-/* Weights that the step reads after region r of `layer`, as the kernel that will read them wants
- * them: what a kernel may bring into L2 ahead of time. The next region's, but those of mlp_in
- * during attention: attn_out's first loads are on their way then, and are most of what it reads. */
+/* Weights that the step will read after region r of `layer`, as the kernel that will read them
+ * wants them: what a kernel may bring into L2 ahead of time. Which those are, the plan says. */
 struct ahead {
     const void *data;
     int64_t bytes;
@@ -243,19 +242,14 @@ static struct ahead ahead_of(const struct walk *w, enum region r, int32_t layer)
     const struct backend *b = w->b;
     if (w->next)
         return (struct ahead){w->next, w->next_bytes};
-    enum region next = r == REGION_ATTN_IN                        ? REGION_ATTN_OUT
-                       : r == REGION_ATTN || r == REGION_ATTN_OUT ? REGION_MLP_IN
-                       : r == REGION_MLP_IN                       ? REGION_MLP_OUT
-                                                                  : REGION_ATTN_IN;
-    if (r == REGION_MLP_OUT && ++layer == b->model->shape.layers) {
-        next = REGION_HEAD;
-        layer = 0;
-    }
-    struct matrix m = matrix_of(b, next, layer);
-    const struct kernel *k = w->choice->kernel[next];
+    const struct plan_node *n = plan_ahead(b->plan, r, layer);
+    if (!n)
+        return (struct ahead){NULL, 0};
+    struct matrix m = matrix_of(b, n->region, n->layer);
+    const struct kernel *k = w->choice->kernel[n->region];
     const struct loaded *l = k ? k->backend : NULL;
     if (l && l->pack)
-        return (struct ahead){packed_of(b, l, next, layer), l->pack->each};
+        return (struct ahead){packed_of(b, l, n->region, n->layer), l->pack->each};
     return (struct ahead){m.data, 2LL * m.rows * m.cols};
 }
 

@@ -40,7 +40,7 @@ struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer)
 
 static int32_t layers_of(const struct backend *b, enum region r)
 {
-    return r == REGION_HEAD ? 1 : b->model->shape.layers;
+    return region_runs(r, b->model->shape.layers);
 }
 
 /* First place in the arena where `bytes` fit between the packs that are there; -1: nowhere. */

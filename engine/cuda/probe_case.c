@@ -2,9 +2,9 @@
  *
  * Sequences are drawn on the host: spans whose contexts are equal or ragged, positions, and a page
  * table whose numbers may be permuted, in a pool that has pages of nobody. Numbers are drawn on the
- * device (kernels/probe.cu) from the case's seed. What must not be used - other pages, the rest of
- * a last page - holds finite garbage; what no kernel may read at all - rows beyond the step's - is
- * NaN.
+ * device (kernels/cuda/probe.cu) from the case's seed. What must not be used - other pages, the
+ * rest of a last page - holds finite garbage; what no kernel may read at all - rows beyond the
+ * step's - is NaN.
  *
  * Long contexts times many sequences are more memory than a probe may have, so all sequences but
  * the first share PLACES positions.
@@ -236,7 +236,7 @@ int case_params(struct device_probe *p, struct err *e)
 {
     p->b->on.head = p->real_head.wqkv;
     p->b->on.final_norm = p->real_head.attn_norm;
-    p->layer = p->o.region == REGION_HEAD ? 0 : p->c.shape.layer % p->layers;
+    p->layer = region_info(p->o.region)->once ? 0 : p->c.shape.layer % p->layers;
     if (p->c.random_params && !p->c.capture && draw_params(p, e))
         return -1;
     return p->packed.data ? pack(p, e) : 0;

@@ -1,7 +1,8 @@
 /* probe_round.c - a case on the device: surrounded by bands, after a predecessor that is late.
  *
- * A case is a graph: inputs become NaN, the producer (kernels/probe.cu) starts, the kernel under
- * test is launched behind it with the edges it declares. The graph is replayed for every round:
+ * A case is a graph: inputs become NaN, the producer (kernels/cuda/probe.cu) starts, the kernel
+ * under test is launched behind it with the edges it declares. The graph is replayed for every
+ * round:
  *
  *   content 0, no delay          outputs kept
  *   content 1, 40 us late        the same pointers with other contents; outputs kept

@@ -101,35 +101,22 @@ static int send_block(struct backend *b, const struct rehearsal *r, int32_t at, 
     return 0;
 }
 
-static int walk_layer(struct walk *w, int32_t layer, struct err *e)
+static int run(void *ctx, const struct plan_node *n, struct err *e)
 {
+    struct walk *w = ctx;
     struct backend *b = w->b;
     int64_t bytes = layer_bytes(b, w->m);
-    w->k_pages = w->wide ? b->lab.own_k : (char *)b->lab.k + layer * bytes;
-    w->v_pages = w->wide ? b->lab.own_v : (char *)b->lab.v + layer * bytes;
-    for (int r = REGION_ATTN_IN; r <= REGION_MLP_OUT; r++) {
-        bool second = r == REGION_MLP_IN || r == REGION_MLP_OUT;
-        w->x = b->x[second];
-        w->y = b->x[!second];
-        if (walk_region(w, w->choice->kernel[r], (enum region)r, layer, e))
-            return -1;
-    }
-    return 0;
+    w->k_pages = w->wide ? b->lab.own_k : (char *)b->lab.k + n->layer * bytes;
+    w->v_pages = w->wide ? b->lab.own_v : (char *)b->lab.v + n->layer * bytes;
+    walk_aim(w, n->region);
+    return walk_region(w, w->choice->kernel[n->region], n->region, n->layer, e);
 }
 
 static int walk_model(struct walk *w, struct err *e)
 {
-    struct backend *b = w->b;
-    w->y = b->x[0];
-    if (walk_region(w, w->choice->kernel[REGION_EMBED], REGION_EMBED, 0, e))
-        return -1;
-    for (int32_t l = 0; l < b->model->shape.layers; l++)
-        if (walk_layer(w, l, e))
-            return -1;
-    w->x = b->x[0];
-    w->logits = b->lab.y;
-    w->best = b->lab.best;
-    return walk_region(w, w->choice->kernel[REGION_HEAD], REGION_HEAD, 0, e);
+    w->logits = w->b->lab.y;
+    w->best = w->b->lab.best;
+    return plan_walk(w->b->plan, w->rows, 0, run, w, e);
 }
 
 /* The looked rows' logits to the host; eager's best tokens are the next step's. */

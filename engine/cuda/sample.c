@@ -15,6 +15,9 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_private.h"
 
+/* Which rows need more than the best token. */
+SAMPLING_NUMBERS_ARE(6);
+
 static bool penalized(const struct sampling *p)
 {
     return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
@@ -94,6 +97,8 @@ static void add_row(struct list *l, const struct sample_row *r)
 
 enum { ON_CPU = -2 }; /* target: the row's list did not fit */
 
+#define COPY(name, value, least, most) f->sample[i].name = p->name;
+
 /* False if some row is left to the CPU. */
 static bool fill(struct flight *f, const struct step *s, struct list *l)
 {
@@ -107,12 +112,6 @@ static bool fill(struct flight *f, const struct step *s, struct list *l)
         bool fits = l->n <= l->room;
         f->sample[i] = (struct eager_sample){.row = i,
                                              .target = r->target,
-                                             .temperature = p->temperature,
-                                             .top_p = p->top_p,
-                                             .min_p = p->min_p,
-                                             .repetition = p->repetition_penalty,
-                                             .presence = p->presence_penalty,
-                                             .frequency = p->frequency_penalty,
                                              .unseen = r->unseen - 1,
                                              .top_k = p->top_k,
                                              .tops = p->top_logprobs,
@@ -120,6 +119,7 @@ static bool fill(struct flight *f, const struct step *s, struct list *l)
                                              .adjusts = fits ? l->n - at : 0,
                                              .seed = p->seed,
                                              .index = r->index};
+        SAMPLING_NUMBERS(COPY);
         if (!fits) {
             l->n = at;
             f->sample[i].target = ON_CPU;

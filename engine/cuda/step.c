@@ -73,7 +73,7 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
 {
     memset(c, 0, sizeof *c);
     for (int r = 0; r < REGION_COUNT; r++) {
-        int32_t m = r == REGION_HEAD ? s->rows : s->m;
+        int32_t m = region_m((enum region)r, s->m, s->rows);
         struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
         const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
         if (override && slot == override_slot)
@@ -184,12 +184,11 @@ static void count(struct backend *b, const struct flight *f, const struct step *
 {
     for (int r = 0; r < REGION_COUNT; r++) {
         bool prompt = r == REGION_ATTN && !f->wide && !one_token_each(s);
-        if ((r == REGION_HEAD && s->rows == 0) || prompt) /* nobody can do anything about that */
+        uint64_t m = (uint64_t)region_m((enum region)r, s->m, s->rows);
+        if (m == 0 || prompt) /* nobody can do anything about that */
             continue;
         struct slot_counters *k = &f->choice.slot[r]->counters;
-        bool once = r == REGION_EMBED || r == REGION_HEAD;
-        uint64_t runs = once ? 1 : (uint64_t)b->model->shape.layers;
-        uint64_t m = (uint64_t)(r == REGION_HEAD ? s->rows : s->m);
+        uint64_t runs = (uint64_t)region_runs((enum region)r, b->model->shape.layers);
         atomic_fetch_add_explicit(&k->steps, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->runs, runs, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->launches, (uint64_t)f->launches[r], memory_order_relaxed);
@@ -206,12 +205,11 @@ static void measured_shares(const struct backend *b, const struct flight *f,
 {
     double sum = 0;
     for (int r = 0; r < REGION_COUNT; r++) {
-        bool once = r == REGION_EMBED || r == REGION_HEAD;
         float ms = 0;
-        if ((r != REGION_HEAD || f->rows > 0) &&
+        if (region_m((enum region)r, 1, f->rows) > 0 &&
             cudaEventElapsedTime(&ms, f->region_event[r][0], f->region_event[r][1]))
             ms = 0;
-        share[r] = (double)ms * (once ? 1 : b->model->shape.layers);
+        share[r] = (double)ms * region_runs((enum region)r, b->model->shape.layers);
         sum += share[r];
     }
     for (int r = 0; r < REGION_COUNT; r++)

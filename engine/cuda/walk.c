@@ -1,6 +1,4 @@
-/* walk.c - a step on a stream: the plan, one region after the other.
- *
- *   embed -> [ attn_in -> attn -> attn_out -> mlp_in -> mlp_out ] x layers -> head
+/* walk.c - a step on a stream: the nodes of the plan, one after the other.
  *
  * The same walk is captured into graphs (graph.c), runs wide and mixed steps directly, and is what
  * taps look at. The residual stream alternates between two buffers, so no region writes what it
@@ -74,14 +72,23 @@ int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t l
 
 static int mark(const struct walk *w, enum region r, int32_t layer, int end, struct err *e)
 {
-    bool once = r == REGION_EMBED || r == REGION_HEAD;
-    if (w->timed && (once || layer == w->timed_layer))
+    if (w->timed && (region_info(r)->once || layer == w->timed_layer))
         CU(cudaEventRecord(w->timed->region_event[r][end], w->stream));
     return 0;
 }
 
-static int run(struct walk *w, enum region r, int32_t layer, struct err *e)
+void walk_aim(struct walk *w, enum region r)
 {
+    w->x = w->b->x[region_info(r)->x];
+    w->y = w->b->x[region_info(r)->y];
+}
+
+static int run(void *ctx, const struct plan_node *n, struct err *e)
+{
+    struct walk *w = ctx;
+    enum region r = n->region;
+    int32_t layer = n->layer;
+    walk_aim(w, r);
     if (mark(w, r, layer, 0, e))
         return -1;
     if (w->look && lab_before(w, r, layer, e))
@@ -93,21 +100,5 @@ static int run(struct walk *w, enum region r, int32_t layer, struct err *e)
 
 int walk_step(struct walk *w, struct err *e)
 {
-    struct backend *b = w->b;
-    w->y = b->x[0];
-    if (run(w, REGION_EMBED, 0, e))
-        return -1;
-    for (int32_t l = 0; l < b->model->shape.layers; l++) {
-        w->x = b->x[0];
-        w->y = b->x[1];
-        if (run(w, REGION_ATTN_IN, l, e) || run(w, REGION_ATTN, l, e) ||
-            run(w, REGION_ATTN_OUT, l, e))
-            return -1;
-        w->x = b->x[1];
-        w->y = b->x[0];
-        if (run(w, REGION_MLP_IN, l, e) || run(w, REGION_MLP_OUT, l, e))
-            return -1;
-    }
-    w->x = b->x[0];
-    return w->rows > 0 ? run(w, REGION_HEAD, 0, e) : 0;
+    return plan_walk(w->b->plan, w->rows, 0, run, w, e);
 }

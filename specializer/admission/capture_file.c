@@ -88,7 +88,7 @@ static const char *bad_head(const struct head *h, const struct model_shape *s)
 {
     if (h->magic != MAGIC)
         return "not a capture";
-    if (h->region < 0 || h->region >= REGION_COUNT)
+    if (h->region < 0 || h->region >= REGION_NODES)
         return "region";
     if (h->layer < 0 || h->layer >= s->layers)
         return "layer";
@@ -104,10 +104,14 @@ static const char *bad_head(const struct head *h, const struct model_shape *s)
 /* The arrays that a region's case reads, as bits of head.present. */
 static int32_t needed(enum region r)
 {
-    static const int32_t need[REGION_COUNT] = {
-        [REGION_ATTN_IN] = 1 | 4 | 8, [REGION_ATTN] = 2 | 16 | 32 | 64 | 128,
-        [REGION_ATTN_OUT] = 1 | 2,    [REGION_MLP_IN] = 1,
-        [REGION_MLP_OUT] = 1 | 2,     [REGION_HEAD] = 1,
+    static const int32_t need[REGION_NODES] = {
+        [REGION_ATTN_IN] = 1 | 4 | 8,
+        [REGION_ATTN] = 2 | 16 | 32 | 64 | 128,
+        [REGION_ATTN_OUT] = 1 | 2,
+        [REGION_MLP_IN] = 1,
+        [REGION_MLP_OUT] = 1 | 2,
+        [REGION_HEAD] = 1,
+        [REGION_MLP] = 1,
     };
     return need[r];
 }

@@ -1,6 +1,6 @@
 /* capture_file.h - captured inputs on their way to another process. */
-#ifndef WHET_SPECIALIZER_CAPTURE_FILE_H
-#define WHET_SPECIALIZER_CAPTURE_FILE_H
+#ifndef WHET_SPECIALIZER_ADMISSION_CAPTURE_FILE_H
+#define WHET_SPECIALIZER_ADMISSION_CAPTURE_FILE_H
 
 #include "engine/backend.h"
 

@@ -23,7 +23,7 @@
 
 #include "specializer/admission/check_subject.h"
 #include "specializer/admission/runner.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 enum { GROUP = 6, PASSES = 4, ROUNDS = 11, LONG_ROUNDS = 5 };
 static const double work_in_all =

@@ -3,8 +3,8 @@
  * The probe's part of docs/specializer.md (Admission), on CPU kernels: all but the whole model's
  * logits (endcheck.h). Runs in the probe process.
  */
-#ifndef WHET_SPECIALIZER_CHECK_H
-#define WHET_SPECIALIZER_CHECK_H
+#ifndef WHET_SPECIALIZER_ADMISSION_CHECK_H
+#define WHET_SPECIALIZER_ADMISSION_CHECK_H
 
 #include "specializer/admission/check_plan.h"
 #include "specializer/admission/judge.h"

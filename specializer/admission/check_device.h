@@ -3,8 +3,8 @@
  * The same plan of cases and the same judge as check.h; what runs them is the backend's half of the
  * probe (engine/probe.h). In the probe process.
  */
-#ifndef WHET_SPECIALIZER_CHECK_DEVICE_H
-#define WHET_SPECIALIZER_CHECK_DEVICE_H
+#ifndef WHET_SPECIALIZER_ADMISSION_CHECK_DEVICE_H
+#define WHET_SPECIALIZER_ADMISSION_CHECK_DEVICE_H
 
 #include "engine/probe.h"
 #include "specializer/admission/check.h"

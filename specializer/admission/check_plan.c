@@ -67,7 +67,7 @@ static void add(struct list *l, struct case_shape shape, enum fill fill, bool ra
         return;
     struct planned p = {.shape = shape, .fill = fill, .random_params = random_params};
     p.shape.region = l->range->region;
-    p.shape.layer = random_params || shape.region == REGION_HEAD ? 0 : next_layer(l);
+    p.shape.layer = random_params || region_info(shape.region)->once ? 0 : next_layer(l);
     if (p.shape.sequences < 1)
         p.shape.sequences = 1;
     name(&p);

@@ -1,9 +1,9 @@
 /* check_plan.h - which inputs a kernel must survive: the list of cases of one admission. */
-#ifndef WHET_SPECIALIZER_CHECK_PLAN_H
-#define WHET_SPECIALIZER_CHECK_PLAN_H
+#ifndef WHET_SPECIALIZER_ADMISSION_CHECK_PLAN_H
+#define WHET_SPECIALIZER_ADMISSION_CHECK_PLAN_H
 
 #include "engine/cpu/case.h"
-#include "specializer/candidate.h"
+#include "specializer/candidate/candidate.h"
 
 /* Cases of a full admission at most, and of a restored winner's short one: the object is the very
  * file that passed them all, so this asks whether machine and model are still what they were. */

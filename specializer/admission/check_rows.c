@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 static float *gather(struct row_set *s, int slot, const float *src, const int32_t *row, int32_t n,
                      int64_t cols)
@@ -77,6 +77,10 @@ void row_set_open(struct row_set *s, const struct model *model, enum region r, c
     case REGION_MLP_IN:
         a->mlp_in = *(const struct mlp_in_args *)args;
         a->mlp_in.x = gather(s, 0, a->mlp_in.x, row, n, hidden);
+        break;
+    case REGION_MLP:
+        a->mlp = *(const struct mlp_args *)args;
+        a->mlp.x = gather(s, 0, a->mlp.x, row, n, hidden);
         break;
     case REGION_HEAD:
         a->head = *(const struct head_args *)args;

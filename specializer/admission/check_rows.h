@@ -4,8 +4,8 @@
  * it. In every region a token's output depends on its own row alone (attention: on its own
  * positions), so the chosen tokens make a smaller argument struct with the same results.
  */
-#ifndef WHET_SPECIALIZER_CHECK_ROWS_H
-#define WHET_SPECIALIZER_CHECK_ROWS_H
+#ifndef WHET_SPECIALIZER_ADMISSION_CHECK_ROWS_H
+#define WHET_SPECIALIZER_ADMISSION_CHECK_ROWS_H
 
 #include "engine/cpu/bind.h"
 

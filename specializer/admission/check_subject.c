@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "specializer/admission/reference.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 /* ---- inputs --------------------------------------------------------------------------------- */
 

@@ -4,8 +4,8 @@
  * The arena and the running belong to check.c; judging happens when no kernel
  * can see this process any more.
  */
-#ifndef WHET_SPECIALIZER_CHECK_SUBJECT_H
-#define WHET_SPECIALIZER_CHECK_SUBJECT_H
+#ifndef WHET_SPECIALIZER_ADMISSION_CHECK_SUBJECT_H
+#define WHET_SPECIALIZER_ADMISSION_CHECK_SUBJECT_H
 
 #include "engine/cpu/guarded.h"
 #include "specializer/admission/check.h"

@@ -33,7 +33,7 @@
 #include "engine/sandbox.h"
 #include "kernels/isa.h"
 #include "specializer/admission/forward.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 enum {
     GIVEN = 4,
@@ -63,7 +63,7 @@ static double token_work(const struct model *m)
     double work = 0;
     for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
         struct region_cost c = plan_cost(m, (enum region)r, 0, 1, 1, LENGTH_MAX, 1);
-        work += (double)c.flops / 2 * (r == REGION_HEAD ? 1 : m->shape.layers);
+        work += (double)c.flops / 2 * region_runs((enum region)r, m->shape.layers);
     }
     return work;
 }

@@ -3,11 +3,11 @@
  * Kernels that pass alone can drift over thirty layers. In the probe process; the candidate runs in
  * a child of it.
  */
-#ifndef WHET_SPECIALIZER_ENDCHECK_H
-#define WHET_SPECIALIZER_ENDCHECK_H
+#ifndef WHET_SPECIALIZER_ADMISSION_ENDCHECK_H
+#define WHET_SPECIALIZER_ADMISSION_ENDCHECK_H
 
 #include "engine/model.h"
-#include "specializer/stages.h"
+#include "specializer/candidate/stage.h"
 
 struct end_result {
     int32_t tokens;

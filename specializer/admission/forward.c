@@ -1,4 +1,4 @@
-/* forward.c - embed, the layers, head: the plan of a step as a plain loop. */
+/* forward.c - the plan of a step, walked on one thread. */
 #include "specializer/admission/forward.h"
 
 #include <stdlib.h>
@@ -10,9 +10,11 @@
 
 struct forward {
     const struct model *model;
+    struct plan *plan;
     int32_t sequences, length, seq_pages;
     int32_t m; /* most tokens of a step */
-    const struct cpu_kernel *kernel[REGION_COUNT];
+    const struct cpu_kernel *kernel[REGION_NODES];
+    uint32_t whole;     /* spans that run as one kernel */
     void *(*packed)[3]; /* [layers], of `packs`, in `arena` */
     char *arena;
     enum region packs;
@@ -54,10 +56,11 @@ struct forward *forward_open(const struct model *model, int32_t sequences, int32
     struct forward *f = xcalloc(1, sizeof *f);
     int64_t m = f->m = sequences * length, width = (int64_t)s->heads * s->head_dim;
     f->model = model;
+    f->plan = plan_build(s);
     f->sequences = sequences;
     f->length = length;
     f->seq_pages = (length + KV_PAGE - 1) / KV_PAGE;
-    f->packs = REGION_COUNT;
+    f->packs = (enum region)REGION_NODES; /* nothing is packed */
     f->x = floats(m * s->hidden);
     f->y = floats(m * s->hidden);
     f->q = floats(m * width);
@@ -76,7 +79,7 @@ struct forward *forward_open(const struct model *model, int32_t sequences, int32
     f->page_table = xcalloc((size_t)sequences * (size_t)f->seq_pages, sizeof *f->page_table);
     f->span = xcalloc((size_t)sequences, sizeof *f->span);
     f->team = (struct team){0, 1, alone_barrier, NULL, NULL};
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_NODES; r++) {
         f->kernel[r] = eager_cpu((enum region)r);
         for (int32_t i = 1; i <= f->m; i++)
             grow_scratch(f, f->kernel[r]->scratch_bytes(i, 1));
@@ -93,6 +96,7 @@ void forward_close(struct forward *f)
                    f->kv_at,  f->row,  f->page_table, f->span,    f->team.scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
+    plan_free(f->plan);
     free(f->packed);
     free(f->arena);
     free(f);
@@ -104,7 +108,7 @@ void forward_room(struct forward *f, const struct cpu_kernel *k, const struct ke
     f->packs = r;
     f->packed = xcalloc((size_t)f->model->shape.layers, sizeof *f->packed);
     char *at = f->arena = xaligned((size_t)sizes->packed_total + 64);
-    for (int32_t l = 0; l < sizes_layers(f->model, r); l++)
+    for (int32_t l = 0; l < region_runs(r, f->model->shape.layers); l++)
         for (int i = 0; i < 3; i++) {
             f->packed[l][i] = sizes->packed[l][i] > 0 ? at : NULL;
             at += sizes_lines(sizes->packed[l][i]);
@@ -115,7 +119,7 @@ void forward_room(struct forward *f, const struct cpu_kernel *k, const struct ke
 void forward_use(struct forward *f, const struct cpu_kernel *k)
 {
     enum region r = (enum region)k->region;
-    for (int32_t l = 0; l < sizes_layers(f->model, r); l++) {
+    for (int32_t l = 0; l < region_runs(r, f->model->shape.layers); l++) {
         union region_args a;
         struct weight *w[3];
         bind_layer(f->model, r, l, &a);
@@ -124,58 +128,51 @@ void forward_use(struct forward *f, const struct cpu_kernel *k)
                 k->pack(w[i], f->packed[l][i], 0, w[i]->rows);
     }
     f->kernel[r] = k;
+    if (region_info(r)->parts)
+        f->whole |= 1u << r;
 }
 
-static void run(struct forward *f, enum region r, int32_t layer, union region_args *a, int32_t m)
-{
-    struct weight *w[3];
-    a->embed.m = m; /* first in every struct */
-    for (int i = 0, n = bind_weights(a, r, w); r == f->packs && i < n; i++)
-        w[i]->packed = f->packed[layer][i];
-    f->kernel[r]->run(a, &f->team);
-}
+struct walk {
+    struct forward *f;
+    struct step_memory memory;
+};
 
-static void run_layer(struct forward *f, int32_t layer, int32_t m, int32_t spans)
+static int run(void *ctx, const struct plan_node *n, struct err *e)
 {
+    struct walk *walk = ctx;
+    struct forward *f = walk->f;
     union region_args a;
-    float *k = f->k_pages + layer_floats(f) * layer, *v = f->v_pages + layer_floats(f) * layer;
-    bind_layer(f->model, REGION_ATTN_IN, layer, &a);
-    a.attn_in.x = f->x;
-    a.attn_in.rope_cos = f->cosine;
-    a.attn_in.rope_sin = f->sine;
-    a.attn_in.position = f->position;
-    a.attn_in.kv_at = f->kv_at;
-    a.attn_in.q = f->q;
-    a.attn_in.k_pages = k;
-    a.attn_in.v_pages = v;
-    run(f, REGION_ATTN_IN, layer, &a, m);
+    struct weight *w[3];
+    (void)e;
+    bind_node(f->model, &walk->memory, n, &a);
+    for (int i = 0, k = bind_weights(&a, n->region, w); n->region == f->packs && i < k; i++)
+        w[i]->packed = f->packed[n->layer][i];
+    f->kernel[n->region]->run(&a, &f->team);
+    return 0;
+}
 
-    bind_layer(f->model, REGION_ATTN, layer, &a);
-    a.attn.spans = spans;
-    a.attn.q = f->q;
-    a.attn.k_pages = k;
-    a.attn.v_pages = v;
-    a.attn.span = f->span;
-    a.attn.page_table = f->page_table;
-    a.attn.a = f->a;
-    run(f, REGION_ATTN, layer, &a, m);
-
-    bind_layer(f->model, REGION_ATTN_OUT, layer, &a);
-    a.out.in = f->a;
-    a.out.x = f->x;
-    a.out.y = f->y;
-    run(f, REGION_ATTN_OUT, layer, &a, m);
-
-    bind_layer(f->model, REGION_MLP_IN, layer, &a);
-    a.mlp_in.x = f->y;
-    a.mlp_in.h = f->h;
-    run(f, REGION_MLP_IN, layer, &a, m);
-
-    bind_layer(f->model, REGION_MLP_OUT, layer, &a);
-    a.out.in = f->h;
-    a.out.x = f->y;
-    a.out.y = f->x;
-    run(f, REGION_MLP_OUT, layer, &a, m);
+/* For logits of all m tokens. */
+static struct step_memory memory_of(const struct forward *f, int32_t m, int32_t spans)
+{
+    return (struct step_memory){.m = m,
+                                .rows = m,
+                                .spans = spans,
+                                .tokens = f->tokens,
+                                .position = f->position,
+                                .kv_at = f->kv_at,
+                                .row = f->row,
+                                .page_table = f->page_table,
+                                .span = f->span,
+                                .rope_cos = f->cosine,
+                                .rope_sin = f->sine,
+                                .x = {f->x, f->y},
+                                .q = f->q,
+                                .a = f->a,
+                                .h = f->h,
+                                .logits = f->logits,
+                                .k_pages = f->k_pages,
+                                .v_pages = f->v_pages,
+                                .layer_floats = layer_floats(f)};
 }
 
 /* Sequence s owns pages [s * seq_pages, (s + 1) * seq_pages). */
@@ -201,19 +198,9 @@ static int32_t lay_out(struct forward *f, const int32_t *token, int32_t first, i
 void forward_step(struct forward *f, const int32_t *token, int32_t first, int32_t count,
                   int32_t position, int32_t width, float *logits)
 {
-    union region_args a;
     int32_t m = lay_out(f, token, first, count, position, width);
-    bind_layer(f->model, REGION_EMBED, 0, &a);
-    a.embed.tokens = f->tokens;
-    a.embed.x = f->x;
-    run(f, REGION_EMBED, 0, &a, m);
-    for (int32_t l = 0; l < f->model->shape.layers; l++)
-        run_layer(f, l, m, count);
-    bind_layer(f->model, REGION_HEAD, 0, &a);
-    a.head.row = f->row;
-    a.head.x = f->x;
-    a.head.logits = f->logits;
-    run(f, REGION_HEAD, 0, &a, m);
+    struct walk walk = {f, memory_of(f, m, count)};
+    plan_walk(f->plan, m, f->whole, run, &walk, NULL);
     int64_t vocab = f->model->shape.vocab;
     for (int32_t i = 0; i < m; i++)
         memcpy(logits + ((int64_t)(first + i / width) * f->length + position + i % width) * vocab,

@@ -3,8 +3,8 @@
  * For the end-to-end check: no pool, no scheduler, no sampling. A fixed set of sequences of equal
  * length, each with its own pages.
  */
-#ifndef WHET_SPECIALIZER_FORWARD_H
-#define WHET_SPECIALIZER_FORWARD_H
+#ifndef WHET_SPECIALIZER_ADMISSION_FORWARD_H
+#define WHET_SPECIALIZER_ADMISSION_FORWARD_H
 
 #include "engine/cpu/sizes.h"
 #include "engine/model.h"

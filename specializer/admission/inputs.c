@@ -4,11 +4,13 @@
  * as long as the context bucket says, normal numbers. Up to a memory bound: beyond it, positions
  * share pages.
  */
+#include "specializer/admission/inputs.h"
+
 #include <stdlib.h>
 
+#include "config/err.h"
 #include "engine/capture.h"
 #include "engine/cpu/case_random.h"
-#include "specializer/stages.h"
 
 enum { PAGES_MAX = 8192, DECODE_MAX = 64 };
 static const int64_t pages_bytes_max = 64 << 20; /* of keys as floats */

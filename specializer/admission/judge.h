@@ -3,8 +3,8 @@
  * A judgement gathers the outputs of many runs. Each is compared row by row with the oracle and
  * with the eager kernel on the same inputs. Pure; any thread.
  */
-#ifndef WHET_SPECIALIZER_JUDGE_H
-#define WHET_SPECIALIZER_JUDGE_H
+#ifndef WHET_SPECIALIZER_ADMISSION_JUDGE_H
+#define WHET_SPECIALIZER_ADMISSION_JUDGE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "config/safe_path.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 static const int64_t bytes_in_all = 256 << 20;
 static const size_t bytes_of_one = 8 << 20;

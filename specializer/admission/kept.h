@@ -4,8 +4,8 @@
  * is missing, damaged or somebody else's is computed again. Bounded: what was not used for longest
  * goes first. A probe at a time writes; any number may read.
  */
-#ifndef WHET_SPECIALIZER_KEPT_H
-#define WHET_SPECIALIZER_KEPT_H
+#ifndef WHET_SPECIALIZER_ADMISSION_KEPT_H
+#define WHET_SPECIALIZER_ADMISSION_KEPT_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -18,10 +18,10 @@
 
 #include "config/process.h"
 #include "specializer/admission/capture_file.h"
+#include "specializer/admission/probe.h"
 #include "specializer/admission/probe_request.h"
 #include "specializer/admission/prober.h"
 #include "specializer/search/space.h"
-#include "specializer/stages.h"
 
 enum { OUTPUT_MAX = 16 * 1024 };
 

@@ -85,7 +85,7 @@ static bool read_shape(const cJSON *j, struct model_shape *s)
         else
             *(bool *)f[i].at = v->valuedouble != 0;
     }
-    return s->arch <= ARCH_QWEN3;
+    return arch_known((int32_t)s->arch);
 }
 
 static int choice(const char *value, const char *const *text, int n)

@@ -1,14 +1,14 @@
 /* probe_request.h - what passes between the server and `whet probe`: a JSON file one way, a JSON
  * line on stdout the other. */
-#ifndef WHET_SPECIALIZER_PROBE_REQUEST_H
-#define WHET_SPECIALIZER_PROBE_REQUEST_H
+#ifndef WHET_SPECIALIZER_ADMISSION_PROBE_REQUEST_H
+#define WHET_SPECIALIZER_ADMISSION_PROBE_REQUEST_H
 
 #include <stdbool.h>
 
 #include "engine/dispatch.h"
 #include "specializer/admission/judge.h"
-#include "specializer/candidate.h"
-#include "specializer/stages.h"
+#include "specializer/admission/probe.h"
+#include "specializer/candidate/candidate.h"
 
 enum { PROBE_CAPTURES_MAX = 6 };
 

@@ -16,11 +16,11 @@
  *
  * One thread: the specializer's, and the engine's while that one waits in engine_slices().
  */
-#ifndef WHET_SPECIALIZER_PROBER_H
-#define WHET_SPECIALIZER_PROBER_H
+#ifndef WHET_SPECIALIZER_ADMISSION_PROBER_H
+#define WHET_SPECIALIZER_ADMISSION_PROBER_H
 
 #include "config/process.h"
-#include "specializer/stages.h"
+#include "specializer/candidate/stage.h"
 
 enum { PROBER_MESSAGE_MAX = 32 * 1024 };
 

@@ -21,7 +21,7 @@
 #include "engine/cpu/eager.h"
 #include "specializer/admission/check_rows.h"
 #include "specializer/admission/kept.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 static const double work_of_eager = 4e9; /* beyond it eager, too, sees only the chosen rows */
 

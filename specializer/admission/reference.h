@@ -1,6 +1,6 @@
 /* reference.h - what an input should give: eager's outputs and the oracle's. */
-#ifndef WHET_SPECIALIZER_REFERENCE_H
-#define WHET_SPECIALIZER_REFERENCE_H
+#ifndef WHET_SPECIALIZER_ADMISSION_REFERENCE_H
+#define WHET_SPECIALIZER_ADMISSION_REFERENCE_H
 
 #include "engine/cpu/oracle.h"
 #include "specializer/admission/check_subject.h"

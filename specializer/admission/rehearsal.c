@@ -16,8 +16,8 @@
 
 #include "config/clock.h"
 #include "specializer/admission/endcheck.h"
-#include "specializer/hash.h"
-#include "specializer/live.h"
+#include "specializer/candidate/hash.h"
+#include "specializer/candidate/live.h"
 
 enum { POSITIONS = 8, ROWS = 2, SEQUENCES = 64, PROMPT_ROWS = 16 };
 static const double bf16_limit = 2e-3;

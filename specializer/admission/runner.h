@@ -5,8 +5,8 @@
  * what the parent asks for, one call at a time. The parent alone reads outputs, computes references
  * and decides; nothing the kernel does in the runner's memory can reach those. One thread.
  */
-#ifndef WHET_SPECIALIZER_RUNNER_H
-#define WHET_SPECIALIZER_RUNNER_H
+#ifndef WHET_SPECIALIZER_ADMISSION_RUNNER_H
+#define WHET_SPECIALIZER_ADMISSION_RUNNER_H
 
 #include "engine/cpu/case.h"
 #include "engine/cpu/guarded.h"

@@ -30,7 +30,7 @@
 #include "engine/fault.h"
 #include "engine/sandbox.h"
 #include "specializer/admission/runner_private.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 enum { SKEWED_BARRIERS = 4, EXIT_FAULT = 99 };
 static const int64_t packed_limit = 16LL << 30;

@@ -1,6 +1,6 @@
 /* runner_private.h - what passes between the two halves of a runner (runner.c, runner_child.c). */
-#ifndef WHET_SPECIALIZER_RUNNER_PRIVATE_H
-#define WHET_SPECIALIZER_RUNNER_PRIVATE_H
+#ifndef WHET_SPECIALIZER_ADMISSION_RUNNER_PRIVATE_H
+#define WHET_SPECIALIZER_ADMISSION_RUNNER_PRIVATE_H
 
 #include <stdatomic.h>
 

@@ -1,6 +1,6 @@
 /* adviser_counts.h - what came of all questions, for the metrics. No locking. */
-#ifndef WHET_SPECIALIZER_ADVISER_COUNTS_H
-#define WHET_SPECIALIZER_ADVISER_COUNTS_H
+#ifndef WHET_SPECIALIZER_ADVISER_ADVISER_COUNTS_H
+#define WHET_SPECIALIZER_ADVISER_ADVISER_COUNTS_H
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

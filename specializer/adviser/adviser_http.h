@@ -4,8 +4,8 @@
  * http and https only. The key is read from its file for each call, sent in one header and wiped;
  * it is in no message, log or store. One thread posts at a time; stop may come from any.
  */
-#ifndef WHET_SPECIALIZER_ADVISER_HTTP_H
-#define WHET_SPECIALIZER_ADVISER_HTTP_H
+#ifndef WHET_SPECIALIZER_ADVISER_ADVISER_HTTP_H
+#define WHET_SPECIALIZER_ADVISER_ADVISER_HTTP_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -6,8 +6,8 @@
  * stays open for a time that doubles with every further one, then lets a single question through.
  * Time is a parameter, so that tests need not wait. No locking.
  */
-#ifndef WHET_SPECIALIZER_ADVISER_LIMITS_H
-#define WHET_SPECIALIZER_ADVISER_LIMITS_H
+#ifndef WHET_SPECIALIZER_ADVISER_ADVISER_LIMITS_H
+#define WHET_SPECIALIZER_ADVISER_ADVISER_LIMITS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -51,6 +51,12 @@ static const struct tensor_row {
     {REGION_MLP_OUT, "x", "in", {M, HIDDEN}, F32},
     {REGION_MLP_OUT, "w", "weight", {HIDDEN, FFN}, WEIGHT},
     {REGION_MLP_OUT, "y", "out", {M, HIDDEN}, F32},
+    {REGION_MLP, "x", "in", {M, HIDDEN}, F32},
+    {REGION_MLP, "norm", "weight", {HIDDEN}, F32},
+    {REGION_MLP, "gate", "weight", {FFN, HIDDEN}, WEIGHT},
+    {REGION_MLP, "up", "weight", {FFN, HIDDEN}, WEIGHT_2},
+    {REGION_MLP, "down", "weight", {HIDDEN, FFN}, WEIGHT_3},
+    {REGION_MLP, "y", "out", {M, HIDDEN}, F32},
     {REGION_HEAD, "x", "in", {M, HIDDEN}, F32},
     {REGION_HEAD, "norm", "weight", {HIDDEN}, F32},
     {REGION_HEAD, "w", "weight", {VOCAB, HIDDEN}, WEIGHT},
@@ -58,12 +64,13 @@ static const struct tensor_row {
 };
 
 /* But attn_in's, which depends on the model. */
-static const char *const operations[REGION_COUNT] = {
+static const char *const operations[REGION_NODES] = {
     [REGION_EMBED] = "x = table[tokens]",
     [REGION_ATTN] = "a = softmax(q k^T / sqrt(head_dim), causal) v, grouped queries, paged cache",
     [REGION_ATTN_OUT] = "y = a w^T + x",
     [REGION_MLP_IN] = "n = rmsnorm(x) * norm; h = silu(n gate^T) * (n up^T)",
     [REGION_MLP_OUT] = "y = h w^T + x",
+    [REGION_MLP] = "n = rmsnorm(x) * norm; h = silu(n gate^T) * (n up^T); y = h down^T + x",
     [REGION_HEAD] = "logits = (rmsnorm(x) * norm) w^T",
 };
 
@@ -112,7 +119,7 @@ static void put_formula(const struct facts *f, cJSON *region)
 
 void adviser_put_operation(const struct facts *f, cJSON *region)
 {
-    if (f->REGION < 0 || f->REGION >= REGION_COUNT)
+    if (f->REGION < 0 || f->REGION >= REGION_NODES)
         return;
     put_formula(f, region);
     cJSON *list = cJSON_AddArrayToObject(region, "tensors");

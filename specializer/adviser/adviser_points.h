@@ -2,8 +2,8 @@
  * can vary in them, candidates with their ties, what is one legal change away, what other slots
  * taught. Inside of adviser_request.c.
  */
-#ifndef WHET_SPECIALIZER_ADVISER_POINTS_H
-#define WHET_SPECIALIZER_ADVISER_POINTS_H
+#ifndef WHET_SPECIALIZER_ADVISER_ADVISER_POINTS_H
+#define WHET_SPECIALIZER_ADVISER_ADVISER_POINTS_H
 
 #include "specializer/adviser/adviser_request.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/store/store.h"
 
 struct record_of {

@@ -8,8 +8,8 @@
  * another one the first reply of its region and kind that was not given yet, and after the last one
  * nothing was recorded. Replies come as late as they came then.
  */
-#ifndef WHET_SPECIALIZER_ADVISER_REPLAY_H
-#define WHET_SPECIALIZER_ADVISER_REPLAY_H
+#ifndef WHET_SPECIALIZER_ADVISER_ADVISER_REPLAY_H
+#define WHET_SPECIALIZER_ADVISER_ADVISER_REPLAY_H
 
 #include <stdbool.h>
 

@@ -6,8 +6,8 @@
  * space rejects the whole reply; half of an answer from somebody who made a mistake is worth
  * nothing. Pure functions; no thread, no I/O.
  */
-#ifndef WHET_SPECIALIZER_ADVISER_REPLY_H
-#define WHET_SPECIALIZER_ADVISER_REPLY_H
+#ifndef WHET_SPECIALIZER_ADVISER_ADVISER_REPLY_H
+#define WHET_SPECIALIZER_ADVISER_ADVISER_REPLY_H
 
 #include "specializer/adviser/adviser.h"
 

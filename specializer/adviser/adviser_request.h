@@ -8,8 +8,8 @@
  * Points are named "<template>:<values of its knobs, in order>", so that a name means the same in
  * every run and a recorded reply stays readable.
  */
-#ifndef WHET_SPECIALIZER_ADVISER_REQUEST_H
-#define WHET_SPECIALIZER_ADVISER_REQUEST_H
+#ifndef WHET_SPECIALIZER_ADVISER_ADVISER_REQUEST_H
+#define WHET_SPECIALIZER_ADVISER_ADVISER_REQUEST_H
 
 #include <cjson/cJSON.h>
 

@@ -8,8 +8,8 @@
  * line taken: moves that did have the next turn. Used by the adviser and by the ablation's model of
  * it.
  */
-#ifndef WHET_SPECIALIZER_ADVISER_TURNS_H
-#define WHET_SPECIALIZER_ADVISER_TURNS_H
+#ifndef WHET_SPECIALIZER_ADVISER_ADVISER_TURNS_H
+#define WHET_SPECIALIZER_ADVISER_ADVISER_TURNS_H
 
 #include "specializer/adviser/adviser.h"
 

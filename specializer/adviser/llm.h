@@ -7,8 +7,8 @@
  * call and its tokens reserved. Every exchange is stored with what came of it. All functions on
  * the specializer thread only, unless they say otherwise.
  */
-#ifndef WHET_SPECIALIZER_LLM_H
-#define WHET_SPECIALIZER_LLM_H
+#ifndef WHET_SPECIALIZER_ADVISER_LLM_H
+#define WHET_SPECIALIZER_ADVISER_LLM_H
 
 #include <cjson/cJSON.h>
 #include <stdbool.h>

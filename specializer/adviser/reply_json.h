@@ -4,8 +4,8 @@
  * all there, of the type they should have, and no others. Whatever is not so rejects the whole
  * reply with a fault and a sentence. Pure.
  */
-#ifndef WHET_SPECIALIZER_REPLY_JSON_H
-#define WHET_SPECIALIZER_REPLY_JSON_H
+#ifndef WHET_SPECIALIZER_ADVISER_REPLY_JSON_H
+#define WHET_SPECIALIZER_ADVISER_REPLY_JSON_H
 
 #include <cjson/cJSON.h>
 #include <stdbool.h>

@@ -8,8 +8,8 @@
 #include "config/metrics.h"
 #include "specializer/agent/agent_private.h"
 #include "specializer/agent/agent_source.h"
-#include "specializer/hash.h"
-#include "specializer/store/export_text.h"
+#include "specializer/agent/agent_store.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/store/store.h"
 
 #define AGAIN_AFTER_NS INT64_C(20000000000)
@@ -41,7 +41,7 @@ struct agent *agent_open(const struct config *c, struct store *store, struct llm
         return NULL;
     if (!llm) {
         log_warn("agentic", "specializer.agentic is on, but adviser.url names no language model");
-        if (!store_agent_any(store, imported_texts(machine)))
+        if (!agent_store_any(store, imported_texts(machine)))
             return NULL;
     }
     if (machine == MACHINE_CUDA)
@@ -87,7 +87,7 @@ void agent_set(char **to, char *text)
 void agent_keep(struct agent *a, const struct slot_tree *t, int32_t node)
 {
     struct err err;
-    if (store_agent_put(a->store, a->env, t->slot, &t->tree.node[node], &err) != 0)
+    if (agent_store_put(a->store, a->env, t->slot, &t->tree.node[node], &err) != 0)
         log_error("agentic", "%s: attempt %d not stored: %s", t->slot, node, err.msg);
 }
 
@@ -109,7 +109,7 @@ static void adopt(struct agent *a, struct slot_tree *t)
 {
     struct agent_tree in = {0};
     struct err err;
-    if (store_agent_tree(a->store, imported_texts(a->machine), t->slot, &in, &err) != 0)
+    if (agent_store_tree(a->store, imported_texts(a->machine), t->slot, &in, &err) != 0)
         log_error("agentic", "%s: %s", t->slot, err.msg);
     t->waiting = t->tree.nodes == 0 && in.nodes > 0;
     for (int i = 0; i < in.nodes && !t->waiting; i++) {
@@ -144,7 +144,7 @@ static struct slot_tree *tree_of(struct agent *a, const char *slot)
     struct slot_tree *t = xcalloc(1, sizeof *t);
     snprintf(t->slot, sizeof t->slot, "%s", slot);
     t->tree.random = hash_text((uint64_t)a->config->specializer_seed, slot);
-    if (store_agent_tree(a->store, a->env, slot, &t->tree, &err) != 0)
+    if (agent_store_tree(a->store, a->env, slot, &t->tree, &err) != 0)
         log_error("agentic", "%s: %s", slot, err.msg);
     a->slot = xrealloc(a->slot, (size_t)(a->slots + 1) * sizeof(struct slot_tree *));
     a->slot[a->slots++] = t;

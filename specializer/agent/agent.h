@@ -9,8 +9,8 @@
  * Budgets: attempts in a slot, tokens and money in all (over restarts), and the lines' own an hour.
  * Specializer thread only, but for the metrics.
  */
-#ifndef WHET_SPECIALIZER_AGENT_H
-#define WHET_SPECIALIZER_AGENT_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_H
+#define WHET_SPECIALIZER_AGENT_AGENT_H
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

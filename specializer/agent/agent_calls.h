@@ -7,8 +7,8 @@
  * calls through anything else, declarations that no body follows, and types of functions. What
  * arithmetic on pointers can do is not seen here: the process that the text runs in is sealed for
  * that (CPU), or the instructions are looked at (cubin.h). Pure; any thread. */
-#ifndef WHET_SPECIALIZER_AGENT_CALLS_H
-#define WHET_SPECIALIZER_AGENT_CALLS_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_CALLS_H
+#define WHET_SPECIALIZER_AGENT_AGENT_CALLS_H
 
 #include "specializer/agent/agent_macros.h"
 

@@ -17,7 +17,7 @@
 #include "specializer/agent/agent_sass.h"
 
 enum { CUBIN_MOST = 16 << 20 };
-/* The frame's own limits (kernels/agent.cu). */
+/* The frame's own limits (kernels/cuda/agent.cu). */
 enum { THREADS_MOST = 1024, GRID_MOST = 1 << 20, SMEM_MOST = 227 * 1024, CLUSTER_MOST = 8 };
 static const int64_t work_most = INT64_C(256) << 20;
 

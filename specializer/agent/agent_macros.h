@@ -5,8 +5,8 @@
  * struct has), never a name of the frame, are never empty, hold whole pairs of brackets, never
  * mention themselves, and their bodies are read by the rules of the text. How many tokens they
  * expand to is bounded by what is computed here, without expanding anything. */
-#ifndef WHET_SPECIALIZER_AGENT_MACROS_H
-#define WHET_SPECIALIZER_AGENT_MACROS_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_MACROS_H
+#define WHET_SPECIALIZER_AGENT_AGENT_MACROS_H
 
 #include "specializer/agent/agent_tokens.h"
 

@@ -104,7 +104,7 @@ static const char *const library_cuda[] = {
     "atomicAdd", "atomicSub", "atomicExch", "atomicMin", "atomicMax", "atomicInc", "atomicDec",
     "atomicCAS", "atomicAnd", "atomicOr",   "atomicXor", NULL};
 
-/* Of kernels/lib, as far as agent.cu includes it. */
+/* Of kernels/cuda/lib, as far as agent.cu includes it. */
 static const char *const frame_functions_cuda[] = {
     "after_previous", "await_copies", "best_of_all", "block_sum",    "cluster_arrive",
     "cluster_come",   "cluster_wait", "copies_sent", "copy_or_zero", "copy_shared",

@@ -2,10 +2,10 @@
  * and the words of its frame. Pure; the words need no zero behind them.
  *
  * The lists of the frame's names must agree with the files that kernels/cpu/agent.c and
- * kernels/agent.cu include; tests/unit/specializer/agent/test_agent_names.c reads those and says
- * what is missing. */
-#ifndef WHET_SPECIALIZER_AGENT_NAMES_H
-#define WHET_SPECIALIZER_AGENT_NAMES_H
+ * kernels/cuda/agent.cu include; tests/unit/specializer/agent/test_agent_names.c reads those and
+ * says what is missing. */
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_NAMES_H
+#define WHET_SPECIALIZER_AGENT_AGENT_NAMES_H
 
 #include <stdbool.h>
 #include <stddef.h>

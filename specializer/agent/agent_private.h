@@ -1,6 +1,6 @@
 /* agent_private.h - the inside of struct agent, for agent.c and agent_ask.c. */
-#ifndef WHET_SPECIALIZER_AGENT_PRIVATE_H
-#define WHET_SPECIALIZER_AGENT_PRIVATE_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_PRIVATE_H
+#define WHET_SPECIALIZER_AGENT_AGENT_PRIVATE_H
 
 #include <stdatomic.h>
 

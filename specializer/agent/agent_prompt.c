@@ -10,8 +10,8 @@
 #include "specializer/adviser/adviser_request.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
-#include "specializer/hash.h"
-#include "specializer/search/space_tables.h"
+#include "specializer/candidate/hash.h"
+#include "specializer/candidate/template_tables.h"
 
 extern const struct kernel_source prompt_sources[];
 extern const int prompt_source_count;

@@ -4,8 +4,8 @@
  * region's own argument struct and shapes, the measured profile, the leaders and the dead ends of
  * the tree. Facts about this machine and model shape only; nothing that a request contained.
  */
-#ifndef WHET_SPECIALIZER_AGENT_PROMPT_H
-#define WHET_SPECIALIZER_AGENT_PROMPT_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_PROMPT_H
+#define WHET_SPECIALIZER_AGENT_AGENT_PROMPT_H
 
 #include "specializer/agent/agent_tree.h"
 #include "specializer/search/space.h"

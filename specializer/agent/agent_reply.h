@@ -4,8 +4,8 @@
  * reply is an error, not decoration to be cut away: a model that cannot keep to the form will not
  * keep to the contract. Pure.
  */
-#ifndef WHET_SPECIALIZER_AGENT_REPLY_H
-#define WHET_SPECIALIZER_AGENT_REPLY_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_REPLY_H
+#define WHET_SPECIALIZER_AGENT_AGENT_REPLY_H
 
 #include "specializer/agent/agent_span.h"
 

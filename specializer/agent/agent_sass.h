@@ -3,8 +3,8 @@
  * On a GPU a text shares a context with everything that serves, so after its words (agent_text.h)
  * and its symbols (agent_cubin.h) its machine code is read, for what has no place in a function of
  * its inputs. Pure; any thread. */
-#ifndef WHET_SPECIALIZER_AGENT_SASS_H
-#define WHET_SPECIALIZER_AGENT_SASS_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_SASS_H
+#define WHET_SPECIALIZER_AGENT_AGENT_SASS_H
 
 #include <stddef.h>
 

@@ -7,18 +7,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 #define TABLE_FACTS "kernels/templates.def"
 #define TABLE agent
 #define TABLE_DEF "kernels/cpu/agent.def"
-#include "specializer/search/space_table.h"
+#include "specializer/candidate/template_table.h"
 
 #undef TABLE_FACTS
 #define TABLE_FACTS "kernels/templates_cuda.def"
 #define TABLE agent_cuda
-#define TABLE_DEF "kernels/agent.def"
-#include "specializer/search/space_table.h"
+#define TABLE_DEF "kernels/cuda/agent.def"
+#include "specializer/candidate/template_table.h"
 
 /* On a GPU wider steps stay eager, whose matrix products no text without tensor cores comes near.
  */
@@ -27,8 +27,8 @@ enum { CPU_M_MOST = 2048, CUDA_M_MOST = 32 };
 #define ROW(kind, table, id, region, m_most)                                                    \
     {                                                                                           \
         id, "agent", "text of a language model", kind, false, region, 1, m_most, knobs_##table, \
-            knobs_n_##table, legal_##table, biteq_##table, precision_##table, start_##table,    \
-            rules_##table                                                                       \
+            knobs_n_##table, roles_##table, legal_##table, biteq_##table, precision_##table,    \
+            start_##table, rules_##table                                                        \
     }
 #define CPU(id, region) ROW(MACHINE_CPU, agent, "agent_" id, region, CPU_M_MOST)
 #define CUDA(id, region) ROW(MACHINE_CUDA, agent_cuda, "agent_cuda_" id, region, CUDA_M_MOST)
@@ -80,16 +80,11 @@ void agent_body_hash(const char *body, char out[17])
     hash_hex(hash_text(HASH_START, body), out);
 }
 
-void agent_body_name(enum machine_kind machine, const char *hash, char out[40])
-{
-    snprintf(out, 40, "agent/%.16s.%s", hash, machine == MACHINE_CUDA ? "cu" : "c");
-}
-
 int agent_body_write(const char *kernel_dir, enum machine_kind machine, const char *hash,
                      const char *body, struct err *err)
 {
     char name[40];
-    agent_body_name(machine, hash, name);
+    candidate_body_name(machine, hash, name);
     char *dir = xasprintf("%s/agent", kernel_dir), *path = xasprintf("%s/%s", kernel_dir, name);
     char *part = xasprintf("%s.part", path);
     FILE *f = mkdir(dir, 0700) == 0 || errno == EEXIST ? fopen(part, "we") : NULL;

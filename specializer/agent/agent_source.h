@@ -2,14 +2,14 @@
  *
  * All agent kernels of a region and machine share one template: "agent_<region>", the frame
  * kernels/cpu/agent.c with the knob ISA, which is the best there is, or "agent_cuda_<region>", the
- * frame kernels/agent.cu. What distinguishes them is the body, by the hash of its text. These
+ * frame kernels/cuda/agent.cu. What distinguishes them is the body, by the hash of its text. These
  * templates are no part of any space and template_find() does not know them.
  */
-#ifndef WHET_SPECIALIZER_AGENT_SOURCE_H
-#define WHET_SPECIALIZER_AGENT_SOURCE_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_SOURCE_H
+#define WHET_SPECIALIZER_AGENT_AGENT_SOURCE_H
 
 #include "specializer/agent/agent_text.h"
-#include "specializer/search/space.h"
+#include "specializer/candidate/candidate.h"
 
 /* NULL for REGION_EMBED. */
 const struct template *agent_template(enum machine_kind machine, enum region region);
@@ -24,9 +24,7 @@ bool agent_point(const struct template *t, const struct facts *f, struct point *
 
 /* Hash of a body without markers. */
 void agent_body_hash(const char *body, char out[17]);
-/* "agent/<hash>.c" or ".cu", relative to the folder of kernel sources. */
-void agent_body_name(enum machine_kind machine, const char *hash, char out[40]);
-/* Writes the body there, so that diagnostics say "kernel:<line>". */
+/* Writes the body where candidate_body_name() says, so that diagnostics say "kernel:<line>". */
 int agent_body_write(const char *kernel_dir, enum machine_kind machine, const char *hash,
                      const char *body, struct err *err);
 

@@ -6,8 +6,8 @@
  *     // [end 1]
  * and what comes back must be the same text, markers included, but for the lines inside. Pure.
  */
-#ifndef WHET_SPECIALIZER_AGENT_SPAN_H
-#define WHET_SPECIALIZER_AGENT_SPAN_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_SPAN_H
+#define WHET_SPECIALIZER_AGENT_AGENT_SPAN_H
 
 #include "config/err.h"
 

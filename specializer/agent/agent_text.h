@@ -6,8 +6,8 @@
  * cannot show (state, symbols, instructions) the object is asked about (object.h), and what that
  * cannot show the sealed probe finds out. Pure; any thread.
  */
-#ifndef WHET_SPECIALIZER_AGENT_TEXT_H
-#define WHET_SPECIALIZER_AGENT_TEXT_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_TEXT_H
+#define WHET_SPECIALIZER_AGENT_AGENT_TEXT_H
 
 #include <stddef.h>
 

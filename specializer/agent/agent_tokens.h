@@ -5,8 +5,8 @@
  * ASCII outside comments, a backslash anywhere but in a character constant (it joins lines),
  * digraphs, trigraphs, string literals, literals with prefixes, suffixes of one's own or digit
  * separators. Pure; any thread. */
-#ifndef WHET_SPECIALIZER_AGENT_TOKENS_H
-#define WHET_SPECIALIZER_AGENT_TOKENS_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_TOKENS_H
+#define WHET_SPECIALIZER_AGENT_AGENT_TOKENS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 static const char *const names[AGENT_STATES] = {"planned", "ready", "measured", "broken", "failed"};
 

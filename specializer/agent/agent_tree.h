@@ -6,8 +6,8 @@
  * all of which failed: one that was right keeps it alive. A text that failed may be repaired twice
  * before it counts as a failing child. Pure but for the random state; one thread.
  */
-#ifndef WHET_SPECIALIZER_AGENT_TREE_H
-#define WHET_SPECIALIZER_AGENT_TREE_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_TREE_H
+#define WHET_SPECIALIZER_AGENT_AGENT_TREE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* agent_words.h - single words in a kernel's text: which are refused, which reserved ones are not.
  * Pure; the words need no zero behind them. */
-#ifndef WHET_SPECIALIZER_AGENT_WORDS_H
-#define WHET_SPECIALIZER_AGENT_WORDS_H
+#ifndef WHET_SPECIALIZER_AGENT_AGENT_WORDS_H
+#define WHET_SPECIALIZER_AGENT_AGENT_WORDS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -33,13 +33,13 @@
 #include "config/safe_path.h"
 #include "specializer/agent/agent_cubin.h"
 #include "specializer/agent/agent_source.h"
+#include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/cubin.h"
 #include "specializer/build/header.h"
 #include "specializer/build/object.h"
 #include "specializer/build/objects.h"
 #include "specializer/search/space.h"
-#include "specializer/stages.h"
 
 enum { LOG_MAX = 16 * 1024, FLAGS_MAX = 128 };
 static const int64_t compiler_memory = 2LL << 30, nvrtc_memory = 6LL << 30, object_max = 64 << 20;
@@ -375,7 +375,7 @@ static int inspect_object(const struct build *b, struct err *err)
         return object_inspect(b->temporary, err);
     struct object_frame frame = {.region = (int32_t)c->slot->region, .m_max = c->slot->m};
     if (c->body[0]) {
-        agent_body_name(MACHINE_CPU, c->body, layout);
+        candidate_body_name(MACHINE_CPU, c->body, layout);
         frame.layout = layout;
     }
     return object_inspect_text(b->temporary, &frame, err);

@@ -10,6 +10,7 @@
  * are declared here (NVRTC's interface has been stable since CUDA 7).
  */
 #include "specializer/build/build_nvrtc.h"
+#include "specializer/build/build.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* build_nvrtc.h - the part of the build stage that knows NVRTC (the rest: build_cc.c). */
-#ifndef WHET_SPECIALIZER_BUILD_NVRTC_H
-#define WHET_SPECIALIZER_BUILD_NVRTC_H
+#ifndef WHET_SPECIALIZER_BUILD_BUILD_NVRTC_H
+#define WHET_SPECIALIZER_BUILD_BUILD_NVRTC_H
 
-#include "specializer/stages.h"
+#include "specializer/candidate/stage.h"
 
 /* Path of the library that the CUDA module was built with; "" without that module. */
 #ifndef WHET_NVRTC

@@ -2,8 +2,8 @@
  *
  * A cubin is an ELF file for the device: reading it needs neither driver nor GPU. Pure; any thread.
  */
-#ifndef WHET_SPECIALIZER_CUBIN_H
-#define WHET_SPECIALIZER_CUBIN_H
+#ifndef WHET_SPECIALIZER_BUILD_CUBIN_H
+#define WHET_SPECIALIZER_BUILD_CUBIN_H
 
 #include <stddef.h>
 

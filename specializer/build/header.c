@@ -18,7 +18,8 @@
 #include <unistd.h>
 
 #include "config/safe_path.h"
-#include "specializer/hash.h"
+#include "specializer/build/build.h"
+#include "specializer/candidate/hash.h"
 
 static const char text[] = "#include <stddef.h>\n"
                            "#include <stdint.h>\n"

@@ -7,7 +7,7 @@
 #ifndef WHET_SPECIALIZER_BUILD_HEADER_H
 #define WHET_SPECIALIZER_BUILD_HEADER_H
 
-#include "specializer/stages.h"
+#include "specializer/candidate/stage.h"
 
 struct header {
     enum { HEADER_NONE, HEADER_READY, HEADER_MISSING } state; /* NONE: build without */

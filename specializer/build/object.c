@@ -28,8 +28,8 @@
 #include <unistd.h>
 
 #include "kernels/args.h"
-#include "specializer/hash.h"
-#include "specializer/stages.h"
+#include "specializer/build/build.h"
+#include "specializer/candidate/hash.h"
 
 /* The machine, and its relocations: of the object's own addresses, and of a function's, for data,
  * for code that wants to know it, and for calls. */

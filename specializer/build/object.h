@@ -3,8 +3,8 @@
  * Loading runs code: constructors, IFUNC resolvers, whatever the libraries it names bring along.
  * So the file is read as data first. Pure; any thread.
  */
-#ifndef WHET_SPECIALIZER_OBJECT_H
-#define WHET_SPECIALIZER_OBJECT_H
+#ifndef WHET_SPECIALIZER_BUILD_OBJECT_H
+#define WHET_SPECIALIZER_BUILD_OBJECT_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* objects.h - the folder of compiled kernels: a cache, kept within bounds. */
-#ifndef WHET_SPECIALIZER_OBJECTS_H
-#define WHET_SPECIALIZER_OBJECTS_H
+#ifndef WHET_SPECIALIZER_BUILD_OBJECTS_H
+#define WHET_SPECIALIZER_BUILD_OBJECTS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,10 +1,9 @@
 /* cost.c - the formula, and how well predictions rank. What is learned is in cost_learn.c.
  *
- * The formula knows knobs by name (ISA, ROWS or COLS, TOKENS, DIGITS, XPARTS, PACK, PREP,
- * PREFETCH); a template without one of them takes its neutral value, and a knob that is not known
- * here is left to learning. On a GPU the formula is bytes over the measured bandwidth, less what is
- * lost with few bytes in flight or an uneven last wave, plus the boundary; attention by ordinary
- * units is counted in turns of latency.
+ * The formula knows knobs by their roles (kernels/roles.def); a template without one of them takes
+ * its neutral value, and a role that is not known here is left to learning. On a GPU the formula is
+ * bytes over the measured bandwidth, less what is lost with few bytes in flight or an uneven last
+ * wave, plus the boundary; attention by ordinary units is counted in turns of latency.
  */
 #include "specializer/search/cost.h"
 
@@ -14,15 +13,9 @@
 
 #include "config/err.h"
 #include "engine/quant.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 /* ---- the formula ---------------------------------------------------------------------------- */
-
-static int knob_or(const struct template *t, const struct point *p, const char *name, int neutral)
-{
-    int k = template_knob(t, name);
-    return k < 0 ? neutral : p->value[k];
-}
 
 /* Rows and columns of the region's weights taken together; attention reads KV instead, at a
  * context that only scales all of its points alike. */
@@ -54,8 +47,10 @@ static void region_matrix(const struct facts *f, double *rows, double *cols)
     case REGION_HEAD:
         *rows = f->VOCAB;
         break;
+    case REGION_MLP:
+        *rows = 3.0 * f->FFN;
+        break;
     case REGION_EMBED:
-    case REGION_COUNT:
         break;
     }
 }
@@ -91,10 +86,10 @@ static double by_lot(uint64_t seed, const struct template *t, const struct point
 static double cpu_formula(const struct cost *c, const struct template *t, const struct point *p,
                           const struct facts *f)
 {
-    int isa = knob_or(t, p, "ISA", 2), parts = knob_or(t, p, "XPARTS", 0);
-    int rows_in = knob_or(t, p, "ROWS", knob_or(t, p, "COLS", 4));
-    int tokens = knob_or(t, p, "TOKENS", 4), digits = knob_or(t, p, "DIGITS", 0);
-    int packed = knob_or(t, p, "PACK", 0), prep = knob_or(t, p, "PREP", 0);
+    int isa = role_value(t, p, ROLE_ISA), parts = role_value(t, p, ROLE_XPARTS);
+    int rows_in = role_value(t, p, ROLE_ROWS);
+    int tokens = role_value(t, p, ROLE_TOKENS), digits = role_value(t, p, ROLE_DIGITS);
+    int packed = role_value(t, p, ROLE_PACK), prep = role_value(t, p, ROLE_PREP);
     double rows, cols, m = f->M_MAX < 1 ? 1 : f->M_MAX;
     region_matrix(f, &rows, &cols);
     if (tokens > m)
@@ -121,8 +116,9 @@ static double cpu_formula(const struct cost *c, const struct template *t, const 
     /* Loads and arithmetic overlap, but not wholly: a part of the smaller cost still shows. A core
      * that only asks for what it is about to use waits for memory: hardware looks ahead within a
      * page, software as far as it says. */
-    double prefetch = knob_or(t, p, "PREFETCH", 0) * (f->REGION == REGION_ATTN ? 4096.0 : 1);
-    double ahead = fmin(prefetch, ENOUGH_AHEAD) / ENOUGH_AHEAD; /* attn counts in KV pages */
+    double prefetch =
+        role_value(t, p, ROLE_PREFETCH_BYTES) + 4096.0 * role_value(t, p, ROLE_PREFETCH_PAGES);
+    double ahead = fmin(prefetch, ENOUGH_AHEAD) / ENOUGH_AHEAD;
     double load_s = bytes / (c->machine->read_bandwidth * (0.5 + 0.5 * ahead));
     double work_s = operations / c->machine->peak_flops;
     double seconds = fmax(load_s, work_s) + 0.3 * fmin(load_s, work_s);
@@ -165,13 +161,13 @@ static struct gemv_shape gemv_shape(const struct template *t, const struct point
                                     const struct facts *f, double rows, double cols)
 {
     enum { BLOCKS_MOST = 32, WARPS_RESIDENT = 48, CHUNK = 256, STEP = 512 };
-    double kw = knob_or(t, p, "KW", 1), rw = knob_or(t, p, "RW", 8),
-           stages = knob_or(t, p, "STAGES", 0);
-    double each = knob_or(t, p, "ROWS", 2), persist = knob_or(t, p, "PERSIST", 0);
+    double kw = role_value(t, p, ROLE_KW), rw = role_value(t, p, ROLE_RW),
+           stages = role_value(t, p, ROLE_STAGES);
+    double each = role_value(t, p, ROLE_ROWS), persist = role_value(t, p, ROLE_PERSIST);
     struct gemv_shape g = {.warps = kw * rw, .m = fmax(1, f->M_MAX), .ring = stages > 0};
-    double unroll = fmin(knob_or(t, p, "UNROLL", 4), cols / CHUNK / kw);
+    double unroll = fmin(role_value(t, p, ROLE_UNROLL), cols / CHUNK / kw);
     double waiting = g.warps * STEP * each * unroll * fmax(1, stages);
-    g.in_registers = knob_or(t, p, "X", 0) > 0;
+    g.in_registers = role_value(t, p, ROLE_X) > 0;
     g.walks = persist > 0;
     g.tiles = ceil(rows / (each * rw));
     g.blocks = g.walks ? fmin(g.tiles, persist * f->SMS) : g.tiles;
@@ -199,9 +195,9 @@ static double gemv_s(const struct cost *c, const struct template *t, const struc
         seconds *= 1 + 0.5 * (1 / wave_share(g.blocks, f->SMS) - 1);
     if (g.ring)
         seconds *= 1.1; /* every weight goes through shared memory, and steps are waited for */
-    double x_bytes = g.blocks * cols * 4 * g.m * (g.in_registers ? knob_or(t, p, "RW", 8) : 1);
+    double x_bytes = g.blocks * cols * 4 * g.m * (g.in_registers ? role_value(t, p, ROLE_RW) : 1);
     double batches = g.in_registers ? 1 : ceil(cols * g.m / (4 * g.warps * LANES * BATCH));
-    double next = knob_or(t, p, "NEXT", 0) * 1048576.0; /* pays in the step, not here */
+    double next = role_value(t, p, ROLE_NEXT) * 1048576.0; /* pays in the step, not here */
     double turns = g.walks ? ceil(g.tiles / g.blocks) : 0.3 * fmax(1, g.blocks / (f->SMS * g.fit));
     seconds += (1.3 * x_bytes + 0.5 * next) / c->machine->read_bandwidth;
     seconds += 0.12e-6 * batches + 0.4e-6 * turns + 0.09e-6 * g.steps;
@@ -218,13 +214,13 @@ struct mma_shape {
 static struct mma_shape mma_shape(const struct template *t, const struct point *p,
                                   const struct facts *f, double rows)
 {
-    struct mma_shape g = {.warps = knob_or(t, p, "WARPS", 8),
-                          .wide = knob_or(t, p, "TILES", 1),
-                          .split = knob_or(t, p, "SPLIT", 1),
-                          .persist = knob_or(t, p, "PERSIST", 0),
+    struct mma_shape g = {.warps = role_value(t, p, ROLE_WARPS),
+                          .wide = role_value(t, p, ROLE_TILES),
+                          .split = role_value(t, p, ROLE_K_SPLIT),
+                          .persist = role_value(t, p, ROLE_PERSIST),
                           .tokens = 8 * ceil(fmax(1, f->M_MAX) / 8)};
     g.units = ceil(rows / (16 * g.wide));
-    double most = floor((f->SMS - knob_or(t, p, "SPARE", 0)) / g.split) * g.persist;
+    double most = floor((f->SMS - role_value(t, p, ROLE_SPARE)) / g.split) * g.persist;
     g.clusters = g.persist > 0 ? fmax(1, fmin(most, g.units)) : ceil(g.units / g.warps);
     return g;
 }
@@ -234,11 +230,11 @@ static struct mma_shape mma_shape(const struct template *t, const struct point *
 static double mma_stream_s(const struct cost *c, const struct template *t, const struct point *p,
                            const struct facts *f, const struct mma_shape *g, double bytes)
 {
-    double each = g->wide * 16 * 64 / 32 * knob_or(t, p, "UNROLL", 4) * 32;
+    double each = g->wide * 16 * 64 / 32 * role_value(t, p, ROLE_UNROLL) * 32;
     double blocks = g->clusters * g->split, room = f->SMS * fmax(1, g->persist);
     double resident = g->persist > 0 ? g->persist : fmax(1, floor(2048 / (g->warps * 32 * 2)));
-    double flight =
-        fmin(resident, ceil(blocks / f->SMS)) * g->warps * each * (1 + knob_or(t, p, "STAGE", 0));
+    double flight = fmin(resident, ceil(blocks / f->SMS)) * g->warps * each *
+                    (1 + role_value(t, p, ROLE_STAGES));
     /* Clusters of four and more never take the last multiprocessors: some would wait for the end of
      * others. A second wave of small work starts as blocks of the first end, so only a part of its
      * imbalance shows. */
@@ -256,13 +252,13 @@ static double mma_s(const struct cost *c, const struct template *t, const struct
 {
     static const double shared_bandwidth = 200e9, l2 = 1.3; /* of an SM; over that of memory */
     struct mma_shape g = mma_shape(t, p, f, rows);
-    double terms = knob_or(t, p, "TERMS", 1), again = knob_or(t, p, "NORMED", 0) == 1 ? 2 : 1;
+    double terms = role_value(t, p, ROLE_TERMS), again = role_value(t, p, ROLE_NORMED) == 1 ? 2 : 1;
     double loads = mma_stream_s(c, t, p, f, &g, rows * cols * 2);
     double work = 2 * g.tokens * terms * rows * cols / (c->machine->peak_flops * 0.5);
     double reads = rows * cols / (16 * g.wide) * g.tokens * terms * 2 / (f->SMS * shared_bandwidth);
     double x = g.clusters * g.tokens * cols * 4 * again / (c->machine->read_bandwidth * l2);
     double sums = g.split > 1 ? rows * g.tokens * 4 / c->machine->read_bandwidth : 0;
-    double passes = ceil(g.units / g.clusters / g.warps), round = knob_or(t, p, "ROUND", 0);
+    double passes = ceil(g.units / g.clusters / g.warps), round = role_value(t, p, ROLE_ROUND);
     if (round > 0) /* a barrier each, and the first weights after it are there by then */
         sums += 0.8e-6 * (ceil(passes / round) - 1);
     work = fmax(work, reads);
@@ -277,8 +273,8 @@ static double library_s(const struct cost *c, const struct template *t, const st
     double m = fmax(1, f->M_MAX), bytes = rows * cols * 2 + m * (rows + cols) * 4;
     double loads = bytes / (c->machine->read_bandwidth * 0.75);
     double work = 2 * m * rows * cols / (c->machine->peak_flops * 0.9);
-    double later = knob_or(t, p, "RANK", 0) + 2 * (knob_or(t, p, "ASK", 0) > 0) +
-                   knob_or(t, p, "SPLIT", 0) * m / 64;
+    double later = role_value(t, p, ROLE_RANK) + 2 * (role_value(t, p, ROLE_ASK) > 0) +
+                   role_value(t, p, ROLE_K_SPLIT) * m / 64;
     return (fmax(loads, work) + 0.2 * fmin(loads, work)) * (1 + 0.005 * later);
 }
 
@@ -287,8 +283,8 @@ static double projection_s(const struct cost *c, const struct template *t, const
 {
     if (t->library)
         return library_s(c, t, p, f, rows, cols);
-    return template_knob(t, "TILES") >= 0 ? mma_s(c, t, p, f, rows, cols)
-                                          : gemv_s(c, t, p, f, rows, cols);
+    return template_role(t, ROLE_TILES) >= 0 ? mma_s(c, t, p, f, rows, cols)
+                                             : gemv_s(c, t, p, f, rows, cols);
 }
 
 /* Blocks of attention that a multiprocessor holds, by registers as cubins have them. */
@@ -306,14 +302,14 @@ static double attention_s(const struct cost *c, const struct template *t, const 
                           const struct facts *f)
 {
     enum { SOME_CONTEXT = 512 };
-    double splits = knob_or(t, p, "SPLITS", 8), warps = knob_or(t, p, "WARPS", 4);
-    double piece = knob_or(t, p, "PIECE", 16), stages = knob_or(t, p, "STAGES", 1);
-    double parts = knob_or(t, p, "PARTS", 1), m = fmax(1, f->M_MAX);
+    double splits = role_value(t, p, ROLE_SPLITS), warps = role_value(t, p, ROLE_WARPS);
+    double piece = role_value(t, p, ROLE_PIECE), stages = role_value(t, p, ROLE_PIECES);
+    double parts = role_value(t, p, ROLE_PARTS), m = fmax(1, f->M_MAX);
     double blocks = splits * f->KV_HEADS * parts * m;
     double room = attention_room(f, warps, f->HEADS / (f->KV_HEADS * parts), piece, stages);
     double turns = ceil(SOME_CONTEXT / (splits * warps * piece)), latency = 0.8e-6;
     double waves = ceil(blocks / (f->SMS * room));
-    double merge = splits > 1 ? knob_or(t, p, "MERGE", 0) ? 0.4e-6 : 0.8e-6 : 0;
+    double merge = splits > 1 ? role_value(t, p, ROLE_MERGE) ? 0.4e-6 : 0.8e-6 : 0;
     double chain = waves * (turns * latency / fmin(stages, 2) + merge);
     double loads = 4.0 * SOME_CONTEXT * f->KV_HEADS * f->HEAD_DIM * m / c->machine->read_bandwidth;
     return fmax(chain, loads) + 0.2 * fmin(chain, loads);
@@ -325,8 +321,8 @@ static double attention_mma_s(const struct cost *c, const struct template *t, co
                               const struct facts *f)
 {
     enum { SOME_PAGES = 32, SUMS = 5 * 1024, BLOCKS_MOST = 32, REGISTERS = 65536 };
-    double splits = knob_or(t, p, "SPLITS", 2), warps = knob_or(t, p, "WARPS", 4);
-    double stages = knob_or(t, p, "STAGES", 3), page = 64.0 * f->HEAD_DIM, m = fmax(1, f->M_MAX);
+    double splits = role_value(t, p, ROLE_SPLITS), warps = role_value(t, p, ROLE_WARPS);
+    double stages = role_value(t, p, ROLE_STAGES), page = 64.0 * f->HEAD_DIM, m = fmax(1, f->M_MAX);
     double turns = ceil(SOME_PAGES / (splits * warps)), blocks = splits * f->KV_HEADS * m;
     double fit = stages > 0 ? floor(SHARED / (warps * stages * page + SUMS))
                             : floor(REGISTERS / (warps * 32 * (f->HEAD_DIM + 40.0)));
@@ -336,14 +332,15 @@ static double attention_mma_s(const struct cost *c, const struct template *t, co
     double bytes = page * SOME_PAGES * f->KV_HEADS * m;
     double loads = bytes / kept_bandwidth(c, f, flight, 2, 0.2) * uneven;
     double work = ceil(blocks / room) * (latency_s + turns * 0.4e-6);
-    double merge = splits > 1 ? knob_or(t, p, "MERGE", 0) ? 0.4e-6 : 0.8e-6 : 0;
+    double merge = splits > 1 ? role_value(t, p, ROLE_MERGE) ? 0.4e-6 : 0.8e-6 : 0;
     return fmax(loads, work) + 0.2 * fmin(loads, work) + merge;
 }
 
 static double cuda_attention_s(const struct cost *c, const struct template *t,
                                const struct point *p, const struct facts *f)
 {
-    return template_knob(t, "PIECE") >= 0 ? attention_s(c, t, p, f) : attention_mma_s(c, t, p, f);
+    return template_role(t, ROLE_PIECE) >= 0 ? attention_s(c, t, p, f)
+                                             : attention_mma_s(c, t, p, f);
 }
 
 static double cuda_formula(const struct cost *c, const struct template *t, const struct point *p,

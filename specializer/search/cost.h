@@ -10,8 +10,8 @@
  * and with it how far a prediction may be off: points like those measured are known well, families
  * that nothing was measured of are not. Specializer thread only.
  */
-#ifndef WHET_SPECIALIZER_COST_H
-#define WHET_SPECIALIZER_COST_H
+#ifndef WHET_SPECIALIZER_SEARCH_COST_H
+#define WHET_SPECIALIZER_SEARCH_COST_H
 
 #include "engine/plan.h"
 #include "specializer/search/space.h"
@@ -28,7 +28,7 @@ struct cost {
     int threads;
     uint64_t blind; /* not 0: the formula knows nothing, points differ by a lot drawn from this
                        (what an ablation measures knowledge against) */
-    struct cost_fit *fit[REGION_COUNT]; /* what was learned; NULL: nothing yet */
+    struct cost_fit *fit[REGION_NODES]; /* what was learned; NULL: nothing yet */
     struct cost_sample *sample;         /* in the order they came, predicted before learning */
     int samples;
 };

@@ -56,7 +56,7 @@ void cost_open(struct cost *c, const struct machine *machine, int threads)
 
 void cost_close(struct cost *c)
 {
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         free(c->fit[r]);
     free(c->sample);
     *c = (struct cost){0};

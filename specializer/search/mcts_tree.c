@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 enum { ROLLOUT = 4 };
 #define UCT_C 1.4142135623730951

@@ -3,11 +3,11 @@
  * A node is a point, an edge a legal change of one knob. The root has no point and any number of
  * children; other nodes have two at most. No point is in the tree twice. Specializer thread only.
  */
-#ifndef WHET_SPECIALIZER_MCTS_TREE_H
-#define WHET_SPECIALIZER_MCTS_TREE_H
+#ifndef WHET_SPECIALIZER_SEARCH_MCTS_TREE_H
+#define WHET_SPECIALIZER_SEARCH_MCTS_TREE_H
 
 #include "specializer/search/strategy.h"
-#include "specializer/trust.h"
+#include "specializer/search/trust.h"
 
 enum { MCTS_CHILDREN = 2, MCTS_NODES_MOST = 16384, MCTS_ROOT = 0 };
 

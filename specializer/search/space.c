@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "config/log.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/cost.h"
 
 struct spot {
@@ -327,28 +327,22 @@ void space_point(const struct space *s, int32_t id, struct point *out)
     spot_point(space_template(s, id), s->spot[id].index, out);
 }
 
-enum { KINDS = 32, PACK_VALUES = 4 };
+enum { KINDS = 32 };
 
 int space_families(void)
 {
     return template_count() * KINDS;
 }
 
-static int knob_value(const struct template *t, const struct point *p, const char *name)
-{
-    int k = template_knob(t, name);
-    return k < 0 ? 0 : p->value[k];
-}
-
 int template_family(const struct template *t, const struct point *p)
 {
-    int kind;
-    if (t->machine == MACHINE_CUDA)
-        kind = (knob_value(t, p, "STAGE") + knob_value(t, p, "STAGES") > 0) +
-               2 * (knob_value(t, p, "PERSIST") > 0) + 4 * knob_value(t, p, "MERGE") +
-               8 * knob_value(t, p, "BULK") + 16 * (knob_value(t, p, "NORMED") > 0);
-    else
-        kind = knob_value(t, p, "ISA") * PACK_VALUES + knob_value(t, p, "PACK");
+    int kind = 0, families;
+    const struct role_family *f = role_families(&families);
+    for (int i = 0; i < families; i++) {
+        int k = template_role(t, f[i].role);
+        if (k >= 0)
+            kind = kind * f[i].kinds + role_kind(&f[i], p->value[k]);
+    }
     return template_index(t) * KINDS + kind % KINDS;
 }
 

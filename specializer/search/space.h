@@ -1,110 +1,17 @@
-/* space.h - the legal points of every kernel template, for one slot.
+/* space.h - the legal points of every kernel template (candidate/template.h), for one slot.
  *
- * kernels/templates.def and templates_cuda.def list the templates, and each one's knob table
- * (kernels/cpu/<file>.def, kernels/<file>.def) says its knobs, their values and what is legal.
- * Everything here is generated from those tables at compile time: a knob or a rule added there
- * needs no code here. A space has the templates of one machine only, which the facts name.
- *
- * A space lists the legal points of all templates of a slot's region as ids 0 .. size-1, each with
- * a predicted time. Nothing but the predictions changes once it is open. Specializer thread only.
+ * A space has the templates of one machine only, which the facts name. It lists the legal points
+ * of all templates of a slot's region as ids 0 .. size-1, each with a predicted time. Nothing but
+ * the predictions changes once it is open. Specializer thread only.
  */
-#ifndef WHET_SPECIALIZER_SPACE_H
-#define WHET_SPECIALIZER_SPACE_H
+#ifndef WHET_SPECIALIZER_SEARCH_SPACE_H
+#define WHET_SPECIALIZER_SEARCH_SPACE_H
 
-#include "engine/model.h"
-#include "engine/plan.h"
-#include "specializer/candidate.h"
+#include "specializer/candidate/template.h"
 
 struct cost;
 
-enum { KNOB_VALUES = 16, SPACE_MOST = 60000, RAW_MOST = 4000000 };
-
-struct knob {
-    const char *name, *help;
-    int32_t fallback; /* the template's own default */
-    int32_t values;
-    int32_t value[KNOB_VALUES];
-};
-
-/* What a point is judged against: a slot's region in this model on this machine. The members are
- * the names that LEGAL rows use; the SHAPE ones also reach the kernel as -D. */
-struct facts {
-#define FACT(name, help) int32_t name;
-#define SHAPE(name, value, help) int32_t name;
-#include "kernels/templates.def"
-    int32_t SMS; /* multiprocessors; 0: the facts are a CPU's */
-#define FACT(name, help) int32_t name;
-#include "kernels/templates_cuda.def"
-};
-
-struct template
-{
-    const char *id, *file, *help;
-    enum machine_kind machine;
-    bool library; /* has no source: the backend makes the object (backend_ops.choose) */
-    enum region region;
-    int32_t m_min, m_max;
-    const struct knob *knob;
-    int knobs;
-    /* NULL, or why the point is not legal. */
-    const char *(*legal)(const struct point *p, const struct facts *f);
-    /* The point gives the bits of the eager kernel. */
-    bool (*bit_equal)(const struct point *p, const struct facts *f);
-    /* What it declares to make of activations: enum precision (judge.h). */
-    int (*precision)(const struct point *p, const struct facts *f);
-    /* Where a search may begin: "NAME=value ...", other knobs at their defaults, of START row `n`
-     * among those that hold; NULL: fewer do. */
-    const char *(*start)(const struct facts *f, int n);
-    const char *const *rule; /* what is legal, in words; NULL-terminated */
-};
-
-int template_count(void);
-const struct template *template_at(int i);
-int template_index(const struct template *t);
-const struct template *template_find(const char *id);          /* NULL: none */
-int template_knob(const struct template *t, const char *name); /* index, or -1 */
-/* The template's defaults. */
-struct point template_defaults(const struct template *t);
-/* The point of START row `n` among those that hold for these facts; false if fewer do, or the row
- * names a knob that is not there. It may be illegal. */
-bool template_start_row(const struct template *t, const struct facts *f, int n, struct point *p);
-/* Where a search begins: the first of them that is legal, or the first if none is; false if no row
- * holds. */
-bool template_start(const struct template *t, const struct facts *f, struct point *p);
-/* True if the template may fill slots of `region` with `m` tokens on such a machine. */
-bool template_fits(const struct template *t, enum machine_kind machine, enum region region, int m);
-/* NULL, or why the point may not run there: a knob value outside its list, or a LEGAL row. */
-const char *template_illegal(const struct template *t, const struct point *p,
-                             const struct facts *f);
-
-/* Facts of a region of `model` at up to `m` tokens on this machine. A weight whose type differs
- * between layers has type DTYPE_COUNT, which no template takes. */
-void facts_fill(struct facts *f, const struct model *model, enum region region, int m,
-                enum numerics numerics);
-/* Makes them facts of `machine` instead of this CPU; nothing if it is a CPU. */
-void facts_machine(struct facts *f, const struct machine *machine);
-enum machine_kind facts_kind(const struct facts *f);
-
-/* "ISA=2 ROWS=4"; and back: -1 with a message for unknown knobs, missing ones or bad values. */
-void point_text(const struct template *t, const struct point *p, char *out, size_t n);
-int point_parse(const struct template *t, const char *text, struct point *p, struct err *err);
-
-/* What the compiler is given for a point: the flags of its instruction set, then -D of every knob
- * and SHAPE of its table. NULL-terminated; free each string and the array. */
-char **point_flags(const struct template *t, const struct point *p, const struct facts *f);
-
-/* The template's source file below kernels/: "cpu/out.c", "gemv.cu"; of a library "lt.def". */
-void template_path(const struct template *t, char *out, size_t n);
-/* The text of that file, embedded in the program. */
-const char *template_source(const struct template *t);
-/* The text of any embedded kernel source ("args.h", "cpu/lib/qkv.h"); "" if there is none. */
-const char *kernel_source_text(const char *name);
-/* Hash of that file and, recursively, of the headers it includes. */
-void template_source_hash(const struct template *t, char out[17]);
-/* Writes the embedded kernel sources below `dir`, where compilers will read them. */
-int kernel_sources_write(const char *dir, struct err *err);
-
-/* ---- one slot's space ----------------------------------------------------------------------- */
+enum { SPACE_MOST = 60000, RAW_MOST = 4000000 };
 
 struct space;
 
@@ -131,10 +38,8 @@ const struct facts *space_facts(const struct space *s);
 const struct template *space_template(const struct space *s, int32_t id);
 void space_point(const struct space *s, int32_t id, struct point *out);
 int32_t space_find(const struct space *s, const struct template *t, const struct point *p);
-/* The point's family, 0 .. space_families()-1: template, instruction set and weight layout (knobs
- * ISA and PACK), or on a GPU whether weights are staged in shared memory, whether blocks walk over
- * all tiles, how partial sums meet, and who copies into a ring (STAGE, PERSIST, MERGE, BULK).
- * Points of one family differ in degree, families differ in kind. */
+/* The point's family, 0 .. space_families()-1: its template and the FAMILY rows of
+ * kernels/roles.def. Points of one family differ in degree, families differ in kind. */
 int space_family(const struct space *s, int32_t id);
 int template_family(const struct template *t, const struct point *p);
 int space_families(void);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 void search_open(struct search *s, const struct space *space)
 {

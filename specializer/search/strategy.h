@@ -5,10 +5,10 @@
  * space (they speak in its ids) and never repeat a point; the loop asks for a few at a time and
  * reports every outcome. Specializer thread only.
  */
-#ifndef WHET_SPECIALIZER_STRATEGY_H
-#define WHET_SPECIALIZER_STRATEGY_H
+#ifndef WHET_SPECIALIZER_SEARCH_STRATEGY_H
+#define WHET_SPECIALIZER_SEARCH_STRATEGY_H
 
-#include "specializer/adviser/adviser.h"
+#include "specializer/search/advice.h"
 #include "specializer/search/space.h"
 
 enum trial { TRIAL_NONE, TRIAL_PENDING, TRIAL_MEASURED, TRIAL_REFUSED };

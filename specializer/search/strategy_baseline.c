@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "config/err.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/strategy.h"
 
 /* The whole space in an order fixed when the search begins, and how far it has come. */

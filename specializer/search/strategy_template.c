@@ -27,10 +27,10 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/cost.h"
 #include "specializer/search/strategy.h"
-#include "specializer/trust.h"
+#include "specializer/search/trust.h"
 
 enum { FAMILY_LEAST = 2, FIRST_BATCH = 4, BEST = 2, BATCH_MOST = 256, SHORT_OF_FAMILY = 64 };
 #define LEADING 1.7  /* a family is when its best prediction is within this factor of the best */

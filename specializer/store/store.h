@@ -8,11 +8,11 @@
  * Any thread: one connection behind one mutex; every call is a few rows. Functions return 0 (or a
  * count), -1 with a message.
  */
-#ifndef WHET_SPECIALIZER_STORE_H
-#define WHET_SPECIALIZER_STORE_H
+#ifndef WHET_SPECIALIZER_STORE_STORE_H
+#define WHET_SPECIALIZER_STORE_STORE_H
 
 #include "config/err.h"
-#include "specializer/candidate.h"
+#include "specializer/candidate/record.h"
 
 enum { STORE_VERSION = 2 };
 
@@ -37,24 +37,6 @@ uint64_t store_errors(const struct store *s);
 char *store_default_path(const char *configured);
 
 /* ---- candidates ----------------------------------------------------------------------------- */
-
-/* A candidate as it is stored. `env` names machine + compiler + model shape + numerics, `source` a
- * template's text with its headers: rows of another env or source are history, not evidence. */
-struct record {
-    char key[KEY_HEX + 1], object_key[KEY_HEX + 1], object_sum[17];
-    char env[KEY_HEX + 1], source[KEY_HEX + 1];
-    char template[48], slot[40], knobs[400], name[160];
-    enum origin origin;
-    enum life state;
-    bool bit_equal;
-    double predicted_s;
-    struct evidence evidence;
-    char reason[240];
-    int32_t rollbacks;
-    int32_t deaths;    /* times the process died while it was on trial */
-    int64_t changed_s; /* unix seconds */
-    char *log;         /* only from store_get(); caller frees */
-};
 
 /* Writes `r` with state `to` and a trace line. to = active makes it the slot's winner and retires
  * the one before; leaving active takes the winner away. All in one transaction. */
@@ -143,25 +125,5 @@ int store_exchange(struct store *s, const struct exchange *x, struct err *err);
 typedef void exchange_fn(void *ctx, const struct exchange *x);
 /* Oldest first; the newest few thousand are kept. */
 int store_exchanges(struct store *s, exchange_fn *fn, void *ctx, struct err *err);
-
-/* ---- texts that a language model wrote (store_agent.c) --------------------------------------- */
-
-struct agent_node;
-struct agent_tree;
-
-/* One node of a slot's tree, new or changed; its strings may be NULL. */
-int store_agent_put(struct store *s, const char *env, const char *slot, const struct agent_node *n,
-                    struct err *err);
-/* All nodes of the slot's tree into an empty `out`. */
-int store_agent_tree(struct store *s, const char *env, const char *slot, struct agent_tree *out,
-                     struct err *err);
-/* One more node of such a "tree" of texts without order; sets its id. */
-int store_agent_append(struct store *s, const char *env, const char *slot, struct agent_node *n,
-                       struct err *err);
-/* There is a node under this environment. */
-bool store_agent_any(struct store *s, const char *env);
-/* The node whose text has this hash, whatever its slot: 1 found (tree_node_free() it), 0 not, -1.
- */
-int store_agent_find(struct store *s, const char *source, struct agent_node *out, struct err *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* store_file.h - inside the store: the files that it is made of, and who has them. */
-#ifndef WHET_SPECIALIZER_STORE_FILE_H
-#define WHET_SPECIALIZER_STORE_FILE_H
+#ifndef WHET_SPECIALIZER_STORE_STORE_FILE_H
+#define WHET_SPECIALIZER_STORE_STORE_FILE_H
 
 #include <stdbool.h>
 

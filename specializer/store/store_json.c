@@ -1,9 +1,8 @@
 /* store_json.c - see store_json.h. */
 #include "specializer/store/store_json.h"
 
-#include "specializer/evidence.h"
-#include "specializer/life.h"
-#include "specializer/store/export_text.h"
+#include "specializer/candidate/evidence.h"
+#include "specializer/candidate/life.h"
 
 cJSON *gain_json(const struct gain *g)
 {
@@ -56,28 +55,6 @@ cJSON *trace_json(const struct trace_row *row)
     if (row->who)
         cJSON_AddStringToObject(o, "who", row->who);
     return o;
-}
-
-/* ---- export -------------------------------------------------------------------------------- */
-
-static void export_row(void *ctx, const struct record *r)
-{
-    cJSON_AddItemToArray(ctx, record_json(r));
-}
-
-cJSON *store_export(struct store *s, struct err *err)
-{
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddNumberToObject(o, "whet_store", EXPORT_VERSION);
-    cJSON *rows = cJSON_AddArrayToObject(o, "kernels");
-    struct record_filter all = {0};
-    if (store_each(s, &all, export_row, rows, err) == 0) {
-        cJSON *row;
-        cJSON_ArrayForEach(row, rows) export_text(s, row);
-        return o;
-    }
-    cJSON_Delete(o);
-    return NULL;
 }
 
 const char *row_text(const cJSON *row, const char *name)

@@ -11,8 +11,8 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "specializer/evidence.h"
-#include "specializer/life.h"
+#include "specializer/candidate/evidence.h"
+#include "specializer/candidate/life.h"
 #include "specializer/store/store_sql.h"
 
 /* ---- candidates ----------------------------------------------------------------------------- */

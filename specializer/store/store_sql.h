@@ -1,6 +1,6 @@
 /* store_sql.h - inside the store: the connection and the two helpers its queries are made of. */
-#ifndef WHET_SPECIALIZER_STORE_SQL_H
-#define WHET_SPECIALIZER_STORE_SQL_H
+#ifndef WHET_SPECIALIZER_STORE_STORE_SQL_H
+#define WHET_SPECIALIZER_STORE_STORE_SQL_H
 
 #include <pthread.h>
 #include <sqlite3.h>

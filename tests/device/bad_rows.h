@@ -1,8 +1,8 @@
 /* bad_rows.h - the planted kernels of tests/device/bad, and what must notice each: in the harness
  * of its own that asks what admission asks (test_bad.c), and in admission itself
  * (test_bad_probe.c). */
-#ifndef WHET_TESTS_BAD_ROWS_H
-#define WHET_TESTS_BAD_ROWS_H
+#ifndef WHET_TESTS_DEVICE_BAD_ROWS_H
+#define WHET_TESTS_DEVICE_BAD_ROWS_H
 
 #include "engine/model.h"
 #include "engine/plan.h"

@@ -1,8 +1,8 @@
 /* device_test.h - the device suite: what its files share. One process, one device, no framework:
  * a check that fails prints what was expected and is counted; the exit status says whether any did.
  */
-#ifndef WHET_TESTS_DEVICE_TEST_H
-#define WHET_TESTS_DEVICE_TEST_H
+#ifndef WHET_TESTS_DEVICE_DEVICE_TEST_H
+#define WHET_TESTS_DEVICE_DEVICE_TEST_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,7 @@
-/* late.cu - a previous kernel that is slow: it lets its successor start, waits, and only then brings
- * what the successor should read. Whoever does not wait for it reads what was there before. */
-#include "lib/device.cuh"
+/* late.cu - a previous kernel that is slow: it lets its successor start, waits, and only then
+ * brings what the successor should read. Whoever does not wait for it reads what was there before.
+ */
+#include "cuda/lib/device.cuh"
 
 struct late_args {
     void *to[4];

@@ -14,7 +14,17 @@
 #endif
 
 extern "C" __device__ const struct cuda_kernel_info whet_info = {
-    WHET_CUDA_ABI, REGION_MLP_OUT, M_MAX, 0, 1, 0, 0, 0, "", {{{HIDDEN / 8, M_MAX, 1}, 256, 0, 1, 0, 0}}};
+    WHET_CUDA_ABI,
+    REGION_MLP_OUT,
+    M_MAX,
+    0,
+    1,
+    0,
+    0,
+    0,
+    "",
+    {{{HIDDEN / 8, M_MAX, 1}, 256, 0, 1, 0, 0}},
+};
 
 extern "C" __global__ void whet_kernel(const __grid_constant__ struct cuda_out_args a)
 {

@@ -28,14 +28,14 @@
 #include <unistd.h>
 #include <vector>
 
-#define CU(call)                                                                                   \
-    do {                                                                                           \
-        cudaError_t code_ = (call);                                                                \
-        if (code_ != cudaSuccess) {                                                                \
-            printf("%s: %s\n", #call, cudaGetErrorString(code_));                                  \
-            fflush(stdout);                                                                        \
-            _exit(1);                                                                              \
-        }                                                                                          \
+#define CU(call)                                                  \
+    do {                                                          \
+        cudaError_t code_ = (call);                               \
+        if (code_ != cudaSuccess) {                               \
+            printf("%s: %s\n", #call, cudaGetErrorString(code_)); \
+            fflush(stdout);                                       \
+            _exit(1);                                             \
+        }                                                         \
     } while (0)
 
 enum { STEPS = 1 << 20, ACTS = 64, KERNELS = 80 };
@@ -48,7 +48,8 @@ struct act {
 
 struct shared {
     std::atomic<bool> ready, stop;
-    std::atomic<int> steps, acts, own; /* own: the act that a thread of the first process is to do */
+    std::atomic<int> steps, acts;
+    std::atomic<int> own; /* the act that a thread of the first process is to do */
     std::atomic<int64_t> turn_every, turn_until, turn_done; /* steps; a time; a time */
     int64_t begun[STEPS], ended[STEPS];
     act all[ACTS];
@@ -297,7 +298,8 @@ static void graphs(cudaStream_t stream)
     for (int i = 0; i < 8; i++)
         spin<<<132, 64, 0, stream>>>(1000);
     CU(cudaStreamEndCapture(stream, &graph));
-    mark("instantiate a graph of 8", 20, 10, [&] { CU(cudaGraphInstantiate(&exec[n++], graph, 0)); });
+    mark("instantiate a graph of 8", 20, 10,
+         [&] { CU(cudaGraphInstantiate(&exec[n++], graph, 0)); });
     mark("launch it", 20, 10, [&] {
         CU(cudaGraphLaunch(exec[0], stream));
         CU(cudaStreamSynchronize(stream));
@@ -373,8 +375,8 @@ static void report(void)
     double median = (double)sorted[sorted.size() / 2];
     printf("%d steps, median %.3f ms, p99 of all %.3f ms\n", steps, median * 1e-6,
            (double)sorted[sorted.size() * 99 / 100] * 1e-6);
-    printf("%-42s %6s %9s %7s %6s %6s %9s %9s\n", "act", "times", "ms each", "steps", ">10%", ">50%",
-           "longest", "lost each");
+    printf("%-42s %6s %9s %7s %6s %6s %9s %9s\n", "act", "times", "ms each", "steps", ">10%",
+           ">50%", "longest", "lost each");
     for (int a = 0; a < s->acts; a++) {
         const act *at = &s->all[a];
         int n = 0, tenth = 0, half = 0;
@@ -404,7 +406,8 @@ int main(int argc, char **argv)
     for (size_t n; (n = fread(buffer, 1, sizeof buffer, f)) > 0;)
         cubin.insert(cubin.end(), buffer, buffer + n);
     fclose(f);
-    s = (shared *)mmap(nullptr, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    s = (shared *)mmap(nullptr, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                       0);
     pid_t one = fork();
     if (one == 0)
         first();

@@ -1,5 +1,5 @@
 /* product.cu - a matrix product without any cleverness: y = x W^T, plus c. For products.c. */
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 struct product_args {
     const bf16 *w, *x; /* [n, k], [m, k] */

@@ -2,9 +2,9 @@
  * the seeds that its trees start from pass every case for every kind of head, and texts that obey
  * the rules and still cheat or err are refused in the words that a repair would be told.
  *
- * Built as the specializer builds them, in the frame kernels/agent.cu, and judged by check_device()
- * against eager and the oracle. What hangs or breaks the context is not here: whoever runs it is
- * lost (tests/e2e/test_agentic_cuda.py does that to a real probe).
+ * Built as the specializer builds them, in the frame kernels/cuda/agent.cu, and judged by
+ * check_device() against eager and the oracle. What hangs or breaks the context is not here:
+ * whoever runs it is lost (tests/e2e/test_agentic_cuda.py does that to a real probe).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +15,7 @@
 #include "specializer/admission/check_device.h"
 #include "specializer/agent/agent_prompt.h"
 #include "specializer/agent/agent_source.h"
+#include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 #include "tests/device/device_test.h"
 
@@ -36,14 +37,14 @@ static bool compile(const char *dir, enum region region, int32_t m, const struct
     facts_fill(&f, model, region, m, NUMERICS_TOLERANCE);
     facts_machine(&f, &machine);
     agent_body_hash(text, hash);
-    agent_body_name(MACHINE_CUDA, hash, name);
+    candidate_body_name(MACHINE_CUDA, hash, name);
     bool ok = agent_text_check(text, strlen(text), AGENT_CUDA, &e) == 0 && agent_point(t, &f, &p) &&
               agent_body_write(dir, MACHINE_CUDA, hash, text, &e) == 0;
     check(ok, false, "%s m=%d: %s", region_name(region), m, e.msg);
     if (!ok)
         return false;
     char **flags = point_flags(t, &p, &f), *lib = xstrdup(library ? library : "libnvrtc.so");
-    snprintf(source, sizeof source, "%s/agent.cu", dir);
+    snprintf(source, sizeof source, "%s/cuda/agent.cu", dir);
     snprintf(object, sizeof object, "%s/k.cubin", dir);
     snprintf(include, sizeof include, "-I%s", dir);
     snprintf(body, sizeof body, "-DAGENT_BODY=\"%s\"", name);

@@ -18,6 +18,7 @@
 #include "config/clock.h"
 #include "config/config.h"
 #include "config/err.h"
+#include "specializer/admission/probe.h"
 #include "specializer/admission/prober.h"
 #include "tests/device/bad_rows.h"
 #include "tests/device/device_test.h"

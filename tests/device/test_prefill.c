@@ -257,7 +257,7 @@ static cudaKernel_t without_turns(const struct rig *r, cudaLibrary_t *library, i
     cudaKernel_t k = NULL;
     if (!r->b->primitive[PRIM_WGMMA_64])
         return NULL;
-    snprintf(path, sizeof path, "%s/kernels/eager_wgmma.cu", root);
+    snprintf(path, sizeof path, "%s/kernels/cuda/eager_wgmma.cu", root);
     char *cubin = cuda_build(root, path, rig_arch(r), option, 1, &size, why);
     bool ok = cubin && !cudaLibraryLoadData(library, cubin, NULL, NULL, 0, NULL, NULL, 0) &&
               !cudaLibraryGetKernel(&k, *library,

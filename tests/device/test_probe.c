@@ -17,8 +17,8 @@
 #include "engine/cpu/bind.h"
 #include "engine/cpu/oracle.h"
 #include "engine/probe.h"
+#include "specializer/build/build.h"
 #include "specializer/search/space.h"
-#include "specializer/stages.h"
 #include "tests/device/device_test.h"
 
 enum { FLAGS = 80 };

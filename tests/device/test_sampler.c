@@ -14,6 +14,8 @@ static int32_t history[ROWS][HISTORY];
 static struct logit_bias bias[3] = {{17, 4.0f}, {40000, -100.0f}, {123, 2.5f}};
 static int32_t banned[2] = {5, 6};
 
+SAMPLING_NUMBERS_ARE(6);
+
 static void draw_params(struct sampling *p, struct sample_row *r, int32_t row, uint64_t *state)
 {
     static const float temperature[] = {0, 0.2f, 0.7f, 1, 1.5f};

@@ -10,7 +10,7 @@ inline const char *TABLE_JOIN(legal_, TABLE)(const shape &s, const point &p)
 {
     TABLE_SHAPES
     int at = 0;
-#define KNOB(name, first, list, help) [[maybe_unused]] const int name = p[at++];
+#define KNOB(name, role, first, list, help) [[maybe_unused]] const int name = p[at++];
 #define LEGAL(expression, why) \
     if (!(expression))         \
         return why;
@@ -20,7 +20,7 @@ inline const char *TABLE_JOIN(legal_, TABLE)(const shape &s, const point &p)
 
 inline const table TABLE = {TABLE_TEXT(TABLE),
                             {
-#define KNOB(name, first, list, help) {#name, first, list},
+#define KNOB(name, role, first, list, help) {#name, first, list},
 #include TABLE_DEF
                             },
                             TABLE_JOIN(legal_, TABLE),

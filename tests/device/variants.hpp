@@ -135,23 +135,23 @@ struct table {
 namespace tables
 {
 #define TABLE gemv
-#define TABLE_DEF "kernels/gemv.def"
+#define TABLE_DEF "kernels/cuda/gemv.def"
 #include "tests/device/variant_table.hpp"
 
 #define TABLE ring
-#define TABLE_DEF "kernels/ring.def"
+#define TABLE_DEF "kernels/cuda/ring.def"
 #include "tests/device/variant_table.hpp"
 
 #define TABLE mma
-#define TABLE_DEF "kernels/mma.def"
+#define TABLE_DEF "kernels/cuda/mma.def"
 #include "tests/device/variant_table.hpp"
 
 #define TABLE attn_decode
-#define TABLE_DEF "kernels/attn_decode.def"
+#define TABLE_DEF "kernels/cuda/attn_decode.def"
 #include "tests/device/variant_table.hpp"
 
 #define TABLE attn_mma
-#define TABLE_DEF "kernels/attn_mma.def"
+#define TABLE_DEF "kernels/cuda/attn_mma.def"
 #include "tests/device/variant_table.hpp"
 } // namespace tables
 
@@ -253,13 +253,20 @@ class compiler
         };
         for (size_t i = 0; i < v->p.size(); i++)
             define(v->t->knobs[i].name, v->p[i]);
-#define DEFINE(name) define(#name, v->s.name);
-        DEFINE(REGION)
-        DEFINE(M_MAX)
-        DEFINE(HIDDEN)
-        DEFINE(HEADS) DEFINE(KV_HEADS) DEFINE(HEAD_DIM) DEFINE(FFN) DEFINE(VOCAB) DEFINE(HAS_BIAS)
-            DEFINE(HAS_QK_NORM) DEFINE(SMS) std::string path =
-                root_ + "/kernels/" + v->t->file + ".cu";
+#define DEFINE(name) define(#name, v->s.name)
+        DEFINE(REGION);
+        DEFINE(M_MAX);
+        DEFINE(HIDDEN);
+        DEFINE(HEADS);
+        DEFINE(KV_HEADS);
+        DEFINE(HEAD_DIM);
+        DEFINE(FFN);
+        DEFINE(VOCAB);
+        DEFINE(HAS_BIAS);
+        DEFINE(HAS_QK_NORM);
+        DEFINE(SMS);
+#undef DEFINE
+        std::string path = root_ + "/kernels/" + v->t->file + ".cu";
         std::ifstream in(path);
         std::stringstream text;
         text << in.rdbuf();

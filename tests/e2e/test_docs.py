@@ -14,7 +14,8 @@ import requests
 from conftest import BINARY, MODEL, ROOT, Server
 
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md")) + [p for p in [ROOT / "README.md"] if p.exists()]
+PAGES = sorted(DOCS.glob("*.md")) + sorted(ROOT.glob("*.md"))
+LAB = sorted((DOCS / "lab").glob("*.md"))  # dated notebooks: of these only the links must hold
 METRIC = re.compile(r"\b(?:whet|process)_[a-z0-9_]+")
 # Kernels under a name of their own: there is nothing to show before the first swap.
 ONLY_SPECIALIZED = {"whet_kernel_active_info", "whet_kernel_gain_ratio"}
@@ -138,6 +139,22 @@ def test_every_route_of_the_pages_is_there(server):
         assert b"there is no route" not in answer and status != 405, (method, path, answer)
 
 
+def test_every_route_of_the_server_is_on_a_page():
+    """By the table of routes: clients' in http.md, operators' in operating.md."""
+    rows = re.findall(r'^    \{"(\w+)", "[^"]+", "([^"]+)"', (ROOT / "server/router.c").read_text(),
+                      re.M)
+    assert len(rows) > 25
+    clients, operators = ((DOCS / f"{page}.md").read_text() for page in ("http", "operating"))
+    for method, path in rows:
+        if path.startswith("/admin"):
+            for name, example in (("slot", "mlp_in/m1"), ("id", "ID"), ("mode", "pause")):
+                path = path.replace(f"{{{name}}}", example)
+            said = re.findall(rf"curl -s (?:-X (\w+) )?[^|\n]*?\$U{path}(?=[\s\"`?])", operators)
+            assert method in {m or "GET" for m in said}, (method, path)
+        else:
+            assert f"{path}`" in clients, (method, path)
+
+
 def test_the_sdk_example_runs_as_it_stands(server):
     code = re.search(r"```python\n(.*?)```", (DOCS / "running.md").read_text(), re.S)[1]
     code = code.replace("http://127.0.0.1:8080", server.url)
@@ -163,7 +180,7 @@ def test_every_call_of_the_operating_page_is_there(open_server):
 
 def test_relative_links_lead_somewhere():
     missing = []
-    for path in PAGES:
+    for path in PAGES + LAB:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
             if not re.match(r"[a-z]+:", target) and not (path.parent / target).exists():
                 missing.append(f"{path.name}: {target}")
@@ -179,7 +196,7 @@ def anchors(path):
 
 def test_links_to_a_heading_lead_to_one():
     looked, missing = 0, []
-    for path in PAGES:
+    for path in PAGES + LAB:
         for page, name in re.findall(r"\]\(([\w./-]*\.md)?#([^)\s]+)\)", path.read_text()):
             looked += 1
             if name not in anchors(path.parent / page if page else path):
@@ -197,15 +214,14 @@ def test_a_kernel_can_be_put_before_the_probe_as_the_page_says(tmp_path):
     assert json.loads(run.stdout)["verdict"] == "pass", run.stdout + run.stderr
 
 
-def test_files_that_pages_name_exist():
-    """`specializer/life.c` in a page is a file of the tree."""
-    missing = []
-    for path in PAGES:
-        for name in re.findall(r"`((?:server|engine|kernels|specializer|config|tests|scripts|docs)"
-                               r"/[\w./-]+)`", path.read_text()):
-            if not (ROOT / name).exists() and not name.endswith("-"):
-                missing.append(f"{path.name}: {name}")
-    assert not missing, missing
+def test_the_version_is_the_same_everywhere(server):
+    version = re.search(r"^  version: '([\d.]+)'", (ROOT / "meson.build").read_text(), re.M)[1]
+    said = subprocess.run([BINARY, "--version"], capture_output=True, text=True)
+    assert said.stdout == f"whet {version}\n"
+    assert server.get("/version").json() == {"version": version}
+    released = re.findall(r"^## ([\d.]+) \(\d{4}-\d\d-\d\d\)$",
+                          (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert released[0] == version
 
 
 def test_options_that_pages_name_exist():

@@ -67,20 +67,22 @@ static bool has_word(const char *text, const char *word)
     return false;
 }
 
-/* As names of variables these are nobody's business; between the parentheses of an attribute they
- * are. */
+/* As names of variables these are nobody's business, and so they may stand in an attribute's
+ * arguments: aligned(section) names a variable. As attributes, inside two parentheses, they are. */
 static void check_attributes(const char *plain)
 {
     static const char *const attributes[] = {"constructor", "destructor", "section", "ifunc",
                                              "alias",       "cleanup",    "weak",    "naked"};
     for (const char *at = plain; (at = strstr(at, "__attribute__")) != NULL; at++) {
         const char *open = strchr(at, '('), *end = open;
-        int depth = 0;
-        for (; end && *end && (depth > 0 || end == open); end++)
-            depth += *end == '(' ? 1 : *end == ')' ? -1 : 0;
         if (!open)
             continue;
-        char *inside = strndup(open, (size_t)(end - open));
+        char *inside = calloc(strlen(open) + 1, 1); /* without arguments */
+        size_t n = 0;
+        for (int depth = 0; *end && (depth > 0 || end == open); end++) {
+            depth += *end == '(' ? 1 : *end == ')' ? -1 : 0;
+            inside[n++] = depth <= 2 ? *end : ' ';
+        }
         for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
             demand(!has_word(inside, attributes[i]), attributes[i]);
         free(inside);

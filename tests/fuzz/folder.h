@@ -1,6 +1,6 @@
 /* folder.h - a model's folder in which one file is the fuzzer's input. */
-#ifndef WHET_FUZZ_FOLDER_H
-#define WHET_FUZZ_FOLDER_H
+#ifndef WHET_TESTS_FUZZ_FOLDER_H
+#define WHET_TESTS_FUZZ_FOLDER_H
 
 #include <stdio.h>
 #include <stdlib.h>

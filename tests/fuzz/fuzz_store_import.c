@@ -9,9 +9,10 @@
 #include "engine/plan.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_tree.h"
-#include "specializer/store/export_text.h"
 #include "specializer/store/store_json.h"
 #include "specializer/store/store_sql.h"
+#include "specializer/transfer/export_text.h"
+#include "specializer/transfer/transfer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -41,14 +42,14 @@ static void clean_up(void)
 /* One store for all inputs; opening one takes longer than an import. */
 static void set_up(void)
 {
-    const struct kernel *const none[REGION_COUNT] = {0};
+    const struct kernel *const none[REGION_NODES] = {0};
     struct err err;
     demand(mkdtemp(folder) != NULL);
     char *path = xasprintf("%s/x.db", folder);
     store = store_open(path, &err);
     free(path);
     demand(store != NULL && store_run(store, &err, "PRAGMA synchronous=OFF", "") == 0);
-    slots = dispatch_open(none);
+    slots = dispatch_open_spans(none);
     atexit(clean_up);
 }
 
@@ -73,7 +74,7 @@ static int check_texts(enum machine_kind machine)
     for (int i = 0; i < dispatch_slots(slots); i++) {
         struct agent_tree tree = {0};
         struct err err;
-        demand(store_agent_tree(store, imported_texts(machine), dispatch_slot_at(slots, i)->name,
+        demand(agent_store_tree(store, imported_texts(machine), dispatch_slot_at(slots, i)->name,
                                 &tree, &err) == 0);
         for (int k = 0; k < tree.nodes; k++) {
             const char *text = tree.node[k].text;

@@ -15,10 +15,11 @@
 #include <unistd.h>
 
 #include "specializer/admission/kept.h"
+#include "specializer/admission/probe.h"
 #include "specializer/adviser/adviser.h"
+#include "specializer/build/build.h"
 #include "specializer/search/cost.h"
 #include "specializer/search/strategy.h"
-#include "specializer/stages.h"
 
 enum { MOST = 256 };
 static const char *const usual[] = {

@@ -6,8 +6,8 @@
  * chosen show more values than sixteen drawn blindly, and three quarters of their pairs, at half
  * the compiler's time. One thread.
  */
-#ifndef WHET_TESTS_COVERAGE_H
-#define WHET_TESTS_COVERAGE_H
+#ifndef WHET_TESTS_KERNELS_COVERAGE_H
+#define WHET_TESTS_KERNELS_COVERAGE_H
 
 #include <stdbool.h>
 

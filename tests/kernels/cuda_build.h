@@ -1,6 +1,6 @@
 /* cuda_build.h - a CUDA source to a cubin through NVRTC, with the options that candidates get. */
-#ifndef WHET_TESTS_CUDA_BUILD_H
-#define WHET_TESTS_CUDA_BUILD_H
+#ifndef WHET_TESTS_KERNELS_CUDA_BUILD_H
+#define WHET_TESTS_KERNELS_CUDA_BUILD_H
 
 #include <stddef.h>
 

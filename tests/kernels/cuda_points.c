@@ -14,8 +14,8 @@ struct facts cuda_facts(const struct model_shape *s, enum region region, int m_m
                           .HEAD_DIM = s->head_dim,
                           .FFN = s->ffn,
                           .VOCAB = s->vocab,
-                          .HAS_BIAS = s->arch == ARCH_QWEN2,
-                          .HAS_QK_NORM = s->arch == ARCH_QWEN3,
+                          .HAS_BIAS = arch_traits(s->arch)->qkv_bias,
+                          .HAS_QK_NORM = arch_traits(s->arch)->qk_norm,
                           .WTYPE = DTYPE_BF16,
                           .WTYPE_2 = DTYPE_BF16,
                           .WTYPE_3 = DTYPE_BF16,
@@ -62,7 +62,7 @@ char *cuda_point_build(const char *root, const char *arch, const struct template
     int n = 0;
     while (flag[n])
         n++;
-    snprintf(path, sizeof path, "%s/kernels/%s.cu", root, t->file);
+    snprintf(path, sizeof path, "%s/kernels/cuda/%s.cu", root, t->file);
     char *cubin = cuda_build(root, path, arch, (const char *const *)flag, n, size, why);
     while (n > 0)
         free(flag[--n]);

@@ -1,8 +1,8 @@
 /* cuda_points.h - points of the CUDA templates for the tests that compile them by themselves: facts
  * of a shape, points by chance, their names, their cubins. Spaces and rules are the specializer's
  * own. */
-#ifndef WHET_TESTS_CUDA_POINTS_H
-#define WHET_TESTS_CUDA_POINTS_H
+#ifndef WHET_TESTS_KERNELS_CUDA_POINTS_H
+#define WHET_TESTS_KERNELS_CUDA_POINTS_H
 
 #include "specializer/search/space.h"
 #include "tests/kernels/cuda_build.h"

@@ -3,8 +3,8 @@
  * The usual samples are what every run of scripts/test can afford. $WHET_TEST_MORE=4 makes all of
  * them four times as large, and a variable of each one's own says its size by itself.
  */
-#ifndef WHET_TESTS_SAMPLE_H
-#define WHET_TESTS_SAMPLE_H
+#ifndef WHET_TESTS_KERNELS_SAMPLE_H
+#define WHET_TESTS_KERNELS_SAMPLE_H
 
 #include <stdlib.h>
 

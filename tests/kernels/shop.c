@@ -8,6 +8,7 @@
 
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_text.h"
+#include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 
 static const struct model_shape shape = {.arch = ARCH_LLAMA,

@@ -3,7 +3,7 @@
 #ifndef WHET_TESTS_KERNELS_SHOP_H
 #define WHET_TESTS_KERNELS_SHOP_H
 
-#include "specializer/stages.h"
+#include "specializer/candidate/stage.h"
 
 struct shop {
     struct config config;

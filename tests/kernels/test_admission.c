@@ -16,7 +16,7 @@
 #include "config/clock.h"
 #include "specializer/admission/check.h"
 #include "specializer/admission/endcheck.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/space.h"
 #include "tests/kernels/sample.h"
 #include "tests/kernels/shop.h"

@@ -24,8 +24,9 @@
 #include "config/clock.h"
 #include "engine/sandbox.h"
 #include "specializer/admission/kept.h"
-#include "specializer/hash.h"
-#include "specializer/stages.h"
+#include "specializer/admission/probe.h"
+#include "specializer/build/build.h"
+#include "specializer/candidate/hash.h"
 
 enum { M_INDEX = 4 }; /* the bucket of 5 and 6 tokens: odd and even */
 

@@ -197,7 +197,7 @@ static void try_eager(void)
         struct needs n = {0, 0};
         char why[WHY_SIZE], path[4200];
         size_t size = 0;
-        snprintf(path, sizeof path, "%s/kernels/%s.cu", root, eager[i].file);
+        snprintf(path, sizeof path, "%s/kernels/cuda/%s.cu", root, eager[i].file);
         char *cubin = cuda_build(root, path, "sm_90a", NULL, 0, &size, why);
         compiled++;
         if (!cubin || cubin_needs(cubin, size, &n) != 0 || (n.stack > 0 && !eager[i].stack)) {

@@ -26,9 +26,10 @@
 #include "engine/quant.h"
 #include "specializer/admission/check.h"
 #include "specializer/admission/endcheck.h"
-#include "specializer/hash.h"
+#include "specializer/admission/probe.h"
+#include "specializer/build/build.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/space.h"
-#include "specializer/stages.h"
 #include "tests/kernels/mutants/sources.h"
 #include "tests/kernels/mutants/witness.h"
 #include "tests/kernels/sample.h"
@@ -191,7 +192,7 @@ static struct model *target_model(const struct target *t)
                                 .max_context = 512,
                                 .eps = 1e-5f,
                                 .rope_base = 1e4f,
-                                .rope_interleaved = t->arch == ARCH_LLAMA};
+                                .rope_interleaved = arch_traits(t->arch)->gguf_interleaved};
     return model_random(&shape, t->type, 7);
 }
 
@@ -284,7 +285,7 @@ static int choose_targets(struct target *out, uint64_t seed)
             for (int tries = 0; !found && space_size(space) > 0 && tries < 5000; tries++) {
                 int32_t id = random_below(&seed, space_size(space));
                 space_point(space, id, &target.point);
-                int isa = template_knob(t, "ISA");
+                int isa = template_role(t, ROLE_ISA);
                 found = space_template(space, id) == t &&
                         (isa < 0 || tries > 2500 || target.point.value[isa] == k % 5);
             }

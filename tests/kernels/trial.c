@@ -117,9 +117,9 @@ static struct row_error row_error(const float *y, const double *want, int32_t co
     return e;
 }
 
-static int knob_value(const struct trial *tr, const char *name, int otherwise)
+static int knob_value(const struct trial *tr, enum knob_role role, int otherwise)
 {
-    int k = template_knob(tr->t, name);
+    int k = template_role(tr->t, role);
     return k < 0 ? otherwise : tr->point.value[k];
 }
 
@@ -130,7 +130,8 @@ static double slack(const struct trial *tr)
 {
     static const double by_digits[] = {1.2e-7, 0.1, 4e-4, 1.5e-6, 1.2e-7};
     static const double by_parts[] = {0, 1e-2, 4e-5, 1.2e-7};
-    return fmax(by_digits[knob_value(tr, "DIGITS", 0)], by_parts[knob_value(tr, "XPARTS", 3)]);
+    return fmax(by_digits[knob_value(tr, ROLE_DIGITS, 0)],
+                by_parts[knob_value(tr, ROLE_XPARTS, 3)]);
 }
 
 /* How many times the eager kernel's error is allowed. Softmax of scores in the tens of thousands

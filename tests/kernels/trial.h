@@ -11,8 +11,8 @@
  * for M up to the bucket's edge and teams of 1 to 3 threads. A kernel may crash: run a trial in a
  * process of its own.
  */
-#ifndef WHET_TESTS_TRIAL_H
-#define WHET_TESTS_TRIAL_H
+#ifndef WHET_TESTS_KERNELS_TRIAL_H
+#define WHET_TESTS_KERNELS_TRIAL_H
 
 #include "specializer/search/space.h"
 

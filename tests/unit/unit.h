@@ -3,8 +3,8 @@
  * SANITIZED programs are five to ten times slower; a test that runs much the same code over and
  * over does so less often there, since what a sanitizer finds it finds the first time.
  */
-#ifndef WHET_TESTS_UNIT_H
-#define WHET_TESTS_UNIT_H
+#ifndef WHET_TESTS_UNIT_UNIT_H
+#define WHET_TESTS_UNIT_UNIT_H
 
 #include <setjmp.h>
 #include <stdarg.h>

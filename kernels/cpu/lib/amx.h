@@ -4,8 +4,8 @@
  * between runs carry no tile state. Permission to use tiles is the host's to ask for
  * (kernels/isa.h).
  */
-#ifndef WHET_KERNELS_CPU_AMX_H
-#define WHET_KERNELS_CPU_AMX_H
+#ifndef WHET_KERNELS_CPU_LIB_AMX_H
+#define WHET_KERNELS_CPU_LIB_AMX_H
 
 #include "cpu/lib/isa.h"
 

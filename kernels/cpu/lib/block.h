@@ -6,8 +6,8 @@
  * 32 as well; a row whose length is no multiple of 32 is legal for them only in templates that say
  * so.
  */
-#ifndef WHET_KERNELS_CPU_BLOCK_H
-#define WHET_KERNELS_CPU_BLOCK_H
+#ifndef WHET_KERNELS_CPU_LIB_BLOCK_H
+#define WHET_KERNELS_CPU_LIB_BLOCK_H
 
 #include "args.h"
 #include "cpu/lib/isa.h"

@@ -12,8 +12,8 @@
  * Fewer than 4 digits are lower precisions, legal only under the `reduced` policy.
  * All scales are powers of two, so integer inputs give exact results.
  */
-#ifndef WHET_KERNELS_CPU_DIGITS_H
-#define WHET_KERNELS_CPU_DIGITS_H
+#ifndef WHET_KERNELS_CPU_LIB_DIGITS_H
+#define WHET_KERNELS_CPU_LIB_DIGITS_H
 
 #include "cpu/lib/block.h"
 

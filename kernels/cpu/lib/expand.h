@@ -11,8 +11,8 @@
  *
  * Sources: rows of the model (gathered 16 at a time), or panels repacked by panel_pack().
  */
-#ifndef WHET_KERNELS_CPU_EXPAND_H
-#define WHET_KERNELS_CPU_EXPAND_H
+#ifndef WHET_KERNELS_CPU_LIB_EXPAND_H
+#define WHET_KERNELS_CPU_LIB_EXPAND_H
 
 #include "cpu/lib/panel.h"
 

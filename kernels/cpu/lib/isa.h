@@ -6,8 +6,8 @@
  * otherwise. Every operation rounds as the scalar code of lanes.h does, so the bits agree; only
  * vf_mla() may round once or twice, whichever is fast, for code that promises no bits.
  */
-#ifndef WHET_KERNELS_CPU_ISA_H
-#define WHET_KERNELS_CPU_ISA_H
+#ifndef WHET_KERNELS_CPU_LIB_ISA_H
+#define WHET_KERNELS_CPU_LIB_ISA_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -18,8 +18,8 @@
  * Everything here is plain C that a compiler vectorizes 4, 8 or 16 wide with the same result, given
  * -ffp-contract=off and no -ffast-math.
  */
-#ifndef WHET_KERNELS_CPU_LANES_H
-#define WHET_KERNELS_CPU_LANES_H
+#ifndef WHET_KERNELS_CPU_LIB_LANES_H
+#define WHET_KERNELS_CPU_LIB_LANES_H
 
 #include <stdint.h>
 

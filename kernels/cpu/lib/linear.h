@@ -10,8 +10,8 @@
  * A norm in front is recomputed by every rank, which is cheaper than a barrier: 2 x HIDDEN
  * multiply-adds a token against HIDDEN x N / threads. PREP=1 shares the rest of the preparation.
  */
-#ifndef WHET_KERNELS_CPU_LINEAR_H
-#define WHET_KERNELS_CPU_LINEAR_H
+#ifndef WHET_KERNELS_CPU_LIB_LINEAR_H
+#define WHET_KERNELS_CPU_LIB_LINEAR_H
 
 #include "cpu/lib/norm.h"
 #include "cpu/lib/panel.h"

@@ -1,6 +1,6 @@
 /* norm.h - RMSNorm of one row in the canonical order. */
-#ifndef WHET_KERNELS_CPU_NORM_H
-#define WHET_KERNELS_CPU_NORM_H
+#ifndef WHET_KERNELS_CPU_LIB_NORM_H
+#define WHET_KERNELS_CPU_LIB_NORM_H
 
 #include "cpu/lib/isa.h"
 

@@ -1,6 +1,6 @@
 /* paged.h - keys and values of a sequence, one page of 16 positions at a time. */
-#ifndef WHET_KERNELS_CPU_PAGED_H
-#define WHET_KERNELS_CPU_PAGED_H
+#ifndef WHET_KERNELS_CPU_LIB_PAGED_H
+#define WHET_KERNELS_CPU_LIB_PAGED_H
 
 #include "cpu/lib/isa.h"
 #include "cpu/lib/shape.h"

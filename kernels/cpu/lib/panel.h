@@ -16,8 +16,8 @@
  * Sums of a block are exact integers; over blocks they are added in float in rising order. For
  * D digits a block costs 8 D dot instructions for 512 weights (16 rows) a token.
  */
-#ifndef WHET_KERNELS_CPU_PANEL_H
-#define WHET_KERNELS_CPU_PANEL_H
+#ifndef WHET_KERNELS_CPU_LIB_PANEL_H
+#define WHET_KERNELS_CPU_LIB_PANEL_H
 
 #include "cpu/lib/digits.h"
 

@@ -6,8 +6,8 @@
  * norm needs the whole head (PARTS = 1). Canonical arithmetic (lanes.h). PARTS is a knob of the
  * template that includes this.
  */
-#ifndef WHET_KERNELS_CPU_QKV_H
-#define WHET_KERNELS_CPU_QKV_H
+#ifndef WHET_KERNELS_CPU_LIB_QKV_H
+#define WHET_KERNELS_CPU_LIB_QKV_H
 
 #include "cpu/lib/block.h"
 #include "cpu/lib/shape.h"

@@ -7,8 +7,8 @@
  * Invariant: accumulator (r, t) sees the blocks of K in rising order and nothing else, so its 16
  * lanes are those of lane_dot() (lanes.h) whatever ROWS, TOKENS or the thread split.
  */
-#ifndef WHET_KERNELS_CPU_ROWS_H
-#define WHET_KERNELS_CPU_ROWS_H
+#ifndef WHET_KERNELS_CPU_LIB_ROWS_H
+#define WHET_KERNELS_CPU_LIB_ROWS_H
 
 #include "cpu/lib/block.h"
 

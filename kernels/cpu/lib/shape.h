@@ -5,8 +5,8 @@
  * mention follow from the compiler's flags here, so a point that does not fit its flags fails to
  * compile with the row's own words.
  */
-#ifndef WHET_KERNELS_CPU_SHAPE_H
-#define WHET_KERNELS_CPU_SHAPE_H
+#ifndef WHET_KERNELS_CPU_LIB_SHAPE_H
+#define WHET_KERNELS_CPU_LIB_SHAPE_H
 
 #include "args.h"
 

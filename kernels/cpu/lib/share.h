@@ -1,6 +1,6 @@
 /* share.h - which groups of rows a rank of the team computes. */
-#ifndef WHET_KERNELS_CPU_SHARE_H
-#define WHET_KERNELS_CPU_SHARE_H
+#ifndef WHET_KERNELS_CPU_LIB_SHARE_H
+#define WHET_KERNELS_CPU_LIB_SHARE_H
 
 #include "args.h"
 #include "cpu/lib/isa.h"

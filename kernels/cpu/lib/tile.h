@@ -1,7 +1,7 @@
 /* tile.h - a register tile of a float matrix product: the inner loop of wide kernels without AMX.
  */
-#ifndef WHET_KERNELS_CPU_TILE_H
-#define WHET_KERNELS_CPU_TILE_H
+#ifndef WHET_KERNELS_CPU_LIB_TILE_H
+#define WHET_KERNELS_CPU_LIB_TILE_H
 
 #include "cpu/lib/isa.h"
 

@@ -3,8 +3,8 @@
  * Written out because compilers leave lane_exp() in a loop scalar: its selects guard a conversion
  * that could trap. Here both sides are computed and blended.
  */
-#ifndef WHET_KERNELS_CPU_VEXP_H
-#define WHET_KERNELS_CPU_VEXP_H
+#ifndef WHET_KERNELS_CPU_LIB_VEXP_H
+#define WHET_KERNELS_CPU_LIB_VEXP_H
 
 #include "cpu/lib/isa.h"
 

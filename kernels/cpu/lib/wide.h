@@ -18,8 +18,8 @@
  * SPLIT 0, 1: ranks share the units of rows, after preparing x together; 2: each rank does all
  * rows for its own tokens, needs no barrier, and expands weights for itself.
  */
-#ifndef WHET_KERNELS_CPU_WIDE_H
-#define WHET_KERNELS_CPU_WIDE_H
+#ifndef WHET_KERNELS_CPU_LIB_WIDE_H
+#define WHET_KERNELS_CPU_LIB_WIDE_H
 
 #include "cpu/lib/expand.h"
 #include "cpu/lib/norm.h"

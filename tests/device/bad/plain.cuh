@@ -1,9 +1,13 @@
 /* plain.cuh - the plainest mlp_out and decode attention, in pieces: each file beside this one puts
  * them together and gets one thing wrong (or none: good_*.cu).
  *
- * mlp_out: a warp an output, 8 outputs and one token a block. attn: a warp a query head and token. */
+ * mlp_out: a warp an output, 8 outputs and one token a block. attn: a warp a query head and token.
+ */
+#ifndef WHET_TESTS_DEVICE_BAD_PLAIN_CUH
+#define WHET_TESTS_DEVICE_BAD_PLAIN_CUH
+
 #include "cuda.h"
-#include "lib/device.cuh"
+#include "cuda/lib/device.cuh"
 
 #ifndef M_MAX
 #define M_MAX 8
@@ -18,19 +22,39 @@
 #define HEAD_DIM 64
 #endif
 
-#define OUT_INFO_(counters, work)                                                     \
-    extern "C" __device__ const struct cuda_kernel_info whet_info = {                 \
-        WHET_CUDA_ABI, REGION_MLP_OUT, M_MAX, 0, 1, counters, work, 0, "",            \
-        {{{(HIDDEN + 7) / 8, M_MAX, 1}, 256, 0, 1, 0, 0}}};
+#define OUT_INFO_(counters, work)                                   \
+    extern "C" __device__ const struct cuda_kernel_info whet_info = \
+        {                                                           \
+            WHET_CUDA_ABI,                                          \
+            REGION_MLP_OUT,                                         \
+            M_MAX,                                                  \
+            0,                                                      \
+            1,                                                      \
+            counters,                                               \
+            work,                                                   \
+            0,                                                      \
+            "",                                                     \
+            {{{(HIDDEN + 7) / 8, M_MAX, 1}, 256, 0, 1, 0, 0}},      \
+    };
 #define OUT_INFO OUT_INFO_(0, 0)
-#define OUT_KERNEL                                                                    \
-    OUT_INFO                                                                          \
+#define OUT_KERNEL \
+    OUT_INFO       \
     KERNEL whet_kernel(const __grid_constant__ struct cuda_out_args a)
 
-#define ATTN_KERNEL                                                                   \
-    extern "C" __device__ const struct cuda_kernel_info whet_info = {                 \
-        WHET_CUDA_ABI, REGION_ATTN, M_MAX, 0, 1, 0, 0, 0, "",                         \
-        {{{HEADS, M_MAX, 1}, 32, 0, 1, 0, 0}}};                                       \
+#define ATTN_KERNEL                                                 \
+    extern "C" __device__ const struct cuda_kernel_info whet_info = \
+        {                                                           \
+            WHET_CUDA_ABI,                                          \
+            REGION_ATTN,                                            \
+            M_MAX,                                                  \
+            0,                                                      \
+            1,                                                      \
+            0,                                                      \
+            0,                                                      \
+            0,                                                      \
+            "",                                                     \
+            {{{HEADS, M_MAX, 1}, 32, 0, 1, 0, 0}},                  \
+    };                                                              \
     KERNEL whet_kernel(const __grid_constant__ struct cuda_attn_args a)
 
 /* ---- mlp_out ------------------------------------------------------------------------------- */
@@ -82,8 +106,8 @@ __device__ __forceinline__ size_t kv_place(const struct cuda_attn_args &a, int p
            threadIdx.x * PART;
 }
 
-/* A running softmax over positions, which are given one by one; in double, because one sum after the
- * other in float is farther from the truth than admission allows. */
+/* A running softmax over positions, which are given one by one; in double, because one sum after
+ * the other in float is farther from the truth than admission allows. */
 struct attending {
     float q[PART];
     double top, o[PART], sum;
@@ -118,5 +142,8 @@ __device__ __forceinline__ void attn_store(const struct cuda_attn_args &a,
                                            const struct attending &s, int head, int t)
 {
     for (int i = 0; i < PART; i++)
-        a.a[((size_t)t * a.heads + head) * HEAD_DIM + threadIdx.x * PART + i] = (float)(s.o[i] / s.sum);
+        a.a[((size_t)t * a.heads + head) * HEAD_DIM + threadIdx.x * PART + i] =
+            (float)(s.o[i] / s.sum);
 }
+
+#endif

@@ -1,5 +1,8 @@
 /* kernel.h - honest kernels for every region, in the plainest form; each bad kernel is one of them
  * with one thing wrong. Weights F32 or BF16 (the tiny test model has nothing else). */
+#ifndef WHET_TESTS_KERNELS_BAD_KERNEL_H
+#define WHET_TESTS_KERNELS_BAD_KERNEL_H
+
 #include "args.h"
 #include "cpu/lib/lanes.h"
 
@@ -213,4 +216,6 @@ static inline long system_call(long number, long a, long b, long c)
                      : "rcx", "r11", "memory");
     return r;
 }
+#endif
+
 #endif

@@ -5,8 +5,8 @@
  * and a seed picks the same ones on every machine. Nothing here knows what a kernel is or how it is
  * checked. One thread; the list borrows `text`.
  */
-#ifndef WHET_TESTS_MUTATE_H
-#define WHET_TESTS_MUTATE_H
+#ifndef WHET_TESTS_KERNELS_MUTANTS_MUTATE_H
+#define WHET_TESTS_KERNELS_MUTANTS_MUTATE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,8 +5,8 @@
  * and shape of one build, much of that text is not compiled or makes no code: only edits of the
  * lines that do are listed. One thread; folder, compiler and define are borrowed.
  */
-#ifndef WHET_TESTS_MUTANTS_SOURCES_H
-#define WHET_TESTS_MUTANTS_SOURCES_H
+#ifndef WHET_TESTS_KERNELS_MUTANTS_SOURCES_H
+#define WHET_TESTS_KERNELS_MUTANTS_SOURCES_H
 
 #include "tests/kernels/mutants/mutate.h"
 

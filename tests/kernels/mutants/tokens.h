@@ -3,8 +3,8 @@
  * An index that is no token's is allowed everywhere and is none of the things asked for. One
  * thread; the tokens borrow `text`.
  */
-#ifndef WHET_TESTS_TOKENS_H
-#define WHET_TESTS_TOKENS_H
+#ifndef WHET_TESTS_KERNELS_MUTANTS_TOKENS_H
+#define WHET_TESTS_KERNELS_MUTANTS_TOKENS_H
 
 #include <stdbool.h>
 #include <stddef.h>

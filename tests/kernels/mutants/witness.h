@@ -6,8 +6,8 @@
  * Where bits differ, the distance of both to the double-precision oracle says whether the mutant is
  * wrong or rounds another way. One thread.
  */
-#ifndef WHET_TESTS_WITNESS_H
-#define WHET_TESTS_WITNESS_H
+#ifndef WHET_TESTS_KERNELS_MUTANTS_WITNESS_H
+#define WHET_TESTS_KERNELS_MUTANTS_WITNESS_H
 
 #include "specializer/admission/check_plan.h"
 

@@ -3,8 +3,8 @@
  *
  * `ops` decides how steps run: one by one, or each started while the one before it is under way.
  */
-#ifndef WHET_TESTS_ENGINE_WORLD_H
-#define WHET_TESTS_ENGINE_WORLD_H
+#ifndef WHET_TESTS_UNIT_ENGINE_ENGINE_WORLD_H
+#define WHET_TESTS_UNIT_ENGINE_ENGINE_WORLD_H
 
 #include "tests/unit/unit.h"
 

@@ -8,8 +8,8 @@
  * fake_pipelined_ops keeps drawn tokens to itself, as a device does: a started step is computed
  * when it is waited for, from what was true when it was started and what the step before it drew.
  */
-#ifndef WHET_TESTS_FAKE_H
-#define WHET_TESTS_FAKE_H
+#ifndef WHET_TESTS_UNIT_ENGINE_FAKE_H
+#define WHET_TESTS_UNIT_ENGINE_FAKE_H
 
 #include <stdio.h>
 #include <stdlib.h>

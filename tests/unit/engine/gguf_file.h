@@ -3,8 +3,8 @@
  * Written by the format's description and not by whet's reader; fields go by name, so a test says
  * what it damages and not where that lies.
  */
-#ifndef WHET_TESTS_GGUF_FILE_H
-#define WHET_TESTS_GGUF_FILE_H
+#ifndef WHET_TESTS_UNIT_ENGINE_GGUF_FILE_H
+#define WHET_TESTS_UNIT_ENGINE_GGUF_FILE_H
 
 #include <string.h>
 

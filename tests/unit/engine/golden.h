@@ -1,6 +1,6 @@
 /* golden.h - reading the checked-in reference data of tests/golden in unit tests. */
-#ifndef WHET_TESTS_ENGINE_GOLDEN_H
-#define WHET_TESTS_ENGINE_GOLDEN_H
+#ifndef WHET_TESTS_UNIT_ENGINE_GOLDEN_H
+#define WHET_TESTS_UNIT_ENGINE_GOLDEN_H
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

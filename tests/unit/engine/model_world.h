@@ -1,7 +1,7 @@
 /* model_world.h - for tests that open models: the golden ones, and copies with one thing changed.
  */
-#ifndef WHET_TESTS_MODEL_WORLD_H
-#define WHET_TESTS_MODEL_WORLD_H
+#ifndef WHET_TESTS_UNIT_ENGINE_MODEL_WORLD_H
+#define WHET_TESTS_UNIT_ENGINE_MODEL_WORLD_H
 
 #include "tests/unit/unit.h"
 

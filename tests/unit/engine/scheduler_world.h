@@ -1,6 +1,6 @@
 /* scheduler_world.h - a scheduler, requests that arrive, and steps that "run", for its tests. */
-#ifndef WHET_TESTS_SCHEDULER_WORLD_H
-#define WHET_TESTS_SCHEDULER_WORLD_H
+#ifndef WHET_TESTS_UNIT_ENGINE_SCHEDULER_WORLD_H
+#define WHET_TESTS_UNIT_ENGINE_SCHEDULER_WORLD_H
 
 #include "tests/unit/unit.h"
 

@@ -44,6 +44,33 @@ static void a_size_goes_to_the_smallest_bucket_that_holds_it(void **state)
     dispatch_close(d);
 }
 
+static void spans_have_slots_for_few_tokens_where_they_are_asked_for(void **state)
+{
+    (void)state;
+    static struct kernel own[REGION_NODES], fused = {.id = "fused", .m_max = 3};
+    const struct kernel *k[REGION_NODES];
+    struct dispatch *plain = open_table();
+    for (int r = 0; r < REGION_NODES; r++)
+        k[r] = &own[r];
+    struct dispatch *d = dispatch_open_spans(k);
+    struct slot *s = dispatch_slot(d, REGION_MLP, 3, 99);
+    assert_string_equal(s->name, "mlp/m3");
+    assert_ptr_equal(s->eager, &own[REGION_MLP]);
+    assert_ptr_equal(dispatch_find(d, "mlp/m16"), dispatch_slot(d, REGION_MLP, 13, 0));
+    assert_null(dispatch_slot(d, REGION_MLP, 17, 0));
+    assert_null(dispatch_find(d, "mlp/m24"));
+    assert_null(dispatch_slot(plain, REGION_MLP, 1, 0));
+    assert_null(dispatch_find(plain, "mlp/m1"));
+    assert_int_equal(dispatch_whole(d, 3, NULL, NULL), 0); /* eager is its parts */
+    dispatch_publish(d, s, &fused);
+    assert_int_equal(dispatch_whole(d, 3, NULL, NULL), 1u << REGION_MLP);
+    assert_int_equal(dispatch_whole(d, 3, s, s->eager), 0); /* a canary of the parts */
+    assert_int_equal(dispatch_whole(d, 2, NULL, NULL), 0);  /* another slot */
+    assert_int_equal(dispatch_whole(plain, 3, NULL, NULL), 0);
+    dispatch_close(d);
+    dispatch_close(plain);
+}
+
 static void a_replaced_kernel_is_free_after_the_next_boundary(void **state)
 {
     (void)state;
@@ -121,6 +148,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_slot_starts_with_its_regions_eager_kernel),
         cmocka_unit_test(a_size_goes_to_the_smallest_bucket_that_holds_it),
+        cmocka_unit_test(spans_have_slots_for_few_tokens_where_they_are_asked_for),
         cmocka_unit_test(a_replaced_kernel_is_free_after_the_next_boundary),
         cmocka_unit_test(where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later),
         cmocka_unit_test(the_same_kernel_again_is_no_exchange),

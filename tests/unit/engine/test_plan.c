@@ -45,6 +45,103 @@ static void a_step_is_five_regions_a_layer_between_embed_and_head(void **state)
     plan_free(p);
 }
 
+static void every_region_has_a_row_and_its_own_name(void **state)
+{
+    (void)state;
+    for (int r = 0; r < REGION_COUNT; r++) {
+        assert_non_null(region_name((enum region)r));
+        assert_int_equal(region_parse(region_name((enum region)r)), r);
+        assert_int_equal(region_runs((enum region)r, 28),
+                         r == REGION_EMBED || r == REGION_HEAD ? 1 : 28);
+        assert_int_equal(region_m((enum region)r, 7, 3), r == REGION_HEAD ? 3 : 7);
+    }
+}
+
+static void nodes_are_found_and_what_they_may_fetch_ahead(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    struct plan *p = plan_build(&m.shape);
+    for (int32_t i = 0; i < p->nodes; i++)
+        assert_int_equal(plan_at(p, p->node[i].region, p->node[i].layer), i);
+    assert_int_equal(plan_at(p, REGION_HEAD, 13), p->nodes - 1);
+    assert_int_equal(plan_at(p, REGION_ATTN, 28), -1);
+    assert_int_equal(plan_ahead(p, REGION_EMBED, 0)->region, REGION_ATTN_IN);
+    assert_int_equal(plan_ahead(p, REGION_ATTN_IN, 3)->region, REGION_ATTN_OUT);
+    assert_int_equal(plan_ahead(p, REGION_ATTN, 3)->region, REGION_MLP_IN);
+    assert_int_equal(plan_ahead(p, REGION_ATTN_OUT, 3)->region, REGION_MLP_IN);
+    assert_int_equal(plan_ahead(p, REGION_MLP_IN, 3)->region, REGION_MLP_OUT);
+    assert_int_equal(plan_ahead(p, REGION_MLP_OUT, 3)->region, REGION_ATTN_IN);
+    assert_int_equal(plan_ahead(p, REGION_MLP_OUT, 3)->layer, 4);
+    assert_int_equal(plan_ahead(p, REGION_MLP_OUT, 27)->region, REGION_HEAD);
+    assert_null(plan_ahead(p, REGION_HEAD, 0));
+    assert_null(plan_ahead(p, REGION_MLP_IN, 28));
+    plan_free(p);
+}
+
+static int third_fails(void *ctx, const struct plan_node *n, struct err *e)
+{
+    int *visits = ctx;
+    (void)n;
+    (void)e;
+    return ++*visits == 3 ? 7 : 0;
+}
+
+static void a_walk_ends_at_the_first_that_fails(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    struct plan *p = plan_build(&m.shape);
+    int visits = 0;
+    assert_int_equal(plan_walk(p, 1, 0, third_fails, &visits, NULL), 7);
+    assert_int_equal(visits, 3);
+    assert_int_equal(plan_walk(p, 0, 0, third_fails, &visits, NULL), 0);
+    assert_int_equal(visits, 3 + p->nodes - 1); /* all but the head */
+    plan_free(p);
+}
+
+static int note_node(void *ctx, const struct plan_node *n, struct err *e)
+{
+    struct plan *p = ctx;
+    (void)e;
+    p->node[p->nodes++] = *n;
+    return 0;
+}
+
+static void a_span_is_visited_in_place_of_its_parts(void **state)
+{
+    (void)state;
+    struct plan_node node[150];
+    struct plan seen = {.node = node};
+    struct model m = qwen();
+    struct plan *p = plan_build(&m.shape);
+    assert_int_equal(plan_walk(p, 1, 1u << REGION_MLP, note_node, &seen, NULL), 0);
+    assert_int_equal(seen.nodes, 28 * 4 + 2);
+    assert_int_equal(node[3].region, REGION_ATTN_OUT);
+    assert_int_equal(node[4].region, REGION_MLP);
+    assert_int_equal(node[4].layer, 0);
+    assert_int_equal(node[8].layer, 1);
+    assert_int_equal(node[113].region, REGION_HEAD);
+    seen.nodes = 0;
+    assert_int_equal(plan_walk(p, 1, 0, note_node, &seen, NULL), 0);
+    assert_int_equal(seen.nodes, p->nodes);
+    assert_true(region_spans(REGION_MLP, 1) && !region_spans(REGION_MLP, 17));
+    assert_false(region_spans(REGION_MLP_IN, 1));
+    plan_free(p);
+}
+
+static void a_span_moves_what_its_parts_do_but_for_what_lies_between(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    struct region_cost in = plan_cost(&m, REGION_MLP_IN, 0, 3, 3, 512, 3);
+    struct region_cost out = plan_cost(&m, REGION_MLP_OUT, 0, 3, 3, 512, 3);
+    struct region_cost both = plan_cost(&m, REGION_MLP, 0, 3, 3, 512, 3);
+    assert_int_equal(both.weight_bytes, in.weight_bytes + out.weight_bytes);
+    assert_int_equal(both.flops, in.flops + out.flops);
+    assert_int_equal(both.activation_bytes, 3 * 2 * 2048 * 4);
+}
+
 static void weight_bytes_match_the_published_table(void **state)
 {
     (void)state;
@@ -116,6 +213,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_five_regions_a_layer_between_embed_and_head),
+        cmocka_unit_test(every_region_has_a_row_and_its_own_name),
+        cmocka_unit_test(nodes_are_found_and_what_they_may_fetch_ahead),
+        cmocka_unit_test(a_walk_ends_at_the_first_that_fails),
+        cmocka_unit_test(a_span_is_visited_in_place_of_its_parts),
+        cmocka_unit_test(a_span_moves_what_its_parts_do_but_for_what_lies_between),
         cmocka_unit_test(weight_bytes_match_the_published_table),
         cmocka_unit_test(weights_are_read_once_whatever_the_batch),
         cmocka_unit_test(causal_attention_counts_what_each_token_sees),

@@ -1,6 +1,6 @@
 /* tokens.h - reads the files of tests/golden/tokenizer for the tests of the tokenizer. */
-#ifndef WHET_TESTS_TOKENS_H
-#define WHET_TESTS_TOKENS_H
+#ifndef WHET_TESTS_UNIT_ENGINE_TOKENS_H
+#define WHET_TESTS_UNIT_ENGINE_TOKENS_H
 
 #include "tests/unit/unit.h"
 

@@ -1,6 +1,6 @@
 /* toy.h - a vocabulary of the 256 bytes and three control tokens, for tests that need text. */
-#ifndef WHET_TESTS_TOY_H
-#define WHET_TESTS_TOY_H
+#ifndef WHET_TESTS_UNIT_ENGINE_TOY_H
+#define WHET_TESTS_UNIT_ENGINE_TOY_H
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* vocab.h - a golden tokenizer.json as the vocabulary of a GGUF file, for tests to change. */
-#ifndef WHET_TESTS_VOCAB_H
-#define WHET_TESTS_VOCAB_H
+#ifndef WHET_TESTS_UNIT_ENGINE_VOCAB_H
+#define WHET_TESTS_UNIT_ENGINE_VOCAB_H
 
 #include "config/err.h"
 #include "engine/tokenizer.h"

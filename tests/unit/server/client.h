@@ -1,6 +1,6 @@
 /* client.h - a server with the toy engine on a thread, and a bare socket client, for tests. */
-#ifndef WHET_TESTS_CLIENT_H
-#define WHET_TESTS_CLIENT_H
+#ifndef WHET_TESTS_UNIT_SERVER_CLIENT_H
+#define WHET_TESTS_UNIT_SERVER_CLIENT_H
 
 #include "server/buf.h"
 #include "server/server.h"

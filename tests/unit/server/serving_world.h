@@ -1,6 +1,6 @@
 /* serving_world.h - a server on a toy engine for every test, and requests that take long. */
-#ifndef WHET_TESTS_SERVING_WORLD_H
-#define WHET_TESTS_SERVING_WORLD_H
+#ifndef WHET_TESTS_UNIT_SERVER_SERVING_WORLD_H
+#define WHET_TESTS_UNIT_SERVER_SERVING_WORLD_H
 
 #include "tests/unit/unit.h"
 

@@ -243,10 +243,47 @@ static void params_know_only_the_served_model(void **state)
     expect_refusals(other, 2, false, 404);
 }
 
+static void speculation_is_asked_for_or_the_servers_choice(void **state)
+{
+    (void)state;
+    struct params p;
+    struct api_error e;
+    assert_int_equal(read(&p, "{}", false, &e), 0);
+    assert_false(p.speculates);
+    params_free(&p);
+    assert_int_equal(read(&p, "{\"speculate\": true}", true, &e), 0);
+    assert_true(p.speculates);
+    params_free(&p);
+    cJSON *body = json_parse("{\"speculate\": false}", 20, &e);
+    assert_int_equal(params_read(&p, body, true, &(struct params_model){"m", 1000, true}, &e), 0);
+    assert_false(p.speculates);
+    params_free(&p);
+    cJSON_Delete(body);
+    const char *parts =
+        "{\"prediction\": {\"type\": \"content\", \"content\": [{\"type\": \"text\","
+        " \"text\": \"ab\"}, \"c\"]}}";
+    assert_int_equal(read(&p, parts, true, &e), 0);
+    assert_true(p.speculates);
+    assert_string_equal(p.predicted_text, "abc");
+    params_free(&p);
+    const struct refusal wrong[] = {
+        {"{\"speculate\": 1}", "speculate"},
+        {"{\"prediction\": []}", "prediction"},
+        {"{\"prediction\": {\"type\": \"content\"}}", "prediction"},
+        {"{\"prediction\": {\"type\": \"text\", \"content\": \"x\"}}", "prediction"},
+        {"{\"prediction\": {\"type\": \"content\", \"content\": [{}]}}", "prediction"},
+        {"{\"prediction\": {\"type\": \"content\", \"content\": \"a\\u0000\"}}", "prediction"},
+        {"{\"speculate\": false, \"prediction\": {\"type\": \"content\", \"content\": \"x\"}}",
+         "speculate"},
+    };
+    expect_refusals(wrong, sizeof wrong / sizeof *wrong, true, 400);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(params_have_openai_defaults),
+        cmocka_unit_test(speculation_is_asked_for_or_the_servers_choice),
         cmocka_unit_test(params_tolerate_nulls_and_unknown_members),
         cmocka_unit_test(params_read_every_member),
         cmocka_unit_test(params_refuse_by_name),

@@ -5,8 +5,8 @@
  * through the engine's own sequence.c, so events have their real shape. Everything that a test
  * wants to happen is set in `toy`.
  */
-#ifndef WHET_TESTS_TOY_ENGINE_H
-#define WHET_TESTS_TOY_ENGINE_H
+#ifndef WHET_TESTS_UNIT_SERVER_TOY_ENGINE_H
+#define WHET_TESTS_UNIT_SERVER_TOY_ENGINE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

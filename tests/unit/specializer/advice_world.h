@@ -1,6 +1,6 @@
 /* advice_world.h - a slot to give advice on: a space, a cost model, a request about them. */
-#ifndef WHET_TESTS_ADVICE_WORLD_H
-#define WHET_TESTS_ADVICE_WORLD_H
+#ifndef WHET_TESTS_UNIT_SPECIALIZER_ADVICE_WORLD_H
+#define WHET_TESTS_UNIT_SPECIALIZER_ADVICE_WORLD_H
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  * gone in the middle of a page together with the process. It stands between SQLite and the real
  * layer, so neither the store nor SQLite knows of it. Install before the first database is opened.
  */
-#ifndef WHET_TESTS_FAILING_VFS_H
-#define WHET_TESTS_FAILING_VFS_H
+#ifndef WHET_TESTS_UNIT_SPECIALIZER_FAILING_VFS_H
+#define WHET_TESTS_UNIT_SPECIALIZER_FAILING_VFS_H
 
 #include <sqlite3.h>
 #include <stdatomic.h>

@@ -3,8 +3,8 @@
  * that counts runs. fake_stages.h is the rest of it. Included by one test; defines what the linker
  * would take from the real parts.
  */
-#ifndef WHET_TESTS_FAKE_LAB_H
-#define WHET_TESTS_FAKE_LAB_H
+#ifndef WHET_TESTS_UNIT_SPECIALIZER_FAKE_LAB_H
+#define WHET_TESTS_UNIT_SPECIALIZER_FAKE_LAB_H
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,9 +1,10 @@
 /* fake_stages.h - compiler, probe, bench, shadow and canary that only pretend (fake_lab.h): what
  * becomes of a candidate follows from its knobs, and from what a test has put into `fake`.
  */
-#ifndef WHET_TESTS_FAKE_STAGES_H
-#define WHET_TESTS_FAKE_STAGES_H
+#ifndef WHET_TESTS_UNIT_SPECIALIZER_FAKE_STAGES_H
+#define WHET_TESTS_UNIT_SPECIALIZER_FAKE_STAGES_H
 
+#include "specializer/admission/inputs.h"
 #include "specializer/admission/prober.h"
 #include "tests/unit/specializer/fake_lab.h"
 

@@ -1,8 +1,8 @@
 /* shapes.h - what tests of spaces and costs share: models as the members of a struct facts that
  * follow from them (SmolLM2-135M in Q4_1, and for a GPU Qwen3-1.7B and Llama-3.2-1B), and an H200
  * as members of a struct machine. */
-#ifndef WHET_TESTS_SHAPES_H
-#define WHET_TESTS_SHAPES_H
+#ifndef WHET_TESTS_UNIT_SPECIALIZER_SHAPES_H
+#define WHET_TESTS_UNIT_SPECIALIZER_SHAPES_H
 
 #define ALL_OF_TYPE(type) .WTYPE = (type), .WTYPE_2 = (type), .WTYPE_3 = (type)
 

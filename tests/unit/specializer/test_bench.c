@@ -14,11 +14,13 @@
 #include <unistd.h>
 
 #include "engine/cpu/case.h"
+#include "specializer/admission/inputs.h"
 #include "specializer/bench.h"
+#include "specializer/build/build.h"
 #include "specializer/canary.h"
+#include "specializer/candidate/stats.h"
 #include "specializer/floor.h"
 #include "specializer/stages.h"
-#include "specializer/stats.h"
 
 static uint64_t state_ = 7;
 

@@ -1,8 +1,8 @@
 /* backend_world.h - a tiny model on the CPU backend, its forward pass by the oracle, and steps and
  * kernels that tests make: what all tests of engine/cpu/backend* stand on.
  */
-#ifndef WHET_TESTS_BACKEND_WORLD_H
-#define WHET_TESTS_BACKEND_WORLD_H
+#ifndef WHET_TESTS_UNIT_ENGINE_CPU_BACKEND_WORLD_H
+#define WHET_TESTS_UNIT_ENGINE_CPU_BACKEND_WORLD_H
 
 #include "tests/unit/unit.h"
 
@@ -41,7 +41,7 @@ static struct model_shape tiny(void)
 
 static struct backend *open_cpu(int64_t pack_bytes, struct dispatch **d)
 {
-    const struct kernel *eager[REGION_COUNT];
+    const struct kernel *eager[REGION_NODES];
     struct backend_options o = {.threads = 2,
                                 .kv_pages = PAGES,
                                 .max_tokens = TOKENS,
@@ -52,7 +52,9 @@ static struct backend *open_cpu(int64_t pack_bytes, struct dispatch **d)
     assert_non_null(b);
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = backend_cpu.eager(b, (enum region)r);
-    *d = dispatch_open(eager);
+    for (int r = REGION_COUNT; r < REGION_NODES; r++)
+        eager[r] = backend_cpu.span(b, (enum region)r);
+    *d = dispatch_open_spans(eager);
     backend_cpu.set_dispatch(b, *d);
     return b;
 }
@@ -217,14 +219,14 @@ static void build(struct built *b, const struct feed *feed, int n)
     b->step.pages = 3 * n;
 }
 
-static void run_step(struct backend *be, struct built *b, const struct feed *feed, int n)
+static inline void run_step(struct backend *be, struct built *b, const struct feed *feed, int n)
 {
     struct err e = {0};
     build(b, feed, n);
     assert_int_equal(backend_cpu.step(be, &b->step, NULL, NULL, &e), 0);
 }
 
-static void assert_follows(const struct sampled *got, const int32_t *text, int32_t n)
+static inline void assert_follows(const struct sampled *got, const int32_t *text, int32_t n)
 {
     double want[VOCAB];
     oracle_forward(text, n, want);
@@ -247,8 +249,8 @@ static int64_t no_bytes(int32_t m, int32_t size)
 }
 
 /* A kernel of mlp_out for up to `m_max` tokens that does what `run` does. */
-static struct kernel test_kernel(struct cpu_kernel *c,
-                                 void (*run)(const void *, const struct team *), int32_t m_max)
+static inline struct kernel
+test_kernel(struct cpu_kernel *c, void (*run)(const void *, const struct team *), int32_t m_max)
 {
     *c = (struct cpu_kernel){.abi = WHET_CPU_ABI,
                              .region = REGION_MLP_OUT,

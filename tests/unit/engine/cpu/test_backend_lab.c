@@ -93,7 +93,7 @@ static void a_tapped_eager_kernel_differs_in_no_bit(void **state)
 {
     (void)state;
     struct built b;
-    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
+    for (int r = REGION_ATTN_IN; r < REGION_NODES; r++) {
         struct tap t = {.kind = TAP_COMPARE,
                         .every = 1,
                         .left = 4,

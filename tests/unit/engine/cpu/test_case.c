@@ -151,13 +151,14 @@ static void outputs_are_nan_until_written_and_kv_is_gathered(void **state)
 static void refill_is_repeatable_and_keeps_pointers(void **state)
 {
     (void)state;
-    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
+    for (int r = REGION_ATTN_IN; r < REGION_NODES; r++) {
         struct kernel_case *c = open_case((enum region)r, 6, FILL_NORMAL, true, true);
         union region_args before = *(union region_args *)case_args(c);
         const float *in = r == REGION_ATTN                              ? before.attn.q
                           : r == REGION_ATTN_OUT || r == REGION_MLP_OUT ? before.out.in
                           : r == REGION_ATTN_IN                         ? before.attn_in.x
                           : r == REGION_MLP_IN                          ? before.mlp_in.x
+                          : r == REGION_MLP                             ? before.mlp.x
                                                                         : before.head.x;
         float first[32];
         memcpy(first, in, sizeof first);

@@ -92,11 +92,53 @@ static void a_layer_has_its_own_repacked_weights_and_the_head_one(void **state)
     assert_null(packed_of(&b, &l, REGION_MLP_IN, 1));
 }
 
+static struct plan_node *planned(struct plan *p, enum region r, int32_t layer)
+{
+    return &p->node[plan_at(p, r, layer)];
+}
+
+/* What a kernel brings into L2 is what the plan lets follow it, in its reader's own order. */
+static void what_is_fetched_ahead_is_what_the_plan_reads_next(void **state)
+{
+    (void)state;
+    static char arena[4096], matrix[4][2], head[2];
+    const struct model model = {.shape = {.layers = 2, .hidden = 64, .ffn = 128, .vocab = 100}};
+    struct device_layer layer[2] = {{.wqkv = (void *)matrix[0], .wo = (void *)matrix[1]},
+                                    {.wqkv = (void *)matrix[2], .wo = (void *)matrix[3]}};
+    struct backend b = {.model = &model, .plan = plan_build(&model.shape)};
+    struct pack pack = {.at = 1024, .each = 256};
+    struct loaded packs = {.pack = &pack};
+    struct kernel plain = {.region = REGION_MLP_IN}, packed = {.backend = &packs};
+    struct choice c = {.m = 1};
+    struct walk w = {.b = &b, .choice = &c};
+    b.on.layer = layer;
+    b.on.head = (void *)head;
+    b.packs.base = arena;
+    for (int r = 0; r < REGION_COUNT; r++)
+        c.kernel[r] = &plain;
+    c.kernel[REGION_MLP_IN] = &packed;
+    assert_ptr_equal(ahead_of(&w, REGION_ATTN_IN, 1).data, matrix[3]);
+    assert_ptr_equal(ahead_of(&w, REGION_ATTN, 1).data, arena + 1024 + 256);
+    assert_int_equal(ahead_of(&w, REGION_ATTN, 1).bytes, 256);
+    assert_ptr_equal(ahead_of(&w, REGION_MLP_OUT, 0).data, matrix[2]);
+    assert_ptr_equal(ahead_of(&w, REGION_MLP_OUT, 1).data, head);
+    assert_null(ahead_of(&w, REGION_HEAD, 0).data);
+    assert_null(ahead_of(&w, REGION_MLP_IN, 2).data); /* a layer of drawn weights */
+    struct plan_node *last = planned(b.plan, REGION_MLP_OUT, 1);
+    struct plan_node *first = planned(b.plan, REGION_ATTN_IN, 0);
+    *last = (struct plan_node){REGION_ATTN_IN, 0};
+    *first = (struct plan_node){REGION_MLP_OUT, 1};
+    assert_ptr_equal(ahead_of(&w, REGION_MLP_OUT, 1).data, matrix[1]);
+    assert_ptr_equal(ahead_of(&w, REGION_ATTN_IN, 0).data, head);
+    plan_free(b.plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(absurd_claims_are_refused),
         cmocka_unit_test(clusters_are_refused_where_the_device_has_none),
+        cmocka_unit_test(what_is_fetched_ahead_is_what_the_plan_reads_next),
         cmocka_unit_test(a_layer_has_its_own_repacked_weights_and_the_head_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

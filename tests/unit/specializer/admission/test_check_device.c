@@ -350,6 +350,9 @@ static void a_request_brings_machine_and_shape_to_the_probe(void **state)
     assert_float_equal(back.shape.rope_base, shape.rope_base, 0);
     assert_float_equal(back.shape.eps, shape.eps, 1e-12);
     probe_request_free(&back);
+    q.shape.arch = ARCH_COUNT;
+    assert_int_equal(probe_request_write(&q, path, &err), 0);
+    assert_int_equal(probe_request_read(&back, path, &err), -1);
     unlink(path);
 }
 

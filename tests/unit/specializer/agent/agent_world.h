@@ -1,8 +1,8 @@
 /* agent_world.h - an agent with a stand-in for its model: a store, a line, a tree for one slot
  * (mlp_out/m1), and the moves that its tests are made of. Trials are played by the test. Included
  * by test_agent.c (texts for the CPU) and test_agent_cuda.c, which define WORLD_MACHINE before. */
-#ifndef WHET_TESTS_AGENT_WORLD_H
-#define WHET_TESTS_AGENT_WORLD_H
+#ifndef WHET_TESTS_UNIT_SPECIALIZER_AGENT_AGENT_WORLD_H
+#define WHET_TESTS_UNIT_SPECIALIZER_AGENT_AGENT_WORLD_H
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@
 #include "config/clock.h"
 #include "specializer/adviser/llm.h"
 #include "specializer/agent/agent.h"
+#include "specializer/agent/agent_store.h"
 #include "specializer/store/store.h"
 #include "tests/unit/specializer/stand_in.h"
 
@@ -153,7 +154,7 @@ static const struct agent_node *stored(struct world *w, int id)
 {
     static struct agent_tree t;
     tree_free(&t);
-    assert_int_equal(store_agent_tree(w->store, "0123456789abcdef", "mlp_out/m1", &t, NULL), 0);
+    assert_int_equal(agent_store_tree(w->store, "0123456789abcdef", "mlp_out/m1", &t, NULL), 0);
     return id < t.nodes ? &t.node[id] : NULL;
 }
 

@@ -5,6 +5,7 @@
 #include "tests/unit/specializer/agent/agent_world.h"
 
 #include "specializer/store/store_json.h"
+#include "specializer/transfer/transfer.h"
 
 static void the_seed_comes_first_and_costs_no_question(void **state)
 {
@@ -182,7 +183,7 @@ static void a_restart_goes_on_where_it_was(void **state)
     exchange(w, text_with("/* b */"));
     assert_true(stand_in_heard(&model, "shadow: other logits"));
     struct agent_node found;
-    assert_int_equal(store_agent_find(w->store, stored(w, 1)->source, &found, NULL), 1);
+    assert_int_equal(agent_store_find(w->store, stored(w, 1)->source, &found, NULL), 1);
     assert_non_null(strstr(found.text, "/* b */"));
     tree_node_free(&found);
 }
@@ -322,8 +323,8 @@ static void an_imported_text_that_breaks_a_rule_is_not_taken(void **state)
         snprintf(text, sizeof text, body, bad[i].template, bad[i].state, bad[i].text);
         assert_int_equal(store_import(w->store, text, strlen(text), NULL, &err), 0);
     }
-    assert_false(store_agent_any(w->store, "imported/cpu"));
-    assert_false(store_agent_any(w->store, "imported/cuda"));
+    assert_false(agent_store_any(w->store, "imported/cpu"));
+    assert_false(agent_store_any(w->store, "imported/cuda"));
 }
 
 static void off_means_nobody_is_asked(void **state)

@@ -15,6 +15,7 @@
 
 #include "kernels/sources.h"
 #include "specializer/agent/agent_names.h"
+#include "specializer/candidate/template.h"
 
 enum { FILES_MOST = 40 };
 
@@ -108,7 +109,7 @@ static void every_name_of_the_frames_is_listed(void **unused)
 {
     (void)unused;
     check_frame(AGENT_C, "cpu/agent.c", 40, 25);
-    check_frame(AGENT_CUDA, "agent.cu", 20, 25);
+    check_frame(AGENT_CUDA, "cuda/agent.cu", 20, 25);
 }
 
 int main(void)

@@ -58,10 +58,9 @@ static void spans_that_make_no_sense_are_refused(void **state)
 static void markers_have_one_spelling(void **state)
 {
     (void)state;
-    static const char *const others[] = {"// [end \v2]",        "//[end 2]",   "// [end +2]",
-                                         "// [end 2 ]",         "// [end  2]", "// [end -2]",
-                                         "// [end 4294967298]", "//\v[end 2]", "// [end 2",
-                                         "// [end 02]"};
+    static const char *const others[] = {
+        "// [end \v2]", "//[end 2]",           "// [end +2]", "// [end 2 ]", "// [end  2]",
+        "// [end -2]",  "// [end 4294967298]", "//\v[end 2]", "// [end 2",   "// [end 02]"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         char other[120];
         struct err err = {""};

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "engine/backend.h"
+#include "specializer/build/build.h"
 #include "specializer/build/object.h"
 #include "specializer/search/space.h"
-#include "specializer/stages.h"
 
 struct shop {
     char dir[40];

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "config/err.h"
+#include "specializer/build/build.h"
 #include "specializer/build/header.h"
 
 struct shop {

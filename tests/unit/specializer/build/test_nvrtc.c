@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/cubin.h"
 #include "specializer/search/space.h"
@@ -101,7 +102,7 @@ static void a_template_becomes_a_cubin_that_says_what_it_is(void **state)
     struct err err = {""};
     char *define[] = {"-DREGION=5", "-DHIDDEN=1024", "-DFFN=2048", "-DROWS=4", NULL}, sum[17];
     s->c.define = define;
-    sprintf(s->c.source, "%s/gemv.cu", s->kernels);
+    sprintf(s->c.source, "%s/cuda/gemv.cu", s->kernels);
     if (build(s) != STAGE_PASS)
         fail_msg("%s\n%s", s->c.reason, s->c.log ? s->c.log : "");
     assert_int_equal(cubin_inspect(s->c.object, &f, &err), 0);

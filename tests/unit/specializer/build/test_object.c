@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "kernels/args.h"
+#include "specializer/build/build.h"
 #include "specializer/build/object.h"
-#include "specializer/stages.h"
 
 static struct {
     char dir[40], source[60], object[60];

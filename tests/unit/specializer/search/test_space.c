@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "engine/plan.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/space.h"
 
 static struct model *model;
@@ -70,7 +70,7 @@ static void space_has_exactly_the_legal_points(void **unused)
     static const int ms[] = {1, 4, 12, 128, 512};
     static const enum numerics policies[] = {NUMERICS_TOLERANCE, NUMERICS_BIT_EQUAL,
                                              NUMERICS_REDUCED};
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         for (int i = 0; i < 5; i++)
             for (int n = 0; n < 3; n++) {
                 struct facts f = facts_of((enum region)r, ms[i], policies[n]);

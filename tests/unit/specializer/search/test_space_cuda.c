@@ -301,9 +301,9 @@ static void the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts(void **unused
     }
     free(flags);
     template_path(t, path, sizeof path);
-    assert_string_equal(path, "gemv.cu");
-    assert_non_null(strstr(template_source(t), "#include \"lib/gemv_run.cuh\""));
-    assert_non_null(strstr(kernel_source_text("lib/gemv_run.cuh"), "whet_kernel("));
+    assert_string_equal(path, "cuda/gemv.cu");
+    assert_non_null(strstr(template_source(t), "#include \"cuda/lib/gemv_run.cuh\""));
+    assert_non_null(strstr(kernel_source_text("cuda/lib/gemv_run.cuh"), "whet_kernel("));
     template_source_hash(t, a);
     template_source_hash(template_find("mma_mlp_in"), b);
     assert_string_not_equal(a, b);
@@ -368,7 +368,7 @@ static void wide_slots_have_a_library_to_choose_from(void **unused)
     char path[80];
     const struct template *t = template_find("lt_mlp_in");
     template_path(t, path, sizeof path);
-    assert_string_equal(path, "lt.def");
+    assert_string_equal(path, "cuda/lt.def");
     assert_non_null(strstr(template_source(t), "KNOB(RANK"));
 }
 

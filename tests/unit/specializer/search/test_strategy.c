@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/strategy.h"
 #include "tests/unit/specializer/shapes.h"
 

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/search/mcts_tree.h"
 #include "tests/unit/specializer/advice_world.h"
 

@@ -1,6 +1,6 @@
 /* store_world.h - a folder of store files and rows to put into them, for all tests of the store. */
-#ifndef WHET_TESTS_STORE_WORLD_H
-#define WHET_TESTS_STORE_WORLD_H
+#ifndef WHET_TESTS_UNIT_SPECIALIZER_STORE_STORE_WORLD_H
+#define WHET_TESTS_UNIT_SPECIALIZER_STORE_STORE_WORLD_H
 
 #include "tests/unit/unit.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "specializer/life.h"
+#include "specializer/candidate/life.h"
 #include "specializer/store/store_sql.h"
 
 static char folder[] = "/tmp/whet-test-store-XXXXXX";

@@ -4,6 +4,7 @@
 
 #include "specializer/search/space.h"
 #include "specializer/store/store_json.h"
+#include "specializer/transfer/transfer.h"
 
 static void keep_winner(void *ctx, const struct winner *w)
 {

@@ -5,8 +5,9 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "specializer/agent/agent_store.h"
 #include "specializer/agent/agent_tree.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 
 /* ---- crashes ------------------------------------------------------------------------------- */
 
@@ -202,11 +203,11 @@ static void store_brings_an_older_schema_up(void **unused)
     struct store *s = store_open(path, &err);
     assert_non_null(s);
     struct agent_node n = {.text = "text", .source = "0123456789abcdef"}, found;
-    assert_int_equal(store_agent_put(s, "env", "slot", &n, &err), 0);
-    assert_int_equal(store_agent_find(s, "0123456789abcdef", &found, &err), 1);
+    assert_int_equal(agent_store_put(s, "env", "slot", &n, &err), 0);
+    assert_int_equal(agent_store_find(s, "0123456789abcdef", &found, &err), 1);
     assert_string_equal(found.text, "text");
     tree_node_free(&found);
-    assert_int_equal(store_agent_find(s, "fedcba9876543210", &found, &err), 0);
+    assert_int_equal(agent_store_find(s, "fedcba9876543210", &found, &err), 0);
     struct record_filter all = {.limit = 1};
     r.key[0] = 0;
     assert_int_equal(store_each(s, &all, keep_row, &r, &err), 0);

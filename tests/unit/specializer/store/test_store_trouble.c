@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "config/log.h"
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "tests/unit/specializer/failing_vfs.h"
 
 static struct err err;

@@ -1,0 +1,121 @@
+/* main.c - the program `whet`: finds the subcommand and hands it the rest of the command line.
+ *
+ * Exit codes: 0 done, 1 failure, 2 usage. Nothing exits anywhere else.
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bench/bench.h"
+#include "config/config.h"
+#include "engine/cpu/executor.h"
+#include "server/server.h"
+#include "specializer/admission/probe.h"
+#include "specializer/build/build.h"
+#include "specializer/transfer/kernels_main.h"
+#include "tune/tune.h"
+
+/* `whet kernels WORDS... [options]`: the words come first, the options choose the store. */
+static int kernels_command(int argc, char **argv)
+{
+    int words = 1;
+    while (words < argc && strncmp(argv[words], "--", 2) != 0)
+        words++;
+    struct config c;
+    struct err err;
+    int parsed = config_parse(&c, argc - words + 1, argv + words - 1, &err);
+    if (parsed < 0)
+        fprintf(stderr, "whet kernels: %s\n", err.msg);
+    int rc = parsed < 0 ? 2 : parsed > 0 ? 0 : kernels_main(&c, words - 1, argv + 1);
+    config_free(&c);
+    return rc;
+}
+
+static int version_main(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    puts("whet " WHET_VERSION);
+    return 0;
+}
+
+/* The tables of docs/configuration.md (scripts/gen-docs). */
+static int options_main(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    config_markdown(stdout);
+    return 0;
+}
+
+static int help_main(int argc, char **argv);
+
+static const struct command {
+    const char *name, *help; /* help NULL: internal */
+    int (*run)(int argc, char **argv);
+    const char *usage; /* what --help says; NULL: the command's own business */
+} commands[] = {
+    {"serve", "serve a model over HTTP, sharpening its kernels meanwhile", serve_main},
+    {"bench", "measure decode, prefill, steps and regions: eager against specialized", bench_main,
+     bench_usage},
+    {"tune", "search for kernels without a server; compare strategies; judge the cost model",
+     tune_main, tune_usage},
+    {"kernels", "list, show, export and import the kernels of a store", kernels_command,
+     kernels_usage},
+    {"probe", NULL, probe_main},
+    {"nvrtc", NULL, nvrtc_main},
+    {"executor", NULL, executor_main},
+    {"options", NULL, options_main},
+    {"--version", "print the version", version_main},
+    {"--help", "print this and every option", help_main},
+    {"-h", NULL, help_main},
+};
+enum { COMMANDS = sizeof(commands) / sizeof(*commands) };
+
+static void usage(FILE *out)
+{
+    fputs("usage: whet COMMAND [options]\n\n", out);
+    for (int i = 0; i < COMMANDS; i++)
+        if (commands[i].help)
+            fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
+}
+
+static int help_main(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    usage(stdout);
+    fputs("\noptions of `whet serve`, also as section.name in a --config file and as "
+          "WHET_SECTION_NAME\nin the environment:\n\n",
+          stdout);
+    config_help(stdout);
+    return 0;
+}
+
+/* Whether a word behind the command asks for help. */
+static bool wants_help(int argc, char **argv)
+{
+    for (int i = 2; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
+static int run(const struct command *c, int argc, char **argv)
+{
+    if (!c->usage || !wants_help(argc, argv))
+        return c->run(argc - 1, argv + 1);
+    printf("%s\nThe options of whet serve: whet --help\n", c->usage);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 0; argc > 1 && i < COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return run(&commands[i], argc, argv);
+    if (argc > 1)
+        fprintf(stderr, "whet: there is no command \"%s\"\n\n", argv[1]);
+    usage(stderr);
+    return 2;
+}

@@ -1,0 +1,51 @@
+/* speculate.h - how many tokens to guess for whom, in the next step.
+ *
+ * A decode step reads all weights for one token of each sequence. Given guesses for the tokens that
+ * follow, the same step computes their positions too, and every guess that turns out to be what the
+ * sampler draws saves a step. Nothing changes but the time: each position draws with the numbers
+ * that belong to it (sampler.h: seed and index), and what follows the first wrong guess is thrown
+ * away. So a sampled answer is not merely distributed as without guesses, as rejection sampling
+ * would have it (Leviathan et al. 2023, Chen et al. 2023): it is the same answer, as far as kernels
+ * of different widths round alike. Where that must hold to the last bit, `same_bits` says up to
+ * which width they do, and no step is made wider.
+ *
+ * Guesses are not free: a step of five tokens takes longer than one of a single token, how much
+ * depends on the machine and on the kernels that serve now. So times of decode steps are learned by
+ * width, the share of right guesses by how well the place they come from matches and by sequence,
+ * and the guesses of a step are those that make most tokens a second of it. What was lost by wrong
+ * ones is kept account of, and may not exceed a fiftieth of the time: where nothing is ever
+ * accepted, speculation costs 2 %.
+ *
+ * Engine thread only.
+ */
+#ifndef WHET_ENGINE_SPECULATE_H
+#define WHET_ENGINE_SPECULATE_H
+
+#include "engine/scheduler.h"
+
+/* Guessed for one sequence in a step at most; and the widest step that has guesses. */
+enum { SPECULATE_MOST = 15, SPECULATE_WIDTH = 64 };
+
+struct speculator;
+
+/* same_bits: 0: any width up to SPECULATE_WIDTH; otherwise the widest step with guesses. */
+struct speculator *speculate_open(int32_t same_bits);
+void speculate_close(struct speculator *s);
+
+/* Guesses for the running sequences that only decode: their `guesses`, and behind their tokens what
+ * they are. With `ahead` some of their tokens are not known yet: then nothing is guessed, and true
+ * is returned if it would pay to know them first. Otherwise true if something was guessed. */
+bool speculate_plan(struct speculator *s, struct scheduler *scheduler, bool ahead);
+
+/* Of a step that has landed: item `i` of the schedule had `right` guesses right. */
+void speculate_score(struct speculator *s, struct sequence *seq, int32_t guesses, int32_t right);
+/* A step of decodes alone took `ns`, and was disturbed by nothing; `extra` tokens came from
+ * guesses. */
+void speculate_time(struct speculator *s, const struct schedule *done, int32_t extra, int64_t ns);
+/* Some slot has another kernel than when times were learned. */
+void speculate_forget(struct speculator *s);
+
+/* Seconds that a decode step of `width` tokens takes, as far as is known; 0: nothing is. */
+double speculate_step_s(const struct speculator *s, int32_t width);
+
+#endif

@@ -1,0 +1,103 @@
+/* eager_tools.cu - kernels that measure and compare for the backend; no token depends on them.
+ *
+ *   read     reads memory: the bandwidth and the launch that rooflines are drawn at (device.c)
+ *   compare  rows of a candidate with eager's: how many differ and how far (lab.c, probe_case.c)
+ *   gather   KV pages of a live step, one behind the other, for a capture (lab.c)
+ *
+ * Invariant: compare's worst errors are those of all rows without one that is not finite, in any
+ * order of the rows: maxima of non-negative floats, taken as integers.
+ */
+#include "eager.h"
+#include "cuda/lib/device.cuh"
+
+KERNEL eager_read(const __grid_constant__ struct eager_read_args a)
+{
+    const uint4 *p = (const uint4 *)a.data;
+    unsigned seen = 0;
+    long long stride = (long long)gridDim.x * blockDim.x;
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < a.n16;
+         i += 4 * stride) {
+        uint4 v[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            v[j] = i + j * stride < a.n16 ? __ldcs(p + i + j * stride) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            seen ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+    }
+    if (seen == 0x9e3779b9u)
+        *a.out = seen;
+}
+
+/* Element i of row t of one side. */
+__device__ __forceinline__ float side(const float *rows, const void *pages, const int32_t *at,
+                                      const struct eager_compare_args &a, int t, int i)
+{
+    if (!pages)
+        return rows[(size_t)t * a.cols + i];
+    int where = at ? at[t] : t, h = i / a.head_dim;
+    size_t slot = ((size_t)(where / KV_PAGE) * a.kv_heads + h) * KV_PAGE + where % KV_PAGE;
+    return from_bf16(((const bf16 *)pages)[slot * a.head_dim + i % a.head_dim]);
+}
+
+KERNEL eager_compare(const __grid_constant__ struct eager_compare_args a)
+{
+    __shared__ float shared[33];
+    int t = blockIdx.x;
+    after_previous();
+    if (t >= *a.count)
+        return;
+    float square = 0, error = 0, top = 0, worst = 0;
+    bool bad_a = false, bad_b = false, different = false;
+    for (int i = threadIdx.x; i < a.cols; i += blockDim.x) {
+        float x = side(a.a, a.a_pages, a.a_at, a, t, i), y = side(a.b, a.b_pages, a.b_at, a, t, i);
+        bad_a |= !isfinite(x);
+        bad_b |= !isfinite(y);
+        different |= __float_as_uint(x) != __float_as_uint(y);
+        square += y * y;
+        error += (x - y) * (x - y);
+        top = fmaxf(top, fabsf(y));
+        worst = fmaxf(worst, fabsf(x - y));
+    }
+    square = block_sum(square, shared);
+    error = block_sum(error, shared);
+    for (int o = 16; o > 0; o >>= 1) {
+        top = fmaxf(top, __shfl_xor_sync(WARP_ALL, top, o));
+        worst = fmaxf(worst, __shfl_xor_sync(WARP_ALL, worst, o));
+    }
+    __shared__ float tops[32], worsts[32];
+    if (threadIdx.x % 32 == 0) {
+        tops[threadIdx.x / 32] = top;
+        worsts[threadIdx.x / 32] = worst;
+    }
+    bad_a = __syncthreads_or(bad_a);
+    bad_b = __syncthreads_or(bad_b);
+    different = __syncthreads_or(different);
+    if (threadIdx.x > 0)
+        return;
+    for (int i = 0; i < (int)blockDim.x / 32; i++) {
+        top = fmaxf(top, tops[i]);
+        worst = fmaxf(worst, worsts[i]);
+    }
+    if (bad_a != bad_b)
+        atomicAdd(&a.out[0], bad_a ? 1u : 0x10000u);
+    if (different)
+        atomicAdd(&a.out[1], 1u);
+    float max_error = top > 0 ? worst / top : worst > 0 ? INFINITY : 0;
+    float rms_error = square > 0 ? sqrtf(error / square) : error > 0 ? INFINITY : 0;
+    if (!bad_a && !bad_b) { /* non-negative floats are in the order of their bits */
+        atomicMax(&a.out[2], __float_as_uint(max_error));
+        atomicMax(&a.out[3], __float_as_uint(rms_error));
+    }
+}
+
+KERNEL eager_gather(const __grid_constant__ struct eager_gather_args a)
+{
+    const uint4 *from = (const uint4 *)(blockIdx.y ? a.v : a.k);
+    uint4 *to = (uint4 *)(blockIdx.y ? a.to_v : a.to_k);
+    after_previous();
+    from += (size_t)a.number[blockIdx.x] * a.page16;
+    to += (size_t)blockIdx.x * a.page16;
+    for (int i = threadIdx.x; i < a.page16; i += blockDim.x)
+        to[i] = from[i];
+}

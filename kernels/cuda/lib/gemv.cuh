@@ -1,0 +1,272 @@
+/* gemv.cuh - what the matrix-vector templates share: how rows and K are dealt to warps, how x comes
+ * in, and one product. What becomes of a sum is in gemv_end.cuh, the kernel around it all in
+ * gemv_run.cuh; where weights come from is the template's own (gemv.cu, ring.cu).
+ *
+ * The includer has the knobs ROWS, UNROLL, KW, RW, X, PERSIST, CLUSTER, TRIGGER, NEXT and BLOCKS,
+ * and says with NEIGHBOURS how a row is shared by KW warps: 0, chunk by chunk in turn; 1, each has
+ * neighbouring chunks, which one copy can bring.
+ *
+ * Gains are a layer's own and come from memory, behind all the weights that are on their way if
+ * they are asked for late: so they are asked for first, and wait where the normed x will be.
+ */
+#ifndef WHET_KERNELS_CUDA_LIB_GEMV_CUH
+#define WHET_KERNELS_CUDA_LIB_GEMV_CUH
+
+#include "cuda/lib/shape.cuh"
+#include "cuda/lib/stream.cuh"
+
+/* ---- who has what -------------------------------------------------------------------------- */
+
+#define QK (REGION == REGION_ATTN_IN && HAS_QK_NORM)
+
+enum {
+    M = M_MAX,
+    THREADS = KW * RW * 32,
+    TILE = RW * ROWS,
+    TILES = (ROWS_ALL + TILE - 1) / TILE,
+    BLOCK_ROWS = QK ? HEAD_DIM / CLUSTER : TILE, /* neighbouring rows of a block */
+    GRID = QK                                 ? ROWS_ALL / BLOCK_ROWS
+           : PERSIST && PERSIST * SMS < TILES ? PERSIST * SMS
+                                              : TILES,
+    CHUNKS = K / 256, /* a chunk: 16 bytes for each lane of a warp */
+    C = (CHUNKS + KW * UNROLL - 1) / (KW * UNROLL) * UNROLL, /* of a warp */
+    RAGGED = C * KW != CHUNKS,                               /* some are beyond the row's end */
+    CHUNK_STEP = (NEIGHBOURS ? 1 : KW) * 256, /* elements from a warp's chunk to its next */
+    STEPS = C / UNROLL,
+    P = power_of_two(ROWS * M),
+    SPAN = 32 / P,                         /* lanes that end up with the same sum */
+    AT_ONCE = X || STEPS <= 4 ? STEPS : 1, /* unrolled */
+    SMEM_X = X ? 0 : K * M * 4
+};
+static_assert(ROWS_ALL >= TILE, "there is a whole tile");
+
+struct place {
+    int kw, rw, lane;
+};
+
+/* Where a tile's first row is. Tile i of a block: neighbours when a head is shared, else dealt. */
+__device__ __forceinline__ int tile_row(int i)
+{
+    int row = QK ? blockIdx.x * BLOCK_ROWS + i * TILE : (blockIdx.x + i * GRID) * TILE;
+    return min(row, ROWS_ALL - TILE);
+}
+
+__device__ __forceinline__ int tiles_of_block()
+{
+    return QK ? BLOCK_ROWS / TILE : (TILES - (int)blockIdx.x + GRID - 1) / GRID;
+}
+
+/* Chunk c of this warp, counted in the whole row. */
+__device__ __forceinline__ int chunk_at(int c, const struct place &at)
+{
+    return NEIGHBOURS ? at.kw * C + c : c * KW + at.kw;
+}
+
+/* A part of K that has fewer chunks than others has none there. */
+__device__ __forceinline__ bool beyond(int c, const struct place &at)
+{
+    return RAGGED && chunk_at(c, at) >= CHUNKS;
+}
+
+/* This lane's first 16 bytes of its warp's first row in tile i. */
+__device__ __forceinline__ const uint4 *tile_weights(const struct region_args &a, int i,
+                                                     const struct place &at)
+{
+    size_t row = tile_row(i) + at.rw * ROWS;
+    return (const uint4 *)((const bf16 *)a.w + row * K) + chunk_at(0, at) * 32 + at.lane;
+}
+
+/* ---- x ------------------------------------------------------------------------------------- */
+
+/* Which rows of x the head reads. */
+struct chosen {
+    int row[AT_HEAD ? M : 1];
+};
+
+__device__ __forceinline__ struct chosen chosen_of(const struct region_args &a)
+{
+    struct chosen c = {};
+#if AT_HEAD
+    for (int t = 0; t < M; t++)
+        c.row[t] = M == 1 || t < a.counts->rows ? a.row[t] : 0;
+#endif
+    return c;
+}
+
+/* Row t of the input; rows that a step does not use may be read, but must exist. */
+__device__ __forceinline__ const float *input_row(const struct region_args &a,
+                                                  const struct chosen &c, int t)
+{
+#if AT_OUT
+    return a.in + (size_t)t * K;
+#else
+    return a.x + (size_t)(AT_HEAD ? c.row[AT_HEAD ? t : 0] : t) * K;
+#endif
+}
+
+/* Where element e of x lies in shared memory: a lane's eight as two conflict-free fours. */
+__device__ __forceinline__ int shuffled(int e)
+{
+    return (e & ~255) + ((e >> 2) & 1) * 128 + ((e & 255) >> 3) * 4 + (e & 3);
+}
+
+struct input {
+    float x[X ? C * M : 1][8]; /* this lane's part, times gain */
+    const float *shared;       /* or [M][K], shuffled */
+};
+
+__device__ __forceinline__ float4 times(float4 v, float4 g)
+{
+    return make_float4(v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w);
+}
+
+__device__ __forceinline__ float square(float4 v)
+{
+    return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+}
+
+/* x into registers; this warp's part of its sums of squares into its row of `squares`. */
+__device__ __forceinline__ void take_registers(const struct region_args &a,
+                                               const struct chosen &from, struct input *in,
+                                               const float4 (*gain)[2], const struct place &at,
+                                               float (*squares)[M])
+{
+    float4 v[M][C][2];
+#pragma unroll
+    for (int t = 0; t < M; t++) {
+        const float *x = input_row(a, from, t) + chunk_at(0, at) * 256 + at.lane * 8;
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            bool mine = !beyond(c, at);
+            v[t][c][0] = mine ? load_x4(x + c * CHUNK_STEP) : make_float4(0, 0, 0, 0);
+            v[t][c][1] = mine ? load_x4(x + c * CHUNK_STEP + 4) : make_float4(0, 0, 0, 0);
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < M; t++) {
+        float sum = 0;
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            if (HAS_NORM)
+                sum += square(v[t][c][0]) + square(v[t][c][1]);
+            float *x = in->x[X ? t * C + c : 0];
+            *(float4 *)x = HAS_NORM ? times(v[t][c][0], gain[c][0]) : v[t][c][0];
+            *(float4 *)(x + 4) = HAS_NORM ? times(v[t][c][1], gain[c][1]) : v[t][c][1];
+        }
+        if (HAS_NORM)
+            sum = warp_sum(sum);
+        if (HAS_NORM && at.lane == 0 && (KW == 1 || at.rw == 0))
+            squares[KW > 1 ? at.kw : at.rw][t] = sum;
+    }
+    __syncwarp();
+}
+
+/* Each thread's part of the gains, to where it will put the last token's x. */
+__device__ __forceinline__ void ask_gains(const struct region_args &a, float *shared)
+{
+#if HAS_NORM
+    for (int i = threadIdx.x * 4; i < K; i += THREADS * 4)
+        copy_shared(shared + (M - 1) * K + shuffled(i), a.norm + i);
+    copies_sent();
+#endif
+}
+
+/* x into shared memory, each warp's part of its sums of squares as well. Loads of several tokens
+ * are under way together. Ends with a barrier. */
+__device__ __forceinline__ void take_shared(const struct region_args &a, const struct chosen &from,
+                                            float *shared, float (*squares)[M])
+{
+    constexpr int LOADS = (K + THREADS * 4 - 1) / (THREADS * 4), BATCH = LOADS < 8 ? LOADS : 8;
+    constexpr int HELD = 8 / BATCH, TOGETHER = HELD < M ? HELD : M;
+#pragma unroll
+    for (int first = 0; first < M; first += TOGETHER) {
+        float sum[TOGETHER] = {};
+#pragma unroll 1
+        for (int at = 0; at < LOADS; at += BATCH) {
+            float4 v[TOGETHER][BATCH];
+#pragma unroll
+            for (int t = first; t < first + TOGETHER && t < M; t++)
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    int i = ((at + b) * THREADS + threadIdx.x) * 4;
+                    if (i < K)
+                        v[t - first][b] = load_x4(input_row(a, from, t) + i);
+                }
+            if (HAS_NORM && first == 0 && at == 0)
+                await_sent<SENT_LATER>(); /* the gains, but not the weights */
+#pragma unroll
+            for (int t = first; t < first + TOGETHER && t < M; t++)
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    int i = ((at + b) * THREADS + threadIdx.x) * 4;
+                    float4 x = v[t - first][b];
+                    if (i >= K)
+                        continue;
+                    const float4 *gain = (const float4 *)(shared + (M - 1) * K + shuffled(i));
+                    if (HAS_NORM)
+                        sum[t - first] += square(x);
+                    *(float4 *)(shared + t * K + shuffled(i)) = HAS_NORM ? times(x, *gain) : x;
+                }
+        }
+#pragma unroll
+        for (int t = first; HAS_NORM && t < first + TOGETHER && t < M; t++) {
+            float all = warp_sum(sum[t - first]);
+            if (threadIdx.x % 32 == 0)
+                squares[threadIdx.x / 32][t] = all;
+        }
+    }
+    __syncthreads();
+}
+
+/* Before the wait: the gains that go with this lane's part of x. */
+__device__ __forceinline__ void load_gain(const struct region_args &a, float4 (*gain)[2],
+                                          const struct place &at)
+{
+#if HAS_NORM
+#pragma unroll
+    for (int c = 0; c < (X ? C : 0); c++) {
+        const float *g = a.norm + min(chunk_at(c, at), CHUNKS - 1) * 256 + at.lane * 8;
+        gain[c][0] = *(const float4 *)g, gain[c][1] = *(const float4 *)(g + 4);
+    }
+#endif
+}
+
+/* After it: x, and its sums of squares in parts. */
+__device__ __forceinline__ void take(const struct region_args &a, const struct chosen &from,
+                                     struct input *in, float *shared, const float4 (*gain)[2],
+                                     const struct place &at, float (*squares)[M])
+{
+    in->shared = shared;
+    if (X)
+        take_registers(a, from, in, gain, at, squares);
+    else
+        take_shared(a, from, shared, squares);
+}
+
+/* ---- a product ----------------------------------------------------------------------------- */
+
+/* sum[t * ROWS + r] += W x over one chunk of this warp's rows */
+__device__ __forceinline__ void multiply(const struct input &in, int c, int r, uint4 w,
+                                         const struct place &at, float *sum)
+{
+    float f[8];
+    if (beyond(c, at))
+        return;
+    expand8(w, f);
+#pragma unroll
+    for (int t = 0; t < M; t++) {
+        float4 p, q;
+        if (X) {
+            p = *(const float4 *)in.x[X ? t * C + c : 0];
+            q = *(const float4 *)(in.x[X ? t * C + c : 0] + 4);
+        } else {
+            const float *x = in.shared + t * K + chunk_at(c, at) * 256 + at.lane * 4;
+            p = *(const float4 *)x;
+            q = *(const float4 *)(x + 128);
+        }
+        sum[t * ROWS + r] += (f[0] * p.x + f[1] * p.y) + (f[2] * p.z + f[3] * p.w) +
+                             ((f[4] * q.x + f[5] * q.y) + (f[6] * q.z + f[7] * q.w));
+    }
+}
+
+#endif

@@ -1,0 +1,168 @@
+/* wgmma.cuh - products of a warpgroup (128 threads) on Hopper's tensor cores, out of shared memory,
+ * and what comes with them: named barriers, register shares, asynchronous copies.
+ *
+ * Shared operands are 128-byte rows of 64 bf16 in groups of 8 (1 KB, aligned to that), 16-byte
+ * pieces swizzled by the row's number: swizzled() says where one lies. Wider rows are blocks of 64
+ * columns, one after the other. Such a matrix can be read as [n, k] with k along a row (descriptor
+ * `by_row`), or as [k, n] with n along a row (`by_column`).
+ *
+ * A product is asynchronous: between wgmma_begin() and the wgmma_wait() after its wgmma_commit()
+ * neither its accumulators nor its operands may be touched. settle() keeps the compiler from moving
+ * registers across those points.
+ *
+ * Only sm_90a has these; on other architectures this header is empty.
+ */
+#ifndef WHET_KERNELS_CUDA_LIB_WGMMA_CUH
+#define WHET_KERNELS_CUDA_LIB_WGMMA_CUH
+
+#include "cuda/lib/barrier.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* ---- barriers ------------------------------------------------------------------------------ */
+
+/* Named barriers of `threads` threads; arriving does not wait. */
+__device__ __forceinline__ void named_sync(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* ---- copies -------------------------------------------------------------------------------- */
+
+/* Byte of the 16-byte piece `piece` of row `row`, in a block of 64 columns. */
+__device__ __forceinline__ int swizzled(int row, int piece)
+{
+    return row * 128 + ((piece ^ (row & 7)) << 4);
+}
+
+/* 16 bytes, or zeros. */
+__device__ __forceinline__ void copy16(unsigned shared, const void *global, bool valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+                 "r"(valid ? 16 : 0)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copies_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* All of this thread's copies but those of the last N commits are there, for wgmma too. */
+template <int N> __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- registers ----------------------------------------------------------------------------- */
+
+template <int N> __device__ __forceinline__ void registers_give()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> __device__ __forceinline__ void registers_take()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* ---- products ------------------------------------------------------------------------------ */
+
+__device__ __forceinline__ void wgmma_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int N> __device__ __forceinline__ void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+template <int N> __device__ __forceinline__ void settle(float (&c)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(c[i])::"memory");
+}
+
+/* Descriptors of a block of 64 columns. `apart`: bytes from one block of 64 columns to the next
+ * (by_column: n may be wider than a block). 1 KB lies between groups of 8 rows. */
+__device__ __forceinline__ unsigned long long by_row(unsigned at)
+{
+    return (unsigned long long)(at >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+
+__device__ __forceinline__ unsigned long long by_column(unsigned at, int apart)
+{
+    return (unsigned long long)(at >> 4 & 0x3fff) | (unsigned long long)(apart >> 4) << 16 |
+           64ull << 32 | 1ull << 62;
+}
+
+#define WGMMA_8(c, i)                                                                           \
+    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
+        "+f"(c[i + 6]), "+f"(c[i + 7])
+#define WGMMA_32(c, i) WGMMA_8(c, i), WGMMA_8(c, i + 8), WGMMA_8(c, i + 16), WGMMA_8(c, i + 24)
+#define WGMMA_LIST_32                                                                    \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22," \
+    "%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define WGMMA_LIST_64                                                                 \
+    WGMMA_LIST_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+                  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+/* One product of n columns, in which the predicate `adds` is what `when` makes it: false overwrites
+ * c. As one macro, so that its text is one argument of asm. */
+#define WGMMA(n, when, operands)         \
+    "{\n .reg .pred adds;\n " when ";\n" \
+    "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 " operands ";\n}"
+
+/* c[64, 2 N] (+)= a[64, 16] b[2 N, 16]^T, both in shared memory, by rows. A thread has of rows
+ * 16 warp + lane / 4 and that + 8 columns 8 i + 2 (lane % 4) + (0, 1): c[4 i .. 4 i + 3]. */
+__device__ __forceinline__ void wgmma_rows(float (&c)[32], unsigned long long a,
+                                           unsigned long long b, bool adds)
+{
+    asm volatile(
+        WGMMA("64", "setp.ne.b32 adds, %34, 0", "{" WGMMA_LIST_32 "}, %32, %33, adds, 1, 1, 0, 0")
+        : WGMMA_32(c, 0)
+        : "l"(a), "l"(b), "r"((int)adds));
+}
+
+__device__ __forceinline__ void wgmma_rows(float (&c)[64], unsigned long long a,
+                                           unsigned long long b, bool adds)
+{
+    asm volatile(
+        WGMMA("128", "setp.ne.b32 adds, %66, 0", "{" WGMMA_LIST_64 "}, %64, %65, adds, 1, 1, 0, 0")
+        : WGMMA_32(c, 0), WGMMA_32(c, 32)
+        : "l"(a), "l"(b), "r"((int)adds));
+}
+
+/* c[64, 2 N] += a[64, 16] b[16, 2 N], a in registers (as mma.m16n8k16 wants it), b by columns. */
+__device__ __forceinline__ void wgmma_columns(float (&c)[32], const unsigned (&a)[4],
+                                              unsigned long long b)
+{
+    asm volatile(WGMMA("64", "setp.eq.b32 adds, 0, 0",
+                       "{" WGMMA_LIST_32 "}, {%32,%33,%34,%35}, %36, adds, 1, 1, 1")
+                 : WGMMA_32(c, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+__device__ __forceinline__ void wgmma_columns(float (&c)[64], const unsigned (&a)[4],
+                                              unsigned long long b)
+{
+    asm volatile(WGMMA("128", "setp.eq.b32 adds, 0, 0",
+                       "{" WGMMA_LIST_64 "}, {%64,%65,%66,%67}, %68, adds, 1, 1, 1")
+                 : WGMMA_32(c, 0), WGMMA_32(c, 32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+#endif
+#endif

@@ -1,0 +1,313 @@
+/* mma.cu - projections of 2 to 64 tokens on tensor cores, weights as operand A, tokens as columns.
+ *
+ * The regions and their maths are gemv.cu's. Weights are kept in the order in which lanes need them
+ * (lib/mma.cuh): they go from memory to registers in 16-byte loads and never touch shared memory,
+ * and the first ones are in flight before the wait. Activations are rounded to bf16 (relative error
+ * 2^-9 each) and lie in shared memory as plain rows; with TERMS=2 each is the sum of two (2^-17),
+ * and every weight is multiplied twice: where one channel is a thousand times the others, its
+ * rounding is the error of the whole row. Bytes moved: the weights once, x once a block.
+ *
+ * x is what a block has to wait for, M K floats, and it would be read by every block: so SPLIT
+ * blocks of a cluster share K, and each reads its part only. Their partial sums meet in shared
+ * memory: token t belongs to block t % SPLIT, where the others store theirs tile by tile; one
+ * cluster barrier at the end, or where they do not all fit one for each ROUND of passes, while the
+ * next weights are on their way. For q/k norm a cluster owns whole heads.
+ *
+ * Norm: x * gain is multiplied; 1/rms(x) is applied to the finished sum. One rounded number is then
+ * as good as eager's only on average, and the error rule looks at the worst: so TERMS=2, or NORMED,
+ * which multiplies by 1/rms(x) first and rounds what eager rounds. Blocks that share K post each
+ * other their sums of squares for that (lib/inbox.cuh). Residual: it is where the sum starts.
+ *
+ * What binds at 64 tokens, by reckoning: at 4.3 TB/s a multiprocessor gets 18.5 bytes a clock, so a
+ * tile of weights (16 rows, 32 columns, 1 KB) every 55. Its products take 25 clocks of tensor cores
+ * (1300 multiply-adds a clock is what mma.sync reaches), its reads of x 32 clocks of shared memory
+ * (4 KB at 128 bytes a clock), over TILES. TERMS=2 doubles both and leaves nothing of the 55: hence
+ * NORMED. (ldmatrix would read as many bytes with as many instructions.) Beside the stream stand x,
+ * M K / SPLIT floats a block from L2, and the exchange of M floats a row.
+ *
+ * Invariant: as in gemv.cu. Tokens at or beyond counts->m are computed from whatever is there and
+ * reach no page; the last unit repeats a tile.
+ */
+#include "cuda/lib/shape.cuh"
+
+/* ---- knobs -------------------------------------------------------------------------------- */
+
+#ifndef TILES
+#define TILES 1
+#endif
+#ifndef UNROLL
+#define UNROLL 4
+#endif
+#ifndef WARPS
+#define WARPS 8
+#endif
+#ifndef SPLIT
+#define SPLIT 2
+#endif
+#ifndef PERSIST
+#define PERSIST 1
+#endif
+#ifndef SPARE
+#define SPARE 0
+#endif
+#ifndef TRIGGER
+#define TRIGGER 1
+#endif
+#ifndef TERMS
+#define TERMS 1
+#endif
+#ifndef NORMED
+#define NORMED 0
+#endif
+#ifndef ROUND
+#define ROUND 0
+#endif
+#ifndef STAGE
+#define STAGE 0
+#endif
+#ifndef PREFETCH
+#define PREFETCH 0
+#endif
+#ifndef LOAD
+#define LOAD 0
+#endif
+
+/* ---- legality ----------------------------------------------------------------------------- */
+
+#define LEGAL(expression, why) static_assert(expression, why);
+#include "cuda/mma.def"
+
+/* ---- the stream ---------------------------------------------------------------------------- */
+
+#include "cuda/lib/mma_end.cuh"
+
+/* Where turn t > 0 of the first STAGE after the first waits in shared memory, this lane's part. */
+__device__ __forceinline__ uint4 *staged(char *shared, int t, int u, int r, int s)
+{
+    return (uint4 *)(shared + SMEM_X + SMEM_PART) +
+           ((((t - 1) * UNROLL + u) * TILES + r) * 2 + s) * THREADS + threadIdx.x;
+}
+
+/* Copies the turns that follow the first, of this pass and the next ones. */
+__device__ __forceinline__ void stage(const struct region_args &a, char *shared,
+                                      const struct where &at)
+{
+    int passes = passes_of(at);
+#pragma unroll
+    for (int t = 1; t <= STAGE; t++) {
+        if (t / TURNS >= passes)
+            return;
+        const uint4 *w = tile_weights(a, at, first_tile(at, t / TURNS)) + t % TURNS * UNROLL * 64;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+            for (int r = 0; r < TILES; r++)
+#pragma unroll
+                for (int s = 0; s < 2; s++)
+                    copy_weight(staged(shared, t, u, r, s),
+                                w + (size_t)r * (K * 2) + (u * 2 + s) * 32);
+    }
+}
+
+typedef uint4 fragments[TILES][UNROLL][2]; /* of a turn: what a lane has in flight */
+
+__device__ __forceinline__ void load_first(fragments &buffer, const uint4 *w)
+{
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+        for (int r = 0; r < TILES; r++)
+#pragma unroll
+            for (int s = 0; s < 2; s++)
+                buffer[r][u][s] = load_weight<LOAD>(w + (size_t)r * (K * 2) + (u * 2 + s) * 32);
+}
+
+/* What is not in flight yet of the first passes, into L2. */
+__device__ __forceinline__ void prefetch_passes(const struct region_args &a, const struct where &at)
+{
+    int passes = min(passes_of(at), PREFETCH);
+    if (at.lane >= TILES)
+        return;
+    for (int p = 0; p < passes; p++) {
+        int skip = p == 0 ? min(UNROLL * (STAGE + 1), (int)STEPS) * 1024 : 0;
+        const char *from =
+            (const char *)(tile_weights(a, at, first_tile(at, p) + at.lane) - at.lane);
+        if (skip < STEPS * 1024)
+            prefetch_l2(from + skip, STEPS * 1024 - skip);
+    }
+}
+
+/* c += w b for tile r of step u of a turn; w0 and w1 are the halves of the step's columns. */
+__device__ __forceinline__ void multiply_step(int r, int u, uint4 w0, uint4 w1, const uint4 *b,
+                                              all_sums &c)
+{
+#pragma unroll
+    for (int n = 0; n < TERMS * NT; n++) {
+        int i = (u * TERMS + n / NT) * 2; /* of the products for these rows and tokens */
+        mma_bf16(c[i % CHAINS][r][n % NT], w0, b[n].x, b[n].y);
+        mma_bf16(c[(i + 1) % CHAINS][r][n % NT], w1, b[n].z, b[n].w);
+    }
+}
+
+/* c += W x over one pass. Registers that become free are loaded with the next turn that is not
+ * staged. xp: this lane's first activations; w and next: this and the next pass's weights. */
+__device__ __forceinline__ void multiply_pass(const struct region_args &a, const struct where &at,
+                                              char *shared, const bf16 *xp, fragments &buffer,
+                                              int p, int passes, const uint4 *w, const uint4 *next,
+                                              all_sums &c)
+{
+#pragma unroll 1
+    for (int k = 0; k < STEPS; k += UNROLL) {
+        int t = p * TURNS + k / UNROLL; /* of the block's turns */
+        bool more = p + 1 < passes, waits = STAGE && t > 0 && t <= STAGE;
+        int kn = k + (STAGE && t == 0 ? STAGE + 1 : 1) * UNROLL, later = STAGE ? kn / STEPS : 0;
+        const uint4 *from = kn < STEPS ? w + kn * 64 : next;
+        bool refill = kn < STEPS || more;
+        if (STAGE) {
+            refill = !waits && p + later < passes;
+            if (later > 1 && refill)
+                from = tile_weights(a, at, first_tile(at, p + later));
+            if (later > 0)
+                from += kn % STEPS * 64;
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            bool beyond = RAGGED && kn + u >= STEPS;
+            const uint4 *source = beyond ? next : from;
+            if (RAGGED && k + u >= STEPS) /* these hold the next pass's first steps already */
+                continue;
+            uint4 b[TERMS * NT];
+#pragma unroll
+            for (int n = 0; n < TERMS * NT; n++)
+                b[n] = *(const uint4 *)(xp + n * 8 * LD + (k + u) * 32);
+#pragma unroll
+            for (int r = 0; r < TILES; r++) {
+                uint4 w0 = buffer[r][u][0], w1 = buffer[r][u][1];
+                if (waits) {
+                    w0 = load_staged(staged(shared, t, u, r, 0));
+                    w1 = load_staged(staged(shared, t, u, r, 1));
+                }
+                multiply_step(r, u, w0, w1, b, c);
+                if (RAGGED ? !beyond || more : refill)
+#pragma unroll
+                    for (int s = 0; s < 2; s++)
+                        buffer[r][u][s] =
+                            load_weight<LOAD>(source + (size_t)r * (K * 2) + (u * 2 + s) * 32);
+            }
+        }
+    }
+}
+
+/* All passes of this warp, whose sums begin in c and whose first weights are in flight, and what
+ * becomes of them. In rounds every warp takes part, also one without a unit. */
+__device__ __forceinline__ void multiply_all(const struct region_args &a, const struct where &at,
+                                             char *shared, const struct extra *e, int passes,
+                                             fragments &buffer, const uint4 *w, all_sums &c,
+                                             unsigned long long *best)
+{
+    const bf16 *x = (const bf16 *)shared + at.g * LD + at.q * 8;
+    float *part = (float *)(shared + SMEM_X), scale[NT][2];
+    if (!KEPT && SCALED)
+#pragma unroll
+        for (int i = 0; i < NT * 2; i++)
+            scale[i / 2][i % 2] = scale_of(a, e, i / 2 * 8 + 2 * at.q + i % 2);
+    int tile = first_tile(at, 0), all = ROUND ? (at.units + WARPS - 1) / WARPS : passes;
+    for (int p = 0; p < all; p++) {
+        bool mine = !ROUND || p < passes, more = p + 1 < passes;
+        int after = more ? first_tile(at, p + 1) : tile;
+        const uint4 *next = tile_weights(a, at, after);
+        if (mine) {
+            multiply_pass(a, at, shared, x, buffer, p, passes, w, next, c);
+            if (TRIGGER == 3 && !more)
+                release_next();
+            add_chains(c);
+        }
+        if (ROUND && p > 0 && p % PER_ROUND == 0)
+            cluster_wait();
+        if (mine && KEPT)
+            keep_sums(at, part, ROUND ? p % PER_ROUND : p, c[0]);
+        else if (mine)
+            finish_sums(a, at, e, tile, c[0], scale, best);
+        if (ROUND && (p + 1 == all || (p + 1) % PER_ROUND == 0))
+            finish_round(a, at, e, part, p, all, best);
+        w = next;
+        tile = after;
+        if (more)
+            begin_sums(a, at, tile, c);
+    }
+    if (KEPT && !ROUND) {
+        if (SPLIT > 1) {
+            cluster_arrive();
+            cluster_wait();
+        } else {
+            __syncthreads();
+        }
+        finish_kept(a, at, e, part, 0, at.units, best);
+    }
+}
+
+/* ---- entry -------------------------------------------------------------------------------- */
+
+KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct region_args a)
+{
+    extern __shared__ __align__(16) char shared[];
+    __shared__ struct extra e;
+    bf16 *x = (bf16 *)shared;
+    struct where at = place();
+    int passes = passes_of(at), tile = first_tile(at, 0);
+    const uint4 *w = tile_weights(a, at, tile);
+    fragments buffer;
+    if (TRIGGER == 0)
+        release_next();
+    if (SPLIT > 1 && NORMED)
+        inbox_open(&e.in, SPLIT * NT * 8 * 4);
+    else if (SPLIT > 1)
+        cluster_come();
+    ask_gains(a, at);
+    if (ALL_HAVE || passes > 0)
+        load_first(buffer, w);
+    if (STAGE)
+        stage(a, shared, at);
+    if (PREFETCH)
+        prefetch_passes(a, at);
+    if (TRIGGER == 1)
+        release_next();
+    take_turns(a, at, &e);
+    if (SPLIT > 1)
+        cluster_wait(); /* every block of the cluster has started: its memory can be written */
+
+    after_previous();
+    all_sums c;
+    unsigned long long best[KEPT ? WARP_SLOTS : NT * 2] = {};
+    if (passes > 0)
+        begin_sums(a, at, tile, c);
+    take(a, at, x, &e);
+    if (STAGE || AT_ATTN_IN)
+        await_copies();
+    __syncthreads();
+    if (TRIGGER == 2)
+        release_next();
+    multiply_all(a, at, shared, &e, passes, buffer, w, c, best);
+#if AT_HEAD
+    finish_best(a, at, best);
+#endif
+}
+
+extern "C" __global__ void whet_pack(struct cuda_pack_args a)
+{
+    pack_tiles((const bf16 *)a.src, (uint4 *)a.dst, a.rows, a.cols,
+               blockIdx.x * (long long)blockDim.x + threadIdx.x, (long long)gridDim.x * blockDim.x);
+}
+
+extern "C" __device__ const struct cuda_kernel_info whet_info = {
+    WHET_CUDA_ABI,
+    REGION,
+    M_MAX,
+    0,
+    1,
+    REGION == REGION_HEAD ? 1 : 0,
+    REGION == REGION_HEAD ? (int64_t)CLUSTERS *SPLIT *M * 8 : 0,
+    (int64_t)ROWS_ALL *K * 2,
+    TILE_LAYOUT,
+    {{{CLUSTERS * SPLIT, 1, 1}, THREADS, SMEM_X + SMEM_PART + SMEM_STAGE, 1, SPLIT, 0}},
+};

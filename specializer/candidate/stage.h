@@ -1,0 +1,56 @@
+/* stage.h - what the stages between a proposal and a published kernel share: what they answer, and
+ * what they work with. The stages: build/build.h, admission/probe.h, and stages.h for those that
+ * need the running engine. Specializer thread only.
+ */
+#ifndef WHET_SPECIALIZER_CANDIDATE_STAGE_H
+#define WHET_SPECIALIZER_CANDIDATE_STAGE_H
+
+#include <stdatomic.h>
+
+#include "config/config.h"
+#include "engine/lab.h"
+#include "specializer/candidate/candidate.h"
+
+enum stage_result {
+    STAGE_RUNNING, /* only from the poll functions */
+    STAGE_PASS,
+    STAGE_REFUSE,  /* the candidate is at fault; candidate->reason says how */
+    STAGE_RETRY,   /* nothing was decided: no traffic, no memory, a child that could not start */
+    STAGE_STOPPED, /* env->stop was set or the engine stops */
+};
+
+struct compiler {
+    enum machine_kind machine; /* MACHINE_CUDA: `path` is libnvrtc */
+    char path[512];
+    char version[200]; /* first line of --version: part of every key */
+    char arch[24];     /* MACHINE_CUDA: "-arch=sm_90a" */
+};
+
+/* What the stages work with; the specializer owns all of it. */
+struct stage_env {
+    const struct config *config;
+    enum numerics numerics;
+    struct engine *engine;
+    const struct model *model;
+    struct backend *backend;
+    const struct backend_ops *ops;
+    struct dispatch *dispatch;
+    const struct machine *machine;
+    const struct compiler *compiler;
+    const char *program;    /* this executable: `program probe` is the probe */
+    const char *kernel_dir; /* holds args.h and cpu/ */
+    /* Where probes of CPU kernels keep what an input should give (kept.h); NULL: nowhere. */
+    const char *reference_dir;
+    struct prober *prober;  /* the process that probes a device's kernels, or NULL */
+    double cache_bandwidth; /* bytes/s out of a cache that cores share; 0: not measured */
+    bool alone;             /* nobody else wants the cores: children run at normal priority */
+    atomic_bool *stop;      /* stop what you do and return STAGE_STOPPED */
+    /* Called at least every 20 ms while a blocking stage waits, so that children are reaped. */
+    void (*tick)(void *ctx);
+    void *tick_ctx;
+    /* Called when a stage begins to wait for live steps; NULL: they come by themselves. */
+    void (*live)(void *ctx);
+    void *live_ctx;
+};
+
+#endif

@@ -1,0 +1,369 @@
+/* template.c - templates and single points: legality, text, compiler flags, source identity,
+ * and the facts of model and machine that legality is judged by. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "config/safe_path.h"
+#include "kernels/isa.h"
+#include "kernels/sources.h"
+#include "specializer/candidate/hash.h"
+#include "specializer/candidate/template.h"
+#include "specializer/candidate/template_tables.h"
+
+const struct template *template_find(const char *id)
+{
+    for (int i = 0; i < template_count(); i++)
+        if (strcmp(template_at(i)->id, id) == 0)
+            return template_at(i);
+    return NULL;
+}
+
+int template_knob(const struct template *t, const char *name)
+{
+    for (int k = 0; k < t->knobs; k++)
+        if (strcmp(t->knob[k].name, name) == 0)
+            return k;
+    return -1;
+}
+
+int template_role(const struct template *t, enum knob_role role)
+{
+    return t->by_role[role] - 1;
+}
+
+int32_t role_value(const struct template *t, const struct point *p, enum knob_role role)
+{
+    int k = template_role(t, role);
+    return k < 0 ? role_of(role)->neutral : p->value[k];
+}
+
+struct point template_defaults(const struct template *t)
+{
+    struct point p = {{0}};
+    for (int k = 0; k < t->knobs; k++)
+        p.value[k] = t->knob[k].fallback;
+    return p;
+}
+
+bool template_fits(const struct template *t, enum machine_kind machine, enum region region, int m)
+{
+    return t->machine == machine && t->region == region && m >= t->m_min && m <= t->m_max;
+}
+
+static bool knob_has(const struct knob *k, int32_t value)
+{
+    for (int v = 0; v < k->values; v++)
+        if (k->value[v] == value)
+            return true;
+    return false;
+}
+
+const char *template_illegal(const struct template *t, const struct point *p, const struct facts *f)
+{
+    for (int k = 0; k < t->knobs; k++)
+        if (!knob_has(&t->knob[k], p->value[k]))
+            return "a knob has a value that is not in its list";
+    return t->legal(p, f);
+}
+
+bool template_start_row(const struct template *t, const struct facts *f, int n, struct point *p)
+{
+    const char *text = t->start(f, n);
+    *p = template_defaults(t);
+    while (text && *text) {
+        char name[48];
+        int value, used = 0;
+        if (sscanf(text, " %47[A-Z0-9_]=%d%n", name, &value, &used) != 2)
+            return false;
+        int k = template_knob(t, name);
+        if (k < 0)
+            return false;
+        p->value[k] = value;
+        text += used;
+    }
+    return text != NULL;
+}
+
+bool template_start(const struct template *t, const struct facts *f, struct point *p)
+{
+    for (int n = 0; template_start_row(t, f, n, p); n++)
+        if (!template_illegal(t, p, f))
+            return true;
+    return template_start_row(t, f, 0, p);
+}
+
+/* ---- facts ---------------------------------------------------------------------------------- */
+
+/* The one type of a weight in all layers, or DTYPE_COUNT. `at` is its place in struct layer. */
+static int32_t layer_type(const struct model *m, size_t at)
+{
+    int32_t type = -1;
+    for (int l = 0; l < m->shape.layers; l++) {
+        const struct weight *w = (const struct weight *)((const char *)&m->layer[l] + at);
+        if (type >= 0 && w->type != type)
+            return DTYPE_COUNT;
+        type = w->type;
+    }
+    return type;
+}
+
+static void fill_types(struct facts *f, const struct model *m, enum region region)
+{
+    int32_t t[3] = {DTYPE_F32, -1, -1};
+#define LAYER_TYPE(member) layer_type(m, offsetof(struct layer, member))
+    switch (region) {
+    case REGION_EMBED:
+        t[0] = m->embed.type;
+        break;
+    case REGION_ATTN_IN:
+        t[0] = LAYER_TYPE(wq);
+        t[1] = LAYER_TYPE(wk);
+        t[2] = LAYER_TYPE(wv);
+        break;
+    case REGION_ATTN_OUT:
+        t[0] = LAYER_TYPE(wo);
+        break;
+    case REGION_MLP_IN:
+        t[0] = LAYER_TYPE(gate);
+        t[1] = LAYER_TYPE(up);
+        break;
+    case REGION_MLP_OUT:
+        t[0] = LAYER_TYPE(down);
+        break;
+    case REGION_HEAD:
+        t[0] = m->head.type;
+        break;
+    case REGION_MLP:
+        t[0] = LAYER_TYPE(gate);
+        t[1] = LAYER_TYPE(up);
+        t[2] = LAYER_TYPE(down);
+        break;
+    case REGION_ATTN:
+        break;
+    }
+#undef LAYER_TYPE
+    f->WTYPE = t[0];
+    f->WTYPE_2 = t[1] < 0 ? t[0] : t[1];
+    f->WTYPE_3 = t[2] < 0 ? t[0] : t[2];
+}
+
+void facts_fill(struct facts *f, const struct model *model, enum region region, int m,
+                enum numerics numerics)
+{
+    const struct model_shape *s = &model->shape;
+    const struct isa_facts *cpu = isa_facts();
+    *f = (struct facts){
+        .HAS_AVX2 = cpu->HAS_AVX2,
+        .HAS_AVX512 = cpu->HAS_AVX512,
+        .HAS_VNNI = cpu->HAS_VNNI,
+        .HAS_AMX = cpu->HAS_AMX,
+        .POLICY_REDUCED = numerics == NUMERICS_REDUCED,
+        .REGION = (int32_t)region,
+        .M_MAX = m,
+        .HIDDEN = s->hidden,
+        .HEADS = s->heads,
+        .KV_HEADS = s->kv_heads,
+        .HEAD_DIM = s->head_dim,
+        .FFN = s->ffn,
+        .VOCAB = s->vocab,
+        .HAS_BIAS = model->layer[0].bq != NULL,
+        .HAS_QK_NORM = model->layer[0].q_norm != NULL,
+        .ROPE_INTERLEAVED = s->rope_interleaved,
+    };
+    fill_types(f, model, region);
+}
+
+void facts_machine(struct facts *f, const struct machine *machine)
+{
+    int capability;
+    if (machine->kind != MACHINE_CUDA)
+        return;
+    f->SMS = machine->sms > 0 ? machine->sms : 1;
+    f->HAS_CLUSTERS = sscanf(machine->target, "sm_%d", &capability) != 1 || capability >= 90;
+}
+
+enum machine_kind facts_kind(const struct facts *f)
+{
+    return f->SMS > 0 ? MACHINE_CUDA : MACHINE_CPU;
+}
+
+/* ---- text ----------------------------------------------------------------------------------- */
+
+void point_text(const struct template *t, const struct point *p, char *out, size_t n)
+{
+    size_t at = 0;
+    out[0] = 0;
+    for (int k = 0; k < t->knobs && at < n; k++)
+        at += (size_t)snprintf(out + at, n - at, "%s%s=%d", k ? " " : "", t->knob[k].name,
+                               p->value[k]);
+}
+
+int point_parse(const struct template *t, const char *text, struct point *p, struct err *err)
+{
+    bool given[KNOBS_MAX] = {false};
+    *p = (struct point){{0}};
+    while (*text) {
+        char name[48];
+        int value, used = 0;
+        if (sscanf(text, " %47[A-Z0-9_]=%d%n", name, &value, &used) != 2)
+            return err_set(err, "knobs of %s: cannot read \"%.40s\"", t->id, text);
+        int k = template_knob(t, name);
+        if (k < 0)
+            return err_set(err, "template %s has no knob %s", t->id, name);
+        if (!knob_has(&t->knob[k], value))
+            return err_set(err, "knob %s of %s cannot be %d", name, t->id, value);
+        if (given[k])
+            return err_set(err, "knob %s of %s is given twice", name, t->id);
+        given[k] = true;
+        p->value[k] = value;
+        text += used;
+        while (*text == ' ')
+            text++;
+    }
+    for (int k = 0; k < t->knobs; k++)
+        if (!given[k])
+            return err_set(err, "knob %s of %s is missing", t->knob[k].name, t->id);
+    return 0;
+}
+
+enum { FLAGS_MOST = 64 };
+
+struct flags {
+    char **flag; /* [FLAGS_MOST + 1] */
+    int n;
+};
+
+static void add_flag(struct flags *l, char *flag)
+{
+    if (l->n < FLAGS_MOST)
+        l->flag[l->n++] = flag;
+    else
+        free(flag);
+}
+
+static void add_shape(struct flags *l, const struct template *t, const struct facts *f)
+{
+    if (t->machine == MACHINE_CUDA) {
+#define SHAPE(name, value, help) add_flag(l, xasprintf("-D%s=%d", #name, f->name));
+#include "kernels/templates_cuda.def"
+    } else {
+#define SHAPE(name, value, help) add_flag(l, xasprintf("-D%s=%d", #name, f->name));
+#include "kernels/templates.def"
+    }
+}
+
+char **point_flags(const struct template *t, const struct point *p, const struct facts *f)
+{
+    struct flags l = {xcalloc(FLAGS_MOST + 1, sizeof *l.flag), 0};
+    int isa = template_role(t, ROLE_ISA);
+    char *flags = xstrdup(isa_flags(isa < 0 ? 0 : p->value[isa])), *rest = flags;
+    for (char *word; (word = strsep(&rest, " "));)
+        if (*word)
+            add_flag(&l, xstrdup(word));
+    free(flags);
+    for (int k = 0; k < t->knobs; k++)
+        add_flag(&l, xasprintf("-D%s=%d", t->knob[k].name, p->value[k]));
+    add_shape(&l, t, f);
+    return l.flag;
+}
+
+/* ---- source --------------------------------------------------------------------------------- */
+
+static const struct kernel_source *source_find(const char *name)
+{
+    for (int i = 0; i < kernel_source_count; i++)
+        if (strcmp(kernel_sources[i].name, name) == 0)
+            return &kernel_sources[i];
+    return NULL;
+}
+
+void template_path(const struct template *t, char *out, size_t n)
+{
+    if (t->machine == MACHINE_CUDA)
+        snprintf(out, n, "cuda/%s.%s", t->file, t->library ? "def" : "cu");
+    else
+        snprintf(out, n, "cpu/%s.c", t->file);
+}
+
+const char *kernel_source_text(const char *name)
+{
+    const struct kernel_source *s = source_find(name);
+    return s ? s->text : "";
+}
+
+const char *template_source(const struct template *t)
+{
+    char name[80];
+    template_path(t, name, sizeof name);
+    return kernel_source_text(name);
+}
+
+enum { HEADERS_MOST = 64 };
+struct sources {
+    const struct kernel_source *seen[HEADERS_MOST];
+    int n;
+    uint64_t hash;
+};
+
+/* Adds one file, then what it includes in quotes, each once. System headers are the compiler's,
+ * whose version is part of every key. */
+static void add_source(struct sources *s, const struct kernel_source *file)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->seen[i] == file)
+            return;
+    if (!file || s->n == HEADERS_MOST)
+        return;
+    s->seen[s->n++] = file;
+    s->hash = hash_text(hash_text(s->hash, file->name), file->text);
+    for (const char *line = file->text; line; line = strchr(line, '\n')) {
+        char included[200];
+        line += *line == '\n';
+        if (sscanf(line, "#include \"%199[^\"]\"", included) == 1)
+            add_source(s, source_find(included));
+    }
+}
+
+void template_source_hash(const struct template *t, char out[17])
+{
+    struct sources s = {.hash = HASH_START};
+    char name[80];
+    template_path(t, name, sizeof name);
+    add_source(&s, source_find(name));
+    hash_hex(s.hash, out);
+}
+
+/* Writes one file under another name first, so that a compiler never reads half of it. */
+static int write_source(const char *dir, const struct kernel_source *s, struct err *err)
+{
+    char *path = xasprintf("%s/%s", dir, s->name), *part = xasprintf("%s.part", path);
+    for (char *c = strchr(path + strlen(dir) + 1, '/'); c; c = strchr(c + 1, '/')) {
+        *c = 0;
+        mkdir(path, 0700);
+        *c = '/';
+    }
+    FILE *out = safe_create(part);
+    int r = out ? 0 : -1;
+    if (out) {
+        r = fwrite(s->text, 1, s->size, out) == s->size ? 0 : -1;
+        r = fclose(out) == 0 && r == 0 && rename(part, path) == 0 ? 0 : -1;
+    }
+    if (r != 0)
+        err_set(err, "kernel source %s cannot be written: %s", path, strerror(errno));
+    free(path);
+    free(part);
+    return r;
+}
+
+int kernel_sources_write(const char *dir, struct err *err)
+{
+    if (safe_folder_make(dir, err) != 0)
+        return -1;
+    for (int i = 0; i < kernel_source_count; i++)
+        if (write_source(dir, &kernel_sources[i], err) != 0)
+            return -1;
+    return 0;
+}

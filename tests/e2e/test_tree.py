@@ -1,0 +1,80 @@
+"""The scripts that hold the tree to its own rules see what is wrong, and mend it where they can."""
+
+import shutil
+import subprocess
+
+from conftest import ROOT
+
+LINE = "SPDX-License-Identifier: Apache-2.0"
+
+
+def plant(folder, files):
+    """A tree of these files, text by name."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def run(folder, script, *words):
+    """The script as one of the tree in `folder`: its exit status and what it said."""
+    copy = folder / "scripts" / script
+    if not copy.exists():
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / "scripts" / script, copy)
+    done = subprocess.run([copy, *words], capture_output=True, text=True)
+    return done.returncode, done.stdout
+
+
+def test_a_source_without_a_licence_is_found_and_gets_its_line(tmp_path):
+    plant(tmp_path, {
+        "meson.build": f"# {LINE}\nproject('x')\n", "meson_options.txt": f"# {LINE}\n",
+        "engine/plan.c": "/* plan.c */\nint x;\n", "scripts/serve": "#!/bin/sh\necho\n",
+        "server/dashboard/index.html": "<!doctype html>\n<html></html>\n",
+        "tests/golden/data.py": "data\n", "specializer/prompts/seed.c": "data\n"})
+    code, said = run(tmp_path, "spdx")
+    assert code == 1
+    for name in ("engine/plan.c", "scripts/serve", "server/dashboard/index.html"):
+        assert f"{name} does not say" in said
+    assert "golden" not in said and "prompts" not in said and "meson" not in said
+    run(tmp_path, "spdx", "--fix")
+    assert run(tmp_path, "spdx")[0] == 0
+    assert (tmp_path / "engine/plan.c").read_text() == f"/* {LINE} */\n/* plan.c */\nint x;\n"
+    assert (tmp_path / "scripts/serve").read_text() == f"#!/bin/sh\n# {LINE}\necho\n"
+    page = (tmp_path / "server/dashboard/index.html").read_text()
+    assert page == f"<!doctype html>\n<!-- {LINE} -->\n<html></html>\n"
+    assert (tmp_path / "specializer/prompts/seed.c").read_text() == "data\n"
+    before = {p: p.read_text() for p in tmp_path.rglob("*") if p.is_file()}
+    run(tmp_path, "spdx", "--fix")  # a second time changes nothing
+    assert before == {p: p.read_text() for p in before}
+
+
+def test_a_guard_of_another_name_is_found_and_renamed(tmp_path):
+    guard = "#ifndef {0}\n#define {0}\n#ifndef N\n#define N\n#endif\n#endif\n"
+    plant(tmp_path, {"engine/cuda/a.h": guard.format("WHET_ENGINE_A_H"),
+                     "engine/none.h": "int x;\n",
+                     "engine/twice.h": "/* no include guard on purpose */\n"})
+    code, said = run(tmp_path, "check-guards")
+    assert code == 1 and "engine/cuda/a.h has the guard WHET_ENGINE_A_H" in said
+    assert "engine/none.h has no include guard" in said and "twice" not in said
+    run(tmp_path, "check-guards", "--fix")
+    assert (tmp_path / "engine/cuda/a.h").read_text() == guard.format("WHET_ENGINE_CUDA_A_H")
+
+
+def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
+    plant(tmp_path, {"README.md": "`engine/plan.c`, `engine/gone.c`, `life.h`, `scripts/nothing`\n",
+                     "engine/meson.build": "files('plan.c')\n",
+                     "engine/plan.c": "/* see specializer/gone.h, and kernels/<file>.def */\n",
+                     "engine/orphan.c": "int x;\n", "kernels/cpu/new.def": "",
+                     "tests/kernels/test_bad.c": '{"sleeps", OUT}',
+                     "tests/kernels/meson.build": "files('test_bad.c')\n",
+                     "tests/kernels/bad/sleeps.c": "", "tests/kernels/bad/lies.c": ""})
+    code, said = run(tmp_path, "check-lists")
+    of_ours = [line for line in said.splitlines() if not line.startswith("scripts/check-lists ")]
+    assert code == 1 and sorted(of_ours) == [
+        "README.md names engine/gone.c, which is not there",
+        "README.md names life.h, which is not there",
+        "README.md names scripts/nothing, which is not there",
+        "engine/orphan.c is in no meson.build",
+        "engine/plan.c names specializer/gone.h, which is not there",
+        "kernels/cpu/new.def is in no meson.build",
+        "tests/kernels/bad/lies.c has no row in tests/kernels/test_bad.c"]

@@ -1,0 +1,124 @@
+/* test_walk.c - eager steps, captured steps and rehearsals run the plan, and no order of their own.
+ *
+ * Regions are noted instead of launched, so no device is needed: what graph.c captures is
+ * walk_step(), as a step without a graph is.
+ */
+#include "tests/unit/unit.h"
+
+#include "engine/cuda/cuda_private.h"
+
+enum { MOST = 64 };
+static struct noted {
+    enum region region;
+    int32_t layer;
+    const float *x, *y, *logits;
+    const void *k_pages;
+} ran[MOST];
+static int runs;
+
+static int note(struct walk *w, enum region r, int32_t layer, struct err *e)
+{
+    (void)e;
+    if (runs < MOST)
+        ran[runs++] = (struct noted){r, layer, w->x, w->y, w->logits, w->k_pages};
+    return 0;
+}
+#define eager_region note
+#include "engine/cuda/walk.c"
+
+#define run rehearse_run
+#define check rehearse_check
+#define choose rehearse_choose
+#include "engine/cuda/rehearse.c"
+#undef run
+#undef check
+#undef choose
+
+static struct model model = {
+    .shape = {.layers = 3, .hidden = 64, .heads = 2, .kv_heads = 1, .head_dim = 64, .vocab = 100}};
+static float buffer[4];
+static char pages[1];
+
+static void rig(struct backend *b, struct choice *c, bool planted)
+{
+    *b = (struct backend){.model = &model, .plan = plan_build(&model.shape)};
+    b->x[0] = &buffer[0];
+    b->x[1] = &buffer[1];
+    b->logits = &buffer[2];
+    b->lab.y = &buffer[3];
+    b->lab.k = b->lab.v = pages;
+    *c = (struct choice){.m = 2, .rows = 2};
+    for (int r = 0; r < REGION_COUNT; r++)
+        c->kernel[r] = &b->eager[r];
+    for (int32_t i = 0; planted && i < b->plan->nodes / 2; i++) {
+        struct plan_node other = b->plan->node[i];
+        b->plan->node[i] = b->plan->node[b->plan->nodes - 1 - i];
+        b->plan->node[b->plan->nodes - 1 - i] = other;
+    }
+    runs = 0;
+}
+
+static void assert_ran(const struct backend *b)
+{
+    assert_int_equal(runs, b->plan->nodes);
+    for (int i = 0; i < runs; i++) {
+        enum region r = b->plan->node[i].region;
+        bool mlp = r == REGION_MLP_IN || r == REGION_MLP_OUT;
+        assert_int_equal(ran[i].region, r);
+        assert_int_equal(ran[i].layer, b->plan->node[i].layer);
+        assert_ptr_equal(ran[i].x, b->x[mlp]);
+        assert_ptr_equal(ran[i].y, b->x[!mlp && !region_info(r)->once]);
+    }
+}
+
+static void a_step_runs_the_plan(void **state)
+{
+    (void)state;
+    struct step_block block = {0};
+    struct backend b;
+    struct choice c;
+    struct walk w;
+    struct err e;
+    for (int planted = 0; planted < 2; planted++) {
+        rig(&b, &c, planted);
+        walk_init(&w, &b, NULL, &block, &c);
+        assert_int_equal(walk_step(&w, &e), 0);
+        assert_ran(&b);
+        assert_int_equal(ran[0].region, planted ? REGION_HEAD : REGION_EMBED);
+        runs = 0;
+        w.rows = 0;
+        assert_int_equal(walk_step(&w, &e), 0);
+        assert_int_equal(runs, b.plan->nodes - 1);
+        plan_free(b.plan);
+    }
+}
+
+static void a_rehearsal_runs_the_plan_on_pages_and_logits_of_its_own(void **state)
+{
+    (void)state;
+    struct step_block block = {0};
+    struct backend b;
+    struct choice c;
+    struct walk w;
+    struct err e;
+    for (int planted = 0; planted < 2; planted++) {
+        rig(&b, &c, planted);
+        walk_init(&w, &b, NULL, &block, &c);
+        assert_int_equal(walk_model(&w, &e), 0);
+        assert_ran(&b);
+        for (int i = 0; i < runs; i++) {
+            assert_ptr_equal(ran[i].k_pages, pages + ran[i].layer * layer_bytes(&b, 2));
+            assert_ptr_equal(ran[i].logits, b.lab.y);
+        }
+        plan_free(b.plan);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_runs_the_plan),
+        cmocka_unit_test(a_rehearsal_runs_the_plan_on_pages_and_logits_of_its_own),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
