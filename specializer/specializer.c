@@ -251,7 +251,7 @@ static bool better(const struct specializer *s, const struct place *p, const str
 }
 
 /* The slot most worth looking at, other than `but`, or NULL when nothing is above the floor. */
-static struct place *choose(struct specializer *s, const struct place *but)
+static struct place *choose_but(struct specializer *s, const struct place *but)
 {
     struct place *best = NULL;
     if (s->strategy == &strategy_agentic)
@@ -265,6 +265,11 @@ static struct place *choose(struct specializer *s, const struct place *but)
     }
     pthread_mutex_unlock(&s->lock);
     return best;
+}
+
+static struct place *choose(struct specializer *s)
+{
+    return choose_but(s, NULL);
 }
 
 /* A finalist whose slot may have live steps again. */
@@ -309,14 +314,14 @@ static void start_round(struct specializer *s, struct place *p, bool hearing)
 /* A round where most can be gained: with new candidates, or for one that is to be heard again. */
 static bool search_turn(struct specializer *s)
 {
-    struct place *p = choose(s, NULL);
+    struct place *p = choose(s);
     pthread_mutex_lock(&s->lock);
     double worth = !p ? 0 : is_fresh(s, p) ? HUGE_VAL : p->worth;
     pthread_mutex_unlock(&s->lock);
     struct place *again = hearing_choose(s, worth);
     if (p || again)
         start_round(s, again ? again : p, again != NULL);
-    struct place *next = s->round.place ? choose(s, s->round.place) : NULL;
+    struct place *next = s->round.place ? choose_but(s, s->round.place) : NULL;
     if (next)
         consult_ahead(s, next);
     return p || again;
