@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "specializer/adviser/adviser_request.h"
 #include "specializer/specializer_private.h"
 
 static int by_share(const void *a, const void *b)
@@ -67,16 +68,75 @@ static void gather_dead(struct specializer *s, const struct place *p, struct con
     store_each(s->store, &f, take_dead, &g, NULL);
 }
 
+/* ---- what other slots taught ---------------------------------------------------------------- */
+
+/* How much a slot can teach about another, 0: nothing. The same region at another M most; then
+ * weights of the same format, which are read alike in all regions; then whatever this machine did
+ * with steps as wide. */
+enum { KIN_MOST = 4 };
+static int kinship(const struct place *p, const struct place *from)
+{
+    if (from == p || (!from->space && !from->active))
+        return 0;
+    if (from->slot->region == p->slot->region)
+        return abs(from->slot->m_index - p->slot->m_index) <= 1 ? KIN_MOST : 3;
+    if (!from->space || from->slot->m_index != p->slot->m_index)
+        return 0;
+    return space_facts(from->space)->WTYPE == space_facts(p->space)->WTYPE ? 2 : 1;
+}
+
+static void add_lesson(struct consultation *c, const struct place *from, const struct space *space,
+                       int32_t id, double speed)
+{
+    if (c->request.lessons == LESSONS)
+        return;
+    struct lesson *l = &c->lesson[c->request.lessons++];
+    snprintf(l->slot, sizeof l->slot, "%s", from->slot->name);
+    adviser_id_text(space, id, l->id);
+    l->speed = speed;
+}
+
+/* The two fastest points of a slot's search, and the slowest; of a slot that only has a winner of
+ * the store that one, where this slot has such a point too. */
+static void add_lessons(struct consultation *c, const struct place *p, const struct place *from)
+{
+    int32_t best[2], worst = -1;
+    if (!from->space) {
+        int32_t id = space_find(p->space, from->active->template, &from->active->point);
+        if (id >= 0 && from->active->evidence.speed > 0)
+            add_lesson(c, from, p->space, id, from->active->evidence.speed);
+        return;
+    }
+    const struct search *s = &from->search;
+    int n = search_best(s, best, 2);
+    for (int32_t i = 0; i < space_size(from->space); i++)
+        if (s->trial[i] == TRIAL_MEASURED && (worst < 0 || s->speed[i] < s->speed[worst]))
+            worst = i;
+    for (int i = 0; i < n; i++)
+        add_lesson(c, from, from->space, best[i], (double)s->speed[best[i]]);
+    if (n == 2 && worst != best[0] && worst != best[1])
+        add_lesson(c, from, from->space, worst, (double)s->speed[worst]);
+}
+
+/* `active` is read without the lock: this is the thread that sets it. */
+static void gather_lessons(struct specializer *s, const struct place *p, struct consultation *c)
+{
+    for (int kin = KIN_MOST; kin > 0; kin--)
+        for (int i = 0; i < s->places; i++)
+            if (kinship(p, &s->place[i]) == kin)
+                add_lessons(c, p, &s->place[i]);
+}
+
 static int moves(void *ctx, int32_t node, struct moves *out)
 {
     struct specializer *s = ctx;
     return adviser_moves(s->adviser, &s->consultation.request, node, out);
 }
 
-static void want(void *ctx, const struct lineage *l, int n)
+static bool want(void *ctx, const struct lineage *l, int n)
 {
     struct specializer *s = ctx;
-    adviser_want_moves(s->adviser, &s->consultation.request, l, n);
+    return adviser_want_moves(s->adviser, &s->consultation.request, l, n);
 }
 
 static void gather(struct specializer *s, struct place *p, struct consultation *c)
@@ -93,11 +153,14 @@ static void gather(struct specializer *s, struct place *p, struct consultation *
     r->lives = gather_live(s, p, c->live);
     r->dead = c->dead;
     gather_dead(s, p, c);
+    r->lesson = c->lesson;
+    gather_lessons(s, p, c);
     c->mover = (struct mover){.ctx = s, .moves = moves, .want = want};
     p->search.mover = &c->mover;
 }
 
-void consult(struct specializer *s, struct place *p)
+/* Fills the request about a slot; predictions anew. */
+static void describe(struct specializer *s, struct place *p)
 {
     struct consultation *c = &s->consultation;
     c->request = (struct advice_request){
@@ -114,8 +177,21 @@ void consult(struct specializer *s, struct place *p)
     space_predict(p->space, &s->cost);
     if (adviser_is_remote(s->adviser))
         gather(s, p, c);
+}
+
+void consult_ahead(struct specializer *s, struct place *p)
+{
+    if (!adviser_is_remote(s->adviser) || !place_open(s, p))
+        return;
+    describe(s, p);
+    adviser_prepare(s->adviser, &s->consultation.request);
+}
+
+void consult(struct specializer *s, struct place *p)
+{
+    describe(s, p);
     advice_free(&p->advice);
-    adviser_ask(s->adviser, &c->request, &p->advice);
+    adviser_ask(s->adviser, &s->consultation.request, &p->advice);
     p->search.advice = &p->advice;
     pthread_mutex_lock(&s->lock);
     snprintf(p->label, sizeof p->label, "%s", p->advice.label);

@@ -140,6 +140,7 @@ bool round_start(struct specializer *s, struct place *p)
     bool known = p->search.tried == 0 && p->search.firsts > 0;
     int want = known ? 1 : BATCH;
     int n = s->strategy->propose(p->strategy, &p->search, id, want);
+    advice_defer(&p->advice, id, n);
     search_pending(&p->search, id, n);
     *r = (struct round){.place = p};
     for (int i = 0; i < n; i++) {

@@ -254,8 +254,8 @@ static bool better(const struct specializer *s, const struct place *p, const str
     return first != than_first ? first : p->worth > than->worth;
 }
 
-/* The slot most worth looking at, or NULL when nothing is above the floor. */
-static struct place *choose(struct specializer *s)
+/* The slot most worth looking at, other than `but`, or NULL when nothing is above the floor. */
+static struct place *choose_but(struct specializer *s, const struct place *but)
 {
     struct place *best = NULL;
     if (s->strategy == &strategy_agentic)
@@ -263,11 +263,17 @@ static struct place *choose(struct specializer *s)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        if (p->worth >= OBSERVE_FLOOR && (!best || better(s, p, best)) && choosable(s, p))
+        if (p != but && p->worth >= OBSERVE_FLOOR && (!best || better(s, p, best)) &&
+            choosable(s, p))
             best = p;
     }
     pthread_mutex_unlock(&s->lock);
     return best;
+}
+
+static struct place *choose(struct specializer *s)
+{
+    return choose_but(s, NULL);
 }
 
 /* A finalist whose slot may have live steps again. */
@@ -319,6 +325,9 @@ static bool search_turn(struct specializer *s)
     struct place *again = hearing_choose(s, worth);
     if (p || again)
         start_round(s, again ? again : p, again != NULL);
+    struct place *next = s->round.place ? choose_but(s, s->round.place) : NULL;
+    if (next)
+        consult_ahead(s, next);
     return p || again;
 }
 

@@ -85,6 +85,8 @@ static cJSON *advice_json(struct specializer *s)
 {
     static const char *const verdicts[] = {"advice", "advice_rejected", "advice_failed"};
     cJSON *o = adviser_json(s->adviser);
+    if (atomic_load(&s->ready) && s->agent) /* set up before that */
+        cJSON_AddItemToObject(o, "texts", agent_json(s->agent));
     cJSON_AddItemToObject(o, "verdicts", events_json(s, verdicts, 3, 0, VERDICT_ROWS));
     return o;
 }

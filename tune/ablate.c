@@ -13,9 +13,10 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "specializer/adviser/adviser_request.h"
 #include "specializer/candidate/hash.h"
 
-enum { BATCH_SIZE = 6 };
+enum { BATCH_SIZE = 6, LESSONS = 16, LESSONS_OF_SLOT = 3 };
 #define MIN_GAIN                                                                    \
     0.02 /* specializer.min_gain: what replaces a kernel must look this much faster \
           */
@@ -30,6 +31,8 @@ struct trial_state {
     struct counsel *counsel;
     double now_s, optimum;
     double seen, truth; /* speed of the kernel believed best: as seen, as it is */
+    struct lesson lesson[LESSONS];
+    int lessons;
     struct trial_run *run;
 };
 
@@ -79,6 +82,52 @@ static void decide(struct trial_state *s, int32_t id)
     }
 }
 
+/* The points of a table with the highest speeds, and last the slowest, into lesson[n..most); how
+ * many there are then. */
+static int lessons_add(struct lesson *lesson, int n, int most, const struct table *t)
+{
+    int32_t id[LESSONS_OF_SLOT] = {-1, -1, -1};
+    for (int32_t i = 0; i < space_size(t->space); i++) {
+        double speed = measured_speed(&t->row[i]);
+        if (speed <= 0)
+            continue;
+        if (id[0] < 0 || speed > measured_speed(&t->row[id[0]])) {
+            id[1] = id[0];
+            id[0] = i;
+        } else if (id[1] < 0 || speed > measured_speed(&t->row[id[1]])) {
+            id[1] = i;
+        }
+        if (id[2] < 0 || speed < measured_speed(&t->row[id[2]]))
+            id[2] = i;
+    }
+    for (int i = 0; i < LESSONS_OF_SLOT && n < most; i++) {
+        if (id[i] < 0)
+            continue;
+        struct lesson *l = &lesson[n++];
+        snprintf(l->slot, sizeof l->slot, "%s", t->slot);
+        adviser_id_text(t->space, id[i], l->id);
+        l->speed = measured_speed(&t->row[id[i]]);
+    }
+    return n;
+}
+
+/* What the other slots of the tables taught, as if they had been searched before: their fastest
+ * points and the slowest, slots of the same region first. */
+static void gather_lessons(struct trial_state *s)
+{
+    const struct tables *all = s->terms->tables;
+    const struct table *own = s->terms->table;
+    const int32_t region = space_facts(own->space)->REGION;
+    for (int same = 1; same >= 0; same--)
+        for (int i = 0; i < all->n; i++) {
+            const struct table *t = &all->table[i];
+            if (strcmp(t->slot, own->slot) == 0 ||
+                (space_facts(t->space)->REGION == region) != same)
+                continue;
+            s->lessons = lessons_add(s->lesson, s->lessons, LESSONS, t);
+        }
+}
+
 /* One batch; false: the space is exhausted or the time is up. */
 static bool batch(struct trial_state *s, void *state)
 {
@@ -90,13 +139,16 @@ static bool batch(struct trial_state *s, void *state)
                                .incumbent = "eager",
                                .m = terms->table->m,
                                .speed = s->search.speed,
-                               .trial = s->search.trial};
+                               .trial = s->search.trial,
+                               .lesson = s->lesson,
+                               .lessons = s->lessons};
     int32_t id[BATCH_SIZE];
     space_predict(space, &s->cost);
     advice_free(&s->advice);
     counsel_ask(s->counsel, &r, s->now_s, &s->advice);
     s->search.advice = &s->advice;
     int n = terms->strategy->propose(state, &s->search, id, BATCH_SIZE);
+    advice_defer(&s->advice, id, n);
     search_pending(&s->search, id, n);
     for (int i = 0; i < n && s->now_s < terms->budget_s; i++)
         decide(s, id[i]);
@@ -108,7 +160,7 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     const struct table *t = terms->table;
     size_t most = (size_t)space_size(t->space) + 1;
     struct trial_state s = {.terms = terms, .run = out, .seen = 1, .truth = 1};
-    s.counsel = counsel_open(terms->counsel, t, terms->seed, terms->recording, err);
+    s.counsel = counsel_open(terms->counsel, t, terms->seed, terms->recording, terms->live, err);
     if (!s.counsel)
         return -1;
     *out = (struct trial_run){.to_95_s = HUGE_VAL};
@@ -120,12 +172,14 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     if (terms->counsel == COUNSEL_CHANCE)
         s.cost.blind = terms->seed;
     search_open(&s.search, t->space);
+    gather_lessons(&s);
     s.search.mover = counsel_mover(s.counsel);
     void *state = terms->strategy->open(&s.search, terms->seed);
     while (batch(&s, state))
         ;
     if (!isfinite(out->to_95_s))
         out->to_95 = out->samples + 1;
+    out->use = *counsel_use(s.counsel);
     terms->strategy->close(state);
     search_close(&s.search);
     cost_close(&s.cost);
@@ -162,6 +216,7 @@ static int add_variant(struct ablation *a, const struct parted *t, const char *s
                                     .strategy = strategy_find(strategy),
                                     .counsel = counsel,
                                     .recording = a->recording,
+                                    .live = a->live,
                                     .seed = (uint64_t)i + 1,
                                     .budget_s = a->budget_s};
         if (trial_run(&terms, &v->run[i], err) != 0)
@@ -192,7 +247,7 @@ static int ablate_table(struct ablation *a, const struct parted *t, struct err *
     static const char *const baseline[] = {"cost", "random", "exhaustive"};
     for (int s = 0; s < 2; s++)
         for (int k = 0; k < COUNSEL_KINDS; k++)
-            if ((k != COUNSEL_REPLAY || a->recording) &&
+            if ((k != COUNSEL_REPLAY || a->recording || a->live) &&
                 add_variant(a, t, advised[s], (enum counsel_kind)k, err) != 0)
                 return -1;
     for (int s = 0; s < 3; s++) /* they ask nobody */

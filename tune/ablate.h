@@ -17,6 +17,7 @@ struct trial_run {
     int to_95;      /* samples until a point of 95 % of the best speed was; samples + 1: never */
     double to_95_s; /* and seconds; HUGE_VAL: never */
     double eager;   /* regret before the first */
+    struct counsel_use use;
 };
 
 struct trial_terms {
@@ -24,7 +25,8 @@ struct trial_terms {
     const struct table *table;
     const struct strategy *strategy;
     enum counsel_kind counsel;
-    const char *recording;
+    const char *recording; /* of COUNSEL_REPLAY, or NULL and */
+    struct live *live;     /* a model to ask */
     uint64_t seed;
     double budget_s;
 };
@@ -45,7 +47,8 @@ struct ablation {
     int seeds;
     double budget_s;
     double drop;           /* every seed has its own part of each table: table_part() */
-    const char *recording; /* NULL: that row stays open */
+    const char *recording; /* neither this nor */
+    struct live *live;     /* a model to ask: that row stays open */
     struct variant *variant;
     int variants;
 };

@@ -90,6 +90,42 @@ static void print_costs(const struct ablation *a)
     }
 }
 
+/* What a language model was asked in one search, on the mean. */
+static struct counsel_use mean_use(const struct ablation *a, const struct variant *v,
+                                   double *rejected)
+{
+    struct counsel_use sum = {0};
+    int asked = 0, refused = 0;
+    for (int i = 0; i < a->seeds; i++) {
+        const struct counsel_use *u = &v->run[i].use;
+        for (int q = 0; q < COUNSEL_QUESTIONS; q++) {
+            sum.asked[q] += u->asked[q];
+            asked += u->asked[q];
+            refused += u->rejected[q];
+        }
+        sum.tokens_in += u->tokens_in;
+        sum.tokens_out += u->tokens_out;
+        sum.seconds += u->seconds;
+    }
+    *rejected = asked > 0 ? (double)refused / asked : 0;
+    return sum;
+}
+
+static void print_use(const struct ablation *a)
+{
+    for (int i = 0; i < a->variants; i++) {
+        const struct variant *v = &a->variant[i];
+        double rejected, n = a->seeds;
+        if (v->counsel != COUNSEL_REPLAY)
+            continue;
+        struct counsel_use u = mean_use(a, v, &rejected);
+        printf("llm %-10s %-14s a search: %.1f questions for advice, %.1f for moves, %.0f s, %.0f "
+               "tokens in, %.0f out; %.0f %% of the replies rejected\n",
+               v->strategy, v->table->slot, u.asked[COUNSEL_ADVICE] / n, u.asked[COUNSEL_MOVES] / n,
+               u.seconds / n, (double)u.tokens_in / n, (double)u.tokens_out / n, 100 * rejected);
+    }
+}
+
 void ablation_print(const struct ablation *a)
 {
     printf("%s; %d seeds, budget %.0f s; median [10 %%, 90 %%] over seeds; -: not within it\n",
@@ -103,8 +139,9 @@ void ablation_print(const struct ablation *a)
         printf("  %-11s %-10s %6.1f\n", a->variant[i].strategy, counsel_name(a->variant[i].counsel),
                over_slots(a, &a->variant[i]));
     print_costs(a);
-    if (!a->recording)
-        printf("adviser llm: open, no recorded exchanges given (--adviser-url replay:FILE)\n");
+    if (!a->recording && !a->live)
+        printf("adviser llm: open, no endpoint or recorded exchanges given (--adviser-url URL)\n");
+    print_use(a);
     printf("strategy agentic: open, it writes kernels and searches no space\n");
 }
 
@@ -149,6 +186,20 @@ static cJSON *costs_json(const struct ablation *a)
     return list;
 }
 
+static cJSON *use_json(const struct ablation *a, const struct variant *v)
+{
+    double rejected, n = a->seeds;
+    struct counsel_use u = mean_use(a, v, &rejected);
+    cJSON *o = cJSON_CreateObject();
+    add_number(o, "advice", u.asked[COUNSEL_ADVICE] / n);
+    add_number(o, "moves", u.asked[COUNSEL_MOVES] / n);
+    add_number(o, "rejected", rejected);
+    add_number(o, "tokens_in", (double)u.tokens_in / n);
+    add_number(o, "tokens_out", (double)u.tokens_out / n);
+    add_number(o, "seconds", u.seconds / n);
+    return o;
+}
+
 static cJSON *variant_json(const struct ablation *a, const struct variant *v)
 {
     cJSON *o = cJSON_CreateObject();
@@ -157,6 +208,8 @@ static cJSON *variant_json(const struct ablation *a, const struct variant *v)
     cJSON_AddStringToObject(o, "adviser", counsel_name(v->counsel));
     cJSON_AddItemToObject(o, "samples_to_95", band_json(variant_to_95(a, v, false), "median"));
     cJSON_AddItemToObject(o, "seconds_to_95", band_json(variant_to_95(a, v, true), "median"));
+    if (v->counsel == COUNSEL_REPLAY)
+        cJSON_AddItemToObject(o, "llm", use_json(a, v));
     cJSON *all = cJSON_AddArrayToObject(o, "samples_by_seed");
     for (int i = 0; i < a->seeds; i++)
         cJSON_AddItemToArray(all, cJSON_CreateNumber(v->run[i].to_95));

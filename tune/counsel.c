@@ -8,6 +8,7 @@
 #include "config/err.h"
 #include "specializer/adviser/adviser_replay.h"
 #include "specializer/adviser/adviser_request.h"
+#include "specializer/adviser/adviser_turns.h"
 #include "specializer/candidate/hash.h"
 
 enum { NAMED = 4, TENTH = 10 };
@@ -25,14 +26,19 @@ struct counsel {
     enum counsel_kind kind;
     const struct table *table;
     uint64_t random;
-    struct adviser_replay *replay;
+    struct adviser_replay *replay; /* COUNSEL_REPLAY: a recording, or */
+    struct live *live;             /* a model that is asked; borrowed */
+    struct counsel_use use;
     double now_s;
     /* The question under way, and the last reply that was accepted. */
     char *reply;
     double due_s;
     bool asked, advised;
     struct advice advice;
-    /* Moves: nodes asked about, when the reply comes, and (recordings) what it says. */
+    /* Moves: nodes asked about, when the reply comes, and (recordings) what it says. They go over
+     * the same line as advice. */
+    struct turns turns;
+    struct standing asked_then, then; /* of the question under way, and of the advice */
     struct mover mover;
     const struct advice_request *request;
     struct moves moves[MOVES_MOST];
@@ -125,13 +131,68 @@ static int draw_sly(const struct advice_request *q, struct by_speed *r, int n)
     return slow < NAMED ? slow : NAMED;
 }
 
-/* A reply that names points: up to NAMED, or all. */
+/* Untried points that are predicted alike, the best of them all, in an order drawn by lot: what a
+ * model that breaks ties without knowing anything is worth. How many are named. */
+static int draw_ties(struct counsel *c, const struct advice_request *q, struct by_speed *r, int n)
+{
+    double least = INFINITY;
+    int found = 0, named = 0;
+    for (int32_t i = 0; i < space_size(q->space); i++)
+        if (q->trial[i] == TRIAL_NONE)
+            least = fmin(least, space_predicted(q->space, i));
+    for (int32_t i = 0; i < space_size(q->space) && found < n; i++)
+        if (q->trial[i] == TRIAL_NONE && space_predicted(q->space, i) <= 1.002 * least)
+            r[found++] = (struct by_speed){i, 0};
+    for (; named < NAMED && named < found; named++) {
+        int at = named + random_below(&c->random, found - named);
+        struct by_speed taken = r[at];
+        r[at] = r[named];
+        r[named] = taken;
+    }
+    return named;
+}
+
+/* "KNOB":[best, second],... : the values of each knob by the fastest points of the fastest template
+ * that have them. */
+static char *draw_hints(const struct counsel *c, const struct by_speed *r, int n)
+{
+    char *text = xstrdup("");
+    if (n == 0)
+        return text;
+    const struct space *s = c->table->space;
+    const struct template *t = space_template(s, r[0].id);
+    for (int k = 0; k < t->knobs; k++) {
+        struct point first, p;
+        int32_t second = 0;
+        bool two = false;
+        space_point(s, r[0].id, &first);
+        for (int i = 1; i < n && !two; i++) {
+            space_point(s, r[i].id, &p);
+            two = space_template(s, r[i].id) == t && p.value[k] != first.value[k];
+            second = p.value[k];
+        }
+        char *longer = two ? xasprintf("%s%s\"%s\":[%d,%d]", text, *text ? "," : "",
+                                       t->knob[k].name, first.value[k], second)
+                           : xasprintf("%s%s\"%s\":[%d]", text, *text ? "," : "", t->knob[k].name,
+                                       first.value[k]);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+/* A reply that names points: up to NAMED, or all; or hints. */
 static char *stand_in_reply(struct counsel *c, const struct advice_request *q)
 {
     int n, named;
     struct by_speed *r = ranking(c->table, &n);
-    if (c->kind == COUNSEL_SLY)
+    char *hints = c->kind == COUNSEL_HINTS ? draw_hints(c, r, n) : xstrdup("");
+    if (c->kind == COUNSEL_HINTS)
+        named = 0;
+    else if (c->kind == COUNSEL_SLY)
         named = draw_sly(q, r, n);
+    else if (c->kind == COUNSEL_TIES)
+        named = draw_ties(c, q, r, n);
     else
         named = draw_named(c, r, n);
     if (c->kind == COUNSEL_INVERTED) {
@@ -147,11 +208,35 @@ static char *stand_in_reply(struct counsel *c, const struct advice_request *q)
         ids = longer;
     }
     char *text = xasprintf("{\"version\":1,\"regions\":[{\"region\":\"%s\",\"label\":\"stand-in\","
-                           "\"priority\":[%s],\"hints\":{},\"risks\":[]}]}",
-                           c->table->slot, ids);
+                           "\"priority\":[%s],\"hints\":{%s},\"risks\":[]}]}",
+                           c->table->slot, ids, hints);
     free(ids);
+    free(hints);
     free(r);
     return text;
+}
+
+/* A language model's reply, recorded or not; its text, which the caller frees, and when it is
+ * there. */
+static char *consult_model(struct counsel *c, enum counsel_question kind, const char *document,
+                           cJSON *schema, double *due_s)
+{
+    struct answer a = {.fault = CALL_NO_RECORD};
+    char *form = cJSON_PrintUnformatted(schema);
+    const bool moves = kind == COUNSEL_MOVES;
+    cJSON_Delete(schema);
+    if (document && c->live)
+        live_ask(c->live, moves ? adviser_moves_task : adviser_advice_task, document, form,
+                 moves ? "kernel_moves" : "kernel_advice", &a);
+    else if (document)
+        adviser_replay_next(c->replay, document, &a);
+    free(form);
+    c->use.asked[kind] += a.fault != CALL_NO_RECORD;
+    c->use.tokens_in += a.tokens_in;
+    c->use.tokens_out += a.tokens_out;
+    c->use.seconds += a.seconds;
+    *due_s = a.fault == CALL_NO_RECORD ? INFINITY : c->now_s + a.seconds;
+    return a.text;
 }
 
 static void put_question(struct counsel *c, const struct advice_request *r,
@@ -164,12 +249,9 @@ static void put_question(struct counsel *c, const struct advice_request *r,
     } else if (c->kind != COUNSEL_REPLAY) {
         c->reply = stand_in_reply(c, r);
     } else {
-        struct answer a;
         char *document = adviser_request_text(r, heuristic);
-        adviser_replay_next(c->replay, document ? document : "{}", &a);
+        c->reply = consult_model(c, COUNSEL_ADVICE, document, adviser_reply_schema(r), &c->due_s);
         free(document);
-        c->reply = a.text;
-        c->due_s = a.fault == CALL_NO_RECORD ? INFINITY : c->now_s + a.seconds;
     }
 }
 
@@ -188,9 +270,29 @@ static void take_reply(struct counsel *c, const struct advice_request *r)
         advice_free(&c->advice);
         c->advice = advice;
         c->advised = true;
+        c->then = c->asked_then;
+    } else {
+        c->use.rejected[COUNSEL_ADVICE] += c->reply != NULL;
     }
     free(c->reply);
     c->reply = NULL;
+}
+
+/* No question for moves is under way either: there is one line for both. */
+static bool line_is_free(const struct counsel *c)
+{
+    return !c->asked && c->moves_due_s <= c->now_s;
+}
+
+/* As in adviser.c. */
+static bool may_ask(struct counsel *c, const struct advice_request *r)
+{
+    struct standing now = standing_of(r);
+    bool wanted = c->advised ? is_worth_asking_again(&c->then, &now) : is_worth_asking(r, &now);
+    if (!wanted || !line_is_free(c) || !turn_of_advice(&c->turns, now.decided))
+        return false;
+    c->asked_then = now;
+    return true;
 }
 
 void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s,
@@ -202,7 +304,7 @@ void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s
     advise_heuristic(r, &heuristic);
     if (c->kind > COUNSEL_CHANCE) {
         take_reply(c, r);
-        if (!c->asked)
+        if (may_ask(c, r))
             put_question(c, r, &heuristic);
     }
     if (!c->advised) {
@@ -244,33 +346,38 @@ static void stand_in_moves(const struct counsel *c, int32_t node, struct moves *
 
 static void want_recorded(struct counsel *c, const struct lineage *l, int n)
 {
-    struct answer a;
     enum reply_fault fault;
     struct err err;
     struct reply_terms terms = adviser_terms(c->request);
     char *document = adviser_moves_text(c->request, l, n);
-    adviser_replay_next(c->replay, document, &a);
+    char *text = consult_model(c, COUNSEL_MOVES, document, adviser_moves_schema(c->request),
+                               &c->moves_due_s);
     free(document);
-    c->moves_due_s = c->now_s + a.seconds;
-    int found = a.text ? adviser_moves_parse(a.text, strlen(a.text), &terms, c->moves, MOVES_MOST,
-                                             &fault, &err)
-                       : 0;
+    if (!isfinite(c->moves_due_s))
+        c->moves_due_s = c->now_s; /* nothing more is recorded: advice has the line */
+    int found =
+        text ? adviser_moves_parse(text, strlen(text), &terms, c->moves, MOVES_MOST, &fault, &err)
+             : 0;
+    c->use.rejected[COUNSEL_MOVES] += found < 0;
     c->nodes = found > 0 ? found : 0;
-    free(a.text);
+    free(text);
 }
 
-static void want(void *ctx, const struct lineage *l, int n)
+static bool want(void *ctx, const struct lineage *l, int n)
 {
     struct counsel *c = ctx;
-    if (c->nodes > 0 && c->moves_due_s > c->now_s)
-        return; /* a question is under way */
+    bool taken = !line_is_free(c);
+    turn_of_moves(&c->turns, taken);
+    if (taken)
+        return false;
     if (c->kind == COUNSEL_REPLAY) {
         want_recorded(c, l, n);
-        return;
+        return true;
     }
     c->moves_due_s = c->now_s + kinds[c->kind].seconds;
     for (c->nodes = 0; c->nodes < n && c->nodes < MOVES_MOST; c->nodes++)
         stand_in_moves(c, l[c->nodes].id[0], &c->moves[c->nodes]);
+    return true;
 }
 
 static int moves(void *ctx, int32_t node, struct moves *out)
@@ -287,26 +394,33 @@ static int moves(void *ctx, int32_t node, struct moves *out)
 
 const struct mover *counsel_mover(struct counsel *c)
 {
-    return c->kind > COUNSEL_CHANCE && c->kind != COUNSEL_GARBAGE && c->kind != COUNSEL_DEAD
-               ? &c->mover
-               : NULL;
+    static const bool silent[COUNSEL_KINDS] = {
+        [COUNSEL_HEURISTIC] = true, [COUNSEL_CHANCE] = true,  [COUNSEL_HINTS] = true,
+        [COUNSEL_TIES] = true,      [COUNSEL_GARBAGE] = true, [COUNSEL_DEAD] = true};
+    return silent[c->kind] ? NULL : &c->mover;
 }
 
 /* ---- construction -------------------------------------------------------------------------- */
 
 struct counsel *counsel_open(enum counsel_kind k, const struct table *t, uint64_t seed,
-                             const char *recording, struct err *err)
+                             const char *recording, struct live *live, struct err *err)
 {
     struct adviser_replay *replay = NULL;
-    if (k == COUNSEL_REPLAY && (replay = adviser_replay_open(recording, err)) == NULL)
+    if (k == COUNSEL_REPLAY && !live && (replay = adviser_replay_open(recording, err)) == NULL)
         return NULL;
     struct counsel *c = xcalloc(1, sizeof *c);
     c->kind = k;
     c->table = t;
     c->random = seed;
     c->replay = replay;
+    c->live = k == COUNSEL_REPLAY ? live : NULL;
     c->mover = (struct mover){.ctx = c, .moves = moves, .want = want};
     return c;
+}
+
+const struct counsel_use *counsel_use(const struct counsel *c)
+{
+    return &c->use;
 }
 
 void counsel_close(struct counsel *c)

@@ -7,22 +7,25 @@
 #define WHET_TUNE_COUNSEL_H
 
 #include "specializer/search/strategy.h"
+#include "tune/live.h"
 #include "tune/table.h"
 
 /* Constant, name, seconds of a reply, what it is. */
-#define COUNSEL_LIST(C)                                                                 \
-    C(HEURISTIC, "heuristic", 0, "no language model: the cost model's order")           \
-    C(CHANCE, "chance", 0, "no knowledge either: the formula is replaced by lot")       \
-    C(RIGHT, "right", 2, "names up to four points within 5 % of the fastest")           \
-    C(FAIR, "fair", 2, "names four points drawn from the fastest tenth")                \
-    C(SLOW, "slow", 60, "right, but a minute late")                                     \
-    C(ANY, "any", 2, "names four points drawn by lot")                                  \
-    C(WRONG, "wrong", 2, "valid replies that name points drawn from the slowest tenth") \
-    C(INVERTED, "inverted", 2, "ranks all points, the slowest first")                   \
-    C(SLY, "sly", 2, "names slow points that the cost model likes")                     \
-    C(GARBAGE, "garbage", 2, "text that is no reply: rejected whole")                   \
-    C(DEAD, "dead", 1e30, "never answers")                                              \
-    C(REPLAY, "llm", 0, "a recorded language model")
+#define COUNSEL_LIST(C)                                                                       \
+    C(HEURISTIC, "heuristic", 0, "no language model: the cost model's order")                 \
+    C(CHANCE, "chance", 0, "no knowledge either: the formula is replaced by lot")             \
+    C(RIGHT, "right", 2, "names up to four points within 5 % of the fastest")                 \
+    C(FAIR, "fair", 2, "names four points drawn from the fastest tenth")                      \
+    C(SLOW, "slow", 60, "right, but a minute late")                                           \
+    C(ANY, "any", 2, "names four points drawn by lot")                                        \
+    C(WRONG, "wrong", 2, "valid replies that name points drawn from the slowest tenth")       \
+    C(INVERTED, "inverted", 2, "ranks all points, the slowest first")                         \
+    C(SLY, "sly", 2, "names slow points that the cost model likes")                           \
+    C(HINTS, "hints", 2, "names no point, but each knob's values in fast points, best first") \
+    C(TIES, "ties", 2, "names four of those that the cost model likes alike best, by lot")    \
+    C(GARBAGE, "garbage", 2, "text that is no reply: rejected whole")                         \
+    C(DEAD, "dead", 1e30, "never answers")                                                    \
+    C(REPLAY, "llm", 0, "a language model, recorded or asked")
 
 enum counsel_kind {
 #define C(id, name, seconds, help) COUNSEL_##id,
@@ -32,10 +35,20 @@ enum counsel_kind {
 };
 const char *counsel_name(enum counsel_kind k);
 
+/* What a language model was asked, and what it took. */
+enum counsel_question { COUNSEL_ADVICE, COUNSEL_MOVES, COUNSEL_QUESTIONS };
+struct counsel_use {
+    int asked[COUNSEL_QUESTIONS], rejected[COUNSEL_QUESTIONS];
+    int64_t tokens_in, tokens_out;
+    double seconds;
+};
+
 struct counsel;
-/* `recording` (COUNSEL_REPLAY only) as in adviser.url = replay:<file>. NULL with a message. */
+/* COUNSEL_REPLAY: `live` is asked, or if there is none `recording` answers, as in adviser.url =
+ * replay:<file>. Both are NULL for the others. NULL with a message. */
 struct counsel *counsel_open(enum counsel_kind k, const struct table *t, uint64_t seed,
-                             const char *recording, struct err *err);
+                             const char *recording, struct live *live, struct err *err);
+const struct counsel_use *counsel_use(const struct counsel *c);
 void counsel_close(struct counsel *c);
 /* What is known at time `now_s`; asks again if nothing is under way. Fills `out`. */
 void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s,

@@ -11,7 +11,7 @@ struct tune_options {
     char *slot[SLOTS_MOST];
     int slots;
     double seconds; /* 0: the mode's default */
-    const char *table, *json, *svg;
+    const char *table, *json, *svg, *record;
     int points, seeds;
     double drop; /* share of the points that each seed of an ablation does without */
     bool build_only;

@@ -20,11 +20,13 @@ static const char style[] =
     "<style>\n"
     "svg{--ink:#1b1f24;--grid:#d4d8dd;--paper:#ffffff;--c0:#0057b8;--c1:#c2410c;--c2:#15803d;"
     "--c3:#7e22ce;--c4:#52606d;--c5:#b91c1c;--c6:#0e7490;--c7:#a16207;"
-    "--c8:#be185d;--c9:#4d7c0f;--c10:#4338ca;background:var(--paper);"
+    "--c8:#be185d;--c9:#4d7c0f;--c10:#4338ca;--c11:#854d0e;--c12:#0f766e;--c13:#9f1239;background:"
+    "var(--paper);"
     "font:12px system-ui,sans-serif}\n"
     "@media(prefers-color-scheme:dark){svg{--ink:#e6e8eb;--grid:#3a414a;--paper:#14171b;"
     "--c0:#6cb6ff;--c1:#ff9c6a;--c2:#66d389;--c3:#cfa6ff;--c4:#a3adb8;--c5:#ff8080;--c6:#5fd4e6;"
-    "--c7:#e6c34d;--c8:#ff8fc0;--c9:#b6e36a;--c10:#a5b4fc}}\n"
+    "--c7:#e6c34d;--c8:#ff8fc0;--c9:#b6e36a;--c10:#a5b4fc;--c11:#d9a86c;--c12:#5eead4;--c13:#"
+    "fda4af}}\n"
     "text{fill:var(--ink)}.g{stroke:var(--grid)}.l{fill:none;stroke-width:2}.b{opacity:.13}\n"
     "</style>\n";
 

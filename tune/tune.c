@@ -24,7 +24,7 @@ const char tune_usage[] =
     "       whet tune --measure --table FILE --model PATH --slot S ... [--points 300]\n"
     "                 [--build-only] [--seconds 3600]\n"
     "       whet tune --ablate --table FILE [--seeds 20] [--seconds 240] [--json FILE]\n"
-    "                 [--drop 0.4] [--svg PREFIX] [--adviser-url replay:FILE]\n"
+    "                 [--drop 0.4] [--svg PREFIX] [--adviser-url URL [--record FILE]]\n"
     "       whet tune --report [--table FILE | --store FILE] [--json FILE]\n"
     "and options of whet serve; --strategy NAME is --specializer-strategy NAME\n";
 
@@ -50,7 +50,8 @@ static int own_flag(struct tune_options *o, const char *flag, char *value)
     const struct {
         const char *flag;
         const char **to;
-    } texts[] = {{"--table", &o->table}, {"--json", &o->json}, {"--svg", &o->svg}};
+    } texts[] = {
+        {"--table", &o->table}, {"--json", &o->json}, {"--svg", &o->svg}, {"--record", &o->record}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (strcmp(flag, texts[i].flag) == 0) {
             *texts[i].to = value;
@@ -151,13 +152,16 @@ static int ablation(struct tune_options *o, struct err *err)
                          .drop = o->drop};
     if (url && strncmp(url, "replay:", 7) == 0)
         a.recording = url + 7;
-    int r = ablate(&a, err);
+    else if (url && *url)
+        a.live = live_open(&o->config, o->record, err);
+    int r = url && *url && !a.recording && !a.live ? -1 : ablate(&a, err);
     if (r == 0) {
         ablation_print(&a);
         r = o->json ? ablation_write_json(&a, o->json, err) : 0;
         r = r == 0 && o->svg ? ablation_write_svg(&a, o->svg, err) : r;
     }
     ablation_free(&a);
+    live_close(a.live);
     tables_free(&t);
     return r;
 }

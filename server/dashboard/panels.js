@@ -374,6 +374,16 @@ function drawFacts(list, facts) {
     (node, f) => setText(node.lastChild, f[1]));
 }
 
+/* Questions, what they took, by task: "advice 8: 17 k, 1.4 k, 0.07". */
+function spentOn(tasks) {
+  return tasks
+    .map((t) => {
+      const money = t.cost > 0 ? `, ${t.cost.toFixed(2)}` : "";
+      return `${t.task} ${t.usable + t.unusable}: ${count(t.tokens_in)}, ${count(t.tokens_out)}${money}`;
+    })
+    .join("; ");
+}
+
 function drawAdviser(doc) {
   const a = doc.specializer.adviser, remote = a.source !== "heuristic";
   const reasons = Object.entries({...a.faults, ...a.held}).map(([k, v]) => `${k} ${v}`).join(", ");
@@ -385,7 +395,11 @@ function drawAdviser(doc) {
     ["Accepted", count(a.accepted)], ["Rejected", count(a.rejected)], ["Failed", count(a.failed)],
     ["By the heuristic", count(a.heuristic)],
     ["Tokens in, out", `${count(a.tokens_in)}, ${count(a.tokens_out)}`],
-    ["Why not", reasons || NONE]
+    ["Rejected advice, moves", `${count(a.advice.rejected)}, ${count(a.moves.rejected)}`],
+    ["Changes legal, dropped", `${count(a.changes_kept)}, ${count(a.changes_dropped)}`],
+    ["Late replies used, dropped", `${count(a.late_used)}, ${count(a.late_dropped)}`],
+    ["Repairs right, refused", a.texts ? `${count(a.texts.repaired)}, ${count(a.texts.not_repaired)}` : NONE],
+    ["Tokens in, out, money by task", spentOn(a.tasks) || NONE], ["Why not", reasons || NONE]
   ]);
   const labels = (doc.specializer.slots || []).filter((s) => s.label);
   byId("labels-empty").hidden = labels.length > 0;

@@ -2,7 +2,7 @@
  *
  * Nothing here waits for a language model. A question is handed to a thread that does nothing but
  * wait for the reply; until it is there the heuristic answers, and the next round of that slot
- * gets what was said. One question is under way at a time. Specializer thread only.
+ * gets what was said. One question of the adviser is under way at a time. Specializer thread only.
  */
 #ifndef WHET_SPECIALIZER_ADVISER_ADVISER_H
 #define WHET_SPECIALIZER_ADVISER_ADVISER_H
@@ -23,11 +23,15 @@ struct adviser *adviser_open(const struct config *c, struct store *store);
 void adviser_close(struct adviser *a);
 /* Fills `out` for one slot; never fails and never waits. */
 void adviser_ask(struct adviser *a, const struct advice_request *r, struct advice *out);
+/* For a slot that will probably be searched next: asks about it now, so that the reply is there
+ * when its round begins, if it has no advice yet and nobody else waits for the line. */
+void adviser_prepare(struct adviser *a, const struct advice_request *r);
 /* What was proposed for `node` of the slot's tree: 1, or 0 if nothing was. Each only once. */
 int adviser_moves(struct adviser *a, const struct advice_request *r, int32_t node,
                   struct moves *out);
-/* Nodes that will probably be expanded next; asked for if no other question is under way. */
-void adviser_want_moves(struct adviser *a, const struct advice_request *r, const struct lineage *l,
+/* Nodes that will probably be expanded next. True: the question was put. False: something keeps it
+ * back; if another question does, moves have the next turn once the line is free. */
+bool adviser_want_moves(struct adviser *a, const struct advice_request *r, const struct lineage *l,
                         int n);
 /* Takes in a reply that has come; the functions above do so too. */
 void adviser_poll(struct adviser *a);
@@ -36,7 +40,7 @@ void adviser_poll(struct adviser *a);
 bool adviser_wait(struct adviser *a, double seconds);
 /* There is a language model to be told things. */
 bool adviser_is_remote(const struct adviser *a);
-/* The line to it (llm.h), which the agent shares; NULL: there is none. */
+/* The lines to it (llm.h), of which the agent has one; NULL: there are none. */
 struct llm *adviser_llm(struct adviser *a);
 
 /* Prometheus text of what came of all questions. Any thread. */

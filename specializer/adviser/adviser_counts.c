@@ -23,6 +23,25 @@ static void put_reasons(const struct adviser_counts *c, FILE *out)
         sample(out, held, "reason", hold_name((enum hold)i), c->held[i]);
 }
 
+static const char *const kinds[2] = {"advice", "moves"}, *const ends[REPLY_ENDS] = {
+                                                             "accepted", "rejected", "failed"};
+
+static void put_kinds(const struct adviser_counts *c, FILE *out)
+{
+    static const char replies[] = "adviser_replies_total", changes[] = "adviser_changes_total";
+    char label[80];
+    metric_head(out, replies, "counter", "Questions that were put, by kind and outcome");
+    for (int k = 0; k < 2; k++)
+        for (int e = 0; e < REPLY_ENDS; e++) {
+            snprintf(label, sizeof label, "kind=\"%s\",outcome=\"%s\"", kinds[k], ends[e]);
+            metric_value(out, replies, label, (double)c->of_kind[k][e]);
+        }
+    metric_head(out, changes, "counter",
+                "Changes of knobs in accepted moves, by whether they are legal where they stand");
+    sample(out, changes, "result", "kept", c->changes_kept);
+    sample(out, changes, "result", "dropped", c->changes_dropped);
+}
+
 void adviser_counts_print(struct adviser_counts *c, enum breaker breaker, FILE *out)
 {
     static const char requests[] = "adviser_requests_total";
@@ -32,6 +51,12 @@ void adviser_counts_print(struct adviser_counts *c, enum breaker breaker, FILE *
     sample(out, requests, "outcome", "failed", c->failed);
     sample(out, requests, "outcome", "heuristic", c->heuristic);
     put_reasons(c, out);
+    put_kinds(c, out);
+    static const char late[] = "adviser_late_replies_total";
+    metric_head(out, late, "counter",
+                "Replies accepted for a search that had ended, by whether the next one used them");
+    sample(out, late, "result", "used", c->late[LATE_USED]);
+    sample(out, late, "result", "dropped", c->late[LATE_DROPPED]);
     static const char tokens[] = "adviser_tokens_total";
     metric_head(out, tokens, "counter", "Tokens of questions and replies");
     sample(out, tokens, "direction", "in", c->tokens_in);
@@ -58,6 +83,15 @@ cJSON *adviser_counts_json(const struct adviser_counts *c, enum breaker breaker)
     cJSON_AddNumberToObject(o, "rejected", (double)c->rejected);
     cJSON_AddNumberToObject(o, "failed", (double)c->failed);
     cJSON_AddNumberToObject(o, "heuristic", (double)c->heuristic);
+    for (int k = 0; k < 2; k++) {
+        cJSON *kind = cJSON_AddObjectToObject(o, kinds[k]);
+        for (int e = 0; e < REPLY_ENDS; e++)
+            cJSON_AddNumberToObject(kind, ends[e], (double)c->of_kind[k][e]);
+    }
+    cJSON_AddNumberToObject(o, "changes_kept", (double)c->changes_kept);
+    cJSON_AddNumberToObject(o, "changes_dropped", (double)c->changes_dropped);
+    cJSON_AddNumberToObject(o, "late_used", (double)c->late[LATE_USED]);
+    cJSON_AddNumberToObject(o, "late_dropped", (double)c->late[LATE_DROPPED]);
     cJSON_AddNumberToObject(o, "tokens_in", (double)c->tokens_in);
     cJSON_AddNumberToObject(o, "tokens_out", (double)c->tokens_out);
     cJSON *faults = cJSON_AddObjectToObject(o, "faults");

@@ -108,7 +108,6 @@ struct adviser_http *adviser_http_open(const struct config *c, struct err *err)
         err_set(err, "adviser.url is not an http:// or https:// URL, nor replay:<file>");
         return NULL;
     }
-    key_file_warn("adviser.key_file", c->adviser_key_file);
     pthread_once(&once, init_curl);
     struct adviser_http *h = xcalloc(1, sizeof *h);
     h->config = c;

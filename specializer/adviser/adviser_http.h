@@ -65,7 +65,7 @@ struct answer {
 };
 
 struct adviser_http;
-/* NULL with a message when the URL cannot be used. Warns of a key file that others may read. */
+/* NULL with a message when the URL cannot be used. */
 struct adviser_http *adviser_http_open(const struct config *c, struct err *err);
 void adviser_http_close(struct adviser_http *h);
 void adviser_http_post(struct adviser_http *h, const struct call *call, struct answer *out);

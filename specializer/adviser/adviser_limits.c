@@ -36,9 +36,10 @@ enum breaker limits_breaker(const struct limits *l, int64_t now_ns)
 
 enum hold limits_ask(const struct limits *l, int64_t now_ns, int64_t tokens)
 {
-    int64_t calls = 0, used = 0, minute = minute_of(now_ns);
-    if (limits_breaker(l, now_ns) == BREAKER_OPEN)
-        return HOLD_BREAKER;
+    int64_t calls = l->calls_out, used = l->tokens_out, minute = minute_of(now_ns);
+    enum breaker breaker = limits_breaker(l, now_ns);
+    if (breaker == BREAKER_OPEN || (breaker == BREAKER_HALF_OPEN && calls > 0))
+        return HOLD_BREAKER; /* half open: one alone finds out */
     for (int i = 0; i < LIMIT_MINUTES; i++)
         if (l->spent[i].minute > minute - LIMIT_MINUTES) {
             calls += l->spent[i].calls;
@@ -47,6 +48,18 @@ enum hold limits_ask(const struct limits *l, int64_t now_ns, int64_t tokens)
     if (calls >= l->calls_an_hour)
         return HOLD_CALLS;
     return used + tokens > l->tokens_an_hour ? HOLD_TOKENS : HOLD_NOT;
+}
+
+void limits_reserve(struct limits *l, int64_t tokens)
+{
+    l->calls_out++;
+    l->tokens_out += tokens;
+}
+
+void limits_release(struct limits *l, int64_t tokens)
+{
+    l->calls_out--;
+    l->tokens_out -= tokens;
 }
 
 void limits_spend(struct limits *l, int64_t now_ns, int64_t calls, int64_t tokens)

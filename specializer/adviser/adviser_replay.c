@@ -8,10 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "specializer/candidate/hash.h"
 #include "specializer/store/store.h"
 
 struct record_of {
     char region[40], kind[16];
+    char state[17]; /* hash of the whole question; "": not known */
     char *reply;
     double seconds;
     int32_t tokens_in, tokens_out;
@@ -48,6 +50,11 @@ static void identify(const char *document, char *region, size_t room, char *kind
     cJSON_Delete(o);
 }
 
+static void state_of(const char *document, char out[17])
+{
+    hash_hex(hash_text(HASH_START, document), out);
+}
+
 /* ---- reading ------------------------------------------------------------------------------- */
 
 static void take_row(void *ctx, const struct exchange *x)
@@ -56,6 +63,7 @@ static void take_row(void *ctx, const struct exchange *x)
         return;
     struct record_of *r = add(ctx);
     identify(x->request, r->region, sizeof r->region, r->kind, sizeof r->kind);
+    state_of(x->request, r->state);
     r->reply = xstrdup(x->reply);
     r->seconds = x->seconds;
     r->tokens_in = x->tokens_in;
@@ -72,23 +80,38 @@ static int read_store(struct adviser_replay *r, const char *path, struct err *er
     return result;
 }
 
+/* Region, kind and state of a line: from the question, if it is there, or said. */
+static void place_line(struct record_of *r, const cJSON *o)
+{
+    const cJSON *request = cJSON_GetObjectItemCaseSensitive(o, "request");
+    const cJSON *region = cJSON_GetObjectItemCaseSensitive(o, "region");
+    const cJSON *kind = cJSON_GetObjectItemCaseSensitive(o, "kind");
+    const cJSON *state = cJSON_GetObjectItemCaseSensitive(o, "state");
+    if (cJSON_IsString(request)) {
+        identify(request->valuestring, r->region, sizeof r->region, r->kind, sizeof r->kind);
+        state_of(request->valuestring, r->state);
+        return;
+    }
+    snprintf(r->region, sizeof r->region, "%s", cJSON_IsString(region) ? region->valuestring : "");
+    snprintf(r->kind, sizeof r->kind, "%s", cJSON_IsString(kind) ? kind->valuestring : "advice");
+    snprintf(r->state, sizeof r->state, "%s", cJSON_IsString(state) ? state->valuestring : "");
+}
+
 static int take_line(struct adviser_replay *r, const char *line, int number, struct err *err)
 {
     cJSON *o = cJSON_Parse(line);
+    const cJSON *request = cJSON_GetObjectItemCaseSensitive(o, "request");
     const cJSON *region = cJSON_GetObjectItemCaseSensitive(o, "region");
-    const cJSON *kind = cJSON_GetObjectItemCaseSensitive(o, "kind");
     const cJSON *reply = cJSON_GetObjectItemCaseSensitive(o, "reply");
     const cJSON *seconds = cJSON_GetObjectItemCaseSensitive(o, "seconds");
     const cJSON *in = cJSON_GetObjectItemCaseSensitive(o, "tokens_in");
     const cJSON *out = cJSON_GetObjectItemCaseSensitive(o, "tokens_out");
     int result = 0;
-    if (!cJSON_IsString(region) || !cJSON_IsString(reply)) {
+    if (!(cJSON_IsString(region) || cJSON_IsString(request)) || !cJSON_IsString(reply)) {
         result = err_set(err, "line %d: not an exchange with region and reply", number);
-    } else {
+    } else if (reply->valuestring[0]) { /* else it was never answered */
         struct record_of *last = add(r);
-        snprintf(last->region, sizeof last->region, "%s", region->valuestring);
-        snprintf(last->kind, sizeof last->kind, "%s",
-                 cJSON_IsString(kind) ? kind->valuestring : "advice");
+        place_line(last, o);
         last->reply = xstrdup(reply->valuestring);
         last->seconds = cJSON_IsNumber(seconds) ? seconds->valuedouble : 0;
         last->tokens_in = cJSON_IsNumber(in) ? in->valueint : 0;
@@ -145,23 +168,99 @@ void adviser_replay_close(struct adviser_replay *r)
 
 /* ---- answering ----------------------------------------------------------------------------- */
 
+static bool is_of(const struct record_of *r, const char *region, const char *kind)
+{
+    return strcmp(r->kind, kind) == 0 && strcmp(r->region, region) == 0;
+}
+
+/* The first record of this state, an unused one before others; NULL: there is none. */
+static struct record_of *of_state(struct adviser_replay *r, const char *region, const char *kind,
+                                  const char *state)
+{
+    struct record_of *found = NULL;
+    for (int i = 0; i < r->records; i++) {
+        struct record_of *record = &r->record[i];
+        if (!is_of(record, region, kind) || strcmp(record->state, state) != 0)
+            continue;
+        if (!record->used)
+            return record;
+        found = found ? found : record;
+    }
+    return found;
+}
+
+/* The first that was not used yet; NULL: there is none. */
+static struct record_of *next_of(struct adviser_replay *r, const char *region, const char *kind)
+{
+    for (int i = 0; i < r->records; i++)
+        if (!r->record[i].used && is_of(&r->record[i], region, kind))
+            return &r->record[i];
+    return NULL;
+}
+
+static void give(struct record_of *record, struct answer *out)
+{
+    record->used = true;
+    *out = (struct answer){.text = xstrdup(record->reply),
+                           .calls = 1,
+                           .seconds = record->seconds,
+                           .tokens_in = record->tokens_in,
+                           .tokens_out = record->tokens_out};
+}
+
+bool adviser_replay_find(struct adviser_replay *r, const char *document, struct answer *out)
+{
+    char region[40], kind[16], state[17];
+    identify(document, region, sizeof region, kind, sizeof kind);
+    state_of(document, state);
+    struct record_of *record = of_state(r, region, kind, state);
+    if (record)
+        give(record, out);
+    return record != NULL;
+}
+
 void adviser_replay_next(struct adviser_replay *r, const char *document, struct answer *out)
 {
     char region[40], kind[16];
+    if (adviser_replay_find(r, document, out))
+        return;
     identify(document, region, sizeof region, kind, sizeof kind);
+    struct record_of *record = next_of(r, region, kind);
     *out = (struct answer){0};
-    for (int i = 0; i < r->records; i++) {
-        struct record_of *record = &r->record[i];
-        if (record->used || strcmp(record->kind, kind) != 0 || strcmp(record->region, region) != 0)
-            continue;
-        record->used = true;
-        out->text = xstrdup(record->reply);
-        out->calls = 1;
-        out->seconds = record->seconds;
-        out->tokens_in = record->tokens_in;
-        out->tokens_out = record->tokens_out;
+    if (record) {
+        give(record, out);
         return;
     }
     out->fault = CALL_NO_RECORD;
     snprintf(out->why, sizeof out->why, "nothing more is recorded for %s (%s)", region, kind);
+}
+
+/* ---- recording ----------------------------------------------------------------------------- */
+
+struct adviser_replay *adviser_replay_new(void)
+{
+    return xcalloc(1, sizeof(struct adviser_replay));
+}
+
+char *adviser_replay_keep(struct adviser_replay *r, const char *document, const struct answer *a)
+{
+    struct record_of *record = add(r);
+    identify(document, record->region, sizeof record->region, record->kind, sizeof record->kind);
+    state_of(document, record->state);
+    record->reply = xstrdup(a->text);
+    record->seconds = a->seconds;
+    record->tokens_in = a->tokens_in;
+    record->tokens_out = a->tokens_out;
+    record->used = true;
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "region", record->region);
+    cJSON_AddStringToObject(o, "kind", record->kind);
+    cJSON_AddStringToObject(o, "state", record->state);
+    cJSON_AddStringToObject(o, "reply", record->reply);
+    cJSON_AddNumberToObject(o, "seconds", record->seconds);
+    cJSON_AddNumberToObject(o, "tokens_in", record->tokens_in);
+    cJSON_AddNumberToObject(o, "tokens_out", record->tokens_out);
+    char *line = cJSON_PrintUnformatted(o);
+    cJSON_Delete(o);
+    return line;
 }

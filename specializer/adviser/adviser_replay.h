@@ -2,12 +2,16 @@
  *
  * The file is a specializer's store, or JSON lines of one exchange each:
  *   {"region":"mlp_out/m1","kind":"advice","reply":"{...}","seconds":1.5,"tokens_in":9,"tokens_out":7}
- * with kind "advice" (the default), "moves", or an agent's "plan", "code", "debug". The k-th
- * question about a region gets the k-th recorded reply of its kind, as late as it came then; after
- * the last one nothing was recorded.
+ * with kind "advice" (the default), "moves", or an agent's "plan", "code", "debug". A line may have
+ * "state", the hash of the question's whole text, or the text itself as "request", which tells
+ * region, kind and state. A question that was asked in the very same words gets what was said then;
+ * another one the first reply of its region and kind that was not given yet, and after the last one
+ * nothing was recorded. Replies come as late as they came then.
  */
 #ifndef WHET_SPECIALIZER_ADVISER_ADVISER_REPLAY_H
 #define WHET_SPECIALIZER_ADVISER_ADVISER_REPLAY_H
+
+#include <stdbool.h>
 
 #include "specializer/adviser/adviser_http.h"
 
@@ -15,7 +19,13 @@ struct adviser_replay;
 /* NULL with a message. */
 struct adviser_replay *adviser_replay_open(const char *path, struct err *err);
 void adviser_replay_close(struct adviser_replay *r);
-/* The next reply to a document; out->seconds says how long it took, no time passes here. */
+/* The reply to a document; out->seconds says how long it took, no time passes here. */
 void adviser_replay_next(struct adviser_replay *r, const char *document, struct answer *out);
+
+/* For recording: an empty one; the reply to these very words, or false; and another exchange, whose
+ * line for a file the caller frees. */
+struct adviser_replay *adviser_replay_new(void);
+bool adviser_replay_find(struct adviser_replay *r, const char *document, struct answer *out);
+char *adviser_replay_keep(struct adviser_replay *r, const char *document, const struct answer *a);
 
 #endif

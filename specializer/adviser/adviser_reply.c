@@ -184,7 +184,7 @@ static int read_moves(const struct reading *r, const struct reply_terms *t, cons
     const cJSON *at[2], *v;
     if (reply_fields(r, o, "a node", node, 2, at) != 0)
         return -1;
-    out->n = 0;
+    out->n = out->dropped = 0;
     out->node = t->find(t->ctx, at[0]->valuestring);
     if (out->node < 0)
         return reply_bad(r, REPLY_UNKNOWN_ID, "\"%.80s\"", at[0]->valuestring);
@@ -194,6 +194,8 @@ static int read_moves(const struct reading *r, const struct reply_terms *t, cons
             return reply_bad(r, REPLY_TYPE, "a change is not a string");
         if (out->n < CHANGES_MOST && read_word(t, v->valuestring, &out->change[out->n]))
             out->n++;
+        else
+            out->dropped++;
     }
     return 0;
 }

@@ -12,42 +12,54 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "specializer/adviser/adviser_points.h"
 #include "specializer/search/strategy.h"
 
 /* How much of each list goes in; the first row whose document fits is taken. */
 static const struct room {
-    int candidates, best, worst, dead, live;
+    int candidates, best, worst, dead, live, lessons, steps;
     bool help;
-} rooms[] = {{48, 8, 6, 12, 16, true},
-             {32, 8, 4, 8, 12, true},
-             {16, 6, 3, 6, 8, true},
-             {8, 4, 2, 3, 4, true},
-             {4, 2, 0, 1, 2, false}};
+} rooms[] = {{32, 8, 6, 12, 16, 18, 3, true},
+             {24, 8, 4, 8, 12, 12, 2, true},
+             {16, 6, 3, 6, 8, 8, 1, true},
+             {8, 4, 2, 3, 4, 4, 0, true},
+             {4, 2, 0, 1, 2, 0, 0, false}};
 
 const char adviser_advice_task[] =
     "You advise an autotuner of CPU and GPU kernels of a language model server. The user message "
     "is one JSON document about one region of the model's step: the machine, the tensors, the "
     "measured and the best possible time, the live traffic, the space of kernel variants with its "
-    "rules, candidates with the time a simple cost model predicts, and the results so far. The "
-    "cost model can be wrong; results are measured on this machine. Say where to look first.\n"
+    "rules, candidates with the time a simple cost model predicts, the results so far, and what "
+    "other regions or batch sizes of the same machine taught. Speeds are measured on this machine, "
+    "relative to the region's eager kernel: higher is faster. Times are microseconds: lower is "
+    "faster. Results are right where the cost model is wrong. `blind` marks a knob that the cost "
+    "model cannot see: variants that differ only there are predicted alike, and which is better "
+    "has to be known or measured. A candidate with `alike` stands for that many untried variants "
+    "with its predicted time, which differ in the knobs of `alike_in`. Say where to look next.\n"
     "Answer with one JSON document and nothing else:\n"
     "{\"version\":1,\"regions\":[{\"region\":\"<as given>\",\"label\":\"<what limits this region, "
     "at most 95 bytes>\",\"priority\":[\"<id>\",...],\"hints\":{\"<KNOB>\":[<values, best "
     "first>],...},\"risks\":[{\"kind\":\"numeric|boundary|resource|dynamic_shape\","
     "\"candidates\":[\"<id>\",...],\"note\":\"<at most 200 characters>\"}]}]}\n"
-    "All five fields of a region are required; lists and hints may be empty. `priority`: up to 16 "
-    "ids, best first, none twice, that were not tried yet. An id is <template>:<value of each of "
-    "its knobs, in the given order, separated by commas>; use the ids of `candidates`, or make "
-    "another one only if you are sure that it obeys every rule. An id, knob or value outside the "
-    "space, an unknown field or a repeated key voids the whole answer.";
+    "All five fields of a region are required; lists and hints may be empty. `priority`: one to 16 "
+    "ids, best first, none twice, that were not tried yet. The first few are what is measured "
+    "next, so a short list that is meant is better than a long one. An id is <template>:<value of "
+    "each of its knobs, in the given order, separated by commas>, a knob with `only` included; use "
+    "the ids of `candidates`, or put one knob of an id under `best` to a value of its `steps`, "
+    "which are legal there; make another only if you are sure that it obeys every rule. `resource` "
+    "risks are measured after the rest of their batch. An id, knob or value outside the space, an "
+    "unknown field or a repeated key voids the whole answer.";
 
 const char adviser_moves_task[] =
     "You guide a tree search over variants of one kernel. The user message is one JSON document: "
-    "the machine, the region, the space with its rules, and nodes of the tree, each with its "
-    "parent and grandparent. A score is the speed relative to the fastest variant known; scores "
-    "that are not measured come from a cost model that can be wrong. For each node propose a short "
-    "sequence of knob changes, applied in order, that should make it faster; every intermediate "
-    "variant must obey the rules.\n"
+    "the machine, the region, the space with its rules, results so far (speed relative to the "
+    "eager kernel, higher is faster), and nodes of the tree, each with its parent and grandparent. "
+    "A score is the speed relative to the fastest variant known; scores that are not measured come "
+    "from a cost model that can be wrong, and is blind to the knobs marked so. `steps` of a node "
+    "are the variants one legal change away, with the speed if it was measured, else the predicted "
+    "time in microseconds. For each node propose a sequence of one to 8 changes, applied in order, "
+    "that should make it faster; the last variant is measured. Every intermediate variant must "
+    "obey the rules: a change that does not is left out, and the others are still applied.\n"
     "Answer with one JSON document and nothing else:\n"
     "{\"version\":1,\"nodes\":[{\"node\":\"<id as given>\",\"changes\":[\"KNOB=value\",...]}]}";
 
@@ -91,20 +103,13 @@ static int32_t terms_find(const void *ctx, const char *id)
     return adviser_id_find(ctx, id);
 }
 
-/* True if the space has points of `t`. */
-static bool has_template(const struct space *s, const struct template *t)
-{
-    const struct facts *f = space_facts(s);
-    return template_fits(t, facts_kind(f), (enum region)f->REGION, f->M_MAX);
-}
-
 /* All values that a knob of this name has in any template of the space. */
 static int terms_values(const void *ctx, const char *knob, int32_t *out)
 {
     int n = 0;
     for (int i = 0; i < template_count(); i++) {
         const struct template *t = template_at(i);
-        int k = has_template(ctx, t) ? template_knob(t, knob) : -1;
+        int k = adviser_has_template(ctx, t) ? template_knob(t, knob) : -1;
         for (int v = 0; k >= 0 && v < t->knob[k].values; v++) {
             int at = 0;
             while (at < n && out[at] != t->knob[k].value[v])
@@ -124,7 +129,7 @@ struct reply_terms adviser_terms(const struct advice_request *r)
 
 /* ---- small pieces -------------------------------------------------------------------------- */
 
-static void put(cJSON *o, const char *name, double v)
+void adviser_put_number(cJSON *o, const char *name, double v)
 {
     char text[32];
     if (!isfinite(v))
@@ -133,20 +138,20 @@ static void put(cJSON *o, const char *name, double v)
     cJSON_AddRawToObject(o, name, text);
 }
 
-static void put_microseconds(cJSON *o, const char *name, double seconds)
+void adviser_put_microseconds(cJSON *o, const char *name, double seconds)
 {
     if (seconds > 0)
-        put(o, name, seconds * 1e6);
+        adviser_put_number(o, name, seconds * 1e6);
 }
 
-static void put_id(const struct advice_request *r, cJSON *o, const char *name, int32_t id)
+void adviser_put_id(const struct space *s, cJSON *o, const char *name, int32_t id)
 {
     char text[ID_TEXT];
-    adviser_id_text(r->space, id, text);
+    adviser_id_text(s, id, text);
     cJSON_AddStringToObject(o, name, text);
 }
 
-static cJSON *add_object(cJSON *list)
+cJSON *adviser_add_object(cJSON *list)
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddItemToArray(list, o);
@@ -165,7 +170,7 @@ static void put_caches(cJSON *o)
                  {"l3", _SC_LEVEL3_CACHE_SIZE}};
     cJSON *sizes = cJSON_AddObjectToObject(o, "cache_kib");
     for (size_t i = 0; i < sizeof cache / sizeof *cache; i++)
-        put(sizes, cache[i].name, fmax(0, (double)sysconf(cache[i].key) / 1024));
+        adviser_put_number(sizes, cache[i].name, fmax(0, (double)sysconf(cache[i].key) / 1024));
 }
 
 static void put_gpu(const struct machine *m, cJSON *o)
@@ -182,7 +187,7 @@ static void put_gpu(const struct machine *m, cJSON *o)
     cJSON_AddStringToObject(o, "target", m->target);
     for (size_t i = 0; i < sizeof fact / sizeof *fact; i++)
         if (fact[i].v > 0)
-            put(o, fact[i].name, fact[i].v);
+            adviser_put_number(o, fact[i].name, fact[i].v);
 }
 
 static void put_cpu(const struct facts *f, cJSON *o)
@@ -208,10 +213,10 @@ void adviser_put_device(const struct machine *m, const struct facts *f, int thre
     cJSON *o = cJSON_AddObjectToObject(doc, "device");
     cJSON_AddStringToObject(o, "name", m->device);
     if (!cuda)
-        put(o, "threads", threads);
-    put(o, "read_gb_s", m->read_bandwidth * 1e-9);
-    put(o, cuda ? "bf16_tensor_gflop_s" : "f32_gflop_s", m->peak_flops * 1e-9);
-    put_microseconds(o, "boundary_us", m->boundary_s);
+        adviser_put_number(o, "threads", threads);
+    adviser_put_number(o, "read_gb_s", m->read_bandwidth * 1e-9);
+    adviser_put_number(o, cuda ? "bf16_tensor_gflop_s" : "f32_gflop_s", m->peak_flops * 1e-9);
+    adviser_put_microseconds(o, "boundary_us", m->boundary_s);
     if (cuda)
         put_gpu(m, o);
     else
@@ -223,87 +228,44 @@ void adviser_put_device(const struct machine *m, const struct facts *f, int thre
 static void put_times(const struct advice_request *r, cJSON *region)
 {
     if (region_cost_bytes(&r->work) > 0) {
-        put(region, "bytes", machine_bytes(r->cost->machine, &r->work));
-        put(region, "flops", (double)r->work.flops);
+        adviser_put_number(region, "bytes", machine_bytes(r->cost->machine, &r->work));
+        adviser_put_number(region, "flops", (double)r->work.flops);
     }
-    put_microseconds(region, "roofline_us", r->roofline_s);
-    put_microseconds(region, "incumbent_us", r->run_s);
+    adviser_put_microseconds(region, "roofline_us", r->roofline_s);
+    adviser_put_microseconds(region, "incumbent_us", r->run_s);
     if (r->incumbent)
         cJSON_AddStringToObject(region, "incumbent", r->incumbent);
-    put(region, "share_of_step_time", r->share);
+    adviser_put_number(region, "share_of_step_time", r->share);
 }
 
 static void put_live(const struct advice_request *r, const struct room *room, cJSON *region)
 {
     cJSON *live = cJSON_AddObjectToObject(region, "live");
-    put(live, "mean_m", r->m);
-    put(live, "mean_context", r->context);
+    adviser_put_number(live, "mean_m", r->m);
+    adviser_put_number(live, "mean_context", r->context);
     cJSON *list = cJSON_AddArrayToObject(live, "histogram");
     for (int i = 0; i < r->lives && i < room->live; i++) {
-        cJSON *o = add_object(list);
-        put(o, "m_up_to", r->live[i].m);
+        cJSON *o = adviser_add_object(list);
+        adviser_put_number(o, "m_up_to", r->live[i].m);
         if (r->live[i].context > 0)
-            put(o, "context_up_to", r->live[i].context);
-        put(o, "share", r->live[i].share);
+            adviser_put_number(o, "context_up_to", r->live[i].context);
+        adviser_put_number(o, "share", r->live[i].share);
     }
 }
 
 /* ---- the space ----------------------------------------------------------------------------- */
 
-static void put_template(const struct template *t, const struct room *room, cJSON *o)
-{
-    cJSON_AddStringToObject(o, "template", t->id);
-    cJSON_AddStringToObject(o, "what", t->help);
-    cJSON *knobs = cJSON_AddArrayToObject(o, "knobs");
-    for (int k = 0; k < t->knobs; k++) {
-        cJSON *knob = add_object(knobs);
-        cJSON_AddStringToObject(knob, "knob", t->knob[k].name);
-        cJSON_AddItemToObject(
-            knob, "values", cJSON_CreateIntArray((const int *)t->knob[k].value, t->knob[k].values));
-        if (room->help)
-            cJSON_AddStringToObject(knob, "what", t->knob[k].help);
-    }
-    cJSON *rules = cJSON_AddArrayToObject(o, "rules");
-    for (const char *const *rule = t->rule; *rule; rule++)
-        cJSON_AddItemToArray(rules, cJSON_CreateString(*rule));
-}
-
 static void put_space(const struct advice_request *r, const struct room *room, cJSON *region)
 {
+    char said[160] = "a formula alone: nothing was measured here yet";
     cJSON *o = cJSON_AddObjectToObject(region, "space");
-    put(o, "points", space_size(r->space));
-    put(o, "m_most", space_facts(r->space)->M_MAX);
-    cJSON *list = cJSON_AddArrayToObject(o, "templates");
-    for (int i = 0; i < template_count(); i++)
-        if (has_template(r->space, template_at(i)))
-            put_template(template_at(i), room, add_object(list));
-}
-
-static bool is_near_any(const struct space *s, const int32_t *id, int n, int32_t other)
-{
-    for (int i = 0; i < n; i++)
-        if (space_distance(s, id[i], other) <= 1)
-            return true;
-    return false;
-}
-
-/* Down the heuristic's ranking, spread out: neighbours of one that is listed tell little more. */
-static void put_candidates(const struct advice_request *r, const struct advice *ranking,
-                           const struct room *room, cJSON *region)
-{
-    int32_t taken[64];
-    int n = 0;
-    cJSON *list = cJSON_AddArrayToObject(region, "candidates");
-    for (int i = 0; i < ranking->priorities && n < room->candidates; i++) {
-        int32_t id = ranking->priority[i];
-        if ((r->trial && r->trial[id] != TRIAL_NONE) ||
-            (n >= room->candidates / 4 && is_near_any(r->space, taken, n, id)))
-            continue;
-        taken[n++] = id;
-        cJSON *o = add_object(list);
-        put_id(r, o, "id", id);
-        put_microseconds(o, "predicted_us", space_predicted(r->space, id));
-    }
+    adviser_put_number(o, "points", space_size(r->space));
+    adviser_put_number(o, "m_most", space_facts(r->space)->M_MAX);
+    if (r->cost->samples > 0)
+        snprintf(said, sizeof said, "a formula, corrected by %d measurements on this machine",
+                 r->cost->samples);
+    cJSON_AddStringToObject(o, "predictions", said);
+    adviser_put_templates(r->space, room->help, o);
 }
 
 /* ---- results so far ------------------------------------------------------------------------ */
@@ -327,15 +289,18 @@ static int extremes(const struct advice_request *r, int sign, int32_t *id, int n
     return found;
 }
 
-static void put_speeds(const struct advice_request *r, int sign, int most, cJSON *list)
+/* The first `steps` of them with what is one legal change away. */
+static void put_speeds(const struct advice_request *r, int sign, int most, int steps, cJSON *list)
 {
     int32_t id[8];
     int n = extremes(r, sign, id, most);
     for (int i = 0; i < n; i++) {
-        cJSON *o = add_object(list);
-        put_id(r, o, "id", id[i]);
-        put(o, "speed", (double)r->speed[id[i]]);
-        put_microseconds(o, "predicted_us", space_predicted(r->space, id[i]));
+        cJSON *o = adviser_add_object(list);
+        adviser_put_id(r->space, o, "id", id[i]);
+        adviser_put_number(o, "speed", (double)r->speed[id[i]]);
+        adviser_put_microseconds(o, "predicted_us", space_predicted(r->space, id[i]));
+        if (i < steps)
+            adviser_put_values(r->space, id[i], o);
     }
 }
 
@@ -368,14 +333,14 @@ static void put_results(const struct advice_request *r, const struct room *room,
         measured += r->trial[i] == TRIAL_MEASURED;
     cJSON *o = cJSON_AddObjectToObject(region, "results");
     cJSON_AddStringToObject(o, "speed", "relative to the eager kernel, measured");
-    put(o, "measured", measured);
-    put_speeds(r, 1, room->best, cJSON_AddArrayToObject(o, "best"));
-    put_speeds(r, -1, room->worst, cJSON_AddArrayToObject(o, "worst"));
+    adviser_put_number(o, "measured", measured);
+    put_speeds(r, 1, room->best, room->steps, cJSON_AddArrayToObject(o, "best"));
+    put_speeds(r, -1, room->worst, 0, cJSON_AddArrayToObject(o, "worst"));
     cJSON *list = cJSON_AddArrayToObject(o, "refused");
     for (int i = 0; i < r->deads && i < room->dead; i++) {
         char reason[sizeof r->dead[i].reason];
-        cJSON *dead = add_object(list);
-        put_id(r, dead, "id", r->dead[i].id);
+        cJSON *dead = adviser_add_object(list);
+        adviser_put_id(r->space, dead, "id", r->dead[i].id);
         scrub(r->dead[i].reason, reason, sizeof reason);
         cJSON_AddStringToObject(dead, "reason", reason);
     }
@@ -388,7 +353,7 @@ static cJSON *begin(const struct advice_request *r, const struct room *room, cJS
 {
     cJSON_AddNumberToObject(doc, "version", REQUEST_VERSION);
     adviser_put_device(r->cost->machine, space_facts(r->space), r->cost->threads, doc);
-    cJSON *region = add_object(cJSON_AddArrayToObject(doc, "regions"));
+    cJSON *region = adviser_add_object(cJSON_AddArrayToObject(doc, "regions"));
     cJSON_AddStringToObject(region, "region", r->slot);
     adviser_put_operation(space_facts(r->space), region);
     put_times(r, region);
@@ -409,8 +374,9 @@ char *adviser_request_text(const struct advice_request *r, const struct advice *
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
         cJSON *doc = cJSON_CreateObject();
         cJSON *region = begin(r, &rooms[i], doc);
-        put_candidates(r, ranking, &rooms[i], region);
+        adviser_put_candidates(r, ranking, rooms[i].candidates, region);
         put_results(r, &rooms[i], region);
+        adviser_put_lessons(r, rooms[i].lessons, region);
         char *text = finish(doc);
         if (text && strlen(text) < REQUEST_BYTES)
             return text;
@@ -419,14 +385,17 @@ char *adviser_request_text(const struct advice_request *r, const struct advice *
     return NULL;
 }
 
-static void put_lineage(const struct advice_request *r, const struct lineage *l, cJSON *o)
+static void put_lineage(const struct advice_request *r, const struct lineage *l, bool steps,
+                        cJSON *o)
 {
     static const char *const names[LINEAGE] = {"node", "parent", "grandparent"};
     for (int i = 0; i < LINEAGE && l->id[i] >= 0; i++) {
         cJSON *node = cJSON_AddObjectToObject(o, names[i]);
-        put_id(r, node, "id", l->id[i]);
-        put(node, "score", l->score[i]);
+        adviser_put_id(r->space, node, "id", l->id[i]);
+        adviser_put_number(node, "score", l->score[i]);
         cJSON_AddBoolToObject(node, "measured", l->measured[i]);
+        if (i == 0 && steps)
+            adviser_put_steps(r, l->id[i], node);
     }
 }
 
@@ -437,8 +406,9 @@ char *adviser_moves_text(const struct advice_request *r, const struct lineage *l
         cJSON *region = begin(r, &rooms[i], doc);
         cJSON *nodes = cJSON_AddArrayToObject(region, "nodes");
         for (int k = 0; k < n; k++)
-            put_lineage(r, &l[k], add_object(nodes));
+            put_lineage(r, &l[k], rooms[i].steps > 0, adviser_add_object(nodes));
         put_results(r, &rooms[i], region);
+        adviser_put_lessons(r, rooms[i].lessons, region);
         char *text = finish(doc);
         if (text && strlen(text) < REQUEST_BYTES)
             return text;

@@ -1,8 +1,9 @@
 /* llm.c - see llm.h.
  *
  * The thread sees text only; what a reply means is found out by whoever asked, on their own thread,
- * when they look. The one job passes from asker to thread and back by its state, under the lock;
- * in between it belongs to one side alone.
+ * when they look. The one job of a line passes from asker to thread and back by its state, under
+ * the lock; in between it belongs to one side alone. Lines have nothing in common but the limits,
+ * and a recording, which is read under the lock.
  */
 #include "specializer/adviser/llm.h"
 
@@ -13,26 +14,40 @@
 #include <time.h>
 
 #include "config/clock.h"
+#include "config/key_file.h"
 #include "config/log.h"
+#include "config/metrics.h"
 #include "specializer/adviser/adviser_replay.h"
 #include "specializer/store/store.h"
 
 enum { BYTES_A_TOKEN = 3 };
 enum job_state { JOB_NONE, JOB_WAITING, JOB_DONE };
 
-struct llm {
-    struct store *store;
-    struct adviser_http *http;
-    struct adviser_replay *replay;
+struct line {
+    struct llm *of;
+    struct adviser_http *http; /* NULL: the recording answers */
     pthread_t thread;
     bool has_thread;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;  /* the job's state, or stop, changed */
-    bool stop;            /* lock */
-    struct limits limits; /* lock */
     enum job_state state; /* lock; question and answer belong to the asker unless WAITING */
+    int64_t reserved;     /* tokens, while a question is under way */
     struct llm_question question;
     struct answer answer;
+};
+
+struct llm {
+    struct store *store;
+    struct adviser_replay *replay;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;  /* a job's state, or stop, changed */
+    bool stop;            /* lock */
+    struct limits limits; /* lock */
+    struct spent {
+        uint64_t good, bad; /* for the breaker */
+        int64_t tokens_in, tokens_out;
+        double cost;
+    } spent[LLM_TASKS];         /* lock */
+    double price_in, price_out; /* of a token */
+    struct line line[LLM_USERS];
 };
 
 /* ---- the thread that waits ----------------------------------------------------------------- */
@@ -62,35 +77,39 @@ static void wait_as_recorded(struct llm *l, double timeout, struct answer *out)
     }
 }
 
-static void carry(struct llm *l, const struct llm_question *q, struct answer *out)
+static void carry(struct line *line, const struct llm_question *q, struct answer *out)
 {
+    struct llm *l = line->of;
     struct call call = {.task = q->task,
                         .document = q->document,
                         .schema = q->schema,
                         .name = q->name,
                         .style = q->style};
-    if (l->http) {
-        adviser_http_post(l->http, &call, out);
+    if (line->http) {
+        adviser_http_post(line->http, &call, out);
         return;
     }
+    pthread_mutex_lock(&l->lock);
     adviser_replay_next(l->replay, q->record ? q->record : q->document, out);
+    pthread_mutex_unlock(&l->lock);
     if (out->fault == CALL_OK)
         wait_as_recorded(l, q->style.timeout, out);
 }
 
 static void *llm_thread(void *ctx)
 {
-    struct llm *l = ctx;
+    struct line *line = ctx;
+    struct llm *l = line->of;
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
-        if (l->state != JOB_WAITING) {
+        if (line->state != JOB_WAITING) {
             pthread_cond_wait(&l->wake, &l->lock);
             continue;
         }
         pthread_mutex_unlock(&l->lock);
-        carry(l, &l->question, &l->answer);
+        carry(line, &line->question, &line->answer);
         pthread_mutex_lock(&l->lock);
-        l->state = JOB_DONE;
+        line->state = JOB_DONE;
         pthread_cond_broadcast(&l->wake);
     }
     pthread_mutex_unlock(&l->lock);
@@ -108,6 +127,19 @@ static void clear_question(struct llm_question *q)
     *q = (struct llm_question){0};
 }
 
+/* Opens the line of one user; false with a message. */
+static bool open_line(struct llm *l, enum llm_user user, const struct config *c, struct err *err)
+{
+    struct line *line = &l->line[user];
+    line->of = l;
+    if (!l->replay && (line->http = adviser_http_open(c, err)) == NULL)
+        return false;
+    line->has_thread = pthread_create(&line->thread, NULL, llm_thread, line) == 0;
+    if (!line->has_thread)
+        err_set(err, "no thread");
+    return line->has_thread;
+}
+
 struct llm *llm_open(const struct config *c, struct store *store, struct err *err)
 {
     err->msg[0] = 0;
@@ -115,6 +147,8 @@ struct llm *llm_open(const struct config *c, struct store *store, struct err *er
         return NULL;
     struct llm *l = xcalloc(1, sizeof *l);
     l->store = store;
+    l->price_in = c->agentic_price_in * 1e-6;
+    l->price_out = c->agentic_price_out * 1e-6;
     limits_init(&l->limits, c->adviser_calls_per_hour, c->adviser_tokens_per_hour);
     pthread_mutex_init(&l->lock, NULL);
     pthread_condattr_t wake;
@@ -122,19 +156,34 @@ struct llm *llm_open(const struct config *c, struct store *store, struct err *er
     pthread_condattr_setclock(&wake, CLOCK_MONOTONIC);
     pthread_cond_init(&l->wake, &wake);
     pthread_condattr_destroy(&wake);
-    if (strncmp(c->adviser_url, "replay:", 7) == 0)
+    const bool recorded = strncmp(c->adviser_url, "replay:", 7) == 0;
+    const int users = strcmp(c->specializer_agentic, "on") == 0 ? LLM_USERS : LLM_ADVISER + 1;
+    if (recorded)
         l->replay = adviser_replay_open(c->adviser_url + 7, err);
     else
-        l->http = adviser_http_open(c, err);
-    if (l->replay || l->http) {
-        l->has_thread = pthread_create(&l->thread, NULL, llm_thread, l) == 0;
-        if (!l->has_thread)
-            err_set(err, "no thread");
-    }
-    if (l->has_thread)
+        key_file_warn("adviser.key_file", c->adviser_key_file);
+    bool open = l->replay || !recorded;
+    for (int i = 0; open && i < users; i++)
+        open = open_line(l, (enum llm_user)i, c, err);
+    if (open)
         return l;
     llm_close(l);
     return NULL;
+}
+
+static void close_line(struct llm *l, enum llm_user user)
+{
+    struct line *line = &l->line[user];
+    if (line->http)
+        adviser_http_stop(line->http);
+    if (line->has_thread)
+        pthread_join(line->thread, NULL);
+    if (line->state == JOB_DONE)
+        llm_settle(l, user, false, line->answer.fault == CALL_OK ? "not read: stopped" : "stopped",
+                   NULL);
+    clear_question(&line->question);
+    free(line->answer.text);
+    adviser_http_close(line->http);
 }
 
 void llm_close(struct llm *l)
@@ -145,15 +194,8 @@ void llm_close(struct llm *l)
     l->stop = true;
     pthread_cond_broadcast(&l->wake);
     pthread_mutex_unlock(&l->lock);
-    if (l->http)
-        adviser_http_stop(l->http);
-    if (l->has_thread)
-        pthread_join(l->thread, NULL);
-    if (l->state == JOB_DONE)
-        llm_settle(l, false, l->answer.fault == CALL_OK ? "not read: stopped" : "stopped", NULL);
-    clear_question(&l->question);
-    free(l->answer.text);
-    adviser_http_close(l->http);
+    for (int i = 0; i < LLM_USERS; i++)
+        close_line(l, (enum llm_user)i);
     adviser_replay_close(l->replay);
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->wake);
@@ -168,26 +210,35 @@ static int64_t llm_tokens(const char *text)
     return (int64_t)strlen(text) / BYTES_A_TOKEN;
 }
 
-enum hold llm_hold(struct llm *l, int64_t tokens)
+enum hold llm_hold(struct llm *l, enum llm_user user, int64_t tokens)
 {
+    const struct line *line = &l->line[user];
     pthread_mutex_lock(&l->lock);
-    enum hold hold = l->state != JOB_NONE ? HOLD_BUSY : limits_ask(&l->limits, clock_ns(), tokens);
+    enum hold hold = line->state != JOB_NONE || !line->has_thread
+                         ? HOLD_BUSY
+                         : limits_ask(&l->limits, clock_ns(), tokens);
     pthread_mutex_unlock(&l->lock);
     return hold;
 }
 
 enum hold llm_ask(struct llm *l, struct llm_question *q)
 {
+    struct line *line = &l->line[q->user];
     enum hold hold = HOLD_TOO_LONG;
-    if (q->document)
-        hold = llm_hold(l, llm_tokens(q->task) + llm_tokens(q->document) + q->style.max_tokens);
+    int64_t tokens = 0;
+    if (q->document) {
+        tokens = llm_tokens(q->task) + llm_tokens(q->document) + q->style.max_tokens;
+        hold = llm_hold(l, q->user, tokens);
+    }
     if (hold != HOLD_NOT) {
         clear_question(q);
         return hold;
     }
     pthread_mutex_lock(&l->lock);
-    l->question = *q;
-    l->state = JOB_WAITING;
+    line->question = *q;
+    line->reserved = tokens;
+    limits_reserve(&l->limits, tokens);
+    line->state = JOB_WAITING;
     pthread_cond_broadcast(&l->wake);
     pthread_mutex_unlock(&l->lock);
     *q = (struct llm_question){0};
@@ -196,11 +247,12 @@ enum hold llm_ask(struct llm *l, struct llm_question *q)
 
 const struct llm_question *llm_over(struct llm *l, enum llm_user user, const struct answer **answer)
 {
+    const struct line *line = &l->line[user];
     pthread_mutex_lock(&l->lock);
-    bool over = l->state == JOB_DONE && l->question.user == user;
+    bool over = line->state == JOB_DONE;
     pthread_mutex_unlock(&l->lock);
-    *answer = &l->answer;
-    return over ? &l->question : NULL;
+    *answer = &line->answer;
+    return over ? &line->question : NULL;
 }
 
 /* ---- what came of it ----------------------------------------------------------------------- */
@@ -214,11 +266,11 @@ static int32_t at_most(int32_t count, int64_t most)
  * more of them in a question than it has bytes, and what stands around its messages; and no more
  * in a reply than were asked for, unless it is longer than that. One reply that claims a billion
  * would otherwise use up every budget. */
-static void bound_counts(struct llm *l)
+static void bound_counts(struct line *line)
 {
     enum { AROUND = 512 };
-    const struct llm_question *q = &l->question;
-    struct answer *w = &l->answer;
+    const struct llm_question *q = &line->question;
+    struct answer *w = &line->answer;
     const int32_t in = w->tokens_in, out = w->tokens_out;
     int64_t most_in = (int64_t)strlen(q->task) + (int64_t)strlen(q->document) + AROUND;
     int64_t most_out = w->text ? (int64_t)strlen(w->text) / BYTES_A_TOKEN : 0;
@@ -235,25 +287,37 @@ static void bound_counts(struct llm *l)
                  in, out, w->tokens_in, w->tokens_out);
 }
 
-static void keep_exchange(struct llm *l, const char *verdict)
+static void keep_exchange(struct llm *l, const struct line *line, const char *verdict)
 {
     struct err err;
-    const struct llm_question *q = &l->question;
+    const struct llm_question *q = &line->question;
+    const struct answer *w = &line->answer;
     struct exchange x = {.request = q->record ? q->record : q->document,
-                         .reply = l->answer.text ? l->answer.text : "",
+                         .reply = w->text ? w->text : "",
                          .verdict = verdict,
-                         .seconds = l->answer.seconds,
-                         .tokens_in = l->answer.tokens_in,
-                         .tokens_out = l->answer.tokens_out};
-    if (l->http && l->store && store_exchange(l->store, &x, &err) != 0)
+                         .seconds = w->seconds,
+                         .tokens_in = w->tokens_in,
+                         .tokens_out = w->tokens_out};
+    if (line->http && l->store && store_exchange(l->store, &x, &err) != 0)
         log_warn("adviser", "exchange not stored: %s", err.msg);
 }
 
-void llm_settle(struct llm *l, bool good, const char *verdict, struct llm_cost *cost)
+static void count(struct llm *l, enum llm_task task, bool good, const struct llm_cost *c)
 {
-    const struct answer *w = &l->answer;
-    bound_counts(l);
-    int64_t asked = llm_tokens(l->question.task) + llm_tokens(l->question.document);
+    struct spent *s = &l->spent[task];
+    *(good ? &s->good : &s->bad) += 1;
+    s->tokens_in += c->tokens_in;
+    s->tokens_out += c->tokens_out;
+    s->cost += (double)c->tokens_in * l->price_in + (double)c->tokens_out * l->price_out;
+}
+
+void llm_settle(struct llm *l, enum llm_user user, bool good, const char *verdict,
+                struct llm_cost *cost)
+{
+    struct line *line = &l->line[user];
+    const struct answer *w = &line->answer;
+    bound_counts(line);
+    int64_t asked = llm_tokens(line->question.task) + llm_tokens(line->question.document);
     int64_t said = w->text ? llm_tokens(w->text) : 0;
     struct llm_cost c = {.tokens_in = w->tokens_in > 0 ? w->tokens_in
                                       : w->calls > 0   ? asked
@@ -263,21 +327,32 @@ void llm_settle(struct llm *l, bool good, const char *verdict, struct llm_cost *
     double wish_s = w->retry_after_s;
     if (w->fault == CALL_RATE && wish_s < BREAKER_FIRST_S)
         wish_s = BREAKER_FIRST_S;
-    keep_exchange(l, verdict);
+    keep_exchange(l, line, verdict);
     pthread_mutex_lock(&l->lock);
     int64_t now = clock_ns();
+    limits_release(&l->limits, line->reserved);
+    count(l, line->question.purpose, good, &c);
     limits_spend(&l->limits, now, w->calls, c.tokens_in + c.tokens_out);
     if (good)
         limits_good(&l->limits);
     else
         limits_bad(&l->limits, now, wish_s);
-    clear_question(&l->question);
-    free(l->answer.text);
-    l->answer = (struct answer){0};
-    l->state = JOB_NONE;
+    clear_question(&line->question);
+    free(line->answer.text);
+    line->answer = (struct answer){0};
+    line->state = JOB_NONE;
     pthread_mutex_unlock(&l->lock);
     if (cost)
         *cost = c;
+}
+
+/* Lock held. */
+static bool any_waiting(const struct llm *l)
+{
+    for (int i = 0; i < LLM_USERS; i++)
+        if (l->line[i].state == JOB_WAITING)
+            return true;
+    return false;
 }
 
 bool llm_wait(struct llm *l, double seconds)
@@ -285,9 +360,9 @@ bool llm_wait(struct llm *l, double seconds)
     struct timespec until = in_seconds(seconds);
     pthread_mutex_lock(&l->lock);
     int late = 0;
-    while (l->state == JOB_WAITING && !late)
+    while (any_waiting(l) && !late)
         late = pthread_cond_timedwait(&l->wake, &l->lock, &until);
-    bool idle = l->state != JOB_WAITING;
+    bool idle = !any_waiting(l);
     pthread_mutex_unlock(&l->lock);
     return idle;
 }
@@ -298,4 +373,74 @@ enum breaker llm_breaker(struct llm *l)
     enum breaker b = limits_breaker(&l->limits, clock_ns());
     pthread_mutex_unlock(&l->lock);
     return b;
+}
+
+/* ---- what was spent on what ---------------------------------------------------------------- */
+
+static const char *const task_names[LLM_TASKS] = {
+#define T(id, name) name,
+    LLM_TASK_LIST(T)
+#undef T
+};
+
+static void look(struct llm *l, struct spent out[LLM_TASKS])
+{
+    memset(out, 0, LLM_TASKS * sizeof *out);
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->lock);
+    memcpy(out, l->spent, sizeof l->spent);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void put(FILE *out, const char *name, int task, const char *key, const char *value, double v)
+{
+    char label[80];
+    if (key)
+        snprintf(label, sizeof label, "task=\"%s\",%s=\"%s\"", task_names[task], key, value);
+    else
+        snprintf(label, sizeof label, "task=\"%s\"", task_names[task]);
+    metric_value(out, name, label, v);
+}
+
+void llm_metrics(struct llm *l, FILE *out)
+{
+    static const char asked[] = "llm_questions_total", tokens[] = "llm_tokens_total";
+    struct spent s[LLM_TASKS];
+    look(l, s);
+    metric_head(out, asked, "counter",
+                "Questions to a language model by task, and whether the reply could be read");
+    for (int t = 0; t < LLM_TASKS; t++) {
+        put(out, asked, t, "reply", "usable", (double)s[t].good);
+        put(out, asked, t, "reply", "unusable", (double)s[t].bad);
+    }
+    metric_head(out, tokens, "counter", "Tokens of questions and replies by task, since start");
+    for (int t = 0; t < LLM_TASKS; t++) {
+        put(out, tokens, t, "direction", "in", (double)s[t].tokens_in);
+        put(out, tokens, t, "direction", "out", (double)s[t].tokens_out);
+    }
+    metric_head(out, "llm_cost_total", "counter",
+                "Money by task at agentic.price_in and price_out, since start");
+    for (int t = 0; t < LLM_TASKS; t++)
+        put(out, "llm_cost_total", t, NULL, NULL, s[t].cost);
+}
+
+cJSON *llm_json(struct llm *l)
+{
+    struct spent s[LLM_TASKS];
+    cJSON *list = cJSON_CreateArray();
+    look(l, s);
+    for (int t = 0; t < LLM_TASKS; t++) {
+        if (s[t].good + s[t].bad == 0)
+            continue;
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, o);
+        cJSON_AddStringToObject(o, "task", task_names[t]);
+        cJSON_AddNumberToObject(o, "usable", (double)s[t].good);
+        cJSON_AddNumberToObject(o, "unusable", (double)s[t].bad);
+        cJSON_AddNumberToObject(o, "tokens_in", (double)s[t].tokens_in);
+        cJSON_AddNumberToObject(o, "tokens_out", (double)s[t].tokens_out);
+        cJSON_AddNumberToObject(o, "cost", s[t].cost);
+    }
+    return list;
 }

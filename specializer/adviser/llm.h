@@ -1,14 +1,18 @@
-/* llm.h - the line to a language model that the adviser and the agent share.
+/* llm.h - the lines to a language model, one of the adviser and one of the agent.
  *
- * One thread carries one question at a time to the endpoint (or to a recording) and waits there;
- * whoever asked goes on meanwhile and looks for the reply now and then. Budgets an hour and the
- * circuit breaker are of the line, whoever asks. Every exchange is stored with what came of it.
- * All functions but llm_breaker() on the specializer thread only.
+ * On each a thread carries one question at a time to the endpoint (or to a recording) and waits
+ * there; whoever asked goes on meanwhile and looks for the reply now and then. A kernel takes a
+ * model minutes to write, so with one line for both advice would come too late or not at all.
+ * Budgets an hour and the circuit breaker are of both lines together; a question under way has its
+ * call and its tokens reserved. Every exchange is stored with what came of it. All functions on
+ * the specializer thread only, unless they say otherwise.
  */
 #ifndef WHET_SPECIALIZER_ADVISER_LLM_H
 #define WHET_SPECIALIZER_ADVISER_LLM_H
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "specializer/adviser/adviser_http.h"
 #include "specializer/adviser/adviser_limits.h"
@@ -16,12 +20,27 @@
 struct store;
 struct llm;
 
-/* Who asked: a reply is given only to them. */
-enum llm_user { LLM_ADVISER, LLM_AGENT };
+/* Whose line it is: a reply is given only to them. */
+enum llm_user { LLM_ADVISER, LLM_AGENT, LLM_USERS };
+
+/* What a question is for: constant, name in metrics. */
+#define LLM_TASK_LIST(T) \
+    T(ADVICE, "advice")  \
+    T(MOVES, "moves")    \
+    T(PLAN, "plan")      \
+    T(CODE, "code")      \
+    T(DEBUG, "debug")
+enum llm_task {
+#define T(id, name) LLM_TASK_##id,
+    LLM_TASK_LIST(T)
+#undef T
+        LLM_TASKS
+};
 
 /* A question. The strings are malloc'ed and belong to the line once it is put. */
 struct llm_question {
     enum llm_user user;
+    enum llm_task purpose;
     char *task, *document; /* system and user message */
     char *schema;          /* of the reply, or NULL */
     const char *name;      /* of the schema; static */
@@ -36,23 +55,29 @@ struct llm_cost {
     double seconds;
 };
 
-/* NULL when there is no adviser.url (err->msg is empty) or it cannot be used (a message). */
+/* NULL when there is no adviser.url (err->msg is empty) or it cannot be used (a message). Warns of
+ * a key file that others may read. The agent's line is there if specializer.agentic is on. */
 struct llm *llm_open(const struct config *c, struct store *store, struct err *err);
-/* Breaks off a call that is under way, and stores an exchange that nobody took. */
+/* Breaks off calls that are under way, and stores exchanges that nobody took. */
 void llm_close(struct llm *l);
 
 /* Why a question of about `tokens` would not be put now; HOLD_NOT: it would be. */
-enum hold llm_hold(struct llm *l, int64_t tokens);
+enum hold llm_hold(struct llm *l, enum llm_user user, int64_t tokens);
 /* Puts it; takes its strings over in any case. */
 enum hold llm_ask(struct llm *l, struct llm_question *q);
 /* The question of this user that is over, with its answer; NULL: none is. Valid until settled. */
 const struct llm_question *llm_over(struct llm *l, enum llm_user user,
                                     const struct answer **answer);
 /* Ends the exchange: stored with the verdict, counted, and good or bad for the breaker. */
-void llm_settle(struct llm *l, bool good, const char *verdict, struct llm_cost *cost);
-/* Waits until no call is under way. False: after `seconds` one still was. */
+void llm_settle(struct llm *l, enum llm_user user, bool good, const char *verdict,
+                struct llm_cost *cost);
+/* Waits until no call is under way on any line. False: after `seconds` one still was. */
 bool llm_wait(struct llm *l, double seconds);
 /* Any thread. */
 enum breaker llm_breaker(struct llm *l);
+/* Prometheus text of questions, tokens and money by task; `l` may be NULL: zeros. And the same for
+ * the dashboard, of the tasks that occurred, caller deletes. Any thread. */
+void llm_metrics(struct llm *l, FILE *out);
+cJSON *llm_json(struct llm *l);
 
 #endif

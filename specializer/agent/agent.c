@@ -265,6 +265,8 @@ void agent_learn(struct agent *a, int32_t node, double speed, const char *reason
 {
     struct agent_node *n = &a->at->tree.node[node];
     const bool seed = node == 0;
+    if (n->debugs > 0)
+        atomic_fetch_add(speed > 0 ? &a->count.repaired : &a->count.not_repaired, 1);
     if (speed > 0) {
         n->state = AGENT_MEASURED;
         n->speed = speed;
@@ -338,6 +340,12 @@ void agent_metrics(struct agent *a, FILE *out)
                  a ? (double)atomic_load(&a->count.measured) : 0);
     metric_value(out, "agentic_trials_total", "result=\"refused\"",
                  a ? (double)atomic_load(&a->count.refused) : 0);
+    metric_head(out, "agentic_repairs_total", "counter",
+                "Trials of texts that had been refused before and were repaired");
+    metric_value(out, "agentic_repairs_total", "result=\"measured\"",
+                 a ? (double)atomic_load(&a->count.repaired) : 0);
+    metric_value(out, "agentic_repairs_total", "result=\"refused\"",
+                 a ? (double)atomic_load(&a->count.not_repaired) : 0);
     metric_head(out, "agentic_tokens_total", "counter",
                 "Tokens of the model that writes kernels, over restarts");
     metric_value(out, "agentic_tokens_total", "direction=\"in\"",
@@ -348,4 +356,14 @@ void agent_metrics(struct agent *a, FILE *out)
                 "Money spent on it, by agentic.price_in and price_out, over restarts");
     metric_value(out, "agentic_cost_total", NULL,
                  a ? (double)atomic_load(&a->count.micro_cost) * 1e-6 : 0);
+}
+
+cJSON *agent_json(const struct agent *a)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "measured", (double)atomic_load(&a->count.measured));
+    cJSON_AddNumberToObject(o, "refused", (double)atomic_load(&a->count.refused));
+    cJSON_AddNumberToObject(o, "repaired", (double)atomic_load(&a->count.repaired));
+    cJSON_AddNumberToObject(o, "not_repaired", (double)atomic_load(&a->count.not_repaired));
+    return o;
 }

@@ -6,12 +6,13 @@
  * trials go through every stage that any candidate goes through (agent_turn.c). Every node is in
  * the store before anything is done with it, so a restart goes on where it was.
  *
- * Budgets: attempts in a slot, tokens and money in all (over restarts), and the line's own an hour.
+ * Budgets: attempts in a slot, tokens and money in all (over restarts), and the lines' own an hour.
  * Specializer thread only, but for the metrics.
  */
 #ifndef WHET_SPECIALIZER_AGENT_AGENT_H
 #define WHET_SPECIALIZER_AGENT_AGENT_H
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 
 #include "config/config.h"
@@ -56,5 +57,7 @@ void agent_revise(struct agent *a, const char *slot, int32_t node, double speed,
 
 /* Prometheus text; any thread. `a` may be NULL: the same names with zeros. */
 void agent_metrics(struct agent *a, FILE *out);
+/* Trials for the dashboard, caller deletes; any thread. */
+cJSON *agent_json(const struct agent *a);
 
 #endif

@@ -55,7 +55,7 @@ void agent_ask(struct agent *a, const struct agent_view *v, enum agent_task task
 {
     const struct config *c = a->config;
     struct err err = {""};
-    if (llm_hold(a->llm, c->agentic_max_tokens) != HOLD_NOT)
+    if (llm_hold(a->llm, LLM_AGENT, c->agentic_max_tokens) != HOLD_NOT)
         return;
     char *system = agent_prompt_system(v, &err);
     char *document = system ? document_text(a, v, task, node, &err) : NULL;
@@ -66,6 +66,9 @@ void agent_ask(struct agent *a, const struct agent_view *v, enum agent_task task
     }
     struct llm_question q = {
         .user = LLM_AGENT,
+        .purpose = task == TASK_PLAN   ? LLM_TASK_PLAN
+                   : task == TASK_CODE ? LLM_TASK_CODE
+                                       : LLM_TASK_DEBUG,
         .task = system,
         .document = document,
         .schema = task == TASK_PLAN ? xstrdup(agent_plan_schema) : NULL,
@@ -186,7 +189,8 @@ void agent_poll(struct agent *a)
     char event[24];
     snprintf(event, sizeof event, "agent_%s", task_names[a->task]);
     store_trace(a->store, a->at->slot, NULL, event, a->model, "%.600s", verdict);
-    llm_settle(a->llm, outcome != OUTCOME_FAILED && outcome != OUTCOME_FORM, verdict, &cost);
+    llm_settle(a->llm, LLM_AGENT, outcome != OUTCOME_FAILED && outcome != OUTCOME_FORM, verdict,
+               &cost);
     agent_pay(a, &cost);
     a->asked = false;
 }

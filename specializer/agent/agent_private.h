@@ -50,6 +50,7 @@ struct agent {
     double cost;
     struct {
         _Atomic uint64_t question[TASKS][AGENT_OUTCOMES], measured, refused;
+        _Atomic uint64_t repaired, not_repaired; /* trials of texts that had been refused before */
         _Atomic int64_t tokens_in, tokens_out, micro_cost;
     } count;
 };

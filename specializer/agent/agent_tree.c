@@ -75,7 +75,7 @@ bool tree_closed(const struct agent_tree *t, int32_t node)
             children++;
             failing += t->node[i].state == AGENT_FAILED;
         }
-    return failing >= FAILING_CHILDREN_MOST ||
+    return (failing >= FAILING_CHILDREN_MOST && failing == children) ||
            (t->node[node].parent < 0 && children >= ROOT_CHILDREN_MOST);
 }
 

@@ -2,9 +2,9 @@
  *
  * The root is the seed, every other node a text made from its parent's by a plan. Which text to
  * work on next follows STARK (arXiv 2510.16996): with odds epsilon any living node, else the
- * fastest; the root has at most five children; a node with three failing children is dead. A text
- * that failed may be repaired twice before it counts as a failing child. Pure but for the random
- * state; one thread.
+ * fastest; the root has at most five children; a node is dead that has at least three children,
+ * all of which failed: one that was right keeps it alive. A text that failed may be repaired twice
+ * before it counts as a failing child. Pure but for the random state; one thread.
  */
 #ifndef WHET_SPECIALIZER_AGENT_AGENT_TREE_H
 #define WHET_SPECIALIZER_AGENT_AGENT_TREE_H
@@ -61,7 +61,7 @@ void tree_free(struct agent_tree *t);
 int tree_attempts(const struct agent_tree *t);
 /* Nodes measured, and of them those since the fastest. */
 void tree_progress(const struct agent_tree *t, int *measured, int *dry);
-/* No more children: it has three failing ones, or is a root with five. */
+/* No more children: it has three or more and all failed, or it is a root with five. */
 bool tree_closed(const struct agent_tree *t, int32_t node);
 /* The measured nodes, fastest first; how many (at most n). */
 int tree_leaders(const struct agent_tree *t, int32_t *id, int n);

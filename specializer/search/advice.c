@@ -28,6 +28,28 @@ unsigned advice_risk(const struct advice *a, int32_t id)
     return bits;
 }
 
+static bool is_heavy(const struct advice *a, int32_t id)
+{
+    for (int i = 0; i < a->warned; i++)
+        for (int k = 0; a->risk[i].kind == RISK_RESOURCE && k < a->risk[i].ids; k++)
+            if (a->risk[i].id[k] == id)
+                return true;
+    return false;
+}
+
+void advice_defer(const struct advice *a, int32_t *id, int n)
+{
+    int light = 0;
+    for (int i = 0; i < n; i++) {
+        int32_t at = id[i];
+        if (is_heavy(a, at))
+            continue;
+        for (int k = i; k > light; k--)
+            id[k] = id[k - 1];
+        id[light++] = at;
+    }
+}
+
 static void *copy_of(const void *from, int n, size_t size)
 {
     void *to = xcalloc((size_t)n + 1, size);
@@ -68,10 +90,19 @@ static bool has_hint(const struct advice *a, const char *knob)
     return false;
 }
 
+static bool has_risk(const struct advice *a, enum risk kind)
+{
+    for (int i = 0; i < a->warned; i++)
+        if (a->risk[i].kind == kind)
+            return true;
+    return false;
+}
+
 void advice_add_heuristic(struct advice *out, struct advice *heuristic)
 {
     out->advised = out->priorities;
     out->hinted = out->hints;
+    out->warned = out->risks;
     size_t hints = (size_t)(out->hints + heuristic->hints);
     size_t risks = (size_t)(out->risks + heuristic->risks);
     add_ranking(out, heuristic); /* a full ranking: it names every id below its length */
@@ -80,8 +111,11 @@ void advice_add_heuristic(struct advice *out, struct advice *heuristic)
         if (!has_hint(out, heuristic->hint[i].knob))
             out->hint[out->hints++] = heuristic->hint[i];
     out->risk = xrealloc(out->risk, (risks + 1) * sizeof *out->risk);
-    for (int i = 0; i < heuristic->risks; i++) /* their id lists move over */
-        out->risk[out->risks++] = heuristic->risk[i];
+    for (int i = 0; i < heuristic->risks; i++)
+        if (has_risk(out, heuristic->risk[i].kind))
+            free(heuristic->risk[i].id);
+        else /* its list of ids moves over */
+            out->risk[out->risks++] = heuristic->risk[i];
     if (!out->label[0])
         memcpy(out->label, heuristic->label, sizeof out->label);
     heuristic->risks = 0;

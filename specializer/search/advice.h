@@ -31,11 +31,15 @@ struct advice {
         char note[801]; /* 200 characters */
     } * risk;
     int risks;
-    int advised, hinted; /* how many, the first ones, of priority and hint a language model named */
+    int advised, hinted, warned; /* how many, the first ones, of priority, hint and risk a language
+                                    model named */
 };
 void advice_free(struct advice *a);
-/* enum risk bits that the advice attaches to a point. */
+/* enum risk bits that the advice attaches to a point. They say which checks come first; and what a
+ * language model takes for a risk of resources is measured after the rest of its batch, since that
+ * is what may spill, not fit or take long: advice_defer() puts it last, in the order it had. */
 unsigned advice_risk(const struct advice *a, int32_t id);
+void advice_defer(const struct advice *a, int32_t *id, int n);
 
 /* One bucket of a region's live traffic. */
 struct live_shape {
@@ -47,6 +51,14 @@ struct live_shape {
 struct dead_end {
     int32_t id;
     char reason[160];
+};
+
+/* What was measured in another slot of this machine: a point there, by the name that language
+ * models are told, and its speed relative to that slot's eager kernel. */
+enum { LESSON_ID = 160 };
+struct lesson {
+    char slot[40], id[LESSON_ID];
+    double speed;
 };
 
 /* What an adviser is told about one slot. */
@@ -65,6 +77,8 @@ struct advice_request {
     int lives;
     const struct dead_end *dead;
     int deads;
+    const struct lesson *lesson; /* slot by slot, the most like this one first */
+    int lessons;
 };
 
 /* ---- moves: what strategy mcts asks besides -------------------------------------------------- */
@@ -90,12 +104,14 @@ struct moves {
     int32_t node;
     struct change change[CHANGES_MOST];
     int n;
+    int dropped; /* words of the reply that were no change of a knob of the space */
 };
 
 /* The heuristic by itself, and its word on a node of a search tree. */
 void advise_heuristic(const struct advice_request *r, struct advice *out);
 void advise_moves(const struct space *s, int32_t node, struct moves *out);
-/* What the model said comes first, what it left out is the heuristic's; that one is used up. */
+/* What the model said comes first, what it left out is the heuristic's: points, knobs, kinds of
+ * risk. That one is used up. */
 void advice_add_heuristic(struct advice *out, struct advice *heuristic);
 void advice_copy(struct advice *out, const struct advice *from);
 

@@ -3,8 +3,8 @@
  * UCT with c = sqrt(2) descends to a node that has fewer than two children. There the heuristic's
  * moves are played, downhill along the prediction; what is illegal in them is dropped, and if
  * nothing new is left one random change is made. A short random rollout scored by the cost model
- * says how promising the new leaf is. Measurements replace what the model said, along the whole
- * path up.
+ * says how promising the new leaf is. Before every batch all rewards are counted
+ * anew, since the fastest speed and the cost model are no longer what they were.
  */
 #include "specializer/search/mcts_tree.h"
 
@@ -62,19 +62,32 @@ static void reward(struct mcts_tree *t, int node, double by, int visits)
     }
 }
 
-/* What was measured since the last batch takes the place of what had been thought. */
+/* What a node is worth by itself: its measured score, or else the best that its rollout met. */
+static double reward_of(const struct mcts_tree *t, const struct search *s,
+                        const struct mcts_node *n)
+{
+    double own = mcts_score(t, s, n->id);
+    return s->trial[n->id] >= TRIAL_MEASURED ? own : fmax(own, mcts_score(t, s, n->walk));
+}
+
+/* A node that a sequence only passed has no reward before it is measured; then it is a visit too.
+ * Children have higher indices than their parents, so one walk from the back adds up the tree. */
 void mcts_learn(struct mcts_tree *t, const struct search *s)
 {
-    for (int i = 1; i < t->nodes; i++) {
+    for (int i = 0; i < t->nodes; i++)
+        t->node[i].value = 0;
+    for (int i = t->nodes - 1; i > 0; i--) {
         struct mcts_node *n = &t->node[i];
-        if (n->measured || s->trial[n->id] < TRIAL_MEASURED)
-            continue;
-        double now = mcts_score(t, s, n->id);
-        reward(t, i, now - n->reward, 0);
-        n->reward = now;
-        n->measured = true;
+        if (!n->scored && s->trial[n->id] >= TRIAL_MEASURED) {
+            n->scored = true;
+            reward(t, i, 0, 1);
+        }
+        n->reward = n->scored ? reward_of(t, s, n) : 0;
+        n->value += n->reward;
+        t->node[n->parent].value += n->value;
     }
 }
+
 /* ---- growing ------------------------------------------------------------------------------- */
 
 /* A new node for a point that has none; its index, or -1 when there is no room. */
@@ -85,7 +98,7 @@ int mcts_grow(struct mcts_tree *t, int parent, int32_t id)
         return -1;
     int i = t->nodes++;
     t->node[i] = (struct mcts_node){
-        .id = id, .parent = parent, .first = -1, .next = p->first, .batch = t->batch};
+        .id = id, .parent = parent, .first = -1, .next = p->first, .walk = id, .batch = t->batch};
     p->first = i;
     p->closed = ++p->children == MCTS_CHILDREN;
     t->of[id] = i;
@@ -154,14 +167,14 @@ int mcts_play(struct mcts_tree *t, const struct search *s, int node, const struc
     return grown;
 }
 
-/* The best score on a short random walk from a leaf, itself included. */
-static double rollout(struct mcts_tree *t, const struct search *s, int32_t id)
+/* The point with the best score on a short random walk from a leaf, itself included. */
+static int32_t rollout(struct mcts_tree *t, const struct search *s, int32_t id)
 {
-    double best = mcts_score(t, s, id);
+    int32_t best = id;
     for (int i = 0; i < ROLLOUT && id >= 0; i++) {
         id = random_change(t, s, id, false);
-        if (id >= 0)
-            best = fmax(best, mcts_score(t, s, id));
+        if (id >= 0 && mcts_score(t, s, id) > mcts_score(t, s, best))
+            best = id;
     }
     return best;
 }
@@ -170,8 +183,10 @@ static double rollout(struct mcts_tree *t, const struct search *s, int32_t id)
 void mcts_score_leaf(struct mcts_tree *t, const struct search *s, int leaf)
 {
     struct mcts_node *n = &t->node[leaf];
-    n->measured = s->trial[n->id] >= TRIAL_MEASURED;
-    n->reward = n->measured ? mcts_score(t, s, n->id) : rollout(t, s, n->id);
+    n->scored = true;
+    if (s->trial[n->id] < TRIAL_MEASURED)
+        n->walk = rollout(t, s, n->id);
+    n->reward = reward_of(t, s, n);
     reward(t, leaf, n->reward, 1);
 }
 

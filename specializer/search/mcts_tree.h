@@ -17,9 +17,10 @@ struct mcts_node {
     int visits;
     double value;  /* sum of the rewards below and here */
     double reward; /* its own share in that */
+    int32_t walk;  /* the best point that its rollout met; its own until there was one */
+    bool scored;   /* it has a reward of its own: a rollout, or a measurement */
     bool closed;   /* no child more: two, or no new point one change away */
     bool dead;     /* nothing can grow below */
-    bool measured; /* reward is of a measurement */
     bool advised;  /* the heuristic's moves were played */
     int wanted;    /* times the language model was asked about it */
     int batch;     /* in which it was made */
@@ -39,7 +40,8 @@ struct mcts_tree {
 /* The yardstick for scores, anew: what a second predicted is worth in speed, and the fastest speed.
  */
 void mcts_calibrate(struct mcts_tree *t, const struct search *s);
-/* What was measured since the last batch takes the place of what had been thought. */
+/* All rewards anew, by the yardstick of now: what was measured takes the place of what had been
+ * thought, and what is still thought is what the cost model thinks today. */
 void mcts_learn(struct mcts_tree *t, const struct search *s);
 /* Share of the fastest speed that a point has, as measured or else as predicted. */
 double mcts_score(const struct mcts_tree *t, const struct search *s, int32_t id);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "specializer/candidate/hash.h"
 
 void search_open(struct search *s, const struct space *space)
 {
@@ -65,6 +66,26 @@ int search_best(const struct search *s, int32_t *id, int n)
         id[at] = i;
     }
     return found;
+}
+
+int32_t search_draw(const struct search *s, uint64_t *random)
+{
+    int32_t from;
+    struct point p;
+    if (search_best(s, &from, 1) == 0)
+        return -1;
+    const struct template *t = space_template(s->space, from);
+    space_point(s->space, from, &p);
+    for (int i = 0; i < s->advice->hints; i++) {
+        const struct hint *h = &s->advice->hint[i];
+        int knob = template_knob(t, h->knob), at = 0;
+        if (knob < 0 || random_below(random, 2) == 0)
+            continue;
+        while (at < h->values - 1 && random_below(random, 2))
+            at++;
+        p.value[knob] = h->value[at];
+    }
+    return space_find(s->space, t, &p);
 }
 
 static const struct strategy *const strategies[] = {&strategy_template,   &strategy_mcts,

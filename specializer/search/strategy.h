@@ -18,8 +18,9 @@ struct mover {
     void *ctx;
     /* Changes that were proposed for `node`: 1, or 0 if there are none (yet). */
     int (*moves)(void *ctx, int32_t node, struct moves *out);
-    /* Nodes that will probably be expanded next. */
-    void (*want)(void *ctx, const struct lineage *l, int n);
+    /* Nodes that will probably be expanded next. False: nobody was asked (the line to whom it would
+     * be is taken, or a budget is used up), so they may be wanted again. */
+    bool (*want)(void *ctx, const struct lineage *l, int n);
 };
 
 struct search {
@@ -43,6 +44,9 @@ void search_learn(struct search *s, int32_t id, double speed);
 void search_forget(struct search *s, int32_t id);
 /* The measured ids with the highest speed, best first; returns how many (at most n). */
 int search_best(const struct search *s, int32_t *id, int n);
+/* A point drawn from the advice's hints: the fastest known with hinted values put in, early ones
+ * more likely (each is passed over with even odds). -1: nothing was measured, or none is there. */
+int32_t search_draw(const struct search *s, uint64_t *random);
 
 struct strategy {
     const char *name;

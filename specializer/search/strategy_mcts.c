@@ -4,8 +4,9 @@
  * knob. UCT with c = sqrt(2) descends to a node that has fewer than two children; the adviser
  * proposes a sequence of changes there; what is illegal in it is dropped, and if nothing new is
  * left one random change is made. A short random rollout scored by the cost model says how
- * promising the new leaf is. Measurements replace what the model said, along the whole path up. A
- * batch is half of what looks fastest in the tree, half of what grew where the tree has done best.
+ * promising the new leaf is. Before every batch all rewards are counted anew: measurements replace
+ * what the model said, and scores are shares of the fastest speed known now. A batch is half of
+ * what looks fastest in the tree, half of what grew where the tree has done best.
  *
  * A language model takes longer to answer than a tree takes to grow, so it is asked after a batch
  * about the nodes that will probably be expanded next, and its moves are played when the next
@@ -138,7 +139,8 @@ static void plant_all(struct mcts_tree *t, const struct search *s)
         plant(t, s, best[i]);
 }
 
-/* Points that the language model named first: planted, and measured as far as it is trusted. */
+/* Points that the language model named first, or that its hints lead to: planted, and measured as
+ * far as it is trusted. */
 static void take_advised(struct mcts_tree *t, const struct search *s, struct batch *b,
                          trust_fn *may)
 {
@@ -146,6 +148,11 @@ static void take_advised(struct mcts_tree *t, const struct search *s, struct bat
         int32_t id = s->advice->priority[i];
         looks += s->trial[id] == TRIAL_NONE;
         if (take_told(t, s, b, id, may))
+            plant(t, s, id);
+    }
+    for (int tries = 0; s->advice->hinted > 0 && tries < TRUST_LOOKS; tries++) {
+        int32_t id = search_draw(s, &t->random);
+        if (id >= 0 && take_told(t, s, b, id, may))
             plant(t, s, id);
     }
 }
@@ -165,7 +172,9 @@ static double worth(const struct mcts_tree *t, const struct search *s, const str
         return score;
     if (why == GREW_WELL)
         return n->batch == t->batch && p->visits > 0 ? p->value / p->visits : -1;
-    return n->parent != MCTS_ROOT && p->measured ? mcts_score(t, s, p->id) + 0.01 * score : -1;
+    return n->parent != MCTS_ROOT && s->trial[p->id] >= TRIAL_MEASURED
+               ? mcts_score(t, s, p->id) + 0.01 * score
+               : -1;
 }
 
 /* The untried node that is most worth measuring; false: none. */
@@ -231,7 +240,33 @@ static void fill_lineage(const struct mcts_tree *t, const struct search *s, int 
     }
 }
 
-/* The nodes with the best standing that can still grow and were not asked about. */
+static bool is_near_wanted(const struct search *s, const struct lineage *l, int n, int32_t id)
+{
+    for (int i = 0; i < n; i++)
+        if (space_distance(s->space, l[i].id[0], id) <= 1)
+            return true;
+    return false;
+}
+
+/* The node with the best standing that can still grow and was not asked about, more than one change
+ * from those of `l`; -1: none. */
+static int next_wanted(const struct mcts_tree *t, const struct search *s, const struct lineage *l,
+                       int n)
+{
+    int best = -1;
+    double most = -1;
+    for (int i = 1; i < t->nodes; i++) {
+        const struct mcts_node *at = &t->node[i];
+        double score = mcts_score(t, s, at->id);
+        if (!at->closed && at->wanted == 0 && score > most && !is_near_wanted(s, l, n, at->id)) {
+            most = score;
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* A few nodes that differ: of near ones the same can be said, and a question costs as much. */
 static void want_moves(struct mcts_tree *t, const struct search *s)
 {
     struct lineage l[MOVES_MOST];
@@ -239,36 +274,36 @@ static void want_moves(struct mcts_tree *t, const struct search *s)
     if (!s->mover || t->wants == WANTS_MOST)
         return;
     while (n < MOVES_MOST) {
-        int best = -1;
-        for (int i = 1; i < t->nodes; i++)
-            if (!t->node[i].closed && t->node[i].wanted == 0 &&
-                (best < 0 || mcts_score(t, s, t->node[i].id) > mcts_score(t, s, t->node[best].id)))
-                best = i;
+        int best = next_wanted(t, s, l, n);
         if (best < 0)
             break;
-        t->node[best].wanted = 1;
+        t->node[best].wanted++;
         fill_lineage(t, s, best, &l[n++]);
     }
-    t->wants += n > 0;
-    s->mover->want(s->mover->ctx, l, n);
+    if (n > 0 && s->mover->want(s->mover->ctx, l, n)) {
+        t->wants++;
+        return;
+    }
+    for (int i = 0; i < n; i++) /* nobody heard it: the next batch may want them */
+        t->node[t->of[l[i].id[0]]].wanted--;
 }
 
 static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)
 {
     struct mcts_tree *t = state;
     struct batch b = {id, 0, n};
-    bool advised = s->advice->advised > 0 || s->mover;
+    bool told = s->advice->advised > 0 || s->advice->hinted > 0;
     t->batch++;
     mcts_calibrate(t, s);
     mcts_learn(t, s);
     plant_all(t, s);
     for (int i = 0; i < s->firsts; i++)
         take(&b, s, s->first[i]);
-    if (advised)
+    if (told || s->mover)
         trust_batch(&t->trust, s, n);
     take_advised(t, s, &b, trust_near);
     play_advice(t, s, &b);
-    b.want -= s->advice->advised > 0 && t->trust.far_left > 0 && b.n < n; /* far ones are last */
+    b.want -= told && t->trust.far_left > 0 && b.n < n; /* far ones are last */
     take_starts(t, s, &b);
     for (int i = 0; i < n * GROWTH && mcts_simulate(t, s); i++)
         ;

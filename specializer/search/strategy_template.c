@@ -210,28 +210,6 @@ static void take_families(struct batch *b, bool trailing)
 
 /* ---- advice -------------------------------------------------------------------------------- */
 
-/* A point drawn from the hints: the fastest known with hinted values put in, early ones more
- * likely (each is passed over with even odds). */
-static int32_t draw(struct state *st, const struct search *s)
-{
-    int32_t from;
-    struct point p;
-    if (search_best(s, &from, 1) == 0)
-        return -1;
-    const struct template *t = space_template(s->space, from);
-    space_point(s->space, from, &p);
-    for (int i = 0; i < s->advice->hints; i++) {
-        const struct hint *h = &s->advice->hint[i];
-        int knob = template_knob(t, h->knob), at = 0;
-        if (knob < 0 || random_below(&st->random, 2) == 0)
-            continue;
-        while (at < h->values - 1 && random_below(&st->random, 2))
-            at++;
-        p.value[knob] = h->value[at];
-    }
-    return space_find(s->space, t, &p);
-}
-
 typedef bool trust_fn(const struct trust *t, const struct search *s, int32_t id);
 
 static void take_told(struct batch *b, int32_t id, trust_fn *may)
@@ -251,7 +229,7 @@ static void take_advised(struct batch *b, trust_fn *may)
         take_told(b, a->priority[i], may);
     }
     for (int tries = 0; a->hinted > 0 && tries < TRUST_LOOKS; tries++)
-        take_told(b, draw(b->st, b->s), may);
+        take_told(b, search_draw(b->s, &b->st->random), may);
 }
 
 /* ---- the batch ----------------------------------------------------------------------------- */

@@ -7,14 +7,19 @@ import json
 import pathlib
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 
+import pytest
 import requests
 
+from agentic import PATIENCE as ROUNDS
 from agentic import Load
-from conftest import PATIENCE
+from conftest import BINARY, PATIENCE, ROOT
 
+# ROUNDS is the longer limit: nobody is asked before a first round of candidates is decided.
 KEY = {"authorization": "Bearer boss"}
 
 
@@ -39,6 +44,10 @@ def counted(s):
     return {name.split('"')[1]: float(value) for name, value in rows}
 
 
+def trace(s):
+    return requests.get(s.url + "/admin/trace", headers=KEY, timeout=PATIENCE).json()["trace"]
+
+
 def asked(s):
     return sum(n for outcome, n in counted(s).items() if outcome != "heuristic")
 
@@ -51,13 +60,12 @@ def test_a_server_that_asks_itself_serves_on_and_ends(start, tmp_path):
         "--adviser-model", "smollm2", "--adviser-timeout", "1", "--engine-max-batch", "2"])
     load = Load(s)
     try:
-        end = time.time() + PATIENCE
+        end = time.time() + ROUNDS
         while asked(s) < 1:
             assert time.time() < end, s.text()
             time.sleep(0.1)
         assert s.complete("The capital of France is")["choices"][0]["text"]
-        trace = requests.get(s.url + "/admin/trace", headers=KEY, timeout=PATIENCE).json()["trace"]
-        assert any(r["event"].startswith("advice") for r in trace), trace[:20]
+        assert any(r["event"].startswith("advice") for r in trace(s)), trace(s)[:20]
     finally:
         load.end()
     s.stop()
@@ -97,7 +105,7 @@ def test_the_key_is_nowhere_but_in_the_header(start, tmp_path):
               "--store", str(tmp_path / "store" / "store.db"))
     load = Load(s)
     try:
-        end = time.time() + PATIENCE
+        end = time.time() + ROUNDS
         while not counted(s).get("accepted"):
             assert time.time() < end, s.text()
             time.sleep(0.1)
@@ -115,3 +123,118 @@ def test_the_key_is_nowhere_but_in_the_header(start, tmp_path):
     s.stop()
     for path in pathlib.Path(tmp_path / "store").rglob("*"):
         assert path.is_dir() or secret.encode() not in path.read_bytes(), path
+
+
+class Mailbox:
+    """scripts/mailbox on a folder; `answer` is whoever looks into it: of a request's body it makes a
+    reply, or None to leave it unanswered."""
+
+    def __init__(self, folder, answer):
+        self.folder, self.answer, self.stop = folder, answer, threading.Event()
+        self.process = subprocess.Popen([sys.executable, ROOT / "scripts" / "mailbox", folder, "--port", "0"],
+                                        stdout=subprocess.PIPE, text=True)
+        self.url = self.process.stdout.readline().split(",")[0].removeprefix("mailbox: ")
+        self.thread = threading.Thread(target=self.look, daemon=True)
+        self.thread.start()
+
+    def look(self):
+        while not self.stop.wait(0.05):
+            for letter in sorted(self.folder.glob("[0-9]*.json")):
+                reply = letter.with_suffix(".reply")
+                said = None if reply.exists() else self.answer(json.loads(letter.read_text()))
+                if said is not None:
+                    part = letter.with_suffix(".part")
+                    part.write_text(said)
+                    part.rename(reply)
+
+    def close(self):
+        self.stop.set()
+        self.thread.join()
+        self.process.terminate()
+        self.process.wait(PATIENCE)
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def mailbox(tmp_path):
+    """Opens one; closed at the end of the test."""
+    opened = []
+
+    def one(answer):
+        opened.append(Mailbox(tmp_path / "letters", answer))
+        return opened[-1]
+
+    yield one
+    for box in opened:
+        box.close()
+
+
+def test_a_mailbox_asks_whoever_looks_into_it(mailbox):
+    box = mailbox(lambda body: body["messages"][1]["content"].upper() if body["model"] == "loud" else None)
+    body = {"model": "loud", "messages": [{"role": "system", "content": "be loud"},
+                                          {"role": "user", "content": "hello"}]}
+    said = requests.post(box.url, json=body, timeout=PATIENCE).json()
+    assert said["choices"][0]["message"] == {"role": "assistant", "content": "HELLO"}
+    assert (box.folder / "0001.txt").read_text() == "--- system\n\nbe loud\n\n--- user\n\nhello\n"
+    assert json.loads((box.folder / "0001.json").read_text()) == body
+    with pytest.raises(requests.Timeout):  # nobody answers, and the asker leaves
+        requests.post(box.url, json={**body, "model": "deaf"}, timeout=1)
+    end = time.time() + PATIENCE
+    while not (box.folder / "0002.gone").exists():
+        assert time.time() < end
+        time.sleep(0.05)
+    for wrong in ({"messages": 7}, [], {"model": "loud"}):
+        assert requests.post(box.url, json=wrong, timeout=PATIENCE).status_code == 400
+    assert len(list(box.folder.glob("*.json"))) == 2
+    box.close()
+    again = mailbox(lambda body: "x")  # the numbers go on, letters of the last run stay
+    assert requests.post(again.url, json=body, timeout=PATIENCE).status_code == 200
+    assert (again.folder / "0003.reply").exists()
+
+
+def first_of_the_list(body):
+    """As a model that believes the cost model would."""
+    region = json.loads(body["messages"][1]["content"])["regions"][0]
+    if "nodes" in region:
+        return json.dumps({"version": 1, "nodes": []})
+    return json.dumps({"version": 1, "regions": [
+        {"region": region["region"], "label": "by mail",
+         "priority": [c["id"] for c in region["candidates"][:2]], "hints": {}, "risks": []}]})
+
+
+def test_a_person_can_be_the_adviser_of_a_server(start, mailbox, tmp_path):
+    (tmp_path / "key").write_text("boss\n")
+    box = mailbox(first_of_the_list)
+    s = start("--specializer-enabled=true", "--server-admin-key-file", str(tmp_path / "key"),
+              "--specializer-strategy", "mcts", "--adviser-url", box.url)
+    load = Load(s)
+    try:
+        end = time.time() + ROUNDS
+        while not any(r["event"] == "advice" and r["text"].startswith("by mail") for r in trace(s)):
+            assert time.time() < end, s.text()
+            time.sleep(0.1)
+    finally:
+        load.end()
+    asked = [json.loads(json.loads(p.read_text())["messages"][1]["content"])["regions"][0]
+             for p in sorted(box.folder.glob("*.json"))]
+    # Nobody is asked about a slot of which nothing is known, and that cannot learn from another.
+    assert all(r["results"]["measured"] > 0 or r["results"]["refused"] or r.get("lessons") for r in asked)
+    assert counted(s)["rejected"] == 0, s.text()
+
+
+def test_an_ablation_asks_by_mail_and_only_once(mailbox, tmp_path):
+    box, said, out = mailbox(first_of_the_list), tmp_path / "said.jsonl", tmp_path / "out.json"
+    command = [BINARY, "tune", "--ablate", "--table", ROOT / "tests/golden/tune_table.json", "--seeds",
+               "1", "--seconds", "10", "--adviser-url", box.url, "--record", said, "--json", out]
+    runs = []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ROUNDS)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"^llm mcts +mlp_in/m1 +a search: [1-9]", done.stdout, re.M), done.stdout
+        runs.append([v for v in json.loads(out.read_text())["variants"] if v["adviser"] == "llm"])
+        letters = len(list(box.folder.glob("*.json")))
+    recorded = [json.loads(line) for line in said.read_text().splitlines()]
+    assert 0 < len(recorded) == letters  # the second run asked nobody anything new
+    assert {r["kind"] for r in recorded} == {"advice", "moves"}
+    assert runs[0] == runs[1] and len(runs[0]) == 8
+    assert all(v["llm"]["rejected"] == 0 for v in runs[0])

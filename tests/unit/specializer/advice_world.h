@@ -22,6 +22,7 @@ struct world {
     char slot[40];
     struct live_shape live[3];
     struct dead_end dead[12];
+    struct lesson lesson[4];
     struct advice_request request;
     struct advice heuristic;
 };
@@ -105,6 +106,14 @@ static inline void world_results(struct world *w)
                  "longer still, so that it is cut");
     }
     w->request.deads = 12;
+    for (int i = 0; i < 4 && space_size(w->space) > 0; i++) {
+        struct lesson *l = &w->lesson[i];
+        snprintf(l->slot, sizeof l->slot, "%s", i < 2 ? "mlp_out/m1" : "head/m1");
+        adviser_id_text(w->space, i % space_size(w->space), l->id);
+        l->speed = 2 - 0.3 * i;
+    }
+    w->request.lesson = w->lesson;
+    w->request.lessons = 4;
 }
 
 static inline void world_close(struct world *w)

@@ -55,6 +55,7 @@ static void the_slot_that_is_worth_most_is_searched(void **state)
     assert_null(choose(&w->s));
     struct place *head = place(w, "head/m1", 0.1), *attn = place(w, "attn/m1/c256", 0.2);
     assert_ptr_equal(choose(&w->s), attn);
+    assert_ptr_equal(choose_but(&w->s, attn), head); /* who may come after it */
     attn->exhausted = true;
     assert_ptr_equal(choose(&w->s), head);
     head->worth = OBSERVE_FLOOR / 2;

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "specializer/adviser/adviser_request.h"
+#include "tests/unit/specializer/stand_in.h"
 #include "tests/unit/unit.h"
 #include "tune/ablate.h"
 #include "tune/report.h"
@@ -154,6 +156,21 @@ static void the_default_strategy_beats_the_baselines(void **unused)
     assert_true(2 * tree < chance);
 }
 
+/* Nobody names a point: values are all that is said, to both strategies. */
+static void hints_that_are_right_save_samples(void **unused)
+{
+    (void)unused;
+    static const char *const strategy[] = {"template", "mcts"};
+    for (int i = 0; i < 2; i++) {
+        double hints = mean_samples(strategy[i], COUNSEL_HINTS);
+        double none = mean_samples(strategy[i], COUNSEL_HEURISTIC);
+        double ties = mean_samples(strategy[i], COUNSEL_TIES);
+        print_message("samples to 95 %%: %s %.1f with hints, %.1f without; ties by lot %.1f\n",
+                      strategy[i], hints, none, ties);
+        assert_true(hints < none);
+    }
+}
+
 /* ---- the replay ---------------------------------------------------------------------------- */
 
 static void regret_falls_to_nothing_when_everything_was_tried(void **unused)
@@ -224,6 +241,40 @@ static void late_advice_counts_from_when_it_is_there(void **unused)
     assert_true(changed > 0);
 }
 
+/* As in a server, where moves would have a clock of their own only if there were two models. */
+static void advice_and_moves_share_one_line(void **unused)
+{
+    (void)unused;
+    const struct table *t = &tables.table[0];
+    struct err err;
+    struct cost cost;
+    struct search search;
+    struct counsel *c = counsel_open(COUNSEL_RIGHT, t, 1, NULL, NULL, &err);
+    const struct mover *mover = counsel_mover(c);
+    struct lineage l = {.id = {0, -1, -1}, .score = {1}};
+    cost_open(&cost, &tables.machine, tables.threads);
+    space_predict(t->space, &cost);
+    search_open(&search, t->space);
+    struct advice_request r = {.space = t->space,
+                               .cost = &cost,
+                               .slot = t->slot,
+                               .speed = search.speed,
+                               .trial = search.trial};
+    struct advice advice;
+    search_learn(&search, 0, 1);
+    counsel_ask(c, &r, 0, &advice); /* puts its question, which takes 2 s */
+    advice_free(&advice);
+    assert_false(mover->want(mover->ctx, &l, 1));
+    counsel_ask(c, &r, 3, &advice); /* answered; now it is the turn of moves */
+    assert_true(advice.advised > 0);
+    advice_free(&advice);
+    assert_true(mover->want(mover->ctx, &l, 1));
+    assert_false(mover->want(mover->ctx, &l, 1));
+    search_close(&search);
+    cost_close(&cost);
+    counsel_close(c);
+}
+
 /* A recorded reply names the table's best point. */
 static void recorded_replies_are_replayed(void **unused)
 {
@@ -259,6 +310,70 @@ static void recorded_replies_are_replayed(void **unused)
     trial_free(&r);
     unlink(path);
     assert_int_equal(trial_run(&terms, &r, &err), -1); /* the recording is gone */
+}
+
+/* What a model would say of the first slot: its fastest point. */
+static char *good_reply(const struct table *t)
+{
+    char id[ID_TEXT], *text = NULL;
+    int32_t best;
+    table_best(t, &best);
+    adviser_id_text(t->space, best, id);
+    assert_true(asprintf(&text,
+                         "{\"version\":1,\"regions\":[{\"region\":\"%s\",\"label\":\"\","
+                         "\"priority\":[\"%s\"],\"hints\":{},\"risks\":[]}]}",
+                         t->slot, id) > 0);
+    return text;
+}
+
+/* Its replies decide what is measured next; its seconds are the search's; and what it was asked
+ * once it is not asked again, neither in this run nor with the file of the last one. */
+static void a_live_model_is_consulted_in_closed_loop(void **unused)
+{
+    (void)unused;
+    static struct stand_in model;
+    const struct table *t = &tables.table[0];
+    char path[64], url[64], *argv[] = {(char *)"whet", (char *)"--adviser-url", url, NULL};
+    struct config config;
+    struct trial_run r[3];
+    struct err err;
+    setenv("no_proxy", "127.0.0.1", 1);
+    stand_in_open(&model);
+    atomic_store(&model.mode, STAND_IN_LATE);
+    stand_in_say(&model, good_reply(t));
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/v1", model.port);
+    snprintf(path, sizeof path, "/tmp/whet-test-live-%d.jsonl", (int)getpid());
+    assert_int_equal(config_parse(&config, 3, argv, &err), 0);
+    int asked = 0;
+    for (int i = 0; i < 3; i++) {
+        struct live *live = live_open(&config, path, &err);
+        assert_non_null(live);
+        struct trial_terms terms = {.tables = &tables,
+                                    .table = t,
+                                    .strategy = &strategy_template,
+                                    .counsel = COUNSEL_REPLAY,
+                                    .live = live,
+                                    .seed = i < 2 ? 1 : 2,
+                                    .budget_s = 30};
+        assert_int_equal(trial_run(&terms, &r[i], &err), 0);
+        live_close(live);
+        asked = i == 0 ? atomic_load(&model.requests) : asked;
+        if (i == 1) /* all known by now */
+            assert_int_equal(atomic_load(&model.requests), asked);
+    }
+    assert_true(asked > 0 && r[0].use.asked[COUNSEL_ADVICE] == asked);
+    assert_int_equal(r[1].use.asked[COUNSEL_ADVICE], asked);
+    assert_true(r[0].use.seconds >= 0.3 * asked);
+    assert_int_equal(r[0].use.tokens_out, 56 * asked);
+    assert_int_equal(r[0].use.rejected[COUNSEL_ADVICE], 0);
+    assert_true(r[0].to_95 <= 5); /* in the second batch, first of all */
+    assert_int_equal(r[0].samples, r[1].samples);
+    assert_memory_equal(r[0].seconds, r[1].seconds, (size_t)r[0].samples * sizeof(float));
+    stand_in_close(&model);
+    config_free(&config);
+    unlink(path);
+    for (int i = 0; i < 3; i++)
+        trial_free(&r[i]);
 }
 
 static char *read_file(const char *path)
@@ -316,11 +431,14 @@ int main(void)
         cmocka_unit_test(rejected_and_missing_advice_change_nothing),
         cmocka_unit_test(bad_advice_costs_less_than_a_tenth),
         cmocka_unit_test(the_default_strategy_beats_the_baselines),
+        cmocka_unit_test(hints_that_are_right_save_samples),
         cmocka_unit_test(regret_falls_to_nothing_when_everything_was_tried),
         cmocka_unit_test(a_search_repeats_exactly_from_its_seed),
         cmocka_unit_test(a_budget_ends_a_search),
         cmocka_unit_test(late_advice_counts_from_when_it_is_there),
+        cmocka_unit_test(advice_and_moves_share_one_line),
         cmocka_unit_test(recorded_replies_are_replayed),
+        cmocka_unit_test(a_live_model_is_consulted_in_closed_loop),
         cmocka_unit_test(results_are_written_as_json_and_svg),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);

@@ -89,6 +89,38 @@ static void an_endpoint_that_asks_for_rest_gets_it_at_once(void **unused)
     assert_int_equal(limits_breaker(&l, (120 + 3600) * S), BREAKER_HALF_OPEN);
 }
 
+static void what_is_under_way_is_reserved(void **unused)
+{
+    (void)unused;
+    struct limits l;
+    limits_init(&l, 2, 10000);
+    limits_reserve(&l, 6000);
+    assert_int_equal(limits_ask(&l, 0, 4001), HOLD_TOKENS);
+    assert_int_equal(limits_ask(&l, 0, 4000), HOLD_NOT);
+    limits_reserve(&l, 4000);
+    assert_int_equal(limits_ask(&l, 0, 0), HOLD_CALLS);
+    limits_release(&l, 6000); /* it took less */
+    limits_spend(&l, 0, 1, 100);
+    assert_int_equal(limits_ask(&l, 0, 0), HOLD_CALLS);
+    limits_release(&l, 4000); /* it was never sent */
+    assert_int_equal(limits_ask(&l, 0, 9900), HOLD_NOT);
+}
+
+static void a_breaker_that_is_half_open_lets_one_question_through(void **unused)
+{
+    (void)unused;
+    struct limits l;
+    limits_init(&l, 1000, 1000000);
+    limits_bad(&l, 0, 120);
+    assert_int_equal(limits_ask(&l, 120 * S, 1), HOLD_NOT);
+    limits_reserve(&l, 1);
+    assert_int_equal(limits_ask(&l, 120 * S, 1), HOLD_BREAKER);
+    limits_release(&l, 1);
+    limits_good(&l);
+    limits_reserve(&l, 1);
+    assert_int_equal(limits_ask(&l, 120 * S, 1), HOLD_NOT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -97,6 +129,8 @@ int main(void)
         cmocka_unit_test(a_budget_of_none_is_none),
         cmocka_unit_test(breaker_opens_after_three_in_a_row_and_waits_longer_each_time),
         cmocka_unit_test(an_endpoint_that_asks_for_rest_gets_it_at_once),
+        cmocka_unit_test(what_is_under_way_is_reserved),
+        cmocka_unit_test(a_breaker_that_is_half_open_lets_one_question_through),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -151,13 +151,137 @@ static void request_says_what_was_measured(void **unused)
     adviser_id_text(w.space, 12, id);
     assert_string_equal(cJSON_GetObjectItem(worst, "id")->valuestring, id);
     const cJSON *candidates = cJSON_GetObjectItem(region, "candidates"), *c;
-    assert_true(cJSON_GetArraySize(candidates) >= 16);
+    assert_true(cJSON_GetArraySize(candidates) >= 12);
     cJSON_ArrayForEach(c, candidates) /* none that was tried, all of them in the space */
     {
         int32_t found = adviser_id_find(w.space, cJSON_GetObjectItem(c, "id")->valuestring);
         assert_true(found >= 0 && found != 11 && found != 12);
     }
     cJSON_Delete(o);
+    free(text);
+    world_close(&w);
+}
+
+static const cJSON *region_of(cJSON *o)
+{
+    return cJSON_GetArrayItem(cJSON_GetObjectItem(o, "regions"), 0);
+}
+
+static const cJSON *knob_told(const cJSON *region, const char *name)
+{
+    const cJSON *templates = cJSON_GetObjectItem(cJSON_GetObjectItem(region, "space"), "templates");
+    const cJSON *k;
+    cJSON_ArrayForEach(
+        k, cJSON_GetObjectItem(cJSON_GetArrayItem(templates, 0),
+                               "knobs")) if (strcmp(cJSON_GetObjectItem(k, "knob")->valuestring,
+                                                    name) == 0) return k;
+    return NULL;
+}
+
+/* With one token a step TOKENS cannot vary; the formula does not see PREP or SPLIT. */
+static void request_says_what_cannot_vary_and_what_is_not_seen(void **unused)
+{
+    (void)unused;
+    struct world w;
+    world_open(&w, REGION_MLP_OUT, 1);
+    char *text = adviser_request_text(&w.request, &w.heuristic);
+    cJSON *o = cJSON_Parse(text);
+    const cJSON *region = region_of(o), *tokens = knob_told(region, "TOKENS");
+    assert_int_equal(cJSON_GetObjectItem(tokens, "only")->valueint, 1);
+    assert_null(cJSON_GetObjectItem(tokens, "values"));
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(knob_told(region, "SPLIT"), "blind")));
+    assert_null(cJSON_GetObjectItem(knob_told(region, "ISA"), "blind"));
+    assert_null(cJSON_GetObjectItem(knob_told(region, "PACK"), "blind")); /* never changes alone */
+    cJSON_Delete(o);
+    free(text);
+    world_close(&w);
+}
+
+/* Each entry stands for untried points that are predicted alike; no two entries of a family are. */
+static void candidates_that_tie_are_one(void **unused)
+{
+    (void)unused;
+    struct world w;
+    world_open(&w, REGION_MLP_IN, 1);
+    char *text = adviser_request_text(&w.request, &w.heuristic);
+    cJSON *o = cJSON_Parse(text);
+    const cJSON *list = cJSON_GetObjectItem(region_of(o), "candidates"), *c;
+    double *last = calloc((size_t)space_families() + 1, sizeof *last);
+    int ties = 0;
+    cJSON_ArrayForEach(c, list)
+    {
+        int32_t id = adviser_id_find(w.space, cJSON_GetObjectItem(c, "id")->valuestring);
+        int family = space_family(w.space, id), members = 0;
+        double predicted = space_predicted(w.space, id);
+        assert_true(last[family] == 0 || predicted > last[family] * 1.0019);
+        last[family] = predicted;
+        if (!cJSON_HasObjectItem(c, "alike"))
+            continue;
+        ties++;
+        for (int32_t i = 0; i < space_size(w.space); i++)
+            members += space_family(w.space, i) == family &&
+                       space_predicted(w.space, i) >= predicted * (1 - 1e-9) &&
+                       space_predicted(w.space, i) <= predicted * 1.002;
+        assert_int_equal(cJSON_GetObjectItem(c, "alike")->valueint, members);
+        assert_true(cJSON_GetArraySize(cJSON_GetObjectItem(c, "alike_in")) > 0);
+    }
+    assert_true(ties >= 4);
+    free(last);
+    cJSON_Delete(o);
+    free(text);
+    world_close(&w);
+}
+
+/* What is called a step is legal, and one knob away. */
+static void steps_are_legal_neighbours(void **unused)
+{
+    (void)unused;
+    struct world w;
+    world_open(&w, REGION_MLP_OUT, 4);
+    search_learn(&w.search, 11, 2.5);
+    char *text = adviser_request_text(&w.request, &w.heuristic);
+    cJSON *o = cJSON_Parse(text);
+    const cJSON *best = cJSON_GetArrayItem(
+        cJSON_GetObjectItem(cJSON_GetObjectItem(region_of(o), "results"), "best"), 0);
+    const struct template *t = space_template(w.space, 11);
+    const cJSON *knob, *value;
+    int steps = 0;
+    cJSON_ArrayForEach(knob, cJSON_GetObjectItem(best, "steps")) cJSON_ArrayForEach(value, knob)
+    {
+        struct point p;
+        space_point(w.space, 11, &p);
+        p.value[template_knob(t, knob->string)] = value->valueint;
+        int32_t to = space_find(w.space, t, &p);
+        assert_true(to >= 0 && space_distance(w.space, 11, to) == 1);
+        steps++;
+    }
+    assert_true(steps > 3);
+    cJSON_Delete(o);
+    free(text);
+    struct lineage l = {.id = {11, -1, -1}, .score = {1}, .measured = {true}};
+    text = adviser_moves_text(&w.request, &l, 1);
+    o = cJSON_Parse(text);
+    const cJSON *nodes = cJSON_GetObjectItem(region_of(o), "nodes");
+    const cJSON *node = cJSON_GetObjectItem(cJSON_GetArrayItem(nodes, 0), "node");
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(node, "steps")), steps);
+    cJSON_Delete(o);
+    free(text);
+    world_close(&w);
+}
+
+static void predictions_say_whether_they_were_corrected(void **unused)
+{
+    (void)unused;
+    struct world w;
+    struct point p;
+    world_open(&w, REGION_MLP_OUT, 4);
+    char *text = adviser_request_text(&w.request, &w.heuristic);
+    assert_non_null(strstr(text, "\"predictions\":\"a formula alone"));
+    free(text);
+    space_point(w.space, 11, &p);
+    cost_learn(&w.cost, space_template(w.space, 11), &p, space_facts(w.space), 50e-6);
+    text = adviser_request_text(&w.request, &w.heuristic);
+    assert_non_null(strstr(text, "corrected by 1 measurement"));
     free(text);
     world_close(&w);
 }
@@ -303,6 +427,10 @@ int main(void)
         cmocka_unit_test(request_about_a_gpu_has_a_form_of_its_own),
         cmocka_unit_test(request_counts_the_bytes_of_its_machine),
         cmocka_unit_test(request_says_what_was_measured),
+        cmocka_unit_test(request_says_what_cannot_vary_and_what_is_not_seen),
+        cmocka_unit_test(candidates_that_tie_are_one),
+        cmocka_unit_test(steps_are_legal_neighbours),
+        cmocka_unit_test(predictions_say_whether_they_were_corrected),
         cmocka_unit_test(request_is_below_16_kib_for_every_region),
         cmocka_unit_test(a_long_document_loses_its_lists_before_it_is_given_up),
         cmocka_unit_test(request_carries_no_path),

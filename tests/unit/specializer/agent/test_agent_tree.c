@@ -78,6 +78,31 @@ static void three_failing_children_kill_a_node_but_not_its_siblings(void **state
     tree_free(&t);
 }
 
+/* A leader that has brought something forth is not given up for three failures beside it. */
+static void a_child_that_was_right_keeps_its_parent_alive(void **state)
+{
+    (void)state;
+    struct agent_tree t = {.random = 7};
+    int32_t node, root = add(&t, -1, AGENT_MEASURED, 0.5);
+    int32_t fast = add(&t, root, AGENT_MEASURED, 2);
+    add(&t, fast, AGENT_MEASURED, 1.9);
+    for (int i = 0; i < 2 * FAILING_CHILDREN_MOST; i++)
+        add(&t, fast, AGENT_FAILED, 0);
+    assert_false(tree_closed(&t, fast));
+    int chosen = 0;
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(tree_next(&t, &node), AGENT_PLAN);
+        chosen += node == fast;
+    }
+    assert_true(chosen > 50);
+    /* One whose repair is still under way has not failed yet. */
+    int32_t other = add(&t, root, AGENT_MEASURED, 1);
+    for (int i = 0; i < FAILING_CHILDREN_MOST; i++)
+        add(&t, other, i ? AGENT_FAILED : AGENT_BROKEN, 0);
+    assert_false(tree_closed(&t, other));
+    tree_free(&t);
+}
+
 static void the_root_has_five_children_at_most(void **state)
 {
     (void)state;
@@ -162,6 +187,7 @@ int main(void)
         cmocka_unit_test(what_is_begun_is_finished_before_more_is_planned),
         cmocka_unit_test(a_text_is_repaired_twice_and_then_failed),
         cmocka_unit_test(three_failing_children_kill_a_node_but_not_its_siblings),
+        cmocka_unit_test(a_child_that_was_right_keeps_its_parent_alive),
         cmocka_unit_test(the_root_has_five_children_at_most),
         cmocka_unit_test(a_dead_tree_proposes_nothing),
         cmocka_unit_test(the_fastest_grows_most_and_others_sometimes),

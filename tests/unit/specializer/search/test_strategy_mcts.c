@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "specializer/candidate/hash.h"
+#include "specializer/search/mcts_tree.h"
 #include "tests/unit/specializer/advice_world.h"
 
 static int knob_of(const struct world *w, int32_t id, const char *name)
@@ -143,6 +144,7 @@ struct oracle {
     struct world *w;
     struct lineage asked[256];
     int n, calls;
+    int deaf;   /* so many times nothing is heard first */
     bool knows; /* else: words that are illegal or mean nothing */
 };
 
@@ -163,10 +165,14 @@ static int oracle_moves(void *ctx, int32_t node, struct moves *out)
     return 0;
 }
 
-static void oracle_want(void *ctx, const struct lineage *l, int n)
+static bool oracle_want(void *ctx, const struct lineage *l, int n)
 {
     struct oracle *o = ctx;
     o->calls++;
+    if (o->deaf > 0) {
+        o->deaf--;
+        return false;
+    }
     for (int i = 0; i < n && o->n < 256; i++) {
         for (int k = 1; k < LINEAGE; k++)
             if (l[i].id[k] >= 0) /* an edge is a change of one knob */
@@ -174,6 +180,7 @@ static void oracle_want(void *ctx, const struct lineage *l, int n)
         assert_true(l[i].score[0] >= 0 && l[i].score[0] <= 1);
         o->asked[o->n++] = l[i];
     }
+    return true;
 }
 
 static int samples_with(bool knows, uint64_t seed)
@@ -233,6 +240,66 @@ static void calls_for_moves_are_capped(void **unused)
     world_close(&w);
 }
 
+/* Speeds rise from batch to batch, so what was the fastest once is worth less later; and the cost
+ * model has learned. */
+static void rewards_are_by_the_yardstick_of_now(void **unused)
+{
+    (void)unused;
+    struct world w;
+    int32_t id[6];
+    world_open(&w, REGION_MLP_OUT, 4);
+    void *state = strategy_mcts.open(&w.search, 5);
+    struct mcts_tree *t = state;
+    for (int i = 0; i < 12; i++)
+        one_batch(&w, &strategy_mcts, state, 6, true, id);
+    space_predict(w.space, &w.cost);
+    mcts_calibrate(t, &w.search);
+    mcts_learn(t, &w.search);
+    double sum = 0;
+    int measured = 0, visits = 0;
+    for (int i = 1; i < t->nodes; i++) {
+        const struct mcts_node *n = &t->node[i];
+        sum += n->reward;
+        visits += n->scored;
+        if (w.search.trial[n->id] < TRIAL_MEASURED)
+            continue;
+        measured++;
+        double share = (double)w.search.speed[n->id] / t->fastest;
+        assert_float_equal(n->reward, share < 1 ? share : 1, 1e-6);
+    }
+    assert_true(measured > 40);
+    assert_float_equal(t->node[MCTS_ROOT].value, sum, 1e-6 * sum);
+    assert_int_equal(t->node[MCTS_ROOT].visits, visits);
+    strategy_mcts.close(state);
+    world_close(&w);
+}
+
+/* Somebody whose line is taken most of the time is asked as often as one whose line is free, and
+ * about the nodes that were wanted meanwhile. */
+static void nodes_that_nobody_was_asked_about_are_wanted_again(void **unused)
+{
+    (void)unused;
+    struct world w;
+    int32_t id[2];
+    world_open(&w, REGION_MLP_OUT, 4);
+    struct oracle o = {.w = &w, .deaf = 70};
+    struct mover mover = {&o, oracle_moves, oracle_want};
+    w.search.mover = &mover;
+    void *state = strategy_mcts.open(&w.search, 1);
+    one_batch(&w, &strategy_mcts, state, 2, false, id);
+    struct mcts_tree *t = state;
+    for (int i = 1; i < t->nodes; i++)
+        assert_int_equal(t->node[i].wanted, 0);
+    for (int i = 0; i < 70; i++)
+        one_batch(&w, &strategy_mcts, state, 2, false, id);
+    assert_int_equal(o.deaf, 0);
+    assert_int_equal(o.calls, 71);
+    assert_int_equal(t->wants, 1);
+    assert_true(o.n > 0);
+    strategy_mcts.close(state);
+    world_close(&w);
+}
+
 static void winners_of_neighbours_come_first(void **unused)
 {
     (void)unused;
@@ -257,6 +324,8 @@ int main(void)
         cmocka_unit_test(it_never_leaves_the_legal_space),
         cmocka_unit_test(moves_that_are_right_save_samples_and_illegal_ones_cost_none),
         cmocka_unit_test(calls_for_moves_are_capped),
+        cmocka_unit_test(rewards_are_by_the_yardstick_of_now),
+        cmocka_unit_test(nodes_that_nobody_was_asked_about_are_wanted_again),
         cmocka_unit_test(winners_of_neighbours_come_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
