@@ -8,6 +8,7 @@
 
 #include "bench/bench.h"
 #include "config/config.h"
+#include "engine/cpu/blas.h"
 #include "engine/cpu/executor.h"
 #include "server/server.h"
 #include "specializer/admission/probe.h"
@@ -111,6 +112,7 @@ static int run(const struct command *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    blas_prepare();
     for (int i = 0; argc > 1 && i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return run(&commands[i], argc, argv);

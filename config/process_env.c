@@ -45,13 +45,19 @@ static const char *path_of_us(void)
 }
 
 /* The variables that compilers, the loader and sanitizers need, and those that say which GPU is
- * device 0 here: a probe must run on the one that the kernel is for. Nothing that may hold a
- * secret. */
+ * device 0 here and how OpenBLAS multiplies: a probe must compute where and as we do. Nothing that
+ * may hold a secret. */
 int process_environment(const char *temporary, char *out[ENVIRONMENT_MAX + 1], struct err *err)
 {
-    static const char *const keep[] = {
-        "HOME",         "ASAN_OPTIONS",         "UBSAN_OPTIONS",     "TSAN_OPTIONS",
-        "LSAN_OPTIONS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MPS_PIPE_DIRECTORY"};
+    static const char *const keep[] = {"HOME",
+                                       "OPENBLAS_CORETYPE",
+                                       "ASAN_OPTIONS",
+                                       "UBSAN_OPTIONS",
+                                       "TSAN_OPTIONS",
+                                       "LSAN_OPTIONS",
+                                       "CUDA_VISIBLE_DEVICES",
+                                       "CUDA_DEVICE_ORDER",
+                                       "CUDA_MPS_PIPE_DIRECTORY"};
     int n = 0;
     _Static_assert(sizeof keep / sizeof *keep + 4 <= ENVIRONMENT_MAX, "and those below");
     for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {

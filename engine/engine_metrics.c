@@ -234,6 +234,19 @@ static void put_regions(const struct engine *e, FILE *out)
         }
 }
 
+static void put_machine(const struct machine *m, FILE *out)
+{
+    char label[64];
+    put(out, "machine_peak_flops", "gauge", "FLOP/s that this machine can do, measured at start",
+        m->peak_flops);
+    if (!m->product_core)
+        return;
+    snprintf(label, sizeof label, "core=\"%s\"", m->product_core);
+    metric_head(out, "machine_product_flops", "gauge",
+                "FLOP/s of the matrix product of eager kernels, measured at start");
+    metric_value(out, "machine_product_flops", label, m->product_flops);
+}
+
 void engine_metrics(const struct engine *e, FILE *out)
 {
     int state = atomic_load(&e->state);
@@ -243,6 +256,7 @@ void engine_metrics(const struct engine *e, FILE *out)
     put_counters(e, out);
     gaps_metrics(&e->stats.gaps, out);
     put_regions(e, out);
+    put_machine(e->ops->machine(e->backend), out);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */

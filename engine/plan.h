@@ -84,14 +84,16 @@ enum machine_kind { MACHINE_CPU, MACHINE_CUDA };
 
 /* What this machine can do, measured at start (backend) and never typed in. */
 struct machine {
-    char device[96];        /* "Intel(R) Xeon(R) ..., 2 threads" */
-    double read_bandwidth;  /* bytes/s of a streaming read over more than the last-level cache,
-                               or over the model's own size if that is smaller */
-    double peak_flops;      /* FLOP/s: of a register-resident multiply-add loop in f32, or on a
-                               GPU of a large product in bf16 */
-    double boundary_s;      /* seconds from the end of one region to the start of the next */
-    int32_t kv_element;     /* bytes of one element of the KV cache; 0: 4 */
-    int32_t weight_element; /* bytes of a weight, whatever the model's format; 0: as there */
+    char device[96];          /* "Intel(R) Xeon(R) ..., 2 threads" */
+    double read_bandwidth;    /* bytes/s of a streaming read over more than the last-level cache,
+                                 or over the model's own size if that is smaller */
+    double peak_flops;        /* FLOP/s: of a register-resident multiply-add loop in f32, or on a
+                                 GPU of a large product in bf16 */
+    double product_flops;     /* FLOP/s of a matrix product in f32 as eager does it; 0: unknown */
+    const char *product_core; /* the kernels that did it, in their library's words; NULL: unknown */
+    double boundary_s;        /* seconds from the end of one region to the start of the next */
+    int32_t kv_element;       /* bytes of one element of the KV cache; 0: 4 */
+    int32_t weight_element;   /* bytes of a weight, whatever the model's format; 0: as there */
     enum machine_kind kind;
     /* MACHINE_CUDA: */
     int32_t sms;                                   /* multiprocessors */

@@ -1,9 +1,8 @@
 /* admin.c - /admin: HTTP onto specializer.h.
  *
  * All of it runs off the loop, because the specializer's store may be busy writing. Operators'
- * changes carry the request id into the decision trace. The specializer answers with a status and
- * JSON; of its errors the sentence is taken and put in the API's own shape, so that every route
- * fails alike.
+ * changes carry the request id into the decision trace. What the specializer answers becomes a
+ * status here, and its reasons take the API's own shape, so that every route fails alike.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,21 +13,22 @@
 #include "server/router.h"
 #include "server/server.h"
 
-/* Takes over the malloc'ed *text as the job's answer. A pointer to it, because the call
+/* HTTP's status for each answer. */
+static const int status_of[ANSWERS] = {
+    [ANSWER_DONE] = 200,     [ANSWER_WRONG] = 400,  [ANSWER_UNKNOWN] = 404,
+    [ANSWER_CONFLICT] = 409, [ANSWER_FAILED] = 500, [ANSWER_LOADING] = 503,
+};
+
+/* Takes over the malloc'ed *text: JSON, or why there is none. A pointer to it, because the call
  * that fills it is an argument too and C does not say which is evaluated first. */
-static void answer(struct job *j, int status, char **text)
+static void answer(struct job *j, enum specializer_answer a, char **text)
 {
-    char *json = *text;
-    cJSON *body = status >= 400 ? cJSON_Parse(json) : NULL;
-    const cJSON *message = json_get(json_get(body, "error"), "message");
-    j->status = status;
-    if (status >= 400)
-        api_error_set(&j->error, status, NULL, "%s",
-                      cJSON_IsString(message) ? message->valuestring : "the specializer refused");
-    else if (json)
-        buf_str(&j->out, json);
-    cJSON_Delete(body);
-    free(json);
+    j->status = status_of[a];
+    if (a == ANSWER_DONE)
+        buf_str(&j->out, *text);
+    else
+        api_error_set(&j->error, j->status, NULL, "%s", *text);
+    free(*text);
 }
 
 static bool available(struct job *j)
@@ -52,36 +52,36 @@ static void start(struct exchange *x, void (*run)(struct job *j))
 
 static void run_slots(struct job *j)
 {
-    char *json = NULL;
+    char *text = NULL;
     if (available(j))
-        answer(j, specializer_slots(j->srv->specializer, j->rest, &json), &json);
+        answer(j, specializer_slots(j->srv->specializer, j->rest, &text), &text);
 }
 
 static void run_kernels(struct job *j)
 {
-    char *json = NULL;
+    char *text = NULL;
     if (available(j))
-        answer(j, specializer_kernels(j->srv->specializer, j->rest, &json), &json);
+        answer(j, specializer_kernels(j->srv->specializer, j->rest, &text), &text);
 }
 
 static void run_trace(struct job *j)
 {
-    char *json = NULL, *end = NULL;
+    char *text = NULL, *end = NULL;
     const char *slot = j->arg[0] && *j->arg[0] ? j->arg[0] : NULL;
     long long since = j->arg[1] ? strtoll(j->arg[1], &end, 10) : 0;
     if (end && (*end || end == j->arg[1]))
         api_error_set(&j->error, 400, "since", "`since` must be unix seconds");
     else if (available(j))
-        answer(j, specializer_trace(j->srv->specializer, slot, since, j->number, &json), &json);
+        answer(j, specializer_trace(j->srv->specializer, slot, since, j->number, &text), &text);
     if (j->number)
         j->type = "application/x-ndjson";
 }
 
 static void run_export(struct job *j)
 {
-    char *json = NULL;
+    char *text = NULL;
     if (available(j))
-        answer(j, specializer_export(j->srv->specializer, &json), &json);
+        answer(j, specializer_export(j->srv->specializer, &text), &text);
 }
 
 void admin_slots(struct exchange *x)
@@ -141,44 +141,44 @@ static char *member(struct job *j, const char *name, bool needed)
 
 static void run_pin(struct job *j)
 {
-    char *json = NULL;
+    char *text = NULL;
     j->arg[0] = member(j, "kernel", true);
     if (!j->error.status && available(j))
-        answer(j, specializer_pin(j->srv->specializer, j->rest, j->arg[0], j->who, &json), &json);
+        answer(j, specializer_pin(j->srv->specializer, j->rest, j->arg[0], j->who, &text), &text);
 }
 
 static void run_unpin(struct job *j)
 {
-    char *json = NULL;
+    char *text = NULL;
     if (available(j))
-        answer(j, specializer_unpin(j->srv->specializer, j->rest, j->who, &json), &json);
+        answer(j, specializer_unpin(j->srv->specializer, j->rest, j->who, &text), &text);
 }
 
 static void run_rollback(struct job *j)
 {
-    char *json = NULL;
+    char *text = NULL;
     j->arg[0] = member(j, "from", false);
     if (!j->error.status && available(j))
-        answer(j, specializer_rollback(j->srv->specializer, j->rest, j->arg[0], j->who, &json),
-               &json);
+        answer(j, specializer_rollback(j->srv->specializer, j->rest, j->arg[0], j->who, &text),
+               &text);
 }
 
 static void run_disable(struct job *j)
 {
-    char *json = NULL;
+    char *text = NULL;
     j->arg[0] = member(j, "reason", false);
     if (!j->error.status && available(j))
         answer(j,
                specializer_disable(j->srv->specializer, j->rest, j->arg[0] ? j->arg[0] : "", j->who,
-                                   &json),
-               &json);
+                                   &text),
+               &text);
 }
 
 static void run_enable(struct job *j)
 {
-    char *json = NULL;
+    char *text = NULL;
     if (available(j))
-        answer(j, specializer_enable(j->srv->specializer, j->rest, j->who, &json), &json);
+        answer(j, specializer_enable(j->srv->specializer, j->rest, j->who, &text), &text);
 }
 
 static void run_mode(struct job *j)
@@ -189,12 +189,12 @@ static void run_mode(struct job *j)
     } modes[] = {
         {"pause", SPECIALIZER_PAUSE}, {"resume", SPECIALIZER_RUN}, {"freeze", SPECIALIZER_FREEZE}};
     for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++) {
-        char *json = NULL;
+        char *text = NULL;
         if (strcmp(j->rest, modes[i].word) != 0)
             continue;
         if (available(j))
-            answer(j, specializer_set_mode(j->srv->specializer, modes[i].mode, j->who, &json),
-                   &json);
+            answer(j, specializer_set_mode(j->srv->specializer, modes[i].mode, j->who, &text),
+                   &text);
         return;
     }
     api_error_set(&j->error, 404, NULL, "the specializer can pause, resume and freeze, not %.80s",
@@ -203,10 +203,10 @@ static void run_mode(struct job *j)
 
 static void run_import(struct job *j)
 {
-    char *json = NULL;
+    char *text = NULL;
     if (available(j))
-        answer(j, specializer_import(j->srv->specializer, j->body.p, j->body.n, j->who, &json),
-               &json);
+        answer(j, specializer_import(j->srv->specializer, j->body.p, j->body.n, j->who, &text),
+               &text);
 }
 
 void admin_pin(struct exchange *x)

@@ -10,42 +10,42 @@
 #include "engine/plan.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_store.h"
+#include "specializer/candidate/life.h"
+#include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
+#include "specializer/swap.h"
 #include "specializer/transfer/transfer.h"
+#include "specializer/why.h"
 
 /* ---- answers ------------------------------------------------------------------------------- */
 
-static int answer(int status, cJSON *o, char **json)
+static enum specializer_answer done(cJSON *o, char **text)
 {
-    *json = cJSON_PrintUnformatted(o);
+    *text = cJSON_PrintUnformatted(o);
     cJSON_Delete(o);
-    return status;
+    return ANSWER_DONE;
 }
 
-/* The error object of the HTTP API, so that every route answers alike. */
-static int refuse(int status, char **json, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static int refuse(int status, char **json, const char *fmt, ...)
+static enum specializer_answer refuse(enum specializer_answer why, char **text, const char *fmt,
+                                      ...) __attribute__((format(printf, 3, 4)));
+static enum specializer_answer refuse(enum specializer_answer why, char **text, const char *fmt,
+                                      ...)
 {
-    char text[700];
+    char words[700];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    vsnprintf(words, sizeof words, fmt, args);
     va_end(args);
-    cJSON *o = cJSON_CreateObject(), *e = cJSON_AddObjectToObject(o, "error");
-    cJSON_AddStringToObject(e, "message", text);
-    cJSON_AddStringToObject(e, "type", status >= 500 ? "server_error" : "invalid_request_error");
-    cJSON_AddNullToObject(e, "param");
-    cJSON_AddNumberToObject(e, "code", status);
-    return answer(status, o, json);
+    *text = xstrdup(words);
+    return why;
 }
 
-static bool not_ready(struct specializer *s, int *status, char **json)
+static bool not_ready(struct specializer *s, char **text)
 {
     if (atomic_load(&s->ready))
         return false;
-    *status = refuse(503, json, "the model is still loading");
+    refuse(ANSWER_LOADING, text, "the model is still loading");
     return true;
 }
 
@@ -133,11 +133,10 @@ static void add_disable(struct specializer *s, cJSON *o, const char *key, const 
     cJSON_AddNullToObject(o, "disabled");
 }
 
-int specializer_slots(struct specializer *s, const char *slot, char **json)
+enum specializer_answer specializer_slots(struct specializer *s, const char *slot, char **text)
 {
-    int status = 200;
-    if (not_ready(s, &status, json))
-        return status;
+    if (not_ready(s, text))
+        return ANSWER_LOADING;
     cJSON *o;
     pthread_mutex_lock(&s->lock);
     if (slot) {
@@ -151,7 +150,7 @@ int specializer_slots(struct specializer *s, const char *slot, char **json)
         cJSON_AddItemToObject(o, "slots", slots_json(s));
     }
     pthread_mutex_unlock(&s->lock);
-    return o ? answer(200, o, json) : refuse(404, json, "there is no slot \"%.60s\"", slot);
+    return o ? done(o, text) : refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
 }
 
 /* ---- kernels ------------------------------------------------------------------------------- */
@@ -175,7 +174,7 @@ static void add_source(struct store *store, const struct record *r, cJSON *o)
     tree_node_free(&n);
 }
 
-int specializer_kernels(struct specializer *s, const char *id, char **json)
+enum specializer_answer specializer_kernels(struct specializer *s, const char *id, char **text)
 {
     struct err err;
     cJSON *o = NULL;
@@ -184,16 +183,16 @@ int specializer_kernels(struct specializer *s, const char *id, char **json)
         struct record_filter f = {.env = atomic_load(&s->ready) ? s->keys.env : NULL,
                                   .limit = 2000};
         if (store_each(s->store, &f, add_record, cJSON_AddArrayToObject(o, "kernels"), &err) == 0)
-            return answer(200, o, json);
+            return done(o, text);
         cJSON_Delete(o);
-        return refuse(500, json, "%s", err.msg);
+        return refuse(ANSWER_FAILED, text, "%s", err.msg);
     }
     struct record r;
     int found = store_get(s->store, id, &r, &err);
     if (found < 0)
-        return refuse(500, json, "%s", err.msg);
+        return refuse(ANSWER_FAILED, text, "%s", err.msg);
     if (found == 0)
-        return refuse(404, json, "there is no kernel \"%.40s\"", id);
+        return refuse(ANSWER_UNKNOWN, text, "there is no kernel \"%.40s\"", id);
     o = record_json(&r);
     pthread_mutex_lock(&s->lock);
     add_disable(s, o, r.key, r.template);
@@ -201,46 +200,48 @@ int specializer_kernels(struct specializer *s, const char *id, char **json)
     add_source(s->store, &r, o);
     cJSON_AddStringToObject(o, "log", r.log ? r.log : "");
     free(r.log);
-    return answer(200, o, json);
+    return done(o, text);
 }
 
 /* ---- pins and rollbacks -------------------------------------------------------------------- */
 
-static int slot_answer(struct specializer *s, struct place *p, char **json)
+static enum specializer_answer slot_answer(struct specializer *s, struct place *p, char **text)
 {
     pthread_mutex_lock(&s->lock);
     cJSON *o = slot_json(s, p);
     pthread_cond_broadcast(&s->wake);
     pthread_mutex_unlock(&s->lock);
-    return answer(200, o, json);
+    return done(o, text);
 }
 
-/* 0, or the status to refuse with. */
-static int may_pin(struct specializer *s, const char *slot, const char *kernel, char **json)
+/* ANSWER_DONE, or what to refuse it with. */
+static enum specializer_answer may_pin(struct specializer *s, const char *slot, const char *kernel,
+                                       char **text)
 {
     struct record r;
     struct err err;
     if (strcmp(kernel, "eager") == 0)
-        return 0;
+        return ANSWER_DONE;
     int found = store_get(s->store, kernel, &r, &err);
     if (found <= 0)
-        return found < 0 ? refuse(500, json, "%s", err.msg)
-                         : refuse(404, json, "there is no kernel \"%.40s\"", kernel);
+        return found < 0 ? refuse(ANSWER_FAILED, text, "%s", err.msg)
+                         : refuse(ANSWER_UNKNOWN, text, "there is no kernel \"%.40s\"", kernel);
     free(r.log);
     if (strcmp(r.slot, slot) != 0)
-        return refuse(409, json, "kernel %s is made for %s, not for %s", kernel, r.slot, slot);
+        return refuse(ANSWER_CONFLICT, text, "kernel %s is made for %s, not for %s", kernel, r.slot,
+                      slot);
     pthread_mutex_lock(&s->lock);
     bool disabled = is_disabled(s, kernel, r.template);
     pthread_mutex_unlock(&s->lock);
     if (disabled)
-        return refuse(409, json, "kernel %s, or its family, is disabled", kernel);
+        return refuse(ANSWER_CONFLICT, text, "kernel %s, or its family, is disabled", kernel);
     if (!life_admitted(r.state) || strcmp(r.env, s->keys.env) != 0)
-        return refuse(409, json,
+        return refuse(ANSWER_CONFLICT, text,
                       "kernel %s is %s%s: only a kernel that passed admission here can "
                       "be pinned",
                       kernel, life_name(r.state),
                       strcmp(r.env, s->keys.env) == 0 ? "" : " and of another environment");
-    return 0;
+    return ANSWER_DONE;
 }
 
 /* Makes the slot follow its pin as far as that is possible at once. Lock held. */
@@ -258,20 +259,20 @@ static void follow_pin(struct specializer *s, struct place *p, const char *who)
         p->pin_missing = true; /* loaded and validated by the specializer thread */
 }
 
-int specializer_pin(struct specializer *s, const char *slot, const char *kernel, const char *who,
-                    char **json)
+enum specializer_answer specializer_pin(struct specializer *s, const char *slot, const char *kernel,
+                                        const char *who, char **text)
 {
-    int status = 200;
     struct err err;
-    if (not_ready(s, &status, json))
-        return status;
+    if (not_ready(s, text))
+        return ANSWER_LOADING;
     if (!kernel || !*kernel)
-        return refuse(400, json, "\"kernel\" must be a kernel's id or \"eager\"");
+        return refuse(ANSWER_WRONG, text, "\"kernel\" must be a kernel's id or \"eager\"");
     struct place *p = place_find(s, slot);
     if (!p)
-        return refuse(404, json, "there is no slot \"%.60s\"", slot);
-    if ((status = may_pin(s, slot, kernel, json)) != 0)
-        return status;
+        return refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
+    enum specializer_answer may = may_pin(s, slot, kernel, text);
+    if (may != ANSWER_DONE)
+        return may;
     pthread_mutex_lock(&s->lock);
     bool same = strcmp(p->pinned, kernel) == 0;
     int r = same ? 0 : store_pin(s->store, slot, kernel, who, &err);
@@ -280,18 +281,18 @@ int specializer_pin(struct specializer *s, const char *slot, const char *kernel,
         follow_pin(s, p, who); /* the same again: what could not be brought back may come now */
     }
     pthread_mutex_unlock(&s->lock);
-    return r == 0 ? slot_answer(s, p, json) : refuse(500, json, "%s", err.msg);
+    return r == 0 ? slot_answer(s, p, text) : refuse(ANSWER_FAILED, text, "%s", err.msg);
 }
 
-int specializer_unpin(struct specializer *s, const char *slot, const char *who, char **json)
+enum specializer_answer specializer_unpin(struct specializer *s, const char *slot, const char *who,
+                                          char **text)
 {
-    int status = 200;
     struct err err;
-    if (not_ready(s, &status, json))
-        return status;
+    if (not_ready(s, text))
+        return ANSWER_LOADING;
     struct place *p = place_find(s, slot);
     if (!p)
-        return refuse(404, json, "there is no slot \"%.60s\"", slot);
+        return refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
     pthread_mutex_lock(&s->lock);
     int r = p->pinned[0] ? store_unpin(s->store, slot, who, &err) : 0;
     if (r == 0) {
@@ -300,19 +301,18 @@ int specializer_unpin(struct specializer *s, const char *slot, const char *who, 
         p->pin_missing = false;
     }
     pthread_mutex_unlock(&s->lock);
-    return r == 0 ? slot_answer(s, p, json) : refuse(500, json, "%s", err.msg);
+    return r == 0 ? slot_answer(s, p, text) : refuse(ANSWER_FAILED, text, "%s", err.msg);
 }
 
 /* With `from` a second call finds another kernel in the slot and changes nothing. */
-int specializer_rollback(struct specializer *s, const char *slot, const char *from, const char *who,
-                         char **json)
+enum specializer_answer specializer_rollback(struct specializer *s, const char *slot,
+                                             const char *from, const char *who, char **text)
 {
-    int status = 200;
-    if (not_ready(s, &status, json))
-        return status;
+    if (not_ready(s, text))
+        return ANSWER_LOADING;
     struct place *p = place_find(s, slot);
     if (!p)
-        return refuse(404, json, "there is no slot \"%.60s\"", slot);
+        return refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
     pthread_mutex_lock(&s->lock);
     char pinned[sizeof p->pinned];
     memcpy(pinned, p->pinned, sizeof pinned);
@@ -320,10 +320,11 @@ int specializer_rollback(struct specializer *s, const char *slot, const char *fr
     bool nothing = !done && !pinned[0] && swap_back(s, p, who) != 0;
     pthread_mutex_unlock(&s->lock);
     if (!done && pinned[0])
-        return refuse(409, json, "%s is pinned to %s", slot, pinned);
+        return refuse(ANSWER_CONFLICT, text, "%s is pinned to %s", slot, pinned);
     if (nothing)
-        return refuse(409, json, "%s runs the eager kernel and there is nothing before it", slot);
-    return slot_answer(s, p, json);
+        return refuse(ANSWER_CONFLICT, text,
+                      "%s runs the eager kernel and there is nothing before it", slot);
+    return slot_answer(s, p, text);
 }
 
 /* ---- disables ------------------------------------------------------------------------------ */
@@ -355,7 +356,8 @@ static void take_out(struct specializer *s, const char *reason, const char *who)
     atomic_store(&s->interrupt, true);
 }
 
-static int disable_answer(struct specializer *s, const char *what, bool disabled, char **json)
+static enum specializer_answer disable_answer(struct specializer *s, const char *what,
+                                              bool disabled, char **text)
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "kernel", what);
@@ -363,20 +365,20 @@ static int disable_answer(struct specializer *s, const char *what, bool disabled
     pthread_mutex_lock(&s->lock);
     pthread_cond_broadcast(&s->wake);
     pthread_mutex_unlock(&s->lock);
-    return answer(200, o, json);
+    return done(o, text);
 }
 
-int specializer_disable(struct specializer *s, const char *what, const char *reason,
-                        const char *who, char **json)
+enum specializer_answer specializer_disable(struct specializer *s, const char *what,
+                                            const char *reason, const char *who, char **text)
 {
-    int status = 200;
     struct err err;
-    if (not_ready(s, &status, json))
-        return status;
+    if (not_ready(s, text))
+        return ANSWER_LOADING;
     if (strcmp(what, "eager") == 0)
-        return refuse(409, json, "the eager kernel is the fallback and cannot be disabled");
+        return refuse(ANSWER_CONFLICT, text,
+                      "the eager kernel is the fallback and cannot be disabled");
     if (!nameable(s, what))
-        return refuse(404, json, "there is no kernel or template \"%.40s\"", what);
+        return refuse(ANSWER_UNKNOWN, text, "there is no kernel or template \"%.40s\"", what);
     if (!reason || !*reason)
         reason = "disabled by an operator";
     pthread_mutex_lock(&s->lock);
@@ -386,17 +388,18 @@ int specializer_disable(struct specializer *s, const char *what, const char *rea
         take_out(s, reason, who);
     }
     pthread_mutex_unlock(&s->lock);
-    return r == 0 ? disable_answer(s, what, true, json) : refuse(500, json, "%s", err.msg);
+    return r == 0 ? disable_answer(s, what, true, text)
+                  : refuse(ANSWER_FAILED, text, "%s", err.msg);
 }
 
-int specializer_enable(struct specializer *s, const char *what, const char *who, char **json)
+enum specializer_answer specializer_enable(struct specializer *s, const char *what, const char *who,
+                                           char **text)
 {
-    int status = 200;
     struct err err;
-    if (not_ready(s, &status, json))
-        return status;
+    if (not_ready(s, text))
+        return ANSWER_LOADING;
     if (!nameable(s, what))
-        return refuse(404, json, "there is no kernel or template \"%.40s\"", what);
+        return refuse(ANSWER_UNKNOWN, text, "there is no kernel or template \"%.40s\"", what);
     pthread_mutex_lock(&s->lock);
     int r = is_disabled(s, what, what) ? store_enable(s->store, what, who, &err) : 0;
     if (r == 0)
@@ -404,19 +407,21 @@ int specializer_enable(struct specializer *s, const char *what, const char *who,
     for (int i = 0; i < s->places; i++)
         s->place[i].stale = true; /* points that were passed over may be proposed now */
     pthread_mutex_unlock(&s->lock);
-    return r == 0 ? disable_answer(s, what, false, json) : refuse(500, json, "%s", err.msg);
+    return r == 0 ? disable_answer(s, what, false, text)
+                  : refuse(ANSWER_FAILED, text, "%s", err.msg);
 }
 
 /* ---- mode, trace, export ------------------------------------------------------------------- */
 
 const char *const mode_names[] = {"run", "pause", "freeze"};
 
-int specializer_set_mode(struct specializer *s, enum specializer_mode mode, const char *who,
-                         char **json)
+enum specializer_answer specializer_set_mode(struct specializer *s, enum specializer_mode mode,
+                                             const char *who, char **text)
 {
     struct err err;
     if (s->numerics == NUMERICS_FROZEN && mode != SPECIALIZER_FREEZE)
-        return refuse(409, json, "frozen by the configuration (specializer.numerics = frozen)");
+        return refuse(ANSWER_CONFLICT, text,
+                      "frozen by the configuration (specializer.numerics = frozen)");
     pthread_mutex_lock(&s->lock);
     int r = 0;
     if ((int)mode != atomic_load(&s->mode)) {
@@ -431,10 +436,10 @@ int specializer_set_mode(struct specializer *s, enum specializer_mode mode, cons
     pthread_cond_broadcast(&s->wake);
     pthread_mutex_unlock(&s->lock);
     if (r != 0)
-        return refuse(500, json, "%s", err.msg);
+        return refuse(ANSWER_FAILED, text, "%s", err.msg);
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "mode", mode_names[mode]);
-    return answer(200, o, json);
+    return done(o, text);
 }
 
 static void add_trace(void *ctx, const struct trace_row *row)
@@ -442,23 +447,23 @@ static void add_trace(void *ctx, const struct trace_row *row)
     cJSON_AddItemToArray(ctx, trace_json(row));
 }
 
-int specializer_trace(struct specializer *s, const char *slot, int64_t since_s, bool lines,
-                      char **json)
+enum specializer_answer specializer_trace(struct specializer *s, const char *slot, int64_t since_s,
+                                          bool lines, char **text)
 {
     enum { TRACE_MOST = 5000 };
     struct err err;
     cJSON *rows = cJSON_CreateArray();
     if (store_traces(s->store, slot, since_s, TRACE_MOST, add_trace, rows, &err) != 0) {
         cJSON_Delete(rows);
-        return refuse(500, json, "%s", err.msg);
+        return refuse(ANSWER_FAILED, text, "%s", err.msg);
     }
     if (!lines) {
         cJSON *o = cJSON_CreateObject();
         cJSON_AddItemToObject(o, "trace", rows);
-        return answer(200, o, json);
+        return done(o, text);
     }
     size_t n = 0;
-    FILE *out = open_memstream(json, &n);
+    FILE *out = open_memstream(text, &n);
     const cJSON *row;
     cJSON_ArrayForEach(row, rows)
     {
@@ -468,26 +473,27 @@ int specializer_trace(struct specializer *s, const char *slot, int64_t since_s, 
     }
     fclose(out);
     cJSON_Delete(rows);
-    return 200;
+    return ANSWER_DONE;
 }
 
-int specializer_export(struct specializer *s, char **json)
+enum specializer_answer specializer_export(struct specializer *s, char **text)
 {
     struct err err;
     cJSON *o = store_export(s->store, &err);
-    return o ? answer(200, o, json) : refuse(500, json, "%s", err.msg);
+    return o ? done(o, text) : refuse(ANSWER_FAILED, text, "%s", err.msg);
 }
 
-int specializer_import(struct specializer *s, const char *body, size_t n, const char *who,
-                       char **json)
+enum specializer_answer specializer_import(struct specializer *s, const char *body, size_t n,
+                                           const char *who, char **text)
 {
     struct err err = {{0}};
     uint64_t errors = store_errors(s->store);
     int taken = store_import(s->store, body, n, who, &err);
     if (taken < 0) /* the body's fault, unless the store's */
-        return refuse(store_errors(s->store) == errors ? 400 : 500, json, "%s", err.msg);
+        return refuse(store_errors(s->store) == errors ? ANSWER_WRONG : ANSWER_FAILED, text, "%s",
+                      err.msg);
     atomic_store(&s->imported, true);
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "imported", taken);
-    return answer(200, o, json);
+    return done(o, text);
 }

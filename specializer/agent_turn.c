@@ -15,6 +15,7 @@
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
 #include "specializer/specializer_private.h"
+#include "specializer/swap.h"
 
 /* The point an agent's kernel is compiled for in this slot; false: none is legal. */
 static bool point_of(struct specializer *s, const struct place *p, struct facts *f,

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "config/clock.h"
 #include "specializer/candidate/live.h"
 #include "specializer/candidate/stats.h"
 #include "specializer/stages.h"
@@ -101,7 +102,7 @@ struct trial {
     struct canary canary;
     struct tap audit;
     bool audited; /* the audit is installed */
-    int64_t deadline;
+    struct patience patience;
 };
 
 static void trial_open(struct trial *t)
@@ -142,7 +143,8 @@ static enum stage_result wait_for(struct trial *t, int32_t steps)
         }
         if (live_broken(t->env, t->c, "canary"))
             return STAGE_REFUSE;
-        if (clock_ns() > t->deadline)
+        bool enough = atomic_load(&t->canary.have) >= steps_at[1];
+        if (patience_over(&t->patience) || (enough && patience_spent(&t->patience)))
             return STAGE_RETRY;
     }
     return STAGE_PASS;
@@ -201,14 +203,14 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
     t->env = env;
     t->c = c;
     c->steps = STEPS_UNSEEN;
-    t->deadline = live_deadline(timeout_s);
+    patience_begin(&t->patience, env, c->slot, timeout_s);
     live_expected(env);
     trial_open(t);
     enum stage_result r = STAGE_PASS;
     enum canary_verdict verdict = CANARY_MORE;
     for (int i = 0; i < LOOKS && verdict == CANARY_MORE && r == STAGE_PASS; i++) {
         r = wait_for(t, steps_at[i]);
-        /* Out of time with a hundred steps or more is a last look, not a failure to look. */
+        /* A hundred steps or more are enough for a last look once the time is over. */
         bool late = r == STAGE_RETRY && atomic_load(&t->canary.have) >= steps_at[1];
         if (late)
             r = STAGE_PASS;
@@ -224,8 +226,9 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
         r = unresolved ? STAGE_RETRY : STAGE_REFUSE;
         c->steps = !unresolved ? STEPS_SLOWER : g->pairs > 0 ? STEPS_UNDECIDED : STEPS_UNSEEN;
     } else if (r == STAGE_RETRY) {
-        snprintf(c->reason, sizeof c->reason, "canary: %d steps in %.0f s",
-                 (int)atomic_load(&t->canary.have), timeout_s);
+        snprintf(c->reason, sizeof c->reason, "canary: %d steps, then %llu without %s",
+                 (int)atomic_load(&t->canary.have),
+                 (unsigned long long)patience_passed(&t->patience), c->slot->name);
     }
     trial_close(t);
     if (live_broken(env, c, "canary")) { /* after its last step was recorded */

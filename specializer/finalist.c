@@ -5,10 +5,15 @@
  */
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/hearing.h"
 #include "specializer/specializer_private.h"
+#include "specializer/stages.h"
+#include "specializer/store/life_move.h"
+#include "specializer/swap.h"
+#include "specializer/why.h"
 
-/* How long a stage waits for live steps before it leaves the finalist for later, and for how long.
- */
+/* How long a stage waits at least for live steps before it leaves the finalist for later, and for
+ * how long. */
 #define SHADOW_TIMEOUT_S 30.0
 #define CANARY_TIMEOUT_S 60.0
 #define RETRY_AFTER_S 20.0

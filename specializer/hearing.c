@@ -25,7 +25,9 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/candidate/hash.h"
+#include "specializer/hearing.h"
 #include "specializer/specializer_private.h"
+#include "specializer/swap.h"
 
 enum { HEARINGS_A_COMPANY = 2, NAMED_MOST = 3 };
 

@@ -12,11 +12,14 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/candidate/live.h"
+#include "specializer/hearing.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
+#include "specializer/why.h"
 
 enum { FIRSTS = 6 };
-#define CAPTURE_TIMEOUT_NS INT64_C(1000000000)
+#define CAPTURE_TIMEOUT_S 1.0
 
 /* ---- opening a search ---------------------------------------------------------------------- */
 
@@ -90,6 +93,18 @@ static int32_t row_id(const struct place *p, const struct record *r)
     return space_find(p->space, t, &point);
 }
 
+/* The template's first start that the space holds: the policy may leave out what is fastest. -1: it
+ * names none. */
+static int32_t start_id(const struct place *p, const struct template *t)
+{
+    const struct facts *f = space_facts(p->space);
+    struct point point;
+    int32_t id = -1;
+    for (int n = 0; id < 0 && template_start_row(t, f, n, &point); n++)
+        id = template_illegal(t, &point, f) ? -1 : space_find(p->space, t, &point);
+    return id;
+}
+
 /* Where the templates say that a search begins: one start a round. A bench runs a kernel among its
  * own kind, so of two families that both beat eager by much it may prefer the one that loses in
  * whole steps; one after the other, the second has to win whole steps from the first. */
@@ -98,11 +113,8 @@ static void add_starts(struct firsts *g)
     const struct facts *f = space_facts(g->p->space);
     for (int i = 0; i < template_count(); i++) {
         const struct template *t = template_at(i);
-        struct point point;
-        if (!template_fits(t, facts_kind(f), (enum region)f->REGION, f->M_MAX) ||
-            !template_start(t, f, &point))
-            continue;
-        int32_t id = space_find(g->p->space, t, &point);
+        bool fits = template_fits(t, facts_kind(f), (enum region)f->REGION, f->M_MAX);
+        int32_t id = fits ? start_id(g->p, t) : -1;
         if (id >= 0 && g->p->search.trial[id] == TRIAL_NONE) {
             firsts_add(g, 0, 0, id);
             return;
@@ -220,9 +232,11 @@ static struct capture *capture_one(struct specializer *s, struct place *p)
     struct capture *c = xcalloc(1, sizeof *c);
     struct tap tap = {.kind = TAP_CAPTURE, .slot = p->slot, .every = 1, .capture = c};
     atomic_init(&tap.left, 1);
-    int64_t until = clock_ns() + CAPTURE_TIMEOUT_NS;
+    struct patience patience;
+    patience_begin(&patience, &s->env, p->slot, CAPTURE_TIMEOUT_S);
     bool taken = s->env.ops->tap(s->env.backend, &tap) == 0;
-    while (taken && atomic_load(&tap.left) > 0 && clock_ns() < until && !atomic_load(&s->interrupt))
+    while (taken && atomic_load(&tap.left) > 0 && !patience_over(&patience) &&
+           !atomic_load(&s->interrupt))
         specializer_wait(s, 0.005);
     s->env.ops->tap(s->env.backend, NULL);
     if (taken && atomic_load(&tap.left) == 0)

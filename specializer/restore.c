@@ -21,7 +21,12 @@
 #include "specializer/agent/agent_span.h"
 #include "specializer/agent/agent_store.h"
 #include "specializer/agent/agent_text.h"
+#include "specializer/setup.h"
 #include "specializer/specializer_private.h"
+#include "specializer/stages.h"
+#include "specializer/store/life_move.h"
+#include "specializer/swap.h"
+#include "specializer/why.h"
 #include "specializer/winners.h"
 
 enum { PROBES_MOST = 8, RESTORE_MOST = 256 };

@@ -14,7 +14,12 @@
 #include "config/log.h"
 #include "config/safe_path.h"
 #include "specializer/admission/prober.h"
+#include "specializer/hearing.h"
 #include "specializer/specializer_private.h"
+#include "specializer/stages.h"
+#include "specializer/store/life_move.h"
+#include "specializer/swap.h"
+#include "specializer/why.h"
 
 #define UNDECIDED_NS INT64_C(5000000000)
 
@@ -130,10 +135,10 @@ bool round_start(struct specializer *s, struct place *p)
         return false;
     consult(s, p);
     place_firsts(s, p);
-    /* On a GPU the first batch is the one point that is best known to be good: every slot gets a
-     * decent kernel before any slot gets the best one. */
-    bool known = s->env.machine->kind == MACHINE_CUDA && p->search.tried == 0;
-    int want = known && p->search.firsts > 0 ? 1 : BATCH;
+    /* The first batch is the one point that is best known to be good, if there is one: every slot
+     * gets a decent kernel before any slot gets the best one. */
+    bool known = p->search.tried == 0 && p->search.firsts > 0;
+    int want = known ? 1 : BATCH;
     int n = s->strategy->propose(p->strategy, &p->search, id, want);
     advice_defer(&p->advice, id, n);
     search_pending(&p->search, id, n);

@@ -13,7 +13,9 @@
 #include "specializer/build/header.h"
 #include "specializer/candidate/slot_list.h"
 #include "specializer/floor.h"
+#include "specializer/setup.h"
 #include "specializer/specializer_private.h"
+#include "specializer/swap.h"
 
 enum numerics numerics_parse(const char *name)
 {

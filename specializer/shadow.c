@@ -7,7 +7,8 @@
  *
  * Then a tap: on some live steps, after the incumbent ran in one layer, the candidate runs on the
  * same inputs into scratch outputs and both are compared on the engine thread. Eight looks, one
- * matching step in four. If traffic stops, what was seen is forgotten and the stage is retried.
+ * matching step in four; of steps with many tokens, which are rare and long, each one. If traffic
+ * stops, what was seen is forgotten and the stage is retried.
  *
  * How far apart may they be? Each may be `factor` times eager's error from the truth, so twice that
  * from each other; eager's error on live inputs is not known here (the oracle is too slow), only
@@ -17,7 +18,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "specializer/admission/endcheck.h"
 #include "specializer/admission/judge.h"
@@ -25,7 +25,7 @@
 #include "specializer/candidate/live.h"
 #include "specializer/stages.h"
 
-enum { LOOKS = 8, EVERY = 4 };
+enum { LOOKS = 8, EVERY = 4, WIDE = 64 };
 static const double apart = 8; /* times eager's largest error in the probe */
 static const double unit = 0x1p-24;
 
@@ -69,14 +69,14 @@ static enum stage_result whole_model(const struct stage_env *env, struct candida
 }
 
 static enum stage_result watch_tap(const struct stage_env *env, struct candidate *c, struct tap *t,
-                                   int64_t deadline)
+                                   struct patience *patience)
 {
     while (atomic_load_explicit(&t->left, memory_order_acquire) > 0) {
         if (!live_pause(env))
             return STAGE_STOPPED;
         if (live_broken(env, c, "shadow"))
             return STAGE_REFUSE;
-        if (clock_ns() > deadline)
+        if (patience_over(patience))
             return STAGE_RETRY;
     }
     return STAGE_PASS;
@@ -88,14 +88,18 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
     enum stage_result r = env->ops->rehearse ? rehearse_run(env, c) : whole_model(env, c);
     if (r != STAGE_PASS)
         return r;
+    struct patience patience;
     struct tap t = {.kind = TAP_COMPARE, .slot = c->slot, .kernel = c->kernel, .every = EVERY};
+    if (env->machine->kind == MACHINE_CPU && c->slot->m >= WIDE)
+        t.every = 1;
     atomic_init(&t.left, LOOKS);
     live_expected(env);
+    patience_begin(&patience, env, c->slot, timeout_s);
     if (env->ops->tap(env->backend, &t) != 0) {
         snprintf(c->reason, sizeof c->reason, "shadow: the backend took no tap");
         return STAGE_RETRY;
     }
-    r = watch_tap(env, c, &t, live_deadline(timeout_s));
+    r = watch_tap(env, c, &t, &patience);
     env->ops->tap(env->backend, NULL); /* t is ours again */
     struct evidence *e = &c->evidence;
     e->shadow_looks = t.looks;
@@ -110,7 +114,7 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
         return STAGE_REFUSE;
     }
     if (r == STAGE_RETRY)
-        snprintf(c->reason, sizeof c->reason, "shadow: %d of %d looks in %.0f s", t.looks, LOOKS,
-                 timeout_s);
+        snprintf(c->reason, sizeof c->reason, "shadow: %d of %d looks, then %llu steps without %s",
+                 t.looks, LOOKS, (unsigned long long)patience_passed(&patience), c->slot->name);
     return r;
 }

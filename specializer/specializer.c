@@ -23,7 +23,11 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/build/objects.h"
+#include "specializer/hearing.h"
+#include "specializer/setup.h"
 #include "specializer/specializer_private.h"
+#include "specializer/swap.h"
+#include "specializer/why.h"
 
 #define OBSERVE_EVERY_S 0.1
 #define SHARES_EVERY_S 15

@@ -30,31 +30,44 @@ void specializer_stop(struct specializer *s);
 
 /* ---- operators ----------------------------------------------------------------------------- */
 
-/* Any thread. The result is what HTTP should answer: 200, 400, 404, 409, 500 (the store), 503 (no
- * slots yet: the model loads). *json is malloc'ed, also for errors. Changes are persistent and
- * idempotent; `who` (request id) goes into the trace. */
-int specializer_slots(struct specializer *s, const char *slot_or_null, char **json);
-int specializer_kernels(struct specializer *s, const char *id_or_null, char **json);
-int specializer_pin(struct specializer *s, const char *slot, const char *kernel, const char *who,
-                    char **json);
-int specializer_unpin(struct specializer *s, const char *slot, const char *who, char **json);
-int specializer_disable(struct specializer *s, const char *kernel, const char *reason,
-                        const char *who, char **json);
-int specializer_enable(struct specializer *s, const char *kernel, const char *who, char **json);
+/* What became of an operator's question or wish. */
+enum specializer_answer {
+    ANSWER_DONE,
+    ANSWER_WRONG,    /* what was given is not what this takes */
+    ANSWER_UNKNOWN,  /* there is no such slot or kernel */
+    ANSWER_CONFLICT, /* not as things are */
+    ANSWER_FAILED,   /* the store */
+    ANSWER_LOADING,  /* no slots yet: the model loads */
+    ANSWERS
+};
+/* Any thread. *text is malloc'ed: JSON at ANSWER_DONE, else a sentence that says why. Changes are
+ * persistent and idempotent; `who` (request id) goes into the trace. */
+enum specializer_answer specializer_slots(struct specializer *s, const char *slot_or_null,
+                                          char **text);
+enum specializer_answer specializer_kernels(struct specializer *s, const char *id_or_null,
+                                            char **text);
+enum specializer_answer specializer_pin(struct specializer *s, const char *slot, const char *kernel,
+                                        const char *who, char **text);
+enum specializer_answer specializer_unpin(struct specializer *s, const char *slot, const char *who,
+                                          char **text);
+enum specializer_answer specializer_disable(struct specializer *s, const char *kernel,
+                                            const char *reason, const char *who, char **text);
+enum specializer_answer specializer_enable(struct specializer *s, const char *kernel,
+                                           const char *who, char **text);
 /* `from` (or NULL): the kernel that must go; if it is not there any more nothing is done. */
-int specializer_rollback(struct specializer *s, const char *slot, const char *from, const char *who,
-                         char **json);
+enum specializer_answer specializer_rollback(struct specializer *s, const char *slot,
+                                             const char *from, const char *who, char **text);
 /* Pause: no new search; what is under way waits, active kernels stay and stay watched. Freeze: the
  * search is forgotten and no engine time is lent; only audits and operators change a slot. */
 enum specializer_mode { SPECIALIZER_RUN, SPECIALIZER_PAUSE, SPECIALIZER_FREEZE };
-int specializer_set_mode(struct specializer *s, enum specializer_mode mode, const char *who,
-                         char **json);
+enum specializer_answer specializer_set_mode(struct specializer *s, enum specializer_mode mode,
+                                             const char *who, char **text);
 /* Decisions newest first; `lines` gives JSON lines instead of an array. */
-int specializer_trace(struct specializer *s, const char *slot_or_null, int64_t since_s, bool lines,
-                      char **json);
-int specializer_export(struct specializer *s, char **json);
-int specializer_import(struct specializer *s, const char *body, size_t n, const char *who,
-                       char **json);
+enum specializer_answer specializer_trace(struct specializer *s, const char *slot_or_null,
+                                          int64_t since_s, bool lines, char **text);
+enum specializer_answer specializer_export(struct specializer *s, char **text);
+enum specializer_answer specializer_import(struct specializer *s, const char *body, size_t n,
+                                           const char *who, char **text);
 
 /* The JSON behind /dashboard, without the engine's part. Caller frees. */
 char *specializer_json(struct specializer *s);

@@ -25,7 +25,8 @@ enum stage_result bench_sample(const struct stage_env *env, struct candidate *c,
 /* ---- shadow and canary ---------------------------------------------------------------------- */
 
 /* The candidate runs beside the kernel in c->slot on live steps; outputs are compared. RETRY when
- * not enough matching steps came within `timeout_s`. */
+ * not enough matching steps came: at least `timeout_s` are waited for them, and longer as long as
+ * there are some (live.h). */
 enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, double timeout_s);
 
 /* Whole live steps alternate between the candidate and the incumbent. RETRY as above. c->steps says

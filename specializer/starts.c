@@ -10,7 +10,9 @@
 
 #include "config/log.h"
 #include "config/safe_path.h"
-#include "specializer/specializer_private.h"
+#include "specializer/build/build.h"
+#include "specializer/search/cost.h"
+#include "specializer/setup.h"
 #include "specializer/winners.h"
 
 struct starting {

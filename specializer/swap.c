@@ -15,6 +15,9 @@
 #include "config/log.h"
 #include "config/safe_path.h"
 #include "specializer/specializer_private.h"
+#include "specializer/store/life_move.h"
+#include "specializer/swap.h"
+#include "specializer/why.h"
 
 #define GRACE_NS INT64_C(1000000000)
 

@@ -17,6 +17,8 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/specializer_private.h"
+#include "specializer/stages.h"
+#include "specializer/swap.h"
 
 enum { WINDOW_RUNS = 3000 };
 /* A GPU's steps are a tenth as long, and one that is looked at is longer by more. */

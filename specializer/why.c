@@ -12,6 +12,8 @@
 #include <string.h>
 
 #include "specializer/specializer_private.h"
+#include "specializer/swap.h"
+#include "specializer/why.h"
 
 enum { ROWS_MOST = 5000 };
 

@@ -1,5 +1,6 @@
 /* lab.c - see lab.h. */
 #include "tune/lab.h"
+#include "specializer/setup.h"
 
 #include <signal.h>
 #include <string.h>

@@ -13,6 +13,9 @@
 
 #include "config/clock.h"
 #include "specializer/admission/inputs.h"
+#include "specializer/hearing.h"
+#include "specializer/swap.h"
+#include "specializer/why.h"
 #include "tune/lab.h"
 #include "tune/order.h"
 #include "tune/replay.h"

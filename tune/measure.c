@@ -22,6 +22,8 @@
 #include "specializer/admission/inputs.h"
 #include "specializer/bench.h"
 #include "specializer/candidate/hash.h"
+#include "specializer/stages.h"
+#include "specializer/swap.h"
 
 enum { PAIRS = 24, PAIRS_AGAIN = 96, LANES_LEAST = 2, LANES_MOST = 16, SAVE_EVERY_S = 10 };
 static const double build_share = 0.6; /* of the time, when benches follow */

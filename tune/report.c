@@ -21,7 +21,7 @@
 #include "specializer/candidate/template_tables.h"
 #include "specializer/store/store.h"
 
-enum { LEARN_FROM = 24, DRAWS = 8, WORST = 4 };
+enum { LEARN_FROM = 24, DRAWS = 8, WORST = 4, FAMILIES = 32, FAMILY_LEAST = 6 };
 
 /* A slot's measured points with what the formula says. */
 struct sample_set {
@@ -84,12 +84,49 @@ static double correlation_of(const struct sample_set *s, const float *predicted,
     return r;
 }
 
+/* One representative id of every family that has measured points; how many. */
+static int families_of(const struct sample_set *s, int32_t *id, int most)
+{
+    int n = 0;
+    for (int i = 0; i < s->n && n < most; i++) {
+        int k = 0;
+        while (k < n && space_family(s->t->space, id[k]) != space_family(s->t->space, s->id[i]))
+            k++;
+        if (k == n)
+            id[n++] = s->id[i];
+    }
+    return n;
+}
+
+/* Over a slot, and within families: the mean of theirs, each counted by its points. Families of a
+ * few points say nothing. */
+struct correlations {
+    double slot, within;
+};
+
+static struct correlations correlations_of(const struct sample_set *s, const float *predicted)
+{
+    int32_t id[FAMILIES];
+    int families = families_of(s, id, FAMILIES), points = 0, count;
+    struct correlations r = {.slot = correlation_of(s, predicted, -1, &count)};
+    for (int f = 0; f < families; f++) {
+        double of = correlation_of(s, predicted, space_family(s->t->space, id[f]), &count);
+        if (count < FAMILY_LEAST || !isfinite(of))
+            continue;
+        r.within += of * count;
+        points += count;
+    }
+    r.within = points ? r.within / points : NAN;
+    return r;
+}
+
 /* Over the points that were not learned from, the mean of several draws; NaN if there are few. */
-static double learned_correlation(const struct tables *tables, const struct sample_set *s)
+static struct correlations learned_correlations(const struct tables *tables,
+                                                const struct sample_set *s)
 {
     float *predicted = xcalloc((size_t)s->n + 1, sizeof *predicted);
-    double sum = 0;
-    int draws = s->n >= 2 * LEARN_FROM ? DRAWS : 0, count;
+    struct correlations mean = {NAN, NAN};
+    int draws = s->n >= 2 * LEARN_FROM ? DRAWS : 0;
     for (int d = 0; d < draws; d++) {
         struct cost cost;
         struct point p;
@@ -113,12 +150,14 @@ static double learned_correlation(const struct tables *tables, const struct samp
                                : (float)cost_predict(&cost, space_template(s->t->space, s->id[i]),
                                                      &p, &s->t->facts);
         }
-        sum += correlation_of(s, predicted, -1, &count);
+        struct correlations of = correlations_of(s, predicted);
+        mean.slot = (d ? mean.slot : 0) + of.slot / draws;
+        mean.within = (d ? mean.within : 0) + of.within / draws;
         cost_close(&cost);
         free(known);
     }
     free(predicted);
-    return draws ? sum / draws : NAN;
+    return mean;
 }
 
 /* ---- where it is wrong --------------------------------------------------------------------- */
@@ -169,23 +208,8 @@ static int largest_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* One representative id of every family that has measured points; how many. */
-static int families_of(const struct sample_set *s, int32_t *id, int most)
-{
-    int n = 0;
-    for (int i = 0; i < s->n && n < most; i++) {
-        int k = 0;
-        while (k < n && space_family(s->t->space, id[k]) != space_family(s->t->space, s->id[i]))
-            k++;
-        if (k == n)
-            id[n++] = s->id[i];
-    }
-    return n;
-}
-
 static int gather_errors(const struct sample_set *s, struct error_of *out, int most)
 {
-    enum { FAMILIES = 32 };
     int32_t id[FAMILIES];
     int families = families_of(s, id, FAMILIES), n = 0, count;
     double all = mean_error(s, -1, -1, 0, &count);
@@ -235,19 +259,23 @@ static const char *shown(double correlation, char out[16])
 
 static cJSON *report_slot(const struct tables *tables, const struct sample_set *s)
 {
-    enum { FAMILIES = 32, ERRORS = 512 };
+    enum { ERRORS = 512 };
     int32_t id[FAMILIES];
     int families = families_of(s, id, FAMILIES), count;
-    double formula = correlation_of(s, s->formula, -1, &count);
-    double learned = learned_correlation(tables, s);
+    struct correlations formula = correlations_of(s, s->formula);
+    struct correlations learned = learned_correlations(tables, s);
     cJSON *o = cJSON_CreateObject(), *rows = cJSON_CreateArray(), *words = cJSON_CreateArray();
     char first[16], then[16];
     printf("\n%-34s %5d points   formula %s   after %d measurements %s\n", s->t->slot, s->n,
-           shown(formula, first), LEARN_FROM, shown(learned, then));
+           shown(formula.slot, first), LEARN_FROM, shown(learned.slot, then));
+    printf("  %-32s                formula %s   after %d measurements %s\n", "within families",
+           shown(formula.within, first), LEARN_FROM, shown(learned.within, then));
     cJSON_AddStringToObject(o, "slot", s->t->slot);
     cJSON_AddNumberToObject(o, "points", s->n);
-    put(o, "formula", formula);
-    put(o, "learned", learned);
+    put(o, "formula", formula.slot);
+    put(o, "learned", learned.slot);
+    put(o, "formula_within_families", formula.within);
+    put(o, "learned_within_families", learned.within);
     for (int f = 0; f < families; f++) {
         char name[64];
         family_name(s->t->space, id[f], name, sizeof name);

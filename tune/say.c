@@ -1,6 +1,7 @@
 /* say.c - see say.h. A line is as wide as a kernel's name makes it; why a slot is on eager is never
  * longer than that (WHY_TEXT). */
 #include "tune/say.h"
+#include "specializer/why.h"
 
 #include <stdio.h>
 

@@ -12,9 +12,12 @@
 #include "config/err.h"
 #include "config/log.h"
 #include "engine/cpu/backend_private.h"
+#include "engine/cpu/blas.h"
 #include "engine/cpu/eager.h"
 #include "engine/cpu/machine.h"
 #include "engine/memory.h"
+
+static const double PRODUCT_SHARE_LEAST = 1.0 / 3; /* below it a warning */
 
 static int32_t cores(void)
 {
@@ -137,6 +140,22 @@ static void settle_weights(const struct model *m, const struct backend_options *
         log_info("cpu", "weights copied into huge pages: %.0f MiB", (double)moved / 1048576);
 }
 
+/* A library of products that does not know this processor is the usual reason for slow prompts. */
+static void say_products(const struct machine *m)
+{
+    const struct blas *blas = blas_open();
+    double share = m->product_flops / m->peak_flops;
+    log_info("cpu", "products: core %s, %.0f GFLOPS, %.0f %% of the peak (%s)", blas->core,
+             m->product_flops * 1e-9, 100 * share, blas->config);
+    if (blas->missing)
+        log_warn("cpu", "OpenBLAS cannot be used, so prompts are slow: %s", blas->missing);
+    else if (share < PRODUCT_SHARE_LEAST)
+        log_warn("cpu",
+                 "products run at %.0f %% of this processor's peak with OpenBLAS core %s%s: "
+                 "prompts and large batches are slower than they need be",
+                 100 * share, blas->core, blas->asked ? " (as OPENBLAS_CORETYPE says)" : "");
+}
+
 static struct backend *cpu_open(const struct model *m, const struct backend_options *o,
                                 struct err *e)
 {
@@ -162,6 +181,7 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
     log_info("cpu", "%s: reads %.1f GB/s, %.0f GFLOPS, %.1f us between regions", b->machine.device,
              b->machine.read_bandwidth * 1e-9, b->machine.peak_flops * 1e-9,
              b->machine.boundary_s * 1e6);
+    say_products(&b->machine);
     return b;
 }
 

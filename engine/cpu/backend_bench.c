@@ -87,6 +87,8 @@ static int run_once(struct backend *b, struct bench_job *job, int side, float *n
     int64_t took =
         parts ? backend_run_parts(b, k->region, layer, &args) : backend_run(b, k, layer, &args);
     *ns = (float)took;
+    if (took < 0 && parts)
+        return err_set(e, "the kernel of a part of %s broke", region_name(k->region));
     return took < 0 ? err_set(e, "%s", backend_broken(k)) : 0;
 }
 

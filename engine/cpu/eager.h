@@ -8,6 +8,8 @@
 #ifndef WHET_ENGINE_CPU_EAGER_H
 #define WHET_ENGINE_CPU_EAGER_H
 
+#include <stdbool.h>
+
 #include "kernels/args.h"
 
 enum { EAGER_NARROW = 16 };
@@ -19,6 +21,9 @@ const struct cpu_kernel *eager_cpu(enum region r);
 struct eager_probe {
     double (*multiply_add)(int64_t rounds);        /* returns the f32 FLOPs it did */
     void (*read)(const uint8_t *p, int64_t bytes); /* streams over memory */
+    /* A matrix product as wide steps do it; returns its FLOPs. The thread's first writes the
+     * numbers that later ones find in its memory. */
+    double (*product)(bool first);
 };
 const struct eager_probe *eager_probe(void);
 

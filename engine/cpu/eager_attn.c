@@ -9,7 +9,6 @@
  * the running maximum and sum of online softmax (Milakov and Gimelshein 2018), so working memory
  * does not grow with the context. Spans of few tokens in a wide step take the narrow way.
  */
-#include <cblas.h>
 #include <math.h>
 
 #include "engine/cpu/eager_impl.h"
@@ -224,7 +223,7 @@ static void block_head(const struct attn_args *a, const struct span *s, const st
     int32_t hd = a->head_dim, ld = a->heads * hd;
     const float *q = a->q + (int64_t)(s->first + t0) * ld + (int64_t)h * hd;
     float *o = b->o + (int64_t)g * QUERIES * hd;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, hd, a->scale, q, ld, b->k, hd,
+    eager_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, hd, a->scale, q, ld, b->k, hd,
                 0, b->p, KEYS);
     for (int32_t i = 0; i < rows; i++) {
         int32_t attended = s->context - s->count + t0 + i + 1 - first;
@@ -234,7 +233,7 @@ static void block_head(const struct attn_args *a, const struct span *s, const st
         else
             memset(b->p + (int64_t)i * KEYS, 0, (size_t)keys * sizeof *b->p);
     }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, hd, keys, 1, b->p, KEYS, b->v, hd,
+    eager_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, hd, keys, 1, b->p, KEYS, b->v, hd,
                 1, o, hd);
 }
 

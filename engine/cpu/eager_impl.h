@@ -7,6 +7,7 @@
 #ifndef WHET_ENGINE_CPU_EAGER_IMPL_H
 #define WHET_ENGINE_CPU_EAGER_IMPL_H
 
+#include "engine/cpu/blas.h"
 #include "engine/cpu/eager.h"
 
 #ifndef EAGER_ISA
@@ -29,6 +30,9 @@ void *eager_arena(enum eager_part part, int64_t bytes);
 /* Every half-precision number as a float: a scale costs a load, which a decode loop has to spare,
  * and none of the vector operations that bound it. */
 extern float eager_half[1 << 16];
+
+/* The product of blas_open(). */
+extern __typeof__(cblas_sgemm) *eager_sgemm;
 
 /* One element format. */
 struct eager_format {

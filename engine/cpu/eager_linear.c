@@ -8,8 +8,6 @@
  * OpenBLAS. RMSNorm costs no pass over x: the gain is multiplied into the panel, and 1/rms into
  * the rows of the result.
  */
-#include <cblas.h>
-
 #include "engine/cpu/eager_impl.h"
 #include "engine/cpu/vec.h"
 
@@ -131,7 +129,7 @@ static void wide(const struct weight *w, const struct eager_input *in, int32_t n
             for (int64_t j = 0; in->gain && j < k; j++)
                 row[j] *= in->gain[j];
         }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, in->m, rows, in->k, 1, in->x, in->k, b,
+        eager_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, in->m, rows, in->k, 1, in->x, in->k, b,
                     in->k, 0, y + n - n0, (int)ld);
     }
     for (int64_t i = 0; in->inverse && i < in->m; i++)

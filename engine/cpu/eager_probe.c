@@ -33,4 +33,16 @@ static void read_all(const uint8_t *p, int64_t bytes)
     (void)keep;
 }
 
-const struct eager_probe EAGER(probe) = {multiply_add, read_all};
+/* A panel of weights against some tokens of a prompt, as a wide step has them. */
+static double product(bool first)
+{
+    enum { M = 64, N = 256, K = 256 }; /* short, to be undisturbed once */
+    float *a = eager_arena(EAGER_INNER, (M * K + N * K + M * N) * (int64_t)sizeof *a);
+    float *b = a + M * K, *c = b + N * K;
+    for (int64_t i = 0; first && i < M * K + N * K; i++)
+        a[i] = (float)(i % 7) - 3;
+    eager_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, M, N, K, 1, a, K, b, K, 0, c, N);
+    return 2.0 * M * N * K;
+}
+
+const struct eager_probe EAGER(probe) = {multiply_add, read_all, product};

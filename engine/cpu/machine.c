@@ -1,10 +1,10 @@
-/* machine.c - bandwidth, peak and boundary cost, measured at start and never typed in.
+/* machine.c - bandwidth, peak, product and boundary cost, measured at start and never typed in.
  *
  * Other processes may run meanwhile, so each figure is the best of several short rounds: what the
  * machine can do is what it did when least disturbed. (Too low a figure would do harm: a kernel
  * that beats the roofline is refused as mismeasured.) Bandwidth is read over the weights
  * themselves, up to READ_BYTES of them: a small model that fits the last-level cache is served
- * from there in life, too. 35 ms for all three on a 2-core Xeon with a 97 MB model.
+ * from there in life, too. 40 ms for all on a 2-core Xeon with a 97 MB model.
  */
 #include "engine/cpu/machine.h"
 
@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "engine/cpu/blas.h"
 #include "engine/cpu/eager.h"
 #include "engine/quant.h"
 
@@ -98,6 +99,15 @@ static void multiply_share(const void *args, const struct team *team)
         *(double *)args = flops * team->size;
 }
 
+static void product_share(const void *args, const struct team *team)
+{
+    double *flops = (double *)args;
+    double mine = eager_probe()->product(*flops == 0);
+    team->barrier(team); /* all have seen whether it is the first */
+    if (team->rank == 0)
+        *flops = mine * team->size;
+}
+
 static void nothing(const void *args, const struct team *team)
 {
     (void)args;
@@ -154,6 +164,11 @@ void machine_measure(const struct model *model, struct pool *pool, struct machin
     double flop_s = timed(pool, multiply_share, &flops, 30, 1);
     out->read_bandwidth = read_bandwidth(pool, &r);
     out->peak_flops = flops / flop_s;
+    double product = 0;
+    pool_run(pool, product_share, &product, 0);
+    double product_s = timed(pool, product_share, &product, 40, 1);
+    out->product_flops = product / product_s;
+    out->product_core = blas_open()->core;
     out->boundary_s = timed(pool, nothing, NULL, 50, 10);
     if (pin)
         pool_run(pool, unpin_rank, &allowed, 0);

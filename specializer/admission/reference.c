@@ -7,8 +7,8 @@
  *
  * That is half of what a probe costs, and depends on nothing but the inputs. Those are the same for
  * every candidate of a slot, so the answers are kept (kept.h), by a key that hashes what they are
- * made of: every byte of the inputs as they lie in the arena, model file, layer, rows, and this
- * program. The kernel cannot reach them: they are read when its process is dead.
+ * made of: every byte of the inputs as they lie in the arena, model file, layer, rows, this program
+ * and the library that multiplies for eager. The kernel cannot reach them: they are read when its process is dead.
  */
 #include "specializer/admission/reference.h"
 
@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/cpu/blas.h"
 #include "engine/cpu/eager.h"
 #include "specializer/admission/check_rows.h"
 #include "specializer/admission/kept.h"
@@ -96,7 +97,7 @@ static uint64_t key_of(const struct model *model, const struct subject *s,
                        const struct reference *ref)
 {
     uint64_t h = hash_file(HASH_START, "/proc/self/exe"), inputs = case_digest(s->c);
-    h = hash_text(h, model->hash);
+    h = hash_text(hash_text(h, blas_open()->config), model->hash);
     h = hash_file(h, model->path ? model->path : "");
     h = hash_bytes(h, &inputs, sizeof inputs);
     return hash_mix(hash_bytes(h, ref->row, (size_t)ref->rows * sizeof *ref->row));

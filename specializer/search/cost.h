@@ -26,6 +26,7 @@ struct cost_sample {
 struct cost {
     const struct machine *machine;
     int threads;
+    double octaves; /* two values of a knob this far apart tell nothing of each other (roles.h) */
     uint64_t blind; /* not 0: the formula knows nothing, points differ by a lot drawn from this
                        (what an ablation measures knowledge against) */
     struct cost_fit *fit[REGION_NODES]; /* what was learned; NULL: nothing yet */

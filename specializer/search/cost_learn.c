@@ -9,10 +9,13 @@
  *   one for each pair of knob values
  *
  * That is a Gaussian process whose covariance of two points follows from what they share: same
- * family, and in how many knobs they agree. A first measurement therefore moves all families of the
- * region alike and its own a little more, a second family's measurement tells them apart, and a
- * value must be seen in several points before it is credited much. Nothing is fitted but the
- * posterior; the variances are constants, chosen on the measured tables of docs/ablation.md.
+ * family, and how near each other their knobs are. Values of a knob that counts something are the
+ * nearer the smaller their ratio, by its role (roles.h): what they share falls from all, where they
+ * are the same, to nothing on a straight line over OCTAVES. Values of a category are the same or
+ * not. A first measurement therefore moves all families of the region alike and its own a little
+ * more, a second family's measurement tells them apart, and a value must be seen in several points
+ * before it is credited much. Nothing is fitted but the posterior; variances and OCTAVES are
+ * constants, chosen on the measured tables of docs/ablation.md, which says what others are worth.
  * Measurements at another M count less, by 1 / (1 + |log2 of the ratio|).
  *
  * With n measurements of a region a prediction costs n covariances, learning one more costs n^2 (a
@@ -31,14 +34,14 @@ enum { FIT_MOST = 256 };
 /* Variances of log(measured / formula). NOISE is mostly not the clock's: knobs act together in more
  * ways than pairs. */
 static const double VAR_REGION = 4, VAR_FAMILY = 0.05, VAR_KNOB = 0.002, VAR_FAMILY_KNOB = 0.001,
-                    VAR_PAIR = 0.001, NOISE = 0.03;
+                    VAR_PAIR = 0.001, NOISE = 0.03, OCTAVES = 1;
 
 /* A point as far as covariances go. */
 struct spot {
     int32_t template, family;
     int32_t knobs;
     float log_m;
-    int32_t value[KNOBS_MAX];
+    float at[KNOBS_MAX]; /* role_place() of each value; 1 is as far as values tell of each other */
 };
 
 struct cost_fit {
@@ -51,7 +54,8 @@ struct cost_fit {
 
 void cost_open(struct cost *c, const struct machine *machine, int threads)
 {
-    *c = (struct cost){.machine = machine, .threads = threads > 0 ? threads : 1};
+    *c =
+        (struct cost){.machine = machine, .threads = threads > 0 ? threads : 1, .octaves = OCTAVES};
 }
 
 void cost_close(struct cost *c)
@@ -64,13 +68,15 @@ void cost_close(struct cost *c)
 
 /* ---- covariance ---------------------------------------------------------------------------- */
 
-static struct spot spot_of(const struct template *t, const struct point *p, const struct facts *f)
+static struct spot spot_of(const struct cost *c, const struct template *t, const struct point *p,
+                           const struct facts *f)
 {
     struct spot s = {.template = template_index(t),
                      .family = template_family(t, p),
                      .knobs = t->knobs,
                      .log_m = (float)log2(f->M_MAX < 1 ? 1 : f->M_MAX)};
-    memcpy(s.value, p->value, sizeof s.value);
+    for (int k = 0; k < t->knobs; k++)
+        s.at[k] = (float)(role_place(t->knob[k].role, p->value[k]) / c->octaves);
     return s;
 }
 
@@ -79,12 +85,16 @@ static double covariance(const struct spot *a, const struct spot *b)
     double near = 1 / (1 + (double)fabsf(a->log_m - b->log_m));
     if (a->template != b->template)
         return near * VAR_REGION;
-    int agree = 0;
-    for (int k = 0; k < a->knobs; k++)
-        agree += a->value[k] == b->value[k];
-    double shared = VAR_REGION + agree * VAR_KNOB + agree * (agree - 1) / 2 * VAR_PAIR;
+    float knobs = 0, squares = 0; /* what each knob's values have in common */
+    for (int k = 0; k < a->knobs; k++) {
+        float common = fmaxf(0, 1 - fabsf(a->at[k] - b->at[k]));
+        knobs += common;
+        squares += common * common;
+    }
+    double pairs = (double)(knobs * knobs - squares) / 2; /* the sum of products of two */
+    double shared = VAR_REGION + (double)knobs * VAR_KNOB + pairs * VAR_PAIR;
     if (a->family == b->family)
-        shared += VAR_FAMILY + agree * VAR_FAMILY_KNOB;
+        shared += VAR_FAMILY + (double)knobs * VAR_FAMILY_KNOB;
     return near * shared;
 }
 
@@ -149,7 +159,7 @@ double cost_predict(const struct cost *c, const struct template *t, const struct
 {
     const struct cost_fit *fit = c->fit[t->region];
     double error = 0;
-    struct spot s = spot_of(t, p, f);
+    struct spot s = spot_of(c, t, p, f);
     for (int i = 0; fit && i < fit->n; i++)
         error += fit->weight[i] * covariance(&s, &fit->spot[i]);
     return cost_formula(c, t, p, f) * exp(error);
@@ -167,7 +177,7 @@ double cost_learn(struct cost *c, const struct template *t, const struct point *
     if (!c->fit[t->region])
         c->fit[t->region] = xcalloc(1, sizeof *c->fit[t->region]);
     struct cost_fit *fit = c->fit[t->region];
-    struct spot s = spot_of(t, p, f);
+    struct spot s = spot_of(c, t, p, f);
     if (fit->n == FIT_MOST)
         forget_older_half(fit);
     append(fit, &s, log(measured_s / cost_formula(c, t, p, f)));
@@ -200,7 +210,7 @@ struct cost_doubt *cost_doubt_open(const struct cost *c, const struct space *s, 
         struct point p;
         double *told = d->told + (size_t)i * (size_t)d->most;
         space_point(s, id[i], &p);
-        d->spot[i] = spot_of(space_template(s, id[i]), &p, space_facts(s));
+        d->spot[i] = spot_of(c, space_template(s, id[i]), &p, space_facts(s));
         if (fit)
             project(fit, &d->spot[i], told);
         d->left[i] = covariance(&d->spot[i], &d->spot[i]) - dot(told, told, d->known);

@@ -1,7 +1,9 @@
 """/metrics: clean by promtool, exact counts, bounded labels."""
 
+import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +60,30 @@ def test_promtool_finds_nothing(server):
     run = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True,
                          text=True)
     assert run.returncode == 0 and not run.stdout and not run.stderr, run.stdout + run.stderr
+
+
+def test_a_slow_library_of_products_is_said(start, monkeypatch):
+    """SSE3 kernels on a processor with more: a warning in the log, and what was measured."""
+    flags = Path("/proc/cpuinfo").read_text()
+    if " avx2 " not in flags or " fma " not in flags:
+        pytest.skip("the oldest kernels may be the right ones here")
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
+    s = start()
+    text = s.get("/metrics").text
+    product = re.search(r'^whet_machine_product_flops\{core="(\w+)"\} (\S+)$', text, re.M)
+    if product.group(1) != "Prescott":
+        pytest.skip("this OpenBLAS has one core only")
+    assert 0 < float(product.group(2)) < s.metric("whet_machine_peak_flops") / 3
+    assert "with OpenBLAS core Prescott (as OPENBLAS_CORETYPE says)" in s.text()
+
+
+def test_the_core_of_products_is_chosen(start, monkeypatch):
+    """Without the user's word, none is named in the log as theirs, and no kernel for any x86 runs."""
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    s = start()
+    core = re.search(r'^whet_machine_product_flops\{core="(\w+)"\}', s.get("/metrics").text, re.M)
+    assert f"products: core {core.group(1)}," in s.text()
+    assert "OPENBLAS_CORETYPE" not in s.text()
+    flags = Path("/proc/cpuinfo").read_text()
+    if " avx2 " in flags and " fma " in flags:
+        assert core.group(1) != "Prescott"

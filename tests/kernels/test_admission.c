@@ -3,10 +3,10 @@
  *   test_admission [TEMPLATE]     WHET_ADMISSION_POINTS=n: further legal points, defaults at each m
  *
  * For each template its defaults (where they are legal for the model) and a point drawn at random,
- * one at the least m and the other at four tokens, in turn, are built by the build stage and put
- * before every check of the probe, with the numerics they declare (BITEQ points under bit_equal),
- * and before the whole model's logits. A false refusal here is a kernel that would never serve, so
- * all must pass. test_templates looks at many more points, with fewer checks each.
+ * one at the least m and the other at four tokens, in turn, and its START are built by the build
+ * stage and put before every check of the probe, with the numerics they declare (BITEQ points under
+ * bit_equal), and before the whole model's logits. A false refusal here is a kernel that would
+ * never serve, so all must pass. test_templates looks at many more points, with fewer checks each.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,6 +87,17 @@ static void admit_template(struct shop *s, const struct template *t, int m, bool
     space_close(space);
 }
 
+/* What a search on this machine begins with: one token, or 32 where a template is for many. */
+static void admit_start(struct shop *s, const struct template *t)
+{
+    struct facts f;
+    struct point p;
+    int m = t->m_min > 1 ? 32 : 1;
+    facts_fill(&f, s->model, t->region, m, NUMERICS_TOLERANCE);
+    if (template_start(t, &f, &p) && !template_illegal(t, &p, &f))
+        admit(s, t, &p, &f, m);
+}
+
 int main(int argc, char **argv)
 {
     struct shop s;
@@ -106,6 +117,7 @@ int main(int argc, char **argv)
         admit_template(&s, t, low, both || even, both || !even ? points : 0);
         if (high > low)
             admit_template(&s, t, high, both || !even, both || even ? points : 0);
+        admit_start(&s, t);
     }
     int status = shop_verdict(&s);
     shop_close(&s);

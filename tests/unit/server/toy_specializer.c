@@ -20,68 +20,71 @@ void specializer_stop(struct specializer *s)
     free(s);
 }
 
-static int say(char **json, const char *call, const char *a, const char *b, const char *who)
+static enum specializer_answer say(char **json, const char *call, const char *a, const char *b,
+                                   const char *who)
 {
     *json = xasprintf("{\"call\":\"%s\",\"a\":\"%s\",\"b\":\"%s\",\"who\":\"%s\"}", call,
                       a ? a : "", b ? b : "", who ? who : "");
-    return a && strcmp(a, "missing") == 0 ? 404 : 200;
+    return a && strcmp(a, "missing") == 0 ? ANSWER_UNKNOWN : ANSWER_DONE;
 }
 
-int specializer_slots(struct specializer *s, const char *slot, char **json)
+enum specializer_answer specializer_slots(struct specializer *s, const char *slot, char **json)
 {
     (void)s;
     return say(json, "slots", slot, NULL, NULL);
 }
 
-int specializer_kernels(struct specializer *s, const char *id, char **json)
+enum specializer_answer specializer_kernels(struct specializer *s, const char *id, char **json)
 {
     (void)s;
     return say(json, "kernels", id, NULL, NULL);
 }
 
-int specializer_pin(struct specializer *s, const char *slot, const char *kernel, const char *who,
-                    char **json)
+enum specializer_answer specializer_pin(struct specializer *s, const char *slot, const char *kernel,
+                                        const char *who, char **json)
 {
     (void)s;
     return say(json, "pin", slot, kernel, who);
 }
 
-int specializer_unpin(struct specializer *s, const char *slot, const char *who, char **json)
+enum specializer_answer specializer_unpin(struct specializer *s, const char *slot, const char *who,
+                                          char **json)
 {
     (void)s;
     return say(json, "unpin", slot, NULL, who);
 }
 
-int specializer_disable(struct specializer *s, const char *kernel, const char *reason,
-                        const char *who, char **json)
+enum specializer_answer specializer_disable(struct specializer *s, const char *kernel,
+                                            const char *reason, const char *who, char **json)
 {
     (void)s;
     return say(json, "disable", kernel, reason, who);
 }
 
-int specializer_enable(struct specializer *s, const char *kernel, const char *who, char **json)
+enum specializer_answer specializer_enable(struct specializer *s, const char *kernel,
+                                           const char *who, char **json)
 {
     (void)s;
     return say(json, "enable", kernel, NULL, who);
 }
 
-int specializer_rollback(struct specializer *s, const char *slot, const char *from, const char *who,
-                         char **json)
+enum specializer_answer specializer_rollback(struct specializer *s, const char *slot,
+                                             const char *from, const char *who, char **json)
 {
     (void)s;
     return say(json, "rollback", slot, from, who);
 }
 
-int specializer_set_mode(struct specializer *s, enum specializer_mode mode, const char *who,
-                         char **json)
+enum specializer_answer specializer_set_mode(struct specializer *s, enum specializer_mode mode,
+                                             const char *who, char **json)
 {
     static const char *const name[] = {"run", "pause", "freeze"};
     (void)s;
     return say(json, "mode", name[mode], NULL, who);
 }
 
-int specializer_trace(struct specializer *s, const char *slot, int64_t since_s, bool lines,
-                      char **json)
+enum specializer_answer specializer_trace(struct specializer *s, const char *slot, int64_t since_s,
+                                          bool lines, char **json)
 {
     char since[32];
     (void)s;
@@ -89,14 +92,14 @@ int specializer_trace(struct specializer *s, const char *slot, int64_t since_s, 
     return say(json, lines ? "trace lines" : "trace", slot, since, NULL);
 }
 
-int specializer_export(struct specializer *s, char **json)
+enum specializer_answer specializer_export(struct specializer *s, char **json)
 {
     (void)s;
     return say(json, "export", NULL, NULL, NULL);
 }
 
-int specializer_import(struct specializer *s, const char *body, size_t n, const char *who,
-                       char **json)
+enum specializer_answer specializer_import(struct specializer *s, const char *body, size_t n,
+                                           const char *who, char **json)
 {
     (void)s, (void)body;
     char size[32];

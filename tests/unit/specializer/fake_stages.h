@@ -6,6 +6,7 @@
 
 #include "specializer/admission/inputs.h"
 #include "specializer/admission/prober.h"
+#include "specializer/stages.h"
 #include "tests/unit/specializer/fake_lab.h"
 
 const char *const build_flags[] = {"-fake", NULL};

@@ -123,21 +123,23 @@ static inline void empty_disk(void)
             fail_msg("in vain: %s", #what);                         \
     } while (0)
 
-static cJSON *json_of(int want_status, int status, char **text)
+/* An object where it was done, else a sentence. */
+static cJSON *json_of(enum specializer_answer want, enum specializer_answer got, char **text)
 {
-    if (status != want_status)
-        print_error("%d: %s\n", status, *text);
-    assert_int_equal(status, want_status);
+    if (got != want)
+        print_error("%d: %s\n", (int)got, *text);
+    assert_int_equal(got, want);
+    assert_non_null(*text);
     cJSON *o = cJSON_Parse(*text);
-    assert_non_null(o);
+    assert_true(**text && (cJSON_IsObject(o) == (got == ANSWER_DONE)));
     free(*text);
     *text = NULL;
     return o;
 }
 
-static inline void expect(int want_status, int status, char **text)
+static inline void expect(enum specializer_answer want, enum specializer_answer got, char **text)
 {
-    cJSON_Delete(json_of(want_status, status, text));
+    cJSON_Delete(json_of(want, got, text));
 }
 
 static void take_id(void *ctx, const struct trace_row *row)

@@ -16,6 +16,7 @@
 #include <sqlite3.h>
 
 #include "config/log.h"
+#include "specializer/candidate/life.h"
 #include "tests/unit/specializer/failing_vfs.h"
 #include "tests/unit/specializer/fake_stages.h"
 #include "tests/unit/specializer/stand_in.h"

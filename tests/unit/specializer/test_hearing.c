@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "specializer/hearing.h"
 #include "tests/unit/specializer/loop_world.h"
 
 /* ---- what the store says ------------------------------------------------------------------- */
@@ -107,7 +108,7 @@ static void let_it_go_round(struct specializer *s)
 static void assert_why(struct specializer *s, const char *slot, const char *why)
 {
     char *text = NULL;
-    cJSON *o = json_of(200, specializer_slots(s, slot, &text), &text);
+    cJSON *o = json_of(ANSWER_DONE, specializer_slots(s, slot, &text), &text);
     assert_string_equal(cJSON_GetObjectItem(o, "why")->valuestring, why);
     cJSON_Delete(o);
 }
@@ -160,10 +161,10 @@ static void a_slot_whose_search_is_over_is_heard_too(void **unused)
     atomic_store(&fake.shy, "mlp_out/m1");
     atomic_store(&fake.needs, "head/m1");
     struct specializer *s = start(NULL, NULL);
-    expect(200, specializer_pin(s, "head/m1", "eager", "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "head/m1", "eager", "r1", &text), &text);
     WAIT_FOR(settled(s) && adjourned(s).n > 0);
     assert_false(specialized("mlp_out/m1") || specialized("head/m1"));
-    expect(200, specializer_unpin(s, "head/m1", "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_unpin(s, "head/m1", "r2", &text), &text);
     WAIT_FOR(specialized("head/m1") && specialized("mlp_out/m1"));
     assert_true(heard(s, serving("mlp_out/m1")->id).times >= 1);
     stop(s);
@@ -179,7 +180,7 @@ static void nobody_is_heard_twice_in_one_company(void **unused)
     WAIT_FOR(specialized("head/m1") && settled(s) && heard(s, NULL).times > 0);
     snprintf(id, sizeof id, "%s", serving("head/m1")->id);
     for (int i = 0; i < 4; i++) {
-        expect(200, specializer_pin(s, "head/m1", i % 2 ? id : "eager", "r", &text), &text);
+        expect(ANSWER_DONE, specializer_pin(s, "head/m1", i % 2 ? id : "eager", "r", &text), &text);
         WAIT_FOR(specialized("head/m1") == (i % 2 != 0));
         let_it_go_round(s);
     }
@@ -189,7 +190,7 @@ static void nobody_is_heard_twice_in_one_company(void **unused)
     int times = heard(s, NULL).times, canaries = atomic_load(&fake.canaries);
     assert_true(best.times >= 1 && best.times < HEARINGS_MOST);
     for (int i = 0; i < 4; i++) { /* all of these it knows */
-        expect(200, specializer_pin(s, "head/m1", i % 2 ? id : "eager", "r", &text), &text);
+        expect(ANSWER_DONE, specializer_pin(s, "head/m1", i % 2 ? id : "eager", "r", &text), &text);
         WAIT_FOR(specialized("head/m1") == (i % 2 != 0));
         let_it_go_round(s);
     }
@@ -222,14 +223,14 @@ static void operators_keep_a_hearing_from_being_held(void **unused)
     struct adjourned a = lose_among_eager();
     atomic_store(&fake.needs, "head/m1");
     struct specializer *s = start("--specializer-paused", "true");
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
-    expect(200, specializer_disable(s, a.best, "not that one", "r2", &text), &text);
-    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_disable(s, a.best, "not that one", "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &text), &text);
     WAIT_FOR(specialized("head/m1") && settled(s));
     let_it_go_round(s);
     assert_int_equal(heard(s, NULL).times, 0);
     assert_why(s, "mlp_out/m1", "pinned to it");
-    expect(200, specializer_unpin(s, "mlp_out/m1", "r4", &text), &text);
+    expect(ANSWER_DONE, specializer_unpin(s, "mlp_out/m1", "r4", &text), &text);
     WAIT_FOR(heard(s, NULL).times > 0 && specialized("mlp_out/m1") && settled(s));
     assert_int_equal(heard(s, a.best).times, 0);
     assert_string_not_equal(serving("mlp_out/m1")->id, a.best);
@@ -244,11 +245,11 @@ static void frozen_nobody_is_heard(void **unused)
     lose_among_eager();
     atomic_store(&fake.needs, "head/m1");
     struct specializer *s = start("--specializer-paused", "true");
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
-    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_RUN, "r2", &text), &text);
     WAIT_FOR(specialized("head/m1") && settled(s));
-    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r3", &text), &text);
-    expect(200, specializer_unpin(s, "mlp_out/m1", "r4", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_FREEZE, "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_unpin(s, "mlp_out/m1", "r4", &text), &text);
     int canaries = atomic_load(&fake.canaries);
     for (int life = 0; life < 2; life++) {
         WAIT_FOR(specialized("head/m1") && atomic_load(&s->doing) == DOING_FROZEN);
@@ -260,7 +261,7 @@ static void frozen_nobody_is_heard(void **unused)
         stop(s);
         s = start(NULL, NULL);
     }
-    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r5", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_RUN, "r5", &text), &text);
     WAIT_FOR(specialized("mlp_out/m1") && heard(s, NULL).times > 0);
     stop(s);
 }

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "specializer/swap.h"
 #include "tests/unit/specializer/loop_world.h"
 
 static void operators_disable_a_kernel_and_a_family_at_once(void **unused)
@@ -19,15 +20,15 @@ static void operators_disable_a_kernel_and_a_family_at_once(void **unused)
     WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
     char id[24];
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
-    expect(404, specializer_disable(s, "nonsense", "x", "r1", &text), &text);
-    expect(409, specializer_disable(s, "eager", "x", "r1", &text), &text);
-    expect(200, specializer_disable(s, id, "I do not trust it", "r1", &text), &text);
+    expect(ANSWER_UNKNOWN, specializer_disable(s, "nonsense", "x", "r1", &text), &text);
+    expect(ANSWER_CONFLICT, specializer_disable(s, "eager", "x", "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_disable(s, id, "I do not trust it", "r1", &text), &text);
     assert_string_not_equal(serving("mlp_out/m1")->id, id);
-    expect(200, specializer_disable(s, "head", "family", "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_disable(s, "head", "family", "r2", &text), &text);
     assert_false(specialized("head/m1"));
     usleep(300000);
     assert_false(specialized("head/m1"));
-    expect(200, specializer_enable(s, "head", "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_enable(s, "head", "r3", &text), &text);
     WAIT_FOR(specialized("head/m1"));
     stop(s);
     s = start(NULL, NULL); /* the disable survives */
@@ -44,9 +45,9 @@ static void operators_pause_resume_and_freeze(void **unused)
     int builds = atomic_load(&fake.builds);
     usleep(200000);
     assert_int_equal(atomic_load(&fake.builds), builds);
-    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_RUN, "r1", &text), &text);
     WAIT_FOR(specialized("mlp_out/m1"));
-    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_FREEZE, "r2", &text), &text);
     stop(s);
     s = start(NULL, NULL);
     assert_int_equal(atomic_load(&s->mode), SPECIALIZER_FREEZE);
@@ -62,11 +63,11 @@ static void operators_pause_a_bench_and_it_is_taken_up_again(void **unused)
     int benches = atomic_load(&fake.benches);
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(atomic_load(&fake.benches) > benches);
-    expect(200, specializer_set_mode(s, SPECIALIZER_PAUSE, "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_PAUSE, "r1", &text), &text);
     WAIT_FOR(atomic_load(&s->doing) == DOING_PAUSED);
     fake.unheld[0] = 0;
     atomic_store(&fake.hold_bench, false);
-    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_RUN, "r2", &text), &text);
     WAIT_FOR(specialized("mlp_out/m1"));
     stop(s);
     assert_string_equal(fake.unheld, fake.held);
@@ -79,8 +80,8 @@ static void operators_freeze_what_serves_now(void **unused)
     char *text = NULL;
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(specialized("mlp_out/m1"));
-    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
-    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_FREEZE, "r2", &text), &text);
     WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
     char id[24];
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
@@ -106,7 +107,7 @@ static void operators_freeze_what_serves_now(void **unused)
     assert_true(atomic_load(&s->counts.mismatches) >= 1);
     assert_int_equal(atomic_load(&fake.builds), builds);
     atomic_store(&fake.audit_fails, NULL);
-    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &text), &text);
     WAIT_FOR(specialized("mlp_out/m1"));
     stop(s);
 }
@@ -117,9 +118,9 @@ static void operators_cannot_thaw_what_the_configuration_froze(void **unused)
     char *text = NULL;
     struct specializer *s = start("--specializer-numerics", "frozen");
     WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
-    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
-    expect(409, specializer_set_mode(s, SPECIALIZER_RUN, "r2", &text), &text);
-    expect(409, specializer_set_mode(s, SPECIALIZER_PAUSE, "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    expect(ANSWER_CONFLICT, specializer_set_mode(s, SPECIALIZER_RUN, "r2", &text), &text);
+    expect(ANSWER_CONFLICT, specializer_set_mode(s, SPECIALIZER_PAUSE, "r3", &text), &text);
     assert_int_equal(atomic_load(&s->mode), SPECIALIZER_FREEZE);
     stop(s);
 }
@@ -131,16 +132,17 @@ static void operators_may_repeat_a_rollback(void **unused)
     char *text = NULL, id[24];
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
     WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
-    expect(200, specializer_rollback(s, "mlp_out/m1", "0123456789abcdef", "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_rollback(s, "mlp_out/m1", "0123456789abcdef", "r2", &text),
+           &text);
     assert_string_equal(serving("mlp_out/m1")->id, id); /* it is not there: nothing to do */
-    expect(200, specializer_rollback(s, "mlp_out/m1", id, "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_rollback(s, "mlp_out/m1", id, "r3", &text), &text);
     char then[24];
     snprintf(then, sizeof then, "%s", serving("mlp_out/m1")->id);
     assert_string_not_equal(then, id);
-    expect(200, specializer_rollback(s, "mlp_out/m1", id, "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_rollback(s, "mlp_out/m1", id, "r3", &text), &text);
     assert_string_equal(serving("mlp_out/m1")->id, then);
     stop(s);
 }
@@ -148,20 +150,20 @@ static void operators_may_repeat_a_rollback(void **unused)
 static void see_slots_and_kernels(struct specializer *s)
 {
     char *text = NULL;
-    cJSON *o = json_of(200, specializer_slots(s, "mlp_out/m1", &text), &text);
+    cJSON *o = json_of(ANSWER_DONE, specializer_slots(s, "mlp_out/m1", &text), &text);
     assert_string_equal(cJSON_GetObjectItem(o, "state")->valuestring, "active");
     assert_true(cJSON_GetObjectItem(o, "gain_over_eager")->valuedouble > 0.2);
     assert_true(cJSON_GetArraySize(cJSON_GetObjectItem(o, "tried")) > 5);
     assert_true(cJSON_GetObjectItem(o, "bytes")->valuedouble > 0);
     cJSON_Delete(o);
-    expect(404, specializer_slots(s, "no/slot", &text), &text);
-    o = json_of(200, specializer_slots(s, NULL, &text), &text);
+    expect(ANSWER_UNKNOWN, specializer_slots(s, "no/slot", &text), &text);
+    o = json_of(ANSWER_DONE, specializer_slots(s, NULL, &text), &text);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(o, "slots")), 2);
     cJSON_Delete(o);
-    o = json_of(200, specializer_kernels(s, serving("mlp_out/m1")->id, &text), &text);
+    o = json_of(ANSWER_DONE, specializer_kernels(s, serving("mlp_out/m1")->id, &text), &text);
     assert_non_null(strstr(cJSON_GetObjectItem(o, "source")->valuestring, "whet_kernel"));
     cJSON_Delete(o);
-    expect(404, specializer_kernels(s, "1234", &text), &text);
+    expect(ANSWER_UNKNOWN, specializer_kernels(s, "1234", &text), &text);
 }
 
 static void see_the_dashboards_facts(struct specializer *s)
@@ -272,16 +274,16 @@ static void operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails(voi
     assert_true(metric(s, "\nwhet_audit_looks_total ") >= 1);
     atomic_store(&fake.audit_fails, NULL);
 
-    expect(200, specializer_rollback(s, "head/m1", NULL, "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_rollback(s, "head/m1", NULL, "r1", &text), &text);
     assert_true(ROLLED_BACK("operator") == 1);
     assert_true(metric(s, "\nwhet_kernel_swaps_total{result=\"rolled_back\"} ") >= 2);
 
     assert_true(metric(s, "\nwhet_store_errors_total ") == 0);
     sql("ALTER TABLE pin RENAME TO lost");
-    expect(500, specializer_pin(s, "head/m1", "eager", "r2", &text), &text);
+    expect(ANSWER_FAILED, specializer_pin(s, "head/m1", "eager", "r2", &text), &text);
     assert_true(metric(s, "\nwhet_store_errors_total ") >= 1);
     sql("ALTER TABLE lost RENAME TO pin");
-    expect(200, specializer_pin(s, "head/m1", "eager", "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "head/m1", "eager", "r3", &text), &text);
     stop(s);
 }
 
@@ -292,7 +294,7 @@ static void operators_who_are_faster_than_an_audit_find_the_kernel_before_it_unh
     char *text = NULL, id[24], before[24] = "";
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
     WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
     pthread_mutex_lock(&s->lock);
@@ -338,7 +340,7 @@ static void operators_lose_no_kernel_to_a_store_that_cannot_mark_a_trial(void **
     struct specializer *s = start("--specializer-paused", "true");
     fill_disk("UPDATE OF trial ON candidate WHEN NEW.trial");
     char *text = NULL;
-    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_RUN, "r1", &text), &text);
     WAIT_FOR(metric(s, "\nwhet_specializer_candidates_total{stage=\"load\",outcome=\"retry\"} ") >=
              1);
     assert_true(
@@ -372,7 +374,7 @@ static void operators_are_alerted_of_a_kernel_that_became_slow(void **unused)
     WAIT_FOR(ROLLED_BACK("drift") == 1);
     assert_string_not_equal(serving("mlp_out/m1")->id, id);
     char *text = NULL;
-    cJSON *o = json_of(200, specializer_trace(s, "mlp_out/m1", 0, false, &text), &text);
+    cJSON *o = json_of(ANSWER_DONE, specializer_trace(s, "mlp_out/m1", 0, false, &text), &text);
     text = cJSON_PrintUnformatted(o);
     assert_non_null(strstr(text, "slower than promised"));
     assert_non_null(strstr(text, "no faster than eager any more"));
@@ -389,23 +391,24 @@ static void operators_carry_winners_to_another_store(void **unused)
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
     char name[160];
     snprintf(name, sizeof name, "%s", serving("mlp_out/m1")->name);
-    assert_int_equal(specializer_export(s, &text), 200);
+    assert_int_equal(specializer_export(s, &text), ANSWER_DONE);
     stop(s);
     fresh_store(NULL);
     s = start("--specializer-paused", "true");
     char *answer = NULL;
-    cJSON *o = json_of(200, specializer_import(s, text, strlen(text), "r1", &answer), &answer);
+    cJSON *o =
+        json_of(ANSWER_DONE, specializer_import(s, text, strlen(text), "r1", &answer), &answer);
     assert_true(cJSON_GetObjectItem(o, "imported")->valueint >= 1);
     cJSON_Delete(o);
     assert_false(specialized("mlp_out/m1")); /* nothing is believed */
-    expect(400, specializer_import(s, "junk", 4, "r2", &answer), &answer);
+    expect(ANSWER_WRONG, specializer_import(s, "junk", 4, "r2", &answer), &answer);
     sql("DELETE FROM candidate");
     fill_disk("INSERT ON candidate"); /* that is not the body's fault */
-    expect(500, specializer_import(s, text, strlen(text), "r2", &answer), &answer);
+    expect(ANSWER_FAILED, specializer_import(s, text, strlen(text), "r2", &answer), &answer);
     empty_disk();
-    expect(200, specializer_import(s, text, strlen(text), "r2", &answer), &answer);
+    expect(ANSWER_DONE, specializer_import(s, text, strlen(text), "r2", &answer), &answer);
     free(text);
-    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &answer), &answer);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &answer), &answer);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->name, name) == 0);
     struct before b = {serving("mlp_out/m1")->id, 0};
     assert_int_equal(store_traces(s->store, "mlp_out/m1", 0, 0, count_before, &b, NULL), 0);

@@ -24,7 +24,7 @@ static struct specializer *start_and_find(char id[24])
 static void freeze(struct specializer *s)
 {
     char *text = NULL;
-    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "freeze", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_FREEZE, "freeze", &text), &text);
     WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
 }
 
@@ -33,27 +33,29 @@ static void pins_are_set_and_taken_off(void **unused)
     (void)unused;
     char *text = NULL, id[24];
     struct specializer *s = start_and_find(id);
-    expect(404, specializer_pin(s, "mlp_out/m7", "eager", "r1", &text), &text);
-    expect(404, specializer_pin(s, "mlp_out/m1", "0000000000000000", "r1", &text), &text);
-    expect(409, specializer_pin(s, "head/m1", id, "r1", &text), &text);
-    expect(400, specializer_pin(s, "head/m1", "", "r1", &text), &text);
+    expect(ANSWER_UNKNOWN, specializer_pin(s, "mlp_out/m7", "eager", "r1", &text), &text);
+    expect(ANSWER_UNKNOWN, specializer_pin(s, "mlp_out/m1", "0000000000000000", "r1", &text),
+           &text);
+    expect(ANSWER_CONFLICT, specializer_pin(s, "head/m1", id, "r1", &text), &text);
+    expect(ANSWER_WRONG, specializer_pin(s, "head/m1", "", "r1", &text), &text);
 
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r2", &text), &text);
-    assert_false(specialized("mlp_out/m1"));                                    /* at once */
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r3", &text), &text); /* idempotent */
-    expect(409, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r2", &text), &text);
+    assert_false(specialized("mlp_out/m1")); /* at once */
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r3", &text),
+           &text); /* idempotent */
+    expect(ANSWER_CONFLICT, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
     stop(s);
     s = start(NULL, NULL); /* a pin survives a restart */
     WAIT_FOR(specialized("head/m1"));
     usleep(200000);
     assert_false(specialized("mlp_out/m1"));
-    expect(200, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0); /* loaded and validated again */
     freeze(s); /* or the search might find it again at once */
-    expect(200, specializer_unpin(s, "mlp_out/m1", "r6", &text), &text);
-    expect(200, specializer_rollback(s, "mlp_out/m1", NULL, "r7", &text), &text);
+    expect(ANSWER_DONE, specializer_unpin(s, "mlp_out/m1", "r6", &text), &text);
+    expect(ANSWER_DONE, specializer_rollback(s, "mlp_out/m1", NULL, "r7", &text), &text);
     assert_string_not_equal(serving("mlp_out/m1")->id, id);
-    cJSON *o = json_of(200, specializer_trace(s, "mlp_out/m1", 0, false, &text), &text);
+    cJSON *o = json_of(ANSWER_DONE, specializer_trace(s, "mlp_out/m1", 0, false, &text), &text);
     char *printed = cJSON_PrintUnformatted(o);
     assert_non_null(strstr(printed, "\"who\":\"r7\""));
     assert_non_null(strstr(printed, "\"event\":\"pin\""));
@@ -76,7 +78,7 @@ static void a_pause_during_a_restore_loses_no_kernel(void **unused)
     int benches = atomic_load(&fake.short_benches);
     s = start(NULL, NULL);
     WAIT_FOR(atomic_load(&fake.short_benches) > benches);
-    expect(200, specializer_set_mode(s, SPECIALIZER_PAUSE, "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_PAUSE, "r1", &text), &text);
     atomic_store(&fake.hold_bench, false);
     WAIT_FOR(atomic_load(&s->doing) == DOING_PAUSED);
     assert_string_equal(serving("mlp_out/m1")->id, id);
@@ -89,15 +91,15 @@ static void a_pause_after_a_pin_does_not_lose_it(void **unused)
     (void)unused;
     char *text = NULL, id[24];
     struct specializer *s = start_and_find(id);
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
     stop(s);
     s = start(NULL, NULL);
     WAIT_FOR(specialized("head/m1") && asleep(s));
     atomic_store(&fake.hold_bench, true);
     int benches = atomic_load(&fake.short_benches);
-    expect(200, specializer_pin(s, "mlp_out/m1", id, "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", id, "r2", &text), &text);
     WAIT_FOR(atomic_load(&fake.short_benches) > benches);
-    expect(200, specializer_set_mode(s, SPECIALIZER_FREEZE, "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_FREEZE, "r3", &text), &text);
     atomic_store(&fake.hold_bench, false);
     WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
     assert_string_equal(serving("mlp_out/m1")->id, id);
@@ -112,16 +114,16 @@ static void pins_are_followed_while_a_round_waits(void **unused)
     struct specializer *s = start("--specializer-slots", "mlp_out");
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
     stop(s);
     atomic_store(&fake.hold_probes, true);
     int probes = atomic_load(&fake.probes);
     s = start("--specializer-slots", "head");
     WAIT_FOR(atomic_load(&fake.probes) > probes);
-    expect(200, specializer_set_mode(s, SPECIALIZER_PAUSE, "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_PAUSE, "r2", &text), &text);
     WAIT_FOR(atomic_load(&s->doing) == DOING_PAUSED && atomic_load(&fake.prober_held));
     atomic_store(&fake.hold_probes, false);
-    expect(200, specializer_pin(s, "mlp_out/m1", id, "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", id, "r3", &text), &text);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
     stop(s);
 }
@@ -142,7 +144,7 @@ static void pins_may_be_repeated_when_a_kernel_could_not_be_brought_back(void **
     (void)unused;
     char *text = NULL, first[24], second[24];
     struct specializer *s = start_and_find(first);
-    expect(200, specializer_disable(s, first, "for another", "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_disable(s, first, "for another", "r1", &text), &text);
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
     snprintf(second, sizeof second, "%s", serving("mlp_out/m1")->id);
     stop(s);
@@ -152,10 +154,10 @@ static void pins_may_be_repeated_when_a_kernel_could_not_be_brought_back(void **
              atomic_load(&s->doing) == DOING_PAUSED);
     int probes = atomic_load(&fake.short_probes);
     atomic_store(&fake.probes_die, 1);
-    expect(200, specializer_pin(s, "mlp_out/m1", first, "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", first, "r2", &text), &text);
     WAIT_FOR(pin_was_tried(s, probes));
     WAIT_FOR(!specialized("mlp_out/m1"));
-    expect(200, specializer_pin(s, "mlp_out/m1", first, "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", first, "r3", &text), &text);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->id, first) == 0);
     stop(s);
 }
@@ -165,11 +167,11 @@ static void pins_of_a_disabled_kernel_are_refused(void **unused)
     (void)unused;
     char *text = NULL, id[24];
     struct specializer *s = start_and_find(id);
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
-    expect(200, specializer_disable(s, id, "incident", "r2", &text), &text);
-    expect(409, specializer_pin(s, "mlp_out/m1", id, "r3", &text), &text);
-    expect(200, specializer_enable(s, id, "r4", &text), &text);
-    expect(200, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_disable(s, id, "incident", "r2", &text), &text);
+    expect(ANSWER_CONFLICT, specializer_pin(s, "mlp_out/m1", id, "r3", &text), &text);
+    expect(ANSWER_DONE, specializer_enable(s, id, "r4", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
     stop(s);
 }
@@ -181,9 +183,9 @@ static void a_slot_unpinned_from_eager_gets_a_kernel_again(void **unused)
     char *text = NULL;
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
     usleep(100000);
-    expect(200, specializer_unpin(s, "mlp_out/m1", "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_unpin(s, "mlp_out/m1", "r2", &text), &text);
     WAIT_FOR(specialized("mlp_out/m1"));
     stop(s);
 }
@@ -195,11 +197,11 @@ static void a_rollback_does_not_put_back_what_it_took_out(void **unused)
     (void)unused;
     char *text = NULL, id[24];
     struct specializer *s = start_and_find(id);
-    expect(200, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
-    expect(200, specializer_unpin(s, "mlp_out/m1", "r2", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_unpin(s, "mlp_out/m1", "r2", &text), &text);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
     freeze(s);
-    expect(200, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
+    expect(ANSWER_DONE, specializer_rollback(s, "mlp_out/m1", NULL, "r4", &text), &text);
     assert_string_not_equal(serving("mlp_out/m1")->id, id);
     stop(s);
 }
@@ -217,7 +219,7 @@ static void pins_bring_back_a_kernel_that_was_about_to_be_published(void **unuse
              id, id);
     sql(change);
     s = start("--specializer-paused", "true");
-    expect(200, specializer_pin(s, "mlp_out/m1", id, "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", id, "r1", &text), &text);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) == 0);
     stop(s);
 }

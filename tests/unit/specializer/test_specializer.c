@@ -59,7 +59,7 @@ static void loop_under_bit_equal_proposes_only_points_that_declare_it(void **unu
     struct specializer *s = start("--specializer-numerics", "bit_equal");
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
     char *text = NULL;
-    cJSON *rows = json_of(200, specializer_kernels(s, NULL, &text), &text);
+    cJSON *rows = json_of(ANSWER_DONE, specializer_kernels(s, NULL, &text), &text);
     const cJSON *row;
     int n = 0;
     cJSON_ArrayForEach(row, cJSON_GetObjectItem(rows, "kernels"))
@@ -92,7 +92,7 @@ static void loop_searches_only_the_slots_that_are_named(void **unused)
     struct specializer *s = start("--specializer-slots", "attn_in/m1, mlp_out");
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
     char *text = NULL;
-    cJSON *rows = json_of(200, specializer_kernels(s, NULL, &text), &text);
+    cJSON *rows = json_of(ANSWER_DONE, specializer_kernels(s, NULL, &text), &text);
     const cJSON *row;
     cJSON_ArrayForEach(row, cJSON_GetObjectItem(rows, "kernels"))
         assert_string_equal(cJSON_GetObjectItem(row, "slot")->valuestring, "mlp_out/m1");
@@ -305,7 +305,7 @@ static void loop_forgets_no_point_while_the_disk_is_full(void **unused)
     fill_disk("INSERT ON candidate");
     uint64_t errors = store_errors(s->store);
     begun_ns = clock_ns();
-    expect(200, specializer_set_mode(s, SPECIALIZER_RUN, "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_RUN, "r1", &text), &text);
     WAIT_FOR(store_errors(s->store) > errors);
     usleep(500000);
     empty_disk();

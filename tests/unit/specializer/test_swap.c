@@ -16,6 +16,7 @@
 #include "engine/lab.h"
 #include "specializer/build/build.h"
 #include "specializer/search/space.h"
+#include "specializer/swap.h"
 
 enum { CLIENTS = 6, TOKENS = 24, SWAPS = 60, ROUNDS_MAX = 400, MS = 3 };
 

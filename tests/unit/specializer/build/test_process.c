@@ -233,6 +233,7 @@ static void process_hands_down_the_variables_of_a_list_and_no_others(void **stat
                                        "UBSAN_OPTIONS",
                                        "TSAN_OPTIONS",
                                        "LSAN_OPTIONS",
+                                       "OPENBLAS_CORETYPE",
                                        "CUDA_VISIBLE_DEVICES",
                                        "CUDA_DEVICE_ORDER",
                                        "CUDA_MPS_PIPE_DIRECTORY"};

@@ -239,6 +239,80 @@ static void template_source_hash_is_stable_and_differs_by_file(void **unused)
     assert_non_null(strstr(template_source(template_find("mlp_out")), "whet_kernel"));
 }
 
+/* A processor that has all instruction sets up to `isa`, at two weight formats. */
+static struct facts facts_up_to(enum region r, int m, int isa, enum dtype format)
+{
+    struct facts f;
+    facts_fill(&f, model, r, m, NUMERICS_TOLERANCE);
+    f.HAS_AVX2 = isa >= 1;
+    f.HAS_AVX512 = isa >= 2;
+    f.HAS_VNNI = isa >= 3;
+    f.HAS_AMX = isa >= 4;
+    f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = (int32_t)format;
+    return f;
+}
+
+/* How many of its START rows hold and are legal, and the instruction set of the first of them. */
+static int starts_of(const struct template *t, const struct facts *f, int *isa)
+{
+    struct point p;
+    int legal = 0, n = 0;
+    for (; template_start_row(t, f, n, &p); n++) {
+        if (template_illegal(t, &p, f))
+            continue;
+        if (legal++ == 0)
+            *isa = p.value[template_knob(t, "ISA")];
+    }
+    assert_null(t->start(f, n)); /* the last row did not end at a knob that is not there */
+    return legal;
+}
+
+static void there_is_a_start_for_each_instruction_set_and_format(void **unused)
+{
+    (void)unused;
+    static const enum dtype formats[] = {DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_F16, DTYPE_F32};
+    static const int widths[] = {1, 2, 3, 4, 6, 8, 16, 32, 512, 2048};
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+            for (size_t d = 0; d < sizeof formats / sizeof *formats; d++)
+                for (int isa = 0; isa <= 4; isa++) {
+                    struct facts f = facts_up_to((enum region)r, widths[w], isa, formats[d]);
+                    int any = 0, best = 0, fit = 0;
+                    for (int t = 0; t < template_count(); t++) {
+                        int first = 0;
+                        if (!template_fits(template_at(t), MACHINE_CPU, (enum region)r, widths[w]))
+                            continue;
+                        fit++;
+                        any += starts_of(template_at(t), &f, &first);
+                        best = first > best ? first : best;
+                    }
+                    if (isa == 0 || fit == 0)
+                        assert_int_equal(any, 0); /* eager is as good, or all there is */
+                    else if (any == 0 || best < (isa > 2 ? 2 : isa))
+                        fail_msg("region %d, %d tokens, format %d, isa %d: %d starts, isa %d", r,
+                                 widths[w], (int)formats[d], isa, any, best);
+                }
+}
+
+/* Under bit_equal the first rows are not in the space, and others are. */
+static void a_start_that_keeps_the_bits_is_there_for_narrow_steps(void **unused)
+{
+    (void)unused;
+    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++)
+        for (int isa = 1; isa <= 4; isa++) {
+            struct facts f = facts_up_to((enum region)r, 1, isa, DTYPE_Q4_1);
+            bool found = false;
+            for (int t = 0; t < template_count(); t++) {
+                const struct template *of = template_at(t);
+                struct point p;
+                bool fits = template_fits(of, MACHINE_CPU, (enum region)r, 1);
+                for (int n = 0; fits && template_start_row(of, &f, n, &p); n++)
+                    found |= of->bit_equal(&p, &f);
+            }
+            assert_true(found);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +325,8 @@ int main(void)
         cmocka_unit_test(point_text_is_read_back_and_nonsense_is_refused),
         cmocka_unit_test(point_flags_pass_every_knob_and_shape),
         cmocka_unit_test(template_source_hash_is_stable_and_differs_by_file),
+        cmocka_unit_test(there_is_a_start_for_each_instruction_set_and_format),
+        cmocka_unit_test(a_start_that_keeps_the_bits_is_there_for_narrow_steps),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -1,0 +1,81 @@
+/* place.h - one slot as the specializer sees it, and its search. Specializer thread; what says
+ * "lock" is changed under the specializer's lock. */
+#ifndef WHET_SPECIALIZER_PLACE_H
+#define WHET_SPECIALIZER_PLACE_H
+
+#include "specializer/search/strategy.h"
+
+struct specializer;
+
+enum { COMPANIES = 8, INPUTS = 2, WHY_TEXT = 72 };
+
+/* One slot as the specializer sees it. */
+struct place {
+    struct slot *slot;
+    int index;                  /* in dispatch */
+    struct candidate *active;   /* lock; NULL: eager */
+    struct candidate *previous; /* lock; admitted and still loaded, one step of rollback; or NULL */
+    char pinned[24];            /* lock; "", "eager", or a kernel's key */
+    bool pin_missing;           /* lock; the pinned kernel is not loaded (yet) */
+    double gain_eager;          /* lock; of `active` over eager */
+    /* lock; copied from observe for operators */
+    double share, run_s, roofline_s, bytes, worth;
+    int32_t candidates, wins, refusals; /* lock; since start */
+    int32_t looks;                      /* lock; audits of `active` that found nothing */
+    struct {                            /* lock; who came farthest and did not stay (why.c) */
+        int rank;
+        double gain;
+        char words[WHY_TEXT];
+        char undecided[WHY_TEXT]; /* what kept the last one that was set aside from a verdict */
+    } why;
+
+    /* The search; opened when the slot is chosen for the first time. */
+    struct space *space;
+    struct search search;
+    void *strategy;
+    struct advice advice;
+    char label[96];        /* lock; the adviser's */
+    char label_by[32];     /* lock; who the adviser was */
+    int32_t measured, dry; /* candidates benched, and of them since the last gain */
+    int64_t not_before_ns;
+    struct candidate *finalist; /* benched, waits for live steps; id is its place in the space */
+    int32_t finalist_id;        /* below 0: -1 - the node of the agent's tree */
+
+    /* Kernels that wait for other company (hearing.c). */
+    struct {
+        bool some, dirty;      /* there may be such; `key` is to be looked up again */
+        uint64_t company;      /* hash of the company in which it was looked up; 0: never */
+        char key[KEY_HEX + 1]; /* who is to be heard in it next; "": nobody */
+        double promise;        /* the part of this slot's time that it may save */
+        struct company {       /* the last ones in which somebody was heard */
+            uint64_t hash;
+            int held;
+        } company_held[COMPANIES];
+        int next; /* of them to be overwritten */
+    } hearing;
+
+    struct capture *input[INPUTS];
+    int inputs;
+    bool left_out;  /* specializer.slots names others: never searched, but restored and watched */
+    bool exhausted; /* the strategy has nothing left to propose */
+    bool stale;     /* lock; it lost its kernel, or more may be proposed: the search begins anew */
+
+    /* The promise: how the slot did just after `active` was published. */
+    struct window {
+        uint64_t runs, ns, tokens, context; /* counters when the window began */
+    } window;
+    double promise_s, promise_tokens, promise_context; /* a run; 0: not yet known */
+    int64_t rechecked_ns;
+};
+
+bool place_open(struct specializer *s, struct place *p);   /* false: nothing legal there */
+void place_forget(struct specializer *s, struct place *p); /* closes the search */
+/* Puts in front of the queue what won elsewhere, and what lost here to a kernel that is gone. */
+void place_firsts(struct specializer *s, struct place *p);
+/* Fresh inputs from live steps; keeps the old ones if none come. True if there are any. */
+bool place_inputs(struct specializer *s, struct place *p);
+void place_inputs_free(struct place *p);
+
+struct place *place_find(struct specializer *s, const char *slot);
+
+#endif

@@ -1,0 +1,34 @@
+/* setup.h - what the loop stands on: store, compiler, keys. On the specializer's thread, or
+ * before there is one. */
+#ifndef WHET_SPECIALIZER_SETUP_H
+#define WHET_SPECIALIZER_SETUP_H
+
+#include "specializer/candidate/stage.h"
+#include "specializer/store/store.h"
+
+struct specializer;
+
+/* Store, locks, adviser, strategy; no thread yet. `may_copy`: with a copy of the store if another
+ * process has it, which a warning says; otherwise that is an error. */
+struct specializer *specializer_new(const struct config *c, struct engine *e, bool may_copy,
+                                    struct err *err);
+/* Everything that needs a ready engine. What is missing is logged; serving goes on. */
+void specializer_setup(struct specializer *s);
+/* Eager everywhere; returns when no step can still run what was there. */
+void slots_empty(struct specializer *s);
+/* After the thread has ended: eager into every slot, kernels unloaded. */
+void specializer_free(struct specializer *s);
+enum numerics numerics_parse(const char *name);
+/* Path of the running executable; static storage. */
+const char *program_path(void);
+/* The compiler there is for this machine's kernels, or the one the store was last used with. True
+ * if one is there. */
+bool compiler_known(const struct config *c, struct store *store, const struct machine *machine,
+                    struct compiler *out, struct err *err);
+void keys_open(struct key_parts *k, const struct store *store, const struct machine *machine,
+               const struct compiler *compiler, const struct model *model, enum numerics numerics);
+void keys_close(struct key_parts *k);
+/* Reads the operators' disables and pins into memory. Lock held, or no other thread yet. */
+void operators_read(struct specializer *s);
+
+#endif
