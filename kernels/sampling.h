@@ -2,8 +2,8 @@
  *
  * One row makes the member of struct sampling (engine/sampler.h), reads it from a request with its
  * default and range (server/params.c), and brings it to a device (engine/cuda/sample.c). What it
- * does to logits is written down twice, in engine/sampler.c and kernels/cuda/eager_sample.cu; both, and
- * everything else that must know all of them, say so to the compiler by SAMPLING_NUMBERS_ARE().
+ * does to logits is written down twice, in engine/sampler.c and kernels/cuda/eager_sample.cu; both,
+ * and everything else that must know all of them, say so to the compiler by SAMPLING_NUMBERS_ARE().
  */
 #ifndef WHET_KERNELS_SAMPLING_H
 #define WHET_KERNELS_SAMPLING_H

@@ -14,8 +14,8 @@
  * Invariant: a row at or beyond the step's count is never written, and no KV page is touched for
  * it.
  */
-#include "eager.h"
 #include "cuda/lib/device.cuh"
+#include "eager.h"
 
 /* ---- rows --------------------------------------------------------------------------------- */
 

@@ -17,8 +17,8 @@
  * Invariant: just the blocks that have a part of the context count, and the last of them leaves
  * the counter at 0; a token at or beyond the step's count is not looked at.
  */
-#include "eager.h"
 #include "cuda/lib/device.cuh"
+#include "eager.h"
 
 /* Running softmax over the positions that one group of LP lanes has seen, for G query heads. */
 template <int G> struct running {

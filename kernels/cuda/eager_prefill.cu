@@ -12,8 +12,8 @@
  * or beyond the tile's last token are zeroed on arrival and masked, so what a page holds there
  * does not matter.
  */
-#include "eager.h"
 #include "cuda/lib/device.cuh"
+#include "eager.h"
 
 enum { POSITIONS = 64, THREADS = 128 };
 

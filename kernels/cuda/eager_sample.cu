@@ -13,8 +13,8 @@
  * A thread owns a contiguous stretch of ids, so that walks in order of id (the draw, ties) are a
  * scan over threads and then one thread's walk.
  */
-#include "eager.h"
 #include "cuda/lib/device.cuh"
+#include "eager.h"
 
 enum { THREADS = 1024, DIGITS = 256 };
 #define ONE ((double)(1ull << 44)) /* fixed-point weight 1 */

@@ -7,8 +7,8 @@
  * Invariant: compare's worst errors are those of all rows without one that is not finite, in any
  * order of the rows: maxima of non-negative floats, taken as integers.
  */
-#include "eager.h"
 #include "cuda/lib/device.cuh"
+#include "eager.h"
 
 KERNEL eager_read(const __grid_constant__ struct eager_read_args a)
 {

@@ -16,8 +16,8 @@
  * last head twice and stores it once. Positions at or beyond the tile's last token are zero in
  * shared memory and masked, so what a page holds there does not matter.
  */
-#include "eager.h"
 #include "cuda/lib/wgmma.cuh"
+#include "eager.h"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

@@ -77,22 +77,14 @@
 #include "specializer/candidate/template_table.h"
 
 #define ROW(kind, library, id, region, file, m_min, m_max, help) \
-    {#id,                                                        \
-     #file,                                                      \
-     help,                                                       \
-     kind,                                                       \
-     library,                                                    \
-     region,                                                     \
-     m_min,                                                      \
-     m_max,                                                      \
-     knobs_##file,                                               \
-     knobs_n_##file,                                             \
-     roles_##file,                                               \
-     legal_##file,                                               \
-     biteq_##file,                                               \
-     precision_##file,                                           \
-     start_##file,                                               \
-     rules_##file},
+    {#id,          #file,                                        \
+     help,         kind,                                         \
+     library,      region,                                       \
+     m_min,        m_max,                                        \
+     knobs_##file, knobs_n_##file,                               \
+     roles_##file, legal_##file,                                 \
+     biteq_##file, precision_##file,                             \
+     start_##file, rules_##file},
 
 static const struct template templates[] = {
 #define TEMPLATE(...) ROW(MACHINE_CPU, false, __VA_ARGS__)

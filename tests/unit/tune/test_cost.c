@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "specializer/hash.h"
+#include "specializer/candidate/hash.h"
 #include "tests/unit/unit.h"
 #include "tune/table.h"
 
