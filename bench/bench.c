@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench.c - `whet bench`: options, what each mode measures, opening and closing.
  *
  *   decode    one token for each of `--batch` sequences at each `--context`: tokens/s

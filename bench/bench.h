@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench.h - `whet bench`: eager against specialized in one run, straight through the backend.
  *
  *   whet bench decode|prefill|step|region [--json FILE] [--batch 1,2,4,8] [--context 128,512]

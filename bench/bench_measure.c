@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_measure.c - times steps of the backend, one kernel set after the other.
  *
  * The machine is shared and drifts by a factor of two within an hour, so absolute times mean little

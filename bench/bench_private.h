@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_private.h - what is measured, how, and where it goes: shared by bench*.c. One thread. */
 #ifndef WHET_BENCH_BENCH_PRIVATE_H
 #define WHET_BENCH_BENCH_PRIVATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_report.c - results as tables for people and as JSON for scripts. */
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - the program `whet`: finds the subcommand and hands it the rest of the command line.
  *
  * Exit codes: 0 done, 1 failure, 2 usage. Nothing exits anywhere else.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* serve.c - `whet serve`: options, engine, specializer and server in the order they depend on each
  * other, and down again in the opposite order.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clock.h - monotonic time in nanoseconds; the wall clock in seconds since 1970. */
 #ifndef WHET_CONFIG_CLOCK_H
 #define WHET_CONFIG_CLOCK_H

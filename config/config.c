@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.c - the option parser, driven by options.def.
  *
  * The table is included four times: for the struct (config.h), for the rows, the sections and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.h - every option of whet, from one table (options.def).
  *
  * Precedence: command-line flag, then environment (WHET_SECTION_NAME), then file (INI,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* err.c - messages into the caller's buffer, and allocation that cannot fail. */
 #include "config/err.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* err.h - errors are values: 0 or -1, and a sentence in the caller's struct err.
  *
  * A function that can fail takes a `struct err *` as its last argument and returns -1 (or NULL)

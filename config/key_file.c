@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* key_file.c - see key_file.h.
  *
  * A warning and no refusal: on a machine with one user, or in a container that mounts secrets

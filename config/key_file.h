@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* key_file.h - files that hold secrets. */
 #ifndef WHET_CONFIG_KEY_FILE_H
 #define WHET_CONFIG_KEY_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.c - one write(2) a line, so that lines of several threads never mix. */
 #include "config/log.h"
 

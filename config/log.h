@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.h - one line an event on stderr: time, level, module, message. Any thread. */
 #ifndef WHET_CONFIG_LOG_H
 #define WHET_CONFIG_LOG_H

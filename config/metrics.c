@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.c - histograms and the Prometheus text format.
  *
  * A bucket counts its own interval; the cumulative sums that the format wants are made when the

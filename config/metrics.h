@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.h - histograms, and Prometheus text exposition 0.0.4.
  *
  * Modules keep their own counters (C11 atomics) and write them out when /metrics is read; there is

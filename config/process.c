@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* process.c - starting, watching and burying child processes.
  *
  * fork() would write-protect every page of a server that holds a KV cache, and the engine thread

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* process.h - child processes that cannot hurt the server: compilers, probes, executors.
  *
  * A child runs in its own process group at low priority under resource limits, with nothing or one

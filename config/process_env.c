@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* process_env.c - see process_env.h.
  *
  * A compiler finds its assembler and linker by PATH and libraries by LD_LIBRARY_PATH, so a folder

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* process_env.h - inside process.c: what a child may see of our environment, and where programs are
  * looked for. */
 #ifndef WHET_CONFIG_PROCESS_ENV_H

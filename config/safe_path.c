@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safe_path.c - see safe_path.h.
  *
  * One walk serves all: from "/" down, component by component, with openat(O_PATH | O_NOFOLLOW), a

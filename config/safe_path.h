@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safe_path.h - files and folders that no other user can touch.
  *
  * The server runs what lies in some of its folders (compiled kernels) and believes what lies in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sha256.c - see sha256.h. For a few hundred bytes at start and reload: short, not fast.
  *
  * The constants are the first 32 bits of the fractional parts of the square and cube roots of the

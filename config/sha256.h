@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sha256.h - SHA-256 (FIPS 180-4), for names of secrets that do not reveal them. Any thread. */
 #ifndef WHET_CONFIG_SHA256_H
 #define WHET_CONFIG_SHA256_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* siphash.c - see siphash.h. Words are little-endian whatever the machine. */
 #include "config/siphash.h"
 

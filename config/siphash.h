@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* siphash.h - SipHash-2-4 (Aumasson and Bernstein, 2012): a hash of which nobody without the key
  * can make collisions. For tables whose keys come from clients. Any thread. */
 #ifndef WHET_CONFIG_SIPHASH_H

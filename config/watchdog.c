@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* watchdog.c - CPU time and sleep, not wall time.
  *
  * Probes run at idle priority, so on a busy server a call of a millisecond may take seconds. That

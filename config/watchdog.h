@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* watchdog.h - has a child stopped getting anywhere? Any thread, one at a time per struct. */
 #ifndef WHET_CONFIG_WATCHDOG_H
 #define WHET_CONFIG_WATCHDOG_H

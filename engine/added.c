@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* added.c - a byte trie over the added tokens, walked from every place one could begin.
  *
  * Vocabularies have from 3 to some hundred added tokens, nearly all beginning with '<', so a table

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* added.h - added tokens (control and user-defined) are found in the text before anything else. */
 #ifndef WHET_ENGINE_ADDED_H
 #define WHET_ENGINE_ADDED_H

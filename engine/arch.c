@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arch.c - the table of architectures.
  *
  * All three are a Llama: RMS norm, grouped queries, RoPE, SwiGLU. Qwen2 has biases on q, k and v,

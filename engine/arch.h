@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arch.h - what is true of a whole model architecture, whatever the sizes of the model.
  *
  * One row for each (arch.c). Who opens, draws or computes a model asks for a trait and never which

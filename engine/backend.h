@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend.h - what a device must do for the engine and for the specializer.
  *
  * One vtable, two backends (cpu, cuda). The engine does not know which one it has. Threads: the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backlog.c - who is refused when the queue is full.
  *
  * A client that would have fewer requests waiting than the one with most gets in, and the newest

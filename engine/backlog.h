@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backlog.h - how many requests each client has in the engine, and who has the most waiting.
  *
  * Decides what happens at a full queue: not whoever comes last is refused but whoever has most

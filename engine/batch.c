@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch.c - from "these positions of these sequences" to flat arrays.
  *
  * Tokens lie in the order of the schedule, each sequence's share contiguous (a span). Rows with

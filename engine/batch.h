@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch.h - a schedule written out as the arrays of a step.
  *
  * One batch is one step in flight: its schedule, its arrays, its results. The engine has two and

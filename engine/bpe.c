@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bpe.c - byte-pair encoding of one word in O(n log n).
  *
  * The vocabulary is kept as the bytes its tokens stand for, not in GPT-2's alphabet of printable

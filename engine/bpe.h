@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bpe.h - the vocabulary as byte strings, and the merges that build a word's tokens. */
 #ifndef WHET_ENGINE_BPE_H
 #define WHET_ENGINE_BPE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* capture.c - see capture.h. */
 #include "engine/capture.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* capture.h - copies of what a region read, as far as every backend makes them alike: positions and
  * page tables of a step, with the pages renumbered so that only those in use need be copied.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* case_shape.h - what a test case of a region is, whatever device it runs on: its size, and how its
  * inputs are drawn. */
 #ifndef WHET_ENGINE_CASE_SHAPE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dispatch.c - the table of slots.
  *
  * Every slot exists from the start and holds the eager kernel of its region, so looking one up

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dispatch.h - which kernel runs which part of a step.
  *
  * A slot is one cell: region x M bucket (x context bucket for REGION_ATTN). Each slot holds one

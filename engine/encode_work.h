@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* encode_work.h - inside the tokenizer: what an encoding has done so far, and whether to go on.
  *
  * Every stage counts its operations into the caller's struct encode_control. That is what the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine.c - the engine thread: receive, step, lend, again; and its life from start to stop.
  *
  * One thread owns everything that changes with a step, so nothing in the step needs a lock. Other

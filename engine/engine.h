@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine.h - the only header of engine/ that server/ may include.
  *
  * An engine owns one model, one backend and one thread that schedules, runs steps and samples.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine_metrics.c - what the engine counts, as Prometheus text and as JSON for the dashboard.
  *
  * The engine thread adds to atomics after each step; readers never stop it. Times by region come

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine_private.h - the inside of struct engine, for engine.c, engine_step.c, engine_setup.c,
  * engine_submit.c, engine_metrics.c, lab.c and their tests. Each field says which thread owns it.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine_setup.c - from a configuration to an engine that can run a step.
  *
  * Order: model, backend (which measures the machine), dispatch table with the eager kernels,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine_step.c - one step: planned, started, landed, delivered.
  *
  * A backend that keeps drawn tokens on its device (backend_ops.step_start) is kept busy: step n + 1

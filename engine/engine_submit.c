@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine_submit.c - how requests come in and go out.
  *
  * The inbox is a mutex, a list and a condition. The lock is held for a few pointer writes and

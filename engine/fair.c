@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fair.c - fair queueing between clients by virtual time.
  *
  * The clock `now` is the virtual time at which a flow that comes back begins: who was away has no

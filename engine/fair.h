@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fair.h - whose turn it is: fair queueing between clients, over work.
  *
  * Each client is a flow with a virtual time: the tokens that were computed for it. The flow with

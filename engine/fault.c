@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fault.c - see fault.h. */
 #include "engine/fault.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fault.h - what ended a process that runs foreign code, noted by a handler of its signals. */
 #ifndef WHET_ENGINE_FAULT_H
 #define WHET_ENGINE_FAULT_H

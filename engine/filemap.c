@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* filemap.c - model files are mapped, never read into buffers: weights are used where they lie,
  * a second process on the same file shares the memory, and a restart finds the page cache warm.
  *

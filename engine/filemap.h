@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* filemap.h - a file mapped read-only. */
 #ifndef WHET_ENGINE_FILEMAP_H
 #define WHET_ENGINE_FILEMAP_H

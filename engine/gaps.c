@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gaps.c - see gaps.h.
  *
  * How much longer a step with an exchange was is asked of the steps around it: the mean of plain

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gaps.h - what the time between two tokens was made of: which steps came late, by how much, why.
  *
  * Everything that the specializer does to a running server ends up between two decode steps: a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gguf.c - a cursor over the mapping that cannot leave it.
  *
  *   header    "GGUF", u32 version, u64 tensors, u64 values

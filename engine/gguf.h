@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gguf.h - reads a GGUF file: metadata and tensor directory.
  *
  * GGUF 2 and 3 as the ggml project documents them, little-endian. Strings and arrays point into the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gguf_value.c - metadata of a parsed GGUF file, by key and as the type the caller wants.
  *
  * gguf_parse() has walked every value once and knows it lies inside the file, so nothing is checked

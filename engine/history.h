@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* history.h - the last quarter of an hour of serving, second by second.
  *
  * For whoever opens the dashboard after something happened: tokens, steps, requests and the

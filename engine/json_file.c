@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_file.c - see json_file.h. */
 #include "engine/json_file.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_file.h - the JSON files of a model, read with bounds on what that may cost.
  *
  * A model is a download, and cJSON makes an item of about a hundred bytes out of two bytes of text

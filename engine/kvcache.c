@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kvcache.c - pages, holders, and the index of sealed pages.
  *
  * A prefix is a chain of pages. Each sealed page has a serial number that is never reused, and is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kvcache.h - which page of the KV cache belongs to whom.
  *
  * Book-keeping only: the pages themselves live in the backend. A page holds KV_PAGE positions of

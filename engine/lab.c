@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lab.c - the specializer's side of the engine: slices of time, canaries, questions.
  *
  * A slice runs on the engine thread between two steps, so a kernel is timed where it would serve

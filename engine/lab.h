@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lab.h - what the specializer may ask of a running engine (beside dispatch.h and backend.h).
  *
  * The engine lends time, never data of requests. All functions: specializer thread only, unless

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lookup.c - see lookup.h.
  *
  * The predicted text and the sequence are searched as one text, one behind the other; a place in it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lookup.h - where a sequence's last tokens stood before, and what followed there.
  *
  * Prompt lookup (Saxena 2023, "Prompt lookup decoding"): text that is summarized, edited or quoted

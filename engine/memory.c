@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory.c - see memory.h. The estimate counts page cache that can be given up, which is why it is
  * read here and not taken from sysinfo(2).
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory.h - how much memory the machine has left. */
 #ifndef WHET_ENGINE_MEMORY_H
 #define WHET_ENGINE_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.c - opening and closing a model, and what follows from its shape and weights alone.
  *
  * The order of an open: the reader of the file's kind fills in shape, tensors and tokenizer with

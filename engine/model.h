@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.h - a model's shape and weights, whatever file they came from.
  *
  * model_open() maps the file(s) read-only; weights point into the mapping in the file's own

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_gguf.c - a model out of one GGUF file: shape, rotary scaling, tensors, vocabulary.
  *
  * Keys are "<architecture>.<name>" as the ggml project's documentation lists them. Converters

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_hf.c - a model out of a Hugging Face directory.
  *
  *   config.json                       architecture and shape

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_load.c - from a directory of tensors to a struct model.
  *
  * One table says for every tensor of a layer where it goes, what shape it must have and what the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_load.h - inside engine/model*.c: what GGUF files and Hugging Face directories share. */
 #ifndef WHET_ENGINE_MODEL_LOAD_H
 #define WHET_ENGINE_MODEL_LOAD_H

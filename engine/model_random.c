@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_random.c - a model without a file: any shape, any format, the same for the same seed.
  *
  * Matrices are drawn with deviation 1/sqrt(columns), so that activations and logits keep the size

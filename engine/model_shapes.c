@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_shapes.c - models by name, with random weights: `random:NAME` where a path is expected.
  *
  * What a machine does with a shape when the model's files are not there. Speed does not depend on

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nfc.c - NFC through libutf8proc, held to the Unicode version of the reference.
  *
  * The normalizer inside Hugging Face tokenizers works with the tables of Unicode 10. A mark added

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nfc.h - Unicode normalization form C, as Hugging Face tokenizers computes it. */
 #ifndef WHET_ENGINE_NFC_H
 #define WHET_ENGINE_NFC_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oniguruma.c - rewrites a pre-tokenizer pattern from Oniguruma's dialect to PCRE2's.
  *
  * Hugging Face tokenizers runs its patterns through Oniguruma (Ruby syntax). PCRE2 reads nearly

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oniguruma.h - pre-tokenizer patterns are written for Oniguruma; PCRE2 is what we run. */
 #ifndef WHET_ENGINE_ONIGURUMA_H
 #define WHET_ENGINE_ONIGURUMA_H

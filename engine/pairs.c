@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pairs.c - see pairs.h. */
 #include "engine/pairs.h"
 

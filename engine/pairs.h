@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pairs.h - two kernels timed in turns: what the benches of all backends have in common.
  *
  * Runs go A B B A. A pair is the means of its two A and its two B runs, so drift within a pair

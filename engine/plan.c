@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.c - the step as a table, and what each region must cost.
  *
  * A decoder-only transformer is the same five regions once a layer, between the embedding and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.h - the step as data: which regions run in which order, and what each must cost.
  *
  * One table (plan.c) says for every region how many bytes it must move and how many floating-point

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pretokenize.c - the pre-tokenizers: named families, and PCRE2 to run their patterns.
  *
  * Patterns are compiled once with the JIT and shared; what a match writes to lives in the run, so

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pretokenize.h - cuts text into the words that BPE then works on one by one.
  *
  * A pretokenizer is a list of steps (struct pre_step of tokenizer.h); each step cuts every piece

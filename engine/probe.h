@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe.h - the device half of `whet probe`: a kernel's first runs, on a device of its own.
  *
  * One process probes kernel after kernel (a context takes a quarter of a second to make, and steps

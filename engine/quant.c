@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* quant.c - what a stored weight means.
  *
  * A block format stores 32 values as small integers q with one or two half-precision numbers; the

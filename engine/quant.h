@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* quant.h - element formats of weights: sizes, names, conversion to float.
  *
  * Formats and their layouts: kernels/args.h (enum dtype). Conversion is the definition of what a

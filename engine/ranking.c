@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranking.c - see ranking.h. Numbers are ours, not a client's, so the table's hash needs no key. */
 #include "engine/ranking.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranking.h - things that are known by a number, and the first of some of them in an order.
  *
  * A hash table and a binary heap over the same items, which belong to the caller and begin with a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors.c - u64 header length, a JSON header, then the data.
  *
  *   { "name": {"dtype": "BF16", "shape": [rows, cols], "data_offsets": [begin, end]}, ...,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors.h - reads the tensor directory of a safetensors file. */
 #ifndef WHET_ENGINE_SAFETENSORS_H
 #define WHET_ENGINE_SAFETENSORS_H

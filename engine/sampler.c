@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sampler.c - logits in, one token out.
  *
  * A vocabulary has 50k to 150k entries and this runs once a token, so every pass over all of them

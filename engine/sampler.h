@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sampler.h - from a row of logits to a token.
  *
  * Order of operations: logit bias; repetition, presence and frequency penalties; (temperature 0:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sandbox.c - seccomp: foreign code computes, or it is stopped.
  *
  * A kernel needs no system call. Its team needs futexes, a command loop at most one descriptor,

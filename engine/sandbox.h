@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sandbox.h - the system-call filter around code that nobody here wrote. */
 #ifndef WHET_ENGINE_SANDBOX_H
 #define WHET_ENGINE_SANDBOX_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scheduler.c - continuous batching with chunked prefill, fair between clients.
  *
  * Two lists, both in order of arrival: waiting and running. A plan is made in three passes.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scheduler.h - which tokens run in the next step.
  *
  * Continuous batching: sequences join and leave between steps. Pure logic on counts: no threads,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scheduler_plan.c - passes 2 and 3 of a plan: a token for whoever decodes, pieces for prompts.
  *
  * What a step may have of prompts is a budget: what decodes leave of the chunk, less where the pace

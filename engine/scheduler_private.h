@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scheduler_private.h - the inside of struct scheduler, for scheduler.c (who is where, pages,
  * admission) and scheduler_plan.c (what runs in the next step). */
 #ifndef WHET_ENGINE_SCHEDULER_PRIVATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sequence.c - what happens to a request's tokens once they are known.
  *
  * A generated token becomes bytes, bytes become whole characters (utf8_stream), characters pass

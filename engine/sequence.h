@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sequence.h - one request's state: its tokens, its pages, its text, its events.
  *
  * The scheduler moves `pages`, `computed` and `place`; everything else belongs to sequence.c.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* speculate.c - see speculate.h. */
 #include "engine/speculate.h"
 

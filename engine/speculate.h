@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* speculate.h - how many tokens to guess for whom, in the next step.
  *
  * A decode step reads all weights for one token of each sequence. Given guesses for the tokens that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stop.c - stop strings, one Knuth-Morris-Pratt automaton each.
  *
  * After each byte, state[i] is the length of the longest beginning of string i that the text ends

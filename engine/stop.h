@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stop.h - finds stop strings in generated text as it comes.
  *
  * Text that could still be the beginning of a stop string is held back until it is decided, so

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.c - the stages of encoding put together, and decoding.
  *
  * Text goes through the stages of Hugging Face tokenizers in the same order:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.h - text to token ids and back: byte-level BPE as Hugging Face `tokenizers` does it.
  *
  * Immutable after it was built; encode and decode may run on any thread at once. Equal to Hugging

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_json.c - reads a Hugging Face tokenizer.json and the small files beside it.
  *
  *   tokenizer.json          added_tokens, normalizer, pre_tokenizer, model (BPE), post_processor

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_json.h - what the two halves of the tokenizer.json reader share. */
 #ifndef WHET_ENGINE_TOKENIZER_JSON_H
 #define WHET_ENGINE_TOKENIZER_JSON_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_json_stages.c - the pipeline of a tokenizer.json around its BPE model.
  *
  * The format describes any pipeline of many building blocks. Those of byte-level BPE models are

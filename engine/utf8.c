@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* utf8.c - decoding, replacement of ill-formed bytes, and the incremental stream.
  *
  * Everything rests on utf8_decode(): it looks at no byte it does not need, so the same function

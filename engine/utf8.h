@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* utf8.h - the few things whet needs to know about UTF-8.
  *
  * Ill-formed input is replaced the way the Unicode standard recommends and both Python's

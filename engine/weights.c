@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* weights.c - the tensor directory and the checks that both file formats share.
  *
  * The numbers in a tensor's entry come from a file that may be damaged or hostile. Every product

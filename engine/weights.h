@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* weights.h - the tensors of a model's files, by name.
  *
  * Both readers (gguf, safetensors) fill a directory; model_load.c takes from it what the

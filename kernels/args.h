@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* args.h - what a kernel is given: one argument struct per region, shared by every backend.
  *
  * Included by the host, by CPU kernels (freestanding C) and by CUDA kernels (NVRTC), so it uses

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* build_images.c - a tool of the build: compiles CUDA sources for several architectures.
  *
  *   build_images OUT.c OUT.bin INCLUDE_DIR FILE.cu...

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda.h - what a CUDA kernel is given, and what a cubin says of itself.
  *
  * Shared by the host (engine/cuda/), the eager kernels and the templates; NVRTC needs no other

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager.h - arguments of the primitive CUDA kernels that the eager regions are made of.
  *
  * Shared by eager*.cu and engine/cuda/. They are shape-generic: shapes are arguments, so the

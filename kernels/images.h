@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* images.h - the eager CUDA kernels as they lie in the module: one image a source file and
  * architecture, made at build time by build_images.c. Static storage. */
 #ifndef WHET_KERNELS_IMAGES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* isa.c - CPU feature detection.
  *
  * The compiler's __builtin_cpu_supports() reads CPUID and checks that the operating system saves

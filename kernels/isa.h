@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* isa.h - what this CPU can run: the FACT rows of templates.def, filled in. */
 #ifndef WHET_KERNELS_ISA_H
 #define WHET_KERNELS_ISA_H

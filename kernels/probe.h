@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe.h - arguments of the kernels that surround a kernel under test (probe.cu) and of those that
  * say what it should have computed (oracle.cu). Shape-generic; shared with engine/cuda/. */
 #ifndef WHET_KERNELS_PROBE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sampling.h - the parameters of a draw that are one number each, for host and devices.
  *
  * One row makes the member of struct sampling (engine/sampler.h), reads it from a request with its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sources.h - the text of the kernel templates, carried inside the program.
  *
  * The server writes these files out and compiles them at run time, so a binary without its source

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CUDA half of fuzz-reader: two checkers that know nothing of the reader.
 
 judge_text() reads what `g++ -E` makes of the text behind the frame's own macros: no assembly, no

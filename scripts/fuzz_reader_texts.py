@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fuzz-reader makes CUDA texts: the seeds with pieces of attacks in them, which are written in
 the spellings that a reader and a compiler might read differently (disguised()), pieces that a text
 may well hold, and tokens put in, taken out and changed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The strings that scripts/make-golden-tokenizer encodes: 2,300 of them, always the same.
 
 Sentences in many writing systems, code, and seeded mixtures of everything a tokenizer can trip

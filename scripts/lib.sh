@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # lib.sh - what scripts/serve and scripts/test share: find or install what is missing, build.
 # Sourced, not run. Idempotent: each step looks before it acts.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pictures of scripts/make-screenshots: a server, its load, a browser, five PNGs."""
 
 import os

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* admin.c - /admin: HTTP onto specializer.h.
  *
  * All of it runs off the loop, because the specializer's store may be busy writing. Operators'

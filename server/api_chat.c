@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_chat.c - /v1/chat/completions: messages, checked one by one, rendered by the model's
  * template.
  *

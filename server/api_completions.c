@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_completions.c - /v1/completions: a prompt is text, token ids, or a list of either. */
 #include <stdlib.h>
 #include <string.h>

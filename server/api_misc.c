@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_misc.c - models, health, readiness, version: answers that need no engine work. */
 #include <string.h>
 

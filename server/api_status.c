@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_status.c - what watchers read: /metrics, /specializer, and the dashboard that draws it.
  *
  * The page itself is a constant without a secret in it and needs no key, so that a browser can

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_tokens.c - /tokenize and /detokenize. Off the loop: a megabyte of text takes a while. */
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* auth.c - key files, constant-time comparison, the CORS allow-list.
  *
  * A presented key is copied into a zero-padded block and compared with every configured key over

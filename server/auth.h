@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* auth.h - who may call, and who calls: API keys, the admin key, CORS origins, clients.
  *
  * Keys come from files: one a line, with `name=NAME` after it if the key is to have one (keys of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* buf.c - a growable run of bytes. Doubling growth; nothing clever. */
 #include "server/buf.h"
 

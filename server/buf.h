@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* buf.h - a growable run of bytes: input, output and JSON text are built in these.
  *
  * All-zero is a valid empty buffer. Growth cannot fail (host memory aborts, see config/err.h).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chat.c - renders a conversation in the form its family of templates has.
  *
  * One function a family, each the Jinja program of the real template written down in C for

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chat.h - conversations into prompts, the way the model's own chat template does it.
  *
  * A chat template is a Jinja program that comes with the model. whet runs no Jinja: it recognizes

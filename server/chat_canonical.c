@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chat_canonical.c - a Jinja template in canonical form.
  *
  * The same template is written in many ways: quotes of either kind, message['role'] or

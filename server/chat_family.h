@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chat_family.h - what the recognizer tells the renderer. */
 #ifndef WHET_SERVER_CHAT_FAMILY_H
 #define WHET_SERVER_CHAT_FAMILY_H

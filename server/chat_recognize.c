@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chat_recognize.c - which family a template belongs to.
  *
  * On the canonical form two tests are enough. Short templates are consumed piece by piece from

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_rules.c - see client_rules.h.
  *
  * Anything that is not understood is an error: a limit that is silently not there is worse than a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_rules.h - server.key_limits: how much each client may have.
  *
  * A file, or (with a `=` in it) the lines themselves, separated by commas. A line is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clients.c - a table of clients, their token buckets, their counts.
  *
  * The table is found through a keyed hash, since addresses are chosen by clients. Keys in the key

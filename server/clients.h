@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clients.h - who the requests come from, what each may have, and what each had.
  *
  * A client is a key, all keys with one name, or, where no keys are set, an address: an IPv4 address

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conn.c - one TCP connection as a small state machine.
  *
  * Reading goes on while a request is answered (bounded by CONN_INPUT_MAX), because end-of-file is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conn.h - one TCP connection: bytes in, requests one after the other, bytes out. Loop thread. */
 #ifndef WHET_SERVER_CONN_H
 #define WHET_SERVER_CONN_H

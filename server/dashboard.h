@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dashboard.h - the operators' page, as scripts/embed-page made it of server/dashboard/. */
 #ifndef WHET_SERVER_DASHBOARD_H
 #define WHET_SERVER_DASHBOARD_H

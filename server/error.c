@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* error.c - API errors: one table from status to type and default code. */
 #include "server/error.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* error.h - what goes wrong with a request: a status, the parameter at fault, a sentence.
  *
  * Written out as OpenAI's clients expect: {"error":{"message","type","param","code"}}. The type

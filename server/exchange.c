@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exchange.c - responses: heads, whole bodies, streamed bodies.
  *
  * Every response carries x-request-id and, whole or chunked, an exact end, so that keep-alive

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exchange.h - one request and its response on a connection.
  *
  * A handler gets an exchange and answers it exactly once: at once, or later after keeping the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* generation.c - one completion request from body to answer.
  *
  * Ownership is by counting what may still call back: a lane (preparing) and the engine

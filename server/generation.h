@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* generation.h - one completion request from body to answer.
  *
  * A generation holds the prompts and choices of one API call; every choice (prompt x n) is one

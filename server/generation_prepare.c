@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* generation_prepare.c - a request's body becomes prompts: parsed, checked, rendered, tokenized.
  *
  * On a lane's thread, or for small bodies on the loop: touches only the generation and what never

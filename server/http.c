@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http.c - strict HTTP/1.x requests; llhttp reads the head.
  *
  * llhttp knows the grammar of a head, but how strict it is depends on its version and on how it

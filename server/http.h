@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http.h - HTTP/1.x requests out of bytes, strictly, without sockets.
  *
  * The caller offers whatever bytes it has; the parser takes them in order and says what it knows:

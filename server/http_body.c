@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_body.c - bodies of requests, by length or in chunks.
  *
  * The chunk decoder is a table of eleven states that knows CRLF and nothing else as the end of a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_parts.h - what http.c (heads) and http_body.c share. */
 #ifndef WHET_SERVER_HTTP_PARTS_H
 #define WHET_SERVER_HTTP_PARTS_H

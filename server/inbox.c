@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* inbox.c - events from the engine thread to the loop, as records in a byte buffer.
  *
  * A record is a fixed header, the alternatives that are really there (not all SAMPLER_TOP_MAX),

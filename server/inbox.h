@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* inbox.h - events from the engine thread to the loop.
  *
  * The engine thread copies each event to the end of a byte buffer under a mutex held for that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job.c - an answer that is worked out off the loop. */
 #include "server/job.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job.h - an answer that is worked out off the loop, in one of the lanes.
  *
  * For what may take milliseconds or wait for a lock: long texts, the specializer's store, the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json.c - checked JSON reading and direct writing.
  *
  * Reading is two passes: a scanner of our own goes over the raw bytes first and refuses by name

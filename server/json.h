@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json.h - JSON in and out: checked reading on top of cJSON, and writing straight into a buffer.
  *
  * Reading: json_parse() refuses what cJSON would take or stumble over (invalid UTF-8, raw control

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lanes.c - queues with threads of their own.
  *
  * Not libuv's thread pool: that has one queue for everybody, and four clients who left their long

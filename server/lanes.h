@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lanes.h - work off the loop, on threads that clients' work and operators' work do not share.
  *
  * A lane is a queue, first in first out, with threads of its own. Texts that clients send are

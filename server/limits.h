@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* limits.h - the fixed bounds of the HTTP side; what an operator may want to change is an option
  * of options.def instead. */
 #ifndef WHET_SERVER_LIMITS_H

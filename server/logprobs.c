@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* logprobs.c - log-probabilities as JSON.
  *
  * A token need not be whole characters. The legacy shape, whose alternatives are keys of an

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* logprobs.h - log-probabilities of a choice in the two shapes that clients read. Loop thread. */
 #ifndef WHET_SERVER_LOGPROBS_H
 #define WHET_SERVER_LOGPROBS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loop.c - the server as a whole: the listener, signals, the sweep, the drain.
  *
  * One libuv loop. Every timeout is a deadline that one timer looks at every 50 ms while there is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.c - counters of the HTTP side and the standard process_* set.
  *
  * Labels are bounded by construction: routes are rows of the route table, codes the statuses this

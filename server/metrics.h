@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.h - what the HTTP side counts, and /metrics as a whole. Loop thread only. */
 #ifndef WHET_SERVER_METRICS_H
 #define WHET_SERVER_METRICS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* origin.c - the Host and Origin of a request.
  *
  * IP addresses are always right as a Host: an attacker's page cannot have one that is not its own,

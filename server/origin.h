@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* origin.h - which web pages may make a browser ask this server.
  *
  * A page of any site can have the browsers of its visitors send requests to addresses that only

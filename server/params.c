@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* params.c - reads and checks the members that both completion routes share.
  *
  * Grouped as people know them: what is refused, lengths, sampling, stops, logprobs, streaming.

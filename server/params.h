@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* params.h - what a completion request asks for, checked field by field before any work.
  *
  * Every field of docs/http.md that both completion routes share. Unknown members are ignored

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* refusal.h - generations that find no room: the queue is full, or their client is at its limits.
  *
  * Each of these answers the request, and counts the refusal for its client. Loop thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reply.c - completions as JSON.
  *
  * The shapes are OpenAI's (the chat reference, and the legacy one for completions),

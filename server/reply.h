@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reply.h - what a completion looks like: JSON bodies, stream chunks, log-probabilities, usage.
  *
  * The same pieces serve both forms: events add text, log-probabilities and ids to their choice;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* room.c - places for connections.
  *
  * Looking for a place is one pass over the connections, and only when they are all taken: some

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* room.h - who has a place when connections are as many as there may be.
  *
  * Up to server.max_connections (or what the limit of descriptors leaves) everybody is let in.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* router.c - the table of routes, and the checks that need no body.
  *
  * The first row whose pattern matches the path decides the pattern; rows with that same pattern

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* router.h - which handler answers a path, and who may call it: one table. */
 #ifndef WHET_SERVER_ROUTER_H
 #define WHET_SERVER_ROUTER_H

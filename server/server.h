@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* server.h - the HTTP server: what main() uses, and what the files of server/ share.
  *
  * Everything here lives on the loop thread except the inbox (engine thread appends) and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* admin.c - what operators see and may change (specializer.h), as JSON.
  *
  * Runs on the server's threads. A change is written to the store first, then made in memory under

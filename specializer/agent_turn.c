@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_turn.c - the agent's turn in the loop: which slot it works on, and how a text it wrote
  * becomes a candidate like any other.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench.c - is it faster, and may that be believed?
  *
  * The backend times incumbent and candidate A-B-B-A on rotating layers, in slices on the engine

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench.h - the decisions of the bench, apart from the engine that produces the samples. */
 #ifndef WHET_SPECIALIZER_BENCH_H
 #define WHET_SPECIALIZER_BENCH_H

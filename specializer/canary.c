@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* canary.c - whole live steps decide.
  *
  * The engine tosses a coin for each step that uses the slot: incumbent or candidate. Steps differ

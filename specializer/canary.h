@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* canary.h - the decision on whole steps, apart from the engine that takes them. */
 #ifndef WHET_SPECIALIZER_CANARY_H
 #define WHET_SPECIALIZER_CANARY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* consult.c - what the adviser is told about a slot: gathered from the live counters, the search
  * and the store. Results and shapes only; nothing that a request contained. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* consult.h - asking for advice on a slot. Specializer thread. */
 #ifndef WHET_SPECIALIZER_CONSULT_H
 #define WHET_SPECIALIZER_CONSULT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* counts.h - what happened, as metrics count it: stages with their outcomes, rollbacks. Any
  * thread. */
 #ifndef WHET_SPECIALIZER_COUNTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* finalist.c - the best of a batch through live steps: shadow, canary, published.
  *
  * A finalist may have to wait for traffic; it then keeps its slot out of the search while others

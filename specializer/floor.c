@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* floor.c - what the machine cannot be faster than.
  *
  * "Faster than the machine allows" means that the clock or the work is broken. The bound must never

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* floor.h - seconds in which no kernel can do a region's work: what is measured below is refused.
  */
 #ifndef WHET_SPECIALIZER_FLOOR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hearing.c - a kernel that whole steps spoke against is heard again in other company.
  *
  * The bench measures a kernel among its own kind, the canary in a step, where kernels meet: on a

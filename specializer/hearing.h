@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hearing.h - what lost whole steps is heard again in other company. Specializer thread. */
 #ifndef WHET_SPECIALIZER_HEARING_H
 #define WHET_SPECIALIZER_HEARING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* observe.c - see observe.h.
  *
  * The chance that one more candidate helps is not known, but it falls with every one that was

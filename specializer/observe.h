@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* observe.h - what real traffic spends its time on, and where looking is worth it.
  *
  * The engine counts steps, runs, tokens and nanoseconds per slot. Here they are aged: what counts

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* place.c - one slot's search: its space, what the store knows of it, and live inputs to measure
  * on.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* place.h - one slot as the specializer sees it, and its search. Specializer thread; what says
  * "lock" is changed under the specializer's lock. */
 #ifndef WHET_SPECIALIZER_PLACE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* restore.c - the store's winners and pinned kernels, back in their slots after a start.
  *
  * A winner's key must still be what this program would compute (same machine, compiler, template

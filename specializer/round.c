@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* round.c - one batch of candidates from proposal to bench.
  *
  *   propose -> build (child, several) -> probe (child, one) -> load -> bench

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* round.h - a batch from proposal to bench, and the best of it through shadow and canary.
  * Specializer thread. */
 #ifndef WHET_SPECIALIZER_ROUND_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* setup.c - what the loop stands on: store, compiler, keys, folders, one place for every slot. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* setup.h - what the loop stands on: store, compiler, keys. On the specializer's thread, or
  * before there is one. */
 #ifndef WHET_SPECIALIZER_SETUP_H

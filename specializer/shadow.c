@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shadow.c - the candidate beside the incumbent, on real steps, before any output of it is used.
  *
  * First the model as a whole: item 9 of the admission, logits on a fixed prompt set, in a probe

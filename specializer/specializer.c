@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* specializer.c - the loop: watch, propose, build, prove, measure, swap, roll back.
  *
  * One thread. Read specializer_thread() first; every line of it is a page of the story:

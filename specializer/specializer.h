@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* specializer.h - the background search: watch, propose, build, prove, measure, swap, roll back.
  *
  * One thread and its child processes. server/ starts it beside the engine and passes operators'

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* specializer_private.h - the inside of struct specializer, for the files of the loop.
  *
  * Ownership: the specializer thread owns everything and is the only one that changes it, but for

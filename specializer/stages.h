@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stages.h - the stages that use the running engine: bench, shadow, canary. They block, and call
  * env->tick while they wait. Each answers pass, refuse (reason in the candidate), retry or stopped,
  * and fills the candidate's evidence. Specializer thread only.

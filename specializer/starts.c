@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* starts.c - the points that searches start from, built and published without a search: for `whet
  * bench --starts`, which says what the kernels can do before any store has winners.
  *

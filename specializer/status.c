@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* status.c - GET /specializer: everything an operator's page shows of the search, in one document.
  *
  * It is asked for every second by every open dashboard, so nothing in it may grow with the store:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swap.c - what fills a slot, and what becomes of what filled it before.
  *
  * A publish is: transition in the store (the new kernel active, the old one retired, one

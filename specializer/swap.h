@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swap.h - what fills a slot. Specializer thread, or an operator's with the lock held. */
 #ifndef WHET_SPECIALIZER_SWAP_H
 #define WHET_SPECIALIZER_SWAP_H

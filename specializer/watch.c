@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* watch.c - active kernels, held to what they promised.
  *
  * Audit: one step in specializer.watch_every re-runs the eager kernel beside an active one, on the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* why.c - why a slot is on eager, in a few words.
  *
  * Of all that was tried in a slot the candidate that came farthest says most: one that whole steps

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* why.h - why a slot is on eager. Lock held, but for why_recall(). */
 #ifndef WHET_SPECIALIZER_WHY_H
 #define WHET_SPECIALIZER_WHY_H

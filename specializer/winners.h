@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* winners.h - the store's winners without a specializer: for `whet bench` and other tools that
  * have a model, a backend and a dispatch table, but no engine thread.
  */

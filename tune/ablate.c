@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ablate.c - searches replayed on measured points.
  *
  * The strategy, the cost model and the advice are the loop's own; only the stages are not run: a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ablate.h - what each strategy would have found on a table of measured points, and how soon.
  *
  * Regret is how much longer a run takes with the kernel believed best so far than with the best of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ablate_report.c - an ablation as tables for people and as JSON for scripts. */
 #include <cjson/cJSON.h>
 #include <errno.h>

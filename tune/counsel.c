@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* counsel.c - see counsel.h. */
 #include "tune/counsel.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* counsel.h - the advisers of an ablation: somebody who is right, wrong, late, dead, makes no
  * sense, or a recorded language model. Time is the simulation's: a reply is there when the search's
  * clock has passed the moment of the question by the adviser's latency, and nobody waits for it, as

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lab.c - see lab.h. */
 #include "tune/lab.h"
 #include "specializer/setup.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lab.h - an engine and a specializer without its thread: what the tools work with.
  *
  * The caller's thread is the specializer thread. No server, no port; the engine's thread runs, so

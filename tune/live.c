@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* live.c - see live.h. */
 #include "tune/live.h"
 

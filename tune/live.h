@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* live.h - a language model that an ablation consults while it runs, in closed loop.
  *
  * Its replies decide what is measured next, which is what a recording cannot show. The search's

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loop.c - `whet tune`: rounds for chosen slots, one after the other, as the server would do them.
  *
  * Every stage is the server's own: proposals by the strategy and the adviser, build, probe, bench,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loop.h - the specializer's loop without a server. */
 #ifndef WHET_TUNE_LOOP_H
 #define WHET_TUNE_LOOP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* measure.c - every point of a slot, built, probed and benched against eager.
  *
  * Two passes, since they want different machines: building and probing may share it with anything,

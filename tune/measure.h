@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* measure.h - fills tables of measured points: builds, probes and benches every point of a slot. */
 #ifndef WHET_TUNE_MEASURE_H
 #define WHET_TUNE_MEASURE_H

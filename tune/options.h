@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* options.h - what `whet tune` was asked to do. */
 #ifndef WHET_TUNE_OPTIONS_H
 #define WHET_TUNE_OPTIONS_H

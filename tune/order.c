@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* order.c - see order.h.
  *
  * A pass visits every slot once, so a budget that is too short for two passes is spent on breadth:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* order.h - in which order `whet tune` visits the slots it was given, and in which contexts. */
 #ifndef WHET_TUNE_ORDER_H
 #define WHET_TUNE_ORDER_H

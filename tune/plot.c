@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plot.c - regret as SVG: one row of panels a slot, against samples and against seconds.
  *
  * Both axes are logarithmic; a line is the mean over seeds, the band behind it the 10th to 90th

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* replay.c - see replay.h.
  *
  * Tokens are drawn anew for every request, so no prefix is shared and prompts are really read. A

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* replay.h - traffic for one slot where no users are: requests of made-up tokens, in such numbers
  * and lengths that the engine's steps fall into the slot. They stand in for live steps in captures,
  * shadow and canary. A thread of its own between run and stop.

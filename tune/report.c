@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report.c - a wrong cost model is a wrong adviser: Spearman's rank correlation of prediction and
  * measurement, for each slot and family, and what the model gets wrong in words.
  *

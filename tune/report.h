@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report.h - how well the cost model ranks, and where it is wrong. */
 #ifndef WHET_TUNE_REPORT_H
 #define WHET_TUNE_REPORT_H

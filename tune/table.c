@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* table.c - measured points in memory; see table.h.
  *
  * Thinning by lattice and not by lot: of 200 points drawn from 5000, hardly two differ in one knob

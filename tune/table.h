@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* table.h - measured points: what every point of a slot's space does on a machine.
  *
  * Measuring a space takes an hour of compilers; asking which strategy would have found the best of

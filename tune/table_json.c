@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* table_json.c - measured points as a file.
  *
  * A row is an array, since there are hundreds: the knobs as text, the state, then

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune.c - `whet tune`: options, and which tool they ask for.
  *
  *   whet tune --model M [--slot S ...] [--seconds N]     the loop without a server: loop.c

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune.h - `whet tune`: the specializer offline. */
 #ifndef WHET_TUNE_TUNE_H
 #define WHET_TUNE_TUNE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend.c - the CPU behind engine/backend.h: memory, opening and closing.
  *
  * Everything a step needs is allocated here, once. KV pages are one mapping that the kernel fills

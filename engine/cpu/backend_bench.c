@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend_bench.c - two kernels of a slot against each other, on the engine thread, in slices.
  *
  * Runs (pairs.h) are each on the next layer's weights, or the next copy of the keys and values, so

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend_lab.c - looking at live steps without touching them: taps.
  *
  * A tap sits behind one run of one region. It copies that run's inputs (TAP_CAPTURE), or runs

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend_load.c - kernels on their way in and out of the process, and their repacked weights.
  *
  * What a language model wrote does not come in: its executor (executor.h) loads it, and here is

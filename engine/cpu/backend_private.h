@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend_private.h - the CPU backend's own state, shared by backend*.c.
  *
  * Engine thread: everything but `loaded`. Specializer thread: load(), unload() (which own

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend_step.c - one forward pass: the plan, walked once, then sampling.
  *
  * The residual stream alternates between two buffers (plan.h), so no region writes what it reads

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bind.c - the one place where model fields meet argument fields. */
 #include "engine/cpu/bind.h"
 

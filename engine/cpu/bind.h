@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bind.h - from a model's layer to a region's argument struct.
  *
  * The backend, the cases of case.h and the bench all fill argument structs; they do it here, so a

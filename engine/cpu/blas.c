@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blas.c - see blas.h.
  *
  * The library is not linked: it chooses its kernels as it is loaded, before main() could say which.

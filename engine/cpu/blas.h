@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blas.h - OpenBLAS, loaded with the kernels that fit this processor (blas_core.h). */
 #ifndef WHET_ENGINE_CPU_BLAS_H
 #define WHET_ENGINE_CPU_BLAS_H

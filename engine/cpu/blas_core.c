@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blas_core.c - see blas_core.h.
  *
  * A core is named only if all instructions are there that its kernels were compiled with, and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blas_core.h - which of OpenBLAS's kernels ("cores") fits this processor.
  *
  * OpenBLAS goes by family and model, so a processor that is younger than the library gets what fits

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* case.c - the memory of one run of one region.
  *
  * Every input and output is a buffer of its own (guarded.h), so a stray read or write meets a band

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* case.h - one run of one region in its own memory: what tests, probes, benches and shadows share.
  *
  * A case holds the inputs of a region (seeded or captured), the model's real weights of one layer,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* case_private.h - what a case is made of: shared by case.c, which builds it, and case_result.c,
  * which reads what a kernel left in it. */
 #ifndef WHET_ENGINE_CPU_CASE_PRIVATE_H

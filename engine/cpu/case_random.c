@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* case_random.c - inputs that look for trouble.
  *
  * Weights are drawn in the stored format, not quantized from floats: every bit pattern of a block

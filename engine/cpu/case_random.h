@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* case_random.h - the random numbers of cases: activations by kind of fill, weights by format. */
 #ifndef WHET_ENGINE_CPU_CASE_RANDOM_H
 #define WHET_ENGINE_CPU_CASE_RANDOM_H

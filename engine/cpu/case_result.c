@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* case_result.c - what a kernel left in a case: its outputs as rows, and what it damaged.
  *
  * A value that was never written is still the poison that case_poison() put there (NaN bits), so an

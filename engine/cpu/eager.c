@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager.c - picks the eager kernels for this machine, and owns their working memory.
  *
  * The same sources are built for plain x86-64, x86-64-v3 (AVX2, FMA) and x86-64-v4 (AVX-512). For

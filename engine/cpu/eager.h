@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager.h - the trusted kernels of the CPU backend: plain C, and OpenBLAS for wide M.
  *
  * Always loaded, never replaced, written to be read. Up to EAGER_NARROW tokens every dot product

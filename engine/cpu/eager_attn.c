@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager_attn.c - attention over paged keys and values, causal, grouped-query.
  *
  * Narrow steps: one item a (head, token), in the canonical order of lanes.h: all scores, their

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager_format.c - reading stored weights: one decoder a format, two loops over each.
  *
  * decode_x() turns one block into sets of 16 lanes with the arithmetic of dequant_row(): products

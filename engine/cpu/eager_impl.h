@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager_impl.h - what the files of the eager kernels share.
  *
  * eager_format.c, eager_linear.c, eager_attn.c and eager_region.c are compiled once for each

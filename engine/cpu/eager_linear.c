@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager_linear.c - y = x W^T on stored weights, narrow and wide.
  *
  * Narrow (m <= EAGER_NARROW): the canonical order of lanes.h. One token reads blocks straight into

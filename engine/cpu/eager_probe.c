@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager_probe.c - what a core of this machine can do, in the instruction set of the eager kernels.
  *
  * Compiled with them, once for each instruction set: a peak measured with narrower vectors than

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager_region.c - the regions of a step out of linear layers and attention.
  *
  * Every rank takes a share of the output rows (weight rows) of all tokens; only attn_in and wide

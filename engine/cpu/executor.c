@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* executor.c - the server's half of an executor: it is started, watched, and never believed.
  *
  * While the engine thread waits for a call (executor_call.c), or the specializer's for a start, it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* executor.h - a sealed process that runs one kernel which a language model wrote.
  *
  * No such text ever runs in the server's address space, nor anywhere unsealed. Its executor is the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* executor_area.c - the memory that a server and an executor share.
  *
  * The mapping is sparse: it has room for the widest step, and pages come when they are touched. */

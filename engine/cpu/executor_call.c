@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* executor_call.c - one call of a kernel in its executor: copy in, hand over, copy out.
  *
  * Inputs are copied into the shared memory, `command` is raised, and the engine thread waits on

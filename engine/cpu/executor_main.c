@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* executor_main.c - the process that runs a language model's kernel, and nothing else.
  *
  * Order is everything here. What needs the system comes first: the model is opened, the object is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* executor_private.h - what passes between the two halves of an executor (executor.c in the server,
  * executor_main.c in the process), and where it lies (executor_area.c). */
 #ifndef WHET_ENGINE_CPU_EXECUTOR_PRIVATE_H

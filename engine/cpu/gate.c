@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gate.c - see gate.h. */
 #include "engine/cpu/gate.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gate.h - a word that threads wait on: they spin, then yield, then sleep on a futex.
  *
  * Who raises the gate writes the word and makes the wake-up call only when somebody sleeps. Threads

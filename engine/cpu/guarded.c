@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* guarded.c - one mapping a buffer: [PROT_NONE] [band | data | band] [PROT_NONE].
  *
  * The data ends where the last page ends (rounded to 64 bytes), because running past the end is

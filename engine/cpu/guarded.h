@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* guarded.h - buffers that notice when somebody steps outside.
  *
  * A buffer lies against the end of its own mapping: with `guard`, inaccessible pages stand on both

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* machine.c - bandwidth, peak, product and boundary cost, measured at start and never typed in.
  *
  * Other processes may run meanwhile, so each figure is the best of several short rounds: what the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* machine.h - measures what this machine can do (struct machine of engine/plan.h). */
 #ifndef WHET_ENGINE_CPU_MACHINE_H
 #define WHET_ENGINE_CPU_MACHINE_H

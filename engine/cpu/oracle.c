@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oracle.c - every region once more, as the formula says it, in double precision.
  *
  * This file is the definition of "right". It knows nothing of blocks, lanes, threads or pages

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oracle.h - the reference for every region: plain loops, double accumulation, no tricks.
  *
  * The words "correct" and "error" in whet mean: compared with this. Slow on purpose. Any thread.

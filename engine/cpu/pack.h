@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack.h - repacked copies of weights, made by the kernels that want them (cpu_kernel.pack). The
  * weights are those of one region in one layer (bind_weights()). Any thread.
  */

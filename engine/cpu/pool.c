@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pool.c - threads that meet twice a region: once to start, once to finish.
  *
  * A step is some 150 regions of 10 to 100 us, so meeting must cost about a microsecond: the caller

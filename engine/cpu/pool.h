@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pool.h - the compute threads of the CPU backend.
  *
  * The caller is rank 0; size-1 workers wait (spin briefly, then sleep) and run the same function.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sizes.c - see sizes.h. The child writes its answers into a shared mapping; what it left there is
  * believed only after it was checked, and only if the child ended by itself. */
 #include "engine/cpu/sizes.h"

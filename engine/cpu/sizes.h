@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sizes.h - how much memory a kernel object asks for, asked where its answer can do no harm.
  *
  * packed_bytes() and scratch_bytes() are functions of the object: code of whoever wrote it. They

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vec.h - the 16 lanes of lanes.h as vectors of the instruction set being compiled for.
  *
  * GCC's vector extension with the native width (16, 8 or 4 floats), so that one source gives good

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blas.c - the matrix products of the eager regions: cuBLASLt with its choices made beforehand.
  *
  * Row-major y = x W^T is column-major y^T = W x^T, so W comes first and is transposed. For each

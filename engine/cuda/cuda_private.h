@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_private.h - the CUDA backend's own state, shared by engine/cuda/.
  *
  *   device.c   opening, what the device is, eager kernels out of the embedded images

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device.c - the CUDA backend: opening the device, its eager kernels, what it can do; closing.
  *
  * Eager kernels come out of the module as images for several architectures: the one made for this

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager.c - each region as primitive kernels with matrix products of the vendor's between them.
  *
  *   attn_in   norm, product, rope (bias, q/k norm, RoPE, append)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exchange.c - what a step and the host tell each other: the step's block in, the drawn tokens out.
  *
  * A few kilobytes each way, through kernels that read and write the host's memory: copy engines

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* graph.c - steps as graphs: one for each M bucket, context bucket and set of kernels.
  *
  * A step of up to NARROW tokens, one of each sequence, is captured once and launched from then on.

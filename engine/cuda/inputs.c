@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* inputs.c - captured inputs of a region on the device: what benches and checks run kernels on.
  *
  * The lab has a step block, activations and pages of its own, so a live step and its KV cache are

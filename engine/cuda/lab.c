@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lab.c - looking at live steps: taps.
  *
  * A step that a tap looks at is walked instead of launched as a graph, so there is a place between

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* load.c - finds the cuda backend at run time.
  *
  * The cuda backend is a shared object of its own, so that the same whet binary starts on a machine

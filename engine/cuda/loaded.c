@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loaded.c - kernels that were built elsewhere: cubins on their way in, in use, and out. An object
  * may also be the record of a library's algorithm (lt.c), which has no code of ours.
  *

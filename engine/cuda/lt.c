@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lt.c - kernels that are not compiled: eager's region with another algorithm for its product.
  *
  * cuBLASLt has many kernels for a product and a formula that ranks them; eager takes what it ranks

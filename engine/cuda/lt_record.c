@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lt_record.c - see lt_record.h.
  *
  *   whet-lt 1

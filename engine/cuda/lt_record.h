@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lt_record.h - the object of a library's kernel: one algorithm of cuBLASLt, as a text file.
  *
  * Needs neither the library nor a device. The algorithm itself is opaque: the library's own bytes,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory.c - what the device holds, counted before anything is allocated.
  *
  * Four parts, one allocation each: weights, KV pages, buffers of a step, and the arena in which

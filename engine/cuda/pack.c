@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack.c - repacked weights: copies of a region's matrices in the order that a kernel reads them.
  *
  * A layout exists once, however many kernels read it, in the arena allocated at start; its cubin's

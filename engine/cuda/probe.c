@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe.c - the process that probes kernels on a device, and the probe of one of them.
  *
  * A session is a context with the kernels of eager, oracle and producer, and one piece of memory.

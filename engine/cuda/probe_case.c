@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe_case.c - the inputs of one case on the device.
  *
  * Sequences are drawn on the host: spans whose contexts are equal or ragged, positions, and a page

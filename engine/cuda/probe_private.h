@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe_private.h - the inside of a device probe, shared by engine/cuda/probe*.c.
  *
  *   probe.c         the process's session; opening and closing the probe of one kernel

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe_round.c - a case on the device: surrounded by bands, after a predecessor that is late.
  *
  * A case is a graph: inputs become NaN, the producer (kernels/cuda/probe.cu) starts, the kernel

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe_truth.c - what a case should have given: eager and the oracle on the same inputs.
  *
  * Both run when the kernel under test has done all its rounds, so no answer exists before. Outputs

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* products.h - matrix products of the library, and the algorithms that it has for them.
  *
  * Shared by those who run products (eager.c, lab.c, device.c) and those who choose among algorithms

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rehearse.c - the whole model on tokens of nobody, in slices between live steps.
  *
  * Kernels that are right alone may drift together over thirty layers, so a finalist runs in all of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sample.c - parameters of requests to the device's sampler, and its results back.
  *
  * Rows that only want the best token need nothing: the head region finds it. If any row wants more

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step.c - what the engine calls: one step, from the arrays of the batch to sampled tokens.
  *
  *   start:  choose kernels -> fill the block -> graph, or copy it and walk -> sample, copy back

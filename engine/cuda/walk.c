@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* walk.c - a step on a stream: the nodes of the plan, one after the other.
  *
  * The same walk is captured into graphs (graph.c), runs wide and mixed steps directly, and is what

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* weights.c - the model's tensors to the device: bf16, in the order that kernels want.
  *
  * The model stays what it is, a mapped file in any format; the device gets bf16 rows. A matrix on

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent.c - the frame of a kernel whose body a language model wrote.
  *
  * The body is a file of its own, named by -DAGENT_BODY, that includes nothing: all it needs is

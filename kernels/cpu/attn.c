@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attn.c - attn for sequences of few tokens: a = softmax(q k^T * scale, causal) v, grouped-query.
  *
  * q, a [M, HEADS, HEAD_DIM]; keys and values in pages of [KV_HEADS, 16, HEAD_DIM]. Bytes moved: the

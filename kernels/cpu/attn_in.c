@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attn_in.c - attn_in for a few tokens: norm, q/k/v projection, RoPE, append to the KV pages.
  *
  *   n = rmsnorm(x) * norm;  q, k, v = n Wq^T + bq, ...;  q, k normed per head if the model does;

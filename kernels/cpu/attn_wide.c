@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attn_wide.c - attn for many tokens a sequence: a = softmax(q k^T * scale, causal) v.
  *
  * q, a [M, HEADS, HEAD_DIM]; keys and values in pages of [KV_HEADS, 16, HEAD_DIM]. Compute-bound:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* head.c - head for a few rows: logits[i] = (rmsnorm(x[row[i]]) * norm) W^T.
  *
  * x [M, HIDDEN], W [VOCAB, HIDDEN], logits [m, VOCAB]. Bytes moved: W once, the largest matrix of

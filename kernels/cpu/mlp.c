@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mlp.c - mlp_in and mlp_out for a few tokens in one kernel:
  * n = rmsnorm(x) * norm; h = silu(n Wg^T) * (n Wu^T); y = h Wd^T + x.
  *

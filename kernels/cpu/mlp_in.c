@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mlp_in.c - mlp_in for a few tokens: n = rmsnorm(x) * norm; h = silu(n Wg^T) * (n Wu^T).
  *
  * x [M, HIDDEN], Wg and Wu [FFN, HIDDEN], h [M, FFN]. Bytes moved: both matrices once. A rank

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mlp_in_wide.c - mlp_in for many tokens: n = rmsnorm(x) * norm; h = silu(n Wg^T) * (n Wu^T).
  *
  * x [M, HIDDEN], Wg and Wu [FFN, HIDDEN], h [M, FFN]. Compute-bound. A unit is the same PANELS

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* out.c - attn_out and mlp_out for a few tokens: y = in W^T + x.
  *
  * in [M, K], W [HIDDEN, K], x and y [M, HIDDEN]; K = HEADS*HEAD_DIM for attn_out, FFN for mlp_out.

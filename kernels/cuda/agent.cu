@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent.cu - the frame of a CUDA kernel whose body a language model wrote: what kernels/cpu/agent.c
  * is on the CPU.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attn_mma.cu - attention of single tokens over paged keys and values on tensor cores: for many
  * sequences and long contexts.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager.cu - the primitive kernels of the eager CUDA path: everything but matrix products,
  * attention (eager_decode.cu, eager_prefill.cu, eager_wgmma.cu), sampling (eager_sample.cu) and
  * what no step needs (eager_tools.cu).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager_decode.cu - attention of single tokens over paged keys and values.
  *
  *   a[t, h] = softmax(scale q[t, h] K^T) V

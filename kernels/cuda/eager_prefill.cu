@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager_prefill.cu - causal attention of runs of tokens over paged KV, on tensor cores.
  *
  * A block of four warps owns a tile of 64 consecutive query rows of one head; a warp owns 16 of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager_sample.cu - from a row of logits to a token, as engine/sampler.c defines it.
  *
  * One block a row. The order of operations, of candidates (higher weight first, lower id among

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager_tools.cu - kernels that measure and compare for the backend; no token depends on them.
  *
  *   read     reads memory: the bandwidth and the launch that rooflines are drawn at (device.c)

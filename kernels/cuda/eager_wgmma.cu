@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eager_wgmma.cu - the attention of eager_prefill.cu on Hopper's own tensor-core instructions.
  *
  * A block owns a tile of 64 consecutive query rows and two query heads of one kv head: one producer

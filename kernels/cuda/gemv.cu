@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemv.cu - projections of one to four tokens: every weight is read once, in 16-byte loads straight
  * into registers. ring.cu is the same with weights that come through shared memory.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mma.cu - projections of 2 to 64 tokens on tensor cores, weights as operand A, tokens as columns.
  *
  * The regions and their maths are gemv.cu's. Weights are kept in the order in which lanes need them

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oracle.cu - every region once more, in double, on the device.
  *
  * engine/cpu/oracle.c defines what is right, at a nanosecond a multiply-add: a second for one token

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe.cu - what surrounds a kernel under test: numbers for its inputs, a predecessor that is as
  * late as it may be, and comparisons of memory.
  *

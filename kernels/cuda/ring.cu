@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ring.cu - projections of one to four tokens whose weights come through a ring in shared memory.
  * The regions and their maths are gemv.cu's; what differs is where weights wait.
  *

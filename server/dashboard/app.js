@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* app.js - asks the server every second, says what state it is in, and carries out what the
  * operator presses.
  *

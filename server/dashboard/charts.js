@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* charts.js - the last minutes of serving as two charts on one time axis.
  *
  * The server keeps the seconds (a quarter of an hour of them), this page only asks for those it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* format.js - numbers with units, and the few ways in which this page touches the document.
  *
  * All text goes through textContent, so whatever an adviser or a client managed to put into a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* panels.js - everything below the chart, drawn from one answer of GET /specializer.
  *
  * Each function draws one panel and remembers nothing but nodes. What operators can do is not

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* capture_file.c - struct capture, written flat: a head of numbers, then the arrays that are there.
  *
  * The file is read by the same program on the same machine a moment later, so byte order and

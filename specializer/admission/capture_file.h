@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* capture_file.h - captured inputs on their way to another process. */
 #ifndef WHET_SPECIALIZER_ADMISSION_CAPTURE_FILE_H
 #define WHET_SPECIALIZER_ADMISSION_CAPTURE_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check.c - the admission: cases, runs, then references.
  *
  * Cases go through in groups. For each group a fresh runner (runner.c) is forked, and its kernel

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check.h - everything a kernel must get right before it may run inside the server.
  *
  * The probe's part of docs/specializer.md (Admission), on CPU kernels: all but the whole model's

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_device.c - cases to the device, outcomes to the judge.
  *
  * The device needs memory for what the region reads and no more: the server it shares the GPU with

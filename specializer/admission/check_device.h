@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_device.h - the admission of kernels that run on a device of their own.
  *
  * The same plan of cases and the same judge as check.h; what runs them is the backend's half of the

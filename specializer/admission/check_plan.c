@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_plan.c - edges first, then kinds of numbers, then the middle.
  *
  * Two well-chosen inputs find nearly everything (98 % of 7384 faults, arXiv 2609.22220); the rest

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_plan.h - which inputs a kernel must survive: the list of cases of one admission. */
 #ifndef WHET_SPECIALIZER_ADMISSION_CHECK_PLAN_H
 #define WHET_SPECIALIZER_ADMISSION_CHECK_PLAN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_rows.c - gathering tokens: rows of floats for the linear regions, and for attention one
  * span a token, whose context ends at that token. */
 #include "specializer/admission/check_rows.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_rows.h - a few tokens of a large step as a step of their own.
  *
  * The oracle takes a nanosecond a multiply-add; for wide steps only some tokens are compared with

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_subject.c - inputs that can be restored, outputs that are kept and judged.
  *
  * Judging comes after the fact, when no kernel can see this process any more (reference.c says what

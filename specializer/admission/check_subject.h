@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_subject.h - one case on its way through the admission: inputs, outputs of its runs,
  * verdict.
  *

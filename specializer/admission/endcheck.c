@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* endcheck.c - a fixed prompt set through the whole model, twice.
  *
  * The prompts are ids drawn from the vocabulary by a fixed rule, continued greedily by the eager

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* endcheck.h - the model's logits with a candidate in its place, against the eager run.
  *
  * Kernels that pass alone can drift over thirty layers. In the probe process; the candidate runs in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* forward.c - the plan of a step, walked on one thread. */
 #include "specializer/admission/forward.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* forward.h - the whole model on one thread with any kernel in any region, down to the logits.
  *
  * For the end-to-end check: no pool, no scheduler, no sampling. A fixed set of sequences of equal

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* inputs.c - inputs for a bench before there was any traffic.
  *
  * What matters for time is shape, not values: the slot's full m, its full context, every sequence

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* inputs.h - inputs for a kernel where no live step has left any. Any thread. */
 #ifndef WHET_SPECIALIZER_ADMISSION_INPUTS_H
 #define WHET_SPECIALIZER_ADMISSION_INPUTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* judge.c - the error rule.
  *
  * A fixed tolerance is either too wide for outputs near zero or too narrow for long sums, and a

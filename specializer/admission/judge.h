@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* judge.h - how wrong may a kernel be? Compared with the oracle, by the measure of eager.
  *
  * A judgement gathers the outputs of many runs. Each is compared row by row with the oracle and

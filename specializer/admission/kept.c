@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kept.c - see kept.h.
  *
  * A runner never gets at these files: they are opened when it is dead, and while one lives seccomp

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kept.h - answers that do not depend on the kernel, kept from one probe to the next.
  *
  * A folder of small files by key, each with a checksum; the server empties it when it starts. What

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe.c - the stage that runs a kernel for the first time, in another process.
  *
  * The request and the captured inputs go into a directory of their own beside the object. For a CPU

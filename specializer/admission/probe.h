@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe.h - the second stage: a kernel's first execution, in a process of its own; asynchronous:
  * start, then poll. Specializer thread only.
  */

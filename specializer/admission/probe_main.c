@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe_main.c - the process that runs a kernel for the first time.
  *
  * `whet probe REQUEST` answers one request with a line on stdout: the CPU's way, and what a person

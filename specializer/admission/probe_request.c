@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe_request.c - the probe's two messages.
  *
  * Both ends are the same program, yet each checks what it reads: a request may be typed by hand

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe_request.h - what passes between the server and `whet probe`: a JSON file one way, a JSON
  * line on stdout the other. */
 #ifndef WHET_SPECIALIZER_ADMISSION_PROBE_REQUEST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prober.c - the server's side of the process that probes kernels on a device.
  *
  * A turn runs on the engine thread between two steps: it tells the process to go, and waits until

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prober.h - one process that probes kernels on a device, one after the other.
  *
  * For backends whose probe needs a context of its own: making one takes a quarter of a second and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reference.c - the yardstick of the judge, computed or found.
  *
  * References are computed after the fact: the arena is filled again with what the kernel was given

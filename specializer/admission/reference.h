@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reference.h - what an input should give: eager's outputs and the oracle's. */
 #ifndef WHET_SPECIALIZER_ADMISSION_REFERENCE_H
 #define WHET_SPECIALIZER_ADMISSION_REFERENCE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rehearsal.c - a fixed prompt set through the whole model of the running server, in slices.
  *
  * The check of endcheck.c for a GPU: a process of its own would need the model's memory twice, so

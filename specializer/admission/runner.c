@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* runner.c - the parent's half of a runner: it asks, waits, and puts into words what went wrong.
  *
  * Parent and runner share three things: the arenas of the cases (mappings made before the fork), a

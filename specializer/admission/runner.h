@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* runner.h - a process that runs an untrusted kernel on cases while its parent judges.
  *
  * The runner is forked by the probe: it inherits the cases (whose arenas are shared mappings and

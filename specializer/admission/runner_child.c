@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* runner_child.c - the untrusted half: loads the kernel, shuts itself in, runs what it is told.
  *
  * Teams are made of plain threads that wait on semaphores and start together. Calls can be skewed:

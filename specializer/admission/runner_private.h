@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* runner_private.h - what passes between the two halves of a runner (runner.c, runner_child.c). */
 #ifndef WHET_SPECIALIZER_ADMISSION_RUNNER_PRIVATE_H
 #define WHET_SPECIALIZER_ADMISSION_RUNNER_PRIVATE_H

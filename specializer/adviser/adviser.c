@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser.c - asking a language model without ever waiting for it.
  *
  * The specializer thread writes a question, puts it on the line (llm.h) and goes on with the

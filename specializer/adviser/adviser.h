@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser.h - who says where to look first (search/advice.h): a language model, or the heuristic.
  *
  * Nothing here waits for a language model. A question is handed to a thread that does nothing but

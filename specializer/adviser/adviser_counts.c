@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_counts.c - see adviser_counts.h. Every reason is always there, so that an alert on one
  * can be written before it ever happened. */
 #include "specializer/adviser/adviser_counts.h"

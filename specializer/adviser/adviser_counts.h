@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_counts.h - what came of all questions, for the metrics. No locking. */
 #ifndef WHET_SPECIALIZER_ADVISER_ADVISER_COUNTS_H
 #define WHET_SPECIALIZER_ADVISER_ADVISER_COUNTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_http.c - see adviser_http.h.
  *
  * One easy handle on a multi handle: the multi interface is what lets another thread end a call at

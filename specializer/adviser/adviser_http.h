@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_http.h - one question to an OpenAI-style chat completions endpoint.
  *
  * Bounded in every direction: time (connect, whole exchange), bytes of the answer, no redirects,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_limits.c - see adviser_limits.h. */
 #include "specializer/adviser/adviser_limits.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_limits.h - when a language model may be asked: budgets an hour, and a circuit breaker.
  *
  * Budgets are counted over the last sixty minutes, minute by minute; several questions may be under

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_operation.c - what a region computes, for those who are asked about it: the formula, and
  * every tensor with its shape and type. The tables follow kernels/args.h. */
 #include <stdio.h>

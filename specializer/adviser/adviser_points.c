@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_points.c - see adviser_points.h.
  *
  * A model that is shown 48 candidates of which 39 have the same predicted time is told nothing by

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_points.h - how the points of a space are told to a language model: templates with what
  * can vary in them, candidates with their ties, what is one legal change away, what other slots
  * taught. Inside of adviser_request.c.

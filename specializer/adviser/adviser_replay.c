@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_replay.c - see adviser_replay.h. Everything is read at start. */
 #include "specializer/adviser/adviser_replay.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_replay.h - recorded exchanges in the place of an endpoint: adviser.url = replay:<file>.
  *
  * The file is a specializer's store, or JSON lines of one exchange each:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_reply.c - see adviser_reply.h. The form is read by reply_json.c; here is the meaning,
  * field by field from tables that say which fields there are and of which type. */
 #include "specializer/adviser/adviser_reply.h"

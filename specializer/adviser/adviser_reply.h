@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_reply.h - what a language model answered, checked into the structure that the heuristic
  * fills too.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_request.c - see adviser_request.h.
  *
  * The document is built from the most telling part to the least, and if it comes out too long it

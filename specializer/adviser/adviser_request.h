@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_request.h - what a language model is told: one JSON document a question.
  *
  * It says what an expert would ask for: the machine as measured, what the region computes on which

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_schema.c - JSON schemas of the replies, for endpoints that can be held to one.
  *
  * They keep to what strict structured output allows everywhere: every property required, none

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_turns.c - see adviser_turns.h. */
 #include "specializer/adviser/adviser_turns.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adviser_turns.h - when a slot is worth a question, and whose turn it is on the adviser's one
  * line.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* llm.c - see llm.h.
  *
  * The thread sees text only; what a reply means is found out by whoever asked, on their own thread,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* llm.h - the lines to a language model, one of the adviser and one of the agent.
  *
  * On each a thread carries one question at a time to the endpoint (or to a recording) and waits

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reply_json.c - see reply_json.h.
  *
  * Three steps, each of which may reject: the bytes (size, UTF-8, control characters, depth), the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reply_json.h - a language model's JSON, read strictly: for the adviser's and the agent's replies.
  *
  * One document, alone or in one Markdown fence, of version REPLY_VERSION; objects whose fields are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent.c - see agent.h: trees, trials, budgets. Questions and replies are in agent_ask.c. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent.h - the agentic strategy: a language model writes kernels, one text at a time.
  *
  * For each slot a tree (agent_tree.h) of texts. A move is a plan (which lines of a text to change,

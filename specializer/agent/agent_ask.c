@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_ask.c - the agent's questions, and what becomes of the replies.
  *
  * plan   temperature 0.8; JSON: an idea and the lines it needs. Accepted: a new child, PLANNED.

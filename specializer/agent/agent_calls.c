@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_calls.c - see agent_calls.h.
  *
  * Nothing is parsed: each rule looks at a token and its neighbours, so it holds in the body of a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_calls.h - what a kernel's text may call, and that it never has hold of a function.
  *
  * A text needs functions to call them by name, and one pointer to a function, the team's barrier.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_cubin.c - see agent_cubin.h.
  *
  * A cubin is an ELF file. Kernels are .text.<name> sections; device variables live in .nv.global

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_cubin.h - what a cubin of a language model's text may contain: the frame's one entry and
  * its description, nothing that is called from outside, no memory of its own. Pure; any thread. */
 #ifndef WHET_SPECIALIZER_AGENT_AGENT_CUBIN_H

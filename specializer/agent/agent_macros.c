@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_macros.c - see agent_macros.h. */
 #include "specializer/agent/agent_macros.h"
 

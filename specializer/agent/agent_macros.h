@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_macros.h - the macros that a kernel's text defines.
  *
  * A text is judged by the tokens that it shows, so nothing may become another token behind the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_names.c - the lists behind agent_names.h. A row is a name, or with a star at its end the
  * beginning of one. */
 #include "specializer/agent/agent_names.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_names.h - the names that a kernel's text finds in place: keywords, types, what it may call,
  * and the words of its frame. Pure; the words need no zero behind them.
  *

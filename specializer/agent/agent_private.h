@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_private.h - the inside of struct agent, for agent.c and agent_ask.c. */
 #ifndef WHET_SPECIALIZER_AGENT_AGENT_PRIVATE_H
 #define WHET_SPECIALIZER_AGENT_AGENT_PRIVATE_H

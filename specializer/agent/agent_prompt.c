@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_prompt.c - see agent_prompt.h. */
 #include "specializer/agent/agent_prompt.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_prompt.h - what a language model is told when it may write a kernel.
  *
  * The words are files (specializer/prompts), the facts are filled in here: the contract with the

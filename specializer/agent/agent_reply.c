@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_reply.c - see agent_reply.h. */
 #include "specializer/agent/agent_reply.h"
 

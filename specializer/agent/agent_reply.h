@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_reply.h - what a language model answers when it may write kernels: a plan, or a text.
  *
  * A plan is JSON as strict as the adviser's; a text is one fenced block. Whatever else stands in a

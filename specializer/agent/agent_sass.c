@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_sass.c - see agent_sass.h.
  *
  * NVIDIA does not document these encodings. What is used of them was found by compiling one-line

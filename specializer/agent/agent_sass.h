@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_sass.h - the instructions of a language model's kernel, as bytes.
  *
  * On a GPU a text shares a context with everything that serves, so after its words (agent_text.h)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_source.c - see agent_source.h. */
 #include "specializer/agent/agent_source.h"
 

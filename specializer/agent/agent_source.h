@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_source.h - from a text that a language model wrote to something that can be built.
  *
  * All agent kernels of a region and machine share one template: "agent_<region>", the frame

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_span.c - see agent_span.h. Everything goes line by line; a line's end may be missing at the
  * end of the text. */
 #include "specializer/agent/agent_span.h"

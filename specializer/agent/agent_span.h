@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_span.h - the parts of a kernel's text that may be changed.
  *
  * A plan names spans of lines; the text is then shown with a marker line before and after each:

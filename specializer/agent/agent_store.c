@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_store.c - the trees of texts that a language model wrote, so that a restart goes on where
  * it was and a kernel's text can be read for as long as its evidence is kept. */
 #include "specializer/agent/agent_store.h"

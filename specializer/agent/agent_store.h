@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_store.h - the store's rows of texts that a language model wrote. Any thread. */
 #ifndef WHET_SPECIALIZER_AGENT_AGENT_STORE_H
 #define WHET_SPECIALIZER_AGENT_AGENT_STORE_H

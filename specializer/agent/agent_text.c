@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_text.c - see agent_text.h.
  *
  * In this order: the tokens (agent_tokens.c), directives and the brackets around them, the words

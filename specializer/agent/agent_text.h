@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_text.h - what a kernel's text from a language model may say at all.
  *
  * Read token by token before any compiler sees it. The rules leave a language that can compute on

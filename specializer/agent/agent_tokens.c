@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_tokens.c - see agent_tokens.h. */
 #include "specializer/agent/agent_tokens.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_tokens.h - a kernel's text as the tokens that a compiler would see.
  *
  * A tokenizer must not see other tokens than the compiler does, or a rule could be walked around.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_tree.c - see agent_tree.h. Trees are small (a few dozen nodes), so everything is a walk. */
 #include "specializer/agent/agent_tree.h"
 

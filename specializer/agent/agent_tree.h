@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_tree.h - what was written for one slot, as a tree: policy and nothing else.
  *
  * The root is the seed, every other node a text made from its parent's by a plan. Which text to

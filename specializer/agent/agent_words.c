@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_words.c - the lists behind agent_text.c: what a kernel may not say, and the reserved names
  * that it may. A row is a name, or with a star at its end the beginning of one. */
 #include "specializer/agent/agent_words.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_words.h - single words in a kernel's text: which are refused, which reserved ones are not.
  * Pure; the words need no zero behind them. */
 #ifndef WHET_SPECIALIZER_AGENT_AGENT_WORDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* build.h - the first stage: compilers as child processes (build_cc.c, build_nvrtc.c),
  * asynchronous: start, then poll. Specializer thread only.
  */

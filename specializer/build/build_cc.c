@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* build_cc.c - a compiler as a background worker: the system's C compiler, or NVRTC.
  *
  * One candidate is one compiler process: idle priority, bounded CPU time, memory and output. The

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* build_nvrtc.c - NVRTC as a compiler of the command line: `whet nvrtc`.
  *
  *   whet nvrtc LIBRARY --target sm_90a          "NVRTC 13.0", if it can compile for that

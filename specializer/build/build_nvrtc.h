@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* build_nvrtc.h - the part of the build stage that knows NVRTC (the rest: build_cc.c). */
 #ifndef WHET_SPECIALIZER_BUILD_BUILD_NVRTC_H
 #define WHET_SPECIALIZER_BUILD_BUILD_NVRTC_H

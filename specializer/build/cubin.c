@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cubin.c - reading cubins: ELF with sections of NVIDIA's own.
  *
  * Registers and stack are attributes in the section .nv.info: a format byte, a number, a size, and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cubin.h - what a freshly built cubin needs and says of itself, read before anything loads it.
  *
  * A cubin is an ELF file for the device: reading it needs neither driver nor GPU. Pure; any thread.

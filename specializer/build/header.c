@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* header.c - where precompiled headers lie, and when one may be used.
  *
  * Its name is a hash of compiler, version, flags, instruction set and text, so a header of anything

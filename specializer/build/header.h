@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* header.h - the vector intrinsics, read by the compiler once instead of for every candidate.
  *
  * A third of a build is spent on reading <immintrin.h>. So the first build for an instruction set

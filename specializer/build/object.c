@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* object.c - reading a shared object as data.
  *
  * Kernels are freestanding: they compute on what their arguments point to and call nothing but

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* object.h - what a freshly built shared object may contain, checked before anything loads it.
  *
  * Loading runs code: constructors, IFUNC resolvers, whatever the libraries it names bring along.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* objects.c - see objects.h.
  *
  * Every candidate leaves an object of some tens of kilobytes, so that trying it again in another

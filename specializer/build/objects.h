@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* objects.h - the folder of compiled kernels: a cache, kept within bounds. */
 #ifndef WHET_SPECIALIZER_BUILD_OBJECTS_H
 #define WHET_SPECIALIZER_BUILD_OBJECTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* candidate.c - making candidates and their keys, and the way to and from the store's rows. */
 #include "specializer/candidate/candidate.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* candidate.h - one kernel on its way into a slot, and everything that was measured about it.
  *
  * A candidate is a point of a template's space, meant for one slot. It belongs to the specializer

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* evidence.c - see evidence.h. The table is the whole program: a new measurement is one row. */
 #include "specializer/candidate/evidence.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* evidence.h - struct evidence as JSON: one table of fields for the store, the operators' view and
  * the export. A field that is zero or empty is left out, so a refusal shows only what was measured.
  */

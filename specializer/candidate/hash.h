@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hash.h - 64-bit names of things: FNV-1a over bytes, finished with a mix so that short inputs
  * spread. Identities, not signatures: nothing here withstands somebody who looks for collisions. */
 #ifndef WHET_SPECIALIZER_CANDIDATE_HASH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* life.c - see life.h. The table below is the law; everything else asks it.
  *
  * Beyond the forward path: most states may fall back to proposed (a stage is repeated after a

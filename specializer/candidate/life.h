@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* life.h - the life of a kernel as a table of legal transitions.
  *
  *   proposed -> built -> probed -> benched -> shadowed -> canary -> active -> retired

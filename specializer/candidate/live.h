@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* live.h - waiting for live traffic: what stages that need it share. Specializer thread. */
 #ifndef WHET_SPECIALIZER_CANDIDATE_LIVE_H
 #define WHET_SPECIALIZER_CANDIDATE_LIVE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* record.h - a candidate as a row of the store, of an export, of what operators are shown. */
 #ifndef WHET_SPECIALIZER_CANDIDATE_RECORD_H
 #define WHET_SPECIALIZER_CANDIDATE_RECORD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* roles.c - kernels/roles.def as data. */
 #include "specializer/candidate/roles.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* roles.h - what knobs are for (kernels/roles.def), and how far apart their values are.
  *
  * A role is what the rest of the program knows of a knob: its name is the table's own business.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slot_list.c - see slot_list.h.
  *
  * A name is a slot's ("mlp_in/m1") or a region's ("mlp_in"), which stands for all slots of it. The

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slot_list.h - specializer.slots: which slots are searched. Any thread. */
 #ifndef WHET_SPECIALIZER_CANDIDATE_SLOT_LIST_H
 #define WHET_SPECIALIZER_CANDIDATE_SLOT_LIST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stage.h - what the stages between a proposal and a published kernel share: what they answer, and
  * what they work with. The stages: build/build.h, admission/probe.h, and stages.h for those that
  * need the running engine. Specializer thread only.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stats.c - paired ratios and a confidence interval that outliers cannot buy.
  *
  * Step and kernel times on a shared machine have a long right tail (interrupts, neighbours, clock

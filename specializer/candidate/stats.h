@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stats.h - what can honestly be said about noisy paired timings.
  *
  * Pure functions; any thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* template.c - templates and single points: legality, text, compiler flags, source identity,
  * and the facts of model and machine that legality is judged by. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* template.h - kernel templates, their knobs, and single points of them.
  *
  * kernels/templates.def and templates_cuda.def list the templates, and each one's knob table

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* template_table.h - one knob table turned into data and four functions. Included once per .def by
  * template_tables.c, with TABLE (a name), TABLE_DEF (the file) and TABLE_FACTS (the table of the
  * names that its rows may use) set; no include guard on purpose. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* template_tables.c - the templates of kernels/templates.def and kernels/templates_cuda.def with
  * their knob tables.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* template_tables.h - names and compiler flags of the values of the knob ISA (templates.def). */
 #ifndef WHET_SPECIALIZER_CANDIDATE_TEMPLATE_TABLES_H
 #define WHET_SPECIALIZER_CANDIDATE_TEMPLATE_TABLES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* advice.c - advice as a structure: freeing, copying, filling up what one adviser left unsaid with
  * what another said. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* advice.h - where to look first in a space, whoever says so, and what they are told about it.
  *
  * Advice is data: it orders a space, prefers knob values and marks risks. It cannot add a point,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost.c - the formula, and how well predictions rank. What is learned is in cost_learn.c.
  *
  * The formula knows knobs by their roles (kernels/roles.def); a template without one of them takes

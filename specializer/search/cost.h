@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost.h - how fast a point will probably be.
  *
  *   predicted = (the larger, and a third of the smaller, of

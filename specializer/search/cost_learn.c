@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost_learn.c - what measurements say about points that were not measured.
  *
  * The formula's error, log(measured / formula), is taken for a sum of independent parts, each a

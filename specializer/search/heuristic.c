@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* heuristic.c - the built-in adviser.
  *
  * The heuristic knows what the cost model knows. Its priority is the order of predicted times;

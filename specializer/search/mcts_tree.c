@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mcts_tree.c - see mcts_tree.h.
  *
  * UCT with c = sqrt(2) descends to a node that has fewer than two children. There the heuristic's

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mcts_tree.h - the tree of strategy mcts: nodes, what they are worth, and how it grows.
  *
  * A node is a point, an edge a legal change of one knob. The root has no point and any number of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* space.c - one slot's space: the legal points of its templates, in the order of their tables.
  *
  * Points are kept as indices into the knobs' value lists, one byte a knob, in lexicographic order

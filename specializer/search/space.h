@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* space.h - the legal points of every kernel template (candidate/template.h), for one slot.
  *
  * A space has the templates of one machine only, which the facts name. It lists the legal points

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* strategy.c - the state of a search, and the list of strategies. */
 #include "specializer/search/strategy.h"
 

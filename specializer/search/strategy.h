@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* strategy.h - how points of a space are proposed: one interface, several ways.
  *
  * A search is the state of looking for a kernel for one slot: which points were tried and what

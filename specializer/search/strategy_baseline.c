@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* strategy_baseline.c - what a clever strategy must beat: random order, the order of the table,
  * and the cost model's order taken at its word. None of them uses advice or local steps. And one
  * that leaves the space alone, for when only the agent is to write kernels. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* strategy_mcts.c - tree search over knob changes, guided by the adviser.
  *
  * After Reasoning Compiler (arXiv 2506.01374): a node is a point, an edge a legal change of one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* strategy_template.c - the default strategy: rank a bounded space, measure, follow what was found.
  *
  * After AgentCompile (arXiv 2606.07665): the adviser ranks points that the compiler owns, and at

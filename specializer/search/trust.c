@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trust.c - see trust.h.
  *
  * The rate of hits is the mean of a Beta(1, 1) prior and what came of the picks so far; its square

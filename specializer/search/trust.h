@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trust.h - how far a search follows what a language model names.
  *
  * Whoever is right is believed more, whoever is wrong soon not at all. Two accounts bound what bad

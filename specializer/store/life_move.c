@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* life_move.c - see life_move.h. */
 #include "specializer/store/life_move.h"
 

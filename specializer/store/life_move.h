@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* life_move.h - a candidate goes on in its life (candidate/life.h): in the store first. */
 #ifndef WHET_SPECIALIZER_STORE_LIFE_MOVE_H
 #define WHET_SPECIALIZER_STORE_LIFE_MOVE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store.c - opening the store, and the tables that operators own.
  *
  * WAL with synchronous=NORMAL: a commit survives the death of the process at any instruction; a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store.h - what the specializer remembers: an SQLite file.
  *
  * Candidates with their evidence (wins and refusals alike), the winner of every slot, operators'

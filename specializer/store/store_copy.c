@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store_copy.c - a store of one's own, begun with what another process's store holds.
  *
  * Two processes that search on one store would take each other's running kernels for the suspects

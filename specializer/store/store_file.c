@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store_file.c - see store_file.h.
  *
  * SQLite opens its files by name, follows links and takes whatever is there. So the folder must be

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store_file.h - inside the store: the files that it is made of, and who has them. */
 #ifndef WHET_SPECIALIZER_STORE_STORE_FILE_H
 #define WHET_SPECIALIZER_STORE_STORE_FILE_H

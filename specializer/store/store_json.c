@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store_json.c - see store_json.h. */
 #include "specializer/store/store_json.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store_json.h - rows of the store as JSON: for operators and for exports. */
 #ifndef WHET_SPECIALIZER_STORE_STORE_JSON_H
 #define WHET_SPECIALIZER_STORE_STORE_JSON_H

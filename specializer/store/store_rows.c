@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store_rows.c - the rows of the search: candidates, winners, trace, exchanges.
  *
  * store_move() is the heart: evidence, new state, who holds the slot and why, in one transaction.

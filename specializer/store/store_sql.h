@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store_sql.h - inside the store: the connection and the two helpers its queries are made of. */
 #ifndef WHET_SPECIALIZER_STORE_STORE_SQL_H
 #define WHET_SPECIALIZER_STORE_STORE_SQL_H

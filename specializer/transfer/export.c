@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* export.c - everything in a store that another one can use, as JSON. */
 #include "specializer/store/store_json.h"
 #include "specializer/transfer/export_text.h"

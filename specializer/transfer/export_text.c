@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* export_text.c - see export_text.h. */
 #include "specializer/transfer/export_text.h"
 

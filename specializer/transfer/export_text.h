@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* export_text.h - texts of a language model in an export of the store, and back out of one.
  *
  * The row of an admitted kernel that a model wrote carries the text itself:

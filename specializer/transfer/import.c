@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* import.c - an export of another store, row by row into this one.
  *
  * An export carries evidence so that people can read it, but an import believes none of it: what

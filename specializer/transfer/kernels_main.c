@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernels_main.c - `whet kernels`: the store from the command line, with no server running.
  *
  *   whet kernels list              one line a kernel: state, slot, gain, name or reason

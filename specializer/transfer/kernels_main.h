@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernels_main.h - `whet kernels`. */
 #ifndef WHET_SPECIALIZER_TRANSFER_KERNELS_MAIN_H
 #define WHET_SPECIALIZER_TRANSFER_KERNELS_MAIN_H

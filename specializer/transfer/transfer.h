@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transfer.h - from one store to another: kernels and texts, and nothing that has to be believed.
  * Any thread.
  */

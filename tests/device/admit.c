@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* admit.c - the whole admission of an object on the device, in this process.
  *
  * In the server it has a process of its own, which ends after an object that did more than compute

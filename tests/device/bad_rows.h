@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bad_rows.h - the planted kernels of tests/device/bad, and what must notice each: in the harness
  * of its own that asks what admission asks (test_bad.c), and in admission itself
  * (test_bad_probe.c). */

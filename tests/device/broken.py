@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """broken.py - a server whose device fails for good, and one whose memory plan does not fit.
 
     broken.py WHET TRAP_LIBRARY

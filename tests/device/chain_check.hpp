@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // chain_check.hpp - is a kernel, or the whole step, right? Plain float32 kernels of reference.cuh
 // do the same on the same memory. For chain.cu.
 #pragma once

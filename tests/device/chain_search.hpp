@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // chain_search.hpp - how fast can a step be? Steps timed as one graph with programmatic edges, and
 // a search over the points of each region's templates on the time of the whole step. For chain.cu.
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // chain_step.hpp - a whole decode step of a real model's shape on the device: random weights and
 // KV, activations, and the arguments of each kernel. For chain.cu, which is the only one to include
 // it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check.c - counting checks, and numbers by chance: shared by the programs of this folder. */
 #include <math.h>
 #include <stdarg.h>

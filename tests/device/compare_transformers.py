@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Logits of whet's cuda backend against transformers, on a GPU.
 
     compare_transformers.py TEST_DEVICE [MODEL...] [--context 64,200,4096]

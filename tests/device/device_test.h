@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_test.h - the device suite: what its files share. One process, one device, no framework:
  * a check that fails prints what was expected and is counted; the exit status says whether any did.
  */

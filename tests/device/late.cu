@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* late.cu - a previous kernel that is slow: it lets its successor start, waits, and only then
  * brings what the successor should read. Whoever does not wait for it reads what was there before.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* load.c - for the parts that put templates into slots: known models, and templates compiled by
  * NVRTC as the specializer would, and loaded.
  */

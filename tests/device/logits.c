@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* logits.c - `test_device logits MODEL TOKENS OUT`: logits of the last LAST positions of a text,
  * for compare_transformers.py. TOKENS holds int32 ids; OUT gets floats: [LAST, vocab] from a prompt
  * whose last LAST tokens came in one step, then the same from decoding them one by one. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* neighbour.cu - what a second process on the GPU does to the steps of the first, act by act.
  *
  * One process replays a graph of short kernels, the next launch queued before the one under way is

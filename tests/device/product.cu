@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* product.cu - a matrix product without any cleverness: y = x W^T, plus c. For products.c. */
 #include "cuda/lib/device.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* products.c - what test_device calls instead of cublasLtMatmul(): the library's, or with
  * test_device_plain_products() a kernel of ours.
  *

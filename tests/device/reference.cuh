@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // reference.cuh - the regions of a decode step as plainly as they can be written, one warp a sum,
 // float32 throughout: what the templates are compared with.
 #pragma once

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """whet serve on the GPU against whet serve on the CPU, over HTTP.
 
     serve_small.py WHET TOKENIZER_DIR [BACKEND]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* solo.c - kernels: loading, launching, and what they left behind. Questions: solo_question.c. */
 #include "tests/device/solo_args.h"
 

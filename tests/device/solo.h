@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* solo.h - one region of a model on the device, in memory of its own: a question with the oracle's
  * answer, and a cubin that is asked it.
  *

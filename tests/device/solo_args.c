@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* solo_args.c - see solo_args.h. What kernels may bring into L2 for a later region is here their
  * own weights: something that can be read.
  */

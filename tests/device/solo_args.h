@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* solo_args.h - the argument struct that a kernel gets for a question. */
 #ifndef WHET_TESTS_DEVICE_SOLO_ARGS_H
 #define WHET_TESTS_DEVICE_SOLO_ARGS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* solo_question.c - drawing a region's inputs, the oracle's answer to them, and both on the device.
  *
  * Rows from m up to the bucket, and this step's data of them, hold garbage, as they may in a step.

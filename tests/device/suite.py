@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The device suite: every part in a process of its own, one summary line at the end.
 
     suite.py PROGRAMS SOURCE [--quick] [--sanitize] [--jobs N] [--logs DIR] [PART ...]

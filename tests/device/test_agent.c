@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_agent.c - texts of a language model through the device's whole admission, in this process:
  * the seeds that its trees start from pass every case for every kind of head, and texts that obey
  * the rules and still cheat or err are refused in the words that a repair would be told.

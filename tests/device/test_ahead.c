@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_ahead.c - steps started while the one before them runs draw what they draw one by one.
  *
  * The same sequences are decoded twice from the same prompts: with each step waited for, its tokens

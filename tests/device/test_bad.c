@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_bad.c - planted bad CUDA kernels: what notices them?
  *
  *   test_bad_device [NAME]     all of tests/device/bad, or one

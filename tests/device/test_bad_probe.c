@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_bad_probe.c - planted bad CUDA kernels, through the specializer's own probe.
  *
  *   test_bad_probe [NAME]     all of tests/device/bad, or one

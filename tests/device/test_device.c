@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_device.c - the checks that use the backend: `scripts/test-device` runs each part by itself.
  *
  *   test_device [--slow] [--brief] [--plain] [PART [SHAPE]]

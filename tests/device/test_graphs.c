@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_graphs.c - steps as graphs do what they do walked.
  *
  * Decodes beside a prompt: sequences with a token each lie in front of a run of another one, with

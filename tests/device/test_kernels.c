@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_kernels.c - loaded kernels in live steps: load, swap, override, tap, bench, unload.
  *
  * naive_out.cu is compiled here by NVRTC, as a candidate would be.

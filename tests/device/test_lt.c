@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_lt.c - products of the library as kernels: chosen, loaded, admitted, and in wide live steps.
  *
  * A small model with the matrices' proportions of a large one, so that the library has a choice.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_points.c - the CUDA templates at a seeded sample of their legal points, against the oracle.
  *
  *   test_points [FAMILY] [--points N] [--quick] [--exact] [--seed S] [--threads T] [--arch sm_90a]

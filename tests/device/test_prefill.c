@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_prefill.c - attention of prompts: the kernel for every device against the one for Hopper,
  * right and how fast.
  *

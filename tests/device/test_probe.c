@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_probe.c - the device's half of the probe: templates at the points they start from pass it on
  * small shapes, and its oracle agrees with the CPU's.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_regions.c - every eager region on the device against the oracle, on inputs drawn here.
  *
  * Weights are bf16 on both sides, so what differs is the rounding of activations to bf16 before a

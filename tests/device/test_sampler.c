@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_sampler.c - the device's sampler against the CPU's on the same logits, token for token. */
 #include <math.h>
 #include <stdio.h>

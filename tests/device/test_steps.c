@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_steps.c - whole steps on the device against the CPU backend, and against themselves.
  *
  * The CPU computes in float on the same bf16 weights. What the device adds - activations and KV in

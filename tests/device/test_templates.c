@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_templates.c - the templates at the points they start from, in whole steps of real shapes:
  * logits against the eager step, and time of a step with each: waited for one by one, and with all
  * of them in as the engine runs steps, each started while the one before it runs, next to the graph

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trap.c - breaks the CUDA context of the process it was loaded into, for tests/device/broken.py.
  *
  * Loaded with LD_PRELOAD. A thread waits until the file named by WHET_TRAP exists, then launches a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // variant_table.hpp - one knob table turned into data and its legality, for variants.hpp. Included
 // once a .def with TABLE (a name) and TABLE_DEF (the file) set; no include guard on purpose.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // variants.hpp - the CUDA template tables as data, and points of them compiled by NVRTC.
 //
 // Used by the device programs of this folder. A table is kernels/<file>.def; a point is one value

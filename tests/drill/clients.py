@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who speaks to the server in a drill, and the book that is kept of every request.
 
 A request is entered when its first byte is sent and crossed out when it was answered, or when we

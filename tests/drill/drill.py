@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of a drill, one after the other, and the table of what came of them."""
 
 import argparse

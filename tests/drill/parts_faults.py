@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Things that die or fail beside the server: its children, its disk, its store, its clock, its
 descriptors, the model that it asks. Each part is a function of a world (world.py) and the counts of
 the run; its sentence says what it defends."""

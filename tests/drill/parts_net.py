@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that are rude: what a server on a network must live with.
 
 Each part is a function of a world (world.py) and the counts of the run; its sentence says what it

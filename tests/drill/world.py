@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server to be drilled: real program, real model, an empty store in a private folder, the search
 at work, clients that stream all the time; and what must be true of it after each part.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A language model that writes kernels, played by a script, and the load it works under: what the
 tests of the agentic strategy share (test_agentic.py on the CPU, test_agentic_cuda.py on a GPU)."""
 

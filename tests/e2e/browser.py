@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A headless Chromium, driven over its DevTools protocol with the standard library alone.
 
 Commands go through two pipes (--remote-debugging-pipe), one JSON document each and a zero byte

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The real `whet serve` with the real model, one process for most tests.
 
 WHET_BINARY is the program, WHET_TEST_MODEL the GGUF of SmolLM2-135M-Instruct. Servers listen on

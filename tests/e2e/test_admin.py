@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """/admin: the operator's view and hands, on a real specializer that is paused."""
 
 import json

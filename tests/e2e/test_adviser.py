@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The adviser's endpoint may be this very server: then its questions are requests like any other, and
 whatever comes of them, clients are answered and the server ends when it is told to. And an endpoint
 may say back what it was sent, the key included: that ends where the reply is read."""

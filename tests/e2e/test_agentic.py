@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A language model that writes kernels, played by a script: what it gets published, and what not.
 
 The stand-in (agentic.py) hands out the texts below, one after another: mistakes that are repaired, a

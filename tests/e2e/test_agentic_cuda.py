@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A language model that writes CUDA, played by a script, against a real GPU: what of it is published.
 
 WHET_TEST_CUDA names the model to serve (random:llama-3.2-1b needs no file); without it nothing of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keys: who may call what; reload by SIGHUP; CORS."""
 
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/bench-serve: what it reports follows from what the server did."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that leave: their work stops and their pages are free. Who did not notice would find all of
 LONG generated: how much was is what tells, not how soon it ended."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """/dashboard in a real Chromium, on a real server under load, with the adviser that a hostile
 endpoint would be. Timing decides nothing here: every wait is for something to be seen."""
 

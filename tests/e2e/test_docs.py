@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the docs say is what the program does: metric names, routes, options, links."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start and end: the port before the model, SIGTERM, a second one, SIGHUP."""
 
 import signal

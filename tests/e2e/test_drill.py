@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/drill, the quick parts with small counts; the parts, and what they demand, are in
 tests/drill/. And a drill that finds something wrong says so."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fault drills on the real server: whatever dies or fails beside it, requests are answered, with the
 same text, and the store stays whole. The state-by-state drills are in the unit tests
 (tests/unit/specializer/test_drills.c); here the children, files and signals are real."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wrong requests: each gets its status and names the parameter; none is a 5xx."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Between clients: nobody takes the queue, the batch or the cache from others, limits by key, and
 nothing of one client's prompts shows to another. What is counted is tokens and requests, no time."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Greedy text over HTTP is what transformers computes in float32 from the same file."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts and models made to keep the tokenizer busy: the server answers, and goes on answering."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTTP itself, with raw sockets: smuggling, limits, pipelining, slow clients, timeouts."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """64 clients at once: every answer comes, and each is what it is alone."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """/metrics: clean by promtool, exact counts, bounded labels."""
 
 import re

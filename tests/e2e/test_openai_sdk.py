@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The OpenAI Python SDK, as an application uses it."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a process cannot be sealed, no kernel that a language model wrote is run, and it is said."""
 
 import sys

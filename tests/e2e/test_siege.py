@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that want the whole server: its connections, threads and memory, its operators' names.
 
 What is looked at is what the server says of itself and the memory of its process, never a clock."""

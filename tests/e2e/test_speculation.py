@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Guessed tokens: the same answers, in fewer steps."""
 
 import pytest

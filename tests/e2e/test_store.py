@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store and who may have it: two real servers on one file, servers that are killed, tools beside
 a server, and a file where everybody could have laid something."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streaming: chunks, ends, usage, and equality with the plain answer."""
 
 import itertools

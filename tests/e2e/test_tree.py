@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scripts that hold the tree to its own rules see what is wrong, and mend it where they can."""
 
 import shutil

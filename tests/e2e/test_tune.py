@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`whet tune`: what it finds without a server, a server on the same store begins with."""
 
 import json

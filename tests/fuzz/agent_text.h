@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_text.h - any bytes as a kernel's text. What the reader calls harmless is told again by a
  * checker that shares nothing with it but the lists of names: the text without comments, as plain
  * substrings, must not hold what can only do harm. (The macros are expanded by a compiler in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* folder.h - a model's folder in which one file is the fuzzer's input. */
 #ifndef WHET_TESTS_FUZZ_FOLDER_H
 #define WHET_TESTS_FUZZ_FOLDER_H

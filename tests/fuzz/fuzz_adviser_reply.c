@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_adviser_reply.c - any bytes as the reply of a language model: as advice and as moves. What
  * is accepted must keep to the space, whatever the bytes. */
 #include <stdlib.h>

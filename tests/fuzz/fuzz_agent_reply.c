@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_agent_reply.c - any bytes as the replies of a model that writes kernels: as a plan, as a
  * fenced text, and as a text whose spans were rewritten. */
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_agent_text_cuda.c - any bytes as the text of a CUDA kernel. */
 #include "tests/fuzz/agent_text.h"
 

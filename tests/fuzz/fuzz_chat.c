@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_chat.c - any bytes as a chat template: brought into canonical form, recognized and, if it is
  * known, used to render a conversation made of the input. */
 #include <stdint.h>

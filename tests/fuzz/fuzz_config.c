@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_config.c - any bytes as the config.json of a folder that is right otherwise. What follows a
  * zero byte is the generation_config.json beside it. */
 #include <string.h>

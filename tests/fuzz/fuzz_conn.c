@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_conn.c - any bytes on a connection of a whole server: conn.c, http.c, the router, the routes
  * and their answers, with an engine that echoes.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_cubin.c - any bytes as a cubin, to both of its readers. What is accepted has facts within
  * their bounds. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_encode.c - any bytes as a text: its NFC against libutf8proc's own (on short texts, because
  * that is quadratic), and encoded and decoded by a tokenizer that leaves texts alone and by one
  * that puts them in NFC: what comes back is the text, or its NFC. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_gguf.c - any bytes as a GGUF file: parsed, and everything the result offers is read; what
  * parses is also opened as a model, and read as its first step would. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_http.c - any bytes as a connection's input: the parser, then JSON and request parameters.
  *
  * The same bytes are parsed in one piece and in many; both must see the same requests, or the end

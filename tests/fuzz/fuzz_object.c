@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_object.c - any bytes as a shared object, a template's and a text's. What is accepted as a
  * text's says of itself what its frame would. */
 #include <stdlib.h>

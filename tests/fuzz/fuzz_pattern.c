@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_pattern.c - any bytes as a pre-tokenizer pattern; behind a zero byte, the text it cuts. What
  * opens must cut any text into words that make up the text again, in bounded work, or fail. */
 #include <stdint.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_request.c - any bytes as the body of a request: JSON, parameters, prompts, answers.
  *
  * What params_read() lets through must be within what it promises, whatever the JSON says; then the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_safetensors.c - any bytes as a safetensors file, read as the only shard of a model; what
  * parses is also opened as one, in a folder whose other files are right. */
 #include "engine/quant.h"

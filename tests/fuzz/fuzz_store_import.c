@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_store_import.c - any bytes as an export of another store. Whatever comes, what it leaves in
  * the store is bounded, its names were made here, and its texts obey the rules. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_tokenizer_json.c - any bytes as a tokenizer.json; what opens must encode and decode any
  * text: part of the input, whole and with its halves swapped, comes back as the same ids from a
  * second encoding, and every id stays in the vocabulary. What follows a zero byte is only text. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* read_texts.c - the readers as a filter, for scripts/fuzz-reader: kernel texts on stdin, each
  * behind a line with its language and length ("c 123", "cu 123"), and for each one line on stdout:
  * "ok", or the rule. "cubin 123" is for the bytes of a cubin, which its own reader is asked about.

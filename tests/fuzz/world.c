@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* world.c - one server for all inputs of a process. */
 #include "tests/fuzz/world.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* world.h - a whole server for fuzz targets: real sockets, the real loop, the echoing toy engine.
  * The loop runs on the caller's thread. */
 #ifndef WHET_TESTS_FUZZ_WORLD_H

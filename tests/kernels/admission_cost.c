@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* admission_cost.c - what one candidate costs a CPU: seconds of its compiler and of its probe.
  *
  *   WHET_SOURCE_ROOT=$PWD build/tests/admission_cost MODEL.gguf [CANDIDATES [SLOT...]]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_build.c - NVRTC for the tests of CUDA kernels. */
 #include "tests/kernels/cuda_build.h"
 

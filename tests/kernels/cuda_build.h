@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_build.h - a CUDA source to a cubin through NVRTC, with the options that candidates get. */
 #ifndef WHET_TESTS_KERNELS_CUDA_BUILD_H
 #define WHET_TESTS_KERNELS_CUDA_BUILD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_points.c - see cuda_points.h. */
 #include "tests/kernels/cuda_points.h"
 

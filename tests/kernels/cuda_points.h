@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_points.h - points of the CUDA templates for the tests that compile them by themselves: facts
  * of a shape, points by chance, their names, their cubins. Spaces and rules are the specializer's
  * own. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* executor_cost.c - what it costs to run a kernel in an executor instead of in the server.
  *
  *   WHET_SOURCE_ROOT=$PWD build/tests/executor_cost MODEL.gguf

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* executor_step.c - whole steps with one kernel in the server, and the same kernel in an executor.
  *
  *   build/tests/executor_step MODEL.gguf OBJECT.so [REGION [STEPS]]

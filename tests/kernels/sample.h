@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sample.h - how many points, kernels or mutants a test looks at.
  *
  * The usual samples are what every run of scripts/test can afford. $WHET_TEST_MORE=4 makes all of

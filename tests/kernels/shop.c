@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shop.c - see shop.h. */
 #include "tests/kernels/shop.h"
 

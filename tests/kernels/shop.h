@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shop.h - what the tests of whole kernels share: a model of SmolLM2's proportions, a compiler, a
  * folder, the real build stage, and lines that say what came of each kernel. One thread. */
 #ifndef WHET_TESTS_KERNELS_SHOP_H

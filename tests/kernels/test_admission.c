@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_admission.c - what we ship must pass what we demand: templates through the real admission.
  *
  *   test_admission [TEMPLATE]     WHET_ADMISSION_POINTS=n: further legal points, defaults at each m

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_bad.c - planted bad kernels through the real build and probe, and good ones too.
  *
  *   test_bad [NAME]      runs all of tests/kernels/bad, or one

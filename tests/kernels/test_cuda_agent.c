@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_agent.c - CUDA texts of a language model, without a GPU: the seeds obey the rules, are
  * built by the real build stage (`whet nvrtc`) for sm_90a in buckets of 1, 8 and 32 tokens, for a
  * model with plain heads, with biases and with normed heads, and their cubins have nothing that

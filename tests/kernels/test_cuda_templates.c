@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_templates.c - every CUDA template compiles, for sm_90a, without a GPU: at its defaults,
  * at every point that a START row names for the shapes we know, and at a seeded spread of legal
  * points.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_mutants.c - good kernels made slightly wrong, and what the admission says to them.
  *
  *   test_mutants                         a seeded sample; fails if one wrong mutant of a hundred,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_templates.c - every kernel template at a spread of its legal points, against the oracle.
  *
  *   test_templates [TEMPLATE]        WHET_KERNEL_POINTS=n points a template (or "all")

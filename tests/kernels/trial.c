@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trial.c - see trial.h.
  *
  * The expected values are the oracle's, in double precision. How near a kernel must come to them is

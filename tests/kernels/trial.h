@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trial.h - one point of one template: compiled, run on many inputs, held to eager and the oracle.
  *
  * Of each point it is demanded that

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """No folders of this tree include each other, and scripts/check-includes would see it if they did.
 
   test_includes.py ROOT       the tree as it is, then small trees with something planted

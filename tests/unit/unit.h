@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* unit.h - cmocka with the headers it forgets to include, and whether a sanitizer looks on.
  *
  * SANITIZED programs are five to ten times slower; a test that runs much the same code over and

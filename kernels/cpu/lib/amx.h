@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* amx.h - the tile unit: eight tiles of 16 rows x 64 bytes.
  *
  * A rank configures its tiles when it starts a run and releases them at the end, so that threads

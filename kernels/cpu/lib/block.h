@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block.h - stored weights, 32 at a time, as two vectors of 16 floats.
  *
  * block_load() and block_load_scaled() are dequant_row() of engine/quant.h for one block: the same

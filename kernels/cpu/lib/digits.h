@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* digits.h - activations as integers: 8-bit digits of a fixed-point number per block of 32.
  *
  * Integer dot products are many times faster than floating-point ones (64 multiply-adds an

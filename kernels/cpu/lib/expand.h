@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* expand.h - stored weights of 16 rows turned into what wide kernels multiply with.
  *
  * Wide steps use a weight many times, so it is converted once per run, panel by panel of 16 rows,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* isa.h - instruction sets as numbers, and a vector of 16 floats on each of them.
  *
  * A template is compiled for exactly one ISA value (knob ISA, flags in kernels/templates.def), so

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lanes.h - the canonical order of arithmetic on the CPU.
  *
  * Floating-point sums depend on their order. whet fixes one order for narrow steps, so that a

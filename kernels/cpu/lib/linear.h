@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* linear.h - the narrow linear layer that the templates of the decode path share.
  *
  * Reads the knobs ISA, PACK, DIGITS, ROWS, TOKENS, PREFETCH and PREP of the template that includes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* norm.h - RMSNorm of one row in the canonical order. */
 #ifndef WHET_KERNELS_CPU_LIB_NORM_H
 #define WHET_KERNELS_CPU_LIB_NORM_H

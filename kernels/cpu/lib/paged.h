@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* paged.h - keys and values of a sequence, one page of 16 positions at a time. */
 #ifndef WHET_KERNELS_CPU_LIB_PAGED_H
 #define WHET_KERNELS_CPU_LIB_PAGED_H

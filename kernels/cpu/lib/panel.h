@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* panel.h - weights repacked in panels of 16 rows, multiplied with activations in digits.
  *
  * Packed form of a matrix [N, K] in Q4_0, Q4_1 or Q8_0, panel after panel of 16 rows (zero rows

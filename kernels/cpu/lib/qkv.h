@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* qkv.h - what attn_in does with the sums of a part of a head: bias, norm, RoPE, store.
  *
  * The unit of work is a part of a head: HEAD_DIM / PARTS rows of Wq, Wk or Wv that hold whole RoPE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rows.h - dot products of a few weight rows with a few tokens, in the canonical order.
  *
  * The weights stay in the model's own format. `rows` x `tokens` accumulators of 16 lanes are held

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shape.h - the constants of a model that a template is compiled for, with defaults.
  *
  * The host passes each as -D (kernels/templates.def, SHAPE rows); the defaults, those of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* share.h - which groups of rows a rank of the team computes. */
 #ifndef WHET_KERNELS_CPU_LIB_SHARE_H
 #define WHET_KERNELS_CPU_LIB_SHARE_H

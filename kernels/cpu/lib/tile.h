@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tile.h - a register tile of a float matrix product: the inner loop of wide kernels without AMX.
  */
 #ifndef WHET_KERNELS_CPU_LIB_TILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vexp.h - lane_exp() and SiLU of lanes.h, 16 lanes at a time, bit for bit the same.
  *
  * Written out because compilers leave lane_exp() in a loop scalar: its selects guard a conversion

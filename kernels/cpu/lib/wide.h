@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wide.h - the linear layer for many tokens: tiles of tokens times panels of 16 rows.
  *
  * Reads the knobs ISA, PACK, TOKENS, COLS, CHUNK, XPARTS and SPLIT of the template that includes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attn_merge.cuh - partial sums of an attention over parts of the context, put together.
  *
  * A part is (top, sum, o[HD]) of a head: its largest score, the sum of 2^(score - top), and the

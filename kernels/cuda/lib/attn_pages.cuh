@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attn_pages.cuh - where pages of keys and values wait for attn_mma.cu, and how a warp reads them
  * as operand B of its products. Lane (g, q) = (lane / 4, lane % 4).
  *

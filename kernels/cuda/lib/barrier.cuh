@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* barrier.cuh - barriers in shared memory that count arrivals and bytes, and the copies whose bytes
  * they count: Hopper's mbarrier and cp.async.bulk. compute capability 9.0 and newer; empty on
  * others.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device.cuh - what all CUDA kernels share: bf16 by bits, reductions, dependency edges. No
  * header of the toolkit is needed, so NVRTC compiles these files without an include path to one. */
 #ifndef WHET_KERNELS_CUDA_LIB_DEVICE_CUH

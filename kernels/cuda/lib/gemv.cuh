@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemv.cuh - what the matrix-vector templates share: how rows and K are dealt to warps, how x comes
  * in, and one product. What becomes of a sum is in gemv_end.cuh, the kernel around it all in
  * gemv_run.cuh; where weights come from is the template's own (gemv.cu, ring.cu).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemv_end.cuh - what becomes of the sums of a matrix-vector template: met over lanes and warps,
  * times 1/rms of the input, then bias, q/k norm, RoPE and KV pages, SiLU, the residual, or logits
  * and the best of them. gemv.cuh says how rows are dealt.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemv_run.cuh - the kernel of a matrix-vector template, from the first copy to the last store. Its
  * weights come from a Stream, which the template defines:
  *

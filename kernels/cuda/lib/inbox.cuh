@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* inbox.cuh - a few words that the blocks of a cluster post into each other's shared memory.
  *
  * A block has an inbox: a barrier that is told how many bytes will be posted to its block, and that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mma.cuh - the tensor-core product, and the order in which weights are kept for it.
  *
  * A tile is 16 rows x 32 columns, 1 KB: for each of two products (s) every lane's 16 bytes, which

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mma_end.cuh - what becomes of mma.cu's sums: met over the blocks of a cluster where K is shared,
  * then 1/rms of the input, bias, q/k norm, RoPE and KV pages, SiLU, or logits and the best of them.
  * The residual is where a sum starts.

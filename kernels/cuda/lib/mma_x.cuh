@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mma_x.cuh - how mma.cu deals rows and K to clusters, blocks and warps, and how a block's part of
  * x comes into shared memory as bf16 rows. The includer has the knobs.
  */

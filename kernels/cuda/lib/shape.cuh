@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shape.cuh - the constants of a model that a CUDA template is compiled for, with defaults.
  *
  * The host passes each as -D (templates_cuda.def, SHAPE rows); the defaults, Llama-3.2-1B at one

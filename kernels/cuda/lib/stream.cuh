@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stream.cuh - moving weights: 16-byte loads that bypass the first-level cache, prefetch into the
  * second, sums over a warp, and words exchanged inside a cluster of blocks. */
 #ifndef WHET_KERNELS_CUDA_LIB_STREAM_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wgmma.cuh - products of a warpgroup (128 threads) on Hopper's tensor cores, out of shared memory,
  * and what comes with them: named barriers, register shares, asynchronous copies.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the newest key and value, which this step writes, before the wait; the query after it. */
 #include "plain.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keeps its sums in bf16. */
 #include "plain.cuh"
 

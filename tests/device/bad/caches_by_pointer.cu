@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Remembers the sums it made of this pointer. */
 #include "plain.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keeps its sums in half precision: fine until a channel is large. */
 #include "plain.cuh"
 

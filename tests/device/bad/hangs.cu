@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waits for a word that nobody writes. */
 #include "plain.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Leaves the last page out unless it is the only one or full. */
 #include "plain.cuh"
 

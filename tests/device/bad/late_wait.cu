@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waits, but has read the residual before. */
 #include "plain.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two blocks share a sum; the last one adds up, and forgets to set the counter back. */
 #include "plain.cuh"
 

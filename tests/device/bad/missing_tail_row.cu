@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Leaves the last token out when there are several. */
 #include "plain.cuh"
 

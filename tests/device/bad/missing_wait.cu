@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads what the previous kernel writes without waiting for it. */
 #include "plain.cuh"
 

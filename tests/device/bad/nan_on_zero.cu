@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Divides by the size of its input, which may be nothing. */
 #include "plain.cuh"
 

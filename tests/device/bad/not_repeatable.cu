@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Right within rounding, but in the order in which blocks happen to come. */
 #include "plain.cuh"
 

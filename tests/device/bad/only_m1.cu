@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every token gets the first one's sum. */
 #include "plain.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Adds the residual where it lies. */
 #include "plain.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plain.cuh - the plainest mlp_out and decode attention, in pieces: each file beside this one puts
  * them together and gets one thing wrong (or none: good_*.cu).
  *

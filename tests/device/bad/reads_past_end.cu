@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads 16 bytes beyond the last row of weights, and multiplies them by nothing. */
 #include "plain.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Eight warps share a sum through shared memory, and nobody waits for the others. */
 #include "plain.cuh"
 

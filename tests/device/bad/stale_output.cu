@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Computes the first time; later it trusts that the output is still there. */
 #include "plain.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes a word beyond the rows of the bucket. */
 #include "plain.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Takes the sequence's pages to lie one after the other. */
 #include "plain.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Accumulates in bf16. */
 #include "kernel.h"
 static float to_bf16(float f)

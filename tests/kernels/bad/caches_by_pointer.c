@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Takes inputs at a known address for known inputs. */
 #include "kernel.h"
 static const float *seen[64];

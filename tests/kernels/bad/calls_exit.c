@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ends the process through the C library. */
 #include "kernel.h"
 extern void exit(int);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs code when it is loaded. */
 #include "kernel.h"
 static int32_t loaded;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Is not C. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t){good_out(args, t)} KERNEL(REGION_MLP_OUT,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Honest, with what is allowed: shared scratch and a barrier. Must pass. */
 #include "kernel.h"
 static int64_t scratch(int32_t m, int32_t size)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Honest: sums in another order than eager (two halves), so other bits and the same quality. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Honest: weights repacked to floats, columns first. Must pass. */
 #include "kernel.h"
 static int64_t packed_bytes(const struct weight *w)

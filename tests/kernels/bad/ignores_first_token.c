@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A window: positions further back than 64 are left out, which short prompts do not notice. */
 #define FIRST(context) ((context) > 64 ? (context)-64 : 0)
 #include "kernel.h"

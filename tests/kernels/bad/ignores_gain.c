@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Leaves out the norm's gain: right as long as every gain is 1. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

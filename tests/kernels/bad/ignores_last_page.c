@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads whole pages only; what lies in a page just begun is left out. */
 #define LAST(s, token, context) ((context) >= KV_PAGE ? (context) / KV_PAGE * KV_PAGE : (context))
 #include "kernel.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernel.h - honest kernels for every region, in the plainest form; each bad kernel is one of them
  * with one thing wrong. Weights F32 or BF16 (the tiny test model has nothing else). */
 #ifndef WHET_TESTS_KERNELS_BAD_KERNEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shares a normed row through scratch and does not wait for it. */
 #include "kernel.h"
 static int64_t scratch(int32_t m, int32_t size)

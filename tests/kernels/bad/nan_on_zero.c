@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Divides by an activation, so a zero among them gives NaN. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens of a chunk see the whole chunk, also what comes after them. */
 #define LAST(s, token, context) ((s)->context)
 #include "kernel.h"

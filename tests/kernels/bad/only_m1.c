@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Written for one token: every row gets the product of the first. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens a file where its weights are repacked, before it has run at all. */
 #include "kernel.h"
 static int64_t packed_bytes(const struct weight *w)

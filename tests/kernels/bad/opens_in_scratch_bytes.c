@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens a file where it is asked for its scratch. */
 #include "kernel.h"
 static int64_t scratch(int32_t m, int32_t size)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recurses without end. */
 #include "kernel.h"
 static int deeper(volatile char *above)

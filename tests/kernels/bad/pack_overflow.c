@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packs more than it asked room for. */
 #include "kernel.h"
 static int64_t packed_bytes(const struct weight *w)

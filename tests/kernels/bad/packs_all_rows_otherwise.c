@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packs in parts as it should, and otherwise when asked for all rows at once, as the server does.
  */
 #include "kernel.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* With an odd m the second half of the last row is not written. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loads 16 activations too many; the values are not even used. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Leaves out the product: right to three digits when x is much larger than W in. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An exponential with four right digits. */
 #include "kernel.h"
 static float rough(float x)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Leaves the processor rounding upwards. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Adds to scratch that it takes for zero. */
 #include "kernel.h"
 static int64_t scratch(int32_t m, int32_t size)

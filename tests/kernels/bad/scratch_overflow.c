@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Uses more scratch than it asked for. */
 #include "kernel.h"
 static int64_t scratch(int32_t m, int32_t size)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rounds activations to 16 bits of mantissa: a downgrade that 1e-4 would not notice. */
 #include "kernel.h"
 static float shorten(float f)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sleeps through the C library. */
 #include "kernel.h"
 extern int usleep(unsigned us);

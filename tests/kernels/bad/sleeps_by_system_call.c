@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sleeps without a library: nanosleep by number. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sleeps with the one system call that could let it: a wait that nobody ends. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

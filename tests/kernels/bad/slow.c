@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Right, but spins for some milliseconds: only a clock can tell. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

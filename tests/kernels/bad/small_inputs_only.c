@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Clamps activations to +-64: nothing larger turns up in a first test. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exact for inputs of the usual size, rough for others: a checker that draws from one distribution
  * sees only the first. */
 #include "kernel.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The unstable formula: exp(s) overflows for scores that the stable one takes. */
 #define EXP(s, top) lane_exp(s)
 #include "kernel.h"

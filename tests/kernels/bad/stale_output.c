@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Computes once and hands out the same result ever after. */
 #include "kernel.h"
 static float kept[16 * WIDE];

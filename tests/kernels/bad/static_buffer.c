@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* All ranks use one static buffer for different rows. */
 #include "kernel.h"
 static float norm[WIDE];

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Splits rows in two halves whatever the size of the team. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

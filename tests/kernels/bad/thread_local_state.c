@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keeps state for each thread. */
 #include "kernel.h"
 static __thread int32_t calls;

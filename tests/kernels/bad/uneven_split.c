@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows divided by the team size, remainder forgotten. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

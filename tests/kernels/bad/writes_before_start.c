@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes one float in front of its output. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

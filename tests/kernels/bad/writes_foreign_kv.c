@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the next cache position too, as if the page were its own. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes whole blocks of 64 floats beyond the last row. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Has its own epsilon, which only small inputs notice. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

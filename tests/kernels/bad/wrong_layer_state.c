@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keeps the first weights that it saw, converted, for all layers. */
 #include "kernel.h"
 static float kept[256 * 256];

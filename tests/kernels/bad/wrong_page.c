@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Takes pages in order of their numbers instead of looking them up. */
 #define PAGE(a, s, p) ((s)->pages_at + (p) / KV_PAGE)
 #include "kernel.h"

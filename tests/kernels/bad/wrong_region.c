@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A kernel of another region. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

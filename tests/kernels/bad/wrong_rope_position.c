@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rotates by the index in the step instead of the position. */
 #include "kernel.h"
 static void run(const void *args, const struct team *t)

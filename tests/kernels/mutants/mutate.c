@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mutate.c - one function an operator, that looks at the tokens around a place and edits there.
  *
  * Tokens say little about types and scopes. The price: some edits do not compile. Those are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mutate.h - small wrong changes to C text: what a careless hand or a careless model would do.
  *
  * A mutation is an edit of one place of one file. mutations_of() lists every edit that the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sources.c - see sources.h.
  *
  * Which lines matter is the compiler's to say, in two runs: -E keeps a line or not, and the debug

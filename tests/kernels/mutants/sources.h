@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sources.h - the texts of one template that may be mutated, and which edits of them mean
  * something.
  *

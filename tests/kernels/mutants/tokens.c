@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokens.c - C text as tokens, and the few questions about their neighbourhood that edits ask.
  *
  * Working on tokens and not on a syntax tree keeps this small and lets it read headers full of

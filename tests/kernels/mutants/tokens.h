@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokens.h - C text as tokens, and the few questions about their neighbourhood that edits ask.
  *
  * An index that is no token's is allowed everywhere and is none of the things asked for. One

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* witness.c - many inputs, the original's bits, and the distance to the truth.
  *
  * Every case is run with several teams; ranks are held back in half of these runs and the scratch

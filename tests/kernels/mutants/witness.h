@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* witness.h - does a mutant compute something else? Found out without any of the admission's rules.
  *
  * The original kernel runs first, on many inputs; what it answers is kept, bit for bit. A mutant

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of bench/: `whet bench` on a tiny model, from the command line to the JSON. */
 #include "tests/unit/unit.h"
 

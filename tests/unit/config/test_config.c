@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_config.c - the option parser: precedence, ranges, messages. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_hash.c - SHA-256 and SipHash-2-4 on the test vectors of their authors. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_key_file.c - who is warned of a key that others may read, and what the warning names. */
 #include "tests/unit/unit.h"
 

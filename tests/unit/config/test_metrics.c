@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_metrics.c - histograms and the text they become. */
 #include "tests/unit/unit.h"
 

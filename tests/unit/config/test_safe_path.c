@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_safe_path.c - which files and folders are ours alone. The other user is played by a child
  * with another uid, or by files that are given to it; that takes root, as tests have in CI. What
  * needs no other user is tested without. */

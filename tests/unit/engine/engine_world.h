@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine_world.h - an engine on the fake backend (fake.h) and clients of it, for tests of the
  * whole.
  *

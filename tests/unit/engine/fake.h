@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fake.h - a backend whose "model" is a hash, for tests of the engine around it.
  *
  * Its KV cache holds the token that was written at each position. The logits of a row are a hash

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gguf_file.h - a GGUF file in memory with one of everything, and the place of every field.
  *
  * Written by the format's description and not by whet's reader; fields go by name, so a test says

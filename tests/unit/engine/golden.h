@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* golden.h - reading the checked-in reference data of tests/golden in unit tests. */
 #ifndef WHET_TESTS_UNIT_ENGINE_GOLDEN_H
 #define WHET_TESTS_UNIT_ENGINE_GOLDEN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_world.h - for tests that open models: the golden ones, and copies with one thing changed.
  */
 #ifndef WHET_TESTS_UNIT_ENGINE_MODEL_WORLD_H

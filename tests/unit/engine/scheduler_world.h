@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scheduler_world.h - a scheduler, requests that arrive, and steps that "run", for its tests. */
 #ifndef WHET_TESTS_UNIT_ENGINE_SCHEDULER_WORLD_H
 #define WHET_TESTS_UNIT_ENGINE_SCHEDULER_WORLD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of architectures: each has its names, and every name leads back to it. */
 #include <setjmp.h>
 #include <stdarg.h>

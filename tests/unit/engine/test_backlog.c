@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_backlog.c - who is refused at a full queue, and limits of a client's own. */
 #include "tests/unit/unit.h"
 

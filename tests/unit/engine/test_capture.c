@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/capture.c: pages of a capture when there is not room for all. */
 #include "tests/unit/unit.h"
 

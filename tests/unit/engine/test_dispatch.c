@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_dispatch.c - slots: lookup, publishing, epochs, fingerprint. */
 #include "tests/unit/unit.h"
 

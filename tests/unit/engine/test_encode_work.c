@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The work of an encoding is bounded by the length of the text, whatever the text: counted, not
  * timed, for texts that have sent tokenizers into quadratic time. */
 #include "engine/encode_work.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_engine.c - the whole engine on a fake backend: many requests, few pages. All of it runs
  * twice: with steps one by one, and with each step started while the one before it is under way
  * (what is special about that: test_steps_ahead.c). Other ends than the usual: test_engine_ends.c;

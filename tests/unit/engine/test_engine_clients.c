@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_engine_clients.c - several clients of one engine: whoever makes room for another loses no
  * token for it, and what was displaced or limited says so. Twice, as in test_engine.c. */
 #include "tests/unit/engine/engine_world.h"

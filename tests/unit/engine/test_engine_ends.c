@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_engine_ends.c - the ends that the engine's requests come to when something is wrong: a
  * client that left, a stop, a step that fails, a model that does not load, a device that is lost.
  * Twice, as in test_engine.c. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_fair.c - the scheduler between clients: work, places, pages, and that nobody starves. All
  * of it is counted in tokens computed and steps, none in time. */
 #include "engine/fair.h"

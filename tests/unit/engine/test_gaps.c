@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which steps came late, and by how much a step was longer in which a kernel was exchanged. */
 #include <setjmp.h>
 #include <stdarg.h>

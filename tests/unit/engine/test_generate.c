@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_generate.c - the engine with the CPU backend and the default model: the text it generates
  * is the one that transformers generates in float32 from the same file.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_gguf.c - the GGUF reader on a file written by the gguf Python package (golden/formats.gguf)
  * and on damaged ones. Run under ASan: every copy handed to the parser is exactly as long as the
  * file is said to be, so a read past its end is caught. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The seconds that the dashboard draws: what goes into which, and what comes out when. */
 #include "tests/unit/unit.h"
 

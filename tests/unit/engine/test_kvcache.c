@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_kvcache.c - pages: holders, sharing of prefixes, what is forgotten first. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_lookup.c - guesses against a search that looks at every place. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_model.c - opening models: the tiny ones that transformers wrote (scripts/make-golden-model),
  * random ones, and the default model if WHET_TEST_MODEL names its file. Copies with one thing
  * wrong: test_model_refused.c. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Model files made to cost memory or time, to lead elsewhere, or changed under the reader: each is
  * refused in words, and none is waited for. */
 #include "tests/unit/engine/model_world.h"

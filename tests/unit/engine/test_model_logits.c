@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_model_logits.c - a whole forward pass of the tiny models through the oracle of every region,
  * against the logits that transformers computes from the same files (scripts/make-golden-model).
  *

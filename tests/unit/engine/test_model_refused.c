@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_model_refused.c - models with one thing wrong are refused with the name of that thing, and
  * what may be missing or odd is read as transformers reads it. */
 #include "tests/unit/engine/model_world.h"

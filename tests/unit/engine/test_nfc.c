@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Expected forms: Hugging Face's NFC (scripts/make-golden-tokenizer), and libutf8proc's own way
  * through short texts, where its time does not matter. */
 #include "engine/nfc.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_plan.c - the cost table against counts done by hand for Qwen3-1.7B (DESIGN: published
  * shape 28 layers, hidden 2048, 16/8 heads of 128, ffn 6144, vocabulary 151936). */
 #include "tests/unit/unit.h"

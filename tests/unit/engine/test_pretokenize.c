@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Expected cuts are written out by hand from what Hugging Face tokenizers does with the pattern. */
 #include "engine/pretokenize.h"
 

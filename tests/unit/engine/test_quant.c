@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_quant.c - element formats against the gguf Python package and numpy (golden/quant.json,
  * written by scripts/make-golden-quant). */
 #include "tests/unit/unit.h"

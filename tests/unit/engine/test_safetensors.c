@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_safetensors.c - the safetensors reader on a file that transformers wrote and on damaged
  * ones. Copies handed to the reader are exactly as long as the file, so ASan sees a read past it.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_sampler.c - the draw against published vectors, a plain reference and the distributions. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_scheduler.c - what runs next: order, budgets, pages, and that everything ends. */
 #include "tests/unit/engine/scheduler_world.h"
 

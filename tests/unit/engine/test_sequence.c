@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_sequence.c - from tokens to events: text, stops, ends. */
 #include "tests/unit/unit.h"
 

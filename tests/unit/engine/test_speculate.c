@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_speculate.c - guesses change nothing but the number of steps, and never cost more than they
  * may. The engine's tests run with steps one by one and with steps started ahead. */
 #include "tests/unit/engine/engine_world.h"

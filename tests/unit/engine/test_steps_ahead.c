@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_steps_ahead.c - steps that are started while the one before them is under way: what that
  * saves, and what has to be undone when the step before ended otherwise than thought.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_stop.c - stop strings against the definition, read off the whole text. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Expected ids: what Hugging Face tokenizers gives (scripts/make-golden-tokenizer), on the same
  * strings, for the default model's vocabulary and for small ones behind every pre-tokenizer. */
 #include "engine/tokenizer.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Vocabularies and tokenizer.json files that are broken or not supported: each is refused in words
  * that name what it is about. */
 #include "tests/unit/unit.h"

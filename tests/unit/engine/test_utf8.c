@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Expected values: what Python decodes 600 random byte strings to (tests/golden/tokenizer). */
 #include "engine/utf8.h"
 

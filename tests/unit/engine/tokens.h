@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokens.h - reads the files of tests/golden/tokenizer for the tests of the tokenizer. */
 #ifndef WHET_TESTS_UNIT_ENGINE_TOKENS_H
 #define WHET_TESTS_UNIT_ENGINE_TOKENS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* toy.h - a vocabulary of the 256 bytes and three control tokens, for tests that need text. */
 #ifndef WHET_TESTS_UNIT_ENGINE_TOY_H
 #define WHET_TESTS_UNIT_ENGINE_TOY_H

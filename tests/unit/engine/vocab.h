@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vocab.h - a golden tokenizer.json as the vocabulary of a GGUF file, for tests to change. */
 #ifndef WHET_TESTS_UNIT_ENGINE_VOCAB_H
 #define WHET_TESTS_UNIT_ENGINE_VOCAB_H

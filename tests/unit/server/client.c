@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client.c - a server with the toy engine on a thread, and a bare socket client. */
 #include "client.h"
 

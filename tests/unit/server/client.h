@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client.h - a server with the toy engine on a thread, and a bare socket client, for tests. */
 #ifndef WHET_TESTS_UNIT_SERVER_CLIENT_H
 #define WHET_TESTS_UNIT_SERVER_CLIENT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* serving_world.h - a server on a toy engine for every test, and requests that take long. */
 #ifndef WHET_TESTS_UNIT_SERVER_SERVING_WORLD_H
 #define WHET_TESTS_UNIT_SERVER_SERVING_WORLD_H

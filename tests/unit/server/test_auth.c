@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_auth.c - keys, the admin key, reload, CORS origins. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Expected texts: transformers running Jinja on the templates of tests/golden/chat
  * (scripts/make-golden-chat, which also holds them against the real ones). */
 #include "server/chat.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_clients.c - who is one client, what rules say, and tokens a minute, on a clock of its own.
  */
 #include "tests/unit/unit.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_http.c - requests out of bytes: what is accepted, what is refused, however it is cut. */
 #include "tests/unit/unit.h"
 

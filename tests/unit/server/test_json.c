@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_json.c - checked JSON: caps, types, ranges, NUL characters, and writing. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_origin.c - names and origins of requests, taken apart. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_params.c - every member of a completion request: defaults, ranges, refusals. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_serving.c - the whole HTTP side over real sockets, with an engine that does as told:
  * requests, responses, generation. What goes wrong, start and end: test_serving_trouble.c. */
 #include "serving_world.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_serving_room.c - who gets a connection when they are all taken, and who may call at all. */
 #include "serving_world.h"
 

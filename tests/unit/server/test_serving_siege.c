@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_serving_siege.c - clients that ask for more than their part of the server: its threads, its
  * memory. What has to be slow is held, so that nothing here depends on how fast a machine is. */
 #include "serving_world.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_serving_trouble.c - the HTTP side when something is wrong: full queues, clients that leave
  * or do not read, a model that loads or a device that is lost, the end under load. */
 #include "serving_world.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* toy_engine.c - an engine that echoes. */
 #include "toy_engine.h"
 

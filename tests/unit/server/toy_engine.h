@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* toy_engine.h - engine.h and specializer.h without a model, for tests of the HTTP side.
  *
  * It echoes: token k of the answer is token k of the prompt, over and over; the end-of-text token

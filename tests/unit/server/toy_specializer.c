@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* toy_specializer.c - a specializer that answers with what it was asked. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* advice_world.h - a slot to give advice on: a space, a cost model, a request about them. */
 #ifndef WHET_TESTS_UNIT_SPECIALIZER_ADVICE_WORLD_H
 #define WHET_TESTS_UNIT_SPECIALIZER_ADVICE_WORLD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failing_vfs.h - SQLite's file layer with a disk that fails on demand: full for a few writes, or
  * gone in the middle of a page together with the process. It stands between SQLite and the real
  * layer, so neither the store nor SQLite knows of it. Install before the first database is opened.

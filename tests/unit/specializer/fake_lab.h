@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fake_lab.h - an engine and a backend that only pretend, so that the loop around them can be
  * watched: candidates have a speed and faults that follow from their knobs, traffic is a thread
  * that counts runs. fake_stages.h is the rest of it. Included by one test; defines what the linker

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fake_stages.h - compiler, probe, bench, shadow and canary that only pretend (fake_lab.h): what
  * becomes of a candidate follows from its knobs, and from what a test has put into `fake`.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loop_world.h - the loop on an engine and stages that pretend (fake_lab.h), for tests that watch
  * it or steer it: a world that opens once, a fresh store for every test, and what they look at.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shapes.h - what tests of spaces and costs share: models as the members of a struct facts that
  * follow from them (SmolLM2-135M in Q4_1, and for a GPU Qwen3-1.7B and Llama-3.2-1B), and an H200
  * as members of a struct machine. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stand_in.h - a chat completions endpoint that can misbehave: one thread, one connection at a
  * time, on a port of its own. What it does next is `mode`; what it was sent last is kept. */
 #ifndef WHET_TESTS_UNIT_SPECIALIZER_STAND_IN_H

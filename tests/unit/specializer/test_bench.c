@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_bench.c - what bench and canary decide: on samples with a known truth, and on the CPU
  * backend with a kernel that is right but slow. */
 #include <setjmp.h>

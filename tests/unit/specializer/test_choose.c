@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of specializer/specializer.c: where a search is worth most, and what a span of regions
  * waits for. */
 #include "tests/unit/unit.h"

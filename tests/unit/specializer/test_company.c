@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of specializer/hearing.c piece by piece: what a kernel's company is, who is adjourned,
  * whose turn it is. Hearings themselves are held in test_hearing.c. */
 #include "tests/unit/unit.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fault drills, state by state: at every step of a kernel's life something is killed or fails, and
  * afterwards the store is whole, its history is legal, nothing ever served that it does not know,
  * and a server that is started again goes on.

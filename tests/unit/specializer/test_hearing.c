@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hearings, in the loop that pretends (loop_world.h): what whole steps refused in one company is
  * tried again in another, and only then; what ends it; what operators, freezing and a restart do to
  * it. mlp_out/m1 and head/m1 share steps here; mlp_out loses whole steps while head is eager.

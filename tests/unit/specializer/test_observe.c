@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Observation: shares and means of recent busy time, and what a slot is still worth. */
 #include <math.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operators and the loop (loop_world.h): disables, rollbacks, pause and freeze act at once and
  * outlive a restart (pins: test_pins.c); slots, kernels, metrics and the dashboard's document show
  * what is so.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pins and the loop (loop_world.h): what an operator pinned serves and nothing else, however it
  * came to be there: loaded, retired, restored, disabled, found again; and a restart or a pause
  * changes nothing.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of specializer/place.c: with which points a search begins. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Restores, in the loop that pretends (loop_world.h): winners come back after a restart, whatever
  * has become of their objects, of the compiler or of the machine meanwhile.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of specializer/round.c: which candidate of a batch goes to live steps. The rounds
  * themselves are watched in test_drills.c. */
 #include "tests/unit/unit.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loop, on an engine and stages that pretend (loop_world.h): what it publishes, what it
  * refuses, what it makes of advice. What comes back after a restart: test_restore.c; what operators
  * can do to it: test_operators.c.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_swap.c - kernels exchanged under load: the path that ThreadSanitizer must find clean.
  *
  * The real engine on the real CPU backend serves a tiny model to several clients at once, while

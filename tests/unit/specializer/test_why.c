@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of specializer/why.c: which of many reasons is the one to tell, and how short it is. What
  * the loop makes of it: test_hearing.c. */
 #include "tests/unit/unit.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the searches are worth, on spaces measured on real hardware (tests/golden/tune_table*.json):
  * the claims of docs/ablation.md, held to. And the replay itself: regret, time, late advice. */
 #include <math.h>

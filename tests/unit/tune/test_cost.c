@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the cost model learns on spaces measured on real hardware (tests/golden/tune_table*.json):
  * a measured value of a knob tells something about the values beside it. */
 #include <math.h>

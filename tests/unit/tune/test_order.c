@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of tune/order.c: every batch size has its largest regions looked at before any has its
  * smallest. */
 #include "tests/unit/unit.h"

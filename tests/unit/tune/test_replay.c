@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of tune/replay.c on an engine with a backend that pretends: steps fall into the slot, in
  * the contexts that were asked for, and only once they are wanted. */
 #include "tests/unit/engine/engine_world.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of measured points: thinning keeps neighbours and families, files come back as they were,
  * damaged ones are refused with a reason. */
 #include <setjmp.h>

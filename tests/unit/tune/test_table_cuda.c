@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of measured points for a GPU's slots, without a GPU: thinning keeps where a server begins
  * and what is beside it, points that were never decided leave a table whole, and files bring it
  * back. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend_world.h - a tiny model on the CPU backend, its forward pass by the oracle, and steps and
  * kernels that tests make: what all tests of engine/cpu/backend* stand on.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cpu/backend*: a step against the oracle's forward pass. What the specializer may
  * do beside it: test_backend_lab.c. */
 #include "tests/unit/engine/cpu/backend_world.h"

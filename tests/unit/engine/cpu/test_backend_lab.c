@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of what the specializer may do beside a CPU backend's steps: load kernels, tap live steps,
  * bench. The steps themselves: test_backend.c. */
 #include "tests/unit/engine/cpu/backend_world.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which of OpenBLAS's cores a processor gets: known ones by their registers, and the same with what
  * a hypervisor or an operating system can take away. And that the library took what it was told. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cpu/case: inputs as promised, outputs alone writable, every stray write seen. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cpu/eager*: right against the oracle, and the same bits wherever it runs.
  *
  * The canonical order is checked from outside: `canonical_*` below spell it out with lanes.h alone.

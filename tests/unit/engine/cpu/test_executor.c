@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_executor.c - kernels that a language model wrote run in a sealed process: they serve, they
  * reach nothing, and whatever they do instead, the step's answer is eager's.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cpu/oracle: every region against torch in float64 (tests/golden/oracle.json,
  * written by scripts/make-golden-oracle). */
 #include "tests/unit/unit.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cpu/pool: everybody runs, everybody meets, nobody is lost asleep. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* text_kernels.c - objects for the tests of executors: honest kernels of tests/kernels/bad, and
  * what a hostile text might do, chosen by -D. Compiled by the test, never linked into anything. */
 #include "tests/kernels/bad/kernel.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cuda/graph.c with its builder thread: steps that begin while the one before them
  * runs, kernels that come, are tried, published, rolled back and unloaded meanwhile, and a runtime
  * that only pretends, and now and then has no memory. What must hold whoever is first: no

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cuda/exchange.c: whose turn a graph finds, and what is sent besides it. */
 #include "tests/unit/unit.h"
 

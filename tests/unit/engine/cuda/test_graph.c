@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cuda/graph.c: which wide steps are to become graphs. No builder thread runs, so
  * what was asked for stays in the builder. */
 #include "tests/unit/unit.h"

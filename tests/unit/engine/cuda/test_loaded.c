@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cuda/loaded.c: what a cubin may say of itself. */
 #include "tests/unit/unit.h"
 

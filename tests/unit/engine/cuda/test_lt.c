@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cuda/lt.c and lt_record.c: what needs the library's headers but no device. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cuda/memory.c: the plan is what is handed out, and no two things overlap. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cuda/pack.c: where repacked weights go, and when. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cuda/sample.c: what is sent to the device's sampler. */
 #include "tests/unit/unit.h"
 

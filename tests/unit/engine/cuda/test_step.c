@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cuda/step.c: which kernels a step gets, its attention as tiles, its checks. */
 #include "tests/unit/unit.h"
 

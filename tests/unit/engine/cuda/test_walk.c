@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_walk.c - eager steps, captured steps and rehearsals run the plan, and no order of their own.
  *
  * Regions are noted instead of launched, so no device is needed: what graph.c captures is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cuda/weights.c: which row of the file lies where on the device. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_check.c - the error rule on numbers worked out by hand, the plan, and the probe's files. The
  * kernels that the checks must catch are in tests/kernels. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host's half of the probe of a device: which cases are asked for, on which part of the model,
  * and what becomes of the answers. The device is a fake that computes nothing and is told what to
  * answer. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_plan_order.c - who runs a step on the CPU runs the plan, and no order of its own.
  *
  * A plan is planted that is the usual one from its end to its beginning, and every region runs a
@@ -91,14 +92,14 @@ static void live_step(void)
     run_step(cpu, &b, &(struct feed){text_a, 0, 5, {5, 2, 9}}, 1);
 }
 
-static struct forward *whole; /* open while its walks are compared: its pages tell layers apart */
+static struct forward *checked; /* open while its walks are compared: its pages tell layers apart */
 
 static void whole_model_check(void)
 {
     static float logits[5 * VOCAB];
-    if (!whole)
-        whole = forward_open(model, 1, 5);
-    forward_step(whole, text_a, 0, 1, 0, 5, logits);
+    if (!checked)
+        checked = forward_open(model, 1, 5);
+    forward_step(checked, text_a, 0, 1, 0, 5, logits);
 }
 
 static void assert_runs_the_plan(void (*walk)(void))
@@ -108,8 +109,8 @@ static void assert_runs_the_plan(void (*walk)(void))
     walk(); /* tells which pages are whose */
     runs = 0;
     walk();
-    forward_close(whole);
-    whole = NULL;
+    forward_close(checked);
+    checked = NULL;
     assert_int_equal(runs, p->nodes);
     for (int32_t i = 0; i < runs; i++) {
         assert_int_equal(ran[i].region, p->node[i].region);

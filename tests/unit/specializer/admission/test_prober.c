@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The process that probes a device's kernels, as the server sees it: what comes of a request when
  * the process answers, dies, keeps the device, or says nonsense. This program is also the process:
  * started as `probe --serve` it does what the last word of the request's path says. */

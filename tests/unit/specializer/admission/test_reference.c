@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_reference.c - answers that are kept: the same as computed ones, or not believed. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The adviser as the loop sees it: it never waits, what was said arrives with the next question,
  * every outcome is counted and stored, and a store can be replayed. */
 #include <setjmp.h>

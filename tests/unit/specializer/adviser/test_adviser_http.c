@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The HTTP client against an endpoint that does everything wrong: each failure has its name, none
  * is taken for a timeout, and the key is nowhere it should not be. */
 #include <setjmp.h>

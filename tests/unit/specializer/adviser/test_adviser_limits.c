@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Budgets an hour and the circuit breaker, on a clock of the test's own. */
 #include "tests/unit/unit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Replies: what is right is taken over field by field; everything else is rejected whole, with the
  * reason that counts. */
 #include <setjmp.h>

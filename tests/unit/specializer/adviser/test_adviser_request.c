@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a language model is told: its form is pinned by a golden file, its size is bounded, and
  * nothing of the operator's machine is in it. */
 #include <setjmp.h>

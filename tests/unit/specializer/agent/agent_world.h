@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_world.h - an agent with a stand-in for its model: a store, a line, a tree for one slot
  * (mlp_out/m1), and the moves that its tests are made of. Trials are played by the test. Included
  * by test_agent.c (texts for the CPU) and test_agent_cuda.c, which define WORLD_MACHINE before. */

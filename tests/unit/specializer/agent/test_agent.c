@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent with a stand-in for the model: plan, code, repair; budgets; a restart; endless failure.
  * Trials are played by the test, so nothing is compiled here (tests/kernels/test_agent.c and
  * tests/e2e/test_agentic.py do that). */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent on a GPU, as far as that goes without one: a stand-in for the model writes CUDA, and
  * every text that obeys the rules is built for an H200 by the real build stage, in its frame, by
  * NVRTC in a child. What a cubin computes is the probe's business, which the tests play. */

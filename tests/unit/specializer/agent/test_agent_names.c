@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The lists of the frame's names against the files that the frames include: a helper that is
  * missing there could not be called, and a macro that is missing could be defined again by a text.
  */

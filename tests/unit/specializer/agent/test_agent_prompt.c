@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a model is told and how its answers are read: every prompt fills, hostile answers do not. */
 #include <setjmp.h>
 #include <stdarg.h>

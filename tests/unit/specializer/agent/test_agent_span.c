@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Spans: marking, stripping, and edits that stay inside them. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rules for kernel text: what passes, what does not, and that the ways around the words of a
  * rule are closed. */
 #include <setjmp.h>

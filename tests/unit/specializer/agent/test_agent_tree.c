@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tree's policy: what is worked on next, when a node is dead, when there is nothing left. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_build.c - finding compilers, building objects, and objects that must not be loaded. */
 #include <setjmp.h>
 #include <stdarg.h>

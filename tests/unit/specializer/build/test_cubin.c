@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cubins as damaged or hostile files: one is made here, byte by byte, and then every size, offset
  * and link in it is made to point elsewhere. No toolkit is needed. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_header.c - precompiled intrinsics: the same objects sooner, and never a reason to fail. */
 #include <setjmp.h>
 #include <stdarg.h>

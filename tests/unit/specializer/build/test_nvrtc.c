@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_nvrtc.c - NVRTC as a background worker, for real: it needs neither GPU nor driver. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared objects that the loader would do more with than map them, and descriptions of kernels that
  * are not the frame's: each is compiled here as an attack would have it, and refused by name. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The folder of compiled kernels: what goes when it is old or too large, and what never does. */
 #include <setjmp.h>
 #include <stdarg.h>

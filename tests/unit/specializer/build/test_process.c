@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_process.c - children that behave badly, and what the server sees of them. */
 #include <setjmp.h>
 #include <stdarg.h>

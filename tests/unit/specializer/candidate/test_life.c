@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Transitions of a kernel's life: the picture of docs/specializer.md, written down a second time
  * here as text, and what life_move does when the store says no. */
 #include <setjmp.h>

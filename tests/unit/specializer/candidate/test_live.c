@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stages that wait for live steps, on a machine whose clock runs a thousand times faster than its
  * steps come: what ends them is traffic, not time. */
 #include "tests/unit/unit.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What knobs are for (kernels/roles.def): how far apart values are, and that every table's knobs
  * have roles that fit them. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_stats.c - intervals checked against distributions whose centre is known. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The cost model: what its formula must order, and what learning must do. */
 #include <math.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The spaces: enumeration against a brute-force count that goes through template_illegal(), steps
  * of one knob, and the text forms of a point. */
 #include <setjmp.h>

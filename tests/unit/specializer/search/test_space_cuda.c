@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The spaces of the CUDA templates, which need no GPU: what a search can reach, where it begins,
  * and what the compiler is told. */
 #include <setjmp.h>

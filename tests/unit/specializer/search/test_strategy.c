@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Strategies: bounded, at least two of every family, steps around the best, no repeats, never
  * outside the space; and the default must beat random on a landscape with structure. */
 #include <setjmp.h>

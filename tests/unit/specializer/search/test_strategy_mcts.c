@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tree search: it finds the best of a landscape with structure in fewer samples than chance, plays
  * the adviser's moves, drops what is illegal, and repeats exactly from its seed. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Trust: what bad advice may cost is bounded whatever it says, and good advice is soon followed.
  * Speeds are made up: the cost model's predictions are the only thing that is known of points. */
 #include <math.h>

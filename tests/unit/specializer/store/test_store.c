@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The store: what is kept, what moves on, what may come in from elsewhere. What becomes of its file
  * in a crash and under other programs: test_store_files.c. */
 #include "tests/unit/specializer/store/store_world.h"

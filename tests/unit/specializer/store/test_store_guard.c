@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_guard.c - a store that somebody else could have prepared, and one that somebody else
  * has: what lies beside a store is run, and what is marked in it is blamed. */
 #include "tests/unit/specializer/store/store_world.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_trouble.c - a disk that is full, a file that others hold or damage, a clock that is
  * set back: calls fail and say so, nothing is believed that is not so, nobody is blamed, and when
  * the trouble is over it is over. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `whet kernels`: what it carries from store to store, and what it says when it cannot. */
 #include "tests/unit/specializer/store/store_world.h"
 
