@@ -128,9 +128,9 @@ struct engine {
     int slice_result;
     struct canary *canary_wanted;
     bool canary_changed;
-    _Atomic bool inbox;      /* something of the above waits: read without the lock */
-    _Atomic bool slice_here; /* `slice` is set */
-    _Atomic bool lulls;      /* engine_lulls() */
+    _Atomic bool inbox;         /* something of the above waits: read without the lock */
+    _Atomic bool slice_here;    /* `slice` is set */
+    _Atomic bool yield_windows; /* engine_yield_windows() */
 
     struct canary *canary;    /* engine thread */
     struct slice_meter meter; /* engine thread */

@@ -13,8 +13,8 @@
  *
  * Compilers and probes, which run at idle priority, would never get a turn beside a busy CPU. So
  * while the specializer says that they starve, the share that no slice takes is spent asleep
- * (lulls). The engine does so by itself: were every lull asked for, most of the share would be lost
- * while the thread that asks waits for a core of its own.
+ * (yield windows). The engine does so by itself: were every yield window asked for, most of the
+ * share would be lost while the thread that asks waits for a core of its own.
  *
  * With steps started ahead (engine_step.c) a slice waits until none is under way, so what it times
  * has the device to itself. A step that counts for a canary is landed before the canary changes.
@@ -32,8 +32,8 @@
 #include "engine/engine_private.h"
 
 enum {
-    SAVED = 40,      /* longest slices that a spread meter saves up for */
-    LULL_NS = 500000 /* longest lull: every step late by a little, none by much */
+    SAVED = 40,              /* longest slices that a spread meter saves up for */
+    YIELD_WINDOW_NS = 500000 /* longest window: every step late by a little, none by much */
 };
 
 /* ---- the meter ----------------------------------------------------------------------------- */
@@ -75,7 +75,7 @@ void slice_meter_spend(struct slice_meter *m, int64_t ns, uint64_t step)
 
 bool engine_slice_due(struct engine *e)
 {
-    return (atomic_load(&e->slice_here) || atomic_load(&e->lulls)) &&
+    return (atomic_load(&e->slice_here) || atomic_load(&e->yield_windows)) &&
            slice_meter_due(&e->meter, clock_ns(), e->starts);
 }
 
@@ -90,10 +90,10 @@ static void charge(struct engine *e, int64_t start, bool idle)
 }
 
 /* A slice of nothing: whoever else wants the cores has them. */
-static void lull(struct engine *e)
+static void yield_window(struct engine *e)
 {
     int64_t start = clock_ns(), budget = slice_meter_budget(&e->meter);
-    struct timespec pause = {0, budget < LULL_NS ? budget : LULL_NS};
+    struct timespec pause = {0, budget < YIELD_WINDOW_NS ? budget : YIELD_WINDOW_NS};
     nanosleep(&pause, NULL);
     charge(e, start, false);
 }
@@ -104,7 +104,7 @@ bool engine_lend(struct engine *e, bool idle)
     if (idle ? !here : !engine_slice_due(e))
         return false;
     if (!here) {
-        lull(e);
+        yield_window(e);
         return true;
     }
     pthread_mutex_lock(&e->lock);
@@ -151,9 +151,9 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx)
     return result;
 }
 
-void engine_lulls(struct engine *e, bool on)
+void engine_yield_windows(struct engine *e, bool on)
 {
-    atomic_store(&e->lulls, on);
+    atomic_store(&e->yield_windows, on);
 }
 
 void engine_release_callers(struct engine *e)

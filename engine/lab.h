@@ -21,9 +21,10 @@ struct dispatch *engine_dispatch(const struct engine *e);
 typedef int slice_fn(void *ctx, int64_t budget_ns);
 int engine_slices(struct engine *e, slice_fn *run, void *ctx);
 
-/* Lulls: from now on, while requests run, the part of the share that no slice takes is slept away
- * between steps, so that processes of the lowest priority get the cores; or no longer. */
-void engine_lulls(struct engine *e, bool on);
+/* Yield windows: from now on, while requests run, the part of the share that no slice takes is
+ * slept away between steps, so that processes of the lowest priority get the cores; or no longer.
+ */
+void engine_yield_windows(struct engine *e, bool on);
 
 /* Canary: live steps that use `slot` run `candidate` or the incumbent by a coin toss. The engine
  * thread appends; the specializer polls `have` (acquire). Times are of whole steps, normalised by

@@ -5,8 +5,8 @@
  * are its methods. HEAD goes wherever GET goes, OPTIONS everywhere. Slot names and model names
  * contain slashes, so `*` matches them too, and the more specific patterns stand first.
  *
- * Checks run in the order a stranger should meet them: whom it asks and from where, key, existence,
- * method, state, framing.
+ * Checks run in the order in which a client meets them: whom it asks and from where, key,
+ * existence, method, state, framing.
  */
 #include "server/router.h"
 

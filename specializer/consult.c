@@ -63,8 +63,8 @@ static void gather_dead(struct specializer *s, const struct place *p, struct con
     struct deads g = {p, c};
     struct record_filter f = {.env = s->keys.env,
                               .slot = p->slot->name,
-                              .states = 1u << LIFE_REFUSED | 1u << LIFE_ADJOURNED |
-                                        1u << LIFE_ROLLED_BACK,
+                              .states =
+                                  1u << LIFE_REFUSED | 1u << LIFE_DEFERRED | 1u << LIFE_ROLLED_BACK,
                               .limit = 4 * DEADS};
     store_each(s->store, &f, take_dead, &g, NULL);
 }

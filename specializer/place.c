@@ -14,7 +14,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/candidate/live.h"
-#include "specializer/hearing.h"
+#include "specializer/retrial.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
 #include "specializer/why.h"
@@ -45,7 +45,7 @@ static void seed_row(void *ctx, const struct record *r)
         return;
     if (r->evidence.own_s > 0)
         cost_learn(&g->s->cost, t, &point, space_facts(g->p->space), r->evidence.own_s);
-    bool lost = r->state == LIFE_ADJOURNED && r->evidence.canary.mean < 0;
+    bool lost = r->state == LIFE_DEFERRED && r->evidence.canary.mean < 0;
     if (r->evidence.speed > 0 && !lost && r->state != LIFE_DISABLED && r->state != LIFE_ROLLED_BACK)
         search_learn(search, id, r->evidence.speed);
     else if (lost || r->state == LIFE_REFUSED || r->deaths >= DEATHS_MOST)
@@ -139,15 +139,14 @@ static void near_row(void *ctx, const struct record *r)
 }
 
 /* A runner-up or former winner of this very slot that was measured faster than what serves now:
- * the kernel that beat it is gone. It goes through everything again, unless it is whole steps in
- * this company that it lost. */
+ * the kernel that beat it is gone. It goes through everything again, unless it lost whole
+ * steps beside the kernels that there are now. */
 static void comeback_row(void *ctx, const struct record *r)
 {
     struct firsts *g = ctx;
     int32_t id = row_id(g->p, r);
     if (id < 0 || r->evidence.speed < g->speed_to_beat || r->deaths >= DEATHS_MOST ||
-        g->p->search.trial[id] != TRIAL_MEASURED ||
-        !hearing_allowed(g->s, g->p, &r->evidence.heard))
+        g->p->search.trial[id] != TRIAL_MEASURED || !retrial_allowed(g->s, g->p, &r->evidence.lost))
         return;
     g->p->search.trial[id] = TRIAL_NONE;
     firsts_add(g, 0, r->evidence.speed, id);

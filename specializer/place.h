@@ -8,7 +8,7 @@
 
 struct specializer;
 
-enum { COMPANIES = 8, INPUTS = 2, WHY_TEXT = 72 };
+enum { SETS_REMEMBERED = 8, INPUTS = 2, WHY_TEXT = 72 };
 
 /* One slot as the specializer sees it. */
 struct place {
@@ -39,21 +39,21 @@ struct place {
     char label_by[32];     /* lock; who the adviser was */
     int32_t measured, dry; /* candidates benched, and of them since the last gain */
     int64_t not_before_ns;
-    struct candidate *finalist; /* benched, waits for live steps; id is its place in the space */
-    int32_t finalist_id;        /* below 0: -1 - the node of the agent's tree */
+    struct candidate *promoted; /* benched, waits for live steps; id is its place in the space */
+    int32_t promoted_id;        /* below 0: -1 - the node of the agent's tree */
 
-    /* Kernels that wait for other company (hearing.c). */
+    /* Candidates that wait for other co-resident kernels (retrial.c). */
     struct {
-        bool some, dirty;      /* there may be such; `key` is to be looked up again */
-        uint64_t company;      /* hash of the company in which it was looked up; 0: never */
-        char key[KEY_HEX + 1]; /* who is to be heard in it next; "": nobody */
-        double promise;        /* the part of this slot's time that it may save */
-        struct company {       /* the last ones in which somebody was heard */
+        bool some, dirty;       /* there may be such; `key` is to be looked up again */
+        uint64_t set;           /* hash of those beside which it was looked up; 0: never */
+        char key[KEY_HEX + 1];  /* which is tried beside them next; "": none */
+        double promise;         /* the part of this slot's time that it may save */
+        struct coresident_set { /* the last ones beside which there were retrials */
             uint64_t hash;
             int held;
-        } company_held[COMPANIES];
+        } held_in[SETS_REMEMBERED];
         int next; /* of them to be overwritten */
-    } hearing;
+    } retrial;
 
     struct capture *input[INPUTS];
     int inputs;

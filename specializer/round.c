@@ -2,7 +2,7 @@
 /* round.c - one batch of candidates from proposal to bench.
  *
  *   propose -> build (child, several) -> probe (child, one) -> load -> bench
- *   the fastest that passed becomes the slot's finalist: finalist.c
+ *   the fastest that passed is promoted: promotion.c
  *
  * Children are started and polled from round_children(), which the blocking stages call while they
  * wait: the compiler works on the next candidate while this one is measured.
@@ -15,7 +15,7 @@
 #include "config/log.h"
 #include "config/safe_path.h"
 #include "specializer/admission/prober.h"
-#include "specializer/hearing.h"
+#include "specializer/retrial.h"
 #include "specializer/specializer_private.h"
 #include "specializer/stages.h"
 #include "specializer/store/life_move.h"
@@ -33,7 +33,7 @@ void round_learn(struct specializer *s, struct place *p, int32_t id, const struc
         speed = 0; /* a broken measurement must not lead the tree */
     if (id >= 0)
         search_learn(&p->search, id, speed);
-    else if (c == p->finalist)
+    else if (c == p->promoted)
         agent_revise(s->agent, p->slot->name, -1 - id, speed, c->reason);
     else
         agent_learn(s->agent, -1 - id, speed, c->reason, candidate_words(c));
@@ -68,12 +68,12 @@ static int admit_known(struct specializer *s, struct candidate *c, const struct 
 {
     candidate_recall(c, row);
     const struct place *p = place_find(s, c->slot->name);
-    const bool again = c->evidence.heard.n > 0, fresh = c->state == LIFE_PROPOSED;
-    bool may = row->deaths < DEATHS_MOST && (!again || hearing_allowed(s, p, &c->evidence.heard)) &&
+    const bool again = c->evidence.lost.n > 0, fresh = c->state == LIFE_PROPOSED;
+    bool may = row->deaths < DEATHS_MOST && (!again || retrial_allowed(s, p, &c->evidence.lost)) &&
                (fresh || life_allowed(c->state, LIFE_PROPOSED));
     bool failed =
-        may && !fresh && !begin_anew(s, c, again ? "heard again" : "looked at again", err);
-    c->evidence = (struct evidence){.heard = c->evidence.heard};
+        may && !fresh && !begin_anew(s, c, again ? "tried again" : "looked at again", err);
+    c->evidence = (struct evidence){.lost = c->evidence.lost};
     c->reason[0] = 0;
     return failed ? -1 : may;
 }
@@ -357,12 +357,12 @@ void round_children(struct specializer *s)
 /* ---- bench --------------------------------------------------------------------------------- */
 
 /* The one before it, if there is one, is an item of the round again. */
-static void make_finalist(struct place *p, struct item *it)
+static void promote(struct place *p, struct item *it)
 {
-    struct candidate *before = p->finalist;
-    int32_t id = p->finalist_id;
-    p->finalist = it->c;
-    p->finalist_id = it->id;
+    struct candidate *before = p->promoted;
+    int32_t id = p->promoted_id;
+    p->promoted = it->c;
+    p->promoted_id = it->id;
     p->not_before_ns = 0;
     it->c = before;
     it->id = before ? id : it->id;
@@ -372,7 +372,7 @@ static void make_finalist(struct place *p, struct item *it)
  * not begun with them and was slower against the same kernel. */
 static bool leads(const struct place *p, const struct candidate *c)
 {
-    const struct candidate *f = p->finalist;
+    const struct candidate *f = p->promoted;
     return c->evidence.bench.low >= CLEAR_GAIN &&
            (!f || (f->state == LIFE_BENCHED && f->retries == 0 &&
                    strcmp(f->evidence.against, c->evidence.against) == 0 &&
@@ -422,7 +422,7 @@ static void bench_item(struct specializer *s, struct item *it)
         round_learn(s, p, it->id, c, c->evidence.speed);
         it->stage = ITEM_DONE;
         if (leads(p, c))
-            make_finalist(p, it);
+            promote(p, it);
     }
 }
 
@@ -461,8 +461,8 @@ void round_close(struct specializer *s)
             (!best || it->c->evidence.bench.low > best->c->evidence.bench.low))
             best = it;
     }
-    if (best && !p->finalist)
-        make_finalist(p, best);
+    if (best && !p->promoted)
+        promote(p, best);
     for (int i = 0; i < s->round.n; i++) {
         struct candidate *c = s->round.item[i].c;
         if (c) { /* stays `benched` in the store: a runner-up, not a refusal */
@@ -493,6 +493,6 @@ void round_forget(struct specializer *s)
 {
     round_abandon(s);
     for (int i = 0; i < s->places; i++)
-        if (s->place[i].finalist)
-            finalist_forget(s, &s->place[i]);
+        if (s->place[i].promoted)
+            promotion_forget(s, &s->place[i]);
 }

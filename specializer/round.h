@@ -11,8 +11,8 @@ struct specializer;
 struct place;
 
 enum { BATCH = 6 };
-/* A gain so clear does not wait for the rest of its batch, and is heard again if whole steps speak
- * against it. */
+/* A gain so clear does not wait for the rest of its batch, and is tried again if whole steps were
+ * slower with it. */
 #define CLEAR_GAIN 0.10
 
 /* One member of a batch on its way to the bench. */
@@ -20,7 +20,7 @@ enum item_stage { ITEM_BUILD, ITEM_BUILDING, ITEM_PROBE, ITEM_PROBING, ITEM_BENC
 struct item {
     struct candidate *c;
     int32_t id; /* in the place's space; below 0: -1 - the node of the agent's tree */
-    bool again; /* a hearing (hearing.c), not a new candidate */
+    bool again; /* a retrial (retrial.c), not a new candidate */
     enum item_stage stage;
     struct build *build;
     struct probe *probe;
@@ -40,9 +40,10 @@ void round_children(struct specializer *s);               /* starts and polls; n
 bool round_bench(struct specializer *s); /* benches one that is ready; false: none was */
 bool round_over(const struct specializer *s);
 bool round_may_build(struct specializer *s); /* the cap on builds an hour */
-void round_close(struct specializer *s);     /* the best passing one becomes the place's finalist */
+void round_close(struct specializer *s);     /* the best that passed is promoted */
 void round_abandon(struct specializer *s);
-/* Abandons the round and every finalist: a search that nobody is going to take up again. */
+/* Abandons the round and every promoted candidate: a search that nobody is going to take up again.
+ */
 void round_forget(struct specializer *s);
 /* Tells whoever proposed it: the slot's search, or the agent's tree. `speed` 0: a refusal. */
 void round_learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
@@ -52,9 +53,9 @@ void round_learn(struct specializer *s, struct place *p, int32_t id, const struc
  * the trace. */
 int round_admit(struct specializer *s, struct candidate *c, const char *why);
 
-/* ---- finalist.c: the best of a batch through shadow and canary ----------------------------- */
-void finalist_try(struct specializer *s, struct place *p);
+/* ---- promotion.c: the best of a batch through shadow and canary ----------------------------- */
+void promotion_try(struct specializer *s, struct place *p);
 /* Nothing was decided about it: the point may be proposed again. */
-void finalist_forget(struct specializer *s, struct place *p);
+void promotion_forget(struct specializer *s, struct place *p);
 
 #endif

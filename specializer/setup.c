@@ -8,8 +8,8 @@
 #include "config/log.h"
 #include "config/safe_path.h"
 #include "engine/sandbox.h"
-#include "specializer/admission/kept.h"
 #include "specializer/admission/prober.h"
+#include "specializer/admission/reference_cache.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/header.h"
 #include "specializer/candidate/slot_list.h"
@@ -231,7 +231,7 @@ static void keep_references(struct specializer *s)
     struct err err = {""};
     if (s->env.machine->kind != MACHINE_CPU)
         return;
-    if (kept_clear(s->keys.reference_dir, &err) == 0)
+    if (reference_cache_clear(s->keys.reference_dir, &err) == 0)
         s->env.reference_dir = s->keys.reference_dir;
     else
         log_warn("specializer", "%s: probes take longer", err.msg);
@@ -301,7 +301,7 @@ static void free_places(struct specializer *s)
         struct place *p = &s->place[i];
         candidate_drop(s, p->active);
         candidate_drop(s, p->previous);
-        candidate_drop(s, p->finalist);
+        candidate_drop(s, p->promoted);
         place_inputs_free(p);
         place_forget(s, p);
     }
@@ -317,7 +317,7 @@ void specializer_free(struct specializer *s)
         slots_empty(s);
         free_places(s);
         retire_poll(s, true);
-        if (s->env.reference_dir && kept_clear(s->env.reference_dir, NULL) == 0)
+        if (s->env.reference_dir && reference_cache_clear(s->env.reference_dir, NULL) == 0)
             rmdir(s->env.reference_dir);
         prober_close(s->env.prober);
         observe_close(&s->observe);

@@ -20,8 +20,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "specializer/admission/comparator.h"
 #include "specializer/admission/endcheck.h"
-#include "specializer/admission/judge.h"
 #include "specializer/admission/probe.h"
 #include "specializer/candidate/live.h"
 #include "specializer/stages.h"

@@ -6,11 +6,11 @@
  *   restore  the store's winners are validated again and published
  *   upkeep   counters are read, what nobody runs any more is unloaded, pins are followed
  *   watch    active kernels are audited against eager and held to their promise
- *   finalist the best of a batch goes through shadow and canary, and is published
+ *   promote  the best of a batch goes through shadow and canary, and is published
  *   round    a batch is built, probed and benched, children working while we measure
  *   agent    a text that a language model wrote makes a round of its own, if that is allowed
- *   choose   the slot where most time can still be saved: new candidates, or a hearing of one that
- *            lost whole steps among other kernels (hearing.c); none: sleep
+ *   choose   the slot where most time can still be saved: new candidates, or a retrial of one that
+ *            lost whole steps among other kernels (retrial.c); none: sleep
  *
  * Safety does not depend on this thread being alive: a slot always holds a kernel that was proven,
  * and the engine never waits for it.
@@ -24,7 +24,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/build/objects.h"
-#include "specializer/hearing.h"
+#include "specializer/retrial.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
@@ -90,7 +90,7 @@ static bool object_kept(void *ctx, const char *object_key)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places && !kept; i++) {
         const struct place *p = &s->place[i];
-        const struct candidate *held[] = {p->active, p->previous, p->finalist};
+        const struct candidate *held[] = {p->active, p->previous, p->promoted};
         for (int j = 0; j < 3; j++)
             kept |= held[j] && strcmp(held[j]->object_key, object_key) == 0;
     }
@@ -116,7 +116,7 @@ static void refresh_searches(struct specializer *s)
 {
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        if (p == s->round.place || p->finalist)
+        if (p == s->round.place || p->promoted)
             continue;
         pthread_mutex_lock(&s->lock);
         bool stale = p->stale;
@@ -166,7 +166,7 @@ static void look_after_children(struct specializer *s)
 {
     specializer_observe(s);
     round_children(s);
-    engine_lulls(s->engine, children_starve(s));
+    engine_yield_windows(s->engine, children_starve(s));
 }
 
 void specializer_wait(struct specializer *s, double seconds)
@@ -231,7 +231,7 @@ static bool waits_for_parts(struct specializer *s, const struct place *span)
 
 static bool choosable(struct specializer *s, const struct place *p)
 {
-    if (p->left_out || p->exhausted || p->finalist || p->pinned[0] ||
+    if (p->left_out || p->exhausted || p->promoted || p->pinned[0] ||
         clock_ns() < p->not_before_ns || waits_for_parts(s, p))
         return false;
     for (int t = 0; t < template_count(); t++)
@@ -277,33 +277,33 @@ static struct place *choose(struct specializer *s)
     return choose_but(s, NULL);
 }
 
-/* A finalist whose slot may have live steps again. */
-static struct place *waiting_finalist(struct specializer *s)
+/* A promoted candidate whose slot may have live steps again. */
+static struct place *waiting_promotion(struct specializer *s)
 {
     if (engine_load(s->engine) == 0)
         return NULL;
     for (int i = 0; i < s->places; i++)
-        if (s->place[i].finalist && clock_ns() >= s->place[i].not_before_ns)
+        if (s->place[i].promoted && clock_ns() >= s->place[i].not_before_ns)
             return &s->place[i];
     return NULL;
 }
 
 /* Without inputs of live steps no round begins, and a sleep goes on. The slot is asked again after
- * 2 s, or 20 s for a hearing: its share may be one that the store has from the last server, and
+ * 2 s, or 20 s for a retrial: its share may be one that the store has from the last server, and
  * while inputs are waited for nothing else is done. */
-static void start_round(struct specializer *s, struct place *p, bool hearing)
+static void start_round(struct specializer *s, struct place *p, bool retrial)
 {
     bool opened = place_open(s, p);
     if (opened && !place_inputs(s, p)) {
-        p->not_before_ns = clock_ns() + INT64_C(1000000000) * (hearing ? 20 : 2);
+        p->not_before_ns = clock_ns() + INT64_C(1000000000) * (retrial ? 20 : 2);
         return;
     }
     s->asleep = false;
     if (!opened) {
         p->exhausted = true;
         store_trace(s->store, p->slot->name, NULL, "no_space", NULL, "no legal point here");
-    } else if (hearing) {
-        hearing_start(s, p);
+    } else if (retrial) {
+        retrial_start(s, p);
     } else if (!round_start(s, p)) {
         p->exhausted = true;
         store_trace(s->store, p->slot->name, NULL, "exhausted", NULL, "all %d points were tried",
@@ -316,14 +316,14 @@ static void start_round(struct specializer *s, struct place *p, bool hearing)
     }
 }
 
-/* A round where most can be gained: with new candidates, or for one that is to be heard again. */
+/* A round where most can be gained: with new candidates, or for one that is to be tried again. */
 static bool search_turn(struct specializer *s)
 {
     struct place *p = choose(s);
     pthread_mutex_lock(&s->lock);
     double worth = !p ? 0 : is_fresh(s, p) ? HUGE_VAL : p->worth;
     pthread_mutex_unlock(&s->lock);
-    struct place *again = hearing_choose(s, worth);
+    struct place *again = retrial_choose(s, worth);
     if (p || again)
         start_round(s, again ? again : p, again != NULL);
     struct place *next = s->round.place ? choose_but(s, s->round.place) : NULL;
@@ -348,19 +348,19 @@ static void fall_asleep(struct specializer *s, const char *why)
 
 /* True if there was one to try. It lends no engine time, so it needs no idle engine: on the
  * contrary, only live steps can judge. */
-static bool finalist_turn(struct specializer *s)
+static bool promotion_turn(struct specializer *s)
 {
-    struct place *p = waiting_finalist(s);
+    struct place *p = waiting_promotion(s);
     if (p) {
         s->asleep = false;
-        finalist_try(s, p);
+        promotion_try(s, p);
     }
     return p != NULL;
 }
 
 static void search_step(struct specializer *s)
 {
-    if (finalist_turn(s))
+    if (promotion_turn(s))
         return;
     if (s->round.place) {
         round_children(s);
@@ -416,7 +416,7 @@ static void *specializer_thread(void *ctx)
     }
     atomic_store(&s->doing, DOING_RESTORE);
     restore_winners(s);
-    hearings_recall(s);
+    retrials_recall(s);
     why_recall(s);
     atomic_store(&s->doing, DOING_SLEEP); /* what it does next is decided below */
     s->since_ns = clock_ns();
@@ -430,11 +430,11 @@ static void *specializer_thread(void *ctx)
             atomic_store(&s->doing, DOING_SEARCH);
             agent_turn(s);
             search_step(s);
-        } else if (doing != DOING_YIELD || !finalist_turn(s)) {
+        } else if (doing != DOING_YIELD || !promotion_turn(s)) {
             nap(s, doing);
         }
     }
-    engine_lulls(s->engine, false);
+    engine_yield_windows(s->engine, false);
     watch_stop(s);
     slots_empty(s); /* executors end with this thread */
     atomic_store(&s->doing, DOING_OFF);

@@ -95,7 +95,7 @@ static cJSON *advice_json(struct specializer *s)
 char *specializer_json(struct specializer *s)
 {
     static const char *const numerics[] = {"tolerance", "bit_equal", "reduced", "frozen"};
-    static const char *const refusals[] = {"refused", "adjourned"};
+    static const char *const refusals[] = {"refused", "deferred"};
     static const char *const marks[] = {"active", "restored", "rolled_back", "disabled", "retired"};
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "mode", mode_names[atomic_load(&s->mode)]);

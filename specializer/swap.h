@@ -30,7 +30,7 @@ void swap_out(struct specializer *s, struct place *p, enum life to, enum rollbac
 int swap_back(struct specializer *s, struct place *p, const char *who);
 /* Eager serves while the active kernel stays loaded as the previous one (pin to eager). */
 void swap_eager(struct specializer *s, struct place *p, const char *why, const char *who);
-/* Refused or adjourned: stored, counted, unloaded, freed. */
+/* Refused or deferred: stored, counted, unloaded, freed. */
 void candidate_refuse(struct specializer *s, struct candidate *c, enum stage stage, enum life to);
 /* Done with, whatever its state: unloads later, frees now. */
 void candidate_drop(struct specializer *s, struct candidate *c);

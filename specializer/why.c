@@ -139,7 +139,7 @@ void why_recall(struct specializer *s)
 {
     struct recalling g = {s, xcalloc((size_t)template_count() + 1, sizeof *g.source)};
     struct record_filter f = {.env = s->keys.env,
-                              .states = 1u << LIFE_REFUSED | 1u << LIFE_ADJOURNED |
+                              .states = 1u << LIFE_REFUSED | 1u << LIFE_DEFERRED |
                                         1u << LIFE_ROLLED_BACK | 1u << LIFE_DISABLED,
                               .limit = ROWS_MOST};
     for (int i = 0; i < template_count(); i++)

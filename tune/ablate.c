@@ -29,7 +29,7 @@ struct trial_state {
     struct cost cost;
     struct search search;
     struct advice advice;
-    struct counsel *counsel;
+    struct sim_adviser *adviser;
     double now_s, optimum;
     double seen, truth; /* speed of the kernel believed best: as seen, as it is */
     struct lesson lesson[LESSONS];
@@ -146,7 +146,7 @@ static bool batch(struct trial_state *s, void *state)
     int32_t id[BATCH_SIZE];
     space_predict(space, &s->cost);
     advice_free(&s->advice);
-    counsel_ask(s->counsel, &r, s->now_s, &s->advice);
+    sim_adviser_ask(s->adviser, &r, s->now_s, &s->advice);
     s->search.advice = &s->advice;
     int n = terms->strategy->propose(state, &s->search, id, BATCH_SIZE);
     advice_defer(&s->advice, id, n);
@@ -161,8 +161,9 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     const struct table *t = terms->table;
     size_t most = (size_t)space_size(t->space) + 1;
     struct trial_state s = {.terms = terms, .run = out, .seen = 1, .truth = 1};
-    s.counsel = counsel_open(terms->counsel, t, terms->seed, terms->recording, terms->live, err);
-    if (!s.counsel)
+    s.adviser =
+        sim_adviser_open(terms->adviser, t, terms->seed, terms->recording, terms->live, err);
+    if (!s.adviser)
         return -1;
     *out = (struct trial_run){.to_95_s = HUGE_VAL};
     out->seconds = xcalloc(most, sizeof *out->seconds);
@@ -170,22 +171,22 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     s.optimum = fmax(1, table_best(t, NULL));
     out->eager = s.optimum - 1;
     cost_open(&s.cost, &terms->tables->machine, terms->tables->threads);
-    if (terms->counsel == COUNSEL_CHANCE)
+    if (terms->adviser == SIM_CHANCE)
         s.cost.blind = terms->seed;
     search_open(&s.search, t->space);
     gather_lessons(&s);
-    s.search.mover = counsel_mover(s.counsel);
+    s.search.mover = sim_adviser_mover(s.adviser);
     void *state = terms->strategy->open(&s.search, terms->seed);
     while (batch(&s, state))
         ;
     if (!isfinite(out->to_95_s))
         out->to_95 = out->samples + 1;
-    out->use = *counsel_use(s.counsel);
+    out->use = *sim_adviser_use(s.adviser);
     terms->strategy->close(state);
     search_close(&s.search);
     cost_close(&s.cost);
     advice_free(&s.advice);
-    counsel_close(s.counsel);
+    sim_adviser_close(s.adviser);
     return 0;
 }
 
@@ -205,17 +206,17 @@ struct parted {
 };
 
 static int add_variant(struct ablation *a, const struct parted *t, const char *strategy,
-                       enum counsel_kind counsel, struct err *err)
+                       enum sim_adviser_kind adviser, struct err *err)
 {
     a->variant = xrealloc(a->variant, (size_t)(a->variants + 1) * sizeof *a->variant);
     struct variant *v = &a->variant[a->variants++];
-    *v = (struct variant){.table = t->whole, .strategy = strategy, .counsel = counsel};
+    *v = (struct variant){.table = t->whole, .strategy = strategy, .adviser = adviser};
     v->run = xcalloc((size_t)a->seeds, sizeof *v->run);
     for (int i = 0; i < a->seeds; i++) {
         struct trial_terms terms = {.tables = a->tables,
                                     .table = t->of[i],
                                     .strategy = strategy_find(strategy),
-                                    .counsel = counsel,
+                                    .adviser = adviser,
                                     .recording = a->recording,
                                     .live = a->live,
                                     .seed = (uint64_t)i + 1,
@@ -247,12 +248,12 @@ static int ablate_table(struct ablation *a, const struct parted *t, struct err *
     static const char *const advised[] = {"template", "mcts"};
     static const char *const baseline[] = {"cost", "random", "exhaustive"};
     for (int s = 0; s < 2; s++)
-        for (int k = 0; k < COUNSEL_KINDS; k++)
-            if ((k != COUNSEL_REPLAY || a->recording || a->live) &&
-                add_variant(a, t, advised[s], (enum counsel_kind)k, err) != 0)
+        for (int k = 0; k < SIM_KINDS; k++)
+            if ((k != SIM_REPLAY || a->recording || a->live) &&
+                add_variant(a, t, advised[s], (enum sim_adviser_kind)k, err) != 0)
                 return -1;
     for (int s = 0; s < 3; s++) /* they ask nobody */
-        if (add_variant(a, t, baseline[s], COUNSEL_HEURISTIC, err) != 0)
+        if (add_variant(a, t, baseline[s], SIM_HEURISTIC, err) != 0)
             return -1;
     return 0;
 }
@@ -268,13 +269,13 @@ int ablate(struct ablation *a, struct err *err)
     return r;
 }
 
-int ablate_advisers(struct ablation *a, const char *strategy, const enum counsel_kind *kind, int n,
-                    struct err *err)
+int ablate_advisers(struct ablation *a, const char *strategy, const enum sim_adviser_kind *kind,
+                    int n, struct err *err)
 {
     int r = 0;
     for (int i = 0; i < a->tables->n && r == 0; i++) {
         struct parted t = part_table(a, &a->tables->table[i]);
-        r = add_variant(a, &t, strategy, COUNSEL_HEURISTIC, err);
+        r = add_variant(a, &t, strategy, SIM_HEURISTIC, err);
         for (int k = 0; k < n && r == 0; k++)
             r = add_variant(a, &t, strategy, kind[k], err);
         free_parts(a, &t);
@@ -349,10 +350,10 @@ struct band variant_to_95(const struct ablation *a, const struct variant *v, boo
 /* ---- what advice costs --------------------------------------------------------------------- */
 
 static const struct variant *variant_of(const struct ablation *a, const struct table *t,
-                                        const char *strategy, enum counsel_kind k)
+                                        const char *strategy, enum sim_adviser_kind k)
 {
     for (int i = 0; i < a->variants; i++)
-        if (a->variant[i].table == t && a->variant[i].counsel == k &&
+        if (a->variant[i].table == t && a->variant[i].adviser == k &&
             strcmp(a->variant[i].strategy, strategy) == 0)
             return &a->variant[i];
     return NULL;
@@ -360,14 +361,13 @@ static const struct variant *variant_of(const struct ablation *a, const struct t
 
 /* The mean over slots of mean samples with the adviser over mean samples without, for the seeds
  * pick[0..seeds). */
-static double cost_of(const struct ablation *a, const char *strategy, enum counsel_kind k,
+static double cost_of(const struct ablation *a, const char *strategy, enum sim_adviser_kind k,
                       const int *pick)
 {
     double sum = 0;
     for (int t = 0; t < a->tables->n; t++) {
         const struct variant *with = variant_of(a, &a->tables->table[t], strategy, k);
-        const struct variant *alone =
-            variant_of(a, &a->tables->table[t], strategy, COUNSEL_HEURISTIC);
+        const struct variant *alone = variant_of(a, &a->tables->table[t], strategy, SIM_HEURISTIC);
         double n = 0, m = 0;
         for (int i = 0; i < a->seeds; i++) {
             n += with->run[pick[i]].to_95;
@@ -378,7 +378,7 @@ static double cost_of(const struct ablation *a, const char *strategy, enum couns
     return sum / a->tables->n;
 }
 
-struct band variant_cost(const struct ablation *a, const char *strategy, enum counsel_kind k)
+struct band variant_cost(const struct ablation *a, const char *strategy, enum sim_adviser_kind k)
 {
     enum { DRAWS = 1000 };
     int *pick = xcalloc((size_t)a->seeds, sizeof *pick);

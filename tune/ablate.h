@@ -8,7 +8,7 @@
 #ifndef WHET_TUNE_ABLATE_H
 #define WHET_TUNE_ABLATE_H
 
-#include "tune/counsel.h"
+#include "tune/sim_adviser.h"
 
 /* One search. */
 struct trial_run {
@@ -18,15 +18,15 @@ struct trial_run {
     int to_95;      /* samples until a point of 95 % of the best speed was; samples + 1: never */
     double to_95_s; /* and seconds; HUGE_VAL: never */
     double eager;   /* regret before the first */
-    struct counsel_use use;
+    struct sim_adviser_use use;
 };
 
 struct trial_terms {
     const struct tables *tables;
     const struct table *table;
     const struct strategy *strategy;
-    enum counsel_kind counsel;
-    const char *recording; /* of COUNSEL_REPLAY, or NULL and */
+    enum sim_adviser_kind adviser;
+    const char *recording; /* of SIM_REPLAY, or NULL and */
     struct live *live;     /* a model to ask */
     uint64_t seed;
     double budget_s;
@@ -39,7 +39,7 @@ void trial_free(struct trial_run *r);
 struct variant {
     const struct table *table;
     const char *strategy;
-    enum counsel_kind counsel;
+    enum sim_adviser_kind adviser;
     struct trial_run *run; /* [seeds] */
 };
 
@@ -57,8 +57,8 @@ struct ablation {
 /* All strategies x advisers on all tables of `a`. */
 int ablate(struct ablation *a, struct err *err);
 /* One strategy with the heuristic and with the `n` advisers of `kind`. */
-int ablate_advisers(struct ablation *a, const char *strategy, const enum counsel_kind *kind, int n,
-                    struct err *err);
+int ablate_advisers(struct ablation *a, const char *strategy, const enum sim_adviser_kind *kind,
+                    int n, struct err *err);
 void ablation_free(struct ablation *a);
 
 /* Mean regret and the 10th and 90th percentile over seeds, once `samples` were tried or `seconds`
@@ -74,7 +74,7 @@ struct band variant_to_95(const struct ablation *a, const struct variant *v, boo
 /* What an adviser costs or saves a strategy: samples to 95 % over those that it needs with the
  * heuristic alone on the same seeds, the mean over slots of ratios of means. Interval: 95 %, by
  * bootstrap over seeds. */
-struct band variant_cost(const struct ablation *a, const char *strategy, enum counsel_kind k);
+struct band variant_cost(const struct ablation *a, const char *strategy, enum sim_adviser_kind k);
 
 void ablation_print(const struct ablation *a);
 int ablation_write_json(const struct ablation *a, const char *path, struct err *err);

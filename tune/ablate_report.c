@@ -52,7 +52,7 @@ static void print_table(const struct ablation *a, const struct table *t)
         const struct variant *v = &a->variant[i];
         if (v->table != t)
             continue;
-        printf("  %-11s %-10s", v->strategy, counsel_name(v->counsel));
+        printf("  %-11s %-10s", v->strategy, sim_adviser_name(v->adviser));
         print_to_95(variant_to_95(a, v, false), space_size(t->space) + 1);
         print_to_95(variant_to_95(a, v, true), HUGE_VAL);
         printf("  ");
@@ -69,7 +69,7 @@ static double over_slots(const struct ablation *a, const struct variant *like)
     int n = 0;
     for (int i = 0; i < a->variants; i++)
         if (strcmp(a->variant[i].strategy, like->strategy) == 0 &&
-            a->variant[i].counsel == like->counsel) {
+            a->variant[i].adviser == like->adviser) {
             sum += log(variant_to_95(a, &a->variant[i], false).mean);
             n++;
         }
@@ -83,23 +83,23 @@ static void print_costs(const struct ablation *a)
            "over seeds]\n");
     for (int i = 0; i < a->variants && a->variant[i].table == a->variant[0].table; i++) {
         const struct variant *v = &a->variant[i];
-        if (v->counsel == COUNSEL_HEURISTIC)
+        if (v->adviser == SIM_HEURISTIC)
             continue;
-        struct band b = variant_cost(a, v->strategy, v->counsel);
-        printf("  %-11s %-10s %6.3f [%.3f, %.3f]\n", v->strategy, counsel_name(v->counsel), b.mean,
-               b.low, b.high);
+        struct band b = variant_cost(a, v->strategy, v->adviser);
+        printf("  %-11s %-10s %6.3f [%.3f, %.3f]\n", v->strategy, sim_adviser_name(v->adviser),
+               b.mean, b.low, b.high);
     }
 }
 
 /* What a language model was asked in one search, on the mean. */
-static struct counsel_use mean_use(const struct ablation *a, const struct variant *v,
-                                   double *rejected)
+static struct sim_adviser_use mean_use(const struct ablation *a, const struct variant *v,
+                                       double *rejected)
 {
-    struct counsel_use sum = {0};
+    struct sim_adviser_use sum = {0};
     int asked = 0, refused = 0;
     for (int i = 0; i < a->seeds; i++) {
-        const struct counsel_use *u = &v->run[i].use;
-        for (int q = 0; q < COUNSEL_QUESTIONS; q++) {
+        const struct sim_adviser_use *u = &v->run[i].use;
+        for (int q = 0; q < SIM_ASKS_QUESTIONS; q++) {
             sum.asked[q] += u->asked[q];
             asked += u->asked[q];
             refused += u->rejected[q];
@@ -117,13 +117,14 @@ static void print_use(const struct ablation *a)
     for (int i = 0; i < a->variants; i++) {
         const struct variant *v = &a->variant[i];
         double rejected, n = a->seeds;
-        if (v->counsel != COUNSEL_REPLAY)
+        if (v->adviser != SIM_REPLAY)
             continue;
-        struct counsel_use u = mean_use(a, v, &rejected);
+        struct sim_adviser_use u = mean_use(a, v, &rejected);
         printf("llm %-10s %-14s a search: %.1f questions for advice, %.1f for moves, %.0f s, %.0f "
                "tokens in, %.0f out; %.0f %% of the replies rejected\n",
-               v->strategy, v->table->slot, u.asked[COUNSEL_ADVICE] / n, u.asked[COUNSEL_MOVES] / n,
-               u.seconds / n, (double)u.tokens_in / n, (double)u.tokens_out / n, 100 * rejected);
+               v->strategy, v->table->slot, u.asked[SIM_ASKS_ADVICE] / n,
+               u.asked[SIM_ASKS_MOVES] / n, u.seconds / n, (double)u.tokens_in / n,
+               (double)u.tokens_out / n, 100 * rejected);
     }
 }
 
@@ -137,8 +138,8 @@ void ablation_print(const struct ablation *a)
         print_table(a, &a->tables->table[i]);
     printf("\nall slots: geometric mean of the median samples to 95 %%\n");
     for (int i = 0; i < a->variants && a->variant[i].table == a->variant[0].table; i++)
-        printf("  %-11s %-10s %6.1f\n", a->variant[i].strategy, counsel_name(a->variant[i].counsel),
-               over_slots(a, &a->variant[i]));
+        printf("  %-11s %-10s %6.1f\n", a->variant[i].strategy,
+               sim_adviser_name(a->variant[i].adviser), over_slots(a, &a->variant[i]));
     print_costs(a);
     if (!a->recording && !a->live)
         printf("adviser llm: open, no endpoint or recorded exchanges given (--adviser-url URL)\n");
@@ -173,12 +174,12 @@ static cJSON *costs_json(const struct ablation *a)
     cJSON *list = cJSON_CreateArray();
     for (int i = 0; i < a->variants && a->variant[i].table == a->variant[0].table; i++) {
         const struct variant *v = &a->variant[i];
-        if (v->counsel == COUNSEL_HEURISTIC)
+        if (v->adviser == SIM_HEURISTIC)
             continue;
-        struct band b = variant_cost(a, v->strategy, v->counsel);
+        struct band b = variant_cost(a, v->strategy, v->adviser);
         cJSON *o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "strategy", v->strategy);
-        cJSON_AddStringToObject(o, "adviser", counsel_name(v->counsel));
+        cJSON_AddStringToObject(o, "adviser", sim_adviser_name(v->adviser));
         add_number(o, "ratio", b.mean);
         add_number(o, "low", b.low);
         add_number(o, "high", b.high);
@@ -190,10 +191,10 @@ static cJSON *costs_json(const struct ablation *a)
 static cJSON *use_json(const struct ablation *a, const struct variant *v)
 {
     double rejected, n = a->seeds;
-    struct counsel_use u = mean_use(a, v, &rejected);
+    struct sim_adviser_use u = mean_use(a, v, &rejected);
     cJSON *o = cJSON_CreateObject();
-    add_number(o, "advice", u.asked[COUNSEL_ADVICE] / n);
-    add_number(o, "moves", u.asked[COUNSEL_MOVES] / n);
+    add_number(o, "advice", u.asked[SIM_ASKS_ADVICE] / n);
+    add_number(o, "moves", u.asked[SIM_ASKS_MOVES] / n);
     add_number(o, "rejected", rejected);
     add_number(o, "tokens_in", (double)u.tokens_in / n);
     add_number(o, "tokens_out", (double)u.tokens_out / n);
@@ -206,10 +207,10 @@ static cJSON *variant_json(const struct ablation *a, const struct variant *v)
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "slot", v->table->slot);
     cJSON_AddStringToObject(o, "strategy", v->strategy);
-    cJSON_AddStringToObject(o, "adviser", counsel_name(v->counsel));
+    cJSON_AddStringToObject(o, "adviser", sim_adviser_name(v->adviser));
     cJSON_AddItemToObject(o, "samples_to_95", band_json(variant_to_95(a, v, false), "median"));
     cJSON_AddItemToObject(o, "seconds_to_95", band_json(variant_to_95(a, v, true), "median"));
-    if (v->counsel == COUNSEL_REPLAY)
+    if (v->adviser == SIM_REPLAY)
         cJSON_AddItemToObject(o, "llm", use_json(a, v));
     cJSON *all = cJSON_AddArrayToObject(o, "samples_by_seed");
     for (int i = 0; i < a->seeds; i++)

@@ -14,7 +14,7 @@
 
 #include "config/clock.h"
 #include "specializer/admission/inputs.h"
-#include "specializer/hearing.h"
+#include "specializer/retrial.h"
 #include "specializer/swap.h"
 #include "specializer/why.h"
 #include "tune/lab.h"
@@ -27,8 +27,8 @@ enum { DRY_MOST = 30, TRIES_MOST = 3, CPU_DECODES = 16 };
 
 struct tuner {
     struct lab lab;
-    struct replay *replay; /* what a finalist's live steps are to be */
-    int turn;              /* finalists so far */
+    struct replay *replay; /* what a promoted candidate's live steps are to be */
+    int turn;              /* promoted candidates so far */
     struct place *place[SLOTS_MOST];
     int places;
     int64_t start_ns;
@@ -59,17 +59,18 @@ static void say_kernel(struct specializer *s, const struct place *p)
         return;
     }
     why_eager(s, p, why);
-    printf("eager; %s", p->finalist && !p->pinned[0] ? "a finalist waits for steps" : why);
+    printf("eager; %s",
+           p->promoted && !p->pinned[0] ? "a promoted candidate waits for steps" : why);
 }
 
 /* What a slot has after a round that ended `seconds` after the start: the kernel and its gain, or
- * eager and why. `again`: the round was a hearing. */
+ * eager and why. `again`: the round was a retrial. */
 static void say_round(struct specializer *s, const struct place *p, double seconds, int candidates,
                       bool again)
 {
     pthread_mutex_lock(&s->lock);
     printf("%4.0f s  %-14s %2d %s, %3d tried; ", seconds, p->slot->name, candidates,
-           again ? "heard again" : "candidates", p->search.tried);
+           again ? "retrial" : "candidates", p->search.tried);
     say_kernel(s, p);
     if (p->active)
         printf(" %+.1f %%", 100 * p->gain_eager);
@@ -180,7 +181,7 @@ static void on_live(void *ctx)
         printf("%s\n", err.msg);
 }
 
-static void try_finalist(struct tuner *t, struct place *p)
+static void try_promoted(struct tuner *t, struct place *p)
 {
     struct specializer *s = t->lab.s;
     struct err err;
@@ -190,8 +191,8 @@ static void try_finalist(struct tuner *t, struct place *p)
         printf("%-16s %s\n", p->slot->name, err.msg);
         return;
     }
-    for (int i = 0; i < TRIES_MOST && p->finalist && (i == 0 || !over(t)); i++)
-        finalist_try(s, p); /* one look at live steps, however short the time */
+    for (int i = 0; i < TRIES_MOST && p->promoted && (i == 0 || !over(t)); i++)
+        promotion_try(s, p); /* one look at live steps, however short the time */
     replay_stop(t->replay);
     t->replay = NULL;
 }
@@ -214,8 +215,8 @@ static void hold_round(struct tuner *t, struct place *p)
         round_abandon(s);
     if (clock_ns() < p->not_before_ns) /* the disk is full, or the builds of the hour are used up */
         specializer_wait(s, 0.5);
-    if (p->finalist)
-        try_finalist(t, p);
+    if (p->promoted)
+        try_promoted(t, p);
     retire_poll(s, false);
     adviser_poll(s->adviser);
     say_round(s, p, t->seconds - left_s(t), candidates, again);
@@ -227,13 +228,13 @@ static bool ready(struct tuner *t, struct place *p)
 }
 
 /* One who lost whole steps before the kernels around it changed. */
-static bool hear(struct tuner *t, struct place *p)
+static bool try_again(struct tuner *t, struct place *p)
 {
     struct specializer *s = t->lab.s;
-    bool heard = hearing_due(s, p) && ready(t, p) && hearing_start(s, p);
-    if (heard)
+    bool tried = retrial_due(s, p) && ready(t, p) && retrial_start(s, p);
+    if (tried)
         hold_round(t, p);
-    return heard;
+    return tried;
 }
 
 /* New candidates. False: the slot needs no more. */
@@ -246,15 +247,15 @@ static bool one_turn(struct tuner *t, struct place *p)
     return some;
 }
 
-/* Hearings come first once every slot has had its turn: they are of kernels that are known to be
- * fast by themselves, and the company has changed most by then. */
+/* Retrials come first once every slot has had its turn: they are of kernels that are known to be
+ * fast by themselves, and the kernels beside them have changed most by then. */
 static void search(struct tuner *t)
 {
     bool some = true;
     while (some && !over(t)) {
         some = false;
         for (int i = 0; i < t->places && !over(t); i++)
-            some |= hear(t, t->place[i]);
+            some |= try_again(t, t->place[i]);
         for (int i = 0; i < t->places && !over(t); i++)
             some |= one_turn(t, t->place[i]);
     }
@@ -272,7 +273,7 @@ int tune_loop(struct tune_options *o, struct err *err)
     int r = choose_slots(&t, o, err);
     if (r == 0) {
         restore_winners(t.lab.s);
-        hearings_recall(t.lab.s);
+        retrials_recall(t.lab.s);
         why_recall(t.lab.s);
         search(&t);
         say_summary(t.lab.s, t.place, t.places, t.seconds - left_s(&t));

@@ -106,12 +106,12 @@ typedef const char *name_fn(const struct variant *v);
 
 static const char *as_strategy(const struct variant *v)
 {
-    return v->counsel == COUNSEL_HEURISTIC ? v->strategy : NULL;
+    return v->adviser == SIM_HEURISTIC ? v->strategy : NULL;
 }
 
 static const char *as_adviser(const struct variant *v)
 {
-    return strcmp(v->strategy, "template") == 0 ? counsel_name(v->counsel) : NULL;
+    return strcmp(v->strategy, "template") == 0 ? sim_adviser_name(v->adviser) : NULL;
 }
 
 static void draw_legend(FILE *f, const struct ablation *a, name_fn *name)

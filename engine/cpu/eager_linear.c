@@ -3,7 +3,7 @@
  *
  * Narrow (m <= EAGER_NARROW): the canonical order of lanes.h. One token reads blocks straight into
  * registers; more tokens expand four rows at a time into a cache-resident buffer and share it.
- * Both add the same products in the same order, so a row's bits do not depend on its company.
+ * Both add the same products in the same order, so a row's bits do not depend on its neighbours.
  *
  * Wide: up to EAGER_PANEL rows are expanded (1 MiB at most, half of an L2 cache) and handed to
  * OpenBLAS. RMSNorm costs no pass over x: the gain is multiplied into the panel, and 1/rms into

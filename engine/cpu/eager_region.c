@@ -125,7 +125,7 @@ static void out(const void *args, const struct team *team)
     }
 }
 
-/* h = silu(h) * up over n floats; the tail with the scalar twins of the vector functions. */
+/* h = silu(h) * up over n floats; the tail with the scalar forms of the vector functions. */
 static void silu_mul(float *h, const float *up, int32_t n)
 {
     int32_t i = 0;

@@ -98,9 +98,9 @@ struct device_model {
     struct device_layer *layer;
 };
 
-/* The dynamic data of a step: one block at a fixed address on the device, its twin in pinned
- * memory, copied in one piece up to the end of what is used. Pointers are of the device; twin()
- * gives the host's. */
+/* The dynamic data of a step: one block at a fixed address on the device, its mirror in pinned
+ * memory, copied in one piece up to the end of what is used. Pointers are of the device;
+ * block_mirror() gives the host's. */
 struct step_block {
     char *host, *device;
     int32_t tokens, rows, spans; /* capacities */
@@ -220,7 +220,7 @@ struct flight {
     int32_t rows, samples;
     int32_t launches[REGION_COUNT];
     int64_t start_ns;
-    char *narrow_host, *wide_host; /* the blocks' twins */
+    char *narrow_host, *wide_host; /* the blocks' mirrors */
     int32_t *best;
     struct eager_sample *sample; /* [samples] */
     struct eager_adjust *adjust;
@@ -309,8 +309,8 @@ int memory_pinned(struct backend *b, void **p, int64_t bytes, struct err *e);
 /* backend_ops.kv_room */
 int64_t memory_kv_room(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
 void *arena_take(struct arena *a, int64_t bytes);
-/* The twin of a device pointer of `s` in pinned host memory. */
-void *block_twin(const struct step_block *s, const void *device);
+/* The host mirror of a device pointer of `s` in pinned host memory. */
+void *block_mirror(const struct step_block *s, const void *device);
 void *kv_pages(const struct backend *b, int32_t layer, int v);
 
 /* weights.c */

@@ -89,10 +89,10 @@ static int send_block(struct backend *b, cudaStream_t stream, const struct captu
 {
     int32_t m = step_tokens(b, c), rows = captured_rows(c);
     const struct step_block *k = &b->lab.block;
-    int32_t *position = block_twin(k, k->position), *kv_at = block_twin(k, k->kv_at);
-    int32_t *pages_at = block_twin(k, k->pages_at), *row = block_twin(k, k->row);
-    int32_t *table = block_twin(k, k->page_table), pages = 0;
-    struct cuda_counts *counts = block_twin(k, k->counts);
+    int32_t *position = block_mirror(k, k->position), *kv_at = block_mirror(k, k->kv_at);
+    int32_t *pages_at = block_mirror(k, k->pages_at), *row = block_mirror(k, k->row);
+    int32_t *table = block_mirror(k, k->page_table), pages = 0;
+    struct cuda_counts *counts = block_mirror(k, k->counts);
     *counts = (struct cuda_counts){m, rows, c->spans, c->context, {0}};
     for (int32_t i = 0; i < m; i++) {
         position[i] = c->position ? c->position[i % rows] : 0;

@@ -126,7 +126,7 @@ static int gather_pages(struct walk *w, const struct capture *c, const int32_t *
     struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
     const struct step_block *k = &b->lab.block;
-    int32_t *list = block_twin(k, k->page_table);
+    int32_t *list = block_mirror(k, k->page_table);
     for (int32_t p = 0; p < b->options.kv_pages; p++)
         if (number[p] > 0)
             list[place[number[p] - 1]] = p;

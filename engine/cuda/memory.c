@@ -24,7 +24,7 @@ void *arena_take(struct arena *a, int64_t bytes)
     return p;
 }
 
-void *block_twin(const struct step_block *s, const void *device)
+void *block_mirror(const struct step_block *s, const void *device)
 {
     return s->host + ((const char *)device - s->device);
 }

@@ -96,7 +96,7 @@ static void place_copies(const struct device_probe *p)
 {
     const struct step_block *k = &p->b->lab.block;
     const struct sequences *s = &p->s;
-    int32_t *position = block_twin(k, k->position), *kv_at = block_twin(k, k->kv_at);
+    int32_t *position = block_mirror(k, k->position), *kv_at = block_mirror(k, k->kv_at);
     for (int32_t i = s->m; i < p->room && s->all > s->m; i++) {
         position[i] = s->position[i % s->m];
         kv_at[i] = i < s->all ? s->pages * KV_PAGE + i - s->m : s->table[s->table_n] * KV_PAGE;
@@ -114,17 +114,17 @@ static int send_sequences(struct device_probe *p, struct err *e)
     if (s->table_n > k->pages)
         return err_set(e, "page tables of %d entries; the probe has room for %lld", s->table_n,
                        (long long)k->pages);
-    struct cuda_counts *counts = block_twin(k, k->counts);
+    struct cuda_counts *counts = block_mirror(k, k->counts);
     bool head = p->o.region == REGION_HEAD;
     *counts =
         (struct cuda_counts){head ? s->m + SPARE_ROWS : s->all, s->rows, s->spans, s->context, {0}};
-    memcpy(block_twin(k, k->position), s->position, bytes);
-    memcpy(block_twin(k, k->kv_at), s->kv_at, bytes);
+    memcpy(block_mirror(k, k->position), s->position, bytes);
+    memcpy(block_mirror(k, k->kv_at), s->kv_at, bytes);
     place_copies(p);
-    memcpy(block_twin(k, k->pages_at), s->pages_at, bytes);
-    memcpy(block_twin(k, k->row), s->row, bytes);
-    memcpy(block_twin(k, k->span), s->span, (size_t)s->spans * sizeof *s->span);
-    memcpy(block_twin(k, k->page_table), s->table, (size_t)s->table_n * sizeof *s->table);
+    memcpy(block_mirror(k, k->pages_at), s->pages_at, bytes);
+    memcpy(block_mirror(k, k->row), s->row, bytes);
+    memcpy(block_mirror(k, k->span), s->span, (size_t)s->spans * sizeof *s->span);
+    memcpy(block_mirror(k, k->page_table), s->table, (size_t)s->table_n * sizeof *s->table);
     size_t used = (size_t)((char *)(k->page_table + s->table_n) - k->device);
     CU(cudaMemcpy(k->device, k->host, used, cudaMemcpyHostToDevice));
     return 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rehearse.c - the whole model on tokens of nobody, in slices between live steps.
  *
- * Kernels that are right alone may drift together over thirty layers, so a finalist runs in all of
- * them. A process of its own would need the model's memory a second time; here the weights are, and
- * the candidate has already run in this process (its bench). The rehearsal has token, pages and
- * logits of its own in the lab's memory and shares only the buffers between two regions, which hold
- * nothing from one step to the next. One call is one step: the engine lends it between two of its
- * own, on the same stream.
+ * Kernels that are right alone may drift together over thirty layers, so a promoted candidate runs
+ * in all of them. A process of its own would need the model's memory a second time; here the
+ * weights are, and the candidate has already run in this process (its bench). The rehearsal has
+ * token, pages and logits of its own in the lab's memory and shares only the buffers between two
+ * regions, which hold nothing from one step to the next. One call is one step: the engine lends it
+ * between two of its own, on the same stream.
  *
  * A slot of decode steps is rehearsed by sequences that decode. Keys and values of a layer follow
  * those of the layer before; sequence i has page i of each, so such a rehearsal is at most KV_PAGE
@@ -52,17 +52,17 @@ static int check(const struct backend *b, struct rehearsal *r, struct err *e)
 /* One token of each sequence, at position `at`. */
 static int32_t fill_decode(const struct step_block *k, const struct rehearsal *r, int32_t at)
 {
-    int32_t *kv_at = block_twin(k, k->kv_at), *pages_at = block_twin(k, k->pages_at);
-    int32_t *position = block_twin(k, k->position), *row = block_twin(k, k->row);
-    int32_t *table = block_twin(k, k->page_table);
-    struct span *span = block_twin(k, k->span);
+    int32_t *kv_at = block_mirror(k, k->kv_at), *pages_at = block_mirror(k, k->pages_at);
+    int32_t *position = block_mirror(k, k->position), *row = block_mirror(k, k->row);
+    int32_t *table = block_mirror(k, k->page_table);
+    struct span *span = block_mirror(k, k->span);
     for (int32_t i = 0; i < r->m; i++) {
         position[i] = at;
         kv_at[i] = i * KV_PAGE + at;
         pages_at[i] = row[i] = table[i] = i;
         span[i] = (struct span){i, 1, at + 1, i};
     }
-    *(struct cuda_counts *)block_twin(k, k->counts) =
+    *(struct cuda_counts *)block_mirror(k, k->counts) =
         (struct cuda_counts){r->m, r->m, r->m, at + 1, {0}};
     return r->m;
 }
@@ -70,11 +70,11 @@ static int32_t fill_decode(const struct step_block *k, const struct rehearsal *r
 /* All of one sequence; its last tokens are the rows. */
 static int32_t fill_prompt(const struct step_block *k, const struct rehearsal *r)
 {
-    int32_t *kv_at = block_twin(k, k->kv_at), *pages_at = block_twin(k, k->pages_at);
-    int32_t *position = block_twin(k, k->position), *row = block_twin(k, k->row);
-    int32_t *table = block_twin(k, k->page_table), pages = (r->m + KV_PAGE - 1) / KV_PAGE;
-    struct span *span = block_twin(k, k->span);
-    struct eager_tile *tile = block_twin(k, k->tile);
+    int32_t *kv_at = block_mirror(k, k->kv_at), *pages_at = block_mirror(k, k->pages_at);
+    int32_t *position = block_mirror(k, k->position), *row = block_mirror(k, k->row);
+    int32_t *table = block_mirror(k, k->page_table), pages = (r->m + KV_PAGE - 1) / KV_PAGE;
+    struct span *span = block_mirror(k, k->span);
+    struct eager_tile *tile = block_mirror(k, k->tile);
     for (int32_t i = 0; i < r->m; i++) {
         position[i] = kv_at[i] = i;
         pages_at[i] = 0;
@@ -86,7 +86,7 @@ static int32_t fill_prompt(const struct step_block *k, const struct rehearsal *r
     span[0] = (struct span){0, r->m, r->m, 0};
     for (int32_t at = (r->m - 1) / EAGER_TILE * EAGER_TILE; at >= 0; at -= EAGER_TILE)
         *tile++ = (struct eager_tile){at, r->m - at < EAGER_TILE ? r->m - at : EAGER_TILE, at, 0};
-    *(struct cuda_counts *)block_twin(k, k->counts) =
+    *(struct cuda_counts *)block_mirror(k, k->counts) =
         (struct cuda_counts){r->m, r->rows, 1, r->m, {0}};
     return pages;
 }
@@ -94,7 +94,7 @@ static int32_t fill_prompt(const struct step_block *k, const struct rehearsal *r
 static int send_block(struct backend *b, const struct rehearsal *r, int32_t at, struct err *e)
 {
     const struct step_block *k = &b->lab.block;
-    int32_t *token = block_twin(k, k->token);
+    int32_t *token = block_mirror(k, k->token);
     memcpy(token, r->token + (size_t)at * (size_t)r->m, (size_t)r->m * sizeof *token);
     int32_t pages = r->prompt ? fill_prompt(k, r) : fill_decode(k, r, at);
     size_t used = (size_t)((char *)(k->page_table + pages) - k->device);

@@ -140,8 +140,8 @@ static int check_step(const struct backend *b, const struct step *s, const struc
  * those in front that a template takes. */
 static void fill_attention(const struct step *s, const struct step_block *block, struct walk *w)
 {
-    struct eager_tile *tile = block_twin(block, block->tile);
-    int32_t *single = block_twin(block, block->single);
+    struct eager_tile *tile = block_mirror(block, block->tile);
+    int32_t *single = block_mirror(block, block->single);
     for (int32_t i = s->spans - 1; i >= w->lead; i--) {
         const struct span *p = &s->span[i];
         if (p->count == 1) {
@@ -156,20 +156,20 @@ static void fill_attention(const struct step *s, const struct step_block *block,
     }
 }
 
-/* The block's twin; returns how many bytes of it are used. */
+/* The block's host mirror; returns how many bytes of it are used. */
 static size_t fill_block(const struct step *s, const struct step_block *block, struct walk *w)
 {
-    struct cuda_counts *counts = block_twin(block, block->counts);
-    int32_t *pages_at = block_twin(block, block->pages_at);
-    struct cuda_counts *lead = block_twin(block, block->lead);
+    struct cuda_counts *counts = block_mirror(block, block->counts);
+    int32_t *pages_at = block_mirror(block, block->pages_at);
+    struct cuda_counts *lead = block_mirror(block, block->lead);
     *counts = (struct cuda_counts){s->m, s->rows, s->spans, s->context, {0}};
     *lead = (struct cuda_counts){w->lead, 0, w->lead, longest(s, w->lead), {0}};
-    memcpy(block_twin(block, block->token), s->tokens, (size_t)s->m * 4);
-    memcpy(block_twin(block, block->position), s->position, (size_t)s->m * 4);
-    memcpy(block_twin(block, block->kv_at), s->kv_at, (size_t)s->m * 4);
-    memcpy(block_twin(block, block->row), s->row, (size_t)s->rows * 4);
-    memcpy(block_twin(block, block->span), s->span, (size_t)s->spans * sizeof *s->span);
-    memcpy(block_twin(block, block->page_table), s->page_table, (size_t)s->pages * 4);
+    memcpy(block_mirror(block, block->token), s->tokens, (size_t)s->m * 4);
+    memcpy(block_mirror(block, block->position), s->position, (size_t)s->m * 4);
+    memcpy(block_mirror(block, block->kv_at), s->kv_at, (size_t)s->m * 4);
+    memcpy(block_mirror(block, block->row), s->row, (size_t)s->rows * 4);
+    memcpy(block_mirror(block, block->span), s->span, (size_t)s->spans * sizeof *s->span);
+    memcpy(block_mirror(block, block->page_table), s->page_table, (size_t)s->pages * 4);
     for (int32_t i = 0; i < s->spans; i++)
         for (int32_t t = 0; t < s->span[i].count; t++)
             pages_at[s->span[i].first + t] = s->span[i].pages_at;

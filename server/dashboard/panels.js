@@ -434,7 +434,7 @@ const EVENT_TONES = {
   restored: "good",
   refused: "bad",
   adjourned: "warn",
-  heard_again: "warn",
+  retried: "warn",
   rolled_back: "bad",
   disabled: "bad",
   disable: "bad",

@@ -12,8 +12,8 @@
  * Before every call outputs are NaN; after every call walls, bands, foreign KV positions and inputs
  * are looked at; before a case's arena is poisoned again its outputs must still be those that were
  * read after the call. Only when the group's runner is dead does this process compute what eager
- * and the oracle make of the same inputs (check_subject.c), and judge (judge.c) every output kept.
- * So at no time is an answer in memory that a kernel could reach.
+ * and the oracle make of the same inputs (check_subject.c), and compare (comparator.c) every output
+ * kept. So at no time is an answer in memory that a kernel could reach.
  */
 #include "specializer/admission/check.h"
 
@@ -359,7 +359,7 @@ int check_kernel(const struct check_request *q, struct check_result *result, str
     k->q = &k->own;
     k->result = result;
     memset(result, 0, sizeof *result);
-    judgement_start(&result->judgement);
+    comparison_start(&result->judgement);
     k->plans = check_plan(q->model, &q->range, q->captured, q->captures, q->full, q->risk, k->plan);
     trim_plan(k);
     int rc = learn_facts(k, err);

@@ -8,7 +8,7 @@
 #define WHET_SPECIALIZER_ADMISSION_CHECK_H
 
 #include "specializer/admission/check_plan.h"
-#include "specializer/admission/judge.h"
+#include "specializer/admission/comparator.h"
 
 struct check_request {
     const struct model *model;
@@ -22,11 +22,12 @@ struct check_request {
     const struct capture *const *captured;
     int captures;
     uint64_t seed;
-    const char *references; /* folder of kept.h; or NULL: nothing is kept between probes */
+    const char
+        *references; /* folder of reference_cache.h; or NULL: nothing is kept between probes */
 };
 
 struct check_result {
-    struct judgement judgement;
+    struct comparison judgement;
     int32_t cases, runs;
     bool sealed;    /* seccomp was in force */
     char worst[96]; /* the case that came closest to a limit */

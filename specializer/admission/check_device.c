@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_device.c - cases to the device, outcomes to the judge.
+/* check_device.c - cases to the device, outcomes to the comparator.
  *
  * The device needs memory for what the region reads and no more: the server it shares the GPU with
  * has planned for the rest. So the model is cut down first: the layers that captures came from (at
@@ -187,7 +187,7 @@ static bool exact_region(enum region r)
 static int judge_case(struct check *k, const struct planned *p, const struct device_outcome *out,
                       struct err *err)
 {
-    struct judgement *j = &k->result->judgement;
+    struct comparison *j = &k->result->judgement;
     struct rule rule = k->q->check.rule;
     double before = j->ratio;
     rule.exact = p->fill == FILL_BITS && p->random_params && !p->capture &&
@@ -196,7 +196,7 @@ static int judge_case(struct check *k, const struct planned *p, const struct dev
         for (int i = 0; i < out->outputs; i++) {
             struct outcome o = {out->output[i].rows, out->output[i].cols, out->output[i].own[c],
                                 out->output[i].eager[c], out->output[i].truth[c]};
-            if (judge(j, &rule, &o, err) == 0)
+            if (compare(j, &rule, &o, err) == 0)
                 continue;
             if (out->outputs > 1)
                 err_prefix(err, "output %c", "qkv"[i]);
@@ -232,7 +232,7 @@ static struct device_case case_of(const struct check *k, const struct planned *p
 static int judge_batch(struct check *k, int32_t at, const struct device_outcome *out, int done,
                        struct err *err)
 {
-    const struct judgement *j = &k->result->judgement;
+    const struct comparison *j = &k->result->judgement;
     int rc = 0;
     for (int i = 0; i < done && rc == 0; i++) {
         const struct planned *p = &k->plan[at + i];
@@ -316,7 +316,7 @@ int check_device(const struct check_device_request *q, struct check_result *resu
     k->result = result;
     *spent = false;
     memset(result, 0, sizeof *result);
-    judgement_start(&result->judgement);
+    comparison_start(&result->judgement);
     for (int i = 0; i < c->captures && k->captures < PLAN_MAX; i++)
         if (c->captured[i]->pages <= CAPTURED_PAGES)
             k->captured[k->captures++] = c->captured[i];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_device.h - the admission of kernels that run on a device of their own.
  *
- * The same plan of cases and the same judge as check.h; what runs them is the backend's half of the
- * probe (engine/probe.h). In the probe process.
+ * The same plan of cases and the same comparator as check.h; what runs them is the backend's half
+ * of the probe (engine/probe.h). In the probe process.
  */
 #ifndef WHET_SPECIALIZER_ADMISSION_CHECK_DEVICE_H
 #define WHET_SPECIALIZER_ADMISSION_CHECK_DEVICE_H

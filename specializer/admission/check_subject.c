@@ -98,9 +98,9 @@ static int judge_run(const struct subject *s, const struct run *run, const struc
         float *own = reference_rows(ref, run->out[i], s->cols[i]);
         struct outcome few = {ref->rows, s->cols[i], own, ref->eager[i],
                               ref->truth.output[i].value};
-        rc = judge(&result->judgement, &rule, &few, err);
+        rc = compare(&result->judgement, &rule, &few, err);
         if (rc == 0 && ref->rows < s->rows[i])
-            rc = judge_rest(&result->judgement, &rule, &all, err);
+            rc = compare_rest(&result->judgement, &rule, &all, err);
         free(own);
         if (rc != 0 && ref->truth.outputs > 1)
             err_prefix(err, "output %c", "qkv"[i]);

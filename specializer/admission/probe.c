@@ -105,7 +105,7 @@ static int start_child(const struct stage_env *env, struct probe *p, struct err 
                                 .priority = priority_of(env, p->request.depth),
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
-                                .file_bytes = 16 << 20, /* references (kept.h) */
+                                .file_bytes = 16 << 20, /* references (reference_cache.h) */
                                 .output_max = OUTPUT_MAX};
     p->process = process_start(&spec, err);
     return p->process ? 0 : -1;

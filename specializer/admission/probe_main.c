@@ -3,9 +3,9 @@
  *
  * `whet probe REQUEST` answers one request with a line on stdout: the CPU's way, and what a person
  * types to see a refusal again. It opens the model without its vocabulary, then checks the kernel
- * alone (check.c; on a GPU check_device.c) or, for a finalist, the whole model's logits with it
- * (endcheck.c). It holds no socket and no file of the server, computes alone, and leaves foreign
- * code to children of its own, so a crash or a hang there becomes a reason here.
+ * alone (check.c; on a GPU check_device.c) or, for a promoted candidate, the whole model's logits
+ * with it (endcheck.c). It holds no socket and no file of the server, computes alone, and leaves
+ * foreign code to children of its own, so a crash or a hang there becomes a reason here.
  *
  * `whet probe --serve` answers request after request on the socket that is its stdin, and works on
  * the device only in the turns that it is given there (prober.c has the messages). It keeps what is
@@ -30,7 +30,7 @@
 #include "specializer/admission/probe_request.h"
 #include "specializer/admission/prober.h"
 
-static const double error_factor = 2; /* times eager's own distance to the oracle (judge.h) */
+static const double error_factor = 2; /* times eager's own distance to the oracle (comparator.h) */
 
 /* What one process keeps between requests. */
 struct examiner {

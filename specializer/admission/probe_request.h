@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 #include "engine/dispatch.h"
-#include "specializer/admission/judge.h"
+#include "specializer/admission/comparator.h"
 #include "specializer/admission/probe.h"
 #include "specializer/candidate/candidate.h"
 
@@ -17,7 +17,7 @@ struct probe_request {
     enum machine_kind machine; /* whose kernel it is */
     struct model_shape shape;  /* MACHINE_CUDA: what to draw weights for where there is no file */
     char *model, *object, *name;
-    char *references;                  /* folder of kept.h; "" or NULL: none */
+    char *references;                  /* folder of reference_cache.h; "" or NULL: none */
     char *capture[PROBE_CAPTURES_MAX]; /* files of capture_save() */
     int32_t captures;
     enum region region;

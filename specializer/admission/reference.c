@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reference.c - the yardstick of the judge, computed or found.
+/* reference.c - what the comparator compares with, computed or found.
  *
  * References are computed after the fact: the arena is filled again with what the kernel was given
  * (filling is repeatable from the seed), eager runs in it, and the oracle computes from the inputs
@@ -7,9 +7,10 @@
  * sees some of them (check_rows.c), and the others are compared with eager.
  *
  * That is half of what a probe costs, and depends on nothing but the inputs. Those are the same for
- * every candidate of a slot, so the answers are kept (kept.h), by a key that hashes what they are
- * made of: every byte of the inputs as they lie in the arena, model file, layer, rows, this program
- * and the library that multiplies for eager. The kernel cannot reach them: they are read when its process is dead.
+ * every candidate of a slot, so the answers are kept (reference_cache.h), by a key that hashes what
+ * they are made of: every byte of the inputs as they lie in the arena, model file, layer, rows,
+ * this program and the library that multiplies for eager. The kernel cannot reach them: they are
+ * read when its process is dead.
  */
 #include "specializer/admission/reference.h"
 
@@ -22,7 +23,7 @@
 #include "engine/cpu/blas.h"
 #include "engine/cpu/eager.h"
 #include "specializer/admission/check_rows.h"
-#include "specializer/admission/kept.h"
+#include "specializer/admission/reference_cache.h"
 #include "specializer/candidate/hash.h"
 
 static const double work_of_eager = 4e9; /* beyond it eager, too, sees only the chosen rows */
@@ -133,7 +134,7 @@ static bool find(const struct check_request *q, const struct subject *s, uint64_
     struct piece piece[2 * OUTPUTS];
     int pieces = pieces_of(q->model, s, ref, piece);
     size_t n, wanted = 0, at = 0;
-    char *data = kept_read(q->references, key, &n);
+    char *data = reference_cache_read(q->references, key, &n);
     for (int i = 0; i < pieces; i++)
         wanted += piece[i].bytes;
     if (!data || n != wanted) {
@@ -172,7 +173,7 @@ static void keep(const struct check_request *q, const struct subject *s, uint64_
             memcpy(data + at, *piece[i].at, piece[i].bytes);
         at += piece[i].bytes;
     }
-    kept_write(q->references, key, data, n);
+    reference_cache_write(q->references, key, data, n);
     free(data);
 }
 

@@ -32,7 +32,7 @@ enum life {
     LIFE_CANARY, /* passed the canary; about to be published */
     LIFE_ACTIVE,
     LIFE_RETIRED,
-    LIFE_ADJOURNED, /* whole steps were slower with it; to be heard in other company: hearing.c */
+    LIFE_DEFERRED, /* whole steps were slower; to be tried beside other kernels: retrial.c */
     LIFE_REFUSED,
     LIFE_ROLLED_BACK,
     LIFE_DISABLED,
@@ -45,12 +45,16 @@ struct gain {
     double mean, low, high;
 };
 
-/* Hearings that whole steps decided against a kernel, or could not decide (hearing.c). */
-enum { HEARINGS_MOST = 3, COMPANY_TEXT = 400, HEARD_TEXT = HEARINGS_MOST * (COMPANY_TEXT + 2) };
-struct heard {
+/* Trials in which whole steps were slower with a kernel, or could not decide (retrial.c). */
+enum {
+    RETRIALS_MOST = 3,
+    CORESIDENT_TEXT = 400,
+    LOST_TEXT = RETRIALS_MOST * (CORESIDENT_TEXT + 2)
+};
+struct losses {
     int32_t n;
-    double low, speed;      /* of the bench before the last one: lower bound, speed over eager */
-    char among[HEARD_TEXT]; /* the companies, "; " between them */
+    double low, speed;     /* of the bench before the last one: lower bound, speed over eager */
+    char among[LOST_TEXT]; /* the co-resident kernels of each, "; " between them */
 };
 
 /* What each stage measured. A field is 0 until its stage ran. */
@@ -79,7 +83,7 @@ struct evidence {
     /* canary: whole steps */
     struct gain canary;
     double step_s; /* median step with the candidate */
-    struct heard heard;
+    struct losses lost;
 };
 
 /* What the adviser warned about (bits): the checks that look for it run first. */

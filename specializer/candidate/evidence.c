@@ -29,8 +29,8 @@ static const struct field {
     FIELD(COUNT, shadow_looks), FIELD(COUNT, shadow_different), FIELD(NUMBER, shadow_max),
     FIELD(NUMBER, shadow_rms),  FIELD(COUNT, canary.pairs),     FIELD(NUMBER, canary.mean),
     FIELD(NUMBER, canary.low),  FIELD(NUMBER, canary.high),     FIELD(NUMBER, step_s),
-    FIELD(TEXT, prompts),       FIELD(COUNT, heard.n),          FIELD(NUMBER, heard.low),
-    FIELD(NUMBER, heard.speed), FIELD(TEXT, heard.among),
+    FIELD(TEXT, prompts),       FIELD(COUNT, lost.n),           FIELD(NUMBER, lost.low),
+    FIELD(NUMBER, lost.speed),  FIELD(TEXT, lost.among),
 };
 
 enum { FIELDS = sizeof(fields) / sizeof(fields[0]) };

@@ -2,7 +2,7 @@
 /* life.c - see life.h. The table below is the law; everything else asks it.
  *
  * Beyond the forward path: most states may fall back to proposed (a stage is repeated after a
- * restart, what was rolled back or adjourned is looked at again, or an operator enabled the
+ * restart, what was rolled back or deferred is looked at again, or an operator enabled the
  * kernel), and what is retired may become active again after it was re-validated (a pin, or a
  * rollback to the kernel before). A refusal is final.
  */
@@ -21,11 +21,11 @@ static const struct {
     [LIFE_PROBED] = {"probed", TO(BENCHED) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
     [LIFE_BENCHED] = {"benched", TO(SHADOWED) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
     [LIFE_SHADOWED] = {"shadowed",
-                       TO(CANARY) | TO(ADJOURNED) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
+                       TO(CANARY) | TO(DEFERRED) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
     [LIFE_CANARY] = {"canary", TO(ACTIVE) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
     [LIFE_ACTIVE] = {"active", TO(RETIRED) | TO(ROLLED_BACK) | TO(DISABLED)},
     [LIFE_RETIRED] = {"retired", TO(ACTIVE) | TO(ROLLED_BACK) | TO(DISABLED) | TO(PROPOSED)},
-    [LIFE_ADJOURNED] = {"adjourned", TO(PROPOSED) | TO(DISABLED)},
+    [LIFE_DEFERRED] = {"deferred", TO(PROPOSED) | TO(DISABLED)},
     [LIFE_REFUSED] = {"refused", TO(DISABLED)},
     [LIFE_ROLLED_BACK] = {"rolled_back", TO(PROPOSED) | TO(REFUSED) | TO(DISABLED)},
     [LIFE_DISABLED] = {"disabled", TO(PROPOSED)},
@@ -38,6 +38,8 @@ const char *life_name(enum life s)
 
 int life_parse(const char *name)
 {
+    if (strcmp(name, "adjourned") == 0) /* in stores written before 0.2 */
+        return LIFE_DEFERRED;
     for (int i = 0; i < LIFE_COUNT; i++)
         if (strcmp(name, table[i].name) == 0)
             return i;

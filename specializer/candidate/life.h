@@ -3,7 +3,7 @@
  *
  *   proposed -> built -> probed -> benched -> shadowed -> canary -> active -> retired
  *        \________\________\__________\__________\_________\  refused   \-> rolled_back
- *                                                      \-> adjourned -> proposed
+ *                                                      \-> deferred -> proposed
  *   any state -> disabled (operator)
  *
  * life_move() is the only code that changes a candidate's state, and it does so after the store

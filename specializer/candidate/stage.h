@@ -40,7 +40,8 @@ struct stage_env {
     const struct compiler *compiler;
     const char *program;    /* this executable: `program probe` is the probe */
     const char *kernel_dir; /* holds args.h and cpu/ */
-    /* Where probes of CPU kernels keep what an input should give (kept.h); NULL: nowhere. */
+    /* Where probes of CPU kernels keep what an input should give (reference_cache.h); NULL:
+     * nowhere. */
     const char *reference_dir;
     struct prober *prober;  /* the process that probes a device's kernels, or NULL */
     double cache_bandwidth; /* bytes/s out of a cache that cores share; 0: not measured */

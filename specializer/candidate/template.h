@@ -59,7 +59,7 @@ struct template
     const char *(*legal)(const struct point *p, const struct facts *f);
     /* The point gives the bits of the eager kernel. */
     bool (*bit_equal)(const struct point *p, const struct facts *f);
-    /* What it declares to make of activations: enum precision (judge.h). */
+    /* What it declares to make of activations: enum precision (comparator.h). */
     int (*precision)(const struct point *p, const struct facts *f);
     /* Where a search may begin: "NAME=value ...", other knobs at their defaults, of START row `n`
      * among those that hold; NULL: fewer do. */

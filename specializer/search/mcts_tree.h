@@ -7,8 +7,8 @@
 #ifndef WHET_SPECIALIZER_SEARCH_MCTS_TREE_H
 #define WHET_SPECIALIZER_SEARCH_MCTS_TREE_H
 
+#include "specializer/search/advice_budget.h"
 #include "specializer/search/strategy.h"
-#include "specializer/search/trust.h"
 
 enum { MCTS_CHILDREN = 2, MCTS_NODES_MOST = 16384, MCTS_ROOT = 0 };
 
@@ -35,7 +35,7 @@ struct mcts_tree {
     double scale;     /* speed x predicted seconds, as measured */
     double fastest;   /* speed, measured or predicted */
     int batch, wants; /* batches so far; questions to a language model */
-    struct trust trust;
+    struct advice_budget trust;
 };
 
 /* The yardstick for scores, anew: what a second predicted is worth in speed, and the fastest speed.

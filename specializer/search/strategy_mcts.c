@@ -72,7 +72,7 @@ static bool take(struct batch *b, const struct search *s, int32_t id)
     return true;
 }
 
-typedef bool trust_fn(const struct trust *t, const struct search *s, int32_t id);
+typedef bool trust_fn(const struct advice_budget *t, const struct search *s, int32_t id);
 
 /* A point that a language model named, if it is trusted so far. */
 static bool take_told(struct mcts_tree *t, const struct search *s, struct batch *b, int32_t id,
@@ -80,7 +80,7 @@ static bool take_told(struct mcts_tree *t, const struct search *s, struct batch 
 {
     if (!may(&t->trust, s, id) || !take(b, s, id))
         return false;
-    trust_took(&t->trust, s, id);
+    advice_budget_took(&t->trust, s, id);
     return true;
 }
 
@@ -100,7 +100,7 @@ static void play_advice(struct mcts_tree *t, const struct search *s, struct batc
         if (leaf < 0)
             continue;
         mcts_score_leaf(t, s, leaf);
-        take_told(t, s, b, t->node[leaf].id, trust_near);
+        take_told(t, s, b, t->node[leaf].id, advice_budget_near);
     }
 }
 
@@ -145,13 +145,13 @@ static void plant_all(struct mcts_tree *t, const struct search *s)
 static void take_advised(struct mcts_tree *t, const struct search *s, struct batch *b,
                          trust_fn *may)
 {
-    for (int i = 0, looks = 0; i < s->advice->advised && looks < TRUST_LOOKS; i++) {
+    for (int i = 0, looks = 0; i < s->advice->advised && looks < ADVICE_LOOKS; i++) {
         int32_t id = s->advice->priority[i];
         looks += s->trial[id] == TRIAL_NONE;
         if (take_told(t, s, b, id, may))
             plant(t, s, id);
     }
-    for (int tries = 0; s->advice->hinted > 0 && tries < TRUST_LOOKS; tries++) {
+    for (int tries = 0; s->advice->hinted > 0 && tries < ADVICE_LOOKS; tries++) {
         int32_t id = search_draw(s, &t->random);
         if (id >= 0 && take_told(t, s, b, id, may))
             plant(t, s, id);
@@ -285,7 +285,7 @@ static void want_moves(struct mcts_tree *t, const struct search *s)
         t->wants++;
         return;
     }
-    for (int i = 0; i < n; i++) /* nobody heard it: the next batch may want them */
+    for (int i = 0; i < n; i++) /* nobody was asked: the next batch may want them */
         t->node[t->of[l[i].id[0]]].wanted--;
 }
 
@@ -301,8 +301,8 @@ static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)
     for (int i = 0; i < s->firsts; i++)
         take(&b, s, s->first[i]);
     if (told || s->mover)
-        trust_batch(&t->trust, s, n);
-    take_advised(t, s, &b, trust_near);
+        advice_budget_batch(&t->trust, s, n);
+    take_advised(t, s, &b, advice_budget_near);
     play_advice(t, s, &b);
     b.want -= told && t->trust.far_left > 0 && b.n < n; /* far ones are last */
     take_starts(t, s, &b);
@@ -310,7 +310,7 @@ static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)
         ;
     take_grown(t, s, &b);
     b.want = n;
-    take_advised(t, s, &b, trust_far);
+    take_advised(t, s, &b, advice_budget_far);
     take_grown(t, s, &b);
     take_rest(s, &b);
     want_moves(t, s);

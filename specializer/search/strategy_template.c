@@ -6,14 +6,12 @@
  * wrong about a family is wrong about all of it. A batch is filled in this order:
  *
  *   winners of neighbouring slots   shapes that are close like close kernels
- *   what a language model named     as many as its earlier picks have earned (trust.h); what the
- *                                   cost model thinks absurd comes last, one in twenty samples
- *   two of every leading family     those that look best first
- *   two of the other families       not in the first batch, and a third of one at most
- *   steps of one knob               from the two fastest points known, a third of the batch
- *   the most hopeful                shortest time that is still likely (UCB): prediction and doubt
- *                                   of the cost model, so an unknown family is worth a look and a
- *                                   known slow one is not
+ *   what a language model named     as many as its earlier picks have earned (advice_budget.h);
+ * what the cost model thinks absurd comes last, one in twenty samples two of every leading family
+ * those that look best first two of the other families       not in the first batch, and a third of
+ * one at most steps of one knob               from the two fastest points known, a third of the
+ * batch the most hopeful                shortest time that is still likely (UCB): prediction and
+ * doubt of the cost model, so an unknown family is worth a look and a known slow one is not
  *   anything                        advice may name only part of a space
  *
  * The first batch of a cold search is a short one: what it teaches, and a reply that came
@@ -29,9 +27,9 @@
 
 #include "config/err.h"
 #include "specializer/candidate/hash.h"
+#include "specializer/search/advice_budget.h"
 #include "specializer/search/cost.h"
 #include "specializer/search/strategy.h"
-#include "specializer/search/trust.h"
 
 enum { FAMILY_LEAST = 2, FIRST_BATCH = 4, BEST = 2, BATCH_MOST = 256, SHORT_OF_FAMILY = 64 };
 #define LEADING 1.7  /* a family is when its best prediction is within this factor of the best */
@@ -39,7 +37,7 @@ enum { FAMILY_LEAST = 2, FIRST_BATCH = 4, BEST = 2, BATCH_MOST = 256, SHORT_OF_F
 
 struct state {
     uint64_t random;
-    struct trust trust;
+    struct advice_budget trust;
 };
 
 /* A batch being put together. */
@@ -211,13 +209,13 @@ static void take_families(struct batch *b, bool trailing)
 
 /* ---- advice -------------------------------------------------------------------------------- */
 
-typedef bool trust_fn(const struct trust *t, const struct search *s, int32_t id);
+typedef bool trust_fn(const struct advice_budget *t, const struct search *s, int32_t id);
 
 static void take_told(struct batch *b, int32_t id, trust_fn *may)
 {
-    struct trust *t = &b->st->trust;
+    struct advice_budget *t = &b->st->trust;
     if (id >= 0 && may(t, b->s, id) && take(b, id))
-        trust_took(t, b->s, id);
+        advice_budget_took(t, b->s, id);
 }
 
 /* Only what a language model said, and of that what it puts first: the heuristic's word is the cost
@@ -225,11 +223,11 @@ static void take_told(struct batch *b, int32_t id, trust_fn *may)
 static void take_advised(struct batch *b, trust_fn *may)
 {
     const struct advice *a = b->s->advice;
-    for (int i = 0, looks = 0; i < a->advised && looks < TRUST_LOOKS; i++) {
+    for (int i = 0, looks = 0; i < a->advised && looks < ADVICE_LOOKS; i++) {
         looks += b->s->trial[a->priority[i]] == TRIAL_NONE;
         take_told(b, a->priority[i], may);
     }
-    for (int tries = 0; a->hinted > 0 && tries < TRUST_LOOKS; tries++)
+    for (int tries = 0; a->hinted > 0 && tries < ADVICE_LOOKS; tries++)
         take_told(b, search_draw(b->s, &b->st->random), may);
 }
 
@@ -262,12 +260,12 @@ static int template_propose(void *state, const struct search *s, int32_t *id, in
     int whole = b.want;
     bool advised = s->advice->advised > 0 || s->advice->hinted > 0;
     if (advised)
-        trust_batch(&st->trust, s, whole);
+        advice_budget_batch(&st->trust, s, whole);
     open_shortlist(&b);
     for (int i = 0; i < s->firsts; i++)
         take(&b, s->first[i]);
     if (advised)
-        take_advised(&b, trust_near);
+        take_advised(&b, advice_budget_near);
     b.want -= advised && st->trust.far_left > 0 && b.n < whole; /* far ones are last */
     take_families(&b, false);
     if (s->tried > 0)
@@ -277,7 +275,7 @@ static int template_propose(void *state, const struct search *s, int32_t *id, in
     take_hopeful(&b, b.want, -1, -1);
     b.want = whole;
     if (advised)
-        take_advised(&b, trust_far);
+        take_advised(&b, advice_budget_far);
     take_hopeful(&b, b.want, -1, -1);
     if (b.n < b.want)
         take_rest(&b);

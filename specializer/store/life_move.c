@@ -10,7 +10,7 @@
 /* Moves that make serving safer must not wait for a disk. */
 static bool safety_move(enum life to)
 {
-    return to == LIFE_REFUSED || to == LIFE_ADJOURNED || to == LIFE_ROLLED_BACK ||
+    return to == LIFE_REFUSED || to == LIFE_DEFERRED || to == LIFE_ROLLED_BACK ||
            to == LIFE_DISABLED;
 }
 

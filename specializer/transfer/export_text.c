@@ -28,7 +28,7 @@ void export_text(struct store *s, cJSON *row)
     tree_node_free(&n);
 }
 
-/* At most `most` bytes of what a stranger's model said, as plain ASCII. */
+/* At most `most` bytes of what another store's model said, as plain ASCII. */
 static char *plain(const char *text, size_t most)
 {
     char *out = xasprintf("%.*s", (int)(strlen(text) < most ? strlen(text) : most), text);

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timing  # the search has to get somewhere: minutes unde
 PROMPTS = ["The capital of France is", "Once upon a time", "def add(a, b):"]
 PATIENCE = 1200
 LEGAL = {"proposed", "built", "probed", "benched", "shadowed", "canary", "active", "retired",
-         "adjourned", "refused", "rolled_back", "disabled"}
+         "deferred", "refused", "rolled_back", "disabled"}
 
 
 def text_of(server, prompt):

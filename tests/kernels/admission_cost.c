@@ -15,8 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "specializer/admission/kept.h"
 #include "specializer/admission/probe.h"
+#include "specializer/admission/reference_cache.h"
 #include "specializer/adviser/adviser.h"
 #include "specializer/build/build.h"
 #include "specializer/search/cost.h"
@@ -69,7 +69,8 @@ static int works_open(struct works *w, const char *model, struct err *err)
                                 .alone = true};
     if (config_parse(&w->config, 1, none, err) != 0 ||
         compiler_find(&w->config, &w->compiler, err) != 0 ||
-        kernel_sources_write(w->kernels, err) != 0 || kept_clear(w->references, err) != 0)
+        kernel_sources_write(w->kernels, err) != 0 ||
+        reference_cache_clear(w->references, err) != 0)
         return -1;
     w->env.model = model_open(model, false, NULL, NULL, err);
     if (!w->env.model)

@@ -24,8 +24,8 @@
 
 #include "config/clock.h"
 #include "engine/sandbox.h"
-#include "specializer/admission/kept.h"
 #include "specializer/admission/probe.h"
+#include "specializer/admission/reference_cache.h"
 #include "specializer/build/build.h"
 #include "specializer/candidate/hash.h"
 
@@ -231,7 +231,7 @@ static int bench_open(struct bench *b, struct err *err)
     b->sources = xasprintf("%s/tests/kernels/bad", root);
     b->kernels = xasprintf("%s/kernels", root);
     b->references = xasprintf("%s/references", dir);
-    if (kept_clear(b->references, err) != 0)
+    if (reference_cache_clear(b->references, err) != 0)
         return -1;
     b->config.engine_threads = 2;
     static const struct machine machine = {.kind = MACHINE_CPU};
@@ -248,7 +248,8 @@ static int bench_open(struct bench *b, struct err *err)
 
 static void bench_close(struct bench *b)
 {
-    if (b->references && (kept_clear(b->references, NULL) != 0 || rmdir(b->references) != 0))
+    if (b->references &&
+        (reference_cache_clear(b->references, NULL) != 0 || rmdir(b->references) != 0))
         printf("%s is left\n", b->references);
     if (b->dir && rmdir(b->dir) != 0) {
         printf("%s is not empty\n", b->dir);
@@ -301,7 +302,7 @@ static void examine_references(struct bench *b)
     int n, again;
     if (!b->sealed)
         return; /* then nothing is kept */
-    kept_clear(b->references, &err);
+    reference_cache_clear(b->references, &err);
     examine(b, &good);
     uint64_t clean = references(b, false, &n);
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)

@@ -205,7 +205,7 @@ static void engine_sleeps_the_share_away_while_children_starve(void **state)
     struct engine_request r = request_of(&c[0], 1000);
     r.ignore_eos = true;
     int64_t start = clock_ns();
-    engine_lulls(e, true);
+    engine_yield_windows(e, true);
     submit(e, &r);
     struct lent lent = {0};
     for (int n = 10; n <= 600; n += 10) {
@@ -217,18 +217,18 @@ static void engine_sleeps_the_share_away_while_children_starve(void **state)
     /* A wake-up that came late is paid for later. */
     assert_true((double)lent.ns < 0.05 * (double)passed + 2 * (double)lent.longest_ns);
     wait_ends(1);
-    uint64_t lulls = atomic_load(&e->stats.slices);
+    uint64_t windows = atomic_load(&e->stats.slices);
     usleep(40000); /* nobody waits: nothing to lend, but after the step with which it ended */
-    assert_in_range(atomic_load(&e->stats.slices), lulls, lulls + 1);
-    engine_lulls(e, false);
-    prompt_text(&c[1], "load without lulls");
+    assert_in_range(atomic_load(&e->stats.slices), windows, windows + 1);
+    engine_yield_windows(e, false);
+    prompt_text(&c[1], "load without windows");
     r = request_of(&c[1], 300);
     r.ignore_eos = true;
     submit(e, &r);
     wait_tokens(&c[1], 1);
-    lulls = atomic_load(&e->stats.slices);
+    windows = atomic_load(&e->stats.slices);
     wait_ends(2);
-    assert_int_equal(atomic_load(&e->stats.slices), lulls);
+    assert_int_equal(atomic_load(&e->stats.slices), windows);
     engine_stop(e);
     free(c);
 }

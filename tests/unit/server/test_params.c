@@ -213,7 +213,7 @@ static void params_refuse_by_name(void **state)
     expect_refusals(refused_by_chat, COUNT(refused_by_chat), true, 400);
 }
 
-/* Errors name the member that the client sent, not its older twin. */
+/* Errors name the member that the client sent, not its older name. */
 static void params_say_which_member_gave_the_limit(void **state)
 {
     (void)state;

@@ -126,7 +126,7 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx)
         ;
     return r;
 }
-void engine_lulls(struct engine *e, bool on)
+void engine_yield_windows(struct engine *e, bool on)
 {
     (void)e;
     (void)on;

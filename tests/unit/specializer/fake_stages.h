@@ -200,7 +200,7 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
     c->steps = STEPS_UNSEEN;
     c->evidence.canary = (struct gain){50, 0.1, 0.05, 0.15};
     if ((shy && strcmp(c->slot->name, shy) == 0 &&
-         !(needs && specialized(needs) && c->evidence.heard.n > 0)) ||
+         !(needs && specialized(needs) && c->evidence.lost.n > 0)) ||
         (c->evidence.bench.low >= 0.10 && child_killed(&fake.outrun))) {
         c->evidence.canary = (struct gain){50, -0.01, -0.02, -0.005};
         snprintf(c->reason, sizeof c->reason, "canary: whole steps -1.00 %% [-2.00, -0.50]");

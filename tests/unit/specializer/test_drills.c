@@ -199,7 +199,7 @@ static void live_through_everything(struct specializer *s)
 {
     static char wrong[64][24];
     char *text = NULL;
-    atomic_store(&fake.outrun, 1); /* one is adjourned on the way */
+    atomic_store(&fake.outrun, 1); /* one is deferred on the way */
     SOON(specialized("mlp_out/m1") && specialized("head/m1"));
     specializer_pin(s, "head/m1", "eager", "drill", &text);
     free(text);

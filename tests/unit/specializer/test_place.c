@@ -28,7 +28,7 @@ static void starts_of_families_come_one_a_round(void **state)
 }
 
 /* It came second to a kernel that is gone; but what whole steps said of it here still holds. */
-static void a_runner_up_does_not_come_back_to_the_company_it_lost_in(void **state)
+static void a_runner_up_does_not_come_back_beside_those_it_lost_with(void **state)
 {
     (void)state;
     struct facts f = {
@@ -48,7 +48,7 @@ static void a_runner_up_does_not_come_back_to_the_company_it_lost_in(void **stat
     search_learn(&p->search, 0, 1.5);
     space_point(p->space, 0, &point);
     struct record r = {.state = LIFE_SHADOWED,
-                       .evidence = {.speed = 1.5, .heard = {.n = 1, .among = "eager"}}};
+                       .evidence = {.speed = 1.5, .lost = {.n = 1, .among = "eager"}}};
     snprintf(r.template, sizeof r.template, "%s", space_template(p->space, 0)->id);
     point_text(space_template(p->space, 0), &point, r.knobs, sizeof r.knobs);
     comeback_row(&g, &r);
@@ -65,7 +65,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(starts_of_families_come_one_a_round),
-        cmocka_unit_test(a_runner_up_does_not_come_back_to_the_company_it_lost_in),
+        cmocka_unit_test(a_runner_up_does_not_come_back_beside_those_it_lost_with),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

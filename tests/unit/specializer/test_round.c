@@ -21,23 +21,23 @@ static void a_clear_gain_does_not_wait_but_gives_way_to_a_clearer_one(void **sta
     struct item item[2] = {{.c = &first, .id = 3}, {.c = &faster, .id = 7}};
     assert_false(leads(&p, &small));
     assert_true(leads(&p, &first));
-    make_finalist(&p, &item[0]);
-    assert_ptr_equal(p.finalist, &first);
+    promote(&p, &item[0]);
+    assert_ptr_equal(p.promoted, &first);
     assert_null(item[0].c);
     assert_true(leads(&p, &faster));
-    make_finalist(&p, &item[1]);
-    assert_ptr_equal(p.finalist, &faster);
-    assert_int_equal(p.finalist_id, 7);
+    promote(&p, &item[1]);
+    assert_ptr_equal(p.promoted, &faster);
+    assert_int_equal(p.promoted_id, 7);
     assert_ptr_equal(item[1].c, &first); /* a runner-up of the round */
     assert_int_equal(item[1].id, 3);
     assert_false(leads(&p, &first));
 }
 
-static void a_finalist_that_live_steps_have_seen_stays(void **state)
+static void a_promoted_candidate_that_live_steps_have_seen_stays(void **state)
 {
     (void)state;
     struct candidate first = benched(0.2), faster = benched(0.9);
-    struct place p = {.finalist = &first};
+    struct place p = {.promoted = &first};
     assert_true(leads(&p, &faster));
     first.state = LIFE_SHADOWED;
     assert_false(leads(&p, &faster));
@@ -53,7 +53,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_clear_gain_does_not_wait_but_gives_way_to_a_clearer_one),
-        cmocka_unit_test(a_finalist_that_live_steps_have_seen_stays),
+        cmocka_unit_test(a_promoted_candidate_that_live_steps_have_seen_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

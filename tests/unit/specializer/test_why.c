@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of specializer/why.c: which of many reasons is the one to tell, and how short it is. What
- * the loop makes of it: test_hearing.c. */
+ * the loop makes of it: test_retrial.c. */
 #include "tests/unit/unit.h"
 
 #include "specializer/why.c"
@@ -33,7 +33,7 @@ static void the_one_that_came_farthest_is_told(void **state)
     assert_string_equal(p.why.words, "bench: +0.4 % [-0.2, +1.0]");
     say(&p, LIFE_REFUSED, "bench: gain -16.4 % [-20.1, -7.3] over 48 pairs, wanted +2.0 %", slow);
     assert_string_equal(p.why.words, "bench: +0.4 % [-0.2, +1.0]");
-    say(&p, LIFE_ADJOURNED, "canary: whole steps -0.63 % [-1.01, -0.33] over 96 pairs", lost);
+    say(&p, LIFE_DEFERRED, "canary: whole steps -0.63 % [-1.01, -0.33] over 96 pairs", lost);
     assert_string_equal(p.why.words, "canary: whole steps -0.6 % [-1.0, -0.3]");
     say(&p, LIFE_REFUSED, "probe: hang: asleep for 1.0 s", none);
     assert_string_equal(p.why.words, "canary: whole steps -0.6 % [-1.0, -0.3]");

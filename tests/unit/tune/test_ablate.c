@@ -41,15 +41,15 @@ static int close_tables(void **state)
     return 0;
 }
 
-static struct trial_run run(const struct table *t, const char *strategy, enum counsel_kind counsel,
-                            uint64_t seed)
+static struct trial_run run(const struct table *t, const char *strategy,
+                            enum sim_adviser_kind adviser, uint64_t seed)
 {
     struct trial_run r;
     struct err err;
     struct trial_terms terms = {.tables = &tables,
                                 .table = t,
                                 .strategy = strategy_find(strategy),
-                                .counsel = counsel,
+                                .adviser = adviser,
                                 .seed = seed,
                                 .budget_s = 1e9};
     assert_int_equal(trial_run(&terms, &r, &err), 0);
@@ -57,12 +57,12 @@ static struct trial_run run(const struct table *t, const char *strategy, enum co
 }
 
 /* Mean over seeds and slots of samples to 95 %; slots count alike. */
-static double mean_samples(const char *strategy, enum counsel_kind counsel)
+static double mean_samples(const char *strategy, enum sim_adviser_kind adviser)
 {
     double sum = 0;
     for (int i = 0; i < tables.n; i++)
         for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-            struct trial_run r = run(&tables.table[i], strategy, counsel, seed);
+            struct trial_run r = run(&tables.table[i], strategy, adviser, seed);
             sum += r.to_95;
             trial_free(&r);
         }
@@ -77,8 +77,8 @@ static void right_advice_needs_a_third_of_the_samples_of_random_order(void **unu
     for (int i = 0; i < tables.n; i++) {
         double right = 0, chance = 0;
         for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-            struct trial_run a = run(&tables.table[i], "template", COUNSEL_RIGHT, seed);
-            struct trial_run b = run(&tables.table[i], "random", COUNSEL_HEURISTIC, seed);
+            struct trial_run a = run(&tables.table[i], "template", SIM_RIGHT, seed);
+            struct trial_run b = run(&tables.table[i], "random", SIM_HEURISTIC, seed);
             right += a.to_95;
             chance += b.to_95;
             trial_free(&a);
@@ -103,11 +103,11 @@ static void it_does_so_where_the_formula_is_right_already(void **state)
 static void rejected_and_missing_advice_change_nothing(void **unused)
 {
     (void)unused;
-    static const enum counsel_kind silent[] = {COUNSEL_GARBAGE, COUNSEL_DEAD};
+    static const enum sim_adviser_kind silent[] = {SIM_GARBAGE, SIM_DEAD};
     for (int i = 0; i < tables.n; i++)
         for (int k = 0; k < 4; k++) {
             const char *strategy = k < 2 ? "template" : "mcts";
-            struct trial_run alone = run(&tables.table[i], strategy, COUNSEL_HEURISTIC, 1);
+            struct trial_run alone = run(&tables.table[i], strategy, SIM_HEURISTIC, 1);
             struct trial_run other = run(&tables.table[i], strategy, silent[k % 2], 1);
             assert_int_equal(alone.samples, other.samples); /* the same points in the same order */
             assert_memory_equal(alone.seconds, other.seconds,
@@ -122,7 +122,7 @@ static void rejected_and_missing_advice_change_nothing(void **unused)
 static void bad_advice_costs_less_than_a_tenth(void **state)
 {
     static const char *const table[] = {"tune_table.json", "tune_table_huge.json"};
-    static const enum counsel_kind bad[] = {COUNSEL_WRONG, COUNSEL_INVERTED, COUNSEL_SLY};
+    static const enum sim_adviser_kind bad[] = {SIM_WRONG, SIM_INVERTED, SIM_SLY};
     enum { PARTS = 64 }; /* with 16 the mean is off by several per cent */
     for (int f = 0; f < 2; f++) {
         struct err err;
@@ -133,8 +133,8 @@ static void bad_advice_costs_less_than_a_tenth(void **state)
         for (int k = 0; k < 3; k++) {
             struct band cost = variant_cost(&a, "template", bad[k]);
             print_message("%-22s %-9s %.3f [%.3f, %.3f] of the samples of none\n", table[f],
-                          counsel_name(bad[k]), cost.mean, cost.low, cost.high);
-            assert_true(cost.mean <= (bad[k] == COUNSEL_SLY ? 1.1 : 1.05));
+                          sim_adviser_name(bad[k]), cost.mean, cost.low, cost.high);
+            assert_true(cost.mean <= (bad[k] == SIM_SLY ? 1.1 : 1.05));
         }
         ablation_free(&a);
     }
@@ -145,11 +145,11 @@ static void bad_advice_costs_less_than_a_tenth(void **state)
 static void the_default_strategy_beats_the_baselines(void **unused)
 {
     (void)unused;
-    double ours = mean_samples("template", COUNSEL_HEURISTIC);
-    double tree = mean_samples("mcts", COUNSEL_HEURISTIC);
-    double cost = mean_samples("cost", COUNSEL_HEURISTIC);
-    double chance = mean_samples("random", COUNSEL_HEURISTIC);
-    double table = mean_samples("exhaustive", COUNSEL_HEURISTIC);
+    double ours = mean_samples("template", SIM_HEURISTIC);
+    double tree = mean_samples("mcts", SIM_HEURISTIC);
+    double cost = mean_samples("cost", SIM_HEURISTIC);
+    double chance = mean_samples("random", SIM_HEURISTIC);
+    double table = mean_samples("exhaustive", SIM_HEURISTIC);
     print_message("samples to 95 %%: template %.1f, mcts %.1f, cost %.1f, random %.1f, "
                   "exhaustive %.1f\n",
                   ours, tree, cost, chance, table);
@@ -163,9 +163,9 @@ static void hints_that_are_right_save_samples(void **unused)
     (void)unused;
     static const char *const strategy[] = {"template", "mcts"};
     for (int i = 0; i < 2; i++) {
-        double hints = mean_samples(strategy[i], COUNSEL_HINTS);
-        double none = mean_samples(strategy[i], COUNSEL_HEURISTIC);
-        double ties = mean_samples(strategy[i], COUNSEL_TIES);
+        double hints = mean_samples(strategy[i], SIM_HINTS);
+        double none = mean_samples(strategy[i], SIM_HEURISTIC);
+        double ties = mean_samples(strategy[i], SIM_TIES);
         print_message("samples to 95 %%: %s %.1f with hints, %.1f without; ties by lot %.1f\n",
                       strategy[i], hints, none, ties);
         assert_true(hints < none);
@@ -178,7 +178,7 @@ static void regret_falls_to_nothing_when_everything_was_tried(void **unused)
 {
     (void)unused;
     const struct table *t = &tables.table[0];
-    struct trial_run r = run(t, "exhaustive", COUNSEL_HEURISTIC, 1);
+    struct trial_run r = run(t, "exhaustive", SIM_HEURISTIC, 1);
     assert_int_equal(r.samples, space_size(t->space));
     double seconds = 0;
     for (int i = 0; i < r.samples; i++) {
@@ -195,8 +195,8 @@ static void a_search_repeats_exactly_from_its_seed(void **unused)
 {
     (void)unused;
     const struct table *t = &tables.table[tables.n - 1];
-    struct trial_run a = run(t, "mcts", COUNSEL_RIGHT, 3), b = run(t, "mcts", COUNSEL_RIGHT, 3);
-    struct trial_run other = run(t, "mcts", COUNSEL_RIGHT, 4);
+    struct trial_run a = run(t, "mcts", SIM_RIGHT, 3), b = run(t, "mcts", SIM_RIGHT, 3);
+    struct trial_run other = run(t, "mcts", SIM_RIGHT, 4);
     assert_int_equal(a.samples, b.samples);
     assert_memory_equal(a.seconds, b.seconds, (size_t)a.samples * sizeof *a.seconds);
     assert_memory_equal(a.regret, b.regret, (size_t)a.samples * sizeof *a.regret);
@@ -229,8 +229,8 @@ static void late_advice_counts_from_when_it_is_there(void **unused)
     (void)unused;
     int changed = 0;
     for (int i = 0; i < tables.n; i++) {
-        struct trial_run slow = run(&tables.table[i], "template", COUNSEL_SLOW, 1);
-        struct trial_run none = run(&tables.table[i], "template", COUNSEL_HEURISTIC, 1);
+        struct trial_run slow = run(&tables.table[i], "template", SIM_SLOW, 1);
+        struct trial_run none = run(&tables.table[i], "template", SIM_HEURISTIC, 1);
         int same = 0;
         while (same < none.samples && slow.seconds[same] == none.seconds[same])
             same++;
@@ -250,8 +250,8 @@ static void advice_and_moves_share_one_line(void **unused)
     struct err err;
     struct cost cost;
     struct search search;
-    struct counsel *c = counsel_open(COUNSEL_RIGHT, t, 1, NULL, NULL, &err);
-    const struct mover *mover = counsel_mover(c);
+    struct sim_adviser *c = sim_adviser_open(SIM_RIGHT, t, 1, NULL, NULL, &err);
+    const struct mover *mover = sim_adviser_mover(c);
     struct lineage l = {.id = {0, -1, -1}, .score = {1}};
     cost_open(&cost, &tables.machine, tables.threads);
     space_predict(t->space, &cost);
@@ -263,17 +263,17 @@ static void advice_and_moves_share_one_line(void **unused)
                                .trial = search.trial};
     struct advice advice;
     search_learn(&search, 0, 1);
-    counsel_ask(c, &r, 0, &advice); /* puts its question, which takes 2 s */
+    sim_adviser_ask(c, &r, 0, &advice); /* puts its question, which takes 2 s */
     advice_free(&advice);
     assert_false(mover->want(mover->ctx, &l, 1));
-    counsel_ask(c, &r, 3, &advice); /* answered; now it is the turn of moves */
+    sim_adviser_ask(c, &r, 3, &advice); /* answered; now it is the turn of moves */
     assert_true(advice.advised > 0);
     advice_free(&advice);
     assert_true(mover->want(mover->ctx, &l, 1));
     assert_false(mover->want(mover->ctx, &l, 1));
     search_close(&search);
     cost_close(&cost);
-    counsel_close(c);
+    sim_adviser_close(c);
 }
 
 /* A recorded reply names the table's best point. */
@@ -302,7 +302,7 @@ static void recorded_replies_are_replayed(void **unused)
     struct trial_terms terms = {.tables = &tables,
                                 .table = t,
                                 .strategy = &strategy_template,
-                                .counsel = COUNSEL_REPLAY,
+                                .adviser = SIM_REPLAY,
                                 .recording = path,
                                 .seed = 1,
                                 .budget_s = 1e9};
@@ -352,7 +352,7 @@ static void a_live_model_is_consulted_in_closed_loop(void **unused)
         struct trial_terms terms = {.tables = &tables,
                                     .table = t,
                                     .strategy = &strategy_template,
-                                    .counsel = COUNSEL_REPLAY,
+                                    .adviser = SIM_REPLAY,
                                     .live = live,
                                     .seed = i < 2 ? 1 : 2,
                                     .budget_s = 30};
@@ -362,11 +362,11 @@ static void a_live_model_is_consulted_in_closed_loop(void **unused)
         if (i == 1) /* all known by now */
             assert_int_equal(atomic_load(&model.requests), asked);
     }
-    assert_true(asked > 0 && r[0].use.asked[COUNSEL_ADVICE] == asked);
-    assert_int_equal(r[1].use.asked[COUNSEL_ADVICE], asked);
+    assert_true(asked > 0 && r[0].use.asked[SIM_ASKS_ADVICE] == asked);
+    assert_int_equal(r[1].use.asked[SIM_ASKS_ADVICE], asked);
     assert_true(r[0].use.seconds >= 0.3 * asked);
     assert_int_equal(r[0].use.tokens_out, 56 * asked);
-    assert_int_equal(r[0].use.rejected[COUNSEL_ADVICE], 0);
+    assert_int_equal(r[0].use.rejected[SIM_ASKS_ADVICE], 0);
     assert_true(r[0].to_95 <= 5); /* in the second batch, first of all */
     assert_int_equal(r[0].samples, r[1].samples);
     assert_memory_equal(r[0].seconds, r[1].seconds, (size_t)r[0].samples * sizeof(float));

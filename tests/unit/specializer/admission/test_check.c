@@ -17,14 +17,14 @@
 #include "specializer/admission/capture_file.h"
 #include "specializer/admission/check_plan.h"
 #include "specializer/admission/check_rows.h"
-#include "specializer/admission/judge.h"
+#include "specializer/admission/comparator.h"
 #include "specializer/admission/probe_request.h"
 
 enum { COLS = 8 };
 
 /* Two rows whose truth is 1, 2, ... 8; eager is off by `eager` and own by `own` in element 7. */
 static int judged(double eager, double own, double scale, const struct rule *rule,
-                  struct judgement *j, struct err *err)
+                  struct comparison *j, struct err *err)
 {
     double truth[2 * COLS];
     float e[2 * COLS], o[2 * COLS];
@@ -35,15 +35,15 @@ static int judged(double eager, double own, double scale, const struct rule *rul
     e[7] = (float)(truth[7] * (1 + eager));
     o[7] = (float)(truth[7] * (1 + own));
     struct outcome out = {2, COLS, o, e, truth};
-    judgement_start(j);
-    return judge(j, rule, &out, err);
+    comparison_start(j);
+    return compare(j, rule, &out, err);
 }
 
 static void judge_allows_twice_the_error_of_eager_and_not_three_times(void **state)
 {
     (void)state;
     struct rule rule = {.factor = 2};
-    struct judgement j;
+    struct comparison j;
     struct err err;
     assert_int_equal(judged(1e-4, 1.9e-4, 1, &rule, &j, &err), 0);
     assert_float_equal(j.own_max, 1.9e-4, 1e-6);
@@ -56,7 +56,7 @@ static void judge_has_no_absolute_tolerance_for_small_outputs(void **state)
 {
     (void)state;
     struct rule rule = {.factor = 2};
-    struct judgement j;
+    struct comparison j;
     struct err err;
     assert_int_equal(judged(1e-6, 1e-3, 1e-12, &rule, &j, &err), -1);
     assert_int_equal(judged(1e-6, 1e-3, 1e12, &rule, &j, &err), -1);
@@ -66,7 +66,7 @@ static void judge_forgives_a_few_units_of_float_when_eager_was_exact(void **stat
 {
     (void)state;
     struct rule rule = {.factor = 2};
-    struct judgement j;
+    struct comparison j;
     struct err err;
     assert_int_equal(judged(0, 1.5e-7, 1, &rule, &j, &err), 0);
     assert_false(j.bit_equal);
@@ -77,7 +77,7 @@ static void judge_demands_bits_or_exactness_where_the_rule_says_so(void **state)
 {
     (void)state;
     struct rule bits = {.factor = 2, .bit_equal = true}, exact = {.factor = 2, .exact = true};
-    struct judgement j;
+    struct comparison j;
     struct err err;
     assert_int_equal(judged(1e-6, 1e-6, 1, &bits, &j, &err), 0);
     assert_true(j.bit_equal);
@@ -92,7 +92,7 @@ static void judge_refuses_what_is_not_finite_by_row(void **state)
 {
     (void)state;
     struct rule rule = {.factor = 2};
-    struct judgement j;
+    struct comparison j;
     struct err err;
     assert_int_equal(judged(0, NAN, 1, &rule, &j, &err), -1);
     assert_non_null(strstr(err.msg, "row 0 of 2: 1 of 8"));
@@ -103,7 +103,7 @@ static void judge_gives_a_declared_precision_its_budget_and_no_more(void **state
 {
     (void)state;
     struct rule rule = {.factor = 2, .precision = PRECISION_BF16};
-    struct judgement j;
+    struct comparison j;
     struct err err;
     assert_int_equal(judged(1e-7, 3e-3, 1, &rule, &j, &err), 0);
     assert_int_equal(judged(1e-7, 3e-2, 1, &rule, &j, &err), -1);
@@ -115,14 +115,14 @@ static void judge_compares_unsampled_rows_with_eager(void **state)
 {
     (void)state;
     struct rule rule = {.factor = 2};
-    struct judgement j;
+    struct comparison j;
     struct err err;
     assert_int_equal(judged(1e-6, 1e-6, 1, &rule, &j, &err), 0);
     float e[COLS] = {1, 2, 3, 4, 5, 6, 7, 8}, o[COLS] = {1, 2, 3, 4, 5, 6, 7, 8.000002f};
     struct outcome rest = {1, COLS, o, e, NULL};
-    assert_int_equal(judge_rest(&j, &rule, &rest, &err), 0);
+    assert_int_equal(compare_rest(&j, &rule, &rest, &err), 0);
     o[7] = 8.001f;
-    assert_int_equal(judge_rest(&j, &rule, &rest, &err), -1);
+    assert_int_equal(compare_rest(&j, &rule, &rest, &err), -1);
 }
 
 /* ---- plan and rows -------------------------------------------------------------------------- */

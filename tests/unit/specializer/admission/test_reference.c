@@ -15,8 +15,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "specializer/admission/kept.h"
 #include "specializer/admission/reference.h"
+#include "specializer/admission/reference_cache.h"
 
 static char dir[40];
 
@@ -25,13 +25,13 @@ static int folder_open(void **state)
     (void)state;
     struct err err;
     strcpy(dir, "/tmp/whet-kept-XXXXXX");
-    return mkdtemp(dir) ? kept_clear(dir, &err) : -1;
+    return mkdtemp(dir) ? reference_cache_clear(dir, &err) : -1;
 }
 
 static int folder_close(void **state)
 {
     (void)state;
-    kept_shrink(dir, -1);
+    reference_cache_shrink(dir, -1);
     return rmdir(dir); /* fails if a temporary file was left behind */
 }
 
@@ -65,7 +65,8 @@ static void flip(const char *path, long at)
     fclose(f);
 }
 
-/* ---- kept.c --------------------------------------------------------------------------------- */
+/* ---- reference_cache.c
+ * --------------------------------------------------------------------------------- */
 
 static void only_file(char *path, size_t n)
 {
@@ -82,19 +83,19 @@ static void what_was_kept_is_read_back_under_its_key_alone(void **state)
 {
     (void)state;
     size_t n = 0;
-    kept_write(dir, 7, "seven bytes", 11);
-    kept_write(dir, 8, "", 0);
-    char *data = kept_read(dir, 7, &n);
+    reference_cache_write(dir, 7, "seven bytes", 11);
+    reference_cache_write(dir, 8, "", 0);
+    char *data = reference_cache_read(dir, 7, &n);
     assert_int_equal(n, 11);
     assert_memory_equal(data, "seven bytes", 11);
     free(data);
-    data = kept_read(dir, 8, &n);
+    data = reference_cache_read(dir, 8, &n);
     assert_non_null(data);
     assert_int_equal(n, 0);
     free(data);
-    assert_null(kept_read(dir, 9, &n));
-    assert_null(kept_read(NULL, 7, &n));
-    kept_write(NULL, 7, "", 0);
+    assert_null(reference_cache_read(dir, 9, &n));
+    assert_null(reference_cache_read(NULL, 7, &n));
+    reference_cache_write(NULL, 7, "", 0);
 }
 
 static void damage_anywhere_is_noticed(void **state)
@@ -102,26 +103,26 @@ static void damage_anywhere_is_noticed(void **state)
     (void)state;
     char path[400], other[400];
     size_t n;
-    kept_write(dir, 7, "eleven more", 11);
+    reference_cache_write(dir, 7, "eleven more", 11);
     only_file(path, sizeof path);
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
     for (long at = 0; at < st.st_size; at++) {
         flip(path, at);
-        assert_null(kept_read(dir, 7, &n));
+        assert_null(reference_cache_read(dir, 7, &n));
         flip(path, at);
     }
-    free(kept_read(dir, 7, &n));
+    free(reference_cache_read(dir, 7, &n));
     assert_int_equal(n, 11);
     /* one file under another's name */
-    kept_write(dir, 8, "eleven less", 11);
+    reference_cache_write(dir, 8, "eleven less", 11);
     snprintf(other, sizeof other, "%s/%016x.ref", dir, 8);
     assert_int_equal(rename(path, other), 0);
-    assert_null(kept_read(dir, 8, &n));
-    kept_write(dir, 7, "eleven more", 11);
+    assert_null(reference_cache_read(dir, 8, &n));
+    reference_cache_write(dir, 7, "eleven more", 11);
     for (off_t cut = 1; cut < st.st_size; cut += 3) {
         assert_int_equal(truncate(path, st.st_size - cut), 0);
-        assert_null(kept_read(dir, 7, &n));
+        assert_null(reference_cache_read(dir, 7, &n));
     }
 }
 
@@ -130,9 +131,9 @@ static void folder_that_takes_nothing_keeps_nothing(void **state)
     (void)state;
     struct err err;
     size_t n;
-    kept_write("/proc/self", 7, "x", 1); /* not even by root */
-    assert_null(kept_read("/proc/self", 7, &n));
-    assert_int_equal(kept_clear("/proc/self/kept", &err), -1);
+    reference_cache_write("/proc/self", 7, "x", 1); /* not even by root */
+    assert_null(reference_cache_read("/proc/self", 7, &n));
+    assert_int_equal(reference_cache_clear("/proc/self/kept", &err), -1);
     assert_non_null(strstr(err.msg, "/proc/self/kept"));
 }
 
@@ -143,21 +144,21 @@ static void what_was_not_used_for_longest_goes_first(void **state)
     size_t n;
     for (uint64_t key = 1; key <= 4; key++) {
         char path[400];
-        kept_write(dir, key, data, sizeof data);
+        reference_cache_write(dir, key, data, sizeof data);
         snprintf(path, sizeof path, "%s/%016x.ref", dir, (unsigned)key);
         struct timeval when[2] = {{1000 + (time_t)key, 0}, {1000 + (time_t)key, 0}};
         assert_int_equal(utimes(path, when), 0);
     }
-    free(kept_read(dir, 1, &n)); /* the oldest, and just used */
-    kept_shrink(dir, 2500);
+    free(reference_cache_read(dir, 1, &n)); /* the oldest, and just used */
+    reference_cache_shrink(dir, 2500);
     assert_int_equal(each(NULL), 2);
     for (uint64_t key = 1; key <= 4; key++) {
-        void *found = kept_read(dir, key, &n);
+        void *found = reference_cache_read(dir, key, &n);
         assert_int_equal(found != NULL, key == 1 || key == 4);
         free(found);
     }
     struct err err;
-    assert_int_equal(kept_clear(dir, &err), 0);
+    assert_int_equal(reference_cache_clear(dir, &err), 0);
     assert_int_equal(each(NULL), 0);
 }
 
@@ -255,7 +256,7 @@ static void references_that_were_found_are_those_that_were_computed(void **state
         reference_close(&found);
         reference_close(&again);
         stand_close(&t);
-        kept_shrink(dir, -1);
+        reference_cache_shrink(dir, -1);
     }
 }
 

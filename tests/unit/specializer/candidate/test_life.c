@@ -66,13 +66,13 @@ static void life_refusals_are_final(void **unused)
         assert_int_equal(life_allowed(LIFE_REFUSED, (enum life)i), i == LIFE_DISABLED);
 }
 
-/* Only whole steps adjourn, and what is adjourned begins again at the beginning. */
+/* Only whole steps defer, and what is deferred begins again at the beginning. */
 static void life_hears_again_from_the_beginning(void **unused)
 {
     (void)unused;
     for (int i = 0; i < LIFE_COUNT; i++) {
-        assert_int_equal(life_allowed((enum life)i, LIFE_ADJOURNED), i == LIFE_SHADOWED);
-        assert_int_equal(life_allowed(LIFE_ADJOURNED, (enum life)i),
+        assert_int_equal(life_allowed((enum life)i, LIFE_DEFERRED), i == LIFE_SHADOWED);
+        assert_int_equal(life_allowed(LIFE_DEFERRED, (enum life)i),
                          i == LIFE_PROPOSED || i == LIFE_DISABLED);
     }
 }

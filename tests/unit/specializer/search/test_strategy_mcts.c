@@ -218,8 +218,8 @@ static void moves_that_are_right_save_samples_and_illegal_ones_cost_none(void **
     print_message("samples to 95 %%: right moves %d, illegal %d, heuristic %d (means of 8)\n",
                   right / 8, illegal / 8, alone / 8);
     /* A third saved over 32 seeds; eight of them say a quarter for certain. Not more, because one
-     * leaf of six is all that is tried of a mover until it was right once (trust.c): the price of
-     * losing nothing to one that never is. */
+     * leaf of six is all that is tried of a mover until it was right once (advice_budget.c): the
+     * price of losing nothing to one that never is. */
     assert_true(4 * right <= 3 * alone);
     assert_int_equal(illegal, alone);
 }

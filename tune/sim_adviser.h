@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* counsel.h - the advisers of an ablation: somebody who is right, wrong, late, dead, makes no
+/* sim_adviser.h - the advisers of an ablation: somebody who is right, wrong, late, dead, makes no
  * sense, or a recorded language model. Time is the simulation's: a reply is there when the search's
  * clock has passed the moment of the question by the adviser's latency, and nobody waits for it, as
  * in adviser.h. Replies are text and go through the real parser.
  */
-#ifndef WHET_TUNE_COUNSEL_H
-#define WHET_TUNE_COUNSEL_H
+#ifndef WHET_TUNE_SIM_ADVISER_H
+#define WHET_TUNE_SIM_ADVISER_H
 
 #include "specializer/search/strategy.h"
 #include "tune/live.h"
 #include "tune/table.h"
 
 /* Constant, name, seconds of a reply, what it is. */
-#define COUNSEL_LIST(C)                                                                       \
+#define SIM_LIST(C)                                                                           \
     C(HEURISTIC, "heuristic", 0, "no language model: the cost model's order")                 \
     C(CHANCE, "chance", 0, "no knowledge either: the formula is replaced by lot")             \
     C(RIGHT, "right", 2, "names up to four points within 5 % of the fastest")                 \
@@ -28,33 +28,33 @@
     C(DEAD, "dead", 1e30, "never answers")                                                    \
     C(REPLAY, "llm", 0, "a language model, recorded or asked")
 
-enum counsel_kind {
-#define C(id, name, seconds, help) COUNSEL_##id,
-    COUNSEL_LIST(C)
+enum sim_adviser_kind {
+#define C(id, name, seconds, help) SIM_##id,
+    SIM_LIST(C)
 #undef C
-        COUNSEL_KINDS
+        SIM_KINDS
 };
-const char *counsel_name(enum counsel_kind k);
+const char *sim_adviser_name(enum sim_adviser_kind k);
 
 /* What a language model was asked, and what it took. */
-enum counsel_question { COUNSEL_ADVICE, COUNSEL_MOVES, COUNSEL_QUESTIONS };
-struct counsel_use {
-    int asked[COUNSEL_QUESTIONS], rejected[COUNSEL_QUESTIONS];
+enum sim_question { SIM_ASKS_ADVICE, SIM_ASKS_MOVES, SIM_ASKS_QUESTIONS };
+struct sim_adviser_use {
+    int asked[SIM_ASKS_QUESTIONS], rejected[SIM_ASKS_QUESTIONS];
     int64_t tokens_in, tokens_out;
     double seconds;
 };
 
-struct counsel;
-/* COUNSEL_REPLAY: `live` is asked, or if there is none `recording` answers, as in adviser.url =
+struct sim_adviser;
+/* SIM_REPLAY: `live` is asked, or if there is none `recording` answers, as in adviser.url =
  * replay:<file>. Both are NULL for the others. NULL with a message. */
-struct counsel *counsel_open(enum counsel_kind k, const struct table *t, uint64_t seed,
-                             const char *recording, struct live *live, struct err *err);
-const struct counsel_use *counsel_use(const struct counsel *c);
-void counsel_close(struct counsel *c);
+struct sim_adviser *sim_adviser_open(enum sim_adviser_kind k, const struct table *t, uint64_t seed,
+                                     const char *recording, struct live *live, struct err *err);
+const struct sim_adviser_use *sim_adviser_use(const struct sim_adviser *c);
+void sim_adviser_close(struct sim_adviser *c);
 /* What is known at time `now_s`; asks again if nothing is under way. Fills `out`. */
-void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s,
-                 struct advice *out);
+void sim_adviser_ask(struct sim_adviser *c, const struct advice_request *r, double now_s,
+                     struct advice *out);
 /* For strategy mcts; NULL: nobody to ask. */
-const struct mover *counsel_mover(struct counsel *c);
+const struct mover *sim_adviser_mover(struct sim_adviser *c);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* judge.c - the error rule.
+/* comparator.c - the error rule.
  *
  * A fixed tolerance is either too wide for outputs near zero or too narrow for long sums, and a
  * wide one hides a precision downgrade. So the yardstick is the eager kernel's own distance to the
@@ -20,7 +20,7 @@
  * 2^-9 of itself, int8 by up to 1/254 of the largest of its block, which for the distributions
  * that we draw is below 1 % of the row's rms.
  */
-#include "specializer/admission/judge.h"
+#include "specializer/admission/comparator.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -76,9 +76,9 @@ static int32_t not_finite(const float *v, int32_t n)
     return bad;
 }
 
-void judgement_start(struct judgement *j)
+void comparison_start(struct comparison *j)
 {
-    *j = (struct judgement){.bit_equal = true};
+    *j = (struct comparison){.bit_equal = true};
 }
 
 static int check_finite(const struct outcome *o, struct err *err)
@@ -101,7 +101,7 @@ static int check_exact(const struct outcome *o, struct err *err)
     return 0;
 }
 
-static int check_bits(struct judgement *j, const struct rule *rule, const struct outcome *o,
+static int check_bits(struct comparison *j, const struct rule *rule, const struct outcome *o,
                       struct err *err)
 {
     int64_t n = (int64_t)o->rows * o->cols, different = 0;
@@ -116,7 +116,7 @@ static int check_bits(struct judgement *j, const struct rule *rule, const struct
                    (long long)n);
 }
 
-static int over(struct judgement *j, double own, double eager, double limit, int32_t row,
+static int over(struct comparison *j, double own, double eager, double limit, int32_t row,
                 const char *kind, struct err *err)
 {
     j->ratio = fmax(j->ratio, own / limit);
@@ -151,7 +151,7 @@ static struct totals total(const struct outcome *o)
     return t;
 }
 
-static int check_row(struct judgement *j, const struct rule *rule, const struct outcome *o,
+static int check_row(struct comparison *j, const struct rule *rule, const struct outcome *o,
                      const struct totals *t, int32_t r, struct err *err)
 {
     int64_t at = (int64_t)r * o->cols;
@@ -170,7 +170,7 @@ static int check_row(struct judgement *j, const struct rule *rule, const struct 
     return over(j, c.rms, e.rms, rms, r, "rms", err);
 }
 
-int judge(struct judgement *j, const struct rule *rule, const struct outcome *o, struct err *err)
+int compare(struct comparison *j, const struct rule *rule, const struct outcome *o, struct err *err)
 {
     if (check_finite(o, err) != 0)
         return -1;
@@ -187,8 +187,8 @@ int judge(struct judgement *j, const struct rule *rule, const struct outcome *o,
     return over(j, own, eager, limit, -1, "rms", err);
 }
 
-int judge_rest(struct judgement *j, const struct rule *rule, const struct outcome *o,
-               struct err *err)
+int compare_rest(struct comparison *j, const struct rule *rule, const struct outcome *o,
+                 struct err *err)
 {
     if (check_finite(o, err) != 0)
         return -1;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of specializer/hearing.c piece by piece: what a kernel's company is, who is adjourned,
- * whose turn it is. Hearings themselves are held in test_hearing.c. */
+/* Tests of specializer/retrial.c piece by piece: what a kernel's co-resident kernels are,
+ * what is deferred, which comes next. Retrials themselves are in test_retrial.c. */
 #include "tests/unit/unit.h"
 
-#include "specializer/hearing.c"
+#include "specializer/retrial.c"
 
 struct world {
     struct dispatch *dispatch;
@@ -65,24 +65,24 @@ static struct candidate lost(enum steps_say steps, double low)
     return c;
 }
 
-static void company_is_the_other_regions_of_the_same_bucket(void **state)
+static void coresident_are_the_other_regions_of_the_same_bucket(void **state)
 {
     struct world *w = *state;
     struct place *p = place(w, "attn_in/m8"), *attention = place(w, "attn/m8/c512");
-    static const char *const strangers[] = {"attn_in/m8", "mlp_in/m6", "head/m1", "attn/m1/c512"};
-    uint64_t alone = hearing_company(&w->s, p), attentive = hearing_company(&w->s, attention);
-    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++)
-        specialize(w, strangers[i], true);
-    assert_true(hearing_company(&w->s, p) == alone);
+    static const char *const unrelated[] = {"attn_in/m8", "mlp_in/m6", "head/m1", "attn/m1/c512"};
+    uint64_t alone = retrial_coresident(&w->s, p), attentive = retrial_coresident(&w->s, attention);
+    for (size_t i = 0; i < sizeof unrelated / sizeof *unrelated; i++)
+        specialize(w, unrelated[i], true);
+    assert_true(retrial_coresident(&w->s, p) == alone);
     specialize(w, "attn/m8/c2048", true); /* of other regions any context counts */
-    assert_true(hearing_company(&w->s, p) != alone);
+    assert_true(retrial_coresident(&w->s, p) != alone);
     specialize(w, "attn_in/m8", false);
-    assert_true(hearing_company(&w->s, attention) == attentive); /* of its own none does */
+    assert_true(retrial_coresident(&w->s, attention) == attentive); /* of its own none does */
     specialize(w, "attn/m8/c2048", false);
-    assert_true(hearing_company(&w->s, p) == alone);
+    assert_true(retrial_coresident(&w->s, p) == alone);
 }
 
-static void only_time_and_a_clear_bench_are_adjourned_and_not_for_ever(void **state)
+static void only_time_and_a_clear_bench_are_deferred_and_not_for_ever(void **state)
 {
     struct world *w = *state;
     struct place *p = place(w, "attn_in/m8");
@@ -91,39 +91,39 @@ static void only_time_and_a_clear_bench_are_adjourned_and_not_for_ever(void **st
                      written = lost(STEPS_SLOWER, 0.5), open = lost(STEPS_UNDECIDED, 0.05),
                      clear = lost(STEPS_SLOWER, 0.5);
     snprintf(written.body, sizeof written.body, "a text");
-    assert_false(hearing_adjourn(&w->s, p, &wrong));
-    assert_false(hearing_adjourn(&w->s, p, &small));
-    assert_false(hearing_adjourn(&w->s, p, &written));
-    assert_false(p->hearing.some);
-    assert_true(hearing_adjourn(&w->s, p, &open));
-    assert_true(p->hearing.some);
-    for (int i = 0; i < HEARINGS_MOST; i++) {
-        assert_true(hearing_allowed(&w->s, p, &clear.evidence.heard));
-        assert_int_equal(hearing_adjourn(&w->s, p, &clear), i + 1 < HEARINGS_MOST);
-        assert_false(hearing_allowed(&w->s, p, &clear.evidence.heard)); /* not in this company */
+    assert_false(retrial_defer(&w->s, p, &wrong));
+    assert_false(retrial_defer(&w->s, p, &small));
+    assert_false(retrial_defer(&w->s, p, &written));
+    assert_false(p->retrial.some);
+    assert_true(retrial_defer(&w->s, p, &open));
+    assert_true(p->retrial.some);
+    for (int i = 0; i < RETRIALS_MOST; i++) {
+        assert_true(retrial_allowed(&w->s, p, &clear.evidence.lost));
+        assert_int_equal(retrial_defer(&w->s, p, &clear), i + 1 < RETRIALS_MOST);
+        assert_false(retrial_allowed(&w->s, p, &clear.evidence.lost)); /* not beside these */
         specialize(w, others[i], true);
     }
-    assert_false(hearing_allowed(&w->s, p, &clear.evidence.heard)); /* nor in any other */
-    assert_string_equal(clear.evidence.heard.among,
+    assert_false(retrial_allowed(&w->s, p, &clear.evidence.lost)); /* nor beside others */
+    assert_string_equal(clear.evidence.lost.among,
                         "eager; mlp_in/m8=01234567; mlp_in/m8=01234567 mlp_out/m8=01234567");
-    for (int i = 0; i < HEARINGS_MOST; i++)
+    for (int i = 0; i < RETRIALS_MOST; i++)
         specialize(w, others[i], false);
-    assert_false(hearing_allowed(&w->s, p, &open.evidence.heard));
+    assert_false(retrial_allowed(&w->s, p, &open.evidence.lost));
     specialize(w, "mlp_in/m8", true);
-    assert_true(hearing_allowed(&w->s, p, &open.evidence.heard));
+    assert_true(retrial_allowed(&w->s, p, &open.evidence.lost));
 }
 
 /* Whatever serves around it, its name is in the row whole. */
-static void the_largest_company_fits(void **state)
+static void the_largest_set_fits(void **state)
 {
     struct world *w = *state;
     struct place *p = place(w, "mlp_out/m1024");
-    char company[COMPANY_TEXT];
+    char set[CORESIDENT_TEXT];
     for (int i = 0; i < w->s.places; i++)
         dispatch_publish(w->dispatch, w->s.place[i].slot, &w->fast);
-    company_of(&w->s, p, company);
-    assert_true(strlen(company) < COMPANY_TEXT - 1);
-    assert_non_null(strstr(company, "head/m1024=01234567"));
+    coresidents_of(&w->s, p, set);
+    assert_true(strlen(set) < CORESIDENT_TEXT - 1);
+    assert_non_null(strstr(set, "head/m1024=01234567"));
 }
 
 static void what_changed_since_is_named(void **state)
@@ -133,17 +133,17 @@ static void what_changed_since_is_named(void **state)
     struct candidate c = lost(STEPS_SLOWER, 0.5);
     char words[160];
     specialize(w, "mlp_in/m8", true);
-    hearing_adjourn(&w->s, p, &c);
+    retrial_defer(&w->s, p, &c);
     specialize(w, "mlp_in/m8", false);
-    changed_since(&w->s, p, &c.evidence.heard, words, sizeof words);
+    changed_since(&w->s, p, &c.evidence.lost, words, sizeof words);
     assert_string_equal(words, "mlp_in/m8"); /* back on eager is a change too */
     specialize(w, "mlp_out/m8", true);
-    changed_since(&w->s, p, &c.evidence.heard, words, sizeof words);
+    changed_since(&w->s, p, &c.evidence.lost, words, sizeof words);
     assert_string_equal(words, "mlp_in/m8, mlp_out/m8");
     specialize(w, "head/m8", true);
     specialize(w, "attn/m8/c256", true);
     specialize(w, "attn_out/m8", true);
-    changed_since(&w->s, p, &c.evidence.heard, words, sizeof words);
+    changed_since(&w->s, p, &c.evidence.lost, words, sizeof words);
     assert_string_equal(words, "attn/m8/c256, attn_out/m8, mlp_in/m8 and 2 more");
 }
 
@@ -152,39 +152,39 @@ static void waits(struct world *w, const char *slot, double share, double promis
 {
     struct place *p = place(w, slot);
     p->share = share;
-    p->hearing.some = true;
-    p->hearing.company = hearing_company(&w->s, p);
-    p->hearing.promise = promise;
-    snprintf(p->hearing.key, sizeof p->hearing.key, "0123456789abcdef");
+    p->retrial.some = true;
+    p->retrial.set = retrial_coresident(&w->s, p);
+    p->retrial.promise = promise;
+    snprintf(p->retrial.key, sizeof p->retrial.key, "0123456789abcdef");
 }
 
-static void a_hearing_waits_while_new_candidates_are_worth_more(void **state)
+static void a_retrial_waits_while_new_candidates_are_worth_more(void **state)
 {
     struct world *w = *state;
-    assert_null(hearing_choose(&w->s, 0));
+    assert_null(retrial_choose(&w->s, 0));
     waits(w, "attn_in/m8", 0.2, 0.1);
     waits(w, "mlp_in/m8", 0.5, 0.06);
     waits(w, "head/m8", 0.001, 0.5); /* below the floor of all worth */
-    assert_ptr_equal(hearing_choose(&w->s, 0), place(w, "mlp_in/m8"));
-    assert_ptr_equal(hearing_choose(&w->s, 0.029), place(w, "mlp_in/m8"));
-    assert_null(hearing_choose(&w->s, 0.031));
+    assert_ptr_equal(retrial_choose(&w->s, 0), place(w, "mlp_in/m8"));
+    assert_ptr_equal(retrial_choose(&w->s, 0.029), place(w, "mlp_in/m8"));
+    assert_null(retrial_choose(&w->s, 0.031));
     struct place *p = place(w, "mlp_in/m8");
     assert_int_equal(held(p, true), 1);
-    assert_int_equal(held(p, true), HEARINGS_A_COMPANY);
-    assert_ptr_equal(hearing_choose(&w->s, 0), place(w, "attn_in/m8"));
+    assert_int_equal(held(p, true), RETRIALS_A_SET);
+    assert_ptr_equal(retrial_choose(&w->s, 0), place(w, "attn_in/m8"));
     snprintf(place(w, "attn_in/m8")->pinned, 24, "eager");
-    assert_null(hearing_choose(&w->s, 0));
+    assert_null(retrial_choose(&w->s, 0));
 }
 
 int main(void)
 {
 #define WORLD_TEST(f) cmocka_unit_test_setup_teardown(f, open_world, close_world)
     const struct CMUnitTest tests[] = {
-        WORLD_TEST(company_is_the_other_regions_of_the_same_bucket),
-        WORLD_TEST(only_time_and_a_clear_bench_are_adjourned_and_not_for_ever),
-        WORLD_TEST(the_largest_company_fits),
+        WORLD_TEST(coresident_are_the_other_regions_of_the_same_bucket),
+        WORLD_TEST(only_time_and_a_clear_bench_are_deferred_and_not_for_ever),
+        WORLD_TEST(the_largest_set_fits),
         WORLD_TEST(what_changed_since_is_named),
-        WORLD_TEST(a_hearing_waits_while_new_candidates_are_worth_more),
+        WORLD_TEST(a_retrial_waits_while_new_candidates_are_worth_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kept.c - see kept.h.
+/* reference_cache.c - see reference_cache.h.
  *
  * A runner never gets at these files: they are opened when it is dead, and while one lives seccomp
  * lets it open nothing. Still a file is believed only if name, size and checksum agree, so that a
  * disk that was full or a process that was killed leaves nothing that is taken for an answer.
  */
-#include "specializer/admission/kept.h"
+#include "specializer/admission/reference_cache.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -76,7 +76,7 @@ static struct entry *list(const char *dir, int *n)
     return all;
 }
 
-void kept_shrink(const char *dir, int64_t most)
+void reference_cache_shrink(const char *dir, int64_t most)
 {
     int n;
     int64_t bytes = 0;
@@ -93,11 +93,11 @@ void kept_shrink(const char *dir, int64_t most)
     free(all);
 }
 
-int kept_clear(const char *dir, struct err *err)
+int reference_cache_clear(const char *dir, struct err *err)
 {
     if (safe_folder_make(dir, err) != 0)
         return -1;
-    kept_shrink(dir, -1);
+    reference_cache_shrink(dir, -1);
     return 0;
 }
 
@@ -116,7 +116,7 @@ static bool read_all(int fd, void *data, size_t n)
     return true;
 }
 
-void *kept_read(const char *dir, uint64_t key, size_t *n)
+void *reference_cache_read(const char *dir, uint64_t key, size_t *n)
 {
     if (!dir)
         return NULL;
@@ -151,7 +151,7 @@ static bool write_file(const char *path, const struct head *h, const void *data)
     return fclose(f) == 0 && whole;
 }
 
-void kept_write(const char *dir, uint64_t key, const void *data, size_t n)
+void reference_cache_write(const char *dir, uint64_t key, const void *data, size_t n)
 {
     if (!dir || n > bytes_of_one)
         return;
@@ -160,7 +160,7 @@ void kept_write(const char *dir, uint64_t key, const void *data, size_t n)
     char *path = path_of(dir, key), *temporary = xasprintf("%s.%ld", path, (long)getpid());
     if (!write_file(temporary, &h, data) || rename(temporary, path) != 0)
         unlink(temporary);
-    kept_shrink(dir, bytes_in_all);
+    reference_cache_shrink(dir, bytes_in_all);
     free(temporary);
     free(path);
 }

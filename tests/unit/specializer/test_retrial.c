@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hearings, in the loop that pretends (loop_world.h): what whole steps refused in one company is
- * tried again in another, and only then; what ends it; what operators, freezing and a restart do to
- * it. mlp_out/m1 and head/m1 share steps here; mlp_out loses whole steps while head is eager.
+/* Retrials, in the loop that pretends (loop_world.h): what made whole steps slower beside some
+ * kernels is tried again beside others, and only then; what ends it; what operators, freezing and a
+ * restart do to it. mlp_out/m1 and head/m1 share steps here; mlp_out loses whole steps while head
+ * is eager.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,21 +10,21 @@
 
 #include <cmocka.h>
 
-#include "specializer/hearing.h"
+#include "specializer/retrial.h"
 #include "tests/unit/specializer/loop_world.h"
 
 /* ---- what the store says ------------------------------------------------------------------- */
 
-struct adjourned {
-    int n, most_heard;
+struct deferred {
+    int n, most_lost;
     double speed;
     char best[24];
 };
 
-/* The companies in which it lost, each once. */
-static void check_companies(const struct heard *h)
+/* The sets beside which it lost, each once. */
+static void check_sets(const struct losses *h)
 {
-    char copy[HEARD_TEXT], *save = NULL, *seen[8];
+    char copy[LOST_TEXT], *save = NULL, *seen[8];
     int n = 0;
     snprintf(copy, sizeof copy, "%s", h->among);
     for (char *one = strtok_r(copy, ";", &save); one; one = strtok_r(NULL, ";", &save)) {
@@ -33,30 +34,30 @@ static void check_companies(const struct heard *h)
         seen[n++] = one;
     }
     assert_int_equal(n, h->n);
-    assert_true(n <= HEARINGS_MOST);
+    assert_true(n <= RETRIALS_MOST);
 }
 
-static void count_adjourned(void *ctx, const struct record *r)
+static void count_deferred(void *ctx, const struct record *r)
 {
-    struct adjourned *a = ctx;
-    check_companies(&r->evidence.heard);
-    a->most_heard = r->evidence.heard.n > a->most_heard ? r->evidence.heard.n : a->most_heard;
-    if (r->state != LIFE_ADJOURNED || strcmp(r->slot, "mlp_out/m1") != 0)
+    struct deferred *a = ctx;
+    check_sets(&r->evidence.lost);
+    a->most_lost = r->evidence.lost.n > a->most_lost ? r->evidence.lost.n : a->most_lost;
+    if (r->state != LIFE_DEFERRED || strcmp(r->slot, "mlp_out/m1") != 0)
         return;
     a->n++;
-    assert_true(r->evidence.bench.low >= CLEAR_GAIN && r->evidence.heard.low >= CLEAR_GAIN);
+    assert_true(r->evidence.bench.low >= CLEAR_GAIN && r->evidence.lost.low >= CLEAR_GAIN);
     assert_non_null(strstr(r->reason, "canary: whole steps"));
-    if (r->evidence.heard.speed > a->speed) {
-        a->speed = r->evidence.heard.speed;
+    if (r->evidence.lost.speed > a->speed) {
+        a->speed = r->evidence.lost.speed;
         snprintf(a->best, sizeof a->best, "%s", r->key);
     }
 }
 
-static struct adjourned adjourned(struct specializer *s)
+static struct deferred deferred(struct specializer *s)
 {
-    struct adjourned a = {0};
+    struct deferred a = {0};
     struct record_filter all = {0};
-    store_each(s->store, &all, count_adjourned, &a, NULL);
+    store_each(s->store, &all, count_deferred, &a, NULL);
     return a;
 }
 
@@ -66,19 +67,19 @@ struct told {
     char text[200];
 };
 
-static void count_hearing(void *ctx, const struct trace_row *row)
+static void count_retrials(void *ctx, const struct trace_row *row)
 {
     struct told *t = ctx;
-    if (strcmp(row->event, "heard_again") != 0 || (t->key && strcmp(row->key, t->key) != 0))
+    if (strcmp(row->event, "retried") != 0 || (t->key && strcmp(row->key, t->key) != 0))
         return;
     t->times++;
     snprintf(t->text, sizeof t->text, "%s", row->text);
 }
 
-static struct told heard(struct specializer *s, const char *key)
+static struct told retried(struct specializer *s, const char *key)
 {
     struct told t = {.key = key};
-    store_traces(s->store, NULL, 0, 0, count_hearing, &t, NULL);
+    store_traces(s->store, NULL, 0, 0, count_retrials, &t, NULL);
     return t;
 }
 
@@ -86,7 +87,7 @@ static void note_last(void *ctx, const struct trace_row *row) /* newest first */
 {
     char *last = ctx;
     if (!last[0] && (strcmp(row->event, "asleep") == 0 || strcmp(row->event, "round") == 0 ||
-                     strcmp(row->event, "heard_again") == 0))
+                     strcmp(row->event, "retried") == 0))
         snprintf(last, 20, "%s", row->event);
 }
 
@@ -98,7 +99,7 @@ static bool settled(struct specializer *s)
     return strcmp(last, "asleep") == 0 && asleep(s);
 }
 
-/* The search has gone round, and whoever it would hear was heard. */
+/* The search has gone round, and whatever it would try again was tried. */
 static void let_it_go_round(struct specializer *s)
 {
     int turns = atomic_load(&fake.turns);
@@ -115,16 +116,16 @@ static void assert_why(struct specializer *s, const char *slot, const char *why)
 }
 
 /* A store in which mlp_out has lost all that was clear, among eager kernels alone. */
-static struct adjourned lose_among_eager(void)
+static struct deferred lose_among_eager(void)
 {
     atomic_store(&fake.shy, "mlp_out/m1");
     struct specializer *s = start("--specializer-slots", "mlp_out");
     WAIT_FOR(settled(s));
     assert_false(specialized("mlp_out/m1"));
-    struct adjourned a = adjourned(s);
+    struct deferred a = deferred(s);
     assert_true(a.n > 0);
-    assert_int_equal(a.most_heard, 1);
-    assert_int_equal(heard(s, NULL).times, 0); /* nothing changed around it */
+    assert_int_equal(a.most_lost, 1);
+    assert_int_equal(retried(s, NULL).times, 0); /* nothing changed around it */
     assert_why(s, "mlp_out/m1", "canary: whole steps -1.0 % [-2.0, -0.5]");
     assert_why(s, "head/m1", "left out by specializer.slots");
     stop(s);
@@ -133,7 +134,8 @@ static struct adjourned lose_among_eager(void)
 
 /* ---- the rule ------------------------------------------------------------------------------ */
 
-static void a_clear_gain_is_heard_again_when_its_company_changed_even_after_a_restart(void **unused)
+static void
+a_clear_gain_is_tried_again_when_its_neighbours_changed_even_after_a_restart(void **unused)
 {
     (void)unused;
     struct record r;
@@ -143,10 +145,10 @@ static void a_clear_gain_is_heard_again_when_its_company_changed_even_after_a_re
     WAIT_FOR(specialized("mlp_out/m1") && settled(s));
     assert_int_equal(store_get(s->store, serving("mlp_out/m1")->id, &r, NULL), 1);
     free(r.log);
-    struct told t = heard(s, r.key);
+    struct told t = retried(s, r.key);
     assert_true(t.times >= 1);
-    assert_non_null(strstr(t.text, "head/m1 changed since; hearing "));
-    assert_true(r.evidence.heard.n >= 1 && heard(s, NULL).times >= 1);
+    assert_non_null(strstr(t.text, "head/m1 changed since; trial "));
+    assert_true(r.evidence.lost.n >= 1 && retried(s, NULL).times >= 1);
     assert_true(r.evidence.probe_cases > 0 && r.evidence.bench.pairs > 0); /* proved again */
     stop(s);
     s = start("--specializer-paused", "true"); /* a winner like any other */
@@ -155,7 +157,7 @@ static void a_clear_gain_is_heard_again_when_its_company_changed_even_after_a_re
 }
 
 /* The same in one life: the search of the slot is over when its neighbour changes. */
-static void a_slot_whose_search_is_over_is_heard_too(void **unused)
+static void a_slot_whose_search_is_over_has_retrials_too(void **unused)
 {
     (void)unused;
     char *text = NULL;
@@ -163,22 +165,22 @@ static void a_slot_whose_search_is_over_is_heard_too(void **unused)
     atomic_store(&fake.needs, "head/m1");
     struct specializer *s = start(NULL, NULL);
     expect(ANSWER_DONE, specializer_pin(s, "head/m1", "eager", "r1", &text), &text);
-    WAIT_FOR(settled(s) && adjourned(s).n > 0);
+    WAIT_FOR(settled(s) && deferred(s).n > 0);
     assert_false(specialized("mlp_out/m1") || specialized("head/m1"));
     expect(ANSWER_DONE, specializer_unpin(s, "head/m1", "r2", &text), &text);
     WAIT_FOR(specialized("head/m1") && specialized("mlp_out/m1"));
-    assert_true(heard(s, serving("mlp_out/m1")->id).times >= 1);
+    assert_true(retried(s, serving("mlp_out/m1")->id).times >= 1);
     stop(s);
 }
 
-/* Swaps that go to and fro make no company that it has not lost in. */
-static void nobody_is_heard_twice_in_one_company(void **unused)
+/* Swaps that go to and fro make no set beside which it has not lost. */
+static void nothing_is_tried_twice_beside_the_same_kernels(void **unused)
 {
     (void)unused;
     char *text = NULL, id[24];
-    struct adjourned a = lose_among_eager();
+    struct deferred a = lose_among_eager();
     struct specializer *s = start("--specializer-slots", "head,mlp_out"); /* it always loses now */
-    WAIT_FOR(specialized("head/m1") && settled(s) && heard(s, NULL).times > 0);
+    WAIT_FOR(specialized("head/m1") && settled(s) && retried(s, NULL).times > 0);
     snprintf(id, sizeof id, "%s", serving("head/m1")->id);
     for (int i = 0; i < 4; i++) {
         expect(ANSWER_DONE, specializer_pin(s, "head/m1", i % 2 ? id : "eager", "r", &text), &text);
@@ -186,42 +188,42 @@ static void nobody_is_heard_twice_in_one_company(void **unused)
         let_it_go_round(s);
     }
     assert_false(specialized("mlp_out/m1"));
-    assert_true(adjourned(s).most_heard <= HEARINGS_MOST);
-    struct told best = heard(s, a.best);
-    int times = heard(s, NULL).times, canaries = atomic_load(&fake.canaries);
-    assert_true(best.times >= 1 && best.times < HEARINGS_MOST);
+    assert_true(deferred(s).most_lost <= RETRIALS_MOST);
+    struct told best = retried(s, a.best);
+    int times = retried(s, NULL).times, canaries = atomic_load(&fake.canaries);
+    assert_true(best.times >= 1 && best.times < RETRIALS_MOST);
     for (int i = 0; i < 4; i++) { /* all of these it knows */
         expect(ANSWER_DONE, specializer_pin(s, "head/m1", i % 2 ? id : "eager", "r", &text), &text);
         WAIT_FOR(specialized("head/m1") == (i % 2 != 0));
         let_it_go_round(s);
     }
-    assert_int_equal(heard(s, a.best).times, best.times);
-    assert_int_equal(heard(s, NULL).times, times); /* nor two others a company for ever */
+    assert_int_equal(retried(s, a.best).times, best.times);
+    assert_int_equal(retried(s, NULL).times, times); /* nor two others a set for ever */
     assert_int_equal(atomic_load(&fake.canaries), canaries);
     stop(s);
 }
 
-/* Operators may put the old company back while a kernel is heard in a new one. */
-static void a_company_that_came_back_during_a_hearing_is_noted_once(void **unused)
+/* Operators may put the old kernels back while one is tried beside new ones. */
+static void a_set_that_came_back_during_a_retrial_is_noted_once(void **unused)
 {
     (void)unused;
     struct specializer *s = start("--specializer-paused", "true");
     struct candidate c = {.steps = STEPS_SLOWER};
     c.evidence.bench.low = CLEAR_GAIN;
     for (int i = 0; i < 2; i++) {
-        assert_true(hearing_adjourn(s, place_find(s, "mlp_out/m1"), &c));
-        check_companies(&c.evidence.heard);
-        assert_int_equal(c.evidence.heard.n, 1);
+        assert_true(retrial_defer(s, place_find(s, "mlp_out/m1"), &c));
+        check_sets(&c.evidence.lost);
+        assert_int_equal(c.evidence.lost.n, 1);
     }
     stop(s);
 }
 
 /* A pin and a disable hold for who waits, too. */
-static void operators_keep_a_hearing_from_being_held(void **unused)
+static void operators_keep_a_retrial_from_beginning(void **unused)
 {
     (void)unused;
     char *text = NULL;
-    struct adjourned a = lose_among_eager();
+    struct deferred a = lose_among_eager();
     atomic_store(&fake.needs, "head/m1");
     struct specializer *s = start("--specializer-paused", "true");
     expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
@@ -229,17 +231,17 @@ static void operators_keep_a_hearing_from_being_held(void **unused)
     expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_RUN, "r3", &text), &text);
     WAIT_FOR(specialized("head/m1") && settled(s));
     let_it_go_round(s);
-    assert_int_equal(heard(s, NULL).times, 0);
+    assert_int_equal(retried(s, NULL).times, 0);
     assert_why(s, "mlp_out/m1", "pinned to it");
     expect(ANSWER_DONE, specializer_unpin(s, "mlp_out/m1", "r4", &text), &text);
-    WAIT_FOR(heard(s, NULL).times > 0 && specialized("mlp_out/m1") && settled(s));
-    assert_int_equal(heard(s, a.best).times, 0);
+    WAIT_FOR(retried(s, NULL).times > 0 && specialized("mlp_out/m1") && settled(s));
+    assert_int_equal(retried(s, a.best).times, 0);
     assert_string_not_equal(serving("mlp_out/m1")->id, a.best);
     stop(s);
 }
 
 /* Frozen, nothing is tried, whatever changed; the thaw, after a restart, finds it all. */
-static void frozen_nobody_is_heard(void **unused)
+static void frozen_nothing_is_tried_again(void **unused)
 {
     (void)unused;
     char *text = NULL;
@@ -257,25 +259,25 @@ static void frozen_nobody_is_heard(void **unused)
         uint64_t looks = atomic_load(&s->counts.looks);
         WAIT_FOR(atomic_load(&s->counts.looks) > looks + 10); /* the loop goes round */
         assert_int_equal(atomic_load(&fake.canaries), canaries);
-        assert_int_equal(heard(s, NULL).times, 0);
+        assert_int_equal(retried(s, NULL).times, 0);
         assert_why(s, "mlp_out/m1", "canary: whole steps -1.0 % [-2.0, -0.5]"); /* kept */
         stop(s);
         s = start(NULL, NULL);
     }
     expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_RUN, "r5", &text), &text);
-    WAIT_FOR(specialized("mlp_out/m1") && heard(s, NULL).times > 0);
+    WAIT_FOR(specialized("mlp_out/m1") && retried(s, NULL).times > 0);
     stop(s);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(a_clear_gain_is_heard_again_when_its_company_changed_even_after_a_restart),
-        TEST(a_slot_whose_search_is_over_is_heard_too),
-        TEST(nobody_is_heard_twice_in_one_company),
-        TEST(a_company_that_came_back_during_a_hearing_is_noted_once),
-        TEST(operators_keep_a_hearing_from_being_held),
-        TEST(frozen_nobody_is_heard),
+        TEST(a_clear_gain_is_tried_again_when_its_neighbours_changed_even_after_a_restart),
+        TEST(a_slot_whose_search_is_over_has_retrials_too),
+        TEST(nothing_is_tried_twice_beside_the_same_kernels),
+        TEST(a_set_that_came_back_during_a_retrial_is_noted_once),
+        TEST(operators_keep_a_retrial_from_beginning),
+        TEST(frozen_nothing_is_tried_again),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trust.h - how far a search follows what a language model names.
+/* advice_budget.h - how far a search follows what a language model names.
  *
  * Whoever is right is believed more, whoever is wrong soon not at all. Two accounts bound what bad
  * advice can cost:
@@ -14,16 +14,16 @@
  * So good advice is used up quickly, absurd advice costs at most 5 % of the samples, and plausible
  * bad advice a sample in the beginning and one in about fifty later.
  */
-#ifndef WHET_SPECIALIZER_SEARCH_TRUST_H
-#define WHET_SPECIALIZER_SEARCH_TRUST_H
+#ifndef WHET_SPECIALIZER_SEARCH_ADVICE_BUDGET_H
+#define WHET_SPECIALIZER_SEARCH_ADVICE_BUDGET_H
 
 #include "specializer/search/strategy.h"
 
-enum { TRUST_MOST = 4096, TRUST_LOOKS = 8 };
+enum { ADVICE_MOST = 4096, ADVICE_LOOKS = 8 };
 
-struct trust {
+struct advice_budget {
     int batches;
-    int told[TRUST_MOST];    /* ids that were taken because a language model named them */
+    int told[ADVICE_MOST];   /* ids that were taken because a language model named them */
     int n, far;              /* far: of them */
     int near_left, far_left; /* of this batch */
     bool believed;           /* right more often than wrong so far */
@@ -31,11 +31,11 @@ struct trust {
 };
 
 /* Opens the accounts for a batch of `want`. Once a batch, before the other two. */
-void trust_batch(struct trust *t, const struct search *s, int want);
+void advice_budget_batch(struct advice_budget *t, const struct search *s, int want);
 /* Whether `id` may be taken now, on the near account (or, far, at the end of a batch, on the
  * other). The caller takes it and then says so. */
-bool trust_near(const struct trust *t, const struct search *s, int32_t id);
-bool trust_far(const struct trust *t, const struct search *s, int32_t id);
-void trust_took(struct trust *t, const struct search *s, int32_t id);
+bool advice_budget_near(const struct advice_budget *t, const struct search *s, int32_t id);
+bool advice_budget_far(const struct advice_budget *t, const struct search *s, int32_t id);
+void advice_budget_took(struct advice_budget *t, const struct search *s, int32_t id);
 
 #endif

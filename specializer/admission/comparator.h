@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* judge.h - how wrong may a kernel be? Compared with the oracle, by the measure of eager.
+/* comparator.h - how wrong may a kernel be? Compared with the oracle, by the measure of eager.
  *
- * A judgement gathers the outputs of many runs. Each is compared row by row with the oracle and
+ * A comparison gathers the outputs of many runs. Each is compared row by row with the oracle and
  * with the eager kernel on the same inputs. Pure; any thread.
  */
-#ifndef WHET_SPECIALIZER_ADMISSION_JUDGE_H
-#define WHET_SPECIALIZER_ADMISSION_JUDGE_H
+#ifndef WHET_SPECIALIZER_ADMISSION_COMPARATOR_H
+#define WHET_SPECIALIZER_ADMISSION_COMPARATOR_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,18 +31,19 @@ struct outcome {
 
 /* Worst values over everything judged. Errors are relative to the row: max |a - b| / max |truth|
  * and rms(a - b) / rms(truth). */
-struct judgement {
+struct comparison {
     double own_max, own_rms, eager_max, eager_rms;
     double ratio;   /* largest share of the limit used up; above 1 is a refusal */
     bool bit_equal; /* own and eager had the same bits in everything judged */
 };
-void judgement_start(struct judgement *j);
+void comparison_start(struct comparison *j);
 /* 0, or -1 with what is wrong: "row 3: 12 values not finite", "row 0: error 4.1 times eager's". */
-int judge(struct judgement *j, const struct rule *rule, const struct outcome *o, struct err *err);
+int compare(struct comparison *j, const struct rule *rule, const struct outcome *o,
+            struct err *err);
 /* The rows of a wide step that the oracle did not look at, against eager alone (`truth` unused;
  * `eager` NULL: only whether they are finite): they may be as far from it as both may be from the
- * truth. After judge() on the rows that it did look at. */
-int judge_rest(struct judgement *j, const struct rule *rule, const struct outcome *o,
-               struct err *err);
+ * truth. After compare() on the rows that it did look at. */
+int compare_rest(struct comparison *j, const struct rule *rule, const struct outcome *o,
+                 struct err *err);
 
 #endif

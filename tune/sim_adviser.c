@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* counsel.c - see counsel.h. */
-#include "tune/counsel.h"
+/* sim_adviser.c - see sim_adviser.h. */
+#include "tune/sim_adviser.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,17 +19,17 @@ static const struct {
     double seconds;
 } kinds[] = {
 #define C(id, name, seconds, help) {name, seconds},
-    COUNSEL_LIST(C)
+    SIM_LIST(C)
 #undef C
 };
 
-struct counsel {
-    enum counsel_kind kind;
+struct sim_adviser {
+    enum sim_adviser_kind kind;
     const struct table *table;
     uint64_t random;
-    struct adviser_replay *replay; /* COUNSEL_REPLAY: a recording, or */
+    struct adviser_replay *replay; /* SIM_REPLAY: a recording, or */
     struct live *live;             /* a model that is asked; borrowed */
-    struct counsel_use use;
+    struct sim_adviser_use use;
     double now_s;
     /* The question under way, and the last reply that was accepted. */
     char *reply;
@@ -47,16 +47,16 @@ struct counsel {
     double moves_due_s;
 };
 
-const char *counsel_name(enum counsel_kind k)
+const char *sim_adviser_name(enum sim_adviser_kind k)
 {
     return kinds[k].name;
 }
 
 /* ---- what stand-ins say -------------------------------------------------------------------- */
 
-static bool knows(const struct counsel *c)
+static bool knows(const struct sim_adviser *c)
 {
-    return c->kind == COUNSEL_RIGHT || c->kind == COUNSEL_SLOW || c->kind == COUNSEL_FAIR;
+    return c->kind == SIM_RIGHT || c->kind == SIM_SLOW || c->kind == SIM_FAIR;
 }
 
 struct by_speed {
@@ -91,19 +91,19 @@ static struct by_speed *ranking(const struct table *t, int *n)
 }
 
 /* From how many of the ranking's front (or back) the names are drawn. */
-static int drawn_from(const struct counsel *c, const struct by_speed *r, int n)
+static int drawn_from(const struct sim_adviser *c, const struct by_speed *r, int n)
 {
     int within = n / TENTH > NAMED ? n / TENTH : n;
-    if (c->kind == COUNSEL_ANY)
+    if (c->kind == SIM_ANY)
         return n;
-    if (c->kind == COUNSEL_RIGHT || c->kind == COUNSEL_SLOW)
+    if (c->kind == SIM_RIGHT || c->kind == SIM_SLOW)
         for (within = 1; within < n && r[within].speed >= 0.95 * r[0].speed;)
             within++;
     return within;
 }
 
 /* Moves up to NAMED of the front (or back) that `r` is drawn from to its beginning; how many. */
-static int draw_named(struct counsel *c, struct by_speed *r, int n)
+static int draw_named(struct sim_adviser *c, struct by_speed *r, int n)
 {
     int within = drawn_from(c, r, n), named = 0;
     if (!knows(c)) /* the slowest first */
@@ -134,7 +134,8 @@ static int draw_sly(const struct advice_request *q, struct by_speed *r, int n)
 
 /* Untried points that are predicted alike, the best of them all, in an order drawn by lot: what a
  * model that breaks ties without knowing anything is worth. How many are named. */
-static int draw_ties(struct counsel *c, const struct advice_request *q, struct by_speed *r, int n)
+static int draw_ties(struct sim_adviser *c, const struct advice_request *q, struct by_speed *r,
+                     int n)
 {
     double least = INFINITY;
     int found = 0, named = 0;
@@ -155,7 +156,7 @@ static int draw_ties(struct counsel *c, const struct advice_request *q, struct b
 
 /* "KNOB":[best, second],... : the values of each knob by the fastest points of the fastest template
  * that have them. */
-static char *draw_hints(const struct counsel *c, const struct by_speed *r, int n)
+static char *draw_hints(const struct sim_adviser *c, const struct by_speed *r, int n)
 {
     char *text = xstrdup("");
     if (n == 0)
@@ -183,20 +184,20 @@ static char *draw_hints(const struct counsel *c, const struct by_speed *r, int n
 }
 
 /* A reply that names points: up to NAMED, or all; or hints. */
-static char *stand_in_reply(struct counsel *c, const struct advice_request *q)
+static char *stand_in_reply(struct sim_adviser *c, const struct advice_request *q)
 {
     int n, named;
     struct by_speed *r = ranking(c->table, &n);
-    char *hints = c->kind == COUNSEL_HINTS ? draw_hints(c, r, n) : xstrdup("");
-    if (c->kind == COUNSEL_HINTS)
+    char *hints = c->kind == SIM_HINTS ? draw_hints(c, r, n) : xstrdup("");
+    if (c->kind == SIM_HINTS)
         named = 0;
-    else if (c->kind == COUNSEL_SLY)
+    else if (c->kind == SIM_SLY)
         named = draw_sly(q, r, n);
-    else if (c->kind == COUNSEL_TIES)
+    else if (c->kind == SIM_TIES)
         named = draw_ties(c, q, r, n);
     else
         named = draw_named(c, r, n);
-    if (c->kind == COUNSEL_INVERTED) {
+    if (c->kind == SIM_INVERTED) {
         qsort(r, (size_t)n, sizeof *r, slowest_first);
         named = n;
     }
@@ -219,12 +220,12 @@ static char *stand_in_reply(struct counsel *c, const struct advice_request *q)
 
 /* A language model's reply, recorded or not; its text, which the caller frees, and when it is
  * there. */
-static char *consult_model(struct counsel *c, enum counsel_question kind, const char *document,
+static char *consult_model(struct sim_adviser *c, enum sim_question kind, const char *document,
                            cJSON *schema, double *due_s)
 {
     struct answer a = {.fault = CALL_NO_RECORD};
     char *form = cJSON_PrintUnformatted(schema);
-    const bool moves = kind == COUNSEL_MOVES;
+    const bool moves = kind == SIM_ASKS_MOVES;
     cJSON_Delete(schema);
     if (document && c->live)
         live_ask(c->live, moves ? adviser_moves_task : adviser_advice_task, document, form,
@@ -240,24 +241,24 @@ static char *consult_model(struct counsel *c, enum counsel_question kind, const 
     return a.text;
 }
 
-static void put_question(struct counsel *c, const struct advice_request *r,
+static void put_question(struct sim_adviser *c, const struct advice_request *r,
                          const struct advice *heuristic)
 {
     c->asked = true;
     c->due_s = c->now_s + kinds[c->kind].seconds;
-    if (c->kind == COUNSEL_GARBAGE) {
+    if (c->kind == SIM_GARBAGE) {
         c->reply = xstrdup("Sure! I would try AVX-512 with larger tiles first.");
-    } else if (c->kind != COUNSEL_REPLAY) {
+    } else if (c->kind != SIM_REPLAY) {
         c->reply = stand_in_reply(c, r);
     } else {
         char *document = adviser_request_text(r, heuristic);
-        c->reply = consult_model(c, COUNSEL_ADVICE, document, adviser_reply_schema(r), &c->due_s);
+        c->reply = consult_model(c, SIM_ASKS_ADVICE, document, adviser_reply_schema(r), &c->due_s);
         free(document);
     }
 }
 
 /* The reply, if it is there by now: rejected or accepted, as in adviser.c. */
-static void take_reply(struct counsel *c, const struct advice_request *r)
+static void take_reply(struct sim_adviser *c, const struct advice_request *r)
 {
     struct reply_terms terms = adviser_terms(r);
     struct advice advice;
@@ -273,20 +274,20 @@ static void take_reply(struct counsel *c, const struct advice_request *r)
         c->advised = true;
         c->then = c->asked_then;
     } else {
-        c->use.rejected[COUNSEL_ADVICE] += c->reply != NULL;
+        c->use.rejected[SIM_ASKS_ADVICE] += c->reply != NULL;
     }
     free(c->reply);
     c->reply = NULL;
 }
 
 /* No question for moves is under way either: there is one line for both. */
-static bool line_is_free(const struct counsel *c)
+static bool line_is_free(const struct sim_adviser *c)
 {
     return !c->asked && c->moves_due_s <= c->now_s;
 }
 
 /* As in adviser.c. */
-static bool may_ask(struct counsel *c, const struct advice_request *r)
+static bool may_ask(struct sim_adviser *c, const struct advice_request *r)
 {
     struct standing now = standing_of(r);
     bool wanted = c->advised ? is_worth_asking_again(&c->then, &now) : is_worth_asking(r, &now);
@@ -296,14 +297,14 @@ static bool may_ask(struct counsel *c, const struct advice_request *r)
     return true;
 }
 
-void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s,
-                 struct advice *out)
+void sim_adviser_ask(struct sim_adviser *c, const struct advice_request *r, double now_s,
+                     struct advice *out)
 {
     struct advice heuristic;
     c->now_s = now_s;
     c->request = r;
     advise_heuristic(r, &heuristic);
-    if (c->kind > COUNSEL_CHANCE) {
+    if (c->kind > SIM_CHANCE) {
         take_reply(c, r);
         if (may_ask(c, r))
             put_question(c, r, &heuristic);
@@ -319,7 +320,7 @@ void counsel_ask(struct counsel *c, const struct advice_request *r, double now_s
 /* ---- moves --------------------------------------------------------------------------------- */
 
 /* From `node` to the fastest (or slowest) point of its template, knob by knob. */
-static void stand_in_moves(const struct counsel *c, int32_t node, struct moves *out)
+static void stand_in_moves(const struct sim_adviser *c, int32_t node, struct moves *out)
 {
     int n, target = -1;
     struct by_speed *r = ranking(c->table, &n);
@@ -345,13 +346,13 @@ static void stand_in_moves(const struct counsel *c, int32_t node, struct moves *
         }
 }
 
-static void want_recorded(struct counsel *c, const struct lineage *l, int n)
+static void want_recorded(struct sim_adviser *c, const struct lineage *l, int n)
 {
     enum reply_fault fault;
     struct err err;
     struct reply_terms terms = adviser_terms(c->request);
     char *document = adviser_moves_text(c->request, l, n);
-    char *text = consult_model(c, COUNSEL_MOVES, document, adviser_moves_schema(c->request),
+    char *text = consult_model(c, SIM_ASKS_MOVES, document, adviser_moves_schema(c->request),
                                &c->moves_due_s);
     free(document);
     if (!isfinite(c->moves_due_s))
@@ -359,19 +360,19 @@ static void want_recorded(struct counsel *c, const struct lineage *l, int n)
     int found =
         text ? adviser_moves_parse(text, strlen(text), &terms, c->moves, MOVES_MOST, &fault, &err)
              : 0;
-    c->use.rejected[COUNSEL_MOVES] += found < 0;
+    c->use.rejected[SIM_ASKS_MOVES] += found < 0;
     c->nodes = found > 0 ? found : 0;
     free(text);
 }
 
 static bool want(void *ctx, const struct lineage *l, int n)
 {
-    struct counsel *c = ctx;
+    struct sim_adviser *c = ctx;
     bool taken = !line_is_free(c);
     turn_of_moves(&c->turns, taken);
     if (taken)
         return false;
-    if (c->kind == COUNSEL_REPLAY) {
+    if (c->kind == SIM_REPLAY) {
         want_recorded(c, l, n);
         return true;
     }
@@ -383,7 +384,7 @@ static bool want(void *ctx, const struct lineage *l, int n)
 
 static int moves(void *ctx, int32_t node, struct moves *out)
 {
-    struct counsel *c = ctx;
+    struct sim_adviser *c = ctx;
     for (int i = 0; i < c->nodes && c->moves_due_s <= c->now_s; i++)
         if (c->moves[i].node == node) {
             *out = c->moves[i];
@@ -393,38 +394,38 @@ static int moves(void *ctx, int32_t node, struct moves *out)
     return 0;
 }
 
-const struct mover *counsel_mover(struct counsel *c)
+const struct mover *sim_adviser_mover(struct sim_adviser *c)
 {
-    static const bool silent[COUNSEL_KINDS] = {
-        [COUNSEL_HEURISTIC] = true, [COUNSEL_CHANCE] = true,  [COUNSEL_HINTS] = true,
-        [COUNSEL_TIES] = true,      [COUNSEL_GARBAGE] = true, [COUNSEL_DEAD] = true};
+    static const bool silent[SIM_KINDS] = {
+        [SIM_HEURISTIC] = true, [SIM_CHANCE] = true,  [SIM_HINTS] = true,
+        [SIM_TIES] = true,      [SIM_GARBAGE] = true, [SIM_DEAD] = true};
     return silent[c->kind] ? NULL : &c->mover;
 }
 
 /* ---- construction -------------------------------------------------------------------------- */
 
-struct counsel *counsel_open(enum counsel_kind k, const struct table *t, uint64_t seed,
-                             const char *recording, struct live *live, struct err *err)
+struct sim_adviser *sim_adviser_open(enum sim_adviser_kind k, const struct table *t, uint64_t seed,
+                                     const char *recording, struct live *live, struct err *err)
 {
     struct adviser_replay *replay = NULL;
-    if (k == COUNSEL_REPLAY && !live && (replay = adviser_replay_open(recording, err)) == NULL)
+    if (k == SIM_REPLAY && !live && (replay = adviser_replay_open(recording, err)) == NULL)
         return NULL;
-    struct counsel *c = xcalloc(1, sizeof *c);
+    struct sim_adviser *c = xcalloc(1, sizeof *c);
     c->kind = k;
     c->table = t;
     c->random = seed;
     c->replay = replay;
-    c->live = k == COUNSEL_REPLAY ? live : NULL;
+    c->live = k == SIM_REPLAY ? live : NULL;
     c->mover = (struct mover){.ctx = c, .moves = moves, .want = want};
     return c;
 }
 
-const struct counsel_use *counsel_use(const struct counsel *c)
+const struct sim_adviser_use *sim_adviser_use(const struct sim_adviser *c)
 {
     return &c->use;
 }
 
-void counsel_close(struct counsel *c)
+void sim_adviser_close(struct sim_adviser *c)
 {
     if (c->replay)
         adviser_replay_close(c->replay);

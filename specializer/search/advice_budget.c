@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trust.c - see trust.h.
+/* advice_budget.c - see advice_budget.h.
  *
  * The rate of hits is the mean of a Beta(1, 1) prior and what came of the picks so far; its square
  * is the share of the batch, rounded down: one pick of six at first, none after a miss, two after a
@@ -9,7 +9,7 @@
  * points that a good adviser names are predicted at less than 2.3 times the time of the fastest
  * known, nine tenths of those that a bad one names at more than 5 times.
  */
-#include "specializer/search/trust.h"
+#include "specializer/search/advice_budget.h"
 
 #include <math.h>
 
@@ -29,12 +29,12 @@ static double fastest_predicted(const struct search *s)
     return shortest;
 }
 
-static bool is_far(const struct trust *t, const struct search *s, int32_t id)
+static bool is_far(const struct advice_budget *t, const struct search *s, int32_t id)
 {
     return !t->believed && space_predicted(s->space, id) > t->far_s;
 }
 
-void trust_batch(struct trust *t, const struct search *s, int want)
+void advice_budget_batch(struct advice_budget *t, const struct search *s, int want)
 {
     int32_t best;
     int hits = 0, tried = 0;
@@ -53,21 +53,21 @@ void trust_batch(struct trust *t, const struct search *s, int want)
     t->far_left = (s->tried + want) / FAR_ONE_IN - t->far;
 }
 
-bool trust_near(const struct trust *t, const struct search *s, int32_t id)
+bool advice_budget_near(const struct advice_budget *t, const struct search *s, int32_t id)
 {
     return t->near_left > 0 && !is_far(t, s, id);
 }
 
-bool trust_far(const struct trust *t, const struct search *s, int32_t id)
+bool advice_budget_far(const struct advice_budget *t, const struct search *s, int32_t id)
 {
     return t->far_left > 0 && is_far(t, s, id);
 }
 
-void trust_took(struct trust *t, const struct search *s, int32_t id)
+void advice_budget_took(struct advice_budget *t, const struct search *s, int32_t id)
 {
     bool far = is_far(t, s, id);
     *(far ? &t->far_left : &t->near_left) -= 1;
     t->far += far;
-    if (t->n < TRUST_MOST)
+    if (t->n < ADVICE_MOST)
         t->told[t->n++] = id;
 }

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* retrial.c - a kernel that made whole steps slower is tried again beside other kernels.
+ *
+ * The bench measures a kernel among its own kind, the canary in a step, where kernels meet: on a
+ * GPU one begins while the one before it drains, on a CPU one finds in a cache what another left
+ * there. So "whole steps are slower with it" is true of the kernels that served around it: those of
+ * other regions and the same M bucket, attention in any context. They are its co-resident kernels.
+ * A candidate whose bench was clear, and against which the canary found nothing but the time, is
+ * therefore not refused but deferred, and tried again once its co-resident kernels are a set beside
+ * which it has not lost. A retrial begins before the bench: admission.md has no proof that outlives
+ * a verdict, so all of them are made again; only the object may be there already. Beside which
+ * kernels it lost is in the candidate's row, so a restart changes nothing.
+ *
+ * Retrials end. A kernel has RETRIALS_MOST trials and never two beside the same set, so swaps that
+ * go to and fro bring nothing back; a slot has RETRIALS_A_SET retrials beside one set, whichever
+ * candidates wait; and a retrial has to be worth more than new candidates are: what the bench
+ * promised for the slot's share, halved with every trial lost. So it comes when the search around
+ * it has slowed down, and the kernels beside it are those that will stay.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "specializer/candidate/hash.h"
+#include "specializer/retrial.h"
+#include "specializer/specializer_private.h"
+#include "specializer/swap.h"
+
+enum { RETRIALS_A_SET = 2, NAMED_MOST = 3 };
+
+/* ---- co-resident kernels -------------------------------------------------------------------- */
+
+static bool shares_steps(const struct slot *a, const struct slot *b)
+{
+    return a->m_index == b->m_index && a->region != b->region;
+}
+
+/* "mlp_in/m8=6b60ee6d", or "" for eager. */
+static void member(const struct slot *slot, char *out, size_t n)
+{
+    const struct kernel *k = atomic_load(&slot->kernel);
+    out[0] = 0;
+    if (k->origin != ORIGIN_EAGER)
+        snprintf(out, n, "%s=%.8s", slot->name, k->id);
+}
+
+static void coresidents_of(const struct specializer *s, const struct place *p,
+                           char out[CORESIDENT_TEXT])
+{
+    char one[64];
+    size_t at = 0;
+    snprintf(out, CORESIDENT_TEXT, "eager");
+    for (int i = 0; i < s->places; i++) {
+        if (!shares_steps(s->place[i].slot, p->slot))
+            continue;
+        member(s->place[i].slot, one, sizeof one);
+        if (one[0] && at < CORESIDENT_TEXT)
+            at += (size_t)snprintf(out + at, CORESIDENT_TEXT - at, "%s%s", at ? " " : "", one);
+    }
+}
+
+uint64_t retrial_coresident(const struct specializer *s, const struct place *p)
+{
+    char set[CORESIDENT_TEXT];
+    coresidents_of(s, p, set);
+    return hash_text(HASH_START, set);
+}
+
+/* It has lost beside this very set. */
+static bool lost_among(const struct losses *h, const char *set)
+{
+    size_t n = strlen(set);
+    for (const char *at = h->among; *at;) {
+        size_t here = strcspn(at, ";");
+        if (here == n && strncmp(at, set, n) == 0)
+            return true;
+        at += here;
+        at += strspn(at, "; ");
+    }
+    return false;
+}
+
+bool retrial_allowed(const struct specializer *s, const struct place *p, const struct losses *h)
+{
+    char set[CORESIDENT_TEXT];
+    if (h->n == 0)
+        return true;
+    coresidents_of(s, p, set);
+    return h->n < RETRIALS_MOST && !lost_among(h, set);
+}
+
+/* The slots whose kernels are not those beside which it lost last, in words. */
+static void changed_since(const struct specializer *s, const struct place *p,
+                          const struct losses *h, char *out, size_t n)
+{
+    const char *last = strrchr(h->among, ';');
+    char one[64], name[64];
+    size_t at = 0;
+    int changed = 0;
+    last = last ? last + 2 : h->among;
+    out[0] = 0;
+    for (int i = 0; i < s->places; i++) {
+        const struct slot *slot = s->place[i].slot;
+        if (!shares_steps(slot, p->slot))
+            continue;
+        member(slot, one, sizeof one);
+        snprintf(name, sizeof name, "%s=", slot->name);
+        bool same = one[0] ? strstr(last, one) != NULL : strstr(last, name) == NULL;
+        if (!same && ++changed <= NAMED_MOST && at < n)
+            at += (size_t)snprintf(out + at, n - at, "%s%s", at ? ", " : "", slot->name);
+    }
+    if (changed > NAMED_MOST && at < n)
+        snprintf(out + at, n - at, " and %d more", changed - NAMED_MOST);
+}
+
+/* ---- deferring ----------------------------------------------------------------------------- */
+
+bool retrial_defer(struct specializer *s, struct place *p, struct candidate *c)
+{
+    struct losses *h = &c->evidence.lost;
+    char set[CORESIDENT_TEXT];
+    bool clear = c->evidence.bench.low >= CLEAR_GAIN;
+    if (c->body[0] || c->steps == STEPS_UNSEEN || (c->steps == STEPS_SLOWER && !clear))
+        return false;
+    coresidents_of(s, p, set);
+    if (!lost_among(h, set)) { /* the trial may have begun beside another set */
+        size_t at = strlen(h->among);
+        snprintf(h->among + at, sizeof h->among - at, "%s%s", at ? "; " : "", set);
+        h->n++;
+    }
+    h->low = c->evidence.bench.low;
+    h->speed = c->evidence.speed;
+    p->retrial.some = p->retrial.dirty = true;
+    return c->steps == STEPS_UNDECIDED || h->n < RETRIALS_MOST;
+}
+
+/* ---- which comes next ----------------------------------------------------------------------- */
+
+/* Rows that may be tried again: deferred ones, and retrials that were not finished. */
+enum {
+    WAITING = 1u << LIFE_DEFERRED | 1u << LIFE_PROPOSED | 1u << LIFE_BUILT | 1u << LIFE_PROBED |
+              1u << LIFE_BENCHED | 1u << LIFE_SHADOWED | 1u << LIFE_CANARY
+};
+
+struct waiting {
+    struct specializer *s;
+    struct place *p;
+    double speed; /* to beat, then of the best */
+};
+
+/* Lock held. */
+static void waiting_row(void *ctx, const struct record *r)
+{
+    struct waiting *d = ctx;
+    const struct losses *h = &r->evidence.lost;
+    const struct template *t = template_find(r->template);
+    char source[17] = "";
+    if (t)
+        template_source_hash(t, source);
+    if (h->n == 0 || h->speed <= d->speed || strcmp(source, r->source) != 0 ||
+        r->deaths >= DEATHS_MOST || is_disabled(d->s, r->key, r->template) ||
+        !retrial_allowed(d->s, d->p, h))
+        return;
+    d->speed = h->speed;
+    snprintf(d->p->retrial.key, sizeof d->p->retrial.key, "%s", r->key);
+    d->p->retrial.promise = h->low / (1 + h->low) * exp2(-h->n);
+}
+
+/* Retrials that the slot has had beside the set there is; one more if `more`. */
+static int held(struct place *p, bool more)
+{
+    struct coresident_set *c = p->retrial.held_in;
+    for (int i = 0; i < SETS_REMEMBERED; i++)
+        if (c[i].held > 0 && c[i].hash == p->retrial.set)
+            return c[i].held += more;
+    if (more) {
+        c[p->retrial.next] = (struct coresident_set){p->retrial.set, 1};
+        p->retrial.next = (p->retrial.next + 1) % SETS_REMEMBERED;
+    }
+    return more;
+}
+
+/* Looks up which candidate is tried again next, if that may be another than last time. */
+static void find_next(struct specializer *s, struct place *p)
+{
+    uint64_t set = retrial_coresident(s, p);
+    if (set == p->retrial.set && !p->retrial.dirty)
+        return;
+    p->retrial.set = set;
+    p->retrial.dirty = false;
+    p->retrial.key[0] = 0;
+    struct record_filter f = {.env = s->keys.env, .slot = p->slot->name, .states = WAITING};
+    pthread_mutex_lock(&s->lock);
+    struct waiting d = {s, p, (1 + p->gain_eager) * (1 + s->config->specializer_min_gain)};
+    store_each(s->store, &f, waiting_row, &d, NULL);
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool retrial_due(struct specializer *s, struct place *p)
+{
+    pthread_mutex_lock(&s->lock);
+    bool open = p->retrial.some && !p->left_out && !p->promoted && !p->pinned[0];
+    pthread_mutex_unlock(&s->lock);
+    if (!open || s->strategy == &strategy_agentic || clock_ns() < p->not_before_ns)
+        return false;
+    find_next(s, p);
+    return p->retrial.key[0] && held(p, false) < RETRIALS_A_SET;
+}
+
+struct place *retrial_choose(struct specializer *s, double than)
+{
+    struct place *best = NULL;
+    double most = fmax(than, OBSERVE_FLOOR);
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        if (!p->retrial.some || !retrial_due(s, p))
+            continue;
+        pthread_mutex_lock(&s->lock);
+        double worth = p->share * p->retrial.promise;
+        pthread_mutex_unlock(&s->lock);
+        if (worth >= most) {
+            most = worth;
+            best = p;
+        }
+    }
+    return best;
+}
+
+static void remember_row(void *ctx, const struct record *r)
+{
+    struct place *p = r->evidence.lost.n > 0 ? place_find(ctx, r->slot) : NULL;
+    if (p)
+        p->retrial.some = p->retrial.dirty = true;
+}
+
+void retrials_recall(struct specializer *s)
+{
+    struct record_filter f = {.env = s->keys.env, .states = WAITING};
+    store_each(s->store, &f, remember_row, s, NULL);
+}
+
+/* ---- starting it --------------------------------------------------------------------------- */
+
+/* The candidate of a row, or NULL: its template has another text or other points by now. */
+static struct candidate *candidate_of(struct specializer *s, struct place *p,
+                                      const struct record *r, int32_t *id)
+{
+    const struct template *t = template_find(r->template);
+    struct point point;
+    if (!t || point_parse(t, r->knobs, &point, NULL) != 0 ||
+        (*id = space_find(p->space, t, &point)) < 0)
+        return NULL;
+    struct candidate *c = candidate_new(&s->keys, t, &point, space_facts(p->space), p->slot);
+    if (strcmp(c->key, r->key) == 0)
+        return c;
+    candidate_free(c);
+    return NULL;
+}
+
+bool retrial_start(struct specializer *s, struct place *p)
+{
+    struct record r;
+    int32_t id = -1;
+    char changed[160];
+    bool found = store_get(s->store, p->retrial.key, &r, NULL) > 0;
+    p->retrial.key[0] = 0;
+    p->retrial.dirty = true;
+    held(p, true);
+    if (!found)
+        return false;
+    free(r.log);
+    changed_since(s, p, &r.evidence.lost, changed, sizeof changed);
+    struct candidate *c = candidate_of(s, p, &r, &id);
+    if (!c || round_admit(s, c, NULL) <= 0) {
+        candidate_free(c);
+        return false;
+    }
+    store_trace(s->store, p->slot->name, c->key, "retried", NULL,
+                "%s changed since; trial %d of at most %d", changed, r.evidence.lost.n + 1,
+                (int)RETRIALS_MOST);
+    log_info("specializer", "%s: %s tried again: %s changed since", p->slot->name, c->name,
+             changed);
+    s->round = (struct round){.place = p, .n = 1};
+    s->round.item[0] = (struct item){.c = c, .id = id, .stage = ITEM_BUILD, .again = true};
+    pthread_mutex_lock(&s->lock);
+    p->candidates++;
+    pthread_mutex_unlock(&s->lock);
+    return true;
+}
