@@ -24,7 +24,7 @@ const int context_bucket[CONTEXT_BUCKETS] = {256,  512,   1024,  2048,  4096,
 struct dispatch {
     _Atomic int64_t epoch; /* boundaries passed */
     _Atomic int idle;
-    _Atomic uint64_t exchanges;
+    _Atomic uint64_t swaps;
     int behind; /* steps that may be under way at a boundary */
     int slots;
     int first[REGION_NODES]; /* index of the region's first slot */
@@ -163,19 +163,19 @@ struct slot *dispatch_find(struct dispatch *d, const char *name)
 int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel *k)
 {
     if (atomic_exchange(&s->kernel, k) != k)
-        atomic_fetch_add(&d->exchanges, 1);
+        atomic_fetch_add(&d->swaps, 1);
     return atomic_load(&d->epoch);
 }
 
 void dispatch_withdraw(struct dispatch *d, struct slot *s, const struct kernel *k)
 {
     if (atomic_compare_exchange_strong(&s->kernel, &k, s->eager))
-        atomic_fetch_add(&d->exchanges, 1);
+        atomic_fetch_add(&d->swaps, 1);
 }
 
-uint64_t dispatch_exchanges(const struct dispatch *d)
+uint64_t dispatch_swaps(const struct dispatch *d)
 {
-    return atomic_load(&d->exchanges);
+    return atomic_load(&d->swaps);
 }
 
 void dispatch_boundary(struct dispatch *d, bool idle)

@@ -92,7 +92,7 @@ int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel
 void dispatch_withdraw(struct dispatch *d, struct slot *s, const struct kernel *k);
 
 /* How often that brought another kernel into a slot. Any thread. */
-uint64_t dispatch_exchanges(const struct dispatch *d);
+uint64_t dispatch_swaps(const struct dispatch *d);
 
 /* Engine thread: a step boundary; and whether the engine is about to wait for work. */
 void dispatch_boundary(struct dispatch *d, bool idle);

@@ -95,24 +95,24 @@ void engine_stats_gap(struct engine *e, const struct batch *b, int64_t before, i
 {
     const struct schedule *plan = &b->schedule;
     bool decode = plan->decodes == plan->items;
-    bool swap = b->swapped || b->report.exchanged;
+    bool swap = b->swapped || b->report.swapped;
     /* What a look costs is the look's, also in the first step with a new kernel. */
-    enum gap_kind kind = swap && !b->report.looked ? GAP_SWAP
-                         : b->after_slice          ? GAP_SLICE
-                         : b->report.looked        ? GAP_LOOK
-                         : b->report.walked        ? GAP_WALKED
-                         : b->trial                ? GAP_CANARY
-                                                   : GAP_PLAIN;
+    enum latency_cause kind = swap && !b->report.looked ? GAP_SWAP
+                              : b->after_slice          ? GAP_SLICE
+                              : b->report.looked        ? GAP_LOOK
+                              : b->report.walked        ? GAP_WALKED
+                              : b->trial                ? GAP_CANARY
+                                                        : GAP_PLAIN;
     struct gap gap = {kind, b->step.m, e->landed_decode ? e->landed_ns - before : 0, ns};
     if (decode)
-        gaps_add(&e->stats.gaps, &gap);
+        latency_add(&e->stats.latency, &gap);
     e->landed_decode = decode;
 }
 
 /* ---- regions ------------------------------------------------------------------------------- */
 
 struct region_total {
-    double seconds, floor_seconds, bytes;
+    double seconds, bound_seconds, bytes;
 };
 
 static struct region_total region_total(const struct engine *e, enum region r)
@@ -130,7 +130,7 @@ static struct region_total region_total(const struct engine *e, enum region r)
         int64_t context = (int64_t)(atomic_load(&c->context) / runs);
         struct region_cost cost = plan_cost(e->model, r, 0, m, sequences, context, m);
         t.seconds += (double)atomic_load(&c->ns) * 1e-9;
-        t.floor_seconds += roofline_s(machine, &cost) * (double)runs;
+        t.bound_seconds += roofline_s(machine, &cost) * (double)runs;
         t.bytes += machine_bytes(machine, &cost) * (double)runs;
     }
     return t;
@@ -222,7 +222,7 @@ static void put_regions(const struct engine *e, FILE *out)
         snprintf(label, sizeof label, "region=\"%s\"", region_name((enum region)r));
         if (total[r].seconds > 0)
             metric_value(out, "region_roofline_ratio", label,
-                         total[r].floor_seconds / total[r].seconds);
+                         total[r].bound_seconds / total[r].seconds);
     }
     metric_head(out, "kernel_launches_total", "counter", "Kernel runs by region and origin");
     for (int r = 0; r < REGION_NODES; r++)
@@ -255,7 +255,7 @@ void engine_metrics(const struct engine *e, FILE *out)
         return;
     put_latencies((struct engine_stats *)&e->stats, out);
     put_counters(e, out);
-    gaps_metrics(&e->stats.gaps, out);
+    latency_metrics(&e->stats.latency, out);
     put_regions(e, out);
     put_machine(e->ops->machine(e->backend), out);
 }
@@ -340,7 +340,7 @@ char *engine_json(const struct engine *e)
             continue;
         fprintf(out, "%s{\"region\":\"%s\",\"seconds\":%.6f,\"bytes\":%.0f,\"roofline\":%.4f}",
                 r ? "," : "", region_name((enum region)r), t.seconds, t.bytes,
-                t.seconds > 0 ? t.floor_seconds / t.seconds : 0);
+                t.seconds > 0 ? t.bound_seconds / t.seconds : 0);
     }
     fputs("]}", out);
     fclose(out);

@@ -11,9 +11,9 @@
 #include "config/metrics.h"
 #include "engine/backlog.h"
 #include "engine/batch.h"
-#include "engine/gaps.h"
 #include "engine/history.h"
 #include "engine/lab.h"
+#include "engine/latency.h"
 #include "engine/speculate.h"
 
 /* Slices under load: time is lent at `share` of the wall time, never more than one slice ahead.
@@ -59,7 +59,7 @@ struct engine_stats {
     _Atomic int32_t running, waiting, pages_used;
     pthread_mutex_t recent_lock; /* held for a copy, never during a step */
     struct recent_step recent[RECENT_STEPS];
-    struct gaps gaps;
+    struct latency_causes latency;
     uint64_t recents; /* written so far; the newest is at (recents - 1) % RECENT_STEPS */
     struct history history;
 };
@@ -101,7 +101,7 @@ struct engine {
     bool landed_decode;            /* engine thread: it was a decode step, and nothing came since */
     char lost[200];                /* engine thread: why the device is gone */
     bool lent;                     /* engine thread: a slice ran since the last step was started */
-    uint64_t exchanges;            /* engine thread: of kernels in slots, seen so far */
+    uint64_t swaps;                /* engine thread: of kernels in slots, seen so far */
     struct sequence_model for_sequences;
     uint64_t seed;
     struct engine_info info;

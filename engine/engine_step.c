@@ -205,9 +205,9 @@ static struct batch *start(struct engine *e)
     if (!plan(e, b))
         return NULL;
     engine_gauges(e);
-    uint64_t exchanges = dispatch_exchanges(e->dispatch);
-    b->swapped = exchanges != e->exchanges;
-    e->exchanges = exchanges;
+    uint64_t swaps = dispatch_swaps(e->dispatch);
+    b->swapped = swaps != e->swaps;
+    e->swaps = swaps;
     b->after_slice = e->lent;
     e->lent = false;
     b->report = (struct step_report){.walked = false};
@@ -261,7 +261,7 @@ static void learn_time(struct engine *e, const struct batch *b, int32_t generate
 {
     const struct step_report *r = &b->report;
     bool decodes = b->schedule.decodes == b->schedule.items;
-    if (b->swapped || r->exchanged)
+    if (b->swapped || r->swapped)
         speculate_forget(e->speculator);
     else if (decodes && !b->trial && !b->after_slice && !r->looked && !r->walked && !r->stood_in)
         speculate_time(e->speculator, &b->schedule, generated - b->schedule.items, ns);

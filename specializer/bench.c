@@ -18,9 +18,9 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "specializer/bound.h"
 #include "specializer/candidate/live.h"
 #include "specializer/candidate/stats.h"
-#include "specializer/floor.h"
 #include "specializer/stages.h"
 
 const int bench_pairs[BENCH_LOOKS] = {16, 48, 144};
@@ -49,9 +49,9 @@ static double floor_of(const struct stage_env *env, const struct region_cost *co
 {
     const int64_t bytes = (int64_t)machine_weight_bytes(env->machine, cost);
     if (env->machine->kind == MACHINE_CUDA) /* its read peak is over all weights: no cache in it */
-        return floor_seconds(env->machine, cost, bytes * env->model->shape.layers / 8,
+        return bound_seconds(env->machine, cost, bytes * env->model->shape.layers / 8,
                              env->machine->read_bandwidth);
-    return floor_seconds(env->machine, cost, bytes * region_runs(region, env->model->shape.layers),
+    return bound_seconds(env->machine, cost, bytes * region_runs(region, env->model->shape.layers),
                          env->cache_bandwidth);
 }
 

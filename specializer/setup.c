@@ -10,10 +10,10 @@
 #include "engine/sandbox.h"
 #include "specializer/admission/prober.h"
 #include "specializer/admission/reference_cache.h"
+#include "specializer/bound.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/header.h"
 #include "specializer/candidate/slot_list.h"
-#include "specializer/floor.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
@@ -206,7 +206,7 @@ static void fill_env(struct specializer *s)
     if (env->machine->kind == MACHINE_CUDA && s->config->specializer_enabled)
         env->prober = prober_open(env);
     if (env->machine->kind == MACHINE_CPU && s->config->specializer_enabled)
-        env->cache_bandwidth = floor_read_bandwidth(FLOOR_CACHED_BYTES, cores(s->config));
+        env->cache_bandwidth = bound_read_bandwidth(BOUND_CACHED_BYTES, cores(s->config));
 }
 
 static void make_places(struct specializer *s)

@@ -281,8 +281,8 @@ static void report(struct backend *b, const struct step *s, const struct flight 
         *s->report = (struct step_report){.walked = could && !v,
                                           .looked = f->look,
                                           .stood_in = v && other_kernels(v, &f->choice),
-                                          .exchanged = v && !f->wide && !canary &&
-                                                       exchanged(graph_cell(b, &f->choice), v)};
+                                          .swapped = v && !f->wide && !canary &&
+                                                     exchanged(graph_cell(b, &f->choice), v)};
 }
 
 static int run(struct backend *b, const struct step *s, struct flight *f, bool must, struct err *e)

@@ -107,7 +107,7 @@ static void where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later(void *
 }
 
 /* Who only wants an epoch names the kernel that is there: for the engine's gaps that is no swap. */
-static void the_same_kernel_again_is_no_exchange(void **state)
+static void the_same_kernel_again_is_no_swap(void **state)
 {
     (void)state;
     struct dispatch *d = open_table();
@@ -115,12 +115,12 @@ static void the_same_kernel_again_is_no_exchange(void **state)
     struct slot *s = dispatch_slot(d, REGION_MLP_IN, 1, 0);
     dispatch_boundary(d, false);
     dispatch_publish(d, s, &k);
-    assert_int_equal(dispatch_exchanges(d), 1);
+    assert_int_equal(dispatch_swaps(d), 1);
     int64_t epoch = dispatch_publish(d, s, &k);
-    assert_int_equal(dispatch_exchanges(d), 1);
+    assert_int_equal(dispatch_swaps(d), 1);
     assert_false(dispatch_passed(d, epoch));
     dispatch_publish(d, s, s->eager);
-    assert_int_equal(dispatch_exchanges(d), 2);
+    assert_int_equal(dispatch_swaps(d), 2);
     dispatch_close(d);
 }
 
@@ -152,7 +152,7 @@ int main(void)
         cmocka_unit_test(spans_have_slots_for_few_tokens_where_they_are_asked_for),
         cmocka_unit_test(a_replaced_kernel_is_free_after_the_next_boundary),
         cmocka_unit_test(where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later),
-        cmocka_unit_test(the_same_kernel_again_is_no_exchange),
+        cmocka_unit_test(the_same_kernel_again_is_no_swap),
         cmocka_unit_test(the_fingerprint_tells_the_active_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

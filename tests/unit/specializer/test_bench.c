@@ -17,10 +17,10 @@
 #include "engine/cpu/case.h"
 #include "specializer/admission/inputs.h"
 #include "specializer/bench.h"
+#include "specializer/bound.h"
 #include "specializer/build/build.h"
 #include "specializer/canary.h"
 #include "specializer/candidate/stats.h"
-#include "specializer/floor.h"
 #include "specializer/stages.h"
 
 static uint64_t state_ = 7;
@@ -86,14 +86,14 @@ static void bench_floor_bounds_what_no_cache_holds_and_arithmetic(void **state)
     struct machine m = {.read_bandwidth = 10e9, .peak_flops = 100e9};
     struct region_cost c = {.weight_bytes = 30000000, .flops = 1600000000};
     /* 30 MB at 1.5 x 10 GB/s: 2 ms; 1.6 GFLOP at 16 x 100 GFLOP/s: 1 ms */
-    assert_float_equal(floor_seconds(&m, &c, 900000000, 0), 2e-3, 1e-9);
-    assert_float_equal(floor_seconds(&m, &c, 900000000, 20e9), 1e-3, 1e-9);
-    assert_float_equal(floor_seconds(&m, &c, 1000000, 0), 1e-3, 1e-9); /* fits a cache */
+    assert_float_equal(bound_seconds(&m, &c, 900000000, 0), 2e-3, 1e-9);
+    assert_float_equal(bound_seconds(&m, &c, 900000000, 20e9), 1e-3, 1e-9);
+    assert_float_equal(bound_seconds(&m, &c, 1000000, 0), 1e-3, 1e-9); /* fits a cache */
     /* The same weights, floats in the model's file, in bf16 on a device: half the bytes. */
     m.weight_element = 2;
     c = (struct region_cost){.weight_bytes = 30000000, .weights = 7500000};
-    assert_float_equal(floor_seconds(&m, &c, 900000000, 0), 1e-3, 1e-9);
-    double bandwidth = floor_read_bandwidth(1 << 20, 1);
+    assert_float_equal(bound_seconds(&m, &c, 900000000, 0), 1e-3, 1e-9);
+    double bandwidth = bound_read_bandwidth(1 << 20, 1);
     assert_true(bandwidth > 2e7 && bandwidth < 1e13); /* of the slowest and the fastest machine */
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gaps.c - see gaps.h.
+/* latency.c - see latency.h.
  *
- * How much longer a step with an exchange was is asked of the steps around it: the mean of plain
+ * How much longer a step with a swap was is asked of the steps around it: the mean of plain
  * steps with as many tokens, of which there must have been a few.
  */
-#include "engine/gaps.h"
+#include "engine/latency.h"
 
 #include "config/metrics.h"
 
@@ -17,7 +17,7 @@ static void longest(_Atomic uint64_t *at, int64_t ns)
         atomic_store(at, (uint64_t)ns);
 }
 
-static void learn_plain(struct gaps *g, const struct gap *at)
+static void learn_plain(struct latency_causes *g, const struct gap *at)
 {
     if (g->m != at->m) {
         g->m = at->m;
@@ -30,7 +30,7 @@ static void learn_plain(struct gaps *g, const struct gap *at)
     g->plain_n += g->plain_n < PLAIN_LEAST;
 }
 
-void gaps_add(struct gaps *g, const struct gap *at)
+void latency_add(struct latency_causes *g, const struct gap *at)
 {
     if (at->gap_ns > 0) {
         atomic_fetch_add(&g->n[at->kind], 1);
@@ -55,7 +55,7 @@ static void put_each(FILE *out, const char *name, const _Atomic uint64_t *values
         metric_value(out, name, label[k], (double)atomic_load(&values[k]) * scale);
 }
 
-void gaps_metrics(const struct gaps *g, FILE *out)
+void latency_metrics(const struct latency_causes *g, FILE *out)
 {
     metric_head(out, "token_gaps_total", "counter",
                 "Gaps between two decode steps, by what fell into them");
@@ -65,7 +65,7 @@ void gaps_metrics(const struct gaps *g, FILE *out)
     metric_head(out, "token_gap_longest_seconds", "gauge", "The longest of them since start");
     put_each(out, "token_gap_longest_seconds", g->longest_ns, 1e-9);
     metric_head(out, "swap_step_seconds", "gauge",
-                "Longest decode step in which a kernel was exchanged");
+                "Longest decode step in which a kernel was swapped");
     metric_value(out, "swap_step_seconds", NULL, (double)atomic_load(&g->swap_ns) * 1e-9);
     metric_head(out, "swap_step_excess_seconds", "gauge",
                 "Most that such a step was longer than plain steps around it");

@@ -8,17 +8,18 @@
 
 #include <cmocka.h>
 
-#include "engine/gaps.h"
+#include "engine/latency.h"
 
-static void add(struct gaps *g, enum gap_kind kind, int32_t m, int64_t gap_us, int64_t step_us)
+static void add(struct latency_causes *g, enum latency_cause kind, int32_t m, int64_t gap_us,
+                int64_t step_us)
 {
-    gaps_add(g, &(struct gap){kind, m, gap_us * 1000, step_us * 1000});
+    latency_add(g, &(struct gap){kind, m, gap_us * 1000, step_us * 1000});
 }
 
 static void every_gap_is_counted_under_its_kind(void **state)
 {
     (void)state;
-    struct gaps g = {0};
+    struct latency_causes g = {0};
     for (int i = 0; i < 90; i++)
         add(&g, GAP_PLAIN, 1, 1000, 1000);
     add(&g, GAP_SLICE, 1, 9000, 1000);
@@ -34,7 +35,7 @@ static void every_gap_is_counted_under_its_kind(void **state)
 static void a_swap_is_held_against_the_plain_steps_around_it(void **state)
 {
     (void)state;
-    struct gaps g = {0};
+    struct latency_causes g = {0};
     for (int i = 0; i < 100; i++)
         add(&g, GAP_PLAIN, 1, 1000, 990 + i % 3 * 10);
     add(&g, GAP_SLICE, 1, 9000, 5000); /* no plain step: the mean stays */
@@ -48,7 +49,7 @@ static void a_swap_is_held_against_the_plain_steps_around_it(void **state)
 static void a_swap_without_steps_to_compare_with_has_no_excess(void **state)
 {
     (void)state;
-    struct gaps g = {0};
+    struct latency_causes g = {0};
     for (int i = 0; i < 100; i++)
         add(&g, GAP_PLAIN, 1, 1000, 1000);
     add(&g, GAP_SWAP, 8, 4000, 4000);
@@ -63,12 +64,12 @@ static void a_swap_without_steps_to_compare_with_has_no_excess(void **state)
 static void the_metrics_name_every_kind(void **state)
 {
     (void)state;
-    struct gaps g = {0};
+    struct latency_causes g = {0};
     char *text = NULL;
     size_t n = 0;
     add(&g, GAP_SWAP, 1, 2000, 2000);
     FILE *out = open_memstream(&text, &n);
-    gaps_metrics(&g, out);
+    latency_metrics(&g, out);
     fclose(out);
     assert_non_null(strstr(text, "whet_token_gaps_total{step=\"swap\"} 1\n"));
     assert_non_null(strstr(text, "whet_token_gaps_total{step=\"plain\"} 0\n"));

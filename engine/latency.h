@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gaps.h - what the time between two tokens was made of: which steps came late, by how much, why.
+/* latency.h - what the time between two tokens was made of: which steps came late, by how much,
+ * why.
  *
  * Everything that the specializer does to a running server ends up between two decode steps: a
- * slice, a step that is walked region by region instead of launched whole, a canary, an exchange.
+ * slice, a step that is walked region by region instead of launched whole, a canary, a swap.
  * Each gap between two decode steps is counted under the strongest of those that fell into it. A
  * share of all gaps above 1 % is what a 99th percentile can see.
  *
  * Engine thread writes, anyone reads.
  */
-#ifndef WHET_ENGINE_GAPS_H
-#define WHET_ENGINE_GAPS_H
+#ifndef WHET_ENGINE_LATENCY_H
+#define WHET_ENGINE_LATENCY_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -17,7 +18,7 @@
 #include <stdio.h>
 
 /* Weakest first. */
-enum gap_kind {
+enum latency_cause {
     GAP_PLAIN,
     GAP_CANARY, /* ran a canary's candidate */
     GAP_WALKED, /* region by region: to time them, or for want of a graph */
@@ -27,22 +28,22 @@ enum gap_kind {
     GAP_KINDS
 };
 
-struct gaps {
+struct latency_causes {
     _Atomic uint64_t n[GAP_KINDS], ns[GAP_KINDS], longest_ns[GAP_KINDS];
     _Atomic uint64_t swap_ns,
-        swap_excess_ns; /* longest step with an exchange, and over a plain one */
+        swap_excess_ns; /* longest step with a swap, and over a plain one */
     /* engine thread */
     double plain_ns; /* running mean of plain steps of `m` tokens */
     int32_t m, plain_n;
 };
 
 struct gap {
-    enum gap_kind kind;
+    enum latency_cause kind;
     int32_t m;
     int64_t gap_ns;  /* since the decode step before it landed; 0: there was none just before */
     int64_t step_ns; /* of the step alone */
 };
-void gaps_add(struct gaps *g, const struct gap *at);
-void gaps_metrics(const struct gaps *g, FILE *out);
+void latency_add(struct latency_causes *g, const struct gap *at);
+void latency_metrics(const struct latency_causes *g, FILE *out);
 
 #endif

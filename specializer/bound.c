@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* floor.c - what the machine cannot be faster than.
+/* bound.c - what the machine cannot be faster than.
  *
  * "Faster than the machine allows" means that the clock or the work is broken. The bound must never
  * refuse an honest kernel, so it is a wide one: 1.5 times the best bandwidth seen, and only for
@@ -7,7 +7,7 @@
  * shares one cache); 16 times the float peak, for kernels that multiply in 8-bit integers or on
  * tiles.
  */
-#include "specializer/floor.h"
+#include "specializer/bound.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 static const double bandwidth_slack = 1.5, flops_slack = 16;
 
-double floor_read_bandwidth(int64_t bytes, int32_t threads)
+double bound_read_bandwidth(int64_t bytes, int32_t threads)
 {
     size_t n = (size_t)bytes / 64 * 8;
     uint64_t *data = xaligned((n + 8) * sizeof *data), sum[8] = {0};
@@ -37,11 +37,11 @@ double floor_read_bandwidth(int64_t bytes, int32_t threads)
     return best > 0 ? (double)n * 8e9 / (double)best * threads : 0;
 }
 
-double floor_seconds(const struct machine *m, const struct region_cost *cost, int64_t resident,
+double bound_seconds(const struct machine *m, const struct region_cost *cost, int64_t resident,
                      double bandwidth)
 {
     double reading = 0;
-    if (resident >= FLOOR_CACHED_BYTES)
+    if (resident >= BOUND_CACHED_BYTES)
         reading =
             machine_weight_bytes(m, cost) / (bandwidth_slack * fmax(bandwidth, m->read_bandwidth));
     return fmax(reading, (double)cost->flops / (flops_slack * m->peak_flops));

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* floor.h - seconds in which no kernel can do a region's work: what is measured below is refused.
+/* bound.h - the speed-of-light bound: seconds in which no kernel can do a region's work. What is
+ * measured below it is refused.
  */
-#ifndef WHET_SPECIALIZER_FLOOR_H
-#define WHET_SPECIALIZER_FLOOR_H
+#ifndef WHET_SPECIALIZER_BOUND_H
+#define WHET_SPECIALIZER_BOUND_H
 
 #include <stdint.h>
 
@@ -10,13 +11,13 @@
 
 /* Seconds in which nothing can do this work on this machine; 0 when nothing sure is known.
  * `resident` is the bytes that one round over all layers touches, `bandwidth` what reading
- * FLOOR_CACHED_BYTES again and again reaches: no larger set is read faster. */
-double floor_seconds(const struct machine *m, const struct region_cost *cost, int64_t resident,
+ * BOUND_CACHED_BYTES again and again reaches: no larger set is read faster. */
+double bound_seconds(const struct machine *m, const struct region_cost *cost, int64_t resident,
                      double bandwidth);
 /* What private caches may hold of a working set on a CPU: below it, reading has no sure floor. */
-enum { FLOOR_CACHED_BYTES = 16 << 20 };
+enum { BOUND_CACHED_BYTES = 16 << 20 };
 /* Bytes a second of reading `bytes` of memory over and over, by `threads` threads if each is as
  * fast as this one. Takes 20 ms of a core, so it is for the start, not for a time of requests. */
-double floor_read_bandwidth(int64_t bytes, int32_t threads);
+double bound_read_bandwidth(int64_t bytes, int32_t threads);
 
 #endif
