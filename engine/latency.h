@@ -30,8 +30,7 @@ enum latency_cause {
 
 struct latency_causes {
     _Atomic uint64_t n[GAP_KINDS], ns[GAP_KINDS], longest_ns[GAP_KINDS];
-    _Atomic uint64_t swap_ns,
-        swap_excess_ns; /* longest step with a swap, and over a plain one */
+    _Atomic uint64_t swap_ns, swap_excess_ns; /* longest step with a swap, and over a plain one */
     /* engine thread */
     double plain_ns; /* running mean of plain steps of `m` tokens */
     int32_t m, plain_n;
