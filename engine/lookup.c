@@ -24,6 +24,7 @@ struct lookup {
     int32_t *chain; /* [size]; -1: there is none before */
     int32_t *head;  /* [mask + 1] */
     int32_t entered, size;
+    int32_t agreed; /* tokens at the predicted text's beginning with which the answer began */
     uint32_t mask;
 };
 
@@ -137,13 +138,17 @@ int32_t lookup_guess(struct lookup *l, int32_t *tokens, int32_t n, int32_t promp
     grow(l, places);
     for (; l->entered < places; l->entered++)
         enter(l, tokens, l->entered);
-    /* An answer that was predicted is expected to begin as predicted. */
-    int32_t place =
-        n == prompt_n && l->predicted_n > 0 ? -1 : best_place(l, tokens, places - 1, match);
-    if (place < 0 && (n != prompt_n || l->predicted_n == 0))
-        return 0;
-    if (place < 0)
+    /* As long as an answer is as predicted, it is expected to go on so. */
+    int32_t output = n - prompt_n, place;
+    while (l->agreed < output && l->agreed < l->predicted_n &&
+           tokens[prompt_n + l->agreed] == l->predicted[l->agreed])
+        l->agreed++;
+    if (output >= 0 && l->agreed == output && l->agreed < l->predicted_n) {
+        place = l->agreed - 1;
         *match = LOOKUP_MATCH;
+    } else if ((place = best_place(l, tokens, places - 1, match)) < 0) {
+        return 0;
+    }
     /* A guess may reach into itself: what repeats with a short period goes on repeating. */
     int32_t end = place < l->predicted_n ? l->predicted_n : places + most, made = 0;
     for (place++; made < most && place < end; made++, place++)

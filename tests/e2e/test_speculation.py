@@ -2,13 +2,21 @@
 """Guessed tokens: the same answers, in fewer steps."""
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Server
 
 NOTES = (ROOT / "tests" / "e2e" / "conftest.py").read_text()[:1500]
 PROMPTS = ["Repeat this text word for word:\n" + NOTES,
            "Rename Server to Host in this code:\n" + NOTES[700:1400],
            "Write a story about a dragon and a sailor.",
            "Count from one to thirty in words."]
+
+
+@pytest.fixture(scope="module")
+def server():
+    """One of its own: whether guesses pay is learned, and others' requests would teach it."""
+    s = Server()
+    yield s
+    s.stop()
 
 
 def text_of(answer):
@@ -34,7 +42,8 @@ def test_answers_are_those_without_guesses(server, sampling):
     assert accepted > 0 or sampling["temperature"] > 0  # what is drawn may be what nobody guesses
 
 
-def test_a_right_prediction_saves_steps(server):
+def test_a_right_prediction_saves_steps(start):
+    server = start()
     prompt = "Write a story about a dragon and a sailor."
     plain = server.chat(prompt, max_tokens=64)
     before = server.metric("whet_step_seconds_count")
@@ -42,8 +51,9 @@ def test_a_right_prediction_saves_steps(server):
                         prediction={"type": "content", "content": text_of(plain)})
     steps = server.metric("whet_step_seconds_count") - before
     assert text_of(again) == text_of(plain)
-    assert details(again)["accepted_prediction_tokens"] >= 15  # the first guess asks no clock
-    assert steps <= 64 - 14
+    accepted = details(again)["accepted_prediction_tokens"]
+    assert accepted >= 4  # the first time no wide step was seen, so several are tried
+    assert steps <= 64 - accepted + 3
 
 
 def test_predicted_parts_and_the_sdk(server):

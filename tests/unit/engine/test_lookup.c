@@ -45,6 +45,9 @@ static void a_prediction_comes_first_and_is_found_again(void **state)
     struct lookup *l = lookup_open(predicted, 7);
     assert_int_equal(lookup_guess(l, t, 3, 3, 4, &match), 4);
     assert_memory_equal(t + 3, predicted, 4 * sizeof *t);
+    t[3] = 10; /* as predicted: one token is enough to go on */
+    assert_int_equal(lookup_guess(l, t, 4, 3, 4, &match), 4);
+    assert_memory_equal(t + 4, predicted + 1, 4 * sizeof *t);
     /* The answer leaves it and comes back. */
     memcpy(t + 3, (int32_t[]){10, 99, 98, 13, 14}, 5 * sizeof *t);
     assert_int_equal(lookup_guess(l, t, 8, 3, 4, &match), 2);

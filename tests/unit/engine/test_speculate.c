@@ -5,6 +5,8 @@
 
 #include "engine/scheduler.h"
 
+#define ACCEPTED "\nwhet_speculation_accepted_tokens_total "
+
 /* ---- the engine ---------------------------------------------------------------------------- */
 
 /* What the answer will be, all of it or with every `wrong`-th token another one. */
@@ -39,14 +41,13 @@ static void an_answer_that_was_predicted_takes_few_steps(void **state)
         assert_int_equal(c[i].tokens, c[0].tokens);
         assert_memory_equal(c[i].ids, c[0].ids, (size_t)c[0].tokens * sizeof *c->ids);
         assert_string_equal(c[i].text, c[0].text);
-        uint64_t steps = fake.steps - before;
-        /* How often depends on what steps are found to take; the first time on nothing. */
-        assert_true(i == 0 ? steps >= (uint64_t)c[0].tokens
-                           : steps + SPECULATE_MOST <= (uint64_t)c[0].tokens + 2);
+        /* How often it pays to guess depends on what steps are found to take, but for the first
+         * time, when no wide one was seen: then there are several guesses. */
+        uint64_t steps = fake.steps - before, accepted = (uint64_t)metric(e, ACCEPTED);
+        assert_true(i == 0 ? accepted == 0 : accepted >= 4);
+        assert_true(steps + accepted <= (uint64_t)c[0].tokens + 3);
     }
-    assert_true(metric(e, "\nwhet_speculation_accepted_tokens_total ") >= SPECULATE_MOST);
-    assert_true(metric(e, "\nwhet_speculation_proposed_tokens_total ") >=
-                metric(e, "\nwhet_speculation_accepted_tokens_total "));
+    assert_true(metric(e, "\nwhet_speculation_proposed_tokens_total ") >= metric(e, ACCEPTED));
     assert_true(metric(e, "\nwhet_inter_token_latency_seconds_count ") == 2 * (c[0].tokens - 1));
     check_idle(e);
     engine_stop(e);
