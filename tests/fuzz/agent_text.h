@@ -57,15 +57,21 @@ static char *without_comments(const char *text, size_t n)
     return out;
 }
 
-static bool has_word(const char *text, const char *word)
+/* Where `word` stands as a whole name in the rest of `text` from `at` on, or NULL. */
+static const char *next_word(const char *text, const char *at, const char *word)
 {
     const size_t n = strlen(word);
-    for (const char *at = text; (at = strstr(at, word)) != NULL; at++) {
+    for (; (at = strstr(at, word)) != NULL; at++) {
         bool begins = at == text || !(isalnum((unsigned char)at[-1]) || at[-1] == '_');
         if (begins && !isalnum((unsigned char)at[n]) && at[n] != '_')
-            return true;
+            return at;
     }
-    return false;
+    return NULL;
+}
+
+static bool has_word(const char *text, const char *word)
+{
+    return next_word(text, text, word) != NULL;
 }
 
 /* As names of variables these are nobody's business, and so they may stand in an attribute's
@@ -74,7 +80,7 @@ static void check_attributes(const char *plain)
 {
     static const char *const attributes[] = {"constructor", "destructor", "section", "ifunc",
                                              "alias",       "cleanup",    "weak",    "naked"};
-    for (const char *at = plain; (at = strstr(at, "__attribute__")) != NULL; at++) {
+    for (const char *at = plain; (at = next_word(plain, at, "__attribute__")) != NULL; at++) {
         const char *open = strchr(at, '('), *end = open;
         if (!open)
             continue;
