@@ -433,7 +433,7 @@ const EVENT_TONES = {
   active: "good",
   restored: "good",
   refused: "bad",
-  adjourned: "warn",
+  deferred: "warn",
   retried: "warn",
   rolled_back: "bad",
   disabled: "bad",
