@@ -14,11 +14,13 @@
 #include "server/server.h"
 #include "specializer/admission/probe.h"
 #include "specializer/build/build.h"
+#include "specializer/fleet/fleet_main.h"
 #include "specializer/transfer/kernels_main.h"
 #include "tune/tune.h"
 
 /* `whet kernels WORDS... [options]`: the words come first, the options choose the store. */
-static int kernels_command(int argc, char **argv)
+static int with_options(int argc, char **argv,
+                        int (*run)(const struct config *c, int argc, char **argv))
 {
     int words = 1;
     while (words < argc && strncmp(argv[words], "--", 2) != 0)
@@ -27,10 +29,21 @@ static int kernels_command(int argc, char **argv)
     struct err err;
     int parsed = config_parse(&c, argc - words + 1, argv + words - 1, &err);
     if (parsed < 0)
-        fprintf(stderr, "whet kernels: %s\n", err.msg);
-    int rc = parsed < 0 ? 2 : parsed > 0 ? 0 : kernels_main(&c, words - 1, argv + 1);
+        fprintf(stderr, "whet %s: %s\n", argv[0], err.msg);
+    int rc = parsed < 0 ? 2 : parsed > 0 ? 0 : run(&c, words - 1, argv + 1);
     config_free(&c);
     return rc;
+}
+
+static int kernels_command(int argc, char **argv)
+{
+    return with_options(argc, argv, kernels_main);
+}
+
+/* The same, with the database. */
+static int fleet_command(int argc, char **argv)
+{
+    return with_options(argc, argv, fleet_main);
 }
 
 static int version_main(int argc, char **argv)
@@ -64,6 +77,8 @@ static const struct command {
      tune_main, tune_usage},
     {"kernels", "list, show, export and import the kernels of a store", kernels_command,
      kernels_usage},
+    {"fleet", "what servers share in PostgreSQL: status, retract, export, migrate", fleet_command,
+     fleet_usage},
     {"probe", NULL, probe_main},
     {"nvrtc", NULL, nvrtc_main},
     {"executor", NULL, executor_main},

@@ -28,8 +28,12 @@ struct backend_options {
     bool probes;        /* leave memory on the device for a probe's own context */
     bool texts;         /* kernels that a language model wrote may be loaded (kernel_object.text) */
     const char *program; /* what runs those, as `program executor`; NULL: this program */
-    bool huge_pages;     /* cpu: copy the weights into huge pages if a quarter of free memory
-                            holds them */
+    int64_t keep_bytes;  /* of the device's memory, for another backend (backend_ops.fixed_bytes) */
+    struct backend *beside; /* NULL, or an open one of the same ops for another model, that never
+                               runs at the same time and is closed later: what the machine is and
+                               threads are taken from it */
+    bool huge_pages;        /* cpu: copy the weights into huge pages if a quarter of free memory
+                               holds them */
 };
 
 /* In place of a token: what row `r` of the step started before this one draws. */
@@ -198,6 +202,8 @@ struct backend_ops {
     /* Optional. Before open: bytes of a KV page in all layers, and bytes that the device has for
      * pages once `m` is on it (0: not known). Without it pages are floats in host memory. */
     int64_t (*kv_room)(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
+    /* Optional, before open: bytes on the device of a model that is opened so, but for pages. */
+    int64_t (*fixed_bytes)(const struct model *m, const struct backend_options *o);
     /* Optional, engine thread: whether this step could run with `k` in `slot` without being late;
      * if not, it will be able to soon. */
     bool (*ready)(struct backend *b, const struct step *s, struct slot *slot,

@@ -122,6 +122,8 @@ static void take_options(struct engine *e, const struct config *c)
     o->model = xstrdup(c->engine_model ? c->engine_model : "");
     o->model_name = xstrdup(c->engine_model_name ? c->engine_model_name : "");
     o->backend = xstrdup(c->engine_backend ? c->engine_backend : "auto");
+    o->speculate = xstrdup(c->engine_speculate ? c->engine_speculate : "off");
+    o->draft_tokens = (int32_t)c->engine_draft_tokens;
     o->threads = (int32_t)c->engine_threads;
     o->max_context = (int32_t)c->engine_max_context;
     o->kv_pages = (int32_t)c->engine_kv_pages;
@@ -149,6 +151,7 @@ static void engine_free(struct engine *e)
     free(e->options.model);
     free(e->options.model_name);
     free(e->options.backend);
+    free(e->options.speculate);
     free(e->cancel);
     free(e->displace);
     backlog_free(&e->backlog);
@@ -182,6 +185,7 @@ struct engine *engine_start_parts(const struct config *c, const struct engine_pa
         err_set(err, "the engine thread did not start: %s", strerror(rc));
         free(start);
         e->model = parts->model;
+        e->draft_model = parts->draft_model;
         engine_free(e);
         return NULL;
     }
@@ -194,6 +198,9 @@ struct engine *engine_start(const struct config *c, struct err *err)
         err_set(err, "engine.model is not set: name a GGUF file or a model directory (--model)");
         return NULL;
     }
+    const char *draft;
+    if (speculate_parse(c->engine_speculate, &draft, err))
+        return NULL;
     return engine_start_parts(c, &(struct engine_parts){0}, err);
 }
 

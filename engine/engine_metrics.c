@@ -183,6 +183,16 @@ static void put_counters(const struct engine *e, FILE *out)
     put(out, "speculation_steps_total", "counter",
         "Decode steps of a sequence that checked guesses: each gave one token and those accepted",
         (double)atomic_load(&s->speculations));
+    put(out, "speculation_draft_proposed_tokens_total", "counter",
+        "Of the tokens guessed and checked, those that the draft model guessed",
+        (double)atomic_load(&s->draft_guessed));
+    put(out, "speculation_draft_accepted_tokens_total", "counter",
+        "Of the guessed tokens that were right, those that the draft model guessed",
+        (double)atomic_load(&s->draft_accepted));
+    put(out, "speculation_draft_steps_total", "counter", "Steps of the draft model",
+        (double)atomic_load(&s->draft_steps));
+    put(out, "speculation_draft_seconds_total", "counter", "Time of these steps",
+        (double)atomic_load(&s->draft_ns) * 1e-9);
     put(out, "requests_running", "gauge", "Requests in the running batch",
         atomic_load(&s->running));
     put(out, "requests_waiting", "gauge", "Requests waiting to run", atomic_load(&s->waiting));

@@ -53,6 +53,8 @@ struct engine_stats {
         failed_steps;
     /* Decode steps of sequences that had guesses, these, and those that were right. */
     _Atomic uint64_t speculations, guessed_tokens, accepted_tokens;
+    /* Of these the draft model's, and its steps. */
+    _Atomic uint64_t draft_guessed, draft_accepted, draft_steps, draft_ns;
     _Atomic uint64_t ended[FINISH_ERROR + 1];
     _Atomic uint64_t launches[REGION_NODES][ORIGIN_RESTORED + 1];
     _Atomic uint64_t steps, step_ns, slices, slice_ns;
@@ -66,7 +68,7 @@ struct engine_stats {
 
 /* What engine_start takes from the configuration (which need not outlive the call). */
 struct engine_options {
-    char *model, *model_name, *backend;
+    char *model, *model_name, *backend, *speculate;
     int32_t threads, max_context, kv_pages, kv_mib, max_queue;
     int64_t pack_bytes;
     bool probes; /* a specializer may run probes */
@@ -74,6 +76,7 @@ struct engine_options {
     bool bit_equal; /* kernels produce eager's bits */
     uint64_t seed;
     struct scheduler_limits limits;
+    int32_t draft_tokens;  /* 0: as many as pay */
     int32_t prefill_chunk; /* 0: as the backend is used to */
     int64_t gpu_slice_steps;
     double share, slice_ms, gpu_slice_ms, mixed_ms; /* mixed_ms below 0: likewise */
@@ -94,6 +97,9 @@ struct engine {
     struct kvcache *kv;            /* engine thread */
     struct scheduler *scheduler;   /* engine thread */
     struct speculator *speculator; /* engine thread */
+    struct draft *draft;           /* engine thread; NULL: none */
+    struct model *draft_model;     /* while it is opened; then the draft's */
+    int32_t draft_failures;        /* engine thread: in a row */
     struct batch *batch[2];        /* engine thread */
     struct batch *flying;          /* engine thread: the step under way, or NULL */
     uint64_t starts;               /* engine thread: steps started */
@@ -144,6 +150,9 @@ struct engine {
 struct engine_parts {
     const struct backend_ops *ops;
     struct model *model;
+    /* A draft model beside it; draft_ops NULL: as the served model's. */
+    const struct backend_ops *draft_ops;
+    struct model *draft_model;
 };
 struct engine *engine_start_parts(const struct config *c, const struct engine_parts *parts,
                                   struct err *err);
@@ -153,6 +162,21 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
 void engine_teardown(struct engine *e);
 void engine_say(struct engine *e, double progress, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* engine_draft.c: opening the draft model that the options name, if any, before the backend, and
+ * its own backend after it and the speculator; how that one is to be opened. */
+int engine_draft_model(struct engine *e, const struct engine_parts *parts, struct err *err);
+struct backend_options engine_draft_options(const struct engine *e,
+                                            const struct backend_options *served);
+int engine_draft_open(struct engine *e, const struct engine_parts *parts,
+                      const struct backend_options *served, struct err *err);
+void engine_draft_close(struct engine *e);
+/* Does what speculate_plan() left for the draft model. */
+void engine_draft_run(struct engine *e);
+/* `item` has landed, and how many guesses were right is known. */
+void engine_draft_checked(struct engine *e, const struct schedule_item *item);
+/* The PATH of draft:PATH, or NULL; -1: engine.speculate is no such thing. */
+int speculate_parse(const char *option, const char **path, struct err *err);
 
 /* engine_step.c: engine_advance starts a step if one can be started, and lands the one before it.
  * engine_land lands the step under way, if any, and starts none. */

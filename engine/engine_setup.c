@@ -60,12 +60,24 @@ static const struct backend_ops *choose_backend(struct engine *e, struct err *er
 
 /* ---- memory for keys and values ------------------------------------------------------------ */
 
-/* MiB for pages when nobody said how many, and bytes of one page. */
+static int64_t host_page(const struct model_shape *s)
+{
+    return (int64_t)s->layers * 2 * s->kv_heads * KV_PAGE * s->head_dim * (int64_t)sizeof(float);
+}
+
+/* MiB for pages when nobody said how many, and bytes of one page, of the draft model too. */
 static int64_t usual_mib(const struct engine *e, const struct backend_options *b, int64_t *page)
 {
     const struct model_shape *s = &e->model->shape;
-    *page = (int64_t)s->layers * 2 * s->kv_heads * KV_PAGE * s->head_dim * (int64_t)sizeof(float);
-    int64_t room = e->ops->kv_room ? e->ops->kv_room(e->model, b, page) : 0;
+    *page = host_page(s);
+    int64_t room = e->ops->kv_room ? e->ops->kv_room(e->model, b, page) : 0, more = 0;
+    if (e->draft_model) {
+        struct backend_options o = engine_draft_options(e, b);
+        more = host_page(&e->draft_model->shape);
+        if (e->ops->kv_room)
+            e->ops->kv_room(e->draft_model, &o, &more);
+    }
+    *page += more;
     if (room > 0)
         return room / 1048576;
     int64_t mib = memory_available() / 4 / 1048576;
@@ -110,6 +122,10 @@ static int try_backend(struct engine *e, struct backend_options *o, struct err *
     l->prefill_chunk = backend_chunk(e->ops, e->options.prefill_chunk);
     e->mixed_ms = e->options.mixed_ms < 0 ? e->ops->usual_mixed_ms : e->options.mixed_ms;
     o->max_tokens = scheduler_max_tokens(l);
+    if (e->draft_model && e->ops->fixed_bytes) {
+        struct backend_options draft = engine_draft_options(e, o);
+        o->keep_bytes = e->ops->fixed_bytes(e->draft_model, &draft);
+    }
     if (choose_pages(e, o, err))
         return -1;
     e->backend = e->ops->open(e->model, o, err);
@@ -191,6 +207,8 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
         return -1;
     if (!e->model->tokenizer)
         return err_set(err, "%s has no tokenizer", o->model);
+    if (engine_draft_model(e, parts, err))
+        return -1;
     describe_model(e);
     collect_stops(e);
     log_info("engine", "model %s: %s", e->info.model_name, e->info.description);
@@ -219,6 +237,8 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     e->speculator = speculate_open(o->bit_equal ? same_bits : 0);
     for (int i = 0; i < 2; i++)
         e->batch[i] = batch_open(&o->limits);
+    if (engine_draft_open(e, parts, &b, err))
+        return -1;
     log_info("engine", "backend %s on %s; %d KV pages, %lld MiB; ready after %.2f s", e->ops->name,
              e->info.device, pages, (long long)(pages * e->page_bytes / 1048576),
              (double)(clock_ns() - start) * 1e-9);
@@ -230,6 +250,7 @@ void engine_teardown(struct engine *e)
     for (int i = 0; i < 2; i++)
         batch_close(e->batch[i]);
     speculate_close(e->speculator);
+    engine_draft_close(e);
     scheduler_close(e->scheduler);
     kvcache_close(e->kv);
     if (e->backend)

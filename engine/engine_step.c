@@ -61,6 +61,15 @@ static bool deliver_token(struct engine *e, struct sequence *seq, const struct s
     return false;
 }
 
+/* Before the token is delivered: whoever has its answer finds all of it in the metrics. */
+static void count_accepted(struct engine *e, struct sequence *seq, bool drafted)
+{
+    seq->accepted++;
+    atomic_fetch_add(&e->stats.accepted_tokens, 1);
+    if (drafted)
+        atomic_fetch_add(&e->stats.draft_accepted, 1);
+}
+
 /* The token that was drawn, and behind right guesses those after it, as long as it goes on. Returns
  * their number. */
 static int32_t deliver_draws(struct engine *e, const struct schedule_item *item,
@@ -68,18 +77,21 @@ static int32_t deliver_draws(struct engine *e, const struct schedule_item *item,
 {
     struct sequence *seq = item->seq;
     int32_t drawn = 0;
+    bool drafted = item->guesses > 0 && speculate_is_draft(seq);
     if (item->guesses > 0) {
         speculate_score(e->speculator, seq, item->guesses, item->right);
         seq->guessed += item->guesses;
         atomic_fetch_add(&e->stats.speculations, 1);
         atomic_fetch_add(&e->stats.guessed_tokens, (uint64_t)item->guesses);
+        if (drafted)
+            atomic_fetch_add(&e->stats.draft_guessed, (uint64_t)item->guesses);
     }
     bool more;
     do {
-        seq->accepted += drawn > 0;
+        if (drawn > 0)
+            count_accepted(e, seq, drafted);
         more = deliver_token(e, seq, &row[drawn++].out, now);
     } while (more && drawn <= item->right);
-    atomic_fetch_add(&e->stats.accepted_tokens, (uint64_t)(drawn - 1));
     return drawn;
 }
 
@@ -118,7 +130,7 @@ static int32_t deliver(struct engine *e, struct batch *b)
 }
 
 /* How many guesses of each sequence were what was drawn in their place. */
-static void check_guesses(struct batch *b)
+static void check_guesses(struct engine *e, struct batch *b)
 {
     const struct sample_row *row = b->sample;
     for (int32_t i = 0; i < b->schedule.items; i++) {
@@ -129,6 +141,8 @@ static void check_guesses(struct batch *b)
         while (!seq->ended && item->right < item->guesses &&
                draw[item->right].out.token == seq->tokens[seq->n + item->right])
             item->right++;
+        if (item->guesses > 0)
+            engine_draft_checked(e, item);
         row += item->scores + item->draw + item->guesses;
     }
 }
@@ -200,8 +214,8 @@ static struct batch *start(struct engine *e)
     struct batch *b = e->batch[e->flying == e->batch[0]];
     struct err err = {""};
     dispatch_boundary(e->dispatch, false);
-    if (!e->flying)
-        speculate_plan(e->speculator, e->scheduler, false);
+    if (!e->flying && speculate_plan(e->speculator, e->scheduler, false))
+        engine_draft_run(e);
     if (!plan(e, b))
         return NULL;
     engine_gauges(e);
@@ -290,7 +304,7 @@ static struct batch *land(struct engine *e, struct batch *b, struct batch *next)
     /* What ran in another way than its kind usually does is no fair sample of it. */
     if (b->live && !b->report.walked && !b->report.stood_in)
         engine_canary_record(e, &b->step, b->trial != NULL, ns);
-    check_guesses(b);
+    check_guesses(e, b);
     scheduler_done(e->scheduler, &b->schedule);
     int32_t generated = deliver(e, b);
     learn_time(e, b, generated, ns);

@@ -31,6 +31,7 @@ struct page {
     int32_t refs;
     int32_t next_same; /* next page in the same hash bucket */
     int32_t older, newer;
+    uint64_t use; /* times it was handed out, and 1 */
     uint64_t owner;
     uint64_t serial; /* 0: not sealed */
     uint64_t before; /* serial of the page before; 0: this is the first */
@@ -168,8 +169,14 @@ int32_t kvcache_take(struct kvcache *kv)
         return -1;
     }
     kv->page[page].refs = 1;
+    kv->page[page].use++;
     kv->used++;
     return page;
+}
+
+uint64_t kvcache_use(const struct kvcache *kv, int32_t page)
+{
+    return kv->page[page].use + 1;
 }
 
 /* One more holder. */

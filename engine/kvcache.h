@@ -35,6 +35,8 @@ int32_t kvcache_take(struct kvcache *kv);
 /* One holder less. Drop a sequence's pages last page first, so that the beginning of a prefix
  * outlives its continuation. */
 void kvcache_drop(struct kvcache *kv, int32_t page);
+/* A number that changes whenever the page is handed out for new contents; never 0. */
+uint64_t kvcache_use(const struct kvcache *kv, int32_t page);
 /* True while exactly one sequence holds the page and nobody else can find it. */
 bool kvcache_writable(const struct kvcache *kv, int32_t page);
 

@@ -83,6 +83,8 @@ int64_t region_cost_bytes(const struct region_cost *c);
 /* What kind of templates a machine runs. */
 enum machine_kind { MACHINE_CPU, MACHINE_CUDA };
 
+struct cpu_facts;
+
 /* What this machine can do, measured at start (backend) and never typed in. */
 struct machine {
     char device[96];          /* "Intel(R) Xeon(R) ..., 2 threads" */
@@ -96,6 +98,7 @@ struct machine {
     int32_t kv_element;       /* bytes of one element of the KV cache; 0: 4 */
     int32_t weight_element;   /* bytes of a weight, whatever the model's format; 0: as there */
     enum machine_kind kind;
+    const struct cpu_facts *cpu; /* what a language model is told besides (cpu_facts.h), or NULL */
     /* MACHINE_CUDA: */
     int32_t sms;                                   /* multiprocessors */
     int32_t sm_registers, sm_shared, block_shared; /* of one: registers; bytes of shared memory, and

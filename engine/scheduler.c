@@ -185,6 +185,7 @@ static void drop_pages(struct scheduler *s, struct sequence *seq)
     seq->sealed = 0;
     seq->computed = 0;
     seq->guesses = 0;
+    seq->drafted = seq->draft_beyond = 0;
     seq->stays++;
 }
 

@@ -82,6 +82,10 @@ void scheduler_pace(struct scheduler *s, int32_t tokens);
  * there are rows and pages for run with it. */
 int32_t scheduler_decoding(const struct scheduler *s, struct sequence **out);
 
+/* Pages for `more` positions behind a running sequence's tokens, as far as there are pages that
+ * nobody else will need soon; returns for how many positions there is room: 0 or less for none. */
+int32_t scheduler_reserve(struct scheduler *s, struct sequence *seq, int32_t more);
+
 int32_t scheduler_running(const struct scheduler *s);
 int32_t scheduler_waiting(const struct scheduler *s);
 uint64_t scheduler_preemptions(const struct scheduler *s);

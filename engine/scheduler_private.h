@@ -39,9 +39,6 @@ enum {
 /* Pages for all tokens of a running sequence, others' if need be; false if it had to give up its
  * own. */
 bool scheduler_grow(struct scheduler *s, struct sequence *seq);
-/* Pages for `more` positions behind the sequence's tokens, as far as there are pages that nobody
- * else will need soon; returns for how many positions there is room. */
-int32_t scheduler_reserve(struct scheduler *s, struct sequence *seq, int32_t more);
 /* Lets those run whose turn it is, one by one; the first for whom there is no room ends it.
  * `admitted` gets those that had not run before (room for max_batch); returns their number. */
 int32_t scheduler_admit(struct scheduler *s, struct sequence **admitted);

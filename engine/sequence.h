@@ -59,10 +59,17 @@ struct sequence {
     struct lookup *lookup;         /* NULL until the first guess */
     int32_t guesses;               /* for the next step: the tokens behind tokens [n] */
     int32_t match;                 /* how far the place they come from matches */
-    struct guess_record record[2]; /* of short and of long matches */
+    struct guess_record record[3]; /* of short and of long matches, and of the draft model */
     double likely, chance;         /* of one guess; within a plan, of the next one and all before */
     int32_t taken;                 /* within a plan */
-    int32_t guessed, accepted;     /* over its life */
+    int32_t drafted;           /* known positions that the draft model has computed in the pages */
+    int32_t draft_beyond;      /* and behind all known ones, of its guesses */
+    int32_t draft_seen;        /* tokens looked at: all are in the draft model's vocabulary */
+    bool undraftable;          /* one was not */
+    bool drafts;               /* within a plan: the draft model may guess for it */
+    int32_t found;             /* within a plan: guesses found by lookup, ... */
+    double found_likely;       /* ... and how likely one is right */
+    int32_t guessed, accepted; /* over its life */
 
     /* text: */
     const struct tokenizer *tokenizer;

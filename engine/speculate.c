@@ -8,45 +8,41 @@
 
 #include "config/err.h"
 #include "engine/lookup.h"
-
-/* The account of lost time, in steps without guesses: what it begins with, what every token adds,
- * and what it holds at most. */
-#define ACCOUNT_START 2.0
-#define ACCOUNT_SHARE 0.02
-#define ACCOUNT_MOST 4.0
+#include "engine/speculate_private.h"
 
 /* Guesses must promise this much more tokens a second. */
 #define WORTH 1.03
 
-/* A width that was never seen is thought to cost this much more for each token beyond the widest
- * known one: little, so that it is tried once. */
-#define UNSEEN 0.06
-
-/* Weights: of a new time among the old ones of its width, of what is known of guesses in general
- * beside what a sequence has shown itself, of a sequence's past with each token. */
-#define NEW_TIME 0.2
+/* Weights: of what is known of guesses in general beside what a sequence has shown itself, of a
+ * sequence's past with each token. */
 #define GENERAL 3.0
 #define FADING 0.99
 
 /* A place that matches by so many tokens is of class i if it is below class_end[i]. */
 static const int32_t class_end[] = {3, 4, 6, 10, 16, LOOKUP_MATCH + 1};
-static const double class_share[] = {0.35, 0.45, 0.55, 0.65, 0.75, 0.85}; /* before any was seen */
-enum { CLASSES = sizeof class_end / sizeof *class_end, GENERAL_SEEN = 400, GENERAL_FIRST = 8 };
+/* Before any was seen; the last is the draft model's. */
+static const double class_share[] = {0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.6};
+enum { GENERAL_SEEN = 400, GENERAL_FIRST = 8 };
+_Static_assert(sizeof class_end / sizeof *class_end == CLASS_DRAFT, "classes of matches");
+_Static_assert(sizeof class_share / sizeof *class_share == CLASSES, "classes of guesses");
 
-struct speculator {
-    int32_t widest;
-    double ns[SPECULATE_WIDTH + 1];        /* of a step of decodes, by width; 0: not known */
-    double tried[CLASSES], right[CLASSES]; /* guesses, of all sequences */
-    double account;
-    struct sequence **seq; /* [size] of the plan being made */
-    int32_t size;
-};
+/* Each plan, what is known of the draft model's guesses goes so far back to what was thought at
+ * first, so that one that was given up is tried again some day. */
+#define FORGIVING 0.001
+
+/* The accounts of lost time, of guesses found by lookup and of those of the draft model, which
+ * must read a prompt before it can make any. */
+static const struct {
+    double start, most;
+} accounts[] = {{2, 4}, {24, 48}};
+#define ACCOUNT_SHARE 0.02
 
 struct speculator *speculate_open(int32_t same_bits)
 {
     struct speculator *s = xcalloc(1, sizeof *s);
     s->widest = same_bits > 0 && same_bits < SPECULATE_WIDTH ? same_bits : SPECULATE_WIDTH;
-    s->account = ACCOUNT_START;
+    for (int i = 0; i < 2; i++)
+        s->account[i] = accounts[i].start;
     for (int i = 0; i < CLASSES; i++) {
         s->tried[i] = GENERAL_FIRST;
         s->right[i] = GENERAL_FIRST * class_share[i];
@@ -63,38 +59,19 @@ void speculate_close(struct speculator *s)
 
 /* ---- what a step costs --------------------------------------------------------------------- */
 
-/* In nanoseconds where any width is known, else relative. */
-static double step_ns(const struct speculator *s, int32_t width)
+double speculate_ns(const struct speculator *s, int32_t width)
 {
-    int32_t below = width, above = width;
-    while (below > 0 && s->ns[below] == 0)
-        below--;
-    while (above <= SPECULATE_WIDTH && s->ns[above] == 0)
-        above++;
-    bool more = above <= SPECULATE_WIDTH;
-    if (below == 0 && !more)
-        return 1 + UNSEEN * width;
-    if (below == 0)
-        return s->ns[above] * (0.5 + 0.5 * width / above);
-    if (!more)
-        return s->ns[below] * (1 + UNSEEN * (width - below));
-    if (above == below)
-        return s->ns[width];
-    double part = (double)(width - below) / (above - below);
-    return s->ns[below] + part * (s->ns[above] - s->ns[below]);
+    return step_times_ns(&s->times, width);
 }
 
 double speculate_step_s(const struct speculator *s, int32_t width)
 {
-    for (int32_t w = 1; w <= SPECULATE_WIDTH; w++)
-        if (s->ns[w] > 0)
-            return step_ns(s, width) * 1e-9;
-    return 0;
+    return step_times_known(&s->times) ? speculate_ns(s, width) * 1e-9 : 0;
 }
 
 void speculate_forget(struct speculator *s)
 {
-    memset(s->ns, 0, sizeof s->ns);
+    step_times_forget(&s->times);
 }
 
 void speculate_time(struct speculator *s, const struct schedule *done, int32_t extra, int64_t ns)
@@ -102,15 +79,17 @@ void speculate_time(struct speculator *s, const struct schedule *done, int32_t e
     int32_t width = done->tokens, plain = done->items;
     if (width > SPECULATE_WIDTH || plain < 1 || ns <= 0)
         return;
-    double *known = &s->ns[width], now = (double)ns;
-    if (*known == 0)
-        *known = now;
-    else /* one that was held up by something else says little */
-        *known += NEW_TIME * (fmin(now, 2 * *known) - *known);
+    step_times_learn(&s->times, width, ns);
     /* Steps that this one stood for, and steps that it took. */
-    double saved = (double)(plain + extra) / plain;
-    double took = width > plain ? step_ns(s, width) / step_ns(s, plain) : 1;
-    s->account = fmin(s->account + saved * (1 + ACCOUNT_SHARE) - took, ACCOUNT_MOST);
+    double saved = (double)(plain + extra) / plain, one = speculate_ns(s, plain);
+    double took = (width > plain ? speculate_ns(s, width) / one : 1) + s->drafting_ns / one;
+    bool drafted = s->drafting_ns > 0;
+    s->drafting_ns = 0;
+    double share = s->draft ? ACCOUNT_SHARE / 2 : ACCOUNT_SHARE; /* of both together */
+    for (int i = 0; i < 2; i++) {
+        double more = saved * share + (i == drafted ? saved - took : 0);
+        s->account[i] = fmin(s->account[i] + more, accounts[i].most);
+    }
 }
 
 /* ---- how likely a guess is right ----------------------------------------------------------- */
@@ -118,7 +97,9 @@ void speculate_time(struct speculator *s, const struct schedule *done, int32_t e
 static int class_of(int32_t match)
 {
     int c = 0;
-    while (c < CLASSES - 1 && match >= class_end[c])
+    if (match == MATCH_DRAFT)
+        return CLASS_DRAFT;
+    while (c < CLASS_DRAFT - 1 && match >= class_end[c])
         c++;
     return c;
 }
@@ -126,12 +107,12 @@ static int class_of(int32_t match)
 /* A sequence remembers long and short matches apart: code quotes, prose does not. */
 static struct guess_record *record_of(struct sequence *seq, int class)
 {
-    return &seq->record[class >= CLASSES / 2];
+    return &seq->record[class == CLASS_DRAFT ? 2 : class >= CLASS_DRAFT / 2];
 }
 
-static double likely(const struct speculator *s, struct sequence *seq)
+double speculate_likely(const struct speculator *s, struct sequence *seq, int32_t match)
 {
-    int class = class_of(seq->match);
+    int class = class_of(match);
     const struct guess_record *own = record_of(seq, class);
     double general = s->right[class] / s->tried[class];
     return fmin((own->right + GENERAL * general) / (own->tried + GENERAL), 0.98);
@@ -154,29 +135,30 @@ void speculate_score(struct speculator *s, struct sequence *seq, int32_t guesses
 
 /* ---- the next step ------------------------------------------------------------------------- */
 
-static bool may_guess(const struct sequence *seq)
+int32_t speculate_left(const struct sequence *seq)
 {
-    return seq->speculates && sequence_length(seq) - seq->prompt_n >= seq->min_tokens;
+    bool may = seq->speculates && sequence_length(seq) - seq->prompt_n >= seq->min_tokens;
+    return may ? sequence_longest(seq) - sequence_length(seq) - 1 : 0;
 }
 
 /* Looks for guesses; the sequence's `guesses` is how many there could be. */
 static void guess(struct speculator *s, struct sequence *seq, int32_t room)
 {
-    int32_t left = sequence_longest(seq) - sequence_length(seq) - 1;
+    int32_t left = speculate_left(seq);
     int32_t most = left < room ? left : room;
     most = most < SPECULATE_MOST ? most : SPECULATE_MOST;
     seq->guesses = 0;
-    if (!may_guess(seq) || most <= 0)
+    if (most <= 0)
         return;
     if (!seq->lookup)
         seq->lookup = lookup_open(seq->predicted, seq->predicted_n);
     sequence_room(seq, most);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         seq->record[i].tried *= FADING;
         seq->record[i].right *= FADING;
     }
     seq->guesses = lookup_guess(seq->lookup, seq->tokens, seq->n, seq->prompt_n, most, &seq->match);
-    seq->likely = likely(s, seq);
+    seq->likely = speculate_likely(s, seq, seq->match);
 }
 
 /* Who has the best next guess, having `taken`; NULL: nobody has one left. */
@@ -205,27 +187,37 @@ static void begin(struct sequence *const *seq, int32_t n)
     }
 }
 
-/* How many guesses of `n` sequences together make most tokens a second: 0 if none are worth it. */
-static int32_t best_number(const struct speculator *s, struct sequence *const *seq, int32_t n)
+double speculate_best(const struct speculator *s, int32_t n, const struct before *before,
+                      double least, int32_t *number)
 {
-    double tokens = n, plain = step_ns(s, n), best = WORTH * tokens / plain;
-    int32_t number = 0;
+    double tokens = n, plain = speculate_ns(s, n), best = least;
     struct sequence *next;
-    begin(seq, n);
-    for (int32_t extra = 1; n + extra <= s->widest && (next = best_next(seq, n)); extra++) {
-        double ns = step_ns(s, n + extra);
+    *number = 0;
+    begin(s->seq, n);
+    for (int32_t extra = 1; n + extra <= s->widest && (next = best_next(s->seq, n)); extra++) {
+        double ns = speculate_ns(s, n + extra);
         tokens += take(next);
-        if (ns / plain - 1 <= s->account && tokens / ns > best) {
-            best = tokens / ns;
-            number = extra;
+        if ((ns + before->real_ns) / plain - 1 <= before->account &&
+            tokens / (ns + before->ns) > best) {
+            best = tokens / (ns + before->ns);
+            *number = extra;
         }
     }
-    return number;
+    return best;
+}
+
+static void forgive(struct speculator *s)
+{
+    double share = class_share[CLASS_DRAFT];
+    double *tried = &s->tried[CLASS_DRAFT], *right = &s->right[CLASS_DRAFT];
+    *tried += FORGIVING * (GENERAL_FIRST - *tried);
+    *right += FORGIVING * (GENERAL_FIRST * share - *right);
 }
 
 bool speculate_plan(struct speculator *s, struct scheduler *scheduler, bool ahead)
 {
-    int32_t running = scheduler_running(scheduler), n;
+    int32_t running = scheduler_running(scheduler), n, number;
+    s->jobs = 0;
     if (s->size < running) {
         s->size = 2 * running;
         s->seq = xrealloc(s->seq, (size_t)s->size * sizeof(struct sequence *));
@@ -235,11 +227,21 @@ bool speculate_plan(struct speculator *s, struct scheduler *scheduler, bool ahea
         return false;
     for (int32_t i = 0; i < n; i++)
         guess(s, s->seq[i], s->widest - n);
-    int32_t number = best_number(s, s->seq, n);
+    struct before nothing = {.account = s->account[0]};
+    double rate = speculate_best(s, n, &nothing, WORTH * n / speculate_ns(s, n), &number);
+    bool reads = false;
+    if (s->draft) {
+        forgive(s);
+        reads = speculate_plan_drafts(s, n, rate, &number);
+    }
     begin(s->seq, n);
     for (int32_t i = 0; i < number; i++)
         take(best_next(s->seq, n));
     for (int32_t i = 0; i < n; i++)
         s->seq[i]->guesses = ahead ? 0 : s->seq[i]->taken;
-    return number > 0;
+    if (ahead)
+        s->jobs = 0;
+    else if (s->draft)
+        speculate_give_jobs(s, scheduler, n);
+    return number > 0 || reads;
 }

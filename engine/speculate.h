@@ -7,8 +7,9 @@
  * that belong to it (sampler.h: seed and index), and what follows the first wrong guess is thrown
  * away. So a sampled answer is not merely distributed as without guesses, as rejection sampling
  * would have it (Leviathan et al. 2023, Chen et al. 2023): it is the same answer, as far as kernels
- * of different widths round alike. Where that must hold to the last bit, `same_bits` says up to
- * which width they do, and no step is made wider.
+ * of different widths round alike. Guesses come from a lookup (lookup.h) or a draft model
+ * (draft.h). Where that must hold to the last bit, `same_bits` says up to which width they do, and
+ * no step is made wider.
  *
  * Guesses are not free: a step of five tokens takes longer than one of a single token, how much
  * depends on the machine and on the kernels that serve now. So times of decode steps are learned by
@@ -22,10 +23,13 @@
 #ifndef WHET_ENGINE_SPECULATE_H
 #define WHET_ENGINE_SPECULATE_H
 
+#include "engine/draft.h"
 #include "engine/scheduler.h"
 
 /* Guessed for one sequence in a step at most; and the widest step that has guesses. */
 enum { SPECULATE_MOST = 15, SPECULATE_WIDTH = 64 };
+_Static_assert((int)DRAFT_STEPS <= (int)SPECULATE_MOST && (int)DRAFT_WIDTH >= (int)SPECULATE_WIDTH,
+               "what the draft model guesses can be checked");
 
 struct speculator;
 
@@ -33,11 +37,22 @@ struct speculator;
 struct speculator *speculate_open(int32_t same_bits);
 void speculate_close(struct speculator *s);
 
+/* From now on guesses may also come from a draft model, of which a step costs about `cost` of the
+ * served one's before anything is known. `tokens` 0: as many as pay; otherwise always so many, for
+ * every sequence that speculates, whatever it costs. NULL: no longer. */
+void speculate_use_draft(struct speculator *s, struct draft *d, double cost, int32_t tokens);
+
 /* Guesses for the running sequences that only decode: their `guesses`, and behind their tokens what
  * they are. With `ahead` some of their tokens are not known yet: then nothing is guessed, and true
- * is returned if it would pay to know them first. Otherwise true if something was guessed. */
+ * is returned if it would pay to know them first. Otherwise true if something was guessed, or the
+ * draft model has something to do before the step: that is in speculate_jobs(), to be run by
+ * draft_run() before the scheduler's plan, and what it took to be told to speculate_drafted(). */
 bool speculate_plan(struct speculator *s, struct scheduler *scheduler, bool ahead);
+const struct drafting *speculate_jobs(const struct speculator *s, int32_t *jobs);
+void speculate_drafted(struct speculator *s, const struct draft_steps *done);
 
+/* Whether the sequence's last guesses are the draft model's. */
+bool speculate_is_draft(const struct sequence *seq);
 /* Of a step that has landed: item `i` of the schedule had `right` guesses right. */
 void speculate_score(struct speculator *s, struct sequence *seq, int32_t guesses, int32_t right);
 /* A step of decodes alone took `ns`, and was disturbed by nothing; `extra` tokens came from

@@ -4,12 +4,16 @@
  * The compiler's __builtin_cpu_supports() reads CPUID and checks that the operating system saves
  * the vector registers. F16C and AMX are not in its list everywhere, so they are asked directly:
  * CPUID leaf 7, then ARCH_REQ_XCOMP_PERM for the tile data, without which the first tile
- * instruction is a fault.
+ * instruction is a fault. On 64-bit ARM the kernel says what the processor has and it supports, in
+ * the auxiliary vector. WHET_ISA lowers what was found, to try what a lesser CPU would run.
  */
 #include "kernels/isa.h"
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static struct isa_facts facts;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -53,6 +57,18 @@ static void detect(void)
     facts.HAS_AMX = facts.HAS_VNNI && amx_usable();
 }
 
+#elif defined(__aarch64__)
+
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+static void detect(void)
+{
+    facts.HAS_NEON = (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0;
+    facts.HAS_DOTPROD = facts.HAS_NEON && (getauxval(AT_HWCAP) & HWCAP_ASIMDDP);
+    facts.HAS_I8MM = facts.HAS_DOTPROD && (getauxval(AT_HWCAP2) & HWCAP2_I8MM);
+}
+
 #else
 
 static void detect(void)
@@ -61,8 +77,31 @@ static void detect(void)
 
 #endif
 
+/* WHET_ISA=portable|avx2|avx512|vnni: this CPU is taken for one that has no more than that. */
+static void limit(void)
+{
+    const char *most = getenv("WHET_ISA");
+    int *const fact[] = {&facts.HAS_AVX2, &facts.HAS_AVX512, &facts.HAS_VNNI, &facts.HAS_AMX};
+    static const char *const name[] = {"portable", "avx2", "avx512", "vnni"};
+    int i = 0;
+    while (most && i < 4 && strcmp(most, name[i]) != 0)
+        i++;
+    if (most && i == 4) {
+        fprintf(stderr, "WHET_ISA=%s: not one of portable, avx2, avx512, vnni\n", most);
+        exit(EXIT_FAILURE);
+    }
+    for (; most && i < 4; i++)
+        *fact[i] = 0;
+}
+
+static void find(void)
+{
+    detect();
+    limit();
+}
+
 const struct isa_facts *isa_facts(void)
 {
-    pthread_once(&once, detect);
+    pthread_once(&once, find);
     return &facts;
 }

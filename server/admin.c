@@ -78,6 +78,13 @@ static void run_trace(struct job *j)
         j->type = "application/x-ndjson";
 }
 
+static void run_fleet(struct job *j)
+{
+    char *text = NULL;
+    if (available(j))
+        answer(j, specializer_fleet(j->srv->specializer, &text), &text);
+}
+
 static void run_export(struct job *j)
 {
     char *text = NULL;
@@ -103,6 +110,11 @@ void admin_kernels(struct exchange *x)
 void admin_kernel(struct exchange *x)
 {
     start(x, run_kernels);
+}
+
+void admin_fleet(struct exchange *x)
+{
+    start(x, run_fleet);
 }
 
 /* ?slot= &since= &format=jsonl (or Accept: application/x-ndjson) */

@@ -75,9 +75,10 @@ void api_ready(struct exchange *x)
     char message[512] = "";
     struct buf b = {0};
     enum engine_state state = engine_state(x->srv->engine, &progress, message, sizeof(message));
-    bool serving = state == ENGINE_READY && x->srv->ready && !x->srv->draining;
+    bool leaves = x->srv->leaving || x->srv->draining;
+    bool serving = state == ENGINE_READY && x->srv->ready && !leaves;
     bool ready = serving && !awaits_kernels(x->srv);
-    const char *status = x->srv->draining         ? "draining"
+    const char *status = leaves                   ? "draining"
                          : ready                  ? "ready"
                          : serving                ? "restoring"
                          : state == ENGINE_FAILED ? "failed"

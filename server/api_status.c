@@ -48,11 +48,11 @@ static void put_server(struct server *s, struct buf *b)
     char message[512] = "";
     uint64_t answers[6];
     enum engine_state state = engine_state(s->engine, &progress, message, sizeof message);
-    const char *name = s->draining              ? "draining"
-                       : state == ENGINE_LOST   ? "lost"
-                       : s->ready               ? "ready"
-                       : state == ENGINE_FAILED ? "failed"
-                                                : "loading";
+    const char *name = s->leaving || s->draining ? "draining"
+                       : state == ENGINE_LOST    ? "lost"
+                       : s->ready                ? "ready"
+                       : state == ENGINE_FAILED  ? "failed"
+                                                 : "loading";
     metrics_answers(&s->metrics, answers);
     buf_printf(b,
                "{\"state\":\"%s\",\"progress\":%.3f,\"time\":%.3f,\"uptime_s\":%.1f,"
@@ -126,7 +126,7 @@ void api_metrics(struct exchange *x)
     size_t n = 0;
     FILE *out = open_memstream(&text, &n);
     metric_head(out, "ready", "gauge", "1 once the model is loaded and until the drain");
-    metric_value(out, "ready", NULL, x->srv->ready && !x->srv->draining);
+    metric_value(out, "ready", NULL, x->srv->ready && !x->srv->leaving && !x->srv->draining);
     server_measure(x->srv);
     metrics_write(&x->srv->metrics, out);
     /* Who is a client here, and how much each asks for, is nobody's business but the operator's. */

@@ -86,7 +86,7 @@ static void put_cors(struct exchange *x, struct buf *out)
 static void put_head(struct exchange *x, int status, const char *type, struct buf *out)
 {
     x->status = status;
-    if (x->srv->draining || !x->req.keep_alive)
+    if (x->srv->leaving || x->srv->draining || !x->req.keep_alive)
         x->close = true;
     buf_printf(out, "HTTP/1.1 %d %s\r\nx-request-id: %s\r\n", status, http_reason(status), x->id);
     if (type)

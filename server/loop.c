@@ -5,12 +5,14 @@
  * something to look at, so connections and generations need no timers of their own and nothing
  * wakes an idle server.
  *
- * Stopping: the first SIGTERM or SIGINT lets running requests end and refuses new ones with 503.
- * The port stays open meanwhile, so that a balancer reads "draining" and not a refused connection.
- * After server.drain_s what runs is cancelled with an error; when the last connection from before
- * the signal is gone, the port and whoever came late are closed and the loop ends.
- * The first signal also gives up the handlers, so a second one ends the process at once, whatever
- * the loop is doing.
+ * Stopping: after the first SIGTERM or SIGINT /ready says draining. For server.drain_delay_s
+ * requests are taken all the same, because a balancer goes on sending them until it has asked
+ * /ready again; each answer closes its connection, but idle ones stay: a request may be on its way
+ * there. Then running requests may end, and new ones are refused with 503. The port stays open
+ * meanwhile, so that a balancer reads "draining" and not a refused connection. After server.drain_s
+ * what runs is cancelled with an error; when the last connection from before the signal is gone,
+ * the port and whoever came late are closed and the loop ends. The first signal also gives up the
+ * handlers, so a second one ends the process at once, whatever the loop is doing.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,11 +83,29 @@ static void start_drain(struct server *s, const char *why)
                  s->config->server_drain_s);
     s->draining = true;
     s->drain_until = clock_ns() + (int64_t)(s->config->server_drain_s * 1e9);
-    uv_signal_stop(&s->sigterm);
-    uv_signal_stop(&s->sigint);
     each_conn(s, conn_drain);
     server_sweep(s);
     server_check_drained(s);
+}
+
+/* The first word that it is to stop. Nobody sends requests to a server that was never ready, so
+ * that one need not wait for a balancer. */
+static void begin_stop(struct server *s, const char *why)
+{
+    if (s->leaving || s->draining) /* and what happened since may have closed every handle */
+        return;
+    uv_signal_stop(&s->sigterm);
+    uv_signal_stop(&s->sigint);
+    double delay = s->config->server_drain_delay_s;
+    if (!s->ready || delay <= 0) {
+        start_drain(s, why);
+        return;
+    }
+    log_info("server", "%s: /ready says draining; requests are taken for another %.1f s", why,
+             delay);
+    s->leaving = true;
+    s->leave_until = clock_ns() + (int64_t)(delay * 1e9);
+    server_sweep(s);
 }
 
 /* The drain time is over: first an error to everybody, a moment later the connections. */
@@ -104,7 +124,7 @@ static void end_drain(struct server *s, int64_t now)
 
 static void on_signal(uv_signal_t *h, int signum)
 {
-    start_drain(h->data, signum == SIGINT ? "SIGINT" : "SIGTERM");
+    begin_stop(h->data, signum == SIGINT ? "SIGINT" : "SIGTERM");
 }
 
 /* Re-reads keys and the log level; what cannot be read leaves everything as it was. */
@@ -141,7 +161,7 @@ static void check_engine(struct server *s)
     if (state == ENGINE_FAILED) {
         log_error("server", "the model could not be loaded: %s", message);
         s->exit_code = 1;
-        start_drain(s, "no model");
+        begin_stop(s, "no model");
         return;
     }
     const struct engine_info *info = engine_info(s->engine);
@@ -218,10 +238,12 @@ static void on_sweep(uv_timer_t *timer)
     room_take_spare(s);
     if (!s->ready && !s->draining)
         check_engine(s);
+    if (s->leaving && !s->draining && now > s->leave_until)
+        start_drain(s, "the drain delay is over");
     if (s->draining && now > s->drain_until)
         end_drain(s, now);
     server_check_drained(s);
-    if (s->ready && !s->conns && !s->generations && !s->draining) {
+    if (s->ready && !s->conns && !s->generations && !s->leaving && !s->draining) {
         uv_timer_stop(timer);
         s->sweeping = false;
     }
@@ -241,7 +263,7 @@ static void on_wake(uv_async_t *h)
     lanes_deliver(&s->lanes);
     generations_deliver(s);
     if (atomic_load(&s->stop))
-        start_drain(s, "stop");
+        begin_stop(s, "stop");
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */

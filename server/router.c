@@ -53,6 +53,7 @@ static const struct route routes[] = {
     {"GET", "/admin/kernels/*", "/admin/kernels/{id}", ACCESS_ADMIN, NEED_OPEN, admin_kernel},
     {"POST", "/admin/specializer/*", "/admin/specializer/{mode}", ACCESS_ADMIN, NEED_OPEN,
      admin_mode},
+    {"GET", "/admin/fleet", "/admin/fleet", ACCESS_ADMIN, NEED_OPEN, admin_fleet},
     {"GET", "/admin/trace", "/admin/trace", ACCESS_ADMIN, NEED_OPEN, admin_trace},
     {"GET", "/admin/store/export", "/admin/store/export", ACCESS_ADMIN, NEED_OPEN, admin_export},
     {"POST", "/admin/store/import", "/admin/store/import", ACCESS_ADMIN, NEED_OPEN | NEED_BODY,

@@ -60,6 +60,7 @@ void admin_enable(struct exchange *x);
 void admin_mode(struct exchange *x);
 void admin_trace(struct exchange *x);
 void admin_export(struct exchange *x);
+void admin_fleet(struct exchange *x);
 void admin_import(struct exchange *x);
 
 #endif

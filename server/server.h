@@ -58,6 +58,8 @@ struct server {
     int64_t ready_ns;           /* since when */
     struct chat_template *chat; /* once ready; NULL: no known template, chat_error says why */
     char chat_error[512];
+    bool leaving; /* told to stop: /ready says draining, requests are taken until leave_until */
+    int64_t leave_until; /* clock_ns */
     bool draining;       /* no new requests; /ready and /health say so to whoever asks */
     bool cancelled;      /* the drain time is over: what still runs has been cancelled */
     int64_t drain_until; /* clock_ns */

@@ -477,6 +477,11 @@ enum specializer_answer specializer_trace(struct specializer *s, const char *slo
     return ANSWER_DONE;
 }
 
+enum specializer_answer specializer_fleet(struct specializer *s, char **text)
+{
+    return not_ready(s, text) ? ANSWER_LOADING : done(fleet_json(s->fleet, true), text);
+}
+
 enum specializer_answer specializer_export(struct specializer *s, char **text)
 {
     struct err err;

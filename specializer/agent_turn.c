@@ -4,8 +4,8 @@
  *
  * The agent has a worth of its own for every slot: the same share and headroom, but its own chance,
  * from its own results. So it may go on where the templates are exhausted, and stops where its
- * tree is dead. A text that is ready makes a round of one; what came of it goes back into the tree
- * (round.c tells it by the item's id).
+ * tree is dead. A text that is ready makes a round of one; what came of it goes back into the tree,
+ * by the text's node.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 #include "config/log.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
+#include "specializer/agent_view.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
 
@@ -37,7 +38,7 @@ static bool choosable(struct specializer *s, const struct place *p)
 {
     const struct template *t = agent_template(s->env.machine->kind, p->slot->region);
     pthread_mutex_lock(&s->lock);
-    bool ok = t && !p->left_out && !p->pinned[0] && !p->promoted && !is_disabled(s, "", t->id);
+    bool ok = t && !p->left_out && !p->pinned[0] && !p->promoted.c && !is_disabled(s, "", t->id);
     pthread_mutex_unlock(&s->lock);
     return ok;
 }
@@ -106,7 +107,10 @@ void agent_turn(struct specializer *s)
         .work =
             plan_cost(s->env.model, slot->region, 0, tokens, sequences, (int64_t)context, tokens),
     };
+    struct told told;
+    agent_tell(s, p, &v, &told);
     agent_move(s->agent, &v);
+    agent_told_free(&told);
 }
 
 /* The candidate for a text, its body written where the compiler will find it; NULL, and the tree
@@ -149,26 +153,73 @@ static struct candidate *candidate_of(struct specializer *s, struct place *p, in
     return NULL;
 }
 
-bool agent_start(struct specializer *s)
+struct place *agent_waiting(struct specializer *s)
 {
     const char *slot;
     const struct agent_node *n;
     int32_t node;
     if (!s->agent || !agent_ready(s->agent, &slot, &node, &n))
-        return false;
+        return NULL;
     struct place *p = place_find(s, slot);
-    if (!p || !choosable(s, p) || !place_inputs(s, p)) {
-        agent_forget(s->agent, node);
-        return false;
-    }
+    if (p && choosable(s, p) && place_inputs(s, p))
+        return p;
+    agent_forget(s->agent, node);
+    return NULL;
+}
+
+static enum next texts_next(struct specializer *s, struct place *p)
+{
+    const char *slot;
+    const struct agent_node *n;
+    int32_t node;
+    if (!s->agent || !agent_ready(s->agent, &slot, &node, &n) || strcmp(slot, p->slot->name) != 0)
+        return NEXT_LATER;
     struct candidate *c = candidate_of(s, p, node, n);
     if (!c)
-        return false;
-    s->round = (struct round){.place = p, .n = 1};
-    s->round.item[0] = (struct item){.c = c, .id = -1 - node, .stage = ITEM_BUILD};
+        return NEXT_LATER;
     store_trace(s->store, p->slot->name, c->key, "round", NULL, "text %d of the agent", node);
-    pthread_mutex_lock(&s->lock);
-    p->candidates++;
-    pthread_mutex_unlock(&s->lock);
-    return true;
+    round_add(s, p, c, (struct proposal){&proposer_texts, node});
+    return NEXT_ROUND;
 }
+
+/* The cost model knows nothing of texts. */
+static void texts_benched(struct specializer *s, struct place *p, int32_t node,
+                          const struct candidate *c)
+{
+    (void)s;
+    (void)p;
+    (void)node;
+    (void)c;
+}
+
+static void texts_learn(struct specializer *s, struct place *p, int32_t node,
+                        const struct candidate *c, double speed)
+{
+    const bool live = c == p->promoted.c;
+    char words[240];
+    /* One that is right but no gain in whole steps has nothing to repair. */
+    if (live && c->evidence.refusal.stage == STAGE_CANARY)
+        speed = c->evidence.speed;
+    if (c->evidence.impossible)
+        speed = 0; /* a broken measurement must not lead the tree */
+    agent_trial_words(s, c, words, sizeof words);
+    const char *why = speed > 0 ? words : c->reason;
+    if (live)
+        agent_revise(s->agent, p->slot->name, node, speed, why);
+    else
+        agent_learn(s->agent, node, speed, why, candidate_words(c));
+}
+
+/* Nothing is forgotten of one that was promoted: its speed is known. */
+static void texts_forget(struct specializer *s, struct place *p, int32_t node)
+{
+    const char *slot;
+    const struct agent_node *n;
+    int32_t ready;
+    if (agent_ready(s->agent, &slot, &ready, &n) && ready == node &&
+        strcmp(slot, p->slot->name) == 0)
+        agent_forget(s->agent, node);
+}
+
+const struct proposer proposer_texts = {"texts", texts_next, texts_benched, texts_learn,
+                                        texts_forget};

@@ -149,6 +149,7 @@ static void gather(struct specializer *s, struct place *p, struct consultation *
         sequences = (int)lround(fmax(1, seen->sequences / seen->runs));
     r->slot = p->slot->name;
     r->incumbent = atomic_load(&p->slot->kernel)->name;
+    r->incumbent_speed = p->active ? p->active->evidence.speed : 1;
     r->work = plan_cost(s->env.model, p->slot->region, 0, m, sequences, (int64_t)r->context, m);
     r->live = c->live;
     r->lives = gather_live(s, p, c->live);

@@ -9,16 +9,7 @@
 
 struct specializer;
 
-/* Stages as metrics count them, and the outcomes of each. */
-enum stage {
-    STAGE_BUILD,
-    STAGE_PROBE,
-    STAGE_LOAD,
-    STAGE_BENCH,
-    STAGE_SHADOW,
-    STAGE_CANARY,
-    STAGES
-};
+/* The outcomes of each stage. */
 enum { OUTCOMES = STAGE_STOPPED + 1 };
 enum rollback {
     ROLLBACK_AUDIT,
@@ -29,15 +20,17 @@ enum rollback {
     ROLLBACKS
 };
 
+enum known_count { KNOWN_TRIED, KNOWN_PUBLISHED, KNOWN_COUNTS };
+
 struct counts {
     _Atomic uint64_t stage[STAGES][OUTCOMES], impossible;
     _Atomic uint64_t published, restored, rolled_back[ROLLBACKS];
-    _Atomic uint64_t looks, mismatches; /* audits by the watch */
+    _Atomic uint64_t known[KNOWN_COUNTS]; /* points of other machines (search/known.h) */
+    _Atomic uint64_t looks, mismatches;   /* audits by the watch */
     struct histogram build_seconds;
 };
 
-const char *stage_name(enum stage stage); /* metrics.c */
-const char *outcome_name(enum stage_result r);
+const char *outcome_name(enum stage_result r); /* metrics.c */
 void count_stage(struct specializer *s, enum stage stage, enum stage_result r);
 
 #endif

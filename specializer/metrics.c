@@ -6,13 +6,6 @@
 #include "specializer/admission/prober.h"
 #include "specializer/specializer_private.h"
 
-const char *stage_name(enum stage stage)
-{
-    static const char *const names[STAGES] = {"build", "probe",  "load",
-                                              "bench", "shadow", "canary"};
-    return names[stage];
-}
-
 const char *outcome_name(enum stage_result r)
 {
     static const char *const names[OUTCOMES] = {"running", "pass", "refuse", "retry", "stopped"};
@@ -71,6 +64,21 @@ static void put_swaps(struct specializer *s, FILE *out)
     metric_value(out, "kernel_swaps_total", "result=\"rolled_back\"", (double)back);
 }
 
+/* Points that won on other machines: how many were tried here, and how many won here as well. */
+static void put_known(struct specializer *s, FILE *out)
+{
+    static const char *const names[KNOWN_COUNTS] = {"tried", "published"};
+    char label[40];
+    metric_head(out, "specializer_known_points_total", "counter",
+                "Points that are known to have won on such a machine: `tried` here, `published` "
+                "here");
+    for (int i = 0; i < KNOWN_COUNTS; i++) {
+        snprintf(label, sizeof label, "result=\"%s\"", names[i]);
+        metric_value(out, "specializer_known_points_total", label,
+                     (double)atomic_load(&s->counts.known[i]));
+    }
+}
+
 /* The process that probes a device's kernels. */
 static void put_prober(const struct prober *p, FILE *out)
 {
@@ -122,10 +130,12 @@ void specializer_metrics(struct specializer *s, FILE *out)
 {
     put_funnel(s, out);
     put_swaps(s, out);
+    put_known(s, out);
     bool ready = atomic_load(&s->ready); /* prober and agent are set up before that */
     put_prober(ready ? s->env.prober : NULL, out);
     adviser_metrics(s->adviser, out);
     agent_metrics(ready ? s->agent : NULL, out);
+    fleet_metrics(ready ? s->fleet : NULL, out);
     value(out, "audit_looks_total", "counter", "Live runs of active kernels compared with eager",
           (double)atomic_load(&s->counts.looks));
     value(out, "audit_mismatches_total", "counter", "Audits that found an active kernel wrong",

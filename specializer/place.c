@@ -4,9 +4,9 @@
  *
  * A search opens with everything that was ever measured under the same environment and the same
  * source: refusals are not repeated, results feed the cost model. In front of the queue come the
- * points that templates start from, winners of the slots nearest by (M, context), imported kernels,
- * and what won this slot before the driver or the compiler changed: shapes that are close like
- * close kernels.
+ * points that won on machines like this one (search/known.h), those that templates start from,
+ * winners of the slots nearest by (M, context), imported kernels, and what won this slot before the
+ * driver or the compiler changed: shapes that are close like close kernels.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 #include "config/log.h"
 #include "specializer/candidate/live.h"
 #include "specializer/retrial.h"
+#include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
 #include "specializer/why.h"
@@ -123,6 +124,35 @@ static void add_starts(struct firsts *g)
     }
 }
 
+/* What won on machines like this one: the nearest few that the space holds. */
+static void add_known(struct firsts *g)
+{
+    enum { MOST = 16 };
+    struct known_point found[MOST];
+    struct place *p = g->p;
+    struct known_slot at = {space_facts(p->space), p->slot->m, p->slot->context,
+                            machine_threads(g->s->config), g->s->numerics};
+    int n = g->s->known ? known_find(g->s->known, &at, found, MOST) : 0;
+    p->knowns = 0;
+    for (int i = 0; i < n && p->knowns < KNOWN_FIRSTS; i++) {
+        int32_t id = space_find(p->space, found[i].template, &found[i].point);
+        if (id < 0 || place_known(p, id))
+            continue;
+        p->known[p->knowns].id = id;
+        p->known[p->knowns++].device = found[i].device;
+        if (p->search.trial[id] == TRIAL_NONE)
+            firsts_add(g, 0, 0, id);
+    }
+}
+
+const char *place_known(const struct place *p, int32_t id)
+{
+    for (int i = 0; i < p->knowns; i++)
+        if (p->known[i].id == id)
+            return p->known[i].device;
+    return NULL;
+}
+
 /* A winner of another slot of the region, or an imported kernel. */
 static void near_row(void *ctx, const struct record *r)
 {
@@ -169,7 +199,10 @@ void place_firsts(struct specializer *s, struct place *p)
     store_each(s->store, &f, near_row, &g, NULL);
     f = (struct record_filter){.env = ENV_IMPORTED};
     store_each(s->store, &f, near_row, &g, NULL);
+    add_known(&g);
     add_starts(&g);
+    if (p->fleet.adopt) /* what another server found comes before all that we would guess */
+        firsts_add(&g, -1, p->fleet.speed, fleet_turn_take(p));
     /* What won here under another driver, compiler or device is unknown, but a good guess. */
     f = (struct record_filter){.slot = p->slot->name, .states = WON};
     store_each(s->store, &f, near_row, &g, NULL);
@@ -193,7 +226,8 @@ bool place_open(struct specializer *s, struct place *p)
         store_each(s->store, &f, seed_row, &seeding, NULL);
         p->measured = p->search.measured;
         uint64_t seed = (uint64_t)s->config->specializer_seed * 1000003u + (uint64_t)p->index;
-        p->strategy = s->strategy->open(&p->search, seed);
+        if (strategy_proposes(s->strategy))
+            p->strategy = s->strategy->open(&p->search, seed);
         if (space_size(p->space) == 0) {
             pthread_mutex_lock(&s->lock);
             why_no_point(p);
@@ -207,7 +241,9 @@ void place_forget(struct specializer *s, struct place *p)
 {
     if (!p->space)
         return;
-    s->strategy->close(p->strategy);
+    if (strategy_proposes(s->strategy))
+        s->strategy->close(p->strategy);
+    fleet_turn_forget(p);
     advice_free(&p->advice);
     search_close(&p->search);
     space_close(p->space);

@@ -4,11 +4,13 @@
 #ifndef WHET_SPECIALIZER_PLACE_H
 #define WHET_SPECIALIZER_PLACE_H
 
+#include "specializer/fleet_turn.h"
+#include "specializer/proposer.h"
 #include "specializer/search/strategy.h"
 
 struct specializer;
 
-enum { SETS_REMEMBERED = 8, INPUTS = 2, WHY_TEXT = 72 };
+enum { SETS_REMEMBERED = 8, INPUTS = 2, WHY_TEXT = 72, KNOWN_FIRSTS = 2 };
 
 /* One slot as the specializer sees it. */
 struct place {
@@ -35,12 +37,16 @@ struct place {
     struct search search;
     void *strategy;
     struct advice advice;
+    struct {
+        int32_t id;
+        const char *device; /* where that point won (search/known.h) */
+    } known[KNOWN_FIRSTS];
+    int knowns;
     char label[96];        /* lock; the adviser's */
     char label_by[32];     /* lock; who the adviser was */
     int32_t measured, dry; /* candidates benched, and of them since the last gain */
     int64_t not_before_ns;
-    struct candidate *promoted; /* benched, waits for live steps; id is its place in the space */
-    int32_t promoted_id;        /* below 0: -1 - the node of the agent's tree */
+    struct trial promoted; /* benched, waits for live steps */
 
     /* Candidates that wait for other co-resident kernels (retrial.c). */
     struct {
@@ -55,9 +61,12 @@ struct place {
         int next; /* of them to be overwritten */
     } retrial;
 
+    struct place_fleet fleet; /* what other servers have to do with the slot (fleet_turn.c) */
+
     struct capture *input[INPUTS];
     int inputs;
     bool left_out;  /* specializer.slots names others: never searched, but restored and watched */
+    bool offered;   /* it was looked at for an opening (opening.c) */
     bool exhausted; /* the strategy has nothing left to propose */
     bool stale;     /* lock; it lost its kernel, or more may be proposed: the search begins anew */
 
@@ -76,6 +85,9 @@ void place_firsts(struct specializer *s, struct place *p);
 /* Fresh inputs from live steps; keeps the old ones if none come. True if there are any. */
 bool place_inputs(struct specializer *s, struct place *p);
 void place_inputs_free(struct place *p);
+
+/* Where a point of the space is known to have won, or NULL. */
+const char *place_known(const struct place *p, int32_t id);
 
 struct place *place_find(struct specializer *s, const char *slot);
 

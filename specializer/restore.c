@@ -22,9 +22,10 @@
 #include "specializer/agent/agent_span.h"
 #include "specializer/agent/agent_store.h"
 #include "specializer/agent/agent_text.h"
+#include "specializer/build/build.h"
+#include "specializer/pipeline/pipeline.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
-#include "specializer/stages.h"
 #include "specializer/store/life_move.h"
 #include "specializer/swap.h"
 #include "specializer/why.h"
@@ -34,15 +35,14 @@ enum { PROBES_MOST = 8, RESTORE_MOST = 256 };
 
 /* One kernel on its way back. */
 struct returning {
-    struct place *place;
-    struct candidate *c;
-    struct build *build;
-    struct probe *probe;
-    bool done;
+    struct trial trial;
+    struct evidence admitted; /* what it was admitted with; the short bench is apart */
+    struct capture *input;    /* of that bench */
 };
 
 struct list {
     struct specializer *s;
+    struct pipeline pipeline;
     struct returning item[RESTORE_MOST];
     int n;
 };
@@ -113,9 +113,7 @@ static struct candidate *from_row(const struct terms *g, struct slot *slot, cons
     return NULL;
 }
 
-/* A candidate made from a stored row if its key still is what we would compute; NULL otherwise. */
-static struct candidate *candidate_from(struct specializer *s, struct place *p,
-                                        const struct record *r)
+struct candidate *restore_candidate(struct specializer *s, struct place *p, const struct record *r)
 {
     const char *why;
     const struct terms g = {s->config,      &s->keys,    s->env.model,
@@ -138,9 +136,9 @@ static void add(struct list *l, struct place *p, const char *key)
                     admitted ? "the process died three times with it" : life_name(row.state));
         return;
     }
-    struct candidate *c = candidate_from(l->s, p, &row);
+    struct candidate *c = restore_candidate(l->s, p, &row);
     if (c)
-        l->item[l->n++] = (struct returning){.place = p, .c = c};
+        l->item[l->n++] = (struct returning){.trial = {.c = c, .place = p}};
 }
 
 /* Winners as the store has them; what the places say is looked at when it is done, because
@@ -196,126 +194,21 @@ static void add_pinned(struct list *l)
 /* ---- validation ---------------------------------------------------------------------------- */
 
 /* It does not come back: rolled back in the store if it was the kernel's fault. */
-static void give_up(struct specializer *s, struct returning *r, bool fault)
+static void give_up(struct specializer *s, struct trial *t, bool fault)
 {
     struct err err;
-    log_info("specializer", "%s: %s is not restored: %s", r->place->slot->name, r->c->name,
-             r->c->reason);
-    if (fault && r->c->state == LIFE_ACTIVE) {
+    struct candidate *c = t->c;
+    log_info("specializer", "%s: %s is not restored: %s", t->place->slot->name, c->name, c->reason);
+    if (fault && c->state == LIFE_ACTIVE) {
         atomic_fetch_add(&s->counts.rolled_back[ROLLBACK_RESTORE], 1);
-        if (life_move(s->store, r->c, LIFE_ROLLED_BACK, r->c->reason, NULL, &err) != 0)
+        if (life_move(s->store, c, LIFE_ROLLED_BACK, c->reason, NULL, &err) != 0)
             log_error("specializer", "%s", err.msg);
         pthread_mutex_lock(&s->lock);
-        why_note(r->place, LIFE_ROLLED_BACK, r->c);
+        why_note(t->place, LIFE_ROLLED_BACK, c);
         pthread_mutex_unlock(&s->lock);
     }
-    build_end(r->build);
-    probe_end(r->probe);
-    r->build = NULL;
-    r->probe = NULL;
-    candidate_drop(s, r->c);
-    r->c = NULL;
-    r->done = true;
-}
-
-/* The short bench against eager, as a verdict. It has few pairs and perhaps a busy machine: what it
- * cannot tell apart stays as it was admitted; only a kernel that is slower for sure is out. One
- * that is faster than the machine can be is no other than it was: what was measured in a busy
- * moment is the machine. */
-static enum stage_result short_bench(struct specializer *s, struct candidate *c)
-{
-    struct capture *inputs = capture_seeded(s->env.model, c->slot, 1);
-    struct evidence admitted = c->evidence;
-    enum stage_result result = bench_run(&s->env, c, c->slot->eager, inputs, true);
-    struct gain now = c->evidence.bench;
-    bool impossible = c->evidence.impossible;
-    c->evidence = admitted;
-    capture_free(inputs);
-    free(inputs);
-    if (result == STAGE_REFUSE && now.high > 0)
-        result = STAGE_PASS;
-    if (result == STAGE_PASS && now.low > 0 && !impossible)
-        c->evidence.speed = 1 + now.mean;
-    snprintf(c->reason, sizeof c->reason, "against eager %+.1f %% [%+.1f, %+.1f]", now.mean * 100,
-             now.low * 100, now.high * 100);
-    return result;
-}
-
-static void bench_and_publish(struct specializer *s, struct returning *r)
-{
-    struct candidate *c = r->c;
-    if (swap_load(s, c) != STAGE_PASS) {
-        give_up(s, r, false);
-        return;
-    }
-    enum stage_result result = short_bench(s, c);
-    while (result == STAGE_STOPPED && atomic_load(&s->interrupt) && !atomic_load(&s->stop)) {
-        specializer_go_on(s); /* a pause, a freeze or a disable is no word on this kernel */
-        result = short_bench(s, c);
-    }
-    char why[240], key[KEY_HEX + 1];
-    memcpy(why, c->reason, sizeof why);
-    memcpy(key, c->key, sizeof key);
-    if (result == STAGE_PASS)
-        c->reason[0] = 0;
-    if (result == STAGE_PASS && swap_in(s, r->place, c, why, NULL) == 0) {
-        store_trace(s->store, r->place->slot->name, key, "restored", NULL, "%s", why);
-        atomic_fetch_add(&s->counts.restored, 1);
-        r->c = NULL;
-        r->done = true;
-    } else {
-        give_up(s, r, result == STAGE_REFUSE);
-    }
-}
-
-static void poll_probe(struct specializer *s, struct returning *r)
-{
-    enum stage_result result = probe_poll(r->probe);
-    if (result == STAGE_RUNNING)
-        return;
-    probe_end(r->probe);
-    r->probe = NULL;
-    if (result == STAGE_PASS)
-        bench_and_publish(s, r);
-    else
-        give_up(s, r, result == STAGE_REFUSE);
-}
-
-static void poll_build(struct specializer *s, struct returning *r)
-{
-    enum stage_result result = build_poll(r->build);
-    if (result == STAGE_RUNNING)
-        return;
-    build_end(r->build);
-    r->build = NULL;
-    if (result == STAGE_PASS && !have_object(s, r->c)) {
-        /* Another linker, say: it would be built for ever. Searched for again, it is proven anew.
-         */
-        snprintf(r->c->reason, sizeof r->c->reason,
-                 "built again, it is not the file that was proven");
-        result = STAGE_REFUSE;
-    }
-    if (result != STAGE_PASS)
-        give_up(s, r, result == STAGE_REFUSE);
-}
-
-/* The next thing to do for one kernel; `busy`: children that run. */
-static void start_child(struct specializer *s, struct returning *r, int *busy)
-{
-    struct err err;
-    if (have_object(s, r->c)) {
-        r->probe = probe_start(&s->env, r->c, PROBE_SHORT, NULL, 0, &err);
-    } else if (!s->has_compiler && !r->c->template->library) {
-        snprintf(err.msg, sizeof err.msg, "its object file is missing and there is no compiler");
-    } else {
-        r->build = build_start(&s->env, r->c, &err);
-    }
-    if (r->build || r->probe) {
-        ++*busy;
-        return;
-    }
-    snprintf(r->c->reason, sizeof r->c->reason, "%s", err.msg);
-    give_up(s, r, false);
+    candidate_drop(s, c);
+    t->c = NULL;
 }
 
 static int probes_at_once(void)
@@ -324,34 +217,136 @@ static int probes_at_once(void)
     return cores < 2 ? 2 : cores > PROBES_MOST ? PROBES_MOST : (int)cores;
 }
 
+static bool room(const struct pipeline *p, enum stage stage)
+{
+    (void)stage;
+    return p->children[STAGE_BUILD] + p->children[STAGE_PROBE] < probes_at_once();
+}
+
+static enum stage_result enter(struct pipeline *p, struct trial *t)
+{
+    struct specializer *s = p->ctx;
+    struct returning *r = (struct returning *)t;
+    if (t->at == STAGE_BUILD) {
+        if (pipeline_has_object(s->store, t->c))
+            return STAGE_PASS;
+        if (s->has_compiler || t->c->template->library)
+            return STAGE_RUNNING;
+        candidate_withdrawn(t->c, "its object file is missing and there is no compiler");
+        give_up(s, t, false);
+        return STAGE_RETRY;
+    }
+    if (t->at == STAGE_PROBE)
+        t->probe.depth = PROBE_SHORT;
+    if (t->at == STAGE_BENCH) {
+        r->admitted = t->c->evidence;
+        r->input = capture_seeded(s->env.model, t->c->slot, 1);
+        t->bench.against = t->c->slot->eager;
+        t->bench.input = r->input;
+        t->bench.quick = true;
+    }
+    return STAGE_RUNNING;
+}
+
+static void began(struct pipeline *p, struct trial *t, const struct err *err)
+{
+    if (!err)
+        return;
+    candidate_withdrawn(t->c, "%s", err->msg);
+    give_up(p->ctx, t, false);
+}
+
+/* The short bench against eager, as a verdict. It has few pairs and perhaps a busy machine: what it
+ * cannot tell apart stays as it was admitted; only a kernel that is slower for sure is out. One
+ * that is faster than the machine can be is no other than it was: what was measured in a busy
+ * moment is the machine. */
+static enum stage_result bench_verdict(struct returning *r, enum stage_result result)
+{
+    struct candidate *c = r->trial.c;
+    struct gain now = c->evidence.bench;
+    bool impossible = c->evidence.impossible;
+    c->evidence = r->admitted;
+    capture_free(r->input);
+    free(r->input);
+    if (result == STAGE_REFUSE && now.high > 0)
+        result = STAGE_PASS;
+    if (result == STAGE_PASS && now.low > 0 && !impossible)
+        c->evidence.speed = 1 + now.mean;
+    candidate_withdrawn(c, "against eager %+.1f %% [%+.1f, %+.1f]", now.mean * 100, now.low * 100,
+                        now.high * 100);
+    return result;
+}
+
+/* False: it stays eager there. */
+static bool publish(struct specializer *s, struct trial *t)
+{
+    char why[240], key[KEY_HEX + 1];
+    memcpy(why, t->c->reason, sizeof why);
+    memcpy(key, t->c->key, sizeof key);
+    candidate_unexplain(t->c);
+    if (swap_in(s, t->place, t->c, why, NULL) != 0)
+        return false;
+    t->c = NULL; /* others may have freed it */
+    store_trace(s->store, t->place->slot->name, key, "restored", NULL, "%s", why);
+    atomic_fetch_add(&s->counts.restored, 1);
+    return true;
+}
+
+static bool bench_came(struct specializer *s, struct trial *t, enum stage_result r)
+{
+    r = bench_verdict((struct returning *)t, r);
+    if (r == STAGE_STOPPED && atomic_load(&s->interrupt) && !atomic_load(&s->stop)) {
+        specializer_go_on(s); /* a pause, a freeze or a disable is no word on this kernel */
+        return false;
+    }
+    if (r != STAGE_PASS || !publish(s, t))
+        give_up(s, t, r == STAGE_REFUSE);
+    return false;
+}
+
+static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
+{
+    struct specializer *s = p->ctx;
+    if (t->at == STAGE_BENCH)
+        return bench_came(s, t, r);
+    if (t->at == STAGE_BUILD && r == STAGE_PASS && !pipeline_has_object(s->store, t->c)) {
+        /* Another linker, say: it would be built for ever. Searched for again, it is proven anew.
+         */
+        candidate_withdrawn(t->c, "built again, it is not the file that was proven");
+        r = STAGE_REFUSE;
+    }
+    if (r != STAGE_PASS)
+        give_up(s, t, t->at != STAGE_LOAD && r == STAGE_REFUSE);
+    return r == STAGE_PASS;
+}
+
+static const struct pipeline_rules rules = {room, enter, began, came};
+
 /* All of them, most important first; nothing else is done meanwhile. */
 static void bring_back(struct list *l)
 {
     struct specializer *s = l->s;
-    int most = probes_at_once();
+    l->pipeline = (struct pipeline){
+        .rules = &rules, .ctx = s, .env = &s->env, .marks = s->store, .last = STAGE_BENCH};
     for (int left = l->n; left > 0 && !atomic_load(&s->stop);) {
-        int busy = 0;
         left = 0;
         prober_hold(s->env.prober, false); /* a round that a pause keeps waiting holds it */
         for (int i = 0; i < l->n; i++) {
-            struct returning *r = &l->item[i];
-            if (r->build)
-                poll_build(s, r);
-            else if (r->probe)
-                poll_probe(s, r);
-            busy += r->build || r->probe;
-            left += !r->done;
+            struct trial *t = &l->item[i].trial;
+            pipeline_turn(&l->pipeline, t, true);
+            pipeline_block(&l->pipeline, t);
+            left += !pipeline_over(&l->pipeline, t);
         }
-        for (int i = 0; i < l->n && busy < most; i++)
-            if (!l->item[i].done && !l->item[i].build && !l->item[i].probe)
-                start_child(s, &l->item[i], &busy);
         specializer_wait(s, 0.002);
     }
-    for (int i = 0; i < l->n; i++)
-        if (!l->item[i].done) {
-            snprintf(l->item[i].c->reason, sizeof l->item[i].c->reason, "stopped");
-            give_up(s, &l->item[i], false);
+    for (int i = 0; i < l->n; i++) {
+        struct trial *t = &l->item[i].trial;
+        pipeline_stop(&l->pipeline, t);
+        if (t->c) {
+            candidate_withdrawn(t->c, "stopped");
+            give_up(s, t, false);
         }
+    }
 }
 
 void restore_winners(struct specializer *s)

@@ -201,9 +201,9 @@ static void find_next(struct specializer *s, struct place *p)
 bool retrial_due(struct specializer *s, struct place *p)
 {
     pthread_mutex_lock(&s->lock);
-    bool open = p->retrial.some && !p->left_out && !p->promoted && !p->pinned[0];
+    bool open = p->retrial.some && !p->left_out && !p->promoted.c && !p->pinned[0];
     pthread_mutex_unlock(&s->lock);
-    if (!open || s->strategy == &strategy_agentic || clock_ns() < p->not_before_ns)
+    if (!open || !strategy_proposes(s->strategy) || clock_ns() < p->not_before_ns)
         return false;
     find_next(s, p);
     return p->retrial.key[0] && held(p, false) < RETRIALS_A_SET;
@@ -259,7 +259,7 @@ static struct candidate *candidate_of(struct specializer *s, struct place *p,
     return NULL;
 }
 
-bool retrial_start(struct specializer *s, struct place *p)
+static enum next retrials_next(struct specializer *s, struct place *p)
 {
     struct record r;
     int32_t id = -1;
@@ -269,23 +269,30 @@ bool retrial_start(struct specializer *s, struct place *p)
     p->retrial.dirty = true;
     held(p, true);
     if (!found)
-        return false;
+        return NEXT_LATER;
     free(r.log);
     changed_since(s, p, &r.evidence.lost, changed, sizeof changed);
     struct candidate *c = candidate_of(s, p, &r, &id);
     if (!c || round_admit(s, c, NULL) <= 0) {
         candidate_free(c);
-        return false;
+        return NEXT_LATER;
     }
     store_trace(s->store, p->slot->name, c->key, "retried", NULL,
                 "%s changed since; trial %d of at most %d", changed, r.evidence.lost.n + 1,
                 (int)RETRIALS_MOST);
     log_info("specializer", "%s: %s tried again: %s changed since", p->slot->name, c->name,
              changed);
-    s->round = (struct round){.place = p, .n = 1};
-    s->round.item[0] = (struct item){.c = c, .id = id, .stage = ITEM_BUILD, .again = true};
-    pthread_mutex_lock(&s->lock);
-    p->candidates++;
-    pthread_mutex_unlock(&s->lock);
-    return true;
+    round_add(s, p, c, (struct proposal){&proposer_retrials, id});
+    return NEXT_ROUND;
 }
+
+/* Not counted as a new candidate. */
+static void retrials_benched(struct specializer *s, struct place *p, int32_t id,
+                             const struct candidate *c)
+{
+    (void)id;
+    points_cost(s, p, c);
+}
+
+const struct proposer proposer_retrials = {"retrials", retrials_next, retrials_benched,
+                                           points_learn, points_forget};

@@ -21,8 +21,6 @@ bool retrial_defer(struct specializer *s, struct place *p, struct candidate *c);
 bool retrial_due(struct specializer *s, struct place *p);
 /* The slot whose retrial is worth most, and at least `than`; NULL: none. */
 struct place *retrial_choose(struct specializer *s, double than);
-/* Begins the round of the one that is due; the place is open and has inputs. False: it cannot. */
-bool retrial_start(struct specializer *s, struct place *p);
 /* After a start: which slots have deferred candidates. */
 void retrials_recall(struct specializer *s);
 

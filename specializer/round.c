@@ -4,8 +4,9 @@
  *   propose -> build (child, several) -> probe (child, one) -> load -> bench
  *   the fastest that passed is promoted: promotion.c
  *
- * Children are started and polled from round_children(), which the blocking stages call while they
- * wait: the compiler works on the next candidate while this one is measured.
+ * The pipeline moves the trials; here are the rules of a round: what may begin, and what becomes of
+ * an answer. Children are started and polled from round_children(), which the blocking stages call
+ * while they wait: the compiler works on the next candidate while this one is measured.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,39 +14,17 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "config/safe_path.h"
 #include "specializer/admission/prober.h"
 #include "specializer/retrial.h"
+#include "specializer/setup.h"
 #include "specializer/specializer_private.h"
-#include "specializer/stages.h"
 #include "specializer/store/life_move.h"
 #include "specializer/swap.h"
 #include "specializer/why.h"
 
 #define UNDECIDED_NS INT64_C(5000000000)
 
-/* ---- proposing ----------------------------------------------------------------------------- */
-
-void round_learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
-                 double speed)
-{
-    if (id < 0 && c->evidence.impossible)
-        speed = 0; /* a broken measurement must not lead the tree */
-    if (id >= 0)
-        search_learn(&p->search, id, speed);
-    else if (c == p->promoted)
-        agent_revise(s->agent, p->slot->name, -1 - id, speed, c->reason);
-    else
-        agent_learn(s->agent, -1 - id, speed, c->reason, candidate_words(c));
-}
-
-static void forget(struct specializer *s, struct place *p, int32_t id)
-{
-    if (id >= 0)
-        search_forget(&p->search, id);
-    else
-        agent_forget(s->agent, -1 - id);
-}
+/* ---- what may be tried ---------------------------------------------------------------------- */
 
 /* Back to the beginning, in the store and here: what an operator could have rolled back to is this
  * very kernel, and nothing may have it active while it is on trial, nor be its own predecessor. */
@@ -74,7 +53,7 @@ static int admit_known(struct specializer *s, struct candidate *c, const struct 
     bool failed =
         may && !fresh && !begin_anew(s, c, again ? "tried again" : "looked at again", err);
     c->evidence = (struct evidence){.lost = c->evidence.lost};
-    c->reason[0] = 0;
+    candidate_unexplain(c);
     return failed ? -1 : may;
 }
 
@@ -103,122 +82,95 @@ int round_admit(struct specializer *s, struct candidate *c, const char *why)
     return may;
 }
 
-/* The candidate for a proposed point, with the store's word on it; NULL if it must not be tried
- * (*may: 0), or not now. */
-static struct candidate *candidate_for(struct specializer *s, struct place *p, int32_t id, int *may)
-{
-    struct point point;
-    space_point(p->space, id, &point);
-    const struct template *t = space_template(p->space, id);
-    struct candidate *c = candidate_new(&s->keys, t, &point, space_facts(p->space), p->slot);
-    c->predicted_s = space_predicted(p->space, id);
-    c->risk = advice_risk(&p->advice, id);
-    *may = round_admit(s, c, p->advice.label);
-    if (*may > 0)
-        return c;
-    candidate_free(c);
-    return NULL;
-}
-
 /* Nothing was learnt that would come out otherwise at once: the disk is full, or a probe cannot
  * start. Others go first. */
-static void come_back_later(struct place *p)
+void round_later(struct place *p)
 {
     p->not_before_ns = clock_ns() + UNDECIDED_NS;
 }
 
-bool round_start(struct specializer *s, struct place *p)
+static const struct pipeline_rules rules;
+
+void round_add(struct specializer *s, struct place *p, struct candidate *c, struct proposal from)
 {
     struct round *r = &s->round;
-    int32_t id[BATCH];
-    int may = 1;
-    if (!place_open(s, p))
-        return false;
-    consult(s, p);
-    place_firsts(s, p);
-    /* The first batch is the one point that is best known to be good, if there is one: every slot
-     * gets a decent kernel before any slot gets the best one. */
-    bool known = p->search.tried == 0 && p->search.firsts > 0;
-    int want = known ? 1 : BATCH;
-    int n = s->strategy->propose(p->strategy, &p->search, id, want);
-    advice_defer(&p->advice, id, n);
-    search_pending(&p->search, id, n);
-    *r = (struct round){.place = p};
-    for (int i = 0; i < n; i++) {
-        struct candidate *c = may < 0 ? NULL : candidate_for(s, p, id[i], &may);
-        if (c)
-            r->item[r->n++] = (struct item){.c = c, .id = id[i], .stage = ITEM_BUILD};
-        else if (may < 0) /* the store takes nobody now */
-            search_forget(&p->search, id[i]);
-        else
-            search_learn(&p->search, id[i], 0);
-    }
+    if (!r->place)
+        *r = (struct round){
+            .place = p,
+            .pipeline = {
+                .rules = &rules, .ctx = s, .env = &s->env, .marks = s->store, .last = STAGE_BENCH}};
+    r->trial[r->n++] = (struct trial){.c = c, .place = p, .from = from};
     pthread_mutex_lock(&s->lock);
-    p->candidates += r->n;
+    p->candidates++;
     pthread_mutex_unlock(&s->lock);
-    if (r->n == 0)
-        r->place = NULL;
-    if (r->n == 0 && may < 0)
-        come_back_later(p);
-    return n > 0;
 }
 
-/* ---- children ------------------------------------------------------------------------------ */
+bool round_has(const struct specializer *s, const struct place *p)
+{
+    const struct round *r = &s->round;
+    bool has = p == r->place;
+    for (int i = 0; i < r->n && !has; i++)
+        has = r->trial[i].place == p && !pipeline_over(&r->pipeline, &r->trial[i]);
+    return has;
+}
+
+/* ---- how a trial ends ----------------------------------------------------------------------- */
 
 /* The candidate is at fault: it leaves the round and is not tried again under this key. */
-static void item_refuse(struct specializer *s, struct item *it, enum stage stage)
+static void refuse(struct specializer *s, struct trial *t)
 {
     s->round.decided = true;
-    round_learn(s, s->round.place, it->id, it->c, it->c->evidence.speed);
-    candidate_refuse(s, it->c, stage, LIFE_REFUSED);
-    it->c = NULL;
-    it->stage = ITEM_DONE;
+    t->from.by->learn(s, t->place, t->from.id, t->c, t->c->evidence.speed);
+    candidate_refuse(s, t->c, t->at, LIFE_REFUSED);
+    t->c = NULL;
 }
 
 /* The probe could load it, so it is this process that has no room (specializer.pack_mib). It is not
  * tried again here; another start, perhaps with more, knows nothing against it. */
-static void item_unloadable(struct specializer *s, struct item *it)
+static void leave_unloaded(struct specializer *s, struct trial *t)
 {
-    struct place *p = s->round.place;
+    struct place *p = t->place;
     s->round.decided = true;
     count_stage(s, STAGE_LOAD, STAGE_REFUSE);
-    store_trace(s->store, p->slot->name, it->c->key, "not_loaded", NULL, "%s", it->c->reason);
-    round_learn(s, p, it->id, it->c, 0);
+    store_trace(s->store, p->slot->name, t->c->key, "not_loaded", NULL, "%s", t->c->reason);
+    t->from.by->learn(s, p, t->from.id, t->c, 0);
     pthread_mutex_lock(&s->lock);
     p->refusals++;
-    why_note(p, LIFE_REFUSED, it->c);
+    why_note(p, LIFE_REFUSED, t->c);
     pthread_mutex_unlock(&s->lock);
-    candidate_drop(s, it->c);
-    it->c = NULL;
-    it->stage = ITEM_DONE;
+    candidate_drop(s, t->c);
+    t->c = NULL;
 }
 
-/* Nothing was decided: the point may be proposed again. */
-static void item_forget(struct specializer *s, struct item *it)
+/* Nothing was decided: it may be proposed again. */
+static void forget(struct specializer *s, struct trial *t)
 {
     pthread_mutex_lock(&s->lock);
-    why_undecided(s->round.place, it->c);
+    why_undecided(t->place, t->c);
     pthread_mutex_unlock(&s->lock);
-    forget(s, s->round.place, it->id);
-    candidate_drop(s, it->c);
-    it->c = NULL;
-    it->stage = ITEM_DONE;
+    t->from.by->forget(s, t->place, t->from.id);
+    if (s->round.opening)
+        round_later(t->place);
+    candidate_drop(s, t->c);
+    t->c = NULL;
 }
 
-/* Moves on in the store; without that the candidate goes no further. */
-static bool item_move(struct specializer *s, struct item *it, enum life to)
+/* What the stage has reached, in the store; without that the candidate goes no further. */
+static bool move(struct specializer *s, struct trial *t)
 {
     struct err err;
-    if (life_move(s->store, it->c, to, NULL, NULL, &err) == 0) {
+    if (life_move(s->store, t->c, pipeline_reached(t->at), NULL, NULL, &err) == 0) {
         atomic_store(&s->unwritten, 0);
         return true;
     }
     if (log_due(&s->unwritten))
         log_error("specializer", "%s (%llu times)", err.msg,
                   (unsigned long long)atomic_load(&s->unwritten));
-    item_forget(s, it);
+    forget(s, t);
     return false;
 }
+
+/* ---- the rules of a round: children ---------------------------------------------------------- */
 
 bool round_may_build(struct specializer *s)
 {
@@ -230,106 +182,95 @@ bool round_may_build(struct specializer *s)
     return s->hour_builds < s->config->specializer_builds_per_hour;
 }
 
-/* A file under the object's name is its own proof of identity (the name hashes all that went into
- * it), but only the checksum of a build that was seen to finish is proof that it is whole. */
-bool have_object(struct specializer *s, struct candidate *c)
+/* Children run on half of the cores. In an opening no more are started than have one each, those of
+ * the first slots first: a second one would only make the first take longer. */
+static bool has_core(const struct specializer *s)
 {
-    char sum[17];
-    return store_object_sum(s->store, c->object_key, c->object_sum) &&
-           safe_file(c->object, NULL) == 0 && object_checksum(c->object, sum) == 0 &&
-           strcmp(sum, c->object_sum) == 0;
+    const struct pipeline *p = &s->round.pipeline;
+    int running = p->children[STAGE_BUILD] + p->children[STAGE_PROBE];
+    int half = machine_threads(s->config) / 2;
+    return !s->round.opening || running < (half > 1 ? half : 1);
 }
 
-static void build_next(struct specializer *s, struct item *it)
+/* In an opening the probe tries the whole model too, unless a process of its own probes. */
+static bool probes_whole(const struct specializer *s)
 {
-    struct err err;
-    if (have_object(s, it->c)) {
-        if (item_move(s, it, LIFE_BUILT))
-            it->stage = ITEM_PROBE;
-        return;
+    return s->round.opening && !s->env.prober;
+}
+
+static bool room(const struct pipeline *p, enum stage stage)
+{
+    const struct specializer *s = p->ctx;
+    return has_core(s) &&
+           p->children[stage] < (stage == STAGE_BUILD ? s->config->specializer_build_jobs : 1);
+}
+
+static enum stage_result enter_build(struct specializer *s, struct trial *t)
+{
+    if (pipeline_has_object(s->store, t->c))
+        return move(s, t) ? STAGE_PASS : STAGE_RETRY;
+    if ((s->has_compiler || t->c->template->library) && round_may_build(s))
+        return STAGE_RUNNING;
+    forget(s, t);
+    return STAGE_RETRY;
+}
+
+static enum stage_result enter(struct pipeline *p, struct trial *t)
+{
+    struct specializer *s = p->ctx;
+    struct place *of = t->place;
+    if (t->at == STAGE_BUILD)
+        return enter_build(s, t);
+    if (t->at == STAGE_PROBE) {
+        t->probe.depth = probes_whole(s) ? PROBE_WHOLE : PROBE_FULL;
+        t->probe.input = (const struct capture *const *)of->input;
+        t->probe.inputs = of->inputs;
+    } else if (t->at == STAGE_BENCH) {
+        pthread_mutex_lock(&s->lock);
+        t->bench.against = of->active ? of->active->kernel : of->slot->eager;
+        t->bench.base = 1 + of->gain_eager;
+        pthread_mutex_unlock(&s->lock);
+        t->bench.input = of->input[0];
     }
-    if ((!s->has_compiler && !it->c->template->library) || !round_may_build(s)) {
-        item_forget(s, it);
-        return;
-    }
-    it->build = build_start(&s->env, it->c, &err);
-    if (!it->build) {
+    return STAGE_RUNNING;
+}
+
+static void began(struct pipeline *p, struct trial *t, const struct err *err)
+{
+    struct specializer *s = p->ctx;
+    if (err) {
         if (log_due(&s->unstarted))
-            log_warn("specializer", "build of %s: %s (%llu times)", it->c->name, err.msg,
-                     (unsigned long long)atomic_load(&s->unstarted));
-        item_forget(s, it);
-        return;
+            log_warn("specializer", "%s of %s: %s (%llu times)", stage_name(t->at), t->c->name,
+                     err->msg, (unsigned long long)atomic_load(&s->unstarted));
+        forget(s, t);
+    } else if (t->at == STAGE_BUILD) {
+        atomic_store(&s->unstarted, 0);
+        s->hour_builds++;
     }
-    atomic_store(&s->unstarted, 0);
-    s->hour_builds++;
-    it->stage = ITEM_BUILDING;
 }
 
-static void poll_build(struct specializer *s, struct item *it)
+static bool child_came(struct specializer *s, struct trial *t, enum stage_result r)
 {
-    enum stage_result r = build_poll(it->build);
-    if (r == STAGE_RUNNING)
-        return;
-    build_end(it->build);
-    it->build = NULL;
-    if (it->c->evidence.build_s > 0)
-        histogram_observe(&s->counts.build_seconds, it->c->evidence.build_s);
-    if (r == STAGE_REFUSE) {
-        item_refuse(s, it, STAGE_BUILD);
-        return;
-    }
-    count_stage(s, STAGE_BUILD, r);
-    if (r != STAGE_PASS)
-        item_forget(s, it);
-    else if (item_move(s, it, LIFE_BUILT))
-        it->stage = ITEM_PROBE;
-}
-
-static void probe_next(struct specializer *s, struct item *it)
-{
-    struct err err;
-    struct place *p = s->round.place;
-    it->probe = probe_start(&s->env, it->c, PROBE_FULL, (const struct capture *const *)p->input,
-                            p->inputs, &err);
-    if (it->probe) {
-        it->stage = ITEM_PROBING;
-        return;
-    }
-    if (log_due(&s->unstarted))
-        log_warn("specializer", "probe of %s: %s (%llu times)", it->c->name, err.msg,
-                 (unsigned long long)atomic_load(&s->unstarted));
-    item_forget(s, it);
-}
-
-static void poll_probe(struct specializer *s, struct item *it)
-{
-    enum stage_result r = probe_poll(it->probe);
-    if (r == STAGE_RUNNING)
-        return;
-    probe_end(it->probe);
-    it->probe = NULL;
-    if (r == STAGE_PASS && s->numerics == NUMERICS_BIT_EQUAL && !it->c->evidence.bit_equal) {
-        snprintf(it->c->reason, sizeof it->c->reason,
-                 "probe: outputs are not those of the eager kernel bit for bit");
+    const struct evidence *e = &t->c->evidence;
+    if (t->at == STAGE_BUILD && e->build_s > 0)
+        histogram_observe(&s->counts.build_seconds, e->build_s);
+    if (t->at == STAGE_PROBE)
+        t->c->whole = r == STAGE_PASS && probes_whole(s);
+    if (t->at == STAGE_PROBE && r == STAGE_PASS && s->numerics == NUMERICS_BIT_EQUAL &&
+        !e->bit_equal) {
+        candidate_explain(t->c, STAGE_PROBE, CAUSE_OTHER, 0,
+                          "outputs are not those of the eager kernel bit for bit");
         r = STAGE_REFUSE;
     }
     if (r == STAGE_REFUSE) {
-        item_refuse(s, it, STAGE_PROBE);
-        return;
+        refuse(s, t);
+        return false;
     }
-    count_stage(s, STAGE_PROBE, r);
-    if (r != STAGE_PASS)
-        item_forget(s, it);
-    else if (item_move(s, it, LIFE_PROBED))
-        it->stage = ITEM_BENCH;
-}
-
-static int in_stage(const struct round *r, enum item_stage stage)
-{
-    int n = 0;
-    for (int i = 0; i < r->n; i++)
-        n += r->item[i].stage == stage;
-    return n;
+    count_stage(s, t->at, r);
+    if (r == STAGE_PASS)
+        return move(s, t);
+    forget(s, t);
+    return false;
 }
 
 void round_children(struct specializer *s)
@@ -340,106 +281,108 @@ void round_children(struct specializer *s)
     bool working = atomic_load(&s->mode) == SPECIALIZER_RUN && !atomic_load(&s->stop) &&
                    (!s->config->specializer_idle_only || engine_load(s->engine) == 0);
     prober_hold(s->env.prober, !working);
-    for (int i = 0; i < r->n; i++) {
-        struct item *it = &r->item[i];
-        if (it->stage == ITEM_BUILDING)
-            poll_build(s, it);
-        else if (it->stage == ITEM_PROBING)
-            poll_probe(s, it);
-        if (working && it->stage == ITEM_BUILD &&
-            in_stage(r, ITEM_BUILDING) < s->config->specializer_build_jobs)
-            build_next(s, it);
-        if (working && it->stage == ITEM_PROBE && in_stage(r, ITEM_PROBING) == 0)
-            probe_next(s, it);
-    }
+    for (int i = 0; i < r->n; i++)
+        pipeline_turn(&r->pipeline, &r->trial[i], working);
 }
 
-/* ---- bench --------------------------------------------------------------------------------- */
+/* ---- the rules of a round: the bench ----------------------------------------------------------
+ */
 
-/* The one before it, if there is one, is an item of the round again. */
-static void promote(struct place *p, struct item *it)
+static bool load_came(struct specializer *s, struct trial *t, enum stage_result r)
 {
-    struct candidate *before = p->promoted;
-    int32_t id = p->promoted_id;
-    p->promoted = it->c;
-    p->promoted_id = it->id;
+    if (r == STAGE_REFUSE) {
+        leave_unloaded(s, t);
+        return false;
+    }
+    count_stage(s, STAGE_LOAD, r);
+    if (r != STAGE_PASS)
+        forget(s, t);
+    return r == STAGE_PASS;
+}
+
+static bool bench_came(struct specializer *s, struct trial *t, enum stage_result r)
+{
+    struct candidate *c = t->c;
+    if (r == STAGE_STOPPED && atomic_load(&s->mode) == SPECIALIZER_PAUSE)
+        return false; /* it waits, and is benched from the start when the pause is over */
+    bool same = atomic_load(&t->place->slot->kernel) == t->bench.against;
+    if (r == STAGE_PASS || r == STAGE_REFUSE) {
+        snprintf(c->evidence.against, sizeof c->evidence.against, "%s", t->bench.against->id);
+        c->evidence.speed = fmax(0, t->bench.base * (1 + c->evidence.bench.mean));
+        t->from.by->benched(s, t->place, t->from.id, c);
+    }
+    if (r == STAGE_REFUSE) {
+        refuse(s, t);
+        return false;
+    }
+    if (r != STAGE_PASS || !same) {
+        count_stage(s, STAGE_BENCH, STAGE_RETRY);
+        forget(s, t);
+        return false;
+    }
+    if (!move(s, t))
+        return false;
+    count_stage(s, STAGE_BENCH, STAGE_PASS);
+    s->round.decided = true;
+    t->from.by->learn(s, t->place, t->from.id, c, c->evidence.speed);
+    return true;
+}
+
+static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
+{
+    return t->at == STAGE_BENCH  ? bench_came(p->ctx, t, r)
+           : t->at == STAGE_LOAD ? load_came(p->ctx, t, r)
+                                 : child_came(p->ctx, t, r);
+}
+
+static const struct pipeline_rules rules = {room, enter, began, came};
+
+/* The one before it, if there is one, is in the round again. */
+static void promote(struct place *p, struct trial *t)
+{
+    struct trial before = p->promoted;
+    p->promoted = *t;
     p->not_before_ns = 0;
-    it->c = before;
-    it->id = before ? id : it->id;
+    *t = before;
 }
 
 /* Whether c goes to live steps without the rest of its batch: nobody else does yet, or one that has
  * not begun with them and was slower against the same kernel. */
 static bool leads(const struct place *p, const struct candidate *c)
 {
-    const struct candidate *f = p->promoted;
+    const struct candidate *f = p->promoted.c;
     return c->evidence.bench.low >= CLEAR_GAIN &&
-           (!f || (f->state == LIFE_BENCHED && f->retries == 0 &&
+           (!f || (p->promoted.at == STAGE_SHADOW && f->retries == 0 &&
                    strcmp(f->evidence.against, c->evidence.against) == 0 &&
                    f->evidence.bench.low < c->evidence.bench.low));
 }
 
-static void bench_item(struct specializer *s, struct item *it)
-{
-    struct place *p = s->round.place;
-    struct candidate *c = it->c;
-    bool loaded = c->kernel != NULL;
-    enum stage_result r = swap_load(s, c);
-    if (r == STAGE_REFUSE) {
-        item_unloadable(s, it);
-        return;
-    }
-    if (!loaded)
-        count_stage(s, STAGE_LOAD, r);
-    if (r != STAGE_PASS) {
-        item_forget(s, it);
-        return;
-    }
-    pthread_mutex_lock(&s->lock);
-    const struct kernel *incumbent = p->active ? p->active->kernel : p->slot->eager;
-    double base = 1 + p->gain_eager;
-    pthread_mutex_unlock(&s->lock);
-    r = bench_run(&s->env, c, incumbent, p->input[0], false);
-    if (r == STAGE_STOPPED && atomic_load(&s->mode) == SPECIALIZER_PAUSE)
-        return; /* it waits, and is benched from the start when the pause is over */
-    bool same = atomic_load(&p->slot->kernel) == incumbent;
-    if (r == STAGE_PASS || r == STAGE_REFUSE) {
-        snprintf(c->evidence.against, sizeof c->evidence.against, "%s", incumbent->id);
-        c->evidence.speed = fmax(0, base * (1 + c->evidence.bench.mean));
-        if (c->evidence.own_s > 0 && it->id >= 0)
-            cost_learn(&s->cost, c->template, &c->point, space_facts(p->space), c->evidence.own_s);
-        p->measured += it->id >= 0 && !it->again;
-        p->dry += it->id >= 0 && !it->again;
-    }
-    if (r == STAGE_REFUSE)
-        item_refuse(s, it, STAGE_BENCH);
-    else if (r != STAGE_PASS || !same) {
-        count_stage(s, STAGE_BENCH, STAGE_RETRY);
-        item_forget(s, it);
-    } else if (item_move(s, it, LIFE_BENCHED)) {
-        count_stage(s, STAGE_BENCH, STAGE_PASS);
-        s->round.decided = true;
-        round_learn(s, p, it->id, c, c->evidence.speed);
-        it->stage = ITEM_DONE;
-        if (leads(p, c))
-            promote(p, it);
-    }
-}
-
 bool round_bench(struct specializer *s)
 {
-    for (int i = 0; i < s->round.n; i++)
-        if (s->round.item[i].stage == ITEM_BENCH) {
-            bench_item(s, &s->round.item[i]);
-            return true;
-        }
+    struct round *r = &s->round;
+    for (int i = 0; i < r->n; i++) {
+        struct trial *t = &r->trial[i];
+        if (!pipeline_ready(&r->pipeline, t))
+            continue;
+        pipeline_block(&r->pipeline, t);
+        if (t->c && pipeline_over(&r->pipeline, t) &&
+            (r->opening ? !t->place->promoted.c : leads(t->place, t->c)))
+            promote(t->place, t);
+        return true;
+    }
     return false;
 }
 
 bool round_over(const struct specializer *s)
 {
-    return !s->round.place || in_stage(&s->round, ITEM_DONE) == s->round.n;
+    int over = 0;
+    for (int i = 0; i < s->round.n; i++)
+        over += pipeline_over(&s->round.pipeline, &s->round.trial[i]);
+    return !s->round.place || over == s->round.n;
 }
+
+/* ---- the end of a round -----------------------------------------------------------------------
+ */
 
 /* Its gain was measured against the kernel that is in the slot now. */
 static bool comparable(const struct place *p, const struct candidate *c)
@@ -450,41 +393,41 @@ static bool comparable(const struct place *p, const struct candidate *c)
 void round_close(struct specializer *s)
 {
     struct place *p = s->round.place;
-    struct item *best = NULL;
+    struct trial *best = NULL;
     double correlation = cost_correlation(&s->cost, -1);
     pthread_mutex_lock(&s->lock);
     s->correlation = isnan(correlation) ? -2 : correlation;
     pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < s->round.n; i++) {
-        struct item *it = &s->round.item[i];
-        if (it->c && comparable(p, it->c) &&
-            (!best || it->c->evidence.bench.low > best->c->evidence.bench.low))
-            best = it;
+        struct trial *t = &s->round.trial[i];
+        if (t->c && comparable(p, t->c) &&
+            (!best || t->c->evidence.bench.low > best->c->evidence.bench.low))
+            best = t;
     }
-    if (best && !p->promoted)
+    if (best && !s->round.opening && !p->promoted.c)
         promote(p, best);
     for (int i = 0; i < s->round.n; i++) {
-        struct candidate *c = s->round.item[i].c;
+        struct candidate *c = s->round.trial[i].c;
         if (c) { /* stays `benched` in the store: a runner-up, not a refusal */
-            store_trace(s->store, p->slot->name, c->key, "runner_up", NULL, "another was faster");
+            store_trace(s->store, c->slot->name, c->key, "runner_up", NULL, "another was faster");
             candidate_drop(s, c);
         }
     }
-    if (p && !s->round.decided)
-        come_back_later(p);
+    if (p && !s->round.opening && !s->round.decided)
+        round_later(p);
     s->round = (struct round){0};
 }
 
 void round_abandon(struct specializer *s)
 {
-    for (int i = 0; s->round.place && i < s->round.n; i++) {
-        struct item *it = &s->round.item[i];
-        build_end(it->build);
-        probe_end(it->probe);
-        if (it->c && it->stage != ITEM_DONE)
-            item_forget(s, it);
+    struct round *r = &s->round;
+    for (int i = 0; r->place && i < r->n; i++) {
+        struct trial *t = &r->trial[i];
+        pipeline_stop(&r->pipeline, t);
+        if (!pipeline_over(&r->pipeline, t))
+            forget(s, t);
         else
-            candidate_drop(s, it->c);
+            candidate_drop(s, t->c);
     }
     s->round = (struct round){0};
 }
@@ -493,6 +436,6 @@ void round_forget(struct specializer *s)
 {
     round_abandon(s);
     for (int i = 0; i < s->places; i++)
-        if (s->place[i].promoted)
+        if (s->place[i].promoted.c)
             promotion_forget(s, &s->place[i]);
 }

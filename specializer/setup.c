@@ -10,10 +10,11 @@
 #include "engine/sandbox.h"
 #include "specializer/admission/prober.h"
 #include "specializer/admission/reference_cache.h"
-#include "specializer/bound.h"
+#include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/header.h"
 #include "specializer/candidate/slot_list.h"
+#include "specializer/pipeline/bound.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
@@ -79,6 +80,8 @@ void keys_close(struct key_parts *k)
 
 int specializer_check(const struct config *c, struct err *err)
 {
+    if (fleet_check(c, err) != 0)
+        return -1;
     return slot_list_check(c->specializer_slots, err);
 }
 
@@ -104,7 +107,7 @@ struct specializer *specializer_new(const struct config *c, struct engine *e, bo
 {
     const struct strategy *strategy = strategy_find(c->specializer_strategy);
     bool may_write = strcmp(c->specializer_agentic, "on") == 0;
-    if (!strategy || (strategy == &strategy_agentic && !may_write)) {
+    if (!strategy || (!strategy_proposes(strategy) && !may_write)) {
         log_warn("specializer", "strategy %s %s: using template", c->specializer_strategy,
                  strategy ? "needs specializer.agentic = on" : "is not in this program");
         strategy = &strategy_template;
@@ -181,8 +184,7 @@ static void blame_deaths(struct specializer *s)
                  suspects == 1 ? " was" : "s were");
 }
 
-/* That the engine's threads use. */
-static int32_t cores(const struct config *c)
+int32_t machine_threads(const struct config *c)
 {
     return c->engine_threads > 0 ? (int32_t)c->engine_threads
                                  : (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
@@ -198,7 +200,12 @@ static void fill_env(struct specializer *s)
     env->backend = engine_backend(s->engine);
     env->ops = engine_backend_ops(s->engine);
     env->dispatch = engine_dispatch(s->engine);
-    env->machine = env->ops->machine(env->backend);
+    s->machine = *env->ops->machine(env->backend);
+    env->machine = &s->machine;
+    if (s->machine.kind == MACHINE_CPU && adviser_is_remote(s->adviser)) {
+        cpu_facts_measure(&s->cpu_facts, env->model);
+        s->machine.cpu = &s->cpu_facts;
+    }
     env->compiler = &s->compiler;
     env->program = program_path();
     env->kernel_dir = s->keys.kernel_dir;
@@ -206,7 +213,20 @@ static void fill_env(struct specializer *s)
     if (env->machine->kind == MACHINE_CUDA && s->config->specializer_enabled)
         env->prober = prober_open(env);
     if (env->machine->kind == MACHINE_CPU && s->config->specializer_enabled)
-        env->cache_bandwidth = bound_read_bandwidth(BOUND_CACHED_BYTES, cores(s->config));
+        env->cache_bandwidth = bound_read_bandwidth(BOUND_CACHED_BYTES, machine_threads(s->config));
+}
+
+/* What an export says of the rows that are measured here (search/known.h). */
+static void note_environment(struct specializer *s)
+{
+    char *name = xasprintf(STORE_ENVIRONMENT "%s", s->keys.env);
+    char *text =
+        known_heading(s->env.machine, s->env.model, machine_threads(s->config), s->numerics);
+    char had[STORE_ENVIRONMENT_MOST] = "";
+    if (!store_value(s->store, name, had, sizeof had) || strcmp(had, text) != 0)
+        store_set(s->store, name, text, NULL);
+    free(text);
+    free(name);
 }
 
 static void make_places(struct specializer *s)
@@ -262,7 +282,9 @@ void specializer_setup(struct specializer *s)
                  err.msg);
     keys_open(&s->keys, s->store, machine, &s->compiler, engine_model(s->engine), s->numerics);
     fill_env(s);
-    cost_open(&s->cost, s->env.machine, cores(s->config));
+    cost_open(&s->cost, s->env.machine, machine_threads(s->config));
+    s->known = known_open();
+    note_environment(s);
     observe_open(&s->observe, s->env.dispatch, s->env.model, s->env.machine);
     blame_deaths(s);
     if (texts_can_run(s))
@@ -276,6 +298,8 @@ void specializer_setup(struct specializer *s)
     if (s->has_compiler)
         header_prune(&s->compiler, s->keys.kernel_dir);
     keep_references(s);
+    if (s->config->specializer_enabled)
+        s->fleet = fleet_open(s->config, s->store, s->keys.env, machine->device, &s->imported);
     make_places(s); /* from here on operators' threads look at all of this */
     log_info("specializer", "%s; %s; store %s", s->env.machine->device,
              s->has_compiler ? s->compiler.version : "no compiler", store_path(s->store));
@@ -301,7 +325,7 @@ static void free_places(struct specializer *s)
         struct place *p = &s->place[i];
         candidate_drop(s, p->active);
         candidate_drop(s, p->previous);
-        candidate_drop(s, p->promoted);
+        candidate_drop(s, p->promoted.c);
         place_inputs_free(p);
         place_forget(s, p);
     }
@@ -311,6 +335,7 @@ static void free_places(struct specializer *s)
 void specializer_free(struct specializer *s)
 {
     atomic_store(&s->ready, 0);
+    fleet_turn_close(s);
     if (s->places > 0) {
         watch_stop(s);
         round_abandon(s);
@@ -328,6 +353,7 @@ void specializer_free(struct specializer *s)
     keys_close(&s->keys);
     agent_close(s->agent);
     adviser_close(s->adviser);
+    known_close(s->known);
     store_close(s->store);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->wake);

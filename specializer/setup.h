@@ -20,6 +20,8 @@ void slots_empty(struct specializer *s);
 /* After the thread has ended: eager into every slot, kernels unloaded. */
 void specializer_free(struct specializer *s);
 enum numerics numerics_parse(const char *name);
+/* Threads that compute, on a CPU. */
+int32_t machine_threads(const struct config *c);
 /* Path of the running executable; static storage. */
 const char *program_path(void);
 /* The compiler there is for this machine's kernels, or the one the store was last used with. True

@@ -24,6 +24,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/build/objects.h"
+#include "specializer/opening.h"
 #include "specializer/retrial.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
@@ -90,7 +91,7 @@ static bool object_kept(void *ctx, const char *object_key)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places && !kept; i++) {
         const struct place *p = &s->place[i];
-        const struct candidate *held[] = {p->active, p->previous, p->promoted};
+        const struct candidate *held[] = {p->active, p->previous, p->promoted.c};
         for (int j = 0; j < 3; j++)
             kept |= held[j] && strcmp(held[j]->object_key, object_key) == 0;
     }
@@ -116,7 +117,7 @@ static void refresh_searches(struct specializer *s)
 {
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        if (p == s->round.place || p->promoted)
+        if (round_has(s, p) || p->promoted.c)
             continue;
         pthread_mutex_lock(&s->lock);
         bool stale = p->stale;
@@ -144,6 +145,7 @@ static void upkeep(struct specializer *s)
     store_shares(s);
     retire_poll(s, false);
     adviser_poll(s->adviser);
+    fleet_turn(s);
     restore_pins(s);
     refresh_searches(s);
     prune_objects(s);
@@ -157,7 +159,7 @@ static bool children_starve(const struct specializer *s)
     if (atomic_load(&s->mode) != SPECIALIZER_RUN)
         return false;
     for (int i = 0; i < s->round.n; i++)
-        if (s->round.item[i].build || s->round.item[i].probe)
+        if (s->round.trial[i].child)
             return true;
     return false;
 }
@@ -176,7 +178,8 @@ void specializer_wait(struct specializer *s, double seconds)
         seconds = 0.02;
     if (s->env.prober && seconds > 0.003) /* it waits for turns */
         for (int i = 0; i < s->round.n && s->round.place; i++)
-            seconds = s->round.item[i].probe ? 0.003 : seconds;
+            if (s->round.trial[i].child && s->round.trial[i].at == STAGE_PROBE)
+                seconds = 0.003;
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
@@ -229,9 +232,9 @@ static bool waits_for_parts(struct specializer *s, const struct place *span)
     return false;
 }
 
-static bool choosable(struct specializer *s, const struct place *p)
+bool slot_choosable(struct specializer *s, const struct place *p)
 {
-    if (p->left_out || p->exhausted || p->promoted || p->pinned[0] ||
+    if (p->left_out || p->exhausted || p->promoted.c || p->pinned[0] ||
         clock_ns() < p->not_before_ns || waits_for_parts(s, p))
         return false;
     for (int t = 0; t < template_count(); t++)
@@ -241,7 +244,7 @@ static bool choosable(struct specializer *s, const struct place *p)
     return false;
 }
 
-/* On a GPU a slot's first round is what is known to be good (round_start()): every slot gets that
+/* On a GPU a slot's first round is what is known to be good (points.c): every slot gets that
  * before any is searched. Lock held. */
 static bool is_fresh(const struct specializer *s, const struct place *p)
 {
@@ -251,6 +254,8 @@ static bool is_fresh(const struct specializer *s, const struct place *p)
 /* Lock held. */
 static bool better(const struct specializer *s, const struct place *p, const struct place *than)
 {
+    if (p->fleet.adopt != than->fleet.adopt)
+        return p->fleet.adopt; /* one candidate, of which another server says what it is worth */
     bool first = is_fresh(s, p), than_first = is_fresh(s, than);
     return first != than_first ? first : p->worth > than->worth;
 }
@@ -259,13 +264,13 @@ static bool better(const struct specializer *s, const struct place *p, const str
 static struct place *choose_but(struct specializer *s, const struct place *but)
 {
     struct place *best = NULL;
-    if (s->strategy == &strategy_agentic)
-        return NULL; /* it has no points to propose: the agent's turns are all there is */
+    if (!strategy_proposes(s->strategy))
+        return NULL; /* the agent's turns are all there is */
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        if (p != but && p->worth >= OBSERVE_FLOOR && (!best || better(s, p, best)) &&
-            choosable(s, p))
+        if (p != but && p->worth >= OBSERVE_FLOOR && (!p->fleet.elsewhere || p->fleet.adopt) &&
+            (!best || better(s, p, best)) && slot_choosable(s, p))
             best = p;
     }
     pthread_mutex_unlock(&s->lock);
@@ -283,7 +288,7 @@ static struct place *waiting_promotion(struct specializer *s)
     if (engine_load(s->engine) == 0)
         return NULL;
     for (int i = 0; i < s->places; i++)
-        if (s->place[i].promoted && clock_ns() >= s->place[i].not_before_ns)
+        if (s->place[i].promoted.c && clock_ns() >= s->place[i].not_before_ns)
             return &s->place[i];
     return NULL;
 }
@@ -291,41 +296,41 @@ static struct place *waiting_promotion(struct specializer *s)
 /* Without inputs of live steps no round begins, and a sleep goes on. The slot is asked again after
  * 2 s, or 20 s for a retrial: its share may be one that the store has from the last server, and
  * while inputs are waited for nothing else is done. */
-static void start_round(struct specializer *s, struct place *p, bool retrial)
+static void start_round(struct specializer *s, struct place *p, const struct proposer *by,
+                        int64_t ask_again_s)
 {
     bool opened = place_open(s, p);
     if (opened && !place_inputs(s, p)) {
-        p->not_before_ns = clock_ns() + INT64_C(1000000000) * (retrial ? 20 : 2);
+        p->not_before_ns = clock_ns() + INT64_C(1000000000) * ask_again_s;
         return;
     }
     s->asleep = false;
     if (!opened) {
         p->exhausted = true;
         store_trace(s->store, p->slot->name, NULL, "no_space", NULL, "no legal point here");
-    } else if (retrial) {
-        retrial_start(s, p);
-    } else if (!round_start(s, p)) {
+    } else if (by->next(s, p) == NEXT_NEVER) {
         p->exhausted = true;
         store_trace(s->store, p->slot->name, NULL, "exhausted", NULL, "all %d points were tried",
                     space_size(p->space));
-    } else {
-        store_trace(s->store, p->slot->name, NULL, "round", NULL,
-                    "%d candidates; share %.1f %%, %.0f %% of the roofline, %d tried, dry %d",
-                    s->round.n, p->share * 100, p->run_s > 0 ? 100 * p->roofline_s / p->run_s : 0.0,
-                    p->search.tried, p->dry);
     }
 }
 
 /* A round where most can be gained: with new candidates, or for one that is to be tried again. */
 static bool search_turn(struct specializer *s)
 {
+    if (strategy_proposes(s->strategy) && opening_start(s)) {
+        s->asleep = false;
+        return true;
+    }
     struct place *p = choose(s);
     pthread_mutex_lock(&s->lock);
     double worth = !p ? 0 : is_fresh(s, p) ? HUGE_VAL : p->worth;
     pthread_mutex_unlock(&s->lock);
     struct place *again = retrial_choose(s, worth);
-    if (p || again)
-        start_round(s, again ? again : p, again != NULL);
+    if (again)
+        start_round(s, again, &proposer_retrials, 20);
+    else if (p)
+        start_round(s, p, &proposer_points, 2);
     struct place *next = s->round.place ? choose_but(s, s->round.place) : NULL;
     if (next)
         consult_ahead(s, next);
@@ -358,6 +363,13 @@ static bool promotion_turn(struct specializer *s)
     return p != NULL;
 }
 
+/* True if a text's round began. */
+static bool text_turn(struct specializer *s)
+{
+    struct place *p = agent_waiting(s);
+    return p && proposer_texts.next(s, p) == NEXT_ROUND;
+}
+
 static void search_step(struct specializer *s)
 {
     if (promotion_turn(s))
@@ -374,7 +386,7 @@ static void search_step(struct specializer *s)
             specializer_wait(s, 0.02);
     } else if (!round_may_build(s)) {
         fall_asleep(s, "the builds of this hour are used up");
-    } else if (agent_start(s)) {
+    } else if (text_turn(s)) {
         s->asleep = false;
     } else if (!search_turn(s)) {
         fall_asleep(s, "nothing is worth looking at");

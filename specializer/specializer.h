@@ -66,6 +66,8 @@ enum specializer_answer specializer_set_mode(struct specializer *s, enum special
 /* Decisions newest first; `lines` gives JSON lines instead of an array. */
 enum specializer_answer specializer_trace(struct specializer *s, const char *slot_or_null,
                                           int64_t since_s, bool lines, char **text);
+/* What servers share (specializer.fleet), as it was a few seconds ago; never waits for it. */
+enum specializer_answer specializer_fleet(struct specializer *s, char **text);
 enum specializer_answer specializer_export(struct specializer *s, char **text);
 enum specializer_answer specializer_import(struct specializer *s, const char *body, size_t n,
                                            const char *who, char **text);

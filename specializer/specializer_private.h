@@ -12,12 +12,15 @@
 #include <pthread.h>
 
 #include "specializer/adviser/adviser.h"
+#include "specializer/adviser/cpu_facts.h"
 #include "specializer/agent/agent.h"
 #include "specializer/consult.h"
 #include "specializer/counts.h"
+#include "specializer/fleet_turn.h"
 #include "specializer/observe.h"
 #include "specializer/place.h"
 #include "specializer/round.h"
+#include "specializer/search/known.h"
 #include "specializer/specializer.h"
 #include "specializer/store/store.h"
 
@@ -31,6 +34,8 @@ struct specializer {
     struct store *store;
     _Atomic uint64_t unwritten, unstarted; /* moves that the store did not take, builds; in a row */
     struct stage_env env;
+    struct machine machine;     /* env's: the backend's, with what a language model is told */
+    struct cpu_facts cpu_facts; /* of it, if one is asked */
     struct compiler compiler;
     bool has_compiler;
     struct key_parts keys;
@@ -50,8 +55,11 @@ struct specializer {
     struct adviser *adviser;
     struct consultation consultation;
     const struct strategy *strategy;
+    struct known *known;  /* points of other machines, tried first */
     struct agent *agent;  /* NULL: nobody writes kernels */
     atomic_bool imported; /* a store was imported: the agent looks for texts in it */
+    struct fleet *fleet;  /* NULL: this server is alone */
+    struct fleet_turn fleet_turn;
 
     struct place *place; /* [places] one per slot of the dispatch table */
     int places;
@@ -98,23 +106,27 @@ enum doing {
 /* ---- agent_turn.c: texts that a language model writes -------------------------------------- */
 /* Reads a reply and makes the agent's next move; never waits. */
 void agent_turn(struct specializer *s);
-/* Begins a round with the text that is ready; false: none is, or not now. */
-bool agent_start(struct specializer *s);
+/* The slot for which a text is ready, with inputs; NULL: there is none now. */
+struct place *agent_waiting(struct specializer *s);
 
 /* ---- watch.c: active kernels against eager, and against their promise ------------------------ */
 void watch_poll(struct specializer *s);
 void watch_stop(struct specializer *s); /* removes the tap, so that a stage may use one */
 
+/* ---- specializer.c: what may be searched ----------------------------------------------------- */
+/* Whether the slot may be looked at now, whoever else does. Lock held. */
+bool slot_choosable(struct specializer *s, const struct place *p);
+
 /* ---- restore.c: winners of the store and pinned kernels ------------------------------------ */
 void restore_winners(struct specializer *s);
 void restore_pins(struct specializer *s); /* pinned kernels that are not loaded */
+/* A candidate made from a stored row if its key still is what we would compute; NULL otherwise. */
+struct candidate *restore_candidate(struct specializer *s, struct place *p, const struct record *r);
 
 /* ---- admin.c and status.c: what operators are shown ---------------------------------------- */
 extern const char *const mode_names[];    /* of enum specializer_mode, as the store has them */
 cJSON *slots_json(struct specializer *s); /* lock held */
 
-/* A finished build of c->object is on disk, whole. */
-bool have_object(struct specializer *s, struct candidate *c);
 /* Reads the counters if it is time. */
 void specializer_observe(struct specializer *s);
 /* What an operator interrupted may begin again; not if the server stops. */

@@ -12,6 +12,7 @@
 #include "config/log.h"
 #include "config/safe_path.h"
 #include "specializer/build/build.h"
+#include "specializer/pipeline/pipeline.h"
 #include "specializer/search/cost.h"
 #include "specializer/setup.h"
 #include "specializer/winners.h"
@@ -39,40 +40,59 @@ static struct candidate *start_of(const struct starting *s, struct slot *slot)
     return NULL;
 }
 
-static int build(const struct starting *s, struct candidate *c, struct err *err)
+/* ---- the rules of a start: built if need be, and loaded -------------------------------------- */
+
+static enum stage_result enter(struct pipeline *p, struct trial *t)
 {
-    enum stage_result r;
-    if (safe_file(c->object, NULL) == 0)
-        return 0;
-    struct build *b = build_start(&s->env, c, err);
-    if (!b)
-        return -1;
-    while ((r = build_poll(b)) == STAGE_RUNNING)
-        usleep(2000);
-    build_end(b);
-    return r == STAGE_PASS ? 0 : err_set(err, "%s: %s", c->name, c->reason);
+    (void)p;
+    bool built = t->at == STAGE_BUILD && safe_file(t->c->object, NULL) == 0;
+    return built || t->at == STAGE_PROBE ? STAGE_PASS : STAGE_RUNNING;
 }
 
-/* 1 when the slot has its start now; 0: it stays eager, there is none or it was not built; -1. */
+static void began(struct pipeline *p, struct trial *t, const struct err *err)
+{
+    if (!err)
+        return;
+    err_set(p->ctx, "%s", err->msg);
+    candidate_free(t->c);
+    t->c = NULL;
+}
+
+static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
+{
+    if (r == STAGE_PASS)
+        return true;
+    err_set(p->ctx, "%s: %s", t->c->name, t->c->reason);
+    candidate_free(t->c);
+    t->c = NULL;
+    return false;
+}
+
+static const struct pipeline_rules rules = {.enter = enter, .began = began, .came = came};
+
+/* 1 when the slot has its start now; 0: it stays eager, there is none or it was not built; -1:
+ * it cannot be loaded. */
 static int publish(const struct starting *s, struct slot *slot, struct err *err)
 {
-    struct candidate *c = start_of(s, slot);
-    if (!c)
+    struct pipeline p = {.rules = &rules, .ctx = err, .env = &s->env, .last = STAGE_LOAD};
+    struct trial t = {.c = start_of(s, slot)};
+    if (!t.c)
         return 0;
-    struct kernel_object object = {.path = c->object,
-                                   .entry = "whet_kernel",
-                                   .region = slot->region,
-                                   .origin = ORIGIN_TEMPLATE,
-                                   .id = c->key,
-                                   .name = c->name};
-    bool built = build(s, c, err) == 0;
-    struct kernel *k = built ? s->env.ops->load(s->env.backend, &object, err) : NULL;
-    if (k)
-        dispatch_publish(s->env.dispatch, slot, k);
-    else if (!built)
-        log_warn("starts", "%s stays eager: %s", slot->name, err->msg);
-    candidate_free(c);
-    return k ? 1 : built ? -1 : 0;
+    while (!pipeline_over(&p, &t)) {
+        pipeline_turn(&p, &t, true);
+        pipeline_block(&p, &t);
+        if (t.child)
+            usleep(2000);
+    }
+    if (t.c) {
+        dispatch_publish(s->env.dispatch, slot, t.c->kernel);
+        candidate_free(t.c);
+        return 1;
+    }
+    if (t.at != STAGE_BUILD)
+        return -1;
+    log_warn("starts", "%s stays eager: %s", slot->name, err->msg);
+    return 0;
 }
 
 static int open_all(struct starting *s, struct err *err)

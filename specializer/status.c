@@ -113,6 +113,7 @@ char *specializer_json(struct specializer *s)
     }
     int64_t now_s = clock_wall_s();
     cJSON_AddItemToObject(o, "adviser", advice_json(s));
+    cJSON_AddItemToObject(o, "fleet", fleet_json(atomic_load(&s->ready) ? s->fleet : NULL, false));
     cJSON_AddItemToObject(o, "marks", events_json(s, marks, 5, now_s - MARKS_S, MARK_ROWS));
     cJSON_AddItemToObject(o, "refusals", events_json(s, refusals, 2, 0, REFUSAL_ROWS));
     cJSON *trace = cJSON_AddArrayToObject(o, "trace");

@@ -14,7 +14,6 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "config/safe_path.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/life_move.h"
 #include "specializer/swap.h"
@@ -36,36 +35,7 @@ void count_stage(struct specializer *s, enum stage stage, enum stage_result r)
         atomic_fetch_add(&s->counts.stage[stage][r], 1);
 }
 
-/* ---- loading and unloading ------------------------------------------------------------------ */
-
-enum stage_result swap_load(struct specializer *s, struct candidate *c)
-{
-    struct err err;
-    if (c->kernel)
-        return STAGE_PASS;
-    if (store_trial(s->store, c->key, true, &err) != 0) {
-        log_error("specializer", "%s", err.msg);
-        snprintf(c->reason, sizeof c->reason, "load: %s", err.msg);
-        return STAGE_RETRY;
-    }
-    struct kernel_object object = {
-        .path = c->object,
-        .entry = "whet_kernel",
-        .region = c->slot->region,
-        .origin = c->origin,
-        .id = c->key,
-        .name = c->name,
-        .text = c->body[0] != 0,
-    };
-    /* What is loaded runs: it must be a file that we wrote and nobody else can have changed. */
-    if (safe_file(c->object, &err) == 0)
-        c->kernel = s->env.ops->load(s->env.backend, &object, &err);
-    if (c->kernel)
-        return STAGE_PASS;
-    store_trial(s->store, c->key, false, NULL);
-    snprintf(c->reason, sizeof c->reason, "load: %s", err.msg);
-    return STAGE_REFUSE;
-}
+/* ---- unloading ----------------------------------------------------------------------------- */
 
 static void retire_later(struct specializer *s, struct kernel *k, int64_t epoch)
 {
@@ -190,7 +160,7 @@ void swap_out(struct specializer *s, struct place *p, enum life to, enum rollbac
     struct candidate *old = p->active ? exchange(s, p, NULL) : NULL;
     if (old) {
         p->stale = true; /* look again */
-        snprintf(old->reason, sizeof old->reason, "%s", why);
+        candidate_withdrawn(old, "%s", why);
         if (life_move(s->store, old, to, why, who, &err) != 0)
             log_error("specializer", "%s", err.msg);
         if (old->rollbacks >= 2 && to == LIFE_ROLLED_BACK &&

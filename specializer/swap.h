@@ -16,10 +16,6 @@ struct retired {
 };
 
 bool is_disabled(struct specializer *s, const char *key, const char *template_id); /* lock held */
-/* Loads c->object unless it is; marks the trial. Pass; refuse: it cannot be loaded; retry: the
- * store could not take the mark, without which a kernel that crashes the server would come back.
- * Both say why in c->reason. */
-enum stage_result swap_load(struct specializer *s, struct candidate *c);
 /* c becomes the slot's kernel: first in the store, then in the table. Takes `c` over. */
 int swap_in(struct specializer *s, struct place *p, struct candidate *c, const char *why,
             const char *who);

@@ -17,8 +17,8 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/pipeline/stages.h"
 #include "specializer/specializer_private.h"
-#include "specializer/stages.h"
 #include "specializer/swap.h"
 
 enum { WINDOW_RUNS = 3000 };
@@ -52,6 +52,10 @@ static void judge(struct specializer *s, struct place *p)
         atomic_fetch_add(&s->counts.mismatches, wrong != NULL);
     }
     if (wrong)
+        fleet_wrong(s->fleet, c->key, p->slot->name, wrong);
+    else if (c && s->tap.looks > 0 && p->fleet.suspect > 0)
+        p->fleet.suspect--;
+    if (wrong)
         swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
     pthread_mutex_unlock(&s->lock);
 }
@@ -66,6 +70,9 @@ static struct place *next_to_audit(struct specializer *s)
         if (p->active && s->observe.slot[p->index].share > 0)
             found = p;
     }
+    for (int i = 0; i < s->places; i++) /* whose kernel is in doubt goes first */
+        if (s->place[i].fleet.suspect > 0 && s->place[i].active)
+            found = &s->place[i];
     if (found)
         snprintf(s->tapped_key, sizeof s->tapped_key, "%s", found->active->key);
     pthread_mutex_unlock(&s->lock);
@@ -88,11 +95,11 @@ static void audit_poll(struct specializer *s)
     if (!p)
         return;
     bool cuda = s->env.machine->kind == MACHINE_CUDA;
+    int32_t every = (int32_t)s->config->specializer_watch_every * (cuda ? CUDA_RARER : 1);
     s->tap = (struct tap){.kind = TAP_COMPARE,
                           .slot = p->slot,
                           .kernel = p->slot->eager,
-                          .every = (int32_t)s->config->specializer_watch_every *
-                                   (cuda ? CUDA_RARER : 1)};
+                          .every = p->fleet.suspect > 0 ? 1 : every};
     atomic_init(&s->tap.left, 1);
     s->tap_since_ns = now;
     if (s->env.ops->tap(s->env.backend, &s->tap) == 0)

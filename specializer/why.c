@@ -20,60 +20,34 @@ enum { ROWS_MOST = 5000 };
 
 /* ---- a reason made short --------------------------------------------------------------------- */
 
-static bool begins(const char *text, const char *with)
-{
-    return strncmp(text, with, strlen(with)) == 0;
-}
-
 static void gain_words(const char *of, const struct gain *g, char out[WHY_TEXT])
 {
     snprintf(out, WHY_TEXT, "%s%+.1f %% [%+.1f, %+.1f]", of, g->mean * 100, g->low * 100,
              g->high * 100);
 }
 
-/* "probe: m=3 outlier, team of 2: row 4: largest error 2.8e-06 is 42 times eager's 6.67e-08" is an
- * error 42x eager's in a case. */
-static bool error_words(const char *reason, char out[WHY_TEXT])
-{
-    const char *is = strstr(reason, " is "), *at = reason + strlen("probe: ");
-    const char *row = strstr(reason, ": row "), *rows = strstr(reason, ": all rows");
-    const char *end = row ? row : rows;
-    double times;
-    int all = 0;
-    if (!begins(reason, "probe: ") || !is ||
-        sscanf(is, " is %lf times eager's%n", &times, &all) != 1 || all == 0)
-        return false;
-    if (end && end > at)
-        snprintf(out, WHY_TEXT, "probe: error %.3gx eager's in case %.*s", times, (int)(end - at),
-                 at);
-    else
-        snprintf(out, WHY_TEXT, "probe: error %.3gx eager's", times);
-    return true;
-}
-
+/* The reason itself, or its figures where it is known what they are. */
 static void brief(const char *reason, const struct evidence *e, char out[WHY_TEXT])
 {
-    if (begins(reason, "canary: whole steps") && e->canary.pairs > 0)
+    const struct refusal *r = &e->refusal;
+    if (r->cause == CAUSE_GAIN && r->stage == STAGE_CANARY && e->canary.pairs > 0)
         gain_words("canary: whole steps ", &e->canary, out);
-    else if (begins(reason, "bench: gain") && e->bench.pairs > 0)
+    else if (r->cause == CAUSE_GAIN && r->stage == STAGE_BENCH && e->bench.pairs > 0)
         gain_words("bench: ", &e->bench, out);
-    else if (!error_words(reason, out) && snprintf(out, WHY_TEXT, "%s", reason) >= WHY_TEXT)
+    else if (r->cause == CAUSE_ERROR)
+        snprintf(out, WHY_TEXT, "probe: error %.3gx eager's%s%s", r->value,
+                 r->in_case[0] ? " in case " : "", r->in_case);
+    else if (snprintf(out, WHY_TEXT, "%s", reason) >= WHY_TEXT)
         memcpy(out + WHY_TEXT - 4, "...", 4);
 }
 
 /* ---- remembering ----------------------------------------------------------------------------- */
 
 /* The stage whose word it is; STAGES: it had been admitted and was taken out. */
-static int rank_of(enum life state, const char *reason)
+static int rank_of(enum life state, const struct refusal *r)
 {
-    if (state == LIFE_ROLLED_BACK || state == LIFE_DISABLED)
-        return STAGES;
-    for (int i = 0; i < STAGES; i++) {
-        const char *name = stage_name((enum stage)i);
-        if (begins(reason, name) && reason[strlen(name)] == ':')
-            return i;
-    }
-    return 0;
+    bool served = state == LIFE_ROLLED_BACK || state == LIFE_DISABLED;
+    return served || r->cause == CAUSE_WITHDRAWN ? STAGES : (int)r->stage;
 }
 
 static double gain_at(int stage, const struct evidence *e)
@@ -85,7 +59,7 @@ static double gain_at(int stage, const struct evidence *e)
 
 static void note(struct place *p, enum life state, const char *reason, const struct evidence *e)
 {
-    int rank = rank_of(state, reason);
+    int rank = rank_of(state, &e->refusal);
     double gain = gain_at(rank, e);
     char words[WHY_TEXT];
     bool better = rank > p->why.rank || (rank == p->why.rank && gain >= p->why.gain);

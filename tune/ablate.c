@@ -246,13 +246,13 @@ static void free_parts(const struct ablation *a, struct parted *t)
 static int ablate_table(struct ablation *a, const struct parted *t, struct err *err)
 {
     static const char *const advised[] = {"template", "mcts"};
-    static const char *const baseline[] = {"cost", "random", "exhaustive"};
+    static const char *const baseline[] = {"mcts4", "evolve", "cost", "random", "exhaustive"};
     for (int s = 0; s < 2; s++)
         for (int k = 0; k < SIM_KINDS; k++)
             if ((k != SIM_REPLAY || a->recording || a->live) &&
                 add_variant(a, t, advised[s], (enum sim_adviser_kind)k, err) != 0)
                 return -1;
-    for (int s = 0; s < 3; s++) /* they ask nobody */
+    for (int s = 0; s < 5; s++) /* they ask nobody, or are not asked about it */
         if (add_variant(a, t, baseline[s], SIM_HEURISTIC, err) != 0)
             return -1;
     return 0;

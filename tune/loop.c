@@ -60,7 +60,7 @@ static void say_kernel(struct specializer *s, const struct place *p)
     }
     why_eager(s, p, why);
     printf("eager; %s",
-           p->promoted && !p->pinned[0] ? "a promoted candidate waits for steps" : why);
+           p->promoted.c && !p->pinned[0] ? "a promoted candidate waits for steps" : why);
 }
 
 /* What a slot has after a round that ended `seconds` after the start: the kernel and its gain, or
@@ -191,18 +191,17 @@ static void try_promoted(struct tuner *t, struct place *p)
         printf("%-16s %s\n", p->slot->name, err.msg);
         return;
     }
-    for (int i = 0; i < TRIES_MOST && p->promoted && (i == 0 || !over(t)); i++)
+    for (int i = 0; i < TRIES_MOST && p->promoted.c && (i == 0 || !over(t)); i++)
         promotion_try(s, p); /* one look at live steps, however short the time */
     replay_stop(t->replay);
     t->replay = NULL;
 }
 
 /* The round under way to its bench, then live steps for the best. */
-static void hold_round(struct tuner *t, struct place *p)
+static void hold_round(struct tuner *t, struct place *p, bool again)
 {
     struct specializer *s = t->lab.s;
     int candidates = s->round.n;
-    bool again = s->round.item[0].again;
     while (!round_over(s) && !over(t)) {
         specializer_observe(s);
         round_children(s);
@@ -215,7 +214,7 @@ static void hold_round(struct tuner *t, struct place *p)
         round_abandon(s);
     if (clock_ns() < p->not_before_ns) /* the disk is full, or the builds of the hour are used up */
         specializer_wait(s, 0.5);
-    if (p->promoted)
+    if (p->promoted.c)
         try_promoted(t, p);
     retire_poll(s, false);
     adviser_poll(s->adviser);
@@ -231,9 +230,9 @@ static bool ready(struct tuner *t, struct place *p)
 static bool try_again(struct tuner *t, struct place *p)
 {
     struct specializer *s = t->lab.s;
-    bool tried = retrial_due(s, p) && ready(t, p) && retrial_start(s, p);
+    bool tried = retrial_due(s, p) && ready(t, p) && proposer_retrials.next(s, p) == NEXT_ROUND;
     if (tried)
-        hold_round(t, p);
+        hold_round(t, p, true);
     return tried;
 }
 
@@ -241,9 +240,10 @@ static bool try_again(struct tuner *t, struct place *p)
 static bool one_turn(struct tuner *t, struct place *p)
 {
     struct specializer *s = t->lab.s;
-    bool some = !p->exhausted && p->dry < DRY_MOST && ready(t, p) && round_start(s, p);
+    bool some = !p->exhausted && p->dry < DRY_MOST && ready(t, p) &&
+                proposer_points.next(s, p) == NEXT_ROUND;
     if (some)
-        hold_round(t, p);
+        hold_round(t, p, false);
     return some;
 }
 

@@ -21,9 +21,9 @@
 
 #include "config/clock.h"
 #include "specializer/admission/inputs.h"
-#include "specializer/bench.h"
 #include "specializer/candidate/hash.h"
-#include "specializer/stages.h"
+#include "specializer/pipeline/bench.h"
+#include "specializer/pipeline/pipeline.h"
 #include "specializer/swap.h"
 
 enum { PAIRS = 24, PAIRS_AGAIN = 96, LANES_LEAST = 2, LANES_MOST = 16, SAVE_EVERY_S = 10 };
@@ -43,6 +43,7 @@ struct work {
     int points, next, lanes;
     int64_t build_until_ns, until_ns, saved_ns;
     struct err *err;
+    bool failed; /* a child could not be started: the message is in err */
 };
 
 static double seconds_since(int64_t ns)
@@ -147,52 +148,63 @@ static void refuse(struct measured *m, const struct candidate *c)
 
 /* ---- building and probing ------------------------------------------------------------------- */
 
-/* One point on its way. */
+/* One point on its way: no stage has more to say than the row. */
 struct lane {
+    struct trial trial; /* without a candidate: free */
     struct ref at;
-    struct candidate *c; /* NULL: free */
-    struct build *build;
-    struct probe *probe;
 };
 
-static void lane_end(struct lane *l)
+static struct measured *row_of(const struct trial *t)
 {
-    build_end(l->build);
-    probe_end(l->probe);
-    candidate_free(l->c);
+    const struct ref *at = &((const struct lane *)t)->at;
+    return &at->t->row[at->id];
+}
+
+static void lane_end(struct pipeline *p, struct lane *l)
+{
+    pipeline_stop(p, &l->trial);
+    candidate_free(l->trial.c);
     *l = (struct lane){0};
 }
 
-/* False: the child could not be started. */
-static bool lane_start(struct work *w, struct lane *l)
+static enum stage_result let(struct pipeline *p, struct trial *t)
 {
-    struct measured *m = &l->at.t->row[l->at.id];
-    l->c = candidate_at(w, l->at.t, l->at.id);
-    l->build = build_start(&w->lab->s->env, l->c, w->err);
-    *m = (struct measured){.state = POINT_NEW};
-    return l->build != NULL;
+    (void)p;
+    (void)t;
+    return STAGE_RUNNING;
 }
 
-static bool lane_poll(struct work *w, struct lane *l)
+static void child_began(struct pipeline *p, struct trial *t, const struct err *err)
 {
-    struct measured *m = &l->at.t->row[l->at.id];
-    enum stage_result r = l->build ? build_poll(l->build) : probe_poll(l->probe);
-    if (r == STAGE_RUNNING)
-        return true;
+    struct work *w = p->ctx;
+    (void)t;
+    if (!err)
+        return;
+    *w->err = *err;
+    w->failed = true;
+}
+
+static bool child_came(struct pipeline *p, struct trial *t, enum stage_result r)
+{
+    struct measured *m = row_of(t);
     if (r == STAGE_REFUSE)
-        refuse(m, l->c);
-    m->build_s = (float)l->c->evidence.build_s;
-    m->probe_s = (float)l->c->evidence.probe_s;
-    if (r == STAGE_PASS && l->build) {
-        build_end(l->build);
-        l->build = NULL;
-        l->probe = probe_start(&w->lab->s->env, l->c, PROBE_FULL, NULL, 0, w->err);
-        return l->probe != NULL;
-    }
-    if (r == STAGE_PASS)
+        refuse(m, t->c);
+    m->build_s = (float)t->c->evidence.build_s;
+    m->probe_s = (float)t->c->evidence.probe_s;
+    if (r == STAGE_PASS && t->at == STAGE_PROBE)
         m->state = POINT_PROBED;
-    lane_end(l);
-    return true;
+    if (r != STAGE_PASS)
+        lane_end(p, (struct lane *)t);
+    return r == STAGE_PASS;
+}
+
+static const struct pipeline_rules to_probe = {
+    .enter = let, .began = child_began, .came = child_came};
+
+static void lane_start(struct work *w, struct lane *l)
+{
+    *row_of(&l->trial) = (struct measured){.state = POINT_NEW};
+    l->trial.c = candidate_at(w, l->at.t, l->at.id);
 }
 
 /* The next new point; false: none. Each is tried once: what failed for another's fault stays new.
@@ -233,28 +245,41 @@ static void say_progress(const struct work *w, const char *what, enum point_stat
 static int build_all(struct work *w)
 {
     struct lane lane[LANES_MOST] = {{{0}}};
+    struct pipeline p = {.rules = &to_probe, .ctx = w, .env = &w->lab->s->env, .last = STAGE_PROBE};
     bool ok = true, busy = true;
     while (ok && busy) {
         busy = false;
-        for (int i = 0; i < w->lanes && ok; i++) {
+        for (int i = 0; i < w->lanes && !w->failed; i++) {
             struct lane *l = &lane[i];
-            if (l->c)
-                ok = lane_poll(w, l);
-            if (ok && !l->c && !over(w, w->build_until_ns) && next_new(w, &l->at))
-                ok = lane_start(w, l);
-            busy |= l->c != NULL;
+            pipeline_turn(&p, &l->trial, true);
+            if (pipeline_over(&p, &l->trial))
+                lane_end(&p, l);
+            if (!l->trial.c && !over(w, w->build_until_ns) && next_new(w, &l->at)) {
+                lane_start(w, l);
+                pipeline_turn(&p, &l->trial, true);
+            }
+            busy |= l->trial.c != NULL;
         }
-        ok = ok && save(w, false) == 0;
+        ok = !w->failed && save(w, false) == 0;
         usleep(2000);
     }
     for (int i = 0; i < w->lanes; i++)
-        if (lane[i].c)
-            lane_end(&lane[i]);
+        lane_end(&p, &lane[i]);
     say_progress(w, "build", POINT_NEW);
     return ok && save(w, true) == 0 ? 0 : -1;
 }
 
 /* ---- benching ------------------------------------------------------------------------------ */
+
+static bool bench_came(struct pipeline *p, struct trial *t, enum stage_result r)
+{
+    (void)p;
+    if (r == STAGE_REFUSE && t->at == STAGE_LOAD)
+        refuse(row_of(t), t->c);
+    return r == STAGE_PASS;
+}
+
+static const struct pipeline_rules to_bench = {.enter = let, .came = bench_came};
 
 /* Without an answer the row stays as it is. */
 static void bench_point(struct work *w, struct table *t, int32_t id, const struct capture *inputs,
@@ -263,14 +288,19 @@ static void bench_point(struct work *w, struct table *t, int32_t id, const struc
     struct specializer *s = w->lab->s;
     struct measured *m = &t->row[id];
     struct candidate *c = candidate_at(w, t, id);
+    struct pipeline p = {
+        .rules = &to_bench, .env = &s->env, .marks = s->store, .last = STAGE_BENCH};
+    struct lane l = {
+        .at = {t, id},
+        .trial = {.c = c,
+                  .at = STAGE_LOAD,
+                  .bench = {.against = c->slot->eager, .input = inputs, .pairs = pairs}}};
     int64_t start = clock_ns();
-    enum stage_result r = STAGE_RETRY;
     if (access(c->object, R_OK) != 0)
         m->state = POINT_NEW; /* its object is gone */
-    else if ((r = swap_load(s, c)) == STAGE_REFUSE)
-        refuse(m, c);
-    else if (r == STAGE_PASS &&
-             bench_sample(&s->env, c, c->slot->eager, inputs, pairs) == STAGE_PASS) {
+    else
+        pipeline_block(&p, &l.trial);
+    if (pipeline_over(&p, &l.trial)) {
         const struct evidence *e = &c->evidence;
         m->state = POINT_MEASURED;
         m->own_s = (float)e->own_s;

@@ -111,7 +111,8 @@ static void cpu_close(struct backend *b)
     if (!b)
         return;
     backend_tap(b, NULL);
-    pool_close(b->pool);
+    if (!b->options.beside)
+        pool_close(b->pool);
     plan_free(b->plan);
     page_memory_close(&b->kv);
     page_memory_close(&b->bench);
@@ -170,7 +171,7 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
     b->options = *o;
     b->kv.fd = b->bench.fd = -1;
     b->plan = plan_build(&m->shape);
-    b->pool = pool_open(o->threads > 0 ? o->threads : cores(), 0);
+    b->pool = o->beside ? o->beside->pool : pool_open(o->threads > 0 ? o->threads : cores(), 0);
     if (open_kv(b, e)) {
         cpu_close(b);
         return NULL;
@@ -178,6 +179,10 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
     open_buffers(b);
     settle_weights(m, o);
     name_eager(b);
+    if (o->beside) {
+        b->machine = o->beside->machine;
+        return b;
+    }
     machine_measure(m, b->pool, &b->machine);
     log_info("cpu", "%s: reads %.1f GB/s, %.0f GFLOPS, %.1f us between regions", b->machine.device,
              b->machine.read_bandwidth * 1e-9, b->machine.peak_flops * 1e-9,

@@ -107,8 +107,8 @@ static void random_block(struct random *r, enum dtype t, char *block, float devi
         memcpy(block + i, &word, (size_t)(n - i < 8 ? n - i : 8));
     }
     for (int i = 2; t == DTYPE_Q8_0 && i < n; i++)
-        if (block[i] == -128) /* quantizers never write it */
-            block[i] = -127;
+        if ((int8_t)block[i] == -128) /* quantizers never write it */
+            block[i] = (char)-127;
     const struct form *f = &form[t];
     float d = deviation / f->spread * (0.5f + (float)random_unit(r));
     put_f16(block + f->d_at, integers ? 1 : d);

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eager.c - picks the eager kernels for this machine, and owns their working memory.
  *
- * The same sources are built for plain x86-64, x86-64-v3 (AVX2, FMA) and x86-64-v4 (AVX-512). For
- * narrow steps the three give the same bits (a test holds them to it), so moving a server to
- * another machine moves no text.
+ * The same sources are built for plain x86-64, x86-64-v3 (AVX2, FMA) and x86-64-v4 (AVX-512), or
+ * once for 64-bit ARM, all of which has NEON. For narrow steps they give the same bits (a test
+ * holds them to it), so moving a server to another machine moves no text.
  */
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "config/err.h"
 #include "engine/cpu/eager_impl.h"
 #include "engine/quant.h"
+#include "kernels/isa.h"
 
 /* What one build of the sources offers. */
 #define BUILD(isa)                                            \
@@ -41,11 +43,10 @@ static const struct build *best_build(void)
         return &build_base;
 #endif
 #if defined(WHET_EAGER_X86)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    const bool bmi2 = __builtin_cpu_supports("bmi2");
+    if (isa_facts()->HAS_AVX512 && bmi2)
         return &build_v4;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2"))
+    if (isa_facts()->HAS_AVX2 && bmi2)
         return &build_v3;
 #endif
     return &build_base;

@@ -25,6 +25,7 @@ struct eager_probe {
     /* A matrix product as wide steps do it; returns its FLOPs. The thread's first writes the
      * numbers that later ones find in its memory. */
     double (*product)(bool first);
+    int32_t vector_bits; /* of those multiply-adds */
 };
 const struct eager_probe *eager_probe(void);
 

@@ -46,4 +46,4 @@ static double product(bool first)
     return 2.0 * M * N * K;
 }
 
-const struct eager_probe EAGER(probe) = {multiply_add, read_all, product};
+const struct eager_probe EAGER(probe) = {multiply_add, read_all, product, 32 * VEC};

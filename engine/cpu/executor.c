@@ -139,6 +139,13 @@ static int reopen(int fd)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
+/* Whether this process may use so many cores. */
+static bool spare_cores(int32_t wanted)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) >= wanted;
+}
+
 static int tell(const struct executor *x, const struct executor_options *o, int socket, int area)
 {
     struct executor_setup s = {.bytes = (int32_t)sizeof s,
@@ -147,6 +154,7 @@ static int tell(const struct executor *x, const struct executor_options *o, int 
                                .max_tokens = o->max_tokens,
                                .positions = o->positions,
                                .settle = o->settle,
+                               .spare = spare_cores(2 * o->team),
                                .area_bytes = x->area.bytes,
                                .area_inputs = x->area.inputs,
                                .pack_bytes = o->pack_bytes};
@@ -218,13 +226,6 @@ static int await_start(struct executor *x, const struct executor_options *o, str
     return err_set(err, "%s", x->why);
 }
 
-/* More cores than ranks: the engine thread may watch without being in the way. */
-static bool spare_core(int32_t team)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > team;
-}
-
 /* CPU seconds that a plain loop on a slow core does not need for one token. */
 static double token_s(const struct executor_options *o)
 {
@@ -239,7 +240,9 @@ static struct executor *open_once(const struct executor_options *o, bool *killed
     x->region = o->region;
     x->team = o->team;
     memcpy(x->pages, o->pages, sizeof x->pages);
-    x->wait = (struct gate_wait){spare_core(o->team) ? GATE_SPIN_MAX_NS : 0, true, 0};
+    x->wait = (struct gate_wait){.spin_ns = spare_cores(o->team + 1) ? GATE_SPIN_MAX_NS : 0,
+                                 .shared = true,
+                                 .spin_max_ns = spare_cores(2 * o->team) ? GATE_SPIN_ALONE_NS : 0};
     x->area = area_of(&x->shape, o->region, o->max_tokens, o->positions);
     x->work_s = token_s(o);
     int fd = make_area(x->area.bytes, err), rc = fd < 0 ? -1 : 0;

@@ -4,7 +4,8 @@
  * Inputs are copied into the shared memory, `command` is raised, and the engine thread waits on
  * `done`. The process's team does the work on the same cores, so the engine thread gets out of its
  * way: it spins only where there are more cores than ranks, yields, and then sleeps. So do the
- * pool's workers; when they went on spinning, a call cost 25 us instead of 6 on two cores.
+ * pool's workers; when they went on spinning, a call cost 25 us instead of 6 on two cores. Where
+ * there is a core for every rank of both, engine and executor spin until their turn comes.
  *
  * What could a hostile text do with that memory? Raise `done` too early, or never: the first gives
  * wrong numbers, the second is a hang. Write to outputs after they were taken: nobody reads them

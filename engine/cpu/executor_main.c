@@ -262,11 +262,12 @@ static void obey(const struct worker *w, const struct team *team)
     w->kernel->run(&args, team);
 }
 
+static struct gate_wait idle = {.spin_ns = GATE_SPIN_MAX_NS, .shared = true};
+
 /* Every rank waits for the server's word by itself, and the last one to be done says so: a call
  * costs one hand-over each way. */
 static void serve(const void *args, const struct team *team)
 {
-    static struct gate_wait idle = {.spin_ns = GATE_SPIN_MAX_NS, .shared = true};
     static _Atomic int32_t arrived;
     const struct worker *w = args;
     for (uint32_t seen = 0;; seen++) {
@@ -334,6 +335,7 @@ int executor_main(int argc, char **argv)
     w.control->packed_bytes = w.sizes.packed_total;
     atomic_store(&w.control->state, EXECUTOR_READY);
     gate_raise(&w.control->done, true);
+    idle.spin_max_ns = w.setup.spare ? GATE_SPIN_ALONE_NS : 0;
     pool_run(w.pool, serve, &w, 0);
     return EXIT_REFUSED; /* never */
 }

@@ -12,7 +12,7 @@
 #include "config/clock.h"
 #include "config/process.h"
 
-enum { SPIN_CHECK = 8, YIELDS = 20, LATE_NS = 300000, SHY_WAITS = 1000 };
+enum { SPIN_CHECK = 8, YIELDS = 20, LATE_NS = 300000, SHY_WAITS = 1000, BRIEF_WAITS = 200 };
 
 static inline void relax(void)
 {
@@ -24,26 +24,28 @@ static inline void relax(void)
 }
 
 /* Spins for a while; true if the word changed. */
-static bool spin(struct gate *g, uint32_t old, _Atomic int32_t *spin_ns)
+static bool spin(struct gate *g, uint32_t old, struct gate_wait *how)
 {
-    int32_t ns = atomic_load_explicit(spin_ns, memory_order_relaxed);
+    int32_t ns = atomic_load_explicit(&how->spin_ns, memory_order_relaxed);
     int64_t until = 0, now = 0;
+    if (ns > GATE_SPIN_MAX_NS && process_guests() > 0)
+        ns = GATE_SPIN_MAX_NS;
     for (int i = 1; ns > 0 && now <= until; i++) {
         if (gate_value(g) != old) {
             if (ns < GATE_SPIN_MAX_NS)
-                atomic_store_explicit(spin_ns, 2 * ns, memory_order_relaxed);
+                atomic_store_explicit(&how->spin_ns, 2 * ns, memory_order_relaxed);
             return true;
         }
         relax();
         if (i % SPIN_CHECK == 0) {
             now = clock_ns();
             until = until ? until : now + ns;
-            if (atomic_load_explicit(spin_ns, memory_order_relaxed) == 0)
+            if (atomic_load_explicit(&how->spin_ns, memory_order_relaxed) == 0)
                 return gate_value(g) != old; /* told to get out of the way */
         }
     }
     if (ns > GATE_SPIN_MIN_NS)
-        atomic_store_explicit(spin_ns, ns / 2, memory_order_relaxed);
+        atomic_store_explicit(&how->spin_ns, ns / 2, memory_order_relaxed);
     return gate_value(g) != old;
 }
 
@@ -70,12 +72,32 @@ static bool yield(struct gate *g, uint32_t old, struct gate_wait *how)
     return false;
 }
 
+/* After a sleep of `ns`; `vain_long`: behind a long spin that was in vain. */
+static void learn(struct gate_wait *how, int64_t ns, bool vain_long)
+{
+    int32_t brief = atomic_load_explicit(&how->brief, memory_order_relaxed);
+    if (ns >= how->spin_max_ns)
+        return;
+    if (vain_long) {
+        atomic_store_explicit(&how->brief, BRIEF_WAITS, memory_order_relaxed);
+        atomic_store_explicit(&how->spin_ns, GATE_SPIN_MIN_NS, memory_order_relaxed);
+    } else if (brief > 0) {
+        atomic_store_explicit(&how->brief, brief - 1, memory_order_relaxed);
+    } else {
+        atomic_store_explicit(&how->spin_ns, how->spin_max_ns, memory_order_relaxed);
+    }
+}
+
 bool gate_wait(struct gate *g, uint32_t old, struct gate_wait *how, int64_t limit_ns)
 {
-    if (spin(g, old, &how->spin_ns))
+    bool vain_long =
+        atomic_load_explicit(&how->spin_ns, memory_order_relaxed) > 2 * GATE_SPIN_MAX_NS &&
+        process_guests() == 0; /* else it is cut short */
+    if (spin(g, old, how))
         return true;
     if (yield(g, old, how))
         return true;
+    int64_t asleep = how->spin_max_ns > 0 ? clock_ns() : 0;
     struct timespec limit = {limit_ns / 1000000000, limit_ns % 1000000000};
     bool timed_out = false;
     atomic_fetch_add(&g->sleepers, 1);
@@ -85,6 +107,8 @@ bool gate_wait(struct gate *g, uint32_t old, struct gate_wait *how, int64_t limi
         timed_out = limit_ns > 0; /* or woken, or interrupted: the caller looks again */
     }
     atomic_fetch_sub(&g->sleepers, 1);
+    if (asleep > 0)
+        learn(how, clock_ns() - asleep, vain_long);
     return gate_value(g) != old;
 }
 

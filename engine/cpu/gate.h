@@ -15,6 +15,12 @@
  * percentile of the time between tokens. And who yielded and got the core back late, with nothing
  * changed, has met somebody else's busy process, and does not yield for a while.
  *
+ * Who should have a core to itself may spin for long (`spin_max_ns`): then nothing is gained by
+ * sleeping between two calls, and waking an idle core costs a virtual machine 30 us and more each
+ * way. Such spins begin after a sleep that turned out shorter than they are. One that is in vain
+ * and followed by a short sleep was itself in the way: the peer had no other core. Then there is
+ * none for the next BRIEF_WAITS waits, and none at all while there are guests, which want the core.
+ *
  * Invariant: `sleepers` is raised before the last look at the word and read after the word is
  * written (both sequentially consistent), so a sleeper is either seen or sees the new value.
  */
@@ -25,7 +31,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { GATE_LINE = 64, GATE_SPIN_MIN_NS = 1000, GATE_SPIN_MAX_NS = 30000 };
+enum {
+    GATE_LINE = 64,
+    GATE_SPIN_MIN_NS = 1000,
+    GATE_SPIN_MAX_NS = 30000,
+    GATE_SPIN_ALONE_NS = 1000000 /* where a core has nothing else to do */
+};
 
 /* On a cache line of its own. All zero at first. */
 struct gate {
@@ -38,6 +49,8 @@ struct gate_wait {
     _Atomic int32_t spin_ns; /* how long the next waiter spins; 0: not at all, from now on */
     bool shared;             /* the gate is of two processes */
     _Atomic int32_t shy;     /* waits yet to go without yielding */
+    int32_t spin_max_ns;     /* 0: GATE_SPIN_MAX_NS; more: there is a core for each who waits */
+    _Atomic int32_t brief;   /* waits yet to go without a long spin */
 };
 
 /* Returns once the word is no longer `old`; with `limit_ns` above 0 after about that long asleep at

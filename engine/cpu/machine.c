@@ -130,20 +130,47 @@ static double timed(struct pool *pool, void (*fn)(const void *, const struct tea
     return best;
 }
 
-static void device_name(char *dst, size_t n, int32_t threads)
+/* The text behind the colon of a line of /proc/cpuinfo that is about `field`, else NULL. */
+static char *value_of(char *line, const char *field)
 {
-    char line[256], cpu[64] = "CPU";
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    while (f && fgets(line, sizeof line, f)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon)
-            continue;
-        line[strcspn(line, "\n")] = 0;
-        snprintf(cpu, sizeof cpu, "%s", colon + 1 + strspn(colon + 1, " \t"));
-        break;
+    size_t n = strlen(field);
+    char *colon = strchr(line, ':');
+    if (!colon || strncmp(line, field, n) != 0 ||
+        strspn(line + n, " \t") != (size_t)(colon - line) - n)
+        return NULL;
+    line[strcspn(line, "\n")] = 0;
+    return colon + 1 + strspn(colon + 1, " \t");
+}
+
+void machine_processor(const char *cpuinfo, char *dst, size_t n)
+{
+    enum { IMPLEMENTER, PART, VARIANT, REVISION, FIELDS };
+    static const char *const field[FIELDS] = {"CPU implementer", "CPU part", "CPU variant",
+                                              "CPU revision"};
+    char line[256], id[FIELDS][16] = {""}, *value;
+    bool named = false;
+    FILE *f = fopen(cpuinfo, "r");
+    snprintf(dst, n, "CPU");
+    while (f && !named && fgets(line, sizeof line, f)) {
+        if ((value = value_of(line, "model name")) != NULL) {
+            snprintf(dst, n, "%s", value);
+            named = true;
+        }
+        for (int i = 0; i < FIELDS && !named; i++)
+            if (!id[i][0] && (value = value_of(line, field[i])) != NULL)
+                snprintf(id[i], sizeof id[i], "%s", value);
     }
     if (f)
         fclose(f);
+    if (!named && id[IMPLEMENTER][0] && id[PART][0])
+        snprintf(dst, n, "ARM %s:%s r%sp%s", id[IMPLEMENTER], id[PART],
+                 id[VARIANT][0] ? id[VARIANT] : "?", id[REVISION][0] ? id[REVISION] : "?");
+}
+
+static void device_name(char *dst, size_t n, int32_t threads)
+{
+    char cpu[64];
+    machine_processor("/proc/cpuinfo", cpu, sizeof cpu);
     snprintf(dst, n, "%s, %d thread%s", cpu, threads, threads == 1 ? "" : "s");
 }
 

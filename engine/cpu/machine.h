@@ -10,4 +10,10 @@
  * pages in). Takes 20-100 ms. */
 void machine_measure(const struct model *model, struct pool *pool, struct machine *out);
 
+/* What the processor is called in `cpuinfo`, the text of /proc/cpuinfo: its model name, or on ARM,
+ * whose kernels tell none, the numbers that stand for maker, part and revision ("ARM 0x41:0xd0c
+ * r0x3p1": a Neoverse N1); of several kinds of cores the first. "CPU" if it says neither. Evidence
+ * is kept under this name, so two processors must not share one. */
+void machine_processor(const char *cpuinfo, char *dst, size_t n);
+
 #endif

@@ -14,6 +14,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "kernels/cpu/lib/lanes.h"
@@ -64,6 +66,8 @@ static inline vec vec_fma(vec a, vec b, vec c)
     vec_long away = ((e > 0) == (s > 0)) & 1;
     bits += (away * 2 - 1) & inexact & even & finite;
     return __builtin_convertvector((vec_double)bits, vec);
+#elif defined(__aarch64__)
+    return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     vec r;
     for (int i = 0; i < VEC; i++)
@@ -199,6 +203,8 @@ static inline vec vec_from_half(const uint8_t *src)
     return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)src));
 #elif defined(__AVX2__) && defined(__F16C__)
     return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)src));
+#elif defined(__aarch64__)
+    return (vec)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(src)));
 #else
     vec_half h = VEC_LOAD(vec_half, src);
     vec_int n = __builtin_convertvector(h, vec_int), sign = (n & 0x8000) << 16;
@@ -225,7 +231,7 @@ static inline vec vec_from_bf16(const uint8_t *src)
 /* q d + m where q d is exact, so that fused or not the bits are the same. */
 static inline vec vec_scale(vec q, vec d, vec m)
 {
-#if defined(__FMA__)
+#if defined(__FMA__) || defined(__aarch64__)
     return vec_fma(q, d, m);
 #else
     return q * d + m;

@@ -308,6 +308,8 @@ int64_t memory_probe_arena(const struct model_shape *s);
 int memory_pinned(struct backend *b, void **p, int64_t bytes, struct err *e);
 /* backend_ops.kv_room */
 int64_t memory_kv_room(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
+/* backend_ops.fixed_bytes */
+int64_t memory_fixed(const struct model *m, const struct backend_options *o);
 void *arena_take(struct arena *a, int64_t bytes);
 /* The host mirror of a device pointer of `s` in pinned host memory. */
 void *block_mirror(const struct step_block *s, const void *device);

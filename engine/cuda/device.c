@@ -242,6 +242,14 @@ static int device_measure(struct backend *b, struct err *e)
     return 0;
 }
 
+static int measure(struct backend *b, struct err *e)
+{
+    if (!b->options.beside)
+        return device_measure(b, e);
+    b->machine = b->options.beside->machine;
+    return 0;
+}
+
 /* ---- opening ------------------------------------------------------------------------------- */
 
 int device_takes(const struct model_shape *s, struct err *e)
@@ -346,7 +354,7 @@ static struct backend *cuda_open(const struct model *m, const struct backend_opt
     pthread_mutex_init(&b->load_lock, NULL);
     name_eager(b);
     if (device_takes(&m->shape, e) || device_open(b, e) || device_kernels(b, e) ||
-        memory_open(b, e) || weights_upload(b, e) || blas_open(b, e) || device_measure(b, e) ||
+        memory_open(b, e) || weights_upload(b, e) || blas_open(b, e) || measure(b, e) ||
         lab_open(b, e) || graph_open(b, e)) {
         cuda_close(b);
         return NULL;
@@ -401,6 +409,7 @@ const struct backend_ops whet_backend_cuda = {
     .bench = cuda_bench,
     .bench_end = cuda_bench_end,
     .kv_room = memory_kv_room,
+    .fixed_bytes = memory_fixed,
     .idle = cuda_idle,
     .ready = cuda_ready,
     .rehearse = cuda_rehearse,

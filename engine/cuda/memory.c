@@ -336,11 +336,24 @@ int64_t memory_kv_room(const struct model *m, const struct backend_options *o, i
     b.positions = s->max_context;
     size_blocks(&b);
     carve_buffers(&b, &b.buffers);
-    int64_t left = (int64_t)room - weights_bytes(m) - b.buffers.used -
+    int64_t left = (int64_t)room - o->keep_bytes - weights_bytes(m) - b.buffers.used -
                    pack_bytes(m, o->pack_bytes, (int64_t)room);
     int64_t probe = probe_room(s);
     int64_t spare = o->probes && left / 4 < probe ? probe : left / 4;
     return left > spare ? left - spare : 0;
+}
+
+int64_t memory_fixed(const struct model *m, const struct backend_options *o)
+{
+    struct backend b = {.model = m, .options = *o};
+    if (cudaGetDeviceProperties(&b.device, 0)) {
+        cudaGetLastError();
+        return 0;
+    }
+    b.positions = m->shape.max_context;
+    size_blocks(&b);
+    carve_buffers(&b, &b.buffers);
+    return weights_bytes(m) + b.buffers.used + (o->pack_bytes > 0 ? o->pack_bytes : 0);
 }
 
 void memory_close(struct backend *b)

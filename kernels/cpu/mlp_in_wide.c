@@ -29,6 +29,9 @@
 #ifndef CHUNK
 #define CHUNK 32
 #endif
+#ifndef DIGITS
+#define DIGITS 0
+#endif
 #ifndef XPARTS
 #define XPARTS 3
 #endif

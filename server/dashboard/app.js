@@ -159,6 +159,7 @@ function draw(doc) {
   drawSlots(doc);
   drawFunnel(doc);
   drawAdviser(doc);
+  drawFleet(doc);
   drawTrace(doc);
 }
 

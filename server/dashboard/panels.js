@@ -427,6 +427,55 @@ function drawAdviser(doc) {
     }));
 }
 
+/* ---- the fleet ------------------------------------------------------------------------------- */
+
+/* Rows of a line and words below it; what may change is written every time. */
+function drawLines(id, rows, key, line, words) {
+  const empty = byId(id + "-empty");
+  if (empty) empty.hidden = rows.length > 0;
+  keyed(
+    byId(id), rows, key,
+    () => el(
+      "li", {}, el("div", {class: "line"}, el("span", {class: "mono"}), el("span", {class: "dim"})),
+      el("div")),
+    (node, r) => {
+      const [first, second] = line(r);
+      setText(node.firstChild.firstChild, first);
+      setText(node.firstChild.lastChild, second);
+      setText(node.lastChild, words(r));
+    });
+}
+
+function drawFleet(doc) {
+  const f = doc.specializer.fleet, on = f && f.state !== "off";
+  byId("fleet").hidden = !on;
+  if (!on) return;
+  const seconds = (s) => `${Math.max(0, Math.round(s))} s`;
+  setText(
+    byId("fleet-note"),
+    (f.state === "online" ? "connected for " : "no database for ") + seconds(f.since_s) +
+      (f.troubled ? "; something failed, see the log" : ""));
+  drawFacts(byId("fleet-counts"), [
+    ["This server", f.name], ["Searches", f.lease || NONE], ["Told", count(f.sent)],
+    ["Heard", count(f.taken)], ["Refused", count(f.refused)]
+  ]);
+  drawLines(
+    "fleet-servers", f.servers, (r) => r.server,
+    (r) => [r.name, r.stopped ? "stopped" : `seen ${seconds(r.seen_s)} ago`],
+    (r) => `whet ${r.version}, ${r.device}`);
+  drawLines(
+    "fleet-leases", f.leases, (r) => r.slot,
+    (r) => [r.slot, r.left_s >= 0 ? `for ${seconds(r.held_s)}` : "not renewed"],
+    (r) => r.name || r.server);
+  drawLines(
+    "fleet-winners", f.winners, (r) => r.slot,
+    (r) => [r.slot, `+${((r.speed - 1) * 100).toFixed(0)} %, on ${r.servers}`], (r) => r.kernel);
+  drawLines(
+    "fleet-retractions", f.retractions, (r) => r.key,
+    (r) => [`${r.slot} ${r.key}`, `by ${r.name} ${seconds(r.at_s)} ago`],
+    (r) => `${r.reason}; wrong on ${r.confirmed_by} more, right on ${r.refuted_by}`);
+}
+
 /* ---- the trace ------------------------------------------------------------------------------- */
 
 const EVENT_TONES = {

@@ -31,6 +31,7 @@ struct check_result {
     int32_t cases, runs;
     bool sealed;    /* seccomp was in force */
     char worst[96]; /* the case that came closest to a limit */
+    char wrong[96]; /* the case whose outputs were refused; "": none was */
 };
 
 /* 0 passed, -1 refused; err->msg says in which case what happened. */

@@ -200,6 +200,7 @@ static int judge_case(struct check *k, const struct planned *p, const struct dev
                 continue;
             if (out->outputs > 1)
                 err_prefix(err, "output %c", "qkv"[i]);
+            snprintf(k->result->wrong, sizeof k->result->wrong, "%s", p->label);
             return err_prefix(err, "%s", p->label);
         }
     if (j->ratio > before)

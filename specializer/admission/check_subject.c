@@ -107,7 +107,10 @@ static int judge_run(const struct subject *s, const struct run *run, const struc
     }
     if (result->judgement.ratio > before)
         snprintf(result->worst, sizeof result->worst, "%s, team of %d", p->label, run->size);
-    return rc == 0 ? 0 : err_prefix(err, "%s, team of %d", p->label, run->size);
+    if (rc == 0)
+        return 0;
+    snprintf(result->wrong, sizeof result->wrong, "%s, team of %d", p->label, run->size);
+    return err_prefix(err, "%s", result->wrong);
 }
 
 /* Runs whose outputs have the bits of an earlier run with the same input need no second look. */

@@ -125,8 +125,9 @@ static int over(struct comparison *j, double own, double eager, double limit, in
     char which[24] = "all rows";
     if (row >= 0)
         snprintf(which, sizeof which, "row %d", row);
-    return err_set(err, "%s: %s error %.3g is %.3g times eager's %.3g", which, kind, own,
-                   own / fmax(eager, unit), eager);
+    j->times = own / fmax(eager, unit);
+    return err_set(err, "%s: %s error %.3g is %.3g times eager's %.3g", which, kind, own, j->times,
+                   eager);
 }
 
 /* Largest errors of eager over the rows, and the rms over all rows of both kernels. */

@@ -35,6 +35,7 @@ struct comparison {
     double own_max, own_rms, eager_max, eager_rms;
     double ratio;   /* largest share of the limit used up; above 1 is a refusal */
     bool bit_equal; /* own and eager had the same bits in everything judged */
+    double times;   /* eager's error is what the refused one's is; 0: refused for something else */
 };
 void comparison_start(struct comparison *j);
 /* 0, or -1 with what is wrong: "row 3: 12 values not finite", "row 0: error 4.1 times eager's". */

@@ -150,8 +150,8 @@ static enum stage_result no_answer(struct probe *p, const struct process_result 
 {
     char how[80];
     process_describe(r, how, sizeof how);
-    snprintf(p->c->reason, sizeof p->c->reason, "probe: no verdict: %s%s%.100s", how,
-             r->err_n ? ": " : "", r->err);
+    candidate_explain(p->c, STAGE_PROBE, CAUSE_OTHER, 0, "no verdict: %s%s%.100s", how,
+                      r->err_n ? ": " : "", r->err);
     bool starved = r->timed_out && !r->cpu_out;
     bool taken = r->signal == SIGKILL && !r->timed_out && !r->cpu_out;
     return starved || taken || (!r->signal && !r->timed_out) ? STAGE_RETRY : STAGE_REFUSE;
@@ -178,7 +178,7 @@ static enum stage_result take_answer(struct probe *p, const struct probe_answer 
 {
     struct candidate *c = p->c;
     if (a->verdict == PROBE_ERROR) {
-        snprintf(c->reason, sizeof c->reason, "probe: %.220s", a->reason);
+        candidate_explain(c, STAGE_PROBE, CAUSE_OTHER, 0, "%.220s", a->reason);
         return STAGE_RETRY;
     }
     if (p->request.depth == PROBE_END)
@@ -187,7 +187,11 @@ static enum stage_result take_answer(struct probe *p, const struct probe_answer 
         take_evidence(c, a, seconds, cpu);
     if (a->verdict == PROBE_PASS)
         return STAGE_PASS;
-    snprintf(c->reason, sizeof c->reason, "probe: %.230s", a->reason);
+    const struct refusal *why = &a->evidence.refusal;
+    bool error = why->cause == CAUSE_ERROR;
+    candidate_explain(c, STAGE_PROBE, error ? CAUSE_ERROR : CAUSE_OTHER, error ? why->value : 0,
+                      "%.230s", a->reason);
+    memcpy(c->evidence.refusal.in_case, why->in_case, sizeof why->in_case);
     return STAGE_REFUSE;
 }
 
@@ -200,7 +204,7 @@ static enum stage_result poll_errand(struct probe *p)
         return STAGE_RUNNING;
     if (e->state == ERRAND_ANSWERED && probe_answer_parse(&a, e->answer) == 0)
         return take_answer(p, &a, e->seconds, 0);
-    snprintf(p->c->reason, sizeof p->c->reason, "probe: no verdict: %s", e->reason);
+    candidate_explain(p->c, STAGE_PROBE, CAUSE_OTHER, 0, "no verdict: %s", e->reason);
     return e->fault ? STAGE_REFUSE : STAGE_RETRY;
 }
 

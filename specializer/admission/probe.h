@@ -11,6 +11,8 @@ enum probe_depth {
     PROBE_FULL,  /* every check of docs/specializer.md on the region */
     PROBE_SHORT, /* a restored winner whose object is the very file that passed: seconds -> tens of
                     ms */
+    PROBE_WHOLE, /* PROBE_FULL, then PROBE_END, in one process: for a point that is known to be good
+                  */
     PROBE_END,   /* endcheck.h alone, the whole model's logits: shadow_run() does it for a promoted
                     candidate */
 };

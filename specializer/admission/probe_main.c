@@ -90,7 +90,7 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
         .object = q->object,
         .range = {q->region, q->m_from, q->m_to, q->context},
         .threads = q->threads,
-        .full = q->depth == PROBE_FULL,
+        .full = q->depth == PROBE_FULL || q->depth == PROBE_WHOLE,
         .must_seal = q->text,
         .rule = {.factor = error_factor,
                  .precision = q->precision,
@@ -113,6 +113,10 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
     e->bit_equal = r.judgement.bit_equal;
     memcpy(e->worst, r.worst, sizeof e->worst);
     a->sealed = r.sealed;
+    e->refusal = (struct refusal){CAUSE_NONE, STAGE_PROBE, r.judgement.times, ""};
+    if (rc < 0)
+        e->refusal.cause = r.judgement.times > 0 ? CAUSE_ERROR : CAUSE_OTHER;
+    memcpy(e->refusal.in_case, r.wrong, sizeof r.wrong);
     return rc;
 }
 
@@ -146,7 +150,7 @@ static void examine(struct examiner *x, const struct probe_request *q, const str
         refuse(a, "check", &err);
     if (rc > 0)
         error(a, &err);
-    if (q->depth == PROBE_END &&
+    if ((q->depth == PROBE_END || (q->depth == PROBE_WHOLE && rc == 0)) &&
         end_check(model, q->object, q->m_to, q->text, q->numerics, &end, &err) != 0)
         refuse(a, "end", &err);
     a->kl = isfinite(end.kl) ? end.kl : 1e9;

@@ -19,7 +19,7 @@
 enum { REQUEST_MAX = 1 << 20 };
 static const char *const numerics_text[] = {"tolerance", "bit_equal", "reduced", "frozen"};
 static const char *const precision_text[] = {"f32", "bf16", "int8"};
-static const char *const depth_text[] = {"full", "short", "end"};
+static const char *const depth_text[] = {"full", "short", "whole", "end"};
 static const char *const verdict_text[] = {"pass", "refuse", "error"};
 
 static const char *const machine_text[] = {"cpu", "cuda"};
@@ -186,7 +186,7 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
     const char *region = string_of(j, "region");
     int r = region ? region_parse(region) : -1;
     int numerics = choice(string_of(j, "numerics"), numerics_text, 4);
-    int depth = choice(string_of(j, "depth"), depth_text, 3);
+    int depth = choice(string_of(j, "depth"), depth_text, 4);
     int precision = choice(string_of(j, "precision"), precision_text, 3);
     int machine = choice(string_of(j, "machine"), machine_text, 2);
     const cJSON *seed = cJSON_GetObjectItemCaseSensitive(j, "seed");
@@ -291,6 +291,7 @@ char *probe_answer_text(const struct probe_answer *a)
     cJSON_AddBoolToObject(j, "bit_equal", a->evidence.bit_equal);
     cJSON_AddBoolToObject(j, "sealed", a->sealed);
     cJSON_AddStringToObject(j, "worst", a->evidence.worst);
+    cJSON_AddItemToObject(j, "refusal", refusal_json(&a->evidence.refusal));
     char *text = cJSON_PrintUnformatted(j);
     cJSON_Delete(j);
     return text;
@@ -322,6 +323,7 @@ int probe_answer_parse(struct probe_answer *a, const char *text)
     a->sealed = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(j, "sealed"));
     copy_text(a->stage, sizeof a->stage, string_of(j, "stage"));
     copy_text(a->reason, sizeof a->reason, string_of(j, "reason"));
+    refusal_read(&a->evidence.refusal, cJSON_GetObjectItemCaseSensitive(j, "refusal"));
     copy_text(a->evidence.worst, sizeof a->evidence.worst, string_of(j, "worst"));
     cJSON_Delete(j);
     return verdict < 0 ? -1 : 0;

@@ -86,7 +86,7 @@ enum stage_result rehearse_run(const struct stage_env *env, struct candidate *c)
             result = STAGE_REFUSE;
     }
     if (result == STAGE_REFUSE || result == STAGE_RETRY)
-        snprintf(c->reason, sizeof c->reason, "shadow: whole model: %.200s", s->err.msg);
+        candidate_explain(c, STAGE_SHADOW, CAUSE_OTHER, 0, "whole model: %.200s", s->err.msg);
     free(s->r.token);
     free(s->r.eager);
     free(s->r.own);

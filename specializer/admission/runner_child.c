@@ -52,6 +52,10 @@ static uint32_t float_control(void)
 {
 #if defined(__x86_64__)
     return __builtin_ia32_stmxcsr() & ~0x3fU;
+#elif defined(__aarch64__)
+    uint64_t fpcr; /* flags are in a register of their own */
+    __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
+    return (uint32_t)fpcr;
 #else
     return 0;
 #endif

@@ -417,6 +417,8 @@ void adviser_poll(struct adviser *a)
         snprintf(verdict, sizeof verdict, "%s: %s", call_fault_name(call), answer->why);
     else if (!accepted)
         snprintf(verdict, sizeof verdict, "%s", err.msg);
+    else if (err.msg[0])
+        snprintf(verdict, sizeof verdict, "accepted; %s", err.msg);
     if (!accepted && call != CALL_STOPPED) {
         log_warn("adviser", "%s: %s", q->slot, verdict);
         trace(a, q->slot, call == CALL_OK ? "advice_rejected" : "advice_failed", verdict);

@@ -75,7 +75,7 @@ static const char *const operations[REGION_NODES] = {
     [REGION_HEAD] = "logits = (rmsnorm(x) * norm) w^T",
 };
 
-static void put_dim(cJSON *shape, const struct facts *f, enum dim d)
+static int32_t dim_size(const struct facts *f, enum dim d)
 {
     const int32_t size[] = {[HIDDEN] = f->HIDDEN,
                             [QUERY] = f->HEADS * f->HEAD_DIM,
@@ -85,10 +85,15 @@ static void put_dim(cJSON *shape, const struct facts *f, enum dim d)
                             [PAGE] = KV_PAGE,
                             [KV_HEADS] = f->KV_HEADS,
                             [HEAD_DIM] = f->HEAD_DIM};
+    return size[d];
+}
+
+static void put_dim(cJSON *shape, const struct facts *f, enum dim d)
+{
     if (d == M || d == PAGES)
         cJSON_AddItemToArray(shape, cJSON_CreateString(d == M ? "m" : "pages"));
     else
-        cJSON_AddItemToArray(shape, cJSON_CreateNumber(size[d]));
+        cJSON_AddItemToArray(shape, cJSON_CreateNumber(dim_size(f, d)));
 }
 
 static const char *type_text(const struct facts *f, enum type type)
@@ -100,6 +105,20 @@ static const char *type_text(const struct facts *f, enum type type)
     if (cuda || type == CACHE)
         return cuda ? "BF16" : "F32";
     return t >= 0 && t < DTYPE_COUNT ? dtype_name((enum dtype)t) : "mixed";
+}
+
+/* What a knob that counts bytes of a row has to be held against. */
+static void put_row_bytes(cJSON *o, const struct facts *f, const struct tensor_row *t)
+{
+    int32_t type = t->type == WEIGHT     ? f->WTYPE
+                   : t->type == WEIGHT_2 ? f->WTYPE_2
+                   : t->type == WEIGHT_3 ? f->WTYPE_3
+                                         : -1;
+    if (facts_kind(f) == MACHINE_CUDA && type >= 0)
+        type = DTYPE_BF16;
+    if (type >= 0 && type < DTYPE_COUNT)
+        cJSON_AddNumberToObject(o, "row_bytes",
+                                (double)dtype_bytes((enum dtype)type, dim_size(f, t->dim[1])));
 }
 
 static bool has(const struct facts *f, enum need need)
@@ -136,10 +155,12 @@ void adviser_put_operation(const struct facts *f, cJSON *region)
         for (int d = 0; d < 4 && t->dim[d] != NO_DIM; d++)
             put_dim(shape, f, t->dim[d]);
         cJSON_AddStringToObject(o, "dtype", type_text(f, t->type));
+        put_row_bytes(o, f, t);
     }
     cJSON_AddStringToObject(region, "layout",
                             facts_kind(f) == MACHINE_CUDA
                                 ? "row-major; weights are [out, in]"
-                                : "row-major; weights are [out, in]; block formats as in GGUF");
+                                : "row-major; weights are [out, in]; block formats as in "
+                                  "GGUF; a panel is 16 rows and as many bytes as they");
     cJSON_AddStringToObject(region, "aliasing", "outputs never alias inputs; inputs are read-only");
 }

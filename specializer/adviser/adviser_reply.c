@@ -20,9 +20,31 @@ static cJSON *document(const struct reading *r, const char *text, size_t n, cons
     return o;
 }
 
-/* A list of ids, each in the space and none twice, into malloc'ed *out. */
+/* Ids that were left out: how many, and the first. */
+struct voided {
+    int n;
+    char first[81];
+};
+
+static void leave_out(struct voided *v, const char *id)
+{
+    if (v->n++ == 0)
+        snprintf(v->first, sizeof v->first, "%s", id);
+}
+
+static bool is_among_ids(const int32_t *id, int n, int32_t one)
+{
+    for (int i = 0; i < n; i++)
+        if (id[i] == one)
+            return true;
+    return false;
+}
+
+/* A list of ids into malloc'ed *out. One that is not in the space, or was there before, is left
+ * out: the others were meant all the same. A list of which nothing is left is of somebody who names
+ * another space. */
 static int read_ids(const struct reading *r, const struct reply_terms *t, const cJSON *list,
-                    int32_t **out, int *ids)
+                    int32_t **out, int *ids, struct voided *voided)
 {
     const cJSON *v;
     int most = cJSON_GetArraySize(list);
@@ -33,14 +55,12 @@ static int read_ids(const struct reading *r, const struct reply_terms *t, const 
         if (!cJSON_IsString(v))
             return reply_bad(r, REPLY_TYPE, "an id in \"%s\" is not a string", list->string);
         int32_t id = t->find(t->ctx, v->valuestring);
-        if (id < 0)
-            return reply_bad(r, REPLY_UNKNOWN_ID, "\"%.80s\"", v->valuestring);
-        for (int i = 0; i < *ids; i++)
-            if ((*out)[i] == id)
-                return reply_bad(r, REPLY_REPEATED, "id \"%.80s\"", v->valuestring);
-        (*out)[(*ids)++] = id;
+        if (id < 0 || is_among_ids(*out, *ids, id))
+            leave_out(voided, v->valuestring);
+        else
+            (*out)[(*ids)++] = id;
     }
-    return 0;
+    return most > 0 && *ids == 0 ? reply_bad(r, REPLY_UNKNOWN_ID, "\"%.80s\"", voided->first) : 0;
 }
 
 static bool is_among(const int32_t *value, int n, double v)
@@ -91,7 +111,7 @@ static int read_hints(const struct reading *r, const struct reply_terms *t, cons
 }
 
 static int read_risk(const struct reading *r, const struct reply_terms *t, const cJSON *o,
-                     struct risk_note *out)
+                     struct risk_note *out, struct voided *voided)
 {
     static const struct reply_field risk[] = {
         {"kind", REPLY_STRING}, {"candidates", REPLY_LIST}, {"note", REPLY_STRING}};
@@ -107,11 +127,11 @@ static int read_risk(const struct reading *r, const struct reply_terms *t, const
     out->kind = (enum risk)(1 << k);
     if (reply_copy_text(r, at[2], "a note", NOTE_CHARS_MOST, out->note, sizeof out->note) != 0)
         return -1;
-    return read_ids(r, t, at[1], &out->id, &out->ids);
+    return read_ids(r, t, at[1], &out->id, &out->ids, voided);
 }
 
 static int read_region(const struct reading *r, const struct reply_terms *terms, int regions,
-                       bool *seen, const cJSON *o, struct advice *out)
+                       bool *seen, const cJSON *o, struct advice *out, struct voided *voided)
 {
     static const struct reply_field region[] = {{"region", REPLY_STRING},
                                                 {"label", REPLY_STRING},
@@ -132,14 +152,17 @@ static int read_region(const struct reading *r, const struct reply_terms *terms,
     struct advice *a = &out[i];
     if (reply_copy_text(r, at[1], "a label", (int)sizeof a->label - 1, a->label, sizeof a->label) !=
             0 ||
-        read_ids(r, &terms[i], at[2], &a->priority, &a->priorities) != 0 ||
+        read_ids(r, &terms[i], at[2], &a->priority, &a->priorities, voided) != 0 ||
         read_hints(r, &terms[i], at[3], a) != 0)
         return -1;
     if (cJSON_GetArraySize(at[4]) > RISKS_MOST)
         return reply_bad(r, REPLY_TOO_LONG, "more than %d risks", RISKS_MOST);
     a->risk = xcalloc((size_t)cJSON_GetArraySize(at[4]) + 1, sizeof *a->risk);
-    cJSON_ArrayForEach(v,
-                       at[4]) if (read_risk(r, &terms[i], v, &a->risk[a->risks++]) != 0) return -1;
+    cJSON_ArrayForEach(v, at[4])
+    {
+        if (read_risk(r, &terms[i], v, &a->risk[a->risks++], voided) != 0)
+            return -1;
+    }
     return 0;
 }
 
@@ -152,14 +175,21 @@ int adviser_reply_parse(const char *text, size_t n, const struct reply_terms *te
     if (!o)
         return -1;
     int result = 0;
+    struct voided voided = {0};
     bool *seen = xcalloc((size_t)regions + 1, sizeof *seen);
     memset(out, 0, (size_t)regions * sizeof *out);
     if (cJSON_GetArraySize(list) == 0)
         result = reply_bad(&r, REPLY_EMPTY, "no region");
-    cJSON_ArrayForEach(v, list) if (result == 0) result =
-        read_region(&r, terms, regions, seen, v, out);
+    cJSON_ArrayForEach(v, list)
+    {
+        if (result == 0)
+            result = read_region(&r, terms, regions, seen, v, out, &voided);
+    }
     for (int i = 0; result != 0 && i < regions; i++)
         advice_free(&out[i]);
+    if (result == 0 && voided.n > 0)
+        err_set(err, "%d id%s left out, the first \"%s\"", voided.n, voided.n == 1 ? "" : "s",
+                voided.first);
     free(seen);
     cJSON_Delete(o);
     return result;
@@ -179,7 +209,7 @@ static bool read_word(const struct reply_terms *t, const char *word, struct chan
 }
 
 static int read_moves(const struct reading *r, const struct reply_terms *t, const cJSON *o,
-                      struct moves *out)
+                      struct moves *out, struct voided *voided)
 {
     static const struct reply_field node[] = {{"node", REPLY_STRING}, {"changes", REPLY_LIST}};
     const cJSON *at[2], *v;
@@ -188,7 +218,7 @@ static int read_moves(const struct reading *r, const struct reply_terms *t, cons
     out->n = out->dropped = 0;
     out->node = t->find(t->ctx, at[0]->valuestring);
     if (out->node < 0)
-        return reply_bad(r, REPLY_UNKNOWN_ID, "\"%.80s\"", at[0]->valuestring);
+        leave_out(voided, at[0]->valuestring);
     cJSON_ArrayForEach(v, at[1])
     {
         if (!cJSON_IsString(v))
@@ -212,8 +242,19 @@ int adviser_moves_parse(const char *text, size_t n, const struct reply_terms *te
     int found = 0;
     if (cJSON_GetArraySize(list) > most)
         found = reply_bad(&r, REPLY_TOO_LONG, "more than %d nodes", most);
-    cJSON_ArrayForEach(v, list) if (found >= 0) found =
-        read_moves(&r, terms, v, &out[found]) == 0 ? found + 1 : -1;
+    struct voided voided = {0};
+    cJSON_ArrayForEach(v, list)
+    {
+        if (found >= 0)
+            found = read_moves(&r, terms, v, &out[found], &voided) == 0
+                        ? found + (out[found].node >= 0)
+                        : -1;
+    }
+    if (found == 0 && voided.n > 0)
+        found = reply_bad(&r, REPLY_UNKNOWN_ID, "\"%s\"", voided.first);
+    else if (found > 0 && voided.n > 0)
+        err_set(err, "%d node%s left out, the first \"%s\"", voided.n, voided.n == 1 ? "" : "s",
+                voided.first);
     cJSON_Delete(o);
     return found;
 }

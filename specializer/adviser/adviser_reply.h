@@ -3,9 +3,10 @@
  * fills too.
  *
  * The form is version 1 of docs/adviser.md and nothing else: one JSON document, alone or in one
- * Markdown fence. Whatever is unknown, missing, repeated, of another type or outside the
- * space rejects the whole reply; half of an answer from somebody who made a mistake is worth
- * nothing. Pure functions; no thread, no I/O.
+ * Markdown fence. Whatever is unknown, missing, repeated or of another type rejects the whole
+ * reply; half of an answer from somebody who does not keep to the form is worth nothing. But an id
+ * that is not in the space voids itself alone: fifteen points that are meant and one slip are no
+ * reason to ask again. Pure functions; no thread, no I/O.
  */
 #ifndef WHET_SPECIALIZER_ADVISER_ADVISER_REPLY_H
 #define WHET_SPECIALIZER_ADVISER_ADVISER_REPLY_H
@@ -55,13 +56,16 @@ struct reply_terms {
 };
 
 /* Reads advice on `regions` regions; out[i] is filled for terms[i] (zeroed if the reply does not
- * speak of it). 0; or -1 with nothing in `out`, the fault and a sentence. */
+ * speak of it). Ids that are not in the space, or are repeated, are left out and named in `err`; a
+ * list of which no id is left rejects the reply. 0; or -1 with nothing in `out`, the fault and a
+ * sentence. */
 int adviser_reply_parse(const char *text, size_t n, const struct reply_terms *terms, int regions,
                         struct advice *out, enum reply_fault *fault, struct err *err);
 
 /* The other document: sequences of knob changes for nodes of a search tree (strategy mcts).
  *   {"version":1,"nodes":[{"node":"id","changes":["ROWS=4","PACK=1"]}]}
- * Same strictness, but for the words of `changes`: what is no KNOB=value of the space is dropped.
+ * Same strictness, but for the words of `changes`: what is no KNOB=value of the space is dropped,
+ * and a node that is no point, while another is.
  * Returns the number of nodes (at most `most`), or -1 as above. */
 int adviser_moves_parse(const char *text, size_t n, const struct reply_terms *terms,
                         struct moves *out, int most, enum reply_fault *fault, struct err *err);

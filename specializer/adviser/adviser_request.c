@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "specializer/adviser/adviser_points.h"
+#include "specializer/adviser/cpu_facts.h"
 #include "specializer/search/strategy.h"
 
 /* How much of each list goes in; the first row whose document fits is taken. */
@@ -33,7 +34,9 @@ const char adviser_advice_task[] =
     "rules, candidates with the time a simple cost model predicts, the results so far, and what "
     "other regions or batch sizes of the same machine taught. Speeds are measured on this machine, "
     "relative to the region's eager kernel: higher is faster. Times are microseconds: lower is "
-    "faster. Results are right where the cost model is wrong. `blind` marks a knob that the cost "
+    "faster. `incumbent_us` is a live mean, which other load moves; `incumbent_speed` is the same "
+    "kernel on the scale of the speeds. Results are right where the cost model is wrong. `blind` "
+    "marks a knob that the cost "
     "model cannot see: variants that differ only there are predicted alike, and which is better "
     "has to be known or measured. A candidate with `alike` stands for that many untried variants "
     "with its predicted time, which differ in the knobs of `alike_in`. Say where to look next.\n"
@@ -48,8 +51,8 @@ const char adviser_advice_task[] =
     "each of its knobs, in the given order, separated by commas>, a knob with `only` included; use "
     "the ids of `candidates`, or put one knob of an id under `best` to a value of its `steps`, "
     "which are legal there; make another only if you are sure that it obeys every rule. `resource` "
-    "risks are measured after the rest of their batch. An id, knob or value outside the space, an "
-    "unknown field or a repeated key voids the whole answer.";
+    "risks are measured after the rest of their batch. An id outside the space is left out; a knob "
+    "or value outside it, an unknown field or a repeated key voids the whole answer.";
 
 const char adviser_moves_task[] =
     "You guide a tree search over variants of one kernel. The user message is one JSON document: "
@@ -191,17 +194,18 @@ static void put_gpu(const struct machine *m, cJSON *o)
             adviser_put_number(o, fact[i].name, fact[i].v);
 }
 
-static void put_cpu(const struct facts *f, cJSON *o)
+static void put_cpu(const struct machine *m, const struct facts *f, cJSON *o)
 {
     put_caches(o);
+    if (m->cpu)
+        cpu_facts_put(m->cpu, o);
     cJSON *isa = cJSON_AddArrayToObject(o, "instruction_sets");
     const struct {
         const char *name;
         int32_t has;
-    } sets[] = {{"avx2", f->HAS_AVX2},
-                {"avx512", f->HAS_AVX512},
-                {"vnni", f->HAS_VNNI},
-                {"amx", f->HAS_AMX}};
+    } sets[] = {{"avx2", f->HAS_AVX2}, {"avx512", f->HAS_AVX512}, {"vnni", f->HAS_VNNI},
+                {"amx", f->HAS_AMX},   {"neon", f->HAS_NEON},     {"dotprod", f->HAS_DOTPROD},
+                {"i8mm", f->HAS_I8MM}};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         if (sets[i].has)
             cJSON_AddItemToArray(isa, cJSON_CreateString(sets[i].name));
@@ -221,7 +225,7 @@ void adviser_put_device(const struct machine *m, const struct facts *f, int thre
     if (cuda)
         put_gpu(m, o);
     else
-        put_cpu(f, o);
+        put_cpu(m, f, o);
 }
 
 /* ---- the region ---------------------------------------------------------------------------- */
@@ -236,6 +240,8 @@ static void put_times(const struct advice_request *r, cJSON *region)
     adviser_put_microseconds(region, "incumbent_us", r->run_s);
     if (r->incumbent)
         cJSON_AddStringToObject(region, "incumbent", r->incumbent);
+    if (r->incumbent_speed > 0)
+        adviser_put_number(region, "incumbent_speed", r->incumbent_speed);
     adviser_put_number(region, "share_of_step_time", r->share);
 }
 

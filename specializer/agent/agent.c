@@ -271,7 +271,7 @@ void agent_learn(struct agent *a, int32_t node, double speed, const char *reason
     if (speed > 0) {
         n->state = AGENT_MEASURED;
         n->speed = speed;
-        agent_set(&n->reason, NULL);
+        agent_set(&n->reason, reason && reason[0] ? xstrdup(reason) : NULL);
         atomic_fetch_add(&a->count.measured, 1);
     } else {
         tree_refuse(&a->at->tree, node, !seed);
@@ -307,7 +307,7 @@ void agent_revise(struct agent *a, const char *slot, int32_t node, double speed,
     } else {
         tree_refuse(&t->tree, node, node > 0);
     }
-    agent_set(&n->reason, reason ? without_paths(reason) : NULL);
+    agent_set(&n->reason, reason && reason[0] ? without_paths(reason) : NULL);
     agent_keep(a, t, node);
 }
 

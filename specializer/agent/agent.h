@@ -47,8 +47,8 @@ void agent_poll(struct agent *a);
  * agent_forget()); or 0. */
 int agent_ready(const struct agent *a, const char **slot, int32_t *node,
                 const struct agent_node **out);
-/* What came of a trial: the speed relative to eager if it was right (> 0), else the reason and the
- * log (may be NULL) of the refusal. */
+/* What came of a trial: the speed relative to eager if it was right (> 0), with what was measured
+ * besides as `reason` ("": nothing); else the reason of the refusal. `log` may be NULL. */
 void agent_learn(struct agent *a, int32_t node, double speed, const char *reason, const char *log);
 /* Nothing was learnt: tried again, not before some time has passed. */
 void agent_forget(struct agent *a, int32_t node);

@@ -43,11 +43,26 @@ static char *record_text(const struct agent *a, enum agent_task task, const char
     return text;
 }
 
+/* A plan, told what became of the texts of other slots. */
+static char *plan_text(const struct agent *a, const struct agent_view *v, int32_t node,
+                       struct err *err)
+{
+    struct agent_kin *kin = xcalloc((size_t)a->slots, sizeof *kin);
+    struct agent_view with = *v;
+    with.kin = kin;
+    for (int i = 0; i < a->slots; i++)
+        if (a->slot[i] != a->at && a->slot[i]->tree.nodes > 0)
+            kin[with.kins++] = (struct agent_kin){a->slot[i]->slot, &a->slot[i]->tree};
+    char *text = agent_prompt_plan(&with, &a->at->tree, node, err);
+    free(kin);
+    return text;
+}
+
 static char *document_text(const struct agent *a, const struct agent_view *v, enum agent_task task,
                            int32_t node, struct err *err)
 {
     const struct agent_tree *t = &a->at->tree;
-    return task == TASK_PLAN   ? agent_prompt_plan(v, t, node, err)
+    return task == TASK_PLAN   ? plan_text(a, v, node, err)
            : task == TASK_CODE ? agent_prompt_code(t, node, err)
                                : agent_prompt_debug(t, node, err);
 }
@@ -119,13 +134,13 @@ static enum agent_outcome read_text(struct agent *a, const char *reply, struct e
 {
     struct agent_tree *t = &a->at->tree;
     struct agent_node *n = &t->node[a->node];
-    char source[17], *text = agent_reply_text(reply, err);
-    if (!text)
+    char source[17], *said = agent_reply_text(reply, err);
+    if (!said)
         return OUTCOME_FORM;
-    if (span_verify(n->text, text, err) != 0) {
-        free(text);
+    char *text = span_apply(n->text, said, err);
+    free(said);
+    if (!text)
         return OUTCOME_SPANS;
-    }
     /* From here on a repair is shown what was written, right or wrong. */
     agent_set(&n->text, text);
     char *body = span_strip(text);
@@ -138,7 +153,9 @@ static enum agent_outcome read_text(struct agent *a, const char *reply, struct e
     int32_t same = tree_same(t, source, -1);
     if (same >= 0) {
         err_set(err, "the text is that of attempt %d%s%s", same,
-                t->node[same].reason ? ", refused: " : "",
+                t->node[same].state == AGENT_MEASURED ? ", measured: "
+                : t->node[same].reason                ? ", refused: "
+                                                      : "",
                 t->node[same].reason ? t->node[same].reason : "");
         return OUTCOME_SAME;
     }

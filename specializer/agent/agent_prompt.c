@@ -9,6 +9,7 @@
 #include "engine/plan.h"
 #include "kernels/sources.h"
 #include "specializer/adviser/adviser_request.h"
+#include "specializer/agent/agent_context.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
 #include "specializer/candidate/hash.h"
@@ -17,7 +18,7 @@
 extern const struct kernel_source prompt_sources[];
 extern const int prompt_source_count;
 
-enum { LEADERS = 3, DEADS = 6, LOG_MOST = 2500, PLAN_MOST = 300 };
+enum { LOG_MOST = 2500 };
 
 /* ---- files --------------------------------------------------------------------------------- */
 
@@ -150,13 +151,43 @@ static char *constants_text(const struct facts *f)
     return out;
 }
 
+/* A header that the frame includes, without its guard, its licence and what it includes in turn. */
+static char *helpers_text(enum region region)
+{
+    const char *at = region == REGION_ATTN_IN ? kernel_source_text("cpu/lib/qkv.h")
+                     : region == REGION_ATTN  ? kernel_source_text("cpu/lib/paged.h")
+                                              : "";
+    char *out = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&out, &size);
+    while (*at) {
+        size_t n = strcspn(at, "\n") + (at[strcspn(at, "\n")] == '\n');
+        bool noise = strncmp(at, "#include", 8) == 0 || strncmp(at, "#ifndef WHET_", 13) == 0 ||
+                     strncmp(at, "#define WHET_", 13) == 0 || strncmp(at, "/* SPDX", 7) == 0;
+        bool guard = strncmp(at, "#endif", 6) == 0 && at[n] == 0;
+        if (!noise && !guard)
+            fwrite(at, 1, n, f);
+        at += n;
+    }
+    fclose(f);
+    return out;
+}
+
 static const char *rule_text(enum numerics n)
 {
     return n == NUMERICS_BIT_EQUAL
                ? "0: the very bits of the eager kernel, whose order of arithmetic lanes.h fixes "
                  "(sums "
                  "in 16 lanes of fused multiply-adds, folded 8, 4, 2, 1)"
-               : "twice that of the eager kernel against a double-precision oracle";
+               : "twice that of the eager kernel, both against a double-precision oracle: the "
+                 "largest "
+                 "and the root mean square over the row, relative to the row's scale";
+}
+
+/* "gcc 12.2, with -O3 ..." */
+static const char *or_unknown(const char *text)
+{
+    return text && text[0] ? text : "not known";
 }
 
 /* What a contract of one machine needs and the other's has no use for is "". */
@@ -168,7 +199,7 @@ char *agent_prompt_system(const struct agent_view *v, struct err *err)
     const bool cuda = machine == MACHINE_CUDA;
     char m_from[16], m[16], threads[16], isa[16], context[80] = "";
     char *args = args_text(machine, region), *operation = operation_text(f);
-    char *constants = constants_text(f);
+    char *constants = constants_text(f), *helpers = helpers_text(region);
     snprintf(m_from, sizeof m_from, "%d", v->m_from);
     snprintf(m, sizeof m, "%d", f->M_MAX);
     snprintf(threads, sizeof threads, "%d", v->threads);
@@ -187,9 +218,8 @@ char *agent_prompt_system(const struct agent_view *v, struct err *err)
         {"isa", isa},
         {"isa_name", isa_name(v->isa)},
         {"target", v->machine->target},
-        {"helpers", region == REGION_ATTN_IN ? kernel_source_text("cpu/lib/qkv.h")
-                    : region == REGION_ATTN  ? kernel_source_text("cpu/lib/paged.h")
-                                             : ""},
+        {"compiler", or_unknown(v->compiler)},
+        {"helpers", helpers},
         {"rule", rule_text(v->numerics)},
     };
     char *contract = prompt_fill(cuda ? "contract_cuda.md" : "contract_cpu.md", value,
@@ -200,6 +230,7 @@ char *agent_prompt_system(const struct agent_view *v, struct err *err)
     free(args);
     free(operation);
     free(constants);
+    free(helpers);
     return out;
 }
 
@@ -225,99 +256,74 @@ static char *device_text(const struct agent_view *v)
     return text;
 }
 
-/* At most `most` bytes of `text`, and no half of a character. */
-static int whole_characters(const char *text, int most)
-{
-    size_t n = strlen(text);
-    if (n <= (size_t)most)
-        return (int)n;
-    for (n = (size_t)most; n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80;)
-        n--;
-    return (int)n;
-}
-
-static char *leaders_text(const struct agent_tree *t)
-{
-    int32_t id[LEADERS];
-    int n = tree_leaders(t, id, LEADERS);
-    char *out = NULL;
-    size_t size = 0;
-    FILE *f = open_memstream(&out, &size);
-    for (int i = 0; i < n; i++) {
-        const struct agent_node *l = &t->node[id[i]];
-        fprintf(f, "- %.3f: %s", l->speed, l->label ? l->label : "the seed");
-        if (l->plan)
-            fprintf(f, ": %.*s", whole_characters(l->plan, PLAN_MOST), l->plan);
-        fputc('\n', f);
-    }
-    fputs(n == 0 ? "- nothing is measured yet\n" : "", f);
-    fclose(f);
-    return out;
-}
-
-/* The newest refusals: what was tried, and why it was no good. */
-static char *dead_text(const struct agent_tree *t)
-{
-    char *out = NULL;
-    size_t size = 0;
-    int n = 0;
-    FILE *f = open_memstream(&out, &size);
-    for (int i = t->nodes - 1; i >= 0 && n < DEADS; i--) {
-        const struct agent_node *d = &t->node[i];
-        if (d->state != AGENT_FAILED)
-            continue;
-        fprintf(f, "- %s: %s\n", d->label ? d->label : "a plan", d->reason ? d->reason : "");
-        n++;
-    }
-    fputs(n == 0 ? "- none yet\n" : "", f);
-    fclose(f);
-    return out;
-}
-
 char *agent_prompt_plan(const struct agent_view *v, const struct agent_tree *t, int32_t parent,
                         struct err *err)
 {
     const struct agent_node *p = &t->node[parent];
-    char run[32], roofline[32], speed[32], gain[32];
-    char *body = span_strip(p->text), *numbered = span_number(body), *profile = profile_text(v);
-    char *leaders = leaders_text(t), *dead = dead_text(t), *device = device_text(v);
+    char run[32], roofline[32], speed[300], gain[32];
+    char *body = span_strip(p->text), *numbered = span_number(body);
+    char *made[] = {profile_text(v),
+                    device_text(v),
+                    context_leaders(t),
+                    context_dead(t),
+                    context_children(t, parent),
+                    context_kin(v),
+                    context_reference(v, t, parent)};
     snprintf(run, sizeof run, "%.4g", v->run_s * 1e6);
     snprintf(roofline, sizeof roofline, "%.4g", v->roofline_s * 1e6);
-    snprintf(speed, sizeof speed, "%.3f", p->speed);
+    snprintf(speed, sizeof speed, "%.3f%s%.240s", p->speed, p->reason ? "; " : "",
+             p->reason ? p->reason : "");
     snprintf(gain, sizeof gain, "%.3g", v->min_gain * 100);
-    const struct prompt_value value[] = {{"slot", v->slot},     {"incumbent", v->incumbent},
-                                         {"run_us", run},       {"roofline_us", roofline},
-                                         {"speed", speed},      {"profile", profile},
-                                         {"min_gain", gain},    {"device", device},
-                                         {"leaders", leaders},  {"dead", dead},
+    const struct prompt_value value[] = {{"slot", v->slot},
+                                         {"serving", v->serving ? v->serving : v->incumbent},
+                                         {"run_us", run},
+                                         {"roofline_us", roofline},
+                                         {"speed", speed},
+                                         {"min_gain", gain},
+                                         {"tuned", v->tuned ? v->tuned : "- none yet\n"},
+                                         {"profile", made[0]},
+                                         {"device", made[1]},
+                                         {"leaders", made[2]},
+                                         {"dead", made[3]},
+                                         {"children", made[4]},
+                                         {"kin", made[5]},
+                                         {"reference", made[6]},
+                                         {"serving_source", v->source ? v->source : ""},
                                          {"numbered", numbered}};
     char *out = prompt_fill("plan.md", value, sizeof value / sizeof *value, err);
     free(body);
     free(numbered);
-    free(profile);
-    free(device);
-    free(leaders);
-    free(dead);
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        free(made[i]);
     return out;
 }
 
 char *agent_prompt_code(const struct agent_tree *t, int32_t node, struct err *err)
 {
     const struct agent_node *n = &t->node[node];
-    const struct prompt_value value[] = {{"plan", n->plan}, {"marked", n->text}};
-    return prompt_fill("code.md", value, 2, err);
+    char *others = context_code(t, node);
+    const struct prompt_value value[] = {
+        {"plan", n->plan}, {"others", others}, {"marked", n->text}};
+    char *out = prompt_fill("code.md", value, 3, err);
+    free(others);
+    return out;
 }
 
 char *agent_prompt_debug(const struct agent_tree *t, int32_t node, struct err *err)
 {
     const struct agent_node *n = &t->node[node];
-    char *log =
-        n->log && n->log[0] ? xasprintf("Its words:\n%.*s\n", LOG_MOST, n->log) : xstrdup("");
+    char *log = n->log && n->log[0]
+                    ? xasprintf("Its words:\n%.*s\n", whole_characters(n->log, LOG_MOST), n->log)
+                    : xstrdup("");
+    char *others = context_debug(t, node), *numbered = span_number(n->text);
     const struct prompt_value value[] = {{"plan", n->plan},
                                          {"reason", n->reason ? n->reason : ""},
                                          {"log", log},
-                                         {"marked", n->text}};
-    char *out = prompt_fill("debug.md", value, 4, err);
+                                         {"others", others},
+                                         {"numbered", numbered}};
+    char *out = prompt_fill("debug.md", value, 5, err);
     free(log);
+    free(others);
+    free(numbered);
     return out;
 }

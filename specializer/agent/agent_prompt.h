@@ -11,6 +11,12 @@
 #include "specializer/agent/agent_tree.h"
 #include "specializer/search/space.h"
 
+/* The texts of another slot. */
+struct agent_kin {
+    const char *slot;
+    const struct agent_tree *tree;
+};
+
 /* What is known of the slot under work. */
 struct agent_view {
     const char *slot;          /* "mlp_in/m1" */
@@ -23,6 +29,11 @@ struct agent_view {
     double min_gain;                                  /* over it, to be published */
     double share, run_s, roofline_s, m, context_mean; /* live means */
     struct region_cost work;                          /* of one run at them */
+    const char *compiler;                             /* which, and its flags; NULL: not known */
+    /* What is told of the kernel that serves and of what else was measured here; NULL: nothing. */
+    const char *serving, *source, *tuned;
+    const struct agent_kin *kin; /* [kins] */
+    int kins;
 };
 
 /* Hash of all of them together. */

@@ -164,6 +164,177 @@ int span_verify(const char *before, const char *after, struct err *err)
     }
 }
 
+/* ---- what a reply changes ------------------------------------------------------------------- */
+
+/* "// [lines 14 to 15]": its numbers; false if the line is no such thing. */
+static bool edit_of(const struct line *l, struct span_lines *out)
+{
+    char text[64];
+    int used = 0, skip = 0;
+    while (skip < l->n && strchr(" \t", l->at[skip]))
+        skip++;
+    snprintf(text, sizeof text, "%.*s", l->n - skip, l->at + skip);
+    return l->n - skip < (int)sizeof text &&
+           sscanf(text, "// [lines %6d to %6d]%n", &out->first, &out->last, &used) == 2 &&
+           used == l->n - skip;
+}
+
+static bool is_edit_end(const struct line *l)
+{
+    int skip = 0;
+    while (skip < l->n && strchr(" \t", l->at[skip]))
+        skip++;
+    return l->n - skip == 8 && memcmp(l->at + skip, "// [end]", 8) == 0;
+}
+
+/* Copies lines of *before up to `line`, which is the next one then, or to the end (0). */
+static void copy_lines(FILE *f, const char **before, int *at, int line, bool *inside)
+{
+    struct line l;
+    int number;
+    while ((line == 0 || *at < line) && take_line(before, &l)) {
+        enum marker m = marker_of(&l, &number);
+        *inside = m == NO_MARKER ? *inside : m == BEGINS;
+        fprintf(f, "%.*s\n", l.n, l.at);
+        ++*at;
+    }
+}
+
+/* Passes over the lines that an edit replaces: all of them exist and are inside a span. */
+static int drop_lines(const char **before, int *at, const struct span_lines *e, bool inside,
+                      struct err *err)
+{
+    struct line l;
+    int number;
+    for (; *at <= e->last; ++*at)
+        if (!take_line(before, &l) || !inside || marker_of(&l, &number) != NO_MARKER)
+            return err_set(err, "lines %d to %d: line %d is outside the spans", e->first, e->last,
+                           *at);
+    return 0;
+}
+
+/* The new lines of an edit, up to its end. */
+static int write_edit(FILE *f, const char **reply, const struct span_lines *e, struct err *err)
+{
+    struct line l;
+    struct span_lines other;
+    int number;
+    while (take_line(reply, &l)) {
+        if (is_edit_end(&l))
+            return 0;
+        if (edit_of(&l, &other) || marker_of(&l, &number) != NO_MARKER)
+            return err_set(err, "lines %d to %d: a marker among the new lines", e->first, e->last);
+        fprintf(f, "%.*s\n", l.n, l.at);
+    }
+    return err_set(err, "lines %d to %d have no // [end]", e->first, e->last);
+}
+
+static int apply_edits(FILE *f, const char *before, const char *reply, struct err *err)
+{
+    struct line l;
+    struct span_lines e;
+    bool inside = false;
+    int at = 1;
+    while (take_line(&reply, &l)) {
+        if (l.n == 0)
+            continue;
+        if (!edit_of(&l, &e))
+            return err_set(err, "outside of edits: %.*s", l.n < 100 ? l.n : 100, l.at);
+        if (e.first < at || e.last < e.first)
+            return err_set(err, "lines %d to %d are out of order", e.first, e.last);
+        copy_lines(f, &before, &at, e.first, &inside);
+        if (drop_lines(&before, &at, &e, inside, err) != 0 || write_edit(f, &reply, &e, err) != 0)
+            return -1;
+    }
+    copy_lines(f, &before, &at, 0, &inside);
+    return 0;
+}
+
+/* Copies *before up to the beginning of span `number`, that line included; the old lines of the
+ * span are passed over, its end is next. */
+static bool find_span(FILE *f, const char **before, int number)
+{
+    struct line l;
+    int n;
+    while (take_line(before, &l)) {
+        enum marker m = marker_of(&l, &n);
+        fprintf(f, "%.*s\n", l.n, l.at);
+        if (m != BEGINS || n != number)
+            continue;
+        for (const char *at = *before; take_line(&at, &l); *before = at)
+            if (marker_of(&l, &n) == ENDS)
+                return true;
+        return false;
+    }
+    return false;
+}
+
+static int apply_spans(FILE *f, const char *before, const char *reply, struct err *err)
+{
+    struct line l;
+    int open = 0, number;
+    while (take_line(&reply, &l)) {
+        enum marker m = marker_of(&l, &number);
+        if (open && m == NO_MARKER) {
+            fprintf(f, "%.*s\n", l.n, l.at);
+        } else if (!open && m == BEGINS) {
+            if (!find_span(f, &before, number))
+                return err_set(err, "span %d is not there, or comes twice or too late", number);
+            open = number;
+        } else if (open && m == ENDS && number == open) {
+            open = 0;
+        } else if (l.n > 0) {
+            return err_set(err, "%.*s is out of place", l.n < 100 ? l.n : 100, l.at);
+        }
+    }
+    if (open)
+        return err_set(err, "span %d has no end", open);
+    bool inside = false;
+    int at = 1;
+    copy_lines(f, &before, &at, 0, &inside);
+    return 0;
+}
+
+/* How a reply says what it changes. */
+enum reply_form { WHOLE, SPANS_ALONE, EDITS };
+
+static enum reply_form form_of(const char *reply)
+{
+    struct line l;
+    struct span_lines e;
+    bool inside = false, some = false;
+    int number;
+    while (take_line(&reply, &l)) {
+        enum marker m = marker_of(&l, &number);
+        if (!inside && edit_of(&l, &e))
+            return EDITS;
+        if (!inside && m == NO_MARKER && l.n > 0)
+            return WHOLE;
+        some |= m != NO_MARKER;
+        inside = m == NO_MARKER ? inside : m == BEGINS;
+    }
+    return some ? SPANS_ALONE : WHOLE;
+}
+
+char *span_apply(const char *before, const char *reply, struct err *err)
+{
+    char *out = NULL;
+    size_t size = 0;
+    int rc;
+    const enum reply_form form = form_of(reply);
+    FILE *f = open_memstream(&out, &size);
+    if (form == WHOLE)
+        rc = fputs(reply, f) >= 0 ? 0 : -1;
+    else
+        rc =
+            form == EDITS ? apply_edits(f, before, reply, err) : apply_spans(f, before, reply, err);
+    fclose(f);
+    if (rc == 0 && span_verify(before, out, err) == 0)
+        return out;
+    free(out);
+    return NULL;
+}
+
 char *span_number(const char *text)
 {
     struct line l;

@@ -9,12 +9,13 @@
 
 #include "engine/utf8.h"
 
-enum { BRACKETS_MOST = 256 };
+enum { BRACKETS_MOST = 256, MESSAGE_MOST = 200 };
 
 struct lexer {
     const char *at, *end;
     int line;
     bool first, apart;
+    bool message; /* the last token was one: its assertion's parenthesis closes behind it */
     struct tokens *out;
 };
 
@@ -211,6 +212,45 @@ static int read_number(struct lexer *x, struct token *t)
                              x->at - t->at < 60 ? (int)(x->at - t->at) : 60, t->at);
 }
 
+/* The next token is the last operand of a static assertion, outside of directives: there, and only
+ * there, a string says something to a reader and nothing to the program. */
+static bool is_message(const struct lexer *x)
+{
+    const struct tokens *t = x->out;
+    int depth = 0, i = t->n - 1, line = i;
+    while (line > 0 && !t->token[line].first)
+        line--;
+    if (i < 3 || !token_is(&t->token[i], ",") || (!x->first && token_is(&t->token[line], "#")))
+        return false;
+    for (; i > 0; i--) {
+        const struct token *k = &t->token[i];
+        depth += token_is(k, ")") || token_is(k, "]") || token_is(k, "}");
+        if (!token_is(k, "(") && !token_is(k, "[") && !token_is(k, "{"))
+            continue;
+        if (depth-- == 0)
+            return token_is(k, "(") &&
+                   token_is(k - 1, t->language == AGENT_C ? "_Static_assert" : "static_assert");
+    }
+    return false;
+}
+
+static int read_message(struct lexer *x, struct token *t)
+{
+    const char *c = x->at + 1;
+    if (!is_message(x))
+        return text_refuse(x->out, t->line, "string",
+                           "a string literal is the message of a static assertion or nothing");
+    while (c < x->end && *c >= 0x20 && *c <= 0x7e && !strchr("\"\\", *c))
+        c++;
+    if (c == x->end || *c != '"' || c - x->at > MESSAGE_MOST)
+        return text_refuse(x->out, t->line, "string",
+                           "a message is at most %d plain characters on one line", MESSAGE_MOST);
+    x->at = c + 1;
+    x->message = true;
+    t->kind = TOKEN_MESSAGE;
+    return 0;
+}
+
 static int read_punctuation(struct lexer *x, struct token *t)
 {
     static const char *const early[] = {"<:", ":>", "<%", "%>", "%:", "??"};
@@ -219,8 +259,6 @@ static int read_punctuation(struct lexer *x, struct token *t)
     for (size_t i = 0; i < sizeof early / sizeof *early; i++)
         if (x->end - x->at >= 2 && memcmp(x->at, early[i], 2) == 0)
             return text_refuse(x->out, t->line, "spelling", "%s", early[i]);
-    if (c == '"')
-        return text_refuse(x->out, t->line, "string", "string literals have no use in a kernel");
     if (c == '\\')
         return text_refuse(x->out, t->line, "backslash", "outside a character constant");
     if (!c || !strchr("{}[]()<>;:,.?~!%^&*-+=|/#", c))
@@ -240,7 +278,10 @@ static int read_token(struct lexer *x, struct token *t)
     char c = *x->at;
     int rc = 0;
     *t = (struct token){.at = x->at, .line = x->line, .first = x->first, .apart = x->apart};
-    x->first = false;
+    const bool message = x->message;
+    x->message = false;
+    if (message && c != ')')
+        return text_refuse(x->out, t->line, "string", "the message of an assertion ends it");
     if (is_letter(c)) {
         t->kind = TOKEN_NAME;
         while (x->at < x->end && (is_letter(*x->at) || is_digit(*x->at)))
@@ -249,9 +290,12 @@ static int read_token(struct lexer *x, struct token *t)
         rc = read_number(x, t);
     } else if (c == '\'') {
         rc = read_character(x, t);
+    } else if (c == '"') {
+        rc = read_message(x, t);
     } else {
         rc = read_punctuation(x, t);
     }
+    x->first = false;
     t->n = (int)(x->at - t->at);
     /* A digit separator, or the prefix of a literal. */
     if (rc == 0 && (t->kind == TOKEN_NAME || t->kind == TOKEN_NUMBER) && x->at < x->end &&

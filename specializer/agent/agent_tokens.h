@@ -4,8 +4,8 @@
  * A tokenizer must not see other tokens than the compiler does, or a rule could be walked around.
  * So whatever makes C's early phases surprising is refused here: control characters, bytes beyond
  * ASCII outside comments, a backslash anywhere but in a character constant (it joins lines),
- * digraphs, trigraphs, string literals, literals with prefixes, suffixes of one's own or digit
- * separators. Pure; any thread. */
+ * digraphs, trigraphs, string literals (but the message of a static assertion, which no code ever
+ * sees), literals with prefixes, suffixes of one's own or digit separators. Pure; any thread. */
 #ifndef WHET_SPECIALIZER_AGENT_AGENT_TOKENS_H
 #define WHET_SPECIALIZER_AGENT_AGENT_TOKENS_H
 
@@ -14,7 +14,7 @@
 
 #include "specializer/agent/agent_text.h"
 
-enum token_kind { TOKEN_NAME, TOKEN_NUMBER, TOKEN_CHARACTER, TOKEN_PUNCTUATION };
+enum token_kind { TOKEN_NAME, TOKEN_NUMBER, TOKEN_CHARACTER, TOKEN_MESSAGE, TOKEN_PUNCTUATION };
 
 /* Points into the text. Punctuation is one character, but for -> -- ++. */
 struct token {

@@ -122,23 +122,31 @@ static int32_t find_state(const struct agent_tree *t, enum agent_state s)
     return -1;
 }
 
-/* The node that grows next: the fastest, or with odds epsilon any; -1 when none lives. */
+static bool is_living(const struct agent_tree *t, int32_t node)
+{
+    return t->node[node].state == AGENT_MEASURED && !tree_closed(t, node);
+}
+
+/* The node that grows next: the fastest, or with odds epsilon any; -1 when none lives. The seed, a
+ * text of ours that is there to be right, is not drawn once a model's text is faster. */
 static int32_t choose(struct agent_tree *t)
 {
     int living = 0, at = -1;
     int32_t best = -1;
     for (int i = 0; i < t->nodes; i++)
-        if (t->node[i].state == AGENT_MEASURED && !tree_closed(t, i)) {
+        if (is_living(t, i)) {
             living++;
             if (best < 0 || t->node[i].speed > t->node[best].speed)
                 best = i;
         }
-    if (living == 0 || random_below(&t->random, 1000) >= (int)(1000 * AGENT_EPSILON))
+    const bool beaten = best > 0 && is_living(t, 0);
+    if (living <= beaten || random_below(&t->random, 1000) >= (int)(1000 * AGENT_EPSILON))
         return best;
-    for (int left = random_below(&t->random, living); left >= 0; left--)
+    at = beaten ? 0 : -1;
+    for (int left = random_below(&t->random, living - beaten); left >= 0; left--)
         do
             at++;
-        while (t->node[at].state != AGENT_MEASURED || tree_closed(t, at));
+        while (!is_living(t, at));
     return at;
 }
 

@@ -2,10 +2,11 @@
 /* agent_tree.h - what was written for one slot, as a tree: policy and nothing else.
  *
  * The root is the seed, every other node a text made from its parent's by a plan. Which text to
- * work on next follows STARK (arXiv 2510.16996): with odds epsilon any living node, else the
- * fastest; the root has at most five children; a node is dead that has at least three children,
- * all of which failed: one that was right keeps it alive. A text that failed may be repaired twice
- * before it counts as a failing child. Pure but for the random state; one thread.
+ * work on next follows STARK (arXiv 2510.16996): with odds epsilon any living node (but the seed,
+ * where a text is faster), else the fastest; the root has at most five children; a node is dead
+ * that has at least three children, all of which failed: one that was right keeps it alive. A text
+ * that failed may be repaired twice before it counts as a failing child. Pure but for the random
+ * state; one thread.
  */
 #ifndef WHET_SPECIALIZER_AGENT_AGENT_TREE_H
 #define WHET_SPECIALIZER_AGENT_AGENT_TREE_H
@@ -40,7 +41,7 @@ struct agent_node {
     char *text;       /* with the markers of its spans */
     char source[17];  /* hash of what is compiled; "" before there is any */
     char prompts[17]; /* of the prompts it was asked for with */
-    char *reason;     /* of the last refusal */
+    char *reason;     /* of the last refusal; MEASURED: what the bench said besides the speed */
     char *log;        /* the compiler's or checker's words */
 };
 

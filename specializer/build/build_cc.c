@@ -205,8 +205,8 @@ static enum stage_result place_object(struct build *b, double seconds, double cp
         chmod(b->temporary, 0600) !=
             0 || /* whatever our umask is: it is loaded if it is ours alone */
         rename(b->temporary, c->object) != 0) {
-        snprintf(c->reason, sizeof c->reason, "build: %.150s cannot be put in place: %s", c->object,
-                 strerror(errno));
+        candidate_explain(c, STAGE_BUILD, CAUSE_OTHER, 0, "%.150s cannot be put in place: %s",
+                          c->object, strerror(errno));
         return STAGE_RETRY;
     }
     c->evidence.build_s = seconds;
@@ -227,11 +227,12 @@ static enum stage_result choose(const struct stage_env *env, struct build *b)
     c->log = NULL;
     c->log_words = 0;
     if (!env->ops->choose) {
-        snprintf(c->reason, sizeof c->reason, "build: the backend has no library to choose from");
+        candidate_explain(c, STAGE_BUILD, CAUSE_OTHER, 0,
+                          "the backend has no library to choose from");
         return STAGE_REFUSE;
     }
     if (env->ops->choose(env->backend, c->define, b->temporary, &log, &err) != 0) {
-        snprintf(c->reason, sizeof c->reason, "build: %.200s", err.msg);
+        candidate_explain(c, STAGE_BUILD, CAUSE_OTHER, 0, "%.200s", err.msg);
         return STAGE_REFUSE;
     }
     c->log = log;
@@ -336,8 +337,8 @@ static enum stage_result compiler_failed(struct build *b, const struct process_r
     char how[80], what[160];
     process_describe(r, how, sizeof how);
     first_error(r->err, what, sizeof what);
-    snprintf(b->c->reason, sizeof b->c->reason, "build: compiler: %s%s%s", how, *what ? ": " : "",
-             what);
+    candidate_explain(b->c, STAGE_BUILD, CAUSE_OTHER, 0, "compiler: %s%s%s", how, *what ? ": " : "",
+                      what);
     bool starved = r->timed_out && !r->cpu_out;
     bool taken = r->signal == SIGKILL && !r->timed_out && !r->cpu_out;
     if (starved || taken || not_the_kernels_fault(r->err))
@@ -387,7 +388,7 @@ static enum stage_result accept_object(struct build *b, const struct process_res
     struct candidate *c = b->c;
     struct err err = {""};
     if ((b->cuda ? inspect_cubin(b, &err) : inspect_object(b, &err)) != 0) {
-        snprintf(c->reason, sizeof c->reason, "build: object %.200s", err.msg);
+        candidate_explain(c, STAGE_BUILD, CAUSE_OTHER, 0, "object %.200s", err.msg);
         return STAGE_REFUSE;
     }
     return place_object(b, r->wall_s, r->cpu_s);
@@ -423,7 +424,7 @@ static bool go_on(struct build *b, const struct process_result *r, enum stage_re
     }
     *stage = STAGE_RUNNING;
     if (start_compiler(b, &err) != 0) {
-        snprintf(b->c->reason, sizeof b->c->reason, "%.220s", err.msg);
+        candidate_explain(b->c, STAGE_BUILD, CAUSE_OTHER, 0, "%.220s", err.msg);
         *stage = STAGE_RETRY;
     }
     return true;

@@ -26,6 +26,8 @@ static const char text[] = "#include <stddef.h>\n"
                            "#include <stdint.h>\n"
                            "#if defined(__x86_64__)\n"
                            "#include <immintrin.h>\n"
+                           "#elif defined(__aarch64__)\n"
+                           "#include <arm_neon.h>\n"
                            "#endif\n";
 
 static const char family[] = "intrinsics-";

@@ -126,18 +126,19 @@ static const void *loaded(const struct object *o, uint64_t address, uint64_t n, 
     return NULL;
 }
 
-/* syscall, sysenter and int 0x80 (svc on ARM), at any byte: a jump may lead into the middle of an
- * instruction. Immediates and displacements may hold these bytes too, about once in a hundred
- * kernels; such a false alarm costs an agent's kernel one attempt. */
+/* syscall, sysenter and int 0x80, at any byte: a jump may lead into the middle of an instruction.
+ * On ARM svc, at every fourth byte: elsewhere nothing is executed. Immediates and displacements may
+ * hold these bytes too, about once in a hundred kernels; such a false alarm costs an agent's kernel
+ * one attempt. */
 static int check_code(const struct object *o, const Elf64_Phdr *s, struct err *err)
 {
     const unsigned char *p = o->data + s->p_offset;
     for (uint64_t i = 0; i + 1 < s->p_filesz; i++) {
-        bool call =
-            MACHINE == EM_AARCH64
-                ? i % 4 == 0 && i + 3 < s->p_filesz && p[i + 3] == 0xd4 && (p[i] & 0x1f) == 1
-                : (p[i] == 0x0f && (p[i + 1] == 0x05 || p[i + 1] == 0x34)) ||
-                      (p[i] == 0xcd && p[i + 1] == 0x80);
+        bool call = MACHINE == EM_AARCH64
+                        ? (s->p_vaddr + i) % 4 == 0 && i + 3 < s->p_filesz && p[i + 3] == 0xd4 &&
+                              (p[i] & 0x1f) == 1
+                        : (p[i] == 0x0f && (p[i + 1] == 0x05 || p[i + 1] == 0x34)) ||
+                              (p[i] == 0xcd && p[i + 1] == 0x80);
         if (call)
             return err_set(err,
                            "has a system-call instruction (bytes %02x %02x; if they are part of a "

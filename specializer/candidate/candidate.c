@@ -2,6 +2,7 @@
 /* candidate.c - making candidates and their keys, and the way to and from the store's rows. */
 #include "specializer/candidate/candidate.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,6 +149,43 @@ void candidate_free(struct candidate *c)
     free(c->object);
     free(c->log);
     free(c);
+}
+
+/* ---- why it goes no further --------------------------------------------------------------------
+ */
+
+/* The words may hold the old sentence. */
+static void set_reason(struct candidate *c, const char *stage, const char *fmt, va_list args)
+{
+    char sentence[sizeof c->reason] = "";
+    size_t at = stage ? (size_t)snprintf(sentence, sizeof sentence, "%s: ", stage) : 0;
+    vsnprintf(sentence + at, sizeof sentence - at, fmt, args);
+    memcpy(c->reason, sentence, sizeof sentence);
+}
+
+void candidate_explain(struct candidate *c, enum stage stage, enum cause cause, double value,
+                       const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    set_reason(c, stage_name(stage), fmt, args);
+    va_end(args);
+    c->evidence.refusal = (struct refusal){.cause = cause, .stage = stage, .value = value};
+}
+
+void candidate_withdrawn(struct candidate *c, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    set_reason(c, NULL, fmt, args);
+    va_end(args);
+    c->evidence.refusal = (struct refusal){.cause = CAUSE_WITHDRAWN};
+}
+
+void candidate_unexplain(struct candidate *c)
+{
+    c->reason[0] = 0;
+    c->evidence.refusal = (struct refusal){0};
 }
 
 /* ---- the log --------------------------------------------------------------------------------- */

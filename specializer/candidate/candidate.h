@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "engine/dispatch.h"
+#include "specializer/candidate/refusal.h"
 #include "specializer/candidate/template.h"
 
 enum { KEY_HEX = 16 };
@@ -84,6 +85,8 @@ struct evidence {
     struct gain canary;
     double step_s; /* median step with the candidate */
     struct losses lost;
+    /* the verdict against it, or what kept the last stage from one */
+    struct refusal refusal;
 };
 
 /* What the adviser warned about (bits): the checks that look for it run first. */
@@ -105,6 +108,8 @@ struct candidate {
     bool bit_equal;     /* the template declares canonical order for this point */
     double predicted_s; /* by the cost model */
     unsigned risk;      /* enum risk bits, from the adviser */
+    const char *known;  /* the machine on which it is known to have won (static), or NULL */
+    bool whole;         /* the whole model passed with it when it was probed */
 
     char *source;        /* path of the .c or .cu file */
     char **define;       /* ["-DROWS=4", ...], NULL-terminated */
@@ -114,7 +119,7 @@ struct candidate {
     enum life state;
     enum steps_say steps;
     struct evidence evidence;
-    char reason[240]; /* of a refusal or rollback: "probe: m=3 outlier: row error 4.1x eager" */
+    char reason[240]; /* evidence.refusal as a sentence: "probe: m=3: row 0: 12 values ..." */
     char *log;        /* the compiler's command line, what it said, what the probe said; or NULL */
     size_t log_words; /* where in it the words begin, behind the command line */
 
@@ -148,6 +153,15 @@ struct candidate *candidate_new_agent(const struct key_parts *k, const struct te
 void candidate_free(struct candidate *c);
 /* "agent/<hash>.c" or ".cu": the file of such a text, relative to the folder of kernel sources. */
 void candidate_body_name(enum machine_kind machine, const char *hash, char out[40]);
+/* Why it goes no further, for the program and, with the stage before it, as a sentence for people.
+ */
+void candidate_explain(struct candidate *c, enum stage stage, enum cause cause, double value,
+                       const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* Why it is in no slot any more, or does not come back to one: CAUSE_WITHDRAWN. */
+void candidate_withdrawn(struct candidate *c, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Nothing is held against it, or not any more. */
+void candidate_unexplain(struct candidate *c);
 /* Begins a log of its build with the command line. */
 void candidate_log_start(struct candidate *c, const char *const *argv);
 /* Adds what a compiler or a probe said; NULL and "" add nothing. */

@@ -72,6 +72,8 @@ cJSON *evidence_json(const struct evidence *e)
         if (number != 0 && isfinite(number))
             cJSON_AddNumberToObject(o, name, number);
     }
+    if (e->refusal.cause != CAUSE_NONE)
+        cJSON_AddItemToObject(o, "refusal", refusal_json(&e->refusal));
     return o;
 }
 
@@ -94,6 +96,7 @@ void evidence_read(struct evidence *e, const cJSON *json)
         else if (f->kind == BYTES && cJSON_IsNumber(v) && fabs(v->valuedouble) < 9e15)
             *(int64_t *)p = (int64_t)v->valuedouble;
     }
+    refusal_read(&e->refusal, cJSON_GetObjectItemCaseSensitive(json, "refusal"));
 }
 
 /* ---- in words -------------------------------------------------------------------------------- */

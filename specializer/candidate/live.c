@@ -20,11 +20,11 @@ bool live_pause(const struct stage_env *env)
     return !atomic_load(env->stop);
 }
 
-bool live_broken(const struct stage_env *env, struct candidate *c, const char *stage)
+bool live_broken(const struct stage_env *env, struct candidate *c, enum stage stage)
 {
     const char *why = env->ops->broken ? env->ops->broken(env->backend, c->kernel) : NULL;
     if (why)
-        snprintf(c->reason, sizeof c->reason, "%s: its executor: %.200s", stage, why);
+        candidate_explain(c, stage, CAUSE_OTHER, 0, "its executor: %.200s", why);
     return why != NULL;
 }
 

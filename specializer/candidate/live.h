@@ -15,8 +15,8 @@ static inline void live_expected(const struct stage_env *env)
         env->live(env->live_ctx);
 }
 
-/* True if c->kernel runs no more; c->reason says at what stage and why. */
-bool live_broken(const struct stage_env *env, struct candidate *c, const char *stage);
+/* True if c->kernel runs no more; it is explained at `stage`. */
+bool live_broken(const struct stage_env *env, struct candidate *c, enum stage stage);
 
 /* Sleeps a few milliseconds and lets the specializer look after its children. False once the
  * server stops. */

@@ -69,10 +69,11 @@ struct advice_request {
     double share, run_s, roofline_s; /* of step time; of the incumbent; of the machine */
     double m, context;               /* live means */
     const float *speed;              /* [size] results so far, eager = 1; 0: none */
-    const unsigned char *trial;      /* [size] enum trial */
+    const unsigned char *trial;      /* [size] enum trial_status */
     /* The rest is for language models; may be zero. */
     const char *slot;        /* "mlp_in/m1": names the region in requests and replies */
     const char *incumbent;   /* name of the kernel in it */
+    double incumbent_speed;  /* as it was measured, eager = 1; 0: not known */
     struct region_cost work; /* of one run at the live means */
     const struct live_shape *live;
     int lives;

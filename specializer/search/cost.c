@@ -63,14 +63,16 @@ static double bytes_per_weight(const struct facts *f)
     return (double)dtype_bytes((enum dtype)f->WTYPE, 256) / 256;
 }
 
-/* Multiply-adds of an instruction set against a 16-lane fused multiply-add. Without one, a fused
- * multiply-add of the portable build is a call into the math library. */
+/* Multiply-adds of an instruction set against a fused multiply-add of its machine. Without one, a
+ * fused multiply-add of the portable build is a call into the math library. */
 static double isa_speed(int isa, int digits, int parts)
 {
-    static const double f32[] = {0.02, 0.5, 1, 1, 1};
-    int i = isa < 0 ? 0 : isa > 4 ? 4 : isa;
-    if (digits > 0 && i >= 3) /* int8 products: 64 a VNNI instruction, 1024 an AMX one */
-        return (i == 4 ? 16.0 : 4.0) / digits;
+    static const double f32[] = {0.02, 0.5, 1, 1, 1, 1, 1, 1};
+    static const double int8[] = {1, 1, 1, 4, 16, 1, 4, 8}; /* products against those of floats */
+    const int most = sizeof f32 / sizeof *f32 - 1;
+    int i = isa < 0 ? 0 : isa > most ? most : isa;
+    if (digits > 0 && int8[i] > 1) /* 64 a VNNI instruction, 1024 an AMX one; ARM: 16 and 32 */
+        return int8[i] / digits;
     if (parts > 0 && i == 4) /* bf16 products, an activation in parts */
         return 8.0 / parts;
     return f32[i];

@@ -95,13 +95,13 @@ void mcts_learn(struct mcts_tree *t, const struct search *s)
 int mcts_grow(struct mcts_tree *t, int parent, int32_t id)
 {
     struct mcts_node *p = &t->node[parent];
-    if (t->nodes == MCTS_NODES_MOST || (parent != MCTS_ROOT && p->children == MCTS_CHILDREN))
+    if (t->nodes == MCTS_NODES_MOST || (parent != MCTS_ROOT && p->children == t->width))
         return -1;
     int i = t->nodes++;
     t->node[i] = (struct mcts_node){
         .id = id, .parent = parent, .first = -1, .next = p->first, .walk = id, .batch = t->batch};
     p->first = i;
-    p->closed = ++p->children == MCTS_CHILDREN;
+    p->closed = ++p->children == t->width;
     t->of[id] = i;
     return i;
 }

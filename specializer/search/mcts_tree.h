@@ -10,7 +10,7 @@
 #include "specializer/search/advice_budget.h"
 #include "specializer/search/strategy.h"
 
-enum { MCTS_CHILDREN = 2, MCTS_NODES_MOST = 16384, MCTS_ROOT = 0 };
+enum { MCTS_CHILDREN = 2, MCTS_WIDE = 4, MCTS_NODES_MOST = 16384, MCTS_ROOT = 0 };
 
 struct mcts_node {
     int32_t id; /* -1: the root */
@@ -29,8 +29,8 @@ struct mcts_node {
 
 struct mcts_tree {
     struct mcts_node *node;
-    int nodes;
-    int *of; /* [size] node of a point, or -1 */
+    int nodes, width; /* width: children of a node at most, MCTS_CHILDREN or MCTS_WIDE */
+    int *of;          /* [size] node of a point, or -1 */
     uint64_t random;
     double scale;     /* speed x predicted seconds, as measured */
     double fastest;   /* speed, measured or predicted */

@@ -89,9 +89,9 @@ int32_t search_draw(const struct search *s, uint64_t *random)
     return space_find(s->space, t, &p);
 }
 
-static const struct strategy *const strategies[] = {&strategy_template,   &strategy_mcts,
-                                                    &strategy_agentic,    &strategy_random,
-                                                    &strategy_exhaustive, &strategy_cost};
+static const struct strategy *const strategies[] = {
+    &strategy_template,   &strategy_mcts, &strategy_agentic, &strategy_random,
+    &strategy_exhaustive, &strategy_cost, &strategy_evolve,  &strategy_mcts4};
 
 const struct strategy *strategy_find(const char *name)
 {

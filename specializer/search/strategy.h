@@ -12,7 +12,7 @@
 #include "specializer/search/advice.h"
 #include "specializer/search/space.h"
 
-enum trial { TRIAL_NONE, TRIAL_PENDING, TRIAL_MEASURED, TRIAL_REFUSED };
+enum trial_status { TRIAL_NONE, TRIAL_PENDING, TRIAL_MEASURED, TRIAL_REFUSED };
 
 /* Who else may say where a search tree grows; for strategy mcts. */
 struct mover {
@@ -27,7 +27,7 @@ struct mover {
 struct search {
     const struct space *space;
     const struct advice *advice; /* never NULL once proposing starts */
-    unsigned char *trial;        /* [size] enum trial */
+    unsigned char *trial;        /* [size] enum trial_status */
     float *speed;                /* [size] measured speed, eager = 1; 0 if not measured */
     int32_t *first;              /* ids worth trying before all others (winners of neighbours) */
     int firsts;
@@ -61,10 +61,14 @@ struct strategy {
 /* A family whose best prediction is this many times the best of all is not looked at early. */
 #define FAMILY_HOPELESS 5.0
 
-/* `agentic` proposes no points at all: with it every kernel is a text of the agent's (agent.h),
- * which takes its turns whatever the strategy. */
+/* `agentic` proposes no points at all and has but a name: with it every kernel is a text of the
+ * agent's (agent.h), which takes its turns whatever the strategy. */
 extern const struct strategy strategy_template, strategy_mcts, strategy_agentic, strategy_random,
-    strategy_exhaustive, strategy_cost;
+    strategy_exhaustive, strategy_cost, strategy_evolve, strategy_mcts4;
+static inline bool strategy_proposes(const struct strategy *s)
+{
+    return s->propose != NULL;
+}
 /* By name; NULL if this program has no such strategy. */
 const struct strategy *strategy_find(const char *name);
 

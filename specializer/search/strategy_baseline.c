@@ -68,28 +68,7 @@ static void order_close(void *state)
     free(o);
 }
 
-static void *nothing_open(const struct search *s, uint64_t seed)
-{
-    (void)s;
-    (void)seed;
-    return NULL;
-}
-
-static int nothing_propose(void *state, const struct search *s, int32_t *id, int n)
-{
-    (void)state;
-    (void)s;
-    (void)id;
-    (void)n;
-    return 0;
-}
-
-static void nothing_close(void *state)
-{
-    (void)state;
-}
-
-const struct strategy strategy_agentic = {"agentic", nothing_open, nothing_propose, nothing_close};
+const struct strategy strategy_agentic = {.name = "agentic"};
 const struct strategy strategy_exhaustive = {"exhaustive", exhaustive_open, order_propose,
                                              order_close};
 const struct strategy strategy_random = {"random", random_open, order_propose, order_close};

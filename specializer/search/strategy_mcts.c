@@ -27,11 +27,12 @@
 
 enum { GROWTH = 8, WANTS_MOST = 64 };
 
-static void *mcts_open(const struct search *s, uint64_t seed)
+static void *open_tree(const struct search *s, uint64_t seed, int width)
 {
     struct mcts_tree *t = xcalloc(1, sizeof *t);
     int size = space_size(s->space);
     t->random = seed;
+    t->width = width;
     t->node = xcalloc(MCTS_NODES_MOST, sizeof *t->node);
     t->node[MCTS_ROOT] = (struct mcts_node){.id = -1, .parent = -1, .first = -1, .next = -1};
     t->nodes = 1;
@@ -39,6 +40,16 @@ static void *mcts_open(const struct search *s, uint64_t seed)
     for (int i = 0; i < size; i++)
         t->of[i] = -1;
     return t;
+}
+
+static void *mcts_open(const struct search *s, uint64_t seed)
+{
+    return open_tree(s, seed, MCTS_CHILDREN);
+}
+
+static void *mcts4_open(const struct search *s, uint64_t seed)
+{
+    return open_tree(s, seed, MCTS_WIDE);
 }
 
 static void mcts_close(void *state)
@@ -318,3 +329,5 @@ static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)
 }
 
 const struct strategy strategy_mcts = {"mcts", mcts_open, mcts_propose, mcts_close};
+/* Four children a node, to be measured beside two; no option offers it. */
+const struct strategy strategy_mcts4 = {"mcts4", mcts4_open, mcts_propose, mcts_close};

@@ -61,6 +61,11 @@ typedef void record_fn(void *ctx, const struct record *r);
 int store_each(struct store *s, const struct record_filter *f, record_fn *fn, void *ctx,
                struct err *err);
 
+/* Keys of candidates that moved, or were spoken of, since row *after of the trace, each once, of at
+ * most `limit` rows; *after goes on. *after < 0: only sets it to the newest row. */
+int store_moved(struct store *s, int64_t *after, int limit, void (*fn)(void *ctx, const char *key),
+                void *ctx, struct err *err);
+
 /* Marks `key` as running inside this process (on), or safely out of it again (off). A mark found at
  * start means that the process died meanwhile: store_deaths() counts those and clears the marks. */
 int store_trial(struct store *s, const char *key, bool on, struct err *err);
@@ -92,6 +97,9 @@ int store_disable(struct store *s, const char *what, const char *reason, const c
 int store_enable(struct store *s, const char *what, const char *who, struct err *err);
 int store_disables(struct store *s, pair_fn *fn, void *ctx, struct err *err);
 /* Small persistent settings ("mode"). */
+/* Their names begin so, and go on with an environment: what it is in words, for exports. */
+#define STORE_ENVIRONMENT "environment."
+enum { STORE_ENVIRONMENT_MOST = 1024 };
 int store_set(struct store *s, const char *name, const char *value, struct err *err);
 bool store_value(struct store *s, const char *name, char *out, size_t n);
 

@@ -109,6 +109,8 @@ static void read_row(sqlite3_stmt *q, struct record *r)
     evidence_read(&r->evidence, json);
     cJSON_Delete(json);
     store_text(q, 14, r->reason, sizeof r->reason);
+    if (r->evidence.refusal.cause == CAUSE_NONE)
+        refusal_of_sentence(&r->evidence.refusal, r->reason);
     r->rollbacks = sqlite3_column_int(q, 15);
     r->deaths = sqlite3_column_int(q, 16);
     r->changed_s = sqlite3_column_int64(q, 17);
@@ -163,6 +165,50 @@ int store_each(struct store *s, const struct record_filter *f, record_fn *fn, vo
         }
         r = store_done(s, q, code, err);
     }
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}
+
+static int newest_trace(struct store *s, int64_t *id, struct err *err)
+{
+    sqlite3_stmt *q = store_query(s, err, "SELECT coalesce(max(id), 0) FROM trace", "");
+    if (!q)
+        return -1;
+    int code = sqlite3_step(q);
+    if (code == SQLITE_ROW)
+        *id = sqlite3_column_int64(q, 0);
+    return store_done(s, q, code, err);
+}
+
+/* Keys are gathered first: `fn` may ask the store. */
+static int each_moved(struct store *s, int64_t *after, int limit,
+                      void (*fn)(void *ctx, const char *key), void *ctx, struct err *err)
+{
+    sqlite3_stmt *q = store_query(s, err,
+                                  "SELECT key, max(id) FROM (SELECT key, id FROM trace WHERE id>?"
+                                  " ORDER BY id LIMIT ?) GROUP BY key",
+                                  "ii", *after, (int64_t)limit);
+    char(*key)[KEY_HEX + 1] = xcalloc((size_t)limit + 1, sizeof *key);
+    int n = 0, code = SQLITE_ERROR;
+    while (q && (code = sqlite3_step(q)) == SQLITE_ROW) {
+        int64_t id = sqlite3_column_int64(q, 1);
+        if (n < limit)
+            store_text(q, 0, key[n++], sizeof *key);
+        *after = id > *after ? id : *after;
+    }
+    int r = q ? store_done(s, q, code, err) : -1;
+    for (int i = 0; i < n && r == 0; i++)
+        if (key[i][0])
+            fn(ctx, key[i]);
+    free(key);
+    return r;
+}
+
+int store_moved(struct store *s, int64_t *after, int limit, void (*fn)(void *ctx, const char *key),
+                void *ctx, struct err *err)
+{
+    pthread_mutex_lock(&s->lock);
+    int r = *after < 0 ? newest_trace(s, after, err) : each_moved(s, after, limit, fn, ctx, err);
     pthread_mutex_unlock(&s->lock);
     return r;
 }

@@ -69,12 +69,14 @@ def killed_executors(_, __):
     """The process of a kernel that a language model wrote is killed while it runs steps: nobody
     waits for it, no text changes, and its slot never is without a process that can run it."""
     slot = test_agentic.SLOT
-    model = agentic.Model([test_agentic.text()])  # it has eager's bits
+    # They have eager's bits. Each is the same work, tried anew: on a machine that does other things
+    # too, it takes a few until one is measured as faster.
+    model = agentic.Model([test_agentic.text(ahead=8192 + 64 * i) for i in range(40)])
     try:
         with World("--specializer-strategy", "agentic", "--specializer-agentic", "on",
                    "--specializer-slots", slot, "--adviser-url", model.url, "--adviser-model",
                    "writer", "--adviser-calls-per-hour", "1000", "--specializer-pack-mib", "-1",
-                   streams=2) as w:
+                   *test_agentic.ALONE, streams=2) as w:
             w.goes_on()
             w.begin()
             # A text whose process dies while it is loaded is refused for it: later than that.
@@ -156,8 +158,12 @@ def bad_adviser(mode):
     def part(_, n):
         endpoint = Endpoint(mode)
         try:
+            # One slot, that every step of the one stream fills: nobody is asked before something
+            # was measured, which is sooner so.
             with World("--adviser-url", endpoint.url, "--adviser-model", "any",
-                       "--adviser-timeout", "2", "--adviser-calls-per-hour", "1000") as w:
+                       "--specializer-slots", "mlp_in/m1",
+                       "--adviser-timeout", "2", "--adviser-calls-per-hour", "1000",
+                       streams=1) as w:
                 w.goes_on()
                 w.begin()
                 wait_until(lambda: w.server.metric("whet_adviser_faults_total") >= n["advice"],

@@ -20,7 +20,9 @@ from agentic import PATIENCE as ROUNDS
 from agentic import Load
 from conftest import BINARY, PATIENCE, ROOT
 
-# ROUNDS is the longer limit: nobody is asked before a first round of candidates is decided.
+# ROUNDS is the longer limit: nobody is asked before a first round of candidates is decided. With one
+# slot that is its own first round, not the last of every slot's.
+ONE_SLOT = ["--specializer-slots", "mlp_in/m1"]
 KEY = {"authorization": "Bearer boss"}
 
 
@@ -57,7 +59,7 @@ def asked(s):
 def test_a_server_that_asks_itself_serves_on_and_ends(start, tmp_path):
     (tmp_path / "key").write_text("boss\n")
     s = start_on_a_known_port(start, lambda port: [
-        "--specializer-enabled=true", "--server-admin-key-file", str(tmp_path / "key"),
+        "--specializer-enabled=true", "--server-admin-key-file", str(tmp_path / "key"), *ONE_SLOT,
         "--adviser-url", f"http://127.0.0.1:{port}/v1/chat/completions",
         "--adviser-model", "smollm2", "--adviser-timeout", "1", "--engine-max-batch", "2"])
     load = Load(s)
@@ -102,7 +104,7 @@ def test_the_key_is_nowhere_but_in_the_header(start, tmp_path):
     (tmp_path / "adviser.key").chmod(0o644)
     endpoint = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
     threading.Thread(target=endpoint.serve_forever, daemon=True).start()
-    s = start("--specializer-enabled=true", "--server-admin-key-file", str(tmp_path / "key"),
+    s = start("--specializer-enabled=true", "--server-admin-key-file", str(tmp_path / "key"), *ONE_SLOT,
               "--adviser-url", f"http://127.0.0.1:{endpoint.server_port}/v1/chat/completions",
               "--adviser-key-file", str(tmp_path / "adviser.key"),
               "--store", str(tmp_path / "store" / "store.db"))
@@ -209,7 +211,7 @@ def first_of_the_list(body):
 def test_a_person_can_be_the_adviser_of_a_server(start, mailbox, tmp_path):
     (tmp_path / "key").write_text("boss\n")
     box = mailbox(first_of_the_list)
-    s = start("--specializer-enabled=true", "--server-admin-key-file", str(tmp_path / "key"),
+    s = start("--specializer-enabled=true", "--server-admin-key-file", str(tmp_path / "key"), *ONE_SLOT,
               "--specializer-strategy", "mcts", "--adviser-url", box.url)
     load = Load(s)
     try:

@@ -39,7 +39,7 @@ static int64_t scratch_bytes(int32_t m, int32_t size)
 
 static void run(const void *args, const struct team *team)
 {
-    enum { UNIT = 16, AT_ONCE = 8, AHEAD = 8192 };
+    enum { UNIT = 16, AT_ONCE = 8, AHEAD = %(ahead)d };
     const struct mlp_in_args *a = args;
     const int64_t sg = HIDDEN / BLOCK * BLOCK_BYTES(WTYPE), su = HIDDEN / BLOCK * BLOCK_BYTES(WTYPE_2);
     float *n = (float *)team->scratch + (int64_t)team->rank * a->m * HIDDEN;
@@ -67,7 +67,7 @@ static void run(const void *args, const struct team *team)
 
 
 def text(**parts):
-    return KERNEL % {"top": "", "start": "", "inner": "", "end": "", **parts}
+    return KERNEL % {"top": "", "start": "", "inner": "", "end": "", "ahead": 8192, **parts}
 
 
 def fast_text():

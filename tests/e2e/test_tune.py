@@ -100,7 +100,7 @@ def test_an_ablation_needs_neither_model_nor_compiler(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "samples to 95 %" in done.stdout and "adviser llm: open" in done.stdout
     variants = json.loads(out.read_text())["variants"]
-    assert {v["strategy"] for v in variants} >= {"template", "mcts", "cost", "random",
+    assert {v["strategy"] for v in variants} >= {"template", "mcts", "mcts4", "evolve", "cost", "random",
                                                  "exhaustive"}
     assert (tmp_path / "plot-advisers.svg").read_text().startswith("<svg")
 

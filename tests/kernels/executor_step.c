@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* executor_step.c - whole steps with one kernel in the server, and the same kernel in an executor.
  *
- *   build/tests/executor_step MODEL.gguf OBJECT.so [REGION [STEPS]]
+ *   build/tests/executor_step MODEL.gguf OBJECT.so [REGION [STEPS [THREADS]]]
  *
  * Not a test: it prints what docs/measurements.md says of steps. OBJECT is a compiled kernel of the
  * region (mlp_in), as a store keeps them beside it. Steps of one token alternate in blocks between
@@ -107,6 +107,7 @@ int main(int argc, char **argv)
                                 .max_rows = 8,
                                 .pack_bytes = -1,
                                 .texts = true,
+                                .threads = argc > 5 ? atoi(argv[5]) : 0,
                                 .huge_pages = true};
     struct world w = {.region = REGION_MLP_IN, .b = m ? backend_cpu.open(m, &o, &e) : NULL};
     if (argc > 3 && region_parse(argv[3]) >= 0)

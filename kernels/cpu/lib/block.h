@@ -47,7 +47,9 @@ INLINE uint32_t float_bits(float f)
 /* f16 -> f32, exact for every value (subnormals through the scale by 2^112). */
 INLINE float half_float(uint16_t h)
 {
-#if ISA >= ISA_AVX2
+#if ISA >= ISA_NEON
+    return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h))), 0);
+#elif ISA >= ISA_AVX2
     return _cvtsh_ss(h);
 #else
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = (uint32_t)(h & 0x7fffu) << 13;
@@ -70,7 +72,7 @@ enum { SCALE_RUN = 16 }; /* blocks */
 
 INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *scale)
 {
-#if ISA >= ISA_AVX512
+#if ISA >= ISA_AVX512 && ISA < ISA_NEON
     if (SCALES(type) == 0)
         return;
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -90,7 +92,11 @@ INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *sca
 #endif
 }
 
-#if ISA >= ISA_AVX512
+#if ISA >= ISA_NEON
+
+#include "cpu/lib/neon_block.h"
+
+#elif ISA >= ISA_AVX512
 
 INLINE void block_load_scaled(const int type, const uint8_t *p, const float *scale, vf w[2])
 {

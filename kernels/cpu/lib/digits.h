@@ -65,7 +65,15 @@ INLINE int exponent_of(float f)
 /* max |x| over n floats, n a multiple of 16. */
 INLINE float largest(const float *x, int n)
 {
-#if ISA >= ISA_AVX512
+#if ISA >= ISA_NEON
+    vf m = vf_zero();
+    for (int i = 0; i < n; i += LANES) {
+        vf v = vf_load(x + i);
+        for (int p = 0; p < 4; p++)
+            m.p[p] = vmaxq_f32(m.p[p], vabsq_f32(v.p[p]));
+    }
+    return vf_largest(m);
+#elif ISA >= ISA_AVX512
     __m512 m = _mm512_setzero_ps();
     for (int i = 0; i < n; i += LANES)
         m = _mm512_max_ps(m, _mm512_abs_ps(_mm512_loadu_ps(x + i)));
@@ -86,7 +94,10 @@ INLINE float largest(const float *x, int n)
 /* q[i] = x[i] * up rounded to nearest even, 32 values. */
 INLINE void digits_round(int32_t *q, const float *x, float up)
 {
-#if ISA >= ISA_AVX512
+#if ISA >= ISA_NEON
+    for (int i = 0; i < BLOCK; i += 4)
+        vst1q_s32(q + i, vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i), up)));
+#elif ISA >= ISA_AVX512
     for (int i = 0; i < BLOCK; i += LANES) {
         __m512 v = _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_set1_ps(up));
         _mm512_storeu_si512(q + i, _mm512_cvtps_epi32(v));

@@ -41,7 +41,11 @@ INLINE struct panel_source panel_source(const int type, const int packed, const 
     return s;
 }
 
-#if ISA >= ISA_AVX512
+#if ISA >= ISA_NEON
+
+#include "cpu/lib/neon_expand.h"
+
+#elif ISA >= ISA_AVX512
 
 /* Dword `j` of block b of each row, from `head` bytes into the block. */
 INLINE __m512i row_dwords(const int type, const struct panel_source *s, int b, int offset)

@@ -3,9 +3,10 @@
  *
  * A template is compiled for exactly one ISA value (knob ISA, flags in kernels/templates.def), so
  * the choice is made here by the preprocessor and kernels read the same on all of them. vf holds
- * the 16 lanes of the canonical order (lanes.h): one register on AVX-512, two on AVX2, an array
- * otherwise. Every operation rounds as the scalar code of lanes.h does, so the bits agree; only
- * vf_mla() may round once or twice, whichever is fast, for code that promises no bits.
+ * the 16 lanes of the canonical order (lanes.h): one register on AVX-512, two on AVX2, four on NEON
+ * (neon.h), an array otherwise. Every operation rounds as the scalar code of lanes.h does, so the
+ * bits agree; only vf_mla() may round once or twice, whichever is fast, for code that promises no
+ * bits.
  */
 #ifndef WHET_KERNELS_CPU_LIB_ISA_H
 #define WHET_KERNELS_CPU_LIB_ISA_H
@@ -20,11 +21,18 @@
 #define ISA_AVX512 2 /* AVX-512 F, BW, DQ, VL */
 #define ISA_VNNI 3   /* and VNNI */
 #define ISA_AMX 4    /* and AMX tiles of int8 and bf16 */
+/* 64-bit ARM. An #if that asks for at least some level of x86 comes after one that asks for NEON.
+ */
+#define ISA_NEON 5    /* what every such processor has */
+#define ISA_DOTPROD 6 /* and products of four int8 (ARMv8.2 DotProd) */
+#define ISA_I8MM 7    /* and of 2x8 matrices of int8 (ARMv8.6 I8MM) */
 
 #ifndef ISA
 #define ISA ISA_PORTABLE
 #endif
-#if ISA >= ISA_AVX2
+#if ISA >= ISA_NEON
+#include <arm_neon.h>
+#elif ISA >= ISA_AVX2
 #include <immintrin.h>
 #endif
 
@@ -43,7 +51,11 @@
 #define UNROLLED _Pragma("GCC unroll 64")
 #endif
 
-#if ISA >= ISA_AVX512
+#if ISA >= ISA_NEON
+
+#include "cpu/lib/neon.h"
+
+#elif ISA >= ISA_AVX512
 
 typedef __m512 vf;
 

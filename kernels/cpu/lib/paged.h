@@ -19,6 +19,23 @@ INLINE const float *page_rows(const struct attn_args *a, const void *pages, cons
 /* Lane j: q . k_j for the 16 keys of a page, each in the canonical order. */
 INLINE vf page_scores(const float *q, const float *k)
 {
+#if ISA >= ISA_NEON
+    vf score; /* four keys at a time: as many sums as there are registers for */
+    UNROLLED
+    for (int p = 0; p < 4; p++, k += 4 * HEAD_DIM) {
+        vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+        NO_SOONER();
+        UNROLLED
+        for (int d = 0; d < DIMS; d++) {
+            vf part = vf_load(q + 16 * d);
+            UNROLLED
+            for (int j = 0; j < 4; j++)
+                sum[j] = vf_fma(part, vf_load(k + j * HEAD_DIM + 16 * d), sum[j]);
+        }
+        score.p[p] = vf_fold4(sum);
+    }
+    return score;
+#else
     vf acc[16];
     UNROLLED
     for (int j = 0; j < 16; j++)
@@ -31,12 +48,20 @@ INLINE vf page_scores(const float *q, const float *k)
             acc[j] = vf_fma(part, vf_load(k + j * HEAD_DIM + 16 * d), acc[j]);
     }
     return vf_fold16(acc);
+#endif
 }
 
 /* Lane j: x where j < n, else `other`; any n. */
 INLINE vf keep_lanes(vf x, int n, float other)
 {
-#if ISA >= ISA_AVX512
+#if ISA >= ISA_NEON
+    for (int p = 0; p < 4; p++) {
+        static const int32_t lane[4] = {0, 1, 2, 3};
+        uint32x4_t keep = vcltq_s32(vld1q_s32(lane), vdupq_n_s32(n - 4 * p));
+        x.p[p] = vbslq_f32(keep, x.p[p], vdupq_n_f32(other));
+    }
+    return x;
+#elif ISA >= ISA_AVX512
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __mmask16 keep = _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(n));
     return _mm512_mask_blend_ps(keep, _mm512_set1_ps(other), x);

@@ -67,7 +67,11 @@ static inline void panel_pack(const struct weight *w, void *packed, int32_t row0
         panel_pack_row(w, packed, row);
 }
 
-#if ISA >= ISA_VNNI
+#if ISA >= ISA_DOTPROD
+
+#include "cpu/lib/neon_panel.h"
+
+#elif ISA >= ISA_VNNI && ISA < ISA_NEON
 
 /* Block b of a panel as 8 vectors of bytes; those of Q8_0 are q + 128, of Q4_x the nibbles. */
 INLINE void panel_load(const int type, const uint8_t *panel, int b, __m512i w[8])
@@ -169,6 +173,10 @@ INLINE void panel_dot(const int type, const int d, const uint8_t *w, int64_t str
                                            _mm512_set1_ps(x[t].scale[1])));
     }
 }
+
+#endif
+
+#if ISA >= ISA_DOTPROD || ISA == ISA_VNNI || ISA == ISA_AMX
 
 /* The same for any m: tiles of `tile` tokens, then of 4, 2 and 1 for the rest. */
 INLINE void panel_dot_all(const int type, const int d, const uint8_t *w, int64_t stride,

@@ -74,6 +74,21 @@
 #else
 #define HAS_AMX 0
 #endif
+#ifdef __aarch64__
+#define HAS_NEON 1
+#else
+#define HAS_NEON 0
+#endif
+#ifdef __ARM_FEATURE_DOTPROD
+#define HAS_DOTPROD 1
+#else
+#define HAS_DOTPROD 0
+#endif
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#define HAS_I8MM 1
+#else
+#define HAS_I8MM 0
+#endif
 #define POLICY_REDUCED 1 /* policy is the host's decision */
 
 #endif

@@ -9,7 +9,11 @@
 
 #include "cpu/lib/isa.h"
 
-#if ISA >= ISA_AVX512
+#if ISA >= ISA_NEON
+
+#include "cpu/lib/neon_exp.h"
+
+#elif ISA >= ISA_AVX512
 
 INLINE vf vf_exp(vf x)
 {

@@ -39,7 +39,7 @@ static inline struct config config_of(int pages, int batch)
     return c;
 }
 
-static inline struct engine *start(const struct config *c)
+static inline struct model *toy_model(void)
 {
     const struct model_shape shape = {.layers = 2,
                                       .hidden = 32,
@@ -51,14 +51,26 @@ static inline struct engine *start(const struct config *c)
                                       .max_context = LONG,
                                       .eps = 1e-5f,
                                       .rope_base = 1e4f};
-    struct err err = {""};
     struct model *m = model_random(&shape, DTYPE_F32, 1);
     m->tokenizer = toy_tokenizer();
-    struct engine *e = engine_start_parts(c, &(struct engine_parts){ops, m}, &err);
+    return m;
+}
+
+/* With a draft model on `draft`, if that is not NULL. */
+static inline struct engine *start_beside(const struct config *c, const struct backend_ops *draft)
+{
+    struct err err = {""};
+    struct engine_parts parts = {ops, toy_model(), draft, draft ? toy_model() : NULL};
+    struct engine *e = engine_start_parts(c, &parts, &err);
     assert_non_null(e);
     while (engine_state(e, NULL, NULL, 0) == ENGINE_LOADING)
         usleep(200);
     return e;
+}
+
+static inline struct engine *start(const struct config *c)
+{
+    return start_beside(c, NULL);
 }
 
 static inline struct engine *start_with(int pages, int batch)

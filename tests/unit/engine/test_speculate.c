@@ -174,6 +174,11 @@ struct bet {
     struct schedule_item item[4];
     double ns, plain_ns; /* all steps; what they would have taken without guesses */
     int64_t guesses;
+    /* with a draft model: */
+    struct draft *draft;
+    double draft_cost; /* of a step of one token, in such steps of the served model */
+    int right_of_ten;  /* guesses */
+    int64_t drafted;
 };
 
 static void bet_open(struct bet *b, int32_t same_bits)
@@ -191,13 +196,57 @@ static void bet_open(struct bet *b, int32_t same_bits)
     scheduler_add(b->scheduler, b->seq);
 }
 
+/* A draft model of which so many of ten guesses are right, and a step costs so much. */
+static void bet_draft(struct bet *b, double cost, int right_of_ten)
+{
+    struct model *served = toy_model(), *small = toy_model();
+    struct draft_parts parts = {
+        .ops = &fake_ops, .model = small, .served = served, .options = {.kv_pages = 4000}};
+    small->shape.max_context = 4000 * KV_PAGE;
+    struct err err = {""};
+    fake_reset();
+    b->draft = draft_open(&parts, &err);
+    assert_non_null(b->draft);
+    model_close(served);
+    draft_use_pages(b->draft, b->kv);
+    b->draft_cost = cost;
+    b->right_of_ten = right_of_ten;
+    speculate_use_draft(b->s, b->draft, 0.2, 0);
+}
+
 static void bet_close(struct bet *b)
 {
     scheduler_remove(b->scheduler, b->seq);
     sequence_free(b->seq);
     speculate_close(b->s);
+    draft_close(b->draft);
     scheduler_close(b->scheduler);
     kvcache_close(b->kv);
+}
+
+/* The draft model's steps before a step: what it really guesses is exchanged for what is right, or
+ * surely wrong, and what it really took for its price. */
+static void bet_drafts(struct bet *b, int32_t (*text)(int32_t i))
+{
+    struct draft_steps done;
+    struct err err = {""};
+    struct sequence *seq = b->seq;
+    int32_t jobs, output = seq->n - seq->prompt_n;
+    const struct drafting *job = speculate_jobs(b->s, &jobs);
+    if (jobs == 0)
+        return;
+    assert_int_equal(jobs, 1);
+    assert_int_equal(draft_run(b->draft, job, jobs, &done, &err), 0);
+    for (int32_t i = 0; job->guesses > 0 && i < seq->guesses; i++) {
+        bool right = (output + i) * 7 % 10 < b->right_of_ten;
+        seq->tokens[seq->n + i] = right ? text(output + i) : 250;
+        b->drafted++;
+    }
+    for (int32_t i = 0; i < done.n; i++) {
+        done.ns[i] = (int64_t)(1e6 * b->draft_cost * (1 + 0.02 * (done.width[i] - 1)));
+        b->ns += (double)done.ns[i];
+    }
+    speculate_drafted(b->s, &done);
 }
 
 /* One step, in which token i of the answer is text(i) and a step of m tokens takes cost * (m - 1)
@@ -205,7 +254,10 @@ static void bet_close(struct bet *b)
 static void bet_step(struct bet *b, int32_t (*text)(int32_t i), double cost)
 {
     struct sequence *admitted[4], *seq = b->seq;
-    speculate_plan(b->s, b->scheduler, false);
+    assert_true(sequence_length(seq) <
+                sequence_longest(seq)); /* behind its end nothing is guessed */
+    if (speculate_plan(b->s, b->scheduler, false))
+        bet_drafts(b, text);
     scheduler_plan(b->scheduler, &b->plan, admitted);
     struct schedule_item *item = &b->plan.item[0];
     scheduler_started(b->scheduler, &b->plan);
@@ -214,6 +266,8 @@ static void bet_step(struct bet *b, int32_t (*text)(int32_t i), double cost)
     while (item->right < item->guesses &&
            seq->tokens[seq->n + item->right] == text(output + item->right))
         item->right++;
+    if (b->draft && item->guesses > 0)
+        draft_checked(b->draft, seq, item->right);
     scheduler_done(b->scheduler, &b->plan);
     if (item->guesses > 0)
         speculate_score(b->s, seq, item->guesses, item->right);
@@ -234,6 +288,13 @@ static void bet_step(struct bet *b, int32_t (*text)(int32_t i), double cost)
 static int32_t never_again(int32_t i) /* pairs come again, what follows them does not */
 {
     return i % 3 == 2 ? 1000 + i : i % 3;
+}
+
+static int32_t never_the_same(int32_t i) /* no pair of tokens comes again soon */
+{
+    uint32_t h = (uint32_t)i * 2654435761u;
+    h = (h ^ h >> 15) * 2246822519u;
+    return (int32_t)((h ^ h >> 13) % 200);
 }
 
 static int32_t round_and_round(int32_t i)
@@ -307,9 +368,74 @@ static void times_are_learned_anew(void **state)
     bet_close(&b);
 }
 
+static void a_draft_that_is_never_right_costs_little(void **state)
+{
+    (void)state;
+    const double cost[] = {0.02, 0.1, 0.3, 1};
+    for (int k = 0; k < 4; k++) {
+        struct bet b;
+        bet_open(&b, 0);
+        bet_draft(&b, cost[k], 0);
+        for (int i = 0; i < 200; i++)
+            bet_step(&b, never_the_same, 0.06);
+        assert_true(b.drafted > 0 || cost[k] == 1); /* it did try */
+        assert_true(b.ns < b.plain_ns / 0.97);
+        for (int i = 0; i < 5000; i++)
+            bet_step(&b, never_the_same, 0.06);
+        assert_true(b.ns < b.plain_ns * 1.022);
+        bet_close(&b);
+    }
+}
+
+static void a_draft_is_used_as_far_as_it_pays(void **state)
+{
+    (void)state;
+    static const struct {
+        double cost;
+        int right;
+        double faster; /* at least */
+    } is[] = {{0.05, 10, 3.5}, {0.2, 10, 2}, {0.2, 7, 1.15}, {0.5, 10, 1.2}, {1, 10, 0.97}};
+    double first = 0, last = 0;
+    for (int k = 0; k < 5; k++) {
+        struct bet b;
+        bet_open(&b, 0);
+        bet_draft(&b, is[k].cost, is[k].right);
+        for (int i = 0; i < 2000; i++)
+            bet_step(&b, never_the_same, 0.06);
+        if (b.plain_ns / b.ns < is[k].faster)
+            fail_msg("case %d: %.2f", k, b.plain_ns / b.ns);
+        last = (double)b.guesses;
+        first = k == 0 ? last : first;
+        bet_close(&b);
+    }
+    assert_true(last < first / 10); /* as dear as what it saves */
+}
+
+/* One that was given up because it was never right is tried again, and kept when it is. */
+static void a_draft_that_was_given_up_gets_another_chance(void **state)
+{
+    (void)state;
+    struct bet b;
+    bet_open(&b, 0);
+    bet_draft(&b, 0.1, 0);
+    for (int i = 0; i < 3000; i++)
+        bet_step(&b, never_the_same, 0.06);
+    b.right_of_ten = 10;
+    for (int i = 0; i < 1500; i++)
+        bet_step(&b, never_the_same, 0.06);
+    b.ns = b.plain_ns = 0;
+    for (int i = 0; i < 500; i++)
+        bet_step(&b, never_the_same, 0.06);
+    assert_true(b.plain_ns > 2 * b.ns);
+    bet_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest policy[] = {
+        cmocka_unit_test(a_draft_that_is_never_right_costs_little),
+        cmocka_unit_test(a_draft_is_used_as_far_as_it_pays),
+        cmocka_unit_test(a_draft_that_was_given_up_gets_another_chance),
         cmocka_unit_test(what_is_never_right_costs_little),
         cmocka_unit_test(what_is_always_right_is_taken_as_far_as_it_pays),
         cmocka_unit_test(no_step_is_wider_than_bits_stay_the_same),

@@ -377,6 +377,50 @@ static void serving_says_that_it_drains_and_takes_nothing_new(void **state)
     assert_int_equal(serving_stop(), 0);
 }
 
+/* A balancer sends requests until it has asked /ready again. */
+static void serving_takes_requests_until_the_drain_delay_is_over(void **state)
+{
+    (void)state;
+    serving_stop();
+    serving_config.server_drain_delay_s = 0.6;
+    serving_config.server_drain_s = serving_config.server_idle_timeout = 600;
+    serving_start();
+    int idle = client_open(), pooled = client_open();
+    client_post(pooled, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2}");
+    assert_int_equal(client_status(client_response(pooled)), 200);
+    server_stop(serving);
+    wait_for_status("/ready", 503);
+    client_post(pooled, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2}");
+    const char *r = client_response(pooled);
+    assert_int_equal(client_status(r), 200);
+    assert_non_null(strstr(r, "Connection: close"));
+    assert_true(client_closed(pooled));
+    int fd = client_open();
+    client_send(fd, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(fd)), 200);
+    close(fd);
+    fd = client_open();
+    client_send(fd, "GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_non_null(strstr(client_response(fd), "whet_ready 0"));
+    close(fd);
+    toy.hold = true; /* still running when the delay ends */
+    int busy = client_open();
+    client_post(busy, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2}");
+    assert_true(client_closed(idle));
+    wait_for_status("/health", 503);
+    fd = client_open();
+    client_post(fd, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2}");
+    assert_int_equal(client_status(client_response(fd)), 503);
+    close(fd);
+    toy.hold = false;
+    assert_int_equal(client_status(client_response(busy)), 200);
+    assert_int_equal(serving_stop(), 0);
+    close(busy);
+    close(idle);
+    close(pooled);
+    serving_config.server_drain_delay_s = 0;
+}
+
 static void serving_cancels_with_an_error_after_the_drain_time(void **state)
 {
     (void)state;
@@ -418,6 +462,7 @@ int main(void)
         TEST(serving_finishes_what_runs_before_it_stops),
         TEST(serving_drains_while_clients_keep_their_connections),
         TEST(serving_says_that_it_drains_and_takes_nothing_new),
+        TEST(serving_takes_requests_until_the_drain_delay_is_over),
         TEST(serving_cancels_with_an_error_after_the_drain_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,10 +8,26 @@
 #include <string.h>
 
 #include "specializer/adviser/adviser_request.h"
+#include "specializer/adviser/cpu_facts.h"
 #include "specializer/search/strategy.h"
 #include "tests/unit/specializer/shapes.h"
 
-static const struct machine world_machine = {.device = "test machine, 2 threads",
+static const struct cpu_facts world_cpu = {.family = "vendor_id GenuineIntel, model 143",
+                                           .cpus = 2,
+                                           .cores = 1,
+                                           .clock_ghz = 2.6,
+                                           .vector_bits = 512,
+                                           .fma_cycle = 2,
+                                           .dot_cycle = 2,
+                                           .load_bytes = {16384, 262144, 4194304, 67108864},
+                                           .load_ns = {1.9, 5.4, 28, 110},
+                                           .read = 9e9,
+                                           .read_first = 14e9,
+                                           .read_second = 12e9,
+                                           .page_bytes = 4096,
+                                           .huge_share = 0.98};
+static const struct machine world_machine = {.cpu = &world_cpu,
+                                             .device = "test machine, 2 threads",
                                              .read_bandwidth = 40e9,
                                              .peak_flops = 100e9,
                                              .boundary_s = 2e-6};
@@ -80,6 +96,7 @@ static inline void world_open_on(struct world *w, const struct machine *machine,
                                          .trial = w->search.trial,
                                          .slot = w->slot,
                                          .incumbent = "eager",
+                                         .incumbent_speed = 1.9,
                                          .work = {.weight_bytes = 552960, .flops = 1769472},
                                          .live = w->live,
                                          .lives = 3,

@@ -86,7 +86,7 @@ static enum stage_result fake_verdict(struct candidate *c, enum stage stage)
 {
     if (fake_fault(c) != stage)
         return STAGE_PASS;
-    snprintf(c->reason, sizeof c->reason, "%s: planted fault", stage_name(stage));
+    candidate_explain(c, stage, CAUSE_OTHER, 0, "planted fault");
     return STAGE_REFUSE;
 }
 

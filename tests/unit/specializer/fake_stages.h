@@ -7,7 +7,8 @@
 
 #include "specializer/admission/inputs.h"
 #include "specializer/admission/prober.h"
-#include "specializer/stages.h"
+#include "specializer/build/build.h"
+#include "specializer/pipeline/stages.h"
 #include "tests/unit/specializer/fake_lab.h"
 
 const char *const build_flags[] = {"-fake", NULL};
@@ -167,13 +168,22 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
         return STAGE_STOPPED;
     c->evidence.impossible = quick && atomic_load(&fake.too_fast);
     if (c->evidence.impossible) {
-        snprintf(c->reason, sizeof c->reason, "bench: impossible");
+        candidate_explain(c, STAGE_BENCH, CAUSE_IMPOSSIBLE, 0, "impossible");
         return STAGE_REFUSE;
     }
     if (gain - 0.01 >= (quick ? 0 : env->config->specializer_min_gain))
         return STAGE_PASS;
-    snprintf(c->reason, sizeof c->reason, "bench: too slow");
+    candidate_explain(c, STAGE_BENCH, CAUSE_OTHER, 0, "too slow");
     return STAGE_REFUSE;
+}
+
+/* Only tables of measured points ask for it. */
+enum stage_result bench_sample(const struct stage_env *env, struct candidate *c,
+                               const struct kernel *incumbent, const struct capture *inputs,
+                               int pairs)
+{
+    (void)env, (void)c, (void)incumbent, (void)inputs, (void)pairs;
+    return STAGE_RETRY;
 }
 
 /* The stages that need live steps wait for them, as the real ones do. */
@@ -203,7 +213,8 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
          !(needs && specialized(needs) && c->evidence.lost.n > 0)) ||
         (c->evidence.bench.low >= 0.10 && child_killed(&fake.outrun))) {
         c->evidence.canary = (struct gain){50, -0.01, -0.02, -0.005};
-        snprintf(c->reason, sizeof c->reason, "canary: whole steps -1.00 %% [-2.00, -0.50]");
+        candidate_explain(c, STAGE_CANARY, CAUSE_GAIN, -0.01,
+                          "whole steps -1.00 %% [-2.00, -0.50]");
         c->steps = STEPS_SLOWER;
         return STAGE_REFUSE;
     }

@@ -18,18 +18,21 @@ static void a_clear_gain_does_not_wait_but_gives_way_to_a_clearer_one(void **sta
     (void)state;
     struct candidate small = benched(0.05), first = benched(0.9), faster = benched(1.6);
     struct place p = {0};
-    struct item item[2] = {{.c = &first, .id = 3}, {.c = &faster, .id = 7}};
+    struct trial trial[2] = {{.c = &first, .at = STAGE_SHADOW, .from = {&proposer_points, 3}},
+                             {.c = &faster, .at = STAGE_SHADOW, .from = {&proposer_texts, 7}}};
     assert_false(leads(&p, &small));
     assert_true(leads(&p, &first));
-    promote(&p, &item[0]);
-    assert_ptr_equal(p.promoted, &first);
-    assert_null(item[0].c);
+    promote(&p, &trial[0]);
+    assert_ptr_equal(p.promoted.c, &first);
+    assert_null(trial[0].c);
     assert_true(leads(&p, &faster));
-    promote(&p, &item[1]);
-    assert_ptr_equal(p.promoted, &faster);
-    assert_int_equal(p.promoted_id, 7);
-    assert_ptr_equal(item[1].c, &first); /* a runner-up of the round */
-    assert_int_equal(item[1].id, 3);
+    promote(&p, &trial[1]);
+    assert_ptr_equal(p.promoted.c, &faster);
+    assert_int_equal(p.promoted.from.id, 7);
+    assert_ptr_equal(p.promoted.from.by, &proposer_texts);
+    assert_ptr_equal(trial[1].c, &first); /* a runner-up of the round */
+    assert_int_equal(trial[1].from.id, 3);
+    assert_ptr_equal(trial[1].from.by, &proposer_points);
     assert_false(leads(&p, &first));
 }
 
@@ -37,11 +40,11 @@ static void a_promoted_candidate_that_live_steps_have_seen_stays(void **state)
 {
     (void)state;
     struct candidate first = benched(0.2), faster = benched(0.9);
-    struct place p = {.promoted = &first};
+    struct place p = {.promoted = {.c = &first, .at = STAGE_SHADOW}};
     assert_true(leads(&p, &faster));
-    first.state = LIFE_SHADOWED;
+    p.promoted.at = STAGE_CANARY;
     assert_false(leads(&p, &faster));
-    first.state = LIFE_BENCHED;
+    p.promoted.at = STAGE_SHADOW;
     first.retries = 1;
     assert_false(leads(&p, &faster));
     first.retries = 0;

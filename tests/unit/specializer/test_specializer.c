@@ -54,6 +54,38 @@ static void loop_publishes_a_fast_kernel_that_passed_and_then_sleeps(void **unus
     assert_false(specialized("mlp_out/m1"));
 }
 
+static struct {
+    char slot[2][24]; /* of the oldest two, newest last */
+    int n;
+} proposed;
+
+static void look_at_proposal(void *ctx, const struct trace_row *row)
+{
+    (void)ctx;
+    if (row->at < began_s)
+        return;
+    memcpy(proposed.slot[1], proposed.slot[0], sizeof proposed.slot[0]);
+    snprintf(proposed.slot[0], sizeof proposed.slot[0], "%s", row->slot);
+    proposed.n++;
+}
+
+/* Every slot has its first point on the way before any is searched further. */
+static void loop_opens_with_the_known_points_of_all_slots(void **unused)
+{
+    (void)unused;
+    if (!isa_facts()->HAS_AVX2)
+        skip(); /* no START row holds */
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
+    assert_true(last_of(s, "opening") > 0);
+    proposed.n = 0;
+    store_events(s->store, "proposed", 0, 100000, look_at_proposal, NULL, NULL);
+    assert_true(proposed.n >= 2);
+    assert_string_not_equal(proposed.slot[0], proposed.slot[1]);
+    assert_int_equal(atomic_load(&fake.bad_published), 0);
+    stop(s);
+}
+
 static void loop_under_bit_equal_proposes_only_points_that_declare_it(void **unused)
 {
     (void)unused;
@@ -369,6 +401,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(loop_publishes_a_fast_kernel_that_passed_and_then_sleeps),
+        TEST(loop_opens_with_the_known_points_of_all_slots),
         TEST(loop_under_bit_equal_proposes_only_points_that_declare_it),
         TEST(loop_waits_for_traffic_and_builds_nothing_without),
         TEST(loop_searches_only_the_slots_that_are_named),

@@ -15,6 +15,8 @@ static void say(struct place *p, enum life left, const char *reason, struct evid
 {
     struct candidate c = {.evidence = e};
     snprintf(c.reason, sizeof c.reason, "%s", reason);
+    if (e.refusal.cause == CAUSE_NONE) /* as it is read from a store without it */
+        refusal_of_sentence(&c.evidence.refusal, reason);
     why_note(p, left, &c);
 }
 
@@ -66,6 +68,36 @@ static void errors_are_told_as_times_of_eagers_and_in_which_case(void **state)
     }
 }
 
+/* What a sentence says is for people: a stage that words it in another way is understood alike. */
+static void a_refusal_is_read_as_data_whatever_its_sentence(void **state)
+{
+    (void)state;
+    struct place p = nobody_came();
+    struct candidate c = {.evidence = {.bench = {48, -0.164, -0.201, -0.073},
+                                       .canary = {96, -0.0063, -0.0101, -0.0033}}};
+    candidate_explain(&c, STAGE_PROBE, CAUSE_ERROR, 3.1, "row 4 is wrong");
+    snprintf(c.evidence.refusal.in_case, sizeof c.evidence.refusal.in_case, "m=3 outlier");
+    assert_string_equal(c.reason, "probe: row 4 is wrong");
+    why_note(&p, LIFE_REFUSED, &c);
+    assert_string_equal(p.why.words, "probe: error 3.1x eager's in case m=3 outlier");
+    candidate_explain(&c, STAGE_BENCH, CAUSE_GAIN, -0.164, "slower");
+    why_note(&p, LIFE_REFUSED, &c);
+    assert_string_equal(p.why.words, "bench: -16.4 % [-20.1, -7.3]");
+    candidate_explain(&c, STAGE_CANARY, CAUSE_OTHER, 0, "whole steps went wrong");
+    why_note(&p, LIFE_REFUSED, &c);
+    assert_string_equal(p.why.words, "canary: whole steps went wrong");
+    candidate_explain(&c, STAGE_CANARY, CAUSE_GAIN, -0.0063, "slower, %s", c.reason);
+    assert_string_equal(c.reason, "canary: slower, canary: whole steps went wrong");
+    c.evidence.canary.mean = 0;
+    why_note(&p, LIFE_DEFERRED, &c);
+    assert_string_equal(p.why.words, "canary: whole steps +0.0 % [-1.0, -0.3]");
+    candidate_withdrawn(&c, "distance 0.2");
+    why_note(&p, LIFE_REFUSED, &c); /* rolled back twice */
+    assert_string_equal(p.why.words, "rolled back: distance 0.2");
+    candidate_unexplain(&c);
+    assert_true(!c.reason[0] && c.evidence.refusal.cause == CAUSE_NONE);
+}
+
 static void no_reason_is_wider_than_its_column(void **state)
 {
     (void)state;
@@ -77,10 +109,9 @@ static void no_reason_is_wider_than_its_column(void **state)
     say(&p, LIFE_REFUSED, longest, (struct evidence){0});
     assert_int_equal(strlen(p.why.words), WHY_TEXT - 1);
     assert_string_equal(p.why.words + WHY_TEXT - 4, "...");
-    brief(
-        "probe: a case with a name that nobody would give to any, but there it is, and it is long: "
-        "row 4: largest error 1 is 9 times eager's 1",
-        &(struct evidence){0}, out);
+    struct refusal wrong = {.cause = CAUSE_ERROR, .stage = STAGE_PROBE, .value = 9};
+    memset(wrong.in_case, 'x', sizeof wrong.in_case - 1);
+    brief("probe: wrong", &(struct evidence){.refusal = wrong}, out);
     assert_true(strlen(out) < WHY_TEXT);
     say(&p, LIFE_ROLLED_BACK, longest, (struct evidence){0});
     assert_true(strlen(p.why.words) < WHY_TEXT);
@@ -126,6 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_one_that_came_farthest_is_told),
         cmocka_unit_test(errors_are_told_as_times_of_eagers_and_in_which_case),
+        cmocka_unit_test(a_refusal_is_read_as_data_whatever_its_sentence),
         cmocka_unit_test(no_reason_is_wider_than_its_column),
         cmocka_unit_test(a_slot_that_nobody_tried_says_what_is_in_the_way),
     };

@@ -153,7 +153,7 @@ static void damaged_files_are_refused_with_a_reason(void **unused)
     refuses("", "version");
     refuses("{\"version\":2,\"tables\":[]}", "version");
     refuses(ONE("[\"none\",\"\",\"new\"]"), "none");
-    refuses(ONE("[\"mlp_out\",\"ISA=7\",\"new\"]"), "ISA");
+    refuses(ONE("[\"mlp_out\",\"ISA=77\",\"new\"]"), "ISA");
     refuses(ONE("[\"mlp_out\",\"ISA=2 PACK=0 DIGITS=0 ROWS=4 TOKENS=1 PREFETCH=0 SPLIT=0 PREP=0\","
                 "\"new\",1,2]"),
             "number");

@@ -3,6 +3,7 @@
  * a hypervisor or an operating system can take away. And that the library took what it was told. */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/cpu/blas.h"
 #include "engine/cpu/blas_core.h"
@@ -120,7 +121,7 @@ static void the_library_uses_the_core_that_it_is_told(void **state)
     assert_null(blas->missing);
     assert_null(blas->asked);
     if (core && strstr(blas->config, "DYNAMIC_ARCH"))
-        assert_string_equal(blas->core, core);
+        assert_int_equal(strcasecmp(blas->core, core), 0); /* on ARM it answers in small letters */
     const float a[6] = {1, 2, 3, 4, 5, 6}, b[6] = {1, 0, 2, 0, 1, -1};
     float c[4] = {0};
     blas->sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, 2, 2, 3, 1, a, 3, b, 3, 0, c, 2);

@@ -48,7 +48,9 @@ static void judge_allows_twice_the_error_of_eager_and_not_three_times(void **sta
     assert_int_equal(judged(1e-4, 1.9e-4, 1, &rule, &j, &err), 0);
     assert_float_equal(j.own_max, 1.9e-4, 1e-6);
     assert_float_equal(j.eager_max, 1e-4, 1e-6);
+    assert_true(j.times == 0);
     assert_int_equal(judged(1e-4, 3e-4, 1, &rule, &j, &err), -1);
+    assert_float_equal(j.times, 3, 0.01);
     assert_non_null(strstr(err.msg, "row 0"));
 }
 
@@ -377,6 +379,7 @@ static void probe_answer_is_read_back_and_anything_else_is_no_answer(void **stat
     a.evidence.own_max = 1.25e-7;
     a.evidence.probe_cases = 17;
     a.evidence.bit_equal = true;
+    a.evidence.refusal = (struct refusal){CAUSE_ERROR, STAGE_PROBE, 3.5, "m=3 \"outlier\""};
     char *text = probe_answer_text(&a);
     assert_null(strchr(text, '\n'));
     assert_int_equal(probe_answer_parse(&b, text), 0);
@@ -385,6 +388,7 @@ static void probe_answer_is_read_back_and_anything_else_is_no_answer(void **stat
     assert_float_equal(b.evidence.own_max, 1.25e-7, 0);
     assert_int_equal(b.evidence.probe_cases, 17);
     assert_true(b.evidence.bit_equal && b.sealed);
+    assert_memory_equal(&b.evidence.refusal, &a.evidence.refusal, sizeof a.evidence.refusal);
     free(text);
     assert_int_equal(probe_answer_parse(&b, ""), -1);
     assert_int_equal(probe_answer_parse(&b, "{\"verdict\":\"pass\"}"), -1);

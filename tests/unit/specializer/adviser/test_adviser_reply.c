@@ -202,8 +202,7 @@ static void ids_outside_the_space_are_rejected(void **unused)
     static const char *const ids[] = {"", "x", "mlp_out:9,9,9", "../../etc/passwd", "0", "-1"};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         assert_region_rejected(REPLY_UNKNOWN_ID,
-                               REGION LABEL "\"priority\":[\"%s\",\"%s\"]," NO_HINTS NO_RISKS,
-                               first, ids[i]);
+                               REGION LABEL "\"priority\":[\"%s\"]," NO_HINTS NO_RISKS, ids[i]);
         assert_region_rejected(REPLY_UNKNOWN_ID,
                                REGION LABEL NO_PRIORITY NO_HINTS
                                "\"risks\":[{\"kind\":\"numeric\",\"candidates\":[\"%s\"],"
@@ -211,9 +210,28 @@ static void ids_outside_the_space_are_rejected(void **unused)
                                ids[i]);
     }
     assert_region_rejected(REPLY_TYPE, REGION LABEL "\"priority\":[3]," NO_HINTS NO_RISKS "%s", "");
-    assert_region_rejected(REPLY_REPEATED,
-                           REGION LABEL "\"priority\":[\"%s\",\"%s\",\"%s\"]," NO_HINTS NO_RISKS,
-                           first, second, first);
+}
+
+static void one_bad_id_voids_itself_alone(void **unused)
+{
+    (void)unused;
+    struct reply_terms terms = adviser_terms(&w.request);
+    struct advice a;
+    enum reply_fault fault = REPLY_FAULTS;
+    struct err err = {""};
+    char *text = NULL;
+    assert_true(asprintf(&text,
+                         "{\"version\":1,\"regions\":[{" REGION LABEL
+                         "\"priority\":[\"%s\",\"mlp_out:9,9,9\",\"%s\",\"%s\"]," NO_HINTS NO_RISKS
+                         "}]}",
+                         second, first, second) > 0);
+    assert_int_equal(adviser_reply_parse(text, strlen(text), &terms, 1, &a, &fault, &err), 0);
+    assert_int_equal(a.priorities, 2);
+    assert_int_equal(a.priority[0], 1);
+    assert_int_equal(a.priority[1], 0);
+    assert_string_equal(err.msg, "2 ids left out, the first \"mlp_out:9,9,9\"");
+    advice_free(&a);
+    free(text);
 }
 
 static void hints_outside_the_space_are_rejected(void **unused)
@@ -382,6 +400,9 @@ static void moves_of_another_form_are_rejected(void **unused)
         enum reply_fault fault;
     } bad[] = {
         {"{\"version\":1,\"nodes\":[{\"node\":\"x\",\"changes\":[]}]}", REPLY_UNKNOWN_ID},
+        {"{\"version\":1,\"nodes\":[{\"node\":\"x\",\"changes\":[]},{\"node\":\"y\",\"changes\":"
+         "[]}]}",
+         REPLY_UNKNOWN_ID},
         {"{\"version\":1,\"regions\":[]}", REPLY_UNKNOWN_FIELD},
         {"{\"version\":0,\"nodes\":[]}", REPLY_WRONG_VERSION},
         {"{\"version\":1,\"nodes\":[{},{},{},{},{}]}", REPLY_TOO_LONG},
@@ -403,6 +424,7 @@ int main(void)
         cmocka_unit_test(documents_of_another_form_are_rejected),
         cmocka_unit_test(regions_with_anything_wrong_are_rejected),
         cmocka_unit_test(ids_outside_the_space_are_rejected),
+        cmocka_unit_test(one_bad_id_voids_itself_alone),
         cmocka_unit_test(hints_outside_the_space_are_rejected),
         cmocka_unit_test(risks_of_another_form_are_rejected),
         cmocka_unit_test(text_of_notes_and_labels_is_only_text),

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "specializer/agent/agent_prompt.h"
@@ -84,14 +85,15 @@ static void tasks_carry_leaders_dead_ends_and_the_words_of_a_refusal(void **stat
     while (strlen(long_plan) < 600)
         strcat(long_plan, "\xc3\xa9");
     t.node[good].plan = long_plan;
+    t.node[good].text = strdup("good\n");
     t.node[bad].state = AGENT_FAILED;
     t.node[bad].label = strdup("half precision");
     t.node[bad].reason = strdup("probe: row 0: error 42 times eager's");
     char *plan = agent_prompt_plan(&v, &t, root, &err);
     assert_non_null(plan);
-    assert_non_null(strstr(plan, "1.250: two rows at once: load both before either is used"));
+    assert_non_null(strstr(plan, "- 1.250: two rows at once: load both before either is used"));
     assert_null(strstr(plan, "\xc3\n")); /* cut, but not in the middle of a character */
-    assert_true(strlen(plan) < 3000);
+    assert_true(strlen(plan) < 6000);
     /* What the machine can do, and what it takes to be published. */
     assert_non_null(strstr(plan, "\"name\":\"a processor\",\"threads\":2,\"read_gb_s\":31"));
     assert_non_null(strstr(plan, "at least 2 % faster"));
@@ -99,6 +101,7 @@ static void tasks_carry_leaders_dead_ends_and_the_words_of_a_refusal(void **stat
     assert_non_null(strstr(plan, "   2| line two"));
     assert_null(strstr(plan, "{{"));
     free(plan);
+    t.node[bad].parent = root;
     t.node[bad].plan = strdup("do {{it}}");
     t.node[bad].text = strdup("// [span 1]\nx\n// [end 1]\n");
     t.node[bad].log = strdup("kernel:2:1: error: unknown type name 'x'");
@@ -110,6 +113,81 @@ static void tasks_carry_leaders_dead_ends_and_the_words_of_a_refusal(void **stat
     assert_non_null(strstr(code, "// [span 1]\nx\n"));
     free(code);
     tree_free(&t);
+}
+
+static int32_t add_text(struct agent_tree *t, int32_t parent, enum agent_state state, double speed,
+                        const char *label)
+{
+    int32_t id = tree_add(t, parent);
+    struct agent_node *n = &t->node[id];
+    n->state = state;
+    n->speed = speed;
+    n->label = strdup(label);
+    n->plan = strdup("how");
+    char text[120];
+    snprintf(text, sizeof text, "// [span 1]\ntext of %s\n// [end 1]\nrest\n", label);
+    n->text = strdup(text);
+    return id;
+}
+
+/* STARK's contexts: children for the planner, leader and siblings for the coder, a repaired sibling
+ * for the debugger; and other slots' texts. */
+static void each_task_is_told_of_the_texts_that_help_with_it(void **state)
+{
+    (void)state;
+    struct facts f = facts_of(REGION_MLP_IN);
+    struct agent_view v = view_of(&f);
+    struct agent_tree t = {0}, other = {0};
+    struct err err = {""};
+    int32_t seed = add_text(&t, -1, AGENT_MEASURED, 0.5, "seed");
+    int32_t slow = add_text(&t, seed, AGENT_MEASURED, 1.0, "slow");
+    int32_t best = add_text(&t, seed, AGENT_MEASURED, 2.0, "best");
+    int32_t lost = add_text(&t, slow, AGENT_MEASURED, 0.9, "lost");
+    int32_t mended = add_text(&t, slow, AGENT_MEASURED, 0.8, "mended");
+    int32_t now = add_text(&t, slow, AGENT_BROKEN, 0, "now");
+    t.node[mended].debugs = 1;
+    t.node[lost].reason = strdup("12.5 us a run, 9.1 GB/s");
+    t.node[now].reason = strdup("probe: row 0");
+    add_text(&other, -1, AGENT_MEASURED, 0.5, "other seed");
+    add_text(&other, 0, AGENT_MEASURED, 1.9, "kin");
+    const struct agent_kin kin = {"mlp_out/m1", &other};
+    v.kin = &kin;
+    v.kins = 1;
+    v.serving = "`mlp_in ISA=3`: 2.310";
+    v.tuned = "- 2.310: `mlp_in ISA=3`\n";
+    v.source = "/* the source that serves */";
+
+    char *plan = agent_prompt_plan(&v, &t, slow, &err);
+    assert_non_null(strstr(plan, "`mlp_in ISA=3`: 2.310\n"));
+    assert_non_null(strstr(plan, "the source that serves"));
+    assert_non_null(strstr(plan, "- lost: 10.0 % slower than it (0.900): how"));
+    assert_non_null(strstr(plan, "- now: broken, probe: row 0"));
+    assert_non_null(strstr(plan, "The best text of this slot so far, 2.000 times eager: best"));
+    assert_non_null(strstr(plan, "text of best\nrest\n```")); /* whole, without markers */
+    assert_non_null(strstr(plan, "`mlp_out/m1`: 1.900: kin: how"));
+    free(plan);
+    plan = agent_prompt_plan(&v, &t, best, &err); /* which is shown anyway, with numbers */
+    assert_null(strstr(plan, "The best text of this slot"));
+    free(plan);
+    struct agent_tree fresh = {0};
+    add_text(&fresh, -1, AGENT_MEASURED, 0.5, "seed");
+    plan = agent_prompt_plan(&v, &fresh, 0, &err);
+    assert_non_null(strstr(plan, "The best text of another slot, `mlp_out/m1`, 1.900"));
+    free(plan);
+
+    char *code = agent_prompt_code(&t, now, &err);
+    assert_non_null(strstr(code, "the fastest text so far, 2.000 times eager: best"));
+    assert_non_null(strstr(code, "another plan made of the same text, 0.900 times eager: lost"));
+    assert_non_null(strstr(code, "// [span 1]\ntext of now"));
+    free(code);
+    char *debug = agent_prompt_debug(&t, now, &err);
+    assert_non_null(strstr(debug, "refused, repaired and is right now, 0.800 times eager: mended"));
+    assert_non_null(strstr(debug, "   2| text of now\n"));
+    assert_null(strstr(debug, "best"));
+    free(debug);
+    tree_free(&t);
+    tree_free(&other);
+    tree_free(&fresh);
 }
 
 static void a_prompt_with_a_name_that_nobody_knows_is_an_error(void **state)
@@ -195,6 +273,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_contract_names_its_arguments_and_shapes),
         cmocka_unit_test(tasks_carry_leaders_dead_ends_and_the_words_of_a_refusal),
+        cmocka_unit_test(each_task_is_told_of_the_texts_that_help_with_it),
         cmocka_unit_test(a_prompt_with_a_name_that_nobody_knows_is_an_error),
         cmocka_unit_test(a_plan_is_read_strictly),
         cmocka_unit_test(a_text_is_one_block_or_the_whole_reply),

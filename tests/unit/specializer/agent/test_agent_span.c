@@ -118,6 +118,66 @@ static void edits_outside_spans_are_refused(void **state)
     }
 }
 
+static void a_reply_is_the_whole_text_or_spans_or_lines(void **state)
+{
+    (void)state;
+    static const char after[] = "one\n// [span 1]\n2\n3\n// [end 1]\nfour\n// [span 2]\nfive\n"
+                                "// [end 2]\n";
+    static const char *const good[] = {
+        after,
+        "// [span 1]\n2\n3\n// [end 1]\n",
+        "\n  // [span 1]\n2\n3\n// [end 1]\n\n// [span 2]\nfive\n// [end 2]\n",
+        "// [lines 3 to 4]\n2\n3\n// [end]\n",
+        "// [lines 3 to 3]\n2\n// [end]\n\n// [lines 4 to 4]\n3\n// [end]\n",
+        "// [lines 3 to 4]\n2\n3\n// [end]\n// [lines 8 to 8]\nfive\n// [end]\n",
+    };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct err err = {""};
+        char *out = span_apply(marked, good[i], &err);
+        if (!out || strcmp(out, after) != 0)
+            fail_msg("row %zu: %s: %s", i, err.msg, out ? out : "");
+        free(out);
+    }
+    struct err err = {""};
+    char *out = span_apply(marked, "// [lines 3 to 4]\n// [end]", &err); /* lines may go */
+    assert_string_equal(out, "one\n// [span 1]\n// [end 1]\nfour\n// [span 2]\nfive\n// [end 2]\n");
+    free(out);
+}
+
+static void a_reply_that_reaches_beyond_its_spans_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *reply, *word;
+    } bad[] = {
+        {"", "is gone"},
+        {"two\n", "outside the spans"},
+        {"// [span 3]\nx\n// [end 3]\n", "span 3 is not there"},
+        {"// [span 2]\nx\n// [end 2]\n// [span 1]\nx\n// [end 1]\n", "span 1 is not there"},
+        {"// [span 1]\nx\n// [end 1]\n// [span 1]\nx\n// [end 1]\n", "twice"},
+        {"// [span 1]\nx\n", "no end"},
+        {"// [span 1]\nx\n// [end 2]\n", "// [end 2] is out of place"},
+        {"// [span 1]\n// [span 2]\nx\n// [end 1]\n", "out of place"},
+        {"// [lines 1 to 1]\nx\n// [end]\n", "line 1 is outside the spans"},
+        {"// [lines 2 to 2]\nx\n// [end]\n", "line 2 is outside"},
+        {"// [lines 4 to 6]\nx\n// [end]\n", "line 5 is outside"},
+        {"// [lines 8 to 900]\nx\n// [end]\n", "line 9 is outside"},
+        {"// [lines 70 to 71]\nx\n// [end]\n", "line 10 is outside"},
+        {"// [lines 0 to 3]\nx\n// [end]\n", "out of order"},
+        {"// [lines 4 to 3]\nx\n// [end]\n", "out of order"},
+        {"// [lines 4 to 4]\nx\n// [end]\n// [lines 3 to 3]\nx\n// [end]\n", "out of order"},
+        {"// [lines 3 to 3]\nx\n", "no // [end]"},
+        {"// [lines 3 to 3]\n// [end 1]\n// [end]\n", "a marker"},
+        {"// [lines 3 to 3]\nx\n// [end]\nand more\n", "outside of edits: and more"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct err err = {""};
+        char *out = span_apply(marked, bad[i].reply, &err);
+        if (out || !strstr(err.msg, bad[i].word))
+            fail_msg("row %zu: \"%s\"", i, out ? out : err.msg);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,6 +186,8 @@ int main(void)
         cmocka_unit_test(markers_have_one_spelling),
         cmocka_unit_test(edits_inside_spans_are_accepted),
         cmocka_unit_test(edits_outside_spans_are_refused),
+        cmocka_unit_test(a_reply_is_the_whole_text_or_spans_or_lines),
+        cmocka_unit_test(a_reply_that_reaches_beyond_its_spans_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,6 +50,9 @@ static void what_kernels_need_passes(void **state)
         "float a[16] __attribute__((__aligned__(sizeof(float) * 16)));",
         "int f(int *p) { __builtin_prefetch(p); return __builtin_expect(*p, 1) ? '\\'' : 0; }",
         "_Static_assert(M_MAX > 0); // \xc3\xa9 in a comment is nobody's business\n",
+        ("_Static_assert(FFN % 64 == 0 && sizeof(int) == 4,\n"
+         "               \"whole units: /* not a comment, nor #include <x> */ or asm()\");\n"
+         "static void f(void) { _Static_assert((1), \"m\"); }"),
         "int c = a ? b : d; x = a < b; y = a[b[0]]; z = -x--;",
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
@@ -87,6 +90,23 @@ static void what_reaches_outside_is_refused_with_its_line(void **state)
         {"void f(void) { goto *p; }", "rule goto"},
         {"void *p = malloc(4);", "rule allocation"},
         {"char *s = \"text\";", "rule string"},
+        {"_Static_assert(sizeof \"a\", 1);", "rule string"},
+        {"_Static_assert(1, \"a\" \"b\");", "rule string: the message of an assertion ends it"},
+        {"_Static_assert(1, \"a\"[0]);", "rule string"},
+        {"_Static_assert(1, (\"a\"));", "rule string"},
+        {"_Static_assert(f(1, \"a\"), 1);", "rule string"},
+        {"_Static_assert(1, \"a\\n\");", "rule string"},
+        {"_Static_assert(1, \"a\\\");", "rule string"},
+        {"_Static_assert(1, \"a\n\");", "rule string"},
+        {"_Static_assert(1, \"\xc3\xa9\");", "rule string"},
+        {"_Static_assert(1, \"a", "rule string"},
+        {"_Static_assert(1, L\"a\");", "rule spelling"},
+        {"_Static_assert(1, \"a\"_b);", "rule string"},
+        {"#define A _Static_assert(1, \"a\")\n", "rule string"},
+        {"#define A _Static_assert(1,\n\"a\");", "rule"},
+        {"#pragma GCC unroll _Static_assert(1,\n\"a\");", "rule brackets"},
+        {"static_assert(1, \"a\");", "rule string"},
+        {"void f(void) { g(1, \"a\"); }", "rule string"},
         {"int f(void) { return __builtin_return_address(0) != 0; }", "rule name"},
         {"int f(void) { return __builtin_ia32_rdtsc(); }", "rule name"},
         {"int f(void) { _mm_setcsr(0x1f80); }", "rule name: _mm_setcsr"},

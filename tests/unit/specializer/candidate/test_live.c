@@ -9,8 +9,8 @@
 #include "engine/lab.h"
 #include "specializer/admission/endcheck.h"
 #include "specializer/admission/probe.h"
-#include "specializer/canary.h"
-#include "specializer/stages.h"
+#include "specializer/pipeline/canary.h"
+#include "specializer/pipeline/stages.h"
 
 /* The clock and the naps of live.c. */
 static int64_t now_ns;

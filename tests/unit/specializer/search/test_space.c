@@ -48,6 +48,7 @@ static struct facts facts_of(enum region region, int m, enum numerics numerics)
     struct facts f;
     facts_fill(&f, model, region, m, numerics);
     f.HAS_AVX2 = f.HAS_AVX512 = f.HAS_VNNI = f.HAS_AMX = 1;
+    f.HAS_NEON = f.HAS_DOTPROD = f.HAS_I8MM = 0;
     return f;
 }
 
@@ -240,6 +241,45 @@ static void template_source_hash_is_stable_and_differs_by_file(void **unused)
     assert_non_null(strstr(template_source(template_find("mlp_out")), "whet_kernel"));
 }
 
+/* The values of ISA in a space, as bits. */
+static unsigned instruction_sets(const struct facts *f, enum region r, int m)
+{
+    unsigned sets = 0;
+    struct point p;
+    struct space *s = space_open(f, r, m, NUMERICS_TOLERANCE);
+    for (int32_t id = 0; id < space_size(s); id++) {
+        space_point(s, id, &p);
+        sets |= 1u << p.value[template_knob(space_template(s, id), "ISA")];
+    }
+    space_close(s);
+    return sets;
+}
+
+static void an_arm_has_its_own_instruction_sets_and_no_other_has_them(void **unused)
+{
+    (void)unused;
+    enum { PORTABLE = 1 << 0, X86 = 0x1e, NEON = 1 << 5, DOTPROD = 1 << 6, I8MM = 1 << 7 };
+    static const enum region regions[] = {REGION_ATTN_IN, REGION_ATTN, REGION_MLP_OUT};
+    static const int widths[] = {1, 64};
+    for (int i = 0; i < 6; i++) {
+        const enum region r = regions[i / 2];
+        const int m = widths[i % 2];
+        struct facts f = facts_of(r, m, NUMERICS_TOLERANCE);
+        assert_int_equal(instruction_sets(&f, r, m) & ~(unsigned)(PORTABLE | X86), 0);
+        f.HAS_AVX2 = f.HAS_AVX512 = f.HAS_VNNI = f.HAS_AMX = 0;
+        f.HAS_NEON = 1;
+        assert_int_equal(instruction_sets(&f, r, m), PORTABLE | NEON);
+        f.HAS_DOTPROD = 1;
+        const unsigned digits = r == REGION_ATTN ? 0 : DOTPROD; /* attention has no weights */
+        assert_int_equal(instruction_sets(&f, r, m), PORTABLE | NEON | digits);
+        f.HAS_I8MM = 1;
+        assert_int_equal(instruction_sets(&f, r, m),
+                         PORTABLE | NEON | (digits ? DOTPROD | I8MM : 0));
+        f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = DTYPE_F16; /* digits multiply integers */
+        assert_int_equal(instruction_sets(&f, r, m), PORTABLE | NEON);
+    }
+}
+
 /* A processor that has all instruction sets up to `isa`, at two weight formats. */
 static struct facts facts_up_to(enum region r, int m, int isa, enum dtype format)
 {
@@ -249,6 +289,7 @@ static struct facts facts_up_to(enum region r, int m, int isa, enum dtype format
     f.HAS_AVX512 = isa >= 2;
     f.HAS_VNNI = isa >= 3;
     f.HAS_AMX = isa >= 4;
+    f.HAS_NEON = f.HAS_DOTPROD = f.HAS_I8MM = 0;
     f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = (int32_t)format;
     return f;
 }
@@ -326,6 +367,7 @@ int main(void)
         cmocka_unit_test(point_text_is_read_back_and_nonsense_is_refused),
         cmocka_unit_test(point_flags_pass_every_knob_and_shape),
         cmocka_unit_test(template_source_hash_is_stable_and_differs_by_file),
+        cmocka_unit_test(an_arm_has_its_own_instruction_sets_and_no_other_has_them),
         cmocka_unit_test(there_is_a_start_for_each_instruction_set_and_format),
         cmocka_unit_test(a_start_that_keeps_the_bits_is_there_for_narrow_steps),
     };

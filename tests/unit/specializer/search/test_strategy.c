@@ -16,8 +16,9 @@
 static const struct machine machine = {
     .device = "test", .read_bandwidth = 40e9, .peak_flops = 100e9, .boundary_s = 2e-6};
 
-static const struct strategy *const all[] = {&strategy_template, &strategy_mcts, &strategy_random,
-                                             &strategy_exhaustive, &strategy_cost};
+static const struct strategy *const all[] = {&strategy_template,   &strategy_mcts, &strategy_random,
+                                             &strategy_exhaustive, &strategy_cost, &strategy_evolve,
+                                             &strategy_mcts4};
 
 struct bench {
     struct cost cost;
@@ -303,6 +304,16 @@ static void template_strategy_leaves_the_family_it_measured_first_for_a_faster_o
     assert_true(4 * ours <= chance);
 }
 
+/* A baseline that is worth being one: what is bred is better than what is drawn. */
+static void evolution_needs_less_than_half_of_the_samples_of_chance(void **unused)
+{
+    (void)unused;
+    int bred = mean_samples(&strategy_evolve, speed_of);
+    int chance = mean_samples(&strategy_random, speed_of);
+    print_message("samples to 95 %%: evolve %d, random %d\n", bred, chance);
+    assert_true(2 * bred < chance);
+}
+
 static void search_forgets_what_was_never_decided(void **unused)
 {
     (void)unused;
@@ -342,6 +353,7 @@ int main(void)
         cmocka_unit_test(template_strategy_tries_neighbouring_slots_winners_first),
         cmocka_unit_test(template_strategy_needs_a_quarter_of_the_samples_of_chance),
         cmocka_unit_test(template_strategy_leaves_the_family_it_measured_first_for_a_faster_one),
+        cmocka_unit_test(evolution_needs_less_than_half_of_the_samples_of_chance),
         cmocka_unit_test(search_forgets_what_was_never_decided),
         cmocka_unit_test(strategies_are_found_by_name),
     };

@@ -27,7 +27,8 @@ static void store_keeps_a_candidate_with_its_evidence(void **unused)
                                    .bit_equal = true,
                                    .worst = "m=3 outlier",
                                    .bench = {64, 0.31, 0.29, 0.33},
-                                   .speed = 1.31};
+                                   .speed = 1.31,
+                                   .refusal = {CAUSE_GAIN, STAGE_CANARY, -0.02, "where"}};
     snprintf(r.reason, sizeof r.reason, "none");
     r.log = (char *)"warning: x";
     assert_int_equal(store_move(s, &r, LIFE_BENCHED, "why", "request-7", &err), 0);
@@ -44,6 +45,44 @@ static void store_keeps_a_candidate_with_its_evidence(void **unused)
     assert_string_equal(back.evidence.worst, "m=3 outlier");
     assert_true(back.evidence.bench.low == 0.29 && back.evidence.own_rms == 1.5e-7);
     assert_int_equal(back.evidence.bench.pairs, 64);
+    assert_int_equal(back.evidence.refusal.cause, CAUSE_GAIN);
+    assert_int_equal(back.evidence.refusal.stage, STAGE_CANARY);
+    assert_true(back.evidence.refusal.value == -0.02);
+    assert_string_equal(back.evidence.refusal.in_case, "where");
+    free(back.log);
+    store_close(s);
+}
+
+/* Stores of before have a sentence alone. */
+static void store_reads_the_refusals_of_older_rows_out_of_their_sentences(void **unused)
+{
+    (void)unused;
+    struct err err;
+    struct store *s = store_open(fresh_path(), &err);
+    assert_non_null(s);
+    struct record r = row_of(1, "mlp_out/m1"), back;
+    snprintf(r.reason, sizeof r.reason,
+             "probe: m=3 outlier, team of 2: row 4: rms error 0.1 is 42 times eager's 0.0024");
+    assert_int_equal(store_move(s, &r, LIFE_REFUSED, "", NULL, &err), 0);
+    assert_int_equal(store_get(s, r.key, &back, &err), 1);
+    assert_int_equal(back.evidence.refusal.cause, CAUSE_ERROR);
+    assert_int_equal(back.evidence.refusal.stage, STAGE_PROBE);
+    assert_true(back.evidence.refusal.value == 42);
+    assert_string_equal(back.evidence.refusal.in_case, "m=3 outlier, team of 2");
+    free(back.log);
+    r = row_of(2, "mlp_out/m1");
+    assert_int_equal(store_move(s, &r, LIFE_BENCHED, "", NULL, &err), 0);
+    assert_int_equal(store_get(s, r.key, &back, &err), 1);
+    assert_int_equal(back.evidence.refusal.cause, CAUSE_NONE);
+    free(back.log);
+    assert_int_equal(store_run(s, &err, "UPDATE candidate SET evidence=?", "s",
+                               "{\"refusal\":{\"cause\":\"error\",\"stage\":7,\"value\":\"x\","
+                               "\"case\":[]}}"),
+                     0);
+    assert_int_equal(store_get(s, r.key, &back, &err), 1);
+    assert_int_equal(back.evidence.refusal.cause, CAUSE_ERROR);
+    assert_int_equal(back.evidence.refusal.stage, STAGE_BUILD);
+    assert_true(back.evidence.refusal.value == 0 && !back.evidence.refusal.in_case[0]);
     free(back.log);
     store_close(s);
 }
@@ -268,6 +307,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(store_keeps_a_candidate_with_its_evidence),
+        cmocka_unit_test(store_reads_the_refusals_of_older_rows_out_of_their_sentences),
         cmocka_unit_test(store_has_one_winner_a_slot_and_retires_the_one_before),
         cmocka_unit_test(store_selects_rows_by_environment_slot_and_state),
         cmocka_unit_test(store_keeps_pins_disables_and_settings),

@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stages.h - the stages that use the running engine: bench, shadow, canary. They block, and call
- * env->tick while they wait. Each answers pass, refuse (reason in the candidate), retry or stopped,
- * and fills the candidate's evidence. Specializer thread only.
+/* stages.h - the stages that use the running engine: load, bench, shadow, canary. They block, and
+ * call env->tick while they wait. Each answers pass, refuse (reason in the candidate), retry or
+ * stopped, and fills the candidate's evidence. Specializer thread only.
  */
-#ifndef WHET_SPECIALIZER_STAGES_H
-#define WHET_SPECIALIZER_STAGES_H
+#ifndef WHET_SPECIALIZER_PIPELINE_STAGES_H
+#define WHET_SPECIALIZER_PIPELINE_STAGES_H
 
 #include "specializer/candidate/stage.h"
+
+struct store;
+
+/* ---- load (load.c) -------------------------------------------------------------------------- */
+
+/* Loads c->object unless it is; marks the trial in `marks` (or NULL). Pass; refuse: it cannot be
+ * loaded; retry: the store could not take the mark, without which a kernel that crashes the server
+ * would come back. */
+enum stage_result load_run(const struct stage_env *env, struct store *marks, struct candidate *c);
 
 /* ---- bench (bench.c) ------------------------------------------------------------------------ */
 

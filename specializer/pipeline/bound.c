@@ -7,7 +7,7 @@
  * shares one cache); 16 times the float peak, for kernels that multiply in 8-bit integers or on
  * tiles.
  */
-#include "specializer/bound.h"
+#include "specializer/pipeline/bound.h"
 
 #include <math.h>
 #include <stdlib.h>

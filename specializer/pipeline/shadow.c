@@ -24,7 +24,7 @@
 #include "specializer/admission/endcheck.h"
 #include "specializer/admission/probe.h"
 #include "specializer/candidate/live.h"
-#include "specializer/stages.h"
+#include "specializer/pipeline/stages.h"
 
 enum { LOOKS = 8, EVERY = 4, WIDE = 64 };
 static const double apart = 8; /* times eager's largest error in the probe */
@@ -56,7 +56,7 @@ static enum stage_result whole_model(const struct stage_env *env, struct candida
     struct err err = {""};
     struct probe *p = probe_start(env, c, PROBE_END, NULL, 0, &err);
     if (!p) {
-        snprintf(c->reason, sizeof c->reason, "shadow: %.220s", err.msg);
+        candidate_explain(c, STAGE_SHADOW, CAUSE_OTHER, 0, "%.220s", err.msg);
         return STAGE_RETRY;
     }
     enum stage_result r;
@@ -75,7 +75,7 @@ static enum stage_result watch_tap(const struct stage_env *env, struct candidate
     while (atomic_load_explicit(&t->left, memory_order_acquire) > 0) {
         if (!live_pause(env))
             return STAGE_STOPPED;
-        if (live_broken(env, c, "shadow"))
+        if (live_broken(env, c, STAGE_SHADOW))
             return STAGE_REFUSE;
         if (patience_over(patience))
             return STAGE_RETRY;
@@ -86,7 +86,9 @@ static enum stage_result watch_tap(const struct stage_env *env, struct candidate
 enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, double timeout_s)
 {
     char what[160];
-    enum stage_result r = env->ops->rehearse ? rehearse_run(env, c) : whole_model(env, c);
+    enum stage_result r = STAGE_PASS;
+    if (!c->whole)
+        r = env->ops->rehearse ? rehearse_run(env, c) : whole_model(env, c);
     if (r != STAGE_PASS)
         return r;
     struct patience patience;
@@ -97,7 +99,7 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
     live_expected(env);
     patience_begin(&patience, env, c->slot, timeout_s);
     if (env->ops->tap(env->backend, &t) != 0) {
-        snprintf(c->reason, sizeof c->reason, "shadow: the backend took no tap");
+        candidate_explain(c, STAGE_SHADOW, CAUSE_OTHER, 0, "the backend took no tap");
         return STAGE_RETRY;
     }
     r = watch_tap(env, c, &t, &patience);
@@ -108,14 +110,15 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
     e->shadow_max = t.worst_max;
     e->shadow_rms = t.worst_rms;
     const char *wrong = t.looks > 0 ? compare_verdict(env, &t, e, what, sizeof what) : NULL;
-    if (live_broken(env, c, "shadow"))
+    if (live_broken(env, c, STAGE_SHADOW))
         return STAGE_REFUSE;
     if (wrong) {
-        snprintf(c->reason, sizeof c->reason, "shadow: %.160s", wrong);
+        candidate_explain(c, STAGE_SHADOW, CAUSE_OTHER, 0, "%.160s", wrong);
         return STAGE_REFUSE;
     }
     if (r == STAGE_RETRY)
-        snprintf(c->reason, sizeof c->reason, "shadow: %d of %d looks, then %llu steps without %s",
-                 t.looks, LOOKS, (unsigned long long)patience_passed(&patience), c->slot->name);
+        candidate_explain(c, STAGE_SHADOW, CAUSE_OTHER, 0,
+                          "%d of %d looks, then %llu steps without %s", t.looks, LOOKS,
+                          (unsigned long long)patience_passed(&patience), c->slot->name);
     return r;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench.h - the decisions of the bench, apart from the engine that produces the samples. */
-#ifndef WHET_SPECIALIZER_BENCH_H
-#define WHET_SPECIALIZER_BENCH_H
+#ifndef WHET_SPECIALIZER_PIPELINE_BENCH_H
+#define WHET_SPECIALIZER_PIPELINE_BENCH_H
 
 #include <stdbool.h>
 

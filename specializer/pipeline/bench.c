@@ -10,7 +10,7 @@
  * The bench picks winners among many, so the gain it reports for them is biased upwards by the
  * luck of the winner; the canary, on other samples, has the last word.
  */
-#include "specializer/bench.h"
+#include "specializer/pipeline/bench.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -18,10 +18,10 @@
 #include <string.h>
 
 #include "config/clock.h"
-#include "specializer/bound.h"
 #include "specializer/candidate/live.h"
 #include "specializer/candidate/stats.h"
-#include "specializer/stages.h"
+#include "specializer/pipeline/bound.h"
+#include "specializer/pipeline/stages.h"
 
 const int bench_pairs[BENCH_LOOKS] = {16, 48, 144};
 static const int quick_pairs[BENCH_QUICK_LOOKS] = {8, 16};
@@ -113,17 +113,17 @@ static enum stage_result judge_samples(struct candidate *c, enum bench_verdict v
     struct evidence *e = &c->evidence;
     e->impossible = e->own_s < floor_s;
     if (e->impossible) {
-        snprintf(c->reason, sizeof c->reason,
-                 "bench: impossible: %.3g us a run where the machine cannot be below %.3g us",
-                 e->own_s * 1e6, floor_s * 1e6);
+        candidate_explain(c, STAGE_BENCH, CAUSE_IMPOSSIBLE, e->own_s / floor_s,
+                          "impossible: %.3g us a run where the machine cannot be below %.3g us",
+                          e->own_s * 1e6, floor_s * 1e6);
         return STAGE_REFUSE;
     }
     if (verdict == BENCH_FASTER)
         return STAGE_PASS;
-    snprintf(c->reason, sizeof c->reason,
-             "bench: gain %+.1f %% [%+.1f, %+.1f] over %d pairs, wanted %+.1f %%",
-             e->bench.mean * 100, e->bench.low * 100, e->bench.high * 100, e->bench.pairs,
-             wanted * 100);
+    candidate_explain(c, STAGE_BENCH, CAUSE_GAIN, e->bench.mean,
+                      "gain %+.1f %% [%+.1f, %+.1f] over %d pairs, wanted %+.1f %%",
+                      e->bench.mean * 100, e->bench.low * 100, e->bench.high * 100, e->bench.pairs,
+                      wanted * 100);
     return STAGE_REFUSE;
 }
 
@@ -166,8 +166,8 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
         take_evidence(env, c, &job, &cost);
         result = judge_samples(c, verdict, wanted, floor_s);
     } else if (result == STAGE_RETRY) {
-        snprintf(c->reason, sizeof c->reason, "bench: %.200s", s.err.msg);
-        if (live_broken(env, c, "bench"))
+        candidate_explain(c, STAGE_BENCH, CAUSE_OTHER, 0, "%.200s", s.err.msg);
+        if (live_broken(env, c, STAGE_BENCH))
             result = STAGE_REFUSE;
     }
     env->ops->bench_end(env->backend, &job);
@@ -190,7 +190,7 @@ enum stage_result bench_sample(const struct stage_env *env, struct candidate *c,
         c->evidence.bench = gain_of(&job, 0.95);
         take_evidence(env, c, &job, &cost);
     } else if (result == STAGE_RETRY) {
-        snprintf(c->reason, sizeof c->reason, "bench: %.200s", s.err.msg);
+        candidate_explain(c, STAGE_BENCH, CAUSE_OTHER, 0, "%.200s", s.err.msg);
     }
     env->ops->bench_end(env->backend, &job);
     free(job.a_ns);

@@ -16,12 +16,12 @@
 
 #include "engine/cpu/case.h"
 #include "specializer/admission/inputs.h"
-#include "specializer/bench.h"
-#include "specializer/bound.h"
 #include "specializer/build/build.h"
-#include "specializer/canary.h"
 #include "specializer/candidate/stats.h"
-#include "specializer/stages.h"
+#include "specializer/pipeline/bench.h"
+#include "specializer/pipeline/bound.h"
+#include "specializer/pipeline/canary.h"
+#include "specializer/pipeline/stages.h"
 
 static uint64_t state_ = 7;
 

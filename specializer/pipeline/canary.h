@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* canary.h - the decision on whole steps, apart from the engine that takes them. */
-#ifndef WHET_SPECIALIZER_CANARY_H
-#define WHET_SPECIALIZER_CANARY_H
+#ifndef WHET_SPECIALIZER_PIPELINE_CANARY_H
+#define WHET_SPECIALIZER_PIPELINE_CANARY_H
 
 #include <stdbool.h>
 #include <stdint.h>

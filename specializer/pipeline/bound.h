@@ -2,8 +2,8 @@
 /* bound.h - the speed-of-light bound: seconds in which no kernel can do a region's work. What is
  * measured below it is refused.
  */
-#ifndef WHET_SPECIALIZER_BOUND_H
-#define WHET_SPECIALIZER_BOUND_H
+#ifndef WHET_SPECIALIZER_PIPELINE_BOUND_H
+#define WHET_SPECIALIZER_PIPELINE_BOUND_H
 
 #include <stdint.h>
 

@@ -22,7 +22,7 @@
  * Half of the steps answer requests with the candidate's outputs, so beside one in eight of these a
  * tap runs eager and compares; a bad look makes the verdict a refusal.
  */
-#include "specializer/canary.h"
+#include "specializer/pipeline/canary.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@
 #include "config/clock.h"
 #include "specializer/candidate/live.h"
 #include "specializer/candidate/stats.h"
-#include "specializer/stages.h"
+#include "specializer/pipeline/stages.h"
 
 enum { LOOKS = 4, WINDOW = 24, PAIRS_LEAST = 10, AUDIT_EVERY = 8, AUDIT_EVERY_CUDA = 32 };
 static const int32_t steps_at[LOOKS] = {32, 96, 288, 864};
@@ -97,7 +97,7 @@ bool canary_unresolved(const struct gain *g)
 
 /* ---- the run -------------------------------------------------------------------------------- */
 
-struct trial {
+struct canary_trial {
     const struct stage_env *env;
     struct candidate *c;
     struct canary canary;
@@ -106,7 +106,7 @@ struct trial {
     struct patience patience;
 };
 
-static void trial_open(struct trial *t)
+static void trial_open(struct canary_trial *t)
 {
     struct canary *k = &t->canary;
     k->slot = t->c->slot;
@@ -125,7 +125,7 @@ static void trial_open(struct trial *t)
     engine_canary(t->env->engine, k);
 }
 
-static void trial_close(struct trial *t)
+static void trial_close(struct canary_trial *t)
 {
     engine_canary(t->env->engine, NULL);
     if (t->audited)
@@ -133,16 +133,16 @@ static void trial_close(struct trial *t)
     free(t->canary.step);
 }
 
-static enum stage_result wait_for(struct trial *t, int32_t steps)
+static enum stage_result wait_for(struct canary_trial *t, int32_t steps)
 {
     while (atomic_load_explicit(&t->canary.have, memory_order_acquire) < steps) {
         if (!live_pause(t->env))
             return STAGE_STOPPED;
         if (atomic_load(&t->canary.failed)) {
-            snprintf(t->c->reason, sizeof t->c->reason, "canary: a step failed with it");
+            candidate_explain(t->c, STAGE_CANARY, CAUSE_OTHER, 0, "a step failed with it");
             return STAGE_REFUSE;
         }
-        if (live_broken(t->env, t->c, "canary"))
+        if (live_broken(t->env, t->c, STAGE_CANARY))
             return STAGE_REFUSE;
         bool enough = atomic_load(&t->canary.have) >= steps_at[1];
         if (patience_over(&t->patience) || (enough && patience_spent(&t->patience)))
@@ -164,7 +164,7 @@ static double median_step_s(const struct canary_step *step, int32_t n, bool cand
 }
 
 /* What the bench promises for a whole step. */
-static double promised(const struct trial *t, double step_s)
+static double promised(const struct canary_trial *t, double step_s)
 {
     const struct evidence *e = &t->c->evidence;
     double runs = region_runs(t->c->slot->region, t->env->model->shape.layers);
@@ -172,7 +172,7 @@ static double promised(const struct trial *t, double step_s)
     return share * e->bench.low / (1 + fmax(e->bench.low, 0));
 }
 
-static enum canary_verdict look(struct trial *t, bool last)
+static enum canary_verdict look(struct canary_trial *t, bool last)
 {
     struct evidence *e = &t->c->evidence;
     int32_t n = atomic_load_explicit(&t->canary.have, memory_order_acquire);
@@ -185,7 +185,7 @@ static enum canary_verdict look(struct trial *t, bool last)
 }
 
 /* After the trial was closed: the audit is ours to read. */
-static enum stage_result audit_verdict(struct trial *t, enum stage_result r)
+static enum stage_result audit_verdict(struct canary_trial *t, enum stage_result r)
 {
     char what[160];
     const char *wrong = NULL;
@@ -193,14 +193,14 @@ static enum stage_result audit_verdict(struct trial *t, enum stage_result r)
         wrong = compare_verdict(t->env, &t->audit, &t->c->evidence, what, sizeof what);
     if (!wrong)
         return r;
-    snprintf(t->c->reason, sizeof t->c->reason, "canary: audit: %.160s", wrong);
+    candidate_explain(t->c, STAGE_CANARY, CAUSE_OTHER, 0, "audit: %.160s", wrong);
     t->c->steps = STEPS_UNSEEN; /* it is wrong, whatever its time */
     return STAGE_REFUSE;
 }
 
 enum stage_result canary_run(const struct stage_env *env, struct candidate *c, double timeout_s)
 {
-    struct trial *t = xcalloc(1, sizeof *t);
+    struct canary_trial *t = xcalloc(1, sizeof *t);
     t->env = env;
     t->c = c;
     c->steps = STEPS_UNSEEN;
@@ -221,18 +221,18 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
     const struct gain *g = &c->evidence.canary;
     if (r == STAGE_PASS && verdict == CANARY_SLOWER) {
         bool unresolved = canary_unresolved(g);
-        snprintf(c->reason, sizeof c->reason,
-                 "canary: whole steps %+.2f %% [%+.2f, %+.2f] over %d pairs", g->mean * 100,
-                 g->low * 100, g->high * 100, g->pairs);
+        candidate_explain(c, STAGE_CANARY, CAUSE_GAIN, g->mean,
+                          "whole steps %+.2f %% [%+.2f, %+.2f] over %d pairs", g->mean * 100,
+                          g->low * 100, g->high * 100, g->pairs);
         r = unresolved ? STAGE_RETRY : STAGE_REFUSE;
         c->steps = !unresolved ? STEPS_SLOWER : g->pairs > 0 ? STEPS_UNDECIDED : STEPS_UNSEEN;
     } else if (r == STAGE_RETRY) {
-        snprintf(c->reason, sizeof c->reason, "canary: %d steps, then %llu without %s",
-                 (int)atomic_load(&t->canary.have),
-                 (unsigned long long)patience_passed(&t->patience), c->slot->name);
+        candidate_explain(c, STAGE_CANARY, CAUSE_OTHER, 0, "%d steps, then %llu without %s",
+                          (int)atomic_load(&t->canary.have),
+                          (unsigned long long)patience_passed(&t->patience), c->slot->name);
     }
     trial_close(t);
-    if (live_broken(env, c, "canary")) { /* after its last step was recorded */
+    if (live_broken(env, c, STAGE_CANARY)) { /* after its last step was recorded */
         c->steps = STEPS_UNSEEN;
         r = STAGE_REFUSE;
     } else {

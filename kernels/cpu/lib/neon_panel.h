@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* neon_panel.h - panels of 16 rows times activations in digits, on ARM. Included by panel.h.
+ *
+ * The packed form is panel.h's. A dword of 16 rows is four registers here, each of 4 rows by 4 k,
+ * so a block is worked off four rows at a time: its quants fill eight registers, signed and centred
+ * already, and every column of x (a digit of a token) is multiplied with them before the next four
+ * rows.
+ *
+ *   dotprod  sdot takes 4 k of four rows and one dword of x: 16 products. 8 for a column
+ *   i8mm     smmla takes 8 k of two rows and of two columns: 32 products. Rows are paired once a
+ *            block by zips of registers, columns by their order: digits of a token, then tokens. A
+ *            last column without a partner is multiplied with itself
+ *
+ * Sums of a block are exact integers; the rest is panel.h's arithmetic in the same order.
+ */
+#ifndef WHET_KERNELS_CPU_LIB_NEON_PANEL_H
+#define WHET_KERNELS_CPU_LIB_NEON_PANEL_H
+
+enum { PANEL_TOKENS_MOST = 8 };
+
+/* Quants of rows 4 q .. 4 q + 3 of block b: register i has their k = 4 i .. 4 i + 3. */
+INLINE void panel_load4(const int type, const uint8_t *panel, int b, const int q, int8x16_t w[8])
+{
+    const uint8_t *p = panel + (int64_t)b * PANEL_QUANTS(type) + 16 * q;
+    if (type == DTYPE_Q8_0) {
+        UNROLLED
+        for (int i = 0; i < 8; i++)
+            w[i] = vreinterpretq_s8_u8(vld1q_u8(p + 64 * i));
+        return;
+    }
+    UNROLLED
+    for (int i = 0; i < 4; i++) {
+        uint8x16_t v = vld1q_u8(p + 64 * i);
+        int8x16_t low = vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15)));
+        int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(v, 4));
+        w[i] = vsubq_s8(low, vdupq_n_s8(8));
+        w[i + 4] = vsubq_s8(high, vdupq_n_s8(8));
+    }
+}
+
+/* The 32 bytes of digit j of token t in block b: column t * d + j. */
+INLINE const int8_t *panel_column(const struct digits *x, const int d, int b, int column)
+{
+    return x[column / d].digit + (b * d + column % d) * BLOCK;
+}
+
+#if ISA >= ISA_I8MM
+
+/* sum[column] lane i = row i . column of x over the block. */
+INLINE void panel_sums(const int8x16_t w[8], const struct digits *x, const int d, int b,
+                       const int columns, int32x4_t *sum)
+{
+    int8x16_t pair[2][4]; /* rows 0 and 1, rows 2 and 3: 8 k of each */
+    UNROLLED
+    for (int i = 0; i < 4; i++) {
+        int32x4_t even = vreinterpretq_s32_s8(w[2 * i]);
+        int32x4_t odd = vreinterpretq_s32_s8(w[2 * i + 1]);
+        pair[0][i] = vreinterpretq_s8_s32(vzip1q_s32(even, odd));
+        pair[1][i] = vreinterpretq_s8_s32(vzip2q_s32(even, odd));
+    }
+    UNROLLED
+    for (int c = 0; c < columns; c += 2) {
+        const int8_t *one = panel_column(x, d, b, c);
+        const int8_t *two = panel_column(x, d, b, c + 1 < columns ? c + 1 : c);
+        int32x4_t low = vdupq_n_s32(0), high = low;
+        UNROLLED
+        for (int i = 0; i < 4; i++) {
+            int8x16_t both = vcombine_s8(vld1_s8(one + 8 * i), vld1_s8(two + 8 * i));
+            low = vmmlaq_s32(low, pair[0][i], both);
+            high = vmmlaq_s32(high, pair[1][i], both);
+        }
+        sum[c] = vuzp1q_s32(low, high);
+        if (c + 1 < columns)
+            sum[c + 1] = vuzp2q_s32(low, high);
+    }
+}
+
+#else
+
+INLINE void panel_sums(const int8x16_t w[8], const struct digits *x, const int d, int b,
+                       const int columns, int32x4_t *sum)
+{
+    UNROLLED
+    for (int c = 0; c < columns; c++) {
+        const int8_t *column = panel_column(x, d, b, c);
+        int32x4_t s = vdupq_n_s32(0);
+        UNROLLED
+        for (int i = 0; i < 2; i++) { /* a register of x: four dwords, picked by their number */
+            int8x16_t v = vld1q_s8(column + 16 * i);
+            s = vdotq_laneq_s32(s, w[4 * i], v, 0);
+            s = vdotq_laneq_s32(s, w[4 * i + 1], v, 1);
+            s = vdotq_laneq_s32(s, w[4 * i + 2], v, 2);
+            s = vdotq_laneq_s32(s, w[4 * i + 3], v, 3);
+        }
+        sum[c] = s;
+    }
+}
+
+#endif
+
+/* sum over digits of s[j] * 256^(d-1-j), as float */
+INLINE float32x4_t panel_join(const int d, const int32x4_t *s)
+{
+    if (d == 1)
+        return vcvtq_f32_s32(s[0]);
+    float32x4_t high = vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(s[0], 8), s[1]));
+    if (d == 2)
+        return high;
+    if (d == 3)
+        return vfmaq_f32(vcvtq_f32_s32(s[2]), high, vdupq_n_f32(256.0f));
+    float32x4_t low = vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(s[2], 8), s[3]));
+    return vfmaq_f32(low, high, vdupq_n_f32(65536.0f));
+}
+
+INLINE float32x4_t panel_halves(const uint8_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+}
+
+/* Tokens whose columns are multiplied together: as many as make their number even. */
+#define PAIR(d) (ISA >= ISA_I8MM && (d) % 2 ? 2 : 1)
+
+/* acc[t] += block b of the panel . token t, without the tokens' own scale 2^row. */
+INLINE void panel_block(const int type, const int d, const uint8_t *panel, int blocks, int b,
+                        const struct digits *x, const int tokens, vf *acc)
+{
+    const uint8_t *s = panel + (int64_t)blocks * PANEL_QUANTS(type) + b * PANEL_SCALES(type);
+    UNROLLED
+    for (int q = 0; q < 4; q++) {
+        int8x16_t w[8];
+        NO_SOONER();
+        panel_load4(type, panel, b, q, w);
+        float32x4_t scale = panel_halves(s + 8 * q), middle = scale;
+        if (type == DTYPE_Q4_1)
+            middle = vfmaq_f32(panel_halves(s + 32 + 8 * q), scale, vdupq_n_f32(8.0f));
+        UNROLLED
+        for (int t0 = 0; t0 < tokens; t0 += PAIR(d)) {
+            const int n = tokens - t0 < PAIR(d) ? tokens - t0 : PAIR(d);
+            int32x4_t sum[2 * 4];
+            panel_sums(w, x + t0, d, b, n * d, sum);
+            UNROLLED
+            for (int t = t0; t < t0 + n; t++) {
+                float32x4_t unit = vmulq_n_f32(scale, x[t].unit[b]);
+                float32x4_t joined = panel_join(d, sum + (t - t0) * d);
+                acc[t].p[q] = vfmaq_f32(acc[t].p[q], joined, unit);
+                if (type == DTYPE_Q4_1)
+                    acc[t].p[q] = vfmaq_f32(acc[t].p[q], middle, vdupq_n_f32(x[t].sum[b]));
+            }
+        }
+    }
+}
+
+/* out[t][p * 16 + lane] for `panels` neighbouring panels from `w` and `tokens` tokens. */
+INLINE void panel_dot(const int type, const int d, const uint8_t *w, int64_t stride,
+                      const int panels, const struct digits *x, const int tokens, const int k,
+                      const int ahead, float *out, int64_t ldo)
+{
+    const int blocks = k / BLOCK;
+    vf acc[4][PANEL_TOKENS_MOST];
+    UNROLLED
+    for (int p = 0; p < panels; p++) {
+        UNROLLED
+        for (int t = 0; t < tokens; t++)
+            acc[p][t] = vf_zero();
+    }
+    for (int b = 0; b < blocks; b++) {
+        UNROLLED
+        for (int p = 0; p < panels; p++) {
+            const uint8_t *panel = w + p * stride;
+            for (int i = 0; ahead && i < PANEL_QUANTS(type); i += 64)
+                __builtin_prefetch(panel + (int64_t)b * PANEL_QUANTS(type) + i + ahead);
+            panel_block(type, d, panel, blocks, b, x, tokens, acc[p]);
+        }
+    }
+    UNROLLED
+    for (int p = 0; p < panels; p++) {
+        UNROLLED
+        for (int t = 0; t < tokens; t++) {
+            vf scaled = vf_mul(acc[p][t], vf_set(x[t].scale[0]));
+            vf_store(out + t * ldo + p * PANEL, vf_mul(scaled, vf_set(x[t].scale[1])));
+        }
+    }
+}
+
+#endif

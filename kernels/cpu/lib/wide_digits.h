@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wide_digits.h - tiles of tokens times panels of 16 rows by integer products (VNNI).
+ *
+ * Part of wide.h. One vpdpbusd makes 64 multiply-adds where a float one makes 16, so three 8-bit
+ * digits of an activation cost three quarters of a float. A row x becomes, in blocks of 32,
+ *
+ *   x[i] ~ 2^row * unit[b] * X[i],   X[i] + 2^(8D - 1) = sum_d digit[d][i] * 256^(D-1-d)
+ *
+ * with unit[b] a power of two that lets the block's largest |X| fill D digits. All digits are
+ * unsigned, as the instruction wants one of its factors: the offset leaves X through the first
+ * value of the sums, -128 times the sum of a row's weights in the block, which is known when the
+ * weights are expanded. Weights are the other factor, signed bytes: q - 8 or, of Q8_0, q.
+ *
+ * A digit's sum is shifted by 8 bits and the next digit's products are added on top, so one int32
+ * ends up with the exact sum over the block and is converted once. Nothing is lost: integers wrap
+ * around on the way, but the result fits, 32 * 2^23 * 8 at most for 4-bit weights and three digits;
+ * those of Q8_0 are converted after two digits and again after the third.
+ *
+ * Three digits keep 22 bits below a block's largest value. That is about what a float sum of
+ * hundreds of products keeps, but the neighbours of an outlier lose more: the probe decides, model
+ * by model.
+ */
+#ifndef WHET_KERNELS_CPU_LIB_WIDE_DIGITS_H
+#define WHET_KERNELS_CPU_LIB_WIDE_DIGITS_H
+
+/* ---- weights ------------------------------------------------------------------------------ */
+
+/* A block of a panel: 8 vectors of signed bytes, then 16 first values, d, and m + 8 d of Q4_1. */
+enum { DIGIT_FIRST = 512, DIGIT_D = 576, DIGIT_MIDDLE = 640 };
+/* Whether a block's sums are converted before digit d, which they would outgrow. */
+#define DIGIT_ANEW(type, d) ((type) == DTYPE_Q8_0 && (d) == 2)
+#define DIGIT_BLOCK(type) ((type) == DTYPE_Q4_1 ? 704 : 640)
+
+INLINE int64_t wide_panel_bytes(const int type)
+{
+    return (int64_t)(K / BLOCK) * DIGIT_BLOCK(type);
+}
+
+INLINE void wide_expand_block(const int type, const struct panel_source *s, int b, uint8_t *panel)
+{
+    uint8_t *to = panel + (int64_t)b * DIGIT_BLOCK(type);
+    __m512i q[8], sum = _mm512_setzero_si512();
+    __m512 d, m;
+    panel_quads(type, PACK, s, b, q);
+    panel_scales(type, PACK, s, b, &d, &m);
+    UNROLLED
+    for (int i = 0; i < 8; i++) {
+        if (type != DTYPE_Q8_0)
+            q[i] = _mm512_sub_epi8(q[i], _mm512_set1_epi8(8));
+        sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8((char)128), q[i]);
+        _mm512_store_si512(to + 64 * i, q[i]);
+    }
+    _mm512_store_si512(to + DIGIT_FIRST, _mm512_sub_epi32(_mm512_setzero_si512(), sum));
+    _mm512_store_ps(to + DIGIT_D, d);
+    if (type == DTYPE_Q4_1)
+        _mm512_store_ps(to + DIGIT_MIDDLE, _mm512_fmadd_ps(d, _mm512_set1_ps(8.0f), m));
+}
+
+/* ---- activations -------------------------------------------------------------------------- */
+
+/* A tile: [K/32][DIGITS][TILE][32] digits, [K/32][TILE] units, [K/32][TILE] sums of the block in
+ * its unit, [TILE][2] factors of 2^row. */
+enum { DIGIT_ROWS = DIGITS * TILE * BLOCK };
+
+INLINE int64_t wide_tile_bytes(void)
+{
+    return ROUND64((int64_t)(K / BLOCK) * (DIGIT_ROWS + TILE * 8) + TILE * 8);
+}
+
+/* The factors of 2^row of a tile's tokens, [TILE][2]. */
+INLINE float *wide_back(const uint8_t *tile)
+{
+    return (float *)(tile + wide_tile_bytes()) - 2 * TILE;
+}
+
+INLINE float *wide_units(const uint8_t *tile)
+{
+    return (float *)(tile + (int64_t)(K / BLOCK) * DIGIT_ROWS);
+}
+
+/* Blocks of a row, in whole vectors of them. */
+enum { DIGIT_LINE = (K / BLOCK + 15) / 16 * 16 };
+
+/* up[b] = 2^bits and unit[b] = 2^-bits for the digits of each block of x, values near 1 or below.
+ */
+INLINE void digit_units(const float *x, float *up, float *unit)
+{
+    for (int b = 0; b < K / BLOCK; b++) {
+        __m512 a = _mm512_abs_ps(_mm512_loadu_ps(x + b * BLOCK));
+        __m512 c = _mm512_abs_ps(_mm512_loadu_ps(x + b * BLOCK + 16));
+        up[b] = _mm512_reduce_max_ps(_mm512_max_ps(a, c));
+    }
+    for (int b = K / BLOCK; b < DIGIT_LINE; b++)
+        up[b] = 0;
+    for (int b = 0; b < DIGIT_LINE; b += 16) {
+        /* 1.01: a value just below a power of two may round up to it, which has no digits. */
+        __m512 top = _mm512_mul_ps(_mm512_load_ps(up + b), _mm512_set1_ps(1.01f));
+        __m512 e = _mm512_getexp_ps(_mm512_max_ps(top, _mm512_set1_ps(0x1p-80f)));
+        __m512 bits = _mm512_sub_ps(_mm512_set1_ps(8 * DIGITS - 2), e), one = _mm512_set1_ps(1);
+        _mm512_store_ps(up + b, _mm512_scalef_ps(one, bits));
+        _mm512_store_ps(unit + b, _mm512_scalef_ps(one, _mm512_sub_ps(_mm512_setzero_ps(), bits)));
+    }
+}
+
+/* The digits of 32 values at `to`, those of the next digit TILE * 32 bytes on; returns sums of two
+ * values each. */
+INLINE __m512 digit_block(uint8_t *to, const float *x, float up)
+{
+    const __m512i offset = _mm512_set1_epi32(1 << (8 * DIGITS - 1));
+    __m512i q[2];
+    UNROLLED
+    for (int h = 0; h < 2; h++)
+        q[h] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * h), _mm512_set1_ps(up)));
+    __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(q[0], q[1]));
+    UNROLLED
+    for (int h = 0; h < 2; h++)
+        q[h] = _mm512_add_epi32(q[h], offset);
+    UNROLLED
+    for (int d = 0; d < DIGITS; d++) {
+        UNROLLED
+        for (int h = 0; h < 2; h++)
+            _mm_store_si128((__m128i *)(to + d * TILE * BLOCK) + h,
+                            _mm512_cvtepi32_epi8(_mm512_srli_epi32(q[h], 8 * (DIGITS - 1 - d))));
+    }
+    return sum;
+}
+
+/* Writes token row `r` of a tile. */
+INLINE void wide_split(uint8_t *tile, int r, const float *x)
+{
+    float up[DIGIT_LINE] __attribute__((aligned(64))),
+        unit[DIGIT_LINE] __attribute__((aligned(64)));
+    float sums[DIGIT_LINE], *units = wide_units(tile) + r;
+    digit_units(x, up, unit);
+    for (int line = 0; line < K / BLOCK; line += 16) {
+        __m512 sum[16];
+        for (int i = 0; i < 16; i++)
+            sum[i] = _mm512_setzero_ps();
+        for (int b = line; b < line + 16 && b < K / BLOCK; b++)
+            sum[b - line] =
+                digit_block(tile + (int64_t)b * DIGIT_ROWS + r * BLOCK, x + b * BLOCK, up[b]);
+        _mm512_storeu_ps(sums + line, _mm512_mul_ps(vf_fold16(sum), _mm512_load_ps(unit + line)));
+    }
+    for (int b = 0; b < K / BLOCK; b++) {
+        units[b * TILE] = unit[b];
+        units[(K / BLOCK + b) * TILE] = sums[b];
+    }
+}
+
+/* 4 digits in every lane. As a float: gcc takes an integer through a general register, which costs
+ * a vector operation more than a load. */
+INLINE __m512i digit_broadcast(const uint8_t *p)
+{
+    float four;
+    __builtin_memcpy(&four, p, sizeof four);
+    return _mm512_castps_si512(_mm512_set1_ps(four));
+}
+
+/* ---- products ----------------------------------------------------------------------------- */
+
+/* out (+)= the integers of one block with its scales applied. `times`: a factor of the integers;
+ * `last`: they are the block's last. */
+INLINE void digit_apply(const int type, const int cols, const __m512i s[TILE][4],
+                        const uint8_t *block, const float *unit, const float times, const int last,
+                        float *out, int64_t ldo, int add)
+{
+    const int64_t stride = wide_panel_bytes(type);
+    UNROLLED
+    for (int c = 0; c < cols; c++) {
+        const uint8_t *p = block + c * stride;
+        __m512 d = _mm512_mul_ps(_mm512_load_ps(p + DIGIT_D), _mm512_set1_ps(times));
+        UNROLLED
+        for (int t = 0; t < TILE; t++) {
+            float *to = out + t * ldo + c * PANEL;
+            __m512 acc = add ? _mm512_loadu_ps(to) : _mm512_setzero_ps();
+            acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[t][c]),
+                                  _mm512_mul_ps(d, _mm512_set1_ps(unit[t])), acc);
+            if (type == DTYPE_Q4_1 && last)
+                acc = _mm512_fmadd_ps(_mm512_load_ps(p + DIGIT_MIDDLE),
+                                      _mm512_set1_ps(unit[K / BLOCK * TILE + t]), acc);
+            _mm512_storeu_ps(to, acc);
+        }
+    }
+}
+
+/* What the sums start with before digit d: the offset's share, or the digits before it. */
+INLINE void digit_start(const int type, const int cols, const int d, const uint8_t *block,
+                        __m512i s[TILE][4])
+{
+    UNROLLED
+    for (int t = 0; t < TILE; t++) {
+        UNROLLED
+        for (int c = 0; c < cols; c++)
+            s[t][c] = d == 0 ? _mm512_load_si512(block + c * wide_panel_bytes(type) + DIGIT_FIRST)
+                      : DIGIT_ANEW(type, d) ? _mm512_setzero_si512()
+                                            : _mm512_slli_epi32(s[t][c], 8);
+    }
+}
+
+/* s += one digit of the block's 32 columns times the weights */
+INLINE void digit_products(const int type, const int cols, const uint8_t *block, const uint8_t *x,
+                           __m512i s[TILE][4])
+{
+    UNROLLED
+    for (int i = 0; i < 8; i++) {
+        __m512i w[4];
+        UNROLLED
+        for (int c = 0; c < cols; c++)
+            w[c] = _mm512_load_si512(block + c * wide_panel_bytes(type) + 64 * i);
+        UNROLLED
+        for (int t = 0; t < TILE; t++) {
+            __m512i four = digit_broadcast(x + t * BLOCK + 4 * i);
+            UNROLLED
+            for (int c = 0; c < cols; c++)
+                s[t][c] = _mm512_dpbusd_epi32(s[t][c], four, w[c]);
+        }
+    }
+}
+
+/* out[t * ldo + 16 c + r] = token t of the tile . row r of panel c, for `cols` neighbouring ones */
+INLINE void wide_digits_panels(const int type, const int cols, const uint8_t *panel,
+                               const uint8_t *tile, float *out, int64_t ldo)
+{
+    const float *unit = wide_units(tile), *back = wide_back(tile);
+    for (int b = 0; b < K / BLOCK; b++) {
+        const uint8_t *block = panel + b * DIGIT_BLOCK(type), *x = tile + (int64_t)b * DIGIT_ROWS;
+        __m512i s[TILE][4];
+        int add = b > 0;
+        UNROLLED
+        for (int d = 0; d < DIGITS; d++) {
+            if (DIGIT_ANEW(type, d)) {
+                digit_apply(type, cols, s, block, unit + b * TILE, 256.0f, 0, out, ldo, add);
+                add = 1;
+            }
+            digit_start(type, cols, d, block, s);
+            digit_products(type, cols, block, x + d * TILE * BLOCK, s);
+        }
+        digit_apply(type, cols, s, block, unit + b * TILE, 1.0f, 1, out, ldo, add);
+    }
+    UNROLLED
+    for (int t = 0; t < TILE; t++) {
+        for (int c = 0; c < cols * PANEL; c += PANEL) {
+            __m512 v = _mm512_mul_ps(_mm512_loadu_ps(out + c), _mm512_set1_ps(back[2 * t]));
+            _mm512_storeu_ps(out + c, _mm512_mul_ps(v, _mm512_set1_ps(back[2 * t + 1])));
+        }
+        out += ldo;
+    }
+}
+
+/* The same for the tile at token t0 and any number of panels from slot `slot`; returns how many of
+ * its tokens are real. */
+INLINE int wide_tile(const struct wide *w, const int type, int slot, int panels, int t0, float *out,
+                     int64_t ldo)
+{
+    const uint8_t *tile = w->tiles + t0 / TILE * wide_tile_bytes();
+    const uint8_t *panel = w->panels + slot * wide_panel_bytes(type);
+    int p = 0;
+    for (; p + COLS <= panels; p += COLS)
+        wide_digits_panels(type, COLS, panel + p * wide_panel_bytes(type), tile, out + p * PANEL,
+                           ldo);
+    for (; COLS > 1 && p < panels; p++)
+        wide_digits_panels(type, 1, panel + p * wide_panel_bytes(type), tile, out + p * PANEL, ldo);
+    return w->t1 - t0 < TILE ? w->t1 - t0 : TILE;
+}
+
+#endif

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent_view.c - see agent_view.h. What must be beaten is shown as it is compiled: the template's
+ * source and those of its headers that the frame of a text does not bring along anyway. */
+#include "specializer/agent_view.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "specializer/agent/agent_source.h"
+#include "specializer/build/build.h"
+#include "specializer/candidate/template_tables.h"
+#include "specializer/specializer_private.h"
+
+enum { SOURCE_MOST = 26 * 1024, HEADERS_MOST = 32, BEST = 6, WORST = 3 };
+
+/* ---- sources ------------------------------------------------------------------------------- */
+
+struct headers {
+    char name[HEADERS_MOST][80];
+    int n;
+};
+
+static bool add_header(struct headers *h, const char *name, size_t n)
+{
+    for (int i = 0; i < h->n; i++)
+        if (strlen(h->name[i]) == n && memcmp(h->name[i], name, n) == 0)
+            return false;
+    if (h->n == HEADERS_MOST || n >= sizeof h->name[0])
+        return false;
+    snprintf(h->name[h->n++], sizeof h->name[0], "%.*s", (int)n, name);
+    return true;
+}
+
+/* Adds what `text` includes in quotes, and what that includes, each once. */
+static void add_included(struct headers *h, const char *text)
+{
+    static const char word[] = "#include \"";
+    for (const char *at = strstr(text, word); at; at = strstr(at, word)) {
+        at += strlen(word);
+        if (add_header(h, at, strcspn(at, "\"\n")))
+            add_included(h, kernel_source_text(h->name[h->n - 1]));
+    }
+}
+
+/* The text of `t` and of the headers that are its own. */
+static char *source_of(const struct template *t)
+{
+    struct headers *frame = xcalloc(1, sizeof *frame), *all = xcalloc(1, sizeof *all);
+    const struct template *a = agent_template(t->machine, (enum region)t->region);
+    char *out = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&out, &size);
+    add_included(frame, a ? template_source(a) : "");
+    *all = *frame;
+    const int known = all->n;
+    add_included(all, template_source(t));
+    size_t bytes = strlen(template_source(t));
+    for (int i = known; i < all->n; i++)
+        if (!strstr(all->name[i], ".def"))
+            bytes += strlen(kernel_source_text(all->name[i]));
+    if (bytes <= SOURCE_MOST) {
+        fprintf(f,
+                "\nIts source, `%s`, and the headers that it brings along; the names of its "
+                "knobs are macros\nwith the values above:\n```c\n%s",
+                t->id, template_source(t));
+        for (int i = known; i < all->n; i++)
+            if (!strstr(all->name[i], ".def"))
+                fprintf(f, "\n/* ---- %s */\n%s", all->name[i], kernel_source_text(all->name[i]));
+        fputs("```\n", f);
+    }
+    fclose(f);
+    free(frame);
+    free(all);
+    return out;
+}
+
+/* ---- what serves, and what was measured ---------------------------------------------------- */
+
+static void put_evidence(FILE *f, const struct candidate *c)
+{
+    const struct evidence *e = &c->evidence;
+    fprintf(f, "`%s`: ", c->name);
+    if (e->speed > 0)
+        fprintf(f, "%.3f", e->speed);
+    else
+        fputs("speed not measured since the restart", f);
+    if (e->bench.pairs > 0)
+        fprintf(f, "; in its bench %+.1f %% [%+.1f, %+.1f] over the kernel before it, %d pairs",
+                e->bench.mean * 100, e->bench.low * 100, e->bench.high * 100, e->bench.pairs);
+    if (e->own_s > 0)
+        fprintf(f, ", %.4g us a run then", e->own_s * 1e6);
+    if (e->canary.pairs > 0)
+        fprintf(f, "; whole steps %+.1f %% [%+.1f, %+.1f]", e->canary.mean * 100,
+                e->canary.low * 100, e->canary.high * 100);
+}
+
+/* `active` is read without the lock: this is the thread that sets it. */
+static char *serving_text(const struct place *p)
+{
+    char *out = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&out, &size);
+    if (p->active)
+        put_evidence(f, p->active);
+    else
+        fputs("the eager kernel: 1", f);
+    fclose(f);
+    return out;
+}
+
+static void put_point(FILE *f, const struct search *s, int32_t id)
+{
+    const struct template *t = space_template(s->space, id);
+    struct point point;
+    space_point(s->space, id, &point);
+    fprintf(f, "- %.3f: `%s", (double)s->speed[id], t->id);
+    for (int k = 0; k < t->knobs; k++)
+        fprintf(f, " %s=%d", t->knob[k].name, point.value[k]);
+    fputs("`\n", f);
+}
+
+/* The slowest measured ids, slowest first. */
+static int slowest(const struct search *s, int32_t *id, int n)
+{
+    int found = 0;
+    for (int32_t i = 0; i < space_size(s->space); i++) {
+        if (s->trial[i] != TRIAL_MEASURED || (found == n && s->speed[i] >= s->speed[id[n - 1]]))
+            continue;
+        int at = found < n ? found++ : n - 1;
+        for (; at > 0 && s->speed[id[at - 1]] > s->speed[i]; at--)
+            id[at] = id[at - 1];
+        id[at] = i;
+    }
+    return found;
+}
+
+static char *tuned_text(const struct place *p)
+{
+    int32_t best[BEST], worst[WORST];
+    if (!p->space || p->search.measured == 0)
+        return NULL;
+    char *out = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&out, &size);
+    int n = search_best(&p->search, best, BEST), last = p->search.measured - n;
+    for (int i = 0; i < n; i++)
+        put_point(f, &p->search, best[i]);
+    n = slowest(&p->search, worst, last < WORST ? last : WORST);
+    fputs(n > 0 ? "and the slowest:\n" : "", f);
+    for (int i = 0; i < n; i++)
+        put_point(f, &p->search, worst[i]);
+    fclose(f);
+    return out;
+}
+
+static char *compiler_text(const struct compiler *c, int isa)
+{
+    char *out = NULL;
+    size_t size = 0;
+    if (c->machine == MACHINE_CUDA)
+        return xasprintf("%s %s", c->version, c->arch);
+    FILE *f = open_memstream(&out, &size);
+    fprintf(f, "%s:", c->version);
+    for (const char *const *flag = build_flags; *flag; flag++)
+        fprintf(f, " %s", *flag);
+    fprintf(f, " %s", isa_flags(isa));
+    fclose(f);
+    return out;
+}
+
+void agent_tell(struct specializer *s, const struct place *p, struct agent_view *v,
+                struct told *out)
+{
+    const struct candidate *c = p->active;
+    *out = (struct told){
+        .compiler = compiler_text(&s->compiler, v->isa),
+        .serving = serving_text(p),
+        .source = c && !c->body[0] && !c->template->library ? source_of(c->template) : NULL,
+        .tuned = tuned_text(p),
+    };
+    v->compiler = out->compiler;
+    v->serving = out->serving;
+    v->source = out->source;
+    v->tuned = out->tuned;
+}
+
+void agent_told_free(struct told *t)
+{
+    free(t->compiler);
+    free(t->serving);
+    free(t->source);
+    free(t->tuned);
+}
+
+/* ---- trials -------------------------------------------------------------------------------- */
+
+void agent_trial_words(const struct specializer *s, const struct candidate *c, char *out, size_t n)
+{
+    const struct evidence *e = &c->evidence;
+    const char *words = c->template->machine == MACHINE_CUDA ? candidate_words(c) : NULL;
+    const char *registers = words ? strstr(words, " registers, ") : NULL;
+    size_t at = 0;
+    out[0] = 0;
+    if (e->bench.pairs == 0 || e->own_s <= 0)
+        return;
+    int64_t bytes = 0;
+    const struct place *p = place_find((struct specializer *)s, c->slot->name);
+    if (p)
+        bytes = (int64_t)observe_bytes(&s->observe, p->index);
+    at += (size_t)snprintf(out + at, n - at, "%.4g us a run", e->own_s * 1e6);
+    if (bytes > 0 && at < n)
+        at += (size_t)snprintf(out + at, n - at, ", %.1f GB/s", (double)bytes / e->own_s * 1e-9);
+    if (at < n)
+        at += (size_t)snprintf(out + at, n - at,
+                               "; %+.1f %% [%+.1f, %+.1f] against the kernel that served then",
+                               e->bench.mean * 100, e->bench.low * 100, e->bench.high * 100);
+    while (registers && registers > words && registers[-1] >= '0' && registers[-1] <= '9')
+        registers--;
+    if (registers && at < n)
+        snprintf(out + at, n - at, "; %.*s", (int)strcspn(registers, ","), registers);
+}

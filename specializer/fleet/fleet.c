@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet.c - the thread between this server and the database.
+ *
+ * It connects, says who it is, sends everything once, and then goes round: what was found wrong,
+ * the lease, what the store learned, what others learned. Each has its own interval; a notification
+ * makes it listen at once. A statement that fails is tried again at its next turn, a connection
+ * that fails after a pause that doubles up to a minute. Nobody waits for any of it.
+ */
+#include "specializer/fleet/fleet.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "config/key_file.h"
+#include "config/log.h"
+#include "engine/plan.h"
+#include "specializer/candidate/hash.h"
+#include "specializer/fleet/fleet_private.h"
+#include "specializer/fleet/fleet_schema.h"
+#include "specializer/transfer/transfer.h"
+
+#define CONNECT_S 10.0
+#define BYE_S 1.0
+#define CLOSE_S 2
+#define LEASE_EVERY_S 10
+#define LEASE_AGAIN_S 2 /* while it holds none */
+#define SEND_EVERY_S 1
+#define PULL_EVERY_S 5
+#define VIEW_EVERY_S 5
+#define BEAT_EVERY_S 10
+#define PRUNE_EVERY_S 600
+enum { BACKOFF_MOST_S = 60, PAGES_MOST = 40 };
+
+static int64_t in(double seconds)
+{
+    return clock_ns() + (int64_t)(seconds * 1e9);
+}
+
+/* ---- what goes wrong ------------------------------------------------------------------------- */
+
+static void trouble(struct fleet *f, const char *what, const struct err *err)
+{
+    if (atomic_load(&f->stop))
+        return;
+    atomic_fetch_add(&f->errors, 1);
+    pthread_mutex_lock(&f->lock);
+    snprintf(f->trouble, sizeof f->trouble, "%.40s: %.150s", what, err->msg);
+    pthread_mutex_unlock(&f->lock);
+    if (log_due(&f->complaints))
+        log_warn("fleet", "%s: %s (%llu times); this server goes on by itself", what, err->msg,
+                 (unsigned long long)atomic_load(&f->complaints));
+}
+
+static void set_state(struct fleet *f, enum fleet_state state)
+{
+    pthread_mutex_lock(&f->lock);
+    if (f->state != state)
+        f->since_ns = clock_ns();
+    f->state = state;
+    f->lease_state = LEASE_UNASKED;
+    f->lease[0] = 0;
+    f->wish_new = f->wishes > 0;
+    f->wished_ns = clock_ns();
+    pthread_mutex_unlock(&f->lock);
+    atomic_fetch_add(&f->news, 1);
+}
+
+/* ---- one turn -------------------------------------------------------------------------------- */
+
+/* What others are to be told; what was not told stays. */
+static int say_all(struct fleet *f, struct err *err)
+{
+    for (;;) {
+        pthread_mutex_lock(&f->lock);
+        struct saying s = f->sayings > 0 ? f->saying[0] : (struct saying){0};
+        pthread_mutex_unlock(&f->lock);
+        if (!s.key[0])
+            return 0;
+        int r = s.verdict ? fleet_say_verdict(f->db, &f->self, s.key, s.upheld, s.words, err)
+                          : fleet_retract(f->db, f->self.env, s.key, s.slot, f->self.server,
+                                          f->self.name, s.words, err);
+        if (r != 0)
+            return -1;
+        pthread_mutex_lock(&f->lock); /* unless it went for want of room meanwhile */
+        if (f->sayings > 0 && memcmp(&f->saying[0], &s, sizeof s) == 0)
+            memmove(f->saying, f->saying + 1, (size_t)--f->sayings * sizeof *f->saying);
+        pthread_mutex_unlock(&f->lock);
+    }
+}
+
+static void lease_answer(struct fleet *f, int r, int wishes, const char *got, int64_t asked_ns)
+{
+    pthread_mutex_lock(&f->lock);
+    enum lease_state before = f->lease_state;
+    bool changed = strcmp(f->lease, got) != 0;
+    f->lease_state = r != 0   ? LEASE_FAILED
+                     : got[0] ? LEASE_HELD
+                     : wishes ? LEASE_TAKEN
+                              : LEASE_UNASKED;
+    snprintf(f->lease, sizeof f->lease, "%s", got);
+    f->lease_until_ns = asked_ns + FLEET_LEASE_S * INT64_C(1000000000);
+    if (f->lease_state == LEASE_TAKEN && before != LEASE_TAKEN)
+        f->alone_ns = clock_ns();
+    pthread_mutex_unlock(&f->lock);
+    if (changed || f->lease_state != before)
+        atomic_fetch_add(&f->news, 1);
+    f->lease_due_ns = in(f->lease_state == LEASE_TAKEN ? LEASE_AGAIN_S : LEASE_EVERY_S);
+}
+
+static int lease_turn(struct fleet *f, struct err *err)
+{
+    char wish[WISHES_MOST][40], got[40] = "";
+    const char *slot[WISHES_MOST];
+    pthread_mutex_lock(&f->lock);
+    int n = f->wishes;
+    memcpy(wish, f->wish, sizeof wish);
+    f->wish_new = false;
+    pthread_mutex_unlock(&f->lock);
+    for (int i = 0; i < n; i++)
+        slot[i] = wish[i];
+    int64_t asked_ns = clock_ns();
+    int r = fleet_take_lease(f->db, &f->self, slot, n, got, err);
+    lease_answer(f, r, n, got, asked_ns);
+    return r;
+}
+
+static int pull_kernels(struct fleet *f, struct err *err)
+{
+    struct fleet_rows rows;
+    for (int page = 0; page < PAGES_MOST; page++) {
+        if (fleet_pull(f->db, &f->self, f->seq, &rows, err) != 0)
+            return -1;
+        int n = rows.n;
+        int64_t last = n > 0 ? atoll(fleet_value(&rows, n - 1, FLEET_SEQ)) : 0;
+        fleet_take_rows(f, &rows);
+        fleet_rows_free(&rows);
+        if (n > 0 && last <= f->seq)
+            return err_set(err, "rows come in no order");
+        f->seq = n > 0 ? last : f->seq;
+        if (n < FLEET_PAGE)
+            break;
+    }
+    return 0;
+}
+
+static int pull_retractions(struct fleet *f, struct err *err)
+{
+    struct fleet_rows rows;
+    if (fleet_pull_retractions(f->db, &f->self, f->retraction_seq, &rows, err) != 0)
+        return -1;
+    if (rows.n > 0)
+        f->retraction_seq = atoll(fleet_value(&rows, rows.n - 1, 0));
+    fleet_take_retractions(f, &rows);
+    fleet_rows_free(&rows);
+    return 0;
+}
+
+/* A text goes through the door that imports come in by, with all its fences. */
+static void take_text(struct fleet *f, const char *body)
+{
+    struct err err = {""};
+    char *one = xasprintf("{\"whet_store\":%d,\"kernels\":[%s]}", (int)EXPORT_VERSION, body);
+    int taken = -1;
+    pthread_mutex_lock(&f->in_use);
+    if (!atomic_load(&f->stop))
+        taken = store_import(f->store, one, strlen(one), "fleet", &err);
+    pthread_mutex_unlock(&f->in_use);
+    free(one);
+    if (taken > 0) {
+        atomic_fetch_add(&f->taken, 1);
+        atomic_store(f->imported, true);
+    } else {
+        fleet_refuse(f, "", taken < 0 ? err.msg : "a text that breaks a rule");
+    }
+}
+
+static int pull_texts(struct fleet *f, struct err *err)
+{
+    struct fleet_rows rows;
+    if (!f->texts)
+        return 0;
+    if (fleet_pull_texts(f->db, &f->self, f->text_seq, &rows, err) != 0)
+        return -1;
+    for (int i = 0; i < rows.n; i++)
+        take_text(f, fleet_value(&rows, i, 1));
+    if (rows.n > 0)
+        f->text_seq = atoll(fleet_value(&rows, rows.n - 1, 0));
+    fleet_rows_free(&rows);
+    return 0;
+}
+
+static int pull(struct fleet *f, struct err *err)
+{
+    return pull_retractions(f, err) != 0 || pull_kernels(f, err) != 0 ? -1 : pull_texts(f, err);
+}
+
+static int beat(struct fleet *f, struct err *err)
+{
+    return fleet_beat(f->db, &f->self, err);
+}
+
+static int prune(struct fleet *f, struct err *err)
+{
+    int64_t n = 0;
+    int r = fleet_prune(f->db, f->self.env, &n, err);
+    atomic_fetch_add(&f->pruned, (uint64_t)(n > 0 ? n : 0));
+    return r;
+}
+
+/* What is done again and again, and how often. */
+static const struct duty {
+    const char *name;
+    size_t due; /* offset of when in struct fleet */
+    double every_s;
+    int (*run)(struct fleet *f, struct err *err);
+} duties[] = {
+    {"lease", offsetof(struct fleet, lease_due_ns), LEASE_EVERY_S, lease_turn},
+    {"listening", offsetof(struct fleet, pull_due_ns), PULL_EVERY_S, pull},
+    {"sending", offsetof(struct fleet, send_due_ns), SEND_EVERY_S, fleet_send_changed},
+    {"heartbeat", offsetof(struct fleet, beat_due_ns), BEAT_EVERY_S, beat},
+    {"looking", offsetof(struct fleet, view_due_ns), VIEW_EVERY_S, fleet_look},
+    {"pruning", offsetof(struct fleet, prune_due_ns), PRUNE_EVERY_S, prune},
+};
+enum { DUTIES = sizeof duties / sizeof *duties };
+
+static int64_t *due(struct fleet *f, const struct duty *d)
+{
+    return (int64_t *)((char *)f + d->due);
+}
+
+/* Everything that is due; false when the connection is gone. */
+static bool turn(struct fleet *f)
+{
+    struct err err;
+    bool fine = true;
+    pthread_mutex_lock(&f->lock);
+    bool asks = f->wish_new;
+    pthread_mutex_unlock(&f->lock);
+    if (say_all(f, &err) != 0) {
+        trouble(f, "telling", &err);
+        fine = false;
+    }
+    for (int i = 0; i < DUTIES && fleet_db_alive(f->db) && !atomic_load(&f->stop); i++) {
+        int64_t *at = due(f, &duties[i]);
+        bool now = clock_ns() >= *at || (asks && duties[i].run == lease_turn);
+        if (!now)
+            continue;
+        *at = in(duties[i].every_s); /* the lease says itself when it comes again */
+        if (duties[i].run(f, &err) != 0) {
+            trouble(f, duties[i].name, &err);
+            fine = false;
+        }
+    }
+    if (fine)
+        atomic_store(&f->complaints, 0);
+    return fleet_db_alive(f->db);
+}
+
+static double until_next(struct fleet *f)
+{
+    int64_t next = in(1);
+    for (int i = 0; i < DUTIES; i++)
+        next = *due(f, &duties[i]) < next ? *due(f, &duties[i]) : next;
+    double s = (double)(next - clock_ns()) * 1e-9;
+    return s < 0.005 ? 0.005 : s;
+}
+
+static void drain(int fd)
+{
+    uint64_t n;
+    while (read(fd, &n, sizeof n) > 0)
+        ;
+}
+
+/* ---- a connection ---------------------------------------------------------------------------- */
+
+/* What the sequence numbers of another database, or of one from a backup, mean is unknown: all is
+ * read anew. */
+static void begin_anew(struct fleet *f)
+{
+    f->seq = f->text_seq = f->retraction_seq = 0;
+    f->lease_due_ns = f->pull_due_ns = f->send_due_ns = f->view_due_ns = 0;
+    f->beat_due_ns = in(BEAT_EVERY_S);
+    f->prune_due_ns = in(5);
+    f->trace_id = -1;
+    pthread_mutex_lock(&f->in_use);
+    if (!atomic_load(&f->stop))
+        store_moved(f->store, &f->trace_id, 0, NULL, NULL, NULL);
+    pthread_mutex_unlock(&f->in_use);
+}
+
+static bool arrive(struct fleet *f)
+{
+    struct err err;
+    int version;
+    f->db = fleet_db_open(&f->address, CONNECT_S, &f->stop, &err);
+    if (!f->db || fleet_limit(f->db, &err) != 0 || fleet_schema_ready(f->db, &version, &err) != 0) {
+        trouble(f, "connecting", &err);
+        return false;
+    }
+    pthread_mutex_lock(&f->lock);
+    f->version = version;
+    f->trouble[0] = 0;
+    pthread_mutex_unlock(&f->lock);
+    begin_anew(f);
+    atomic_fetch_add(&f->connects, 1);
+    log_info("fleet", "connected as %s, schema version %d", f->self.name, version);
+    /* One that may only be read is listened to. */
+    if (fleet_hello(f->db, &f->self, &err) != 0 || fleet_send_all(f, &err) != 0)
+        trouble(f, "telling", &err);
+    return fleet_db_alive(f->db);
+}
+
+static void session(struct fleet *f)
+{
+    if (arrive(f)) {
+        set_state(f, FLEET_ONLINE);
+        f->backoff_s = 1;
+        while (!atomic_load(&f->stop) && turn(f)) {
+            if (fleet_db_wait(f->db, f->wake_fd, until_next(f)))
+                f->pull_due_ns = 0;
+            drain(f->wake_fd);
+        }
+        if (!fleet_db_alive(f->db))
+            log_info("fleet", "the connection ended");
+    }
+    if (f->db && atomic_load(&f->stop) && fleet_db_alive(f->db)) {
+        struct err err;
+        fleet_db_parting(f->db, BYE_S);
+        if (fleet_bye(f->db, &f->self, &err) != 0)
+            log_debug("fleet", "no farewell: %s", err.msg);
+    }
+    fleet_db_close(f->db);
+    f->db = NULL;
+    set_state(f, FLEET_AWAY);
+}
+
+/* Between two connections: three quarters to five quarters of the pause, so that a fleet does not
+ * come back in one moment. */
+static void pause_between(struct fleet *f)
+{
+    unsigned char random = 128;
+    if (getrandom(&random, 1, 0) < 0)
+        random = 128;
+    int64_t until = in(f->backoff_s * (0.75 + random / 512.0));
+    f->backoff_s = f->backoff_s * 2 < BACKOFF_MOST_S ? f->backoff_s * 2 : BACKOFF_MOST_S;
+    while (!atomic_load(&f->stop) && clock_ns() < until) {
+        struct pollfd p = {.fd = f->wake_fd, .events = POLLIN};
+        poll(&p, 1, 100);
+        drain(f->wake_fd);
+        usleep(20000);
+    }
+}
+
+static void *fleet_thread(void *ctx)
+{
+    struct fleet *f = ctx;
+    pthread_setname_np(pthread_self(), "whet-fleet");
+    while (!atomic_load(&f->stop)) {
+        session(f);
+        pause_between(f);
+    }
+    return NULL;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int fleet_check(const struct config *c, struct err *err)
+{
+    const struct fleet_address a = {c->specializer_fleet, c->specializer_fleet_key_file};
+    return a.uri[0] ? fleet_db_check(&a, err) : 0;
+}
+
+/* Drawn once a store and kept in it, with where that is: a copy of the file elsewhere is somebody
+ * else. */
+static void identify(struct fleet *f)
+{
+    char host[65] = "", kept[400] = "", place[380];
+    gethostname(host, sizeof host - 1);
+    snprintf(place, sizeof place, "%s %.300s", host, store_path(f->store));
+    if (!store_value(f->store, "fleet_server", kept, sizeof kept) || strlen(kept) < 17 ||
+        strcmp(kept + 17, place) != 0 || (kept[KEY_HEX] = 0, !fleet_is_key(kept))) {
+        uint64_t random = (uint64_t)clock_ns() ^ (uint64_t)getpid() << 32;
+        if (getrandom(&random, sizeof random, 0) < 0)
+            log_debug("fleet", "no random numbers: %s", strerror(errno));
+        hash_hex(random, kept);
+        char *value = xasprintf("%s %s", kept, place);
+        store_set(f->store, "fleet_server", value, NULL);
+        free(value);
+    }
+    snprintf(f->self.server, sizeof f->self.server, "%.16s", kept);
+    if (f->config->server_port > 0)
+        snprintf(f->self.name, sizeof f->self.name, "%s:%d", host, (int)f->config->server_port);
+    else
+        snprintf(f->self.name, sizeof f->self.name, "%s/%d", host, (int)getpid());
+}
+
+static void fleet_free(struct fleet *f)
+{
+    for (int i = 0; i < dispatch_slots(f->slots); i++)
+        free(f->rows[i].row);
+    free(f->rows);
+    free(f->suspect);
+    dispatch_close(f->slots);
+    cJSON_Delete(f->view);
+    close(f->wake_fd);
+    pthread_mutex_destroy(&f->lock);
+    pthread_mutex_destroy(&f->in_use);
+    free(f);
+}
+
+struct fleet *fleet_open(const struct config *c, struct store *store, const char *env,
+                         const char *device, atomic_bool *imported)
+{
+    const struct kernel *const none[REGION_NODES] = {0};
+    if (!c->specializer_fleet || !c->specializer_fleet[0])
+        return NULL;
+    struct fleet *f = xcalloc(1, sizeof *f);
+    f->config = c;
+    f->store = store;
+    f->imported = imported;
+    f->address = (struct fleet_address){c->specializer_fleet, c->specializer_fleet_key_file};
+    f->texts = strcmp(c->specializer_agentic, "on") == 0;
+    f->slots = dispatch_open_spans(none);
+    f->rows = xcalloc((size_t)dispatch_slots(f->slots), sizeof *f->rows);
+    f->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    f->backoff_s = 1;
+    f->since_ns = clock_ns();
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_mutex_init(&f->in_use, NULL);
+    snprintf(f->self.env, sizeof f->self.env, "%s", env);
+    snprintf(f->self.version, sizeof f->self.version, "%s", WHET_VERSION);
+    fleet_plain(device, f->self.device);
+    identify(f);
+    key_file_warn("specializer.fleet_key_file", f->address.key_file);
+    int rc = f->wake_fd < 0 ? errno : pthread_create(&f->thread, NULL, fleet_thread, f);
+    if (rc != 0) {
+        log_warn("fleet", "its thread did not start: %s", strerror(rc));
+        fleet_free(f);
+        return NULL;
+    }
+    return f;
+}
+
+void fleet_close(struct fleet *f)
+{
+    if (!f)
+        return;
+    const uint64_t one = 1;
+    struct timespec until;
+    atomic_store(&f->stop, true);
+    if (write(f->wake_fd, &one, sizeof one) < 0)
+        log_debug("fleet", "wake: %s", strerror(errno));
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += CLOSE_S;
+    if (pthread_timedjoin_np(f->thread, NULL, &until) == 0) {
+        fleet_free(f);
+        return;
+    }
+    /* In the resolver, for as long as that takes. It will see `stop` and touch nothing of ours but
+     * the struct, which stays. */
+    pthread_mutex_lock(&f->in_use);
+    pthread_detach(f->thread);
+    pthread_mutex_unlock(&f->in_use);
+    log_warn("fleet", "its thread is left behind: a name is still being looked up");
+}

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_db.c - see fleet_db.h.
+ *
+ * Every wait is poll() on libpq's socket in pieces of a tenth of a second, so that a server that
+ * stops is not held up by a database that does not answer. libpq itself waits in one place, the
+ * resolver; for it the thread that calls is one that nobody has to wait for (fleet.c).
+ *
+ * The bytes of an answer are counted as they arrive: libpq would gather a row of any size in
+ * memory, and a database that lies may send one.
+ */
+#include "specializer/fleet/fleet_db.h"
+
+#include <errno.h>
+#include <libpq-fe.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "config/clock.h"
+
+enum { SLICE_MS = 100, PASSWORD_MOST = 1024 };
+
+struct fleet_db {
+    PGconn *conn; /* NULL: ended */
+    const atomic_bool *stop;
+    int64_t parting_ns; /* 0: not yet */
+    char state[6];
+};
+
+static void nothing_said(void *ctx, const PGresult *r)
+{
+    (void)ctx;
+    (void)r; /* notices would go to stderr as they are */
+}
+
+/* ---- the address ---------------------------------------------------------------------------- */
+
+static PQconninfoOption *parse(const struct fleet_address *a, struct err *err)
+{
+    char *why = NULL, words[FLEET_WORD];
+    PQconninfoOption *all = PQconninfoParse(a->uri, &why);
+    if (!all) {
+        fleet_plain(why ? why : "it cannot be read", words);
+        err_set(err, "specializer.fleet: %s", words);
+    }
+    PQfreemem(why);
+    for (PQconninfoOption *o = all; o && o->keyword; o++)
+        if (o->val && strcmp(o->keyword, "password") == 0) {
+            err_set(err, "specializer.fleet: a password belongs into specializer.fleet_key_file, "
+                         "not into the address");
+            PQconninfoFree(all);
+            return NULL;
+        }
+    return all;
+}
+
+/* The first line of the file, without the end of the line. */
+static int read_password(const char *path, char out[PASSWORD_MOST], struct err *err)
+{
+    FILE *in = fopen(path, "r");
+    if (!in)
+        return err_set(err, "specializer.fleet_key_file %s: %s", path, strerror(errno));
+    bool read = fgets(out, PASSWORD_MOST, in) != NULL;
+    fclose(in);
+    if (read)
+        out[strcspn(out, "\r\n")] = 0;
+    if (!read || !out[0])
+        return err_set(err, "specializer.fleet_key_file %s holds no password", path);
+    return 0;
+}
+
+int fleet_db_check(const struct fleet_address *a, struct err *err)
+{
+    PQconninfoOption *all = parse(a, err);
+    PQconninfoFree(all);
+    return all ? 0 : -1;
+}
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+static bool stopping(const struct fleet_db *db)
+{
+    return db->stop && atomic_load(db->stop);
+}
+
+static int ended(struct fleet_db *db, struct err *err, const char *what)
+{
+    char words[FLEET_WORD];
+    fleet_plain(what, words);
+    PQfinish(db->conn);
+    db->conn = NULL;
+    return err_set(err, "%s", words[0] ? words : "the connection ended");
+}
+
+/* Until the socket is ready for `events` or the deadline: 1, 0, or -1 if the server stops. */
+static int wait_ready(struct fleet_db *db, short events, int64_t deadline_ns)
+{
+    for (;;) {
+        int64_t left_ms = (deadline_ns - clock_ns()) / 1000000;
+        if (stopping(db))
+            return -1;
+        if (left_ms <= 0)
+            return 0;
+        struct pollfd p = {.fd = PQsocket(db->conn), .events = events};
+        if (p.fd < 0 || poll(&p, 1, left_ms < SLICE_MS ? (int)left_ms : SLICE_MS) > 0)
+            return 1; /* libpq says what became of it */
+    }
+}
+
+static int must_wait(struct fleet_db *db, short events, int64_t deadline_ns, const char *what,
+                     struct err *err)
+{
+    int r = wait_ready(db, events, deadline_ns);
+    return r > 0 ? 0 : ended(db, err, r < 0 ? "the server stops" : what);
+}
+
+/* ---- connecting ----------------------------------------------------------------------------- */
+
+static PGconn *begin(const struct fleet_address *a, struct err *err)
+{
+    enum { OPTIONS = 64 };
+    const char *name[OPTIONS], *value[OPTIONS];
+    char password[PASSWORD_MOST] = "";
+    int n = 0;
+    PQconninfoOption *all = parse(a, err);
+    if (!all)
+        return NULL;
+    if (*a->key_file && read_password(a->key_file, password, err) != 0) {
+        PQconninfoFree(all);
+        return NULL;
+    }
+    for (PQconninfoOption *o = all; o->keyword && n < OPTIONS - 4; o++)
+        if (o->val) {
+            name[n] = o->keyword;
+            value[n++] = o->val;
+        }
+    name[n] = "fallback_application_name";
+    value[n++] = "whet";
+    name[n] = "client_encoding";
+    value[n++] = "UTF8";
+    if (password[0]) {
+        name[n] = "password";
+        value[n++] = password;
+    }
+    name[n] = value[n] = NULL;
+    PGconn *conn = PQconnectStartParams(name, value, 0);
+    explicit_bzero(password, sizeof password);
+    PQconninfoFree(all);
+    if (!conn)
+        err_set(err, "no memory for a connection");
+    return conn;
+}
+
+static int connect_poll(struct fleet_db *db, int64_t deadline_ns, struct err *err)
+{
+    PostgresPollingStatusType at = PGRES_POLLING_WRITING;
+    if (PQstatus(db->conn) == CONNECTION_BAD)
+        return ended(db, err, PQerrorMessage(db->conn));
+    while (at != PGRES_POLLING_OK) {
+        short events = at == PGRES_POLLING_READING ? POLLIN : POLLOUT;
+        if (must_wait(db, events, deadline_ns, "no connection in time", err) != 0)
+            return -1;
+        at = PQconnectPoll(db->conn);
+        if (at == PGRES_POLLING_FAILED)
+            return ended(db, err, PQerrorMessage(db->conn));
+    }
+    return 0;
+}
+
+struct fleet_db *fleet_db_open(const struct fleet_address *a, double seconds,
+                               const atomic_bool *stop, struct err *err)
+{
+    struct fleet_db *db = xcalloc(1, sizeof *db);
+    db->stop = stop;
+    db->conn = begin(a, err);
+    if (db->conn && connect_poll(db, clock_ns() + (int64_t)(seconds * 1e9), err) == 0) {
+        PQsetNoticeReceiver(db->conn, nothing_said, NULL);
+        PQsetnonblocking(db->conn, 1);
+        return db;
+    }
+    fleet_db_close(db);
+    return NULL;
+}
+
+void fleet_db_close(struct fleet_db *db)
+{
+    if (!db)
+        return;
+    PQfinish(db->conn);
+    free(db);
+}
+
+bool fleet_db_alive(const struct fleet_db *db)
+{
+    return db->conn != NULL;
+}
+
+void fleet_db_parting(struct fleet_db *db, double seconds)
+{
+    db->stop = NULL;
+    db->parting_ns = clock_ns() + (int64_t)(seconds * 1e9);
+}
+
+/* ---- statements ----------------------------------------------------------------------------- */
+
+static int send_all(struct fleet_db *db, int64_t deadline_ns, struct err *err)
+{
+    int left;
+    while ((left = PQflush(db->conn)) > 0)
+        if (must_wait(db, POLLOUT | POLLIN, deadline_ns, "no answer in time", err) != 0 ||
+            (PQconsumeInput(db->conn) == 0 && ended(db, err, PQerrorMessage(db->conn)) != 0))
+            return -1;
+    return left == 0 ? 0 : ended(db, err, PQerrorMessage(db->conn));
+}
+
+/* Reads what has come; counts it. */
+static int consume(struct fleet_db *db, int64_t *bytes, struct err *err)
+{
+    int before = 0, after = 0;
+    ioctl(PQsocket(db->conn), FIONREAD, &before);
+    if (PQconsumeInput(db->conn) == 0)
+        return ended(db, err, PQerrorMessage(db->conn));
+    ioctl(PQsocket(db->conn), FIONREAD, &after);
+    *bytes += after < before ? before - after : 0;
+    return *bytes <= FLEET_ANSWER_BYTES ? 0 : ended(db, err, "an answer of too many bytes");
+}
+
+/* The last result of the statement; what came before it is dropped. NULL: the connection ended. */
+static PGresult *receive(struct fleet_db *db, int64_t deadline_ns, struct err *err)
+{
+    PGresult *last = NULL, *r;
+    int64_t bytes = 0;
+    for (;;) {
+        while (PQisBusy(db->conn))
+            if (must_wait(db, POLLIN, deadline_ns, "no answer in time", err) != 0 ||
+                consume(db, &bytes, err) != 0) {
+                PQclear(last);
+                return NULL;
+            }
+        if (!(r = PQgetResult(db->conn)))
+            break;
+        ExecStatusType kind = PQresultStatus(r);
+        PQclear(last);
+        last = r;
+        if (kind == PGRES_COPY_IN || kind == PGRES_COPY_OUT || kind == PGRES_COPY_BOTH)
+            break; /* nothing of ours copies */
+    }
+    if (!last)
+        ended(db, err, "no answer");
+    return last;
+}
+
+int fleet_db_run(struct fleet_db *db, double seconds, const char *sql, const char *const *value,
+                 int n, struct fleet_rows *rows, struct err *err)
+{
+    int64_t deadline_ns = clock_ns() + (int64_t)(seconds * 1e9);
+    if (db->parting_ns && deadline_ns > db->parting_ns)
+        deadline_ns = db->parting_ns;
+    char words[FLEET_WORD];
+    db->state[0] = 0;
+    if (rows)
+        *rows = (struct fleet_rows){0};
+    if (!db->conn)
+        return err_set(err, "the connection ended");
+    /* Statements without parameters may be several, as in a migration. */
+    int sent = n > 0 ? PQsendQueryParams(db->conn, sql, n, NULL, value, NULL, NULL, 0)
+                     : PQsendQuery(db->conn, sql);
+    if (!sent)
+        return ended(db, err, PQerrorMessage(db->conn));
+    PGresult *r = send_all(db, deadline_ns, err) == 0 ? receive(db, deadline_ns, err) : NULL;
+    if (!r)
+        return -1;
+    ExecStatusType kind = PQresultStatus(r);
+    if (kind != PGRES_TUPLES_OK && kind != PGRES_COMMAND_OK) {
+        const char *state = PQresultErrorField(r, PG_DIAG_SQLSTATE);
+        const char *what = PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY);
+        snprintf(db->state, sizeof db->state, "%s", state ? state : "");
+        fleet_plain(what ? what : PQresultErrorMessage(r), words);
+        PQclear(r);
+        err_set(err, "%s", words[0] ? words : "the database did not do it");
+        if (PQstatus(db->conn) != CONNECTION_OK || PQtransactionStatus(db->conn) == PQTRANS_ACTIVE)
+            ended(db, NULL, "");
+        return -1;
+    }
+    if (rows)
+        *rows = (struct fleet_rows){r, PQntuples(r), PQnfields(r)};
+    else
+        PQclear(r);
+    return 0;
+}
+
+const char *fleet_value(const struct fleet_rows *rows, int row, int column)
+{
+    if (!rows->result || row < 0 || row >= rows->n || column < 0 || column >= rows->columns ||
+        PQfformat(rows->result, column) != 0)
+        return "";
+    return PQgetvalue(rows->result, row, column);
+}
+
+void fleet_rows_free(struct fleet_rows *rows)
+{
+    PQclear(rows->result);
+    *rows = (struct fleet_rows){0};
+}
+
+const char *fleet_db_state(const struct fleet_db *db)
+{
+    return db->state;
+}
+
+/* ---- notifications -------------------------------------------------------------------------- */
+
+static bool notified(struct fleet_db *db)
+{
+    bool some = false;
+    PGnotify *n;
+    while (db->conn && (n = PQnotifies(db->conn)) != NULL) {
+        PQfreemem(n);
+        some = true;
+    }
+    return some;
+}
+
+bool fleet_db_wait(struct fleet_db *db, int wake_fd, double seconds)
+{
+    int64_t bytes = 0;
+    if (!db->conn)
+        return false;
+    if (notified(db)) /* came with an answer */
+        return true;
+    struct pollfd p[] = {{.fd = PQsocket(db->conn), .events = POLLIN},
+                         {.fd = wake_fd, .events = POLLIN}};
+    poll(p, 2, (int)(seconds * 1000));
+    if (p[0].revents && consume(db, &bytes, NULL) == 0)
+        return notified(db);
+    return false;
+}

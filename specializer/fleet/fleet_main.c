@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_main.c - `whet fleet`: the database of a fleet from the command line, beside the servers.
+ *
+ *   whet fleet status               servers, leases, winners, retractions
+ *   whet fleet retract KEY REASON   every server looks at this kernel again, at once
+ *   whet fleet export FILE          winners and texts, as `whet kernels import` takes them
+ *   whet fleet migrate              makes the tables, as a role that may
+ */
+#include "specializer/fleet/fleet_main.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "specializer/fleet/fleet_row.h"
+#include "specializer/fleet/fleet_schema.h"
+#include "specializer/fleet/fleet_sql.h"
+#include "specializer/transfer/transfer.h"
+
+#define CONNECT_S 10.0
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+static const char *text_of(const cJSON *row, const char *name)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
+    return text ? text : "";
+}
+
+static double number_of(const cJSON *row, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, name);
+    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
+static void print_server(const cJSON *r)
+{
+    bool stopped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "stopped"));
+    printf("  %-16s %-24s whet %-8s env %s  %s %.0f s ago  %s\n", text_of(r, "server"),
+           text_of(r, "name"), text_of(r, "version"), text_of(r, "env"),
+           stopped ? "stopped" : "seen", number_of(r, "seen_s"), text_of(r, "device"));
+}
+
+static void print_lease(const cJSON *r)
+{
+    double left = number_of(r, "left_s");
+    printf("  %s %-16s %-24s for %.0f s, %s %.0f s\n", text_of(r, "env"), text_of(r, "slot"),
+           text_of(r, "name"), number_of(r, "held_s"), left >= 0 ? "left" : "over for",
+           left >= 0 ? left : -left);
+}
+
+static void print_winner(const cJSON *r)
+{
+    printf("  %s %-16s %s %+7.1f %%  %.0f of %.0f servers  %s\n", text_of(r, "env"),
+           text_of(r, "slot"), text_of(r, "key"), (number_of(r, "speed") - 1) * 100,
+           number_of(r, "servers"), number_of(r, "of"), text_of(r, "kernel"));
+}
+
+static void print_retraction(const cJSON *r)
+{
+    printf("  %s %-16s %s by %s %.0f s ago: %s (wrong on %.0f more, right on %.0f)\n",
+           text_of(r, "env"), text_of(r, "slot"), text_of(r, "key"), text_of(r, "name"),
+           number_of(r, "at_s"), text_of(r, "reason"), number_of(r, "confirmed_by"),
+           number_of(r, "refuted_by"));
+}
+
+static int status(struct fleet_db *db, char **word, struct err *err)
+{
+    static const struct {
+        const char *name;
+        void (*print)(const cJSON *row);
+    } lists[] = {{"servers", print_server},
+                 {"leases", print_lease},
+                 {"winners", print_winner},
+                 {"retractions", print_retraction}};
+    (void)word;
+    cJSON *view = fleet_view(db, NULL, err);
+    if (!view)
+        return -1;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(view, lists[i].name), *row;
+        printf("%s: %d\n", lists[i].name, cJSON_GetArraySize(list));
+        cJSON_ArrayForEach(row, list) lists[i].print(row);
+    }
+    cJSON_Delete(view);
+    return 0;
+}
+
+/* ---- retract --------------------------------------------------------------------------------- */
+
+static int retract(struct fleet_db *db, char **word, struct err *err)
+{
+    const char *v[] = {word[0]};
+    struct fleet_rows rows;
+    if (!fleet_is_key(word[0]))
+        return err_set(err, "\"%.40s\" is no key of a kernel: 16 hexadecimal digits", word[0]);
+    if (fleet_db_run(db, FLEET_STATEMENT_S,
+                     "SELECT DISTINCT env, slot FROM whet_kernel WHERE key=$1 LIMIT 16", v, 1,
+                     &rows, err) != 0)
+        return -1;
+    int r = rows.n > 0 ? 0 : err_set(err, "no server told of a kernel \"%s\"", word[0]);
+    for (int i = 0; i < rows.n && r == 0; i++)
+        r = fleet_retract(db, fleet_value(&rows, i, 0), word[0], fleet_value(&rows, i, 1), "",
+                          "an operator", word[1], err);
+    if (r == 0)
+        printf("%s (%s) is retracted: servers look at it again\n", word[0],
+               fleet_value(&rows, 0, 1));
+    fleet_rows_free(&rows);
+    return r;
+}
+
+/* ---- export ---------------------------------------------------------------------------------- */
+
+static int add_winners(struct fleet_db *db, cJSON *kernels, struct err *err)
+{
+    static const char *const names[] = {"env", "id", "slot", "template", "knobs", "state"};
+    struct fleet_rows rows;
+    if (fleet_db_run(db, FLEET_STATEMENT_S,
+                     "SELECT env, key, slot, template, knobs, state, max(speed) FROM whet_kernel k"
+                     " WHERE state IN ('active', 'retired') AND NOT EXISTS (SELECT 1 FROM"
+                     " whet_retraction r WHERE r.env=k.env AND r.key=k.key)"
+                     " GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 3, 7 DESC LIMIT 4096",
+                     NULL, 0, &rows, err) != 0)
+        return -1;
+    for (int i = 0; i < rows.n; i++) {
+        cJSON *row = cJSON_CreateObject();
+        for (int c = 0; c < 6; c++)
+            cJSON_AddStringToObject(row, names[c], fleet_value(&rows, i, c));
+        cJSON_AddNumberToObject(row, "speed", strtod(fleet_value(&rows, i, 6), NULL));
+        cJSON_AddItemToArray(kernels, row);
+    }
+    fleet_rows_free(&rows);
+    return 0;
+}
+
+static int add_texts(struct fleet_db *db, cJSON *kernels, struct err *err)
+{
+    struct fleet_rows rows;
+    if (fleet_db_run(db, FLEET_STATEMENT_S, "SELECT body FROM whet_text ORDER BY seq LIMIT 512",
+                     NULL, 0, &rows, err) != 0)
+        return -1;
+    for (int i = 0; i < rows.n; i++) {
+        cJSON *row = cJSON_Parse(fleet_value(&rows, i, 0));
+        if (cJSON_IsObject(row))
+            cJSON_AddItemToArray(kernels, row);
+        else
+            cJSON_Delete(row);
+    }
+    fleet_rows_free(&rows);
+    return 0;
+}
+
+static int export(struct fleet_db *db, char **word, struct err *err)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "whet_store", EXPORT_VERSION);
+    cJSON *kernels = cJSON_AddArrayToObject(o, "kernels");
+    int r = add_winners(db, kernels, err) != 0 ? -1 : add_texts(db, kernels, err);
+    char *text = cJSON_Print(o);
+    cJSON_Delete(o);
+    FILE *out = r != 0 ? NULL : strcmp(word[0], "-") == 0 ? stdout : fopen(word[0], "w");
+    bool written = out && fprintf(out, "%s\n", text) >= 0;
+    if (out && (out == stdout ? fflush(out) : fclose(out)) != 0)
+        written = false;
+    free(text);
+    return r != 0 || written ? r : err_set(err, "cannot write %s: %s", word[0], strerror(errno));
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static int migrated(struct fleet_db *db, char **word, struct err *err)
+{
+    int version;
+    (void)word;
+    if (fleet_schema_ready(db, &version, err) != 0)
+        return -1;
+    printf("the tables are of version %d\n", version);
+    return 0;
+}
+
+static const struct command {
+    const char *name;
+    int words; /* with the name */
+    int (*run)(struct fleet_db *db, char **word, struct err *err);
+} commands[] = {{"status", 1, status},
+                {"retract", 3, retract},
+                {"export", 2, export},
+                {"migrate", 1, migrated}};
+
+const char fleet_usage[] = "usage: whet fleet status | retract KEY REASON | export FILE | migrate\n"
+                           "                  --specializer-fleet postgresql://... "
+                           "[--specializer-fleet-key-file FILE]\n";
+
+static const struct command *find_command(int argc, char **argv)
+{
+    for (size_t i = 0; argc > 0 && i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(argv[0], commands[i].name) == 0 && argc == commands[i].words)
+            return &commands[i];
+    return NULL;
+}
+
+/* With tables; only `migrate` makes them. */
+static struct fleet_db *connect_to(const struct config *c, struct err *err)
+{
+    const struct fleet_address a = {c->specializer_fleet, c->specializer_fleet_key_file};
+    if (!a.uri[0]) {
+        err_set(err, "which database? (--specializer-fleet postgresql://...)");
+        return NULL;
+    }
+    struct fleet_db *db =
+        fleet_db_check(&a, err) == 0 ? fleet_db_open(&a, CONNECT_S, NULL, err) : NULL;
+    if (db && fleet_limit(db, err) != 0) {
+        fleet_db_close(db);
+        return NULL;
+    }
+    return db;
+}
+
+int fleet_main(const struct config *c, int argc, char **argv)
+{
+    struct err err;
+    const struct command *command = find_command(argc, argv);
+    if (!command) {
+        fputs(fleet_usage, stderr);
+        return 2;
+    }
+    struct fleet_db *db = connect_to(c, &err);
+    int r = db ? command->run(db, argv + 1, &err) : -1;
+    fleet_db_close(db);
+    if (r != 0)
+        log_error("fleet", "%s", err.msg);
+    return r == 0 ? 0 : 1;
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_memory.c - what other servers said, as the specializer asks for it.
+ *
+ * Bounded whatever is sent: so many rows a slot, so many retractions. A server whose speeds are
+ * seldom seen here (another cooling, a broken clock, a lie) is not listened to any more.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "specializer/fleet/fleet_private.h"
+
+/* A speed of others is right if at least so much of it is seen here. */
+#define AGREEMENT 0.7
+/* So many wrong ones, and more than right ones: enough. */
+enum { MISSES_ENOUGH = 4 };
+/* How long leases of others are respected while nothing comes of them, and a wish that was not
+ * answered. */
+#define PATIENCE_NS (INT64_C(120) * 1000000000)
+#define ANSWER_NS (INT64_C(2) * 1000000000)
+
+void fleet_refuse(struct fleet *f, const char *server, const char *why)
+{
+    char plain[FLEET_WORD];
+    fleet_plain(server, plain);
+    atomic_fetch_add(&f->refused, 1);
+    pthread_mutex_lock(&f->lock);
+    bool shown = f->poisons < WRONG_SHOWN;
+    if (shown)
+        snprintf(f->poison[f->poisons++], FLEET_WORD, "%.40s: %.150s", plain, why);
+    pthread_mutex_unlock(&f->lock);
+    if (shown)
+        log_warn("fleet", "%s from server %.40s is not taken", why, plain);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static struct peer *peer_of(struct fleet *f, const char *server)
+{
+    for (int i = 0; i < f->peers; i++)
+        if (strcmp(f->peer[i].server, server) == 0)
+            return &f->peer[i];
+    if (f->peers == PEERS_MOST)
+        return NULL;
+    struct peer *p = &f->peer[f->peers++];
+    *p = (struct peer){0};
+    snprintf(p->server, sizeof p->server, "%s", server);
+    return p;
+}
+
+static bool distrusted(struct fleet *f, const char *server)
+{
+    for (int i = 0; i < f->peers; i++)
+        if (strcmp(f->peer[i].server, server) == 0)
+            return f->peer[i].misses >= MISSES_ENOUGH && f->peer[i].misses > f->peer[i].hits;
+    return false;
+}
+
+/* Where a row goes: over the older word of the same server, behind the others, or in place of one
+ * that was only measured. NULL: there is no room. Lock held. */
+static struct fleet_row *room_for(struct slot_rows *s, const struct fleet_row *r)
+{
+    struct fleet_row *other = NULL;
+    for (int i = 0; i < s->n; i++) {
+        struct fleet_row *have = &s->row[i];
+        if (memcmp(have->key, r->key, KEY_HEX) == 0 &&
+            memcmp(have->server, r->server, KEY_HEX) == 0)
+            return have;
+        if (!fleet_row_won(have) && (!other || have->serial < other->serial))
+            other = have;
+    }
+    if (s->n < ROWS_OF_SLOT) {
+        s->row = xrealloc(s->row, (size_t)(s->n + 1) * sizeof *s->row);
+        return &s->row[s->n++];
+    }
+    return fleet_row_won(r) ? other : NULL;
+}
+
+void fleet_take_rows(struct fleet *f, const struct fleet_rows *rows)
+{
+    for (int i = 0; i < rows->n; i++) {
+        const char *value[FLEET_COLUMNS];
+        struct fleet_row r;
+        struct err err;
+        int slot;
+        for (int c = 0; c < FLEET_COLUMNS; c++)
+            value[c] = fleet_value(rows, i, c);
+        if (fleet_row_read(value, f->slots, &r, &slot, &err) != 0) {
+            fleet_refuse(f, value[FLEET_SERVER], err.msg);
+            continue;
+        }
+        pthread_mutex_lock(&f->lock);
+        struct slot_rows *s = &f->rows[slot];
+        struct fleet_row *to = room_for(s, &r);
+        r.serial = ++f->serial;
+        if (to)
+            *to = r;
+        s->came_ns = clock_ns();
+        pthread_mutex_unlock(&f->lock);
+        atomic_fetch_add(&f->taken, to != NULL);
+    }
+    if (rows->n > 0)
+        atomic_fetch_add(&f->news, 1);
+}
+
+static struct slot_rows *rows_of(struct fleet *f, const char *slot)
+{
+    for (int i = 0; i < dispatch_slots(f->slots); i++)
+        if (strcmp(dispatch_slot_at(f->slots, i)->name, slot) == 0)
+            return &f->rows[i];
+    return NULL;
+}
+
+static bool retracted(const struct fleet *f, const char *key)
+{
+    for (int i = 0; i < f->suspects; i++)
+        if (strcmp(f->suspect[i].key, key) == 0)
+            return true;
+    return false;
+}
+
+/* Copies first: what is done with a row may take its time. */
+void fleet_each(struct fleet *f, const char *slot, int64_t after, int most, fleet_row_fn *fn,
+                void *ctx)
+{
+    if (!f)
+        return;
+    struct fleet_row *copy = NULL;
+    int n = 0;
+    pthread_mutex_lock(&f->lock);
+    const struct slot_rows *s = rows_of(f, slot);
+    for (int i = 0; s && i < s->n; i++) {
+        const struct fleet_row *r = &s->row[i];
+        if (r->serial <= after || distrusted(f, r->server) || retracted(f, r->key))
+            continue;
+        copy = copy ? copy : xcalloc((size_t)s->n, sizeof *copy);
+        copy[n++] = *r;
+    }
+    pthread_mutex_unlock(&f->lock);
+    for (int done = 0; n > 0 && (most == 0 || done < most); done++) { /* in their order */
+        int first = 0;
+        for (int i = 1; i < n; i++)
+            if (copy[i].serial < copy[first].serial)
+                first = i;
+        fn(ctx, &copy[first]);
+        copy[first] = copy[--n];
+    }
+    free(copy);
+}
+
+int fleet_count(struct fleet *f, const char *slot)
+{
+    if (!f)
+        return 0;
+    pthread_mutex_lock(&f->lock);
+    const struct slot_rows *s = rows_of(f, slot);
+    int n = s ? s->n : 0;
+    pthread_mutex_unlock(&f->lock);
+    return n;
+}
+
+uint64_t fleet_news(struct fleet *f)
+{
+    return f ? atomic_load(&f->news) : 0;
+}
+
+void fleet_compare(struct fleet *f, const struct record *own)
+{
+    if (own->evidence.speed <= 0)
+        return;
+    pthread_mutex_lock(&f->lock);
+    struct slot_rows *s = rows_of(f, own->slot);
+    for (int i = 0; s && i < s->n; i++) {
+        struct fleet_row *r = &s->row[i];
+        if (r->speed <= 0 || strcmp(r->key, own->key) != 0)
+            continue;
+        struct peer *p = peer_of(f, r->server);
+        bool right = own->evidence.speed >= AGREEMENT * r->speed;
+        if (p)
+            ++*(right ? &p->hits : &p->misses);
+        if (p && !right && p->misses == MISSES_ENOUGH && p->misses > p->hits)
+            log_warn("fleet",
+                     "server %s: %d of its speeds were not seen here and %d were: what it sends is "
+                     "left alone",
+                     p->server, p->misses, p->hits);
+    }
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* ---- leases ---------------------------------------------------------------------------------- */
+
+static void poke(struct fleet *f)
+{
+    const uint64_t one = 1;
+    if (write(f->wake_fd, &one, sizeof one) < 0)
+        return; /* the counter is full: it is awake */
+}
+
+void fleet_wish(struct fleet *f, const char *const *slot, int n)
+{
+    if (!f)
+        return;
+    n = n < WISHES_MOST ? n : WISHES_MOST;
+    pthread_mutex_lock(&f->lock);
+    bool had = n == 0 && f->wishes == 0, keeps = false;
+    for (int i = 0; i < n; i++)
+        keeps |= strcmp(slot[i], f->lease) == 0;
+    /* The order is looked at again with every heartbeat; at once only if there is nothing to hold
+     * on to, or something better for a round that has not begun. */
+    bool asks = !had && (f->lease[0] ? !keeps : n > 0 && f->wishes == 0);
+    for (int i = 0; i < n; i++)
+        snprintf(f->wish[i], sizeof f->wish[i], "%s", slot[i]);
+    f->wishes = n;
+    if (asks) {
+        f->wish_new = true;
+        f->wished_ns = clock_ns();
+    }
+    pthread_mutex_unlock(&f->lock);
+    if (asks)
+        poke(f);
+}
+
+bool fleet_elsewhere(struct fleet *f, const char *slot)
+{
+    if (!f)
+        return false;
+    int64_t now = clock_ns();
+    pthread_mutex_lock(&f->lock);
+    bool held = f->lease_state == LEASE_HELD && now < f->lease_until_ns;
+    const struct slot_rows *s = rows_of(f, slot);
+    bool elsewhere = false;
+    if (f->state != FLEET_ONLINE || f->lease_state == LEASE_FAILED)
+        ;
+    else if (f->wish_new) /* the answer is on its way */
+        elsewhere = now - f->wished_ns < ANSWER_NS && !(held && strcmp(f->lease, slot) == 0);
+    else if (held)
+        elsewhere = strcmp(f->lease, slot) != 0;
+    else if (f->lease_state == LEASE_TAKEN)
+        elsewhere = now - f->alone_ns < PATIENCE_NS || (s && now - s->came_ns < PATIENCE_NS);
+    pthread_mutex_unlock(&f->lock);
+    return elsewhere;
+}
+
+/* ---- retractions ----------------------------------------------------------------------------- */
+
+void fleet_take_retractions(struct fleet *f, const struct fleet_rows *rows)
+{
+    for (int i = 0; i < rows->n; i++) {
+        const char *key = fleet_value(rows, i, 1), *slot = fleet_value(rows, i, 2);
+        char plain[FLEET_WORD];
+        if (!fleet_is_key(key) || !rows_of(f, slot)) {
+            fleet_refuse(f, fleet_value(rows, i, 3), "a retraction with a wrong key or slot");
+            continue;
+        }
+        pthread_mutex_lock(&f->lock);
+        bool known = retracted(f, key) || f->suspects == SUSPECTS_MOST;
+        if (!known) {
+            f->suspect = xrealloc(f->suspect, (size_t)(f->suspects + 1) * sizeof *f->suspect);
+            struct fleet_suspect *x = &f->suspect[f->suspects++];
+            snprintf(x->key, sizeof x->key, "%s", key);
+            snprintf(x->slot, sizeof x->slot, "%s", slot);
+            fleet_plain(fleet_value(rows, i, 4), plain);
+            snprintf(x->by, sizeof x->by, "%.99s", plain);
+            fleet_plain(fleet_value(rows, i, 5), plain);
+            snprintf(x->reason, sizeof x->reason, "%s", plain);
+        }
+        pthread_mutex_unlock(&f->lock);
+        atomic_fetch_add(&f->suspected, !known);
+    }
+    if (rows->n > 0)
+        atomic_fetch_add(&f->news, 1);
+}
+
+bool fleet_suspect_next(struct fleet *f, struct fleet_suspect *out)
+{
+    if (!f)
+        return false;
+    pthread_mutex_lock(&f->lock);
+    bool some = f->asked < f->suspects;
+    if (some)
+        *out = f->suspect[f->asked++];
+    pthread_mutex_unlock(&f->lock);
+    return some;
+}
+
+bool fleet_retracted(struct fleet *f, const char *key)
+{
+    if (!f)
+        return false;
+    pthread_mutex_lock(&f->lock);
+    bool yes = retracted(f, key);
+    pthread_mutex_unlock(&f->lock);
+    return yes;
+}
+
+/* The oldest goes where there is no room: the database has been away for long. */
+static void say(struct fleet *f, const struct saying *s)
+{
+    if (!f)
+        return;
+    pthread_mutex_lock(&f->lock);
+    if (f->sayings == SAYINGS_MOST)
+        memmove(f->saying, f->saying + 1, --f->sayings * sizeof *f->saying);
+    f->saying[f->sayings++] = *s;
+    pthread_mutex_unlock(&f->lock);
+    poke(f);
+}
+
+void fleet_verdict(struct fleet *f, const char *key, bool upheld, const char *words)
+{
+    struct saying s = {.verdict = true, .upheld = upheld};
+    snprintf(s.key, sizeof s.key, "%s", key);
+    snprintf(s.words, sizeof s.words, "%s", words);
+    say(f, &s);
+}
+
+void fleet_wrong(struct fleet *f, const char *key, const char *slot, const char *reason)
+{
+    struct saying s = {0};
+    if (!f)
+        return;
+    snprintf(s.key, sizeof s.key, "%s", key);
+    snprintf(s.slot, sizeof s.slot, "%s", slot);
+    snprintf(s.words, sizeof s.words, "%s", reason);
+    atomic_fetch_add(&f->retracted_here, 1);
+    say(f, &s);
+}

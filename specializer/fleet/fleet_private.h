@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_private.h - the inside of struct fleet: what its thread has alone, and what is under
+ * `lock`. */
+#ifndef WHET_SPECIALIZER_FLEET_FLEET_PRIVATE_H
+#define WHET_SPECIALIZER_FLEET_FLEET_PRIVATE_H
+
+#include <pthread.h>
+
+#include "engine/dispatch.h"
+#include "specializer/fleet/fleet.h"
+#include "specializer/fleet/fleet_sql.h"
+
+/* Bounds of what is kept of others, whatever they send. */
+enum {
+    ROWS_OF_SLOT = 512,
+    SUSPECTS_MOST = 1024,
+    SAYINGS_MOST = 64,
+    PEERS_MOST = 256,
+    WISHES_MOST = 64,
+    WRONG_SHOWN = 8 /* refused rows in the log and on the page */
+};
+
+enum fleet_state { FLEET_AWAY, FLEET_ONLINE, FLEET_STATES };
+
+/* What is known of other servers for one slot. */
+struct slot_rows {
+    struct fleet_row *row;
+    int n;
+    int64_t came_ns; /* when the last one came */
+};
+
+/* How often another server's speeds were seen here too. */
+struct peer {
+    char server[KEY_HEX + 1];
+    int hits, misses;
+};
+
+/* Something to be told: a retraction, or the verdict on one. */
+struct saying {
+    bool verdict, upheld;
+    char key[KEY_HEX + 1], slot[40], words[240];
+};
+
+enum lease_state { LEASE_UNASKED, LEASE_HELD, LEASE_TAKEN, LEASE_FAILED };
+
+struct fleet {
+    const struct config *config;
+    struct store *store;
+    struct fleet_address address;
+    struct fleet_self self;
+    struct dispatch *slots;
+    atomic_bool *imported;
+    bool texts; /* specializer.agentic is on */
+    pthread_t thread;
+    int wake_fd;
+    atomic_bool stop;
+    pthread_mutex_t in_use; /* held while the thread is in the store: it may be left behind */
+
+    /* fleet thread */
+    struct fleet_db *db;
+    int64_t seq, text_seq, retraction_seq, trace_id;
+    int64_t lease_due_ns, send_due_ns, pull_due_ns, view_due_ns, beat_due_ns, prune_due_ns;
+    int backoff_s;
+    _Atomic uint64_t complaints;
+
+    _Atomic uint64_t news, errors, connects, sent, taken, refused, retracted_here, suspected,
+        pruned;
+
+    pthread_mutex_t lock;
+    /* lock, from here on */
+    enum fleet_state state;
+    int version; /* of the schema there */
+    int64_t since_ns;
+    char trouble[FLEET_WORD]; /* the last error; "": none since it is online */
+    char poison[WRONG_SHOWN][FLEET_WORD];
+    int poisons;
+    struct slot_rows *rows; /* [slots] */
+    int64_t serial;
+    struct fleet_suspect *suspect;
+    int suspects, asked; /* of them given to the specializer */
+    struct peer peer[PEERS_MOST];
+    int peers;
+    struct saying saying[SAYINGS_MOST];
+    int sayings;
+    char wish[WISHES_MOST][40];
+    int wishes;
+    bool wish_new;
+    int64_t wished_ns; /* when the first wish without an answer came */
+    enum lease_state lease_state;
+    char lease[40];
+    int64_t lease_until_ns, alone_ns; /* when it began to hold none though it asked */
+    cJSON *view;
+    int64_t view_ns;
+};
+
+/* ---- fleet_memory.c: what is kept of others -------------------------------------------------- */
+void fleet_take_rows(struct fleet *f, const struct fleet_rows *rows);
+void fleet_take_retractions(struct fleet *f, const struct fleet_rows *rows);
+/* This server measured a point itself: whoever spoke of it was right, or was not. */
+void fleet_compare(struct fleet *f, const struct record *own);
+/* A row or a text that was not taken: counted, and shown a few times. */
+void fleet_refuse(struct fleet *f, const char *server, const char *why);
+
+/* ---- fleet_send.c: what the store learned -----------------------------------------------------
+ */
+/* Everything of this environment; then what changed since. -1: the connection failed at it. */
+int fleet_send_all(struct fleet *f, struct err *err);
+int fleet_send_changed(struct fleet *f, struct err *err);
+
+/* fleet_view.c: f->view anew. */
+int fleet_look(struct fleet *f, struct err *err);
+
+#endif

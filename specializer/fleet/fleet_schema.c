@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_schema.c - see fleet_schema.h. */
+#include "specializer/fleet/fleet_schema.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/sources.h"
+
+extern const struct kernel_source fleet_schemas[]; /* schema/NNN.sql, in order */
+extern const int fleet_schema_count;
+
+#define MIGRATE_S 30.0
+#define ASK_S 10.0
+
+/* Who may still write after each migration. */
+static const int least_of[FLEET_SCHEMA] = {1, 1};
+
+static const char version_table[] =
+    "CREATE TABLE IF NOT EXISTS whet_schema (version int PRIMARY KEY, least int NOT NULL,"
+    " at timestamptz NOT NULL DEFAULT now());";
+
+/* One migration with its row, as one transaction. */
+static char *migration(int version)
+{
+    return xasprintf(
+        "BEGIN; %s %s INSERT INTO whet_schema(version, least) VALUES (%d, %d); COMMIT;",
+        version == 1 ? version_table : "", fleet_schemas[version - 1].text, version,
+        least_of[version - 1]);
+}
+
+/* 0: there are no tables yet. */
+static int read_version(struct fleet_db *db, int *version, int *least, struct err *err)
+{
+    struct fleet_rows rows;
+    *version = *least = 0;
+    if (fleet_db_run(db, ASK_S, "SELECT to_regclass('whet_schema') IS NOT NULL", NULL, 0, &rows,
+                     err) != 0)
+        return -1;
+    bool there = strcmp(fleet_value(&rows, 0, 0), "t") == 0;
+    fleet_rows_free(&rows);
+    if (!there)
+        return 0;
+    if (fleet_db_run(db, ASK_S,
+                     "SELECT version, least FROM whet_schema ORDER BY version DESC LIMIT 1", NULL,
+                     0, &rows, err) != 0)
+        return -1;
+    *version = atoi(fleet_value(&rows, 0, 0));
+    *least = atoi(fleet_value(&rows, 0, 1));
+    fleet_rows_free(&rows);
+    return 0;
+}
+
+static int migrate(struct fleet_db *db, int from, struct err *err)
+{
+    for (int v = from + 1; v <= FLEET_SCHEMA; v++) {
+        char *sql = migration(v);
+        int r = fleet_db_run(db, MIGRATE_S, sql, NULL, 0, NULL, err);
+        free(sql);
+        if (r != 0) {
+            bool forbidden = strcmp(fleet_db_state(db), "42501") == 0 ||
+                             strcmp(fleet_db_state(db), "25006") == 0;
+            if (fleet_db_alive(db))
+                fleet_db_run(db, ASK_S, "ROLLBACK", NULL, 0, NULL, NULL);
+            return err_prefix(err,
+                              forbidden ? "tables of version %d are missing and this role may not "
+                                          "create them (whet fleet migrate, as their owner)"
+                                        : "migration to version %d",
+                              v);
+        }
+    }
+    return 0;
+}
+
+/* Holds the lock while it looks again: another server may have done it meanwhile. */
+static int migrate_alone(struct fleet_db *db, int *version, int *least, struct err *err)
+{
+    if (fleet_db_run(db, MIGRATE_S, "SELECT pg_advisory_lock(2003330420)", NULL, 0, NULL, err) != 0)
+        return -1;
+    int r = read_version(db, version, least, err);
+    if (r == 0 && *version < FLEET_SCHEMA) {
+        r = migrate(db, *version, err);
+        if (r == 0)
+            r = read_version(db, version, least, err);
+    }
+    if (fleet_db_alive(db))
+        fleet_db_run(db, ASK_S, "SELECT pg_advisory_unlock(2003330420)", NULL, 0, NULL, NULL);
+    return r;
+}
+
+int fleet_schema_ready(struct fleet_db *db, int *version, struct err *err)
+{
+    int least;
+    _Static_assert(sizeof least_of / sizeof *least_of == FLEET_SCHEMA, "a row for each migration");
+    if (fleet_schema_count != FLEET_SCHEMA)
+        return err_set(err, "this program carries %d migrations of %d", fleet_schema_count,
+                       (int)FLEET_SCHEMA);
+    if (read_version(db, version, &least, err) != 0)
+        return -1;
+    if (*version < FLEET_SCHEMA && migrate_alone(db, version, &least, err) != 0)
+        return -1;
+    if (*version < FLEET_SCHEMA)
+        return err_set(err, "the tables stay at version %d", *version);
+    if (least > FLEET_SCHEMA)
+        return err_set(err,
+                       "the database is of schema version %d, which programs from version %d on "
+                       "may use; this one knows %d: use a newer whet",
+                       *version, least, (int)FLEET_SCHEMA);
+    return 0;
+}

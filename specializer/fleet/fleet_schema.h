@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_schema.h - the tables in the database, and how they came to be what they are.
+ *
+ * Migrations are the numbered files of schema/, each a transaction, one server at a time (advisory
+ * lock). A migration only adds, so that servers of the versions before it go on working; one that
+ * could not be followed by them would say so in `least`, the oldest version that may still write.
+ */
+#ifndef WHET_SPECIALIZER_FLEET_FLEET_SCHEMA_H
+#define WHET_SPECIALIZER_FLEET_FLEET_SCHEMA_H
+
+#include "specializer/fleet/fleet_db.h"
+
+/* That this program knows, and the oldest that it can follow a newer database from. */
+enum { FLEET_SCHEMA = 2 };
+
+/* Brings the tables to FLEET_SCHEMA, or finds them there or newer. *version: what the database has
+ * then. -1: not reachable, no right to create tables, or newer than this program may use. */
+int fleet_schema_ready(struct fleet_db *db, int *version, struct err *err);
+
+#endif

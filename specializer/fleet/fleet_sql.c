@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_sql.c - see fleet_sql.h.
+ *
+ * Rows are numbered by a sequence, and readers ask for what is above the number they have seen.
+ * That is only right if numbers become visible in their order, so writers of one environment take
+ * turns (an advisory lock for one short statement).
+ */
+#include "specializer/fleet/fleet_sql.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "specializer/candidate/evidence.h"
+#include "specializer/candidate/life.h"
+#include "specializer/fleet/fleet_row.h"
+
+/* A statement without an answer. */
+static int run(struct fleet_db *db, const char *sql, const char *const *value, int n,
+               struct err *err)
+{
+    return fleet_db_run(db, FLEET_STATEMENT_S, sql, value, n, NULL, err);
+}
+
+int fleet_limit(struct fleet_db *db, struct err *err)
+{
+    return run(db,
+               "SET statement_timeout = '20s'; SET lock_timeout = '5s';"
+               " SET idle_in_transaction_session_timeout = '20s'",
+               NULL, 0, err);
+}
+
+/* ---- servers -------------------------------------------------------------------------------- */
+
+int fleet_hello(struct fleet_db *db, const struct fleet_self *self, struct err *err)
+{
+    char listen[64];
+    const char *v[] = {self->server, self->env, self->name, self->version, self->device};
+    snprintf(listen, sizeof listen, "LISTEN \"whet_%s\"", self->env);
+    if (run(db,
+            "INSERT INTO whet_server(server, env, name, version, device) VALUES ($1,$2,$3,$4,$5)"
+            " ON CONFLICT (server) DO UPDATE SET env=$2, name=$3, version=$4, device=$5,"
+            " started=now(), seen=now(), stopped=false",
+            v, 5, err) != 0)
+        return -1;
+    return run(db, listen, NULL, 0, err);
+}
+
+int fleet_beat(struct fleet_db *db, const struct fleet_self *self, struct err *err)
+{
+    const char *v[] = {self->server};
+    return run(db, "UPDATE whet_server SET seen=now(), stopped=false WHERE server=$1", v, 1, err);
+}
+
+int fleet_bye(struct fleet_db *db, const struct fleet_self *self, struct err *err)
+{
+    char none[40];
+    const char *v[] = {self->server};
+    if (fleet_take_lease(db, self, NULL, 0, none, err) != 0)
+        return -1;
+    return run(db, "UPDATE whet_server SET seen=now(), stopped=true WHERE server=$1", v, 1, err);
+}
+
+/* ---- kernels -------------------------------------------------------------------------------- */
+
+cJSON *fleet_kernel_json(const struct record *r)
+{
+    char reason[FLEET_WORD];
+    cJSON *o = cJSON_CreateObject(), *evidence = evidence_json(&r->evidence);
+    char *text = cJSON_PrintUnformatted(evidence);
+    cJSON_Delete(evidence);
+    fleet_plain(r->reason, reason);
+    cJSON_AddStringToObject(o, "key", r->key);
+    cJSON_AddStringToObject(o, "slot", r->slot);
+    cJSON_AddStringToObject(o, "template", r->template);
+    cJSON_AddStringToObject(o, "source", r->source);
+    cJSON_AddStringToObject(o, "knobs", r->knobs);
+    cJSON_AddStringToObject(o, "state", life_name(r->state));
+    cJSON_AddNumberToObject(o, "own_s", r->evidence.own_s);
+    cJSON_AddNumberToObject(o, "speed", r->evidence.speed);
+    cJSON_AddStringToObject(o, "reason", reason); /* begins with the stage: "probe: ..." */
+    cJSON_AddStringToObject(o, "evidence", text);
+    free(text);
+    return o;
+}
+
+int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSON *kernels,
+                  bool news, struct err *err)
+{
+    static const char sql[] =
+        "WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended($1, 2003330420)))"
+        " INSERT INTO whet_kernel(env, key, server, slot, template, source, knobs, state, own_s,"
+        " speed, reason, evidence)"
+        " SELECT $1, r.key, $2, r.slot, r.template, r.source, r.knobs, r.state, r.own_s, r.speed,"
+        " r.reason, r.evidence FROM turn, jsonb_to_recordset($3::jsonb) AS r(key text, slot text,"
+        " template text, source text, knobs text, state text, own_s float8, speed float8,"
+        " reason text, evidence text)"
+        " ON CONFLICT (env, key, server) DO UPDATE SET state=excluded.state, own_s=excluded.own_s,"
+        " speed=excluded.speed, reason=excluded.reason, evidence=excluded.evidence,"
+        " seq=nextval('whet_seq'), changed=now()"
+        " WHERE (whet_kernel.state, whet_kernel.own_s, whet_kernel.speed, whet_kernel.reason)"
+        " IS DISTINCT FROM (excluded.state, excluded.own_s, excluded.speed, excluded.reason)";
+    char *text = cJSON_PrintUnformatted(kernels), channel[40];
+    const char *v[] = {self->env, self->server, text}, *note[] = {channel};
+    int r = run(db, sql, v, 3, err);
+    free(text);
+    snprintf(channel, sizeof channel, "whet_%s", self->env);
+    return r == 0 && news ? run(db, "SELECT pg_notify($1, 'kernel')", note, 1, err) : r;
+}
+
+/* Rows above `seq` that are not this server's own. */
+static int above(struct fleet_db *db, const char *sql, const struct fleet_self *self, int64_t seq,
+                 struct fleet_rows *rows, struct err *err)
+{
+    char from[24];
+    const char *v[] = {self->env, from, self->server};
+    snprintf(from, sizeof from, "%lld", (long long)seq);
+    return fleet_db_run(db, FLEET_STATEMENT_S, sql, v, 3, rows, err);
+}
+
+int fleet_pull(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
+               struct fleet_rows *rows, struct err *err)
+{
+    _Static_assert(FLEET_PAGE == 500, "the LIMIT below");
+    return above(db,
+                 "SELECT " FLEET_COLUMN_NAMES " FROM whet_kernel WHERE env=$1 AND seq>$2::bigint"
+                 " AND server<>$3 ORDER BY seq LIMIT 500",
+                 self, seq, rows, err);
+}
+
+/* ---- texts ---------------------------------------------------------------------------------- */
+
+int fleet_publish_text(struct fleet_db *db, const struct fleet_self *self, const char *slot,
+                       const char *source, const char *body, struct err *err)
+{
+    const char *v[] = {self->env, self->server, slot, source, body};
+    return run(db,
+               "WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended($1,"
+               " 2003330420)))"
+               " INSERT INTO whet_text(env, server, slot, source, body)"
+               " SELECT $1, $2, $3, $4, $5 FROM turn ON CONFLICT DO NOTHING",
+               v, 5, err);
+}
+
+int fleet_pull_texts(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
+                     struct fleet_rows *rows, struct err *err)
+{
+    return above(db,
+                 "SELECT seq, body FROM whet_text WHERE env=$1 AND seq>$2::bigint AND server<>$3"
+                 " ORDER BY seq LIMIT 16",
+                 self, seq, rows, err);
+}
+
+/* ---- retractions ---------------------------------------------------------------------------- */
+
+int fleet_retract(struct fleet_db *db, const char *env, const char *key, const char *slot,
+                  const char *server, const char *name, const char *reason, struct err *err)
+{
+    char plain[FLEET_WORD], channel[40];
+    const char *v[] = {env, key, slot, server, name, plain}, *note[] = {channel};
+    fleet_plain(reason, plain);
+    snprintf(channel, sizeof channel, "whet_%s", env);
+    if (run(db,
+            "WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended($1,"
+            " 2003330420)))"
+            " INSERT INTO whet_retraction(env, key, slot, server, name, reason)"
+            " SELECT $1, $2, $3, $4, $5, $6 FROM turn ON CONFLICT (env, key) DO NOTHING",
+            v, 6, err) != 0)
+        return -1;
+    return run(db, "SELECT pg_notify($1, 'retraction')", note, 1, err);
+}
+
+int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
+                           struct fleet_rows *rows, struct err *err)
+{
+    return above(db,
+                 "SELECT seq, key, slot, server, name, reason FROM whet_retraction WHERE env=$1"
+                 " AND seq>$2::bigint AND server<>$3 ORDER BY seq LIMIT 500",
+                 self, seq, rows, err);
+}
+
+int fleet_say_verdict(struct fleet_db *db, const struct fleet_self *self, const char *key,
+                      bool upheld, const char *words, struct err *err)
+{
+    char plain[FLEET_WORD];
+    const char *v[] = {self->env, key, self->server, self->name, upheld ? "true" : "false", plain};
+    fleet_plain(words, plain);
+    return run(db,
+               "INSERT INTO whet_verdict(env, key, server, name, upheld, words)"
+               " VALUES ($1,$2,$3,$4,$5::boolean,$6) ON CONFLICT (env, key, server)"
+               " DO UPDATE SET upheld=$5::boolean, words=$6, at=now()",
+               v, 6, err);
+}
+
+/* ---- leases --------------------------------------------------------------------------------- */
+
+/* {"a","b","a+2","b+2", ...}: first a slot that nobody has, then one that fewest have. Names of
+ * slots need no escapes. Caller frees. */
+static char *array_text(const char *const *slot, int n)
+{
+    size_t bytes = 0;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, &bytes);
+    fputc('{', out);
+    for (int holder = 1; holder <= FLEET_HOLDERS; holder++)
+        for (int i = 0; i < n; i++) {
+            fprintf(out, "%s\"%s", holder > 1 || i > 0 ? "," : "", slot[i]);
+            fprintf(out, holder > 1 ? "+%d\"" : "\"", holder);
+        }
+    fputc('}', out);
+    fclose(out);
+    return text;
+}
+
+int fleet_take_lease(struct fleet_db *db, const struct fleet_self *self, const char *const *slot,
+                     int n, char out[40], struct err *err)
+{
+    static const char take[] =
+        "WITH mine AS MATERIALIZED (SELECT l.slot FROM unnest($3::text[]) WITH ORDINALITY w(slot, "
+        "n)"
+        " JOIN whet_lease l ON l.env=$1 AND l.slot=w.slot"
+        " WHERE l.server=$2 OR l.until<=clock_timestamp() ORDER BY w.n LIMIT 1"
+        " FOR UPDATE OF l SKIP LOCKED),"
+        " freed AS (UPDATE whet_lease SET server='', until='-infinity' WHERE env=$1 AND server=$2"
+        " AND slot NOT IN (SELECT slot FROM mine))"
+        " UPDATE whet_lease SET since=CASE WHEN server=$2 THEN since ELSE now() END, server=$2,"
+        " until=clock_timestamp() + $4::int * interval '1 second'"
+        " WHERE env=$1 AND slot IN (SELECT slot FROM mine) RETURNING slot";
+    char *slots = array_text(slot, n), seconds[12];
+    const char *v[] = {self->env, self->server, slots, seconds};
+    const char *rows_of[] = {self->env, slots};
+    struct fleet_rows rows = {0};
+    snprintf(seconds, sizeof seconds, "%d", FLEET_LEASE_S);
+    out[0] = 0;
+    int r = n == 0 ? 0
+                   : run(db,
+                         "INSERT INTO whet_lease(env, slot) SELECT $1, unnest($2::text[])"
+                         " ON CONFLICT DO NOTHING",
+                         rows_of, 2, err);
+    if (r == 0)
+        r = fleet_db_run(db, FLEET_STATEMENT_S, take, v, 4, &rows, err);
+    const char *got = r == 0 ? fleet_value(&rows, 0, 0) : "";
+    for (int i = 0; i < n; i++) /* a name that was asked for, and no other */
+        if (strlen(slot[i]) == strcspn(got, "+") && strncmp(slot[i], got, strlen(slot[i])) == 0)
+            snprintf(out, 40, "%s", slot[i]);
+    fleet_rows_free(&rows);
+    free(slots);
+    return r;
+}
+
+/* ---- bounds --------------------------------------------------------------------------------- */
+
+int fleet_prune(struct fleet_db *db, const char *env, int64_t *removed, struct err *err)
+{
+    static const char sql[] =
+        "WITH s AS (DELETE FROM whet_server WHERE seen < now() - $2::int * interval '1 day'"
+        " RETURNING 1),"
+        " k AS (DELETE FROM whet_kernel WHERE ctid IN (SELECT ctid FROM whet_kernel WHERE"
+        " changed < now() - $3::int * interval '1 day' LIMIT 5000) RETURNING 1),"
+        " m AS (DELETE FROM whet_kernel WHERE env=$1 AND seq <= (SELECT seq FROM whet_kernel"
+        " WHERE env=$1 ORDER BY seq DESC OFFSET $5::int LIMIT 1) AND state NOT IN"
+        " ('active', 'retired') RETURNING 1),"
+        " r AS (DELETE FROM whet_retraction WHERE at < now() - $4::int * interval '1 day'"
+        " RETURNING 1),"
+        " v AS (DELETE FROM whet_verdict WHERE at < now() - $4::int * interval '1 day'"
+        " RETURNING 1),"
+        " l AS (DELETE FROM whet_lease WHERE until < now() - interval '1 day' AND"
+        " until > '-infinity' RETURNING 1),"
+        " t AS (DELETE FROM whet_text WHERE env=$1 AND seq <= (SELECT seq FROM whet_text"
+        " WHERE env=$1 ORDER BY seq DESC OFFSET $6::int LIMIT 1) RETURNING 1)"
+        " SELECT (SELECT count(*) FROM s) + (SELECT count(*) FROM k) + (SELECT count(*) FROM m) +"
+        " (SELECT count(*) FROM r) + (SELECT count(*) FROM v) + (SELECT count(*) FROM l) +"
+        " (SELECT count(*) FROM t)";
+    char n[5][12];
+    const int limit[5] = {FLEET_SERVER_DAYS, FLEET_KERNEL_DAYS, FLEET_RETRACTION_DAYS,
+                          FLEET_KERNELS_MOST, FLEET_TEXTS_MOST};
+    const char *v[6] = {env};
+    struct fleet_rows rows;
+    for (int i = 0; i < 5; i++) {
+        snprintf(n[i], sizeof n[i], "%d", limit[i]);
+        v[i + 1] = n[i];
+    }
+    if (fleet_db_run(db, FLEET_STATEMENT_S, sql, v, 6, &rows, err) != 0)
+        return -1;
+    *removed = atoll(fleet_value(&rows, 0, 0));
+    fleet_rows_free(&rows);
+    return 0;
+}
+
+/* ---- what operators see --------------------------------------------------------------------- */
+
+/* What of a row is a number, or a truth, and not a text: by the first letter of the name. */
+static void add_value(cJSON *o, const char *name, const char *text)
+{
+    char plain[FLEET_WORD];
+    if (name[0] == '#') {
+        cJSON_AddNumberToObject(o, name + 1, strtod(text, NULL));
+    } else if (name[0] == '?') {
+        cJSON_AddBoolToObject(o, name + 1, strcmp(text, "t") == 0);
+    } else {
+        fleet_plain(text, plain);
+        cJSON_AddStringToObject(o, name, plain);
+    }
+}
+
+enum { VIEW_COLUMNS = 10 };
+static const struct view {
+    const char *name, *sql;
+    const char *column[VIEW_COLUMNS]; /* "#": a number, "?": true or false */
+} views[] = {
+    {"servers",
+     "SELECT server, env, name, version, device, extract(epoch FROM now()-started)::float8,"
+     " extract(epoch FROM now()-seen)::float8, stopped FROM whet_server WHERE $1 IN ('', env)"
+     " ORDER BY seen DESC LIMIT 200",
+     {"server", "env", "name", "version", "device", "#started_s", "#seen_s", "?stopped"}},
+    {"leases",
+     "SELECT l.env, l.slot, l.server, coalesce(s.name, ''), extract(epoch FROM now()-l.since)"
+     "::float8, extract(epoch FROM l.until-now())::float8 FROM whet_lease l LEFT JOIN whet_server s"
+     " USING (server) WHERE $1 IN ('', l.env) AND l.server <> '' AND l.until > '-infinity'"
+     " ORDER BY l.env, l.slot LIMIT 200",
+     {"env", "slot", "server", "name", "#held_s", "#left_s"}},
+    {"winners",
+     "SELECT k.env, k.slot, k.key, k.template || ' ' || k.knobs, k.speed, k.n, coalesce(s.name, "
+     "''),"
+     " extract(epoch FROM now()-k.changed)::float8, k.n_all FROM (SELECT *, count(*) OVER"
+     " (PARTITION BY env, slot, key) AS n, count(*) OVER (PARTITION BY env, slot) AS n_all,"
+     " row_number() OVER (PARTITION BY env, slot ORDER BY speed DESC, seq) AS rank"
+     " FROM whet_kernel WHERE state = 'active' AND $1 IN ('', env)) k LEFT JOIN whet_server s"
+     " USING (server) WHERE k.rank = 1 ORDER BY k.env, k.slot LIMIT 200",
+     {"env", "slot", "key", "kernel", "#speed", "#servers", "name", "#changed_s", "#of"}},
+    {"retractions",
+     "SELECT r.env, r.key, r.slot, r.server, r.name, r.reason,"
+     " extract(epoch FROM now()-r.at)::float8, count(v.server) FILTER (WHERE v.upheld),"
+     " count(v.server) FILTER (WHERE NOT v.upheld) FROM whet_retraction r LEFT JOIN whet_verdict v"
+     " USING (env, key) WHERE $1 IN ('', r.env) GROUP BY r.env, r.key ORDER BY r.seq DESC LIMIT "
+     "200",
+     {"env", "key", "slot", "server", "name", "reason", "#at_s", "#refuted_by", "#confirmed_by"}},
+};
+
+cJSON *fleet_view(struct fleet_db *db, const char *env, struct err *err)
+{
+    const char *v[] = {env ? env : ""};
+    cJSON *o = cJSON_CreateObject();
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
+        struct fleet_rows rows;
+        if (fleet_db_run(db, FLEET_STATEMENT_S, views[i].sql, v, 1, &rows, err) != 0) {
+            cJSON_Delete(o);
+            return NULL;
+        }
+        cJSON *all = cJSON_AddArrayToObject(o, views[i].name);
+        for (int k = 0; k < rows.n && k < 200; k++) {
+            cJSON *row = cJSON_CreateObject();
+            for (int c = 0; c < VIEW_COLUMNS && views[i].column[c]; c++)
+                add_value(row, views[i].column[c], fleet_value(&rows, k, c));
+            cJSON_AddItemToArray(all, row);
+        }
+        fleet_rows_free(&rows);
+    }
+    return o;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_sql.h - what servers say to the database and ask of it: one function a statement.
+ *
+ * All times are the database's: a server whose clock is wrong holds its lease as long as any other.
+ * Functions return 0, or -1 with a message; the connection may have ended then. One thread a
+ * connection.
+ */
+#ifndef WHET_SPECIALIZER_FLEET_FLEET_SQL_H
+#define WHET_SPECIALIZER_FLEET_FLEET_SQL_H
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+
+#include "specializer/candidate/record.h"
+#include "specializer/fleet/fleet_db.h"
+
+/* How long a statement may take; a lease holds unless it is renewed; a server's rows are kept
+ * after it was last seen, and a measurement, and a retraction. */
+#define FLEET_STATEMENT_S 10.0
+#define FLEET_LEASE_S 30
+enum {
+    FLEET_SERVER_DAYS = 7,
+    FLEET_KERNEL_DAYS = 90,
+    FLEET_RETRACTION_DAYS = 365,
+    FLEET_KERNELS_MOST = 50000, /* rows of one environment */
+    FLEET_TEXTS_MOST = 512,
+    FLEET_PAGE = 500, /* rows of one answer */
+    FLEET_HOLDERS = 4 /* servers that search one slot, where there are more servers than slots */
+};
+
+/* Who speaks. */
+struct fleet_self {
+    char server[KEY_HEX + 1]; /* drawn once a store */
+    char env[KEY_HEX + 1];
+    char name[100]; /* "host:8080" */
+    char version[40], device[200];
+};
+
+/* The limits of the session: a statement that nobody waits for any more ends there too. */
+int fleet_limit(struct fleet_db *db, struct err *err);
+/* Enters itself, listens to its environment. */
+int fleet_hello(struct fleet_db *db, const struct fleet_self *self, struct err *err);
+int fleet_beat(struct fleet_db *db, const struct fleet_self *self, struct err *err);
+/* Gives its lease back and says that it ends. */
+int fleet_bye(struct fleet_db *db, const struct fleet_self *self, struct err *err);
+
+/* `r` as an element of fleet_publish()'s array. */
+cJSON *fleet_kernel_json(const struct record *r);
+/* An array of such rows: new ones, and old ones that changed. `news`: others are told at once. */
+int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSON *kernels,
+                  bool news, struct err *err);
+/* Rows of others after `seq`, in order, at most FLEET_PAGE: FLEET_COLUMN_NAMES. */
+int fleet_pull(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
+               struct fleet_rows *rows, struct err *err);
+
+/* A text as a row of an export. */
+int fleet_publish_text(struct fleet_db *db, const struct fleet_self *self, const char *slot,
+                       const char *source, const char *body, struct err *err);
+/* Columns: seq, body. At most 16. */
+int fleet_pull_texts(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
+                     struct fleet_rows *rows, struct err *err);
+
+/* A kernel is wrong; everybody of the environment is told. The first word stays. */
+int fleet_retract(struct fleet_db *db, const char *env, const char *key, const char *slot,
+                  const char *server, const char *name, const char *reason, struct err *err);
+/* Columns: seq, key, slot, server, name, reason. */
+int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
+                           struct fleet_rows *rows, struct err *err);
+/* What this server found when it looked at a retracted kernel. */
+int fleet_say_verdict(struct fleet_db *db, const struct fleet_self *self, const char *key,
+                      bool upheld, const char *words, struct err *err);
+
+/* The first of `n` slots that nobody else holds, or if there is none one that is held by fewer than
+ * FLEET_HOLDERS, for FLEET_LEASE_S from now; what else it held is free. out[0] = 0: none (or n =
+ * 0).
+ */
+int fleet_take_lease(struct fleet_db *db, const struct fleet_self *self, const char *const *slot,
+                     int n, char out[40], struct err *err);
+
+/* Removes what is older than the limits above, or too much; how many rows in *removed. */
+int fleet_prune(struct fleet_db *db, const char *env, int64_t *removed, struct err *err);
+
+/* {"servers", "leases", "winners", "retractions"} of an environment (NULL: of all), at most 200 of
+ * each, texts as they came. NULL with a message; the caller deletes. */
+cJSON *fleet_view(struct fleet_db *db, const char *env, struct err *err);
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_view.c - what operators see of the fleet: a copy in memory, at most a few seconds old, so
+ * that no page waits for the database. */
+#include "config/clock.h"
+#include "config/metrics.h"
+#include "specializer/fleet/fleet_private.h"
+
+int fleet_look(struct fleet *f, struct err *err)
+{
+    cJSON *view = fleet_view(f->db, f->self.env, err);
+    if (!view)
+        return -1;
+    pthread_mutex_lock(&f->lock);
+    cJSON_Delete(f->view);
+    f->view = view;
+    f->view_ns = clock_ns();
+    pthread_mutex_unlock(&f->lock);
+    return 0;
+}
+
+static void add_view(struct fleet *f, cJSON *o)
+{
+    static const char *const lists[] = {"servers", "leases", "winners", "retractions"};
+    cJSON *refused = cJSON_AddArrayToObject(o, "refused_rows");
+    for (int i = 0; i < f->poisons; i++)
+        cJSON_AddItemToArray(refused, cJSON_CreateString(f->poison[i]));
+    cJSON_AddNumberToObject(o, "view_age_s",
+                            f->view ? (double)(clock_ns() - f->view_ns) * 1e-9 : -1);
+    for (int i = 0; i < 4; i++) {
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(f->view, lists[i]);
+        cJSON_AddItemToObject(o, lists[i],
+                              list ? cJSON_Duplicate(list, true) : cJSON_CreateArray());
+    }
+}
+
+cJSON *fleet_json(struct fleet *f, bool operators)
+{
+    static const char *const states[FLEET_STATES] = {"away", "online"};
+    cJSON *o = cJSON_CreateObject();
+    if (!f) {
+        cJSON_AddStringToObject(o, "state", "off");
+        return o;
+    }
+    pthread_mutex_lock(&f->lock);
+    cJSON_AddStringToObject(o, "state", states[f->state]);
+    cJSON_AddNumberToObject(o, "since_s", (double)(clock_ns() - f->since_ns) * 1e-9);
+    cJSON_AddBoolToObject(o, "troubled", f->trouble[0] != 0);
+    if (operators) /* may name hosts and users of the database */
+        cJSON_AddStringToObject(o, "trouble", f->trouble);
+    cJSON_AddStringToObject(o, "server", f->self.server);
+    cJSON_AddStringToObject(o, "name", f->self.name);
+    cJSON_AddStringToObject(o, "env", f->self.env);
+    cJSON_AddNumberToObject(o, "schema", f->version);
+    cJSON_AddStringToObject(o, "lease", f->lease_state == LEASE_HELD ? f->lease : "");
+    cJSON_AddNumberToObject(o, "sent", (double)atomic_load(&f->sent));
+    cJSON_AddNumberToObject(o, "taken", (double)atomic_load(&f->taken));
+    cJSON_AddNumberToObject(o, "refused", (double)atomic_load(&f->refused));
+    cJSON_AddNumberToObject(o, "suspects", (double)f->suspects);
+    add_view(f, o);
+    pthread_mutex_unlock(&f->lock);
+    return o;
+}
+
+static void value(FILE *out, const char *name, const char *type, const char *help, double v)
+{
+    metric_head(out, name, type, help);
+    metric_value(out, name, NULL, v);
+}
+
+void fleet_metrics(struct fleet *f, FILE *out)
+{
+    static struct fleet nobody; /* what is counted where there is no fleet: nothing */
+    bool online = false, lease = false;
+    if (f) {
+        pthread_mutex_lock(&f->lock);
+        online = f->state == FLEET_ONLINE;
+        lease = f->lease_state == LEASE_HELD;
+        pthread_mutex_unlock(&f->lock);
+    }
+    f = f ? f : &nobody;
+    value(out, "fleet_connected", "gauge", "1 while the database of the fleet answers", online);
+    value(out, "fleet_connects_total", "counter", "Connections made to the database of the fleet",
+          (double)atomic_load(&f->connects));
+    value(out, "fleet_errors_total", "counter",
+          "Statements to the database of the fleet, and connections, that failed",
+          (double)atomic_load(&f->errors));
+    value(out, "fleet_lease", "gauge", "1 while this server holds a slot of the fleet to search",
+          lease);
+    value(out, "fleet_sent_total", "counter", "Candidates told to other servers",
+          (double)atomic_load(&f->sent));
+    metric_head(out, "fleet_rows_total", "counter", "Rows of other servers by outcome");
+    metric_value(out, "fleet_rows_total", "outcome=\"taken\"", (double)atomic_load(&f->taken));
+    metric_value(out, "fleet_rows_total", "outcome=\"refused\"", (double)atomic_load(&f->refused));
+    metric_head(out, "fleet_retractions_total", "counter",
+                "Kernels found wrong, by who found them so");
+    metric_value(out, "fleet_retractions_total", "by=\"here\"",
+                 (double)atomic_load(&f->retracted_here));
+    metric_value(out, "fleet_retractions_total", "by=\"others\"",
+                 (double)atomic_load(&f->suspected));
+    value(out, "fleet_pruned_total", "counter", "Old rows of the fleet that this server removed",
+          (double)atomic_load(&f->pruned));
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_turn.c - the fleet's turn in the loop.
+ *
+ * Three things come from other servers, and none of them is believed. A kernel that serves
+ * elsewhere is the next candidate of its slot, alone, whoever searches the slot. A point that was
+ * tried elsewhere teaches the cost model what it took there, and is proposed here only when nothing
+ * else is left. A kernel that was found wrong elsewhere is looked at again if it serves here: a
+ * whole probe on fresh live inputs, and eager beside it on the next live steps, one after the
+ * other. It goes on serving meanwhile, because a word from outside must not be able to take a
+ * kernel away.
+ */
+#include "specializer/fleet_turn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "specializer/admission/probe.h"
+#include "specializer/specializer_private.h"
+#include "specializer/swap.h"
+
+#define EVERY_NS (INT64_C(250) * 1000000)
+#define LOOKS_FOR_NS (INT64_C(60) * 1000000000)
+enum { LOOKS = 8, LEARN_AT_ONCE = 64, SLOTS_MOST = 64 };
+
+/* ---- points of others ------------------------------------------------------------------------ */
+
+struct hearing {
+    struct specializer *s;
+    struct place *p;
+    const char *source_of; /* a template ... */
+    char source[17];       /* ... and the hash of its text */
+};
+
+static bool same_source(struct hearing *l, const struct fleet_row *r)
+{
+    if (l->source_of != r->template->id) {
+        l->source_of = r->template->id;
+        template_source_hash(r->template, l->source);
+    }
+    return strcmp(l->source, r->source) == 0;
+}
+
+static struct behind *behind(const struct place *p, int32_t id)
+{
+    for (int i = 0; i < p->fleet.behinds; i++)
+        if (p->fleet.behind[i].id == id)
+            return &p->fleet.behind[i];
+    return NULL;
+}
+
+static struct behind *put_behind(struct place *p, int32_t id)
+{
+    struct place_fleet *f = &p->fleet;
+    search_pending(&p->search, &id, 1);
+    f->behind = xrealloc(f->behind, (size_t)(f->behinds + 1) * sizeof *f->behind);
+    f->behind[f->behinds] = (struct behind){.id = id};
+    return &f->behind[f->behinds++];
+}
+
+/* It comes last here, and what it took there is what it may take here: learned once, and not where
+ * this server measured it itself. */
+static void learn_row(void *ctx, const struct fleet_row *r)
+{
+    struct hearing *l = ctx;
+    struct place *p = l->p;
+    p->fleet.serial = r->serial > p->fleet.serial ? r->serial : p->fleet.serial;
+    int32_t id = space_find(p->space, r->template, &r->point);
+    if (id < 0 || !same_source(l, r))
+        return;
+    struct behind *b = p->search.trial[id] == TRIAL_NONE ? put_behind(p, id) : behind(p, id);
+    if (!b || b->learned || r->own_s <= 0 || r->own_s < p->roofline_s)
+        return;
+    cost_learn(&l->s->cost, r->template, &r->point, space_facts(p->space), r->own_s);
+    b->learned = true;
+}
+
+bool fleet_turn_undefer(struct place *p)
+{
+    bool some = false;
+    for (int i = 0; i < p->fleet.behinds; i++) {
+        some |= p->search.trial[p->fleet.behind[i].id] == TRIAL_PENDING;
+        search_forget(&p->search, p->fleet.behind[i].id);
+    }
+    p->fleet.behinds = 0;
+    return some;
+}
+
+void fleet_turn_forget(struct place *p)
+{
+    free(p->fleet.behind);
+    p->fleet.behind = NULL;
+    p->fleet.behinds = 0;
+    p->fleet.serial = 0;
+    p->fleet.adopt = false;
+    p->fleet.news = 0;
+}
+
+/* The fastest winner of others that was not tried here. */
+static void offer_row(void *ctx, const struct fleet_row *r)
+{
+    struct hearing *l = ctx;
+    struct place *p = l->p;
+    if (!fleet_row_won(r) || r->speed <= p->fleet.speed)
+        return;
+    int32_t id = space_find(p->space, r->template, &r->point);
+    if (id < 0 || !(p->search.trial[id] == TRIAL_NONE || behind(p, id)) || !same_source(l, r) ||
+        p->search.trial[id] == TRIAL_MEASURED || p->search.trial[id] == TRIAL_REFUSED)
+        return;
+    p->fleet.speed = r->speed;
+    p->fleet.offer = id;
+}
+
+static void look_for_offer(struct specializer *s, struct place *p)
+{
+    struct hearing l = {.s = s, .p = p};
+    pthread_mutex_lock(&s->lock);
+    double now = 1 + p->gain_eager;
+    bool may = !p->left_out && !p->pinned[0] && !p->promoted.c && p->worth >= OBSERVE_FLOOR;
+    pthread_mutex_unlock(&s->lock);
+    uint64_t news = fleet_news(s->fleet);
+    bool adopted = p->fleet.adopt;
+    if (!may || round_has(s, p)) {
+        p->fleet.adopt = false;
+        p->fleet.news = 0;
+        return;
+    }
+    if (p->fleet.news == news && p->space && p->fleet.tried == p->search.tried)
+        return;
+    if (fleet_count(s->fleet, p->slot->name) == 0 || !place_open(s, p))
+        return;
+    fleet_each(s->fleet, p->slot->name, p->fleet.serial, LEARN_AT_ONCE, learn_row, &l);
+    p->fleet.speed = now; /* both numbers have their noise: the same is worth one trial */
+    p->fleet.offer = -1;
+    fleet_each(s->fleet, p->slot->name, 0, 0, offer_row, &l);
+    p->fleet.adopt = p->fleet.offer >= 0;
+    p->fleet.news = news;
+    p->fleet.tried = p->search.tried;
+    if (p->fleet.adopt && !adopted) {
+        store_trace(s->store, p->slot->name, NULL, "fleet", NULL,
+                    "a kernel that serves elsewhere, %+.1f %% over eager there, is tried next",
+                    (p->fleet.speed - 1) * 100);
+        p->exhausted = false;
+    }
+}
+
+int32_t fleet_turn_take(struct place *p)
+{
+    p->fleet.adopt = false;
+    p->fleet.news = 0;
+    struct behind *b = behind(p, p->fleet.offer);
+    if (b) {
+        search_forget(&p->search, b->id);
+        *b = p->fleet.behind[--p->fleet.behinds];
+    }
+    return p->fleet.offer;
+}
+
+/* ---- whose slot it is ------------------------------------------------------------------------ */
+
+/* Of the slots that may be searched, the worthiest first; the one of a round that is under way
+ * before all. */
+static void wish(struct specializer *s)
+{
+    const char *slot[SLOTS_MOST];
+    double worth[SLOTS_MOST];
+    int n = 0;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        bool round = round_has(s, p);
+        if (!round && (p->worth < OBSERVE_FLOOR || !slot_choosable(s, p)))
+            continue;
+        double w = round ? 2 : p->worth;
+        int at = n < SLOTS_MOST ? n++ : SLOTS_MOST - 1;
+        for (; at > 0 && worth[at - 1] < w; at--) {
+            slot[at] = slot[at - 1];
+            worth[at] = worth[at - 1];
+        }
+        slot[at] = p->slot->name;
+        worth[at] = w;
+    }
+    pthread_mutex_unlock(&s->lock);
+    fleet_wish(s->fleet, slot, n);
+    for (int i = 0; i < s->places; i++)
+        s->place[i].fleet.elsewhere = fleet_elsewhere(s->fleet, s->place[i].slot->name);
+}
+
+/* ---- kernels that others found wrong ----------------------------------------------------------
+ */
+
+static bool serves(struct specializer *s, const struct place *p, const char *key)
+{
+    pthread_mutex_lock(&s->lock);
+    bool yes = p->active && strcmp(p->active->key, key) == 0;
+    pthread_mutex_unlock(&s->lock);
+    return yes;
+}
+
+enum verdict { VERDICT_NONE, VERDICT_RIGHT, VERDICT_WRONG };
+
+/* Here, and for the others; the place is as any other again. */
+static void conclude(struct specializer *s, enum verdict verdict, const char *words)
+{
+    static const char *const event[] = {"recheck_over", "upheld", "confirmed"};
+    struct fleet_turn *t = &s->fleet_turn;
+    store_trace(s->store, t->place->slot->name, t->suspect.key, event[verdict], t->suspect.by, "%s",
+                words);
+    if (verdict != VERDICT_NONE)
+        fleet_verdict(s->fleet, t->suspect.key, verdict == VERDICT_RIGHT, words);
+    pthread_mutex_lock(&s->lock);
+    t->place->fleet.suspect = 0;
+    pthread_mutex_unlock(&s->lock);
+    probe_end(t->probe);
+    candidate_drop(s, t->c);
+    t->probe = NULL;
+    t->c = NULL;
+    t->checking = false;
+}
+
+/* The kernel serves here: it is probed anew, and looked at beside eager. */
+static void check_begin(struct specializer *s, struct place *p)
+{
+    struct fleet_turn *t = &s->fleet_turn;
+    struct record row;
+    struct err err = {"its row is gone"};
+    if (!round_has(s, p))
+        place_inputs(s, p);
+    t->checking = true;
+    t->passed = false;
+    t->place = p;
+    t->until_ns = clock_ns() + LOOKS_FOR_NS;
+    if (store_get(s->store, t->suspect.key, &row, NULL) > 0) {
+        free(row.log);
+        t->c = restore_candidate(s, p, &row);
+    }
+    if (t->c)
+        t->probe = probe_start(&s->env, t->c, PROBE_FULL, (const struct capture *const *)p->input,
+                               p->inputs, &err);
+    if (!t->probe)
+        log_warn("fleet", "%s: %s is not probed again (%s); live steps decide", p->slot->name,
+                 t->suspect.key, err.msg);
+    watch_stop(s);
+    pthread_mutex_lock(&s->lock);
+    p->fleet.suspect = LOOKS;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void suspect(struct specializer *s)
+{
+    struct fleet_turn *t = &s->fleet_turn;
+    struct place *p = place_find(s, t->suspect.slot);
+    if (!p)
+        return;
+    bool here = serves(s, p, t->suspect.key);
+    store_trace(s->store, p->slot->name, t->suspect.key, "retracted", t->suspect.by,
+                "found wrong: %s%s", t->suspect.reason, here ? "; looked at again" : "");
+    log_warn("fleet", "%s: kernel %s was found wrong by %s (%s)%s", p->slot->name, t->suspect.key,
+             t->suspect.by, t->suspect.reason, here ? ": it is looked at again" : "");
+    if (here) {
+        check_begin(s, p);
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    if (p->previous && strcmp(p->previous->key, t->suspect.key) == 0) {
+        candidate_drop(s, p->previous); /* a rollback must not bring it back unseen */
+        p->previous = NULL;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* An audit was faster, or an operator. */
+static void check_gone(struct specializer *s)
+{
+    struct record row = {.state = LIFE_RETIRED};
+    if (store_get(s->store, s->fleet_turn.suspect.key, &row, NULL) > 0)
+        free(row.log);
+    bool wrong = row.state == LIFE_ROLLED_BACK || row.state == LIFE_REFUSED;
+    conclude(s, wrong ? VERDICT_WRONG : VERDICT_NONE,
+             wrong ? row.reason : "it is out of service here");
+}
+
+static void check_failed(struct specializer *s)
+{
+    struct fleet_turn *t = &s->fleet_turn;
+    char why[sizeof t->c->reason];
+    memcpy(why, t->c->reason, sizeof why);
+    pthread_mutex_lock(&s->lock);
+    if (t->place->active && strcmp(t->place->active->key, t->suspect.key) == 0)
+        swap_out(s, t->place, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, why, t->suspect.by);
+    pthread_mutex_unlock(&s->lock);
+    conclude(s, VERDICT_WRONG, why);
+}
+
+static void check_poll(struct specializer *s)
+{
+    struct fleet_turn *t = &s->fleet_turn;
+    enum stage_result r = t->probe ? probe_poll(t->probe) : STAGE_RUNNING;
+    if (!serves(s, t->place, t->suspect.key)) {
+        check_gone(s);
+        return;
+    }
+    if (t->probe && r == STAGE_RUNNING)
+        return;
+    if (t->probe && r == STAGE_REFUSE) {
+        check_failed(s);
+        return;
+    }
+    if (t->probe) {
+        t->passed = r == STAGE_PASS;
+        probe_end(t->probe);
+        t->probe = NULL;
+    }
+    pthread_mutex_lock(&s->lock);
+    int left = t->place->fleet.suspect;
+    pthread_mutex_unlock(&s->lock);
+    if (left > 0 && clock_ns() < t->until_ns)
+        return;
+    char words[120];
+    snprintf(words, sizeof words, "%s; %d live steps were as eager has them",
+             t->passed ? "it passed the whole probe again" : "it was not probed", LOOKS - left);
+    conclude(s, t->passed || left < LOOKS ? VERDICT_RIGHT : VERDICT_NONE, words);
+}
+
+/* ---- the turn -------------------------------------------------------------------------------- */
+
+void fleet_turn(struct specializer *s)
+{
+    struct fleet_turn *t = &s->fleet_turn;
+    if (!s->fleet)
+        return;
+    if (t->checking)
+        check_poll(s);
+    uint64_t news = fleet_news(s->fleet);
+    if (news == t->news && clock_ns() < t->due_ns)
+        return;
+    t->news = news;
+    t->due_ns = clock_ns() + EVERY_NS;
+    while (!t->checking && fleet_suspect_next(s->fleet, &t->suspect))
+        suspect(s);
+    wish(s);
+    for (int i = 0; i < s->places; i++)
+        look_for_offer(s, &s->place[i]);
+}
+
+void fleet_turn_close(struct specializer *s)
+{
+    struct fleet *f = s->fleet;
+    if (s->fleet_turn.checking) {
+        probe_end(s->fleet_turn.probe);
+        candidate_drop(s, s->fleet_turn.c);
+    }
+    s->fleet_turn = (struct fleet_turn){0};
+    s->fleet = NULL;
+    fleet_close(f);
+}

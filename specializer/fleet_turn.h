@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_turn.h - what other servers know, in the loop: which slots are whose, which points come
+ * first and which last, which kernels to look at again. Specializer thread. */
+#ifndef WHET_SPECIALIZER_FLEET_TURN_H
+#define WHET_SPECIALIZER_FLEET_TURN_H
+
+#include "specializer/fleet/fleet.h"
+
+struct specializer;
+struct place;
+struct probe;
+
+/* Of a place. */
+struct place_fleet {
+    bool elsewhere; /* another server searches the slot */
+    bool adopt;     /* another server found a kernel that is to be tried first */
+    int32_t offer;  /* id of its point in the space */
+    double speed;   /* over eager, as that server measured it */
+    uint64_t news;  /* fleet_news() when `offer` was looked for */
+    int tried;      /* search.tried then */
+    int64_t serial; /* of the last row that was learned from */
+    struct behind {
+        int32_t id;
+        bool learned; /* what it took there */
+    } * behind;       /* [behinds] points that others tried: here they come last */
+    int behinds;
+    int32_t suspect; /* lock; live steps of the active kernel that are still to be looked at */
+};
+
+/* Of the specializer. */
+struct fleet_turn {
+    int64_t due_ns;
+    uint64_t news;
+    bool checking; /* a retracted kernel that serves here */
+    struct fleet_suspect suspect;
+    struct place *place;
+    struct candidate *c; /* of the probe */
+    struct probe *probe; /* NULL: over */
+    bool passed;
+    int64_t until_ns; /* live steps are waited for so long */
+};
+
+/* A few times a second. */
+void fleet_turn(struct specializer *s);
+/* The connection and what is under way, before the store closes. */
+void fleet_turn_close(struct specializer *s);
+/* The point that another server found, free to be proposed. */
+int32_t fleet_turn_take(struct place *p);
+/* Points that were left to others may be proposed; false: there are none. */
+bool fleet_turn_undefer(struct place *p);
+/* The search of the place closes. */
+void fleet_turn_forget(struct place *p);
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* opening.c - see opening.h.
+ *
+ * A server with an empty store has its whole gain before it, in a handful of slots, and for most of
+ * them a point is known that wins nearly all of it: one of a machine like this (search/known.h), an
+ * import, or a START row of a knob table. A search that looks at one slot after the other has the
+ * compiler and the probe wait while live steps judge, and gets to the last slot after minutes. So
+ * the first round takes one point of every slot, those first where most can be saved: while one is
+ * benched or judged by live steps, the next ones are built and probed.
+ *
+ * On a CPU: on a GPU slots take turns by their first candidates as it is, and a child process of
+ * its own probes (prober.h).
+ */
+#include "specializer/opening.h"
+
+#include "specializer/specializer_private.h"
+
+/* Seconds of steps after which the shares of slots say something: the first step of a server reads
+ * a prompt. */
+#define SEEN_S 0.3
+/* Of the time of steps, that a slot takes at least: inputs of one that is rare would be waited for.
+ */
+#define SHARE_LEAST 0.02
+
+/* The slot nobody has looked at where most can be saved, or NULL. Lock held. */
+static struct place *next_of(struct specializer *s)
+{
+    struct place *best = NULL;
+    for (int i = 0; i < s->places; i++) {
+        struct place *p = &s->place[i];
+        if (!p->offered && p->candidates == 0 && !p->active && p->share >= SHARE_LEAST &&
+            p->worth >= OBSERVE_FLOOR && (!p->fleet.elsewhere || p->fleet.adopt) &&
+            (!best || p->worth > best->worth) && slot_choosable(s, p))
+            best = p;
+    }
+    return best;
+}
+
+/* True if there is a point to begin with, and inputs of live steps to judge it on. */
+static bool prepare(struct specializer *s, struct place *p)
+{
+    if (!place_open(s, p) || p->search.tried > 0)
+        return false;
+    place_firsts(s, p);
+    return p->search.firsts > 0 && place_inputs(s, p);
+}
+
+static struct place *take_next(struct specializer *s)
+{
+    pthread_mutex_lock(&s->lock);
+    struct place *p = next_of(s);
+    pthread_mutex_unlock(&s->lock);
+    if (p)
+        p->offered = true;
+    return p;
+}
+
+bool opening_start(struct specializer *s)
+{
+    struct place *p, *place[BATCH];
+    int n = 0;
+    if (s->env.machine->kind != MACHINE_CPU || s->observe.busy_s < SEEN_S)
+        return false;
+    while (n < BATCH && (p = take_next(s)) != NULL)
+        if (prepare(s, p))
+            place[n++] = p;
+    if (n == 0 || points_open(s, place, n) == 0)
+        return false;
+    store_trace(s->store, NULL, NULL, "opening", NULL, "a known point each for %d slots",
+                s->round.n);
+    return true;
+}

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two servers behind Debian's HAProxy with deploy/haproxy.cfg: rolling restart, a kill, prefixes."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+import requests
+
+from conftest import PATIENCE, ROOT, Server
+
+pytestmark = [pytest.mark.timing,  # servers start a dozen times: minutes under sanitizers
+              pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")]
+CONFIG = ROOT / "deploy" / "haproxy.cfg"
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Fleet:
+    """Two servers on ports that stay theirs over a restart, and the balancer."""
+
+    def __init__(self, balance):
+        self.ports = [free_port(), free_port()]
+        self.servers = [self.server(0), self.server(1)]
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        env = {**os.environ, "WHET_LISTEN": f"127.0.0.1:{self.port}", "WHET_BALANCE": balance,
+               "WHET_ONE": f"127.0.0.1:{self.ports[0]}", "WHET_TWO": f"127.0.0.1:{self.ports[1]}"}
+        self.proxy = subprocess.Popen(["haproxy", "-db", "-f", str(CONFIG)], env=env)
+        self.wait_served()
+
+    def server(self, i):
+        # A later --port beats the one that Server gives; a keyless server knows only IP hosts.
+        return Server("--port", str(self.ports[i]), "--threads", "1",
+                      "--server-drain-delay-s", "2.5", "--server-drain-s", "600")
+
+    def wait_served(self):
+        end = time.time() + PATIENCE
+        while True:
+            try:
+                if requests.get(self.url + "/ready", timeout=PATIENCE).status_code == 200:
+                    return
+            except requests.ConnectionError:
+                pass
+            assert time.time() < end and self.proxy.poll() is None
+            time.sleep(0.05)
+
+    def ask(self, prompt, tokens=4, **more):
+        return requests.post(self.url + "/v1/completions", timeout=PATIENCE, **more,
+                             json={"prompt": prompt, "max_tokens": tokens, "temperature": 0,
+                                   "ignore_eos": True})
+
+    def stop(self):
+        self.proxy.kill()
+        self.proxy.wait()
+        for s in self.servers:
+            s.stop()
+
+
+@pytest.fixture
+def fleet():
+    made = []
+
+    def one(balance):
+        made.append(Fleet(balance))
+        return made[-1]
+    yield one
+    for f in made:
+        f.stop()
+
+
+def test_a_rolling_restart_fails_no_request(fleet):
+    f = fleet("least")
+    codes, over = [], threading.Event()
+
+    def load(i):
+        while not over.is_set():
+            try:
+                answer = f.ask(f"Client {i} says", 8)
+                codes.append((answer.status_code, answer.json()["usage"]["completion_tokens"]))
+            except requests.RequestException as e:
+                codes.append((0, str(e)))
+    clients = [threading.Thread(target=load, args=(i,)) for i in range(4)]
+    for c in clients:
+        c.start()
+    try:
+        for i in (0, 1):
+            before = len(codes)
+            f.servers[i].signal(signal.SIGTERM)
+            assert f.servers[i].wait() == 0
+            assert len(codes) > before  # somebody was served meanwhile
+            f.servers[i].store.cleanup()
+            f.servers[i] = f.server(i)
+            end = time.time() + PATIENCE
+            while f.servers[i].metric("whet_time_to_first_token_seconds_count") == 0:
+                assert time.time() < end  # the balancer has found it again
+                time.sleep(0.1)
+    finally:
+        over.set()
+        for c in clients:
+            c.join()
+    assert set(codes) == {(200, 8)}, set(codes)
+
+
+def test_a_killed_server_takes_only_its_own_requests(fleet):
+    f = fleet("least")
+    got = [None] * 6
+
+    def run(i):
+        try:
+            answer = f.ask(f"Request {i}:", 300)
+            got[i] = answer.status_code
+        except requests.RequestException:
+            got[i] = 0
+    clients = [threading.Thread(target=run, args=(i,)) for i in range(6)]
+    for c in clients:
+        c.start()
+    for s in f.servers:
+        s.wait_metric("whet_requests_running", 3)
+    f.servers[0].process.kill()
+    for c in clients:
+        c.join()
+    assert sorted(code == 200 for code in got) == [False] * 3 + [True] * 3, got
+    assert [f.ask("After that").status_code for _ in range(4)] == [200] * 4
+
+
+def test_requests_that_begin_alike_reach_the_same_server(fleet):
+    f = fleet("prefix")
+    hits = "whet_prefix_cache_hit_tokens_total"
+    served = "whet_time_to_first_token_seconds_count"
+    beginnings = [f"Book {i}. " + "It was a dark night, and the wind did not rest. " * 6
+                  for i in range(8)]
+    for turn in range(3):
+        for text in beginnings:
+            answer = f.ask(text, 1, headers={"x-prefix-key": text[:8]})
+            cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert (cached >= 64) == (turn > 0), (turn, text[:8], cached)
+    each = [s.metric(served) for s in f.servers]
+    assert sum(each) == 24 and all(n % 3 == 0 and n > 0 for n in each), each
+    assert sum(s.metric(hits) for s in f.servers) >= 16 * 64
+    # Without the header the beginning of the body decides.
+    before = [s.metric(served) for s in f.servers]
+    for _ in range(4):
+        assert f.ask("The same long beginning. " * 30, 1).status_code == 200
+    assert sorted(s.metric(served) - b for s, b in zip(f.servers, before)) == [0, 4]

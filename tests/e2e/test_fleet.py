@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that share a PostgreSQL: a real one, of the test's own. What it does wrong (it dies, it
+says nothing, it may only be read, it lies) costs the sharing and nothing else."""
+
+import glob
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from agentic import PATIENCE as ROUNDS  # what must be faster than something may take long
+from conftest import BINARY, PATIENCE, ROOT
+from postgres import Postgres
+
+SLOT = "mlp_out/m1"  # every machine has a kernel for it that is faster than eager
+KEY = {"authorization": "Bearer boss"}
+ON = ("--specializer-enabled=true", "--specializer-slots", SLOT)
+
+
+@pytest.fixture(scope="module")
+def database():
+    try:
+        pg = Postgres()
+    except FileNotFoundError as missing:
+        assert not os.environ.get("WHET_TEST_REQUIRE_MODEL"), missing
+        pytest.skip(str(missing))
+    yield pg
+    pg.close()
+
+
+@pytest.fixture
+def pg(database):
+    """With no tables, whatever the test before left."""
+    database.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    return database
+
+
+@pytest.fixture
+def member(start, pg, tmp_path):
+    """Starts a server of the fleet."""
+    key = tmp_path / "admin.key"
+    key.write_text("boss\n")
+
+    def one(*options, uri=None, **more):
+        return start(*ON, f"--server-admin-key-file={key}", "--specializer-fleet", uri or pg.uri,
+                     *options, **more)
+
+    return one
+
+
+class Load:
+    """One client, one completion after the other."""
+
+    def __init__(self, *servers):
+        self.stop = False
+        self.failed = []
+        self.threads = [threading.Thread(target=self.run, args=(s,)) for s in servers]
+
+    def run(self, server):
+        while not self.stop:
+            try:
+                server.complete("Bread is", max_tokens=48)
+            except Exception as e:  # noqa: BLE001 - whatever it is, the test must know
+                self.failed.append(repr(e))
+                return
+
+    def __enter__(self):
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop = True
+        for t in self.threads:
+            t.join()
+
+
+def until(what, said="", patience=PATIENCE / 2):
+    end = time.time() + patience
+    while not (value := what()):
+        assert time.time() < end, said() if callable(said) else said
+        time.sleep(0.1)
+    return value
+
+
+def fleet(server):
+    return server.get("/admin/fleet", headers=KEY).json()
+
+
+def online(server):
+    until(lambda: server.get("/admin/fleet", headers=KEY).status_code == 200 and
+          fleet(server)["state"] == "online", server.text)
+    return server
+
+
+def events(server, event):
+    rows = server.get("/admin/trace", headers=KEY).json()["trace"]
+    return [r for r in rows if r["event"] == event]
+
+
+def active(server):
+    slot = server.get(f"/admin/slots/{SLOT}", headers=KEY).json()
+    return [k["id"] for k in slot.get("tried", []) if k["state"] == "active"]
+
+
+def whet(*words, pg):
+    return subprocess.run([BINARY, "fleet", *words, "--specializer-fleet", pg.uri],
+                          capture_output=True, text=True, timeout=120)
+
+
+def row_sql(env, key, server, **more):
+    """An INSERT of what a server might tell, right in all that `more` does not change."""
+    row = {"env": env, "key": key, "server": server, "slot": SLOT, "template": "mlp_out",
+           "source": "0" * 16, "knobs": "", "state": "active", "own_s": 1e-5, "speed": 9,
+           "reason": "", "evidence": "{}", **more}
+    names = ", ".join(row)
+    values = ", ".join("'" + str(v).replace("'", "''") + "'" for v in row.values())
+    return f"INSERT INTO whet_kernel({names}) VALUES ({values})"
+
+
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again(member, pg, tmp_path):
+    first = online(member())
+    with Load(first):
+        key = until(lambda: pg.one("SELECT key FROM whet_kernel WHERE state='active'"), first.text,
+                    ROUNDS)
+    told = pg.sql("SELECT knobs, speed, evidence FROM whet_kernel WHERE state='active'")[0]
+    assert float(told[1]) > 1 and json.loads(told[2])["probe_cases"] > 0
+    assert pg.sql("SELECT slot FROM whet_lease WHERE server <> ''") == [[SLOT]]
+    second = online(member())
+    with Load(second):
+        until(lambda: key in active(second), second.text, ROUNDS)
+    trace = list(reversed(second.get("/admin/trace", headers=KEY).json()["trace"]))
+    stages = ["proposed", "built", "probed", "benched", "shadowed", "canary", "active"]
+    mine = [r["event"] for r in trace if r.get("kernel") == key and r["event"] in stages]
+    assert mine[:1] == ["proposed"] and set(mine) == set(stages), mine
+    assert next(r for r in trace if r["event"] == "proposed")["kernel"] == key, "another came first"
+    assert events(second, "fleet")
+
+    # Somebody finds it wrong: both look again, and hold it right.
+    retracted = whet("retract", key, "it looked odd", pg=pg)
+    assert retracted.returncode == 0, retracted.stderr
+    with Load(first, second):
+        until(lambda: pg.sql("SELECT count(*) FROM whet_verdict WHERE upheld") == [["2"]],
+              lambda: first.text() + second.text(), ROUNDS)
+    for server in (first, second):
+        assert active(server) == [key]
+        said = events(server, "retracted")[0]
+        assert said["kernel"] == key and said["who"] == "an operator" and "it looked odd" in said["text"]
+        assert events(server, "upheld")[0]["kernel"] == key
+    shown = until(lambda: fleet(second)["retractions"])[0]
+    assert shown["key"] == key and shown["name"] == "an operator"
+
+    # What operators see and take along.
+    status = whet("status", pg=pg)
+    assert status.returncode == 0
+    assert "servers: 2" in status.stdout and key in status.stdout and "it looked odd" in status.stdout
+    pg.sql("DELETE FROM whet_retraction")
+    file = tmp_path / "fleet.json"
+    assert whet("export", str(file), pg=pg).returncode == 0
+    taken = subprocess.run([BINARY, "kernels", "import", str(file), "--store", str(tmp_path / "x.db")],
+                           capture_output=True, text=True, timeout=120)
+    assert taken.returncode == 0 and "1 kernels will be tried first" in taken.stdout, taken
+
+    # It dies in the middle of its lease; the other may have the slot when that is over.
+    first.signal(signal.SIGKILL)
+    first.wait()
+    dead = pg.one("SELECT server FROM whet_server ORDER BY started LIMIT 1")
+    holder = pg.one("SELECT server FROM whet_lease WHERE slot='" + SLOT + "'")
+    if holder == dead:
+        pg.sql("UPDATE whet_lease SET until = now()")  # what 30 s without a heartbeat come to
+        with Load(second):
+            until(lambda: pg.one(f"SELECT server FROM whet_lease WHERE slot='{SLOT}'") not in (dead, ""),
+                  second.text, ROUNDS)
+
+
+def test_a_poisoned_row_is_refused_by_name_and_a_database_that_lies_serves_nobody(member, pg):
+    server = online(member("--specializer-paused=true"))
+    env = fleet(server)["env"]
+    liar = "f" * 16
+    pg.sql("ALTER TABLE whet_kernel DROP CONSTRAINT whet_kernel_key_check,"
+           " DROP CONSTRAINT whet_kernel_slot_check, DROP CONSTRAINT whet_kernel_template_check,"
+           " DROP CONSTRAINT whet_kernel_source_check, DROP CONSTRAINT whet_kernel_state_check;" +
+           ";".join([row_sql(env, "no key'; DROP TABLE", liar),
+                     row_sql(env, "1" * 16, liar, slot="x" * 5000),
+                     row_sql(env, "2" * 16, liar, template="%n%n%n" * 100),
+                     row_sql(env, "3" * 16, liar, knobs="ISA=99999999999999999999 PACK=" + "9" * 300),
+                     row_sql(env, "4" * 16, liar, state="crowned"),
+                     row_sql(env, "5" * 16, liar, source="../../etc"),
+                     row_sql(env, "6" * 16, liar, speed="NaN")]))
+    pg.sql(f"INSERT INTO whet_retraction(env, key, slot, server, name, reason) VALUES"
+           f" ('{env}', '{'7' * 16}', 'no/slot', 'x', 'x', 'x'),"
+           f" ('{env}', '{'8' * 16}', '{SLOT}', 'x', '\x1b[2J liar', 'x')")
+    pg.sql(f"NOTIFY \"whet_{env}\"")
+    until(lambda: fleet(server)["refused"] >= 8, lambda: json.dumps(fleet(server)))
+    said = fleet(server)["refused_rows"]
+    for column in ("key", "slot", "template", "point", "state", "source", "speed"):
+        assert any(f"wrong {column}" in row for row in said), (column, said)
+    assert server.complete("Bread is")["choices"][0]["text"]
+    until(lambda: "found wrong by ?[2J liar" in server.text(), server.text)
+
+
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+def test_a_database_that_goes_away_under_load_and_comes_back(member, pg):
+    server = online(member())
+    with Load(server) as load:
+        pg.stop()
+        until(lambda: fleet(server)["state"] == "away", server.text)
+        assert server.metric("whet_fleet_connected") == 0
+        done = server.metric("whet_fleet_sent_total")
+        until(lambda: len(server.get("/admin/kernels", headers=KEY).json()["kernels"]) > 0,
+              "the search waits for a database")
+        assert server.metric("whet_fleet_sent_total") == done
+        pg.start()
+        until(lambda: fleet(server)["state"] == "online", server.text)
+        until(lambda: pg.one("SELECT count(*) FROM whet_kernel") != "0", server.text)
+        # It is there and says nothing: statements end at their limit, requests notice nothing.
+        pg.freeze(True)
+        try:
+            until(lambda: fleet(server)["state"] == "away", server.text)
+            assert server.complete("Bread is")["choices"][0]["text"]
+        finally:
+            pg.freeze(False)
+        assert not load.failed
+    begin = time.time()
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert time.time() - begin < 60
+
+
+def test_one_that_may_only_read_listens(member, pg):
+    other = online(member("--specializer-paused=true"))
+    env = fleet(other)["env"]
+    pg.sql("DO $$BEGIN CREATE ROLE reader LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$;"
+           "GRANT USAGE ON SCHEMA public TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+    server = online(member("--specializer-paused=true",
+                           uri=pg.uri.replace("whet@", "reader@")))
+    pg.sql(f"INSERT INTO whet_retraction(env, key, slot, server, name, reason) VALUES"
+           f" ('{env}', '{'a' * 16}', '{SLOT}', 'x', 'somebody', 'wrong')")
+    until(lambda: fleet(server)["suspects"] == 1, lambda: json.dumps(fleet(server)))
+    assert "permission denied" in fleet(server)["trouble"]
+    assert len(pg.sql("SELECT * FROM whet_server")) == 1
+
+
+LIBFAKETIME = [p for p in glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")]
+
+
+@pytest.mark.skipif(not LIBFAKETIME, reason="libfaketime is not installed")
+def test_a_clock_that_is_a_day_ahead_is_nobodys_business(member, pg):
+    """The database's clock alone counts, for who holds what and for who is there."""
+    wrong = {"LD_PRELOAD": LIBFAKETIME[0], "FAKETIME": "+1d", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+             # AddressSanitizer wants to be the first library, and does without that
+             "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+    ahead = online(member("--specializer-paused=true",
+                          prefix=["env", *(f"{k}={v}" for k, v in wrong.items())]))
+    mine = until(lambda: fleet(ahead)["servers"])[0]
+    assert mine["seen_s"] < 30 and mine["started_s"] < 60
+    pg.sql("INSERT INTO whet_server(server, env, name, version, device) VALUES"
+           " ('00000000000000aa', '00000000000000ee', 'a', '1', 'd');"
+           " INSERT INTO whet_lease(env, slot, server, until) VALUES"
+           f" ('00000000000000ee', '{SLOT}', '00000000000000aa', now() + interval '30 s')")
+    shown = subprocess.run([BINARY, "fleet", "status", "--specializer-fleet", pg.uri], text=True,
+                           capture_output=True, timeout=120, env={**os.environ, **wrong})
+    assert shown.returncode == 0, shown.stderr
+    left = int(re.search(SLOT + r".* left (\d+) s", shown.stdout)[1])
+    assert 0 < left <= 30
+
+
+def test_old_and_new_tables(pg):
+    """A database of the first version is brought up; one of the future is used while it allows it."""
+    first = (ROOT / "specializer" / "fleet" / "schema" / "001.sql").read_text()
+    pg.sql("CREATE TABLE whet_schema (version int PRIMARY KEY, least int NOT NULL,"
+           " at timestamptz NOT NULL DEFAULT now()); INSERT INTO whet_schema VALUES (1, 1);" + first)
+    pg.sql(row_sql("e" * 16, "b" * 16, "c" * 16))
+    assert whet("status", pg=pg).returncode == 0
+    up = whet("migrate", pg=pg)
+    assert up.returncode == 0 and "of version 2" in up.stdout, up.stderr
+    assert pg.one("SELECT count(*) FROM whet_kernel") == "1" and \
+        pg.one("SELECT count(*) FROM whet_text") == "0"
+    assert "of version 2" in whet("migrate", pg=pg).stdout
+    pg.sql("INSERT INTO whet_schema VALUES (99, 1)")
+    assert "of version 99" in whet("migrate", pg=pg).stdout
+    pg.sql("UPDATE whet_schema SET least = 50 WHERE version = 99")
+    late = whet("migrate", pg=pg)
+    assert late.returncode == 1 and "use a newer whet" in late.stderr
+    pg.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    pg.sql("DO $$BEGIN CREATE ROLE poor LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$;"
+           "REVOKE CREATE ON SCHEMA public FROM PUBLIC; GRANT USAGE ON SCHEMA public TO PUBLIC")
+    poor = subprocess.run([BINARY, "fleet", "migrate", "--specializer-fleet",
+                           pg.uri.replace("whet@", "poor@")], capture_output=True, text=True,
+                          timeout=120)
+    assert poor.returncode == 1 and "may not create" in poor.stderr, poor.stderr
+
+
+def test_the_password_is_in_a_file_and_nowhere_else(pg, tmp_path):
+    pg.sql("DO $$BEGIN CREATE ROLE guarded LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$;"
+           "ALTER ROLE guarded PASSWORD 'open sesame'; GRANT ALL ON SCHEMA public TO guarded")
+    hba = pg.data + "/pg_hba.conf"
+    before = open(hba).read()
+    secret = tmp_path / "fleet.key"
+    secret.write_text("open sesame\n")
+    os.chmod(secret, 0o600)
+    uri = pg.uri.replace("whet@", "guarded@")
+    run = lambda *words: subprocess.run([BINARY, "fleet", "migrate", "--specializer-fleet", *words],
+                                        capture_output=True, text=True, timeout=120)
+    try:
+        with open(hba, "w") as f:
+            f.write("host all guarded 127.0.0.1/32 scram-sha-256\n" + before)
+        pg.sql("SELECT pg_reload_conf()")
+        without = until(lambda: (r := run(uri)).returncode and r)
+        assert "password" in without.stderr
+        assert run(uri, "--specializer-fleet-key-file", str(secret)).returncode == 0
+        secret.write_text("open barley\n")
+        wrong = run(uri, "--specializer-fleet-key-file", str(secret))
+        assert wrong.returncode == 1 and "open" not in wrong.stderr
+    finally:
+        with open(hba, "w") as f:
+            f.write(before)
+        pg.sql("SELECT pg_reload_conf()")
+    inside = run("postgresql://guarded:sesame@127.0.0.1/x")
+    assert inside.returncode == 1
+    assert "fleet_key_file" in inside.stderr and "sesame" not in inside.stderr
+    assert run("postgresql://[broken").returncode == 1
