@@ -145,7 +145,7 @@ static void settle_weights(const struct model *m, const struct backend_options *
 /* A library of products that does not know this processor is the usual reason for slow prompts. */
 static void say_products(const struct machine *m)
 {
-    const struct blas *blas = blas_open();
+    const struct blas *blas = openblas_open();
     double share = m->product_flops / m->peak_flops;
     log_info("cpu", "products: core %s, %.0f GFLOPS, %.0f %% of the peak (%s)", blas->core,
              m->product_flops * 1e-9, 100 * share, blas->config);

@@ -92,7 +92,7 @@ static void load(void)
     blas.config = config();
 }
 
-const struct blas *blas_open(void)
+const struct blas *openblas_open(void)
 {
     pthread_once(&once, load);
     return &blas;

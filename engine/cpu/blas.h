@@ -19,6 +19,6 @@ void blas_prepare(void);
 
 /* Loads the library at the first call. Never fails: without a library products are computed by a
  * plain loop. Any thread; not in a sealed process, unless it was called there before. */
-const struct blas *blas_open(void);
+const struct blas *openblas_open(void);
 
 #endif

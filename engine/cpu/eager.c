@@ -73,7 +73,7 @@ static void arena_free(void *p)
 static void set_up(void)
 {
     pthread_key_create(&arena_key, arena_free);
-    eager_sgemm = blas_open()->sgemm;
+    eager_sgemm = openblas_open()->sgemm;
     for (int32_t i = 0; i < 1 << 16; i++)
         eager_half[i] = f16_to_f32((uint16_t)i);
     build = best_build();

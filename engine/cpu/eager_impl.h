@@ -32,7 +32,7 @@ void *eager_arena(enum eager_part part, int64_t bytes);
  * and none of the vector operations that bound it. */
 extern float eager_half[1 << 16];
 
-/* The product of blas_open(). */
+/* The product of openblas_open(). */
 extern __typeof__(cblas_sgemm) *eager_sgemm;
 
 /* One element format. */

@@ -196,7 +196,7 @@ void machine_measure(const struct model *model, struct pool *pool, struct machin
     pool_run(pool, product_share, &product, 0);
     double product_s = timed(pool, product_share, &product, 40, 1);
     out->product_flops = product / product_s;
-    out->product_core = blas_open()->core;
+    out->product_core = openblas_open()->core;
     out->boundary_s = timed(pool, nothing, NULL, 50, 10);
     if (pin)
         pool_run(pool, unpin_rank, &allowed, 0);

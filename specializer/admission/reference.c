@@ -99,7 +99,7 @@ static uint64_t key_of(const struct model *model, const struct subject *s,
                        const struct reference *ref)
 {
     uint64_t h = hash_file(HASH_START, "/proc/self/exe"), inputs = case_digest(s->c);
-    h = hash_text(hash_text(h, blas_open()->config), model->hash);
+    h = hash_text(hash_text(h, openblas_open()->config), model->hash);
     h = hash_file(h, model->path ? model->path : "");
     h = hash_bytes(h, &inputs, sizeof inputs);
     return hash_mix(hash_bytes(h, ref->row, (size_t)ref->rows * sizeof *ref->row));

@@ -117,7 +117,7 @@ static void the_library_uses_the_core_that_it_is_told(void **state)
     (void)state;
     const char *core = blas_core();
     unsetenv("OPENBLAS_CORETYPE");
-    const struct blas *blas = blas_open();
+    const struct blas *blas = openblas_open();
     assert_null(blas->missing);
     assert_null(blas->asked);
     if (core && strstr(blas->config, "DYNAMIC_ARCH"))
