@@ -118,9 +118,12 @@ class Server:
             return got
 
     def metric(self, name):
-        """Sum over all label sets of one sample name."""
+        """Sum over all label sets of one sample name; a metric that does not exist is a mistake."""
+        text = self.get("/metrics").text
+        assert f"# TYPE {name} " in text or re.search(rf"^{re.escape(name)}[{{ ]", text, re.M), \
+            f"there is no metric {name}"
         total = 0.0
-        for line in self.get("/metrics").text.splitlines():
+        for line in text.splitlines():
             if re.match(re.escape(name) + r"(\{|\s)", line):
                 total += float(line.rsplit(" ", 1)[1])
         return total
