@@ -14,7 +14,13 @@
 
 #include "config/clock.h"
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 #include "engine/pairs.h"
 
 struct bench {

@@ -12,8 +12,13 @@
 #include "config/clock.h"
 #include "config/err.h"
 #include "config/log.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/walk.h"
 
 enum { WORKSPACE = 32 << 20, PLANS = 1024 };
 

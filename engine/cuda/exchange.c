@@ -12,7 +12,12 @@
  * failed, it is set by a kernel before the graph.
  */
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 
 enum { THREADS = 128, OPEN_MOST = 64 << 10, BOTH_MOST = 16 << 10 };
 

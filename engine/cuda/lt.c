@@ -18,9 +18,13 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
 #include "engine/cuda/lt_record.h"
+#include "engine/cuda/memory.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/walk.h"
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == LT_WORDS * sizeof(uint64_t),
                "a record holds an algorithm");

@@ -13,7 +13,13 @@
 #include "config/err.h"
 #include "config/log.h"
 #include "engine/cpu/bind.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 
 enum { ALIGN = 256, WORK = 64 << 20, ADJUSTS = 1 << 18 };
 

@@ -17,8 +17,15 @@
 
 #include "config/err.h"
 #include "config/log.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
 #include "engine/cuda/probe_private.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/walk.h"
 
 enum { PINNED = 96 << 20 };
 

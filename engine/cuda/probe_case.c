@@ -15,7 +15,14 @@
 
 #include "config/err.h"
 #include "engine/cpu/case_random.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
 #include "engine/cuda/probe_private.h"
+#include "engine/cuda/walk.h"
 #include "engine/quant.h"
 
 enum { PLACES = 32768 };

@@ -13,7 +13,10 @@
 #ifndef WHET_ENGINE_CUDA_PROBE_PRIVATE_H
 #define WHET_ENGINE_CUDA_PROBE_PRIVATE_H
 
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
 #include "engine/probe.h"
 #include "kernels/probe.h"
 

@@ -8,7 +8,10 @@
 #ifndef WHET_ENGINE_CUDA_PRODUCTS_H
 #define WHET_ENGINE_CUDA_PRODUCTS_H
 
-#include "engine/cuda/cuda_private.h"
+#include <cublasLt.h>
+
+#include "engine/cuda/graph.h"
+#include "engine/cuda/memory.h"
 
 /* A library's algorithm for the product of a region. Immutable once open. */
 enum { LT_WIDTHS = NARROW_BUCKETS + 2048 / NARROW + 1 };

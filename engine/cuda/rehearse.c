@@ -18,7 +18,13 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 
 static int64_t layer_bytes(const struct backend *b, int32_t m)
 {

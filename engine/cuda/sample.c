@@ -14,7 +14,10 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 
 /* Which rows need more than the best token. */
 SAMPLING_NUMBERS_ARE(6);

@@ -12,7 +12,7 @@
  * A step in which every sequence has one token, up to NARROW of them, runs as a graph, and so does
  * a wide step that came several times just like this. Everything else is walked: other prompts,
  * prompts mixed with decodes, steps that a tap looks at, and those that have no graph yet. The
- * block (cuda_private.h) is the only thing that differs between two launches of a graph.
+ * block (memory.h) is the only thing that differs between two launches of a graph.
  *
  * A graph is timed as a whole. One step in TIMED_EVERY of its kind is walked with events around
  * the regions of one layer, and says how the time of the others is to be split.
@@ -22,7 +22,15 @@
 
 #include "config/clock.h"
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 
 enum { TIMED_EVERY = 1024, TIMED_AT = 16 /* not the first, which is cold */ };
 

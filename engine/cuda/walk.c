@@ -9,7 +9,13 @@
 #include <stdatomic.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 
 int32_t walk_padded(int32_t n)
 {

@@ -17,7 +17,12 @@
 
 #include "config/clock.h"
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 #include "tests/device/device_test.h"
 
 enum { CONTEXT = 480, DECODES = 48, PAGES_EACH = (CONTEXT + KV_PAGE - 1) / KV_PAGE, TIMES = 12 };

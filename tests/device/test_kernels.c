@@ -10,7 +10,8 @@
 
 #include "config/clock.h"
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
 #include "tests/device/device_test.h"
 #include "tests/kernels/cuda_build.h"
 

@@ -12,8 +12,9 @@
 #include <unistd.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/lt_record.h"
+#include "engine/cuda/memory.h"
 #include "specializer/admission/check_device.h"
 #include "tests/device/device_test.h"
 

@@ -12,7 +12,10 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 #include "engine/quant.h"
 #include "tests/device/device_test.h"
 #include "tests/kernels/cuda_build.h"

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/step.h"
 #include "tests/device/device_test.h"
 
 enum { ROWS = 32, VOCAB = 50000, HISTORY = 300 };

@@ -12,7 +12,8 @@
 
 #include "config/clock.h"
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
 #include "tests/device/device_test.h"
 
 enum { CONTEXT = 512, MOST = 64, PAGES_EACH = CONTEXT / KV_PAGE, TIMES = 40 };

@@ -12,7 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/ops.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 
 enum { STEPS = SANITIZED ? 3000 : 20000, KERNELS = 4000, ALIVE = 0x600d };
 

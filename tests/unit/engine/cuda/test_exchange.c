@@ -2,7 +2,11 @@
 /* Tests of engine/cuda/exchange.c: whose turn a graph finds, and what is sent besides it. */
 #include "tests/unit/unit.h"
 
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 
 static cudaError_t graph_says;
 static int graphs;

@@ -2,7 +2,9 @@
 /* Tests of engine/cuda/memory.c: the plan is what is handed out, and no two things overlap. */
 #include "tests/unit/unit.h"
 
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/tap.h"
 
 /* A device with so much free memory, of which it gives nothing when asked. */
 static size_t device_free = (size_t)140 << 30;

@@ -2,7 +2,13 @@
 /* Tests of engine/cuda/step.c: which kernels a step gets, its attention as tiles, its checks. */
 #include "tests/unit/unit.h"
 
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 
 /* What the runtime says when asked, instead of a device on which a graph is being captured. */
 static int wait_says, stream_says;

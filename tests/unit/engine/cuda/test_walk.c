@@ -6,7 +6,10 @@
  */
 #include "tests/unit/unit.h"
 
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/walk.h"
 
 enum { MOST = 64 };
 static struct noted {
