@@ -13,15 +13,10 @@
 #include "args.h"
 #include "cpu/lib/isa.h"
 
-enum { BLOCK = 32 };
+enum { BLOCK = ROW_BLOCK };
 
-/* Bytes of 32 weights. */
-#define BLOCK_BYTES(t)         \
-    ((t) == DTYPE_F32    ? 128 \
-     : (t) == DTYPE_Q8_0 ? 34  \
-     : (t) == DTYPE_Q4_0 ? 18  \
-     : (t) == DTYPE_Q4_1 ? 20  \
-                         : 64)
+/* Bytes of 32 weights of a BLOCK_TYPE. */
+#define BLOCK_BYTES(t) (BLOCK / DTYPE_BLOCK(t) * DTYPE_BYTES(t))
 
 INLINE uint16_t load_u16(const void *p)
 {
@@ -67,8 +62,9 @@ INLINE float half_float(uint16_t h)
 
 enum { SCALE_RUN = 16 }; /* blocks */
 
-/* Floats of scale a block has: d, and m for Q4_1. */
+/* Floats of scale a block has: d, and m for Q4_1; the bytes of these halves, before its quants. */
 #define SCALES(t) ((t) == DTYPE_Q4_1 ? 2 : (t) == DTYPE_Q8_0 || (t) == DTYPE_Q4_0 ? 1 : 0)
+#define BLOCK_HEAD(t) (2 * SCALES(t))
 
 INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *scale)
 {
@@ -289,10 +285,10 @@ INLINE void block_load_scaled(const int type, const uint8_t *p, const float *sca
         w[1] = block_brain16(p + LANES * 2);
     } else if (type == DTYPE_Q8_0) {
         vf d = vf_set(scale[0]);
-        w[0] = vf_mul(d, block_ints(block_bytes(p + 2)));
-        w[1] = vf_mul(d, block_ints(block_bytes(p + 2 + LANES)));
+        w[0] = vf_mul(d, block_ints(block_bytes(p + BLOCK_HEAD(type))));
+        w[1] = vf_mul(d, block_ints(block_bytes(p + BLOCK_HEAD(type) + LANES)));
     } else {
-        block_nibbles(type, p + 2 * SCALES(type), scale, w);
+        block_nibbles(type, p + BLOCK_HEAD(type), scale, w);
     }
 }
 

@@ -24,9 +24,9 @@
 
 enum { PANEL = 16, PANEL_TOKENS_MOST = 8 };
 
-#define PANEL_TYPE(t) ((t) == DTYPE_Q8_0 || (t) == DTYPE_Q4_0 || (t) == DTYPE_Q4_1)
-#define PANEL_QUANTS(t) ((t) == DTYPE_Q8_0 ? 512 : 256) /* bytes a block of 16 rows */
-#define PANEL_SCALES(t) ((t) == DTYPE_Q4_1 ? 64 : 32)
+/* Bytes of a block of 16 rows: its quants, its scales. */
+#define PANEL_QUANTS(t) (PANEL * (BLOCK_BYTES(t) - BLOCK_HEAD(t)))
+#define PANEL_SCALES(t) (PANEL * BLOCK_HEAD(t))
 #define PANEL_LAYOUT "panel16"
 
 INLINE int64_t panel_bytes(int type, int k)
@@ -43,11 +43,11 @@ static inline int64_t panel_packed_bytes(const struct weight *w)
 INLINE void panel_pack_row(const struct weight *w, uint8_t *packed, int row)
 {
     const int blocks = w->cols / BLOCK, type = w->type, size = BLOCK_BYTES(type);
-    const int head = type == DTYPE_Q4_1 ? 4 : 2;
+    const int head = BLOCK_HEAD(type);
     uint8_t *panel = packed + row / PANEL * panel_bytes(type, w->cols);
     const uint8_t *from = (const uint8_t *)w->data + (int64_t)row * blocks * size;
     const int lane = row % PANEL;
-    static const uint8_t zero[34];
+    static const uint8_t zero[BLOCK_BYTES(DTYPE_Q8_0)];
     for (int b = 0; b < blocks; b++) {
         const uint8_t *p = row < w->rows ? from + (int64_t)b * size : zero;
         uint8_t *q = panel + (int64_t)b * PANEL_QUANTS(type) + lane * 4;
