@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "config/clock.h"
-#include "engine/lab.h"
+#include "engine/tuning.h"
 #include "specializer/admission/endcheck.h"
 #include "specializer/admission/probe.h"
 #include "specializer/pipeline/canary.h"

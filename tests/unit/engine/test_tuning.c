@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_engine_lab.c - what the engine lends to whoever measures: slices of its time between steps,
+/* test_tuning.c - what the engine lends to whoever measures: slices of its time between steps,
  * at most its share of it under load, and whole steps that alternate by a coin toss. Twice, as
  * test_engine.c.
  */
