@@ -11,7 +11,7 @@
  *   exchange.c a step's block in, its tokens out
  *   step.c     what the engine calls
  *   sample.c   parameters to the device's sampler, tokens back
- *   lab.c, inputs.c, bench.c  taps, captured inputs, benches
+ *   tap.c, inputs.c, bench.c  taps, captured inputs, benches
  *   rehearse.c the whole model with a candidate
  *   probe*.c   first runs of a kernel, in a process of its own
  *
@@ -59,7 +59,7 @@ struct backend {
 
     struct arena weights, kv, buffers, packs;
     struct arena *lent, *lent_pinned; /* a probe's: its memory comes from here; else NULL */
-    int64_t table_least;              /* a probe's: entries of the lab's page table, at least */
+    int64_t table_least;              /* a probe: least entries of the spare page table */
     struct device_model on;
     int64_t kv_layer; /* bytes of k (or v) of a layer */
 
@@ -94,7 +94,7 @@ struct backend {
     _Atomic bool looking; /* the engine thread may hold a tap */
     int64_t matches;
     int32_t look_layer;
-    struct lab lab;
+    struct spare spare;
 };
 
 #endif

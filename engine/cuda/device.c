@@ -332,7 +332,7 @@ static void cuda_close(struct backend *b)
         cudaStreamSynchronize(b->stream);
     graph_close(b);
     loaded_reap(b, true);
-    lab_close(b);
+    tap_close(b);
     blas_close(b);
     memory_close(b);
     for (int i = 0; i < b->libraries; i++)
@@ -364,7 +364,7 @@ static struct backend *cuda_open(const struct model *m, const struct backend_opt
     name_eager(b);
     if (device_takes(&m->shape, e) || device_open(b, e) || device_kernels(b, e) ||
         memory_open(b, e) || weights_upload(b, e) || blas_open(b, e) || measure(b, e) ||
-        lab_open(b, e) || graph_open(b, e)) {
+        tap_open(b, e) || graph_open(b, e)) {
         cuda_close(b);
         return NULL;
     }

@@ -73,10 +73,10 @@ static void size_blocks(struct backend *b)
     int32_t tokens = (int32_t)pad(b->options.max_tokens), rows = (int32_t)pad(b->options.max_rows);
     b->narrow.tokens = b->narrow.rows = b->narrow.spans = NARROW;
     b->narrow.pages = NARROW * pages;
-    b->lab.block = b->narrow;
-    if (b->lab.block.pages < b->table_least)
-        b->lab.block.pages = b->table_least;
-    b->lab.block.tokens = tokens > NARROW ? tokens : NARROW;
+    b->spare.block = b->narrow;
+    if (b->spare.block.pages < b->table_least)
+        b->spare.block.pages = b->table_least;
+    b->spare.block.tokens = tokens > NARROW ? tokens : NARROW;
     b->wide.tokens = tokens;
     b->wide.rows = rows;
     b->wide.spans = tokens;
@@ -90,15 +90,15 @@ static int64_t raw_width(const struct model_shape *s)
     return qkv > 2LL * s->ffn ? qkv : 2LL * s->ffn;
 }
 
-int32_t memory_lab_pages(const struct model_shape *s)
+int32_t memory_spare_pages(const struct model_shape *s)
 {
-    return (int32_t)(LAB_PAGES_BYTES / (2LL * KV_PAGE * s->kv_heads * s->head_dim));
+    return (int32_t)(SPARE_KV_BYTES / (2LL * KV_PAGE * s->kv_heads * s->head_dim));
 }
 
-static void carve_lab(struct backend *b, struct arena *a)
+static void carve_spare(struct backend *b, struct arena *a)
 {
     const struct model_shape *s = &b->model->shape;
-    struct lab *l = &b->lab;
+    struct spare *l = &b->spare;
     int64_t m = l->block.tokens; /* benches of wide slots run on as many */
     int64_t q = (int64_t)s->heads * s->head_dim, in = q > s->ffn ? q : s->ffn;
     int64_t out = in > s->vocab ? in : s->vocab;
@@ -112,8 +112,8 @@ static void carve_lab(struct backend *b, struct arena *a)
     carve_block(a, &l->block, false);
     l->x = arena_take(a, m * s->hidden * 4);
     l->in = arena_take(a, NARROW * in * 4);
-    l->k = arena_take(a, LAB_PAGES_BYTES);
-    l->v = arena_take(a, LAB_PAGES_BYTES);
+    l->k = arena_take(a, SPARE_KV_BYTES);
+    l->v = arena_take(a, SPARE_KV_BYTES);
     l->raw = arena_take(a, m > NARROW ? m * raw_width(s) * 2 : 0);
 }
 
@@ -152,7 +152,7 @@ static void carve_buffers(struct backend *b, struct arena *a)
     b->adjust = arena_take(a, ADJUSTS * (int64_t)sizeof *b->adjust);
     b->on.rope_cos = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
     b->on.rope_sin = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
-    carve_lab(b, a);
+    carve_spare(b, a);
     arena_take(a, 32 << 20); /* cuBLASLt (blas.c) */
 }
 
@@ -190,8 +190,8 @@ static int open_pinned(struct backend *b, struct err *e)
         return -1;
     b->turn_host[1][0] = 1;
     return open_flight(b, &b->flight[0], e) || open_flight(b, &b->flight[1], e) ||
-           memory_pinned(b, (void **)&b->lab.block.host, b->lab.block.bytes, e) ||
-           memory_pinned(b, (void **)&b->lab.result_host, 3 * 16, e);
+           memory_pinned(b, (void **)&b->spare.block.host, b->spare.block.bytes, e) ||
+           memory_pinned(b, (void **)&b->spare.result_host, 3 * 16, e);
 }
 
 static void close_pinned(struct backend *b)
@@ -203,8 +203,8 @@ static void close_pinned(struct backend *b)
             cudaFreeHost(host[k]);
     }
     cudaFreeHost(b->turn_host);
-    cudaFreeHost(b->lab.block.host);
-    cudaFreeHost(b->lab.result_host);
+    cudaFreeHost(b->spare.block.host);
+    cudaFreeHost(b->spare.result_host);
 }
 
 /* ---- opening ------------------------------------------------------------------------------- */

@@ -41,8 +41,8 @@ struct step_block {
 
 int memory_open(struct backend *b, struct err *e);
 void memory_close(struct backend *b);
-/* Pages of a layer's keys (and values) that the lab has room for. */
-int32_t memory_lab_pages(const struct model_shape *s);
+/* Pages of a layer's keys (and values) that there is spare room for. */
+int32_t memory_spare_pages(const struct model_shape *s);
 /* Device memory that a process probing kernels of this model allocates. */
 int64_t memory_probe_arena(const struct model_shape *s);
 /* Host memory that the device can read; from b->lent_pinned if there is one. */

@@ -21,7 +21,7 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
                     const struct kernel *override, struct err *e);
 int cuda_step_wait(struct backend *b, const struct step *s, struct err *e);
 
-/* lab.c */
+/* tap.c */
 int cuda_tap(struct backend *b, struct tap *t);
 
 /* bench.c */

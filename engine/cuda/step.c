@@ -368,12 +368,12 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
     choose(b, s, f->wide, override_slot, override, &f->choice);
     if (f->wide)
         choose_tiles(s, &f->choice);
-    /* The lab has room for one look at a time. */
-    f->look = !b->flight[!b->turn].look && lab_wants(b, &f->choice);
+    /* there is room for one look at a time. */
+    f->look = !b->flight[!b->turn].look && tap_wants(b, &f->choice);
     if (run(b, s, f, override != NULL, e) || fetch(b, s, f, e)) {
         int rc = failed_for(b, e);
         if (f->look)
-            lab_done(b, true);
+            tap_done(b, true);
         f->look = false;
         return rc;
     }
@@ -409,7 +409,7 @@ int cuda_step_wait(struct backend *b, const struct step *s, struct err *e)
         return err_set(e, "cuda: this step is not under way");
     int failed = wait_for(f, e);
     if (f->look)
-        lab_done(b, failed);
+        tap_done(b, failed);
     f->step = NULL;
     f->look = false;
     if (failed)

@@ -49,8 +49,8 @@ static void rig(struct backend *b, struct choice *c, bool planted)
     b->x[0] = &buffer[0];
     b->x[1] = &buffer[1];
     b->logits = &buffer[2];
-    b->lab.y = &buffer[3];
-    b->lab.k = b->lab.v = pages;
+    b->spare.y = &buffer[3];
+    b->spare.k = b->spare.v = pages;
     *c = (struct choice){.m = 2, .rows = 2};
     for (int r = 0; r < REGION_COUNT; r++)
         c->kernel[r] = &b->eager[r];
@@ -112,7 +112,7 @@ static void a_rehearsal_runs_the_plan_on_pages_and_logits_of_its_own(void **stat
         assert_ran(&b);
         for (int i = 0; i < runs; i++) {
             assert_ptr_equal(ran[i].k_pages, pages + ran[i].layer * layer_bytes(&b, 2));
-            assert_ptr_equal(ran[i].logits, b.lab.y);
+            assert_ptr_equal(ran[i].logits, b.spare.y);
         }
         plan_free(b.plan);
     }
