@@ -8,7 +8,7 @@
  *   eager.c    a region as primitive kernels and products
  *   loaded.c   a region as a loaded cubin; pack.c its repacked weights
  *   walk.c     a whole step on a stream; graph.c the same captured, one graph for a bucket
- *   exchange.c a step's block in, its tokens out
+ *   transfer.c a step's block in, its tokens out
  *   step.c     what the engine calls
  *   sample.c   parameters to the device's sampler, tokens back
  *   tap.c, inputs.c, bench.c  taps, captured inputs, benches
@@ -50,7 +50,7 @@ struct backend {
     cudaStream_t loader; /* specializer thread: kernels on their way in, preparing benches */
     struct flight flight[2];
     int turn; /* the flight of the next step */
-    int told; /* exchange.c */
+    int told; /* transfer.c */
     int32_t *turn_there, (*turn_host)[4];
     int64_t landed_ns;        /* when the last step ended */
     cudaLibrary_t library[6]; /* one a file of eager kernels */

@@ -139,7 +139,7 @@ static int capture(struct walk *w, cudaGraphExec_t *exec, bool update, struct er
     cudaGraph_t graph = NULL;
     CU(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     int failed =
-        (!w->wide && exchange_open(w, e)) || walk_step(w, e) || (!w->wide && exchange_close(w, e));
+        (!w->wide && transfer_open(w, e)) || walk_step(w, e) || (!w->wide && transfer_close(w, e));
     cudaError_t code = cudaStreamEndCapture(stream, &graph);
     if (!failed && !code)
         failed = executable(graph, exec, update, e);

@@ -269,7 +269,7 @@ bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, cons
 }
 
 /* Whether the cell's graph has other kernels than the one before it. */
-static bool exchanged(struct cell *cell, const struct variant *v)
+static bool swapped(struct cell *cell, const struct variant *v)
 {
     bool other = cell->served[0] && memcmp(cell->served, v->choice.kernel, sizeof cell->served);
     memcpy(cell->served, v->choice.kernel, sizeof cell->served);
@@ -290,7 +290,7 @@ static void report(struct backend *b, const struct step *s, const struct flight 
                                           .looked = f->look,
                                           .stood_in = v && other_kernels(v, &f->choice),
                                           .swapped = v && !f->wide && !canary &&
-                                                     exchanged(graph_cell(b, &f->choice), v)};
+                                                     swapped(graph_cell(b, &f->choice), v)};
 }
 
 static int run(struct backend *b, const struct step *s, struct flight *f, bool must, struct err *e)
@@ -312,7 +312,7 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
     if (v)
         memcpy(f->launches, v->launches, sizeof f->launches);
     if (v && !f->wide)
-        return exchange_launch(b, &f->choice, v->exec, used, e);
+        return transfer_launch(b, &f->choice, v->exec, used, e);
     if (transfer(b, block->device, block->host, used, true, e))
         return -1;
     if (v) {

@@ -36,16 +36,16 @@ struct flight {
     cudaEvent_t region_event[REGION_COUNT][2];
 };
 
-/* exchange.c: a few KB to or from pinned host memory, on the stream. `early`: they are there
+/* transfer.c: a few KB to or from pinned host memory, on the stream. `early`: they are there
  * already, whatever runs before it on the stream. Both sides have room for whole 16 bytes. */
 int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool early,
              struct err *e);
 /* First and last node of a graph. */
-int exchange_open(struct walk *w, struct err *e);
-int exchange_close(struct walk *w, struct err *e);
+int transfer_open(struct walk *w, struct err *e);
+int transfer_close(struct walk *w, struct err *e);
 /* Launches a graph of the cell of `c` on the narrow block of flight b->turn, of which `used` bytes
  * are filled. The drawn tokens will be in the flight's `best`. */
-int exchange_launch(struct backend *b, const struct choice *c, cudaGraphExec_t exec, size_t used,
+int transfer_launch(struct backend *b, const struct choice *c, cudaGraphExec_t exec, size_t used,
                     struct err *e);
 
 /* sample.c */

@@ -102,8 +102,8 @@ static cudaError_t pretend_destroy(cudaGraphExec_t exec)
     return cudaSuccess;
 }
 
-#define exchange_open(w, e) ((void)(w), 0)
-#define exchange_close(w, e) ((void)(w), 0)
+#define transfer_open(w, e) ((void)(w), 0)
+#define transfer_close(w, e) ((void)(w), 0)
 #define walk_step(w, e) pretend_walk(w)
 #define cudaStreamBeginCapture(stream, mode) ((void)(stream), cudaSuccess)
 #define cudaStreamEndCapture(stream, graph) ((void)(stream), *(graph) = NULL, cudaSuccess)

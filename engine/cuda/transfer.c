@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exchange.c - what a step and the host tell each other: the step's block in, the drawn tokens out.
+/* transfer.c - what a step and the host tell each other: the step's block in, the drawn tokens out.
  *
  * A few kilobytes each way, through kernels that read and write the host's memory: copy engines
  * have to be waited for, and wait, each time. A walked step has a kernel for each (transfer()). A
@@ -41,7 +41,7 @@ static size_t opened_bytes(const struct backend *b, const struct choice *c)
     return (size_t)(bytes < OPEN_MOST ? bytes : OPEN_MOST) / 16 * 16;
 }
 
-int exchange_open(struct walk *w, struct err *e)
+int transfer_open(struct walk *w, struct err *e)
 {
     struct backend *b = w->b;
     struct walk own = {.b = b, .stream = w->stream};
@@ -55,7 +55,7 @@ int exchange_open(struct walk *w, struct err *e)
     return launch(&own, PRIM_OPEN, grid, THREADS, 0, &a, e);
 }
 
-int exchange_close(struct walk *w, struct err *e)
+int transfer_close(struct walk *w, struct err *e)
 {
     struct backend *b = w->b;
     struct walk own = {.b = b, .stream = w->stream};
@@ -66,7 +66,7 @@ int exchange_close(struct walk *w, struct err *e)
     return launch(&own, PRIM_CLOSE, (dim3){1, 1, 1}, NARROW, 0, &a, e);
 }
 
-int exchange_launch(struct backend *b, const struct choice *c, cudaGraphExec_t exec, size_t used,
+int transfer_launch(struct backend *b, const struct choice *c, cudaGraphExec_t exec, size_t used,
                     struct err *e)
 {
     const struct step_block *s = &b->narrow;
