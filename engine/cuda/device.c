@@ -271,7 +271,7 @@ int device_takes(const struct model_shape *s, struct err *e)
     return 0;
 }
 
-static int open_events(struct flight *f, struct err *e)
+static int open_events(struct inflight *f, struct err *e)
 {
     CU(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming));
     for (int r = 0; r < REGION_COUNT; r++)
@@ -280,7 +280,7 @@ static int open_events(struct flight *f, struct err *e)
     return 0;
 }
 
-static void close_events(struct flight *f)
+static void close_events(struct inflight *f)
 {
     if (f->done)
         cudaEventDestroy(f->done);
@@ -311,7 +311,7 @@ int device_open(struct backend *b, struct err *e)
     CU(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     CU(cudaStreamCreateWithPriority(&b->stream, cudaStreamNonBlocking, greatest));
     CU(cudaStreamCreateWithPriority(&b->loader, cudaStreamNonBlocking, least));
-    return open_events(&b->flight[0], e) || open_events(&b->flight[1], e);
+    return open_events(&b->inflight[0], e) || open_events(&b->inflight[1], e);
 }
 
 static void name_eager(struct backend *b)
@@ -337,8 +337,8 @@ static void cuda_close(struct backend *b)
     memory_close(b);
     for (int i = 0; i < b->libraries; i++)
         cudaLibraryUnload(b->library[i]);
-    close_events(&b->flight[0]);
-    close_events(&b->flight[1]);
+    close_events(&b->inflight[0]);
+    close_events(&b->inflight[1]);
     if (b->stream)
         cudaStreamDestroy(b->stream);
     if (b->loader)

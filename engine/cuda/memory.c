@@ -172,7 +172,7 @@ int memory_pinned(struct backend *b, void **p, int64_t bytes, struct err *e)
     return 0;
 }
 
-static int open_flight(struct backend *b, struct flight *f, struct err *e)
+static int open_inflight(struct backend *b, struct inflight *f, struct err *e)
 {
     int64_t rows = pad(b->options.max_rows);
     return memory_pinned(b, (void **)&f->narrow_host, b->narrow.bytes, e) ||
@@ -189,7 +189,7 @@ static int open_pinned(struct backend *b, struct err *e)
     if (memory_pinned(b, (void **)&b->turn_host, 2 * sizeof *b->turn_host, e))
         return -1;
     b->turn_host[1][0] = 1;
-    return open_flight(b, &b->flight[0], e) || open_flight(b, &b->flight[1], e) ||
+    return open_inflight(b, &b->inflight[0], e) || open_inflight(b, &b->inflight[1], e) ||
            memory_pinned(b, (void **)&b->spare.block.host, b->spare.block.bytes, e) ||
            memory_pinned(b, (void **)&b->spare.result_host, 3 * 16, e);
 }
@@ -197,7 +197,7 @@ static int open_pinned(struct backend *b, struct err *e)
 static void close_pinned(struct backend *b)
 {
     for (int i = 0; i < 2; i++) {
-        struct flight *f = &b->flight[i];
+        struct inflight *f = &b->inflight[i];
         void *host[] = {f->narrow_host, f->wide_host, f->best, f->sample, f->sampled, f->adjust};
         for (size_t k = 0; k < sizeof host / sizeof *host; k++)
             cudaFreeHost(host[k]);

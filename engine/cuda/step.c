@@ -6,8 +6,8 @@
  *
  * Everything of a start is queued on one stream, so the next step can be started before this one is
  * waited for: it reads what this one drew where it lies, in b->best. What the host writes for a
- * step and reads of it is in one of two flights; the device has one of each, since it runs one step
- * at a time.
+ * step and reads of it is in one of two struct inflight; the device has one of each, since it runs
+ * one step at a time.
  *
  * A step in which every sequence has one token, up to NARROW of them, runs as a graph, and so does
  * a wide step that came several times just like this. Everything else is walked: other prompts,
@@ -112,7 +112,7 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
 /* Whether token `i` is that of a row of the step under way. */
 static bool names_row(const struct backend *b, const struct step *s, int32_t i)
 {
-    const struct flight *before = &b->flight[!b->turn];
+    const struct inflight *before = &b->inflight[!b->turn];
     return before->step && before->drawn_there && STEP_TOKEN_OF_ROW(s->tokens[i]) < before->rows;
 }
 
@@ -188,7 +188,7 @@ static size_t fill_block(const struct step *s, const struct step_block *block, s
 
 /* ---- running ------------------------------------------------------------------------------- */
 
-static void count(struct backend *b, const struct flight *f, const struct step *s,
+static void count(struct backend *b, const struct inflight *f, const struct step *s,
                   const double share[REGION_COUNT], int64_t ns)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
@@ -209,7 +209,7 @@ static void count(struct backend *b, const struct flight *f, const struct step *
 }
 
 /* A walked step's time by region: one layer was timed, and the others are like it. */
-static void measured_shares(const struct backend *b, const struct flight *f,
+static void measured_shares(const struct backend *b, const struct inflight *f,
                             double share[REGION_COUNT])
 {
     double sum = 0;
@@ -227,7 +227,7 @@ static void measured_shares(const struct backend *b, const struct flight *f,
 
 /* Whether this step can be a graph; now and then one that could is walked, to time its regions.
  * `must`: a canary's, which is not. */
-static bool as_graph(struct backend *b, const struct step *s, const struct flight *f, bool must)
+static bool as_graph(struct backend *b, const struct step *s, const struct inflight *f, bool must)
 {
     if (f->look || (!f->wide && (!one_token_each(s) || f->choice.rows != f->choice.m)))
         return false;
@@ -281,7 +281,7 @@ static bool other_kernels(const struct variant *v, const struct choice *c)
     return memcmp(v->choice.kernel, c->kernel, sizeof c->kernel) != 0;
 }
 
-static void report(struct backend *b, const struct step *s, const struct flight *f,
+static void report(struct backend *b, const struct step *s, const struct inflight *f,
                    const struct variant *v, bool canary)
 {
     bool could = !f->wide && one_token_each(s);
@@ -293,7 +293,8 @@ static void report(struct backend *b, const struct step *s, const struct flight 
                                                      swapped(graph_cell(b, &f->choice), v)};
 }
 
-static int run(struct backend *b, const struct step *s, struct flight *f, bool must, struct err *e)
+static int run(struct backend *b, const struct step *s, struct inflight *f, bool must,
+               struct err *e)
 {
     struct step_block *block = f->wide ? &b->wide : &b->narrow;
     struct walk w;
@@ -327,7 +328,7 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
     return failed;
 }
 
-static int fetch(struct backend *b, const struct step *s, struct flight *f, struct err *e)
+static int fetch(struct backend *b, const struct step *s, struct inflight *f, struct err *e)
 {
     f->drawn_there = true;
     if (s->rows > 0 && f->plain && (f->wide || !f->graph) &&
@@ -357,7 +358,7 @@ static int failed_for(struct backend *b, struct err *e)
 int cuda_step_start(struct backend *b, const struct step *s, struct slot *override_slot,
                     const struct kernel *override, struct err *e)
 {
-    struct flight *f = &b->flight[b->turn];
+    struct inflight *f = &b->inflight[b->turn];
     if (f->step)
         return err_set(e, "cuda: two steps are under way already");
     b->steps++;
@@ -369,7 +370,7 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
     if (f->wide)
         choose_tiles(s, &f->choice);
     /* there is room for one look at a time. */
-    f->look = !b->flight[!b->turn].look && tap_wants(b, &f->choice);
+    f->look = !b->inflight[!b->turn].look && tap_wants(b, &f->choice);
     if (run(b, s, f, override != NULL, e) || fetch(b, s, f, e)) {
         int rc = failed_for(b, e);
         if (f->look)
@@ -383,7 +384,7 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
 }
 
 /* Adds the step to its slots' counters: the time since it could begin. */
-static void account(struct backend *b, const struct step *s, const struct flight *f)
+static void account(struct backend *b, const struct step *s, const struct inflight *f)
 {
     double share[REGION_COUNT];
     int64_t now = clock_ns(), from = f->start_ns > b->landed_ns ? f->start_ns : b->landed_ns;
@@ -396,7 +397,7 @@ static void account(struct backend *b, const struct step *s, const struct flight
     count(b, f, s, f->graph ? known : share, now - from);
 }
 
-static int wait_for(struct flight *f, struct err *e)
+static int wait_for(struct inflight *f, struct err *e)
 {
     CU(cudaEventSynchronize(f->done));
     return 0;
@@ -404,7 +405,7 @@ static int wait_for(struct flight *f, struct err *e)
 
 int cuda_step_wait(struct backend *b, const struct step *s, struct err *e)
 {
-    struct flight *f = &b->flight[b->flight[0].step != s];
+    struct inflight *f = &b->inflight[b->inflight[0].step != s];
     if (f->step != s)
         return err_set(e, "cuda: this step is not under way");
     int failed = wait_for(f, e);

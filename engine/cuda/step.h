@@ -14,9 +14,9 @@
 
 struct walk; /* walk.h */
 
-/* One step under way, with everything of it that must not be the next one's. There are two, used in
+/* A step in flight, with everything of it that must not be the next one's. There are two, used in
  * turn, so a step can be sent while the one before it runs. Pointers: pinned host memory. */
-struct flight {
+struct inflight {
     const struct step *step; /* NULL: not under way */
     struct choice choice;
     bool plain;       /* every row wants its best token and no more */
@@ -43,15 +43,15 @@ int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool e
 /* First and last node of a graph. */
 int transfer_open(struct walk *w, struct err *e);
 int transfer_close(struct walk *w, struct err *e);
-/* Launches a graph of the cell of `c` on the narrow block of flight b->turn, of which `used` bytes
- * are filled. The drawn tokens will be in the flight's `best`. */
+/* Launches a graph of the cell of `c` on the narrow block of b->inflight[b->turn], of which `used`
+ * bytes are filled. The drawn tokens will be in its `best`. */
 int transfer_launch(struct backend *b, const struct choice *c, cudaGraphExec_t exec, size_t used,
                     struct err *e);
 
 /* sample.c */
 bool sample_plain(const struct step *s);
 /* Sets f->samples and f->drawn_there. */
-int sample_launch(struct backend *b, struct flight *f, const struct step *s, struct err *e);
-void sample_collect(struct backend *b, const struct flight *f, const struct step *s);
+int sample_launch(struct backend *b, struct inflight *f, const struct step *s, struct err *e);
+void sample_collect(struct backend *b, const struct inflight *f, const struct step *s);
 
 #endif

@@ -4,10 +4,10 @@
  * A few kilobytes each way, through kernels that read and write the host's memory: copy engines
  * have to be waited for, and wait, each time. A walked step has a kernel for each (transfer()). A
  * graph brings its own, as first and last node, so nothing lies between one graph and the next:
- * open finds the block in one of two places, those of the two flights, and close leaves the tokens
- * in one of two, and says on the device that it is the other flight's turn.
+ * open finds the block in one of two places, those of the two steps in flight, and close leaves the
+ * tokens in one of two, and says on the device that the other is next.
  *
- * Invariant: b->told is the flight that the next graph on the stream will find, -1 if nobody knows.
+ * Invariant: b->told is which of them the next graph on the stream will find, -1 if nobody knows.
  * Where it is not the one that the host has filled, because steps were walked meanwhile or one
  * failed, it is set by a kernel before the graph.
  */
@@ -46,7 +46,7 @@ int transfer_open(struct walk *w, struct err *e)
     struct backend *b = w->b;
     struct walk own = {.b = b, .stream = w->stream};
     size_t bytes = opened_bytes(b, w->choice);
-    struct eager_open_args a = {.from = {b->flight[0].narrow_host, b->flight[1].narrow_host},
+    struct eager_open_args a = {.from = {b->inflight[0].narrow_host, b->inflight[1].narrow_host},
                                 .to = b->narrow.device,
                                 .turn = b->turn_there,
                                 .n16 = (int32_t)(bytes / 16),
@@ -61,7 +61,7 @@ int transfer_close(struct walk *w, struct err *e)
     struct walk own = {.b = b, .stream = w->stream};
     struct eager_close_args a = {.counts = b->narrow.counts,
                                  .best = b->best,
-                                 .to = {b->flight[0].best, b->flight[1].best},
+                                 .to = {b->inflight[0].best, b->inflight[1].best},
                                  .turn = b->turn_there};
     return launch(&own, PRIM_CLOSE, (dim3){1, 1, 1}, NARROW, 0, &a, e);
 }

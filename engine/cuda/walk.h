@@ -15,7 +15,7 @@
 #include "kernels/eager.h"
 
 struct choice;     /* graph.h */
-struct flight;     /* step.h */
+struct inflight;   /* step.h */
 struct lt;         /* products.h */
 struct step_block; /* memory.h */
 
@@ -41,7 +41,7 @@ struct walk {
     bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
     const void *next;          /* instead of the weights a later region reads, if not NULL */
     int64_t next_bytes;
-    struct flight *timed; /* record its region_event around the regions of timed_layer */
+    struct inflight *timed; /* record its region_event around the regions of timed_layer */
     int32_t timed_layer;
     int32_t launches[REGION_COUNT]; /* so far */
     enum region region;             /* being walked */

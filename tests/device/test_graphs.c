@@ -86,9 +86,9 @@ static bool run(struct rig *r, struct made_step *b, float *to)
     return !failed;
 }
 
-static const struct flight *latest(const struct rig *r)
+static const struct inflight *latest(const struct rig *r)
 {
-    return &r->b->flight[!r->b->turn];
+    return &r->b->inflight[!r->b->turn];
 }
 
 /* ---- decodes beside a prompt ----------------------------------------------------------------- */

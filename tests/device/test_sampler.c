@@ -101,7 +101,7 @@ static void round_of(struct rig *r, uint64_t *state, int kind, int *different, i
         gpu[i].history_n -= i % 2;
         gpu[i].unseen = i % 2 ? 1 + i : 0;
     }
-    struct flight *f = &r->b->flight[0];
+    struct inflight *f = &r->b->inflight[0];
     cudaMemcpy(r->b->logits, logits, sizeof logits, cudaMemcpyHostToDevice);
     cudaMemcpy(r->b->seen, last, sizeof last, cudaMemcpyHostToDevice);
     f->plain = false;
