@@ -44,10 +44,10 @@ enum { STEP_LOST = -2 };
 /* How a step ran, for whoever asks why it took long. Written before step_start() or step() returns.
  */
 struct step_report {
-    bool walked;   /* region by region although a graph would have done */
-    bool looked;   /* for a tap */
-    bool swapped;  /* another kernel than in the last step of its kind, canaries aside */
-    bool stood_in; /* other kernels than those in the slots, until a graph with these is made */
+    bool uncaptured; /* launched kernel by kernel although a graph would have done */
+    bool looked;     /* for a tap */
+    bool swapped;    /* another kernel than in the last step of its kind, canaries aside */
+    bool stood_in;   /* other kernels than those in the slots, until a graph with these is made */
 };
 
 /* The tokens scheduled together. Arrays belong to the caller and live until step() returns (or

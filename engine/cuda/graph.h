@@ -63,7 +63,7 @@ void graph_close(struct backend *b);
 /* The executable of a choice, or an older one of the same bucket while the builder makes the right
  * one; never one that was made for a canary and nothing else. NULL: neither is there, or the older
  * one has a kernel that was unloaded, or one where eager or an earlier kernel is wanted, which may
- * be because it is wrong; then the step is walked. Never captures. */
+ * be because it is wrong; then the step is launched uncaptured. Never captures. */
 struct variant *graph_get(struct backend *b, const struct choice *c);
 /* The same for a wide step, of which no other graph will do; asks for one once the same step has
  * come WIDE_REPEATS times in a row. It begins after the block has been copied and leaves no tokens.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* step.c - what the engine calls: one step, from the arrays of the batch to sampled tokens.
  *
- *   start:  choose kernels -> fill the block -> graph, or copy it and walk -> sample, copy back
- *   wait:   for the copy; read the tokens out of it
+ *   start:  choose kernels -> fill the block -> graph, or copy it and launch its kernels -> sample,
+ * copy back wait:   for the copy; read the tokens out of it
  *
  * Everything of a start is queued on one stream, so the next step can be started before this one is
  * waited for: it reads what this one drew where it lies, in b->best. What the host writes for a
@@ -10,12 +10,12 @@
  * one step at a time.
  *
  * A step in which every sequence has one token, up to NARROW of them, runs as a graph, and so does
- * a wide step that came several times just like this. Everything else is walked: other prompts,
- * prompts mixed with decodes, steps that a tap looks at, and those that have no graph yet. The
- * block (memory.h) is the only thing that differs between two launches of a graph.
+ * a wide step that came several times just like this. Everything else is launched uncaptured: other
+ * prompts, prompts mixed with decodes, steps that a tap looks at, and those that have no graph yet.
+ * The block (memory.h) is the only thing that differs between two launches of a graph.
  *
- * A graph is timed as a whole. One step in TIMED_EVERY of its kind is walked with events around
- * the regions of one layer, and says how the time of the others is to be split.
+ * A graph is timed as a whole. One step in TIMED_EVERY of its kind is launched uncaptured, with
+ * events around the regions of one layer, and says how the time of the others is to be split.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -208,7 +208,7 @@ static void count(struct backend *b, const struct inflight *f, const struct step
     }
 }
 
-/* A walked step's time by region: one layer was timed, and the others are like it. */
+/* An uncaptured step's time by region: one layer was timed, and the others are like it. */
 static void measured_shares(const struct backend *b, const struct inflight *f,
                             double share[REGION_COUNT])
 {
@@ -225,7 +225,7 @@ static void measured_shares(const struct backend *b, const struct inflight *f,
         share[r] = sum > 0 ? share[r] / sum : 0;
 }
 
-/* Whether this step can be a graph; now and then one that could is walked, to time its regions.
+/* Whether this step can be a graph; now and then one that could is not, to time its regions.
  * `must`: a canary's, which is not. */
 static bool as_graph(struct backend *b, const struct step *s, const struct inflight *f, bool must)
 {
@@ -286,7 +286,7 @@ static void report(struct backend *b, const struct step *s, const struct infligh
 {
     bool could = !f->wide && one_token_each(s);
     if (s->report)
-        *s->report = (struct step_report){.walked = could && !v,
+        *s->report = (struct step_report){.uncaptured = could && !v,
                                           .looked = f->look,
                                           .stood_in = v && other_kernels(v, &f->choice),
                                           .swapped = v && !f->wide && !canary &&

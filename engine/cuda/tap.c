@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tap.c - looking at live steps: taps.
  *
- * A step that a tap looks at is walked instead of launched as a graph, so there is a place between
- * its regions. There the inputs of one region are copied to the host (TAP_CAPTURE), or another
- * kernel runs on them into spare outputs, poisoned before, and both outputs are compared on
+ * A step that a tap looks at is launched uncaptured instead of as a graph, so there is a place
+ * between its regions. There the inputs of one region are copied to the host (TAP_CAPTURE), or
+ * another kernel runs on them into spare outputs, poisoned before, and both outputs are compared on
  * the device (TAP_COMPARE). What the step served is only read; k and v of the tapped kernel go to
  * pages of the spare memory. Numbers come back with the step's own results.
  *

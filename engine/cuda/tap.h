@@ -38,8 +38,9 @@ struct spare {
 
 int tap_open(struct backend *b, struct err *e);
 void tap_close(struct backend *b);
-/* Engine thread. Whether a tap looks at this step: then it is walked with w->look set, and tap_done
- * follows when the stream is idle again (`failed`: the step was not run to its end). */
+/* Engine thread. Whether a tap looks at this step: then it is launched uncaptured with w->look set,
+ * and tap_done follows when the stream is idle again (`failed`: the step was not run to its end).
+ */
 bool tap_wants(struct backend *b, const struct choice *c);
 int tap_before(struct walk *w, enum region r, int32_t layer, struct err *e);
 int tap_after(struct walk *w, enum region r, int32_t layer, struct err *e);

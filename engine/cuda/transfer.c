@@ -2,14 +2,14 @@
 /* transfer.c - what a step and the host tell each other: the step's block in, the drawn tokens out.
  *
  * A few kilobytes each way, through kernels that read and write the host's memory: copy engines
- * have to be waited for, and wait, each time. A walked step has a kernel for each (transfer()). A
- * graph brings its own, as first and last node, so nothing lies between one graph and the next:
- * open finds the block in one of two places, those of the two steps in flight, and close leaves the
- * tokens in one of two, and says on the device that the other is next.
+ * have to be waited for, and wait, each time. An uncaptured step has a kernel for each
+ * (transfer()). A graph brings its own, as first and last node, so nothing lies between one graph
+ * and the next: open finds the block in one of two places, those of the two steps in flight, and
+ * close leaves the tokens in one of two, and says on the device that the other is next.
  *
  * Invariant: b->told is which of them the next graph on the stream will find, -1 if nobody knows.
- * Where it is not the one that the host has filled, because steps were walked meanwhile or one
- * failed, it is set by a kernel before the graph.
+ * Where it is not the one that the host has filled, because steps were launched uncaptured
+ * meanwhile or one failed, it is set by a kernel before the graph.
  */
 #include "config/err.h"
 #include "engine/cuda/cuda_backend.h"

@@ -167,16 +167,16 @@ static bool was_graph(const struct rig *r)
 }
 
 /* A prompt's step that comes again and again becomes a graph, which reads what is in the block
- * then: other tokens give what a walked step makes of them. */
+ * then: other tokens give what an uncaptured step makes of them. */
 static void comes_again(struct rig *r, struct wide *s)
 {
-    static float walked[4096], graph[4096];
+    static float uncaptured[4096], graph[4096];
     struct slot *slot = dispatch_slot(r->d, REGION_MLP_IN, TOKENS, TOKENS);
     int steps = 0;
     do
         run(r, s, graph);
     while (!was_graph(r) && ++steps < 500);
-    check(was_graph(r), true, "a wide step is a graph after %d walked ones", steps);
+    check(was_graph(r), true, "a wide step is a graph after %d uncaptured ones", steps);
     for (int32_t i = 0; i < TOKENS; i++)
         s->tokens[i] = (11 * i + 5) % shape.vocab;
     run(r, s, graph);
@@ -184,14 +184,14 @@ static void comes_again(struct rig *r, struct wide *s)
     struct tap t = {
         .kind = TAP_COMPARE, .slot = slot, .kernel = slot->eager, .every = 1, .left = 1};
     r->ops->tap(r->b, &t);
-    run(r, s, walked); /* a step that is looked at is walked */
+    run(r, s, uncaptured); /* a step that is looked at is uncaptured */
     r->ops->tap(r->b, NULL);
     check(first && !was_graph(r) && t.looks == 1, false, "one of each");
-    check(logits_difference(graph, walked, shape.vocab) == 0, true, "both give the same bits");
+    check(logits_difference(graph, uncaptured, shape.vocab) == 0, true, "both give the same bits");
     s->step.m = s->span.count = s->span.context = s->step.context = TOKENS - 100;
     s->row = TOKENS - 101;
-    run(r, s, walked);
-    check(!was_graph(r), false, "another number of tokens is walked");
+    run(r, s, uncaptured);
+    check(!was_graph(r), false, "another number of tokens is uncaptured");
     make_wide(s);
 }
 

@@ -31,7 +31,7 @@ static struct {
     _Atomic int32_t fail_every; /* and one step in this many (0: none) */
     _Atomic int32_t poison;     /* a step with this token id fails (-1: none) */
     _Atomic bool fail_override; /* steps with a canary's candidate fail */
-    _Atomic bool walk;          /* steps without one say that they had to do without a graph */
+    _Atomic bool uncaptured;    /* steps without one say that they had to do without a graph */
     _Atomic bool fail_open;
     _Atomic bool lost;       /* every step says that the device is gone */
     _Atomic int32_t keep_in; /* one started step in this many must not be named by the next */
@@ -185,7 +185,7 @@ static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
     if (fake.fail_every > 0 && fake.steps % (uint64_t)fake.fail_every == 0)
         return err_set(e, "every such step was told to fail");
     if (s->report)
-        s->report->walked = fake.walk && !override;
+        s->report->uncaptured = fake.uncaptured && !override;
     if (override && fake.fail_override)
         return err_set(e, "the candidate failed");
     for (int32_t r = 0; r < s->rows; r++)

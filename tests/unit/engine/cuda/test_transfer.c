@@ -68,7 +68,7 @@ static void a_graph_is_told_its_turn_only_when_it_would_find_another(void **stat
     b.turn = 1; /* as after every step */
     assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
     assert_int_equal(sends, 1);
-    /* a walked step: the host's turn changed, the device's did not */
+    /* an uncaptured step: the host's turn changed, the device's did not */
     assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
     assert_int_equal(sends, 2);
     assert_ptr_equal(sent[1].copy.from, turns[1]);
