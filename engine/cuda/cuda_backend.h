@@ -12,7 +12,7 @@
  *   step.c     what the engine calls
  *   sample.c   parameters to the device's sampler, tokens back
  *   tap.c, inputs.c, bench.c  taps, captured inputs, benches
- *   rehearse.c the whole model with a candidate
+ *   model_check.c the whole model with a candidate
  *   probe*.c   first runs of a kernel, in a process of its own
  *
  * Threads: the engine thread runs steps, taps and benches; the specializer thread loads and

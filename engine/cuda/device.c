@@ -421,6 +421,6 @@ const struct backend_ops whet_backend_cuda = {
     .fixed_bytes = memory_fixed,
     .idle = cuda_idle,
     .ready = cuda_ready,
-    .rehearse = cuda_rehearse,
+    .check_model = cuda_check_model,
     .probe = &cuda_probe,
 };

@@ -29,8 +29,8 @@ int cuda_bench_begin(struct backend *b, struct bench_job *job, struct err *e);
 int cuda_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
 void cuda_bench_end(struct backend *b, struct bench_job *job);
 
-/* rehearse.c */
-int cuda_rehearse(struct backend *b, struct rehearsal *r, struct err *e);
+/* model_check.c */
+int cuda_check_model(struct backend *b, struct model_check *r, struct err *e);
 
 /* probe.c */
 extern const struct device_probe_ops cuda_probe;

@@ -195,21 +195,21 @@ static void comes_again(struct rig *r, struct wide *s)
     make_wide(s);
 }
 
-/* ---- rehearsals ---------------------------------------------------------------------------- */
+/* ---- checks of the whole model -------------------------------------------------------------- */
 
 /* The whole model with k in its slot against eager: same bits or not. Twice, and each time as wide
  * as the slot. */
-static void rehearsed(struct rig *r, enum region region, int32_t m, const struct kernel *k,
-                      bool same, const char *what)
+static void checked(struct rig *r, enum region region, int32_t m, const struct kernel *k, bool same,
+                    const char *what)
 {
     enum { ROWS = 2, POSITIONS = 8 };
     bool prompt = m > NARROW;
-    struct rehearsal x = {.slot = dispatch_slot(r->d, region, m, m),
-                          .kernel = k,
-                          .prompt = prompt,
-                          .m = m,
-                          .positions = prompt ? 1 : POSITIONS,
-                          .rows = ROWS};
+    struct model_check x = {.slot = dispatch_slot(r->d, region, m, m),
+                            .kernel = k,
+                            .prompt = prompt,
+                            .m = m,
+                            .positions = prompt ? 1 : POSITIONS,
+                            .rows = ROWS};
     struct err e = {""};
     size_t n = (size_t)(x.positions * x.rows) * (size_t)shape.vocab;
     int done = 0;
@@ -219,17 +219,18 @@ static void rehearsed(struct rig *r, enum region region, int32_t m, const struct
     for (int32_t i = 0; i < m; i++)
         x.token[i] = (i * 31 + 5) % shape.vocab;
     while (!done)
-        done = r->ops->rehearse(r->b, &x, &e);
+        done = r->ops->check_model(r->b, &x, &e);
     double d = done > 0 ? logits_difference(x.own, x.eager, (int32_t)n) : HUGE_VAL;
     bool bits = memcmp(x.own, x.eager, n * sizeof *x.own) == 0;
     check(done > 0 && x.m == m && d < 0.03 && bits == same, true,
-          "%s m=%d rehearsed %s: logits differ by %.1e %s", region_name(region), m, what, d, e.msg);
+          "%s m=%d whole model %s: logits differ by %.1e %s", region_name(region), m, what, d,
+          e.msg);
     free(x.token);
     free(x.eager);
     free(x.own);
 }
 
-static void rehearsals(struct rig *r, const char *path)
+static void model_checks(struct rig *r, const char *path)
 {
     static const int32_t ms[] = {24, 64, WIDE};
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
@@ -241,8 +242,8 @@ static void rehearsals(struct rig *r, const char *path)
                                        : other_than_eager(r, REGION_MLP_OUT, ms[i], 1, path);
             check(k != NULL, false, "mlp_out m=%d, split %d: %s", ms[i], split, e.msg);
             if (k)
-                rehearsed(r, REGION_MLP_OUT, ms[i], k, !split,
-                          split ? "with K in four parts" : "with another algorithm");
+                checked(r, REGION_MLP_OUT, ms[i], k, !split,
+                        split ? "with K in four parts" : "with another algorithm");
             r->ops->unload(r->b, k);
         }
 }
@@ -343,7 +344,7 @@ void test_lt(void)
             r.ops->unload(r.b, k);
         }
         comes_again(&r, &s);
-        rehearsals(&r, path);
+        model_checks(&r, path);
         if (!brief) /* a probe's case is a thousand launches */
             admissions(&r, m, path);
         planted(&r, m, path);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_walk.c - eager steps, captured steps and rehearsals run the plan, and no order of their own.
+/* test_walk.c - eager steps, captured steps and whole-model checks run the plan, and no order of
+ * their own.
  *
  * Regions are noted instead of launched, so no device is needed: what graph.c captures is
  * walk_step(), as a step without a graph is.
@@ -30,10 +31,10 @@ static int note(struct walk *w, enum region r, int32_t layer, struct err *e)
 #define eager_region note
 #include "engine/cuda/walk.c"
 
-#define run rehearse_run
-#define check rehearse_check
-#define choose rehearse_choose
-#include "engine/cuda/rehearse.c"
+#define run model_check_run
+#define check model_check_check
+#define choose model_check_choose
+#include "engine/cuda/model_check.c"
 #undef run
 #undef check
 #undef choose
@@ -97,7 +98,7 @@ static void a_step_runs_the_plan(void **state)
     }
 }
 
-static void a_rehearsal_runs_the_plan_on_pages_and_logits_of_its_own(void **state)
+static void a_whole_model_check_runs_the_plan_on_pages_and_logits_of_its_own(void **state)
 {
     (void)state;
     struct step_block block = {0};
@@ -122,7 +123,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_runs_the_plan),
-        cmocka_unit_test(a_rehearsal_runs_the_plan_on_pages_and_logits_of_its_own),
+        cmocka_unit_test(a_whole_model_check_runs_the_plan_on_pages_and_logits_of_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
