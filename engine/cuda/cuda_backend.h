@@ -11,7 +11,7 @@
  *   transfer.c a step's block in, its tokens out
  *   step.c     what the engine calls
  *   sample.c   parameters to the device's sampler, tokens back
- *   tap.c, inputs.c, bench.c  taps, captured inputs, benches
+ *   tap.c, inputs.c, bench_job.c  taps, captured inputs, benches
  *   model_check.c the whole model with a candidate
  *   probe*.c   first runs of a kernel, in a process of its own
  *

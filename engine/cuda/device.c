@@ -22,7 +22,7 @@
 #include "engine/cuda/step.h"
 #include "engine/cuda/tap.h"
 #include "engine/cuda/walk.h"
-#include "engine/probe.h"
+#include "engine/device_probe.h"
 #include "kernels/images.h"
 
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line)

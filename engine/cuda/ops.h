@@ -7,7 +7,7 @@
 #define WHET_ENGINE_CUDA_OPS_H
 
 #include "engine/backend.h"
-#include "engine/probe.h"
+#include "engine/device_probe.h"
 
 /* loaded.c */
 struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struct err *e);
@@ -24,7 +24,7 @@ int cuda_step_wait(struct backend *b, const struct step *s, struct err *e);
 /* tap.c */
 int cuda_tap(struct backend *b, struct tap *t);
 
-/* bench.c */
+/* bench_job.c */
 int cuda_bench_begin(struct backend *b, struct bench_job *job, struct err *e);
 int cuda_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
 void cuda_bench_end(struct backend *b, struct bench_job *job);

@@ -17,8 +17,8 @@
 #include "engine/cuda/device_model.h"
 #include "engine/cuda/loaded.h"
 #include "engine/cuda/memory.h"
-#include "engine/probe.h"
-#include "kernels/probe.h"
+#include "engine/device_probe.h"
+#include "kernels/probe_args.h"
 
 /* Device memory between two bands that nothing may write to. All memory that is nobody's has the
  * same value: no number, whether it is read as float or as bf16. */

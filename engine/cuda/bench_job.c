@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench.c - two kernels of a slot against each other, on the engine thread, in slices.
+/* bench_job.c - two kernels of a slot against each other, on the engine thread, in slices.
  *
  * Sending inputs and making graphs takes milliseconds and is done by the specializer thread on a
  * stream of its own; only the launches that are timed are the engine thread's.
