@@ -235,7 +235,7 @@ static struct sequence *newest_of(const struct scheduler *s, const struct flow *
     return seq;
 }
 
-/* Who gives up its pages when one must. */
+/* The sequence that is preempted when pages run out. */
 static struct sequence *who_pays(const struct scheduler *s)
 {
     const struct flow *most = s->running.oldest->flow;

@@ -89,7 +89,7 @@ static void charge(struct engine *e, int64_t start, bool idle)
     atomic_fetch_add(&e->stats.slice_ns, (uint64_t)ns);
 }
 
-/* A slice of nothing: whoever else wants the cores has them. */
+/* A slice in which nothing runs: the cores are free for other processes. */
 static void yield_window(struct engine *e)
 {
     int64_t start = clock_ns(), budget = slice_meter_budget(&e->meter);

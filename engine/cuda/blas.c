@@ -44,7 +44,7 @@ static int blas_failed(struct err *e, cublasStatus_t code, const struct product 
                    cublasLtGetStatusString(code));
 }
 
-/* What the library is told about a product. */
+/* The library's descriptors of a product. */
 static cublasStatus_t describe(const struct product *p, struct blas_plan *plan)
 {
     cublasOperation_t t = CUBLAS_OP_T;

@@ -132,7 +132,7 @@ static int executable(cudaGraph_t graph, cudaGraphExec_t *exec, bool update, str
     return 0;
 }
 
-/* Captures a walk of the whole step, with what it is told and what it tells. */
+/* Captures the whole step, with the transfer of its block and of its tokens. */
 static int capture(struct walk *w, cudaGraphExec_t *exec, bool update, struct err *e)
 {
     cudaStream_t stream = w->stream;
