@@ -44,10 +44,10 @@ enum { STEP_LOST = -2 };
 /* How a step ran, for whoever asks why it took long. Written before step_start() or step() returns.
  */
 struct step_report {
-    bool walked;   /* region by region although a graph would have done */
-    bool looked;   /* for a tap */
-    bool swapped;  /* another kernel than in the last step of its kind, canaries aside */
-    bool stood_in; /* other kernels than those in the slots, until a graph with these is made */
+    bool uncaptured; /* launched kernel by kernel although a graph would have done */
+    bool looked;     /* for a tap */
+    bool swapped;    /* another kernel than in the last step of its kind, canaries aside */
+    bool stood_in;   /* other kernels than those in the slots, until a graph with these is made */
 };
 
 /* The tokens scheduled together. Arrays belong to the caller and live until step() returns (or
@@ -123,7 +123,7 @@ struct bench_job {
  * the tokens, then with one other kernel. Each step has one token of each of m sequences; or there
  * is one step with the m tokens of a prompt. The first call may lower m to what there is room for.
  */
-struct rehearsal {
+struct model_check {
     struct slot *slot;
     const struct kernel *kernel;
     bool prompt;
@@ -208,9 +208,9 @@ struct backend_ops {
      * if not, it will be able to soon. */
     bool (*ready)(struct backend *b, const struct step *s, struct slot *slot,
                   const struct kernel *k);
-    /* Optional, engine thread: one step of a rehearsal, 1 when it is over. Without it the whole
+    /* Optional, engine thread: one step of the check, 1 when it is over. Without it the whole
      * model is checked in the probe's process. */
-    int (*rehearse)(struct backend *b, struct rehearsal *r, struct err *e);
+    int (*check_model)(struct backend *b, struct model_check *r, struct err *e);
     /* Optional. The device's half of the probe, in the probe's process: no backend is open there.
      */
     const struct device_probe_ops *probe;

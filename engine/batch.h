@@ -24,7 +24,7 @@ struct batch {
     const struct kernel *trial; /* the canary's candidate, or NULL */
     bool live;                  /* it counts for the canary */
     bool after_slice;           /* a slice was lent just before it */
-    bool swapped;               /* some slot's kernel was exchanged just before it */
+    bool swapped;               /* some slot's kernel was swapped just before it */
     struct step_report report;
     bool feeds_next; /* its tokens can be read by a step started before it lands */
     int64_t start_ns;

@@ -2,7 +2,7 @@
 /* dispatch.c - the table of slots.
  *
  * Every slot exists from the start and holds the eager kernel of its region, so looking one up
- * never fails and a step never waits. Publishing is one pointer exchange. The engine thread counts
+ * never fails and a step never waits. Publishing is one swap of a pointer. The engine thread counts
  * step boundaries; a kernel replaced during step e is out of use when boundary e + 1 was passed
  * (one more where a step begins while the one before it is under way), or when the engine waits for
  * work with no step under way. Both sides use sequentially consistent operations on the pair (slot,

@@ -49,7 +49,7 @@ const struct model *draft_model(const struct draft *d);
 /* How many of the sequence's known positions must be computed before it can be guessed what
  * follows, at least 1; 0: it cannot be guessed for this sequence. */
 int32_t draft_behind(struct draft *d, struct sequence *seq);
-/* How many tokens can be guessed at most: positions that the draft model knows. */
+/* How many tokens can be guessed at most: positions that the draft model has. */
 int32_t draft_room(const struct draft *d, const struct sequence *seq);
 
 /* What to do for a sequence before the next step. */

@@ -97,7 +97,7 @@ struct request_limits {
 };
 
 struct engine_request {
-    /* Who asks: a number that is never given to another. Clients get the same share of the work,
+    /* The client: a number that is never given to another. Clients get the same share of the work,
      * and (engine.prefix_cache = salted) do not find each other's prompts in the cache. */
     uint64_t client;
     const struct request_limits *limits; /* of the client, or NULL */

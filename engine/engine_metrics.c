@@ -100,7 +100,7 @@ void engine_stats_gap(struct engine *e, const struct batch *b, int64_t before, i
     enum latency_cause kind = swap && !b->report.looked ? GAP_SWAP
                               : b->after_slice          ? GAP_SLICE
                               : b->report.looked        ? GAP_LOOK
-                              : b->report.walked        ? GAP_WALKED
+                              : b->report.uncaptured    ? GAP_UNCAPTURED
                               : b->trial                ? GAP_CANARY
                                                         : GAP_PLAIN;
     struct gap gap = {kind, b->step.m, e->landed_decode ? e->landed_ns - before : 0, ns};

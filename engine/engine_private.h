@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine_private.h - the inside of struct engine, for engine.c, engine_step.c, engine_setup.c,
- * engine_submit.c, engine_metrics.c, lab.c and their tests. Each field says which thread owns it.
+ * engine_submit.c, engine_metrics.c, tuning.c and their tests. Each field says which thread owns
+ * it.
  */
 #ifndef WHET_ENGINE_ENGINE_PRIVATE_H
 #define WHET_ENGINE_ENGINE_PRIVATE_H
@@ -12,9 +13,9 @@
 #include "engine/backlog.h"
 #include "engine/batch.h"
 #include "engine/history.h"
-#include "engine/lab.h"
 #include "engine/latency.h"
 #include "engine/speculate.h"
+#include "engine/tuning.h"
 
 /* Slices under load: time is lent at `share` of the wall time, never more than one slice ahead.
  * A slice that took longer than its budget is paid back before the next one. */
@@ -119,7 +120,7 @@ struct engine {
     /* Inbox: what other threads want. `lock` is never held during a step, a slice or an event. */
     pthread_mutex_t lock;
     pthread_cond_t wake;  /* the engine thread waits here for work */
-    pthread_cond_t reply; /* callers of lab.h wait here for the engine thread */
+    pthread_cond_t reply; /* callers of tuning.h wait here for the engine thread */
     struct sequence *incoming, *incoming_last;
     uint64_t *cancel; /* ids */
     int32_t cancels, cancels_size;
@@ -127,8 +128,8 @@ struct engine {
     uint64_t *displace; /* clients: the newest waiting request of each is to end */
     int32_t displaces, displaces_size;
     uint64_t next_id;
-    bool stopping, gone; /* asked to stop; the thread lends nothing any more */
-    int32_t lab_callers; /* inside engine_slices or engine_canary */
+    bool stopping, gone;    /* asked to stop; the thread lends nothing any more */
+    int32_t tuning_callers; /* inside engine_slices or engine_canary */
     slice_fn *slice;
     void *slice_ctx;
     int slice_result;
@@ -196,7 +197,7 @@ void engine_finish(struct engine *e, struct sequence *seq, enum finish why, cons
 void engine_release(struct sequence *seq);
 void engine_gauges(struct engine *e);
 
-/* lab.c: whether engine_lend() would run one now, while requests run. */
+/* tuning.c: whether engine_lend() would run one now, while requests run. */
 bool engine_slice_due(struct engine *e);
 /* Runs a slice if one is wanted and allowed. True if it ran one. */
 bool engine_lend(struct engine *e, bool idle);
@@ -204,7 +205,7 @@ bool engine_lend(struct engine *e, bool idle);
  * step counts for the canary at all. */
 const struct kernel *engine_canary_toss(struct engine *e, const struct step *s, bool *live);
 void engine_canary_record(struct engine *e, const struct step *s, bool candidate, int64_t ns);
-/* Answers everyone waiting in lab.h with -1 and waits until they have left. */
+/* Answers everyone waiting in tuning.h with -1 and waits until they have left. */
 void engine_release_callers(struct engine *e);
 /* Marks the calling thread as one that must never compile. */
 void engine_mark_hot_path(void);

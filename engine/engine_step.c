@@ -224,7 +224,7 @@ static struct batch *start(struct engine *e)
     e->swaps = swaps;
     b->after_slice = e->lent;
     e->lent = false;
-    b->report = (struct step_report){.walked = false};
+    b->report = (struct step_report){.uncaptured = false};
     b->step.report = &b->report;
     b->trial = engine_canary_toss(e, &b->step, &b->live);
     struct slot *slot = b->trial ? e->canary->slot : NULL;
@@ -277,7 +277,8 @@ static void learn_time(struct engine *e, const struct batch *b, int32_t generate
     bool decodes = b->schedule.decodes == b->schedule.items;
     if (b->swapped || r->swapped)
         speculate_forget(e->speculator);
-    else if (decodes && !b->trial && !b->after_slice && !r->looked && !r->walked && !r->stood_in)
+    else if (decodes && !b->trial && !b->after_slice && !r->looked && !r->uncaptured &&
+             !r->stood_in)
         speculate_time(e->speculator, &b->schedule, generated - b->schedule.items, ns);
 }
 
@@ -302,7 +303,7 @@ static struct batch *land(struct engine *e, struct batch *b, struct batch *next)
     int64_t before = e->landed_ns, ns = step_ns(e, b);
     engine_stats_gap(e, b, before, ns);
     /* What ran in another way than its kind usually does is no fair sample of it. */
-    if (b->live && !b->report.walked && !b->report.stood_in)
+    if (b->live && !b->report.uncaptured && !b->report.stood_in)
         engine_canary_record(e, &b->step, b->trial != NULL, ns);
     check_guesses(e, b);
     scheduler_done(e->scheduler, &b->schedule);

@@ -228,7 +228,7 @@ void engine_finish(struct engine *e, struct sequence *seq, enum finish why, cons
 
 void engine_release(struct sequence *seq)
 {
-    if (seq->ended && seq->flights == 0)
+    if (seq->ended && seq->in_flight == 0)
         sequence_free(seq);
 }
 

@@ -44,7 +44,8 @@ void fair_leave(struct fair *f, struct sequence *seq);
 void fair_wait(struct fair *f, struct sequence *seq);
 void fair_run(struct fair *f, struct sequence *seq);
 
-/* Who is next: the flow whose oldest waiting sequence may run; NULL if nobody waits that may. */
+/* The next flow to be served: the one whose oldest waiting sequence may run; NULL if no waiting
+ * sequence may. */
 struct flow *fair_next(const struct fair *f);
 /* The client's flow, or NULL. */
 struct flow *fair_flow(const struct fair *f, uint64_t client);

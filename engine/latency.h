@@ -3,7 +3,7 @@
  * why.
  *
  * Everything that the specializer does to a running server ends up between two decode steps: a
- * slice, a step that is walked region by region instead of launched whole, a canary, a swap.
+ * slice, a step that is launched kernel by kernel instead of as a graph, a canary, a swap.
  * Each gap between two decode steps is counted under the strongest of those that fell into it. A
  * share of all gaps above 1 % is what a 99th percentile can see.
  *
@@ -20,11 +20,11 @@
 /* Weakest first. */
 enum latency_cause {
     GAP_PLAIN,
-    GAP_CANARY, /* ran a canary's candidate */
-    GAP_WALKED, /* region by region: to time them, or for want of a graph */
-    GAP_LOOK,   /* a tap looked at it */
-    GAP_SLICE,  /* a slice was lent before it */
-    GAP_SWAP,   /* the first with another kernel in some slot */
+    GAP_CANARY,     /* ran a canary's candidate */
+    GAP_UNCAPTURED, /* kernel by kernel: to time regions, or for want of a graph */
+    GAP_LOOK,       /* a tap looked at it */
+    GAP_SLICE,      /* a slice was lent before it */
+    GAP_SWAP,       /* the first with another kernel in some slot */
     GAP_KINDS
 };
 

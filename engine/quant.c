@@ -22,19 +22,16 @@
 #include <math.h>
 #include <string.h>
 
-enum { QK = 32, QK_K = 256 };
+enum { QK = DTYPE_BLOCK(DTYPE_Q8_0), QK_K = DTYPE_BLOCK(DTYPE_Q4_K) };
 
 static const struct {
     const char *name;
     int block, bytes;
 } formats[] = {
-    [DTYPE_F32] = {"F32", 1, 4},        [DTYPE_F16] = {"F16", 1, 2},
-    [DTYPE_BF16] = {"BF16", 1, 2},      [DTYPE_Q8_0] = {"Q8_0", QK, 34},
-    [DTYPE_Q4_0] = {"Q4_0", QK, 18},    [DTYPE_Q4_1] = {"Q4_1", QK, 20},
-    [DTYPE_Q5_0] = {"Q5_0", QK, 22},    [DTYPE_Q5_1] = {"Q5_1", QK, 24},
-    [DTYPE_Q4_K] = {"Q4_K", QK_K, 144}, [DTYPE_Q6_K] = {"Q6_K", QK_K, 210},
+#define FORMAT(t, number, name, block, bytes) [number] = {#name, block, bytes},
+    DTYPES(FORMAT, 0)
+#undef FORMAT
 };
-EVERY_DTYPE(formats);
 
 const char *dtype_name(enum dtype t)
 {
@@ -405,7 +402,7 @@ static void quant_q6_k(const float *w, uint8_t *b)
         step[j] = extreme_of(w + j * 16, 16) / -32;
         top = fabsf(step[j]) > fabsf(top) ? step[j] : top;
     }
-    memset(b, 0, 210);
+    memset(b, 0, DTYPE_BYTES(DTYPE_Q6_K));
     store_half(b + 208, top / -128);
     float d = load_half(b + 208);
     for (int j = 0; j < 16; j++)

@@ -99,7 +99,7 @@ bool sandbox_enter(struct sandbox allowed)
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
 }
 
-/* Asks for its parent's number, which is not on the list. */
+/* Calls getppid(), which is not on the list. */
 static int try_it(void *unused)
 {
     (void)unused;

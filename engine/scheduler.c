@@ -235,7 +235,7 @@ static struct sequence *newest_of(const struct scheduler *s, const struct flow *
     return seq;
 }
 
-/* Who gives up its pages when one must. */
+/* The sequence that is preempted when pages run out. */
 static struct sequence *who_pays(const struct scheduler *s)
 {
     const struct flow *most = s->running.oldest->flow;
@@ -351,7 +351,7 @@ int32_t scheduler_admit(struct scheduler *s, struct sequence **admitted)
     struct flow *flow;
     while (fresh < s->limits.max_batch && (flow = fair_next(s->fair))) {
         struct sequence *seq = flow->oldest;
-        if (seq->flights > 0)
+        if (seq->in_flight > 0)
             break;
         if (s->running.n >= s->limits.max_batch) {
             if (!make_place(s, flow))
@@ -402,7 +402,7 @@ void scheduler_started(struct scheduler *s, const struct schedule *started)
         struct sequence *seq = item->seq;
         charge(s, item);
         seq->computed += item->count;
-        seq->flights++;
+        seq->in_flight++;
         seq->ahead += item->draw;
         row += item->scores + item->draw + item->guesses;
         if (item->draw)
@@ -415,7 +415,7 @@ void scheduler_done(struct scheduler *s, const struct schedule *done)
     for (int32_t i = 0; i < done->items; i++) {
         const struct schedule_item *item = &done->item[i];
         struct sequence *seq = item->seq;
-        seq->flights--;
+        seq->in_flight--;
         seq->ahead -= item->draw;
         clear_suspect(s, seq);
         seq->failures = 0;
@@ -434,7 +434,7 @@ void scheduler_undone(struct scheduler *s, const struct schedule *failed)
     for (int32_t i = 0; i < failed->items; i++) {
         const struct schedule_item *item = &failed->item[i];
         struct sequence *seq = item->seq;
-        seq->flights--;
+        seq->in_flight--;
         seq->ahead -= item->draw;
         if (item->stay == seq->stays)
             seq->computed = item->first;

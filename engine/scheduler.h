@@ -12,7 +12,7 @@
 #include "engine/kvcache.h"
 #include "engine/sequence.h"
 
-/* Who may share pages with whom: nobody; sequences of one client; all. */
+/* Which sequences may share pages: none; those of one client; all. */
 enum prefix_cache { PREFIX_OFF, PREFIX_SALTED, PREFIX_SHARED };
 
 struct scheduler_limits {

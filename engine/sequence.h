@@ -44,7 +44,7 @@ struct sequence {
     int32_t max_running;   /* of its client; 0: any number */
     bool admitted, suspect;
     int32_t failures;
-    int32_t flights;   /* steps under way that it is in */
+    int32_t in_flight; /* steps under way that it is in */
     int32_t ahead;     /* tokens that they draw: they exist, and only their number is known */
     int32_t drawn_row; /* row of the step started last in which it drew */
     uint32_t stays;    /* times it has given up its pages */

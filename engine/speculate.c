@@ -161,7 +161,7 @@ static void guess(struct speculator *s, struct sequence *seq, int32_t room)
     seq->likely = speculate_likely(s, seq, seq->match);
 }
 
-/* Who has the best next guess, having `taken`; NULL: nobody has one left. */
+/* The sequence with the best next guess, having `taken`; NULL: none has one left. */
 static struct sequence *best_next(struct sequence *const *seq, int32_t n)
 {
     struct sequence *best = NULL;

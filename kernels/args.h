@@ -35,7 +35,9 @@ enum region {
 };
 enum { REGION_NODES = REGION_MLP + 1 }; /* regions and spans: what a step is walked in */
 
-/* Element formats of weights. Block formats are those of GGUF (ggml), bit for bit:
+/* Element formats of weights: number, name, values of a block and its bytes (plain formats: blocks
+ * of one value). This table is where a format is added; sizes and names come from here. `t` is
+ * passed through. Block formats are those of GGUF (ggml), bit for bit:
  *   Q8_0 { f16 d; int8 q[32]; }              w = d q
  *   Q4_0 { f16 d; nibble q[32]; }            w = d (q - 8)     q[i], q[i+16] share byte i
  *   Q4_1 { f16 d, m; nibble q[32]; }         w = d q + m
@@ -43,19 +45,32 @@ enum { REGION_NODES = REGION_MLP + 1 }; /* regions and spans: what a step is wal
  *   Q5_1 { f16 d, m; u32 high; nibble q[32]; } w = d q + m
  *   Q4_K, Q6_K: super-blocks of 256 (engine/quant.c)
  * The numbers are stable: they are part of evidence keys and of -D constants. */
-enum dtype {
-    DTYPE_F32 = 0,
-    DTYPE_F16 = 1,
-    DTYPE_BF16 = 2,
-    DTYPE_Q8_0 = 3,
-    DTYPE_Q4_0 = 4,
-    DTYPE_Q4_1 = 5,
-    DTYPE_Q5_0 = 6,
-    DTYPE_Q5_1 = 7,
-    DTYPE_Q4_K = 8,
-    DTYPE_Q6_K = 9,
-    DTYPE_COUNT
-};
+#define DTYPES(ROW, t)        \
+    ROW(t, 0, F32, 1, 4)      \
+    ROW(t, 1, F16, 1, 2)      \
+    ROW(t, 2, BF16, 1, 2)     \
+    ROW(t, 3, Q8_0, 32, 34)   \
+    ROW(t, 4, Q4_0, 32, 18)   \
+    ROW(t, 5, Q4_1, 32, 20)   \
+    ROW(t, 6, Q5_0, 32, 22)   \
+    ROW(t, 7, Q5_1, 32, 24)   \
+    ROW(t, 8, Q4_K, 256, 144) \
+    ROW(t, 9, Q6_K, 256, 210)
+
+#define DTYPE_NUMBER(t, number, name, block, bytes) DTYPE_##name = number,
+enum dtype { DTYPES(DTYPE_NUMBER, 0) DTYPE_COUNT };
+
+/* Values of a block and its bytes, as constants: engine/quant.h has the functions for a host. */
+#define DTYPE_IF_BLOCK(t, number, name, block, bytes) (t) == number ? block:
+#define DTYPE_IF_BYTES(t, number, name, block, bytes) (t) == number ? bytes:
+#define DTYPE_BLOCK(t) (DTYPES(DTYPE_IF_BLOCK, t) 0)
+#define DTYPE_BYTES(t) (DTYPES(DTYPE_IF_BYTES, t) 0)
+
+/* What CPU templates read (cpu/lib/block.h): rows in whole blocks of ROW_BLOCK values. Integers are
+ * what can be repacked in panels and multiplied in digits (cpu/lib/panel.h). */
+#define ROW_BLOCK 32
+#define BLOCK_TYPE(t) ((t) <= DTYPE_Q4_1)
+#define PANEL_TYPE(t) ((t) >= DTYPE_Q8_0 && (t) <= DTYPE_Q4_1)
 
 /* A weight matrix [rows, cols]. `data` is the model's own format, row after row without padding.
  * `packed` is the copy made by the kernel's own pack function, or null if it declares none. */

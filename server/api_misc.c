@@ -61,7 +61,8 @@ void api_health(struct exchange *x)
     respond_json(x, ok ? 200 : 503, &b);
 }
 
-/* Who waits for /ready gets specialized speed from the first request on; who does not is served. */
+/* A client that waits for /ready gets specialized speed from the first request on; one that does
+ * not is served as well. */
 static bool awaits_kernels(const struct server *s)
 {
     double waited = (double)(clock_ns() - s->ready_ns) * 1e-9;

@@ -51,7 +51,7 @@ int auth_check(const struct auth *a, const struct http_request *req, enum access
                bool metrics_open);
 /* True if it carries the admin key. */
 bool auth_is_admin(const struct auth *a, const struct http_request *req);
-/* Who the request comes from, by its key or else by its address; held. */
+/* The client that a request comes from, by its key or else by its address; held. */
 struct client *auth_client(struct auth *a, const struct http_request *req,
                            const struct sockaddr *from);
 /* The request's Origin if it is on the allow-list, else an empty slice. */

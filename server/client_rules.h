@@ -20,7 +20,7 @@
 #include "engine/engine.h"
 #include "server/limits.h"
 
-/* Who a client is: a name, the digest of a key, or an address. Padded with zeros. */
+/* The identity of a client: a name, the digest of a key, or an address. Padded with zeros. */
 struct client_name {
     enum { CLIENT_NAMED = 1, CLIENT_KEY, CLIENT_ADDRESS } kind;
     unsigned char bytes[SHA256_BYTES]; /* at most CLIENT_NAME_MAX characters; IPv4: the first 4,

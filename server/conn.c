@@ -237,8 +237,8 @@ static void refuse(struct conn *c, int status, const char *message)
     respond_fail(c->x, status, NULL, "%s", message);
 }
 
-/* Who was let in for one request may ask what operators ask, or has luck; false if it has been
- * refused. */
+/* A connection that was accepted for one request may be an operator's, or find room by now; false
+ * if it has been refused. */
 static bool keep_place(struct conn *c)
 {
     if (!c->reserved)

@@ -47,7 +47,7 @@ static size_t answer_size(const struct choice *c)
            l->content.n;
 }
 
-/* Nobody waits for the answer any more. The engine may take a step yet to stop. */
+/* The client has left. The engine may take a step yet to stop. */
 static void drop_answer(struct generation *g)
 {
     for (int32_t i = 0; i < g->choices; i++)

@@ -77,7 +77,7 @@ void lanes_deliver(struct lanes *l);
 /* Pieces of work there are: clients' (LANE_SHORT, LANE_LONG), and all. */
 int lanes_client_works(const struct lanes *l);
 int lanes_works(const struct lanes *l);
-/* What who comes above WORKS_MAX is told. */
+/* The error of what comes above WORKS_MAX. */
 #define WORKS_MESSAGE "%d requests wait to be read; try again later"
 /* The lane for a client's body of `bytes`. */
 enum lane lane_of_body(size_t bytes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* refusal.c - what a client is told that there is no room for, in OpenAI's words: 429,
+/* refusal.c - the answers to a client that there is no room for, in OpenAI's words: 429,
  * rate_limit_exceeded where the limit is its own, Retry-After, and what it has left. */
 #include "server/refusal.h"
 

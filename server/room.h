@@ -55,7 +55,7 @@ void peer_leave(struct peer *p);
 bool room_admit(struct conn *c);
 /* Whether there is room by now for a connection that had been let in for one request. */
 bool room_again(const struct server *s);
-/* There are no descriptors left: gives up the spare one, so that accept() tells whether somebody
+/* There are no descriptors left: gives up the spare one, so that accept() shows whether somebody
  * waits; without a spare one closes a connection. False if there is none of them. */
 bool room_without_descriptors(struct server *s);
 /* If `c` was accepted with the spare descriptor, closes an idle connection in its place. False: `c`

@@ -85,7 +85,7 @@ static inline void server_release(struct server *s, uint64_t bytes)
 {
     s->held_bytes -= bytes;
 }
-/* Puts what only the loop knows into the metrics' gauges. */
+/* Copies the loop's own numbers into the metrics' gauges. */
 void server_measure(struct server *s);
 /* Starts the sweep timer if it is not running; it stops by itself. */
 void server_sweep(struct server *s);

@@ -171,7 +171,7 @@ static bool take_inputs(struct tuner *t, struct place *p)
     return p->inputs > 0;
 }
 
-/* A stage wants live steps. Not before: a rehearsal of the whole model has an idle engine, or the
+/* A stage wants live steps. Not before: a check of the whole model has an idle engine, or the
  * processor, to itself. */
 static void on_live(void *ctx)
 {

@@ -125,10 +125,10 @@ static void cpu_close(struct backend *b)
                      b->h,
                      b->logits,
                      b->sampling,
-                     b->lab.output[0],
-                     b->lab.output[1],
-                     b->lab.output[2],
-                     b->lab.kv_at};
+                     b->spare.output[0],
+                     b->spare.output[1],
+                     b->spare.output[2],
+                     b->spare.kv_at};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     free(b);

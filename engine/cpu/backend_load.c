@@ -124,7 +124,7 @@ static void pack_drop(struct backend *b, struct pack *p)
     free(p);
 }
 
-/* The packed weights that `k` wants into *out (NULL if it wants none). */
+/* The packed weights that `k` reads into *out (NULL if it has none). */
 static int pack_open(struct backend *b, const struct cpu_kernel *k, struct pack **out,
                      struct err *e)
 {

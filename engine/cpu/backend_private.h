@@ -43,7 +43,7 @@ struct page_memory {
 
 /* What a tapped kernel gets instead of the step's outputs: nothing of a step points here. Grown on
  * use. For attn_in, cache positions of its own: token i at position i of its own pages. */
-struct lab {
+struct spare {
     float *output[3];
     int64_t bytes[3];
     int32_t *kv_at; /* [max_tokens]: 0, 1, 2, ... */
@@ -75,7 +75,7 @@ struct backend {
     int64_t matches;      /* steps that matched the tap */
     int32_t look_layer;   /* rotates */
     int32_t look_at;      /* layer to look at in this step, or -1 */
-    struct lab lab;
+    struct spare spare;
 };
 
 float *backend_pages(const struct backend *b, int32_t layer, int v);

@@ -161,32 +161,34 @@ INLINE void decode_q6_k(const uint8_t *b, struct lanes *w)
 
 /* ---- loops over a row ----------------------------------------------------------------------- */
 
-/* SETS: groups of 16 values in a block. */
-#define FORMAT(x, SETS, BYTES)                                                                 \
-    static void expand_##x(const uint8_t *src, float *dst, int64_t n)                          \
-    {                                                                                          \
-        struct lanes w[SETS];                                                                  \
-        for (int64_t i = 0; i < n / (LANES * (SETS)); i++) {                                   \
-            decode_##x(src + i * (BYTES), w);                                                  \
-            memcpy(dst + i * LANES * (SETS), w, sizeof w);                                     \
-        }                                                                                      \
-        if ((SETS) == 1 && n % LANES)                                                          \
-            expand_tail(BYTES, decode_##x, src + n / LANES * (BYTES), dst + n / LANES * LANES, \
-                        (int)(n % LANES));                                                     \
-    }                                                                                          \
-    static void dot_##x(const uint8_t *const row[EAGER_ROWS], const float *x, int64_t n,       \
-                        float y[EAGER_ROWS])                                                   \
-    {                                                                                          \
-        struct lanes acc[EAGER_ROWS] = {0}, w[SETS];                                           \
-        for (int64_t i = 0; i < n / (LANES * (SETS)); i++) {                                   \
-            for (int r = 0; r < EAGER_ROWS; r++) {                                             \
-                decode_##x(row[r] + i * (BYTES), w);                                           \
-                for (int s = 0; s < (SETS); s++)                                               \
-                    lanes_fma(&acc[r], &w[s], x + (i * (SETS) + s) * LANES);                   \
-            }                                                                                  \
-        }                                                                                      \
-        for (int r = 0; r < EAGER_ROWS; r++)                                                   \
-            y[r] = lanes_fold(&acc[r]);                                                        \
+/* Groups of 16 values in a block, and the bytes of these groups; plain formats have one. */
+#define SETS(t) (DTYPE_BLOCK(t) < LANES ? 1 : DTYPE_BLOCK(t) / LANES)
+#define BYTES(t) (DTYPE_BYTES(t) * (SETS(t) * LANES / DTYPE_BLOCK(t)))
+#define FORMAT(x, t)                                                                               \
+    static void expand_##x(const uint8_t *src, float *dst, int64_t n)                              \
+    {                                                                                              \
+        struct lanes w[SETS(t)];                                                                   \
+        for (int64_t i = 0; i < n / (LANES * SETS(t)); i++) {                                      \
+            decode_##x(src + i * BYTES(t), w);                                                     \
+            memcpy(dst + i * LANES * SETS(t), w, sizeof w);                                        \
+        }                                                                                          \
+        if (SETS(t) == 1 && n % LANES)                                                             \
+            expand_tail(BYTES(t), decode_##x, src + n / LANES * BYTES(t), dst + n / LANES * LANES, \
+                        (int)(n % LANES));                                                         \
+    }                                                                                              \
+    static void dot_##x(const uint8_t *const row[EAGER_ROWS], const float *x, int64_t n,           \
+                        float y[EAGER_ROWS])                                                       \
+    {                                                                                              \
+        struct lanes acc[EAGER_ROWS] = {0}, w[SETS(t)];                                            \
+        for (int64_t i = 0; i < n / (LANES * SETS(t)); i++) {                                      \
+            for (int r = 0; r < EAGER_ROWS; r++) {                                                 \
+                decode_##x(row[r] + i * BYTES(t), w);                                              \
+                for (int s = 0; s < SETS(t); s++)                                                  \
+                    lanes_fma(&acc[r], &w[s], x + (i * SETS(t) + s) * LANES);                      \
+            }                                                                                      \
+        }                                                                                          \
+        for (int r = 0; r < EAGER_ROWS; r++)                                                       \
+            y[r] = lanes_fold(&acc[r]);                                                            \
     }
 
 /* The last n < 16 values of a plain row: decoded from a copy, so nothing past it is read. */
@@ -200,27 +202,27 @@ static void expand_tail(int bytes, void (*decode)(const uint8_t *, struct lanes 
     memcpy(dst, &w, (size_t)n * sizeof *dst);
 }
 
-FORMAT(f32, 1, 64)
-FORMAT(f16, 1, 32)
-FORMAT(bf16, 1, 32)
-FORMAT(q8_0, 2, 34)
-FORMAT(q4_0, 2, 18)
-FORMAT(q4_1, 2, 20)
-FORMAT(q5_0, 2, 22)
-FORMAT(q5_1, 2, 24)
-FORMAT(q4_k, 16, 144)
-FORMAT(q6_k, 16, 210)
+FORMAT(f32, DTYPE_F32)
+FORMAT(f16, DTYPE_F16)
+FORMAT(bf16, DTYPE_BF16)
+FORMAT(q8_0, DTYPE_Q8_0)
+FORMAT(q4_0, DTYPE_Q4_0)
+FORMAT(q4_1, DTYPE_Q4_1)
+FORMAT(q5_0, DTYPE_Q5_0)
+FORMAT(q5_1, DTYPE_Q5_1)
+FORMAT(q4_k, DTYPE_Q4_K)
+FORMAT(q6_k, DTYPE_Q6_K)
 
-#define ROW(x, SETS, BYTES)                        \
-    {                                              \
-        (SETS) * LANES, BYTES, expand_##x, dot_##x \
+#define ROW(x, t)                                      \
+    {                                                  \
+        SETS(t) * LANES, BYTES(t), expand_##x, dot_##x \
     }
 const struct eager_format EAGER(format)[] = {
-    [DTYPE_F32] = ROW(f32, 1, 64),     [DTYPE_F16] = ROW(f16, 1, 32),
-    [DTYPE_BF16] = ROW(bf16, 1, 32),   [DTYPE_Q8_0] = ROW(q8_0, 2, 34),
-    [DTYPE_Q4_0] = ROW(q4_0, 2, 18),   [DTYPE_Q4_1] = ROW(q4_1, 2, 20),
-    [DTYPE_Q5_0] = ROW(q5_0, 2, 22),   [DTYPE_Q5_1] = ROW(q5_1, 2, 24),
-    [DTYPE_Q4_K] = ROW(q4_k, 16, 144), [DTYPE_Q6_K] = ROW(q6_k, 16, 210),
+    [DTYPE_F32] = ROW(f32, DTYPE_F32),    [DTYPE_F16] = ROW(f16, DTYPE_F16),
+    [DTYPE_BF16] = ROW(bf16, DTYPE_BF16), [DTYPE_Q8_0] = ROW(q8_0, DTYPE_Q8_0),
+    [DTYPE_Q4_0] = ROW(q4_0, DTYPE_Q4_0), [DTYPE_Q4_1] = ROW(q4_1, DTYPE_Q4_1),
+    [DTYPE_Q5_0] = ROW(q5_0, DTYPE_Q5_0), [DTYPE_Q5_1] = ROW(q5_1, DTYPE_Q5_1),
+    [DTYPE_Q4_K] = ROW(q4_k, DTYPE_Q4_K), [DTYPE_Q6_K] = ROW(q6_k, DTYPE_Q6_K),
 };
 EVERY_DTYPE(EAGER(format));
 

@@ -63,7 +63,7 @@ const char *executor_broken(struct executor *x);
 /* Looks whether the process still lives; for who started it. As executor_broken(). */
 const char *executor_check(struct executor *x);
 
-/* `whet executor`: the sealed process. stdin is the socket that it is told its work by. With
+/* `whet executor`: the sealed process. stdin is the socket that its work comes by. With
  * --check: exit status 0 if a process can be sealed here. */
 int executor_main(int argc, char **argv);
 

@@ -71,7 +71,7 @@ static void on_fault(int sig, siginfo_t *info, void *context)
     _exit(EXIT_FAULT);
 }
 
-/* ---- what it is told ------------------------------------------------------------------------ */
+/* ---- requests ------------------------------------------------------------------------------- */
 
 /* Leaves the descriptors that came along in w->fd. */
 static int receive(int socket, struct worker *w)

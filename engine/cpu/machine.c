@@ -31,7 +31,7 @@ struct ranges {
     } range[RANGES];
 };
 
-/* While it measures, each rank stays on a core of its own; afterwards it may go where it likes. */
+/* While it measures, each rank stays on a core of its own; afterwards it may run anywhere. */
 static void pin_rank(const void *args, const struct team *team)
 {
     const cpu_set_t *allowed = args;

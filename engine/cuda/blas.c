@@ -12,8 +12,13 @@
 #include "config/clock.h"
 #include "config/err.h"
 #include "config/log.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/walk.h"
 
 enum { WORKSPACE = 32 << 20, PLANS = 1024 };
 
@@ -39,7 +44,7 @@ static int blas_failed(struct err *e, cublasStatus_t code, const struct product 
                    cublasLtGetStatusString(code));
 }
 
-/* What the library is told about a product. */
+/* The library's descriptors of a product. */
 static cublasStatus_t describe(const struct product *p, struct blas_plan *plan)
 {
     cublasOperation_t t = CUBLAS_OP_T;

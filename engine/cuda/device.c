@@ -11,9 +11,18 @@
 
 #include "config/err.h"
 #include "config/log.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
 #include "engine/cuda/products.h"
-#include "engine/probe.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
+#include "engine/device_probe.h"
 #include "kernels/images.h"
 
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line)
@@ -262,7 +271,7 @@ int device_takes(const struct model_shape *s, struct err *e)
     return 0;
 }
 
-static int open_events(struct flight *f, struct err *e)
+static int open_events(struct inflight *f, struct err *e)
 {
     CU(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming));
     for (int r = 0; r < REGION_COUNT; r++)
@@ -271,7 +280,7 @@ static int open_events(struct flight *f, struct err *e)
     return 0;
 }
 
-static void close_events(struct flight *f)
+static void close_events(struct inflight *f)
 {
     if (f->done)
         cudaEventDestroy(f->done);
@@ -302,7 +311,7 @@ int device_open(struct backend *b, struct err *e)
     CU(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     CU(cudaStreamCreateWithPriority(&b->stream, cudaStreamNonBlocking, greatest));
     CU(cudaStreamCreateWithPriority(&b->loader, cudaStreamNonBlocking, least));
-    return open_events(&b->flight[0], e) || open_events(&b->flight[1], e);
+    return open_events(&b->inflight[0], e) || open_events(&b->inflight[1], e);
 }
 
 static void name_eager(struct backend *b)
@@ -323,13 +332,13 @@ static void cuda_close(struct backend *b)
         cudaStreamSynchronize(b->stream);
     graph_close(b);
     loaded_reap(b, true);
-    lab_close(b);
+    tap_close(b);
     blas_close(b);
     memory_close(b);
     for (int i = 0; i < b->libraries; i++)
         cudaLibraryUnload(b->library[i]);
-    close_events(&b->flight[0]);
-    close_events(&b->flight[1]);
+    close_events(&b->inflight[0]);
+    close_events(&b->inflight[1]);
     if (b->stream)
         cudaStreamDestroy(b->stream);
     if (b->loader)
@@ -355,7 +364,7 @@ static struct backend *cuda_open(const struct model *m, const struct backend_opt
     name_eager(b);
     if (device_takes(&m->shape, e) || device_open(b, e) || device_kernels(b, e) ||
         memory_open(b, e) || weights_upload(b, e) || blas_open(b, e) || measure(b, e) ||
-        lab_open(b, e) || graph_open(b, e)) {
+        tap_open(b, e) || graph_open(b, e)) {
         cuda_close(b);
         return NULL;
     }
@@ -412,6 +421,6 @@ const struct backend_ops whet_backend_cuda = {
     .fixed_bytes = memory_fixed,
     .idle = cuda_idle,
     .ready = cuda_ready,
-    .rehearse = cuda_rehearse,
+    .check_model = cuda_check_model,
     .probe = &cuda_probe,
 };

@@ -14,8 +14,13 @@
 #include <math.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/walk.h"
 
 int32_t decode_group(const struct backend *b)
 {

@@ -6,16 +6,16 @@
  * the slots now, and those that a canary compares them with. When a slot got another kernel, the
  * engine thread goes on with the variant it has, and the builder thread captures the new one on a
  * stream of its own; from the boundary after that the step uses it. So a swap costs a step nothing.
- * The engine thread never captures: where no variant will do it walks the step, region by region.
- * That is so in a cell that is new, and where a slot went back to eager or to the kernel before its
- * last, perhaps because that is wrong: such a kernel must not run once more, nor may one that was
- * unloaded since the cell's last step. For the same reason a variant that was made for a canary
- * runs in the canary's steps only, until its kernel is in the slot.
+ * The engine thread never captures: where no variant will do it launches the step uncaptured,
+ * kernel by kernel. That is so in a cell that is new, and where a slot went back to eager or to the
+ * kernel before its last, perhaps because that is wrong: such a kernel must not run once more, nor
+ * may one that was unloaded since the cell's last step. For the same reason a variant that was made
+ * for a canary runs in the canary's steps only, until its kernel is in the slot.
  *
  * Wide steps are of too many kinds to have a graph each, but long prompts are read in steps that
  * are all alike. A wide step that comes again and again gets a graph for exactly its padded numbers
- * of tokens, rows and tiles of attention; any other is walked. Between two kernels of a stream lie
- * 2 to 5 us more than between two nodes of a graph.
+ * of tokens, rows and tiles of attention; any other is launched uncaptured. Between two kernels of
+ * a stream lie 2 to 5 us more than between two nodes of a graph.
  *
  * Making an executable takes the driver's lock for as long as a small model's step. Where the least
  * recently used variant has the same nodes, it is updated instead, which takes a fraction of that.
@@ -30,7 +30,13 @@
 #include "config/clock.h"
 #include "config/err.h"
 #include "config/log.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 
 enum {
     WIDE_REPEATS = 3,
@@ -126,14 +132,14 @@ static int executable(cudaGraph_t graph, cudaGraphExec_t *exec, bool update, str
     return 0;
 }
 
-/* Captures a walk of the whole step, with what it is told and what it tells. */
+/* Captures the whole step, with the transfer of its block and of its tokens. */
 static int capture(struct walk *w, cudaGraphExec_t *exec, bool update, struct err *e)
 {
     cudaStream_t stream = w->stream;
     cudaGraph_t graph = NULL;
     CU(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     int failed =
-        (!w->wide && exchange_open(w, e)) || walk_step(w, e) || (!w->wide && exchange_close(w, e));
+        (!w->wide && transfer_open(w, e)) || walk_step(w, e) || (!w->wide && transfer_close(w, e));
     cudaError_t code = cudaStreamEndCapture(stream, &graph);
     if (!failed && !code)
         failed = executable(graph, exec, update, e);

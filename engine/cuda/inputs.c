@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* inputs.c - captured inputs of a region on the device: what benches and checks run kernels on.
  *
- * The lab has a step block, activations and pages of its own, so a live step and its KV cache are
- * never touched. Captured pages are copied several times over; launches rotate over the copies.
+ * Spare memory has a step block, activations and pages of its own, so a live step and its KV cache
+ * are never touched. Captured pages are copied several times over; launches rotate over the copies.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 #include "engine/quant.h"
 
 /* On the stream that reads it: a plain copy out of pageable memory returns when the driver has the
@@ -73,7 +78,7 @@ int inputs_widen(struct walk *w, const struct capture *c, struct err *e)
     bool out = c->region == REGION_ATTN_OUT;
     int32_t n = out ? s->heads * s->head_dim : s->ffn, rows = captured_rows(c);
     void *to = out ? b->a16 : b->h16;
-    struct eager_round_args a = {&w->block->counts->m, b->lab.in, to, n};
+    struct eager_round_args a = {&w->block->counts->m, b->spare.in, to, n};
     if (!out && c->region != REGION_MLP_OUT)
         return 0;
     return launch(w, PRIM_ROUND, (dim3){(unsigned)(n + 1023) / 1024, (unsigned)rows, 1}, 256, 0, &a,
@@ -88,7 +93,7 @@ static int send_block(struct backend *b, cudaStream_t stream, const struct captu
                       struct err *e)
 {
     int32_t m = step_tokens(b, c), rows = captured_rows(c);
-    const struct step_block *k = &b->lab.block;
+    const struct step_block *k = &b->spare.block;
     int32_t *position = block_mirror(k, k->position), *kv_at = block_mirror(k, k->kv_at);
     int32_t *pages_at = block_mirror(k, k->pages_at), *row = block_mirror(k, k->row);
     int32_t *table = block_mirror(k, k->page_table), pages = 0;
@@ -129,7 +134,7 @@ static int64_t captured_floats(const struct backend *b, const struct capture *c)
 static int32_t page_copies(const struct backend *b, const struct capture *c)
 {
     int64_t bytes = captured_floats(b, c) * 2;
-    int64_t n = bytes > 0 ? LAB_PAGES_BYTES / bytes : 1;
+    int64_t n = bytes > 0 ? SPARE_KV_BYTES / bytes : 1;
     return n > b->model->shape.layers ? b->model->shape.layers : (int32_t)n;
 }
 
@@ -140,9 +145,9 @@ int inputs_send(struct backend *b, cudaStream_t stream, const struct capture *c,
     int64_t width = c->region == REGION_MLP_OUT ? s->ffn : q;
     int32_t rows = captured_rows(c), all = inputs_width(b, c);
     if (send_block(b, stream, c, e) ||
-        (c->x && send_floats(b->lab.x, c->x, (int64_t)rows * s->hidden, stream, e)) ||
-        (c->in && send_floats(b->lab.in, c->in, rows * width, stream, e)) ||
-        (all > NARROW && c->x && repeat_rows(b->lab.x, 4LL * s->hidden, rows, all, stream, e)))
+        (c->x && send_floats(b->spare.x, c->x, (int64_t)rows * s->hidden, stream, e)) ||
+        (c->in && send_floats(b->spare.in, c->in, rows * width, stream, e)) ||
+        (all > NARROW && c->x && repeat_rows(b->spare.x, 4LL * s->hidden, rows, all, stream, e)))
         return -1;
     CU(cudaStreamSynchronize(stream));
     if (c->region != REGION_ATTN)
@@ -150,24 +155,24 @@ int inputs_send(struct backend *b, cudaStream_t stream, const struct capture *c,
     int32_t copies = page_copies(b, c);
     if (copies < 1)
         return err_set(e, "cuda: %d captured pages are too many for a bench", c->pages);
-    return send_pages(b->lab.k, c->k_pages, captured_floats(b, c), copies, stream, e) ||
-           send_pages(b->lab.v, c->v_pages, captured_floats(b, c), copies, stream, e);
+    return send_pages(b->spare.k, c->k_pages, captured_floats(b, c), copies, stream, e) ||
+           send_pages(b->spare.v, c->v_pages, captured_floats(b, c), copies, stream, e);
 }
 
 void inputs_aim(struct walk *w, const struct capture *c, int32_t turn)
 {
     struct backend *b = w->b;
     int64_t bytes = captured_floats(b, c) * 2;
-    w->x = b->lab.x;
+    w->x = b->spare.x;
     if (c->region == REGION_ATTN) {
         int32_t at = turn % page_copies(b, c);
-        w->q = b->lab.in;
-        w->k_pages = (char *)b->lab.k + at * bytes;
-        w->v_pages = (char *)b->lab.v + at * bytes;
+        w->q = b->spare.in;
+        w->k_pages = (char *)b->spare.k + at * bytes;
+        w->v_pages = (char *)b->spare.v + at * bytes;
     } else if (c->region == REGION_ATTN_OUT) {
-        w->a = b->lab.in;
+        w->a = b->spare.in;
     } else if (c->region == REGION_MLP_OUT) {
-        w->h = b->lab.in;
+        w->h = b->spare.in;
     }
 }
 
@@ -180,7 +185,7 @@ static int fetch_rows(const float *from, int64_t n, float **to, struct err *e)
     return 0;
 }
 
-/* Positions 0 .. m-1 of the lab's own pages as rows. */
+/* Positions 0 .. m-1 of the spare pages as rows. */
 static int fetch_own(struct backend *b, const void *pages, int32_t m, float **to, struct err *e)
 {
     const struct model_shape *s = &b->model->shape;
@@ -212,16 +217,16 @@ int inputs_run(struct backend *b, const struct kernel *k, const struct capture *
     if (c->region == REGION_EMBED || c->m < 1 || c->m > NARROW)
         return err_set(e, "cuda: a run of %s with %d tokens", region_name(c->region), c->m);
     choice.context = context_bucket[context_bucket_of(c->context)];
-    walk_init(&w, b, b->stream, &b->lab.block, &choice);
-    if (inputs_send(b, b->stream, c, e) || lab_redirect(&w, c->region, e))
+    walk_init(&w, b, b->stream, &b->spare.block, &choice);
+    if (inputs_send(b, b->stream, c, e) || spare_redirect(&w, c->region, e))
         return -1;
     inputs_aim(&w, c, 0);
     if (walk_region(&w, k, c->region, c->layer, e))
         return -1;
     CU(cudaStreamSynchronize(b->stream));
-    if (fetch_rows(b->lab.y, (int64_t)c->m * cols[c->region], &out[0], e))
+    if (fetch_rows(b->spare.y, (int64_t)c->m * cols[c->region], &out[0], e))
         return -1;
     return c->region != REGION_ATTN_IN ? 0
-                                       : fetch_own(b, b->lab.own_k, c->m, &out[1], e) ||
-                                             fetch_own(b, b->lab.own_v, c->m, &out[2], e);
+                                       : fetch_own(b, b->spare.own_k, c->m, &out[1], e) ||
+                                             fetch_own(b, b->spare.own_v, c->m, &out[2], e);
 }

@@ -17,9 +17,16 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
 #include "engine/cuda/lt_record.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/walk.h"
 
 enum { OBJECT_MAX = 64 << 20, CLUSTER_MOST = 16 };
 

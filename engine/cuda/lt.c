@@ -6,7 +6,7 @@
  * candidate names (kernels/cuda/lt.def) is looked up in such a list when it is "built"
  * (cuda_choose) and kept as the library's own 64 bytes in a record (lt_record.c), together with the
  * version and the shape that they are for. Everything else of the region stays eager's own code, so
- * such a kernel runs wherever eager does: in graphs, and in walked steps of any width.
+ * such a kernel runs wherever eager does: in graphs, and in uncaptured steps of any width.
  *
  * A slot's steps have several widths. An algorithm is checked by the library for each of them when
  * the record is loaded, and at those where it is not possible, the region is eager's. Nothing is
@@ -18,9 +18,13 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
 #include "engine/cuda/lt_record.h"
+#include "engine/cuda/memory.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/walk.h"
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == LT_WORDS * sizeof(uint64_t),
                "a record holds an algorithm");

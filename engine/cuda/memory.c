@@ -13,7 +13,13 @@
 #include "config/err.h"
 #include "config/log.h"
 #include "engine/cpu/bind.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 
 enum { ALIGN = 256, WORK = 64 << 20, ADJUSTS = 1 << 18 };
 
@@ -67,10 +73,10 @@ static void size_blocks(struct backend *b)
     int32_t tokens = (int32_t)pad(b->options.max_tokens), rows = (int32_t)pad(b->options.max_rows);
     b->narrow.tokens = b->narrow.rows = b->narrow.spans = NARROW;
     b->narrow.pages = NARROW * pages;
-    b->lab.block = b->narrow;
-    if (b->lab.block.pages < b->table_least)
-        b->lab.block.pages = b->table_least;
-    b->lab.block.tokens = tokens > NARROW ? tokens : NARROW;
+    b->spare.block = b->narrow;
+    if (b->spare.block.pages < b->table_least)
+        b->spare.block.pages = b->table_least;
+    b->spare.block.tokens = tokens > NARROW ? tokens : NARROW;
     b->wide.tokens = tokens;
     b->wide.rows = rows;
     b->wide.spans = tokens;
@@ -84,15 +90,15 @@ static int64_t raw_width(const struct model_shape *s)
     return qkv > 2LL * s->ffn ? qkv : 2LL * s->ffn;
 }
 
-int32_t memory_lab_pages(const struct model_shape *s)
+int32_t memory_spare_pages(const struct model_shape *s)
 {
-    return (int32_t)(LAB_PAGES_BYTES / (2LL * KV_PAGE * s->kv_heads * s->head_dim));
+    return (int32_t)(SPARE_KV_BYTES / (2LL * KV_PAGE * s->kv_heads * s->head_dim));
 }
 
-static void carve_lab(struct backend *b, struct arena *a)
+static void carve_spare(struct backend *b, struct arena *a)
 {
     const struct model_shape *s = &b->model->shape;
-    struct lab *l = &b->lab;
+    struct spare *l = &b->spare;
     int64_t m = l->block.tokens; /* benches of wide slots run on as many */
     int64_t q = (int64_t)s->heads * s->head_dim, in = q > s->ffn ? q : s->ffn;
     int64_t out = in > s->vocab ? in : s->vocab;
@@ -106,8 +112,8 @@ static void carve_lab(struct backend *b, struct arena *a)
     carve_block(a, &l->block, false);
     l->x = arena_take(a, m * s->hidden * 4);
     l->in = arena_take(a, NARROW * in * 4);
-    l->k = arena_take(a, LAB_PAGES_BYTES);
-    l->v = arena_take(a, LAB_PAGES_BYTES);
+    l->k = arena_take(a, SPARE_KV_BYTES);
+    l->v = arena_take(a, SPARE_KV_BYTES);
     l->raw = arena_take(a, m > NARROW ? m * raw_width(s) * 2 : 0);
 }
 
@@ -146,7 +152,7 @@ static void carve_buffers(struct backend *b, struct arena *a)
     b->adjust = arena_take(a, ADJUSTS * (int64_t)sizeof *b->adjust);
     b->on.rope_cos = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
     b->on.rope_sin = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
-    carve_lab(b, a);
+    carve_spare(b, a);
     arena_take(a, 32 << 20); /* cuBLASLt (blas.c) */
 }
 
@@ -166,7 +172,7 @@ int memory_pinned(struct backend *b, void **p, int64_t bytes, struct err *e)
     return 0;
 }
 
-static int open_flight(struct backend *b, struct flight *f, struct err *e)
+static int open_inflight(struct backend *b, struct inflight *f, struct err *e)
 {
     int64_t rows = pad(b->options.max_rows);
     return memory_pinned(b, (void **)&f->narrow_host, b->narrow.bytes, e) ||
@@ -183,22 +189,22 @@ static int open_pinned(struct backend *b, struct err *e)
     if (memory_pinned(b, (void **)&b->turn_host, 2 * sizeof *b->turn_host, e))
         return -1;
     b->turn_host[1][0] = 1;
-    return open_flight(b, &b->flight[0], e) || open_flight(b, &b->flight[1], e) ||
-           memory_pinned(b, (void **)&b->lab.block.host, b->lab.block.bytes, e) ||
-           memory_pinned(b, (void **)&b->lab.result_host, 3 * 16, e);
+    return open_inflight(b, &b->inflight[0], e) || open_inflight(b, &b->inflight[1], e) ||
+           memory_pinned(b, (void **)&b->spare.block.host, b->spare.block.bytes, e) ||
+           memory_pinned(b, (void **)&b->spare.result_host, 3 * 16, e);
 }
 
 static void close_pinned(struct backend *b)
 {
     for (int i = 0; i < 2; i++) {
-        struct flight *f = &b->flight[i];
+        struct inflight *f = &b->inflight[i];
         void *host[] = {f->narrow_host, f->wide_host, f->best, f->sample, f->sampled, f->adjust};
         for (size_t k = 0; k < sizeof host / sizeof *host; k++)
             cudaFreeHost(host[k]);
     }
     cudaFreeHost(b->turn_host);
-    cudaFreeHost(b->lab.block.host);
-    cudaFreeHost(b->lab.result_host);
+    cudaFreeHost(b->spare.block.host);
+    cudaFreeHost(b->spare.result_host);
 }
 
 /* ---- opening ------------------------------------------------------------------------------- */

@@ -14,7 +14,10 @@
 #include <time.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/loaded.h"
 
 enum { PACK_BLOCKS = 24 };
 

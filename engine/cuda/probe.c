@@ -9,7 +9,7 @@
  * is counted, word for word, and check_device.c holds eager against the oracle. A process whose
  * kernel was refused for more than its numbers is not used again (specializer/admission/prober.c).
  *
- * Work on the device is done in turns (engine/probe.h). Outside of them there are only large
+ * Work on the device is done in turns (engine/device_probe.h). Outside of them there are only large
  * copies, which go past the server's steps.
  */
 #include <stdlib.h>
@@ -17,8 +17,15 @@
 
 #include "config/err.h"
 #include "config/log.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
 #include "engine/cuda/probe_private.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/walk.h"
 
 enum { PINNED = 96 << 20 };
 

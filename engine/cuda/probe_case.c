@@ -15,7 +15,14 @@
 
 #include "config/err.h"
 #include "engine/cpu/case_random.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
 #include "engine/cuda/probe_private.h"
+#include "engine/cuda/walk.h"
 #include "engine/quant.h"
 
 enum { PLACES = 32768 };
@@ -94,7 +101,7 @@ static void take_captured(struct device_probe *p, const struct capture *c)
 /* Rows m .. all-1 are rows 0 .. m-1 again, with places in the cache of their own. */
 static void place_copies(const struct device_probe *p)
 {
-    const struct step_block *k = &p->b->lab.block;
+    const struct step_block *k = &p->b->spare.block;
     const struct sequences *s = &p->s;
     int32_t *position = block_mirror(k, k->position), *kv_at = block_mirror(k, k->kv_at);
     for (int32_t i = s->m; i < p->room && s->all > s->m; i++) {
@@ -105,7 +112,7 @@ static void place_copies(const struct device_probe *p)
 
 static int send_sequences(struct device_probe *p, struct err *e)
 {
-    const struct step_block *k = &p->b->lab.block;
+    const struct step_block *k = &p->b->spare.block;
     const struct sequences *s = &p->s;
     size_t bytes = NARROW * sizeof(int32_t);
     if (p->page_room > 0 && s->all_pages > p->page_room)
@@ -247,7 +254,7 @@ int case_copies(struct device_probe *p, struct err *e)
 {
     struct backend *b = p->b;
     const struct sequences *s = &p->s;
-    const struct step_block *k = &b->lab.block;
+    const struct step_block *k = &b->spare.block;
     struct walk w = {.b = b, .stream = b->stream};
     float *y = (float *)(void *)p->y.data;
     /* Rows beyond a part's end are never compared: a part is as many rows as its grid has. */
@@ -346,8 +353,8 @@ static int stage_pages(struct device_probe *p, const struct held *to, const stru
 {
     const struct model_shape *s = &p->b->model->shape;
     int64_t bytes = p->s.pages * page_bytes(p);
-    struct probe_pages_args a = {to->data,   p->b->lab.block.span, p->b->lab.block.page_table,
-                                 seed,       fill_of(p, content),  s->kv_heads,
+    struct probe_pages_args a = {to->data,   p->b->spare.block.span, p->b->spare.block.page_table,
+                                 seed,       fill_of(p, content),    s->kv_heads,
                                  s->head_dim};
     if (p->c.capture) {
         if (!p->pages_staged && stage_captured_pages(p, to, captured, e))
@@ -449,7 +456,7 @@ void case_walk(struct device_probe *p, struct walk *w, struct choice *choice)
     memset(choice, 0, sizeof *choice);
     choice->m = choice->rows = walk_padded(p->s.all);
     choice->context = context_bucket[context_bucket_of(p->s.context)];
-    walk_init(w, b, b->stream, &b->lab.block, choice);
+    walk_init(w, b, b->stream, &b->spare.block, choice);
     w->wide =
         p->s.all > NARROW; /* what lies between kernels is bf16; outputs come as floats, too */
     w->x = (float *)(void *)p->x.data;

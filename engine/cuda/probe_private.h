@@ -13,9 +13,12 @@
 #ifndef WHET_ENGINE_CUDA_PROBE_PRIVATE_H
 #define WHET_ENGINE_CUDA_PROBE_PRIVATE_H
 
-#include "engine/cuda/cuda_private.h"
-#include "engine/probe.h"
-#include "kernels/probe.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/device_probe.h"
+#include "kernels/probe_args.h"
 
 /* Device memory between two bands that nothing may write to. All memory that is nobody's has the
  * same value: no number, whether it is read as float or as bf16. */

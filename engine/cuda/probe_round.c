@@ -24,7 +24,13 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
 #include "engine/cuda/probe_private.h"
+#include "engine/cuda/walk.h"
 
 enum { REPEATS = 4, ROUNDS = 4 + REPEATS, LATE_NS = 40000 };
 double probe_hang_s = 0.5;

@@ -12,7 +12,14 @@
 
 #include "config/clock.h"
 #include "config/err.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
 #include "engine/cuda/probe_private.h"
+#include "engine/cuda/walk.h"
 #include "engine/quant.h"
 
 enum device_verdict probe_wait(struct device_probe *p, double limit_s, const char *what,
@@ -235,7 +242,7 @@ static int truth_attn_in(struct device_probe *p, struct err *e)
                                   l->k_norm,
                                   p->b->on.rope_cos,
                                   p->b->on.rope_sin,
-                                  p->b->lab.block.position,
+                                  p->b->spare.block.position,
                                   s->heads,
                                   s->kv_heads,
                                   s->head_dim,
@@ -248,7 +255,7 @@ static int truth_attn_in(struct device_probe *p, struct err *e)
 static int truth_attn(struct device_probe *p, struct err *e)
 {
     const struct model_shape *s = &p->b->model->shape;
-    const struct step_block *k = &p->b->lab.block;
+    const struct step_block *k = &p->b->spare.block;
     struct oracle_attn_args a = {(float *)(void *)p->in.data,
                                  p->k.data,
                                  p->v.data,
@@ -277,7 +284,7 @@ static int run_truth(struct device_probe *p, struct err *e)
         return rows64(p, &p->x, l->mlp_norm, NULL, s->hidden, e) ||
                product64(p, f64(&p->raw64), e) || finish64(p, NULL, e);
     case REGION_HEAD:
-        return rows64(p, &p->x, p->b->on.final_norm, p->b->lab.block.row, s->hidden, e) ||
+        return rows64(p, &p->x, p->b->on.final_norm, p->b->spare.block.row, s->hidden, e) ||
                product64(p, f64(&p->out64), e);
     default:
         return rows64(p, &p->in, NULL, NULL, case_matrix(p).cols, e) ||

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* products.h - matrix products of the library, and the algorithms that it has for them.
  *
- * Shared by those who run products (eager.c, lab.c, device.c) and those who choose among algorithms
+ * Shared by those who run products (eager.c, tap.c, device.c) and those who choose among algorithms
  * (lt.c). Whatever asks the library may be called by any thread; running takes a stream of the
  * caller's.
  */
 #ifndef WHET_ENGINE_CUDA_PRODUCTS_H
 #define WHET_ENGINE_CUDA_PRODUCTS_H
 
-#include "engine/cuda/cuda_private.h"
+#include <cublasLt.h>
+
+#include "engine/cuda/graph.h"
+#include "engine/cuda/memory.h"
 
 /* A library's algorithm for the product of a region. Immutable once open. */
 enum { LT_WIDTHS = NARROW_BUCKETS + 2048 / NARROW + 1 };

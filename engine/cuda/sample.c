@@ -14,7 +14,10 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 
 /* Which rows need more than the best token. */
 SAMPLING_NUMBERS_ARE(6);
@@ -101,7 +104,7 @@ enum { ON_CPU = -2 }; /* target: the row's list did not fit */
 #define COPY(name, value, least, most) f->sample[i].name = p->name;
 
 /* False if some row is left to the CPU. */
-static bool fill(struct flight *f, const struct step *s, struct list *l)
+static bool fill(struct inflight *f, const struct step *s, struct list *l)
 {
     bool all = true;
     for (int32_t i = 0; i < s->rows; i++) {
@@ -130,7 +133,7 @@ static bool fill(struct flight *f, const struct step *s, struct list *l)
     return all;
 }
 
-int sample_launch(struct backend *b, struct flight *f, const struct step *s, struct err *e)
+int sample_launch(struct backend *b, struct inflight *f, const struct step *s, struct err *e)
 {
     struct list l = {f->adjust, 0, b->adjusts};
     struct walk w = {.b = b, .stream = b->stream};
@@ -156,7 +159,7 @@ int sample_launch(struct backend *b, struct flight *f, const struct step *s, str
     return launch(&w, PRIM_SAMPLE, (dim3){(unsigned)f->samples, 1, 1}, 1024, 0, &a, e);
 }
 
-static bool by_device(const struct flight *f, int32_t row)
+static bool by_device(const struct inflight *f, int32_t row)
 {
     for (int32_t i = 0; i < f->samples; i++)
         if (f->sample[i].row == row)
@@ -177,7 +180,7 @@ static void on_cpu(struct backend *b, int32_t row, struct sample_row *r)
     free(scratch);
 }
 
-void sample_collect(struct backend *b, const struct flight *f, const struct step *s)
+void sample_collect(struct backend *b, const struct inflight *f, const struct step *s)
 {
     for (int32_t i = 0; i < s->rows; i++) {
         struct sampled *out = &s->sample[i].out;

@@ -1,28 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* step.c - what the engine calls: one step, from the arrays of the batch to sampled tokens.
  *
- *   start:  choose kernels -> fill the block -> graph, or copy it and walk -> sample, copy back
- *   wait:   for the copy; read the tokens out of it
+ *   start:  choose kernels -> fill the block -> graph, or copy it and launch its kernels -> sample,
+ * copy back wait:   for the copy; read the tokens out of it
  *
  * Everything of a start is queued on one stream, so the next step can be started before this one is
  * waited for: it reads what this one drew where it lies, in b->best. What the host writes for a
- * step and reads of it is in one of two flights; the device has one of each, since it runs one step
- * at a time.
+ * step and reads of it is in one of two struct inflight; the device has one of each, since it runs
+ * one step at a time.
  *
  * A step in which every sequence has one token, up to NARROW of them, runs as a graph, and so does
- * a wide step that came several times just like this. Everything else is walked: other prompts,
- * prompts mixed with decodes, steps that a tap looks at, and those that have no graph yet. The
- * block (cuda_private.h) is the only thing that differs between two launches of a graph.
+ * a wide step that came several times just like this. Everything else is launched uncaptured: other
+ * prompts, prompts mixed with decodes, steps that a tap looks at, and those that have no graph yet.
+ * The block (memory.h) is the only thing that differs between two launches of a graph.
  *
- * A graph is timed as a whole. One step in TIMED_EVERY of its kind is walked with events around
- * the regions of one layer, and says how the time of the others is to be split.
+ * A graph is timed as a whole. One step in TIMED_EVERY of its kind is launched uncaptured, with
+ * events around the regions of one layer, and says how the time of the others is to be split.
  */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "config/clock.h"
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 
 enum { TIMED_EVERY = 1024, TIMED_AT = 16 /* not the first, which is cold */ };
 
@@ -104,7 +112,7 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
 /* Whether token `i` is that of a row of the step under way. */
 static bool names_row(const struct backend *b, const struct step *s, int32_t i)
 {
-    const struct flight *before = &b->flight[!b->turn];
+    const struct inflight *before = &b->inflight[!b->turn];
     return before->step && before->drawn_there && STEP_TOKEN_OF_ROW(s->tokens[i]) < before->rows;
 }
 
@@ -180,7 +188,7 @@ static size_t fill_block(const struct step *s, const struct step_block *block, s
 
 /* ---- running ------------------------------------------------------------------------------- */
 
-static void count(struct backend *b, const struct flight *f, const struct step *s,
+static void count(struct backend *b, const struct inflight *f, const struct step *s,
                   const double share[REGION_COUNT], int64_t ns)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
@@ -200,8 +208,8 @@ static void count(struct backend *b, const struct flight *f, const struct step *
     }
 }
 
-/* A walked step's time by region: one layer was timed, and the others are like it. */
-static void measured_shares(const struct backend *b, const struct flight *f,
+/* An uncaptured step's time by region: one layer was timed, and the others are like it. */
+static void measured_shares(const struct backend *b, const struct inflight *f,
                             double share[REGION_COUNT])
 {
     double sum = 0;
@@ -217,9 +225,9 @@ static void measured_shares(const struct backend *b, const struct flight *f,
         share[r] = sum > 0 ? share[r] / sum : 0;
 }
 
-/* Whether this step can be a graph; now and then one that could is walked, to time its regions.
+/* Whether this step can be a graph; now and then one that could is not, to time its regions.
  * `must`: a canary's, which is not. */
-static bool as_graph(struct backend *b, const struct step *s, const struct flight *f, bool must)
+static bool as_graph(struct backend *b, const struct step *s, const struct inflight *f, bool must)
 {
     if (f->look || (!f->wide && (!one_token_each(s) || f->choice.rows != f->choice.m)))
         return false;
@@ -261,7 +269,7 @@ bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, cons
 }
 
 /* Whether the cell's graph has other kernels than the one before it. */
-static bool exchanged(struct cell *cell, const struct variant *v)
+static bool swapped(struct cell *cell, const struct variant *v)
 {
     bool other = cell->served[0] && memcmp(cell->served, v->choice.kernel, sizeof cell->served);
     memcpy(cell->served, v->choice.kernel, sizeof cell->served);
@@ -273,19 +281,20 @@ static bool other_kernels(const struct variant *v, const struct choice *c)
     return memcmp(v->choice.kernel, c->kernel, sizeof c->kernel) != 0;
 }
 
-static void report(struct backend *b, const struct step *s, const struct flight *f,
+static void report(struct backend *b, const struct step *s, const struct inflight *f,
                    const struct variant *v, bool canary)
 {
     bool could = !f->wide && one_token_each(s);
     if (s->report)
-        *s->report = (struct step_report){.walked = could && !v,
+        *s->report = (struct step_report){.uncaptured = could && !v,
                                           .looked = f->look,
                                           .stood_in = v && other_kernels(v, &f->choice),
                                           .swapped = v && !f->wide && !canary &&
-                                                     exchanged(graph_cell(b, &f->choice), v)};
+                                                     swapped(graph_cell(b, &f->choice), v)};
 }
 
-static int run(struct backend *b, const struct step *s, struct flight *f, bool must, struct err *e)
+static int run(struct backend *b, const struct step *s, struct inflight *f, bool must,
+               struct err *e)
 {
     struct step_block *block = f->wide ? &b->wide : &b->narrow;
     struct walk w;
@@ -304,7 +313,7 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
     if (v)
         memcpy(f->launches, v->launches, sizeof f->launches);
     if (v && !f->wide)
-        return exchange_launch(b, &f->choice, v->exec, used, e);
+        return transfer_launch(b, &f->choice, v->exec, used, e);
     if (transfer(b, block->device, block->host, used, true, e))
         return -1;
     if (v) {
@@ -319,7 +328,7 @@ static int run(struct backend *b, const struct step *s, struct flight *f, bool m
     return failed;
 }
 
-static int fetch(struct backend *b, const struct step *s, struct flight *f, struct err *e)
+static int fetch(struct backend *b, const struct step *s, struct inflight *f, struct err *e)
 {
     f->drawn_there = true;
     if (s->rows > 0 && f->plain && (f->wide || !f->graph) &&
@@ -349,7 +358,7 @@ static int failed_for(struct backend *b, struct err *e)
 int cuda_step_start(struct backend *b, const struct step *s, struct slot *override_slot,
                     const struct kernel *override, struct err *e)
 {
-    struct flight *f = &b->flight[b->turn];
+    struct inflight *f = &b->inflight[b->turn];
     if (f->step)
         return err_set(e, "cuda: two steps are under way already");
     b->steps++;
@@ -360,12 +369,12 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
     choose(b, s, f->wide, override_slot, override, &f->choice);
     if (f->wide)
         choose_tiles(s, &f->choice);
-    /* The lab has room for one look at a time. */
-    f->look = !b->flight[!b->turn].look && lab_wants(b, &f->choice);
+    /* there is room for one look at a time. */
+    f->look = !b->inflight[!b->turn].look && tap_wants(b, &f->choice);
     if (run(b, s, f, override != NULL, e) || fetch(b, s, f, e)) {
         int rc = failed_for(b, e);
         if (f->look)
-            lab_done(b, true);
+            tap_done(b, true);
         f->look = false;
         return rc;
     }
@@ -375,7 +384,7 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
 }
 
 /* Adds the step to its slots' counters: the time since it could begin. */
-static void account(struct backend *b, const struct step *s, const struct flight *f)
+static void account(struct backend *b, const struct step *s, const struct inflight *f)
 {
     double share[REGION_COUNT];
     int64_t now = clock_ns(), from = f->start_ns > b->landed_ns ? f->start_ns : b->landed_ns;
@@ -388,7 +397,7 @@ static void account(struct backend *b, const struct step *s, const struct flight
     count(b, f, s, f->graph ? known : share, now - from);
 }
 
-static int wait_for(struct flight *f, struct err *e)
+static int wait_for(struct inflight *f, struct err *e)
 {
     CU(cudaEventSynchronize(f->done));
     return 0;
@@ -396,12 +405,12 @@ static int wait_for(struct flight *f, struct err *e)
 
 int cuda_step_wait(struct backend *b, const struct step *s, struct err *e)
 {
-    struct flight *f = &b->flight[b->flight[0].step != s];
+    struct inflight *f = &b->inflight[b->inflight[0].step != s];
     if (f->step != s)
         return err_set(e, "cuda: this step is not under way");
     int failed = wait_for(f, e);
     if (f->look)
-        lab_done(b, failed);
+        tap_done(b, failed);
     f->step = NULL;
     f->look = false;
     if (failed)

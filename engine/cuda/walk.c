@@ -9,7 +9,13 @@
 #include <stdatomic.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 
 int32_t walk_padded(int32_t n)
 {
@@ -92,11 +98,11 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     walk_aim(w, r);
     if (mark(w, r, layer, 0, e))
         return -1;
-    if (w->look && lab_before(w, r, layer, e))
+    if (w->look && tap_before(w, r, layer, e))
         return -1;
     if (walk_region(w, w->choice->kernel[r], r, layer, e) || mark(w, r, layer, 1, e))
         return -1;
-    return w->look ? lab_after(w, r, layer, e) : 0;
+    return w->look ? tap_after(w, r, layer, e) : 0;
 }
 
 int walk_step(struct walk *w, struct err *e)

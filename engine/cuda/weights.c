@@ -18,7 +18,10 @@
 #include "config/clock.h"
 #include "config/err.h"
 #include "config/log.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/memory.h"
 #include "engine/quant.h"
 
 enum { STRETCH = 4 << 20, THREADS_MAX = 16 };

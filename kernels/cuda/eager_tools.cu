@@ -2,8 +2,8 @@
 /* eager_tools.cu - kernels that measure and compare for the backend; no token depends on them.
  *
  *   read     reads memory: the bandwidth and the launch that rooflines are drawn at (device.c)
- *   compare  rows of a candidate with eager's: how many differ and how far (lab.c, probe_case.c)
- *   gather   KV pages of a live step, one behind the other, for a capture (lab.c)
+ *   compare  rows of a candidate with eager's: how many differ and how far (tap.c, probe_case.c)
+ *   gather   KV pages of a live step, one behind the other, for a capture (tap.c)
  *
  * Invariant: compare's worst errors are those of all rows without one that is not finite, in any
  * order of the rows: maxima of non-negative floats, taken as integers.

@@ -136,7 +136,7 @@ __device__ __forceinline__ void take_queries(char *to, const struct eager_prefil
     named_sync(1 + consumer, GROUP_THREADS);
 }
 
-/* What a thread knows of its two rows, row and row + 8: the running softmax. */
+/* What a thread keeps of its two rows, row and row + 8: the running softmax. */
 template <int HD> struct rows {
     float top[2], sum[2], keep[2];
     float o[HD / 2];

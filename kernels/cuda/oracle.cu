@@ -7,7 +7,7 @@
  * of a warp, and the device suite holds them to the CPU's oracle (tests/device/test_probe.c).
  */
 #include "cuda/lib/device.cuh"
-#include "probe.h"
+#include "probe_args.h"
 
 __device__ __forceinline__ double warp_add(double v)
 {

@@ -8,7 +8,7 @@
  * reads or writes before griddepcontrol.wait finds NaN in its inputs or loses its outputs.
  */
 #include "cuda/lib/device.cuh"
-#include "probe.h"
+#include "probe_args.h"
 
 __device__ __forceinline__ uint64_t mix(uint64_t z)
 {

@@ -105,7 +105,7 @@ struct Stream {
 #endif
     }
 
-    /* Asks for step t, if the block has so many, into slot `to`. */
+    /* Starts the copy of step t, if the block has so many, into slot `to`. */
     __device__ __forceinline__ void ask(int t, int to, int tiles)
     {
         int i = t / STEPS, c = t % STEPS * UNROLL;

@@ -2,12 +2,12 @@
 /* check_device.h - the admission of kernels that run on a device of their own.
  *
  * The same plan of cases and the same comparator as check.h; what runs them is the backend's half
- * of the probe (engine/probe.h). In the probe process.
+ * of the probe (engine/device_probe.h). In the probe process.
  */
 #ifndef WHET_SPECIALIZER_ADMISSION_CHECK_DEVICE_H
 #define WHET_SPECIALIZER_ADMISSION_CHECK_DEVICE_H
 
-#include "engine/probe.h"
+#include "engine/device_probe.h"
 #include "specializer/admission/check.h"
 
 /* A model drawn for a region, kept from one request to the next: drawing takes longer than probing.

@@ -32,7 +32,8 @@ int end_verdict(enum numerics numerics, double limit, const struct end_result *r
 int end_check(const struct model *model, const char *object, int32_t m, bool must_seal,
               enum numerics numerics, struct end_result *result, struct err *err);
 
-/* The same for a backend that can rehearse, in slices on the engine's thread, with c->kernel. */
-enum stage_result rehearse_run(const struct stage_env *env, struct candidate *c);
+/* The same for a backend that can check the whole model, in slices on the engine's thread, with
+ * c->kernel. */
+enum stage_result end_check_live(const struct stage_env *env, struct candidate *c);
 
 #endif

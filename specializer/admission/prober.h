@@ -4,7 +4,7 @@
  * For backends whose probe needs a context of its own: making one takes a quarter of a second and
  * is felt by the server's steps, and so is every piece of work that the process puts between them.
  * So there is one process as long as the server lives, and it works in turns that the engine lends
- * (engine/lab.h), while no step is under way.
+ * (engine/tuning.h), while no step is under way.
  *
  * Messages on a socket that keeps their borders, so each comes whole or not at all:
  *

@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "config/clock.h"
-#include "engine/lab.h"
+#include "engine/tuning.h"
 
 /* Steps without the slot, in a row, after which it is too rare to wait for. */
 enum { PASSED_MOST = 256 };

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 #include "config/config.h"
-#include "engine/lab.h"
+#include "engine/tuning.h"
 #include "specializer/candidate/candidate.h"
 
 enum stage_result {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fleet_plain.c - words of a stranger made fit for a log line. */
+/* fleet_plain.c - untrusted words made fit for a log line. */
 #include <string.h>
 
 #include "specializer/fleet/fleet_db.h"

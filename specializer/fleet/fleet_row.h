@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fleet_row.h - what another server says of a point, as far as this program can make sense of it.
  *
- * A row of the database is text of a stranger. What is kept of it is a slot, a template and a point
+ * A row of the database is untrusted text. What is kept of it is a slot, a template and a point
  * that this program has itself, and numbers within bounds; the rest is refused by name. Nothing of
  * it is evidence: a row only says what to try first, and what later. Any thread.
  */

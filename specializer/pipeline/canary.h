@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "engine/dispatch.h"
-#include "engine/lab.h"
+#include "engine/tuning.h"
 #include "specializer/candidate/candidate.h"
 
 /* Pairs steps with the one before that had the same m and a similar context, where the kinds

@@ -2,9 +2,9 @@
 /* shadow.c - the candidate beside the incumbent, on real steps, before any output of it is used.
  *
  * First the model as a whole: item 9 of the admission, logits on a fixed prompt set, in a probe
- * process, or where the backend can rehearse on the engine's (rehearsal.c). It comes here and not
- * with the other checks because it costs as much as all of them and only the fastest of a batch
- * gets this far.
+ * process, or where the backend can check the whole model on the engine's (endcheck_live.c). It
+ * comes here and not with the other checks because it costs as much as all of them and only the
+ * fastest of a batch gets this far.
  *
  * Then a tap: on some live steps, after the incumbent ran in one layer, the candidate runs on the
  * same inputs into scratch outputs and both are compared on the engine thread. Eight looks, one
@@ -88,7 +88,7 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
     char what[160];
     enum stage_result r = STAGE_PASS;
     if (!c->whole)
-        r = env->ops->rehearse ? rehearse_run(env, c) : whole_model(env, c);
+        r = env->ops->check_model ? end_check_live(env, c) : whole_model(env, c);
     if (r != STAGE_PASS)
         return r;
     struct patience patience;

@@ -275,7 +275,7 @@ struct search {
         double us = time_step(s, c, 40), e = logits_error(s, c);
         time = us;
         printf("| %-34s | %s | %d | %7.1f | %6.0f | %4.1f | %.1e | %d |\n", what, s.m.name, s.M, us,
-               1e6 * s.M / us, 100 * s.floor_us / us, e, tried);
+               1e6 * s.M / us, 100 * s.bound_us / us, e, tried);
         fflush(stdout);
         return us;
     }
@@ -299,7 +299,7 @@ struct search {
             double bytes = regions[r] == REGION_ATTN
                                ? 4.0 * s.M * s.context * s.m.kv_heads * s.m.head_dim
                                : (double)bytes_of(s, matrix_of(regions[r]));
-            printf(" %s %.2f (floor %.2f)", region_names[r],
+            printf(" %s %.2f (bound %.2f)", region_names[r],
                    (whole - time_step(s, c, 20, r)) / s.m.layers, bytes / 4.3e6);
         }
         printf(" us a layer\n");

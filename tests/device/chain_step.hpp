@@ -63,7 +63,7 @@ struct step {
     float *rq, *ra, *rx, *rh, *ry, *rx_head, *rlogits, *raw, *out, *wide;
     ref::bf *rk, *rv, *ck, *cv;
     double *acc;
-    double floor_us; // bytes of the step / 4.3 TB/s
+    double bound_us; // bytes of the step / 4.3 TB/s
 };
 
 static void fill_bf(ref::bf *p, size_t n, float scale, unsigned seed)
@@ -115,7 +115,7 @@ static void make_weights(step &s, unsigned &seed)
     }
     s.head = own<ref::bf>(head);
     fill_bf(s.head, head, 1.2f / sqrtf((float)m.hidden), seed++);
-    s.floor_us = bytes / 4.3e6;
+    s.bound_us = bytes / 4.3e6;
 }
 
 // Each layer has its own: they are not in L2 when it starts.

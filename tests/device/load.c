@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
 #include "tests/device/device_test.h"
 #include "tests/kernels/cuda_points.h"
 

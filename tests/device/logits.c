@@ -7,7 +7,8 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
 #include "tests/device/device_test.h"
 
 enum { LAST = 64, CHUNK = 512 };

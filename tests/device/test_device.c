@@ -18,6 +18,8 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/memory.h"
 #include "engine/cuda/probe_private.h"
 
 const struct shape_row device_shapes[] = {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_graphs.c - steps as graphs do what they do walked.
+/* test_graphs.c - steps as graphs do what they do uncaptured.
  *
  * Decodes beside a prompt: sequences with a token each lie in front of a run of another one, with
  * the template of attention that is in the decodes' slot and with eager's. A step's logits must
- * have the same bits every time it runs, walked at first and as a graph later, and those of the
+ * have the same bits every time it runs, uncaptured at first and as a graph later, and those of the
  * template be eager's but for rounding.
  *
  * A cell with more kernels than it has room for graphs of: each of many templates by chance, with
@@ -17,7 +17,12 @@
 
 #include "config/clock.h"
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 #include "tests/device/device_test.h"
 
 enum { CONTEXT = 480, DECODES = 48, PAGES_EACH = (CONTEXT + KV_PAGE - 1) / KV_PAGE, TIMES = 12 };
@@ -81,9 +86,9 @@ static bool run(struct rig *r, struct made_step *b, float *to)
     return !failed;
 }
 
-static const struct flight *latest(const struct rig *r)
+static const struct inflight *latest(const struct rig *r)
 {
-    return &r->b->flight[!r->b->turn];
+    return &r->b->inflight[!r->b->turn];
 }
 
 /* ---- decodes beside a prompt ----------------------------------------------------------------- */
@@ -154,7 +159,7 @@ static bool as_graph(struct rig *r, struct made_step *b, const struct kernel *k,
         if (!run(r, b, to))
             return false;
         if (there && latest(r)->graph && latest(r)->choice.kernel[k->region] == k)
-            return true; /* now and then a step is walked, to time its regions */
+            return true; /* now and then a step is uncaptured, to time its regions */
         usleep(there ? 0 : 1000);
     }
     return false;

@@ -10,7 +10,8 @@
 
 #include "config/clock.h"
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
 #include "tests/device/device_test.h"
 #include "tests/kernels/cuda_build.h"
 
@@ -89,12 +90,12 @@ static void time_graph(struct rig *r)
         float ms = 0;
         if (!v->exec)
             continue;
-        cudaEventRecord(r->b->lab.event[2], r->b->stream);
+        cudaEventRecord(r->b->spare.event[2], r->b->stream);
         for (int n = 0; n < 100; n++)
             cudaGraphLaunch(v->exec, r->b->stream);
-        cudaEventRecord(r->b->lab.event[3], r->b->stream);
-        cudaEventSynchronize(r->b->lab.event[3]);
-        cudaEventElapsedTime(&ms, r->b->lab.event[2], r->b->lab.event[3]);
+        cudaEventRecord(r->b->spare.event[3], r->b->stream);
+        cudaEventSynchronize(r->b->spare.event[3]);
+        cudaEventElapsedTime(&ms, r->b->spare.event[2], r->b->spare.event[3]);
         check(ms > 0, true, "graph of m %d, context %d: %.1f us back to back", v->choice.m,
               v->choice.context, (double)ms * 10);
     }

@@ -12,8 +12,9 @@
 #include <unistd.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/lt_record.h"
+#include "engine/cuda/memory.h"
 #include "specializer/admission/check_device.h"
 #include "tests/device/device_test.h"
 
@@ -162,20 +163,20 @@ static void live(struct rig *r, struct wide *s, enum region region, const struct
 /* The step that came last ran as a graph. */
 static bool was_graph(const struct rig *r)
 {
-    return r->b->flight[!r->b->turn].graph;
+    return r->b->inflight[!r->b->turn].graph;
 }
 
 /* A prompt's step that comes again and again becomes a graph, which reads what is in the block
- * then: other tokens give what a walked step makes of them. */
+ * then: other tokens give what an uncaptured step makes of them. */
 static void comes_again(struct rig *r, struct wide *s)
 {
-    static float walked[4096], graph[4096];
+    static float uncaptured[4096], graph[4096];
     struct slot *slot = dispatch_slot(r->d, REGION_MLP_IN, TOKENS, TOKENS);
     int steps = 0;
     do
         run(r, s, graph);
     while (!was_graph(r) && ++steps < 500);
-    check(was_graph(r), true, "a wide step is a graph after %d walked ones", steps);
+    check(was_graph(r), true, "a wide step is a graph after %d uncaptured ones", steps);
     for (int32_t i = 0; i < TOKENS; i++)
         s->tokens[i] = (11 * i + 5) % shape.vocab;
     run(r, s, graph);
@@ -183,32 +184,32 @@ static void comes_again(struct rig *r, struct wide *s)
     struct tap t = {
         .kind = TAP_COMPARE, .slot = slot, .kernel = slot->eager, .every = 1, .left = 1};
     r->ops->tap(r->b, &t);
-    run(r, s, walked); /* a step that is looked at is walked */
+    run(r, s, uncaptured); /* a step that is looked at is uncaptured */
     r->ops->tap(r->b, NULL);
     check(first && !was_graph(r) && t.looks == 1, false, "one of each");
-    check(logits_difference(graph, walked, shape.vocab) == 0, true, "both give the same bits");
+    check(logits_difference(graph, uncaptured, shape.vocab) == 0, true, "both give the same bits");
     s->step.m = s->span.count = s->span.context = s->step.context = TOKENS - 100;
     s->row = TOKENS - 101;
-    run(r, s, walked);
-    check(!was_graph(r), false, "another number of tokens is walked");
+    run(r, s, uncaptured);
+    check(!was_graph(r), false, "another number of tokens is uncaptured");
     make_wide(s);
 }
 
-/* ---- rehearsals ---------------------------------------------------------------------------- */
+/* ---- checks of the whole model -------------------------------------------------------------- */
 
 /* The whole model with k in its slot against eager: same bits or not. Twice, and each time as wide
  * as the slot. */
-static void rehearsed(struct rig *r, enum region region, int32_t m, const struct kernel *k,
-                      bool same, const char *what)
+static void checked(struct rig *r, enum region region, int32_t m, const struct kernel *k, bool same,
+                    const char *what)
 {
     enum { ROWS = 2, POSITIONS = 8 };
     bool prompt = m > NARROW;
-    struct rehearsal x = {.slot = dispatch_slot(r->d, region, m, m),
-                          .kernel = k,
-                          .prompt = prompt,
-                          .m = m,
-                          .positions = prompt ? 1 : POSITIONS,
-                          .rows = ROWS};
+    struct model_check x = {.slot = dispatch_slot(r->d, region, m, m),
+                            .kernel = k,
+                            .prompt = prompt,
+                            .m = m,
+                            .positions = prompt ? 1 : POSITIONS,
+                            .rows = ROWS};
     struct err e = {""};
     size_t n = (size_t)(x.positions * x.rows) * (size_t)shape.vocab;
     int done = 0;
@@ -218,17 +219,18 @@ static void rehearsed(struct rig *r, enum region region, int32_t m, const struct
     for (int32_t i = 0; i < m; i++)
         x.token[i] = (i * 31 + 5) % shape.vocab;
     while (!done)
-        done = r->ops->rehearse(r->b, &x, &e);
+        done = r->ops->check_model(r->b, &x, &e);
     double d = done > 0 ? logits_difference(x.own, x.eager, (int32_t)n) : HUGE_VAL;
     bool bits = memcmp(x.own, x.eager, n * sizeof *x.own) == 0;
     check(done > 0 && x.m == m && d < 0.03 && bits == same, true,
-          "%s m=%d rehearsed %s: logits differ by %.1e %s", region_name(region), m, what, d, e.msg);
+          "%s m=%d whole model %s: logits differ by %.1e %s", region_name(region), m, what, d,
+          e.msg);
     free(x.token);
     free(x.eager);
     free(x.own);
 }
 
-static void rehearsals(struct rig *r, const char *path)
+static void model_checks(struct rig *r, const char *path)
 {
     static const int32_t ms[] = {24, 64, WIDE};
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
@@ -240,8 +242,8 @@ static void rehearsals(struct rig *r, const char *path)
                                        : other_than_eager(r, REGION_MLP_OUT, ms[i], 1, path);
             check(k != NULL, false, "mlp_out m=%d, split %d: %s", ms[i], split, e.msg);
             if (k)
-                rehearsed(r, REGION_MLP_OUT, ms[i], k, !split,
-                          split ? "with K in four parts" : "with another algorithm");
+                checked(r, REGION_MLP_OUT, ms[i], k, !split,
+                        split ? "with K in four parts" : "with another algorithm");
             r->ops->unload(r->b, k);
         }
 }
@@ -342,7 +344,7 @@ void test_lt(void)
             r.ops->unload(r.b, k);
         }
         comes_again(&r, &s);
-        rehearsals(&r, path);
+        model_checks(&r, path);
         if (!brief) /* a probe's case is a thousand launches */
             admissions(&r, m, path);
         planted(&r, m, path);

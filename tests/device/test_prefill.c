@@ -12,7 +12,10 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 #include "engine/quant.h"
 #include "tests/device/device_test.h"
 #include "tests/kernels/cuda_build.h"
@@ -143,17 +146,17 @@ static int go(struct run *r, cudaKernel_t wgmma, struct err *e)
 /* Runs and times it; leaves the outputs in r->a. */
 static double timed(struct run *r, cudaKernel_t wgmma, struct err *e)
 {
-    struct lab *lab = &r->rig->b->lab;
+    struct spare *spare = &r->rig->b->spare;
     size_t bytes = row_of(r) * (size_t)r->p.count * 2;
     float best = 1e9f, ms;
     cudaMemset(r->device[3], 0xff, bytes);
     for (int i = 0; i < TURNS; i++) {
-        cudaEventRecord(lab->event[2], r->rig->b->stream);
+        cudaEventRecord(spare->event[2], r->rig->b->stream);
         if (go(r, wgmma, e))
             return -1;
-        cudaEventRecord(lab->event[3], r->rig->b->stream);
-        cudaError_t code = cudaEventSynchronize(lab->event[3]);
-        if (code || cudaEventElapsedTime(&ms, lab->event[2], lab->event[3])) {
+        cudaEventRecord(spare->event[3], r->rig->b->stream);
+        cudaError_t code = cudaEventSynchronize(spare->event[3]);
+        if (code || cudaEventElapsedTime(&ms, spare->event[2], spare->event[3])) {
             err_set(e, "%s", cudaGetErrorString(code));
             return -1;
         }

@@ -17,7 +17,7 @@
 #include "engine/capture.h"
 #include "engine/cpu/bind.h"
 #include "engine/cpu/oracle.h"
-#include "engine/probe.h"
+#include "engine/device_probe.h"
 #include "specializer/build/build.h"
 #include "specializer/search/space.h"
 #include "tests/device/device_test.h"

@@ -12,7 +12,9 @@
 #include "config/err.h"
 #include "engine/cpu/bind.h"
 #include "engine/cpu/oracle.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/tap.h"
 #include "tests/device/device_test.h"
 
 /* Spans of one token each, of contexts around `context`, over shuffled pages. */

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/step.h"
 #include "tests/device/device_test.h"
 
 enum { ROWS = 32, VOCAB = 50000, HISTORY = 300 };
@@ -100,7 +101,7 @@ static void round_of(struct rig *r, uint64_t *state, int kind, int *different, i
         gpu[i].history_n -= i % 2;
         gpu[i].unseen = i % 2 ? 1 + i : 0;
     }
-    struct flight *f = &r->b->flight[0];
+    struct inflight *f = &r->b->inflight[0];
     cudaMemcpy(r->b->logits, logits, sizeof logits, cudaMemcpyHostToDevice);
     cudaMemcpy(r->b->seen, last, sizeof last, cudaMemcpyHostToDevice);
     f->plain = false;

@@ -12,7 +12,8 @@
 
 #include "config/clock.h"
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/memory.h"
 #include "tests/device/device_test.h"
 
 enum { PAGES = 1024 };

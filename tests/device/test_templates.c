@@ -12,7 +12,8 @@
 
 #include "config/clock.h"
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
 #include "tests/device/device_test.h"
 
 enum { CONTEXT = 512, MOST = 64, PAGES_EACH = CONTEXT / KV_PAGE, TIMES = 40 };
@@ -145,7 +146,7 @@ static double timed_graph(struct rig *r, int32_t m, double *host_us)
     return (double)ms * 1e3 / TIMES;
 }
 
-static double floor_us(const struct rig *r, int32_t m, double bandwidth)
+static double bound_us(const struct rig *r, int32_t m, double bandwidth)
 {
     double bytes = 0;
     for (int32_t i = 0; i < r->b->plan->nodes; i++) {
@@ -183,8 +184,8 @@ static void batch_of(struct rig *r, const char *name, int32_t m)
         "     %s batch %d context %d: eager %.0f tok/s, templates %.0f tok/s, %.1f us (waited "
         "for %.1f, graph alone %.1f, host %.1f), %.1f %% of 4.3 TB/s, %.1f %% of the read peak\n",
         name, m, CONTEXT, m * 1e6 / before, m * 1e6 / after, after, alone, graph, host,
-        100 * floor_us(r, m, 4.3e12) / after,
-        100 * floor_us(r, m, r->b->machine.read_bandwidth) / after);
+        100 * bound_us(r, m, 4.3e12) / after,
+        100 * bound_us(r, m, r->b->machine.read_bandwidth) / after);
     fflush(stdout);
     free(eager);
     free(other);

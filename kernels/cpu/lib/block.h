@@ -13,15 +13,10 @@
 #include "args.h"
 #include "cpu/lib/isa.h"
 
-enum { BLOCK = 32 };
+enum { BLOCK = ROW_BLOCK };
 
-/* Bytes of 32 weights. */
-#define BLOCK_BYTES(t)         \
-    ((t) == DTYPE_F32    ? 128 \
-     : (t) == DTYPE_Q8_0 ? 34  \
-     : (t) == DTYPE_Q4_0 ? 18  \
-     : (t) == DTYPE_Q4_1 ? 20  \
-                         : 64)
+/* Bytes of 32 weights of a BLOCK_TYPE. */
+#define BLOCK_BYTES(t) (BLOCK / DTYPE_BLOCK(t) * DTYPE_BYTES(t))
 
 INLINE uint16_t load_u16(const void *p)
 {
@@ -67,8 +62,9 @@ INLINE float half_float(uint16_t h)
 
 enum { SCALE_RUN = 16 }; /* blocks */
 
-/* Floats of scale a block has: d, and m for Q4_1. */
+/* Floats of scale a block has: d, and m for Q4_1; the bytes of these halves, before its quants. */
 #define SCALES(t) ((t) == DTYPE_Q4_1 ? 2 : (t) == DTYPE_Q8_0 || (t) == DTYPE_Q4_0 ? 1 : 0)
+#define BLOCK_HEAD(t) (2 * SCALES(t))
 
 INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *scale)
 {
@@ -92,50 +88,53 @@ INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *sca
 #endif
 }
 
+/* ---- 16 weights as a vector, in the terms of each instruction set -------------------------- */
+
+/* block_float16(), block_half16() and block_brain16() read 16 numbers of 32 or 16 bits, which have
+ * no alignment; block_bytes() 16 bytes. block_ints() makes floats of signed bytes, block_low() and
+ * block_high() pick the nibbles of bytes. */
+
 #if ISA >= ISA_NEON
 
 #include "cpu/lib/neon_block.h"
 
 #elif ISA >= ISA_AVX512
 
-INLINE void block_load_scaled(const int type, const uint8_t *p, const float *scale, vf w[2])
+typedef __m128i bytes16;
+
+INLINE vf block_float16(const uint8_t *p)
 {
-    if (type == DTYPE_F32) {
-        w[0] = vf_load((const float *)p);
-        w[1] = vf_load((const float *)p + 16);
-    } else if (type == DTYPE_F16) {
-        w[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-        w[1] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p + 1));
-    } else if (type == DTYPE_BF16) {
-        __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
-        __m512i b = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p + 1));
-        w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
-        w[1] = _mm512_castsi512_ps(_mm512_slli_epi32(b, 16));
-    } else if (type == DTYPE_Q8_0) {
-        __m512 d = _mm512_set1_ps(scale[0]);
-        __m512i a = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p + 2)));
-        __m512i b = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p + 18)));
-        w[0] = _mm512_mul_ps(d, _mm512_cvtepi32_ps(a));
-        w[1] = _mm512_mul_ps(d, _mm512_cvtepi32_ps(b));
-    } else { /* the 16 values a nibble can mean, then a lookup: vpermps reads 4 index bits */
-        const __m512 iota = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        const int head = type == DTYPE_Q4_1 ? 4 : 2;
-        __m512 d = _mm512_set1_ps(scale[0]);
-        __m512 table = type == DTYPE_Q4_1
-                           ? _mm512_fmadd_ps(d, iota, _mm512_set1_ps(scale[1]))
-                           : _mm512_mul_ps(d, _mm512_sub_ps(iota, _mm512_set1_ps(8.0f)));
-        __m512i q = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(p + head)));
-        w[0] = _mm512_permutexvar_ps(q, table);
-        w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(q, 4), table);
-    }
+    return _mm512_loadu_ps(p);
+}
+
+INLINE vf block_half16(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+INLINE vf block_brain16(const uint8_t *p)
+{
+    __m512i v = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
+}
+
+INLINE bytes16 block_bytes(const uint8_t *p)
+{
+    return _mm_loadu_si128((const __m128i *)p);
+}
+
+INLINE vf block_ints(bytes16 b)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
 }
 
 #elif ISA == ISA_AVX2
 
-INLINE vf block_ints(__m128i bytes)
+typedef __m128i bytes16;
+
+INLINE vf block_float16(const uint8_t *p)
 {
-    return (vf){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
-                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+    return (vf){_mm256_loadu_ps((const float *)p), _mm256_loadu_ps((const float *)p + 8)};
 }
 
 INLINE vf block_half16(const uint8_t *p)
@@ -152,69 +151,146 @@ INLINE vf block_brain16(const uint8_t *p)
                 _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
 }
 
-INLINE void block_load_scaled(const int type, const uint8_t *p, const float *scale, vf w[2])
+INLINE bytes16 block_bytes(const uint8_t *p)
 {
-    if (type == DTYPE_F32) {
-        w[0] = vf_load((const float *)p);
-        w[1] = vf_load((const float *)p + 16);
-    } else if (type == DTYPE_F16) {
-        w[0] = block_half16(p);
-        w[1] = block_half16(p + 32);
-    } else if (type == DTYPE_BF16) {
-        w[0] = block_brain16(p);
-        w[1] = block_brain16(p + 32);
-    } else if (type == DTYPE_Q8_0) {
-        vf d = vf_set(scale[0]);
-        w[0] = vf_mul(d, block_ints(_mm_loadu_si128((const __m128i *)(p + 2))));
-        w[1] = vf_mul(d, block_ints(_mm_loadu_si128((const __m128i *)(p + 18))));
-    } else {
-        const __m128i low = _mm_set1_epi8(15);
-        const int head = type == DTYPE_Q4_1 ? 4 : 2;
-        vf d = vf_set(scale[0]);
-        __m128i q = _mm_loadu_si128((const __m128i *)(p + head));
-        __m128i a = _mm_and_si128(q, low), b = _mm_and_si128(_mm_srli_epi16(q, 4), low);
-        if (type == DTYPE_Q4_1) {
-            vf m = vf_set(scale[1]);
-            w[0] = vf_fma(d, block_ints(a), m);
-            w[1] = vf_fma(d, block_ints(b), m);
-        } else {
-            const __m128i eight = _mm_set1_epi8(8);
-            w[0] = vf_mul(d, block_ints(_mm_sub_epi8(a, eight)));
-            w[1] = vf_mul(d, block_ints(_mm_sub_epi8(b, eight)));
-        }
-    }
+    return _mm_loadu_si128((const __m128i *)p);
+}
+
+INLINE vf block_ints(bytes16 b)
+{
+    return (vf){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
+}
+
+INLINE bytes16 block_low(bytes16 b)
+{
+    return _mm_and_si128(b, _mm_set1_epi8(15));
+}
+
+INLINE bytes16 block_high(bytes16 b)
+{
+    return _mm_and_si128(_mm_srli_epi16(b, 4), _mm_set1_epi8(15));
+}
+
+INLINE bytes16 block_less8(bytes16 b)
+{
+    return _mm_sub_epi8(b, _mm_set1_epi8(8));
 }
 
 #else
 
-INLINE void block_load_scaled(const int type, const uint8_t *p, const float *scale, vf w[2])
+typedef struct {
+    int8_t l[LANES];
+} bytes16;
+
+INLINE vf block_float16(const uint8_t *p)
 {
-    if (type == DTYPE_F32) {
-        __builtin_memcpy(w[0].l, p, LANES * sizeof(float));
-        __builtin_memcpy(w[1].l, p + LANES * sizeof(float), LANES * sizeof(float));
-        return;
-    }
-    float d = SCALES(type) ? scale[0] : 0.0f, m = type == DTYPE_Q4_1 ? scale[1] : 0.0f;
-    const int head = type == DTYPE_Q4_1 ? 4 : 2;
-    for (int i = 0; i < LANES; i++) {
-        if (type == DTYPE_F16) {
-            w[0].l[i] = half_float(load_u16(p + 2 * i));
-            w[1].l[i] = half_float(load_u16(p + 2 * (i + LANES)));
-        } else if (type == DTYPE_BF16) {
-            w[0].l[i] = bits_float((uint32_t)load_u16(p + 2 * i) << 16);
-            w[1].l[i] = bits_float((uint32_t)load_u16(p + 2 * (i + LANES)) << 16);
-        } else if (type == DTYPE_Q8_0) {
-            w[0].l[i] = d * (float)(int8_t)p[2 + i];
-            w[1].l[i] = d * (float)(int8_t)p[2 + i + LANES];
-        } else {
-            int bias = type == DTYPE_Q4_0 ? 8 : 0;
-            w[0].l[i] = d * (float)((p[head + i] & 15) - bias) + m;
-            w[1].l[i] = d * (float)((p[head + i] >> 4) - bias) + m;
-        }
-    }
+    vf v;
+    __builtin_memcpy(v.l, p, sizeof v.l);
+    return v;
+}
+
+INLINE vf block_half16(const uint8_t *p)
+{
+    vf v;
+    for (int i = 0; i < LANES; i++)
+        v.l[i] = half_float(load_u16(p + 2 * i));
+    return v;
+}
+
+INLINE vf block_brain16(const uint8_t *p)
+{
+    vf v;
+    for (int i = 0; i < LANES; i++)
+        v.l[i] = bits_float((uint32_t)load_u16(p + 2 * i) << 16);
+    return v;
+}
+
+INLINE bytes16 block_bytes(const uint8_t *p)
+{
+    bytes16 b;
+    __builtin_memcpy(b.l, p, sizeof b.l);
+    return b;
+}
+
+INLINE vf block_ints(bytes16 b)
+{
+    vf v;
+    for (int i = 0; i < LANES; i++)
+        v.l[i] = (float)b.l[i];
+    return v;
+}
+
+INLINE bytes16 block_low(bytes16 b)
+{
+    for (int i = 0; i < LANES; i++)
+        b.l[i] &= 15;
+    return b;
+}
+
+INLINE bytes16 block_high(bytes16 b)
+{
+    for (int i = 0; i < LANES; i++)
+        b.l[i] = (int8_t)((uint8_t)b.l[i] >> 4);
+    return b;
+}
+
+INLINE bytes16 block_less8(bytes16 b)
+{
+    for (int i = 0; i < LANES; i++)
+        b.l[i] = (int8_t)(b.l[i] - 8);
+    return b;
 }
 
 #endif
+
+/* ---- a block as floats --------------------------------------------------------------------- */
+
+/* Weights of Q4_0 and Q4_1 from their nibbles at p: the low ones first. */
+INLINE void block_nibbles(const int type, const uint8_t *p, const float *scale, vf w[2])
+{
+    vf d = vf_set(scale[0]);
+#if ISA >= ISA_AVX512 && ISA < ISA_NEON
+    /* the 16 values a nibble can mean, then a lookup: vpermps reads 4 index bits */
+    const __m512 iota = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    vf table = type == DTYPE_Q4_1 ? vf_fma(d, iota, vf_set(scale[1]))
+                                  : vf_mul(d, vf_sub(iota, vf_set(8.0f)));
+    __m512i q = _mm512_cvtepu8_epi32(block_bytes(p));
+    w[0] = _mm512_permutexvar_ps(q, table);
+    w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(q, 4), table);
+#else
+    bytes16 q = block_bytes(p), low = block_low(q), high = block_high(q);
+    if (type == DTYPE_Q4_1) {
+        vf m = vf_set(scale[1]);
+        w[0] = vf_mla(d, block_ints(low), m); /* d q is exact: one rounding in any case */
+        w[1] = vf_mla(d, block_ints(high), m);
+    } else {
+        w[0] = vf_mul(d, block_ints(block_less8(low)));
+        w[1] = vf_mul(d, block_ints(block_less8(high)));
+    }
+#endif
+}
+
+/* A block whose scales scales_load() has read. */
+INLINE void block_load_scaled(const int type, const uint8_t *p, const float *scale, vf w[2])
+{
+    if (type == DTYPE_F32) {
+        w[0] = block_float16(p);
+        w[1] = block_float16(p + LANES * 4);
+    } else if (type == DTYPE_F16) {
+        w[0] = block_half16(p);
+        w[1] = block_half16(p + LANES * 2);
+    } else if (type == DTYPE_BF16) {
+        w[0] = block_brain16(p);
+        w[1] = block_brain16(p + LANES * 2);
+    } else if (type == DTYPE_Q8_0) {
+        vf d = vf_set(scale[0]);
+        w[0] = vf_mul(d, block_ints(block_bytes(p + BLOCK_HEAD(type))));
+        w[1] = vf_mul(d, block_ints(block_bytes(p + BLOCK_HEAD(type) + LANES)));
+    } else {
+        block_nibbles(type, p + BLOCK_HEAD(type), scale, w);
+    }
+}
 
 /* One block on its own. */
 INLINE void block_load(const int type, const uint8_t *p, vf w[2])

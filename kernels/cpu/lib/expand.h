@@ -61,7 +61,7 @@ INLINE __m512i row_dwords(const int type, const struct panel_source *s, int b, i
 INLINE void panel_quads(const int type, const int packed, const struct panel_source *s, int b,
                         __m512i q[8])
 {
-    const int head = type == DTYPE_Q4_1 ? 4 : 2, n = type == DTYPE_Q8_0 ? 8 : 4;
+    const int head = BLOCK_HEAD(type), n = type == DTYPE_Q8_0 ? 8 : 4;
     const __m512i low = _mm512_set1_epi8(15);
     UNROLLED
     for (int j = 0; j < n; j++)

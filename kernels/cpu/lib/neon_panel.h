@@ -16,8 +16,6 @@
 #ifndef WHET_KERNELS_CPU_LIB_NEON_PANEL_H
 #define WHET_KERNELS_CPU_LIB_NEON_PANEL_H
 
-enum { PANEL_TOKENS_MOST = 8 };
-
 /* Quants of rows 4 q .. 4 q + 3 of block b: register i has their k = 4 i .. 4 i + 3. */
 INLINE void panel_load4(const int type, const uint8_t *panel, int b, const int q, int8x16_t w[8])
 {
@@ -146,38 +144,6 @@ INLINE void panel_block(const int type, const int d, const uint8_t *panel, int b
                 if (type == DTYPE_Q4_1)
                     acc[t].p[q] = vfmaq_f32(acc[t].p[q], middle, vdupq_n_f32(x[t].sum[b]));
             }
-        }
-    }
-}
-
-/* out[t][p * 16 + lane] for `panels` neighbouring panels from `w` and `tokens` tokens. */
-INLINE void panel_dot(const int type, const int d, const uint8_t *w, int64_t stride,
-                      const int panels, const struct digits *x, const int tokens, const int k,
-                      const int ahead, float *out, int64_t ldo)
-{
-    const int blocks = k / BLOCK;
-    vf acc[4][PANEL_TOKENS_MOST];
-    UNROLLED
-    for (int p = 0; p < panels; p++) {
-        UNROLLED
-        for (int t = 0; t < tokens; t++)
-            acc[p][t] = vf_zero();
-    }
-    for (int b = 0; b < blocks; b++) {
-        UNROLLED
-        for (int p = 0; p < panels; p++) {
-            const uint8_t *panel = w + p * stride;
-            for (int i = 0; ahead && i < PANEL_QUANTS(type); i += 64)
-                __builtin_prefetch(panel + (int64_t)b * PANEL_QUANTS(type) + i + ahead);
-            panel_block(type, d, panel, blocks, b, x, tokens, acc[p]);
-        }
-    }
-    UNROLLED
-    for (int p = 0; p < panels; p++) {
-        UNROLLED
-        for (int t = 0; t < tokens; t++) {
-            vf scaled = vf_mul(acc[p][t], vf_set(x[t].scale[0]));
-            vf_store(out + t * ldo + p * PANEL, vf_mul(scaled, vf_set(x[t].scale[1])));
         }
     }
 }

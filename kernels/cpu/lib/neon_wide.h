@@ -71,7 +71,7 @@ INLINE void wide_begin(struct wide *w, const struct team *team, int units, const
     w->t1 = SPLIT < 2 ? m : to;
 }
 
-/* Says in slot `slot` and the following where the panels of rows [row0, row0 + count) are. */
+/* Stores in slot `slot` and the following where the panels of rows [row0, row0 + count) are. */
 INLINE void wide_expand(const struct wide *w, const int type, const struct weight *weight, int row0,
                         int count, int slot)
 {

@@ -22,11 +22,11 @@
 
 #include "cpu/lib/digits.h"
 
-enum { PANEL = 16 };
+enum { PANEL = 16, PANEL_TOKENS_MOST = 8 };
 
-#define PANEL_TYPE(t) ((t) == DTYPE_Q8_0 || (t) == DTYPE_Q4_0 || (t) == DTYPE_Q4_1)
-#define PANEL_QUANTS(t) ((t) == DTYPE_Q8_0 ? 512 : 256) /* bytes a block of 16 rows */
-#define PANEL_SCALES(t) ((t) == DTYPE_Q4_1 ? 64 : 32)
+/* Bytes of a block of 16 rows: its quants, its scales. */
+#define PANEL_QUANTS(t) (PANEL * (BLOCK_BYTES(t) - BLOCK_HEAD(t)))
+#define PANEL_SCALES(t) (PANEL * BLOCK_HEAD(t))
 #define PANEL_LAYOUT "panel16"
 
 INLINE int64_t panel_bytes(int type, int k)
@@ -43,11 +43,11 @@ static inline int64_t panel_packed_bytes(const struct weight *w)
 INLINE void panel_pack_row(const struct weight *w, uint8_t *packed, int row)
 {
     const int blocks = w->cols / BLOCK, type = w->type, size = BLOCK_BYTES(type);
-    const int head = type == DTYPE_Q4_1 ? 4 : 2;
+    const int head = BLOCK_HEAD(type);
     uint8_t *panel = packed + row / PANEL * panel_bytes(type, w->cols);
     const uint8_t *from = (const uint8_t *)w->data + (int64_t)row * blocks * size;
     const int lane = row % PANEL;
-    static const uint8_t zero[34];
+    static const uint8_t zero[BLOCK_BYTES(DTYPE_Q8_0)];
     for (int b = 0; b < blocks; b++) {
         const uint8_t *p = row < w->rows ? from + (int64_t)b * size : zero;
         uint8_t *q = panel + (int64_t)b * PANEL_QUANTS(type) + lane * 4;
@@ -66,6 +66,8 @@ static inline void panel_pack(const struct weight *w, void *packed, int32_t row0
     for (int row = row0; row < end; row++)
         panel_pack_row(w, packed, row);
 }
+
+/* panel_block() is the instruction set's own; all around it is written once. */
 
 #if ISA >= ISA_DOTPROD
 
@@ -115,7 +117,7 @@ INLINE __m512 panel_join(const int d, const __m512i *s)
 
 /* acc[t] += block b of the panel . token t, without the tokens' own scale 2^row. */
 INLINE void panel_block(const int type, const int d, const uint8_t *panel, int blocks, int b,
-                        const struct digits *x, const int tokens, __m512 *acc)
+                        const struct digits *x, const int tokens, vf *acc)
 {
     const uint8_t *s = panel + (int64_t)blocks * PANEL_QUANTS(type) + b * PANEL_SCALES(type);
     __m512i w[8];
@@ -142,18 +144,22 @@ INLINE void panel_block(const int type, const int d, const uint8_t *panel, int b
     }
 }
 
+#endif
+
+#if ISA >= ISA_DOTPROD || ISA == ISA_VNNI || ISA == ISA_AMX
+
 /* out[t][p * 16 + lane] for `panels` neighbouring panels from `w` and `tokens` tokens. */
 INLINE void panel_dot(const int type, const int d, const uint8_t *w, int64_t stride,
                       const int panels, const struct digits *x, const int tokens, const int k,
                       const int ahead, float *out, int64_t ldo)
 {
     const int blocks = k / BLOCK;
-    __m512 acc[4][8];
+    vf acc[4][PANEL_TOKENS_MOST];
     UNROLLED
     for (int p = 0; p < panels; p++) {
         UNROLLED
         for (int t = 0; t < tokens; t++)
-            acc[p][t] = _mm512_setzero_ps();
+            acc[p][t] = vf_zero();
     }
     for (int b = 0; b < blocks; b++) {
         UNROLLED
@@ -167,16 +173,12 @@ INLINE void panel_dot(const int type, const int d, const uint8_t *w, int64_t str
     UNROLLED
     for (int p = 0; p < panels; p++) {
         UNROLLED
-        for (int t = 0; t < tokens; t++)
-            _mm512_storeu_ps(out + t * ldo + p * PANEL,
-                             _mm512_mul_ps(_mm512_mul_ps(acc[p][t], _mm512_set1_ps(x[t].scale[0])),
-                                           _mm512_set1_ps(x[t].scale[1])));
+        for (int t = 0; t < tokens; t++) {
+            vf scaled = vf_mul(acc[p][t], vf_set(x[t].scale[0]));
+            vf_store(out + t * ldo + p * PANEL, vf_mul(scaled, vf_set(x[t].scale[1])));
+        }
     }
 }
-
-#endif
-
-#if ISA >= ISA_DOTPROD || ISA == ISA_VNNI || ISA == ISA_AMX
 
 /* The same for any m: tiles of `tile` tokens, then of 4, 2 and 1 for the rest. */
 INLINE void panel_dot_all(const int type, const int d, const uint8_t *w, int64_t stride,

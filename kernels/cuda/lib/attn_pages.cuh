@@ -110,7 +110,7 @@ struct pages {
     {
     }
 
-    /* Asks for page n, which there is, into slot `to`. */
+    /* Starts the copy of page n, which exists, into slot `to`. */
     __device__ __forceinline__ void ask(int n, int to)
     {
         size_t at = w.at(n) + w.lane * 16;

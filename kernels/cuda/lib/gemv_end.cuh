@@ -32,7 +32,7 @@ __device__ __forceinline__ struct token token_of(const struct region_args &a, in
     return k;
 }
 
-/* Who finishes what: with KW > 1 thread i sum i of the tile, else the lanes of the warp. */
+/* What a thread finishes: with KW > 1 thread i sum i of the tile, else the lanes of the warp. */
 struct finisher {
     int index, local; /* of the sum; of its row in the tile */
     bool mine;        /* whether there is one for this thread */

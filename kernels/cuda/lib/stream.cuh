@@ -104,7 +104,7 @@ __device__ __forceinline__ uint4 load_staged(const void *p)
     return v;
 }
 
-/* Asks for `bytes` (a multiple of 16) from p (16-byte aligned) to be brought into L2. */
+/* Prefetches `bytes` (a multiple of 16) from p (16-byte aligned) into L2. */
 __device__ __forceinline__ void prefetch_l2(const void *p, unsigned bytes)
 {
 #if __CUDA_ARCH__ >= 900
@@ -241,8 +241,9 @@ __device__ __forceinline__ void best_of_all(const unsigned long long (*warp)[LD_
 
 /* ---- clusters ------------------------------------------------------------------------------ */
 
-/* Says that this block has started; cluster_wait() says the same of all, and that their memory can
- * be written. Without the fence of cluster_arrive(): for a kernel's start, in front of loads. */
+/* Signals that this block has started; cluster_wait() waits until all have, and then
+ * their memory can be written. Without the fence of cluster_arrive(): for a kernel's start, in
+ * front of loads. */
 __device__ __forceinline__ void cluster_come()
 {
 #if __CUDA_ARCH__ >= 900

@@ -31,7 +31,7 @@ static struct {
     _Atomic int32_t fail_every; /* and one step in this many (0: none) */
     _Atomic int32_t poison;     /* a step with this token id fails (-1: none) */
     _Atomic bool fail_override; /* steps with a canary's candidate fail */
-    _Atomic bool walk;          /* steps without one say that they had to do without a graph */
+    _Atomic bool uncaptured;    /* steps without one say that they had to do without a graph */
     _Atomic bool fail_open;
     _Atomic bool lost;       /* every step says that the device is gone */
     _Atomic int32_t keep_in; /* one started step in this many must not be named by the next */
@@ -46,7 +46,7 @@ static void fake_reset(void)
 }
 
 enum { FAKE_ROWS = 1024 };
-struct fake_flight;
+struct fake_inflight;
 
 struct backend {
     struct backend_options options;
@@ -55,12 +55,12 @@ struct backend {
     float logits[TOY_VOCAB];
     void *scratch;
     /* pipelined: */
-    struct fake_flight *flight[2]; /* oldest first */
-    int32_t drawn[FAKE_ROWS];      /* by the last step computed; -1: not on the device */
+    struct fake_inflight *inflight[2]; /* oldest first */
+    int32_t drawn[FAKE_ROWS];          /* by the last step computed; -1: not on the device */
 };
 
 /* A step under way, with what it must not look up any more. */
-struct fake_flight {
+struct fake_inflight {
     const struct step *step;
     struct slot *slot;
     const struct kernel *override;
@@ -185,7 +185,7 @@ static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
     if (fake.fail_every > 0 && fake.steps % (uint64_t)fake.fail_every == 0)
         return err_set(e, "every such step was told to fail");
     if (s->report)
-        s->report->walked = fake.walk && !override;
+        s->report->uncaptured = fake.uncaptured && !override;
     if (override && fake.fail_override)
         return err_set(e, "the candidate failed");
     for (int32_t r = 0; r < s->rows; r++)
@@ -199,18 +199,18 @@ static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
 static int fake_step_start(struct backend *b, const struct step *s, struct slot *slot,
                            const struct kernel *override, struct err *e)
 {
-    bool second = b->flight[0] != NULL;
+    bool second = b->inflight[0] != NULL;
     fake.starts++;
     fake.ahead += second;
-    if (second && (b->flight[1] || b->flight[0]->step == s))
+    if (second && (b->inflight[1] || b->inflight[0]->step == s))
         return err_set(e, "no place for another step");
     for (int32_t t = 0; t < s->m; t++) {
         bool names = s->tokens[t] < 0;
         if (names &&
-            (!second || b->flight[0]->kept_in || -1 - s->tokens[t] >= b->flight[0]->step->rows))
+            (!second || b->inflight[0]->kept_in || -1 - s->tokens[t] >= b->inflight[0]->step->rows))
             return err_set(e, "token %d is a row of no step", s->tokens[t]);
     }
-    struct fake_flight *f = xcalloc(1, sizeof *f);
+    struct fake_inflight *f = xcalloc(1, sizeof *f);
     f->step = s;
     f->slot = slot;
     f->override = override;
@@ -222,12 +222,12 @@ static int fake_step_start(struct backend *b, const struct step *s, struct slot 
         memcpy(f->history[r], row->history, (size_t)row->history_n * sizeof *f->history[r]);
         f->history[r][row->history_n] = -1; /* the unseen token's place */
     }
-    b->flight[second] = f;
+    b->inflight[second] = f;
     return f->kept_in;
 }
 
 /* Checks what the engine knows by now against what was copied at the start. */
-static int fake_restore_row(struct backend *b, struct fake_flight *f, int32_t r,
+static int fake_restore_row(struct backend *b, struct fake_inflight *f, int32_t r,
                             struct sample_row *row, struct err *e)
 {
     const struct sample_row *now = &f->step->sample[r];
@@ -246,7 +246,7 @@ static int fake_restore_row(struct backend *b, struct fake_flight *f, int32_t r,
 
 static int fake_step_wait(struct backend *b, const struct step *s, struct err *e)
 {
-    struct fake_flight *f = b->flight[0];
+    struct fake_inflight *f = b->inflight[0];
     struct step copy = *s;
     int32_t *tokens = xmalloc((size_t)s->m * sizeof *tokens), drawn[FAKE_ROWS];
     if (!f || f->step != s)
@@ -266,8 +266,8 @@ static int fake_step_wait(struct backend *b, const struct step *s, struct err *e
         free(f->history[r]);
     }
     memcpy(b->drawn, drawn, (size_t)s->rows * sizeof *drawn);
-    b->flight[0] = b->flight[1];
-    b->flight[1] = NULL;
+    b->inflight[0] = b->inflight[1];
+    b->inflight[1] = NULL;
     free(copy.sample);
     free(tokens);
     free(f);

@@ -2,7 +2,7 @@
 /* test_engine.c - the whole engine on a fake backend: many requests, few pages. All of it runs
  * twice: with steps one by one, and with each step started while the one before it is under way
  * (what is special about that: test_steps_ahead.c). Other ends than the usual: test_engine_ends.c;
- * slices and canaries: test_engine_lab.c. */
+ * slices and canaries: test_tuning.c. */
 #include "tests/unit/engine/engine_world.h"
 
 static void engine_answers_as_the_model_alone_would(void **state)

@@ -152,7 +152,7 @@ static void fair_starves_nobody_under_a_stream_of_newcomers(void **state)
 {
     (void)state;
     struct bench *b = bench_open(1000, 4, 64);
-    uint64_t stranger = 100;
+    uint64_t client = 100;
     struct sequence *last = NULL;
     for (int i = 0; i < 12; i++) /* in the first steps it has everything */
         last = arrive_from(b, GREEDY, 200, 30, 300 * i);
@@ -160,12 +160,12 @@ static void fair_starves_nobody_under_a_stream_of_newcomers(void **state)
         step(b);
     int steps = 0;
     for (; last->place == PLACE_WAITING; steps++) {
-        for (; scheduler_waiting(b->s) < 40; stranger++)
-            arrive_from(b, stranger, 20, 8, (int32_t)stranger);
+        for (; scheduler_waiting(b->s) < 40; client++)
+            arrive_from(b, client, 20, 8, (int32_t)client);
         step(b);
         assert_true(steps < 30000);
     }
-    assert_true(stranger > 200); /* they did stand in its way */
+    assert_true(client > 200); /* they did stand in its way */
     bench_close(b);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which steps came late, and by how much a step was longer in which a kernel was exchanged. */
+/* Which steps came late, and by how much a step was longer in which a kernel was swapped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -92,12 +92,12 @@ static void clients_have_what_the_rules_say(void **state)
              digest[0], digest[1], digest[2], digest[3], digest[4] >> 4);
     assert_int_equal(client_rules_read(&r, list, &err), 0);
     struct client_name acme = named("acme"), free_one = named("b.c-d_e"),
-                       stranger = address("192.0.2.1"), key = {.kind = CLIENT_KEY};
+                       unknown = address("192.0.2.1"), key = {.kind = CLIENT_KEY};
     struct client_limits l = client_rules_limits(&r, &acme, NULL);
     assert_int_equal(l.requests.running, 2);
     assert_int_equal(l.requests.waiting, 3);
     assert_int_equal(l.tokens_per_minute, 600); /* of `*` */
-    l = client_rules_limits(&r, &stranger, NULL);
+    l = client_rules_limits(&r, &unknown, NULL);
     assert_int_equal(l.requests.running, 8);
     assert_int_equal(l.requests.waiting, -1);
     l = client_rules_limits(&r, &free_one, NULL);

@@ -164,7 +164,7 @@ static void a_retrial_waits_while_new_candidates_are_worth_more(void **state)
     assert_null(retrial_choose(&w->s, 0));
     waits(w, "attn_in/m8", 0.2, 0.1);
     waits(w, "mlp_in/m8", 0.5, 0.06);
-    waits(w, "head/m8", 0.001, 0.5); /* below the floor of all worth */
+    waits(w, "head/m8", 0.001, 0.5); /* below the least worth */
     assert_ptr_equal(retrial_choose(&w->s, 0), place(w, "mlp_in/m8"));
     assert_ptr_equal(retrial_choose(&w->s, 0.029), place(w, "mlp_in/m8"));
     assert_null(retrial_choose(&w->s, 0.031));

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
-#include "engine/lab.h"
+#include "engine/tuning.h"
 #include "specializer/build/build.h"
 #include "specializer/search/space.h"
 #include "specializer/swap.h"

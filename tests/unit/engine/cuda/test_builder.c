@@ -12,7 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/ops.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 
 enum { STEPS = SANITIZED ? 3000 : 20000, KERNELS = 4000, ALIVE = 0x600d };
 
@@ -97,8 +102,8 @@ static cudaError_t pretend_destroy(cudaGraphExec_t exec)
     return cudaSuccess;
 }
 
-#define exchange_open(w, e) ((void)(w), 0)
-#define exchange_close(w, e) ((void)(w), 0)
+#define transfer_open(w, e) ((void)(w), 0)
+#define transfer_close(w, e) ((void)(w), 0)
 #define walk_step(w, e) pretend_walk(w)
 #define cudaStreamBeginCapture(stream, mode) ((void)(stream), cudaSuccess)
 #define cudaStreamEndCapture(stream, graph) ((void)(stream), *(graph) = NULL, cudaSuccess)
@@ -256,7 +261,7 @@ struct engine_thread {
     struct backend *b;
     struct executable *flying[2];
     unsigned seed;
-    int turn, walked, stood_in, tried;
+    int turn, uncaptured, stood_in, tried;
 };
 
 static void land(struct executable **x)
@@ -285,7 +290,7 @@ static void step(struct engine_thread *e)
         e->flying[e->turn] = executable_of(v->exec);
         atomic_fetch_add(&e->flying[e->turn]->running, 1);
     }
-    e->walked += !v;
+    e->uncaptured += !v;
     e->turn = !e->turn;
     atomic_fetch_add(&table.begun, 1);
     usleep((useconds_t)random_below(&e->seed, 40));
@@ -336,10 +341,10 @@ static void kernels_come_and_go_under_steps_that_run(void **state)
     atomic_store(&table.stop, true);
     pthread_join(thread, NULL);
     assert_int_equal(atomic_load(&world.wrong), 0);
-    print_message("%d steps: %d tried, %d stood in, %d walked; %d graphs made, %d updated\n",
-                  (int)STEPS, e.tried, e.stood_in, e.walked, atomic_load(&world.made),
+    print_message("%d steps: %d tried, %d stood in, %d uncaptured; %d graphs made, %d updated\n",
+                  (int)STEPS, e.tried, e.stood_in, e.uncaptured, atomic_load(&world.made),
                   atomic_load(&world.updated));
-    assert_true(e.tried > 0 && e.stood_in > 0 && e.walked < STEPS); /* it was about something */
+    assert_true(e.tried > 0 && e.stood_in > 0 && e.uncaptured < STEPS); /* it was about something */
     assert_true(atomic_load(&world.made) > 0 && atomic_load(&world.updated) > 0);
     assert_true(settles(&e, 256) && settles(&e, 512) && settles(&e, 1024));
     rest(&e); /* the builder may still be busy, the newest graph of a cell old */

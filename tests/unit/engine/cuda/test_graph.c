@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "engine/cuda/graph.c"
+#include "engine/cuda/ops.h"
 
 static struct kernel eager[REGION_COUNT], other;
 

@@ -2,7 +2,9 @@
 /* Tests of engine/cuda/memory.c: the plan is what is handed out, and no two things overlap. */
 #include "tests/unit/unit.h"
 
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/tap.h"
 
 /* A device with so much free memory, of which it gives nothing when asked. */
 static size_t device_free = (size_t)140 << 30;
@@ -61,25 +63,25 @@ static void a_probes_block_has_the_page_table_it_asks_for(void **state)
     b.options = (struct backend_options){.max_tokens = 64, .max_rows = 64};
     size_blocks(&b);
     assert_int_equal(b.narrow.pages, NARROW * 5);
-    assert_int_equal(b.lab.block.pages, 4096);
+    assert_int_equal(b.spare.block.pages, 4096);
     struct arena a = {.base = (char *)4096};
-    carve_lab(&b, &a);
-    assert_in_range(b.lab.block.bytes, 4096 * 4, 4096 * 4 + 65536);
+    carve_spare(&b, &a);
+    assert_in_range(b.spare.block.bytes, 4096 * 4, 4096 * 4 + 65536);
     b.table_least = 1;
     size_blocks(&b);
-    assert_int_equal(b.lab.block.pages, NARROW * 5);
+    assert_int_equal(b.spare.block.pages, NARROW * 5);
 }
 
-static void a_labs_pages_fit_its_memory_whatever_the_heads(void **state)
+static void spare_pages_fit_their_memory_whatever_the_heads(void **state)
 {
     (void)state;
     static const int32_t heads[] = {1, 8, 32, 40}, width[] = {64, 128, 128, 128};
     for (int i = 0; i < 4; i++) {
         struct model_shape s = {.kv_heads = heads[i], .head_dim = width[i]};
         int64_t page = 2LL * KV_PAGE * heads[i] * width[i];
-        assert_true(memory_lab_pages(&s) * page <= LAB_PAGES_BYTES);
-        assert_true((memory_lab_pages(&s) + 1) * page > LAB_PAGES_BYTES);
-        assert_true(memory_lab_pages(&s) > 4 * NARROW); /* room for a step's own and others */
+        assert_true(memory_spare_pages(&s) * page <= SPARE_KV_BYTES);
+        assert_true((memory_spare_pages(&s) + 1) * page > SPARE_KV_BYTES);
+        assert_true(memory_spare_pages(&s) > 4 * NARROW); /* room for a step's own and others */
     }
 }
 
@@ -110,8 +112,8 @@ static void parts_do_not_overlap(void **state)
         {b.weight, 128LL * 128256 * 4},
         {b.counter, CUDA_COUNTERS * 4},
         {b.work, b.work_bytes},
-        {b.lab.y, 64LL * 128256 * 4},
-        {b.lab.k, LAB_PAGES_BYTES},
+        {b.spare.y, 64LL * 128256 * 4},
+        {b.spare.k, SPARE_KV_BYTES},
     };
     const int n = sizeof part / sizeof *part;
     for (int i = 0; i < n; i++) {
@@ -161,7 +163,7 @@ static void a_plan_that_does_not_fit_is_refused_with_every_size(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_labs_pages_fit_its_memory_whatever_the_heads),
+        cmocka_unit_test(spare_pages_fit_their_memory_whatever_the_heads),
         cmocka_unit_test(a_probes_block_has_the_page_table_it_asks_for),
         cmocka_unit_test(what_is_handed_out_is_what_was_counted),
         cmocka_unit_test(parts_do_not_overlap),

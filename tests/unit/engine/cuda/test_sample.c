@@ -8,10 +8,10 @@ static struct sampling params;
 static struct eager_sample sample[4];
 static struct eager_adjust adjust[16];
 
-static struct flight rig(void)
+static struct inflight rig(void)
 {
     params = (struct sampling){.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
-    return (struct flight){.sample = sample, .adjust = adjust};
+    return (struct inflight){.sample = sample, .adjust = adjust};
 }
 
 static void only_the_best_token_needs_no_sampler(void **state)
@@ -55,7 +55,7 @@ static void each_token_of_a_history_is_listed_once(void **state)
 static void a_list_without_room_leaves_its_row_to_the_cpu(void **state)
 {
     (void)state;
-    struct flight f = rig();
+    struct inflight f = rig();
     const struct logit_bias bias[3] = {{1, 1}, {2, 1}, {3, 1}};
     struct sampling other = params;
     struct sample_row rows[3] = {{.params = &params, .target = -1},

@@ -2,7 +2,13 @@
 /* Tests of engine/cuda/step.c: which kernels a step gets, its attention as tiles, its checks. */
 #include "tests/unit/unit.h"
 
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 
 /* What the runtime says when asked, instead of a device on which a graph is being captured. */
 static int wait_says, stream_says;
@@ -188,12 +194,12 @@ static void a_token_may_be_a_row_of_the_step_under_way_and_of_no_other(void **st
     struct err e;
     b.options = (struct backend_options){.max_tokens = 4, .max_rows = 4, .kv_pages = 2};
     assert_int_equal(check_step(&b, &s, &block, &e), -1); /* nothing is under way */
-    b.flight[1] = (struct flight){.step = &before, .rows = 3, .drawn_there = true};
+    b.inflight[1] = (struct inflight){.step = &before, .rows = 3, .drawn_there = true};
     assert_int_equal(check_step(&b, &s, &block, &e), 0);
     token = STEP_TOKEN_OF_ROW(3);
     assert_int_equal(check_step(&b, &s, &block, &e), -1);
     token = STEP_TOKEN_OF_ROW(0);
-    b.flight[1].drawn_there = false; /* a row was left to the CPU */
+    b.inflight[1].drawn_there = false; /* a row was left to the CPU */
     assert_int_equal(check_step(&b, &s, &block, &e), -1);
 }
 
@@ -207,14 +213,14 @@ static void a_step_that_fails_says_whether_the_device_is_lost(void **state)
     assert_non_null(strstr(e.msg, "not under way"));
     wait_says = cudaErrorIllegalAddress;
     stream_says = cudaSuccess;
-    b.flight[0].step = &s;
+    b.inflight[0].step = &s;
     assert_int_equal(cuda_step_wait(&b, &s, &e), -1); /* it would still answer */
-    assert_null(b.flight[0].step);
+    assert_null(b.inflight[0].step);
     stream_says = cudaErrorIllegalAddress;
-    b.flight[1].step = &s;
+    b.inflight[1].step = &s;
     assert_int_equal(cuda_step_wait(&b, &s, &e), STEP_LOST);
     assert_non_null(strstr(e.msg, "answers no more"));
-    assert_null(b.flight[1].step);
+    assert_null(b.inflight[1].step);
 }
 
 static void a_third_step_is_refused(void **state)
@@ -223,7 +229,7 @@ static void a_third_step_is_refused(void **state)
     struct backend b = {.model = &model};
     struct step s = {0};
     struct err e = {""};
-    b.flight[0].step = b.flight[1].step = &s;
+    b.inflight[0].step = b.inflight[1].step = &s;
     assert_int_equal(cuda_step_start(&b, &s, NULL, NULL, &e), -1);
     assert_non_null(strstr(e.msg, "two steps"));
 }

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_walk.c - eager steps, captured steps and rehearsals run the plan, and no order of their own.
+/* test_walk.c - eager steps, captured steps and whole-model checks run the plan, and no order of
+ * their own.
  *
  * Regions are noted instead of launched, so no device is needed: what graph.c captures is
  * walk_step(), as a step without a graph is.
  */
 #include "tests/unit/unit.h"
 
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/walk.h"
 
 enum { MOST = 64 };
 static struct noted {
@@ -27,10 +31,10 @@ static int note(struct walk *w, enum region r, int32_t layer, struct err *e)
 #define eager_region note
 #include "engine/cuda/walk.c"
 
-#define run rehearse_run
-#define check rehearse_check
-#define choose rehearse_choose
-#include "engine/cuda/rehearse.c"
+#define run model_check_run
+#define check model_check_check
+#define choose model_check_choose
+#include "engine/cuda/model_check.c"
 #undef run
 #undef check
 #undef choose
@@ -46,8 +50,8 @@ static void rig(struct backend *b, struct choice *c, bool planted)
     b->x[0] = &buffer[0];
     b->x[1] = &buffer[1];
     b->logits = &buffer[2];
-    b->lab.y = &buffer[3];
-    b->lab.k = b->lab.v = pages;
+    b->spare.y = &buffer[3];
+    b->spare.k = b->spare.v = pages;
     *c = (struct choice){.m = 2, .rows = 2};
     for (int r = 0; r < REGION_COUNT; r++)
         c->kernel[r] = &b->eager[r];
@@ -94,7 +98,7 @@ static void a_step_runs_the_plan(void **state)
     }
 }
 
-static void a_rehearsal_runs_the_plan_on_pages_and_logits_of_its_own(void **state)
+static void a_whole_model_check_runs_the_plan_on_pages_and_logits_of_its_own(void **state)
 {
     (void)state;
     struct step_block block = {0};
@@ -109,7 +113,7 @@ static void a_rehearsal_runs_the_plan_on_pages_and_logits_of_its_own(void **stat
         assert_ran(&b);
         for (int i = 0; i < runs; i++) {
             assert_ptr_equal(ran[i].k_pages, pages + ran[i].layer * layer_bytes(&b, 2));
-            assert_ptr_equal(ran[i].logits, b.lab.y);
+            assert_ptr_equal(ran[i].logits, b.spare.y);
         }
         plan_free(b.plan);
     }
@@ -119,7 +123,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_runs_the_plan),
-        cmocka_unit_test(a_rehearsal_runs_the_plan_on_pages_and_logits_of_its_own),
+        cmocka_unit_test(a_whole_model_check_runs_the_plan_on_pages_and_logits_of_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

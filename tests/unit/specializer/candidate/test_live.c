@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "config/clock.h"
-#include "engine/lab.h"
+#include "engine/tuning.h"
 #include "specializer/admission/endcheck.h"
 #include "specializer/admission/probe.h"
 #include "specializer/pipeline/canary.h"
@@ -59,7 +59,7 @@ static int hang(struct backend *b, struct tap *t)
 }
 
 /* The whole model's logits, which are not waited for. */
-enum stage_result rehearse_run(const struct stage_env *env, struct candidate *c)
+enum stage_result end_check_live(const struct stage_env *env, struct candidate *c)
 {
     (void)env;
     (void)c;
@@ -84,7 +84,7 @@ void probe_end(struct probe *p)
     (void)p;
 }
 
-static int rehearse(struct backend *b, struct rehearsal *r, struct err *e)
+static int check_model(struct backend *b, struct model_check *r, struct err *e)
 {
     (void)b;
     (void)r;
@@ -122,7 +122,7 @@ static void tick(void *ctx)
     }
 }
 
-static const struct backend_ops ops = {.name = "slow", .tap = hang, .rehearse = rehearse};
+static const struct backend_ops ops = {.name = "slow", .tap = hang, .check_model = check_model};
 static const struct machine machine = {.device = "slow", .kind = MACHINE_CPU};
 static const struct model model = {.shape = {.layers = 2}};
 static atomic_bool stop;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What knobs are for (kernels/roles.def): how far apart values are, and that every table's knobs
- * have roles that fit them. */
+ * have roles and defaults that fit them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "config/err.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/search/space.h"
 
@@ -91,11 +92,35 @@ static void kinds_of_a_template_have_families_of_their_own(void **unused)
     }
 }
 
+/* A source compiles alone: it repeats the defaults of its table. */
+static void a_source_has_the_defaults_of_its_table(void **unused)
+{
+    (void)unused;
+    int sources = 0;
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
+        const char *text = template_source(t);
+        if (t->library)
+            continue;
+        sources++;
+        for (int k = 0; k < t->knobs; k++) {
+            char *line = xasprintf("#ifndef %s\n#define %s %d\n#endif\n", t->knob[k].name,
+                                   t->knob[k].name, t->knob[k].fallback);
+            if (!strstr(text, line))
+                fail_msg("%s lacks its table's default: #define %s %d", t->file, t->knob[k].name,
+                         t->knob[k].fallback);
+            free(line);
+        }
+    }
+    assert_true(sources > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_as_far_apart_as_their_scale_says),
         cmocka_unit_test(every_knob_has_a_role_that_fits_its_values),
+        cmocka_unit_test(a_source_has_the_defaults_of_its_table),
         cmocka_unit_test(kinds_of_a_template_have_families_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

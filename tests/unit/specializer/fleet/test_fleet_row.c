@@ -147,7 +147,7 @@ static void a_row_of_any_bytes_is_a_row_or_refused(void **state)
     assert_true(taken > 100); /* or the loop looked at nothing */
 }
 
-static void words_of_a_stranger_are_one_line_of_ascii(void **state)
+static void untrusted_words_are_one_line_of_ascii(void **state)
 {
     char out[FLEET_WORD], many[4096];
     (void)state;
@@ -165,7 +165,7 @@ int main(void)
         cmocka_unit_test(a_right_row_is_read),
         cmocka_unit_test(a_wrong_row_is_refused_by_the_name_of_its_column),
         cmocka_unit_test(a_row_of_any_bytes_is_a_row_or_refused),
-        cmocka_unit_test(words_of_a_stranger_are_one_line_of_ascii),
+        cmocka_unit_test(untrusted_words_are_one_line_of_ascii),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

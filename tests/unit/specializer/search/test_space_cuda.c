@@ -264,17 +264,17 @@ static void attention_with_a_deeper_ring_comes_nearer_to_its_bytes(void **unused
     struct facts f = facts_of(REGION_ATTN, 32);
     const struct template *t = template_find("attn_mma");
     struct point p = template_defaults(t);
-    double before = 1, floor = 32.0 * 32 * f.KV_HEADS * 64 * f.HEAD_DIM / 4.8e12;
+    double before = 1, bound = 32.0 * 32 * f.KV_HEADS * 64 * f.HEAD_DIM / 4.8e12;
     struct cost cost;
     cost_open(&cost, &h200, 1);
     p.value[template_knob(t, "WARPS")] = p.value[template_knob(t, "SPLITS")] = 1;
     for (int stages = 1; stages <= 4; stages++) {
         p.value[template_knob(t, "STAGES")] = stages;
         double s = cost_formula(&cost, t, &p, &f);
-        assert_true(s > floor && s < before);
+        assert_true(s > bound && s < before);
         before = s;
     }
-    assert_true(before < 3 * floor);
+    assert_true(before < 3 * bound);
     cost_close(&cost);
 }
 
@@ -382,11 +382,11 @@ static void a_librarys_first_guesses_are_predicted_fastest(void **unused)
     const struct template *t = template_find("lt_mlp_in");
     struct facts f = facts_of(REGION_MLP_IN, 2048);
     struct point p = template_defaults(t);
-    double before = 0, floor = 2.0 * 2048 * 2 * 6144 * 2048 / 8e14;
+    double before = 0, bound = 2.0 * 2048 * 2 * 6144 * 2048 / 8e14;
     for (int rank = 1; rank < 8; rank++) {
         p.value[template_knob(t, "RANK")] = rank;
         double s = cost_predict(&cost, t, &p, &f);
-        assert_true(s > floor && s < 3 * floor);
+        assert_true(s > bound && s < 3 * bound);
         assert_true(s > before);
         before = s;
     }

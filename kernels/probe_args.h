@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* probe.h - arguments of the kernels that surround a kernel under test (probe.cu) and of those that
- * say what it should have computed (oracle.cu). Shape-generic; shared with engine/cuda/. */
-#ifndef WHET_KERNELS_PROBE_H
-#define WHET_KERNELS_PROBE_H
+/* probe_args.h - arguments of the kernels that surround a kernel under test (probe.cu) and of those
+ * that say what it should have computed (oracle.cu). Shape-generic; shared with engine/cuda/. */
+#ifndef WHET_KERNELS_PROBE_ARGS_H
+#define WHET_KERNELS_PROBE_ARGS_H
 
 #include "cuda.h"
 

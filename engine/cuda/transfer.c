@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exchange.c - what a step and the host tell each other: the step's block in, the drawn tokens out.
+/* transfer.c - what a step and the host tell each other: the step's block in, the drawn tokens out.
  *
  * A few kilobytes each way, through kernels that read and write the host's memory: copy engines
- * have to be waited for, and wait, each time. A walked step has a kernel for each (transfer()). A
- * graph brings its own, as first and last node, so nothing lies between one graph and the next:
- * open finds the block in one of two places, those of the two flights, and close leaves the tokens
- * in one of two, and says on the device that it is the other flight's turn.
+ * have to be waited for, and wait, each time. An uncaptured step has a kernel for each
+ * (transfer()). A graph brings its own, as first and last node, so nothing lies between one graph
+ * and the next: open finds the block in one of two places, those of the two steps in flight, and
+ * close leaves the tokens in one of two, and says on the device that the other is next.
  *
- * Invariant: b->told is the flight that the next graph on the stream will find, -1 if nobody knows.
- * Where it is not the one that the host has filled, because steps were walked meanwhile or one
- * failed, it is set by a kernel before the graph.
+ * Invariant: b->told is which of them the next graph on the stream will find, -1 if nobody knows.
+ * Where it is not the one that the host has filled, because steps were launched uncaptured
+ * meanwhile or one failed, it is set by a kernel before the graph.
  */
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 
 enum { THREADS = 128, OPEN_MOST = 64 << 10, BOTH_MOST = 16 << 10 };
 
@@ -36,12 +41,12 @@ static size_t opened_bytes(const struct backend *b, const struct choice *c)
     return (size_t)(bytes < OPEN_MOST ? bytes : OPEN_MOST) / 16 * 16;
 }
 
-int exchange_open(struct walk *w, struct err *e)
+int transfer_open(struct walk *w, struct err *e)
 {
     struct backend *b = w->b;
     struct walk own = {.b = b, .stream = w->stream};
     size_t bytes = opened_bytes(b, w->choice);
-    struct eager_open_args a = {.from = {b->flight[0].narrow_host, b->flight[1].narrow_host},
+    struct eager_open_args a = {.from = {b->inflight[0].narrow_host, b->inflight[1].narrow_host},
                                 .to = b->narrow.device,
                                 .turn = b->turn_there,
                                 .n16 = (int32_t)(bytes / 16),
@@ -50,18 +55,18 @@ int exchange_open(struct walk *w, struct err *e)
     return launch(&own, PRIM_OPEN, grid, THREADS, 0, &a, e);
 }
 
-int exchange_close(struct walk *w, struct err *e)
+int transfer_close(struct walk *w, struct err *e)
 {
     struct backend *b = w->b;
     struct walk own = {.b = b, .stream = w->stream};
     struct eager_close_args a = {.counts = b->narrow.counts,
                                  .best = b->best,
-                                 .to = {b->flight[0].best, b->flight[1].best},
+                                 .to = {b->inflight[0].best, b->inflight[1].best},
                                  .turn = b->turn_there};
     return launch(&own, PRIM_CLOSE, (dim3){1, 1, 1}, NARROW, 0, &a, e);
 }
 
-int exchange_launch(struct backend *b, const struct choice *c, cudaGraphExec_t exec, size_t used,
+int transfer_launch(struct backend *b, const struct choice *c, cudaGraphExec_t exec, size_t used,
                     struct err *e)
 {
     const struct step_block *s = &b->narrow;

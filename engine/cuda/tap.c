@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lab.c - looking at live steps: taps.
+/* tap.c - looking at live steps: taps.
  *
- * A step that a tap looks at is walked instead of launched as a graph, so there is a place between
- * its regions. There the inputs of one region are copied to the host (TAP_CAPTURE), or another
- * kernel runs on them into the lab's own outputs, poisoned before, and both outputs are compared on
+ * A step that a tap looks at is launched uncaptured instead of as a graph, so there is a place
+ * between its regions. There the inputs of one region are copied to the host (TAP_CAPTURE), or
+ * another kernel runs on them into spare outputs, poisoned before, and both outputs are compared on
  * the device (TAP_COMPARE). What the step served is only read; k and v of the tapped kernel go to
- * pages of the lab. Numbers come back with the step's own results.
+ * pages of the spare memory. Numbers come back with the step's own results.
  *
- * Hand-over as in engine/cpu/backend_lab.c: the engine thread raises `looking` before it reads
+ * Hand-over as in engine/cpu/backend_taps.c: the engine thread raises `looking` before it reads
  * `tap`; who removes a tap clears `tap` first and then waits for `looking` to fall.
  */
 #include <math.h>
@@ -18,32 +18,39 @@
 #include "config/err.h"
 #include "config/log.h"
 #include "engine/capture.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/loaded.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 #include "engine/quant.h"
 
 enum { CAPTURE_PAGES = 1024 };
 
-int lab_open(struct backend *b, struct err *e)
+int tap_open(struct backend *b, struct err *e)
 {
-    int32_t n = b->lab.block.tokens, *at = xcalloc((size_t)n, sizeof *at);
+    int32_t n = b->spare.block.tokens, *at = xcalloc((size_t)n, sizeof *at);
     for (int i = 0; i < n; i++)
         at[i] = i;
     cudaError_t code =
-        cudaMemcpy(b->lab.own_at, at, (size_t)n * sizeof *at, cudaMemcpyHostToDevice);
+        cudaMemcpy(b->spare.own_at, at, (size_t)n * sizeof *at, cudaMemcpyHostToDevice);
     free(at);
     CU(code);
     for (int i = 0; i < 4; i++)
-        CU(cudaEventCreate(&b->lab.event[i]));
+        CU(cudaEventCreate(&b->spare.event[i]));
     CU(cudaDeviceSynchronize()); /* what was cleared and copied since the start is there */
     return 0;
 }
 
-void lab_close(struct backend *b)
+void tap_close(struct backend *b)
 {
     for (int i = 0; i < 4; i++)
-        if (b->lab.event[i])
-            cudaEventDestroy(b->lab.event[i]);
+        if (b->spare.event[i])
+            cudaEventDestroy(b->spare.event[i]);
 }
 
 static int capture_fetch(struct backend *b, struct capture *c, struct err *e);
@@ -66,14 +73,14 @@ int cuda_tap(struct backend *b, struct tap *t)
         struct timespec us100 = {0, 100000};
         nanosleep(&us100, NULL);
     }
-    if (old && old->kind == TAP_CAPTURE && atomic_load(&old->left) == 0 && b->lab.gathered > 0 &&
+    if (old && old->kind == TAP_CAPTURE && atomic_load(&old->left) == 0 && b->spare.gathered > 0 &&
         capture_fetch(b, old->capture, &why))
         log_error("cuda", "captured pages: %s", why.msg);
     atomic_store(&b->tap, t);
     return 0;
 }
 
-bool lab_wants(struct backend *b, const struct choice *c)
+bool tap_wants(struct backend *b, const struct choice *c)
 {
     if (!atomic_load_explicit(&b->tap, memory_order_relaxed))
         return false;
@@ -90,7 +97,7 @@ bool lab_wants(struct backend *b, const struct choice *c)
         atomic_store(&b->looking, false);
         return false;
     }
-    b->lab.layer = region_info(t->slot->region)->once ? 0 : b->look_layer;
+    b->spare.layer = region_info(t->slot->region)->once ? 0 : b->look_layer;
     b->look_layer = (b->look_layer + 1) % b->model->shape.layers;
     return true;
 }
@@ -118,14 +125,14 @@ static int fetch_halfs(const void *from, int64_t at, int64_t n, float **to, stru
     return 0;
 }
 
-/* Copies the pages into the lab's memory in one launch; from there the specializer's thread fetches
+/* Copies the pages into spare memory in one launch; from there the specializer's thread fetches
  * them (capture_fetch), because the bus takes longer than a step. */
 static int gather_pages(struct walk *w, const struct capture *c, const int32_t *number,
                         const int32_t *place, struct err *e)
 {
     struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
-    const struct step_block *k = &b->lab.block;
+    const struct step_block *k = &b->spare.block;
     int32_t *list = block_mirror(k, k->page_table);
     for (int32_t p = 0; p < b->options.kv_pages; p++)
         if (number[p] > 0)
@@ -134,14 +141,14 @@ static int gather_pages(struct walk *w, const struct capture *c, const int32_t *
                        w->stream));
     struct eager_gather_args a = {.k = kv_pages(b, c->layer, 0),
                                   .v = kv_pages(b, c->layer, 1),
-                                  .to_k = b->lab.k,
-                                  .to_v = b->lab.v,
+                                  .to_k = b->spare.k,
+                                  .to_v = b->spare.v,
                                   .number = k->page_table,
                                   .page16 = s->kv_heads * KV_PAGE * s->head_dim / 8};
     if (launch(w, PRIM_GATHER, (dim3){(unsigned)c->pages, 2, 1}, 256, 0, &a, e))
         return -1;
     CU(cudaStreamSynchronize(w->stream));
-    b->lab.gathered = c->pages;
+    b->spare.gathered = c->pages;
     return 0;
 }
 
@@ -149,12 +156,12 @@ static int gather_pages(struct walk *w, const struct capture *c, const int32_t *
 static int capture_fetch(struct backend *b, struct capture *c, struct err *e)
 {
     const struct model_shape *s = &b->model->shape;
-    size_t n = (size_t)b->lab.gathered * (size_t)s->kv_heads * KV_PAGE * (size_t)s->head_dim;
+    size_t n = (size_t)b->spare.gathered * (size_t)s->kv_heads * KV_PAGE * (size_t)s->head_dim;
     uint16_t *half = xmalloc(n * sizeof *half);
     float **to[2] = {&c->k_pages, &c->v_pages};
     cudaError_t code = cudaSuccess;
     for (int v = 0; v < 2 && !code; v++) {
-        code = cudaMemcpyAsync(half, v ? b->lab.v : b->lab.k, n * sizeof *half,
+        code = cudaMemcpyAsync(half, v ? b->spare.v : b->spare.k, n * sizeof *half,
                                cudaMemcpyDeviceToHost, b->loader);
         if (!code)
             code = cudaStreamSynchronize(b->loader);
@@ -163,7 +170,7 @@ static int capture_fetch(struct backend *b, struct capture *c, struct err *e)
             f[i] = bf16_to_f32(half[i]);
     }
     free(half);
-    b->lab.gathered = 0;
+    b->spare.gathered = 0;
     CU(code);
     return 0;
 }
@@ -174,7 +181,7 @@ static int capture_attn(struct walk *w, struct capture *c, const struct step *s,
                         struct err *e)
 {
     const struct model_shape *shape = &w->b->model->shape;
-    int32_t room = memory_lab_pages(shape);
+    int32_t room = memory_spare_pages(shape);
     if (room <= NARROW) /* each sequence writes one of its own */
         return err_set(e, "cuda: %d captured pages have room, too few for a step", room);
     capture_table(c, s, number);
@@ -259,9 +266,9 @@ static int capture(struct walk *w, struct capture *c, enum region r, int32_t lay
 
 /* ---- compare ------------------------------------------------------------------------------- */
 
-void lab_aim(struct walk *w, enum region r)
+void spare_aim(struct walk *w, enum region r)
 {
-    struct lab *l = &w->b->lab;
+    struct spare *l = &w->b->spare;
     if (r == REGION_ATTN_IN) {
         w->k_pages = l->own_k;
         w->v_pages = l->own_v;
@@ -279,11 +286,11 @@ void lab_aim(struct walk *w, enum region r)
     }
 }
 
-int lab_redirect(struct walk *w, enum region r, struct err *e)
+int spare_redirect(struct walk *w, enum region r, struct err *e)
 {
     struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
-    struct lab *l = &b->lab;
+    struct spare *l = &b->spare;
     size_t q = (size_t)s->heads * (size_t)s->head_dim, width = (size_t)s->hidden;
     size_t own = (size_t)NARROW * (size_t)s->kv_heads * (size_t)s->head_dim * 2;
     if (r == REGION_ATTN_IN || r == REGION_ATTN)
@@ -297,7 +304,7 @@ int lab_redirect(struct walk *w, enum region r, struct err *e)
         CU(cudaMemsetAsync(l->own_k, 0xff, own, w->stream));
         CU(cudaMemsetAsync(l->own_v, 0xff, own, w->stream));
     }
-    lab_aim(w, r);
+    spare_aim(w, r);
     return 0;
 }
 
@@ -311,7 +318,7 @@ static int compare(const struct walk *w, enum region r, int32_t layer, struct wa
     struct eager_compare_args a = {.count = r == REGION_HEAD ? &c->rows : &c->m,
                                    .kv_heads = s->kv_heads,
                                    .head_dim = s->head_dim,
-                                   .out = b->lab.result};
+                                   .out = b->spare.result};
     const float *served[] = {
         [REGION_ATTN_IN] = w->q, [REGION_ATTN] = w->a,    [REGION_ATTN_OUT] = w->y,
         [REGION_MLP_IN] = w->h,  [REGION_MLP_OUT] = w->y, [REGION_HEAD] = w->logits};
@@ -319,10 +326,10 @@ static int compare(const struct walk *w, enum region r, int32_t layer, struct wa
                             [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
                             [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = s->vocab};
     dim3 grid = {(unsigned)region_m(r, w->m, w->rows), 1, 1};
-    a.a = b->lab.y;
+    a.a = b->spare.y;
     a.b = served[r];
     a.cols = cols[r];
-    CU(cudaMemsetAsync(b->lab.result, 0, 3 * 16, w->stream));
+    CU(cudaMemsetAsync(b->spare.result, 0, 3 * 16, w->stream));
     if (launch(other, PRIM_COMPARE, grid, 256, 0, &a, e))
         return -1;
     for (int v = 0; r == REGION_ATTN_IN && v < 2; v++) {
@@ -332,11 +339,11 @@ static int compare(const struct walk *w, enum region r, int32_t layer, struct wa
         a.a_at = other->kv_at;
         a.b_at = w->block->kv_at;
         a.cols = s->kv_heads * s->head_dim;
-        a.out = b->lab.result + 4 * (v + 1);
+        a.out = b->spare.result + 4 * (v + 1);
         if (launch(other, PRIM_COMPARE, grid, 256, 0, &a, e))
             return -1;
     }
-    CU(cudaMemcpyAsync(b->lab.result_host, b->lab.result, 3 * 16, cudaMemcpyDeviceToHost,
+    CU(cudaMemcpyAsync(b->spare.result_host, b->spare.result, 3 * 16, cudaMemcpyDeviceToHost,
                        w->stream));
     return 0;
 }
@@ -354,50 +361,50 @@ static int compare_wide(struct walk *w, const struct kernel *k, enum region r, i
                                    .kv_heads = 1, /* rows are pages of one head as wide as they */
                                    .cols = p.n,
                                    .head_dim = p.n,
-                                   .out = b->lab.result};
+                                   .out = b->spare.result};
     p.w = matrix_of(b, r, layer).data;
     if (p.d16) {
-        a.a_pages = p.d = b->lab.raw;
+        a.a_pages = p.d = b->spare.raw;
         a.b_pages = b->raw;
     } else {
         p.c = w->x;
-        a.a = p.d = b->lab.y;
+        a.a = p.d = b->spare.y;
         a.b = w->y;
     }
     CU(cudaMemsetAsync(p.d, 0xff, (size_t)p.m * (size_t)p.n * (p.d16 ? 2 : 4), w->stream));
-    CU(cudaMemsetAsync(b->lab.result, 0, 3 * 16, w->stream));
-    CU(cudaEventRecord(b->lab.event[2], w->stream));
+    CU(cudaMemsetAsync(b->spare.result, 0, 3 * 16, w->stream));
+    CU(cudaEventRecord(b->spare.event[2], w->stream));
     if (blas_run(b, w->stream, &p, l ? l->lt : NULL, e))
         return -1;
-    CU(cudaEventRecord(b->lab.event[3], w->stream));
+    CU(cudaEventRecord(b->spare.event[3], w->stream));
     if (launch(w, PRIM_COMPARE, (dim3){(unsigned)w->m, 1, 1}, 256, 0, &a, e))
         return -1;
-    CU(cudaMemcpyAsync(b->lab.result_host, b->lab.result, 3 * 16, cudaMemcpyDeviceToHost,
+    CU(cudaMemcpyAsync(b->spare.result_host, b->spare.result, 3 * 16, cudaMemcpyDeviceToHost,
                        w->stream));
-    b->lab.pending = true;
+    b->spare.pending = true;
     return 0;
 }
 
 static bool here(const struct walk *w, enum region r, int32_t layer)
 {
     const struct tap *t = atomic_load(&w->b->tap);
-    return t && t->slot->region == r && layer == w->b->lab.layer;
+    return t && t->slot->region == r && layer == w->b->spare.layer;
 }
 
-int lab_before(struct walk *w, enum region r, int32_t layer, struct err *e)
+int tap_before(struct walk *w, enum region r, int32_t layer, struct err *e)
 {
     if (here(w, r, layer))
-        CU(cudaEventRecord(w->b->lab.event[0], w->stream));
+        CU(cudaEventRecord(w->b->spare.event[0], w->stream));
     return 0;
 }
 
-int lab_after(struct walk *w, enum region r, int32_t layer, struct err *e)
+int tap_after(struct walk *w, enum region r, int32_t layer, struct err *e)
 {
     struct backend *b = w->b;
     struct tap *t = atomic_load(&b->tap);
     if (!here(w, r, layer))
         return 0;
-    CU(cudaEventRecord(b->lab.event[1], w->stream));
+    CU(cudaEventRecord(b->spare.event[1], w->stream));
     if (t->kind == TAP_CAPTURE) {
         CU(cudaStreamSynchronize(w->stream));
         if (w->wide ? capture_wide(w, t->capture, r, layer, e)
@@ -411,14 +418,14 @@ int lab_after(struct walk *w, enum region r, int32_t layer, struct err *e)
     struct walk other = *w;
     if (w->wide)
         return compare_wide(w, t->kernel, r, layer, e);
-    if (lab_redirect(&other, r, e))
+    if (spare_redirect(&other, r, e))
         return -1;
-    CU(cudaEventRecord(b->lab.event[2], w->stream));
+    CU(cudaEventRecord(b->spare.event[2], w->stream));
     if (walk_region(&other, t->kernel, r, layer, e))
         return -1;
     w->have16[r] = false; /* it may have written its own there */
-    CU(cudaEventRecord(b->lab.event[3], w->stream));
-    b->lab.pending = true;
+    CU(cudaEventRecord(b->spare.event[3], w->stream));
+    b->spare.pending = true;
     return compare(w, r, layer, &other, e);
 }
 
@@ -429,10 +436,10 @@ static float bits_float(unsigned bits)
     return f;
 }
 
-void lab_done(struct backend *b, bool failed)
+void tap_done(struct backend *b, bool failed)
 {
     struct tap *t = atomic_load(&b->tap);
-    struct lab *l = &b->lab;
+    struct spare *l = &b->spare;
     if (l->pending && t && !failed) {
         float served = 0, tapped = 0;
         bool bad = false, served_bad = false, different = false;

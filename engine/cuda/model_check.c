@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rehearse.c - the whole model on tokens of nobody, in slices between live steps.
+/* model_check.c - the whole model on tokens of nobody, in slices between live steps.
  *
  * Kernels that are right alone may drift together over thirty layers, so a promoted candidate runs
  * in all of them. A process of its own would need the model's memory a second time; here the
- * weights are, and the candidate has already run in this process (its bench). The rehearsal has
- * token, pages and logits of its own in the lab's memory and shares only the buffers between two
+ * weights are, and the candidate has already run in this process (its bench). The check has
+ * token, pages and logits of its own in spare memory and shares only the buffers between two
  * regions, which hold nothing from one step to the next. One call is one step: the engine lends it
  * between two of its own, on the same stream.
  *
- * A slot of decode steps is rehearsed by sequences that decode. Keys and values of a layer follow
- * those of the layer before; sequence i has page i of each, so such a rehearsal is at most KV_PAGE
- * positions long, and has as many sequences as the lab has room for. A wide slot is rehearsed by
+ * A slot of decode steps is checked by sequences that decode. Keys and values of a layer follow
+ * those of the layer before; sequence i has page i of each, so such a check is at most KV_PAGE
+ * positions long, and has as many sequences as there is spare room for. A wide slot is checked by
  * one prompt of its width in one step: an algorithm that splits K at 16 tokens may not do so at
  * 2048. There a layer's keys and values are needed no longer than the layer runs, so all layers
  * share the pages into which taps write theirs.
@@ -18,7 +18,13 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 
 static int64_t layer_bytes(const struct backend *b, int32_t m)
 {
@@ -30,12 +36,12 @@ static int64_t layer_bytes(const struct backend *b, int32_t m)
 static int32_t room(const struct backend *b, int32_t m)
 {
     int64_t layers = b->model->shape.layers;
-    while (m > 1 && layer_bytes(b, walk_padded(m)) * layers > LAB_PAGES_BYTES)
+    while (m > 1 && layer_bytes(b, walk_padded(m)) * layers > SPARE_KV_BYTES)
         m = m_bucket[m_bucket_of(m) - 1];
     return m;
 }
 
-static int check(const struct backend *b, struct rehearsal *r, struct err *e)
+static int check(const struct backend *b, struct model_check *r, struct err *e)
 {
     if (r->prompt && r->m > b->options.max_tokens)
         r->m = b->options.max_tokens;
@@ -44,13 +50,13 @@ static int check(const struct backend *b, struct rehearsal *r, struct err *e)
     int32_t most = r->prompt ? 1 : KV_PAGE;
     if (r->m < 1 || (!r->prompt && r->m > NARROW) || (r->prompt && r->m <= NARROW) ||
         r->positions < 1 || r->positions > most || r->rows > r->m || r->rows > NARROW)
-        return err_set(e, "cuda: a rehearsal of %d tokens, %d positions and %d rows", r->m,
-                       r->positions, r->rows);
+        return err_set(e, "cuda: a check of the whole model on %d tokens, %d positions and %d rows",
+                       r->m, r->positions, r->rows);
     return 0;
 }
 
 /* One token of each sequence, at position `at`. */
-static int32_t fill_decode(const struct step_block *k, const struct rehearsal *r, int32_t at)
+static int32_t fill_decode(const struct step_block *k, const struct model_check *r, int32_t at)
 {
     int32_t *kv_at = block_mirror(k, k->kv_at), *pages_at = block_mirror(k, k->pages_at);
     int32_t *position = block_mirror(k, k->position), *row = block_mirror(k, k->row);
@@ -68,7 +74,7 @@ static int32_t fill_decode(const struct step_block *k, const struct rehearsal *r
 }
 
 /* All of one sequence; its last tokens are the rows. */
-static int32_t fill_prompt(const struct step_block *k, const struct rehearsal *r)
+static int32_t fill_prompt(const struct step_block *k, const struct model_check *r)
 {
     int32_t *kv_at = block_mirror(k, k->kv_at), *pages_at = block_mirror(k, k->pages_at);
     int32_t *position = block_mirror(k, k->position), *row = block_mirror(k, k->row);
@@ -91,9 +97,9 @@ static int32_t fill_prompt(const struct step_block *k, const struct rehearsal *r
     return pages;
 }
 
-static int send_block(struct backend *b, const struct rehearsal *r, int32_t at, struct err *e)
+static int send_block(struct backend *b, const struct model_check *r, int32_t at, struct err *e)
 {
-    const struct step_block *k = &b->lab.block;
+    const struct step_block *k = &b->spare.block;
     int32_t *token = block_mirror(k, k->token);
     memcpy(token, r->token + (size_t)at * (size_t)r->m, (size_t)r->m * sizeof *token);
     int32_t pages = r->prompt ? fill_prompt(k, r) : fill_decode(k, r, at);
@@ -107,40 +113,42 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     struct walk *w = ctx;
     struct backend *b = w->b;
     int64_t bytes = layer_bytes(b, w->m);
-    w->k_pages = w->wide ? b->lab.own_k : (char *)b->lab.k + n->layer * bytes;
-    w->v_pages = w->wide ? b->lab.own_v : (char *)b->lab.v + n->layer * bytes;
+    w->k_pages = w->wide ? b->spare.own_k : (char *)b->spare.k + n->layer * bytes;
+    w->v_pages = w->wide ? b->spare.own_v : (char *)b->spare.v + n->layer * bytes;
     walk_aim(w, n->region);
     return walk_region(w, w->choice->kernel[n->region], n->region, n->layer, e);
 }
 
 static int walk_model(struct walk *w, struct err *e)
 {
-    w->logits = w->b->lab.y;
-    w->best = w->b->lab.best;
+    w->logits = w->b->spare.y;
+    w->best = w->b->spare.best;
     return plan_walk(w->b->plan, w->rows, 0, run, w, e);
 }
 
 /* The looked rows' logits to the host; eager's best tokens are the next step's. */
-static int fetch(struct backend *b, struct rehearsal *r, int32_t at, bool eager, struct err *e)
+static int fetch(struct backend *b, struct model_check *r, int32_t at, bool eager, struct err *e)
 {
     size_t vocab = (size_t)b->model->shape.vocab;
     float *to = (eager ? r->eager : r->own) + (size_t)(at * r->rows) * vocab;
     for (int32_t i = 0; i < r->rows; i++)
-        CU(cudaMemcpyAsync(to + (size_t)i * vocab, b->lab.y + (size_t)((at + i) % r->m) * vocab,
+        CU(cudaMemcpyAsync(to + (size_t)i * vocab, b->spare.y + (size_t)((at + i) % r->m) * vocab,
                            vocab * sizeof *to, cudaMemcpyDeviceToHost, b->stream));
     int32_t drawn = r->prompt ? r->rows : r->m, *next = r->token + (size_t)(at + 1) * (size_t)r->m;
     if (eager)
-        CU(cudaMemcpyAsync(next, b->lab.best, (size_t)drawn * sizeof *next, cudaMemcpyDeviceToHost,
-                           b->stream));
+        CU(cudaMemcpyAsync(next, b->spare.best, (size_t)drawn * sizeof *next,
+                           cudaMemcpyDeviceToHost, b->stream));
     CU(cudaStreamSynchronize(b->stream));
     for (int32_t i = 0; eager && i < drawn; i++)
         if (next[i] < 0)
-            return err_set(e, "cuda: a rehearsal in which eager finds no best token");
+            return err_set(e,
+                           "cuda: a check of the whole model in which eager finds no best token");
     return 0;
 }
 
 /* A prompt is a wide step; decodes are narrow ones. */
-static void choose(const struct backend *b, const struct rehearsal *r, bool eager, struct choice *c)
+static void choose(const struct backend *b, const struct model_check *r, bool eager,
+                   struct choice *c)
 {
     *c = (struct choice){.m = walk_padded(r->m),
                          .rows = walk_padded(r->prompt ? r->rows : r->m),
@@ -152,7 +160,7 @@ static void choose(const struct backend *b, const struct rehearsal *r, bool eage
         c->kernel[r->slot->region] = r->kernel;
 }
 
-int cuda_rehearse(struct backend *b, struct rehearsal *r, struct err *e)
+int cuda_check_model(struct backend *b, struct model_check *r, struct err *e)
 {
     struct choice choice;
     struct walk w;
@@ -163,7 +171,7 @@ int cuda_rehearse(struct backend *b, struct rehearsal *r, struct err *e)
     choose(b, r, eager, &choice);
     if (send_block(b, r, at, e))
         return -1;
-    walk_init(&w, b, b->stream, &b->lab.block, &choice);
+    walk_init(&w, b, b->stream, &b->spare.block, &choice);
     if (r->prompt) {
         w.wide = true;
         w.decode = false;

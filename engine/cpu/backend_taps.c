@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backend_lab.c - looking at live steps without touching them: taps.
+/* backend_taps.c - looking at live steps without touching them: taps.
  *
  * A tap sits behind one run of one region. It copies that run's inputs (TAP_CAPTURE), or runs
  * another kernel on them into outputs of its own and compares (TAP_COMPARE). What the step served
  * is read, never written: regions do not overwrite their inputs, and the tapped kernel's KV goes
- * to pages of the lab.
+ * to pages of the spare memory.
  *
  * Hand-over: the engine thread raises `looking` before it reads `tap`; who removes a tap clears
  * `tap` first and then waits for `looking` to fall. Both are sequentially consistent, so one of
@@ -141,8 +141,8 @@ static void compare(const struct view *got, const struct view *want, int64_t m, 
     free(buffer);
 }
 
-/* Output i of the lab, `floats` long and poisoned, so that what is not written shows. */
-static float *lab_output(struct lab *l, int i, int64_t floats)
+/* Output i of the spare memory, `floats` long and poisoned, so that what is not written shows. */
+static float *spare_output(struct spare *l, int i, int64_t floats)
 {
     int64_t bytes = floats * (int64_t)sizeof(float);
     if (bytes > l->bytes[i]) {
@@ -157,7 +157,7 @@ static float *lab_output(struct lab *l, int i, int64_t floats)
 static void redirect_attn_in(struct backend *b, struct attn_in_args *a, struct view got[3],
                              struct view want[3])
 {
-    struct lab *l = &b->lab;
+    struct spare *l = &b->spare;
     int64_t m = a->m, row = (int64_t)a->kv_heads * a->head_dim;
     int64_t paged = (m + KV_PAGE - 1) / KV_PAGE * KV_PAGE * row;
     if (!l->kv_at) {
@@ -168,16 +168,17 @@ static void redirect_attn_in(struct backend *b, struct attn_in_args *a, struct v
     want[0] = (struct view){.data = a->q, .cols = a->wq.rows};
     want[1] = (struct view){a->k_pages, a->kv_at, a->kv_heads, a->head_dim, row};
     want[2] = (struct view){a->v_pages, a->kv_at, a->kv_heads, a->head_dim, row};
-    a->q = lab_output(l, 0, m * a->wq.rows);
-    a->k_pages = lab_output(l, 1, paged);
-    a->v_pages = lab_output(l, 2, paged);
+    a->q = spare_output(l, 0, m * a->wq.rows);
+    a->k_pages = spare_output(l, 1, paged);
+    a->v_pages = spare_output(l, 2, paged);
     a->kv_at = l->kv_at;
     got[0] = (struct view){.data = a->q, .cols = a->wq.rows};
     got[1] = (struct view){a->k_pages, a->kv_at, a->kv_heads, a->head_dim, row};
     got[2] = (struct view){a->v_pages, a->kv_at, a->kv_heads, a->head_dim, row};
 }
 
-/* Points `args` at outputs of the lab; both sides as views. Returns the number of outputs. */
+/* Points `args` at outputs of the spare memory; both sides as views. Returns the number of outputs.
+ */
 static int redirect(struct backend *b, enum region r, union region_args *args, struct view got[3],
                     struct view want[3])
 {
@@ -194,8 +195,8 @@ static int redirect(struct backend *b, enum region r, union region_args *args, s
         output = &args->mlp_in.h;
         cols = args->mlp_in.gate.rows;
     } else if (r == REGION_MLP) {
-        /* A tap writes nothing of a step, so what the kernel works in is the lab's too. */
-        args->mlp.h = lab_output(&b->lab, 1, (int64_t)args->mlp.m * args->mlp.gate.rows);
+        /* A tap writes nothing of a step, so what the kernel works in is spare memory, too. */
+        args->mlp.h = spare_output(&b->spare, 1, (int64_t)args->mlp.m * args->mlp.gate.rows);
         output = &args->mlp.y;
         cols = args->mlp.down.rows;
     } else if (r == REGION_HEAD) {
@@ -206,7 +207,7 @@ static int redirect(struct backend *b, enum region r, union region_args *args, s
         cols = args->out.w.rows;
     }
     want[0] = (struct view){.data = *output, .cols = cols};
-    *output = lab_output(&b->lab, 0, bind_m(args, r) * cols);
+    *output = spare_output(&b->spare, 0, bind_m(args, r) * cols);
     got[0] = (struct view){.data = *output, .cols = cols};
     return 1;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* probe.h - the device half of `whet probe`: a kernel's first runs, on a device of its own.
+/* device_probe.h - the device half of `whet probe`: a kernel's first runs, on a device of its own.
  *
  * One process probes kernel after kernel (a context takes a quarter of a second to make, and steps
  * of the server beside it notice), so everything that a kernel could have touched is made anew for
@@ -13,8 +13,8 @@
  * context, hang, or write where it should not, and then this process ends with a reason. Used by
  * the probe process only; one thread.
  */
-#ifndef WHET_ENGINE_PROBE_H
-#define WHET_ENGINE_PROBE_H
+#ifndef WHET_ENGINE_DEVICE_PROBE_H
+#define WHET_ENGINE_DEVICE_PROBE_H
 
 #include "engine/backend.h"
 #include "engine/case_shape.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_engine_lab.c - what the engine lends to whoever measures: slices of its time between steps,
+/* test_tuning.c - what the engine lends to whoever measures: slices of its time between steps,
  * at most its share of it under load, and whole steps that alternate by a coin toss. Twice, as
  * test_engine.c.
  */
@@ -287,7 +287,7 @@ static void steps_that_had_to_do_without_a_graph_are_no_samples(void **state)
                             .seed = 9,
                             .want = WANT};
     canary.step = xcalloc(WANT, sizeof *canary.step);
-    fake.walk = true;
+    fake.uncaptured = true;
     engine_canary(e, &canary);
     prompt_text(c, "a canary alone");
     struct engine_request r = request_of(c, 400);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load.c - finds the cuda backend at run time.
+/* find.c - finds the cuda backend at run time.
  *
  * The cuda backend is a shared object of its own, so that the same whet binary starts on a machine
  * without a driver, without the CUDA libraries, or built without them. It is looked for beside the

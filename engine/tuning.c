@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lab.c - the specializer's side of the engine: slices of time, canaries, questions.
+/* tuning.c - the specializer's side of the engine: slices of time, canaries, questions.
  *
  * A slice runs on the engine thread between two steps, so a kernel is timed where it would serve
  * and nothing else runs beside it. Under load the meter allows `share` of the wall time: credit
@@ -24,7 +24,7 @@
  * its graph, whichever side it is of. The coin is Philox of (seed, step number): as random as
  * needed and the same in a test.
  */
-#include "engine/lab.h"
+#include "engine/tuning.h"
 
 #include <time.h>
 
@@ -89,7 +89,7 @@ static void charge(struct engine *e, int64_t start, bool idle)
     atomic_fetch_add(&e->stats.slice_ns, (uint64_t)ns);
 }
 
-/* A slice of nothing: whoever else wants the cores has them. */
+/* A slice in which nothing runs: the cores are free for other processes. */
 static void yield_window(struct engine *e)
 {
     int64_t start = clock_ns(), budget = slice_meter_budget(&e->meter);
@@ -131,7 +131,7 @@ bool engine_lend(struct engine *e, bool idle)
 int engine_slices(struct engine *e, slice_fn *run, void *ctx)
 {
     pthread_mutex_lock(&e->lock);
-    e->lab_callers++;
+    e->tuning_callers++;
     int result = -1;
     if (!e->gone && !e->stopping) {
         e->slice = run;
@@ -145,7 +145,7 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx)
         e->slice = NULL;
         atomic_store(&e->slice_here, false);
     }
-    e->lab_callers--;
+    e->tuning_callers--;
     pthread_cond_broadcast(&e->reply);
     pthread_mutex_unlock(&e->lock);
     return result;
@@ -159,7 +159,7 @@ void engine_yield_windows(struct engine *e, bool on)
 void engine_release_callers(struct engine *e)
 {
     pthread_mutex_lock(&e->lock);
-    while (e->lab_callers > 0)
+    while (e->tuning_callers > 0)
         pthread_cond_wait(&e->reply, &e->lock);
     pthread_mutex_unlock(&e->lock);
 }
@@ -169,14 +169,14 @@ void engine_release_callers(struct engine *e)
 void engine_canary(struct engine *e, struct canary *c)
 {
     pthread_mutex_lock(&e->lock);
-    e->lab_callers++;
+    e->tuning_callers++;
     e->canary_wanted = c;
     e->canary_changed = true;
     atomic_store(&e->inbox, true);
     pthread_cond_signal(&e->wake);
     while (e->canary_changed && !e->gone)
         pthread_cond_wait(&e->reply, &e->lock);
-    e->lab_callers--;
+    e->tuning_callers--;
     pthread_cond_broadcast(&e->reply);
     pthread_mutex_unlock(&e->lock);
 }

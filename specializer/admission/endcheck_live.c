@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rehearsal.c - a fixed prompt set through the whole model of the running server, in slices.
+/* endcheck_live.c - a fixed prompt set through the whole model of the running server, in slices.
  *
  * The check of endcheck.c for a GPU: a process of its own would need the model's memory twice, so
- * the engine lends one step at a time instead (backend_ops.rehearse). Sequences start from ids
+ * the engine lends one step at a time instead (backend_ops.check_model). Sequences start from ids
  * drawn by a fixed rule and continue as eager chooses; a slot that only prompts fall into gets one
  * prompt of its own width, because the library's products take K apart at some widths only.
  *
@@ -25,7 +25,7 @@ static const double bf16_limit = 2e-3;
 
 struct slices {
     const struct stage_env *env;
-    struct rehearsal r;
+    struct model_check r;
     int result;
     struct err err;
 };
@@ -37,7 +37,7 @@ static int some_steps(void *ctx, int64_t budget_ns)
     int64_t start = clock_ns(), longest = 0, now = start;
     do {
         int64_t before = now;
-        s->result = s->env->ops->rehearse(s->env->backend, &s->r, &s->err);
+        s->result = s->env->ops->check_model(s->env->backend, &s->r, &s->err);
         now = clock_ns();
         longest = now - before > longest ? now - before : longest;
     } while (s->result == 0 && now + longest <= start + budget_ns);
@@ -54,9 +54,9 @@ static enum stage_result run(struct slices *s)
     return s->result < 0 ? STAGE_RETRY : STAGE_PASS;
 }
 
-static void open_rehearsal(struct slices *s, struct candidate *c)
+static void open_check(struct slices *s, struct candidate *c)
 {
-    struct rehearsal *r = &s->r;
+    struct model_check *r = &s->r;
     int32_t vocab = s->env->model->shape.vocab, m = c->slot->m;
     r->slot = c->slot;
     r->kernel = c->kernel;
@@ -72,12 +72,12 @@ static void open_rehearsal(struct slices *s, struct candidate *c)
         r->token[i] = (int32_t)(hash_mix((uint64_t)i + 1) % (uint64_t)vocab);
 }
 
-enum stage_result rehearse_run(const struct stage_env *env, struct candidate *c)
+enum stage_result end_check_live(const struct stage_env *env, struct candidate *c)
 {
     struct slices *s = xcalloc(1, sizeof *s);
     struct end_result end;
     s->env = env;
-    open_rehearsal(s, c);
+    open_check(s, c);
     enum stage_result result = run(s);
     if (result == STAGE_PASS) {
         end_compare(s->r.eager, s->r.own, s->r.positions * s->r.rows, env->model->shape.vocab, 0,

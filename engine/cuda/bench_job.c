@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench.c - two kernels of a slot against each other, on the engine thread, in slices.
+/* bench_job.c - two kernels of a slot against each other, on the engine thread, in slices.
  *
  * Sending inputs and making graphs takes milliseconds and is done by the specializer thread on a
  * stream of its own; only the launches that are timed are the engine thread's.
@@ -7,14 +7,20 @@
  * One run of a side is a graph: the kernel on every layer's weights in turn (or on copies of the
  * captured keys and values), so the cache holds nothing that a step would not leave there, and
  * launches overlap as they do in a step. Runs (pairs.h) take turns; what one took is divided by its
- * launches. Inputs are the captured ones, outputs the lab's.
+ * launches. Inputs are the captured ones, outputs spare ones.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/clock.h"
 #include "config/err.h"
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/memory.h"
+#include "engine/cuda/ops.h"
+#include "engine/cuda/tap.h"
+#include "engine/cuda/walk.h"
 #include "engine/pairs.h"
 
 struct bench {
@@ -56,9 +62,9 @@ static int capture_side(struct backend *b, const struct capture *c, const struct
     struct walk w;
     cudaGraph_t graph = NULL;
     choice.context = context_bucket[context_bucket_of(c->context)];
-    walk_init(&w, b, b->loader, &b->lab.block, &choice);
-    lab_aim(&w, c->region);
-    w.x = b->lab.x;
+    walk_init(&w, b, b->loader, &b->spare.block, &choice);
+    spare_aim(&w, c->region);
+    w.x = b->spare.x;
     CU(cudaStreamBeginCapture(b->loader, cudaStreamCaptureModeThreadLocal));
     int failed = launch_all(&w, c, k, launches, e);
     cudaError_t code = cudaStreamEndCapture(b->loader, &graph);
@@ -99,11 +105,11 @@ static int run_once(struct backend *b, struct bench_job *job, int side, float *n
 {
     const struct bench *s = job->state;
     float ms;
-    CU(cudaEventRecord(b->lab.event[2], b->stream));
+    CU(cudaEventRecord(b->spare.event[2], b->stream));
     CU(cudaGraphLaunch(s->side[side], b->stream));
-    CU(cudaEventRecord(b->lab.event[3], b->stream));
-    CU(cudaEventSynchronize(b->lab.event[3]));
-    CU(cudaEventElapsedTime(&ms, b->lab.event[2], b->lab.event[3]));
+    CU(cudaEventRecord(b->spare.event[3], b->stream));
+    CU(cudaEventSynchronize(b->spare.event[3]));
+    CU(cudaEventElapsedTime(&ms, b->spare.event[2], b->spare.event[3]));
     *ns = ms * 1e6f / (float)s->launches;
     return 0;
 }

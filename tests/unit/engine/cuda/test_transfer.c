@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of engine/cuda/exchange.c: whose turn a graph finds, and what is sent besides it. */
+/* Tests of engine/cuda/transfer.c: whose turn a graph finds, and what is sent besides it. */
 #include "tests/unit/unit.h"
 
-#include "engine/cuda/cuda_private.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/graph.h"
+#include "engine/cuda/step.h"
+#include "engine/cuda/walk.h"
 
 static cudaError_t graph_says;
 static int graphs;
 #define cudaGraphLaunch(exec, stream) ((void)(exec), (void)(stream), graphs++, graph_says)
-#include "engine/cuda/exchange.c"
+#include "engine/cuda/transfer.c"
 #undef cudaGraphLaunch
 
 static struct {
@@ -58,14 +62,14 @@ static void a_graph_is_told_its_turn_only_when_it_would_find_another(void **stat
     struct backend b = opened();
     struct choice c = {.m = 1, .context = 512};
     struct err e;
-    assert_int_equal(exchange_launch(&b, &c, NULL, 4096, &e), 0);
+    assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
     assert_int_equal(sends, 1); /* nobody knew whose turn it was */
     assert_ptr_equal(sent[0].copy.from, turns[0]);
     b.turn = 1; /* as after every step */
-    assert_int_equal(exchange_launch(&b, &c, NULL, 4096, &e), 0);
+    assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
     assert_int_equal(sends, 1);
-    /* a walked step: the host's turn changed, the device's did not */
-    assert_int_equal(exchange_launch(&b, &c, NULL, 4096, &e), 0);
+    /* an uncaptured step: the host's turn changed, the device's did not */
+    assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
     assert_int_equal(sends, 2);
     assert_ptr_equal(sent[1].copy.from, turns[1]);
     assert_int_equal(graphs, 3);
@@ -77,10 +81,10 @@ static void after_a_failed_launch_nobody_knows_whose_turn_it_is(void **state)
     struct backend b = opened();
     struct choice c = {.m = 1, .context = 512};
     struct err e;
-    assert_int_equal(exchange_launch(&b, &c, NULL, 4096, &e), 0);
+    assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
     b.turn = 1;
     graph_says = cudaErrorUnknown;
-    assert_int_equal(exchange_launch(&b, &c, NULL, 4096, &e), -1);
+    assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), -1);
     assert_int_equal(b.told, -1);
 }
 
@@ -91,11 +95,11 @@ static void what_a_graph_does_not_bring_is_sent_before_it(void **state)
     struct choice c = {.m = 64, .context = 131072};
     struct walk w = {.b = &b, .choice = &c};
     struct err e;
-    assert_int_equal(exchange_open(&w, &e), 0);
+    assert_int_equal(transfer_open(&w, &e), 0);
     size_t brought = (size_t)sent[0].open.n16 * 16;
     assert_true(brought >= 4096 && brought < 200000);
     b.told = b.turn;
-    assert_int_equal(exchange_launch(&b, &c, NULL, 200000, &e), 0);
+    assert_int_equal(transfer_launch(&b, &c, NULL, 200000, &e), 0);
     assert_int_equal(sends, 2);
     assert_ptr_equal(sent[1].copy.from, host + brought);
     assert_ptr_equal(sent[1].copy.to, device + brought);
@@ -109,7 +113,7 @@ static void a_graph_brings_all_that_its_cell_can_need_when_that_is_little(void *
     struct choice c = {.m = 2, .context = 512};
     struct walk w = {.b = &b, .choice = &c};
     struct err e;
-    assert_int_equal(exchange_open(&w, &e), 0);
+    assert_int_equal(transfer_open(&w, &e), 0);
     assert_int_equal(sent[0].open.n16 * 16, 4096 + 2 * 32 * 4);
     assert_true(sent[0].open.both);
 }

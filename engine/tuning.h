@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lab.h - what the specializer may ask of a running engine (beside dispatch.h and backend.h).
+/* tuning.h - what the specializer may ask of a running engine (beside dispatch.h and backend.h).
  *
  * The engine lends time, never data of requests. All functions: specializer thread only, unless
  * they say otherwise.
  */
-#ifndef WHET_ENGINE_LAB_H
-#define WHET_ENGINE_LAB_H
+#ifndef WHET_ENGINE_TUNING_H
+#define WHET_ENGINE_TUNING_H
 
 #include "engine/backend.h"
 #include "engine/engine.h"

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* graph.h - steps that were captured: one graph for a bucket and the kernels chosen for it.
+ *
+ * The engine thread asks for graphs and launches them; a thread of its own (the builder) captures
+ * and instantiates, so that no step waits for it. Cells and the request are under
+ * builder.lock, but for the fields that say which thread they belong to.
+ */
+#ifndef WHET_ENGINE_CUDA_GRAPH_H
+#define WHET_ENGINE_CUDA_GRAPH_H
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+
+#include "engine/backend.h"
+
+enum { NARROW_BUCKETS = 12, WIDE_CELLS = 8, VARIANTS = 4 /* graphs that a cell keeps */ };
+
+/* What a step runs: the kernels, and the buckets they were chosen for. */
+struct choice {
+    const struct kernel *kernel[REGION_COUNT];
+    struct slot *slot[REGION_COUNT];
+    int32_t m, rows;        /* bucket values (narrow), or the padded counts (wide) */
+    int32_t context;        /* bucket value */
+    int32_t tiles, singles; /* wide: what attention is launched for */
+    int32_t lead; /* not decode: tokens of which the kernel of attention is a template's */
+    bool decode;  /* every sequence has one token */
+    bool trial;   /* one kernel is a canary's, and in no slot */
+};
+
+struct variant {
+    struct choice choice;
+    int32_t launches[REGION_COUNT];
+    cudaGraphExec_t exec; /* NULL: empty */
+    uint64_t last_used;
+};
+
+struct cell {
+    struct variant variant[VARIANTS];
+    bool asked;                 /* the builder has it */
+    uint64_t not_before;        /* step: a graph of it could not be made */
+    struct choice last;         /* wide: of the cell's last step, and how often in a row; engine */
+    int32_t repeats;            /* thread */
+    uint64_t steps;             /* engine thread */
+    double share[REGION_COUNT]; /* of a step's time, as last measured; engine thread */
+    const struct kernel
+        *served[REGION_COUNT]; /* by the last graph, canaries aside; engine thread */
+};
+
+struct builder {
+    pthread_t thread;
+    pthread_mutex_t lock; /* cells, request; never held while something is captured */
+    pthread_cond_t wake;
+    bool running, stop;
+    bool busy; /* a graph of `making` is made, perhaps out of an executable of `leaving` */
+    struct choice making, leaving;
+    struct cell *cell; /* that wants a graph of `request` next; NULL: none */
+    struct choice request;
+    cudaStream_t stream;
+};
+
+int graph_open(struct backend *b, struct err *e);
+void graph_close(struct backend *b);
+/* The executable of a choice, or an older one of the same bucket while the builder makes the right
+ * one; never one that was made for a canary and nothing else. NULL: neither is there, or the older
+ * one has a kernel that was unloaded, or one where eager or an earlier kernel is wanted, which may
+ * be because it is wrong; then the step is launched uncaptured. Never captures. */
+struct variant *graph_get(struct backend *b, const struct choice *c);
+/* The same for a wide step, of which no other graph will do; asks for one once the same step has
+ * come WIDE_REPEATS times in a row. It begins after the block has been copied and leaves no tokens.
+ */
+struct variant *graph_get_wide(struct backend *b, const struct choice *c);
+bool graph_uses(struct backend *b, const struct kernel *k, bool drop);
+/* Whether there is a graph of exactly this choice; asks the builder for one if not. */
+bool graph_there(struct backend *b, const struct choice *c);
+/* The same without asking. */
+bool graph_known(struct backend *b, const struct choice *c);
+
+/* The cell that steps of these buckets belong to. */
+struct cell *graph_cell(struct backend *b, const struct choice *c);
+
+#endif

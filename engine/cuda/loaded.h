@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* loaded.h - kernels that were compiled while the server runs: loaded, with repacked weights.
+ *
+ * The specializer thread loads and unloads; the engine thread frees what no graph refers to any
+ * more. `load_lock` of the backend guards what both touch: packs_list and retired.
+ */
+#ifndef WHET_ENGINE_CUDA_LOADED_H
+#define WHET_ENGINE_CUDA_LOADED_H
+
+#include <cuda_runtime_api.h>
+
+#include "engine/backend.h"
+#include "kernels/cuda.h"
+
+struct lt;   /* products.h */
+struct walk; /* walk.h */
+
+/* kernel.backend of a loaded kernel. */
+struct loaded {
+    struct loaded *next_retired;
+    struct kernel *kernel;
+    uint64_t number;      /* in the order in which kernels were loaded, from 1 */
+    _Atomic bool retired; /* it will be in no slot again; specializer thread */
+    cudaLibrary_t library;
+    cudaKernel_t entry[CUDA_LAUNCHES];
+    struct cuda_kernel_info info; /* launches 0: no cubin but a library's algorithm */
+    struct pack *pack;
+    struct lt *lt;
+};
+
+/* Repacked weights of one region in all layers, shared by the kernels of a layout. */
+struct pack {
+    struct pack *next;
+    char layout[64];
+    enum region region;
+    int32_t users;
+    int64_t each, at, bytes; /* bytes a layer; place in the arena */
+};
+
+/* cuda_load(); without `packs` its repacked weights are the caller's business. */
+struct kernel *loaded_open(struct backend *b, const struct kernel_object *o, bool packs,
+                           struct err *e);
+int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
+                  struct err *e);
+/* Engine thread: frees what no graph refers to any more. `all`: at close. */
+void loaded_reap(struct backend *b, bool all);
+
+struct matrix {
+    const void *data; /* bf16 [rows, cols] */
+    int32_t rows, cols;
+};
+/* The matrix that region r reads in a layer; nothing for embed and attn. Any thread. */
+struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer);
+
+/* pack.c. Under load_lock. Sets l->pack: the copy of its layout, made if it is not there. */
+int pack_open(struct backend *b, struct loaded *l, enum region r, struct err *e);
+/* Under load_lock; the last user frees the copy. */
+void pack_drop(struct backend *b, struct pack *p);
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* walk.h - a step, or one region of it, put on a stream as launches of kernels.
+ *
+ * The same functions run a step that has no graph, capture one that gets a graph, and run a region
+ * for a tap, a bench or a probe: struct walk says with what kernels and on which memory. A walk
+ * belongs to the thread that made it, and only puts work on its own stream.
+ */
+#ifndef WHET_ENGINE_CUDA_WALK_H
+#define WHET_ENGINE_CUDA_WALK_H
+
+#include <cuda_runtime_api.h>
+
+#include "engine/backend.h"
+#include "engine/cuda/device.h"
+#include "kernels/eager.h"
+
+struct choice;     /* graph.h */
+struct inflight;   /* step.h */
+struct lt;         /* products.h */
+struct step_block; /* memory.h */
+
+struct walk {
+    struct backend *b;
+    cudaStream_t stream;
+    const struct step_block *block;
+    const struct choice *choice;
+    const struct step *look;          /* a live step that taps may look at, or NULL */
+    bool wide;                        /* bf16 between regions; loaded: attention of `lead` */
+    bool decode;                      /* every sequence has one token */
+    int32_t m, rows;                  /* to launch for; the true counts are in the block */
+    int32_t context;                  /* bucket value */
+    int32_t tiles, singles;           /* attention of what is not decode: in the block */
+    int32_t lead;                     /* and tokens before them, which a template takes */
+    const struct cuda_counts *counts; /* of attention: instead of the block's, if not NULL */
+    float *x, *y;                     /* residual stream before and after the region */
+    float *q, *a, *h;                 /* float activations; NULL when wide */
+    float *logits;
+    int32_t *best;
+    void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
+    const int32_t *kv_at;      /* instead of the block's, if not NULL */
+    bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
+    const void *next;          /* instead of the weights a later region reads, if not NULL */
+    int64_t next_bytes;
+    struct inflight *timed; /* record its region_event around the regions of timed_layer */
+    int32_t timed_layer;
+    int32_t launches[REGION_COUNT]; /* so far */
+    enum region region;             /* being walked */
+    const struct lt *lt;            /* whose algorithm its product takes, or NULL */
+};
+/* A walk over the backend's own buffers. */
+void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,
+               const struct choice *c);
+int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
+           struct err *e);
+int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
+                struct err *e);
+/* Points a walk over the backend's own buffers at those of the residual stream that r uses. */
+void walk_aim(struct walk *w, enum region r);
+int walk_step(struct walk *w, struct err *e);
+/* Tokens or rows to launch for: a bucket up to NARROW, a multiple of NARROW beyond. */
+int32_t walk_padded(int32_t n);
+/* eager.c: query heads of a block of the eager decode attention. */
+int32_t decode_group(const struct backend *b);
+/* Attention of a step with prompts, where `k` is a template and takes the first w->lead tokens. */
+int eager_attn_beside(struct walk *w, const struct kernel *k, int32_t layer, struct err *e);
+
+/* A region as primitive kernels and products. */
+int eager_region(struct walk *w, enum region r, int32_t layer, struct err *e);
+
+#endif
