@@ -18,6 +18,8 @@
 
 #include <stdlib.h>
 
+#include "config/err.h"
+
 enum { USUAL_CONTEXT = 512, DECODED_MOST = 64 };
 
 static double region_least_s(const struct model *model, const struct machine *machine,
@@ -39,21 +41,21 @@ double order_share(const struct model *model, const struct machine *machine,
     return step > 0 ? region_least_s(model, machine, slot->region, slot->m, context) / step : 0;
 }
 
-void order_places(const struct model *model, const struct machine *machine, struct place **place,
-                  int n)
+void order_slots(const struct model *model, const struct machine *machine, const struct slot **slot,
+                 int n)
 {
     double *share = xcalloc((size_t)n + 1, sizeof *share);
     for (int i = 0; i < n; i++) {
-        struct place *p = place[i];
-        bool first = machine->kind == MACHINE_CUDA && p->slot->region == REGION_ATTN;
-        bool span = region_info(p->slot->region)->parts > 0;
-        double own = span ? -1 : order_share(model, machine, p->slot) + first;
+        const struct slot *s = slot[i];
+        bool first = machine->kind == MACHINE_CUDA && s->region == REGION_ATTN;
+        bool span = region_info(s->region)->parts > 0;
+        double own = span ? -1 : order_share(model, machine, s) + first;
         int at = i;
         for (; at > 0 && share[at - 1] < own; at--) {
-            place[at] = place[at - 1];
+            slot[at] = slot[at - 1];
             share[at] = share[at - 1];
         }
-        place[at] = p;
+        slot[at] = s;
         share[at] = own;
     }
     free(share);
@@ -66,13 +68,14 @@ static bool beside(const struct slot *attn, const struct slot *slot, int longest
     return attn->region == REGION_ATTN && attn->m == slot->m && begin + 1 < longest;
 }
 
-int order_context(struct place *const *place, int n, const struct slot *slot, int longest, int turn)
+int order_context(const struct slot *const *searched, int n, const struct slot *slot, int longest,
+                  int turn)
 {
-    int searched = 0, at = 0;
+    int some = 0, at = 0;
     for (int i = 0; i < n; i++)
-        searched += beside(place[i]->slot, slot, longest);
-    for (int i = 0; i < n && searched > 0; i++)
-        if (beside(place[i]->slot, slot, longest) && at++ == turn % searched)
-            return place[i]->slot->context;
+        some += beside(searched[i], slot, longest);
+    for (int i = 0; i < n && some > 0; i++)
+        if (beside(searched[i], slot, longest) && at++ == turn % some)
+            return searched[i]->context;
     return context_bucket[0];
 }
