@@ -86,7 +86,7 @@ class Includes(unittest.TestCase):
 
     def test_a_private_header_is_for_its_own_top_folder_and_for_tests(self):
         inside = {"low/part/low_private.h": "", "low/whole.c": '#include "part/low_private.h"\n',
-                  "tests/low.cc": '#include "low/part/low_private.h"\n'}
+                  str(pathlib.Path("tests", "low.c")): '#include "low/part/low_private.h"\n'}
         with tree(GOOD | inside) as root:
             self.assertEqual(check(root)[0], 0)
         self.planted(inside | {"high/nosy.c": '#include "low/part/low_private.h"\n'},
