@@ -61,8 +61,7 @@ static cJSON *kernel_brief(const struct candidate *c)
     return o;
 }
 
-/* Lock held. */
-static cJSON *slot_json(struct specializer *s, const struct place *p)
+static cJSON *slot_json_locked(struct specializer *s, const struct place *p)
 {
     cJSON *o = cJSON_CreateObject();
     const struct candidate *c = p->active;
@@ -92,7 +91,7 @@ static cJSON *slot_json(struct specializer *s, const struct place *p)
         cJSON_AddNumberToObject(o, "audits", p->looks);
     } else {
         char why[WHY_TEXT];
-        why_eager(s, p, why);
+        why_eager_locked(s, p, why);
         cJSON_AddStringToObject(o, "why", why);
     }
     cJSON_AddNumberToObject(o, "candidates", p->candidates);
@@ -105,14 +104,14 @@ static cJSON *slot_json(struct specializer *s, const struct place *p)
     return o;
 }
 
-/* Slots that somebody would want to see: used, specialized or pinned. Lock held. */
-cJSON *slots_json(struct specializer *s)
+/* Slots that somebody would want to see: used, specialized or pinned. */
+cJSON *slots_json_locked(struct specializer *s)
 {
     cJSON *a = cJSON_CreateArray();
     for (int i = 0; i < s->places; i++) {
         const struct place *p = &s->place[i];
         if (p->run_s > 0 || p->active || p->pinned[0])
-            cJSON_AddItemToArray(a, slot_json(s, p));
+            cJSON_AddItemToArray(a, slot_json_locked(s, p));
     }
     return a;
 }
@@ -122,8 +121,9 @@ static void add_record(void *ctx, const struct record *r)
     cJSON_AddItemToArray(ctx, record_json(r));
 }
 
-/* The operator's word against it or its family, if there is one. Lock held. */
-static void add_disable(struct specializer *s, cJSON *o, const char *key, const char *template)
+/* The operator's word against it or its family, if there is one. */
+static void add_disable_locked(struct specializer *s, cJSON *o, const char *key,
+                               const char *template)
 {
     for (int i = 0; i < s->disables; i++)
         if (strcmp(s->disabled[i].what, key) == 0 || strcmp(s->disabled[i].what, template) == 0) {
@@ -142,13 +142,13 @@ enum specializer_answer specializer_slots(struct specializer *s, const char *slo
     pthread_mutex_lock(&s->lock);
     if (slot) {
         struct place *p = place_find(s, slot);
-        o = p ? slot_json(s, p) : NULL;
+        o = p ? slot_json_locked(s, p) : NULL;
         struct record_filter f = {.env = s->keys.env, .slot = slot, .limit = 200};
         if (o)
             store_each(s->store, &f, add_record, cJSON_AddArrayToObject(o, "tried"), NULL);
     } else {
         o = cJSON_CreateObject();
-        cJSON_AddItemToObject(o, "slots", slots_json(s));
+        cJSON_AddItemToObject(o, "slots", slots_json_locked(s));
     }
     pthread_mutex_unlock(&s->lock);
     return o ? done(o, text) : refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
@@ -196,7 +196,7 @@ enum specializer_answer specializer_kernels(struct specializer *s, const char *i
         return refuse(ANSWER_UNKNOWN, text, "there is no kernel \"%.40s\"", id);
     o = record_json(&r);
     pthread_mutex_lock(&s->lock);
-    add_disable(s, o, r.key, r.template);
+    add_disable_locked(s, o, r.key, r.template);
     pthread_mutex_unlock(&s->lock);
     add_source(s->store, &r, o);
     cJSON_AddStringToObject(o, "log", r.log ? r.log : "");
@@ -209,7 +209,7 @@ enum specializer_answer specializer_kernels(struct specializer *s, const char *i
 static enum specializer_answer slot_answer(struct specializer *s, struct place *p, char **text)
 {
     pthread_mutex_lock(&s->lock);
-    cJSON *o = slot_json(s, p);
+    cJSON *o = slot_json_locked(s, p);
     pthread_cond_broadcast(&s->wake);
     pthread_mutex_unlock(&s->lock);
     return done(o, text);
@@ -232,7 +232,7 @@ static enum specializer_answer may_pin(struct specializer *s, const char *slot, 
         return refuse(ANSWER_CONFLICT, text, "kernel %s is made for %s, not for %s", kernel, r.slot,
                       slot);
     pthread_mutex_lock(&s->lock);
-    bool disabled = is_disabled(s, kernel, r.template);
+    bool disabled = is_disabled_locked(s, kernel, r.template);
     pthread_mutex_unlock(&s->lock);
     if (disabled)
         return refuse(ANSWER_CONFLICT, text, "kernel %s, or its family, is disabled", kernel);
@@ -245,17 +245,17 @@ static enum specializer_answer may_pin(struct specializer *s, const char *slot, 
     return ANSWER_DONE;
 }
 
-/* Makes the slot follow its pin as far as that is possible at once. Lock held. */
-static void follow_pin(struct specializer *s, struct place *p, const char *who)
+/* Makes the slot follow its pin as far as that is possible at once. */
+static void follow_pin_locked(struct specializer *s, struct place *p, const char *who)
 {
     bool eager = strcmp(p->pinned, "eager") == 0;
     p->pin_missing = false;
     if (eager)
-        swap_eager(s, p, "pinned to eager", who);
+        swap_eager_locked(s, p, "pinned to eager", who);
     else if (p->active && strcmp(p->active->key, p->pinned) == 0)
         return;
     else if (p->previous && strcmp(p->previous->key, p->pinned) == 0)
-        swap_in(s, p, p->previous, "pinned", who);
+        swap_in_locked(s, p, p->previous, "pinned", who);
     else
         p->pin_missing = true; /* loaded and validated by the specializer thread */
 }
@@ -279,7 +279,8 @@ enum specializer_answer specializer_pin(struct specializer *s, const char *slot,
     int r = same ? 0 : store_pin(s->store, slot, kernel, who, &err);
     if (r == 0) {
         snprintf(p->pinned, sizeof p->pinned, "%s", kernel);
-        follow_pin(s, p, who); /* the same again: what could not be brought back may come now */
+        follow_pin_locked(s, p,
+                          who); /* the same again: what could not be brought back may come now */
     }
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? slot_answer(s, p, text) : refuse(ANSWER_FAILED, text, "%s", err.msg);
@@ -318,7 +319,7 @@ enum specializer_answer specializer_rollback(struct specializer *s, const char *
     char pinned[sizeof p->pinned];
     memcpy(pinned, p->pinned, sizeof pinned);
     bool done = from && *from && strcmp(from, p->active ? p->active->key : "eager") != 0;
-    bool nothing = !done && !pinned[0] && swap_back(s, p, who) != 0;
+    bool nothing = !done && !pinned[0] && swap_back_locked(s, p, who) != 0;
     pthread_mutex_unlock(&s->lock);
     if (!done && pinned[0])
         return refuse(ANSWER_CONFLICT, text, "%s is pinned to %s", slot, pinned);
@@ -343,14 +344,14 @@ static bool nameable(struct specializer *s, const char *what)
 }
 
 /* Every slot that runs it goes back to eager; an interrupted stage notices at its next look. */
-static void take_out(struct specializer *s, const char *reason, const char *who)
+static void take_out_locked(struct specializer *s, const char *reason, const char *who)
 {
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        if (p->active && is_disabled(s, p->active->key, p->active->template->id))
-            swap_out(s, p, LIFE_DISABLED, ROLLBACK_OPERATOR, reason, who);
-        if (p->previous && is_disabled(s, p->previous->key, p->previous->template->id)) {
-            candidate_drop(s, p->previous);
+        if (p->active && is_disabled_locked(s, p->active->key, p->active->template->id))
+            swap_out_locked(s, p, LIFE_DISABLED, ROLLBACK_OPERATOR, reason, who);
+        if (p->previous && is_disabled_locked(s, p->previous->key, p->previous->template->id)) {
+            candidate_drop_locked(s, p->previous);
             p->previous = NULL;
         }
     }
@@ -383,10 +384,11 @@ enum specializer_answer specializer_disable(struct specializer *s, const char *w
     if (!reason || !*reason)
         reason = "disabled by an operator";
     pthread_mutex_lock(&s->lock);
-    int r = is_disabled(s, what, what) ? 0 : store_disable(s->store, what, reason, who, &err);
+    int r =
+        is_disabled_locked(s, what, what) ? 0 : store_disable(s->store, what, reason, who, &err);
     if (r == 0) {
-        operators_read(s);
-        take_out(s, reason, who);
+        operators_read_locked(s);
+        take_out_locked(s, reason, who);
     }
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? disable_answer(s, what, true, text)
@@ -402,9 +404,9 @@ enum specializer_answer specializer_enable(struct specializer *s, const char *wh
     if (!nameable(s, what))
         return refuse(ANSWER_UNKNOWN, text, "there is no kernel or template \"%.40s\"", what);
     pthread_mutex_lock(&s->lock);
-    int r = is_disabled(s, what, what) ? store_enable(s->store, what, who, &err) : 0;
+    int r = is_disabled_locked(s, what, what) ? store_enable(s->store, what, who, &err) : 0;
     if (r == 0)
-        operators_read(s);
+        operators_read_locked(s);
     for (int i = 0; i < s->places; i++)
         s->place[i].stale = true; /* points that were passed over may be proposed now */
     pthread_mutex_unlock(&s->lock);

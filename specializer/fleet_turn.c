@@ -170,7 +170,7 @@ static void wish(struct specializer *s)
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
         bool round = round_has(s, p);
-        if (!round && (p->worth < OBSERVE_FLOOR || !slot_choosable(s, p)))
+        if (!round && (p->worth < OBSERVE_FLOOR || !slot_choosable_locked(s, p)))
             continue;
         double w = round ? 2 : p->worth;
         int at = n < SLOTS_MOST ? n++ : SLOTS_MOST - 1;
@@ -264,7 +264,7 @@ static void suspect(struct specializer *s)
     }
     pthread_mutex_lock(&s->lock);
     if (p->previous && strcmp(p->previous->key, t->suspect.key) == 0) {
-        candidate_drop(s, p->previous); /* a rollback must not bring it back unseen */
+        candidate_drop_locked(s, p->previous); /* a rollback must not bring it back unseen */
         p->previous = NULL;
     }
     pthread_mutex_unlock(&s->lock);
@@ -288,7 +288,7 @@ static void check_failed(struct specializer *s)
     memcpy(why, t->c->reason, sizeof why);
     pthread_mutex_lock(&s->lock);
     if (t->place->active && strcmp(t->place->active->key, t->suspect.key) == 0)
-        swap_out(s, t->place, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, why, t->suspect.by);
+        swap_out_locked(s, t->place, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, why, t->suspect.by);
     pthread_mutex_unlock(&s->lock);
     conclude(s, VERDICT_WRONG, why);
 }

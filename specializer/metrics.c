@@ -91,8 +91,8 @@ static void put_prober(const struct prober *p, FILE *out)
     metric_value(out, "probe_late_turns_total", NULL, (double)n.late);
 }
 
-/* One sample a specialized slot; lock held. */
-static void put_slots(struct specializer *s, FILE *out)
+/* One sample a specialized slot. */
+static void put_slots_locked(struct specializer *s, FILE *out)
 {
     char label[160];
     metric_head(out, "kernel_active_info", "gauge", "The kernel in a slot that is not eager");
@@ -154,6 +154,6 @@ void specializer_metrics(struct specializer *s, FILE *out)
           "Time that the engine lent to the specializer",
           (double)engine_slice_ns(s->engine) * 1e-9);
     pthread_mutex_lock(&s->lock);
-    put_slots(s, out);
+    put_slots_locked(s, out);
     pthread_mutex_unlock(&s->lock);
 }

@@ -22,15 +22,15 @@
  */
 #define SHARE_LEAST 0.02
 
-/* The slot nobody has looked at where most can be saved, or NULL. Lock held. */
-static struct place *next_of(struct specializer *s)
+/* The slot nobody has looked at where most can be saved, or NULL. */
+static struct place *next_of_locked(struct specializer *s)
 {
     struct place *best = NULL;
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
         if (!p->offered && p->candidates == 0 && !p->active && p->share >= SHARE_LEAST &&
             p->worth >= OBSERVE_FLOOR && (!p->fleet.elsewhere || p->fleet.adopt) &&
-            (!best || p->worth > best->worth) && slot_choosable(s, p))
+            (!best || p->worth > best->worth) && slot_choosable_locked(s, p))
             best = p;
     }
     return best;
@@ -48,7 +48,7 @@ static bool prepare(struct specializer *s, struct place *p)
 static struct place *take_next(struct specializer *s)
 {
     pthread_mutex_lock(&s->lock);
-    struct place *p = next_of(s);
+    struct place *p = next_of_locked(s);
     pthread_mutex_unlock(&s->lock);
     if (p)
         p->offered = true;

@@ -230,7 +230,7 @@ bool place_open(struct specializer *s, struct place *p)
             p->strategy = s->strategy->open(&p->search, seed);
         if (space_size(p->space) == 0) {
             pthread_mutex_lock(&s->lock);
-            why_no_point(p);
+            why_no_point_locked(p);
             pthread_mutex_unlock(&s->lock);
         }
     }

@@ -82,7 +82,7 @@ static void set_aside(struct specializer *s, struct place *p)
     if (retrial_defer(s, p, c) && life_move(s->store, c, LIFE_DEFERRED, c->reason, NULL, &err) != 0)
         log_error("specializer", "%s", err.msg);
     pthread_mutex_lock(&s->lock);
-    why_note(p, c->state, c);
+    why_note_locked(p, c->state, c);
     pthread_mutex_unlock(&s->lock);
     candidate_drop(s, c);
 }
@@ -100,7 +100,7 @@ static void refuse(struct specializer *s, struct place *p)
 static void undecided(struct specializer *s, struct place *p, enum stage_result r)
 {
     pthread_mutex_lock(&s->lock);
-    why_undecided(p, p->promoted.c);
+    why_undecided_locked(p, p->promoted.c);
     pthread_mutex_unlock(&s->lock);
     p->not_before_ns = after(r == STAGE_RETRY ? RETRY_AFTER_S : 1);
 }
@@ -170,7 +170,7 @@ void promotion_try(struct specializer *s, struct place *p)
     struct pipeline pipeline = {.rules = &rules, .ctx = &o, .env = &s->env, .last = STAGE_CANARY};
     const struct candidate *c = p->promoted.c;
     pthread_mutex_lock(&s->lock);
-    bool unwanted = is_disabled(s, c->key, c->template->id) || p->pinned[0];
+    bool unwanted = is_disabled_locked(s, c->key, c->template->id) || p->pinned[0];
     pthread_mutex_unlock(&s->lock);
     if (unwanted) {
         promotion_forget(s, p);

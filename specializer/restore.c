@@ -204,7 +204,7 @@ static void give_up(struct specializer *s, struct trial *t, bool fault)
         if (life_move(s->store, c, LIFE_ROLLED_BACK, c->reason, NULL, &err) != 0)
             log_error("specializer", "%s", err.msg);
         pthread_mutex_lock(&s->lock);
-        why_note(t->place, LIFE_ROLLED_BACK, c);
+        why_note_locked(t->place, LIFE_ROLLED_BACK, c);
         pthread_mutex_unlock(&s->lock);
     }
     candidate_drop(s, c);
@@ -371,7 +371,7 @@ static void serve_no_other(struct specializer *s, struct place *p, const char *k
     pthread_mutex_lock(&s->lock);
     bool pinned = strcmp(p->pinned, key) == 0 && !p->pin_missing; /* or an operator has it anew */
     if (pinned && p->active && strcmp(p->active->key, key) != 0)
-        swap_eager(s, p, "the pinned kernel could not be brought back", NULL);
+        swap_eager_locked(s, p, "the pinned kernel could not be brought back", NULL);
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -150,8 +150,7 @@ struct waiting {
     double speed; /* to beat, then of the best */
 };
 
-/* Lock held. */
-static void waiting_row(void *ctx, const struct record *r)
+static void waiting_row_locked(void *ctx, const struct record *r)
 {
     struct waiting *d = ctx;
     const struct losses *h = &r->evidence.lost;
@@ -160,7 +159,7 @@ static void waiting_row(void *ctx, const struct record *r)
     if (t)
         template_source_hash(t, source);
     if (h->n == 0 || h->speed <= d->speed || strcmp(source, r->source) != 0 ||
-        r->deaths >= DEATHS_MOST || is_disabled(d->s, r->key, r->template) ||
+        r->deaths >= DEATHS_MOST || is_disabled_locked(d->s, r->key, r->template) ||
         !retrial_allowed(d->s, d->p, h))
         return;
     d->speed = h->speed;
@@ -194,7 +193,7 @@ static void find_next(struct specializer *s, struct place *p)
     struct record_filter f = {.env = s->keys.env, .slot = p->slot->name, .states = WAITING};
     pthread_mutex_lock(&s->lock);
     struct waiting d = {s, p, (1 + p->gain_eager) * (1 + s->config->specializer_min_gain)};
-    store_each(s->store, &f, waiting_row, &d, NULL);
+    store_each(s->store, &f, waiting_row_locked, &d, NULL);
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -34,7 +34,7 @@ static bool begin_anew(struct specializer *s, struct candidate *c, const char *w
     struct place *p = place_find(s, c->slot->name);
     bool ok = life_move(s->store, c, LIFE_PROPOSED, why, NULL, err) == 0;
     if (ok && p->previous && strcmp(p->previous->key, c->key) == 0) {
-        candidate_drop(s, p->previous);
+        candidate_drop_locked(s, p->previous);
         p->previous = NULL;
     }
     pthread_mutex_unlock(&s->lock);
@@ -65,7 +65,8 @@ int round_admit(struct specializer *s, struct candidate *c, const char *why)
     if (known > 0)
         free(row->log);
     pthread_mutex_lock(&s->lock);
-    bool disabled = is_disabled(s, c->key, c->template->id); /* and stays what it is in the store */
+    bool disabled =
+        is_disabled_locked(s, c->key, c->template->id); /* and stays what it is in the store */
     pthread_mutex_unlock(&s->lock);
     if (!disabled && known > 0) {
         may = admit_known(s, c, row, &err);
@@ -136,7 +137,7 @@ static void leave_unloaded(struct specializer *s, struct trial *t)
     t->from.by->learn(s, p, t->from.id, t->c, 0);
     pthread_mutex_lock(&s->lock);
     p->refusals++;
-    why_note(p, LIFE_REFUSED, t->c);
+    why_note_locked(p, LIFE_REFUSED, t->c);
     pthread_mutex_unlock(&s->lock);
     candidate_drop(s, t->c);
     t->c = NULL;
@@ -146,7 +147,7 @@ static void leave_unloaded(struct specializer *s, struct trial *t)
 static void forget(struct specializer *s, struct trial *t)
 {
     pthread_mutex_lock(&s->lock);
-    why_undecided(t->place, t->c);
+    why_undecided_locked(t->place, t->c);
     pthread_mutex_unlock(&s->lock);
     t->from.by->forget(s, t->place, t->from.id);
     if (s->round.opening)

@@ -166,7 +166,7 @@ void session_look(struct session *session, const struct slot *slot, struct sessi
         out->bench = p->active->evidence.bench;
         out->step = p->active->evidence.canary;
     } else {
-        why_eager(s, p, out->why);
+        why_eager_locked(s, p, out->why);
     }
     pthread_mutex_unlock(&s->lock);
 }

@@ -125,11 +125,7 @@ struct specializer *specializer_new(const struct config *c, struct engine *e, bo
     s->numerics = numerics_parse(c->specializer_numerics);
     s->adviser = adviser_open(c, store);
     s->correlation = -2;
-    pthread_mutexattr_t lock;
-    pthread_mutexattr_init(&lock);
-    pthread_mutexattr_settype(&lock, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&s->lock, &lock);
-    pthread_mutexattr_destroy(&lock);
+    pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_t wake;
     pthread_condattr_init(&wake);
     pthread_condattr_setclock(&wake, CLOCK_MONOTONIC);
@@ -165,7 +161,7 @@ static void read_disable(void *ctx, const char *what, const char *reason)
     s->disables++;
 }
 
-void operators_read(struct specializer *s)
+void operators_read_locked(struct specializer *s)
 {
     s->disables = 0;
     for (int i = 0; i < s->places; i++)
@@ -240,7 +236,7 @@ static void make_places(struct specializer *s)
     pthread_mutex_lock(&s->lock);
     s->place = place;
     s->places = s->observe.slots;
-    operators_read(s);
+    operators_read_locked(s);
     atomic_store(&s->ready, 1);
     pthread_mutex_unlock(&s->lock);
 }

@@ -217,8 +217,8 @@ static enum doing permitted(const struct specializer *s)
 }
 
 /* What a fused kernel must beat is the best that there is without it: a span waits for a part whose
- * search is still to begin. Lock held. */
-static bool waits_for_parts(struct specializer *s, const struct place *span)
+ * search is still to begin. */
+static bool waits_for_parts_locked(struct specializer *s, const struct place *span)
 {
     const struct region_info *info = region_info(span->slot->region);
     for (int i = 0; i < s->places && info->parts > 0; i++) {
@@ -232,31 +232,31 @@ static bool waits_for_parts(struct specializer *s, const struct place *span)
     return false;
 }
 
-bool slot_choosable(struct specializer *s, const struct place *p)
+bool slot_choosable_locked(struct specializer *s, const struct place *p)
 {
     if (p->left_out || p->exhausted || p->promoted.c || p->pinned[0] ||
-        clock_ns() < p->not_before_ns || waits_for_parts(s, p))
+        clock_ns() < p->not_before_ns || waits_for_parts_locked(s, p))
         return false;
     for (int t = 0; t < template_count(); t++)
         if (template_fits(template_at(t), s->env.machine->kind, p->slot->region, p->slot->m) &&
-            !is_disabled(s, "", template_at(t)->id))
+            !is_disabled_locked(s, "", template_at(t)->id))
             return true;
     return false;
 }
 
 /* On a GPU a slot's first round is what is known to be good (points.c): every slot gets that
- * before any is searched. Lock held. */
-static bool is_fresh(const struct specializer *s, const struct place *p)
+ * before any is searched. */
+static bool is_fresh_locked(const struct specializer *s, const struct place *p)
 {
     return s->env.machine->kind == MACHINE_CUDA && p->candidates == 0 && !p->active;
 }
 
-/* Lock held. */
-static bool better(const struct specializer *s, const struct place *p, const struct place *than)
+static bool better_locked(const struct specializer *s, const struct place *p,
+                          const struct place *than)
 {
     if (p->fleet.adopt != than->fleet.adopt)
         return p->fleet.adopt; /* one candidate, of which another server says what it is worth */
-    bool first = is_fresh(s, p), than_first = is_fresh(s, than);
+    bool first = is_fresh_locked(s, p), than_first = is_fresh_locked(s, than);
     return first != than_first ? first : p->worth > than->worth;
 }
 
@@ -270,7 +270,7 @@ static struct place *choose_but(struct specializer *s, const struct place *but)
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
         if (p != but && p->worth >= OBSERVE_FLOOR && (!p->fleet.elsewhere || p->fleet.adopt) &&
-            (!best || better(s, p, best)) && slot_choosable(s, p))
+            (!best || better_locked(s, p, best)) && slot_choosable_locked(s, p))
             best = p;
     }
     pthread_mutex_unlock(&s->lock);
@@ -324,7 +324,7 @@ static bool search_turn(struct specializer *s)
     }
     struct place *p = choose(s);
     pthread_mutex_lock(&s->lock);
-    double worth = !p ? 0 : is_fresh(s, p) ? HUGE_VAL : p->worth;
+    double worth = !p ? 0 : is_fresh_locked(s, p) ? HUGE_VAL : p->worth;
     pthread_mutex_unlock(&s->lock);
     struct place *again = retrial_choose(s, worth);
     if (again)

@@ -4,7 +4,8 @@
  * Ownership: the specializer thread owns everything and is the only one that changes it, but for
  * what says "lock": those fields are changed under `lock` and read by operators' threads under it.
  * `lock` is held for moments (pointer swaps, a row in the store), never while something is built,
- * run or waited for. It is recursive.
+ * run or waited for. It is a plain mutex: a function that is named _locked expects it
+ * held, no other does.
  */
 #ifndef WHET_SPECIALIZER_SPECIALIZER_PRIVATE_H
 #define WHET_SPECIALIZER_SPECIALIZER_PRIVATE_H
@@ -114,8 +115,8 @@ void watch_poll(struct specializer *s);
 void watch_stop(struct specializer *s); /* removes the tap, so that a stage may use one */
 
 /* ---- specializer.c: what may be searched ----------------------------------------------------- */
-/* Whether the slot may be looked at now, whoever else does. Lock held. */
-bool slot_choosable(struct specializer *s, const struct place *p);
+/* Whether the slot may be looked at now, whoever else does. */
+bool slot_choosable_locked(struct specializer *s, const struct place *p);
 
 /* ---- restore.c: winners of the store and pinned kernels ------------------------------------ */
 void restore_winners(struct specializer *s);
@@ -124,8 +125,8 @@ void restore_pins(struct specializer *s); /* pinned kernels that are not loaded 
 struct candidate *restore_candidate(struct specializer *s, struct place *p, const struct record *r);
 
 /* ---- admin.c and status.c: what operators are shown ---------------------------------------- */
-extern const char *const mode_names[];    /* of enum specializer_mode, as the store has them */
-cJSON *slots_json(struct specializer *s); /* lock held */
+extern const char *const mode_names[]; /* of enum specializer_mode, as the store has them */
+cJSON *slots_json_locked(struct specializer *s);
 
 /* Reads the counters if it is time. */
 void specializer_observe(struct specializer *s);

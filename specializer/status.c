@@ -63,8 +63,8 @@ static cJSON *counts_json(struct specializer *s)
     return o;
 }
 
-/* Lock held; the engine is ready. */
-static void add_search(struct specializer *s, cJSON *o)
+/* The engine is ready. */
+static void add_search_locked(struct specializer *s, cJSON *o)
 {
     cJSON_AddBoolToObject(o, "compiler_available", s->has_compiler);
     cJSON_AddStringToObject(o, "compiler", s->compiler.version);
@@ -72,7 +72,7 @@ static void add_search(struct specializer *s, cJSON *o)
     cJSON_AddNumberToObject(o, "time_saved_s", s->saved_s);
     if (s->correlation > -2)
         cJSON_AddNumberToObject(o, "cost_rank_correlation", s->correlation);
-    cJSON_AddItemToObject(o, "slots", slots_json(s));
+    cJSON_AddItemToObject(o, "slots", slots_json_locked(s));
     cJSON *disabled = cJSON_AddArrayToObject(o, "disabled");
     for (int i = 0; i < s->disables; i++) {
         cJSON *d = cJSON_CreateObject();
@@ -108,7 +108,7 @@ char *specializer_json(struct specializer *s)
     cJSON_AddItemToObject(o, "funnel", funnel_json(s));
     if (atomic_load(&s->ready)) {
         pthread_mutex_lock(&s->lock);
-        add_search(s, o);
+        add_search_locked(s, o);
         pthread_mutex_unlock(&s->lock);
     }
     int64_t now_s = clock_wall_s();

@@ -56,7 +56,7 @@ static void judge(struct specializer *s, struct place *p)
     else if (c && s->tap.looks > 0 && p->fleet.suspect > 0)
         p->fleet.suspect--;
     if (wrong)
-        swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
+        swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -119,10 +119,10 @@ static void broken_poll(struct specializer *s)
         char words[200];
         if (why) {
             snprintf(words, sizeof words, "its executor: %.180s", why);
-            swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_EXECUTOR, words, NULL);
+            swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_EXECUTOR, words, NULL);
         }
         if (p->previous && s->env.ops->broken(s->env.backend, p->previous->kernel)) {
-            candidate_drop(s, p->previous);
+            candidate_drop_locked(s, p->previous);
             p->previous = NULL;
         }
         pthread_mutex_unlock(&s->lock);
@@ -183,7 +183,8 @@ static void recheck(struct specializer *s, struct place *p)
     bool slower = r == STAGE_REFUSE && copy.evidence.bench.high < 0;
     pthread_mutex_lock(&s->lock);
     if (slower && atomic_load(&p->slot->kernel) == copy.kernel)
-        swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_DRIFT, "no faster than eager any more", NULL);
+        swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_DRIFT, "no faster than eager any more",
+                        NULL);
     else
         p->promise_s = 0; /* the machine or the mix changed: this is the new normal */
     pthread_mutex_unlock(&s->lock);

@@ -75,18 +75,18 @@ static void note(struct place *p, enum life state, const char *reason, const str
         memcpy(p->why.words, words, WHY_TEXT);
 }
 
-void why_note(struct place *p, enum life left, const struct candidate *c)
+void why_note_locked(struct place *p, enum life left, const struct candidate *c)
 {
     note(p, left, c->reason, &c->evidence);
 }
 
-void why_undecided(struct place *p, const struct candidate *c)
+void why_undecided_locked(struct place *p, const struct candidate *c)
 {
     if (c->reason[0])
         brief(c->reason, &c->evidence, p->why.undecided);
 }
 
-void why_no_point(struct place *p)
+void why_no_point_locked(struct place *p)
 {
     if (!p->why.words[0])
         snprintf(p->why.words, WHY_TEXT, "no point of its templates is legal here");
@@ -127,7 +127,7 @@ void why_recall(struct specializer *s)
 /* ---- saying ---------------------------------------------------------------------------------- */
 
 /* Whether templates take the slot, and an operator lets them; says what is missing. */
-static bool has_template(struct specializer *s, const struct slot *slot, char out[WHY_TEXT])
+static bool has_template_locked(struct specializer *s, const struct slot *slot, char out[WHY_TEXT])
 {
     int takes = 0, allowed = 0;
     for (int i = 0; i < template_count(); i++) {
@@ -135,7 +135,7 @@ static bool has_template(struct specializer *s, const struct slot *slot, char ou
         if (!template_fits(t, s->env.machine->kind, slot->region, slot->m))
             continue;
         takes++;
-        allowed += !is_disabled(s, "", t->id);
+        allowed += !is_disabled_locked(s, "", t->id);
     }
     if (takes == 0)
         snprintf(out, WHY_TEXT, "no template takes %d token%s", slot->m, slot->m == 1 ? "" : "s");
@@ -144,13 +144,13 @@ static bool has_template(struct specializer *s, const struct slot *slot, char ou
     return allowed > 0;
 }
 
-void why_eager(struct specializer *s, const struct place *p, char out[WHY_TEXT])
+void why_eager_locked(struct specializer *s, const struct place *p, char out[WHY_TEXT])
 {
     if (p->pinned[0])
         snprintf(out, WHY_TEXT, "%s",
                  strcmp(p->pinned, "eager") == 0 ? "pinned to it"
                                                  : "the pinned kernel is not here");
-    else if (!has_template(s, p->slot, out))
+    else if (!has_template_locked(s, p->slot, out))
         return;
     else if (p->why.words[0])
         snprintf(out, WHY_TEXT, "%s", p->why.words);

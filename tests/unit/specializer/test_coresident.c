@@ -26,11 +26,7 @@ static int open_world(void **state)
     w->s.place = calloc((size_t)w->s.places, sizeof *w->s.place);
     for (int i = 0; i < w->s.places; i++)
         w->s.place[i].slot = dispatch_slot_at(w->dispatch, i);
-    pthread_mutexattr_t recursive;
-    pthread_mutexattr_init(&recursive);
-    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&w->s.lock, &recursive);
-    pthread_mutexattr_destroy(&recursive);
+    pthread_mutex_init(&w->s.lock, NULL);
     *state = w;
     return 0;
 }

@@ -17,7 +17,7 @@ static void say(struct place *p, enum life left, const char *reason, struct evid
     snprintf(c.reason, sizeof c.reason, "%s", reason);
     if (e.refusal.cause == CAUSE_NONE) /* as it is read from a store without it */
         refusal_of_sentence(&c.evidence.refusal, reason);
-    why_note(p, left, &c);
+    why_note_locked(p, left, &c);
 }
 
 static void the_one_that_came_farthest_is_told(void **state)
@@ -78,21 +78,21 @@ static void a_refusal_is_read_as_data_whatever_its_sentence(void **state)
     candidate_explain(&c, STAGE_PROBE, CAUSE_ERROR, 3.1, "row 4 is wrong");
     snprintf(c.evidence.refusal.in_case, sizeof c.evidence.refusal.in_case, "m=3 outlier");
     assert_string_equal(c.reason, "probe: row 4 is wrong");
-    why_note(&p, LIFE_REFUSED, &c);
+    why_note_locked(&p, LIFE_REFUSED, &c);
     assert_string_equal(p.why.words, "probe: error 3.1x eager's in case m=3 outlier");
     candidate_explain(&c, STAGE_BENCH, CAUSE_GAIN, -0.164, "slower");
-    why_note(&p, LIFE_REFUSED, &c);
+    why_note_locked(&p, LIFE_REFUSED, &c);
     assert_string_equal(p.why.words, "bench: -16.4 % [-20.1, -7.3]");
     candidate_explain(&c, STAGE_CANARY, CAUSE_OTHER, 0, "whole steps went wrong");
-    why_note(&p, LIFE_REFUSED, &c);
+    why_note_locked(&p, LIFE_REFUSED, &c);
     assert_string_equal(p.why.words, "canary: whole steps went wrong");
     candidate_explain(&c, STAGE_CANARY, CAUSE_GAIN, -0.0063, "slower, %s", c.reason);
     assert_string_equal(c.reason, "canary: slower, canary: whole steps went wrong");
     c.evidence.canary.mean = 0;
-    why_note(&p, LIFE_DEFERRED, &c);
+    why_note_locked(&p, LIFE_DEFERRED, &c);
     assert_string_equal(p.why.words, "canary: whole steps +0.0 % [-1.0, -0.3]");
     candidate_withdrawn(&c, "distance 0.2");
-    why_note(&p, LIFE_REFUSED, &c); /* rolled back twice */
+    why_note_locked(&p, LIFE_REFUSED, &c); /* rolled back twice */
     assert_string_equal(p.why.words, "rolled back: distance 0.2");
     candidate_unexplain(&c);
     assert_true(!c.reason[0] && c.evidence.refusal.cause == CAUSE_NONE);
@@ -125,30 +125,30 @@ static void a_slot_that_nobody_tried_says_what_is_in_the_way(void **state)
     struct specializer s = {.env = {.machine = &cpu}};
     struct place p = nobody_came();
     char out[WHY_TEXT];
-    why_eager(&s, &p, out);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "not searched yet");
     p.candidates = 2;
-    why_eager(&s, &p, out);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "nothing was decided yet");
     struct candidate c = {.reason = "probe: a case of 2817 pages; the probe has room for 2304"};
-    why_undecided(&p, &c);
-    why_eager(&s, &p, out);
+    why_undecided_locked(&p, &c);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "undecided; probe: a case of 2817 pages; the probe has room for 2304");
     say(&p, LIFE_REFUSED, "bench: too slow", (struct evidence){0});
-    why_eager(&s, &p, out);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "bench: too slow");
     p = nobody_came();
     p.left_out = true;
-    why_eager(&s, &p, out);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "left out by specializer.slots");
-    why_no_point(&p);
-    why_eager(&s, &p, out);
+    why_no_point_locked(&p);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "no point of its templates is legal here");
     snprintf(p.pinned, sizeof p.pinned, "eager");
-    why_eager(&s, &p, out);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "pinned to it");
     p = (struct place){.slot = &wide};
-    why_eager(&s, &p, out);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "no template takes 64 tokens");
 }
 
