@@ -64,42 +64,43 @@ static cJSON *kernel_brief(const struct candidate *c)
 static cJSON *slot_json_locked(struct specializer *s, const struct place *p)
 {
     cJSON *o = cJSON_CreateObject();
-    const struct candidate *c = p->active;
+    const struct candidate *c = p->locked.active;
     cJSON_AddStringToObject(o, "slot", p->slot->name);
     cJSON_AddStringToObject(o, "region", region_name(p->slot->region));
     cJSON_AddNumberToObject(o, "m", p->slot->m);
     if (p->slot->context > 0)
         cJSON_AddNumberToObject(o, "context", p->slot->context);
     cJSON_AddItemToObject(o, "kernel", kernel_brief(c));
-    cJSON_AddStringToObject(o, "state", p->pinned[0] ? "pinned" : c ? "active" : "eager");
-    if (p->pinned[0])
-        cJSON_AddStringToObject(o, "pinned", p->pinned);
+    cJSON_AddStringToObject(o, "state", p->locked.pinned[0] ? "pinned" : c ? "active" : "eager");
+    if (p->locked.pinned[0])
+        cJSON_AddStringToObject(o, "pinned", p->locked.pinned);
     else
         cJSON_AddNullToObject(o, "pinned");
-    if (p->previous)
-        cJSON_AddItemToObject(o, "previous", kernel_brief(p->previous));
-    cJSON_AddNumberToObject(o, "share", p->share);
-    cJSON_AddNumberToObject(o, "run_s", p->run_s);
-    cJSON_AddNumberToObject(o, "bytes", p->bytes);
-    cJSON_AddNumberToObject(o, "roofline_s", p->roofline_s);
-    cJSON_AddNumberToObject(o, "roofline", p->run_s > 0 ? p->roofline_s / p->run_s : 0);
-    cJSON_AddNumberToObject(o, "worth", p->worth);
-    cJSON_AddNumberToObject(o, "gain_over_eager", p->gain_eager);
+    if (p->locked.previous)
+        cJSON_AddItemToObject(o, "previous", kernel_brief(p->locked.previous));
+    cJSON_AddNumberToObject(o, "share", p->locked.share);
+    cJSON_AddNumberToObject(o, "run_s", p->locked.run_s);
+    cJSON_AddNumberToObject(o, "bytes", p->locked.bytes);
+    cJSON_AddNumberToObject(o, "roofline_s", p->locked.roofline_s);
+    cJSON_AddNumberToObject(o, "roofline",
+                            p->locked.run_s > 0 ? p->locked.roofline_s / p->locked.run_s : 0);
+    cJSON_AddNumberToObject(o, "worth", p->locked.worth);
+    cJSON_AddNumberToObject(o, "gain_over_eager", p->locked.gain_eager);
     if (c) {
         cJSON_AddItemToObject(o, "bench", gain_json(&c->evidence.bench));
         cJSON_AddItemToObject(o, "canary", gain_json(&c->evidence.canary));
-        cJSON_AddNumberToObject(o, "audits", p->looks);
+        cJSON_AddNumberToObject(o, "audits", p->locked.looks);
     } else {
         char why[WHY_TEXT];
         why_eager_locked(s, p, why);
         cJSON_AddStringToObject(o, "why", why);
     }
-    cJSON_AddNumberToObject(o, "candidates", p->candidates);
-    cJSON_AddNumberToObject(o, "refusals", p->refusals);
-    cJSON_AddNumberToObject(o, "wins", p->wins);
-    if (p->label[0]) {
-        cJSON_AddStringToObject(o, "label", p->label);
-        cJSON_AddStringToObject(o, "label_by", p->label_by);
+    cJSON_AddNumberToObject(o, "candidates", p->locked.candidates);
+    cJSON_AddNumberToObject(o, "refusals", p->locked.refusals);
+    cJSON_AddNumberToObject(o, "wins", p->locked.wins);
+    if (p->locked.label[0]) {
+        cJSON_AddStringToObject(o, "label", p->locked.label);
+        cJSON_AddStringToObject(o, "label_by", p->locked.label_by);
     }
     return o;
 }
@@ -110,7 +111,7 @@ cJSON *slots_json_locked(struct specializer *s)
     cJSON *a = cJSON_CreateArray();
     for (int i = 0; i < s->places; i++) {
         const struct place *p = &s->place[i];
-        if (p->run_s > 0 || p->active || p->pinned[0])
+        if (p->locked.run_s > 0 || p->locked.active || p->locked.pinned[0])
             cJSON_AddItemToArray(a, slot_json_locked(s, p));
     }
     return a;
@@ -125,10 +126,11 @@ static void add_record(void *ctx, const struct record *r)
 static void add_disable_locked(struct specializer *s, cJSON *o, const char *key,
                                const char *template)
 {
-    for (int i = 0; i < s->disables; i++)
-        if (strcmp(s->disabled[i].what, key) == 0 || strcmp(s->disabled[i].what, template) == 0) {
-            cJSON_AddStringToObject(o, "disabled", s->disabled[i].what);
-            cJSON_AddStringToObject(o, "disabled_reason", s->disabled[i].reason);
+    for (int i = 0; i < s->locked.disables; i++)
+        if (strcmp(s->locked.disabled[i].what, key) == 0 ||
+            strcmp(s->locked.disabled[i].what, template) == 0) {
+            cJSON_AddStringToObject(o, "disabled", s->locked.disabled[i].what);
+            cJSON_AddStringToObject(o, "disabled_reason", s->locked.disabled[i].reason);
             return;
         }
     cJSON_AddNullToObject(o, "disabled");
@@ -248,16 +250,16 @@ static enum specializer_answer may_pin(struct specializer *s, const char *slot, 
 /* Makes the slot follow its pin as far as that is possible at once. */
 static void follow_pin_locked(struct specializer *s, struct place *p, const char *who)
 {
-    bool eager = strcmp(p->pinned, "eager") == 0;
-    p->pin_missing = false;
+    bool eager = strcmp(p->locked.pinned, "eager") == 0;
+    p->locked.pin_missing = false;
     if (eager)
         swap_eager_locked(s, p, "pinned to eager", who);
-    else if (p->active && strcmp(p->active->key, p->pinned) == 0)
+    else if (p->locked.active && strcmp(p->locked.active->key, p->locked.pinned) == 0)
         return;
-    else if (p->previous && strcmp(p->previous->key, p->pinned) == 0)
-        swap_in_locked(s, p, p->previous, "pinned", who);
+    else if (p->locked.previous && strcmp(p->locked.previous->key, p->locked.pinned) == 0)
+        swap_in_locked(s, p, p->locked.previous, "pinned", who);
     else
-        p->pin_missing = true; /* loaded and validated by the specializer thread */
+        p->locked.pin_missing = true; /* loaded and validated by the specializer thread */
 }
 
 enum specializer_answer specializer_pin(struct specializer *s, const char *slot, const char *kernel,
@@ -275,10 +277,10 @@ enum specializer_answer specializer_pin(struct specializer *s, const char *slot,
     if (may != ANSWER_DONE)
         return may;
     pthread_mutex_lock(&s->lock);
-    bool same = strcmp(p->pinned, kernel) == 0;
+    bool same = strcmp(p->locked.pinned, kernel) == 0;
     int r = same ? 0 : store_pin(s->store, slot, kernel, who, &err);
     if (r == 0) {
-        snprintf(p->pinned, sizeof p->pinned, "%s", kernel);
+        snprintf(p->locked.pinned, sizeof p->locked.pinned, "%s", kernel);
         follow_pin_locked(s, p,
                           who); /* the same again: what could not be brought back may come now */
     }
@@ -296,11 +298,12 @@ enum specializer_answer specializer_unpin(struct specializer *s, const char *slo
     if (!p)
         return refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
     pthread_mutex_lock(&s->lock);
-    int r = p->pinned[0] ? store_unpin(s->store, slot, who, &err) : 0;
+    int r = p->locked.pinned[0] ? store_unpin(s->store, slot, who, &err) : 0;
     if (r == 0) {
-        p->stale |= p->pinned[0] && !p->active; /* its search may be over: look again */
-        p->pinned[0] = 0;
-        p->pin_missing = false;
+        p->locked.stale |=
+            p->locked.pinned[0] && !p->locked.active; /* its search may be over: look again */
+        p->locked.pinned[0] = 0;
+        p->locked.pin_missing = false;
     }
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? slot_answer(s, p, text) : refuse(ANSWER_FAILED, text, "%s", err.msg);
@@ -316,9 +319,10 @@ enum specializer_answer specializer_rollback(struct specializer *s, const char *
     if (!p)
         return refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
     pthread_mutex_lock(&s->lock);
-    char pinned[sizeof p->pinned];
-    memcpy(pinned, p->pinned, sizeof pinned);
-    bool done = from && *from && strcmp(from, p->active ? p->active->key : "eager") != 0;
+    char pinned[sizeof p->locked.pinned];
+    memcpy(pinned, p->locked.pinned, sizeof pinned);
+    bool done =
+        from && *from && strcmp(from, p->locked.active ? p->locked.active->key : "eager") != 0;
     bool nothing = !done && !pinned[0] && swap_back_locked(s, p, who) != 0;
     pthread_mutex_unlock(&s->lock);
     if (!done && pinned[0])
@@ -348,11 +352,13 @@ static void take_out_locked(struct specializer *s, const char *reason, const cha
 {
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        if (p->active && is_disabled_locked(s, p->active->key, p->active->template->id))
+        if (p->locked.active &&
+            is_disabled_locked(s, p->locked.active->key, p->locked.active->template->id))
             swap_out_locked(s, p, LIFE_DISABLED, ROLLBACK_OPERATOR, reason, who);
-        if (p->previous && is_disabled_locked(s, p->previous->key, p->previous->template->id)) {
-            candidate_drop_locked(s, p->previous);
-            p->previous = NULL;
+        if (p->locked.previous &&
+            is_disabled_locked(s, p->locked.previous->key, p->locked.previous->template->id)) {
+            candidate_drop_locked(s, p->locked.previous);
+            p->locked.previous = NULL;
         }
     }
     atomic_store(&s->interrupt, true);
@@ -408,7 +414,7 @@ enum specializer_answer specializer_enable(struct specializer *s, const char *wh
     if (r == 0)
         operators_read_locked(s);
     for (int i = 0; i < s->places; i++)
-        s->place[i].stale = true; /* points that were passed over may be proposed now */
+        s->place[i].locked.stale = true; /* points that were passed over may be proposed now */
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? disable_answer(s, what, false, text)
                   : refuse(ANSWER_FAILED, text, "%s", err.msg);

@@ -38,8 +38,8 @@ static bool choosable(struct specializer *s, const struct place *p)
 {
     const struct template *t = agent_template(s->env.machine->kind, p->slot->region);
     pthread_mutex_lock(&s->lock);
-    bool ok =
-        t && !p->left_out && !p->pinned[0] && !p->promoted.c && !is_disabled_locked(s, "", t->id);
+    bool ok = t && !p->left_out && !p->locked.pinned[0] && !p->promoted.c &&
+              !is_disabled_locked(s, "", t->id);
     pthread_mutex_unlock(&s->lock);
     return ok;
 }

@@ -100,8 +100,8 @@ static char *serving_text(const struct place *p)
     char *out = NULL;
     size_t size = 0;
     FILE *f = open_memstream(&out, &size);
-    if (p->active)
-        put_evidence(f, p->active);
+    if (p->locked.active)
+        put_evidence(f, p->locked.active);
     else
         fputs("the eager kernel: 1", f);
     fclose(f);
@@ -171,7 +171,7 @@ static char *compiler_text(const struct compiler *c, int isa)
 void agent_tell(struct specializer *s, const struct place *p, struct agent_view *v,
                 struct told *out)
 {
-    const struct candidate *c = p->active;
+    const struct candidate *c = p->locked.active;
     *out = (struct told){
         .compiler = compiler_text(&s->compiler, v->isa),
         .serving = serving_text(p),

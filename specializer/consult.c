@@ -77,7 +77,7 @@ static void gather_dead(struct specializer *s, const struct place *p, struct con
 enum { KIN_MOST = 4 };
 static int kinship(const struct place *p, const struct place *from)
 {
-    if (from == p || (!from->space && !from->active))
+    if (from == p || (!from->space && !from->locked.active))
         return 0;
     if (from->slot->region == p->slot->region)
         return abs(from->slot->m_index - p->slot->m_index) <= 1 ? KIN_MOST : 3;
@@ -103,9 +103,10 @@ static void add_lessons(struct consultation *c, const struct place *p, const str
 {
     int32_t best[2], worst = -1;
     if (!from->space) {
-        int32_t id = space_find(p->space, from->active->template, &from->active->point);
-        if (id >= 0 && from->active->evidence.speed > 0)
-            add_lesson(c, from, p->space, id, from->active->evidence.speed);
+        int32_t id =
+            space_find(p->space, from->locked.active->template, &from->locked.active->point);
+        if (id >= 0 && from->locked.active->evidence.speed > 0)
+            add_lesson(c, from, p->space, id, from->locked.active->evidence.speed);
         return;
     }
     const struct search *s = &from->search;
@@ -149,7 +150,7 @@ static void gather(struct specializer *s, struct place *p, struct consultation *
         sequences = (int)lround(fmax(1, seen->sequences / seen->runs));
     r->slot = p->slot->name;
     r->incumbent = atomic_load(&p->slot->kernel)->name;
-    r->incumbent_speed = p->active ? p->active->evidence.speed : 1;
+    r->incumbent_speed = p->locked.active ? p->locked.active->evidence.speed : 1;
     r->work = plan_cost(s->env.model, p->slot->region, 0, m, sequences, (int64_t)r->context, m);
     r->live = c->live;
     r->lives = gather_live(s, p, c->live);
@@ -196,7 +197,7 @@ void consult(struct specializer *s, struct place *p)
     adviser_ask(s->adviser, &s->consultation.request, &p->advice);
     p->search.advice = &p->advice;
     pthread_mutex_lock(&s->lock);
-    snprintf(p->label, sizeof p->label, "%s", p->advice.label);
-    snprintf(p->label_by, sizeof p->label_by, "%s", p->advice.source);
+    snprintf(p->locked.label, sizeof p->locked.label, "%s", p->advice.label);
+    snprintf(p->locked.label_by, sizeof p->locked.label_by, "%s", p->advice.source);
     pthread_mutex_unlock(&s->lock);
 }

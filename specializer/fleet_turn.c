@@ -70,7 +70,7 @@ static void learn_row(void *ctx, const struct fleet_row *r)
     if (id < 0 || !same_source(l, r))
         return;
     struct behind *b = p->search.trial[id] == TRIAL_NONE ? put_behind(p, id) : behind(p, id);
-    if (!b || b->learned || r->own_s <= 0 || r->own_s < p->roofline_s)
+    if (!b || b->learned || r->own_s <= 0 || r->own_s < p->locked.roofline_s)
         return;
     cost_learn(&l->s->cost, r->template, &r->point, space_facts(p->space), r->own_s);
     b->learned = true;
@@ -116,8 +116,9 @@ static void look_for_offer(struct specializer *s, struct place *p)
 {
     struct hearing l = {.s = s, .p = p};
     pthread_mutex_lock(&s->lock);
-    double now = 1 + p->gain_eager;
-    bool may = !p->left_out && !p->pinned[0] && !p->promoted.c && p->worth >= OBSERVE_FLOOR;
+    double now = 1 + p->locked.gain_eager;
+    bool may =
+        !p->left_out && !p->locked.pinned[0] && !p->promoted.c && p->locked.worth >= OBSERVE_FLOOR;
     pthread_mutex_unlock(&s->lock);
     uint64_t news = fleet_news(s->fleet);
     bool adopted = p->fleet.adopt;
@@ -170,9 +171,9 @@ static void wish(struct specializer *s)
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
         bool round = round_has(s, p);
-        if (!round && (p->worth < OBSERVE_FLOOR || !slot_choosable_locked(s, p)))
+        if (!round && (p->locked.worth < OBSERVE_FLOOR || !slot_choosable_locked(s, p)))
             continue;
-        double w = round ? 2 : p->worth;
+        double w = round ? 2 : p->locked.worth;
         int at = n < SLOTS_MOST ? n++ : SLOTS_MOST - 1;
         for (; at > 0 && worth[at - 1] < w; at--) {
             slot[at] = slot[at - 1];
@@ -193,7 +194,7 @@ static void wish(struct specializer *s)
 static bool serves(struct specializer *s, const struct place *p, const char *key)
 {
     pthread_mutex_lock(&s->lock);
-    bool yes = p->active && strcmp(p->active->key, key) == 0;
+    bool yes = p->locked.active && strcmp(p->locked.active->key, key) == 0;
     pthread_mutex_unlock(&s->lock);
     return yes;
 }
@@ -210,7 +211,7 @@ static void conclude(struct specializer *s, enum verdict verdict, const char *wo
     if (verdict != VERDICT_NONE)
         fleet_verdict(s->fleet, t->suspect.key, verdict == VERDICT_RIGHT, words);
     pthread_mutex_lock(&s->lock);
-    t->place->fleet.suspect = 0;
+    t->place->locked.suspect = 0;
     pthread_mutex_unlock(&s->lock);
     probe_end(t->probe);
     candidate_drop(s, t->c);
@@ -243,7 +244,7 @@ static void check_begin(struct specializer *s, struct place *p)
                  t->suspect.key, err.msg);
     watch_stop(s);
     pthread_mutex_lock(&s->lock);
-    p->fleet.suspect = LOOKS;
+    p->locked.suspect = LOOKS;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -263,9 +264,9 @@ static void suspect(struct specializer *s)
         return;
     }
     pthread_mutex_lock(&s->lock);
-    if (p->previous && strcmp(p->previous->key, t->suspect.key) == 0) {
-        candidate_drop_locked(s, p->previous); /* a rollback must not bring it back unseen */
-        p->previous = NULL;
+    if (p->locked.previous && strcmp(p->locked.previous->key, t->suspect.key) == 0) {
+        candidate_drop_locked(s, p->locked.previous); /* a rollback must not bring it back unseen */
+        p->locked.previous = NULL;
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -287,7 +288,7 @@ static void check_failed(struct specializer *s)
     char why[sizeof t->c->reason];
     memcpy(why, t->c->reason, sizeof why);
     pthread_mutex_lock(&s->lock);
-    if (t->place->active && strcmp(t->place->active->key, t->suspect.key) == 0)
+    if (t->place->locked.active && strcmp(t->place->locked.active->key, t->suspect.key) == 0)
         swap_out_locked(s, t->place, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, why, t->suspect.by);
     pthread_mutex_unlock(&s->lock);
     conclude(s, VERDICT_WRONG, why);
@@ -313,7 +314,7 @@ static void check_poll(struct specializer *s)
         t->probe = NULL;
     }
     pthread_mutex_lock(&s->lock);
-    int left = t->place->fleet.suspect;
+    int left = t->place->locked.suspect;
     pthread_mutex_unlock(&s->lock);
     if (left > 0 && clock_ns() < t->until_ns)
         return;

@@ -24,7 +24,6 @@ struct place_fleet {
         bool learned; /* what it took there */
     } * behind;       /* [behinds] points that others tried: here they come last */
     int behinds;
-    int32_t suspect; /* lock; live steps of the active kernel that are still to be looked at */
 };
 
 /* Of the specializer. */

@@ -98,24 +98,24 @@ static void put_slots_locked(struct specializer *s, FILE *out)
     metric_head(out, "kernel_active_info", "gauge", "The kernel in a slot that is not eager");
     for (int i = 0; i < s->places; i++) {
         const struct place *p = &s->place[i];
-        if (!p->active)
+        if (!p->locked.active)
             continue;
         snprintf(label, sizeof label, "slot=\"%s\",kernel=\"%s\",origin=\"%s\"", p->slot->name,
-                 p->active->key, origin_name(p->active->origin));
+                 p->locked.active->key, origin_name(p->locked.active->origin));
         metric_value(out, "kernel_active_info", label, 1);
     }
     metric_head(out, "kernel_gain_ratio", "gauge",
                 "Measured speed of a slot over the eager kernel");
     for (int i = 0; i < s->places; i++) {
         const struct place *p = &s->place[i];
-        if (!p->active)
+        if (!p->locked.active)
             continue;
         snprintf(label, sizeof label, "slot=\"%s\"", p->slot->name);
-        metric_value(out, "kernel_gain_ratio", label, 1 + p->gain_eager);
+        metric_value(out, "kernel_gain_ratio", label, 1 + p->locked.gain_eager);
     }
     value(out, "time_saved_seconds_total", "counter",
           "Time that steps did not take thanks to specialized kernels, by their measured gains",
-          s->saved_s);
+          s->locked.saved_s);
 }
 
 /* 1 also while it sleeps: it would search if something were worth it. */

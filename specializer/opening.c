@@ -28,9 +28,10 @@ static struct place *next_of_locked(struct specializer *s)
     struct place *best = NULL;
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        if (!p->offered && p->candidates == 0 && !p->active && p->share >= SHARE_LEAST &&
-            p->worth >= OBSERVE_FLOOR && (!p->fleet.elsewhere || p->fleet.adopt) &&
-            (!best || p->worth > best->worth) && slot_choosable_locked(s, p))
+        if (!p->offered && p->locked.candidates == 0 && !p->locked.active &&
+            p->locked.share >= SHARE_LEAST && p->locked.worth >= OBSERVE_FLOOR &&
+            (!p->fleet.elsewhere || p->fleet.adopt) &&
+            (!best || p->locked.worth > best->locked.worth) && slot_choosable_locked(s, p))
             best = p;
     }
     return best;

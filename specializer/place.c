@@ -189,7 +189,7 @@ void place_firsts(struct specializer *s, struct place *p)
         WON = 1u << LIFE_ACTIVE | 1u << LIFE_RETIRED | 1u << LIFE_CANARY
     };
     pthread_mutex_lock(&s->lock);
-    double now = 1 + p->gain_eager;
+    double now = 1 + p->locked.gain_eager;
     pthread_mutex_unlock(&s->lock);
     struct firsts g = {s, p, now * (1 + s->config->specializer_min_gain), {{0}}, 0};
     struct record_filter f = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.h - one slot as the specializer sees it, and its search. Specializer thread; what says
- * "lock" is changed under the specializer's lock. */
+/* place.h - one slot as the specializer sees it, and its search. Specializer thread, but for what
+ * is `locked`: that is changed under the specializer's lock and read by operators under it. */
 #ifndef WHET_SPECIALIZER_PLACE_H
 #define WHET_SPECIALIZER_PLACE_H
 
@@ -15,22 +15,28 @@ enum { SETS_REMEMBERED = 8, INPUTS = 2, WHY_TEXT = 72, KNOWN_FIRSTS = 2 };
 /* One slot as the specializer sees it. */
 struct place {
     struct slot *slot;
-    int index;                  /* in dispatch */
-    struct candidate *active;   /* lock; NULL: eager */
-    struct candidate *previous; /* lock; admitted and still loaded, one step of rollback; or NULL */
-    char pinned[24];            /* lock; "", "eager", or a kernel's key */
-    bool pin_missing;           /* lock; the pinned kernel is not loaded (yet) */
-    double gain_eager;          /* lock; of `active` over eager */
-    /* lock; copied from observe for operators */
-    double share, run_s, roofline_s, bytes, worth;
-    int32_t candidates, wins, refusals; /* lock; since start */
-    int32_t looks;                      /* lock; audits of `active` that found nothing */
-    struct {                            /* lock; who came farthest and did not stay (why.c) */
-        int rank;
-        double gain;
-        char words[WHY_TEXT];
-        char undecided[WHY_TEXT]; /* what kept the last one that was set aside from a verdict */
-    } why;
+    int index; /* in dispatch */
+
+    struct {
+        struct candidate *active;   /* NULL: eager */
+        struct candidate *previous; /* admitted and still loaded, one step of rollback; or NULL */
+        char pinned[24];            /* "", "eager", or a kernel's key */
+        bool pin_missing;           /* the pinned kernel is not loaded (yet) */
+        bool stale;        /* it lost its kernel, or more may be proposed: the search begins anew */
+        double gain_eager; /* of `active` over eager */
+        double share, run_s, roofline_s, bytes, worth; /* copied from observe for operators */
+        int32_t candidates, wins, refusals;            /* since start */
+        int32_t looks;                                 /* audits of `active` that found nothing */
+        int32_t suspect; /* live steps of `active` that are still to be looked at (fleet_turn.c) */
+        char label[96];  /* the adviser's */
+        char label_by[32]; /* who the adviser was */
+        struct {           /* who came farthest and did not stay (why.c) */
+            int rank;
+            double gain;
+            char words[WHY_TEXT];
+            char undecided[WHY_TEXT]; /* what kept the last one that was set aside from a verdict */
+        } why;
+    } locked;
 
     /* The search; opened when the slot is chosen for the first time. */
     struct space *space;
@@ -42,8 +48,6 @@ struct place {
         const char *device; /* where that point won (search/known.h) */
     } known[KNOWN_FIRSTS];
     int knowns;
-    char label[96];        /* lock; the adviser's */
-    char label_by[32];     /* lock; who the adviser was */
     int32_t measured, dry; /* candidates benched, and of them since the last gain */
     int64_t not_before_ns;
     struct trial promoted; /* benched, waits for live steps */
@@ -68,7 +72,6 @@ struct place {
     bool left_out;  /* specializer.slots names others: never searched, but restored and watched */
     bool offered;   /* it was looked at for an opening (opening.c) */
     bool exhausted; /* the strategy has nothing left to propose */
-    bool stale;     /* lock; it lost its kernel, or more may be proposed: the search begins anew */
 
     /* The promise: how the slot did just after `active` was published. */
     struct window {

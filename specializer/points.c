@@ -54,7 +54,7 @@ int points_open(struct specializer *s, struct place *const *place, int n)
         consult(s, place[i]);
         if (propose(s, place[i], 1, &may) > 0)
             store_trace(s->store, place[i]->slot->name, NULL, "round", NULL,
-                        "1 candidate of an opening; share %.1f %%", place[i]->share * 100);
+                        "1 candidate of an opening; share %.1f %%", place[i]->locked.share * 100);
     }
     s->round.opening = s->round.n > 0;
     return s->round.n;
@@ -81,7 +81,8 @@ static enum next points_next(struct specializer *s, struct place *p)
         return NEXT_NEVER;
     store_trace(s->store, p->slot->name, NULL, "round", NULL,
                 "%d candidates; share %.1f %%, %.0f %% of the roofline, %d tried, dry %d",
-                s->round.n, p->share * 100, p->run_s > 0 ? 100 * p->roofline_s / p->run_s : 0.0,
+                s->round.n, p->locked.share * 100,
+                p->locked.run_s > 0 ? 100 * p->locked.roofline_s / p->locked.run_s : 0.0,
                 p->search.tried, p->dry);
     return NEXT_ROUND;
 }

@@ -160,7 +160,7 @@ static void publish(struct specializer *s, struct place *p)
         atomic_fetch_add(&s->counts.known[KNOWN_PUBLISHED], 1);
     p->dry = 0;
     pthread_mutex_lock(&s->lock);
-    p->wins++;
+    p->locked.wins++;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -170,7 +170,7 @@ void promotion_try(struct specializer *s, struct place *p)
     struct pipeline pipeline = {.rules = &rules, .ctx = &o, .env = &s->env, .last = STAGE_CANARY};
     const struct candidate *c = p->promoted.c;
     pthread_mutex_lock(&s->lock);
-    bool unwanted = is_disabled_locked(s, c->key, c->template->id) || p->pinned[0];
+    bool unwanted = is_disabled_locked(s, c->key, c->template->id) || p->locked.pinned[0];
     pthread_mutex_unlock(&s->lock);
     if (unwanted) {
         promotion_forget(s, p);

@@ -165,9 +165,9 @@ static void add_winners(struct list *l)
     for (int i = 0; i < all.n; i++) {
         struct place *p = place_find(s, all.winner[i].slot);
         pthread_mutex_lock(&s->lock);
-        bool free_slot = p && !p->pinned[0];
+        bool free_slot = p && !p->locked.pinned[0];
         if (free_slot)
-            p->share = all.winner[i].share;
+            p->locked.share = all.winner[i].share;
         pthread_mutex_unlock(&s->lock);
         if (free_slot)
             add(l, p, all.winner[i].key);
@@ -180,11 +180,11 @@ static void add_pinned(struct list *l)
     struct specializer *s = l->s;
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        char key[sizeof p->pinned];
+        char key[sizeof p->locked.pinned];
         pthread_mutex_lock(&s->lock);
-        memcpy(key, p->pinned, sizeof key);
+        memcpy(key, p->locked.pinned, sizeof key);
         bool kernel = key[0] && strcmp(key, "eager") != 0;
-        p->pin_missing |= kernel;
+        p->locked.pin_missing |= kernel;
         pthread_mutex_unlock(&s->lock);
         if (kernel)
             add(l, p, key);
@@ -369,8 +369,9 @@ void restore_winners(struct specializer *s)
 static void serve_no_other(struct specializer *s, struct place *p, const char *key)
 {
     pthread_mutex_lock(&s->lock);
-    bool pinned = strcmp(p->pinned, key) == 0 && !p->pin_missing; /* or an operator has it anew */
-    if (pinned && p->active && strcmp(p->active->key, key) != 0)
+    bool pinned = strcmp(p->locked.pinned, key) == 0 &&
+                  !p->locked.pin_missing; /* or an operator has it anew */
+    if (pinned && p->locked.active && strcmp(p->locked.active->key, key) != 0)
         swap_eager_locked(s, p, "the pinned kernel could not be brought back", NULL);
     pthread_mutex_unlock(&s->lock);
 }
@@ -380,7 +381,7 @@ void restore_pins(struct specializer *s)
     bool missing = false;
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places; i++)
-        missing |= s->place[i].pin_missing;
+        missing |= s->place[i].locked.pin_missing;
     pthread_mutex_unlock(&s->lock);
     if (!missing)
         return;
@@ -390,9 +391,9 @@ void restore_pins(struct specializer *s)
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
         pthread_mutex_lock(&s->lock);
-        if (p->pin_missing)
-            memcpy(key[i], p->pinned, sizeof key[i]);
-        p->pin_missing = false; /* tried once; an operator may pin it again */
+        if (p->locked.pin_missing)
+            memcpy(key[i], p->locked.pinned, sizeof key[i]);
+        p->locked.pin_missing = false; /* tried once; an operator may pin it again */
         pthread_mutex_unlock(&s->lock);
         if (key[i][0])
             add(l, p, key[i]);

@@ -192,7 +192,7 @@ static void find_next(struct specializer *s, struct place *p)
     p->retrial.key[0] = 0;
     struct record_filter f = {.env = s->keys.env, .slot = p->slot->name, .states = WAITING};
     pthread_mutex_lock(&s->lock);
-    struct waiting d = {s, p, (1 + p->gain_eager) * (1 + s->config->specializer_min_gain)};
+    struct waiting d = {s, p, (1 + p->locked.gain_eager) * (1 + s->config->specializer_min_gain)};
     store_each(s->store, &f, waiting_row_locked, &d, NULL);
     pthread_mutex_unlock(&s->lock);
 }
@@ -200,7 +200,7 @@ static void find_next(struct specializer *s, struct place *p)
 bool retrial_due(struct specializer *s, struct place *p)
 {
     pthread_mutex_lock(&s->lock);
-    bool open = p->retrial.some && !p->left_out && !p->promoted.c && !p->pinned[0];
+    bool open = p->retrial.some && !p->left_out && !p->promoted.c && !p->locked.pinned[0];
     pthread_mutex_unlock(&s->lock);
     if (!open || !strategy_proposes(s->strategy) || clock_ns() < p->not_before_ns)
         return false;
@@ -217,7 +217,7 @@ struct place *retrial_choose(struct specializer *s, double than)
         if (!p->retrial.some || !retrial_due(s, p))
             continue;
         pthread_mutex_lock(&s->lock);
-        double worth = p->share * p->retrial.promise;
+        double worth = p->locked.share * p->retrial.promise;
         pthread_mutex_unlock(&s->lock);
         if (worth >= most) {
             most = worth;

@@ -33,9 +33,9 @@ static bool begin_anew(struct specializer *s, struct candidate *c, const char *w
     pthread_mutex_lock(&s->lock);
     struct place *p = place_find(s, c->slot->name);
     bool ok = life_move(s->store, c, LIFE_PROPOSED, why, NULL, err) == 0;
-    if (ok && p->previous && strcmp(p->previous->key, c->key) == 0) {
-        candidate_drop_locked(s, p->previous);
-        p->previous = NULL;
+    if (ok && p->locked.previous && strcmp(p->locked.previous->key, c->key) == 0) {
+        candidate_drop_locked(s, p->locked.previous);
+        p->locked.previous = NULL;
     }
     pthread_mutex_unlock(&s->lock);
     return ok;
@@ -102,7 +102,7 @@ void round_add(struct specializer *s, struct place *p, struct candidate *c, stru
                 .rules = &rules, .ctx = s, .env = &s->env, .marks = s->store, .last = STAGE_BENCH}};
     r->trial[r->n++] = (struct trial){.c = c, .place = p, .from = from};
     pthread_mutex_lock(&s->lock);
-    p->candidates++;
+    p->locked.candidates++;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -136,7 +136,7 @@ static void leave_unloaded(struct specializer *s, struct trial *t)
     store_trace(s->store, p->slot->name, t->c->key, "not_loaded", NULL, "%s", t->c->reason);
     t->from.by->learn(s, p, t->from.id, t->c, 0);
     pthread_mutex_lock(&s->lock);
-    p->refusals++;
+    p->locked.refusals++;
     why_note_locked(p, LIFE_REFUSED, t->c);
     pthread_mutex_unlock(&s->lock);
     candidate_drop(s, t->c);
@@ -228,8 +228,8 @@ static enum stage_result enter(struct pipeline *p, struct trial *t)
         t->probe.inputs = of->inputs;
     } else if (t->at == STAGE_BENCH) {
         pthread_mutex_lock(&s->lock);
-        t->bench.against = of->active ? of->active->kernel : of->slot->eager;
-        t->bench.base = 1 + of->gain_eager;
+        t->bench.against = of->locked.active ? of->locked.active->kernel : of->slot->eager;
+        t->bench.base = 1 + of->locked.gain_eager;
         pthread_mutex_unlock(&s->lock);
         t->bench.input = of->input[0];
     }
@@ -397,7 +397,7 @@ void round_close(struct specializer *s)
     struct trial *best = NULL;
     double correlation = cost_correlation(&s->cost, -1);
     pthread_mutex_lock(&s->lock);
-    s->correlation = isnan(correlation) ? -2 : correlation;
+    s->locked.correlation = isnan(correlation) ? -2 : correlation;
     pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < s->round.n; i++) {
         struct trial *t = &s->round.trial[i];

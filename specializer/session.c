@@ -142,7 +142,7 @@ void session_set_share(struct session *session, const struct slot *slot, double 
 {
     struct specializer *s = session->s;
     pthread_mutex_lock(&s->lock);
-    place_of(session, slot)->share = share;
+    place_of(session, slot)->locked.share = share;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -159,12 +159,12 @@ void session_look(struct session *session, const struct slot *slot, struct sessi
                                  .tried = p->search.tried,
                                  .dry = p->dry};
     pthread_mutex_lock(&s->lock);
-    out->pinned = p->pinned[0] != 0;
-    out->gain = p->gain_eager;
-    if (p->active) {
-        memcpy(out->kernel, p->active->name, sizeof out->kernel);
-        out->bench = p->active->evidence.bench;
-        out->step = p->active->evidence.canary;
+    out->pinned = p->locked.pinned[0] != 0;
+    out->gain = p->locked.gain_eager;
+    if (p->locked.active) {
+        memcpy(out->kernel, p->locked.active->name, sizeof out->kernel);
+        out->bench = p->locked.active->evidence.bench;
+        out->step = p->locked.active->evidence.canary;
     } else {
         why_eager_locked(s, p, out->why);
     }

@@ -124,7 +124,7 @@ struct specializer *specializer_new(const struct config *c, struct engine *e, bo
     s->strategy = strategy;
     s->numerics = numerics_parse(c->specializer_numerics);
     s->adviser = adviser_open(c, store);
-    s->correlation = -2;
+    s->locked.correlation = -2;
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_t wake;
     pthread_condattr_init(&wake);
@@ -149,23 +149,26 @@ static void read_pin(void *ctx, const char *slot, const char *kernel)
 {
     struct place *p = place_find(ctx, slot);
     if (p)
-        snprintf(p->pinned, sizeof p->pinned, "%s", kernel);
+        snprintf(p->locked.pinned, sizeof p->locked.pinned, "%s", kernel);
 }
 
 static void read_disable(void *ctx, const char *what, const char *reason)
 {
     struct specializer *s = ctx;
-    s->disabled = xrealloc(s->disabled, (size_t)(s->disables + 1) * sizeof *s->disabled);
-    snprintf(s->disabled[s->disables].what, sizeof s->disabled->what, "%s", what);
-    snprintf(s->disabled[s->disables].reason, sizeof s->disabled->reason, "%s", reason);
-    s->disables++;
+    s->locked.disabled =
+        xrealloc(s->locked.disabled, (size_t)(s->locked.disables + 1) * sizeof *s->locked.disabled);
+    snprintf(s->locked.disabled[s->locked.disables].what, sizeof s->locked.disabled->what, "%s",
+             what);
+    snprintf(s->locked.disabled[s->locked.disables].reason, sizeof s->locked.disabled->reason, "%s",
+             reason);
+    s->locked.disables++;
 }
 
 void operators_read_locked(struct specializer *s)
 {
-    s->disables = 0;
+    s->locked.disables = 0;
     for (int i = 0; i < s->places; i++)
-        s->place[i].pinned[0] = 0;
+        s->place[i].locked.pinned[0] = 0;
     if (store_disables(s->store, read_disable, s, NULL) != 0 ||
         store_pins(s->store, read_pin, s, NULL) != 0)
         log_error("specializer", "pins and disables could not be read from the store");
@@ -319,8 +322,8 @@ static void free_places(struct specializer *s)
 {
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        candidate_drop(s, p->active);
-        candidate_drop(s, p->previous);
+        candidate_drop(s, p->locked.active);
+        candidate_drop(s, p->locked.previous);
         candidate_drop(s, p->promoted.c);
         place_inputs_free(p);
         place_forget(s, p);
@@ -344,8 +347,8 @@ void specializer_free(struct specializer *s)
         observe_close(&s->observe);
         cost_close(&s->cost);
     }
-    free(s->retired);
-    free(s->disabled);
+    free(s->locked.retired);
+    free(s->locked.disabled);
     keys_close(&s->keys);
     agent_close(s->agent);
     adviser_close(s->adviser);

@@ -50,18 +50,18 @@ void specializer_observe(struct specializer *s)
     s->observed_ns = clock_ns();
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places; i++)
-        s->observe.gain_eager[i] = s->place[i].gain_eager;
+        s->observe.gain_eager[i] = s->place[i].locked.gain_eager;
     observe_update(&s->observe);
-    s->saved_s = 0;
+    s->locked.saved_s = 0;
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        p->run_s = observe_run_s(&s->observe, i);
-        p->roofline_s = observe_roofline_s(&s->observe, i);
-        p->bytes = observe_bytes(&s->observe, i);
-        p->worth = observe_worth(&s->observe, i, p->measured, p->dry);
+        p->locked.run_s = observe_run_s(&s->observe, i);
+        p->locked.roofline_s = observe_roofline_s(&s->observe, i);
+        p->locked.bytes = observe_bytes(&s->observe, i);
+        p->locked.worth = observe_worth(&s->observe, i, p->measured, p->dry);
         if (s->observe.slot[i].seconds > 0)
-            p->share = s->observe.slot[i].share;
-        s->saved_s += s->observe.slot[i].saved_s;
+            p->locked.share = s->observe.slot[i].share;
+        s->locked.saved_s += s->observe.slot[i].saved_s;
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -75,8 +75,8 @@ static void store_shares(struct specializer *s)
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
         pthread_mutex_lock(&s->lock);
-        bool active = p->active != NULL;
-        double share = p->share, gain = p->gain_eager;
+        bool active = p->locked.active != NULL;
+        double share = p->locked.share, gain = p->locked.gain_eager;
         pthread_mutex_unlock(&s->lock);
         if (active)
             store_share(s->store, s->keys.env, p->slot->name, share, gain, NULL);
@@ -91,7 +91,7 @@ static bool object_kept(void *ctx, const char *object_key)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places && !kept; i++) {
         const struct place *p = &s->place[i];
-        const struct candidate *held[] = {p->active, p->previous, p->promoted.c};
+        const struct candidate *held[] = {p->locked.active, p->locked.previous, p->promoted.c};
         for (int j = 0; j < 3; j++)
             kept |= held[j] && strcmp(held[j]->object_key, object_key) == 0;
     }
@@ -120,8 +120,8 @@ static void refresh_searches(struct specializer *s)
         if (round_has(s, p) || p->promoted.c)
             continue;
         pthread_mutex_lock(&s->lock);
-        bool stale = p->stale;
-        p->stale = false;
+        bool stale = p->locked.stale;
+        p->locked.stale = false;
         pthread_mutex_unlock(&s->lock);
         if (stale) {
             place_forget(s, p);
@@ -225,8 +225,8 @@ static bool waits_for_parts_locked(struct specializer *s, const struct place *sp
         const struct place *p = &s->place[i];
         bool part = p->slot->m_index == span->slot->m_index &&
                     (p->slot->region == info->part[0] || p->slot->region == info->part[1]);
-        if (part && !p->active && !p->left_out && !p->exhausted && !p->pinned[0] &&
-            p->worth >= OBSERVE_FLOOR)
+        if (part && !p->locked.active && !p->left_out && !p->exhausted && !p->locked.pinned[0] &&
+            p->locked.worth >= OBSERVE_FLOOR)
             return true;
     }
     return false;
@@ -234,7 +234,7 @@ static bool waits_for_parts_locked(struct specializer *s, const struct place *sp
 
 bool slot_choosable_locked(struct specializer *s, const struct place *p)
 {
-    if (p->left_out || p->exhausted || p->promoted.c || p->pinned[0] ||
+    if (p->left_out || p->exhausted || p->promoted.c || p->locked.pinned[0] ||
         clock_ns() < p->not_before_ns || waits_for_parts_locked(s, p))
         return false;
     for (int t = 0; t < template_count(); t++)
@@ -248,7 +248,7 @@ bool slot_choosable_locked(struct specializer *s, const struct place *p)
  * before any is searched. */
 static bool is_fresh_locked(const struct specializer *s, const struct place *p)
 {
-    return s->env.machine->kind == MACHINE_CUDA && p->candidates == 0 && !p->active;
+    return s->env.machine->kind == MACHINE_CUDA && p->locked.candidates == 0 && !p->locked.active;
 }
 
 static bool better_locked(const struct specializer *s, const struct place *p,
@@ -257,7 +257,7 @@ static bool better_locked(const struct specializer *s, const struct place *p,
     if (p->fleet.adopt != than->fleet.adopt)
         return p->fleet.adopt; /* one candidate, of which another server says what it is worth */
     bool first = is_fresh_locked(s, p), than_first = is_fresh_locked(s, than);
-    return first != than_first ? first : p->worth > than->worth;
+    return first != than_first ? first : p->locked.worth > than->locked.worth;
 }
 
 /* The slot most worth looking at, other than `but`, or NULL when nothing is above the floor. */
@@ -269,8 +269,9 @@ static struct place *choose_but(struct specializer *s, const struct place *but)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
-        if (p != but && p->worth >= OBSERVE_FLOOR && (!p->fleet.elsewhere || p->fleet.adopt) &&
-            (!best || better_locked(s, p, best)) && slot_choosable_locked(s, p))
+        if (p != but && p->locked.worth >= OBSERVE_FLOOR &&
+            (!p->fleet.elsewhere || p->fleet.adopt) && (!best || better_locked(s, p, best)) &&
+            slot_choosable_locked(s, p))
             best = p;
     }
     pthread_mutex_unlock(&s->lock);
@@ -324,7 +325,7 @@ static bool search_turn(struct specializer *s)
     }
     struct place *p = choose(s);
     pthread_mutex_lock(&s->lock);
-    double worth = !p ? 0 : is_fresh_locked(s, p) ? HUGE_VAL : p->worth;
+    double worth = !p ? 0 : is_fresh_locked(s, p) ? HUGE_VAL : p->locked.worth;
     pthread_mutex_unlock(&s->lock);
     struct place *again = retrial_choose(s, worth);
     if (again)

@@ -2,7 +2,7 @@
 /* specializer_private.h - the inside of struct specializer, for the files of the loop.
  *
  * Ownership: the specializer thread owns everything and is the only one that changes it, but for
- * what says "lock": those fields are changed under `lock` and read by operators' threads under it.
+ * what is `locked`: that is changed under `lock` and read by operators' threads under it.
  * `lock` is held for moments (pointer swaps, a row in the store), never while something is built,
  * run or waited for. It is a plain mutex: a function that is named _locked expects it
  * held, no other does.
@@ -66,17 +66,21 @@ struct specializer {
     int places;
     struct round round;
     struct {
-        char what[NAME_MOST];
-        char reason[200];
-    } * disabled; /* lock */
-    int disables;
-    struct retired *retired;
-    int retires;
+        struct {
+            char what[NAME_MOST];
+            char reason[200];
+        } * disabled; /* [disables] what operators disabled */
+        int disables;
+        struct retired *retired; /* [retires] */
+        int retires;
+        int watch_at;       /* the place audited last */
+        double saved_s;     /* seconds of steps saved since start */
+        double correlation; /* of predicted and measured times; below -1: not yet known */
+    } locked;
 
     struct tap tap; /* the watch's, installed when tap.slot is set */
     struct place *tapped;
     char tapped_key[24]; /* of the kernel that is looked at */
-    int watch_at;        /* lock; the place audited last */
     int64_t tap_since_ns;
 
     int64_t hour_ns; /* start of the hour whose builds are counted */
@@ -85,8 +89,6 @@ struct specializer {
     int64_t pruned_ns;              /* when old objects were deleted; 0: not yet */
     int64_t since_ns;               /* when the restored kernels were back */
     bool asleep;
-    double saved_s;     /* lock; seconds of steps saved since start */
-    double correlation; /* lock; of predicted and measured times; below -1: not yet known */
     struct counts counts;
 };
 

@@ -23,8 +23,9 @@
 
 bool is_disabled_locked(struct specializer *s, const char *key, const char *template_id)
 {
-    for (int i = 0; i < s->disables; i++)
-        if (strcmp(s->disabled[i].what, key) == 0 || strcmp(s->disabled[i].what, template_id) == 0)
+    for (int i = 0; i < s->locked.disables; i++)
+        if (strcmp(s->locked.disabled[i].what, key) == 0 ||
+            strcmp(s->locked.disabled[i].what, template_id) == 0)
             return true;
     return false;
 }
@@ -41,21 +42,22 @@ static void retire_later_locked(struct specializer *s, struct kernel *k, int64_t
 {
     if (!k)
         return;
-    s->retired = xrealloc(s->retired, (size_t)(s->retires + 1) * sizeof *s->retired);
-    s->retired[s->retires++] = (struct retired){k, epoch, clock_ns()};
+    s->locked.retired =
+        xrealloc(s->locked.retired, (size_t)(s->locked.retires + 1) * sizeof *s->locked.retired);
+    s->locked.retired[s->locked.retires++] = (struct retired){k, epoch, clock_ns()};
 }
 
 void retire_poll(struct specializer *s, bool all)
 {
     pthread_mutex_lock(&s->lock);
     int kept = 0;
-    for (int i = 0; i < s->retires; i++)
-        if (all || (clock_ns() - s->retired[i].since_ns > GRACE_NS &&
-                    dispatch_passed(s->env.dispatch, s->retired[i].epoch)))
-            s->env.ops->unload(s->env.backend, s->retired[i].kernel);
+    for (int i = 0; i < s->locked.retires; i++)
+        if (all || (clock_ns() - s->locked.retired[i].since_ns > GRACE_NS &&
+                    dispatch_passed(s->env.dispatch, s->locked.retired[i].epoch)))
+            s->env.ops->unload(s->env.backend, s->locked.retired[i].kernel);
         else
-            s->retired[kept++] = s->retired[i];
-    s->retires = kept;
+            s->locked.retired[kept++] = s->locked.retired[i];
+    s->locked.retires = kept;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -94,7 +96,7 @@ void candidate_refuse(struct specializer *s, struct candidate *c, enum stage sta
     pthread_mutex_lock(&s->lock);
     struct place *p = place_find(s, c->slot->name);
     if (p) {
-        p->refusals++;
+        p->locked.refusals++;
         why_note_locked(p, to, c);
     }
     candidate_drop_locked(s, c);
@@ -106,12 +108,12 @@ void candidate_refuse(struct specializer *s, struct candidate *c, enum stage sta
 /* Puts `next` (NULL: eager) into the table; what was active is the caller's to keep or drop. */
 static struct candidate *fill_locked(struct specializer *s, struct place *p, struct candidate *next)
 {
-    struct candidate *old = p->active;
+    struct candidate *old = p->locked.active;
     /* `old` stays loaded; candidate_drop_locked() takes an epoch of its own. */
     dispatch_publish(s->env.dispatch, p->slot, next ? next->kernel : p->slot->eager);
-    p->active = next;
-    p->gain_eager = next && next->evidence.speed > 0 ? next->evidence.speed - 1 : 0;
-    p->looks = 0;
+    p->locked.active = next;
+    p->locked.gain_eager = next && next->evidence.speed > 0 ? next->evidence.speed - 1 : 0;
+    p->locked.looks = 0;
     p->promise_s = 0;
     p->window = (struct window){0};
     return old;
@@ -120,10 +122,10 @@ static struct candidate *fill_locked(struct specializer *s, struct place *p, str
 /* The active kernel becomes the previous one; the previous one is dropped. */
 static void keep_as_previous_locked(struct specializer *s, struct place *p, struct candidate *old)
 {
-    if (!old || old == p->previous)
+    if (!old || old == p->locked.previous)
         return;
-    candidate_drop_locked(s, p->previous);
-    p->previous = old;
+    candidate_drop_locked(s, p->locked.previous);
+    p->locked.previous = old;
 }
 
 int swap_in_locked(struct specializer *s, struct place *p, struct candidate *c, const char *why,
@@ -133,7 +135,7 @@ int swap_in_locked(struct specializer *s, struct place *p, struct candidate *c, 
     const char *refusal = NULL;
     if (is_disabled_locked(s, c->key, c->template->id))
         refusal = "disabled";
-    else if (p->pinned[0] && strcmp(p->pinned, c->key) != 0)
+    else if (p->locked.pinned[0] && strcmp(p->locked.pinned, c->key) != 0)
         refusal = "pinned to another kernel";
     /* A restored winner is active in the store already. */
     if (!refusal && c->state != LIFE_ACTIVE &&
@@ -142,15 +144,16 @@ int swap_in_locked(struct specializer *s, struct place *p, struct candidate *c, 
         log_error("specializer", "%s not published: %s", c->name, err.msg);
     }
     if (!refusal) {
-        if (p->previous == c)
-            p->previous = NULL;
+        if (p->locked.previous == c)
+            p->locked.previous = NULL;
         struct candidate *old = fill_locked(s, p, c);
         if (old && old->state == LIFE_ACTIVE)
             old->state = LIFE_RETIRED; /* as the store has it: the same transaction retired it */
         keep_as_previous_locked(s, p, old);
-        p->pin_missing = false;
+        p->locked.pin_missing = false;
         store_trial(s->store, c->key, false, NULL);
-        store_share(s->store, s->keys.env, p->slot->name, p->share, p->gain_eager, NULL);
+        store_share(s->store, s->keys.env, p->slot->name, p->locked.share, p->locked.gain_eager,
+                    NULL);
         log_info("specializer", "%s: %s%s%s", p->slot->name, c->name, why && *why ? ": " : "",
                  why ? why : "");
     }
@@ -170,9 +173,9 @@ void swap_out_locked(struct specializer *s, struct place *p, enum life to, enum 
                      const char *why, const char *who)
 {
     struct err err;
-    struct candidate *old = p->active ? fill_locked(s, p, NULL) : NULL;
+    struct candidate *old = p->locked.active ? fill_locked(s, p, NULL) : NULL;
     if (old) {
-        p->stale = true; /* look again */
+        p->locked.stale = true; /* look again */
         candidate_withdrawn(old, "%s", why);
         if (life_move(s->store, old, to, why, who, &err) != 0)
             log_error("specializer", "%s", err.msg);
@@ -189,22 +192,22 @@ void swap_out_locked(struct specializer *s, struct place *p, enum life to, enum 
 
 int swap_back_locked(struct specializer *s, struct place *p, const char *who)
 {
-    struct candidate *previous = p->previous;
-    int r = p->active || previous ? 0 : -1;
-    if (p->active) {
-        p->previous = NULL; /* swap_in_locked() puts it into the slot, or it is kept below */
+    struct candidate *previous = p->locked.previous;
+    int r = p->locked.active || previous ? 0 : -1;
+    if (p->locked.active) {
+        p->locked.previous = NULL; /* swap_in_locked() puts it into the slot, or it is kept below */
         swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_OPERATOR, "an operator rolled it back",
                         who);
     }
     if (previous && swap_in_locked(s, p, previous, "an operator rolled back to it", who) != 0)
-        p->previous = previous;
+        p->locked.previous = previous;
     return r;
 }
 
 void swap_eager_locked(struct specializer *s, struct place *p, const char *why, const char *who)
 {
     struct err err;
-    struct candidate *old = p->active ? fill_locked(s, p, NULL) : NULL;
+    struct candidate *old = p->locked.active ? fill_locked(s, p, NULL) : NULL;
     if (old) {
         if (life_move(s->store, old, LIFE_RETIRED, why, who, &err) != 0)
             log_error("specializer", "%s", err.msg);

@@ -43,18 +43,18 @@ static void judge(struct specializer *s, struct place *p)
 {
     char buf[160];
     pthread_mutex_lock(&s->lock);
-    struct candidate *c = p->active;
+    struct candidate *c = p->locked.active;
     const char *wrong = NULL;
     if (c && s->tap.looks > 0 && strcmp(c->key, s->tapped_key) == 0) {
         wrong = compare_verdict(&s->env, &s->tap, &c->evidence, buf, sizeof buf);
-        p->looks += s->tap.looks;
+        p->locked.looks += s->tap.looks;
         atomic_fetch_add(&s->counts.looks, (uint64_t)s->tap.looks);
         atomic_fetch_add(&s->counts.mismatches, wrong != NULL);
     }
     if (wrong)
         fleet_wrong(s->fleet, c->key, p->slot->name, wrong);
-    else if (c && s->tap.looks > 0 && p->fleet.suspect > 0)
-        p->fleet.suspect--;
+    else if (c && s->tap.looks > 0 && p->locked.suspect > 0)
+        p->locked.suspect--;
     if (wrong)
         swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
     pthread_mutex_unlock(&s->lock);
@@ -65,16 +65,16 @@ static struct place *next_to_audit(struct specializer *s)
     struct place *found = NULL;
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->places && !found; i++) {
-        s->watch_at = (s->watch_at + 1) % s->places;
-        struct place *p = &s->place[s->watch_at];
-        if (p->active && s->observe.slot[p->index].share > 0)
+        s->locked.watch_at = (s->locked.watch_at + 1) % s->places;
+        struct place *p = &s->place[s->locked.watch_at];
+        if (p->locked.active && s->observe.slot[p->index].share > 0)
             found = p;
     }
     for (int i = 0; i < s->places; i++) /* whose kernel is in doubt goes first */
-        if (s->place[i].fleet.suspect > 0 && s->place[i].active)
+        if (s->place[i].locked.suspect > 0 && s->place[i].locked.active)
             found = &s->place[i];
     if (found)
-        snprintf(s->tapped_key, sizeof s->tapped_key, "%s", found->active->key);
+        snprintf(s->tapped_key, sizeof s->tapped_key, "%s", found->locked.active->key);
     pthread_mutex_unlock(&s->lock);
     return found;
 }
@@ -99,7 +99,7 @@ static void audit_poll(struct specializer *s)
     s->tap = (struct tap){.kind = TAP_COMPARE,
                           .slot = p->slot,
                           .kernel = p->slot->eager,
-                          .every = p->fleet.suspect > 0 ? 1 : every};
+                          .every = p->locked.suspect > 0 ? 1 : every};
     atomic_init(&s->tap.left, 1);
     s->tap_since_ns = now;
     if (s->env.ops->tap(s->env.backend, &s->tap) == 0)
@@ -115,15 +115,16 @@ static void broken_poll(struct specializer *s)
     for (int i = 0; s->env.ops->broken && i < s->places; i++) {
         struct place *p = &s->place[i];
         pthread_mutex_lock(&s->lock);
-        const char *why = p->active ? s->env.ops->broken(s->env.backend, p->active->kernel) : NULL;
+        const char *why =
+            p->locked.active ? s->env.ops->broken(s->env.backend, p->locked.active->kernel) : NULL;
         char words[200];
         if (why) {
             snprintf(words, sizeof words, "its executor: %.180s", why);
             swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_EXECUTOR, words, NULL);
         }
-        if (p->previous && s->env.ops->broken(s->env.backend, p->previous->kernel)) {
-            candidate_drop_locked(s, p->previous);
-            p->previous = NULL;
+        if (p->locked.previous && s->env.ops->broken(s->env.backend, p->locked.previous->kernel)) {
+            candidate_drop_locked(s, p->locked.previous);
+            p->locked.previous = NULL;
         }
         pthread_mutex_unlock(&s->lock);
     }
@@ -170,8 +171,8 @@ static void recheck(struct specializer *s, struct place *p)
         return;
     pthread_mutex_lock(&s->lock);
     struct candidate copy = {0};
-    if (p->active)
-        copy = *p->active;
+    if (p->locked.active)
+        copy = *p->locked.active;
     pthread_mutex_unlock(&s->lock);
     if (!copy.kernel) /* an operator was faster */
         return;
@@ -196,7 +197,7 @@ static void drift_poll(struct specializer *s)
     for (int i = 0; i < s->places; i++) {
         struct place *p = &s->place[i];
         pthread_mutex_lock(&s->lock);
-        bool drifted = p->active && window_drifted(p);
+        bool drifted = p->locked.active && window_drifted(p);
         pthread_mutex_unlock(&s->lock);
         if (!drifted || now - p->rechecked_ns < RECHECK_EVERY_S * INT64_C(1000000000))
             continue;

@@ -62,17 +62,18 @@ static void note(struct place *p, enum life state, const char *reason, const str
     int rank = rank_of(state, &e->refusal);
     double gain = gain_at(rank, e);
     char words[WHY_TEXT];
-    bool better = rank > p->why.rank || (rank == p->why.rank && gain >= p->why.gain);
-    if (!reason[0] || (p->why.words[0] && !better))
+    bool better =
+        rank > p->locked.why.rank || (rank == p->locked.why.rank && gain >= p->locked.why.gain);
+    if (!reason[0] || (p->locked.why.words[0] && !better))
         return;
     brief(reason, e, words);
-    p->why.rank = rank;
-    p->why.gain = gain;
+    p->locked.why.rank = rank;
+    p->locked.why.gain = gain;
     if (rank == STAGES)
-        snprintf(p->why.words, WHY_TEXT, "%s: %.*s",
+        snprintf(p->locked.why.words, WHY_TEXT, "%s: %.*s",
                  state == LIFE_DISABLED ? "disabled" : "rolled back", WHY_TEXT - 14, words);
     else
-        memcpy(p->why.words, words, WHY_TEXT);
+        memcpy(p->locked.why.words, words, WHY_TEXT);
 }
 
 void why_note_locked(struct place *p, enum life left, const struct candidate *c)
@@ -83,13 +84,13 @@ void why_note_locked(struct place *p, enum life left, const struct candidate *c)
 void why_undecided_locked(struct place *p, const struct candidate *c)
 {
     if (c->reason[0])
-        brief(c->reason, &c->evidence, p->why.undecided);
+        brief(c->reason, &c->evidence, p->locked.why.undecided);
 }
 
 void why_no_point_locked(struct place *p)
 {
-    if (!p->why.words[0])
-        snprintf(p->why.words, WHY_TEXT, "no point of its templates is legal here");
+    if (!p->locked.why.words[0])
+        snprintf(p->locked.why.words, WHY_TEXT, "no point of its templates is legal here");
 }
 
 struct recalling {
@@ -146,19 +147,19 @@ static bool has_template_locked(struct specializer *s, const struct slot *slot, 
 
 void why_eager_locked(struct specializer *s, const struct place *p, char out[WHY_TEXT])
 {
-    if (p->pinned[0])
+    if (p->locked.pinned[0])
         snprintf(out, WHY_TEXT, "%s",
-                 strcmp(p->pinned, "eager") == 0 ? "pinned to it"
-                                                 : "the pinned kernel is not here");
+                 strcmp(p->locked.pinned, "eager") == 0 ? "pinned to it"
+                                                        : "the pinned kernel is not here");
     else if (!has_template_locked(s, p->slot, out))
         return;
-    else if (p->why.words[0])
-        snprintf(out, WHY_TEXT, "%s", p->why.words);
+    else if (p->locked.why.words[0])
+        snprintf(out, WHY_TEXT, "%s", p->locked.why.words);
     else if (p->left_out)
         snprintf(out, WHY_TEXT, "left out by specializer.slots");
-    else if (p->why.undecided[0])
-        snprintf(out, WHY_TEXT, "undecided; %.*s", WHY_TEXT - 12, p->why.undecided);
+    else if (p->locked.why.undecided[0])
+        snprintf(out, WHY_TEXT, "undecided; %.*s", WHY_TEXT - 12, p->locked.why.undecided);
     else
         snprintf(out, WHY_TEXT, "%s",
-                 p->candidates > 0 ? "nothing was decided yet" : "not searched yet");
+                 p->locked.candidates > 0 ? "nothing was decided yet" : "not searched yet");
 }

@@ -46,7 +46,7 @@ static struct place *place(struct world *w, const char *slot, double worth)
 {
     struct place *p = place_find(&w->s, slot);
     assert_non_null(p);
-    p->worth = worth;
+    p->locked.worth = worth;
     return p;
 }
 
@@ -59,7 +59,7 @@ static void the_slot_that_is_worth_most_is_searched(void **state)
     assert_ptr_equal(choose_but(&w->s, attn), head); /* who may come after it */
     attn->exhausted = true;
     assert_ptr_equal(choose(&w->s), head);
-    head->worth = OBSERVE_FLOOR / 2;
+    head->locked.worth = OBSERVE_FLOOR / 2;
     assert_null(choose(&w->s));
 }
 
@@ -71,15 +71,15 @@ static void a_span_is_searched_after_its_parts(void **state)
     struct place *span = place(w, "mlp/m1", 0.5);
     struct place *in = place(w, "mlp_in/m1", 0.3), *out = place(w, "mlp_out/m1", 0.2);
     assert_ptr_equal(choose(&w->s), in);
-    in->active = &active;
+    in->locked.active = &active;
     assert_ptr_equal(choose(&w->s), in); /* the span waits for mlp_out */
-    out->active = &active;
+    out->locked.active = &active;
     assert_ptr_equal(choose(&w->s), span);
-    out->active = NULL;
+    out->locked.active = NULL;
     out->exhausted = true; /* there is nothing to wait for */
     assert_ptr_equal(choose(&w->s), span);
     out->exhausted = false;
-    out->worth = 0;
+    out->locked.worth = 0;
     assert_ptr_equal(choose(&w->s), span);
 }
 

@@ -147,7 +147,7 @@ static void what_changed_since_is_named(void **state)
 static void waits(struct world *w, const char *slot, double share, double promise)
 {
     struct place *p = place(w, slot);
-    p->share = share;
+    p->locked.share = share;
     p->retrial.some = true;
     p->retrial.set = retrial_coresident(&w->s, p);
     p->retrial.promise = promise;
@@ -168,7 +168,7 @@ static void a_retrial_waits_while_new_candidates_are_worth_more(void **state)
     assert_int_equal(held(p, true), 1);
     assert_int_equal(held(p, true), RETRIALS_A_SET);
     assert_ptr_equal(retrial_choose(&w->s, 0), place(w, "attn_in/m8"));
-    snprintf(place(w, "attn_in/m8")->pinned, 24, "eager");
+    snprintf(place(w, "attn_in/m8")->locked.pinned, 24, "eager");
     assert_null(retrial_choose(&w->s, 0));
 }
 

@@ -299,7 +299,7 @@ static void operators_who_are_faster_than_an_audit_find_the_kernel_before_it_unh
     WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
     pthread_mutex_lock(&s->lock);
-    const struct candidate *previous = place_find(s, "mlp_out/m1")->previous;
+    const struct candidate *previous = place_find(s, "mlp_out/m1")->locked.previous;
     if (previous)
         memcpy(before, previous->key, sizeof before);
     pthread_mutex_unlock(&s->lock);
@@ -324,12 +324,12 @@ static void operators_see_audits_go_on_when_a_count_would_overflow(void **unused
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
     pthread_mutex_lock(&s->lock);
-    s->watch_at = INT_MAX - 1;
+    s->locked.watch_at = INT_MAX - 1;
     pthread_mutex_unlock(&s->lock);
     uint64_t looks = atomic_load(&s->counts.looks);
     WAIT_FOR(atomic_load(&s->counts.looks) > looks + 2);
     pthread_mutex_lock(&s->lock);
-    assert_in_range(s->watch_at, 0, s->places - 1);
+    assert_in_range(s->locked.watch_at, 0, s->places - 1);
     pthread_mutex_unlock(&s->lock);
     stop(s);
 }
@@ -445,14 +445,14 @@ static void operators_have_a_slot_to_themselves_while_a_candidate_is_dropped(voi
     assert_non_null(u.c->kernel);
     pthread_t thread;
     pthread_mutex_lock(&s->lock);
-    int out = s->retires + fake.graves;
+    int out = s->locked.retires + fake.graves;
     assert_int_equal(pthread_create(&thread, NULL, drop_it, &u), 0);
     usleep(100000);
-    assert_int_equal(s->retires + fake.graves, out);
+    assert_int_equal(s->locked.retires + fake.graves, out);
     pthread_mutex_unlock(&s->lock);
     pthread_join(thread, NULL);
     pthread_mutex_lock(&s->lock);
-    assert_int_equal(s->retires + fake.graves, out + 1);
+    assert_int_equal(s->locked.retires + fake.graves, out + 1);
     pthread_mutex_unlock(&s->lock);
     stop(s);
 }
