@@ -23,7 +23,6 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "specializer/candidate/hash.h"
 #include "specializer/retrial.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
@@ -37,78 +36,46 @@ static bool shares_steps(const struct slot *a, const struct slot *b)
     return a->m_index == b->m_index && a->region != b->region;
 }
 
-/* "mlp_in/m8=6b60ee6d", or "" for eager. */
-static void member(const struct slot *slot, char *out, size_t n)
+static struct coresidents coresidents_of(const struct specializer *s, const struct place *p)
 {
-    const struct kernel *k = atomic_load(&slot->kernel);
-    out[0] = 0;
-    if (k->origin != ORIGIN_EAGER)
-        snprintf(out, n, "%s=%.8s", slot->name, k->id);
-}
-
-static void coresidents_of(const struct specializer *s, const struct place *p,
-                           char out[CORESIDENT_TEXT])
-{
-    char one[64];
-    size_t at = 0;
-    snprintf(out, CORESIDENT_TEXT, "eager");
-    for (int i = 0; i < s->places; i++) {
-        if (!shares_steps(s->place[i].slot, p->slot))
-            continue;
-        member(s->place[i].slot, one, sizeof one);
-        if (one[0] && at < CORESIDENT_TEXT)
-            at += (size_t)snprintf(out + at, CORESIDENT_TEXT - at, "%s%s", at ? " " : "", one);
-    }
+    struct coresidents set = {0};
+    for (int i = 0; i < s->places; i++)
+        if (shares_steps(s->place[i].slot, p->slot))
+            coresidents_add(&set, s->place[i].slot);
+    return set;
 }
 
 uint64_t retrial_coresident(const struct specializer *s, const struct place *p)
 {
-    char set[CORESIDENT_TEXT];
-    coresidents_of(s, p, set);
-    return hash_text(HASH_START, set);
+    struct coresidents set = coresidents_of(s, p);
+    return coresidents_hash(&set);
 }
 
-/* It has lost beside this very set. */
-static bool lost_among(const struct losses *h, const char *set)
+static bool lost_among(const struct losses *h, uint64_t set)
 {
-    size_t n = strlen(set);
-    for (const char *at = h->among; *at;) {
-        size_t here = strcspn(at, ";");
-        if (here == n && strncmp(at, set, n) == 0)
+    for (int i = 0; i < h->n; i++)
+        if (coresidents_hash(&h->among[i]) == set)
             return true;
-        at += here;
-        at += strspn(at, "; ");
-    }
     return false;
 }
 
 bool retrial_allowed(const struct specializer *s, const struct place *p, const struct losses *h)
 {
-    char set[CORESIDENT_TEXT];
-    if (h->n == 0)
-        return true;
-    coresidents_of(s, p, set);
-    return h->n < RETRIALS_MOST && !lost_among(h, set);
+    return h->n == 0 || (h->n < RETRIALS_MOST && !lost_among(h, retrial_coresident(s, p)));
 }
 
 /* The slots whose kernels are not those beside which it lost last, in words. */
 static void changed_since(const struct specializer *s, const struct place *p,
                           const struct losses *h, char *out, size_t n)
 {
-    const char *last = strrchr(h->among, ';');
-    char one[64], name[64];
     size_t at = 0;
     int changed = 0;
-    last = last ? last + 2 : h->among;
     out[0] = 0;
-    for (int i = 0; i < s->places; i++) {
+    for (int i = 0; i < s->places && h->n > 0; i++) {
         const struct slot *slot = s->place[i].slot;
-        if (!shares_steps(slot, p->slot))
+        if (!shares_steps(slot, p->slot) || coresidents_has(&h->among[h->n - 1], slot))
             continue;
-        member(slot, one, sizeof one);
-        snprintf(name, sizeof name, "%s=", slot->name);
-        bool same = one[0] ? strstr(last, one) != NULL : strstr(last, name) == NULL;
-        if (!same && ++changed <= NAMED_MOST && at < n)
+        if (++changed <= NAMED_MOST && at < n)
             at += (size_t)snprintf(out + at, n - at, "%s%s", at ? ", " : "", slot->name);
     }
     if (changed > NAMED_MOST && at < n)
@@ -120,16 +87,13 @@ static void changed_since(const struct specializer *s, const struct place *p,
 bool retrial_defer(struct specializer *s, struct place *p, struct candidate *c)
 {
     struct losses *h = &c->evidence.lost;
-    char set[CORESIDENT_TEXT];
     bool clear = c->evidence.bench.low >= CLEAR_GAIN;
     if (c->body[0] || c->steps == STEPS_UNSEEN || (c->steps == STEPS_SLOWER && !clear))
         return false;
-    coresidents_of(s, p, set);
-    if (!lost_among(h, set)) { /* the trial may have begun beside another set */
-        size_t at = strlen(h->among);
-        snprintf(h->among + at, sizeof h->among - at, "%s%s", at ? "; " : "", set);
-        h->n++;
-    }
+    struct coresidents set = coresidents_of(s, p);
+    /* The trial may have begun beside another set. */
+    if (h->n < RETRIALS_MOST && !lost_among(h, coresidents_hash(&set)))
+        h->among[h->n++] = set;
     h->low = c->evidence.bench.low;
     h->speed = c->evidence.speed;
     p->retrial.some = p->retrial.dirty = true;

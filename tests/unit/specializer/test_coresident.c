@@ -3,6 +3,7 @@
  * what is deferred, which comes next. Retrials themselves are in test_retrial.c. */
 #include "tests/unit/unit.h"
 
+#include "specializer/candidate/evidence.h"
 #include "specializer/retrial.c"
 
 struct world {
@@ -100,8 +101,13 @@ static void only_time_and_a_clear_bench_are_deferred_and_not_for_ever(void **sta
         specialize(w, others[i], true);
     }
     assert_false(retrial_allowed(&w->s, p, &clear.evidence.lost)); /* nor beside others */
-    assert_string_equal(clear.evidence.lost.among,
-                        "eager; mlp_in/m8=01234567; mlp_in/m8=01234567 mlp_out/m8=01234567");
+    const struct coresidents *among = clear.evidence.lost.among;
+    assert_int_equal(among[0].n, 0);
+    assert_int_equal(among[1].n, 1);
+    assert_int_equal(among[2].n, 2);
+    assert_string_equal(among[2].kernel[0].slot, "mlp_in/m8");
+    assert_string_equal(among[2].kernel[1].slot, "mlp_out/m8");
+    assert_string_equal(among[2].kernel[1].key, "01234567");
     for (int i = 0; i < RETRIALS_MOST; i++)
         specialize(w, others[i], false);
     assert_false(retrial_allowed(&w->s, p, &open.evidence.lost));
@@ -109,17 +115,53 @@ static void only_time_and_a_clear_bench_are_deferred_and_not_for_ever(void **sta
     assert_true(retrial_allowed(&w->s, p, &open.evidence.lost));
 }
 
-/* Whatever serves around it, its name is in the row whole. */
-static void the_largest_set_fits(void **state)
+/* Whatever serves around it is in the row, and comes back from there. */
+static void the_largest_set_is_kept(void **state)
 {
     struct world *w = *state;
     struct place *p = place(w, "mlp_out/m1024");
-    char set[CORESIDENT_TEXT];
+    struct candidate c = lost(STEPS_SLOWER, 0.5);
+    struct evidence back = {0};
     for (int i = 0; i < w->s.places; i++)
         dispatch_publish(w->dispatch, w->s.place[i].slot, &w->fast);
-    coresidents_of(&w->s, p, set);
-    assert_true(strlen(set) < CORESIDENT_TEXT - 1);
-    assert_non_null(strstr(set, "head/m1024=01234567"));
+    retrial_defer(&w->s, p, &c);
+    const struct coresidents *set = &c.evidence.lost.among[0];
+    assert_true(set->n > CONTEXT_BUCKETS);
+    assert_string_equal(set->kernel[set->n - 1].slot, "head/m1024");
+    cJSON *json = evidence_json(&c.evidence);
+    evidence_read(&back, json);
+    assert_int_equal(back.lost.n, 1);
+    assert_true(coresidents_hash(&back.lost.among[0]) == coresidents_hash(set));
+    assert_false(retrial_allowed(&w->s, p, &back.lost));
+    cJSON_Delete(json);
+}
+
+/* A store is a file that anybody may have written, or an older whet. */
+static void sets_of_strange_rows_are_read_as_far_as_they_go(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        int n, kernels;
+    } row[] = {
+        {"{\"lost_n\": 2, \"lost_among\": \"eager; mlp_in/m8=01234567\"}", 2, 0},
+        {"{\"lost_n\": 900, \"lost_among\": [{\"head/m8\": \"01234567\"}, 5]}", RETRIALS_MOST, 1},
+        {"{\"lost_n\": -4, \"lost_among\": [{\"head/m8\": \"01234567\"}]}", 0, 0},
+        {"{\"lost_n\": 1, \"lost_among\": [{\"mlp_in/m8\": 7,"
+         " \"head/m8\": \"0123456789abcdef\"}]}",
+         1, 1},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct evidence e = {0};
+        cJSON *json = cJSON_Parse(row[i].json);
+        assert_non_null(json);
+        evidence_read(&e, json);
+        assert_int_equal(e.lost.n, row[i].n);
+        assert_int_equal(e.lost.among[0].n, row[i].kernels);
+        if (row[i].kernels > 0)
+            assert_string_equal(e.lost.among[0].kernel[0].key, "01234567");
+        cJSON_Delete(json);
+    }
 }
 
 static void what_changed_since_is_named(void **state)
@@ -178,7 +220,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WORLD_TEST(coresident_are_the_other_regions_of_the_same_bucket),
         WORLD_TEST(only_time_and_a_clear_bench_are_deferred_and_not_for_ever),
-        WORLD_TEST(the_largest_set_fits),
+        WORLD_TEST(the_largest_set_is_kept),
+        cmocka_unit_test(sets_of_strange_rows_are_read_as_far_as_they_go),
         WORLD_TEST(what_changed_since_is_named),
         WORLD_TEST(a_retrial_waits_while_new_candidates_are_worth_more),
     };

@@ -47,8 +47,7 @@ static void a_runner_up_does_not_come_back_beside_those_it_lost_with(void **stat
     search_open(&p->search, p->space);
     search_learn(&p->search, 0, 1.5);
     space_point(p->space, 0, &point);
-    struct record r = {.state = LIFE_SHADOWED,
-                       .evidence = {.speed = 1.5, .lost = {.n = 1, .among = "eager"}}};
+    struct record r = {.state = LIFE_SHADOWED, .evidence = {.speed = 1.5, .lost = {.n = 1}}};
     snprintf(r.template, sizeof r.template, "%s", space_template(p->space, 0)->id);
     point_text(space_template(p->space, 0), &point, r.knobs, sizeof r.knobs);
     comeback_row(&g, &r);
