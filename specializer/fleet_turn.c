@@ -213,35 +213,68 @@ static void conclude(struct specializer *s, enum verdict verdict, const char *wo
     pthread_mutex_lock(&s->lock);
     t->place->locked.suspect = 0;
     pthread_mutex_unlock(&s->lock);
-    probe_end(t->probe);
-    candidate_drop(s, t->c);
-    t->probe = NULL;
-    t->c = NULL;
+    pipeline_stop(&t->pipeline, &t->trial);
+    candidate_drop(s, t->trial.c);
+    t->trial = (struct trial){0};
     t->checking = false;
 }
+
+static enum stage_result enter(struct pipeline *p, struct trial *t)
+{
+    (void)p;
+    t->probe.depth = PROBE_FULL;
+    t->probe.input = (const struct capture *const *)t->place->input;
+    t->probe.inputs = t->place->inputs;
+    return STAGE_RUNNING;
+}
+
+static void not_probed(struct specializer *s, const char *why)
+{
+    const struct fleet_turn *t = &s->fleet_turn;
+    log_warn("fleet", "%s: %s is not probed again (%s); live steps decide", t->place->slot->name,
+             t->suspect.key, why);
+}
+
+static void began(struct pipeline *p, struct trial *t, const struct err *err)
+{
+    struct specializer *s = p->ctx;
+    if (!err)
+        return;
+    not_probed(s, err->msg);
+    candidate_drop(s, t->c);
+    t->c = NULL;
+}
+
+static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
+{
+    struct specializer *s = p->ctx;
+    (void)t;
+    s->fleet_turn.probed = r;
+    return r == STAGE_PASS;
+}
+
+static const struct pipeline_rules rules = {.enter = enter, .began = began, .came = came};
 
 /* The kernel serves here: it is probed anew, and looked at beside eager. */
 static void check_begin(struct specializer *s, struct place *p)
 {
     struct fleet_turn *t = &s->fleet_turn;
     struct record row;
-    struct err err = {"its row is gone"};
     if (!round_has(s, p))
         place_inputs(s, p);
     t->checking = true;
-    t->passed = false;
+    t->probed = STAGE_RUNNING;
     t->place = p;
+    t->pipeline = (struct pipeline){.rules = &rules, .ctx = s, .env = &s->env, .last = STAGE_PROBE};
+    t->trial = (struct trial){.place = p, .at = STAGE_PROBE};
     t->until_ns = clock_ns() + LOOKS_FOR_NS;
     if (store_get(s->store, t->suspect.key, &row, NULL) > 0) {
         free(row.log);
-        t->c = restore_candidate(s, p, &row);
+        t->trial.c = restore_candidate(s, p, &row);
     }
-    if (t->c)
-        t->probe = probe_start(&s->env, t->c, PROBE_FULL, (const struct capture *const *)p->input,
-                               p->inputs, &err);
-    if (!t->probe)
-        log_warn("fleet", "%s: %s is not probed again (%s); live steps decide", p->slot->name,
-                 t->suspect.key, err.msg);
+    if (!t->trial.c)
+        not_probed(s, "its row is gone");
+    pipeline_turn(&t->pipeline, &t->trial, true);
     watch_stop(s);
     pthread_mutex_lock(&s->lock);
     p->locked.suspect = LOOKS;
@@ -285,8 +318,8 @@ static void check_gone(struct specializer *s)
 static void check_failed(struct specializer *s)
 {
     struct fleet_turn *t = &s->fleet_turn;
-    char why[sizeof t->c->reason];
-    memcpy(why, t->c->reason, sizeof why);
+    char why[sizeof t->trial.c->reason];
+    memcpy(why, t->trial.c->reason, sizeof why);
     pthread_mutex_lock(&s->lock);
     if (t->place->locked.active && strcmp(t->place->locked.active->key, t->suspect.key) == 0)
         swap_out_locked(s, t->place, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, why, t->suspect.by);
@@ -297,22 +330,18 @@ static void check_failed(struct specializer *s)
 static void check_poll(struct specializer *s)
 {
     struct fleet_turn *t = &s->fleet_turn;
-    enum stage_result r = t->probe ? probe_poll(t->probe) : STAGE_RUNNING;
+    pipeline_turn(&t->pipeline, &t->trial, false);
     if (!serves(s, t->place, t->suspect.key)) {
         check_gone(s);
         return;
     }
-    if (t->probe && r == STAGE_RUNNING)
+    if (t->trial.child)
         return;
-    if (t->probe && r == STAGE_REFUSE) {
+    if (t->probed == STAGE_REFUSE) {
         check_failed(s);
         return;
     }
-    if (t->probe) {
-        t->passed = r == STAGE_PASS;
-        probe_end(t->probe);
-        t->probe = NULL;
-    }
+    const bool passed = t->probed == STAGE_PASS;
     pthread_mutex_lock(&s->lock);
     int left = t->place->locked.suspect;
     pthread_mutex_unlock(&s->lock);
@@ -320,8 +349,8 @@ static void check_poll(struct specializer *s)
         return;
     char words[120];
     snprintf(words, sizeof words, "%s; %d live steps were as eager has them",
-             t->passed ? "it passed the whole probe again" : "it was not probed", LOOKS - left);
-    conclude(s, t->passed || left < LOOKS ? VERDICT_RIGHT : VERDICT_NONE, words);
+             passed ? "it passed the whole probe again" : "it was not probed", LOOKS - left);
+    conclude(s, passed || left < LOOKS ? VERDICT_RIGHT : VERDICT_NONE, words);
 }
 
 /* ---- the turn -------------------------------------------------------------------------------- */
@@ -349,8 +378,8 @@ void fleet_turn_close(struct specializer *s)
 {
     struct fleet *f = s->fleet;
     if (s->fleet_turn.checking) {
-        probe_end(s->fleet_turn.probe);
-        candidate_drop(s, s->fleet_turn.c);
+        pipeline_stop(&s->fleet_turn.pipeline, &s->fleet_turn.trial);
+        candidate_drop(s, s->fleet_turn.trial.c);
     }
     s->fleet_turn = (struct fleet_turn){0};
     s->fleet = NULL;

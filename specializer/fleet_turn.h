@@ -5,10 +5,10 @@
 #define WHET_SPECIALIZER_FLEET_TURN_H
 
 #include "specializer/fleet/fleet.h"
+#include "specializer/pipeline/pipeline.h"
 
 struct specializer;
 struct place;
-struct probe;
 
 /* Of a place. */
 struct place_fleet {
@@ -33,10 +33,10 @@ struct fleet_turn {
     bool checking; /* a retracted kernel that serves here */
     struct fleet_suspect suspect;
     struct place *place;
-    struct candidate *c; /* of the probe */
-    struct probe *probe; /* NULL: over */
-    bool passed;
-    int64_t until_ns; /* live steps are waited for so long */
+    struct pipeline pipeline; /* for one probe of it */
+    struct trial trial;
+    enum stage_result probed; /* RUNNING: not yet, or it could not be probed */
+    int64_t until_ns;         /* live steps are waited for so long */
 };
 
 /* A few times a second. */
