@@ -27,7 +27,8 @@ static bool point_of(struct specializer *s, const struct place *p, struct facts 
     *t = agent_template(machine, p->slot->region);
     if (!*t || !template_fits(*t, machine, p->slot->region, p->slot->m))
         return false;
-    if (machine == MACHINE_CUDA && s->numerics == NUMERICS_BIT_EQUAL)
+    if (!target_of(s->env.machine->kind)->texts_may_be_bit_equal &&
+        s->numerics == NUMERICS_BIT_EQUAL)
         return false; /* eager's order of sums is a library's, which nobody can be told */
     facts_fill(f, s->env.model, p->slot->region, p->slot->m, s->numerics);
     facts_machine(f, s->env.machine);
@@ -94,7 +95,7 @@ void agent_turn(struct specializer *s)
         .numerics = s->numerics,
         .m_from = slot->m_index > 0 ? m_bucket[slot->m_index - 1] + 1 : 1,
         .context = slot->region == REGION_ATTN ? slot->context : 0,
-        .isa = t->machine == MACHINE_CPU ? point.value[0] : 0,
+        .isa = target_of(t->machine)->device_target ? 0 : point.value[0],
         .threads = s->config->engine_threads > 0 ? (int32_t)s->config->engine_threads
                                                  : (int32_t)sysconf(_SC_NPROCESSORS_ONLN),
         .machine = s->env.machine,

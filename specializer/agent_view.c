@@ -157,7 +157,7 @@ static char *compiler_text(const struct compiler *c, int isa)
 {
     char *out = NULL;
     size_t size = 0;
-    if (c->machine == MACHINE_CUDA)
+    if (target_of(c->machine)->compiler_library)
         return xasprintf("%s %s", c->version, c->arch);
     FILE *f = open_memstream(&out, &size);
     fprintf(f, "%s:", c->version);
@@ -197,7 +197,8 @@ void agent_told_free(struct told *t)
 void agent_trial_words(const struct specializer *s, const struct candidate *c, char *out, size_t n)
 {
     const struct evidence *e = &c->evidence;
-    const char *words = c->template->machine == MACHINE_CUDA ? candidate_words(c) : NULL;
+    const char *words =
+        target_of(c->template->machine)->compiler_counts_registers ? candidate_words(c) : NULL;
     const char *registers = words ? strstr(words, " registers, ") : NULL;
     size_t at = 0;
     out[0] = 0;

@@ -60,7 +60,7 @@ bool opening_start(struct specializer *s)
 {
     struct place *p, *place[BATCH];
     int n = 0;
-    if (s->env.machine->kind != MACHINE_CPU || s->observe.busy_s < SEEN_S)
+    if (!target_of(s->env.machine->kind)->opens_together || s->observe.busy_s < SEEN_S)
         return false;
     while (n < BATCH && (p = take_next(s)) != NULL)
         if (prepare(s, p))

@@ -39,10 +39,10 @@ const char *program_path(void)
 bool compiler_known(const struct config *c, struct store *store, const struct machine *machine,
                     struct compiler *out, struct err *err)
 {
-    bool cuda = machine->kind == MACHINE_CUDA;
-    const char *setting = cuda ? "nvrtc" : "compiler";
-    if ((cuda ? nvrtc_find(c, program_path(), machine->target, out, err)
-              : compiler_find(c, out, err)) == 0) {
+    const struct target *target = target_of(machine->kind);
+    const char *setting = target->compiler_setting;
+    if ((target->compiler_library ? nvrtc_find(c, program_path(), machine->target, out, err)
+                                  : compiler_find(c, out, err)) == 0) {
         store_set(store, setting, out->version, NULL);
         return true;
     }
@@ -61,7 +61,8 @@ void keys_open(struct key_parts *k, const struct store *store, const struct mach
         xasprintf("%s%s%s", machine->device, *machine->driver ? ", driver " : "", machine->driver);
     nvrtc_flags(compiler, nvrtc);
     key_parts_fill(k, device, compiler->version,
-                   machine->kind == MACHINE_CUDA ? nvrtc : build_flags, shape, numerics);
+                   target_of(machine->kind)->compiler_library ? nvrtc : build_flags, shape,
+                   numerics);
     free(device);
     k->object_dir = xasprintf("%s.objects", store_path(store));
     k->kernel_dir = xasprintf("%s.kernels", store_path(store));
@@ -201,7 +202,7 @@ static void fill_env(struct specializer *s)
     env->dispatch = engine_dispatch(s->engine);
     s->machine = *env->ops->machine(env->backend);
     env->machine = &s->machine;
-    if (s->machine.kind == MACHINE_CPU && adviser_is_remote(s->adviser)) {
+    if (target_of(env->machine->kind)->shares_cores && adviser_is_remote(s->adviser)) {
         cpu_facts_measure(&s->cpu_facts, env->model);
         s->machine.cpu = &s->cpu_facts;
     }
@@ -209,9 +210,9 @@ static void fill_env(struct specializer *s)
     env->program = program_path();
     env->kernel_dir = s->keys.kernel_dir;
     env->stop = &s->interrupt;
-    if (env->machine->kind == MACHINE_CUDA && s->config->specializer_enabled)
+    if (target_of(env->machine->kind)->prober && s->config->specializer_enabled)
         env->prober = prober_open(env);
-    if (env->machine->kind == MACHINE_CPU && s->config->specializer_enabled)
+    if (!target_of(env->machine->kind)->bandwidth_uncached && s->config->specializer_enabled)
         env->cache_bandwidth = bound_read_bandwidth(BOUND_CACHED_BYTES, machine_threads(s->config));
 }
 
@@ -248,7 +249,7 @@ static void make_places(struct specializer *s)
 static void keep_references(struct specializer *s)
 {
     struct err err = {""};
-    if (s->env.machine->kind != MACHINE_CPU)
+    if (target_of(s->env.machine->kind)->prober)
         return;
     if (reference_cache_clear(s->keys.reference_dir, &err) == 0)
         s->env.reference_dir = s->keys.reference_dir;
@@ -256,10 +257,10 @@ static void keep_references(struct specializer *s)
         log_warn("specializer", "%s: probes take longer", err.msg);
 }
 
-/* On a CPU they run sealed in or not at all. */
+/* Where they can be sealed in, they run so or not at all. */
 static bool texts_can_run(const struct specializer *s)
 {
-    if (s->env.machine->kind != MACHINE_CPU || sandbox_works())
+    if (!target_of(s->env.machine->kind)->texts_sealed || sandbox_works())
         return true;
     log_warn("specializer", "system calls cannot be filtered here (seccomp): kernels of the "
                             "program's own templates are probed unsealed");

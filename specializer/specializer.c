@@ -154,7 +154,7 @@ static void upkeep(struct specializer *s)
 /* On a busy machine compilers and probes, which run at idle priority, would never get a turn. */
 static bool children_starve(const struct specializer *s)
 {
-    if (!s->env.machine || s->env.machine->kind == MACHINE_CUDA)
+    if (!s->env.machine || !target_of(s->env.machine->kind)->shares_cores)
         return false; /* not set up; or the engine leaves the cores to them */
     if (atomic_load(&s->mode) != SPECIALIZER_RUN)
         return false;
@@ -248,7 +248,8 @@ bool slot_choosable_locked(struct specializer *s, const struct place *p)
  * before any is searched. */
 static bool is_fresh_locked(const struct specializer *s, const struct place *p)
 {
-    return s->env.machine->kind == MACHINE_CUDA && p->locked.candidates == 0 && !p->locked.active;
+    return !target_of(s->env.machine->kind)->opens_together && p->locked.candidates == 0 &&
+           !p->locked.active;
 }
 
 static bool better_locked(const struct specializer *s, const struct place *p,

@@ -22,8 +22,6 @@
 #include "specializer/swap.h"
 
 enum { WINDOW_RUNS = 3000 };
-/* A GPU's steps are a tenth as long, and one that is looked at is longer by more. */
-enum { CUDA_RARER = 8 };
 #define DRIFT_FACTOR 1.25
 #define TAP_PATIENCE_S 20
 #define RECHECK_EVERY_S 120
@@ -94,8 +92,8 @@ static void audit_poll(struct specializer *s)
     struct place *p = next_to_audit(s);
     if (!p)
         return;
-    bool cuda = s->env.machine->kind == MACHINE_CUDA;
-    int32_t every = (int32_t)s->config->specializer_watch_every * (cuda ? CUDA_RARER : 1);
+    int32_t every = (int32_t)s->config->specializer_watch_every *
+                    target_of(s->env.machine->kind)->watch_every_factor;
     s->tap = (struct tap){.kind = TAP_COMPARE,
                           .slot = p->slot,
                           .kernel = p->slot->eager,

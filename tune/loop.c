@@ -135,7 +135,7 @@ static int decoded_together(const struct tuner *t)
 {
     const struct stage_env *env = session_env(t->session);
     int most = (int)env->config->engine_max_batch;
-    if (env->machine->kind != MACHINE_CUDA && most > CPU_DECODES)
+    if (target_of(env->machine->kind)->shares_cores && most > CPU_DECODES)
         most = CPU_DECODES;
     return most;
 }

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 
 #include "config/err.h"
+#include "specializer/candidate/target.h"
 
 enum { USUAL_CONTEXT = 512, DECODED_MOST = 64 };
 
@@ -47,7 +48,7 @@ void order_slots(const struct model *model, const struct machine *machine, const
     double *share = xcalloc((size_t)n + 1, sizeof *share);
     for (int i = 0; i < n; i++) {
         const struct slot *s = slot[i];
-        bool first = machine->kind == MACHINE_CUDA && s->region == REGION_ATTN;
+        bool first = target_of(machine->kind)->attention_first && s->region == REGION_ATTN;
         bool span = region_info(s->region)->parts > 0;
         double own = span ? -1 : order_share(model, machine, s) + first;
         int at = i;
