@@ -61,7 +61,7 @@ static cJSON *kernel_brief(const struct candidate *c)
     return o;
 }
 
-static cJSON *slot_json_locked(struct specializer *s, const struct place *p)
+static cJSON *slot_json_locked(struct specializer *s, const struct slot_search *p)
 {
     cJSON *o = cJSON_CreateObject();
     const struct candidate *c = p->locked.active;
@@ -109,8 +109,8 @@ static cJSON *slot_json_locked(struct specializer *s, const struct place *p)
 cJSON *slots_json_locked(struct specializer *s)
 {
     cJSON *a = cJSON_CreateArray();
-    for (int i = 0; i < s->places; i++) {
-        const struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        const struct slot_search *p = &s->slot_search[i];
         if (p->locked.run_s > 0 || p->locked.active || p->locked.pinned[0])
             cJSON_AddItemToArray(a, slot_json_locked(s, p));
     }
@@ -143,7 +143,7 @@ enum specializer_answer specializer_slots(struct specializer *s, const char *slo
     cJSON *o;
     pthread_mutex_lock(&s->lock);
     if (slot) {
-        struct place *p = place_find(s, slot);
+        struct slot_search *p = slot_search_find(s, slot);
         o = p ? slot_json_locked(s, p) : NULL;
         struct record_filter f = {.env = s->keys.env, .slot = slot, .limit = 200};
         if (o)
@@ -208,7 +208,8 @@ enum specializer_answer specializer_kernels(struct specializer *s, const char *i
 
 /* ---- pins and rollbacks -------------------------------------------------------------------- */
 
-static enum specializer_answer slot_answer(struct specializer *s, struct place *p, char **text)
+static enum specializer_answer slot_answer(struct specializer *s, struct slot_search *p,
+                                           char **text)
 {
     pthread_mutex_lock(&s->lock);
     cJSON *o = slot_json_locked(s, p);
@@ -248,7 +249,7 @@ static enum specializer_answer may_pin(struct specializer *s, const char *slot, 
 }
 
 /* Makes the slot follow its pin as far as that is possible at once. */
-static void follow_pin_locked(struct specializer *s, struct place *p, const char *who)
+static void follow_pin_locked(struct specializer *s, struct slot_search *p, const char *who)
 {
     bool eager = strcmp(p->locked.pinned, "eager") == 0;
     p->locked.pin_missing = false;
@@ -270,7 +271,7 @@ enum specializer_answer specializer_pin(struct specializer *s, const char *slot,
         return ANSWER_LOADING;
     if (!kernel || !*kernel)
         return refuse(ANSWER_WRONG, text, "\"kernel\" must be a kernel's id or \"eager\"");
-    struct place *p = place_find(s, slot);
+    struct slot_search *p = slot_search_find(s, slot);
     if (!p)
         return refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
     enum specializer_answer may = may_pin(s, slot, kernel, text);
@@ -294,7 +295,7 @@ enum specializer_answer specializer_unpin(struct specializer *s, const char *slo
     struct err err;
     if (not_ready(s, text))
         return ANSWER_LOADING;
-    struct place *p = place_find(s, slot);
+    struct slot_search *p = slot_search_find(s, slot);
     if (!p)
         return refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
     pthread_mutex_lock(&s->lock);
@@ -315,7 +316,7 @@ enum specializer_answer specializer_rollback(struct specializer *s, const char *
 {
     if (not_ready(s, text))
         return ANSWER_LOADING;
-    struct place *p = place_find(s, slot);
+    struct slot_search *p = slot_search_find(s, slot);
     if (!p)
         return refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
     pthread_mutex_lock(&s->lock);
@@ -350,8 +351,8 @@ static bool nameable(struct specializer *s, const char *what)
 /* Every slot that runs it goes back to eager; an interrupted stage notices at its next look. */
 static void take_out_locked(struct specializer *s, const char *reason, const char *who)
 {
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         if (p->locked.active &&
             is_disabled_locked(s, p->locked.active->key, p->locked.active->template->id))
             swap_out_locked(s, p, LIFE_DISABLED, ROLLBACK_OPERATOR, reason, who);
@@ -413,8 +414,9 @@ enum specializer_answer specializer_enable(struct specializer *s, const char *wh
     int r = is_disabled_locked(s, what, what) ? store_enable(s->store, what, who, &err) : 0;
     if (r == 0)
         operators_read_locked(s);
-    for (int i = 0; i < s->places; i++)
-        s->place[i].locked.stale = true; /* points that were passed over may be proposed now */
+    for (int i = 0; i < s->slot_searches; i++)
+        s->slot_search[i].locked.stale =
+            true; /* points that were passed over may be proposed now */
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? disable_answer(s, what, false, text)
                   : refuse(ANSWER_FAILED, text, "%s", err.msg);

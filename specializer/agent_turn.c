@@ -20,7 +20,7 @@
 #include "specializer/swap.h"
 
 /* The point an agent's kernel is compiled for in this slot; false: none is legal. */
-static bool point_of(struct specializer *s, const struct place *p, struct facts *f,
+static bool point_of(struct specializer *s, const struct slot_search *p, struct facts *f,
                      const struct template **t, struct point *point)
 {
     const enum machine_kind machine = s->env.machine->kind;
@@ -35,7 +35,7 @@ static bool point_of(struct specializer *s, const struct place *p, struct facts 
     return agent_point(*t, f, point);
 }
 
-static bool choosable(struct specializer *s, const struct place *p)
+static bool choosable(struct specializer *s, const struct slot_search *p)
 {
     const struct template *t = agent_template(s->env.machine->kind, p->slot->region);
     pthread_mutex_lock(&s->lock);
@@ -46,12 +46,12 @@ static bool choosable(struct specializer *s, const struct place *p)
 }
 
 /* The slot where a text is worth most, or NULL. */
-static struct place *choose(struct specializer *s)
+static struct slot_search *choose(struct specializer *s)
 {
-    struct place *best = NULL;
+    struct slot_search *best = NULL;
     double most = OBSERVE_FLOOR;
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         struct facts f;
         const struct template *t;
         struct point point;
@@ -77,7 +77,7 @@ void agent_turn(struct specializer *s)
         agent_adopt(s->agent);
     if (!agent_idle(s->agent))
         return;
-    struct place *p = choose(s);
+    struct slot_search *p = choose(s);
     struct facts f;
     const struct template *t;
     struct point point;
@@ -117,7 +117,7 @@ void agent_turn(struct specializer *s)
 
 /* The candidate for a text, its body written where the compiler will find it; NULL, and the tree
  * knows why. */
-static struct candidate *candidate_of(struct specializer *s, struct place *p, int32_t node,
+static struct candidate *candidate_of(struct specializer *s, struct slot_search *p, int32_t node,
                                       const struct agent_node *n)
 {
     struct facts f;
@@ -155,21 +155,21 @@ static struct candidate *candidate_of(struct specializer *s, struct place *p, in
     return NULL;
 }
 
-struct place *agent_waiting(struct specializer *s)
+struct slot_search *agent_waiting(struct specializer *s)
 {
     const char *slot;
     const struct agent_node *n;
     int32_t node;
     if (!s->agent || !agent_ready(s->agent, &slot, &node, &n))
         return NULL;
-    struct place *p = place_find(s, slot);
-    if (p && choosable(s, p) && place_inputs(s, p))
+    struct slot_search *p = slot_search_find(s, slot);
+    if (p && choosable(s, p) && slot_search_inputs(s, p))
         return p;
     agent_forget(s->agent, node);
     return NULL;
 }
 
-static enum next texts_next(struct specializer *s, struct place *p)
+static enum next texts_next(struct specializer *s, struct slot_search *p)
 {
     const char *slot;
     const struct agent_node *n;
@@ -185,7 +185,7 @@ static enum next texts_next(struct specializer *s, struct place *p)
 }
 
 /* The cost model knows nothing of texts. */
-static void texts_benched(struct specializer *s, struct place *p, int32_t node,
+static void texts_benched(struct specializer *s, struct slot_search *p, int32_t node,
                           const struct candidate *c)
 {
     (void)s;
@@ -194,7 +194,7 @@ static void texts_benched(struct specializer *s, struct place *p, int32_t node,
     (void)c;
 }
 
-static void texts_learn(struct specializer *s, struct place *p, int32_t node,
+static void texts_learn(struct specializer *s, struct slot_search *p, int32_t node,
                         const struct candidate *c, double speed)
 {
     const bool live = c == p->promoted.c;
@@ -213,7 +213,7 @@ static void texts_learn(struct specializer *s, struct place *p, int32_t node,
 }
 
 /* Nothing is forgotten of one that was promoted: its speed is known. */
-static void texts_forget(struct specializer *s, struct place *p, int32_t node)
+static void texts_forget(struct specializer *s, struct slot_search *p, int32_t node)
 {
     const char *slot;
     const struct agent_node *n;

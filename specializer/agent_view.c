@@ -95,7 +95,7 @@ static void put_evidence(FILE *f, const struct candidate *c)
 }
 
 /* `active` is read without the lock: this is the thread that sets it. */
-static char *serving_text(const struct place *p)
+static char *serving_text(const struct slot_search *p)
 {
     char *out = NULL;
     size_t size = 0;
@@ -134,7 +134,7 @@ static int slowest(const struct search *s, int32_t *id, int n)
     return found;
 }
 
-static char *tuned_text(const struct place *p)
+static char *tuned_text(const struct slot_search *p)
 {
     int32_t best[BEST], worst[WORST];
     if (!p->space || p->search.measured == 0)
@@ -168,7 +168,7 @@ static char *compiler_text(const struct compiler *c, int isa)
     return out;
 }
 
-void agent_tell(struct specializer *s, const struct place *p, struct agent_view *v,
+void agent_tell(struct specializer *s, const struct slot_search *p, struct agent_view *v,
                 struct told *out)
 {
     const struct candidate *c = p->locked.active;
@@ -205,7 +205,7 @@ void agent_trial_words(const struct specializer *s, const struct candidate *c, c
     if (e->bench.pairs == 0 || e->own_s <= 0)
         return;
     int64_t bytes = 0;
-    const struct place *p = place_find((struct specializer *)s, c->slot->name);
+    const struct slot_search *p = slot_search_find((struct specializer *)s, c->slot->name);
     if (p)
         bytes = (int64_t)observe_bytes(&s->observe, p->index);
     at += (size_t)snprintf(out + at, n - at, "%.4g us a run", e->own_s * 1e6);

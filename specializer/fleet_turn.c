@@ -28,7 +28,7 @@ enum { LOOKS = 8, LEARN_AT_ONCE = 64, SLOTS_MOST = 64 };
 
 struct hearing {
     struct specializer *s;
-    struct place *p;
+    struct slot_search *p;
     const char *source_of; /* a template ... */
     char source[17];       /* ... and the hash of its text */
 };
@@ -42,7 +42,7 @@ static bool same_source(struct hearing *l, const struct fleet_row *r)
     return strcmp(l->source, r->source) == 0;
 }
 
-static struct behind *behind(const struct place *p, int32_t id)
+static struct behind *behind(const struct slot_search *p, int32_t id)
 {
     for (int i = 0; i < p->fleet.behinds; i++)
         if (p->fleet.behind[i].id == id)
@@ -50,9 +50,9 @@ static struct behind *behind(const struct place *p, int32_t id)
     return NULL;
 }
 
-static struct behind *put_behind(struct place *p, int32_t id)
+static struct behind *put_behind(struct slot_search *p, int32_t id)
 {
-    struct place_fleet *f = &p->fleet;
+    struct slot_search_fleet *f = &p->fleet;
     search_pending(&p->search, &id, 1);
     f->behind = xrealloc(f->behind, (size_t)(f->behinds + 1) * sizeof *f->behind);
     f->behind[f->behinds] = (struct behind){.id = id};
@@ -64,7 +64,7 @@ static struct behind *put_behind(struct place *p, int32_t id)
 static void learn_row(void *ctx, const struct fleet_row *r)
 {
     struct hearing *l = ctx;
-    struct place *p = l->p;
+    struct slot_search *p = l->p;
     p->fleet.serial = r->serial > p->fleet.serial ? r->serial : p->fleet.serial;
     int32_t id = space_find(p->space, r->template, &r->point);
     if (id < 0 || !same_source(l, r))
@@ -76,7 +76,7 @@ static void learn_row(void *ctx, const struct fleet_row *r)
     b->learned = true;
 }
 
-bool fleet_turn_undefer(struct place *p)
+bool fleet_turn_undefer(struct slot_search *p)
 {
     bool some = false;
     for (int i = 0; i < p->fleet.behinds; i++) {
@@ -87,7 +87,7 @@ bool fleet_turn_undefer(struct place *p)
     return some;
 }
 
-void fleet_turn_forget(struct place *p)
+void fleet_turn_forget(struct slot_search *p)
 {
     free(p->fleet.behind);
     p->fleet.behind = NULL;
@@ -101,7 +101,7 @@ void fleet_turn_forget(struct place *p)
 static void offer_row(void *ctx, const struct fleet_row *r)
 {
     struct hearing *l = ctx;
-    struct place *p = l->p;
+    struct slot_search *p = l->p;
     if (!fleet_row_won(r) || r->speed <= p->fleet.speed)
         return;
     int32_t id = space_find(p->space, r->template, &r->point);
@@ -112,7 +112,7 @@ static void offer_row(void *ctx, const struct fleet_row *r)
     p->fleet.offer = id;
 }
 
-static void look_for_offer(struct specializer *s, struct place *p)
+static void look_for_offer(struct specializer *s, struct slot_search *p)
 {
     struct hearing l = {.s = s, .p = p};
     pthread_mutex_lock(&s->lock);
@@ -129,7 +129,7 @@ static void look_for_offer(struct specializer *s, struct place *p)
     }
     if (p->fleet.news == news && p->space && p->fleet.tried == p->search.tried)
         return;
-    if (fleet_count(s->fleet, p->slot->name) == 0 || !place_open(s, p))
+    if (fleet_count(s->fleet, p->slot->name) == 0 || !slot_search_open(s, p))
         return;
     fleet_each(s->fleet, p->slot->name, p->fleet.serial, LEARN_AT_ONCE, learn_row, &l);
     p->fleet.speed = now; /* both numbers have their noise: the same is worth one trial */
@@ -146,7 +146,7 @@ static void look_for_offer(struct specializer *s, struct place *p)
     }
 }
 
-int32_t fleet_turn_take(struct place *p)
+int32_t fleet_turn_take(struct slot_search *p)
 {
     p->fleet.adopt = false;
     p->fleet.news = 0;
@@ -168,8 +168,8 @@ static void wish(struct specializer *s)
     double worth[SLOTS_MOST];
     int n = 0;
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         bool round = round_has(s, p);
         if (!round && (p->locked.worth < OBSERVE_FLOOR || !slot_choosable_locked(s, p)))
             continue;
@@ -184,14 +184,14 @@ static void wish(struct specializer *s)
     }
     pthread_mutex_unlock(&s->lock);
     fleet_wish(s->fleet, slot, n);
-    for (int i = 0; i < s->places; i++)
-        s->place[i].fleet.elsewhere = fleet_elsewhere(s->fleet, s->place[i].slot->name);
+    for (int i = 0; i < s->slot_searches; i++)
+        s->slot_search[i].fleet.elsewhere = fleet_elsewhere(s->fleet, s->slot_search[i].slot->name);
 }
 
 /* ---- kernels that others found wrong ----------------------------------------------------------
  */
 
-static bool serves(struct specializer *s, const struct place *p, const char *key)
+static bool serves(struct specializer *s, const struct slot_search *p, const char *key)
 {
     pthread_mutex_lock(&s->lock);
     bool yes = p->locked.active && strcmp(p->locked.active->key, key) == 0;
@@ -201,17 +201,17 @@ static bool serves(struct specializer *s, const struct place *p, const char *key
 
 enum verdict { VERDICT_NONE, VERDICT_RIGHT, VERDICT_WRONG };
 
-/* Here, and for the others; the place is as any other again. */
+/* Here, and for the others; the slot is as any other again. */
 static void conclude(struct specializer *s, enum verdict verdict, const char *words)
 {
     static const char *const event[] = {"recheck_over", "upheld", "confirmed"};
     struct fleet_turn *t = &s->fleet_turn;
-    store_trace(s->store, t->place->slot->name, t->suspect.key, event[verdict], t->suspect.by, "%s",
-                words);
+    store_trace(s->store, t->slot_search->slot->name, t->suspect.key, event[verdict], t->suspect.by,
+                "%s", words);
     if (verdict != VERDICT_NONE)
         fleet_verdict(s->fleet, t->suspect.key, verdict == VERDICT_RIGHT, words);
     pthread_mutex_lock(&s->lock);
-    t->place->locked.suspect = 0;
+    t->slot_search->locked.suspect = 0;
     pthread_mutex_unlock(&s->lock);
     pipeline_stop(&t->pipeline, &t->trial);
     candidate_drop(s, t->trial.c);
@@ -223,16 +223,16 @@ static enum stage_result enter(struct pipeline *p, struct trial *t)
 {
     (void)p;
     t->probe.depth = PROBE_FULL;
-    t->probe.input = (const struct capture *const *)t->place->input;
-    t->probe.inputs = t->place->inputs;
+    t->probe.input = (const struct capture *const *)t->slot_search->input;
+    t->probe.inputs = t->slot_search->inputs;
     return STAGE_RUNNING;
 }
 
 static void not_probed(struct specializer *s, const char *why)
 {
     const struct fleet_turn *t = &s->fleet_turn;
-    log_warn("fleet", "%s: %s is not probed again (%s); live steps decide", t->place->slot->name,
-             t->suspect.key, why);
+    log_warn("fleet", "%s: %s is not probed again (%s); live steps decide",
+             t->slot_search->slot->name, t->suspect.key, why);
 }
 
 static void began(struct pipeline *p, struct trial *t, const struct err *err)
@@ -256,17 +256,17 @@ static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
 static const struct pipeline_rules rules = {.enter = enter, .began = began, .came = came};
 
 /* The kernel serves here: it is probed anew, and looked at beside eager. */
-static void check_begin(struct specializer *s, struct place *p)
+static void check_begin(struct specializer *s, struct slot_search *p)
 {
     struct fleet_turn *t = &s->fleet_turn;
     struct record row;
     if (!round_has(s, p))
-        place_inputs(s, p);
+        slot_search_inputs(s, p);
     t->checking = true;
     t->probed = STAGE_RUNNING;
-    t->place = p;
+    t->slot_search = p;
     t->pipeline = (struct pipeline){.rules = &rules, .ctx = s, .env = &s->env, .last = STAGE_PROBE};
-    t->trial = (struct trial){.place = p, .at = STAGE_PROBE};
+    t->trial = (struct trial){.slot_search = p, .at = STAGE_PROBE};
     t->until_ns = clock_ns() + LOOKS_FOR_NS;
     if (store_get(s->store, t->suspect.key, &row, NULL) > 0) {
         free(row.log);
@@ -284,7 +284,7 @@ static void check_begin(struct specializer *s, struct place *p)
 static void suspect(struct specializer *s)
 {
     struct fleet_turn *t = &s->fleet_turn;
-    struct place *p = place_find(s, t->suspect.slot);
+    struct slot_search *p = slot_search_find(s, t->suspect.slot);
     if (!p)
         return;
     bool here = serves(s, p, t->suspect.key);
@@ -321,8 +321,9 @@ static void check_failed(struct specializer *s)
     char why[sizeof t->trial.c->reason];
     memcpy(why, t->trial.c->reason, sizeof why);
     pthread_mutex_lock(&s->lock);
-    if (t->place->locked.active && strcmp(t->place->locked.active->key, t->suspect.key) == 0)
-        swap_out_locked(s, t->place, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, why, t->suspect.by);
+    if (t->slot_search->locked.active &&
+        strcmp(t->slot_search->locked.active->key, t->suspect.key) == 0)
+        swap_out_locked(s, t->slot_search, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, why, t->suspect.by);
     pthread_mutex_unlock(&s->lock);
     conclude(s, VERDICT_WRONG, why);
 }
@@ -331,7 +332,7 @@ static void check_poll(struct specializer *s)
 {
     struct fleet_turn *t = &s->fleet_turn;
     pipeline_turn(&t->pipeline, &t->trial, false);
-    if (!serves(s, t->place, t->suspect.key)) {
+    if (!serves(s, t->slot_search, t->suspect.key)) {
         check_gone(s);
         return;
     }
@@ -343,7 +344,7 @@ static void check_poll(struct specializer *s)
     }
     const bool passed = t->probed == STAGE_PASS;
     pthread_mutex_lock(&s->lock);
-    int left = t->place->locked.suspect;
+    int left = t->slot_search->locked.suspect;
     pthread_mutex_unlock(&s->lock);
     if (left > 0 && clock_ns() < t->until_ns)
         return;
@@ -370,8 +371,8 @@ void fleet_turn(struct specializer *s)
     while (!t->checking && fleet_suspect_next(s->fleet, &t->suspect))
         suspect(s);
     wish(s);
-    for (int i = 0; i < s->places; i++)
-        look_for_offer(s, &s->place[i]);
+    for (int i = 0; i < s->slot_searches; i++)
+        look_for_offer(s, &s->slot_search[i]);
 }
 
 void fleet_turn_close(struct specializer *s)

@@ -96,8 +96,8 @@ static void put_slots_locked(struct specializer *s, FILE *out)
 {
     char label[160];
     metric_head(out, "kernel_active_info", "gauge", "The kernel in a slot that is not eager");
-    for (int i = 0; i < s->places; i++) {
-        const struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        const struct slot_search *p = &s->slot_search[i];
         if (!p->locked.active)
             continue;
         snprintf(label, sizeof label, "slot=\"%s\",kernel=\"%s\",origin=\"%s\"", p->slot->name,
@@ -106,8 +106,8 @@ static void put_slots_locked(struct specializer *s, FILE *out)
     }
     metric_head(out, "kernel_gain_ratio", "gauge",
                 "Measured speed of a slot over the eager kernel");
-    for (int i = 0; i < s->places; i++) {
-        const struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        const struct slot_search *p = &s->slot_search[i];
         if (!p->locked.active)
             continue;
         snprintf(label, sizeof label, "slot=\"%s\"", p->slot->name);

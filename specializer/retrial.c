@@ -36,16 +36,16 @@ static bool shares_steps(const struct slot *a, const struct slot *b)
     return a->m_index == b->m_index && a->region != b->region;
 }
 
-static struct coresidents coresidents_of(const struct specializer *s, const struct place *p)
+static struct coresidents coresidents_of(const struct specializer *s, const struct slot_search *p)
 {
     struct coresidents set = {0};
-    for (int i = 0; i < s->places; i++)
-        if (shares_steps(s->place[i].slot, p->slot))
-            coresidents_add(&set, s->place[i].slot);
+    for (int i = 0; i < s->slot_searches; i++)
+        if (shares_steps(s->slot_search[i].slot, p->slot))
+            coresidents_add(&set, s->slot_search[i].slot);
     return set;
 }
 
-uint64_t retrial_coresident(const struct specializer *s, const struct place *p)
+uint64_t retrial_coresident(const struct specializer *s, const struct slot_search *p)
 {
     struct coresidents set = coresidents_of(s, p);
     return coresidents_hash(&set);
@@ -59,20 +59,21 @@ static bool lost_among(const struct losses *h, uint64_t set)
     return false;
 }
 
-bool retrial_allowed(const struct specializer *s, const struct place *p, const struct losses *h)
+bool retrial_allowed(const struct specializer *s, const struct slot_search *p,
+                     const struct losses *h)
 {
     return h->n == 0 || (h->n < RETRIALS_MOST && !lost_among(h, retrial_coresident(s, p)));
 }
 
 /* The slots whose kernels are not those beside which it lost last, in words. */
-static void changed_since(const struct specializer *s, const struct place *p,
+static void changed_since(const struct specializer *s, const struct slot_search *p,
                           const struct losses *h, char *out, size_t n)
 {
     size_t at = 0;
     int changed = 0;
     out[0] = 0;
-    for (int i = 0; i < s->places && h->n > 0; i++) {
-        const struct slot *slot = s->place[i].slot;
+    for (int i = 0; i < s->slot_searches && h->n > 0; i++) {
+        const struct slot *slot = s->slot_search[i].slot;
         if (!shares_steps(slot, p->slot) || coresidents_has(&h->among[h->n - 1], slot))
             continue;
         if (++changed <= NAMED_MOST && at < n)
@@ -84,7 +85,7 @@ static void changed_since(const struct specializer *s, const struct place *p,
 
 /* ---- deferring ----------------------------------------------------------------------------- */
 
-bool retrial_defer(struct specializer *s, struct place *p, struct candidate *c)
+bool retrial_defer(struct specializer *s, struct slot_search *p, struct candidate *c)
 {
     struct losses *h = &c->evidence.lost;
     bool clear = c->evidence.bench.low >= CLEAR_GAIN;
@@ -110,7 +111,7 @@ enum {
 
 struct waiting {
     struct specializer *s;
-    struct place *p;
+    struct slot_search *p;
     double speed; /* to beat, then of the best */
 };
 
@@ -132,7 +133,7 @@ static void waiting_row_locked(void *ctx, const struct record *r)
 }
 
 /* Retrials that the slot has had beside the set there is; one more if `more`. */
-static int held(struct place *p, bool more)
+static int held(struct slot_search *p, bool more)
 {
     struct coresident_set *c = p->retrial.held_in;
     for (int i = 0; i < SETS_REMEMBERED; i++)
@@ -146,7 +147,7 @@ static int held(struct place *p, bool more)
 }
 
 /* Looks up which candidate is tried again next, if that may be another than last time. */
-static void find_next(struct specializer *s, struct place *p)
+static void find_next(struct specializer *s, struct slot_search *p)
 {
     uint64_t set = retrial_coresident(s, p);
     if (set == p->retrial.set && !p->retrial.dirty)
@@ -161,7 +162,7 @@ static void find_next(struct specializer *s, struct place *p)
     pthread_mutex_unlock(&s->lock);
 }
 
-bool retrial_due(struct specializer *s, struct place *p)
+bool retrial_due(struct specializer *s, struct slot_search *p)
 {
     pthread_mutex_lock(&s->lock);
     bool open = p->retrial.some && !p->left_out && !p->promoted.c && !p->locked.pinned[0];
@@ -172,12 +173,12 @@ bool retrial_due(struct specializer *s, struct place *p)
     return p->retrial.key[0] && held(p, false) < RETRIALS_A_SET;
 }
 
-struct place *retrial_choose(struct specializer *s, double than)
+struct slot_search *retrial_choose(struct specializer *s, double than)
 {
-    struct place *best = NULL;
+    struct slot_search *best = NULL;
     double most = fmax(than, OBSERVE_FLOOR);
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         if (!p->retrial.some || !retrial_due(s, p))
             continue;
         pthread_mutex_lock(&s->lock);
@@ -193,7 +194,7 @@ struct place *retrial_choose(struct specializer *s, double than)
 
 static void remember_row(void *ctx, const struct record *r)
 {
-    struct place *p = r->evidence.lost.n > 0 ? place_find(ctx, r->slot) : NULL;
+    struct slot_search *p = r->evidence.lost.n > 0 ? slot_search_find(ctx, r->slot) : NULL;
     if (p)
         p->retrial.some = p->retrial.dirty = true;
 }
@@ -207,7 +208,7 @@ void retrials_recall(struct specializer *s)
 /* ---- starting it --------------------------------------------------------------------------- */
 
 /* The candidate of a row, or NULL: its template has another text or other points by now. */
-static struct candidate *candidate_of(struct specializer *s, struct place *p,
+static struct candidate *candidate_of(struct specializer *s, struct slot_search *p,
                                       const struct record *r, int32_t *id)
 {
     const struct template *t = template_find(r->template);
@@ -222,7 +223,7 @@ static struct candidate *candidate_of(struct specializer *s, struct place *p,
     return NULL;
 }
 
-static enum next retrials_next(struct specializer *s, struct place *p)
+static enum next retrials_next(struct specializer *s, struct slot_search *p)
 {
     struct record r;
     int32_t id = -1;
@@ -250,7 +251,7 @@ static enum next retrials_next(struct specializer *s, struct place *p)
 }
 
 /* Not counted as a new candidate. */
-static void retrials_benched(struct specializer *s, struct place *p, int32_t id,
+static void retrials_benched(struct specializer *s, struct slot_search *p, int32_t id,
                              const struct candidate *c)
 {
     (void)id;

@@ -31,7 +31,7 @@
 static bool begin_anew(struct specializer *s, struct candidate *c, const char *why, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
-    struct place *p = place_find(s, c->slot->name);
+    struct slot_search *p = slot_search_find(s, c->slot->name);
     bool ok = life_move(s->store, c, LIFE_PROPOSED, why, NULL, err) == 0;
     if (ok && p->locked.previous && strcmp(p->locked.previous->key, c->key) == 0) {
         candidate_drop_locked(s, p->locked.previous);
@@ -46,7 +46,7 @@ static int admit_known(struct specializer *s, struct candidate *c, const struct 
                        struct err *err)
 {
     candidate_recall(c, row);
-    const struct place *p = place_find(s, c->slot->name);
+    const struct slot_search *p = slot_search_find(s, c->slot->name);
     const bool again = c->evidence.lost.n > 0, fresh = c->state == LIFE_PROPOSED;
     bool may = row->deaths < DEATHS_MOST && (!again || retrial_allowed(s, p, &c->evidence.lost)) &&
                (fresh || life_allowed(c->state, LIFE_PROPOSED));
@@ -85,33 +85,34 @@ int round_admit(struct specializer *s, struct candidate *c, const char *why)
 
 /* Nothing was learnt that would come out otherwise at once: the disk is full, or a probe cannot
  * start. Others go first. */
-void round_later(struct place *p)
+void round_later(struct slot_search *p)
 {
     p->not_before_ns = clock_ns() + UNDECIDED_NS;
 }
 
 static const struct pipeline_rules rules;
 
-void round_add(struct specializer *s, struct place *p, struct candidate *c, struct proposal from)
+void round_add(struct specializer *s, struct slot_search *p, struct candidate *c,
+               struct proposal from)
 {
     struct round *r = &s->round;
-    if (!r->place)
+    if (!r->slot_search)
         *r = (struct round){
-            .place = p,
+            .slot_search = p,
             .pipeline = {
                 .rules = &rules, .ctx = s, .env = &s->env, .marks = s->store, .last = STAGE_BENCH}};
-    r->trial[r->n++] = (struct trial){.c = c, .place = p, .from = from};
+    r->trial[r->n++] = (struct trial){.c = c, .slot_search = p, .from = from};
     pthread_mutex_lock(&s->lock);
     p->locked.candidates++;
     pthread_mutex_unlock(&s->lock);
 }
 
-bool round_has(const struct specializer *s, const struct place *p)
+bool round_has(const struct specializer *s, const struct slot_search *p)
 {
     const struct round *r = &s->round;
-    bool has = p == r->place;
+    bool has = p == r->slot_search;
     for (int i = 0; i < r->n && !has; i++)
-        has = r->trial[i].place == p && !pipeline_over(&r->pipeline, &r->trial[i]);
+        has = r->trial[i].slot_search == p && !pipeline_over(&r->pipeline, &r->trial[i]);
     return has;
 }
 
@@ -121,7 +122,7 @@ bool round_has(const struct specializer *s, const struct place *p)
 static void refuse(struct specializer *s, struct trial *t)
 {
     s->round.decided = true;
-    t->from.by->learn(s, t->place, t->from.id, t->c, t->c->evidence.speed);
+    t->from.by->learn(s, t->slot_search, t->from.id, t->c, t->c->evidence.speed);
     candidate_refuse(s, t->c, t->at, LIFE_REFUSED);
     t->c = NULL;
 }
@@ -130,7 +131,7 @@ static void refuse(struct specializer *s, struct trial *t)
  * tried again here; another start, perhaps with more, knows nothing against it. */
 static void leave_unloaded(struct specializer *s, struct trial *t)
 {
-    struct place *p = t->place;
+    struct slot_search *p = t->slot_search;
     s->round.decided = true;
     count_stage(s, STAGE_LOAD, STAGE_REFUSE);
     store_trace(s->store, p->slot->name, t->c->key, "not_loaded", NULL, "%s", t->c->reason);
@@ -147,11 +148,11 @@ static void leave_unloaded(struct specializer *s, struct trial *t)
 static void forget(struct specializer *s, struct trial *t)
 {
     pthread_mutex_lock(&s->lock);
-    why_undecided_locked(t->place, t->c);
+    why_undecided_locked(t->slot_search, t->c);
     pthread_mutex_unlock(&s->lock);
-    t->from.by->forget(s, t->place, t->from.id);
+    t->from.by->forget(s, t->slot_search, t->from.id);
     if (s->round.opening)
-        round_later(t->place);
+        round_later(t->slot_search);
     candidate_drop(s, t->c);
     t->c = NULL;
 }
@@ -219,7 +220,7 @@ static enum stage_result enter_build(struct specializer *s, struct trial *t)
 static enum stage_result enter(struct pipeline *p, struct trial *t)
 {
     struct specializer *s = p->ctx;
-    struct place *of = t->place;
+    struct slot_search *of = t->slot_search;
     if (t->at == STAGE_BUILD)
         return enter_build(s, t);
     if (t->at == STAGE_PROBE) {
@@ -277,7 +278,7 @@ static bool child_came(struct specializer *s, struct trial *t, enum stage_result
 void round_children(struct specializer *s)
 {
     struct round *r = &s->round;
-    if (!r->place)
+    if (!r->slot_search)
         return;
     bool working = atomic_load(&s->mode) == SPECIALIZER_RUN && !atomic_load(&s->stop) &&
                    (!s->config->specializer_idle_only || engine_load(s->engine) == 0);
@@ -306,11 +307,11 @@ static bool bench_came(struct specializer *s, struct trial *t, enum stage_result
     struct candidate *c = t->c;
     if (r == STAGE_STOPPED && atomic_load(&s->mode) == SPECIALIZER_PAUSE)
         return false; /* it waits, and is benched from the start when the pause is over */
-    bool same = atomic_load(&t->place->slot->kernel) == t->bench.against;
+    bool same = atomic_load(&t->slot_search->slot->kernel) == t->bench.against;
     if (r == STAGE_PASS || r == STAGE_REFUSE) {
         snprintf(c->evidence.against, sizeof c->evidence.against, "%s", t->bench.against->id);
         c->evidence.speed = fmax(0, t->bench.base * (1 + c->evidence.bench.mean));
-        t->from.by->benched(s, t->place, t->from.id, c);
+        t->from.by->benched(s, t->slot_search, t->from.id, c);
     }
     if (r == STAGE_REFUSE) {
         refuse(s, t);
@@ -325,7 +326,7 @@ static bool bench_came(struct specializer *s, struct trial *t, enum stage_result
         return false;
     count_stage(s, STAGE_BENCH, STAGE_PASS);
     s->round.decided = true;
-    t->from.by->learn(s, t->place, t->from.id, c, c->evidence.speed);
+    t->from.by->learn(s, t->slot_search, t->from.id, c, c->evidence.speed);
     return true;
 }
 
@@ -339,7 +340,7 @@ static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
 static const struct pipeline_rules rules = {room, enter, began, came};
 
 /* The one before it, if there is one, is in the round again. */
-static void promote(struct place *p, struct trial *t)
+static void promote(struct slot_search *p, struct trial *t)
 {
     struct trial before = p->promoted;
     p->promoted = *t;
@@ -349,7 +350,7 @@ static void promote(struct place *p, struct trial *t)
 
 /* Whether c goes to live steps without the rest of its batch: nobody else does yet, or one that has
  * not begun with them and was slower against the same kernel. */
-static bool leads(const struct place *p, const struct candidate *c)
+static bool leads(const struct slot_search *p, const struct candidate *c)
 {
     const struct candidate *f = p->promoted.c;
     return c->evidence.bench.low >= CLEAR_GAIN &&
@@ -367,8 +368,8 @@ bool round_bench(struct specializer *s)
             continue;
         pipeline_block(&r->pipeline, t);
         if (t->c && pipeline_over(&r->pipeline, t) &&
-            (r->opening ? !t->place->promoted.c : leads(t->place, t->c)))
-            promote(t->place, t);
+            (r->opening ? !t->slot_search->promoted.c : leads(t->slot_search, t->c)))
+            promote(t->slot_search, t);
         return true;
     }
     return false;
@@ -379,21 +380,21 @@ bool round_over(const struct specializer *s)
     int over = 0;
     for (int i = 0; i < s->round.n; i++)
         over += pipeline_over(&s->round.pipeline, &s->round.trial[i]);
-    return !s->round.place || over == s->round.n;
+    return !s->round.slot_search || over == s->round.n;
 }
 
 /* ---- the end of a round -----------------------------------------------------------------------
  */
 
 /* Its gain was measured against the kernel that is in the slot now. */
-static bool comparable(const struct place *p, const struct candidate *c)
+static bool comparable(const struct slot_search *p, const struct candidate *c)
 {
     return strcmp(c->evidence.against, atomic_load(&p->slot->kernel)->id) == 0;
 }
 
 void round_close(struct specializer *s)
 {
-    struct place *p = s->round.place;
+    struct slot_search *p = s->round.slot_search;
     struct trial *best = NULL;
     double correlation = cost_correlation(&s->cost, -1);
     pthread_mutex_lock(&s->lock);
@@ -422,7 +423,7 @@ void round_close(struct specializer *s)
 void round_abandon(struct specializer *s)
 {
     struct round *r = &s->round;
-    for (int i = 0; r->place && i < r->n; i++) {
+    for (int i = 0; r->slot_search && i < r->n; i++) {
         struct trial *t = &r->trial[i];
         pipeline_stop(&r->pipeline, t);
         if (!pipeline_over(&r->pipeline, t))
@@ -436,7 +437,7 @@ void round_abandon(struct specializer *s)
 void round_forget(struct specializer *s)
 {
     round_abandon(s);
-    for (int i = 0; i < s->places; i++)
-        if (s->place[i].promoted.c)
-            promotion_forget(s, &s->place[i]);
+    for (int i = 0; i < s->slot_searches; i++)
+        if (s->slot_search[i].promoted.c)
+            promotion_forget(s, &s->slot_search[i]);
 }

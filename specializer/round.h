@@ -13,7 +13,7 @@ enum { BATCH = 6 };
 
 /* The batch under way; at most one. */
 struct round {
-    struct place *place; /* NULL: none */
+    struct slot_search *slot_search; /* NULL: none */
     struct trial trial[BATCH];
     int n;
     struct pipeline pipeline;
@@ -23,11 +23,12 @@ struct round {
 
 /* ---- round.c: a batch from proposal to bench ----------------------------------------------- */
 /* A candidate of the slot joins the round, or begins it. */
-void round_add(struct specializer *s, struct place *p, struct candidate *c, struct proposal from);
+void round_add(struct specializer *s, struct slot_search *p, struct candidate *c,
+               struct proposal from);
 /* Whether the slot has candidates in the round under way. */
-bool round_has(const struct specializer *s, const struct place *p);
+bool round_has(const struct specializer *s, const struct slot_search *p);
 /* Nothing could be decided in the slot just now: others go first. */
-void round_later(struct place *p);
+void round_later(struct slot_search *p);
 void round_children(struct specializer *s); /* starts and polls; never waits */
 bool round_bench(struct specializer *s);    /* benches one that is ready; false: none was */
 bool round_over(const struct specializer *s);
@@ -43,8 +44,8 @@ void round_forget(struct specializer *s);
 int round_admit(struct specializer *s, struct candidate *c, const char *why);
 
 /* ---- promotion.c: the best of a batch through shadow and canary ----------------------------- */
-void promotion_try(struct specializer *s, struct place *p);
+void promotion_try(struct specializer *s, struct slot_search *p);
 /* Nothing was decided about it: the point may be proposed again. */
-void promotion_forget(struct specializer *s, struct place *p);
+void promotion_forget(struct specializer *s, struct slot_search *p);
 
 #endif

@@ -102,7 +102,7 @@ int32_t session_threads(const struct session *session)
 
 struct slot *session_slot(struct session *session, const char *name)
 {
-    struct place *p = place_find(session->s, name);
+    struct slot_search *p = slot_search_find(session->s, name);
     return p ? p->slot : NULL;
 }
 
@@ -120,9 +120,9 @@ void session_drop(struct session *session, struct candidate *c)
 
 /* ---- searching ----------------------------------------------------------------------------- */
 
-static struct place *place_of(struct session *session, const struct slot *slot)
+static struct slot_search *slot_search_of(struct session *session, const struct slot *slot)
 {
-    return place_find(session->s, slot->name);
+    return slot_search_find(session->s, slot->name);
 }
 
 void session_restore(struct session *session)
@@ -142,7 +142,7 @@ void session_set_share(struct session *session, const struct slot *slot, double 
 {
     struct specializer *s = session->s;
     pthread_mutex_lock(&s->lock);
-    place_of(session, slot)->locked.share = share;
+    slot_search_of(session, slot)->locked.share = share;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -153,7 +153,7 @@ _Static_assert(sizeof((struct session_slot *)0)->why == WHY_TEXT, "why fits");
 void session_look(struct session *session, const struct slot *slot, struct session_slot *out)
 {
     struct specializer *s = session->s;
-    const struct place *p = place_of(session, slot);
+    const struct slot_search *p = slot_search_of(session, slot);
     *out = (struct session_slot){.exhausted = p->exhausted,
                                  .promoted = p->promoted.c != NULL,
                                  .tried = p->search.tried,
@@ -173,17 +173,17 @@ void session_look(struct session *session, const struct slot *slot, struct sessi
 
 bool session_search(struct session *session, const struct slot *slot)
 {
-    return place_open(session->s, place_of(session, slot));
+    return slot_search_open(session->s, slot_search_of(session, slot));
 }
 
 bool session_capture(struct session *session, const struct slot *slot)
 {
-    return place_inputs(session->s, place_of(session, slot));
+    return slot_search_inputs(session->s, slot_search_of(session, slot));
 }
 
 bool session_inputs(struct session *session, const struct slot *slot, bool make)
 {
-    struct place *p = place_of(session, slot);
+    struct slot_search *p = slot_search_of(session, slot);
     if (p->inputs == 0 && make) {
         p->input[0] = capture_seeded(session->s->env.model, p->slot, 1);
         p->inputs = p->input[0] != NULL;
@@ -193,14 +193,14 @@ bool session_inputs(struct session *session, const struct slot *slot, bool make)
 
 bool session_retrial_due(struct session *session, const struct slot *slot)
 {
-    return retrial_due(session->s, place_of(session, slot));
+    return retrial_due(session->s, slot_search_of(session, slot));
 }
 
 int session_propose(struct session *session, const struct slot *slot, enum session_source source)
 {
     struct specializer *s = session->s;
     const struct proposer *by = source == SESSION_RETRIALS ? &proposer_retrials : &proposer_points;
-    return by->next(s, place_of(session, slot)) == NEXT_ROUND ? s->round.n : -1;
+    return by->next(s, slot_search_of(session, slot)) == NEXT_ROUND ? s->round.n : -1;
 }
 
 bool session_work(struct session *session)
@@ -223,13 +223,13 @@ void session_settle(struct session *session, const struct slot *slot)
     else
         round_abandon(s);
     /* The disk is full, or the builds of the hour are used up. */
-    if (clock_ns() < place_of(session, slot)->not_before_ns)
+    if (clock_ns() < slot_search_of(session, slot)->not_before_ns)
         specializer_wait(s, 0.5);
 }
 
 bool session_promote(struct session *session, const struct slot *slot)
 {
-    struct place *p = place_of(session, slot);
+    struct slot_search *p = slot_search_of(session, slot);
     if (p->promoted.c)
         promotion_try(session->s, p);
     return p->promoted.c != NULL;

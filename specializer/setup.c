@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* setup.c - what the loop stands on: store, compiler, keys, folders, one place for every slot. */
+/* setup.c - what the loop stands on: store, compiler, keys, folders, a search for every slot. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -148,7 +148,7 @@ struct specializer *specializer_new(const struct config *c, struct engine *e, bo
 
 static void read_pin(void *ctx, const char *slot, const char *kernel)
 {
-    struct place *p = place_find(ctx, slot);
+    struct slot_search *p = slot_search_find(ctx, slot);
     if (p)
         snprintf(p->locked.pinned, sizeof p->locked.pinned, "%s", kernel);
 }
@@ -168,8 +168,8 @@ static void read_disable(void *ctx, const char *what, const char *reason)
 void operators_read_locked(struct specializer *s)
 {
     s->locked.disables = 0;
-    for (int i = 0; i < s->places; i++)
-        s->place[i].locked.pinned[0] = 0;
+    for (int i = 0; i < s->slot_searches; i++)
+        s->slot_search[i].locked.pinned[0] = 0;
     if (store_disables(s->store, read_disable, s, NULL) != 0 ||
         store_pins(s->store, read_pin, s, NULL) != 0)
         log_error("specializer", "pins and disables could not be read from the store");
@@ -229,17 +229,17 @@ static void note_environment(struct specializer *s)
     free(name);
 }
 
-static void make_places(struct specializer *s)
+static void make_slot_searches(struct specializer *s)
 {
-    struct place *place = xcalloc((size_t)s->observe.slots, sizeof *place);
+    struct slot_search *slot_search = xcalloc((size_t)s->observe.slots, sizeof *slot_search);
     for (int i = 0; i < s->observe.slots; i++) {
-        place[i].slot = dispatch_slot_at(s->env.dispatch, i);
-        place[i].index = i;
-        place[i].left_out = !slot_list_has(s->config->specializer_slots, place[i].slot);
+        slot_search[i].slot = dispatch_slot_at(s->env.dispatch, i);
+        slot_search[i].index = i;
+        slot_search[i].left_out = !slot_list_has(s->config->specializer_slots, slot_search[i].slot);
     }
     pthread_mutex_lock(&s->lock);
-    s->place = place;
-    s->places = s->observe.slots;
+    s->slot_search = slot_search;
+    s->slot_searches = s->observe.slots;
     operators_read_locked(s);
     atomic_store(&s->ready, 1);
     pthread_mutex_unlock(&s->lock);
@@ -300,7 +300,7 @@ void specializer_setup(struct specializer *s)
     keep_references(s);
     if (s->config->specializer_enabled)
         s->fleet = fleet_open(s->config, s->store, s->keys.env, machine->device, &s->imported);
-    make_places(s); /* from here on operators' threads look at all of this */
+    make_slot_searches(s); /* from here on operators' threads look at all of this */
     log_info("specializer", "%s; %s; store %s", s->env.machine->device,
              s->has_compiler ? s->compiler.version : "no compiler", store_path(s->store));
 }
@@ -311,36 +311,37 @@ void specializer_setup(struct specializer *s)
 void slots_empty(struct specializer *s)
 {
     int64_t epoch = 0;
-    for (int i = 0; i < s->places; i++)
-        epoch = dispatch_publish(s->env.dispatch, s->place[i].slot, s->place[i].slot->eager);
+    for (int i = 0; i < s->slot_searches; i++)
+        epoch = dispatch_publish(s->env.dispatch, s->slot_search[i].slot,
+                                 s->slot_search[i].slot->eager);
     int64_t start = clock_ns();
-    while (s->places > 0 && !dispatch_passed(s->env.dispatch, epoch) &&
+    while (s->slot_searches > 0 && !dispatch_passed(s->env.dispatch, epoch) &&
            clock_ns() - start < INT64_C(5000000000))
         usleep(1000);
 }
 
-static void free_places(struct specializer *s)
+static void free_slot_searches(struct specializer *s)
 {
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         candidate_drop(s, p->locked.active);
         candidate_drop(s, p->locked.previous);
         candidate_drop(s, p->promoted.c);
-        place_inputs_free(p);
-        place_forget(s, p);
+        slot_search_inputs_free(p);
+        slot_search_forget(s, p);
     }
-    free(s->place);
+    free(s->slot_search);
 }
 
 void specializer_free(struct specializer *s)
 {
     atomic_store(&s->ready, 0);
     fleet_turn_close(s);
-    if (s->places > 0) {
+    if (s->slot_searches > 0) {
         watch_stop(s);
         round_abandon(s);
         slots_empty(s);
-        free_places(s);
+        free_slot_searches(s);
         retire_poll(s, true);
         if (s->env.reference_dir && reference_cache_clear(s->env.reference_dir, NULL) == 0)
             rmdir(s->env.reference_dir);

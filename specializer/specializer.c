@@ -49,12 +49,12 @@ void specializer_observe(struct specializer *s)
         return;
     s->observed_ns = clock_ns();
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->places; i++)
-        s->observe.gain_eager[i] = s->place[i].locked.gain_eager;
+    for (int i = 0; i < s->slot_searches; i++)
+        s->observe.gain_eager[i] = s->slot_search[i].locked.gain_eager;
     observe_update(&s->observe);
     s->locked.saved_s = 0;
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         p->locked.run_s = observe_run_s(&s->observe, i);
         p->locked.roofline_s = observe_roofline_s(&s->observe, i);
         p->locked.bytes = observe_bytes(&s->observe, i);
@@ -72,8 +72,8 @@ static void store_shares(struct specializer *s)
     if (seconds_since(s->shares_ns) < SHARES_EVERY_S)
         return;
     s->shares_ns = clock_ns();
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         pthread_mutex_lock(&s->lock);
         bool active = p->locked.active != NULL;
         double share = p->locked.share, gain = p->locked.gain_eager;
@@ -89,8 +89,8 @@ static bool object_kept(void *ctx, const char *object_key)
     struct specializer *s = ctx;
     bool kept = false;
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->places && !kept; i++) {
-        const struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches && !kept; i++) {
+        const struct slot_search *p = &s->slot_search[i];
         const struct candidate *held[] = {p->locked.active, p->locked.previous, p->promoted.c};
         for (int j = 0; j < 3; j++)
             kept |= held[j] && strcmp(held[j]->object_key, object_key) == 0;
@@ -102,7 +102,7 @@ static bool object_kept(void *ctx, const char *object_key)
 /* Between rounds only: a round's objects are on their way from the compiler to the probe. */
 static void prune_objects(struct specializer *s)
 {
-    if (s->round.place || (s->pruned_ns && seconds_since(s->pruned_ns) < PRUNE_EVERY_S))
+    if (s->round.slot_search || (s->pruned_ns && seconds_since(s->pruned_ns) < PRUNE_EVERY_S))
         return;
     s->pruned_ns = clock_ns();
     struct objects_limit limit = {s->config->specializer_objects_mib << 20,
@@ -115,8 +115,8 @@ static void prune_objects(struct specializer *s)
 /* Slots that lost their kernel, or where an operator allowed more, are looked at afresh. */
 static void refresh_searches(struct specializer *s)
 {
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         if (round_has(s, p) || p->promoted.c)
             continue;
         pthread_mutex_lock(&s->lock);
@@ -124,7 +124,7 @@ static void refresh_searches(struct specializer *s)
         p->locked.stale = false;
         pthread_mutex_unlock(&s->lock);
         if (stale) {
-            place_forget(s, p);
+            slot_search_forget(s, p);
             p->exhausted = false;
             p->measured = p->dry = 0;
         }
@@ -174,10 +174,10 @@ static void look_after_children(struct specializer *s)
 void specializer_wait(struct specializer *s, double seconds)
 {
     look_after_children(s);
-    if (s->round.place && seconds > 0.02)
+    if (s->round.slot_search && seconds > 0.02)
         seconds = 0.02;
     if (s->env.prober && seconds > 0.003) /* it waits for turns */
-        for (int i = 0; i < s->round.n && s->round.place; i++)
+        for (int i = 0; i < s->round.n && s->round.slot_search; i++)
             if (s->round.trial[i].child && s->round.trial[i].at == STAGE_PROBE)
                 seconds = 0.003;
     struct timespec until;
@@ -218,11 +218,11 @@ static enum doing permitted(const struct specializer *s)
 
 /* What a fused kernel must beat is the best that there is without it: a span waits for a part whose
  * search is still to begin. */
-static bool waits_for_parts_locked(struct specializer *s, const struct place *span)
+static bool waits_for_parts_locked(struct specializer *s, const struct slot_search *span)
 {
     const struct region_info *info = region_info(span->slot->region);
-    for (int i = 0; i < s->places && info->parts > 0; i++) {
-        const struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches && info->parts > 0; i++) {
+        const struct slot_search *p = &s->slot_search[i];
         bool part = p->slot->m_index == span->slot->m_index &&
                     (p->slot->region == info->part[0] || p->slot->region == info->part[1]);
         if (part && !p->locked.active && !p->left_out && !p->exhausted && !p->locked.pinned[0] &&
@@ -232,7 +232,7 @@ static bool waits_for_parts_locked(struct specializer *s, const struct place *sp
     return false;
 }
 
-bool slot_choosable_locked(struct specializer *s, const struct place *p)
+bool slot_choosable_locked(struct specializer *s, const struct slot_search *p)
 {
     if (p->left_out || p->exhausted || p->promoted.c || p->locked.pinned[0] ||
         clock_ns() < p->not_before_ns || waits_for_parts_locked(s, p))
@@ -246,14 +246,14 @@ bool slot_choosable_locked(struct specializer *s, const struct place *p)
 
 /* On a GPU a slot's first round is what is known to be good (points.c): every slot gets that
  * before any is searched. */
-static bool is_fresh_locked(const struct specializer *s, const struct place *p)
+static bool is_fresh_locked(const struct specializer *s, const struct slot_search *p)
 {
     return !target_of(s->env.machine->kind)->opens_together && p->locked.candidates == 0 &&
            !p->locked.active;
 }
 
-static bool better_locked(const struct specializer *s, const struct place *p,
-                          const struct place *than)
+static bool better_locked(const struct specializer *s, const struct slot_search *p,
+                          const struct slot_search *than)
 {
     if (p->fleet.adopt != than->fleet.adopt)
         return p->fleet.adopt; /* one candidate, of which another server says what it is worth */
@@ -262,14 +262,14 @@ static bool better_locked(const struct specializer *s, const struct place *p,
 }
 
 /* The slot most worth looking at, other than `but`, or NULL when nothing is above the floor. */
-static struct place *choose_but(struct specializer *s, const struct place *but)
+static struct slot_search *choose_but(struct specializer *s, const struct slot_search *but)
 {
-    struct place *best = NULL;
+    struct slot_search *best = NULL;
     if (!strategy_proposes(s->strategy))
         return NULL; /* the agent's turns are all there is */
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         if (p != but && p->locked.worth >= OBSERVE_FLOOR &&
             (!p->fleet.elsewhere || p->fleet.adopt) && (!best || better_locked(s, p, best)) &&
             slot_choosable_locked(s, p))
@@ -279,30 +279,30 @@ static struct place *choose_but(struct specializer *s, const struct place *but)
     return best;
 }
 
-static struct place *choose(struct specializer *s)
+static struct slot_search *choose(struct specializer *s)
 {
     return choose_but(s, NULL);
 }
 
 /* A promoted candidate whose slot may have live steps again. */
-static struct place *waiting_promotion(struct specializer *s)
+static struct slot_search *waiting_promotion(struct specializer *s)
 {
     if (engine_load(s->engine) == 0)
         return NULL;
-    for (int i = 0; i < s->places; i++)
-        if (s->place[i].promoted.c && clock_ns() >= s->place[i].not_before_ns)
-            return &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++)
+        if (s->slot_search[i].promoted.c && clock_ns() >= s->slot_search[i].not_before_ns)
+            return &s->slot_search[i];
     return NULL;
 }
 
 /* Without inputs of live steps no round begins, and a sleep goes on. The slot is asked again after
  * 2 s, or 20 s for a retrial: its share may be one that the store has from the last server, and
  * while inputs are waited for nothing else is done. */
-static void start_round(struct specializer *s, struct place *p, const struct proposer *by,
+static void start_round(struct specializer *s, struct slot_search *p, const struct proposer *by,
                         int64_t ask_again_s)
 {
-    bool opened = place_open(s, p);
-    if (opened && !place_inputs(s, p)) {
+    bool opened = slot_search_open(s, p);
+    if (opened && !slot_search_inputs(s, p)) {
         p->not_before_ns = clock_ns() + INT64_C(1000000000) * ask_again_s;
         return;
     }
@@ -324,16 +324,16 @@ static bool search_turn(struct specializer *s)
         s->asleep = false;
         return true;
     }
-    struct place *p = choose(s);
+    struct slot_search *p = choose(s);
     pthread_mutex_lock(&s->lock);
     double worth = !p ? 0 : is_fresh_locked(s, p) ? HUGE_VAL : p->locked.worth;
     pthread_mutex_unlock(&s->lock);
-    struct place *again = retrial_choose(s, worth);
+    struct slot_search *again = retrial_choose(s, worth);
     if (again)
         start_round(s, again, &proposer_retrials, 20);
     else if (p)
         start_round(s, p, &proposer_points, 2);
-    struct place *next = s->round.place ? choose_but(s, s->round.place) : NULL;
+    struct slot_search *next = s->round.slot_search ? choose_but(s, s->round.slot_search) : NULL;
     if (next)
         consult_ahead(s, next);
     return p || again;
@@ -357,7 +357,7 @@ static void fall_asleep(struct specializer *s, const char *why)
  * contrary, only live steps can judge. */
 static bool promotion_turn(struct specializer *s)
 {
-    struct place *p = waiting_promotion(s);
+    struct slot_search *p = waiting_promotion(s);
     if (p) {
         s->asleep = false;
         promotion_try(s, p);
@@ -368,7 +368,7 @@ static bool promotion_turn(struct specializer *s)
 /* True if a text's round began. */
 static bool text_turn(struct specializer *s)
 {
-    struct place *p = agent_waiting(s);
+    struct slot_search *p = agent_waiting(s);
     return p && proposer_texts.next(s, p) == NEXT_ROUND;
 }
 
@@ -376,7 +376,7 @@ static void search_step(struct specializer *s)
 {
     if (promotion_turn(s))
         return;
-    if (s->round.place) {
+    if (s->round.slot_search) {
         round_children(s);
         if (round_bench(s))
             return;
@@ -457,11 +457,11 @@ static void *specializer_thread(void *ctx)
 
 /* ---- start and stop ------------------------------------------------------------------------ */
 
-struct place *place_find(struct specializer *s, const char *slot)
+struct slot_search *slot_search_find(struct specializer *s, const char *slot)
 {
-    for (int i = 0; i < s->places; i++)
-        if (strcmp(s->place[i].slot->name, slot) == 0)
-            return &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++)
+        if (strcmp(s->slot_search[i].slot->name, slot) == 0)
+            return &s->slot_search[i];
     return NULL;
 }
 

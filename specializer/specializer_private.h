@@ -19,9 +19,9 @@
 #include "specializer/counts.h"
 #include "specializer/fleet_turn.h"
 #include "specializer/observe.h"
-#include "specializer/place.h"
 #include "specializer/round.h"
 #include "specializer/search/known.h"
+#include "specializer/slot_search.h"
 #include "specializer/specializer.h"
 #include "specializer/store/store.h"
 
@@ -48,7 +48,7 @@ struct specializer {
     atomic_bool stop;
     atomic_bool interrupt; /* what env.stop points to: set by stop, pause, disable */
     _Atomic int mode;      /* enum specializer_mode */
-    _Atomic int ready;     /* places exist: operators may look */
+    _Atomic int ready;     /* the slots are there: operators may look */
     _Atomic int doing;     /* enum doing */
 
     struct observe observe;
@@ -62,8 +62,8 @@ struct specializer {
     struct fleet *fleet;  /* NULL: this server is alone */
     struct fleet_turn fleet_turn;
 
-    struct place *place; /* [places] one per slot of the dispatch table */
-    int places;
+    struct slot_search *slot_search; /* [slot_searches] one per slot of the dispatch table */
+    int slot_searches;
     struct round round;
     struct {
         struct {
@@ -73,13 +73,13 @@ struct specializer {
         int disables;
         struct retired *retired; /* [retires] */
         int retires;
-        int watch_at;       /* the place audited last */
+        int watch_at;       /* the slot audited last */
         double saved_s;     /* seconds of steps saved since start */
         double correlation; /* of predicted and measured times; below -1: not yet known */
     } locked;
 
     struct tap tap; /* the watch's, installed when tap.slot is set */
-    struct place *tapped;
+    struct slot_search *tapped;
     char tapped_key[24]; /* of the kernel that is looked at */
     int64_t tap_since_ns;
 
@@ -110,7 +110,7 @@ enum doing {
 /* Reads a reply and makes the agent's next move; never waits. */
 void agent_turn(struct specializer *s);
 /* The slot for which a text is ready, with inputs; NULL: there is none now. */
-struct place *agent_waiting(struct specializer *s);
+struct slot_search *agent_waiting(struct specializer *s);
 
 /* ---- watch.c: active kernels against eager, and against their promise ------------------------ */
 void watch_poll(struct specializer *s);
@@ -118,13 +118,14 @@ void watch_stop(struct specializer *s); /* removes the tap, so that a stage may 
 
 /* ---- specializer.c: what may be searched ----------------------------------------------------- */
 /* Whether the slot may be looked at now, whoever else does. */
-bool slot_choosable_locked(struct specializer *s, const struct place *p);
+bool slot_choosable_locked(struct specializer *s, const struct slot_search *p);
 
 /* ---- restore.c: winners of the store and pinned kernels ------------------------------------ */
 void restore_winners(struct specializer *s);
 void restore_pins(struct specializer *s); /* pinned kernels that are not loaded */
 /* A candidate made from a stored row if its key still is what we would compute; NULL otherwise. */
-struct candidate *restore_candidate(struct specializer *s, struct place *p, const struct record *r);
+struct candidate *restore_candidate(struct specializer *s, struct slot_search *p,
+                                    const struct record *r);
 
 /* ---- admin.c and status.c: what operators are shown ---------------------------------------- */
 extern const char *const mode_names[]; /* of enum specializer_mode, as the store has them */

@@ -94,7 +94,7 @@ void candidate_refuse(struct specializer *s, struct candidate *c, enum stage sta
     if (life_move(s->store, c, to, c->reason, NULL, &err) != 0)
         log_warn("specializer", "%s", err.msg);
     pthread_mutex_lock(&s->lock);
-    struct place *p = place_find(s, c->slot->name);
+    struct slot_search *p = slot_search_find(s, c->slot->name);
     if (p) {
         p->locked.refusals++;
         why_note_locked(p, to, c);
@@ -106,7 +106,8 @@ void candidate_refuse(struct specializer *s, struct candidate *c, enum stage sta
 /* ---- changing a slot ----------------------------------------------------------------------- */
 
 /* Puts `next` (NULL: eager) into the table; what was active is the caller's to keep or drop. */
-static struct candidate *fill_locked(struct specializer *s, struct place *p, struct candidate *next)
+static struct candidate *fill_locked(struct specializer *s, struct slot_search *p,
+                                     struct candidate *next)
 {
     struct candidate *old = p->locked.active;
     /* `old` stays loaded; candidate_drop_locked() takes an epoch of its own. */
@@ -120,7 +121,8 @@ static struct candidate *fill_locked(struct specializer *s, struct place *p, str
 }
 
 /* The active kernel becomes the previous one; the previous one is dropped. */
-static void keep_as_previous_locked(struct specializer *s, struct place *p, struct candidate *old)
+static void keep_as_previous_locked(struct specializer *s, struct slot_search *p,
+                                    struct candidate *old)
 {
     if (!old || old == p->locked.previous)
         return;
@@ -128,8 +130,8 @@ static void keep_as_previous_locked(struct specializer *s, struct place *p, stru
     p->locked.previous = old;
 }
 
-int swap_in_locked(struct specializer *s, struct place *p, struct candidate *c, const char *why,
-                   const char *who)
+int swap_in_locked(struct specializer *s, struct slot_search *p, struct candidate *c,
+                   const char *why, const char *who)
 {
     struct err err;
     const char *refusal = NULL;
@@ -160,7 +162,7 @@ int swap_in_locked(struct specializer *s, struct place *p, struct candidate *c, 
     return refusal ? -1 : 0;
 }
 
-int swap_in(struct specializer *s, struct place *p, struct candidate *c, const char *why,
+int swap_in(struct specializer *s, struct slot_search *p, struct candidate *c, const char *why,
             const char *who)
 {
     pthread_mutex_lock(&s->lock);
@@ -169,7 +171,7 @@ int swap_in(struct specializer *s, struct place *p, struct candidate *c, const c
     return r;
 }
 
-void swap_out_locked(struct specializer *s, struct place *p, enum life to, enum rollback kind,
+void swap_out_locked(struct specializer *s, struct slot_search *p, enum life to, enum rollback kind,
                      const char *why, const char *who)
 {
     struct err err;
@@ -190,7 +192,7 @@ void swap_out_locked(struct specializer *s, struct place *p, enum life to, enum 
     }
 }
 
-int swap_back_locked(struct specializer *s, struct place *p, const char *who)
+int swap_back_locked(struct specializer *s, struct slot_search *p, const char *who)
 {
     struct candidate *previous = p->locked.previous;
     int r = p->locked.active || previous ? 0 : -1;
@@ -204,7 +206,8 @@ int swap_back_locked(struct specializer *s, struct place *p, const char *who)
     return r;
 }
 
-void swap_eager_locked(struct specializer *s, struct place *p, const char *why, const char *who)
+void swap_eager_locked(struct specializer *s, struct slot_search *p, const char *why,
+                       const char *who)
 {
     struct err err;
     struct candidate *old = p->locked.active ? fill_locked(s, p, NULL) : NULL;

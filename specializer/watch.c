@@ -37,7 +37,7 @@ void watch_stop(struct specializer *s)
 
 /* The tap has looked: judge, count, roll back. Not if an operator was faster: what serves now is
  * not what was looked at. */
-static void judge(struct specializer *s, struct place *p)
+static void judge(struct specializer *s, struct slot_search *p)
 {
     char buf[160];
     pthread_mutex_lock(&s->lock);
@@ -58,19 +58,19 @@ static void judge(struct specializer *s, struct place *p)
     pthread_mutex_unlock(&s->lock);
 }
 
-static struct place *next_to_audit(struct specializer *s)
+static struct slot_search *next_to_audit(struct specializer *s)
 {
-    struct place *found = NULL;
+    struct slot_search *found = NULL;
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->places && !found; i++) {
-        s->locked.watch_at = (s->locked.watch_at + 1) % s->places;
-        struct place *p = &s->place[s->locked.watch_at];
+    for (int i = 0; i < s->slot_searches && !found; i++) {
+        s->locked.watch_at = (s->locked.watch_at + 1) % s->slot_searches;
+        struct slot_search *p = &s->slot_search[s->locked.watch_at];
         if (p->locked.active && s->observe.slot[p->index].share > 0)
             found = p;
     }
-    for (int i = 0; i < s->places; i++) /* whose kernel is in doubt goes first */
-        if (s->place[i].locked.suspect > 0 && s->place[i].locked.active)
-            found = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) /* whose kernel is in doubt goes first */
+        if (s->slot_search[i].locked.suspect > 0 && s->slot_search[i].locked.active)
+            found = &s->slot_search[i];
     if (found)
         snprintf(s->tapped_key, sizeof s->tapped_key, "%s", found->locked.active->key);
     pthread_mutex_unlock(&s->lock);
@@ -84,12 +84,12 @@ static void audit_poll(struct specializer *s)
         bool done = atomic_load(&s->tap.left) == 0;
         if (!done && now - s->tap_since_ns < TAP_PATIENCE_S * INT64_C(1000000000))
             return;
-        struct place *p = s->tapped;
+        struct slot_search *p = s->tapped;
         watch_stop(s);
         if (done)
             judge(s, p);
     }
-    struct place *p = next_to_audit(s);
+    struct slot_search *p = next_to_audit(s);
     if (!p)
         return;
     int32_t every = (int32_t)s->config->specializer_watch_every *
@@ -110,8 +110,8 @@ static void audit_poll(struct specializer *s)
  */
 static void broken_poll(struct specializer *s)
 {
-    for (int i = 0; s->env.ops->broken && i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; s->env.ops->broken && i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         pthread_mutex_lock(&s->lock);
         const char *why =
             p->locked.active ? s->env.ops->broken(s->env.backend, p->locked.active->kernel) : NULL;
@@ -136,7 +136,7 @@ static bool like(double a, double b)
 }
 
 /* Closes the slot's window if it is full; true if it was much slower than promised. */
-static bool window_drifted(struct place *p)
+static bool window_drifted(struct slot_search *p)
 {
     struct slot_counters *c = &p->slot->counters;
     struct window now = {atomic_load(&c->runs), atomic_load(&c->ns), atomic_load(&c->tokens),
@@ -163,9 +163,9 @@ static bool window_drifted(struct place *p)
 }
 
 /* Measures the active kernel against eager again; a loss rolls it back. */
-static void recheck(struct specializer *s, struct place *p)
+static void recheck(struct specializer *s, struct slot_search *p)
 {
-    if (!place_inputs(s, p))
+    if (!slot_search_inputs(s, p))
         return;
     pthread_mutex_lock(&s->lock);
     struct candidate copy = {0};
@@ -192,8 +192,8 @@ static void recheck(struct specializer *s, struct place *p)
 static void drift_poll(struct specializer *s)
 {
     int64_t now = clock_ns();
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         pthread_mutex_lock(&s->lock);
         bool drifted = p->locked.active && window_drifted(p);
         pthread_mutex_unlock(&s->lock);

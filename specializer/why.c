@@ -3,7 +3,7 @@
  *
  * Of all that was tried in a slot the candidate that came farthest says most: one that whole steps
  * turned down is nearer than one that a probe found wrong, and of two at the same stage the faster
- * one. Every place remembers that one; operators read it in /specializer, in /admin/slots, on the
+ * one. Every slot remembers that one; operators read it in /specializer, in /admin/slots, on the
  * dashboard and in the tables of `whet tune`. After a start it is read back from the store. What
  * took a kernel out again (an audit, an operator) counts for more than any refusal. Where no
  * candidate has met a verdict, what kept the last one from it is told instead.
@@ -57,7 +57,8 @@ static double gain_at(int stage, const struct evidence *e)
                                                            : 0;
 }
 
-static void note(struct place *p, enum life state, const char *reason, const struct evidence *e)
+static void note(struct slot_search *p, enum life state, const char *reason,
+                 const struct evidence *e)
 {
     int rank = rank_of(state, &e->refusal);
     double gain = gain_at(rank, e);
@@ -76,18 +77,18 @@ static void note(struct place *p, enum life state, const char *reason, const str
         memcpy(p->locked.why.words, words, WHY_TEXT);
 }
 
-void why_note_locked(struct place *p, enum life left, const struct candidate *c)
+void why_note_locked(struct slot_search *p, enum life left, const struct candidate *c)
 {
     note(p, left, c->reason, &c->evidence);
 }
 
-void why_undecided_locked(struct place *p, const struct candidate *c)
+void why_undecided_locked(struct slot_search *p, const struct candidate *c)
 {
     if (c->reason[0])
         brief(c->reason, &c->evidence, p->locked.why.undecided);
 }
 
-void why_no_point_locked(struct place *p)
+void why_no_point_locked(struct slot_search *p)
 {
     if (!p->locked.why.words[0])
         snprintf(p->locked.why.words, WHY_TEXT, "no point of its templates is legal here");
@@ -101,7 +102,7 @@ struct recalling {
 static void recall_row(void *ctx, const struct record *r)
 {
     const struct recalling *g = ctx;
-    struct place *p = place_find(g->s, r->slot);
+    struct slot_search *p = slot_search_find(g->s, r->slot);
     bool known = false;
     for (int i = 0; i < template_count() && !known; i++)
         known =
@@ -145,7 +146,7 @@ static bool has_template_locked(struct specializer *s, const struct slot *slot, 
     return allowed > 0;
 }
 
-void why_eager_locked(struct specializer *s, const struct place *p, char out[WHY_TEXT])
+void why_eager_locked(struct specializer *s, const struct slot_search *p, char out[WHY_TEXT])
 {
     if (p->locked.pinned[0])
         snprintf(out, WHY_TEXT, "%s",

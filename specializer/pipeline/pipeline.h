@@ -15,7 +15,7 @@
 #include "specializer/admission/probe.h"
 #include "specializer/candidate/stage.h"
 
-struct place;
+struct slot_search;
 struct proposer;
 struct store;
 
@@ -43,7 +43,7 @@ struct trial {
         int pairs;  /* above 0: so many, and no verdict: bench_sample() */
     } bench;
     /* The pipeline does not look at these. */
-    struct place *place;
+    struct slot_search *slot_search;
     struct proposal from;
 };
 

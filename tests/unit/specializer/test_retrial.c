@@ -204,7 +204,7 @@ static void a_set_that_came_back_during_a_retrial_is_noted_once(void **unused)
     struct candidate c = {.steps = STEPS_SLOWER};
     c.evidence.bench.low = CLEAR_GAIN;
     for (int i = 0; i < 2; i++) {
-        assert_true(retrial_defer(s, place_find(s, "mlp_out/m1"), &c));
+        assert_true(retrial_defer(s, slot_search_find(s, "mlp_out/m1"), &c));
         check_sets(&c.evidence.lost);
         assert_int_equal(c.evidence.lost.n, 1);
     }

@@ -5,13 +5,13 @@
 
 #include "specializer/why.c"
 
-static struct place nobody_came(void)
+static struct slot_search nobody_came(void)
 {
     static struct slot slot = {.name = "attn_in/m8", .region = REGION_ATTN_IN, .m = 8};
-    return (struct place){.slot = &slot};
+    return (struct slot_search){.slot = &slot};
 }
 
-static void say(struct place *p, enum life left, const char *reason, struct evidence e)
+static void say(struct slot_search *p, enum life left, const char *reason, struct evidence e)
 {
     struct candidate c = {.evidence = e};
     snprintf(c.reason, sizeof c.reason, "%s", reason);
@@ -23,7 +23,7 @@ static void say(struct place *p, enum life left, const char *reason, struct evid
 static void the_one_that_came_farthest_is_told(void **state)
 {
     (void)state;
-    struct place p = nobody_came();
+    struct slot_search p = nobody_came();
     struct evidence none = {0}, slow = {.bench = {48, -0.164, -0.201, -0.073}},
                     near = {.bench = {144, 0.004, -0.002, 0.0101}},
                     lost = {.bench = {16, 0.9, 0.8, 1}, .canary = {96, -0.0063, -0.0101, -0.0033}};
@@ -62,7 +62,7 @@ static void errors_are_told_as_times_of_eagers_and_in_which_case(void **state)
          "probe: row 0: -0.50690645 where the exact result is 22"},
     };
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
-        struct place p = nobody_came();
+        struct slot_search p = nobody_came();
         say(&p, LIFE_REFUSED, said[i].reason, (struct evidence){0});
         assert_string_equal(p.locked.why.words, said[i].words);
     }
@@ -72,7 +72,7 @@ static void errors_are_told_as_times_of_eagers_and_in_which_case(void **state)
 static void a_refusal_is_read_as_data_whatever_its_sentence(void **state)
 {
     (void)state;
-    struct place p = nobody_came();
+    struct slot_search p = nobody_came();
     struct candidate c = {.evidence = {.bench = {48, -0.164, -0.201, -0.073},
                                        .canary = {96, -0.0063, -0.0101, -0.0033}}};
     candidate_explain(&c, STAGE_PROBE, CAUSE_ERROR, 3.1, "row 4 is wrong");
@@ -105,7 +105,7 @@ static void no_reason_is_wider_than_its_column(void **state)
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = 0;
     memcpy(longest, "build: ", 7);
-    struct place p = nobody_came();
+    struct slot_search p = nobody_came();
     say(&p, LIFE_REFUSED, longest, (struct evidence){0});
     assert_int_equal(strlen(p.locked.why.words), WHY_TEXT - 1);
     assert_string_equal(p.locked.why.words + WHY_TEXT - 4, "...");
@@ -123,7 +123,7 @@ static void a_slot_that_nobody_tried_says_what_is_in_the_way(void **state)
     static const struct machine cpu = {.kind = MACHINE_CPU};
     static struct slot wide = {.name = "head/m64", .region = REGION_HEAD, .m = 64};
     struct specializer s = {.env = {.machine = &cpu}};
-    struct place p = nobody_came();
+    struct slot_search p = nobody_came();
     char out[WHY_TEXT];
     why_eager_locked(&s, &p, out);
     assert_string_equal(out, "not searched yet");
@@ -147,7 +147,7 @@ static void a_slot_that_nobody_tried_says_what_is_in_the_way(void **state)
     snprintf(p.locked.pinned, sizeof p.locked.pinned, "eager");
     why_eager_locked(&s, &p, out);
     assert_string_equal(out, "pinned to it");
-    p = (struct place){.slot = &wide};
+    p = (struct slot_search){.slot = &wide};
     why_eager_locked(&s, &p, out);
     assert_string_equal(out, "no template takes 64 tokens");
 }

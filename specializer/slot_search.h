@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.h - one slot as the specializer sees it, and its search. Specializer thread, but for what
- * is `locked`: that is changed under the specializer's lock and read by operators under it. */
-#ifndef WHET_SPECIALIZER_PLACE_H
-#define WHET_SPECIALIZER_PLACE_H
+/* slot_search.h - one slot as the specializer sees it, and its search. Specializer thread, but for
+ * what is `locked`: that is changed under the specializer's lock and read by operators under it. */
+#ifndef WHET_SPECIALIZER_SLOT_SEARCH_H
+#define WHET_SPECIALIZER_SLOT_SEARCH_H
 
 #include "specializer/fleet_turn.h"
 #include "specializer/proposer.h"
@@ -13,7 +13,7 @@ struct specializer;
 enum { SETS_REMEMBERED = 8, INPUTS = 2, WHY_TEXT = 72, KNOWN_FIRSTS = 2 };
 
 /* One slot as the specializer sees it. */
-struct place {
+struct slot_search {
     struct slot *slot;
     int index; /* in dispatch */
 
@@ -65,7 +65,7 @@ struct place {
         int next; /* of them to be overwritten */
     } retrial;
 
-    struct place_fleet fleet; /* what other servers have to do with the slot (fleet_turn.c) */
+    struct slot_search_fleet fleet; /* what other servers have to do with the slot (fleet_turn.c) */
 
     struct capture *input[INPUTS];
     int inputs;
@@ -81,17 +81,18 @@ struct place {
     int64_t rechecked_ns;
 };
 
-bool place_open(struct specializer *s, struct place *p);   /* false: nothing legal there */
-void place_forget(struct specializer *s, struct place *p); /* closes the search */
+bool slot_search_open(struct specializer *s,
+                      struct slot_search *p); /* false: nothing legal there */
+void slot_search_forget(struct specializer *s, struct slot_search *p); /* closes the search */
 /* Puts in front of the queue what won elsewhere, and what lost here to a kernel that is gone. */
-void place_firsts(struct specializer *s, struct place *p);
+void slot_search_firsts(struct specializer *s, struct slot_search *p);
 /* Fresh inputs from live steps; keeps the old ones if none come. True if there are any. */
-bool place_inputs(struct specializer *s, struct place *p);
-void place_inputs_free(struct place *p);
+bool slot_search_inputs(struct specializer *s, struct slot_search *p);
+void slot_search_inputs_free(struct slot_search *p);
 
 /* Where a point of the space is known to have won, or NULL. */
-const char *place_known(const struct place *p, int32_t id);
+const char *slot_search_known(const struct slot_search *p, int32_t id);
 
-struct place *place_find(struct specializer *s, const char *slot);
+struct slot_search *slot_search_find(struct specializer *s, const char *slot);
 
 #endif
