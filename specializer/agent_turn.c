@@ -4,7 +4,7 @@
  *
  * The agent has a worth of its own for every slot: the same share and headroom, but its own chance,
  * from its own results. So it may go on where the templates are exhausted, and stops where its
- * tree is dead. A text that is ready makes a round of one; what came of it goes back into the tree,
+ * tree is dead. A text that is ready makes a batch of one; what came of it goes back into the tree,
  * by the text's node.
  */
 #include <stdlib.h>
@@ -142,7 +142,7 @@ static struct candidate *candidate_of(struct specializer *s, struct slot_search 
     }
     struct candidate *c = candidate_new_agent(&s->keys, t, &point, &f, p->slot, n->source);
     c->bit_equal = s->numerics == NUMERICS_BIT_EQUAL;
-    int may = round_admit(s, c, n->label);
+    int may = search_batch_admit(s, c, n->label);
     if (may > 0) {
         snprintf(c->evidence.prompts, sizeof c->evidence.prompts, "%s", n->prompts);
         return c;
@@ -180,8 +180,8 @@ static enum next texts_next(struct specializer *s, struct slot_search *p)
     if (!c)
         return NEXT_LATER;
     store_trace(s->store, p->slot->name, c->key, "round", NULL, "text %d of the agent", node);
-    round_add(s, p, c, (struct proposal){&proposer_texts, node});
-    return NEXT_ROUND;
+    search_batch_add(s, p, c, (struct proposal){&proposer_texts, node});
+    return NEXT_BATCH;
 }
 
 /* The cost model knows nothing of texts. */

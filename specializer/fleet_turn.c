@@ -122,7 +122,7 @@ static void look_for_offer(struct specializer *s, struct slot_search *p)
     pthread_mutex_unlock(&s->lock);
     uint64_t news = fleet_news(s->fleet);
     bool adopted = p->fleet.adopt;
-    if (!may || round_has(s, p)) {
+    if (!may || search_batch_has(s, p)) {
         p->fleet.adopt = false;
         p->fleet.news = 0;
         return;
@@ -160,7 +160,7 @@ int32_t fleet_turn_take(struct slot_search *p)
 
 /* ---- whose slot it is ------------------------------------------------------------------------ */
 
-/* Of the slots that may be searched, the worthiest first; the one of a round that is under way
+/* Of the slots that may be searched, the worthiest first; the one of a batch that is under way
  * before all. */
 static void wish(struct specializer *s)
 {
@@ -170,10 +170,10 @@ static void wish(struct specializer *s)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
-        bool round = round_has(s, p);
-        if (!round && (p->locked.worth < OBSERVE_FLOOR || !slot_choosable_locked(s, p)))
+        bool batch = search_batch_has(s, p);
+        if (!batch && (p->locked.worth < OBSERVE_FLOOR || !slot_choosable_locked(s, p)))
             continue;
-        double w = round ? 2 : p->locked.worth;
+        double w = batch ? 2 : p->locked.worth;
         int at = n < SLOTS_MOST ? n++ : SLOTS_MOST - 1;
         for (; at > 0 && worth[at - 1] < w; at--) {
             slot[at] = slot[at - 1];
@@ -260,7 +260,7 @@ static void check_begin(struct specializer *s, struct slot_search *p)
 {
     struct fleet_turn *t = &s->fleet_turn;
     struct record row;
-    if (!round_has(s, p))
+    if (!search_batch_has(s, p))
         slot_search_inputs(s, p);
     t->checking = true;
     t->probed = STAGE_RUNNING;

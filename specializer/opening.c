@@ -5,7 +5,7 @@
  * them a point is known that wins nearly all of it: one of a machine like this (search/known.h), an
  * import, or a START row of a knob table. A search that looks at one slot after the other has the
  * compiler and the probe wait while live steps judge, and gets to the last slot after minutes. So
- * the first round takes one point of every slot, those first where most can be saved: while one is
+ * the first batch takes one point of every slot, those first where most can be saved: while one is
  * benched or judged by live steps, the next ones are built and probed.
  *
  * On a CPU: on a GPU slots take turns by their first candidates as it is, and a child process of
@@ -68,6 +68,6 @@ bool opening_start(struct specializer *s)
     if (n == 0 || points_open(s, slot_search, n) == 0)
         return false;
     store_trace(s->store, NULL, NULL, "opening", NULL, "a known point each for %d slots",
-                s->round.n);
+                s->batch.n);
     return true;
 }

@@ -19,7 +19,7 @@ static struct candidate *candidate_for(struct specializer *s, struct slot_search
     c->known = slot_search_known(p, id);
     char why[160];
     snprintf(why, sizeof why, "known: it won on %s", c->known ? c->known : "");
-    *may = round_admit(s, c, c->known ? why : p->advice.label);
+    *may = search_batch_admit(s, c, c->known ? why : p->advice.label);
     if (*may > 0 && c->known)
         atomic_fetch_add(&s->counts.known[KNOWN_TRIED], 1);
     if (*may > 0)
@@ -28,7 +28,7 @@ static struct candidate *candidate_for(struct specializer *s, struct slot_search
     return NULL;
 }
 
-/* Up to `want` proposals of the slot's search join the round; how many there were. *may is below 0
+/* Up to `want` proposals of the slot's search join the batch; how many there were. *may is below 0
  * once the store takes nobody. */
 static int propose(struct specializer *s, struct slot_search *p, int want, int *may)
 {
@@ -39,7 +39,7 @@ static int propose(struct specializer *s, struct slot_search *p, int want, int *
     for (int i = 0; i < n; i++) {
         struct candidate *c = *may < 0 ? NULL : candidate_for(s, p, id[i], may);
         if (c)
-            round_add(s, p, c, (struct proposal){&proposer_points, id[i]});
+            search_batch_add(s, p, c, (struct proposal){&proposer_points, id[i]});
         else if (*may < 0) /* the store takes nobody now */
             search_forget(&p->search, id[i]);
         else
@@ -58,8 +58,8 @@ int points_open(struct specializer *s, struct slot_search *const *slot_search, i
                         "1 candidate of an opening; share %.1f %%",
                         slot_search[i]->locked.share * 100);
     }
-    s->round.opening = s->round.n > 0;
-    return s->round.n;
+    s->batch.opening = s->batch.n > 0;
+    return s->batch.n;
 }
 
 static enum next points_next(struct specializer *s, struct slot_search *p)
@@ -77,16 +77,16 @@ static enum next points_next(struct specializer *s, struct slot_search *p)
     int n = propose(s, p, want, &may);
     if (n == 0 && fleet_turn_undefer(p)) /* left to others until nothing else was left */
         n = propose(s, p, want, &may);
-    if (s->round.n == 0 && may < 0)
-        round_later(p);
+    if (s->batch.n == 0 && may < 0)
+        search_batch_later(p);
     if (n == 0)
         return NEXT_NEVER;
     store_trace(s->store, p->slot->name, NULL, "round", NULL,
                 "%d candidates; share %.1f %%, %.0f %% of the roofline, %d tried, dry %d",
-                s->round.n, p->locked.share * 100,
+                s->batch.n, p->locked.share * 100,
                 p->locked.run_s > 0 ? 100 * p->locked.roofline_s / p->locked.run_s : 0.0,
                 p->search.tried, p->dry);
-    return NEXT_ROUND;
+    return NEXT_BATCH;
 }
 
 void points_cost(struct specializer *s, struct slot_search *p, const struct candidate *c)

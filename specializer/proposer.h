@@ -11,7 +11,7 @@
 struct specializer;
 
 enum next {
-    NEXT_ROUND, /* a round was begun; of none, if the store refused all that were proposed */
+    NEXT_BATCH, /* a batch was begun; of none, if the store refused all that were proposed */
     NEXT_LATER, /* nothing now */
     NEXT_NEVER  /* everything was tried */
 };
@@ -19,7 +19,7 @@ enum next {
 /* A proposal goes by a number that its proposer gave it. Each ends with learn() or forget(). */
 struct proposer {
     const char *name;
-    /* Begins a round with the next candidates for the slot, which has inputs. */
+    /* Begins a batch with the next candidates for the slot, which has inputs. */
     enum next (*next)(struct specializer *s, struct slot_search *p);
     /* Its bench came to an end, whatever is decided: the evidence has the times. */
     void (*benched)(struct specializer *s, struct slot_search *p, int32_t id,
@@ -34,7 +34,7 @@ struct proposer {
 
 extern const struct proposer proposer_points, proposer_texts, proposer_retrials;
 
-/* Begins a round of one point each for these slots, which are open and have inputs and firsts, in
+/* Begins a batch of one point each for these slots, which are open and have inputs and firsts, in
  * this order: the best known to be good. Returns how many candidates there are. */
 int points_open(struct specializer *s, struct slot_search *const *slot_search, int n);
 /* What learn() and forget() of a point's search are, for whoever else proposes points. */

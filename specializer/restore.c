@@ -332,7 +332,7 @@ static void bring_back(struct list *l)
         .rules = &rules, .ctx = s, .env = &s->env, .marks = s->store, .last = STAGE_BENCH};
     for (int left = l->n; left > 0 && !atomic_load(&s->stop);) {
         left = 0;
-        prober_hold(s->env.prober, false); /* a round that a pause keeps waiting holds it */
+        prober_hold(s->env.prober, false); /* a batch that a pause keeps waiting holds it */
         for (int i = 0; i < l->n; i++) {
             struct trial *t = &l->item[i].trial;
             pipeline_turn(&l->pipeline, t, true);

@@ -237,7 +237,7 @@ static enum next retrials_next(struct specializer *s, struct slot_search *p)
     free(r.log);
     changed_since(s, p, &r.evidence.lost, changed, sizeof changed);
     struct candidate *c = candidate_of(s, p, &r, &id);
-    if (!c || round_admit(s, c, NULL) <= 0) {
+    if (!c || search_batch_admit(s, c, NULL) <= 0) {
         candidate_free(c);
         return NEXT_LATER;
     }
@@ -246,8 +246,8 @@ static enum next retrials_next(struct specializer *s, struct slot_search *p)
                 (int)RETRIALS_MOST);
     log_info("specializer", "%s: %s tried again: %s changed since", p->slot->name, c->name,
              changed);
-    round_add(s, p, c, (struct proposal){&proposer_retrials, id});
-    return NEXT_ROUND;
+    search_batch_add(s, p, c, (struct proposal){&proposer_retrials, id});
+    return NEXT_BATCH;
 }
 
 /* Not counted as a new candidate. */

@@ -26,7 +26,7 @@ static void tick(void *ctx)
 {
     struct specializer *s = ctx;
     specializer_observe(s);
-    round_children(s);
+    search_batch_children(s);
 }
 
 static int wait_ready(struct engine *e, struct err *err)
@@ -200,28 +200,28 @@ int session_propose(struct session *session, const struct slot *slot, enum sessi
 {
     struct specializer *s = session->s;
     const struct proposer *by = source == SESSION_RETRIALS ? &proposer_retrials : &proposer_points;
-    return by->next(s, slot_search_of(session, slot)) == NEXT_ROUND ? s->round.n : -1;
+    return by->next(s, slot_search_of(session, slot)) == NEXT_BATCH ? s->batch.n : -1;
 }
 
 bool session_work(struct session *session)
 {
     struct specializer *s = session->s;
-    if (round_over(s))
+    if (search_batch_over(s))
         return false;
     specializer_observe(s);
-    round_children(s);
-    if (!round_bench(s) && !round_over(s))
+    search_batch_children(s);
+    if (!search_batch_bench(s) && !search_batch_over(s))
         specializer_wait(s, 0.005);
-    return !round_over(s);
+    return !search_batch_over(s);
 }
 
 void session_settle(struct session *session, const struct slot *slot)
 {
     struct specializer *s = session->s;
-    if (round_over(s))
-        round_close(s);
+    if (search_batch_over(s))
+        search_batch_close(s);
     else
-        round_abandon(s);
+        search_batch_abandon(s);
     /* The disk is full, or the builds of the hour are used up. */
     if (clock_ns() < slot_search_of(session, slot)->not_before_ns)
         specializer_wait(s, 0.5);

@@ -339,7 +339,7 @@ void specializer_free(struct specializer *s)
     fleet_turn_close(s);
     if (s->slot_searches > 0) {
         watch_stop(s);
-        round_abandon(s);
+        search_batch_abandon(s);
         slots_empty(s);
         free_slot_searches(s);
         retire_poll(s, true);

@@ -107,7 +107,7 @@ static int32_t start_id(const struct slot_search *p, const struct template *t)
     return id;
 }
 
-/* Where the templates say that a search begins: one start a round. A bench runs a kernel among its
+/* Where the templates say that a search begins: one start a batch. A bench runs a kernel among its
  * own kind, so of two families that both beat eager by much it may prefer the one that loses in
  * whole steps; one after the other, the second has to win whole steps from the first. */
 static void add_starts(struct firsts *g)

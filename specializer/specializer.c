@@ -7,8 +7,8 @@
  *   upkeep   counters are read, what nobody runs any more is unloaded, pins are followed
  *   watch    active kernels are audited against eager and held to their promise
  *   promote  the best of a batch goes through shadow and canary, and is published
- *   round    a batch is built, probed and benched, children working while we measure
- *   agent    a text that a language model wrote makes a round of its own, if that is allowed
+ *   batch    a batch is built, probed and benched, children working while we measure
+ *   agent    a text that a language model wrote makes a batch of its own, if that is allowed
  *   choose   the slot where most time can still be saved: new candidates, or a retrial of one that
  *            lost whole steps among other kernels (retrial.c); none: sleep
  *
@@ -99,10 +99,10 @@ static bool object_kept(void *ctx, const char *object_key)
     return kept || store_object_used(s->store, object_key);
 }
 
-/* Between rounds only: a round's objects are on their way from the compiler to the probe. */
+/* Between batches only: a batch's objects are on their way from the compiler to the probe. */
 static void prune_objects(struct specializer *s)
 {
-    if (s->round.slot_search || (s->pruned_ns && seconds_since(s->pruned_ns) < PRUNE_EVERY_S))
+    if (s->batch.slot_search || (s->pruned_ns && seconds_since(s->pruned_ns) < PRUNE_EVERY_S))
         return;
     s->pruned_ns = clock_ns();
     struct objects_limit limit = {s->config->specializer_objects_mib << 20,
@@ -117,7 +117,7 @@ static void refresh_searches(struct specializer *s)
 {
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
-        if (round_has(s, p) || p->promoted.c)
+        if (search_batch_has(s, p) || p->promoted.c)
             continue;
         pthread_mutex_lock(&s->lock);
         bool stale = p->locked.stale;
@@ -158,8 +158,8 @@ static bool children_starve(const struct specializer *s)
         return false; /* not set up; or the engine leaves the cores to them */
     if (atomic_load(&s->mode) != SPECIALIZER_RUN)
         return false;
-    for (int i = 0; i < s->round.n; i++)
-        if (s->round.trial[i].child)
+    for (int i = 0; i < s->batch.n; i++)
+        if (s->batch.trial[i].child)
             return true;
     return false;
 }
@@ -167,18 +167,18 @@ static bool children_starve(const struct specializer *s)
 static void look_after_children(struct specializer *s)
 {
     specializer_observe(s);
-    round_children(s);
+    search_batch_children(s);
     engine_yield_windows(s->engine, children_starve(s));
 }
 
 void specializer_wait(struct specializer *s, double seconds)
 {
     look_after_children(s);
-    if (s->round.slot_search && seconds > 0.02)
+    if (s->batch.slot_search && seconds > 0.02)
         seconds = 0.02;
     if (s->env.prober && seconds > 0.003) /* it waits for turns */
-        for (int i = 0; i < s->round.n && s->round.slot_search; i++)
-            if (s->round.trial[i].child && s->round.trial[i].at == STAGE_PROBE)
+        for (int i = 0; i < s->batch.n && s->batch.slot_search; i++)
+            if (s->batch.trial[i].child && s->batch.trial[i].at == STAGE_PROBE)
                 seconds = 0.003;
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -244,7 +244,7 @@ bool slot_choosable_locked(struct specializer *s, const struct slot_search *p)
     return false;
 }
 
-/* On a GPU a slot's first round is what is known to be good (points.c): every slot gets that
+/* On a GPU a slot's first batch is what is known to be good (points.c): every slot gets that
  * before any is searched. */
 static bool is_fresh_locked(const struct specializer *s, const struct slot_search *p)
 {
@@ -295,10 +295,10 @@ static struct slot_search *waiting_promotion(struct specializer *s)
     return NULL;
 }
 
-/* Without inputs of live steps no round begins, and a sleep goes on. The slot is asked again after
+/* Without inputs of live steps no batch begins, and a sleep goes on. The slot is asked again after
  * 2 s, or 20 s for a retrial: its share may be one that the store has from the last server, and
  * while inputs are waited for nothing else is done. */
-static void start_round(struct specializer *s, struct slot_search *p, const struct proposer *by,
+static void start_batch(struct specializer *s, struct slot_search *p, const struct proposer *by,
                         int64_t ask_again_s)
 {
     bool opened = slot_search_open(s, p);
@@ -317,7 +317,7 @@ static void start_round(struct specializer *s, struct slot_search *p, const stru
     }
 }
 
-/* A round where most can be gained: with new candidates, or for one that is to be tried again. */
+/* A batch where most can be gained: with new candidates, or for one that is to be tried again. */
 static bool search_turn(struct specializer *s)
 {
     if (strategy_proposes(s->strategy) && opening_start(s)) {
@@ -330,10 +330,10 @@ static bool search_turn(struct specializer *s)
     pthread_mutex_unlock(&s->lock);
     struct slot_search *again = retrial_choose(s, worth);
     if (again)
-        start_round(s, again, &proposer_retrials, 20);
+        start_batch(s, again, &proposer_retrials, 20);
     else if (p)
-        start_round(s, p, &proposer_points, 2);
-    struct slot_search *next = s->round.slot_search ? choose_but(s, s->round.slot_search) : NULL;
+        start_batch(s, p, &proposer_points, 2);
+    struct slot_search *next = s->batch.slot_search ? choose_but(s, s->batch.slot_search) : NULL;
     if (next)
         consult_ahead(s, next);
     return p || again;
@@ -365,28 +365,28 @@ static bool promotion_turn(struct specializer *s)
     return p != NULL;
 }
 
-/* True if a text's round began. */
+/* True if a text's batch began. */
 static bool text_turn(struct specializer *s)
 {
     struct slot_search *p = agent_waiting(s);
-    return p && proposer_texts.next(s, p) == NEXT_ROUND;
+    return p && proposer_texts.next(s, p) == NEXT_BATCH;
 }
 
 static void search_step(struct specializer *s)
 {
     if (promotion_turn(s))
         return;
-    if (s->round.slot_search) {
-        round_children(s);
-        if (round_bench(s))
+    if (s->batch.slot_search) {
+        search_batch_children(s);
+        if (search_batch_bench(s))
             return;
-        if (round_over(s))
-            round_close(s);
+        if (search_batch_over(s))
+            search_batch_close(s);
         else if (children_starve(s))
             wait_for_children(s);
         else
             specializer_wait(s, 0.02);
-    } else if (!round_may_build(s)) {
+    } else if (!search_batch_may_build(s)) {
         fall_asleep(s, "the builds of this hour are used up");
     } else if (text_turn(s)) {
         s->asleep = false;
@@ -439,7 +439,7 @@ static void *specializer_thread(void *ctx)
         watch_poll(s);
         enum doing doing = permitted(s);
         if (doing == DOING_FROZEN)
-            round_forget(s);
+            search_batch_forget(s);
         if (doing == DOING_SEARCH) {
             atomic_store(&s->doing, DOING_SEARCH);
             agent_turn(s);

@@ -19,8 +19,8 @@
 #include "specializer/counts.h"
 #include "specializer/fleet_turn.h"
 #include "specializer/observe.h"
-#include "specializer/round.h"
 #include "specializer/search/known.h"
+#include "specializer/search_batch.h"
 #include "specializer/slot_search.h"
 #include "specializer/specializer.h"
 #include "specializer/store/store.h"
@@ -64,7 +64,7 @@ struct specializer {
 
     struct slot_search *slot_search; /* [slot_searches] one per slot of the dispatch table */
     int slot_searches;
-    struct round round;
+    struct search_batch batch;
     struct {
         struct {
             char what[NAME_MOST];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loop.c - `whet tune`: rounds for chosen slots, one after the other, as the server would do them.
+/* loop.c - `whet tune`: batches for chosen slots, one after the other, as the server would do them.
  *
  * Every stage is the server's own: proposals by the strategy and the adviser, build, probe, bench,
  * then shadow and canary on live steps, which here are replayed ones (replay.c). They run only when
@@ -58,9 +58,9 @@ static void say_kernel(const struct session_slot *now)
                now->promoted && !now->pinned ? "a promoted candidate waits for steps" : now->why);
 }
 
-/* What a slot has after a round that ended `seconds` after the start: the kernel and its gain, or
+/* What a slot has after a batch that ended `seconds` after the start: the kernel and its gain, or
  * eager and why. */
-static void say_round(struct tuner *t, const struct slot *slot, double seconds, int candidates,
+static void say_batch(struct tuner *t, const struct slot *slot, double seconds, int candidates,
                       enum session_source source)
 {
     struct session_slot now;
@@ -140,7 +140,7 @@ static int decoded_together(const struct tuner *t)
     return most;
 }
 
-/* ---- one round ----------------------------------------------------------------------------- */
+/* ---- one batch ----------------------------------------------------------------------------- */
 
 static struct replay *replay_of(const struct tuner *t, const struct slot *slot, uint64_t seed,
                                 struct err *err)
@@ -189,7 +189,7 @@ static void try_promoted(struct tuner *t, const struct slot *slot)
 }
 
 /* What was proposed to its bench, then live steps for the best. */
-static void hold_round(struct tuner *t, const struct slot *slot, int candidates,
+static void hold_batch(struct tuner *t, const struct slot *slot, int candidates,
                        enum session_source source)
 {
     struct session_slot now;
@@ -200,7 +200,7 @@ static void hold_round(struct tuner *t, const struct slot *slot, int candidates,
     if (now.promoted)
         try_promoted(t, slot);
     session_upkeep(t->session);
-    say_round(t, slot, t->seconds - left_s(t), candidates, source);
+    say_batch(t, slot, t->seconds - left_s(t), candidates, source);
 }
 
 /* False: the source has nothing for the slot. */
@@ -211,7 +211,7 @@ static bool propose(struct tuner *t, const struct slot *slot, const struct sessi
                  (session_inputs(t->session, slot, false) || take_inputs(t, slot));
     int candidates = ready ? session_propose(t->session, slot, source) : -1;
     if (candidates >= 0)
-        hold_round(t, slot, candidates, source);
+        hold_batch(t, slot, candidates, source);
     return candidates >= 0;
 }
 

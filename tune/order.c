@@ -2,7 +2,7 @@
 /* order.c - see order.h.
  *
  * A pass visits every slot once, so a budget that is too short for two passes is spent on breadth:
- * each slot's first round, which on a GPU is one candidate, the best known to be good. And one too
+ * each slot's first batch, which on a GPU is one candidate, the best known to be good. And one too
  * short for a single pass must not end with all of one batch size and nothing of the next. Offline
  * nobody knows yet what a slot will gain, nor how often it will run; what is known is how large a
  * part of its step it cannot help being. So the regions come by that, whatever their M: gate and up

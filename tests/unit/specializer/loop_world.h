@@ -156,7 +156,7 @@ static int64_t last_of(struct specializer *s, const char *event)
     return id;
 }
 
-/* It said that nothing is worth looking at, and has begun no round since. A nap alone is no proof:
+/* It said that nothing is worth looking at, and has begun no batch since. A nap alone is no proof:
  * it also naps before it has seen any step. */
 static inline bool asleep(struct specializer *s)
 {

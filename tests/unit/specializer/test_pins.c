@@ -107,7 +107,7 @@ static void a_pause_after_a_pin_does_not_lose_it(void **unused)
     stop(s);
 }
 
-/* A round that a pause keeps waiting holds the prober, which the pinned kernel needs. */
+/* A batch that a pause keeps waiting holds the prober, which the pinned kernel needs. */
 static void pins_are_followed_while_a_round_waits(void **unused)
 {
     (void)unused;

@@ -297,7 +297,7 @@ static void loop_searches_a_tree_too(void **unused)
     stop(s);
 }
 
-/* Rounds begun since the loop was started. */
+/* Batches begun since the loop was started. */
 static void count_round(void *ctx, const struct trace_row *row)
 {
     *(int *)ctx += row->at >= began_s;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* round.c - one batch of candidates from proposal to bench.
+/* search_batch.c - one batch of candidates from proposal to bench.
  *
  *   propose -> build (child, several) -> probe (child, one) -> load -> bench
  *   the fastest that passed is promoted: promotion.c
  *
- * The pipeline moves the trials; here are the rules of a round: what may begin, and what becomes of
- * an answer. Children are started and polled from round_children(), which the blocking stages call
- * while they wait: the compiler works on the next candidate while this one is measured.
+ * The pipeline moves the trials; here are the rules of a batch: what may begin, and what becomes of
+ * an answer. Children are started and polled from search_batch_children(), which the blocking
+ * stages call while they wait: the compiler works on the next candidate while this one is measured.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -41,7 +41,8 @@ static bool begin_anew(struct specializer *s, struct candidate *c, const char *w
     return ok;
 }
 
-/* What the store knows of a candidate, and a new beginning if it may have one: as round_admit(). */
+/* What the store knows of a candidate, and a new beginning if it may have one: as
+ * search_batch_admit(). */
 static int admit_known(struct specializer *s, struct candidate *c, const struct record *row,
                        struct err *err)
 {
@@ -57,7 +58,7 @@ static int admit_known(struct specializer *s, struct candidate *c, const struct 
     return failed ? -1 : may;
 }
 
-int round_admit(struct specializer *s, struct candidate *c, const char *why)
+int search_batch_admit(struct specializer *s, struct candidate *c, const char *why)
 {
     struct record *row = xcalloc(1, sizeof *row);
     struct err err = {""};
@@ -85,19 +86,19 @@ int round_admit(struct specializer *s, struct candidate *c, const char *why)
 
 /* Nothing was learnt that would come out otherwise at once: the disk is full, or a probe cannot
  * start. Others go first. */
-void round_later(struct slot_search *p)
+void search_batch_later(struct slot_search *p)
 {
     p->not_before_ns = clock_ns() + UNDECIDED_NS;
 }
 
 static const struct pipeline_rules rules;
 
-void round_add(struct specializer *s, struct slot_search *p, struct candidate *c,
-               struct proposal from)
+void search_batch_add(struct specializer *s, struct slot_search *p, struct candidate *c,
+                      struct proposal from)
 {
-    struct round *r = &s->round;
+    struct search_batch *r = &s->batch;
     if (!r->slot_search)
-        *r = (struct round){
+        *r = (struct search_batch){
             .slot_search = p,
             .pipeline = {
                 .rules = &rules, .ctx = s, .env = &s->env, .marks = s->store, .last = STAGE_BENCH}};
@@ -107,9 +108,9 @@ void round_add(struct specializer *s, struct slot_search *p, struct candidate *c
     pthread_mutex_unlock(&s->lock);
 }
 
-bool round_has(const struct specializer *s, const struct slot_search *p)
+bool search_batch_has(const struct specializer *s, const struct slot_search *p)
 {
-    const struct round *r = &s->round;
+    const struct search_batch *r = &s->batch;
     bool has = p == r->slot_search;
     for (int i = 0; i < r->n && !has; i++)
         has = r->trial[i].slot_search == p && !pipeline_over(&r->pipeline, &r->trial[i]);
@@ -118,10 +119,10 @@ bool round_has(const struct specializer *s, const struct slot_search *p)
 
 /* ---- how a trial ends ----------------------------------------------------------------------- */
 
-/* The candidate is at fault: it leaves the round and is not tried again under this key. */
+/* The candidate is at fault: it leaves the batch and is not tried again under this key. */
 static void refuse(struct specializer *s, struct trial *t)
 {
-    s->round.decided = true;
+    s->batch.decided = true;
     t->from.by->learn(s, t->slot_search, t->from.id, t->c, t->c->evidence.speed);
     candidate_refuse(s, t->c, t->at, LIFE_REFUSED);
     t->c = NULL;
@@ -132,7 +133,7 @@ static void refuse(struct specializer *s, struct trial *t)
 static void leave_unloaded(struct specializer *s, struct trial *t)
 {
     struct slot_search *p = t->slot_search;
-    s->round.decided = true;
+    s->batch.decided = true;
     count_stage(s, STAGE_LOAD, STAGE_REFUSE);
     store_trace(s->store, p->slot->name, t->c->key, "not_loaded", NULL, "%s", t->c->reason);
     t->from.by->learn(s, p, t->from.id, t->c, 0);
@@ -151,8 +152,8 @@ static void forget(struct specializer *s, struct trial *t)
     why_undecided_locked(t->slot_search, t->c);
     pthread_mutex_unlock(&s->lock);
     t->from.by->forget(s, t->slot_search, t->from.id);
-    if (s->round.opening)
-        round_later(t->slot_search);
+    if (s->batch.opening)
+        search_batch_later(t->slot_search);
     candidate_drop(s, t->c);
     t->c = NULL;
 }
@@ -172,9 +173,9 @@ static bool move(struct specializer *s, struct trial *t)
     return false;
 }
 
-/* ---- the rules of a round: children ---------------------------------------------------------- */
+/* ---- the rules of a batch: children ---------------------------------------------------------- */
 
-bool round_may_build(struct specializer *s)
+bool search_batch_may_build(struct specializer *s)
 {
     int64_t now = clock_ns();
     if (s->hour_ns == 0 || now - s->hour_ns > 3600 * INT64_C(1000000000)) {
@@ -188,16 +189,16 @@ bool round_may_build(struct specializer *s)
  * the first slots first: a second one would only make the first take longer. */
 static bool has_core(const struct specializer *s)
 {
-    const struct pipeline *p = &s->round.pipeline;
+    const struct pipeline *p = &s->batch.pipeline;
     int running = p->children[STAGE_BUILD] + p->children[STAGE_PROBE];
     int half = machine_threads(s->config) / 2;
-    return !s->round.opening || running < (half > 1 ? half : 1);
+    return !s->batch.opening || running < (half > 1 ? half : 1);
 }
 
 /* In an opening the probe tries the whole model too, unless a process of its own probes. */
 static bool probes_whole(const struct specializer *s)
 {
-    return s->round.opening && !s->env.prober;
+    return s->batch.opening && !s->env.prober;
 }
 
 static bool room(const struct pipeline *p, enum stage stage)
@@ -211,7 +212,7 @@ static enum stage_result enter_build(struct specializer *s, struct trial *t)
 {
     if (pipeline_has_object(s->store, t->c))
         return move(s, t) ? STAGE_PASS : STAGE_RETRY;
-    if ((s->has_compiler || t->c->template->library) && round_may_build(s))
+    if ((s->has_compiler || t->c->template->library) && search_batch_may_build(s))
         return STAGE_RUNNING;
     forget(s, t);
     return STAGE_RETRY;
@@ -275,9 +276,9 @@ static bool child_came(struct specializer *s, struct trial *t, enum stage_result
     return false;
 }
 
-void round_children(struct specializer *s)
+void search_batch_children(struct specializer *s)
 {
-    struct round *r = &s->round;
+    struct search_batch *r = &s->batch;
     if (!r->slot_search)
         return;
     bool working = atomic_load(&s->mode) == SPECIALIZER_RUN && !atomic_load(&s->stop) &&
@@ -287,7 +288,7 @@ void round_children(struct specializer *s)
         pipeline_turn(&r->pipeline, &r->trial[i], working);
 }
 
-/* ---- the rules of a round: the bench ----------------------------------------------------------
+/* ---- the rules of a batch: the bench ----------------------------------------------------------
  */
 
 static bool load_came(struct specializer *s, struct trial *t, enum stage_result r)
@@ -325,7 +326,7 @@ static bool bench_came(struct specializer *s, struct trial *t, enum stage_result
     if (!move(s, t))
         return false;
     count_stage(s, STAGE_BENCH, STAGE_PASS);
-    s->round.decided = true;
+    s->batch.decided = true;
     t->from.by->learn(s, t->slot_search, t->from.id, c, c->evidence.speed);
     return true;
 }
@@ -339,7 +340,7 @@ static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
 
 static const struct pipeline_rules rules = {room, enter, began, came};
 
-/* The one before it, if there is one, is in the round again. */
+/* The one before it, if there is one, is in the batch again. */
 static void promote(struct slot_search *p, struct trial *t)
 {
     struct trial before = p->promoted;
@@ -359,9 +360,9 @@ static bool leads(const struct slot_search *p, const struct candidate *c)
                    f->evidence.bench.low < c->evidence.bench.low));
 }
 
-bool round_bench(struct specializer *s)
+bool search_batch_bench(struct specializer *s)
 {
-    struct round *r = &s->round;
+    struct search_batch *r = &s->batch;
     for (int i = 0; i < r->n; i++) {
         struct trial *t = &r->trial[i];
         if (!pipeline_ready(&r->pipeline, t))
@@ -375,15 +376,15 @@ bool round_bench(struct specializer *s)
     return false;
 }
 
-bool round_over(const struct specializer *s)
+bool search_batch_over(const struct specializer *s)
 {
     int over = 0;
-    for (int i = 0; i < s->round.n; i++)
-        over += pipeline_over(&s->round.pipeline, &s->round.trial[i]);
-    return !s->round.slot_search || over == s->round.n;
+    for (int i = 0; i < s->batch.n; i++)
+        over += pipeline_over(&s->batch.pipeline, &s->batch.trial[i]);
+    return !s->batch.slot_search || over == s->batch.n;
 }
 
-/* ---- the end of a round -----------------------------------------------------------------------
+/* ---- the end of a batch -----------------------------------------------------------------------
  */
 
 /* Its gain was measured against the kernel that is in the slot now. */
@@ -392,37 +393,37 @@ static bool comparable(const struct slot_search *p, const struct candidate *c)
     return strcmp(c->evidence.against, atomic_load(&p->slot->kernel)->id) == 0;
 }
 
-void round_close(struct specializer *s)
+void search_batch_close(struct specializer *s)
 {
-    struct slot_search *p = s->round.slot_search;
+    struct slot_search *p = s->batch.slot_search;
     struct trial *best = NULL;
     double correlation = cost_correlation(&s->cost, -1);
     pthread_mutex_lock(&s->lock);
     s->locked.correlation = isnan(correlation) ? -2 : correlation;
     pthread_mutex_unlock(&s->lock);
-    for (int i = 0; i < s->round.n; i++) {
-        struct trial *t = &s->round.trial[i];
+    for (int i = 0; i < s->batch.n; i++) {
+        struct trial *t = &s->batch.trial[i];
         if (t->c && comparable(p, t->c) &&
             (!best || t->c->evidence.bench.low > best->c->evidence.bench.low))
             best = t;
     }
-    if (best && !s->round.opening && !p->promoted.c)
+    if (best && !s->batch.opening && !p->promoted.c)
         promote(p, best);
-    for (int i = 0; i < s->round.n; i++) {
-        struct candidate *c = s->round.trial[i].c;
+    for (int i = 0; i < s->batch.n; i++) {
+        struct candidate *c = s->batch.trial[i].c;
         if (c) { /* stays `benched` in the store: a runner-up, not a refusal */
             store_trace(s->store, c->slot->name, c->key, "runner_up", NULL, "another was faster");
             candidate_drop(s, c);
         }
     }
-    if (p && !s->round.opening && !s->round.decided)
-        round_later(p);
-    s->round = (struct round){0};
+    if (p && !s->batch.opening && !s->batch.decided)
+        search_batch_later(p);
+    s->batch = (struct search_batch){0};
 }
 
-void round_abandon(struct specializer *s)
+void search_batch_abandon(struct specializer *s)
 {
-    struct round *r = &s->round;
+    struct search_batch *r = &s->batch;
     for (int i = 0; r->slot_search && i < r->n; i++) {
         struct trial *t = &r->trial[i];
         pipeline_stop(&r->pipeline, t);
@@ -431,12 +432,12 @@ void round_abandon(struct specializer *s)
         else
             candidate_drop(s, t->c);
     }
-    s->round = (struct round){0};
+    s->batch = (struct search_batch){0};
 }
 
-void round_forget(struct specializer *s)
+void search_batch_forget(struct specializer *s)
 {
-    round_abandon(s);
+    search_batch_abandon(s);
     for (int i = 0; i < s->slot_searches; i++)
         if (s->slot_search[i].promoted.c)
             promotion_forget(s, &s->slot_search[i]);

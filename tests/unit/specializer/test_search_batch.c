@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of specializer/round.c: which candidate of a batch goes to live steps. The rounds
+/* Tests of specializer/search_batch.c: which candidate of a batch goes to live steps. The batches
  * themselves are watched in test_drills.c. */
 #include "tests/unit/unit.h"
 
-#include "specializer/round.c"
+#include "specializer/search_batch.c"
 
 static struct candidate benched(double low)
 {
@@ -30,7 +30,7 @@ static void a_clear_gain_does_not_wait_but_gives_way_to_a_clearer_one(void **sta
     assert_ptr_equal(p.promoted.c, &faster);
     assert_int_equal(p.promoted.from.id, 7);
     assert_ptr_equal(p.promoted.from.by, &proposer_texts);
-    assert_ptr_equal(trial[1].c, &first); /* a runner-up of the round */
+    assert_ptr_equal(trial[1].c, &first); /* a runner-up of the batch */
     assert_int_equal(trial[1].from.id, 3);
     assert_ptr_equal(trial[1].from.by, &proposer_points);
     assert_false(leads(&p, &first));
