@@ -21,8 +21,7 @@ struct search_batch {
     bool decided; /* of one at least: refused, or measured */
 };
 
-/* ---- search_batch.c: a batch from proposal to bench
- * ----------------------------------------------- */
+/* ---- search_batch.c ------------------------------------------------------------------------- */
 /* A candidate of the slot joins the batch, or begins it. */
 void search_batch_add(struct specializer *s, struct slot_search *p, struct candidate *c,
                       struct proposal from);
