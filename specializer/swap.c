@@ -2,9 +2,9 @@
 /* swap.c - what fills a slot, and what becomes of what filled it before.
  *
  * A publish is: transition in the store (the new kernel active, the old one retired, one
- * transaction), then one pointer exchange. A kernel that leaves a slot stays loaded until the
+ * transaction), then one pointer swap. A kernel that leaves a slot stays loaded until the
  * dispatch table says that no step can use it. The one before the active kernel is kept loaded, so
- * an operator's rollback is a pointer exchange too.
+ * an operator's rollback is a pointer swap too.
  *
  * Operators' threads call in here as well (rollback, disable, pin): every change of a slot is made
  * under s->lock, which makes "one writer at a time" of dispatch_publish's "one writer".
@@ -67,7 +67,7 @@ void candidate_drop_locked(struct specializer *s, struct candidate *c)
         return;
     if (c->kernel) {
         /* Not in a slot any more, but a step may be under way with it: any later epoch is safe. An
-         * operator who exchanges the slot's kernel between the two halves would find it undone. */
+         * operator who swaps the slot's kernel between the two halves would find it undone. */
         int64_t epoch = dispatch_publish(s->env.dispatch, c->slot, atomic_load(&c->slot->kernel));
         retire_later_locked(s, c->kernel, epoch);
         c->kernel = NULL;

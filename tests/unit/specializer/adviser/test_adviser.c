@@ -133,7 +133,7 @@ struct last {
     char verdict[700], reply[4096], all[65536];
 };
 
-static void take_exchange(void *ctx, const struct exchange *x)
+static void take_exchange(void *ctx, const struct llm_exchange *x)
 {
     struct last *last = ctx;
     last->n++;
@@ -146,7 +146,7 @@ static struct last *last_exchange(void)
 {
     static struct last last;
     memset(&last, 0, sizeof last);
-    assert_int_equal(store_exchanges(store, take_exchange, &last, NULL), 0);
+    assert_int_equal(store_llm_exchanges(store, take_exchange, &last, NULL), 0);
     return &last;
 }
 
