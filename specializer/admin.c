@@ -61,58 +61,58 @@ static cJSON *kernel_brief(const struct candidate *c)
     return o;
 }
 
-/* Lock held. */
-static cJSON *slot_json(struct specializer *s, const struct place *p)
+static cJSON *slot_json_locked(struct specializer *s, const struct slot_search *p)
 {
     cJSON *o = cJSON_CreateObject();
-    const struct candidate *c = p->active;
+    const struct candidate *c = p->locked.active;
     cJSON_AddStringToObject(o, "slot", p->slot->name);
     cJSON_AddStringToObject(o, "region", region_name(p->slot->region));
     cJSON_AddNumberToObject(o, "m", p->slot->m);
     if (p->slot->context > 0)
         cJSON_AddNumberToObject(o, "context", p->slot->context);
     cJSON_AddItemToObject(o, "kernel", kernel_brief(c));
-    cJSON_AddStringToObject(o, "state", p->pinned[0] ? "pinned" : c ? "active" : "eager");
-    if (p->pinned[0])
-        cJSON_AddStringToObject(o, "pinned", p->pinned);
+    cJSON_AddStringToObject(o, "state", p->locked.pinned[0] ? "pinned" : c ? "active" : "eager");
+    if (p->locked.pinned[0])
+        cJSON_AddStringToObject(o, "pinned", p->locked.pinned);
     else
         cJSON_AddNullToObject(o, "pinned");
-    if (p->previous)
-        cJSON_AddItemToObject(o, "previous", kernel_brief(p->previous));
-    cJSON_AddNumberToObject(o, "share", p->share);
-    cJSON_AddNumberToObject(o, "run_s", p->run_s);
-    cJSON_AddNumberToObject(o, "bytes", p->bytes);
-    cJSON_AddNumberToObject(o, "roofline_s", p->roofline_s);
-    cJSON_AddNumberToObject(o, "roofline", p->run_s > 0 ? p->roofline_s / p->run_s : 0);
-    cJSON_AddNumberToObject(o, "worth", p->worth);
-    cJSON_AddNumberToObject(o, "gain_over_eager", p->gain_eager);
+    if (p->locked.previous)
+        cJSON_AddItemToObject(o, "previous", kernel_brief(p->locked.previous));
+    cJSON_AddNumberToObject(o, "share", p->locked.share);
+    cJSON_AddNumberToObject(o, "run_s", p->locked.run_s);
+    cJSON_AddNumberToObject(o, "bytes", p->locked.bytes);
+    cJSON_AddNumberToObject(o, "roofline_s", p->locked.roofline_s);
+    cJSON_AddNumberToObject(o, "roofline",
+                            p->locked.run_s > 0 ? p->locked.roofline_s / p->locked.run_s : 0);
+    cJSON_AddNumberToObject(o, "worth", p->locked.worth);
+    cJSON_AddNumberToObject(o, "gain_over_eager", p->locked.gain_eager);
     if (c) {
         cJSON_AddItemToObject(o, "bench", gain_json(&c->evidence.bench));
         cJSON_AddItemToObject(o, "canary", gain_json(&c->evidence.canary));
-        cJSON_AddNumberToObject(o, "audits", p->looks);
+        cJSON_AddNumberToObject(o, "audits", p->locked.looks);
     } else {
         char why[WHY_TEXT];
-        why_eager(s, p, why);
+        why_eager_locked(s, p, why);
         cJSON_AddStringToObject(o, "why", why);
     }
-    cJSON_AddNumberToObject(o, "candidates", p->candidates);
-    cJSON_AddNumberToObject(o, "refusals", p->refusals);
-    cJSON_AddNumberToObject(o, "wins", p->wins);
-    if (p->label[0]) {
-        cJSON_AddStringToObject(o, "label", p->label);
-        cJSON_AddStringToObject(o, "label_by", p->label_by);
+    cJSON_AddNumberToObject(o, "candidates", p->locked.candidates);
+    cJSON_AddNumberToObject(o, "refusals", p->locked.refusals);
+    cJSON_AddNumberToObject(o, "wins", p->locked.wins);
+    if (p->locked.label[0]) {
+        cJSON_AddStringToObject(o, "label", p->locked.label);
+        cJSON_AddStringToObject(o, "label_by", p->locked.label_by);
     }
     return o;
 }
 
-/* Slots that somebody would want to see: used, specialized or pinned. Lock held. */
-cJSON *slots_json(struct specializer *s)
+/* Slots that somebody would want to see: used, specialized or pinned. */
+cJSON *slots_json_locked(struct specializer *s)
 {
     cJSON *a = cJSON_CreateArray();
-    for (int i = 0; i < s->places; i++) {
-        const struct place *p = &s->place[i];
-        if (p->run_s > 0 || p->active || p->pinned[0])
-            cJSON_AddItemToArray(a, slot_json(s, p));
+    for (int i = 0; i < s->slot_searches; i++) {
+        const struct slot_search *p = &s->slot_search[i];
+        if (p->locked.run_s > 0 || p->locked.active || p->locked.pinned[0])
+            cJSON_AddItemToArray(a, slot_json_locked(s, p));
     }
     return a;
 }
@@ -122,13 +122,15 @@ static void add_record(void *ctx, const struct record *r)
     cJSON_AddItemToArray(ctx, record_json(r));
 }
 
-/* The operator's word against it or its family, if there is one. Lock held. */
-static void add_disable(struct specializer *s, cJSON *o, const char *key, const char *template)
+/* The operator's word against it or its family, if there is one. */
+static void add_disable_locked(struct specializer *s, cJSON *o, const char *key,
+                               const char *template)
 {
-    for (int i = 0; i < s->disables; i++)
-        if (strcmp(s->disabled[i].what, key) == 0 || strcmp(s->disabled[i].what, template) == 0) {
-            cJSON_AddStringToObject(o, "disabled", s->disabled[i].what);
-            cJSON_AddStringToObject(o, "disabled_reason", s->disabled[i].reason);
+    for (int i = 0; i < s->locked.disables; i++)
+        if (strcmp(s->locked.disabled[i].what, key) == 0 ||
+            strcmp(s->locked.disabled[i].what, template) == 0) {
+            cJSON_AddStringToObject(o, "disabled", s->locked.disabled[i].what);
+            cJSON_AddStringToObject(o, "disabled_reason", s->locked.disabled[i].reason);
             return;
         }
     cJSON_AddNullToObject(o, "disabled");
@@ -141,14 +143,14 @@ enum specializer_answer specializer_slots(struct specializer *s, const char *slo
     cJSON *o;
     pthread_mutex_lock(&s->lock);
     if (slot) {
-        struct place *p = place_find(s, slot);
-        o = p ? slot_json(s, p) : NULL;
+        struct slot_search *p = slot_search_find(s, slot);
+        o = p ? slot_json_locked(s, p) : NULL;
         struct record_filter f = {.env = s->keys.env, .slot = slot, .limit = 200};
         if (o)
             store_each(s->store, &f, add_record, cJSON_AddArrayToObject(o, "tried"), NULL);
     } else {
         o = cJSON_CreateObject();
-        cJSON_AddItemToObject(o, "slots", slots_json(s));
+        cJSON_AddItemToObject(o, "slots", slots_json_locked(s));
     }
     pthread_mutex_unlock(&s->lock);
     return o ? done(o, text) : refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
@@ -196,7 +198,7 @@ enum specializer_answer specializer_kernels(struct specializer *s, const char *i
         return refuse(ANSWER_UNKNOWN, text, "there is no kernel \"%.40s\"", id);
     o = record_json(&r);
     pthread_mutex_lock(&s->lock);
-    add_disable(s, o, r.key, r.template);
+    add_disable_locked(s, o, r.key, r.template);
     pthread_mutex_unlock(&s->lock);
     add_source(s->store, &r, o);
     cJSON_AddStringToObject(o, "log", r.log ? r.log : "");
@@ -206,10 +208,11 @@ enum specializer_answer specializer_kernels(struct specializer *s, const char *i
 
 /* ---- pins and rollbacks -------------------------------------------------------------------- */
 
-static enum specializer_answer slot_answer(struct specializer *s, struct place *p, char **text)
+static enum specializer_answer slot_answer(struct specializer *s, struct slot_search *p,
+                                           char **text)
 {
     pthread_mutex_lock(&s->lock);
-    cJSON *o = slot_json(s, p);
+    cJSON *o = slot_json_locked(s, p);
     pthread_cond_broadcast(&s->wake);
     pthread_mutex_unlock(&s->lock);
     return done(o, text);
@@ -232,7 +235,7 @@ static enum specializer_answer may_pin(struct specializer *s, const char *slot, 
         return refuse(ANSWER_CONFLICT, text, "kernel %s is made for %s, not for %s", kernel, r.slot,
                       slot);
     pthread_mutex_lock(&s->lock);
-    bool disabled = is_disabled(s, kernel, r.template);
+    bool disabled = is_disabled_locked(s, kernel, r.template);
     pthread_mutex_unlock(&s->lock);
     if (disabled)
         return refuse(ANSWER_CONFLICT, text, "kernel %s, or its family, is disabled", kernel);
@@ -245,19 +248,19 @@ static enum specializer_answer may_pin(struct specializer *s, const char *slot, 
     return ANSWER_DONE;
 }
 
-/* Makes the slot follow its pin as far as that is possible at once. Lock held. */
-static void follow_pin(struct specializer *s, struct place *p, const char *who)
+/* Makes the slot follow its pin as far as that is possible at once. */
+static void follow_pin_locked(struct specializer *s, struct slot_search *p, const char *who)
 {
-    bool eager = strcmp(p->pinned, "eager") == 0;
-    p->pin_missing = false;
+    bool eager = strcmp(p->locked.pinned, "eager") == 0;
+    p->locked.pin_missing = false;
     if (eager)
-        swap_eager(s, p, "pinned to eager", who);
-    else if (p->active && strcmp(p->active->key, p->pinned) == 0)
+        swap_eager_locked(s, p, "pinned to eager", who);
+    else if (p->locked.active && strcmp(p->locked.active->key, p->locked.pinned) == 0)
         return;
-    else if (p->previous && strcmp(p->previous->key, p->pinned) == 0)
-        swap_in(s, p, p->previous, "pinned", who);
+    else if (p->locked.previous && strcmp(p->locked.previous->key, p->locked.pinned) == 0)
+        swap_in_locked(s, p, p->locked.previous, "pinned", who);
     else
-        p->pin_missing = true; /* loaded and validated by the specializer thread */
+        p->locked.pin_missing = true; /* loaded and validated by the specializer thread */
 }
 
 enum specializer_answer specializer_pin(struct specializer *s, const char *slot, const char *kernel,
@@ -268,18 +271,19 @@ enum specializer_answer specializer_pin(struct specializer *s, const char *slot,
         return ANSWER_LOADING;
     if (!kernel || !*kernel)
         return refuse(ANSWER_WRONG, text, "\"kernel\" must be a kernel's id or \"eager\"");
-    struct place *p = place_find(s, slot);
+    struct slot_search *p = slot_search_find(s, slot);
     if (!p)
         return refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
     enum specializer_answer may = may_pin(s, slot, kernel, text);
     if (may != ANSWER_DONE)
         return may;
     pthread_mutex_lock(&s->lock);
-    bool same = strcmp(p->pinned, kernel) == 0;
+    bool same = strcmp(p->locked.pinned, kernel) == 0;
     int r = same ? 0 : store_pin(s->store, slot, kernel, who, &err);
     if (r == 0) {
-        snprintf(p->pinned, sizeof p->pinned, "%s", kernel);
-        follow_pin(s, p, who); /* the same again: what could not be brought back may come now */
+        snprintf(p->locked.pinned, sizeof p->locked.pinned, "%s", kernel);
+        follow_pin_locked(s, p,
+                          who); /* the same again: what could not be brought back may come now */
     }
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? slot_answer(s, p, text) : refuse(ANSWER_FAILED, text, "%s", err.msg);
@@ -291,15 +295,16 @@ enum specializer_answer specializer_unpin(struct specializer *s, const char *slo
     struct err err;
     if (not_ready(s, text))
         return ANSWER_LOADING;
-    struct place *p = place_find(s, slot);
+    struct slot_search *p = slot_search_find(s, slot);
     if (!p)
         return refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
     pthread_mutex_lock(&s->lock);
-    int r = p->pinned[0] ? store_unpin(s->store, slot, who, &err) : 0;
+    int r = p->locked.pinned[0] ? store_unpin(s->store, slot, who, &err) : 0;
     if (r == 0) {
-        p->stale |= p->pinned[0] && !p->active; /* its search may be over: look again */
-        p->pinned[0] = 0;
-        p->pin_missing = false;
+        p->locked.stale |=
+            p->locked.pinned[0] && !p->locked.active; /* its search may be over: look again */
+        p->locked.pinned[0] = 0;
+        p->locked.pin_missing = false;
     }
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? slot_answer(s, p, text) : refuse(ANSWER_FAILED, text, "%s", err.msg);
@@ -311,14 +316,15 @@ enum specializer_answer specializer_rollback(struct specializer *s, const char *
 {
     if (not_ready(s, text))
         return ANSWER_LOADING;
-    struct place *p = place_find(s, slot);
+    struct slot_search *p = slot_search_find(s, slot);
     if (!p)
         return refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
     pthread_mutex_lock(&s->lock);
-    char pinned[sizeof p->pinned];
-    memcpy(pinned, p->pinned, sizeof pinned);
-    bool done = from && *from && strcmp(from, p->active ? p->active->key : "eager") != 0;
-    bool nothing = !done && !pinned[0] && swap_back(s, p, who) != 0;
+    char pinned[sizeof p->locked.pinned];
+    memcpy(pinned, p->locked.pinned, sizeof pinned);
+    bool done =
+        from && *from && strcmp(from, p->locked.active ? p->locked.active->key : "eager") != 0;
+    bool nothing = !done && !pinned[0] && swap_back_locked(s, p, who) != 0;
     pthread_mutex_unlock(&s->lock);
     if (!done && pinned[0])
         return refuse(ANSWER_CONFLICT, text, "%s is pinned to %s", slot, pinned);
@@ -343,15 +349,17 @@ static bool nameable(struct specializer *s, const char *what)
 }
 
 /* Every slot that runs it goes back to eager; an interrupted stage notices at its next look. */
-static void take_out(struct specializer *s, const char *reason, const char *who)
+static void take_out_locked(struct specializer *s, const char *reason, const char *who)
 {
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
-        if (p->active && is_disabled(s, p->active->key, p->active->template->id))
-            swap_out(s, p, LIFE_DISABLED, ROLLBACK_OPERATOR, reason, who);
-        if (p->previous && is_disabled(s, p->previous->key, p->previous->template->id)) {
-            candidate_drop(s, p->previous);
-            p->previous = NULL;
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
+        if (p->locked.active &&
+            is_disabled_locked(s, p->locked.active->key, p->locked.active->template->id))
+            swap_out_locked(s, p, LIFE_DISABLED, ROLLBACK_OPERATOR, reason, who);
+        if (p->locked.previous &&
+            is_disabled_locked(s, p->locked.previous->key, p->locked.previous->template->id)) {
+            candidate_drop_locked(s, p->locked.previous);
+            p->locked.previous = NULL;
         }
     }
     atomic_store(&s->interrupt, true);
@@ -383,10 +391,11 @@ enum specializer_answer specializer_disable(struct specializer *s, const char *w
     if (!reason || !*reason)
         reason = "disabled by an operator";
     pthread_mutex_lock(&s->lock);
-    int r = is_disabled(s, what, what) ? 0 : store_disable(s->store, what, reason, who, &err);
+    int r =
+        is_disabled_locked(s, what, what) ? 0 : store_disable(s->store, what, reason, who, &err);
     if (r == 0) {
-        operators_read(s);
-        take_out(s, reason, who);
+        operators_read_locked(s);
+        take_out_locked(s, reason, who);
     }
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? disable_answer(s, what, true, text)
@@ -402,11 +411,12 @@ enum specializer_answer specializer_enable(struct specializer *s, const char *wh
     if (!nameable(s, what))
         return refuse(ANSWER_UNKNOWN, text, "there is no kernel or template \"%.40s\"", what);
     pthread_mutex_lock(&s->lock);
-    int r = is_disabled(s, what, what) ? store_enable(s->store, what, who, &err) : 0;
+    int r = is_disabled_locked(s, what, what) ? store_enable(s->store, what, who, &err) : 0;
     if (r == 0)
-        operators_read(s);
-    for (int i = 0; i < s->places; i++)
-        s->place[i].stale = true; /* points that were passed over may be proposed now */
+        operators_read_locked(s);
+    for (int i = 0; i < s->slot_searches; i++)
+        s->slot_search[i].locked.stale =
+            true; /* points that were passed over may be proposed now */
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? disable_answer(s, what, false, text)
                   : refuse(ANSWER_FAILED, text, "%s", err.msg);

@@ -4,7 +4,7 @@
  *
  * The agent has a worth of its own for every slot: the same share and headroom, but its own chance,
  * from its own results. So it may go on where the templates are exhausted, and stops where its
- * tree is dead. A text that is ready makes a round of one; what came of it goes back into the tree,
+ * tree is dead. A text that is ready makes a batch of one; what came of it goes back into the tree,
  * by the text's node.
  */
 #include <stdlib.h>
@@ -20,36 +20,38 @@
 #include "specializer/swap.h"
 
 /* The point an agent's kernel is compiled for in this slot; false: none is legal. */
-static bool point_of(struct specializer *s, const struct place *p, struct facts *f,
+static bool point_of(struct specializer *s, const struct slot_search *p, struct facts *f,
                      const struct template **t, struct point *point)
 {
     const enum machine_kind machine = s->env.machine->kind;
     *t = agent_template(machine, p->slot->region);
     if (!*t || !template_fits(*t, machine, p->slot->region, p->slot->m))
         return false;
-    if (machine == MACHINE_CUDA && s->numerics == NUMERICS_BIT_EQUAL)
+    if (!target_of(s->env.machine->kind)->texts_may_be_bit_equal &&
+        s->numerics == NUMERICS_BIT_EQUAL)
         return false; /* eager's order of sums is a library's, which nobody can be told */
     facts_fill(f, s->env.model, p->slot->region, p->slot->m, s->numerics);
     facts_machine(f, s->env.machine);
     return agent_point(*t, f, point);
 }
 
-static bool choosable(struct specializer *s, const struct place *p)
+static bool choosable(struct specializer *s, const struct slot_search *p)
 {
     const struct template *t = agent_template(s->env.machine->kind, p->slot->region);
     pthread_mutex_lock(&s->lock);
-    bool ok = t && !p->left_out && !p->pinned[0] && !p->promoted.c && !is_disabled(s, "", t->id);
+    bool ok = t && !p->left_out && !p->locked.pinned[0] && !p->promoted.c &&
+              !is_disabled_locked(s, "", t->id);
     pthread_mutex_unlock(&s->lock);
     return ok;
 }
 
 /* The slot where a text is worth most, or NULL. */
-static struct place *choose(struct specializer *s)
+static struct slot_search *choose(struct specializer *s)
 {
-    struct place *best = NULL;
+    struct slot_search *best = NULL;
     double most = OBSERVE_FLOOR;
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         struct facts f;
         const struct template *t;
         struct point point;
@@ -75,7 +77,7 @@ void agent_turn(struct specializer *s)
         agent_adopt(s->agent);
     if (!agent_idle(s->agent))
         return;
-    struct place *p = choose(s);
+    struct slot_search *p = choose(s);
     struct facts f;
     const struct template *t;
     struct point point;
@@ -93,7 +95,7 @@ void agent_turn(struct specializer *s)
         .numerics = s->numerics,
         .m_from = slot->m_index > 0 ? m_bucket[slot->m_index - 1] + 1 : 1,
         .context = slot->region == REGION_ATTN ? slot->context : 0,
-        .isa = t->machine == MACHINE_CPU ? point.value[0] : 0,
+        .isa = target_of(t->machine)->device_target ? 0 : point.value[0],
         .threads = s->config->engine_threads > 0 ? (int32_t)s->config->engine_threads
                                                  : (int32_t)sysconf(_SC_NPROCESSORS_ONLN),
         .machine = s->env.machine,
@@ -115,7 +117,7 @@ void agent_turn(struct specializer *s)
 
 /* The candidate for a text, its body written where the compiler will find it; NULL, and the tree
  * knows why. */
-static struct candidate *candidate_of(struct specializer *s, struct place *p, int32_t node,
+static struct candidate *candidate_of(struct specializer *s, struct slot_search *p, int32_t node,
                                       const struct agent_node *n)
 {
     struct facts f;
@@ -140,7 +142,7 @@ static struct candidate *candidate_of(struct specializer *s, struct place *p, in
     }
     struct candidate *c = candidate_new_agent(&s->keys, t, &point, &f, p->slot, n->source);
     c->bit_equal = s->numerics == NUMERICS_BIT_EQUAL;
-    int may = round_admit(s, c, n->label);
+    int may = search_batch_admit(s, c, n->label);
     if (may > 0) {
         snprintf(c->evidence.prompts, sizeof c->evidence.prompts, "%s", n->prompts);
         return c;
@@ -153,21 +155,21 @@ static struct candidate *candidate_of(struct specializer *s, struct place *p, in
     return NULL;
 }
 
-struct place *agent_waiting(struct specializer *s)
+struct slot_search *agent_waiting(struct specializer *s)
 {
     const char *slot;
     const struct agent_node *n;
     int32_t node;
     if (!s->agent || !agent_ready(s->agent, &slot, &node, &n))
         return NULL;
-    struct place *p = place_find(s, slot);
-    if (p && choosable(s, p) && place_inputs(s, p))
+    struct slot_search *p = slot_search_find(s, slot);
+    if (p && choosable(s, p) && slot_search_inputs(s, p))
         return p;
     agent_forget(s->agent, node);
     return NULL;
 }
 
-static enum next texts_next(struct specializer *s, struct place *p)
+static enum next texts_next(struct specializer *s, struct slot_search *p)
 {
     const char *slot;
     const struct agent_node *n;
@@ -178,12 +180,12 @@ static enum next texts_next(struct specializer *s, struct place *p)
     if (!c)
         return NEXT_LATER;
     store_trace(s->store, p->slot->name, c->key, "round", NULL, "text %d of the agent", node);
-    round_add(s, p, c, (struct proposal){&proposer_texts, node});
-    return NEXT_ROUND;
+    search_batch_add(s, p, c, (struct proposal){&proposer_texts, node});
+    return NEXT_BATCH;
 }
 
 /* The cost model knows nothing of texts. */
-static void texts_benched(struct specializer *s, struct place *p, int32_t node,
+static void texts_benched(struct specializer *s, struct slot_search *p, int32_t node,
                           const struct candidate *c)
 {
     (void)s;
@@ -192,7 +194,7 @@ static void texts_benched(struct specializer *s, struct place *p, int32_t node,
     (void)c;
 }
 
-static void texts_learn(struct specializer *s, struct place *p, int32_t node,
+static void texts_learn(struct specializer *s, struct slot_search *p, int32_t node,
                         const struct candidate *c, double speed)
 {
     const bool live = c == p->promoted.c;
@@ -211,7 +213,7 @@ static void texts_learn(struct specializer *s, struct place *p, int32_t node,
 }
 
 /* Nothing is forgotten of one that was promoted: its speed is known. */
-static void texts_forget(struct specializer *s, struct place *p, int32_t node)
+static void texts_forget(struct specializer *s, struct slot_search *p, int32_t node)
 {
     const char *slot;
     const struct agent_node *n;

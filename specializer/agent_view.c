@@ -95,13 +95,13 @@ static void put_evidence(FILE *f, const struct candidate *c)
 }
 
 /* `active` is read without the lock: this is the thread that sets it. */
-static char *serving_text(const struct place *p)
+static char *serving_text(const struct slot_search *p)
 {
     char *out = NULL;
     size_t size = 0;
     FILE *f = open_memstream(&out, &size);
-    if (p->active)
-        put_evidence(f, p->active);
+    if (p->locked.active)
+        put_evidence(f, p->locked.active);
     else
         fputs("the eager kernel: 1", f);
     fclose(f);
@@ -134,7 +134,7 @@ static int slowest(const struct search *s, int32_t *id, int n)
     return found;
 }
 
-static char *tuned_text(const struct place *p)
+static char *tuned_text(const struct slot_search *p)
 {
     int32_t best[BEST], worst[WORST];
     if (!p->space || p->search.measured == 0)
@@ -157,7 +157,7 @@ static char *compiler_text(const struct compiler *c, int isa)
 {
     char *out = NULL;
     size_t size = 0;
-    if (c->machine == MACHINE_CUDA)
+    if (target_of(c->machine)->compiler_library)
         return xasprintf("%s %s", c->version, c->arch);
     FILE *f = open_memstream(&out, &size);
     fprintf(f, "%s:", c->version);
@@ -168,10 +168,10 @@ static char *compiler_text(const struct compiler *c, int isa)
     return out;
 }
 
-void agent_tell(struct specializer *s, const struct place *p, struct agent_view *v,
+void agent_tell(struct specializer *s, const struct slot_search *p, struct agent_view *v,
                 struct told *out)
 {
-    const struct candidate *c = p->active;
+    const struct candidate *c = p->locked.active;
     *out = (struct told){
         .compiler = compiler_text(&s->compiler, v->isa),
         .serving = serving_text(p),
@@ -197,14 +197,15 @@ void agent_told_free(struct told *t)
 void agent_trial_words(const struct specializer *s, const struct candidate *c, char *out, size_t n)
 {
     const struct evidence *e = &c->evidence;
-    const char *words = c->template->machine == MACHINE_CUDA ? candidate_words(c) : NULL;
+    const char *words =
+        target_of(c->template->machine)->compiler_counts_registers ? candidate_words(c) : NULL;
     const char *registers = words ? strstr(words, " registers, ") : NULL;
     size_t at = 0;
     out[0] = 0;
     if (e->bench.pairs == 0 || e->own_s <= 0)
         return;
     int64_t bytes = 0;
-    const struct place *p = place_find((struct specializer *)s, c->slot->name);
+    const struct slot_search *p = slot_search_find((struct specializer *)s, c->slot->name);
     if (p)
         bytes = (int64_t)observe_bytes(&s->observe, p->index);
     at += (size_t)snprintf(out + at, n - at, "%.4g us a run", e->own_s * 1e6);

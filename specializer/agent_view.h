@@ -8,14 +8,14 @@
 #include "specializer/agent/agent_prompt.h"
 
 struct candidate;
-struct place;
+struct slot_search;
 struct specializer;
 
 struct told {
     char *compiler, *serving, *source, *tuned;
 };
 /* Fills `out` and lets `v` point to it. */
-void agent_tell(struct specializer *s, const struct place *p, struct agent_view *v,
+void agent_tell(struct specializer *s, const struct slot_search *p, struct agent_view *v,
                 struct told *out);
 void agent_told_free(struct told *t);
 

@@ -15,13 +15,13 @@ static int by_share(const void *a, const void *b)
 }
 
 /* How the recent time of the slot's region is spread over buckets, largest first. */
-static int gather_live(struct specializer *s, const struct place *p, struct live_shape *out)
+static int gather_live(struct specializer *s, const struct slot_search *p, struct live_shape *out)
 {
     struct live_shape all[M_BUCKETS * CONTEXT_BUCKETS];
     double total = 0;
     int n = 0;
-    for (int i = 0; i < s->places; i++) {
-        const struct slot *slot = s->place[i].slot;
+    for (int i = 0; i < s->slot_searches; i++) {
+        const struct slot *slot = s->slot_search[i].slot;
         double seconds = s->observe.slot[i].seconds;
         if (slot->region != p->slot->region || seconds <= 0 || n == M_BUCKETS * CONTEXT_BUCKETS)
             continue;
@@ -37,7 +37,7 @@ static int gather_live(struct specializer *s, const struct place *p, struct live
 }
 
 struct deads {
-    const struct place *p;
+    const struct slot_search *p;
     struct consultation *c;
 };
 
@@ -58,7 +58,7 @@ static void take_dead(void *ctx, const struct record *r)
 }
 
 /* The newest refusals and rollbacks with their reasons. */
-static void gather_dead(struct specializer *s, const struct place *p, struct consultation *c)
+static void gather_dead(struct specializer *s, const struct slot_search *p, struct consultation *c)
 {
     struct deads g = {p, c};
     struct record_filter f = {.env = s->keys.env,
@@ -75,9 +75,9 @@ static void gather_dead(struct specializer *s, const struct place *p, struct con
  * weights of the same format, which are read alike in all regions; then whatever this machine did
  * with steps as wide. */
 enum { KIN_MOST = 4 };
-static int kinship(const struct place *p, const struct place *from)
+static int kinship(const struct slot_search *p, const struct slot_search *from)
 {
-    if (from == p || (!from->space && !from->active))
+    if (from == p || (!from->space && !from->locked.active))
         return 0;
     if (from->slot->region == p->slot->region)
         return abs(from->slot->m_index - p->slot->m_index) <= 1 ? KIN_MOST : 3;
@@ -86,8 +86,8 @@ static int kinship(const struct place *p, const struct place *from)
     return space_facts(from->space)->WTYPE == space_facts(p->space)->WTYPE ? 2 : 1;
 }
 
-static void add_lesson(struct consultation *c, const struct place *from, const struct space *space,
-                       int32_t id, double speed)
+static void add_lesson(struct consultation *c, const struct slot_search *from,
+                       const struct space *space, int32_t id, double speed)
 {
     if (c->request.lessons == LESSONS)
         return;
@@ -99,13 +99,15 @@ static void add_lesson(struct consultation *c, const struct place *from, const s
 
 /* The two fastest points of a slot's search, and the slowest; of a slot that only has a winner of
  * the store that one, where this slot has such a point too. */
-static void add_lessons(struct consultation *c, const struct place *p, const struct place *from)
+static void add_lessons(struct consultation *c, const struct slot_search *p,
+                        const struct slot_search *from)
 {
     int32_t best[2], worst = -1;
     if (!from->space) {
-        int32_t id = space_find(p->space, from->active->template, &from->active->point);
-        if (id >= 0 && from->active->evidence.speed > 0)
-            add_lesson(c, from, p->space, id, from->active->evidence.speed);
+        int32_t id =
+            space_find(p->space, from->locked.active->template, &from->locked.active->point);
+        if (id >= 0 && from->locked.active->evidence.speed > 0)
+            add_lesson(c, from, p->space, id, from->locked.active->evidence.speed);
         return;
     }
     const struct search *s = &from->search;
@@ -120,12 +122,13 @@ static void add_lessons(struct consultation *c, const struct place *p, const str
 }
 
 /* `active` is read without the lock: this is the thread that sets it. */
-static void gather_lessons(struct specializer *s, const struct place *p, struct consultation *c)
+static void gather_lessons(struct specializer *s, const struct slot_search *p,
+                           struct consultation *c)
 {
     for (int kin = KIN_MOST; kin > 0; kin--)
-        for (int i = 0; i < s->places; i++)
-            if (kinship(p, &s->place[i]) == kin)
-                add_lessons(c, p, &s->place[i]);
+        for (int i = 0; i < s->slot_searches; i++)
+            if (kinship(p, &s->slot_search[i]) == kin)
+                add_lessons(c, p, &s->slot_search[i]);
 }
 
 static int moves(void *ctx, int32_t node, struct moves *out)
@@ -140,7 +143,7 @@ static bool want(void *ctx, const struct lineage *l, int n)
     return adviser_want_moves(s->adviser, &s->consultation.request, l, n);
 }
 
-static void gather(struct specializer *s, struct place *p, struct consultation *c)
+static void gather(struct specializer *s, struct slot_search *p, struct consultation *c)
 {
     struct advice_request *r = &c->request;
     const struct observed *seen = &s->observe.slot[p->index];
@@ -149,7 +152,7 @@ static void gather(struct specializer *s, struct place *p, struct consultation *
         sequences = (int)lround(fmax(1, seen->sequences / seen->runs));
     r->slot = p->slot->name;
     r->incumbent = atomic_load(&p->slot->kernel)->name;
-    r->incumbent_speed = p->active ? p->active->evidence.speed : 1;
+    r->incumbent_speed = p->locked.active ? p->locked.active->evidence.speed : 1;
     r->work = plan_cost(s->env.model, p->slot->region, 0, m, sequences, (int64_t)r->context, m);
     r->live = c->live;
     r->lives = gather_live(s, p, c->live);
@@ -162,7 +165,7 @@ static void gather(struct specializer *s, struct place *p, struct consultation *
 }
 
 /* Fills the request about a slot; predictions anew. */
-static void describe(struct specializer *s, struct place *p)
+static void describe(struct specializer *s, struct slot_search *p)
 {
     struct consultation *c = &s->consultation;
     c->request = (struct advice_request){
@@ -181,22 +184,22 @@ static void describe(struct specializer *s, struct place *p)
         gather(s, p, c);
 }
 
-void consult_ahead(struct specializer *s, struct place *p)
+void consult_ahead(struct specializer *s, struct slot_search *p)
 {
-    if (!adviser_is_remote(s->adviser) || !place_open(s, p))
+    if (!adviser_is_remote(s->adviser) || !slot_search_open(s, p))
         return;
     describe(s, p);
     adviser_prepare(s->adviser, &s->consultation.request);
 }
 
-void consult(struct specializer *s, struct place *p)
+void consult(struct specializer *s, struct slot_search *p)
 {
     describe(s, p);
     advice_free(&p->advice);
     adviser_ask(s->adviser, &s->consultation.request, &p->advice);
     p->search.advice = &p->advice;
     pthread_mutex_lock(&s->lock);
-    snprintf(p->label, sizeof p->label, "%s", p->advice.label);
-    snprintf(p->label_by, sizeof p->label_by, "%s", p->advice.source);
+    snprintf(p->locked.label, sizeof p->locked.label, "%s", p->advice.label);
+    snprintf(p->locked.label_by, sizeof p->locked.label_by, "%s", p->advice.source);
     pthread_mutex_unlock(&s->lock);
 }

@@ -6,7 +6,7 @@
 #include "specializer/search/strategy.h"
 
 struct specializer;
-struct place;
+struct slot_search;
 
 /* What the adviser is told about the slot under consideration; valid until the next consult(). */
 enum { LIVES = 24, DEADS = 12, LESSONS = 18 };
@@ -19,8 +19,8 @@ struct consultation {
 };
 
 /* Predictions anew, and p->advice with what the adviser says now; never waits. */
-void consult(struct specializer *s, struct place *p);
+void consult(struct specializer *s, struct slot_search *p);
 /* Asks a language model about a slot that may be searched next, so that it can think meanwhile. */
-void consult_ahead(struct specializer *s, struct place *p);
+void consult_ahead(struct specializer *s, struct slot_search *p);
 
 #endif

@@ -28,7 +28,7 @@ enum { LOOKS = 8, LEARN_AT_ONCE = 64, SLOTS_MOST = 64 };
 
 struct hearing {
     struct specializer *s;
-    struct place *p;
+    struct slot_search *p;
     const char *source_of; /* a template ... */
     char source[17];       /* ... and the hash of its text */
 };
@@ -42,7 +42,7 @@ static bool same_source(struct hearing *l, const struct fleet_row *r)
     return strcmp(l->source, r->source) == 0;
 }
 
-static struct behind *behind(const struct place *p, int32_t id)
+static struct behind *behind(const struct slot_search *p, int32_t id)
 {
     for (int i = 0; i < p->fleet.behinds; i++)
         if (p->fleet.behind[i].id == id)
@@ -50,9 +50,9 @@ static struct behind *behind(const struct place *p, int32_t id)
     return NULL;
 }
 
-static struct behind *put_behind(struct place *p, int32_t id)
+static struct behind *put_behind(struct slot_search *p, int32_t id)
 {
-    struct place_fleet *f = &p->fleet;
+    struct slot_search_fleet *f = &p->fleet;
     search_pending(&p->search, &id, 1);
     f->behind = xrealloc(f->behind, (size_t)(f->behinds + 1) * sizeof *f->behind);
     f->behind[f->behinds] = (struct behind){.id = id};
@@ -64,19 +64,19 @@ static struct behind *put_behind(struct place *p, int32_t id)
 static void learn_row(void *ctx, const struct fleet_row *r)
 {
     struct hearing *l = ctx;
-    struct place *p = l->p;
+    struct slot_search *p = l->p;
     p->fleet.serial = r->serial > p->fleet.serial ? r->serial : p->fleet.serial;
     int32_t id = space_find(p->space, r->template, &r->point);
     if (id < 0 || !same_source(l, r))
         return;
     struct behind *b = p->search.trial[id] == TRIAL_NONE ? put_behind(p, id) : behind(p, id);
-    if (!b || b->learned || r->own_s <= 0 || r->own_s < p->roofline_s)
+    if (!b || b->learned || r->own_s <= 0 || r->own_s < p->locked.roofline_s)
         return;
     cost_learn(&l->s->cost, r->template, &r->point, space_facts(p->space), r->own_s);
     b->learned = true;
 }
 
-bool fleet_turn_undefer(struct place *p)
+bool fleet_turn_undefer(struct slot_search *p)
 {
     bool some = false;
     for (int i = 0; i < p->fleet.behinds; i++) {
@@ -87,7 +87,7 @@ bool fleet_turn_undefer(struct place *p)
     return some;
 }
 
-void fleet_turn_forget(struct place *p)
+void fleet_turn_forget(struct slot_search *p)
 {
     free(p->fleet.behind);
     p->fleet.behind = NULL;
@@ -101,7 +101,7 @@ void fleet_turn_forget(struct place *p)
 static void offer_row(void *ctx, const struct fleet_row *r)
 {
     struct hearing *l = ctx;
-    struct place *p = l->p;
+    struct slot_search *p = l->p;
     if (!fleet_row_won(r) || r->speed <= p->fleet.speed)
         return;
     int32_t id = space_find(p->space, r->template, &r->point);
@@ -112,23 +112,24 @@ static void offer_row(void *ctx, const struct fleet_row *r)
     p->fleet.offer = id;
 }
 
-static void look_for_offer(struct specializer *s, struct place *p)
+static void look_for_offer(struct specializer *s, struct slot_search *p)
 {
     struct hearing l = {.s = s, .p = p};
     pthread_mutex_lock(&s->lock);
-    double now = 1 + p->gain_eager;
-    bool may = !p->left_out && !p->pinned[0] && !p->promoted.c && p->worth >= OBSERVE_FLOOR;
+    double now = 1 + p->locked.gain_eager;
+    bool may =
+        !p->left_out && !p->locked.pinned[0] && !p->promoted.c && p->locked.worth >= OBSERVE_FLOOR;
     pthread_mutex_unlock(&s->lock);
     uint64_t news = fleet_news(s->fleet);
     bool adopted = p->fleet.adopt;
-    if (!may || round_has(s, p)) {
+    if (!may || search_batch_has(s, p)) {
         p->fleet.adopt = false;
         p->fleet.news = 0;
         return;
     }
     if (p->fleet.news == news && p->space && p->fleet.tried == p->search.tried)
         return;
-    if (fleet_count(s->fleet, p->slot->name) == 0 || !place_open(s, p))
+    if (fleet_count(s->fleet, p->slot->name) == 0 || !slot_search_open(s, p))
         return;
     fleet_each(s->fleet, p->slot->name, p->fleet.serial, LEARN_AT_ONCE, learn_row, &l);
     p->fleet.speed = now; /* both numbers have their noise: the same is worth one trial */
@@ -145,7 +146,7 @@ static void look_for_offer(struct specializer *s, struct place *p)
     }
 }
 
-int32_t fleet_turn_take(struct place *p)
+int32_t fleet_turn_take(struct slot_search *p)
 {
     p->fleet.adopt = false;
     p->fleet.news = 0;
@@ -159,7 +160,7 @@ int32_t fleet_turn_take(struct place *p)
 
 /* ---- whose slot it is ------------------------------------------------------------------------ */
 
-/* Of the slots that may be searched, the worthiest first; the one of a round that is under way
+/* Of the slots that may be searched, the worthiest first; the one of a batch that is under way
  * before all. */
 static void wish(struct specializer *s)
 {
@@ -167,12 +168,12 @@ static void wish(struct specializer *s)
     double worth[SLOTS_MOST];
     int n = 0;
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
-        bool round = round_has(s, p);
-        if (!round && (p->worth < OBSERVE_FLOOR || !slot_choosable(s, p)))
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
+        bool batch = search_batch_has(s, p);
+        if (!batch && (p->locked.worth < OBSERVE_FLOOR || !slot_choosable_locked(s, p)))
             continue;
-        double w = round ? 2 : p->worth;
+        double w = batch ? 2 : p->locked.worth;
         int at = n < SLOTS_MOST ? n++ : SLOTS_MOST - 1;
         for (; at > 0 && worth[at - 1] < w; at--) {
             slot[at] = slot[at - 1];
@@ -183,74 +184,107 @@ static void wish(struct specializer *s)
     }
     pthread_mutex_unlock(&s->lock);
     fleet_wish(s->fleet, slot, n);
-    for (int i = 0; i < s->places; i++)
-        s->place[i].fleet.elsewhere = fleet_elsewhere(s->fleet, s->place[i].slot->name);
+    for (int i = 0; i < s->slot_searches; i++)
+        s->slot_search[i].fleet.elsewhere = fleet_elsewhere(s->fleet, s->slot_search[i].slot->name);
 }
 
 /* ---- kernels that others found wrong ----------------------------------------------------------
  */
 
-static bool serves(struct specializer *s, const struct place *p, const char *key)
+static bool serves(struct specializer *s, const struct slot_search *p, const char *key)
 {
     pthread_mutex_lock(&s->lock);
-    bool yes = p->active && strcmp(p->active->key, key) == 0;
+    bool yes = p->locked.active && strcmp(p->locked.active->key, key) == 0;
     pthread_mutex_unlock(&s->lock);
     return yes;
 }
 
 enum verdict { VERDICT_NONE, VERDICT_RIGHT, VERDICT_WRONG };
 
-/* Here, and for the others; the place is as any other again. */
+/* Here, and for the others; the slot is as any other again. */
 static void conclude(struct specializer *s, enum verdict verdict, const char *words)
 {
     static const char *const event[] = {"recheck_over", "upheld", "confirmed"};
     struct fleet_turn *t = &s->fleet_turn;
-    store_trace(s->store, t->place->slot->name, t->suspect.key, event[verdict], t->suspect.by, "%s",
-                words);
+    store_trace(s->store, t->slot_search->slot->name, t->suspect.key, event[verdict], t->suspect.by,
+                "%s", words);
     if (verdict != VERDICT_NONE)
         fleet_verdict(s->fleet, t->suspect.key, verdict == VERDICT_RIGHT, words);
     pthread_mutex_lock(&s->lock);
-    t->place->fleet.suspect = 0;
+    t->slot_search->locked.suspect = 0;
     pthread_mutex_unlock(&s->lock);
-    probe_end(t->probe);
-    candidate_drop(s, t->c);
-    t->probe = NULL;
-    t->c = NULL;
+    pipeline_stop(&t->pipeline, &t->trial);
+    candidate_drop(s, t->trial.c);
+    t->trial = (struct trial){0};
     t->checking = false;
 }
 
+static enum stage_result enter(struct pipeline *p, struct trial *t)
+{
+    (void)p;
+    t->probe.depth = PROBE_FULL;
+    t->probe.input = (const struct capture *const *)t->slot_search->input;
+    t->probe.inputs = t->slot_search->inputs;
+    return STAGE_RUNNING;
+}
+
+static void not_probed(struct specializer *s, const char *why)
+{
+    const struct fleet_turn *t = &s->fleet_turn;
+    log_warn("fleet", "%s: %s is not probed again (%s); live steps decide",
+             t->slot_search->slot->name, t->suspect.key, why);
+}
+
+static void began(struct pipeline *p, struct trial *t, const struct err *err)
+{
+    struct specializer *s = p->ctx;
+    if (!err)
+        return;
+    not_probed(s, err->msg);
+    candidate_drop(s, t->c);
+    t->c = NULL;
+}
+
+static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
+{
+    struct specializer *s = p->ctx;
+    (void)t;
+    s->fleet_turn.probed = r;
+    return r == STAGE_PASS;
+}
+
+static const struct pipeline_rules rules = {.enter = enter, .began = began, .came = came};
+
 /* The kernel serves here: it is probed anew, and looked at beside eager. */
-static void check_begin(struct specializer *s, struct place *p)
+static void check_begin(struct specializer *s, struct slot_search *p)
 {
     struct fleet_turn *t = &s->fleet_turn;
     struct record row;
-    struct err err = {"its row is gone"};
-    if (!round_has(s, p))
-        place_inputs(s, p);
+    if (!search_batch_has(s, p))
+        slot_search_inputs(s, p);
     t->checking = true;
-    t->passed = false;
-    t->place = p;
+    t->probed = STAGE_RUNNING;
+    t->slot_search = p;
+    t->pipeline = (struct pipeline){.rules = &rules, .ctx = s, .env = &s->env, .last = STAGE_PROBE};
+    t->trial = (struct trial){.slot_search = p, .at = STAGE_PROBE};
     t->until_ns = clock_ns() + LOOKS_FOR_NS;
     if (store_get(s->store, t->suspect.key, &row, NULL) > 0) {
         free(row.log);
-        t->c = restore_candidate(s, p, &row);
+        t->trial.c = restore_candidate(s, p, &row);
     }
-    if (t->c)
-        t->probe = probe_start(&s->env, t->c, PROBE_FULL, (const struct capture *const *)p->input,
-                               p->inputs, &err);
-    if (!t->probe)
-        log_warn("fleet", "%s: %s is not probed again (%s); live steps decide", p->slot->name,
-                 t->suspect.key, err.msg);
+    if (!t->trial.c)
+        not_probed(s, "its row is gone");
+    pipeline_turn(&t->pipeline, &t->trial, true);
     watch_stop(s);
     pthread_mutex_lock(&s->lock);
-    p->fleet.suspect = LOOKS;
+    p->locked.suspect = LOOKS;
     pthread_mutex_unlock(&s->lock);
 }
 
 static void suspect(struct specializer *s)
 {
     struct fleet_turn *t = &s->fleet_turn;
-    struct place *p = place_find(s, t->suspect.slot);
+    struct slot_search *p = slot_search_find(s, t->suspect.slot);
     if (!p)
         return;
     bool here = serves(s, p, t->suspect.key);
@@ -263,9 +297,9 @@ static void suspect(struct specializer *s)
         return;
     }
     pthread_mutex_lock(&s->lock);
-    if (p->previous && strcmp(p->previous->key, t->suspect.key) == 0) {
-        candidate_drop(s, p->previous); /* a rollback must not bring it back unseen */
-        p->previous = NULL;
+    if (p->locked.previous && strcmp(p->locked.previous->key, t->suspect.key) == 0) {
+        candidate_drop_locked(s, p->locked.previous); /* a rollback must not bring it back unseen */
+        p->locked.previous = NULL;
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -284,11 +318,12 @@ static void check_gone(struct specializer *s)
 static void check_failed(struct specializer *s)
 {
     struct fleet_turn *t = &s->fleet_turn;
-    char why[sizeof t->c->reason];
-    memcpy(why, t->c->reason, sizeof why);
+    char why[sizeof t->trial.c->reason];
+    memcpy(why, t->trial.c->reason, sizeof why);
     pthread_mutex_lock(&s->lock);
-    if (t->place->active && strcmp(t->place->active->key, t->suspect.key) == 0)
-        swap_out(s, t->place, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, why, t->suspect.by);
+    if (t->slot_search->locked.active &&
+        strcmp(t->slot_search->locked.active->key, t->suspect.key) == 0)
+        swap_out_locked(s, t->slot_search, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, why, t->suspect.by);
     pthread_mutex_unlock(&s->lock);
     conclude(s, VERDICT_WRONG, why);
 }
@@ -296,31 +331,27 @@ static void check_failed(struct specializer *s)
 static void check_poll(struct specializer *s)
 {
     struct fleet_turn *t = &s->fleet_turn;
-    enum stage_result r = t->probe ? probe_poll(t->probe) : STAGE_RUNNING;
-    if (!serves(s, t->place, t->suspect.key)) {
+    pipeline_turn(&t->pipeline, &t->trial, false);
+    if (!serves(s, t->slot_search, t->suspect.key)) {
         check_gone(s);
         return;
     }
-    if (t->probe && r == STAGE_RUNNING)
+    if (t->trial.child)
         return;
-    if (t->probe && r == STAGE_REFUSE) {
+    if (t->probed == STAGE_REFUSE) {
         check_failed(s);
         return;
     }
-    if (t->probe) {
-        t->passed = r == STAGE_PASS;
-        probe_end(t->probe);
-        t->probe = NULL;
-    }
+    const bool passed = t->probed == STAGE_PASS;
     pthread_mutex_lock(&s->lock);
-    int left = t->place->fleet.suspect;
+    int left = t->slot_search->locked.suspect;
     pthread_mutex_unlock(&s->lock);
     if (left > 0 && clock_ns() < t->until_ns)
         return;
     char words[120];
     snprintf(words, sizeof words, "%s; %d live steps were as eager has them",
-             t->passed ? "it passed the whole probe again" : "it was not probed", LOOKS - left);
-    conclude(s, t->passed || left < LOOKS ? VERDICT_RIGHT : VERDICT_NONE, words);
+             passed ? "it passed the whole probe again" : "it was not probed", LOOKS - left);
+    conclude(s, passed || left < LOOKS ? VERDICT_RIGHT : VERDICT_NONE, words);
 }
 
 /* ---- the turn -------------------------------------------------------------------------------- */
@@ -340,16 +371,16 @@ void fleet_turn(struct specializer *s)
     while (!t->checking && fleet_suspect_next(s->fleet, &t->suspect))
         suspect(s);
     wish(s);
-    for (int i = 0; i < s->places; i++)
-        look_for_offer(s, &s->place[i]);
+    for (int i = 0; i < s->slot_searches; i++)
+        look_for_offer(s, &s->slot_search[i]);
 }
 
 void fleet_turn_close(struct specializer *s)
 {
     struct fleet *f = s->fleet;
     if (s->fleet_turn.checking) {
-        probe_end(s->fleet_turn.probe);
-        candidate_drop(s, s->fleet_turn.c);
+        pipeline_stop(&s->fleet_turn.pipeline, &s->fleet_turn.trial);
+        candidate_drop(s, s->fleet_turn.trial.c);
     }
     s->fleet_turn = (struct fleet_turn){0};
     s->fleet = NULL;

@@ -5,13 +5,13 @@
 #define WHET_SPECIALIZER_FLEET_TURN_H
 
 #include "specializer/fleet/fleet.h"
+#include "specializer/pipeline/pipeline.h"
 
 struct specializer;
-struct place;
-struct probe;
+struct slot_search;
 
-/* Of a place. */
-struct place_fleet {
+/* Of a slot. */
+struct slot_search_fleet {
     bool elsewhere; /* another server searches the slot */
     bool adopt;     /* another server found a kernel that is to be tried first */
     int32_t offer;  /* id of its point in the space */
@@ -24,7 +24,6 @@ struct place_fleet {
         bool learned; /* what it took there */
     } * behind;       /* [behinds] points that others tried: here they come last */
     int behinds;
-    int32_t suspect; /* lock; live steps of the active kernel that are still to be looked at */
 };
 
 /* Of the specializer. */
@@ -33,11 +32,11 @@ struct fleet_turn {
     uint64_t news;
     bool checking; /* a retracted kernel that serves here */
     struct fleet_suspect suspect;
-    struct place *place;
-    struct candidate *c; /* of the probe */
-    struct probe *probe; /* NULL: over */
-    bool passed;
-    int64_t until_ns; /* live steps are waited for so long */
+    struct slot_search *slot_search;
+    struct pipeline pipeline; /* for one probe of it */
+    struct trial trial;
+    enum stage_result probed; /* RUNNING: not yet, or it could not be probed */
+    int64_t until_ns;         /* live steps are waited for so long */
 };
 
 /* A few times a second. */
@@ -45,10 +44,10 @@ void fleet_turn(struct specializer *s);
 /* The connection and what is under way, before the store closes. */
 void fleet_turn_close(struct specializer *s);
 /* The point that another server found, free to be proposed. */
-int32_t fleet_turn_take(struct place *p);
+int32_t fleet_turn_take(struct slot_search *p);
 /* Points that were left to others may be proposed; false: there are none. */
-bool fleet_turn_undefer(struct place *p);
-/* The search of the place closes. */
-void fleet_turn_forget(struct place *p);
+bool fleet_turn_undefer(struct slot_search *p);
+/* The search of the slot closes. */
+void fleet_turn_forget(struct slot_search *p);
 
 #endif

@@ -91,31 +91,31 @@ static void put_prober(const struct prober *p, FILE *out)
     metric_value(out, "probe_late_turns_total", NULL, (double)n.late);
 }
 
-/* One sample a specialized slot; lock held. */
-static void put_slots(struct specializer *s, FILE *out)
+/* One sample a specialized slot. */
+static void put_slots_locked(struct specializer *s, FILE *out)
 {
     char label[160];
     metric_head(out, "kernel_active_info", "gauge", "The kernel in a slot that is not eager");
-    for (int i = 0; i < s->places; i++) {
-        const struct place *p = &s->place[i];
-        if (!p->active)
+    for (int i = 0; i < s->slot_searches; i++) {
+        const struct slot_search *p = &s->slot_search[i];
+        if (!p->locked.active)
             continue;
         snprintf(label, sizeof label, "slot=\"%s\",kernel=\"%s\",origin=\"%s\"", p->slot->name,
-                 p->active->key, origin_name(p->active->origin));
+                 p->locked.active->key, origin_name(p->locked.active->origin));
         metric_value(out, "kernel_active_info", label, 1);
     }
     metric_head(out, "kernel_gain_ratio", "gauge",
                 "Measured speed of a slot over the eager kernel");
-    for (int i = 0; i < s->places; i++) {
-        const struct place *p = &s->place[i];
-        if (!p->active)
+    for (int i = 0; i < s->slot_searches; i++) {
+        const struct slot_search *p = &s->slot_search[i];
+        if (!p->locked.active)
             continue;
         snprintf(label, sizeof label, "slot=\"%s\"", p->slot->name);
-        metric_value(out, "kernel_gain_ratio", label, 1 + p->gain_eager);
+        metric_value(out, "kernel_gain_ratio", label, 1 + p->locked.gain_eager);
     }
     value(out, "time_saved_seconds_total", "counter",
           "Time that steps did not take thanks to specialized kernels, by their measured gains",
-          s->saved_s);
+          s->locked.saved_s);
 }
 
 /* 1 also while it sleeps: it would search if something were worth it. */
@@ -154,6 +154,6 @@ void specializer_metrics(struct specializer *s, FILE *out)
           "Time that the engine lent to the specializer",
           (double)engine_slice_ns(s->engine) * 1e-9);
     pthread_mutex_lock(&s->lock);
-    put_slots(s, out);
+    put_slots_locked(s, out);
     pthread_mutex_unlock(&s->lock);
 }

@@ -5,7 +5,7 @@
  * them a point is known that wins nearly all of it: one of a machine like this (search/known.h), an
  * import, or a START row of a knob table. A search that looks at one slot after the other has the
  * compiler and the probe wait while live steps judge, and gets to the last slot after minutes. So
- * the first round takes one point of every slot, those first where most can be saved: while one is
+ * the first batch takes one point of every slot, those first where most can be saved: while one is
  * benched or judged by live steps, the next ones are built and probed.
  *
  * On a CPU: on a GPU slots take turns by their first candidates as it is, and a child process of
@@ -22,33 +22,34 @@
  */
 #define SHARE_LEAST 0.02
 
-/* The slot nobody has looked at where most can be saved, or NULL. Lock held. */
-static struct place *next_of(struct specializer *s)
+/* The slot nobody has looked at where most can be saved, or NULL. */
+static struct slot_search *next_of_locked(struct specializer *s)
 {
-    struct place *best = NULL;
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
-        if (!p->offered && p->candidates == 0 && !p->active && p->share >= SHARE_LEAST &&
-            p->worth >= OBSERVE_FLOOR && (!p->fleet.elsewhere || p->fleet.adopt) &&
-            (!best || p->worth > best->worth) && slot_choosable(s, p))
+    struct slot_search *best = NULL;
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
+        if (!p->offered && p->locked.candidates == 0 && !p->locked.active &&
+            p->locked.share >= SHARE_LEAST && p->locked.worth >= OBSERVE_FLOOR &&
+            (!p->fleet.elsewhere || p->fleet.adopt) &&
+            (!best || p->locked.worth > best->locked.worth) && slot_choosable_locked(s, p))
             best = p;
     }
     return best;
 }
 
 /* True if there is a point to begin with, and inputs of live steps to judge it on. */
-static bool prepare(struct specializer *s, struct place *p)
+static bool prepare(struct specializer *s, struct slot_search *p)
 {
-    if (!place_open(s, p) || p->search.tried > 0)
+    if (!slot_search_open(s, p) || p->search.tried > 0)
         return false;
-    place_firsts(s, p);
-    return p->search.firsts > 0 && place_inputs(s, p);
+    slot_search_firsts(s, p);
+    return p->search.firsts > 0 && slot_search_inputs(s, p);
 }
 
-static struct place *take_next(struct specializer *s)
+static struct slot_search *take_next(struct specializer *s)
 {
     pthread_mutex_lock(&s->lock);
-    struct place *p = next_of(s);
+    struct slot_search *p = next_of_locked(s);
     pthread_mutex_unlock(&s->lock);
     if (p)
         p->offered = true;
@@ -57,16 +58,16 @@ static struct place *take_next(struct specializer *s)
 
 bool opening_start(struct specializer *s)
 {
-    struct place *p, *place[BATCH];
+    struct slot_search *p, *slot_search[BATCH];
     int n = 0;
-    if (s->env.machine->kind != MACHINE_CPU || s->observe.busy_s < SEEN_S)
+    if (!target_of(s->env.machine->kind)->opens_together || s->observe.busy_s < SEEN_S)
         return false;
     while (n < BATCH && (p = take_next(s)) != NULL)
         if (prepare(s, p))
-            place[n++] = p;
-    if (n == 0 || points_open(s, place, n) == 0)
+            slot_search[n++] = p;
+    if (n == 0 || points_open(s, slot_search, n) == 0)
         return false;
     store_trace(s->store, NULL, NULL, "opening", NULL, "a known point each for %d slots",
-                s->round.n);
+                s->batch.n);
     return true;
 }

@@ -7,7 +7,7 @@
 
 struct specializer;
 
-/* Begins a round of one candidate each for slots that nobody has looked at yet and for which a good
+/* Begins a batch of one candidate each for slots that nobody has looked at yet and for which a good
  * point is known. False: there are no such slots, and nothing was begun. */
 bool opening_start(struct specializer *s);
 

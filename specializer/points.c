@@ -7,7 +7,8 @@
 
 /* The candidate for a proposed point, with the store's word on it; NULL if it must not be tried
  * (*may: 0), or not now. */
-static struct candidate *candidate_for(struct specializer *s, struct place *p, int32_t id, int *may)
+static struct candidate *candidate_for(struct specializer *s, struct slot_search *p, int32_t id,
+                                       int *may)
 {
     struct point point;
     space_point(p->space, id, &point);
@@ -15,10 +16,10 @@ static struct candidate *candidate_for(struct specializer *s, struct place *p, i
     struct candidate *c = candidate_new(&s->keys, t, &point, space_facts(p->space), p->slot);
     c->predicted_s = space_predicted(p->space, id);
     c->risk = advice_risk(&p->advice, id);
-    c->known = place_known(p, id);
+    c->known = slot_search_known(p, id);
     char why[160];
     snprintf(why, sizeof why, "known: it won on %s", c->known ? c->known : "");
-    *may = round_admit(s, c, c->known ? why : p->advice.label);
+    *may = search_batch_admit(s, c, c->known ? why : p->advice.label);
     if (*may > 0 && c->known)
         atomic_fetch_add(&s->counts.known[KNOWN_TRIED], 1);
     if (*may > 0)
@@ -27,9 +28,9 @@ static struct candidate *candidate_for(struct specializer *s, struct place *p, i
     return NULL;
 }
 
-/* Up to `want` proposals of the slot's search join the round; how many there were. *may is below 0
+/* Up to `want` proposals of the slot's search join the batch; how many there were. *may is below 0
  * once the store takes nobody. */
-static int propose(struct specializer *s, struct place *p, int want, int *may)
+static int propose(struct specializer *s, struct slot_search *p, int want, int *may)
 {
     int32_t id[BATCH];
     int n = s->strategy->propose(p->strategy, &p->search, id, want);
@@ -38,7 +39,7 @@ static int propose(struct specializer *s, struct place *p, int want, int *may)
     for (int i = 0; i < n; i++) {
         struct candidate *c = *may < 0 ? NULL : candidate_for(s, p, id[i], may);
         if (c)
-            round_add(s, p, c, (struct proposal){&proposer_points, id[i]});
+            search_batch_add(s, p, c, (struct proposal){&proposer_points, id[i]});
         else if (*may < 0) /* the store takes nobody now */
             search_forget(&p->search, id[i]);
         else
@@ -47,27 +48,28 @@ static int propose(struct specializer *s, struct place *p, int want, int *may)
     return n;
 }
 
-int points_open(struct specializer *s, struct place *const *place, int n)
+int points_open(struct specializer *s, struct slot_search *const *slot_search, int n)
 {
     int may = 1;
     for (int i = 0; i < n && i < BATCH && may >= 0; i++) {
-        consult(s, place[i]);
-        if (propose(s, place[i], 1, &may) > 0)
-            store_trace(s->store, place[i]->slot->name, NULL, "round", NULL,
-                        "1 candidate of an opening; share %.1f %%", place[i]->share * 100);
+        consult(s, slot_search[i]);
+        if (propose(s, slot_search[i], 1, &may) > 0)
+            store_trace(s->store, slot_search[i]->slot->name, NULL, "round", NULL,
+                        "1 candidate of an opening; share %.1f %%",
+                        slot_search[i]->locked.share * 100);
     }
-    s->round.opening = s->round.n > 0;
-    return s->round.n;
+    s->batch.opening = s->batch.n > 0;
+    return s->batch.n;
 }
 
-static enum next points_next(struct specializer *s, struct place *p)
+static enum next points_next(struct specializer *s, struct slot_search *p)
 {
     int may = 1;
-    if (!strategy_proposes(s->strategy) || !place_open(s, p))
+    if (!strategy_proposes(s->strategy) || !slot_search_open(s, p))
         return NEXT_NEVER;
     bool adopts = p->fleet.adopt; /* one point, and no lease of the slot is needed for it */
     consult(s, p);
-    place_firsts(s, p);
+    slot_search_firsts(s, p);
     /* The first batch is the one point that is best known to be good, if there is one: every slot
      * gets a decent kernel before any slot gets the best one. */
     bool known = p->search.tried == 0 && p->search.firsts > 0;
@@ -75,24 +77,25 @@ static enum next points_next(struct specializer *s, struct place *p)
     int n = propose(s, p, want, &may);
     if (n == 0 && fleet_turn_undefer(p)) /* left to others until nothing else was left */
         n = propose(s, p, want, &may);
-    if (s->round.n == 0 && may < 0)
-        round_later(p);
+    if (s->batch.n == 0 && may < 0)
+        search_batch_later(p);
     if (n == 0)
         return NEXT_NEVER;
     store_trace(s->store, p->slot->name, NULL, "round", NULL,
                 "%d candidates; share %.1f %%, %.0f %% of the roofline, %d tried, dry %d",
-                s->round.n, p->share * 100, p->run_s > 0 ? 100 * p->roofline_s / p->run_s : 0.0,
+                s->batch.n, p->locked.share * 100,
+                p->locked.run_s > 0 ? 100 * p->locked.roofline_s / p->locked.run_s : 0.0,
                 p->search.tried, p->dry);
-    return NEXT_ROUND;
+    return NEXT_BATCH;
 }
 
-void points_cost(struct specializer *s, struct place *p, const struct candidate *c)
+void points_cost(struct specializer *s, struct slot_search *p, const struct candidate *c)
 {
     if (c->evidence.own_s > 0)
         cost_learn(&s->cost, c->template, &c->point, space_facts(p->space), c->evidence.own_s);
 }
 
-static void points_benched(struct specializer *s, struct place *p, int32_t id,
+static void points_benched(struct specializer *s, struct slot_search *p, int32_t id,
                            const struct candidate *c)
 {
     (void)id;
@@ -101,15 +104,15 @@ static void points_benched(struct specializer *s, struct place *p, int32_t id,
     p->dry++;
 }
 
-void points_learn(struct specializer *s, struct place *p, int32_t id, const struct candidate *c,
-                  double speed)
+void points_learn(struct specializer *s, struct slot_search *p, int32_t id,
+                  const struct candidate *c, double speed)
 {
     (void)s;
     (void)c;
     search_learn(&p->search, id, speed);
 }
 
-void points_forget(struct specializer *s, struct place *p, int32_t id)
+void points_forget(struct specializer *s, struct slot_search *p, int32_t id)
 {
     (void)s;
     search_forget(&p->search, id);

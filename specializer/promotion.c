@@ -22,21 +22,21 @@ static int64_t after(double seconds)
 }
 
 /* The slot has no promoted candidate any more. */
-static struct candidate *take(struct place *p)
+static struct candidate *take(struct slot_search *p)
 {
     struct candidate *c = p->promoted.c;
     p->promoted.c = NULL;
     return c;
 }
 
-void promotion_forget(struct specializer *s, struct place *p)
+void promotion_forget(struct specializer *s, struct slot_search *p)
 {
     struct candidate *c = take(p);
     p->promoted.from.by->forget(s, p, p->promoted.from.id);
     candidate_drop(s, c);
 }
 
-static void learn(struct specializer *s, struct place *p, double speed)
+static void learn(struct specializer *s, struct slot_search *p, double speed)
 {
     const struct trial *t = &p->promoted;
     t->from.by->learn(s, p, t->from.id, t->c, speed);
@@ -55,7 +55,7 @@ static enum stage_result enter(struct pipeline *pipeline, struct trial *t)
 {
     struct promotion *o = pipeline->ctx;
     if (t->at == STAGE_CANARY)
-        o->coresident = retrial_coresident(o->s, t->place);
+        o->coresident = retrial_coresident(o->s, t->slot_search);
     return STAGE_RUNNING;
 }
 
@@ -64,7 +64,7 @@ static enum stage_result enter(struct pipeline *pipeline, struct trial *t)
 static enum stage_result beside(const struct promotion *o, struct trial *t, enum stage_result r)
 {
     struct candidate *c = t->c;
-    if (c->steps == STEPS_UNSEEN || retrial_coresident(o->s, t->place) == o->coresident)
+    if (c->steps == STEPS_UNSEEN || retrial_coresident(o->s, t->slot_search) == o->coresident)
         return r;
     c->steps = STEPS_UNSEEN;
     candidate_explain(c, STAGE_CANARY, CAUSE_OTHER, 0, "other kernels of the step were exchanged");
@@ -72,7 +72,7 @@ static enum stage_result beside(const struct promotion *o, struct trial *t, enum
 }
 
 /* Live steps had their chances. */
-static void set_aside(struct specializer *s, struct place *p)
+static void set_aside(struct specializer *s, struct slot_search *p)
 {
     struct err err;
     store_trace(s->store, p->slot->name, p->promoted.c->key, "set_aside", NULL,
@@ -82,12 +82,12 @@ static void set_aside(struct specializer *s, struct place *p)
     if (retrial_defer(s, p, c) && life_move(s->store, c, LIFE_DEFERRED, c->reason, NULL, &err) != 0)
         log_error("specializer", "%s", err.msg);
     pthread_mutex_lock(&s->lock);
-    why_note(p, c->state, c);
+    why_note_locked(p, c->state, c);
     pthread_mutex_unlock(&s->lock);
     candidate_drop(s, c);
 }
 
-static void refuse(struct specializer *s, struct place *p)
+static void refuse(struct specializer *s, struct slot_search *p)
 {
     enum stage stage = p->promoted.at;
     learn(s, p, 0);
@@ -97,10 +97,10 @@ static void refuse(struct specializer *s, struct place *p)
 }
 
 /* It waits for another try. */
-static void undecided(struct specializer *s, struct place *p, enum stage_result r)
+static void undecided(struct specializer *s, struct slot_search *p, enum stage_result r)
 {
     pthread_mutex_lock(&s->lock);
-    why_undecided(p, p->promoted.c);
+    why_undecided_locked(p, p->promoted.c);
     pthread_mutex_unlock(&s->lock);
     p->not_before_ns = after(r == STAGE_RETRY ? RETRY_AFTER_S : 1);
 }
@@ -109,7 +109,7 @@ static bool came(struct pipeline *pipeline, struct trial *t, enum stage_result r
 {
     struct promotion *o = pipeline->ctx;
     struct specializer *s = o->s;
-    struct place *p = t->place;
+    struct slot_search *p = t->slot_search;
     struct candidate *c = t->c;
     struct err err;
     if (t->at == STAGE_CANARY)
@@ -142,7 +142,7 @@ static const struct pipeline_rules rules = {.enter = enter, .came = came};
  */
 
 /* It has passed everything. */
-static void publish(struct specializer *s, struct place *p)
+static void publish(struct specializer *s, struct slot_search *p)
 {
     struct candidate *c = take(p);
     char why[140];
@@ -160,17 +160,17 @@ static void publish(struct specializer *s, struct place *p)
         atomic_fetch_add(&s->counts.known[KNOWN_PUBLISHED], 1);
     p->dry = 0;
     pthread_mutex_lock(&s->lock);
-    p->wins++;
+    p->locked.wins++;
     pthread_mutex_unlock(&s->lock);
 }
 
-void promotion_try(struct specializer *s, struct place *p)
+void promotion_try(struct specializer *s, struct slot_search *p)
 {
     struct promotion o = {.s = s};
     struct pipeline pipeline = {.rules = &rules, .ctx = &o, .env = &s->env, .last = STAGE_CANARY};
     const struct candidate *c = p->promoted.c;
     pthread_mutex_lock(&s->lock);
-    bool unwanted = is_disabled(s, c->key, c->template->id) || p->pinned[0];
+    bool unwanted = is_disabled_locked(s, c->key, c->template->id) || p->locked.pinned[0];
     pthread_mutex_unlock(&s->lock);
     if (unwanted) {
         promotion_forget(s, p);

@@ -113,7 +113,8 @@ static struct candidate *from_row(const struct terms *g, struct slot *slot, cons
     return NULL;
 }
 
-struct candidate *restore_candidate(struct specializer *s, struct place *p, const struct record *r)
+struct candidate *restore_candidate(struct specializer *s, struct slot_search *p,
+                                    const struct record *r)
 {
     const char *why;
     const struct terms g = {s->config,      &s->keys,    s->env.model,
@@ -124,7 +125,7 @@ struct candidate *restore_candidate(struct specializer *s, struct place *p, cons
     return c;
 }
 
-static void add(struct list *l, struct place *p, const char *key)
+static void add(struct list *l, struct slot_search *p, const char *key)
 {
     struct record row;
     if (l->n == RESTORE_MOST || store_get(l->s->store, key, &row, NULL) <= 0)
@@ -138,10 +139,10 @@ static void add(struct list *l, struct place *p, const char *key)
     }
     struct candidate *c = restore_candidate(l->s, p, &row);
     if (c)
-        l->item[l->n++] = (struct returning){.trial = {.c = c, .place = p}};
+        l->item[l->n++] = (struct returning){.trial = {.c = c, .slot_search = p}};
 }
 
-/* Winners as the store has them; what the places say is looked at when it is done, because
+/* Winners as the store has them; what the slots say is looked at when it is done, because
  * operators hold our lock while they ask the store. */
 struct winners {
     struct winner *winner;
@@ -163,11 +164,11 @@ static void add_winners(struct list *l)
     if (store_winners(s->store, s->keys.env, take_winner, &all, &err) != 0)
         log_error("specializer", "%s", err.msg);
     for (int i = 0; i < all.n; i++) {
-        struct place *p = place_find(s, all.winner[i].slot);
+        struct slot_search *p = slot_search_find(s, all.winner[i].slot);
         pthread_mutex_lock(&s->lock);
-        bool free_slot = p && !p->pinned[0];
+        bool free_slot = p && !p->locked.pinned[0];
         if (free_slot)
-            p->share = all.winner[i].share;
+            p->locked.share = all.winner[i].share;
         pthread_mutex_unlock(&s->lock);
         if (free_slot)
             add(l, p, all.winner[i].key);
@@ -178,13 +179,13 @@ static void add_winners(struct list *l)
 static void add_pinned(struct list *l)
 {
     struct specializer *s = l->s;
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
-        char key[sizeof p->pinned];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
+        char key[sizeof p->locked.pinned];
         pthread_mutex_lock(&s->lock);
-        memcpy(key, p->pinned, sizeof key);
+        memcpy(key, p->locked.pinned, sizeof key);
         bool kernel = key[0] && strcmp(key, "eager") != 0;
-        p->pin_missing |= kernel;
+        p->locked.pin_missing |= kernel;
         pthread_mutex_unlock(&s->lock);
         if (kernel)
             add(l, p, key);
@@ -198,13 +199,14 @@ static void give_up(struct specializer *s, struct trial *t, bool fault)
 {
     struct err err;
     struct candidate *c = t->c;
-    log_info("specializer", "%s: %s is not restored: %s", t->place->slot->name, c->name, c->reason);
+    log_info("specializer", "%s: %s is not restored: %s", t->slot_search->slot->name, c->name,
+             c->reason);
     if (fault && c->state == LIFE_ACTIVE) {
         atomic_fetch_add(&s->counts.rolled_back[ROLLBACK_RESTORE], 1);
         if (life_move(s->store, c, LIFE_ROLLED_BACK, c->reason, NULL, &err) != 0)
             log_error("specializer", "%s", err.msg);
         pthread_mutex_lock(&s->lock);
-        why_note(t->place, LIFE_ROLLED_BACK, c);
+        why_note_locked(t->slot_search, LIFE_ROLLED_BACK, c);
         pthread_mutex_unlock(&s->lock);
     }
     candidate_drop(s, c);
@@ -284,10 +286,10 @@ static bool publish(struct specializer *s, struct trial *t)
     memcpy(why, t->c->reason, sizeof why);
     memcpy(key, t->c->key, sizeof key);
     candidate_unexplain(t->c);
-    if (swap_in(s, t->place, t->c, why, NULL) != 0)
+    if (swap_in(s, t->slot_search, t->c, why, NULL) != 0)
         return false;
     t->c = NULL; /* others may have freed it */
-    store_trace(s->store, t->place->slot->name, key, "restored", NULL, "%s", why);
+    store_trace(s->store, t->slot_search->slot->name, key, "restored", NULL, "%s", why);
     atomic_fetch_add(&s->counts.restored, 1);
     return true;
 }
@@ -330,7 +332,7 @@ static void bring_back(struct list *l)
         .rules = &rules, .ctx = s, .env = &s->env, .marks = s->store, .last = STAGE_BENCH};
     for (int left = l->n; left > 0 && !atomic_load(&s->stop);) {
         left = 0;
-        prober_hold(s->env.prober, false); /* a round that a pause keeps waiting holds it */
+        prober_hold(s->env.prober, false); /* a batch that a pause keeps waiting holds it */
         for (int i = 0; i < l->n; i++) {
             struct trial *t = &l->item[i].trial;
             pipeline_turn(&l->pipeline, t, true);
@@ -366,12 +368,13 @@ void restore_winners(struct specializer *s)
 }
 
 /* A pin is this kernel or eager. What it was pinned against has served while there was hope. */
-static void serve_no_other(struct specializer *s, struct place *p, const char *key)
+static void serve_no_other(struct specializer *s, struct slot_search *p, const char *key)
 {
     pthread_mutex_lock(&s->lock);
-    bool pinned = strcmp(p->pinned, key) == 0 && !p->pin_missing; /* or an operator has it anew */
-    if (pinned && p->active && strcmp(p->active->key, key) != 0)
-        swap_eager(s, p, "the pinned kernel could not be brought back", NULL);
+    bool pinned = strcmp(p->locked.pinned, key) == 0 &&
+                  !p->locked.pin_missing; /* or an operator has it anew */
+    if (pinned && p->locked.active && strcmp(p->locked.active->key, key) != 0)
+        swap_eager_locked(s, p, "the pinned kernel could not be brought back", NULL);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -379,28 +382,28 @@ void restore_pins(struct specializer *s)
 {
     bool missing = false;
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->places; i++)
-        missing |= s->place[i].pin_missing;
+    for (int i = 0; i < s->slot_searches; i++)
+        missing |= s->slot_search[i].locked.pin_missing;
     pthread_mutex_unlock(&s->lock);
     if (!missing)
         return;
     struct list *l = xcalloc(1, sizeof *l);
-    char(*key)[24] = xcalloc((size_t)s->places, sizeof *key);
+    char(*key)[24] = xcalloc((size_t)s->slot_searches, sizeof *key);
     l->s = s;
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         pthread_mutex_lock(&s->lock);
-        if (p->pin_missing)
-            memcpy(key[i], p->pinned, sizeof key[i]);
-        p->pin_missing = false; /* tried once; an operator may pin it again */
+        if (p->locked.pin_missing)
+            memcpy(key[i], p->locked.pinned, sizeof key[i]);
+        p->locked.pin_missing = false; /* tried once; an operator may pin it again */
         pthread_mutex_unlock(&s->lock);
         if (key[i][0])
             add(l, p, key[i]);
     }
     bring_back(l);
-    for (int i = 0; i < s->places && !atomic_load(&s->stop); i++)
+    for (int i = 0; i < s->slot_searches && !atomic_load(&s->stop); i++)
         if (key[i][0])
-            serve_no_other(s, &s->place[i], key[i]);
+            serve_no_other(s, &s->slot_search[i], key[i]);
     free(key);
     free(l);
 }

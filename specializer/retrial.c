@@ -23,7 +23,6 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "specializer/candidate/hash.h"
 #include "specializer/retrial.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
@@ -37,78 +36,47 @@ static bool shares_steps(const struct slot *a, const struct slot *b)
     return a->m_index == b->m_index && a->region != b->region;
 }
 
-/* "mlp_in/m8=6b60ee6d", or "" for eager. */
-static void member(const struct slot *slot, char *out, size_t n)
+static struct coresidents coresidents_of(const struct specializer *s, const struct slot_search *p)
 {
-    const struct kernel *k = atomic_load(&slot->kernel);
-    out[0] = 0;
-    if (k->origin != ORIGIN_EAGER)
-        snprintf(out, n, "%s=%.8s", slot->name, k->id);
+    struct coresidents set = {0};
+    for (int i = 0; i < s->slot_searches; i++)
+        if (shares_steps(s->slot_search[i].slot, p->slot))
+            coresidents_add(&set, s->slot_search[i].slot);
+    return set;
 }
 
-static void coresidents_of(const struct specializer *s, const struct place *p,
-                           char out[CORESIDENT_TEXT])
+uint64_t retrial_coresident(const struct specializer *s, const struct slot_search *p)
 {
-    char one[64];
-    size_t at = 0;
-    snprintf(out, CORESIDENT_TEXT, "eager");
-    for (int i = 0; i < s->places; i++) {
-        if (!shares_steps(s->place[i].slot, p->slot))
-            continue;
-        member(s->place[i].slot, one, sizeof one);
-        if (one[0] && at < CORESIDENT_TEXT)
-            at += (size_t)snprintf(out + at, CORESIDENT_TEXT - at, "%s%s", at ? " " : "", one);
-    }
+    struct coresidents set = coresidents_of(s, p);
+    return coresidents_hash(&set);
 }
 
-uint64_t retrial_coresident(const struct specializer *s, const struct place *p)
+static bool lost_among(const struct losses *h, uint64_t set)
 {
-    char set[CORESIDENT_TEXT];
-    coresidents_of(s, p, set);
-    return hash_text(HASH_START, set);
-}
-
-/* It has lost beside this very set. */
-static bool lost_among(const struct losses *h, const char *set)
-{
-    size_t n = strlen(set);
-    for (const char *at = h->among; *at;) {
-        size_t here = strcspn(at, ";");
-        if (here == n && strncmp(at, set, n) == 0)
+    for (int i = 0; i < h->n; i++)
+        if (coresidents_hash(&h->among[i]) == set)
             return true;
-        at += here;
-        at += strspn(at, "; ");
-    }
     return false;
 }
 
-bool retrial_allowed(const struct specializer *s, const struct place *p, const struct losses *h)
+bool retrial_allowed(const struct specializer *s, const struct slot_search *p,
+                     const struct losses *h)
 {
-    char set[CORESIDENT_TEXT];
-    if (h->n == 0)
-        return true;
-    coresidents_of(s, p, set);
-    return h->n < RETRIALS_MOST && !lost_among(h, set);
+    return h->n == 0 || (h->n < RETRIALS_MOST && !lost_among(h, retrial_coresident(s, p)));
 }
 
 /* The slots whose kernels are not those beside which it lost last, in words. */
-static void changed_since(const struct specializer *s, const struct place *p,
+static void changed_since(const struct specializer *s, const struct slot_search *p,
                           const struct losses *h, char *out, size_t n)
 {
-    const char *last = strrchr(h->among, ';');
-    char one[64], name[64];
     size_t at = 0;
     int changed = 0;
-    last = last ? last + 2 : h->among;
     out[0] = 0;
-    for (int i = 0; i < s->places; i++) {
-        const struct slot *slot = s->place[i].slot;
-        if (!shares_steps(slot, p->slot))
+    for (int i = 0; i < s->slot_searches && h->n > 0; i++) {
+        const struct slot *slot = s->slot_search[i].slot;
+        if (!shares_steps(slot, p->slot) || coresidents_has(&h->among[h->n - 1], slot))
             continue;
-        member(slot, one, sizeof one);
-        snprintf(name, sizeof name, "%s=", slot->name);
-        bool same = one[0] ? strstr(last, one) != NULL : strstr(last, name) == NULL;
-        if (!same && ++changed <= NAMED_MOST && at < n)
+        if (++changed <= NAMED_MOST && at < n)
             at += (size_t)snprintf(out + at, n - at, "%s%s", at ? ", " : "", slot->name);
     }
     if (changed > NAMED_MOST && at < n)
@@ -117,19 +85,16 @@ static void changed_since(const struct specializer *s, const struct place *p,
 
 /* ---- deferring ----------------------------------------------------------------------------- */
 
-bool retrial_defer(struct specializer *s, struct place *p, struct candidate *c)
+bool retrial_defer(struct specializer *s, struct slot_search *p, struct candidate *c)
 {
     struct losses *h = &c->evidence.lost;
-    char set[CORESIDENT_TEXT];
     bool clear = c->evidence.bench.low >= CLEAR_GAIN;
     if (c->body[0] || c->steps == STEPS_UNSEEN || (c->steps == STEPS_SLOWER && !clear))
         return false;
-    coresidents_of(s, p, set);
-    if (!lost_among(h, set)) { /* the trial may have begun beside another set */
-        size_t at = strlen(h->among);
-        snprintf(h->among + at, sizeof h->among - at, "%s%s", at ? "; " : "", set);
-        h->n++;
-    }
+    struct coresidents set = coresidents_of(s, p);
+    /* The trial may have begun beside another set. */
+    if (h->n < RETRIALS_MOST && !lost_among(h, coresidents_hash(&set)))
+        h->among[h->n++] = set;
     h->low = c->evidence.bench.low;
     h->speed = c->evidence.speed;
     p->retrial.some = p->retrial.dirty = true;
@@ -146,12 +111,11 @@ enum {
 
 struct waiting {
     struct specializer *s;
-    struct place *p;
+    struct slot_search *p;
     double speed; /* to beat, then of the best */
 };
 
-/* Lock held. */
-static void waiting_row(void *ctx, const struct record *r)
+static void waiting_row_locked(void *ctx, const struct record *r)
 {
     struct waiting *d = ctx;
     const struct losses *h = &r->evidence.lost;
@@ -160,7 +124,7 @@ static void waiting_row(void *ctx, const struct record *r)
     if (t)
         template_source_hash(t, source);
     if (h->n == 0 || h->speed <= d->speed || strcmp(source, r->source) != 0 ||
-        r->deaths >= DEATHS_MOST || is_disabled(d->s, r->key, r->template) ||
+        r->deaths >= DEATHS_MOST || is_disabled_locked(d->s, r->key, r->template) ||
         !retrial_allowed(d->s, d->p, h))
         return;
     d->speed = h->speed;
@@ -169,7 +133,7 @@ static void waiting_row(void *ctx, const struct record *r)
 }
 
 /* Retrials that the slot has had beside the set there is; one more if `more`. */
-static int held(struct place *p, bool more)
+static int held(struct slot_search *p, bool more)
 {
     struct coresident_set *c = p->retrial.held_in;
     for (int i = 0; i < SETS_REMEMBERED; i++)
@@ -183,7 +147,7 @@ static int held(struct place *p, bool more)
 }
 
 /* Looks up which candidate is tried again next, if that may be another than last time. */
-static void find_next(struct specializer *s, struct place *p)
+static void find_next(struct specializer *s, struct slot_search *p)
 {
     uint64_t set = retrial_coresident(s, p);
     if (set == p->retrial.set && !p->retrial.dirty)
@@ -193,15 +157,15 @@ static void find_next(struct specializer *s, struct place *p)
     p->retrial.key[0] = 0;
     struct record_filter f = {.env = s->keys.env, .slot = p->slot->name, .states = WAITING};
     pthread_mutex_lock(&s->lock);
-    struct waiting d = {s, p, (1 + p->gain_eager) * (1 + s->config->specializer_min_gain)};
-    store_each(s->store, &f, waiting_row, &d, NULL);
+    struct waiting d = {s, p, (1 + p->locked.gain_eager) * (1 + s->config->specializer_min_gain)};
+    store_each(s->store, &f, waiting_row_locked, &d, NULL);
     pthread_mutex_unlock(&s->lock);
 }
 
-bool retrial_due(struct specializer *s, struct place *p)
+bool retrial_due(struct specializer *s, struct slot_search *p)
 {
     pthread_mutex_lock(&s->lock);
-    bool open = p->retrial.some && !p->left_out && !p->promoted.c && !p->pinned[0];
+    bool open = p->retrial.some && !p->left_out && !p->promoted.c && !p->locked.pinned[0];
     pthread_mutex_unlock(&s->lock);
     if (!open || !strategy_proposes(s->strategy) || clock_ns() < p->not_before_ns)
         return false;
@@ -209,16 +173,16 @@ bool retrial_due(struct specializer *s, struct place *p)
     return p->retrial.key[0] && held(p, false) < RETRIALS_A_SET;
 }
 
-struct place *retrial_choose(struct specializer *s, double than)
+struct slot_search *retrial_choose(struct specializer *s, double than)
 {
-    struct place *best = NULL;
+    struct slot_search *best = NULL;
     double most = fmax(than, OBSERVE_FLOOR);
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         if (!p->retrial.some || !retrial_due(s, p))
             continue;
         pthread_mutex_lock(&s->lock);
-        double worth = p->share * p->retrial.promise;
+        double worth = p->locked.share * p->retrial.promise;
         pthread_mutex_unlock(&s->lock);
         if (worth >= most) {
             most = worth;
@@ -230,7 +194,7 @@ struct place *retrial_choose(struct specializer *s, double than)
 
 static void remember_row(void *ctx, const struct record *r)
 {
-    struct place *p = r->evidence.lost.n > 0 ? place_find(ctx, r->slot) : NULL;
+    struct slot_search *p = r->evidence.lost.n > 0 ? slot_search_find(ctx, r->slot) : NULL;
     if (p)
         p->retrial.some = p->retrial.dirty = true;
 }
@@ -244,7 +208,7 @@ void retrials_recall(struct specializer *s)
 /* ---- starting it --------------------------------------------------------------------------- */
 
 /* The candidate of a row, or NULL: its template has another text or other points by now. */
-static struct candidate *candidate_of(struct specializer *s, struct place *p,
+static struct candidate *candidate_of(struct specializer *s, struct slot_search *p,
                                       const struct record *r, int32_t *id)
 {
     const struct template *t = template_find(r->template);
@@ -259,7 +223,7 @@ static struct candidate *candidate_of(struct specializer *s, struct place *p,
     return NULL;
 }
 
-static enum next retrials_next(struct specializer *s, struct place *p)
+static enum next retrials_next(struct specializer *s, struct slot_search *p)
 {
     struct record r;
     int32_t id = -1;
@@ -273,7 +237,7 @@ static enum next retrials_next(struct specializer *s, struct place *p)
     free(r.log);
     changed_since(s, p, &r.evidence.lost, changed, sizeof changed);
     struct candidate *c = candidate_of(s, p, &r, &id);
-    if (!c || round_admit(s, c, NULL) <= 0) {
+    if (!c || search_batch_admit(s, c, NULL) <= 0) {
         candidate_free(c);
         return NEXT_LATER;
     }
@@ -282,12 +246,12 @@ static enum next retrials_next(struct specializer *s, struct place *p)
                 (int)RETRIALS_MOST);
     log_info("specializer", "%s: %s tried again: %s changed since", p->slot->name, c->name,
              changed);
-    round_add(s, p, c, (struct proposal){&proposer_retrials, id});
-    return NEXT_ROUND;
+    search_batch_add(s, p, c, (struct proposal){&proposer_retrials, id});
+    return NEXT_BATCH;
 }
 
 /* Not counted as a new candidate. */
-static void retrials_benched(struct specializer *s, struct place *p, int32_t id,
+static void retrials_benched(struct specializer *s, struct slot_search *p, int32_t id,
                              const struct candidate *c)
 {
     (void)id;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* setup.c - what the loop stands on: store, compiler, keys, folders, one place for every slot. */
+/* setup.c - what the loop stands on: store, compiler, keys, folders, a search for every slot. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -39,10 +39,10 @@ const char *program_path(void)
 bool compiler_known(const struct config *c, struct store *store, const struct machine *machine,
                     struct compiler *out, struct err *err)
 {
-    bool cuda = machine->kind == MACHINE_CUDA;
-    const char *setting = cuda ? "nvrtc" : "compiler";
-    if ((cuda ? nvrtc_find(c, program_path(), machine->target, out, err)
-              : compiler_find(c, out, err)) == 0) {
+    const struct target *target = target_of(machine->kind);
+    const char *setting = target->compiler_setting;
+    if ((target->compiler_library ? nvrtc_find(c, program_path(), machine->target, out, err)
+                                  : compiler_find(c, out, err)) == 0) {
         store_set(store, setting, out->version, NULL);
         return true;
     }
@@ -61,7 +61,8 @@ void keys_open(struct key_parts *k, const struct store *store, const struct mach
         xasprintf("%s%s%s", machine->device, *machine->driver ? ", driver " : "", machine->driver);
     nvrtc_flags(compiler, nvrtc);
     key_parts_fill(k, device, compiler->version,
-                   machine->kind == MACHINE_CUDA ? nvrtc : build_flags, shape, numerics);
+                   target_of(machine->kind)->compiler_library ? nvrtc : build_flags, shape,
+                   numerics);
     free(device);
     k->object_dir = xasprintf("%s.objects", store_path(store));
     k->kernel_dir = xasprintf("%s.kernels", store_path(store));
@@ -124,12 +125,8 @@ struct specializer *specializer_new(const struct config *c, struct engine *e, bo
     s->strategy = strategy;
     s->numerics = numerics_parse(c->specializer_numerics);
     s->adviser = adviser_open(c, store);
-    s->correlation = -2;
-    pthread_mutexattr_t lock;
-    pthread_mutexattr_init(&lock);
-    pthread_mutexattr_settype(&lock, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&s->lock, &lock);
-    pthread_mutexattr_destroy(&lock);
+    s->locked.correlation = -2;
+    pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_t wake;
     pthread_condattr_init(&wake);
     pthread_condattr_setclock(&wake, CLOCK_MONOTONIC);
@@ -151,25 +148,28 @@ struct specializer *specializer_new(const struct config *c, struct engine *e, bo
 
 static void read_pin(void *ctx, const char *slot, const char *kernel)
 {
-    struct place *p = place_find(ctx, slot);
+    struct slot_search *p = slot_search_find(ctx, slot);
     if (p)
-        snprintf(p->pinned, sizeof p->pinned, "%s", kernel);
+        snprintf(p->locked.pinned, sizeof p->locked.pinned, "%s", kernel);
 }
 
 static void read_disable(void *ctx, const char *what, const char *reason)
 {
     struct specializer *s = ctx;
-    s->disabled = xrealloc(s->disabled, (size_t)(s->disables + 1) * sizeof *s->disabled);
-    snprintf(s->disabled[s->disables].what, sizeof s->disabled->what, "%s", what);
-    snprintf(s->disabled[s->disables].reason, sizeof s->disabled->reason, "%s", reason);
-    s->disables++;
+    s->locked.disabled =
+        xrealloc(s->locked.disabled, (size_t)(s->locked.disables + 1) * sizeof *s->locked.disabled);
+    snprintf(s->locked.disabled[s->locked.disables].what, sizeof s->locked.disabled->what, "%s",
+             what);
+    snprintf(s->locked.disabled[s->locked.disables].reason, sizeof s->locked.disabled->reason, "%s",
+             reason);
+    s->locked.disables++;
 }
 
-void operators_read(struct specializer *s)
+void operators_read_locked(struct specializer *s)
 {
-    s->disables = 0;
-    for (int i = 0; i < s->places; i++)
-        s->place[i].pinned[0] = 0;
+    s->locked.disables = 0;
+    for (int i = 0; i < s->slot_searches; i++)
+        s->slot_search[i].locked.pinned[0] = 0;
     if (store_disables(s->store, read_disable, s, NULL) != 0 ||
         store_pins(s->store, read_pin, s, NULL) != 0)
         log_error("specializer", "pins and disables could not be read from the store");
@@ -202,7 +202,7 @@ static void fill_env(struct specializer *s)
     env->dispatch = engine_dispatch(s->engine);
     s->machine = *env->ops->machine(env->backend);
     env->machine = &s->machine;
-    if (s->machine.kind == MACHINE_CPU && adviser_is_remote(s->adviser)) {
+    if (target_of(env->machine->kind)->shares_cores && adviser_is_remote(s->adviser)) {
         cpu_facts_measure(&s->cpu_facts, env->model);
         s->machine.cpu = &s->cpu_facts;
     }
@@ -210,9 +210,9 @@ static void fill_env(struct specializer *s)
     env->program = program_path();
     env->kernel_dir = s->keys.kernel_dir;
     env->stop = &s->interrupt;
-    if (env->machine->kind == MACHINE_CUDA && s->config->specializer_enabled)
+    if (target_of(env->machine->kind)->prober && s->config->specializer_enabled)
         env->prober = prober_open(env);
-    if (env->machine->kind == MACHINE_CPU && s->config->specializer_enabled)
+    if (!target_of(env->machine->kind)->bandwidth_uncached && s->config->specializer_enabled)
         env->cache_bandwidth = bound_read_bandwidth(BOUND_CACHED_BYTES, machine_threads(s->config));
 }
 
@@ -229,18 +229,18 @@ static void note_environment(struct specializer *s)
     free(name);
 }
 
-static void make_places(struct specializer *s)
+static void make_slot_searches(struct specializer *s)
 {
-    struct place *place = xcalloc((size_t)s->observe.slots, sizeof *place);
+    struct slot_search *slot_search = xcalloc((size_t)s->observe.slots, sizeof *slot_search);
     for (int i = 0; i < s->observe.slots; i++) {
-        place[i].slot = dispatch_slot_at(s->env.dispatch, i);
-        place[i].index = i;
-        place[i].left_out = !slot_list_has(s->config->specializer_slots, place[i].slot);
+        slot_search[i].slot = dispatch_slot_at(s->env.dispatch, i);
+        slot_search[i].index = i;
+        slot_search[i].left_out = !slot_list_has(s->config->specializer_slots, slot_search[i].slot);
     }
     pthread_mutex_lock(&s->lock);
-    s->place = place;
-    s->places = s->observe.slots;
-    operators_read(s);
+    s->slot_search = slot_search;
+    s->slot_searches = s->observe.slots;
+    operators_read_locked(s);
     atomic_store(&s->ready, 1);
     pthread_mutex_unlock(&s->lock);
 }
@@ -249,7 +249,7 @@ static void make_places(struct specializer *s)
 static void keep_references(struct specializer *s)
 {
     struct err err = {""};
-    if (s->env.machine->kind != MACHINE_CPU)
+    if (target_of(s->env.machine->kind)->prober)
         return;
     if (reference_cache_clear(s->keys.reference_dir, &err) == 0)
         s->env.reference_dir = s->keys.reference_dir;
@@ -257,10 +257,10 @@ static void keep_references(struct specializer *s)
         log_warn("specializer", "%s: probes take longer", err.msg);
 }
 
-/* On a CPU they run sealed in or not at all. */
+/* Where they can be sealed in, they run so or not at all. */
 static bool texts_can_run(const struct specializer *s)
 {
-    if (s->env.machine->kind != MACHINE_CPU || sandbox_works())
+    if (!target_of(s->env.machine->kind)->texts_sealed || sandbox_works())
         return true;
     log_warn("specializer", "system calls cannot be filtered here (seccomp): kernels of the "
                             "program's own templates are probed unsealed");
@@ -300,7 +300,7 @@ void specializer_setup(struct specializer *s)
     keep_references(s);
     if (s->config->specializer_enabled)
         s->fleet = fleet_open(s->config, s->store, s->keys.env, machine->device, &s->imported);
-    make_places(s); /* from here on operators' threads look at all of this */
+    make_slot_searches(s); /* from here on operators' threads look at all of this */
     log_info("specializer", "%s; %s; store %s", s->env.machine->device,
              s->has_compiler ? s->compiler.version : "no compiler", store_path(s->store));
 }
@@ -311,36 +311,37 @@ void specializer_setup(struct specializer *s)
 void slots_empty(struct specializer *s)
 {
     int64_t epoch = 0;
-    for (int i = 0; i < s->places; i++)
-        epoch = dispatch_publish(s->env.dispatch, s->place[i].slot, s->place[i].slot->eager);
+    for (int i = 0; i < s->slot_searches; i++)
+        epoch = dispatch_publish(s->env.dispatch, s->slot_search[i].slot,
+                                 s->slot_search[i].slot->eager);
     int64_t start = clock_ns();
-    while (s->places > 0 && !dispatch_passed(s->env.dispatch, epoch) &&
+    while (s->slot_searches > 0 && !dispatch_passed(s->env.dispatch, epoch) &&
            clock_ns() - start < INT64_C(5000000000))
         usleep(1000);
 }
 
-static void free_places(struct specializer *s)
+static void free_slot_searches(struct specializer *s)
 {
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
-        candidate_drop(s, p->active);
-        candidate_drop(s, p->previous);
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
+        candidate_drop(s, p->locked.active);
+        candidate_drop(s, p->locked.previous);
         candidate_drop(s, p->promoted.c);
-        place_inputs_free(p);
-        place_forget(s, p);
+        slot_search_inputs_free(p);
+        slot_search_forget(s, p);
     }
-    free(s->place);
+    free(s->slot_search);
 }
 
 void specializer_free(struct specializer *s)
 {
     atomic_store(&s->ready, 0);
     fleet_turn_close(s);
-    if (s->places > 0) {
+    if (s->slot_searches > 0) {
         watch_stop(s);
-        round_abandon(s);
+        search_batch_abandon(s);
         slots_empty(s);
-        free_places(s);
+        free_slot_searches(s);
         retire_poll(s, true);
         if (s->env.reference_dir && reference_cache_clear(s->env.reference_dir, NULL) == 0)
             rmdir(s->env.reference_dir);
@@ -348,8 +349,8 @@ void specializer_free(struct specializer *s)
         observe_close(&s->observe);
         cost_close(&s->cost);
     }
-    free(s->retired);
-    free(s->disabled);
+    free(s->locked.retired);
+    free(s->locked.disabled);
     keys_close(&s->keys);
     agent_close(s->agent);
     adviser_close(s->adviser);

@@ -31,7 +31,8 @@ bool compiler_known(const struct config *c, struct store *store, const struct ma
 void keys_open(struct key_parts *k, const struct store *store, const struct machine *machine,
                const struct compiler *compiler, const struct model *model, enum numerics numerics);
 void keys_close(struct key_parts *k);
-/* Reads the operators' disables and pins into memory. Lock held, or no other thread yet. */
-void operators_read(struct specializer *s);
+/* Reads the operators' disables and pins into memory. Lock held, or no other thread
+ * yet. */
+void operators_read_locked(struct specializer *s);
 
 #endif

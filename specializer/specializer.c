@@ -7,8 +7,8 @@
  *   upkeep   counters are read, what nobody runs any more is unloaded, pins are followed
  *   watch    active kernels are audited against eager and held to their promise
  *   promote  the best of a batch goes through shadow and canary, and is published
- *   round    a batch is built, probed and benched, children working while we measure
- *   agent    a text that a language model wrote makes a round of its own, if that is allowed
+ *   batch    a batch is built, probed and benched, children working while we measure
+ *   agent    a text that a language model wrote makes a batch of its own, if that is allowed
  *   choose   the slot where most time can still be saved: new candidates, or a retrial of one that
  *            lost whole steps among other kernels (retrial.c); none: sleep
  *
@@ -49,19 +49,19 @@ void specializer_observe(struct specializer *s)
         return;
     s->observed_ns = clock_ns();
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->places; i++)
-        s->observe.gain_eager[i] = s->place[i].gain_eager;
+    for (int i = 0; i < s->slot_searches; i++)
+        s->observe.gain_eager[i] = s->slot_search[i].locked.gain_eager;
     observe_update(&s->observe);
-    s->saved_s = 0;
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
-        p->run_s = observe_run_s(&s->observe, i);
-        p->roofline_s = observe_roofline_s(&s->observe, i);
-        p->bytes = observe_bytes(&s->observe, i);
-        p->worth = observe_worth(&s->observe, i, p->measured, p->dry);
+    s->locked.saved_s = 0;
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
+        p->locked.run_s = observe_run_s(&s->observe, i);
+        p->locked.roofline_s = observe_roofline_s(&s->observe, i);
+        p->locked.bytes = observe_bytes(&s->observe, i);
+        p->locked.worth = observe_worth(&s->observe, i, p->measured, p->dry);
         if (s->observe.slot[i].seconds > 0)
-            p->share = s->observe.slot[i].share;
-        s->saved_s += s->observe.slot[i].saved_s;
+            p->locked.share = s->observe.slot[i].share;
+        s->locked.saved_s += s->observe.slot[i].saved_s;
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -72,11 +72,11 @@ static void store_shares(struct specializer *s)
     if (seconds_since(s->shares_ns) < SHARES_EVERY_S)
         return;
     s->shares_ns = clock_ns();
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         pthread_mutex_lock(&s->lock);
-        bool active = p->active != NULL;
-        double share = p->share, gain = p->gain_eager;
+        bool active = p->locked.active != NULL;
+        double share = p->locked.share, gain = p->locked.gain_eager;
         pthread_mutex_unlock(&s->lock);
         if (active)
             store_share(s->store, s->keys.env, p->slot->name, share, gain, NULL);
@@ -89,9 +89,9 @@ static bool object_kept(void *ctx, const char *object_key)
     struct specializer *s = ctx;
     bool kept = false;
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->places && !kept; i++) {
-        const struct place *p = &s->place[i];
-        const struct candidate *held[] = {p->active, p->previous, p->promoted.c};
+    for (int i = 0; i < s->slot_searches && !kept; i++) {
+        const struct slot_search *p = &s->slot_search[i];
+        const struct candidate *held[] = {p->locked.active, p->locked.previous, p->promoted.c};
         for (int j = 0; j < 3; j++)
             kept |= held[j] && strcmp(held[j]->object_key, object_key) == 0;
     }
@@ -99,10 +99,10 @@ static bool object_kept(void *ctx, const char *object_key)
     return kept || store_object_used(s->store, object_key);
 }
 
-/* Between rounds only: a round's objects are on their way from the compiler to the probe. */
+/* Between batches only: a batch's objects are on their way from the compiler to the probe. */
 static void prune_objects(struct specializer *s)
 {
-    if (s->round.place || (s->pruned_ns && seconds_since(s->pruned_ns) < PRUNE_EVERY_S))
+    if (s->batch.slot_search || (s->pruned_ns && seconds_since(s->pruned_ns) < PRUNE_EVERY_S))
         return;
     s->pruned_ns = clock_ns();
     struct objects_limit limit = {s->config->specializer_objects_mib << 20,
@@ -115,16 +115,16 @@ static void prune_objects(struct specializer *s)
 /* Slots that lost their kernel, or where an operator allowed more, are looked at afresh. */
 static void refresh_searches(struct specializer *s)
 {
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
-        if (round_has(s, p) || p->promoted.c)
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
+        if (search_batch_has(s, p) || p->promoted.c)
             continue;
         pthread_mutex_lock(&s->lock);
-        bool stale = p->stale;
-        p->stale = false;
+        bool stale = p->locked.stale;
+        p->locked.stale = false;
         pthread_mutex_unlock(&s->lock);
         if (stale) {
-            place_forget(s, p);
+            slot_search_forget(s, p);
             p->exhausted = false;
             p->measured = p->dry = 0;
         }
@@ -154,12 +154,12 @@ static void upkeep(struct specializer *s)
 /* On a busy machine compilers and probes, which run at idle priority, would never get a turn. */
 static bool children_starve(const struct specializer *s)
 {
-    if (!s->env.machine || s->env.machine->kind == MACHINE_CUDA)
+    if (!s->env.machine || !target_of(s->env.machine->kind)->shares_cores)
         return false; /* not set up; or the engine leaves the cores to them */
     if (atomic_load(&s->mode) != SPECIALIZER_RUN)
         return false;
-    for (int i = 0; i < s->round.n; i++)
-        if (s->round.trial[i].child)
+    for (int i = 0; i < s->batch.n; i++)
+        if (s->batch.trial[i].child)
             return true;
     return false;
 }
@@ -167,18 +167,18 @@ static bool children_starve(const struct specializer *s)
 static void look_after_children(struct specializer *s)
 {
     specializer_observe(s);
-    round_children(s);
+    search_batch_children(s);
     engine_yield_windows(s->engine, children_starve(s));
 }
 
 void specializer_wait(struct specializer *s, double seconds)
 {
     look_after_children(s);
-    if (s->round.place && seconds > 0.02)
+    if (s->batch.slot_search && seconds > 0.02)
         seconds = 0.02;
     if (s->env.prober && seconds > 0.003) /* it waits for turns */
-        for (int i = 0; i < s->round.n && s->round.place; i++)
-            if (s->round.trial[i].child && s->round.trial[i].at == STAGE_PROBE)
+        for (int i = 0; i < s->batch.n && s->batch.slot_search; i++)
+            if (s->batch.trial[i].child && s->batch.trial[i].at == STAGE_PROBE)
                 seconds = 0.003;
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -217,90 +217,92 @@ static enum doing permitted(const struct specializer *s)
 }
 
 /* What a fused kernel must beat is the best that there is without it: a span waits for a part whose
- * search is still to begin. Lock held. */
-static bool waits_for_parts(struct specializer *s, const struct place *span)
+ * search is still to begin. */
+static bool waits_for_parts_locked(struct specializer *s, const struct slot_search *span)
 {
     const struct region_info *info = region_info(span->slot->region);
-    for (int i = 0; i < s->places && info->parts > 0; i++) {
-        const struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches && info->parts > 0; i++) {
+        const struct slot_search *p = &s->slot_search[i];
         bool part = p->slot->m_index == span->slot->m_index &&
                     (p->slot->region == info->part[0] || p->slot->region == info->part[1]);
-        if (part && !p->active && !p->left_out && !p->exhausted && !p->pinned[0] &&
-            p->worth >= OBSERVE_FLOOR)
+        if (part && !p->locked.active && !p->left_out && !p->exhausted && !p->locked.pinned[0] &&
+            p->locked.worth >= OBSERVE_FLOOR)
             return true;
     }
     return false;
 }
 
-bool slot_choosable(struct specializer *s, const struct place *p)
+bool slot_choosable_locked(struct specializer *s, const struct slot_search *p)
 {
-    if (p->left_out || p->exhausted || p->promoted.c || p->pinned[0] ||
-        clock_ns() < p->not_before_ns || waits_for_parts(s, p))
+    if (p->left_out || p->exhausted || p->promoted.c || p->locked.pinned[0] ||
+        clock_ns() < p->not_before_ns || waits_for_parts_locked(s, p))
         return false;
     for (int t = 0; t < template_count(); t++)
         if (template_fits(template_at(t), s->env.machine->kind, p->slot->region, p->slot->m) &&
-            !is_disabled(s, "", template_at(t)->id))
+            !is_disabled_locked(s, "", template_at(t)->id))
             return true;
     return false;
 }
 
-/* On a GPU a slot's first round is what is known to be good (points.c): every slot gets that
- * before any is searched. Lock held. */
-static bool is_fresh(const struct specializer *s, const struct place *p)
+/* On a GPU a slot's first batch is what is known to be good (points.c): every slot gets that
+ * before any is searched. */
+static bool is_fresh_locked(const struct specializer *s, const struct slot_search *p)
 {
-    return s->env.machine->kind == MACHINE_CUDA && p->candidates == 0 && !p->active;
+    return !target_of(s->env.machine->kind)->opens_together && p->locked.candidates == 0 &&
+           !p->locked.active;
 }
 
-/* Lock held. */
-static bool better(const struct specializer *s, const struct place *p, const struct place *than)
+static bool better_locked(const struct specializer *s, const struct slot_search *p,
+                          const struct slot_search *than)
 {
     if (p->fleet.adopt != than->fleet.adopt)
         return p->fleet.adopt; /* one candidate, of which another server says what it is worth */
-    bool first = is_fresh(s, p), than_first = is_fresh(s, than);
-    return first != than_first ? first : p->worth > than->worth;
+    bool first = is_fresh_locked(s, p), than_first = is_fresh_locked(s, than);
+    return first != than_first ? first : p->locked.worth > than->locked.worth;
 }
 
 /* The slot most worth looking at, other than `but`, or NULL when nothing is above the floor. */
-static struct place *choose_but(struct specializer *s, const struct place *but)
+static struct slot_search *choose_but(struct specializer *s, const struct slot_search *but)
 {
-    struct place *best = NULL;
+    struct slot_search *best = NULL;
     if (!strategy_proposes(s->strategy))
         return NULL; /* the agent's turns are all there is */
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
-        if (p != but && p->worth >= OBSERVE_FLOOR && (!p->fleet.elsewhere || p->fleet.adopt) &&
-            (!best || better(s, p, best)) && slot_choosable(s, p))
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
+        if (p != but && p->locked.worth >= OBSERVE_FLOOR &&
+            (!p->fleet.elsewhere || p->fleet.adopt) && (!best || better_locked(s, p, best)) &&
+            slot_choosable_locked(s, p))
             best = p;
     }
     pthread_mutex_unlock(&s->lock);
     return best;
 }
 
-static struct place *choose(struct specializer *s)
+static struct slot_search *choose(struct specializer *s)
 {
     return choose_but(s, NULL);
 }
 
 /* A promoted candidate whose slot may have live steps again. */
-static struct place *waiting_promotion(struct specializer *s)
+static struct slot_search *waiting_promotion(struct specializer *s)
 {
     if (engine_load(s->engine) == 0)
         return NULL;
-    for (int i = 0; i < s->places; i++)
-        if (s->place[i].promoted.c && clock_ns() >= s->place[i].not_before_ns)
-            return &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++)
+        if (s->slot_search[i].promoted.c && clock_ns() >= s->slot_search[i].not_before_ns)
+            return &s->slot_search[i];
     return NULL;
 }
 
-/* Without inputs of live steps no round begins, and a sleep goes on. The slot is asked again after
+/* Without inputs of live steps no batch begins, and a sleep goes on. The slot is asked again after
  * 2 s, or 20 s for a retrial: its share may be one that the store has from the last server, and
  * while inputs are waited for nothing else is done. */
-static void start_round(struct specializer *s, struct place *p, const struct proposer *by,
+static void start_batch(struct specializer *s, struct slot_search *p, const struct proposer *by,
                         int64_t ask_again_s)
 {
-    bool opened = place_open(s, p);
-    if (opened && !place_inputs(s, p)) {
+    bool opened = slot_search_open(s, p);
+    if (opened && !slot_search_inputs(s, p)) {
         p->not_before_ns = clock_ns() + INT64_C(1000000000) * ask_again_s;
         return;
     }
@@ -315,23 +317,23 @@ static void start_round(struct specializer *s, struct place *p, const struct pro
     }
 }
 
-/* A round where most can be gained: with new candidates, or for one that is to be tried again. */
+/* A batch where most can be gained: with new candidates, or for one that is to be tried again. */
 static bool search_turn(struct specializer *s)
 {
     if (strategy_proposes(s->strategy) && opening_start(s)) {
         s->asleep = false;
         return true;
     }
-    struct place *p = choose(s);
+    struct slot_search *p = choose(s);
     pthread_mutex_lock(&s->lock);
-    double worth = !p ? 0 : is_fresh(s, p) ? HUGE_VAL : p->worth;
+    double worth = !p ? 0 : is_fresh_locked(s, p) ? HUGE_VAL : p->locked.worth;
     pthread_mutex_unlock(&s->lock);
-    struct place *again = retrial_choose(s, worth);
+    struct slot_search *again = retrial_choose(s, worth);
     if (again)
-        start_round(s, again, &proposer_retrials, 20);
+        start_batch(s, again, &proposer_retrials, 20);
     else if (p)
-        start_round(s, p, &proposer_points, 2);
-    struct place *next = s->round.place ? choose_but(s, s->round.place) : NULL;
+        start_batch(s, p, &proposer_points, 2);
+    struct slot_search *next = s->batch.slot_search ? choose_but(s, s->batch.slot_search) : NULL;
     if (next)
         consult_ahead(s, next);
     return p || again;
@@ -355,7 +357,7 @@ static void fall_asleep(struct specializer *s, const char *why)
  * contrary, only live steps can judge. */
 static bool promotion_turn(struct specializer *s)
 {
-    struct place *p = waiting_promotion(s);
+    struct slot_search *p = waiting_promotion(s);
     if (p) {
         s->asleep = false;
         promotion_try(s, p);
@@ -363,28 +365,28 @@ static bool promotion_turn(struct specializer *s)
     return p != NULL;
 }
 
-/* True if a text's round began. */
+/* True if a text's batch began. */
 static bool text_turn(struct specializer *s)
 {
-    struct place *p = agent_waiting(s);
-    return p && proposer_texts.next(s, p) == NEXT_ROUND;
+    struct slot_search *p = agent_waiting(s);
+    return p && proposer_texts.next(s, p) == NEXT_BATCH;
 }
 
 static void search_step(struct specializer *s)
 {
     if (promotion_turn(s))
         return;
-    if (s->round.place) {
-        round_children(s);
-        if (round_bench(s))
+    if (s->batch.slot_search) {
+        search_batch_children(s);
+        if (search_batch_bench(s))
             return;
-        if (round_over(s))
-            round_close(s);
+        if (search_batch_over(s))
+            search_batch_close(s);
         else if (children_starve(s))
             wait_for_children(s);
         else
             specializer_wait(s, 0.02);
-    } else if (!round_may_build(s)) {
+    } else if (!search_batch_may_build(s)) {
         fall_asleep(s, "the builds of this hour are used up");
     } else if (text_turn(s)) {
         s->asleep = false;
@@ -437,7 +439,7 @@ static void *specializer_thread(void *ctx)
         watch_poll(s);
         enum doing doing = permitted(s);
         if (doing == DOING_FROZEN)
-            round_forget(s);
+            search_batch_forget(s);
         if (doing == DOING_SEARCH) {
             atomic_store(&s->doing, DOING_SEARCH);
             agent_turn(s);
@@ -455,11 +457,11 @@ static void *specializer_thread(void *ctx)
 
 /* ---- start and stop ------------------------------------------------------------------------ */
 
-struct place *place_find(struct specializer *s, const char *slot)
+struct slot_search *slot_search_find(struct specializer *s, const char *slot)
 {
-    for (int i = 0; i < s->places; i++)
-        if (strcmp(s->place[i].slot->name, slot) == 0)
-            return &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++)
+        if (strcmp(s->slot_search[i].slot->name, slot) == 0)
+            return &s->slot_search[i];
     return NULL;
 }
 

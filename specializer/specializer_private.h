@@ -2,9 +2,10 @@
 /* specializer_private.h - the inside of struct specializer, for the files of the loop.
  *
  * Ownership: the specializer thread owns everything and is the only one that changes it, but for
- * what says "lock": those fields are changed under `lock` and read by operators' threads under it.
+ * what is `locked`: that is changed under `lock` and read by operators' threads under it.
  * `lock` is held for moments (pointer swaps, a row in the store), never while something is built,
- * run or waited for. It is recursive.
+ * run or waited for. It is a plain mutex: a function that is named _locked expects it
+ * held, no other does.
  */
 #ifndef WHET_SPECIALIZER_SPECIALIZER_PRIVATE_H
 #define WHET_SPECIALIZER_SPECIALIZER_PRIVATE_H
@@ -18,9 +19,9 @@
 #include "specializer/counts.h"
 #include "specializer/fleet_turn.h"
 #include "specializer/observe.h"
-#include "specializer/place.h"
-#include "specializer/round.h"
 #include "specializer/search/known.h"
+#include "specializer/search_batch.h"
+#include "specializer/slot_search.h"
 #include "specializer/specializer.h"
 #include "specializer/store/store.h"
 
@@ -47,7 +48,7 @@ struct specializer {
     atomic_bool stop;
     atomic_bool interrupt; /* what env.stop points to: set by stop, pause, disable */
     _Atomic int mode;      /* enum specializer_mode */
-    _Atomic int ready;     /* places exist: operators may look */
+    _Atomic int ready;     /* the slots are there: operators may look */
     _Atomic int doing;     /* enum doing */
 
     struct observe observe;
@@ -61,21 +62,25 @@ struct specializer {
     struct fleet *fleet;  /* NULL: this server is alone */
     struct fleet_turn fleet_turn;
 
-    struct place *place; /* [places] one per slot of the dispatch table */
-    int places;
-    struct round round;
+    struct slot_search *slot_search; /* [slot_searches] one per slot of the dispatch table */
+    int slot_searches;
+    struct search_batch batch;
     struct {
-        char what[NAME_MOST];
-        char reason[200];
-    } * disabled; /* lock */
-    int disables;
-    struct retired *retired;
-    int retires;
+        struct {
+            char what[NAME_MOST];
+            char reason[200];
+        } * disabled; /* [disables] what operators disabled */
+        int disables;
+        struct retired *retired; /* [retires] */
+        int retires;
+        int watch_at;       /* the slot audited last */
+        double saved_s;     /* seconds of steps saved since start */
+        double correlation; /* of predicted and measured times; below -1: not yet known */
+    } locked;
 
     struct tap tap; /* the watch's, installed when tap.slot is set */
-    struct place *tapped;
+    struct slot_search *tapped;
     char tapped_key[24]; /* of the kernel that is looked at */
-    int watch_at;        /* lock; the place audited last */
     int64_t tap_since_ns;
 
     int64_t hour_ns; /* start of the hour whose builds are counted */
@@ -84,8 +89,6 @@ struct specializer {
     int64_t pruned_ns;              /* when old objects were deleted; 0: not yet */
     int64_t since_ns;               /* when the restored kernels were back */
     bool asleep;
-    double saved_s;     /* lock; seconds of steps saved since start */
-    double correlation; /* lock; of predicted and measured times; below -1: not yet known */
     struct counts counts;
 };
 
@@ -107,25 +110,26 @@ enum doing {
 /* Reads a reply and makes the agent's next move; never waits. */
 void agent_turn(struct specializer *s);
 /* The slot for which a text is ready, with inputs; NULL: there is none now. */
-struct place *agent_waiting(struct specializer *s);
+struct slot_search *agent_waiting(struct specializer *s);
 
 /* ---- watch.c: active kernels against eager, and against their promise ------------------------ */
 void watch_poll(struct specializer *s);
 void watch_stop(struct specializer *s); /* removes the tap, so that a stage may use one */
 
 /* ---- specializer.c: what may be searched ----------------------------------------------------- */
-/* Whether the slot may be looked at now, whoever else does. Lock held. */
-bool slot_choosable(struct specializer *s, const struct place *p);
+/* Whether the slot may be looked at now, whoever else does. */
+bool slot_choosable_locked(struct specializer *s, const struct slot_search *p);
 
 /* ---- restore.c: winners of the store and pinned kernels ------------------------------------ */
 void restore_winners(struct specializer *s);
 void restore_pins(struct specializer *s); /* pinned kernels that are not loaded */
 /* A candidate made from a stored row if its key still is what we would compute; NULL otherwise. */
-struct candidate *restore_candidate(struct specializer *s, struct place *p, const struct record *r);
+struct candidate *restore_candidate(struct specializer *s, struct slot_search *p,
+                                    const struct record *r);
 
 /* ---- admin.c and status.c: what operators are shown ---------------------------------------- */
-extern const char *const mode_names[];    /* of enum specializer_mode, as the store has them */
-cJSON *slots_json(struct specializer *s); /* lock held */
+extern const char *const mode_names[]; /* of enum specializer_mode, as the store has them */
+cJSON *slots_json_locked(struct specializer *s);
 
 /* Reads the counters if it is time. */
 void specializer_observe(struct specializer *s);

@@ -63,21 +63,21 @@ static cJSON *counts_json(struct specializer *s)
     return o;
 }
 
-/* Lock held; the engine is ready. */
-static void add_search(struct specializer *s, cJSON *o)
+/* The engine is ready. */
+static void add_search_locked(struct specializer *s, cJSON *o)
 {
     cJSON_AddBoolToObject(o, "compiler_available", s->has_compiler);
     cJSON_AddStringToObject(o, "compiler", s->compiler.version);
     cJSON_AddStringToObject(o, "device", s->env.machine->device);
-    cJSON_AddNumberToObject(o, "time_saved_s", s->saved_s);
-    if (s->correlation > -2)
-        cJSON_AddNumberToObject(o, "cost_rank_correlation", s->correlation);
-    cJSON_AddItemToObject(o, "slots", slots_json(s));
+    cJSON_AddNumberToObject(o, "time_saved_s", s->locked.saved_s);
+    if (s->locked.correlation > -2)
+        cJSON_AddNumberToObject(o, "cost_rank_correlation", s->locked.correlation);
+    cJSON_AddItemToObject(o, "slots", slots_json_locked(s));
     cJSON *disabled = cJSON_AddArrayToObject(o, "disabled");
-    for (int i = 0; i < s->disables; i++) {
+    for (int i = 0; i < s->locked.disables; i++) {
         cJSON *d = cJSON_CreateObject();
-        cJSON_AddStringToObject(d, "kernel", s->disabled[i].what);
-        cJSON_AddStringToObject(d, "reason", s->disabled[i].reason);
+        cJSON_AddStringToObject(d, "kernel", s->locked.disabled[i].what);
+        cJSON_AddStringToObject(d, "reason", s->locked.disabled[i].reason);
         cJSON_AddItemToArray(disabled, d);
     }
 }
@@ -108,7 +108,7 @@ char *specializer_json(struct specializer *s)
     cJSON_AddItemToObject(o, "funnel", funnel_json(s));
     if (atomic_load(&s->ready)) {
         pthread_mutex_lock(&s->lock);
-        add_search(s, o);
+        add_search_locked(s, o);
         pthread_mutex_unlock(&s->lock);
     }
     int64_t now_s = clock_wall_s();

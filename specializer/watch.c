@@ -22,8 +22,6 @@
 #include "specializer/swap.h"
 
 enum { WINDOW_RUNS = 3000 };
-/* A GPU's steps are a tenth as long, and one that is looked at is longer by more. */
-enum { CUDA_RARER = 8 };
 #define DRIFT_FACTOR 1.25
 #define TAP_PATIENCE_S 20
 #define RECHECK_EVERY_S 120
@@ -39,42 +37,42 @@ void watch_stop(struct specializer *s)
 
 /* The tap has looked: judge, count, roll back. Not if an operator was faster: what serves now is
  * not what was looked at. */
-static void judge(struct specializer *s, struct place *p)
+static void judge(struct specializer *s, struct slot_search *p)
 {
     char buf[160];
     pthread_mutex_lock(&s->lock);
-    struct candidate *c = p->active;
+    struct candidate *c = p->locked.active;
     const char *wrong = NULL;
     if (c && s->tap.looks > 0 && strcmp(c->key, s->tapped_key) == 0) {
         wrong = compare_verdict(&s->env, &s->tap, &c->evidence, buf, sizeof buf);
-        p->looks += s->tap.looks;
+        p->locked.looks += s->tap.looks;
         atomic_fetch_add(&s->counts.looks, (uint64_t)s->tap.looks);
         atomic_fetch_add(&s->counts.mismatches, wrong != NULL);
     }
     if (wrong)
         fleet_wrong(s->fleet, c->key, p->slot->name, wrong);
-    else if (c && s->tap.looks > 0 && p->fleet.suspect > 0)
-        p->fleet.suspect--;
+    else if (c && s->tap.looks > 0 && p->locked.suspect > 0)
+        p->locked.suspect--;
     if (wrong)
-        swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
+        swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
     pthread_mutex_unlock(&s->lock);
 }
 
-static struct place *next_to_audit(struct specializer *s)
+static struct slot_search *next_to_audit(struct specializer *s)
 {
-    struct place *found = NULL;
+    struct slot_search *found = NULL;
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->places && !found; i++) {
-        s->watch_at = (s->watch_at + 1) % s->places;
-        struct place *p = &s->place[s->watch_at];
-        if (p->active && s->observe.slot[p->index].share > 0)
+    for (int i = 0; i < s->slot_searches && !found; i++) {
+        s->locked.watch_at = (s->locked.watch_at + 1) % s->slot_searches;
+        struct slot_search *p = &s->slot_search[s->locked.watch_at];
+        if (p->locked.active && s->observe.slot[p->index].share > 0)
             found = p;
     }
-    for (int i = 0; i < s->places; i++) /* whose kernel is in doubt goes first */
-        if (s->place[i].fleet.suspect > 0 && s->place[i].active)
-            found = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) /* whose kernel is in doubt goes first */
+        if (s->slot_search[i].locked.suspect > 0 && s->slot_search[i].locked.active)
+            found = &s->slot_search[i];
     if (found)
-        snprintf(s->tapped_key, sizeof s->tapped_key, "%s", found->active->key);
+        snprintf(s->tapped_key, sizeof s->tapped_key, "%s", found->locked.active->key);
     pthread_mutex_unlock(&s->lock);
     return found;
 }
@@ -86,20 +84,20 @@ static void audit_poll(struct specializer *s)
         bool done = atomic_load(&s->tap.left) == 0;
         if (!done && now - s->tap_since_ns < TAP_PATIENCE_S * INT64_C(1000000000))
             return;
-        struct place *p = s->tapped;
+        struct slot_search *p = s->tapped;
         watch_stop(s);
         if (done)
             judge(s, p);
     }
-    struct place *p = next_to_audit(s);
+    struct slot_search *p = next_to_audit(s);
     if (!p)
         return;
-    bool cuda = s->env.machine->kind == MACHINE_CUDA;
-    int32_t every = (int32_t)s->config->specializer_watch_every * (cuda ? CUDA_RARER : 1);
+    int32_t every = (int32_t)s->config->specializer_watch_every *
+                    target_of(s->env.machine->kind)->watch_every_factor;
     s->tap = (struct tap){.kind = TAP_COMPARE,
                           .slot = p->slot,
                           .kernel = p->slot->eager,
-                          .every = p->fleet.suspect > 0 ? 1 : every};
+                          .every = p->locked.suspect > 0 ? 1 : every};
     atomic_init(&s->tap.left, 1);
     s->tap_since_ns = now;
     if (s->env.ops->tap(s->env.backend, &s->tap) == 0)
@@ -112,18 +110,19 @@ static void audit_poll(struct specializer *s)
  */
 static void broken_poll(struct specializer *s)
 {
-    for (int i = 0; s->env.ops->broken && i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; s->env.ops->broken && i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         pthread_mutex_lock(&s->lock);
-        const char *why = p->active ? s->env.ops->broken(s->env.backend, p->active->kernel) : NULL;
+        const char *why =
+            p->locked.active ? s->env.ops->broken(s->env.backend, p->locked.active->kernel) : NULL;
         char words[200];
         if (why) {
             snprintf(words, sizeof words, "its executor: %.180s", why);
-            swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_EXECUTOR, words, NULL);
+            swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_EXECUTOR, words, NULL);
         }
-        if (p->previous && s->env.ops->broken(s->env.backend, p->previous->kernel)) {
-            candidate_drop(s, p->previous);
-            p->previous = NULL;
+        if (p->locked.previous && s->env.ops->broken(s->env.backend, p->locked.previous->kernel)) {
+            candidate_drop_locked(s, p->locked.previous);
+            p->locked.previous = NULL;
         }
         pthread_mutex_unlock(&s->lock);
     }
@@ -137,7 +136,7 @@ static bool like(double a, double b)
 }
 
 /* Closes the slot's window if it is full; true if it was much slower than promised. */
-static bool window_drifted(struct place *p)
+static bool window_drifted(struct slot_search *p)
 {
     struct slot_counters *c = &p->slot->counters;
     struct window now = {atomic_load(&c->runs), atomic_load(&c->ns), atomic_load(&c->tokens),
@@ -164,14 +163,14 @@ static bool window_drifted(struct place *p)
 }
 
 /* Measures the active kernel against eager again; a loss rolls it back. */
-static void recheck(struct specializer *s, struct place *p)
+static void recheck(struct specializer *s, struct slot_search *p)
 {
-    if (!place_inputs(s, p))
+    if (!slot_search_inputs(s, p))
         return;
     pthread_mutex_lock(&s->lock);
     struct candidate copy = {0};
-    if (p->active)
-        copy = *p->active;
+    if (p->locked.active)
+        copy = *p->locked.active;
     pthread_mutex_unlock(&s->lock);
     if (!copy.kernel) /* an operator was faster */
         return;
@@ -183,7 +182,8 @@ static void recheck(struct specializer *s, struct place *p)
     bool slower = r == STAGE_REFUSE && copy.evidence.bench.high < 0;
     pthread_mutex_lock(&s->lock);
     if (slower && atomic_load(&p->slot->kernel) == copy.kernel)
-        swap_out(s, p, LIFE_ROLLED_BACK, ROLLBACK_DRIFT, "no faster than eager any more", NULL);
+        swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_DRIFT, "no faster than eager any more",
+                        NULL);
     else
         p->promise_s = 0; /* the machine or the mix changed: this is the new normal */
     pthread_mutex_unlock(&s->lock);
@@ -192,10 +192,10 @@ static void recheck(struct specializer *s, struct place *p)
 static void drift_poll(struct specializer *s)
 {
     int64_t now = clock_ns();
-    for (int i = 0; i < s->places; i++) {
-        struct place *p = &s->place[i];
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *p = &s->slot_search[i];
         pthread_mutex_lock(&s->lock);
-        bool drifted = p->active && window_drifted(p);
+        bool drifted = p->locked.active && window_drifted(p);
         pthread_mutex_unlock(&s->lock);
         if (!drifted || now - p->rechecked_ns < RECHECK_EVERY_S * INT64_C(1000000000))
             continue;

@@ -3,7 +3,7 @@
  *
  * Of all that was tried in a slot the candidate that came farthest says most: one that whole steps
  * turned down is nearer than one that a probe found wrong, and of two at the same stage the faster
- * one. Every place remembers that one; operators read it in /specializer, in /admin/slots, on the
+ * one. Every slot remembers that one; operators read it in /specializer, in /admin/slots, on the
  * dashboard and in the tables of `whet tune`. After a start it is read back from the store. What
  * took a kernel out again (an audit, an operator) counts for more than any refusal. Where no
  * candidate has met a verdict, what kept the last one from it is told instead.
@@ -57,39 +57,41 @@ static double gain_at(int stage, const struct evidence *e)
                                                            : 0;
 }
 
-static void note(struct place *p, enum life state, const char *reason, const struct evidence *e)
+static void note(struct slot_search *p, enum life state, const char *reason,
+                 const struct evidence *e)
 {
     int rank = rank_of(state, &e->refusal);
     double gain = gain_at(rank, e);
     char words[WHY_TEXT];
-    bool better = rank > p->why.rank || (rank == p->why.rank && gain >= p->why.gain);
-    if (!reason[0] || (p->why.words[0] && !better))
+    bool better =
+        rank > p->locked.why.rank || (rank == p->locked.why.rank && gain >= p->locked.why.gain);
+    if (!reason[0] || (p->locked.why.words[0] && !better))
         return;
     brief(reason, e, words);
-    p->why.rank = rank;
-    p->why.gain = gain;
+    p->locked.why.rank = rank;
+    p->locked.why.gain = gain;
     if (rank == STAGES)
-        snprintf(p->why.words, WHY_TEXT, "%s: %.*s",
+        snprintf(p->locked.why.words, WHY_TEXT, "%s: %.*s",
                  state == LIFE_DISABLED ? "disabled" : "rolled back", WHY_TEXT - 14, words);
     else
-        memcpy(p->why.words, words, WHY_TEXT);
+        memcpy(p->locked.why.words, words, WHY_TEXT);
 }
 
-void why_note(struct place *p, enum life left, const struct candidate *c)
+void why_note_locked(struct slot_search *p, enum life left, const struct candidate *c)
 {
     note(p, left, c->reason, &c->evidence);
 }
 
-void why_undecided(struct place *p, const struct candidate *c)
+void why_undecided_locked(struct slot_search *p, const struct candidate *c)
 {
     if (c->reason[0])
-        brief(c->reason, &c->evidence, p->why.undecided);
+        brief(c->reason, &c->evidence, p->locked.why.undecided);
 }
 
-void why_no_point(struct place *p)
+void why_no_point_locked(struct slot_search *p)
 {
-    if (!p->why.words[0])
-        snprintf(p->why.words, WHY_TEXT, "no point of its templates is legal here");
+    if (!p->locked.why.words[0])
+        snprintf(p->locked.why.words, WHY_TEXT, "no point of its templates is legal here");
 }
 
 struct recalling {
@@ -100,7 +102,7 @@ struct recalling {
 static void recall_row(void *ctx, const struct record *r)
 {
     const struct recalling *g = ctx;
-    struct place *p = place_find(g->s, r->slot);
+    struct slot_search *p = slot_search_find(g->s, r->slot);
     bool known = false;
     for (int i = 0; i < template_count() && !known; i++)
         known =
@@ -127,7 +129,7 @@ void why_recall(struct specializer *s)
 /* ---- saying ---------------------------------------------------------------------------------- */
 
 /* Whether templates take the slot, and an operator lets them; says what is missing. */
-static bool has_template(struct specializer *s, const struct slot *slot, char out[WHY_TEXT])
+static bool has_template_locked(struct specializer *s, const struct slot *slot, char out[WHY_TEXT])
 {
     int takes = 0, allowed = 0;
     for (int i = 0; i < template_count(); i++) {
@@ -135,7 +137,7 @@ static bool has_template(struct specializer *s, const struct slot *slot, char ou
         if (!template_fits(t, s->env.machine->kind, slot->region, slot->m))
             continue;
         takes++;
-        allowed += !is_disabled(s, "", t->id);
+        allowed += !is_disabled_locked(s, "", t->id);
     }
     if (takes == 0)
         snprintf(out, WHY_TEXT, "no template takes %d token%s", slot->m, slot->m == 1 ? "" : "s");
@@ -144,21 +146,21 @@ static bool has_template(struct specializer *s, const struct slot *slot, char ou
     return allowed > 0;
 }
 
-void why_eager(struct specializer *s, const struct place *p, char out[WHY_TEXT])
+void why_eager_locked(struct specializer *s, const struct slot_search *p, char out[WHY_TEXT])
 {
-    if (p->pinned[0])
+    if (p->locked.pinned[0])
         snprintf(out, WHY_TEXT, "%s",
-                 strcmp(p->pinned, "eager") == 0 ? "pinned to it"
-                                                 : "the pinned kernel is not here");
-    else if (!has_template(s, p->slot, out))
+                 strcmp(p->locked.pinned, "eager") == 0 ? "pinned to it"
+                                                        : "the pinned kernel is not here");
+    else if (!has_template_locked(s, p->slot, out))
         return;
-    else if (p->why.words[0])
-        snprintf(out, WHY_TEXT, "%s", p->why.words);
+    else if (p->locked.why.words[0])
+        snprintf(out, WHY_TEXT, "%s", p->locked.why.words);
     else if (p->left_out)
         snprintf(out, WHY_TEXT, "left out by specializer.slots");
-    else if (p->why.undecided[0])
-        snprintf(out, WHY_TEXT, "undecided; %.*s", WHY_TEXT - 12, p->why.undecided);
+    else if (p->locked.why.undecided[0])
+        snprintf(out, WHY_TEXT, "undecided; %.*s", WHY_TEXT - 12, p->locked.why.undecided);
     else
         snprintf(out, WHY_TEXT, "%s",
-                 p->candidates > 0 ? "nothing was decided yet" : "not searched yet");
+                 p->locked.candidates > 0 ? "nothing was decided yet" : "not searched yet");
 }

@@ -24,7 +24,6 @@
 #include "specializer/candidate/hash.h"
 #include "specializer/pipeline/bench.h"
 #include "specializer/pipeline/pipeline.h"
-#include "specializer/swap.h"
 
 enum { PAIRS = 24, PAIRS_AGAIN = 96, LANES_LEAST = 2, LANES_MOST = 16, SAVE_EVERY_S = 10 };
 static const double build_share = 0.6; /* of the time, when benches follow */
@@ -36,7 +35,7 @@ struct ref {
 };
 
 struct work {
-    struct lab *lab;
+    struct session *session;
     struct tables *tables;
     const char *path;
     struct ref *order;
@@ -61,7 +60,7 @@ static int save(struct work *w, bool now)
 
 static bool over(const struct work *w, int64_t until_ns)
 {
-    return lab_stopped(w->lab) || clock_ns() >= until_ns;
+    return session_stopped(w->session) || clock_ns() >= until_ns;
 }
 
 static int32_t *shuffled(int n, uint64_t seed)
@@ -109,21 +108,23 @@ static void put_in_order(struct work *w)
     free(id);
 }
 
-int measure_prepare(struct lab *l, struct tables *t, char **names, int n, int most, struct err *err)
+int measure_prepare(struct session *s, struct tables *t, char **names, int n, int most,
+                    struct err *err)
 {
-    t->machine = *l->s->env.machine;
-    t->threads = l->s->cost.threads;
+    const struct stage_env *env = session_env(s);
+    t->machine = *env->machine;
+    t->threads = session_threads(s);
     for (int i = 0; i < n; i++) {
-        struct slot *slot = dispatch_find(l->s->env.dispatch, names[i]);
+        struct slot *slot = session_slot(s, names[i]);
         struct facts facts;
         if (!slot)
             return err_set(err, "there is no slot \"%s\"", names[i]);
         if (tables_find(t, names[i]))
             continue;
-        facts_fill(&facts, l->s->env.model, slot->region, slot->m, l->s->numerics);
-        facts_machine(&facts, l->s->env.machine);
+        facts_fill(&facts, env->model, slot->region, slot->m, env->numerics);
+        facts_machine(&facts, env->machine);
         struct table *new =
-            tables_add(t, slot->name, slot->region, slot->m, &facts, l->s->numerics, most);
+            tables_add(t, slot->name, slot->region, slot->m, &facts, env->numerics, most);
         if (space_size(new->space) == 0)
             return err_set(err, "no template has a legal point for %s", names[i]);
         printf("%-16s %5d points of %d\n", new->slot, space_size(new->space), new->whole);
@@ -134,10 +135,9 @@ int measure_prepare(struct lab *l, struct tables *t, char **names, int n, int mo
 static struct candidate *candidate_at(struct work *w, const struct table *t, int32_t id)
 {
     struct point p;
-    struct specializer *s = w->lab->s;
     space_point(t->space, id, &p);
-    return candidate_new(&s->keys, space_template(t->space, id), &p, &t->facts,
-                         dispatch_find(s->env.dispatch, t->slot));
+    return session_candidate(w->session, space_template(t->space, id), &p, &t->facts,
+                             session_slot(w->session, t->slot));
 }
 
 static void refuse(struct measured *m, const struct candidate *c)
@@ -245,7 +245,8 @@ static void say_progress(const struct work *w, const char *what, enum point_stat
 static int build_all(struct work *w)
 {
     struct lane lane[LANES_MOST] = {{{0}}};
-    struct pipeline p = {.rules = &to_probe, .ctx = w, .env = &w->lab->s->env, .last = STAGE_PROBE};
+    struct pipeline p = {
+        .rules = &to_probe, .ctx = w, .env = session_env(w->session), .last = STAGE_PROBE};
     bool ok = true, busy = true;
     while (ok && busy) {
         busy = false;
@@ -285,11 +286,12 @@ static const struct pipeline_rules to_bench = {.enter = let, .came = bench_came}
 static void bench_point(struct work *w, struct table *t, int32_t id, const struct capture *inputs,
                         int pairs)
 {
-    struct specializer *s = w->lab->s;
     struct measured *m = &t->row[id];
     struct candidate *c = candidate_at(w, t, id);
-    struct pipeline p = {
-        .rules = &to_bench, .env = &s->env, .marks = s->store, .last = STAGE_BENCH};
+    struct pipeline p = {.rules = &to_bench,
+                         .env = session_env(w->session),
+                         .marks = session_store(w->session),
+                         .last = STAGE_BENCH};
     struct lane l = {
         .at = {t, id},
         .trial = {.c = c,
@@ -311,8 +313,7 @@ static void bench_point(struct work *w, struct table *t, int32_t id, const struc
         if (m->bench_s <= 0)
             m->bench_s = (float)seconds_since(start);
     }
-    candidate_drop(s, c);
-    retire_poll(s, true);
+    session_drop(w->session, c);
 }
 
 /* The speed that a tenth of the points (at least ten) reach. */
@@ -337,8 +338,8 @@ static double tenth(const struct table *t)
 /* Every probed point; then, if there was time for all, the fastest once more. */
 static int bench_table(struct work *w, struct table *t, int64_t until_ns)
 {
-    struct slot *slot = dispatch_find(w->lab->s->env.dispatch, t->slot);
-    struct capture *inputs = capture_seeded(w->lab->s->env.model, slot, 1);
+    struct slot *slot = session_slot(w->session, t->slot);
+    struct capture *inputs = capture_seeded(session_env(w->session)->model, slot, 1);
     int n = space_size(t->space), r = 0;
     int32_t *order = table_order(t, w->tables->seed + 1);
     for (int i = 0; i < n && r == 0 && !over(w, until_ns); i++)
@@ -372,10 +373,10 @@ static int bench_all(struct work *w)
     return r;
 }
 
-int measure_run(struct lab *l, struct tables *t, double seconds, bool build_only, const char *path,
-                struct err *err)
+int measure_run(struct session *s, struct tables *t, double seconds, bool build_only,
+                const char *path, struct err *err)
 {
-    struct work w = {.lab = l, .tables = t, .path = path, .err = err};
+    struct work w = {.session = s, .tables = t, .path = path, .err = err};
     int64_t now = clock_ns(), all = (int64_t)(seconds * 1e9);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     w.lanes = cores < LANES_LEAST ? LANES_LEAST : cores > LANES_MOST ? LANES_MOST : (int)cores;

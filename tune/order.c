@@ -2,7 +2,7 @@
 /* order.c - see order.h.
  *
  * A pass visits every slot once, so a budget that is too short for two passes is spent on breadth:
- * each slot's first round, which on a GPU is one candidate, the best known to be good. And one too
+ * each slot's first batch, which on a GPU is one candidate, the best known to be good. And one too
  * short for a single pass must not end with all of one batch size and nothing of the next. Offline
  * nobody knows yet what a slot will gain, nor how often it will run; what is known is how large a
  * part of its step it cannot help being. So the regions come by that, whatever their M: gate and up
@@ -17,6 +17,9 @@
 #include "tune/order.h"
 
 #include <stdlib.h>
+
+#include "config/err.h"
+#include "specializer/candidate/target.h"
 
 enum { USUAL_CONTEXT = 512, DECODED_MOST = 64 };
 
@@ -39,21 +42,21 @@ double order_share(const struct model *model, const struct machine *machine,
     return step > 0 ? region_least_s(model, machine, slot->region, slot->m, context) / step : 0;
 }
 
-void order_places(const struct model *model, const struct machine *machine, struct place **place,
-                  int n)
+void order_slots(const struct model *model, const struct machine *machine, const struct slot **slot,
+                 int n)
 {
     double *share = xcalloc((size_t)n + 1, sizeof *share);
     for (int i = 0; i < n; i++) {
-        struct place *p = place[i];
-        bool first = machine->kind == MACHINE_CUDA && p->slot->region == REGION_ATTN;
-        bool span = region_info(p->slot->region)->parts > 0;
-        double own = span ? -1 : order_share(model, machine, p->slot) + first;
+        const struct slot *s = slot[i];
+        bool first = target_of(machine->kind)->attention_first && s->region == REGION_ATTN;
+        bool span = region_info(s->region)->parts > 0;
+        double own = span ? -1 : order_share(model, machine, s) + first;
         int at = i;
         for (; at > 0 && share[at - 1] < own; at--) {
-            place[at] = place[at - 1];
+            slot[at] = slot[at - 1];
             share[at] = share[at - 1];
         }
-        place[at] = p;
+        slot[at] = s;
         share[at] = own;
     }
     free(share);
@@ -66,13 +69,14 @@ static bool beside(const struct slot *attn, const struct slot *slot, int longest
     return attn->region == REGION_ATTN && attn->m == slot->m && begin + 1 < longest;
 }
 
-int order_context(struct place *const *place, int n, const struct slot *slot, int longest, int turn)
+int order_context(const struct slot *const *searched, int n, const struct slot *slot, int longest,
+                  int turn)
 {
-    int searched = 0, at = 0;
+    int some = 0, at = 0;
     for (int i = 0; i < n; i++)
-        searched += beside(place[i]->slot, slot, longest);
-    for (int i = 0; i < n && searched > 0; i++)
-        if (beside(place[i]->slot, slot, longest) && at++ == turn % searched)
-            return place[i]->slot->context;
+        some += beside(searched[i], slot, longest);
+    for (int i = 0; i < n && some > 0; i++)
+        if (beside(searched[i], slot, longest) && at++ == turn % some)
+            return searched[i]->context;
     return context_bucket[0];
 }

@@ -3,7 +3,8 @@
 #ifndef WHET_TUNE_ORDER_H
 #define WHET_TUNE_ORDER_H
 
-#include "specializer/specializer_private.h"
+#include "engine/dispatch.h"
+#include "engine/plan.h"
 
 /* The part that the slot's region must take of a step of its M (and context, for attention) on this
  * machine: its least time over that of all regions. */
@@ -12,13 +13,13 @@ double order_share(const struct model *model, const struct machine *machine,
 
 /* Largest share first; of equals, as they were given. On a GPU attention before all others. Spans
  * of regions last: what they must beat is their parts as they were found. */
-void order_places(const struct model *model, const struct machine *machine, struct place **place,
-                  int n);
+void order_slots(const struct model *model, const struct machine *machine, const struct slot **slot,
+                 int n);
 
 /* The context bucket in which to replay steps of a slot that has none: one of those whose attention
- * is among the n places at the slot's M, another each `turn`; the shortest if there is none. Not
- * one that begins beyond `longest`, where the model ends. */
-int order_context(struct place *const *place, int n, const struct slot *slot, int longest,
+ * is among the n `searched` at the slot's M, another each `turn`; the shortest if there is none.
+ * Not one that begins beyond `longest`, where the model ends. */
+int order_context(const struct slot *const *searched, int n, const struct slot *slot, int longest,
                   int turn);
 
 #endif

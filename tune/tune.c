@@ -15,6 +15,7 @@
 
 #include "config/log.h"
 #include "tune/ablate.h"
+#include "tune/interrupt.h"
 #include "tune/loop.h"
 #include "tune/measure.h"
 #include "tune/options.h"
@@ -119,18 +120,19 @@ static int own_flags(struct tune_options *o, int *argc, char **argv, struct err 
 
 static int measure(struct tune_options *o, struct err *err)
 {
-    struct lab l;
     struct tables t = {.seed = (uint64_t)o->config.specializer_seed};
     int r = -1;
     if (access(o->table, F_OK) == 0 && tables_read(&t, o->table, err) != 0)
         return -1;
-    if (lab_open(&l, &o->config, err) == 0) {
-        lab_stop_on_signals(&l);
-        r = measure_prepare(&l, &t, o->slot, o->slots, o->points ? o->points : 300, err);
+    struct session *s = session_open(&o->config, err);
+    if (s) {
+        interrupt_stops(s);
+        r = measure_prepare(s, &t, o->slot, o->slots, o->points ? o->points : 300, err);
         if (r == 0)
-            r = measure_run(&l, &t, o->seconds > 0 ? o->seconds : 3600, o->build_only, o->table,
+            r = measure_run(s, &t, o->seconds > 0 ? o->seconds : 3600, o->build_only, o->table,
                             err);
-        lab_close(&l);
+        interrupt_done();
+        session_close(s);
     }
     tables_free(&t);
     return r;

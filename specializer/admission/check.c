@@ -12,7 +12,7 @@
  * Before every call outputs are NaN; after every call walls, bands, foreign KV positions and inputs
  * are looked at; before a case's arena is poisoned again its outputs must still be those that were
  * read after the call. Only when the group's runner is dead does this process compute what eager
- * and the oracle make of the same inputs (check_subject.c), and compare (comparator.c) every output
+ * and the oracle make of the same inputs (test_case.c), and compare (comparator.c) every output
  * kept. So at no time is an answer in memory that a kernel could reach.
  */
 #include "specializer/admission/check.h"
@@ -22,8 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "specializer/admission/check_subject.h"
 #include "specializer/admission/runner.h"
+#include "specializer/admission/test_case.h"
 #include "specializer/candidate/hash.h"
 
 enum { GROUP = 6, PASSES = 4, ROUNDS = 11, LONG_ROUNDS = 5 };
@@ -38,7 +38,7 @@ struct check {
     struct check_result *result;
     struct planned plan[PLAN_MAX];
     int32_t plans;
-    struct subject subject[GROUP];
+    struct test_case test_case[GROUP];
     struct kernel_case *cases[GROUP];
     int32_t n;
     struct runner_facts facts;
@@ -97,15 +97,15 @@ static struct runner *open_runner(struct check *k, struct err *err)
 
 static void open_case(struct check *k, int32_t index)
 {
-    subject_open(&k->subject[k->n], k->q, &k->plan[index], index);
-    k->cases[k->n] = k->subject[k->n].c;
+    test_case_open(&k->test_case[k->n], k->q, &k->plan[index], index);
+    k->cases[k->n] = k->test_case[k->n].c;
     k->n++;
 }
 
 static void close_cases(struct check *k)
 {
     while (k->n > 0)
-        subject_close(&k->subject[--k->n]);
+        test_case_close(&k->test_case[--k->n]);
 }
 
 /* A first runner: facts, and the most scratch that any planned call can need. The case that it is
@@ -138,10 +138,10 @@ static int learn_facts(struct check *k, struct err *err)
 
 /* ---- packed weights ------------------------------------------------------------------------- */
 
-/* Packs weight `j` of a subject in two parts and in one, as the backend will: the same bytes. */
+/* Packs weight `j` of a test case in two parts and in one, as the backend will: the same bytes. */
 static int pack_weight(struct check *k, struct runner *r, int32_t at, int j, struct err *err)
 {
-    struct guarded *to = &k->subject[at].packed[j];
+    struct guarded *to = &k->test_case[at].packed[j];
     uint64_t sum[2];
     for (int whole = 0; whole < 2; whole++) {
         guarded_poison(to);
@@ -168,12 +168,12 @@ static int pack_group(struct check *k, struct err *err)
         int n = case_weights(k->cases[i], w);
         for (int j = 0; j < n; j++)
             if (k->facts.packed_bytes[j] > 0)
-                guarded_open(&k->subject[i].packed[j], (size_t)k->facts.packed_bytes[j], true);
+                guarded_open(&k->test_case[i].packed[j], (size_t)k->facts.packed_bytes[j], true);
     }
     struct runner *r = open_runner(k, err);
     int rc = r ? 0 : -1;
     for (int32_t i = 0; i < k->n; i++) {
-        struct subject *s = &k->subject[i];
+        struct test_case *s = &k->test_case[i];
         const void *packed[3] = {NULL, NULL, NULL};
         for (int j = 0; j < 3; j++) {
             if (rc == 0 && s->packed[j].map)
@@ -190,13 +190,13 @@ static int pack_group(struct check *k, struct err *err)
 /* ---- runs ----------------------------------------------------------------------------------- */
 
 /* Outputs that were read once must still be there: nobody may write to them later. */
-static int check_survival(struct subject *s, struct err *err)
+static int check_survival(struct test_case *s, struct err *err)
 {
     if (s->last < 0)
         return 0;
     struct run now = {0};
     int rc = 0;
-    subject_read(s, &now);
+    test_case_read(s, &now);
     for (int i = 0; i < OUTPUTS; i++) {
         if (rc == 0 && now.out[i] && !same_bits(s, &s->run[s->last], &now, i))
             rc = err_set(err, "a later call changed its outputs");
@@ -209,11 +209,11 @@ static int check_survival(struct subject *s, struct err *err)
 static int one_run(struct check *k, int32_t at, int32_t content, const struct runner_call *call,
                    struct run *run, struct err *err)
 {
-    struct subject *s = &k->subject[at];
+    struct test_case *s = &k->test_case[at];
     if (check_survival(s, err) != 0)
         return -1;
     case_poison(s->c);
-    subject_fill(s, content);
+    test_case_fill(s, content);
     k->result->runs++;
     if (runner_call(k->runner, call, err) != 0)
         return -1;
@@ -221,7 +221,7 @@ static int one_run(struct check *k, int32_t at, int32_t content, const struct ru
     if (damage)
         return err_set(err, "%s", damage);
     *run = (struct run){.content = content, .size = call->size};
-    subject_read(s, run);
+    test_case_read(s, run);
     return 0;
 }
 
@@ -229,7 +229,7 @@ static int one_run(struct check *k, int32_t at, int32_t content, const struct ru
 static int kept_run(struct check *k, int32_t at, int32_t content, const struct runner_call *call,
                     struct err *err)
 {
-    struct subject *s = &k->subject[at];
+    struct test_case *s = &k->test_case[at];
     if (one_run(k, at, content, call, &s->run[s->runs], err) != 0)
         return -1;
     s->last = s->runs++;
@@ -240,7 +240,7 @@ static int kept_run(struct check *k, int32_t at, int32_t content, const struct r
 static int repeated_run(struct check *k, int32_t at, const struct runner_call *call,
                         struct err *err)
 {
-    struct subject *s = &k->subject[at];
+    struct test_case *s = &k->test_case[at];
     struct run run;
     int rc = one_run(k, at, 0, call, &run, err);
     if (rc != 0)
@@ -259,7 +259,7 @@ static int one_pass(struct check *k, int pass, int32_t size, struct err *err)
 {
     static const uint32_t scratch[PASSES] = {0xffffffff, 0x7149f2ca, 0x3f800000, 0x80000001};
     for (int32_t i = 0; i < k->n; i++) {
-        const struct planned *p = k->subject[i].plan;
+        const struct planned *p = k->test_case[i].plan;
         struct runner_call call = {.at = i,
                                    .m = p->shape.m,
                                    .size = size,
@@ -290,7 +290,7 @@ static int run_group(struct check *k, struct err *err)
         if (i < LONG_ROUNDS || pass_order[i] != 2 || !long_runs(k))
             rc = one_pass(k, pass_order[i], size[i], err);
     for (int32_t i = 0; rc == 0 && i < k->n; i++)
-        rc = check_survival(&k->subject[i], err);
+        rc = check_survival(&k->test_case[i], err);
     runner_close(k->runner);
     k->runner = NULL;
     return rc;
@@ -331,7 +331,7 @@ static int check_group(struct check *k, int32_t from, int32_t *cases, struct err
     if (rc == 0)
         rc = run_group(k, err);
     for (int32_t i = 0; rc == 0 && i < k->n; i++)
-        rc = subject_judge(&k->subject[i], k->q, k->result, err);
+        rc = test_case_judge(&k->test_case[i], k->q, k->result, err);
     k->result->cases += k->n;
     close_cases(k);
     return rc;

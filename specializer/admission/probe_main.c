@@ -102,8 +102,8 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
         .references = q->references && *q->references ? q->references : NULL,
     };
     struct check_result r = {.cases = 0};
-    int rc = q->machine == MACHINE_CUDA ? check_on_device(x, q, &check, &r, err)
-                                        : check_kernel(&check, &r, err);
+    int rc = target_of(q->machine)->prober ? check_on_device(x, q, &check, &r, err)
+                                           : check_kernel(&check, &r, err);
     struct evidence *e = &a->evidence;
     e->probe_cases = r.cases;
     e->own_max = r.judgement.own_max;
@@ -133,10 +133,10 @@ static void error(struct probe_answer *a, const struct err *err)
     snprintf(a->reason, sizeof a->reason, "%.239s", err->msg);
 }
 
-/* Random weights have no file: on a GPU they are drawn again. */
+/* Random weights have no file. */
 static bool drawn(const struct probe_request *q)
 {
-    return q->machine == MACHINE_CUDA &&
+    return target_of(q->machine)->weights_drawn_again &&
            (!*q->model || strncmp(q->model, "random:", strlen("random:")) == 0);
 }
 
@@ -216,7 +216,7 @@ static void once(struct examiner *x, const char *path, struct probe_answer *a, b
         error(a, &err);
         return;
     }
-    *device = q.machine == MACHINE_CUDA;
+    *device = target_of(q.machine)->prober;
     if (*device)
         leave_cores();
     answer(x, &q, a);

@@ -59,7 +59,7 @@ static bool few_alone(const struct model *model, const struct case_shape *shape)
            plan_row_work(model, shape->region, shape->context) * shape->m > work_of_eager;
 }
 
-static void compute(const struct model *model, struct subject *s, struct reference *ref)
+static void compute(const struct model *model, struct test_case *s, struct reference *ref)
 {
     const struct case_shape *shape = &s->plan->shape;
     enum region r = shape->region;
@@ -95,7 +95,7 @@ static uint64_t hash_file(uint64_t h, const char *path)
     return hash_bytes(h, is, sizeof is);
 }
 
-static uint64_t key_of(const struct model *model, const struct subject *s,
+static uint64_t key_of(const struct model *model, const struct test_case *s,
                        const struct reference *ref)
 {
     uint64_t h = hash_file(HASH_START, "/proc/self/exe"), inputs = case_digest(s->c);
@@ -112,7 +112,7 @@ struct piece {
 };
 
 /* Its arrays in the order in which they are kept. What belongs to no output has no bytes. */
-static int pieces_of(const struct model *model, const struct subject *s, struct reference *ref,
+static int pieces_of(const struct model *model, const struct test_case *s, struct reference *ref,
                      struct piece out[2 * OUTPUTS])
 {
     bool few = few_alone(model, &s->plan->shape);
@@ -128,7 +128,7 @@ static int pieces_of(const struct model *model, const struct subject *s, struct 
     return n;
 }
 
-static bool find(const struct check_request *q, const struct subject *s, uint64_t key,
+static bool find(const struct check_request *q, const struct test_case *s, uint64_t key,
                  struct reference *ref)
 {
     struct piece piece[2 * OUTPUTS];
@@ -159,7 +159,7 @@ static bool find(const struct check_request *q, const struct subject *s, uint64_
     return true;
 }
 
-static void keep(const struct check_request *q, const struct subject *s, uint64_t key,
+static void keep(const struct check_request *q, const struct test_case *s, uint64_t key,
                  struct reference *ref)
 {
     struct piece piece[2 * OUTPUTS];
@@ -179,17 +179,17 @@ static void keep(const struct check_request *q, const struct subject *s, uint64_
 
 /* ---- both ----------------------------------------------------------------------------------- */
 
-void reference_open(const struct check_request *q, struct subject *s, int32_t content,
+void reference_open(const struct check_request *q, struct test_case *s, int32_t content,
                     struct reference *ref)
 {
     const struct case_shape *shape = &s->plan->shape;
     double work = plan_row_work(q->model, shape->region, shape->context);
     double rows = fmin(fmax(work_a_case / work, 2), ROWS_MAX);
     memset(ref, 0, sizeof *ref);
-    ref->rows = row_set_choose(shape->m, (int32_t)rows, subject_seed(s, content), ref->row);
+    ref->rows = row_set_choose(shape->m, (int32_t)rows, test_case_seed(s, content), ref->row);
     case_poison(s->c);
     s->filled = -1; /* a kernel had the arena */
-    subject_fill(s, content);
+    test_case_fill(s, content);
     case_set_packed(s->c, NULL);
     uint64_t key = q->references ? key_of(q->model, s, ref) : 0;
     if (q->references && find(q, s, key, ref))

@@ -4,7 +4,7 @@
 #define WHET_SPECIALIZER_ADMISSION_REFERENCE_H
 
 #include "engine/cpu/oracle.h"
-#include "specializer/admission/check_subject.h"
+#include "specializer/admission/test_case.h"
 
 enum { ROWS_MAX = 4096 };
 
@@ -18,7 +18,7 @@ struct reference {
 
 /* Draws the content into the arena, which no kernel may be able to reach any more, and computes, or
  * takes what another probe computed of the very same inputs. */
-void reference_open(const struct check_request *q, struct subject *s, int32_t content,
+void reference_open(const struct check_request *q, struct test_case *s, int32_t content,
                     struct reference *ref);
 void reference_close(struct reference *ref);
 /* The rows of `all` that `truth` has; malloc'ed. */

@@ -3,7 +3,7 @@
  *
  * The specializer thread writes a question, puts it on the line (llm.h) and goes on with the
  * heuristic's answer. When the reply is in, it reads it against the space the question was about,
- * counts it, and keeps what was accepted on that slot's desk, where the next round finds it. When a
+ * counts it, and keeps what was accepted on that slot's desk, where the next batch finds it. When a
  * slot is asked about, and again, is said in adviser_turns.h. A reply may come when the search that
  * it was for has ended and another of the same slot has begun, or is about to: then it is read
  * against that one's space, so that what was paid for is used.
@@ -44,7 +44,7 @@ struct desk {
     bool advised;
     struct advice advice;
     struct standing then; /* when it was asked for */
-    char *unread;         /* the reply with it, until a round has had the advice */
+    char *unread;         /* the reply with it, until a batch has had the advice */
     struct moves moves[KEPT_MOVES];
     int n_moves, next_move;
 };

@@ -2,7 +2,7 @@
 /* adviser.h - who says where to look first (search/advice.h): a language model, or the heuristic.
  *
  * Nothing here waits for a language model. A question is handed to a thread that does nothing but
- * wait for the reply; until it is there the heuristic answers, and the next round of that slot
+ * wait for the reply; until it is there the heuristic answers, and the next batch of that slot
  * gets what was said. One question of the adviser is under way at a time. Specializer thread only.
  */
 #ifndef WHET_SPECIALIZER_ADVISER_ADVISER_H
@@ -25,7 +25,7 @@ void adviser_close(struct adviser *a);
 /* Fills `out` for one slot; never fails and never waits. */
 void adviser_ask(struct adviser *a, const struct advice_request *r, struct advice *out);
 /* For a slot that will probably be searched next: asks about it now, so that the reply is there
- * when its round begins, if it has no advice yet and nobody else waits for the line. */
+ * when its batch begins, if it has no advice yet and nobody else waits for the line. */
 void adviser_prepare(struct adviser *a, const struct advice_request *r);
 /* What was proposed for `node` of the slot's tree: 1, or 0 if nothing was. Each only once. */
 int adviser_moves(struct adviser *a, const struct advice_request *r, int32_t node,

@@ -4,7 +4,7 @@
  *
  * A question about a slot of which nothing is known can only be answered with the cost model's own
  * order, so it waits until something was measured there, or in a slot that can teach it; and it is
- * put again when a batch that was chosen since has disappointed. A round asks for advice when it
+ * put again when a batch that was chosen since has disappointed. A batch asks for advice when it
  * begins and for moves when its points are chosen, so without turns moves would always find the
  * line taken: moves that did have the next turn. Used by the adviser and by the ablation's model of
  * it.
@@ -30,7 +30,7 @@ struct turns {
     bool moves_wait; /* they found the line taken */
 };
 /* The line is free, and advice on a slot is wanted of which `decided` points are known. False: it
- * is the turn of moves, which this very round will ask for. They have no use for a slot of which
+ * is the turn of moves, which this very batch will ask for. They have no use for a slot of which
  * nothing is known. */
 bool turn_of_advice(struct turns *t, int decided);
 /* Moves are wanted, and the line is taken, or not. */

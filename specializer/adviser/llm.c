@@ -293,13 +293,13 @@ static void keep_exchange(struct llm *l, const struct line *line, const char *ve
     struct err err;
     const struct llm_question *q = &line->question;
     const struct answer *w = &line->answer;
-    struct exchange x = {.request = q->record ? q->record : q->document,
-                         .reply = w->text ? w->text : "",
-                         .verdict = verdict,
-                         .seconds = w->seconds,
-                         .tokens_in = w->tokens_in,
-                         .tokens_out = w->tokens_out};
-    if (line->http && l->store && store_exchange(l->store, &x, &err) != 0)
+    struct llm_exchange x = {.request = q->record ? q->record : q->document,
+                             .reply = w->text ? w->text : "",
+                             .verdict = verdict,
+                             .seconds = w->seconds,
+                             .tokens_in = w->tokens_in,
+                             .tokens_out = w->tokens_out};
+    if (line->http && l->store && store_llm_exchange(l->store, &x, &err) != 0)
         log_warn("adviser", "exchange not stored: %s", err.msg);
 }
 

@@ -45,7 +45,7 @@ struct agent *agent_open(const struct config *c, struct store *store, struct llm
         if (!agent_store_any(store, imported_texts(machine)))
             return NULL;
     }
-    if (machine == MACHINE_CUDA)
+    if (target_of(machine)->texts_beside_requests)
         log_warn("agentic", "kernels that a language model wrote will run in the GPU context that "
                             "holds the weights and the keys and values of all requests; on a GPU "
                             "no process of their own keeps them apart (docs/agentic.md)");

@@ -82,7 +82,7 @@ const char *agent_seed(enum machine_kind machine, enum region region)
     char name[32];
     if (!file[region])
         return "";
-    snprintf(name, sizeof name, "%s.%s", file[region], machine == MACHINE_CUDA ? "cu" : "c");
+    snprintf(name, sizeof name, "%s.%s", file[region], target_of(machine)->source);
     return prompt_file(name);
 }
 

@@ -11,7 +11,7 @@
 
 const char *imported_texts(enum machine_kind machine)
 {
-    return machine == MACHINE_CUDA ? "imported/cuda" : "imported/cpu";
+    return target_of(machine)->imported;
 }
 
 static const char columns[] = "id, parent, state, attempts, debugs, speed, label, plan, text,"

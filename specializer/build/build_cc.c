@@ -63,7 +63,7 @@ struct build {
     struct candidate *c;
     struct process *process;
     char *temporary, *folder; /* the object until it is put in place; the compiler's own files */
-    bool cuda;
+    bool library;             /* the compiler is one, in a child of our own program */
     struct header header;
     bool doubted;             /* it failed with the header and is tried without */
     enum stage_result chosen; /* without a process: a library's kernel, which is there at once */
@@ -247,10 +247,10 @@ static int start_process(struct build *b, const char *const *argv, struct err *e
                                 .priority = b->env->alone ? PROCESS_NORMAL : PROCESS_IDLE,
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
-                                .address_bytes = b->cuda ? nvrtc_memory : compiler_memory,
+                                .address_bytes = b->library ? nvrtc_memory : compiler_memory,
                                 .file_bytes = object_max,
                                 .output_max = LOG_MAX};
-    if (!b->cuda && (mkdir(b->folder, 0700) == 0 || errno == EEXIST))
+    if (!b->library && (mkdir(b->folder, 0700) == 0 || errno == EEXIST))
         spec.temporary = b->folder;
     engine_note_compile();
     process_end(b->process);
@@ -305,8 +305,8 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
         b->chosen = choose(env, b);
         return b;
     }
-    b->cuda = env->compiler->machine == MACHINE_CUDA;
-    if ((b->cuda ? start_nvrtc(b, err) : start_cc(b, err)) == 0)
+    b->library = target_of(env->compiler->machine)->compiler_library;
+    if ((b->library ? start_nvrtc(b, err) : start_cc(b, err)) == 0)
         return b;
     build_end(b);
     return NULL;
@@ -377,7 +377,7 @@ static int inspect_object(const struct build *b, struct err *err)
         return object_inspect(b->temporary, err);
     struct object_frame frame = {.region = (int32_t)c->slot->region, .m_max = c->slot->m};
     if (c->body[0]) {
-        candidate_body_name(MACHINE_CPU, c->body, layout);
+        candidate_body_name(c->template->machine, c->body, layout);
         frame.layout = layout;
     }
     return object_inspect_text(b->temporary, &frame, err);
@@ -387,7 +387,7 @@ static enum stage_result accept_object(struct build *b, const struct process_res
 {
     struct candidate *c = b->c;
     struct err err = {""};
-    if ((b->cuda ? inspect_cubin(b, &err) : inspect_object(b, &err)) != 0) {
+    if ((b->library ? inspect_cubin(b, &err) : inspect_object(b, &err)) != 0) {
         candidate_explain(c, STAGE_BUILD, CAUSE_OTHER, 0, "object %.200s", err.msg);
         return STAGE_REFUSE;
     }
@@ -438,7 +438,7 @@ enum stage_result build_poll(struct build *b)
     if (!process_poll(b->process))
         return STAGE_RUNNING;
     const struct process_result *r = process_result(b->process);
-    if (!b->cuda && go_on(b, r, &stage))
+    if (!b->library && go_on(b, r, &stage))
         return stage;
     candidate_log_add(b->c, r->err_n > 0 ? r->err : NULL);
     if (!succeeded(r))

@@ -61,7 +61,7 @@ static void name_point(const struct template *t, const struct point *p, char *ou
 
 void candidate_body_name(enum machine_kind machine, const char *hash, char out[40])
 {
-    snprintf(out, 40, "agent/%.16s.%s", hash, machine == MACHINE_CUDA ? "cu" : "c");
+    snprintf(out, 40, "agent/%.16s.%s", hash, target_of(machine)->source);
 }
 
 /* The text's hash in the name, and in the frame's -D list: the frame includes it. */
@@ -119,9 +119,7 @@ static struct candidate *make(const struct key_parts *k, const struct template *
     template_path(t, path, sizeof path);
     c->source = xasprintf("%s/%s", k->kernel_dir, path);
     c->object = xasprintf("%s/%s.%s", k->object_dir, c->object_key,
-                          t->library                   ? "lt"
-                          : t->machine == MACHINE_CUDA ? "cubin"
-                                                       : "so");
+                          t->library ? "lt" : target_of(t->machine)->object);
     return c;
 }
 

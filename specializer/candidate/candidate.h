@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "engine/dispatch.h"
+#include "specializer/candidate/coresident.h"
 #include "specializer/candidate/refusal.h"
 #include "specializer/candidate/template.h"
 
@@ -47,15 +48,11 @@ struct gain {
 };
 
 /* Trials in which whole steps were slower with a kernel, or could not decide (retrial.c). */
-enum {
-    RETRIALS_MOST = 3,
-    CORESIDENT_TEXT = 400,
-    LOST_TEXT = RETRIALS_MOST * (CORESIDENT_TEXT + 2)
-};
+enum { RETRIALS_MOST = 3 };
 struct losses {
     int32_t n;
-    double low, speed;     /* of the bench before the last one: lower bound, speed over eager */
-    char among[LOST_TEXT]; /* the co-resident kernels of each, "; " between them */
+    double low, speed; /* of the bench before the last one: lower bound, speed over eager */
+    struct coresidents among[RETRIALS_MOST]; /* [n] beside which kernels */
 };
 
 /* What each stage measured. A field is 0 until its stage ran. */

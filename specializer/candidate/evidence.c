@@ -30,7 +30,7 @@ static const struct field {
     FIELD(NUMBER, shadow_rms),  FIELD(COUNT, canary.pairs),     FIELD(NUMBER, canary.mean),
     FIELD(NUMBER, canary.low),  FIELD(NUMBER, canary.high),     FIELD(NUMBER, step_s),
     FIELD(TEXT, prompts),       FIELD(COUNT, lost.n),           FIELD(NUMBER, lost.low),
-    FIELD(NUMBER, lost.speed),  FIELD(TEXT, lost.among),
+    FIELD(NUMBER, lost.speed),
 };
 
 enum { FIELDS = sizeof(fields) / sizeof(fields[0]) };
@@ -72,6 +72,9 @@ cJSON *evidence_json(const struct evidence *e)
         if (number != 0 && isfinite(number))
             cJSON_AddNumberToObject(o, name, number);
     }
+    cJSON *among = e->lost.n > 0 ? cJSON_AddArrayToObject(o, "lost_among") : NULL;
+    for (int i = 0; i < e->lost.n; i++)
+        cJSON_AddItemToArray(among, coresidents_json(&e->lost.among[i]));
     if (e->refusal.cause != CAUSE_NONE)
         cJSON_AddItemToObject(o, "refusal", refusal_json(&e->refusal));
     return o;
@@ -96,6 +99,10 @@ void evidence_read(struct evidence *e, const cJSON *json)
         else if (f->kind == BYTES && cJSON_IsNumber(v) && fabs(v->valuedouble) < 9e15)
             *(int64_t *)p = (int64_t)v->valuedouble;
     }
+    e->lost.n = e->lost.n < 0 ? 0 : e->lost.n > RETRIALS_MOST ? RETRIALS_MOST : e->lost.n;
+    const cJSON *among = cJSON_GetObjectItemCaseSensitive(json, "lost_among");
+    for (int i = 0; i < e->lost.n; i++)
+        coresidents_read(&e->lost.among[i], cJSON_GetArrayItem(among, i));
     refusal_read(&e->refusal, cJSON_GetObjectItemCaseSensitive(json, "refusal"));
 }
 

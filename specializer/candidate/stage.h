@@ -21,10 +21,10 @@ enum stage_result {
 };
 
 struct compiler {
-    enum machine_kind machine; /* MACHINE_CUDA: `path` is libnvrtc */
+    enum machine_kind machine; /* whose kernels it makes */
     char path[512];
     char version[200]; /* first line of --version: part of every key */
-    char arch[24];     /* MACHINE_CUDA: "-arch=sm_90a" */
+    char arch[24];     /* "-arch=sm_90a", where it makes kernels for one device's kind */
 };
 
 /* What the stages work with; the specializer owns all of it. */

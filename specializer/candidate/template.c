@@ -286,10 +286,8 @@ static const struct kernel_source *source_find(const char *name)
 
 void template_path(const struct template *t, char *out, size_t n)
 {
-    if (t->machine == MACHINE_CUDA)
-        snprintf(out, n, "cuda/%s.%s", t->file, t->library ? "def" : "cu");
-    else
-        snprintf(out, n, "cpu/%s.c", t->file);
+    const struct target *target = target_of(t->machine);
+    snprintf(out, n, "%s/%s.%s", target->name, t->file, t->library ? "def" : target->source);
 }
 
 const char *kernel_source_text(const char *name)

@@ -15,6 +15,7 @@
 #include "engine/model.h"
 #include "engine/plan.h"
 #include "specializer/candidate/roles.h"
+#include "specializer/candidate/target.h"
 
 enum { KNOBS_MAX = 20, KNOB_VALUES = 16 };
 

@@ -208,7 +208,7 @@ void fleet_wish(struct fleet *f, const char *const *slot, int n)
     for (int i = 0; i < n; i++)
         keeps |= strcmp(slot[i], f->lease) == 0;
     /* The order is looked at again with every heartbeat; at once only if there is nothing to hold
-     * on to, or something better for a round that has not begun. */
+     * on to, or something better for a batch that has not begun. */
     bool asks = !had && (f->lease[0] ? !keeps : n > 0 && f->wishes == 0);
     for (int i = 0; i < n; i++)
         snprintf(f->wish[i], sizeof f->wish[i], "%s", slot[i]);

@@ -48,7 +48,8 @@ static double floor_of(const struct stage_env *env, const struct region_cost *co
                        enum region region)
 {
     const int64_t bytes = (int64_t)machine_weight_bytes(env->machine, cost);
-    if (env->machine->kind == MACHINE_CUDA) /* its read peak is over all weights: no cache in it */
+    if (target_of(env->machine->kind)
+            ->bandwidth_uncached) /* its read peak is over all weights: no cache in it */
         return bound_seconds(env->machine, cost, bytes * env->model->shape.layers / 8,
                              env->machine->read_bandwidth);
     return bound_seconds(env->machine, cost, bytes * region_runs(region, env->model->shape.layers),

@@ -33,7 +33,7 @@
 #include "specializer/candidate/stats.h"
 #include "specializer/pipeline/stages.h"
 
-enum { LOOKS = 4, WINDOW = 24, PAIRS_LEAST = 10, AUDIT_EVERY = 8, AUDIT_EVERY_CUDA = 32 };
+enum { LOOKS = 4, WINDOW = 24, PAIRS_LEAST = 10 };
 static const int32_t steps_at[LOOKS] = {32, 96, 288, 864};
 static const double harmless = -0.005;
 
@@ -114,12 +114,11 @@ static void trial_open(struct canary_trial *t)
     k->seed = (uint64_t)clock_ns();
     k->want = steps_at[LOOKS - 1];
     k->step = xcalloc((size_t)k->want, sizeof *k->step);
-    bool cuda = t->env->machine->kind == MACHINE_CUDA; /* there a look lengthens a step by more */
     t->audit = (struct tap){.kind = TAP_COMPARE,
                             .slot = k->slot,
                             .kernel = k->slot->eager,
                             .served = k->candidate,
-                            .every = cuda ? AUDIT_EVERY_CUDA : AUDIT_EVERY};
+                            .every = target_of(t->env->machine->kind)->canary_audit_every};
     atomic_init(&t->audit.left, k->want);
     t->audited = t->env->ops->tap(t->env->backend, &t->audit) == 0;
     engine_canary(t->env->engine, k);

@@ -5,7 +5,7 @@
  * A trial is one candidate and the stage that it is in. Build and probe are children, of which many
  * run at once: pipeline_turn() starts and polls them and never waits. The stages behind them use
  * the engine and block: pipeline_block() runs those of one trial. Which stages there are, in which
- * order, how one is begun and asked, is the table of pipeline.c; what differs between a round, a
+ * order, how one is begun and asked, is the table of pipeline.c; what differs between a batch, a
  * restore, a bench of starts and a table of measured points are the rules. Specializer thread, or
  * the one that a tool has.
  */
@@ -15,7 +15,7 @@
 #include "specializer/admission/probe.h"
 #include "specializer/candidate/stage.h"
 
-struct place;
+struct slot_search;
 struct proposer;
 struct store;
 
@@ -43,7 +43,7 @@ struct trial {
         int pairs;  /* above 0: so many, and no verdict: bench_sample() */
     } bench;
     /* The pipeline does not look at these. */
-    struct place *place;
+    struct slot_search *slot_search;
     struct proposal from;
 };
 

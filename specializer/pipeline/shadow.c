@@ -93,7 +93,7 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
         return r;
     struct patience patience;
     struct tap t = {.kind = TAP_COMPARE, .slot = c->slot, .kernel = c->kernel, .every = EVERY};
-    if (env->machine->kind == MACHINE_CPU && c->slot->m >= WIDE)
+    if (target_of(env->machine->kind)->shadow_wide_always && c->slot->m >= WIDE)
         t.every = 1;
     atomic_init(&t.left, LOOKS);
     live_expected(env);

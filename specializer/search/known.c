@@ -85,11 +85,10 @@ char *known_heading(const struct machine *machine, const struct model *model, in
     struct facts f;
     FILE *out = open_memstream(&text, &n);
     facts_fill(&f, model, REGION_HEAD, 1, NUMERICS_TOLERANCE);
-    if (machine->kind == MACHINE_CPU)
-        fprintf(out, "machine cpu %s %d %s\n", best_isa(&f), (int)threads, machine->device);
-    else
-        fprintf(out, "machine cuda %s %d %s\n", machine->target, (int)machine->sms,
-                machine->device);
+    const struct target *target = target_of(machine->kind);
+    fprintf(out, "machine %s %s %d %s\n", target->name,
+            target->device_target ? machine->target : best_isa(&f),
+            (int)(target->device_target ? machine->sms : threads), machine->device);
     fprintf(out, "numerics %s\n", numerics_name[numerics == NUMERICS_FROZEN ? 0 : numerics]);
     fprintf(out, "model hidden=%d heads=%d kv_heads=%d head_dim=%d ffn=%d vocab=%d\nweights",
             f.HIDDEN, f.HEADS, f.KV_HEADS, f.HEAD_DIM, f.FFN, f.VOCAB);
@@ -119,9 +118,8 @@ static int read_machine(struct origin_lines *o, const char *line, struct err *er
     char kind[8];
     int threads, at = 0;
     if (sscanf(line, "machine %7s %23s %d %n", kind, o->isa, &threads, &at) != 3 || at == 0 ||
-        threads < 1 || (strcmp(kind, "cpu") != 0 && strcmp(kind, "cuda") != 0))
+        threads < 1 || !target_find(kind, &o->kind))
         return err_set(err, "not \"machine cpu|cuda ISA THREADS DEVICE\"");
-    o->kind = strcmp(kind, "cuda") == 0 ? MACHINE_CUDA : MACHINE_CPU;
     o->threads = threads;
     snprintf(o->device, sizeof o->device, "%s", line + at);
     o->machine = true;
@@ -326,7 +324,7 @@ static double distance_of(const struct known *k, const struct row *row,
 {
     const struct origin_lines *o = k->origin[row->origin];
     const struct facts *f = slot->facts;
-    if (o->kind != MACHINE_CPU || facts_kind(f) != MACHINE_CPU ||
+    if (o->kind != facts_kind(f) || !target_of(o->kind)->known_by_distance ||
         (int32_t)row->region != f->REGION || strcmp(o->isa, isa) != 0 ||
         !same_formats(o, row->region, f))
         return HUGE_VAL;

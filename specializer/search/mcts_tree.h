@@ -35,7 +35,7 @@ struct mcts_tree {
     double scale;     /* speed x predicted seconds, as measured */
     double fastest;   /* speed, measured or predicted */
     int batch, wants; /* batches so far; questions to a language model */
-    struct advice_budget trust;
+    struct advice_budget budget;
 };
 
 /* The yardstick for scores, anew: what a second predicted is worth in speed, and the fastest speed.

@@ -209,7 +209,7 @@ struct space *space_open(const struct facts *f, enum region region, int m, enum 
     struct listing l = {.facts = f, .bit_equal = numerics == NUMERICS_BIT_EQUAL};
     int total = count_all(l, region, m);
     l.keep_of = (total + SPACE_MOST - 1) / SPACE_MOST;
-    l.near = l.keep_of > 1 && facts_kind(f) == MACHINE_CUDA;
+    l.near = l.keep_of > 1 && target_of(facts_kind(f))->space_near_starts;
     if (l.near)
         l.keep_of = 1;
     else if (l.keep_of > 1)

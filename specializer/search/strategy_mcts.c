@@ -83,15 +83,15 @@ static bool take(struct batch *b, const struct search *s, int32_t id)
     return true;
 }
 
-typedef bool trust_fn(const struct advice_budget *t, const struct search *s, int32_t id);
+typedef bool budget_fn(const struct advice_budget *t, const struct search *s, int32_t id);
 
-/* A point that a language model named, if it is trusted so far. */
+/* A point that a language model named, if its budget allows it. */
 static bool take_told(struct mcts_tree *t, const struct search *s, struct batch *b, int32_t id,
-                      trust_fn *may)
+                      budget_fn *may)
 {
-    if (!may(&t->trust, s, id) || !take(b, s, id))
+    if (!may(&t->budget, s, id) || !take(b, s, id))
         return false;
-    advice_budget_took(&t->trust, s, id);
+    advice_budget_took(&t->budget, s, id);
     return true;
 }
 
@@ -99,7 +99,7 @@ static bool take_told(struct mcts_tree *t, const struct search *s, struct batch 
 
 /* What the language model proposed for nodes it was asked about. It is asked for what the cost
  * model cannot see, so some of its leaves are measured whatever they are predicted to do, as far as
- * it is trusted. */
+ * its budget goes. */
 static void play_advice(struct mcts_tree *t, const struct search *s, struct batch *b)
 {
     int nodes = t->nodes;
@@ -152,9 +152,9 @@ static void plant_all(struct mcts_tree *t, const struct search *s)
 }
 
 /* Points that the language model named first, or that its hints lead to: planted, and measured as
- * far as it is trusted. */
+ * far as its budget goes. */
 static void take_advised(struct mcts_tree *t, const struct search *s, struct batch *b,
-                         trust_fn *may)
+                         budget_fn *may)
 {
     for (int i = 0, looks = 0; i < s->advice->advised && looks < ADVICE_LOOKS; i++) {
         int32_t id = s->advice->priority[i];
@@ -312,10 +312,10 @@ static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)
     for (int i = 0; i < s->firsts; i++)
         take(&b, s, s->first[i]);
     if (told || s->mover)
-        advice_budget_batch(&t->trust, s, n);
+        advice_budget_batch(&t->budget, s, n);
     take_advised(t, s, &b, advice_budget_near);
     play_advice(t, s, &b);
-    b.want -= told && t->trust.far_left > 0 && b.n < n; /* far ones are last */
+    b.want -= told && t->budget.far_left > 0 && b.n < n; /* far ones are last */
     take_starts(t, s, &b);
     for (int i = 0; i < n * GROWTH && mcts_simulate(t, s); i++)
         ;

@@ -37,7 +37,7 @@ enum { FAMILY_LEAST = 2, FIRST_BATCH = 4, BEST = 2, BATCH_MOST = 256, SHORT_OF_F
 
 struct state {
     uint64_t random;
-    struct advice_budget trust;
+    struct advice_budget budget;
 };
 
 /* A batch being put together. */
@@ -209,18 +209,18 @@ static void take_families(struct batch *b, bool trailing)
 
 /* ---- advice -------------------------------------------------------------------------------- */
 
-typedef bool trust_fn(const struct advice_budget *t, const struct search *s, int32_t id);
+typedef bool budget_fn(const struct advice_budget *t, const struct search *s, int32_t id);
 
-static void take_told(struct batch *b, int32_t id, trust_fn *may)
+static void take_told(struct batch *b, int32_t id, budget_fn *may)
 {
-    struct advice_budget *t = &b->st->trust;
+    struct advice_budget *t = &b->st->budget;
     if (id >= 0 && may(t, b->s, id) && take(b, id))
         advice_budget_took(t, b->s, id);
 }
 
 /* Only what a language model said, and of that what it puts first: the heuristic's word is the cost
  * model's, which is asked more closely below. */
-static void take_advised(struct batch *b, trust_fn *may)
+static void take_advised(struct batch *b, budget_fn *may)
 {
     const struct advice *a = b->s->advice;
     for (int i = 0, looks = 0; i < a->advised && looks < ADVICE_LOOKS; i++) {
@@ -260,13 +260,13 @@ static int template_propose(void *state, const struct search *s, int32_t *id, in
     int whole = b.want;
     bool advised = s->advice->advised > 0 || s->advice->hinted > 0;
     if (advised)
-        advice_budget_batch(&st->trust, s, whole);
+        advice_budget_batch(&st->budget, s, whole);
     open_shortlist(&b);
     for (int i = 0; i < s->firsts; i++)
         take(&b, s->first[i]);
     if (advised)
         take_advised(&b, advice_budget_near);
-    b.want -= advised && st->trust.far_left > 0 && b.n < whole; /* far ones are last */
+    b.want -= advised && st->budget.far_left > 0 && b.n < whole; /* far ones are last */
     take_families(&b, false);
     if (s->tried > 0)
         take_families(&b, true);

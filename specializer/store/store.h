@@ -123,16 +123,16 @@ int store_traces(struct store *s, const char *slot, int64_t since_s, int limit, 
 int store_events(struct store *s, const char *event, int64_t since_s, int limit, trace_fn *fn,
                  void *ctx, struct err *err);
 
-struct exchange {
+struct llm_exchange {
     const char *request, *reply, *verdict; /* verdict: "accepted" or why not */
     double seconds;
     int32_t tokens_in, tokens_out;
-    int64_t id; /* id and at (unix seconds): only from store_exchanges() */
+    int64_t id; /* id and at (unix seconds): only from store_llm_exchanges() */
     double at;
 };
-int store_exchange(struct store *s, const struct exchange *x, struct err *err);
-typedef void exchange_fn(void *ctx, const struct exchange *x);
+int store_llm_exchange(struct store *s, const struct llm_exchange *x, struct err *err);
+typedef void llm_exchange_fn(void *ctx, const struct llm_exchange *x);
 /* Oldest first; the newest few thousand are kept. */
-int store_exchanges(struct store *s, exchange_fn *fn, void *ctx, struct err *err);
+int store_llm_exchanges(struct store *s, llm_exchange_fn *fn, void *ctx, struct err *err);
 
 #endif

@@ -417,7 +417,7 @@ int store_events(struct store *s, const char *event, int64_t since_s, int limit,
 
 enum { EXCHANGE_KEEP = 2000, EXCHANGE_SWEEP = 50 };
 
-int store_exchange(struct store *s, const struct exchange *x, struct err *err)
+int store_llm_exchange(struct store *s, const struct llm_exchange *x, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
     int r = store_run(s, err,
@@ -432,7 +432,7 @@ int store_exchange(struct store *s, const struct exchange *x, struct err *err)
     return r;
 }
 
-int store_exchanges(struct store *s, exchange_fn *fn, void *ctx, struct err *err)
+int store_llm_exchanges(struct store *s, llm_exchange_fn *fn, void *ctx, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
     sqlite3_stmt *q = store_query(s, err,
@@ -442,7 +442,7 @@ int store_exchanges(struct store *s, exchange_fn *fn, void *ctx, struct err *err
     int r = -1, code;
     if (q) {
         while ((code = sqlite3_step(q)) == SQLITE_ROW) {
-            struct exchange x = {
+            struct llm_exchange x = {
                 .id = sqlite3_column_int64(q, 0),
                 .at = sqlite3_column_double(q, 1),
                 .request = (const char *)sqlite3_column_text(q, 2),

@@ -73,12 +73,11 @@ static void add_left(struct import *m, int slot, struct left more)
 static int count_left(struct import *m, struct err *err)
 {
     memset(m->left, 0, ((size_t)dispatch_slots(m->slots) + 1) * sizeof *m->left);
-    sqlite3_stmt *q =
-        store_query(m->s, err,
-                    "SELECT slot, count(*), 0, 0 FROM candidate WHERE env=?1 GROUP BY"
-                    " slot UNION ALL SELECT slot, 0, count(*), sum(length(text)) FROM"
-                    " agent_node WHERE env=?2 OR env=?3 GROUP BY slot",
-                    "sss", ENV_IMPORTED, imported_texts(MACHINE_CPU), imported_texts(MACHINE_CUDA));
+    sqlite3_stmt *q = store_query(m->s, err,
+                                  "SELECT slot, count(*), 0, 0 FROM candidate WHERE env=?1 GROUP BY"
+                                  " slot UNION ALL SELECT slot, 0, count(*), sum(length(text)) FROM"
+                                  " agent_node WHERE env LIKE ?2 GROUP BY slot",
+                                  "ss", ENV_IMPORTED, ENV_IMPORTED "/%");
     int code = SQLITE_DONE;
     while (q && (code = sqlite3_step(q)) == SQLITE_ROW) {
         char name[64];

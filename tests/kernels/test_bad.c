@@ -131,6 +131,7 @@ struct bench {
     atomic_bool stop;
     char *dir, *sources, *kernels, *references;
     bool sealed;
+    enum probe_depth depth; /* PROBE_FULL, or PROBE_WHOLE */
     int checked, wrong, refused, bad;
 };
 
@@ -175,7 +176,7 @@ static const char *stages(struct bench *b, struct candidate *c, int tries)
     if (build(b, c) != STAGE_PASS)
         return "build";
     for (int i = 0; i < tries; i++)
-        if (probe(b, c, PROBE_FULL) != STAGE_PASS)
+        if (probe(b, c, b->depth) != STAGE_PASS)
             return "probe";
     return probe(b, c, PROBE_END) != STAGE_PASS ? "end" : NULL;
 }
@@ -337,6 +338,18 @@ static void examine_bit_equal(struct bench *b)
     b->env.numerics = NUMERICS_TOLERANCE;
 }
 
+/* All of a probe in one process, as in an opening: no less is refused, and for the same reason. */
+static void examine_whole(struct bench *b)
+{
+    static const struct row good = {"good_mlp_out", OUT, NULL, "", 1},
+                            bad = {"bf16_accumulate", OUT, "probe", "error", 1};
+    printf("probes with the whole model\n");
+    b->depth = PROBE_WHOLE;
+    examine(b, &good);
+    examine(b, &bad);
+    b->depth = PROBE_FULL;
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "probe") == 0)
@@ -352,6 +365,8 @@ int main(int argc, char **argv)
             examine(&b, &row[i]);
     if (argc < 2)
         examine_bit_equal(&b);
+    if (argc < 2)
+        examine_whole(&b);
     if (argc < 2)
         examine_references(&b);
     bench_close(&b);

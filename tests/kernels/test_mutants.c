@@ -51,7 +51,7 @@ struct tally {
 };
 
 /* One point of one template, in one model. */
-struct target {
+struct mutated {
     const struct template *t;
     struct point point;
     enum dtype type;
@@ -66,7 +66,7 @@ struct shop {
     struct tally *tally;
     char *root, *kernels; /* this worker's copy of the kernel folder */
     /* of the target at hand */
-    const struct target *target;
+    const struct mutated *target;
     struct model *model;
     struct check_range range;
     struct facts facts;
@@ -180,7 +180,7 @@ static void one_mutant(struct shop *s, const struct source *f, const struct muta
 
 /* ---- one target ----------------------------------------------------------------------------- */
 
-static struct model *target_model(const struct target *t)
+static struct model *target_model(const struct mutated *t)
 {
     struct model_shape shape = {.arch = t->arch,
                                 .layers = 2,
@@ -212,7 +212,7 @@ static void target_close(struct shop *s)
 }
 
 /* Builds the original and lists its mutations. */
-static bool target_open(struct shop *s, const struct target *t, struct err *err)
+static bool target_open(struct shop *s, const struct mutated *t, struct err *err)
 {
     char knobs[400], name[80];
     struct candidate c;
@@ -264,7 +264,7 @@ static void mutate_target(struct shop *s, uint64_t *seed, int n)
 /* ---- the sample ----------------------------------------------------------------------------- */
 
 /* Six points of every template, on instruction sets in turn; formats and architectures vary. */
-static int choose_targets(struct target *out, uint64_t seed)
+static int choose_targets(struct mutated *out, uint64_t seed)
 {
     static const enum dtype types[] = {DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_Q4_0,
                                        DTYPE_BF16, DTYPE_F32,  DTYPE_F16};
@@ -274,10 +274,10 @@ static int choose_targets(struct target *out, uint64_t seed)
         const struct template *t = template_at(i);
         for (int k = 0; k < 6; k++) {
             int m = t->m_min > 6 ? (t->m_min > 24 ? t->m_min : 24) : 3 + k % 4;
-            struct target target = {.t = t,
-                                    .type = types[random_below(&seed, 2) ? 0 : k % 6],
-                                    .arch = archs[(i + k) % 3],
-                                    .m = m};
+            struct mutated target = {.t = t,
+                                     .type = types[random_below(&seed, 2) ? 0 : k % 6],
+                                     .arch = archs[(i + k) % 3],
+                                     .m = m};
             struct model *model = target_model(&target);
             struct facts f;
             facts_fill(&f, model, t->region, m, NUMERICS_TOLERANCE);
@@ -299,11 +299,11 @@ static int choose_targets(struct target *out, uint64_t seed)
     return n;
 }
 
-static void shuffle(struct target *t, int n, uint64_t seed)
+static void shuffle(struct mutated *t, int n, uint64_t seed)
 {
     for (int i = n - 1; i > 0; i--) {
         int j = random_below(&seed, i + 1);
-        struct target other = t[i];
+        struct mutated other = t[i];
         t[i] = t[j];
         t[j] = other;
     }
@@ -339,7 +339,7 @@ static void shop_close(struct shop *s)
     config_free(&s->config);
 }
 
-static void work(struct tally *tally, const struct target *target, int n, int job, uint64_t seed,
+static void work(struct tally *tally, const struct mutated *target, int n, int job, uint64_t seed,
                  int mutants)
 {
     struct shop s = {.tally = tally};
@@ -407,7 +407,7 @@ int main(int argc, char **argv)
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 5;
     int targets = argc > 2 ? atoi(argv[2]) : 12,
         mutants = argc > 3 ? atoi(argv[3]) : sample_size("WHET_MUTANTS", 8);
-    static struct target target[TARGETS_MAX];
+    static struct mutated target[TARGETS_MAX];
     struct tally *tally =
         mmap(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int n = choose_targets(target, seed);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""No folders of this tree include each other, and scripts/check-includes would see it if they did.
+"""No folders of this tree include each other, none includes what is private to another, and
+scripts/check-includes would see it if they did.
 
   test_includes.py ROOT       the tree as it is, then small trees with something planted
 """
@@ -82,6 +83,14 @@ class Includes(unittest.TestCase):
     def test_what_is_nowhere_is_a_failure(self):
         self.planted({"low/lost.c": '#include "low/gone.h"\n'},
                      'low/lost.c includes "low/gone.h", which is nowhere\n')
+
+    def test_a_private_header_is_for_its_own_top_folder_and_for_tests(self):
+        inside = {"low/part/low_private.h": "", "low/whole.c": '#include "part/low_private.h"\n',
+                  str(pathlib.Path("tests", "low.c")): '#include "low/part/low_private.h"\n'}
+        with tree(GOOD | inside) as root:
+            self.assertEqual(check(root)[0], 0)
+        self.planted(inside | {"high/nosy.c": '#include "low/part/low_private.h"\n'},
+                     "high/nosy.c includes low/part/low_private.h, which is private to low/\n")
 
     def test_a_build_folder_is_not_looked_at_and_nothing_at_all_fails(self):
         built = {"out/build.ninja": "", "out/made.c": '#include "nowhere.h"\n'}

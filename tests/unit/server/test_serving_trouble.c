@@ -50,6 +50,41 @@ static void serving_refuses_when_the_queue_is_full(void **state)
     close(fd);
 }
 
+/* What the specializer cannot do is the client's fault, the store's, or a matter of waiting: the
+ * status says which, and the body why. */
+static void serving_answers_operators_with_what_is_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kernel;
+        int status;
+    } asked[] = {{"k1", 200},     {"wrong", 400}, {"missing", 404},
+                 {"pinned", 409}, {"full", 500},  {"early", 503}};
+    char file[] = "/tmp/whet-serving-admin-XXXXXX", says[64];
+    int key = mkstemp(file);
+    assert_int_equal(write(key, "boss", 4), 4);
+    close(key);
+    assert_int_equal(serving_stop(), 0);
+    serving_config.server_admin_key_file = file;
+    serving_start();
+    int fd = client_open();
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        client_send(fd,
+                    "GET /admin/kernels/%s HTTP/1.1\r\nHost: t\r\n"
+                    "Authorization: Bearer boss\r\n\r\n",
+                    asked[i].kernel);
+        const char *r = client_response(fd);
+        assert_int_equal(client_status(r), asked[i].status);
+        if (asked[i].status == 200)
+            continue;
+        snprintf(says, sizeof says, "{\"error\":{\"message\":\"the toy says: %s\"",
+                 asked[i].kernel);
+        assert_ptr_equal(strstr(client_body(r), says), client_body(r));
+    }
+    close(fd);
+    unlink(file);
+}
+
 /* All choices or none: what was submitted before the queue was full is taken back. */
 static void serving_takes_back_half_submitted_requests(void **state)
 {
@@ -456,6 +491,7 @@ int main(void)
         TEST(serving_keeps_silent_streams_alive),
         TEST(serving_times_out_slow_requests),
         TEST(serving_turns_away_too_many_connections),
+        TEST(serving_answers_operators_with_what_is_wrong),
         TEST(serving_says_that_the_model_is_loading),
         TEST(serving_reports_a_stalled_engine),
         TEST(serving_says_that_the_device_is_lost),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* toy_specializer.c - a specializer that answers with what it was asked. */
+/* toy_specializer.c - a specializer that answers with what it was asked, or refuses as the first
+ * argument says. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,9 +25,22 @@ void specializer_stop(struct specializer *s)
 static enum specializer_answer say(char **json, const char *call, const char *a, const char *b,
                                    const char *who)
 {
+    static const struct {
+        const char *asked;
+        enum specializer_answer answer;
+    } refused[] = {{"missing", ANSWER_UNKNOWN},
+                   {"wrong", ANSWER_WRONG},
+                   {"pinned", ANSWER_CONFLICT},
+                   {"full", ANSWER_FAILED},
+                   {"early", ANSWER_LOADING}};
+    for (size_t i = 0; a && i < sizeof refused / sizeof *refused; i++)
+        if (strcmp(a, refused[i].asked) == 0) {
+            *json = xasprintf("the toy says: %s", a);
+            return refused[i].answer;
+        }
     *json = xasprintf("{\"call\":\"%s\",\"a\":\"%s\",\"b\":\"%s\",\"who\":\"%s\"}", call,
                       a ? a : "", b ? b : "", who ? who : "");
-    return a && strcmp(a, "missing") == 0 ? ANSWER_UNKNOWN : ANSWER_DONE;
+    return ANSWER_DONE;
 }
 
 enum specializer_answer specializer_slots(struct specializer *s, const char *slot, char **json)

@@ -99,6 +99,7 @@ struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum
     struct probe *p = xcalloc(1, sizeof *p);
     p->c = c;
     p->in_full = depth != PROBE_SHORT;
+    atomic_fetch_add(&fake.whole_probes, depth == PROBE_WHOLE);
     atomic_fetch_add(depth == PROBE_SHORT ? &fake.short_probes : &fake.probes, 1);
     return p;
 }
@@ -200,6 +201,7 @@ static enum stage_result live_verdict(const struct stage_env *env, struct candid
 
 enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, double timeout_s)
 {
+    atomic_fetch_add(&fake.whole_shadows, c->whole);
     return live_verdict(env, c, STAGE_SHADOW, timeout_s);
 }
 

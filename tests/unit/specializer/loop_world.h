@@ -63,7 +63,7 @@ static int fresh_store(void **unused)
     return 0;
 }
 
-static struct specializer *start(const char *option, const char *value)
+static inline struct specializer *start(const char *option, const char *value)
 {
     char *argv[] = {(char *)"whet", (char *)"--store", store_file,
                     (char *)option, (char *)value,     NULL};
@@ -83,7 +83,7 @@ static struct specializer *start(const char *option, const char *value)
     return s;
 }
 
-static void stop(struct specializer *s)
+static inline void stop(struct specializer *s)
 {
     running = NULL;
     specializer_stop(s);
@@ -156,15 +156,15 @@ static int64_t last_of(struct specializer *s, const char *event)
     return id;
 }
 
-/* It said that nothing is worth looking at, and has begun no round since. A nap alone is no proof:
+/* It said that nothing is worth looking at, and has begun no batch since. A nap alone is no proof:
  * it also naps before it has seen any step. */
-static bool asleep(struct specializer *s)
+static inline bool asleep(struct specializer *s)
 {
     return atomic_load(&s->doing) == DOING_SLEEP && last_of(s, "asleep") > last_of(s, "round");
 }
 
 /* A test that failed left its loop running, and the next ones look at the same engine. */
-static int stop_what_runs(void **unused)
+static inline int stop_what_runs(void **unused)
 {
     (void)unused;
     atomic_store(&fake.hold_bench, false);

@@ -23,10 +23,10 @@ static int open_world(void **state)
     w->dispatch = dispatch_open_spans(table);
     w->s.env.machine = &w->machine;
     w->s.strategy = &strategy_template;
-    w->s.places = dispatch_slots(w->dispatch);
-    w->s.place = calloc((size_t)w->s.places, sizeof *w->s.place);
-    for (int i = 0; i < w->s.places; i++)
-        w->s.place[i].slot = dispatch_slot_at(w->dispatch, i);
+    w->s.slot_searches = dispatch_slots(w->dispatch);
+    w->s.slot_search = calloc((size_t)w->s.slot_searches, sizeof *w->s.slot_search);
+    for (int i = 0; i < w->s.slot_searches; i++)
+        w->s.slot_search[i].slot = dispatch_slot_at(w->dispatch, i);
     pthread_mutex_init(&w->s.lock, NULL);
     *state = w;
     return 0;
@@ -37,16 +37,16 @@ static int close_world(void **state)
     struct world *w = *state;
     pthread_mutex_destroy(&w->s.lock);
     dispatch_close(w->dispatch);
-    free(w->s.place);
+    free(w->s.slot_search);
     free(w);
     return 0;
 }
 
-static struct place *place(struct world *w, const char *slot, double worth)
+static struct slot_search *slot_search(struct world *w, const char *slot, double worth)
 {
-    struct place *p = place_find(&w->s, slot);
+    struct slot_search *p = slot_search_find(&w->s, slot);
     assert_non_null(p);
-    p->worth = worth;
+    p->locked.worth = worth;
     return p;
 }
 
@@ -54,12 +54,13 @@ static void the_slot_that_is_worth_most_is_searched(void **state)
 {
     struct world *w = *state;
     assert_null(choose(&w->s));
-    struct place *head = place(w, "head/m1", 0.1), *attn = place(w, "attn/m1/c256", 0.2);
+    struct slot_search *head = slot_search(w, "head/m1", 0.1),
+                       *attn = slot_search(w, "attn/m1/c256", 0.2);
     assert_ptr_equal(choose(&w->s), attn);
     assert_ptr_equal(choose_but(&w->s, attn), head); /* who may come after it */
     attn->exhausted = true;
     assert_ptr_equal(choose(&w->s), head);
-    head->worth = OBSERVE_FLOOR / 2;
+    head->locked.worth = OBSERVE_FLOOR / 2;
     assert_null(choose(&w->s));
 }
 
@@ -68,18 +69,19 @@ static void a_span_is_searched_after_its_parts(void **state)
 {
     struct world *w = *state;
     struct candidate active = {0};
-    struct place *span = place(w, "mlp/m1", 0.5);
-    struct place *in = place(w, "mlp_in/m1", 0.3), *out = place(w, "mlp_out/m1", 0.2);
+    struct slot_search *span = slot_search(w, "mlp/m1", 0.5);
+    struct slot_search *in = slot_search(w, "mlp_in/m1", 0.3),
+                       *out = slot_search(w, "mlp_out/m1", 0.2);
     assert_ptr_equal(choose(&w->s), in);
-    in->active = &active;
+    in->locked.active = &active;
     assert_ptr_equal(choose(&w->s), in); /* the span waits for mlp_out */
-    out->active = &active;
+    out->locked.active = &active;
     assert_ptr_equal(choose(&w->s), span);
-    out->active = NULL;
+    out->locked.active = NULL;
     out->exhausted = true; /* there is nothing to wait for */
     assert_ptr_equal(choose(&w->s), span);
     out->exhausted = false;
-    out->worth = 0;
+    out->locked.worth = 0;
     assert_ptr_equal(choose(&w->s), span);
 }
 
@@ -87,9 +89,9 @@ static void a_span_is_searched_after_its_parts(void **state)
 static void a_span_waits_for_no_part_that_nobody_will_search(void **state)
 {
     struct world *w = *state;
-    struct place *span = place(w, "mlp/m2", 0.5);
-    struct place *in = place(w, "mlp_in/m2", 0.3);
-    place(w, "mlp_out/m1", 0.1);
+    struct slot_search *span = slot_search(w, "mlp/m2", 0.5);
+    struct slot_search *in = slot_search(w, "mlp_in/m2", 0.3);
+    slot_search(w, "mlp_out/m1", 0.1);
     assert_ptr_equal(choose(&w->s), in);
     in->left_out = true;
     assert_ptr_equal(choose(&w->s), span);

@@ -3,6 +3,7 @@
  * what is deferred, which comes next. Retrials themselves are in test_retrial.c. */
 #include "tests/unit/unit.h"
 
+#include "specializer/candidate/evidence.h"
 #include "specializer/retrial.c"
 
 struct world {
@@ -22,15 +23,11 @@ static int open_world(void **state)
     w->dispatch = dispatch_open(table);
     w->s.config = &w->config;
     w->s.strategy = &strategy_template;
-    w->s.places = dispatch_slots(w->dispatch);
-    w->s.place = calloc((size_t)w->s.places, sizeof *w->s.place);
-    for (int i = 0; i < w->s.places; i++)
-        w->s.place[i].slot = dispatch_slot_at(w->dispatch, i);
-    pthread_mutexattr_t recursive;
-    pthread_mutexattr_init(&recursive);
-    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&w->s.lock, &recursive);
-    pthread_mutexattr_destroy(&recursive);
+    w->s.slot_searches = dispatch_slots(w->dispatch);
+    w->s.slot_search = calloc((size_t)w->s.slot_searches, sizeof *w->s.slot_search);
+    for (int i = 0; i < w->s.slot_searches; i++)
+        w->s.slot_search[i].slot = dispatch_slot_at(w->dispatch, i);
+    pthread_mutex_init(&w->s.lock, NULL);
     *state = w;
     return 0;
 }
@@ -40,21 +37,21 @@ static int close_world(void **state)
     struct world *w = *state;
     pthread_mutex_destroy(&w->s.lock);
     dispatch_close(w->dispatch);
-    free(w->s.place);
+    free(w->s.slot_search);
     free(w);
     return 0;
 }
 
-static struct place *place(struct world *w, const char *slot)
+static struct slot_search *slot_search(struct world *w, const char *slot)
 {
-    struct place *p = place_find(&w->s, slot);
+    struct slot_search *p = slot_search_find(&w->s, slot);
     assert_non_null(p);
     return p;
 }
 
 static void specialize(struct world *w, const char *slot, bool on)
 {
-    struct slot *s = place(w, slot)->slot;
+    struct slot *s = slot_search(w, slot)->slot;
     dispatch_publish(w->dispatch, s, on ? &w->fast : s->eager);
 }
 
@@ -68,7 +65,8 @@ static struct candidate lost(enum steps_say steps, double low)
 static void coresident_are_the_other_regions_of_the_same_bucket(void **state)
 {
     struct world *w = *state;
-    struct place *p = place(w, "attn_in/m8"), *attention = place(w, "attn/m8/c512");
+    struct slot_search *p = slot_search(w, "attn_in/m8"),
+                       *attention = slot_search(w, "attn/m8/c512");
     static const char *const unrelated[] = {"attn_in/m8", "mlp_in/m6", "head/m1", "attn/m1/c512"};
     uint64_t alone = retrial_coresident(&w->s, p), attentive = retrial_coresident(&w->s, attention);
     for (size_t i = 0; i < sizeof unrelated / sizeof *unrelated; i++)
@@ -85,7 +83,7 @@ static void coresident_are_the_other_regions_of_the_same_bucket(void **state)
 static void only_time_and_a_clear_bench_are_deferred_and_not_for_ever(void **state)
 {
     struct world *w = *state;
-    struct place *p = place(w, "attn_in/m8");
+    struct slot_search *p = slot_search(w, "attn_in/m8");
     static const char *const others[] = {"mlp_in/m8", "mlp_out/m8", "head/m8"};
     struct candidate wrong = lost(STEPS_UNSEEN, 0.5), small = lost(STEPS_SLOWER, 0.05),
                      written = lost(STEPS_SLOWER, 0.5), open = lost(STEPS_UNDECIDED, 0.05),
@@ -104,8 +102,13 @@ static void only_time_and_a_clear_bench_are_deferred_and_not_for_ever(void **sta
         specialize(w, others[i], true);
     }
     assert_false(retrial_allowed(&w->s, p, &clear.evidence.lost)); /* nor beside others */
-    assert_string_equal(clear.evidence.lost.among,
-                        "eager; mlp_in/m8=01234567; mlp_in/m8=01234567 mlp_out/m8=01234567");
+    const struct coresidents *among = clear.evidence.lost.among;
+    assert_int_equal(among[0].n, 0);
+    assert_int_equal(among[1].n, 1);
+    assert_int_equal(among[2].n, 2);
+    assert_string_equal(among[2].kernel[0].slot, "mlp_in/m8");
+    assert_string_equal(among[2].kernel[1].slot, "mlp_out/m8");
+    assert_string_equal(among[2].kernel[1].key, "01234567");
     for (int i = 0; i < RETRIALS_MOST; i++)
         specialize(w, others[i], false);
     assert_false(retrial_allowed(&w->s, p, &open.evidence.lost));
@@ -113,23 +116,59 @@ static void only_time_and_a_clear_bench_are_deferred_and_not_for_ever(void **sta
     assert_true(retrial_allowed(&w->s, p, &open.evidence.lost));
 }
 
-/* Whatever serves around it, its name is in the row whole. */
-static void the_largest_set_fits(void **state)
+/* Whatever serves around it is in the row, and comes back from there. */
+static void the_largest_set_is_kept(void **state)
 {
     struct world *w = *state;
-    struct place *p = place(w, "mlp_out/m1024");
-    char set[CORESIDENT_TEXT];
-    for (int i = 0; i < w->s.places; i++)
-        dispatch_publish(w->dispatch, w->s.place[i].slot, &w->fast);
-    coresidents_of(&w->s, p, set);
-    assert_true(strlen(set) < CORESIDENT_TEXT - 1);
-    assert_non_null(strstr(set, "head/m1024=01234567"));
+    struct slot_search *p = slot_search(w, "mlp_out/m1024");
+    struct candidate c = lost(STEPS_SLOWER, 0.5);
+    struct evidence back = {0};
+    for (int i = 0; i < w->s.slot_searches; i++)
+        dispatch_publish(w->dispatch, w->s.slot_search[i].slot, &w->fast);
+    retrial_defer(&w->s, p, &c);
+    const struct coresidents *set = &c.evidence.lost.among[0];
+    assert_true(set->n > CONTEXT_BUCKETS);
+    assert_string_equal(set->kernel[set->n - 1].slot, "head/m1024");
+    cJSON *json = evidence_json(&c.evidence);
+    evidence_read(&back, json);
+    assert_int_equal(back.lost.n, 1);
+    assert_true(coresidents_hash(&back.lost.among[0]) == coresidents_hash(set));
+    assert_false(retrial_allowed(&w->s, p, &back.lost));
+    cJSON_Delete(json);
+}
+
+/* A store is a file that anybody may have written, or an older whet. */
+static void sets_of_strange_rows_are_read_as_far_as_they_go(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        int n, kernels;
+    } row[] = {
+        {"{\"lost_n\": 2, \"lost_among\": \"eager; mlp_in/m8=01234567\"}", 2, 0},
+        {"{\"lost_n\": 900, \"lost_among\": [{\"head/m8\": \"01234567\"}, 5]}", RETRIALS_MOST, 1},
+        {"{\"lost_n\": -4, \"lost_among\": [{\"head/m8\": \"01234567\"}]}", 0, 0},
+        {"{\"lost_n\": 1, \"lost_among\": [{\"mlp_in/m8\": 7,"
+         " \"head/m8\": \"0123456789abcdef\"}]}",
+         1, 1},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct evidence e = {0};
+        cJSON *json = cJSON_Parse(row[i].json);
+        assert_non_null(json);
+        evidence_read(&e, json);
+        assert_int_equal(e.lost.n, row[i].n);
+        assert_int_equal(e.lost.among[0].n, row[i].kernels);
+        if (row[i].kernels > 0)
+            assert_string_equal(e.lost.among[0].kernel[0].key, "01234567");
+        cJSON_Delete(json);
+    }
 }
 
 static void what_changed_since_is_named(void **state)
 {
     struct world *w = *state;
-    struct place *p = place(w, "attn_in/m8");
+    struct slot_search *p = slot_search(w, "attn_in/m8");
     struct candidate c = lost(STEPS_SLOWER, 0.5);
     char words[160];
     specialize(w, "mlp_in/m8", true);
@@ -150,8 +189,8 @@ static void what_changed_since_is_named(void **state)
 /* As after a look into the store. */
 static void waits(struct world *w, const char *slot, double share, double promise)
 {
-    struct place *p = place(w, slot);
-    p->share = share;
+    struct slot_search *p = slot_search(w, slot);
+    p->locked.share = share;
     p->retrial.some = true;
     p->retrial.set = retrial_coresident(&w->s, p);
     p->retrial.promise = promise;
@@ -165,14 +204,14 @@ static void a_retrial_waits_while_new_candidates_are_worth_more(void **state)
     waits(w, "attn_in/m8", 0.2, 0.1);
     waits(w, "mlp_in/m8", 0.5, 0.06);
     waits(w, "head/m8", 0.001, 0.5); /* below the least worth */
-    assert_ptr_equal(retrial_choose(&w->s, 0), place(w, "mlp_in/m8"));
-    assert_ptr_equal(retrial_choose(&w->s, 0.029), place(w, "mlp_in/m8"));
+    assert_ptr_equal(retrial_choose(&w->s, 0), slot_search(w, "mlp_in/m8"));
+    assert_ptr_equal(retrial_choose(&w->s, 0.029), slot_search(w, "mlp_in/m8"));
     assert_null(retrial_choose(&w->s, 0.031));
-    struct place *p = place(w, "mlp_in/m8");
+    struct slot_search *p = slot_search(w, "mlp_in/m8");
     assert_int_equal(held(p, true), 1);
     assert_int_equal(held(p, true), RETRIALS_A_SET);
-    assert_ptr_equal(retrial_choose(&w->s, 0), place(w, "attn_in/m8"));
-    snprintf(place(w, "attn_in/m8")->pinned, 24, "eager");
+    assert_ptr_equal(retrial_choose(&w->s, 0), slot_search(w, "attn_in/m8"));
+    snprintf(slot_search(w, "attn_in/m8")->locked.pinned, 24, "eager");
     assert_null(retrial_choose(&w->s, 0));
 }
 
@@ -182,7 +221,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WORLD_TEST(coresident_are_the_other_regions_of_the_same_bucket),
         WORLD_TEST(only_time_and_a_clear_bench_are_deferred_and_not_for_ever),
-        WORLD_TEST(the_largest_set_fits),
+        WORLD_TEST(the_largest_set_is_kept),
+        cmocka_unit_test(sets_of_strange_rows_are_read_as_far_as_they_go),
         WORLD_TEST(what_changed_since_is_named),
         WORLD_TEST(a_retrial_waits_while_new_candidates_are_worth_more),
     };

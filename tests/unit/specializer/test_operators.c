@@ -299,7 +299,7 @@ static void operators_who_are_faster_than_an_audit_find_the_kernel_before_it_unh
     WAIT_FOR(atomic_load(&s->doing) == DOING_FROZEN);
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
     pthread_mutex_lock(&s->lock);
-    const struct candidate *previous = place_find(s, "mlp_out/m1")->previous;
+    const struct candidate *previous = slot_search_find(s, "mlp_out/m1")->locked.previous;
     if (previous)
         memcpy(before, previous->key, sizeof before);
     pthread_mutex_unlock(&s->lock);
@@ -324,12 +324,12 @@ static void operators_see_audits_go_on_when_a_count_would_overflow(void **unused
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
     pthread_mutex_lock(&s->lock);
-    s->watch_at = INT_MAX - 1;
+    s->locked.watch_at = INT_MAX - 1;
     pthread_mutex_unlock(&s->lock);
     uint64_t looks = atomic_load(&s->counts.looks);
     WAIT_FOR(atomic_load(&s->counts.looks) > looks + 2);
     pthread_mutex_lock(&s->lock);
-    assert_in_range(s->watch_at, 0, s->places - 1);
+    assert_in_range(s->locked.watch_at, 0, s->slot_searches - 1);
     pthread_mutex_unlock(&s->lock);
     stop(s);
 }
@@ -356,7 +356,7 @@ static void operators_lose_no_kernel_to_a_store_that_cannot_mark_a_trial(void **
 static bool promised(struct specializer *s, const char *slot)
 {
     pthread_mutex_lock(&s->lock);
-    bool so = place_find(s, slot)->promise_s > 0;
+    bool so = slot_search_find(s, slot)->promise_s > 0;
     pthread_mutex_unlock(&s->lock);
     return so;
 }
@@ -440,19 +440,19 @@ static void operators_have_a_slot_to_themselves_while_a_candidate_is_dropped(voi
     struct unwanted u = {s, xcalloc(1, sizeof *u.c)};
     const struct kernel_object object = {
         .path = store_file, .id = "0123456789abcdef", .name = "unwanted"};
-    u.c->slot = place_find(s, "mlp_out/m1")->slot;
+    u.c->slot = slot_search_find(s, "mlp_out/m1")->slot;
     u.c->kernel = fake_ops.load(s->env.backend, &object, &err);
     assert_non_null(u.c->kernel);
     pthread_t thread;
     pthread_mutex_lock(&s->lock);
-    int out = s->retires + fake.graves;
+    int out = s->locked.retires + fake.graves;
     assert_int_equal(pthread_create(&thread, NULL, drop_it, &u), 0);
     usleep(100000);
-    assert_int_equal(s->retires + fake.graves, out);
+    assert_int_equal(s->locked.retires + fake.graves, out);
     pthread_mutex_unlock(&s->lock);
     pthread_join(thread, NULL);
     pthread_mutex_lock(&s->lock);
-    assert_int_equal(s->retires + fake.graves, out + 1);
+    assert_int_equal(s->locked.retires + fake.graves, out + 1);
     pthread_mutex_unlock(&s->lock);
     stop(s);
 }

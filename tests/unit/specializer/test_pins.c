@@ -107,7 +107,7 @@ static void a_pause_after_a_pin_does_not_lose_it(void **unused)
     stop(s);
 }
 
-/* A round that a pause keeps waiting holds the prober, which the pinned kernel needs. */
+/* A batch that a pause keeps waiting holds the prober, which the pinned kernel needs. */
 static void pins_are_followed_while_a_round_waits(void **unused)
 {
     (void)unused;
@@ -133,7 +133,7 @@ static void pins_are_followed_while_a_round_waits(void **unused)
 static bool pin_was_tried(struct specializer *s, int probes)
 {
     pthread_mutex_lock(&s->lock);
-    bool tried = !place_find(s, "mlp_out/m1")->pin_missing;
+    bool tried = !slot_search_find(s, "mlp_out/m1")->locked.pin_missing;
     pthread_mutex_unlock(&s->lock);
     return tried && atomic_load(&fake.short_probes) > probes && atomic_load(&fake.probes_die) == 0;
 }

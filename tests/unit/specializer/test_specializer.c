@@ -75,9 +75,13 @@ static void loop_opens_with_the_known_points_of_all_slots(void **unused)
     (void)unused;
     if (!isa_facts()->HAS_AVX2)
         skip(); /* no START row holds */
+    int whole = atomic_load(&fake.whole_probes), shadows = atomic_load(&fake.whole_shadows);
     struct specializer *s = start(NULL, NULL);
     WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
     assert_true(last_of(s, "opening") > 0);
+    /* Their probes try the whole model too, so the shadow does not have to. */
+    assert_int_equal(atomic_load(&fake.whole_probes), whole + 2);
+    assert_int_equal(atomic_load(&fake.whole_shadows), shadows + 2);
     proposed.n = 0;
     store_events(s->store, "proposed", 0, 100000, look_at_proposal, NULL, NULL);
     assert_true(proposed.n >= 2);
@@ -293,7 +297,7 @@ static void loop_searches_a_tree_too(void **unused)
     stop(s);
 }
 
-/* Rounds begun since the loop was started. */
+/* Batches begun since the loop was started. */
 static void count_round(void *ctx, const struct trace_row *row)
 {
     *(int *)ctx += row->at >= began_s;

@@ -5,45 +5,45 @@
 
 #include "specializer/why.c"
 
-static struct place nobody_came(void)
+static struct slot_search nobody_came(void)
 {
     static struct slot slot = {.name = "attn_in/m8", .region = REGION_ATTN_IN, .m = 8};
-    return (struct place){.slot = &slot};
+    return (struct slot_search){.slot = &slot};
 }
 
-static void say(struct place *p, enum life left, const char *reason, struct evidence e)
+static void say(struct slot_search *p, enum life left, const char *reason, struct evidence e)
 {
     struct candidate c = {.evidence = e};
     snprintf(c.reason, sizeof c.reason, "%s", reason);
     if (e.refusal.cause == CAUSE_NONE) /* as it is read from a store without it */
         refusal_of_sentence(&c.evidence.refusal, reason);
-    why_note(p, left, &c);
+    why_note_locked(p, left, &c);
 }
 
 static void the_one_that_came_farthest_is_told(void **state)
 {
     (void)state;
-    struct place p = nobody_came();
+    struct slot_search p = nobody_came();
     struct evidence none = {0}, slow = {.bench = {48, -0.164, -0.201, -0.073}},
                     near = {.bench = {144, 0.004, -0.002, 0.0101}},
                     lost = {.bench = {16, 0.9, 0.8, 1}, .canary = {96, -0.0063, -0.0101, -0.0033}};
     say(&p, LIFE_REFUSED, "build: exit status 1", none);
-    assert_string_equal(p.why.words, "build: exit status 1");
+    assert_string_equal(p.locked.why.words, "build: exit status 1");
     say(&p, LIFE_REFUSED, "bench: gain -16.4 % [-20.1, -7.3] over 48 pairs, wanted +2.0 %", slow);
-    assert_string_equal(p.why.words, "bench: -16.4 % [-20.1, -7.3]");
+    assert_string_equal(p.locked.why.words, "bench: -16.4 % [-20.1, -7.3]");
     say(&p, LIFE_REFUSED, "bench: gain +0.4 % [-0.2, +1.0] over 144 pairs, wanted +2.0 %", near);
-    assert_string_equal(p.why.words, "bench: +0.4 % [-0.2, +1.0]");
+    assert_string_equal(p.locked.why.words, "bench: +0.4 % [-0.2, +1.0]");
     say(&p, LIFE_REFUSED, "bench: gain -16.4 % [-20.1, -7.3] over 48 pairs, wanted +2.0 %", slow);
-    assert_string_equal(p.why.words, "bench: +0.4 % [-0.2, +1.0]");
+    assert_string_equal(p.locked.why.words, "bench: +0.4 % [-0.2, +1.0]");
     say(&p, LIFE_DEFERRED, "canary: whole steps -0.63 % [-1.01, -0.33] over 96 pairs", lost);
-    assert_string_equal(p.why.words, "canary: whole steps -0.6 % [-1.0, -0.3]");
+    assert_string_equal(p.locked.why.words, "canary: whole steps -0.6 % [-1.0, -0.3]");
     say(&p, LIFE_REFUSED, "probe: hang: asleep for 1.0 s", none);
-    assert_string_equal(p.why.words, "canary: whole steps -0.6 % [-1.0, -0.3]");
+    assert_string_equal(p.locked.why.words, "canary: whole steps -0.6 % [-1.0, -0.3]");
     say(&p, LIFE_ROLLED_BACK, "largest distance 0.2 of a row's scale, limit 0.1", lost);
-    assert_string_equal(p.why.words,
+    assert_string_equal(p.locked.why.words,
                         "rolled back: largest distance 0.2 of a row's scale, limit 0.1");
     say(&p, LIFE_DISABLED, "incident 42", lost);
-    assert_string_equal(p.why.words, "disabled: incident 42");
+    assert_string_equal(p.locked.why.words, "disabled: incident 42");
 }
 
 static void errors_are_told_as_times_of_eagers_and_in_which_case(void **state)
@@ -62,9 +62,9 @@ static void errors_are_told_as_times_of_eagers_and_in_which_case(void **state)
          "probe: row 0: -0.50690645 where the exact result is 22"},
     };
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
-        struct place p = nobody_came();
+        struct slot_search p = nobody_came();
         say(&p, LIFE_REFUSED, said[i].reason, (struct evidence){0});
-        assert_string_equal(p.why.words, said[i].words);
+        assert_string_equal(p.locked.why.words, said[i].words);
     }
 }
 
@@ -72,28 +72,28 @@ static void errors_are_told_as_times_of_eagers_and_in_which_case(void **state)
 static void a_refusal_is_read_as_data_whatever_its_sentence(void **state)
 {
     (void)state;
-    struct place p = nobody_came();
+    struct slot_search p = nobody_came();
     struct candidate c = {.evidence = {.bench = {48, -0.164, -0.201, -0.073},
                                        .canary = {96, -0.0063, -0.0101, -0.0033}}};
     candidate_explain(&c, STAGE_PROBE, CAUSE_ERROR, 3.1, "row 4 is wrong");
     snprintf(c.evidence.refusal.in_case, sizeof c.evidence.refusal.in_case, "m=3 outlier");
     assert_string_equal(c.reason, "probe: row 4 is wrong");
-    why_note(&p, LIFE_REFUSED, &c);
-    assert_string_equal(p.why.words, "probe: error 3.1x eager's in case m=3 outlier");
+    why_note_locked(&p, LIFE_REFUSED, &c);
+    assert_string_equal(p.locked.why.words, "probe: error 3.1x eager's in case m=3 outlier");
     candidate_explain(&c, STAGE_BENCH, CAUSE_GAIN, -0.164, "slower");
-    why_note(&p, LIFE_REFUSED, &c);
-    assert_string_equal(p.why.words, "bench: -16.4 % [-20.1, -7.3]");
+    why_note_locked(&p, LIFE_REFUSED, &c);
+    assert_string_equal(p.locked.why.words, "bench: -16.4 % [-20.1, -7.3]");
     candidate_explain(&c, STAGE_CANARY, CAUSE_OTHER, 0, "whole steps went wrong");
-    why_note(&p, LIFE_REFUSED, &c);
-    assert_string_equal(p.why.words, "canary: whole steps went wrong");
+    why_note_locked(&p, LIFE_REFUSED, &c);
+    assert_string_equal(p.locked.why.words, "canary: whole steps went wrong");
     candidate_explain(&c, STAGE_CANARY, CAUSE_GAIN, -0.0063, "slower, %s", c.reason);
     assert_string_equal(c.reason, "canary: slower, canary: whole steps went wrong");
     c.evidence.canary.mean = 0;
-    why_note(&p, LIFE_DEFERRED, &c);
-    assert_string_equal(p.why.words, "canary: whole steps +0.0 % [-1.0, -0.3]");
+    why_note_locked(&p, LIFE_DEFERRED, &c);
+    assert_string_equal(p.locked.why.words, "canary: whole steps +0.0 % [-1.0, -0.3]");
     candidate_withdrawn(&c, "distance 0.2");
-    why_note(&p, LIFE_REFUSED, &c); /* rolled back twice */
-    assert_string_equal(p.why.words, "rolled back: distance 0.2");
+    why_note_locked(&p, LIFE_REFUSED, &c); /* rolled back twice */
+    assert_string_equal(p.locked.why.words, "rolled back: distance 0.2");
     candidate_unexplain(&c);
     assert_true(!c.reason[0] && c.evidence.refusal.cause == CAUSE_NONE);
 }
@@ -105,16 +105,16 @@ static void no_reason_is_wider_than_its_column(void **state)
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = 0;
     memcpy(longest, "build: ", 7);
-    struct place p = nobody_came();
+    struct slot_search p = nobody_came();
     say(&p, LIFE_REFUSED, longest, (struct evidence){0});
-    assert_int_equal(strlen(p.why.words), WHY_TEXT - 1);
-    assert_string_equal(p.why.words + WHY_TEXT - 4, "...");
+    assert_int_equal(strlen(p.locked.why.words), WHY_TEXT - 1);
+    assert_string_equal(p.locked.why.words + WHY_TEXT - 4, "...");
     struct refusal wrong = {.cause = CAUSE_ERROR, .stage = STAGE_PROBE, .value = 9};
     memset(wrong.in_case, 'x', sizeof wrong.in_case - 1);
     brief("probe: wrong", &(struct evidence){.refusal = wrong}, out);
     assert_true(strlen(out) < WHY_TEXT);
     say(&p, LIFE_ROLLED_BACK, longest, (struct evidence){0});
-    assert_true(strlen(p.why.words) < WHY_TEXT);
+    assert_true(strlen(p.locked.why.words) < WHY_TEXT);
 }
 
 static void a_slot_that_nobody_tried_says_what_is_in_the_way(void **state)
@@ -123,32 +123,32 @@ static void a_slot_that_nobody_tried_says_what_is_in_the_way(void **state)
     static const struct machine cpu = {.kind = MACHINE_CPU};
     static struct slot wide = {.name = "head/m64", .region = REGION_HEAD, .m = 64};
     struct specializer s = {.env = {.machine = &cpu}};
-    struct place p = nobody_came();
+    struct slot_search p = nobody_came();
     char out[WHY_TEXT];
-    why_eager(&s, &p, out);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "not searched yet");
-    p.candidates = 2;
-    why_eager(&s, &p, out);
+    p.locked.candidates = 2;
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "nothing was decided yet");
     struct candidate c = {.reason = "probe: a case of 2817 pages; the probe has room for 2304"};
-    why_undecided(&p, &c);
-    why_eager(&s, &p, out);
+    why_undecided_locked(&p, &c);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "undecided; probe: a case of 2817 pages; the probe has room for 2304");
     say(&p, LIFE_REFUSED, "bench: too slow", (struct evidence){0});
-    why_eager(&s, &p, out);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "bench: too slow");
     p = nobody_came();
     p.left_out = true;
-    why_eager(&s, &p, out);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "left out by specializer.slots");
-    why_no_point(&p);
-    why_eager(&s, &p, out);
+    why_no_point_locked(&p);
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "no point of its templates is legal here");
-    snprintf(p.pinned, sizeof p.pinned, "eager");
-    why_eager(&s, &p, out);
+    snprintf(p.locked.pinned, sizeof p.locked.pinned, "eager");
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "pinned to it");
-    p = (struct place){.slot = &wide};
-    why_eager(&s, &p, out);
+    p = (struct slot_search){.slot = &wide};
+    why_eager_locked(&s, &p, out);
     assert_string_equal(out, "no template takes 64 tokens");
 }
 

@@ -19,7 +19,7 @@ struct world {
     struct model *model;
     struct dispatch *dispatch;
     struct kernel eager[REGION_COUNT];
-    struct place place[SLOTS], *order[SLOTS];
+    const struct slot *slot[SLOTS], *order[SLOTS];
 };
 
 /* All regions of 1, then of 8, ... as scripts/bench-h200 names them. */
@@ -42,8 +42,8 @@ static int open_world(void **state)
     w->model = model_random(&shape, DTYPE_F32, 1);
     w->dispatch = dispatch_open(table);
     for (int i = 0; i < SLOTS; i++) {
-        w->place[i].slot = dispatch_slot(w->dispatch, region[i % REGIONS], m[i / REGIONS], 512);
-        w->order[i] = &w->place[i];
+        w->slot[i] = w->order[i] =
+            dispatch_slot(w->dispatch, region[i % REGIONS], m[i / REGIONS], 512);
     }
     *state = w;
     return 0;
@@ -61,7 +61,7 @@ static int close_world(void **state)
 static int at(const struct world *w, enum region r, int tokens)
 {
     for (int i = 0; i < SLOTS; i++)
-        if (w->order[i]->slot->region == r && w->order[i]->slot->m == tokens)
+        if (w->order[i]->region == r && w->order[i]->m == tokens)
             return i;
     fail();
     return -1;
@@ -70,7 +70,7 @@ static int at(const struct world *w, enum region r, int tokens)
 static void the_largest_regions_of_all_sizes_come_first(void **state)
 {
     struct world *w = *state;
-    order_places(w->model, &machine, w->order, SLOTS);
+    order_slots(w->model, &machine, w->order, SLOTS);
     for (int i = 0; i < SIZES; i++) {
         assert_true(at(w, REGION_MLP_IN, m[i]) < at(w, REGION_MLP_OUT, m[i]));
         assert_true(at(w, REGION_MLP_OUT, m[i]) < at(w, REGION_ATTN_OUT, m[i]));
@@ -78,8 +78,8 @@ static void the_largest_regions_of_all_sizes_come_first(void **state)
             assert_true(at(w, REGION_MLP_IN, m[i]) < at(w, REGION_ATTN_OUT, m[k]));
     }
     for (int i = 1; i < SLOTS; i++)
-        assert_true(order_share(w->model, &machine, w->order[i - 1]->slot) >=
-                    order_share(w->model, &machine, w->order[i]->slot));
+        assert_true(order_share(w->model, &machine, w->order[i - 1]) >=
+                    order_share(w->model, &machine, w->order[i]));
 }
 
 static void shares_of_a_step_add_up_and_attention_grows_with_context(void **state)
@@ -87,7 +87,7 @@ static void shares_of_a_step_add_up_and_attention_grows_with_context(void **stat
     struct world *w = *state;
     double sum = order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_EMBED, 8, 512));
     for (int i = REGIONS; i < 2 * REGIONS; i++)
-        sum += order_share(w->model, &machine, w->place[i].slot);
+        sum += order_share(w->model, &machine, w->slot[i]);
     assert_float_equal(sum, 1, 1e-9);
     assert_true(order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 8, 256)) <
                 order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 8, 1024)));
@@ -99,35 +99,33 @@ static void on_a_gpu_attention_comes_first(void **state)
     struct world *w = *state;
     struct machine gpu = machine;
     gpu.kind = MACHINE_CUDA;
-    order_places(w->model, &gpu, w->order, SLOTS);
+    order_slots(w->model, &gpu, w->order, SLOTS);
     for (int i = 0; i < SLOTS; i++)
-        assert_int_equal(w->order[i]->slot->region == REGION_ATTN, i < SIZES);
-    assert_int_equal(w->order[SIZES]->slot->region, REGION_MLP_IN);
+        assert_int_equal(w->order[i]->region == REGION_ATTN, i < SIZES);
+    assert_int_equal(w->order[SIZES]->region, REGION_MLP_IN);
 }
 
 static void steps_are_replayed_beside_attention_that_is_searched(void **state)
 {
     struct world *w = *state;
-    struct place longer = {.slot = dispatch_slot(w->dispatch, REGION_ATTN, 8, 2048)};
-    struct place *some[] = {&w->place[0], &w->place[REGIONS], &w->place[REGIONS + 1], &longer};
-    const struct slot *slot =
-        w->place[REGIONS].slot; /* attn_in/m8, which comes with attn/m8/c512 */
+    const struct slot *longer = dispatch_slot(w->dispatch, REGION_ATTN, 8, 2048);
+    const struct slot *some[] = {w->slot[0], w->slot[REGIONS], w->slot[REGIONS + 1], longer};
+    const struct slot *slot = w->slot[REGIONS]; /* attn_in/m8, which comes with attn/m8/c512 */
     assert_int_equal(order_context(some, 4, slot, 4096, 0), 512);
     assert_int_equal(order_context(some, 4, slot, 4096, 1), 2048);
     assert_int_equal(order_context(some, 4, slot, 4096, 2), 512);
     assert_int_equal(order_context(some, 4, slot, 1026, 1), 2048);
-    assert_int_equal(order_context(some, 4, slot, 1025, 1), 512); /* 2048 begins with 1025 */
-    assert_int_equal(order_context(some, 4, w->place[0].slot, 4096, 1),
-                     256); /* none of one token */
+    assert_int_equal(order_context(some, 4, slot, 1025, 1), 512);       /* 2048 begins with 1025 */
+    assert_int_equal(order_context(some, 4, w->slot[0], 4096, 1), 256); /* none of one token */
     assert_int_equal(order_context(some, 0, slot, 4096, 5), 256);
 }
 
 static void equals_stay_as_they_were_given(void **state)
 {
     struct world *w = *state;
-    struct place twin[3] = {w->place[0], w->place[0], w->place[0]};
-    struct place *order[3] = {&twin[2], &twin[0], &twin[1]};
-    order_places(w->model, &machine, order, 3);
+    const struct slot twin[3] = {*w->slot[0], *w->slot[0], *w->slot[0]};
+    const struct slot *order[3] = {&twin[2], &twin[0], &twin[1]};
+    order_slots(w->model, &machine, order, 3);
     assert_ptr_equal(order[0], &twin[2]);
     assert_ptr_equal(order[1], &twin[0]);
     assert_ptr_equal(order[2], &twin[1]);

@@ -184,7 +184,7 @@ struct stand {
     struct model *model;
     struct check_request q;
     struct planned plan;
-    struct subject s;
+    struct test_case s;
 };
 
 static void stand_open(struct stand *t, enum region r, uint64_t seed)
@@ -195,13 +195,13 @@ static void stand_open(struct stand *t, enum region r, uint64_t seed)
     t->plan = (struct planned){
         .shape = {.region = r, .layer = 1, .m = 5, .sequences = 2, .context = 40, .ragged = true},
         .fill = FILL_NORMAL};
-    subject_open(&t->s, &t->q, &t->plan, 0);
-    subject_read(&t->s, &t->s.run[t->s.runs++]); /* learns the outputs' sizes */
+    test_case_open(&t->s, &t->q, &t->plan, 0);
+    test_case_read(&t->s, &t->s.run[t->s.runs++]); /* learns the outputs' sizes */
 }
 
 static void stand_close(struct stand *t)
 {
-    subject_close(&t->s);
+    test_case_close(&t->s);
     model_close(t->model);
 }
 
@@ -271,9 +271,9 @@ static void other_inputs_layers_and_seeds_have_their_own(void **state)
             for (int content = 0; content < 2; content++) {
                 stand_open(&t, REGION_MLP_IN, seed);
                 t.plan.shape.layer = layer;
-                subject_close(&t.s);
-                subject_open(&t.s, &t.q, &t.plan, 0);
-                subject_read(&t.s, &t.s.run[t.s.runs++]);
+                test_case_close(&t.s);
+                test_case_open(&t.s, &t.q, &t.plan, 0);
+                test_case_read(&t.s, &t.s.run[t.s.runs++]);
                 reference_open(&t.q, &t.s, content, &ref);
                 assert_int_equal(each(NULL), ++n);
                 reference_close(&ref);

@@ -133,7 +133,7 @@ struct last {
     char verdict[700], reply[4096], all[65536];
 };
 
-static void take_exchange(void *ctx, const struct exchange *x)
+static void take_exchange(void *ctx, const struct llm_exchange *x)
 {
     struct last *last = ctx;
     last->n++;
@@ -146,7 +146,7 @@ static struct last *last_exchange(void)
 {
     static struct last last;
     memset(&last, 0, sizeof last);
-    assert_int_equal(store_exchanges(store, take_exchange, &last, NULL), 0);
+    assert_int_equal(store_llm_exchanges(store, take_exchange, &last, NULL), 0);
     return &last;
 }
 
@@ -283,7 +283,7 @@ static void go_back(struct space *old)
     w.request.space = old;
 }
 
-/* Asked ahead, so that the first round of the slot has the advice; but not before moves that wait.
+/* Asked ahead, so that the first batch of the slot has the advice; but not before moves that wait.
  */
 static void a_slot_that_comes_next_is_asked_about_ahead(void **unused)
 {
@@ -321,7 +321,7 @@ static void advice_for_a_search_begun_anew_is_forgotten(void **unused)
     struct adviser *a = open_server();
     struct advice advice;
     exchange(a);
-    ask_and_forget(a); /* a round has had it */
+    ask_and_forget(a); /* a batch has had it */
     struct space *old = begin_anew();
     assert_false(ask(a, &advice));
     advice_free(&advice);
@@ -329,14 +329,14 @@ static void advice_for_a_search_begun_anew_is_forgotten(void **unused)
     go_back(old);
 }
 
-/* The search ends while the model thinks, or before a round looks: the next search of the slot has
+/* The search ends while the model thinks, or before a batch looks: the next search of the slot has
  * what was said. */
 static void a_late_reply_is_used_by_the_next_search(void **unused)
 {
     (void)unused;
     struct adviser *a = open_server();
     struct advice advice;
-    exchange(a); /* answered, and no round had it */
+    exchange(a); /* answered, and no batch had it */
     struct space *old = begin_anew();
     assert_true(ask(a, &advice));
     assert_string_equal(advice.label, "as the model sees it");

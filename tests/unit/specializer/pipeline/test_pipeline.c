@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of specializer/pipeline/pipeline.c: the order of stages, children beside each other, and
- * who decides what. The stages here only write down that they were there; what a round and a
+ * who decides what. The stages here only write down that they were there; what a batch and a
  * restore make of the driver is watched in test_drills.c and test_restore.c. */
 #include "tests/unit/unit.h"
 

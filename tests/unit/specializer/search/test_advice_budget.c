@@ -20,7 +20,7 @@ struct world {
     struct cost cost;
     struct space *space;
     struct search search;
-    struct advice_budget trust;
+    struct advice_budget budget;
     int32_t *order; /* by prediction, fastest first */
     int size;
     bool backwards; /* the rest of a batch is what the model likes least */
@@ -68,14 +68,14 @@ static int close_world(void **state)
 static int one_batch(struct world *w, const int32_t *named, int n, double speed)
 {
     int taken = 0, others = 0;
-    advice_budget_batch(&w->trust, &w->search, BATCH);
+    advice_budget_batch(&w->budget, &w->search, BATCH);
     for (int i = 0; i < 2 * n; i++) { /* first as near ones, then as far ones */
         int32_t id = named[i % n];
-        bool may = i < n ? advice_budget_near(&w->trust, &w->search, id)
-                         : advice_budget_far(&w->trust, &w->search, id);
+        bool may = i < n ? advice_budget_near(&w->budget, &w->search, id)
+                         : advice_budget_far(&w->budget, &w->search, id);
         if (!may || w->search.trial[id] != TRIAL_NONE)
             continue;
-        advice_budget_took(&w->trust, &w->search, id);
+        advice_budget_took(&w->budget, &w->search, id);
         search_learn(&w->search, id, speed);
         taken++;
     }
@@ -147,12 +147,12 @@ static void who_is_right_is_believed_against_the_cost_model(void **state)
 {
     struct world *w = *state;
     int32_t far = w->order[w->size - 1], near = w->order[10];
-    advice_budget_batch(&w->trust, &w->search, BATCH);
-    assert_false(advice_budget_near(&w->trust, &w->search, far));
-    advice_budget_took(&w->trust, &w->search, near);
+    advice_budget_batch(&w->budget, &w->search, BATCH);
+    assert_false(advice_budget_near(&w->budget, &w->search, far));
+    advice_budget_took(&w->budget, &w->search, near);
     search_learn(&w->search, near, 3);
-    advice_budget_batch(&w->trust, &w->search, BATCH);
-    assert_true(advice_budget_near(&w->trust, &w->search, far));
+    advice_budget_batch(&w->budget, &w->search, BATCH);
+    assert_true(advice_budget_near(&w->budget, &w->search, far));
 }
 
 /* Refusals count as misses: a point that does not build was no good advice. */
@@ -160,11 +160,11 @@ static void refused_picks_lose_trust_like_slow_ones(void **state)
 {
     struct world *w = *state;
     search_learn(&w->search, w->order[0], 1);
-    advice_budget_batch(&w->trust, &w->search, BATCH);
-    advice_budget_took(&w->trust, &w->search, w->order[5]);
+    advice_budget_batch(&w->budget, &w->search, BATCH);
+    advice_budget_took(&w->budget, &w->search, w->order[5]);
     search_learn(&w->search, w->order[5], 0);
-    advice_budget_batch(&w->trust, &w->search, BATCH);
-    assert_false(advice_budget_near(&w->trust, &w->search, w->order[6]));
+    advice_budget_batch(&w->budget, &w->search, BATCH);
+    assert_false(advice_budget_near(&w->budget, &w->search, w->order[6]));
 }
 
 int main(void)

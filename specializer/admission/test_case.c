@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_subject.c - inputs that can be restored, outputs that are kept and judged.
+/* test_case.c - inputs that can be restored, outputs that are kept and judged.
  *
  * Judging comes after the fact, when no kernel can see this process any more (reference.c says what
  * the outputs should be). A run whose outputs have the bits of one that was judged needs no second
  * look, which is the common case: teams of all sizes usually agree.
  */
-#include "specializer/admission/check_subject.h"
+#include "specializer/admission/test_case.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 /* ---- inputs --------------------------------------------------------------------------------- */
 
-uint64_t subject_seed(const struct subject *s, int32_t content)
+uint64_t test_case_seed(const struct test_case *s, int32_t content)
 {
     return hash_mix(s->seed + (uint64_t)content) | 1;
 }
@@ -28,17 +28,17 @@ static enum fill second_fill(enum fill first)
     return first == FILL_BITS || first == FILL_NORMAL ? first : FILL_NORMAL;
 }
 
-void subject_fill(struct subject *s, int32_t content)
+void test_case_fill(struct test_case *s, int32_t content)
 {
     if (s->plan->capture || s->filled == content)
         return;
     s->filled = content;
     case_refill(s->c, content ? second_fill(s->plan->fill) : s->plan->fill,
-                subject_seed(s, content));
+                test_case_seed(s, content));
 }
 
-void subject_open(struct subject *s, const struct check_request *q, const struct planned *p,
-                  int32_t index)
+void test_case_open(struct test_case *s, const struct check_request *q, const struct planned *p,
+                    int32_t index)
 {
     memset(s, 0, sizeof *s);
     s->plan = p;
@@ -46,7 +46,7 @@ void subject_open(struct subject *s, const struct check_request *q, const struct
     s->seed = q->seed + 2 * (uint64_t)index;
     s->c = p->capture ? case_captured(q->model, p->capture, true)
                       : case_random(q->model, &p->shape, p->fill, p->random_params, true,
-                                    subject_seed(s, 0));
+                                    test_case_seed(s, 0));
 }
 
 void run_drop(struct run *run)
@@ -55,7 +55,7 @@ void run_drop(struct run *run)
         free(run->out[i]);
 }
 
-void subject_close(struct subject *s)
+void test_case_close(struct test_case *s)
 {
     case_free(s->c);
     for (int i = 0; i < 3; i++)
@@ -64,12 +64,12 @@ void subject_close(struct subject *s)
         run_drop(&s->run[r]);
 }
 
-bool same_bits(const struct subject *s, const struct run *a, const struct run *b, int i)
+bool same_bits(const struct test_case *s, const struct run *a, const struct run *b, int i)
 {
     return memcmp(a->out[i], b->out[i], (size_t)s->rows[i] * (size_t)s->cols[i] * 4) == 0;
 }
 
-void subject_read(struct subject *s, struct run *run)
+void test_case_read(struct test_case *s, struct run *run)
 {
     for (int i = 0; i < OUTPUTS; i++) {
         run->out[i] = NULL;
@@ -85,7 +85,7 @@ static bool exact_region(enum region r)
     return r == REGION_ATTN_OUT || r == REGION_MLP_OUT || r == REGION_EMBED;
 }
 
-static int judge_run(const struct subject *s, const struct run *run, const struct reference *ref,
+static int judge_run(const struct test_case *s, const struct run *run, const struct reference *ref,
                      struct rule rule, struct check_result *result, struct err *err)
 {
     const struct planned *p = s->plan;
@@ -114,7 +114,7 @@ static int judge_run(const struct subject *s, const struct run *run, const struc
 }
 
 /* Runs whose outputs have the bits of an earlier run with the same input need no second look. */
-static bool judged_before(const struct subject *s, int32_t r)
+static bool judged_before(const struct test_case *s, int32_t r)
 {
     for (int32_t j = 0; j < r; j++) {
         bool same = s->run[j].content == s->run[r].content;
@@ -126,8 +126,8 @@ static bool judged_before(const struct subject *s, int32_t r)
     return false;
 }
 
-int subject_judge(struct subject *s, const struct check_request *q, struct check_result *result,
-                  struct err *err)
+int test_case_judge(struct test_case *s, const struct check_request *q, struct check_result *result,
+                    struct err *err)
 {
     int rc = 0;
     for (int32_t content = 0; rc == 0 && content < 2; content++) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* round.c - one batch of candidates from proposal to bench.
+/* search_batch.c - one batch of candidates from proposal to bench.
  *
  *   propose -> build (child, several) -> probe (child, one) -> load -> bench
  *   the fastest that passed is promoted: promotion.c
  *
- * The pipeline moves the trials; here are the rules of a round: what may begin, and what becomes of
- * an answer. Children are started and polled from round_children(), which the blocking stages call
- * while they wait: the compiler works on the next candidate while this one is measured.
+ * The pipeline moves the trials; here are the rules of a batch: what may begin, and what becomes of
+ * an answer. Children are started and polled from search_batch_children(), which the blocking
+ * stages call while they wait: the compiler works on the next candidate while this one is measured.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -31,22 +31,23 @@
 static bool begin_anew(struct specializer *s, struct candidate *c, const char *why, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
-    struct place *p = place_find(s, c->slot->name);
+    struct slot_search *p = slot_search_find(s, c->slot->name);
     bool ok = life_move(s->store, c, LIFE_PROPOSED, why, NULL, err) == 0;
-    if (ok && p->previous && strcmp(p->previous->key, c->key) == 0) {
-        candidate_drop(s, p->previous);
-        p->previous = NULL;
+    if (ok && p->locked.previous && strcmp(p->locked.previous->key, c->key) == 0) {
+        candidate_drop_locked(s, p->locked.previous);
+        p->locked.previous = NULL;
     }
     pthread_mutex_unlock(&s->lock);
     return ok;
 }
 
-/* What the store knows of a candidate, and a new beginning if it may have one: as round_admit(). */
+/* What the store knows of a candidate, and a new beginning if it may have one: as
+ * search_batch_admit(). */
 static int admit_known(struct specializer *s, struct candidate *c, const struct record *row,
                        struct err *err)
 {
     candidate_recall(c, row);
-    const struct place *p = place_find(s, c->slot->name);
+    const struct slot_search *p = slot_search_find(s, c->slot->name);
     const bool again = c->evidence.lost.n > 0, fresh = c->state == LIFE_PROPOSED;
     bool may = row->deaths < DEATHS_MOST && (!again || retrial_allowed(s, p, &c->evidence.lost)) &&
                (fresh || life_allowed(c->state, LIFE_PROPOSED));
@@ -57,7 +58,7 @@ static int admit_known(struct specializer *s, struct candidate *c, const struct 
     return failed ? -1 : may;
 }
 
-int round_admit(struct specializer *s, struct candidate *c, const char *why)
+int search_batch_admit(struct specializer *s, struct candidate *c, const char *why)
 {
     struct record *row = xcalloc(1, sizeof *row);
     struct err err = {""};
@@ -65,7 +66,8 @@ int round_admit(struct specializer *s, struct candidate *c, const char *why)
     if (known > 0)
         free(row->log);
     pthread_mutex_lock(&s->lock);
-    bool disabled = is_disabled(s, c->key, c->template->id); /* and stays what it is in the store */
+    bool disabled =
+        is_disabled_locked(s, c->key, c->template->id); /* and stays what it is in the store */
     pthread_mutex_unlock(&s->lock);
     if (!disabled && known > 0) {
         may = admit_known(s, c, row, &err);
@@ -84,43 +86,44 @@ int round_admit(struct specializer *s, struct candidate *c, const char *why)
 
 /* Nothing was learnt that would come out otherwise at once: the disk is full, or a probe cannot
  * start. Others go first. */
-void round_later(struct place *p)
+void search_batch_later(struct slot_search *p)
 {
     p->not_before_ns = clock_ns() + UNDECIDED_NS;
 }
 
 static const struct pipeline_rules rules;
 
-void round_add(struct specializer *s, struct place *p, struct candidate *c, struct proposal from)
+void search_batch_add(struct specializer *s, struct slot_search *p, struct candidate *c,
+                      struct proposal from)
 {
-    struct round *r = &s->round;
-    if (!r->place)
-        *r = (struct round){
-            .place = p,
+    struct search_batch *r = &s->batch;
+    if (!r->slot_search)
+        *r = (struct search_batch){
+            .slot_search = p,
             .pipeline = {
                 .rules = &rules, .ctx = s, .env = &s->env, .marks = s->store, .last = STAGE_BENCH}};
-    r->trial[r->n++] = (struct trial){.c = c, .place = p, .from = from};
+    r->trial[r->n++] = (struct trial){.c = c, .slot_search = p, .from = from};
     pthread_mutex_lock(&s->lock);
-    p->candidates++;
+    p->locked.candidates++;
     pthread_mutex_unlock(&s->lock);
 }
 
-bool round_has(const struct specializer *s, const struct place *p)
+bool search_batch_has(const struct specializer *s, const struct slot_search *p)
 {
-    const struct round *r = &s->round;
-    bool has = p == r->place;
+    const struct search_batch *r = &s->batch;
+    bool has = p == r->slot_search;
     for (int i = 0; i < r->n && !has; i++)
-        has = r->trial[i].place == p && !pipeline_over(&r->pipeline, &r->trial[i]);
+        has = r->trial[i].slot_search == p && !pipeline_over(&r->pipeline, &r->trial[i]);
     return has;
 }
 
 /* ---- how a trial ends ----------------------------------------------------------------------- */
 
-/* The candidate is at fault: it leaves the round and is not tried again under this key. */
+/* The candidate is at fault: it leaves the batch and is not tried again under this key. */
 static void refuse(struct specializer *s, struct trial *t)
 {
-    s->round.decided = true;
-    t->from.by->learn(s, t->place, t->from.id, t->c, t->c->evidence.speed);
+    s->batch.decided = true;
+    t->from.by->learn(s, t->slot_search, t->from.id, t->c, t->c->evidence.speed);
     candidate_refuse(s, t->c, t->at, LIFE_REFUSED);
     t->c = NULL;
 }
@@ -129,14 +132,14 @@ static void refuse(struct specializer *s, struct trial *t)
  * tried again here; another start, perhaps with more, knows nothing against it. */
 static void leave_unloaded(struct specializer *s, struct trial *t)
 {
-    struct place *p = t->place;
-    s->round.decided = true;
+    struct slot_search *p = t->slot_search;
+    s->batch.decided = true;
     count_stage(s, STAGE_LOAD, STAGE_REFUSE);
     store_trace(s->store, p->slot->name, t->c->key, "not_loaded", NULL, "%s", t->c->reason);
     t->from.by->learn(s, p, t->from.id, t->c, 0);
     pthread_mutex_lock(&s->lock);
-    p->refusals++;
-    why_note(p, LIFE_REFUSED, t->c);
+    p->locked.refusals++;
+    why_note_locked(p, LIFE_REFUSED, t->c);
     pthread_mutex_unlock(&s->lock);
     candidate_drop(s, t->c);
     t->c = NULL;
@@ -146,11 +149,11 @@ static void leave_unloaded(struct specializer *s, struct trial *t)
 static void forget(struct specializer *s, struct trial *t)
 {
     pthread_mutex_lock(&s->lock);
-    why_undecided(t->place, t->c);
+    why_undecided_locked(t->slot_search, t->c);
     pthread_mutex_unlock(&s->lock);
-    t->from.by->forget(s, t->place, t->from.id);
-    if (s->round.opening)
-        round_later(t->place);
+    t->from.by->forget(s, t->slot_search, t->from.id);
+    if (s->batch.opening)
+        search_batch_later(t->slot_search);
     candidate_drop(s, t->c);
     t->c = NULL;
 }
@@ -170,9 +173,9 @@ static bool move(struct specializer *s, struct trial *t)
     return false;
 }
 
-/* ---- the rules of a round: children ---------------------------------------------------------- */
+/* ---- the rules of a batch: children ---------------------------------------------------------- */
 
-bool round_may_build(struct specializer *s)
+bool search_batch_may_build(struct specializer *s)
 {
     int64_t now = clock_ns();
     if (s->hour_ns == 0 || now - s->hour_ns > 3600 * INT64_C(1000000000)) {
@@ -186,16 +189,16 @@ bool round_may_build(struct specializer *s)
  * the first slots first: a second one would only make the first take longer. */
 static bool has_core(const struct specializer *s)
 {
-    const struct pipeline *p = &s->round.pipeline;
+    const struct pipeline *p = &s->batch.pipeline;
     int running = p->children[STAGE_BUILD] + p->children[STAGE_PROBE];
     int half = machine_threads(s->config) / 2;
-    return !s->round.opening || running < (half > 1 ? half : 1);
+    return !s->batch.opening || running < (half > 1 ? half : 1);
 }
 
 /* In an opening the probe tries the whole model too, unless a process of its own probes. */
 static bool probes_whole(const struct specializer *s)
 {
-    return s->round.opening && !s->env.prober;
+    return s->batch.opening && !s->env.prober;
 }
 
 static bool room(const struct pipeline *p, enum stage stage)
@@ -209,7 +212,7 @@ static enum stage_result enter_build(struct specializer *s, struct trial *t)
 {
     if (pipeline_has_object(s->store, t->c))
         return move(s, t) ? STAGE_PASS : STAGE_RETRY;
-    if ((s->has_compiler || t->c->template->library) && round_may_build(s))
+    if ((s->has_compiler || t->c->template->library) && search_batch_may_build(s))
         return STAGE_RUNNING;
     forget(s, t);
     return STAGE_RETRY;
@@ -218,7 +221,7 @@ static enum stage_result enter_build(struct specializer *s, struct trial *t)
 static enum stage_result enter(struct pipeline *p, struct trial *t)
 {
     struct specializer *s = p->ctx;
-    struct place *of = t->place;
+    struct slot_search *of = t->slot_search;
     if (t->at == STAGE_BUILD)
         return enter_build(s, t);
     if (t->at == STAGE_PROBE) {
@@ -227,8 +230,8 @@ static enum stage_result enter(struct pipeline *p, struct trial *t)
         t->probe.inputs = of->inputs;
     } else if (t->at == STAGE_BENCH) {
         pthread_mutex_lock(&s->lock);
-        t->bench.against = of->active ? of->active->kernel : of->slot->eager;
-        t->bench.base = 1 + of->gain_eager;
+        t->bench.against = of->locked.active ? of->locked.active->kernel : of->slot->eager;
+        t->bench.base = 1 + of->locked.gain_eager;
         pthread_mutex_unlock(&s->lock);
         t->bench.input = of->input[0];
     }
@@ -273,10 +276,10 @@ static bool child_came(struct specializer *s, struct trial *t, enum stage_result
     return false;
 }
 
-void round_children(struct specializer *s)
+void search_batch_children(struct specializer *s)
 {
-    struct round *r = &s->round;
-    if (!r->place)
+    struct search_batch *r = &s->batch;
+    if (!r->slot_search)
         return;
     bool working = atomic_load(&s->mode) == SPECIALIZER_RUN && !atomic_load(&s->stop) &&
                    (!s->config->specializer_idle_only || engine_load(s->engine) == 0);
@@ -285,7 +288,7 @@ void round_children(struct specializer *s)
         pipeline_turn(&r->pipeline, &r->trial[i], working);
 }
 
-/* ---- the rules of a round: the bench ----------------------------------------------------------
+/* ---- the rules of a batch: the bench ----------------------------------------------------------
  */
 
 static bool load_came(struct specializer *s, struct trial *t, enum stage_result r)
@@ -305,11 +308,11 @@ static bool bench_came(struct specializer *s, struct trial *t, enum stage_result
     struct candidate *c = t->c;
     if (r == STAGE_STOPPED && atomic_load(&s->mode) == SPECIALIZER_PAUSE)
         return false; /* it waits, and is benched from the start when the pause is over */
-    bool same = atomic_load(&t->place->slot->kernel) == t->bench.against;
+    bool same = atomic_load(&t->slot_search->slot->kernel) == t->bench.against;
     if (r == STAGE_PASS || r == STAGE_REFUSE) {
         snprintf(c->evidence.against, sizeof c->evidence.against, "%s", t->bench.against->id);
         c->evidence.speed = fmax(0, t->bench.base * (1 + c->evidence.bench.mean));
-        t->from.by->benched(s, t->place, t->from.id, c);
+        t->from.by->benched(s, t->slot_search, t->from.id, c);
     }
     if (r == STAGE_REFUSE) {
         refuse(s, t);
@@ -323,8 +326,8 @@ static bool bench_came(struct specializer *s, struct trial *t, enum stage_result
     if (!move(s, t))
         return false;
     count_stage(s, STAGE_BENCH, STAGE_PASS);
-    s->round.decided = true;
-    t->from.by->learn(s, t->place, t->from.id, c, c->evidence.speed);
+    s->batch.decided = true;
+    t->from.by->learn(s, t->slot_search, t->from.id, c, c->evidence.speed);
     return true;
 }
 
@@ -337,8 +340,8 @@ static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
 
 static const struct pipeline_rules rules = {room, enter, began, came};
 
-/* The one before it, if there is one, is in the round again. */
-static void promote(struct place *p, struct trial *t)
+/* The one before it, if there is one, is in the batch again. */
+static void promote(struct slot_search *p, struct trial *t)
 {
     struct trial before = p->promoted;
     p->promoted = *t;
@@ -348,7 +351,7 @@ static void promote(struct place *p, struct trial *t)
 
 /* Whether c goes to live steps without the rest of its batch: nobody else does yet, or one that has
  * not begun with them and was slower against the same kernel. */
-static bool leads(const struct place *p, const struct candidate *c)
+static bool leads(const struct slot_search *p, const struct candidate *c)
 {
     const struct candidate *f = p->promoted.c;
     return c->evidence.bench.low >= CLEAR_GAIN &&
@@ -357,71 +360,71 @@ static bool leads(const struct place *p, const struct candidate *c)
                    f->evidence.bench.low < c->evidence.bench.low));
 }
 
-bool round_bench(struct specializer *s)
+bool search_batch_bench(struct specializer *s)
 {
-    struct round *r = &s->round;
+    struct search_batch *r = &s->batch;
     for (int i = 0; i < r->n; i++) {
         struct trial *t = &r->trial[i];
         if (!pipeline_ready(&r->pipeline, t))
             continue;
         pipeline_block(&r->pipeline, t);
         if (t->c && pipeline_over(&r->pipeline, t) &&
-            (r->opening ? !t->place->promoted.c : leads(t->place, t->c)))
-            promote(t->place, t);
+            (r->opening ? !t->slot_search->promoted.c : leads(t->slot_search, t->c)))
+            promote(t->slot_search, t);
         return true;
     }
     return false;
 }
 
-bool round_over(const struct specializer *s)
+bool search_batch_over(const struct specializer *s)
 {
     int over = 0;
-    for (int i = 0; i < s->round.n; i++)
-        over += pipeline_over(&s->round.pipeline, &s->round.trial[i]);
-    return !s->round.place || over == s->round.n;
+    for (int i = 0; i < s->batch.n; i++)
+        over += pipeline_over(&s->batch.pipeline, &s->batch.trial[i]);
+    return !s->batch.slot_search || over == s->batch.n;
 }
 
-/* ---- the end of a round -----------------------------------------------------------------------
+/* ---- the end of a batch -----------------------------------------------------------------------
  */
 
 /* Its gain was measured against the kernel that is in the slot now. */
-static bool comparable(const struct place *p, const struct candidate *c)
+static bool comparable(const struct slot_search *p, const struct candidate *c)
 {
     return strcmp(c->evidence.against, atomic_load(&p->slot->kernel)->id) == 0;
 }
 
-void round_close(struct specializer *s)
+void search_batch_close(struct specializer *s)
 {
-    struct place *p = s->round.place;
+    struct slot_search *p = s->batch.slot_search;
     struct trial *best = NULL;
     double correlation = cost_correlation(&s->cost, -1);
     pthread_mutex_lock(&s->lock);
-    s->correlation = isnan(correlation) ? -2 : correlation;
+    s->locked.correlation = isnan(correlation) ? -2 : correlation;
     pthread_mutex_unlock(&s->lock);
-    for (int i = 0; i < s->round.n; i++) {
-        struct trial *t = &s->round.trial[i];
+    for (int i = 0; i < s->batch.n; i++) {
+        struct trial *t = &s->batch.trial[i];
         if (t->c && comparable(p, t->c) &&
             (!best || t->c->evidence.bench.low > best->c->evidence.bench.low))
             best = t;
     }
-    if (best && !s->round.opening && !p->promoted.c)
+    if (best && !s->batch.opening && !p->promoted.c)
         promote(p, best);
-    for (int i = 0; i < s->round.n; i++) {
-        struct candidate *c = s->round.trial[i].c;
+    for (int i = 0; i < s->batch.n; i++) {
+        struct candidate *c = s->batch.trial[i].c;
         if (c) { /* stays `benched` in the store: a runner-up, not a refusal */
             store_trace(s->store, c->slot->name, c->key, "runner_up", NULL, "another was faster");
             candidate_drop(s, c);
         }
     }
-    if (p && !s->round.opening && !s->round.decided)
-        round_later(p);
-    s->round = (struct round){0};
+    if (p && !s->batch.opening && !s->batch.decided)
+        search_batch_later(p);
+    s->batch = (struct search_batch){0};
 }
 
-void round_abandon(struct specializer *s)
+void search_batch_abandon(struct specializer *s)
 {
-    struct round *r = &s->round;
-    for (int i = 0; r->place && i < r->n; i++) {
+    struct search_batch *r = &s->batch;
+    for (int i = 0; r->slot_search && i < r->n; i++) {
         struct trial *t = &r->trial[i];
         pipeline_stop(&r->pipeline, t);
         if (!pipeline_over(&r->pipeline, t))
@@ -429,13 +432,13 @@ void round_abandon(struct specializer *s)
         else
             candidate_drop(s, t->c);
     }
-    s->round = (struct round){0};
+    s->batch = (struct search_batch){0};
 }
 
-void round_forget(struct specializer *s)
+void search_batch_forget(struct specializer *s)
 {
-    round_abandon(s);
-    for (int i = 0; i < s->places; i++)
-        if (s->place[i].promoted.c)
-            promotion_forget(s, &s->place[i]);
+    search_batch_abandon(s);
+    for (int i = 0; i < s->slot_searches; i++)
+        if (s->slot_search[i].promoted.c)
+            promotion_forget(s, &s->slot_search[i]);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.h - one slot as the specializer sees it, and its search. Specializer thread; what says
- * "lock" is changed under the specializer's lock. */
-#ifndef WHET_SPECIALIZER_PLACE_H
-#define WHET_SPECIALIZER_PLACE_H
+/* slot_search.h - one slot as the specializer sees it, and its search. Specializer thread, but for
+ * what is `locked`: that is changed under the specializer's lock and read by operators under it. */
+#ifndef WHET_SPECIALIZER_SLOT_SEARCH_H
+#define WHET_SPECIALIZER_SLOT_SEARCH_H
 
 #include "specializer/fleet_turn.h"
 #include "specializer/proposer.h"
@@ -13,24 +13,30 @@ struct specializer;
 enum { SETS_REMEMBERED = 8, INPUTS = 2, WHY_TEXT = 72, KNOWN_FIRSTS = 2 };
 
 /* One slot as the specializer sees it. */
-struct place {
+struct slot_search {
     struct slot *slot;
-    int index;                  /* in dispatch */
-    struct candidate *active;   /* lock; NULL: eager */
-    struct candidate *previous; /* lock; admitted and still loaded, one step of rollback; or NULL */
-    char pinned[24];            /* lock; "", "eager", or a kernel's key */
-    bool pin_missing;           /* lock; the pinned kernel is not loaded (yet) */
-    double gain_eager;          /* lock; of `active` over eager */
-    /* lock; copied from observe for operators */
-    double share, run_s, roofline_s, bytes, worth;
-    int32_t candidates, wins, refusals; /* lock; since start */
-    int32_t looks;                      /* lock; audits of `active` that found nothing */
-    struct {                            /* lock; who came farthest and did not stay (why.c) */
-        int rank;
-        double gain;
-        char words[WHY_TEXT];
-        char undecided[WHY_TEXT]; /* what kept the last one that was set aside from a verdict */
-    } why;
+    int index; /* in dispatch */
+
+    struct {
+        struct candidate *active;   /* NULL: eager */
+        struct candidate *previous; /* admitted and still loaded, one step of rollback; or NULL */
+        char pinned[24];            /* "", "eager", or a kernel's key */
+        bool pin_missing;           /* the pinned kernel is not loaded (yet) */
+        bool stale;        /* it lost its kernel, or more may be proposed: the search begins anew */
+        double gain_eager; /* of `active` over eager */
+        double share, run_s, roofline_s, bytes, worth; /* copied from observe for operators */
+        int32_t candidates, wins, refusals;            /* since start */
+        int32_t looks;                                 /* audits of `active` that found nothing */
+        int32_t suspect; /* live steps of `active` that are still to be looked at (fleet_turn.c) */
+        char label[96];  /* the adviser's */
+        char label_by[32]; /* who the adviser was */
+        struct {           /* who came farthest and did not stay (why.c) */
+            int rank;
+            double gain;
+            char words[WHY_TEXT];
+            char undecided[WHY_TEXT]; /* what kept the last one that was set aside from a verdict */
+        } why;
+    } locked;
 
     /* The search; opened when the slot is chosen for the first time. */
     struct space *space;
@@ -42,8 +48,6 @@ struct place {
         const char *device; /* where that point won (search/known.h) */
     } known[KNOWN_FIRSTS];
     int knowns;
-    char label[96];        /* lock; the adviser's */
-    char label_by[32];     /* lock; who the adviser was */
     int32_t measured, dry; /* candidates benched, and of them since the last gain */
     int64_t not_before_ns;
     struct trial promoted; /* benched, waits for live steps */
@@ -61,14 +65,13 @@ struct place {
         int next; /* of them to be overwritten */
     } retrial;
 
-    struct place_fleet fleet; /* what other servers have to do with the slot (fleet_turn.c) */
+    struct slot_search_fleet fleet; /* what other servers have to do with the slot (fleet_turn.c) */
 
     struct capture *input[INPUTS];
     int inputs;
     bool left_out;  /* specializer.slots names others: never searched, but restored and watched */
     bool offered;   /* it was looked at for an opening (opening.c) */
     bool exhausted; /* the strategy has nothing left to propose */
-    bool stale;     /* lock; it lost its kernel, or more may be proposed: the search begins anew */
 
     /* The promise: how the slot did just after `active` was published. */
     struct window {
@@ -78,17 +81,18 @@ struct place {
     int64_t rechecked_ns;
 };
 
-bool place_open(struct specializer *s, struct place *p);   /* false: nothing legal there */
-void place_forget(struct specializer *s, struct place *p); /* closes the search */
+bool slot_search_open(struct specializer *s,
+                      struct slot_search *p); /* false: nothing legal there */
+void slot_search_forget(struct specializer *s, struct slot_search *p); /* closes the search */
 /* Puts in front of the queue what won elsewhere, and what lost here to a kernel that is gone. */
-void place_firsts(struct specializer *s, struct place *p);
+void slot_search_firsts(struct specializer *s, struct slot_search *p);
 /* Fresh inputs from live steps; keeps the old ones if none come. True if there are any. */
-bool place_inputs(struct specializer *s, struct place *p);
-void place_inputs_free(struct place *p);
+bool slot_search_inputs(struct specializer *s, struct slot_search *p);
+void slot_search_inputs_free(struct slot_search *p);
 
 /* Where a point of the space is known to have won, or NULL. */
-const char *place_known(const struct place *p, int32_t id);
+const char *slot_search_known(const struct slot_search *p, int32_t id);
 
-struct place *place_find(struct specializer *s, const char *slot);
+struct slot_search *slot_search_find(struct specializer *s, const char *slot);
 
 #endif

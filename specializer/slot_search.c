@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.c - one slot's search: its space, what the store knows of it, and live inputs to measure
- * on.
+/* slot_search.c - one slot's search: its space, what the store knows of it, and live inputs to
+ * measure on.
  *
  * A search opens with everything that was ever measured under the same environment and the same
  * source: refusals are not repeated, results feed the cost model. In front of the queue come the
@@ -27,7 +27,7 @@ enum { FIRSTS = 6 };
 
 struct seeding {
     struct specializer *s;
-    struct place *p;
+    struct slot_search *p;
 };
 
 /* A stored row of this slot: what it says about a point of the space. */
@@ -56,7 +56,7 @@ static void seed_row(void *ctx, const struct record *r)
 /* The points to try before all others, nearest and fastest first. */
 struct firsts {
     struct specializer *s;
-    struct place *p;
+    struct slot_search *p;
     double speed_to_beat;
     struct {
         int distance; /* in slots */
@@ -86,7 +86,7 @@ static void firsts_add(struct firsts *g, int distance, double speed, int32_t id)
 }
 
 /* Id of a stored row's point here, or -1. */
-static int32_t row_id(const struct place *p, const struct record *r)
+static int32_t row_id(const struct slot_search *p, const struct record *r)
 {
     const struct template *t = template_find(r->template);
     struct point point;
@@ -97,7 +97,7 @@ static int32_t row_id(const struct place *p, const struct record *r)
 
 /* The template's first start that the space holds: the policy may leave out what is fastest. -1: it
  * names none. */
-static int32_t start_id(const struct place *p, const struct template *t)
+static int32_t start_id(const struct slot_search *p, const struct template *t)
 {
     const struct facts *f = space_facts(p->space);
     struct point point;
@@ -107,7 +107,7 @@ static int32_t start_id(const struct place *p, const struct template *t)
     return id;
 }
 
-/* Where the templates say that a search begins: one start a round. A bench runs a kernel among its
+/* Where the templates say that a search begins: one start a batch. A bench runs a kernel among its
  * own kind, so of two families that both beat eager by much it may prefer the one that loses in
  * whole steps; one after the other, the second has to win whole steps from the first. */
 static void add_starts(struct firsts *g)
@@ -129,14 +129,14 @@ static void add_known(struct firsts *g)
 {
     enum { MOST = 16 };
     struct known_point found[MOST];
-    struct place *p = g->p;
+    struct slot_search *p = g->p;
     struct known_slot at = {space_facts(p->space), p->slot->m, p->slot->context,
                             machine_threads(g->s->config), g->s->numerics};
     int n = g->s->known ? known_find(g->s->known, &at, found, MOST) : 0;
     p->knowns = 0;
     for (int i = 0; i < n && p->knowns < KNOWN_FIRSTS; i++) {
         int32_t id = space_find(p->space, found[i].template, &found[i].point);
-        if (id < 0 || place_known(p, id))
+        if (id < 0 || slot_search_known(p, id))
             continue;
         p->known[p->knowns].id = id;
         p->known[p->knowns++].device = found[i].device;
@@ -145,7 +145,7 @@ static void add_known(struct firsts *g)
     }
 }
 
-const char *place_known(const struct place *p, int32_t id)
+const char *slot_search_known(const struct slot_search *p, int32_t id)
 {
     for (int i = 0; i < p->knowns; i++)
         if (p->known[i].id == id)
@@ -157,7 +157,7 @@ const char *place_known(const struct place *p, int32_t id)
 static void near_row(void *ctx, const struct record *r)
 {
     struct firsts *g = ctx;
-    struct place *from = place_find(g->s, r->slot);
+    struct slot_search *from = slot_search_find(g->s, r->slot);
     if (!from || from->slot->region != g->p->slot->region)
         return;
     int32_t id = row_id(g->p, r);
@@ -182,14 +182,14 @@ static void comeback_row(void *ctx, const struct record *r)
     firsts_add(g, 0, r->evidence.speed, id);
 }
 
-void place_firsts(struct specializer *s, struct place *p)
+void slot_search_firsts(struct specializer *s, struct slot_search *p)
 {
     enum {
         BEATEN = 1u << LIFE_BENCHED | 1u << LIFE_SHADOWED | 1u << LIFE_CANARY,
         WON = 1u << LIFE_ACTIVE | 1u << LIFE_RETIRED | 1u << LIFE_CANARY
     };
     pthread_mutex_lock(&s->lock);
-    double now = 1 + p->gain_eager;
+    double now = 1 + p->locked.gain_eager;
     pthread_mutex_unlock(&s->lock);
     struct firsts g = {s, p, now * (1 + s->config->specializer_min_gain), {{0}}, 0};
     struct record_filter f = {
@@ -213,7 +213,7 @@ void place_firsts(struct specializer *s, struct place *p)
         p->search.first[p->search.firsts++] = g.found[i].id;
 }
 
-bool place_open(struct specializer *s, struct place *p)
+bool slot_search_open(struct specializer *s, struct slot_search *p)
 {
     if (!p->space) {
         struct facts facts;
@@ -230,14 +230,14 @@ bool place_open(struct specializer *s, struct place *p)
             p->strategy = s->strategy->open(&p->search, seed);
         if (space_size(p->space) == 0) {
             pthread_mutex_lock(&s->lock);
-            why_no_point(p);
+            why_no_point_locked(p);
             pthread_mutex_unlock(&s->lock);
         }
     }
     return space_size(p->space) > 0;
 }
 
-void place_forget(struct specializer *s, struct place *p)
+void slot_search_forget(struct specializer *s, struct slot_search *p)
 {
     if (!p->space)
         return;
@@ -253,7 +253,7 @@ void place_forget(struct specializer *s, struct place *p)
 
 /* ---- inputs -------------------------------------------------------------------------------- */
 
-void place_inputs_free(struct place *p)
+void slot_search_inputs_free(struct slot_search *p)
 {
     for (int i = 0; i < p->inputs; i++) {
         capture_free(p->input[i]);
@@ -263,7 +263,7 @@ void place_inputs_free(struct place *p)
 }
 
 /* One capture of the slot's next live step; NULL if none came in time. */
-static struct capture *capture_one(struct specializer *s, struct place *p)
+static struct capture *capture_one(struct specializer *s, struct slot_search *p)
 {
     struct capture *c = xcalloc(1, sizeof *c);
     struct tap tap = {.kind = TAP_CAPTURE, .slot = p->slot, .every = 1, .capture = c};
@@ -281,7 +281,7 @@ static struct capture *capture_one(struct specializer *s, struct place *p)
     return NULL;
 }
 
-bool place_inputs(struct specializer *s, struct place *p)
+bool slot_search_inputs(struct specializer *s, struct slot_search *p)
 {
     struct capture *fresh[INPUTS];
     int n = 0;
@@ -289,7 +289,7 @@ bool place_inputs(struct specializer *s, struct place *p)
     while (n < INPUTS && (fresh[n] = capture_one(s, p)) != NULL)
         n++;
     if (n > 0) {
-        place_inputs_free(p);
+        slot_search_inputs_free(p);
         memcpy(p->input, fresh, sizeof fresh);
         p->inputs = n;
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of specializer/round.c: which candidate of a batch goes to live steps. The rounds
+/* Tests of specializer/search_batch.c: which candidate of a batch goes to live steps. The batches
  * themselves are watched in test_drills.c. */
 #include "tests/unit/unit.h"
 
-#include "specializer/round.c"
+#include "specializer/search_batch.c"
 
 static struct candidate benched(double low)
 {
@@ -17,7 +17,7 @@ static void a_clear_gain_does_not_wait_but_gives_way_to_a_clearer_one(void **sta
 {
     (void)state;
     struct candidate small = benched(0.05), first = benched(0.9), faster = benched(1.6);
-    struct place p = {0};
+    struct slot_search p = {0};
     struct trial trial[2] = {{.c = &first, .at = STAGE_SHADOW, .from = {&proposer_points, 3}},
                              {.c = &faster, .at = STAGE_SHADOW, .from = {&proposer_texts, 7}}};
     assert_false(leads(&p, &small));
@@ -30,7 +30,7 @@ static void a_clear_gain_does_not_wait_but_gives_way_to_a_clearer_one(void **sta
     assert_ptr_equal(p.promoted.c, &faster);
     assert_int_equal(p.promoted.from.id, 7);
     assert_ptr_equal(p.promoted.from.by, &proposer_texts);
-    assert_ptr_equal(trial[1].c, &first); /* a runner-up of the round */
+    assert_ptr_equal(trial[1].c, &first); /* a runner-up of the batch */
     assert_int_equal(trial[1].from.id, 3);
     assert_ptr_equal(trial[1].from.by, &proposer_points);
     assert_false(leads(&p, &first));
@@ -40,7 +40,7 @@ static void a_promoted_candidate_that_live_steps_have_seen_stays(void **state)
 {
     (void)state;
     struct candidate first = benched(0.2), faster = benched(0.9);
-    struct place p = {.promoted = {.c = &first, .at = STAGE_SHADOW}};
+    struct slot_search p = {.promoted = {.c = &first, .at = STAGE_SHADOW}};
     assert_true(leads(&p, &faster));
     p.promoted.at = STAGE_CANARY;
     assert_false(leads(&p, &faster));

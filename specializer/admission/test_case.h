@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_subject.h - one case on its way through the admission: inputs, outputs of its runs,
+/* test_case.h - one case on its way through the admission: inputs, outputs of its runs,
  * verdict.
  *
  * The arena and the running belong to check.c; judging happens when no kernel
  * can see this process any more.
  */
-#ifndef WHET_SPECIALIZER_ADMISSION_CHECK_SUBJECT_H
-#define WHET_SPECIALIZER_ADMISSION_CHECK_SUBJECT_H
+#ifndef WHET_SPECIALIZER_ADMISSION_TEST_CASE_H
+#define WHET_SPECIALIZER_ADMISSION_TEST_CASE_H
 
 #include "engine/cpu/guarded.h"
 #include "specializer/admission/check.h"
@@ -21,7 +21,7 @@ struct run {
     float *out[OUTPUTS];
 };
 
-struct subject {
+struct test_case {
     const struct planned *plan;
     struct kernel_case *c;
     uint64_t seed;
@@ -34,20 +34,20 @@ struct subject {
 };
 
 /* `index` is the case's place in the plan: its inputs follow from it and the request's seed. */
-void subject_open(struct subject *s, const struct check_request *q, const struct planned *p,
-                  int32_t index);
-void subject_close(struct subject *s);
+void test_case_open(struct test_case *s, const struct check_request *q, const struct planned *p,
+                    int32_t index);
+void test_case_close(struct test_case *s);
 /* Content 0 is what the plan says, 1 another draw. Captured inputs stay what they are, and so do
  * those that hold that content already. */
-void subject_fill(struct subject *s, int32_t content);
-uint64_t subject_seed(const struct subject *s, int32_t content);
+void test_case_fill(struct test_case *s, int32_t content);
+uint64_t test_case_seed(const struct test_case *s, int32_t content);
 /* The outputs now in the arena. */
-void subject_read(struct subject *s, struct run *run);
+void test_case_read(struct test_case *s, struct run *run);
 void run_drop(struct run *run);
-bool same_bits(const struct subject *s, const struct run *a, const struct run *b, int i);
+bool same_bits(const struct test_case *s, const struct run *a, const struct run *b, int i);
 
 /* Compares every run kept with eager and the oracle on the same inputs. 0, or -1 with the case and
  * what was wrong. */
-int subject_judge(struct subject *s, const struct check_request *q, struct check_result *result,
-                  struct err *err);
+int test_case_judge(struct test_case *s, const struct check_request *q, struct check_result *result,
+                    struct err *err);
 #endif

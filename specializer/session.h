@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* session.h - a specializer that its caller drives: the engine with its model, the store and the
+ * compiler, without the specializer's thread and without a server.
+ *
+ * `whet tune` is built on it. The caller's thread is the specializer thread, so everything here
+ * but session_stop() and session_stopped() belongs to the thread that opened the session. The
+ * engine's own thread runs, so slices, captures and canaries work as they do while serving.
+ */
+#ifndef WHET_SPECIALIZER_SESSION_H
+#define WHET_SPECIALIZER_SESSION_H
+
+#include "specializer/candidate/stage.h"
+
+struct session;
+
+/* Loads the model of `c` (borrowed) and opens its store, which no other process may have. NULL with
+ * a message, which is what becomes of a machine without a compiler too. */
+struct session *session_open(const struct config *c, struct err *err);
+void session_close(struct session *session); /* NULL is fine */
+
+/* What is under way is to be finished and nothing new begun. Any thread, and a signal's handler. */
+void session_stop(struct session *session);
+bool session_stopped(const struct session *session);
+
+/* ---- for those who drive stages of their own (pipeline/pipeline.h) --------------------------- */
+
+/* What the stages work with; the session's. */
+const struct stage_env *session_env(const struct session *session);
+/* Where load_run() leaves its marks, and where winners are kept. */
+struct store *session_store(const struct session *session);
+int32_t session_threads(const struct session *session); /* that compute, on a CPU */
+/* The slot of that name; NULL: there is none. */
+struct slot *session_slot(struct session *session, const char *name);
+/* A candidate in state proposed under the keys of this machine, model and compiler. The caller ends
+ * it with candidate_free() or, once it was loaded, with session_drop(). */
+struct candidate *session_candidate(struct session *session, const struct template *t,
+                                    const struct point *p, const struct facts *f,
+                                    struct slot *slot);
+/* Unloads it and frees it at once: nothing of it may be in a slot. */
+void session_drop(struct session *session, struct candidate *c);
+
+/* ---- searching slot by slot, as the server's own loop does ----------------------------------- */
+
+/* Validates and publishes the store's winners; reads which kernels are to be tried again. */
+void session_restore(struct session *session);
+/* Called when a stage begins to wait for live steps, on the session's thread. */
+void session_on_live(struct session *session, void (*live)(void *ctx), void *ctx);
+/* The part of a server's time that the slot is taken to need: restarts go in this order. */
+void session_set_share(struct session *session, const struct slot *slot, double share);
+
+/* A slot and its search at one moment. */
+struct session_slot {
+    bool pinned;
+    bool exhausted;          /* every point was tried */
+    bool promoted;           /* a candidate that won its batch waits for live steps */
+    int32_t tried, dry;      /* points; candidates benched since the last gain */
+    double gain;             /* of the kernel that serves over eager, 0.5: one and a half times */
+    struct gain bench, step; /* of that kernel, as measured; no pairs: not measured */
+    char kernel[160];        /* its name, "" on eager */
+    char why[72];            /* on eager: why */
+};
+void session_look(struct session *session, const struct slot *slot, struct session_slot *out);
+
+/* Opens the slot's search. False: no template has a legal point there. */
+bool session_search(struct session *session, const struct slot *slot);
+/* Captures inputs of live steps to measure on; keeps those there are if none come in time. True if
+ * there are any. */
+bool session_capture(struct session *session, const struct slot *slot);
+/* True if inputs are there; with `make`, made-up ones if there are none. */
+bool session_inputs(struct session *session, const struct slot *slot, bool make);
+
+enum session_source {
+    SESSION_POINTS,  /* new ones, by the strategy */
+    SESSION_RETRIALS /* kernels that lost whole steps beside other kernels (retrial.h) */
+};
+/* Whether a kernel of the slot is to be tried again now. */
+bool session_retrial_due(struct session *session, const struct slot *slot);
+/* Proposes candidates for a slot that has inputs; none may be under way. How many, which may be
+ * none where the store refuses them; -1: the source has nothing (now). */
+int session_propose(struct session *session, const struct slot *slot, enum session_source source);
+/* Builds, probes and benches what was proposed, a little of it; waits for children a moment where
+ * there is nothing else to do. False: all of it has been decided. */
+bool session_work(struct session *session);
+/* The best of what passed is promoted; what is still under way is abandoned. */
+void session_settle(struct session *session, const struct slot *slot);
+/* The promoted candidate through shadow and canary on live steps, and into the slot. True: nothing
+ * was decided, and it waits for more of them. */
+bool session_promote(struct session *session, const struct slot *slot);
+/* Unloads what no step can use any more, reads what the adviser answered. */
+void session_upkeep(struct session *session);
+
+#endif
