@@ -3,7 +3,7 @@
  * afterwards the store is whole, its history is legal, nothing ever served that it does not know,
  * and a server that is started again goes on.
  *
- * The loop is the real one on an engine that pretends (fake_lab.h). SQLite says when a kernel is
+ * The loop is the real one on an engine that pretends (fake_engine.h). SQLite says when a kernel is
  * about to change its state: statements are traced, commits hooked, and the file layer is a shim
  * that can stop in the middle of a page. So no line of the program knows of these tests. Every run
  * is a process of its own; what its slots served is in memory that outlives it. */
