@@ -89,7 +89,7 @@ static cJSON *slot_json_locked(struct specializer *s, const struct slot_search *
     if (c) {
         cJSON_AddItemToObject(o, "bench", gain_json(&c->evidence.bench));
         cJSON_AddItemToObject(o, "canary", gain_json(&c->evidence.canary));
-        cJSON_AddNumberToObject(o, "audits", p->locked.looks);
+        cJSON_AddNumberToObject(o, "audits", p->locked.audits);
     } else {
         char why[WHY_TEXT];
         why_eager_locked(s, p, why);

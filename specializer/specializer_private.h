@@ -78,10 +78,10 @@ struct specializer {
         double correlation; /* of predicted and measured times; below -1: not yet known */
     } locked;
 
-    struct tap tap; /* the watch's, installed when tap.slot is set */
-    struct slot_search *tapped;
-    char tapped_key[24]; /* of the kernel that is looked at */
-    int64_t tap_since_ns;
+    struct tap audit; /* the watch's, installed while `audited` is set */
+    struct slot_search *audited;
+    char audited_key[24]; /* of its kernel */
+    int64_t audit_since_ns;
 
     int64_t hour_ns; /* start of the hour whose builds are counted */
     int32_t hour_builds;
