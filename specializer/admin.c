@@ -12,6 +12,7 @@
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_store.h"
 #include "specializer/candidate/life.h"
+#include "specializer/operators.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"

@@ -17,8 +17,10 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/admission/probe.h"
+#include "specializer/restore.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
+#include "specializer/watch.h"
 
 #define EVERY_NS (INT64_C(250) * 1000000)
 #define AUDITS_FOR_NS (INT64_C(60) * 1000000000)

@@ -24,6 +24,7 @@
 #include "specializer/agent/agent_text.h"
 #include "specializer/build/build.h"
 #include "specializer/pipeline/pipeline.h"
+#include "specializer/restore.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/life_move.h"

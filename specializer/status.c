@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "specializer/operators.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
 

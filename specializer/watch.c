@@ -20,6 +20,7 @@
 #include "specializer/pipeline/stages.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
+#include "specializer/watch.h"
 
 enum { WINDOW_RUNS = 3000 };
 #define DRIFT_FACTOR 1.25
