@@ -12,6 +12,7 @@
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_store.h"
 #include "specializer/candidate/life.h"
+#include "specializer/operators.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
@@ -89,7 +90,7 @@ static cJSON *slot_json_locked(struct specializer *s, const struct slot_search *
     if (c) {
         cJSON_AddItemToObject(o, "bench", gain_json(&c->evidence.bench));
         cJSON_AddItemToObject(o, "canary", gain_json(&c->evidence.canary));
-        cJSON_AddNumberToObject(o, "audits", p->locked.looks);
+        cJSON_AddNumberToObject(o, "audits", p->locked.audits);
     } else {
         char why[WHY_TEXT];
         why_eager_locked(s, p, why);

@@ -15,6 +15,7 @@
 #include "config/log.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
+#include "specializer/agent_turn.h"
 #include "specializer/agent_view.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"

@@ -26,7 +26,7 @@ struct counts {
     _Atomic uint64_t stage[STAGES][OUTCOMES], impossible;
     _Atomic uint64_t published, restored, rolled_back[ROLLBACKS];
     _Atomic uint64_t known[KNOWN_COUNTS]; /* points of other machines (search/known.h) */
-    _Atomic uint64_t looks, mismatches;   /* audits by the watch */
+    _Atomic uint64_t audits, mismatches;  /* by the watch */
     struct histogram build_seconds;
 };
 

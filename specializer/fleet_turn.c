@@ -17,23 +17,25 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/admission/probe.h"
+#include "specializer/restore.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
+#include "specializer/watch.h"
 
 #define EVERY_NS (INT64_C(250) * 1000000)
-#define LOOKS_FOR_NS (INT64_C(60) * 1000000000)
-enum { LOOKS = 8, LEARN_AT_ONCE = 64, SLOTS_MOST = 64 };
+#define AUDITS_FOR_NS (INT64_C(60) * 1000000000)
+enum { AUDITS = 8, LEARN_AT_ONCE = 64, SLOTS_MOST = 64 };
 
 /* ---- points of others ------------------------------------------------------------------------ */
 
-struct hearing {
+struct fleet_reading {
     struct specializer *s;
     struct slot_search *p;
     const char *source_of; /* a template ... */
     char source[17];       /* ... and the hash of its text */
 };
 
-static bool same_source(struct hearing *l, const struct fleet_row *r)
+static bool same_source(struct fleet_reading *l, const struct fleet_row *r)
 {
     if (l->source_of != r->template->id) {
         l->source_of = r->template->id;
@@ -63,7 +65,7 @@ static struct behind *put_behind(struct slot_search *p, int32_t id)
  * this server measured it itself. */
 static void learn_row(void *ctx, const struct fleet_row *r)
 {
-    struct hearing *l = ctx;
+    struct fleet_reading *l = ctx;
     struct slot_search *p = l->p;
     p->fleet.serial = r->serial > p->fleet.serial ? r->serial : p->fleet.serial;
     int32_t id = space_find(p->space, r->template, &r->point);
@@ -100,7 +102,7 @@ void fleet_turn_forget(struct slot_search *p)
 /* The fastest winner of others that was not tried here. */
 static void offer_row(void *ctx, const struct fleet_row *r)
 {
-    struct hearing *l = ctx;
+    struct fleet_reading *l = ctx;
     struct slot_search *p = l->p;
     if (!fleet_row_won(r) || r->speed <= p->fleet.speed)
         return;
@@ -114,7 +116,7 @@ static void offer_row(void *ctx, const struct fleet_row *r)
 
 static void look_for_offer(struct specializer *s, struct slot_search *p)
 {
-    struct hearing l = {.s = s, .p = p};
+    struct fleet_reading l = {.s = s, .p = p};
     pthread_mutex_lock(&s->lock);
     double now = 1 + p->locked.gain_eager;
     bool may =
@@ -267,7 +269,7 @@ static void check_begin(struct specializer *s, struct slot_search *p)
     t->slot_search = p;
     t->pipeline = (struct pipeline){.rules = &rules, .ctx = s, .env = &s->env, .last = STAGE_PROBE};
     t->trial = (struct trial){.slot_search = p, .at = STAGE_PROBE};
-    t->until_ns = clock_ns() + LOOKS_FOR_NS;
+    t->until_ns = clock_ns() + AUDITS_FOR_NS;
     if (store_get(s->store, t->suspect.key, &row, NULL) > 0) {
         free(row.log);
         t->trial.c = restore_candidate(s, p, &row);
@@ -277,7 +279,7 @@ static void check_begin(struct specializer *s, struct slot_search *p)
     pipeline_turn(&t->pipeline, &t->trial, true);
     watch_stop(s);
     pthread_mutex_lock(&s->lock);
-    p->locked.suspect = LOOKS;
+    p->locked.suspect = AUDITS;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -350,8 +352,8 @@ static void check_poll(struct specializer *s)
         return;
     char words[120];
     snprintf(words, sizeof words, "%s; %d live steps were as eager has them",
-             passed ? "it passed the whole probe again" : "it was not probed", LOOKS - left);
-    conclude(s, passed || left < LOOKS ? VERDICT_RIGHT : VERDICT_NONE, words);
+             passed ? "it passed the whole probe again" : "it was not probed", AUDITS - left);
+    conclude(s, passed || left < AUDITS ? VERDICT_RIGHT : VERDICT_NONE, words);
 }
 
 /* ---- the turn -------------------------------------------------------------------------------- */

@@ -137,7 +137,7 @@ void specializer_metrics(struct specializer *s, FILE *out)
     agent_metrics(ready ? s->agent : NULL, out);
     fleet_metrics(ready ? s->fleet : NULL, out);
     value(out, "audit_looks_total", "counter", "Live runs of active kernels compared with eager",
-          (double)atomic_load(&s->counts.looks));
+          (double)atomic_load(&s->counts.audits));
     value(out, "audit_mismatches_total", "counter", "Audits that found an active kernel wrong",
           (double)atomic_load(&s->counts.mismatches));
     value(out, "store_errors_total", "counter", "Calls of the specializer's store that failed",

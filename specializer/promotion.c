@@ -10,6 +10,7 @@
 #include "specializer/specializer_private.h"
 #include "specializer/store/life_move.h"
 #include "specializer/swap.h"
+#include "specializer/watch.h"
 #include "specializer/why.h"
 
 /* How long what live steps could not decide is left alone, and how often they may try. */

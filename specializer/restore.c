@@ -24,6 +24,7 @@
 #include "specializer/agent/agent_text.h"
 #include "specializer/build/build.h"
 #include "specializer/pipeline/pipeline.h"
+#include "specializer/restore.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/life_move.h"
@@ -420,9 +421,8 @@ struct loading {
     int published;
 };
 
-static void load_winner(void *ctx, const struct winner *w)
+static void load_winner(struct loading *l, const struct winner *w)
 {
-    struct loading *l = ctx;
     struct record row;
     struct err err;
     const char *why;
@@ -479,7 +479,11 @@ int winners_load(const struct config *c, const struct model *m, struct backend *
     compiler_known(c, store, machine, &compiler, &none);
     keys_open(&keys, store, machine, &compiler, m, numerics);
     struct loading l = {{c, &keys, m, machine, numerics, store}, b, ops, d, each, ctx, 0};
-    int r = store_winners(store, keys.env, load_winner, &l, err);
+    struct winners all = {0};
+    int r = store_winners(store, keys.env, take_winner, &all, err);
+    for (int i = 0; i < all.n; i++)
+        load_winner(&l, &all.winner[i]);
+    free(all.winner);
     keys_close(&keys);
     store_close(store);
     return r == 0 ? l.published : -1;

@@ -2,6 +2,7 @@
 /* session.c - see session.h. The parts are the loop's own (specializer.c); only who decides what
  * comes next is another. */
 #include "specializer/session.h"
+#include "specializer/restore.h"
 
 #include <stdlib.h>
 #include <string.h>

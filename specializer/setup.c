@@ -18,6 +18,7 @@
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
+#include "specializer/watch.h"
 
 enum numerics numerics_parse(const char *name)
 {

@@ -18,6 +18,7 @@
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
+#include "specializer/watch.h"
 #include "specializer/why.h"
 
 enum { FIRSTS = 6 };

@@ -26,7 +26,7 @@ struct slot_search {
         double gain_eager; /* of `active` over eager */
         double share, run_s, roofline_s, bytes, worth; /* copied from observe for operators */
         int32_t candidates, wins, refusals;            /* since start */
-        int32_t looks;                                 /* audits of `active` that found nothing */
+        int32_t audits;                                /* of `active` that found nothing */
         int32_t suspect; /* live steps of `active` that are still to be looked at (fleet_turn.c) */
         char label[96];  /* the adviser's */
         char label_by[32]; /* who the adviser was */

@@ -16,6 +16,8 @@
  * and the engine never waits for it.
  */
 #include "specializer/specializer.h"
+#include "specializer/agent_turn.h"
+#include "specializer/restore.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,6 +31,7 @@
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
+#include "specializer/watch.h"
 #include "specializer/why.h"
 
 #define OBSERVE_EVERY_S 0.1

@@ -78,10 +78,10 @@ struct specializer {
         double correlation; /* of predicted and measured times; below -1: not yet known */
     } locked;
 
-    struct tap tap; /* the watch's, installed when tap.slot is set */
-    struct slot_search *tapped;
-    char tapped_key[24]; /* of the kernel that is looked at */
-    int64_t tap_since_ns;
+    struct tap audit; /* the watch's, installed while `audited` is set */
+    struct slot_search *audited;
+    char audited_key[24]; /* of its kernel */
+    int64_t audit_since_ns;
 
     int64_t hour_ns; /* start of the hour whose builds are counted */
     int32_t hour_builds;
@@ -106,31 +106,10 @@ enum doing {
     DOINGS
 };
 
-/* ---- agent_turn.c: texts that a language model writes -------------------------------------- */
-/* Reads a reply and makes the agent's next move; never waits. */
-void agent_turn(struct specializer *s);
-/* The slot for which a text is ready, with inputs; NULL: there is none now. */
-struct slot_search *agent_waiting(struct specializer *s);
+/* ---- specializer.c -------------------------------------------------------------------------- */
 
-/* ---- watch.c: active kernels against eager, and against their promise ------------------------ */
-void watch_poll(struct specializer *s);
-void watch_stop(struct specializer *s); /* removes the tap, so that a stage may use one */
-
-/* ---- specializer.c: what may be searched ----------------------------------------------------- */
 /* Whether the slot may be looked at now, whoever else does. */
 bool slot_choosable_locked(struct specializer *s, const struct slot_search *p);
-
-/* ---- restore.c: winners of the store and pinned kernels ------------------------------------ */
-void restore_winners(struct specializer *s);
-void restore_pins(struct specializer *s); /* pinned kernels that are not loaded */
-/* A candidate made from a stored row if its key still is what we would compute; NULL otherwise. */
-struct candidate *restore_candidate(struct specializer *s, struct slot_search *p,
-                                    const struct record *r);
-
-/* ---- admin.c and status.c: what operators are shown ---------------------------------------- */
-extern const char *const mode_names[]; /* of enum specializer_mode, as the store has them */
-cJSON *slots_json_locked(struct specializer *s);
-
 /* Reads the counters if it is time. */
 void specializer_observe(struct specializer *s);
 /* What an operator interrupted may begin again; not if the server stops. */

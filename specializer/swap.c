@@ -114,7 +114,7 @@ static struct candidate *fill_locked(struct specializer *s, struct slot_search *
     dispatch_publish(s->env.dispatch, p->slot, next ? next->kernel : p->slot->eager);
     p->locked.active = next;
     p->locked.gain_eager = next && next->evidence.speed > 0 ? next->evidence.speed - 1 : 0;
-    p->locked.looks = 0;
+    p->locked.audits = 0;
     p->promise_s = 0;
     p->window = (struct window){0};
     return old;

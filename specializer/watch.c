@@ -20,6 +20,7 @@
 #include "specializer/pipeline/stages.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
+#include "specializer/watch.h"
 
 enum { WINDOW_RUNS = 3000 };
 #define DRIFT_FACTOR 1.25
@@ -30,28 +31,28 @@ enum { WINDOW_RUNS = 3000 };
 
 void watch_stop(struct specializer *s)
 {
-    if (s->tapped)
+    if (s->audited)
         s->env.ops->tap(s->env.backend, NULL);
-    s->tapped = NULL;
+    s->audited = NULL;
 }
 
-/* The tap has looked: judge, count, roll back. Not if an operator was faster: what serves now is
- * not what was looked at. */
+/* A live run was compared: judge, count, roll back. Not if an operator was faster: what serves now
+ * is not what was compared. */
 static void judge(struct specializer *s, struct slot_search *p)
 {
     char buf[160];
     pthread_mutex_lock(&s->lock);
     struct candidate *c = p->locked.active;
     const char *wrong = NULL;
-    if (c && s->tap.looks > 0 && strcmp(c->key, s->tapped_key) == 0) {
-        wrong = compare_verdict(&s->env, &s->tap, &c->evidence, buf, sizeof buf);
-        p->locked.looks += s->tap.looks;
-        atomic_fetch_add(&s->counts.looks, (uint64_t)s->tap.looks);
+    if (c && s->audit.looks > 0 && strcmp(c->key, s->audited_key) == 0) {
+        wrong = compare_verdict(&s->env, &s->audit, &c->evidence, buf, sizeof buf);
+        p->locked.audits += s->audit.looks;
+        atomic_fetch_add(&s->counts.audits, (uint64_t)s->audit.looks);
         atomic_fetch_add(&s->counts.mismatches, wrong != NULL);
     }
     if (wrong)
         fleet_wrong(s->fleet, c->key, p->slot->name, wrong);
-    else if (c && s->tap.looks > 0 && p->locked.suspect > 0)
+    else if (c && s->audit.looks > 0 && p->locked.suspect > 0)
         p->locked.suspect--;
     if (wrong)
         swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
@@ -72,7 +73,7 @@ static struct slot_search *next_to_audit(struct specializer *s)
         if (s->slot_search[i].locked.suspect > 0 && s->slot_search[i].locked.active)
             found = &s->slot_search[i];
     if (found)
-        snprintf(s->tapped_key, sizeof s->tapped_key, "%s", found->locked.active->key);
+        snprintf(s->audited_key, sizeof s->audited_key, "%s", found->locked.active->key);
     pthread_mutex_unlock(&s->lock);
     return found;
 }
@@ -80,11 +81,11 @@ static struct slot_search *next_to_audit(struct specializer *s)
 static void audit_poll(struct specializer *s)
 {
     int64_t now = clock_ns();
-    if (s->tapped) {
-        bool done = atomic_load(&s->tap.left) == 0;
-        if (!done && now - s->tap_since_ns < TAP_PATIENCE_S * INT64_C(1000000000))
+    if (s->audited) {
+        bool done = atomic_load(&s->audit.left) == 0;
+        if (!done && now - s->audit_since_ns < TAP_PATIENCE_S * INT64_C(1000000000))
             return;
-        struct slot_search *p = s->tapped;
+        struct slot_search *p = s->audited;
         watch_stop(s);
         if (done)
             judge(s, p);
@@ -94,14 +95,14 @@ static void audit_poll(struct specializer *s)
         return;
     int32_t every = (int32_t)s->config->specializer_watch_every *
                     target_of(s->env.machine->kind)->watch_every_factor;
-    s->tap = (struct tap){.kind = TAP_COMPARE,
-                          .slot = p->slot,
-                          .kernel = p->slot->eager,
-                          .every = p->locked.suspect > 0 ? 1 : every};
-    atomic_init(&s->tap.left, 1);
-    s->tap_since_ns = now;
-    if (s->env.ops->tap(s->env.backend, &s->tap) == 0)
-        s->tapped = p;
+    s->audit = (struct tap){.kind = TAP_COMPARE,
+                            .slot = p->slot,
+                            .kernel = p->slot->eager,
+                            .every = p->locked.suspect > 0 ? 1 : every};
+    atomic_init(&s->audit.left, 1);
+    s->audit_since_ns = now;
+    if (s->env.ops->tap(s->env.backend, &s->audit) == 0)
+        s->audited = p;
 }
 
 /* ---- executors ------------------------------------------------------------------------------- */

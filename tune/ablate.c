@@ -37,23 +37,12 @@ struct trial_state {
     struct trial_run *run;
 };
 
-/* A standard normal deviate that belongs to a seed and a point. */
-static double deviate(uint64_t seed, int32_t id)
-{
-    uint64_t state = hash_mix(seed * 1000003u + (uint64_t)id);
-    double sum = 0;
-    for (int i = 0; i < 12; i++) /* Irwin-Hall */
-        sum += (double)(random_next(&state) >> 11) * 0x1p-53;
-    return sum - 6;
-}
-
 /* How far a short bench may be off: the long intervals of the best points are widened to what the
  * usual number of pairs would have given. */
 static double noise(const struct measured *m)
 {
     enum { USUAL_PAIRS = 24 };
-    double sd = ((double)m->high - (double)m->low) / (2 * 1.96 * (1 + (double)m->gain));
-    return fmin(fmax(sd, 0.001), 0.1) * sqrt(fmax(1, m->pairs / (double)USUAL_PAIRS));
+    return measured_noise(m) * sqrt(fmax(1, m->pairs / (double)USUAL_PAIRS));
 }
 
 static void decide(struct trial_state *s, int32_t id)
@@ -63,7 +52,7 @@ static void decide(struct trial_state *s, int32_t id)
     double truth = measured_speed(m), wrong = 1;
     s->now_s += (double)m->build_s + (double)m->probe_s + (double)m->bench_s;
     if (truth > 0)
-        wrong = exp(noise(m) * deviate(s->terms->seed, id));
+        wrong = exp(noise(m) * measured_deviate(s->terms->seed, id));
     search_learn(&s->search, id, truth * wrong);
     if (truth > 0) {
         struct point p;

@@ -7,6 +7,7 @@
  */
 #include "tune/table.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -171,6 +172,21 @@ void table_free(struct table *t)
 double measured_speed(const struct measured *m)
 {
     return m->state == POINT_MEASURED ? 1 + (double)m->gain : 0;
+}
+
+double measured_noise(const struct measured *m)
+{
+    double sd = ((double)m->high - (double)m->low) / (2 * 1.96 * (1 + (double)m->gain));
+    return fmin(fmax(sd, 0.001), 0.1);
+}
+
+double measured_deviate(uint64_t seed, int32_t id)
+{
+    uint64_t state = hash_mix(seed * 1000003u + (uint64_t)id);
+    double sum = 0;
+    for (int i = 0; i < 12; i++) /* Irwin-Hall */
+        sum += (double)(random_next(&state) >> 11) * 0x1p-53;
+    return sum - 6;
 }
 
 double table_best(const struct table *t, int32_t *id)

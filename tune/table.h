@@ -60,6 +60,10 @@ void table_free(struct table *t);
 
 /* Speed over eager of a row; 0 if it was refused or not measured. */
 double measured_speed(const struct measured *m);
+/* For simulated searches: the relative standard deviation of a short bench of the point, and a
+ * standard normal deviate that belongs to a seed and a point. */
+double measured_noise(const struct measured *m);
+double measured_deviate(uint64_t seed, int32_t id);
 /* The highest speed of a table, 0 if nothing is measured; *id the point, may be NULL. */
 double table_best(const struct table *t, int32_t *id);
 int table_count(const struct table *t, enum point_state state);

@@ -17,18 +17,23 @@ const char *imported_texts(enum machine_kind machine)
 static const char columns[] = "id, parent, state, attempts, debugs, speed, label, plan, text,"
                               " source, prompts, reason, log";
 
+static int put_locked(struct store *s, const char *env, const char *slot,
+                      const struct agent_node *n, struct err *err)
+{
+    return store_run(s, err,
+                     "INSERT OR REPLACE INTO agent_node(env, slot, id, parent, state, attempts,"
+                     " debugs, speed, label, plan, text, source, prompts, reason, log)"
+                     " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                     "ssiisiidsssssss", env, slot, (int64_t)n->id, (int64_t)n->parent,
+                     agent_state_name(n->state), (int64_t)n->attempts, (int64_t)n->debugs, n->speed,
+                     n->label, n->plan, n->text, n->source, n->prompts, n->reason, n->log);
+}
+
 int agent_store_put(struct store *s, const char *env, const char *slot, const struct agent_node *n,
                     struct err *err)
 {
     pthread_mutex_lock(&s->lock);
-    int r =
-        store_run(s, err,
-                  "INSERT OR REPLACE INTO agent_node(env, slot, id, parent, state, attempts,"
-                  " debugs, speed, label, plan, text, source, prompts, reason, log)"
-                  " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-                  "ssiisiidsssssss", env, slot, (int64_t)n->id, (int64_t)n->parent,
-                  agent_state_name(n->state), (int64_t)n->attempts, (int64_t)n->debugs, n->speed,
-                  n->label, n->plan, n->text, n->source, n->prompts, n->reason, n->log);
+    int r = put_locked(s, env, slot, n, err);
     pthread_mutex_unlock(&s->lock);
     return r;
 }
@@ -105,10 +110,9 @@ int agent_store_find(struct store *s, const char *source, struct agent_node *out
     return r;
 }
 
-int agent_store_append(struct store *s, const char *env, const char *slot, struct agent_node *n,
-                       struct err *err)
+int agent_store_append_locked(struct store *s, const char *env, const char *slot,
+                              struct agent_node *n, struct err *err)
 {
-    pthread_mutex_lock(&s->lock);
     sqlite3_stmt *q = store_query(s, err,
                                   "SELECT coalesce(max(id) + 1, 0) FROM agent_node WHERE env=? AND"
                                   " slot=?",
@@ -119,9 +123,7 @@ int agent_store_append(struct store *s, const char *env, const char *slot, struc
         n->id = sqlite3_column_int(q, 0);
         r = store_done(s, q, code, err);
     }
-    r = r == 0 ? agent_store_put(s, env, slot, n, err) : -1;
-    pthread_mutex_unlock(&s->lock);
-    return r;
+    return r == 0 ? put_locked(s, env, slot, n, err) : -1;
 }
 
 bool agent_store_any(struct store *s, const char *env)

@@ -16,9 +16,10 @@ int agent_store_put(struct store *s, const char *env, const char *slot, const st
 /* All nodes of the slot's tree into an empty `out`. */
 int agent_store_tree(struct store *s, const char *env, const char *slot, struct agent_tree *out,
                      struct err *err);
-/* One more node of such a "tree" of texts without order; sets its id. */
-int agent_store_append(struct store *s, const char *env, const char *slot, struct agent_node *n,
-                       struct err *err);
+/* One more node of such a "tree" of texts without order; sets its id. The caller has the store's
+ * lock, as an import does for its whole transaction. */
+int agent_store_append_locked(struct store *s, const char *env, const char *slot,
+                              struct agent_node *n, struct err *err);
 /* There is a node under this environment. */
 bool agent_store_any(struct store *s, const char *env);
 /* The node whose text has this hash, whatever its slot: 1 found (tree_node_free() it), 0 not, -1.

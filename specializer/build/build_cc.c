@@ -180,6 +180,7 @@ static int try_compiler(const char *path, struct err *err)
 int compiler_find(const struct config *config, struct compiler *out, struct err *err)
 {
     const char *wanted = config->specializer_compiler;
+    out->machine = MACHINE_CPU;
     if (wanted && *wanted)
         return read_version(wanted, out, err) == 0 ? try_compiler(wanted, err) : -1;
     static const char *const known[] = {"cc", "gcc", "clang"};

@@ -42,7 +42,7 @@ static int by_mean(const void *a, const void *b)
 }
 
 /* Values of each knob of the template that the best point belongs to, best mean first. Only the
- * fastest eighth of its points is asked: how a value does in hopeless company says little. */
+ * fastest eighth of its points is asked: how a value does beside hopeless ones says little. */
 static void hint_all(const struct advice_request *r, struct advice *out)
 {
     if (out->priorities == 0)

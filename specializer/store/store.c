@@ -274,11 +274,7 @@ static struct store *open_with(const char *path, bool alone, bool *taken, struct
     if (alone && lock < 0)
         return NULL;
     struct store *s = xcalloc(1, sizeof *s);
-    pthread_mutexattr_t attr;
-    pthread_mutexattr_init(&attr);
-    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&s->lock, &attr);
-    pthread_mutexattr_destroy(&attr);
+    pthread_mutex_init(&s->lock, NULL);
     s->path = xstrdup(path);
     s->lock_fd = lock;
     struct err why = {""};

@@ -6,8 +6,9 @@
  * that goes with it is one transaction, so whatever kills the process leaves either the old state
  * or the new one. A damaged file is moved aside with a log line and a new one begun.
  *
- * Any thread: one connection behind one mutex; every call is a few rows. Functions return 0 (or a
- * count), -1 with a message.
+ * Any thread: one connection behind one mutex; every call is a few rows. A function that is handed
+ * a row runs with that mutex held: it may not call the store, unless it says here that it may.
+ * Functions return 0 (or a count), -1 with a message.
  */
 #ifndef WHET_SPECIALIZER_STORE_STORE_H
 #define WHET_SPECIALIZER_STORE_STORE_H
@@ -62,7 +63,8 @@ int store_each(struct store *s, const struct record_filter *f, record_fn *fn, vo
                struct err *err);
 
 /* Keys of candidates that moved, or were spoken of, since row *after of the trace, each once, of at
- * most `limit` rows; *after goes on. *after < 0: only sets it to the newest row. */
+ * most `limit` rows; *after goes on. *after < 0: only sets it to the newest row. Here `fn` may call
+ * the store. */
 int store_moved(struct store *s, int64_t *after, int limit, void (*fn)(void *ctx, const char *key),
                 void *ctx, struct err *err);
 

@@ -180,36 +180,36 @@ static int newest_trace(struct store *s, int64_t *id, struct err *err)
     return store_done(s, q, code, err);
 }
 
-/* Keys are gathered first: `fn` may ask the store. */
-static int each_moved(struct store *s, int64_t *after, int limit,
-                      void (*fn)(void *ctx, const char *key), void *ctx, struct err *err)
+/* Up to `limit` keys, *n of them. */
+static int moved_keys(struct store *s, int64_t *after, int limit, char (*key)[KEY_HEX + 1], int *n,
+                      struct err *err)
 {
     sqlite3_stmt *q = store_query(s, err,
                                   "SELECT key, max(id) FROM (SELECT key, id FROM trace WHERE id>?"
                                   " ORDER BY id LIMIT ?) GROUP BY key",
                                   "ii", *after, (int64_t)limit);
-    char(*key)[KEY_HEX + 1] = xcalloc((size_t)limit + 1, sizeof *key);
-    int n = 0, code = SQLITE_ERROR;
+    int code = SQLITE_ERROR;
     while (q && (code = sqlite3_step(q)) == SQLITE_ROW) {
         int64_t id = sqlite3_column_int64(q, 1);
-        if (n < limit)
-            store_text(q, 0, key[n++], sizeof *key);
+        if (*n < limit)
+            store_text(q, 0, key[(*n)++], sizeof *key);
         *after = id > *after ? id : *after;
     }
-    int r = q ? store_done(s, q, code, err) : -1;
-    for (int i = 0; i < n && r == 0; i++)
-        if (key[i][0])
-            fn(ctx, key[i]);
-    free(key);
-    return r;
+    return q ? store_done(s, q, code, err) : -1;
 }
 
 int store_moved(struct store *s, int64_t *after, int limit, void (*fn)(void *ctx, const char *key),
                 void *ctx, struct err *err)
 {
+    char(*key)[KEY_HEX + 1] = xcalloc((size_t)limit + 1, sizeof *key);
+    int n = 0;
     pthread_mutex_lock(&s->lock);
-    int r = *after < 0 ? newest_trace(s, after, err) : each_moved(s, after, limit, fn, ctx, err);
+    int r = *after < 0 ? newest_trace(s, after, err) : moved_keys(s, after, limit, key, &n, err);
     pthread_mutex_unlock(&s->lock);
+    for (int i = 0; i < n && r == 0; i++)
+        if (key[i][0])
+            fn(ctx, key[i]);
+    free(key);
     return r;
 }
 
@@ -347,21 +347,27 @@ int store_trace_row(struct store *s, const char *slot, const char *key, const ch
     return 0;
 }
 
-void store_trace(struct store *s, const char *slot, const char *key, const char *event,
-                 const char *who, const char *fmt, ...)
+void store_trace_locked(struct store *s, const char *slot, const char *key, const char *event,
+                        const char *who, const char *text)
 {
-    char text[1024];
     struct err err;
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    pthread_mutex_lock(&s->lock);
     if (store_trace_row(s, slot, key, event, text, who, &err) == 0)
         atomic_store(&s->lost, 0);
     else if (log_due(&s->lost))
         log_warn("store", "trace line lost (%s): %s %s: %s", err.msg, slot ? slot : "-", event,
                  text);
+}
+
+void store_trace(struct store *s, const char *slot, const char *key, const char *event,
+                 const char *who, const char *fmt, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    pthread_mutex_lock(&s->lock);
+    store_trace_locked(s, slot, key, event, who, text);
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_sql.h - inside the store: the connection and the two helpers its queries are made of. */
+/* store_sql.h - inside the store: the connection and the helpers its queries are made of. They
+ * expect the lock held, which is a plain one. */
 #ifndef WHET_SPECIALIZER_STORE_STORE_SQL_H
 #define WHET_SPECIALIZER_STORE_STORE_SQL_H
 
@@ -11,7 +12,7 @@
 struct store {
     sqlite3 *db;
     char *path;
-    pthread_mutex_t lock; /* recursive: a row callback may call the store again */
+    pthread_mutex_t lock; /* of all below, and for as long as a transaction */
     _Atomic uint64_t errors;
     _Atomic uint64_t lost;         /* trace lines in a row */
     char (*unmarked)[KEY_HEX + 1]; /* kernels that left this process with no room to say so */
@@ -43,10 +44,13 @@ int store_move_row(struct store *s, const struct record *r, enum life to, const 
 /* Unix seconds for a row: the clock's, but never less than the last, so that the newest row has the
  * largest even if the clock was set back. */
 int64_t store_stamp(struct store *s);
-/* Says of kernels what could not be said before (store_trial()). Lock held. */
+/* Says of kernels what could not be said before (store_trial()). */
 void store_unmark(struct store *s);
 /* The row of a trace; inside or outside a transaction. */
 int store_trace_row(struct store *s, const char *slot, const char *key, const char *event,
                     const char *text, const char *who, struct err *err);
+/* store_trace() for who has the lock: a line that is lost is logged, and that is all. */
+void store_trace_locked(struct store *s, const char *slot, const char *key, const char *event,
+                        const char *who, const char *text);
 
 #endif

@@ -12,6 +12,7 @@
  * What is refused is said in the trace a few times and then counted, or a long file would push all
  * else out of it.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,8 +117,10 @@ static int is_there(struct store *s, const char *sql, const char *a, const char 
 static void say_refused(struct import *m, const char *slot, const char *what, const char *why)
 {
     m->refused++;
+    char text[400];
+    snprintf(text, sizeof text, "a text for %s: %s", what, why);
     if (m->said++ < SAID_MOST)
-        store_trace(m->s, slot, NULL, "not_imported", m->who, "a text for %s: %s", what, why);
+        store_trace_locked(m->s, slot, NULL, "not_imported", m->who, text);
 }
 
 /* ---- rows: 1 taken or there already, 0 not of use here, -1 error ----------------------------- */
@@ -166,10 +169,12 @@ static int keep_text(struct import *m, const struct template *t, int slot, struc
         m->full++;
         return 0;
     }
-    if (agent_store_append(m->s, env, name, n, err) != 0)
+    if (agent_store_append_locked(m->s, env, name, n, err) != 0)
         return -1;
     add_left(m, slot, more);
-    store_trace(m->s, name, NULL, "imported", m->who, "a text for %s", t->id);
+    char text[80];
+    snprintf(text, sizeof text, "a text for %s", t->id);
+    store_trace_locked(m->s, name, NULL, "imported", m->who, text);
     return 1;
 }
 

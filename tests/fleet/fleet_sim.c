@@ -123,22 +123,6 @@ static void make_land(struct world *w, int parts)
         }
 }
 
-/* A standard normal deviate of a server and a point. */
-static double deviate(uint64_t seed, int32_t id)
-{
-    uint64_t state = hash_mix(seed * 1000003u + (uint64_t)id);
-    double sum = 0;
-    for (int i = 0; i < 12; i++) /* Irwin-Hall */
-        sum += (double)(random_next(&state) >> 11) * 0x1p-53;
-    return sum - 6;
-}
-
-static double noise(const struct measured *m)
-{
-    double sd = ((double)m->high - (double)m->low) / (2 * 1.96 * (1 + (double)m->gain));
-    return fmin(fmax(sd, 0.001), 0.1);
-}
-
 /* ---- what a server says and hears ------------------------------------------------------------ */
 
 static void fill_record(const struct world *w, int slot, int32_t id, struct record *r)
@@ -327,7 +311,8 @@ static void end(struct world *w, struct member *m)
     for (int i = 0; i < m->n; i++) {
         const struct measured *row = &l->table->row[m->id[i]];
         double truth = measured_speed(row);
-        double wrong = exp(noise(row) * deviate(lot + (uint64_t)(served * 1e6), m->id[i]));
+        double wrong =
+            exp(measured_noise(row) * measured_deviate(lot + (uint64_t)(served * 1e6), m->id[i]));
         double ratio = truth / served * wrong;
         fill_record(w, m->slot, m->id[i], &r);
         r.state = truth > 0 ? LIFE_BENCHED : LIFE_REFUSED;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fake_stages.h - compiler, probe, bench, shadow and canary that only pretend (fake_lab.h): what
+/* fake_stages.h - compiler, probe, bench, shadow and canary that only pretend (fake_engine.h): what
  * becomes of a candidate follows from its knobs, and from what a test has put into `fake`.
  */
 #ifndef WHET_TESTS_UNIT_SPECIALIZER_FAKE_STAGES_H
@@ -9,7 +9,7 @@
 #include "specializer/admission/prober.h"
 #include "specializer/build/build.h"
 #include "specializer/pipeline/stages.h"
-#include "tests/unit/specializer/fake_lab.h"
+#include "tests/unit/specializer/fake_engine.h"
 
 const char *const build_flags[] = {"-fake", NULL};
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loop_world.h - the loop on an engine and stages that pretend (fake_lab.h), for tests that watch
- * it or steer it: a world that opens once, a fresh store for every test, and what they look at.
+/* loop_world.h - the loop on an engine and stages that pretend (fake_engine.h), for tests that
+ * watch it or steer it: a world that opens once, a fresh store for every test, and what they look
+ * at.
  */
 #ifndef WHET_TESTS_UNIT_SPECIALIZER_LOOP_WORLD_H
 #define WHET_TESTS_UNIT_SPECIALIZER_LOOP_WORLD_H

@@ -90,8 +90,8 @@ static void operators_freeze_what_serves_now(void **unused)
                        atomic_load(&s->counts.stage[STAGE_BENCH][STAGE_REFUSE]);
     uint64_t published = atomic_load(&s->counts.published);
     int builds = atomic_load(&fake.builds);
-    uint64_t looks = atomic_load(&s->counts.looks);
-    WAIT_FOR(atomic_load(&s->counts.looks) > looks + 20); /* it is still audited */
+    uint64_t looks = atomic_load(&s->counts.audits);
+    WAIT_FOR(atomic_load(&s->counts.audits) > looks + 20); /* it is still audited */
     assert_int_equal(atomic_load(&fake.builds), builds);
     assert_int_equal(atomic_load(&s->counts.published), published);
     assert_int_equal(atomic_load(&s->counts.stage[STAGE_BENCH][STAGE_PASS]) +
@@ -310,8 +310,8 @@ static void operators_who_are_faster_than_an_audit_find_the_kernel_before_it_unh
     atomic_store(&fake.hasty, s);
     atomic_store(&fake.audit_fails, id);
     WAIT_FOR(atomic_load(&fake.hasty) == NULL);
-    uint64_t looks = atomic_load(&s->counts.looks);
-    WAIT_FOR(atomic_load(&s->counts.looks) > looks + 5);
+    uint64_t looks = atomic_load(&s->counts.audits);
+    WAIT_FOR(atomic_load(&s->counts.audits) > looks + 5);
     assert_string_equal(serving("mlp_out/m1")->id, before);
     assert_true(ROLLED_BACK("audit") == 0 && ROLLED_BACK("operator") == 1);
     stop(s);
@@ -326,8 +326,8 @@ static void operators_see_audits_go_on_when_a_count_would_overflow(void **unused
     pthread_mutex_lock(&s->lock);
     s->locked.watch_at = INT_MAX - 1;
     pthread_mutex_unlock(&s->lock);
-    uint64_t looks = atomic_load(&s->counts.looks);
-    WAIT_FOR(atomic_load(&s->counts.looks) > looks + 2);
+    uint64_t looks = atomic_load(&s->counts.audits);
+    WAIT_FOR(atomic_load(&s->counts.audits) > looks + 2);
     pthread_mutex_lock(&s->lock);
     assert_in_range(s->locked.watch_at, 0, s->slot_searches - 1);
     pthread_mutex_unlock(&s->lock);

@@ -249,8 +249,8 @@ static void frozen_nothing_is_tried_again(void **unused)
     int canaries = atomic_load(&fake.canaries);
     for (int life = 0; life < 2; life++) {
         WAIT_FOR(specialized("head/m1") && atomic_load(&s->doing) == DOING_FROZEN);
-        uint64_t looks = atomic_load(&s->counts.looks);
-        WAIT_FOR(atomic_load(&s->counts.looks) > looks + 10); /* the loop goes round */
+        uint64_t looks = atomic_load(&s->counts.audits);
+        WAIT_FOR(atomic_load(&s->counts.audits) > looks + 10); /* the loop goes round */
         assert_int_equal(atomic_load(&fake.canaries), canaries);
         assert_int_equal(retried(s, NULL).times, 0);
         assert_why(s, "mlp_out/m1", "canary: whole steps -1.0 % [-2.0, -0.5]"); /* kept */

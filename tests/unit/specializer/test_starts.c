@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of specializer/starts.c on a backend and a compiler that pretend (fake_lab.h): what becomes
- * of a bench's starts where there is no compiler, where it fails and where nothing can be loaded.
+/* Tests of specializer/starts.c on a backend and a compiler that pretend (fake_engine.h): what
+ * becomes of a bench's starts where there is no compiler, where it fails and where nothing can be
+ * loaded.
  */
 #include <setjmp.h>
 #include <stdarg.h>

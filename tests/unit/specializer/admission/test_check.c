@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_check.c - the error rule on numbers worked out by hand, the plan, and the probe's files. The
  * kernels that the checks must catch are in tests/kernels. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/unit/unit.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +14,7 @@
 #include "specializer/admission/check_rows.h"
 #include "specializer/admission/comparator.h"
 #include "specializer/admission/probe_request.h"
+#include "tests/unit/specializer/shapes.h"
 
 enum { COLS = 8 };
 
@@ -129,16 +125,7 @@ static void judge_compares_unsampled_rows_with_eager(void **state)
 
 /* ---- plan and rows -------------------------------------------------------------------------- */
 
-static const struct model_shape small = {.layers = 4,
-                                         .hidden = 64,
-                                         .heads = 4,
-                                         .kv_heads = 2,
-                                         .head_dim = 16,
-                                         .ffn = 96,
-                                         .vocab = 320,
-                                         .max_context = 512,
-                                         .eps = 1e-5f,
-                                         .rope_base = 1e4f};
+static const struct model_shape small = {SMALL_MODEL};
 
 static void plan_covers_edges_fills_and_captures_within_the_range(void **state)
 {

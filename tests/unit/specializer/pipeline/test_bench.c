@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_bench.c - what bench and canary decide: on samples with a known truth, and on the CPU
  * backend with a kernel that is right but slow. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/unit/unit.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,6 +17,7 @@
 #include "specializer/pipeline/bound.h"
 #include "specializer/pipeline/canary.h"
 #include "specializer/pipeline/stages.h"
+#include "tests/unit/specializer/shapes.h"
 
 static uint64_t state_ = 7;
 
@@ -234,7 +230,7 @@ static void looks_blame_the_candidate_for_its_own_nan_alone(void **state)
 
 /* ---- the CPU backend ------------------------------------------------------------------------ */
 
-struct lab {
+struct workshop {
     struct config config;
     struct compiler compiler;
     struct stage_env env;
@@ -244,7 +240,7 @@ struct lab {
     char dir[40], *kernels;
 };
 
-static struct kernel *built(struct lab *l, const char *name)
+static struct kernel *built(struct workshop *l, const char *name)
 {
     const char *root = getenv("WHET_SOURCE_ROOT");
     struct candidate *c = xcalloc(1, sizeof *c);
@@ -268,20 +264,11 @@ static struct kernel *built(struct lab *l, const char *name)
     return k;
 }
 
-static int lab_open(void **state)
+static int workshop_open(void **state)
 {
     const char *root = getenv("WHET_SOURCE_ROOT");
-    static const struct model_shape shape = {.layers = 4,
-                                             .hidden = 64,
-                                             .heads = 4,
-                                             .kv_heads = 2,
-                                             .head_dim = 16,
-                                             .ffn = 96,
-                                             .vocab = 320,
-                                             .max_context = 512,
-                                             .eps = 1e-5f,
-                                             .rope_base = 1e4f};
-    struct lab *l = calloc(1, sizeof *l);
+    static const struct model_shape shape = {SMALL_MODEL};
+    struct workshop *l = calloc(1, sizeof *l);
     /* Two threads would meet at a barrier, and on a busy machine wait there for each other. */
     struct backend_options options = {
         .threads = 1, .kv_pages = 16, .max_tokens = 16, .max_rows = 4, .pack_bytes = 1 << 20};
@@ -309,9 +296,9 @@ static int lab_open(void **state)
     return 0;
 }
 
-static int lab_close(void **state)
+static int workshop_close(void **state)
 {
-    struct lab *l = *state;
+    struct workshop *l = *state;
     backend_cpu.close(l->backend);
     dispatch_close(l->dispatch);
     model_close(l->model);
@@ -322,7 +309,8 @@ static int lab_close(void **state)
     return 0;
 }
 
-static struct gain measured(struct lab *l, const struct kernel *a, const struct kernel *b, int n)
+static struct gain measured(struct workshop *l, const struct kernel *a, const struct kernel *b,
+                            int n)
 {
     struct slot *slot = dispatch_slot(l->dispatch, REGION_MLP_OUT, 4, 0);
     struct capture *inputs = capture_seeded(l->model, slot, 1);
@@ -347,7 +335,7 @@ static struct gain measured(struct lab *l, const struct kernel *a, const struct 
 
 static void bench_refuses_a_kernel_that_is_right_but_slow(void **state)
 {
-    struct lab *l = *state;
+    struct workshop *l = *state;
     struct kernel *slow = built(l, "slow"), *good = built(l, "good_mlp_out");
     struct gain g = measured(l, good, slow, 16);
     assert_int_equal(bench_look(&g, 0.02, true), BENCH_SLOWER);
@@ -360,7 +348,7 @@ static void bench_refuses_a_kernel_that_is_right_but_slow(void **state)
 
 static void capture_seeded_fills_every_region_of_a_slot(void **state)
 {
-    struct lab *l = *state;
+    struct workshop *l = *state;
     for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
         struct slot *slot = dispatch_slot(l->dispatch, (enum region)r, 6, 256);
         struct capture *c = capture_seeded(l->model, slot, 1);
@@ -381,7 +369,7 @@ static void capture_seeded_fills_every_region_of_a_slot(void **state)
 /* Else a GPU, whose lab has room for 64 MiB of keys, could not bench a winner of long contexts. */
 static void capture_seeded_makes_do_with_few_pages_for_a_long_context(void **state)
 {
-    struct lab *l = *state;
+    struct workshop *l = *state;
     struct model model = *l->model;
     model.shape.heads = 32;
     model.shape.kv_heads = 8;
@@ -418,12 +406,12 @@ int main(void)
         cmocka_unit_test(canary_lets_a_gain_too_small_to_see_pass_unless_it_does_harm),
         cmocka_unit_test(canary_decides_nothing_on_a_handful_of_pairs),
         cmocka_unit_test(looks_blame_the_candidate_for_its_own_nan_alone),
-        cmocka_unit_test_setup_teardown(bench_refuses_a_kernel_that_is_right_but_slow, lab_open,
-                                        lab_close),
-        cmocka_unit_test_setup_teardown(capture_seeded_fills_every_region_of_a_slot, lab_open,
-                                        lab_close),
+        cmocka_unit_test_setup_teardown(bench_refuses_a_kernel_that_is_right_but_slow,
+                                        workshop_open, workshop_close),
+        cmocka_unit_test_setup_teardown(capture_seeded_fills_every_region_of_a_slot, workshop_open,
+                                        workshop_close),
         cmocka_unit_test_setup_teardown(capture_seeded_makes_do_with_few_pages_for_a_long_context,
-                                        lab_open, lab_close),
+                                        workshop_open, workshop_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

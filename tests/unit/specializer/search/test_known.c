@@ -199,17 +199,7 @@ static void every_row_of_the_program_is_a_legal_point(void **state)
 static void a_heading_leads_back_to_the_machine_that_wrote_it(void **state)
 {
     (void)state;
-    struct model_shape shape = {.arch = ARCH_LLAMA,
-                                .layers = 2,
-                                .hidden = 576,
-                                .heads = 9,
-                                .kv_heads = 3,
-                                .head_dim = 64,
-                                .ffn = 1536,
-                                .vocab = 512,
-                                .max_context = 256,
-                                .eps = 1e-5f,
-                                .rope_base = 10000};
+    const struct model_shape shape = {SMOLLM_MODEL};
     struct machine machine = {.kind = MACHINE_CPU, .device = "This one, 3 threads"};
     struct model *model = model_random(&shape, DTYPE_Q4_1, 1);
     assert_non_null(model);

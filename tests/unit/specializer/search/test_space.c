@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The spaces: enumeration against a brute-force count that goes through template_illegal(), steps
  * of one knob, and the text forms of a point. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/unit/unit.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/plan.h"
 #include "specializer/candidate/hash.h"
 #include "specializer/search/space.h"
+#include "tests/unit/specializer/shapes.h"
 
 static struct model *model;
 
@@ -19,18 +17,7 @@ static struct model *model;
 static int open_model(void **unused)
 {
     (void)unused;
-    struct model_shape shape = {.arch = ARCH_LLAMA,
-                                .layers = 2,
-                                .hidden = 576,
-                                .heads = 9,
-                                .kv_heads = 3,
-                                .head_dim = 64,
-                                .ffn = 1536,
-                                .vocab = 512,
-                                .max_context = 256,
-                                .eps = 1e-5f,
-                                .rope_base = 10000,
-                                .rope_interleaved = true};
+    const struct model_shape shape = {SMOLLM_MODEL, .rope_interleaved = true};
     model = model_random(&shape, DTYPE_Q4_1, 1);
     return model ? 0 : -1;
 }

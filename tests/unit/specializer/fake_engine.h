@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fake_lab.h - an engine and a backend that only pretend, so that the loop around them can be
+/* fake_engine.h - an engine and a backend that only pretend, so that the loop around them can be
  * watched: candidates have a speed and faults that follow from their knobs, traffic is a thread
  * that counts runs. fake_stages.h is the rest of it. Included by one test; defines what the linker
  * would take from the real parts.
  */
-#ifndef WHET_TESTS_UNIT_SPECIALIZER_FAKE_LAB_H
-#define WHET_TESTS_UNIT_SPECIALIZER_FAKE_LAB_H
+#ifndef WHET_TESTS_UNIT_SPECIALIZER_FAKE_ENGINE_H
+#define WHET_TESTS_UNIT_SPECIALIZER_FAKE_ENGINE_H
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The adviser on recordings, and who shares its line: a store can be replayed, moves and the
+ * agent's texts are asked for beside advice, tokens and money are counted by task. */
+#include "tests/unit/specializer/adviser/adviser_world.h"
+
+/* ---- replay -------------------------------------------------------------------------------- */
+
+static void a_store_replays_its_exchanges(void **unused)
+{
+    (void)unused;
+    char url[300];
+    struct advice advice;
+    struct adviser *a = open_server();
+    exchange(a);
+    adviser_close(a);
+    snprintf(url, sizeof url, "replay:%s", store_path(store));
+    a = open_url(url);
+    assert_true(adviser_is_remote(a));
+    exchange(a);
+    assert_true(ask(a, &advice));
+    assert_string_equal(advice.label, "as the model sees it");
+    advice_free(&advice);
+    assert_int_equal(atomic_load(&server.requests), 1);
+    assert_int_equal(last_exchange()->n, 1); /* what is replayed is not recorded again */
+    for (int32_t i = 1; i < 13; i++)
+        search_learn(&w.search, i, 1);
+    exchange(a);
+    assert_true(metric(a, "whet_adviser_faults_total{reason=\"no_record\"} ") == 1);
+    adviser_close(a);
+}
+
+static void recorded_lines_are_replayed_in_order_and_as_late(void **unused)
+{
+    (void)unused;
+    char url[300], path[120];
+    struct advice advice;
+    snprintf(path, sizeof path, "%s/recorded.jsonl", folder);
+    snprintf(url, sizeof url, "replay:%s", path);
+    cJSON *content = cJSON_CreateString(server.content);
+    char *quoted = cJSON_PrintUnformatted(content);
+    cJSON_Delete(content);
+    FILE *out = fopen(path, "wb");
+    fprintf(out, "{\"region\":\"head/m1\",\"reply\":\"not asked for\"}\n\n");
+    fprintf(out, "{\"region\":\"mlp_out/m4\",\"kind\":\"moves\",\"reply\":\"another kind\"}\n");
+    fprintf(out, "{\"region\":\"mlp_out/m4\",\"reply\":%s,\"seconds\":0.3}\n", quoted);
+    fclose(out);
+    free(quoted);
+    struct adviser *a = open_url(url);
+    int64_t start = clock_ns();
+    exchange(a);
+    assert_true((double)(clock_ns() - start) >= 0.28e9);
+    assert_true(ask(a, &advice));
+    advice_free(&advice);
+    adviser_close(a);
+    config.adviser_timeout = 0.1; /* now the recorded one is too slow */
+    a = open_url(url);
+    exchange(a);
+    assert_true(metric(a, "whet_adviser_faults_total{reason=\"timeout\"} ") == 1);
+    adviser_close(a);
+}
+
+/* A kernel that takes an hour to write is under way, and advice comes all the same; but both count.
+ */
+static void the_agent_has_a_line_of_its_own(void **unused)
+{
+    (void)unused;
+    char url[300], path[120];
+    struct advice advice;
+    snprintf(path, sizeof path, "%s/slow.jsonl", folder);
+    snprintf(url, sizeof url, "replay:%s", path);
+    cJSON *content = cJSON_CreateString(server.content);
+    char *quoted = cJSON_PrintUnformatted(content);
+    cJSON_Delete(content);
+    FILE *out = fopen(path, "wb");
+    fprintf(out,
+            "{\"region\":\"mlp_out/m4\",\"kind\":\"plan\",\"reply\":\"x\",\"seconds\":3600}\n");
+    fprintf(out, "{\"region\":\"mlp_out/m4\",\"reply\":%s}\n", quoted);
+    fclose(out);
+    free(quoted);
+    free(config.specializer_agentic);
+    config.specializer_agentic = strdup("on");
+    config.adviser_calls_per_hour = 2;
+    struct adviser *a = open_url(url);
+    struct llm *l = adviser_llm(a);
+    struct llm_question q = {
+        .user = LLM_AGENT,
+        .task = strdup("write"),
+        .document = strdup("{\"kind\":\"plan\",\"region\":\"mlp_out/m4\"}"),
+        .style = {.max_tokens = 100, .timeout = 7200},
+    };
+    assert_int_equal(llm_ask(l, &q), HOLD_NOT);
+    assert_int_equal(llm_hold(l, LLM_AGENT, 0), HOLD_BUSY);
+    while (!ask(a, &advice)) { /* as soon as it was carried, not in an hour */
+        advice_free(&advice);
+        usleep(1000);
+    }
+    advice_free(&advice);
+    assert_int_equal(llm_hold(l, LLM_AGENT, 0), HOLD_BUSY);
+    assert_int_equal(llm_hold(l, LLM_ADVISER, 0), HOLD_CALLS); /* one spent, one reserved */
+    adviser_close(a);
+}
+
+static struct adviser_replay *open_recording(const char *name, const char *lines)
+{
+    char path[120];
+    struct err err;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *out = fopen(path, "wb");
+    assert_true(fputs(lines, out) >= 0);
+    fclose(out);
+    struct adviser_replay *r = adviser_replay_open(path, &err);
+    assert_non_null(r);
+    return r;
+}
+
+static void assert_answer(struct adviser_replay *r, const char *document, const char *text)
+{
+    struct answer answer;
+    adviser_replay_next(r, document, &answer);
+    if (text)
+        assert_string_equal(answer.text, text);
+    else
+        assert_int_equal(answer.fault, CALL_NO_RECORD);
+    free(answer.text);
+}
+
+#define ASKED(what) "{\"regions\":[{\"region\":\"head/m1\",\"results\":\"" what "\"}]}"
+
+/* Whoever asks in another order than the recording, or more than once, is told what fits. */
+static void a_recording_answers_by_the_state_it_was_asked_in(void **unused)
+{
+    (void)unused;
+    struct adviser_replay *new = adviser_replay_new();
+    char *lines[3], *all = NULL;
+    const char *const asked[] = {ASKED("none"), ASKED("few"), ASKED("many")};
+    for (int i = 0; i < 3; i++) {
+        char text[] = "reply 0";
+        text[6] = (char)('0' + i);
+        lines[i] = adviser_replay_keep(new, asked[i], &(struct answer){.text = text});
+    }
+    assert_true(asprintf(&all, "%s\n%s\n%s\n", lines[0], lines[1], lines[2]) > 0);
+    struct adviser_replay *r = open_recording("states.jsonl", all);
+    assert_answer(r, asked[2], "reply 2");
+    assert_answer(r, ASKED("something else"), "reply 0"); /* the first that is left */
+    assert_answer(r, asked[2], "reply 2");
+    assert_answer(r, asked[0], "reply 0");
+    assert_answer(r, ASKED("something else"), "reply 1");
+    assert_answer(r, ASKED("something else"), NULL);
+    adviser_replay_close(r);
+    r = open_recording(
+        "requests.jsonl", /* as an export of a store's table */
+        "{\"request\":\"{\\\"regions\\\":[{\\\"region\\\":\\\"head/m1\\\",\\\"results"
+        "\\\":\\\"few\\\"}]}\",\"reply\":\"a\"}\n"
+        "{\"request\":\"{}\",\"reply\":\"\"}\n");
+    assert_answer(r, asked[1], "a");
+    adviser_replay_close(r);
+    adviser_replay_close(new);
+    for (int i = 0; i < 3; i++)
+        free(lines[i]);
+    free(all);
+}
+
+static void a_recording_that_is_none_is_refused(void **unused)
+{
+    (void)unused;
+    char url[300], path[120];
+    snprintf(path, sizeof path, "%s/broken.jsonl", folder);
+    snprintf(url, sizeof url, "replay:%s", path);
+    for (int i = 0; i < 2; i++) { /* no file; no exchange in it */
+        struct adviser *a = open_url(url);
+        assert_false(adviser_is_remote(a));
+        ask_and_forget(a);
+        adviser_close(a);
+        FILE *out = fopen(path, "wb");
+        fprintf(out, "{\"reply\":\"whose?\"}\n");
+        fclose(out);
+    }
+    assert_int_equal(access(path, F_OK), 0); /* it was not ours to move */
+}
+
+/* ---- moves --------------------------------------------------------------------------------- */
+
+static void moves_are_asked_for_and_given_once(void **unused)
+{
+    (void)unused;
+    char id[ID_TEXT];
+    struct adviser *a = open_server();
+    struct moves m;
+    struct lineage l = {.id = {5, 6, -1}, .score = {1, 0.5, 0}, .measured = {true, false, false}};
+    exchange(a); /* opens the slot's desk */
+    adviser_id_text(w.space, 5, id);
+    char *text = NULL;
+    assert_true(asprintf(&text,
+                         "{\"version\":1,\"nodes\":[{\"node\":\"%s\",\"changes\":[\"ROWS=2\","
+                         "\"faster please\"]}]}",
+                         id) > 0);
+    stand_in_say(&server, text);
+    assert_int_equal(adviser_moves(a, &w.request, 5, &m), 0);
+    adviser_want_moves(a, &w.request, &l, 1);
+    assert_true(adviser_wait(a, PATIENCE_S));
+    assert_int_equal(adviser_moves(a, &w.request, 6, &m), 0);
+    assert_int_equal(adviser_moves(a, &w.request, 5, &m), 1);
+    assert_int_equal(m.n, 1);
+    assert_string_equal(m.change[0].knob, "ROWS");
+    assert_int_equal(adviser_moves(a, &w.request, 5, &m), 0);
+    assert_true(stand_in_heard(&server, "grandparent"));
+    assert_true(REQUESTS("accepted") == 2);
+    struct point p;
+    const struct template *t = space_template(w.space, 5);
+    space_point(w.space, 5, &p);
+    p.value[template_knob(t, "ROWS")] = 2;
+    int legal = space_find(w.space, t, &p) >= 0;
+    assert_true(metric(a, "whet_adviser_changes_total{result=\"kept\"} ") == legal);
+    assert_true(metric(a, "whet_adviser_changes_total{result=\"dropped\"} ") == 2 - legal);
+    adviser_close(a);
+}
+
+/* One piece of advice that is read, one reply about moves that is not. */
+static void replies_tokens_and_money_are_counted_by_task(void **unused)
+{
+    (void)unused;
+    struct lineage l = {.id = {5, -1, -1}, .score = {1}};
+    config.agentic_price_in = 10;
+    config.agentic_price_out = 1000;
+    struct adviser *a = open_server();
+    exchange(a);
+    stand_in_say(&server, strdup("no idea"));
+    assert_true(adviser_want_moves(a, &w.request, &l, 1));
+    assert_true(adviser_wait(a, PATIENCE_S));
+    static const struct {
+        const char *sample;
+        double value;
+    } told[] = {
+        {"whet_adviser_replies_total{kind=\"advice\",outcome=\"accepted\"} ", 1},
+        {"whet_adviser_replies_total{kind=\"advice\",outcome=\"rejected\"} ", 0},
+        {"whet_adviser_replies_total{kind=\"moves\",outcome=\"rejected\"} ", 1},
+        {"whet_llm_questions_total{task=\"advice\",reply=\"usable\"} ", 1},
+        {"whet_llm_questions_total{task=\"moves\",reply=\"unusable\"} ", 1},
+        {"whet_llm_questions_total{task=\"plan\",reply=\"usable\"} ", 0},
+        {"whet_llm_tokens_total{task=\"advice\",direction=\"in\"} ", 1234},
+        {"whet_llm_tokens_total{task=\"moves\",direction=\"out\"} ", 56},
+    };
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++)
+        assert_true(metric(a, told[i].sample) == told[i].value);
+    assert_float_equal(metric(a, "whet_llm_cost_total{task=\"moves\"} "), 1234e-5 + 56e-3, 1e-9);
+    adviser_close(a);
+}
+
+/* Advice is wanted anew and moves too: who found the line taken has the next turn. */
+static void moves_and_advice_take_turns(void **unused)
+{
+    (void)unused;
+    struct adviser *a = open_server();
+    struct lineage l = {.id = {5, 6, -1}, .score = {1, 0.5, 0}, .measured = {true, false, false}};
+    exchange(a);
+    for (int32_t i = 1; i < 13; i++)
+        search_learn(&w.search, i, 1);
+    atomic_store(&server.mode, STAND_IN_HELD);
+    ask_and_forget(a); /* on news */
+    assert_false(adviser_want_moves(a, &w.request, &l, 1));
+    atomic_store(&server.mode, STAND_IN_OK);
+    assert_true(adviser_wait(a, PATIENCE_S));
+    for (int32_t i = 13; i < 25; i++)
+        search_learn(&w.search, i, 1);
+    stand_in_say(&server, strdup("{\"version\":1,\"nodes\":[]}"));
+    ask_and_forget(a); /* there is news again, but it is the turn of moves */
+    assert_int_equal(atomic_load(&server.requests), 2);
+    assert_true(adviser_want_moves(a, &w.request, &l, 1));
+    assert_true(adviser_wait(a, PATIENCE_S));
+    assert_int_equal(atomic_load(&server.requests), 3);
+    assert_true(stand_in_heard(&server, "kernel_moves"));
+    ask_and_forget(a); /* and now that of advice */
+    assert_true(adviser_wait(a, PATIENCE_S));
+    assert_int_equal(atomic_load(&server.requests), 4);
+    assert_true(stand_in_heard(&server, "kernel_advice"));
+    adviser_close(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_store_replays_its_exchanges),
+        TEST(recorded_lines_are_replayed_in_order_and_as_late),
+        TEST(the_agent_has_a_line_of_its_own),
+        TEST(a_recording_answers_by_the_state_it_was_asked_in),
+        TEST(a_recording_that_is_none_is_refused),
+        TEST(moves_are_asked_for_and_given_once),
+        TEST(replies_tokens_and_money_are_counted_by_task),
+        TEST(moves_and_advice_take_turns),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
