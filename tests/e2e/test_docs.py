@@ -156,6 +156,30 @@ def test_every_route_of_the_server_is_on_a_page():
             assert f"{path}`" in clients, (method, path)
 
 
+def names_of(table, file):
+    """The first words of the rows of an X macro."""
+    text = re.search(rf"#define {table}\(.*?(?:\n\n|\Z)", (ROOT / file).read_text(), re.S)[0]
+    names = re.findall(r"^    \w+\((?:t, \d+, )?(\w+),", text, re.M)
+    assert len(names) > 4, text
+    return names
+
+
+def test_sampling_parameters_and_weight_formats_are_on_their_pages():
+    http, running = ((DOCS / f"{page}.md").read_text() for page in ("http", "running"))
+    for name in names_of("SAMPLING_NUMBERS", "kernels/sampling.h"):
+        assert f"`{name}`" in http, name
+    said = re.search(r"GGUF formats:(.*?), computed on as they are", running, re.S)[1]
+    assert re.findall(r"\w+", said) == names_of("DTYPES", "kernels/args.h")
+
+
+def test_architectures_are_on_their_page():
+    said = re.search(r"^Architectures: .*?\.(?= )", (DOCS / "running.md").read_text(), re.M | re.S)[0]
+    names = re.findall(r'\.gguf = "(\w+)"', (ROOT / "engine/arch.c").read_text())
+    assert len(names) > 2
+    for name in names:
+        assert name in said.lower(), name
+
+
 def test_the_sdk_example_runs_as_it_stands(server):
     code = re.search(r"```python\n(.*?)```", (DOCS / "running.md").read_text(), re.S)[1]
     code = code.replace("http://127.0.0.1:8080", server.url)

@@ -4,7 +4,6 @@
  * What params_read() lets through must be within what it promises, whatever the JSON says; then the
  * body goes to every route that reads one, on a whole server.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,10 +32,10 @@ static void check_params(const struct params *p)
     MUST(p->stop_tokens >= 0 && p->stop_tokens <= STOP_TOKENS_MAX);
     for (int32_t i = 0; i < p->stops; i++)
         MUST(strlen(p->stop[i]) >= 1 && strlen(p->stop[i]) <= STOP_BYTES_MAX);
-    MUST(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1);
-    MUST(s->min_p >= 0 && s->min_p <= 1 && s->top_k >= 0);
-    MUST(s->repetition_penalty > 0 && s->repetition_penalty <= 10);
-    MUST(isfinite(s->presence_penalty) && isfinite(s->frequency_penalty));
+#define IN_RANGE(name, value, least, most) \
+    MUST(s->name >= (float)(least) && s->name <= (float)(most));
+    SAMPLING_NUMBERS(IN_RANGE)
+    MUST(s->top_p > 0 && s->top_k >= 0);
     MUST(s->top_logprobs >= -1 && s->top_logprobs <= LOGPROBS_MAX);
     MUST(p->logprobs == (s->top_logprobs >= 0));
 }

@@ -223,6 +223,12 @@ static inline void check_idle(struct engine *e)
     assert_true(engine_stalled_s(e) == 0);
 }
 
+static inline void stop_idle(struct engine *e)
+{
+    check_idle(e);
+    engine_stop(e);
+}
+
 static inline void check_text(const struct client *c, const struct engine_request *r)
 {
     static char text[2 * LONG];

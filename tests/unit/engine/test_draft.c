@@ -106,8 +106,7 @@ static void an_answer_of_a_perfect_draft_takes_few_steps(void **state)
     assert_int_equal(fake.steps - draft_steps, 2 + 12);
     assert_true(metric(e, PROPOSED) == 47 && metric(e, ACCEPTED) == 47);
     assert_true(metric(e, STEPS) == 47);
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
 }
 
@@ -134,8 +133,7 @@ static void the_drafts_pages_are_those_of_the_tokens(void **state)
             assert_true(atomic_load(&e->stats.preemptions) > 0);
         assert_true(atomic_load(&e->stats.cached_tokens) > 0);
         assert_int_equal(e->draft_failures, 0);
-        check_idle(e);
-        engine_stop(e);
+        stop_idle(e);
         free(c);
         free(r);
     }
@@ -187,8 +185,7 @@ static void a_wrong_draft_changes_no_answer(void **state)
         check_crowd(c, r, N);
         double proposed = metric(e, PROPOSED), accepted = metric(e, ACCEPTED);
         assert_true(accepted > 0 && accepted < 0.9 * proposed);
-        check_idle(e);
-        engine_stop(e);
+        stop_idle(e);
         free(c);
         free(r);
     }
@@ -232,8 +229,7 @@ static void answers_end_among_the_drafts_guesses(void **state)
         assert_true(c[i].finish != FINISH_STOP || !*c[i].stop_string ||
                     !strstr(c[i].text, c[i].stop_string));
     }
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
 }
 
@@ -251,8 +247,7 @@ static void a_draft_that_fails_is_given_up_and_nobody_notices(void **state)
     check_text(c, &r);
     assert_int_equal(draft_steps, 10); /* three failures in a row */
     assert_true(metric(e, "\nwhet_failed_steps_total ") == 0);
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
 }
 

@@ -90,8 +90,7 @@ static void engine_scores_a_prompt(void **state)
             sum += exp((double)logits[v] - logits[c->prompt[i]]);
         assert_true(fabs(c->prompt_logprob[i] + log(sum)) < 1e-4);
     }
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
 }
 

@@ -60,8 +60,7 @@ static void engine_gives_a_newcomer_a_place_and_takes_no_token_from_anybody(void
     assert_string_equal(c[2].text, c[0].text); /* the one that made room */
     assert_true(metric(e, "\nwhet_yields_total ") >= 1);
     assert_true(metric(e, "\nwhet_preemptions_total ") == 0);
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
 }
 
@@ -95,8 +94,7 @@ static void engine_ends_the_newest_waiting_request_of_who_has_most(void **state)
         assert_int_equal(c[i].tokens, i == 5 ? 0 : 60);
     }
     assert_true(metric(e, "\nwhet_displaced_total ") == 1);
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
 }
 

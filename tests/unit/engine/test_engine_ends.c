@@ -31,8 +31,7 @@ static void engine_cancels_in_any_state(void **state)
         cancelled += c[i].finish == FINISH_CANCELLED;
     }
     assert_in_range(cancelled, 10, N - 10);
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
     free(r);
 }
@@ -70,8 +69,7 @@ static void engine_survives_steps_that_fail_now_and_then(void **state)
     submit_crowd(e, c, r, N);
     check_crowd(c, r, N);
     assert_true(metric(e, "\nwhet_failed_steps_total ") >= 4);
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
     free(r);
 }
@@ -109,8 +107,7 @@ static void engine_gives_up_only_the_request_that_breaks_the_step(void **state)
     wait_ends(N);
     for (int i = 0; i < N; i++)
         assert_int_equal(c[i].finish, FINISH_ERROR);
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
     free(r);
 }

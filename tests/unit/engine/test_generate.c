@@ -15,6 +15,7 @@
 #include "config/log.h"
 #include "engine/engine_private.h"
 #include "tests/unit/engine/golden.h"
+#include "tests/unit/engine/real_engine.h"
 
 enum {
     GOLDEN = 20, /* prompts in the file */
@@ -73,16 +74,7 @@ static struct engine *start(const char *path)
                        .engine_prefill_chunk = 64,
                        .engine_prefix_cache = (char *)"salted",
                        .server_max_queue = 100};
-    struct err err = {""};
-    char message[256];
-    struct engine *e = engine_start(&c, &err);
-    if (!e)
-        fail_msg("%s", err.msg);
-    while (engine_state(e, NULL, NULL, 0) == ENGINE_LOADING)
-        usleep(1000);
-    if (engine_state(e, NULL, message, sizeof message) != ENGINE_READY)
-        fail_msg("%s", message);
-    return e;
+    return start_ready(&c);
 }
 
 static void read_ids(const cJSON *list, int32_t *ids, int32_t *n, int32_t room)

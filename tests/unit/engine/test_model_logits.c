@@ -7,7 +7,9 @@
 #include "tests/unit/unit.h"
 
 #include <math.h>
+#include <unistd.h>
 
+#include "engine/arch.h"
 #include "engine/cpu/bind.h"
 #include "engine/cpu/oracle.h"
 #include "engine/model.h"
@@ -225,12 +227,27 @@ static void qwen3_gives_the_logits_of_transformers(void **state)
     check_model("tiny-qwen3.gguf", "tiny-qwen3/logits.json");
 }
 
+/* One that computes what transformers does not say would be anybody's guess. */
+static void every_architecture_has_a_model_from_transformers(void **state)
+{
+    (void)state;
+    for (int a = 0; a < ARCH_COUNT; a++) {
+        char *name = xasprintf("tiny-%s/logits.json", arch_traits((enum arch)a)->gguf);
+        char *path = golden_path(name);
+        if (access(path, R_OK) != 0)
+            fail_msg("tests/golden/%s is missing: scripts/make-golden-model", name);
+        free(path);
+        free(name);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama_with_scaled_rope_gives_the_logits_of_transformers),
         cmocka_unit_test(the_same_llama_as_gguf_gives_the_same_logits),
         cmocka_unit_test(qwen2_gives_the_logits_of_transformers),
+        cmocka_unit_test(every_architecture_has_a_model_from_transformers),
         cmocka_unit_test(qwen3_gives_the_logits_of_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -202,6 +202,8 @@ static int by_p(const void *a, const void *b)
 }
 
 /* Survivors of temperature, top-k, top-p and min-p with their probabilities, in order. */
+SAMPLING_NUMBERS_ARE(6); /* penalties have tests of their own */
+
 static int32_t reference(const float *logits, int32_t vocab, const struct sampling *s,
                          struct entry *e)
 {

@@ -49,8 +49,7 @@ static void an_answer_that_was_predicted_takes_few_steps(void **state)
     }
     assert_true(metric(e, "\nwhet_speculation_proposed_tokens_total ") >= metric(e, ACCEPTED));
     assert_true(metric(e, "\nwhet_inter_token_latency_seconds_count ") == 2 * (c[0].tokens - 1));
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
 }
 
@@ -83,8 +82,7 @@ static void a_crowd_gets_the_texts_it_would_have_got(void **state)
             if (r[i].min_tokens == 0)
                 check_text(&c[i], &r[i]);
         assert_true(metric(e, "\nwhet_speculation_accepted_tokens_total ") > 0);
-        check_idle(e);
-        engine_stop(e);
+        stop_idle(e);
         free(c);
         free(r);
         free(predicted);
@@ -122,8 +120,7 @@ static void an_answer_ends_among_its_guesses(void **state)
         among += plain->finish == FINISH_STOP;
     }
     assert_true(among > 10);
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
 }
 

@@ -89,8 +89,7 @@ static void tokens_that_stay_off_the_device_are_waited_for(void **state)
     check_crowd(c, r, N);
     assert_true(metric(e, "\nwhet_failed_steps_total ") == 0);
     assert_true(fake.ahead > 0 && fake.ahead < fake.starts);
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
 }
 
@@ -111,8 +110,7 @@ static void what_a_failed_step_and_the_next_computed_is_computed_again(void **st
     check_text(&c[1], &r[1]);
     assert_true(metric(e, "\nwhet_failed_steps_total ") > 10);
     assert_true(fake.ahead > 10);
-    check_idle(e);
-    engine_stop(e);
+    stop_idle(e);
     free(c);
 }
 

@@ -57,6 +57,41 @@ static void params_have_openai_defaults(void **state)
     params_free(&p);
 }
 
+static float sampling_number(const struct params *p, size_t at)
+{
+    float f;
+    memcpy(&f, (const char *)&p->sampling + at, sizeof f);
+    return f;
+}
+
+/* One number of kernels/sampling.h, `at` its place: absent, at the ends of its range, beyond. */
+static void check_number(const char *name, size_t at, double value, double least, double most)
+{
+    const double given[] = {least, most, least - 1, most + 1};
+    struct params p;
+    struct api_error e;
+    assert_int_equal(read(&p, "{\"prompt\":\"x\"}", false, &e), 0);
+    assert_true(sampling_number(&p, at) == (float)value);
+    params_free(&p);
+    for (int i = 0; i < 4; i++) {
+        char json[128];
+        snprintf(json, sizeof json, "{\"prompt\":\"x\",\"%s\":%.9g}", name, given[i]);
+        int r = read(&p, json, false, &e);
+        float much = sampling_number(&p, at) - (float)given[i]; /* top_p: 0 is the least above it */
+        if (r ? strcmp(e.param, name) != 0 : i > 1 || much < 0 || much > 1e-6f)
+            fail_msg("%s: %s", json, r ? e.message : "taken");
+        params_free(&p);
+    }
+}
+
+static void params_give_every_sampling_number_its_default_and_range(void **state)
+{
+    (void)state;
+#define CHECK_NUMBER(name, value, least, most) \
+    check_number(#name, offsetof(struct sampling, name), value, least, most);
+    SAMPLING_NUMBERS(CHECK_NUMBER)
+}
+
 static void params_tolerate_nulls_and_unknown_members(void **state)
 {
     (void)state;
@@ -285,6 +320,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(params_have_openai_defaults),
         cmocka_unit_test(speculation_is_asked_for_or_the_servers_choice),
+        cmocka_unit_test(params_give_every_sampling_number_its_default_and_range),
         cmocka_unit_test(params_tolerate_nulls_and_unknown_members),
         cmocka_unit_test(params_read_every_member),
         cmocka_unit_test(params_refuse_by_name),

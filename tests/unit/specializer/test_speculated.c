@@ -9,6 +9,7 @@
 #include "config/log.h"
 #include "engine/engine_private.h"
 #include "specializer/observe.h"
+#include "tests/unit/engine/real_engine.h"
 
 static _Atomic int ended;
 
@@ -30,16 +31,7 @@ static struct engine *start(int draft_tokens)
                        .engine_max_batch = 4,
                        .engine_prefill_chunk = 64,
                        .server_max_queue = 10};
-    struct err err = {""};
-    char message[256];
-    struct engine *e = engine_start(&c, &err);
-    if (!e)
-        fail_msg("%s", err.msg);
-    while (engine_state(e, NULL, NULL, 0) == ENGINE_LOADING)
-        usleep(1000);
-    if (engine_state(e, NULL, message, sizeof message) != ENGINE_READY)
-        fail_msg("%s", message);
-    return e;
+    return start_ready(&c);
 }
 
 static void ask(struct engine *e, int32_t max_tokens)

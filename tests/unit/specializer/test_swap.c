@@ -18,6 +18,7 @@
 #include "specializer/build/build.h"
 #include "specializer/search/space.h"
 #include "specializer/swap.h"
+#include "tests/unit/engine/real_engine.h"
 
 enum { CLIENTS = 6, TOKENS = 24, SWAPS = 60, ROUNDS_MAX = 400, MS = 3 };
 
@@ -88,15 +89,7 @@ static void start_engine(char *path)
                         .engine_max_batch = 16,
                         .engine_prefill_chunk = 64,
                         .server_max_queue = 100};
-    struct err err = {""};
-    char message[256];
-    engine = engine_start(&c, &err);
-    if (!engine)
-        fail_msg("%s", err.msg);
-    while (engine_state(engine, NULL, NULL, 0) == ENGINE_LOADING)
-        usleep(1000);
-    if (engine_state(engine, NULL, message, sizeof message) != ENGINE_READY)
-        fail_msg("%s", message);
+    engine = start_ready(&c);
 }
 
 /* Compiles the defaults of the narrow o/down template for slots of `m` tokens. */

@@ -47,7 +47,7 @@ static int random_below(unsigned *seed, int n)
     return (int)(*seed >> 8) % n;
 }
 
-struct subject; /* a kernel of the test */
+struct test_kernel; /* a kernel of the test */
 static bool alive(const struct kernel *k);
 
 static int pretend_walk(struct walk *w)
@@ -121,24 +121,24 @@ static cudaError_t pretend_destroy(cudaGraphExec_t exec)
 
 /* In the order of their lives. DROPPED: nobody puts it into a slot or tries it any more. */
 enum life { UNUSED, TRIED, SERVES, DROPPED, FREED };
-static struct subject {
+static struct test_kernel {
     struct kernel kernel;
     struct loaded code;
     _Atomic int life;
     _Atomic bool published, bad; /* ever; rolled back for what it computes */
     _Atomic uint64_t unloaded;   /* before this step began; 0: not yet */
-} subject[KERNELS];
+} test_kernel[KERNELS];
 static struct kernel eager[REGION_COUNT];
 
 static bool alive(const struct kernel *k)
 {
-    const struct subject *s = (const struct subject *)(const void *)k;
+    const struct test_kernel *s = (const struct test_kernel *)(const void *)k;
     return !k->backend || atomic_load(&s->life) != FREED;
 }
 
 /* The slots of two regions: what serves in each, and what a canary tries. */
 static struct {
-    _Atomic(struct subject *) serves[2], tried;
+    _Atomic(struct test_kernel *) serves[2], tried;
     _Atomic int tried_in;   /* which of the two */
     _Atomic uint64_t begun; /* steps */
     _Atomic bool stop;
@@ -154,7 +154,7 @@ static void wait_steps(uint64_t n)
         usleep(20);
 }
 
-static void drop(struct subject *s, struct backend *b)
+static void drop(struct test_kernel *s, struct backend *b)
 {
     if (!s)
         return;
@@ -164,7 +164,7 @@ static void drop(struct subject *s, struct backend *b)
     atomic_store(&s->unloaded, atomic_load(&table.begun) + 1);
 }
 
-static void one_life(struct backend *b, struct subject *s, unsigned *seed)
+static void one_life(struct backend *b, struct test_kernel *s, unsigned *seed)
 {
     int at = random_below(seed, 2);
     s->kernel.region = region_of[at];
@@ -172,7 +172,7 @@ static void one_life(struct backend *b, struct subject *s, unsigned *seed)
     s->code.kernel = &s->kernel;
     s->code.info.launches = 1;
     s->code.info.launch[0].cluster = random_below(seed, 3) ? 1 : 2;
-    s->code.number = (uint64_t)(s - subject) + 1;
+    s->code.number = (uint64_t)(s - test_kernel) + 1;
     atomic_store(&s->life, TRIED);
     atomic_store(&table.tried_in, at);
     atomic_store(&table.tried, s);
@@ -183,7 +183,7 @@ static void one_life(struct backend *b, struct subject *s, unsigned *seed)
         drop(s, b);
         return;
     }
-    struct subject *before = atomic_load(&table.serves[at]);
+    struct test_kernel *before = atomic_load(&table.serves[at]);
     atomic_store(&s->life, SERVES);
     atomic_store(&s->published, true);
     atomic_store(&table.serves[at], s);
@@ -204,19 +204,19 @@ static void *specializer(void *arg)
 {
     unsigned seed = 7;
     for (int i = 0; i < KERNELS && !atomic_load(&table.stop); i++)
-        one_life(arg, &subject[i], &seed);
+        one_life(arg, &test_kernel[i], &seed);
     return NULL;
 }
 
 /* ---- the engine ----------------------------------------------------------------------------- */
 
-static struct choice chosen(int context, struct subject *trial, int trial_in)
+static struct choice chosen(int context, struct test_kernel *trial, int trial_in)
 {
     struct choice c = {.m = 1, .rows = 1, .context = context, .decode = true, .trial = trial};
     for (int r = 0; r < REGION_COUNT; r++)
         c.kernel[r] = &eager[r];
     for (int i = 0; i < 2; i++) {
-        struct subject *s = atomic_load(&table.serves[i]);
+        struct test_kernel *s = atomic_load(&table.serves[i]);
         if (trial && trial_in == i)
             s = trial;
         if (s)
@@ -232,7 +232,7 @@ static void judge(const struct variant *v, const struct choice *c)
     must(memcmp(x->kernel, v->choice.kernel, sizeof x->kernel) == 0);
     for (int i = 0; i < 2; i++) {
         const struct kernel *k = v->choice.kernel[region_of[i]];
-        const struct subject *s = (const struct subject *)(const void *)k;
+        const struct test_kernel *s = (const struct test_kernel *)(const void *)k;
         must(alive(k));
         if (k == c->kernel[region_of[i]] || !k->backend)
             continue;
@@ -252,7 +252,7 @@ static void reap(struct backend *b)
             continue;
         }
         *at = l->next_retired;
-        atomic_store(&((struct subject *)(void *)l->kernel)->life, FREED);
+        atomic_store(&((struct test_kernel *)(void *)l->kernel)->life, FREED);
     }
     pthread_mutex_unlock(&b->load_lock);
 }
@@ -276,7 +276,7 @@ static void step(struct engine_thread *e)
     static const int contexts[] = {256, 256, 256, 256, 256, 512, 512, 1024};
     struct backend *b = e->b;
     int context = contexts[random_below(&e->seed, 8)], in = atomic_load(&table.tried_in);
-    struct subject *trial = random_below(&e->seed, 2) ? atomic_load(&table.tried) : NULL;
+    struct test_kernel *trial = random_below(&e->seed, 2) ? atomic_load(&table.tried) : NULL;
     struct choice c = chosen(context, trial, in);
     if (trial && !graph_there(b, &c))
         c = chosen(context, NULL, 0);
