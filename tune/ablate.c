@@ -80,6 +80,7 @@ static void decide(struct trial_state *s, int32_t id)
     if (truth >= 0.95 * s->optimum && !isfinite(r->to_95_s)) {
         r->to_95 = r->samples;
         r->to_95_s = s->now_s;
+        sim_adviser_enough(s->adviser);
     }
 }
 
@@ -161,8 +162,7 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     const struct table *t = terms->table;
     size_t most = (size_t)space_size(t->space) + 1;
     struct trial_state s = {.terms = terms, .run = out, .seen = 1, .truth = 1};
-    s.adviser =
-        sim_adviser_open(terms->adviser, t, terms->seed, terms->recording, terms->live, err);
+    s.adviser = sim_adviser_open(terms->adviser, t, terms->seed, &terms->llm, err);
     if (!s.adviser)
         return -1;
     *out = (struct trial_run){.to_95_s = HUGE_VAL};
@@ -217,8 +217,7 @@ static int add_variant(struct ablation *a, const struct parted *t, const char *s
                                     .table = t->of[i],
                                     .strategy = strategy_find(strategy),
                                     .adviser = adviser,
-                                    .recording = a->recording,
-                                    .live = a->live,
+                                    .llm = a->llm,
                                     .seed = (uint64_t)i + 1,
                                     .budget_s = a->budget_s};
         if (trial_run(&terms, &v->run[i], err) != 0)
@@ -249,7 +248,7 @@ static int ablate_table(struct ablation *a, const struct parted *t, struct err *
     static const char *const baseline[] = {"mcts4", "evolve", "cost", "random", "exhaustive"};
     for (int s = 0; s < 2; s++)
         for (int k = 0; k < SIM_KINDS; k++)
-            if ((k != SIM_REPLAY || a->recording || a->live) &&
+            if ((k != SIM_REPLAY || a->llm.recording || a->llm.live) &&
                 add_variant(a, t, advised[s], (enum sim_adviser_kind)k, err) != 0)
                 return -1;
     for (int s = 0; s < 5; s++) /* they ask nobody, or are not asked about it */

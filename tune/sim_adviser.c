@@ -27,8 +27,9 @@ struct sim_adviser {
     enum sim_adviser_kind kind;
     const struct table *table;
     uint64_t random;
-    struct adviser_replay *replay; /* SIM_REPLAY: a recording, or */
-    struct live *live;             /* a model that is asked; borrowed */
+    struct adviser_replay *replay; /* SIM_REPLAY: a recording that is open, or NULL */
+    struct consulted llm;
+    bool enough;
     struct sim_adviser_use use;
     double now_s;
     /* The question under way, and the last reply that was accepted. */
@@ -218,6 +219,23 @@ static char *stand_in_reply(struct sim_adviser *c, const struct advice_request *
     return text;
 }
 
+/* May it be asked one more question? */
+static bool has_questions(const struct sim_adviser *c)
+{
+    int asked = c->use.asked[SIM_ASKS_ADVICE] + c->use.asked[SIM_ASKS_MOVES];
+    return c->kind != SIM_REPLAY ||
+           (!c->enough && (c->llm.questions == 0 || asked < c->llm.questions));
+}
+
+/* A recorded reply: to these very words, or else the next of its region and kind. */
+static void look_up(struct sim_adviser *c, const char *document, struct answer *out)
+{
+    if (adviser_replay_find(c->replay, document, out))
+        return;
+    adviser_replay_next(c->replay, document, out);
+    c->use.in_order += out->fault == CALL_OK;
+}
+
 /* A language model's reply, recorded or not; its text, which the caller frees, and when it is
  * there. */
 static char *consult_model(struct sim_adviser *c, enum sim_question kind, const char *document,
@@ -227,17 +245,17 @@ static char *consult_model(struct sim_adviser *c, enum sim_question kind, const 
     char *form = cJSON_PrintUnformatted(schema);
     const bool moves = kind == SIM_ASKS_MOVES;
     cJSON_Delete(schema);
-    if (document && c->live)
-        live_ask(c->live, moves ? adviser_moves_task : adviser_advice_task, document, form,
+    if (document && c->llm.live)
+        live_ask(c->llm.live, moves ? adviser_moves_task : adviser_advice_task, document, form,
                  moves ? "kernel_moves" : "kernel_advice", &a);
     else if (document)
-        adviser_replay_next(c->replay, document, &a);
+        look_up(c, document, &a);
     free(form);
     c->use.asked[kind] += a.fault != CALL_NO_RECORD;
     c->use.tokens_in += a.tokens_in;
     c->use.tokens_out += a.tokens_out;
     c->use.seconds += a.seconds;
-    *due_s = a.fault == CALL_NO_RECORD ? INFINITY : c->now_s + a.seconds;
+    *due_s = a.fault == CALL_NO_RECORD ? INFINITY : c->now_s + (c->llm.at_once ? 0 : a.seconds);
     return a.text;
 }
 
@@ -291,7 +309,7 @@ static bool may_ask(struct sim_adviser *c, const struct advice_request *r)
 {
     struct standing now = standing_of(r);
     bool wanted = c->advised ? is_worth_asking_again(&c->then, &now) : is_worth_asking(r, &now);
-    if (!wanted || !line_is_free(c) || !turn_of_advice(&c->turns, now.decided))
+    if (!wanted || !has_questions(c) || !line_is_free(c) || !turn_of_advice(&c->turns, now.decided))
         return false;
     c->asked_then = now;
     return true;
@@ -306,8 +324,10 @@ void sim_adviser_ask(struct sim_adviser *c, const struct advice_request *r, doub
     advise_heuristic(r, &heuristic);
     if (c->kind > SIM_CHANCE) {
         take_reply(c, r);
-        if (may_ask(c, r))
+        if (may_ask(c, r)) {
             put_question(c, r, &heuristic);
+            take_reply(c, r); /* it may be there at once */
+        }
     }
     if (!c->advised) {
         *out = heuristic;
@@ -369,6 +389,8 @@ static bool want(void *ctx, const struct lineage *l, int n)
 {
     struct sim_adviser *c = ctx;
     bool taken = !line_is_free(c);
+    if (!has_questions(c))
+        return false;
     turn_of_moves(&c->turns, taken);
     if (taken)
         return false;
@@ -405,19 +427,25 @@ const struct mover *sim_adviser_mover(struct sim_adviser *c)
 /* ---- construction -------------------------------------------------------------------------- */
 
 struct sim_adviser *sim_adviser_open(enum sim_adviser_kind k, const struct table *t, uint64_t seed,
-                                     const char *recording, struct live *live, struct err *err)
+                                     const struct consulted *llm, struct err *err)
 {
     struct adviser_replay *replay = NULL;
-    if (k == SIM_REPLAY && !live && (replay = adviser_replay_open(recording, err)) == NULL)
+    if (k == SIM_REPLAY && !llm->live &&
+        (replay = adviser_replay_open(llm->recording, err)) == NULL)
         return NULL;
     struct sim_adviser *c = xcalloc(1, sizeof *c);
     c->kind = k;
     c->table = t;
     c->random = seed;
     c->replay = replay;
-    c->live = k == SIM_REPLAY ? live : NULL;
+    c->llm = *llm;
     c->mover = (struct mover){.ctx = c, .moves = moves, .want = want};
     return c;
+}
+
+void sim_adviser_enough(struct sim_adviser *c)
+{
+    c->enough = true;
 }
 
 const struct sim_adviser_use *sim_adviser_use(const struct sim_adviser *c)

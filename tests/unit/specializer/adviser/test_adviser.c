@@ -657,7 +657,7 @@ static void a_recording_answers_by_the_state_it_was_asked_in(void **unused)
     for (int i = 0; i < 3; i++) {
         char text[] = "reply 0";
         text[6] = (char)('0' + i);
-        lines[i] = adviser_replay_keep(new, asked[i], &(struct answer){.text = text});
+        lines[i] = adviser_replay_keep(new, asked[i], &(struct answer){.text = text}, NULL);
     }
     assert_true(asprintf(&all, "%s\n%s\n%s\n", lines[0], lines[1], lines[2]) > 0);
     struct adviser_replay *r = open_recording("states.jsonl", all);
