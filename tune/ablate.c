@@ -17,7 +17,7 @@
 #include "specializer/adviser/adviser_request.h"
 #include "specializer/candidate/hash.h"
 
-enum { BATCH_SIZE = 6, LESSONS = 16, LESSONS_OF_SLOT = 3 };
+enum { BATCH_SIZE = 6, LESSONS = 16, LESSONS_OF_SLOT = 3, DEADS = 16 };
 #define MIN_GAIN                                                                    \
     0.02 /* specializer.min_gain: what replaces a kernel must look this much faster \
           */
@@ -34,6 +34,8 @@ struct trial_state {
     double seen, truth; /* speed of the kernel believed best: as seen, as it is */
     struct lesson lesson[LESSONS];
     int lessons;
+    struct dead_end dead[DEADS]; /* the first that were refused */
+    int deads;
     struct trial_run *run;
 };
 
@@ -56,6 +58,15 @@ static double noise(const struct measured *m)
     return fmin(fmax(sd, 0.001), 0.1) * sqrt(fmax(1, m->pairs / (double)USUAL_PAIRS));
 }
 
+static void remember_refusal(struct trial_state *s, int32_t id, const struct measured *m)
+{
+    if (s->deads == DEADS)
+        return;
+    struct dead_end *d = &s->dead[s->deads++];
+    d->id = id;
+    snprintf(d->reason, sizeof d->reason, "%s", m->reason[0] ? m->reason : "refused");
+}
+
 static void decide(struct trial_state *s, int32_t id)
 {
     const struct table *t = s->terms->table;
@@ -65,6 +76,8 @@ static void decide(struct trial_state *s, int32_t id)
     if (truth > 0)
         wrong = exp(noise(m) * deviate(s->terms->seed, id));
     search_learn(&s->search, id, truth * wrong);
+    if (truth <= 0)
+        remember_refusal(s, id, m);
     if (truth > 0) {
         struct point p;
         space_point(t->space, id, &p);
@@ -142,6 +155,8 @@ static bool batch(struct trial_state *s, void *state)
                                .m = terms->table->m,
                                .speed = s->search.speed,
                                .trial = s->search.trial,
+                               .dead = s->dead,
+                               .deads = s->deads,
                                .lesson = s->lesson,
                                .lessons = s->lessons};
     int32_t id[BATCH_SIZE];

@@ -388,8 +388,9 @@ static void want_recorded(struct sim_adviser *c, const struct lineage *l, int n)
 static bool want(void *ctx, const struct lineage *l, int n)
 {
     struct sim_adviser *c = ctx;
+    struct standing now = standing_of(c->request);
     bool taken = !line_is_free(c);
-    if (!has_questions(c))
+    if (!has_questions(c) || !is_worth_asking_moves(&now))
         return false;
     turn_of_moves(&c->turns, taken);
     if (taken)
