@@ -155,15 +155,15 @@ static int draw_ties(struct sim_adviser *c, const struct advice_request *q, stru
     return named;
 }
 
-/* "KNOB":[best, second],... : the values of each knob by the fastest points of the fastest template
- * that have them. */
+/* "template":{"KNOB":[best, second],...}: the values of each knob by the fastest points of the
+ * fastest template that have them. */
 static char *draw_hints(const struct sim_adviser *c, const struct by_speed *r, int n)
 {
-    char *text = xstrdup("");
     if (n == 0)
-        return text;
+        return xstrdup("");
     const struct space *s = c->table->space;
     const struct template *t = space_template(s, r[0].id);
+    char *text = xasprintf("\"%s\":{", t->id);
     for (int k = 0; k < t->knobs; k++) {
         struct point first, p;
         int32_t second = 0;
@@ -174,14 +174,16 @@ static char *draw_hints(const struct sim_adviser *c, const struct by_speed *r, i
             two = space_template(s, r[i].id) == t && p.value[k] != first.value[k];
             second = p.value[k];
         }
-        char *longer = two ? xasprintf("%s%s\"%s\":[%d,%d]", text, *text ? "," : "",
-                                       t->knob[k].name, first.value[k], second)
-                           : xasprintf("%s%s\"%s\":[%d]", text, *text ? "," : "", t->knob[k].name,
-                                       first.value[k]);
+        char *longer =
+            two ? xasprintf("%s%s\"%s\":[%d,%d]", text, k ? "," : "", t->knob[k].name,
+                            first.value[k], second)
+                : xasprintf("%s%s\"%s\":[%d]", text, k ? "," : "", t->knob[k].name, first.value[k]);
         free(text);
         text = longer;
     }
-    return text;
+    char *closed = xasprintf("%s}", text);
+    free(text);
+    return closed;
 }
 
 /* A reply that names points: up to NAMED, or all; or hints. */
