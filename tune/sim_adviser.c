@@ -368,12 +368,23 @@ static void stand_in_moves(const struct sim_adviser *c, int32_t node, struct mov
         }
 }
 
+/* A node with no more than `most` points of its lineage. */
+static struct lineage shortened(struct lineage l, int most)
+{
+    for (int i = most; most > 0 && i < LINEAGE; i++)
+        l.id[i] = -1;
+    return l;
+}
+
 static void want_recorded(struct sim_adviser *c, const struct lineage *l, int n)
 {
     enum reply_fault fault;
     struct err err;
     struct reply_terms terms = adviser_terms(c->request);
-    char *document = adviser_moves_text(c->request, l, n);
+    struct lineage shown[MOVES_MOST];
+    for (int i = 0; i < n && i < MOVES_MOST; i++)
+        shown[i] = shortened(l[i], c->llm.history);
+    char *document = adviser_moves_text(c->request, shown, n < MOVES_MOST ? n : MOVES_MOST);
     char *text = consult_model(c, SIM_ASKS_MOVES, document, adviser_moves_schema(c->request),
                                &c->moves_due_s);
     free(document);

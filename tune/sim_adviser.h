@@ -42,6 +42,7 @@ struct consulted {
         *recording;    /* exchanges that answer, as in adviser.url = replay:<file>; or NULL and */
     struct live *live; /* a model to ask. Both are NULL: there is none */
     int questions;     /* in one search, at most; 0: as many as it wants */
+    int history;       /* points of a node's lineage that it is shown, itself included; 0: all */
     bool at_once; /* the search's clock stands still while it thinks, as if a slot that is searched
                      next had been asked about before (adviser_prepare()); else it goes on by the
                      seconds that the reply took */

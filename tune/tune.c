@@ -27,7 +27,7 @@ const char tune_usage[] =
     "                 [--build-only] [--seconds 3600]\n"
     "       whet tune --ablate --table FILE [--seeds 20] [--seconds 240] [--json FILE]\n"
     "                 [--drop 0.4] [--svg PREFIX] [--adviser-url URL [--record FILE]\n"
-    "                 [--questions N] [--at-once]]\n"
+    "                 [--questions N] [--history 1|2|3] [--at-once]]\n"
     "       whet tune --report [--table FILE | --store FILE] [--json FILE]\n"
     "and options of whet serve; --strategy NAME is --specializer-strategy NAME\n";
 
@@ -75,11 +75,14 @@ static int own_flag(struct tune_options *o, const char *flag, char *value)
         return value && number(value, 0, 0.9, &o->drop) ? 1 : -1;
     const struct {
         const char *flag;
-        int *to;
-    } counts[] = {{"--points", &o->points}, {"--seeds", &o->seeds}, {"--questions", &o->questions}};
+        int *to, most;
+    } counts[] = {{"--points", &o->points, 100000},
+                  {"--seeds", &o->seeds, 100000},
+                  {"--questions", &o->questions, 100000},
+                  {"--history", &o->history, LINEAGE}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (strcmp(flag, counts[i].flag) == 0) {
-            if (!value || !number(value, 1, 100000, &n))
+            if (!value || !number(value, 1, counts[i].most, &n))
                 return -1;
             *counts[i].to = (int)n;
             return 1;
@@ -160,11 +163,12 @@ static int ablation(struct tune_options *o, struct err *err)
     int dropped = tables_drop_undecided(&t);
     if (dropped > 0)
         printf("%d points were never decided and are left out\n", dropped);
-    struct ablation a = {.tables = &t,
-                         .seeds = o->seeds ? o->seeds : 20,
-                         .budget_s = o->seconds > 0 ? o->seconds : 240,
-                         .drop = o->drop,
-                         .llm = {.questions = o->questions, .at_once = o->at_once}};
+    struct ablation a = {
+        .tables = &t,
+        .seeds = o->seeds ? o->seeds : 20,
+        .budget_s = o->seconds > 0 ? o->seconds : 240,
+        .drop = o->drop,
+        .llm = {.questions = o->questions, .history = o->history, .at_once = o->at_once}};
     if (url && strncmp(url, "replay:", 7) == 0)
         a.llm.recording = url + 7;
     else if (url && *url)
