@@ -17,7 +17,7 @@
 #include "specializer/adviser/adviser_request.h"
 #include "specializer/candidate/hash.h"
 
-enum { BATCH_SIZE = 6, LESSONS = 16, LESSONS_OF_SLOT = 3 };
+enum { BATCH_SIZE = 6, LESSONS = 16, LESSONS_OF_SLOT = 3, DEADS = 16 };
 #define MIN_GAIN                                                                    \
     0.02 /* specializer.min_gain: what replaces a kernel must look this much faster \
           */
@@ -34,6 +34,8 @@ struct trial_state {
     double seen, truth; /* speed of the kernel believed best: as seen, as it is */
     struct lesson lesson[LESSONS];
     int lessons;
+    struct dead_end dead[DEADS]; /* the first that were refused */
+    int deads;
     struct trial_run *run;
 };
 
@@ -45,6 +47,15 @@ static double noise(const struct measured *m)
     return measured_noise(m) * sqrt(fmax(1, m->pairs / (double)USUAL_PAIRS));
 }
 
+static void remember_refusal(struct trial_state *s, int32_t id, const struct measured *m)
+{
+    if (s->deads == DEADS)
+        return;
+    struct dead_end *d = &s->dead[s->deads++];
+    d->id = id;
+    snprintf(d->reason, sizeof d->reason, "%s", m->reason[0] ? m->reason : "refused");
+}
+
 static void decide(struct trial_state *s, int32_t id)
 {
     const struct table *t = s->terms->table;
@@ -54,6 +65,8 @@ static void decide(struct trial_state *s, int32_t id)
     if (truth > 0)
         wrong = exp(noise(m) * measured_deviate(s->terms->seed, id));
     search_learn(&s->search, id, truth * wrong);
+    if (truth <= 0)
+        remember_refusal(s, id, m);
     if (truth > 0) {
         struct point p;
         space_point(t->space, id, &p);
@@ -69,6 +82,7 @@ static void decide(struct trial_state *s, int32_t id)
     if (truth >= 0.95 * s->optimum && !isfinite(r->to_95_s)) {
         r->to_95 = r->samples;
         r->to_95_s = s->now_s;
+        sim_adviser_enough(s->adviser);
     }
 }
 
@@ -130,6 +144,8 @@ static bool batch(struct trial_state *s, void *state)
                                .m = terms->table->m,
                                .speed = s->search.speed,
                                .trial = s->search.trial,
+                               .dead = s->dead,
+                               .deads = s->deads,
                                .lesson = s->lesson,
                                .lessons = s->lessons};
     int32_t id[BATCH_SIZE];
@@ -150,8 +166,7 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     const struct table *t = terms->table;
     size_t most = (size_t)space_size(t->space) + 1;
     struct trial_state s = {.terms = terms, .run = out, .seen = 1, .truth = 1};
-    s.adviser =
-        sim_adviser_open(terms->adviser, t, terms->seed, terms->recording, terms->live, err);
+    s.adviser = sim_adviser_open(terms->adviser, t, terms->seed, &terms->llm, err);
     if (!s.adviser)
         return -1;
     *out = (struct trial_run){.to_95_s = HUGE_VAL};
@@ -206,8 +221,7 @@ static int add_variant(struct ablation *a, const struct parted *t, const char *s
                                     .table = t->of[i],
                                     .strategy = strategy_find(strategy),
                                     .adviser = adviser,
-                                    .recording = a->recording,
-                                    .live = a->live,
+                                    .llm = a->llm,
                                     .seed = (uint64_t)i + 1,
                                     .budget_s = a->budget_s};
         if (trial_run(&terms, &v->run[i], err) != 0)
@@ -238,7 +252,7 @@ static int ablate_table(struct ablation *a, const struct parted *t, struct err *
     static const char *const baseline[] = {"mcts4", "evolve", "cost", "random", "exhaustive"};
     for (int s = 0; s < 2; s++)
         for (int k = 0; k < SIM_KINDS; k++)
-            if ((k != SIM_REPLAY || a->recording || a->live) &&
+            if ((k != SIM_REPLAY || a->llm.recording || a->llm.live) &&
                 add_variant(a, t, advised[s], (enum sim_adviser_kind)k, err) != 0)
                 return -1;
     for (int s = 0; s < 5; s++) /* they ask nobody, or are not asked about it */

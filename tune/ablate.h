@@ -26,8 +26,7 @@ struct trial_terms {
     const struct table *table;
     const struct strategy *strategy;
     enum sim_adviser_kind adviser;
-    const char *recording; /* of SIM_REPLAY, or NULL and */
-    struct live *live;     /* a model to ask */
+    struct consulted llm; /* of SIM_REPLAY */
     uint64_t seed;
     double budget_s;
 };
@@ -47,9 +46,8 @@ struct ablation {
     const struct tables *tables;
     int seeds;
     double budget_s;
-    double drop;           /* every seed has its own part of each table: table_part() */
-    const char *recording; /* neither this nor */
-    struct live *live;     /* a model to ask: that row stays open */
+    double drop;          /* every seed has its own part of each table: table_part() */
+    struct consulted llm; /* without one that row stays open */
     struct variant *variant;
     int variants;
 };

@@ -104,6 +104,7 @@ static struct sim_adviser_use mean_use(const struct ablation *a, const struct va
             asked += u->asked[q];
             refused += u->rejected[q];
         }
+        sum.in_order += u->in_order;
         sum.tokens_in += u->tokens_in;
         sum.tokens_out += u->tokens_out;
         sum.seconds += u->seconds;
@@ -121,10 +122,10 @@ static void print_use(const struct ablation *a)
             continue;
         struct sim_adviser_use u = mean_use(a, v, &rejected);
         printf("llm %-10s %-14s a search: %.1f questions for advice, %.1f for moves, %.0f s, %.0f "
-               "tokens in, %.0f out; %.0f %% of the replies rejected\n",
+               "tokens in, %.0f out; %.0f %% of the replies rejected, %.1f to other words\n",
                v->strategy, v->table->slot, u.asked[SIM_ASKS_ADVICE] / n,
                u.asked[SIM_ASKS_MOVES] / n, u.seconds / n, (double)u.tokens_in / n,
-               (double)u.tokens_out / n, 100 * rejected);
+               (double)u.tokens_out / n, 100 * rejected, u.in_order / n);
     }
 }
 
@@ -141,7 +142,7 @@ void ablation_print(const struct ablation *a)
         printf("  %-11s %-10s %6.1f\n", a->variant[i].strategy,
                sim_adviser_name(a->variant[i].adviser), over_slots(a, &a->variant[i]));
     print_costs(a);
-    if (!a->recording && !a->live)
+    if (!a->llm.recording && !a->llm.live)
         printf("adviser llm: open, no endpoint or recorded exchanges given (--adviser-url URL)\n");
     print_use(a);
     printf("strategy agentic: open, it writes kernels and searches no space\n");
@@ -196,6 +197,7 @@ static cJSON *use_json(const struct ablation *a, const struct variant *v)
     add_number(o, "advice", u.asked[SIM_ASKS_ADVICE] / n);
     add_number(o, "moves", u.asked[SIM_ASKS_MOVES] / n);
     add_number(o, "rejected", rejected);
+    add_number(o, "to_other_words", u.in_order / n);
     add_number(o, "tokens_in", (double)u.tokens_in / n);
     add_number(o, "tokens_out", (double)u.tokens_out / n);
     add_number(o, "seconds", u.seconds / n);

@@ -19,6 +19,7 @@ struct live {
     FILE *record;                 /* NULL: it is not kept */
     struct limits limits;
     struct call_style style;
+    const char *model; /* as adviser.model names it */
 };
 
 static int open_record(struct live *l, const char *path, struct err *err)
@@ -39,6 +40,7 @@ struct live *live_open(const struct config *c, const char *record, struct err *e
                                    .timeout = c->adviser_timeout,
                                    .temperature = -1};
     limits_init(&l->limits, c->adviser_calls_per_hour, c->adviser_tokens_per_hour);
+    l->model = c->adviser_model;
     l->http = adviser_http_open(c, err);
     if (l->http && (!record || open_record(l, record, err) == 0)) {
         l->known = l->known ? l->known : adviser_replay_new();
@@ -61,7 +63,7 @@ void live_close(struct live *l)
 
 static void keep(struct live *l, const char *document, const struct answer *a)
 {
-    char *line = adviser_replay_keep(l->known, document, a);
+    char *line = adviser_replay_keep(l->known, document, a, l->model);
     if (l->record && (fprintf(l->record, "%s\n", line) < 0 || fflush(l->record) != 0))
         log_error("tune", "a reply could not be recorded: %s", strerror(errno));
     free(line);

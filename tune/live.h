@@ -14,8 +14,8 @@
 #include "specializer/adviser/adviser_http.h"
 
 struct live;
-/* The endpoint of adviser.url. `record`: a file of JSON lines (adviser_replay.h) whose replies are
- * used and to which new ones are added, or NULL. NULL with a message. */
+/* The endpoint of adviser.url; `c` is borrowed. `record`: a file of JSON lines (adviser_replay.h)
+ * whose replies are used and to which new ones are added, or NULL. NULL with a message. */
 struct live *live_open(const struct config *c, const char *record, struct err *err);
 void live_close(struct live *l);
 

@@ -27,8 +27,9 @@ struct sim_adviser {
     enum sim_adviser_kind kind;
     const struct table *table;
     uint64_t random;
-    struct adviser_replay *replay; /* SIM_REPLAY: a recording, or */
-    struct live *live;             /* a model that is asked; borrowed */
+    struct adviser_replay *replay; /* SIM_REPLAY: a recording that is open, or NULL */
+    struct consulted llm;
+    bool enough;
     struct sim_adviser_use use;
     double now_s;
     /* The question under way, and the last reply that was accepted. */
@@ -154,15 +155,15 @@ static int draw_ties(struct sim_adviser *c, const struct advice_request *q, stru
     return named;
 }
 
-/* "KNOB":[best, second],... : the values of each knob by the fastest points of the fastest template
- * that have them. */
+/* "template":{"KNOB":[best, second],...}: the values of each knob by the fastest points of the
+ * fastest template that have them. */
 static char *draw_hints(const struct sim_adviser *c, const struct by_speed *r, int n)
 {
-    char *text = xstrdup("");
     if (n == 0)
-        return text;
+        return xstrdup("");
     const struct space *s = c->table->space;
     const struct template *t = space_template(s, r[0].id);
+    char *text = xasprintf("\"%s\":{", t->id);
     for (int k = 0; k < t->knobs; k++) {
         struct point first, p;
         int32_t second = 0;
@@ -173,14 +174,16 @@ static char *draw_hints(const struct sim_adviser *c, const struct by_speed *r, i
             two = space_template(s, r[i].id) == t && p.value[k] != first.value[k];
             second = p.value[k];
         }
-        char *longer = two ? xasprintf("%s%s\"%s\":[%d,%d]", text, *text ? "," : "",
-                                       t->knob[k].name, first.value[k], second)
-                           : xasprintf("%s%s\"%s\":[%d]", text, *text ? "," : "", t->knob[k].name,
-                                       first.value[k]);
+        char *longer =
+            two ? xasprintf("%s%s\"%s\":[%d,%d]", text, k ? "," : "", t->knob[k].name,
+                            first.value[k], second)
+                : xasprintf("%s%s\"%s\":[%d]", text, k ? "," : "", t->knob[k].name, first.value[k]);
         free(text);
         text = longer;
     }
-    return text;
+    char *closed = xasprintf("%s}", text);
+    free(text);
+    return closed;
 }
 
 /* A reply that names points: up to NAMED, or all; or hints. */
@@ -218,6 +221,23 @@ static char *stand_in_reply(struct sim_adviser *c, const struct advice_request *
     return text;
 }
 
+/* May it be asked one more question? */
+static bool has_questions(const struct sim_adviser *c)
+{
+    int asked = c->use.asked[SIM_ASKS_ADVICE] + c->use.asked[SIM_ASKS_MOVES];
+    return c->kind != SIM_REPLAY ||
+           (!c->enough && (c->llm.questions == 0 || asked < c->llm.questions));
+}
+
+/* A recorded reply: to these very words, or else the next of its region and kind. */
+static void look_up(struct sim_adviser *c, const char *document, struct answer *out)
+{
+    if (adviser_replay_find(c->replay, document, out))
+        return;
+    adviser_replay_next(c->replay, document, out);
+    c->use.in_order += out->fault == CALL_OK;
+}
+
 /* A language model's reply, recorded or not; its text, which the caller frees, and when it is
  * there. */
 static char *consult_model(struct sim_adviser *c, enum sim_question kind, const char *document,
@@ -227,17 +247,17 @@ static char *consult_model(struct sim_adviser *c, enum sim_question kind, const 
     char *form = cJSON_PrintUnformatted(schema);
     const bool moves = kind == SIM_ASKS_MOVES;
     cJSON_Delete(schema);
-    if (document && c->live)
-        live_ask(c->live, moves ? adviser_moves_task : adviser_advice_task, document, form,
+    if (document && c->llm.live)
+        live_ask(c->llm.live, moves ? adviser_moves_task : adviser_advice_task, document, form,
                  moves ? "kernel_moves" : "kernel_advice", &a);
     else if (document)
-        adviser_replay_next(c->replay, document, &a);
+        look_up(c, document, &a);
     free(form);
     c->use.asked[kind] += a.fault != CALL_NO_RECORD;
     c->use.tokens_in += a.tokens_in;
     c->use.tokens_out += a.tokens_out;
     c->use.seconds += a.seconds;
-    *due_s = a.fault == CALL_NO_RECORD ? INFINITY : c->now_s + a.seconds;
+    *due_s = a.fault == CALL_NO_RECORD ? INFINITY : c->now_s + (c->llm.at_once ? 0 : a.seconds);
     return a.text;
 }
 
@@ -291,7 +311,7 @@ static bool may_ask(struct sim_adviser *c, const struct advice_request *r)
 {
     struct standing now = standing_of(r);
     bool wanted = c->advised ? is_worth_asking_again(&c->then, &now) : is_worth_asking(r, &now);
-    if (!wanted || !line_is_free(c) || !turn_of_advice(&c->turns, now.decided))
+    if (!wanted || !has_questions(c) || !line_is_free(c) || !turn_of_advice(&c->turns, now.decided))
         return false;
     c->asked_then = now;
     return true;
@@ -306,8 +326,10 @@ void sim_adviser_ask(struct sim_adviser *c, const struct advice_request *r, doub
     advise_heuristic(r, &heuristic);
     if (c->kind > SIM_CHANCE) {
         take_reply(c, r);
-        if (may_ask(c, r))
+        if (may_ask(c, r)) {
             put_question(c, r, &heuristic);
+            take_reply(c, r); /* it may be there at once */
+        }
     }
     if (!c->advised) {
         *out = heuristic;
@@ -346,12 +368,23 @@ static void stand_in_moves(const struct sim_adviser *c, int32_t node, struct mov
         }
 }
 
+/* A node with no more than `most` points of its lineage. */
+static struct lineage shortened(struct lineage l, int most)
+{
+    for (int i = most; most > 0 && i < LINEAGE; i++)
+        l.id[i] = -1;
+    return l;
+}
+
 static void want_recorded(struct sim_adviser *c, const struct lineage *l, int n)
 {
     enum reply_fault fault;
     struct err err;
     struct reply_terms terms = adviser_terms(c->request);
-    char *document = adviser_moves_text(c->request, l, n);
+    struct lineage shown[MOVES_MOST];
+    for (int i = 0; i < n && i < MOVES_MOST; i++)
+        shown[i] = shortened(l[i], c->llm.history);
+    char *document = adviser_moves_text(c->request, shown, n < MOVES_MOST ? n : MOVES_MOST);
     char *text = consult_model(c, SIM_ASKS_MOVES, document, adviser_moves_schema(c->request),
                                &c->moves_due_s);
     free(document);
@@ -368,7 +401,10 @@ static void want_recorded(struct sim_adviser *c, const struct lineage *l, int n)
 static bool want(void *ctx, const struct lineage *l, int n)
 {
     struct sim_adviser *c = ctx;
+    struct standing now = standing_of(c->request);
     bool taken = !line_is_free(c);
+    if (!has_questions(c) || !is_worth_asking_moves(&now))
+        return false;
     turn_of_moves(&c->turns, taken);
     if (taken)
         return false;
@@ -405,19 +441,25 @@ const struct mover *sim_adviser_mover(struct sim_adviser *c)
 /* ---- construction -------------------------------------------------------------------------- */
 
 struct sim_adviser *sim_adviser_open(enum sim_adviser_kind k, const struct table *t, uint64_t seed,
-                                     const char *recording, struct live *live, struct err *err)
+                                     const struct consulted *llm, struct err *err)
 {
     struct adviser_replay *replay = NULL;
-    if (k == SIM_REPLAY && !live && (replay = adviser_replay_open(recording, err)) == NULL)
+    if (k == SIM_REPLAY && !llm->live &&
+        (replay = adviser_replay_open(llm->recording, err)) == NULL)
         return NULL;
     struct sim_adviser *c = xcalloc(1, sizeof *c);
     c->kind = k;
     c->table = t;
     c->random = seed;
     c->replay = replay;
-    c->live = k == SIM_REPLAY ? live : NULL;
+    c->llm = *llm;
     c->mover = (struct mover){.ctx = c, .moves = moves, .want = want};
     return c;
+}
+
+void sim_adviser_enough(struct sim_adviser *c)
+{
+    c->enough = true;
 }
 
 const struct sim_adviser_use *sim_adviser_use(const struct sim_adviser *c)

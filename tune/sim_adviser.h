@@ -36,19 +36,34 @@ enum sim_adviser_kind {
 };
 const char *sim_adviser_name(enum sim_adviser_kind k);
 
+/* The language model behind SIM_REPLAY, and how it is consulted. */
+struct consulted {
+    const char
+        *recording;    /* exchanges that answer, as in adviser.url = replay:<file>; or NULL and */
+    struct live *live; /* a model to ask. Both are NULL: there is none */
+    int questions;     /* in one search, at most; 0: as many as it wants */
+    int history;       /* points of a node's lineage that it is shown, itself included; 0: all */
+    bool at_once; /* the search's clock stands still while it thinks, as if a slot that is searched
+                     next had been asked about before (adviser_prepare()); else it goes on by the
+                     seconds that the reply took */
+};
+
 /* What a language model was asked, and what it took. */
 enum sim_question { SIM_ASKS_ADVICE, SIM_ASKS_MOVES, SIM_ASKS_QUESTIONS };
 struct sim_adviser_use {
     int asked[SIM_ASKS_QUESTIONS], rejected[SIM_ASKS_QUESTIONS];
+    int in_order; /* recorded replies to other words than those of the question */
     int64_t tokens_in, tokens_out;
     double seconds;
 };
 
 struct sim_adviser;
-/* SIM_REPLAY: `live` is asked, or if there is none `recording` answers, as in adviser.url =
- * replay:<file>. Both are NULL for the others. NULL with a message. */
+/* `llm`, borrowed, is for SIM_REPLAY alone. NULL with a message. */
 struct sim_adviser *sim_adviser_open(enum sim_adviser_kind k, const struct table *t, uint64_t seed,
-                                     const char *recording, struct live *live, struct err *err);
+                                     const struct consulted *llm, struct err *err);
+/* The search has what it looks for: a language model is asked no more, since nothing that is
+ * counted can change, and its replies are paid for. */
+void sim_adviser_enough(struct sim_adviser *c);
 const struct sim_adviser_use *sim_adviser_use(const struct sim_adviser *c);
 void sim_adviser_close(struct sim_adviser *c);
 /* What is known at time `now_s`; asks again if nothing is under way. Fills `out`. */

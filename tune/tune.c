@@ -26,7 +26,8 @@ const char tune_usage[] =
     "       whet tune --measure --table FILE --model PATH --slot S ... [--points 300]\n"
     "                 [--build-only] [--seconds 3600]\n"
     "       whet tune --ablate --table FILE [--seeds 20] [--seconds 240] [--json FILE]\n"
-    "                 [--drop 0.4] [--svg PREFIX] [--adviser-url URL [--record FILE]]\n"
+    "                 [--drop 0.4] [--svg PREFIX] [--adviser-url URL [--record FILE]\n"
+    "                 [--questions N] [--history 1|2|3] [--at-once]]\n"
     "       whet tune --report [--table FILE | --store FILE] [--json FILE]\n"
     "and options of whet serve; --strategy NAME is --specializer-strategy NAME\n";
 
@@ -72,13 +73,21 @@ static int own_flag(struct tune_options *o, const char *flag, char *value)
     }
     if (strcmp(flag, "--drop") == 0)
         return value && number(value, 0, 0.9, &o->drop) ? 1 : -1;
-    bool points = strcmp(flag, "--points") == 0;
-    if (!points && strcmp(flag, "--seeds") != 0)
-        return 0;
-    if (!value || !number(value, 1, 100000, &n))
-        return -1;
-    *(points ? &o->points : &o->seeds) = (int)n;
-    return 1;
+    const struct {
+        const char *flag;
+        int *to, most;
+    } counts[] = {{"--points", &o->points, 100000},
+                  {"--seeds", &o->seeds, 100000},
+                  {"--questions", &o->questions, 100000},
+                  {"--history", &o->history, LINEAGE}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (strcmp(flag, counts[i].flag) == 0) {
+            if (!value || !number(value, 1, counts[i].most, &n))
+                return -1;
+            *counts[i].to = (int)n;
+            return 1;
+        }
+    return 0;
 }
 
 /* Takes our own flags out of argv; the rest is for config_parse. */
@@ -93,10 +102,15 @@ static int own_flags(struct tune_options *o, int *argc, char **argv, struct err 
                 o->mode = m;
                 taken = 1;
             }
-        if (strcmp(argv[i], "--build-only") == 0) {
-            o->build_only = true;
-            taken = 1;
-        }
+        const struct {
+            const char *flag;
+            bool *on;
+        } switches[] = {{"--build-only", &o->build_only}, {"--at-once", &o->at_once}};
+        for (int k = 0; k < 2; k++)
+            if (strcmp(argv[i], switches[k].flag) == 0) {
+                *switches[k].on = true;
+                taken = 1;
+            }
         if (taken)
             continue;
         char *value = i + 1 < *argc ? argv[i + 1] : NULL;
@@ -149,22 +163,24 @@ static int ablation(struct tune_options *o, struct err *err)
     int dropped = tables_drop_undecided(&t);
     if (dropped > 0)
         printf("%d points were never decided and are left out\n", dropped);
-    struct ablation a = {.tables = &t,
-                         .seeds = o->seeds ? o->seeds : 20,
-                         .budget_s = o->seconds > 0 ? o->seconds : 240,
-                         .drop = o->drop};
+    struct ablation a = {
+        .tables = &t,
+        .seeds = o->seeds ? o->seeds : 20,
+        .budget_s = o->seconds > 0 ? o->seconds : 240,
+        .drop = o->drop,
+        .llm = {.questions = o->questions, .history = o->history, .at_once = o->at_once}};
     if (url && strncmp(url, "replay:", 7) == 0)
-        a.recording = url + 7;
+        a.llm.recording = url + 7;
     else if (url && *url)
-        a.live = live_open(&o->config, o->record, err);
-    int r = url && *url && !a.recording && !a.live ? -1 : ablate(&a, err);
+        a.llm.live = live_open(&o->config, o->record, err);
+    int r = url && *url && !a.llm.recording && !a.llm.live ? -1 : ablate(&a, err);
     if (r == 0) {
         ablation_print(&a);
         r = o->json ? ablation_write_json(&a, o->json, err) : 0;
         r = r == 0 && o->svg ? ablation_write_svg(&a, o->svg, err) : r;
     }
     ablation_free(&a);
-    live_close(a.live);
+    live_close(a.llm.live);
     tables_free(&t);
     return r;
 }

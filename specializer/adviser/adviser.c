@@ -255,7 +255,7 @@ bool adviser_want_moves(struct adviser *a, const struct advice_request *r, const
                         int n)
 {
     struct standing now = standing_of(r);
-    if (!a->llm || !r->slot || n == 0 || !is_worth_asking(r, &now))
+    if (!a->llm || !r->slot || n == 0 || !is_worth_asking_moves(&now))
         return false;
     enum hold hold = held(a);
     turn_of_moves(&a->turns, hold == HOLD_BUSY);

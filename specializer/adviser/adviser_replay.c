@@ -243,7 +243,8 @@ struct adviser_replay *adviser_replay_new(void)
     return xcalloc(1, sizeof(struct adviser_replay));
 }
 
-char *adviser_replay_keep(struct adviser_replay *r, const char *document, const struct answer *a)
+char *adviser_replay_keep(struct adviser_replay *r, const char *document, const struct answer *a,
+                          const char *model)
 {
     struct record_of *record = add(r);
     identify(document, record->region, sizeof record->region, record->kind, sizeof record->kind);
@@ -257,6 +258,8 @@ char *adviser_replay_keep(struct adviser_replay *r, const char *document, const 
     cJSON_AddStringToObject(o, "region", record->region);
     cJSON_AddStringToObject(o, "kind", record->kind);
     cJSON_AddStringToObject(o, "state", record->state);
+    if (model && *model)
+        cJSON_AddStringToObject(o, "model", model);
     cJSON_AddStringToObject(o, "reply", record->reply);
     cJSON_AddNumberToObject(o, "seconds", record->seconds);
     cJSON_AddNumberToObject(o, "tokens_in", record->tokens_in);

@@ -23,10 +23,12 @@ void adviser_replay_close(struct adviser_replay *r);
 /* The reply to a document; out->seconds says how long it took, no time passes here. */
 void adviser_replay_next(struct adviser_replay *r, const char *document, struct answer *out);
 
-/* For recording: an empty one; the reply to these very words, or false; and another exchange, whose
- * line for a file the caller frees. */
+/* For recording: an empty one; the reply to these very words, or false; and another exchange with
+ * `model`, whose line for a file the caller frees. Whoever reads the line takes the model's name
+ * for a remark. */
 struct adviser_replay *adviser_replay_new(void);
 bool adviser_replay_find(struct adviser_replay *r, const char *document, struct answer *out);
-char *adviser_replay_keep(struct adviser_replay *r, const char *document, const struct answer *a);
+char *adviser_replay_keep(struct adviser_replay *r, const char *document, const struct answer *a,
+                          const char *model);
 
 #endif

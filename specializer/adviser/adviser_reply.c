@@ -71,16 +71,18 @@ static bool is_among(const int32_t *value, int n, double v)
     return false;
 }
 
-static int read_hint(const struct reading *r, const struct reply_terms *t, const cJSON *list,
-                     struct hint *h)
+/* `template`: whose knob it is, or NULL. */
+static int read_hint(const struct reading *r, const struct reply_terms *t, const char *template,
+                     const cJSON *list, struct hint *h)
 {
     int32_t legal[KNOB_VALUES];
     const cJSON *v;
-    int n = t->values(t->ctx, list->string, legal);
+    int n = t->values(t->ctx, template, list->string, legal);
     if (n == 0)
         return reply_bad(r, REPLY_UNKNOWN_KNOB, "\"%.60s\"", list->string);
     if (!cJSON_IsArray(list))
         return reply_bad(r, REPLY_TYPE, "hint \"%s\" is not a list", list->string);
+    snprintf(h->template, sizeof h->template, "%s", template ? template : "");
     snprintf(h->knob, sizeof h->knob, "%s", list->string);
     cJSON_ArrayForEach(v, list)
     {
@@ -95,17 +97,40 @@ static int read_hint(const struct reading *r, const struct reply_terms *t, const
     return 0;
 }
 
+/* The knobs of one template, or with `template` NULL those that are named without one. */
+static int read_knobs(const struct reading *r, const struct reply_terms *t, const char *template,
+                      const cJSON *knobs, struct advice *out)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, knobs)
+    {
+        if (!template && cJSON_IsObject(v))
+            continue;
+        struct hint *h = &out->hint[out->hints];
+        if (read_hint(r, t, template, v, h) != 0)
+            return -1;
+        out->hints += h->values > 0;
+    }
+    return 0;
+}
+
+/* Knobs by template; a list stands for every template that has the knob. */
 static int read_hints(const struct reading *r, const struct reply_terms *t, const cJSON *hints,
                       struct advice *out)
 {
     const cJSON *v;
-    out->hint = xcalloc((size_t)cJSON_GetArraySize(hints) + 1, sizeof *out->hint);
+    size_t most = (size_t)cJSON_GetArraySize(hints) + 1;
     cJSON_ArrayForEach(v, hints)
     {
-        struct hint *h = &out->hint[out->hints];
-        if (read_hint(r, t, v, h) != 0)
+        most += cJSON_IsObject(v) ? (size_t)cJSON_GetArraySize(v) : 0;
+    }
+    out->hint = xcalloc(most, sizeof *out->hint);
+    if (read_knobs(r, t, NULL, hints, out) != 0)
+        return -1;
+    cJSON_ArrayForEach(v, hints)
+    {
+        if (cJSON_IsObject(v) && read_knobs(r, t, v->string, v, out) != 0)
             return -1;
-        out->hints += h->values > 0;
     }
     return 0;
 }
@@ -205,7 +230,7 @@ static bool read_word(const struct reply_terms *t, const char *word, struct chan
     if (sscanf(word, "%31[A-Z0-9_]=%9d%n", out->knob, &value, &used) != 2 || word[used])
         return false;
     out->value = value;
-    return is_among(legal, t->values(t->ctx, out->knob, legal), value);
+    return is_among(legal, t->values(t->ctx, NULL, out->knob, legal), value);
 }
 
 static int read_moves(const struct reading *r, const struct reply_terms *t, const cJSON *o,

@@ -51,8 +51,9 @@ struct reply_terms {
     const void *ctx;
     /* The point that an id names, or -1: not in the space. */
     int32_t (*find)(const void *ctx, const char *id);
-    /* Values of a knob into out[KNOB_VALUES]; how many, 0: no template has this knob. */
-    int (*values)(const void *ctx, const char *knob, int32_t *out);
+    /* Values of a knob into out[KNOB_VALUES]: of one template, or if that is NULL of all; how many,
+     * 0: there is no such knob. */
+    int (*values)(const void *ctx, const char *template, const char *knob, int32_t *out);
 };
 
 /* Reads advice on `regions` regions; out[i] is filled for terms[i] (zeroed if the reply does not

@@ -42,8 +42,9 @@ const char adviser_advice_task[] =
     "with its predicted time, which differ in the knobs of `alike_in`. Say where to look next.\n"
     "Answer with one JSON document and nothing else:\n"
     "{\"version\":1,\"regions\":[{\"region\":\"<as given>\",\"label\":\"<what limits this region, "
-    "at most 95 bytes>\",\"priority\":[\"<id>\",...],\"hints\":{\"<KNOB>\":[<values, best "
-    "first>],...},\"risks\":[{\"kind\":\"numeric|boundary|resource|dynamic_shape\","
+    "at most 95 bytes>\",\"priority\":[\"<id>\",...],\"hints\":{\"<template>\":{\"<KNOB>\":"
+    "[<values, best "
+    "first>],...},...},\"risks\":[{\"kind\":\"numeric|boundary|resource|dynamic_shape\","
     "\"candidates\":[\"<id>\",...],\"note\":\"<at most 200 characters>\"}]}]}\n"
     "All five fields of a region are required; lists and hints may be empty. `priority`: one to 16 "
     "ids, best first, none twice, that were not tried yet. The first few are what is measured "
@@ -107,13 +108,14 @@ static int32_t terms_find(const void *ctx, const char *id)
     return adviser_id_find(ctx, id);
 }
 
-/* All values that a knob of this name has in any template of the space. */
-static int terms_values(const void *ctx, const char *knob, int32_t *out)
+/* All values that a knob of this name has in a template of the space, or in any. */
+static int terms_values(const void *ctx, const char *template, const char *knob, int32_t *out)
 {
     int n = 0;
     for (int i = 0; i < template_count(); i++) {
         const struct template *t = template_at(i);
-        int k = adviser_has_template(ctx, t) ? template_knob(t, knob) : -1;
+        bool meant = adviser_has_template(ctx, t) && (!template || strcmp(t->id, template) == 0);
+        int k = meant ? template_knob(t, knob) : -1;
         for (int v = 0; k >= 0 && v < t->knob[k].values; v++) {
             int at = 0;
             while (at < n && out[at] != t->knob[k].value[v])

@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "specializer/adviser/adviser_points.h"
 #include "specializer/adviser/adviser_request.h"
 
 static cJSON *of_type(const char *type)
@@ -54,24 +55,28 @@ static cJSON *version(void)
     return o;
 }
 
-/* One property for every knob of the space's templates. */
+/* One property for every knob of the template. */
+static cJSON *knobs_schema(const struct reply_terms *terms, const struct template *t)
+{
+    cJSON *o = object();
+    for (int k = 0; k < t->knobs; k++) {
+        int32_t value[KNOB_VALUES];
+        int n = terms->values(terms->ctx, t->id, t->knob[k].name, value);
+        cJSON *values = of_type("integer");
+        cJSON_AddItemToObject(values, "enum", cJSON_CreateIntArray((const int *)value, n));
+        property(o, t->knob[k].name, list_of(values));
+    }
+    return o;
+}
+
+/* One for every template of the space. */
 static cJSON *hints_schema(const struct advice_request *r)
 {
     struct reply_terms terms = adviser_terms(r);
     cJSON *o = object();
-    for (int i = 0; i < template_count(); i++) {
-        const struct template *t = template_at(i);
-        for (int k = 0; k < t->knobs; k++) {
-            int32_t value[KNOB_VALUES];
-            const char *name = t->knob[k].name;
-            int n = terms.values(terms.ctx, name, value);
-            if (n == 0 || cJSON_HasObjectItem(cJSON_GetObjectItem(o, "properties"), name))
-                continue;
-            cJSON *values = of_type("integer");
-            cJSON_AddItemToObject(values, "enum", cJSON_CreateIntArray((const int *)value, n));
-            property(o, name, list_of(values));
-        }
-    }
+    for (int i = 0; i < template_count(); i++)
+        if (adviser_has_template(r->space, template_at(i)))
+            property(o, template_at(i)->id, knobs_schema(&terms, template_at(i)));
     return o;
 }
 

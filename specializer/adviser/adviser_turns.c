@@ -27,6 +27,11 @@ bool is_worth_asking(const struct advice_request *r, const struct standing *now)
     return now->decided > 0 || r->lessons > 0;
 }
 
+bool is_worth_asking_moves(const struct standing *now)
+{
+    return now->decided > 0;
+}
+
 bool is_worth_asking_again(const struct standing *then, const struct standing *now)
 {
     int news = now->decided - then->decided;

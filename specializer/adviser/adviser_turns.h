@@ -23,6 +23,10 @@ struct standing standing_of(const struct advice_request *r);
 
 /* There is something that a language model could know more from than the cost model does. */
 bool is_worth_asking(const struct advice_request *r, const struct standing *now);
+/* And of steps from its nodes: what other slots taught names points, not which knob of this one
+ * pays.
+ */
+bool is_worth_asking_moves(const struct standing *now);
 /* What came since an answer can change it: a batch without a gain, or many points. */
 bool is_worth_asking_again(const struct standing *then, const struct standing *now);
 

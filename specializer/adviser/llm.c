@@ -9,6 +9,7 @@
 #include "specializer/adviser/llm.h"
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,9 @@ struct llm {
     pthread_mutex_t lock;
     pthread_cond_t wake;  /* a job's state, or stop, changed */
     bool stop;            /* lock */
-    struct limits limits; /* lock */
+    struct limits limits; /* lock; of all lines, and the breaker */
+    struct limits
+        kernels; /* lock; what the writer of kernels may take of that: advice keeps the rest */
     struct spent {
         uint64_t good, bad; /* for the breaker */
         int64_t tokens_in, tokens_out;
@@ -151,6 +154,8 @@ struct llm *llm_open(const struct config *c, struct store *store, struct err *er
     l->price_in = c->agentic_price_in * 1e-6;
     l->price_out = c->agentic_price_out * 1e-6;
     limits_init(&l->limits, c->adviser_calls_per_hour, c->adviser_tokens_per_hour);
+    limits_init(&l->kernels, (int64_t)ceil(c->agentic_share * (double)c->adviser_calls_per_hour),
+                (int64_t)(c->agentic_share * (double)c->adviser_tokens_per_hour));
     pthread_mutex_init(&l->lock, NULL);
     pthread_condattr_t wake;
     pthread_condattr_init(&wake);
@@ -211,13 +216,21 @@ static int64_t llm_tokens(const char *text)
     return (int64_t)strlen(text) / BYTES_A_TOKEN;
 }
 
-enum hold llm_hold(struct llm *l, enum llm_user user, int64_t tokens)
+/* Lock held. */
+static enum hold hold_of(const struct llm *l, enum llm_user user, int64_t tokens)
 {
     const struct line *line = &l->line[user];
+    if (line->state != JOB_NONE || !line->has_thread)
+        return HOLD_BUSY;
+    enum hold hold = limits_ask(&l->limits, clock_ns(), tokens);
+    return hold == HOLD_NOT && user != LLM_ADVISER ? limits_ask(&l->kernels, clock_ns(), tokens)
+                                                   : hold;
+}
+
+enum hold llm_hold(struct llm *l, enum llm_user user, int64_t tokens)
+{
     pthread_mutex_lock(&l->lock);
-    enum hold hold = line->state != JOB_NONE || !line->has_thread
-                         ? HOLD_BUSY
-                         : limits_ask(&l->limits, clock_ns(), tokens);
+    enum hold hold = hold_of(l, user, tokens);
     pthread_mutex_unlock(&l->lock);
     return hold;
 }
@@ -239,6 +252,8 @@ enum hold llm_ask(struct llm *l, struct llm_question *q)
     line->question = *q;
     line->reserved = tokens;
     limits_reserve(&l->limits, tokens);
+    if (q->user != LLM_ADVISER)
+        limits_reserve(&l->kernels, tokens);
     line->state = JOB_WAITING;
     pthread_cond_broadcast(&l->wake);
     pthread_mutex_unlock(&l->lock);
@@ -334,6 +349,10 @@ void llm_settle(struct llm *l, enum llm_user user, bool good, const char *verdic
     limits_release(&l->limits, line->reserved);
     count(l, line->question.purpose, good, &c);
     limits_spend(&l->limits, now, w->calls, c.tokens_in + c.tokens_out);
+    if (user != LLM_ADVISER) {
+        limits_release(&l->kernels, line->reserved);
+        limits_spend(&l->kernels, now, w->calls, c.tokens_in + c.tokens_out);
+    }
     if (good)
         limits_good(&l->limits);
     else

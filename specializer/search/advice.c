@@ -83,10 +83,12 @@ static void add_ranking(struct advice *out, const struct advice *rest)
     free(named);
 }
 
-static bool has_hint(const struct advice *a, const char *knob)
+/* It says something of that knob of that template. */
+static bool has_hint(const struct advice *a, const struct hint *of)
 {
     for (int i = 0; i < a->hints; i++)
-        if (strcmp(a->hint[i].knob, knob) == 0)
+        if (strcmp(a->hint[i].knob, of->knob) == 0 &&
+            (!a->hint[i].template[0] || strcmp(a->hint[i].template, of->template) == 0))
             return true;
     return false;
 }
@@ -109,7 +111,7 @@ void advice_add_heuristic(struct advice *out, struct advice *heuristic)
     add_ranking(out, heuristic); /* a full ranking: it names every id below its length */
     out->hint = xrealloc(out->hint, (hints + 1) * sizeof *out->hint);
     for (int i = 0; i < heuristic->hints; i++)
-        if (!has_hint(out, heuristic->hint[i].knob))
+        if (!has_hint(out, &heuristic->hint[i]))
             out->hint[out->hints++] = heuristic->hint[i];
     out->risk = xrealloc(out->risk, (risks + 1) * sizeof *out->risk);
     for (int i = 0; i < heuristic->risks; i++)

@@ -20,6 +20,7 @@ struct advice {
     int32_t *priority; /* ids, best first; a prefix of the space or all of it */
     int priorities;
     struct hint {
+        char template[32]; /* the id of whose knob it is; "": of every template that has it */
         char knob[32];
         int32_t value[KNOB_VALUES]; /* in order of preference */
         int values;

@@ -65,6 +65,7 @@ static void hint_all(const struct advice_request *r, struct advice *out)
     out->hint = xcalloc((size_t)t->knobs + 1, sizeof *out->hint);
     for (int k = 0; k < t->knobs; k++) {
         struct hint *h = &out->hint[out->hints++];
+        snprintf(h->template, sizeof h->template, "%s", t->id);
         snprintf(h->knob, sizeof h->knob, "%s", t->knob[k].name);
         for (int v = 0; v < t->knob[k].values; v++)
             mean[k][v].value = t->knob[k].value[v];

@@ -80,7 +80,8 @@ int32_t search_draw(const struct search *s, uint64_t *random)
     for (int i = 0; i < s->advice->hints; i++) {
         const struct hint *h = &s->advice->hint[i];
         int knob = template_knob(t, h->knob), at = 0;
-        if (knob < 0 || random_below(random, 2) == 0)
+        if (knob < 0 || (h->template[0] && strcmp(h->template, t->id) != 0) ||
+            random_below(random, 2) == 0)
             continue;
         while (at < h->values - 1 && random_below(random, 2))
             at++;

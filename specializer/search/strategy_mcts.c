@@ -127,23 +127,43 @@ static void plant(struct mcts_tree *t, const struct search *s, int32_t id)
     t->node[MCTS_ROOT].dead = false;
 }
 
-/* Best of every family in the heuristic's order, winners of neighbours, the fastest known. */
+/* The best point of every family by prediction, the best family first, none without hope. Who named
+ * a point does not matter here: what a language model named that is not trusted is still as good a
+ * beginning as the formula thinks. */
+static void plant_families(struct mcts_tree *t, const struct search *s)
+{
+    int families = space_families();
+    int32_t *leader = xmalloc(((size_t)families + 1) * sizeof *leader);
+    double first = 0;
+    for (int f = 0; f < families; f++)
+        leader[f] = -1;
+    for (int i = 0; i < s->advice->priorities; i++) {
+        int32_t id = s->advice->priority[i], *of = &leader[space_family(s->space, id)];
+        if (*of < 0 || space_predicted(s->space, id) < space_predicted(s->space, *of))
+            *of = id;
+    }
+    for (;;) {
+        int32_t *next = NULL;
+        for (int f = 0; f < families; f++)
+            if (leader[f] >= 0 &&
+                (!next || space_predicted(s->space, leader[f]) < space_predicted(s->space, *next)))
+                next = &leader[f];
+        double predicted = next ? space_predicted(s->space, *next) : 0;
+        first = first > 0 ? first : predicted;
+        if (!next || predicted > FAMILY_HOPELESS * first)
+            break;
+        plant(t, s, *next);
+        *next = -1;
+    }
+    free(leader);
+}
+
+/* Best of every family, winners of neighbours, the fastest known. */
 static void plant_all(struct mcts_tree *t, const struct search *s)
 {
     int32_t best[MCTS_CHILDREN];
-    unsigned char *seen = xcalloc((size_t)space_families() + 1, 1);
-    double first = 0;
-    for (int i = s->advice->advised; i < s->advice->priorities && t->batch == 1; i++) {
-        int32_t id = s->advice->priority[i];
-        double predicted = space_predicted(s->space, id);
-        int family = space_family(s->space, id);
-        first = first > 0 ? first : predicted;
-        if (seen[family] || predicted > FAMILY_HOPELESS * first)
-            continue;
-        seen[family] = 1;
-        plant(t, s, id);
-    }
-    free(seen);
+    if (t->batch == 1)
+        plant_families(t, s);
     for (int i = 0; i < s->firsts; i++)
         plant(t, s, s->first[i]);
     int n = search_best(s, best, MCTS_CHILDREN);

@@ -228,6 +228,23 @@ def test_a_person_can_be_the_adviser_of_a_server(start, mailbox, tmp_path):
     assert counted(s)["rejected"] == 0, s.text()
 
 
+def test_an_ablation_shows_as_much_history_as_it_is_told(mailbox, tmp_path):
+    shown = {}
+    for history in (1, 2):
+        box = mailbox(first_of_the_list)
+        before = set(box.folder.glob("*.json"))
+        done = subprocess.run([BINARY, "tune", "--ablate", "--table", ROOT / "tests/golden/tune_table.json",
+                               "--seeds", "1", "--seconds", "10", "--adviser-url", box.url, "--history",
+                               str(history)], capture_output=True, text=True, timeout=ROUNDS)
+        assert done.returncode == 0, done.stderr
+        asked = [json.loads(json.loads(p.read_text())["messages"][1]["content"])["regions"][0]
+                 for p in set(box.folder.glob("*.json")) - before]
+        moves = [r for r in asked if "nodes" in r]
+        shown[history] = {name for r in moves for node in r["nodes"] for name in node}
+        assert all(r["results"]["measured"] > 0 or r["results"]["refused"] for r in moves)
+    assert shown == {1: {"node"}, 2: {"node", "parent"}}
+
+
 def test_an_ablation_asks_by_mail_and_only_once(mailbox, tmp_path):
     box, said, out = mailbox(first_of_the_list), tmp_path / "said.jsonl", tmp_path / "out.json"
     command = [BINARY, "tune", "--ablate", "--table", ROOT / "tests/golden/tune_table.json", "--seeds",

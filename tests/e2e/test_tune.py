@@ -122,7 +122,7 @@ def test_a_report_says_where_the_model_is_wrong(tmp_path):
 def test_wrong_usage_is_2_and_says_why(tmp_path):
     for options, why in ((("--ablate",), "--table is missing"), ((), "--model is missing"),
                          (("--seeds", "x"), "--seeds x: "), (("--slot",), "--slot wants a value"),
-                         (("--seconds", "-5"), "--seconds -5: "),
+                         (("--seconds", "-5"), "--seconds -5: "), (("--history", "4"), "--history 4: "),
                          (("--no-such-thing",), "no-such-thing")):
         done = tune(*options)
         assert done.returncode == 2 and why in done.stderr, (options, done.stderr)

@@ -8,16 +8,18 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A space of ten points "p0" .. "p9" with two knobs. */
+/* A space of ten points "p0" .. "p9" with two knobs, of one template "t". */
 static int32_t find(const void *ctx, const char *id)
 {
     (void)ctx;
     return id[0] == 'p' && id[1] >= '0' && id[1] <= '9' && id[2] == 0 ? id[1] - '0' : -1;
 }
 
-static int values(const void *ctx, const char *knob, int32_t *out)
+static int values(const void *ctx, const char *template, const char *knob, int32_t *out)
 {
     (void)ctx;
+    if (template && strcmp(template, "t") != 0)
+        return 0;
     for (int i = 0; i < 4; i++)
         out[i] = 1 << i;
     return strcmp(knob, "ROWS") == 0 ? 4 : strcmp(knob, "PACK") == 0 ? 1 : 0;
@@ -34,7 +36,7 @@ static void check_advice(const struct advice *a)
     demand(strlen(a->label) < sizeof a->label);
     for (int i = 0; i < a->priorities; i++)
         demand(a->priority[i] >= 0 && a->priority[i] < 10);
-    demand(a->priorities <= 10 && a->hints <= 2);
+    demand(a->priorities <= 10 && a->hints <= 4);
     for (int i = 0; i < a->hints; i++)
         for (int v = 0; v < a->hint[i].values; v++)
             demand(a->hint[i].value[v] >= 1 && a->hint[i].value[v] <= 8);

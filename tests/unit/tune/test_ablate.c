@@ -250,7 +250,7 @@ static void advice_and_moves_share_one_line(void **unused)
     struct err err;
     struct cost cost;
     struct search search;
-    struct sim_adviser *c = sim_adviser_open(SIM_RIGHT, t, 1, NULL, NULL, &err);
+    struct sim_adviser *c = sim_adviser_open(SIM_RIGHT, t, 1, &(struct consulted){0}, &err);
     const struct mover *mover = sim_adviser_mover(c);
     struct lineage l = {.id = {0, -1, -1}, .score = {1}};
     cost_open(&cost, &tables.machine, tables.threads);
@@ -303,7 +303,7 @@ static void recorded_replies_are_replayed(void **unused)
                                 .table = t,
                                 .strategy = &strategy_template,
                                 .adviser = SIM_REPLAY,
-                                .recording = path,
+                                .llm = {.recording = path},
                                 .seed = 1,
                                 .budget_s = 1e9};
     assert_int_equal(trial_run(&terms, &r, &err), 0);
@@ -353,7 +353,7 @@ static void a_live_model_is_consulted_in_closed_loop(void **unused)
                                     .table = t,
                                     .strategy = &strategy_template,
                                     .adviser = SIM_REPLAY,
-                                    .live = live,
+                                    .llm = {.live = live},
                                     .seed = i < 2 ? 1 : 2,
                                     .budget_s = 30};
         assert_int_equal(trial_run(&terms, &r[i], &err), 0);

@@ -100,6 +100,45 @@ static void the_agent_has_a_line_of_its_own(void **unused)
     adviser_close(a);
 }
 
+/* The writer of kernels, whose questions are long, leaves advice a part of the hour. */
+static void kernels_take_no_more_than_their_share_of_the_hour(void **unused)
+{
+    (void)unused;
+    char path[120], url[160];
+    snprintf(path, sizeof path, "%s/share.jsonl", folder);
+    snprintf(url, sizeof url, "replay:%s", path);
+    FILE *out = fopen(path, "wb");
+    for (int i = 0; i < 2; i++)
+        fprintf(out, "{\"region\":\"mlp_out/m4\",\"kind\":\"plan\",\"reply\":\"x\"}\n");
+    fclose(out);
+    free(config.specializer_agentic);
+    config.specializer_agentic = strdup("on");
+    config.adviser_calls_per_hour = 3;
+    config.adviser_tokens_per_hour = 1000;
+    config.agentic_share = 0.5;
+    struct adviser *a = open_url(url);
+    struct llm *l = adviser_llm(a);
+    assert_int_equal(llm_hold(l, LLM_AGENT, 501), HOLD_TOKENS);
+    assert_int_equal(llm_hold(l, LLM_AGENT, 500), HOLD_NOT);
+    assert_int_equal(llm_hold(l, LLM_ADVISER, 1000), HOLD_NOT);
+    for (int i = 0; i < 2; i++) {
+        const struct answer *answer;
+        struct llm_question q = {
+            .user = LLM_AGENT,
+            .task = strdup("write"),
+            .document = strdup("{\"kind\":\"plan\",\"region\":\"mlp_out/m4\"}"),
+            .style = {.max_tokens = 10, .timeout = 10},
+        };
+        assert_int_equal(llm_ask(l, &q), HOLD_NOT);
+        while (!llm_over(l, LLM_AGENT, &answer))
+            usleep(1000);
+        llm_settle(l, LLM_AGENT, true, "accepted", NULL);
+    }
+    assert_int_equal(llm_hold(l, LLM_AGENT, 0), HOLD_CALLS); /* half of three, rounded up */
+    assert_int_equal(llm_hold(l, LLM_ADVISER, 0), HOLD_NOT);
+    adviser_close(a);
+}
+
 static struct adviser_replay *open_recording(const char *name, const char *lines)
 {
     char path[120];
@@ -136,7 +175,7 @@ static void a_recording_answers_by_the_state_it_was_asked_in(void **unused)
     for (int i = 0; i < 3; i++) {
         char text[] = "reply 0";
         text[6] = (char)('0' + i);
-        lines[i] = adviser_replay_keep(new, asked[i], &(struct answer){.text = text});
+        lines[i] = adviser_replay_keep(new, asked[i], &(struct answer){.text = text}, NULL);
     }
     assert_true(asprintf(&all, "%s\n%s\n%s\n", lines[0], lines[1], lines[2]) > 0);
     struct adviser_replay *r = open_recording("states.jsonl", all);
@@ -282,6 +321,7 @@ int main(void)
         TEST(a_store_replays_its_exchanges),
         TEST(recorded_lines_are_replayed_in_order_and_as_late),
         TEST(the_agent_has_a_line_of_its_own),
+        TEST(kernels_take_no_more_than_their_share_of_the_hour),
         TEST(a_recording_answers_by_the_state_it_was_asked_in),
         TEST(a_recording_that_is_none_is_refused),
         TEST(moves_are_asked_for_and_given_once),

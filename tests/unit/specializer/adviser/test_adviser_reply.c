@@ -249,11 +249,38 @@ static void hints_outside_the_space_are_rejected(void **unused)
         {"\"ROWS\":[2,2]", REPLY_REPEATED},
         {"\"ROWS\":[\"2\"]", REPLY_TYPE},
         {"\"ROWS\":2", REPLY_TYPE},
+        {"\"mlp_out\":{\"ROWS\":[3]}", REPLY_UNKNOWN_VALUE},
+        {"\"mlp_out\":{\"ROWS\":[2,2]}", REPLY_REPEATED},
+        {"\"mlp_out\":{\"ROWS\":2}", REPLY_TYPE},
+        {"\"mlp_out\":{\"PANELS\":[2]}", REPLY_UNKNOWN_KNOB}, /* mlp_out_wide's */
+        {"\"mlp_in\":{\"ROWS\":[2]}", REPLY_UNKNOWN_KNOB},    /* of another region */
+        {"\"mlp_out\":{\"mlp_out\":{\"ROWS\":[2]}}", REPLY_UNKNOWN_KNOB},
         {"\"ROWS\":[2],\"ROWS\":[4]", REPLY_DUPLICATE_KEY},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_region_rejected(bad[i].fault, REGION LABEL NO_PRIORITY "\"hints\":{%s}," NO_RISKS,
                                bad[i].hints);
+}
+
+/* A knob of the same name in two templates has other values in each; a list without a template is
+ * of all. */
+static void hints_are_of_a_template_or_of_all(void **unused)
+{
+    (void)unused;
+    struct advice a;
+    enum reply_fault fault;
+    char *text = reply(
+        REGION LABEL NO_PRIORITY
+        "\"hints\":{\"mlp_out\":{\"ROWS\":[4,2],\"DIGITS\":[]},\"PREFETCH\":[512]}," NO_RISKS);
+    assert_int_equal(parse_n(text, strlen(text), &a, &fault), 0);
+    assert_int_equal(a.hints, 2);
+    assert_string_equal(a.hint[0].knob, "PREFETCH");
+    assert_string_equal(a.hint[0].template, "");
+    assert_string_equal(a.hint[1].knob, "ROWS");
+    assert_string_equal(a.hint[1].template, "mlp_out");
+    assert_int_equal(a.hint[1].value[0], 4);
+    advice_free(&a);
+    free(text);
 }
 
 static void risks_of_another_form_are_rejected(void **unused)
@@ -426,6 +453,7 @@ int main(void)
         cmocka_unit_test(ids_outside_the_space_are_rejected),
         cmocka_unit_test(one_bad_id_voids_itself_alone),
         cmocka_unit_test(hints_outside_the_space_are_rejected),
+        cmocka_unit_test(hints_are_of_a_template_or_of_all),
         cmocka_unit_test(risks_of_another_form_are_rejected),
         cmocka_unit_test(text_of_notes_and_labels_is_only_text),
         cmocka_unit_test(notes_are_counted_in_characters),

@@ -317,6 +317,38 @@ static void winners_of_neighbours_come_first(void **unused)
     world_close(&w);
 }
 
+/* Sixteen points that a model named, of which one is measured on its word: the formula's favourites
+ * among them are not hidden by that. */
+static void what_an_untrusted_model_named_is_still_a_beginning(void **unused)
+{
+    (void)unused;
+    struct world w;
+    int32_t id[6];
+    world_open(&w, REGION_MLP_OUT, 4);
+    space_predict(w.space, &w.cost);
+    advice_free(&w.heuristic);
+    advise_heuristic(&w.request, &w.heuristic);
+    const int32_t favourite = w.heuristic.priority[0];
+    struct advice told = {.priority = xcalloc(16, sizeof(int32_t)), .priorities = 16};
+    told.priority[0] = w.heuristic.priority[40];
+    for (int i = 1; i < 16; i++)
+        told.priority[i] = w.heuristic.priority[i - 1];
+    advice_add_heuristic(&told, &w.heuristic);
+    w.search.advice = &told;
+    void *state = strategy_mcts.open(&w.search, 1);
+    const struct mcts_tree *t = state;
+    int n = strategy_mcts.propose(state, &w.search, id, 6), found = 0;
+    for (int i = 0; i < n; i++)
+        found += id[i] == favourite;
+    assert_int_equal(found, 1);
+    assert_true(t->of[favourite] > 0);
+    assert_int_equal(t->node[t->of[favourite]].parent, MCTS_ROOT);
+    strategy_mcts.close(state);
+    advice_free(&told);
+    w.search.advice = &w.heuristic;
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,6 +360,7 @@ int main(void)
         cmocka_unit_test(rewards_are_by_the_yardstick_of_now),
         cmocka_unit_test(nodes_that_nobody_was_asked_about_are_wanted_again),
         cmocka_unit_test(winners_of_neighbours_come_first),
+        cmocka_unit_test(what_an_untrusted_model_named_is_still_a_beginning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

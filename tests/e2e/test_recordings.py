@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a language model said is replayed from tests/golden/llm, and the tables made of it are current."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from conftest import BINARY, ROOT
+
+GOLDEN = ROOT / "tests" / "golden"
+TABLES = ("tune_table", "tune_table_gpu")
+
+
+def replay(table, out, *options):
+    """The rows of `llm` and the whole result of an ablation that a recording answers."""
+    done = subprocess.run([BINARY, "tune", "--ablate", "--table", GOLDEN / f"{table}.json", "--at-once",
+                           "--adviser-url", f"replay:{GOLDEN / 'llm' / table}.jsonl", "--json", out,
+                           *options], capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    return [v for v in result["variants"] if v["adviser"] == "llm"], result
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_recorded_model_is_consulted_again(table, tmp_path):
+    rows, result = replay(table, tmp_path / "out.json", "--seeds", "1", "--questions", "4")
+    assert len(rows) == 2 * len(result["slots"]) == 8
+    assert rows == replay(table, tmp_path / "out.json", "--seeds", "1", "--questions", "4")[0]
+    for v in rows:
+        assert v["llm"]["advice"] > 0 and v["llm"]["seconds"] > 0, v
+        assert v["llm"]["tokens_in"] > v["llm"]["tokens_out"] > 0, v
+        assert v["llm"]["rejected"] == 0, v  # the form that was asked for then is still read
+    found = {s["slot"]: s["points"] for s in result["slots"]}
+    assert all(v["samples_to_95"]["median"] <= found[v["slot"]] for v in rows)
+
+
+def test_no_more_is_asked_than_may_be(tmp_path):
+    rows, _ = replay("tune_table", tmp_path / "out.json", "--seeds", "2", "--questions", "1")
+    assert {v["llm"]["advice"] + v["llm"]["moves"] for v in rows} == {1}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_recording_says_who_answered_and_when(table):
+    for line in (GOLDEN / "llm" / f"{table}.jsonl").read_text().splitlines():
+        x = json.loads(line)
+        assert x["model"] and x["seconds"] > 0 and len(x["state"]) == 16 and json.loads(x["reply"])
+
+
+def kernel_table(*arguments):
+    return subprocess.run([sys.executable, ROOT / "scripts" / "kernel-table", *arguments],
+                          capture_output=True, text=True, timeout=60)
+
+
+def test_the_table_of_kernels_is_made_of_its_recordings():
+    done = kernel_table("make", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_texts_of_a_store_become_lines(tmp_path):
+    store = tmp_path / "store.db"
+    db = sqlite3.connect(store)
+    db.execute("create table agent_node(slot, id, parent, state, debugs, speed, source)")
+    db.execute("create table candidate(key, slot, source, template, state, evidence)")
+    db.executemany("insert into agent_node values('mlp_in/m8', ?, ?, ?, ?, ?, ?)",
+                   [(0, -1, "measured", 0, 1.0, "seed"), (1, 0, "measured", 2, 2.2, "one"),
+                    (2, 1, "failed", 1, 0.0, "two"), (3, 1, "failed", 0, 0.0, "")])
+    bench = {"against": "t", "bench_mean": 0.1, "bench_low": 0.045, "bench_high": 0.2}
+    db.executemany("insert into candidate values(?, 'mlp_in/m8', ?, ?, ?, ?)",
+                   [("t", "template text", "mlp_in", "retired", "{}"),
+                    ("a", "one", "agent_mlp_in", "active", json.dumps(bench))])
+    db.commit()
+    db.close()
+    done = kernel_table("import", "--store", store, "--shape", "S", "--model", "M", "--when", "D",
+                        "--where", "W")
+    assert done.returncode == 0, done.stderr
+    one, two = (json.loads(line) for line in done.stdout.splitlines())  # no seed, no unwritten plan
+    assert one == {"shape": "S", "model": "M", "when": "D", "where": "W", "slot": "mlp_in/m8", "text": 1,
+                   "parent": 0, "repairs": 2, "right": True, "speed": 2.2, "low": 2.09,
+                   "template": [10.0, 4.5, 20.0], "published": True}
+    assert (two["right"], two["speed"], two["template"], two["published"]) == (False, None, None, False)
