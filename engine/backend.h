@@ -149,10 +149,10 @@ struct device_probe_ops;
 
 struct backend_ops {
     const char *name; /* "cpu", "cuda" */
-    /* What engine.prefill_chunk and engine.mixed_ms are when nobody says: prompt tokens in a step,
-     * and milliseconds that one may take while other sequences decode in it. */
+    /* What engine.prefill_chunk, engine.itl_target_ms and engine.ttft_target_ms are when nobody
+     * says: prompt tokens in a step, and milliseconds (pace.h). */
     int32_t usual_chunk;
-    double usual_mixed_ms;
+    double usual_itl_ms, usual_ttft_ms;
     /* Steps of up to so many tokens give each token the bits that it would have alone, with eager
      * kernels and those that are bit-equal to them; 0: nothing is promised. */
     int32_t same_bits_tokens;

@@ -138,7 +138,8 @@ static void take_options(struct engine *e, const struct config *c)
     o->limits.max_batch = (int32_t)c->engine_max_batch;
     o->prefill_chunk = (int32_t)c->engine_prefill_chunk;
     o->limits.prefix_cache = prefix_cache_of(c->engine_prefix_cache);
-    o->mixed_ms = c->engine_mixed_ms;
+    o->itl_ms = c->engine_itl_target_ms;
+    o->ttft_ms = c->engine_ttft_target_ms;
     o->share = c->specializer_idle_only ? 0 : c->specializer_share;
     o->slice_ms = c->specializer_slice_ms;
     o->gpu_slice_ms = c->specializer_gpu_slice_ms;

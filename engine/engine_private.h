@@ -80,7 +80,8 @@ struct engine_options {
     int32_t draft_tokens;  /* 0: as many as pay */
     int32_t prefill_chunk; /* 0: as the backend is used to */
     int64_t gpu_slice_steps;
-    double share, slice_ms, gpu_slice_ms, mixed_ms; /* mixed_ms below 0: likewise */
+    double share, slice_ms, gpu_slice_ms;
+    double itl_ms, ttft_ms; /* targets (pace.h); below 0: likewise */
 };
 
 struct engine {
@@ -94,7 +95,7 @@ struct engine {
     struct dispatch *dispatch;
     struct plan *plan;
     int64_t page_bytes;            /* of one KV page in all layers */
-    double mixed_ms;               /* a step with decodes may take; 0: any time */
+    struct pace pace;              /* engine thread */
     struct kvcache *kv;            /* engine thread */
     struct scheduler *scheduler;   /* engine thread */
     struct speculator *speculator; /* engine thread */

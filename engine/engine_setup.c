@@ -120,7 +120,9 @@ static int try_backend(struct engine *e, struct backend_options *o, struct err *
 {
     struct scheduler_limits *l = &e->options.limits;
     l->prefill_chunk = backend_chunk(e->ops, e->options.prefill_chunk);
-    e->mixed_ms = e->options.mixed_ms < 0 ? e->ops->usual_mixed_ms : e->options.mixed_ms;
+    double itl = e->options.itl_ms, ttft = e->options.ttft_ms;
+    pace_open(&e->pace, itl < 0 ? e->ops->usual_itl_ms : itl,
+              ttft < 0 ? e->ops->usual_ttft_ms : ttft);
     o->max_tokens = scheduler_max_tokens(l);
     if (e->draft_model && e->ops->fixed_bytes) {
         struct backend_options draft = engine_draft_options(e, o);

@@ -22,13 +22,11 @@
  * each has passed a step; one that fails alone STRIKES times ends with an error, and the others go
  * on. A lost device is another matter: nothing will ever run again, so all requests end at once.
  */
-#include <math.h>
-
 #include "config/clock.h"
 #include "config/log.h"
 #include "engine/engine_private.h"
 
-enum { STRIKES = 2, PACE_LEAST = 16, PACE_MOST = 1 << 20 };
+enum { STRIKES = 2 };
 
 /* ---- delivering ---------------------------------------------------------------------------- */
 
@@ -189,9 +187,19 @@ static void step_failed(struct engine *e, struct batch *b, int rc, const char *w
 
 /* ---- starting ------------------------------------------------------------------------------ */
 
+static void set_pace(struct engine *e)
+{
+    struct step_size size;
+    struct prompt_load load;
+    scheduler_load(e->scheduler, &size, &load);
+    int32_t chunk = e->options.limits.prefill_chunk;
+    scheduler_pace(e->scheduler, pace_tokens(&e->pace, &size, &load, clock_ns(), chunk));
+}
+
 /* False if nothing can run beside what is under way. */
 static bool plan(struct engine *e, struct batch *b)
 {
+    set_pace(e);
     b->admitted_n = scheduler_plan(e->scheduler, &b->schedule, b->admitted);
     int64_t now = clock_ns();
     engine_started(e, b->admitted, b->admitted_n);
@@ -251,17 +259,6 @@ static bool may_run_ahead(struct engine *e)
 
 /* ---- landing ------------------------------------------------------------------------------- */
 
-/* How many prompt tokens a step may read beside decodes follows from how long steps take: were
- * this one a little too long, the next has a little less. A 512-token chunk takes a second on two
- * CPU cores, in which nobody else would get a token. */
-static void set_pace(struct engine *e, const struct batch *b, int64_t ns)
-{
-    double prompt = b->schedule.tokens - b->schedule.decodes - b->schedule.guesses;
-    double allowed_ns = e->mixed_ms * 1e6;
-    if (allowed_ns > 0 && prompt >= PACE_LEAST)
-        scheduler_pace(e->scheduler, (int32_t)fmin(prompt * allowed_ns / (double)ns, PACE_MOST));
-}
-
 /* Time of a step that began when the one before it was out of the way. */
 static int64_t step_ns(struct engine *e, const struct batch *b)
 {
@@ -270,14 +267,21 @@ static int64_t step_ns(struct engine *e, const struct batch *b)
     return now - from;
 }
 
-/* What a step of so many tokens takes, if it was a plain one. */
+/* What a step of this size takes, if it was a plain one. */
 static void learn_time(struct engine *e, const struct batch *b, int32_t generated, int64_t ns)
 {
     const struct step_report *r = &b->report;
     bool decodes = b->schedule.decodes == b->schedule.items;
-    if (b->swapped || r->swapped)
+    if (b->swapped || r->swapped) {
         speculate_forget(e->speculator);
-    else if (decodes && !b->trial && !b->after_slice && !r->looked && !r->uncaptured &&
+        pace_doubt(&e->pace);
+    } else if (!b->trial && !b->after_slice && !r->looked && !r->stood_in &&
+               !(decodes && r->uncaptured)) {
+        struct step_size size;
+        scheduler_size(&b->schedule, &size);
+        pace_learn(&e->pace, &size, ns);
+    }
+    if (!b->swapped && !r->swapped && decodes && !b->trial && !b->after_slice && !r->looked && !r->uncaptured &&
              !r->stood_in)
         speculate_time(e->speculator, &b->schedule, generated - b->schedule.items, ns);
 }
@@ -310,7 +314,6 @@ static struct batch *land(struct engine *e, struct batch *b, struct batch *next)
     int32_t generated = deliver(e, b);
     learn_time(e, b, generated, ns);
     engine_stats_step(e, b, b->trial, ns, generated);
-    set_pace(e, b, ns);
     return next;
 }
 

@@ -10,6 +10,7 @@
 #define WHET_ENGINE_SCHEDULER_H
 
 #include "engine/kvcache.h"
+#include "engine/pace.h"
 #include "engine/sequence.h"
 
 /* Which sequences may share pages: none; those of one client; all. */
@@ -57,7 +58,8 @@ void scheduler_add(struct scheduler *s, struct sequence *seq);
 void scheduler_remove(struct scheduler *s, struct sequence *seq);
 
 /* Plans a step: decodes first, then prefill chunks, of the client first that was served least; of
- * one client's, first come, first served. Every item has its pages. `out` is empty only if there is
+ * one client's, the prompt with the least left, and older ones before newer ones that are not
+ * much shorter. Every item has its pages. `out` is empty only if there is
  * nothing to run beside what is under way. `admitted` gets the sequences that run for the first
  * time (room for max_batch); its count is returned. */
 int32_t scheduler_plan(struct scheduler *s, struct schedule *out, struct sequence **admitted);
@@ -72,6 +74,11 @@ void scheduler_undone(struct scheduler *s, const struct schedule *failed);
 /* Marks the sequences of a failed step: each runs alone until it has passed a step. */
 void scheduler_suspect(struct scheduler *s, const struct schedule *failed);
 bool scheduler_suspects(const struct scheduler *s); /* there are some */
+
+/* What waits for its first token, and what those that decode in the next step make of it. */
+void scheduler_load(const struct scheduler *s, struct step_size *decodes, struct prompt_load *load);
+/* The size of a step that was planned. */
+void scheduler_size(const struct schedule *s, struct step_size *size);
 
 /* From now on at most `tokens` prompt tokens run beside decoding sequences (or the least there
  * always is), so that reading a prompt slows the others down instead of stopping them. */

@@ -3,8 +3,11 @@
  *
  * What a step may have of prompts is a budget: what decodes leave of the chunk, less where the pace
  * is slower, and never less than the tokens that one other client decodes beside it. It goes in
- * pieces to the client that was served least, counting what it gets in this very step, and within a
- * client to the oldest prompt. So it is one client's as long as it is behind, and then everybody's.
+ * pieces to the client that was served least, counting what it gets in this very step. So it is one
+ * client's as long as it is behind, and then everybody's. Within a client the prompt with the least
+ * left goes first, which makes the mean wait the shortest; but each token that the server computes
+ * meanwhile counts for those that wait, so that a long prompt's turn comes however many short ones
+ * follow it.
  */
 #include "engine/scheduler_private.h"
 
@@ -84,6 +87,23 @@ static void plan_decodes(struct scheduler *s, struct schedule *out)
             add_item(s, out, seq, 1);
 }
 
+/* Smaller goes first: what is left of the prompt, less what the server has computed since. */
+static int64_t rank_of(const struct scheduler *s, const struct turn *t)
+{
+    return t->want - (int64_t)(s->work - t->seq->submit_work) / AGEING;
+}
+
+/* Puts turn `i` into its flow's list, before those of the same rank: these came later. */
+static void insert_turn(struct scheduler *s, struct flow *flow, int32_t i)
+{
+    int64_t rank = rank_of(s, &s->turn[i]);
+    int32_t *at = &flow->turn;
+    while (*at >= 0 && rank_of(s, &s->turn[*at]) < rank)
+        at = &s->turn[*at].next;
+    s->turn[i].next = *at;
+    *at = i;
+}
+
 /* Everything running that pass 2 has not planned, by flow; returns the number of flows. A prompt
  * that is scored leaves every other a row to draw with. */
 static int32_t collect_turns(struct scheduler *s, const struct schedule *out)
@@ -92,7 +112,7 @@ static int32_t collect_turns(struct scheduler *s, const struct schedule *out)
     int32_t rows = s->limits.max_rows - out->rows - (s->running.n - out->items - 1);
     for (struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
         seq->flow->turn = -1;
-    /* Newest first, so that each flow's turns end up oldest first. */
+    /* Newest first, so that of turns that rank the same the oldest ends up first. */
     cursor = out->items - 1;
     for (struct sequence *seq = s->running.newest; seq; seq = seq->older) {
         if (cursor >= 0 && out->item[cursor].seq == seq) {
@@ -101,7 +121,7 @@ static int32_t collect_turns(struct scheduler *s, const struct schedule *out)
         }
         struct flow *flow = seq->flow;
         bool scores = seq->prompt_logprobs && seq->scored < seq->prompt_n;
-        struct turn turn = {.seq = seq, .want = to_compute(seq), .next = flow->turn};
+        struct turn turn = {.seq = seq, .want = to_compute(seq)};
         if (scores && turn.want > rows)
             turn.want = rows;
         if (turn.want == 0)
@@ -111,7 +131,7 @@ static int32_t collect_turns(struct scheduler *s, const struct schedule *out)
             flow->given = 0;
         }
         s->turn[turns] = turn;
-        flow->turn = turns++;
+        insert_turn(s, flow, turns++);
     }
     return flows;
 }
@@ -190,6 +210,54 @@ static void plan_prefill(struct scheduler *s, struct schedule *out)
     bool all = share_budget(s, out, flows, budget);
     if (all && s->waiting.n == 0)
         fair_settle(s->fair);
+}
+
+/* Positions that `n` tokens behind `first` others attend to, in sum. */
+static int64_t attended(int64_t first, int64_t n)
+{
+    return n * first + n * (n + 1) / 2;
+}
+
+static void add_prompt(struct prompt_load *load, const struct sequence *seq)
+{
+    int32_t n = to_compute(seq);
+    load->tokens += n;
+    load->attended += attended(seq->computed, n);
+    if (seq->last_token_ns == 0 && (load->first_ns == 0 || seq->submit_ns < load->first_ns)) {
+        load->first_ns = seq->submit_ns;
+        load->first_tokens = n;
+    }
+}
+
+void scheduler_load(const struct scheduler *s, struct step_size *size, struct prompt_load *load)
+{
+    *size = (struct step_size){0};
+    *load = (struct prompt_load){0};
+    for (const struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
+        if (!decodes(seq)) {
+            if (to_compute(seq) > 0)
+                add_prompt(load, seq);
+        } else {
+            size->decodes += 1 + seq->guesses;
+            size->context += attended(seq->computed, 1 + seq->guesses);
+        }
+    /* Who waits for a place in the batch gets none sooner by shorter or longer steps. */
+    int32_t places = s->limits.max_batch - s->running.n;
+    for (const struct sequence *seq = s->waiting.oldest; seq && places-- > 0; seq = seq->newer)
+        add_prompt(load, seq);
+    if (load->tokens > 0 && load->first_ns == 0) /* all have lost their pages since */
+        load->first_ns = 1;
+}
+
+void scheduler_size(const struct schedule *s, struct step_size *size)
+{
+    *size = (struct step_size){0};
+    for (int32_t i = 0; i < s->items; i++) {
+        const struct schedule_item *item = &s->item[i];
+        bool prompt = i >= s->decodes;
+        *(prompt ? &size->prompt : &size->decodes) += item->count;
+        *(prompt ? &size->prompt_context : &size->context) += attended(item->first, item->count);
+    }
 }
 
 int32_t scheduler_decoding(const struct scheduler *s, struct sequence **out)

@@ -33,7 +33,8 @@ struct scheduler {
 
 enum {
     PREFILL_LEAST = 16, /* prefill tokens of a step even if decodes alone use up the budget */
-    PIECE = 64          /* of a step's budget, where several clients' prompts share it */
+    PIECE = 64,         /* of a step's budget, where several clients' prompts share it */
+    AGEING = 8          /* computed tokens of anybody that count as one token less to wait for */
 };
 
 /* Pages for all tokens of a running sequence, others' if need be; false if it had to give up its

@@ -209,7 +209,8 @@ static void cpu_set_dispatch(struct backend *b, struct dispatch *d)
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .usual_chunk = 512,
-    .usual_mixed_ms = 250,
+    .usual_itl_ms = 250,
+    .usual_ttft_ms = 1000,
     .same_bits_tokens = EAGER_NARROW,
     .open = cpu_open,
     .close = cpu_close,

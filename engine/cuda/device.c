@@ -401,7 +401,8 @@ __attribute__((visibility("default"))) extern const struct backend_ops whet_back
 const struct backend_ops whet_backend_cuda = {
     .name = "cuda",
     .usual_chunk = 2048,
-    .usual_mixed_ms = 10,
+    .usual_itl_ms = 30,
+    .usual_ttft_ms = 200,
     .open = cuda_open,
     .close = cuda_close,
     .machine = cuda_machine,

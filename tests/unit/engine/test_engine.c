@@ -215,7 +215,8 @@ static void engine_reads_a_long_prompt_without_stopping_the_others(void **state)
     fake_reset();
     struct config config = config_of(64, 4);
     config.engine_prefill_chunk = 512;
-    config.engine_mixed_ms = 20;
+    config.engine_itl_target_ms = 20;
+    config.engine_ttft_target_ms = 0;
     struct engine *e = start(&config);
     struct client *c = clients(2);
     for (int i = 0; i < 2; i++)
