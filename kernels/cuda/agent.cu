@@ -15,6 +15,7 @@
  * frame's own words is found out when the cubin is read (agent_cubin.c). One launch; weights in the
  * model's own layout.
  */
+#include "cuda/lib/mma.cuh"
 #include "cuda/lib/shape.cuh"
 #include "cuda/lib/stream.cuh"
 

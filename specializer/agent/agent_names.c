@@ -95,17 +95,18 @@ static const char *const library_cuda[] = {
 
 /* Of kernels/cuda/lib, as far as agent.cu includes it. */
 static const char *const frame_functions_cuda[] = {
-    "after_previous", "await_copies", "best_of_all", "block_sum",    "cluster_arrive",
-    "cluster_come",   "cluster_wait", "copies_sent", "copy_or_zero", "copy_shared",
-    "copy_weight",    "copy_word",    "exp2_fast",   "expand8",      "from_bf16",
-    "high_bf16",      "id_of_rank",   "load_staged", "load_weight",  "load_x4",
-    "low_bf16",       "pack_bf16",    "peer_of",     "prefetch_l2",  "prefetch_share",
-    "rank_of",        "release_next", "silu",        "store_at",     "store_peer",
-    "to_bf16",        "warp_best",    "warp_sum",    "warp_sums",    NULL};
+    "after_previous", "await_copies", "best_of_all", "block_sum", "cluster_arrive", "cluster_come",
+    "cluster_wait", "copies_sent", "copy_or_zero", "copy_shared", "copy_weight", "copy_word",
+    "exp2_fast", "expand8", "from_bf16", "high_bf16", "id_of_rank", "load_staged", "load_weight",
+    "load_x4", "low_bf16", "pack_bf16", "peer_of", "prefetch_l2", "prefetch_share", "rank_of",
+    "release_next", "silu", "store_at", "store_peer", "to_bf16", "warp_best", "warp_sum",
+    "warp_sums",
+    /* mma.cuh */
+    "mma_bf16", "pack_tiles", NULL};
 
 static const char *const frame_macros_c[] = {"BLOCK_BYTES", "BLOCK_HEAD", "SCALES", "NO_SOONER",
                                              NULL};
-static const char *const frame_macros_cuda[] = {"WHET_LOAD", NULL};
+static const char *const frame_macros_cuda[] = {"WHET_LOAD", "TILE_LAYOUT", NULL};
 
 /* Constants of models and machines, and the tables that describe them, on both. */
 static const char *const frame_both[] = {

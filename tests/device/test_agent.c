@@ -19,6 +19,7 @@
 #include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 #include "tests/device/device_test.h"
+#include "tests/mma_text.h"
 
 enum { FLAGS = 80 };
 
@@ -148,6 +149,21 @@ static void mistakes(const char *dir)
     model_close(model);
 }
 
+/* The frame's product of tensor cores, in the words of the contract. */
+static void tensor_cores(const char *dir)
+{
+    static const enum region regions[] = {REGION_ATTN_OUT, REGION_MLP_OUT};
+    struct model *model = model_random(&device_shapes[0].shape, DTYPE_BF16, 7);
+    for (int r = 0; r < 2; r++)
+        for (int32_t m = 4; m <= 8; m += 4) {
+            struct err e = {""};
+            int rc = try_text(dir, regions[r], m, model, mma_text, &e);
+            check(rc == 0, true, "a text on tensor cores is admitted for %s m=%d %s",
+                  region_name(regions[r]), m, e.msg);
+        }
+    model_close(model);
+}
+
 void test_agent(void)
 {
     char dir[] = "/tmp/whet-device-agent-XXXXXX";
@@ -158,4 +174,5 @@ void test_agent(void)
     }
     seeds(dir);
     mistakes(dir);
+    tensor_cores(dir);
 }

@@ -18,6 +18,7 @@
 #include "specializer/agent/agent_cubin.h"
 #include "specializer/agent/agent_prompt.h"
 #include "tests/kernels/shop.h"
+#include "tests/mma_text.h"
 
 /* What a damaged cubin gets is an answer, never a crash. */
 static bool survives_damage(const char *path)
@@ -74,6 +75,15 @@ static void seeds(struct shop *s)
             }
     }
     layer->bq = layer->q_norm = NULL;
+}
+
+static void tensor_cores(struct shop *s)
+{
+    for (int m = 4; m <= 8; m += 4) {
+        struct err err = {""};
+        const char *caught = admit(s, REGION_MLP_OUT, m, mma_text, &err);
+        shop_report(s, !caught, "tensor cores", m, caught, err.msg);
+    }
 }
 
 #define BODY(top, inside)                                                        \
@@ -246,6 +256,7 @@ int main(void)
         return 1;
     }
     seeds(&s);
+    tensor_cores(&s);
     cheats(&s);
     instructions(&s);
     int status = shop_verdict(&s);

@@ -39,7 +39,7 @@ static void the_model_is_told_the_contract_of_the_gpu(void **state)
     struct world *w = *state;
     seed_and_plan(w);
     assert_true(stand_in_heard(&model, "You write one CUDA kernel"));
-    assert_true(stand_in_heard(&model, "Contract, version 3."));
+    assert_true(stand_in_heard(&model, "Contract, version 4."));
     assert_true(stand_in_heard(&model, "struct cuda_out_args {"));
     assert_true(stand_in_heard(&model, "for sm_90a"));
     assert_true(stand_in_heard(&model, "SMS=132"));
