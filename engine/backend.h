@@ -153,6 +153,9 @@ struct backend_ops {
      * says: prompt tokens in a step, and milliseconds (pace.h). */
     int32_t usual_chunk;
     double usual_itl_ms, usual_ttft_ms;
+    /* Steps are shorter than a slice of the specializer: slices come so many steps apart
+     * (specializer.gpu_slice_steps) instead of taking a share of the time. */
+    bool short_steps;
     /* Steps of up to so many tokens give each token the bits that it would have alone, with eager
      * kernels and those that are bit-equal to them; 0: nothing is promised. */
     int32_t same_bits_tokens;

@@ -100,7 +100,7 @@ static void *engine_main(void *arg)
         engine_say(e, 1, "ready");
         slice_meter_init(&e->meter, e->options.share, (int64_t)(e->options.slice_ms * 1e6),
                          clock_ns());
-        if (e->ops->machine(e->backend)->kind == MACHINE_CUDA)
+        if (e->ops->short_steps)
             slice_meter_spread(&e->meter, (uint64_t)e->options.gpu_slice_steps,
                                (int64_t)(e->options.gpu_slice_ms * 1e6));
         atomic_store(&e->state, ENGINE_READY);

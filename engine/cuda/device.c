@@ -403,6 +403,7 @@ const struct backend_ops whet_backend_cuda = {
     .usual_chunk = 2048,
     .usual_itl_ms = 30,
     .usual_ttft_ms = 200,
+    .short_steps = true,
     .open = cuda_open,
     .close = cuda_close,
     .machine = cuda_machine,

@@ -9,10 +9,7 @@
  */
 #include "cpu/lib/shape.h"
 
-#ifndef ISA
-#define ISA 0
-#endif
-
+#define KNOB(name, role, value, values, help) _Static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) _Static_assert(expression, why);
 #include "cpu/agent.def"
 

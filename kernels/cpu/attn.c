@@ -16,30 +16,11 @@
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
-#ifndef ISA
-#define ISA 0
-#endif
-#ifndef SHARE
-#define SHARE 1
-#endif
-#ifndef SPLITS
-#define SPLITS 1
-#endif
-#ifndef FLIGHT
-#define FLIGHT 1
-#endif
-#ifndef CHUNK
-#define CHUNK 1024
-#endif
-#ifndef PREFETCH
-#define PREFETCH 0
-#endif
-#ifndef DEAL
-#define DEAL 0
-#endif
+/* cpu/attn.def has them; whoever compiles this gives each a value. */
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
+#define KNOB(name, role, value, values, help) _Static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) _Static_assert(expression, why);
 #include "cpu/attn.def"
 

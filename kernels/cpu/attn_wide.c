@@ -18,27 +18,11 @@
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
-#ifndef ISA
-#define ISA 0
-#endif
-#ifndef QUERIES
-#define QUERIES 16
-#endif
-#ifndef KEYS
-#define KEYS 128
-#endif
-#ifndef TOKENS
-#define TOKENS 4
-#endif
-#ifndef COLS
-#define COLS 1
-#endif
-#ifndef DEAL
-#define DEAL 0
-#endif
+/* cpu/attn_wide.def has them; whoever compiles this gives each a value. */
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
+#define KNOB(name, role, value, values, help) _Static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) _Static_assert(expression, why);
 #include "cpu/attn_wide.def"
 

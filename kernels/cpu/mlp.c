@@ -19,39 +19,11 @@
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
-#ifndef ISA
-#define ISA 0
-#endif
-#ifndef PACK
-#define PACK 0
-#endif
-#ifndef DIGITS
-#define DIGITS 0
-#endif
-#ifndef ROWS
-#define ROWS 4
-#endif
-#ifndef TOKENS
-#define TOKENS 1
-#endif
-#ifndef PREFETCH
-#define PREFETCH 4096
-#endif
-#ifndef SPLIT
-#define SPLIT 0
-#endif
-#ifndef PREP
-#define PREP 0
-#endif
-#ifndef AHEAD
-#define AHEAD 0
-#endif
-#ifndef SLICE
-#define SLICE 0
-#endif
+/* cpu/mlp.def has them; whoever compiles this gives each a value. */
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
+#define KNOB(name, role, value, values, help) _Static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) _Static_assert(expression, why);
 #include "cpu/mlp.def"
 

@@ -11,36 +11,11 @@
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
-#ifndef ISA
-#define ISA 0
-#endif
-#ifndef PACK
-#define PACK 0
-#endif
-#ifndef TOKENS
-#define TOKENS 4
-#endif
-#ifndef COLS
-#define COLS 1
-#endif
-#ifndef PANELS
-#define PANELS 4
-#endif
-#ifndef CHUNK
-#define CHUNK 32
-#endif
-#ifndef DIGITS
-#define DIGITS 0
-#endif
-#ifndef XPARTS
-#define XPARTS 3
-#endif
-#ifndef SPLIT
-#define SPLIT 0
-#endif
+/* cpu/out_wide.def has them; whoever compiles this gives each a value. */
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
+#define KNOB(name, role, value, values, help) _Static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) _Static_assert(expression, why);
 #include "cpu/out_wide.def"
 

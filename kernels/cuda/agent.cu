@@ -19,10 +19,7 @@
 #include "cuda/lib/shape.cuh"
 #include "cuda/lib/stream.cuh"
 
-#ifndef PDL
-#define PDL 1
-#endif
-
+#define KNOB(name, role, value, values, help) static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) static_assert(expression, why);
 #include "cuda/agent.def"
 

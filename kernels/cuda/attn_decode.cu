@@ -37,39 +37,11 @@
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
-#ifndef SPLITS
-#define SPLITS 8
-#endif
-#ifndef WARPS
-#define WARPS 4
-#endif
-#ifndef PIECE
-#define PIECE 16
-#endif
-#ifndef STAGES
-#define STAGES 1
-#endif
-#ifndef PARTS
-#define PARTS 1
-#endif
-#ifndef MERGE
-#define MERGE 1
-#endif
-#ifndef EARLY
-#define EARLY 1
-#endif
-#ifndef TRIGGER
-#define TRIGGER 1
-#endif
-#ifndef NEXT
-#define NEXT 0
-#endif
-#ifndef NEXT_LATE
-#define NEXT_LATE 0
-#endif
+/* cuda/attn_decode.def has them; whoever compiles this gives each a value. */
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
+#define KNOB(name, role, value, values, help) static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) static_assert(expression, why);
 #include "cuda/attn_decode.def"
 

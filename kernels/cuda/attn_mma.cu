@@ -47,27 +47,11 @@
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
-#ifndef SPLITS
-#define SPLITS 2
-#endif
-#ifndef WARPS
-#define WARPS 4
-#endif
-#ifndef STAGES
-#define STAGES 3
-#endif
-#ifndef MERGE
-#define MERGE 1
-#endif
-#ifndef EARLY
-#define EARLY 1
-#endif
-#ifndef TRIGGER
-#define TRIGGER 1
-#endif
+/* cuda/attn_mma.def has them; whoever compiles this gives each a value. */
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
+#define KNOB(name, role, value, values, help) static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) static_assert(expression, why);
 #include "cuda/attn_mma.def"
 

@@ -24,48 +24,14 @@
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
-#ifndef ROWS
-#define ROWS 2
-#endif
-#ifndef UNROLL
-#define UNROLL 4
-#endif
-#ifndef KW
-#define KW 1
-#endif
-#ifndef RW
-#define RW 8
-#endif
-#ifndef X
-#define X 0
-#endif
-#ifndef PERSIST
-#define PERSIST 0
-#endif
-#ifndef BLOCKS
-#define BLOCKS 0
-#endif
-#ifndef TRIGGER
-#define TRIGGER 1
-#endif
-#ifndef PREFETCH
-#define PREFETCH 0
-#endif
-#ifndef LOAD
-#define LOAD 0
-#endif
-#ifndef NEXT
-#define NEXT 0
-#endif
-#ifndef CLUSTER
-#define CLUSTER 4
-#endif
+/* cuda/gemv.def has them; whoever compiles this gives each a value. */
 #define NEIGHBOURS 0 /* chunks of a row are dealt to warps in turn */
 #define SENT_LATER 0 /* nothing is copied after the gains */
 #include "cuda/lib/gemv.cuh"
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
+#define KNOB(name, role, value, values, help) static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) static_assert(expression, why);
 #include "cuda/gemv.def"
 

@@ -33,48 +33,11 @@
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
-#ifndef TILES
-#define TILES 1
-#endif
-#ifndef UNROLL
-#define UNROLL 4
-#endif
-#ifndef WARPS
-#define WARPS 8
-#endif
-#ifndef SPLIT
-#define SPLIT 2
-#endif
-#ifndef PERSIST
-#define PERSIST 1
-#endif
-#ifndef SPARE
-#define SPARE 0
-#endif
-#ifndef TRIGGER
-#define TRIGGER 1
-#endif
-#ifndef TERMS
-#define TERMS 1
-#endif
-#ifndef NORMED
-#define NORMED 0
-#endif
-#ifndef ROUND
-#define ROUND 0
-#endif
-#ifndef STAGE
-#define STAGE 0
-#endif
-#ifndef PREFETCH
-#define PREFETCH 0
-#endif
-#ifndef LOAD
-#define LOAD 0
-#endif
+/* cuda/mma.def has them; whoever compiles this gives each a value. */
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
+#define KNOB(name, role, value, values, help) static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) static_assert(expression, why);
 #include "cuda/mma.def"
 

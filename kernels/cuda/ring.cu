@@ -21,42 +21,7 @@
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
-#ifndef BULK
-#define BULK 0
-#endif
-#ifndef STAGES
-#define STAGES 2
-#endif
-#ifndef ROWS
-#define ROWS 2
-#endif
-#ifndef UNROLL
-#define UNROLL 4
-#endif
-#ifndef KW
-#define KW 1
-#endif
-#ifndef RW
-#define RW 8
-#endif
-#ifndef X
-#define X 0
-#endif
-#ifndef PERSIST
-#define PERSIST 0
-#endif
-#ifndef TRIGGER
-#define TRIGGER 1
-#endif
-#ifndef LOAD
-#define LOAD 0
-#endif
-#ifndef NEXT
-#define NEXT 0
-#endif
-#ifndef CLUSTER
-#define CLUSTER 4
-#endif
+/* cuda/ring.def has them; whoever compiles this gives each a value. */
 #define BLOCKS 0                       /* the compiler takes the registers that it likes */
 #define NEIGHBOURS 1                   /* a warp's chunks of a row are one piece of it */
 #define SENT_LATER (BULK ? 0 : STAGES) /* groups of copies after that of the gains */
@@ -65,6 +30,7 @@
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
+#define KNOB(name, role, value, values, help) static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) static_assert(expression, why);
 #include "cuda/ring.def"
 

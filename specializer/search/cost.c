@@ -361,7 +361,10 @@ double cost_formula(const struct cost *c, const struct template *t, const struct
 {
     if (c->blind)
         return by_lot(c->blind, t, p);
-    return t->machine == MACHINE_CUDA ? cuda_formula(c, t, p, f) : cpu_formula(c, t, p, f);
+    static double (*const formula[])(const struct cost *, const struct template *,
+                                     const struct point *, const struct facts *) = {
+        [MACHINE_CPU] = cpu_formula, [MACHINE_CUDA] = cuda_formula};
+    return formula[t->machine](c, t, p, f);
 }
 
 /* ---- how good it is ------------------------------------------------------------------------- */
