@@ -77,11 +77,13 @@ static const struct model *draw(const struct check_device_request *q)
     shape.layers = 1;
     shape.tied_head = true;
     shape.vocab = q->check.range.region == REGION_HEAD ? shape.vocab : SMALL_VOCAB;
-    if (d->model && d->seed == seed && memcmp(&d->shape, &shape, sizeof shape) == 0)
+    if (d->model && d->seed == seed && d->type == q->type &&
+        memcmp(&d->shape, &shape, sizeof shape) == 0)
         return d->model;
     model_close(d->model);
-    d->model = model_random(&shape, DTYPE_BF16, seed);
+    d->model = model_random(&shape, q->type ? q->type : DTYPE_BF16, seed);
     d->shape = shape;
+    d->type = q->type;
     d->seed = seed;
     return d->model;
 }

@@ -76,8 +76,12 @@ static int check_on_device(struct examiner *x, const struct probe_request *q,
 {
     if (device_there(x, err) != 0)
         return 1;
-    struct check_device_request d = {*check, q->shape, x->ops->probe, x->session,
-                                     &x->drawn[q->region == REGION_HEAD]};
+    struct check_device_request d = {.check = *check,
+                                     .shape = q->shape,
+                                     .type = *q->model ? model_random_type(q->model) : DTYPE_BF16,
+                                     .device = x->ops->probe,
+                                     .session = x->session,
+                                     .drawn = &x->drawn[q->region == REGION_HEAD]};
     return check_device(&d, r, &x->spent, err);
 }
 

@@ -111,6 +111,16 @@ static int32_t layer_type(const struct model *m, size_t at)
     return type;
 }
 
+/* The one format in which a GPU keeps the region's matrix in all layers, or DTYPE_COUNT. */
+static int32_t kept_type(const struct model *m, enum region region)
+{
+    int32_t type = (int32_t)device_type(m, region, 0);
+    for (int32_t l = 1; l < region_runs(region, m->shape.layers); l++)
+        if ((int32_t)device_type(m, region, l) != type)
+            return DTYPE_COUNT;
+    return type;
+}
+
 static void fill_types(struct facts *f, const struct model *m, enum region region)
 {
     int32_t t[3] = {DTYPE_F32, -1, -1};
@@ -178,6 +188,7 @@ void facts_fill(struct facts *f, const struct model *model, enum region region, 
         .ROPE_INTERLEAVED = s->rope_interleaved,
     };
     fill_types(f, model, region);
+    f->device_type = kept_type(model, region);
 }
 
 void facts_machine(struct facts *f, const struct machine *machine)
@@ -186,6 +197,8 @@ void facts_machine(struct facts *f, const struct machine *machine)
     if (machine->kind != MACHINE_CUDA)
         return;
     f->SMS = machine->sms > 0 ? machine->sms : 1;
+    if (f->device_type)
+        f->WTYPE = f->WTYPE_2 = f->WTYPE_3 = f->device_type;
     f->HAS_CLUSTERS = sscanf(machine->target, "sm_%d", &capability) != 1 || capability >= 90;
 }
 

@@ -41,7 +41,8 @@ struct facts {
 #define FACT(name, help) int32_t name;
 #define SHAPE(name, value, help) int32_t name;
 #include "kernels/templates.def"
-    int32_t SMS; /* multiprocessors; 0: the facts are a CPU's */
+    int32_t SMS;         /* multiprocessors; 0: the facts are a CPU's */
+    int32_t device_type; /* what WTYPE is on a GPU; 0: it is no fact of a model */
 #define FACT(name, help) int32_t name;
 #include "kernels/templates_cuda.def"
 };

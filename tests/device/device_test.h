@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/backend.h"
+#include "engine/quant.h"
 
 extern const struct backend_ops whet_backend_cuda;
 
@@ -89,6 +90,8 @@ bool test_device_plain_products(const char *root, const char *arch);
 
 void test_regions(void);
 void test_steps(void);
+void test_steps_of(const struct shape_row *row, enum dtype type);
+void test_formats(void);
 void test_ahead(void);
 void test_sampler(void);
 void test_kernels(void);

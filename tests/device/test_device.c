@@ -140,6 +140,7 @@ int main(int argc, char **argv)
         void (*run)(void);
     } parts[] = {{"regions", test_regions},
                  {"steps", test_steps},
+                 {"formats", test_formats},
                  {"ahead", test_ahead},
                  {"sampler", test_sampler},
                  {"kernels", test_kernels},

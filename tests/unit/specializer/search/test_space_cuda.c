@@ -296,8 +296,10 @@ static void the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts(void **unused
     assert_true(has(flags, "-DSMS=132"));
     assert_true(has(flags, "-DFFN=6144"));
     assert_true(has(flags, "-DROWS=2"));
+    assert_true(has(flags, "-DWTYPE=2")); /* DTYPE_BF16 */
     for (char **at = flags; *at; at++) {
-        assert_null(strstr(*at, "WTYPE"));
+        assert_null(strstr(*at, "HAS_AVX2"));
+        assert_null(strstr(*at, "WTYPE_2"));
         free(*at);
     }
     free(flags);
