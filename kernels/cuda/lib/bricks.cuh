@@ -106,9 +106,9 @@ template <int T> struct brick_scale {
 
 /* 16-byte load i of a brick's low part, then of its high one; scales. `load` is how: a function of
  * an address. */
-template <int T, typename LOAD>
+template <int T, typename HOW>
 __device__ __forceinline__ void load_brick(struct brick<T> *b, const char *from, int lane,
-                                           const LOAD &load)
+                                           const HOW &load)
 {
     typedef brick_shape<T> shape;
     const char *scales = from + brick_low(T) + brick_high(T);
