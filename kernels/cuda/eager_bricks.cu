@@ -157,12 +157,12 @@ template <int T> __device__ __forceinline__ void expand(const struct eager_expan
 /* ---- entries -------------------------------------------------------------------------------- */
 
 #define FORMAT(T)                                                                \
-    KERNEL __launch_bounds__(EAGER_BRICKS, 2)                                       \
+    KERNEL __launch_bounds__(EAGER_BRICKS, 2)                                    \
         eager_bricks_##T##_1(const __grid_constant__ struct eager_bricks_args a) \
     {                                                                            \
         run<T, 1>(a);                                                            \
     }                                                                            \
-    KERNEL __launch_bounds__(EAGER_BRICKS, 2)                                       \
+    KERNEL __launch_bounds__(EAGER_BRICKS, 2)                                    \
         eager_bricks_##T##_2(const __grid_constant__ struct eager_bricks_args a) \
     {                                                                            \
         run<T, 2>(a);                                                            \

@@ -70,6 +70,13 @@ const char *template_illegal(const struct template *t, const struct point *p, co
     return t->legal(p, f);
 }
 
+bool template_reads(const struct template *t, const struct facts *f)
+{
+    const struct point p = template_defaults(t);
+    const char *why = template_illegal(t, &p, f); /* the rule comes first where there is one */
+    return !why || strcmp(why, "weights are in a format that it reads") != 0;
+}
+
 bool template_start_row(const struct template *t, const struct facts *f, int n, struct point *p)
 {
     const char *text = t->start(f, n);

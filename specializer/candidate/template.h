@@ -88,6 +88,8 @@ bool template_start_row(const struct template *t, const struct facts *f, int n, 
 bool template_start(const struct template *t, const struct facts *f, struct point *p);
 /* True if the template may fill slots of `region` with `m` tokens on such a machine. */
 bool template_fits(const struct template *t, enum machine_kind machine, enum region region, int m);
+/* False: weights are in a format that no point of it reads there; asked before all of them are. */
+bool template_reads(const struct template *t, const struct facts *f);
 /* NULL, or why the point may not run there: a knob value outside its list, or a LEGAL row. */
 const char *template_illegal(const struct template *t, const struct point *p,
                              const struct facts *f);

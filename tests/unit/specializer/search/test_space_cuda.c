@@ -72,8 +72,8 @@ static void a_kept_format_has_points_that_read_it(void **unused)
 {
     (void)unused;
     for (int32_t type = DTYPE_Q8_0; type < DTYPE_COUNT; type++)
-        for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++)
-            for (int m = 1; m <= 16 && r != REGION_ATTN; m *= 2) {
+        for (int r = REGION_MLP_OUT; r < REGION_COUNT; r++)
+            for (int m = 1; m <= (type == DTYPE_Q4_K ? 16 : 1); m *= 4) {
                 struct facts f = facts_of((enum region)r, m);
                 struct point p;
                 f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = type;
