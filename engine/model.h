@@ -53,8 +53,9 @@ struct model {
     struct tokenizer *tokenizer; /* owned */
     char *chat_template;         /* the model's own template text, or NULL */
     int64_t weight_bytes;        /* bytes of all tensors */
-    char hash[17]; /* 16 hex digits of shape and tensor directory: the model's identity */
-    void *files;   /* the mappings; model.c's own */
+    bool own_formats; /* a GPU keeps weights as they are stored (device_weights.h), else bf16 */
+    char hash[17];    /* 16 hex digits of shape and tensor directory: the model's identity */
+    void *files;      /* the mappings; model.c's own */
 };
 
 /* Progress 0..1 of the load (page-in and conversion); called from the loading thread. */

@@ -178,6 +178,8 @@ static enum dtype kept_type(const struct weight *a, const struct weight *b, cons
 enum dtype device_type(const struct model *model, enum region r, int layer)
 {
     const struct layer *l = &model->layer[layer];
+    if (!model->own_formats)
+        return DTYPE_BF16;
     switch (r) {
     case REGION_EMBED:
         return kept_type(&model->embed, &model->embed, &model->embed);

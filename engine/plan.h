@@ -68,8 +68,8 @@ int32_t plan_at(const struct plan *p, enum region r, int32_t layer);
 const struct plan_node *plan_ahead(const struct plan *p, enum region r, int32_t layer);
 
 /* The format in which a GPU holds the matrix that a region reads in a layer: what the file has
- * where all of it (q, k and v; gate and up) is in one that is kept (kernels/bricks.h), else bf16.
- */
+ * where all of it (q, k and v; gate and up) is in one that can be kept (kernels/bricks.h) and the
+ * model says that it is (own_formats), else bf16. */
 enum dtype device_type(const struct model *model, enum region r, int layer);
 
 /* What a region must do at least, for `m` tokens in `sequences` sequences of `context` positions

@@ -73,6 +73,7 @@ int greedy_main(const char *path)
     check(m != NULL, true, "%s opens: %s", path, e.msg);
     if (!m)
         return 1;
+    m->own_formats = true;
     int32_t *ids = NULL, *token = xcalloc(STEP_TOKENS, sizeof *token);
     int64_t n = tokenizer_encode(m->tokenizer, text, sizeof text - 1, true, &ids, &e);
     if (n > 0 && n < 64)

@@ -226,6 +226,7 @@ static void run_shape(const struct shape_row *row, enum dtype type, const char *
     static const int32_t ms[] = {1, 2, 4, 8, 32, 48, 64};
     struct machine machine = {.kind = MACHINE_CUDA, .sms = 132};
     struct model *model = model_random(&row->shape, type, 7);
+    model->own_formats = true;
     uint32_t seed = (uint32_t)type;
     for (int i = 0; i < template_count(); i++)
         for (size_t k = 0; k < sizeof ms / sizeof *ms; k++) {

@@ -163,7 +163,9 @@ static void run_shape(const struct shape_row *row, enum dtype type)
     static const double bound[REGION_COUNT] = {0, 6e-3, 1e-4, 4e-3, 8e-3, 4e-3, 4e-3};
     struct rig r;
     float *rope[2];
-    if (!rig_open(&r, &whet_backend_cuda, model_random(&row->shape, type, 7), 512, 128, 64)) {
+    struct model *model = model_random(&row->shape, type, 7);
+    model->own_formats = true;
+    if (!rig_open(&r, &whet_backend_cuda, model, 512, 128, 64)) {
         rig_close(&r);
         return;
     }

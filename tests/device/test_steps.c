@@ -263,6 +263,7 @@ void test_steps_of(const struct shape_row *row, enum dtype type)
 {
     const char *name = row->name;
     struct model *m = model_random(&row->shape, type, 11);
+    m->own_formats = true;
     struct rig gpu, cpu = {0};
     if (rig_open(&gpu, &whet_backend_cuda, m, PAGES, STEP_TOKENS, STEP_ROWS) &&
         rig_open(&cpu, &backend_cpu, m, PAGES, STEP_TOKENS, STEP_ROWS)) {

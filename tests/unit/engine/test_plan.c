@@ -207,6 +207,8 @@ static void bytes_are_those_of_the_machines_own_formats(void **state)
     assert_true(machine_bytes(&gpu, &f32) == machine_bytes(&gpu, &bf16));
     assert_true(roofline_s(&gpu, &f32) == roofline_s(&gpu, &bf16));
     m.layer[0].down.type = DTYPE_Q4_K;
+    assert_false(plan_cost(&m, REGION_MLP_OUT, 0, 1, 1, 512, 1).kept);
+    m.own_formats = true;
     struct region_cost q4 = plan_cost(&m, REGION_MLP_OUT, 0, 1, 1, 512, 1);
     assert_true(q4.kept && !bf16.kept && !f32.kept);
     assert_true(machine_weight_bytes(&gpu, &q4) == 2048.0 * 6144 * 144 / 256);
@@ -221,6 +223,9 @@ static void a_format_is_kept_where_the_whole_matrix_has_it(void **state)
     (void)state;
     struct model m = qwen();
     struct layer *l = &m.layer[0];
+    m.head.type = DTYPE_Q8_0;
+    assert_int_equal(device_type(&m, REGION_HEAD, 0), DTYPE_BF16); /* unless it says so */
+    m.own_formats = true;
     l->wq.type = l->wk.type = l->wv.type = DTYPE_Q4_K;
     assert_int_equal(device_type(&m, REGION_ATTN_IN, 0), DTYPE_Q4_K);
     l->wv.type = DTYPE_Q6_K;
