@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "bench/bench_private.h"
+#include "engine/device_weights.h"
 #include "specializer/winners.h"
 
 enum { RESULTS_MAX = LIST_MAX * LIST_MAX + LIST_MAX };
@@ -142,6 +143,7 @@ static int open_backend(struct bench *b, struct err *e)
                                 .max_rows = batch,
                                 .pack_bytes = c->specializer_pack_mib * 1048576,
                                 .huge_pages = c->engine_huge_pages};
+    device_weights_settle(b->model, c->engine_device_weights, b->ops, &o, o.kv_pages);
     b->backend = b->ops->open(b->model, &o, e);
     return b->backend ? 0 : -1;
 }

@@ -122,6 +122,7 @@ static void take_options(struct engine *e, const struct config *c)
     o->model = xstrdup(c->engine_model ? c->engine_model : "");
     o->model_name = xstrdup(c->engine_model_name ? c->engine_model_name : "");
     o->backend = xstrdup(c->engine_backend ? c->engine_backend : "auto");
+    o->device_weights = xstrdup(c->engine_device_weights ? c->engine_device_weights : "auto");
     o->speculate = xstrdup(c->engine_speculate ? c->engine_speculate : "off");
     o->draft_tokens = (int32_t)c->engine_draft_tokens;
     o->threads = (int32_t)c->engine_threads;
@@ -152,6 +153,7 @@ static void engine_free(struct engine *e)
     free(e->options.model);
     free(e->options.model_name);
     free(e->options.backend);
+    free(e->options.device_weights);
     free(e->options.speculate);
     free(e->cancel);
     free(e->displace);

@@ -73,6 +73,7 @@ struct engine_options {
     int32_t threads, max_context, kv_pages, kv_mib, max_queue;
     int64_t pack_bytes;
     bool probes; /* a specializer may run probes */
+    char *device_weights;
     bool huge_pages, texts;
     bool bit_equal; /* kernels produce eager's bits */
     uint64_t seed;

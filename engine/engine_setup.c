@@ -14,6 +14,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "engine/device_weights.h"
 #include "engine/engine_private.h"
 #include "engine/memory.h"
 
@@ -128,6 +129,7 @@ static int try_backend(struct engine *e, struct backend_options *o, struct err *
         struct backend_options draft = engine_draft_options(e, o);
         o->keep_bytes = e->ops->fixed_bytes(e->draft_model, &draft);
     }
+    device_weights_settle(e->model, e->options.device_weights, e->ops, o, LEAST_PAGES);
     if (choose_pages(e, o, err))
         return -1;
     e->backend = e->ops->open(e->model, o, err);

@@ -53,14 +53,16 @@ struct model {
     struct tokenizer *tokenizer; /* owned */
     char *chat_template;         /* the model's own template text, or NULL */
     int64_t weight_bytes;        /* bytes of all tensors */
-    char hash[17]; /* 16 hex digits of shape and tensor directory: the model's identity */
-    void *files;   /* the mappings; model.c's own */
+    bool own_formats; /* a GPU keeps weights as they are stored (device_weights.h), else bf16 */
+    char hash[17];    /* 16 hex digits of shape and tensor directory: the model's identity */
+    void *files;      /* the mappings; model.c's own */
 };
 
 /* Progress 0..1 of the load (page-in and conversion); called from the loading thread. */
 typedef void model_progress_fn(void *ctx, double fraction);
 
-/* Opens a .gguf file, a directory, or random weights of a known shape ("random:qwen3-1.7b"; a
+/* Opens a .gguf file, a directory, or random weights of a known shape ("random:qwen3-1.7b",
+ * "random:qwen3-1.7b:q4_k"; a
  * vocabulary of bytes and made-up words comes with them). NULL with a message in `err`.
  * `with_tokenizer` false skips the vocabulary (the probe needs none). Without `progress` pages come
  * in when they are used. */
@@ -80,5 +82,7 @@ void model_rope_frequencies(const struct model_shape *shape, double *frequency);
  * and benchmarks. Weights of Q formats are quantized from the same random floats. NULL if
  * model_open() would refuse the shape or a row is no whole number of blocks of `t`. */
 struct model *model_random(const struct model_shape *shape, enum dtype t, uint64_t seed);
+/* The format of "random:NAME:FORMAT" (any case; bf16 without one); DTYPE_COUNT: not known. */
+enum dtype model_random_type(const char *path);
 
 #endif

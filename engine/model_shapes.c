@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_shapes.c - models by name, with random weights: `random:NAME` where a path is expected.
+/* model_shapes.c - models by name, with random weights: `random:NAME` or `random:NAME:FORMAT` where
+ * a path is expected.
  *
  * What a machine does with a shape when the model's files are not there. Speed does not depend on
  * the values of weights, so such a model is served and measured like a real one; its text means
- * nothing. Weights are bf16 and drawn from one seed, so every process that opens the name (a probe,
- * a bench beside a server) has the same model. Its tokenizer is made up too: bytes, three control
- * tokens for ChatML, and a made-up word for every other id, so that each token has text and whole
- * answers can be watched and compared.
+ * nothing. Weights are bf16, or in the format that the name ends with (q4_k, q8_0, ...), and drawn
+ * from one seed, so every process that opens the name (a probe, a bench beside a server) has the
+ * same model. Its tokenizer is made up too: bytes, three control tokens for ChatML, and a made-up
+ * word for every other id, so that each token has text and whole answers can be watched and
+ * compared.
  */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/model_load.h"
+#include "engine/quant.h"
 #include "engine/tokenizer.h"
 #include "engine/utf8.h"
 
@@ -44,13 +48,23 @@ static const char chatml[] =
     "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' "
     "}}{% endif %}";
 
-/* The shape that "random:NAME" has, or NULL. */
+/* The shape that "NAME" or "NAME:FORMAT" has, or NULL. */
 static const struct model_shape *model_shape_named(const char *name)
 {
+    size_t n = strcspn(name, ":");
     for (int i = 0; i < SHAPES; i++)
-        if (strcmp(shapes[i].name, name) == 0)
+        if (strlen(shapes[i].name) == n && strncmp(shapes[i].name, name, n) == 0)
             return &shapes[i].shape;
     return NULL;
+}
+
+enum dtype model_random_type(const char *path)
+{
+    const char *format = strchr(path + sizeof prefix - 1, ':');
+    for (int t = 0; format && t < DTYPE_COUNT; t++)
+        if (strcasecmp(dtype_name((enum dtype)t), format + 1) == 0)
+            return (enum dtype)t;
+    return format ? DTYPE_COUNT : DTYPE_BF16;
 }
 
 bool model_is_random(const char *path)
@@ -137,7 +151,20 @@ struct model *model_open_named(const char *path, bool with_tokenizer, struct err
         unknown(name, err);
         return NULL;
     }
-    struct model *m = model_random(shape, DTYPE_BF16, SEED);
+    enum dtype type = model_random_type(path);
+    if (type == DTYPE_COUNT) {
+        err_set(err,
+                "random:%s: the format after the name is not known; there are bf16, f16, f32, "
+                "q8_0, q4_0, q4_1, q5_0, q5_1, q4_k and q6_k",
+                name);
+        return NULL;
+    }
+    struct model *m = model_random(shape, type, SEED);
+    if (!m) {
+        err_set(err, "random:%s: rows of this shape are not whole blocks of %s", name,
+                dtype_name(type));
+        return NULL;
+    }
     free(m->path);
     free(m->name);
     m->path = xasprintf("%s%s", prefix, name);

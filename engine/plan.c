@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "engine/quant.h"
+#include "kernels/bricks.h"
 
 /* While attention runs, attn_out's first loads are on their way already and are most of what it
  * reads, so what may be fetched then is the matrix after that. */
@@ -167,6 +168,36 @@ static void add_attention(struct region_cost *c, const struct model_shape *s, in
     c->activation_bytes = 2 * m * s->heads * s->head_dim * 4;
 }
 
+/* The one format of up to three matrices, if it is kept. */
+static enum dtype kept_type(const struct weight *a, const struct weight *b, const struct weight *c)
+{
+    bool same = a->type == b->type && a->type == c->type;
+    return same && brick_bytes(a->type) > 0 ? (enum dtype)a->type : DTYPE_BF16;
+}
+
+enum dtype device_type(const struct model *model, enum region r, int layer)
+{
+    const struct layer *l = &model->layer[layer];
+    if (!model->own_formats)
+        return DTYPE_BF16;
+    switch (r) {
+    case REGION_EMBED:
+        return kept_type(&model->embed, &model->embed, &model->embed);
+    case REGION_ATTN_IN:
+        return kept_type(&l->wq, &l->wk, &l->wv);
+    case REGION_ATTN_OUT:
+        return kept_type(&l->wo, &l->wo, &l->wo);
+    case REGION_MLP_IN:
+        return kept_type(&l->gate, &l->gate, &l->up);
+    case REGION_MLP_OUT:
+        return kept_type(&l->down, &l->down, &l->down);
+    case REGION_HEAD:
+        return kept_type(&model->head, &model->head, &model->head);
+    default:
+        return DTYPE_BF16;
+    }
+}
+
 struct region_cost plan_cost(const struct model *model, enum region r, int layer, int m,
                              int sequences, int64_t context, int logits_rows)
 {
@@ -174,7 +205,7 @@ struct region_cost plan_cost(const struct model *model, enum region r, int layer
     const struct layer *l = &model->layer[layer];
     int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
     int64_t rows = logits_rows;
-    struct region_cost c = {0};
+    struct region_cost c = {.kept = device_type(model, r, layer) != DTYPE_BF16};
     switch (r) {
     case REGION_EMBED:
         c.weight_bytes = m * dtype_bytes((enum dtype)model->embed.type, s->hidden);
@@ -225,8 +256,8 @@ int64_t region_cost_bytes(const struct region_cost *c)
 
 double machine_weight_bytes(const struct machine *machine, const struct region_cost *c)
 {
-    return (double)(machine->weight_element ? c->weights * machine->weight_element
-                                            : c->weight_bytes);
+    return (double)(machine->weight_element && !c->kept ? c->weights * machine->weight_element
+                                                        : c->weight_bytes);
 }
 
 double machine_bytes(const struct machine *machine, const struct region_cost *c)

@@ -67,6 +67,11 @@ int32_t plan_at(const struct plan *p, enum region r, int32_t layer);
 /* The node whose weights may be fetched while r runs in `layer`; NULL: none. */
 const struct plan_node *plan_ahead(const struct plan *p, enum region r, int32_t layer);
 
+/* The format in which a GPU holds the matrix that a region reads in a layer: what the file has
+ * where all of it (q, k and v; gate and up) is in one that can be kept (kernels/bricks.h) and the
+ * model says that it is (own_formats), else bf16. */
+enum dtype device_type(const struct model *model, enum region r, int layer);
+
 /* What a region must do at least, for `m` tokens in `sequences` sequences of `context` positions
  * each, the tokens the last of them: bytes = weights once + activations in and out + KV read or
  * written.
@@ -74,6 +79,7 @@ const struct plan_node *plan_ahead(const struct plan *p, enum region r, int32_t 
 struct region_cost {
     int64_t weight_bytes, activation_bytes, kv_bytes;
     int64_t weights; /* how many of them; weight_bytes are the model's own format's */
+    bool kept;       /* a GPU keeps that format */
     int64_t flops;
 };
 struct region_cost plan_cost(const struct model *model, enum region r, int layer, int m,
@@ -96,7 +102,8 @@ struct machine {
     const char *product_core; /* the kernels that did it, in their library's words; NULL: unknown */
     double boundary_s;        /* seconds from the end of one region to the start of the next */
     int32_t kv_element;       /* bytes of one element of the KV cache; 0: 4 */
-    int32_t weight_element;   /* bytes of a weight, whatever the model's format; 0: as there */
+    int32_t weight_element;   /* bytes of a weight in a format that it does not keep; 0: it keeps
+                                 all */
     enum machine_kind kind;
     const struct cpu_facts *cpu; /* what a language model is told besides (cpu_facts.h), or NULL */
     /* MACHINE_CUDA: */

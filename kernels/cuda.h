@@ -18,9 +18,10 @@
  * copy of the step's data and to the step before. Activations are read with plain loads: neither
  * `__restrict__` nor ld.global.nc.
  *
- * Weights are bf16 [out, in]. q and k rows are stored with RoPE pairs adjacent (rows 2i, 2i+1 of a
- * head turn together), q_norm, k_norm and biases alike; gate and up rows alternate. KV pages are
- * bf16 [page][kv_head][KV_PAGE][head_dim].
+ * Weights are [out, in], rows of bf16 or in bricks of their own format (bricks.h; WTYPE says
+ * which). q and k rows are stored with RoPE pairs adjacent (rows 2i, 2i+1 of a head turn together),
+ * q_norm, k_norm and biases alike; gate and up rows alternate. KV pages are bf16
+ * [page][kv_head][KV_PAGE][head_dim].
  */
 #ifndef WHET_KERNELS_CUDA_H
 #define WHET_KERNELS_CUDA_H

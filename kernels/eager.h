@@ -11,6 +11,30 @@
 #include "cuda.h"
 #include "sampling.h"
 
+/* x = table[token] of a table in bricks (kernels/bricks.h). Grid: M, 256 threads. */
+struct eager_embed_args {
+    struct cuda_embed_args step;
+    int32_t type; /* enum dtype */
+};
+
+/* d[m, n] = x16[m, k] w[n, k]^T (+ c), w in bricks; rows of c and d are ld apart. Grid: ceil(n /
+ * BRICK_ROWS), EAGER_BRICKS threads. m at most 8, or 16 with the kernel that has two tiles of
+ * tokens. */
+enum { EAGER_BRICKS = 256, EAGER_BRICKS_MOST = 16 };
+struct eager_bricks_args {
+    const void *w, *x16;
+    const float *c; /* or null */
+    float *d;
+    int32_t m, n, k, ld;
+};
+
+/* to = bf16(w) of w [n, k] in bricks, as plain rows. Any grid of 256 threads. */
+struct eager_expand_args {
+    const void *w;
+    void *to;
+    int32_t n, k;
+};
+
 /* y16[i, :] = bf16(rmsnorm(x[row ? row[i] : i, :]) * gain), i < *count. Grid: rows. */
 struct eager_norm_args {
     const int32_t *count;

@@ -32,6 +32,16 @@ struct probe_fill_args {
     int32_t cols, fill, half; /* half: bf16, else float */
 };
 
+/* Bricks of a drawn matrix (bricks.h): any codes, scales so that weights are about as large as
+ * `scale`, or whole numbers. Any grid of 256 threads. */
+struct probe_bricks_args {
+    void *to;
+    int64_t bricks;
+    uint64_t seed;
+    float scale;
+    int32_t type, exact, rows, cols;
+};
+
 /* Every word becomes `value`. Any grid of 256 threads. */
 struct probe_poison_args {
     unsigned *to;
@@ -99,9 +109,10 @@ struct oracle_rows_args {
 /* y[i, r] = sum of x[i, :] w[r, :]. Grid: (ceil(n / 8), ceil(m / 8)), 256 threads. */
 struct oracle_product_args {
     const double *x;
-    const void *w; /* bf16 [n, k] */
+    const void *w; /* [n, k]: bf16, or in bricks (bricks.h) */
     double *y;
     int32_t m, n, k;
+    int32_t type; /* enum dtype */
 };
 
 /* Bias, q/k norm and RoPE of raw [m, (heads + 2 kv_heads) head_dim], in place. Grid: (heads + 2

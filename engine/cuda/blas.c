@@ -23,7 +23,7 @@
 enum { WORKSPACE = 32 << 20, PLANS = 1024 };
 
 struct blas_plan {
-    int32_t m, n, k;
+    int32_t m, n, k, ld;
     bool d16, adds;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t w, x, d;
@@ -44,6 +44,11 @@ static int blas_failed(struct err *e, cublasStatus_t code, const struct product 
                    cublasLtGetStatusString(code));
 }
 
+static int32_t apart(const struct product *p)
+{
+    return p->ld ? p->ld : p->n;
+}
+
 /* The library's descriptors of a product. */
 static cublasStatus_t describe(const struct product *p, struct blas_plan *plan)
 {
@@ -57,7 +62,7 @@ static cublasStatus_t describe(const struct product *p, struct blas_plan *plan)
     if (!s)
         s = cublasLtMatrixLayoutCreate(&plan->x, CUDA_R_16BF, (uint64_t)p->k, (uint64_t)p->m, p->k);
     if (!s)
-        s = cublasLtMatrixLayoutCreate(&plan->d, out, (uint64_t)p->n, (uint64_t)p->m, p->n);
+        s = cublasLtMatrixLayoutCreate(&plan->d, out, (uint64_t)p->n, (uint64_t)p->m, apart(p));
     return s;
 }
 
@@ -114,15 +119,16 @@ static const struct blas_plan *find(struct blas *blas, const struct product *p, 
     pthread_mutex_lock(&blas->lock);
     for (int i = 0; i < blas->plans && !out; i++) {
         const struct blas_plan *at = &blas->plan[i];
-        if (at->m == p->m && at->n == p->n && at->k == p->k && at->d16 == p->d16 &&
-            at->adds == !!p->c)
+        if (at->m == p->m && at->n == p->n && at->k == p->k && at->ld == apart(p) &&
+            at->d16 == p->d16 && at->adds == !!p->c)
             out = at;
     }
     if (!out && blas->plans == PLANS) {
         err_set(e, "cuda: more than %d shapes of matrix products", PLANS);
     } else if (!out) {
         struct blas_plan *at = &blas->plan[blas->plans];
-        *at = (struct blas_plan){.m = p->m, .n = p->n, .k = p->k, .d16 = p->d16, .adds = !!p->c};
+        *at = (struct blas_plan){
+            .m = p->m, .n = p->n, .k = p->k, .ld = apart(p), .d16 = p->d16, .adds = !!p->c};
         cublasStatus_t s = make_plan(blas, p, at);
         if (s)
             blas_failed(e, s, p);
@@ -218,10 +224,20 @@ static int warm(struct backend *b, int32_t m, bool head, struct err *e)
 {
     static const enum region all[] = {REGION_ATTN_IN, REGION_ATTN_OUT, REGION_MLP_IN,
                                       REGION_MLP_OUT, REGION_HEAD};
+    struct walk w = {.b = b, .stream = b->stream};
     for (int i = 0; i < 4 + head; i++) {
-        struct product p = blas_product(b, all[i], m);
-        if (blas_run(b, b->stream, &p, NULL, e))
-            return -1;
+        unsigned seen = 0; /* formats: layers may differ */
+        for (int32_t l = 0; l < region_runs(all[i], b->model->shape.layers); l++) {
+            struct product p = blas_product(b, all[i], m);
+            struct matrix at = matrix_of(b, all[i], l);
+            p.w = at.data;
+            if (seen >> at.type & 1)
+                continue;
+            seen |= 1u << at.type;
+            if (at.type == DTYPE_BF16 ? blas_run(b, b->stream, &p, NULL, e)
+                                      : bricks_run(&w, &p, at.type, e))
+                return -1;
+        }
     }
     return 0;
 }

@@ -3,9 +3,9 @@
  *
  *   device.c   opening, what the device is, eager kernels out of the embedded images
  *   memory.c   the plan of device memory, and one allocation for each part of it
- *   weights.c  the model's tensors to bf16 on the device
+ *   weights.c  the model's tensors to the device; bricks.c those in formats that are kept
  *   blas.c     matrix products of the eager regions; lt.c other algorithms for them (products.h)
- *   eager.c    a region as primitive kernels and products
+ *   eager.c    a region as primitive kernels and products; bricks_run.c products of bricks
  *   loaded.c   a region as a loaded cubin; pack.c its repacked weights
  *   walk.c     a whole step on a stream; graph.c the same captured, one graph for a bucket
  *   transfer.c a step's block in, its tokens out
@@ -52,8 +52,8 @@ struct backend {
     int turn; /* which of them the next step takes */
     int told; /* transfer.c */
     int32_t *turn_there, (*turn_host)[4];
-    int64_t landed_ns;        /* when the last step ended */
-    cudaLibrary_t library[6]; /* one a file of eager kernels */
+    int64_t landed_ns; /* when the last step ended */
+    cudaLibrary_t library[EAGER_FILES];
     int libraries;
     cudaKernel_t primitive[PRIM_COUNT];
 
@@ -73,6 +73,7 @@ struct backend {
     uint64_t *best_part;
     unsigned *counter; /* zero between kernels */
     char *work;
+    void *expanded; /* bf16 rows of a matrix that is kept in another format */
     int64_t work_bytes;
 
     struct eager_sample *sample;

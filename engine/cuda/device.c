@@ -25,6 +25,15 @@
 #include "engine/device_probe.h"
 #include "kernels/images.h"
 
+/* The three kernels of format t in eager_bricks.cu. */
+#define BRICKS(t)                                                                             \
+    {"eager_bricks.cu", "eager_bricks_" #t "_1", PRIM_BRICKS + 3 * (t - DTYPE_Q8_0)},         \
+        {"eager_bricks.cu", "eager_bricks_" #t "_2", PRIM_BRICKS + 3 * (t - DTYPE_Q8_0) + 1}, \
+    {                                                                                         \
+        "eager_bricks.cu", "eager_expand_" #t, PRIM_BRICKS + 3 * (t - DTYPE_Q8_0) + 2         \
+    }
+_Static_assert(DTYPE_COUNT == DTYPE_Q6_K + 1, "a format that is kept needs its row below");
+
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line)
 {
     const char *name = strrchr(file, '/');
@@ -48,6 +57,14 @@ static const struct {
     {"eager.cu", "eager_silu", PRIM_SILU},
     {"eager.cu", "eager_rope", PRIM_ROPE},
     {"eager.cu", "eager_best", PRIM_BEST},
+    {"eager_bricks.cu", "eager_embed_bricks", PRIM_EMBED_BRICKS},
+    BRICKS(3),
+    BRICKS(4),
+    BRICKS(5),
+    BRICKS(6),
+    BRICKS(7),
+    BRICKS(8),
+    BRICKS(9),
     {"eager_decode.cu", "eager_decode_64_1", PRIM_DECODE_64_1},
     {"eager_decode.cu", "eager_decode_64_2", PRIM_DECODE_64_2},
     {"eager_decode.cu", "eager_decode_64_4", PRIM_DECODE_64_4},
@@ -120,6 +137,8 @@ int device_kernels(struct backend *b, struct err *e)
             continue;
         if (strcmp(file, entries[i].file) != 0) {
             file = entries[i].file;
+            if (b->libraries == EAGER_FILES)
+                return err_set(e, "cuda: more than %d files of eager kernels", EAGER_FILES);
             if (device_image(b, file, &b->library[b->libraries], e))
                 return -1;
             b->libraries++;

@@ -20,12 +20,17 @@ int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *f
             return cuda_failed(e, code_, #call, __FILE__, __LINE__); \
     } while (0)
 
+enum { EAGER_FILES = 7 }; /* kernels/eager*.cu */
+
 /* Every primitive of kernels/eager*.cu. */
 enum primitive {
     PRIM_COPY,
     PRIM_OPEN,
     PRIM_CLOSE,
     PRIM_EMBED,
+    PRIM_EMBED_BRICKS,
+    PRIM_BRICKS, /* three a format, from Q8_0 on (bricks_run.c) */
+    PRIM_BRICKS_LAST = PRIM_BRICKS + 3 * (DTYPE_COUNT - DTYPE_Q8_0) - 1,
     PRIM_NORM,
     PRIM_ROUND,
     PRIM_SILU,

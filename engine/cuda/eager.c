@@ -6,10 +6,11 @@
  *   attn_out  product that adds the residual          mlp_out  the same
  *   mlp_in    norm, product, silu                     head     norm of rows, product, best
  *
- * Products take bf16. In narrow steps a region's outside interface is float, because any kernel
- * may sit on either side of it; the eager kernels write a bf16 copy beside it, and only when the
- * copy is missing (another kernel filled the slot before) is it made here. In wide steps the bf16
- * copy is all there is.
+ * Products take bf16, and so does their library: a matrix that is kept in another format is
+ * multiplied by kernels of ours where tokens are few, and else expanded first (bricks_run.c). In
+ * narrow steps a region's outside interface is float, because any kernel may sit on either side of
+ * it; the eager kernels write a bf16 copy beside it, and only when the copy is missing (another
+ * kernel filled the slot before) is it made here. In wide steps the bf16 copy is all there is.
  */
 #include <math.h>
 
@@ -63,10 +64,13 @@ static int norm(struct walk *w, const float *x, const float *gain, const int32_t
     return launch(w, PRIM_NORM, grid2(m, 1), 256, 0, &a, e);
 }
 
-static int product(struct walk *w, const void *x16, const void *weight, const float *c, void *d,
-                   bool d16, int32_t m, int32_t n, int32_t k, struct err *e)
+static int product(struct walk *w, enum region r, int32_t layer, const void *x16, const float *c,
+                   void *d, bool d16, int32_t m, struct err *e)
 {
-    struct product p = {x16, weight, c, d, d16, m, n, k};
+    struct matrix at = matrix_of(w->b, r, layer);
+    struct product p = {x16, at.data, c, d, d16, m, at.rows, at.cols, 0};
+    if (at.type != DTYPE_BF16)
+        return bricks_run(w, &p, at.type, e);
     w->launches[w->region]++;
     return blas_run(w->b, w->stream, &p, w->lt, e);
 }
@@ -96,9 +100,12 @@ static int embed(struct walk *w, struct err *e)
                                 .tokens = w->block->token,
                                 .drawn = b->best,
                                 .seen = b->seen,
-                                .table = b->on.embed,
+                                .table = b->on.embed.data,
                                 .x = w->y,
                                 .hidden = b->model->shape.hidden};
+    struct eager_embed_args kept = {a, (int32_t)b->on.embed.type};
+    if (kept.type != DTYPE_BF16)
+        return launch(w, PRIM_EMBED_BRICKS, grid2(w->m, 1), 256, 0, &kept, e);
     return launch(w, PRIM_EMBED, grid2(w->m, 1), 256, 0, &a, e);
 }
 
@@ -110,7 +117,7 @@ static int attn_in(struct walk *w, int32_t layer, struct err *e)
     int32_t total = s->heads + 2 * s->kv_heads;
     bool runs = w->wide || !w->decode, beside = w->wide && w->lead;
     if (norm(w, w->x, l->attn_norm, NULL, w->m, e) ||
-        product(w, b->n16, l->wqkv, NULL, b->raw, w->wide, w->m, total * s->head_dim, s->hidden, e))
+        product(w, REGION_ATTN_IN, layer, b->n16, NULL, b->raw, w->wide, w->m, e))
         return -1;
     struct eager_rope_args a = {.count = &w->block->counts->m,
                                 .raw = w->wide ? NULL : b->raw,
@@ -226,7 +233,7 @@ static int attn_out(struct walk *w, int32_t layer, struct err *e)
     int32_t k = s->heads * s->head_dim;
     if (need16(w, REGION_ATTN, w->a, b->a16, k, e))
         return -1;
-    return product(w, b->a16, b->on.layer[layer].wo, w->x, w->y, false, w->m, s->hidden, k, e);
+    return product(w, REGION_ATTN_OUT, layer, b->a16, w->x, w->y, false, w->m, e);
 }
 
 static int mlp_in(struct walk *w, int32_t layer, struct err *e)
@@ -235,7 +242,7 @@ static int mlp_in(struct walk *w, int32_t layer, struct err *e)
     const struct model_shape *s = &b->model->shape;
     const struct device_layer *l = &b->on.layer[layer];
     if (norm(w, w->x, l->mlp_norm, NULL, w->m, e) ||
-        product(w, b->n16, l->wgu, NULL, b->raw, w->wide, w->m, 2 * s->ffn, s->hidden, e))
+        product(w, REGION_MLP_IN, layer, b->n16, NULL, b->raw, w->wide, w->m, e))
         return -1;
     struct eager_silu_args a = {&w->block->counts->m,
                                 w->wide ? NULL : b->raw,
@@ -253,8 +260,7 @@ static int mlp_out(struct walk *w, int32_t layer, struct err *e)
     const struct model_shape *s = &b->model->shape;
     if (need16(w, REGION_MLP_IN, w->h, b->h16, s->ffn, e))
         return -1;
-    return product(w, b->h16, b->on.layer[layer].wdown, w->x, w->y, false, w->m, s->hidden, s->ffn,
-                   e);
+    return product(w, REGION_MLP_OUT, layer, b->h16, w->x, w->y, false, w->m, e);
 }
 
 static int head(struct walk *w, struct err *e)
@@ -262,7 +268,7 @@ static int head(struct walk *w, struct err *e)
     struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
     if (norm(w, w->x, b->on.final_norm, w->block->row, w->rows, e) ||
-        product(w, b->n16, b->on.head, NULL, w->logits, false, w->rows, s->vocab, s->hidden, e))
+        product(w, REGION_HEAD, 0, b->n16, NULL, w->logits, false, w->rows, e))
         return -1;
     struct eager_best_args a = {.count = &w->block->counts->rows,
                                 .logits = w->logits,

@@ -258,7 +258,7 @@ static struct ahead ahead_of(const struct walk *w, enum region r, int32_t layer)
     const struct loaded *l = k ? k->backend : NULL;
     if (l && l->pack)
         return (struct ahead){packed_of(b, l, n->region, n->layer), l->pack->each};
-    return (struct ahead){m.data, 2LL * m.rows * m.cols};
+    return (struct ahead){m.data, m.bytes};
 }
 
 static void fill_attn_in(const struct walk *w, int32_t layer, struct cuda_attn_in_args *a)
@@ -270,7 +270,7 @@ static void fill_attn_in(const struct walk *w, int32_t layer, struct cuda_attn_i
     *a = (struct cuda_attn_in_args){.counts = w->block->counts,
                                     .x = w->x,
                                     .norm = l->attn_norm,
-                                    .w = l->wqkv,
+                                    .w = l->wqkv.data,
                                     .bias = l->bias,
                                     .q_norm = l->q_norm,
                                     .k_norm = l->k_norm,

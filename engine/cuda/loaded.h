@@ -46,8 +46,10 @@ int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t
 void loaded_reap(struct backend *b, bool all);
 
 struct matrix {
-    const void *data; /* bf16 [rows, cols] */
+    const void *data; /* [rows, cols]: bf16, or in bricks of `type` */
     int32_t rows, cols;
+    enum dtype type;
+    int64_t bytes;
 };
 /* The matrix that region r reads in a layer; nothing for embed and attn. Any thread. */
 struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer);

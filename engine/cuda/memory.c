@@ -17,6 +17,7 @@
 #include "engine/cuda/device.h"
 #include "engine/cuda/device_model.h"
 #include "engine/cuda/memory.h"
+#include "engine/cuda/products.h"
 #include "engine/cuda/step.h"
 #include "engine/cuda/tap.h"
 #include "engine/cuda/walk.h"
@@ -152,6 +153,7 @@ static void carve_buffers(struct backend *b, struct arena *a)
     b->adjust = arena_take(a, ADJUSTS * (int64_t)sizeof *b->adjust);
     b->on.rope_cos = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
     b->on.rope_sin = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
+    b->expanded = arena_take(a, bricks_scratch(b->model));
     carve_spare(b, a);
     arena_take(a, 32 << 20); /* cuBLASLt (blas.c) */
 }

@@ -14,12 +14,19 @@
 #include <time.h>
 
 #include "config/err.h"
+#include "engine/cuda/bricks.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/device_model.h"
 #include "engine/cuda/loaded.h"
 
 enum { PACK_BLOCKS = 24 };
+
+static struct matrix matrix(struct device_weight w, int32_t rows, int32_t cols)
+{
+    int64_t kept = bricks_bytes(w.type, rows, cols);
+    return (struct matrix){w.data, rows, cols, w.type, kept ? kept : 2LL * rows * cols};
+}
 
 struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer)
 {
@@ -28,17 +35,17 @@ struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer)
     int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
     switch (r) {
     case REGION_ATTN_IN:
-        return (struct matrix){l->wqkv, q + 2 * kv, s->hidden};
+        return matrix(l->wqkv, q + 2 * kv, s->hidden);
     case REGION_ATTN_OUT:
-        return (struct matrix){l->wo, s->hidden, q};
+        return matrix(l->wo, s->hidden, q);
     case REGION_MLP_IN:
-        return (struct matrix){l->wgu, 2 * s->ffn, s->hidden};
+        return matrix(l->wgu, 2 * s->ffn, s->hidden);
     case REGION_MLP_OUT:
-        return (struct matrix){l->wdown, s->hidden, s->ffn};
+        return matrix(l->wdown, s->hidden, s->ffn);
     case REGION_HEAD:
-        return (struct matrix){b->on.head, s->vocab, s->hidden};
+        return matrix(b->on.head, s->vocab, s->hidden);
     default:
-        return (struct matrix){NULL, 0, 0};
+        return (struct matrix){.type = DTYPE_BF16};
     }
 }
 

@@ -106,12 +106,12 @@ static int open_tools(struct device_session *s, struct err *e)
         int library;
         const char *name;
     } all[TOOLS] = {
-        {TOOL_POISON, 0, "probe_poison"}, {TOOL_FILL, 0, "probe_fill"},
-        {TOOL_PAGES, 0, "probe_pages"},   {TOOL_PRODUCE, 0, "probe_produce"},
-        {TOOL_DIFFER, 0, "probe_differ"}, {TOOL_SUM, 0, "probe_sum"},
-        {TOOL_ROWS, 1, "oracle_rows"},    {TOOL_PRODUCT, 1, "oracle_product"},
-        {TOOL_HEADS, 1, "oracle_heads"},  {TOOL_FINISH, 1, "oracle_finish"},
-        {TOOL_ATTN, 1, "oracle_attn"},
+        {TOOL_POISON, 0, "probe_poison"},    {TOOL_FILL, 0, "probe_fill"},
+        {TOOL_BRICKS, 0, "probe_bricks"},    {TOOL_PAGES, 0, "probe_pages"},
+        {TOOL_PRODUCE, 0, "probe_produce"},  {TOOL_DIFFER, 0, "probe_differ"},
+        {TOOL_SUM, 0, "probe_sum"},          {TOOL_ROWS, 1, "oracle_rows"},
+        {TOOL_PRODUCT, 1, "oracle_product"}, {TOOL_HEADS, 1, "oracle_heads"},
+        {TOOL_FINISH, 1, "oracle_finish"},   {TOOL_ATTN, 1, "oracle_attn"},
     };
     if (device_image(&s->base, "probe.cu", &s->library[0], e) ||
         device_image(&s->base, "oracle.cu", &s->library[1], e))
@@ -204,7 +204,7 @@ static int open_parameters(struct device_probe *p, struct err *e)
     p->real_head.attn_norm = p->b->on.final_norm;
     p->b->on.layer = xrealloc(p->b->on.layer, (size_t)(p->layers + 1) * sizeof *p->b->on.layer);
     memset(&p->b->on.layer[p->layers], 0, sizeof *p->b->on.layer);
-    if (hold(p, &p->drawn, 2LL * m.rows * m.cols, e) || hold(p, &p->gains, vectors * 4, e) ||
+    if (hold(p, &p->drawn, m.bytes, e) || hold(p, &p->gains, vectors * 4, e) ||
         hold(p, &p->packed, p->loaded->info.packed_bytes, e))
         return -1;
     p->b->packs.base = p->packed.data; /* instead of the arena, which has none; at and each are 0 */

@@ -24,6 +24,7 @@
 #include "engine/cuda/probe_private.h"
 #include "engine/cuda/walk.h"
 #include "engine/quant.h"
+#include "kernels/bricks.h"
 
 enum { PLACES = 32768 };
 
@@ -205,6 +206,20 @@ static int draw_vectors(struct device_probe *p, struct device_layer *l, struct e
            fill(p, at + n, all, 1, PROBE_FILL_NORMAL, 0.25f, false, p->c.seed ^ 0xb1a5, e);
 }
 
+/* Any codes under scales that give weights of the same size as others have. */
+static int draw_bricks(struct device_probe *p, const struct matrix *m, bool exact, struct err *e)
+{
+    struct probe_bricks_args a = {p->drawn.data,
+                                  m->bytes / brick_bytes((int)m->type),
+                                  p->c.seed ^ 0x3a11,
+                                  exact ? 1 : gain_scale(m->cols),
+                                  (int32_t)m->type,
+                                  exact,
+                                  m->rows,
+                                  m->cols};
+    return tool_launch(p, TOOL_BRICKS, (dim3){1024, 1, 1}, 256, &a, false, e);
+}
+
 /* Layer `layers` gets a drawn matrix and drawn vectors; the head, which has no layer, gets them
  * in place of its own until the next case. */
 static int draw_params(struct device_probe *p, struct err *e)
@@ -214,14 +229,17 @@ static int draw_params(struct device_probe *p, struct err *e)
     memset(l, 0, sizeof *l);
     if (draw_vectors(p, l, e))
         return -1;
-    l->wqkv = l->wo = l->wgu = l->wdown = p->drawn.data;
+    struct device_weight drawn = {p->drawn.data, matrix_of(b, p->o.region, 0).type};
+    l->wqkv = l->wo = l->wgu = l->wdown = drawn;
     p->layer = p->layers;
-    b->on.head = p->drawn.data;
+    b->on.head = drawn;
     b->on.final_norm = l->attn_norm;
     if (!region_has_matrix(p->o.region))
         return 0;
     struct matrix m = case_matrix(p);
     bool exact = p->c.fill == FILL_BITS;
+    if (m.type != DTYPE_BF16)
+        return draw_bricks(p, &m, exact, e);
     return fill(p, p->drawn.data, (int64_t)m.rows * m.cols, m.cols,
                 exact ? PROBE_FILL_INTEGERS : PROBE_FILL_NORMAL, exact ? 1 : gain_scale(m.cols),
                 true, p->c.seed ^ 0x3a11, e);
@@ -302,7 +320,7 @@ int case_checksum(struct device_probe *p, int which, struct err *e)
                                                        : l->attn_norm;
     int32_t all = (s->heads + 2 * s->kv_heads) * s->head_dim;
     CU(cudaMemsetAsync(to, 0, sizeof *to, p->b->stream));
-    return sum(p, m.data, 2LL * m.rows * m.cols, to, e) || sum(p, norm, s->hidden * 4L, to, e) ||
+    return sum(p, m.data, m.bytes, to, e) || sum(p, norm, s->hidden * 4L, to, e) ||
            sum(p, l->q_norm, s->head_dim * 4L, to, e) ||
            sum(p, l->k_norm, s->head_dim * 4L, to, e) || sum(p, l->bias, all * 4L, to, e) ||
            sum(p, p->packed.data, p->packed.bytes, to, e);

@@ -41,6 +41,7 @@ struct sequences {
 
 enum tool {
     TOOL_FILL,
+    TOOL_BRICKS,
     TOOL_POISON,
     TOOL_PAGES,
     TOOL_PRODUCE,

@@ -220,7 +220,8 @@ static int rows64(struct device_probe *p, const struct held *from, const float *
 static int product64(struct device_probe *p, double *to, struct err *e)
 {
     struct matrix m = case_matrix(p);
-    struct oracle_product_args a = {f64(&p->in64), m.data, to, p->s.m, m.rows, m.cols};
+    struct oracle_product_args a = {f64(&p->in64), m.data,         to, p->s.m, m.rows,
+                                    m.cols,        (int32_t)m.type};
     dim3 grid = {(unsigned)(m.rows + 7) / 8, (unsigned)(p->s.m + 7) / 8, 1};
     return tool_launch(p, TOOL_PRODUCT, grid, 256, &a, false, e);
 }

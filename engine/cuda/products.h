@@ -28,6 +28,7 @@ struct product {
     void *d;
     bool d16;
     int32_t m, n, k;
+    int32_t ld; /* elements from a row of d (and c) to the next; 0: n */
 };
 int blas_create(struct backend *b, struct err *e);
 /* blas_create(), and every product that a step can need once. */
@@ -45,6 +46,13 @@ int blas_list(struct backend *b, const struct product *p, bool room, cublasLtMat
 /* Whether an algorithm can do the product in our workspace; any thread. */
 int blas_check(struct backend *b, const struct product *p, const cublasLtMatmulAlgo_t *a,
                size_t *workspace, struct err *e);
+
+/* bricks_run.c: the same with w in bricks of a format, on the walk's stream. */
+int bricks_run(struct walk *w, const struct product *p, enum dtype t, struct err *e);
+/* Rows that are expanded at a time: a product with more is made in as many parts. */
+int32_t bricks_slab(const struct backend *b, int32_t rows, int32_t cols);
+/* Bytes of the memory that matrices of this model are expanded in. */
+int64_t bricks_scratch(const struct model *m);
 
 /* lt.c. Specializer thread, or a probe. */
 int cuda_choose(struct backend *b, char *const *define, const char *path, char **log,

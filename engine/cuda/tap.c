@@ -362,7 +362,10 @@ static int compare_wide(struct walk *w, const struct kernel *k, enum region r, i
                                    .cols = p.n,
                                    .head_dim = p.n,
                                    .out = b->spare.result};
-    p.w = matrix_of(b, r, layer).data;
+    struct matrix m = matrix_of(b, r, layer);
+    if (m.type != DTYPE_BF16)
+        return err_set(e, "cuda: a library's algorithm beside weights that it cannot read");
+    p.w = m.data;
     if (p.d16) {
         a.a_pages = p.d = b->spare.raw;
         a.b_pages = b->raw;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights.c - the model's tensors to the device: bf16, in the order that kernels want.
+/* weights.c - the model's tensors to the device, in the order that kernels want.
  *
- * The model stays what it is, a mapped file in any format; the device gets bf16 rows. A matrix on
- * the device may be made of several: q, k and v one after the other, gate and up row by row. Rows
- * of q and k are stored so that RoPE pairs are neighbours whatever the file's order: a product of
- * q and k does not change when both are permuted alike, so kernels know one order only.
+ * The model stays what it is, a mapped file in any format; the device gets bricks of the same bits
+ * where the format is one that is kept (device_type() in engine/plan.h), else bf16 rows. A matrix
+ * on the device may be made of several: q, k and v one after the other, gate and up row by row.
+ * Rows of q and k are stored so that RoPE pairs are neighbours whatever the file's order: a product
+ * of q and k does not change when both are permuted alike, so kernels know one order only.
  *
- * A few threads take stretches of rows, convert them into pinned memory of their own and send them
- * on a stream of their own; pages of the file come in meanwhile. Each thread has two stretches, so
- * converting and sending overlap.
+ * A few threads take stretches of rows, put them as they will lie into pinned memory of their own
+ * and send them on a stream of their own; pages of the file come in meanwhile. Each thread has two
+ * stretches, so converting and sending overlap.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,11 +19,13 @@
 #include "config/clock.h"
 #include "config/err.h"
 #include "config/log.h"
+#include "engine/cuda/bricks.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/device_model.h"
 #include "engine/cuda/memory.h"
 #include "engine/quant.h"
+#include "kernels/bricks.h"
 
 enum { STRETCH = 4 << 20, THREADS_MAX = 16 };
 
@@ -32,6 +35,7 @@ struct image {
     enum { PLAIN, STACKED, ALTERNATING } kind;
     int32_t rows, cols;
     int32_t paired; /* rows of so many first sources that are in RoPE order: 0 or 2 */
+    enum dtype type;
     char *to;
 };
 
@@ -49,20 +53,73 @@ struct upload {
 
 /* ---- layout -------------------------------------------------------------------------------- */
 
-static int64_t matrix_bytes(int64_t rows, int64_t cols)
+static int64_t matrix_bytes(enum dtype t, int64_t rows, int64_t cols)
 {
-    return (rows * cols * 2 + 255) / 256 * 256;
+    int64_t kept = bricks_bytes(t, rows, cols);
+    return ((kept ? kept : rows * cols * 2) + 255) / 256 * 256;
 }
+
+/* The matrix of a region in a layer, without its place. */
+static struct image image_of(const struct model *m, enum region r, int32_t layer)
+{
+    const struct layer *l = &m->layer[layer];
+    enum dtype t = device_type(m, r, layer);
+    switch (r) {
+    case REGION_ATTN_IN:
+        return (struct image){.source = {&l->wq, &l->wk, &l->wv},
+                              .kind = STACKED,
+                              .rows = l->wq.rows + l->wk.rows + l->wv.rows,
+                              .cols = l->wq.cols,
+                              .paired = 2,
+                              .type = t};
+    case REGION_MLP_IN:
+        return (struct image){.source = {&l->gate, &l->up},
+                              .kind = ALTERNATING,
+                              .rows = 2 * l->gate.rows,
+                              .cols = l->gate.cols,
+                              .type = t};
+    default:
+        break;
+    }
+    const struct weight *w = r == REGION_ATTN_OUT  ? &l->wo
+                             : r == REGION_MLP_OUT ? &l->down
+                             : r == REGION_HEAD    ? &m->head
+                                                   : &m->embed;
+    return (struct image){.source = {w}, .rows = w->rows, .cols = w->cols, .type = t};
+}
+
+static const enum region in_layer[] = {REGION_ATTN_IN, REGION_ATTN_OUT, REGION_MLP_IN,
+                                       REGION_MLP_OUT};
+enum { IN_LAYER = sizeof in_layer / sizeof *in_layer };
 
 int64_t weights_bytes(const struct model *m)
 {
     const struct model_shape *s = &m->shape;
     int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
-    int64_t layer = matrix_bytes(q + 2 * kv, s->hidden) + matrix_bytes(s->hidden, q) +
-                    matrix_bytes(2LL * s->ffn, s->hidden) + matrix_bytes(s->hidden, s->ffn);
     int64_t vectors = 4 * (2LL * s->hidden + q + 2 * kv + 2LL * s->head_dim) + 5 * 256;
-    return matrix_bytes(s->vocab, s->hidden) * (s->tied_head ? 1 : 2) +
-           s->layers * (layer + vectors) + 4LL * s->hidden + 256;
+    int64_t bytes = s->layers * vectors + 4LL * s->hidden + 256 +
+                    matrix_bytes(device_type(m, REGION_EMBED, 0), s->vocab, s->hidden);
+    if (!s->tied_head)
+        bytes += matrix_bytes(device_type(m, REGION_HEAD, 0), s->vocab, s->hidden);
+    for (int32_t l = 0; l < s->layers; l++)
+        for (int i = 0; i < IN_LAYER; i++) {
+            struct image at = image_of(m, in_layer[i], l);
+            bytes += matrix_bytes(at.type, at.rows, at.cols);
+        }
+    return bytes;
+}
+
+int64_t weights_expanded(const struct model *m)
+{
+    int64_t most = 0;
+    for (int32_t l = 0; l < m->shape.layers; l++)
+        for (int i = 0; i <= IN_LAYER; i++) {
+            struct image at = image_of(m, i < IN_LAYER ? in_layer[i] : REGION_HEAD, l);
+            int64_t bytes = 2LL * at.rows * at.cols;
+            if (at.type != DTYPE_BF16 && bytes > most)
+                most = bytes;
+        }
+    return most;
 }
 
 /* Which row of the file's head is row `i` of the device's. */
@@ -87,38 +144,20 @@ static const struct weight *find_row(const struct backend *b, const struct image
     return m->source[k];
 }
 
-static struct image *add(struct upload *u, int32_t rows, int32_t cols)
+static struct device_weight add(struct upload *u, enum region r, int32_t layer)
 {
     struct image *m = &u->image[u->images++];
-    m->rows = rows;
-    m->cols = cols;
-    m->to = arena_take(&u->b->weights, (int64_t)rows * cols * 2);
-    return m;
+    *m = image_of(u->b->model, r, layer);
+    m->to = arena_take(&u->b->weights, matrix_bytes(m->type, m->rows, m->cols));
+    return (struct device_weight){m->to, m->type};
 }
 
-static void *add_plain(struct upload *u, const struct weight *w)
+static void add_layer(struct upload *u, int32_t layer, struct device_layer *d)
 {
-    struct image *m = add(u, w->rows, w->cols);
-    m->source[0] = w;
-    return m->to;
-}
-
-static void add_layer(struct upload *u, const struct layer *l, struct device_layer *d)
-{
-    struct image *m = add(u, l->wq.rows + l->wk.rows + l->wv.rows, l->wq.cols);
-    m->kind = STACKED;
-    m->source[0] = &l->wq;
-    m->source[1] = &l->wk;
-    m->source[2] = &l->wv;
-    m->paired = 2;
-    d->wqkv = m->to;
-    m = add(u, 2 * l->gate.rows, l->gate.cols);
-    m->kind = ALTERNATING;
-    m->source[0] = &l->gate;
-    m->source[1] = &l->up;
-    d->wgu = m->to;
-    d->wo = add_plain(u, &l->wo);
-    d->wdown = add_plain(u, &l->down);
+    d->wqkv = add(u, REGION_ATTN_IN, layer);
+    d->wgu = add(u, REGION_MLP_IN, layer);
+    d->wo = add(u, REGION_ATTN_OUT, layer);
+    d->wdown = add(u, REGION_MLP_OUT, layer);
 }
 
 /* ---- vectors ------------------------------------------------------------------------------- */
@@ -180,9 +219,42 @@ static int send_vectors(struct backend *b, struct err *e)
 
 /* ---- matrices ------------------------------------------------------------------------------ */
 
+/* Rows that lie together, and their bytes: a row of bricks, or one row. */
+static int32_t together(const struct image *m)
+{
+    return m->type == DTYPE_BF16 ? 1 : BRICK_ROWS;
+}
+
+static int64_t together_bytes(const struct image *m)
+{
+    return m->type == DTYPE_BF16 ? 2LL * m->cols : bricks_bytes(m->type, BRICK_ROWS, m->cols);
+}
+
+/* Bytes of rows [0, row) on the device; of all when row is their number. */
+static int64_t bytes_before(const struct image *m, int32_t row)
+{
+    return (row + together(m) - 1) / together(m) * together_bytes(m);
+}
+
+static void put_bricks(const struct backend *b, const struct image *m, int32_t row, int32_t rows,
+                       char *to)
+{
+    memset(to, 0, (size_t)bytes_before(m, rows));
+    for (int32_t r = 0; r < rows; r++) {
+        int32_t at;
+        const struct weight *w = find_row(b, m, row + r, &at);
+        bricks_put_row(m->type, (const char *)w->data + at * dtype_bytes(m->type, w->cols), w->cols,
+                       r % BRICK_ROWS, to + r / BRICK_ROWS * together_bytes(m));
+    }
+}
+
 static void convert(const struct backend *b, const struct image *m, int32_t row, int32_t rows,
                     uint16_t *to, float *scratch)
 {
+    if (m->type != DTYPE_BF16) {
+        put_bricks(b, m, row, rows, (char *)to);
+        return;
+    }
     for (int32_t r = 0; r < rows; r++, to += m->cols) {
         int32_t at;
         const struct weight *w = find_row(b, m, row + r, &at);
@@ -210,11 +282,12 @@ static bool next(struct upload *u, struct image **m, int32_t *row, int32_t *rows
     if (some) {
         *m = &u->image[u->at];
         *row = u->row;
-        *rows = STRETCH / (2 * (*m)->cols) > 0 ? STRETCH / (2 * (*m)->cols) : 1;
+        int64_t fit = STRETCH / together_bytes(*m);
+        *rows = (int32_t)(fit > 0 ? fit : 1) * together(*m);
         if (*rows > (*m)->rows - *row)
             *rows = (*m)->rows - *row;
         u->row += *rows;
-        u->sent += 2LL * *rows * (*m)->cols;
+        u->sent += bytes_before(*m, *rows);
     }
     pthread_mutex_unlock(&u->lock);
     return some;
@@ -228,8 +301,8 @@ static int send_all(struct upload *u, cudaStream_t stream, char *buffer[2], cuda
     for (int turn = 0; next(u, &m, &row, &rows); turn ^= 1) {
         CU(cudaEventSynchronize(free_at[turn]));
         convert(u->b, m, row, rows, (uint16_t *)(void *)buffer[turn], scratch);
-        CU(cudaMemcpyAsync(m->to + 2LL * row * m->cols, buffer[turn], 2 * (size_t)rows * m->cols,
-                           cudaMemcpyHostToDevice, stream));
+        CU(cudaMemcpyAsync(m->to + bytes_before(m, row), buffer[turn],
+                           (size_t)bytes_before(m, rows), cudaMemcpyHostToDevice, stream));
         CU(cudaEventRecord(free_at[turn], stream));
     }
     CU(cudaStreamSynchronize(stream));
@@ -244,9 +317,17 @@ static int64_t longest_row(const struct upload *u)
     return most;
 }
 
+static int64_t stretch_bytes(const struct upload *u)
+{
+    int64_t most = STRETCH;
+    for (int i = 0; i < u->images; i++)
+        most = together_bytes(&u->image[i]) > most ? together_bytes(&u->image[i]) : most;
+    return most;
+}
+
 static int sender_run(struct upload *u, struct err *e)
 {
-    int64_t bytes = STRETCH > 2 * longest_row(u) ? STRETCH : 2 * longest_row(u);
+    int64_t bytes = stretch_bytes(u);
     char *buffer[2] = {NULL, NULL};
     cudaEvent_t free_at[2] = {NULL, NULL};
     cudaStream_t stream = NULL;
@@ -315,10 +396,10 @@ struct upload *weights_begin(struct backend *b, struct err *e)
     u->t0 = clock_ns();
     u->image = xcalloc((size_t)m->shape.layers * 4 + 2, sizeof *u->image);
     b->on.layer = xcalloc((size_t)m->shape.layers, sizeof *b->on.layer);
-    b->on.embed = add_plain(u, &m->embed);
-    b->on.head = m->shape.tied_head ? b->on.embed : add_plain(u, &m->head);
+    b->on.embed = add(u, REGION_EMBED, 0);
+    b->on.head = m->shape.tied_head ? b->on.embed : add(u, REGION_HEAD, 0);
     for (int32_t i = 0; i < m->shape.layers; i++)
-        add_layer(u, &m->layer[i], &b->on.layer[i]);
+        add_layer(u, i, &b->on.layer[i]);
     pthread_mutex_init(&u->lock, NULL);
     if (send_vectors(b, e) == 0)
         return u;

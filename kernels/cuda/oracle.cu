@@ -6,6 +6,7 @@
  * the truth of every element. They are as plain: a sum is a loop in double, no tricks but the lanes
  * of a warp, and the device suite holds them to the CPU's oracle (tests/device/test_probe.c).
  */
+#include "cuda/lib/bricks.cuh"
 #include "cuda/lib/device.cuh"
 #include "probe_args.h"
 
@@ -50,9 +51,10 @@ KERNEL oracle_product(const __grid_constant__ struct oracle_product_args a)
     if (n >= a.n)
         return;
     const bf16 *w = (const bf16 *)a.w + (size_t)n * a.k;
+    bool plain = a.type == DTYPE_BF16;
     double sum[TOKENS] = {0};
     for (int i = lane; i < a.k; i += 32) {
-        double v = (double)from_bf16(w[i]);
+        double v = (double)(plain ? from_bf16(w[i]) : brick_value(a.type, a.w, a.k, n, i));
 #pragma unroll
         for (int t = 0; t < TOKENS; t++)
             if (first + t < a.m)

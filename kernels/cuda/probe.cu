@@ -7,6 +7,7 @@
  * would choose: it releases its successor at once and writes at the very end, so a kernel that
  * reads or writes before griddepcontrol.wait finds NaN in its inputs or loses its outputs.
  */
+#include "bricks.h"
 #include "cuda/lib/device.cuh"
 #include "probe_args.h"
 
@@ -64,6 +65,55 @@ KERNEL probe_fill(const __grid_constant__ struct probe_fill_args a)
             ((bf16 *)a.to)[i] = to_bf16(v);
         else
             ((float *)a.to)[i] = v;
+    }
+}
+
+__device__ __forceinline__ unsigned to_half(float v)
+{
+    unsigned short h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
+    return h;
+}
+
+/* A block's scale that gives weights of deviation `a.scale`; minima put their mean near zero. */
+__device__ unsigned drawn_half(const struct probe_bricks_args &a, uint64_t bits, bool least)
+{
+    float codes = a.type == DTYPE_Q8_0                           ? 74.0f
+                  : a.type == DTYPE_Q6_K                         ? 18.5f * 74.0f
+                  : a.type == DTYPE_Q5_0 || a.type == DTYPE_Q5_1 ? 9.2f
+                  : a.type == DTYPE_Q4_K                         ? 4.6f * 36.0f
+                                                                 : 4.6f;
+    float mean = a.type == DTYPE_Q4_K ? 7.5f : a.type == DTYPE_Q5_1 ? -15.5f : -7.5f;
+    float d = a.exact ? 1.0f : a.scale / codes * (0.5f + (float)(bits >> 40) * 0x1p-24f);
+    return to_half(!least ? d : a.exact ? -4.0f : mean * d);
+}
+
+/* Word `at` of a brick's scales. */
+__device__ unsigned drawn_scale(const struct probe_bricks_args &a, int at, uint64_t bits)
+{
+    uint64_t other = mix(bits);
+    bool k = a.type == DTYPE_Q4_K;
+    if ((k && at % 4 != 0) || (a.type == DTYPE_Q6_K && at < 64)) {
+        unsigned bytes = (unsigned)(bits >> 16);
+        if (!a.exact)
+            return bytes;
+        return k ? bytes & 0x03030303u : (bytes & 0x01010101u) * 255u; /* 0 .. 3; 0 or -1 */
+    }
+    bool second = k || at >= 64; /* half of the word; word */
+    return drawn_half(a, bits, !k && a.type != DTYPE_Q6_K && second) |
+           drawn_half(a, other, a.type != DTYPE_Q6_K && second) << 16;
+}
+
+KERNEL probe_bricks(const __grid_constant__ struct probe_bricks_args a)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    int words = brick_bytes(a.type) / 4, codes = words - brick_scales(a.type) / 4;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.bricks * words;
+         i += step) {
+        uint64_t bits = mix(a.seed + (uint64_t)i * 0x9e3779b97f4a7c15ull);
+        int at = (int)(i % words);
+        ((unsigned *)a.to)[i] =
+            at < codes ? (unsigned)(bits >> 16) : drawn_scale(a, at - codes, bits);
     }
 }
 

@@ -77,11 +77,15 @@ static const struct model *draw(const struct check_device_request *q)
     shape.layers = 1;
     shape.tied_head = true;
     shape.vocab = q->check.range.region == REGION_HEAD ? shape.vocab : SMALL_VOCAB;
-    if (d->model && d->seed == seed && memcmp(&d->shape, &shape, sizeof shape) == 0)
+    if (d->model && d->seed == seed && d->type == q->type &&
+        d->model->own_formats == q->own_formats && memcmp(&d->shape, &shape, sizeof shape) == 0)
         return d->model;
     model_close(d->model);
-    d->model = model_random(&shape, DTYPE_BF16, seed);
+    d->model = model_random(&shape, q->type ? q->type : DTYPE_BF16, seed);
     d->shape = shape;
+    d->type = q->type;
+    if (d->model)
+        d->model->own_formats = q->own_formats;
     d->seed = seed;
     return d->model;
 }

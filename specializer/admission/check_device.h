@@ -16,12 +16,15 @@ struct drawn_model {
     struct model *model;
     struct model_shape shape;
     uint64_t seed;
+    enum dtype type;
 };
 
 /* What check_kernel() is told, and how the whole model is shaped. */
 struct check_device_request {
     struct check_request check; /* model, NULL: the file is not there, weights are drawn */
     struct model_shape shape;
+    enum dtype type;  /* of drawn weights; 0: bf16 */
+    bool own_formats; /* which the device keeps */
     const struct device_probe_ops *device;
     struct device_session *session;
     struct drawn_model *drawn;

@@ -74,6 +74,7 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->depth = depth;
     q->risk = (int32_t)c->risk;
     q->text = c->body[0] != 0;
+    q->own_formats = env->model->own_formats;
     q->seed = (uint64_t)env->config->specializer_seed;
 }
 

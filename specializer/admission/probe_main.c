@@ -76,8 +76,13 @@ static int check_on_device(struct examiner *x, const struct probe_request *q,
 {
     if (device_there(x, err) != 0)
         return 1;
-    struct check_device_request d = {*check, q->shape, x->ops->probe, x->session,
-                                     &x->drawn[q->region == REGION_HEAD]};
+    struct check_device_request d = {.check = *check,
+                                     .shape = q->shape,
+                                     .type = *q->model ? model_random_type(q->model) : DTYPE_BF16,
+                                     .own_formats = q->own_formats,
+                                     .device = x->ops->probe,
+                                     .session = x->session,
+                                     .drawn = &x->drawn[q->region == REGION_HEAD]};
     return check_device(&d, r, &x->spent, err);
 }
 
@@ -181,13 +186,17 @@ static const struct model *model_for(struct examiner *x, const struct probe_requ
 {
     if (drawn(q))
         return NULL;
-    if (x->path && strcmp(x->path, q->model) == 0)
+    if (x->path && strcmp(x->path, q->model) == 0) {
+        x->model->own_formats = q->own_formats;
         return x->model;
+    }
     model_close(x->model);
     free(x->path);
     x->path = NULL;
     x->model = model_open(q->model, false, NULL, NULL, err);
     x->path = x->model ? xstrdup(q->model) : NULL;
+    if (x->model)
+        x->model->own_formats = q->own_formats;
     return x->model;
 }
 

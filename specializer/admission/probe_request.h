@@ -26,8 +26,9 @@ struct probe_request {
     enum numerics numerics;
     enum precision precision;
     enum probe_depth depth;
-    int32_t risk; /* enum risk bits */
-    bool text;    /* a language model wrote it */
+    int32_t risk;     /* enum risk bits */
+    bool text;        /* a language model wrote it */
+    bool own_formats; /* of the server's model */
     uint64_t seed;
 };
 

@@ -99,11 +99,11 @@ static void put_dim(cJSON *shape, const struct facts *f, enum dim d)
 static const char *type_text(const struct facts *f, enum type type)
 {
     int32_t t = type == WEIGHT ? f->WTYPE : type == WEIGHT_2 ? f->WTYPE_2 : f->WTYPE_3;
-    const bool bf16 = target_of(facts_kind(f))->weights_bf16; /* and the cache with them */
+    const bool device = target_of(facts_kind(f))->device_weights;
     if (type == F32 || type == I32)
         return type == F32 ? "F32" : "I32";
-    if (bf16 || type == CACHE)
-        return bf16 ? "BF16" : "F32";
+    if (type == CACHE)
+        return device ? "BF16" : "F32";
     return t >= 0 && t < DTYPE_COUNT ? dtype_name((enum dtype)t) : "mixed";
 }
 
@@ -114,8 +114,6 @@ static void put_row_bytes(cJSON *o, const struct facts *f, const struct tensor_r
                    : t->type == WEIGHT_2 ? f->WTYPE_2
                    : t->type == WEIGHT_3 ? f->WTYPE_3
                                          : -1;
-    if (target_of(facts_kind(f))->weights_bf16 && type >= 0)
-        type = DTYPE_BF16;
     if (type >= 0 && type < DTYPE_COUNT)
         cJSON_AddNumberToObject(o, "row_bytes",
                                 (double)dtype_bytes((enum dtype)type, dim_size(f, t->dim[1])));
@@ -158,7 +156,7 @@ void adviser_put_operation(const struct facts *f, cJSON *region)
         put_row_bytes(o, f, t);
     }
     cJSON_AddStringToObject(region, "layout",
-                            target_of(facts_kind(f))->weights_bf16
+                            target_of(facts_kind(f))->device_weights
                                 ? "row-major; weights are [out, in]"
                                 : "row-major; weights are [out, in]; block formats as in "
                                   "GGUF; a panel is 16 rows and as many bytes as they");

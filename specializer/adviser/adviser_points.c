@@ -94,8 +94,10 @@ static void put_knob(const struct knob *k, const struct varies *v, int at, bool 
 
 bool adviser_has_template(const struct space *s, const struct template *t)
 {
-    const struct facts *f = space_facts(s);
-    return template_fits(t, facts_kind(f), (enum region)f->REGION, f->M_MAX);
+    for (int32_t id = 0; id < space_size(s); id++)
+        if (space_template(s, id) == t)
+            return true;
+    return false; /* none of its points is legal: it is for weights of another format, say */
 }
 
 void adviser_put_templates(const struct space *s, bool help, cJSON *o)

@@ -122,8 +122,8 @@ static const char *const frame_c[] = {"WTYPE",    "WTYPE_2",   "WTYPE_3",   "ROP
                                       "PARTS",    "NULL",      "INT*",      "UINT*",
                                       "SIZE_*",   NULL};
 
-static const char *const frame_cuda[] = {"SMS",    "PDL",  "ROWS_ALL", "WARP_ALL", "INFINITY",
-                                         "KERNEL", "AT_*", "NULL",     NULL};
+static const char *const frame_cuda[] = {"WTYPE",    "SMS",    "PDL",  "ROWS_ALL", "WARP_ALL",
+                                         "INFINITY", "KERNEL", "AT_*", "NULL",     NULL};
 
 static const char *const told_c[] = {"PACKED", NULL};
 static const char *const told_cuda[] = {"THREADS",    "GRID",     "SMEM", "CLUSTER",

@@ -20,8 +20,9 @@ struct target {
     const char *object;   /* extension of what is loaded: "so" */
     const char *imported; /* the environment of imported texts of a language model */
 
-    bool weights_bf16;  /* whatever the model's format; else weights are as they are stored */
-    bool device_target; /* kernels are compiled for machine->target; else for the ISA of a knob */
+    bool device_weights; /* in formats of the device (device_type() in engine/plan.h), its cache
+                            bf16 */
+    bool device_target;  /* kernels are compiled for machine->target; else for the ISA of a knob */
 
     /* Compiling: by a library within `whet probe` (build_nvrtc.h) instead of a compiler process. */
     bool compiler_library;

@@ -70,6 +70,13 @@ const char *template_illegal(const struct template *t, const struct point *p, co
     return t->legal(p, f);
 }
 
+bool template_reads(const struct template *t, const struct facts *f)
+{
+    const struct point p = template_defaults(t);
+    const char *why = template_illegal(t, &p, f); /* the rule comes first where there is one */
+    return !why || strcmp(why, "weights are in a format that it reads") != 0;
+}
+
 bool template_start_row(const struct template *t, const struct facts *f, int n, struct point *p)
 {
     const char *text = t->start(f, n);
@@ -108,6 +115,16 @@ static int32_t layer_type(const struct model *m, size_t at)
             return DTYPE_COUNT;
         type = w->type;
     }
+    return type;
+}
+
+/* The one format in which a GPU keeps the region's matrix in all layers, or DTYPE_COUNT. */
+static int32_t kept_type(const struct model *m, enum region region)
+{
+    int32_t type = (int32_t)device_type(m, region, 0);
+    for (int32_t l = 1; l < region_runs(region, m->shape.layers); l++)
+        if ((int32_t)device_type(m, region, l) != type)
+            return DTYPE_COUNT;
     return type;
 }
 
@@ -178,6 +195,7 @@ void facts_fill(struct facts *f, const struct model *model, enum region region, 
         .ROPE_INTERLEAVED = s->rope_interleaved,
     };
     fill_types(f, model, region);
+    f->device_type = kept_type(model, region);
 }
 
 void facts_machine(struct facts *f, const struct machine *machine)
@@ -186,6 +204,8 @@ void facts_machine(struct facts *f, const struct machine *machine)
     if (machine->kind != MACHINE_CUDA)
         return;
     f->SMS = machine->sms > 0 ? machine->sms : 1;
+    if (f->device_type)
+        f->WTYPE = f->WTYPE_2 = f->WTYPE_3 = f->device_type;
     f->HAS_CLUSTERS = sscanf(machine->target, "sm_%d", &capability) != 1 || capability >= 90;
 }
 

@@ -41,7 +41,8 @@ struct facts {
 #define FACT(name, help) int32_t name;
 #define SHAPE(name, value, help) int32_t name;
 #include "kernels/templates.def"
-    int32_t SMS; /* multiprocessors; 0: the facts are a CPU's */
+    int32_t SMS;         /* multiprocessors; 0: the facts are a CPU's */
+    int32_t device_type; /* what WTYPE is on a GPU; 0: it is no fact of a model */
 #define FACT(name, help) int32_t name;
 #include "kernels/templates_cuda.def"
 };
@@ -87,6 +88,8 @@ bool template_start_row(const struct template *t, const struct facts *f, int n, 
 bool template_start(const struct template *t, const struct facts *f, struct point *p);
 /* True if the template may fill slots of `region` with `m` tokens on such a machine. */
 bool template_fits(const struct template *t, enum machine_kind machine, enum region region, int m);
+/* False: weights are in a format that no point of it reads there; asked before all of them are. */
+bool template_reads(const struct template *t, const struct facts *f);
 /* NULL, or why the point may not run there: a knob value outside its list, or a LEGAL row. */
 const char *template_illegal(const struct template *t, const struct point *p,
                              const struct facts *f);

@@ -61,6 +61,10 @@
 #define TABLE_DEF "kernels/cuda/ring.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE brick
+#define TABLE_DEF "kernels/cuda/brick.def"
+#include "specializer/candidate/template_table.h"
+
 #define TABLE mma
 #define TABLE_DEF "kernels/cuda/mma.def"
 #include "specializer/candidate/template_table.h"

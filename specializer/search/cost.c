@@ -163,13 +163,14 @@ struct gemv_shape {
 static struct gemv_shape gemv_shape(const struct template *t, const struct point *p,
                                     const struct facts *f, double rows, double cols)
 {
-    enum { BLOCKS_MOST = 32, WARPS_RESIDENT = 48, CHUNK = 256, STEP = 512 };
+    enum { BLOCKS_MOST = 32, WARPS_RESIDENT = 48, CHUNK = 256 };
+    double step = CHUNK * bytes_per_weight(f);
     double kw = role_value(t, p, ROLE_KW), rw = role_value(t, p, ROLE_RW),
            stages = role_value(t, p, ROLE_STAGES);
     double each = role_value(t, p, ROLE_ROWS), persist = role_value(t, p, ROLE_PERSIST);
     struct gemv_shape g = {.warps = kw * rw, .m = fmax(1, f->M_MAX), .ring = stages > 0};
     double unroll = fmin(role_value(t, p, ROLE_UNROLL), cols / CHUNK / kw);
-    double waiting = g.warps * STEP * each * unroll * fmax(1, stages);
+    double waiting = g.warps * step * each * unroll * fmax(1, stages);
     g.in_registers = role_value(t, p, ROLE_X) > 0;
     g.walks = persist > 0;
     g.tiles = ceil(rows / (each * rw));
@@ -193,7 +194,8 @@ static double gemv_s(const struct cost *c, const struct template *t, const struc
 {
     enum { BATCH = 8, LANES = 32 };
     struct gemv_shape g = gemv_shape(t, p, f, rows, cols);
-    double seconds = rows * cols * 2 / kept_bandwidth(c, f, g.flight, 3.5, 0.7);
+    double bytes = rows * cols * bytes_per_weight(f);
+    double seconds = bytes / kept_bandwidth(c, f, g.flight, 3.5, 0.7);
     if (g.blocks > f->SMS)
         seconds *= 1 + 0.5 * (1 / wave_share(g.blocks, f->SMS) - 1);
     if (g.ring)

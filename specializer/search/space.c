@@ -194,7 +194,8 @@ static int count_all(struct listing l, enum region region, int m)
 {
     for (int t = 0; t < template_count(); t++) {
         l.template = template_at(t);
-        if (template_fits(l.template, facts_kind(l.facts), region, m) && !too_large(l.template))
+        if (template_fits(l.template, facts_kind(l.facts), region, m) &&
+            template_reads(l.template, l.facts) && !too_large(l.template))
             list_all(&l);
     }
     return l.n;
@@ -221,7 +222,7 @@ struct space *space_open(const struct facts *f, enum region region, int m, enum 
     for (int t = 0; t < templates; t++) {
         s->first[t] = l.n;
         l.template = template_at(t);
-        if (template_fits(l.template, facts_kind(f), region, m))
+        if (template_fits(l.template, facts_kind(f), region, m) && template_reads(l.template, f))
             list_template(&l);
     }
     s->first[templates] = s->size = l.n;

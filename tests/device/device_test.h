@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/backend.h"
+#include "engine/quant.h"
 
 extern const struct backend_ops whet_backend_cuda;
 
@@ -87,8 +88,13 @@ int logits_main(char **argv);
 /* products.c: from now on no product is the library's. */
 bool test_device_plain_products(const char *root, const char *arch);
 
+/* MODEL (greedy.c); exit status. */
+int greedy_main(const char *path);
+
 void test_regions(void);
 void test_steps(void);
+void test_steps_of(const struct shape_row *row, enum dtype type);
+void test_formats(void);
 void test_ahead(void);
 void test_sampler(void);
 void test_kernels(void);
@@ -96,6 +102,7 @@ void test_prefill(void);
 void test_templates(void);
 void test_graphs(void);
 void test_probe(void);
+void test_probe_formats(void);
 void test_agent(void);
 void test_lt(void);
 

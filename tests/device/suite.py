@@ -75,9 +75,9 @@ def plain_parts(at, quick):
               Part("serve", at.script("serve_small.py") +
                    [at.program("whet"), os.path.join(at.source, "tests/golden/tiny-qwen3")],
                    python=torch)]
-    parts += [Part(p, [device, p]) for p in ("regions", "steps", "ahead", "sampler")]
+    parts += [Part(p, [device, p]) for p in ("regions", "steps", "formats", "ahead", "sampler")]
     parts += [Part(p, [device, p], alone=True)
-              for p in ("kernels", "lt", "agent", "probe", "prefill", "graphs")]
+              for p in ("kernels", "lt", "agent", "probe", "probe-formats", "prefill", "graphs")]
     parts += [Part("probe-bad", [at.program("test_bad_probe")], alone=True),
               Part("broken", at.script("broken.py") + [at.program("whet"), at.program("trap.so")],
                    alone=True)]

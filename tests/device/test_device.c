@@ -135,11 +135,14 @@ int main(int argc, char **argv)
         return 2;
     if (argc == 5 && strcmp(argv[1], "logits") == 0)
         return logits_main(argv + 2);
+    if (argc == 3 && strcmp(argv[1], "greedy") == 0)
+        return greedy_main(argv[2]);
     static const struct {
         const char *name;
         void (*run)(void);
     } parts[] = {{"regions", test_regions},
                  {"steps", test_steps},
+                 {"formats", test_formats},
                  {"ahead", test_ahead},
                  {"sampler", test_sampler},
                  {"kernels", test_kernels},
@@ -147,6 +150,7 @@ int main(int argc, char **argv)
                  {"templates", test_templates},
                  {"graphs", test_graphs},
                  {"probe", test_probe},
+                 {"probe-formats", test_probe_formats},
                  {"agent", test_agent},
                  {"lt", test_lt}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

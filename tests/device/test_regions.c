@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_regions.c - every eager region on the device against the oracle, on inputs drawn here.
  *
- * Weights are bf16 on both sides, so what differs is the rounding of activations to bf16 before a
- * product (relative 2^-9 an element) and float sums. Bounds are on the worst row's relative RMS.
+ * Weights are the same on both sides, so what differs is the rounding of activations to bf16 before
+ * a product (relative 2^-9 an element) and float sums. Bounds are on the worst row's relative RMS.
  */
 #include <math.h>
 #include <stdio.h>
@@ -156,14 +156,16 @@ static double run_one(struct rig *r, const char *name, enum region region, int32
     return worst;
 }
 
-static void run_shape(const struct shape_row *row)
+static void run_shape(const struct shape_row *row, enum dtype type)
 {
     static const int32_t ms[] = {1, 2, 3, 5, 16, 33, 64};
     static const int32_t contexts[] = {1, 15, 16, 17, 64, 65, 300, 1000, 4096};
     static const double bound[REGION_COUNT] = {0, 6e-3, 1e-4, 4e-3, 8e-3, 4e-3, 4e-3};
     struct rig r;
     float *rope[2];
-    if (!rig_open(&r, &whet_backend_cuda, model_random(&row->shape, DTYPE_BF16, 7), 512, 128, 64)) {
+    struct model *model = model_random(&row->shape, type, 7);
+    model->own_formats = true;
+    if (!rig_open(&r, &whet_backend_cuda, model, 512, 128, 64)) {
         rig_close(&r);
         return;
     }
@@ -181,7 +183,8 @@ static void run_shape(const struct shape_row *row)
             for (int32_t m = 1; m <= (contexts[i] > 300 ? 3 : 20); m += m < 3 ? 1 : 17)
                 worst = fmax(worst,
                              run_one(&r, row->name, REGION_ATTN, m, contexts[i], bound[g], rope));
-        printf("     %-18s %-9s worst rms %.2e\n", row->name, region_name((enum region)g), worst);
+        printf("     %-18s %-4s %-9s worst rms %.2e\n", row->name, dtype_name(type),
+               region_name((enum region)g), worst);
     }
     free(rope[0]);
     free(rope[1]);
@@ -193,5 +196,25 @@ void test_regions(void)
 {
     for (int i = 0; i < device_shape_count; i++)
         if (strstr(device_shapes[i].name, part_of))
-            run_shape(&device_shapes[i]);
+            run_shape(&device_shapes[i], DTYPE_BF16);
+}
+
+/* Weights in their own formats: rows that are whole bricks, and where the format allows it rows
+ * that are not. */
+void test_formats(void)
+{
+    static const int some[] = {0, 2, 3};
+    bool before = brief;
+    brief = true; /* contexts do not depend on weights */
+    for (int t = DTYPE_Q8_0; t < DTYPE_COUNT; t++)
+        for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+            const struct shape_row *row = &device_shapes[some[i]];
+            bool whole = row->shape.hidden % 256 == 0;
+            if (strstr(dtype_name((enum dtype)t), part_of) &&
+                (whole || dtype_block((enum dtype)t) == 32)) {
+                run_shape(row, (enum dtype)t);
+                test_steps_of(row, (enum dtype)t);
+            }
+        }
+    brief = before;
 }

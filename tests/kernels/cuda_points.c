@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct facts cuda_facts(const struct model_shape *s, enum region region, int m_max, int sms)
 {
@@ -22,6 +23,21 @@ struct facts cuda_facts(const struct model_shape *s, enum region region, int m_m
                           .WTYPE_3 = DTYPE_BF16,
                           .SMS = sms,
                           .HAS_CLUSTERS = 1};
+}
+
+struct facts cuda_facts_in(const struct model_shape *s, enum region region, int m_max, int sms,
+                           enum dtype type)
+{
+    struct facts f = cuda_facts(s, region, m_max, sms);
+    f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = (int32_t)type;
+    return f;
+}
+
+enum dtype cuda_type(const struct template *t, int n)
+{
+    if (strcmp(t->file, "brick") != 0)
+        return DTYPE_BF16;
+    return (enum dtype)((int)DTYPE_Q8_0 + n % (DTYPE_COUNT - DTYPE_Q8_0));
 }
 
 struct point cuda_start(const struct template *t, const struct facts *f)

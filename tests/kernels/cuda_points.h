@@ -11,6 +11,12 @@
 /* Facts of a region of a model of this shape, with bf16 weights, on a GPU. */
 struct facts cuda_facts(const struct model_shape *s, enum region region, int m_max, int sms);
 
+/* The same with weights of which the device keeps the format. */
+struct facts cuda_facts_in(const struct model_shape *s, enum region region, int m_max, int sms,
+                           enum dtype type);
+/* The n-th format, counted round, of those that a template reads: bf16, or one of blocks. */
+enum dtype cuda_type(const struct template *t, int n);
+
 /* The START row's point, or the defaults. */
 struct point cuda_start(const struct template *t, const struct facts *f);
 /* A legal point by chance, which moves on with *z; false if a million tries found none. */

@@ -9,7 +9,7 @@
  * knob gains. Of the spread, which the LEGAL rows only estimate, a few may spill (the specializer
  * refuses those), but all must compile, and none may need more registers than a block can have.
  *
- *   test_cuda_templates SOURCE_ROOT [points a region]      or WHET_CUDA_POINTS=n
+ *   test_cuda_templates SOURCE_ROOT [points a region [FAMILY]]     or WHET_CUDA_POINTS=n
  *
  * With one point a region, the usual, two of the shapes take turns beyond M = 1; with more than two
  * every value of every knob is tried, too.
@@ -163,10 +163,11 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
 {
     static const int ms[] = {1, 2, 8, 32, 48, 64};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        struct facts f = cuda_facts(&shapes[s], t->region, 1, SMS);
+        int types = template_index(t) + (int)s; /* each format somewhere */
+        struct facts f = cuda_facts_in(&shapes[s], t->region, 1, SMS, cuda_type(t, types));
         struct point p;
         for (size_t m = 0; m < sizeof ms / sizeof *ms; m++) {
-            f.M_MAX = ms[m];
+            f = cuda_facts_in(&shapes[s], t->region, ms[m], SMS, cuda_type(t, types++));
             bool turn = (s + m + (size_t)template_index(t)) % 2 == 0;
             if (ms[m] < t->m_min || ms[m] > t->m_max || (ms[m] >= 32 && s >= 3))
                 continue;
@@ -178,7 +179,8 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
             try_values(t, &f);
         for (int i = 0; i < spread; i++) {
             *z = *z * 1664525u + 1013904223u;
-            f.M_MAX = t->m_min + (int)((*z >> 16) % (uint32_t)(t->m_max - t->m_min + 1));
+            int m = t->m_min + (int)((*z >> 16) % (uint32_t)(t->m_max - t->m_min + 1));
+            f = cuda_facts_in(&shapes[s], t->region, m, SMS, cuda_type(t, types++));
             if (cuda_point_random(t, &f, z, &p))
                 try_point(t, &f, &p, false);
         }
@@ -193,7 +195,8 @@ static void try_eager(void)
         const char *file;
         bool stack;
     } eager[] = {{"eager", false},       {"eager_decode", false}, {"eager_prefill", false},
-                 {"eager_wgmma", false}, {"eager_tools", false},  {"eager_sample", true}};
+                 {"eager_wgmma", false}, {"eager_tools", false},  {"eager_bricks", false},
+                 {"eager_sample", true}};
     for (size_t i = 0; i < sizeof eager / sizeof *eager; i++) {
         struct needs n = {0, 0};
         char why[WHY_SIZE], path[4200];
@@ -214,13 +217,15 @@ int main(int argc, char **argv)
     int spread = argc > 2 ? atoi(argv[2]) : sample_size("WHET_CUDA_POINTS", 1);
     uint32_t z = 4;
     if (argc < 2) {
-        fprintf(stderr, "usage: test_cuda_templates SOURCE_ROOT [points a region]\n");
+        fprintf(stderr, "usage: test_cuda_templates SOURCE_ROOT [points a region [FAMILY]]\n");
         return 2;
     }
     root = argv[1];
+    const char *family = argc > 3 ? argv[3] : NULL;
     try_eager();
     for (int i = 0; i < template_count(); i++)
-        if (template_at(i)->machine == MACHINE_CUDA && !template_at(i)->library)
+        if (template_at(i)->machine == MACHINE_CUDA && !template_at(i)->library &&
+            (!family || strcmp(template_at(i)->file, family) == 0))
             try_template(template_at(i), spread, &z);
     printf("%d points compiled, %d with stack, %d failed\n", compiled, spilled, failed);
     if (spilled * 5 > compiled) {

@@ -3,6 +3,9 @@
  * in, and one product. What becomes of a sum is in gemv_end.cuh, the kernel around it all in
  * gemv_run.cuh; where weights come from is the template's own (gemv.cu, ring.cu).
  *
+ * The includer says with FRAGMENTS that weights are operands of tensor cores: then it has its own
+ * x and products (bricks_x.cuh), and sums that lie in lanes as such products leave them.
+ *
  * The includer has the knobs ROWS, UNROLL, KW, RW, X, PERSIST, CLUSTER, TRIGGER, NEXT and BLOCKS,
  * and says with NEIGHBOURS how a row is shared by KW warps: 0, chunk by chunk in turn; 1, each has
  * neighbouring chunks, which one copy can bring.
@@ -13,6 +16,9 @@
 #ifndef WHET_KERNELS_CUDA_LIB_GEMV_CUH
 #define WHET_KERNELS_CUDA_LIB_GEMV_CUH
 
+#ifndef FRAGMENTS
+#define FRAGMENTS 0
+#endif
 #include "cuda/lib/shape.cuh"
 #include "cuda/lib/stream.cuh"
 
@@ -34,11 +40,22 @@ enum {
     RAGGED = C * KW != CHUNKS,                               /* some are beyond the row's end */
     CHUNK_STEP = (NEIGHBOURS ? 1 : KW) * 256, /* elements from a warp's chunk to its next */
     STEPS = C / UNROLL,
-    P = power_of_two(ROWS * M),
+    P = FRAGMENTS ? 32 : power_of_two(ROWS * M),
     SPAN = 32 / P,                         /* lanes that end up with the same sum */
     AT_ONCE = X || STEPS <= 4 ? STEPS : 1, /* unrolled */
+#if FRAGMENTS
+    COLUMNS = M * TERMS, /* of operand B */
+    NT = (COLUMNS + 7) / 8,
+    SUMS = ROWS / 16 * NT * 4, /* of a lane */
+    LD = K + 32,               /* a column in shared memory: conflict-free in 16-byte reads */
+    SMEM_X = COLUMNS * LD * 2
+#else
+    SUMS = ROWS * M,
     SMEM_X = X ? 0 : K * M * 4
+#endif
 };
+/* Sums of a tile go to threads in the order of rows, and not to where their last lanes are. */
+#define BY_THREAD (KW > 1 || FRAGMENTS)
 static_assert(ROWS_ALL >= TILE, "there is a whole tile");
 
 struct place {
@@ -105,6 +122,7 @@ __device__ __forceinline__ const float *input_row(const struct region_args &a,
 #endif
 }
 
+#if !FRAGMENTS
 /* Where element e of x lies in shared memory: a lane's eight as two conflict-free fours. */
 __device__ __forceinline__ int shuffled(int e)
 {
@@ -269,5 +287,6 @@ __device__ __forceinline__ void multiply(const struct input &in, int c, int r, u
                              ((f[4] * q.x + f[5] * q.y) + (f[6] * q.z + f[7] * q.w));
     }
 }
+#endif
 
 #endif

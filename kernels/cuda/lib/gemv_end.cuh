@@ -32,7 +32,7 @@ __device__ __forceinline__ struct token token_of(const struct region_args &a, in
     return k;
 }
 
-/* What a thread finishes: with KW > 1 thread i sum i of the tile, else the lanes of the warp. */
+/* What a thread finishes: BY_THREAD thread i sum i of the tile, else the lanes of the warp. */
 struct finisher {
     int index, local; /* of the sum; of its row in the tile */
     bool mine;        /* whether there is one for this thread */
@@ -43,13 +43,14 @@ __device__ __forceinline__ struct finisher finisher_of(const struct region_args 
                                                        const struct place &at)
 {
     struct finisher f;
-    f.index = KW > 1 ? (int)threadIdx.x : at.lane / SPAN;
-    f.local = KW > 1 ? f.index % TILE : at.rw * ROWS + f.index % ROWS;
-    f.mine = KW > 1 ? f.index < TILE * M : f.index < ROWS * M && at.lane % SPAN == 0;
-    f.k = token_of(a, f.mine ? f.index / (KW > 1 ? TILE : ROWS) : 0);
+    f.index = BY_THREAD ? (int)threadIdx.x : at.lane / SPAN;
+    f.local = BY_THREAD ? f.index % TILE : at.rw * ROWS + f.index % ROWS;
+    f.mine = BY_THREAD ? f.index < TILE * M : f.index < ROWS * M && at.lane % SPAN == 0;
+    f.k = token_of(a, f.mine ? f.index / (BY_THREAD ? TILE : ROWS) : 0);
     return f;
 }
 
+#if !FRAGMENTS
 /* This thread's sum, over the lanes of its warp and then the KW warps of a row. */
 __device__ __forceinline__ float join(const float *sum, float (*part)[TILE * M],
                                       const struct place &at, const struct finisher &f)
@@ -69,6 +70,8 @@ __device__ __forceinline__ float join(const float *sum, float (*part)[TILE * M],
             v += part[p][f.index];
     return v;
 }
+
+#endif
 
 /* 1/rms of the finisher's token; where KW warps have its parts, after a barrier. The sums are in
  * shared memory because the compiler would index an array of them, which is local memory. */

@@ -38,7 +38,7 @@ __device__ __forceinline__ void end_tile(const struct region_args &a, const stru
         if (f.mine)
             raw[QK ? f.k.t : 0][(i * TILE + f.local) % BLOCK_ROWS] = v;
     } else {
-        float other = __shfl_xor_sync(WARP_ALL, v, KW > 1 ? 1 : SPAN % 32);
+        float other = __shfl_xor_sync(WARP_ALL, v, BY_THREAD ? 1 : SPAN % 32);
         finish(a, row, f.k, v, other, with, f.mine, best);
     }
 }
@@ -85,7 +85,7 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
 #endif
     unsigned long long best = 0;
     for (int i = 0; i < tiles; i++) {
-        float sum[ROWS * M];
+        float sum[SUMS];
         int row = tile_row(i) + f.local;
         stream.look(i, tiles);
         float2 with = f.mine && !QK ? companion(a, row, f.k) : make_float2(0, 0);

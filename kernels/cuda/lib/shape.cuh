@@ -39,6 +39,9 @@
 #ifndef HAS_QK_NORM
 #define HAS_QK_NORM 0
 #endif
+#ifndef WTYPE
+#define WTYPE 2 /* DTYPE_BF16 */
+#endif
 #ifndef SMS
 #define SMS 132
 #endif
@@ -60,7 +63,7 @@
 #define HAS_NORM (AT_ATTN_IN || AT_MLP_IN || AT_HEAD)
 static_assert(REGION_ATTN_IN == 1 && REGION_HEAD == 6, "regions by number");
 
-/* The matrix of REGION: [ROWS_ALL, K], bf16. */
+/* The matrix of REGION: [ROWS_ALL, K], in the format WTYPE. */
 #if AT_ATTN_IN
 #define ROWS_ALL ((HEADS + 2 * KV_HEADS) * HEAD_DIM)
 #define K HIDDEN

@@ -391,9 +391,30 @@ static void its_tokenizer_takes_any_bytes_and_every_id_has_text(void **state)
     model_close(m);
 }
 
+static void a_random_model_may_have_a_format(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    struct model *m = model_open("random:tiny:q8_0", true, NULL, NULL, &err);
+    assert_non_null(m);
+    assert_int_equal(m->layer[0].wq.type, DTYPE_Q8_0);
+    assert_string_equal(m->path, "random:tiny:q8_0");
+    model_close(m);
+    assert_int_equal(model_random_type("random:tiny"), DTYPE_BF16);
+    assert_int_equal(model_random_type("random:tiny:Q4_K"), DTYPE_Q4_K);
+    assert_int_equal(model_random_type("random:tiny:q9"), DTYPE_COUNT);
+    assert_null(model_open("random:tiny:q9", true, NULL, NULL, &err));
+    assert_non_null(strstr(err.msg, "random:tiny:q9: the format after the name is not known"));
+    assert_null(model_open("random:tiny:q4_k", true, NULL, NULL, &err)); /* rows of 128 */
+    assert_non_null(strstr(err.msg, "not whole blocks of Q4_K"));
+    assert_null(model_open("random:tin:q8_0", true, NULL, NULL, &err));
+    assert_non_null(strstr(err.msg, "random:tin:q8_0 is not known"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_random_model_may_have_a_format),
         cmocka_unit_test(copied_weights_keep_their_addresses_and_bytes),
         cmocka_unit_test(copied_weights_survive_the_file_being_cut),
         cmocka_unit_test(a_llama_directory_opens_with_its_config),

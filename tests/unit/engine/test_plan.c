@@ -188,7 +188,8 @@ static void the_roofline_is_the_slower_of_bytes_and_flops(void **state)
     assert_true(roofline_s(&machine, &flops) == 3.0);
 }
 
-/* A device that keeps weights and pages in bf16 moves as much for an F32 model as for a Q4 one. */
+/* A device that keeps weights and pages in bf16 moves as much for an F32 model as for a bf16 one,
+ * and what the file has for a format that it keeps. */
 static void bytes_are_those_of_the_machines_own_formats(void **state)
 {
     (void)state;
@@ -205,9 +206,38 @@ static void bytes_are_those_of_the_machines_own_formats(void **state)
     assert_true(machine_weight_bytes(&cpu, &f32) == 2 * machine_weight_bytes(&cpu, &bf16));
     assert_true(machine_bytes(&gpu, &f32) == machine_bytes(&gpu, &bf16));
     assert_true(roofline_s(&gpu, &f32) == roofline_s(&gpu, &bf16));
+    m.layer[0].down.type = DTYPE_Q4_K;
+    assert_false(plan_cost(&m, REGION_MLP_OUT, 0, 1, 1, 512, 1).kept);
+    m.own_formats = true;
+    struct region_cost q4 = plan_cost(&m, REGION_MLP_OUT, 0, 1, 1, 512, 1);
+    assert_true(q4.kept && !bf16.kept && !f32.kept);
+    assert_true(machine_weight_bytes(&gpu, &q4) == 2048.0 * 6144 * 144 / 256);
     struct region_cost attn = plan_cost(&m, REGION_ATTN, 0, 1, 1, 512, 1);
     assert_true(machine_bytes(&cpu, &attn) - machine_bytes(&gpu, &attn) ==
                 (double)attn.kv_bytes / 2);
+}
+
+/* What shares a matrix on the device must be in one format. */
+static void a_format_is_kept_where_the_whole_matrix_has_it(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    struct layer *l = &m.layer[0];
+    m.head.type = DTYPE_Q8_0;
+    assert_int_equal(device_type(&m, REGION_HEAD, 0), DTYPE_BF16); /* unless it says so */
+    m.own_formats = true;
+    l->wq.type = l->wk.type = l->wv.type = DTYPE_Q4_K;
+    assert_int_equal(device_type(&m, REGION_ATTN_IN, 0), DTYPE_Q4_K);
+    l->wv.type = DTYPE_Q6_K;
+    assert_int_equal(device_type(&m, REGION_ATTN_IN, 0), DTYPE_BF16);
+    l->gate.type = l->up.type = DTYPE_F16;
+    assert_int_equal(device_type(&m, REGION_MLP_IN, 0), DTYPE_BF16);
+    l->wq.type = l->wk.type = l->wv.type = l->gate.type = l->up.type = DTYPE_BF16;
+    for (int t = DTYPE_Q8_0; t <= DTYPE_Q6_K; t++) {
+        m.head.type = t;
+        assert_int_equal(device_type(&m, REGION_HEAD, 0), t);
+    }
+    m.head.type = DTYPE_BF16;
 }
 
 int main(void)
@@ -222,6 +252,7 @@ int main(void)
         cmocka_unit_test(weight_bytes_match_the_published_table),
         cmocka_unit_test(weights_are_read_once_whatever_the_batch),
         cmocka_unit_test(causal_attention_counts_what_each_token_sees),
+        cmocka_unit_test(a_format_is_kept_where_the_whole_matrix_has_it),
         cmocka_unit_test(bytes_are_those_of_the_machines_own_formats),
         cmocka_unit_test(the_roofline_is_the_slower_of_bytes_and_flops),
     };

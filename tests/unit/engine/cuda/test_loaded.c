@@ -104,8 +104,9 @@ static void what_is_fetched_ahead_is_what_the_plan_reads_next(void **state)
     (void)state;
     static char arena[4096], matrix[4][2], head[2];
     const struct model model = {.shape = {.layers = 2, .hidden = 64, .ffn = 128, .vocab = 100}};
-    struct device_layer layer[2] = {{.wqkv = (void *)matrix[0], .wo = (void *)matrix[1]},
-                                    {.wqkv = (void *)matrix[2], .wo = (void *)matrix[3]}};
+    struct device_layer layer[2] = {
+        {.wqkv = {(void *)matrix[0], DTYPE_BF16}, .wo = {(void *)matrix[1], DTYPE_BF16}},
+        {.wqkv = {(void *)matrix[2], DTYPE_BF16}, .wo = {(void *)matrix[3], DTYPE_BF16}}};
     struct backend b = {.model = &model, .plan = plan_build(&model.shape)};
     struct pack pack = {.at = 1024, .each = 256};
     struct loaded packs = {.pack = &pack};
@@ -113,7 +114,7 @@ static void what_is_fetched_ahead_is_what_the_plan_reads_next(void **state)
     struct choice c = {.m = 1};
     struct walk w = {.b = &b, .choice = &c};
     b.on.layer = layer;
-    b.on.head = (void *)head;
+    b.on.head = (struct device_weight){(void *)head, DTYPE_BF16};
     b.packs.base = arena;
     for (int r = 0; r < REGION_COUNT; r++)
         c.kernel[r] = &plain;

@@ -56,7 +56,7 @@ static void rows_are_rounded_to_nearest_even(void **state)
     (void)state;
     float data[4] = {1.0f, 1.00390625f, 1.01171875f, -3.0e38f}; /* ties go to even */
     struct weight w = matrix(data, 1, 4);
-    struct image m = {.source = {&w}, .rows = 1, .cols = 4};
+    struct image m = {.source = {&w}, .rows = 1, .cols = 4, .type = DTYPE_BF16};
     float scratch[4];
     uint16_t got[4];
     convert(&b, &m, 0, 1, got, scratch);
@@ -69,18 +69,65 @@ static void rows_are_rounded_to_nearest_even(void **state)
 static void stretches_cover_every_row_once(void **state)
 {
     (void)state;
-    struct image images[3] = {
-        {.rows = 5, .cols = 1 << 20}, {.rows = 1, .cols = 8}, {.rows = 700, .cols = 1 << 13}};
+    struct image images[3] = {{.rows = 5, .cols = 1 << 20, .type = DTYPE_BF16},
+                              {.rows = 1, .cols = 8, .type = DTYPE_BF16},
+                              {.rows = 7000, .cols = 1 << 13, .type = DTYPE_Q4_K}};
     struct upload u = {.b = &b, .images = 3, .image = images, .lock = PTHREAD_MUTEX_INITIALIZER};
     int32_t seen[3] = {0}, row, rows;
     struct image *m;
     while (next(&u, &m, &row, &rows)) {
         assert_int_equal(row, seen[m - images]);
-        assert_true(rows > 0 && 2LL * rows * m->cols <= STRETCH);
+        assert_true(rows > 0 && bytes_before(m, rows) <= STRETCH);
+        assert_true(m->type == DTYPE_BF16 || row % BRICK_ROWS == 0);
         seen[m - images] += rows;
     }
     for (int i = 0; i < 3; i++)
         assert_int_equal(seen[i], images[i].rows);
+}
+
+static struct weight drawn(enum dtype t, int32_t rows, int32_t cols, char *to)
+{
+    float *row = xmalloc((size_t)cols * sizeof *row);
+    for (int32_t r = 0; r < rows; r++) {
+        for (int32_t c = 0; c < cols; c++)
+            row[c] = (float)((r * 131 + c * 29) % 97 - 40) / 64;
+        quant_row(t, row, to + r * dtype_bytes(t, cols), cols);
+    }
+    free(row);
+    return (struct weight){.data = to, .rows = rows, .cols = cols, .type = (int32_t)t};
+}
+
+/* q, k and v of 40 rows together: rows in RoPE order, the last row of bricks half empty. */
+static void a_kept_format_is_put_row_by_row_where_its_rows_belong(void **state)
+{
+    (void)state;
+    enum { COLS = 288, ROWS = 40, EACH = 2 * 4352 };
+    char *data = xmalloc(ROWS * (COLS / 32) * 34);
+    struct weight w[3] = {drawn(DTYPE_Q8_0, 16, COLS, data),
+                          drawn(DTYPE_Q8_0, 16, COLS, data + 16 * 9 * 34),
+                          drawn(DTYPE_Q8_0, 8, COLS, data + 32 * 9 * 34)};
+    struct image m = {.source = {&w[0], &w[1], &w[2]},
+                      .kind = STACKED,
+                      .rows = ROWS,
+                      .cols = COLS,
+                      .paired = 2,
+                      .type = DTYPE_Q8_0};
+    uint16_t *got = xmalloc(3 * EACH);
+    char *want = xcalloc(3, EACH);
+    model.shape = (struct model_shape){.head_dim = 8, .rope_interleaved = false};
+    assert_int_equal(bytes_before(&m, ROWS), 3 * EACH);
+    assert_int_equal(bytes_before(&m, 16), EACH);
+    convert(&b, &m, 0, ROWS, got, NULL);
+    for (int32_t r = 0; r < ROWS; r++) {
+        int32_t at;
+        const struct weight *from = find_row(&b, &m, r, &at);
+        bricks_put_row(DTYPE_Q8_0, (const char *)from->data + at * 9 * 34, COLS, r % 16,
+                       want + r / 16 * EACH);
+    }
+    assert_memory_equal(got, want, 3 * EACH);
+    free(want);
+    free(got);
+    free(data);
 }
 
 int main(void)
@@ -90,6 +137,7 @@ int main(void)
         cmocka_unit_test(gate_and_up_rows_alternate),
         cmocka_unit_test(rows_are_rounded_to_nearest_even),
         cmocka_unit_test(stretches_cover_every_row_once),
+        cmocka_unit_test(a_kept_format_is_put_row_by_row_where_its_rows_belong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,7 +54,8 @@ static void the_point_to_start_from_is_in_the_space_with_its_neighbours(void **u
             const struct template *t = template_at(i);
             struct point p;
             int32_t near[2 * KNOBS_MAX];
-            if (!template_fits(t, MACHINE_CUDA, (enum region)r, 1) || !template_start(t, &f, &p))
+            if (!template_fits(t, MACHINE_CUDA, (enum region)r, 1) || !template_start(t, &f, &p) ||
+                strcmp(t->file, "brick") == 0) /* which reads no bf16 */
                 continue;
             int32_t id = space_find(s, t, &p);
             assert_true(id >= 0);
@@ -64,6 +65,28 @@ static void the_point_to_start_from_is_in_the_space_with_its_neighbours(void **u
         space_close(s);
     }
     assert_true(starts >= 5);
+}
+
+/* Weights that are kept in their own format are read by the template of bricks and no other. */
+static void a_kept_format_has_points_that_read_it(void **unused)
+{
+    (void)unused;
+    for (int32_t type = DTYPE_Q8_0; type < DTYPE_COUNT; type++)
+        for (int r = REGION_MLP_OUT; r < REGION_COUNT; r++)
+            for (int m = 1; m <= (type == DTYPE_Q4_K ? 16 : 1); m *= 4) {
+                struct facts f = facts_of((enum region)r, m);
+                struct point p;
+                f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = type;
+                struct space *s = space_open(&f, (enum region)r, m, NUMERICS_TOLERANCE);
+                assert_true(m > 8 ? space_size(s) == 0 : space_size(s) >= 50);
+                for (int32_t id = 0; id < space_size(s); id++)
+                    assert_string_equal(space_template(s, id)->file, "brick");
+                if (m <= 8) {
+                    const struct template *t = space_template(s, 0);
+                    assert_true(template_start(t, &f, &p) && !template_illegal(t, &p, &f));
+                }
+                space_close(s);
+            }
 }
 
 /* A point found for one width may not fit another: with rows of 4096 the first one that holds for
@@ -296,8 +319,10 @@ static void the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts(void **unused
     assert_true(has(flags, "-DSMS=132"));
     assert_true(has(flags, "-DFFN=6144"));
     assert_true(has(flags, "-DROWS=2"));
+    assert_true(has(flags, "-DWTYPE=2")); /* DTYPE_BF16 */
     for (char **at = flags; *at; at++) {
-        assert_null(strstr(*at, "WTYPE"));
+        assert_null(strstr(*at, "HAS_AVX2"));
+        assert_null(strstr(*at, "WTYPE_2"));
         free(*at);
     }
     free(flags);
@@ -417,6 +442,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_region_has_legal_points_of_cuda_templates_only),
         cmocka_unit_test(the_point_to_start_from_is_in_the_space_with_its_neighbours),
+        cmocka_unit_test(a_kept_format_has_points_that_read_it),
         cmocka_unit_test(a_start_that_is_illegal_gives_way_to_the_next_that_holds),
         cmocka_unit_test(a_device_without_clusters_has_only_points_without),
         cmocka_unit_test(a_space_too_large_to_enumerate_is_the_same_every_time),

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bricks.c - see bricks.h. A row is taken apart into codes, one byte each, and what the file says
+ * of blocks besides; both are then put where kernels/bricks.h says. */
+#include "engine/cuda/bricks.h"
+
+#include <string.h>
+
+#include "kernels/bricks.h"
+
+enum { QK = 32, BLOCKS = BRICK_COLS / QK };
+
+int64_t bricks_bytes(enum dtype t, int64_t rows, int64_t cols)
+{
+    return (rows + BRICK_ROWS - 1) / BRICK_ROWS * bricks_across((int)cols) * brick_bytes((int)t);
+}
+
+/* ---- codes ---------------------------------------------------------------------------------- */
+
+static void nibbles(const uint8_t *q, uint8_t code[QK])
+{
+    for (int i = 0; i < QK / 2; i++) {
+        code[i] = q[i] & 15;
+        code[i + QK / 2] = q[i] >> 4;
+    }
+}
+
+static void fifth_bits(const uint8_t *high, uint8_t code[QK])
+{
+    for (int i = 0; i < QK; i++)
+        code[i] |= (uint8_t)((high[i / 8] >> i % 8 & 1) << 4);
+}
+
+/* One block of 32: its codes, and its one or two halves. */
+static void take_block(enum dtype t, const uint8_t *b, uint8_t code[QK], uint8_t half[4])
+{
+    memcpy(half, b, t == DTYPE_Q4_1 || t == DTYPE_Q5_1 ? 4 : 2);
+    switch (t) {
+    case DTYPE_Q8_0:
+        memcpy(code, b + 2, QK);
+        break;
+    case DTYPE_Q4_0:
+        nibbles(b + 2, code);
+        break;
+    case DTYPE_Q4_1:
+        nibbles(b + 4, code);
+        break;
+    case DTYPE_Q5_0:
+        nibbles(b + 6, code);
+        fifth_bits(b + 2, code);
+        break;
+    default:
+        nibbles(b + 8, code);
+        fifth_bits(b + 4, code);
+        break;
+    }
+}
+
+static void codes_q4_k(const uint8_t *b, uint8_t code[BRICK_COLS])
+{
+    for (int i = 0; i < BRICK_COLS; i++)
+        code[i] = b[16 + i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15;
+}
+
+static void codes_q6_k(const uint8_t *b, uint8_t code[BRICK_COLS])
+{
+    const uint8_t *low = b, *high = b + 128;
+    for (int i = 0; i < BRICK_COLS; i++) {
+        int half = i / 128, r = i % 128;
+        int q = low[half * 64 + r % 64] >> r / 64 * 4 & 15;
+        code[i] = (uint8_t)(q | (high[half * 32 + r % 32] >> r / 32 * 2 & 3) << 4);
+    }
+}
+
+/* ---- places --------------------------------------------------------------------------------- */
+
+/* Codes of strip `t` of row r. Bits are or'ed into words that were zero. */
+static void put_strip(enum dtype type, const uint8_t code[QK], int r, int t, uint32_t *low,
+                      uint32_t *high)
+{
+    int h = r / 8;
+    for (int c = 0; c < QK; c++) {
+        int s = c / 16, q = c % 16 / 4, j = c % 4, lane = r % 8 * 4 + q, pair = 2 * s + j / 2;
+        uint32_t v = code[c];
+        if (type == DTYPE_Q8_0) {
+            low[(t * 32 + lane) * 4 + 2 * h + s] |= v << (8 * (j / 2) + 16 * (j % 2));
+            continue;
+        }
+        low[(t / 2 * 32 + lane) * 4 + 2 * (t % 2) + h] |= (v & 15) << (4 * pair + 16 * (j % 2));
+        if (type == DTYPE_Q6_K)
+            high[(t / 4 * 32 + lane) * 4 + t % 4] |= v >> 4 << (2 * (4 * h + pair) + 16 * (j % 2));
+        else if (high)
+            high[lane * 4 + t / 2] |= v >> 4 << (4 * (2 * (t % 2) + h) + pair + 16 * (j % 2));
+    }
+}
+
+/* A row of one brick: up to eight blocks of 32, or one of 256. */
+static void put_brick(enum dtype type, const uint8_t *from, int blocks, int r, char *brick)
+{
+    uint32_t *low = (uint32_t *)(void *)brick, *high = NULL;
+    char *scales = brick + brick_low((int)type) + brick_high((int)type);
+    uint8_t code[BRICK_COLS];
+    if (brick_high((int)type))
+        high = (uint32_t *)(void *)(brick + brick_low((int)type));
+    if (type == DTYPE_Q4_K) {
+        codes_q4_k(from, code);
+        memcpy(scales + 16 * r, from, 16);
+    } else if (type == DTYPE_Q6_K) {
+        codes_q6_k(from, code);
+        memcpy(scales + 16 * r, from + 192, 16);
+        memcpy(scales + 256 + 2 * r, from + 208, 2);
+    } else {
+        for (int i = 0; i < blocks; i++) {
+            uint8_t half[4];
+            take_block(type, from + i * dtype_block_bytes(type), code + i * QK, half);
+            memcpy(scales + 16 * r + 2 * i, half, 2);
+            if (type == DTYPE_Q4_1 || type == DTYPE_Q5_1)
+                memcpy(scales + 256 + 16 * r + 2 * i, half + 2, 2);
+        }
+    }
+    for (int t = 0; t < blocks; t++)
+        put_strip(type, code + t * QK, r, t, low, high);
+}
+
+void bricks_put_row(enum dtype t, const void *row, int32_t cols, int32_t r, void *to)
+{
+    int each = BRICK_COLS / dtype_block(t) * dtype_block_bytes(t);
+    for (int b = 0; b < bricks_across(cols); b++) {
+        int left = (cols - b * BRICK_COLS) / QK;
+        put_brick(t, (const uint8_t *)row + (int64_t)b * each, left < BLOCKS ? left : BLOCKS, r,
+                  (char *)to + (int64_t)b * brick_bytes((int)t));
+    }
+}

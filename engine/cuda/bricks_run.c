@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bricks_run.c - eager products with weights that are kept in their own format.
+ *
+ * Up to EAGER_BRICKS_MOST tokens are multiplied by kernels of ours, which read each weight once, as
+ * it is. More tokens are worth the library's kernels: the matrix, or a slab of its rows, is
+ * expanded to bf16 first, into memory that all matrices share; a walk is one stream, so a slab is
+ * multiplied before the next one takes its place.
+ */
+#include "config/err.h"
+#include "engine/cuda/bricks.h"
+#include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/device_model.h"
+#include "engine/cuda/products.h"
+#include "engine/cuda/walk.h"
+#include "kernels/bricks.h"
+
+enum { SCRATCH_MOST = 256 << 20, EXPAND_BLOCKS = 8 /* of a multiprocessor */ };
+
+int64_t bricks_scratch(const struct model *m)
+{
+    int64_t most = weights_expanded(m);
+    return most < SCRATCH_MOST ? most : SCRATCH_MOST;
+}
+
+int32_t bricks_slab(const struct backend *b, int32_t rows, int32_t cols)
+{
+    int64_t fit = bricks_scratch(b->model) / (2LL * cols) / BRICK_ROWS * BRICK_ROWS;
+    return fit < rows ? (int32_t)fit : rows;
+}
+
+/* The kernels of a format follow one another: 8 tokens, 16 tokens, to bf16. */
+static enum primitive primitive_of(enum dtype t, int which)
+{
+    return (enum primitive)(PRIM_BRICKS + 3 * ((int)t - DTYPE_Q8_0) + which);
+}
+
+static int multiply(struct walk *w, const struct product *p, enum dtype t, struct err *e)
+{
+    struct eager_bricks_args a = {.w = p->w,
+                                  .x16 = p->x16,
+                                  .c = p->c,
+                                  .d = p->d,
+                                  .m = p->m,
+                                  .n = p->n,
+                                  .k = p->k,
+                                  .ld = p->ld ? p->ld : p->n};
+    dim3 grid = {(unsigned)(p->n + BRICK_ROWS - 1) / BRICK_ROWS, 1, 1};
+    return launch(w, primitive_of(t, p->m > 8), grid, EAGER_BRICKS, 0, &a, e);
+}
+
+int bricks_run(struct walk *w, const struct product *p, enum dtype t, struct err *e)
+{
+    struct backend *b = w->b;
+    int64_t row = bricks_bytes(t, BRICK_ROWS, p->k);
+    int32_t slab = bricks_slab(b, p->n, p->k);
+    if (p->m <= EAGER_BRICKS_MOST && !p->d16)
+        return multiply(w, p, t, e);
+    for (int32_t at = 0; at < p->n; at += slab) {
+        struct product part = *p;
+        part.n = p->n - at < slab ? p->n - at : slab;
+        part.ld = p->ld ? p->ld : p->n;
+        part.w = b->expanded;
+        part.d = (char *)p->d + (int64_t)at * (p->d16 ? 2 : 4);
+        part.c = p->c ? p->c + at : NULL;
+        struct eager_expand_args a = {(const char *)p->w + at / BRICK_ROWS * row, b->expanded,
+                                      part.n, p->k};
+        dim3 grid = {(unsigned)(b->device.multiProcessorCount * EXPAND_BLOCKS), 1, 1};
+        if (launch(w, primitive_of(t, 2), grid, 256, 0, &a, e))
+            return -1;
+        w->launches[w->region]++;
+        if (blas_run(b, w->stream, &part, NULL, e))
+            return -1;
+    }
+    return 0;
+}
