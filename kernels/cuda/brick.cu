@@ -19,45 +19,7 @@
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
-#ifndef ROWS
-#define ROWS 16
-#endif
-#ifndef UNROLL
-#define UNROLL 2
-#endif
-#ifndef KW
-#define KW 4
-#endif
-#ifndef RW
-#define RW 1
-#endif
-#ifndef TERMS
-#define TERMS 2
-#endif
-#ifndef PERSIST
-#define PERSIST 0
-#endif
-#ifndef BLOCKS
-#define BLOCKS 1
-#endif
-#ifndef TRIGGER
-#define TRIGGER 1
-#endif
-#ifndef PREFETCH
-#define PREFETCH 0
-#endif
-#ifndef LOAD
-#define LOAD 0
-#endif
-#ifndef NEXT
-#define NEXT 0
-#endif
-#ifndef CLUSTER
-#define CLUSTER 4
-#endif
-#ifndef WTYPE
-#define WTYPE 8 /* DTYPE_Q4_K */
-#endif
+/* cuda/brick.def has them; whoever compiles this gives each a value. */
 #define X 0          /* activations in shared memory */
 #define NEIGHBOURS 0 /* bricks of a row are dealt to warps in turn */
 #define FRAGMENTS 1
@@ -65,6 +27,7 @@
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
+#define KNOB(name, role, value, values, help) static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) static_assert(expression, why);
 #include "cuda/brick.def"
 
