@@ -1,28 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* brick.cu - projections of one to eight tokens whose weights are kept in their own format
- * (kernels/bricks.h): read once, straight into registers, and multiplied on tensor cores.
+ * (kernels/bricks.h): read once, through a ring in shared memory, and multiplied on tensor cores.
  *
  * The regions and their maths are gemv.cu's, and so is what a block does around its products. What
  * differs is the product. A weight of four bits has to be made a number, and on ordinary units that
  * and its multiply-add are four instructions, which is more than a multiprocessor has in the time
- * that a half byte takes to come: so two weights become two bf16 by one shift and one logic
+ * that half a byte takes to come: so two weights become two bf16 by one shift and one logic
  * operation, 16 rows of 32 columns are two mma.sync, and scales come after them (lib/bricks.cuh).
- * No weight is rounded. Tokens are columns; up to four of them cost what one does
- * (lib/bricks_x.cuh).
+ * No weight is rounded. Tokens are columns, or of one token a brick's strips (lib/bricks_x.cuh).
  *
- * A warp multiplies ROWS rows, brick by brick, and has UNROLL bricks of each 16 of them in flight,
- * the first ones before the wait for the kernel before this one. Bytes moved: the bricks, and x
- * once a block.
+ * A warp multiplies ROWS rows, brick by brick. A brick is one piece of memory, so one lane asks for
+ * it with one instruction and a barrier counts its bytes; each warp has a ring of its own with
+ * STAGES bricks of each 16 rows, filled before the wait for the kernel before this one. (In
+ * registers so many bricks leave room for few warps.) Bytes moved: the bricks, and x once a block.
  *
- * Invariant: that of lib/gemv_run.cuh.
+ * Invariant: that of lib/gemv_run.cuh. A slot is asked for again only when all lanes have
+ * multiplied what was in it; every step that is asked for is waited for, so no copy outlives its
+ * block.
  */
 
 /* ---- knobs -------------------------------------------------------------------------------- */
 
 /* cuda/brick.def has them; whoever compiles this gives each a value. */
-#define X 0          /* activations in shared memory */
+#define X 0 /* activations in shared memory */
+#define UNROLL 1
 #define NEIGHBOURS 0 /* bricks of a row are dealt to warps in turn */
 #define FRAGMENTS 1
+#include "cuda/lib/barrier.cuh"
 #include "cuda/lib/gemv.cuh"
 
 /* ---- legality ----------------------------------------------------------------------------- */
@@ -38,53 +42,59 @@
 #include "cuda/lib/bricks_x.cuh"
 
 enum {
-    SMEM_STREAM = 0,
     BANDS = ROWS / 16, /* rows of bricks of a warp */
-    BYTES = brick_bytes(WTYPE)
+    BYTES = brick_bytes(WTYPE),
+    SLOT = BANDS * BYTES,
+    SMEM_STREAM = KW * RW * STAGES * SLOT
 };
 
-struct load_brick_weight {
-    __device__ __forceinline__ uint4 operator()(const uint4 *p) const
-    {
-        return load_weight<LOAD>(p);
-    }
-};
-
-/* Bricks in registers: each that is multiplied makes room for one that is asked for at once. */
+/* Bricks in shared memory. Step t of the block, tile t / C, is in slot t % STAGES. */
 struct Stream {
     const struct region_args &a;
     const struct place at;
-    const char *w, *next; /* of this tile and the one after it: this warp's first brick */
-    struct brick<WTYPE> buffer[BANDS][UNROLL];
-
-    __device__ __forceinline__ const char *first_brick(int i) const
-    {
-        size_t band = (tile_row(i) + at.rw * ROWS) / 16;
-        return (const char *)a.w + (band * CHUNKS + chunk_at(0, at)) * BYTES;
-    }
+    char *ring;    /* this warp's */
+    int slot, lap; /* of the step that is next; laps of the ring before it, modulo 2 */
+    barrier *full; /* [STAGES] this warp's: what was asked for is there */
 
     __device__ __forceinline__ Stream(const struct region_args &args, const struct place &place,
-                                      float *)
-        : a(args), at(place)
+                                      float *shared)
+        : a(args), at(place), slot(0), lap(0)
     {
-        w = first_brick(0);
+        __shared__ barrier barriers[KW * RW][STAGES];
+        int warp = threadIdx.x / 32;
+        ring = (char *)shared + warp * (STAGES * SLOT);
+        full = barriers[warp];
+        if (at.lane == 0) {
+            for (int s = 0; s < STAGES; s++)
+                barrier_init(full + s, 1);
+            barriers_ready();
+        }
+        __syncwarp();
     }
 
-    /* Brick c of this warp in band r of a tile; a part of K that has fewer reads nothing. */
-    __device__ __forceinline__ void load(const char *from, int r, int c, int u)
+    /* Asks for step t, if the block has so many, into slot `to`. */
+    __device__ __forceinline__ void ask(int t, int to, int tiles)
     {
-        if (!beyond(c, at))
-            load_brick<WTYPE>(&buffer[r][u], from + ((size_t)r * CHUNKS + c * KW) * BYTES, at.lane,
-                              load_brick_weight());
+        int i = t / C, c = t % C;
+        if (at.lane != 0 || i >= tiles)
+            return;
+        bool some = !beyond(c, at);
+        size_t band = (tile_row(i) + at.rw * ROWS) / 16;
+        const char *from = (const char *)a.w + (band * CHUNKS + chunk_at(c, at)) * BYTES;
+        barrier_expect(full + to, some ? SLOT : 0);
+#pragma unroll
+        for (int r = 0; r < BANDS; r++)
+            if (some)
+                copy_bulk<LOAD == 2>(ring + to * SLOT + r * BYTES,
+                                     from + (size_t)r * CHUNKS * BYTES, BYTES, full + to);
     }
 
     __device__ __forceinline__ void fill()
     {
+        int tiles = tiles_of_block();
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-            for (int r = 0; r < BANDS; r++)
-                load(w, r, u, u);
+        for (int t = 0; t < STAGES; t++)
+            ask(t, t, tiles);
         if (PREFETCH)
             prefetch();
     }
@@ -94,7 +104,7 @@ struct Stream {
     {
         int tiles = min(tiles_of_block(), PREFETCH);
         for (int i = 0; i < tiles; i++) {
-            int skip = i == 0 ? UNROLL * KW : 0;
+            int skip = i == 0 ? STAGES * KW : 0;
             for (int r = threadIdx.x; r < TILE / 16 && skip < CHUNKS; r += THREADS)
                 prefetch_l2((const char *)a.w +
                                 ((size_t)(tile_row(i) / 16 + r) * CHUNKS + skip) * BYTES,
@@ -102,38 +112,8 @@ struct Stream {
         }
     }
 
-    __device__ __forceinline__ void look(int i, int tiles)
+    __device__ __forceinline__ void look(int, int) const
     {
-        next = i + 1 < tiles ? first_brick(i + 1) : w;
-    }
-
-    /* sum += w x over the bricks of all bands in place u, brick c of this warp. */
-    __device__ __forceinline__ void multiply_bricks(const struct input &in, int c, int u,
-                                                    float *sum)
-    {
-        typedef brick_shape<WTYPE> shape;
-        if (beyond(c, at))
-            return;
-#pragma unroll
-        for (int t = 0; t < BRICK_STRIPS; t++) {
-            uint4 x[NT];
-            float all[NT][shape::HALVES][4];
-#pragma unroll
-            for (int n = 0; n < NT; n++) {
-                x[n] = operand_x(in, chunk_at(c, at) * BRICK_STRIPS + t, n);
-                if (shape::OFFSET)
-                    sum_x<WTYPE>(x[n], all[n]);
-            }
-#pragma unroll
-            for (int r = 0; r < BANDS; r++) {
-                const struct brick<WTYPE> &b = buffer[r][u];
-                struct brick_scale<WTYPE> s = brick_scales_of<WTYPE>(b, t);
-                uint4 w0 = brick_operand<WTYPE>(b, t, 0), w1 = brick_operand<WTYPE>(b, t, 1);
-#pragma unroll
-                for (int n = 0; n < NT; n++)
-                    multiply_strip<WTYPE>(w0, w1, s, x[n], all[n], sum + (r * NT + n) * 4);
-            }
-        }
     }
 
     __device__ __forceinline__ void multiply(const struct input &in, int i, int tiles, float *sum)
@@ -142,21 +122,24 @@ struct Stream {
         for (int j = 0; j < SUMS; j++)
             sum[j] = 0;
 #pragma unroll 1
-        for (int c = 0; c < C; c += UNROLL) {
-            int cn = c + UNROLL, in_tile = cn / C;
-            const char *from = in_tile == 0 ? w : in_tile == 1 ? next : 0;
-            bool refill = i + in_tile < tiles;
-            cn %= C;
+        for (int c = 0; c < C; c++) {
+            barrier_wait(full + slot, lap);
 #pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                multiply_bricks(in, c + u, u, sum);
-#pragma unroll
-                for (int r = 0; r < BANDS; r++)
-                    if (refill)
-                        load(from, r, cn + u, u);
+            for (int r = 0; r < BANDS; r++) {
+                const char *brick = ring + slot * SLOT + r * BYTES;
+                int strip = chunk_at(c, at) * BRICK_STRIPS;
+                if (beyond(c, at))
+                    continue;
+                if (DIAGONAL)
+                    multiply_diagonal<WTYPE>(brick, in, strip, at, sum + r * 2);
+                else
+                    multiply_brick<WTYPE>(brick, in, strip, at, sum + r * NT * 4);
             }
+            __syncwarp(); /* every lane has read */
+            ask(i * C + c + STAGES, slot, tiles);
+            lap ^= slot == STAGES - 1;
+            slot = slot == STAGES - 1 ? 0 : slot + 1;
         }
-        w = next;
     }
 };
 

@@ -56,14 +56,12 @@ __device__ __forceinline__ void multiply_brick(const struct eager_bricks_args &a
     int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
 #pragma unroll
     for (int t = 0; t < BRICK_STRIPS; t++) {
-        int col = first + t * 32;
-        if (col >= a.k)
-            return;
+        int col = first + t * 32; /* beyond the row codes and scales are zero */
         struct brick_scale<T> s = brick_scales_of<T>(b, t);
 #pragma unroll
         for (int n = 0; n < N; n++) {
             uint2 x0 = make_uint2(0, 0), x1 = x0;
-            if (n * 8 + g < a.m) {
+            if (n * 8 + g < a.m && col < a.k) {
                 const bf16 *x = (const bf16 *)a.x16 + (size_t)(n * 8 + g) * a.k + col + 4 * q;
                 x0 = *(const uint2 *)x;
                 x1 = *(const uint2 *)(x + 16);
@@ -156,13 +154,15 @@ template <int T> __device__ __forceinline__ void expand(const struct eager_expan
 
 /* ---- entries -------------------------------------------------------------------------------- */
 
-#define FORMAT(T)                                                                \
-    KERNEL __launch_bounds__(EAGER_BRICKS, 2)                                    \
+/* BLOCKS: whose registers must fit a multiprocessor; so chosen that all stay in registers. */
+
+#define FORMAT(T, BLOCKS)                                                        \
+    KERNEL __launch_bounds__(EAGER_BRICKS, BLOCKS)                               \
         eager_bricks_##T##_1(const __grid_constant__ struct eager_bricks_args a) \
     {                                                                            \
         run<T, 1>(a);                                                            \
     }                                                                            \
-    KERNEL __launch_bounds__(EAGER_BRICKS, 2)                                    \
+    KERNEL __launch_bounds__(EAGER_BRICKS, 1)                                    \
         eager_bricks_##T##_2(const __grid_constant__ struct eager_bricks_args a) \
     {                                                                            \
         run<T, 2>(a);                                                            \
@@ -172,13 +172,13 @@ template <int T> __device__ __forceinline__ void expand(const struct eager_expan
     {                                                                            \
         expand<T>(a);                                                            \
     }
-FORMAT(3)
-FORMAT(4)
-FORMAT(5)
-FORMAT(6)
-FORMAT(7)
-FORMAT(8)
-FORMAT(9)
+FORMAT(3, 2)
+FORMAT(4, 2)
+FORMAT(5, 2)
+FORMAT(6, 2)
+FORMAT(7, 2)
+FORMAT(8, 2)
+FORMAT(9, 1)
 static_assert(DTYPE_Q8_0 == 3 && DTYPE_Q6_K == 9, "formats by number");
 
 KERNEL eager_embed_bricks(const __grid_constant__ struct eager_embed_args e)

@@ -240,4 +240,103 @@ __device__ __forceinline__ struct brick_scale<T> brick_scales_of(const struct br
     return s;
 }
 
+/* ---- two strips at a time, from a brick in shared memory --------------------------------------
+ */
+
+/* Codes of strips 2 p and 2 p + 1 that a lane has. */
+template <int T>
+struct strip_pair {
+    uint4 low[brick_low(T) / 2048];
+    unsigned high[2];
+};
+
+template <int T>
+__device__ __forceinline__ struct strip_pair<T> load_pair(const char *brick, int p, int lane) {
+    const char *high = brick + brick_low(T);
+    struct strip_pair<T> v;
+#pragma unroll
+    for (int i = 0; i < brick_low(T) / 2048; i++)
+        v.low[i] = ((const uint4 *)brick)[(p * (brick_low(T) / 2048) + i) * 32 + lane];
+    if (T == DTYPE_Q6_K) {
+        uint2 w = *(const uint2 *)(high + (p / 2 * 32 + lane) * 16 + p % 2 * 8);
+        v.high[0] = w.x, v.high[1] = w.y;
+    } else if (brick_high(T)) {
+        v.high[0] = *(const unsigned *)(high + lane * 16 + p * 4);
+    }
+    return v;
+}
+
+/* Pair i of row half h of strip t (of the two) as two bf16. */
+template <int T>
+__device__ __forceinline__ unsigned pair_of(const struct strip_pair<T> &v, int t, int h, int i)
+{
+    if (T == DTYPE_Q8_0) { /* lower seven bits + 128, less 128 or 256 by the sign */
+        unsigned w = word_of(v.low[T == DTYPE_Q8_0 ? t : 0], 2 * h + i / 2) >> 8 * (i % 2);
+        return add_bf16(masked(w, 0x007f007fu, 0x43004300u), masked(w, 0x00800080u, 0xc300c300u));
+    }
+    unsigned w = masked(word_of(v.low[0], 2 * t + h) >> 4 * i, 0x000f000fu, 0x43004300u);
+    if (T == DTYPE_Q6_K) {
+        int at = 2 * (4 * h + i);
+        return masked(at <= 4 ? v.high[t] << (4 - at) : v.high[t] >> (at - 4), 0x00300030u, w);
+    }
+    if (brick_high(T)) {
+        int at = 4 * (2 * t + h) + i;
+        return masked(at <= 4 ? v.high[0] << (4 - at) : v.high[0] >> (at - 4), 0x00100010u, w);
+    }
+    return w;
+}
+
+/* Operand A of product s of strip t (of the two). */
+template <int T>
+__device__ __forceinline__ uint4 pair_operand(const struct strip_pair<T> &v, int t, int s)
+{
+    return make_uint4(pair_of<T>(v, t, 0, 2 * s), pair_of<T>(v, t, 1, 2 * s),
+                      pair_of<T>(v, t, 0, 2 * s + 1), pair_of<T>(v, t, 1, 2 * s + 1));
+}
+
+/* Scale and offset of one row of a strip, for products 0 and 1 where they differ. */
+template <int T> struct strip_scale {
+    float scale[brick_shape<T>::HALVES], offset[brick_shape<T>::HALVES];
+};
+
+/* Of strip 2 p + t of a row; `scales` is where the brick's begin. */
+template <int T>
+__device__ __forceinline__ struct strip_scale<T> scale_of_strip(const char *scales, int row, int p,
+                                                                int t) {
+    typedef brick_shape<T> shape;
+    const char *own = scales + 16 * row;
+    struct strip_scale<T> to;
+    float scale, least = 0;
+    if (T == DTYPE_Q6_K) {
+        float d = half_float(*(const unsigned short *)(scales + 256 + 2 * row));
+        unsigned w = *(const unsigned *)(own + 4 * p) ^ 0x80808080u;
+#pragma unroll
+        for (int s = 0; s < 2; s++) { /* a signed byte is one without sign, less 128 */
+            scale = byte_times(w, 2 * t + s, d) - 128.0f * d;
+            to.scale[s % shape::HALVES] = scale;
+            to.offset[s % shape::HALVES] = scale * shape::MORE;
+        }
+        return to;
+    }
+    if (T == DTYPE_Q4_K) {
+        uint4 v = *(const uint4 *)own;
+        float d = half_float(v.x & 0xffff), dmin = half_float(v.x >> 16);
+        unsigned sc = p < 2 ? v.y & 0x3f3f3f3fu : (v.w & 0x0f0f0f0fu) | (v.y >> 2 & 0x30303030u);
+        unsigned mn =
+            p < 2 ? v.z & 0x3f3f3f3fu : (v.w >> 4 & 0x0f0f0f0fu) | (v.z >> 2 & 0x30303030u);
+        scale = byte_times(sc >> 16 * (p & 1), t, d);
+        least = byte_times(mn >> 16 * (p & 1), t, dmin);
+    } else {
+        unsigned w = *(const unsigned *)(own + 4 * p);
+        scale = half_float(t ? w >> 16 : w & 0xffff);
+        if (shape::LEAST) {
+            w = *(const unsigned *)(own + 256 + 4 * p);
+            least = -half_float(t ? w >> 16 : w & 0xffff);
+        }
+    }
+    to.scale[0] = scale;
+    to.offset[0] = fmaf(scale, (float)shape::MORE, least);
+    return to;
+}
+
 #endif

@@ -44,11 +44,12 @@ enum {
     SPAN = 32 / P,                         /* lanes that end up with the same sum */
     AT_ONCE = X || STEPS <= 4 ? STEPS : 1, /* unrolled */
 #if FRAGMENTS
-    COLUMNS = M * TERMS, /* of operand B */
+    DIAGONAL = M == 1 && TERMS == 1, /* a column of operand B is a strip, not a token */
+    COLUMNS = M * TERMS,             /* of operand B */
     NT = (COLUMNS + 7) / 8,
-    SUMS = ROWS / 16 * NT * 4, /* of a lane */
-    LD = K + 32,               /* a column in shared memory: conflict-free in 16-byte reads */
-    SMEM_X = COLUMNS * LD * 2
+    SUMS = ROWS / 16 * (DIAGONAL ? 2 : NT * 4), /* of a lane */
+    LD = K + 32, /* a column in shared memory: conflict-free in 16-byte reads */
+    SMEM_X = COLUMNS * LD * 2 + (DIAGONAL ? K / 4 : 0)
 #else
     SUMS = ROWS * M,
     SMEM_X = X ? 0 : K * M * 4

@@ -78,7 +78,7 @@ __device__ __forceinline__ float join(const float *sum, float (*part)[TILE * M],
 __device__ __forceinline__ float scale_of(const struct region_args &a, const float (*squares)[M],
                                           const struct place &at, const struct token &k)
 {
-#if HAS_NORM
+#if HAS_NORM && !(FRAGMENTS && TERMS == 1) /* then x is normed */
     constexpr int PARTS = X ? KW : KW * RW;
     float total = 0;
 #pragma unroll
