@@ -102,17 +102,17 @@ int64_t weights_bytes(const struct model *m)
     if (!s->tied_head)
         bytes += matrix_bytes(device_type(m, REGION_HEAD, 0), s->vocab, s->hidden);
     for (int32_t l = 0; l < s->layers; l++)
-        for (int i = 0; i < IN_LAYER; i++) {
-            struct image at = image_of(m, in_layer[i], l);
-            bytes += matrix_bytes(at.type, at.rows, at.cols);
-        }
+        bytes += matrix_bytes(device_type(m, REGION_ATTN_IN, l), q + 2 * kv, s->hidden) +
+                 matrix_bytes(device_type(m, REGION_ATTN_OUT, l), s->hidden, q) +
+                 matrix_bytes(device_type(m, REGION_MLP_IN, l), 2LL * s->ffn, s->hidden) +
+                 matrix_bytes(device_type(m, REGION_MLP_OUT, l), s->hidden, s->ffn);
     return bytes;
 }
 
 int64_t weights_expanded(const struct model *m)
 {
     int64_t most = 0;
-    for (int32_t l = 0; l < m->shape.layers; l++)
+    for (int32_t l = 0; m->own_formats && l < m->shape.layers; l++)
         for (int i = 0; i <= IN_LAYER; i++) {
             struct image at = image_of(m, i < IN_LAYER ? in_layer[i] : REGION_HEAD, l);
             int64_t bytes = 2LL * at.rows * at.cols;
