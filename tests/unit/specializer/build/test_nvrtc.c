@@ -101,7 +101,10 @@ static void a_template_becomes_a_cubin_that_says_what_it_is(void **state)
     struct shop *s = *state;
     struct cubin_facts f;
     struct err err = {""};
-    char *define[] = {"-DREGION=5", "-DHIDDEN=1024", "-DFFN=2048", "-DROWS=4", NULL}, sum[17];
+    const struct template *t = template_find("gemv_mlp_out");
+    char *define[KNOBS_MAX + 4] = {"-DREGION=5", "-DHIDDEN=1024", "-DFFN=2048"}, sum[17];
+    for (int k = 0; k < t->knobs; k++)
+        define[3 + k] = xasprintf("-D%s=%d", t->knob[k].name, t->knob[k].fallback);
     s->c.define = define;
     sprintf(s->c.source, "%s/cuda/gemv.cu", s->kernels);
     if (build(s) != STAGE_PASS)
@@ -115,6 +118,8 @@ static void a_template_becomes_a_cubin_that_says_what_it_is(void **state)
     assert_string_equal(sum, s->c.object_sum);
     assert_non_null(strstr(s->c.log, "registers"));
     assert_true(s->c.evidence.build_s > 0);
+    for (int k = 0; k < t->knobs; k++)
+        free(define[3 + k]);
 }
 
 static void a_kernel_that_keeps_memory_on_the_stack_is_refused(void **state)
