@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metrics.c - Prometheus text of the specialization metrics (docs/metrics.md). Labels are
+/* specializer_metrics.c - Prometheus text of the specialization metrics (docs/metrics.md). Labels are
  * slots, stages and outcomes: bounded sets, never shapes or text. */
 #include <string.h>
 
