@@ -192,6 +192,15 @@ static inline void wait_ends(int32_t n)
     assert_int_equal(rc, 0); /* every request ends */
 }
 
+/* One more than have by now, unless all `submitted` ones have. */
+static inline void wait_another_end(int32_t submitted)
+{
+    pthread_mutex_lock(&lock);
+    int32_t ends = all_ends;
+    pthread_mutex_unlock(&lock);
+    wait_ends(ends < submitted ? ends + 1 : submitted);
+}
+
 static inline void wait_tokens(struct client *c, int32_t n)
 {
     pthread_mutex_lock(&lock);

@@ -18,7 +18,7 @@ static void engine_gives_each_client_the_right_text_whoever_makes_room(void **st
         r[i].limits = r[i].client == 3 ? &one_at_a_time : NULL;
         submit(e, &r[i]);
         if (i > 120 && i % 16 == 0)
-            wait_ends(all_ends + 1);
+            wait_another_end(i + 1);
     }
     check_crowd(c, r, N);
     check_idle(e);
