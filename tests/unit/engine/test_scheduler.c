@@ -212,7 +212,8 @@ static void random_traffic(unsigned seed, int32_t pages, int32_t batch, int32_t 
         while (arrived < all && rand() % 3) {
             int32_t prompt = 1 + rand() % (pages * KV_PAGE / 2);
             int32_t output = 1 + rand() % (pages * KV_PAGE / 2);
-            struct sequence *seq = arrive_from(b, (uint64_t)rand() % clients, prompt, output, rand() % 3);
+            struct sequence *seq =
+                arrive_from(b, (uint64_t)rand() % clients, prompt, output, rand() % 3);
             seq->submit_work = scheduler_work(b->s);
             seq->prompt_logprobs = rand() % 8 == 0;
             seq->scored = seq->prompt_logprobs;
