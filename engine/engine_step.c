@@ -272,18 +272,18 @@ static void learn_time(struct engine *e, const struct batch *b, int32_t generate
 {
     const struct step_report *r = &b->report;
     bool decodes = b->schedule.decodes == b->schedule.items;
+    bool plain = !b->trial && !b->after_slice && !r->looked && !r->stood_in &&
+                 !(decodes && r->uncaptured);
     if (b->swapped || r->swapped) {
         speculate_forget(e->speculator);
         pace_doubt(&e->pace);
-    } else if (!b->trial && !b->after_slice && !r->looked && !r->stood_in &&
-               !(decodes && r->uncaptured)) {
+    } else if (plain) {
         struct step_size size;
         scheduler_size(&b->schedule, &size);
         pace_learn(&e->pace, &size, ns);
+        if (decodes)
+            speculate_time(e->speculator, &b->schedule, generated - b->schedule.items, ns);
     }
-    if (!b->swapped && !r->swapped && decodes && !b->trial && !b->after_slice && !r->looked && !r->uncaptured &&
-             !r->stood_in)
-        speculate_time(e->speculator, &b->schedule, generated - b->schedule.items, ns);
 }
 
 /* Waits for `b` and delivers it. `next`, if any, was started after it; returns what is still under
