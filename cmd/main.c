@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - the program `whet`: finds the subcommand and hands it the rest of the command line.
  *
- * Exit codes: 0 done, 1 failure, 2 usage. Nothing exits anywhere else.
+ * Exit codes: 0 done, 1 failure, 2 usage, 3 another rank of the model was lost (engine/ranks.h).
+ * Nothing exits anywhere else.
  */
 #include <stdbool.h>
 #include <stdio.h>

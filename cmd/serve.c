@@ -2,6 +2,9 @@
 /* serve.c - `whet serve`: options, engine, specializer and server in the order they depend on each
  * other, and down again in the opposite order.
  *
+ * Where several processes compute the model (engine.ranks), this is rank 0, or another one, which
+ * has no server.
+ *
  * The port opens before the model is loaded. The engine ends after the loop, so no event can come
  * for a server that is gone; the specializer ends before the engine, because it works on it.
  */
@@ -14,7 +17,9 @@
 #include <malloc.h>
 #endif
 
+#include "cmd/launch.h"
 #include "config/log.h"
+#include "engine/ranks.h"
 #include "server/server.h"
 
 /* Every connection is a descriptor: take as many as the hard limit gives. */
@@ -38,13 +43,18 @@ static void end_while_loading(const struct engine *e, int rc)
     _exit(rc);
 }
 
-static int run(struct config *c, int argc, char **argv)
+static void stop_server(void *server)
+{
+    server_stop(server);
+}
+
+static int run(struct config *c, const struct rank_place *place, int argc, char **argv)
 {
     struct err err = {""};
     struct specializer *specializer = NULL;
     struct server *server = NULL;
     int rc = 1;
-    struct engine *engine = engine_start(c, &err);
+    struct engine *engine = engine_start_ranks(c, place, &err);
     if (!engine) {
         log_error("server", "%s", err.msg);
         return 1;
@@ -61,7 +71,11 @@ static int run(struct config *c, int argc, char **argv)
     printf("whet listening on http://%s%s%s:%d\n", v6 ? "[" : "", c->server_host, v6 ? "]" : "",
            server_port(server));
     fflush(stdout);
+    if (place->world > 1)
+        engine_on_lost(engine, stop_server, server);
     rc = server_run(server);
+    if (place->world > 1 && engine_state(engine, NULL, NULL, 0) == ENGINE_LOST)
+        rc = RANKS_EXIT_LOST;
 done:
     end_while_loading(engine, rc);
     if (specializer)
@@ -81,6 +95,28 @@ static void give_large_blocks_back(void)
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
     mallopt(M_TRIM_THRESHOLD, 1 << 20);
 #endif
+}
+
+/* Rank 0 serves; the others run what it sends. The search is for kernels of one process: those of
+ * ranks would have to be swapped on all of them at one step. */
+static int run_ranks(struct config *c, int argc, char **argv)
+{
+    struct rank_place place;
+    struct launched others;
+    struct err err = {""};
+    int rc = launch_ranks(c, argc, argv, &place, &others, &err);
+    if (rc == 0 && place.world > 1 && c->specializer_enabled) {
+        log_info("server", "%d ranks: eager kernels serve, the specializer is off", place.world);
+        c->specializer_enabled = false;
+    }
+    if (rc == 0 && place.rank > 0)
+        rc = engine_follow(c, &place, &err) ? RANKS_EXIT_LOST : 0;
+    else if (rc == 0)
+        rc = run(c, &place, argc, argv);
+    if (*err.msg)
+        log_error("ranks", "%s", err.msg);
+    launch_wait(&others);
+    return rc < 0 ? 1 : rc;
 }
 
 int serve_main(int argc, char **argv)
@@ -107,7 +143,7 @@ int serve_main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file at its limit is a write that fails, not the end */
     raise_file_limit();
-    int rc = run(&c, argc, argv);
+    int rc = run_ranks(&c, argc, argv);
     config_free(&c);
     return rc;
 }

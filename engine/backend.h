@@ -3,7 +3,7 @@
  *
  * One vtable, two backends (cpu, cuda). The engine does not know which one it has. Threads: the
  * engine thread calls step() and, at step boundaries, bench(); the specializer thread calls load(),
- * unload(), tap(). Nothing here compiles, and nothing that step() does waits for the specializer.
+ * unload(), hook(). Nothing here compiles, and nothing that step() does waits for the specializer.
  */
 #ifndef WHET_ENGINE_BACKEND_H
 #define WHET_ENGINE_BACKEND_H
@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/collective.h"
 #include "engine/dispatch.h"
 #include "engine/model.h"
 #include "engine/plan.h"
@@ -34,18 +35,20 @@ struct backend_options {
                                threads are taken from it */
     bool huge_pages;        /* cpu: copy the weights into huge pages if a quarter of free memory
                                holds them */
+    struct collective *collective; /* NULL, or how the ranks of the model, of which `m` is a part,
+                                      put their results together; outlives the backend */
 };
 
 /* In place of a token: what row `r` of the step started before this one draws. */
 #define STEP_TOKEN_OF_ROW(r) (-1 - (r))
-/* The device is gone: no step will ever run again. */
+/* The device is gone, or another rank: no step will ever run again. */
 enum { STEP_LOST = -2 };
 
 /* How a step ran, for whoever asks why it took long. Written before step_start() or step() returns.
  */
 struct step_report {
     bool uncaptured; /* launched kernel by kernel although a graph would have done */
-    bool looked;     /* for a tap */
+    bool hooked;     /* a hook observed it */
     bool swapped;    /* another kernel than in the last step of its kind, canaries aside */
     bool stood_in;   /* other kernels than those in the slots, until a graph with these is made */
 };
@@ -64,7 +67,7 @@ struct step {
     int32_t context;            /* longest span context */
     int32_t rows;               /* rows that need logits */
     const int32_t *row;         /* [rows] index into the step */
-    struct sample_row *sample;  /* [rows]; results go to .out */
+    struct sample_row *sample;  /* [rows]; results go to .out. NULL: nobody wants any */
     struct step_report *report; /* or NULL */
 };
 
@@ -84,24 +87,26 @@ struct capture {
 };
 void capture_free(struct capture *c);
 
-/* A tap looks at live steps that use `slot`, in one layer a step (rotating). The engine thread
+/* A capture hook observes live steps that use `slot`, in one layer a step (rotating): it copies a
+ * run's inputs, or is a sampled comparison of two kernels. The engine thread
  * fills it; the specializer polls `left` (acquire) and owns the memory again when it is 0 or the
- * tap was removed. */
-enum tap_kind {
-    TAP_CAPTURE, /* copies the inputs of one run into `capture`, then left = 0 */
-    TAP_COMPARE, /* also runs `kernel` on the same inputs into scratch outputs and compares */
+ * hook was removed. */
+enum hook_kind {
+    HOOK_CAPTURE, /* copies the inputs of one run into `capture`, then left = 0 */
+    HOOK_COMPARE, /* also runs `kernel` on the same inputs into scratch outputs and compares */
 };
-struct tap {
-    enum tap_kind kind;
+struct hook {
+    enum hook_kind kind;
     struct slot *slot;
-    const struct kernel *kernel; /* TAP_COMPARE: candidate (shadow) or eager (audit) */
-    const struct kernel *served; /* TAP_COMPARE: looks at its runs alone; NULL: at all */
-    int32_t every;               /* look at one matching step in this many */
-    _Atomic int32_t left;        /* looks still to take */
-    struct capture *capture;     /* TAP_CAPTURE: filled; free with capture_free and free */
-    /* TAP_COMPARE results over all looks, of tapped kernel against the one that served: */
-    int32_t looks, different; /* different: looks with any bit that differs */
-    /* Looks in which one of the two had rows with NaN or infinities, and the other had not. */
+    const struct kernel *kernel; /* HOOK_COMPARE: candidate (shadow) or eager (audit) */
+    const struct kernel *served; /* HOOK_COMPARE: compares its runs alone; NULL: all */
+    int32_t every;               /* observe one matching step in this many */
+    _Atomic int32_t left;        /* runs still to observe */
+    struct capture *capture;     /* HOOK_CAPTURE: filled; free with capture_free and free */
+    /* HOOK_COMPARE: what `kernel` gave against what the one that served gave, over all runs. */
+    int32_t comparisons, different; /* different: those with any bit that differs */
+    /* Comparisons in which one of the two had rows with NaN or infinities, and the other had not.
+     */
     int32_t nonfinite, served_nonfinite;
     double worst_max, worst_rms;  /* worst row: max |a-b| / row scale, rms(a-b) / row rms */
     int64_t kernel_ns, served_ns; /* summed */
@@ -117,6 +122,9 @@ struct bench_job {
     int32_t want, have;
     float *a_ns, *b_ns; /* [want] one paired sample each */
     void *state;        /* backend's own; released by bench_end() */
+    /* Runs are all of one layer, whose weights stay in a cache that holds them. A backend that
+     * times all layers at once takes no notice. */
+    bool one_layer;
 };
 
 /* The whole model twice on the same tokens in memory of its own: eager alone, which also chooses
@@ -128,7 +136,7 @@ struct model_check {
     const struct kernel *kernel;
     bool prompt;
     int32_t m, positions; /* prompt: 1 position */
-    int32_t rows;         /* looked at in a step at position p: those from p on, mod m; or the
+    int32_t rows;         /* compared in a step at position p: those from p on, mod m; or the
                              prompt's last */
     int32_t *token;       /* [positions + 1][m]; the first are given */
     float *eager, *own;   /* [positions][rows][vocab] logits */
@@ -149,9 +157,9 @@ struct device_probe_ops;
 
 struct backend_ops {
     const char *name; /* "cpu", "cuda" */
-    /* What engine.prefill_chunk, engine.itl_target_ms and engine.ttft_target_ms are when nobody
-     * says: prompt tokens in a step, and milliseconds (pace.h). */
-    int32_t usual_chunk;
+    /* What engine.prefill_chunk, engine.max_batch, engine.itl_target_ms and engine.ttft_target_ms
+     * are when nobody says: prompt tokens in a step, sequences, and milliseconds (pace.h). */
+    int32_t usual_chunk, usual_batch;
     double usual_itl_ms, usual_ttft_ms;
     /* Steps are shorter than a slice of the specializer: slices come so many steps apart
      * (specializer.gpu_slice_steps) instead of taking a share of the time. */
@@ -196,7 +204,7 @@ struct backend_ops {
     int (*choose)(struct backend *b, char *const *define, const char *path, char **log,
                   struct err *e);
 
-    int (*tap)(struct backend *b, struct tap *t); /* NULL removes; returns after it is safe */
+    int (*hook)(struct backend *b, struct hook *t); /* NULL removes; returns after it is safe */
     /* Optional, specializer thread: everything of a bench that is not timed, before its slices. */
     int (*bench_begin)(struct backend *b, struct bench_job *job, struct err *e);
     int (*bench)(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
@@ -219,6 +227,8 @@ struct backend_ops {
     const struct device_probe_ops *probe;
     /* Optional. Engine thread, when there is no work: may take a while. */
     void (*idle)(struct backend *b);
+    /* Optional: without it a model has one rank. */
+    const struct ranks_ops *ranks;
 };
 
 extern const struct backend_ops backend_cpu;
@@ -226,5 +236,7 @@ extern const struct backend_ops backend_cpu;
 const struct backend_ops *backend_cuda_load(struct err *err);
 /* Prompt tokens of a step where engine.prefill_chunk is `asked`. */
 int32_t backend_chunk(const struct backend_ops *ops, int64_t asked);
+/* Sequences decoded together where engine.max_batch is `asked`. */
+int32_t backend_batch(const struct backend_ops *ops, int64_t asked);
 
 #endif

@@ -35,6 +35,11 @@ void backlog_init(struct backlog *b, int32_t max_batch, int32_t max_queue)
     ranking_init(&b->clients, before);
 }
 
+void backlog_batch(struct backlog *b, int32_t max_batch)
+{
+    b->max_batch = max_batch;
+}
+
 void backlog_free(struct backlog *b)
 {
     for (uint32_t i = 0; b->clients.bucket && i <= b->clients.mask; i++)

@@ -20,6 +20,8 @@ struct backlog {
 
 void backlog_init(struct backlog *b, int32_t max_batch, int32_t max_queue);
 void backlog_free(struct backlog *b);
+/* Once it is known how many run together; nothing is accepted before. */
+void backlog_batch(struct backlog *b, int32_t max_batch);
 
 /* What becomes of a request that this client submits now: SUBMIT_OK, SUBMIT_FULL, or
  * SUBMIT_LIMITED with the reason in `err`. `limits` may be NULL. SUBMIT_OK with a client in

@@ -8,7 +8,7 @@
 #include "engine/plan.h"
 #include "engine/quant.h"
 
-/* Some matrix is in a format that a device can keep. */
+/* Whether some matrix is in a format that a device can keep. */
 static bool keeps_any(const struct model *m)
 {
     for (int32_t l = 0; l < m->shape.layers; l++)

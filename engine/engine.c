@@ -37,15 +37,39 @@ static void lend_no_more(struct engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
+static void tell_lost(struct engine *e)
+{
+    pthread_mutex_lock(&e->state_lock);
+    engine_lost_fn *fn = e->on_lost;
+    void *ctx = e->on_lost_ctx;
+    e->on_lost = NULL;
+    pthread_mutex_unlock(&e->state_lock);
+    if (fn)
+        fn(ctx);
+}
+
+void engine_on_lost(struct engine *e, engine_lost_fn *fn, void *ctx)
+{
+    pthread_mutex_lock(&e->state_lock);
+    e->on_lost = fn;
+    e->on_lost_ctx = ctx;
+    pthread_mutex_unlock(&e->state_lock);
+    if (atomic_load(&e->state) == ENGINE_LOST)
+        tell_lost(e);
+}
+
 void engine_lost(struct engine *e, const char *why)
 {
-    if (atomic_load(&e->state) != ENGINE_LOST) {
+    bool first = atomic_load(&e->state) != ENGINE_LOST;
+    if (first) {
         log_error("engine", "the device is lost, and all requests with it: %s", why);
         engine_say(e, 1, "the device is lost: %s", why);
         snprintf(e->lost, sizeof e->lost, "%s", why);
         atomic_store(&e->state, ENGINE_LOST);
     }
     end_all(e, FINISH_ERROR, e->lost);
+    if (first)
+        tell_lost(e);
 }
 
 static void serve(struct engine *e)
@@ -54,6 +78,8 @@ static void serve(struct engine *e)
     while (engine_receive(e, !busy)) {
         atomic_store(&e->progress_ns, clock_ns());
         busy = has_work(e);
+        if (atomic_exchange(&e->rank_lost, false))
+            engine_lost(e, ranks_lost(e->ranks));
         if (atomic_load(&e->state) == ENGINE_LOST) {
             /* Not before: a step under way may run what the specializer, once told, frees. */
             lend_no_more(e);
@@ -116,9 +142,8 @@ static enum prefix_cache prefix_cache_of(const char *name)
     return off ? PREFIX_OFF : shared ? PREFIX_SHARED : PREFIX_SALTED;
 }
 
-static void take_options(struct engine *e, const struct config *c)
+void engine_take_options(struct engine_options *o, const struct config *c)
 {
-    struct engine_options *o = &e->options;
     o->model = xstrdup(c->engine_model ? c->engine_model : "");
     o->model_name = xstrdup(c->engine_model_name ? c->engine_model_name : "");
     o->backend = xstrdup(c->engine_backend ? c->engine_backend : "auto");
@@ -136,7 +161,7 @@ static void take_options(struct engine *e, const struct config *c)
     o->bit_equal = c->specializer_numerics && strcmp(c->specializer_numerics, "bit_equal") == 0;
     o->texts = c->specializer_enabled && strcmp(c->specializer_agentic, "on") == 0;
     o->seed = (uint64_t)c->engine_seed;
-    o->limits.max_batch = (int32_t)c->engine_max_batch;
+    o->max_batch = (int32_t)c->engine_max_batch;
     o->prefill_chunk = (int32_t)c->engine_prefill_chunk;
     o->limits.prefix_cache = prefix_cache_of(c->engine_prefix_cache);
     o->itl_ms = c->engine_itl_target_ms;
@@ -145,16 +170,23 @@ static void take_options(struct engine *e, const struct config *c)
     o->slice_ms = c->specializer_slice_ms;
     o->gpu_slice_ms = c->specializer_gpu_slice_ms;
     o->gpu_slice_steps = c->specializer_gpu_slice_steps;
+    o->rank_join_s = c->engine_rank_join_s;
+    o->rank_step_s = c->engine_rank_step_s;
+}
+
+void engine_free_options(struct engine_options *o)
+{
+    free(o->model);
+    free(o->model_name);
+    free(o->backend);
+    free(o->device_weights);
+    free(o->speculate);
 }
 
 static void engine_free(struct engine *e)
 {
     engine_teardown(e);
-    free(e->options.model);
-    free(e->options.model_name);
-    free(e->options.backend);
-    free(e->options.device_weights);
-    free(e->options.speculate);
+    engine_free_options(&e->options);
     free(e->cancel);
     free(e->displace);
     backlog_free(&e->backlog);
@@ -170,12 +202,12 @@ struct engine *engine_start_parts(const struct config *c, const struct engine_pa
                                   struct err *err)
 {
     struct engine *e = xcalloc(1, sizeof *e);
-    take_options(e, c);
+    engine_take_options(&e->options, c);
     pthread_mutex_init(&e->lock, NULL);
     pthread_mutex_init(&e->state_lock, NULL);
     pthread_cond_init(&e->wake, NULL);
     pthread_cond_init(&e->reply, NULL);
-    backlog_init(&e->backlog, e->options.limits.max_batch, e->options.max_queue);
+    backlog_init(&e->backlog, e->options.max_batch, e->options.max_queue);
     engine_stats_init(&e->stats);
     e->next_id = 1;
     atomic_store(&e->progress_ns, clock_ns());
@@ -195,7 +227,8 @@ struct engine *engine_start_parts(const struct config *c, const struct engine_pa
     return e;
 }
 
-struct engine *engine_start(const struct config *c, struct err *err)
+struct engine *engine_start_ranks(const struct config *c, const struct rank_place *place,
+                                  struct err *err)
 {
     if (!c->engine_model || !*c->engine_model) {
         err_set(err, "engine.model is not set: name a GGUF file or a model directory (--model)");
@@ -204,7 +237,12 @@ struct engine *engine_start(const struct config *c, struct err *err)
     const char *draft;
     if (speculate_parse(c->engine_speculate, &draft, err))
         return NULL;
-    return engine_start_parts(c, &(struct engine_parts){0}, err);
+    return engine_start_parts(c, &(struct engine_parts){.place = *place}, err);
+}
+
+struct engine *engine_start(const struct config *c, struct err *err)
+{
+    return engine_start_ranks(c, &(struct rank_place){.world = 1}, err);
 }
 
 void engine_stop(struct engine *e)

@@ -28,6 +28,19 @@ struct engine;
  * `c` is copied. NULL with a message when no model is named or there is no thread; what is wrong
  * with the model is said by engine_state(). */
 struct engine *engine_start(const struct config *c, struct err *err);
+/* The same as rank 0 of place->world processes, which compute the model together (launcher.h): the
+ * engine waits for the others before it loads anything. A rank that is gone later is a lost device,
+ * since nothing can be computed without it. */
+struct rank_place;
+struct engine *engine_start_ranks(const struct config *c, const struct rank_place *place,
+                                  struct err *err);
+/* Another rank: loads its part, and runs what rank 0 sends until that one ends. 0: in good order;
+ * -1 with a message. On the calling thread. */
+int engine_follow(const struct config *c, const struct rank_place *place, struct err *err);
+/* `fn` is called once when the engine becomes ENGINE_LOST, or at once if it is: on its thread or
+ * the caller's. */
+typedef void engine_lost_fn(void *ctx);
+void engine_on_lost(struct engine *e, engine_lost_fn *fn, void *ctx);
 /* Ends the thread and frees the engine; running requests end with FINISH_CANCELLED before it
  * returns. NULL is fine. Not from an event. A model that is still loading is waited for. */
 void engine_stop(struct engine *e);
@@ -48,6 +61,7 @@ struct engine_info {
     const char *chat_template; /* the model's template text, or NULL */
     const struct tokenizer *tokenizer;
     int32_t max_context; /* longest prompt + output */
+    int32_t max_batch;   /* sequences decoded together at most */
     int64_t created;     /* unix seconds */
 };
 const struct engine_info *engine_info(const struct engine *e);

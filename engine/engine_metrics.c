@@ -96,10 +96,10 @@ void engine_stats_gap(struct engine *e, const struct batch *b, int64_t before, i
     const struct schedule *plan = &b->schedule;
     bool decode = plan->decodes == plan->items;
     bool swap = b->swapped || b->report.swapped;
-    /* What a look costs is the look's, also in the first step with a new kernel. */
-    enum latency_cause kind = swap && !b->report.looked ? GAP_SWAP
+    /* What observing a step costs is the hook's, also in the first step with a new kernel. */
+    enum latency_cause kind = swap && !b->report.hooked ? GAP_SWAP
                               : b->after_slice          ? GAP_SLICE
-                              : b->report.looked        ? GAP_LOOK
+                              : b->report.hooked        ? GAP_HOOK
                               : b->report.uncaptured    ? GAP_UNCAPTURED
                               : b->trial                ? GAP_CANARY
                                                         : GAP_PLAIN;

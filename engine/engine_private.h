@@ -14,6 +14,7 @@
 #include "engine/batch.h"
 #include "engine/history.h"
 #include "engine/latency.h"
+#include "engine/ranks.h"
 #include "engine/speculate.h"
 #include "engine/tuning.h"
 
@@ -78,11 +79,12 @@ struct engine_options {
     bool bit_equal; /* kernels produce eager's bits */
     uint64_t seed;
     struct scheduler_limits limits;
-    int32_t draft_tokens;  /* 0: as many as pay */
-    int32_t prefill_chunk; /* 0: as the backend is used to */
+    int32_t draft_tokens;             /* 0: as many as pay */
+    int32_t prefill_chunk, max_batch; /* 0: as the backend is used to; limits has what came of it */
     int64_t gpu_slice_steps;
     double share, slice_ms, gpu_slice_ms;
-    double itl_ms, ttft_ms; /* targets (pace.h); below 0: likewise */
+    double itl_ms, ttft_ms;          /* targets (pace.h); below 0: likewise */
+    double rank_join_s, rank_step_s; /* ranks.h: timeouts */
 };
 
 struct engine {
@@ -114,10 +116,15 @@ struct engine {
     struct sequence_model for_sequences;
     uint64_t seed;
     struct engine_info info;
+    struct ranks *ranks;        /* the others that compute the model too, or NULL */
+    struct backend_ops own_ops; /* `ops` of such an engine */
+    _Atomic bool rank_lost;     /* one of them is gone; the engine thread has not yet seen it */
 
-    pthread_mutex_t state_lock; /* progress and message */
+    pthread_mutex_t state_lock; /* progress, message, on_lost */
     double progress;
     char message[512];
+    engine_lost_fn *on_lost;
+    void *on_lost_ctx;
 
     /* Inbox: what other threads want. `lock` is never held during a step, a slice or an event. */
     pthread_mutex_t lock;
@@ -156,6 +163,7 @@ struct engine_parts {
     /* A draft model beside it; draft_ops NULL: as the served model's. */
     const struct backend_ops *draft_ops;
     struct model *draft_model;
+    struct rank_place place; /* world above 1: rank 0 of so many */
 };
 struct engine *engine_start_parts(const struct config *c, const struct engine_parts *parts,
                                   struct err *err);
@@ -165,6 +173,21 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
 void engine_teardown(struct engine *e);
 void engine_say(struct engine *e, double progress, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+void engine_take_options(struct engine_options *o, const struct config *c);
+void engine_free_options(struct engine_options *o);
+/* engine_setup.c: what engine.backend means here; NULL with a message. */
+const struct backend_ops *engine_choose_backend(const char *wish, struct err *err);
+
+/* engine_ranks.c, in the order of a start: the others are met; this rank's part of the model; a
+ * backend's functions as several ranks can use them; what all open their backends with, and the
+ * collective of this one's. Then each step, which the others run as well. */
+int engine_ranks_open(struct engine *e, const struct rank_place *place, struct err *err);
+struct model *engine_ranks_model(struct engine *e, model_progress_fn *progress, struct err *err);
+void engine_ranks_ops(struct engine *e);
+int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *err);
+int engine_ranks_step(struct engine *e, const struct step *s, struct slot *slot,
+                      const struct kernel *override, struct err *err);
 
 /* engine_draft.c: opening the draft model that the options name, if any, before the backend, and
  * its own backend after it and the speculator; how that one is to be opened. */

@@ -42,9 +42,8 @@ static void on_progress(void *ctx, double fraction)
 
 /* What `auto` means: the GPU if there is one that works, otherwise the CPU, and the log says why.
  */
-static const struct backend_ops *choose_backend(struct engine *e, struct err *err)
+const struct backend_ops *engine_choose_backend(const char *wish, struct err *err)
 {
-    const char *wish = e->options.backend;
     if (!strcmp(wish, "cpu"))
         return &backend_cpu;
     struct err why = {""};
@@ -117,10 +116,20 @@ int32_t backend_chunk(const struct backend_ops *ops, int64_t asked)
     return asked < LEAST ? LEAST : (int32_t)asked;
 }
 
+int32_t backend_batch(const struct backend_ops *ops, int64_t asked)
+{
+    enum { USUAL = 64 };
+    if (asked > 0)
+        return (int32_t)asked;
+    return ops->usual_batch > 0 ? ops->usual_batch : USUAL;
+}
+
 static int try_backend(struct engine *e, struct backend_options *o, struct err *err)
 {
     struct scheduler_limits *l = &e->options.limits;
     l->prefill_chunk = backend_chunk(e->ops, e->options.prefill_chunk);
+    l->max_batch = backend_batch(e->ops, e->options.max_batch);
+    l->max_rows = o->max_rows = l->max_batch + SCORING_ROWS;
     double itl = e->options.itl_ms, ttft = e->options.ttft_ms;
     pace_open(&e->pace, itl < 0 ? e->ops->usual_itl_ms : itl,
               ttft < 0 ? e->ops->usual_ttft_ms : ttft);
@@ -130,7 +139,7 @@ static int try_backend(struct engine *e, struct backend_options *o, struct err *
         o->keep_bytes = e->ops->fixed_bytes(e->draft_model, &draft);
     }
     device_weights_settle(e->model, e->options.device_weights, e->ops, o, LEAST_PAGES);
-    if (choose_pages(e, o, err))
+    if (choose_pages(e, o, err) || (e->ranks && engine_ranks_agree(e, o, err)))
         return -1;
     e->backend = e->ops->open(e->model, o, err);
     return e->backend ? 0 : err_prefix(err, "backend %s", e->ops->name);
@@ -139,11 +148,13 @@ static int try_backend(struct engine *e, struct backend_options *o, struct err *
 static int open_backend(struct engine *e, struct backend_options *o, struct err *err)
 {
     if (!e->ops)
-        e->ops = choose_backend(e, err);
+        e->ops = engine_choose_backend(e->options.backend, err);
     if (!e->ops)
         return -1;
+    if (e->ranks)
+        engine_ranks_ops(e);
     int failed = try_backend(e, o, err);
-    if (failed && !strcmp(e->options.backend, "auto") && e->ops != &backend_cpu) {
+    if (failed && !e->ranks && !strcmp(e->options.backend, "auto") && e->ops != &backend_cpu) {
         log_warn("engine", "backend cpu, because %s did not open: %s", e->ops->name, err->msg);
         e->ops = &backend_cpu;
         failed = try_backend(e, o, err);
@@ -160,7 +171,7 @@ static int open_backend(struct engine *e, struct backend_options *o, struct err 
     if (e->ops->step_start)
         dispatch_pipelined(e->dispatch);
     e->ops->set_dispatch(e->backend, e->dispatch);
-    return 0;
+    return e->ranks ? ranks_begin(e->ranks, err) : 0;
 }
 
 /* ---- what the engine says about itself ----------------------------------------------------- */
@@ -204,8 +215,12 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     int64_t start = clock_ns();
     e->ops = parts->ops;
     e->model = parts->model;
+    if (parts->place.world > 1 && engine_ranks_open(e, &parts->place, err))
+        return -1;
     engine_say(e, 0, "opening %s", o->model);
-    if (!e->model)
+    if (!e->model && e->ranks)
+        e->model = engine_ranks_model(e, on_progress, err);
+    else if (!e->model)
         e->model = model_open(o->model, true, on_progress, e, err);
     if (!e->model)
         return -1;
@@ -218,9 +233,7 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     log_info("engine", "model %s: %s", e->info.model_name, e->info.description);
 
     engine_say(e, 0.9, "preparing the backend");
-    o->limits.max_rows = o->limits.max_batch + SCORING_ROWS;
     struct backend_options b = {.threads = o->threads,
-                                .max_rows = o->limits.max_rows,
                                 .pack_bytes = o->pack_bytes,
                                 .probes = o->probes,
                                 .texts = o->texts,
@@ -229,6 +242,10 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
         return -1;
     int32_t pages = b.kv_pages;
     e->info.backend = e->ops->name;
+    e->info.max_batch = o->limits.max_batch;
+    pthread_mutex_lock(&e->lock);
+    backlog_batch(&e->backlog, o->limits.max_batch);
+    pthread_mutex_unlock(&e->lock);
     e->info.device = e->ops->machine(e->backend)->device;
     if ((int64_t)pages * KV_PAGE < e->info.max_context) {
         e->info.max_context = pages * KV_PAGE;
@@ -243,9 +260,11 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
         e->batch[i] = batch_open(&o->limits);
     if (engine_draft_open(e, parts, &b, err))
         return -1;
-    log_info("engine", "backend %s on %s; %d KV pages, %lld MiB; ready after %.2f s", e->ops->name,
-             e->info.device, pages, (long long)(pages * e->page_bytes / 1048576),
-             (double)(clock_ns() - start) * 1e-9);
+    log_info("engine",
+             "backend %s on %s; up to %d sequences at once, %d KV pages, %lld MiB; ready after "
+             "%.2f s",
+             e->ops->name, e->info.device, e->info.max_batch, pages,
+             (long long)(pages * e->page_bytes / 1048576), (double)(clock_ns() - start) * 1e-9);
     return 0;
 }
 
@@ -259,6 +278,7 @@ void engine_teardown(struct engine *e)
     kvcache_close(e->kv);
     if (e->backend)
         e->ops->close(e->backend);
+    ranks_close(e->ranks);
     plan_free(e->plan);
     if (e->dispatch)
         dispatch_close(e->dispatch);

@@ -216,6 +216,15 @@ static bool plan(struct engine *e, struct batch *b)
     return true;
 }
 
+static int run(struct engine *e, const struct step *s, struct slot *slot,
+               const struct kernel *trial, struct err *err)
+{
+    if (e->ranks)
+        return engine_ranks_step(e, s, slot, trial, err);
+    return (e->ops->step_start ? e->ops->step_start : e->ops->step)(e->backend, s, slot, trial,
+                                                                    err);
+}
+
 /* The step that is now under way, or NULL. */
 static struct batch *start(struct engine *e)
 {
@@ -237,8 +246,7 @@ static struct batch *start(struct engine *e)
     b->trial = engine_canary_toss(e, &b->step, &b->live);
     struct slot *slot = b->trial ? e->canary->slot : NULL;
     b->start_ns = clock_ns();
-    int rc = e->ops->step_start ? e->ops->step_start(e->backend, &b->step, slot, b->trial, &err)
-                                : e->ops->step(e->backend, &b->step, slot, b->trial, &err);
+    int rc = run(e, &b->step, slot, b->trial, &err);
     if (rc < 0) {
         step_failed(e, b, rc, err.msg);
         return NULL;
@@ -259,7 +267,7 @@ static bool may_run_ahead(struct engine *e)
 
 /* ---- landing ------------------------------------------------------------------------------- */
 
-/* Time of a step that began when the one before it was out of the way. */
+/* Nanoseconds of a step, counted from when the one before it had landed. */
 static int64_t step_ns(struct engine *e, const struct batch *b)
 {
     int64_t now = clock_ns(), from = b->start_ns > e->landed_ns ? b->start_ns : e->landed_ns;
@@ -272,8 +280,8 @@ static void learn_time(struct engine *e, const struct batch *b, int32_t generate
 {
     const struct step_report *r = &b->report;
     bool decodes = b->schedule.decodes == b->schedule.items;
-    bool plain = !b->trial && !b->after_slice && !r->looked && !r->stood_in &&
-                 !(decodes && r->uncaptured);
+    bool plain =
+        !b->trial && !b->after_slice && !r->hooked && !r->stood_in && !(decodes && r->uncaptured);
     if (b->swapped || r->swapped) {
         speculate_forget(e->speculator);
         pace_doubt(&e->pace);

@@ -252,7 +252,8 @@ static void receive_cancels(struct engine *e, const uint64_t *id, int32_t n)
     }
 }
 
-/* Those whose place in the queue others have got; none if the client's have all begun or gone. */
+/* Ends the newest waiting request of each client in the list, whose place in the queue was given to
+ * another; none if all of a client's have begun or gone. */
 static void receive_displaced(struct engine *e, const uint64_t *client, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {

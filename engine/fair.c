@@ -106,7 +106,8 @@ static void rank(struct fair *f, struct flow *flow)
     ranking_rank(&f->flows, &flow->ranked);
 }
 
-/* Both ends are near: newcomers are the newest, and who was preempted is among the oldest. */
+/* Keeps the order of arrival. The search is short: a newcomer is the newest, and a preempted
+ * sequence among the oldest. */
 static void list_insert(struct flow *flow, struct sequence *seq)
 {
     struct sequence *after = flow->oldest;

@@ -28,7 +28,7 @@ struct flow {
     int32_t max_running;                 /* 0: any number */
     int32_t pages;                       /* held by its sequences; shared ones count for each */
     int32_t given;                       /* the scheduler's, within one plan: prompt tokens, */
-    int32_t turn;                        /* the first prompt of the flow, */
+    int32_t chunk;                       /* the first chunk of the flow's, */
     int32_t decodes;                     /* and tokens decoded */
     struct flow *idle_next, **idle_link; /* among the flows without a sequence */
 };

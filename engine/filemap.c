@@ -117,15 +117,28 @@ void filemap_close(struct filemap *f)
     free(f);
 }
 
-static bool read_all(int fd, uint8_t *to, size_t size)
+static bool read_at(int fd, size_t offset, uint8_t *to, size_t size)
 {
     for (size_t at = 0; at < size;) {
-        ssize_t n = pread(fd, to + at, size - at < PIECE ? size - at : PIECE, (off_t)at);
+        size_t piece = size - at < PIECE ? size - at : PIECE;
+        ssize_t n = pread(fd, to + at, piece, (off_t)(offset + at));
         if (n == 0 || (n < 0 && errno != EINTR))
             return false; /* cut short meanwhile, or a bad disk */
         at += n > 0 ? (size_t)n : 0;
     }
     return true;
+}
+
+static bool read_all(int fd, uint8_t *to, size_t size)
+{
+    return read_at(fd, 0, to, size);
+}
+
+int filemap_read(const struct filemap *f, size_t offset, void *to, size_t n, struct err *err)
+{
+    if (offset <= f->size && n <= f->size - offset && read_at(f->fd, offset, to, n))
+        return 0;
+    return err_set(err, "%s: cannot be read, or has become shorter", f->path);
 }
 
 char *filemap_head(const struct filemap *f, size_t n, struct err *err)

@@ -29,6 +29,10 @@ void filemap_close(struct filemap *f);
  * shorter. */
 char *filemap_head(const struct filemap *f, size_t n, struct err *err);
 
+/* Reads `n` bytes at `offset` of the file to `to`, past the mapping. -1 with a message if the file
+ * does not have them any more. */
+int filemap_read(const struct filemap *f, size_t offset, void *to, size_t n, struct err *err);
+
 /* -1 with a message if the file has another size or was written to since it was opened. */
 int filemap_check(const struct filemap *f, struct err *err);
 

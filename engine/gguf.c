@@ -48,7 +48,7 @@ static const struct {
     [10] = {"Q2_K", 0},
     [11] = {"Q3_K", 0},
     [12] = {"Q4_K", DTYPE_Q4_K + 1},
-    [13] = {"Q5_K", 0},
+    [13] = {"Q5_K", DTYPE_Q5_K + 1},
     [14] = {"Q6_K", DTYPE_Q6_K + 1},
     [15] = {"Q8_K", 0},
     [16] = {"IQ2_XXS", 0},
@@ -70,7 +70,7 @@ static const struct {
     [35] = {"TQ2_0", 0},
     [39] = {"MXFP4", 0},
 };
-_Static_assert(DTYPE_COUNT == 10,
+_Static_assert(DTYPE_COUNT == 11,
                "a weight format is new: give it its ggml number here, if it has one");
 
 /* ---- the cursor ---------------------------------------------------------------------------- */

@@ -179,7 +179,7 @@ uint64_t kvcache_use(const struct kvcache *kv, int32_t page)
     return kv->page[page].use + 1;
 }
 
-/* One more holder. */
+/* Adds a holder to the page. */
 static void hold(struct kvcache *kv, int32_t page)
 {
     struct page *p = &kv->page[page];

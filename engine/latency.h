@@ -22,7 +22,7 @@ enum latency_cause {
     GAP_PLAIN,
     GAP_CANARY,     /* ran a canary's candidate */
     GAP_UNCAPTURED, /* kernel by kernel: to time regions, or for want of a graph */
-    GAP_LOOK,       /* a tap looked at it */
+    GAP_HOOK,       /* a hook observed it */
     GAP_SLICE,      /* a slice was lent before it */
     GAP_SWAP,       /* the first with another kernel in some slot */
     GAP_KINDS

@@ -180,7 +180,7 @@ static int page_in(const struct model *m, model_progress_fn *progress, void *ctx
 }
 
 /* A file that was written to while it was read may be half of one model and half of another. */
-static int check_files(const struct model *m, struct err *err)
+int model_check_files(const struct model *m, struct err *err)
 {
     const struct model_files *f = m->files;
     for (int i = 0; f && i < f->maps; i++)
@@ -222,7 +222,7 @@ struct model *model_open(const char *path, bool with_tokenizer, model_progress_f
         model_close(m);
         return NULL;
     }
-    if ((progress && page_in(m, progress, ctx, err) < 0) || check_files(m, err) < 0) {
+    if ((progress && page_in(m, progress, ctx, err) < 0) || model_check_files(m, err) < 0) {
         model_close(m);
         return NULL;
     }

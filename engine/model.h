@@ -15,6 +15,7 @@
 
 #include "config/err.h"
 #include "engine/arch.h"
+#include "engine/shard.h"
 #include "kernels/args.h"
 
 struct rope_scaling {
@@ -53,9 +54,12 @@ struct model {
     struct tokenizer *tokenizer; /* owned */
     char *chat_template;         /* the model's own template text, or NULL */
     int64_t weight_bytes;        /* bytes of all tensors */
-    bool own_formats; /* a GPU keeps weights as they are stored (device_weights.h), else bf16 */
-    char hash[17];    /* 16 hex digits of shape and tensor directory: the model's identity */
-    void *files;      /* the mappings; model.c's own */
+    bool own_formats;   /* a GPU keeps weights as they are stored (device_weights.h), else bf16 */
+    char hash[17];      /* 16 hex digits of shape and tensor directory: the model's identity */
+    struct shard shard; /* what of a larger model this is: then the shape is the rank's own, and
+                           the name, the hash and the description are the whole model's. All zero:
+                           a whole model */
+    void *files;        /* the mappings; model.c's own */
 };
 
 /* Progress 0..1 of the load (page-in and conversion); called from the loading thread. */
@@ -69,6 +73,17 @@ typedef void model_progress_fn(void *ctx, double fraction);
 struct model *model_open(const char *path, bool with_tokenizer, model_progress_fn *progress,
                          void *ctx, struct err *err);
 void model_close(struct model *m);
+
+/* The same, but only what rank `rank` of `world` has of it (shard.h): nothing else of the matrices
+ * is read, and what is read lies in memory of this process, in huge pages where the system has
+ * them; the files are closed again. Refuses what shard_plan() and shard_check_blocks() refuse.
+ * `read`, if given, is told the bytes of matrices that were read. world 1: as model_open(). */
+struct model *model_open_part(const char *path, int32_t world, int32_t rank, bool with_tokenizer,
+                              model_progress_fn *progress, void *ctx, int64_t *read,
+                              struct err *err);
+/* Makes a whole model what a rank has of it: for random ones, and for tests. */
+int model_take_part(struct model *m, int32_t world, int32_t rank, model_progress_fn *progress,
+                    void *ctx, int64_t *read, struct err *err);
 
 /* Moves the weights of a model that was opened from files out of their mappings into memory of this
  * process, in huge pages, at the same addresses: faster to walk through. Does nothing if they are

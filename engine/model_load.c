@@ -80,6 +80,35 @@ void *model_own(struct model *m, void *block)
     return f->block[f->blocks++] = block;
 }
 
+void model_disown_maps(struct model *m)
+{
+    struct model_files *f = files_of(m);
+    while (f->maps > 0)
+        filemap_close(f->map[--f->maps]);
+}
+
+/* An empty place stays in the list: free() takes it. */
+void model_disown(struct model *m, const void *block)
+{
+    struct model_files *f = files_of(m);
+    for (int i = 0; i < f->blocks; i++)
+        if (f->block[i] == block) {
+            free(f->block[i]);
+            f->block[i] = NULL;
+            return;
+        }
+}
+
+const struct filemap *model_map_of(const struct model *m, const void *p)
+{
+    const struct model_files *f = m->files;
+    const uint8_t *at = p;
+    for (int i = 0; f && i < f->maps; i++)
+        if (at >= f->map[i]->data && at < f->map[i]->data + f->map[i]->size)
+            return f->map[i];
+    return NULL;
+}
+
 /* ---- shape ---------------------------------------------------------------------------------- */
 
 int model_check_shape(const struct model_shape *s, const char *file, struct err *err)

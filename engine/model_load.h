@@ -22,6 +22,13 @@ struct model_files {
 /* Hands a mapping, or malloc'ed memory, to the model; both are released by model_close(). */
 void model_own_map(struct model *m, struct filemap *map);
 void *model_own(struct model *m, void *block);
+/* Closes all mappings, which nothing may point into any more; frees a block before its time. */
+void model_disown_maps(struct model *m);
+void model_disown(struct model *m, const void *block);
+/* The mapping that `p` points into, or NULL. */
+const struct filemap *model_map_of(const struct model *m, const void *p);
+/* -1 with a message if a file was written to since it was opened. */
+int model_check_files(const struct model *m, struct err *err);
 
 /* How a file names tensors. */
 enum naming { NAMING_GGUF, NAMING_HF };
@@ -43,6 +50,8 @@ int model_open_hf(struct model *m, bool with_tokenizer, struct err *err);
 
 /* model_shapes.c: paths of the form random:NAME. */
 bool model_is_random(const char *path);
+/* The shapes that have a name, from 0 on; NULL behind the last. */
+const struct model_shape *model_shape_at(int index, const char **name);
 struct model *model_open_named(const char *path, bool with_tokenizer, struct err *err);
 
 #endif

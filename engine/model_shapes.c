@@ -21,9 +21,9 @@
 
 enum { SEED = 1, BYTES = 256, WORD = 8 };
 
-#define LLAMA3               \
-    {                        \
-        true, 32, 1, 4, 8192 \
+#define LLAMA3(factor)           \
+    {                            \
+        true, factor, 1, 4, 8192 \
     }
 
 static const struct {
@@ -33,7 +33,13 @@ static const struct {
     {"tiny", {ARCH_QWEN3, 2, 128, 4, 2, 64, 256, 512, 4096, 1e-6f, 1e4f, 0, 1, {0}}},
     {"smollm2-135m", {ARCH_LLAMA, 30, 576, 9, 3, 64, 1536, 49152, 8192, 1e-5f, 1e5f, 0, 1, {0}}},
     {"llama-3.2-1b",
-     {ARCH_LLAMA, 16, 2048, 32, 8, 64, 8192, 128256, 131072, 1e-5f, 5e5f, 0, 1, LLAMA3}},
+     {ARCH_LLAMA, 16, 2048, 32, 8, 64, 8192, 128256, 131072, 1e-5f, 5e5f, 0, 1, LLAMA3(32)}},
+    {"llama-3.2-3b",
+     {ARCH_LLAMA, 28, 3072, 24, 8, 128, 8192, 128256, 131072, 1e-5f, 5e5f, 0, 1, LLAMA3(32)}},
+    {"llama-3.1-8b",
+     {ARCH_LLAMA, 32, 4096, 32, 8, 128, 14336, 128256, 131072, 1e-5f, 5e5f, 0, 0, LLAMA3(8)}},
+    {"mistral-7b", {ARCH_LLAMA, 32, 4096, 32, 8, 128, 14336, 32768, 32768, 1e-5f, 1e6f, 0, 0, {0}}},
+    {"qwen3-0.6b", {ARCH_QWEN3, 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1e-6f, 1e6f, 0, 1, {0}}},
     {"qwen3-1.7b", {ARCH_QWEN3, 28, 2048, 16, 8, 128, 6144, 151936, 40960, 1e-6f, 1e6f, 0, 1, {0}}},
     {"qwen3-4b", {ARCH_QWEN3, 36, 2560, 32, 8, 128, 9728, 151936, 40960, 1e-6f, 1e6f, 0, 1, {0}}},
 };
@@ -47,6 +53,14 @@ static const char chatml[] =
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
     "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' "
     "}}{% endif %}";
+
+const struct model_shape *model_shape_at(int index, const char **name)
+{
+    if (index < 0 || index >= SHAPES)
+        return NULL;
+    *name = shapes[index].name;
+    return &shapes[index].shape;
+}
 
 /* The shape that "NAME" or "NAME:FORMAT" has, or NULL. */
 static const struct model_shape *model_shape_named(const char *name)
@@ -155,7 +169,7 @@ struct model *model_open_named(const char *path, bool with_tokenizer, struct err
     if (type == DTYPE_COUNT) {
         err_set(err,
                 "random:%s: the format after the name is not known; there are bf16, f16, f32, "
-                "q8_0, q4_0, q4_1, q5_0, q5_1, q4_k and q6_k",
+                "q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k and q6_k",
                 name);
         return NULL;
     }

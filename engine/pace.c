@@ -16,8 +16,8 @@
 /* First tokens are aimed at earlier than the target: requests do not come evenly. */
 #define AIM 0.5
 
-/* Variance of each weight at first, and at most, in square milliseconds. The first step is a prompt as
- * a rule, and most of what it takes is its tokens' rather than any step's. */
+/* Variance of each weight at first, and at most, in square milliseconds. The first step is a prompt
+ * as a rule, and most of what it takes is its tokens' rather than any step's. */
 static const double UNSURE[PACE_TERMS] = {1e2, 1e6, 1e4, 1e2, 1e2};
 
 /* Terms in units that make their weights milliseconds of a similar size. */
@@ -70,7 +70,8 @@ static void fit(struct pace *p, const double *x, double error)
     for (int i = 0; i < PACE_TERMS; i++)
         for (int j = 0; j < PACE_TERMS; j++)
             p->spread[i][j] = (p->spread[i][j] - gain[i] * gain[j] / sum) / KEEP;
-    /* A term that does not vary is not learned about, which is no reason to know ever less of it. */
+    /* A term that does not vary is not learned about, which is no reason to know ever less of it.
+     */
     for (int i = 0; i < PACE_TERMS; i++) {
         double shrink = p->spread[i][i] > UNSURE[i] ? sqrt(UNSURE[i] / p->spread[i][i]) : 1;
         for (int j = 0; j < PACE_TERMS && shrink < 1; j++) {

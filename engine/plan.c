@@ -27,24 +27,43 @@ static const struct region_info info[] = {
     [REGION_HEAD] = {"head", .once = true, .rows = true, .matrix = true, .x = 0, .y = 0},
     [REGION_MLP] = {"mlp", .matrix = true, .x = 1, .y = 0, .ahead = 1, .parts = 2, .m_most = 16,
                     .part = {REGION_MLP_IN, REGION_MLP_OUT}},
+    [REGION_REDUCE] = {"reduce"},
+    [REGION_GATHER] = {"gather", .once = true, .rows = true},
 };
-_Static_assert(sizeof info / sizeof *info == REGION_NODES, "every region and span has a row");
+_Static_assert(sizeof info / sizeof *info == REGION_PLANNED, "every region and span has a row");
 
 static const enum region layer_regions[] = {REGION_ATTN_IN, REGION_ATTN, REGION_ATTN_OUT,
                                             REGION_MLP_IN, REGION_MLP_OUT};
 enum { PER_LAYER = sizeof layer_regions / sizeof *layer_regions };
 
-struct plan *plan_build(const struct model_shape *shape)
+static void add_node(struct plan *p, enum region r, int32_t layer, enum region of)
 {
+    p->node[p->nodes++] = (struct plan_node){r, layer, of};
+}
+
+struct plan *plan_build_ranks(const struct model_shape *shape, int32_t world)
+{
+    const enum region reduce = (enum region)REGION_REDUCE, gather = (enum region)REGION_GATHER;
     struct plan *p = xmalloc(sizeof *p);
     p->nodes = 0;
-    p->node = xcalloc((size_t)shape->layers * PER_LAYER + 2, sizeof *p->node);
-    p->node[p->nodes++] = (struct plan_node){REGION_EMBED, 0};
+    p->node = xcalloc((size_t)shape->layers * (PER_LAYER + 2) + 3, sizeof *p->node);
+    add_node(p, REGION_EMBED, 0, REGION_EMBED);
     for (int l = 0; l < shape->layers; l++)
-        for (int i = 0; i < PER_LAYER; i++)
-            p->node[p->nodes++] = (struct plan_node){layer_regions[i], l};
-    p->node[p->nodes++] = (struct plan_node){REGION_HEAD, 0};
+        for (int i = 0; i < PER_LAYER; i++) {
+            enum region r = layer_regions[i];
+            add_node(p, r, l, r);
+            if (world > 1 && (r == REGION_ATTN_OUT || r == REGION_MLP_OUT))
+                add_node(p, reduce, l, r);
+        }
+    add_node(p, REGION_HEAD, 0, REGION_HEAD);
+    if (world > 1)
+        add_node(p, gather, 0, REGION_HEAD);
     return p;
+}
+
+struct plan *plan_build(const struct model_shape *shape)
+{
+    return plan_build_ranks(shape, 1);
 }
 
 void plan_free(struct plan *p)
@@ -73,7 +92,7 @@ int plan_walk(const struct plan *p, int32_t rows, uint32_t whole, plan_visit *vi
 {
     int rc = 0;
     for (int32_t i = 0; i < p->nodes && rc == 0;) {
-        struct plan_node n = {spanned(p, i, whole), p->node[i].layer};
+        struct plan_node n = {spanned(p, i, whole), p->node[i].layer, p->node[i].of};
         i += info[n.region].parts ? info[n.region].parts : 1;
         if (rows > 0 || !info[n.region].rows)
             rc = visit(ctx, &n, e);
@@ -81,7 +100,8 @@ int plan_walk(const struct plan *p, int32_t rows, uint32_t whole, plan_visit *vi
     return rc;
 }
 
-/* Begins where the node is in a plan as plan_build() makes it, so it is found at once there. */
+/* Begins where the node is in a plan as plan_build() makes it, so it is found at once there, and
+ * soon in any other. */
 int32_t plan_at(const struct plan *p, enum region r, int32_t layer)
 {
     int32_t from = 1 + (info[r].once ? 0 : layer * PER_LAYER), nodes = p ? p->nodes : 0;

@@ -14,6 +14,13 @@
 #include "config/err.h"
 #include "engine/model.h"
 
+/* Nodes that only plans of several ranks have: no slot and no kernel, but a collective
+ * (collective.h) that puts together what the region before it left on each rank.
+ *   reduce  y = the sum of all ranks' y, of attn_out and of mlp_out. The residual is in rank 0's
+ *           alone: its kernels add it as ever, the others' add zeros, so nothing else adds it
+ *   gather  logits of all tokens, out of each rank's rows of the head */
+enum { REGION_REDUCE = REGION_NODES, REGION_GATHER, REGION_PLANNED };
+
 /* What holds of a region whatever the model's shape. */
 struct region_info {
     const char *name;
@@ -38,8 +45,9 @@ int32_t region_runs(enum region r, int32_t layers);
 int32_t region_m(enum region r, int32_t m, int32_t rows);
 
 struct plan_node {
-    enum region region;
-    int32_t layer; /* 0 for embed and head */
+    enum region region; /* or REGION_REDUCE, REGION_GATHER */
+    int32_t layer;      /* 0 for embed and head */
+    enum region of;     /* of those two: the region whose results they put together */
 };
 
 /* Whether r is a span that steps of m tokens may have a kernel for. */
@@ -51,8 +59,9 @@ struct plan {
     struct plan_node *node; /* [nodes] */
 };
 
-/* Never NULL; to be given to plan_free(). */
+/* Never NULL; to be given to plan_free(). plan_build(): of a rank that is alone. */
 struct plan *plan_build(const struct model_shape *shape);
+struct plan *plan_build_ranks(const struct model_shape *shape, int32_t world);
 void plan_free(struct plan *p);
 
 typedef int plan_visit(void *ctx, const struct plan_node *n, struct err *e);

@@ -5,6 +5,7 @@
  * 256-value K formats add a second level, integer scales of sub-blocks under a shared half:
  *
  *   Q4_K { f16 d, dmin; u8 scales[12]; nibble q[256]; }      w = (d s_j) q - (dmin m_j), j = i / 32
+ *   Q5_K { the same, and before q u8 high[32]: bit j of high[i % 32] is the fifth of q[i] }
  *   Q6_K { u8 low[128], high[64]; i8 s[16]; f16 d; }         w = (d s_j) (q - 32),       j = i / 16
  *
  * dequant_row() defines the value of every bit pattern, one rounding an operation: a product and a
@@ -217,6 +218,23 @@ static void dequant_q4_k(const uint8_t *b, float *w)
     }
 }
 
+static void dequant_q5_k(const uint8_t *b, float *w)
+{
+    float d = load_half(b), dmin = load_half(b + 2);
+    const uint8_t *high = b + 16, *q = b + 48;
+
+    for (int j = 0; j < 8; j++) {
+        int scale, minimum;
+        q4_k_scale(b + 4, j, &scale, &minimum);
+        float ds = d * (float)scale, m = dmin * (float)minimum;
+        for (int i = 0; i < 32; i++) {
+            int code = (q[j / 2 * 32 + i] >> (j & 1) * 4 & 15) | (high[i] >> j & 1) << 4;
+            float scaled = ds * (float)code;
+            w[j * 32 + i] = scaled - m;
+        }
+    }
+}
+
 static void dequant_q6_k(const uint8_t *b, float *w)
 {
     const uint8_t *low = b, *high = b + 128, *scale = b + 192;
@@ -238,7 +256,7 @@ void dequant_row(enum dtype t, const void *src, float *dst, int64_t n)
     static void (*const block[])(const uint8_t *, float *) = {
         [DTYPE_Q8_0] = dequant_q8_0, [DTYPE_Q4_0] = dequant_q4_0, [DTYPE_Q4_1] = dequant_q4_1,
         [DTYPE_Q5_0] = dequant_q5_0, [DTYPE_Q5_1] = dequant_q5_1, [DTYPE_Q4_K] = dequant_q4_k,
-        [DTYPE_Q6_K] = dequant_q6_k,
+        [DTYPE_Q6_K] = dequant_q6_k, [DTYPE_Q5_K] = dequant_q5_k,
     };
     EVERY_DTYPE(block);
     const uint8_t *s = src;
@@ -365,7 +383,9 @@ static void pack_q4_k_scales(const int scale[8], const int minimum[8], uint8_t *
     }
 }
 
-static void quant_q4_k(const float *w, uint8_t *b)
+/* Q4_K and Q5_K: the fit of all sub-blocks, with codes up to `most_code`, and the first 16 bytes.
+ * What a code of sub-block j is to be is in inverse_of[j] and offset[j]. */
+static void fit_k(const float *w, int most_code, uint8_t *b, float *inverse_of, float *offset)
 {
     float step[8], below[8], least, most, top_step = 0, top_below = 0;
     int scale[8], minimum[8];
@@ -373,7 +393,7 @@ static void quant_q4_k(const float *w, uint8_t *b)
     for (int j = 0; j < 8; j++) { /* the format has no positive minimum: 0 is always in range */
         range_of(w + j * 32, 32, &least, &most);
         below[j] = least < 0 ? -least : 0;
-        step[j] = (most + below[j] > 0 ? most + below[j] : 0) / 15;
+        step[j] = (most + below[j] > 0 ? most + below[j] : 0) / (float)most_code;
         top_step = step[j] > top_step ? step[j] : top_step;
         top_below = below[j] > top_below ? below[j] : top_below;
     }
@@ -385,12 +405,34 @@ static void quant_q4_k(const float *w, uint8_t *b)
         minimum[j] = clamp((int)(below[j] * inverse(dmin) + 0.5f), 0, 63);
     }
     pack_q4_k_scales(scale, minimum, b + 4);
+    for (int j = 0; j < 8; j++) {
+        inverse_of[j] = inverse(d * (float)scale[j]);
+        offset[j] = dmin * (float)minimum[j];
+    }
+}
+
+static void quant_q4_k(const float *w, uint8_t *b)
+{
+    float id[8], m[8];
+
+    fit_k(w, 15, b, id, m);
     memset(b + 16, 0, QK_K / 2);
     for (int i = 0; i < QK_K; i++) {
-        int j = i / 32;
-        float id = inverse(d * (float)scale[j]), m = dmin * (float)minimum[j];
-        int q = clamp((int)((w[i] + m) * id + 0.5f), 0, 15);
+        int j = i / 32, q = clamp((int)((w[i] + m[j]) * id[j] + 0.5f), 0, 15);
         b[16 + j / 2 * 32 + i % 32] |= (uint8_t)(q << (j & 1) * 4);
+    }
+}
+
+static void quant_q5_k(const float *w, uint8_t *b)
+{
+    float id[8], m[8];
+
+    fit_k(w, 31, b, id, m);
+    memset(b + 16, 0, QK_K / 8 + QK_K / 2);
+    for (int i = 0; i < QK_K; i++) {
+        int j = i / 32, q = clamp((int)((w[i] + m[j]) * id[j] + 0.5f), 0, 31);
+        b[16 + i % 32] |= (uint8_t)(q >> 4 << j);
+        b[48 + j / 2 * 32 + i % 32] |= (uint8_t)((q & 15) << (j & 1) * 4);
     }
 }
 
@@ -420,7 +462,7 @@ void quant_row(enum dtype t, const float *src, void *dst, int64_t n)
     static void (*const block[])(const float *, uint8_t *) = {
         [DTYPE_Q8_0] = quant_q8_0, [DTYPE_Q4_0] = quant_q4_0, [DTYPE_Q4_1] = quant_q4_1,
         [DTYPE_Q5_0] = quant_q5_0, [DTYPE_Q5_1] = quant_q5_1, [DTYPE_Q4_K] = quant_q4_k,
-        [DTYPE_Q6_K] = quant_q6_k,
+        [DTYPE_Q6_K] = quant_q6_k, [DTYPE_Q5_K] = quant_q5_k,
     };
     EVERY_DTYPE(block);
     uint8_t *d = dst;

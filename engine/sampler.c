@@ -201,12 +201,13 @@ static void best(const float *logits, int32_t vocab, int32_t n, struct sampled *
 
 /* ---- cuts ---------------------------------------------------------------------------------- */
 
-struct candidate {
+/* A token and its weight among those that may be drawn. */
+struct weighted {
     float weight;
     int32_t id;
 };
 
-static bool before(const struct candidate *a, const struct candidate *b)
+static bool before(const struct weighted *a, const struct weighted *b)
 {
     return a->weight > b->weight || (a->weight == b->weight && a->id < b->id);
 }
@@ -216,30 +217,30 @@ static int by_order(const void *a, const void *b)
     return before(b, a) - before(a, b);
 }
 
-static void sift_down(struct candidate *heap, int32_t n, int32_t i)
+static void sift_down(struct weighted *heap, int32_t n, int32_t i)
 {
     for (int32_t child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && before(&heap[child], &heap[child + 1]))
             child++;
         if (!before(&heap[i], &heap[child]))
             return;
-        struct candidate t = heap[i];
+        struct weighted t = heap[i];
         heap[i] = heap[child];
         heap[child] = t;
     }
 }
 
-/* The k-th candidate in order: a heap of the k first ones with the last of them on top, and one
- * comparison for every other entry. */
-static struct candidate nth(const float *weight, int32_t vocab, int32_t k, struct candidate *heap)
+/* The k-th token in order of weight: a heap of the k first ones with the last of them on top, and
+ * one comparison for every other entry. */
+static struct weighted nth(const float *weight, int32_t vocab, int32_t k, struct weighted *heap)
 {
     for (int32_t i = 0; i < k; i++)
-        heap[i] = (struct candidate){weight[i], i};
+        heap[i] = (struct weighted){weight[i], i};
     for (int32_t i = k / 2 - 1; i >= 0; i--)
         sift_down(heap, k, i);
     for (int32_t i = k; i < vocab; i++)
         if (weight[i] > heap[0].weight) {
-            heap[0] = (struct candidate){weight[i], i};
+            heap[0] = (struct weighted){weight[i], i};
             sift_down(heap, k, 0);
         }
     return heap[0];
@@ -257,9 +258,8 @@ static int32_t bucket_of(float weight)
     return bits.i >> BUCKET_SHIFT;
 }
 
-/* The candidate at which the mass of those up to it, in order, reaches `mass`. */
-static struct candidate at_mass(const float *weight, int32_t vocab, double mass,
-                                struct candidate *c)
+/* The token at which the mass of those up to it, in order, reaches `mass`. */
+static struct weighted at_mass(const float *weight, int32_t vocab, double mass, struct weighted *c)
 {
     double in[BUCKETS] = {0};
     for (int32_t i = 0; i < vocab; i++)
@@ -270,9 +270,9 @@ static struct candidate at_mass(const float *weight, int32_t vocab, double mass,
         mass -= in[b];
     for (int32_t i = 0; i < vocab; i++)
         if (weight[i] > 0 && bucket_of(weight[i]) == b)
-            c[n++] = (struct candidate){weight[i], i};
+            c[n++] = (struct weighted){weight[i], i};
     if (n == 0) /* rounding: the mass was that of all */
-        return (struct candidate){0, vocab};
+        return (struct weighted){0, vocab};
     qsort(c, (size_t)n, sizeof *c, by_order);
     int32_t last = 0;
     while (last < n - 1 && (mass -= c[last].weight) > 0)
@@ -281,7 +281,7 @@ static struct candidate at_mass(const float *weight, int32_t vocab, double mass,
 }
 
 /* Sets everything after `last` in order to zero. */
-static void cut_after(float *weight, int32_t vocab, struct candidate last)
+static void cut_after(float *weight, int32_t vocab, struct weighted last)
 {
     int32_t end = last.id < vocab ? last.id + 1 : vocab;
     for (int32_t i = 0; i < end; i++)
@@ -308,7 +308,7 @@ static int32_t draw(const float *weight, int32_t vocab, double u)
 
 /* Turns the logits into weights and draws. c: scratch [vocab]. */
 static int32_t choose(float *logits, int32_t vocab, float top, const struct sample_row *row,
-                      struct candidate *c)
+                      struct weighted *c)
 {
     const struct sampling *s = row->params;
     float *weight = logits;
@@ -318,7 +318,7 @@ static int32_t choose(float *logits, int32_t vocab, float top, const struct samp
     if (s->top_p < 1)
         cut_after(weight, vocab, at_mass(weight, vocab, sum_of(weight, vocab) * s->top_p, c));
     if (s->min_p > 0) /* the largest weight is 1 */
-        cut_after(weight, vocab, (struct candidate){s->min_p, vocab});
+        cut_after(weight, vocab, (struct weighted){s->min_p, vocab});
     return draw(weight, vocab, uniform(s->seed, row->index));
 }
 
@@ -326,7 +326,7 @@ static int32_t choose(float *logits, int32_t vocab, float top, const struct samp
 
 int64_t sampler_scratch_bytes(int32_t vocab)
 {
-    return (int64_t)vocab * (int64_t)sizeof(struct candidate);
+    return (int64_t)vocab * (int64_t)sizeof(struct weighted);
 }
 
 /* Logarithm of the probability of a logit; an infinite largest logit has all of it. */

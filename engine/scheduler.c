@@ -53,7 +53,7 @@ struct scheduler *scheduler_open(struct kvcache *kv, const struct scheduler_limi
     s->limits = *l;
     s->pace = l->prefill_chunk;
     s->fair = fair_open();
-    s->turn = xcalloc((size_t)l->max_batch, sizeof *s->turn);
+    s->chunk = xcalloc((size_t)l->max_batch, sizeof *s->chunk);
     s->flow = xcalloc((size_t)l->max_batch, sizeof *s->flow);
     return s;
 }
@@ -64,7 +64,7 @@ void scheduler_close(struct scheduler *s)
         return;
     assert(s->running.n == 0 && s->waiting.n == 0);
     fair_close(s->fair);
-    free(s->turn);
+    free(s->chunk);
     free(s->flow);
     free(s);
 }
@@ -123,7 +123,8 @@ struct sequence *scheduler_find(const struct scheduler *s, uint64_t id)
 
 /* ---- lists in order of arrival ------------------------------------------------------------- */
 
-/* Both ends are near: newcomers are the newest, and who was preempted is among the oldest. */
+/* Keeps the order of arrival. The search is short: a newcomer is the newest, and a preempted
+ * sequence among the oldest. */
 static void list_insert(struct list *l, struct sequence *seq)
 {
     struct sequence *after = l->oldest;
@@ -280,7 +281,7 @@ int32_t scheduler_reserve(struct scheduler *s, struct sequence *seq, int32_t mor
 
 /* ---- admission ----------------------------------------------------------------------------- */
 
-/* Whose pages a sequence may use, for kvcache.h. */
+/* The owner whose pages a sequence may share (kvcache.h). */
 static uint64_t owner_of(const struct scheduler *s, const struct sequence *seq)
 {
     return s->limits.prefix_cache == PREFIX_SALTED ? seq->client : 0;
@@ -370,7 +371,7 @@ int32_t scheduler_admit(struct scheduler *s, struct sequence **admitted)
 
 /* ---- steps --------------------------------------------------------------------------------- */
 
-/* Those that are full up to position `end`. */
+/* Offers the pages that are full up to position `end` to the prefix cache. */
 static void seal_pages(struct scheduler *s, struct sequence *seq, int32_t end)
 {
     for (; (seq->sealed + 1) * KV_PAGE <= end; seq->sealed++) {
@@ -381,7 +382,8 @@ static void seal_pages(struct scheduler *s, struct sequence *seq, int32_t end)
     }
 }
 
-/* What it was not charged for yet; a sequence that has ended meanwhile has no flow any more. */
+/* Charges the flow for tokens that it was not charged for yet; a sequence that has ended meanwhile
+ * has no flow any more. */
 static void charge(struct scheduler *s, const struct schedule_item *item)
 {
     struct sequence *seq = item->seq;

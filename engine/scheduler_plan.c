@@ -79,7 +79,8 @@ static struct sequence *first_suspect(const struct scheduler *s)
 
 static void plan_decodes(struct scheduler *s, struct schedule *out)
 {
-    /* All pages first: until then anybody may be preempted. Then the way on is gone too. */
+    /* All pages first: until then any sequence may be preempted. One that was is in the list no
+     * more, nor the way on from it: the list is walked again. */
     for (struct sequence *seq = s->running.oldest; seq;)
         seq = !decodes(seq) || scheduler_grow(s, seq) ? seq->newer : s->running.oldest;
     for (struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
@@ -88,31 +89,31 @@ static void plan_decodes(struct scheduler *s, struct schedule *out)
 }
 
 /* Smaller goes first: what is left of the prompt, less what the server has computed since. */
-static int64_t rank_of(const struct scheduler *s, const struct turn *t)
+static int64_t rank_of(const struct scheduler *s, const struct chunk *t)
 {
     return t->want - (int64_t)(s->work - t->seq->submit_work) / AGEING;
 }
 
-/* Puts turn `i` into its flow's list, before those of the same rank: these came later. */
-static void insert_turn(struct scheduler *s, struct flow *flow, int32_t i)
+/* Puts chunk `i` into its flow's list, before those of the same rank: these came later. */
+static void insert_chunk(struct scheduler *s, struct flow *flow, int32_t i)
 {
-    int64_t rank = rank_of(s, &s->turn[i]);
-    int32_t *at = &flow->turn;
-    while (*at >= 0 && rank_of(s, &s->turn[*at]) < rank)
-        at = &s->turn[*at].next;
-    s->turn[i].next = *at;
+    int64_t rank = rank_of(s, &s->chunk[i]);
+    int32_t *at = &flow->chunk;
+    while (*at >= 0 && rank_of(s, &s->chunk[*at]) < rank)
+        at = &s->chunk[*at].next;
+    s->chunk[i].next = *at;
     *at = i;
 }
 
 /* Everything running that pass 2 has not planned, by flow; returns the number of flows. A prompt
  * that is scored leaves every other a row to draw with. */
-static int32_t collect_turns(struct scheduler *s, const struct schedule *out)
+static int32_t collect_chunks(struct scheduler *s, const struct schedule *out)
 {
-    int32_t turns = 0, flows = 0, cursor = 0;
+    int32_t chunks = 0, flows = 0, cursor = 0;
     int32_t rows = s->limits.max_rows - out->rows - (s->running.n - out->items - 1);
     for (struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
-        seq->flow->turn = -1;
-    /* Newest first, so that of turns that rank the same the oldest ends up first. */
+        seq->flow->chunk = -1;
+    /* Newest first, so that of chunks that rank the same the oldest ends up first. */
     cursor = out->items - 1;
     for (struct sequence *seq = s->running.newest; seq; seq = seq->older) {
         if (cursor >= 0 && out->item[cursor].seq == seq) {
@@ -121,17 +122,17 @@ static int32_t collect_turns(struct scheduler *s, const struct schedule *out)
         }
         struct flow *flow = seq->flow;
         bool scores = seq->prompt_logprobs && seq->scored < seq->prompt_n;
-        struct turn turn = {.seq = seq, .want = to_compute(seq)};
-        if (scores && turn.want > rows)
-            turn.want = rows;
-        if (turn.want == 0)
+        struct chunk chunk = {.seq = seq, .want = to_compute(seq)};
+        if (scores && chunk.want > rows)
+            chunk.want = rows;
+        if (chunk.want == 0)
             continue;
-        if (flow->turn < 0) {
+        if (flow->chunk < 0) {
             s->flow[flows++] = flow;
             flow->given = 0;
         }
-        s->turn[turns] = turn;
-        insert_turn(s, flow, turns++);
+        s->chunk[chunks] = chunk;
+        insert_chunk(s, flow, chunks++);
     }
     return flows;
 }
@@ -144,7 +145,7 @@ static int32_t least_served(const struct scheduler *s, int32_t flows)
     for (int32_t i = 0; i < flows; i++) {
         const struct flow *flow = s->flow[i];
         uint64_t would = flow->served + (uint64_t)flow->given * FAIR_TOKEN;
-        bool older = s->turn[flow->turn].seq->id < s->turn[s->flow[least]->turn].seq->id;
+        bool older = s->chunk[flow->chunk].seq->id < s->chunk[s->flow[least]->chunk].seq->id;
         if (would < served || (would == served && older)) {
             least = i;
             served = would;
@@ -153,14 +154,14 @@ static int32_t least_served(const struct scheduler *s, int32_t flows)
     return least;
 }
 
-/* Gives `budget` tokens to the flows that have turns, and plans each turn once it has all it gets.
- * True if all got all they want. */
+/* Gives `budget` tokens to the flows that have chunks, and plans each chunk once it has all it
+ * gets. True if all got all they want. */
 static bool share_budget(struct scheduler *s, struct schedule *out, int32_t flows, int32_t budget)
 {
     while (flows > 0 && budget > 0) {
         int32_t i = least_served(s, flows), piece = flows > 1 && budget > PIECE ? PIECE : budget;
         struct flow *flow = s->flow[i];
-        struct turn *t = &s->turn[flow->turn];
+        struct chunk *t = &s->chunk[flow->chunk];
         int32_t get = t->want - t->get < piece ? t->want - t->get : piece;
         t->get += get;
         flow->given += get;
@@ -168,12 +169,12 @@ static bool share_budget(struct scheduler *s, struct schedule *out, int32_t flow
         if (t->get < t->want)
             continue;
         add_item(s, out, t->seq, t->get);
-        flow->turn = t->next;
-        if (flow->turn < 0)
+        flow->chunk = t->next;
+        if (flow->chunk < 0)
             s->flow[i] = s->flow[--flows];
     }
     for (int32_t i = 0; i < flows; i++) {
-        const struct turn *t = &s->turn[s->flow[i]->turn];
+        const struct chunk *t = &s->chunk[s->flow[i]->chunk];
         if (t->get > 0)
             add_item(s, out, t->seq, t->get);
     }
@@ -201,7 +202,7 @@ static int32_t least_budget(struct scheduler *s, const struct schedule *out, int
 
 static void plan_prefill(struct scheduler *s, struct schedule *out)
 {
-    int32_t flows = collect_turns(s, out), least = least_budget(s, out, flows);
+    int32_t flows = collect_chunks(s, out), least = least_budget(s, out, flows);
     int32_t budget = s->limits.prefill_chunk - out->tokens;
     if (out->items > 0 && budget > s->pace)
         budget = s->pace;
@@ -241,7 +242,8 @@ void scheduler_load(const struct scheduler *s, struct step_size *size, struct pr
             size->decodes += 1 + seq->guesses;
             size->context += attended(seq->computed, 1 + seq->guesses);
         }
-    /* Who waits for a place in the batch gets none sooner by shorter or longer steps. */
+    /* A sequence that waits for a place in the batch gets none sooner by shorter or longer steps.
+     */
     int32_t places = s->limits.max_batch - s->running.n;
     for (const struct sequence *seq = s->waiting.oldest; seq && places-- > 0; seq = seq->newer)
         add_prompt(load, seq);

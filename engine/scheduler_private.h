@@ -13,7 +13,7 @@ struct list {
 };
 
 /* A prompt that wants a piece of this step. */
-struct turn {
+struct chunk {
     struct sequence *seq;
     int32_t want, get;
     int32_t next; /* of the same flow, or -1 */
@@ -27,8 +27,8 @@ struct scheduler {
     int32_t pace; /* prompt tokens beside decodes */
     int32_t suspects;
     uint64_t preemptions, yields, work;
-    struct turn *turn;  /* [max_batch] within a plan */
-    struct flow **flow; /* [max_batch] likewise: those with turns */
+    struct chunk *chunk; /* [max_batch] within a plan */
+    struct flow **flow;  /* [max_batch] likewise: those with chunks */
 };
 
 enum {

@@ -43,7 +43,7 @@ enum { REGION_NODES = REGION_MLP + 1 }; /* regions and spans: what a step is wal
  *   Q4_1 { f16 d, m; nibble q[32]; }         w = d q + m
  *   Q5_0 { f16 d; u32 high; nibble q[32]; }  w = d (q - 16)
  *   Q5_1 { f16 d, m; u32 high; nibble q[32]; } w = d q + m
- *   Q4_K, Q6_K: super-blocks of 256 (engine/quant.c)
+ *   Q4_K, Q5_K, Q6_K: super-blocks of 256 (engine/quant.c)
  * The numbers are stable: they are part of evidence keys and of -D constants. */
 #define DTYPES(ROW, t)        \
     ROW(t, 0, F32, 1, 4)      \
@@ -55,7 +55,8 @@ enum { REGION_NODES = REGION_MLP + 1 }; /* regions and spans: what a step is wal
     ROW(t, 6, Q5_0, 32, 22)   \
     ROW(t, 7, Q5_1, 32, 24)   \
     ROW(t, 8, Q4_K, 256, 144) \
-    ROW(t, 9, Q6_K, 256, 210)
+    ROW(t, 9, Q6_K, 256, 210) \
+    ROW(t, 10, Q5_K, 256, 176)
 
 #define DTYPE_NUMBER(t, number, name, block, bytes) DTYPE_##name = number,
 enum dtype { DTYPES(DTYPE_NUMBER, 0) DTYPE_COUNT };

@@ -13,17 +13,18 @@
  * rows g and g + 8 and of each 32 columns ("strip" t) the columns 16 s + 4 q + j, s 0..1, j 0..3.
  * Element (row half h, strip t, s, j) is code
  *
- *   four bits  16 bytes t / 2, word 2 (t % 2) + h, bits 4 (2 s + j / 2) + 16 (j % 2) and up
+ *   four bits  16 bytes t / 2, word 2 (t % 2) + h, byte j / 2 + 2 (j % 2), bits 4 s and up
  *   eight      16 bytes t, word 2 h + s, byte j / 2 + 2 (j % 2), two's complement
- *   high, one  word t / 2, bit 4 (2 (t % 2) + h) + 2 s + j / 2 + 16 (j % 2)
- *   high, two  16 bytes t / 4, word t % 4, bits 2 (4 h + 2 s + j / 2) + 16 (j % 2) and up
+ *   high, one  word t / 2, byte j / 2 + 2 (j % 2), bit 4 (t % 2) + 2 h + s
+ *   high, two  16 bytes t / 4, word t % 4, byte j / 2 + 2 (j % 2), bits 2 (2 h + s) and up
  *
- * so that one shift and one mask leave the two codes of a pair of bf16 (lib/bricks.cuh).
+ * so that one shift and one mask leave the four codes of a word of an int8 operand, or the two of a
+ * pair of bf16 (lib/bricks.cuh).
  * Scales of row r, all little-endian as in the file:
  *
  *   Q8_0, Q4_0, Q5_0   f16 d[8] at 16 r
  *   Q4_1, Q5_1         f16 d[8] at 16 r, f16 m[8] at 256 + 16 r
- *   Q4_K               the block's first 16 bytes at 16 r: f16 d, dmin, u8 scales[12]
+ *   Q4_K, Q5_K         the block's first 16 bytes at 16 r: f16 d, dmin, u8 scales[12]
  *   Q6_K               i8 s[16] at 16 r, f16 d at 256 + 2 r
  */
 #ifndef WHET_KERNELS_BRICKS_H
@@ -33,7 +34,7 @@
 
 enum { BRICK_ROWS = 16, BRICK_COLS = 256, BRICK_STRIPS = BRICK_COLS / 32 };
 
-#ifdef __CUDACC_RTC__
+#ifdef __CUDACC__
 #define BRICK_FACT __host__ __device__ constexpr int
 #else
 #define BRICK_FACT static inline int
@@ -42,12 +43,14 @@ enum { BRICK_ROWS = 16, BRICK_COLS = 256, BRICK_STRIPS = BRICK_COLS / 32 };
 /* Bytes of a brick's parts; all 0 for a format that a GPU does not keep. */
 BRICK_FACT brick_low(int type)
 {
-    return type == DTYPE_Q8_0 ? 4096 : type >= DTYPE_Q4_0 && type <= DTYPE_Q6_K ? 2048 : 0;
+    return type == DTYPE_Q8_0 ? 4096 : type >= DTYPE_Q4_0 && type <= DTYPE_Q5_K ? 2048 : 0;
 }
 
 BRICK_FACT brick_high(int type)
 {
-    return type == DTYPE_Q6_K ? 1024 : type == DTYPE_Q5_0 || type == DTYPE_Q5_1 ? 512 : 0;
+    return type == DTYPE_Q6_K                                               ? 1024
+           : type == DTYPE_Q5_0 || type == DTYPE_Q5_1 || type == DTYPE_Q5_K ? 512
+                                                                            : 0;
 }
 
 BRICK_FACT brick_scales(int type)
@@ -61,6 +64,12 @@ BRICK_FACT brick_scales(int type)
 BRICK_FACT brick_bytes(int type)
 {
     return brick_low(type) + brick_high(type) + brick_scales(type);
+}
+
+/* Scales and minima are six bits times a half for 256 columns. */
+BRICK_FACT brick_six_bits(int type)
+{
+    return type == DTYPE_Q4_K || type == DTYPE_Q5_K;
 }
 
 /* Bricks of a row of them. */

@@ -28,6 +28,12 @@
 
 #include "args.h"
 
+#ifdef __cplusplus
+#define WHET_ALIGN(n) alignas(n)
+#else
+#define WHET_ALIGN(n) _Alignas(n)
+#endif
+
 /* Counts of the running step. */
 struct cuda_counts {
     int32_t m, rows, spans, context;
@@ -39,6 +45,20 @@ struct cuda_counts {
 struct cuda_work {
     void *work;
     unsigned *counter;
+};
+
+/* Steps of more than 64 tokens: what lies between two regions is bf16 there, and the float pointers
+ * that the regions have for it are null. A kernel for so many tokens reads and writes these instead
+ * (x and y are float in all steps). `map` is a CUtensorMap of the bf16 rows that the kernel's
+ * product reads, 128-byte swizzled in boxes of 64 columns and cuda_kernel_info.box_rows rows: of
+ * in16, or where that is null of [m_max, hidden] at work.work, where the kernel puts them itself.
+ */
+struct cuda_wide {
+    WHET_ALIGN(64) uint64_t map[16];
+    const void *in16;   /* attn_out: [M, heads * head_dim]; mlp_out: [M, ffn]; others: null */
+    void *out16;        /* attn_in: q [M, heads * head_dim]; mlp_in: h [M, ffn]; others: null */
+    int32_t float_rows; /* attn_in: as many rows of q are wanted as float, too */
+    int32_t pad_[11];
 };
 
 struct cuda_embed_args {
@@ -70,6 +90,7 @@ struct cuda_attn_in_args {
     float eps;
     const void *next; /* weights that a later region reads, to be prefetched into L2; or null */
     int64_t next_bytes;
+    struct cuda_wide wide;
 };
 
 /* a = softmax(q k^T * scale) v for each token over positions 0 .. position[t] of its sequence,
@@ -101,6 +122,7 @@ struct cuda_out_args {
     int32_t n, k;
     const void *next; /* as in cuda_attn_in_args */
     int64_t next_bytes;
+    struct cuda_wide wide;
 };
 
 /* h = silu(g) * u; g, u = rows 2i, 2i+1 of n W^T, n = rmsnorm(x) * norm */
@@ -116,6 +138,7 @@ struct cuda_mlp_in_args {
     float eps;
     const void *next; /* as in cuda_attn_in_args */
     int64_t next_bytes;
+    struct cuda_wide wide;
 };
 
 /* logits[i, :] = n W^T of row[i], i < counts->rows; and the best of each: highest logit, lowest
@@ -150,7 +173,8 @@ struct cuda_launch {
 enum { CUDA_LAUNCHES = 4, WHET_CUDA_ABI = 1 };
 
 /* Exported as `extern "C" __device__ const struct cuda_kernel_info whet_info`. Grids are constants
- * of the build (shapes and M_MAX are -D). packed_bytes > 0: the cubin also has the function
+ * of the build (shapes and M_MAX are -D). A kernel with box_rows runs in wide steps and in no
+ * others, one without in no wide ones. packed_bytes > 0: the cubin also has the function
  * `whet_pack(struct cuda_pack_args)`, launched with any grid (it strides); kernels of the same
  * region and layout name share the copy. */
 struct cuda_kernel_info {
@@ -162,6 +186,8 @@ struct cuda_kernel_info {
     int64_t packed_bytes;
     char layout[64];
     struct cuda_launch launch[CUDA_LAUNCHES];
+    int32_t box_rows; /* of cuda_wide.map, up to 256; 0: no map */
+    int32_t pad_;
 };
 
 enum { CUDA_COUNTERS = 16384 };

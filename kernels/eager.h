@@ -99,6 +99,7 @@ struct eager_decode_args {
     float *part;
     unsigned *counter;
     int32_t heads, kv_heads, chunks;
+    int32_t least; /* positions of a part that is a block's own; 0: as few as the grid makes them */
     float scale;
 };
 enum { EAGER_GROUP = 8 };
@@ -219,6 +220,14 @@ struct eager_gather_args {
     void *to_k, *to_v;
     const int32_t *number;
     int32_t page16; /* 16-byte words of a page */
+};
+
+/* y = x16 of [M, n], i < *count. Grid: (ceil(n / 1024), M), 256 threads. */
+struct eager_widen_args {
+    const int32_t *count;
+    const void *x16;
+    float *y;
+    int32_t n;
 };
 
 /* Compares rows of a and b (floats, or bf16 positions in pages through kv_at) into out[0..4]: rows

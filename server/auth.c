@@ -121,7 +121,7 @@ static void read_origins(struct auth *a, const char *list)
     }
 }
 
-/* All but the clients, which live on. */
+/* Frees everything but the clients, which outlive a change of keys. */
 static void free_keys(struct auth *a)
 {
     for (int side = 0; side < 2; side++) {

@@ -16,17 +16,17 @@
 #include "server/buf.h"
 #include "server/chat_family.h"
 
-struct span {
+struct text {
     const char *s;
     size_t n;
 };
 
-static struct span span(const char *s)
+static struct text text_of(const char *s)
 {
-    return (struct span){s ? s : "", s ? strlen(s) : 0};
+    return (struct text){s ? s : "", s ? strlen(s) : 0};
 }
 
-static void add_span(struct buf *out, struct span s)
+static void add_text(struct buf *out, struct text s)
 {
     buf_add(out, s.s, s.n);
 }
@@ -49,7 +49,7 @@ static size_t space_length(const char *s, size_t n)
     return quads ? 3 : 0; /* U+2000 to U+200A */
 }
 
-static struct span trim_end(struct span s)
+static struct text trim_end(struct text s)
 {
     for (;;) {
         size_t gone = 0;
@@ -61,7 +61,7 @@ static struct span trim_end(struct span s)
     }
 }
 
-static struct span trim(struct span s)
+static struct text trim(struct text s)
 {
     size_t gone;
     while ((gone = space_length(s.s, s.n))) {
@@ -72,7 +72,7 @@ static struct span trim(struct span s)
 }
 
 /* lstrip('\n') and rstrip('\n') */
-static struct span trim_newlines(struct span s, bool left, bool right)
+static struct text trim_newlines(struct text s, bool left, bool right)
 {
     for (; left && s.n && *s.s == '\n'; s.n--)
         s.s++;
@@ -111,7 +111,7 @@ static bool stays_open(const struct render *r, size_t i)
 static void im_message(struct render *r, size_t i)
 {
     buf_printf(&r->out, "<|im_start|>%s\n", role_of(r, i));
-    add_span(&r->out, span(r->message[i].content));
+    add_text(&r->out, text_of(r->message[i].content));
     if (!stays_open(r, i))
         buf_str(&r->out, "<|im_end|>\n");
 }
@@ -122,7 +122,7 @@ static void im_tool(struct render *r, size_t i)
     if (i == 0 || !has_role(r, i - 1, "tool"))
         buf_str(&r->out, "<|im_start|>user");
     buf_str(&r->out, "\n<tool_response>\n");
-    add_span(&r->out, span(r->message[i].content));
+    add_text(&r->out, text_of(r->message[i].content));
     if (stays_open(r, i))
         return;
     buf_str(&r->out, "\n</tool_response>");
@@ -151,7 +151,7 @@ static size_t last_question(const struct render *r)
 {
     static const char head[] = "<tool_response>", tail[] = "</tool_response>";
     for (size_t i = r->messages; i-- > 0;) {
-        struct span c = span(r->message[i].content);
+        struct text c = text_of(r->message[i].content);
         bool results = c.n >= sizeof tail - 1 && strncmp(c.s, head, sizeof head - 1) == 0 &&
                        strcmp(c.s + c.n - (sizeof tail - 1), tail) == 0;
         if (has_role(r, i, "user") && !results)
@@ -160,7 +160,7 @@ static size_t last_question(const struct render *r)
     return r->messages - 1;
 }
 
-static const char *last_of(struct span s, const char *part)
+static const char *last_of(struct text s, const char *part)
 {
     const char *found = NULL;
     size_t n = strlen(part);
@@ -171,36 +171,36 @@ static const char *last_of(struct span s, const char *part)
 }
 
 /* Takes "<think>...</think>" off the content, unless the reasoning came separately. */
-static struct span split_reasoning(const struct chat_message *m, struct span *content)
+static struct text split_reasoning(const struct chat_message *m, struct text *content)
 {
     if (m->reasoning)
-        return span(m->reasoning);
+        return text_of(m->reasoning);
     const char *first = strstr(content->s, "</think>"), *last = last_of(*content, "</think>");
     if (!first)
-        return span(NULL);
-    struct span before = {content->s, (size_t)(first - content->s)};
+        return text_of(NULL);
+    struct text before = {content->s, (size_t)(first - content->s)};
     before = trim_newlines(before, false, true);
     const char *open = last_of(before, "<think>");
     if (open) {
         before.n -= (size_t)(open + 7 - before.s);
         before.s = open + 7;
     }
-    *content = trim_newlines(span(last + 8), true, false);
+    *content = trim_newlines(text_of(last + 8), true, false);
     return trim_newlines(before, true, false);
 }
 
 static void qwen3_assistant(struct render *r, size_t i, size_t question)
 {
-    struct span content = span(r->message[i].content);
-    struct span reasoning = split_reasoning(&r->message[i], &content);
+    struct text content = text_of(r->message[i].content);
+    struct text reasoning = split_reasoning(&r->message[i], &content);
     buf_str(&r->out, "<|im_start|>assistant\n");
     if (i > question && (i + 1 == r->messages || reasoning.n)) {
         buf_str(&r->out, "<think>\n");
-        add_span(&r->out, trim_newlines(reasoning, true, true));
+        add_text(&r->out, trim_newlines(reasoning, true, true));
         buf_str(&r->out, "\n</think>\n\n");
         content = trim_newlines(content, true, false);
     }
-    add_span(&r->out, content);
+    add_text(&r->out, content);
     if (!stays_open(r, i))
         buf_str(&r->out, "<|im_end|>\n");
 }
@@ -226,7 +226,7 @@ static void render_qwen3(struct render *r)
 static void llama3_message(struct render *r, size_t i)
 {
     buf_printf(&r->out, "<|start_header_id|>%s<|end_header_id|>\n\n", role_of(r, i));
-    add_span(&r->out, trim(span(r->message[i].content)));
+    add_text(&r->out, trim(text_of(r->message[i].content)));
     if (!stays_open(r, i))
         buf_str(&r->out, "<|eot_id|>");
 }
@@ -245,7 +245,7 @@ static size_t llama31_system(struct render *r)
                "Cutting Knowledge Date: December 2023\nToday Date: %s\n\n",
                r->t->today && r->o->date ? r->o->date : today);
     if (given)
-        add_span(&r->out, trim(span(r->message[0].content)));
+        add_text(&r->out, trim(text_of(r->message[0].content)));
     if (!(given && stays_open(r, 0)))
         buf_str(&r->out, "<|eot_id|>");
     return given ? 1 : 0;
@@ -257,7 +257,7 @@ static void render_llama3(struct render *r)
     for (size_t i = r->t->family == CHAT_LLAMA31 ? llama31_system(r) : 0; i < r->messages; i++)
         llama3_message(r, i);
     if (r->o->continue_final)
-        r->out.n = trim_end((struct span){r->out.p, r->out.n}).n;
+        r->out.n = trim_end((struct text){r->out.p, r->out.n}).n;
     else if (r->o->generate || r->t->always_generate)
         buf_str(&r->out, "<|start_header_id|>assistant<|end_header_id|>\n\n");
 }
@@ -275,10 +275,10 @@ static void render_mistral(struct render *r)
         if (user)
             buf_str(&r->out, nemo ? "[INST]" : "[INST] ");
         if (user && first && i + 1 == r->messages) {
-            add_span(&r->out, span(r->message[0].content));
+            add_text(&r->out, text_of(r->message[0].content));
             buf_str(&r->out, "\n\n");
         }
-        add_span(&r->out, span(r->message[i].content));
+        add_text(&r->out, text_of(r->message[i].content));
         if (stays_open(r, i))
             return;
         buf_str(&r->out, user ? nemo ? "[/INST]" : " [/INST]" : eos);
@@ -287,7 +287,7 @@ static void render_mistral(struct render *r)
     }
 }
 
-/* These models are taught strictly alternating turns, and their templates insist. */
+/* Refuses messages that do not alternate, as the templates of these models do. */
 static int check_turns(const struct render *r, struct err *err)
 {
     size_t first = r->t->family == CHAT_MISTRAL_NEMO && has_role(r, 0, "system") ? 1 : 0;

@@ -33,7 +33,7 @@ static int64_t after(double seconds)
     return clock_ns() + (int64_t)(seconds * 1e9);
 }
 
-static void enter(struct conn *c, enum phase phase, double seconds)
+static void enter(struct conn *c, enum conn_phase phase, double seconds)
 {
     c->phase = phase;
     c->since = clock_ns();
@@ -405,26 +405,6 @@ static void process(struct conn *c)
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-/* Nothing of the request is read, so there is no exchange; the answer looks like every other. */
-static void turn_away(struct conn *c)
-{
-    struct api_error e;
-    struct buf body = {0}, out = {0};
-    api_error_set(&e, 503, NULL, "too many connections are open (server.max_connections)");
-    api_error_json(&body, &e);
-    buf_printf(&out,
-               "HTTP/1.1 503 %s\r\nx-request-id: req-%016llx\r\nRetry-After: %d\r\n"
-               "Content-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
-               http_reason(503), (unsigned long long)exchange_random(), RETRY_AFTER_S, body.n);
-    buf_add(&out, body.p, body.n);
-    uv_buf_t b = uv_buf_init(out.p, (unsigned)out.n);
-    uv_try_write((uv_stream_t *)&c->tcp, &b, 1);
-    buf_free(&body);
-    buf_free(&out);
-    c->srv->metrics.connections_refused++;
-    conn_close(c);
-}
-
 void conn_accept(struct server *srv)
 {
     struct conn *c = xcalloc(1, sizeof(*c));
@@ -451,7 +431,7 @@ void conn_accept(struct server *srv)
     c->peer = peer_join(&srv->room, (struct sockaddr *)&address);
     bool place = room_for_spare(c) && room_admit(c);
     if (!place)
-        turn_away(c);
+        room_turn_away(c);
     room_take_spare(srv);
     if (!place)
         return;

@@ -12,7 +12,7 @@
 struct peer;
 struct server;
 
-enum phase {
+enum conn_phase {
     PHASE_IDLE,   /* between requests */
     PHASE_HEAD,   /* part of a head has come */
     PHASE_BODY,   /* the head was accepted, the body is coming */
@@ -24,7 +24,7 @@ struct conn {
     uv_tcp_t tcp;
     struct server *srv;
     struct conn *next, **link;
-    enum phase phase;
+    enum conn_phase phase;
     int64_t since;    /* clock_ns: when the phase began */
     int64_t deadline; /* likewise: when it is over; 0: never */
     struct peer *peer;

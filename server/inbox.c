@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inbox.c - events from the engine thread to the loop, as records in a byte buffer.
+/* inbox.c - events from the engine thread to the loop, one after the other in a byte buffer.
  *
- * A record is a fixed header, the alternatives that are really there (not all SAMPLER_TOP_MAX),
- * then the texts, each NUL-terminated. Records are copied out with memcpy, so nothing depends on
- * alignment. Order of events of one choice is the order of the calls.
+ * What is stored of one is a fixed header, the alternatives that are really there (not all
+ * SAMPLER_TOP_MAX), then the texts, each NUL-terminated. Events are copied out with memcpy, so
+ * nothing depends on alignment. Order of events of one choice is the order of the calls.
  */
 #include "server/inbox.h"
 
@@ -12,7 +12,7 @@
 #include "config/clock.h"
 #include "server/limits.h"
 
-struct record {
+struct stored_event {
     struct choice *choice;
     struct engine_event event; /* its pointers are not valid; *_n below say what follows */
     int64_t at_ns;
@@ -42,13 +42,13 @@ static uint32_t length(const char *s)
 void inbox_push(struct inbox *in, struct choice *choice, const struct engine_event *event)
 {
     const struct sampled *s = event->sampled;
-    struct record r = {.choice = choice,
-                       .event = *event,
-                       .at_ns = clock_ns(),
-                       .tops = -1,
-                       .text_n = event->text ? (uint32_t)event->text_n : 0,
-                       .stop_n = length(event->stop_string),
-                       .error_n = length(event->error)};
+    struct stored_event r = {.choice = choice,
+                             .event = *event,
+                             .at_ns = clock_ns(),
+                             .tops = -1,
+                             .text_n = event->text ? (uint32_t)event->text_n : 0,
+                             .stop_n = length(event->stop_string),
+                             .error_n = length(event->error)};
     if (s) {
         r.token = s->token;
         r.logprob = s->logprob;
@@ -67,10 +67,10 @@ void inbox_push(struct inbox *in, struct choice *choice, const struct engine_eve
     uv_async_send(in->wake);
 }
 
-/* Reads the record at p into *out; returns where the next one starts. */
-static const char *read_record(const char *p, struct inbox_event *out)
+/* Reads the event at p into *out; returns where the next one starts. */
+static const char *read_event(const char *p, struct inbox_event *out)
 {
-    struct record r;
+    struct stored_event r;
     memcpy(&r, p, sizeof(r));
     p += sizeof(r);
     out->choice = r.choice;
@@ -104,7 +104,7 @@ void inbox_drain(struct inbox *in, inbox_fn *fn, void *ctx)
     uv_mutex_unlock(&in->lock);
     struct inbox_event event;
     for (size_t at = 0; at < in->draining.n;) {
-        at = (size_t)(read_record(in->draining.p + at, &event) - in->draining.p);
+        at = (size_t)(read_event(in->draining.p + at, &event) - in->draining.p);
         fn(ctx, &event);
     }
     if (in->draining.room > INBOX_KEEP_MAX)

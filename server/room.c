@@ -205,3 +205,23 @@ void room_take_spare(struct server *s)
     if (s->room.spare < 0)
         s->room.spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
+
+/* Nothing of the request is read, so there is no exchange; the answer looks like every other. */
+void room_turn_away(struct conn *c)
+{
+    struct api_error e;
+    struct buf body = {0}, out = {0};
+    api_error_set(&e, 503, NULL, "too many connections are open (server.max_connections)");
+    api_error_json(&body, &e);
+    buf_printf(&out,
+               "HTTP/1.1 503 %s\r\nx-request-id: req-%016llx\r\nRetry-After: %d\r\n"
+               "Content-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+               http_reason(503), (unsigned long long)exchange_random(), RETRY_AFTER_S, body.n);
+    buf_add(&out, body.p, body.n);
+    uv_buf_t b = uv_buf_init(out.p, (unsigned)out.n);
+    uv_try_write((uv_stream_t *)&c->tcp, &b, 1);
+    buf_free(&body);
+    buf_free(&out);
+    c->srv->metrics.connections_refused++;
+    conn_close(c);
+}

@@ -53,6 +53,8 @@ void peer_leave(struct peer *p);
 /* Finds a place for `c`, just accepted and counted; closes another connection if need be. False:
  * there is none, not even an operator's. May set c->reserved. */
 bool room_admit(struct conn *c);
+/* Answers 503 and closes, where room_admit() found no place. */
+void room_turn_away(struct conn *c);
 /* Whether there is room by now for a connection that had been let in for one request. */
 bool room_again(const struct server *s);
 /* There are no descriptors left: gives up the spare one, so that accept() shows whether somebody

@@ -180,7 +180,7 @@ static enum next texts_next(struct specializer *s, struct slot_search *p)
     struct candidate *c = candidate_of(s, p, node, n);
     if (!c)
         return NEXT_LATER;
-    store_trace(s->store, p->slot->name, c->key, "round", NULL, "text %d of the agent", node);
+    store_trace(s->store, p->slot->name, c->key, "batch", NULL, "text %d of the agent", node);
     search_batch_add(s, p, c, (struct proposal){&proposer_texts, node});
     return NEXT_BATCH;
 }
@@ -213,7 +213,7 @@ static void texts_learn(struct specializer *s, struct slot_search *p, int32_t no
         agent_learn(s->agent, node, speed, why, candidate_words(c));
 }
 
-/* Nothing is forgotten of one that was promoted: its speed is known. */
+/* Forgets that a text was tried, unless it was promoted, for then its speed is known. */
 static void texts_forget(struct specializer *s, struct slot_search *p, int32_t node)
 {
     const char *slot;

@@ -211,6 +211,10 @@ void agent_trial_words(const struct specializer *s, const struct candidate *c, c
     at += (size_t)snprintf(out + at, n - at, "%.4g us a run", e->own_s * 1e6);
     if (bytes > 0 && at < n)
         at += (size_t)snprintf(out + at, n - at, ", %.1f GB/s", (double)bytes / e->own_s * 1e-9);
+    if (e->warm_s > 0 && e->warm_base_s > 0 && at < n)
+        at += (size_t)snprintf(out + at, n - at,
+                               "; on warm weights %.4g us, the kernel that served then %.4g us",
+                               e->warm_s * 1e6, e->warm_base_s * 1e6);
     if (at < n)
         at += (size_t)snprintf(out + at, n - at,
                                "; %+.1f %% [%+.1f, %+.1f] against the kernel that served then",

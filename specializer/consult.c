@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "specializer/adviser/adviser_request.h"
+#include "specializer/consult.h"
 #include "specializer/specializer_private.h"
 
 static int by_share(const void *a, const void *b)

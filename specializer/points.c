@@ -3,6 +3,7 @@
  * slot's space remembers what came of them. */
 #include <stdio.h>
 
+#include "specializer/consult.h"
 #include "specializer/specializer_private.h"
 
 /* The candidate for a proposed point, with the store's word on it; NULL if it must not be tried
@@ -54,7 +55,7 @@ int points_open(struct specializer *s, struct slot_search *const *slot_search, i
     for (int i = 0; i < n && i < BATCH && may >= 0; i++) {
         consult(s, slot_search[i]);
         if (propose(s, slot_search[i], 1, &may) > 0)
-            store_trace(s->store, slot_search[i]->slot->name, NULL, "round", NULL,
+            store_trace(s->store, slot_search[i]->slot->name, NULL, "batch", NULL,
                         "1 candidate of an opening; share %.1f %%",
                         slot_search[i]->locked.share * 100);
     }
@@ -81,7 +82,7 @@ static enum next points_next(struct specializer *s, struct slot_search *p)
         search_batch_later(p);
     if (n == 0)
         return NEXT_NEVER;
-    store_trace(s->store, p->slot->name, NULL, "round", NULL,
+    store_trace(s->store, p->slot->name, NULL, "batch", NULL,
                 "%d candidates; share %.1f %%, %.0f %% of the roofline, %d tried, dry %d",
                 s->batch.n, p->locked.share * 100,
                 p->locked.run_s > 0 ? 100 * p->locked.roofline_s / p->locked.run_s : 0.0,

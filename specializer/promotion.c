@@ -13,7 +13,7 @@
 #include "specializer/watch.h"
 #include "specializer/why.h"
 
-/* How long what live steps could not decide is left alone, and how often they may try. */
+/* How long a candidate rests that live steps could not decide, and how often they may try it. */
 #define RETRY_AFTER_S 20.0
 enum { RETRIES_MOST = 3 };
 
@@ -22,7 +22,7 @@ static int64_t after(double seconds)
     return clock_ns() + (int64_t)(seconds * 1e9);
 }
 
-/* The slot has no promoted candidate any more. */
+/* Takes the promoted candidate out of the slot's search; the caller owns it. */
 static struct candidate *take(struct slot_search *p)
 {
     struct candidate *c = p->promoted.c;
@@ -46,7 +46,7 @@ static void learn(struct specializer *s, struct slot_search *p, double speed)
 /* ---- the rules of a promotion -----------------------------------------------------------------
  */
 
-/* What a canary is held beside. */
+/* The kernels of the other slots when the canary began (their hash). */
 struct promotion {
     struct specializer *s;
     uint64_t coresident;
@@ -60,8 +60,8 @@ static enum stage_result enter(struct pipeline *pipeline, struct trial *t)
     return STAGE_RUNNING;
 }
 
-/* A verdict on time is one about the kernels beside it: where an operator changed these meanwhile,
- * none was reached. */
+/* A verdict on time holds beside the kernels that served meanwhile: if an operator changed one of
+ * them, the canary reached none. */
 static enum stage_result beside(const struct promotion *o, struct trial *t, enum stage_result r)
 {
     struct candidate *c = t->c;
@@ -72,7 +72,7 @@ static enum stage_result beside(const struct promotion *o, struct trial *t, enum
     return STAGE_RETRY;
 }
 
-/* Live steps had their chances. */
+/* Gives the candidate up for now: live steps had RETRIES_MOST tries and decided nothing. */
 static void set_aside(struct specializer *s, struct slot_search *p)
 {
     struct err err;
@@ -97,7 +97,7 @@ static void refuse(struct specializer *s, struct slot_search *p)
     candidate_refuse(s, c, stage, again ? LIFE_DEFERRED : LIFE_REFUSED);
 }
 
-/* It waits for another try. */
+/* Leaves the candidate promoted, for another try after a while. */
 static void undecided(struct specializer *s, struct slot_search *p, enum stage_result r)
 {
     pthread_mutex_lock(&s->lock);
@@ -142,7 +142,7 @@ static const struct pipeline_rules rules = {.enter = enter, .came = came};
 /* ---- a try ------------------------------------------------------------------------------------
  */
 
-/* It has passed everything. */
+/* Puts the candidate into service: it has passed every stage. */
 static void publish(struct specializer *s, struct slot_search *p)
 {
     struct candidate *c = take(p);

@@ -195,7 +195,7 @@ static void add_pinned(struct list *l)
 
 /* ---- validation ---------------------------------------------------------------------------- */
 
-/* It does not come back: rolled back in the store if it was the kernel's fault. */
+/* Leaves the slot to eager; the winner is rolled back in the store if it was the kernel's fault. */
 static void give_up(struct specializer *s, struct trial *t, bool fault)
 {
     struct err err;
@@ -243,7 +243,8 @@ static enum stage_result enter(struct pipeline *p, struct trial *t)
         t->probe.depth = PROBE_SHORT;
     if (t->at == STAGE_BENCH) {
         r->admitted = t->c->evidence;
-        r->input = capture_seeded(s->env.model, t->c->slot, 1);
+        r->input = capture_seeded(s->env.model, t->c->slot,
+                                  target_of(s->env.machine->kind)->decodes_most, 1);
         t->bench.against = t->c->slot->eager;
         t->bench.input = r->input;
         t->bench.quick = true;
@@ -325,7 +326,8 @@ static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
 
 static const struct pipeline_rules rules = {room, enter, began, came};
 
-/* All of them, most important first; nothing else is done meanwhile. */
+/* Brings all winners back, those with the largest share of time first, and does nothing else
+ * meanwhile. */
 static void bring_back(struct list *l)
 {
     struct specializer *s = l->s;

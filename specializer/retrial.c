@@ -250,7 +250,7 @@ static enum next retrials_next(struct specializer *s, struct slot_search *p)
     return NEXT_BATCH;
 }
 
-/* Not counted as a new candidate. */
+/* A retrial is not counted as a new candidate. */
 static void retrials_benched(struct specializer *s, struct slot_search *p, int32_t id,
                              const struct candidate *c)
 {

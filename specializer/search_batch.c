@@ -145,7 +145,7 @@ static void leave_unloaded(struct specializer *s, struct trial *t)
     t->c = NULL;
 }
 
-/* Nothing was decided: it may be proposed again. */
+/* Drops a trial that decided nothing, so that the proposal may be made again. */
 static void forget(struct specializer *s, struct trial *t)
 {
     pthread_mutex_lock(&s->lock);

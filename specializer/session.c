@@ -186,7 +186,8 @@ bool session_inputs(struct session *session, const struct slot *slot, bool make)
 {
     struct slot_search *p = slot_search_of(session, slot);
     if (p->inputs == 0 && make) {
-        p->input[0] = capture_seeded(session->s->env.model, p->slot, 1);
+        p->input[0] = capture_seeded(session->s->env.model, p->slot,
+                                     target_of(session->s->env.machine->kind)->decodes_most, 1);
         p->inputs = p->input[0] != NULL;
     }
     return p->inputs > 0;

@@ -6,7 +6,8 @@
  * source: refusals are not repeated, results feed the cost model. In front of the queue come the
  * points that won on machines like this one (search/known.h), those that templates start from,
  * winners of the slots nearest by (M, context), imported kernels, and what won this slot before the
- * driver or the compiler changed: shapes that are close like close kernels.
+ * driver or the compiler changed: shapes that are close like close kernels. Without
+ * specializer.starts the first two are left out, which says what they are worth.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -200,8 +201,10 @@ void slot_search_firsts(struct specializer *s, struct slot_search *p)
     store_each(s->store, &f, near_row, &g, NULL);
     f = (struct record_filter){.env = ENV_IMPORTED};
     store_each(s->store, &f, near_row, &g, NULL);
-    add_known(&g);
-    add_starts(&g);
+    if (s->config->specializer_starts) {
+        add_known(&g);
+        add_starts(&g);
+    }
     if (p->fleet.adopt) /* what another server found comes before all that we would guess */
         firsts_add(&g, -1, p->fleet.speed, fleet_turn_take(p));
     /* What won here under another driver, compiler or device is unknown, but a good guess. */
@@ -220,7 +223,8 @@ bool slot_search_open(struct specializer *s, struct slot_search *p)
         struct facts facts;
         facts_fill(&facts, s->env.model, p->slot->region, p->slot->m, s->numerics);
         facts_machine(&facts, s->env.machine);
-        p->space = space_open(&facts, p->slot->region, p->slot->m, s->numerics);
+        p->space = space_open_starts(&facts, p->slot->region, p->slot->m, s->numerics,
+                                     s->config->specializer_starts);
         search_open(&p->search, p->space);
         struct seeding seeding = {s, p};
         struct record_filter f = {.env = s->keys.env, .slot = p->slot->name};
@@ -267,16 +271,16 @@ void slot_search_inputs_free(struct slot_search *p)
 static struct capture *capture_one(struct specializer *s, struct slot_search *p)
 {
     struct capture *c = xcalloc(1, sizeof *c);
-    struct tap tap = {.kind = TAP_CAPTURE, .slot = p->slot, .every = 1, .capture = c};
-    atomic_init(&tap.left, 1);
+    struct hook hook = {.kind = HOOK_CAPTURE, .slot = p->slot, .every = 1, .capture = c};
+    atomic_init(&hook.left, 1);
     struct patience patience;
     patience_begin(&patience, &s->env, p->slot, CAPTURE_TIMEOUT_S);
-    bool taken = s->env.ops->tap(s->env.backend, &tap) == 0;
-    while (taken && atomic_load(&tap.left) > 0 && !patience_over(&patience) &&
+    bool taken = s->env.ops->hook(s->env.backend, &hook) == 0;
+    while (taken && atomic_load(&hook.left) > 0 && !patience_over(&patience) &&
            !atomic_load(&s->interrupt))
         specializer_wait(s, 0.005);
-    s->env.ops->tap(s->env.backend, NULL);
-    if (taken && atomic_load(&tap.left) == 0)
+    s->env.ops->hook(s->env.backend, NULL);
+    if (taken && atomic_load(&hook.left) == 0)
         return c;
     free(c);
     return NULL;

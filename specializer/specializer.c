@@ -16,8 +16,6 @@
  * and the engine never waits for it.
  */
 #include "specializer/specializer.h"
-#include "specializer/agent_turn.h"
-#include "specializer/restore.h"
 
 #include <math.h>
 #include <string.h>
@@ -25,8 +23,11 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/agent_turn.h"
 #include "specializer/build/objects.h"
+#include "specializer/consult.h"
 #include "specializer/opening.h"
+#include "specializer/restore.h"
 #include "specializer/retrial.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
@@ -194,7 +195,7 @@ void specializer_wait(struct specializer *s, double seconds)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Nothing to do but wait for children. */
+/* Waits a moment for child processes. */
 static void wait_for_children(struct specializer *s)
 {
     specializer_wait(s, engine_load(s->engine) > 0 ? 0.005 : 0.001);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* specializer_metrics.c - Prometheus text of the specialization metrics (docs/metrics.md). Labels are
- * slots, stages and outcomes: bounded sets, never shapes or text. */
+/* specializer_metrics.c - Prometheus text of the specialization metrics (docs/metrics.md). Labels
+ * are slots, stages and outcomes: bounded sets, never shapes or text. */
 #include <string.h>
 
 #include "specializer/admission/prober.h"
@@ -136,7 +136,8 @@ void specializer_metrics(struct specializer *s, FILE *out)
     adviser_metrics(s->adviser, out);
     agent_metrics(ready ? s->agent : NULL, out);
     fleet_metrics(ready ? s->fleet : NULL, out);
-    value(out, "audit_looks_total", "counter", "Live runs of active kernels compared with eager",
+    value(out, "audit_comparisons_total", "counter",
+          "Live runs of active kernels compared with eager",
           (double)atomic_load(&s->counts.audits));
     value(out, "audit_mismatches_total", "counter", "Audits that found an active kernel wrong",
           (double)atomic_load(&s->counts.mismatches));

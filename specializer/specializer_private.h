@@ -78,7 +78,7 @@ struct specializer {
         double correlation; /* of predicted and measured times; below -1: not yet known */
     } locked;
 
-    struct tap audit; /* the watch's, installed while `audited` is set */
+    struct hook audit; /* the watch's, installed while `audited` is set */
     struct slot_search *audited;
     char audited_key[24]; /* of its kernel */
     int64_t audit_since_ns;

@@ -58,7 +58,7 @@ static cJSON *counts_json(struct specializer *s)
     cJSON_AddNumberToObject(o, "restored", (double)atomic_load(&s->counts.restored));
     cJSON_AddNumberToObject(o, "rolled_back", (double)back);
     cJSON_AddNumberToObject(o, "impossible", (double)atomic_load(&s->counts.impossible));
-    cJSON_AddNumberToObject(o, "audit_looks", (double)atomic_load(&s->counts.audits));
+    cJSON_AddNumberToObject(o, "audit_comparisons", (double)atomic_load(&s->counts.audits));
     cJSON_AddNumberToObject(o, "audit_mismatches", (double)atomic_load(&s->counts.mismatches));
     cJSON_AddNumberToObject(o, "store_errors", (double)store_errors(s->store));
     return o;

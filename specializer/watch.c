@@ -24,7 +24,7 @@
 
 enum { WINDOW_RUNS = 3000 };
 #define DRIFT_FACTOR 1.25
-#define TAP_PATIENCE_S 20
+#define HOOK_PATIENCE_S 20
 #define RECHECK_EVERY_S 120
 
 /* ---- audits ---------------------------------------------------------------------------------- */
@@ -32,7 +32,7 @@ enum { WINDOW_RUNS = 3000 };
 void watch_stop(struct specializer *s)
 {
     if (s->audited)
-        s->env.ops->tap(s->env.backend, NULL);
+        s->env.ops->hook(s->env.backend, NULL);
     s->audited = NULL;
 }
 
@@ -44,15 +44,15 @@ static void judge(struct specializer *s, struct slot_search *p)
     pthread_mutex_lock(&s->lock);
     struct candidate *c = p->locked.active;
     const char *wrong = NULL;
-    if (c && s->audit.looks > 0 && strcmp(c->key, s->audited_key) == 0) {
+    if (c && s->audit.comparisons > 0 && strcmp(c->key, s->audited_key) == 0) {
         wrong = compare_verdict(&s->env, &s->audit, &c->evidence, buf, sizeof buf);
-        p->locked.audits += s->audit.looks;
-        atomic_fetch_add(&s->counts.audits, (uint64_t)s->audit.looks);
+        p->locked.audits += s->audit.comparisons;
+        atomic_fetch_add(&s->counts.audits, (uint64_t)s->audit.comparisons);
         atomic_fetch_add(&s->counts.mismatches, wrong != NULL);
     }
     if (wrong)
         fleet_wrong(s->fleet, c->key, p->slot->name, wrong);
-    else if (c && s->audit.looks > 0 && p->locked.suspect > 0)
+    else if (c && s->audit.comparisons > 0 && p->locked.suspect > 0)
         p->locked.suspect--;
     if (wrong)
         swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
@@ -83,7 +83,7 @@ static void audit_poll(struct specializer *s)
     int64_t now = clock_ns();
     if (s->audited) {
         bool done = atomic_load(&s->audit.left) == 0;
-        if (!done && now - s->audit_since_ns < TAP_PATIENCE_S * INT64_C(1000000000))
+        if (!done && now - s->audit_since_ns < HOOK_PATIENCE_S * INT64_C(1000000000))
             return;
         struct slot_search *p = s->audited;
         watch_stop(s);
@@ -95,13 +95,13 @@ static void audit_poll(struct specializer *s)
         return;
     int32_t every = (int32_t)s->config->specializer_watch_every *
                     target_of(s->env.machine->kind)->watch_every_factor;
-    s->audit = (struct tap){.kind = TAP_COMPARE,
-                            .slot = p->slot,
-                            .kernel = p->slot->eager,
-                            .every = p->locked.suspect > 0 ? 1 : every};
+    s->audit = (struct hook){.kind = HOOK_COMPARE,
+                             .slot = p->slot,
+                             .kernel = p->slot->eager,
+                             .every = p->locked.suspect > 0 ? 1 : every};
     atomic_init(&s->audit.left, 1);
     s->audit_since_ns = now;
-    if (s->env.ops->tap(s->env.backend, &s->audit) == 0)
+    if (s->env.ops->hook(s->env.backend, &s->audit) == 0)
         s->audited = p;
 }
 

@@ -6,7 +6,7 @@
 struct specializer;
 
 void watch_poll(struct specializer *s);
-/* Removes the watch's tap, so that a stage may use one. */
+/* Removes the watch's hook, so that a stage may use one. */
 void watch_stop(struct specializer *s);
 
 #endif

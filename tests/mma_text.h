@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mma_text.h - attn_out and mlp_out of 4 to 8 tokens as a language model would write it for tensor
  * cores: a block has 16 rows, each warp every eighth chunk of 32 columns, the sums meet in shared
- * memory. Compiled by tests/kernels/test_cuda_agent.c, run by tests/device/test_agent.c. */
+ * memory. Compiled by tests/kernels/test_cuda_agent.c, run by tests/device/test_agent_device.c. */
 #ifndef WHET_TESTS_MMA_TEXT_H
 #define WHET_TESTS_MMA_TEXT_H
 

@@ -112,7 +112,7 @@ static int add_slot(struct tuner *t, const char *name, struct err *err)
     return 0;
 }
 
-/* Those given; without any, decoding of one sequence and of four. */
+/* Takes the slots that were given; without any, those of decoding one sequence and four. */
 static int choose_slots(struct tuner *t, struct tune_options *o, struct err *err)
 {
     static const char *const usual[] = {
@@ -134,7 +134,7 @@ static int choose_slots(struct tuner *t, struct tune_options *o, struct err *err
 static int decoded_together(const struct tuner *t)
 {
     const struct stage_env *env = session_env(t->session);
-    int most = (int)env->config->engine_max_batch;
+    int most = engine_info(env->engine)->max_batch;
     if (target_of(env->machine->kind)->shares_cores && most > CPU_DECODES)
         most = CPU_DECODES;
     return most;
@@ -215,7 +215,7 @@ static bool propose(struct tuner *t, const struct slot *slot, const struct sessi
     return candidates >= 0;
 }
 
-/* One who lost whole steps before the kernels around it changed. */
+/* Tries a candidate again that lost whole steps before the kernels around it changed. */
 static bool try_again(struct tuner *t, const struct slot *slot)
 {
     struct session_slot now;

@@ -339,7 +339,9 @@ static double tenth(const struct table *t)
 static int bench_table(struct work *w, struct table *t, int64_t until_ns)
 {
     struct slot *slot = session_slot(w->session, t->slot);
-    struct capture *inputs = capture_seeded(session_env(w->session)->model, slot, 1);
+    const struct stage_env *env = session_env(w->session);
+    struct capture *inputs =
+        capture_seeded(env->model, slot, target_of(env->machine->kind)->decodes_most, 1);
     int n = space_size(t->space), r = 0;
     int32_t *order = table_order(t, w->tables->seed + 1);
     for (int i = 0; i < n && r == 0 && !over(w, until_ns); i++)

@@ -15,9 +15,9 @@
 #include "config/log.h"
 #include "specializer/candidate/hash.h"
 
-enum { CLIENTS_MOST = 64, SHORT_PROMPT = 48, DECODE_TOKENS = 256 };
+enum { CLIENTS_MOST = 512, SHORT_PROMPT = 48, DECODE_TOKENS = 256 };
 
-struct client {
+struct replay_client {
     struct replay *replay;
     uint64_t id;
     bool running; /* lock */
@@ -32,14 +32,14 @@ struct replay {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool stop; /* lock */
-    struct client client[CLIENTS_MOST];
+    struct replay_client client[CLIENTS_MOST];
     int clients;
 };
 
 /* Engine thread. */
 static void on_event(void *user, const struct engine_event *event)
 {
-    struct client *c = user;
+    struct replay_client *c = user;
     if (event->kind != EVENT_END)
         return;
     pthread_mutex_lock(&c->replay->lock);
@@ -48,7 +48,7 @@ static void on_event(void *user, const struct engine_event *event)
     pthread_mutex_unlock(&c->replay->lock);
 }
 
-static void submit(struct replay *r, struct client *c)
+static void submit(struct replay *r, struct replay_client *c)
 {
     int32_t *prompt = xcalloc((size_t)r->prompt, sizeof *prompt);
     const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};

@@ -55,9 +55,7 @@ static cJSON *facts_json(const struct facts *f)
 #define FACT(name, help) cJSON_AddNumberToObject(o, #name, f->name);
 #define SHAPE(name, value, help) cJSON_AddNumberToObject(o, #name, f->name);
 #include "kernels/templates.def"
-    if (facts_kind(f) == MACHINE_CPU)
-        return o;
-    cJSON_AddNumberToObject(o, "SMS", f->SMS); /* what only a GPU's table has */
+    cJSON_AddNumberToObject(o, "SMS", f->SMS); /* only a GPU has some, and what follows */
 #define FACT(name, help) cJSON_AddNumberToObject(o, #name, f->name);
 #include "kernels/templates_cuda.def"
     return o;

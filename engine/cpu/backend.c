@@ -14,6 +14,7 @@
 #include "config/log.h"
 #include "engine/cpu/backend_private.h"
 #include "engine/cpu/blas.h"
+#include "engine/cpu/collective_shm.h"
 #include "engine/cpu/eager.h"
 #include "engine/cpu/machine.h"
 #include "engine/memory.h"
@@ -92,6 +93,22 @@ static void open_buffers(struct backend *b)
     b->sampling = xaligned((size_t)(sampler_scratch_bytes(s->vocab) * pool_size(b->pool)));
 }
 
+static bool alone(const struct backend *b)
+{
+    return !b->options.collective;
+}
+
+static void open_ranks(struct backend *b)
+{
+    int64_t rows = b->options.max_rows, own = b->model->head.rows;
+    if (alone(b))
+        return;
+    b->own_logits = floats(rows, own);
+    b->gathered = floats(b->options.collective->world * rows, own);
+    if (b->options.collective->rank > 0)
+        b->zeros = floats(b->options.max_tokens, b->model->shape.hidden);
+}
+
 static void name_eager(struct backend *b)
 {
     for (int r = 0; r < REGION_NODES; r++) {
@@ -110,7 +127,7 @@ static void cpu_close(struct backend *b)
 {
     if (!b)
         return;
-    backend_tap(b, NULL);
+    backend_hook(b, NULL);
     if (!b->options.beside)
         pool_close(b->pool);
     plan_free(b->plan);
@@ -125,6 +142,9 @@ static void cpu_close(struct backend *b)
                      b->h,
                      b->logits,
                      b->sampling,
+                     b->own_logits,
+                     b->gathered,
+                     b->zeros,
                      b->spare.output[0],
                      b->spare.output[1],
                      b->spare.output[2],
@@ -170,13 +190,14 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
     b->model = m;
     b->options = *o;
     b->kv.fd = b->bench.fd = -1;
-    b->plan = plan_build(&m->shape);
+    b->plan = alone(b) ? plan_build(&m->shape) : plan_build_ranks(&m->shape, o->collective->world);
     b->pool = o->beside ? o->beside->pool : pool_open(o->threads > 0 ? o->threads : cores(), 0);
     if (open_kv(b, e)) {
         cpu_close(b);
         return NULL;
     }
     open_buffers(b);
+    open_ranks(b);
     settle_weights(m, o);
     name_eager(b);
     if (o->beside) {
@@ -209,6 +230,7 @@ static void cpu_set_dispatch(struct backend *b, struct dispatch *d)
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .usual_chunk = 512,
+    .usual_batch = 64,
     .usual_itl_ms = 250,
     .usual_ttft_ms = 1000,
     .same_bits_tokens = EAGER_NARROW,
@@ -222,8 +244,9 @@ const struct backend_ops backend_cpu = {
     .load = backend_load,
     .unload = backend_unload,
     .broken = backend_check_broken,
-    .tap = backend_tap,
+    .hook = backend_hook,
     .bench_begin = backend_bench_begin,
     .bench = backend_bench,
     .bench_end = backend_bench_end,
+    .ranks = &collective_shm_ranks,
 };

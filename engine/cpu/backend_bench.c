@@ -3,7 +3,7 @@
  *
  * Runs (pairs.h) are each on the next layer's weights, or the next copy of the keys and values, so
  * both sides meet the cache as a step would: its weights are those that the other layers have
- * pushed out.
+ * pushed out. A job of one layer meets them in the cache instead.
  *
  * Against the eager kernel of a span run its parts, as they do in a step: what a fused kernel must
  * beat is the best that there is without it.
@@ -76,7 +76,7 @@ static int run_once(struct backend *b, struct bench_job *job, int side, float *n
     const struct bench *s = job->state;
     const struct kernel *k = side ? job->b : job->a;
     union region_args args = *(const union region_args *)case_args(s->inputs);
-    int32_t turn = s->pairs.turn;
+    int32_t turn = job->one_layer ? 0 : s->pairs.turn;
     int32_t layer = region_info(k->region)->once ? 0 : turn % b->model->shape.layers;
     bind_layer(b->model, k->region, layer, &args);
     backend_bind_packed(k, k->region, layer, &args);

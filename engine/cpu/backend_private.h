@@ -2,7 +2,7 @@
 /* backend_private.h - the CPU backend's own state, shared by backend*.c.
  *
  * Engine thread: everything but `loaded`. Specializer thread: load(), unload() (which own
- * `packs`) and tap() (through `tap` and `looking`).
+ * `packs`) and hook() (through `hook` and `hook_held`).
  */
 #ifndef WHET_ENGINE_CPU_BACKEND_PRIVATE_H
 #define WHET_ENGINE_CPU_BACKEND_PRIVATE_H
@@ -41,8 +41,8 @@ struct page_memory {
     int fd; /* -1: not shared */
 };
 
-/* What a tapped kernel gets instead of the step's outputs: nothing of a step points here. Grown on
- * use. For attn_in, cache positions of its own: token i at position i of its own pages. */
+/* What a compared kernel gets instead of the step's outputs: nothing of a step points here. Grown
+ * on use. For attn_in, cache positions of its own: token i at position i of its own pages. */
 struct spare {
     float *output[3];
     int64_t bytes[3];
@@ -69,12 +69,17 @@ struct backend {
     float *q, *a, *h; /* [max_tokens, heads*head_dim] twice, [max_tokens, ffn] */
     float *logits;    /* [max_rows, vocab] */
     void *sampling;   /* sampler scratch of every rank */
+    /* Of a rank of several, else NULL: its rows of the logits, those of all ranks, and what ranks
+     * but the first have as a residual. */
+    float *own_logits; /* [max_rows, head rows] */
+    float *gathered;   /* [world][max_rows, head rows] */
+    float *zeros;      /* [max_tokens, hidden] */
 
-    _Atomic(struct tap *) tap;
-    _Atomic bool looking; /* the engine thread may hold a tap */
-    int64_t matches;      /* steps that matched the tap */
-    int32_t look_layer;   /* rotates */
-    int32_t look_at;      /* layer to look at in this step, or -1 */
+    _Atomic(struct hook *) hook;
+    _Atomic bool hook_held; /* the engine thread may hold a hook */
+    int64_t matches;        /* steps that matched the hook */
+    int32_t hook_layer;     /* rotates */
+    int32_t hook_at;        /* layer to observe in this step, or -1 */
     struct spare spare;
 };
 
@@ -94,16 +99,22 @@ int64_t backend_run_parts(struct backend *b, enum region span, int32_t layer,
 const char *backend_broken(const struct kernel *k);
 const char *backend_check_broken(struct backend *b, const struct kernel *k);
 
+/* The ranks of the model, where it has several, make the logits of a step out of own_logits; sum
+ * what an out region left in `y`. -1: another rank is gone. */
+int backend_gather(struct backend *b, int32_t rows, struct err *e);
+int backend_reduce(struct backend *b, float *y, int32_t m, struct err *e);
+
 int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
                  const struct kernel *override, struct err *e);
 
 struct kernel *backend_load(struct backend *b, const struct kernel_object *o, struct err *e);
 void backend_unload(struct backend *b, struct kernel *k);
 
-int backend_tap(struct backend *b, struct tap *t);
+int backend_hook(struct backend *b, struct hook *t);
 /* Engine thread, after `slot` ran on `args` of `layer` in this step. */
-void backend_look(struct backend *b, struct slot *slot, const struct kernel *served, int32_t layer,
-                  const struct step *s, const union region_args *args, int64_t served_ns);
+void backend_observe(struct backend *b, struct slot *slot, const struct kernel *served,
+                     int32_t layer, const struct step *s, const union region_args *args,
+                     int64_t served_ns);
 int backend_bench_begin(struct backend *b, struct bench_job *job, struct err *e);
 int backend_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
 void backend_bench_end(struct backend *b, struct bench_job *job);

@@ -2,7 +2,7 @@
 /* backend_step.c - one forward pass: the plan, walked once, then sampling.
  *
  * The residual stream alternates between two buffers (plan.h), so no region writes what it reads
- * and a tapped kernel can run after it on the same inputs. Which kernel
+ * and a compared kernel can run after it on the same inputs. Which kernel
  * fills a slot is read once, before the first region: a swap takes effect at the next step.
  */
 #include <stdatomic.h>
@@ -13,7 +13,7 @@
 #include "engine/cpu/backend_private.h"
 
 /* What one region uses in this step. */
-struct choice {
+struct kernel_choice {
     struct slot *slot;
     const struct kernel *kernel;
     int64_t ns, runs;
@@ -23,13 +23,13 @@ struct choice {
 /* The kernels of this step; the eager one where a kernel cannot take so many tokens, or is broken.
  * Returns the spans that have a kernel of their own. */
 static uint32_t choose(struct backend *b, const struct step *s, struct slot *override_slot,
-                       const struct kernel *override, struct choice choice[REGION_NODES])
+                       const struct kernel *override, struct kernel_choice choice[REGION_NODES])
 {
     uint32_t whole = 0;
     for (int r = 0; r < REGION_NODES; r++) {
         int32_t m = region_m((enum region)r, s->m, s->rows);
         struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
-        choice[r] = (struct choice){.slot = slot};
+        choice[r] = (struct kernel_choice){.slot = slot};
         if (!slot)
             continue;
         const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
@@ -111,13 +111,15 @@ static void sample_rows(const void *args, const struct team *team)
 static void sample(struct backend *b, const struct step *s)
 {
     struct sampling_job j = {s, b->logits, b->sampling, b->model->shape.vocab};
+    if (!s->sample)
+        return;
     if (s->rows > 1)
         pool_run(b->pool, sample_rows, &j, 0);
     else if (s->rows == 1)
         sampler_run(j.logits, j.vocab, &s->sample[0], j.scratch);
 }
 
-static void count(const struct choice *c, const struct step *s, int32_t m)
+static void count(const struct kernel_choice *c, const struct step *s, int32_t m)
 {
     struct slot_counters *k = &c->slot->counters;
     uint64_t runs = (uint64_t)c->runs;
@@ -159,10 +161,11 @@ static struct step_memory memory_of(const struct backend *b, const struct step *
                                 .rope_cos = b->rope_cos,
                                 .rope_sin = b->rope_sin,
                                 .x = {b->x[0], b->x[1]},
+                                .residual = b->zeros,
                                 .q = b->q,
                                 .a = b->a,
                                 .h = b->h,
-                                .logits = b->logits,
+                                .logits = b->own_logits ? b->own_logits : b->logits,
                                 .k_pages = backend_pages(b, 0, 0),
                                 .v_pages = backend_pages(b, 0, 1),
                                 .layer_floats = backend_pages(b, 1, 0) - backend_pages(b, 0, 0)};
@@ -172,17 +175,52 @@ struct walk {
     struct backend *b;
     const struct step *step;
     struct step_memory memory;
-    struct choice *choice;       /* [REGION_NODES] */
-    const struct choice *broken; /* whose kernel broke; NULL: none */
+    struct kernel_choice *choice;       /* [REGION_NODES] */
+    const struct kernel_choice *broken; /* whose kernel broke; NULL: none */
 };
 
-/* A tap of a span sees its parts as one run: their inputs are still what they were, since they lie
+/* ---- ranks ---------------------------------------------------------------------------------- */
+
+int backend_reduce(struct backend *b, float *y, int32_t m, struct err *e)
+{
+    struct collective *c = b->options.collective;
+    return c->ops->all_reduce(c, y, y, (int64_t)m * b->model->shape.hidden, NULL, e);
+}
+
+/* Each rank has the same number of the head's rows; where they overlap, the later rank's count, on
+ * all ranks alike. */
+int backend_gather(struct backend *b, int32_t rows, struct err *e)
+{
+    struct collective *c = b->options.collective;
+    int32_t own = b->model->head.rows, vocab = b->model->shape.vocab;
+    if (c->ops->all_gather(c, b->own_logits, b->gathered, (int64_t)rows * own, NULL, e))
+        return -1;
+    for (int32_t r = 0; r < c->world; r++) {
+        int32_t from = shard_tokens(vocab, c->world, r).from;
+        for (int32_t i = 0; i < rows; i++)
+            memcpy(b->logits + (int64_t)i * vocab + from,
+                   b->gathered + ((int64_t)r * rows + i) * own, (size_t)own * sizeof(float));
+    }
+    return 0;
+}
+
+static int put_together(struct walk *w, const struct plan_node *n, struct err *e)
+{
+    int y = region_info(n->of)->y;
+    if (n->region == (enum region)REGION_GATHER)
+        return backend_gather(w->b, w->step->rows, e);
+    return backend_reduce(w->b, w->b->x[y], w->step->m, e);
+}
+
+/* ---- one node ------------------------------------------------------------------------------- */
+
+/* A hook of a span sees its parts as one run: their inputs are still what they were, since they lie
  * in other buffers than what was written. */
-static void look_at_spans(const struct walk *w, const struct plan_node *n)
+static void observe_spans(const struct walk *w, const struct plan_node *n)
 {
     for (int r = REGION_COUNT; r < REGION_NODES; r++) {
         const struct region_info *span = region_info((enum region)r);
-        const struct choice *c = &w->choice[r];
+        const struct kernel_choice *c = &w->choice[r];
         struct plan_node node = {(enum region)r, n->layer};
         union region_args args;
         int64_t ns = 0;
@@ -191,16 +229,17 @@ static void look_at_spans(const struct walk *w, const struct plan_node *n)
         for (int i = 0; i < span->parts; i++)
             ns += w->choice[span->part[i]].last_ns;
         bind_node(w->b->model, &w->memory, &node, &args);
-        backend_look(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
+        backend_observe(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
     }
 }
 
 static int run(void *ctx, const struct plan_node *n, struct err *e)
 {
     struct walk *w = ctx;
-    struct choice *c = &w->choice[n->region];
     union region_args args;
-    (void)e;
+    if ((int)n->region >= REGION_NODES)
+        return put_together(w, n, e);
+    struct kernel_choice *c = &w->choice[n->region];
     bind_node(w->b->model, &w->memory, n, &args);
     backend_bind_packed(c->kernel, n->region, n->layer, &args);
     int64_t ns = backend_run(w->b, c->kernel, n->layer, &args);
@@ -211,19 +250,20 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     c->ns += ns;
     c->last_ns = ns;
     c->runs++;
-    backend_look(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
-    if (atomic_load_explicit(&w->b->tap, memory_order_relaxed))
-        look_at_spans(w, n);
+    backend_observe(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
+    if (atomic_load_explicit(&w->b->hook, memory_order_relaxed))
+        observe_spans(w, n);
     return 0;
 }
 
-/* NULL, or the choice whose kernel broke. */
-static const struct choice *walk(struct backend *b, const struct step *s,
-                                 struct choice choice[REGION_NODES], uint32_t whole)
+/* 0, or -1: *broke is the choice whose kernel broke, or NULL, and then a rank is gone. */
+static int walk(struct backend *b, const struct step *s, struct kernel_choice choice[REGION_NODES],
+                uint32_t whole, const struct kernel_choice **broke, struct err *e)
 {
     struct walk w = {b, s, memory_of(b, s), choice, NULL};
-    plan_walk(b->plan, s->rows, whole, run, &w, NULL);
-    return w.broken;
+    int rc = plan_walk(b->plan, s->rows, whole, run, &w, e);
+    *broke = w.broken;
+    return rc;
 }
 
 /* A kernel that breaks leaves its slot at once, and the step is walked again from its first region:
@@ -231,13 +271,14 @@ static const struct choice *walk(struct backend *b, const struct step *s,
 int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
                  const struct kernel *override, struct err *e)
 {
-    struct choice choice[REGION_NODES];
-    const struct choice *broke;
+    struct kernel_choice choice[REGION_NODES];
+    const struct kernel_choice *broke;
     if (check_step(b, s, e))
         return -1;
     do {
         uint32_t whole = choose(b, s, override_slot, override, choice);
-        broke = walk(b, s, choice, whole);
+        if (walk(b, s, choice, whole, &broke, e) && !broke)
+            return STEP_LOST;
         if (broke) {
             dispatch_withdraw(b->dispatch, broke->slot, broke->kernel);
             log_warn("cpu", "%s: %s broke: %s; eager serves from this step on", broke->slot->name,

@@ -119,7 +119,7 @@ void bind_node(const struct model *model, const struct step_memory *s, const str
     case REGION_ATTN_OUT:
     case REGION_MLP_OUT:
         a->out.in = n->region == REGION_ATTN_OUT ? s->a : s->h;
-        a->out.x = x;
+        a->out.x = s->residual ? s->residual : x;
         a->out.y = y;
         break;
     case REGION_MLP_IN:

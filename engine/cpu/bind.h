@@ -33,8 +33,9 @@ struct step_memory {
     const struct span *span;
     const float *rope_cos, *rope_sin;
     float *x[2];              /* [m, hidden]: the residual stream */
+    const float *residual;    /* [m, hidden] what out regions add instead of it; NULL: nothing */
     float *q, *a, *h;         /* [m, heads*head_dim] twice, [m, ffn] */
-    float *logits;            /* [rows, vocab] */
+    float *logits;            /* [rows, vocab], or [rows, the rank's rows of the head] */
     float *k_pages, *v_pages; /* of layer 0 */
     int64_t layer_floats;     /* from a layer's pages to those of the next */
 };

@@ -88,7 +88,7 @@ static const struct form {
     [DTYPE_Q8_0] = {0, -1, 74, 0},      [DTYPE_Q4_0] = {0, -1, 4.6f, 0},
     [DTYPE_Q4_1] = {0, 2, 4.6f, 7.5f},  [DTYPE_Q5_0] = {0, -1, 9.2f, 0},
     [DTYPE_Q5_1] = {0, 2, 9.2f, 15.5f}, [DTYPE_Q4_K] = {0, 2, 200, 7.5f},
-    [DTYPE_Q6_K] = {208, -1, 1370, 0},
+    [DTYPE_Q6_K] = {208, -1, 1370, 0},  [DTYPE_Q5_K] = {0, 2, 400, 15.5f},
 };
 EVERY_DTYPE(form);
 
@@ -114,7 +114,8 @@ static void random_block(struct random *r, enum dtype t, char *block, float devi
     put_f16(block + f->d_at, integers ? 1 : d);
     if (f->m_at < 0)
         return;
-    if (t == DTYPE_Q4_K) /* its offset is subtracted, and scaled by six bits of its own */
+    if (t == DTYPE_Q4_K ||
+        t == DTYPE_Q5_K) /* its offset is subtracted, and scaled by six bits of its own */
         put_f16(block + f->m_at, integers ? 1 : d * f->middle);
     else
         put_f16(block + f->m_at, integers ? -floorf(f->middle) : -d * f->middle);

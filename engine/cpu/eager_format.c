@@ -139,6 +139,22 @@ INLINE void decode_q4_k(const uint8_t *b, struct lanes *w)
     }
 }
 
+/* The same, and bit j of 32 bytes before them is the fifth of sub-block j. */
+INLINE void decode_q5_k(const uint8_t *b, struct lanes *w)
+{
+    float d = half_float(b), dmin = half_float(b + 2), s, m;
+    for (int j = 0; j < 8; j++) {
+        six_bits(b + 4, j, &s, &m);
+        vec scale = vec_set(d * s), minimum = vec_set(-(dmin * m));
+        const uint8_t *q = b + 48 + j / 2 * 32;
+        for (int i = 0; i < 2 * PARTS; i++) {
+            vec_int n = vec_from_bytes(q + VEC * i), h = vec_from_bytes(b + 16 + VEC * i);
+            n = (j & 1 ? n >> 4 : n & 15) | (h >> j & 1) << 4;
+            w[2 * j + i / PARTS].p[i % PARTS] = vec_scale(vec_float(n), scale, minimum);
+        }
+    }
+}
+
 /* Two halves of 128; in each, quarter k of 32 values takes a nibble of low[] and two bits of
  * high[]. */
 INLINE void decode_q6_k(const uint8_t *b, struct lanes *w)
@@ -212,6 +228,7 @@ FORMAT(q5_0, DTYPE_Q5_0)
 FORMAT(q5_1, DTYPE_Q5_1)
 FORMAT(q4_k, DTYPE_Q4_K)
 FORMAT(q6_k, DTYPE_Q6_K)
+FORMAT(q5_k, DTYPE_Q5_K)
 
 #define ROW(x, t)                                      \
     {                                                  \
@@ -223,6 +240,7 @@ const struct eager_format EAGER(format)[] = {
     [DTYPE_Q4_0] = ROW(q4_0, DTYPE_Q4_0), [DTYPE_Q4_1] = ROW(q4_1, DTYPE_Q4_1),
     [DTYPE_Q5_0] = ROW(q5_0, DTYPE_Q5_0), [DTYPE_Q5_1] = ROW(q5_1, DTYPE_Q5_1),
     [DTYPE_Q4_K] = ROW(q4_k, DTYPE_Q4_K), [DTYPE_Q6_K] = ROW(q6_k, DTYPE_Q6_K),
+    [DTYPE_Q5_K] = ROW(q5_k, DTYPE_Q5_K),
 };
 EVERY_DTYPE(EAGER(format));
 

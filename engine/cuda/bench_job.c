@@ -17,9 +17,9 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/graph.h"
+#include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ops.h"
-#include "engine/cuda/tap.h"
 #include "engine/cuda/walk.h"
 #include "engine/pairs.h"
 
@@ -36,7 +36,8 @@ struct bench {
 static int launch_all(struct walk *w, const struct capture *c, const struct kernel *k,
                       int32_t launches, struct err *e)
 {
-    bool wide = w->m > NARROW;
+    bool spread = w->m > NARROW && c->region == REGION_ATTN;
+    bool wide = w->m > NARROW && !spread;
     w->wide = wide;
     if (wide) {
         w->q = w->a = w->h = NULL;
@@ -48,6 +49,8 @@ static int launch_all(struct walk *w, const struct capture *c, const struct kern
         w->have16[REGION_ATTN] = w->have16[REGION_MLP_IN] = wide;
         if (!wide)
             inputs_aim(w, c, i);
+        if (spread)
+            w->k_pages = w->v_pages = NULL; /* the layer's */
         if (walk_region(w, k, c->region, i % w->b->model->shape.layers, e))
             return -1;
     }
@@ -58,27 +61,18 @@ static int capture_side(struct backend *b, const struct capture *c, const struct
                         int32_t launches, cudaGraphExec_t *exec, struct err *e)
 {
     int32_t m = inputs_width(b, c);
-    struct choice choice = {.m = m, .rows = m};
+    struct kernel_choice choice = {.m = m, .rows = m};
     struct walk w;
-    cudaGraph_t graph = NULL;
     choice.context = context_bucket[context_bucket_of(c->context)];
     walk_init(&w, b, b->loader, &b->spare.block, &choice);
     spare_aim(&w, c->region);
     w.x = b->spare.x;
     CU(cudaStreamBeginCapture(b->loader, cudaStreamCaptureModeThreadLocal));
     int failed = launch_all(&w, c, k, launches, e);
-    cudaError_t code = cudaStreamEndCapture(b->loader, &graph);
-    if (!failed && !code)
-        code = cudaGraphInstantiate(exec, graph, 0);
-    if (!failed && !code)
-        code = cudaGraphUpload(*exec, b->loader);
-    if (!failed && !code)
-        code = cudaStreamSynchronize(b->loader);
-    if (graph)
-        cudaGraphDestroy(graph);
-    if (failed)
+    if (graph_capture_end(b->loader, failed, exec, false, e))
         return -1;
-    CU(code);
+    CU(cudaGraphUpload(*exec, b->loader));
+    CU(cudaStreamSynchronize(b->loader));
     return 0;
 }
 
@@ -89,14 +83,16 @@ int cuda_bench_begin(struct backend *b, struct bench_job *job, struct err *e)
         return err_set(e, "bench of %s: its captured inputs are of another region",
                        job->slot->name);
     int32_t m = inputs_width(b, c);
-    bool narrow_only = c->region == REGION_ATTN || c->region == REGION_HEAD;
-    if (c->m < 1 || (m > NARROW && narrow_only) || m > job->a->m_max || m > job->b->m_max)
+    bool all_seen = c->region == REGION_ATTN || c->region == REGION_HEAD;
+    if (c->m < 1 || (all_seen && m > rows_seen(c->region)) || m > job->a->m_max ||
+        m > job->b->m_max)
         return err_set(e, "bench of %s: captured %d tokens, more than a kernel takes",
                        job->slot->name, m);
     struct bench *s = xcalloc(1, sizeof *s);
     job->state = s;
     s->launches = region_info(c->region)->once ? 2 : b->model->shape.layers;
     return inputs_send(b, b->loader, c, e) ||
+           (c->region == REGION_ATTN && m > NARROW && inputs_spread(b, b->loader, c, e)) ||
            capture_side(b, c, job->a, s->launches, &s->side[0], e) ||
            capture_side(b, c, job->b, s->launches, &s->side[1], e);
 }

@@ -55,10 +55,14 @@ static void take_block(enum dtype t, const uint8_t *b, uint8_t code[QK], uint8_t
     }
 }
 
-static void codes_q4_k(const uint8_t *b, uint8_t code[BRICK_COLS])
+static void codes_six_bits(enum dtype t, const uint8_t *b, uint8_t code[BRICK_COLS])
 {
-    for (int i = 0; i < BRICK_COLS; i++)
-        code[i] = b[16 + i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15;
+    const uint8_t *high = b + 16, *q = t == DTYPE_Q5_K ? b + 48 : b + 16;
+    for (int i = 0; i < BRICK_COLS; i++) {
+        code[i] = q[i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15;
+        if (t == DTYPE_Q5_K)
+            code[i] |= (uint8_t)((high[i % 32] >> i / 32 & 1) << 4);
+    }
 }
 
 static void codes_q6_k(const uint8_t *b, uint8_t code[BRICK_COLS])
@@ -79,17 +83,18 @@ static void put_strip(enum dtype type, const uint8_t code[QK], int r, int t, uin
 {
     int h = r / 8;
     for (int c = 0; c < QK; c++) {
-        int s = c / 16, q = c % 16 / 4, j = c % 4, lane = r % 8 * 4 + q, pair = 2 * s + j / 2;
+        int s = c / 16, q = c % 16 / 4, j = c % 4, lane = r % 8 * 4 + q;
+        int at = 8 * (j / 2) + 16 * (j % 2); /* of the byte */
         uint32_t v = code[c];
         if (type == DTYPE_Q8_0) {
-            low[(t * 32 + lane) * 4 + 2 * h + s] |= v << (8 * (j / 2) + 16 * (j % 2));
+            low[(t * 32 + lane) * 4 + 2 * h + s] |= v << at;
             continue;
         }
-        low[(t / 2 * 32 + lane) * 4 + 2 * (t % 2) + h] |= (v & 15) << (4 * pair + 16 * (j % 2));
+        low[(t / 2 * 32 + lane) * 4 + 2 * (t % 2) + h] |= (v & 15) << (at + 4 * s);
         if (type == DTYPE_Q6_K)
-            high[(t / 4 * 32 + lane) * 4 + t % 4] |= v >> 4 << (2 * (4 * h + pair) + 16 * (j % 2));
+            high[(t / 4 * 32 + lane) * 4 + t % 4] |= v >> 4 << (at + 2 * (2 * h + s));
         else if (high)
-            high[lane * 4 + t / 2] |= v >> 4 << (4 * (2 * (t % 2) + h) + pair + 16 * (j % 2));
+            high[lane * 4 + t / 2] |= v >> 4 << (at + 4 * (t % 2) + 2 * h + s);
     }
 }
 
@@ -101,8 +106,8 @@ static void put_brick(enum dtype type, const uint8_t *from, int blocks, int r, c
     uint8_t code[BRICK_COLS];
     if (brick_high((int)type))
         high = (uint32_t *)(void *)(brick + brick_low((int)type));
-    if (type == DTYPE_Q4_K) {
-        codes_q4_k(from, code);
+    if (brick_six_bits(type)) {
+        codes_six_bits(type, from, code);
         memcpy(scales + 16 * r, from, 16);
     } else if (type == DTYPE_Q6_K) {
         codes_q6_k(from, code);

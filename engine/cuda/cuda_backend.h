@@ -6,16 +6,19 @@
  *   weights.c  the model's tensors to the device; bricks.c those in formats that are kept
  *   blas.c     matrix products of the eager regions; lt.c other algorithms for them (products.h)
  *   eager.c    a region as primitive kernels and products; bricks_run.c products of bricks
- *   loaded.c   a region as a loaded cubin; pack.c its repacked weights
+ *   loaded.c   a region as a loaded cubin; pack.c its repacked weights; wide.c the same in wide
+ *              steps
+ *   tensor_map.c  by which those read activations
  *   walk.c     a whole step on a stream; graph.c the same captured, one graph for a bucket
  *   transfer.c a step's block in, its tokens out
  *   step.c     what the engine calls
+ *   ranks.c    one of several ranks; collective_nccl.c, collective_host.c how they sum
  *   sample.c   parameters to the device's sampler, tokens back
- *   tap.c, inputs.c, bench_job.c  taps, captured inputs, benches
+ *   hook.c, hook_capture.c, inputs.c, bench_job.c  hooks, captured inputs, benches
  *   model_check.c the whole model with a candidate
  *   probe*.c   first runs of a kernel, in a process of its own
  *
- * Threads: the engine thread runs steps, taps and benches; the specializer thread loads and
+ * Threads: the engine thread runs steps, hooks and benches; the specializer thread loads and
  * unloads; the builder thread (graph.c) captures graphs. What two of them touch says so.
  */
 #ifndef WHET_ENGINE_CUDA_CUDA_BACKEND_H
@@ -29,9 +32,9 @@
 #include "engine/cuda/device.h"
 #include "engine/cuda/device_model.h"
 #include "engine/cuda/graph.h"
+#include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/step.h"
-#include "engine/cuda/tap.h"
 #include "kernels/eager.h"
 
 struct blas; /* blas.c */
@@ -56,6 +59,7 @@ struct backend {
     cudaLibrary_t library[EAGER_FILES];
     int libraries;
     cudaKernel_t primitive[PRIM_COUNT];
+    void *tensor_map; /* the driver's encoder (tensor_map.h); NULL: it has none */
 
     struct arena weights, kv, buffers, packs;
     struct arena *lent, *lent_pinned; /* a probe's: its memory comes from here; else NULL */
@@ -68,8 +72,13 @@ struct backend {
     void *q16, *a16, *h16, *n16; /* bf16; n16: normed rows */
     void *raw;                   /* projections before rope or silu: float or bf16 */
     float *logits;
-    int32_t *best; /* [max_rows] what each row of the last step drew; read by the next */
-    int32_t *seen; /* [max_tokens] the step's tokens, as embed found them */
+    /* Of a rank of several, else NULL: its columns of the logits, those of all ranks, and what
+     * ranks but the first have as a residual. */
+    float *own_logits; /* [max_rows, head rows] */
+    float *gathered;   /* [world][max_rows, head rows] */
+    float *zeros;      /* [max_tokens, hidden] */
+    int32_t *best;     /* [max_rows] what each row of the last step drew; read by the next */
+    int32_t *seen;     /* [max_tokens] the step's tokens, as embed found them */
     uint64_t *best_part;
     unsigned *counter; /* zero between kernels */
     char *work;
@@ -83,18 +92,19 @@ struct backend {
 
     struct blas *blas;
     struct cell cell[NARROW_BUCKETS][CONTEXT_BUCKETS], wide_cell[WIDE_CELLS];
+    struct cell decode_cell[DECODE_WIDTHS][CONTEXT_BUCKETS]; /* wide, a token of each sequence */
     struct builder builder;
-    _Atomic uint64_t steps; /* begun; the engine thread counts, the builder looks */
+    _Atomic uint64_t steps; /* begun; the engine thread counts, the builder reads */
 
     uint64_t loads;            /* specializer thread */
     pthread_mutex_t load_lock; /* packs_list, retired: specializer and engine thread */
     struct pack *packs_list;
     struct loaded *retired;
 
-    _Atomic(struct tap *) tap;
-    _Atomic bool looking; /* the engine thread may hold a tap */
+    _Atomic(struct hook *) hook;
+    _Atomic bool hook_held; /* the engine thread may hold a hook */
     int64_t matches;
-    int32_t look_layer;
+    int32_t hook_layer;
     struct spare spare;
 };
 

@@ -11,16 +11,19 @@
 
 #include "config/err.h"
 #include "config/log.h"
+#include "engine/cuda/collective_cuda.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/device_model.h"
 #include "engine/cuda/graph.h"
+#include "engine/cuda/hook.h"
 #include "engine/cuda/loaded.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ops.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/ranks.h"
 #include "engine/cuda/step.h"
-#include "engine/cuda/tap.h"
+#include "engine/cuda/tensor_map.h"
 #include "engine/cuda/walk.h"
 #include "engine/device_probe.h"
 #include "kernels/images.h"
@@ -32,7 +35,7 @@
     {                                                                                         \
         "eager_bricks.cu", "eager_expand_" #t, PRIM_BRICKS + 3 * (t - DTYPE_Q8_0) + 2         \
     }
-_Static_assert(DTYPE_COUNT == DTYPE_Q6_K + 1, "a format that is kept needs its row below");
+_Static_assert(DTYPE_COUNT == DTYPE_Q5_K + 1, "a format that is kept needs its row below");
 
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line)
 {
@@ -65,6 +68,7 @@ static const struct {
     BRICKS(7),
     BRICKS(8),
     BRICKS(9),
+    BRICKS(10),
     {"eager_decode.cu", "eager_decode_64_1", PRIM_DECODE_64_1},
     {"eager_decode.cu", "eager_decode_64_2", PRIM_DECODE_64_2},
     {"eager_decode.cu", "eager_decode_64_4", PRIM_DECODE_64_4},
@@ -76,6 +80,7 @@ static const struct {
     {"eager_tools.cu", "eager_read", PRIM_READ},
     {"eager_tools.cu", "eager_compare", PRIM_COMPARE},
     {"eager_tools.cu", "eager_gather", PRIM_GATHER},
+    {"eager_tools.cu", "eager_widen", PRIM_WIDEN},
     {"eager_prefill.cu", "eager_prefill_64", PRIM_PREFILL_64},
     {"eager_prefill.cu", "eager_prefill_128", PRIM_PREFILL_128},
     {"eager_sample.cu", "eager_sample", PRIM_SAMPLE},
@@ -330,6 +335,7 @@ int device_open(struct backend *b, struct err *e)
     CU(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     CU(cudaStreamCreateWithPriority(&b->stream, cudaStreamNonBlocking, greatest));
     CU(cudaStreamCreateWithPriority(&b->loader, cudaStreamNonBlocking, least));
+    b->tensor_map = tensor_map_encoder();
     return open_events(&b->inflight[0], e) || open_events(&b->inflight[1], e);
 }
 
@@ -351,7 +357,7 @@ static void cuda_close(struct backend *b)
         cudaStreamSynchronize(b->stream);
     graph_close(b);
     loaded_reap(b, true);
-    tap_close(b);
+    hook_close(b);
     blas_close(b);
     memory_close(b);
     for (int i = 0; i < b->libraries; i++)
@@ -378,12 +384,12 @@ static struct backend *cuda_open(const struct model *m, const struct backend_opt
     struct backend *b = xcalloc(1, sizeof *b);
     b->model = m;
     b->options = *o;
-    b->plan = plan_build(&m->shape);
+    b->plan = plan_build_ranks(&m->shape, o->collective ? o->collective->world : 1);
     pthread_mutex_init(&b->load_lock, NULL);
     name_eager(b);
     if (device_takes(&m->shape, e) || device_open(b, e) || device_kernels(b, e) ||
         memory_open(b, e) || weights_upload(b, e) || blas_open(b, e) || measure(b, e) ||
-        tap_open(b, e) || graph_open(b, e)) {
+        ranks_prepare(b, e) || hook_open(b, e) || graph_open(b, e)) {
         cuda_close(b);
         return NULL;
     }
@@ -420,6 +426,7 @@ __attribute__((visibility("default"))) extern const struct backend_ops whet_back
 const struct backend_ops whet_backend_cuda = {
     .name = "cuda",
     .usual_chunk = 2048,
+    .usual_batch = 256,
     .usual_itl_ms = 30,
     .usual_ttft_ms = 200,
     .short_steps = true,
@@ -434,7 +441,7 @@ const struct backend_ops whet_backend_cuda = {
     .load = cuda_load,
     .choose = cuda_choose,
     .unload = cuda_unload,
-    .tap = cuda_tap,
+    .hook = cuda_hook,
     .bench_begin = cuda_bench_begin,
     .bench = cuda_bench,
     .bench_end = cuda_bench_end,
@@ -444,4 +451,5 @@ const struct backend_ops whet_backend_cuda = {
     .ready = cuda_ready,
     .check_model = cuda_check_model,
     .probe = &cuda_probe,
+    .ranks = &cuda_ranks,
 };

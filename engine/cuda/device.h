@@ -52,6 +52,7 @@ enum primitive {
     PRIM_READ,
     PRIM_COMPARE,
     PRIM_GATHER,
+    PRIM_WIDEN,
     PRIM_COUNT
 };
 

@@ -39,13 +39,25 @@ static int32_t decode_chunks(const struct backend *b)
     return (s->heads / s->kv_heads + g - 1) / g;
 }
 
-static int32_t decode_splits(const struct backend *b, int32_t tokens, int32_t context)
+/* Blocks of a token and key head. Few tokens are cut until the device is full. Many fill it uncut,
+ * but one that is much longer than the others would be worked on when all others are done: so they
+ * are cut as well, into parts of `*least` positions and more, of which most tokens have one. */
+static int32_t decode_splits(const struct backend *b, int32_t tokens, int32_t context,
+                             int32_t *least)
 {
-    int32_t blocks = tokens * b->model->shape.kv_heads * decode_chunks(b);
-    int32_t want = 2 * b->device.multiProcessorCount / blocks;
-    int32_t most = (context + 4 * KV_PAGE - 1) / (4 * KV_PAGE);
+    enum { LEAST = 512, USUAL = 1024 };
+    int64_t blocks = (int64_t)tokens * b->model->shape.kv_heads * decode_chunks(b);
+    int64_t part = (int64_t)decode_group(b) * (b->model->shape.head_dim + 2) * 4;
+    int64_t want = 2 * b->device.multiProcessorCount / blocks;
+    int64_t most = (context + 4 * KV_PAGE - 1) / (4 * KV_PAGE);
     want = want > most ? most : want;
-    return want < 1 ? 1 : want > MAX_SPLITS ? MAX_SPLITS : want;
+    *least = 0;
+    if (want <= 1 && context > USUAL) {
+        most = b->work_bytes / (part * blocks);
+        want = context / USUAL < most ? context / USUAL : most;
+        *least = LEAST;
+    }
+    return want < 1 ? 1 : want > MAX_SPLITS ? MAX_SPLITS : (int32_t)want;
 }
 
 /* ---- pieces -------------------------------------------------------------------------------- */
@@ -75,9 +87,7 @@ static int product(struct walk *w, enum region r, int32_t layer, const void *x16
     return blas_run(w->b, w->stream, &p, w->lt, e);
 }
 
-/* Makes the bf16 copy of [M, n] unless region `from` left one. */
-static int need16(struct walk *w, enum region from, const float *x, void *y16, int32_t n,
-                  struct err *e)
+int need16(struct walk *w, enum region from, const float *x, void *y16, int32_t n, struct err *e)
 {
     if (w->have16[from])
         return 0;
@@ -130,8 +140,10 @@ static int attn_in(struct walk *w, int32_t layer, struct err *e)
                                 .position = w->block->position,
                                 .kv_at = w->kv_at ? w->kv_at : w->block->kv_at,
                                 .q = beside ? b->q : w->q,
-                                .q_rows = beside ? NARROW : INT32_MAX,
-                                .q16 = runs ? b->q16 : NULL,
+                                .q_rows = beside ? walk_padded(w->lead) : INT32_MAX,
+                                .q16 = !runs      ? NULL
+                                       : w->out16 ? w->out16
+                                                  : b->q16,
                                 .k_pages = pages_of(w, layer, 0),
                                 .v_pages = pages_of(w, layer, 1),
                                 .heads = s->heads,
@@ -151,6 +163,7 @@ static int attn_decode(struct walk *w, int32_t layer, int32_t tokens, const int3
     const struct model_shape *s = &b->model->shape;
     int32_t g = decode_group(b), chunks = decode_chunks(b);
     int32_t step = g == 1 ? 0 : g == 2 ? 1 : g == 4 ? 2 : 3;
+    int32_t least, splits = decode_splits(b, tokens, w->context, &least);
     enum primitive first = s->head_dim == 64 ? PRIM_DECODE_64_1 : PRIM_DECODE_128_1;
     struct eager_decode_args a = {.count = &w->block->counts->m,
                                   .token = token,
@@ -168,9 +181,9 @@ static int attn_decode(struct walk *w, int32_t layer, int32_t tokens, const int3
                                   .heads = s->heads,
                                   .kv_heads = s->kv_heads,
                                   .chunks = chunks,
+                                  .least = least,
                                   .scale = (float)(1 / sqrt((double)s->head_dim))};
-    dim3 grid = {(unsigned)decode_splits(b, tokens, w->context), (unsigned)(s->kv_heads * chunks),
-                 (unsigned)tokens};
+    dim3 grid = {(unsigned)splits, (unsigned)(s->kv_heads * chunks), (unsigned)tokens};
     return launch(w, (enum primitive)((int)first + step), grid, 128, 0, &a, e);
 }
 
@@ -226,6 +239,12 @@ int eager_attn_beside(struct walk *w, const struct kernel *k, int32_t layer, str
     return launch(w, PRIM_ROUND, grid2((q + 1023) / 1024, walk_padded(w->lead)), 256, 0, &a, e);
 }
 
+/* What an out region adds. */
+static const float *residual(const struct walk *w)
+{
+    return w->b->zeros ? w->b->zeros : w->x;
+}
+
 static int attn_out(struct walk *w, int32_t layer, struct err *e)
 {
     struct backend *b = w->b;
@@ -233,7 +252,7 @@ static int attn_out(struct walk *w, int32_t layer, struct err *e)
     int32_t k = s->heads * s->head_dim;
     if (need16(w, REGION_ATTN, w->a, b->a16, k, e))
         return -1;
-    return product(w, REGION_ATTN_OUT, layer, b->a16, w->x, w->y, false, w->m, e);
+    return product(w, REGION_ATTN_OUT, layer, b->a16, residual(w), w->y, false, w->m, e);
 }
 
 static int mlp_in(struct walk *w, int32_t layer, struct err *e)
@@ -244,12 +263,9 @@ static int mlp_in(struct walk *w, int32_t layer, struct err *e)
     if (norm(w, w->x, l->mlp_norm, NULL, w->m, e) ||
         product(w, REGION_MLP_IN, layer, b->n16, NULL, b->raw, w->wide, w->m, e))
         return -1;
-    struct eager_silu_args a = {&w->block->counts->m,
-                                w->wide ? NULL : b->raw,
-                                w->wide ? b->raw : NULL,
-                                w->h,
-                                b->h16,
-                                s->ffn};
+    struct eager_silu_args a = {&w->block->counts->m,         w->wide ? NULL : b->raw,
+                                w->wide ? b->raw : NULL,      w->h,
+                                w->out16 ? w->out16 : b->h16, s->ffn};
     w->have16[REGION_MLP_IN] = true;
     return launch(w, PRIM_SILU, grid2((s->ffn + EAGER_SILU - 1) / EAGER_SILU, w->m), 256, 0, &a, e);
 }
@@ -260,23 +276,29 @@ static int mlp_out(struct walk *w, int32_t layer, struct err *e)
     const struct model_shape *s = &b->model->shape;
     if (need16(w, REGION_MLP_IN, w->h, b->h16, s->ffn, e))
         return -1;
-    return product(w, REGION_MLP_OUT, layer, b->h16, w->x, w->y, false, w->m, e);
+    return product(w, REGION_MLP_OUT, layer, b->h16, residual(w), w->y, false, w->m, e);
 }
 
-static int head(struct walk *w, struct err *e)
+int eager_best(struct walk *w, struct err *e)
 {
     struct backend *b = w->b;
-    const struct model_shape *s = &b->model->shape;
-    if (norm(w, w->x, b->on.final_norm, w->block->row, w->rows, e) ||
-        product(w, REGION_HEAD, 0, b->n16, NULL, w->logits, false, w->rows, e))
-        return -1;
     struct eager_best_args a = {.count = &w->block->counts->rows,
                                 .logits = w->logits,
                                 .best = w->best,
                                 .part = b->best_part,
                                 .counter = b->counter,
-                                .vocab = s->vocab};
+                                .vocab = b->model->shape.vocab};
     return launch(w, PRIM_BEST, grid2(BEST_PARTS, w->rows), 256, 0, &a, e);
+}
+
+static int head(struct walk *w, struct err *e)
+{
+    struct backend *b = w->b;
+    float *to = b->own_logits ? b->own_logits : w->logits;
+    if (norm(w, w->x, b->on.final_norm, w->block->row, w->rows, e) ||
+        product(w, REGION_HEAD, 0, b->n16, NULL, to, false, w->rows, e))
+        return -1;
+    return b->own_logits ? 0 : eager_best(w, e); /* else when all ranks' are there */
 }
 
 int eager_region(struct walk *w, enum region r, int32_t layer, struct err *e)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph.c - steps as graphs: one for each M bucket, context bucket and set of kernels.
+/* graph.c - steps as graphs: one for each number of tokens, context bucket and set of kernels.
  *
  * A step of up to NARROW tokens, one of each sequence, is captured once and launched from then on.
  * A cell (M bucket x context bucket) keeps a few variants, least recently used out: the kernels in
@@ -12,10 +12,12 @@
  * may one that was unloaded since the cell's last step. For the same reason a variant that was made
  * for a canary runs in the canary's steps only, until its kernel is in the slot.
  *
- * Wide steps are of too many kinds to have a graph each, but long prompts are read in steps that
- * are all alike. A wide step that comes again and again gets a graph for exactly its padded numbers
- * of tokens, rows and tiles of attention; any other is launched uncaptured. Between two kernels of
- * a stream lie 2 to 5 us more than between two nodes of a graph.
+ * Wide steps in which every sequence has one token have cells too, by their padded number and the
+ * context bucket, and get a graph when they come for the second time. Others are of too many kinds
+ * to have a graph each, but long prompts are read in steps that are all alike. One that comes again
+ * and again gets a graph for exactly its padded numbers of tokens, rows and tiles of attention; any
+ * other is launched uncaptured. Between two kernels of a stream lie 2 to 5 us more than between two
+ * nodes of a graph.
  *
  * Making an executable takes the driver's lock for as long as a small model's step. Where the least
  * recently used variant has the same nodes, it is updated instead, which takes a fraction of that.
@@ -41,24 +43,30 @@
 enum {
     WIDE_REPEATS = 3,
     FAILED_STEPS = 1000,
-    CELLS = NARROW_BUCKETS * CONTEXT_BUCKETS + WIDE_CELLS
+    DECODE_REPEATS = 2,
+    NARROW_CELLS = NARROW_BUCKETS * CONTEXT_BUCKETS,
+    DECODE_CELLS = DECODE_WIDTHS * CONTEXT_BUCKETS,
+    CELLS = NARROW_CELLS + DECODE_CELLS + WIDE_CELLS
 };
+_Static_assert(DECODE_WIDTHS == DECODE_MOST / NARROW - 1, "each width has a row of cells");
 
 /* Launched with the same grids. */
-static bool alike(const struct choice *a, const struct choice *b)
+static bool alike(const struct kernel_choice *a, const struct kernel_choice *b)
 {
     return a->m == b->m && a->rows == b->rows && a->context == b->context && a->tiles == b->tiles &&
            a->singles == b->singles && walk_padded(a->lead) == walk_padded(b->lead) &&
            a->decode == b->decode;
 }
 
-static bool same(const struct choice *a, const struct choice *b)
+static bool same(const struct kernel_choice *a, const struct kernel_choice *b)
 {
     return memcmp(a->kernel, b->kernel, sizeof a->kernel) == 0 && alike(a, b);
 }
 
-struct cell *graph_cell(struct backend *b, const struct choice *c)
+struct cell *graph_cell(struct backend *b, const struct kernel_choice *c)
 {
+    if (c->m > NARROW && c->m <= DECODE_MOST && c->decode)
+        return &b->decode_cell[c->m / NARROW - 2][context_bucket_of(c->context)];
     if (c->m > NARROW)
         return &b->wide_cell[(c->m / NARROW + c->tiles + c->singles + 3 * (c->rows > 0)) %
                              WIDE_CELLS];
@@ -67,10 +75,13 @@ struct cell *graph_cell(struct backend *b, const struct choice *c)
 
 static struct cell *cell_at(struct backend *b, int i)
 {
-    return i < WIDE_CELLS ? &b->wide_cell[i] : &b->cell[0][0] + i - WIDE_CELLS;
+    if (i < WIDE_CELLS)
+        return &b->wide_cell[i];
+    i -= WIDE_CELLS;
+    return i < DECODE_CELLS ? &b->decode_cell[0][0] + i : &b->cell[0][0] + i - DECODE_CELLS;
 }
 
-static struct variant *find(struct cell *cell, const struct choice *c)
+static struct variant *find(struct cell *cell, const struct kernel_choice *c)
 {
     for (int i = 0; i < VARIANTS; i++)
         if (cell->variant[i].exec && same(&cell->variant[i].choice, c))
@@ -109,7 +120,7 @@ static bool launched_alike(const struct kernel *k, const struct kernel *other)
 
 /* Whether an executable of `a` can become one of `b`: it has the same nodes, and products of the
  * same widths, because those of others are other kernels. */
-static bool updatable(const struct choice *a, const struct choice *b)
+static bool updatable(const struct kernel_choice *a, const struct kernel_choice *b)
 {
     for (int r = 0; r < REGION_COUNT; r++)
         if (!launched_alike(a->kernel[r], b->kernel[r]))
@@ -118,7 +129,6 @@ static bool updatable(const struct choice *a, const struct choice *b)
            !a->singles == !b->singles;
 }
 
-/* *exec is an executable that is used no more, or NULL: updated if it can be, else replaced. */
 static int executable(cudaGraph_t graph, cudaGraphExec_t *exec, bool update, struct err *e)
 {
     cudaGraphExecUpdateResultInfo info;
@@ -132,25 +142,31 @@ static int executable(cudaGraph_t graph, cudaGraphExec_t *exec, bool update, str
     return 0;
 }
 
-/* Captures the whole step, with the transfer of its block and of its tokens. */
-static int capture(struct walk *w, cudaGraphExec_t *exec, bool update, struct err *e)
+int graph_capture_end(cudaStream_t stream, int failed, cudaGraphExec_t *exec, bool update,
+                      struct err *e)
 {
-    cudaStream_t stream = w->stream;
     cudaGraph_t graph = NULL;
-    CU(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    int failed =
-        (!w->wide && transfer_open(w, e)) || walk_step(w, e) || (!w->wide && transfer_close(w, e));
     cudaError_t code = cudaStreamEndCapture(stream, &graph);
     if (!failed && !code)
         failed = executable(graph, exec, update, e);
-    if (!failed && !code)
-        code = cudaGraphUpload(*exec, stream);
     if (graph)
         cudaGraphDestroy(graph);
     if (failed)
         return -1;
     CU(code);
-    CU(cudaStreamSynchronize(stream));
+    return 0;
+}
+
+/* Captures the whole step, with the transfer of its block and of its tokens. */
+static int capture(struct walk *w, cudaGraphExec_t *exec, bool update, struct err *e)
+{
+    CU(cudaStreamBeginCapture(w->stream, cudaStreamCaptureModeThreadLocal));
+    int failed =
+        (!w->wide && transfer_open(w, e)) || walk_step(w, e) || (!w->wide && transfer_close(w, e));
+    if (graph_capture_end(w->stream, failed, exec, update, e))
+        return -1;
+    CU(cudaGraphUpload(*exec, w->stream));
+    CU(cudaStreamSynchronize(w->stream));
     return 0;
 }
 
@@ -166,7 +182,7 @@ static struct variant *place(struct cell *cell)
 
 /* Takes the executable out of that place while the new one is made of it: the engine thread cannot
  * launch what is not there. */
-static int make(struct backend *b, const struct choice *c, struct err *e)
+static int make(struct backend *b, const struct kernel_choice *c, struct err *e)
 {
     struct cell *cell = graph_cell(b, c);
     struct walk w;
@@ -184,6 +200,7 @@ static int make(struct backend *b, const struct choice *c, struct err *e)
         w.tiles = c->tiles;
         w.singles = c->singles;
         w.decode = c->decode;
+        walk_floats(&w, false);
     }
     if (capture(&w, &exec, update, e)) {
         if (exec)
@@ -222,7 +239,7 @@ static void *builder_main(void *arg)
             continue;
         }
         struct cell *cell = g->cell;
-        struct choice c = g->request;
+        struct kernel_choice c = g->request;
         g->busy = true;
         g->making = g->leaving = c; /* the next request may come before this one is done */
         g->cell = NULL;
@@ -240,7 +257,7 @@ static void *builder_main(void *arg)
 }
 
 /* Under the lock. */
-static void ask(struct backend *b, struct cell *cell, const struct choice *c)
+static void ask(struct backend *b, struct cell *cell, const struct kernel_choice *c)
 {
     struct builder *g = &b->builder;
     if (g->cell || cell->asked || b->steps < cell->not_before)
@@ -255,7 +272,7 @@ static void ask(struct backend *b, struct cell *cell, const struct choice *c)
  * its slot, and did not make room for a better one. Nor did, as far as is known here, one that was
  * unloaded: in a cell that had no steps since, its graph is still the newest when the slot has long
  * had eager and then another kernel. */
-static bool outdated(const struct variant *v, const struct choice *c)
+static bool outdated(const struct variant *v, const struct kernel_choice *c)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
         const struct loaded *want = c->kernel[r]->backend, *have = v->choice.kernel[r]->backend;
@@ -265,7 +282,7 @@ static bool outdated(const struct variant *v, const struct choice *c)
     return false;
 }
 
-struct variant *graph_get(struct backend *b, const struct choice *c)
+struct variant *graph_get(struct backend *b, const struct kernel_choice *c)
 {
     struct builder *g = &b->builder;
     struct cell *cell = graph_cell(b, c);
@@ -285,23 +302,24 @@ struct variant *graph_get(struct backend *b, const struct choice *c)
     return v;
 }
 
-struct variant *graph_get_wide(struct backend *b, const struct choice *c)
+struct variant *graph_get_wide(struct backend *b, const struct kernel_choice *c)
 {
     struct builder *g = &b->builder;
     struct cell *cell = graph_cell(b, c);
+    bool decode = c->decode && c->m <= DECODE_MOST;
     cell->repeats = alike(&cell->last, c) ? cell->repeats + 1 : 1;
     cell->last = *c;
     pthread_mutex_lock(&g->lock);
     struct variant *v = find(cell, c);
     if (v)
         v->last_used = b->steps;
-    else if (cell->repeats >= WIDE_REPEATS)
+    else if (cell->repeats >= (decode ? DECODE_REPEATS : WIDE_REPEATS))
         ask(b, cell, c);
     pthread_mutex_unlock(&g->lock);
     return v;
 }
 
-bool graph_known(struct backend *b, const struct choice *c)
+bool graph_known(struct backend *b, const struct kernel_choice *c)
 {
     pthread_mutex_lock(&b->builder.lock);
     bool there = find(graph_cell(b, c), c) != NULL;
@@ -309,7 +327,7 @@ bool graph_known(struct backend *b, const struct choice *c)
     return there;
 }
 
-bool graph_there(struct backend *b, const struct choice *c)
+bool graph_there(struct backend *b, const struct kernel_choice *c)
 {
     struct builder *g = &b->builder;
     struct cell *cell = graph_cell(b, c);

@@ -13,10 +13,15 @@
 
 #include "engine/backend.h"
 
-enum { NARROW_BUCKETS = 12, WIDE_CELLS = 8, VARIANTS = 4 /* graphs that a cell keeps */ };
+enum {
+    NARROW_BUCKETS = 12,
+    DECODE_WIDTHS = 7, /* multiples of NARROW from two to DECODE_MOST */
+    WIDE_CELLS = 8,
+    VARIANTS = 4 /* graphs that a cell keeps */
+};
 
 /* What a step runs: the kernels, and the buckets they were chosen for. */
-struct choice {
+struct kernel_choice {
     const struct kernel *kernel[REGION_COUNT];
     struct slot *slot[REGION_COUNT];
     int32_t m, rows;        /* bucket values (narrow), or the padded counts (wide) */
@@ -28,7 +33,7 @@ struct choice {
 };
 
 struct variant {
-    struct choice choice;
+    struct kernel_choice choice;
     int32_t launches[REGION_COUNT];
     cudaGraphExec_t exec; /* NULL: empty */
     uint64_t last_used;
@@ -38,7 +43,7 @@ struct cell {
     struct variant variant[VARIANTS];
     bool asked;                 /* the builder has it */
     uint64_t not_before;        /* step: a graph of it could not be made */
-    struct choice last;         /* wide: of the cell's last step, and how often in a row; engine */
+    struct kernel_choice last;  /* wide: of the cell's last step, and how often in a row; engine */
     int32_t repeats;            /* thread */
     uint64_t steps;             /* engine thread */
     double share[REGION_COUNT]; /* of a step's time, as last measured; engine thread */
@@ -52,9 +57,9 @@ struct builder {
     pthread_cond_t wake;
     bool running, stop;
     bool busy; /* a graph of `making` is made, perhaps out of an executable of `leaving` */
-    struct choice making, leaving;
+    struct kernel_choice making, leaving;
     struct cell *cell; /* that wants a graph of `request` next; NULL: none */
-    struct choice request;
+    struct kernel_choice request;
     cudaStream_t stream;
 };
 
@@ -64,18 +69,25 @@ void graph_close(struct backend *b);
  * one; never one that was made for a canary and nothing else. NULL: neither is there, or the older
  * one has a kernel that was unloaded, or one where eager or an earlier kernel is wanted, which may
  * be because it is wrong; then the step is launched uncaptured. Never captures. */
-struct variant *graph_get(struct backend *b, const struct choice *c);
+struct variant *graph_get(struct backend *b, const struct kernel_choice *c);
 /* The same for a wide step, of which no other graph will do; asks for one once the same step has
- * come WIDE_REPEATS times in a row. It begins after the block has been copied and leaves no tokens.
- */
-struct variant *graph_get_wide(struct backend *b, const struct choice *c);
+ * come WIDE_REPEATS times in a row, or twice where every sequence has one token. It begins after
+ * the block has been copied and leaves no tokens. */
+struct variant *graph_get_wide(struct backend *b, const struct kernel_choice *c);
 bool graph_uses(struct backend *b, const struct kernel *k, bool drop);
 /* Whether there is a graph of exactly this choice; asks the builder for one if not. */
-bool graph_there(struct backend *b, const struct choice *c);
+bool graph_there(struct backend *b, const struct kernel_choice *c);
 /* The same without asking. */
-bool graph_known(struct backend *b, const struct choice *c);
+bool graph_known(struct backend *b, const struct kernel_choice *c);
+
+/* Ends the capture on `stream` and makes an executable of it: *exec, which is NULL or used no more,
+ * is updated if `update` says that it can be, else replaced. `failed`: what was captured is not
+ * whole, and e has a message; the capture ends all the same. 0, or -1. The caller's thread began
+ * it. */
+int graph_capture_end(cudaStream_t stream, int failed, cudaGraphExec_t *exec, bool update,
+                      struct err *e);
 
 /* The cell that steps of these buckets belong to. */
-struct cell *graph_cell(struct backend *b, const struct choice *c);
+struct cell *graph_cell(struct backend *b, const struct kernel_choice *c);
 
 #endif

@@ -11,8 +11,8 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/graph.h"
+#include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
-#include "engine/cuda/tap.h"
 #include "engine/cuda/walk.h"
 #include "engine/quant.h"
 
@@ -56,7 +56,8 @@ int32_t inputs_width(const struct backend *b, const struct capture *c)
 
 static int32_t captured_rows(const struct capture *c)
 {
-    return c->m < NARROW ? c->m : NARROW;
+    int32_t most = rows_seen(c->region);
+    return c->m < most ? c->m : most;
 }
 
 /* Rows 0 .. have-1 again and again, up to row `all`. */
@@ -105,7 +106,7 @@ static int send_block(struct backend *b, cudaStream_t stream, const struct captu
     }
     for (int32_t i = 0; i < rows; i++)
         row[i] = i;
-    for (int32_t i = 0; c->span && i < c->spans; i++) {
+    for (int32_t i = 0; c->span && i < c->spans && c->spans <= k->spans; i++) {
         const struct span *s = &c->span[i];
         int32_t end = s->pages_at + (s->context + KV_PAGE - 1) / KV_PAGE;
         pages = end > pages ? end : pages;
@@ -114,8 +115,8 @@ static int send_block(struct backend *b, cudaStream_t stream, const struct captu
             pages_at[s->first + t] = s->pages_at;
         }
     }
-    if (pages > k->pages)
-        return err_set(e, "cuda: a captured step with %d pages", pages);
+    if (pages > k->pages || c->spans > k->spans)
+        return err_set(e, "cuda: a captured step of %d sequences with %d pages", c->spans, pages);
     if (pages)
         memcpy(table, c->page_table, (size_t)pages * sizeof *table);
     size_t used = (size_t)((char *)(k->page_table + pages) - k->device);
@@ -157,6 +158,22 @@ int inputs_send(struct backend *b, cudaStream_t stream, const struct capture *c,
         return err_set(e, "cuda: %d captured pages are too many for a bench", c->pages);
     return send_pages(b->spare.k, c->k_pages, captured_floats(b, c), copies, stream, e) ||
            send_pages(b->spare.v, c->v_pages, captured_floats(b, c), copies, stream, e);
+}
+
+int inputs_spread(struct backend *b, cudaStream_t stream, const struct capture *c, struct err *e)
+{
+    const struct step_block *k = &b->spare.block;
+    int32_t *table = block_mirror(k, k->page_table), pages = 0;
+    for (int32_t i = 0; i < c->spans; i++) {
+        int32_t end = c->span[i].pages_at + (c->span[i].context + KV_PAGE - 1) / KV_PAGE;
+        pages = end > pages ? end : pages;
+    }
+    for (int32_t i = 0; i < pages; i++)
+        table[i] = i % b->options.kv_pages;
+    CU(cudaMemcpyAsync(k->page_table, table, (size_t)pages * sizeof *table, cudaMemcpyHostToDevice,
+                       stream));
+    CU(cudaStreamSynchronize(stream));
+    return 0;
 }
 
 void inputs_aim(struct walk *w, const struct capture *c, int32_t turn)
@@ -207,14 +224,14 @@ int inputs_run(struct backend *b, const struct kernel *k, const struct capture *
                struct err *e)
 {
     const struct model_shape *s = &b->model->shape;
-    struct choice choice = {.m = walk_padded(c->m), .rows = walk_padded(c->m)};
+    struct kernel_choice choice = {.m = walk_padded(c->m), .rows = walk_padded(c->m)};
     struct walk w;
     const int32_t q = s->heads * s->head_dim;
     const int32_t cols[] = {[REGION_ATTN_IN] = q,          [REGION_ATTN] = q,
                             [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
                             [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = s->vocab};
     out[0] = out[1] = out[2] = NULL;
-    if (c->region == REGION_EMBED || c->m < 1 || c->m > NARROW)
+    if (c->region == REGION_EMBED || c->m < 1 || c->m > rows_seen(c->region))
         return err_set(e, "cuda: a run of %s with %d tokens", region_name(c->region), c->m);
     choice.context = context_bucket[context_bucket_of(c->context)];
     walk_init(&w, b, b->stream, &b->spare.block, &choice);

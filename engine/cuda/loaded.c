@@ -27,6 +27,7 @@
 #include "engine/cuda/ops.h"
 #include "engine/cuda/products.h"
 #include "engine/cuda/walk.h"
+#include "engine/cuda/wide.h"
 
 enum { OBJECT_MAX = 64 << 20, CLUSTER_MOST = 16 };
 
@@ -142,7 +143,7 @@ static int load_parts(struct backend *b, struct loaded *l, const struct kernel_o
     if (lt_record_is(o->path))
         return lt_open(b, o->path, o->region, &l->lt, e);
     if (open_library(l, o->path, e) || read_info(l, b->loader, &l->info, e) ||
-        check_info(b, &l->info, o->region, e) ||
+        check_info(b, &l->info, o->region, e) || wide_check(b, l, o->region, e) ||
         open_entries(b, l, o->entry && *o->entry ? o->entry : "whet_kernel", e))
         return -1;
     if (l->info.packed_bytes == 0 || !packs)
@@ -172,8 +173,17 @@ struct kernel *loaded_open(struct backend *b, const struct kernel_object *o, boo
     }
     if (l->lt)
         l->info.m_max = l->lt->m;
-    k->m_max = l->info.m_max < NARROW || l->lt ? l->info.m_max : NARROW;
+    int32_t most = o->region == REGION_ATTN ? DECODE_MOST : NARROW;
+    bool any = l->info.m_max < most || l->lt || l->info.box_rows;
+    k->m_max = any ? l->info.m_max : most;
     return k;
+}
+
+bool loaded_takes(const struct kernel *k, bool wide)
+{
+    const struct loaded *l = k->backend;
+    bool either = k->region == REGION_ATTN; /* has floats in wide steps, too */
+    return !l || l->lt || either || (l->info.box_rows > 0) == wide;
 }
 
 struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struct err *e)
@@ -375,6 +385,52 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
     }
 }
 
+/* Where the arguments of region r have what wide steps need. */
+static struct cuda_wide *wide_of(union any_args *a, enum region r)
+{
+    return r == REGION_ATTN_IN  ? &a->attn_in.wide
+           : r == REGION_MLP_IN ? &a->mlp_in.wide
+                                : &a->out.wide;
+}
+
+/* In a wide step q is wanted as float, too, where a template takes the attention of the first
+ * tokens, or of all. Elsewhere (a probe's) it is made of the bf16 afterwards. */
+static int fill_wide(struct walk *w, const struct loaded *l, enum region r, union any_args *a,
+                     struct err *e)
+{
+    if (!w->wide)
+        return err_set(e, "cuda: a kernel for wide steps in a narrow one");
+    if (r == REGION_ATTN_IN)
+        a->attn_in.q = w->lead || wide_floats(w) ? w->b->q : NULL;
+    return wide_begin(w, l, r, w->b->work, wide_of(a, r), e);
+}
+
+static int launch_loaded(const struct walk *w, const struct loaded *l, int i, union any_args *args,
+                         struct err *e)
+{
+    const struct cuda_launch *how = &l->info.launch[i];
+    cudaLaunchAttribute attribute[2] = {0};
+    cudaLaunchConfig_t c = {
+        .gridDim = {(unsigned)how->grid[0], (unsigned)how->grid[1], (unsigned)how->grid[2]},
+        .blockDim = {(unsigned)how->threads, 1, 1},
+        .dynamicSmemBytes = (size_t)how->smem,
+        .stream = w->stream,
+        .attrs = attribute};
+    void *parameter[] = {args};
+    if (how->pdl && w->b->device.major >= 9) {
+        attribute[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute[c.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (how->cluster > 1) {
+        attribute[c.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attribute[c.numAttrs].val.clusterDim.x = (unsigned)how->cluster;
+        attribute[c.numAttrs].val.clusterDim.y = 1;
+        attribute[c.numAttrs++].val.clusterDim.z = 1;
+    }
+    CU(cudaLaunchKernelExC(&c, (const void *)l->entry[i], parameter));
+    return 0;
+}
+
 int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                   struct err *e)
 {
@@ -382,28 +438,11 @@ int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t
     union any_args args;
     fill_args(w, r, layer, packed_of(w->b, l, r, layer), &args);
     w->have16[r] = false;
+    if (l->info.box_rows && fill_wide(w, l, r, &args, e))
+        return -1;
     w->launches[r] += l->info.launches;
-    for (int i = 0; i < l->info.launches; i++) {
-        const struct cuda_launch *how = &l->info.launch[i];
-        cudaLaunchAttribute attribute[2] = {0};
-        cudaLaunchConfig_t c = {
-            .gridDim = {(unsigned)how->grid[0], (unsigned)how->grid[1], (unsigned)how->grid[2]},
-            .blockDim = {(unsigned)how->threads, 1, 1},
-            .dynamicSmemBytes = (size_t)how->smem,
-            .stream = w->stream,
-            .attrs = attribute};
-        void *parameter[] = {&args};
-        if (how->pdl && w->b->device.major >= 9) {
-            attribute[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-            attribute[c.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-        }
-        if (how->cluster > 1) {
-            attribute[c.numAttrs].id = cudaLaunchAttributeClusterDimension;
-            attribute[c.numAttrs].val.clusterDim.x = (unsigned)how->cluster;
-            attribute[c.numAttrs].val.clusterDim.y = 1;
-            attribute[c.numAttrs++].val.clusterDim.z = 1;
-        }
-        CU(cudaLaunchKernelExC(&c, (const void *)l->entry[i], parameter));
-    }
-    return 0;
+    for (int i = 0; i < l->info.launches; i++)
+        if (launch_loaded(w, l, i, &args, e))
+            return -1;
+    return l->info.box_rows ? wide_end(w, r, e) : 0;
 }

@@ -45,6 +45,9 @@ int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t
 /* Engine thread: frees what no graph refers to any more. `all`: at close. */
 void loaded_reap(struct backend *b, bool all);
 
+/* Whether kernel k can run its region in a wide step, or in one that is not. */
+bool loaded_takes(const struct kernel *k, bool wide);
+
 struct matrix {
     const void *data; /* [rows, cols]: bf16, or in bricks of `type` */
     int32_t rows, cols;

@@ -98,8 +98,11 @@ static bool defined(char *const *define, const char *name, int32_t *value)
     return false;
 }
 
+/* What a point of kernels/cuda/lt.def asks for: its slot, and the knobs under their own names. */
 struct wanted {
-    int32_t region, m, rank, ask, split;
+    int32_t region, m;
+#define KNOB(name, role, value, values, help) int32_t name;
+#include "kernels/cuda/lt.def"
 };
 
 static int read_wanted(char *const *define, struct wanted *w, struct err *e)
@@ -107,16 +110,17 @@ static int read_wanted(char *const *define, struct wanted *w, struct err *e)
     const struct {
         const char *name;
         int32_t *to;
-    } all[] = {{"REGION", &w->region},
-               {"M_MAX", &w->m},
-               {"RANK", &w->rank},
-               {"ASK", &w->ask},
-               {"SPLIT", &w->split}};
+    } all[] = {
+        {"REGION", &w->region},
+        {"M_MAX", &w->m},
+#define KNOB(name, role, value, values, help) {#name, &w->name},
+#include "kernels/cuda/lt.def"
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!defined(define, all[i].name, all[i].to))
             return err_set(e, "%s is not given", all[i].name);
     if (w->region <= REGION_EMBED || w->region == REGION_ATTN || w->region >= REGION_COUNT ||
-        w->m < 1 || w->m > LT_M_MOST || w->rank < 0 || w->rank >= LIST_MOST)
+        w->m < 1 || w->m > LT_M_MOST || w->RANK < 0 || w->RANK >= LIST_MOST)
         return err_set(e, "region %d with %d tokens has no such product", w->region, w->m);
     return 0;
 }
@@ -137,20 +141,20 @@ static int look_up(struct backend *b, const struct wanted *w, cublasLtMatmulAlgo
 {
     cublasLtMatmulAlgo_t list[LIST_MOST], own[LIST_MOST];
     enum region r = (enum region)w->region;
-    int32_t ask = w->ask == 1 ? w->m / 2 : w->ask == 2 ? 2 * w->m : w->m;
+    int32_t ask = w->ASK == 1 ? w->m / 2 : w->ASK == 2 ? 2 * w->m : w->m;
     struct product there = blas_product(b, r, w->m), asked = there;
     asked.m = walk_padded(ask);
-    int n = blas_list(b, &asked, w->ask != 3, list, LIST_MOST, e);
+    int n = blas_list(b, &asked, w->ASK != 3, list, LIST_MOST, e);
     int owns = n < 0 ? n : blas_list(b, &there, true, own, LIST_MOST, e);
     if (n < 0 || owns < 0)
         return -1;
-    if (w->rank >= n)
+    if (w->RANK >= n)
         return err_set(e, "the library lists %d algorithms for %d tokens", n, asked.m);
-    *algo = list[w->rank];
-    if (w->split > 0 && set_split(algo, w->split, e))
+    *algo = list[w->RANK];
+    if (w->SPLIT > 0 && set_split(algo, w->SPLIT, e))
         return -1;
     for (int i = 0; i < owns; i++)
-        if (memcmp(&own[i], algo, sizeof *algo) == 0 && (w->ask || w->split || i == 0))
+        if (memcmp(&own[i], algo, sizeof *algo) == 0 && (w->ASK || w->SPLIT || i == 0))
             return err_set(e, "it is the same as %s", i ? "one of the slot's own list" : "eager's");
     return ordered(algo) ? 0 : err_set(e, "it adds partial sums in no fixed order");
 }
@@ -204,7 +208,6 @@ static int check_widths(struct backend *b, struct lt *l, const struct lt_record 
 static int bring_code(struct backend *b, const struct lt *l, const struct lt_record *record,
                       struct err *e)
 {
-    cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     int failed = 0;
     CU(cudaStreamBeginCapture(b->loader, cudaStreamCaptureModeThreadLocal));
@@ -212,16 +215,9 @@ static int bring_code(struct backend *b, const struct lt *l, const struct lt_rec
         struct product p = blas_product(b, record->region, m);
         failed = lt_runs(l, m) && blas_run(b, b->loader, &p, l, e);
     }
-    cudaError_t code = cudaStreamEndCapture(b->loader, &graph);
-    if (!failed && !code)
-        code = cudaGraphInstantiate(&exec, graph, 0);
-    if (exec)
-        cudaGraphExecDestroy(exec);
-    if (graph)
-        cudaGraphDestroy(graph);
-    if (failed)
+    if (graph_capture_end(b->loader, failed, &exec, false, e))
         return -1;
-    CU(code);
+    cudaGraphExecDestroy(exec);
     return 0;
 }
 

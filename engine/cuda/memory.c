@@ -16,10 +16,11 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/device_model.h"
+#include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/ranks.h"
 #include "engine/cuda/step.h"
-#include "engine/cuda/tap.h"
 #include "engine/cuda/walk.h"
 
 enum { ALIGN = 256, WORK = 64 << 20, ADJUSTS = 1 << 18 };
@@ -67,6 +68,13 @@ static void carve_block(struct arena *a, struct step_block *s, bool wide)
     s->bytes = a->used - from;
 }
 
+/* Tokens of the widest step that attention of decodes has a choice in. */
+static int64_t decodes(const struct backend *b)
+{
+    int64_t n = pad(b->options.max_tokens);
+    return n < NARROW ? NARROW : n > DECODE_MOST ? DECODE_MOST : n;
+}
+
 /* A step's sequences: no more than rows, since each wants one in the end, nor than tokens. */
 static void size_blocks(struct backend *b)
 {
@@ -78,6 +86,7 @@ static void size_blocks(struct backend *b)
     if (b->spare.block.pages < b->table_least)
         b->spare.block.pages = b->table_least;
     b->spare.block.tokens = tokens > NARROW ? tokens : NARROW;
+    b->spare.block.rows = b->spare.block.spans = (int32_t)decodes(b);
     b->wide.tokens = tokens;
     b->wide.rows = rows;
     b->wide.spans = tokens;
@@ -103,8 +112,9 @@ static void carve_spare(struct backend *b, struct arena *a)
     int64_t m = l->block.tokens; /* benches of wide slots run on as many */
     int64_t q = (int64_t)s->heads * s->head_dim, in = q > s->ffn ? q : s->ffn;
     int64_t out = in > s->vocab ? in : s->vocab;
-    int64_t own = m * s->kv_heads * s->head_dim * 2;
-    l->y = arena_take(a, NARROW * out > m * s->hidden ? NARROW * out * 4 : m * s->hidden * 4);
+    int64_t own = m * s->kv_heads * s->head_dim * 2, single = decodes(b) * q;
+    int64_t y = NARROW * out > m * s->hidden ? NARROW * out : m * s->hidden;
+    l->y = arena_take(a, (y > single ? y : single) * 4);
     l->best = arena_take(a, NARROW * 4);
     l->own_at = arena_take(a, m * 4);
     l->own_k = arena_take(a, own);
@@ -112,7 +122,7 @@ static void carve_spare(struct backend *b, struct arena *a)
     l->result = arena_take(a, 3 * 16);
     carve_block(a, &l->block, false);
     l->x = arena_take(a, m * s->hidden * 4);
-    l->in = arena_take(a, NARROW * in * 4);
+    l->in = arena_take(a, (NARROW * in > single ? NARROW * in : single) * 4);
     l->k = arena_take(a, SPARE_KV_BYTES);
     l->v = arena_take(a, SPARE_KV_BYTES);
     l->raw = arena_take(a, m > NARROW ? m * raw_width(s) * 2 : 0);
@@ -131,8 +141,8 @@ static void carve_buffers(struct backend *b, struct arena *a)
     carve_block(a, &b->wide, true);
     b->x[0] = arena_take(a, m * s->hidden * 4);
     b->x[1] = arena_take(a, m * s->hidden * 4);
-    b->q = arena_take(a, NARROW * q * 4);
-    b->a = arena_take(a, NARROW * q * 4);
+    b->q = arena_take(a, decodes(b) * q * 4);
+    b->a = arena_take(a, decodes(b) * q * 4);
     b->h = arena_take(a, NARROW * s->ffn * 4LL);
     b->q16 = arena_take(a, m * q * 2);
     b->a16 = arena_take(a, m * q * 2);
@@ -154,6 +164,7 @@ static void carve_buffers(struct backend *b, struct arena *a)
     b->on.rope_cos = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
     b->on.rope_sin = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
     b->expanded = arena_take(a, bricks_scratch(b->model));
+    ranks_carve(b, a);
     carve_spare(b, a);
     arena_take(a, 32 << 20); /* cuBLASLt (blas.c) */
 }
@@ -222,19 +233,20 @@ int64_t memory_probe_arena(const struct model_shape *s)
     return (1024LL << 20) + 3 * largest + kv + 24LL * NARROW * s->vocab * 4;
 }
 
-/* And its context with the libraries in it. */
+/* The same with the process's context and the libraries in it. */
 static int64_t probe_room(const struct model_shape *s)
 {
     return memory_probe_arena(s) + (640LL << 20);
 }
 
-/* specializer.pack_mib, or as much as the weights where that is at most a quarter of the rest. */
+/* specializer.pack_mib, or twice as much as the weights (decodes and wide steps may each want an
+ * order of their own) where that is at most a quarter of the rest. */
 static int64_t pack_bytes(const struct model *m, int64_t asked, int64_t room)
 {
     int64_t weights = weights_bytes(m), quarter = (room - weights) / 4;
     if (asked >= 0)
         return asked;
-    int64_t bytes = weights + (64LL << 20) < quarter ? weights + (64LL << 20) : quarter;
+    int64_t wanted = 2 * weights + (64LL << 20), bytes = wanted < quarter ? wanted : quarter;
     return bytes > 0 ? bytes : 0;
 }
 
@@ -250,12 +262,14 @@ static int check_room(struct backend *b, struct err *e)
     b->packs.bytes = pack_bytes(b->model, b->options.pack_bytes, (int64_t)room);
     int64_t need = b->weights.bytes + b->kv.bytes + b->buffers.bytes + b->packs.bytes;
     int64_t left = (int64_t)room - need, probes = probe_room(&b->model->shape);
-    log_info("cuda",
-             "memory plan: weights %.2f, KV pages %.2f, buffers %.2f, repacked weights %.2f GiB, "
-             "left for probes %.2f GiB; %.2f of %.2f GiB are free",
-             gib(b->weights.bytes), gib(b->kv.bytes), gib(b->buffers.bytes), gib(b->packs.bytes),
-             b->options.probes && left > 0 ? gib(left) : 0.0, gib((int64_t)room),
-             gib((int64_t)total));
+    log_info(
+        "cuda",
+        "memory plan: weights %.2f, KV pages %.2f, buffers %.2f (steps of %d tokens, %d rows of "
+        "logits), repacked weights %.2f GiB, left for probes %.2f GiB; %.2f of %.2f GiB are "
+        "free",
+        gib(b->weights.bytes), gib(b->kv.bytes), gib(b->buffers.bytes), b->options.max_tokens,
+        b->options.max_rows, gib(b->packs.bytes), b->options.probes && left > 0 ? gib(left) : 0.0,
+        gib((int64_t)room), gib((int64_t)total));
     if (b->options.probes && left < probes)
         log_warn("cuda",
                  "probes may need %.2f GiB: some kernels cannot be tried (less KV cache, "

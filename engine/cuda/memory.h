@@ -14,6 +14,15 @@
 
 /* Steps up to this many tokens run as graphs, with float activations between the regions. */
 enum { NARROW = 64 };
+/* Steps in which every sequence has one token have a choice of kernels for attention up to this
+ * many of them: their queries, and what attention makes of them, are there as floats. */
+enum { DECODE_MOST = 512 };
+/* Rows of a step of which a region's inputs are captured, drawn and judged: of wider ones the
+ * others are like these (hook.h, probe_private.h). Sequences have no two alike. */
+static inline int32_t rows_seen(enum region r)
+{
+    return r == REGION_ATTN ? DECODE_MOST : NARROW;
+}
 /* Partial results of an argmax over a row of logits; most pieces that eager attention cuts a
  * context into. */
 enum { BEST_PARTS = 32, MAX_SPLITS = 32 };

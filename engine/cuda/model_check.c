@@ -13,7 +13,7 @@
  * positions long, and has as many sequences as there is spare room for. A wide slot is checked by
  * one prompt of its width in one step: an algorithm that splits K at 16 tokens may not do so at
  * 2048. There a layer's keys and values are needed no longer than the layer runs, so all layers
- * share the pages into which taps write theirs.
+ * share the pages into which hooks write theirs.
  */
 #include <string.h>
 
@@ -21,9 +21,9 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/graph.h"
+#include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ops.h"
-#include "engine/cuda/tap.h"
 #include "engine/cuda/walk.h"
 
 static int64_t layer_bytes(const struct backend *b, int32_t m)
@@ -45,8 +45,8 @@ static int check(const struct backend *b, struct model_check *r, struct err *e)
 {
     if (r->prompt && r->m > b->options.max_tokens)
         r->m = b->options.max_tokens;
-    if (!r->prompt && r->m <= NARROW)
-        r->m = room(b, r->m);
+    if (!r->prompt && (r->m <= NARROW || r->slot->region == REGION_ATTN))
+        r->m = room(b, r->m < NARROW ? r->m : NARROW);
     int32_t most = r->prompt ? 1 : KV_PAGE;
     if (r->m < 1 || (!r->prompt && r->m > NARROW) || (r->prompt && r->m <= NARROW) ||
         r->positions < 1 || r->positions > most || r->rows > r->m || r->rows > NARROW)
@@ -55,7 +55,7 @@ static int check(const struct backend *b, struct model_check *r, struct err *e)
     return 0;
 }
 
-/* One token of each sequence, at position `at`. */
+/* Fills the block with one token of each sequence, at position `at`. */
 static int32_t fill_decode(const struct step_block *k, const struct model_check *r, int32_t at)
 {
     int32_t *kv_at = block_mirror(k, k->kv_at), *pages_at = block_mirror(k, k->pages_at);
@@ -73,7 +73,7 @@ static int32_t fill_decode(const struct step_block *k, const struct model_check 
     return r->m;
 }
 
-/* All of one sequence; its last tokens are the rows. */
+/* Fills the block with a whole sequence, whose last tokens are the rows. */
 static int32_t fill_prompt(const struct step_block *k, const struct model_check *r)
 {
     int32_t *kv_at = block_mirror(k, k->kv_at), *pages_at = block_mirror(k, k->pages_at);
@@ -126,7 +126,7 @@ static int walk_model(struct walk *w, struct err *e)
     return plan_walk(w->b->plan, w->rows, 0, run, w, e);
 }
 
-/* The looked rows' logits to the host; eager's best tokens are the next step's. */
+/* The compared rows' logits to the host; eager's best tokens are the next step's. */
 static int fetch(struct backend *b, struct model_check *r, int32_t at, bool eager, struct err *e)
 {
     size_t vocab = (size_t)b->model->shape.vocab;
@@ -148,12 +148,12 @@ static int fetch(struct backend *b, struct model_check *r, int32_t at, bool eage
 
 /* A prompt is a wide step; decodes are narrow ones. */
 static void choose(const struct backend *b, const struct model_check *r, bool eager,
-                   struct choice *c)
+                   struct kernel_choice *c)
 {
-    *c = (struct choice){.m = walk_padded(r->m),
-                         .rows = walk_padded(r->prompt ? r->rows : r->m),
-                         .context = context_bucket[0],
-                         .tiles = r->prompt ? (r->m + EAGER_TILE - 1) / EAGER_TILE : 0};
+    *c = (struct kernel_choice){.m = walk_padded(r->m),
+                                .rows = walk_padded(r->prompt ? r->rows : r->m),
+                                .context = context_bucket[0],
+                                .tiles = r->prompt ? (r->m + EAGER_TILE - 1) / EAGER_TILE : 0};
     for (int i = 0; i < REGION_COUNT; i++)
         c->kernel[i] = &b->eager[i];
     if (!eager)
@@ -162,7 +162,7 @@ static void choose(const struct backend *b, const struct model_check *r, bool ea
 
 int cuda_check_model(struct backend *b, struct model_check *r, struct err *e)
 {
-    struct choice choice;
+    struct kernel_choice choice;
     struct walk w;
     if (r->done == 0 && check(b, r, e))
         return -1;

@@ -21,8 +21,8 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
                     const struct kernel *override, struct err *e);
 int cuda_step_wait(struct backend *b, const struct step *s, struct err *e);
 
-/* tap.c */
-int cuda_tap(struct backend *b, struct tap *t);
+/* hook.c */
+int cuda_hook(struct backend *b, struct hook *t);
 
 /* bench_job.c */
 int cuda_bench_begin(struct backend *b, struct bench_job *job, struct err *e);

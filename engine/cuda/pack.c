@@ -43,7 +43,7 @@ struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer)
     case REGION_MLP_OUT:
         return matrix(l->wdown, s->hidden, s->ffn);
     case REGION_HEAD:
-        return matrix(b->on.head, s->vocab, s->hidden);
+        return matrix(b->on.head, b->model->head.rows, s->hidden);
     default:
         return (struct matrix){.type = DTYPE_BF16};
     }

@@ -190,7 +190,7 @@ static int32_t room_for_pages(const struct device_probe *p)
     int32_t each = (p->o.context + KV_PAGE - 1) / KV_PAGE;
     int32_t copies = p->o.m > NARROW ? p->o.m / KV_PAGE + 1 : 0;
     if (p->o.region == REGION_ATTN)
-        return each + 32768 / KV_PAGE + 2 * NARROW + SPARE_PAGES;
+        return each + 32768 / KV_PAGE + 2 * (p->o.m > NARROW ? p->o.m : NARROW) + SPARE_PAGES;
     return p->o.region == REGION_ATTN_IN ? 8 * NARROW + SPARE_PAGES + copies : 0;
 }
 
@@ -217,7 +217,7 @@ static int open_memory(struct device_probe *p, struct err *e)
     const struct model_shape *s = &p->b->model->shape;
     enum region r = p->o.region;
     int32_t q = s->heads * s->head_dim, all = walk_padded(p->o.m);
-    int32_t rows = all < NARROW ? all : NARROW;
+    int32_t rows = all < rows_seen(r) ? all : rows_seen(r);
     const int32_t cols[] = {[REGION_ATTN_IN] = q,          [REGION_ATTN] = q,
                             [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
                             [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = s->vocab};
@@ -242,7 +242,7 @@ static int open_memory(struct device_probe *p, struct err *e)
            hold(p, &p->work, p->loaded->info.work_bytes, e) ||
            hold(p, &p->in64, rows * widest * 8L, e) || hold(p, &p->raw64, rows * most * 8L, e) ||
            hold(p, &p->out64, rows * most * 8L, e) ||
-           hold(p, &p->segments, (64 + 4L * NARROW * s->kv_heads) * 32, e) ||
+           hold(p, &p->segments, (64 + 4L * rows_seen(r) * s->kv_heads) * 32, e) ||
            hold(p, &p->small, 512, e);
 }
 
@@ -250,7 +250,7 @@ static int open_memory(struct device_probe *p, struct err *e)
 static int open_shelf(struct device_probe *p, struct err *e)
 {
     struct held h = {0};
-    int32_t m = walk_padded(p->o.m < NARROW ? p->o.m : NARROW);
+    int32_t most = rows_seen(p->o.region), m = walk_padded(p->o.m < most ? p->o.m : most);
     int64_t one = shelf_bytes(p, m, 2), batch = 192 << 20;
     if (hold(p, &h, one > batch ? one : batch, e))
         return -1;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* probe_case.c - the inputs of one case on the device.
+/* probe_case.c - the sequences and parameters of one case on the device; its contents are put there
+ * by probe_contents.c.
  *
  * Sequences are drawn on the host: spans whose contexts are equal or ragged, positions, and a page
  * table whose numbers may be permuted, in a pool that has pages of nobody. Numbers are drawn on the
@@ -18,12 +19,10 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/device_model.h"
-#include "engine/cuda/graph.h"
 #include "engine/cuda/loaded.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/probe_private.h"
 #include "engine/cuda/walk.h"
-#include "engine/quant.h"
 #include "kernels/bricks.h"
 
 enum { PLACES = 32768 };
@@ -115,7 +114,8 @@ static int send_sequences(struct device_probe *p, struct err *e)
 {
     const struct step_block *k = &p->b->spare.block;
     const struct sequences *s = &p->s;
-    size_t bytes = NARROW * sizeof(int32_t);
+    int32_t most = rows_seen(p->o.region); /* or fewer, which the block has room for */
+    size_t bytes = (size_t)(most < k->rows ? most : k->rows) * sizeof(int32_t);
     if (p->page_room > 0 && s->all_pages > p->page_room)
         return err_set(e, "a case of %d pages; the probe has room for %d", s->all_pages,
                        p->page_room);
@@ -144,8 +144,9 @@ int case_sequences(struct device_probe *p, struct err *e)
     struct sequences *s = &p->s;
     p->pages_staged = false;
     free(s->table);
-    int32_t all = p->o.m > NARROW && p->c.capture ? p->o.m : p->c.shape.m;
-    int32_t m = p->c.shape.m < NARROW ? p->c.shape.m : NARROW;
+    int32_t most = rows_seen(p->o.region);
+    int32_t all = p->o.m > most && p->c.capture ? p->o.m : p->c.shape.m;
+    int32_t m = p->c.shape.m < most ? p->c.shape.m : most;
     *s = (struct sequences){.m = m, .rows = m, .all = all};
     if (p->c.capture) {
         take_captured(p, p->c.capture);
@@ -156,7 +157,7 @@ int case_sequences(struct device_probe *p, struct err *e)
     }
     s->all_pages = s->pages + (s->all - s->m + KV_PAGE - 1) / KV_PAGE;
     /* A row that the step does not have must not write: it would hit the first page of nobody. */
-    for (int32_t i = s->m; i < NARROW && !p->c.capture; i++)
+    for (int32_t i = s->m; i < most && !p->c.capture; i++)
         s->kv_at[i] = s->table[s->table_n] * KV_PAGE;
     for (int32_t i = 0; i < s->m; i++)
         s->row[i] = p->c.capture ? i : (i * 2 + 1) % (s->m + SPARE_ROWS);
@@ -176,8 +177,8 @@ struct matrix case_matrix(const struct device_probe *p)
     return matrix_of(p->b, p->o.region, p->layer);
 }
 
-static int fill(const struct device_probe *p, void *to, int64_t n, int32_t cols, int kind,
-                float scale, bool half, uint64_t seed, struct err *e)
+int case_fill(const struct device_probe *p, void *to, int64_t n, int32_t cols, int kind,
+              float scale, bool half, uint64_t seed, struct err *e)
 {
     struct probe_fill_args a = {to, n, seed, scale, cols > 0 ? cols : 1, kind, half};
     return tool_launch(p, TOOL_FILL, (dim3){1024, 1, 1}, 256, &a, false, e);
@@ -202,8 +203,8 @@ static int draw_vectors(struct device_probe *p, struct device_layer *l, struct e
     l->k_norm = real->k_norm ? at + s->hidden + s->head_dim : NULL;
     l->bias = real->bias ? at + s->hidden + 2L * s->head_dim : NULL;
     int64_t n = s->hidden + 2L * s->head_dim;
-    return fill(p, at, n, 1, PROBE_FILL_GAIN, 1, false, p->c.seed ^ 0x9a4a, e) ||
-           fill(p, at + n, all, 1, PROBE_FILL_NORMAL, 0.25f, false, p->c.seed ^ 0xb1a5, e);
+    return case_fill(p, at, n, 1, PROBE_FILL_GAIN, 1, false, p->c.seed ^ 0x9a4a, e) ||
+           case_fill(p, at + n, all, 1, PROBE_FILL_NORMAL, 0.25f, false, p->c.seed ^ 0xb1a5, e);
 }
 
 /* Any codes under scales that give weights of the same size as others have. */
@@ -240,9 +241,9 @@ static int draw_params(struct device_probe *p, struct err *e)
     bool exact = p->c.fill == FILL_BITS;
     if (m.type != DTYPE_BF16)
         return draw_bricks(p, &m, exact, e);
-    return fill(p, p->drawn.data, (int64_t)m.rows * m.cols, m.cols,
-                exact ? PROBE_FILL_INTEGERS : PROBE_FILL_NORMAL, exact ? 1 : gain_scale(m.cols),
-                true, p->c.seed ^ 0x3a11, e);
+    return case_fill(p, p->drawn.data, (int64_t)m.rows * m.cols, m.cols,
+                     exact ? PROBE_FILL_INTEGERS : PROBE_FILL_NORMAL,
+                     exact ? 1 : gain_scale(m.cols), true, p->c.seed ^ 0x3a11, e);
 }
 
 static int pack(struct device_probe *p, struct err *e)
@@ -324,185 +325,4 @@ int case_checksum(struct device_probe *p, int which, struct err *e)
            sum(p, l->q_norm, s->head_dim * 4L, to, e) ||
            sum(p, l->k_norm, s->head_dim * 4L, to, e) || sum(p, l->bias, all * 4L, to, e) ||
            sum(p, p->packed.data, p->packed.bytes, to, e);
-}
-
-/* ---- contents ------------------------------------------------------------------------------- */
-
-static int fill_of(const struct device_probe *p, int content)
-{
-    bool keep = p->c.fill == FILL_BITS || p->c.fill == FILL_NORMAL;
-    return content == 0 || keep ? (int)p->c.fill : PROBE_FILL_NORMAL;
-}
-
-static int stage_rows(struct device_probe *p, const struct held *to, int64_t rows, int32_t cols,
-                      int content, uint64_t seed, const float *captured, struct err *e)
-{
-    CU(cudaMemsetAsync(to->data, 0xff, (size_t)to->bytes, p->b->stream));
-    if (p->c.capture)
-        CU(cudaMemcpyAsync(to->data, captured, (size_t)(rows * cols) * 4, cudaMemcpyHostToDevice,
-                           p->b->stream));
-    else if (fill(p, to->data, rows * cols, cols, fill_of(p, content), 1, false, seed, e))
-        return -1;
-    for (int64_t have = rows, n; have < p->s.all; have += n) { /* the copies */
-        n = have < p->s.all - have ? have : p->s.all - have;
-        CU(cudaMemcpyAsync(to->data + have * cols * 4, to->data, (size_t)(n * cols) * 4,
-                           cudaMemcpyDeviceToDevice, p->b->stream));
-    }
-    return 0;
-}
-
-static int stage_captured_pages(struct device_probe *p, const struct held *to, const float *pages,
-                                struct err *e)
-{
-    const struct model_shape *s = &p->b->model->shape;
-    int64_t n = (int64_t)p->s.pages * KV_PAGE * s->kv_heads * s->head_dim;
-    uint16_t *half = xmalloc((size_t)n * sizeof *half);
-    for (int64_t i = 0; i < n; i++)
-        half[i] = f32_to_bf16(pages[i]);
-    cudaError_t code =
-        cudaMemcpyAsync(to->data, half, (size_t)n * 2, cudaMemcpyHostToDevice, p->b->stream);
-    free(half);
-    CU(code);
-    return 0;
-}
-
-static int stage_pages(struct device_probe *p, const struct held *to, const struct held *live,
-                       int content, uint64_t seed, const float *captured, struct err *e)
-{
-    const struct model_shape *s = &p->b->model->shape;
-    int64_t bytes = p->s.pages * page_bytes(p);
-    struct probe_pages_args a = {to->data,   p->b->spare.block.span, p->b->spare.block.page_table,
-                                 seed,       fill_of(p, content),    s->kv_heads,
-                                 s->head_dim};
-    if (p->c.capture) {
-        if (!p->pages_staged && stage_captured_pages(p, to, captured, e))
-            return -1;
-    } else if (fill(p, to->data, bytes / 2, 1, PROBE_FILL_GARBAGE, 1, true, seed ^ 1, e) ||
-               tool_launch(p, TOOL_PAGES, (dim3){256, (unsigned)p->s.spans, 1}, 256, &a, false,
-                           e)) {
-        return -1;
-    }
-    CU(cudaMemcpyAsync(live->data, to->data, (size_t)bytes, cudaMemcpyDeviceToDevice,
-                       p->b->stream));
-    return 0;
-}
-
-int case_stage(struct device_probe *p, int content, struct err *e)
-{
-    const struct model_shape *s = &p->b->model->shape;
-    const struct capture *c = p->c.capture;
-    uint64_t seed = p->c.seed * 2 + (uint64_t)content;
-    int64_t rows = p->s.m + (p->o.region == REGION_HEAD && !c ? SPARE_ROWS : 0);
-    if (p->x.data &&
-        stage_rows(p, &p->stage_x, rows, s->hidden, content, seed ^ 0x11, c ? c->x : NULL, e))
-        return -1;
-    int32_t cols = (int32_t)(p->in_bytes / 4 / p->room);
-    if (p->in.data &&
-        stage_rows(p, &p->stage_in, p->s.m, cols, content, seed ^ 0x22, c ? c->in : NULL, e))
-        return -1;
-    if (p->o.region != REGION_ATTN)
-        return 0;
-    int rc = stage_pages(p, &p->stage_k, &p->k, content, seed ^ 0x33, c ? c->k_pages : NULL, e) ||
-             stage_pages(p, &p->stage_v, &p->v, content, seed ^ 0x44, c ? c->v_pages : NULL, e);
-    p->pages_staged = c && rc == 0;
-    return rc;
-}
-
-/* ---- what the producer does ----------------------------------------------------------------- */
-
-struct segments {
-    struct probe_segment *at;
-    int32_t n;
-};
-
-static void copy_segment(struct segments *s, const void *from, void *to, int64_t bytes)
-{
-    s->at[s->n++] = (struct probe_segment){from, to, bytes};
-}
-
-/* The rows of this step's own keys or values; with `stage` NULL they are poisoned. */
-static void newest_rows(const struct device_probe *p, struct segments *g, const struct held *live,
-                        const struct held *stage)
-{
-    const struct model_shape *s = &p->b->model->shape;
-    int64_t bytes = s->head_dim * 2L;
-    for (int32_t t = 0; t < p->s.m; t++)
-        for (int32_t h = 0; h < s->kv_heads; h++) {
-            int64_t page = p->s.kv_at[t] / KV_PAGE, row = p->s.kv_at[t] % KV_PAGE;
-            int64_t at = ((page * s->kv_heads + h) * KV_PAGE + row) * bytes;
-            copy_segment(g, stage ? stage->data + at : NULL, live->data + at, bytes);
-        }
-}
-
-int case_segments(struct device_probe *p, struct err *e)
-{
-    const struct model_shape *s = &p->b->model->shape;
-    size_t most = 16 + 4 * (size_t)NARROW * (size_t)s->kv_heads;
-    struct segments g = {xcalloc(most, sizeof *g.at), 0};
-    bool attn = p->o.region == REGION_ATTN;
-    if (attn) {
-        newest_rows(p, &g, &p->k, NULL);
-        newest_rows(p, &g, &p->v, NULL);
-    }
-    p->resets_n = g.n;
-    if (p->x.data)
-        copy_segment(&g, p->stage_x.data, p->x.data, p->x_bytes);
-    if (p->in.data)
-        copy_segment(&g, p->stage_in.data, p->in.data, p->in_bytes);
-    if (attn) {
-        newest_rows(p, &g, &p->k, &p->stage_k);
-        newest_rows(p, &g, &p->v, &p->stage_v);
-    }
-    copy_segment(&g, NULL, p->y.data, p->y.bytes);
-    if (p->best.data)
-        copy_segment(&g, NULL, p->best.data, p->best.bytes);
-    if (p->o.region == REGION_ATTN_IN) {
-        copy_segment(&g, NULL, p->k.data, p->s.all_pages * page_bytes(p));
-        copy_segment(&g, NULL, p->v.data, p->s.all_pages * page_bytes(p));
-    }
-    p->segments_n = g.n - p->resets_n;
-    cudaError_t code = cudaMemcpyAsync(p->segments.data, g.at, (size_t)g.n * sizeof *g.at,
-                                       cudaMemcpyHostToDevice, p->b->stream);
-    free(g.at);
-    CU(code);
-    return 0;
-}
-
-void case_walk(struct device_probe *p, struct walk *w, struct choice *choice)
-{
-    struct backend *b = p->b;
-    memset(choice, 0, sizeof *choice);
-    choice->m = choice->rows = walk_padded(p->s.all);
-    choice->context = context_bucket[context_bucket_of(p->s.context)];
-    walk_init(w, b, b->stream, &b->spare.block, choice);
-    w->wide =
-        p->s.all > NARROW; /* what lies between kernels is bf16; outputs come as floats, too */
-    w->x = (float *)(void *)p->x.data;
-    float *in = (float *)(void *)p->in.data, *y = (float *)(void *)p->y.data;
-    w->k_pages = p->k.data;
-    w->v_pages = p->v.data;
-    switch (p->o.region) {
-    case REGION_ATTN_IN:
-        w->q = y;
-        break;
-    case REGION_ATTN:
-        w->q = in;
-        w->a = y;
-        break;
-    case REGION_ATTN_OUT:
-        w->a = in;
-        w->y = y;
-        break;
-    case REGION_MLP_IN:
-        w->h = y;
-        break;
-    case REGION_MLP_OUT:
-        w->h = in;
-        w->y = y;
-        break;
-    default:
-        w->logits = y;
-        w->best = (int32_t *)(void *)p->best.data;
-        break;
-    }
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* probe_private.h - the inside of a device probe, shared by engine/cuda/probe*.c.
  *
- *   probe.c         the process's session; opening and closing the probe of one kernel
- *   probe_round.c   a case: rounds of the kernel under test, and what must hold after each; batches
- *   probe_case.c    sequences, inputs and parameters of a case
- *   probe_truth.c   the same inputs through eager and through the oracle; outputs, kept and as rows
+ *   probe.c           the process's session; opening and closing the probe of one kernel
+ *   probe_round.c     a case: rounds of the kernel under test, what must hold after each, batches
+ *   probe_case.c      sequences and parameters of a case
+ *   probe_contents.c  its activations and pages, and how they get where the kernel reads them
+ *   probe_truth.c     the same inputs through eager and the oracle; outputs, kept and as rows
  *
  * A step of a wide slot has more rows than there is time to look at. So it has NARROW rows that are
  * drawn, judged and compared with the oracle, and all others are copies of them: what a kernel
- * makes of a copy must be what it made of the original, up to the order of a sum.
+ * makes of a copy must be what it made of the original, up to the order of a sum. Attention, which
+ * has up to DECODE_MOST rows and no weights to multiply, has none: rows_seen().
  */
 #ifndef WHET_ENGINE_CUDA_PROBE_PRIVATE_H
 #define WHET_ENGINE_CUDA_PROBE_PRIVATE_H
@@ -34,8 +36,8 @@ struct held {
 struct sequences {
     int32_t m, rows, spans, context, pages, table_n;
     int32_t all, all_pages;
-    struct span span[NARROW];
-    int32_t position[NARROW], kv_at[NARROW], pages_at[NARROW], row[NARROW];
+    struct span span[DECODE_MOST];
+    int32_t position[DECODE_MOST], kv_at[DECODE_MOST], pages_at[DECODE_MOST], row[DECODE_MOST];
     int32_t *table;
 };
 
@@ -142,18 +144,24 @@ enum device_verdict probe_finish(struct device_probe *p, struct err *e);
 /* probe_case.c. A case: its sequences, block and parameters; everything but the contents. */
 int case_sequences(struct device_probe *p, struct err *e);
 int case_params(struct device_probe *p, struct err *e);
-/* Puts content 0 or 1 into the staged memory. */
-int case_stage(struct device_probe *p, int content, struct err *e);
-/* What the producer copies and poisons, and what is reset before it. */
-int case_segments(struct device_probe *p, struct err *e);
+struct matrix case_matrix(const struct device_probe *p);
+/* n numbers of a kind (enum probe_fill) at `to`, on the stream; `half`: as bf16. `cols`: of a row.
+ */
+int case_fill(const struct device_probe *p, void *to, int64_t n, int32_t cols, int kind,
+              float scale, bool half, uint64_t seed, struct err *e);
 /* Whether what the kernel made of copies is what it made of their originals, into TALLY_COPIES. */
 int case_copies(struct device_probe *p, struct err *e);
 /* Sum over everything that the kernel may only read (weights, gains, packed weights) into the tally
  * TALLIES + which. */
 int case_checksum(struct device_probe *p, int which, struct err *e);
+
+/* probe_contents.c */
+/* Puts content 0 or 1 into the staged memory. */
+int case_stage(struct device_probe *p, int content, struct err *e);
+/* What the producer copies and poisons, and what is reset before it. */
+int case_segments(struct device_probe *p, struct err *e);
 /* A walk over the live memory. */
-void case_walk(struct device_probe *p, struct walk *w, struct choice *choice);
-struct matrix case_matrix(const struct device_probe *p);
+void case_walk(struct device_probe *p, struct walk *w, struct kernel_choice *choice);
 
 /* probe_truth.c */
 /* Seconds that all rounds of a case may take; a test under a tool that slows kernels sets more. */

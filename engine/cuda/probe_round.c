@@ -62,7 +62,7 @@ static int produce(struct device_probe *p, bool reset, unsigned work_fill, struc
 static int record(struct device_probe *p, bool declared, struct err *e)
 {
     struct walk w;
-    struct choice choice;
+    struct kernel_choice choice;
     struct loaded *l = p->loaded;
     struct cuda_kernel_info as_declared = l->info;
     char *work = p->b->work;
@@ -88,21 +88,11 @@ static int record(struct device_probe *p, bool declared, struct err *e)
 
 static int capture_graph(struct device_probe *p, int declared, struct err *e)
 {
-    cudaGraph_t graph = NULL;
     if (p->graph[declared])
         CU(cudaGraphExecDestroy(p->graph[declared]));
     p->graph[declared] = NULL;
     CU(cudaStreamBeginCapture(p->b->stream, cudaStreamCaptureModeThreadLocal));
-    int failed = record(p, declared, e);
-    cudaError_t code = cudaStreamEndCapture(p->b->stream, &graph);
-    if (!failed && !code)
-        code = cudaGraphInstantiate(&p->graph[declared], graph, 0);
-    if (graph)
-        cudaGraphDestroy(graph);
-    if (failed)
-        return -1;
-    CU(code);
-    return 0;
+    return graph_capture_end(p->b->stream, record(p, declared, e), &p->graph[declared], false, e);
 }
 
 static void count_bands(struct device_probe *p)
@@ -305,7 +295,7 @@ static enum device_verdict fetch(struct device_probe *p, struct kept *kept, int 
 enum device_verdict probe_run(struct device_probe *p, const struct device_case *c, int n,
                               struct device_outcome *out, int *done_n, int *failed, struct err *e)
 {
-    struct kept kept[BATCH_MOST] = {0};
+    struct kept *kept = xcalloc(BATCH_MOST, sizeof *kept);
     enum device_verdict v = DEVICE_OK;
     struct err why = {""};
     int ran = 0;
@@ -313,7 +303,7 @@ enum device_verdict probe_run(struct device_probe *p, const struct device_case *
     p->shelf.used = 0;
     turn_begin(p);
     while (ran < n && ran < BATCH_MOST && v == DEVICE_OK) {
-        int32_t m = c[ran].shape.m < NARROW ? c[ran].shape.m : NARROW;
+        int32_t most = rows_seen(p->o.region), m = c[ran].shape.m < most ? c[ran].shape.m : most;
         int64_t need = shelf_bytes(p, m, c[ran].capture ? 1 : 2);
         if (ran > 0 && (p->shelf.used + need > p->shelf.bytes || turn_over(p)))
             break;
@@ -324,7 +314,9 @@ enum device_verdict probe_run(struct device_probe *p, const struct device_case *
     *failed = ran;
     *done_n = 0;
     /* Of a device that answers no more nothing can be fetched. */
-    if (!p->dead && fetch(p, kept, ran, out, done_n, e) != DEVICE_OK) {
+    bool fetched = p->dead || fetch(p, kept, ran, out, done_n, e) == DEVICE_OK;
+    free(kept);
+    if (!fetched) {
         *failed = *done_n;
         return p->dead ? DEVICE_ERROR : DEVICE_FAULT;
     }

@@ -158,7 +158,8 @@ static int check_best(const struct device_probe *p, const char *kept, const floa
     return 0;
 }
 
-/* One side's outputs for one content; 1: they contradict themselves. */
+/* Fetches the outputs of one side (eager or the kernel) for one content; 1: what the kernel
+ * wrote is wrong by itself, and e says why. */
 static int fetch_side(const struct device_probe *p, const struct kept *kept, int content,
                       bool eager, struct device_outcome *out, struct err *e)
 {
@@ -341,7 +342,7 @@ static int restore_inputs(struct device_probe *p, struct err *e)
 int outcome_reference(struct device_probe *p, struct kept *kept, int content, struct err *e)
 {
     struct walk w;
-    struct choice choice;
+    struct kernel_choice choice;
     if (case_stage(p, content, e) || restore_inputs(p, e))
         return -1;
     case_walk(p, &w, &choice);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* products.h - matrix products of the library, and the algorithms that it has for them.
  *
- * Shared by those who run products (eager.c, tap.c, device.c) and those who choose among algorithms
- * (lt.c). Whatever asks the library may be called by any thread; running takes a stream of the
- * caller's.
+ * Shared by those who run products (eager.c, hook.c, device.c) and those who choose among
+ * algorithms (lt.c). Whatever asks the library may be called by any thread; running takes a stream
+ * of the caller's.
  */
 #ifndef WHET_ENGINE_CUDA_PRODUCTS_H
 #define WHET_ENGINE_CUDA_PRODUCTS_H

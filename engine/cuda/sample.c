@@ -36,7 +36,7 @@ static bool row_plain(const struct sample_row *r)
 
 bool sample_plain(const struct step *s)
 {
-    for (int32_t i = 0; i < s->rows; i++)
+    for (int32_t i = 0; s->sample && i < s->rows; i++)
         if (!row_plain(&s->sample[i]))
             return false;
     return true;
@@ -182,7 +182,7 @@ static void on_cpu(struct backend *b, int32_t row, struct sample_row *r)
 
 void sample_collect(struct backend *b, const struct inflight *f, const struct step *s)
 {
-    for (int32_t i = 0; i < s->rows; i++) {
+    for (int32_t i = 0; s->sample && i < s->rows; i++) {
         struct sampled *out = &s->sample[i].out;
         const struct eager_sampled *in = &f->sampled[i];
         if (f->plain) {

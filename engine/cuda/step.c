@@ -11,8 +11,8 @@
  *
  * A step in which every sequence has one token, up to NARROW of them, runs as a graph, and so does
  * a wide step that came several times just like this. Everything else is launched uncaptured: other
- * prompts, prompts mixed with decodes, steps that a tap looks at, and those that have no graph yet.
- * The block (memory.h) is the only thing that differs between two launches of a graph.
+ * prompts, prompts mixed with decodes, steps that a hook observes, and those that have no graph
+ * yet. The block (memory.h) is the only thing that differs between two launches of a graph.
  *
  * A graph is timed as a whole. One step in TIMED_EVERY of its kind is launched uncaptured, with
  * events around the regions of one layer, and says how the time of the others is to be split.
@@ -25,11 +25,12 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/graph.h"
+#include "engine/cuda/hook.h"
 #include "engine/cuda/loaded.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ops.h"
+#include "engine/cuda/ranks.h"
 #include "engine/cuda/step.h"
-#include "engine/cuda/tap.h"
 #include "engine/cuda/walk.h"
 
 enum { TIMED_EVERY = 1024, TIMED_AT = 16 /* not the first, which is cold */ };
@@ -45,7 +46,7 @@ static bool one_token_each(const struct step *s)
 static int32_t leading(const struct step *s)
 {
     int32_t n = 0;
-    while (n < s->spans && n < NARROW && s->span[n].count == 1)
+    while (n < s->spans && n < DECODE_MOST && s->span[n].count == 1)
         n++;
     return n;
 }
@@ -78,7 +79,7 @@ static const struct kernel *kernel_beside(const struct backend *b, const struct 
  * probabilities in bf16, and a template is measured and compared as one for decodes. It takes
  * decodes beside prompts, too. */
 static void choose(struct backend *b, const struct step *s, bool wide, struct slot *override_slot,
-                   const struct kernel *override, struct choice *c)
+                   const struct kernel *override, struct kernel_choice *c)
 {
     memset(c, 0, sizeof *c);
     for (int r = 0; r < REGION_COUNT; r++) {
@@ -89,7 +90,7 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
             k = override;
         const struct loaded *l = k->backend;
         bool prompt = r == REGION_ATTN && !one_token_each(s);
-        bool fits = k->m_max >= walk_padded(m) && !prompt && !(l && !l->lt && wide) &&
+        bool fits = k->m_max >= walk_padded(m) && !prompt && loaded_takes(k, wide) &&
                     !(l && l->info.context_max && l->info.context_max < s->context);
         c->kernel[r] = fits ? k : &b->eager[r];
         c->slot[r] = slot;
@@ -192,7 +193,7 @@ static void count(struct backend *b, const struct inflight *f, const struct step
                   const double share[REGION_COUNT], int64_t ns)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
-        bool prompt = r == REGION_ATTN && !f->wide && !one_token_each(s);
+        bool prompt = r == REGION_ATTN && !one_token_each(s) && (!f->wide || f->choice.lead > 0);
         uint64_t m = (uint64_t)region_m((enum region)r, s->m, s->rows);
         if (m == 0 || prompt) /* nobody can do anything about that */
             continue;
@@ -229,14 +230,14 @@ static void measured_shares(const struct backend *b, const struct inflight *f,
  * `must`: a canary's, which is not. */
 static bool as_graph(struct backend *b, const struct step *s, const struct inflight *f, bool must)
 {
-    if (f->look || (!f->wide && (!one_token_each(s) || f->choice.rows != f->choice.m)))
+    if (f->hooked || (!f->wide && (!one_token_each(s) || f->choice.rows != f->choice.m)))
         return false;
     uint64_t n = graph_cell(b, &f->choice)->steps++;
     return must || n % TIMED_EVERY != TIMED_AT;
 }
 
 /* What attention of a wide step is launched for. Only that of single tokens cares for contexts. */
-static void choose_tiles(const struct step *s, struct choice *c)
+static void choose_tiles(const struct step *s, struct kernel_choice *c)
 {
     for (int32_t i = c->lead; i < s->spans && !c->decode; i++)
         if (s->span[i].count == 1)
@@ -249,9 +250,9 @@ static void choose_tiles(const struct step *s, struct choice *c)
 
 /* A wide step is compared with others like it: where those run as a graph, this one waits for its
  * own. */
-static bool ready_wide(struct backend *b, const struct step *s, struct choice *c)
+static bool ready_wide(struct backend *b, const struct step *s, struct kernel_choice *c)
 {
-    struct choice now;
+    struct kernel_choice now;
     choose(b, s, true, NULL, NULL, &now);
     choose_tiles(s, &now);
     choose_tiles(s, c);
@@ -260,7 +261,7 @@ static bool ready_wide(struct backend *b, const struct step *s, struct choice *c
 
 bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, const struct kernel *k)
 {
-    struct choice c;
+    struct kernel_choice c;
     bool wide = s->m > NARROW || s->rows > NARROW;
     choose(b, s, wide, slot, k, &c);
     if (wide)
@@ -276,7 +277,7 @@ static bool swapped(struct cell *cell, const struct variant *v)
     return other;
 }
 
-static bool other_kernels(const struct variant *v, const struct choice *c)
+static bool other_kernels(const struct variant *v, const struct kernel_choice *c)
 {
     return memcmp(v->choice.kernel, c->kernel, sizeof c->kernel) != 0;
 }
@@ -287,7 +288,7 @@ static void report(struct backend *b, const struct step *s, const struct infligh
     bool could = !f->wide && one_token_each(s);
     if (s->report)
         *s->report = (struct step_report){.uncaptured = could && !v,
-                                          .looked = f->look,
+                                          .hooked = f->hooked,
                                           .stood_in = v && other_kernels(v, &f->choice),
                                           .swapped = v && !f->wide && !canary &&
                                                      swapped(graph_cell(b, &f->choice), v)};
@@ -301,6 +302,7 @@ static int run(struct backend *b, const struct step *s, struct inflight *f, bool
     block->host = f->wide ? f->wide_host : f->narrow_host;
     walk_init(&w, b, b->stream, block, &f->choice);
     w.decode = one_token_each(s);
+    walk_floats(&w, f->hooked);
     if (check_step(b, s, block, e))
         return -1;
     size_t used = fill_block(s, block, &w);
@@ -320,7 +322,7 @@ static int run(struct backend *b, const struct step *s, struct inflight *f, bool
         CU(cudaGraphLaunch(v->exec, b->stream));
         return 0;
     }
-    w.look = f->look ? s : NULL;
+    w.live = f->hooked ? s : NULL;
     w.timed = f;
     w.timed_layer = b->model->shape.layers / 2;
     int failed = walk_step(&w, e);
@@ -369,13 +371,13 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
     choose(b, s, f->wide, override_slot, override, &f->choice);
     if (f->wide)
         choose_tiles(s, &f->choice);
-    /* there is room for one look at a time. */
-    f->look = !b->inflight[!b->turn].look && tap_wants(b, &f->choice);
+    /* there is room for one observed step at a time. */
+    f->hooked = !b->inflight[!b->turn].hooked && hook_wants(b, &f->choice);
     if (run(b, s, f, override != NULL, e) || fetch(b, s, f, e)) {
         int rc = failed_for(b, e);
-        if (f->look)
-            tap_done(b, true);
-        f->look = false;
+        if (f->hooked)
+            hook_done(b, true);
+        f->hooked = false;
         return rc;
     }
     f->step = s;
@@ -409,10 +411,12 @@ int cuda_step_wait(struct backend *b, const struct step *s, struct err *e)
     if (f->step != s)
         return err_set(e, "cuda: this step is not under way");
     int failed = wait_for(f, e);
-    if (f->look)
-        tap_done(b, failed);
+    if (f->hooked)
+        hook_done(b, failed);
     f->step = NULL;
-    f->look = false;
+    f->hooked = false;
+    if (ranks_check(b, e))
+        return STEP_LOST;
     if (failed)
         return failed_for(b, e);
     sample_collect(b, f, s);

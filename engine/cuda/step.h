@@ -18,10 +18,10 @@ struct walk; /* walk.h */
  * turn, so a step can be sent while the one before it runs. Pointers: pinned host memory. */
 struct inflight {
     const struct step *step; /* NULL: not under way */
-    struct choice choice;
+    struct kernel_choice choice;
     bool plain;       /* every row wants its best token and no more */
     bool wide;        /* runs on the wide block */
-    bool look;        /* a tap looks at it */
+    bool hooked;      /* a hook observes it */
     bool graph;       /* it runs as a graph */
     bool drawn_there; /* every row's token is in b->best when it has run */
     int32_t rows, samples;
@@ -45,8 +45,8 @@ int transfer_open(struct walk *w, struct err *e);
 int transfer_close(struct walk *w, struct err *e);
 /* Launches a graph of the cell of `c` on the narrow block of b->inflight[b->turn], of which `used`
  * bytes are filled. The drawn tokens will be in its `best`. */
-int transfer_launch(struct backend *b, const struct choice *c, cudaGraphExec_t exec, size_t used,
-                    struct err *e);
+int transfer_launch(struct backend *b, const struct kernel_choice *c, cudaGraphExec_t exec,
+                    size_t used, struct err *e);
 
 /* sample.c */
 bool sample_plain(const struct step *s);

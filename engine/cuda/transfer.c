@@ -32,7 +32,7 @@ int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool e
 
 /* Bytes of the block that the graphs of a cell bring: what its sequences can need at most, within
  * reason. */
-static size_t opened_bytes(const struct backend *b, const struct choice *c)
+static size_t opened_bytes(const struct backend *b, const struct kernel_choice *c)
 {
     const struct step_block *s = &b->narrow;
     int64_t pages = (int64_t)c->m * ((c->context + KV_PAGE - 1) / KV_PAGE);
@@ -66,8 +66,8 @@ int transfer_close(struct walk *w, struct err *e)
     return launch(&own, PRIM_CLOSE, (dim3){1, 1, 1}, NARROW, 0, &a, e);
 }
 
-int transfer_launch(struct backend *b, const struct choice *c, cudaGraphExec_t exec, size_t used,
-                    struct err *e)
+int transfer_launch(struct backend *b, const struct kernel_choice *c, cudaGraphExec_t exec,
+                    size_t used, struct err *e)
 {
     const struct step_block *s = &b->narrow;
     size_t brought = opened_bytes(b, c);

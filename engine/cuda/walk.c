@@ -2,7 +2,7 @@
 /* walk.c - a step on a stream: the nodes of the plan, one after the other.
  *
  * The same walk is captured into graphs (graph.c), runs wide and mixed steps directly, and is what
- * taps look at. The residual stream alternates between two buffers, so no region writes what it
+ * hooks observe. The residual stream alternates between two buffers, so no region writes what it
  * reads. Every launch of ours has a programmatic edge to the one before it: kernels wait by
  * themselves before they touch what that one wrote.
  */
@@ -12,9 +12,10 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/graph.h"
+#include "engine/cuda/hook.h"
 #include "engine/cuda/loaded.h"
 #include "engine/cuda/memory.h"
-#include "engine/cuda/tap.h"
+#include "engine/cuda/ranks.h"
 #include "engine/cuda/walk.h"
 
 int32_t walk_padded(int32_t n)
@@ -25,7 +26,7 @@ int32_t walk_padded(int32_t n)
 }
 
 void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,
-               const struct choice *c)
+               const struct kernel_choice *c)
 {
     *w = (struct walk){.b = b,
                        .stream = stream,
@@ -45,6 +46,15 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
         w->q = b->q;
         w->a = b->a;
         w->h = b->h;
+    }
+}
+
+void walk_floats(struct walk *w, bool hooked)
+{
+    const struct loaded *l = w->choice->kernel[REGION_ATTN]->backend;
+    if (w->wide && w->decode && w->m <= DECODE_MOST && (hooked || (l && !l->lt))) {
+        w->q = w->b->q;
+        w->a = w->b->a;
     }
 }
 
@@ -95,14 +105,16 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     struct walk *w = ctx;
     enum region r = n->region;
     int32_t layer = n->layer;
+    if ((int)r >= REGION_NODES)
+        return ranks_put_together(w, n, e);
     walk_aim(w, r);
     if (mark(w, r, layer, 0, e))
         return -1;
-    if (w->look && tap_before(w, r, layer, e))
+    if (w->live && hook_before(w, r, layer, e))
         return -1;
     if (walk_region(w, w->choice->kernel[r], r, layer, e) || mark(w, r, layer, 1, e))
         return -1;
-    return w->look ? tap_after(w, r, layer, e) : 0;
+    return w->live ? hook_after(w, r, layer, e) : 0;
 }
 
 int walk_step(struct walk *w, struct err *e)

@@ -2,7 +2,7 @@
 /* walk.h - a step, or one region of it, put on a stream as launches of kernels.
  *
  * The same functions run a step that has no graph, capture one that gets a graph, and run a region
- * for a tap, a bench or a probe: struct walk says with what kernels and on which memory. A walk
+ * for a hook, a bench or a probe: struct walk says with what kernels and on which memory. A walk
  * belongs to the thread that made it, and only puts work on its own stream.
  */
 #ifndef WHET_ENGINE_CUDA_WALK_H
@@ -14,17 +14,17 @@
 #include "engine/cuda/device.h"
 #include "kernels/eager.h"
 
-struct choice;     /* graph.h */
-struct inflight;   /* step.h */
-struct lt;         /* products.h */
-struct step_block; /* memory.h */
+struct kernel_choice; /* graph.h */
+struct inflight;      /* step.h */
+struct lt;            /* products.h */
+struct step_block;    /* memory.h */
 
 struct walk {
     struct backend *b;
     cudaStream_t stream;
     const struct step_block *block;
-    const struct choice *choice;
-    const struct step *look;          /* a live step that taps may look at, or NULL */
+    const struct kernel_choice *choice;
+    const struct step *live;          /* a live step that hooks may observe, or NULL */
     bool wide;                        /* bf16 between regions; loaded: attention of `lead` */
     bool decode;                      /* every sequence has one token */
     int32_t m, rows;                  /* to launch for; the true counts are in the block */
@@ -33,12 +33,13 @@ struct walk {
     int32_t lead;                     /* and tokens before them, which a template takes */
     const struct cuda_counts *counts; /* of attention: instead of the block's, if not NULL */
     float *x, *y;                     /* residual stream before and after the region */
-    float *q, *a, *h;                 /* float activations; NULL when wide */
+    float *q, *a, *h;                 /* float activations; NULL when wide (walk_floats) */
     float *logits;
     int32_t *best;
     void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
     const int32_t *kv_at;      /* instead of the block's, if not NULL */
     bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
+    void *out16;               /* wide: instead of the backend's q16 or h16, if not NULL */
     const void *next;          /* instead of the weights a later region reads, if not NULL */
     int64_t next_bytes;
     struct inflight *timed; /* record its region_event around the regions of timed_layer */
@@ -49,7 +50,10 @@ struct walk {
 };
 /* A walk over the backend's own buffers. */
 void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,
-               const struct choice *c);
+               const struct kernel_choice *c);
+/* Gives a wide step float queries and outputs of attention, if a template takes them or a hook
+ * compares them; once w->decode is known. */
+void walk_floats(struct walk *w, bool hooked);
 int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
            struct err *e);
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
@@ -64,6 +68,10 @@ int32_t decode_group(const struct backend *b);
 /* Attention of a step with prompts, where `k` is a template and takes the first w->lead tokens. */
 int eager_attn_beside(struct walk *w, const struct kernel *k, int32_t layer, struct err *e);
 
+/* Makes the bf16 copy of x [M, n] unless region `from` left one. */
+int need16(struct walk *w, enum region from, const float *x, void *y16, int32_t n, struct err *e);
+/* Which token each row of the logits has most of. */
+int eager_best(struct walk *w, struct err *e);
 /* A region as primitive kernels and products. */
 int eager_region(struct walk *w, enum region r, int32_t layer, struct err *e);
 

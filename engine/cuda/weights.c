@@ -100,7 +100,7 @@ int64_t weights_bytes(const struct model *m)
     int64_t bytes = s->layers * vectors + 4LL * s->hidden + 256 +
                     matrix_bytes(device_type(m, REGION_EMBED, 0), s->vocab, s->hidden);
     if (!s->tied_head)
-        bytes += matrix_bytes(device_type(m, REGION_HEAD, 0), s->vocab, s->hidden);
+        bytes += matrix_bytes(device_type(m, REGION_HEAD, 0), m->head.rows, s->hidden);
     for (int32_t l = 0; l < s->layers; l++)
         bytes += matrix_bytes(device_type(m, REGION_ATTN_IN, l), q + 2 * kv, s->hidden) +
                  matrix_bytes(device_type(m, REGION_ATTN_OUT, l), s->hidden, q) +

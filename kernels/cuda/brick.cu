@@ -5,9 +5,11 @@
  * The regions and their maths are gemv.cu's, and so is what a block does around its products. What
  * differs is the product. A weight of four bits has to be made a number, and on ordinary units that
  * and its multiply-add are four instructions, which is more than a multiprocessor has in the time
- * that half a byte takes to come: so two weights become two bf16 by one shift and one logic
- * operation, 16 rows of 32 columns are two mma.sync, and scales come after them (lib/bricks.cuh).
- * No weight is rounded. Tokens are columns, or of one token a brick's strips (lib/bricks_x.cuh).
+ * that half a byte takes to come: so four codes become an operand of int8 by one shift and one
+ * logic operation, 16 rows of 32 columns are one mma.sync, and scales come after it
+ * (lib/bricks_int.cuh). No weight is rounded. Activations are whole numbers of two int8 digits,
+ * with a power of two for each 32 of them; digits of tokens are columns, with strips beside them
+ * where tokens are few (lib/bricks_x.cuh).
  *
  * A warp multiplies ROWS rows, brick by brick. A brick is one piece of memory, so one lane asks for
  * it with one instruction and a barrier counts its bytes; each warp has a ring of its own with
@@ -80,13 +82,14 @@ struct Stream {
             return;
         bool some = !beyond(c, at);
         size_t band = (tile_row(i) + at.rw * ROWS) / 16;
-        const char *from = (const char *)a.w + (band * CHUNKS + chunk_at(c, at)) * BYTES;
+        const char *from =
+            (const char *)a.w + (band * ACROSS + chunks_before() + chunk_at(c, at)) * BYTES;
         barrier_expect(full + to, some ? SLOT : 0);
 #pragma unroll
         for (int r = 0; r < BANDS; r++)
             if (some)
                 copy_bulk<LOAD == 2>(ring + to * SLOT + r * BYTES,
-                                     from + (size_t)r * CHUNKS * BYTES, BYTES, full + to);
+                                     from + (size_t)r * ACROSS * BYTES, BYTES, full + to);
     }
 
     __device__ __forceinline__ void fill()
@@ -107,8 +110,9 @@ struct Stream {
             int skip = i == 0 ? STAGES * KW : 0;
             for (int r = threadIdx.x; r < TILE / 16 && skip < CHUNKS; r += THREADS)
                 prefetch_l2((const char *)a.w +
-                                ((size_t)(tile_row(i) / 16 + r) * CHUNKS + skip) * BYTES,
-                            (CHUNKS - skip) * BYTES);
+                                ((size_t)(tile_row(i) / 16 + r) * ACROSS + chunks_before() + skip) *
+                                    BYTES,
+                            (min((int)CHUNKS, ACROSS - chunks_before()) - skip) * BYTES);
         }
     }
 
@@ -130,10 +134,7 @@ struct Stream {
                 int strip = chunk_at(c, at) * BRICK_STRIPS;
                 if (beyond(c, at))
                     continue;
-                if (DIAGONAL)
-                    multiply_diagonal<WTYPE>(brick, in, strip, at, sum + r * 2);
-                else
-                    multiply_brick<WTYPE>(brick, in, strip, at, sum + r * NT * 4);
+                multiply_brick<WTYPE>(brick, in, strip, at, sum + r * NT * 2);
             }
             __syncwarp(); /* every lane has read */
             ask(i * C + c + STAGES, slot, tiles);

@@ -16,22 +16,16 @@
  * it.
  */
 #include "cuda/lib/device.cuh"
+#include "cuda/lib/embed.cuh"
 #include "eager.h"
 
 /* ---- rows --------------------------------------------------------------------------------- */
 
 KERNEL eager_embed(const __grid_constant__ struct cuda_embed_args a)
 {
-    int t = blockIdx.x;
-    after_previous();
-    release_next(); /* what comes next may read the step's block before it waits */
-    if (t >= a.counts->m)
-        return;
-    int token = a.tokens[t];
+    int t = blockIdx.x, token = embed_token(a, t);
     if (token < 0)
-        token = max(a.drawn[-1 - token], 0); /* a row without a token: of no use to anybody */
-    if (threadIdx.x == 0)
-        a.seen[t] = token;
+        return;
     const uint2 *row = (const uint2 *)((const bf16 *)a.table + (size_t)token * a.hidden);
     float4 *x = (float4 *)(a.x + (size_t)t * a.hidden);
     for (int i = threadIdx.x; i < a.hidden / 4; i += blockDim.x) {

@@ -12,6 +12,7 @@
  * product with ones.
  */
 #include "cuda/lib/bricks.cuh"
+#include "cuda/lib/embed.cuh"
 #include "cuda/lib/mma.cuh"
 #include "eager.h"
 
@@ -179,21 +180,15 @@ FORMAT(6, 2)
 FORMAT(7, 2)
 FORMAT(8, 2)
 FORMAT(9, 1)
-static_assert(DTYPE_Q8_0 == 3 && DTYPE_Q6_K == 9, "formats by number");
+FORMAT(10, 2)
+static_assert(DTYPE_Q8_0 == 3 && DTYPE_Q5_K == 10, "formats by number");
 
 KERNEL eager_embed_bricks(const __grid_constant__ struct eager_embed_args e)
 {
     const struct cuda_embed_args &a = e.step;
-    int t = blockIdx.x;
-    after_previous();
-    release_next(); /* what comes next may read the step's block before it waits */
-    if (t >= a.counts->m)
-        return;
-    int token = a.tokens[t];
+    int t = blockIdx.x, token = embed_token(a, t);
     if (token < 0)
-        token = max(a.drawn[-1 - token], 0); /* a row without a token: of no use to anybody */
-    if (threadIdx.x == 0)
-        a.seen[t] = token;
+        return;
     for (int i = threadIdx.x; i < a.hidden; i += blockDim.x)
         a.x[(size_t)t * a.hidden + i] = brick_value(e.type, a.table, a.hidden, token, i);
 }

@@ -153,7 +153,7 @@ template <int HD, int G> __device__ void decode(const struct eager_decode_args &
     if ((int)blockIdx.z >= *a.count)
         return;
     int t = a.token ? a.token[blockIdx.z] : blockIdx.z, context = a.position[t] + 1;
-    int chunk = (context + gridDim.x - 1) / gridDim.x;
+    int chunk = max((context + (int)gridDim.x - 1) / (int)gridDim.x, a.least);
     chunk = (chunk + KV_PAGE - 1) / KV_PAGE * KV_PAGE;
     int splits = (context + chunk - 1) / chunk, begin = blockIdx.x * chunk;
     if (begin >= context)

@@ -2,8 +2,9 @@
 /* eager_tools.cu - kernels that measure and compare for the backend; no token depends on them.
  *
  *   read     reads memory: the bandwidth and the launch that rooflines are drawn at (device.c)
- *   compare  rows of a candidate with eager's: how many differ and how far (tap.c, probe_case.c)
- *   gather   KV pages of a live step, one behind the other, for a capture (tap.c)
+ *   compare  rows of a candidate with eager's: how many differ and how far (hook.c, probe_case.c)
+ *   gather   KV pages of a live step, one behind the other, for a capture (hook.c)
+ *   widen    bf16 rows as float, for a probe, which looks at floats (wide.c)
  *
  * Invariant: compare's worst errors are those of all rows without one that is not finite, in any
  * order of the rows: maxima of non-negative floats, taken as integers.
@@ -101,4 +102,16 @@ KERNEL eager_gather(const __grid_constant__ struct eager_gather_args a)
     to += (size_t)blockIdx.x * a.page16;
     for (int i = threadIdx.x; i < a.page16; i += blockDim.x)
         to[i] = from[i];
+}
+
+KERNEL eager_widen(const __grid_constant__ struct eager_widen_args a)
+{
+    int t = blockIdx.y, i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    release_next();
+    after_previous();
+    if (t >= *a.count || i >= a.n)
+        return;
+    uint2 v = *(const uint2 *)((const bf16 *)a.x16 + (size_t)t * a.n + i);
+    *(float4 *)(a.y + (size_t)t * a.n + i) =
+        make_float4(low_bf16(v.x), high_bf16(v.x), low_bf16(v.y), high_bf16(v.y));
 }

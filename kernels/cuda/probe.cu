@@ -82,8 +82,12 @@ __device__ unsigned drawn_half(const struct probe_bricks_args &a, uint64_t bits,
                   : a.type == DTYPE_Q6_K                         ? 18.5f * 74.0f
                   : a.type == DTYPE_Q5_0 || a.type == DTYPE_Q5_1 ? 9.2f
                   : a.type == DTYPE_Q4_K                         ? 4.6f * 36.0f
+                  : a.type == DTYPE_Q5_K                         ? 9.2f * 36.0f
                                                                  : 4.6f;
-    float mean = a.type == DTYPE_Q4_K ? 7.5f : a.type == DTYPE_Q5_1 ? -15.5f : -7.5f;
+    float mean = a.type == DTYPE_Q4_K   ? 7.5f
+                 : a.type == DTYPE_Q5_K ? 15.5f
+                 : a.type == DTYPE_Q5_1 ? -15.5f
+                                        : -7.5f;
     float d = a.exact ? 1.0f : a.scale / codes * (0.5f + (float)(bits >> 40) * 0x1p-24f);
     return to_half(!least ? d : a.exact ? -4.0f : mean * d);
 }
@@ -92,7 +96,7 @@ __device__ unsigned drawn_half(const struct probe_bricks_args &a, uint64_t bits,
 __device__ unsigned drawn_scale(const struct probe_bricks_args &a, int at, uint64_t bits)
 {
     uint64_t other = mix(bits);
-    bool k = a.type == DTYPE_Q4_K;
+    bool k = brick_six_bits(a.type);
     if ((k && at % 4 != 0) || (a.type == DTYPE_Q6_K && at < 64)) {
         unsigned bytes = (unsigned)(bits >> 16);
         if (!a.exact)

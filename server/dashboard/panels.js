@@ -319,7 +319,7 @@ function drawFunnel(doc) {
   setText(
     byId("funnel-note"),
     `${count(n.published)} published, ${count(n.restored)} restored, ` +
-      `${count(n.rolled_back)} rolled back; ${count(n.audit_looks)} audits, ` +
+      `${count(n.rolled_back)} rolled back; ${count(n.audit_comparisons)} audits, ` +
       `${count(n.audit_mismatches)} found wrong`);
   const rows = STAGES.map((name) => ({name, ...s.funnel[name]}));
   const most = Math.max(1, ...rows.map((r) => r.pass + r.refuse + r.retry));

@@ -160,7 +160,8 @@ static void trim(struct check *k)
     for (int32_t i = 0; i < k->plans; i++) {
         const struct planned *p = &k->plan[i];
         double contents = p->capture ? 1 : 2;
-        int32_t rows = p->shape.m < ROWS_SEEN ? p->shape.m : ROWS_SEEN;
+        bool all = p->shape.m < ROWS_SEEN || p->shape.region == REGION_ATTN;
+        int32_t rows = all ? p->shape.m : ROWS_SEEN;
         seen += contents * rows * columns(&k->cut.view.shape, p->shape.region);
         if (kept < CASES_LEAST || seen < values_wanted)
             k->plan[kept++] = *p;

@@ -60,7 +60,7 @@ static void open_check(struct slices *s, struct candidate *c)
     int32_t vocab = s->env->model->shape.vocab, m = c->slot->m;
     r->slot = c->slot;
     r->kernel = c->kernel;
-    r->prompt = m > SEQUENCES;
+    r->prompt = m > SEQUENCES && c->slot->region != REGION_ATTN;
     r->m = m;
     r->positions = r->prompt ? 1 : POSITIONS;
     r->rows = r->prompt ? PROMPT_ROWS : r->m < ROWS ? r->m : ROWS;

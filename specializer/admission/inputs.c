@@ -13,7 +13,7 @@
 #include "engine/capture.h"
 #include "engine/cpu/case_random.h"
 
-enum { PAGES_MAX = 8192, DECODE_MAX = 64 };
+enum { PAGES_MAX = 8192 };
 static const int64_t pages_bytes_max = 64 << 20; /* of keys as floats */
 
 static float *normals(struct random *r, int64_t n)
@@ -39,12 +39,13 @@ static int32_t pages_most(const struct capture *c, const struct model_shape *s)
     return most > written ? (int32_t)most : written + 1;
 }
 
-/* Narrow steps are decode steps, a token a sequence; wide ones a chunk of one prompt. */
+/* Steps of up to decodes_most tokens are decode steps, a token a sequence; wider ones a chunk of
+ * one prompt. */
 static void seed_attention(struct capture *c, const struct model_shape *s, int32_t context,
-                           struct random *r)
+                           int32_t decodes_most, struct random *r)
 {
     context = context < s->max_context ? context : s->max_context;
-    c->spans = c->m <= DECODE_MAX ? c->m : 1;
+    c->spans = c->m <= decodes_most ? c->m : 1;
     c->context = context > c->m / c->spans ? context : c->m / c->spans;
     int32_t each = (c->context + KV_PAGE - 1) / KV_PAGE, most = pages_most(c, s);
     c->pages = each * c->spans;
@@ -72,7 +73,8 @@ static void seed_positions(struct capture *c)
         c->position[i] = c->kv_at[i] = i;
 }
 
-struct capture *capture_seeded(const struct model *model, const struct slot *slot, uint64_t seed)
+struct capture *capture_seeded(const struct model *model, const struct slot *slot,
+                               int32_t decodes_most, uint64_t seed)
 {
     const struct model_shape *s = &model->shape;
     struct capture *c = xcalloc(1, sizeof *c);
@@ -89,6 +91,6 @@ struct capture *capture_seeded(const struct model *model, const struct slot *slo
     if (c->region == REGION_ATTN_IN)
         seed_positions(c);
     if (c->region == REGION_ATTN)
-        seed_attention(c, s, slot->context, &r);
+        seed_attention(c, s, slot->context, decodes_most, &r);
     return c;
 }

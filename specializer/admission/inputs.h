@@ -7,6 +7,7 @@
 
 /* Seeded inputs of a slot at its full m, in the form of a capture: for benches before there was any
  * traffic. Free with capture_free and free. */
-struct capture *capture_seeded(const struct model *model, const struct slot *slot, uint64_t seed);
+struct capture *capture_seeded(const struct model *model, const struct slot *slot,
+                               int32_t decodes_most, uint64_t seed);
 
 #endif

@@ -64,7 +64,7 @@ static const struct tensor_row {
     {REGION_HEAD, "logits", "out", {M, VOCAB}, F32},
 };
 
-/* But attn_in's, which depends on the model. */
+/* The maths of each region but attn_in, whose depends on the model. */
 static const char *const operations[REGION_NODES] = {
     [REGION_EMBED] = "x = table[tokens]",
     [REGION_ATTN] = "a = softmax(q k^T / sqrt(head_dim), causal) v, grouped queries, paged cache",

@@ -15,6 +15,7 @@
 
 #include "specializer/adviser/adviser_points.h"
 #include "specializer/adviser/cpu_facts.h"
+#include "specializer/candidate/target.h"
 #include "specializer/search/strategy.h"
 
 /* How much of each list goes in; the first row whose document fits is taken. */
@@ -179,8 +180,9 @@ static void put_caches(cJSON *o)
         adviser_put_number(sizes, cache[i].name, fmax(0, (double)sysconf(cache[i].key) / 1024));
 }
 
-static void put_gpu(const struct machine *m, cJSON *o)
+static void put_gpu(const struct machine *m, const struct facts *f, cJSON *o)
 {
+    (void)f;
     const struct {
         const char *name;
         double v;
@@ -216,18 +218,17 @@ static void put_cpu(const struct machine *m, const struct facts *f, cJSON *o)
 /* Bandwidth, operations and boundary are as measured when the server started. */
 void adviser_put_device(const struct machine *m, const struct facts *f, int threads, cJSON *doc)
 {
-    const bool cuda = facts_kind(f) == MACHINE_CUDA;
+    static void (*const put[])(const struct machine *, const struct facts *,
+                               cJSON *) = {[MACHINE_CPU] = put_cpu, [MACHINE_CUDA] = put_gpu};
+    const struct target *target = target_of(facts_kind(f));
     cJSON *o = cJSON_AddObjectToObject(doc, "device");
     cJSON_AddStringToObject(o, "name", m->device);
-    if (!cuda)
+    if (target->shares_cores)
         adviser_put_number(o, "threads", threads);
     adviser_put_number(o, "read_gb_s", m->read_bandwidth * 1e-9);
-    adviser_put_number(o, cuda ? "bf16_tensor_gflop_s" : "f32_gflop_s", m->peak_flops * 1e-9);
+    adviser_put_number(o, target->peak, m->peak_flops * 1e-9);
     adviser_put_microseconds(o, "boundary_us", m->boundary_s);
-    if (cuda)
-        put_gpu(m, o);
-    else
-        put_cpu(m, f, o);
+    put[facts_kind(f)](m, f, o);
 }
 
 /* ---- the region ---------------------------------------------------------------------------- */

@@ -40,7 +40,7 @@ static bool at(const struct reader *r, int i, const char *text)
 
 static bool is_name(const struct reader *r, int i)
 {
-    return i >= 0 && i < r->n && r->code[i].kind == TOKEN_NAME;
+    return i >= 0 && i < r->n && r->code[i].kind == LEXEME_NAME;
 }
 
 /* In the expansion, a parenthesis may stand here. */
@@ -123,7 +123,7 @@ static int find_definitions(struct reader *r)
 static bool is_plain_type(const void *ctx, const struct token *t)
 {
     const struct reader *r = ctx;
-    return t->kind == TOKEN_NAME &&
+    return t->kind == LEXEME_NAME &&
            (name_type(t->at, (size_t)t->n, r->t->language) || token_is(t, "struct") ||
             token_is(t, "enum") || token_is(t, "union") || listed(r->type, r->types, t));
 }
@@ -137,7 +137,7 @@ static bool is_type(const struct reader *r, const struct token *t)
 static bool is_cast(const struct reader *r, int open)
 {
     int end = open + r->code[open].pair;
-    if (end == open + 1 || r->code[open + 1].kind != TOKEN_NAME)
+    if (end == open + 1 || r->code[open + 1].kind != LEXEME_NAME)
         return false;
     for (int i = open + 1; i < end; i++)
         if (!at(r, i, "*") && !is_type(r, &r->code[i]) && !(is_name(r, i) && is_tag_word(r, i - 1)))
@@ -321,10 +321,10 @@ static int check_address(const struct reader *r, int close)
         return 0;
     const struct macro *m = macro_find(r->m, &r->code[next]);
     const struct token *first = m && m->tokens > 0 ? m->body : &r->code[next];
-    bool number = first->kind == TOKEN_NUMBER || first->kind == TOKEN_CHARACTER;
+    bool number = first->kind == LEXEME_NUMBER || first->kind == LEXEME_CHARACTER;
     number = number && !token_is(first, "0");
     if (at(r, next, "("))
-        number = r->code[next + 1].kind == TOKEN_NUMBER || is_integer_type(r, next);
+        number = r->code[next + 1].kind == LEXEME_NUMBER || is_integer_type(r, next);
     return number || at(r, next, "~") || at(r, next, "-")
                ? text_refuse(r->t, r->code[close].line, "address",
                              "a number is not the address of anything")
@@ -385,8 +385,8 @@ static bool ask_ends(struct reader *r, const struct macro *m);
 /* Between the first word of a declaration and its name: more than words, so it could end it. */
 static bool may_end(struct reader *r, const struct token *t)
 {
-    return t->kind == TOKEN_NAME ? ask_macros(r, t, r->ends, ask_ends)
-                                 : !token_is(t, "*") && !token_is(t, "&");
+    return t->kind == LEXEME_NAME ? ask_macros(r, t, r->ends, ask_ends)
+                                  : !token_is(t, "*") && !token_is(t, "&");
 }
 
 static bool ask_ends(struct reader *r, const struct macro *m)
@@ -414,7 +414,7 @@ static bool ask_begins(struct reader *r, const struct macro *m)
         int skip = skip_alignment(m->body, m->tokens, i);
         if (skip > 0)
             i += skip - 1;
-        else if (k->kind == TOKEN_NAME && begins_declaration(r, k))
+        else if (k->kind == LEXEME_NAME && begins_declaration(r, k))
             open = true;
         else if (token_is(k, "(") || token_is(k, "constexpr"))
             open = false;
@@ -453,7 +453,7 @@ static int check_declared(struct reader *r, int i, int depth)
         if (at(r, k, "constexpr") || (is_name(r, k) && begins_declaration(r, &r->code[k])))
             return 0;
         if (at(r, k, "<") || at(r, k, ">") || (angle > 0 && at(r, k, ",")) ||
-            r->code[k].kind == TOKEN_NUMBER || (!at(r, k, "(") && !may_end(r, &r->code[k])))
+            r->code[k].kind == LEXEME_NUMBER || (!at(r, k, "(") && !may_end(r, &r->code[k])))
             continue;
         bool body = at(r, k, "(") && at(r, k + r->code[k].pair + 1, "{");
         if (at(r, k, "(") && ((device && depth > 0) || /* of a struct: its constructor */

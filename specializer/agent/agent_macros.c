@@ -25,7 +25,7 @@ static bool in_capitals(const struct token *t)
 static int check_macro_name(const struct tokens *t, const struct token *name)
 {
     size_t n = (size_t)name->n;
-    if (name->kind != TOKEN_NAME || name->at[0] == '_')
+    if (name->kind != LEXEME_NAME || name->at[0] == '_')
         return text_refuse(t, name->line, "directive", "a reserved name cannot be defined");
     if (word_forbidden(name->at, n, t->language))
         return token_refuse(t, name, word_forbidden(name->at, n, t->language), "");
@@ -41,7 +41,7 @@ static int check_macro_name(const struct tokens *t, const struct token *name)
 static int check_param(const struct tokens *t, const struct token *p)
 {
     size_t n = (size_t)p->n;
-    if (p->kind != TOKEN_NAME || p->at[0] == '_' || name_keyword(p->at, n) ||
+    if (p->kind != LEXEME_NAME || p->at[0] == '_' || name_keyword(p->at, n) ||
         name_type(p->at, n, t->language) || name_callable(p->at, n, t->language) ||
         name_frame(p->at, n, t->language) || word_attribute(p->at, n) ||
         word_forbidden(p->at, n, t->language))
@@ -165,7 +165,7 @@ bool macro_has_param(const struct macro *m, const struct token *name)
 
 bool macro_opens(const struct macros *m, const struct macro *in, const struct token *t)
 {
-    if (t->kind != TOKEN_NAME)
+    if (t->kind != LEXEME_NAME)
         return token_is(t, "(");
     if (macro_has_param(in, t))
         return true;
@@ -244,9 +244,9 @@ static int count_tokens(struct macros *m, const struct tokens *t, const struct m
 {
     *out = (struct count){0, 0};
     for (int i = 0; i < n; i++) {
-        if (code[i].kind == TOKEN_NAME && macro_has_param(in, &code[i]))
+        if (code[i].kind == LEXEME_NAME && macro_has_param(in, &code[i]))
             out->slope += 1;
-        else if (code[i].kind != TOKEN_NAME || !macro_find(m, &code[i]))
+        else if (code[i].kind != LEXEME_NAME || !macro_find(m, &code[i]))
             out->base += 1;
         else if (count_use(m, t, in, code, n, &i, out) != 0)
             return -1;

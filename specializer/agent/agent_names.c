@@ -97,9 +97,9 @@ static const char *const library_cuda[] = {
 static const char *const frame_functions_cuda[] = {
     "after_previous", "await_copies", "best_of_all", "block_sum", "cluster_arrive", "cluster_come",
     "cluster_wait", "copies_sent", "copy_or_zero", "copy_shared", "copy_weight", "copy_word",
-    "exp2_fast", "expand8", "from_bf16", "high_bf16", "id_of_rank", "load_staged", "load_weight",
-    "load_x4", "low_bf16", "pack_bf16", "peer_of", "prefetch_l2", "prefetch_share", "rank_of",
-    "release_next", "silu", "store_at", "store_peer", "to_bf16", "warp_best", "warp_sum",
+    "exp2_fast", "expand8", "from_bf16", "high_bf16", "id_of_rank", "load_peer", "load_staged",
+    "load_weight", "load_x4", "low_bf16", "pack_bf16", "peer_of", "prefetch_l2", "prefetch_share",
+    "rank_of", "release_next", "silu", "store_at", "store_peer", "to_bf16", "warp_best", "warp_sum",
     "warp_sums",
     /* mma.cuh */
     "mma_bf16", "pack_tiles", NULL};

@@ -103,18 +103,31 @@ static char *args_text(enum machine_kind machine, enum region region)
         [REGION_ATTN_IN] = "attn_in_args {", [REGION_ATTN] = "attn_args {",
         [REGION_ATTN_OUT] = "out_args {",    [REGION_MLP_IN] = "mlp_in_args {",
         [REGION_MLP_OUT] = "out_args {",     [REGION_HEAD] = "head_args {"};
-    const bool cuda = machine == MACHINE_CUDA;
-    char *out = NULL, begin[40];
+    /* In order; without a name: the region's own, whose name begins with `prefix`. */
+    static const struct {
+        const char *prefix;
+        struct {
+            const char *header, *name;
+        } part[4];
+    } told[] = {[MACHINE_CPU] = {"",
+                                 {{"args.h", "weight {"},
+                                  {"args.h", "span {"},
+                                  {"args.h", NULL},
+                                  {"args.h", "team {"}}},
+                [MACHINE_CUDA] = {"cuda_",
+                                  {{"cuda.h", "cuda_counts {"},
+                                   {"args.h", "span {"},
+                                   {"cuda.h", "cuda_work {"},
+                                   {"cuda.h", NULL}}}};
+    char *out = NULL, begin[48];
     size_t size = 0;
     FILE *f = open_memstream(&out, &size);
-    snprintf(begin, sizeof begin, "struct %s%s", cuda ? "cuda_" : "", own[region]);
-    cut(f, cuda ? "cuda.h" : "args.h", cuda ? "struct cuda_counts {" : "struct weight {");
-    cut(f, "args.h", "struct span {");
-    if (cuda)
-        cut(f, "cuda.h", "struct cuda_work {");
-    cut(f, cuda ? "cuda.h" : "args.h", begin);
-    if (!cuda)
-        cut(f, "args.h", "struct team {");
+    for (size_t i = 0; i < sizeof told->part / sizeof *told->part; i++) {
+        const char *name = told[machine].part[i].name;
+        snprintf(begin, sizeof begin, "struct %s%s", name ? "" : told[machine].prefix,
+                 name ? name : own[region]);
+        cut(f, told[machine].part[i].header, begin);
+    }
     fclose(f);
     return out;
 }
@@ -128,7 +141,7 @@ static char *operation_text(const struct facts *f)
     return text;
 }
 
-static void put_constant(FILE *out, const char *name, int32_t value)
+static void put_constant(void *out, const char *name, int32_t value)
 {
     if (strcmp(name, "M_MAX") != 0)
         fprintf(out, "%s%s=%d", strcmp(name, "REGION") == 0 ? "" : ", ", name, value);
@@ -140,13 +153,7 @@ static char *constants_text(const struct facts *f)
     char *out = NULL;
     size_t size = 0;
     FILE *s = open_memstream(&out, &size);
-    if (facts_kind(f) == MACHINE_CUDA) {
-#define SHAPE(name, value, help) put_constant(s, #name, f->name);
-#include "kernels/templates_cuda.def"
-    } else {
-#define SHAPE(name, value, help) put_constant(s, #name, f->name);
-#include "kernels/templates.def"
-    }
+    facts_shapes(f, facts_kind(f), put_constant, s);
     fclose(s);
     return out;
 }
@@ -196,8 +203,8 @@ char *agent_prompt_system(const struct agent_view *v, struct err *err)
     const struct facts *f = v->facts;
     const enum region region = (enum region)f->REGION;
     const enum machine_kind machine = facts_kind(f);
-    const bool cuda = machine == MACHINE_CUDA;
-    char m_from[16], m[16], threads[16], isa[16], context[80] = "";
+    char contract_file[32], principles_file[32], m_from[16], m[16], threads[16], isa[16],
+        context[80] = "";
     char *args = args_text(machine, region), *operation = operation_text(f);
     char *constants = constants_text(f), *helpers = helpers_text(region);
     snprintf(m_from, sizeof m_from, "%d", v->m_from);
@@ -222,10 +229,11 @@ char *agent_prompt_system(const struct agent_view *v, struct err *err)
         {"helpers", helpers},
         {"rule", rule_text(v->numerics)},
     };
-    char *contract = prompt_fill(cuda ? "contract_cuda.md" : "contract_cpu.md", value,
-                                 sizeof value / sizeof *value, err);
-    const char *principles = prompt_file(cuda ? "principles_cuda.md" : "principles_cpu.md");
-    char *out = contract ? xasprintf("%s%s", contract, principles) : NULL;
+    const char *kind = target_of(machine)->name;
+    snprintf(contract_file, sizeof contract_file, "contract_%s.md", kind);
+    snprintf(principles_file, sizeof principles_file, "principles_%s.md", kind);
+    char *contract = prompt_fill(contract_file, value, sizeof value / sizeof *value, err);
+    char *out = contract ? xasprintf("%s%s", contract, prompt_file(principles_file)) : NULL;
     free(contract);
     free(args);
     free(operation);

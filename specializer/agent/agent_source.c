@@ -55,7 +55,9 @@ const struct template *agent_template(enum machine_kind machine, enum region reg
 
 enum agent_language agent_language(enum machine_kind machine)
 {
-    return machine == MACHINE_CUDA ? AGENT_CUDA : AGENT_C;
+    static const enum agent_language languages[] = {
+        [MACHINE_CPU] = AGENT_C, [MACHINE_CUDA] = AGENT_CUDA};
+    return languages[machine];
 }
 
 const struct template *agent_template_find(const char *id)

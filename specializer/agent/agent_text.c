@@ -39,8 +39,8 @@ static int check_attribute(const struct tokens *t, const struct token *word, int
         depth += token_is(k, "(") ? 1 : token_is(k, ")") ? -1 : 0;
         if (i <= 2 && !token_is(k, "("))
             break;
-        bool name = k->kind == TOKEN_NAME;
-        bool plain = name || k->kind == TOKEN_NUMBER || token_is(k, "(") || token_is(k, ")") ||
+        bool name = k->kind == LEXEME_NAME;
+        bool plain = name || k->kind == LEXEME_NUMBER || token_is(k, "(") || token_is(k, ")") ||
                      token_is(k, ",") || token_is(k, "*") || token_is(k, "+");
         if (!plain)
             return token_refuse(t, k, "attribute", "has no place in one");
@@ -98,7 +98,7 @@ static int check_word(const struct tokens *t, const struct token *word, int n)
 static int check_words(const struct tokens *t, const struct token *token, int n)
 {
     for (int i = 0; i < n; i++) {
-        int more = token[i].kind == TOKEN_NAME ? check_word(t, &token[i], n - i) : 0;
+        int more = token[i].kind == LEXEME_NAME ? check_word(t, &token[i], n - i) : 0;
         if (more < 0)
             return -1;
         i += more;
@@ -146,7 +146,7 @@ static int check_pragma(const struct tokens *t, const struct token *rest, int n)
 static int check_directive(struct text *x, struct token *line, int n, int at)
 {
     const struct tokens *t = &x->t;
-    if (n == 0 || line->kind != TOKEN_NAME)
+    if (n == 0 || line->kind != LEXEME_NAME)
         return text_refuse(t, at, "directive", "only macros, conditions and #pragma unroll");
     if (x->depth > 0 && x->open[x->depth - 1] != '{')
         return token_refuse(t, line, "directive", "is inside of parentheses");
@@ -174,7 +174,7 @@ static int check_directive(struct text *x, struct token *line, int n, int at)
 /* Follows the brackets of code, so that directives know where they stand. */
 static int follow_bracket(struct text *x, const struct token *k)
 {
-    if (k->kind != TOKEN_PUNCTUATION)
+    if (k->kind != LEXEME_PUNCTUATION)
         return 0;
     if (token_is(k, "(") || token_is(k, "[") || token_is(k, "{")) {
         if (x->depth == BRACKETS_MOST)
@@ -197,7 +197,7 @@ static int split(struct text *x)
         if (!token_is(&t->token[i], "#")) {
             if (follow_bracket(x, &t->token[i]) != 0)
                 return -1;
-            if (t->token[i].kind == TOKEN_NAME && macro_gone(&x->macros, &t->token[i]))
+            if (t->token[i].kind == LEXEME_NAME && macro_gone(&x->macros, &t->token[i]))
                 return token_refuse(t, &t->token[i], "macro", "is used after it was undefined");
             x->code[x->n++] = t->token[i];
             continue;
@@ -238,14 +238,14 @@ static int refuse_broken(const struct tokens *t)
     for (int i = 0; i < t->n; i++) {
         const struct token *k = &t->token[i];
         const char *rule =
-            k->kind == TOKEN_NAME ? word_forbidden(k->at, (size_t)k->n, t->language) : NULL;
+            k->kind == LEXEME_NAME ? word_forbidden(k->at, (size_t)k->n, t->language) : NULL;
         if (rule)
             return token_refuse(t, k, rule, "");
         if (token_is(k, "#") && k->first && i + 1 < t->n && !k[1].first &&
             !word_directive(k[1].at, (size_t)k[1].n) && !token_is(&k[1], "pragma"))
             return text_refuse(t, k->line, "directive", "#%.*s", k[1].n < 60 ? k[1].n : 60,
                                k[1].at);
-        if (k->kind == TOKEN_NAME && k->at[0] == '_' &&
+        if (k->kind == LEXEME_NAME && k->at[0] == '_' &&
             !word_reserved(k->at, (size_t)k->n, t->language))
             return check_word(t, k, 1);
     }

@@ -161,7 +161,7 @@ static int read_character(struct lexer *x, struct token *t)
     /* C++ has literals of one's own, 'a'x, and one token where C has two. */
     if (x->at < x->end && (is_letter(*x->at) || is_digit(*x->at) || *x->at == '\''))
         return text_refuse(x->out, t->line, "spelling", "a name directly behind a quote");
-    t->kind = TOKEN_CHARACTER;
+    t->kind = LEXEME_CHARACTER;
     return 0;
 }
 
@@ -205,7 +205,7 @@ static int read_number(struct lexer *x, struct token *t)
     while (x->at < x->end && (is_letter(*x->at) || is_digit(*x->at) || *x->at == '.' ||
                               ((*x->at == '+' || *x->at == '-') && strchr("eEpP", x->at[-1]))))
         x->at++;
-    t->kind = TOKEN_NUMBER;
+    t->kind = LEXEME_NUMBER;
     return is_number(t->at, x->at)
                ? 0
                : text_refuse(x->out, t->line, "number", "%.*s",
@@ -247,7 +247,7 @@ static int read_message(struct lexer *x, struct token *t)
                            "a message is at most %d plain characters on one line", MESSAGE_MOST);
     x->at = c + 1;
     x->message = true;
-    t->kind = TOKEN_MESSAGE;
+    t->kind = LEXEME_MESSAGE;
     return 0;
 }
 
@@ -269,7 +269,7 @@ static int read_punctuation(struct lexer *x, struct token *t)
             x->at++;
             break;
         }
-    t->kind = TOKEN_PUNCTUATION;
+    t->kind = LEXEME_PUNCTUATION;
     return 0;
 }
 
@@ -283,7 +283,7 @@ static int read_token(struct lexer *x, struct token *t)
     if (message && c != ')')
         return text_refuse(x->out, t->line, "string", "the message of an assertion ends it");
     if (is_letter(c)) {
-        t->kind = TOKEN_NAME;
+        t->kind = LEXEME_NAME;
         while (x->at < x->end && (is_letter(*x->at) || is_digit(*x->at)))
             x->at++;
     } else if (is_digit(c) || (c == '.' && x->at + 1 < x->end && is_digit(x->at[1]))) {
@@ -298,7 +298,7 @@ static int read_token(struct lexer *x, struct token *t)
     x->first = false;
     t->n = (int)(x->at - t->at);
     /* A digit separator, or the prefix of a literal. */
-    if (rc == 0 && (t->kind == TOKEN_NAME || t->kind == TOKEN_NUMBER) && x->at < x->end &&
+    if (rc == 0 && (t->kind == LEXEME_NAME || t->kind == LEXEME_NUMBER) && x->at < x->end &&
         (*x->at == '\'' || *x->at == '"'))
         rc = text_refuse(x->out, t->line, "spelling", "a quote directly behind a name or number");
     return rc;
@@ -339,7 +339,7 @@ int tokens_pair(const struct tokens *t, struct token *range, int n)
     static const char pairs[] = "()[]{}";
     int open[BRACKETS_MOST], depth = 0;
     for (int i = 0; i < n; i++) {
-        const char *at = range[i].kind == TOKEN_PUNCTUATION && range[i].n == 1
+        const char *at = range[i].kind == LEXEME_PUNCTUATION && range[i].n == 1
                              ? strchr(pairs, *range[i].at)
                              : NULL;
         if (!at)

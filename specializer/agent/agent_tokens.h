@@ -14,11 +14,11 @@
 
 #include "specializer/agent/agent_text.h"
 
-enum token_kind { TOKEN_NAME, TOKEN_NUMBER, TOKEN_CHARACTER, TOKEN_MESSAGE, TOKEN_PUNCTUATION };
+enum lexeme { LEXEME_NAME, LEXEME_NUMBER, LEXEME_CHARACTER, LEXEME_MESSAGE, LEXEME_PUNCTUATION };
 
 /* Points into the text. Punctuation is one character, but for -> -- ++. */
 struct token {
-    enum token_kind kind;
+    enum lexeme kind;
     const char *at;
     int n, line;
     int pair;   /* of a bracket: how many tokens on its other half is, negative for a closing one */

@@ -81,18 +81,20 @@ static int write_file(const char *path, const char *text)
 }
 
 /* Nobody else may be able to exchange what we are about to run; a name without a slash is looked up
- * as it will be when it is run. */
+ * as it will be when it is run. 1: there is no such program. */
 static int check_program(const char *name, struct err *err)
 {
     char *program = strchr(name, '/') ? xstrdup(name) : process_program(name, err);
-    int rc = program ? safe_program(program, err) : -1;
-    if (program && rc != 0)
+    if (!program)
+        return 1;
+    int rc = safe_program(program, err);
+    if (rc != 0)
         err_prefix(err, "compiler %.100s is not used", name);
     free(program);
     return rc;
 }
 
-/* The first line of `path --version`. */
+/* The first line of `path --version`. 1: there is no such program. */
 static int read_version(const char *path, struct compiler *out, struct err *err)
 {
     const char *argv[] = {path, "--version", NULL};
@@ -103,10 +105,10 @@ static int read_version(const char *path, struct compiler *out, struct err *err)
                                 .file_bytes = object_max,
                                 .output_max = 4096};
     struct process_result r;
-    if (check_program(path, err) != 0 || process_run(&spec, &r, err) != 0)
-        return -1;
+    int rc = check_program(path, err);
+    if (rc != 0 || (rc = process_run(&spec, &r, err)) != 0)
+        return rc;
     size_t n = strcspn(r.out, "\n");
-    int rc = 0;
     if (r.status != 0 || r.signal != 0 || n == 0)
         rc = err_set(err, "%s --version: no answer", path);
     snprintf(out->path, sizeof out->path, "%s", path);
@@ -186,10 +188,11 @@ int compiler_find(const struct config *config, struct compiler *out, struct err 
     static const char *const known[] = {"cc", "gcc", "clang"};
     struct err last = {""};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (read_version(known[i], out, &last) == 0 && try_compiler(known[i], &last) == 0)
+        int found = read_version(known[i], out, &last);
+        if (found == 0 && try_compiler(known[i], &last) == 0)
             return 0;
         /* A compiler that is there but broken says more than one that is missing. */
-        if (i == 0 || !strstr(last.msg, "not found"))
+        if (i == 0 || found <= 0)
             *err = last;
     }
     return err_prefix(err, "no C compiler (cc, gcc, clang) on PATH works");
@@ -400,7 +403,7 @@ static bool succeeded(const struct process_result *r)
     return !r->timed_out && !r->signal && r->status == 0;
 }
 
-/* It said no; nothing else ended it. */
+/* The compiler refused the source, and nothing else ended it. */
 static bool its_own_word(const struct process_result *r)
 {
     return !r->timed_out && !r->signal && r->status != 0 && !not_the_kernels_fault(r->err);

@@ -24,7 +24,7 @@
 #include "config/process.h"
 #include "config/safe_path.h"
 
-enum { SOURCE_MAX = 4 << 20 };
+enum { SOURCE_MAX = 4 << 20, EXIT_NO_LIBRARY = 3 };
 
 /* ---- in the child --------------------------------------------------------------------------- */
 
@@ -165,7 +165,7 @@ int nvrtc_main(int argc, char **argv)
         return 2;
     }
     if (nvrtc_open(&n, argv[1]) != 0)
-        return 1;
+        return EXIT_NO_LIBRARY;
     if (strcmp(argv[2], "--target") == 0)
         return say_version(&n, argv[3]);
     return compile(&n, argv[2], argv[3], argc - 4, argv + 4);
@@ -173,6 +173,7 @@ int nvrtc_main(int argc, char **argv)
 
 /* ---- in the server -------------------------------------------------------------------------- */
 
+/* 1: there is no such library, or not all of it. */
 static int try_library(const char *program, const char *path, const char *target,
                        struct compiler *out, struct err *err)
 {
@@ -181,13 +182,15 @@ static int try_library(const char *program, const char *path, const char *target
         .argv = argv, .wall_s = 60, .cpu_s = 60, .file_bytes = 64 << 20, .output_max = 4096};
     struct process_result r;
     if (strchr(path, '/') && safe_program(path, err) != 0)
-        return access(path, F_OK) == 0 ? err_prefix(err, "NVRTC is not used") : -1;
+        return access(path, F_OK) == 0 ? err_prefix(err, "NVRTC is not used") : 1;
     if (process_run(&spec, &r, err) != 0)
         return -1;
     int rc = 0;
     size_t n = strcspn(r.out, "\n");
     if (r.status != 0 || r.signal != 0 || n == 0)
         rc = err_set(err, "%.*s", (int)strcspn(r.err, "\n"), r.err);
+    if (r.signal == 0 && r.status == EXIT_NO_LIBRARY)
+        rc = 1;
     snprintf(out->path, sizeof out->path, "%s", path);
     snprintf(out->version, sizeof out->version, "%.*s", (int)n, r.out);
     process_result_free(&r);
@@ -206,13 +209,14 @@ int nvrtc_find(const struct config *config, const char *program, const char *tar
     out->machine = MACHINE_CUDA;
     snprintf(out->arch, sizeof out->arch, "-arch=%s", target);
     if (wanted && *wanted)
-        return try_library(program, wanted, target, out, err);
+        return try_library(program, wanted, target, out, err) == 0 ? 0 : -1;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (!*known[i])
             continue;
-        if (try_library(program, known[i], target, out, &last) == 0)
+        int found = try_library(program, known[i], target, out, &last);
+        if (found == 0)
             return 0;
-        if (!*err->msg || strstr(last.msg, "NVRTC")) /* one that is there says more */
+        if (!*err->msg || found < 0) /* one that is there says more */
             *err = last;
     }
     return err_prefix(err, "no NVRTC works");

@@ -14,14 +14,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SM_REGISTERS = 65536, WARP = 32, REGISTERS_STEP = 8, THREADS_MOST = 1024, ALIGNMENT = 8 };
+enum { SM_REGISTERS = 65536, WARP = 32, REGISTERS_STEP = 8, THREADS_MOST = 1024 };
 static const long cubin_max = 64 << 20;
 
 struct file {
     const char *data;
     size_t size;
-    const Elf64_Ehdr *header;
-    const Elf64_Shdr *section;
+    Elf64_Ehdr header;
 };
 
 static char *read_all(const char *path, size_t *size, struct err *err)
@@ -45,23 +44,29 @@ static char *read_all(const char *path, size_t *size, struct err *err)
     return NULL;
 }
 
+/* A copy: CUDA 13.5 begins the section headers at any multiple of four bytes. */
+static Elf64_Shdr section_of(const struct file *f, uint32_t i)
+{
+    Elf64_Shdr s;
+    memcpy(&s, f->data + f->header.e_shoff + i * sizeof s, sizeof s);
+    return s;
+}
+
 static int open_elf(struct file *f, struct err *err)
 {
-    const Elf64_Ehdr *h = (const Elf64_Ehdr *)(const void *)f->data;
+    Elf64_Ehdr *h = &f->header;
+    if (f->size >= sizeof *h)
+        memcpy(h, f->data, sizeof *h);
     bool elf = f->size >= sizeof *h && memcmp(h->e_ident, ELFMAG, SELFMAG) == 0 &&
                h->e_ident[EI_CLASS] == ELFCLASS64 && h->e_ident[EI_DATA] == ELFDATA2LSB &&
                h->e_machine == EM_CUDA && h->e_shentsize == sizeof(Elf64_Shdr) &&
-               h->e_shoff <= f->size && h->e_shoff % ALIGNMENT == 0 &&
-               h->e_shnum <= (f->size - h->e_shoff) / sizeof(Elf64_Shdr) &&
+               h->e_shoff <= f->size && h->e_shnum <= (f->size - h->e_shoff) / sizeof(Elf64_Shdr) &&
                h->e_shstrndx < h->e_shnum;
     if (!elf)
         return err_set(err, "is no cubin");
-    f->header = h;
-    f->section = (const Elf64_Shdr *)(const void *)(f->data + h->e_shoff);
-    for (int i = 0; i < h->e_shnum; i++) {
-        const Elf64_Shdr *s = &f->section[i];
-        if (s->sh_type != SHT_NOBITS &&
-            (s->sh_offset > f->size || s->sh_size > f->size - s->sh_offset))
+    for (uint32_t i = 0; i < h->e_shnum; i++) {
+        Elf64_Shdr s = section_of(f, i);
+        if (s.sh_type != SHT_NOBITS && (s.sh_offset > f->size || s.sh_size > f->size - s.sh_offset))
             return err_set(err, "has a section that ends outside of it");
     }
     return 0;
@@ -72,10 +77,13 @@ static int open_elf(struct file *f, struct err *err)
 static const char *bytes_of(const struct file *f, uint32_t section, size_t *n)
 {
     *n = 0;
-    if (section >= f->header->e_shnum || f->section[section].sh_type == SHT_NOBITS)
+    if (section >= f->header.e_shnum)
         return NULL;
-    *n = f->section[section].sh_size;
-    return f->data + f->section[section].sh_offset;
+    Elf64_Shdr s = section_of(f, section);
+    if (s.sh_type == SHT_NOBITS)
+        return NULL;
+    *n = s.sh_size;
+    return f->data + s.sh_offset;
 }
 
 /* A text in string table `table`; "" when it is not there whole. */
@@ -112,14 +120,15 @@ static void read_attributes(const char *data, size_t size, struct cubin_facts *o
 static bool read_symbol(const struct file *f, const char *name, int type, void *to, size_t size)
 {
     int found = 0;
-    for (uint32_t i = 0; i < f->header->e_shnum; i++) {
+    for (uint32_t i = 0; i < f->header.e_shnum; i++) {
         size_t n = 0, home_n;
         Elf64_Sym s;
-        const char *table = f->section[i].sh_type == SHT_SYMTAB ? bytes_of(f, i, &n) : NULL;
+        Elf64_Shdr section = section_of(f, i);
+        const char *table = section.sh_type == SHT_SYMTAB ? bytes_of(f, i, &n) : NULL;
         for (size_t k = 0; k + sizeof s <= n; k += sizeof s) {
             memcpy(&s, table + k, sizeof s);
             if (ELF64_ST_TYPE(s.st_info) != type ||
-                strcmp(text_at(f, f->section[i].sh_link, s.st_name), name) != 0)
+                strcmp(text_at(f, section.sh_link, s.st_name), name) != 0)
                 continue;
             const char *home = bytes_of(f, s.st_shndx, &home_n);
             if (++found > 1 || !home || s.st_value > home_n ||
@@ -155,11 +164,11 @@ static int check(const struct cubin_facts *c, struct err *err)
 
 static int inspect(const struct file *f, struct cubin_facts *out, struct err *err)
 {
-    for (uint32_t i = 0; i < f->header->e_shnum; i++) {
+    for (uint32_t i = 0; i < f->header.e_shnum; i++) {
         size_t n;
         const char *data = bytes_of(f, i, &n);
-        if (data &&
-            strcmp(text_at(f, f->header->e_shstrndx, f->section[i].sh_name), ".nv.info") == 0)
+        uint32_t name = section_of(f, i).sh_name;
+        if (data && strcmp(text_at(f, f->header.e_shstrndx, name), ".nv.info") == 0)
             read_attributes(data, n, out);
     }
     if (!read_symbol(f, "whet_kernel", STT_FUNC, NULL, 0))

@@ -71,12 +71,14 @@ struct evidence {
     /* bench */
     struct gain bench;
     double incumbent_s, own_s; /* medians of one run */
-    double roofline_s;         /* what the machine could do at best on these inputs */
-    char against[24];          /* id of the kernel it was measured against */
-    double speed;              /* relative to the eager kernel (1), through `against`'s own speed */
-    bool impossible;           /* timed below the roofline: what is wrong is the measurement */
+    /* Of a text: the same two on weights that the run before left in the cache; 0: not measured. */
+    double warm_base_s, warm_s;
+    double roofline_s; /* what the machine could do at best on these inputs */
+    char against[24];  /* id of the kernel it was measured against */
+    double speed;      /* relative to the eager kernel (1), through `against`'s own speed */
+    bool impossible;   /* timed below the roofline: what is wrong is the measurement */
     /* shadow */
-    int32_t shadow_looks, shadow_different;
+    int32_t shadow_runs, shadow_different;
     double shadow_max, shadow_rms; /* worst row, against the incumbent */
     /* canary: whole steps */
     struct gain canary;
@@ -150,14 +152,14 @@ struct candidate *candidate_new_agent(const struct key_parts *k, const struct te
 void candidate_free(struct candidate *c);
 /* "agent/<hash>.c" or ".cu": the file of such a text, relative to the folder of kernel sources. */
 void candidate_body_name(enum machine_kind machine, const char *hash, char out[40]);
-/* Why it goes no further, for the program and, with the stage before it, as a sentence for people.
- */
+/* Notes why the candidate goes no further, for the program and, with the stage before it, as a
+ * sentence for people. */
 void candidate_explain(struct candidate *c, enum stage stage, enum cause cause, double value,
                        const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* Why it is in no slot any more, or does not come back to one: CAUSE_WITHDRAWN. */
+/* Notes why the candidate left its slot, or does not come back to one: CAUSE_WITHDRAWN. */
 void candidate_withdrawn(struct candidate *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* Nothing is held against it, or not any more. */
+/* Forgets the refusal, if there was one. */
 void candidate_unexplain(struct candidate *c);
 /* Begins a log of its build with the command line. */
 void candidate_log_start(struct candidate *c, const char *const *argv);

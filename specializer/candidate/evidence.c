@@ -26,11 +26,11 @@ static const struct field {
     FIELD(COUNT, bench.pairs),  FIELD(NUMBER, bench.mean),      FIELD(NUMBER, bench.low),
     FIELD(NUMBER, bench.high),  FIELD(NUMBER, incumbent_s),     FIELD(NUMBER, own_s),
     FIELD(NUMBER, roofline_s),  FIELD(TEXT, against),           FIELD(NUMBER, speed),
-    FIELD(COUNT, shadow_looks), FIELD(COUNT, shadow_different), FIELD(NUMBER, shadow_max),
+    FIELD(COUNT, shadow_runs),  FIELD(COUNT, shadow_different), FIELD(NUMBER, shadow_max),
     FIELD(NUMBER, shadow_rms),  FIELD(COUNT, canary.pairs),     FIELD(NUMBER, canary.mean),
     FIELD(NUMBER, canary.low),  FIELD(NUMBER, canary.high),     FIELD(NUMBER, step_s),
     FIELD(TEXT, prompts),       FIELD(COUNT, lost.n),           FIELD(NUMBER, lost.low),
-    FIELD(NUMBER, lost.speed),
+    FIELD(NUMBER, lost.speed),  FIELD(NUMBER, warm_base_s),     FIELD(NUMBER, warm_s),
 };
 
 enum { FIELDS = sizeof(fields) / sizeof(fields[0]) };
@@ -136,9 +136,9 @@ void evidence_words(const struct evidence *e, enum life reached, char out[EVIDEN
         probe_words(e, out);
     else if (reached == LIFE_BENCHED)
         gain_words(&e->bench, "", out);
-    else if (reached == LIFE_SHADOWED && e->shadow_looks > 0)
+    else if (reached == LIFE_SHADOWED && e->shadow_runs > 0)
         snprintf(out, EVIDENCE_WORDS, "%d live runs beside the one that serves, other bits in %d",
-                 e->shadow_looks, e->shadow_different);
+                 e->shadow_runs, e->shadow_different);
     else if (reached == LIFE_CANARY)
         gain_words(&e->canary, " of whole steps", out);
 }

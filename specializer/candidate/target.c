@@ -9,14 +9,17 @@ static const struct target targets[] = {
                      .source = "c",
                      .object = "so",
                      .imported = "imported/cpu",
+                     .peak = "f32_gflop_s",
                      .compiler_setting = "compiler",
                      .texts_sealed = true,
                      .known_by_distance = true,
                      .texts_may_be_bit_equal = true,
                      .shares_cores = true,
                      .opens_together = true,
+                     .decodes_most = 64,
                      .canary_audit_every = 8,
                      .watch_every_factor = 1,
+                     .benches_one_layer = true,
                      .shadow_wide_always = true},
     /* A GPU's steps are a tenth as long, and one that is looked at is longer by more. Eager's order
      * of sums is a library's there. */
@@ -24,6 +27,7 @@ static const struct target targets[] = {
                       .source = "cu",
                       .object = "cubin",
                       .imported = "imported/cuda",
+                      .peak = "bf16_tensor_gflop_s",
                       .device_weights = true,
                       .device_target = true,
                       .weights_drawn_again = true,
@@ -35,6 +39,7 @@ static const struct target targets[] = {
                       .prober = true,
                       .bandwidth_uncached = true,
                       .space_near_starts = true,
+                      .decodes_most = 512,
                       .canary_audit_every = 32,
                       .watch_every_factor = 8},
 };

@@ -19,6 +19,7 @@ struct target {
     const char *source;   /* extension of a source: "c" */
     const char *object;   /* extension of what is loaded: "so" */
     const char *imported; /* the environment of imported texts of a language model */
+    const char *peak;     /* what peak_flops are, as an adviser is told: "f32_gflop_s" */
 
     bool device_weights; /* in formats of the device (device_type() in engine/plan.h), its cache
                             bf16 */
@@ -41,6 +42,7 @@ struct target {
     bool shares_cores;
     /* The read bandwidth is one without caches; else that of caches is measured at the start. */
     bool bandwidth_uncached;
+    bool benches_one_layer; /* a bench can keep to one layer's weights */
 
     /* Which comes first: one known point each of all slots in one batch, or each slot's first
      * before any is searched. */
@@ -50,6 +52,8 @@ struct target {
     bool space_near_starts;
     bool known_by_distance; /* points that won on a machine and model alike are tried first */
 
+    /* Attention slots of up to so many tokens are of steps of decodes, beyond that of prompts. */
+    int32_t decodes_most;
     /* Live steps in which a run is compared with another kernel's: one in so many. */
     int32_t canary_audit_every;
     int32_t watch_every_factor; /* of specializer.watch_every */

@@ -2,6 +2,7 @@
 /* template.c - templates and single points: legality, text, compiler flags, source identity,
  * and the facts of model and machine that legality is judged by. */
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "kernels/isa.h"
 #include "kernels/sources.h"
 #include "specializer/candidate/hash.h"
+#include "specializer/candidate/target.h"
 #include "specializer/candidate/template.h"
 #include "specializer/candidate/template_tables.h"
 
@@ -200,18 +202,47 @@ void facts_fill(struct facts *f, const struct model *model, enum region region, 
 
 void facts_machine(struct facts *f, const struct machine *machine)
 {
-    int capability;
-    if (machine->kind != MACHINE_CUDA)
+    int capability = 90;
+    if (!target_of(machine->kind)->device_target)
         return;
     f->SMS = machine->sms > 0 ? machine->sms : 1;
     if (f->device_type)
         f->WTYPE = f->WTYPE_2 = f->WTYPE_3 = f->device_type;
-    f->HAS_CLUSTERS = sscanf(machine->target, "sm_%d", &capability) != 1 || capability >= 90;
+    bool known = sscanf(machine->target, "sm_%d", &capability) == 1;
+    f->HAS_CLUSTERS = !known || capability >= 90;
+    f->HAS_WGMMA = !known || capability == 90;
 }
 
 enum machine_kind facts_kind(const struct facts *f)
 {
     return f->SMS > 0 ? MACHINE_CUDA : MACHINE_CPU;
+}
+
+/* One SHAPE row: its name, and where its value is in struct facts. */
+struct shape_row {
+    const char *name;
+    size_t at;
+};
+
+#define SHAPE(name, value, help) {#name, offsetof(struct facts, name)},
+static const struct shape_row shapes_cpu[] = {
+#include "kernels/templates.def"
+    {NULL, 0}};
+#define SHAPE(name, value, help) {#name, offsetof(struct facts, name)},
+static const struct shape_row shapes_cuda[] = {
+#include "kernels/templates_cuda.def"
+    {NULL, 0}};
+
+void facts_shapes(const struct facts *f, enum machine_kind kind,
+                  void (*each)(void *ctx, const char *name, int32_t value), void *ctx)
+{
+    static const struct shape_row *const shapes[] = {
+        [MACHINE_CPU] = shapes_cpu, [MACHINE_CUDA] = shapes_cuda};
+    for (const struct shape_row *row = shapes[kind]; row->name; row++) {
+        int32_t value;
+        memcpy(&value, (const char *)f + row->at, sizeof value);
+        each(ctx, row->name, value);
+    }
 }
 
 /* ---- text ----------------------------------------------------------------------------------- */
@@ -268,15 +299,9 @@ static void add_flag(struct flags *l, char *flag)
         free(flag);
 }
 
-static void add_shape(struct flags *l, const struct template *t, const struct facts *f)
+static void add_shape(void *flags, const char *name, int32_t value)
 {
-    if (t->machine == MACHINE_CUDA) {
-#define SHAPE(name, value, help) add_flag(l, xasprintf("-D%s=%d", #name, f->name));
-#include "kernels/templates_cuda.def"
-    } else {
-#define SHAPE(name, value, help) add_flag(l, xasprintf("-D%s=%d", #name, f->name));
-#include "kernels/templates.def"
-    }
+    add_flag(flags, xasprintf("-D%s=%d", name, value));
 }
 
 char **point_flags(const struct template *t, const struct point *p, const struct facts *f)
@@ -290,7 +315,7 @@ char **point_flags(const struct template *t, const struct point *p, const struct
     free(flags);
     for (int k = 0; k < t->knobs; k++)
         add_flag(&l, xasprintf("-D%s=%d", t->knob[k].name, p->value[k]));
-    add_shape(&l, t, f);
+    facts_shapes(f, t->machine, add_shape, &l);
     return l.flag;
 }
 

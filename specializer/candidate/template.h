@@ -101,6 +101,10 @@ void facts_fill(struct facts *f, const struct model *model, enum region region, 
 /* Makes them facts of `machine` instead of this CPU; nothing if it is a CPU. */
 void facts_machine(struct facts *f, const struct machine *machine);
 enum machine_kind facts_kind(const struct facts *f);
+/* Gives `each` the SHAPE rows of the templates for a kind of machine, in the order of their table.
+ */
+void facts_shapes(const struct facts *f, enum machine_kind kind,
+                  void (*each)(void *ctx, const char *name, int32_t value), void *ctx);
 
 /* "ISA=2 ROWS=4"; and back: -1 with a message for unknown knobs, missing ones or bad values. */
 void point_text(const struct template *t, const struct point *p, char *out, size_t n);

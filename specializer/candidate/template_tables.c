@@ -69,12 +69,20 @@
 #define TABLE_DEF "kernels/cuda/mma.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE wide
+#define TABLE_DEF "kernels/cuda/wide.def"
+#include "specializer/candidate/template_table.h"
+
 #define TABLE attn_decode
 #define TABLE_DEF "kernels/cuda/attn_decode.def"
 #include "specializer/candidate/template_table.h"
 
 #define TABLE attn_mma
 #define TABLE_DEF "kernels/cuda/attn_mma.def"
+#include "specializer/candidate/template_table.h"
+
+#define TABLE attn_even
+#define TABLE_DEF "kernels/cuda/attn_even.def"
 #include "specializer/candidate/template_table.h"
 
 #define TABLE lt

@@ -3,11 +3,7 @@
  *
  * libpq's asynchronous calls with a deadline around each: connecting, a statement, a notification.
  * A connection that missed one deadline is closed, because what it would answer next belongs to a
-<<<<<<< HEAD
- * question that nobody waits for any more. Whatever the database says may be anybody's text: an
-=======
  * question that nobody waits for any more. Whatever the database says is untrusted text: an
->>>>>>> 5ff60e2 (Plain words: hearing, stranger and look, in the fleet)
  * answer is bounded in bytes, and a message in characters. One thread a connection.
  */
 #ifndef WHET_SPECIALIZER_FLEET_FLEET_DB_H

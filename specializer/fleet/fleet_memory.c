@@ -14,7 +14,7 @@
 
 /* A speed of others is right if at least so much of it is seen here. */
 #define AGREEMENT 0.7
-/* So many wrong ones, and more than right ones: enough. */
+/* A server is not listened to after so many wrong speeds, if they are more than its right ones. */
 enum { MISSES_ENOUGH = 4 };
 /* How long leases of others are respected while nothing comes of them, and a wish that was not
  * answered. */

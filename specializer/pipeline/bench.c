@@ -4,8 +4,8 @@
  * The backend times incumbent and candidate A-B-B-A on rotating layers, in slices on the engine
  * thread, so machine noise hits both. The paired ratios go through the signed-rank interval of
  * stats.c. Looking at the samples as they come in, and stopping when the answer pleases, would
- * find gains in noise; so there are three looks (16, 48, 144 pairs) and each uses 1 - 0.05 / 3 for
- * its confidence (Bonferroni). Clear losers, which most candidates are, cost 16 pairs.
+ * find gains in noise; so there are three analyses (16, 48, 144 pairs) and each uses 1 - 0.05 / 3
+ * for its confidence (Bonferroni). Clear losers, which most candidates are, cost 16 pairs.
  *
  * The bench picks winners among many, so the gain it reports for them is biased upwards by the
  * luck of the winner; the canary, on other samples, has the last word.
@@ -23,17 +23,17 @@
 #include "specializer/pipeline/bound.h"
 #include "specializer/pipeline/stages.h"
 
-const int bench_pairs[BENCH_LOOKS] = {16, 48, 144};
-static const int quick_pairs[BENCH_QUICK_LOOKS] = {8, 16};
+const int bench_pairs[BENCH_ANALYSES] = {16, 48, 144};
+static const int quick_pairs[BENCH_QUICK_ANALYSES] = {8, 16};
 
-enum bench_verdict bench_look(const struct gain *g, double wanted, bool last)
+enum bench_verdict bench_decide(const struct gain *g, double wanted, bool last)
 {
     if (g->low >= wanted)
         return BENCH_FASTER;
     return g->high < wanted || last ? BENCH_SLOWER : BENCH_MORE;
 }
 
-/* ---- the floor ------------------------------------------------------------------------------ */
+/* ---- the speed-of-light bound --------------------------------------------------------------- */
 
 static struct region_cost cost_of(const struct model *model, const struct capture *c)
 {
@@ -138,14 +138,40 @@ static void take_evidence(const struct stage_env *env, struct candidate *c,
     snprintf(e->against, sizeof e->against, "%s", job->a->id);
 }
 
+enum { WARM_PAIRS = 6 };
+
+/* What a text takes when its weights need not be read from memory tells whoever writes the next one
+ * which part of its time is computing. Nothing is decided by it, so a failure is none here. */
+static void measure_warm(const struct stage_env *env, struct candidate *c,
+                         const struct kernel *incumbent, const struct capture *inputs)
+{
+    float a_ns[WARM_PAIRS], b_ns[WARM_PAIRS];
+    struct bench_job job = {.slot = c->slot,
+                            .a = incumbent,
+                            .b = c->kernel,
+                            .inputs = inputs,
+                            .one_layer = true,
+                            .a_ns = a_ns,
+                            .b_ns = b_ns};
+    struct slices s = {.env = env, .job = &job};
+    if (!c->body[0] || !target_of(env->machine->kind)->benches_one_layer)
+        return;
+    if ((!env->ops->bench_begin || env->ops->bench_begin(env->backend, &job, &s.err) == 0) &&
+        sample(&s, WARM_PAIRS) == STAGE_PASS) {
+        c->evidence.warm_base_s = median_s(a_ns, WARM_PAIRS);
+        c->evidence.warm_s = median_s(b_ns, WARM_PAIRS);
+    }
+    env->ops->bench_end(env->backend, &job);
+}
+
 enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
                             const struct kernel *incumbent, const struct capture *inputs,
                             bool quick)
 {
-    int looks = quick ? BENCH_QUICK_LOOKS : BENCH_LOOKS;
+    int analyses = quick ? BENCH_QUICK_ANALYSES : BENCH_ANALYSES;
     const int *pairs = quick ? quick_pairs : bench_pairs;
     double wanted = quick ? 0 : env->config->specializer_min_gain;
-    int most = pairs[looks - 1];
+    int most = pairs[analyses - 1];
     struct region_cost cost = cost_of(env->model, inputs);
     double floor_s = floor_of(env, &cost, inputs->region);
     struct bench_job job = {.slot = c->slot, .a = incumbent, .b = c->kernel, .inputs = inputs};
@@ -156,12 +182,12 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     if (env->ops->bench_begin && env->ops->bench_begin(env->backend, &job, &s.err) != 0)
         result = STAGE_RETRY;
     enum bench_verdict verdict = BENCH_MORE;
-    for (int look = 0; look < looks && verdict == BENCH_MORE && result == STAGE_PASS; look++) {
-        result = sample(&s, pairs[look]);
+    for (int i = 0; i < analyses && verdict == BENCH_MORE && result == STAGE_PASS; i++) {
+        result = sample(&s, pairs[i]);
         if (result != STAGE_PASS)
             break;
-        c->evidence.bench = gain_of(&job, 1 - 0.05 / looks);
-        verdict = bench_look(&c->evidence.bench, wanted, look == looks - 1);
+        c->evidence.bench = gain_of(&job, 1 - 0.05 / analyses);
+        verdict = bench_decide(&c->evidence.bench, wanted, i == analyses - 1);
     }
     if (result == STAGE_PASS) {
         take_evidence(env, c, &job, &cost);
@@ -172,6 +198,8 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
             result = STAGE_REFUSE;
     }
     env->ops->bench_end(env->backend, &job);
+    if (c->evidence.own_s > 0 && !c->evidence.impossible)
+        measure_warm(env, c, incumbent, inputs);
     free(job.a_ns);
     free(job.b_ns);
     return result;

@@ -7,13 +7,13 @@
 
 #include "specializer/candidate/candidate.h"
 
-/* How often samples are looked at, and how many pairs there are at each look. */
-enum { BENCH_LOOKS = 3, BENCH_QUICK_LOOKS = 2 };
-extern const int bench_pairs[BENCH_LOOKS];
+/* A group sequential test: how many interim analyses, and how many pairs there are at each. */
+enum { BENCH_ANALYSES = 3, BENCH_QUICK_ANALYSES = 2 };
+extern const int bench_pairs[BENCH_ANALYSES];
 
 enum bench_verdict { BENCH_MORE, BENCH_FASTER, BENCH_SLOWER };
-/* What a look says: surely at least `wanted` faster, surely not, or cannot say yet. At the last
- * look "cannot say" is BENCH_SLOWER. */
-enum bench_verdict bench_look(const struct gain *g, double wanted, bool last);
+/* What an interim analysis says: surely at least `wanted` faster, surely not, or cannot say yet. At
+ * the last one "cannot say" is BENCH_SLOWER. */
+enum bench_verdict bench_decide(const struct gain *g, double wanted, bool last);
 
 #endif

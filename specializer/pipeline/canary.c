@@ -7,20 +7,20 @@
  * slot's kernel), at most 24 steps away, if the coin fell otherwise there.
  * Never with an older one: a backlog of one kind would put the other kind later in every pair, and
  * any drift of the machine would become a gain. About two steps in three find a partner. The paired
- * ratios go through the interval of stats.c; four looks (32, 96, 288, 864 steps), each at
- * confidence 1 - 0.05 / 4, so looking often does not make a gain.
+ * ratios go through the interval of stats.c; four analyses (32, 96, 288, 864 steps), each at
+ * confidence 1 - 0.05 / 4, so asking often does not make a gain.
  *
  * The rule is a lower bound above zero. But a slot may be a hundredth of a step, and no number of
  * steps that a server takes in half a minute resolves 0.05 % of one: then the rule would keep every
- * small gain out for ever, and "not resolved" is not "no gain". So at the last look, when the gain
- * that the bench promises for a step (its lower bound times the slot's share) is smaller than half
- * the width of the interval, the canary only has to show that it did no harm: lower bound above
- * -0.5 %, upper bound above zero. The bench, which measured the slot alone with its own error rate
- * of 5 %, then carries the claim of a gain, and the trace shows both intervals. Where the promise
- * is large enough to be seen, it must be seen.
+ * small gain out for ever, and "not resolved" is not "no gain". So at the last analysis, when the
+ * gain that the bench promises for a step (its lower bound times the slot's share) is smaller than
+ * half the width of the interval, the canary only has to show that it did no harm: lower bound
+ * above -0.5 %, upper bound above zero. The bench, which measured the slot alone with its own error
+ * rate of 5 %, then carries the claim of a gain, and the trace shows both intervals. Where the
+ * promise is large enough to be seen, it must be seen.
  *
  * Half of the steps answer requests with the candidate's outputs, so beside one in eight of these a
- * tap runs eager and compares; a bad look makes the verdict a refusal.
+ * hook runs eager and compares; a bad comparison makes the verdict a refusal.
  */
 #include "specializer/pipeline/canary.h"
 
@@ -33,8 +33,8 @@
 #include "specializer/candidate/stats.h"
 #include "specializer/pipeline/stages.h"
 
-enum { LOOKS = 4, WINDOW = 24, PAIRS_LEAST = 10 };
-static const int32_t steps_at[LOOKS] = {32, 96, 288, 864};
+enum { ANALYSES = 4, WINDOW = 24, PAIRS_LEAST = 10 };
+static const int32_t steps_at[ANALYSES] = {32, 96, 288, 864};
 static const double harmless = -0.005;
 
 /* ---- pairs ---------------------------------------------------------------------------------- */
@@ -73,7 +73,7 @@ int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, d
     return pairs;
 }
 
-enum canary_verdict canary_look(const struct gain *g, double expected, bool last)
+enum canary_verdict canary_decide(const struct gain *g, double expected, bool last)
 {
     if (g->pairs >= PAIRS_LEAST) {
         if (g->low > 0)
@@ -101,7 +101,7 @@ struct canary_trial {
     const struct stage_env *env;
     struct candidate *c;
     struct canary canary;
-    struct tap audit;
+    struct hook audit;
     bool audited; /* the audit is installed */
     struct patience patience;
 };
@@ -112,15 +112,15 @@ static void trial_open(struct canary_trial *t)
     k->slot = t->c->slot;
     k->candidate = t->c->kernel;
     k->seed = (uint64_t)clock_ns();
-    k->want = steps_at[LOOKS - 1];
+    k->want = steps_at[ANALYSES - 1];
     k->step = xcalloc((size_t)k->want, sizeof *k->step);
-    t->audit = (struct tap){.kind = TAP_COMPARE,
-                            .slot = k->slot,
-                            .kernel = k->slot->eager,
-                            .served = k->candidate,
-                            .every = target_of(t->env->machine->kind)->canary_audit_every};
+    t->audit = (struct hook){.kind = HOOK_COMPARE,
+                             .slot = k->slot,
+                             .kernel = k->slot->eager,
+                             .served = k->candidate,
+                             .every = target_of(t->env->machine->kind)->canary_audit_every};
     atomic_init(&t->audit.left, k->want);
-    t->audited = t->env->ops->tap(t->env->backend, &t->audit) == 0;
+    t->audited = t->env->ops->hook(t->env->backend, &t->audit) == 0;
     engine_canary(t->env->engine, k);
 }
 
@@ -128,7 +128,7 @@ static void trial_close(struct canary_trial *t)
 {
     engine_canary(t->env->engine, NULL);
     if (t->audited)
-        t->env->ops->tap(t->env->backend, NULL);
+        t->env->ops->hook(t->env->backend, NULL);
     free(t->canary.step);
 }
 
@@ -171,16 +171,16 @@ static double promised(const struct canary_trial *t, double step_s)
     return share * e->bench.low / (1 + fmax(e->bench.low, 0));
 }
 
-static enum canary_verdict look(struct canary_trial *t, bool last)
+static enum canary_verdict analyse(struct canary_trial *t, bool last)
 {
     struct evidence *e = &t->c->evidence;
     int32_t n = atomic_load_explicit(&t->canary.have, memory_order_acquire);
     double *a = xcalloc((size_t)n + 2, sizeof *a), *b = a + n / 2 + 1;
     int pairs = canary_pairs(t->canary.step, n, a, b);
-    e->canary = stats_gain(a, b, pairs, 1 - 0.05 / LOOKS, t->canary.seed);
+    e->canary = stats_gain(a, b, pairs, 1 - 0.05 / ANALYSES, t->canary.seed);
     e->step_s = median_step_s(t->canary.step, n, true);
     free(a);
-    return canary_look(&e->canary, promised(t, median_step_s(t->canary.step, n, false)), last);
+    return canary_decide(&e->canary, promised(t, median_step_s(t->canary.step, n, false)), last);
 }
 
 /* After the trial was closed: the audit is ours to read. */
@@ -188,7 +188,7 @@ static enum stage_result audit_verdict(struct canary_trial *t, enum stage_result
 {
     char what[160];
     const char *wrong = NULL;
-    if (t->audit.looks > 0)
+    if (t->audit.comparisons > 0)
         wrong = compare_verdict(t->env, &t->audit, &t->c->evidence, what, sizeof what);
     if (!wrong)
         return r;
@@ -208,14 +208,14 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
     trial_open(t);
     enum stage_result r = STAGE_PASS;
     enum canary_verdict verdict = CANARY_MORE;
-    for (int i = 0; i < LOOKS && verdict == CANARY_MORE && r == STAGE_PASS; i++) {
+    for (int i = 0; i < ANALYSES && verdict == CANARY_MORE && r == STAGE_PASS; i++) {
         r = wait_for(t, steps_at[i]);
-        /* A hundred steps or more are enough for a last look once the time is over. */
+        /* A hundred steps or more are enough for a last analysis once the time is over. */
         bool late = r == STAGE_RETRY && atomic_load(&t->canary.have) >= steps_at[1];
         if (late)
             r = STAGE_PASS;
         if (r == STAGE_PASS)
-            verdict = look(t, late || i == LOOKS - 1);
+            verdict = analyse(t, late || i == ANALYSES - 1);
     }
     const struct gain *g = &c->evidence.canary;
     if (r == STAGE_PASS && verdict == CANARY_SLOWER) {

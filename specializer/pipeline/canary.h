@@ -16,11 +16,11 @@
 int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, double *candidate);
 
 enum canary_verdict { CANARY_MORE, CANARY_PASS, CANARY_SLOWER };
-/* What a look says. `expected` is the gain of a whole step that the bench promises: its lower
- * bound times the slot's share of a step. */
-enum canary_verdict canary_look(const struct gain *g, double expected, bool last);
-/* Whether CANARY_SLOWER at the last look only says that nothing was found out: too few pairs, or an
- * interval that still holds a gain. */
+/* What an interim analysis says. `expected` is the gain of a whole step that the bench promises:
+ * its lower bound times the slot's share of a step. */
+enum canary_verdict canary_decide(const struct gain *g, double expected, bool last);
+/* Whether CANARY_SLOWER at the last analysis only says that nothing was found out: too few pairs,
+ * or an interval that still holds a gain. */
 bool canary_unresolved(const struct gain *g);
 
 #endif

@@ -6,10 +6,10 @@
  * comes here and not with the other checks because it costs as much as all of them and only the
  * fastest of a batch gets this far.
  *
- * Then a tap: on some live steps, after the incumbent ran in one layer, the candidate runs on the
- * same inputs into scratch outputs and both are compared on the engine thread. Eight looks, one
- * matching step in four; of steps with many tokens, which are rare and long, each one. If traffic
- * stops, what was seen is forgotten and the stage is retried.
+ * Then a hook: on some live steps, after the incumbent ran in one layer, the candidate runs on the
+ * same inputs into scratch outputs and both are compared on the engine thread. Eight comparisons,
+ * one matching step in four; of steps with many tokens, which are rare and long, each one. If
+ * traffic stops, what was seen is forgotten and the stage is retried.
  *
  * How far apart may they be? Each may be `factor` times eager's error from the truth, so twice that
  * from each other; eager's error on live inputs is not known here (the oracle is too slow), only
@@ -26,25 +26,26 @@
 #include "specializer/candidate/live.h"
 #include "specializer/pipeline/stages.h"
 
-enum { LOOKS = 8, EVERY = 4, WIDE = 64 };
+enum { COMPARISONS = 8, EVERY = 4, WIDE = 64 };
 static const double apart = 8; /* times eager's largest error in the probe */
 static const double unit = 0x1p-24;
 
-const char *compare_verdict(const struct stage_env *env, const struct tap *tap,
+const char *compare_verdict(const struct stage_env *env, const struct hook *hook,
                             const struct evidence *evidence, char *buf, size_t n)
 {
     bool reduced = env->numerics == NUMERICS_REDUCED && !evidence->bit_equal;
     double max = apart * fmax(evidence->eager_max, 4 * unit) + (reduced ? 0.08 : 0);
     double rms = apart * fmax(evidence->eager_rms, unit) + (reduced ? 0.03 : 0);
-    int bad = tap->kernel->origin == ORIGIN_EAGER ? tap->served_nonfinite : tap->nonfinite;
+    int bad = hook->kernel->origin == ORIGIN_EAGER ? hook->served_nonfinite : hook->nonfinite;
     if (bad > 0)
-        snprintf(buf, n, "outputs not finite in %d of %d looks", bad, tap->looks);
-    else if (env->numerics == NUMERICS_BIT_EQUAL && tap->different > 0)
-        snprintf(buf, n, "other bits in %d of %d looks", tap->different, tap->looks);
-    else if (!(tap->worst_max <= max))
-        snprintf(buf, n, "largest distance %.3g of a row's scale, limit %.3g", tap->worst_max, max);
-    else if (!(tap->worst_rms <= rms))
-        snprintf(buf, n, "rms distance %.3g of a row's, limit %.3g", tap->worst_rms, rms);
+        snprintf(buf, n, "outputs not finite in %d of %d comparisons", bad, hook->comparisons);
+    else if (env->numerics == NUMERICS_BIT_EQUAL && hook->different > 0)
+        snprintf(buf, n, "other bits in %d of %d comparisons", hook->different, hook->comparisons);
+    else if (!(hook->worst_max <= max))
+        snprintf(buf, n, "largest distance %.3g of a row's scale, limit %.3g", hook->worst_max,
+                 max);
+    else if (!(hook->worst_rms <= rms))
+        snprintf(buf, n, "rms distance %.3g of a row's, limit %.3g", hook->worst_rms, rms);
     else
         return NULL;
     return buf;
@@ -69,8 +70,8 @@ static enum stage_result whole_model(const struct stage_env *env, struct candida
     return r;
 }
 
-static enum stage_result watch_tap(const struct stage_env *env, struct candidate *c, struct tap *t,
-                                   struct patience *patience)
+static enum stage_result watch_hook(const struct stage_env *env, struct candidate *c,
+                                    struct hook *t, struct patience *patience)
 {
     while (atomic_load_explicit(&t->left, memory_order_acquire) > 0) {
         if (!live_pause(env))
@@ -92,24 +93,24 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
     if (r != STAGE_PASS)
         return r;
     struct patience patience;
-    struct tap t = {.kind = TAP_COMPARE, .slot = c->slot, .kernel = c->kernel, .every = EVERY};
+    struct hook t = {.kind = HOOK_COMPARE, .slot = c->slot, .kernel = c->kernel, .every = EVERY};
     if (target_of(env->machine->kind)->shadow_wide_always && c->slot->m >= WIDE)
         t.every = 1;
-    atomic_init(&t.left, LOOKS);
+    atomic_init(&t.left, COMPARISONS);
     live_expected(env);
     patience_begin(&patience, env, c->slot, timeout_s);
-    if (env->ops->tap(env->backend, &t) != 0) {
-        candidate_explain(c, STAGE_SHADOW, CAUSE_OTHER, 0, "the backend took no tap");
+    if (env->ops->hook(env->backend, &t) != 0) {
+        candidate_explain(c, STAGE_SHADOW, CAUSE_OTHER, 0, "the backend took no hook");
         return STAGE_RETRY;
     }
-    r = watch_tap(env, c, &t, &patience);
-    env->ops->tap(env->backend, NULL); /* t is ours again */
+    r = watch_hook(env, c, &t, &patience);
+    env->ops->hook(env->backend, NULL); /* t is ours again */
     struct evidence *e = &c->evidence;
-    e->shadow_looks = t.looks;
+    e->shadow_runs = t.comparisons;
     e->shadow_different = t.different;
     e->shadow_max = t.worst_max;
     e->shadow_rms = t.worst_rms;
-    const char *wrong = t.looks > 0 ? compare_verdict(env, &t, e, what, sizeof what) : NULL;
+    const char *wrong = t.comparisons > 0 ? compare_verdict(env, &t, e, what, sizeof what) : NULL;
     if (live_broken(env, c, STAGE_SHADOW))
         return STAGE_REFUSE;
     if (wrong) {
@@ -118,7 +119,8 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
     }
     if (r == STAGE_RETRY)
         candidate_explain(c, STAGE_SHADOW, CAUSE_OTHER, 0,
-                          "%d of %d looks, then %llu steps without %s", t.looks, LOOKS,
-                          (unsigned long long)patience_passed(&patience), c->slot->name);
+                          "%d of %d comparisons, then %llu steps without %s", t.comparisons,
+                          COMPARISONS, (unsigned long long)patience_passed(&patience),
+                          c->slot->name);
     return r;
 }

@@ -43,9 +43,9 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
  * whether their time was all there was to say against it. */
 enum stage_result canary_run(const struct stage_env *env, struct candidate *c, double timeout_s);
 
-/* Judges a TAP_COMPARE of two kernels of which `evidence` is the candidate's: NULL, or what is
+/* Judges a HOOK_COMPARE of two kernels of which `evidence` is the candidate's: NULL, or what is
  * wrong in words (static or in `buf`). Used by shadow_run and by the watch over active kernels. */
-const char *compare_verdict(const struct stage_env *env, const struct tap *tap,
+const char *compare_verdict(const struct stage_env *env, const struct hook *hook,
                             const struct evidence *evidence, char *buf, size_t n);
 
 #endif

@@ -83,7 +83,7 @@ static void add_ranking(struct advice *out, const struct advice *rest)
     free(named);
 }
 
-/* It says something of that knob of that template. */
+/* Whether the advice has a hint for that knob of that template. */
 static bool has_hint(const struct advice *a, const struct hint *of)
 {
     for (int i = 0; i < a->hints; i++)

@@ -156,6 +156,7 @@ enum { SHARED = 227 * 1024 }; /* bytes that the blocks of a multiprocessor can h
 struct gemv_shape {
     double warps, m, tiles, blocks,
         fit;              /* of a block; tokens; of all; of all; blocks an SM can hold */
+    double split;         /* blocks that share K */
     double steps, flight; /* of a warp and row; bytes on their way to an SM */
     bool ring, in_registers, walks;
 };
@@ -174,7 +175,9 @@ static struct gemv_shape gemv_shape(const struct template *t, const struct point
     g.in_registers = role_value(t, p, ROLE_X) > 0;
     g.walks = persist > 0;
     g.tiles = ceil(rows / (each * rw));
-    g.blocks = g.walks ? fmin(g.tiles, persist * f->SMS) : g.tiles;
+    g.split = fmax(1, role_value(t, p, ROLE_K_SPLIT));
+    cols /= g.split;
+    g.blocks = (g.walks ? fmin(g.tiles, floor(persist * f->SMS / g.split)) : g.tiles) * g.split;
     g.fit = fmin(BLOCKS_MOST, floor(WARPS_RESIDENT / g.warps));
     if (g.ring)
         g.fit = fmin(g.fit, floor(SHARED / (waiting + (g.in_registers ? 0 : cols * 4 * g.m))));
@@ -200,10 +203,13 @@ static double gemv_s(const struct cost *c, const struct template *t, const struc
         seconds *= 1 + 0.5 * (1 / wave_share(g.blocks, f->SMS) - 1);
     if (g.ring)
         seconds *= 1.1; /* every weight goes through shared memory, and steps are waited for */
-    double x_bytes = g.blocks * cols * 4 * g.m * (g.in_registers ? role_value(t, p, ROLE_RW) : 1);
-    double batches = g.in_registers ? 1 : ceil(cols * g.m / (4 * g.warps * LANES * BATCH));
+    double own = cols / g.split; /* of x, of a block */
+    double x_bytes = g.blocks * own * 4 * g.m * (g.in_registers ? role_value(t, p, ROLE_RW) : 1);
+    double batches = g.in_registers ? 1 : ceil(own * g.m / (4 * g.warps * LANES * BATCH));
     double next = role_value(t, p, ROLE_NEXT) * 1048576.0; /* pays in the step, not here */
-    double turns = g.walks ? ceil(g.tiles / g.blocks) : 0.3 * fmax(1, g.blocks / (f->SMS * g.fit));
+    double turns =
+        g.walks ? ceil(g.tiles * g.split / g.blocks) : 0.3 * fmax(1, g.blocks / (f->SMS * g.fit));
+    seconds += g.split > 1 ? 0.6e-6 : 0; /* its blocks meet */
     seconds += (1.3 * x_bytes + 0.5 * next) / c->machine->read_bandwidth;
     seconds += 0.12e-6 * batches + 0.4e-6 * turns + 0.09e-6 * g.steps;
     return fmax(seconds, 2 * g.m * rows * cols / (c->machine->peak_flops * 0.05));
@@ -270,6 +276,32 @@ static double mma_s(const struct cost *c, const struct template *t, const struct
     return fmax(loads, work) + 0.2 * fmin(loads, work) + x + sums;
 }
 
+/* Products of many tokens out of shared memory: a step of 64 columns takes as long as tensor cores
+ * multiply, or as its bytes come from L2, where CLUSTER blocks share those of the activations;
+ * tiles go to clusters in rounds, and a part of K for each of SPLIT blocks ends with an exchange of
+ * sums. */
+static double wide_s(const struct cost *c, const struct template *t, const struct point *p,
+                     const struct facts *f, double rows, double cols)
+{
+    enum { STEP = 64, ROWS_OF_A_PRODUCT = 64, ROW_BYTES = 128, SOME_STAGES = 4 };
+    static const double l2 = 1.7, fill_s = 2e-6; /* over the bandwidth of memory; of a pipeline */
+    double m = fmax(1, f->M_MAX), tokens = role_value(t, p, ROLE_TOKENS);
+    double here = ROWS_OF_A_PRODUCT * role_value(t, p, ROLE_TILES) * role_value(t, p, ROLE_WARPS);
+    double split = role_value(t, p, ROLE_K_SPLIT), shared = role_value(t, p, ROLE_CLUSTER);
+    double places = floor((f->SMS - role_value(t, p, ROLE_SPARE)) / (split * shared));
+    double rounds = ceil(ceil(rows / here / shared) * ceil(m / tokens) / fmax(1, places));
+    double work = 2 * here * tokens * STEP / (c->machine->peak_flops / f->SMS);
+    double loads =
+        (here + tokens / shared) * ROW_BYTES / (c->machine->read_bandwidth * l2 / f->SMS);
+    double steps = rounds * ceil(cols / STEP / split);
+    double seconds = fmax(steps * fmax(work, loads), rows * cols * 2 / c->machine->read_bandwidth);
+    if (split > 1)
+        seconds += rounds * (1e-6 + here * tokens * 4 * f->SMS / (c->machine->read_bandwidth * l2));
+    seconds *= 1 + 0.02 * fmax(0, SOME_STAGES - role_value(t, p, ROLE_STAGES));
+    return seconds + rounds * here * tokens * 4 * f->SMS / (4 * c->machine->read_bandwidth) +
+           fill_s;
+}
+
 /* A product of the library's: near what memory and tensor cores allow, and the library has put its
  * algorithms in order. */
 static double library_s(const struct cost *c, const struct template *t, const struct point *p,
@@ -288,6 +320,8 @@ static double projection_s(const struct cost *c, const struct template *t, const
 {
     if (t->library)
         return library_s(c, t, p, f, rows, cols);
+    if (template_role(t, ROLE_TOKENS) >= 0)
+        return wide_s(c, t, p, f, rows, cols);
     return template_role(t, ROLE_TILES) >= 0 ? mma_s(c, t, p, f, rows, cols)
                                              : gemv_s(c, t, p, f, rows, cols);
 }
@@ -328,7 +362,9 @@ static double attention_mma_s(const struct cost *c, const struct template *t, co
     enum { SOME_PAGES = 32, SUMS = 5 * 1024, BLOCKS_MOST = 32, REGISTERS = 65536 };
     double splits = role_value(t, p, ROLE_SPLITS), warps = role_value(t, p, ROLE_WARPS);
     double stages = role_value(t, p, ROLE_STAGES), page = 64.0 * f->HEAD_DIM, m = fmax(1, f->M_MAX);
-    double turns = ceil(SOME_PAGES / (splits * warps)), blocks = splits * f->KV_HEADS * m;
+    double persist = role_value(t, p, ROLE_PERSIST); /* blocks that all pages are dealt to */
+    double blocks = persist > 0 ? persist * f->SMS : splits * f->KV_HEADS * m;
+    double turns = ceil(SOME_PAGES * f->KV_HEADS * m / (blocks * warps));
     double fit = stages > 0 ? floor(SHARED / (warps * stages * page + SUMS))
                             : floor(REGISTERS / (warps * 32 * (f->HEAD_DIM + 40.0)));
     double room = fmax(1, fmin(BLOCKS_MOST, fit)) * f->SMS;
@@ -337,7 +373,8 @@ static double attention_mma_s(const struct cost *c, const struct template *t, co
     double bytes = page * SOME_PAGES * f->KV_HEADS * m;
     double loads = bytes / kept_bandwidth(c, f, flight, 2, 0.2) * uneven;
     double work = ceil(blocks / room) * (latency_s + turns * 0.4e-6);
-    double merge = splits > 1 ? role_value(t, p, ROLE_MERGE) ? 0.4e-6 : 0.8e-6 : 0;
+    bool parts = splits > 1 || persist > 0;
+    double merge = parts ? role_value(t, p, ROLE_MERGE) ? 0.4e-6 : 0.8e-6 : 0;
     return fmax(loads, work) + 0.2 * fmin(loads, work) + merge;
 }
 

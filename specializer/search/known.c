@@ -197,7 +197,7 @@ static int read_row(const struct origin_lines *o, const char *line, struct row *
     return point_parse(row->template, line + at, &row->point, err);
 }
 
-/* One that rows can name; it begins with what `like` said of its machine, if anything. */
+/* Begins an origin that rows can name, with what `like` said of its machine, if anything. */
 static struct origin_lines *begin_origin(struct known *k, const struct origin_lines *like)
 {
     struct origin_lines *o = xcalloc(1, sizeof *o);

@@ -61,6 +61,7 @@ struct listing {
     bool bit_equal;
     int keep_of; /* one point in this many is kept, chosen by its hash */
     bool near;   /* or, where there is a point to start from, those around it and a sample */
+    bool starts; /* START rows count */
     struct spot *spot;
     int n, room; /* spot NULL: only counted */
 };
@@ -166,7 +167,8 @@ static void list_some(struct listing *l)
     some.room = NEAR_MOST;
     some.n = 0;
     some.spot = xcalloc(2 * NEAR_MOST, sizeof *some.spot);
-    if (template_start(l->template, l->facts, &start) && index_of(l->template, &start, index))
+    if (l->starts && template_start(l->template, l->facts, &start) &&
+        index_of(l->template, &start, index))
         list_near(&some, index, 0, NEAR);
     if (index_of(l->template, &fallback, index))
         list_near(&some, index, 0, NEAR);
@@ -201,13 +203,14 @@ static int count_all(struct listing l, enum region region, int m)
     return l.n;
 }
 
-struct space *space_open(const struct facts *f, enum region region, int m, enum numerics numerics)
+struct space *space_open_starts(const struct facts *f, enum region region, int m,
+                                enum numerics numerics, bool starts)
 {
     struct space *s = xcalloc(1, sizeof *s);
     s->owners = 1;
     s->facts = *f;
     int templates = template_count();
-    struct listing l = {.facts = f, .bit_equal = numerics == NUMERICS_BIT_EQUAL};
+    struct listing l = {.facts = f, .bit_equal = numerics == NUMERICS_BIT_EQUAL, .starts = starts};
     int total = count_all(l, region, m);
     l.keep_of = (total + SPACE_MOST - 1) / SPACE_MOST;
     l.near = l.keep_of > 1 && target_of(facts_kind(f))->space_near_starts;
@@ -229,6 +232,11 @@ struct space *space_open(const struct facts *f, enum region region, int m, enum 
     s->spot = l.spot;
     s->predicted_s = xcalloc((size_t)s->size + 1, sizeof *s->predicted_s);
     return s;
+}
+
+struct space *space_open(const struct facts *f, enum region region, int m, enum numerics numerics)
+{
+    return space_open_starts(f, region, m, numerics, true);
 }
 
 static int by_spot(const void *a, const void *b)

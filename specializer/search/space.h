@@ -21,6 +21,10 @@ struct space;
  * RAW_MOST combinations of knob values, what lies within three knobs of its start or default is in
  * it and an even sample of the rest. May be empty. */
 struct space *space_open(const struct facts *f, enum region region, int m, enum numerics numerics);
+/* Without `starts` as if the templates had no START rows: what is sampled lies about defaults
+ * alone. */
+struct space *space_open_starts(const struct facts *f, enum region region, int m,
+                                enum numerics numerics, bool starts);
 /* A space of exactly these points: one that was written down, whatever space_open() would sample
  * today. NULL if two are the same or one is not legal. */
 struct space *space_listed(const struct facts *f, const struct template *const *t,

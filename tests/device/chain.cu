@@ -3,7 +3,7 @@
 //
 //   chain [--model 0,1,2] [--batch 1,8,32] [--context 512] [--root DIR] [--threads 14]
 //         [--seconds 90] [--quick] [--fine] [--families] [--carveout PERCENT] [--log FILE]
-//         [--attn-mma] [--only REGION]
+//         [--attn-mma] [--only REGION] [--format DTYPE]
 //
 // Builds the step of Llama-3.2-1B, Qwen3-1.7B or Qwen3-4B with random bf16 weights as one graph
 // with programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by
@@ -12,6 +12,7 @@
 // of the whole step (chain_search.hpp), in stages that unlock one group of knobs after another, so
 // that the table says what each is worth; --fine searches near the start only, --quick does not
 // search. --families searches with each family of gemv alone, and then lets each region choose.
+// --format: weights in bricks of this format (a number of enum dtype), and brick.cu.
 // --attn-mma takes attn_mma for attention; --only searches points of one region (0 to 5), the
 // others stay at their starts.
 #include "tests/device/chain_search.hpp"
@@ -46,7 +47,7 @@ static const stage mma_stages[] = {
 
 struct options {
     std::vector<int> models = {0, 1, 2}, batch = {1};
-    int context = 512, threads = 14, carveout = -1,
+    int context = 512, threads = 14, carveout = -1, format = DTYPE_BF16,
         seconds = 90, // of search for a model and batch
         only = -1;    // region that is searched
     bool quick = false, fine = false, families = false, attn_mma = false;
@@ -165,11 +166,11 @@ static void by_families(search &f, const options &o)
 static void run(compiler &cc, const model &m, int M, const options &o)
 {
     step s;
-    make(s, m, M, o.context);
+    make(s, m, M, o.context, o.format);
     reference(s);
-    bool wide = M > 4;
+    bool own = o.format != DTYPE_BF16, wide = M > 4 && !own;
     search f(s, cc, wide ? 1.5e-2 : 1e-4, o.log);
-    if (begin(f, wide ? mma : direct, o)) {
+    if (begin(f, own ? bricks : wide ? mma : direct, o)) {
         f.row("start");
         f.winners();
         f.marginal();
@@ -218,6 +219,8 @@ static bool parse(int argc, char **argv, options *o)
             o->models = list(v);
         else if (name == "--batch")
             o->batch = list(v);
+        else if (name == "--format")
+            o->format = atoi(v);
         else if (name == "--context")
             o->context = atoi(v);
         else if (name == "--threads")

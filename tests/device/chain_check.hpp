@@ -6,11 +6,11 @@
 
 // ---- the reference --------------------------------------------------------------------------
 
-static void matvec(const step &s, const ref::bf *w, const float *x, const float *norm, size_t N,
+static void matvec(const step &s, const void *w, const float *x, const float *norm, size_t N,
                    size_t K, float *y)
 {
-    ref::matvec<<<dim3((unsigned)((N + 7) / 8), s.M), 256, 0, st>>>(w, x, norm, 1e-5f, (int)N,
-                                                                    (int)K, y);
+    ref::matvec<<<dim3((unsigned)((N + 7) / 8), s.M), 256, 0, st>>>(w, s.type, x, norm, 1e-5f,
+                                                                    (int)N, (int)K, y);
 }
 
 // The whole step on the reference, in the step's own buffers; keeps layer 0 for the checks.
@@ -66,7 +66,7 @@ static double error_of(const step &s, const float *a, const float *b, size_t n)
 static void pack(step &s, variant *v, int region)
 {
     int i = matrix_of(region);
-    auto one = [&](ref::bf *src, ref::bf *&dst, size_t rows, size_t cols) {
+    auto one = [&](const void *src, ref::bf *&dst, size_t rows, size_t cols) {
         if (dst)
             return;
         dst = own<ref::bf>(v->info.packed_bytes / 2);

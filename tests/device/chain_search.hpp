@@ -8,7 +8,7 @@
 
 // ---- timing ---------------------------------------------------------------------------------
 
-struct choice {
+struct kernel_choice {
     variant *v[REGIONS];
 };
 
@@ -80,6 +80,7 @@ struct family {
 static const family direct = {"direct", &tables::gemv, ""},
                     async = {"async", &tables::ring, "BULK=0"},
                     bulk = {"bulk", &tables::ring, "BULK=1"}, mma = {"mma", &tables::mma, ""},
+                    bricks = {"brick", &tables::brick, ""},
                     attention = {"attention", &tables::attn_decode, ""},
                     attention_mma = {"attention mma", &tables::attn_mma, ""};
 
@@ -118,7 +119,7 @@ struct search {
     {
         for (int r = 0; r < REGIONS; r++)
             sh[r] = {regions[r], s.M,       s.m.hidden, s.m.heads,   s.m.kv_heads, s.m.head_dim,
-                     s.m.ffn,    s.m.vocab, 0,          s.m.qk_norm, 132};
+                     s.m.ffn,    s.m.vocab, 0,          s.m.qk_norm, s.type,       132};
     }
 
     std::string text(const pick &k) const

@@ -49,8 +49,10 @@ enum { QKV, O, GU, DOWN, MATRICES };
 
 struct step {
     model m;
+    int type;                           // of weights, enum dtype
     int M, context, q, qkv, per, pages; // widths; pages of a sequence, of all
-    ref::bf *w[64][MATRICES], *head, *packed[64][MATRICES] = {}, *packed_head = nullptr;
+    char *w[64][MATRICES], *head;
+    ref::bf *packed[64][MATRICES] = {}, *packed_head = nullptr;
     ref::bf *k[64], *v[64], *k_check, *v_check;
     float *norm1[64], *norm2[64], *norm3, *q_norm[64], *k_norm[64], *cosine, *sine;
     cuda_counts *counts;
@@ -91,21 +93,38 @@ static int matrix_of(int region)
            : region == REGION_MLP_IN   ? GU
                                        : DOWN;
 }
+static size_t bytes_of(const step &s, size_t rows, size_t cols)
+{
+    return s.type == DTYPE_BF16
+               ? rows * cols * 2
+               : rows / BRICK_ROWS * bricks_across((int)cols) * brick_bytes(s.type);
+}
 static size_t bytes_of(const step &s, int i)
 {
-    return rows_of(s, i) * cols_of(s, i) * 2;
+    return bytes_of(s, rows_of(s, i), cols_of(s, i));
+}
+
+// A matrix of `bytes`, whose values are about as large as cols of them ask for.
+static char *make_matrix(const step &s, size_t bytes, size_t cols, unsigned seed)
+{
+    char *w = own<char>(bytes);
+    float scale = 1.2f / sqrtf((float)cols);
+    if (s.type == DTYPE_BF16)
+        fill_bf((ref::bf *)w, bytes / 2, scale, seed);
+    else
+        ref::random_bricks<<<1024, 256, 0, st>>>((unsigned *)w, bytes / 4, s.type, scale, seed);
+    return w;
 }
 
 static void make_weights(step &s, unsigned &seed)
 {
     const model &m = s.m;
     size_t kv = (size_t)s.pages * m.kv_heads * KV_PAGE * m.head_dim,
-           head = (size_t)m.vocab * m.hidden;
-    double bytes = 2.0 * head;
+           head = bytes_of(s, m.vocab, m.hidden);
+    double bytes = (double)head;
     for (int l = 0; l < m.layers; l++) {
         for (int i = 0; i < MATRICES; i++) {
-            s.w[l][i] = own<ref::bf>(bytes_of(s, i) / 2);
-            fill_bf(s.w[l][i], bytes_of(s, i) / 2, 1.2f / sqrtf((float)cols_of(s, i)), seed++);
+            s.w[l][i] = make_matrix(s, bytes_of(s, i), cols_of(s, i), seed++);
             bytes += (double)bytes_of(s, i);
         }
         s.k[l] = own<ref::bf>(kv), s.v[l] = own<ref::bf>(kv);
@@ -113,8 +132,7 @@ static void make_weights(step &s, unsigned &seed)
         fill_bf(s.v[l], kv, 1.5f, seed++);
         bytes += 4.0 * s.M * s.context * m.kv_heads * m.head_dim;
     }
-    s.head = own<ref::bf>(head);
-    fill_bf(s.head, head, 1.2f / sqrtf((float)m.hidden), seed++);
+    s.head = make_matrix(s, head, m.hidden, seed++);
     s.bound_us = bytes / 4.3e6;
 }
 
@@ -198,9 +216,10 @@ static void make_reference(step &s)
     s.cv = own<ref::bf>(pages), s.wide = own<float>(2 * pages);
 }
 
-static void make(step &s, const model &m, int M, int context)
+static void make(step &s, const model &m, int M, int context, int type)
 {
     unsigned seed = 1;
+    s.type = type;
     s.m = m, s.M = M, s.context = context, s.q = m.heads * m.head_dim;
     s.qkv = s.q + 2 * m.kv_heads * m.head_dim;
     s.per = (context + KV_PAGE - 1) / KV_PAGE, s.pages = s.per * M;

@@ -45,7 +45,7 @@ void rig_close(struct rig *r);
 const char *rig_arch(const struct rig *r);
 
 /* A step and everything behind its pointers. */
-enum { STEP_TOKENS = 512, STEP_ROWS = 64, STEP_TABLE = 4096 };
+enum { STEP_TOKENS = 512, STEP_ROWS = 128, STEP_TABLE = 4096 };
 struct made_step {
     struct step step;
     int32_t tokens[STEP_TOKENS], position[STEP_TOKENS], kv_at[STEP_TOKENS];
@@ -103,7 +103,7 @@ void test_templates(void);
 void test_graphs(void);
 void test_probe(void);
 void test_probe_formats(void);
-void test_agent(void);
+void test_agent_device(void);
 void test_lt(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* naive_out.cu - the plainest kernel that fills a slot: mlp_out, one warp an output, as an example
- * of the interface and as what the tests of loading, swapping, taps and benches load. PLANTED
+ * of the interface and as what the tests of loading, swapping, hooks and benches load. PLANTED
  * makes it wrong by a little (1), or makes no number (2). */
 #include "cuda.h"
 

@@ -2,8 +2,11 @@
 // reference.cuh - the regions of a decode step as plainly as they can be written, one warp a sum,
 // float32 throughout: what the templates are compared with.
 #pragma once
+#include "kernels/bricks.h"
 #include "kernels/cuda.h"
+#include "kernels/cuda/lib/bricks.cuh"
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 namespace ref
 {
@@ -17,8 +20,8 @@ __device__ inline float warp_sum(float v)
 }
 
 // y[t][n] = (norm ? rmsnorm(x[t]) * norm : x[t]) . w[n], one warp a (n, t)
-__global__ void matvec(const bf *w, const float *x, const float *norm, float eps, int N, int K,
-                       float *y)
+__global__ void matvec(const void *w, int type, const float *x, const float *norm, float eps, int N,
+                       int K, float *y)
 {
     size_t n = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) / 32;
     int lane = threadIdx.x % 32, t = blockIdx.y;
@@ -27,7 +30,9 @@ __global__ void matvec(const bf *w, const float *x, const float *norm, float eps
     x += (size_t)t * K;
     float sum = 0, square = 0;
     for (int i = lane; i < K; i += 32) {
-        sum += __bfloat162float(w[n * K + i]) * x[i] * (norm ? norm[i] : 1);
+        float v = type == DTYPE_BF16 ? __bfloat162float(((const bf *)w)[n * K + i])
+                                     : brick_value(type, w, K, (int64_t)n, i);
+        sum += v * x[i] * (norm ? norm[i] : 1);
         square += x[i] * x[i];
     }
     sum = warp_sum(sum);
@@ -133,18 +138,46 @@ __global__ void widen(const bf *a, float *b, size_t n)
         b[i] = __bfloat162float(a[i]);
 }
 
-__device__ inline float noise(size_t i, unsigned seed)
+__device__ inline unsigned long long mix(size_t i, unsigned seed)
 {
     unsigned long long z = (i + 1) * 0x9e3779b97f4a7c15ull + seed * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return (float)((double)((z ^ (z >> 31)) >> 11) / 4503599627370496.0 - 1.0); // -1 .. 1
+    return z ^ (z >> 31);
+}
+
+__device__ inline float noise(size_t i, unsigned seed)
+{
+    return (float)((double)(mix(i, seed) >> 11) / 4503599627370496.0 - 1.0); // -1 .. 1
 }
 __global__ void random_bf(bf *p, size_t n, float scale, unsigned seed)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
          i += (size_t)gridDim.x * blockDim.x)
         p[i] = __float2bfloat16(noise(i, seed) * scale);
+}
+// Words of bricks: any codes, scales so that weights are within about `scale` of zero.
+__global__ void random_bricks(unsigned *p, size_t words, int type, float scale, unsigned seed)
+{
+    size_t each = brick_bytes(type) / 4, codes = each - brick_scales(type) / 4;
+    bool k = brick_six_bits(type), six = type == DTYPE_Q6_K;
+    float most = type == DTYPE_Q8_0 ? 128
+                 : six              ? 32 * 128
+                 : k                ? (brick_high(type) ? 16 : 8) * 63
+                 : brick_high(type) ? 16
+                                    : 8,
+          middle = (brick_high(type) ? 15.5f : 7.5f) * (k ? 1 : -1);
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < words;
+         i += (size_t)gridDim.x * blockDim.x) {
+        size_t at = i % each;
+        unsigned long long bits = mix(i, seed);
+        float d = scale / most * (1.5f + noise(i, seed + 77));
+        bool plain = at < codes || (k && (at - codes) % 4) || (six && at - codes < 64);
+        bool least = !six && at - codes >= 64;
+        unsigned low = __half_as_ushort(__float2half(least ? middle * d : d)),
+                 high = __half_as_ushort(__float2half(k || least ? middle * d : d));
+        p[i] = plain ? (unsigned)(bits >> 24) : low | high << 16;
+    }
 }
 __global__ void random_float(float *p, size_t n, float mean, float scale, unsigned seed)
 {

@@ -150,7 +150,8 @@ static void unwrite_newest(const struct question *q, unsigned char *pages)
 
 /* Poisons the activations and launches the kernel that brings them after a while. `true_copy`
  * becomes device memory with what is right. */
-static bool launch_late(const struct question *q, void *true_copy[4], char *why)
+static bool launch_late(const struct question *q, const struct own *own, void *true_copy[4],
+                        char *why)
 {
     static const enum operand which[4] = {AT_X, AT_IN, AT_K, AT_V};
     struct late_args a = {.ns = 300000};
@@ -173,6 +174,14 @@ static bool launch_late(const struct question *q, void *true_copy[4], char *why)
         cudaError_t code = cudaMemcpy(d->data, poison, d->bytes, cudaMemcpyHostToDevice);
         free(poison);
         TRY(code);
+    }
+    if (own->in_bytes > 0) { /* a projection has no pages: there is a place for its bf16 rows */
+        TRY(cudaMalloc(&true_copy[2], own->in_bytes));
+        TRY(cudaMemcpy(true_copy[2], own->rounded, own->in_bytes, cudaMemcpyHostToDevice));
+        a.to[2] = (void *)(uintptr_t)own->wide.in16;
+        a.from[2] = true_copy[2];
+        a.words[2] = (long long)own->in_bytes / 4;
+        TRY(cudaMemset(a.to[2], 0xff, own->in_bytes));
     }
     TRY(cudaDeviceSynchronize());
     TRY(cudaLaunchKernelExC(&c, (const void *)late.kernel, parameter));
@@ -356,7 +365,7 @@ static bool own_open(const struct solo_kernel *k, const struct question *q, stru
         TRY(cudaMemset(own->work.counter, 0, counters));
     }
     TRY(cudaDeviceSynchronize());
-    return true;
+    return i->box_rows == 0 || solo_wide_open(i, q, own, why);
 }
 
 static bool counters_are_zero(const struct solo_kernel *k, const struct own *own, char *why)
@@ -380,15 +389,17 @@ bool solo_ask(const struct solo_kernel *k, const struct question *q, double boun
     *worst = 0;
     bool ok = own_open(k, q, &own, why) && poison_outputs(q, why);
     solo_args(q, &own, &a);
-    ok = ok && (!(how & SOLO_LATE) || launch_late(q, true_copy, why)) && launch(k, &a, why);
+    ok = ok && (!(how & SOLO_LATE) || launch_late(q, &own, true_copy, why)) && launch(k, &a, why);
     cudaError_t code = cudaDeviceSynchronize();
     if (ok && code)
         ok = no(why, "%s", cudaGetErrorString(code));
+    ok = ok && (own.out_bytes == 0 || solo_wide_take(q, &own, why));
     ok = ok && judge(q, bound, worst, why) && counters_are_zero(k, &own, why);
     for (int i = 0; i < 4; i++)
         cudaFree(true_copy[i]);
     cudaFree(own.packed);
     cudaFree(own.work.work);
     cudaFree(own.work.counter);
+    solo_wide_close(&own);
     return ok;
 }

@@ -32,7 +32,8 @@ static struct cuda_attn_in_args attn_in_args(const struct question *q, const str
                                       .head_dim = s->head_dim,
                                       .eps = s->eps,
                                       .next = at[AT_W].data,
-                                      .next_bytes = (int64_t)at[AT_W].bytes};
+                                      .next_bytes = (int64_t)at[AT_W].bytes,
+                                      .wide = own->wide};
 }
 
 static struct cuda_attn_args attn_args(const struct question *q, const struct own *own)
@@ -72,7 +73,8 @@ static struct cuda_out_args out_args(const struct question *q, const struct own 
                                   .k = q->region == REGION_ATTN_OUT ? s->heads * s->head_dim
                                                                     : s->ffn,
                                   .next = at[AT_W].data,
-                                  .next_bytes = (int64_t)at[AT_W].bytes};
+                                  .next_bytes = (int64_t)at[AT_W].bytes,
+                                  .wide = own->wide};
 }
 
 static struct cuda_mlp_in_args mlp_in_args(const struct question *q, const struct own *own)
@@ -90,7 +92,8 @@ static struct cuda_mlp_in_args mlp_in_args(const struct question *q, const struc
                                      .ffn = s->ffn,
                                      .eps = s->eps,
                                      .next = at[AT_W].data,
-                                     .next_bytes = (int64_t)at[AT_W].bytes};
+                                     .next_bytes = (int64_t)at[AT_W].bytes,
+                                     .wide = own->wide};
 }
 
 static struct cuda_head_args head_args(const struct question *q, const struct own *own)
@@ -116,6 +119,8 @@ void solo_args(const struct question *q, const struct own *own, union any_args *
     switch (q->region) {
     case REGION_ATTN_IN:
         a->attn_in = attn_in_args(q, own);
+        if (own->wide.out16)
+            a->attn_in.q = NULL;
         break;
     case REGION_ATTN:
         a->attn = attn_args(q, own);

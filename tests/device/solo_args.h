@@ -18,8 +18,19 @@ union any_args {
 struct own {
     void *packed;
     struct cuda_work work;
+    struct cuda_wide wide; /* of a kernel for wide steps: rows of bf16, in and out */
+    void *rounded;         /* what in16 should hold, on the host */
+    size_t in_bytes, out_bytes;
 };
 
 void solo_args(const struct question *q, const struct own *own, union any_args *a);
+
+/* solo_wide.c: memory of a kernel for wide steps, of which own->work is there already. */
+bool solo_wide_open(const struct cuda_kernel_info *i, const struct question *q, struct own *own,
+                    char *why);
+/* What it left in bf16 becomes the question's output, as floats. False with a reason if it wrote
+ * rows that the step does not have. */
+bool solo_wide_take(const struct question *q, const struct own *own, char *why);
+void solo_wide_close(struct own *own);
 
 #endif

@@ -151,7 +151,7 @@ int main(int argc, char **argv)
                  {"graphs", test_graphs},
                  {"probe", test_probe},
                  {"probe-formats", test_probe_formats},
-                 {"agent", test_agent},
+                 {"agent", test_agent_device},
                  {"lt", test_lt}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)

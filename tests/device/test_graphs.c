@@ -4,7 +4,8 @@
  * Decodes beside a prompt: sequences with a token each lie in front of a run of another one, with
  * the template of attention that is in the decodes' slot and with eager's. A step's logits must
  * have the same bits every time it runs, uncaptured at first and as a graph later, and those of the
- * template be eager's but for rounding.
+ * template be eager's but for rounding. So do more decodes than a narrow step has, alone and beside
+ * a prompt.
  *
  * A cell with more kernels than it has room for graphs of: each of many templates by chance, with
  * clusters and without, comes into a slot again and again, each time by a graph that may have been
@@ -25,7 +26,7 @@
 #include "engine/cuda/walk.h"
 #include "tests/device/device_test.h"
 
-enum { CONTEXT = 480, DECODES = 48, PAGES_EACH = (CONTEXT + KV_PAGE - 1) / KV_PAGE, TIMES = 12 };
+enum { CONTEXT = 480, DECODES = 112, PAGES_EACH = (CONTEXT + KV_PAGE - 1) / KV_PAGE, TIMES = 12 };
 enum { KERNELS = 8, ROUNDS = 3 };
 
 static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
@@ -128,7 +129,7 @@ static void beside(struct rig *r, const char *name, const struct kernel *k, int3
     dispatch_publish(r->d, slot, k);
     snprintf(what, sizeof what, "%s %d decodes beside %d of a prompt", name, m, length);
     double with = repeat(r, &b, what, logits[0]);
-    const struct choice *c = &latest(r)->choice;
+    const struct kernel_choice *c = &latest(r)->choice;
     check(c->lead == m && c->kernel[REGION_ATTN] == k, false, "%s are %s's, not %d", what, k->name,
           c->lead);
     dispatch_publish(r->d, slot, slot->eager);
@@ -146,6 +147,34 @@ static void mixed(struct rig *r, const char *name)
         const struct kernel *k = load_start(r, REGION_ATTN, walk_padded(batches[n]));
         for (size_t l = 0; k && l < sizeof lengths / sizeof *lengths - brief; l++)
             beside(r, name, k, batches[n], lengths[l]);
+    }
+}
+
+/* ---- more decodes than a narrow step has ----------------------------------------------------- */
+
+static void hundred(struct rig *r, const char *name)
+{
+    static const char *const ids[] = {"attn_mma", "attn_even"};
+    enum { M = 100 };
+    struct slot *slot = dispatch_slot(r->d, REGION_ATTN, M, CONTEXT);
+    static struct made_step b;
+    uint32_t seed = 11;
+    char what[80];
+    for (int i = 0; i < 2; i++) {
+        const struct kernel *k = load_any(r, ids[i], walk_padded(M), &seed);
+        if (!k)
+            continue;
+        decodes(&b, M, r->model->shape.vocab);
+        dispatch_publish(r->d, slot, k);
+        snprintf(what, sizeof what, "%s %d decodes, %s", name, M, ids[i]);
+        double with = repeat(r, &b, what, logits[0]);
+        const struct kernel_choice *c = &latest(r)->choice;
+        check(c->decode && c->kernel[REGION_ATTN] == k, false, "%s are %s's", what, k->name);
+        dispatch_publish(r->d, slot, slot->eager);
+        double eager = repeat(r, &b, "the same, eager", logits[1]);
+        double d = logits_difference(logits[0], logits[1], numbers(r, &b));
+        check(d < 0.03, true, "%s: %.1f us, eager %.1f, logits %.2e", what, with, eager, d);
+        beside(r, name, k, M, 80);
     }
 }
 
@@ -226,6 +255,8 @@ void test_graphs(void)
         }
         if (open)
             mixed(&r, name);
+        if (open)
+            hundred(&r, name);
         if (open && !brief) /* `points` runs each template under a tool */
             many(&r, name, i == 0 ? 8 : 1);
         rig_close(&r);

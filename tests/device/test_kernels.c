@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_kernels.c - loaded kernels in live steps: load, swap, override, tap, bench, unload.
+/* test_kernels.c - loaded kernels in live steps: load, swap, override, hook, bench, unload.
  *
  * naive_out.cu is compiled here by NVRTC, as a candidate would be.
  */
@@ -128,29 +128,30 @@ static void swaps(struct rig *r, struct small *s, struct slot *slot, const struc
     free(other);
 }
 
-static void taps(struct rig *r, struct small *s, struct slot *slot, const struct kernel *good,
-                 const struct kernel *bad, struct capture *c)
+static void hooks(struct rig *r, struct small *s, struct slot *slot, const struct kernel *good,
+                  const struct kernel *bad, struct capture *c)
 {
     static float logits[8 * 4096];
-    struct tap look = {.kind = TAP_CAPTURE, .slot = slot, .every = 1, .left = 1, .capture = c};
-    check(r->ops->tap(r->b, &look) == 0, false, "a tap is set");
+    struct hook copy = {.kind = HOOK_CAPTURE, .slot = slot, .every = 1, .left = 1, .capture = c};
+    check(r->ops->hook(r->b, &copy) == 0, false, "a hook is set");
     step_logits(r, s, NULL, NULL, logits);
-    check(look.left == 0 && c->m == s->step.m && c->x && c->in, false, "one step was captured");
+    check(copy.left == 0 && c->m == s->step.m && c->x && c->in, false, "one step was captured");
     const struct kernel *each[] = {slot->eager, good, bad};
     for (int i = 0; i < 3; i++) {
-        struct tap t = {
-            .kind = TAP_COMPARE, .slot = slot, .kernel = each[i], .every = 2, .left = 4};
-        r->ops->tap(r->b, &t);
+        struct hook t = {
+            .kind = HOOK_COMPARE, .slot = slot, .kernel = each[i], .every = 2, .left = 4};
+        r->ops->hook(r->b, &t);
         for (int k = 0; k < 8; k++)
             step_logits(r, s, NULL, NULL, logits);
-        r->ops->tap(r->b, NULL);
-        check(t.looks == 4 && t.nonfinite == 0, false, "four looks at %s", each[i]->name);
+        r->ops->hook(r->b, NULL);
+        check(t.comparisons == 4 && t.nonfinite == 0, false, "four comparisons with %s",
+              each[i]->name);
         check(i == 0   ? t.different == 0
               : i == 1 ? t.worst_rms > 0 && t.worst_rms < 0.01
                        : t.worst_max > 0.05,
-              true, "tap of %s: rms %.2e, max %.2e, %.1f us against %.1f us", each[i]->name,
-              t.worst_rms, t.worst_max, (double)t.kernel_ns * 1e-3 / t.looks,
-              (double)t.served_ns * 1e-3 / t.looks);
+              true, "hook of %s: rms %.2e, max %.2e, %.1f us against %.1f us", each[i]->name,
+              t.worst_rms, t.worst_max, (double)t.kernel_ns * 1e-3 / t.comparisons,
+              (double)t.served_ns * 1e-3 / t.comparisons);
     }
 }
 
@@ -160,23 +161,23 @@ static void watches(struct rig *r, struct small *s, struct slot *slot, const str
 {
     static float logits[8 * 4096];
     int32_t layers = r->model->shape.layers;
-    struct tap t = {.kind = TAP_COMPARE,
-                    .slot = slot,
-                    .kernel = slot->eager,
-                    .served = none,
-                    .every = 1,
-                    .left = layers};
-    r->ops->tap(r->b, &t);
+    struct hook t = {.kind = HOOK_COMPARE,
+                     .slot = slot,
+                     .kernel = slot->eager,
+                     .served = none,
+                     .every = 1,
+                     .left = layers};
+    r->ops->hook(r->b, &t);
     step_logits(r, s, NULL, NULL, logits);
-    check(t.looks == 0, false, "no look at steps that eager serves");
+    check(t.comparisons == 0, false, "no comparison in steps that eager serves");
     dispatch_publish(r->d, slot, none);
     for (int32_t i = 0; i < layers; i++)
         step_logits(r, s, NULL, NULL, logits);
     dispatch_publish(r->d, slot, slot->eager);
-    r->ops->tap(r->b, NULL);
-    check(t.looks == layers && t.served_nonfinite == 1 && t.nonfinite == 0, true,
-          "NaN that was served: seen in %d of %d looks, blamed on eager in %d", t.served_nonfinite,
-          t.looks, t.nonfinite);
+    r->ops->hook(r->b, NULL);
+    check(t.comparisons == layers && t.served_nonfinite == 1 && t.nonfinite == 0, true,
+          "NaN that was served: seen in %d of %d comparisons, blamed on eager in %d",
+          t.served_nonfinite, t.comparisons, t.nonfinite);
 }
 
 static void benches(struct rig *r, struct slot *slot, const struct kernel *good,
@@ -221,7 +222,7 @@ void test_kernels(void)
         struct slot *slot = dispatch_slot(r.d, REGION_MLP_OUT, 8, 21);
         if (good && bad && none) {
             swaps(&r, &s, slot, good);
-            taps(&r, &s, slot, good, bad, &c);
+            hooks(&r, &s, slot, good, bad, &c);
             watches(&r, &s, slot, none);
             benches(&r, slot, good, &c);
         }

@@ -2,8 +2,8 @@
 /* test_lt.c - products of the library as kernels: chosen, loaded, admitted, and in wide live steps.
  *
  * A small model with the matrices' proportions of a large one, so that the library has a choice.
- * The whole admission (check_device) runs in this process, as in test_agent.c. Records that were
- * tampered with come last: nobody knows what the library makes of bytes that are not its own.
+ * The whole admission (check_device) runs in this process, as in test_agent_device.c. Records that
+ * were tampered with come last: nobody knows what the library makes of bytes that are not its own.
  */
 #include <math.h>
 #include <stdio.h>
@@ -119,20 +119,20 @@ static void bench(struct rig *r, struct slot *slot, const struct kernel *k, cons
           slot->name, (double)a[11] * 1e-3, (double)b[11] * 1e-3, e.msg);
 }
 
-/* Capture, bench, looks, and then in service. */
+/* Capture, bench, sampled comparisons, and then in service. */
 static void live(struct rig *r, struct wide *s, enum region region, const struct kernel *k)
 {
     static float eager[4096], other[4096];
     struct slot *slot = dispatch_slot(r->d, region, TOKENS, TOKENS);
     struct capture c = {0};
-    struct tap look = {.kind = TAP_CAPTURE, .slot = slot, .every = 1, .left = 1, .capture = &c};
-    check(slot->m == WIDE && r->ops->tap(r->b, &look) == 0, false, "%s takes a tap", slot->name);
+    struct hook copy = {.kind = HOOK_CAPTURE, .slot = slot, .every = 1, .left = 1, .capture = &c};
+    check(slot->m == WIDE && r->ops->hook(r->b, &copy) == 0, false, "%s takes a hook", slot->name);
     run(r, s, eager);
-    r->ops->tap(r->b, NULL);
+    r->ops->hook(r->b, NULL);
     bool in = region == REGION_ATTN_OUT || region == REGION_MLP_OUT;
-    check(look.left == 0 && c.m == NARROW && c.step_m == TOKENS && c.x && !c.in == !in, true,
+    check(copy.left == 0 && c.m == NARROW && c.step_m == TOKENS && c.x && !c.in == !in, true,
           "%s: rows of a wide step are captured", slot->name);
-    if (look.left == 0)
+    if (copy.left == 0)
         bench(r, slot, k, &c);
     capture_free(&c);
     dispatch_publish(r->d, slot, k);
@@ -141,20 +141,21 @@ static void live(struct rig *r, struct wide *s, enum region region, const struct
     check(d < 0.02, true, "%s serves: logits differ by %.1e", slot->name, d);
     const struct kernel *each[] = {slot->eager, k};
     for (int i = 0; i < 2; i++) { /* what serves is `k`: eager beside it, and itself */
-        struct tap t = {
-            .kind = TAP_COMPARE, .slot = slot, .kernel = each[i], .every = 1, .left = 2};
-        r->ops->tap(r->b, &t);
+        struct hook t = {
+            .kind = HOOK_COMPARE, .slot = slot, .kernel = each[i], .every = 1, .left = 2};
+        r->ops->hook(r->b, &t);
         for (int n = 0; n < 3; n++)
             run(r, s, other);
-        r->ops->tap(r->b, NULL);
-        check(t.looks == 2 && t.nonfinite == 0 && t.worst_rms < 0.01 && (i == 0 || !t.different),
-              true, "%s: looks at %s: rms %.1e, %d with other bits, %.1f us against %.1f us",
+        r->ops->hook(r->b, NULL);
+        check(t.comparisons == 2 && t.nonfinite == 0 && t.worst_rms < 0.01 &&
+                  (i == 0 || !t.different),
+              true, "%s: compared with %s: rms %.1e, %d with other bits, %.1f us against %.1f us",
               slot->name, each[i]->name, t.worst_rms, t.different,
-              (double)t.kernel_ns * 1e-3 / (t.looks + !t.looks),
-              (double)t.served_ns * 1e-3 / (t.looks + !t.looks));
+              (double)t.kernel_ns * 1e-3 / (t.comparisons + !t.comparisons),
+              (double)t.served_ns * 1e-3 / (t.comparisons + !t.comparisons));
     }
-    check(logits_difference(other, eager, shape.vocab) == d, false, "%s: looks change nothing",
-          slot->name);
+    check(logits_difference(other, eager, shape.vocab) == d, false,
+          "%s: comparisons change nothing", slot->name);
     dispatch_publish(r->d, slot, slot->eager);
 }
 
@@ -181,12 +182,12 @@ static void comes_again(struct rig *r, struct wide *s)
         s->tokens[i] = (11 * i + 5) % shape.vocab;
     run(r, s, graph);
     bool first = was_graph(r);
-    struct tap t = {
-        .kind = TAP_COMPARE, .slot = slot, .kernel = slot->eager, .every = 1, .left = 1};
-    r->ops->tap(r->b, &t);
+    struct hook t = {
+        .kind = HOOK_COMPARE, .slot = slot, .kernel = slot->eager, .every = 1, .left = 1};
+    r->ops->hook(r->b, &t);
     run(r, s, uncaptured); /* a step that is looked at is uncaptured */
-    r->ops->tap(r->b, NULL);
-    check(first && !was_graph(r) && t.looks == 1, false, "one of each");
+    r->ops->hook(r->b, NULL);
+    check(first && !was_graph(r) && t.comparisons == 1, false, "one of each");
     check(logits_difference(graph, uncaptured, shape.vocab) == 0, true, "both give the same bits");
     s->step.m = s->span.count = s->span.context = s->step.context = TOKENS - 100;
     s->row = TOKENS - 101;

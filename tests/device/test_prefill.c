@@ -14,7 +14,7 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
-#include "engine/cuda/tap.h"
+#include "engine/cuda/hook.h"
 #include "engine/cuda/walk.h"
 #include "engine/quant.h"
 #include "tests/device/device_test.h"

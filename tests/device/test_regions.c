@@ -13,8 +13,8 @@
 #include "engine/cpu/bind.h"
 #include "engine/cpu/oracle.h"
 #include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
-#include "engine/cuda/tap.h"
 #include "tests/device/device_test.h"
 
 /* Spans of one token each, of contexts around `context`, over shuffled pages. */

@@ -33,7 +33,8 @@
     } while (0)
 
 struct shape {
-    int REGION, M_MAX, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, HAS_BIAS, HAS_QK_NORM, SMS;
+    int REGION, M_MAX, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, HAS_BIAS, HAS_QK_NORM, WTYPE,
+        SMS;
 };
 
 struct knob {
@@ -131,7 +132,9 @@ struct table {
     TABLE_SHAPE(VOCAB)       \
     TABLE_SHAPE(HAS_BIAS)    \
     TABLE_SHAPE(HAS_QK_NORM) \
-    TABLE_SHAPE(SMS)
+    TABLE_SHAPE(WTYPE)       \
+    TABLE_SHAPE(SMS)         \
+    [[maybe_unused]] const int HAS_CLUSTERS = 1;
 
 namespace tables
 {
@@ -141,6 +144,10 @@ namespace tables
 
 #define TABLE ring
 #define TABLE_DEF "kernels/cuda/ring.def"
+#include "tests/device/variant_table.hpp"
+
+#define TABLE brick
+#define TABLE_DEF "kernels/cuda/brick.def"
 #include "tests/device/variant_table.hpp"
 
 #define TABLE mma
@@ -153,6 +160,10 @@ namespace tables
 
 #define TABLE attn_mma
 #define TABLE_DEF "kernels/cuda/attn_mma.def"
+#include "tests/device/variant_table.hpp"
+
+#define TABLE attn_even
+#define TABLE_DEF "kernels/cuda/attn_even.def"
 #include "tests/device/variant_table.hpp"
 } // namespace tables
 
@@ -265,12 +276,16 @@ class compiler
         DEFINE(VOCAB);
         DEFINE(HAS_BIAS);
         DEFINE(HAS_QK_NORM);
+        DEFINE(WTYPE);
         DEFINE(SMS);
 #undef DEFINE
-        std::string path = root_ + "/kernels/" + v->t->file + ".cu";
+        std::string path = root_ + "/kernels/cuda/" + v->t->file + ".cu";
         std::ifstream in(path);
         std::stringstream text;
-        text << in.rdbuf();
+        if (!(text << in.rdbuf())) {
+            v->log = path + " cannot be read";
+            return;
+        }
         std::vector<const char *> c;
         for (auto &x : o)
             c.push_back(x.c_str());

@@ -16,12 +16,12 @@ import time
 import pytest
 import requests
 
-from agentic import PATIENCE as ROUNDS
+from agentic import PATIENCE as LONGER
 from agentic import Load
 from conftest import BINARY, PATIENCE, ROOT
 
-# ROUNDS is the longer limit: nobody is asked before a first round of candidates is decided. With one
-# slot that is its own first round, not the last of every slot's.
+# LONGER is for what follows a first batch of candidates: nobody is asked before it is decided. With one
+# slot that is its own first batch, not the last of every slot's.
 ONE_SLOT = ["--specializer-slots", "mlp_in/m1"]
 KEY = {"authorization": "Bearer boss"}
 
@@ -55,7 +55,7 @@ def asked(s):
     return sum(n for outcome, n in counted(s).items() if outcome != "heuristic")
 
 
-@pytest.mark.timing  # a round under a sanitizer takes minutes
+@pytest.mark.timing  # a batch under a sanitizer takes minutes
 def test_a_server_that_asks_itself_serves_on_and_ends(start, tmp_path):
     (tmp_path / "key").write_text("boss\n")
     s = start_on_a_known_port(start, lambda port: [
@@ -64,7 +64,7 @@ def test_a_server_that_asks_itself_serves_on_and_ends(start, tmp_path):
         "--adviser-model", "smollm2", "--adviser-timeout", "1", "--engine-max-batch", "2"])
     load = Load(s)
     try:
-        end = time.time() + ROUNDS
+        end = time.time() + LONGER
         while asked(s) < 1:
             assert time.time() < end, s.text()
             time.sleep(0.1)
@@ -96,7 +96,7 @@ class Echo(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.timing  # a round under a sanitizer takes minutes
+@pytest.mark.timing  # a batch under a sanitizer takes minutes
 def test_the_key_is_nowhere_but_in_the_header(start, tmp_path):
     secret = "sk-of-the-endpoint-0123456789"
     (tmp_path / "key").write_text("boss\n")
@@ -110,7 +110,7 @@ def test_the_key_is_nowhere_but_in_the_header(start, tmp_path):
               "--store", str(tmp_path / "store" / "store.db"))
     load = Load(s)
     try:
-        end = time.time() + ROUNDS
+        end = time.time() + LONGER
         while not counted(s).get("accepted"):
             assert time.time() < end, s.text()
             time.sleep(0.1)
@@ -207,7 +207,7 @@ def first_of_the_list(body):
          "priority": [c["id"] for c in region["candidates"][:2]], "hints": {}, "risks": []}]})
 
 
-@pytest.mark.timing  # a round under a sanitizer takes minutes
+@pytest.mark.timing  # a batch under a sanitizer takes minutes
 def test_a_person_can_be_the_adviser_of_a_server(start, mailbox, tmp_path):
     (tmp_path / "key").write_text("boss\n")
     box = mailbox(first_of_the_list)
@@ -215,7 +215,7 @@ def test_a_person_can_be_the_adviser_of_a_server(start, mailbox, tmp_path):
               "--specializer-strategy", "mcts", "--adviser-url", box.url)
     load = Load(s)
     try:
-        end = time.time() + ROUNDS
+        end = time.time() + LONGER
         while not any(r["event"] == "advice" and r["text"].startswith("by mail") for r in trace(s)):
             assert time.time() < end, s.text()
             time.sleep(0.1)
@@ -235,7 +235,7 @@ def test_an_ablation_shows_as_much_history_as_it_is_told(mailbox, tmp_path):
         before = set(box.folder.glob("*.json"))
         done = subprocess.run([BINARY, "tune", "--ablate", "--table", ROOT / "tests/golden/tune_table.json",
                                "--seeds", "1", "--seconds", "10", "--adviser-url", box.url, "--history",
-                               str(history)], capture_output=True, text=True, timeout=ROUNDS)
+                               str(history)], capture_output=True, text=True, timeout=LONGER)
         assert done.returncode == 0, done.stderr
         asked = [json.loads(json.loads(p.read_text())["messages"][1]["content"])["regions"][0]
                  for p in set(box.folder.glob("*.json")) - before]
@@ -251,7 +251,7 @@ def test_an_ablation_asks_by_mail_and_only_once(mailbox, tmp_path):
                "1", "--seconds", "10", "--adviser-url", box.url, "--record", said, "--json", out]
     runs = []
     for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ROUNDS)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGER)
         assert done.returncode == 0, done.stderr
         assert re.search(r"^llm mcts +mlp_in/m1 +a search: [1-9]", done.stdout, re.M), done.stdout
         runs.append([v for v in json.loads(out.read_text())["variants"] if v["adviser"] == "llm"])

@@ -173,6 +173,9 @@ def test_a_text_that_was_repaired_twice_is_published_and_shown(world):
     assert re.fullmatch("[0-9a-f]{16}", kernel["agent"]["prompts"])
     assert [a["temperature"] for a in asked] == [0.8, 0.1, 0.1, 0.1]
     assert "struct mlp_in_args {" in asked[0]["system"] and "HIDDEN=576" in asked[0]["system"]
+    # What the seed measured, also where its weights need not be read from memory.
+    assert re.search(r"; on warm weights [0-9.]+ us, the kernel that served then [0-9.]+ us; [-+]",
+                     asked[0]["user"])
     assert "undefined_name" in asked[2]["user"]  # the compiler's words
     assert "times eager" in asked[3]["user"]     # the checker's words
 

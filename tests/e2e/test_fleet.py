@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from agentic import PATIENCE as ROUNDS  # what must be faster than something may take long
+from agentic import PATIENCE as LONGER  # what must be faster than something may take long
 from conftest import BINARY, PATIENCE, ROOT
 from postgres import Postgres
 
@@ -128,13 +128,13 @@ def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again
     first = online(member())
     with Load(first):
         key = until(lambda: pg.one("SELECT key FROM whet_kernel WHERE state='active'"), first.text,
-                    ROUNDS)
+                    LONGER)
     told = pg.sql("SELECT knobs, speed, evidence FROM whet_kernel WHERE state='active'")[0]
     assert float(told[1]) > 1 and json.loads(told[2])["probe_cases"] > 0
     assert pg.sql("SELECT slot FROM whet_lease WHERE server <> ''") == [[SLOT]]
     second = online(member())
     with Load(second):
-        until(lambda: key in active(second), second.text, ROUNDS)
+        until(lambda: key in active(second), second.text, LONGER)
     trace = list(reversed(second.get("/admin/trace", headers=KEY).json()["trace"]))
     stages = ["proposed", "built", "probed", "benched", "shadowed", "canary", "active"]
     mine = [r["event"] for r in trace if r.get("kernel") == key and r["event"] in stages]
@@ -147,7 +147,7 @@ def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again
     assert retracted.returncode == 0, retracted.stderr
     with Load(first, second):
         until(lambda: pg.sql("SELECT count(*) FROM whet_verdict WHERE upheld") == [["2"]],
-              lambda: first.text() + second.text(), ROUNDS)
+              lambda: first.text() + second.text(), LONGER)
     for server in (first, second):
         assert active(server) == [key]
         said = events(server, "retracted")[0]
@@ -176,7 +176,7 @@ def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again
         pg.sql("UPDATE whet_lease SET until = now()")  # what 30 s without a heartbeat come to
         with Load(second):
             until(lambda: pg.one(f"SELECT server FROM whet_lease WHERE slot='{SLOT}'") not in (dead, ""),
-                  second.text, ROUNDS)
+                  second.text, LONGER)
 
 
 def test_a_poisoned_row_is_refused_by_name_and_a_database_that_lies_serves_nobody(member, pg):

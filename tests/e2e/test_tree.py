@@ -79,3 +79,14 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
         "engine/plan.c names specializer/gone.h, which is not there",
         "kernels/cpu/new.def is in no meson.build",
         "tests/kernels/bad/lies.c has no row in tests/kernels/test_bad.c"]
+
+
+def test_the_marks_of_a_merge_are_found(tmp_path):
+    ours, theirs = "<" * 7 + " HEAD\n", ">" * 7 + " branch\n"
+    plant(tmp_path, {"README.md": ours + "one\n=======\nother\n" + theirs,
+                     "engine/meson.build": "files('plan.c')\n",
+                     "engine/plan.c": "/* one\n" + theirs + " */\n",
+                     "docs/title.md": "Title\n=======\n"})
+    code, said = run(tmp_path, "check-lists")
+    assert code == 1 and "README.md has the marks of a merge" in said
+    assert "engine/plan.c has the marks of a merge" in said and "title" not in said

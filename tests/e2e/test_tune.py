@@ -51,7 +51,7 @@ def test_winners_are_served_from_the_start(start, tmp_path):
 
 
 def test_a_slot_on_eager_says_why(tmp_path):
-    # Nothing is eleven times as fast as eager, so the first round of a slot ends on the bench.
+    # Nothing is eleven times as fast as eager, so the first batch of a slot ends on the bench.
     command = [BINARY, "tune", "--model", MODEL, "--store", str(tmp_path / "store.db"),
                "--specializer-min-gain", "10", "--seconds", "600", "--slot", "mlp_out/m1",
                "--slot", "head/m64", "--slot", "head/m1", "--slot", "attn_in/m1"]

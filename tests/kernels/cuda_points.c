@@ -22,7 +22,8 @@ struct facts cuda_facts(const struct model_shape *s, enum region region, int m_m
                           .WTYPE_2 = DTYPE_BF16,
                           .WTYPE_3 = DTYPE_BF16,
                           .SMS = sms,
-                          .HAS_CLUSTERS = 1};
+                          .HAS_CLUSTERS = 1,
+                          .HAS_WGMMA = 1};
 }
 
 struct facts cuda_facts_in(const struct model_shape *s, enum region region, int m_max, int sms,

@@ -7,7 +7,7 @@
  *
  *   WHET_BINARY=build/whet test_cuda_agent
  *
- * What the seeds compute, the device suite asks (tests/device/test_agent.c).
+ * What the seeds compute, the device suite asks (tests/device/test_agent_device.c).
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -161,7 +161,7 @@ static void try_values(const struct template *t, const struct facts *f)
 
 static void try_template(const struct template *t, int spread, uint32_t *z)
 {
-    static const int ms[] = {1, 2, 8, 32, 48, 64};
+    static const int ms[] = {1, 2, 8, 32, 48, 64, 128, 256, 2048};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         int types = template_index(t) + (int)s; /* each format somewhere */
         struct facts f = cuda_facts_in(&shapes[s], t->region, 1, SMS, cuda_type(t, types));
@@ -174,7 +174,7 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
             if (spread > 1 || ms[m] == 1 || ms[m] > 32 || turn)
                 try_start(t, &f);
         }
-        f.M_MAX = t->m_min == 1 ? 1 : 8;
+        f.M_MAX = t->m_min == 1 ? 1 : t->m_min > 8 ? 256 : 8;
         if (spread > 2 && s == 1)
             try_values(t, &f);
         for (int i = 0; i < spread; i++) {

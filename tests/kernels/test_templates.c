@@ -276,7 +276,7 @@ int main(int argc, char **argv)
 {
     const char *points_text = getenv("WHET_KERNEL_POINTS"), *seed = getenv("WHET_KERNEL_SEED");
     bool all = points_text && strcmp(points_text, "all") == 0;
-    int want = sample_size("WHET_KERNEL_POINTS", SPREAD), failed = 0;
+    int want = sample_size("WHET_KERNEL_POINTS", SPREAD), failed = 0, ran = 0;
     uint64_t state = seed ? strtoull(seed, NULL, 10) : 1;
     char dir[] = "/tmp/whet-templates-XXXXXX";
     struct err err;
@@ -295,9 +295,12 @@ int main(int argc, char **argv)
         printf("%s %s: %d points, %d failed\n", bad ? "not ok" : "ok", t->id, points, bad);
         fflush(stdout);
         failed += bad;
+        ran += points;
     }
+    if (ran == 0)
+        printf("not ok: no point of %s\n", argc > 1 ? argv[1] : "any template");
     char *clean = xasprintf("rm -r %s", dir);
     bool left = system(clean) != 0;
     free(clean);
-    return left || failed > 0;
+    return left || failed > 0 || ran == 0;
 }

@@ -17,8 +17,13 @@
  * those of Q8_0 are converted after two digits and again after the third.
  *
  * Three digits keep 22 bits below a block's largest value. That is about what a float sum of
- * hundreds of products keeps, but the neighbours of an outlier lose more: the probe decides, model
- * by model.
+ * hundreds of products keeps, but the neighbours of an outlier would lose more. So a token's block
+ * whose largest value is OUTLIER times the root mean square of its row or more has a fourth digit,
+ *
+ *   X[i] + 2^23 = sum_d digit[d][i] * 256^(2-d) + fine[i] / 256
+ *
+ * and a tile whose tokens have one in a block multiplies that block once more. Outliers sit in the
+ * same few channels of most tokens, so that this is seldom.
  */
 #ifndef WHET_KERNELS_CPU_LIB_WIDE_DIGITS_H
 #define WHET_KERNELS_CPU_LIB_WIDE_DIGITS_H
@@ -59,12 +64,14 @@ INLINE void wide_expand_block(const int type, const struct panel_source *s, int 
 /* ---- activations -------------------------------------------------------------------------- */
 
 /* A tile: [K/32][DIGITS][TILE][32] digits, [K/32][TILE] units, [K/32][TILE] sums of the block in
- * its unit, [TILE][2] factors of 2^row. */
-enum { DIGIT_ROWS = DIGITS * TILE * BLOCK };
+ * its unit, with FINE [K/32][TILE][32] fourth digits and [K/32] which tokens have some, a bit each;
+ * at its end [TILE][2] factors of 2^row. */
+enum { DIGIT_ROWS = DIGITS * TILE * BLOCK, FINE = DIGITS == 3, OUTLIER = 16 };
+enum { FINE_ROWS = FINE * (TILE * BLOCK + 2) };
 
 INLINE int64_t wide_tile_bytes(void)
 {
-    return ROUND64((int64_t)(K / BLOCK) * (DIGIT_ROWS + TILE * 8) + TILE * 8);
+    return ROUND64((int64_t)(K / BLOCK) * (DIGIT_ROWS + TILE * 8 + FINE_ROWS) + TILE * 8);
 }
 
 /* The factors of 2^row of a tile's tokens, [TILE][2]. */
@@ -78,40 +85,67 @@ INLINE float *wide_units(const uint8_t *tile)
     return (float *)(tile + (int64_t)(K / BLOCK) * DIGIT_ROWS);
 }
 
+INLINE uint8_t *wide_fine(const uint8_t *tile)
+{
+    return (uint8_t *)(wide_units(tile) + (int64_t)(K / BLOCK) * TILE * 2);
+}
+
+INLINE uint16_t *wide_with_fine(const uint8_t *tile)
+{
+    return (uint16_t *)(wide_fine(tile) + (int64_t)(K / BLOCK) * TILE * BLOCK);
+}
+
 /* Blocks of a row, in whole vectors of them. */
 enum { DIGIT_LINE = (K / BLOCK + 15) / 16 * 16 };
 
-/* up[b] = 2^bits and unit[b] = 2^-bits for the digits of each block of x, values near 1 or below.
- */
-INLINE void digit_units(const float *x, float *up, float *unit)
+/* up[b] = 2^bits and unit[b] = 2^-bits for the digits of each block of x, values near 1 or below;
+ * fine[b]: whether the block has fourth digits. */
+INLINE void digit_units(const float *x, float *up, float *unit, uint8_t *fine)
 {
+    __m512 squares[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int b = 0; b < K / BLOCK; b++) {
-        __m512 a = _mm512_abs_ps(_mm512_loadu_ps(x + b * BLOCK));
-        __m512 c = _mm512_abs_ps(_mm512_loadu_ps(x + b * BLOCK + 16));
-        up[b] = _mm512_reduce_max_ps(_mm512_max_ps(a, c));
+        __m512 a = _mm512_loadu_ps(x + b * BLOCK), c = _mm512_loadu_ps(x + b * BLOCK + 16);
+        up[b] = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(c)));
+        squares[0] = _mm512_fmadd_ps(a, a, squares[0]);
+        squares[1] = _mm512_fmadd_ps(c, c, squares[1]);
     }
     for (int b = K / BLOCK; b < DIGIT_LINE; b++)
         up[b] = 0;
+    __m512 most = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_add_ps(squares[0], squares[1])) *
+                                 (float)(OUTLIER * OUTLIER) / K);
     for (int b = 0; b < DIGIT_LINE; b += 16) {
         /* 1.01: a value just below a power of two may round up to it, which has no digits. */
-        __m512 top = _mm512_mul_ps(_mm512_load_ps(up + b), _mm512_set1_ps(1.01f));
+        __m512 top = _mm512_load_ps(up + b);
+        __mmask16 far = _mm512_cmp_ps_mask(_mm512_mul_ps(top, top), most, _CMP_GT_OQ);
+        top = _mm512_mul_ps(top, _mm512_set1_ps(1.01f));
         __m512 e = _mm512_getexp_ps(_mm512_max_ps(top, _mm512_set1_ps(0x1p-80f)));
         __m512 bits = _mm512_sub_ps(_mm512_set1_ps(8 * DIGITS - 2), e), one = _mm512_set1_ps(1);
         _mm512_store_ps(up + b, _mm512_scalef_ps(one, bits));
         _mm512_store_ps(unit + b, _mm512_scalef_ps(one, _mm512_sub_ps(_mm512_setzero_ps(), bits)));
+        _mm_store_si128((__m128i *)(fine + b), _mm_maskz_set1_epi8(FINE ? far : 0, 1));
     }
 }
 
-/* The digits of 32 values at `to`, those of the next digit TILE * 32 bytes on; returns sums of two
- * values each. */
-INLINE __m512 digit_block(uint8_t *to, const float *x, float up)
+/* The digits of 32 values at `to`, those of the next digit TILE * 32 bytes on, and those behind
+ * them at `fine`; returns sums of two values each. */
+INLINE __m512 digit_block(uint8_t *to, uint8_t *fine, const float *x, float up, int deep)
 {
     const __m512i offset = _mm512_set1_epi32(1 << (8 * DIGITS - 1));
+    const __m512 times = _mm512_set1_ps(deep ? up * 256 : up);
     __m512i q[2];
     UNROLLED
     for (int h = 0; h < 2; h++)
-        q[h] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * h), _mm512_set1_ps(up)));
-    __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(q[0], q[1]));
+        q[h] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * h), times));
+    __m512 sum = _mm512_add_ps(_mm512_cvtepi32_ps(q[0]), _mm512_cvtepi32_ps(q[1]));
+    if (FINE) {
+        __m512i low = _mm512_set1_epi32(deep ? 255 : 0);
+        UNROLLED
+        for (int h = 0; h < 2; h++) {
+            _mm_storeu_si128((__m128i *)fine + h,
+                             _mm512_cvtepi32_epi8(_mm512_and_si512(q[h], low)));
+            q[h] = _mm512_srai_epi32(q[h], deep ? 8 : 0);
+        }
+    }
     UNROLLED
     for (int h = 0; h < 2; h++)
         q[h] = _mm512_add_epi32(q[h], offset);
@@ -122,28 +156,31 @@ INLINE __m512 digit_block(uint8_t *to, const float *x, float up)
             _mm_store_si128((__m128i *)(to + d * TILE * BLOCK) + h,
                             _mm512_cvtepi32_epi8(_mm512_srli_epi32(q[h], 8 * (DIGITS - 1 - d))));
     }
-    return sum;
+    return deep ? _mm512_mul_ps(sum, _mm512_set1_ps(1.0f / 256)) : sum;
 }
 
-/* Writes token row `r` of a tile. */
+/* Writes token row `r` of a tile, row 0 before the others. */
 INLINE void wide_split(uint8_t *tile, int r, const float *x)
 {
     float up[DIGIT_LINE] __attribute__((aligned(64))),
         unit[DIGIT_LINE] __attribute__((aligned(64)));
+    uint8_t deep[DIGIT_LINE] __attribute__((aligned(16))), *fine = wide_fine(tile) + r * BLOCK;
     float sums[DIGIT_LINE], *units = wide_units(tile) + r;
-    digit_units(x, up, unit);
+    digit_units(x, up, unit, deep);
     for (int line = 0; line < K / BLOCK; line += 16) {
         __m512 sum[16];
         for (int i = 0; i < 16; i++)
             sum[i] = _mm512_setzero_ps();
         for (int b = line; b < line + 16 && b < K / BLOCK; b++)
-            sum[b - line] =
-                digit_block(tile + (int64_t)b * DIGIT_ROWS + r * BLOCK, x + b * BLOCK, up[b]);
+            sum[b - line] = digit_block(tile + (int64_t)b * DIGIT_ROWS + r * BLOCK,
+                                        fine + b * TILE * BLOCK, x + b * BLOCK, up[b], deep[b]);
         _mm512_storeu_ps(sums + line, _mm512_mul_ps(vf_fold16(sum), _mm512_load_ps(unit + line)));
     }
     for (int b = 0; b < K / BLOCK; b++) {
         units[b * TILE] = unit[b];
         units[(K / BLOCK + b) * TILE] = sums[b];
+        if (FINE)
+            wide_with_fine(tile)[b] = (uint16_t)((r ? wide_with_fine(tile)[b] : 0) | deep[b] << r);
     }
 }
 
@@ -217,6 +254,22 @@ INLINE void digit_products(const int type, const int cols, const uint8_t *block,
     }
 }
 
+/* out += the fourth digits of a block. Not inlined: the loop over digits needs all registers. */
+__attribute__((noinline)) static void digit_finish(const int type, const int cols,
+                                                   const uint8_t *block, const uint8_t *fine,
+                                                   const float *unit, float *out, int64_t ldo)
+{
+    __m512i s[TILE][4];
+    UNROLLED
+    for (int t = 0; t < TILE; t++) {
+        UNROLLED
+        for (int c = 0; c < cols; c++)
+            s[t][c] = _mm512_setzero_si512();
+    }
+    digit_products(type, cols, block, fine, s);
+    digit_apply(type, cols, s, block, unit, 1.0f / 256, 0, out, ldo, 1);
+}
+
 /* out[t * ldo + 16 c + r] = token t of the tile . row r of panel c, for `cols` neighbouring ones */
 INLINE void wide_digits_panels(const int type, const int cols, const uint8_t *panel,
                                const uint8_t *tile, float *out, int64_t ldo)
@@ -236,6 +289,9 @@ INLINE void wide_digits_panels(const int type, const int cols, const uint8_t *pa
             digit_products(type, cols, block, x + d * TILE * BLOCK, s);
         }
         digit_apply(type, cols, s, block, unit + b * TILE, 1.0f, 1, out, ldo, add);
+        if (FINE && wide_with_fine(tile)[b])
+            digit_finish(type, cols, block, wide_fine(tile) + b * TILE * BLOCK, unit + b * TILE,
+                         out, ldo);
     }
     UNROLLED
     for (int t = 0; t < TILE; t++) {

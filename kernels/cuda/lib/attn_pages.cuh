@@ -25,7 +25,7 @@
 #ifndef WHET_KERNELS_CUDA_LIB_ATTN_PAGES_CUH
 #define WHET_KERNELS_CUDA_LIB_ATTN_PAGES_CUH
 
-#include "cuda/lib/stream.cuh"
+#include "cuda/lib/attn_slot.cuh"
 
 /* What a warp is about: every UNITS-th page of one token's and kv head's positions. */
 struct walk {
@@ -70,60 +70,21 @@ struct walk {
 
 /* ---- in shared memory ---------------------------------------------------------------------- */
 
-enum { SLOT = 2 * SIDE, AT_ONCE = 32 / PIECES }; /* rows that a warp copies with one instruction */
-
-/* Bits of a row's number that its pieces are moved by: rows 2i and 2i + 1 differ in the highest, 8
- * neighbouring rows in some, rows 8 apart in none. Linear: swizzle(a ^ b) = swizzle(a) ^
- * swizzle(b).
- */
-__device__ __forceinline__ int swizzle(int row)
-{
-    return (row & 1) << 2 | (row >> 1 & 3);
-}
-
-/* Where piece `piece` of a row is in its half of a slot. */
-__device__ __forceinline__ int place_of(int row, int piece)
-{
-    return row * ROW + (piece ^ swizzle(row)) * 16;
-}
-
-/* Four 8 x 8 matrices, turned; `at`: this lane's row of them. */
-__device__ __forceinline__ uint4 load_turned(const void *at)
-{
-    uint4 v;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"((unsigned)__cvta_generic_to_shared(at))
-                 : "memory");
-    return v;
-}
-
-struct pages {
+struct pages : reader {
     struct walk w;
     char *ring;
-    const char *read; /* the page that is open */
-    int slot, key_at, value_at;
+    int slot;
 
     __device__ __forceinline__ pages(const struct walk &walk, char *shared)
-        : w(walk), ring(shared + threadIdx.x / 32 * (STAGES * SLOT)), slot(0),
-          key_at(place_of(w.lane / 4, w.lane % 4)), value_at(place_of(w.lane % 16, w.lane / 16))
+        : w(walk), ring(shared + threadIdx.x / 32 * (STAGES * SLOT)), slot(0)
     {
     }
 
     /* Starts the copy of page n, which exists, into slot `to`. */
     __device__ __forceinline__ void ask(int n, int to)
     {
-        size_t at = w.at(n) + w.lane * 16;
-        const char *k = w.k + at, *v = w.v + at;
-        char *into = ring + to * SLOT;
-        int left = w.left_at(n), mine = place_of(w.lane / PIECES, w.lane % PIECES);
-#pragma unroll
-        for (int i = 0; i < KV_PAGE / AT_ONCE; i++) {
-            bool here = i * AT_ONCE + w.lane / PIECES < left;
-            int place = (mine ^ swizzle(i * AT_ONCE) * 16) + i * 512; /* of that row */
-            copy_or_zero(into + place, k + i * 512, here);
-            copy_or_zero(into + SIDE + place, v + i * 512, here);
-        }
+        size_t at = w.at(n);
+        copy_page(ring + to * SLOT, w.k + at, w.v + at, w.left_at(n));
     }
 
     __device__ __forceinline__ void fill(bool written)
@@ -154,18 +115,8 @@ struct pages {
         read = ring + slot * SLOT;
     }
 
-    __device__ __forceinline__ uint4 key(int c, int half) const
-    {
-        return load_staged(read + (key_at ^ c * 64) + half * 8 * ROW);
-    }
-
     __device__ __forceinline__ void keys_read(int)
     {
-    }
-
-    __device__ __forceinline__ uint4 values(int i) const
-    {
-        return load_turned(read + SIDE + (value_at ^ i * 32));
     }
 
     __device__ __forceinline__ void close(int n)
@@ -189,49 +140,19 @@ struct pages {
 
 /* ---- in registers -------------------------------------------------------------------------- */
 
-/* A lane has of keys what key() says, and of values pieces g, g + 8 of positions 2 q, 2 q + 1, 2 q
- * + 8, 2 q + 9: column g of tile 8 e + j is element j of piece g + 8 e. */
-struct pages {
+struct pages : holder {
     struct walk w;
     size_t at; /* of the page whose keys have been asked for */
-    uint4 k[CHUNKS][2], v[4][HD / 64];
 
     __device__ __forceinline__ pages(const struct walk &walk, char *) : w(walk), at(0)
     {
     }
 
-    /* Of positions before `left`; zeros elsewhere. */
-    __device__ __forceinline__ void ask_keys(int left)
-    {
-        const char *p = w.k + at + w.lane / 4 * ROW + w.lane % 4 * 16;
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int c = 0; c < CHUNKS; c++) {
-                int row = w.lane / 4 + half * 8;
-                const uint4 *from = (const uint4 *)(p + half * 8 * ROW + c * 64);
-                k[c][half] = row < left ? __ldcg(from) : make_uint4(0, 0, 0, 0);
-            }
-    }
-
-    __device__ __forceinline__ void ask_values(int left)
-    {
-        const char *p = w.v + at + w.lane % 4 * 2 * ROW + w.lane / 4 * 16;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int e = 0; e < HD / 64; e++) {
-                int further = i % 2 + i / 2 * 8, row = w.lane % 4 * 2 + further;
-                const uint4 *from = (const uint4 *)(p + further * ROW + e * 128);
-                v[i][e] = row < left ? __ldcg(from) : make_uint4(0, 0, 0, 0);
-            }
-    }
-
     __device__ __forceinline__ void ask()
     {
         at = w.at(0);
-        ask_keys(w.left_at(0));
-        ask_values(w.left_at(0));
+        load_keys(w.k + at, w.left_at(0));
+        load_values(w.v + at, w.left_at(0));
     }
 
     __device__ __forceinline__ void fill(bool written)
@@ -250,39 +171,18 @@ struct pages {
     {
     }
 
-    __device__ __forceinline__ uint4 key(int c, int half) const
-    {
-        return k[c][half];
-    }
-
     __device__ __forceinline__ void keys_read(int n)
     {
         if (n + 1 < w.pages) {
             at = w.at(n + 1);
-            ask_keys(w.left_at(n + 1));
+            load_keys(w.k + at, w.left_at(n + 1));
         }
-    }
-
-    static __device__ __forceinline__ unsigned word(uint4 v, int i)
-    {
-        return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-    }
-
-    __device__ __forceinline__ uint4 values(int i) const
-    {
-        enum { LOW = 0x5410, HIGH = 0x7632 }; /* halves of two words */
-        unsigned a[4];
-#pragma unroll
-        for (int p = 0; p < 4; p++)
-            a[p] = word(v[p][i / 4], i % 4);
-        return make_uint4(__byte_perm(a[0], a[1], LOW), __byte_perm(a[2], a[3], LOW),
-                          __byte_perm(a[0], a[1], HIGH), __byte_perm(a[2], a[3], HIGH));
     }
 
     __device__ __forceinline__ void close(int n)
     {
         if (n + 1 < w.pages)
-            ask_values(w.left_at(n + 1));
+            load_values(w.v + at, w.left_at(n + 1));
     }
 
     __device__ __forceinline__ void leave(const float (*o)[2], float *to) const

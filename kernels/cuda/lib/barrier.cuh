@@ -85,5 +85,52 @@ __device__ __forceinline__ void copy_bulk(void *to, const void *from, int bytes,
 #undef WHET_BULK
 }
 
+/* A box of the tensor that `map` (a CUtensorMap) describes, from element (x, y) on. `to` is a
+ * multiple of the swizzle's 1 KB. MULTICAST: into the same place of every block of the cluster that
+ * is in `blocks`, counted by each one's own barrier at b's place. */
+template <bool MULTICAST>
+__device__ __forceinline__ void copy_box(void *to, const void *map, int x, int y, barrier *b,
+                                         unsigned short blocks)
+{
+#define WHET_BOX "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    if (MULTICAST)
+        asm volatile(WHET_BOX
+                     ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_at(to)),
+                     "l"(map), "r"(x), "r"(y), "r"(shared_at(b)), "h"(blocks)
+                     : "memory");
+    else
+        asm volatile(WHET_BOX " [%0], [%1, {%2, %3}], [%4];" ::"r"(shared_at(to)), "l"(map), "r"(x),
+                     "r"(y), "r"(shared_at(b))
+                     : "memory");
+#undef WHET_BOX
+}
+
+/* Arrives at block `rank`'s barrier that is where b is in this one. WRITES: what this warp stored
+ * before is there for who waits with barrier_wait_cluster(); that is a fence of the whole device.
+ */
+template <bool WRITES> __device__ __forceinline__ void barrier_arrive_at(barrier *b, int rank)
+{
+#define WHET_ARRIVE(how)                                                                        \
+    asm volatile("{\n .reg .b32 at;\n mapa.shared::cluster.u32 at, %0, %1;\n"                   \
+                 " mbarrier.arrive" how ".shared::cluster.b64 _, [at];\n}" ::"r"(shared_at(b)), \
+                 "r"(rank)                                                                      \
+                 : "memory")
+    if (WRITES)
+        WHET_ARRIVE(".release.cluster");
+    else
+        WHET_ARRIVE("");
+#undef WHET_ARRIVE
+}
+
+/* barrier_wait(), and what others in the cluster stored before they arrived can be read. */
+__device__ __forceinline__ void barrier_wait_cluster(barrier *b, int parity)
+{
+    asm volatile("{\n .reg .pred done;\n"
+                 "again:\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], "
+                 "%1;\n @!done bra again;\n}" ::"r"(shared_at(b)),
+                 "r"(parity)
+                 : "memory");
+}
+
 #endif
 #endif

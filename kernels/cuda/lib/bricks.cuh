@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bricks.cuh - weights in bricks (kernels/bricks.h): one at a time, and as operands of mma.sync.
+/* bricks.cuh - weights in bricks (kernels/bricks.h): one at a time, and as bf16 operands of
+ * mma.sync. (bricks_int.cuh has them as int8 operands.)
  *
  * One at a time they are what dequant_row() of engine/quant.c makes of the file, bit for bit. As
  * operands they are whole numbers that bf16 holds exactly: 128 + code by one shift and one
@@ -30,17 +31,16 @@ __device__ __forceinline__ float half_float(unsigned h)
 __device__ __forceinline__ int brick_code(int type, const unsigned char *brick, int row, int col)
 {
     int h = row / 8, t = col / 32, s = col % 32 / 16, q = col % 16 / 4, j = col % 4;
-    int lane = row % 8 * 4 + q, pair = 2 * s + j / 2;
+    int lane = row % 8 * 4 + q, byte = j / 2 + 2 * (j % 2);
     const unsigned *low = (const unsigned *)brick;
     const unsigned *high = (const unsigned *)(brick + brick_low(type));
     if (type == DTYPE_Q8_0)
-        return (signed char)(low[(t * 32 + lane) * 4 + 2 * h + s] >> (8 * (j / 2) + 16 * (j % 2)));
-    int v = low[(t / 2 * 32 + lane) * 4 + 2 * (t % 2) + h] >> (4 * pair + 16 * (j % 2)) & 15;
+        return (signed char)(low[(t * 32 + lane) * 4 + 2 * h + s] >> 8 * byte);
+    int v = low[(t / 2 * 32 + lane) * 4 + 2 * (t % 2) + h] >> (8 * byte + 4 * s) & 15;
     if (type == DTYPE_Q6_K)
-        v |= (high[(t / 4 * 32 + lane) * 4 + t % 4] >> (2 * (4 * h + pair) + 16 * (j % 2)) & 3)
-             << 4;
+        v |= (high[(t / 4 * 32 + lane) * 4 + t % 4] >> (8 * byte + 2 * (2 * h + s)) & 3) << 4;
     else if (brick_high(type))
-        v |= (high[lane * 4 + t / 2] >> (4 * (2 * (t % 2) + h) + pair + 16 * (j % 2)) & 1) << 4;
+        v |= (high[lane * 4 + t / 2] >> (8 * byte + 4 * (t % 2) + 2 * h + s) & 1) << 4;
     return v;
 }
 
@@ -59,8 +59,8 @@ __device__ __forceinline__ float brick_value(int type, const void *w, int cols, 
         float d = half_float(((const unsigned short *)(scales + 256))[r]);
         return __fmul_rn(__fmul_rn(d, (float)(signed char)own[c / 16]), code - 32);
     }
-    float d = half_float(((const unsigned short *)own)[type == DTYPE_Q4_K ? 0 : t]);
-    if (type == DTYPE_Q4_K) {
+    float d = half_float(((const unsigned short *)own)[brick_six_bits(type) ? 0 : t]);
+    if (brick_six_bits(type)) {
         const unsigned char *s = own + 4;
         float dmin = half_float(((const unsigned short *)own)[1]);
         int scale = t < 4 ? s[t] & 63 : (s[t + 4] & 15) | s[t - 4] >> 6 << 4;
@@ -87,7 +87,7 @@ template <int T> struct brick_shape {
                : T == DTYPE_Q5_0 ? 144
                : T == DTYPE_Q6_K ? 160
                                  : 128,
-        LEAST = T == DTYPE_Q4_1 || T == DTYPE_Q5_1 || T == DTYPE_Q4_K, /* there are minima */
+        LEAST = T == DTYPE_Q4_1 || T == DTYPE_Q5_1 || brick_six_bits(T), /* there are minima */
         OFFSET = T != DTYPE_Q8_0
     };
 };
@@ -165,16 +165,17 @@ __device__ __forceinline__ unsigned brick_pair(const struct brick<T> &b, int t, 
         unsigned v = word_of(b.low[T == DTYPE_Q8_0 ? t : 0], 2 * h + p / 2) >> 8 * (p % 2);
         return add_bf16(masked(v, 0x007f007fu, 0x43004300u), masked(v, 0x00800080u, 0xc300c300u));
     }
-    unsigned v = masked(word_of(b.low[T == DTYPE_Q8_0 ? 0 : t / 2], 2 * (t % 2) + h) >> 4 * p,
+    unsigned v = masked(word_of(b.low[T == DTYPE_Q8_0 ? 0 : t / 2], 2 * (t % 2) + h) >>
+                            (8 * (p % 2) + 4 * (p / 2)),
                         0x000f000fu, 0x43004300u);
     if (T == DTYPE_Q6_K) {
         unsigned w = word_of(b.high[T == DTYPE_Q6_K ? t / 4 : 0], t % 4);
-        int at = 2 * (4 * h + p);
+        int at = p % 2 * 8 + 2 * (2 * h + p / 2);
         return masked(at <= 4 ? w << (4 - at) : w >> (at - 4), 0x00300030u, v);
     }
     if (brick_shape<T>::HIGHS) {
         unsigned w = word_of(b.high[0], t / 2);
-        int at = 4 * (2 * (t % 2) + h) + p;
+        int at = p % 2 * 8 + 4 * (t % 2) + 2 * h + p / 2;
         return masked(at <= 4 ? w << (4 - at) : w >> (at - 4), 0x00100010u, v);
     }
     return v;
@@ -214,7 +215,7 @@ __device__ __forceinline__ void row_scale(const struct brick<T> &b, int t, int h
         }
         return;
     }
-    if (T == DTYPE_Q4_K) {
+    if (brick_six_bits(T)) {
         float d = half_float(own.x & 0xffff), dmin = half_float(own.x >> 16);
         unsigned sc =
             t < 4 ? own.y & 0x3f3f3f3fu : (own.w & 0x0f0f0f0fu) | (own.y >> 2 & 0x30303030u);
@@ -238,105 +239,6 @@ __device__ __forceinline__ struct brick_scale<T> brick_scales_of(const struct br
     row_scale<T>(b, t, 0, &s);
     row_scale<T>(b, t, 1, &s);
     return s;
-}
-
-/* ---- two strips at a time, from a brick in shared memory --------------------------------------
- */
-
-/* Codes of strips 2 p and 2 p + 1 that a lane has. */
-template <int T>
-struct strip_pair {
-    uint4 low[brick_low(T) / 2048];
-    unsigned high[2];
-};
-
-template <int T>
-__device__ __forceinline__ struct strip_pair<T> load_pair(const char *brick, int p, int lane) {
-    const char *high = brick + brick_low(T);
-    struct strip_pair<T> v;
-#pragma unroll
-    for (int i = 0; i < brick_low(T) / 2048; i++)
-        v.low[i] = ((const uint4 *)brick)[(p * (brick_low(T) / 2048) + i) * 32 + lane];
-    if (T == DTYPE_Q6_K) {
-        uint2 w = *(const uint2 *)(high + (p / 2 * 32 + lane) * 16 + p % 2 * 8);
-        v.high[0] = w.x, v.high[1] = w.y;
-    } else if (brick_high(T)) {
-        v.high[0] = *(const unsigned *)(high + lane * 16 + p * 4);
-    }
-    return v;
-}
-
-/* Pair i of row half h of strip t (of the two) as two bf16. */
-template <int T>
-__device__ __forceinline__ unsigned pair_of(const struct strip_pair<T> &v, int t, int h, int i)
-{
-    if (T == DTYPE_Q8_0) { /* lower seven bits + 128, less 128 or 256 by the sign */
-        unsigned w = word_of(v.low[T == DTYPE_Q8_0 ? t : 0], 2 * h + i / 2) >> 8 * (i % 2);
-        return add_bf16(masked(w, 0x007f007fu, 0x43004300u), masked(w, 0x00800080u, 0xc300c300u));
-    }
-    unsigned w = masked(word_of(v.low[0], 2 * t + h) >> 4 * i, 0x000f000fu, 0x43004300u);
-    if (T == DTYPE_Q6_K) {
-        int at = 2 * (4 * h + i);
-        return masked(at <= 4 ? v.high[t] << (4 - at) : v.high[t] >> (at - 4), 0x00300030u, w);
-    }
-    if (brick_high(T)) {
-        int at = 4 * (2 * t + h) + i;
-        return masked(at <= 4 ? v.high[0] << (4 - at) : v.high[0] >> (at - 4), 0x00100010u, w);
-    }
-    return w;
-}
-
-/* Operand A of product s of strip t (of the two). */
-template <int T>
-__device__ __forceinline__ uint4 pair_operand(const struct strip_pair<T> &v, int t, int s)
-{
-    return make_uint4(pair_of<T>(v, t, 0, 2 * s), pair_of<T>(v, t, 1, 2 * s),
-                      pair_of<T>(v, t, 0, 2 * s + 1), pair_of<T>(v, t, 1, 2 * s + 1));
-}
-
-/* Scale and offset of one row of a strip, for products 0 and 1 where they differ. */
-template <int T> struct strip_scale {
-    float scale[brick_shape<T>::HALVES], offset[brick_shape<T>::HALVES];
-};
-
-/* Of strip 2 p + t of a row; `scales` is where the brick's begin. */
-template <int T>
-__device__ __forceinline__ struct strip_scale<T> scale_of_strip(const char *scales, int row, int p,
-                                                                int t) {
-    typedef brick_shape<T> shape;
-    const char *own = scales + 16 * row;
-    struct strip_scale<T> to;
-    float scale, least = 0;
-    if (T == DTYPE_Q6_K) {
-        float d = half_float(*(const unsigned short *)(scales + 256 + 2 * row));
-        unsigned w = *(const unsigned *)(own + 4 * p) ^ 0x80808080u;
-#pragma unroll
-        for (int s = 0; s < 2; s++) { /* a signed byte is one without sign, less 128 */
-            scale = byte_times(w, 2 * t + s, d) - 128.0f * d;
-            to.scale[s % shape::HALVES] = scale;
-            to.offset[s % shape::HALVES] = scale * shape::MORE;
-        }
-        return to;
-    }
-    if (T == DTYPE_Q4_K) {
-        uint4 v = *(const uint4 *)own;
-        float d = half_float(v.x & 0xffff), dmin = half_float(v.x >> 16);
-        unsigned sc = p < 2 ? v.y & 0x3f3f3f3fu : (v.w & 0x0f0f0f0fu) | (v.y >> 2 & 0x30303030u);
-        unsigned mn =
-            p < 2 ? v.z & 0x3f3f3f3fu : (v.w >> 4 & 0x0f0f0f0fu) | (v.z >> 2 & 0x30303030u);
-        scale = byte_times(sc >> 16 * (p & 1), t, d);
-        least = byte_times(mn >> 16 * (p & 1), t, dmin);
-    } else {
-        unsigned w = *(const unsigned *)(own + 4 * p);
-        scale = half_float(t ? w >> 16 : w & 0xffff);
-        if (shape::LEAST) {
-            w = *(const unsigned *)(own + 256 + 4 * p);
-            least = -half_float(t ? w >> 16 : w & 0xffff);
-        }
-    }
-    to.scale[0] = scale;
-    to.offset[0] = fmaf(scale, (float)shape::MORE, least);
-    return to;
 }
 
 #endif

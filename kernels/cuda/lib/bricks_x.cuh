@@ -1,60 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bricks_x.cuh - the activations of a product with bricks (lib/bricks.cuh) as operand B, and sums
- * as such products leave them. gemv.cuh has the rest of what a matrix-vector template shares.
+/* bricks_x.cuh - the activations of a product with bricks (lib/bricks_int.cuh) as whole numbers,
+ * and sums as such products leave them. gemv.cuh has the rest of what a matrix-vector template
+ * shares.
  *
- * A column of B is one token, or with TERMS=2 half of one: tokens are columns 2 t and 2 t + 1 then,
- * whose sum is the activation to 2^-17, and a lane that has the product with the one has that with
- * the other. A single token needs one column of eight: then each is another strip of a brick
- * (multiply_diagonal()), so that scales are not multiplied eight times in vain.
+ * 32 neighbouring activations ("strip") of a token are unit * X, X whole numbers of about 15 bits
+ * and unit a power of two, chosen so that the largest of them just fits: an error of at most 2^-15
+ * of that largest, where bf16 has up to 2^-9 of each. X is two signed digits, 256 X1 + X0, each an
+ * int8 operand. All scales of x are powers of two, so whole numbers give exact sums.
  *
- * A column lies in shared memory in the order of lanes: of 32 neighbouring activations, those of
- * lane q (of four) are 8 q .. 8 q + 7, first its four of the first product (columns 4 q + j), then
- * those of the second (16 + 4 q + j).
+ * The eight columns of operand B are the digits of PER_TILE tokens, as many as there are up to
+ * four. Where that leaves columns over, they are the next strips' (ABREAST of them), so that no
+ * scale is multiplied in vain: in strip k, B is zero but in its own columns. A format with two
+ * scales in a strip (HALVES) has columns for either half. Lane (g, q) has digits 0 and 1 of one
+ * token's sum next to one another: its token is q % PER_TILE, its half q / PER_TILE % HALVES, its
+ * strip of those abreast what is left.
+ *
+ * Digits lie in shared memory as a lane's operand: [strip][token][digit][q] of 8 bytes, in the
+ * order of the codes (lib/bricks_int.cuh), so what a warp reads is one piece.
  */
 #ifndef WHET_KERNELS_CUDA_LIB_BRICKS_X_CUH
 #define WHET_KERNELS_CUDA_LIB_BRICKS_X_CUH
 
-#include "cuda/lib/bricks.cuh"
+#include "cuda/lib/bricks_int.cuh"
 #include "cuda/lib/gemv.cuh"
-#include "cuda/lib/mma.cuh"
 
 struct input {
-    const uint4 *lane;    /* this lane's first 16 bytes of column g of operand B, or of strip g */
-    const float4 *strips; /* sums of x over halves of strips, of this lane's first two */
-    int g;
+    const uint2 *lane; /* this lane's operand B of the first strips, first tokens */
+    const float *says; /* [KX / 32][M][SAYS] what is to be known of the strips besides */
+    int g, q;
 };
 
-/* Gains are a layer's own: asked for before the weights, they are in L2 when x is there. */
-__device__ __forceinline__ void ask_gains(const struct region_args &a, float *)
+/* Gains into shared memory, behind all else that is there of x. */
+__device__ __forceinline__ void ask_gains(const struct region_args &a, float *shared)
 {
 #if HAS_NORM
-    if (threadIdx.x == 0)
-        prefetch_l2(a.norm, K * 4);
+    for (int i = threadIdx.x * 4; i < K; i += THREADS * 4)
+        copy_shared(shared + SMEM_X / 4 - K + i, a.norm + i);
+    copies_sent();
 #endif
 }
 
 __device__ __forceinline__ void load_gain(const struct region_args &, float4 (*)[2],
                                           const struct place &)
 {
-}
-
-/* Activations i .. i + 3 of token t, where they belong. */
-__device__ __forceinline__ void put_x(bf16 *x, int t, int i, float4 v)
-{
-    int at = (i & ~31) + (i & 15) * 2 + (i >> 4 & 1) * 4;
-    uint2 high = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
-    *(uint2 *)(x + t * TERMS * LD + at) = high;
-    if (TERMS == 2)
-        *(uint2 *)(x + (2 * t + 1) * LD + at) =
-            make_uint2(pack_bf16(v.x - low_bf16(high.x), v.y - high_bf16(high.x)),
-                       pack_bf16(v.z - low_bf16(high.y), v.w - high_bf16(high.y)));
-    if (DIAGONAL) { /* four threads have half a strip */
-        float sum = (low_bf16(high.x) + high_bf16(high.x)) + (low_bf16(high.y) + high_bf16(high.y));
-        sum += __shfl_xor_sync(WARP_ALL, sum, 1);
-        sum += __shfl_xor_sync(WARP_ALL, sum, 2);
-        if (threadIdx.x % 4 == 0)
-            ((float *)(x + LD))[i / 16] = sum;
-    }
 }
 
 /* Row t of the input. (An array of rows, indexed, would be local memory.) */
@@ -68,150 +56,192 @@ __device__ __forceinline__ const float *row_of(const struct region_args &a, int 
 #endif
 }
 
-enum {
-    X_LOADS = (K + THREADS * 4 - 1) / (THREADS * 4), /* of a thread and token */
-    X_BATCH = X_LOADS < 8 ? X_LOADS : 8
-};
+/* ---- digits --------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void load_x(const float *from, int first, float4 *v)
+/* A byte of each of four words, in the order in which codes lie. */
+__device__ __forceinline__ unsigned bytes_of(const unsigned *v, unsigned which)
 {
-#pragma unroll
-    for (int b = 0; b < X_BATCH; b++) {
-        int i = ((first + b) * THREADS + threadIdx.x) * 4;
-        v[b] = i < K ? load_x4(from + i) : make_float4(0, 0, 0, 0);
-    }
+    return __byte_perm(__byte_perm(v[0], v[2], which), __byte_perm(v[1], v[3], which), 0x5410);
 }
 
-__device__ __forceinline__ float squares_of(const float4 *v)
+/* Eight activations i .. i + 7 of token t to where they belong, times their gains if there are any;
+ * four neighbouring threads have a strip. `squares`: of the eight, before the gains. */
+__device__ __forceinline__ void put_x(char *x, float *says, int t, int i, const float (&f)[8],
+                                      float squares)
 {
+    const unsigned magic = 0x4b400000u; /* 1.5 x 2^23: a float's last place is then 1 */
+    int strip = i / 32, s = i / 16 % 2, q = i / 4 % 4;
+    unsigned bits[8], most = 0;
     float sum = 0;
 #pragma unroll
-    for (int b = 0; b < X_BATCH; b++)
-        sum += v[b].x * v[b].x + v[b].y * v[b].y + v[b].z * v[b].z + v[b].w * v[b].w;
-    return sum;
-}
-
-/* Times r and gain, in eager's order, to where they belong. Whole warps come here together: K is a
- * multiple of what a warp has. */
-__device__ __forceinline__ void store_x(const struct region_args &a, bf16 *x, int t, int first,
-                                        const float4 *v, float r)
-{
+    for (int j = 0; j < 8; j++)
+        most = max(most, __float_as_uint(f[j]) & 0x7fffffffu);
+    most = max(most, __shfl_xor_sync(WARP_ALL, most, 1));
+    most = max(most, __shfl_xor_sync(WARP_ALL, most, 2));
+    /* Its exponent, of values that would round past what two digits hold the next. */
+    unsigned e = max(most + 0x20000u >> 23, 15u);
+    float up = __uint_as_float(268 - e << 23);
 #pragma unroll
-    for (int b = 0; b < X_BATCH; b++) {
-        int i = ((first + b) * THREADS + threadIdx.x) * 4;
-        float4 p = v[b];
-        if (i >= K)
-            continue;
-#if HAS_NORM
-        float4 g = *(const float4 *)(a.norm + i);
-        p = make_float4(p.x * r * g.x, p.y * r * g.y, p.z * r * g.z, p.w * r * g.w);
-#endif
-        put_x(x, t, i, p);
+    for (int j = 0; j < 8; j++) {
+        float r = fmaf(f[j], up, __uint_as_float(magic));
+        bits[j] = __float_as_uint(r);
+        if (int_shape<WTYPE>::OFFSET)
+            sum += r - __uint_as_float(magic);
     }
-}
-
-/* 1/rms of token t, when the warps' parts of the sum are in `squares`. */
-__device__ __forceinline__ float norm_of(const struct region_args &a, const float (*squares)[M],
-                                         int t)
-{
-#if HAS_NORM
-    float total = 0;
+    unsigned *to = (unsigned *)(x + (strip * M + t) * 64 + q * 8 + s * 4);
+    to[0] = bytes_of(bits, 0x0040);
+    to[2] = bytes_of(bits + 4, 0x0040);
 #pragma unroll
-    for (int w = 0; w < KW * RW; w++)
-        total += squares[w][t];
-    return rsqrtf(total / K + a.eps);
-#else
-    return 1.0f;
-#endif
+    for (int j = 0; j < 8; j++)
+        bits[j] += 128; /* the lower digit has a sign */
+    to[8] = bytes_of(bits, 0x0051);
+    to[10] = bytes_of(bits + 4, 0x0051);
+    float rest = 0;
+    if (int_shape<WTYPE>::OFFSET) {
+        sum += __shfl_xor_sync(WARP_ALL, sum, 1);
+        rest = __shfl_xor_sync(WARP_ALL, sum, 2);
+    }
+    if (HAS_NORM) {
+        squares += __shfl_xor_sync(WARP_ALL, squares, 1);
+        squares += __shfl_xor_sync(WARP_ALL, squares, 2);
+    }
+    if (threadIdx.x % 4 != 0)
+        return;
+    /* What is not finite stays so. */
+    float unit = __uint_as_float(most >= 0x7f800000u ? 0x7fffffffu : e - 14 << 23);
+    float *say = says + (strip * M + t) * SAYS;
+    say[0] = unit;
+    if (HALVES == 2)
+        say[1] = unit * sum, say[2] = unit * rest;
+    else if (SAYS > 1)
+        say[1] = unit * (sum + rest);
+    if (HAS_NORM)
+        says[KX / 32 * M * SAYS + t * (KX / 32) + strip] = squares;
 }
 
-/* x into shared memory, and each warp's part of its sums of squares. With one term x is rounded
- * behind its norm, as eager does: its sum of squares must be known first, and what does not wait in
- * registers is read again. Ends with a barrier. */
+enum {
+    X_EIGHTS = M * KX / 8, /* of all tokens, eight activations each */
+    X_LOADS = (X_EIGHTS + THREADS - 1) / THREADS,
+    X_BATCH = X_LOADS < 4 ? X_LOADS : 4
+};
+
+/* x into shared memory in digits, and 1/rms of each token into squares[0]; for whoever comes behind
+ * another barrier. Ends with a barrier. */
 __device__ __forceinline__ void take(const struct region_args &a, const struct chosen &,
                                      struct input *in, float *shared, const float4 (*)[2],
                                      const struct place &at, float (*squares)[M])
 {
-    constexpr bool NORMED = HAS_NORM && TERMS == 1, HELD = M == 1 && X_LOADS == X_BATCH;
-    bf16 *x = (bf16 *)shared;
-    float4 v[X_BATCH];
-    in->g = at.lane / 4;
-    in->lane = (const uint4 *)(x + in->g * (DIAGONAL ? 32 : LD)) + at.lane % 4;
-    in->strips = (const float4 *)(x + LD) + at.lane % 4;
+    char *x = (char *)shared;
+    int first_x = chunks_before() * 256;
+    float *says = (float *)(x + M * KX * 2 + 256);
+    in->g = at.lane / 4, in->q = at.lane % 4;
+    in->lane = (const uint2 *)x + (in->g / (2 * PER_TILE * HALVES) * M + in->g / 2 % PER_TILE) * 8 +
+               in->g % 2 * 4 + in->q;
+    in->says = says;
+#if HAS_NORM
+    await_copies(); /* the gains: what each thread asked for, then everybody */
+    __syncthreads();
+#endif
 #pragma unroll 1
-    for (int t = 0; t < M; t++) {
-        const float *from = row_of(a, t);
+    for (int first = 0; first < X_LOADS; first += X_BATCH) {
+        float4 v[X_BATCH][2];
+#pragma unroll
+        for (int b = 0; b < X_BATCH; b++) {
+            int i = (first + b) * THREADS + threadIdx.x, t = i / (KX / 8), at_x = i % (KX / 8) * 8;
+            bool some = CHUNKS * SPLIT == ACROSS || first_x + at_x < K;
+            if (i >= X_EIGHTS)
+                continue;
+            const float *from = row_of(a, t) + first_x + at_x;
+            v[b][0] = some ? load_x4(from) : make_float4(0, 0, 0, 0);
+            v[b][1] = some ? load_x4(from + 4) : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int b = 0; b < X_BATCH; b++) {
+            int i = (first + b) * THREADS + threadIdx.x, t = i / (KX / 8), at_x = i % (KX / 8) * 8;
+            if (i >= X_EIGHTS)
+                continue; /* whole warps together: K is a multiple of what one has */
+            float f[8] = {v[b][0].x, v[b][0].y, v[b][0].z, v[b][0].w,
+                          v[b][1].x, v[b][1].y, v[b][1].z, v[b][1].w};
+            float sum = 0;
+#if HAS_NORM
+            const float4 *gain = (const float4 *)(shared + SMEM_X / 4 - K + at_x);
+            float4 g0 = gain[0], g1 = gain[1];
+            float by[8] = {g0.x, g0.y, g0.z, g0.w, g1.x, g1.y, g1.z, g1.w};
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                sum += f[j] * f[j];
+                f[j] *= by[j];
+            }
+#endif
+            put_x(x, says, t, at_x, f, sum);
+        }
+    }
+    __syncthreads();
+#if HAS_NORM
+    for (int t = threadIdx.x / 32; t < M; t += KW * RW) {
+        const float *from = says + KX / 32 * M * SAYS + t * (KX / 32);
         float sum = 0;
-#pragma unroll 1
-        for (int first = 0; first < X_LOADS; first += X_BATCH) {
-            load_x(from, first, v);
-            if (HAS_NORM)
-                sum += squares_of(v);
-            if (!NORMED)
-                store_x(a, x, t, first, v, 1.0f);
-        }
-        if (HAS_NORM)
-            sum = warp_sum(sum);
-        if (HAS_NORM && at.lane == 0)
-            squares[threadIdx.x / 32][t] = sum;
+        for (int i = at.lane; i < KX / 32; i += 32)
+            sum += from[i];
+        sum = warp_sum(sum);
+        if (at.lane == 0)
+            squares[0][t] = rsqrtf(sum / K + a.eps);
     }
-    __syncthreads();
-    if (!NORMED)
-        return;
-#pragma unroll 1
-    for (int t = 0; t < M; t++) {
-        const float *from = row_of(a, t);
-        float r = norm_of(a, squares, t);
-#pragma unroll 1
-        for (int first = 0; first < X_LOADS; first += X_BATCH) {
-            if (!HELD)
-                load_x(from, first, v);
-            store_x(a, x, t, first, v, r);
-        }
-    }
-    __syncthreads();
+#endif
 }
 
 /* ---- a product ------------------------------------------------------------------------------ */
 
-/* Operand B of both products with the columns of `strip` (of the whole row), tokens of tile n. */
-__device__ __forceinline__ uint4 operand_x(const struct input &in, int strip, int n)
+/* Operand B of strips `strip` and on that are abreast, tokens of tile n. Columns beyond the last
+ * token have what comes behind it, and nobody looks at their sums. */
+__device__ __forceinline__ uint2 operand_x(const struct input &in, int strip, int n)
 {
-    if (n * 8 + 8 > COLUMNS && n * 8 + in.g >= COLUMNS)
-        return make_uint4(0, 0, 0, 0);
-    return in.lane[(n * 8 * LD + strip * 32) / 8];
+    uint2 x = in.lane[strip * M * 8 + n * PER_TILE * 8];
+    if (HALVES == 2) { /* the other half's columns are zero */
+        bool second = in.g / (2 * PER_TILE) % 2;
+        x.x = second ? 0 : x.x, x.y = second ? x.y : 0;
+    }
+    return x;
 }
 
-/* Sums of x over the columns that have a scale in common: a product with ones. */
-template <int T> __device__ __forceinline__ void sum_x(const uint4 &x, float (*all)[4])
-{
-    const unsigned one = 0x3f803f80u;
-    const uint4 ones = make_uint4(one, one, one, one);
-#pragma unroll
-    for (int i = 0; i < brick_shape<T>::HALVES * 4; i++)
-        all[i / 4][i % 4] = 0;
-    mma_bf16(all[0], ones, x.x, x.y);
-    mma_bf16(all[brick_shape<T>::HALVES - 1], ones, x.z, x.w);
-}
-
-/* sum += w x over a strip of 16 rows; w0, w1: its operands A */
+/* sum += scales times the sums over strips that are abreast: row halves h, tokens of tile n. */
 template <int T>
-__device__ __forceinline__ void multiply_strip(const uint4 &w0, const uint4 &w1,
-                                               const struct strip_scale<T> *s, const uint4 &x,
-                                               const float (*all)[4], float *sum)
+__device__ __forceinline__ void add_strips(const struct input &in, int strip,
+                                           const struct int_scale &s, int n, const int *c,
+                                           float *sum)
 {
-    typedef brick_shape<T> shape;
-    float part[shape::HALVES][4] = {};
-    mma_bf16(part[0], w0, x.x, x.y);
-    mma_bf16(part[shape::HALVES - 1], w1, x.z, x.w);
+    int mine = strip + in.q / (PER_TILE * HALVES), t = n * PER_TILE + in.q % PER_TILE;
+    const float *say = in.says + (mine * M + min(t, M - 1)) * SAYS;
+    float unit = say[0], all = 0;
+    if (HALVES == 2)
+        all = say[1 + in.q / PER_TILE % 2];
+    else if (SAYS > 1)
+        all = say[1];
 #pragma unroll
-    for (int p = 0; p < shape::HALVES; p++)
+    for (int h = 0; h < 2; h++) {
+        sum[h] = fmaf(s.scale[h] * unit, (float)(c[2 * h] + 256 * c[2 * h + 1]), sum[h]);
+        if (int_shape<T>::OFFSET)
+            sum[h] = fmaf(-s.offset[h], all, sum[h]);
+    }
+}
+
+/* The scales that a lane needs for the strips abreast from t on, of those of the brick. */
+template <int T>
+__device__ __forceinline__ struct int_scale
+scales_of(const char *scales, const struct int_scale (&k)[2], const struct input &in, int t)
+{
+    if (!brick_six_bits(T))
+        return scale_at<T>(scales, in.g, t + in.q / (PER_TILE * HALVES), in.q / PER_TILE % HALVES);
+    if (ABREAST == 4)
+        return k[t / 4];
+    struct int_scale s;
+    int from = in.g * 4 + (t + in.q / PER_TILE) % 4;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (shape::OFFSET)
-                sum[i] = fmaf(-s[i / 2].offset[p], all[p][i], sum[i]);
-            sum[i] = fmaf(s[i / 2].scale[p], part[p][i], sum[i]);
-        }
+    for (int h = 0; h < 2; h++) {
+        s.scale[h] = __shfl_sync(WARP_ALL, k[t / 4].scale[h], from);
+        s.offset[h] = __shfl_sync(WARP_ALL, k[t / 4].offset[h], from);
+    }
+    return s;
 }
 
 /* sum += w x over a brick in shared memory, `strip` the first of its strips in the row. */
@@ -219,90 +249,54 @@ template <int T>
 __device__ __forceinline__ void multiply_brick(const char *brick, const struct input &in, int strip,
                                                const struct place &at, float *sum)
 {
-    typedef brick_shape<T> shape;
     const char *scales = brick + brick_low(T) + brick_high(T);
-#pragma unroll 1
-    for (int p = 0; p < BRICK_STRIPS / 2; p++) {
-        struct strip_pair<T> w = load_pair<T>(brick, p, at.lane);
+    struct int_scale k[2];
+    struct strip_pair<T> w;
+    int c[NT][4];
+    uint2 x[NT];
+    if (brick_six_bits(T))
+        k_scales(scales, in.g, in.q, k);
 #pragma unroll
-        for (int t = 0; t < 2; t++) {
-            struct strip_scale<T> s[2] = {
-                scale_of_strip<T>(scales, in.g, p, t), scale_of_strip<T>(scales, in.g + 8, p, t)
-            };
-            uint4 w0 = pair_operand<T>(w, t, 0), w1 = pair_operand<T>(w, t, 1);
+    for (int t = 0; t < BRICK_STRIPS; t++) {
+        int first = t / ABREAST * ABREAST;
+        bool mine = ABREAST == 1 || in.g / (2 * PER_TILE * HALVES) == t % ABREAST;
+        if (t % 2 == 0)
+            w = load_pair<T>(brick, t / 2, at.lane);
+        uint4 codes = int_operand<T>(w, t % 2);
 #pragma unroll
-            for (int n = 0; n < NT; n++) {
-                uint4 x = operand_x(in, strip + 2 * p + t, n);
-                float all[shape::HALVES][4];
-                if (shape::OFFSET)
-                    sum_x<T>(x, all);
-                multiply_strip<T>(w0, w1, s, x, all, sum + n * 4);
+        for (int n = 0; n < NT; n++) {
+            if (t == first) {
+                x[n] = operand_x(in, strip + t, n);
+                c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
             }
+            mma_int8(c[n], codes, mine ? x[n].x : 0, mine ? x[n].y : 0);
         }
-    }
-}
-
-/* The same of one token: column n of B is strip n of the brick and nothing else, so after all
- * strips column n of the sums is what scale n is for. A strip's operand is the lane's x where the
- * lane is in the strip's column, and zero elsewhere; scales and offsets come once a brick, for the
- * two strips that a lane has. */
-template <int T>
-__device__ __forceinline__ void multiply_diagonal(const char *brick, const struct input &in,
-                                                  int strip, const struct place &at, float *sum)
-{
-    typedef brick_shape<T> shape;
-    const char *scales = brick + brick_low(T) + brick_high(T);
-    float part[2][4] = {};
-    uint4 x = in.lane[strip * 4];
-#pragma unroll 2
-    for (int p = 0; p < BRICK_STRIPS / 2; p++) {
-        struct strip_pair<T> w = load_pair<T>(brick, p, at.lane);
+        if (t % ABREAST < ABREAST - 1)
+            continue;
+        struct int_scale s = scales_of<T>(scales, k, in, first);
 #pragma unroll
-        for (int t = 0; t < 2; t++) {
-            bool mine = in.g == 2 * p + t;
-            mma_bf16(part[0], pair_operand<T>(w, t, 0), mine ? x.x : 0, mine ? x.y : 0);
-            mma_bf16(part[1], pair_operand<T>(w, t, 1), mine ? x.z : 0, mine ? x.w : 0);
-        }
-    }
-    float4 strips = in.strips[strip / 2];
-#pragma unroll
-    for (int i = 0; i < 4; i++) { /* row half i / 2, strip 2 q + i % 2 */
-        int k = i % 2;
-        float x0 = k ? strips.z : strips.x, x1 = k ? strips.w : strips.y, *to = sum + i / 2;
-        struct strip_scale<T> s = scale_of_strip<T>(scales, in.g + i / 2 * 8, at.lane % 4, k);
-        if (shape::HALVES == 1) {
-            *to = fmaf(s.scale[0], part[0][i] + part[1][i], *to);
-            if (shape::OFFSET)
-                *to = fmaf(-s.offset[0], x0 + x1, *to);
-        } else {
-            *to = fmaf(s.scale[0], part[0][i], fmaf(-s.offset[0], x0, *to));
-            *to = fmaf(s.scale[shape::HALVES - 1], part[1][i],
-                       fmaf(-s.offset[shape::HALVES - 1], x1, *to));
-        }
+        for (int n = 0; n < NT; n++)
+            add_strips<T>(in, strip + first, s, n, c[n], sum + n * 2);
     }
 }
 
 /* ---- meeting -------------------------------------------------------------------------------- */
 
-/* This thread's sum over the KW warps of a row, and over the terms of its token. */
+/* This thread's sum over the lanes and the KW warps of a row. */
 __device__ __forceinline__ float join(const float *sum, float (*part)[TILE * M],
                                       const struct place &at, const struct finisher &f)
 {
     int g = at.lane / 4, q = at.lane % 4;
 #pragma unroll
-    for (int i = 0; DIAGONAL && i < SUMS; i++) { /* lanes of a row have its strips */
-        float all = sum[i] + __shfl_xor_sync(WARP_ALL, sum[i], 1);
-        all += __shfl_xor_sync(WARP_ALL, all, 2);
-        if (q == 0)
-            part[at.kw][at.rw * ROWS + i / 2 * 16 + g + i % 2 * 8] = all;
-    }
+    for (int i = 0; i < SUMS; i++) { /* band, tile of tokens, row half */
+        int t = i / 2 % NT * PER_TILE + q % PER_TILE;
+        int row = at.rw * ROWS + i / (2 * NT) * 16 + g + i % 2 * 8;
+        float all = sum[i];
 #pragma unroll
-    for (int i = 0; !DIAGONAL && i < SUMS; i++) {
-        int column = i / 4 % NT * 8 + 2 * q + i % 2, t = column / TERMS;
-        int row = at.rw * ROWS + i / (4 * NT) * 16 + g + i / 2 % 2 * 8;
-        if ((TERMS == 2 && i % 2) || column >= COLUMNS)
-            continue;
-        part[at.kw][t * TILE + row] = TERMS == 2 ? sum[i] + sum[i + 1] : sum[i];
+        for (int o = PER_TILE; o < 4; o *= 2) /* lanes of a token have its strips */
+            all += __shfl_xor_sync(WARP_ALL, all, o);
+        if (q < PER_TILE && t < M)
+            part[at.kw][t * TILE + row] = all;
     }
     __syncthreads();
     float v = 0;

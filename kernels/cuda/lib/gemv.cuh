@@ -7,7 +7,8 @@
  * x and products (bricks_x.cuh), and sums that lie in lanes as such products leave them.
  *
  * The includer has the knobs ROWS, UNROLL, KW, RW, X, PERSIST, CLUSTER, TRIGGER, NEXT and BLOCKS,
- * and says with NEIGHBOURS how a row is shared by KW warps: 0, chunk by chunk in turn; 1, each has
+ * with FRAGMENTS also SPLIT: blocks of a cluster that have the same rows and share K. It says with
+ * NEIGHBOURS how a row is shared by KW warps: 0, chunk by chunk in turn; 1, each has
  * neighbouring chunks, which one copy can bring.
  *
  * Gains are a layer's own and come from memory, behind all the weights that are on their way if
@@ -18,6 +19,11 @@
 
 #ifndef FRAGMENTS
 #define FRAGMENTS 0
+#endif
+#if FRAGMENTS
+#include "cuda/lib/bricks_int.cuh"
+#else
+#define SPLIT 1 /* blocks that share K */
 #endif
 #include "cuda/lib/shape.cuh"
 #include "cuda/lib/stream.cuh"
@@ -32,24 +38,31 @@ enum {
     TILE = RW * ROWS,
     TILES = (ROWS_ALL + TILE - 1) / TILE,
     BLOCK_ROWS = QK ? HEAD_DIM / CLUSTER : TILE, /* neighbouring rows of a block */
-    GRID = QK                                 ? ROWS_ALL / BLOCK_ROWS
-           : PERSIST && PERSIST * SMS < TILES ? PERSIST * SMS
-                                              : TILES,
-    CHUNKS = K / 256, /* a chunk: 16 bytes for each lane of a warp */
+    MOST = PERSIST ? PERSIST * SMS / SPLIT : TILES,
+    WALKERS = MOST < TILES ? MOST : TILES, /* clusters that share K, or blocks, and tiles of one */
+    WALK = (TILES + WALKERS - 1) / WALKERS,
+    GRID = QK ? ROWS_ALL / BLOCK_ROWS : WALKERS * SPLIT,
+    ACROSS = K / 256,                      /* a chunk: 16 bytes for each lane of a warp */
+    CHUNKS = (ACROSS + SPLIT - 1) / SPLIT, /* of a block */
+    KX = CHUNKS * 256,                     /* columns that it multiplies */
     C = (CHUNKS + KW * UNROLL - 1) / (KW * UNROLL) * UNROLL, /* of a warp */
-    RAGGED = C * KW != CHUNKS,                               /* some are beyond the row's end */
+    RAGGED = C * KW != CHUNKS || CHUNKS * SPLIT != ACROSS,   /* some are beyond the row's end */
     CHUNK_STEP = (NEIGHBOURS ? 1 : KW) * 256, /* elements from a warp's chunk to its next */
     STEPS = C / UNROLL,
     P = FRAGMENTS ? 32 : power_of_two(ROWS * M),
     SPAN = 32 / P,                         /* lanes that end up with the same sum */
     AT_ONCE = X || STEPS <= 4 ? STEPS : 1, /* unrolled */
 #if FRAGMENTS
-    DIAGONAL = M == 1 && TERMS == 1, /* a column of operand B is a strip, not a token */
-    COLUMNS = M * TERMS,             /* of operand B */
-    NT = (COLUMNS + 7) / 8,
-    SUMS = ROWS / 16 * (DIAGONAL ? 2 : NT * 4), /* of a lane */
-    LD = K + 32, /* a column in shared memory: conflict-free in 16-byte reads */
-    SMEM_X = COLUMNS * LD * 2 + (DIAGONAL ? K / 4 : 0)
+    HALVES = int_shape<WTYPE>::HALVES,
+    PER_TILE = M < 4 / HALVES ? power_of_two(M) : 4 / HALVES, /* tokens of a product */
+    ABREAST = 4 / (PER_TILE * HALVES),                        /* strips of it */
+    NT = (M + PER_TILE - 1) / PER_TILE,
+    SUMS = ROWS / 16 * NT * 2, /* of a lane */
+    SAYS = HALVES == 2                ? 4
+           : int_shape<WTYPE>::OFFSET ? 2
+                                      : 1, /* floats of a strip and token */
+    SMEM_X = (M * KX * 2 + 256 + KX / 32 * M * (SAYS + HAS_NORM) * 4 + 15) / 16 * 16 +
+             (HAS_NORM ? K * 4 : 0)
 #else
     SUMS = ROWS * M,
     SMEM_X = X ? 0 : K * M * 4
@@ -66,25 +79,31 @@ struct place {
 /* Where a tile's first row is. Tile i of a block: neighbours when a head is shared, else dealt. */
 __device__ __forceinline__ int tile_row(int i)
 {
-    int row = QK ? blockIdx.x * BLOCK_ROWS + i * TILE : (blockIdx.x + i * GRID) * TILE;
+    int row = QK ? blockIdx.x * BLOCK_ROWS + i * TILE : (blockIdx.x / SPLIT + i * WALKERS) * TILE;
     return min(row, ROWS_ALL - TILE);
 }
 
 __device__ __forceinline__ int tiles_of_block()
 {
-    return QK ? BLOCK_ROWS / TILE : (TILES - (int)blockIdx.x + GRID - 1) / GRID;
+    return QK ? BLOCK_ROWS / TILE : (TILES - (int)blockIdx.x / SPLIT + WALKERS - 1) / WALKERS;
 }
 
-/* Chunk c of this warp, counted in the whole row. */
+/* Chunk c of this warp, counted from the block's first. */
 __device__ __forceinline__ int chunk_at(int c, const struct place &at)
 {
     return NEIGHBOURS ? at.kw * C + c : c * KW + at.kw;
 }
 
+/* The first chunk of this block. */
+__device__ __forceinline__ int chunks_before()
+{
+    return SPLIT > 1 ? (int)blockIdx.x % SPLIT * CHUNKS : 0;
+}
+
 /* A part of K that has fewer chunks than others has none there. */
 __device__ __forceinline__ bool beyond(int c, const struct place &at)
 {
-    return RAGGED && chunk_at(c, at) >= CHUNKS;
+    return RAGGED && (chunk_at(c, at) >= CHUNKS || chunks_before() + chunk_at(c, at) >= ACROSS);
 }
 
 /* This lane's first 16 bytes of its warp's first row in tile i. */

@@ -78,7 +78,9 @@ __device__ __forceinline__ float join(const float *sum, float (*part)[TILE * M],
 __device__ __forceinline__ float scale_of(const struct region_args &a, const float (*squares)[M],
                                           const struct place &at, const struct token &k)
 {
-#if HAS_NORM && !(FRAGMENTS && TERMS == 1) /* then x is normed */
+#if HAS_NORM && FRAGMENTS /* take() has summed them */
+    return squares[0][k.t];
+#elif HAS_NORM
     constexpr int PARTS = X ? KW : KW * RW;
     float total = 0;
 #pragma unroll
@@ -215,6 +217,32 @@ finish_head(const struct region_args &a, const float (*raw)[BLOCK_ROWS], const s
         other *= scale * h.other_gain;
     }
     put_qkv(a, first + r, h.k, v, other, h.turn);
+}
+#endif
+
+#if SPLIT > 1
+/* Sums that a block has of its part of K, of all tiles that its cluster walks over. Its blocks meet
+ * once: each reads what the others have of its share, and none ends before that. */
+__device__ __forceinline__ void finish_split(const struct region_args &a,
+                                             const float (*kept)[TILE * M], int tiles)
+{
+    int rank = blockIdx.x % SPLIT;
+    cluster_arrive();
+    cluster_wait();
+    for (int at = threadIdx.x * SPLIT + rank; at < tiles * TILE * M; at += THREADS * SPLIT) {
+        int i = at / (TILE * M), index = at % (TILE * M), t = index / TILE;
+        size_t to = (size_t)t * ROWS_ALL + tile_row(i) + index % TILE;
+        float v = __ldcg(a.x + to), sum[SPLIT];
+#pragma unroll
+        for (int p = 0; p < SPLIT; p++)
+            sum[p] = load_peer(&kept[0][0] + at, p);
+#pragma unroll
+        for (int p = 0; p < SPLIT; p++)
+            v += sum[p];
+        a.y[to] = v;
+    }
+    cluster_arrive();
+    cluster_wait();
 }
 #endif
 

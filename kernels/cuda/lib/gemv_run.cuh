@@ -47,13 +47,17 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
 {
     extern __shared__ __align__(16) float shared_x[];
     __shared__ float part[2][KW][TILE * M], squares[KW * RW][M];
+#if SPLIT > 1
+    __shared__ float kept[WALK][TILE * M];
+#else
     __shared__ float raw[QK ? M : 1][BLOCK_ROWS];
+#endif
     int warp = threadIdx.x / 32, tiles = tiles_of_block();
     struct place at = {warp % KW, warp / KW, (int)threadIdx.x % 32};
     Stream stream(a, at, shared_x + SMEM_X / 4);
     if (TRIGGER == 0)
         release_next();
-    if (QK && CLUSTER > 1)
+    if ((QK && CLUSTER > 1) || SPLIT > 1)
         cluster_come();
     float4 gain[X ? C : 1][2];
     load_gain(a, gain, at);
@@ -67,7 +71,7 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
 #if AT_ATTN_IN && HAS_QK_NORM
     struct head_end end = head_end_of(a);
 #endif
-    if (QK && CLUSTER > 1)
+    if ((QK && CLUSTER > 1) || SPLIT > 1)
         cluster_wait(); /* every block of the cluster has started: its memory can be written */
 
     after_previous();
@@ -88,16 +92,23 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
         float sum[SUMS];
         int row = tile_row(i) + f.local;
         stream.look(i, tiles);
-        float2 with = f.mine && !QK ? companion(a, row, f.k) : make_float2(0, 0);
+        float2 with = f.mine && !QK && SPLIT == 1 ? companion(a, row, f.k) : make_float2(0, 0);
         stream.multiply(in, i, tiles, sum);
         if (TRIGGER == 3 && i + 1 == tiles)
             release_next();
         float v = join(sum, part[i & 1], at, f);
         if (i == 0)
             scale = scale_of(a, squares, at, f.k);
+#if SPLIT > 1
+        if (f.mine)
+            kept[i][f.index] = v;
+#else
         end_tile(a, f, i, row, v * scale, with, raw, &best);
+#endif
     }
-#if AT_ATTN_IN && HAS_QK_NORM
+#if SPLIT > 1
+    finish_split(a, kept, tiles);
+#elif AT_ATTN_IN && HAS_QK_NORM
     finish_head(a, raw, end);
 #elif AT_HEAD
     finish_best(a, best, f, at);
@@ -114,7 +125,7 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     REGION == REGION_HEAD ? (int64_t)GRID *M * 8 : 0,
     0,
     "",
-    {{{GRID, 1, 1}, THREADS, SMEM_X + SMEM_STREAM, 1, QK ? CLUSTER : 1, 0}},
+    {{{GRID, 1, 1}, THREADS, SMEM_X + SMEM_STREAM, 1, QK ? CLUSTER : SPLIT, 0}},
 };
 
 #endif

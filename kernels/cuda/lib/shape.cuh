@@ -52,6 +52,12 @@
 #define HAS_CLUSTERS 1
 #endif
 
+#if !defined __CUDA_ARCH__ || defined __CUDA_ARCH_FEAT_SM90_ALL
+#define HAS_WGMMA 1
+#else
+#define HAS_WGMMA 0
+#endif
+
 /* Regions for #if, which does not know enumerators. */
 #define AT_ATTN_IN (REGION == 1)
 #define AT_ATTN (REGION == 2)

@@ -286,6 +286,16 @@ __device__ __forceinline__ void store_at(unsigned peer, float v)
 #endif
 }
 
+/* What block `rank` of the cluster has where this one has *own. */
+__device__ __forceinline__ float load_peer(const float *own, int rank)
+{
+    float v = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(peer_of(own, rank)) : "memory");
+#endif
+    return v;
+}
+
 /* Stores v where *own is in the shared memory of block `rank` of the cluster. */
 __device__ __forceinline__ void store_peer(float *own, int rank, float v)
 {

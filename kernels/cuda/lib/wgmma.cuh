@@ -113,13 +113,24 @@ __device__ __forceinline__ unsigned long long by_column(unsigned at, int apart)
 #define WGMMA_8(c, i)                                                                           \
     "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
         "+f"(c[i + 6]), "+f"(c[i + 7])
-#define WGMMA_32(c, i) WGMMA_8(c, i), WGMMA_8(c, i + 8), WGMMA_8(c, i + 16), WGMMA_8(c, i + 24)
-#define WGMMA_LIST_32                                                                    \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22," \
-    "%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define WGMMA_LIST_64                                                                 \
-    WGMMA_LIST_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-                  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA_16(c, i) WGMMA_8(c, i), WGMMA_8(c, i + 8)
+#define WGMMA_32(c, i) WGMMA_16(c, i), WGMMA_16(c, i + 16)
+#define WGMMA_LIST_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define WGMMA_LIST_32 \
+    WGMMA_LIST_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define WGMMA_LIST_48 \
+    WGMMA_LIST_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define WGMMA_LIST_64 \
+    WGMMA_LIST_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA_LIST_80 \
+    WGMMA_LIST_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define WGMMA_LIST_96 \
+    WGMMA_LIST_80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define WGMMA_LIST_112 \
+    WGMMA_LIST_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+#define WGMMA_LIST_128 \
+    WGMMA_LIST_112     \
+        ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 /* One product of n columns, in which the predicate `adds` is what `when` makes it: false overwrites
  * c. As one macro, so that its text is one argument of asm. */
 #define WGMMA(n, when, operands)         \
@@ -128,23 +139,28 @@ __device__ __forceinline__ unsigned long long by_column(unsigned at, int apart)
 
 /* c[64, 2 N] (+)= a[64, 16] b[2 N, 16]^T, both in shared memory, by rows. A thread has of rows
  * 16 warp + lane / 4 and that + 8 columns 8 i + 2 (lane % 4) + (0, 1): c[4 i .. 4 i + 3]. */
-__device__ __forceinline__ void wgmma_rows(float (&c)[32], unsigned long long a,
-                                           unsigned long long b, bool adds)
-{
-    asm volatile(
-        WGMMA("64", "setp.ne.b32 adds, %34, 0", "{" WGMMA_LIST_32 "}, %32, %33, adds, 1, 1, 0, 0")
-        : WGMMA_32(c, 0)
-        : "l"(a), "l"(b), "r"((int)adds));
-}
-
-__device__ __forceinline__ void wgmma_rows(float (&c)[64], unsigned long long a,
-                                           unsigned long long b, bool adds)
-{
-    asm volatile(
-        WGMMA("128", "setp.ne.b32 adds, %66, 0", "{" WGMMA_LIST_64 "}, %64, %65, adds, 1, 1, 0, 0")
-        : WGMMA_32(c, 0), WGMMA_32(c, 32)
-        : "l"(a), "l"(b), "r"((int)adds));
-}
+#define WGMMA_ROWS(half, n, d, e, f, outputs)                                           \
+    __device__ __forceinline__ void wgmma_rows(float(&c)[half], unsigned long long a,   \
+                                               unsigned long long b, bool adds)         \
+    {                                                                                   \
+        asm volatile(WGMMA(n, "setp.ne.b32 adds, %" f ", 0",                            \
+                           "{" WGMMA_LIST_##half "}, %" d ", %" e ", adds, 1, 1, 0, 0") \
+                     : WGMMA_32(c, 0) outputs                                           \
+                     : "l"(a), "l"(b), "r"((int)adds));                                 \
+    }
+#define WGMMA_TO_48 , WGMMA_16(c, 32)
+#define WGMMA_TO_64 , WGMMA_32(c, 32)
+#define WGMMA_TO_80 WGMMA_TO_64, WGMMA_16(c, 64)
+#define WGMMA_TO_96 WGMMA_TO_64, WGMMA_32(c, 64)
+#define WGMMA_TO_112 WGMMA_TO_96, WGMMA_16(c, 96)
+#define WGMMA_TO_128 WGMMA_TO_96, WGMMA_32(c, 96)
+WGMMA_ROWS(32, "64", "32", "33", "34", )
+WGMMA_ROWS(48, "96", "48", "49", "50", WGMMA_TO_48)
+WGMMA_ROWS(64, "128", "64", "65", "66", WGMMA_TO_64)
+WGMMA_ROWS(80, "160", "80", "81", "82", WGMMA_TO_80)
+WGMMA_ROWS(96, "192", "96", "97", "98", WGMMA_TO_96)
+WGMMA_ROWS(112, "224", "112", "113", "114", WGMMA_TO_112)
+WGMMA_ROWS(128, "256", "128", "129", "130", WGMMA_TO_128)
 
 /* c[64, 2 N] += a[64, 16] b[16, 2 N], a in registers (as mma.m16n8k16 wants it), b by columns. */
 __device__ __forceinline__ void wgmma_columns(float (&c)[32], const unsigned (&a)[4],

@@ -209,6 +209,19 @@ static void engine_reads_prompts_in_chunks_of_the_backends_size_unless_told(void
     assert_int_equal(most_tokens_of_a_prompt(3), 16); /* the least */
 }
 
+static void engine_decodes_as_many_together_as_the_backend_is_used_to_unless_told(void **state)
+{
+    (void)state;
+    struct backend_ops gpu = {.usual_batch = 256}, any = {.name = "any"};
+    assert_int_equal(backend_batch(&backend_cpu, 0), 64);
+    assert_int_equal(backend_batch(&gpu, 0), 256);
+    assert_int_equal(backend_batch(&gpu, 7), 7);
+    assert_int_equal(backend_batch(&any, 0), 64);
+    struct engine *e = start_with(400, 0);
+    assert_int_equal(engine_info(e)->max_batch, 64);
+    engine_stop(e);
+}
+
 static void engine_reads_a_long_prompt_without_stopping_the_others(void **state)
 {
     (void)state;
@@ -282,6 +295,7 @@ int main(void)
         cmocka_unit_test(engine_stops_at_strings_and_ids),
         cmocka_unit_test(engine_refuses_what_it_cannot_serve),
         cmocka_unit_test(engine_reads_prompts_in_chunks_of_the_backends_size_unless_told),
+        cmocka_unit_test(engine_decodes_as_many_together_as_the_backend_is_used_to_unless_told),
         cmocka_unit_test(engine_reads_a_long_prompt_without_stopping_the_others),
         cmocka_unit_test(engine_json_tells_what_happened),
     };

@@ -24,12 +24,12 @@ static void every_gap_is_counted_under_its_kind(void **state)
         add(&g, GAP_PLAIN, 1, 1000, 1000);
     add(&g, GAP_SLICE, 1, 9000, 1000);
     add(&g, GAP_SLICE, 1, 7000, 1000);
-    add(&g, GAP_LOOK, 1, 0, 1500); /* the first after a pause: no gap of ours */
+    add(&g, GAP_HOOK, 1, 0, 1500); /* the first after a pause: no gap of ours */
     assert_int_equal(g.n[GAP_PLAIN], 90);
     assert_int_equal(g.n[GAP_SLICE], 2);
     assert_int_equal(g.ns[GAP_SLICE], 16000000);
     assert_int_equal(g.longest_ns[GAP_SLICE], 9000000);
-    assert_int_equal(g.n[GAP_LOOK], 0);
+    assert_int_equal(g.n[GAP_HOOK], 0);
 }
 
 static void a_swap_is_held_against_the_plain_steps_around_it(void **state)

@@ -274,8 +274,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pace_learns_what_steps_take),
-        cmocka_unit_test(
-            full_batch_is_served_as_fast_as_any_fixed_pace_and_within_both_targets),
+        cmocka_unit_test(full_batch_is_served_as_fast_as_any_fixed_pace_and_within_both_targets),
         cmocka_unit_test(target_that_cannot_be_met_starves_nobody),
         cmocka_unit_test(long_prompts_stay_within_the_target_between_tokens),
         cmocka_unit_test(short_prompt_beside_a_stream_makes_steps_no_longer_than_it_must),

@@ -46,6 +46,33 @@ static void a_step_is_five_regions_a_layer_between_embed_and_head(void **state)
     plan_free(p);
 }
 
+static void several_ranks_put_together_what_out_regions_and_the_head_left(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    struct plan *p = plan_build_ranks(&m.shape, 2);
+    assert_int_equal(p->nodes, 28 * 7 + 3);
+    for (int l = 0; l < 28; l++) {
+        const struct plan_node *n = &p->node[1 + 7 * l];
+        assert_int_equal(n[2].region, REGION_ATTN_OUT);
+        assert_int_equal(n[3].region, REGION_REDUCE);
+        assert_int_equal(n[3].of, REGION_ATTN_OUT);
+        assert_int_equal(n[4].region, REGION_MLP_IN);
+        assert_int_equal(n[5].region, REGION_MLP_OUT);
+        assert_int_equal(n[6].region, REGION_REDUCE);
+        assert_int_equal(n[6].of, REGION_MLP_OUT);
+        assert_int_equal(n[6].layer, l);
+        assert_ptr_equal(&p->node[plan_at(p, REGION_MLP_OUT, l)], &n[5]);
+        assert_ptr_equal(plan_ahead(p, REGION_ATTN_OUT, l), &n[4]); /* the next with a matrix */
+    }
+    assert_int_equal(p->node[28 * 7 + 2].region, REGION_GATHER);
+    assert_int_equal(p->node[28 * 7 + 2].of, REGION_HEAD);
+    plan_free(p);
+    p = plan_build_ranks(&m.shape, 1);
+    assert_int_equal(p->nodes, 28 * 5 + 2); /* one rank has nothing to put together */
+    plan_free(p);
+}
+
 static void every_region_has_a_row_and_its_own_name(void **state)
 {
     (void)state;
@@ -233,7 +260,7 @@ static void a_format_is_kept_where_the_whole_matrix_has_it(void **state)
     l->gate.type = l->up.type = DTYPE_F16;
     assert_int_equal(device_type(&m, REGION_MLP_IN, 0), DTYPE_BF16);
     l->wq.type = l->wk.type = l->wv.type = l->gate.type = l->up.type = DTYPE_BF16;
-    for (int t = DTYPE_Q8_0; t <= DTYPE_Q6_K; t++) {
+    for (int t = DTYPE_Q8_0; t < DTYPE_COUNT; t++) {
         m.head.type = t;
         assert_int_equal(device_type(&m, REGION_HEAD, 0), t);
     }
@@ -244,6 +271,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_five_regions_a_layer_between_embed_and_head),
+        cmocka_unit_test(several_ranks_put_together_what_out_regions_and_the_head_left),
         cmocka_unit_test(every_region_has_a_row_and_its_own_name),
         cmocka_unit_test(nodes_are_found_and_what_they_may_fetch_ahead),
         cmocka_unit_test(a_walk_ends_at_the_first_that_fails),

@@ -161,7 +161,6 @@ static void *work(void *arg)
 
 struct engine *engine_start(const struct config *c, struct err *err)
 {
-    (void)c;
     struct engine *e = xcalloc(1, sizeof(*e));
     e->tokenizer = byte_tokenizer(err);
     if (!e->tokenizer) {
@@ -177,6 +176,7 @@ struct engine *engine_start(const struct config *c, struct err *err)
         .device = "none",
         .tokenizer = e->tokenizer,
         .max_context = TOY_CONTEXT,
+        .max_batch = (int32_t)c->engine_max_batch,
         .created = 1,
         .chat_template =
             "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' "

@@ -47,7 +47,7 @@ struct fake {
 };
 static struct fake fake;
 static pthread_mutex_t fake_capture_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct tap *fake_capture; /* lock; one that waits for a step */
+static struct hook *fake_capture; /* lock; one that waits for a step */
 static const struct machine fake_machine = {
     .device = "fake", .read_bandwidth = 40e9, .peak_flops = 100e9, .boundary_s = 1e-6};
 
@@ -265,17 +265,17 @@ static void fake_unload(struct backend *b, struct kernel *k)
     atomic_fetch_sub(&fake.loaded, 1);
 }
 
-static int fake_tap(struct backend *b, struct tap *t)
+static int fake_hook(struct backend *b, struct hook *t)
 {
     (void)b;
     pthread_mutex_lock(&fake_capture_lock);
-    fake_capture = t && t->kind == TAP_CAPTURE ? t : NULL;
+    fake_capture = t && t->kind == HOOK_CAPTURE ? t : NULL;
     pthread_mutex_unlock(&fake_capture_lock);
     if (!t || !atomic_load(&fake.live))
         return 0;
-    t->looks = 1;
+    t->comparisons = 1;
     const char *wrong = atomic_load(&fake.audit_fails);
-    if (t->kind == TAP_COMPARE && wrong && strcmp(atomic_load(&t->slot->kernel)->id, wrong) == 0)
+    if (t->kind == HOOK_COMPARE && wrong && strcmp(atomic_load(&t->slot->kernel)->id, wrong) == 0)
         t->different = 1;
     struct specializer *hasty = t->different ? atomic_exchange(&fake.hasty, NULL) : NULL;
     char *text = NULL;
@@ -290,7 +290,7 @@ static const struct backend_ops fake_ops = {.name = "fake",
                                             .machine = fake_machine_of,
                                             .load = fake_load,
                                             .unload = fake_unload,
-                                            .tap = fake_tap};
+                                            .hook = fake_hook};
 
 const struct backend_ops *engine_backend_ops(const struct engine *e)
 {

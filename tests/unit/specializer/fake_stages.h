@@ -118,9 +118,10 @@ void probe_end(struct probe *p)
     free(p);
 }
 
-struct capture *capture_seeded(const struct model *model, const struct slot *slot, uint64_t seed)
+struct capture *capture_seeded(const struct model *model, const struct slot *slot,
+                               int32_t decodes_most, uint64_t seed)
 {
-    (void)model, (void)slot, (void)seed;
+    (void)model, (void)slot, (void)decodes_most, (void)seed;
     return xcalloc(1, sizeof(struct capture));
 }
 
@@ -223,11 +224,11 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
     return live_verdict(env, c, STAGE_CANARY, timeout_s);
 }
 
-const char *compare_verdict(const struct stage_env *env, const struct tap *tap,
+const char *compare_verdict(const struct stage_env *env, const struct hook *hook,
                             const struct evidence *evidence, char *buf, size_t n)
 {
     (void)env, (void)evidence, (void)buf, (void)n;
-    return tap->different ? "audit: planted difference" : NULL;
+    return hook->different ? "audit: planted difference" : NULL;
 }
 
 #endif

@@ -161,7 +161,7 @@ static int64_t last_of(struct specializer *s, const char *event)
  * it also naps before it has seen any step. */
 static inline bool asleep(struct specializer *s)
 {
-    return atomic_load(&s->doing) == DOING_SLEEP && last_of(s, "asleep") > last_of(s, "round");
+    return atomic_load(&s->doing) == DOING_SLEEP && last_of(s, "asleep") > last_of(s, "batch");
 }
 
 /* A test that failed left its loop running, and the next ones look at the same engine. */

@@ -203,7 +203,7 @@ static void see_metrics(struct specializer *s)
                                         "whet_kernel_swaps_total{result=\"published\"}",
                                         "whet_kernel_rollbacks_total{reason=\"audit\"} 0",
                                         "whet_time_saved_seconds_total",
-                                        "whet_audit_looks_total",
+                                        "whet_audit_comparisons_total",
                                         "whet_audit_mismatches_total 0",
                                         "whet_store_errors_total 0",
                                         "whet_specializer_searching 1",
@@ -272,7 +272,7 @@ static void operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails(voi
     atomic_store(&fake.audit_fails, id);
     WAIT_FOR(ROLLED_BACK("audit") >= 1);
     assert_true(metric(s, "\nwhet_audit_mismatches_total ") >= 1);
-    assert_true(metric(s, "\nwhet_audit_looks_total ") >= 1);
+    assert_true(metric(s, "\nwhet_audit_comparisons_total ") >= 1);
     atomic_store(&fake.audit_fails, NULL);
 
     expect(ANSWER_DONE, specializer_rollback(s, "head/m1", NULL, "r1", &text), &text);

@@ -79,7 +79,7 @@ static struct told retried(struct specializer *s, const char *key)
 static void note_last(void *ctx, const struct trace_row *row) /* newest first */
 {
     char *last = ctx;
-    if (!last[0] && (strcmp(row->event, "asleep") == 0 || strcmp(row->event, "round") == 0 ||
+    if (!last[0] && (strcmp(row->event, "asleep") == 0 || strcmp(row->event, "batch") == 0 ||
                      strcmp(row->event, "retried") == 0))
         snprintf(last, 20, "%s", row->event);
 }

@@ -90,6 +90,17 @@ static void loop_opens_with_the_known_points_of_all_slots(void **unused)
     stop(s);
 }
 
+/* What a search finds alone can be measured: no point is known beforehand, none is tried first. */
+static void loop_without_starts_searches_from_nothing(void **unused)
+{
+    (void)unused;
+    struct specializer *s = start("--specializer-starts", "false");
+    WAIT_FOR(specialized("mlp_out/m1"));
+    assert_true(last_of(s, "opening") == 0);
+    assert_int_equal(atomic_load(&s->counts.known[KNOWN_TRIED]), 0);
+    stop(s);
+}
+
 static void loop_under_bit_equal_proposes_only_points_that_declare_it(void **unused)
 {
     (void)unused;
@@ -298,15 +309,15 @@ static void loop_searches_a_tree_too(void **unused)
 }
 
 /* Batches begun since the loop was started. */
-static void count_round(void *ctx, const struct trace_row *row)
+static void count_batch(void *ctx, const struct trace_row *row)
 {
     *(int *)ctx += row->at >= began_s;
 }
 
-static int rounds(struct specializer *s)
+static int batches(struct specializer *s)
 {
     int n = 0;
-    store_events(s->store, "round", 0, 100000, count_round, &n, NULL);
+    store_events(s->store, "batch", 0, 100000, count_batch, &n, NULL);
     return n;
 }
 
@@ -326,9 +337,9 @@ static void loop_does_not_spin_when_the_builds_of_the_hour_are_used_up(void **un
     (void)unused;
     begun_ns = clock_ns();
     struct specializer *s = start("--specializer-builds-per-hour", "1");
-    WAIT_FOR(rounds(s) >= 1);
+    WAIT_FOR(batches(s) >= 1);
     usleep(500000);
-    int begun = rounds(s);
+    int begun = batches(s);
     assert_in_range(begun, 1, tried_at_most(6));
     stop(s);
 }
@@ -406,6 +417,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(loop_publishes_a_fast_kernel_that_passed_and_then_sleeps),
         TEST(loop_opens_with_the_known_points_of_all_slots),
+        TEST(loop_without_starts_searches_from_nothing),
         TEST(loop_under_bit_equal_proposes_only_points_that_declare_it),
         TEST(loop_waits_for_traffic_and_builds_nothing_without),
         TEST(loop_searches_only_the_slots_that_are_named),

@@ -69,6 +69,34 @@ static void decodes_stay_in_the_context_that_was_asked_for(void **state)
     engine_stop(e);
 }
 
+/* As many as a GPU decodes together. */
+static void hundreds_of_sequences_decode_together(void **state)
+{
+    (void)state;
+    enum { MANY = 128 };
+    fake_reset();
+    struct config c = config_of(MANY * 256 / KV_PAGE + 64, MANY);
+    c.engine_prefill_chunk = 2048; /* or the first have ended before the last begin */
+    struct engine *e = start(&c);
+    struct err err = {""};
+    struct seen w;
+    struct slot *slot = dispatch_slot(engine_dispatch(e), REGION_ATTN, MANY, 256);
+    struct replay *r = replay_new(e, slot, MANY, 256, 1, &err);
+    assert_non_null(r);
+    watch(&w, e, slot);
+    assert_int_equal(replay_run(r, &err), 0);
+    for (int i = 0; i < 60000 && atomic_load(&w.canary.have) < WANT; i++)
+        usleep(1000);
+    replay_stop(r);
+    engine_canary(e, NULL);
+    int together = 0, have = atomic_load(&w.canary.have);
+    for (int i = 0; i < have; i++)
+        together += w.canary.step[i].m == MANY;
+    assert_true(together > 10);
+    free(w.canary.step);
+    engine_stop(e);
+}
+
 static void attention_has_the_upper_half_of_its_own(void **state)
 {
     (void)state;
@@ -108,6 +136,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decodes_stay_in_the_context_that_was_asked_for),
+        cmocka_unit_test(hundreds_of_sequences_decode_together),
         cmocka_unit_test(attention_has_the_upper_half_of_its_own),
         cmocka_unit_test(sequences_end_where_the_model_does),
         cmocka_unit_test(what_the_model_cannot_hold_is_refused_by_name),

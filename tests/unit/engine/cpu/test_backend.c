@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cpu/backend*: a step against the oracle's forward pass. What the specializer may
- * do beside it: test_backend_taps.c. */
+ * do beside it: test_backend_hook.c. */
 #include "tests/unit/engine/cpu/backend_world.h"
 
 static void step_equals_the_oracles_forward_pass(void **state)

@@ -314,7 +314,7 @@ static void narrow_bits_do_not_depend_on_instruction_set_or_threads(void **state
     }
 }
 
-static void one_token_has_the_bits_it_has_in_company(void **state)
+static void one_token_has_the_bits_it_has_in_a_step_of_many(void **state)
 {
     (void)state;
     struct model_shape shape = shape_small();
@@ -436,7 +436,7 @@ int main(void)
         cmocka_unit_test(unusual_inputs_match_the_oracle),
         cmocka_unit_test(exact_sums_are_exact),
         cmocka_unit_test(narrow_bits_do_not_depend_on_instruction_set_or_threads),
-        cmocka_unit_test(one_token_has_the_bits_it_has_in_company),
+        cmocka_unit_test(one_token_has_the_bits_it_has_in_a_step_of_many),
         cmocka_unit_test(linear_regions_follow_the_canonical_order),
         cmocka_unit_test(attention_and_mlp_follow_the_canonical_order),
     };

@@ -177,7 +177,7 @@ static void wrong_texts_would_be_noticed_here(void **state)
     assert_true(fabsf(d) > 1e-4f || got[0].sample.out.top_id[0] != want[0].sample.out.top_id[0]);
 }
 
-static void taps_and_benches_run_texts_too(void **state)
+static void hooks_and_benches_run_texts_too(void **state)
 {
     (void)state;
     static const enum region regions[] = {REGION_ATTN_IN, REGION_ATTN, REGION_HEAD};
@@ -190,16 +190,16 @@ static void taps_and_benches_run_texts_too(void **state)
         int32_t m = r == REGION_HEAD ? 1 : PROMPT;
         struct kernel *k = must_load(r, "");
         struct slot *s = dispatch_slot(table, r, m, PROMPT);
-        struct tap look = {.kind = TAP_COMPARE, .every = 1, .left = 2, .slot = s, .kernel = k};
-        assert_int_equal(backend_cpu.tap(cpu, &look), 0);
+        struct hook compare = {.kind = HOOK_COMPARE, .every = 1, .left = 2, .slot = s, .kernel = k};
+        assert_int_equal(backend_cpu.hook(cpu, &compare), 0);
         run_step(&b, 0, PROMPT);
         run_step(&b, 0, PROMPT);
-        struct tap copy = {.kind = TAP_CAPTURE, .every = 1, .left = 1, .slot = s, .capture = &c};
-        assert_int_equal(backend_cpu.tap(cpu, &copy), 0);
+        struct hook copy = {.kind = HOOK_CAPTURE, .every = 1, .left = 1, .slot = s, .capture = &c};
+        assert_int_equal(backend_cpu.hook(cpu, &copy), 0);
         run_step(&b, 0, PROMPT);
-        backend_cpu.tap(cpu, NULL);
-        assert_int_equal(look.looks, 2);
-        assert_true(look.worst_rms < 1e-5);
+        backend_cpu.hook(cpu, NULL);
+        assert_int_equal(compare.comparisons, 2);
+        assert_true(compare.worst_rms < 1e-5);
         struct bench_job job = {
             .slot = s, .a = s->eager, .b = k, .inputs = &c, .want = 4, .a_ns = a_ns, .b_ns = b_ns};
         int rc = 0;
@@ -432,7 +432,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(texts_of_every_region_serve_from_their_executors),
         cmocka_unit_test(a_text_packs_weights_in_its_executor),
         cmocka_unit_test(wrong_texts_would_be_noticed_here),
-        cmocka_unit_test(taps_and_benches_run_texts_too),
+        cmocka_unit_test(hooks_and_benches_run_texts_too),
         cmocka_unit_test(no_function_of_a_text_makes_a_system_call),
         cmocka_unit_test(a_text_that_makes_a_system_call_is_redone_by_eager),
         cmocka_unit_test(a_text_that_crashes_is_redone_by_eager),

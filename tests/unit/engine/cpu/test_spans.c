@@ -112,16 +112,16 @@ static void a_tap_sees_the_parts_as_one_run(void **state)
     struct kernel good = fused_kernel(&c, run_fused, 8), bad = fused_kernel(&c2, run_wrong, 8);
     struct slot *mlp = dispatch_slot(table, REGION_MLP, 4, 4);
     for (int wrong = 0; wrong < 2; wrong++) {
-        struct tap t = {.kind = TAP_COMPARE,
-                        .every = 1,
-                        .left = 4,
-                        .slot = mlp,
-                        .kernel = wrong ? &bad : &good};
-        assert_int_equal(backend_cpu.tap(cpu, &t), 0);
+        struct hook t = {.kind = HOOK_COMPARE,
+                         .every = 1,
+                         .left = 4,
+                         .slot = mlp,
+                         .kernel = wrong ? &bad : &good};
+        assert_int_equal(backend_cpu.hook(cpu, &t), 0);
         for (int i = 0; i < 4; i++)
             decode(&b, NULL, NULL);
-        backend_cpu.tap(cpu, NULL);
-        assert_int_equal(t.looks, 4);
+        backend_cpu.hook(cpu, NULL);
+        assert_int_equal(t.comparisons, 4);
         assert_int_equal(t.different, wrong ? 4 : 0);
         assert_true(t.kernel_ns > 0 && t.served_ns > 0);
         assert_follows(&b.sample[0].out, text_a, 4);
@@ -140,10 +140,11 @@ static void a_bench_runs_the_parts_with_the_kernels_in_their_slots(void **state)
     struct slot *mlp = dispatch_slot(table, REGION_MLP, 4, 4);
     struct slot *out = dispatch_slot(table, REGION_MLP_OUT, 4, 4);
     float a_ns[4], b_ns[4];
-    struct tap copy = {.kind = TAP_CAPTURE, .every = 1, .left = 1, .slot = mlp, .capture = &inputs};
-    assert_int_equal(backend_cpu.tap(cpu, &copy), 0);
+    struct hook copy = {
+        .kind = HOOK_CAPTURE, .every = 1, .left = 1, .slot = mlp, .capture = &inputs};
+    assert_int_equal(backend_cpu.hook(cpu, &copy), 0);
     decode(&b, NULL, NULL);
-    backend_cpu.tap(cpu, NULL);
+    backend_cpu.hook(cpu, NULL);
     assert_int_equal(copy.left, 0);
     assert_int_equal(inputs.region, REGION_MLP);
     dispatch_publish(table, out, &part);
@@ -163,6 +164,56 @@ static void a_bench_runs_the_parts_with_the_kernels_in_their_slots(void **state)
     backend_cpu.bench_end(cpu, &job);
     dispatch_publish(table, out, out->eager);
     capture_free(&inputs);
+}
+
+static const void *down_of[64];
+static int downs;
+
+static void note_down(const void *args, const struct team *team)
+{
+    const struct out_args *a = args;
+    if (team->rank == 0 && downs < 64)
+        down_of[downs++] = a->w.data;
+    run_part(args, team);
+}
+
+/* What a text takes when its weights are in a cache: both kernels run on the same ones each time.
+ */
+static void a_bench_of_one_layer_stays_there(void **state)
+{
+    (void)state;
+    struct built b;
+    struct err e = {0};
+    struct cpu_kernel c;
+    struct kernel other = test_kernel(&c, note_down, 8);
+    struct slot *out = dispatch_slot(table, REGION_MLP_OUT, 4, 4);
+    float a_ns[4], b_ns[4];
+    for (int one = 0; one < 2; one++) {
+        struct capture inputs = {0};
+        struct hook copy = {
+            .kind = HOOK_CAPTURE, .every = 1, .left = 1, .slot = out, .capture = &inputs};
+        assert_int_equal(backend_cpu.hook(cpu, &copy), 0);
+        decode(&b, NULL, NULL);
+        backend_cpu.hook(cpu, NULL);
+        struct bench_job job = {.slot = out,
+                                .a = out->eager,
+                                .b = &other,
+                                .inputs = &inputs,
+                                .one_layer = one,
+                                .want = 4,
+                                .a_ns = a_ns,
+                                .b_ns = b_ns};
+        downs = 0;
+        while (backend_cpu.bench(cpu, &job, 1000000, &e) == 0)
+            ;
+        assert_true(downs >= 8);
+        int others = 0;
+        for (int i = 1; i < downs; i++)
+            others += down_of[i] != down_of[0];
+        assert_int_equal(others > 0, !one);
+        backend_cpu.bench_end(cpu, &job);
+        capture_free(&inputs);
+    }
 }
 
 static int set_up(void **state)
@@ -186,6 +237,7 @@ int main(void)
         cmocka_unit_test(a_fused_kernel_that_takes_fewer_tokens_leaves_them_to_the_parts),
         cmocka_unit_test(a_tap_sees_the_parts_as_one_run),
         cmocka_unit_test(a_bench_runs_the_parts_with_the_kernels_in_their_slots),
+        cmocka_unit_test(a_bench_of_one_layer_stays_there),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -13,7 +13,7 @@
 enum { ROWS = 35, COLS = 512 };
 
 static const enum dtype kept[] = {DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0,
-                                  DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q6_K};
+                                  DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_Q5_K};
 enum { KEPT = sizeof kept / sizeof *kept };
 
 static unsigned bits(const char *base, int word, int from, unsigned mask)
@@ -38,14 +38,12 @@ static int code_of(enum dtype type, const char *brick, int r, int c)
     const char *high = brick + brick_low((int)type);
     if (type == DTYPE_Q8_0)
         return (int8_t)bits(brick, (t * 32 + lane) * 4 + 2 * h + s, 8 * (j / 2 + 2 * (j % 2)), 255);
-    unsigned v = bits(brick, (t / 2 * 32 + lane) * 4 + 2 * (t % 2) + h,
-                      4 * (2 * s + j / 2) + 16 * (j % 2), 15);
-    if (type == DTYPE_Q5_0 || type == DTYPE_Q5_1)
-        v += 16 *
-             bits(high, lane * 4 + t / 2, 4 * (2 * (t % 2) + h) + 2 * s + j / 2 + 16 * (j % 2), 1);
+    int at = 8 * (j / 2 + 2 * (j % 2));
+    unsigned v = bits(brick, (t / 2 * 32 + lane) * 4 + 2 * (t % 2) + h, at + 4 * s, 15);
+    if (type == DTYPE_Q5_0 || type == DTYPE_Q5_1 || type == DTYPE_Q5_K)
+        v += 16 * bits(high, lane * 4 + t / 2, at + 4 * (t % 2) + 2 * h + s, 1);
     if (type == DTYPE_Q6_K)
-        v += 16 * bits(high, (t / 4 * 32 + lane) * 4 + t % 4,
-                       2 * (4 * h + 2 * s + j / 2) + 16 * (j % 2), 3);
+        v += 16 * bits(high, (t / 4 * 32 + lane) * 4 + t % 4, at + 2 * (2 * h + s), 3);
     return (int)v;
 }
 
@@ -70,6 +68,7 @@ static float value_of(enum dtype type, const char *w, int cols, int row, int col
         d = half(scales + 256 + 2 * r) * (float)(int8_t)own[c / 16];
         return d * (code - 32);
     case DTYPE_Q4_K:
+    case DTYPE_Q5_K:
         d = half(own) * six_bits((const uint8_t *)own + 4, t, 0);
         d = d * code;
         return d - half(own + 2) * six_bits((const uint8_t *)own + 4, t, 4);

@@ -32,7 +32,7 @@ struct executable {
 static struct {
     _Atomic bool short_of_memory;
     _Atomic int wrong, made, updated;
-    const struct choice *captured; /* builder thread */
+    const struct kernel_choice *captured; /* builder thread */
 } world;
 
 static void must(bool holds)
@@ -210,9 +210,10 @@ static void *specializer(void *arg)
 
 /* ---- the engine ----------------------------------------------------------------------------- */
 
-static struct choice chosen(int context, struct test_kernel *trial, int trial_in)
+static struct kernel_choice chosen(int context, struct test_kernel *trial, int trial_in)
 {
-    struct choice c = {.m = 1, .rows = 1, .context = context, .decode = true, .trial = trial};
+    struct kernel_choice c = {
+        .m = 1, .rows = 1, .context = context, .decode = true, .trial = trial};
     for (int r = 0; r < REGION_COUNT; r++)
         c.kernel[r] = &eager[r];
     for (int i = 0; i < 2; i++) {
@@ -226,7 +227,7 @@ static struct choice chosen(int context, struct test_kernel *trial, int trial_in
 }
 
 /* May this graph run in a step that wanted `c`? */
-static void judge(const struct variant *v, const struct choice *c)
+static void judge(const struct variant *v, const struct kernel_choice *c)
 {
     const struct executable *x = executable_of(v->exec);
     must(memcmp(x->kernel, v->choice.kernel, sizeof x->kernel) == 0);
@@ -277,7 +278,7 @@ static void step(struct engine_thread *e)
     struct backend *b = e->b;
     int context = contexts[random_below(&e->seed, 8)], in = atomic_load(&table.tried_in);
     struct test_kernel *trial = random_below(&e->seed, 2) ? atomic_load(&table.tried) : NULL;
-    struct choice c = chosen(context, trial, in);
+    struct kernel_choice c = chosen(context, trial, in);
     if (trial && !graph_there(b, &c))
         c = chosen(context, NULL, 0);
     b->steps++;
@@ -309,7 +310,7 @@ static bool settles(struct engine_thread *e, int context)
 {
     int64_t until = clock_ns() + INT64_C(30000000000); /* a machine may have much to do */
     for (int i = 0; i < FAILED_STEPS || clock_ns() < until; i++) {
-        struct choice c = chosen(context, NULL, 0);
+        struct kernel_choice c = chosen(context, NULL, 0);
         e->b->steps++;
         struct variant *v = graph_get(e->b, &c);
         if (v && memcmp(v->choice.kernel, c.kernel, sizeof c.kernel) == 0)

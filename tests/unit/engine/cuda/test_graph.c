@@ -10,9 +10,9 @@
 
 static struct kernel eager[REGION_COUNT], other;
 
-static struct choice prompt(int32_t m, int32_t tiles)
+static struct kernel_choice prompt(int32_t m, int32_t tiles)
 {
-    struct choice c = {.m = m, .rows = 1, .context = 256, .tiles = tiles};
+    struct kernel_choice c = {.m = m, .rows = 1, .context = 256, .tiles = tiles};
     for (int r = 0; r < REGION_COUNT; r++)
         c.kernel[r] = &eager[r];
     return c;
@@ -45,7 +45,7 @@ static bool asked(struct backend *b)
 static void a_wide_step_is_asked_for_when_it_has_come_three_times(void **state)
 {
     struct backend *b = *state;
-    struct choice c = prompt(2048, 32);
+    struct kernel_choice c = prompt(2048, 32);
     for (int i = 1; i <= 3; i++) {
         assert_null(graph_get_wide(b, &c));
         assert_int_equal(asked(b), i == 3);
@@ -56,7 +56,7 @@ static void steps_that_all_differ_never_are(void **state)
 {
     struct backend *b = *state;
     for (int i = 0; i < 200; i++) {
-        struct choice c = prompt(128 + 64 * (i % 30), 2 + i % 17);
+        struct kernel_choice c = prompt(128 + 64 * (i % 30), 2 + i % 17);
         assert_null(graph_get_wide(b, &c));
         assert_false(asked(b));
     }
@@ -66,7 +66,7 @@ static void steps_that_all_differ_never_are(void **state)
 static void kernels_that_alternate_do_not_start_the_count_again(void **state)
 {
     struct backend *b = *state;
-    struct choice c = prompt(2048, 32), k = c;
+    struct kernel_choice c = prompt(2048, 32), k = c;
     k.kernel[REGION_MLP_IN] = &other;
     graph_get_wide(b, &c);
     graph_get_wide(b, &k);
@@ -78,7 +78,7 @@ static void kernels_that_alternate_do_not_start_the_count_again(void **state)
 static void only_the_very_same_graph_serves_a_wide_step(void **state)
 {
     struct backend *b = *state;
-    struct choice c = prompt(2048, 32), mixed = c, k = c;
+    struct kernel_choice c = prompt(2048, 32), mixed = c, k = c;
     struct cell *cell = graph_cell(b, &c);
     cell->variant[1] = (struct variant){.choice = c, .exec = (cudaGraphExec_t)&other};
     assert_ptr_equal(graph_get_wide(b, &c), &cell->variant[1]);
@@ -99,7 +99,7 @@ static void an_executable_is_not_updated_to_other_clusters(void **state)
     struct loaded again = plain, pairs = plain, edge = plain, twice = plain, algorithm = {0};
     struct kernel k[] = {{.backend = &plain}, {.backend = &again}, {.backend = &pairs},
                          {.backend = &edge},  {.backend = &twice}, {.backend = &algorithm}};
-    struct choice c = prompt(64, 0), d = c;
+    struct kernel_choice c = prompt(64, 0), d = c;
     (void)state;
     pairs.info.launch[0].cluster = 2;
     edge.info.launch[0].pdl = 0;
@@ -125,13 +125,36 @@ static void an_executable_is_not_updated_to_other_clusters(void **state)
 }
 
 /* Steps of one token in each sequence; `k` in one slot. */
-static struct choice decodes(const struct kernel *k, bool trial)
+static struct kernel_choice decodes(const struct kernel *k, bool trial)
 {
-    struct choice c = prompt(1, 0);
+    struct kernel_choice c = prompt(1, 0);
     c.decode = true;
     c.kernel[REGION_MLP_IN] = k;
     c.trial = trial;
     return c;
+}
+
+static void a_wide_step_of_decodes_is_asked_for_when_it_comes_again(void **state)
+{
+    struct backend *b = *state;
+    struct kernel_choice c = decodes(&other, false), more;
+    c.m = c.rows = 256;
+    assert_null(graph_get_wide(b, &c));
+    assert_false(asked(b));
+    assert_null(graph_get_wide(b, &c));
+    assert_true(asked(b));
+    more = c;
+    more.m = more.rows = 320;
+    assert_ptr_not_equal(graph_cell(b, &more), graph_cell(b, &c));
+    more = c;
+    more.context = 1024;
+    assert_ptr_not_equal(graph_cell(b, &more), graph_cell(b, &c));
+    more = c;
+    more.decode = false;
+    assert_ptr_not_equal(graph_cell(b, &more), graph_cell(b, &c));
+    for (int i = 0; i < CELLS; i++) /* each is found when kernels are unloaded */
+        for (int n = 0; n < i; n++)
+            assert_ptr_not_equal(cell_at(b, i), cell_at(b, n));
 }
 
 static struct loaded code[] = {{.number = 1}, {.number = 2}, {.number = 3}};
@@ -143,7 +166,7 @@ static struct kernel better = {.region = REGION_MLP_IN, .backend = &code[2]};
 static void a_canarys_graph_stands_in_for_no_other(void **state)
 {
     struct backend *b = *state;
-    struct choice c = decodes(&better, false), k = decodes(&candidate, true);
+    struct kernel_choice c = decodes(&better, false), k = decodes(&candidate, true);
     struct cell *cell = graph_cell(b, &c);
     cell->variant[2] = (struct variant){.choice = k, .exec = (cudaGraphExec_t)&other};
     assert_null(graph_get(b, &c));
@@ -155,8 +178,8 @@ static void a_canarys_graph_stands_in_for_no_other(void **state)
 static void it_serves_once_its_kernel_is_in_the_slot(void **state)
 {
     struct backend *b = *state;
-    struct choice k = decodes(&candidate, true), published = decodes(&candidate, false);
-    struct choice next = decodes(&better, false);
+    struct kernel_choice k = decodes(&candidate, true), published = decodes(&candidate, false);
+    struct kernel_choice next = decodes(&better, false);
     struct cell *cell = graph_cell(b, &k);
     cell->variant[2] = (struct variant){.choice = k, .exec = (cudaGraphExec_t)&other};
     assert_ptr_equal(graph_get(b, &published), &cell->variant[2]);
@@ -170,7 +193,7 @@ static void it_serves_once_its_kernel_is_in_the_slot(void **state)
 static void a_kernel_does_not_stand_in_for_the_one_before_it(void **state)
 {
     struct backend *b = *state;
-    struct choice now = decodes(&candidate, false), back = decodes(&before, false);
+    struct kernel_choice now = decodes(&candidate, false), back = decodes(&before, false);
     struct cell *cell = graph_cell(b, &now);
     cell->variant[2] = (struct variant){.choice = now, .exec = (cudaGraphExec_t)&other};
     assert_ptr_equal(graph_get(b, &now), &cell->variant[2]);
@@ -182,7 +205,7 @@ static void a_kernel_does_not_stand_in_for_the_one_before_it(void **state)
 static void a_kernel_that_was_unloaded_stands_in_for_none(void **state)
 {
     struct backend *b = *state;
-    struct choice then = decodes(&before, false), now = decodes(&better, false);
+    struct kernel_choice then = decodes(&before, false), now = decodes(&better, false);
     struct cell *cell = graph_cell(b, &now);
     cell->variant[2] = (struct variant){.choice = then, .exec = (cudaGraphExec_t)&other};
     assert_ptr_equal(graph_get(b, &now), &cell->variant[2]); /* it is the one before it */
@@ -198,7 +221,7 @@ static void a_kernel_is_in_use_while_the_builder_captures_it(void **state)
 {
     struct backend *b = *state;
     struct builder *g = &b->builder;
-    struct choice k = decodes(&candidate, false), next = prompt(8, 0);
+    struct kernel_choice k = decodes(&candidate, false), next = prompt(8, 0);
     assert_null(graph_get(b, &k));
     assert_true(graph_uses(b, &candidate, true)); /* asked for */
     g->busy = true;                               /* as builder_main() takes it */
@@ -218,7 +241,7 @@ static void a_kernel_is_in_use_while_the_builder_captures_it(void **state)
 static void what_could_not_be_captured_is_not_tried_again_at_once(void **state)
 {
     struct backend *b = *state;
-    struct choice c = decodes(&before, false);
+    struct kernel_choice c = decodes(&before, false);
     struct cell *cell = graph_cell(b, &c);
     assert_null(graph_get(b, &c));
     assert_true(asked(b));
@@ -239,6 +262,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_wide_step_is_asked_for_when_it_has_come_three_times,
+                                        open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(a_wide_step_of_decodes_is_asked_for_when_it_comes_again,
                                         open_rig, close_rig),
         cmocka_unit_test_setup_teardown(steps_that_all_differ_never_are, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(kernels_that_alternate_do_not_start_the_count_again,

@@ -77,6 +77,45 @@ static void clusters_are_refused_where_the_device_has_none(void **state)
     }
 }
 
+/* What a kernel for wide steps says is held against the region and the device, and such a kernel
+ * runs in no other steps. */
+static void kernels_for_wide_steps_are_taken_where_they_can_run(void **state)
+{
+    (void)state;
+    const struct model model = {.shape = {.hidden = 64}};
+    struct backend b = rig();
+    struct err e;
+    struct loaded l = {.info = fair()}, narrow = {.info = fair()}, lt = {.lt = (struct lt *)&l};
+    struct kernel eager = {.m_max = 4096}, wide = {.backend = &l}, other = {.backend = &narrow},
+                  library = {.backend = &lt};
+    b.model = &model;
+    b.device.major = 9;
+    b.tensor_map = &b;
+    assert_int_equal(wide_check(&b, &l, REGION_MLP_IN, &e), 0);
+    l.info.box_rows = 128;
+    assert_int_equal(wide_check(&b, &l, REGION_MLP_IN, &e), -1); /* of 4 tokens */
+    l.info.m_max = 256;
+    assert_int_equal(wide_check(&b, &l, REGION_MLP_IN, &e), -1);
+    assert_non_null(strstr(e.msg, "too few"));
+    assert_int_equal(wide_check(&b, &l, REGION_MLP_OUT, &e), 0);
+    l.info.work_bytes = 256 * 64 * 2;
+    assert_int_equal(wide_check(&b, &l, REGION_MLP_IN, &e), 0);
+    assert_int_equal(wide_check(&b, &l, REGION_HEAD, &e), -1);
+    const int32_t odd[] = {-8, 4, 100, 264};
+    for (int k = 0; k < 4; k++) {
+        l.info.box_rows = odd[k];
+        assert_int_equal(wide_check(&b, &l, REGION_MLP_IN, &e), -1);
+    }
+    l.info.box_rows = 128;
+    b.tensor_map = NULL;
+    assert_int_equal(wide_check(&b, &l, REGION_MLP_IN, &e), -1);
+    for (int step = 0; step < 2; step++) {
+        assert_true(loaded_takes(&eager, step) && loaded_takes(&library, step));
+        assert_int_equal(loaded_takes(&wide, step), step);
+        assert_int_equal(loaded_takes(&other, step), !step);
+    }
+}
+
 /* A bench runs a region on one layer after the other; the head has one. */
 static void a_layer_has_its_own_repacked_weights_and_the_head_one(void **state)
 {
@@ -111,7 +150,7 @@ static void what_is_fetched_ahead_is_what_the_plan_reads_next(void **state)
     struct pack pack = {.at = 1024, .each = 256};
     struct loaded packs = {.pack = &pack};
     struct kernel plain = {.region = REGION_MLP_IN}, packed = {.backend = &packs};
-    struct choice c = {.m = 1};
+    struct kernel_choice c = {.m = 1};
     struct walk w = {.b = &b, .choice = &c};
     b.on.layer = layer;
     b.on.head = (struct device_weight){(void *)head, DTYPE_BF16};
@@ -141,6 +180,7 @@ int main(void)
         cmocka_unit_test(absurd_claims_are_refused),
         cmocka_unit_test(clusters_are_refused_where_the_device_has_none),
         cmocka_unit_test(what_is_fetched_ahead_is_what_the_plan_reads_next),
+        cmocka_unit_test(kernels_for_wide_steps_are_taken_where_they_can_run),
         cmocka_unit_test(a_layer_has_its_own_repacked_weights_and_the_head_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

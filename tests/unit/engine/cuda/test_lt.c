@@ -134,8 +134,8 @@ static void knobs_are_read_from_what_a_compiler_would_get(void **state)
     struct wanted w;
     struct err e;
     assert_int_equal(read_wanted(all, &w, &e), 0);
-    assert_int_equal(w.rank, 3);
-    assert_int_equal(w.ask, 1);
+    assert_int_equal(w.RANK, 3);
+    assert_int_equal(w.ASK, 1);
     assert_int_equal(w.region, REGION_MLP_IN);
     assert_int_equal(w.m, 512);
     assert_int_equal(read_wanted(without, &w, &e), -1);

@@ -3,8 +3,8 @@
 #include "tests/unit/unit.h"
 
 #include "engine/cuda/cuda_backend.h"
+#include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
-#include "engine/cuda/tap.h"
 
 /* A device with so much free memory, of which it gives nothing when asked. */
 static size_t device_free = (size_t)140 << 30;

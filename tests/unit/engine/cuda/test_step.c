@@ -37,7 +37,7 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     struct loaded l = {.info = {.context_max = 1000}};
     struct kernel k = {.region = REGION_ATTN, .m_max = 4, .backend = &l};
     struct step s = {.m = 3, .rows = 3, .spans = 3, .context = 900};
-    struct choice c;
+    struct kernel_choice c;
     b.dispatch = table(&b);
     for (int m = 1; m <= 100; m++)
         dispatch_publish(b.dispatch, dispatch_slot(b.dispatch, REGION_ATTN, m, 900), &k);
@@ -61,11 +61,21 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     choose(&b, &s, false, NULL, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     s.m = s.spans = 3;
-    choose(&b, &s, true, NULL, NULL, &c); /* wide steps run eager kernels */
-    assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     struct slot *slot = dispatch_slot(b.dispatch, REGION_MLP_IN, 3, 900);
     struct kernel trial = {.region = REGION_MLP_IN, .m_max = 64, .backend = &l};
     l.info.context_max = 0;
+    choose(&b, &s, true, slot, &trial, &c); /* wide steps run eager kernels, but for attention */
+    assert_ptr_equal(c.kernel[REGION_MLP_IN], &b.eager[REGION_MLP_IN]);
+    assert_ptr_equal(c.kernel[REGION_ATTN], &k);
+    k.m_max = 64;
+    s.m = s.spans = s.rows = 100;
+    choose(&b, &s, true, NULL, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
+    k.m_max = 128;
+    choose(&b, &s, true, NULL, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_ATTN], &k);
+    assert_true(c.decode && c.m == 128);
+    s.m = s.spans = s.rows = 3;
     choose(&b, &s, false, slot, &trial, &c);
     assert_ptr_equal(c.kernel[REGION_MLP_IN], &trial);
     dispatch_close(b.dispatch);
@@ -80,7 +90,7 @@ static void decodes_beside_a_prompt_have_their_own_slots_template(void **state)
     const struct span span[] = {
         {0, 1, 700, 0}, {1, 1, 900, 44}, {2, 1, 40, 101}, {3, 200, 5000, 104}};
     struct step s = {.m = 203, .rows = 3, .spans = 4, .span = span, .context = 5000};
-    struct choice c;
+    struct kernel_choice c;
     b.dispatch = table(&b);
     struct slot *slot = dispatch_slot(b.dispatch, REGION_ATTN, 3, 900);
     choose(&b, &s, true, NULL, NULL, &c); /* eager is in the slot */

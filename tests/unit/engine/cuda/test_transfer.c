@@ -60,7 +60,7 @@ static void a_graph_is_told_its_turn_only_when_it_would_find_another(void **stat
 {
     (void)state;
     struct backend b = opened();
-    struct choice c = {.m = 1, .context = 512};
+    struct kernel_choice c = {.m = 1, .context = 512};
     struct err e;
     assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
     assert_int_equal(sends, 1); /* nobody knew whose turn it was */
@@ -79,7 +79,7 @@ static void after_a_failed_launch_nobody_knows_whose_turn_it_is(void **state)
 {
     (void)state;
     struct backend b = opened();
-    struct choice c = {.m = 1, .context = 512};
+    struct kernel_choice c = {.m = 1, .context = 512};
     struct err e;
     assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
     b.turn = 1;
@@ -92,7 +92,7 @@ static void what_a_graph_does_not_bring_is_sent_before_it(void **state)
 {
     (void)state;
     struct backend b = opened();
-    struct choice c = {.m = 64, .context = 131072};
+    struct kernel_choice c = {.m = 64, .context = 131072};
     struct walk w = {.b = &b, .choice = &c};
     struct err e;
     assert_int_equal(transfer_open(&w, &e), 0);
@@ -110,7 +110,7 @@ static void a_graph_brings_all_that_its_cell_can_need_when_that_is_little(void *
 {
     (void)state;
     struct backend b = opened();
-    struct choice c = {.m = 2, .context = 512};
+    struct kernel_choice c = {.m = 2, .context = 512};
     struct walk w = {.b = &b, .choice = &c};
     struct err e;
     assert_int_equal(transfer_open(&w, &e), 0);

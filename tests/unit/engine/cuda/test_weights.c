@@ -130,6 +130,26 @@ static void a_kept_format_is_put_row_by_row_where_its_rows_belong(void **state)
     free(data);
 }
 
+/* A rank of two: half of every matrix but the embedding, which is whole, and a head of its own. */
+static void a_ranks_weights_are_its_part_and_the_embedding(void **state)
+{
+    (void)state;
+    const struct model_shape s = {ARCH_LLAMA, 2,   256,   4,    2, 64, 512,
+                                  512,        256, 1e-5f, 1e4f, 0, 1,  {0}};
+    struct model *m = model_random(&s, DTYPE_BF16, 1), *part = model_random(&s, DTYPE_BF16, 1);
+    int64_t layer = 2 * 256 * (2 * 256 + 2 * 128 + 3 * 512), table = 2 * 512 * 256;
+    assert_int_equal(model_take_part(part, 2, 1, NULL, NULL, NULL, NULL), 0);
+    int64_t vectors = weights_bytes(m) - table - 2 * layer; /* with slack for their alignment */
+    int64_t own = weights_bytes(part) - table - table / 2 - layer;
+    assert_in_range(vectors, 0, 100000);
+    assert_in_range(own, 0, vectors);
+    struct image head = image_of(part, REGION_HEAD, 0);
+    assert_int_equal(head.rows, 256);
+    assert_ptr_equal(head.source[0]->data, part->head.data);
+    model_close(m);
+    model_close(part);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +157,7 @@ int main(void)
         cmocka_unit_test(gate_and_up_rows_alternate),
         cmocka_unit_test(rows_are_rounded_to_nearest_even),
         cmocka_unit_test(stretches_cover_every_row_once),
+        cmocka_unit_test(a_ranks_weights_are_its_part_and_the_embedding),
         cmocka_unit_test(a_kept_format_is_put_row_by_row_where_its_rows_belong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

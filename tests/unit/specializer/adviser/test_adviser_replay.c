@@ -29,22 +29,41 @@ static void a_store_replays_its_exchanges(void **unused)
     adviser_close(a);
 }
 
+#define RECORDING "replay:%s/recorded.jsonl"
+
+/* The URL of a recording of these lines, until the next one; its path follows "replay:". */
+static const char *recorded(const char *lines)
+{
+    static char url[300];
+    snprintf(url, sizeof url, RECORDING, folder);
+    FILE *out = fopen(strchr(url, ':') + 1, "wb");
+    assert_non_null(out);
+    assert_true(fputs(lines, out) >= 0 && fclose(out) == 0);
+    return url;
+}
+
+/* The same, where "%s" of the lines is what the server would answer, as a JSON string. */
+static const char *recorded_content(const char *lines)
+{
+    cJSON *content = cJSON_CreateString(server.content);
+    char *quoted = cJSON_PrintUnformatted(content), *text = NULL;
+    const char *hole = strstr(lines, "%s");
+    assert_true(asprintf(&text, "%.*s%s%s", (int)(hole - lines), lines, quoted, hole + 2) > 0);
+    const char *url = recorded(text);
+    cJSON_Delete(content);
+    free(quoted);
+    free(text);
+    return url;
+}
+
 static void recorded_lines_are_replayed_in_order_and_as_late(void **unused)
 {
     (void)unused;
-    char url[300], path[120];
     struct advice advice;
-    snprintf(path, sizeof path, "%s/recorded.jsonl", folder);
-    snprintf(url, sizeof url, "replay:%s", path);
-    cJSON *content = cJSON_CreateString(server.content);
-    char *quoted = cJSON_PrintUnformatted(content);
-    cJSON_Delete(content);
-    FILE *out = fopen(path, "wb");
-    fprintf(out, "{\"region\":\"head/m1\",\"reply\":\"not asked for\"}\n\n");
-    fprintf(out, "{\"region\":\"mlp_out/m4\",\"kind\":\"moves\",\"reply\":\"another kind\"}\n");
-    fprintf(out, "{\"region\":\"mlp_out/m4\",\"reply\":%s,\"seconds\":0.3}\n", quoted);
-    fclose(out);
-    free(quoted);
+    const char *url = recorded_content(
+        "{\"region\":\"head/m1\",\"reply\":\"not asked for\"}\n\n"
+        "{\"region\":\"mlp_out/m4\",\"kind\":\"moves\",\"reply\":\"another kind\"}\n"
+        "{\"region\":\"mlp_out/m4\",\"reply\":%s,\"seconds\":0.3}\n");
     struct adviser *a = open_url(url);
     int64_t start = clock_ns();
     exchange(a);
@@ -64,19 +83,10 @@ static void recorded_lines_are_replayed_in_order_and_as_late(void **unused)
 static void the_agent_has_a_line_of_its_own(void **unused)
 {
     (void)unused;
-    char url[300], path[120];
     struct advice advice;
-    snprintf(path, sizeof path, "%s/slow.jsonl", folder);
-    snprintf(url, sizeof url, "replay:%s", path);
-    cJSON *content = cJSON_CreateString(server.content);
-    char *quoted = cJSON_PrintUnformatted(content);
-    cJSON_Delete(content);
-    FILE *out = fopen(path, "wb");
-    fprintf(out,
-            "{\"region\":\"mlp_out/m4\",\"kind\":\"plan\",\"reply\":\"x\",\"seconds\":3600}\n");
-    fprintf(out, "{\"region\":\"mlp_out/m4\",\"reply\":%s}\n", quoted);
-    fclose(out);
-    free(quoted);
+    const char *url = recorded_content(
+        "{\"region\":\"mlp_out/m4\",\"kind\":\"plan\",\"reply\":\"x\",\"seconds\":3600}\n"
+        "{\"region\":\"mlp_out/m4\",\"reply\":%s}\n");
     free(config.specializer_agentic);
     config.specializer_agentic = strdup("on");
     config.adviser_calls_per_hour = 2;
@@ -104,13 +114,8 @@ static void the_agent_has_a_line_of_its_own(void **unused)
 static void kernels_take_no_more_than_their_share_of_the_hour(void **unused)
 {
     (void)unused;
-    char path[120], url[160];
-    snprintf(path, sizeof path, "%s/share.jsonl", folder);
-    snprintf(url, sizeof url, "replay:%s", path);
-    FILE *out = fopen(path, "wb");
-    for (int i = 0; i < 2; i++)
-        fprintf(out, "{\"region\":\"mlp_out/m4\",\"kind\":\"plan\",\"reply\":\"x\"}\n");
-    fclose(out);
+    const char *url = recorded("{\"region\":\"mlp_out/m4\",\"kind\":\"plan\",\"reply\":\"x\"}\n"
+                               "{\"region\":\"mlp_out/m4\",\"kind\":\"plan\",\"reply\":\"x\"}\n");
     free(config.specializer_agentic);
     config.specializer_agentic = strdup("on");
     config.adviser_calls_per_hour = 3;
@@ -139,15 +144,10 @@ static void kernels_take_no_more_than_their_share_of_the_hour(void **unused)
     adviser_close(a);
 }
 
-static struct adviser_replay *open_recording(const char *name, const char *lines)
+static struct adviser_replay *open_recording(const char *lines)
 {
-    char path[120];
     struct err err;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *out = fopen(path, "wb");
-    assert_true(fputs(lines, out) >= 0);
-    fclose(out);
-    struct adviser_replay *r = adviser_replay_open(path, &err);
+    struct adviser_replay *r = adviser_replay_open(strchr(recorded(lines), ':') + 1, &err);
     assert_non_null(r);
     return r;
 }
@@ -178,7 +178,7 @@ static void a_recording_answers_by_the_state_it_was_asked_in(void **unused)
         lines[i] = adviser_replay_keep(new, asked[i], &(struct answer){.text = text}, NULL);
     }
     assert_true(asprintf(&all, "%s\n%s\n%s\n", lines[0], lines[1], lines[2]) > 0);
-    struct adviser_replay *r = open_recording("states.jsonl", all);
+    struct adviser_replay *r = open_recording(all);
     assert_answer(r, asked[2], "reply 2");
     assert_answer(r, ASKED("something else"), "reply 0"); /* the first that is left */
     assert_answer(r, asked[2], "reply 2");
@@ -186,11 +186,11 @@ static void a_recording_answers_by_the_state_it_was_asked_in(void **unused)
     assert_answer(r, ASKED("something else"), "reply 1");
     assert_answer(r, ASKED("something else"), NULL);
     adviser_replay_close(r);
-    r = open_recording(
-        "requests.jsonl", /* as an export of a store's table */
-        "{\"request\":\"{\\\"regions\\\":[{\\\"region\\\":\\\"head/m1\\\",\\\"results"
-        "\\\":\\\"few\\\"}]}\",\"reply\":\"a\"}\n"
-        "{\"request\":\"{}\",\"reply\":\"\"}\n");
+    r = open_recording(/* as an export of a store's table */
+                       "{\"request\":\"{\\\"regions\\\":[{\\\"region\\\":\\\"head/"
+                       "m1\\\",\\\"results"
+                       "\\\":\\\"few\\\"}]}\",\"reply\":\"a\"}\n"
+                       "{\"request\":\"{}\",\"reply\":\"\"}\n");
     assert_answer(r, asked[1], "a");
     adviser_replay_close(r);
     adviser_replay_close(new);
@@ -202,19 +202,17 @@ static void a_recording_answers_by_the_state_it_was_asked_in(void **unused)
 static void a_recording_that_is_none_is_refused(void **unused)
 {
     (void)unused;
-    char url[300], path[120];
-    snprintf(path, sizeof path, "%s/broken.jsonl", folder);
-    snprintf(url, sizeof url, "replay:%s", path);
+    char url[300];
+    snprintf(url, sizeof url, RECORDING, folder);
+    unlink(strchr(url, ':') + 1);
     for (int i = 0; i < 2; i++) { /* no file; no exchange in it */
         struct adviser *a = open_url(url);
         assert_false(adviser_is_remote(a));
         ask_and_forget(a);
         adviser_close(a);
-        FILE *out = fopen(path, "wb");
-        fprintf(out, "{\"reply\":\"whose?\"}\n");
-        fclose(out);
+        recorded("{\"reply\":\"whose?\"}\n");
     }
-    assert_int_equal(access(path, F_OK), 0); /* it was not ours to move */
+    assert_int_equal(access(strchr(url, ':') + 1, F_OK), 0); /* it was not ours to move */
 }
 
 /* ---- moves --------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent with a stand-in for the model: plan, code, repair; budgets; a restart; endless failure.
- * Trials are played by the test, so nothing is compiled here (tests/kernels/test_agent.c and
+ * Trials are played by the test, so nothing is compiled here (tests/kernels/test_agent_seeds.c and
  * tests/e2e/test_agentic.py do that). */
 #define WORLD_MACHINE MACHINE_CPU
 #include "tests/unit/specializer/agent/agent_world.h"

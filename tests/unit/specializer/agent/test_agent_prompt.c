@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "specializer/agent/agent_prompt.h"

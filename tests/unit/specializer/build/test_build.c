@@ -362,6 +362,16 @@ static void compiler_find_says_what_is_wrong_with_the_one_configured(void **stat
     setenv("PATH", "/nowhere", 1);
     assert_int_equal(compiler_find(&s->config, &found, &err), -1);
     assert_non_null(strstr(err.msg, "no C compiler"));
+    assert_non_null(strstr(err.msg, "cc: not found"));
+    char broken[200];
+    snprintf(broken, sizeof broken, "%s/gcc", s->dir);
+    FILE *f = fopen(broken, "w");
+    assert_true(f && fputs("#!/bin/sh\nexit 1\n", f) > 0 && fclose(f) == 0);
+    assert_int_equal(chmod(broken, 0700), 0);
+    setenv("PATH", s->dir, 1); /* neither cc nor clang: what is said is of the one that is there */
+    assert_int_equal(compiler_find(&s->config, &found, &err), -1);
+    assert_non_null(strstr(err.msg, "gcc --version: no answer"));
+    unlink(broken);
     setenv("PATH", before, 1);
     s->config.specializer_compiler = mine;
     assert_int_equal(compiler_find(&s->config, &found, &err), 0);

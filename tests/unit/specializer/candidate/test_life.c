@@ -146,7 +146,7 @@ static void life_tells_the_trace_what_each_stage_has_shown(void **unused)
                                        .eager_max = 4e-7,
                                        .worst = "m=1 bits",
                                        .bench = {16, 0.0748, 0.0455, 0.152},
-                                       .shadow_looks = 8,
+                                       .shadow_runs = 8,
                                        .canary = {282, 0.0149, 0.0025, 0.0269}}};
     for (int s = LIFE_BUILT; s <= LIFE_CANARY; s++)
         assert_int_equal(life_move(store, &c, (enum life)s, NULL, NULL, &err), 0);

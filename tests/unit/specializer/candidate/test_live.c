@@ -27,11 +27,11 @@ static int64_t slow_clock_ns(void)
 static struct {
     struct dispatch *dispatch;
     struct kernel eager[REGION_COUNT], candidate;
-    struct tap *tap;
+    struct hook *hook;
     struct canary *canary;
     int each;          /* one step in so many is the slot's; 0: none is, below 0: no steps */
     int64_t step_ns;   /* between two steps */
-    int turns, looked; /* steps of all, steps of the slot since the tap was hung up */
+    int turns, looked; /* steps of all, steps of the slot since the hook was hung up */
     struct slot *slot, *other;
     int64_t noise; /* of a step; then both sides are alike */
 } world;
@@ -50,10 +50,10 @@ void engine_canary(struct engine *e, struct canary *c)
     world.canary = c;
 }
 
-static int hang(struct backend *b, struct tap *t)
+static int hang(struct backend *b, struct hook *t)
 {
     (void)b;
-    world.tap = t;
+    world.hook = t;
     world.looked = 0;
     return 0;
 }
@@ -115,14 +115,14 @@ static void tick(void *ctx)
     atomic_fetch_add(&s->counters.steps, 1);
     if (own && world.canary)
         record(world.canary);
-    if (own && world.tap && world.looked++ % world.tap->every == 0 &&
-        atomic_load(&world.tap->left) > 0) {
-        world.tap->looks++;
-        atomic_fetch_sub(&world.tap->left, 1);
+    if (own && world.hook && world.looked++ % world.hook->every == 0 &&
+        atomic_load(&world.hook->left) > 0) {
+        world.hook->comparisons++;
+        atomic_fetch_sub(&world.hook->left, 1);
     }
 }
 
-static const struct backend_ops ops = {.name = "slow", .tap = hang, .check_model = check_model};
+static const struct backend_ops ops = {.name = "slow", .hook = hang, .check_model = check_model};
 static const struct machine machine = {.device = "slow", .kind = MACHINE_CPU};
 static const struct model model = {.shape = {.layers = 2}};
 static atomic_bool stop;
@@ -180,7 +180,7 @@ static void a_look_every_minute_is_waited_for(void **state)
     struct candidate c = candidate_on(world.slot);
     traffic(3, 20);
     assert_int_equal(shadow_run(env, &c, 30), STAGE_PASS);
-    assert_int_equal(c.evidence.shadow_looks, 8);
+    assert_int_equal(c.evidence.shadow_runs, 8);
     traffic(20, 3);
     assert_int_equal(shadow_run(env, &c, 30), STAGE_PASS);
 }
@@ -203,7 +203,8 @@ static void a_canary_of_slow_steps_is_decided(void **state)
 {
     (void)state;
     struct candidate c = candidate_on(world.slot);
-    traffic(2, 10); /* three of its steps in a minute: the first look is after eleven minutes */
+    traffic(2,
+            10); /* three of its steps in a minute: the first comparison is after eleven minutes */
     assert_int_equal(canary_run(env, &c, 60), STAGE_PASS);
     assert_true(c.evidence.canary.low > 0);
 }
@@ -229,7 +230,7 @@ static void a_slot_that_traffic_left_is_given_up(void **state)
     traffic(0, 1);
     int64_t began = now_ns;
     assert_int_equal(shadow_run(env, &c, 30), STAGE_RETRY);
-    assert_string_equal(c.reason, "shadow: 0 of 8 looks, then 256 steps without mlp_in/m512");
+    assert_string_equal(c.reason, "shadow: 0 of 8 comparisons, then 256 steps without mlp_in/m512");
     assert_int_equal(now_ns - began, INT64_C(256000000000));
     assert_int_equal(canary_run(env, &c, 60), STAGE_RETRY);
     assert_string_equal(c.reason, "canary: 0 steps, then 256 without mlp_in/m512");
@@ -251,7 +252,7 @@ static void where_there_is_no_traffic_the_clock_ends_it(void **state)
     int64_t began = now_ns;
     assert_int_equal(shadow_run(env, &c, 30), STAGE_RETRY);
     assert_int_equal(now_ns - began, INT64_C(30000000000));
-    assert_string_equal(c.reason, "shadow: 0 of 8 looks, then 0 steps without mlp_in/m512");
+    assert_string_equal(c.reason, "shadow: 0 of 8 comparisons, then 0 steps without mlp_in/m512");
 }
 
 /* A capture waits for a second, but not less than a step takes. */

@@ -39,28 +39,28 @@ static void bench_look_accepts_rejects_or_waits_by_the_interval(void **state)
     (void)state;
     struct gain fast = {16, 0.10, 0.05, 0.15}, slow = {16, -0.1, -0.15, -0.05};
     struct gain open = {16, 0.03, 0.01, 0.05}, unknown = {3, 0.5, -1, 1e9};
-    assert_int_equal(bench_look(&fast, 0.02, false), BENCH_FASTER);
-    assert_int_equal(bench_look(&slow, 0.02, false), BENCH_SLOWER);
-    assert_int_equal(bench_look(&open, 0.02, false), BENCH_MORE);
-    assert_int_equal(bench_look(&open, 0.02, true), BENCH_SLOWER);
-    assert_int_equal(bench_look(&unknown, 0.02, false), BENCH_MORE);
+    assert_int_equal(bench_decide(&fast, 0.02, false), BENCH_FASTER);
+    assert_int_equal(bench_decide(&slow, 0.02, false), BENCH_SLOWER);
+    assert_int_equal(bench_decide(&open, 0.02, false), BENCH_MORE);
+    assert_int_equal(bench_decide(&open, 0.02, true), BENCH_SLOWER);
+    assert_int_equal(bench_decide(&unknown, 0.02, false), BENCH_MORE);
 }
 
-/* The whole sequence of looks on kernels whose true ratio is known; share of acceptances. */
+/* The whole sequence of analyses on kernels whose true ratio is known; share of acceptances. */
 static double accepted(double ratio, double noise, int rounds)
 {
     int yes = 0;
     double a[256], b[256];
     for (int r = 0; r < rounds; r++) {
         enum bench_verdict v = BENCH_MORE;
-        for (int i = 0; i < bench_pairs[BENCH_LOOKS - 1]; i++) {
+        for (int i = 0; i < bench_pairs[BENCH_ANALYSES - 1]; i++) {
             double drift = exp(0.2 * sin(i / 5.0));
             a[i] = ratio * drift * exp(noise * normal()) * (unit() < 0.03 ? 2 : 1);
             b[i] = drift * exp(noise * normal()) * (unit() < 0.03 ? 2 : 1);
         }
-        for (int look = 0; look < BENCH_LOOKS && v == BENCH_MORE; look++) {
-            struct gain g = stats_gain(a, b, bench_pairs[look], 1 - 0.05 / BENCH_LOOKS, 1);
-            v = bench_look(&g, 0.02, look == BENCH_LOOKS - 1);
+        for (int i = 0; i < BENCH_ANALYSES && v == BENCH_MORE; i++) {
+            struct gain g = stats_gain(a, b, bench_pairs[i], 1 - 0.05 / BENCH_ANALYSES, 1);
+            v = bench_decide(&g, 0.02, i == BENCH_ANALYSES - 1);
         }
         yes += v == BENCH_FASTER;
     }
@@ -146,7 +146,7 @@ static void canary_uses_a_step_once_and_not_a_distant_one(void **state)
     assert_int_equal(canary_pairs(s, 40, a, b), 0);
 }
 
-/* All looks of a canary on steps with a true gain of the whole step; share of passes. */
+/* All analyses of a canary on steps with a true gain of the whole step; share of passes. */
 static double passes(double gain, double promised, double noise, int rounds)
 {
     static const int32_t at[] = {32, 96, 288, 864};
@@ -162,10 +162,10 @@ static double passes(double gain, double promised, double noise, int rounds)
             s[i] =
                 (struct canary_step){(int64_t)(candidate ? ns / (1 + gain) : ns), 1, i, candidate};
         }
-        for (int look = 0; look < 4 && v == CANARY_MORE; look++) {
-            int n = canary_pairs(s, at[look], a, b);
+        for (int i = 0; i < 4 && v == CANARY_MORE; i++) {
+            int n = canary_pairs(s, at[i], a, b);
             struct gain g = stats_gain(a, b, n, 1 - 0.05 / 4, (uint64_t)r);
-            v = canary_look(&g, promised, look == 3);
+            v = canary_decide(&g, promised, i == 3);
         }
         yes += v == CANARY_PASS;
     }
@@ -191,32 +191,33 @@ static void canary_decides_nothing_on_a_handful_of_pairs(void **state)
 {
     (void)state;
     struct gain few = {5, 0.2, 0.1, 0.3};
-    assert_int_equal(canary_look(&few, 0.1, false), CANARY_MORE);
-    assert_int_equal(canary_look(&few, 0.0001, true), CANARY_SLOWER);
+    assert_int_equal(canary_decide(&few, 0.1, false), CANARY_MORE);
+    assert_int_equal(canary_decide(&few, 0.0001, true), CANARY_SLOWER);
     assert_true(canary_unresolved(&few)); /* and that is no refusal, whatever they say */
     few = (struct gain){5, -0.2, -0.3, -0.1};
-    assert_int_equal(canary_look(&few, 0.1, true), CANARY_SLOWER);
+    assert_int_equal(canary_decide(&few, 0.1, true), CANARY_SLOWER);
     assert_true(canary_unresolved(&few));
     struct gain none = stats_gain(NULL, NULL, 0, 0.95, 1), clear = {40, -0.2, -0.3, -0.1};
-    assert_int_equal(canary_look(&none, 0.1, true), CANARY_SLOWER);
+    assert_int_equal(canary_decide(&none, 0.1, true), CANARY_SLOWER);
     assert_true(canary_unresolved(&none));
     assert_false(canary_unresolved(&clear));
 }
 
-/* ---- looks ---------------------------------------------------------------------------------- */
+/* ---- sampled comparisons --------------------------------------------------------------------- */
 
 /* Beside eager it is the kernel that served which is judged, beside an incumbent the candidate. */
-static void looks_blame_the_candidate_for_its_own_nan_alone(void **state)
+static void comparisons_blame_the_candidate_for_its_own_nan_alone(void **state)
 {
     (void)state;
     char text[160];
     struct kernel eager = {.origin = ORIGIN_EAGER}, candidate = {.origin = ORIGIN_TEMPLATE};
     struct stage_env env = {.numerics = NUMERICS_TOLERANCE};
     struct evidence evidence = {.eager_max = 1e-6, .eager_rms = 1e-7};
-    struct tap t = {.kind = TAP_COMPARE, .kernel = &eager, .looks = 3, .served_nonfinite = 1};
+    struct hook t = {
+        .kind = HOOK_COMPARE, .kernel = &eager, .comparisons = 3, .served_nonfinite = 1};
     const char *wrong = compare_verdict(&env, &t, &evidence, text, sizeof text);
-    assert_string_equal(wrong, "outputs not finite in 1 of 3 looks");
-    t = (struct tap){.kind = TAP_COMPARE, .kernel = &eager, .looks = 3, .nonfinite = 1};
+    assert_string_equal(wrong, "outputs not finite in 1 of 3 comparisons");
+    t = (struct hook){.kind = HOOK_COMPARE, .kernel = &eager, .comparisons = 3, .nonfinite = 1};
     assert_null(compare_verdict(&env, &t, &evidence, text, sizeof text));
     t.kernel = &candidate;
     assert_non_null(compare_verdict(&env, &t, &evidence, text, sizeof text));
@@ -313,7 +314,7 @@ static struct gain measured(struct workshop *l, const struct kernel *a, const st
                             int n)
 {
     struct slot *slot = dispatch_slot(l->dispatch, REGION_MLP_OUT, 4, 0);
-    struct capture *inputs = capture_seeded(l->model, slot, 1);
+    struct capture *inputs = capture_seeded(l->model, slot, 64, 1);
     struct err err = {""};
     float a_ns[64], b_ns[64];
     double x[64], y[64];
@@ -330,7 +331,7 @@ static struct gain measured(struct workshop *l, const struct kernel *a, const st
         x[i] = (double)a_ns[i];
         y[i] = (double)b_ns[i];
     }
-    return stats_gain(x, y, n, 1 - 0.05 / BENCH_LOOKS, 1);
+    return stats_gain(x, y, n, 1 - 0.05 / BENCH_ANALYSES, 1);
 }
 
 static void bench_refuses_a_kernel_that_is_right_but_slow(void **state)
@@ -338,10 +339,10 @@ static void bench_refuses_a_kernel_that_is_right_but_slow(void **state)
     struct workshop *l = *state;
     struct kernel *slow = built(l, "slow"), *good = built(l, "good_mlp_out");
     struct gain g = measured(l, good, slow, 16);
-    assert_int_equal(bench_look(&g, 0.02, true), BENCH_SLOWER);
+    assert_int_equal(bench_decide(&g, 0.02, true), BENCH_SLOWER);
     assert_true(g.high < 0);
     g = measured(l, slow, good, 16);
-    assert_int_equal(bench_look(&g, 0.02, false), BENCH_FASTER);
+    assert_int_equal(bench_decide(&g, 0.02, false), BENCH_FASTER);
     backend_cpu.unload(l->backend, slow);
     backend_cpu.unload(l->backend, good);
 }
@@ -351,7 +352,7 @@ static void capture_seeded_fills_every_region_of_a_slot(void **state)
     struct workshop *l = *state;
     for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
         struct slot *slot = dispatch_slot(l->dispatch, (enum region)r, 6, 256);
-        struct capture *c = capture_seeded(l->model, slot, 1);
+        struct capture *c = capture_seeded(l->model, slot, 64, 1);
         assert_int_equal(c->m, 6);
         if (r == REGION_ATTN) {
             assert_int_equal(c->spans, 6);
@@ -366,7 +367,8 @@ static void capture_seeded_fills_every_region_of_a_slot(void **state)
     }
 }
 
-/* Else a GPU, whose lab has room for 64 MiB of keys, could not bench a winner of long contexts. */
+/* Else a GPU, whose spare memory has room for 64 MiB of keys, could not bench a winner of long
+ * contexts. */
 static void capture_seeded_makes_do_with_few_pages_for_a_long_context(void **state)
 {
     struct workshop *l = *state;
@@ -376,7 +378,7 @@ static void capture_seeded_makes_do_with_few_pages_for_a_long_context(void **sta
     model.shape.head_dim = 128;
     model.shape.max_context = 131072;
     struct slot *slot = dispatch_slot(l->dispatch, REGION_ATTN, 2, 131072);
-    struct capture *c = capture_seeded(&model, slot, 1);
+    struct capture *c = capture_seeded(&model, slot, 64, 1);
     int64_t bytes = (int64_t)c->pages * KV_PAGE * 8 * 128 * (int64_t)sizeof(float);
     assert_int_equal(c->context, 131072);
     assert_true(bytes <= 64 << 20);
@@ -405,7 +407,7 @@ int main(void)
         cmocka_unit_test(canary_holds_a_large_promise_to_its_word),
         cmocka_unit_test(canary_lets_a_gain_too_small_to_see_pass_unless_it_does_harm),
         cmocka_unit_test(canary_decides_nothing_on_a_handful_of_pairs),
-        cmocka_unit_test(looks_blame_the_candidate_for_its_own_nan_alone),
+        cmocka_unit_test(comparisons_blame_the_candidate_for_its_own_nan_alone),
         cmocka_unit_test_setup_teardown(bench_refuses_a_kernel_that_is_right_but_slow,
                                         workshop_open, workshop_close),
         cmocka_unit_test_setup_teardown(capture_seeded_fills_every_region_of_a_slot, workshop_open,

@@ -172,6 +172,30 @@ static void a_space_too_large_to_enumerate_is_the_same_every_time(void **unused)
     space_close(b);
 }
 
+/* Without START rows a search still has points, those about the defaults and an even sample; what
+ * lies about the start is in it no more than by chance. */
+static void without_starts_a_space_lies_about_the_defaults(void **unused)
+{
+    (void)unused;
+    struct facts f = facts_of(REGION_MLP_IN, 1);
+    const struct template *t = template_find("gemv_mlp_in");
+    struct point start, defaults = template_defaults(t), p;
+    int32_t near[2 * KNOBS_MAX];
+    assert_true(template_start(t, &f, &start));
+    struct space *with = space_open(&f, REGION_MLP_IN, 1, NUMERICS_TOLERANCE);
+    struct space *without = space_open_starts(&f, REGION_MLP_IN, 1, NUMERICS_TOLERANCE, false);
+    int all = space_neighbours(with, space_find(with, t, &start), near), left = 0;
+    for (int i = 0; i < all; i++) {
+        space_point(with, near[i], &p);
+        left += space_find(without, t, &p) >= 0;
+    }
+    assert_true(left < all);
+    assert_true(template_illegal(t, &defaults, &f) || space_find(without, t, &defaults) >= 0);
+    assert_in_range(space_size(without), 50, SPACE_MOST * 2);
+    space_close(with);
+    space_close(without);
+}
+
 static void a_cpu_has_no_cuda_templates_and_bit_equality_admits_none(void **unused)
 {
     (void)unused;
@@ -364,7 +388,7 @@ static void a_list_of_points_is_a_space_of_them(void **unused)
     assert_null(space_listed(&f, of, p, 3)); /* no such value */
 }
 
-/* Slots have what a library offers, up to the widest; beyond 64 tokens that is all. */
+/* Slots have what a library offers, up to the widest. */
 static void wide_slots_have_a_library_to_choose_from(void **unused)
 {
     (void)unused;
@@ -376,9 +400,7 @@ static void wide_slots_have_a_library_to_choose_from(void **unused)
             struct facts f = facts_of(regions[r], ms[i]);
             struct space *all = space_open(&f, regions[r], ms[i], NUMERICS_TOLERANCE);
             struct space *equal = space_open(&f, regions[r], ms[i], NUMERICS_BIT_EQUAL);
-            if (ms[i] > 64)
-                assert_in_range(space_size(all), 20, 200);
-            assert_true(space_size(equal) >= 20);
+            assert_true(space_size(all) > space_size(equal) && space_size(equal) >= 20);
             for (int32_t id = 0; id < space_size(equal); id++) {
                 struct point p;
                 const struct template *t = space_template(equal, id);
@@ -396,6 +418,82 @@ static void wide_slots_have_a_library_to_choose_from(void **unused)
     template_path(t, path, sizeof path);
     assert_string_equal(path, "cuda/lt.def");
     assert_non_null(strstr(template_source(t), "KNOB(RANK"));
+}
+
+/* Decodes of hundreds of sequences have attention to choose from, and a point to begin with. */
+static void attention_of_hundreds_of_sequences_has_points_and_a_start(void **unused)
+{
+    (void)unused;
+    static const int ms[] = {128, 256, 512};
+    static const int heads[][3] = {{32, 8, 64}, {32, 8, 128}, {16, 8, 128}, {28, 4, 64}};
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+        for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
+            struct facts f = facts_of(REGION_ATTN, ms[i]);
+            f.HEADS = heads[h][0], f.KV_HEADS = heads[h][1], f.HEAD_DIM = heads[h][2];
+            struct space *s = space_open(&f, REGION_ATTN, ms[i], NUMERICS_TOLERANCE);
+            int even = 0, starts = 0;
+            for (int32_t id = 0; id < space_size(s); id++)
+                even += strcmp(space_template(s, id)->file, "attn_even") == 0;
+            assert_true(even >= 50 && space_size(s) - even >= 50);
+            for (int t = 0; t < template_count(); t++) {
+                struct point p;
+                if (template_fits(template_at(t), MACHINE_CUDA, REGION_ATTN, ms[i])) {
+                    assert_true(template_start(template_at(t), &f, &p));
+                    assert_true(space_find(s, template_at(t), &p) >= 0);
+                    starts++;
+                }
+            }
+            assert_true(starts >= 2);
+            space_close(s);
+        }
+}
+
+static int32_t points_of(const struct space *s, const char *file)
+{
+    int32_t n = 0;
+    for (int32_t id = 0; id < space_size(s); id++)
+        n += strcmp(space_template(s, id)->file, file) == 0;
+    return n;
+}
+
+/* Beyond 64 tokens there are products of ours where the device has the instructions for them, and
+ * beside the library's nothing else; up to there other templates. A start is one of them. */
+static void wide_slots_have_templates_where_the_device_has_wgmma(void **unused)
+{
+    (void)unused;
+    static const char *const targets[] = {"sm_90a", "sm_89", "sm_100a"};
+    static const int ms[] = {64, 128, 256, 2048};
+    for (int r = REGION_ATTN_IN; r <= REGION_MLP_OUT; r++)
+        for (size_t i = 0; i < sizeof ms / sizeof *ms && r != REGION_ATTN; i++)
+            for (size_t t = 0; t < sizeof targets / sizeof *targets; t++) {
+                struct machine m = h200;
+                struct facts f = facts_of((enum region)r, ms[i]);
+                strcpy(m.target, targets[t]);
+                facts_machine(&f, &m);
+                struct space *s = space_open(&f, (enum region)r, ms[i], NUMERICS_TOLERANCE);
+                int32_t wide = points_of(s, "wide"), lt = points_of(s, "lt");
+                assert_true(ms[i] > 64 && t == 0 ? wide >= 100 : wide == 0);
+                assert_true(lt >= 20 && (ms[i] <= 64 || wide + lt == space_size(s)));
+                space_close(s);
+            }
+}
+
+/* What blocks of a cluster share they need not read each for itself, and many tokens take as long
+ * as tensor cores need. */
+static void wide_products_cost_what_they_multiply_and_read(void **unused)
+{
+    (void)unused;
+    static const char *const knob[] = {"TOKENS", "STAGES", "CLUSTER"};
+    static const int alone[] = {256, 4, 1}, shared[] = {256, 4, 2}, small[] = {64, 8, 2};
+    struct facts f = facts_of(REGION_MLP_IN, 2048);
+    double least = 2.0 * 2048 * f.HIDDEN * 2 * f.FFN / h200.peak_flops;
+    struct cost c;
+    cost_open(&c, &h200, 1);
+    double s = predicted(&c, "wide_mlp_in", &f, knob, shared, 3);
+    assert_true(s > least && s < 2 * least);
+    assert_true(predicted(&c, "wide_mlp_in", &f, knob, alone, 3) > s);
+    assert_true(predicted(&c, "wide_mlp_in", &f, knob, small, 3) > s);
+    cost_close(&c);
 }
 
 /* The library's order is a guess worth having; a product never beats memory or tensor cores. */
@@ -446,6 +544,7 @@ int main(void)
         cmocka_unit_test(a_start_that_is_illegal_gives_way_to_the_next_that_holds),
         cmocka_unit_test(a_device_without_clusters_has_only_points_without),
         cmocka_unit_test(a_space_too_large_to_enumerate_is_the_same_every_time),
+        cmocka_unit_test(without_starts_a_space_lies_about_the_defaults),
         cmocka_unit_test(a_cpu_has_no_cuda_templates_and_bit_equality_admits_none),
         cmocka_unit_test(direct_loads_and_both_kinds_of_rings_are_families_that_every_region_has),
         cmocka_unit_test(a_deeper_ring_has_more_on_its_way),
@@ -455,6 +554,9 @@ int main(void)
         cmocka_unit_test(the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts),
         cmocka_unit_test(a_list_of_points_is_a_space_of_them),
         cmocka_unit_test(wide_slots_have_a_library_to_choose_from),
+        cmocka_unit_test(attention_of_hundreds_of_sequences_has_points_and_a_start),
+        cmocka_unit_test(wide_slots_have_templates_where_the_device_has_wgmma),
+        cmocka_unit_test(wide_products_cost_what_they_multiply_and_read),
         cmocka_unit_test(a_librarys_first_guesses_are_predicted_fastest),
         cmocka_unit_test(predictions_follow_bytes_and_never_beat_the_memory),
     };

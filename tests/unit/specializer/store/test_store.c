@@ -195,12 +195,12 @@ static void store_traces_newest_first_with_who_did_it(void **unused)
     struct store *s = store_open(fresh_path(), &err);
     char events[200] = "";
     struct record r = row_of(1, "head/m1");
-    store_trace(s, "head/m1", NULL, "round", NULL, "%d candidates", 8);
+    store_trace(s, "head/m1", NULL, "batch", NULL, "%d candidates", 8);
     store_move(s, &r, LIFE_BUILT, NULL, NULL, &err);
     store_pin(s, "head/m1", "eager", "req-9", &err);
-    store_trace(s, "mlp_out/m1", NULL, "round", NULL, "elsewhere");
+    store_trace(s, "mlp_out/m1", NULL, "batch", NULL, "elsewhere");
     assert_int_equal(store_traces(s, "head/m1", 0, 10, keep_events, events, &err), 0);
-    assert_string_equal(events, "pin:req-9;built:;round:;");
+    assert_string_equal(events, "pin:req-9;built:;batch:;");
     store_close(s);
 }
 

@@ -95,7 +95,7 @@ static int lines_of_lost_traces(struct store *s, int times)
     assert_non_null(log);
     dup2(fileno(log), STDERR_FILENO);
     for (int i = 0; i < times; i++)
-        store_trace(s, "head/m1", NULL, "round", NULL, "%d candidates", i);
+        store_trace(s, "head/m1", NULL, "batch", NULL, "%d candidates", i);
     dup2(old, STDERR_FILENO);
     close(old);
     rewind(log);
@@ -165,7 +165,7 @@ static void use(struct store *s)
     store_deaths(s, &err);
     store_object_sum(s, r.object_key, sum);
     store_object_used(s, r.object_key);
-    store_trace(s, "head/m1", r.key, "round", NULL, "x");
+    store_trace(s, "head/m1", r.key, "batch", NULL, "x");
 }
 
 static void scribble(const char *path, const char *suffix, uint64_t *seed)

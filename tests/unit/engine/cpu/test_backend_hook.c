@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of what the specializer may do beside a CPU backend's steps: load kernels, tap live steps,
+/* Tests of what the specializer may do beside a CPU backend's steps: load kernels, hook live steps,
  * bench. The steps themselves: test_backend.c. */
 #include "tests/unit/engine/cpu/backend_world.h"
 
@@ -39,7 +39,7 @@ static void run_never(const void *args, const struct team *team)
     (void)team;
 }
 
-/* ---- taps ----------------------------------------------------------------------------------- */
+/* ---- hooks ----------------------------------------------------------------------------------- */
 
 static void alone_at_the_barrier(const struct team *team)
 {
@@ -55,14 +55,14 @@ static void captured_inputs_replay_as_a_case(void **state)
     for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
         struct capture c = {0};
         int32_t m = r == REGION_HEAD ? 2 : 8, rows, cols;
-        struct tap t = {.kind = TAP_CAPTURE,
-                        .every = 1,
-                        .left = 1,
-                        .capture = &c,
-                        .slot = dispatch_slot(table, (enum region)r, m, 20)};
-        assert_int_equal(backend_cpu.tap(cpu, &t), 0);
+        struct hook t = {.kind = HOOK_CAPTURE,
+                         .every = 1,
+                         .left = 1,
+                         .capture = &c,
+                         .slot = dispatch_slot(table, (enum region)r, m, 20)};
+        assert_int_equal(backend_cpu.hook(cpu, &t), 0);
         run_step(cpu, &b, both, 2);
-        backend_cpu.tap(cpu, NULL);
+        backend_cpu.hook(cpu, NULL);
         assert_int_equal(t.left, 0);
         assert_int_equal(c.region, r);
         assert_int_equal(c.m, m);
@@ -95,17 +95,18 @@ static void a_tapped_eager_kernel_differs_in_no_bit(void **state)
     (void)state;
     struct built b;
     for (int r = REGION_ATTN_IN; r < REGION_NODES; r++) {
-        struct tap t = {.kind = TAP_COMPARE,
-                        .every = 1,
-                        .left = 4,
-                        .slot = dispatch_slot(table, (enum region)r, r == REGION_HEAD ? 1 : 16, 16),
-                        .kernel = backend_cpu.eager(cpu, (enum region)r)};
-        assert_int_equal(backend_cpu.tap(cpu, &t), 0);
+        struct hook t = {.kind = HOOK_COMPARE,
+                         .every = 1,
+                         .left = 4,
+                         .slot =
+                             dispatch_slot(table, (enum region)r, r == REGION_HEAD ? 1 : 16, 16),
+                         .kernel = backend_cpu.eager(cpu, (enum region)r)};
+        assert_int_equal(backend_cpu.hook(cpu, &t), 0);
         for (int i = 0; i < 5; i++)
             run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
-        backend_cpu.tap(cpu, NULL);
+        backend_cpu.hook(cpu, NULL);
         assert_int_equal(t.left, 0);
-        assert_int_equal(t.looks, 4);
+        assert_int_equal(t.comparisons, 4);
         assert_int_equal(t.different, 0);
         assert_int_equal(t.nonfinite, 0);
         assert_true(t.worst_max == 0 && t.worst_rms == 0);
@@ -121,23 +122,24 @@ static void a_tapped_wrong_kernel_is_seen_and_changes_nothing(void **state)
     struct kernel wrong = test_kernel(&c, run_doubled, 64), lazy = test_kernel(&c2, run_never, 64);
     struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
     run_step(cpu, &before, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
-    struct tap t = {.kind = TAP_COMPARE, .every = 2, .left = 2, .slot = s, .kernel = &wrong};
-    backend_cpu.tap(cpu, &t);
+    struct hook t = {.kind = HOOK_COMPARE, .every = 2, .left = 2, .slot = s, .kernel = &wrong};
+    backend_cpu.hook(cpu, &t);
     for (int i = 0; i < 2; i++) {
         run_step(cpu, &during, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
         assert_memory_equal(&before.sample[0].out, &during.sample[0].out, sizeof(struct sampled));
-        assert_int_equal(t.looks, 1); /* one matching step in two */
+        assert_int_equal(t.comparisons, 1); /* one matching step in two */
     }
     assert_int_equal(t.different, 1);
     assert_true(fabs(t.worst_rms - 0.5) < 1e-6 && fabs(t.worst_max - 0.5) < 1e-6);
-    struct tap t2 = {.kind = TAP_COMPARE, .every = 1, .left = 1, .slot = s, .kernel = &lazy};
-    backend_cpu.tap(cpu, &t2);
+    struct hook t2 = {.kind = HOOK_COMPARE, .every = 1, .left = 1, .slot = s, .kernel = &lazy};
+    backend_cpu.hook(cpu, &t2);
     run_step(cpu, &during, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
-    backend_cpu.tap(cpu, NULL);
+    backend_cpu.hook(cpu, NULL);
     assert_int_equal(t2.nonfinite, 1); /* stale outputs are NaN, not yesterday's answer */
 }
 
-/* Steps of one kernel, a layer looked at in each; what lies behind a NaN has them on both sides. */
+/* Steps of one kernel, one layer compared in each; what lies behind a NaN has them on both sides.
+ */
 static void a_served_kernel_that_makes_nan_is_seen_beside_eager(void **state)
 {
     (void)state;
@@ -146,14 +148,15 @@ static void a_served_kernel_that_makes_nan_is_seen_beside_eager(void **state)
     struct kernel bad = test_kernel(&c, run_to_nan, 64);
     struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
     int32_t layers = model->shape.layers;
-    struct tap t = {.kind = TAP_COMPARE, .every = 1, .left = layers, .slot = s, .kernel = s->eager};
-    backend_cpu.tap(cpu, &t);
+    struct hook t = {
+        .kind = HOOK_COMPARE, .every = 1, .left = layers, .slot = s, .kernel = s->eager};
+    backend_cpu.hook(cpu, &t);
     dispatch_publish(table, s, &bad);
     for (int32_t i = 0; i < layers; i++)
         run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
     dispatch_publish(table, s, s->eager);
-    backend_cpu.tap(cpu, NULL);
-    assert_int_equal(t.looks, layers);
+    backend_cpu.hook(cpu, NULL);
+    assert_int_equal(t.comparisons, layers);
     assert_int_equal(t.served_nonfinite, 1); /* in layer 0 */
     assert_int_equal(t.nonfinite, 0);
 }
@@ -165,21 +168,21 @@ static void a_tap_looks_at_the_runs_of_the_kernel_it_names(void **state)
     struct cpu_kernel c;
     struct kernel other = test_kernel(&c, run_doubled, 64);
     struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
-    struct tap t = {.kind = TAP_COMPARE,
-                    .every = 1,
-                    .left = 9,
-                    .slot = s,
-                    .kernel = s->eager,
-                    .served = &other};
-    backend_cpu.tap(cpu, &t);
+    struct hook t = {.kind = HOOK_COMPARE,
+                     .every = 1,
+                     .left = 9,
+                     .slot = s,
+                     .kernel = s->eager,
+                     .served = &other};
+    backend_cpu.hook(cpu, &t);
     run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
-    assert_int_equal(t.looks, 0);
+    assert_int_equal(t.comparisons, 0);
     dispatch_publish(table, s, &other);
     run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
     dispatch_publish(table, s, s->eager);
     run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
-    backend_cpu.tap(cpu, NULL);
-    assert_int_equal(t.looks, 1);
+    backend_cpu.hook(cpu, NULL);
+    assert_int_equal(t.comparisons, 1);
     assert_int_equal(t.different, 1);
 }
 
@@ -201,10 +204,10 @@ static void bench_is_resumable_and_sees_a_slower_kernel(void **state)
     struct kernel slow = test_kernel(&slow_cpu, run_slowly, 64);
     float a_ns[15], b_ns[15];
     struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
-    struct tap t = {.kind = TAP_CAPTURE, .every = 1, .left = 1, .capture = &c, .slot = s};
-    backend_cpu.tap(cpu, &t);
+    struct hook t = {.kind = HOOK_CAPTURE, .every = 1, .left = 1, .capture = &c, .slot = s};
+    backend_cpu.hook(cpu, &t);
     run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
-    backend_cpu.tap(cpu, NULL);
+    backend_cpu.hook(cpu, NULL);
     struct bench_job job = {
         .slot = s, .a = s->eager, .b = &slow, .inputs = &c, .want = 15, .a_ns = a_ns, .b_ns = b_ns};
     int slices = 0, done = 0;
@@ -306,12 +309,12 @@ static void a_loaded_kernel_serves_from_its_packed_weights(void **state)
     run_step(cpu, &b, &(struct feed){text_b, 0, 6, {3, 2, 1}}, 1);
     assert_follows(&b.sample[0].out, text_b, 6);
     dispatch_publish(table, s, s->eager);
-    struct tap t = {.kind = TAP_COMPARE, .every = 1, .left = 3, .slot = s, .kernel = k};
-    backend_cpu.tap(cpu, &t);
+    struct hook t = {.kind = HOOK_COMPARE, .every = 1, .left = 3, .slot = s, .kernel = k};
+    backend_cpu.hook(cpu, &t);
     for (int i = 0; i < 3; i++)
         run_step(cpu, &b, &(struct feed){text_b, 0, 6, {3, 2, 1}}, 1);
-    backend_cpu.tap(cpu, NULL);
-    assert_int_equal(t.looks, 3);
+    backend_cpu.hook(cpu, NULL);
+    assert_int_equal(t.comparisons, 3);
     assert_true(t.worst_rms < 1e-5);
     backend_cpu.unload(cpu, k);
 }

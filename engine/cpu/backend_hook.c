@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backend_taps.c - looking at live steps without touching them: taps.
+/* backend_hook.c - the capture hook: observes live steps without touching them.
  *
- * A tap sits behind one run of one region. It copies that run's inputs (TAP_CAPTURE), or runs
- * another kernel on them into outputs of its own and compares (TAP_COMPARE). What the step served
- * is read, never written: regions do not overwrite their inputs, and the tapped kernel's KV goes
+ * A hook sits behind one run of one region. It copies that run's inputs (HOOK_CAPTURE), or runs
+ * another kernel on them into outputs of its own and compares (HOOK_COMPARE). What the step served
+ * is read, never written: regions do not overwrite their inputs, and the compared kernel's KV goes
  * to pages of the spare memory.
  *
- * Hand-over: the engine thread raises `looking` before it reads `tap`; who removes a tap clears
- * `tap` first and then waits for `looking` to fall. Both are sequentially consistent, so one of
+ * Hand-over: the engine thread raises `hook_held` before it reads `hook`; who removes a hook clears
+ * `hook` first and then waits for `hook_held` to fall. Both are sequentially consistent, so one of
  * the two always sees the other.
  */
 #include <math.h>
@@ -195,7 +195,7 @@ static int redirect(struct backend *b, enum region r, union region_args *args, s
         output = &args->mlp_in.h;
         cols = args->mlp_in.gate.rows;
     } else if (r == REGION_MLP) {
-        /* A tap writes nothing of a step, so what the kernel works in is spare memory, too. */
+        /* A hook writes nothing of a step, so what the kernel works in is spare memory, too. */
         args->mlp.h = spare_output(&b->spare, 1, (int64_t)args->mlp.m * args->mlp.gate.rows);
         output = &args->mlp.y;
         cols = args->mlp.down.rows;
@@ -212,7 +212,7 @@ static int redirect(struct backend *b, enum region r, union region_args *args, s
     return 1;
 }
 
-static void look_compare(struct backend *b, struct tap *t, enum region r, int32_t layer,
+static void hook_compare(struct backend *b, struct hook *t, enum region r, int32_t layer,
                          const union region_args *served, int64_t served_ns)
 {
     union region_args args = *served;
@@ -225,12 +225,12 @@ static void look_compare(struct backend *b, struct tap *t, enum region r, int32_
     int outputs = redirect(b, r, &args, got, want);
     int64_t ns = backend_run(b, t->kernel, layer, &args);
     if (ns < 0)
-        return; /* who waits for this tap asks whether its kernel is broken */
+        return; /* who waits for this hook asks whether its kernel is broken */
     t->kernel_ns += ns;
     t->served_ns += served_ns;
     for (int i = 0; i < outputs; i++)
         compare(&got[i], &want[i], bind_m(served, r), &v);
-    t->looks++;
+    t->comparisons++;
     t->nonfinite += v.nonfinite;
     t->served_nonfinite += v.served_nonfinite;
     t->different += v.different;
@@ -238,51 +238,53 @@ static void look_compare(struct backend *b, struct tap *t, enum region r, int32_
     t->worst_rms = fmax(t->worst_rms, v.worst_rms);
 }
 
-/* ---- taps ----------------------------------------------------------------------------------- */
+/* ---- hooks ----------------------------------------------------------------------------------- */
 
-/* One layer a matching step, the next one in the next: decided when layer 0 comes by. */
-static bool wanted(struct backend *b, const struct tap *t, enum region r, int32_t layer)
+/* Whether the hook observes this run. A matching step is observed in one layer, each in the next
+ * one; which, is decided at layer 0. */
+static bool wanted(struct backend *b, const struct hook *t, enum region r, int32_t layer)
 {
     if (layer == 0) {
-        b->look_at = -1;
+        b->hook_at = -1;
         if (b->matches++ % (t->every > 0 ? t->every : 1) == 0) {
-            b->look_at = region_info(r)->once ? 0 : b->look_layer;
-            b->look_layer = (b->look_layer + 1) % b->model->shape.layers;
+            b->hook_at = region_info(r)->once ? 0 : b->hook_layer;
+            b->hook_layer = (b->hook_layer + 1) % b->model->shape.layers;
         }
     }
-    return layer == b->look_at;
+    return layer == b->hook_at;
 }
 
-void backend_look(struct backend *b, struct slot *slot, const struct kernel *served, int32_t layer,
-                  const struct step *s, const union region_args *args, int64_t served_ns)
+void backend_observe(struct backend *b, struct slot *slot, const struct kernel *served,
+                     int32_t layer, const struct step *s, const union region_args *args,
+                     int64_t served_ns)
 {
-    if (!atomic_load_explicit(&b->tap, memory_order_relaxed))
+    if (!atomic_load_explicit(&b->hook, memory_order_relaxed))
         return;
-    atomic_store(&b->looking, true);
-    struct tap *t = atomic_load(&b->tap);
+    atomic_store(&b->hook_held, true);
+    struct hook *t = atomic_load(&b->hook);
     if (t && t->slot == slot && (!t->served || t->served == served) && atomic_load(&t->left) > 0 &&
         wanted(b, t, slot->region, layer) &&
-        (t->kind == TAP_CAPTURE || bind_m(args, slot->region) <= t->kernel->m_max)) {
-        if (t->kind == TAP_CAPTURE) {
+        (t->kind == HOOK_CAPTURE || bind_m(args, slot->region) <= t->kernel->m_max)) {
+        if (t->kind == HOOK_CAPTURE) {
             capture(b, t->capture, slot->region, layer, s, args);
             atomic_store(&t->left, 0);
         } else {
-            look_compare(b, t, slot->region, layer, args, served_ns);
+            hook_compare(b, t, slot->region, layer, args, served_ns);
             atomic_fetch_sub(&t->left, 1);
         }
     }
-    atomic_store(&b->looking, false);
+    atomic_store(&b->hook_held, false);
 }
 
-int backend_tap(struct backend *b, struct tap *t)
+int backend_hook(struct backend *b, struct hook *t)
 {
     if (t && t->slot->region == REGION_EMBED)
         return -1; /* nothing to specialize there */
-    atomic_store(&b->tap, NULL);
-    while (atomic_load(&b->looking)) {
+    atomic_store(&b->hook, NULL);
+    while (atomic_load(&b->hook_held)) {
         struct timespec us100 = {0, 100000};
         nanosleep(&us100, NULL);
     }
-    atomic_store(&b->tap, t);
+    atomic_store(&b->hook, t);
     return 0;
 }

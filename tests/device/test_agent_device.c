@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_agent.c - texts of a language model through the device's whole admission, in this process:
- * the seeds that its trees start from pass every case for every kind of head, and texts that obey
- * the rules and still cheat or err are refused in the words that a repair would be told.
+/* test_agent_device.c - texts of a language model through the device's whole admission, in this
+ * process: the seeds that its trees start from pass every case for every kind of head, and texts
+ * that obey the rules and still cheat or err are refused in the words that a repair would be told.
  *
  * Built as the specializer builds them, in the frame kernels/cuda/agent.cu, and judged by
  * check_device() against eager and the oracle. What hangs or breaks the context is not here:
@@ -164,7 +164,7 @@ static void tensor_cores(const char *dir)
     model_close(model);
 }
 
-void test_agent(void)
+void test_agent_device(void)
 {
     char dir[] = "/tmp/whet-device-agent-XXXXXX";
     struct err e = {""};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_agent.c - what agent trees start from, and what must not grow from them.
+/* test_agent_seeds.c - what agent trees start from, and what must not grow from them.
  *
  * Every seed, for one token and for several, obeys the text rules, builds as an agent's kernel does
  * (best instruction set, object without state or system calls) and passes every check of the probe

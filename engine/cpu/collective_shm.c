@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* collective_shm.c - sums and concatenations of what several processes of a host computed.
+ *
+ * Each rank has a place in shared memory, which all others read: it leaves its numbers there, says
+ * so (`arrived`), waits until all have said so, and reads theirs. That is one meeting a call. Each
+ * rank has two places and uses them in turn, so whoever is fast may fill the other one while the
+ * slow still read: nobody comes back to the first before a meeting at which all were done with it.
+ * What is longer than a place goes through it in pieces.
+ *
+ * Sums are added in the order of ranks by every rank for itself, so all have the same bits.
+ *
+ * A rank waits spinning for a moment and then sleeps on a futex, a few milliseconds at a time: it
+ * looks up again and again whether the world is over, because a process that died wakes nobody.
+ * What a rank arrives with is noted beside its place, so that ranks that do different things (one
+ * runs another plan) find that out instead of adding up what does not belong together.
+ */
+#include "engine/cpu/collective_shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "engine/shard.h"
+
+enum {
+    PLACE = 1 << 18, /* floats of a place: 1 MiB, as much as a core's cache holds at most */
+    SPINS = 2000,
+    NAP_NS = 5000000,
+};
+
+static const uint64_t MAGIC = 0x31646c726f777477; /* layout 1 */
+
+/* One rank's line, written by it alone. */
+struct line {
+    _Atomic uint32_t arrived; /* meetings it has come to */
+    _Atomic uint32_t sleepers;
+    uint64_t doing[2]; /* by turn: kind and floats of the call */
+    char pad[128 - 24];
+};
+_Static_assert(sizeof(struct line) == 128, "lines of two ranks share no cache line");
+
+struct area {
+    uint64_t magic;
+    int32_t world;
+    _Atomic uint32_t over; /* somebody ended the world */
+    char pad[128 - 16];
+    struct line line[SHARD_WORLD_MAX];
+    float place[]; /* [world][2][PLACE] */
+};
+
+struct shm {
+    struct collective base;
+    struct area *area;
+    size_t bytes;
+    uint32_t meetings;
+    int64_t timeout_ns;
+    pthread_mutex_t lock;
+    char why[256]; /* under the lock until `broken` is set */
+    _Atomic bool broken;
+};
+
+static size_t area_bytes(int32_t world)
+{
+    return sizeof(struct area) + (size_t)world * 2 * PLACE * sizeof(float);
+}
+
+static float *place(const struct shm *s, int32_t rank, uint32_t turn)
+{
+    return s->area->place + ((int64_t)rank * 2 + turn) * PLACE;
+}
+
+/* ---- the end of a world --------------------------------------------------------------------- */
+
+static void wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void shm_abort(struct collective *c, const char *why)
+{
+    struct shm *s = (struct shm *)c;
+    pthread_mutex_lock(&s->lock);
+    if (!atomic_load(&s->broken)) {
+        snprintf(s->why, sizeof s->why, "%s", why);
+        atomic_store(&s->broken, true);
+    }
+    pthread_mutex_unlock(&s->lock);
+    atomic_store(&s->area->over, 1);
+    for (int32_t r = 0; r < c->world; r++)
+        wake(&s->area->line[r].arrived);
+}
+
+static const char *shm_broken(struct collective *c)
+{
+    struct shm *s = (struct shm *)c;
+    if (!atomic_load(&s->broken) && atomic_load(&s->area->over))
+        shm_abort(c, "another rank gave up");
+    return atomic_load(&s->broken) ? s->why : NULL;
+}
+
+/* ---- meeting -------------------------------------------------------------------------------- */
+
+static void sleep_on(struct line *l, uint32_t seen)
+{
+    struct timespec nap = {0, NAP_NS};
+    atomic_fetch_add(&l->sleepers, 1);
+    syscall(SYS_futex, &l->arrived, FUTEX_WAIT, seen, &nap, NULL, 0);
+    atomic_fetch_sub(&l->sleepers, 1);
+}
+
+/* Whether a rank has come to this meeting; counts wrap. */
+static bool came(uint32_t arrived, uint32_t meeting)
+{
+    return (int32_t)(arrived - meeting) >= 0;
+}
+
+static int wait_for(struct shm *s, int32_t rank, const char *what, struct err *e)
+{
+    struct line *l = &s->area->line[rank];
+    int64_t t0 = 0;
+    for (int spins = 0;; spins++) {
+        uint32_t seen = atomic_load_explicit(&l->arrived, memory_order_acquire);
+        if (came(seen, s->meetings))
+            return 0;
+        if (spins < SPINS) {
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#endif
+            continue;
+        }
+        if (shm_broken(&s->base))
+            return err_set(e, "%s", s->why);
+        t0 = t0 ? t0 : clock_ns();
+        if (clock_ns() - t0 > s->timeout_ns) {
+            char why[200];
+            snprintf(why, sizeof why, "rank %d did not come to %s number %u within %.1f s", rank,
+                     what, s->meetings, (double)s->timeout_ns * 1e-9);
+            shm_abort(&s->base, why);
+            return err_set(e, "%s", why);
+        }
+        sleep_on(l, seen);
+    }
+}
+
+/* All ranks, each with what it does. The numbers in their places of this turn are to be read
+ * afterwards. */
+static int meet(struct shm *s, const char *what, uint64_t doing, struct err *e)
+{
+    struct line *own = &s->area->line[s->base.rank];
+    if (shm_broken(&s->base))
+        return err_set(e, "%s", s->why);
+    uint32_t turn = ++s->meetings & 1;
+    own->doing[turn] = doing;
+    atomic_store(&own->arrived, s->meetings);
+    if (atomic_load(&own->sleepers))
+        wake(&own->arrived);
+    for (int32_t r = 0; r < s->base.world; r++) {
+        if (wait_for(s, r, what, e))
+            return -1;
+        if (s->area->line[r].doing[turn] != doing) {
+            char why[160];
+            snprintf(why, sizeof why, "rank %d does not do what rank %d does in %s number %u", r,
+                     s->base.rank, what, s->meetings);
+            shm_abort(&s->base, why);
+            return err_set(e, "%s", why);
+        }
+    }
+    return 0;
+}
+
+/* ---- the calls ------------------------------------------------------------------------------ */
+
+enum doing { REDUCES = 1, GATHERS, MEETS };
+
+static uint64_t doing(enum doing kind, int64_t n)
+{
+    return (uint64_t)kind << 56 | (uint64_t)n;
+}
+
+static int64_t piece(int64_t left)
+{
+    return left < PLACE ? left : PLACE;
+}
+
+static int shm_reduce(struct collective *c, const float *in, float *out, int64_t n, void *stream,
+                      struct err *e)
+{
+    struct shm *s = (struct shm *)c;
+    (void)stream;
+    for (int64_t at = 0; at < n; at += PLACE) {
+        int64_t k = piece(n - at);
+        uint32_t turn = (s->meetings + 1) & 1;
+        memcpy(place(s, c->rank, turn), in + at, (size_t)k * sizeof *in);
+        if (meet(s, "all_reduce", doing(REDUCES, n - at), e))
+            return -1;
+        memcpy(out + at, place(s, 0, turn), (size_t)k * sizeof *out);
+        for (int32_t r = 1; r < c->world; r++) {
+            const float *from = place(s, r, turn);
+            for (int64_t i = 0; i < k; i++)
+                out[at + i] += from[i];
+        }
+    }
+    return 0;
+}
+
+static int shm_gather(struct collective *c, const float *in, float *out, int64_t n, void *stream,
+                      struct err *e)
+{
+    struct shm *s = (struct shm *)c;
+    (void)stream;
+    for (int64_t at = 0; at < n; at += PLACE) {
+        int64_t k = piece(n - at);
+        uint32_t turn = (s->meetings + 1) & 1;
+        memcpy(place(s, c->rank, turn), in + at, (size_t)k * sizeof *in);
+        if (meet(s, "all_gather", doing(GATHERS, n - at), e))
+            return -1;
+        for (int32_t r = 0; r < c->world; r++)
+            memcpy(out + r * n + at, place(s, r, turn), (size_t)k * sizeof *out);
+    }
+    return 0;
+}
+
+static int shm_barrier(struct collective *c, struct err *e)
+{
+    return meet((struct shm *)c, "barrier", doing(MEETS, 0), e);
+}
+
+static void shm_close(struct collective *c)
+{
+    struct shm *s = (struct shm *)c;
+    if (!s)
+        return;
+    munmap(s->area, s->bytes);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+static const struct collective_ops ops = {
+    .name = "shm",
+    .all_reduce = shm_reduce,
+    .all_gather = shm_gather,
+    .barrier = shm_barrier,
+    .broken = shm_broken,
+    .abort = shm_abort,
+    .close = shm_close,
+};
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static struct area *map(int fd, int32_t world)
+{
+    void *at = mmap(NULL, area_bytes(world), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+/* Memory is taken now: a page that is not there when it is written to would be a bus error. */
+int collective_shm_create(const char *name, int32_t world, struct err *e)
+{
+    int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return err_set(e, "shared memory of the ranks: %s", strerror(errno));
+    int code = posix_fallocate(fd, 0, (off_t)area_bytes(world));
+    struct area *area = code ? NULL : map(fd, world);
+    if (area) {
+        area->magic = MAGIC;
+        area->world = world;
+        munmap(area, area_bytes(world));
+    } else {
+        shm_unlink(name);
+        err_set(e, "shared memory of the ranks: %zu MiB: %s (/dev/shm may be too small)",
+                area_bytes(world) >> 20, strerror(code ? code : errno));
+    }
+    close(fd);
+    return area ? 0 : -1;
+}
+
+struct collective *collective_shm_open(const char *name, int32_t rank, int32_t world,
+                                       double timeout_s, struct err *e)
+{
+    struct stat st;
+    int fd = shm_open(name, O_RDWR | O_CLOEXEC, 0);
+    bool whole = fd >= 0 && fstat(fd, &st) == 0 && (size_t)st.st_size == area_bytes(world);
+    struct area *area = whole ? map(fd, world) : NULL;
+    if (area && (area->magic != MAGIC || area->world != world)) {
+        munmap(area, area_bytes(world));
+        area = NULL;
+    }
+    if (fd >= 0)
+        close(fd);
+    if (!area) {
+        err_set(e, "rank %d: the shared memory of %d ranks cannot be opened%s%s", rank, world,
+                fd < 0 ? ": " : "", fd < 0 ? strerror(errno) : "");
+        return NULL;
+    }
+    struct shm *s = xcalloc(1, sizeof *s);
+    s->base = (struct collective){&ops, rank, world};
+    s->area = area;
+    s->bytes = area_bytes(world);
+    s->timeout_ns = (int64_t)(timeout_s * 1e9);
+    pthread_mutex_init(&s->lock, NULL);
+    return &s->base;
+}
+
+/* ---- as a backend's -------------------------------------------------------------------------- */
+
+/* Nobody can guess the name, and nobody of another user may open it. */
+static int make(char id[RANKS_ID], int32_t world, bool one_host, bool shared, struct err *e)
+{
+    (void)one_host;
+    (void)shared; /* ranks of a machine share its cores as they like */
+    uint64_t drawn[2];
+    if (getrandom(drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
+        return err_set(e, "no random numbers: %s", strerror(errno));
+    snprintf(id, RANKS_ID, "/whet-%016llx%016llx", (unsigned long long)drawn[0],
+             (unsigned long long)drawn[1]);
+    return collective_shm_create(id, world, e);
+}
+
+static struct collective *open_by_id(const char id[RANKS_ID], int32_t rank, int32_t world,
+                                     double timeout_s, struct err *e)
+{
+    return collective_shm_open(id, rank, world, timeout_s, e);
+}
+
+static void made(const char id[RANKS_ID])
+{
+    shm_unlink(id);
+}
+
+const struct ranks_ops collective_shm_ranks = {.make = make, .open = open_by_id, .made = made};

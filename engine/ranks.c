@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ranks.c - what ranks that have met say to each other, and who watches them.
+ *
+ * Rank 0 hears what each has before it tells all how to open their backends. While they run, its
+ * watching thread reads what they say, which is nothing unless one gives up; it also is the one
+ * that sees a step take too long.
+ */
+#include "engine/ranks.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "engine/ranks_private.h"
+
+enum { WATCH_MS = 50, POLL_US = 2000, GRACE_S = 10 };
+
+int32_t ranks_rank(const struct ranks *r)
+{
+    return r->options.place.rank;
+}
+
+int32_t ranks_world(const struct ranks *r)
+{
+    return r->options.place.world;
+}
+
+int32_t ranks_local(const struct ranks *r)
+{
+    return r->local;
+}
+
+const char *ranks_lost(struct ranks *r)
+{
+    return atomic_load(&r->lost) ? r->why : NULL;
+}
+
+/* Once; what comes later follows from the first. */
+static void lose(struct ranks *r, const char *why)
+{
+    pthread_mutex_lock(&r->lock);
+    bool first = !atomic_load(&r->lost);
+    if (first) {
+        snprintf(r->why, sizeof r->why, "%s", why);
+        atomic_store(&r->lost_ns, clock_ns());
+        atomic_store(&r->lost, true);
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (!first)
+        return;
+    log_error("ranks", "%s: the ranks of this model cannot go on", why);
+    struct collective *c = atomic_load(&r->collective);
+    if (c)
+        c->ops->abort(c, why);
+    if (r->options.on_lost)
+        r->options.on_lost(r->options.ctx, why);
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+struct ranks *ranks_open(const struct ranks_options *o, struct err *err)
+{
+    struct ranks *r = xcalloc(1, sizeof *r);
+    r->options = *o;
+    r->listener = -1;
+    for (int i = 0; i < SHARD_WORLD_MAX; i++)
+        r->peer[i].fd = -1;
+    snprintf(r->secret, sizeof r->secret, "%s", o->secret ? o->secret : "");
+    pthread_mutex_init(&r->lock, NULL);
+    if ((o->place.rank == 0 ? ranks_lead(r, err) : ranks_join(r, err)) == 0)
+        return r;
+    ranks_close(r);
+    return NULL;
+}
+
+/* ---- agreeing ------------------------------------------------------------------------------- */
+
+/* A message of that kind and size from a rank, however long it takes to load a model. */
+static int hear(struct ranks *r, int32_t from, enum link_kind kind, void *to, size_t n,
+                struct err *err)
+{
+    struct link_message m;
+    if (link_receive(r->peer[from].fd, n > WIRE_TEXT ? n : WIRE_TEXT, 0, &m, NULL, err))
+        return err_prefix(err, "rank %d", from);
+    int rc = 0;
+    if (m.kind == LINK_LOST || m.kind == LINK_REFUSED)
+        rc = err_set(err, "rank %d: %.*s", from, (int)m.n, m.data);
+    else if (m.kind != kind || m.n != n)
+        rc = err_set(err, "rank %d said something unexpected (%d, %zu bytes)", from, (int)m.kind,
+                     m.n);
+    else if (n)
+        memcpy(to, m.data, n);
+    link_message_free(&m);
+    return rc;
+}
+
+static int check_part(const struct wire_part *own, const struct wire_part *part, int32_t rank,
+                      struct err *err)
+{
+    if (strncmp(own->hash, part->hash, sizeof own->hash) != 0)
+        return err_set(err, "rank %d has another model: its hash is %.23s, rank 0's is %s", rank,
+                       part->hash, own->hash);
+    if (strncmp(own->backend, part->backend, sizeof own->backend) != 0)
+        return err_set(err, "rank %d has backend %.15s, rank 0 has %s", rank, part->backend,
+                       own->backend);
+    return 0;
+}
+
+static int tell_all(struct ranks *r, enum link_kind kind, const void *data, size_t n,
+                    struct err *err)
+{
+    for (int32_t i = 1; i < r->options.place.world; i++)
+        if (link_send(r->peer[i].fd, kind, data, n, clock_ns() + SEND_NS, err))
+            return err_prefix(err, "rank %d (process %lld at %s)", i,
+                              (long long)r->peer[i].join.pid, r->peer[i].address);
+    return 0;
+}
+
+static int lead_agreement(struct ranks *r, const struct wire_part *own, struct wire_setup *setup,
+                          struct err *err)
+{
+    char device[SHARD_WORLD_MAX][sizeof own->device];
+    bool shared = false;
+    memcpy(device[0], own->device, sizeof own->device);
+    for (int32_t i = 1; i < r->options.place.world; i++) {
+        struct wire_part part;
+        if (hear(r, i, LINK_PART, &part, sizeof part, err) || check_part(own, &part, i, err))
+            return -1;
+        memcpy(device[i], part.device, sizeof part.device);
+        for (int32_t k = 0; k < i; k++)
+            shared |= *part.device && !memcmp(device[k], part.device, sizeof part.device);
+        int64_t fit = part.kv_room > 0 && part.page_bytes > 0 ? part.kv_room / part.page_bytes
+                                                              : setup->kv_pages;
+        if (fit < 1)
+            return err_set(err, "rank %d has no room for KV pages", i);
+        setup->kv_pages = fit < setup->kv_pages ? (int32_t)fit : setup->kv_pages;
+    }
+    if (r->ops->ranks->make(setup->id, r->options.place.world, r->one_host, shared, err))
+        return -1;
+    memcpy(r->id, setup->id, sizeof r->id);
+    r->id_made = true;
+    return tell_all(r, LINK_SET_UP, setup, sizeof *setup, err);
+}
+
+int ranks_agree(struct ranks *r, const struct backend_ops *ops, const struct wire_part *part,
+                struct wire_setup *setup, struct err *err)
+{
+    r->ops = ops;
+    if (!ops->ranks)
+        return err_set(err, "backend %s runs no model in several ranks", ops->name);
+    if (!ops->ranks->many_hosts && !r->one_host)
+        return err_set(err, "backend %s: all ranks must be on one machine", ops->name);
+    if (r->options.place.rank == 0)
+        return lead_agreement(r, part, setup, err);
+    if (link_send(r->peer[0].fd, LINK_PART, part, sizeof *part, clock_ns() + SEND_NS, err))
+        return err_prefix(err, "rank 0");
+    if (hear(r, 0, LINK_SET_UP, setup, sizeof *setup, err))
+        return -1;
+    memcpy(r->id, setup->id, sizeof r->id);
+    r->id[sizeof r->id - 1] = 0;
+    r->id_made = true; /* if rank 0 dies now, nobody else would clear it away */
+    return 0;
+}
+
+/* ---- watching ------------------------------------------------------------------------------- */
+
+static void heard(struct ranks *r, int32_t from)
+{
+    const struct peer *p = &r->peer[from];
+    struct link_message m;
+    struct err e = {""};
+    char why[300];
+    int rc = link_receive(p->fd, WIRE_TEXT, clock_ns() + HELLO_NS, &m, NULL, &e);
+    if (rc == 0 && m.kind == LINK_READY && !r->began) {
+        link_message_free(&m);
+        atomic_fetch_add(&r->readies, 1);
+        return;
+    }
+    snprintf(why, sizeof why, "rank %d (process %lld at %s) %s%.*s", from, (long long)p->join.pid,
+             p->address,
+             rc                    ? "is gone: "
+             : m.kind == LINK_LOST ? "gave up: "
+                                   : "said something unexpected",
+             rc                    ? (int)sizeof e.msg
+             : m.kind == LINK_LOST ? (int)m.n
+                                   : 0,
+             rc ? e.msg : m.data);
+    link_message_free(&m);
+    lose(r, why);
+}
+
+/* What does not come back although it was told to is stuck in the device or its library. */
+static void end_if_stuck(struct ranks *r)
+{
+    if (!atomic_load(&r->lost) || !atomic_load(&r->busy) ||
+        clock_ns() - atomic_load(&r->lost_ns) < GRACE_S * INT64_C(1000000000))
+        return;
+    log_error("ranks", "%s, and this rank does not come back: its process ends", r->why);
+    if (r->id_made)
+        r->ops->ranks->made(r->id);
+    fflush(NULL);
+    _exit(RANKS_EXIT_LOST);
+}
+
+static void look_at_step(struct ranks *r)
+{
+    int64_t began = atomic_load(&r->step_ns);
+    double took = began ? (double)(clock_ns() - began) * 1e-9 : 0;
+    struct collective *c = atomic_load(&r->collective);
+    const char *broken = c ? c->ops->broken(c) : NULL;
+    char why[120];
+    if (broken)
+        lose(r, broken);
+    if (took > r->options.step_timeout_s) {
+        snprintf(why, sizeof why, "a step did not end within %.1f s", r->options.step_timeout_s);
+        lose(r, why);
+    }
+    end_if_stuck(r);
+}
+
+/* Rank 0: what any other says, or that it says nothing more. */
+static void listen_to_all(struct ranks *r)
+{
+    int32_t world = r->options.place.world;
+    struct pollfd p[SHARD_WORLD_MAX];
+    bool lost = atomic_load(&r->lost);
+    for (int32_t i = 1; i < world; i++)
+        p[i] = (struct pollfd){lost ? -1 : r->peer[i].fd, POLLIN, 0};
+    int some = poll(p + 1, (nfds_t)world - 1, WATCH_MS);
+    for (int32_t i = 1; some > 0 && i < world && !atomic_load(&r->stop); i++)
+        if (p[i].revents)
+            heard(r, i);
+}
+
+/* Another rank: whether rank 0 has closed while this one is busy, and so does not read why. What it
+ * sent last is read as soon as the step is done, which is soon if all is well: so it gets a while.
+ */
+static void look_at_leader(struct ranks *r, int *looks)
+{
+    struct pollfd p = {r->peer[0].fd, POLLRDHUP, 0};
+    usleep(WATCH_MS * 1000);
+    bool gone = poll(&p, 1, 0) > 0 && atomic_load(&r->busy);
+    *looks = gone ? *looks + 1 : 0;
+    if (*looks > 1000 / WATCH_MS)
+        lose(r, "rank 0 is gone");
+}
+
+static void *watch(void *arg)
+{
+    struct ranks *r = arg;
+    int looks = 0;
+    pthread_setname_np(pthread_self(), "whet-ranks");
+    while (!atomic_load(&r->stop)) {
+        if (r->options.place.rank == 0)
+            listen_to_all(r);
+        else
+            look_at_leader(r, &looks);
+        look_at_step(r);
+    }
+    return NULL;
+}
+
+/* Watched from here on: what follows waits for the other ranks. */
+struct collective *ranks_collective(struct ranks *r, const struct backend_ops *ops,
+                                    const struct wire_setup *setup, struct err *err)
+{
+    atomic_store(&r->busy, true);
+    if (pthread_create(&r->watcher, NULL, watch, r)) {
+        err_set(err, "no thread to watch the ranks");
+        return NULL;
+    }
+    r->watching = true;
+    struct collective *c = ops->ranks->open(setup->id, r->options.place.rank,
+                                            r->options.place.world, r->options.step_timeout_s, err);
+    atomic_store(&r->collective, c);
+    if (c && ranks_lost(r)) /* meanwhile: who watches did not see it */
+        c->ops->abort(c, r->why);
+    return c;
+}
+
+int ranks_begin(struct ranks *r, struct err *err)
+{
+    if (r->options.place.rank > 0) {
+        r->began = true;
+        atomic_store(&r->busy, false);
+        if (link_send(r->peer[0].fd, LINK_READY, NULL, 0, clock_ns() + SEND_NS, err))
+            return err_prefix(err, "rank 0");
+        return 0;
+    }
+    atomic_store(&r->busy, false); /* it waits, but can be told */
+    while (atomic_load(&r->readies) < r->options.place.world - 1) {
+        if (ranks_lost(r))
+            return err_set(err, "%s", r->why);
+        usleep(POLL_US);
+    }
+    r->ops->ranks->made(r->id);
+    r->id_made = false;
+    r->began = true;
+    return 0;
+}
+
+/* ---- steps ---------------------------------------------------------------------------------- */
+
+int ranks_send_step(struct ranks *r, const struct step *s, struct err *err)
+{
+    if (ranks_lost(r))
+        return err_set(err, "%s", r->why);
+    wire_pack(s, &r->wire);
+    atomic_store(&r->busy, true);
+    atomic_store(&r->step_ns, clock_ns());
+    if (tell_all(r, LINK_STEP, r->wire.data, r->wire.n, err) == 0)
+        return 0;
+    lose(r, err->msg);
+    ranks_step_ran(r);
+    return -1;
+}
+
+void ranks_step_ran(struct ranks *r)
+{
+    atomic_store(&r->step_ns, 0);
+    atomic_store(&r->busy, false);
+}
+
+int ranks_next_step(struct ranks *r, const struct wire_limits *l, struct step *s, struct err *err)
+{
+    bool gone;
+    atomic_store(&r->busy, false);
+    link_message_free(&r->step);
+    if (link_receive(r->peer[0].fd, wire_most(l), 0, &r->step, &gone, err))
+        return gone ? err_set(err, "rank 0 is gone") : err_prefix(err, "rank 0");
+    if (r->step.kind == LINK_END)
+        return 0;
+    if (r->step.kind == LINK_LOST)
+        return err_set(err, "rank 0: %.*s", (int)r->step.n, r->step.data);
+    if (r->step.kind != LINK_STEP)
+        return err_set(err, "rank 0 said something unexpected (%d)", (int)r->step.kind);
+    if (wire_unpack(r->step.data, r->step.n, l, s, err))
+        return -1;
+    atomic_store(&r->busy, true);
+    return 1;
+}
+
+void ranks_give_up(struct ranks *r, const char *why)
+{
+    size_t n = strlen(why);
+    link_send(r->peer[0].fd, LINK_LOST, why, n < WIRE_TEXT ? n : WIRE_TEXT, clock_ns() + HELLO_NS,
+              NULL);
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+/* The last word of rank 0 to another one. */
+static void part_from(struct ranks *r, int fd)
+{
+    const char *why = ranks_lost(r);
+    if (!why && !r->began)
+        why = "it ended before all ranks were ready";
+    link_send(fd, why ? LINK_LOST : LINK_END, why, why ? strlen(why) : 0, clock_ns() + HELLO_NS,
+              NULL);
+}
+
+void ranks_close(struct ranks *r)
+{
+    if (!r)
+        return;
+    if (r->watching) {
+        atomic_store(&r->stop, true);
+        pthread_join(r->watcher, NULL);
+    }
+    for (int32_t i = 0; i < SHARD_WORLD_MAX; i++)
+        if (r->peer[i].fd >= 0) {
+            if (r->options.place.rank == 0)
+                part_from(r, r->peer[i].fd);
+            close(r->peer[i].fd);
+        }
+    if (r->listener >= 0)
+        close(r->listener);
+    if (r->id_made)
+        r->ops->ranks->made(r->id);
+    struct collective *c = atomic_load(&r->collective);
+    if (c)
+        c->ops->close(c);
+    wire_buffer_free(&r->wire);
+    link_message_free(&r->step);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}

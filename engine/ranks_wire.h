@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ranks_wire.h - what the messages between ranks say, and a step as bytes.
+ *
+ * Ranks are the same program on machines of one kind (a JOIN with another version is refused), so
+ * structs travel as they lie in memory. A step is checked when it arrives all the same: what one
+ * rank would run and another refuse must be found before they meet in a collective.
+ */
+#ifndef WHET_ENGINE_RANKS_WIRE_H
+#define WHET_ENGINE_RANKS_WIRE_H
+
+#include <stdbool.h>
+
+#include "engine/backend.h"
+
+enum { WIRE_VERSION = 1, WIRE_TEXT = 400 };
+
+/* LINK_JOIN. Texts end with a NUL. */
+struct wire_join {
+    int32_t version, rank, world;
+    char program[64]; /* version and build */
+    char host[64];    /* the same for ranks of one machine */
+    char secret[72];  /* WHET_RANKS_SECRET, or empty */
+    int64_t pid;
+};
+/* LINK_WELCOME */
+struct wire_welcome {
+    int32_t local_ranks; /* ranks of its machine */
+    int32_t one_host;    /* all are on one */
+};
+/* LINK_PART */
+struct wire_part {
+    char hash[24]; /* of the whole model */
+    char backend[16];
+    char device[48];             /* the same for ranks that share one; empty: not known */
+    int64_t kv_room, page_bytes; /* bytes of its device for pages (0: any number), and of a page */
+};
+/* LINK_SET_UP */
+struct wire_setup {
+    char id[RANKS_ID];
+    int32_t kv_pages, max_tokens, max_rows, own_formats;
+};
+
+struct wire_buffer {
+    char *data;
+    size_t n, room;
+};
+void wire_buffer_free(struct wire_buffer *b);
+
+/* The step without what only rank 0 needs (`sample`, `report`), into `b`. */
+void wire_pack(const struct step *s, struct wire_buffer *b);
+
+/* What a rank was opened for. */
+struct wire_limits {
+    int32_t max_tokens, max_rows, kv_pages, vocab, max_context;
+};
+/* Points `s` into `data`, 64-byte aligned, which it needs as long as it lives. `sample` is NULL. -1
+ * with a message naming what is out of bounds. */
+int wire_unpack(const char *data, size_t n, const struct wire_limits *l, struct step *s,
+                struct err *err);
+/* Bytes of the longest step within the limits. */
+size_t wire_most(const struct wire_limits *l);
+
+#endif

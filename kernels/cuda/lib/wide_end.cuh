@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wide_end.cuh - what becomes of wide.cu's sums: met over the blocks that share K, then bias, q/k
+ * norm, RoPE and KV pages, SiLU, or the residual. The includer has the knobs.
+ *
+ * A thread's sums of eight tokens and 16 rows are four: of rows 2 g and 2 g + 1 (g = lane / 4, in
+ * the order of the matrix) for tokens 2 q and 2 q + 1 (q = lane % 4). They are finished where they
+ * are: eight lanes write 32 or 64 bytes in a row, or 16 of h.
+ */
+#ifndef WHET_KERNELS_CUDA_LIB_WIDE_END_CUH
+#define WHET_KERNELS_CUDA_LIB_WIDE_END_CUH
+
+#include "cuda/lib/wgmma.cuh"
+
+#define QK (AT_ATTN_IN && HAS_QK_NORM)
+#if HAS_NORM
+#define PRODUCT_ENTRY whet_kernel_1
+#else
+#define PRODUCT_ENTRY whet_kernel
+#endif
+
+enum {
+    NORM_THREADS = 256,
+    PIECE = 64 * 64 * 2,            /* bytes of 64 rows of weights in a step */
+    FEATURES = 64 * TILES * GROUPS, /* rows of a tile */
+    STEPS = K / 64,                 /* of a whole row */
+    BLOCKS = CLUSTER * SPLIT,       /* of a cluster */
+    BOX = TOKENS / CLUSTER,         /* tokens that a block asks for */
+    THREADS = (1 + GROUPS) * 128,
+    EIGHTS = TOKENS / 8, /* groups of tokens, dealt to the blocks that share K */
+    OWN = (EIGHTS + SPLIT - 1) / SPLIT,
+    UNITS = ROWS_ALL / FEATURES / CLUSTER * ((M_MAX + TOKENS - 1) / TOKENS),
+    ROOM = (SMS - SPARE) * FIT / BLOCKS,
+    CLUSTERS = UNITS < ROOM ? UNITS : ROOM,
+    HEADS_HERE = QK ? (FEATURES + HEAD_DIM - 1) / HEAD_DIM : 1
+};
+
+/* What a tile of a block is: its place among the rows' tiles, its first token, its part of K. */
+struct place {
+    int tile, token, part;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* A thread's: of all tokens of a tile, and of those that its block finishes. */
+typedef float sums[TILES][EIGHTS * 4];
+typedef float own_sums[TILES][OWN * 4];
+
+struct memory {
+    char stage[STAGES][(FEATURES + TOKENS) * 128];
+    float4 sent[SPLIT > 1 ? (SPLIT - 1) * OWN *TILES *GROUPS * 128 : 1];
+    int position[2][AT_ATTN_IN ? TOKENS : 1], kv_at[2][AT_ATTN_IN ? TOKENS : 1];
+    float squares[QK ? FEATURES / 16 : 1][QK ? TOKENS : 1];
+    float scale[HEADS_HERE][QK ? TOKENS : 1];
+    barrier full[STAGES], empty[STAGES], sums_here, sums_read;
+};
+
+/* ---- the same rows and tokens of other parts of K -------------------------------------------- */
+
+/* 16 bytes to where *own is in block `rank`. */
+__device__ __forceinline__ void send(const float4 *own, int rank, const float *c)
+{
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(peer_of(own, rank)),
+                 "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3])
+                 : "memory");
+}
+
+/* Place of a thread's four sums, from part `from` for part `to`. */
+__device__ __forceinline__ float4 *sent_at(struct memory &s, int from, int to, int own, int r,
+                                           int thread)
+{
+    int slot = from - (from > to);
+    return &s.sent[((slot * OWN + own) * TILES + r) * (GROUPS * 128) + thread];
+}
+
+/* Sends the sums of tokens that are other blocks', adds what they sent of this block's: first its
+ * own, then by parts in order. */
+__device__ __forceinline__ void meet(struct memory &s, const struct place &at, int rank, int parity,
+                                     bool again, const sums &c, own_sums &own)
+{
+    int thread = threadIdx.x - 128, lane = threadIdx.x % 32;
+    if (again) /* what was sent before has been read everywhere */
+        barrier_wait(&s.sums_read, parity ^ 1);
+#pragma unroll
+    for (int i = 0; i < EIGHTS * TILES; i++) {
+        int eight = i / TILES, r = i % TILES, to = eight % SPLIT;
+        if (to != at.part)
+            send(sent_at(s, at.part, to, eight / SPLIT, r, thread), rank % CLUSTER + to * CLUSTER,
+                 &c[r][eight * 4]);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (to == at.part)
+                own[r][eight / SPLIT * 4 + j] = c[r][eight * 4 + j];
+    }
+    __syncwarp();
+    if (lane < SPLIT && lane != at.part)
+        barrier_arrive_at<true>(&s.sums_here, rank % CLUSTER + lane * CLUSTER);
+    barrier_wait_cluster(&s.sums_here, parity);
+#pragma unroll
+    for (int i = 0; i < OWN * TILES * SPLIT; i++) {
+        int p = i % SPLIT, r = i / SPLIT % TILES, eight = i / SPLIT / TILES;
+        if (p == at.part)
+            continue;
+        float4 v = *sent_at(s, p, at.part, eight, r, thread);
+        own[r][eight * 4] += v.x, own[r][eight * 4 + 1] += v.y;
+        own[r][eight * 4 + 2] += v.z, own[r][eight * 4 + 3] += v.w;
+    }
+    named_sync(1, GROUPS * 128);
+    if (thread < SPLIT && thread != at.part)
+        barrier_arrive_at<false>(&s.sums_read, rank % CLUSTER + thread * CLUSTER);
+}
+
+/* ---- a tile's end ---------------------------------------------------------------------------- */
+
+/* First of the 16 rows of this warp's tile r. */
+__device__ __forceinline__ int first_row(const struct place &at, int group, int r)
+{
+    return at.tile * FEATURES + (group * TILES + r) * 64 + threadIdx.x / 32 % 4 * 16;
+}
+
+/* First of the two tokens, within the tile, of this thread's group number i of its own. */
+__device__ __forceinline__ int local_token(const struct place &at, int i)
+{
+    return (i * SPLIT + at.part) * 8 + threadIdx.x % 4 * 2;
+}
+
+/* Where the tokens of a tile are, before its products; `turn` alternates from tile to tile. */
+__device__ __forceinline__ void take_tokens(const struct region_args &a, struct memory &s,
+                                            const struct place &at, int m, int turn)
+{
+#if AT_ATTN_IN
+    for (int i = threadIdx.x - 128; i < TOKENS; i += GROUPS * 128) {
+        s.position[turn][i] = a.position[min(at.token + i, m - 1)];
+        s.kv_at[turn][i] = a.kv_at[min(at.token + i, m - 1)];
+    }
+#endif
+}
+
+/* What a pair of rows of one token is finished with, and what is the same for all tokens. Loads do
+ * not pass the stores before them: so those of the next tokens are under way while some are
+ * finished. */
+struct needs {
+#if AT_OUT
+    float2 x;
+#elif AT_ATTN_IN
+    float cosine, sine;
+#endif
+};
+struct row_facts {
+    int row;
+#if AT_ATTN_IN
+    float2 bias, gain;
+#endif
+};
+
+__device__ __forceinline__ struct row_facts facts_of(const struct region_args &a, int row)
+{
+    struct row_facts f = {row};
+#if AT_ATTN_IN && HAS_BIAS
+    f.bias = *(const float2 *)(a.bias + row);
+#endif
+#if QK
+    if (row < (HEADS + KV_HEADS) * HEAD_DIM)
+        f.gain = *(const float2 *)((row < HEADS * HEAD_DIM ? a.q_norm : a.k_norm) + row % HEAD_DIM);
+#endif
+    return f;
+}
+
+#if AT_OUT
+__device__ __forceinline__ struct needs fetch(const struct region_args &a, struct memory &,
+                                              const struct row_facts &f, int t, int, int)
+{
+    return {__ldcg((const float2 *)(a.x + (size_t)t * ROWS_ALL + f.row))};
+}
+
+__device__ __forceinline__ void finish_pair(const struct region_args &a, struct memory &,
+                                            const struct row_facts &f, int t, int, int,
+                                            const struct needs &n, float v, float w)
+{
+    *(float2 *)(a.y + (size_t)t * ROWS_ALL + f.row) = make_float2(v + n.x.x, w + n.x.y);
+}
+#elif AT_ATTN_IN
+__device__ __forceinline__ struct needs fetch(const struct region_args &a, struct memory &s,
+                                              const struct row_facts &f, int, int local, int turn)
+{
+    size_t pair = (size_t)s.position[turn][local] * (HEAD_DIM / 2) + f.row % HEAD_DIM / 2;
+    if (f.row >= (HEADS + KV_HEADS) * HEAD_DIM)
+        return {1, 0};
+    return {a.rope_cos[pair], a.rope_sin[pair]};
+}
+
+/* Rows f.row and f.row + 1 of token t, which is number `local` of the tile. */
+__device__ __forceinline__ void finish_pair(const struct region_args &a, struct memory &s,
+                                            const struct row_facts &f, int t, int local, int turn,
+                                            const struct needs &n, float v, float w)
+{
+    int head = f.row / HEAD_DIM, d = f.row % HEAD_DIM;
+#if HAS_BIAS
+    v += f.bias.x, w += f.bias.y;
+#endif
+#if HAS_QK_NORM
+    if (head < HEADS + KV_HEADS) {
+        float scale = s.scale[f.row % FEATURES / HEAD_DIM][local];
+        v *= scale * f.gain.x, w *= scale * f.gain.y;
+    }
+#endif
+    unsigned pair = pack_bf16(v * n.cosine - w * n.sine, w * n.cosine + v * n.sine);
+    if (head < HEADS) {
+        size_t i = (size_t)t * (HEADS * HEAD_DIM) + f.row;
+        *(unsigned *)((bf16 *)a.wide.out16 + i) = pair;
+        if (a.q && t < a.wide.float_rows)
+            *(float2 *)(a.q + i) =
+                make_float2(v * n.cosine - w * n.sine, w * n.cosine + v * n.sine);
+        return;
+    }
+    bf16 *pages = (bf16 *)(head < HEADS + KV_HEADS ? a.k_pages : a.v_pages);
+    int kvh = (head - HEADS) % KV_HEADS, kv_at = s.kv_at[turn][local];
+    size_t slot = ((size_t)(kv_at / KV_PAGE) * KV_HEADS + kvh) * KV_PAGE + kv_at % KV_PAGE;
+    *(unsigned *)(pages + slot * HEAD_DIM + d) = pair;
+}
+#endif
+
+#if QK
+/* Sums of v[0..8) over the eight lanes of a token (lib/stream.cuh, warp_sums()): lane g gets number
+ * `which`. */
+__device__ __forceinline__ float token_sums(float (&v)[8], int &which)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int o = 4, n = 4; n > 0; o *= 2, n /= 2)
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            float give = lane & o ? v[i] : v[i + n], keep = lane & o ? v[i + n] : v[i];
+            v[i] = keep + __shfl_xor_sync(WARP_ALL, give, o);
+        }
+    which = (lane & 4) | (lane >> 2 & 2) | lane >> 4;
+    return v[0];
+}
+
+/* Sums of squares of every head and token of the tile, over its rows' warps, to 1/rms. Of tokens
+ * that are other blocks' they are nonsense that nobody looks at. */
+__device__ __forceinline__ void norm_heads(const struct region_args &a, struct memory &s,
+                                           const struct place &at, int group, const own_sums &c)
+{
+    enum { WARPS_OF = HEAD_DIM / 16 };
+    int thread = threadIdx.x - 128, warp = threadIdx.x / 32 % 4;
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+        for (int first = 0; first < OWN; first += 4) {
+            float square[8];
+            int which;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                int at4 = (first + i / 2) * 4 + i % 2;
+                square[i] =
+                    first + i / 2 < OWN ? c[r][at4] * c[r][at4] + c[r][at4 + 2] * c[r][at4 + 2] : 0;
+            }
+            float sum = token_sums(square, which);
+            int local = local_token(at, first + which / 2) + which % 2;
+            if (first + which / 2 < OWN && local < TOKENS)
+                s.squares[(group * TILES + r) * 4 + warp][local] = sum;
+        }
+    named_sync(1, GROUPS * 128);
+    for (int i = thread; i < HEADS_HERE * TOKENS; i += GROUPS * 128) {
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < WARPS_OF; k++)
+            sum += s.squares[i / TOKENS * WARPS_OF + k][i % TOKENS];
+        s.scale[i / TOKENS][i % TOKENS] = rsqrtf(sum / HEAD_DIM + a.eps);
+    }
+    named_sync(1, GROUPS * 128);
+}
+#endif
+
+#if AT_MLP_IN
+/* silu() of device.cuh within a few ulp, by instructions alone. */
+__device__ __forceinline__ float silu_fast(float v)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + exp2_fast(v * -1.44269504f)));
+    return v * r;
+}
+
+/* Four sums of a thread, of tokens t and t + 1. Even lanes of g take the first token of two rows of
+ * h, odd ones the second. */
+__device__ __forceinline__ void finish_gated(const struct region_args &a, int row, int t, int m,
+                                             const float *c)
+{
+    int g = threadIdx.x % 32 / 4;
+    float first = silu_fast(c[0]) * c[2], second = silu_fast(c[1]) * c[3];
+    float other = __shfl_xor_sync(WARP_ALL, g % 2 ? first : second, 4);
+    unsigned pair = g % 2 ? pack_bf16(other, second) : pack_bf16(first, other);
+    size_t i = (size_t)(t + g % 2) * FFN + row / 2 + g / 2 * 2;
+    if (t + g % 2 < m)
+        *(unsigned *)((bf16 *)a.wide.out16 + i) = pair;
+}
+
+__device__ __forceinline__ void finish_rows(const struct region_args &a, struct memory &,
+                                            const struct place &at, int row, int m, int,
+                                            const float *c)
+{
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+        if (EIGHTS % SPLIT == 0 || local_token(at, i) < TOKENS)
+            finish_gated(a, row, at.token + local_token(at, i), m, c + i * 4);
+}
+#else
+enum { TOGETHER = 4, BATCHES = (OWN + TOGETHER - 1) / TOGETHER }; /* groups of eight tokens */
+typedef struct needs batch_needs[TOGETHER][2];
+
+__device__ __forceinline__ void fetch_batch(const struct region_args &a, struct memory &s,
+                                            const struct place &at, const struct row_facts &f,
+                                            int m, int turn, int b, batch_needs &n)
+{
+#pragma unroll
+    for (int i = 0; i < TOGETHER * 2; i++) {
+        int local = min(local_token(at, b * TOGETHER + i / 2) + i % 2, TOKENS - 1);
+        if (b * TOGETHER + i / 2 < OWN)
+            n[i / 2][i % 2] = fetch(a, s, f, min(at.token + local, m - 1), local, turn);
+    }
+}
+
+__device__ __forceinline__ void finish_rows(const struct region_args &a, struct memory &s,
+                                            const struct place &at, int row, int m, int turn,
+                                            const float *c)
+{
+    struct row_facts f = facts_of(a, row + threadIdx.x % 32 / 4 * 2);
+    batch_needs n[2];
+    fetch_batch(a, s, at, f, m, turn, 0, n[0]);
+#pragma unroll
+    for (int b = 0; b < BATCHES; b++) {
+        if (b + 1 < BATCHES)
+            fetch_batch(a, s, at, f, m, turn, b + 1, n[(b + 1) % 2]);
+#pragma unroll
+        for (int i = 0; i < TOGETHER * 2; i++) {
+            int eight = b * TOGETHER + i / 2, local = local_token(at, eight) + i % 2;
+            if (eight < OWN && local < TOKENS && at.token + local < m)
+                finish_pair(a, s, f, at.token + local, local, turn, n[b % 2][i / 2][i % 2],
+                            c[eight * 4 + i % 2], c[eight * 4 + i % 2 + 2]);
+        }
+    }
+}
+#endif
+
+__device__ __forceinline__ void finish_tile(const struct region_args &a, struct memory &s,
+                                            const struct place &at, int group, int m, int turn,
+                                            const own_sums &c)
+{
+#if QK
+    norm_heads(a, s, at, group, c);
+#elif AT_ATTN_IN
+    named_sync(1, GROUPS * 128); /* take_tokens() */
+#endif
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+        finish_rows(a, s, at, first_row(at, group, r), m, turn, c[r]);
+}
+
+#endif
+#endif

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One model computed by several processes: the same text, one exit status for all ways to end, and no
+process that stays behind."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from conftest import BINARY, MODEL, PATIENCE, Server
+from golden import GREEDY, assert_writes
+
+TINY = "random:tiny"
+LOST = 3  # engine/ranks.h
+
+
+def others(s):
+    """Process ids of the ranks that joined, by rank."""
+    found = re.findall(r"rank (\d+) of \d+ is here: process (\d+)", s.text())
+    return {int(rank): int(pid) for rank, pid in found}
+
+
+def gone(pid):
+    """Whether there is no such process any more; one that nobody has waited for counts as gone."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX"
+
+
+def wait_gone(pids):
+    end = time.time() + PATIENCE
+    while not all(gone(pid) for pid in pids):
+        assert time.time() < end, f"still there: {[p for p in pids if not gone(p)]}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def ranks():
+    """Starts a server of so many ranks; whatever it leaves behind is a failure."""
+    started = []
+
+    def begin(n, *options, model=TINY, **more):
+        s = Server(f"--engine-ranks={n}", "--engine-backend=cpu", *options, model=model, **more)
+        started.append(s)
+        return s
+
+    yield begin
+    for s in started:
+        s.stop()
+        wait_gone(others(s).values())
+
+
+def shared_memory():
+    return {p.name for p in Path("/dev/shm").glob("whet-*") if not p.name.startswith("whet-test")}
+
+
+# ---- the same text ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def three():
+    """SmolLM2's nine heads and three KV heads on three ranks."""
+    s = Server("--engine-ranks=3", "--engine-backend=cpu", "--engine-kv-pages=64")
+    yield s
+    s.stop()
+    assert s.process.returncode == 0, s.text()
+    wait_gone(others(s).values())
+
+
+@pytest.mark.parametrize("case", GREEDY[:6], ids=lambda c: c["name"])
+def test_three_ranks_write_what_transformers_writes(three, case):
+    assert_writes(three, case)
+
+
+def test_many_requests_at_once_of_all_kinds(three):
+    """Batches, sampling, guesses, pages that run out: whatever rank 0 plans, all run."""
+    texts = ["The sea", "One two three four one two three four one two", "A" * 300, "def f(x):"]
+    alone = [three.complete(t, max_tokens=24)["choices"][0]["text"] for t in texts]
+    together = [None] * 8
+
+    def ask(i):
+        body = {"max_tokens": 24}
+        if i >= 4:
+            body = {"max_tokens": 60, "temperature": 0.9, "seed": i, "top_p": 0.9, "logprobs": 3}
+        elif i == 1:
+            body["speculate"] = True
+        together[i] = three.complete(texts[i % 4], **body)["choices"][0]["text"]
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(together)
+    assert sum(a == b for a, b in zip(alone, together)) >= 2  # a batch may turn a near tie
+
+
+def test_one_two_and_four_ranks_agree(ranks):
+    """Random weights leave no near ties, and four ranks of two KV heads share them."""
+    said = []
+    for n in (1, 2, 4):
+        s = ranks(n)
+        answer = s.complete("sharp tools", max_tokens=30, logprobs=2, return_token_ids=True)
+        said.append(answer["choices"][0])
+        s.stop()
+        assert s.process.returncode == 0, s.text()
+    for other in said[1:]:
+        assert other["token_ids"] == said[0]["token_ids"]
+        for a, b in zip(said[0]["logprobs"]["token_logprobs"], other["logprobs"]["token_logprobs"]):
+            assert abs(a - b) < 1e-3
+
+
+# ---- starting -----------------------------------------------------------------------------------
+
+
+def test_a_model_that_cannot_be_cut_says_so(ranks):
+    s = ranks(2, model=MODEL, wait=False)
+    assert s.wait() == 1
+    assert "2 ranks: 9 attention heads do not divide by them; 3 would do" in s.text()
+    wait_gone(others(s).values())
+    assert not shared_memory()
+
+
+def test_wrong_numbers_are_refused():
+    for value, words in (("0", "engine.ranks = 0"), ("65", "engine.ranks = 65"),
+                         ("two", "engine.ranks = two"), ("env", "no launcher says which rank")):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "OMPI_", "SLURM_"))}
+        run = subprocess.run([BINARY, "serve", "--model", TINY, "--port", "0", f"--engine-ranks={value}"],
+                             capture_output=True, text=True, timeout=PATIENCE, env=clean, check=False)
+        assert run.returncode == 1 and words in run.stderr, run.stderr
+
+
+def test_gpus_that_make_no_sense_are_refused():
+    for options, words in ((["--engine-gpus=two"], "engine.gpus = two"), (["--engine-gpus=0,,1"], "a list as 0,2"),
+                           (["--engine-gpus=0"], "no rank is left"), (["--engine-gpus=99"], "99"),
+                           (["--engine-gpus=2", "--engine-ranks=2"], "engine.gpus and engine.ranks"),
+                           (["--engine-gpus=2", "--engine-backend=cpu"], "engine.backend is cpu")):
+        run = subprocess.run([BINARY, "serve", "--model", TINY, "--port", "0", *options],
+                             capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert run.returncode == 1 and words in run.stderr, run.stderr
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Launched:
+    """Ranks that a launcher starts: here, this test."""
+
+    def __init__(self, world, variables, *options, models=None):
+        port = free_port()
+        self.store = tempfile.TemporaryDirectory(prefix="whet-e2e-")
+        self.logs = [tempfile.TemporaryFile("w+") for _ in range(world)]
+        self.ranks = []
+        for rank in range(world):
+            env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            env |= {name: str(rank) for name in variables[0]}
+            env[variables[1]] = str(world)
+            model = models[rank] if models else TINY
+            self.ranks.append(subprocess.Popen(
+                [BINARY, "serve", "--model", model, "--model-name", "smollm2", "--port", "0", "--engine-ranks=env",
+                 "--engine-backend=cpu", "--store", f"{self.store.name}/store.db", *options],
+                stdout=subprocess.PIPE, stderr=self.logs[rank], text=True, env=env))
+
+    def url(self):
+        line = self.ranks[0].stdout.readline()
+        found = re.search(r"listening on (http://[\d.:]+)", line)
+        assert found, self.text(0)
+        end = time.time() + PATIENCE
+        while requests.get(found.group(1) + "/ready", timeout=PATIENCE).status_code != 200:
+            assert time.time() < end and self.ranks[0].poll() is None, self.text(0)
+            time.sleep(0.02)
+        return found.group(1)
+
+    def text(self, rank):
+        self.logs[rank].seek(0)
+        return self.logs[rank].read()
+
+    def wait(self):
+        return [r.wait(PATIENCE) for r in self.ranks]
+
+    def close(self):
+        for r in self.ranks:
+            if r.poll() is None:
+                r.kill()
+            r.wait()
+        self.store.cleanup()
+
+
+LAUNCHERS = {"torchrun": (["RANK", "LOCAL_RANK"], "WORLD_SIZE"),
+             "mpirun": (["OMPI_COMM_WORLD_RANK"], "OMPI_COMM_WORLD_SIZE"),
+             "srun": (["SLURM_PROCID", "SLURM_LOCALID"], "SLURM_NTASKS")}
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_ranks_of_a_launcher_serve_and_end_together(name):
+    w = Launched(2, LAUNCHERS[name])
+    try:
+        answer = requests.post(w.url() + "/v1/completions", timeout=PATIENCE,
+                               json={"prompt": "sharp", "max_tokens": 5})
+        assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] > 0
+        for r in w.ranks:  # as launchers do: to all of them
+            r.send_signal(signal.SIGTERM)
+        assert w.wait() == [0, 0], w.text(0) + w.text(1)
+    finally:
+        w.close()
+
+
+def test_ranks_with_different_models_do_not_serve():
+    w = Launched(2, LAUNCHERS["torchrun"], models=[TINY, TINY + ":q8_0"])
+    try:
+        assert w.wait() == [1, LOST]
+        assert "rank 1 has another model" in w.text(0)
+    finally:
+        w.close()
+
+
+def test_a_rank_that_never_comes_is_named():
+    w = Launched(2, LAUNCHERS["torchrun"], "--engine-rank-join-s=2")
+    try:
+        w.ranks[1].kill()
+        assert w.ranks[0].wait(PATIENCE) == 1
+        assert "ranks that did not come within 2 s: 1" in w.text(0)
+    finally:
+        w.close()
+
+
+# ---- the end ------------------------------------------------------------------------------------
+
+
+def run_for_ever(s):
+    """A request that runs when this returns; the list gets how it ended."""
+    end = []
+
+    def ask():
+        try:
+            answer = s.post("/v1/completions", {"prompt": "x", "max_tokens": 4000, "ignore_eos": True})
+            end.append((answer.status_code, answer.text))
+        except requests.RequestException as lost:
+            end.append((0, str(lost)))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    s.wait_metric("whet_requests_running", 1)
+    return thread, end
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_rank_that_is_killed_ends_the_server_with_the_reason(ranks, busy):
+    s = ranks(4)
+    thread, end = run_for_ever(s) if busy else (None, None)
+    victim = others(s)[2]
+    os.kill(victim, signal.SIGKILL)
+    assert s.wait() == LOST, s.text()
+    assert f"rank 2 (process {victim} at 127.0.0.1) is gone" in s.text() or "another rank gave up" in s.text()
+    if busy:
+        thread.join()
+        assert end and end[0][0] != 200
+    wait_gone(others(s).values())
+    assert not shared_memory()
+
+
+def test_a_rank_that_stands_still_ends_the_server_too(ranks):
+    s = ranks(2, "--engine-rank-step-s=2")
+    os.kill(others(s)[1], signal.SIGSTOP)
+    answer = s.post("/v1/completions", {"prompt": "x", "max_tokens": 5})
+    assert answer.status_code == 500, answer.text
+    assert s.wait() == LOST, s.text()
+    assert "within 2.0 s" in s.text()
+    wait_gone(others(s).values())
+
+
+def test_when_rank_0_is_killed_the_others_end(ranks):
+    s = ranks(4)
+    s.process.kill()
+    s.wait()
+    wait_gone(others(s).values())
+    assert not shared_memory()
+
+
+def test_sigterm_drains_and_ends_all(ranks):
+    s = ranks(2, "--server-drain-s=1")
+    thread, end = run_for_ever(s)
+    s.signal(signal.SIGTERM)
+    thread.join()
+    assert s.wait() == 0, s.text()
+    assert end
+    wait_gone(others(s).values())

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_ranks.c - CPU backends of several ranks, each with its part of a model, run the same steps
+ * at the same time: what follows is what the oracle says of the whole model. */
+#include "tests/unit/engine/cpu/backend_world.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/cpu/collective_shm.h"
+
+enum { RANKS = 4 };
+
+struct rank {
+    pthread_t thread;
+    struct model *part;
+    struct collective *collective;
+    struct backend *backend;
+    struct dispatch *table;
+    struct built built;
+    const struct feed *feed;
+    int feeds, rc;
+    bool silent; /* the step wants no logits */
+    struct err e;
+};
+
+static struct rank rank[RANKS];
+static int32_t world;
+
+/* That of the other tests, with columns for whole blocks on two ranks. */
+static struct model_shape cut_shape(void)
+{
+    struct model_shape s = tiny();
+    s.ffn = 128;
+    return s;
+}
+
+static void open_rank(int32_t r, const char *name, enum dtype type)
+{
+    struct model_shape shape = cut_shape();
+    struct rank *k = &rank[r];
+    struct backend_options o = {
+        .threads = 1, .kv_pages = PAGES, .max_tokens = TOKENS, .max_rows = 8};
+    const struct kernel *eager[REGION_NODES];
+    *k = (struct rank){.part = model_random(&shape, type, 3)};
+    if (model_take_part(k->part, world, r, NULL, NULL, NULL, &k->e) ||
+        !(k->collective = collective_shm_open(name, r, world, 120, &k->e)))
+        fail_msg("%s", k->e.msg);
+    o.collective = k->collective;
+    assert_non_null(k->backend = backend_cpu.open(k->part, &o, &k->e));
+    for (int i = 0; i < REGION_COUNT; i++)
+        eager[i] = backend_cpu.eager(k->backend, (enum region)i);
+    k->table = dispatch_open(eager);
+    backend_cpu.set_dispatch(k->backend, k->table);
+}
+
+static void open_ranks(int32_t ranks, enum dtype type)
+{
+    char name[64];
+    struct err e = {""};
+    struct model_shape shape = cut_shape();
+    snprintf(name, sizeof name, "/whet-test-ranks-%d", (int)getpid());
+    world = ranks;
+    model_close(model);
+    model = model_random(&shape, type, 3);
+    if (collective_shm_create(name, world, &e))
+        fail_msg("%s", e.msg);
+    for (int32_t r = 0; r < world; r++)
+        open_rank(r, name, type);
+    shm_unlink(name);
+}
+
+static void close_ranks(void)
+{
+    for (int32_t r = 0; r < world; r++) {
+        dispatch_close(rank[r].table);
+        backend_cpu.close(rank[r].backend);
+        rank[r].collective->ops->close(rank[r].collective);
+        model_close(rank[r].part);
+    }
+}
+
+static void *step_main(void *arg)
+{
+    struct rank *k = arg;
+    build(&k->built, k->feed, k->feeds);
+    if (k->silent)
+        k->built.step.rows = 0;
+    k->rc = backend_cpu.step(k->backend, &k->built.step, NULL, NULL, &k->e);
+    return NULL;
+}
+
+/* The same step on all ranks; `absent`, if one of them, does not take part. */
+static void start_step(const struct feed *feed, int feeds, int32_t absent)
+{
+    for (int32_t r = 0; r < world; r++) {
+        rank[r].feed = feed;
+        rank[r].feeds = feeds;
+        if (r != absent)
+            assert_int_equal(pthread_create(&rank[r].thread, NULL, step_main, &rank[r]), 0);
+    }
+}
+
+static void end_step(int32_t absent, int want)
+{
+    for (int32_t r = 0; r < world; r++)
+        if (r != absent) {
+            pthread_join(rank[r].thread, NULL);
+            if (rank[r].rc != want)
+                fail_msg("rank %d: %d instead of %d: %s", r, rank[r].rc, want, rank[r].e.msg);
+        }
+}
+
+static void step_all(const struct feed *feed, int feeds)
+{
+    start_step(feed, feeds, -1);
+    end_step(-1, 0);
+}
+
+/* Every rank has all logits, with the same bits. */
+static void assert_all_follow(int row, const int32_t *text, int32_t n)
+{
+    const struct sampled *first = &rank[0].built.sample[row].out;
+    assert_follows(first, text, n);
+    for (int32_t r = 1; r < world; r++) {
+        const struct sampled *out = &rank[r].built.sample[row].out;
+        assert_int_equal(out->token, first->token);
+        assert_int_equal(out->tops, first->tops);
+        assert_memory_equal(out->top_id, first->top_id, sizeof out->top_id);
+        assert_memory_equal(out->top_logprob, first->top_logprob, sizeof out->top_logprob);
+    }
+}
+
+static void run_text(int32_t ranks, enum dtype type)
+{
+    open_ranks(ranks, type);
+    struct feed a = {text_a, 0, 19, {1, 4, 3}}, b = {text_b, 0, 17, {5, 2, 9}};
+    step_all(&a, 1);
+    assert_all_follow(0, text_a, 19);
+    step_all(&b, 1);
+    for (int32_t n = 0; n < 4; n++) { /* two sequences, one token each */
+        struct feed both[] = {{text_b, 17 + n, 18 + n, {5, 2, 9}},
+                              {text_a, 19 + n, 20 + n, {1, 4, 3}}};
+        step_all(both, 2);
+        assert_all_follow(0, text_b, 18 + n);
+        assert_all_follow(1, text_a, 20 + n);
+    }
+    close_ranks();
+}
+
+static void two_ranks_say_what_the_oracle_says(void **state)
+{
+    (void)state;
+    run_text(2, DTYPE_F32);
+    run_text(2, DTYPE_BF16);
+    run_text(2, DTYPE_Q8_0);
+}
+
+/* 4 ranks of 2 KV heads: each is held, and its keys and values kept, by two ranks. */
+static void four_ranks_share_two_kv_heads(void **state)
+{
+    (void)state;
+    run_text(4, DTYPE_F32);
+    run_text(4, DTYPE_BF16);
+}
+
+static void a_step_without_logits_needs_no_gather(void **state)
+{
+    (void)state;
+    open_ranks(2, DTYPE_F32);
+    rank[0].silent = rank[1].silent = true;
+    step_all(&(struct feed){text_a, 0, 8, {1, 4, 3}}, 1);
+    rank[0].silent = rank[1].silent = false;
+    step_all(&(struct feed){text_a, 8, 9, {1, 4, 3}}, 1);
+    assert_all_follow(0, text_a, 9);
+    close_ranks();
+}
+
+static void a_rank_that_is_gone_ends_the_step_and_all_after_it(void **state)
+{
+    (void)state;
+    struct feed a = {text_a, 0, 9, {1, 4, 3}};
+    open_ranks(4, DTYPE_F32);
+    step_all(&a, 1);
+    start_step(&a, 1, 2);
+    rank[2].collective->ops->abort(rank[2].collective, "rank 2 was killed");
+    end_step(2, STEP_LOST);
+    assert_non_null(strstr(rank[0].e.msg, "another rank gave up"));
+    start_step(&a, 1, -1);
+    end_step(-1, STEP_LOST);
+    assert_non_null(strstr(rank[2].e.msg, "rank 2 was killed"));
+    close_ranks();
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return open_backend();
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    close_backend();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_ranks_say_what_the_oracle_says),
+        cmocka_unit_test(four_ranks_share_two_kv_heads),
+        cmocka_unit_test(a_step_without_logits_needs_no_gather),
+        cmocka_unit_test(a_rank_that_is_gone_ends_the_step_and_all_after_it),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

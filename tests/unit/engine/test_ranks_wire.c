@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_ranks_wire.c - a step to bytes and back, and what is refused of bytes that are none. */
+#include "tests/unit/unit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/ranks_wire.h"
+
+static const struct wire_limits limits = {
+    .max_tokens = 16, .max_rows = 3, .kv_pages = 9, .vocab = 50, .max_context = 48};
+
+static int32_t tokens[] = {4, 49, 0, 7}, position[] = {16, 17, 18, 40}, kv_at[] = {48, 49, 50, 24};
+static int32_t row[] = {2, 3}, page_table[] = {1, 3, 8, 0, 1};
+static struct span span[] = {{0, 3, 19, 0}, {3, 1, 41, 2}};
+
+static struct step good(void)
+{
+    return (struct step){.m = 4,
+                         .tokens = tokens,
+                         .position = position,
+                         .kv_at = kv_at,
+                         .spans = 2,
+                         .span = span,
+                         .page_table = page_table,
+                         .pages = 5,
+                         .context = 41,
+                         .rows = 2,
+                         .row = row};
+}
+
+/* As it would lie in a message. */
+static char *packed(const struct step *s, size_t *n)
+{
+    struct wire_buffer b = {0};
+    wire_pack(s, &b);
+    char *data = memcpy(xaligned(b.n + 1), b.data, b.n);
+    *n = b.n;
+    wire_buffer_free(&b);
+    return data;
+}
+
+static void a_step_comes_back_as_it_was(void **state)
+{
+    (void)state;
+    struct step s = good(), t;
+    size_t n;
+    char *data = packed(&s, &n);
+    assert_true(n <= wire_most(&limits));
+    assert_int_equal(wire_unpack(data, n, &limits, &t, NULL), 0);
+    assert_int_equal(t.m, 4);
+    assert_int_equal(t.spans, 2);
+    assert_int_equal(t.pages, 5);
+    assert_int_equal(t.context, 41);
+    assert_int_equal(t.rows, 2);
+    assert_memory_equal(t.tokens, tokens, sizeof tokens);
+    assert_memory_equal(t.position, position, sizeof position);
+    assert_memory_equal(t.kv_at, kv_at, sizeof kv_at);
+    assert_memory_equal(t.row, row, sizeof row);
+    assert_memory_equal(t.page_table, page_table, sizeof page_table);
+    assert_memory_equal(t.span, span, sizeof span);
+    assert_null(t.sample);
+    free(data);
+}
+
+static void assert_refused(const struct step *s, const char *words)
+{
+    struct step t;
+    struct err e = {""};
+    size_t n;
+    char *data = packed(s, &n);
+    assert_int_equal(wire_unpack(data, n, &limits, &t, &e), -1);
+    if (!strstr(e.msg, words))
+        fail_msg("'%s' is not in: %s", words, e.msg);
+    free(data);
+}
+
+static void what_a_rank_was_not_opened_for_is_refused(void **state)
+{
+    (void)state;
+    static int32_t token[] = {4, 50, 0, 7}, at[] = {48, 49, 144, 24}, far[] = {16, 17, 48, 40};
+    static int32_t page[] = {1, 3, 9, 0, 1}, rows[] = {2, 4};
+    static struct span gap[] = {{0, 2, 19, 0}, {3, 1, 41, 2}},
+                       late[] = {{0, 3, 19, 0}, {3, 1, 41, 3}};
+    struct step s = good();
+    s.tokens = token;
+    assert_refused(&s, "token 50; they end at 50");
+    token[1] = -1; /* a row of the step before it: rank 0 must know the token */
+    assert_refused(&s, "token -1");
+    s = good(), s.kv_at = at;
+    assert_refused(&s, "cache position 144; they end at 144");
+    s = good(), s.position = far;
+    assert_refused(&s, "position 48");
+    s = good(), s.page_table = page;
+    assert_refused(&s, "page 9");
+    s = good(), s.row = rows;
+    assert_refused(&s, "row 4");
+    s = good(), s.span = gap;
+    assert_refused(&s, "sequence 1 of a step");
+    s = good(), s.span = late;
+    assert_refused(&s, "sequence 1 of a step");
+    s = good(), s.spans = 1;
+    assert_refused(&s, "tokens that are no sequence's");
+    s = good(), s.context = 49;
+    assert_refused(&s, "49 positions; from 1 to 48");
+    s = good(), s.context = 40;
+    assert_refused(&s, "sequence 1 of a step");
+}
+
+/* Every count that a head may claim, and every length that a message may be cut to. */
+static void bytes_that_are_no_step_are_refused(void **state)
+{
+    (void)state;
+    struct step s = good(), t;
+    size_t n;
+    char *data = packed(&s, &n);
+    for (size_t cut = 0; cut < n; cut++)
+        assert_int_equal(wire_unpack(data, cut, &limits, &t, NULL), -1);
+    for (int field = 0; field < 5; field++)
+        for (int k = 0; k < 32; k++) {
+            char *copy = memcpy(xaligned(n), data, n);
+            int32_t *count = (int32_t *)(void *)copy + field;
+            *count ^= (int32_t)(1u << k);
+            int rc = wire_unpack(copy, n, &limits, &t, NULL);
+            bool same_bytes = field == 3; /* a longer context may be one */
+            assert_true(rc == -1 || same_bytes);
+            free(copy);
+        }
+    free(data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_comes_back_as_it_was),
+        cmocka_unit_test(what_a_rank_was_not_opened_for_is_refused),
+        cmocka_unit_test(bytes_that_are_no_step_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
