@@ -213,8 +213,23 @@ static int open_all(struct bench *b, struct err *e)
     return b->winners < 0 ? -1 : 0;
 }
 
+/* What loading put there is the table's owner's to unload. */
+static void unload_winners(struct bench *b)
+{
+    struct dispatch *d = b->table[SET_SPECIALIZED];
+    for (int i = 0; d && i < dispatch_slots(d); i++) {
+        struct slot *slot = dispatch_slot_at(d, i);
+        const struct kernel *k = slot->kernel;
+        if (k == slot->eager)
+            continue;
+        dispatch_publish(d, slot, slot->eager);
+        b->ops->unload(b->backend, (struct kernel *)k);
+    }
+}
+
 static void close_all(struct bench *b)
 {
+    unload_winners(b);
     if (b->backend)
         b->ops->close(b->backend);
     for (int s = 0; s < SETS; s++)

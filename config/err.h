@@ -9,16 +9,20 @@
 #define WHET_CONFIG_ERR_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 struct err {
     char msg[512];
+    bool outside; /* nothing was learnt of what was asked: no memory, no process, a killed child */
 };
 
 /* Writes the message (truncated to fit) and returns -1. `e` may be NULL. */
 int err_set(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same for a cause that lies outside of what was asked; try again later. */
+int err_outside(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Puts "prefix: " before the message already in `e`; returns -1. */
+/* Puts "prefix: " before the message already in `e`, leaves `outside`; returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Allocation that cannot fail: aborts with a message when host memory is gone. Free with free(). */

@@ -132,6 +132,8 @@ int starts_load(const struct config *c, const struct model *m, struct backend *b
         one = -1;
     for (int r = REGION_ATTN_IN; r < REGION_COUNT && one >= 0; r++) {
         struct slot *slot = dispatch_slot(d, (enum region)r, sequences, context);
+        if (slot->kernel != slot->eager) /* by an earlier call: most slots hold for any context */
+            continue;
         one = publish(&s, slot, err);
         n += one > 0;
         if (one > 0 && each)

@@ -273,6 +273,8 @@ struct executor *executor_open(const struct executor_options *o, struct err *err
         killed = false;
         x = open_once(o, &killed, err);
     }
+    if (err)
+        err->outside = !x && killed;
     return x;
 }
 

@@ -67,6 +67,8 @@ static int await(pid_t pid, struct err *err)
     }
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS)
         return err_set(err, "made a system call when it was asked for its sizes");
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+        return err_outside(err, "killed by SIGKILL when it was asked for its sizes");
     if (WIFSIGNALED(status))
         return err_set(err, "killed by SIG%s when it was asked for its sizes",
                        sigabbrev_np(WTERMSIG(status)));
@@ -113,11 +115,11 @@ int sizes_ask(const struct cpu_kernel *k, const struct model *model, int32_t m_m
     int64_t *answer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     *s = (struct kernel_sizes){.packed = NULL};
     if (answer == MAP_FAILED)
-        return err_set(err, "no memory to ask a kernel for its sizes");
+        return err_outside(err, "no memory to ask a kernel for its sizes");
     pid_t pid = fork();
     if (pid == 0)
         ask(k, model, m_most, team, must_seal, answer);
-    int rc = pid < 0 ? err_set(err, "no process: %s", strerror(errno)) : await(pid, err);
+    int rc = pid < 0 ? err_outside(err, "no process: %s", strerror(errno)) : await(pid, err);
     if (rc == 0)
         rc = take(model, r, m_most, most, answer, s, err);
     munmap(answer, bytes);

@@ -44,6 +44,7 @@ enum {
     SEQUENCES_REDUCED = 8,
     SLEEP_MAX_S = 5,
     WHY_MOST = 240,
+    OUTSIDE = 2, /* exit status: `why` says nothing about the candidate */
     TIE_NOISE = 8
 };
 static const int64_t packed_most = 16LL << 30;
@@ -163,7 +164,7 @@ static void child(const struct candidate_run *run, struct prompts *p, char why[W
     isa_facts(); /* asks for AMX tiles, before a kernel may use them */
     if (prepare(run, p, &k, &sizes, &err) != 0) {
         snprintf(why, WHY_MOST, "%s", err.msg);
-        _exit(1);
+        _exit(err.outside ? OUTSIDE : 1);
     }
     struct forward *f = forward_open(run->model, p->sequences, p->length);
     struct steps steps = steps_of(p, run->m);
@@ -197,8 +198,12 @@ static int await(pid_t pid, int socket, double limit_s, const char *said, struct
         return 0;
     if (over)
         return err_set(err, "%s", dog.why);
+    if (*said && WIFEXITED(status) && WEXITSTATUS(status) == OUTSIDE)
+        return err_outside(err, "%.*s", WHY_MOST - 1, said);
     if (*said)
         return err_set(err, "%.*s", WHY_MOST - 1, said);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+        return err_outside(err, "killed by SIGKILL");
     if (WIFSIGNALED(status))
         return err_set(err, "killed by SIG%s", sigabbrev_np(WTERMSIG(status)));
     return err_set(err, "ended the process with status %d", WEXITSTATUS(status));
@@ -209,13 +214,13 @@ static int run_candidate(const struct candidate_run *run, struct prompts *p, str
     int end[2];
     char *why = mmap(NULL, WHY_MOST, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (why == MAP_FAILED || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, end) != 0)
-        return err_set(err, "no socket: %s", strerror(errno));
+        return err_outside(err, "no socket: %s", strerror(errno));
     pid_t pid = fork();
     if (pid == 0)
         child(run, p, why, end[1]);
     close(end[1]);
     double work = token_work(run->model) * p->sequences * p->length;
-    int rc = pid < 0 ? err_set(err, "no process: %s", strerror(errno))
+    int rc = pid < 0 ? err_outside(err, "no process: %s", strerror(errno))
                      : await(pid, end[0], 10 + work / slowest, why, err);
     close(end[0]);
     munmap(why, WHY_MOST);
@@ -294,13 +299,13 @@ int end_check(const struct model *model, const char *object, int32_t m, bool mus
     memset(result, 0, sizeof *result);
     if (p.own == MAP_FAILED) {
         free(p.token);
-        return err_set(err, "end to end: no memory for %zu bytes of logits", p.bytes);
+        return err_outside(err, "end to end: no memory for %zu bytes of logits", p.bytes);
     }
     memset(p.own, 0xff, p.bytes);
     /* The candidate's child is a copy of this process, so it must not find the reference: that is
      * computed into memory which the child does not get. */
     p.eager = mmap(NULL, p.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    int rc = p.eager == MAP_FAILED ? err_set(err, "no memory for %zu bytes of logits", p.bytes)
+    int rc = p.eager == MAP_FAILED ? err_outside(err, "no memory for %zu bytes of logits", p.bytes)
                                    : madvise(p.eager, p.bytes, MADV_DONTFORK);
     if (rc == 0) {
         write_prompts(model, &p);

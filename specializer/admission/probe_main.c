@@ -125,17 +125,20 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
     return rc;
 }
 
-static void refuse(struct probe_answer *a, const char *stage, const struct err *err)
-{
-    a->verdict = PROBE_REFUSE;
-    snprintf(a->stage, sizeof a->stage, "%s", stage);
-    snprintf(a->reason, sizeof a->reason, "%.239s", err->msg);
-}
-
 static void error(struct probe_answer *a, const struct err *err)
 {
     a->verdict = PROBE_ERROR;
     snprintf(a->reason, sizeof a->reason, "%.239s", err->msg);
+}
+
+/* A kernel is not to blame for memory that was gone, nor for who kills its process. */
+static void refuse(struct probe_answer *a, const char *stage, const struct err *err)
+{
+    error(a, err);
+    if (err->outside)
+        return;
+    a->verdict = PROBE_REFUSE;
+    snprintf(a->stage, sizeof a->stage, "%s", stage);
 }
 
 /* Random weights have no file. */

@@ -71,6 +71,8 @@ static void explain_end(struct runner *r, struct err *err)
     r->pid = -1;
     if (atomic_load(&r->report->faults) > 0)
         explain_fault(r, err);
+    else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) /* not by its own doing: sealed */
+        err_outside(err, "killed by SIGKILL");
     else if (WIFSIGNALED(status))
         err_set(err, "killed by SIG%s", sigabbrev_np(WTERMSIG(status)));
     else
@@ -120,7 +122,7 @@ struct runner *runner_open(const struct runner_options *o, struct err *err)
     struct report *report =
         mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (report == MAP_FAILED || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, end) != 0) {
-        err_set(err, "runner: %s", strerror(errno));
+        err_outside(err, "runner: %s", strerror(errno));
         return NULL;
     }
     struct runner *r = xcalloc(1, sizeof *r);
@@ -131,7 +133,7 @@ struct runner *runner_open(const struct runner_options *o, struct err *err)
         runner_child(&r->o, report, end[1]);
     close(end[1]);
     r->socket = end[0];
-    int rc = r->pid < 0 ? err_set(err, "runner: %s", strerror(errno)) : await(r, 1, err);
+    int rc = r->pid < 0 ? err_outside(err, "runner: %s", strerror(errno)) : await(r, 1, err);
     if (rc == 0 && report->problem[0])
         rc = err_set(err, "%.199s", report->problem);
     if (rc != 0) {

@@ -7,7 +7,7 @@
 
 enum stage_result load_run(const struct stage_env *env, struct store *marks, struct candidate *c)
 {
-    struct err err;
+    struct err err = {""};
     if (c->kernel)
         return STAGE_PASS;
     if (marks && store_trial(marks, c->key, true, &err) != 0) {
@@ -32,5 +32,5 @@ enum stage_result load_run(const struct stage_env *env, struct store *marks, str
     if (marks)
         store_trial(marks, c->key, false, NULL);
     candidate_explain(c, STAGE_LOAD, CAUSE_OTHER, 0, "%s", err.msg);
-    return STAGE_REFUSE;
+    return err.outside ? STAGE_RETRY : STAGE_REFUSE;
 }

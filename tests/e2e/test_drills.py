@@ -117,7 +117,7 @@ def wait_until(what, explain):
 
 
 def children(pid):
-    """Every process below `pid` with its name."""
+    """Every process below `pid`: its id, its name and whether its parent is `pid` itself."""
     found, parents = [], {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -129,17 +129,17 @@ def children(pid):
     for _ in range(6):
         below |= {p for p, (parent, _) in parents.items() if parent in below}
     for p in below - {pid}:
-        found.append((p, parents[p][1]))
+        found.append((p, parents[p][1], parents[p][0] == pid))
     return found
 
 
-def kill_some(server, wanted, count):
-    """Kills `count` children of the kinds in `wanted` as they come."""
+def kill_some(server, wanted, count, deep=False):
+    """Kills `count` children of the kinds in `wanted` as they come; deep: only children's children."""
     killed = set()
 
     def strike():
-        for pid, name in children(server.process.pid):
-            if name in wanted and pid not in killed and len(killed) < count:
+        for pid, name, direct in children(server.process.pid):
+            if name in wanted and not (deep and direct) and pid not in killed and len(killed) < count:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     killed.add(pid)
@@ -148,12 +148,14 @@ def kill_some(server, wanted, count):
     wait_until(strike, lambda: f"only {len(killed)} of {wanted} seen: {server.text()[-2000:]}")
 
 
-@pytest.mark.parametrize("wanted", [("cc1", "cc", "as", "collect2", "ld"), (os.path.basename(BINARY)[:15],)],
-                         ids=["compilers", "probes-and-runners"])
-def test_children_may_be_killed(tmp_path, eager_text, wanted):
+@pytest.mark.parametrize("wanted, deep", [(("cc1", "cc", "as", "collect2", "ld"), False),
+                                          ((os.path.basename(BINARY)[:15],), False),
+                                          ((os.path.basename(BINARY)[:15],), True)],
+                         ids=["compilers", "probes", "runners"])
+def test_children_may_be_killed(tmp_path, eager_text, wanted, deep):
     store = tmp_path / "store.db"
     with serving(eager_text, store) as (s, load):
-        kill_some(s, wanted, 6)
+        kill_some(s, wanted, 6, deep)
         load.goes_on()
         # It says nothing about a kernel that something else killed its compiler.
         assert not rows(store, "SELECT name FROM candidate WHERE state = 'refused' AND"
