@@ -18,7 +18,8 @@
  *
  * Three digits keep 22 bits below a block's largest value. That is about what a float sum of
  * hundreds of products keeps, but the neighbours of an outlier would lose more. So a token's block
- * whose largest value is OUTLIER times the root mean square of its row or more has a fourth digit,
+ * whose largest value is 16 times the root mean square of its row or more (less in a short row,
+ * where one value alone is much of that) has a fourth digit,
  *
  *   X[i] + 2^23 = sum_d digit[d][i] * 256^(2-d) + fine[i] / 256
  *
@@ -66,7 +67,8 @@ INLINE void wide_expand_block(const int type, const struct panel_source *s, int 
 /* A tile: [K/32][DIGITS][TILE][32] digits, [K/32][TILE] units, [K/32][TILE] sums of the block in
  * its unit, with FINE [K/32][TILE][32] fourth digits and [K/32] which tokens have some, a bit each;
  * at its end [TILE][2] factors of 2^row. */
-enum { DIGIT_ROWS = DIGITS * TILE * BLOCK, FINE = DIGITS == 3, OUTLIER = 16 };
+enum { DIGIT_ROWS = DIGITS * TILE * BLOCK, FINE = DIGITS == 3 };
+enum { OUTLIER_SQUARED = K < 576 ? K * 4 / 9 : 256 };
 enum { FINE_ROWS = FINE * (TILE * BLOCK + 2) };
 
 INLINE int64_t wide_tile_bytes(void)
@@ -112,7 +114,7 @@ INLINE void digit_units(const float *x, float *up, float *unit, uint8_t *fine)
     for (int b = K / BLOCK; b < DIGIT_LINE; b++)
         up[b] = 0;
     __m512 most = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_add_ps(squares[0], squares[1])) *
-                                 (float)(OUTLIER * OUTLIER) / K);
+                                 (float)OUTLIER_SQUARED / K);
     for (int b = 0; b < DIGIT_LINE; b += 16) {
         /* 1.01: a value just below a power of two may round up to it, which has no digits. */
         __m512 top = _mm512_load_ps(up + b);
@@ -312,10 +314,11 @@ INLINE int wide_tile(const struct wide *w, const int type, int slot, int panels,
     const uint8_t *panel = w->panels + slot * wide_panel_bytes(type);
     int p = 0;
     for (; p + COLS <= panels; p += COLS)
-        wide_digits_panels(type, COLS, panel + p * wide_panel_bytes(type), tile, out + p * PANEL,
-                           ldo);
+        wide_digits_panels(type, COLS, panel + p * wide_panel_bytes(type), tile,
+                           out + (int64_t)p * PANEL, ldo);
     for (; COLS > 1 && p < panels; p++)
-        wide_digits_panels(type, 1, panel + p * wide_panel_bytes(type), tile, out + p * PANEL, ldo);
+        wide_digits_panels(type, 1, panel + p * wide_panel_bytes(type), tile,
+                           out + (int64_t)p * PANEL, ldo);
     return w->t1 - t0 < TILE ? w->t1 - t0 : TILE;
 }
 
