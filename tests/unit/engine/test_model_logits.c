@@ -227,6 +227,13 @@ static void qwen3_gives_the_logits_of_transformers(void **state)
     check_model("tiny-qwen3.gguf", "tiny-qwen3/logits.json");
 }
 
+/* Its matrices are in the formats that no other golden model has (scripts/make-golden-formats). */
+static void rare_formats_give_the_logits_of_their_numbers(void **state)
+{
+    (void)state;
+    check_model("tiny-formats.gguf", "tiny-formats.json");
+}
+
 /* One that computes what transformers does not say would be anybody's guess. */
 static void every_architecture_has_a_model_from_transformers(void **state)
 {
@@ -249,6 +256,7 @@ int main(void)
         cmocka_unit_test(qwen2_gives_the_logits_of_transformers),
         cmocka_unit_test(every_architecture_has_a_model_from_transformers),
         cmocka_unit_test(qwen3_gives_the_logits_of_transformers),
+        cmocka_unit_test(rare_formats_give_the_logits_of_their_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
