@@ -70,7 +70,7 @@ static const struct {
     [35] = {"TQ2_0", 0},
     [39] = {"MXFP4", DTYPE_MXFP4 + 1},
 };
-_Static_assert(DTYPE_COUNT == 16,
+_Static_assert(DTYPE_COUNT == 17,
                "a weight format is new: give it its ggml number here, if it has one");
 
 /* ---- the cursor ---------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
  *   chat_template.jinja               or "chat_template" in tokenizer_config.json
  *
  * A config has many ways to ask for a slightly different computation (other rotary scalings,
- * windows, activations, quantized weights). Those that whet does not compute are refused by the
+ * windows, activations). Those that whet does not compute are refused by the
  * name of the field. Defaults of absent fields are those of the transformers configuration classes.
  */
 #include "engine/model_load.h"
@@ -19,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/hf_quant.h"
 #include "engine/json_file.h"
 #include "engine/safetensors.h"
 #include "engine/tokenizer.h"
@@ -236,9 +237,6 @@ static int refuse_variants(struct fields *f)
     if (partial != 1)
         return err_set(f->err, "%s: 'partial_rotary_factor': %g is not supported", f->file,
                        partial);
-    if (field(f, "quantization_config"))
-        return err_set(f->err, "%s: 'quantization_config': quantized checkpoints are not supported",
-                       f->file);
     return 0;
 }
 
@@ -430,6 +428,19 @@ static int open_tokenizer(struct model *m, struct err *err)
 
 /* ---- the directory ------------------------------------------------------------------------- */
 
+/* Takes the tensors, quantized or not. */
+static int take_tensors(struct model *m, struct weights *w, const struct fields *f)
+{
+    const cJSON *section = field(f, "quantization_config");
+    struct hf_quant quant;
+    if (!section)
+        return model_take_tensors(m, w, NAMING_HF, NULL, m->path, f->err);
+    if (hf_quant_read(section, f->file, &quant, f->err) < 0 ||
+        model_take_tensors(m, w, NAMING_HF, &quant, m->path, f->err) < 0)
+        return -1;
+    return hf_quant_leave_files(m, f->err);
+}
+
 int model_open_hf(struct model *m, bool with_tokenizer, struct err *err)
 {
     struct weights w = {0};
@@ -439,8 +450,7 @@ int model_open_hf(struct model *m, bool with_tokenizer, struct err *err)
     int rc = -1;
 
     if (config && read_weights(m, &w, err) == 0 && read_shape(&f, &m->shape, &w) == 0 &&
-        model_take_tensors(m, &w, NAMING_HF, m->path, err) == 0 &&
-        (!with_tokenizer || open_tokenizer(m, err) == 0)) {
+        take_tensors(m, &w, &f) == 0 && (!with_tokenizer || open_tokenizer(m, err) == 0)) {
         model_describe(m, m->name);
         rc = 0;
     }

@@ -317,6 +317,19 @@ static void dequant_mxfp4(const uint8_t *b, float *w)
     dequant_table(b + 1, mxfp4_scale(b[0]), mxfp4_values, w);
 }
 
+float e4m3_to_f32(uint8_t q)
+{
+    return float_of((uint32_t)(q & 0x80) << 24 | (uint32_t)(q & 0x7f) << 20) * 0x1p120f;
+}
+
+static void dequant_f8(const uint8_t *b, float *w)
+{
+    float d;
+    memcpy(&d, b, sizeof d);
+    for (int i = 0; i < QK; i++)
+        w[i] = d * e4m3_to_f32(b[4 + i]);
+}
+
 void dequant_row(enum dtype t, const void *src, float *dst, int64_t n)
 {
     static void (*const block[])(const uint8_t *, float *) = {
@@ -326,7 +339,7 @@ void dequant_row(enum dtype t, const void *src, float *dst, int64_t n)
         [DTYPE_Q6_K] = dequant_q6_k,     [DTYPE_Q5_K] = dequant_q5_k,
         [DTYPE_Q2_K] = dequant_q2_k,     [DTYPE_Q3_K] = dequant_q3_k,
         [DTYPE_IQ4_NL] = dequant_iq4_nl, [DTYPE_IQ4_XS] = dequant_iq4_xs,
-        [DTYPE_MXFP4] = dequant_mxfp4,
+        [DTYPE_MXFP4] = dequant_mxfp4,   [DTYPE_F8] = dequant_f8,
     };
     EVERY_DTYPE(block);
     const uint8_t *s = src;

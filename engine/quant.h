@@ -32,6 +32,10 @@ void dequant_row(enum dtype t, const void *src, float *dst, int64_t n);
 /* The inverse for tests, fixtures and conversion at load; any dtype, finite values. */
 void quant_row(enum dtype t, const float *src, void *dst, int64_t n);
 
+/* A float of 8 bits, s eeee mmm, of the range of float8_e4m3fn. The two codes that are no number
+ * there, 7f and ff, are 480 here: a model with such a weight is refused when it is read. */
+float e4m3_to_f32(uint8_t q);
+
 /* What the codes of IQ4_NL and IQ4_XS, and of MXFP4, are before the scale. */
 extern const float iq4_values[16], mxfp4_values[16];
 

@@ -320,6 +320,27 @@ static void quant_mxfp4(const float *w, uint8_t *b)
     put_nearest(w, mxfp4_scale(b[0]), mxfp4_values, b + 1);
 }
 
+/* Round to nearest even, at most 448. */
+static uint8_t f32_to_e4m3(float f)
+{
+    float size = fabsf(f) < 448 ? fabsf(f) : 448;
+    uint32_t bits, sign = signbit(f) ? 0x80 : 0;
+
+    if (size < 0x1p-6f) /* subnormal: a multiple of 2^-9 */
+        return (uint8_t)(sign | (uint32_t)rintf(size * 512));
+    memcpy(&bits, &size, sizeof bits);
+    bits += 0x7ffff + (bits >> 20 & 1);
+    return (uint8_t)(sign | ((bits >> 20) - (120 << 3)));
+}
+
+static void quant_f8(const float *w, uint8_t *b)
+{
+    float d = fabsf(extreme_of(w, QK)) / 448;
+    memcpy(b, &d, sizeof d);
+    for (int i = 0; i < QK; i++)
+        b[4 + i] = inverse(d) != 0 ? f32_to_e4m3(w[i] / d) : 0;
+}
+
 void quant_row(enum dtype t, const float *src, void *dst, int64_t n)
 {
     static void (*const block[])(const float *, uint8_t *) = {
@@ -327,7 +348,7 @@ void quant_row(enum dtype t, const float *src, void *dst, int64_t n)
         [DTYPE_Q5_0] = quant_q5_0,   [DTYPE_Q5_1] = quant_q5_1,     [DTYPE_Q4_K] = quant_q4_k,
         [DTYPE_Q6_K] = quant_q6_k,   [DTYPE_Q5_K] = quant_q5_k,     [DTYPE_Q2_K] = quant_q2_k,
         [DTYPE_Q3_K] = quant_q3_k,   [DTYPE_IQ4_NL] = quant_iq4_nl, [DTYPE_IQ4_XS] = quant_iq4_xs,
-        [DTYPE_MXFP4] = quant_mxfp4,
+        [DTYPE_MXFP4] = quant_mxfp4, [DTYPE_F8] = quant_f8,
     };
     EVERY_DTYPE(block);
     uint8_t *d = dst;

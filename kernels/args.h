@@ -45,6 +45,7 @@ enum { REGION_NODES = REGION_MLP + 1 }; /* regions and spans: what a step is wal
  *   Q5_1 { f16 d, m; u32 high; nibble q[32]; } w = d q + m
  *   IQ4_NL { f16 d; nibble q[32]; }          w = d table[q]    a table of 16 (engine/quant.c)
  *   MXFP4 { e8m0 d; nibble q[32]; }          w = d q           q: a float of 4 bits
+ *   F8 { f32 d; e4m3 q[32]; }                w = d q           what FP8 checkpoints become
  *   Q2_K to Q6_K, IQ4_XS: super-blocks of 256 (engine/quant.c)
  * The numbers are stable: they are part of evidence keys and of -D constants. */
 #define DTYPES(ROW, t)           \
@@ -63,7 +64,8 @@ enum { REGION_NODES = REGION_MLP + 1 }; /* regions and spans: what a step is wal
     ROW(t, 12, Q3_K, 256, 110)   \
     ROW(t, 13, IQ4_NL, 32, 18)   \
     ROW(t, 14, IQ4_XS, 256, 136) \
-    ROW(t, 15, MXFP4, 32, 17)
+    ROW(t, 15, MXFP4, 32, 17)    \
+    ROW(t, 16, F8, 32, 36)
 
 #define DTYPE_NUMBER(t, number, name, block, bytes) DTYPE_##name = number,
 enum dtype { DTYPES(DTYPE_NUMBER, 0) DTYPE_COUNT };

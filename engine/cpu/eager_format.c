@@ -114,6 +114,17 @@ INLINE void decode_mxfp4(const uint8_t *b, struct lanes *w)
     decode_table(b + 1, mxfp4_scale(b[0]), mxfp4_values, w);
 }
 
+/* Shifted into the places of a float's bits, a code is its number times 2^-120, exactly. */
+INLINE void decode_f8(const uint8_t *b, struct lanes *w)
+{
+    float d = VEC_LOAD(float, b);
+    for (int i = 0; i < 2 * PARTS; i++) {
+        vec_int n = vec_from_bytes(b + 4 + VEC * i);
+        vec number = (vec)((n & 0x80) << 24 | (n & 0x7f) << 20) * 0x1p120f;
+        w[i / PARTS].p[i % PARTS] = number * d;
+    }
+}
+
 INLINE void decode_q4_0(const uint8_t *b, struct lanes *w)
 {
     float d = half_float(b);
@@ -308,20 +319,30 @@ FORMAT(q3_k, DTYPE_Q3_K)
 FORMAT(iq4_nl, DTYPE_IQ4_NL)
 FORMAT(iq4_xs, DTYPE_IQ4_XS)
 FORMAT(mxfp4, DTYPE_MXFP4)
+FORMAT(f8, DTYPE_F8)
 
 #define ROW(x, t)                                      \
     {                                                  \
         SETS(t) * LANES, BYTES(t), expand_##x, dot_##x \
     }
 const struct eager_format EAGER(format)[] = {
-    [DTYPE_F32] = ROW(f32, DTYPE_F32),          [DTYPE_F16] = ROW(f16, DTYPE_F16),
-    [DTYPE_BF16] = ROW(bf16, DTYPE_BF16),       [DTYPE_Q8_0] = ROW(q8_0, DTYPE_Q8_0),
-    [DTYPE_Q4_0] = ROW(q4_0, DTYPE_Q4_0),       [DTYPE_Q4_1] = ROW(q4_1, DTYPE_Q4_1),
-    [DTYPE_Q5_0] = ROW(q5_0, DTYPE_Q5_0),       [DTYPE_Q5_1] = ROW(q5_1, DTYPE_Q5_1),
-    [DTYPE_Q4_K] = ROW(q4_k, DTYPE_Q4_K),       [DTYPE_Q6_K] = ROW(q6_k, DTYPE_Q6_K),
-    [DTYPE_Q5_K] = ROW(q5_k, DTYPE_Q5_K),       [DTYPE_Q2_K] = ROW(q2_k, DTYPE_Q2_K),
-    [DTYPE_Q3_K] = ROW(q3_k, DTYPE_Q3_K),       [DTYPE_IQ4_NL] = ROW(iq4_nl, DTYPE_IQ4_NL),
-    [DTYPE_IQ4_XS] = ROW(iq4_xs, DTYPE_IQ4_XS), [DTYPE_MXFP4] = ROW(mxfp4, DTYPE_MXFP4),
+    [DTYPE_F32] = ROW(f32, DTYPE_F32),
+    [DTYPE_F16] = ROW(f16, DTYPE_F16),
+    [DTYPE_BF16] = ROW(bf16, DTYPE_BF16),
+    [DTYPE_Q8_0] = ROW(q8_0, DTYPE_Q8_0),
+    [DTYPE_Q4_0] = ROW(q4_0, DTYPE_Q4_0),
+    [DTYPE_Q4_1] = ROW(q4_1, DTYPE_Q4_1),
+    [DTYPE_Q5_0] = ROW(q5_0, DTYPE_Q5_0),
+    [DTYPE_Q5_1] = ROW(q5_1, DTYPE_Q5_1),
+    [DTYPE_Q4_K] = ROW(q4_k, DTYPE_Q4_K),
+    [DTYPE_Q6_K] = ROW(q6_k, DTYPE_Q6_K),
+    [DTYPE_Q5_K] = ROW(q5_k, DTYPE_Q5_K),
+    [DTYPE_Q2_K] = ROW(q2_k, DTYPE_Q2_K),
+    [DTYPE_Q3_K] = ROW(q3_k, DTYPE_Q3_K),
+    [DTYPE_IQ4_NL] = ROW(iq4_nl, DTYPE_IQ4_NL),
+    [DTYPE_IQ4_XS] = ROW(iq4_xs, DTYPE_IQ4_XS),
+    [DTYPE_MXFP4] = ROW(mxfp4, DTYPE_MXFP4),
+    [DTYPE_F8] = ROW(f8, DTYPE_F8),
 };
 EVERY_DTYPE(EAGER(format));
 

@@ -145,10 +145,12 @@ static void tensors_of_every_format_are_where_the_file_has_them(void **state)
     cJSON *golden = golden_json("quant.json"), *entry;
     char name[64];
 
-    assert_int_equal(g->weights.tensors, DTYPE_COUNT);
+    assert_int_equal(g->weights.tensors, DTYPE_COUNT - 1); /* GGUF has no F8 */
     cJSON_ArrayForEach(entry, cJSON_GetObjectItem(golden, "dequantize"))
     {
         size_t n;
+        if (strcmp(golden_string(entry, "type"), "F8") == 0)
+            continue;
         uint8_t *blocks = golden_hex(entry, "blocks", &n);
         snprintf(name, sizeof name, "tensor.%s", golden_string(entry, "type"));
         const struct tensor *t = weights_find(&g->weights, name);

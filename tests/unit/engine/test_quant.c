@@ -79,7 +79,7 @@ static void quant_row_writes_the_blocks_of_gguf(void **state)
         free(got);
         formats++;
     }
-    assert_int_equal(formats, 8);
+    assert_int_equal(formats, 9);
     cJSON_Delete(golden);
 }
 
