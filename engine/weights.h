@@ -16,7 +16,7 @@
 
 enum { TENSOR_DIMS = 4 };
 
-/* What a tensor is made of: a weight format, or what only engine/hf_unpack.c reads. */
+/* What a tensor is made of: a weight format, or what only engine/hf_parts.c reads. */
 enum element { ELEMENT_WEIGHT, ELEMENT_F8_E4M3, ELEMENT_I32, ELEMENT_I64 };
 
 struct tensor {
