@@ -4,7 +4,7 @@
  * in test_model_logits.c. */
 #include "tests/unit/engine/model_world.h"
 
-#include "engine/hf_quant.h"
+#include "engine/hf_unpack.h"
 #include "engine/model_load.h"
 
 #define CT(form, weights)                                                                  \
@@ -225,6 +225,46 @@ static void no_file_stays_open(void **state)
     free(path);
 }
 
+/* Many rows are made by several threads, in stretches, in eights; one row alone is not. */
+static void rows_do_not_depend_on_who_makes_them(void **state)
+{
+    (void)state;
+    enum { ROWS = 1040, COLS = 512, WORDS = COLS / 8, GROUPS = COLS / 64 };
+    uint32_t *code = xmalloc(sizeof(uint32_t) * ROWS * WORDS);
+    float *scale = xmalloc(sizeof(float) * ROWS * GROUPS);
+    int32_t index[COLS];
+    size_t row = (size_t)dtype_bytes(DTYPE_Q4_0, COLS);
+    uint8_t *all = xmalloc(row * ROWS), one[DTYPE_BYTES(DTYPE_Q4_0) * COLS / 32];
+    for (uint32_t i = 0; i < ROWS * WORDS; i++)
+        code[i] = i * 2654435761u;
+    for (int i = 0; i < ROWS * GROUPS; i++)
+        scale[i] = (float)(i % 1000 + 1) * 0x1p-12f;
+    for (int i = 0; i < COLS; i++)
+        index[i] = i / 64;
+    struct source s = {.method = HF_PACKED,
+                       .rows = ROWS,
+                       .cols = COLS,
+                       .group = 64,
+                       .groups = GROUPS,
+                       .code = code,
+                       .scale = scale,
+                       .type = DTYPE_Q4_0};
+    assert_int_equal(hf_unpack_type(&s), DTYPE_Q4_0);
+    assert_true(hf_unpack(&s, all));
+    for (int r = 0; r < ROWS; r++) {
+        struct source alone = s;
+        alone.rows = 1;
+        alone.code += r * WORDS;
+        alone.scale += r * GROUPS;
+        alone.index = index; /* and column by column */
+        assert_true(hf_unpack(&alone, one));
+        assert_memory_equal(one, all + row * (size_t)r, row);
+    }
+    free(all);
+    free(scale);
+    free(code);
+}
+
 /* Scales of activations and biases of zeros say nothing; a bias that says something is no part of
  * the model. */
 static void a_bias_of_zeros_is_nothing(void **state)
@@ -253,6 +293,7 @@ int main(void)
         cmocka_unit_test(missing_and_misshapen_parts_are_named),
         cmocka_unit_test(a_scale_that_is_no_half_costs_its_matrix_the_blocks),
         cmocka_unit_test(no_file_stays_open),
+        cmocka_unit_test(rows_do_not_depend_on_who_makes_them),
         cmocka_unit_test(a_bias_of_zeros_is_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
