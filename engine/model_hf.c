@@ -428,17 +428,21 @@ static int open_tokenizer(struct model *m, struct err *err)
 
 /* ---- the directory ------------------------------------------------------------------------- */
 
-/* Takes the tensors, quantized or not. */
-static int take_tensors(struct model *m, struct weights *w, const struct fields *f)
+/* What the config says of quantized weights: before the tensors, whose types may be as unknown as
+ * the method that made them. *quant is NULL if it says nothing. */
+static int read_quant(const struct fields *f, struct hf_quant *room, const struct hf_quant **quant)
 {
     const cJSON *section = field(f, "quantization_config");
-    struct hf_quant quant;
-    if (!section)
-        return model_take_tensors(m, w, NAMING_HF, NULL, m->path, f->err);
-    if (hf_quant_read(section, f->file, &quant, f->err) < 0 ||
-        model_take_tensors(m, w, NAMING_HF, &quant, m->path, f->err) < 0)
+    *quant = section ? room : NULL;
+    return section ? hf_quant_read(section, f->file, room, f->err) : 0;
+}
+
+static int take_tensors(struct model *m, struct weights *w, const struct hf_quant *quant,
+                        struct err *err)
+{
+    if (model_take_tensors(m, w, NAMING_HF, quant, m->path, err) < 0)
         return -1;
-    return hf_quant_leave_files(m, f->err);
+    return quant ? hf_quant_leave_files(m, err) : 0;
 }
 
 int model_open_hf(struct model *m, bool with_tokenizer, struct err *err)
@@ -447,10 +451,13 @@ int model_open_hf(struct model *m, bool with_tokenizer, struct err *err)
     char *file = inside(m, "config.json");
     cJSON *config = read_json(m, "config.json", &json_config, err);
     struct fields f = {config, file, err, false};
+    struct hf_quant room;
+    const struct hf_quant *quant;
     int rc = -1;
 
-    if (config && read_weights(m, &w, err) == 0 && read_shape(&f, &m->shape, &w) == 0 &&
-        take_tensors(m, &w, &f) == 0 && (!with_tokenizer || open_tokenizer(m, err) == 0)) {
+    if (config && read_quant(&f, &room, &quant) == 0 && read_weights(m, &w, err) == 0 &&
+        read_shape(&f, &m->shape, &w) == 0 && take_tensors(m, &w, quant, err) == 0 &&
+        (!with_tokenizer || open_tokenizer(m, err) == 0)) {
         model_describe(m, m->name);
         rc = 0;
     }

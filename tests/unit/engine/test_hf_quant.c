@@ -191,6 +191,18 @@ static void missing_and_misshapen_parts_are_named(void **state)
     }
 }
 
+/* Of bitsandbytes, say, whose bytes are of a type that no method that is read has. */
+static void an_unknown_method_is_named_before_its_tensors(void **state)
+{
+    (void)state;
+    char *folder =
+        renamed("awq", Q "qweight\":{\"dtype\":\"I32\"", Q "qweight\":{\"dtype\":\"I16\"");
+    assert_refused(folder, "I16", Q "qweight': dtype I16 is not supported");
+    edit(folder, "config.json", "quantization_config", "{\"quant_method\":\"bitsandbytes\"}");
+    assert_refused(folder, "bitsandbytes", "'quant_method': 'bitsandbytes' is not supported");
+    remove_folder(folder);
+}
+
 /* A bf16 scale of 2^-60 is no half: that matrix becomes bf16, all others stay blocks. */
 static void a_scale_that_is_no_half_costs_its_matrix_the_blocks(void **state)
 {
@@ -291,6 +303,7 @@ int main(void)
         cmocka_unit_test(what_is_not_read_is_refused_by_name),
         cmocka_unit_test(numbers_that_are_none_are_refused_with_their_tensor),
         cmocka_unit_test(missing_and_misshapen_parts_are_named),
+        cmocka_unit_test(an_unknown_method_is_named_before_its_tensors),
         cmocka_unit_test(a_scale_that_is_no_half_costs_its_matrix_the_blocks),
         cmocka_unit_test(no_file_stays_open),
         cmocka_unit_test(rows_do_not_depend_on_who_makes_them),
