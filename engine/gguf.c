@@ -45,8 +45,8 @@ static const struct {
     [7] = {"Q5_1", DTYPE_Q5_1 + 1},
     [8] = {"Q8_0", DTYPE_Q8_0 + 1},
     [9] = {"Q8_1", 0},
-    [10] = {"Q2_K", 0},
-    [11] = {"Q3_K", 0},
+    [10] = {"Q2_K", DTYPE_Q2_K + 1},
+    [11] = {"Q3_K", DTYPE_Q3_K + 1},
     [12] = {"Q4_K", DTYPE_Q4_K + 1},
     [13] = {"Q5_K", DTYPE_Q5_K + 1},
     [14] = {"Q6_K", DTYPE_Q6_K + 1},
@@ -55,10 +55,10 @@ static const struct {
     [17] = {"IQ2_XS", 0},
     [18] = {"IQ3_XXS", 0},
     [19] = {"IQ1_S", 0},
-    [20] = {"IQ4_NL", 0},
+    [20] = {"IQ4_NL", DTYPE_IQ4_NL + 1},
     [21] = {"IQ3_S", 0},
     [22] = {"IQ2_S", 0},
-    [23] = {"IQ4_XS", 0},
+    [23] = {"IQ4_XS", DTYPE_IQ4_XS + 1},
     [24] = {"I8", 0},
     [25] = {"I16", 0},
     [26] = {"I32", 0},
@@ -68,9 +68,9 @@ static const struct {
     [30] = {"BF16", DTYPE_BF16 + 1},
     [34] = {"TQ1_0", 0},
     [35] = {"TQ2_0", 0},
-    [39] = {"MXFP4", 0},
+    [39] = {"MXFP4", DTYPE_MXFP4 + 1},
 };
-_Static_assert(DTYPE_COUNT == 11,
+_Static_assert(DTYPE_COUNT == 17,
                "a weight format is new: give it its ggml number here, if it has one");
 
 /* ---- the cursor ---------------------------------------------------------------------------- */

@@ -409,7 +409,7 @@ int model_open_gguf(struct model *m, bool with_tokenizer, struct err *err)
     struct gguf_string title = {m->name, strlen(m->name)};
     int rc = -1;
     if (!g || read_shape(g, &m->shape, err) < 0 || read_rope_divisors(g, &m->shape, err) < 0 ||
-        model_take_tensors(m, &g->weights, NAMING_GGUF, m->path, err) < 0 ||
+        model_take_tensors(m, &g->weights, NAMING_GGUF, NULL, m->path, err) < 0 ||
         gguf_string(g, "general.name", &title, err) < 0 ||
         (with_tokenizer && open_tokenizer(m, g, err) < 0))
         goto done;

@@ -8,7 +8,7 @@
  *   chat_template.jinja               or "chat_template" in tokenizer_config.json
  *
  * A config has many ways to ask for a slightly different computation (other rotary scalings,
- * windows, activations, quantized weights). Those that whet does not compute are refused by the
+ * windows, activations). Those that whet does not compute are refused by the
  * name of the field. Defaults of absent fields are those of the transformers configuration classes.
  */
 #include "engine/model_load.h"
@@ -19,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/hf_quant.h"
 #include "engine/json_file.h"
 #include "engine/safetensors.h"
 #include "engine/tokenizer.h"
@@ -236,9 +237,6 @@ static int refuse_variants(struct fields *f)
     if (partial != 1)
         return err_set(f->err, "%s: 'partial_rotary_factor': %g is not supported", f->file,
                        partial);
-    if (field(f, "quantization_config"))
-        return err_set(f->err, "%s: 'quantization_config': quantized checkpoints are not supported",
-                       f->file);
     return 0;
 }
 
@@ -430,16 +428,35 @@ static int open_tokenizer(struct model *m, struct err *err)
 
 /* ---- the directory ------------------------------------------------------------------------- */
 
+/* What the config says of quantized weights: before the tensors, whose types may be as unknown as
+ * the method that made them. *quant is NULL if it says nothing. */
+static int read_quant(const struct fields *f, struct hf_quant *room, const struct hf_quant **quant)
+{
+    const cJSON *section = field(f, "quantization_config");
+    *quant = section ? room : NULL;
+    return section ? hf_quant_read(section, f->file, room, f->err) : 0;
+}
+
+static int take_tensors(struct model *m, struct weights *w, const struct hf_quant *quant,
+                        struct err *err)
+{
+    if (model_take_tensors(m, w, NAMING_HF, quant, m->path, err) < 0)
+        return -1;
+    return quant ? hf_quant_leave_files(m, err) : 0;
+}
+
 int model_open_hf(struct model *m, bool with_tokenizer, struct err *err)
 {
     struct weights w = {0};
     char *file = inside(m, "config.json");
     cJSON *config = read_json(m, "config.json", &json_config, err);
     struct fields f = {config, file, err, false};
+    struct hf_quant room;
+    const struct hf_quant *quant;
     int rc = -1;
 
-    if (config && read_weights(m, &w, err) == 0 && read_shape(&f, &m->shape, &w) == 0 &&
-        model_take_tensors(m, &w, NAMING_HF, m->path, err) == 0 &&
+    if (config && read_quant(&f, &room, &quant) == 0 && read_weights(m, &w, err) == 0 &&
+        read_shape(&f, &m->shape, &w) == 0 && take_tensors(m, &w, quant, err) == 0 &&
         (!with_tokenizer || open_tokenizer(m, err) == 0)) {
         model_describe(m, m->name);
         rc = 0;

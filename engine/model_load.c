@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/hf_quant.h"
 #include "engine/quant.h"
 
 enum dim { D_ONE, D_HIDDEN, D_HEAD, D_Q, D_KV, D_FFN, D_VOCAB };
@@ -179,6 +180,7 @@ static int64_t extent(const struct model_shape *s, enum dim d)
 struct taker {
     struct model *m;
     struct weights *w;
+    const struct hf_quant *quant; /* or NULL */
     const char *file;
     struct err *err;
 };
@@ -192,6 +194,13 @@ static struct tensor *take(struct taker *k, const char *name, enum dim rows, enu
 
     if (!t) {
         err_set(k->err, "%s: tensor '%s' is missing", k->file, name);
+        return NULL;
+    }
+    if (t->element != ELEMENT_WEIGHT) {
+        err_set(k->err,
+                "%s: tensor '%s': %s is no format of weights without a "
+                "'quantization_config' that says so",
+                k->file, name, tensor_element_name(t));
         return NULL;
     }
     if (rows == D_ONE && (t->dims != 1 || t->dim[0] != c)) {
@@ -212,6 +221,9 @@ static struct tensor *take(struct taker *k, const char *name, enum dim rows, enu
 static int take_matrix(struct taker *k, const char *name, enum dim rows, enum dim cols,
                        struct weight *out)
 {
+    if (k->quant && hf_quant_stores(k->w, name))
+        return hf_quant_take(k->quant, k->m, k->w, name, (int32_t)extent(&k->m->shape, rows),
+                             (int32_t)extent(&k->m->shape, cols), k->file, out, k->err);
     const struct tensor *t = take(k, name, rows, cols);
     if (!t)
         return -1;
@@ -273,10 +285,10 @@ static bool ignorable(const struct model *m, const char *name)
     return m->shape.tied_head && !strcmp(name, head_name[NAMING_HF]); /* a copy of the embedding */
 }
 
-int model_take_tensors(struct model *m, struct weights *w, enum naming naming, const char *file,
-                       struct err *err)
+int model_take_tensors(struct model *m, struct weights *w, enum naming naming,
+                       const struct hf_quant *quant, const char *file, struct err *err)
 {
-    struct taker k = {m, w, file, err};
+    struct taker k = {m, w, quant, file, err};
 
     m->layer = xcalloc((size_t)m->shape.layers, sizeof *m->layer);
     if (take_matrix(&k, embed_name[naming], D_VOCAB, D_HIDDEN, &m->embed) < 0 ||
@@ -289,7 +301,8 @@ int model_take_tensors(struct model *m, struct weights *w, enum naming naming, c
         if (take_layer(&k, i, naming) < 0)
             return -1;
     for (int64_t i = 0; i < w->tensors; i++)
-        if (!w->tensor[i].used && !ignorable(m, w->tensor[i].name))
+        if (!w->tensor[i].used && !ignorable(m, w->tensor[i].name) &&
+            !(quant && hf_quant_ignores(&w->tensor[i])))
             return err_set(err,
                            "%s: tensor '%s' is no part of this architecture with %d layers; "
                            "without it the output would be wrong",

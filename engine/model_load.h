@@ -37,9 +37,11 @@ enum naming { NAMING_GGUF, NAMING_HF };
 int model_check_shape(const struct model_shape *s, const char *file, struct err *err);
 
 /* Takes every tensor that m->shape asks for out of `w`, checking its dimensions, and refuses a
- * file with tensors left over: computing without them would be computing something else. */
-int model_take_tensors(struct model *m, struct weights *w, enum naming naming, const char *file,
-                       struct err *err);
+ * file with tensors left over: computing without them would be computing something else. `quant`
+ * says how matrices are quantized that are, NULL for a file in which none is. */
+struct hf_quant;
+int model_take_tensors(struct model *m, struct weights *w, enum naming naming,
+                       const struct hf_quant *quant, const char *file, struct err *err);
 
 /* weight_bytes, hash and description, once the tensors are in. */
 void model_describe(struct model *m, const char *title);

@@ -169,7 +169,8 @@ struct model *model_open_named(const char *path, bool with_tokenizer, struct err
     if (type == DTYPE_COUNT) {
         err_set(err,
                 "random:%s: the format after the name is not known; there are bf16, f16, f32, "
-                "q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k and q6_k",
+                "q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4 "
+                "and f8",
                 name);
         return NULL;
     }

@@ -7,20 +7,25 @@
  *   Q4_K { f16 d, dmin; u8 scales[12]; nibble q[256]; }      w = (d s_j) q - (dmin m_j), j = i / 32
  *   Q5_K { the same, and before q u8 high[32]: bit j of high[i % 32] is the fifth of q[i] }
  *   Q6_K { u8 low[128], high[64]; i8 s[16]; f16 d; }         w = (d s_j) (q - 32),       j = i / 16
+ *   Q2_K { u8 s[16]; q2 q[256]; f16 d, dmin; }   w = (d (s_j & 15)) q - dmin (s_j >> 4), j = i / 16
+ *   Q3_K { u8 third[32]; q2 q[256]; u8 s[12]; f16 d; }  w = (d (s_j - 32)) (q - 4),       j = i /
+ * 16 IQ4_XS { f16 d; u16 high; u8 low[4]; nibble q[256]; }  w = (d (s_j - 32)) table[q],  j = i /
+ * 32
+ *
+ * IQ4_NL and IQ4_XS look their four bits up in a table of 16 numbers; MXFP4 (OCP Microscaling
+ * Formats 1.0) is a float of four bits, s eem, and a power of two for 32 of them.
  *
  * dequant_row() defines the value of every bit pattern, one rounding an operation: a product and a
  * sum are never fused here (build with -ffp-contract=off), so kernels that follow the same order
  * get the same bits on every instruction set. The reading of the formats is held against the gguf
  * Python package by tests/golden/quant.json.
  *
- * quant_row() exists for fixtures, tests and conversion. For Q8_0 it rounds as the reference does;
- * K formats get a plain min/max fit, not a search for the least error.
+ * quant_row() is in quant_write.c.
  *
  * Blocks have an alignment of 2 at best, so multi-byte fields are moved with memcpy.
  */
 #include "engine/quant.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { QK = DTYPE_BLOCK(DTYPE_Q8_0), QK_K = DTYPE_BLOCK(DTYPE_Q4_K) };
@@ -122,12 +127,6 @@ static uint16_t load16(const uint8_t *p)
 static float load_half(const uint8_t *p)
 {
     return f16_to_f32(load16(p));
-}
-
-static void store_half(uint8_t *p, float f)
-{
-    uint16_t v = f32_to_f16(f);
-    memcpy(p, &v, sizeof v);
 }
 
 /* ---- stored to float: one block each -------------------------------------------------------- */
@@ -251,12 +250,96 @@ static void dequant_q6_k(const uint8_t *b, float *w)
     }
 }
 
+/* Two-bit code i of Q2_K and Q3_K: in each half of 128, 32 bytes hold i, i + 32, i + 64, i + 96. */
+static int two_bits(const uint8_t *q, int i)
+{
+    return q[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+}
+
+static void dequant_q2_k(const uint8_t *b, float *w)
+{
+    float d = load_half(b + 80), dmin = load_half(b + 82);
+
+    for (int i = 0; i < QK_K; i++) {
+        float ds = d * (float)(b[i / 16] & 15), m = dmin * (float)(b[i / 16] >> 4);
+        float scaled = ds * (float)two_bits(b + 16, i);
+        w[i] = scaled - m;
+    }
+}
+
+/* Six-bit scale j of 16: its low nibble in byte j % 8, the two bits above in byte 8 + j % 4. */
+static int q3_k_scale(const uint8_t *s, int j)
+{
+    return (s[j % 8] >> j / 8 * 4 & 15) | (s[8 + j % 4] >> j / 4 * 2 & 3) << 4;
+}
+
+static void dequant_q3_k(const uint8_t *b, float *w)
+{
+    float d = load_half(b + 108);
+
+    for (int i = 0; i < QK_K; i++) {
+        float ds = d * (float)(q3_k_scale(b + 96, i / 16) - 32);
+        int q = two_bits(b + 32, i) | (b[i % 32] >> i / 32 & 1) << 2;
+        w[i] = ds * (float)(q - 4);
+    }
+}
+
+const float iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                              1,    13,   25,  38,  53,  69,  89,  113};
+/* Twice the numbers that four bits stand for, as the scale is halved: whole ones. */
+const float mxfp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+static void dequant_table(const uint8_t *q, float d, const float *table, float *w)
+{
+    for (int i = 0; i < QK / 2; i++) {
+        w[i] = d * table[q[i] & 15];
+        w[i + QK / 2] = d * table[q[i] >> 4];
+    }
+}
+
+static void dequant_iq4_nl(const uint8_t *b, float *w)
+{
+    dequant_table(b + 2, load_half(b), iq4_values, w);
+}
+
+static void dequant_iq4_xs(const uint8_t *b, float *w)
+{
+    float d = load_half(b);
+
+    for (int j = 0; j < 8; j++) {
+        int s = (b[4 + j / 2] >> j % 2 * 4 & 15) | (load16(b + 2) >> 2 * j & 3) << 4;
+        dequant_table(b + 8 + 16 * j, d * (float)(s - 32), iq4_values, w + 32 * j);
+    }
+}
+
+static void dequant_mxfp4(const uint8_t *b, float *w)
+{
+    dequant_table(b + 1, mxfp4_scale(b[0]), mxfp4_values, w);
+}
+
+float e4m3_to_f32(uint8_t q)
+{
+    return float_of((uint32_t)(q & 0x80) << 24 | (uint32_t)(q & 0x7f) << 20) * 0x1p120f;
+}
+
+static void dequant_f8(const uint8_t *b, float *w)
+{
+    float d;
+    memcpy(&d, b, sizeof d);
+    for (int i = 0; i < QK; i++)
+        w[i] = d * e4m3_to_f32(b[4 + i]);
+}
+
 void dequant_row(enum dtype t, const void *src, float *dst, int64_t n)
 {
     static void (*const block[])(const uint8_t *, float *) = {
-        [DTYPE_Q8_0] = dequant_q8_0, [DTYPE_Q4_0] = dequant_q4_0, [DTYPE_Q4_1] = dequant_q4_1,
-        [DTYPE_Q5_0] = dequant_q5_0, [DTYPE_Q5_1] = dequant_q5_1, [DTYPE_Q4_K] = dequant_q4_k,
-        [DTYPE_Q6_K] = dequant_q6_k, [DTYPE_Q5_K] = dequant_q5_k,
+        [DTYPE_Q8_0] = dequant_q8_0,     [DTYPE_Q4_0] = dequant_q4_0,
+        [DTYPE_Q4_1] = dequant_q4_1,     [DTYPE_Q5_0] = dequant_q5_0,
+        [DTYPE_Q5_1] = dequant_q5_1,     [DTYPE_Q4_K] = dequant_q4_k,
+        [DTYPE_Q6_K] = dequant_q6_k,     [DTYPE_Q5_K] = dequant_q5_k,
+        [DTYPE_Q2_K] = dequant_q2_k,     [DTYPE_Q3_K] = dequant_q3_k,
+        [DTYPE_IQ4_NL] = dequant_iq4_nl, [DTYPE_IQ4_XS] = dequant_iq4_xs,
+        [DTYPE_MXFP4] = dequant_mxfp4,   [DTYPE_F8] = dequant_f8,
     };
     EVERY_DTYPE(block);
     const uint8_t *s = src;
@@ -272,210 +355,5 @@ void dequant_row(enum dtype t, const void *src, float *dst, int64_t n)
     } else {
         for (int64_t i = 0; i < n; i += formats[t].block, s += formats[t].bytes)
             block[t](s, dst + i);
-    }
-}
-
-/* ---- float to stored: one block each -------------------------------------------------------- */
-
-static int clamp(int v, int low, int high)
-{
-    return v < low ? low : v > high ? high : v;
-}
-
-static void range_of(const float *w, int n, float *least, float *most)
-{
-    *least = *most = w[0];
-    for (int i = 1; i < n; i++) {
-        *least = w[i] < *least ? w[i] : *least;
-        *most = w[i] > *most ? w[i] : *most;
-    }
-}
-
-/* The value of largest magnitude, with its sign: symmetric formats map it to their lowest code,
- * which reaches one step further than the highest. */
-static float extreme_of(const float *w, int n)
-{
-    float e = w[0];
-    for (int i = 1; i < n; i++)
-        e = fabsf(w[i]) > fabsf(e) ? w[i] : e;
-    return e;
-}
-
-/* 1/d, and 0 where that is no finite number: a block of zeros or next to zeros. */
-static float inverse(float d)
-{
-    return fabsf(d) >= 0x1p-126f ? 1 / d : 0;
-}
-
-static void quant_q8_0(const float *w, uint8_t *b)
-{
-    float d = fabsf(extreme_of(w, QK)) / 127, id = inverse(d);
-    store_half(b, d);
-    for (int i = 0; i < QK; i++)
-        b[2 + i] = (uint8_t)(int8_t)clamp((int)roundf(w[i] * id), -127, 127);
-}
-
-static void quant_q4_0(const float *w, uint8_t *b)
-{
-    float d = extreme_of(w, QK) / -8, id = inverse(d);
-    store_half(b, d);
-    for (int i = 0; i < QK / 2; i++) {
-        int low = clamp((int)(w[i] * id + 8.5f), 0, 15);
-        int high = clamp((int)(w[i + QK / 2] * id + 8.5f), 0, 15);
-        b[2 + i] = (uint8_t)(low | high << 4);
-    }
-}
-
-static void quant_q4_1(const float *w, uint8_t *b)
-{
-    float least, most;
-    range_of(w, QK, &least, &most);
-    float d = (most - least) / 15, id = inverse(d);
-    store_half(b, d);
-    store_half(b + 2, least);
-    for (int i = 0; i < QK / 2; i++) {
-        int low = clamp((int)((w[i] - least) * id + 0.5f), 0, 15);
-        int high = clamp((int)((w[i + QK / 2] - least) * id + 0.5f), 0, 15);
-        b[4 + i] = (uint8_t)(low | high << 4);
-    }
-}
-
-static void pack_q5(const int v[QK], uint8_t *high, uint8_t *q)
-{
-    uint32_t fifth = 0;
-    for (int i = 0; i < QK / 2; i++)
-        q[i] = (uint8_t)((v[i] & 15) | (v[i + QK / 2] & 15) << 4);
-    for (int i = 0; i < QK; i++)
-        fifth |= (uint32_t)(v[i] >> 4) << i;
-    memcpy(high, &fifth, sizeof fifth);
-}
-
-static void quant_q5_0(const float *w, uint8_t *b)
-{
-    int v[QK];
-    float d = extreme_of(w, QK) / -16, id = inverse(d);
-    store_half(b, d);
-    for (int i = 0; i < QK; i++)
-        v[i] = clamp((int)(w[i] * id + 16.5f), 0, 31);
-    pack_q5(v, b + 2, b + 6);
-}
-
-static void quant_q5_1(const float *w, uint8_t *b)
-{
-    int v[QK];
-    float least, most;
-    range_of(w, QK, &least, &most);
-    float d = (most - least) / 31, id = inverse(d);
-    store_half(b, d);
-    store_half(b + 2, least);
-    for (int i = 0; i < QK; i++)
-        v[i] = clamp((int)((w[i] - least) * id + 0.5f), 0, 31);
-    pack_q5(v, b + 4, b + 8);
-}
-
-/* Inverse of q4_k_scale() for all eight sub-blocks. */
-static void pack_q4_k_scales(const int scale[8], const int minimum[8], uint8_t *s)
-{
-    for (int j = 0; j < 4; j++) {
-        s[j] = (uint8_t)(scale[j] | scale[j + 4] >> 4 << 6);
-        s[j + 4] = (uint8_t)(minimum[j] | minimum[j + 4] >> 4 << 6);
-        s[j + 8] = (uint8_t)((scale[j + 4] & 15) | (minimum[j + 4] & 15) << 4);
-    }
-}
-
-/* Q4_K and Q5_K: the fit of all sub-blocks, with codes up to `most_code`, and the first 16 bytes.
- * What a code of sub-block j is to be is in inverse_of[j] and offset[j]. */
-static void fit_k(const float *w, int most_code, uint8_t *b, float *inverse_of, float *offset)
-{
-    float step[8], below[8], least, most, top_step = 0, top_below = 0;
-    int scale[8], minimum[8];
-
-    for (int j = 0; j < 8; j++) { /* the format has no positive minimum: 0 is always in range */
-        range_of(w + j * 32, 32, &least, &most);
-        below[j] = least < 0 ? -least : 0;
-        step[j] = (most + below[j] > 0 ? most + below[j] : 0) / (float)most_code;
-        top_step = step[j] > top_step ? step[j] : top_step;
-        top_below = below[j] > top_below ? below[j] : top_below;
-    }
-    store_half(b, top_step / 63);
-    store_half(b + 2, top_below / 63);
-    float d = load_half(b), dmin = load_half(b + 2);
-    for (int j = 0; j < 8; j++) {
-        scale[j] = clamp((int)(step[j] * inverse(d) + 0.5f), 0, 63);
-        minimum[j] = clamp((int)(below[j] * inverse(dmin) + 0.5f), 0, 63);
-    }
-    pack_q4_k_scales(scale, minimum, b + 4);
-    for (int j = 0; j < 8; j++) {
-        inverse_of[j] = inverse(d * (float)scale[j]);
-        offset[j] = dmin * (float)minimum[j];
-    }
-}
-
-static void quant_q4_k(const float *w, uint8_t *b)
-{
-    float id[8], m[8];
-
-    fit_k(w, 15, b, id, m);
-    memset(b + 16, 0, QK_K / 2);
-    for (int i = 0; i < QK_K; i++) {
-        int j = i / 32, q = clamp((int)((w[i] + m[j]) * id[j] + 0.5f), 0, 15);
-        b[16 + j / 2 * 32 + i % 32] |= (uint8_t)(q << (j & 1) * 4);
-    }
-}
-
-static void quant_q5_k(const float *w, uint8_t *b)
-{
-    float id[8], m[8];
-
-    fit_k(w, 31, b, id, m);
-    memset(b + 16, 0, QK_K / 8 + QK_K / 2);
-    for (int i = 0; i < QK_K; i++) {
-        int j = i / 32, q = clamp((int)((w[i] + m[j]) * id[j] + 0.5f), 0, 31);
-        b[16 + i % 32] |= (uint8_t)(q >> 4 << j);
-        b[48 + j / 2 * 32 + i % 32] |= (uint8_t)((q & 15) << (j & 1) * 4);
-    }
-}
-
-static void quant_q6_k(const float *w, uint8_t *b)
-{
-    float step[16], top = 0;
-
-    for (int j = 0; j < 16; j++) {
-        step[j] = extreme_of(w + j * 16, 16) / -32;
-        top = fabsf(step[j]) > fabsf(top) ? step[j] : top;
-    }
-    memset(b, 0, DTYPE_BYTES(DTYPE_Q6_K));
-    store_half(b + 208, top / -128);
-    float d = load_half(b + 208);
-    for (int j = 0; j < 16; j++)
-        b[192 + j] = (uint8_t)(int8_t)clamp((int)roundf(step[j] * inverse(d)), -128, 127);
-    for (int i = 0; i < QK_K; i++) {
-        float id = inverse(d * (float)(int8_t)b[192 + i / 16]);
-        int q = clamp((int)roundf(w[i] * id) + 32, 0, 63), half = i / 128, r = i % 128;
-        b[half * 64 + r % 64] |= (uint8_t)((q & 15) << r / 64 * 4);
-        b[128 + half * 32 + r % 32] |= (uint8_t)(q >> 4 << r / 32 * 2);
-    }
-}
-
-void quant_row(enum dtype t, const float *src, void *dst, int64_t n)
-{
-    static void (*const block[])(const float *, uint8_t *) = {
-        [DTYPE_Q8_0] = quant_q8_0, [DTYPE_Q4_0] = quant_q4_0, [DTYPE_Q4_1] = quant_q4_1,
-        [DTYPE_Q5_0] = quant_q5_0, [DTYPE_Q5_1] = quant_q5_1, [DTYPE_Q4_K] = quant_q4_k,
-        [DTYPE_Q6_K] = quant_q6_k, [DTYPE_Q5_K] = quant_q5_k,
-    };
-    EVERY_DTYPE(block);
-    uint8_t *d = dst;
-
-    if (t == DTYPE_F32) {
-        memcpy(dst, src, (size_t)n * sizeof *src);
-    } else if (t == DTYPE_F16 || t == DTYPE_BF16) {
-        for (int64_t i = 0; i < n; i++) {
-            uint16_t v = t == DTYPE_F16 ? f32_to_f16(src[i]) : f32_to_bf16(src[i]);
-            memcpy(d + 2 * i, &v, sizeof v);
-        }
-    } else {
-        for (int64_t i = 0; i < n; i += formats[t].block, d += formats[t].bytes)
-            block[t](src + i, d);
     }
 }

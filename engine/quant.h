@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "kernels/args.h"
 
@@ -30,6 +31,22 @@ int64_t dtype_bytes(enum dtype t, int64_t n);
 void dequant_row(enum dtype t, const void *src, float *dst, int64_t n);
 /* The inverse for tests, fixtures and conversion at load; any dtype, finite values. */
 void quant_row(enum dtype t, const float *src, void *dst, int64_t n);
+
+/* A float of 8 bits, s eeee mmm, of the range of float8_e4m3fn. The two codes that are no number
+ * there, 7f and ff, are 480 here: a model with such a weight is refused when it is read. */
+float e4m3_to_f32(uint8_t q);
+
+/* What the codes of IQ4_NL and IQ4_XS, and of MXFP4, are before the scale. */
+extern const float iq4_values[16], mxfp4_values[16];
+
+/* The scale of an MXFP4 block for mxfp4_values[]: 2^(e - 128). */
+static inline float mxfp4_scale(uint8_t e)
+{
+    uint32_t bits = e < 2 ? (uint32_t)0x00200000 << e : (uint32_t)(e - 1) << 23;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
 
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f); /* round to nearest even */

@@ -36,7 +36,12 @@ static int read_dtype(const cJSON *entry, struct tensor *t, const char *file, st
     static const struct {
         const char *name;
         enum dtype type;
-    } known[] = {{"F32", DTYPE_F32}, {"F16", DTYPE_F16}, {"BF16", DTYPE_BF16}};
+        enum element element;
+    } known[] = {
+        {"F32", DTYPE_F32, ELEMENT_WEIGHT},   {"F16", DTYPE_F16, ELEMENT_WEIGHT},
+        {"BF16", DTYPE_BF16, ELEMENT_WEIGHT}, {"F8_E4M3", DTYPE_F8, ELEMENT_F8_E4M3},
+        {"I32", DTYPE_F32, ELEMENT_I32},      {"I64", DTYPE_F32, ELEMENT_I64},
+    };
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "dtype"));
 
     if (!name)
@@ -44,10 +49,13 @@ static int read_dtype(const cJSON *entry, struct tensor *t, const char *file, st
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(name, known[i].name)) {
             t->type = known[i].type;
+            t->element = known[i].element;
             return 0;
         }
-    return err_set(err, "%s: tensor '%s': dtype %.32s is not supported (F32, F16 and BF16 are)",
-                   file, t->name, name);
+    return err_set(
+        err,
+        "%s: tensor '%s': dtype %.32s is not supported (F32, F16, BF16, F8_E4M3, I32 and I64 are)",
+        file, t->name, name);
 }
 
 static int read_shape(const cJSON *entry, struct tensor *t, const char *file, struct err *err)
@@ -65,8 +73,8 @@ static int read_shape(const cJSON *entry, struct tensor *t, const char *file, st
             return err_set(err, "%s: tensor '%s': shape: dimension %d is no positive number", file,
                            t->name, t->dims - 1);
     }
-    if (t->dims == 0)
-        return err_set(err, "%s: tensor '%s': shape: no dimensions", file, t->name);
+    if (t->dims == 0) /* one number: a scale */
+        t->dim[t->dims++] = 1;
     return 0;
 }
 

@@ -12,11 +12,33 @@
 
 #include "engine/quant.h"
 
+static const struct {
+    const char *name;
+    int bytes;
+} elements[] = {
+    [ELEMENT_WEIGHT] = {"a plain weight format", 0},
+    [ELEMENT_F8_E4M3] = {"F8_E4M3", 1},
+    [ELEMENT_I32] = {"I32", 4},
+    [ELEMENT_I64] = {"I64", 8},
+};
+
+const char *element_name(enum element e)
+{
+    return elements[e].name;
+}
+
+const char *tensor_element_name(const struct tensor *t)
+{
+    return t->element == ELEMENT_WEIGHT ? dtype_name(t->type) : elements[t->element].name;
+}
+
 /* Bytes that the dimensions ask for; -1 with a message if that is no number of whole blocks. */
 static int64_t tensor_bytes(const struct tensor *t, const char *file, struct err *err)
 {
     int64_t count = 1, bytes;
-    int block = dtype_block(t->type);
+    bool weight = t->element == ELEMENT_WEIGHT;
+    int block = weight ? dtype_block(t->type) : 1;
+    int64_t each = weight ? dtype_block_bytes(t->type) : elements[t->element].bytes;
 
     for (int i = 0; i < t->dims; i++) {
         if (t->dim[i] <= 0)
@@ -29,7 +51,7 @@ static int64_t tensor_bytes(const struct tensor *t, const char *file, struct err
     if (t->dim[t->dims - 1] % block)
         return err_set(err, "%s: tensor '%s': rows of %lld values are no whole %s blocks of %d",
                        file, t->name, (long long)t->dim[t->dims - 1], dtype_name(t->type), block);
-    if (__builtin_mul_overflow(count / block, (int64_t)dtype_block_bytes(t->type), &bytes))
+    if (__builtin_mul_overflow(count / block, each, &bytes))
         return err_set(err, "%s: tensor '%s': more than 2^63 bytes", file, t->name);
     return bytes;
 }
@@ -40,6 +62,8 @@ int weights_add(struct weights *w, const struct tensor *t, const uint8_t *base, 
     int64_t bytes = tensor_bytes(t, file, err);
     uintptr_t align = t->type == DTYPE_F32 ? 4 : 2; /* blocks begin with a half */
 
+    if (t->element != ELEMENT_WEIGHT)
+        align = (uintptr_t)elements[t->element].bytes;
     if (bytes < 0)
         return -1;
     if (offset > size || (uint64_t)bytes > size - offset)
@@ -48,7 +72,7 @@ int weights_add(struct weights *w, const struct tensor *t, const uint8_t *base, 
                        (unsigned long long)size);
     if ((uintptr_t)(base + offset) % align)
         return err_set(err, "%s: tensor '%s': misaligned for %s (offset %llu)", file, t->name,
-                       dtype_name(t->type), (unsigned long long)offset);
+                       tensor_element_name(t), (unsigned long long)offset);
     if (w->tensors == w->room) {
         w->room = w->room ? 2 * w->room : 256;
         w->tensor = xrealloc(w->tensor, (size_t)w->room * sizeof *w->tensor);

@@ -16,11 +16,15 @@
 
 enum { TENSOR_DIMS = 4 };
 
+/* What a tensor is made of: a weight format, or what only engine/hf_parts.c reads. */
+enum element { ELEMENT_WEIGHT, ELEMENT_F8_E4M3, ELEMENT_I32, ELEMENT_I64 };
+
 struct tensor {
     char *name;               /* owned */
     int dims;                 /* 1 .. TENSOR_DIMS */
     int64_t dim[TENSOR_DIMS]; /* outermost first: a matrix is [rows, cols] */
-    enum dtype type;
+    enum dtype type;          /* of ELEMENT_WEIGHT */
+    enum element element;
     const void *data;
     int64_t bytes;
     bool used; /* somebody took it */
@@ -31,9 +35,14 @@ struct weights {
     struct tensor *tensor; /* sorted by name once sealed */
 };
 
-/* Appends a tensor whose `dims`, `dim`, `type` are set: computes `bytes` from them (whole blocks,
- * no overflow), and places it `offset` bytes into `base`, of which `size` bytes exist. `file` is
- * named in messages. Copies the name. 0, or -1 with a message naming the tensor. */
+/* "I32", or "a weight format"; of a tensor, its format's name. */
+const char *element_name(enum element e);
+const char *tensor_element_name(const struct tensor *t);
+
+/* Appends a tensor whose `dims`, `dim`, `type` and `element` are set: computes `bytes` from them
+ * (whole blocks, no overflow), and places it `offset` bytes into `base`, of which `size` bytes
+ * exist. `file` is named in messages. Copies the name. 0, or -1 with a message naming the tensor.
+ */
 int weights_add(struct weights *w, const struct tensor *t, const uint8_t *base, uint64_t size,
                 uint64_t offset, const char *file, struct err *err);
 

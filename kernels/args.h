@@ -43,20 +43,29 @@ enum { REGION_NODES = REGION_MLP + 1 }; /* regions and spans: what a step is wal
  *   Q4_1 { f16 d, m; nibble q[32]; }         w = d q + m
  *   Q5_0 { f16 d; u32 high; nibble q[32]; }  w = d (q - 16)
  *   Q5_1 { f16 d, m; u32 high; nibble q[32]; } w = d q + m
- *   Q4_K, Q5_K, Q6_K: super-blocks of 256 (engine/quant.c)
+ *   IQ4_NL { f16 d; nibble q[32]; }          w = d table[q]    a table of 16 (engine/quant.c)
+ *   MXFP4 { e8m0 d; nibble q[32]; }          w = d q           q: a float of 4 bits
+ *   F8 { f32 d; e4m3 q[32]; }                w = d q           what FP8 checkpoints become
+ *   Q2_K to Q6_K, IQ4_XS: super-blocks of 256 (engine/quant.c)
  * The numbers are stable: they are part of evidence keys and of -D constants. */
-#define DTYPES(ROW, t)        \
-    ROW(t, 0, F32, 1, 4)      \
-    ROW(t, 1, F16, 1, 2)      \
-    ROW(t, 2, BF16, 1, 2)     \
-    ROW(t, 3, Q8_0, 32, 34)   \
-    ROW(t, 4, Q4_0, 32, 18)   \
-    ROW(t, 5, Q4_1, 32, 20)   \
-    ROW(t, 6, Q5_0, 32, 22)   \
-    ROW(t, 7, Q5_1, 32, 24)   \
-    ROW(t, 8, Q4_K, 256, 144) \
-    ROW(t, 9, Q6_K, 256, 210) \
-    ROW(t, 10, Q5_K, 256, 176)
+#define DTYPES(ROW, t)           \
+    ROW(t, 0, F32, 1, 4)         \
+    ROW(t, 1, F16, 1, 2)         \
+    ROW(t, 2, BF16, 1, 2)        \
+    ROW(t, 3, Q8_0, 32, 34)      \
+    ROW(t, 4, Q4_0, 32, 18)      \
+    ROW(t, 5, Q4_1, 32, 20)      \
+    ROW(t, 6, Q5_0, 32, 22)      \
+    ROW(t, 7, Q5_1, 32, 24)      \
+    ROW(t, 8, Q4_K, 256, 144)    \
+    ROW(t, 9, Q6_K, 256, 210)    \
+    ROW(t, 10, Q5_K, 256, 176)   \
+    ROW(t, 11, Q2_K, 256, 84)    \
+    ROW(t, 12, Q3_K, 256, 110)   \
+    ROW(t, 13, IQ4_NL, 32, 18)   \
+    ROW(t, 14, IQ4_XS, 256, 136) \
+    ROW(t, 15, MXFP4, 32, 17)    \
+    ROW(t, 16, F8, 32, 36)
 
 #define DTYPE_NUMBER(t, number, name, block, bytes) DTYPE_##name = number,
 enum dtype { DTYPES(DTYPE_NUMBER, 0) DTYPE_COUNT };

@@ -33,6 +33,8 @@
 #include "args.h"
 
 enum { BRICK_ROWS = 16, BRICK_COLS = 256, BRICK_STRIPS = BRICK_COLS / 32 };
+/* The formats that a GPU keeps; rows of all others become bf16. */
+enum { BRICK_FIRST = DTYPE_Q8_0, BRICK_LAST = DTYPE_Q5_K };
 
 #ifdef __CUDACC__
 #define BRICK_FACT __host__ __device__ constexpr int
@@ -43,7 +45,7 @@ enum { BRICK_ROWS = 16, BRICK_COLS = 256, BRICK_STRIPS = BRICK_COLS / 32 };
 /* Bytes of a brick's parts; all 0 for a format that a GPU does not keep. */
 BRICK_FACT brick_low(int type)
 {
-    return type == DTYPE_Q8_0 ? 4096 : type >= DTYPE_Q4_0 && type <= DTYPE_Q5_K ? 2048 : 0;
+    return type == DTYPE_Q8_0 ? 4096 : type >= DTYPE_Q4_0 && type <= BRICK_LAST ? 2048 : 0;
 }
 
 BRICK_FACT brick_high(int type)

@@ -80,7 +80,8 @@ void random_rows(struct random *r, enum fill fill, float *dst, int64_t rows, int
 }
 
 /* Where a block keeps its scale and offset (-1: none), how far its random integers spread around
- * their middle, and that middle: enough to scale blocks of random bytes to a wanted deviation. */
+ * their middle, and that middle: enough to scale blocks of random bytes to a wanted deviation. The
+ * scale of MXFP4 is a power of two in one byte. */
 static const struct form {
     int d_at, m_at;
     float spread, middle;
@@ -89,6 +90,9 @@ static const struct form {
     [DTYPE_Q4_1] = {0, 2, 4.6f, 7.5f},  [DTYPE_Q5_0] = {0, -1, 9.2f, 0},
     [DTYPE_Q5_1] = {0, 2, 9.2f, 15.5f}, [DTYPE_Q4_K] = {0, 2, 200, 7.5f},
     [DTYPE_Q6_K] = {208, -1, 1370, 0},  [DTYPE_Q5_K] = {0, 2, 400, 15.5f},
+    [DTYPE_Q2_K] = {80, 82, 14, 1.5f},  [DTYPE_Q3_K] = {108, -1, 43, 0},
+    [DTYPE_IQ4_NL] = {0, -1, 67, 0},    [DTYPE_IQ4_XS] = {0, -1, 1250, 0},
+    [DTYPE_MXFP4] = {0, -1, 5.9f, 0},   [DTYPE_F8] = {0, -1, 105, 0},
 };
 EVERY_DTYPE(form);
 
@@ -96,6 +100,21 @@ static void put_f16(char *dst, float f)
 {
     uint16_t h = f32_to_f16(f);
     memcpy(dst, &h, sizeof h);
+}
+
+/* A scale that is no half, and no code for what is no number. */
+static void random_f8(struct random *r, char *block, float d, bool integers)
+{
+    static const uint8_t whole[] = {0x00, 0x38, 0x40, 0x44, 0x48, 0x4a, 0x4c, 0x4e, 0x50};
+    float scale = integers ? 1 : d;
+
+    memcpy(block, &scale, sizeof scale);
+    for (int i = 4; i < DTYPE_BYTES(DTYPE_F8); i++) {
+        if (integers)
+            block[i] = (char)(whole[random_below(r, 9)] | (block[i] & 0x80));
+        else if ((block[i] & 0x7f) == 0x7f)
+            block[i] = (char)(block[i] ^ 1);
+    }
 }
 
 static void random_block(struct random *r, enum dtype t, char *block, float deviation,
@@ -111,11 +130,19 @@ static void random_block(struct random *r, enum dtype t, char *block, float devi
             block[i] = (char)-127;
     const struct form *f = &form[t];
     float d = deviation / f->spread * (0.5f + (float)random_unit(r));
+    if (t == DTYPE_MXFP4) {
+        block[0] = (char)(integers ? 128 : 128 + (int)lrintf(log2f(d)));
+        return;
+    }
+    if (t == DTYPE_F8) {
+        random_f8(r, block, d, integers);
+        return;
+    }
     put_f16(block + f->d_at, integers ? 1 : d);
     if (f->m_at < 0)
         return;
-    if (t == DTYPE_Q4_K ||
-        t == DTYPE_Q5_K) /* its offset is subtracted, and scaled by six bits of its own */
+    if (t == DTYPE_Q4_K || t == DTYPE_Q5_K ||
+        t == DTYPE_Q2_K) /* its offset is subtracted, and scaled by six bits of its own */
         put_f16(block + f->m_at, integers ? 1 : d * f->middle);
     else
         put_f16(block + f->m_at, integers ? -floorf(f->middle) : -d * f->middle);

@@ -73,6 +73,58 @@ INLINE void decode_nibbles(const uint8_t *q, float d, float m, struct lanes *w)
 #endif
 }
 
+/* 32 codes that stand for the 16 numbers of a table: looked up after scaling, which is exact. */
+INLINE void decode_table(const uint8_t *q, float d, const float *table, struct lanes *w)
+{
+#if defined(__AVX512F__)
+    vec value = VEC_LOAD(vec, table) * d;
+    vec_int n = vec_from_bytes(q);
+    w[0].p[0] = (vec)_mm512_permutexvar_ps((__m512i)n, (__m512)value);
+    w[1].p[0] = (vec)_mm512_permutexvar_ps((__m512i)(n >> 4), (__m512)value);
+#else
+    float value[LANES], low[LANES], high[LANES];
+    for (int i = 0; i < LANES; i++)
+        value[i] = table[i] * d;
+    for (int i = 0; i < LANES; i++) {
+        low[i] = value[q[i] & 15];
+        high[i] = value[q[i] >> 4];
+    }
+    w[0] = lanes_load(low);
+    w[1] = lanes_load(high);
+#endif
+}
+
+INLINE void decode_iq4_nl(const uint8_t *b, struct lanes *w)
+{
+    decode_table(b + 2, half_float(b), iq4_values, w);
+}
+
+INLINE void decode_iq4_xs(const uint8_t *b, struct lanes *w)
+{
+    float d = half_float(b);
+    int high = VEC_LOAD(uint16_t, b + 2);
+    for (int j = 0; j < 8; j++) {
+        int s = (b[4 + j / 2] >> j % 2 * 4 & 15) | (high >> 2 * j & 3) << 4;
+        decode_table(b + 8 + 16 * j, d * (float)(s - 32), iq4_values, w + 2 * j);
+    }
+}
+
+INLINE void decode_mxfp4(const uint8_t *b, struct lanes *w)
+{
+    decode_table(b + 1, mxfp4_scale(b[0]), mxfp4_values, w);
+}
+
+/* Shifted into the places of a float's bits, a code is its number times 2^-120, exactly. */
+INLINE void decode_f8(const uint8_t *b, struct lanes *w)
+{
+    float d = VEC_LOAD(float, b);
+    for (int i = 0; i < 2 * PARTS; i++) {
+        vec_int n = vec_from_bytes(b + 4 + VEC * i);
+        vec number = (vec)((n & 0x80) << 24 | (n & 0x7f) << 20) * 0x1p120f;
+        w[i / PARTS].p[i % PARTS] = number * d;
+    }
+}
+
 INLINE void decode_q4_0(const uint8_t *b, struct lanes *w)
 {
     float d = half_float(b);
@@ -175,6 +227,39 @@ INLINE void decode_q6_k(const uint8_t *b, struct lanes *w)
     }
 }
 
+/* Two halves of 128; in each, quarter k of 32 values has two bits of 32 bytes, and each 16 values a
+ * scale and a minimum of four bits. */
+INLINE void decode_q2_k(const uint8_t *b, struct lanes *w)
+{
+    float d = half_float(b + 80), dmin = half_float(b + 82);
+    for (int set = 0; set < 16; set++) {
+        vec scale = vec_set(d * (float)(b[set] & 15));
+        vec minimum = vec_set(-(dmin * (float)(b[set] >> 4)));
+        const uint8_t *q = b + 16 + set / 8 * 32 + set % 2 * LANES;
+        for (int i = 0; i < PARTS; i++) {
+            vec_int n = vec_from_bytes(q + VEC * i) >> (set % 8 / 2 * 2) & 3;
+            w[set].p[i] = vec_scale(vec_float(n), scale, minimum);
+        }
+    }
+}
+
+/* The same places; the third bits are bit j of 32 bytes for values 32 j and up. */
+INLINE void decode_q3_k(const uint8_t *b, struct lanes *w)
+{
+    const uint8_t *s = b + 96;
+    float d = half_float(b + 108);
+    for (int set = 0; set < 16; set++) {
+        int six = (s[set % 8] >> set / 8 * 4 & 15) | (s[8 + set % 4] >> set / 4 * 2 & 3) << 4;
+        vec scale = vec_set(d * (float)(six - 32));
+        const uint8_t *q = b + 32 + set / 8 * 32 + set % 2 * LANES, *third = b + set % 2 * LANES;
+        for (int i = 0; i < PARTS; i++) {
+            vec_int n = vec_from_bytes(q + VEC * i) >> (set % 8 / 2 * 2) & 3;
+            n |= (vec_from_bytes(third + VEC * i) >> set / 2 & 1) << 2;
+            w[set].p[i] = vec_float(n - 4) * scale;
+        }
+    }
+}
+
 /* ---- loops over a row ----------------------------------------------------------------------- */
 
 /* Groups of 16 values in a block, and the bytes of these groups; plain formats have one. */
@@ -229,18 +314,35 @@ FORMAT(q5_1, DTYPE_Q5_1)
 FORMAT(q4_k, DTYPE_Q4_K)
 FORMAT(q6_k, DTYPE_Q6_K)
 FORMAT(q5_k, DTYPE_Q5_K)
+FORMAT(q2_k, DTYPE_Q2_K)
+FORMAT(q3_k, DTYPE_Q3_K)
+FORMAT(iq4_nl, DTYPE_IQ4_NL)
+FORMAT(iq4_xs, DTYPE_IQ4_XS)
+FORMAT(mxfp4, DTYPE_MXFP4)
+FORMAT(f8, DTYPE_F8)
 
 #define ROW(x, t)                                      \
     {                                                  \
         SETS(t) * LANES, BYTES(t), expand_##x, dot_##x \
     }
 const struct eager_format EAGER(format)[] = {
-    [DTYPE_F32] = ROW(f32, DTYPE_F32),    [DTYPE_F16] = ROW(f16, DTYPE_F16),
-    [DTYPE_BF16] = ROW(bf16, DTYPE_BF16), [DTYPE_Q8_0] = ROW(q8_0, DTYPE_Q8_0),
-    [DTYPE_Q4_0] = ROW(q4_0, DTYPE_Q4_0), [DTYPE_Q4_1] = ROW(q4_1, DTYPE_Q4_1),
-    [DTYPE_Q5_0] = ROW(q5_0, DTYPE_Q5_0), [DTYPE_Q5_1] = ROW(q5_1, DTYPE_Q5_1),
-    [DTYPE_Q4_K] = ROW(q4_k, DTYPE_Q4_K), [DTYPE_Q6_K] = ROW(q6_k, DTYPE_Q6_K),
+    [DTYPE_F32] = ROW(f32, DTYPE_F32),
+    [DTYPE_F16] = ROW(f16, DTYPE_F16),
+    [DTYPE_BF16] = ROW(bf16, DTYPE_BF16),
+    [DTYPE_Q8_0] = ROW(q8_0, DTYPE_Q8_0),
+    [DTYPE_Q4_0] = ROW(q4_0, DTYPE_Q4_0),
+    [DTYPE_Q4_1] = ROW(q4_1, DTYPE_Q4_1),
+    [DTYPE_Q5_0] = ROW(q5_0, DTYPE_Q5_0),
+    [DTYPE_Q5_1] = ROW(q5_1, DTYPE_Q5_1),
+    [DTYPE_Q4_K] = ROW(q4_k, DTYPE_Q4_K),
+    [DTYPE_Q6_K] = ROW(q6_k, DTYPE_Q6_K),
     [DTYPE_Q5_K] = ROW(q5_k, DTYPE_Q5_K),
+    [DTYPE_Q2_K] = ROW(q2_k, DTYPE_Q2_K),
+    [DTYPE_Q3_K] = ROW(q3_k, DTYPE_Q3_K),
+    [DTYPE_IQ4_NL] = ROW(iq4_nl, DTYPE_IQ4_NL),
+    [DTYPE_IQ4_XS] = ROW(iq4_xs, DTYPE_IQ4_XS),
+    [DTYPE_MXFP4] = ROW(mxfp4, DTYPE_MXFP4),
+    [DTYPE_F8] = ROW(f8, DTYPE_F8),
 };
 EVERY_DTYPE(EAGER(format));
 

@@ -35,7 +35,7 @@
     {                                                                                         \
         "eager_bricks.cu", "eager_expand_" #t, PRIM_BRICKS + 3 * (t - DTYPE_Q8_0) + 2         \
     }
-_Static_assert(DTYPE_COUNT == DTYPE_Q5_K + 1, "a format that is kept needs its row below");
+_Static_assert((int)BRICK_LAST == DTYPE_Q5_K, "a format that is kept needs its row below");
 
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line)
 {

@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include "engine/backend.h"
+#include "kernels/bricks.h"
 
 /* Records where a call of the runtime failed; -1. */
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line);
@@ -30,7 +31,7 @@ enum primitive {
     PRIM_EMBED,
     PRIM_EMBED_BRICKS,
     PRIM_BRICKS, /* three a format, from Q8_0 on (bricks_run.c) */
-    PRIM_BRICKS_LAST = PRIM_BRICKS + 3 * (DTYPE_COUNT - DTYPE_Q8_0) - 1,
+    PRIM_BRICKS_LAST = PRIM_BRICKS + 3 * (BRICK_LAST - BRICK_FIRST) + 2,
     PRIM_NORM,
     PRIM_ROUND,
     PRIM_SILU,

@@ -18,6 +18,7 @@
 #include "engine/cpu/bind.h"
 #include "engine/cpu/oracle.h"
 #include "engine/device_probe.h"
+#include "kernels/bricks.h"
 #include "specializer/build/build.h"
 #include "specializer/search/space.h"
 #include "tests/device/device_test.h"
@@ -271,7 +272,7 @@ void test_probe_formats(void)
     static const int some[] = {0, 3};
     char dir[] = "/tmp/whet-device-probe-XXXXXX";
     bool ok = begin(dir);
-    for (int t = DTYPE_Q8_0; ok && t < DTYPE_COUNT; t++)
+    for (int t = BRICK_FIRST; ok && t <= BRICK_LAST; t++)
         for (size_t i = 0; i < sizeof some / sizeof *some; i++)
             if (strstr(dtype_name((enum dtype)t), part_of))
                 run_shape(&device_shapes[some[i]], (enum dtype)t, dir);

@@ -15,6 +15,7 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
+#include "kernels/bricks.h"
 #include "tests/device/device_test.h"
 
 /* Spans of one token each, of contexts around `context`, over shuffled pages. */
@@ -206,7 +207,7 @@ void test_formats(void)
     static const int some[] = {0, 2, 3};
     bool before = brief;
     brief = true; /* contexts do not depend on weights */
-    for (int t = DTYPE_Q8_0; t < DTYPE_COUNT; t++)
+    for (int t = BRICK_FIRST; t <= BRICK_LAST; t++)
         for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
             const struct shape_row *row = &device_shapes[some[i]];
             bool whole = row->shape.hidden % 256 == 0;

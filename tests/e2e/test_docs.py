@@ -168,8 +168,10 @@ def test_sampling_parameters_and_weight_formats_are_on_their_pages():
     http, running = ((DOCS / f"{page}.md").read_text() for page in ("http", "running"))
     for name in names_of("SAMPLING_NUMBERS", "kernels/sampling.h"):
         assert f"`{name}`" in http, name
-    said = re.search(r"GGUF formats:(.*?), computed on as they are", running, re.S)[1]
-    assert sorted(re.findall(r"\w+", said)) == sorted(names_of("DTYPES", "kernels/args.h"))
+    said = re.search(r"GGUF formats:(.*?), computed\s+on as they are", running, re.S)[1]
+    assert sorted(re.findall(r"\w+", said) + ["F8"]) == sorted(names_of("DTYPES", "kernels/args.h"))
+    for method in re.findall(r'^        \{"([\w-]+)", read_', (ROOT / "engine/hf_quant.c").read_text(), re.M):
+        assert f"`{method}`" in running, method
 
 
 def test_architectures_are_on_their_page():

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/bricks.h"
+
 struct facts cuda_facts(const struct model_shape *s, enum region region, int m_max, int sms)
 {
     return (struct facts){.REGION = (int32_t)region,
@@ -38,7 +40,7 @@ enum dtype cuda_type(const struct template *t, int n)
 {
     if (strcmp(t->file, "brick") != 0)
         return DTYPE_BF16;
-    return (enum dtype)((int)DTYPE_Q8_0 + n % (DTYPE_COUNT - DTYPE_Q8_0));
+    return (enum dtype)((int)BRICK_FIRST + n % (BRICK_LAST - BRICK_FIRST + 1));
 }
 
 struct point cuda_start(const struct template *t, const struct facts *f)

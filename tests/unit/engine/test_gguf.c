@@ -145,10 +145,12 @@ static void tensors_of_every_format_are_where_the_file_has_them(void **state)
     cJSON *golden = golden_json("quant.json"), *entry;
     char name[64];
 
-    assert_int_equal(g->weights.tensors, DTYPE_COUNT);
+    assert_int_equal(g->weights.tensors, DTYPE_COUNT - 1); /* GGUF has no F8 */
     cJSON_ArrayForEach(entry, cJSON_GetObjectItem(golden, "dequantize"))
     {
         size_t n;
+        if (strcmp(golden_string(entry, "type"), "F8") == 0)
+            continue;
         uint8_t *blocks = golden_hex(entry, "blocks", &n);
         snprintf(name, sizeof name, "tensor.%s", golden_string(entry, "type"));
         const struct tensor *t = weights_find(&g->weights, name);
@@ -225,7 +227,7 @@ static void every_flipped_bit_is_refused_or_harmless(void **state)
     struct file f = whole_file();
     const uint8_t *source[] = {f.data, golden->data};
     const size_t size[] = {f.n, golden->n};
-    const size_t header[] = {f.n - 192, 1700};
+    const size_t header[] = {f.n - 192, 1960};
     struct err err;
 
     for (int s = 0; s < 2; s++) {
@@ -300,7 +302,7 @@ static const struct {
     {"rows", 8, INT64_MAX, "more than 2^63"},
     {"rows", 8, 3, "tensor 't.one': bytes 0 + 204, but its data area has 192"},
     {"tensor type", 4, 16, "tensor 't.one': type IQ2_XXS is not supported"},
-    {"tensor type", 4, 10, "tensor 't.one': type Q2_K is not supported"},
+    {"tensor type", 4, 15, "tensor 't.one': type Q8_K is not supported"},
     {"tensor type", 4, 26, "tensor 't.one': type I32 is not supported"},
     {"tensor type", 4, 4, "tensor 't.one': unknown type 4"},
     {"tensor type", 4, 4000000000, "unknown type 4000000000"},

@@ -165,7 +165,7 @@ static float *forward(const struct model *m, const int32_t *tokens, int32_t n)
 }
 
 /* Relative RMS error over the row after each prompt of the golden. */
-static void check_model(const char *model_name, const char *golden_name)
+static void check_model_in(const char *model_name, const char *golden_name, enum dtype type)
 {
     char *path = golden_path(model_name);
     struct err err;
@@ -175,6 +175,12 @@ static void check_model(const char *model_name, const char *golden_name)
 
     if (!m)
         fail_msg("%s", err.msg);
+    if (type != DTYPE_COUNT) {
+        const struct layer *l = &m->layer[0];
+        assert_int_equal(l->wq.type, type);
+        assert_int_equal(l->wk.type, type);
+        assert_int_equal(l->down.type, type);
+    }
     cJSON_ArrayForEach(prompt, cJSON_GetObjectItem(golden, "prompts"))
     {
         const cJSON *ids = cJSON_GetObjectItem(prompt, "ids"), *id;
@@ -199,6 +205,11 @@ static void check_model(const char *model_name, const char *golden_name)
     cJSON_Delete(golden);
     model_close(m);
     free(path);
+}
+
+static void check_model(const char *model_name, const char *golden_name)
+{
+    check_model_in(model_name, golden_name, DTYPE_COUNT);
 }
 
 static void llama_with_scaled_rope_gives_the_logits_of_transformers(void **state)
@@ -227,6 +238,35 @@ static void qwen3_gives_the_logits_of_transformers(void **state)
     check_model("tiny-qwen3.gguf", "tiny-qwen3/logits.json");
 }
 
+/* Its matrices are in the formats that no other golden model has (scripts/make-golden-formats). */
+static void rare_formats_give_the_logits_of_their_numbers(void **state)
+{
+    (void)state;
+    check_model("tiny-formats.gguf", "tiny-formats.json");
+}
+
+/* In formats that lose nothing, where there are such (scripts/make-golden-checkpoints). */
+static void quantized_checkpoints_give_the_logits_of_their_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        enum dtype type;
+    } checkpoint[] = {
+        {"fp8-block", DTYPE_F8},       {"fp8-tensor", DTYPE_F8}, {"ct-fp8-channel", DTYPE_F8},
+        {"ct-fp8-block", DTYPE_F8},    {"ct-pack", DTYPE_Q4_0},  {"ct-pack-channel", DTYPE_Q8_0},
+        {"ct-pack-order", DTYPE_BF16}, {"awq", DTYPE_Q8_0},      {"gptq", DTYPE_Q4_0},
+        {"gptq-order", DTYPE_F16},     {"gptq-v2", DTYPE_Q8_0},
+    };
+    for (size_t i = 0; i < sizeof checkpoint / sizeof *checkpoint; i++) {
+        char *model = xasprintf("checkpoints/%s", checkpoint[i].name);
+        char *golden = xasprintf("checkpoints/%s.json", checkpoint[i].name);
+        check_model_in(model, golden, checkpoint[i].type);
+        free(golden);
+        free(model);
+    }
+}
+
 /* One that computes what transformers does not say would be anybody's guess. */
 static void every_architecture_has_a_model_from_transformers(void **state)
 {
@@ -249,6 +289,8 @@ int main(void)
         cmocka_unit_test(qwen2_gives_the_logits_of_transformers),
         cmocka_unit_test(every_architecture_has_a_model_from_transformers),
         cmocka_unit_test(qwen3_gives_the_logits_of_transformers),
+        cmocka_unit_test(quantized_checkpoints_give_the_logits_of_their_numbers),
+        cmocka_unit_test(rare_formats_give_the_logits_of_their_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

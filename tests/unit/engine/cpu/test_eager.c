@@ -290,7 +290,8 @@ static void assert_same_bits(const struct cpu_kernel *a, const struct cpu_kernel
 static void narrow_bits_do_not_depend_on_instruction_set_or_threads(void **state)
 {
     (void)state;
-    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_1};
+    static const enum dtype types[] = {DTYPE_F32,  DTYPE_F16,    DTYPE_BF16, DTYPE_Q8_0,
+                                       DTYPE_Q4_1, DTYPE_IQ4_NL, DTYPE_MXFP4};
     static const int tokens[] = {1, 2, 5, 16};
     struct model_shape shape = shape_small();
     shape.arch = ARCH_QWEN3;

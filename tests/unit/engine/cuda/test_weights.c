@@ -130,6 +130,33 @@ static void a_kept_format_is_put_row_by_row_where_its_rows_belong(void **state)
     free(data);
 }
 
+/* A format that a device does not keep: Q2_K, MXFP4, F8 and the others. */
+static void rows_of_other_formats_become_the_nearest_bf16(void **state)
+{
+    (void)state;
+    enum { COLS = 512, ROWS = 3 };
+    uint16_t got[ROWS * COLS];
+    float scratch[COLS], want[COLS];
+    int formats = 0;
+    for (int t = 0; t < DTYPE_COUNT; t++) {
+        if (brick_bytes(t) || t == DTYPE_BF16)
+            continue;
+        int64_t row = dtype_bytes((enum dtype)t, COLS);
+        char *data = xmalloc((size_t)(ROWS * row));
+        struct weight w = drawn((enum dtype)t, ROWS, COLS, data);
+        struct image m = {.source = {&w}, .rows = ROWS, .cols = COLS, .type = DTYPE_BF16};
+        convert(&b, &m, 0, ROWS, got, scratch);
+        for (int r = 0; r < ROWS; r++) {
+            dequant_row((enum dtype)t, data + r * row, want, COLS);
+            for (int c = 0; c < COLS; c++)
+                assert_int_equal(got[r * COLS + c], f32_to_bf16(want[c]));
+        }
+        free(data);
+        formats++;
+    }
+    assert_true(formats >= 8);
+}
+
 /* A rank of two: half of every matrix but the embedding, which is whole, and a head of its own. */
 static void a_ranks_weights_are_its_part_and_the_embedding(void **state)
 {
@@ -157,6 +184,7 @@ int main(void)
         cmocka_unit_test(gate_and_up_rows_alternate),
         cmocka_unit_test(rows_are_rounded_to_nearest_even),
         cmocka_unit_test(stretches_cover_every_row_once),
+        cmocka_unit_test(rows_of_other_formats_become_the_nearest_bf16),
         cmocka_unit_test(a_ranks_weights_are_its_part_and_the_embedding),
         cmocka_unit_test(a_kept_format_is_put_row_by_row_where_its_rows_belong),
     };

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/bricks.h"
 #include "specializer/search/cost.h"
 #include "specializer/search/space.h"
 #include "tests/unit/specializer/shapes.h"
@@ -71,7 +72,7 @@ static void the_point_to_start_from_is_in_the_space_with_its_neighbours(void **u
 static void a_kept_format_has_points_that_read_it(void **unused)
 {
     (void)unused;
-    for (int32_t type = DTYPE_Q8_0; type < DTYPE_COUNT; type++)
+    for (int32_t type = BRICK_FIRST; type <= BRICK_LAST; type++)
         for (int r = REGION_MLP_OUT; r < REGION_COUNT; r++)
             for (int m = 1; m <= (type == DTYPE_Q4_K ? 16 : 1); m *= 4) {
                 struct facts f = facts_of((enum region)r, m);
