@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_checkpoint.c - any bytes as the weights of a quantized checkpoint: opened as a model under the
- * config.json of a golden one that names its tensors as the input does. */
+/* fuzz_checkpoint.c - any bytes as the weights of a quantized checkpoint: opened as a model under
+ * the config.json of a golden one that names its tensors as the input does. */
 #include <string.h>
 
 #include "tests/fuzz/folder.h"
