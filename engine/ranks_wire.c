@@ -77,6 +77,9 @@ static int check_head(const struct head *h, size_t n, const struct wire_limits *
             return err_set(err, "a step of %lld %s; from %lld to %lld are possible",
                            (long long)count[i].value, count[i].name, (long long)count[i].least,
                            (long long)count[i].most);
+    for (size_t i = 0; i < sizeof h->pad / sizeof *h->pad; i++)
+        if (h->pad[i])
+            return err_set(err, "a step with something where nothing belongs");
     if (bytes_of(h) != n)
         return err_set(err, "a step of %d tokens in %zu bytes instead of %zu", h->m, n,
                        bytes_of(h));

@@ -82,6 +82,7 @@ def test_three_ranks_write_what_transformers_writes(three, case):
     assert_writes(three, case)
 
 
+@pytest.mark.threads
 def test_many_requests_at_once_of_all_kinds(three):
     """Batches, sampling, guesses, pages that run out: whatever rank 0 plans, all run."""
     texts = ["The sea", "One two three four one two three four one two", "A" * 300, "def f(x):"]
@@ -290,6 +291,7 @@ def test_when_rank_0_is_killed_the_others_end(ranks):
     assert not shared_memory()
 
 
+@pytest.mark.threads
 def test_sigterm_drains_and_ends_all(ranks):
     s = ranks(2, "--server-drain-s=1")
     thread, end = run_for_ever(s)

@@ -116,7 +116,7 @@ static void bytes_that_are_no_step_are_refused(void **state)
     char *data = packed(&s, &n);
     for (size_t cut = 0; cut < n; cut++)
         assert_int_equal(wire_unpack(data, cut, &limits, &t, NULL), -1);
-    for (int field = 0; field < 5; field++)
+    for (int field = 0; field < 8; field++)
         for (int k = 0; k < 32; k++) {
             char *copy = memcpy(xaligned(n), data, n);
             int32_t *count = (int32_t *)(void *)copy + field;
