@@ -53,7 +53,7 @@ static int count_node(void *ctx, const struct plan_node *n, struct err *err)
     struct engine *e = l->e;
     int m = region_m(n->region, l->step->m, l->step->rows);
     struct slot *slot = dispatch_slot(e->dispatch, n->region, m, l->step->context);
-    const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+    const struct kernel *k = slot_kernel(slot);
     (void)err;
     if (l->override && e->canary->slot == slot)
         k = l->override;
@@ -245,6 +245,17 @@ static void put_regions(const struct engine *e, FILE *out)
         }
 }
 
+static void put_ranks(const struct engine *e, FILE *out)
+{
+    char label[32];
+    metric_head(out, "rank_table_version", "gauge",
+                "Version of the dispatch table of a rank's last step, where several ranks compute");
+    for (int32_t i = 0; e->ranks && i < ranks_world(e->ranks); i++) {
+        snprintf(label, sizeof label, "rank=\"%d\"", i);
+        metric_value(out, "rank_table_version", label, (double)ranks_version(e->ranks, i));
+    }
+}
+
 static void put_machine(const struct machine *m, FILE *out)
 {
     char label[64];
@@ -267,6 +278,7 @@ void engine_metrics(const struct engine *e, FILE *out)
     put_counters(e, out);
     latency_metrics(&e->stats.latency, out);
     put_regions(e, out);
+    put_ranks(e, out);
     put_machine(e->ops->machine(e->backend), out);
 }
 

@@ -116,9 +116,11 @@ struct engine {
     struct sequence_model for_sequences;
     uint64_t seed;
     struct engine_info info;
-    struct ranks *ranks;        /* the others that compute the model too, or NULL */
-    struct backend_ops own_ops; /* `ops` of such an engine */
-    _Atomic bool rank_lost;     /* one of them is gone; the engine thread has not yet seen it */
+    struct ranks *ranks;               /* the others that compute the model too, or NULL */
+    struct backend_ops own_ops;        /* `ops` of such an engine, */
+    const struct backend_ops *one_ops; /* and those of a rank that is alone */
+    struct wire_change *changes;       /* engine thread: room for those of a step, one a slot */
+    _Atomic bool rank_lost; /* one of them is gone; the engine thread has not yet seen it */
 
     pthread_mutex_t state_lock; /* progress, message, on_lost */
     double progress;

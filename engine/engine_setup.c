@@ -279,6 +279,7 @@ void engine_teardown(struct engine *e)
     if (e->backend)
         e->ops->close(e->backend);
     ranks_close(e->ranks);
+    free(e->changes);
     plan_free(e->plan);
     if (e->dispatch)
         dispatch_close(e->dispatch);

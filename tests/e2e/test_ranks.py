@@ -121,6 +121,89 @@ def test_one_two_and_four_ranks_agree(ranks):
             assert abs(a - b) < 1e-3
 
 
+# ---- the specializer ----------------------------------------------------------------------------
+
+
+def tables(s):
+    """The version of each rank's dispatch table."""
+    found = re.findall(r'^whet_rank_table_version\{rank="(\d+)"\} (\d+)$', s.get("/metrics").text, re.M)
+    return {int(rank): int(version) for rank, version in found}
+
+
+def wait_tables(s, version):
+    """Versions are told with a step, so there must be some."""
+    end = time.time() + PATIENCE
+    while set(tables(s).values()) != {version}:
+        assert time.time() < end, f"{tables(s)}, not all {version}"
+        s.complete("x", max_tokens=2)
+
+
+def slot_of(s, name):
+    slots = s.get("/specializer").json()["specializer"]["slots"]
+    return next((x for x in slots if x["slot"] == name), None)
+
+
+class Load:
+    """Greedy requests, one after the other, for as long as it is open; every answer is kept."""
+
+    def __init__(self, s):
+        self.server, self.texts, self.over = s, [], threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        while not self.over.is_set():
+            answer = self.server.complete("One two three four", max_tokens=60, return_token_ids=True)
+            self.texts.append(answer["choices"][0]["token_ids"])
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
+def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_path):
+    """The whole loop on rank 0's part, all ranks with one table; bit_equal, so that eager's tokens are a
+    demand, whatever serves meanwhile."""
+    key = tmp_path / "key"
+    key.write_text("k" * 40)
+    key.chmod(0o600)
+    s = Server("--engine-ranks=3", "--engine-backend=cpu", "--engine-kv-pages=64", "--specializer-enabled=true",
+               "--specializer-slots=mlp_in/m1", "--specializer-numerics=bit_equal", "--server-admin-key-file", str(key))
+    headers = {"Authorization": "Bearer " + "k" * 40}
+    try:
+        end = time.time() + PATIENCE
+        with Load(s) as load:
+            while (slot_of(s, "mlp_in/m1") or {}).get("state") != "active":
+                assert time.time() < end and s.process.poll() is None, s.text()
+                time.sleep(0.1)
+        assert s.metric("whet_kernel_swaps_total") >= 1
+        wait_tables(s, 1)
+        with Load(s) as after:
+            while len(after.texts) < 2:
+                time.sleep(0.02)
+        assert len({tuple(t) for t in load.texts + after.texts}) == 1
+        for case in GREEDY[:3]:  # and these are what transformers writes
+            assert_writes(s, case)
+        kernel = slot_of(s, "mlp_in/m1")["kernel"]["key"]
+        answer = s.post(f"/admin/kernels/{kernel}/disable", {"reason": "a test"}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert slot_of(s, "mlp_in/m1")["state"] == "eager"
+        wait_tables(s, 2)
+        assert s.complete("One two three four", max_tokens=60, return_token_ids=True)["choices"][0][
+            "token_ids"] == load.texts[0]
+        ranks_said = s.get("/specializer").json()["specializer"]["ranks"]
+        assert ranks_said == [{"rank": i, "table": 2} for i in range(3)]
+        s.signal(signal.SIGTERM)
+        assert s.wait() == 0, s.text()
+    finally:
+        s.stop()
+    wait_gone(others(s).values())
+    assert not shared_memory()
+
+
 # ---- starting -----------------------------------------------------------------------------------
 
 
