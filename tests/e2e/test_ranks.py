@@ -187,7 +187,7 @@ def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_p
         assert len({tuple(t) for t in load.texts + after.texts}) == 1
         for case in GREEDY[:3]:  # and these are what transformers writes
             assert_writes(s, case)
-        kernel = slot_of(s, "mlp_in/m1")["kernel"]["key"]
+        kernel = slot_of(s, "mlp_in/m1")["kernel"]["id"]
         answer = s.post(f"/admin/kernels/{kernel}/disable", {"reason": "a test"}, headers=headers)
         assert answer.status_code == 200, answer.text
         assert slot_of(s, "mlp_in/m1")["state"] == "eager"
