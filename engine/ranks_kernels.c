@@ -127,7 +127,7 @@ int ranks_load(struct ranks *r, const struct kernel_object *o, int32_t *number, 
     size_t n;
     int32_t unequal = ranks_unequal(r, o->region);
     if (unequal)
-        return err_set(err, "rank %d has another shape or machine there", unequal);
+        return err_outside(err, "rank %d has another shape or machine there", unequal);
     *number = begin_asking(k);
     char *message = make_message(r, o, *number, &n, err);
     int rc = message ? ranks_tell_all(r, LINK_LOAD, message, n, err) : -1;
