@@ -245,14 +245,17 @@ static void put_regions(const struct engine *e, FILE *out)
         }
 }
 
+/* One process counts the kernels that it has exchanged. */
 static void put_ranks(const struct engine *e, FILE *out)
 {
     char label[32];
     metric_head(out, "rank_table_version", "gauge",
-                "Version of the dispatch table of a rank's last step, where several ranks compute");
-    for (int32_t i = 0; e->ranks && i < ranks_world(e->ranks); i++) {
+                "Version of the dispatch table that a rank ran its last step with");
+    for (int32_t i = 0; i < engine_ranks(e); i++) {
+        double version =
+            e->ranks ? (double)ranks_version(e->ranks, i) : (double)dispatch_swaps(e->dispatch);
         snprintf(label, sizeof label, "rank=\"%d\"", i);
-        metric_value(out, "rank_table_version", label, (double)ranks_version(e->ranks, i));
+        metric_value(out, "rank_table_version", label, version);
     }
 }
 

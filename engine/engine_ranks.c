@@ -46,6 +46,12 @@ static int32_t threads_of(const struct ranks *r, int32_t asked)
     return share > 0 ? share : 1;
 }
 
+/* Where nobody looks for kernels, no memory is kept for them. */
+static bool searched(const struct backend_ops *ops)
+{
+    return ops->ranks && ops->ranks->searched;
+}
+
 static uint64_t mix(uint64_t h, int64_t v)
 {
     for (int i = 0; i < 8; i++)
@@ -200,8 +206,13 @@ static const char *broken_anywhere(struct backend *b, const struct kernel *k)
 }
 
 /* Steps run no spans: a kernel of one adds the residual, which is not every rank's to add. */
-void engine_ranks_ops(struct engine *e)
+void engine_ranks_ops(struct engine *e, struct backend_options *o)
 {
+    o->texts = false;
+    if (!searched(e->ops)) {
+        o->pack_bytes = 0;
+        o->probes = false;
+    }
     e->one_ops = e->ops;
     e->own_ops = *e->ops;
     e->own_ops.step_start = NULL;
@@ -291,7 +302,7 @@ static int follower_backend(struct follower *f, struct err *err)
                                 .kv_pages = 1,
                                 .max_tokens = backend_chunk(f->ops, f->options->prefill_chunk),
                                 .max_rows = f->options->limits.max_batch,
-                                .pack_bytes = f->options->pack_bytes};
+                                .pack_bytes = searched(f->ops) ? f->options->pack_bytes : 0};
     struct wire_setup setup;
     f->model->own_formats = strcmp(f->options->device_weights, "bf16") != 0;
     struct wire_part part = part_of(f->model, f->ops, &o);

@@ -215,7 +215,8 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
     if (!int_of(j, "risk", 0, 255, &q->risk))
         return "risk";
     q->own_formats = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(j, "own_formats"));
-    if (!int_of(j, "ranks", 1, SHARD_WORLD_MAX, &q->ranks))
+    q->ranks = 1; /* where a person does not say */
+    if (cJSON_HasObjectItem(j, "ranks") && !int_of(j, "ranks", 1, SHARD_WORLD_MAX, &q->ranks))
         return "ranks";
     const cJSON *is_text = cJSON_GetObjectItemCaseSensitive(j, "text");
     if (!cJSON_IsBool(is_text))
