@@ -97,18 +97,13 @@ static void give_large_blocks_back(void)
 #endif
 }
 
-/* Rank 0 serves; the others run what it sends. The search is for kernels of one process: those of
- * ranks would have to be swapped on all of them at one step. */
+/* Rank 0 serves; the others run what it sends. */
 static int run_ranks(struct config *c, int argc, char **argv)
 {
     struct rank_place place;
     struct launched others;
     struct err err = {""};
     int rc = launch_ranks(c, argc, argv, &place, &others, &err);
-    if (rc == 0 && place.world > 1 && c->specializer_enabled) {
-        log_info("server", "%d ranks: eager kernels serve, the specializer is off", place.world);
-        c->specializer_enabled = false;
-    }
     if (rc == 0 && place.rank > 0)
         rc = engine_follow(c, &place, &err) ? RANKS_EXIT_LOST : 0;
     else if (rc == 0)

@@ -47,6 +47,8 @@ enum { RANKS_ID = 192 };
 /* How the ranks of a backend come to have a collective. */
 struct ranks_ops {
     bool many_hosts; /* they may be on several */
+    bool searched; /* a specializer may exchange their kernels: what it asks of the backend between
+                      two steps (benches, checks) waits for no other rank */
     /* Rank 0, before any opens: what they will find each other by. `shared`: some of them have the
      * same device. */
     int (*make)(char id[RANKS_ID], int32_t world, bool one_host, bool shared, struct err *e);

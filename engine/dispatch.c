@@ -29,6 +29,7 @@ struct dispatch {
     int slots;
     int first[REGION_NODES]; /* index of the region's first slot */
     int nodes;               /* REGION_NODES, or REGION_COUNT where spans have no slots */
+    int32_t *told;           /* [slots] numbers of the kernels that were latched last */
     struct slot slot[];
 };
 
@@ -109,6 +110,7 @@ struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_NOD
 
 void dispatch_close(struct dispatch *d)
 {
+    free(d->told);
     free(d);
 }
 
@@ -143,7 +145,7 @@ uint32_t dispatch_whole(struct dispatch *d, int m, const struct slot *override_s
     uint32_t whole = 0;
     for (int r = REGION_COUNT; r < d->nodes; r++) {
         const struct slot *slot = dispatch_slot(d, (enum region)r, m, 0);
-        const struct kernel *k = slot ? atomic_load(&slot->kernel) : NULL;
+        const struct kernel *k = slot ? slot_kernel(slot) : NULL;
         if (slot && override && slot == override_slot)
             k = override;
         if (k && k != slot->eager && k->m_max >= m)
@@ -169,8 +171,27 @@ int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel
 
 void dispatch_withdraw(struct dispatch *d, struct slot *s, const struct kernel *k)
 {
-    if (atomic_compare_exchange_strong(&s->kernel, &k, s->eager))
+    const struct kernel *there = k;
+    if (atomic_compare_exchange_strong(&s->kernel, &there, s->eager))
         atomic_fetch_add(&d->swaps, 1);
+    if (s->latched == k)
+        s->latched = s->eager;
+}
+
+/* By their numbers: another kernel may lie where an unloaded one lay. */
+void dispatch_latch(struct dispatch *d, dispatch_changed *changed, void *ctx)
+{
+    if (!d->told)
+        d->told = xcalloc((size_t)d->slots, sizeof *d->told);
+    for (int i = 0; i < d->slots; i++) {
+        struct slot *s = &d->slot[i];
+        s->latched = atomic_load(&s->kernel);
+        if (s->latched->number == d->told[i])
+            continue;
+        d->told[i] = s->latched->number;
+        if (changed)
+            changed(ctx, i, s->latched);
+    }
 }
 
 uint64_t dispatch_swaps(const struct dispatch *d)

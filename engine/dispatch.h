@@ -35,6 +35,7 @@ struct kernel {
     enum region region;
     enum origin origin;
     int32_t m_max;                /* largest m it may be given */
+    int32_t number;               /* what the ranks of a model call it; 0: it is eager, or alone */
     const struct cpu_kernel *cpu; /* the CPU backend's entry; NULL elsewhere */
     void *backend;                /* the backend's own: dlopen handle, packed weights, cubin ... */
 };
@@ -57,6 +58,7 @@ struct slot {
     int32_t m, context;             /* the bucket values (context 0 unless REGION_ATTN) */
     char name[40];                  /* "mlp_in/m1", "attn/m1/c512" */
     const struct kernel *eager;
+    const struct kernel *latched; /* dispatch_latch(); engine thread */
     struct slot_counters counters;
 };
 
@@ -90,6 +92,18 @@ int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel
 /* Engine thread: `k` broke in the step under way. Puts eager into `s` if `k` is there, at once;
  * what the publisher makes of it, it does later. */
 void dispatch_withdraw(struct dispatch *d, struct slot *s, const struct kernel *k);
+
+/* Where several ranks run each step, they must run it with the same kernels: from the first call
+ * on, a step runs what was in the slots when this was called last, whatever is published while it
+ * runs. `changed`, unless NULL, is told of each slot whose kernel is another one than the last time
+ * (the first time: than eager), in the order of slots. Engine thread, between steps. */
+typedef void dispatch_changed(void *ctx, int slot, const struct kernel *k);
+void dispatch_latch(struct dispatch *d, dispatch_changed *changed, void *ctx);
+/* What a step runs in the slot. Engine thread. */
+static inline const struct kernel *slot_kernel(const struct slot *s)
+{
+    return s->latched ? s->latched : atomic_load_explicit(&s->kernel, memory_order_acquire);
+}
 
 /* How often that brought another kernel into a slot. Any thread. */
 uint64_t dispatch_swaps(const struct dispatch *d);

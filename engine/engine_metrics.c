@@ -53,7 +53,7 @@ static int count_node(void *ctx, const struct plan_node *n, struct err *err)
     struct engine *e = l->e;
     int m = region_m(n->region, l->step->m, l->step->rows);
     struct slot *slot = dispatch_slot(e->dispatch, n->region, m, l->step->context);
-    const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+    const struct kernel *k = slot_kernel(slot);
     (void)err;
     if (l->override && e->canary->slot == slot)
         k = l->override;
@@ -245,6 +245,20 @@ static void put_regions(const struct engine *e, FILE *out)
         }
 }
 
+/* One process counts the kernels that it has exchanged. */
+static void put_ranks(const struct engine *e, FILE *out)
+{
+    char label[32];
+    metric_head(out, "rank_table_version", "gauge",
+                "Version of the dispatch table that a rank ran its last step with");
+    for (int32_t i = 0; i < engine_ranks(e); i++) {
+        double version =
+            e->ranks ? (double)ranks_version(e->ranks, i) : (double)dispatch_swaps(e->dispatch);
+        snprintf(label, sizeof label, "rank=\"%d\"", i);
+        metric_value(out, "rank_table_version", label, version);
+    }
+}
+
 static void put_machine(const struct machine *m, FILE *out)
 {
     char label[64];
@@ -267,6 +281,7 @@ void engine_metrics(const struct engine *e, FILE *out)
     put_counters(e, out);
     latency_metrics(&e->stats.latency, out);
     put_regions(e, out);
+    put_ranks(e, out);
     put_machine(e->ops->machine(e->backend), out);
 }
 

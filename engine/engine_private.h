@@ -116,9 +116,11 @@ struct engine {
     struct sequence_model for_sequences;
     uint64_t seed;
     struct engine_info info;
-    struct ranks *ranks;        /* the others that compute the model too, or NULL */
-    struct backend_ops own_ops; /* `ops` of such an engine */
-    _Atomic bool rank_lost;     /* one of them is gone; the engine thread has not yet seen it */
+    struct ranks *ranks;               /* the others that compute the model too, or NULL */
+    struct backend_ops own_ops;        /* `ops` of such an engine, */
+    const struct backend_ops *one_ops; /* and those of a rank that is alone */
+    struct wire_change *changes;       /* engine thread: room for those of a step, one a slot */
+    _Atomic bool rank_lost; /* one of them is gone; the engine thread has not yet seen it */
 
     pthread_mutex_t state_lock; /* progress, message, on_lost */
     double progress;
@@ -184,7 +186,7 @@ const struct backend_ops *engine_choose_backend(const char *wish, struct err *er
  * collective of this one's. Then each step, which the others run as well. */
 int engine_ranks_open(struct engine *e, const struct rank_place *place, struct err *err);
 struct model *engine_ranks_model(struct engine *e, model_progress_fn *progress, struct err *err);
-void engine_ranks_ops(struct engine *e);
+void engine_ranks_ops(struct engine *e, struct backend_options *o);
 int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *err);
 int engine_ranks_step(struct engine *e, const struct step *s, struct slot *slot,
                       const struct kernel *override, struct err *err);

@@ -5,6 +5,10 @@
  * runs a step it sends that step's inputs to the others, who do nothing but run what comes. Tokens
  * are drawn by rank 0 alone, out of logits that all ranks put together, so a step is started only
  * when the tokens before it are known on the host: nothing runs ahead here.
+ *
+ * The specializer is rank 0's: it proves and times kernels on that part of the model. What it loads
+ * is loaded by all (the functions of the backend are wrapped for that), and the engine thread
+ * latches the table between two steps and sends what changed with the step.
  */
 #include <sched.h>
 #include <signal.h>
@@ -16,6 +20,8 @@
 #include "config/log.h"
 #include "engine/device_weights.h"
 #include "engine/engine_private.h"
+#include "engine/ranks_loader.h"
+#include "kernels/isa.h"
 
 /* ---- both roles ------------------------------------------------------------------------------ */
 
@@ -40,6 +46,63 @@ static int32_t threads_of(const struct ranks *r, int32_t asked)
     return share > 0 ? share : 1;
 }
 
+/* Where nobody looks for kernels, no memory is kept for them. */
+static bool searched(const struct backend_ops *ops)
+{
+    return ops->ranks && ops->ranks->searched;
+}
+
+static uint64_t mix(uint64_t h, int64_t v)
+{
+    for (int i = 0; i < 8; i++)
+        h = (h ^ (uint64_t)(v >> 8 * i & 255)) * 0x100000001b3u;
+    return h;
+}
+
+static uint64_t mix_weight(uint64_t h, const struct weight *w)
+{
+    return mix(mix(mix(h, w->type), w->rows), w->cols);
+}
+
+/* What a kernel of the region is compiled for and proved with; instruction sets, too. */
+static uint64_t shape_of(const struct model *m, enum region r)
+{
+    const struct model_shape *s = &m->shape;
+    const struct isa_facts *isa = isa_facts();
+    const int64_t fact[] = {r,
+                            s->layers,
+                            s->hidden,
+                            s->head_dim,
+                            s->heads,
+                            s->kv_heads,
+                            isa->HAS_AVX2,
+                            isa->HAS_AVX512,
+                            isa->HAS_VNNI,
+                            isa->HAS_AMX,
+                            isa->HAS_NEON,
+                            isa->HAS_DOTPROD,
+                            isa->HAS_I8MM};
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < sizeof fact / sizeof *fact; i++)
+        h = mix(h, fact[i]);
+    if (r == REGION_EMBED)
+        return mix_weight(h, &m->embed);
+    if (r == REGION_HEAD)
+        return mix_weight(h, &m->head);
+    for (int32_t i = 0; i < s->layers; i++) {
+        const struct layer *l = &m->layer[i];
+        const struct weight *w[REGION_COUNT][3] = {
+            [REGION_ATTN_IN] = {&l->wq, &l->wk, &l->wv},
+            [REGION_ATTN_OUT] = {&l->wo},
+            [REGION_MLP_IN] = {&l->gate, &l->up},
+            [REGION_MLP_OUT] = {&l->down},
+        };
+        for (int k = 0; k < 3 && w[r][k]; k++)
+            h = mix_weight(h, w[r][k]);
+    }
+    return h;
+}
+
 static struct wire_part part_of(const struct model *m, const struct backend_ops *ops,
                                 const struct backend_options *o)
 {
@@ -50,6 +113,8 @@ static struct wire_part part_of(const struct model *m, const struct backend_ops 
         ops->ranks->device(p.device, sizeof p.device);
     if (ops->kv_room)
         p.kv_room = ops->kv_room(m, o, &p.page_bytes);
+    for (int r = 0; r < REGION_COUNT; r++)
+        p.shape[r] = shape_of(m, (enum region)r);
     return p;
 }
 
@@ -101,12 +166,78 @@ struct model *engine_ranks_model(struct engine *e, model_progress_fn *progress, 
     return open_part(e->options.model, e->ranks, true, progress, e, err);
 }
 
-void engine_ranks_ops(struct engine *e)
+/* ---- kernels on all ranks -------------------------------------------------------------------- */
+
+/* A process is rank 0 of one model at most; the specializer knows its backend alone. */
+static _Atomic(struct engine *) leader;
+
+/* The other ranks first: what one of them cannot load is nowhere. */
+static struct kernel *load_on_all(struct backend *b, const struct kernel_object *o, struct err *err)
 {
+    struct engine *e = atomic_load(&leader);
+    int32_t number;
+    if (o->text) {
+        err_set(err, "%s: several ranks take no kernels that a language model wrote", o->path);
+        return NULL;
+    }
+    struct kernel *k = e->one_ops->load(b, o, err);
+    if (k && ranks_load(e->ranks, o, &number, err) != 0) {
+        e->one_ops->unload(b, k);
+        return NULL;
+    }
+    if (k)
+        k->number = number;
+    return k;
+}
+
+static void unload_on_all(struct backend *b, struct kernel *k)
+{
+    struct engine *e = atomic_load(&leader);
+    if (k)
+        ranks_unload(e->ranks, k->number);
+    e->one_ops->unload(b, k);
+}
+
+static const char *broken_anywhere(struct backend *b, const struct kernel *k)
+{
+    struct engine *e = atomic_load(&leader);
+    const char *here = e->one_ops->broken ? e->one_ops->broken(b, k) : NULL;
+    return here ? here : ranks_broke(e->ranks, k->number);
+}
+
+/* Steps run no spans: a kernel of one adds the residual, which is not every rank's to add. */
+void engine_ranks_ops(struct engine *e, struct backend_options *o)
+{
+    o->texts = false;
+    if (!searched(e->ops)) {
+        o->pack_bytes = 0;
+        o->probes = false;
+    }
+    e->one_ops = e->ops;
     e->own_ops = *e->ops;
     e->own_ops.step_start = NULL;
     e->own_ops.step_wait = NULL;
+    e->own_ops.span = NULL;
+    e->own_ops.load = load_on_all;
+    e->own_ops.unload = unload_on_all;
+    e->own_ops.broken = broken_anywhere;
     e->ops = &e->own_ops;
+    atomic_store(&leader, e);
+}
+
+int32_t engine_ranks(const struct engine *e)
+{
+    return e->ranks ? ranks_world(e->ranks) : 1;
+}
+
+int64_t engine_rank_table(const struct engine *e, int32_t rank)
+{
+    return ranks_version(e->ranks, rank);
+}
+
+int32_t engine_rank_unequal(const struct engine *e, enum region r)
+{
+    return e->ranks ? ranks_unequal(e->ranks, r) : 0;
 }
 
 int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *err)
@@ -124,10 +255,26 @@ int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *
     return o->collective ? 0 : -1;
 }
 
+static void note_change(void *ctx, int slot, const struct kernel *k)
+{
+    struct wire_table *t = ctx;
+    struct wire_change *change = (struct wire_change *)t->change;
+    change[t->changes++] = (struct wire_change){slot, k->number};
+}
+
 int engine_ranks_step(struct engine *e, const struct step *s, struct slot *slot,
                       const struct kernel *override, struct err *err)
 {
-    if (ranks_send_step(e->ranks, s, err))
+    struct wire_table t = {.trial_slot = -1};
+    if (!e->changes)
+        e->changes = xcalloc((size_t)dispatch_slots(e->dispatch), sizeof *e->changes);
+    t.change = e->changes;
+    dispatch_latch(e->dispatch, note_change, &t);
+    if (override) {
+        t.trial_slot = (int32_t)(slot - dispatch_slot_at(e->dispatch, 0));
+        t.trial = override->number;
+    }
+    if (ranks_send_step(e->ranks, s, &t, err))
         return STEP_LOST;
     int rc = e->ops->step(e->backend, s, slot, override, err);
     ranks_step_ran(e->ranks);
@@ -145,6 +292,7 @@ struct follower {
     struct model *model;
     struct backend *backend;
     struct dispatch *dispatch;
+    struct loader *loader;
     struct wire_limits limits;
 };
 
@@ -154,7 +302,7 @@ static int follower_backend(struct follower *f, struct err *err)
                                 .kv_pages = 1,
                                 .max_tokens = backend_chunk(f->ops, f->options->prefill_chunk),
                                 .max_rows = f->options->limits.max_batch,
-                                .pack_bytes = 0};
+                                .pack_bytes = searched(f->ops) ? f->options->pack_bytes : 0};
     struct wire_setup setup;
     f->model->own_formats = strcmp(f->options->device_weights, "bf16") != 0;
     struct wire_part part = part_of(f->model, f->ops, &o);
@@ -176,17 +324,73 @@ static int follower_backend(struct follower *f, struct err *err)
                                      .max_rows = o.max_rows,
                                      .kv_pages = o.kv_pages,
                                      .vocab = f->model->shape.vocab,
-                                     .max_context = f->model->shape.max_context};
+                                     .max_context = f->model->shape.max_context,
+                                     .slots = dispatch_slots(f->dispatch)};
+    f->loader = loader_open(f->ranks, f->ops, f->backend, err);
+    return f->loader ? 0 : -1;
+}
+
+/* NULL with a message: rank 0 names a kernel that is not here, or not one for this slot. */
+static const struct kernel *kernel_for(struct follower *f, const struct slot *slot, int32_t number,
+                                       struct err *err)
+{
+    const struct kernel *k = number ? loader_kernel(f->loader, number) : slot->eager;
+    if (k && k->region == slot->region)
+        return k;
+    err_set(err, "rank 0 puts kernel %d into %s, which is not here", number, slot->name);
+    return NULL;
+}
+
+/* The table becomes what the step is to run with; nothing else changes it. */
+static int follow_table(struct follower *f, const struct wire_table *t, struct err *err)
+{
+    for (int32_t i = 0; i < t->changes; i++) {
+        struct slot *slot = dispatch_slot_at(f->dispatch, t->change[i].slot);
+        const struct kernel *k = kernel_for(f, slot, t->change[i].kernel, err);
+        if (!k)
+            return -1;
+        dispatch_publish(f->dispatch, slot, k);
+    }
     return 0;
 }
 
-static int follow_steps(struct follower *f, struct err *err)
+static int follow_step(struct follower *f, const struct ranks_order *o, struct err *err)
 {
-    struct step s;
+    const struct wire_table *t = &o->table;
+    struct slot *slot = t->trial ? dispatch_slot_at(f->dispatch, t->trial_slot) : NULL;
+    const struct kernel *trial = slot ? kernel_for(f, slot, t->trial, err) : NULL;
+    if ((slot && !trial) || follow_table(f, t, err))
+        return -1;
+    if (f->ops->step(f->backend, &o->step, slot, trial, err) < 0)
+        return -1;
+    if (t->changes)
+        ranks_ran_with(f->ranks, t);
+    return 0;
+}
+
+/* Rank 0 may say so while its next step, which puts another kernel there, is on its way. */
+static void follow_unload(struct follower *f, int32_t number)
+{
+    for (int i = 0; i < dispatch_slots(f->dispatch); i++) {
+        struct slot *slot = dispatch_slot_at(f->dispatch, i);
+        if (atomic_load(&slot->kernel)->number == number)
+            dispatch_publish(f->dispatch, slot, slot->eager);
+    }
+    loader_unload(f->loader, number);
+}
+
+static int follow_orders(struct follower *f, struct err *err)
+{
+    struct ranks_order o;
     int rc;
-    while ((rc = ranks_next_step(f->ranks, &f->limits, &s, err)) > 0)
-        if (f->ops->step(f->backend, &s, NULL, NULL, err) < 0)
+    while ((rc = ranks_next(f->ranks, &f->limits, &o, err)) > ORDER_END) {
+        if (rc == ORDER_LOAD)
+            loader_load(f->loader, &o.kernel, o.bytes);
+        else if (rc == ORDER_UNLOAD)
+            follow_unload(f, o.number);
+        else if (follow_step(f, &o, err))
             return -1;
+    }
     return rc;
 }
 
@@ -203,7 +407,7 @@ static int follow(struct follower *f, const struct rank_place *place, struct err
         /* Whoever stops all ranks at once means rank 0's drain first; its end is this one's. */
         signal(SIGTERM, SIG_IGN);
         signal(SIGINT, SIG_IGN);
-        rc = follow_steps(f, err);
+        rc = follow_orders(f, err);
     }
     if (rc)
         ranks_give_up(f->ranks, err->msg);
@@ -216,6 +420,7 @@ int engine_follow(const struct config *c, const struct rank_place *place, struct
     struct follower f = {.options = &o};
     engine_take_options(&o, c);
     int rc = follow(&f, place, err);
+    loader_close(f.loader);
     if (f.backend)
         f.ops->close(f.backend);
     if (f.dispatch)

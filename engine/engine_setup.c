@@ -152,7 +152,7 @@ static int open_backend(struct engine *e, struct backend_options *o, struct err 
     if (!e->ops)
         return -1;
     if (e->ranks)
-        engine_ranks_ops(e);
+        engine_ranks_ops(e, o);
     int failed = try_backend(e, o, err);
     if (failed && !e->ranks && !strcmp(e->options.backend, "auto") && e->ops != &backend_cpu) {
         log_warn("engine", "backend cpu, because %s did not open: %s", e->ops->name, err->msg);
@@ -279,6 +279,7 @@ void engine_teardown(struct engine *e)
     if (e->backend)
         e->ops->close(e->backend);
     ranks_close(e->ranks);
+    free(e->changes);
     plan_free(e->plan);
     if (e->dispatch)
         dispatch_close(e->dispatch);

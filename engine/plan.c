@@ -257,7 +257,7 @@ struct region_cost plan_cost(const struct model *model, enum region r, int layer
         break;
     case REGION_HEAD:
         add_linear(&c, &model->head, rows);
-        c.activation_bytes = rows * ((int64_t)s->hidden + s->vocab) * 4;
+        c.activation_bytes = rows * ((int64_t)s->hidden + model->head.rows) * 4;
         break;
     case REGION_MLP: /* what lies between its parts need not be moved */
         add_linear(&c, &l->gate, m);

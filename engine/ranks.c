@@ -40,7 +40,7 @@ const char *ranks_lost(struct ranks *r)
 }
 
 /* Once; what comes later follows from the first. */
-static void lose(struct ranks *r, const char *why)
+void ranks_lose(struct ranks *r, const char *why)
 {
     pthread_mutex_lock(&r->lock);
     bool first = !atomic_load(&r->lost);
@@ -53,6 +53,7 @@ static void lose(struct ranks *r, const char *why)
     if (!first)
         return;
     log_error("ranks", "%s: the ranks of this model cannot go on", why);
+    ranks_kernels_wake(r);
     struct collective *c = atomic_load(&r->collective);
     if (c)
         c->ops->abort(c, why);
@@ -71,6 +72,8 @@ struct ranks *ranks_open(const struct ranks_options *o, struct err *err)
         r->peer[i].fd = -1;
     snprintf(r->secret, sizeof r->secret, "%s", o->secret ? o->secret : "");
     pthread_mutex_init(&r->lock, NULL);
+    pthread_mutex_init(&r->send, NULL);
+    ranks_kernels_open(r);
     if ((o->place.rank == 0 ? ranks_lead(r, err) : ranks_join(r, err)) == 0)
         return r;
     ranks_close(r);
@@ -110,14 +113,25 @@ static int check_part(const struct wire_part *own, const struct wire_part *part,
     return 0;
 }
 
-static int tell_all(struct ranks *r, enum link_kind kind, const void *data, size_t n,
-                    struct err *err)
+int ranks_tell_all(struct ranks *r, enum link_kind kind, const void *data, size_t n,
+                   struct err *err)
 {
-    for (int32_t i = 1; i < r->options.place.world; i++)
+    int rc = 0;
+    pthread_mutex_lock(&r->send);
+    for (int32_t i = 1; i < r->options.place.world && rc == 0; i++)
         if (link_send(r->peer[i].fd, kind, data, n, clock_ns() + SEND_NS, err))
-            return err_prefix(err, "rank %d (process %lld at %s)", i,
-                              (long long)r->peer[i].join.pid, r->peer[i].address);
-    return 0;
+            rc = err_prefix(err, "rank %d (process %lld at %s)", i, (long long)r->peer[i].join.pid,
+                            r->peer[i].address);
+    pthread_mutex_unlock(&r->send);
+    return rc;
+}
+
+static void compare_shapes(struct ranks *r, const struct wire_part *own,
+                           const struct wire_part *part, int32_t rank)
+{
+    for (int k = 0; k < REGION_COUNT; k++)
+        if (own->shape[k] != part->shape[k] && !r->unequal[k])
+            r->unequal[k] = rank;
 }
 
 static int lead_agreement(struct ranks *r, const struct wire_part *own, struct wire_setup *setup,
@@ -130,6 +144,7 @@ static int lead_agreement(struct ranks *r, const struct wire_part *own, struct w
         struct wire_part part;
         if (hear(r, i, LINK_PART, &part, sizeof part, err) || check_part(own, &part, i, err))
             return -1;
+        compare_shapes(r, own, &part, i);
         memcpy(device[i], part.device, sizeof part.device);
         for (int32_t k = 0; k < i; k++)
             shared |= *part.device && !memcmp(device[k], part.device, sizeof part.device);
@@ -143,7 +158,7 @@ static int lead_agreement(struct ranks *r, const struct wire_part *own, struct w
         return -1;
     memcpy(r->id, setup->id, sizeof r->id);
     r->id_made = true;
-    return tell_all(r, LINK_SET_UP, setup, sizeof *setup, err);
+    return ranks_tell_all(r, LINK_SET_UP, setup, sizeof *setup, err);
 }
 
 int ranks_agree(struct ranks *r, const struct backend_ops *ops, const struct wire_part *part,
@@ -180,6 +195,10 @@ static void heard(struct ranks *r, int32_t from)
         atomic_fetch_add(&r->readies, 1);
         return;
     }
+    if (rc == 0 && ranks_kernels_heard(r, from, &m) == 0) {
+        link_message_free(&m);
+        return;
+    }
     snprintf(why, sizeof why, "rank %d (process %lld at %s) %s%.*s", from, (long long)p->join.pid,
              p->address,
              rc                    ? "is gone: "
@@ -190,7 +209,7 @@ static void heard(struct ranks *r, int32_t from)
                                    : 0,
              rc ? e.msg : m.data);
     link_message_free(&m);
-    lose(r, why);
+    ranks_lose(r, why);
 }
 
 /* What does not come back although it was told to is stuck in the device or its library. */
@@ -214,10 +233,10 @@ static void look_at_step(struct ranks *r)
     const char *broken = c ? c->ops->broken(c) : NULL;
     char why[120];
     if (broken)
-        lose(r, broken);
+        ranks_lose(r, broken);
     if (took > r->options.step_timeout_s) {
         snprintf(why, sizeof why, "a step did not end within %.1f s", r->options.step_timeout_s);
-        lose(r, why);
+        ranks_lose(r, why);
     }
     end_if_stuck(r);
 }
@@ -246,7 +265,7 @@ static void look_at_leader(struct ranks *r, int *looks)
     bool gone = poll(&p, 1, 0) > 0 && atomic_load(&r->busy);
     *looks = gone ? *looks + 1 : 0;
     if (*looks > 1000 / WATCH_MS)
-        lose(r, "rank 0 is gone");
+        ranks_lose(r, "rank 0 is gone");
 }
 
 static void *watch(void *arg)
@@ -305,16 +324,19 @@ int ranks_begin(struct ranks *r, struct err *err)
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
-int ranks_send_step(struct ranks *r, const struct step *s, struct err *err)
+int ranks_send_step(struct ranks *r, const struct step *s, struct wire_table *t, struct err *err)
 {
     if (ranks_lost(r))
         return err_set(err, "%s", r->why);
-    wire_pack(s, &r->wire);
+    t->step = ++r->steps;
+    t->version = r->version += t->changes > 0;
+    wire_pack(s, t, &r->wire);
     atomic_store(&r->busy, true);
     atomic_store(&r->step_ns, clock_ns());
-    if (tell_all(r, LINK_STEP, r->wire.data, r->wire.n, err) == 0)
+    atomic_store(&r->version_of[0], t->version);
+    if (ranks_tell_all(r, LINK_STEP, r->wire.data, r->wire.n, err) == 0)
         return 0;
-    lose(r, err->msg);
+    ranks_lose(r, err->msg);
     ranks_step_ran(r);
     return -1;
 }
@@ -325,30 +347,64 @@ void ranks_step_ran(struct ranks *r)
     atomic_store(&r->busy, false);
 }
 
-int ranks_next_step(struct ranks *r, const struct wire_limits *l, struct step *s, struct err *err)
+/* A step that was missed, or a table that this rank does not have, would be run all the same. */
+static int take_step(struct ranks *r, const struct wire_limits *l, struct ranks_order *o,
+                     struct err *err)
+{
+    const struct wire_table *t = &o->table;
+    if (wire_unpack(r->step.data, r->step.n, l, &o->step, &o->table, err))
+        return -1;
+    if (t->step != r->steps + 1 || t->version != r->version + (t->changes > 0))
+        return err_set(
+            err, "rank 0 sends step %lld with table %lld after step %lld with table %lld",
+            (long long)t->step, (long long)t->version, (long long)r->steps, (long long)r->version);
+    r->steps = t->step;
+    r->version = t->version;
+    atomic_store(&r->busy, true);
+    return ORDER_STEP;
+}
+
+static int take_unload(const struct link_message *m, struct ranks_order *o, struct err *err)
+{
+    if (m->n != sizeof o->number)
+        return err_set(err, "rank 0 takes back a kernel in %zu bytes", m->n);
+    memcpy(&o->number, m->data, sizeof o->number);
+    return ORDER_UNLOAD;
+}
+
+int ranks_next(struct ranks *r, const struct wire_limits *l, struct ranks_order *o, struct err *err)
 {
     bool gone;
+    size_t step = wire_most(l),
+           kernel = sizeof o->kernel + (r->one_host ? 0 : (size_t)KERNEL_BYTES_MOST);
     atomic_store(&r->busy, false);
     link_message_free(&r->step);
-    if (link_receive(r->peer[0].fd, wire_most(l), 0, &r->step, &gone, err))
+    if (link_receive(r->peer[0].fd, step > kernel ? step : kernel, 0, &r->step, &gone, err))
         return gone ? err_set(err, "rank 0 is gone") : err_prefix(err, "rank 0");
-    if (r->step.kind == LINK_END)
-        return 0;
-    if (r->step.kind == LINK_LOST)
+    switch (r->step.kind) {
+    case LINK_END:
+        return ORDER_END;
+    case LINK_STEP:
+        return take_step(r, l, o, err);
+    case LINK_LOAD:
+        return wire_read_kernel(r->step.data, r->step.n, &o->kernel, &o->bytes, err) ? -1
+                                                                                     : ORDER_LOAD;
+    case LINK_UNLOAD:
+        return take_unload(&r->step, o, err);
+    case LINK_LOST:
         return err_set(err, "rank 0: %.*s", (int)r->step.n, r->step.data);
-    if (r->step.kind != LINK_STEP)
+    default:
         return err_set(err, "rank 0 said something unexpected (%d)", (int)r->step.kind);
-    if (wire_unpack(r->step.data, r->step.n, l, s, err))
-        return -1;
-    atomic_store(&r->busy, true);
-    return 1;
+    }
 }
 
 void ranks_give_up(struct ranks *r, const char *why)
 {
     size_t n = strlen(why);
+    pthread_mutex_lock(&r->send);
     link_send(r->peer[0].fd, LINK_LOST, why, n < WIRE_TEXT ? n : WIRE_TEXT, clock_ns() + HELLO_NS,
               NULL);
+    pthread_mutex_unlock(&r->send);
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
@@ -386,6 +442,8 @@ void ranks_close(struct ranks *r)
         c->ops->close(c);
     wire_buffer_free(&r->wire);
     link_message_free(&r->step);
+    ranks_kernels_close(r);
+    pthread_mutex_destroy(&r->send);
     pthread_mutex_destroy(&r->lock);
     free(r);
 }

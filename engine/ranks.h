@@ -13,7 +13,12 @@
  *   ranks_agree (hears all, SET_UP)     ranks_agree (hears SET_UP)
  *   ranks_collective                    ranks_collective                  (all at once)
  *   ranks_begin (hears all READY)       ranks_begin (READY)
- *   ranks_send_step ... ranks_close     ranks_next_step ...
+ *   ranks_send_step ... ranks_close     ranks_next ...
+ *
+ * Kernels: what rank 0 wants to try or to publish, the others load first (ranks_load), each from
+ * the file or from bytes that come with the message, and say whether they could: one that cannot is
+ * enough for it to be nowhere. Every step then says with which kernels it runs, as changes of a
+ * table that all ranks have, so that a step runs with one table on all of them.
  *
  * A rank that is gone, or says that it cannot go on, ends the world on all: whoever waits in a
  * collective comes back with an error, and on rank 0 `on_lost` is called, once, by the thread that
@@ -62,14 +67,42 @@ struct collective *ranks_collective(struct ranks *r, const struct backend_ops *o
 /* When its backend is open: rank 0 waits until all others have opened theirs. */
 int ranks_begin(struct ranks *r, struct err *err);
 
-/* Rank 0, before it runs the step itself; and after it ran. -1 with a message: the world is over.
- */
-int ranks_send_step(struct ranks *r, const struct step *s, struct err *err);
+/* Rank 0, before it runs the step itself; and after it ran. Of `t` the trial and the changes are
+ * the caller's, its numbers are set here. -1 with a message: the world is over. */
+int ranks_send_step(struct ranks *r, const struct step *s, struct wire_table *t, struct err *err);
 void ranks_step_ran(struct ranks *r);
 
-/* Another rank: waits for the next step; it lives until the next call. 1: a step; 0: rank 0 has
- * ended in good order; -1 with a message. */
-int ranks_next_step(struct ranks *r, const struct wire_limits *l, struct step *s, struct err *err);
+/* Rank 0, one thread at a time, beside steps: returns when all others have loaded the kernel, which
+ * is *number from then on. -1 with a message that names a rank: it could not, or did not answer in
+ * time (err.outside: that says nothing of the kernel); then none has it. */
+int ranks_load(struct ranks *r, const struct kernel_object *o, int32_t *number, struct err *err);
+/* Rank 0: no step that is sent from now on names it. 0: none. */
+void ranks_unload(struct ranks *r, int32_t number);
+/* Rank 0: NULL, or which rank runs it no more, and why. */
+const char *ranks_broke(struct ranks *r, int32_t number);
+/* Rank 0, any thread: the table of the last step that the rank is known to have run. */
+int64_t ranks_version(struct ranks *r, int32_t rank);
+/* Rank 0, after ranks_agree(): a rank that cannot run the region's kernels of rank 0, because its
+ * part has another shape there or its machine is another; 0: none. */
+int32_t ranks_unequal(const struct ranks *r, enum region region);
+
+/* Another rank: waits for what rank 0 says next; it lives until the next call. ORDER_END: that one
+ * has ended in good order; -1 with a message. */
+enum { ORDER_END, ORDER_STEP, ORDER_LOAD, ORDER_UNLOAD };
+struct ranks_order {
+    struct step step;
+    struct wire_table table;
+    struct wire_kernel kernel; /* ORDER_LOAD */
+    const char *bytes;         /* of it, or NULL: they are in a file */
+    int32_t number;            /* ORDER_UNLOAD */
+};
+int ranks_next(struct ranks *r, const struct wire_limits *l, struct ranks_order *o,
+               struct err *err);
+/* Another rank, any thread: it has loaded the kernel (`why` NULL) or cannot; it runs no more; the
+ * table that the last step ran with. */
+void ranks_loaded(struct ranks *r, int32_t number, const char *why);
+void ranks_broken(struct ranks *r, int32_t number, const char *why);
+void ranks_ran_with(struct ranks *r, const struct wire_table *t);
 /* Another rank: tells rank 0 why it cannot go on. */
 void ranks_give_up(struct ranks *r, const char *why);
 

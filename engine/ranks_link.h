@@ -24,6 +24,11 @@ enum link_kind {
     LINK_STEP,     /* run this */
     LINK_END,      /* no more will come */
     LINK_LOST,     /* it cannot go on; why, as text */
+    LINK_LOAD,     /* rank 0: load this kernel, which a later step may name */
+    LINK_UNLOAD,   /* rank 0: no step will name it any more */
+    LINK_LOADED,   /* another rank has, or cannot */
+    LINK_BROKE,    /* a kernel runs no more there; eager does in its place */
+    LINK_TABLE,    /* the table that its last step ran with */
     LINK_KINDS
 };
 

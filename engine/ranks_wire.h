@@ -12,7 +12,7 @@
 
 #include "engine/backend.h"
 
-enum { WIRE_VERSION = 1, WIRE_TEXT = 400 };
+enum { WIRE_VERSION = 2, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20 };
 
 /* LINK_JOIN. Texts end with a NUL. */
 struct wire_join {
@@ -31,13 +31,45 @@ struct wire_welcome {
 struct wire_part {
     char hash[24]; /* of the whole model */
     char backend[16];
-    char device[48];             /* the same for ranks that share one; empty: not known */
-    int64_t kv_room, page_bytes; /* bytes of its device for pages (0: any number), and of a page */
+    char device[48];              /* the same for ranks that share one; empty: not known */
+    int64_t kv_room, page_bytes;  /* bytes of its device for pages (0: any number), and of a page */
+    uint64_t shape[REGION_COUNT]; /* by region: the same where ranks can run the same kernel */
 };
 /* LINK_SET_UP */
 struct wire_setup {
     char id[RANKS_ID];
     int32_t kv_pages, max_tokens, max_rows, own_formats;
+};
+
+/* LINK_LOAD, and behind it `bytes` of the object; none: it is read from `path`. Rank 0 counts the
+ * kernels of a world from 1; 0 is eager. */
+struct wire_kernel {
+    int32_t number, region, origin, pad;
+    int64_t bytes;
+    unsigned char sha256[32]; /* of the object, wherever it comes from */
+    char id[24], name[160], entry[64], path[1024];
+};
+/* LINK_UNLOAD is the number alone. LINK_LOADED, LINK_BROKE: what became of that kernel on a rank.
+ */
+struct wire_answer {
+    int32_t number;
+    char why[240]; /* LINK_LOADED: empty if it is loaded */
+};
+/* LINK_TABLE */
+struct wire_version {
+    int64_t step, version;
+};
+
+/* Which kernels a step runs. Tables have the same slots on all ranks; a change is announced with
+ * the first step that runs with it, and makes the next version. */
+struct wire_change {
+    int32_t slot, kernel;
+};
+struct wire_table {
+    int64_t step, version;     /* of the step: counted from 1; of the table, from 0 */
+    int32_t trial_slot, trial; /* a canary's: the slot and its kernel; -1, 0: none */
+    int32_t changes;
+    const struct wire_change *change; /* [changes] */
 };
 
 struct wire_buffer {
@@ -47,16 +79,19 @@ struct wire_buffer {
 void wire_buffer_free(struct wire_buffer *b);
 
 /* The step without what only rank 0 needs (`sample`, `report`), into `b`. */
-void wire_pack(const struct step *s, struct wire_buffer *b);
+void wire_pack(const struct step *s, const struct wire_table *t, struct wire_buffer *b);
 
 /* What a rank was opened for. */
 struct wire_limits {
-    int32_t max_tokens, max_rows, kv_pages, vocab, max_context;
+    int32_t max_tokens, max_rows, kv_pages, vocab, max_context, slots;
 };
-/* Points `s` into `data`, 64-byte aligned, which it needs as long as it lives. `sample` is NULL. -1
- * with a message naming what is out of bounds. */
+/* Points `s` and `t` into `data`, 64-byte aligned, which they need as long as they live. `sample`
+ * is NULL. -1 with a message naming what is out of bounds. */
 int wire_unpack(const char *data, size_t n, const struct wire_limits *l, struct step *s,
-                struct err *err);
+                struct wire_table *t, struct err *err);
+/* A kernel, and its bytes (NULL: none), which point into `data`. -1 with a message. */
+int wire_read_kernel(const char *data, size_t n, struct wire_kernel *k, const char **bytes,
+                     struct err *err);
 /* Bytes of the longest step within the limits. */
 size_t wire_most(const struct wire_limits *l);
 

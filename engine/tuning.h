@@ -47,6 +47,15 @@ struct canary {
 /* Installs (or with NULL removes) the canary; returns once the engine thread uses it. */
 void engine_canary(struct engine *e, struct canary *c);
 
+/* How many ranks compute the model (engine.ranks); 1: this process alone. With several, what is
+ * loaded is loaded on all of them, or nowhere, and every step runs with one table. Any thread. */
+int32_t engine_ranks(const struct engine *e);
+/* With several: the version of the dispatch table that the rank ran its last step with. */
+int64_t engine_rank_table(const struct engine *e, int32_t rank);
+/* A rank whose part of the model has another shape in this region than rank 0's, or whose machine
+ * runs other kernels: the region has eager kernels. 0: none. */
+int32_t engine_rank_unequal(const struct engine *e, enum region r);
+
 /* To be called where a compiler is about to start. Counts it as `hot_path_compiles_total` if that
  * happens on an engine thread, which it never may. Any thread. */
 void engine_note_compile(void);

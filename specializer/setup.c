@@ -211,9 +211,9 @@ static void fill_env(struct specializer *s)
     env->program = program_path();
     env->kernel_dir = s->keys.kernel_dir;
     env->stop = &s->interrupt;
-    if (target_of(env->machine->kind)->prober && s->config->specializer_enabled)
+    if (target_of(env->machine->kind)->prober && s->enabled)
         env->prober = prober_open(env);
-    if (!target_of(env->machine->kind)->bandwidth_uncached && s->config->specializer_enabled)
+    if (!target_of(env->machine->kind)->bandwidth_uncached && s->enabled)
         env->cache_bandwidth = bound_read_bandwidth(BOUND_CACHED_BYTES, machine_threads(s->config));
 }
 
@@ -236,7 +236,9 @@ static void make_slot_searches(struct specializer *s)
     for (int i = 0; i < s->observe.slots; i++) {
         slot_search[i].slot = dispatch_slot_at(s->env.dispatch, i);
         slot_search[i].index = i;
-        slot_search[i].left_out = !slot_list_has(s->config->specializer_slots, slot_search[i].slot);
+        slot_search[i].unequal = engine_rank_unequal(s->engine, slot_search[i].slot->region);
+        slot_search[i].left_out = slot_search[i].unequal ||
+                                  !slot_list_has(s->config->specializer_slots, slot_search[i].slot);
     }
     pthread_mutex_lock(&s->lock);
     s->slot_search = slot_search;
@@ -261,6 +263,13 @@ static void keep_references(struct specializer *s)
 /* Where they can be sealed in, they run so or not at all. */
 static bool texts_can_run(const struct specializer *s)
 {
+    if (engine_ranks(s->engine) > 1) {
+        if (strcmp(s->config->specializer_agentic, "on") == 0)
+            log_warn("specializer", "specializer.agentic is refused: a kernel that a language "
+                                    "model wrote may break in a step, which several ranks cannot "
+                                    "take back");
+        return false;
+    }
     if (!target_of(s->env.machine->kind)->texts_sealed || sandbox_works())
         return true;
     log_warn("specializer", "system calls cannot be filtered here (seccomp): kernels of the "
@@ -276,6 +285,8 @@ void specializer_setup(struct specializer *s)
     struct err err = {{0}};
     const struct backend_ops *ops = engine_backend_ops(s->engine);
     const struct machine *machine = ops->machine(engine_backend(s->engine));
+    s->enabled = s->config->specializer_enabled &&
+                 (engine_ranks(s->engine) == 1 || (ops->ranks && ops->ranks->searched));
     s->has_compiler = compiler_known(s->config, s->store, machine, &s->compiler, &err);
     if (!s->has_compiler)
         log_warn("specializer",
@@ -299,7 +310,7 @@ void specializer_setup(struct specializer *s)
     if (s->has_compiler)
         header_prune(&s->compiler, s->keys.kernel_dir);
     keep_references(s);
-    if (s->config->specializer_enabled)
+    if (s->enabled)
         s->fleet = fleet_open(s->config, s->store, s->keys.env, machine->device, &s->imported);
     make_slot_searches(s); /* from here on operators' threads look at all of this */
     log_info("specializer", "%s; %s; store %s", s->env.machine->device,

@@ -69,9 +69,10 @@ struct slot_search {
 
     struct capture *input[INPUTS];
     int inputs;
-    bool left_out;  /* specializer.slots names others: never searched, but restored and watched */
-    bool offered;   /* it was looked at for an opening (opening.c) */
-    bool exhausted; /* the strategy has nothing left to propose */
+    bool left_out;   /* specializer.slots names others: never searched, but restored and watched */
+    int32_t unequal; /* a rank that cannot run kernels of this region that rank 0 can; 0: none */
+    bool offered;    /* it was looked at for an opening (opening.c) */
+    bool exhausted;  /* the strategy has nothing left to propose */
 
     /* The promise: how the slot did just after `active` was published. */
     struct window {

@@ -427,9 +427,15 @@ static void *specializer_thread(void *ctx)
         return NULL;
     }
     specializer_setup(s);
-    if (!s->config->specializer_enabled) {
+    if (!s->enabled) {
         atomic_store(&s->doing, DOING_OFF);
-        log_info("specializer", "off (specializer.enabled): the eager kernels serve");
+        if (s->config->specializer_enabled)
+            log_info("specializer",
+                     "off: backend %s has eager kernels where several ranks compute "
+                     "a model",
+                     s->env.ops->name);
+        else
+            log_info("specializer", "off (specializer.enabled): the eager kernels serve");
         return NULL;
     }
     atomic_store(&s->doing, DOING_RESTORE);

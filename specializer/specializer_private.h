@@ -39,6 +39,7 @@ struct specializer {
     struct cpu_facts cpu_facts; /* of it, if one is asked */
     struct compiler compiler;
     bool has_compiler;
+    bool enabled; /* it is configured, and may exchange kernels of this backend */
     struct key_parts keys;
     enum numerics numerics;
 

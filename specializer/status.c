@@ -64,6 +64,19 @@ static cJSON *counts_json(struct specializer *s)
     return o;
 }
 
+/* With which table each rank ran its last step; of one that is alone nobody has to ask. */
+static void add_ranks(const struct specializer *s, cJSON *o)
+{
+    int32_t ranks = engine_ranks(s->engine);
+    cJSON *a = ranks > 1 ? cJSON_AddArrayToObject(o, "ranks") : NULL;
+    for (int32_t i = 0; a && i < ranks; i++) {
+        cJSON *r = cJSON_CreateObject();
+        cJSON_AddNumberToObject(r, "rank", i);
+        cJSON_AddNumberToObject(r, "table", (double)engine_rank_table(s->engine, i));
+        cJSON_AddItemToArray(a, r);
+    }
+}
+
 /* The engine is ready. */
 static void add_search_locked(struct specializer *s, cJSON *o)
 {
@@ -74,6 +87,7 @@ static void add_search_locked(struct specializer *s, cJSON *o)
     if (s->locked.correlation > -2)
         cJSON_AddNumberToObject(o, "cost_rank_correlation", s->locked.correlation);
     cJSON_AddItemToObject(o, "slots", slots_json_locked(s));
+    add_ranks(s, o);
     cJSON *disabled = cJSON_AddArrayToObject(o, "disabled");
     for (int i = 0; i < s->locked.disables; i++) {
         cJSON *d = cJSON_CreateObject();

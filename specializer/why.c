@@ -152,6 +152,8 @@ void why_eager_locked(struct specializer *s, const struct slot_search *p, char o
         snprintf(out, WHY_TEXT, "%s",
                  strcmp(p->locked.pinned, "eager") == 0 ? "pinned to it"
                                                         : "the pinned kernel is not here");
+    else if (p->unequal)
+        snprintf(out, WHY_TEXT, "rank %d has another shape or machine there", p->unequal);
     else if (!has_template_locked(s, p->slot, out))
         return;
     else if (p->locked.why.words[0])

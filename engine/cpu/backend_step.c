@@ -32,7 +32,7 @@ static uint32_t choose(struct backend *b, const struct step *s, struct slot *ove
         choice[r] = (struct kernel_choice){.slot = slot};
         if (!slot)
             continue;
-        const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+        const struct kernel *k = slot_kernel(slot);
         if (override && slot == override_slot)
             k = override;
         bool eager = k->m_max < m || backend_broken(k);
@@ -77,7 +77,7 @@ int64_t backend_run_parts(struct backend *b, enum region span, int32_t layer,
     for (int i = 0; i < region_info(span)->parts; i++) {
         enum region r = region_info(span)->part[i];
         const struct slot *slot = dispatch_slot(b->dispatch, r, m, 0);
-        const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+        const struct kernel *k = slot_kernel(slot);
         union region_args part;
         if (k->m_max < m || backend_broken(k))
             k = &b->eager[r];
@@ -279,6 +279,10 @@ int backend_step(struct backend *b, const struct step *s, struct slot *override_
         uint32_t whole = choose(b, s, override_slot, override, choice);
         if (walk(b, s, choice, whole, &broke, e) && !broke)
             return STEP_LOST;
+        if (broke && b->options.collective) { /* the other ranks are behind some of the sums */
+            err_set(e, "cpu: %s broke in a step of several ranks", broke->kernel->name);
+            return STEP_LOST;
+        }
         if (broke) {
             dispatch_withdraw(b->dispatch, broke->slot, broke->kernel);
             log_warn("cpu", "%s: %s broke: %s; eager serves from this step on", broke->slot->name,

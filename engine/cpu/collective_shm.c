@@ -340,4 +340,5 @@ static void made(const char id[RANKS_ID])
     shm_unlink(id);
 }
 
-const struct ranks_ops collective_shm_ranks = {.make = make, .open = open_by_id, .made = made};
+const struct ranks_ops collective_shm_ranks = {
+    .searched = true, .make = make, .open = open_by_id, .made = made};

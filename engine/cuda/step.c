@@ -68,7 +68,7 @@ static const struct kernel *kernel_beside(const struct backend *b, const struct 
     if (n == 0)
         return NULL;
     const struct slot *slot = dispatch_slot(b->dispatch, REGION_ATTN, n, context);
-    const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+    const struct kernel *k = slot_kernel(slot);
     const struct loaded *l = k->backend;
     bool fits =
         l && k->m_max >= walk_padded(n) && !(l->info.context_max && l->info.context_max < context);
@@ -85,7 +85,7 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
     for (int r = 0; r < REGION_COUNT; r++) {
         int32_t m = region_m((enum region)r, s->m, s->rows);
         struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
-        const struct kernel *k = atomic_load_explicit(&slot->kernel, memory_order_acquire);
+        const struct kernel *k = slot_kernel(slot);
         if (override && slot == override_slot)
             k = override;
         const struct loaded *l = k->backend;

@@ -6,6 +6,10 @@
  * and reference logits; then a forked child runs the same tokens with the candidate, in steps of
  * the slot's size, sealed like any runner, and leaves its logits in a shared mapping.
  *
+ * Of a model that several ranks compute this is rank 0's part by itself: its heads, its columns and
+ * its tokens, with nothing where the other ranks' sums would be. Both runs are of that part, so
+ * they are compared as ever; what the sum of all ranks makes of a difference is not seen here.
+ *
  * Limits: `bit_equal` the same bits; `tolerance` a mean divergence of 1e-6 nats and no first choice
  * changed unless eager's two best were within 1e-3; `reduced` 1e-3 nats and 99 % of first choices.
  *
@@ -81,7 +85,7 @@ static int32_t best(const float *logits, int32_t vocab)
 /* Eager writes the prompts' continuations and the reference logits in one go. */
 static void write_prompts(const struct model *model, struct prompts *p)
 {
-    int32_t vocab = model->shape.vocab;
+    int32_t vocab = model->head.rows;
     struct forward *f = forward_open(model, p->sequences, p->length);
     for (int32_t s = 0; s < p->sequences; s++)
         for (int32_t i = 0; i < GIVEN; i++)
@@ -293,7 +297,7 @@ int end_check(const struct model *model, const char *object, int32_t m, bool mus
     double tokens = work_wanted / token_work(model);
     struct prompts p = {.sequences = numerics == NUMERICS_REDUCED ? SEQUENCES_REDUCED : SEQUENCES};
     p.length = (int32_t)fmin(fmax(tokens / SEQUENCES, LENGTH_MIN), LENGTH_MAX);
-    p.bytes = (size_t)p.sequences * (size_t)p.length * (size_t)model->shape.vocab * sizeof(float);
+    p.bytes = (size_t)p.sequences * (size_t)p.length * (size_t)model->head.rows * sizeof(float);
     p.token = xcalloc((size_t)p.sequences * (size_t)p.length, sizeof *p.token);
     p.own = mmap(NULL, p.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memset(result, 0, sizeof *result);
@@ -311,7 +315,7 @@ int end_check(const struct model *model, const char *object, int32_t m, bool mus
         write_prompts(model, &p);
         rc = run_candidate(&run, &p, err);
         if (rc == 0) {
-            end_compare(p.eager, p.own, p.sequences * p.length, model->shape.vocab, float_tie,
+            end_compare(p.eager, p.own, p.sequences * p.length, model->head.rows, float_tie,
                         result);
             rc = end_verdict(numerics, numerics == NUMERICS_REDUCED ? 1e-3 : 1e-6, result, err);
         }

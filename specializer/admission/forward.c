@@ -22,7 +22,7 @@ struct forward {
     struct team team;
     int64_t scratch_bytes;
     float *x, *y, *q, *a, *h, *cosine, *sine;
-    float *logits;            /* [m, vocab] */
+    float *logits;            /* [m, rows of the head] */
     float *k_pages, *v_pages; /* [layers, pages, kv_heads, KV_PAGE, head_dim] */
     int32_t *tokens, *position, *kv_at, *page_table, *row;
     struct span *span;
@@ -67,7 +67,7 @@ struct forward *forward_open(const struct model *model, int32_t sequences, int32
     f->q = floats(m * width);
     f->a = floats(m * width);
     f->h = floats(m * s->ffn);
-    f->logits = floats(m * s->vocab);
+    f->logits = floats(m * model->head.rows);
     f->cosine = floats((int64_t)length * s->head_dim / 2);
     f->sine = floats((int64_t)length * s->head_dim / 2);
     rope_tables(s, length, f->cosine, f->sine);
@@ -202,7 +202,7 @@ void forward_step(struct forward *f, const int32_t *token, int32_t first, int32_
     int32_t m = lay_out(f, token, first, count, position, width);
     struct walk walk = {f, memory_of(f, m, count)};
     plan_walk(f->plan, m, f->whole, run, &walk, NULL);
-    int64_t vocab = f->model->shape.vocab;
+    int64_t vocab = f->model->head.rows;
     for (int32_t i = 0; i < m; i++)
         memcpy(logits + ((int64_t)(first + i / width) * f->length + position + i % width) * vocab,
                f->logits + i * vocab, (size_t)vocab * sizeof *logits);

@@ -75,6 +75,7 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->risk = (int32_t)c->risk;
     q->text = c->body[0] != 0;
     q->own_formats = env->model->own_formats;
+    q->ranks = env->model->shard.world > 1 ? env->model->shard.world : 1;
     q->seed = (uint64_t)env->config->specializer_seed;
 }
 

@@ -35,7 +35,8 @@ static const double error_factor = 2; /* times eager's own distance to the oracl
 /* What one process keeps between requests. */
 struct examiner {
     struct model *model;
-    char *path;                  /* of `model` */
+    char *path;                  /* of `model`, */
+    int32_t ranks;               /* which is a part if so many compute it */
     struct drawn_model drawn[2]; /* the second for heads */
     const struct backend_ops *ops;
     struct device_session *session;
@@ -189,14 +190,15 @@ static const struct model *model_for(struct examiner *x, const struct probe_requ
 {
     if (drawn(q))
         return NULL;
-    if (x->path && strcmp(x->path, q->model) == 0) {
+    if (x->path && strcmp(x->path, q->model) == 0 && x->ranks == q->ranks) {
         x->model->own_formats = q->own_formats;
         return x->model;
     }
     model_close(x->model);
     free(x->path);
     x->path = NULL;
-    x->model = model_open(q->model, false, NULL, NULL, err);
+    x->model = model_open_part(q->model, q->ranks, 0, false, NULL, NULL, NULL, err);
+    x->ranks = q->ranks;
     x->path = x->model ? xstrdup(q->model) : NULL;
     if (x->model)
         x->model->own_formats = q->own_formats;

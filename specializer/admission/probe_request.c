@@ -114,6 +114,7 @@ int probe_request_write(const struct probe_request *q, const char *path, struct 
     cJSON_AddNumberToObject(j, "risk", q->risk);
     cJSON_AddBoolToObject(j, "text", q->text);
     cJSON_AddBoolToObject(j, "own_formats", q->own_formats);
+    cJSON_AddNumberToObject(j, "ranks", q->ranks);
     cJSON_AddStringToObject(j, "numerics", numerics_text[q->numerics]);
     cJSON_AddStringToObject(j, "precision", precision_text[q->precision]);
     cJSON_AddStringToObject(j, "depth", depth_text[q->depth]);
@@ -214,6 +215,9 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
     if (!int_of(j, "risk", 0, 255, &q->risk))
         return "risk";
     q->own_formats = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(j, "own_formats"));
+    q->ranks = 1; /* where a person does not say */
+    if (cJSON_HasObjectItem(j, "ranks") && !int_of(j, "ranks", 1, SHARD_WORLD_MAX, &q->ranks))
+        return "ranks";
     const cJSON *is_text = cJSON_GetObjectItemCaseSensitive(j, "text");
     if (!cJSON_IsBool(is_text))
         return "text";

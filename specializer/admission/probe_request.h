@@ -29,6 +29,7 @@ struct probe_request {
     int32_t risk;     /* enum risk bits */
     bool text;        /* a language model wrote it */
     bool own_formats; /* of the server's model */
+    int32_t ranks;    /* that compute it: what is probed is rank 0's part; 1: all of it */
     uint64_t seed;
 };
 

@@ -18,17 +18,19 @@ char *model_shape_text(const struct model *m)
 {
     const struct model_shape *s = &m->shape;
     struct facts f;
-    char types[128];
+    char types[128], ranks[24] = "";
     size_t at = 0;
     for (int r = 0; r < REGION_COUNT; r++) {
         facts_fill(&f, m, (enum region)r, 1, NUMERICS_TOLERANCE);
         at += (size_t)snprintf(types + at, sizeof types - at, " %d/%d/%d", f.WTYPE, f.WTYPE_2,
                                f.WTYPE_3);
     }
+    if (m->shard.world > 1) /* the head has fewer rows, and less was proved (docs/scaling.md) */
+        snprintf(ranks, sizeof ranks, " ranks=%d", m->shard.world);
     return xasprintf("arch=%d layers=%d hidden=%d heads=%d/%d dim=%d ffn=%d vocab=%d interleaved=%d"
-                     " bias=%d qk_norm=%d types=%s",
+                     " bias=%d qk_norm=%d types=%s%s",
                      s->arch, s->layers, s->hidden, s->heads, s->kv_heads, s->head_dim, s->ffn,
-                     s->vocab, s->rope_interleaved, f.HAS_BIAS, f.HAS_QK_NORM, types);
+                     s->vocab, s->rope_interleaved, f.HAS_BIAS, f.HAS_QK_NORM, types, ranks);
 }
 
 void key_parts_fill(struct key_parts *k, const char *device, const char *compiler,

@@ -191,7 +191,7 @@ void facts_fill(struct facts *f, const struct model *model, enum region region, 
         .KV_HEADS = s->kv_heads,
         .HEAD_DIM = s->head_dim,
         .FFN = s->ffn,
-        .VOCAB = s->vocab,
+        .VOCAB = model->shard.world > 1 ? model->head.rows : s->vocab, /* a rank's own */
         .HAS_BIAS = model->layer[0].bq != NULL,
         .HAS_QK_NORM = model->layer[0].q_norm != NULL,
         .ROPE_INTERLEAVED = s->rope_interleaved,

@@ -82,6 +82,7 @@ def test_three_ranks_write_what_transformers_writes(three, case):
     assert_writes(three, case)
 
 
+@pytest.mark.threads
 def test_many_requests_at_once_of_all_kinds(three):
     """Batches, sampling, guesses, pages that run out: whatever rank 0 plans, all run."""
     texts = ["The sea", "One two three four one two three four one two", "A" * 300, "def f(x):"]
@@ -118,6 +119,93 @@ def test_one_two_and_four_ranks_agree(ranks):
         assert other["token_ids"] == said[0]["token_ids"]
         for a, b in zip(said[0]["logprobs"]["token_logprobs"], other["logprobs"]["token_logprobs"]):
             assert abs(a - b) < 1e-3
+
+
+# ---- the specializer ----------------------------------------------------------------------------
+
+
+def tables(s):
+    """The version of each rank's dispatch table."""
+    found = re.findall(r'^whet_rank_table_version\{rank="(\d+)"\} (\d+)$', s.get("/metrics").text, re.M)
+    return {int(rank): int(version) for rank, version in found}
+
+
+def agreed(s, least):
+    """The version that all ranks have, which is `least` or later; it is told with a step, so there must be some."""
+    end = time.time() + PATIENCE
+    while len(set((found := tables(s)).values())) > 1 or found[0] < least:
+        assert time.time() < end, f"{found}, not all {least} or later"
+        s.complete("x", max_tokens=2)
+    return found[0]
+
+
+def slot_of(s, name):
+    slots = s.get("/specializer").json()["specializer"]["slots"]
+    return next((x for x in slots if x["slot"] == name), None)
+
+
+class Load:
+    """Greedy requests, one after the other, for as long as it is open; every answer is kept."""
+
+    def __init__(self, s):
+        self.server, self.texts, self.over = s, [], threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        while not self.over.is_set():
+            answer = self.server.complete("One two three four", max_tokens=60, return_token_ids=True)
+            self.texts.append(answer["choices"][0]["token_ids"])
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
+def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_path):
+    """The whole loop on rank 0's part, all ranks with one table; bit_equal, so that eager's tokens are a
+    demand, whatever serves meanwhile."""
+    key = tmp_path / "key"
+    key.write_text("k" * 40)
+    key.chmod(0o600)
+    s = Server("--engine-ranks=3", "--engine-backend=cpu", "--engine-kv-pages=64", "--specializer-enabled=true",
+               "--specializer-slots=mlp_in/m1", "--specializer-numerics=bit_equal", "--server-admin-key-file", str(key))
+    headers = {"Authorization": "Bearer " + "k" * 40}
+    try:
+        end = time.time() + PATIENCE
+        with Load(s) as load:
+            while (slot_of(s, "mlp_in/m1") or {}).get("state") != "active":
+                assert time.time() < end and s.process.poll() is None, s.text()
+                time.sleep(0.1)
+        assert s.metric("whet_kernel_swaps_total") >= 1
+        answer = s.post("/admin/specializer/freeze", None, headers=headers)  # it goes on searching otherwise
+        assert answer.status_code == 200, answer.text
+        published = agreed(s, 1)
+        with Load(s) as after:
+            while len(after.texts) < 2:
+                assert time.time() < end and s.process.poll() is None, s.text()
+                time.sleep(0.02)
+        assert len({tuple(t) for t in load.texts + after.texts}) == 1
+        for case in GREEDY[:3]:  # and these are what transformers writes
+            assert_writes(s, case)
+        kernel = slot_of(s, "mlp_in/m1")["kernel"]["id"]
+        answer = s.post(f"/admin/kernels/{kernel}/disable", {"reason": "a test"}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert slot_of(s, "mlp_in/m1")["state"] == "eager"
+        assert agreed(s, published + 1) == published + 1
+        assert s.complete("One two three four", max_tokens=60, return_token_ids=True)["choices"][0][
+            "token_ids"] == load.texts[0]
+        ranks_said = s.get("/specializer").json()["specializer"]["ranks"]
+        assert ranks_said == [{"rank": i, "table": published + 1} for i in range(3)]
+        s.signal(signal.SIGTERM)
+        assert s.wait() == 0, s.text()
+    finally:
+        s.stop()
+    wait_gone(others(s).values())
+    assert not shared_memory()
 
 
 # ---- starting -----------------------------------------------------------------------------------
@@ -290,6 +378,7 @@ def test_when_rank_0_is_killed_the_others_end(ranks):
     assert not shared_memory()
 
 
+@pytest.mark.threads
 def test_sigterm_drains_and_ends_all(ranks):
     s = ranks(2, "--server-drain-s=1")
     thread, end = run_for_ever(s)

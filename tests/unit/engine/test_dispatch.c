@@ -144,6 +144,60 @@ static void the_fingerprint_tells_the_active_set(void **state)
     dispatch_close(d);
 }
 
+struct noted {
+    int n, slot[8];
+    int32_t number[8];
+};
+
+static void note(void *ctx, int slot, const struct kernel *k)
+{
+    struct noted *c = ctx;
+    c->slot[c->n] = slot;
+    c->number[c->n++] = k->number;
+}
+
+/* Two kernels at one address, one after the other, are two; and what breaks in a step is out of it.
+ */
+static void a_latched_table_is_what_steps_run_until_it_is_latched_again(void **state)
+{
+    (void)state;
+    static struct kernel one = {.id = "one", .number = 1}, two = {.id = "two", .number = 2};
+    struct dispatch *d = open_table();
+    struct slot *a = dispatch_slot_at(d, 3), *b = dispatch_slot_at(d, 90);
+    struct noted c = {0};
+    dispatch_publish(d, a, &one);
+    assert_ptr_equal(slot_kernel(a), &one); /* nobody has latched it yet */
+    dispatch_latch(d, note, &c);
+    assert_int_equal(c.n, 1);
+    assert_int_equal(c.slot[0], 3);
+    assert_int_equal(c.number[0], 1);
+    dispatch_publish(d, b, &two);
+    dispatch_publish(d, a, a->eager);
+    assert_ptr_equal(slot_kernel(a), &one);
+    assert_ptr_equal(slot_kernel(b), b->eager);
+    c = (struct noted){0};
+    dispatch_latch(d, note, &c);
+    assert_int_equal(c.n, 2);
+    assert_int_equal(c.slot[0], 3);
+    assert_int_equal(c.number[0], 0);
+    assert_int_equal(c.slot[1], 90);
+    assert_int_equal(c.number[1], 2);
+    dispatch_withdraw(d, b, &two);
+    assert_ptr_equal(slot_kernel(b), b->eager);
+    c = (struct noted){0};
+    dispatch_latch(d, note, &c);
+    assert_int_equal(c.n, 1);
+    assert_int_equal(c.number[0], 0);
+    dispatch_publish(d, a, &one);
+    dispatch_latch(d, NULL, NULL);
+    one.number = 5;
+    c = (struct noted){0};
+    dispatch_latch(d, note, &c);
+    assert_int_equal(c.n, 1);
+    assert_int_equal(c.number[0], 5);
+    dispatch_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -153,6 +207,7 @@ int main(void)
         cmocka_unit_test(a_replaced_kernel_is_free_after_the_next_boundary),
         cmocka_unit_test(where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later),
         cmocka_unit_test(the_same_kernel_again_is_no_swap),
+        cmocka_unit_test(a_latched_table_is_what_steps_run_until_it_is_latched_again),
         cmocka_unit_test(the_fingerprint_tells_the_active_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

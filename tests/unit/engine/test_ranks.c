@@ -26,7 +26,7 @@ enum { WORLD = 3, STEPS = 4 };
 enum state { BEFORE_JOIN, JOINED, SAID_PART, SET_UP, READY, IN_STEP, NEVER };
 
 static const struct wire_limits limits = {
-    .max_tokens = 8, .max_rows = 4, .kv_pages = 16, .vocab = 100, .max_context = 64};
+    .max_tokens = 8, .max_rows = 4, .kv_pages = 16, .vocab = 100, .max_context = 64, .slots = 20};
 
 /* ---- a rank --------------------------------------------------------------------------------- */
 
@@ -111,9 +111,9 @@ static int follow(struct rank *k, struct err *e)
     struct ranks *r = NULL;
     struct collective *c;
     struct wire_setup setup;
-    struct step s;
+    struct ranks_order o;
     int rc = open_world(k, &r, &c, &setup, e);
-    for (int n = 0; rc == 0 && (rc = ranks_next_step(r, &limits, &s, e)) > 0; n++) {
+    for (int n = 0; rc == 0 && (rc = ranks_next(r, &limits, &o, e)) > 0; n++) {
         if (n == 1)
             pass(k, IN_STEP);
         if (n == 1 && k->gives_up) {
@@ -123,7 +123,7 @@ static int follow(struct rank *k, struct err *e)
         }
         if (n == 1 && k->sleeps)
             pause();
-        rc = run(r, c, (float)s.tokens[0], e);
+        rc = run(r, c, (float)o.step.tokens[0], e);
     }
     ranks_close(r);
     return rc;
@@ -186,8 +186,9 @@ static int lead(struct rank *k, struct err *e)
     int rc = open_world(k, &r, &c, &setup, e);
     for (int n = 0; rc == 0 && n < STEPS; n++) {
         struct step s;
+        struct wire_table t = {.trial_slot = -1};
         make_step(&s, n);
-        rc = ranks_send_step(r, &s, e) || run(r, c, (float)(n + 1), e) ? -1 : 0;
+        rc = ranks_send_step(r, &s, &t, e) || run(r, c, (float)(n + 1), e) ? -1 : 0;
         if (r)
             ranks_step_ran(r);
     }
@@ -381,8 +382,9 @@ static void rank_0_may_die_in_any_state(void **state)
                 struct collective *c;
                 struct wire_setup setup = {.kv_pages = 1000};
                 struct step s;
+                struct wire_table t = {.trial_slot = -1};
                 make_step(&s, 0);
-                if (open_world(&k, &r, &c, &setup, &e) == 0 && ranks_send_step(r, &s, &e) == 0)
+                if (open_world(&k, &r, &c, &setup, &e) == 0 && ranks_send_step(r, &s, &t, &e) == 0)
                     raise(SIGKILL);
             }
             _exit(lead(&k, &e) ? 1 : 0);

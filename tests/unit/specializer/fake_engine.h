@@ -107,6 +107,28 @@ struct backend *engine_backend(const struct engine *e)
     (void)e;
     return (struct backend *)&fake;
 }
+int32_t engine_ranks(const struct engine *e)
+{
+    (void)e;
+    return 1;
+}
+
+int64_t engine_rank_table(const struct engine *e, int32_t rank)
+{
+    (void)e;
+    (void)rank;
+    return 0;
+}
+
+/* The rank whose part has another shape in a region, as a test has it. */
+static int32_t unequal_rank[REGION_COUNT];
+
+int32_t engine_rank_unequal(const struct engine *e, enum region r)
+{
+    (void)e;
+    return r < REGION_COUNT ? unequal_rank[r] : 0;
+}
+
 struct dispatch *engine_dispatch(const struct engine *e)
 {
     (void)e;

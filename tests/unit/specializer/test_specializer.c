@@ -152,6 +152,23 @@ static void loop_searches_only_the_slots_that_are_named(void **unused)
     stop(s);
 }
 
+/* One kernel would have to do for all ranks of the model, and would not. */
+static void loop_leaves_out_what_differs_between_ranks(void **unused)
+{
+    (void)unused;
+    unequal_rank[REGION_MLP_OUT] = 2;
+    struct specializer *s = start("--specializer-slots", "head, mlp_out");
+    WAIT_FOR(specialized("head/m1") && asleep(s));
+    assert_false(specialized("mlp_out/m1"));
+    char *text = NULL;
+    cJSON *o = json_of(ANSWER_DONE, specializer_slots(s, "mlp_out/m1", &text), &text);
+    assert_string_equal(cJSON_GetObjectItem(o, "why")->valuestring,
+                        "rank 2 has another shape or machine there");
+    assert_int_equal(cJSON_GetObjectItem(o, "candidates")->valueint, 0);
+    cJSON_Delete(o);
+    stop(s);
+}
+
 static void loop_does_not_start_with_a_slot_that_there_is_not(void **unused)
 {
     (void)unused;
@@ -404,6 +421,7 @@ static void loop_that_works_only_when_idle_publishes_between_requests(void **unu
 static int leave_nothing(void **unused)
 {
     let_them_be_enough();
+    memset(unequal_rank, 0, sizeof unequal_rank);
     stop_what_runs(unused);
     leave_server();
     return 0;
@@ -421,6 +439,7 @@ int main(void)
         TEST(loop_under_bit_equal_proposes_only_points_that_declare_it),
         TEST(loop_waits_for_traffic_and_builds_nothing_without),
         TEST(loop_searches_only_the_slots_that_are_named),
+        TEST(loop_leaves_out_what_differs_between_ranks),
         TEST(loop_does_not_start_with_a_slot_that_there_is_not),
         TEST(loop_rolls_back_what_an_audit_finds_wrong_and_refuses_it_the_second_time),
         TEST(loop_gives_up_on_a_kernel_that_kills_the_process),

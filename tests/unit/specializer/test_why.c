@@ -141,6 +141,10 @@ static void a_slot_that_nobody_tried_says_what_is_in_the_way(void **state)
     p.left_out = true;
     why_eager_locked(&s, &p, out);
     assert_string_equal(out, "left out by specializer.slots");
+    p.unequal = 3;
+    why_eager_locked(&s, &p, out);
+    assert_string_equal(out, "rank 3 has another shape or machine there");
+    p.unequal = 0;
     why_no_point_locked(&p);
     why_eager_locked(&s, &p, out);
     assert_string_equal(out, "no point of its templates is legal here");

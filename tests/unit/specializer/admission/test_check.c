@@ -314,6 +314,7 @@ static void probe_request_survives_its_file_and_names_a_bad_field(void **state)
     char *path = temporary();
     struct err err = {""};
     struct probe_request q = {.model = "/m.gguf",
+                              .ranks = 3,
                               .object = "/o.so",
                               .name = "a \"name\"",
                               .region = REGION_ATTN,
@@ -330,6 +331,7 @@ static void probe_request_survives_its_file_and_names_a_bad_field(void **state)
     struct probe_request r;
     assert_int_equal(probe_request_write(&q, path, &err), 0);
     assert_int_equal(probe_request_read(&r, path, &err), 0);
+    assert_int_equal(r.ranks, 3);
     assert_string_equal(r.name, q.name);
     assert_string_equal(r.capture[1], "/c1");
     assert_int_equal(r.region, REGION_ATTN);

@@ -332,7 +332,8 @@ static void a_request_brings_machine_and_shape_to_the_probe(void **state)
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    struct probe_request q = {.machine = MACHINE_CUDA,
+    struct probe_request q = {.ranks = 1,
+                              .machine = MACHINE_CUDA,
                               .shape = shape,
                               .model = "random:x",
                               .object = "k.cubin",
