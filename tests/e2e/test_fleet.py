@@ -7,15 +7,18 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
 
 import pytest
 
+import agentic
 from agentic import PATIENCE as LONGER  # what must be faster than something may take long
 from conftest import BINARY, PATIENCE, ROOT
 from postgres import Postgres
+from test_agentic import ALONE, fast_text
 
 SLOT = "mlp_out/m1"  # every machine has a kernel for it that is faster than eager
 KEY = {"authorization": "Bearer boss"}
@@ -98,9 +101,9 @@ def online(server):
     return server
 
 
-def events(server, event):
+def events(server, event=None):
     rows = server.get("/admin/trace", headers=KEY).json()["trace"]
-    return [r for r in rows if r["event"] == event]
+    return [r for r in rows if event in (None, r["event"])]
 
 
 def active(server):
@@ -233,6 +236,76 @@ def test_a_database_that_goes_away_under_load_and_comes_back(member, pg):
     assert time.time() - begin < 60
 
 
+class Slow:
+    """Between servers and the database: every answer of it comes DELAY_S later."""
+
+    DELAY_S = 4  # below what a statement may take
+
+    def __init__(self, pg):
+        self.held = 0  # answers that are on their way now
+        self.done = 0  # answers that arrived
+        self.to = ("127.0.0.1", pg.port)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.uri = pg.uri.replace(f":{pg.port}/", f":{self.listener.getsockname()[1]}/")
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self.to)
+            for source, to, delay in ((near, far, 0), (far, near, self.DELAY_S)):
+                threading.Thread(target=self.carry, args=(source, to, delay), daemon=True).start()
+
+    def carry(self, source, to, delay):
+        try:
+            while data := source.recv(1 << 16):
+                if delay:
+                    self.held += 1
+                    time.sleep(delay)
+                    self.held -= 1
+                    self.done += 1
+                to.sendall(data)
+        except OSError:
+            pass
+        for s in (source, to):
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def within_one_answer(self, act):
+        """True if what `act` does came to its end while the database owed the same answer."""
+        before = self.done
+        return self.held > 0 and act() and self.held > 0 and self.done == before
+
+
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+def test_neither_requests_nor_the_search_wait_for_a_slow_database(member, pg):
+    slow = Slow(pg)
+    server = online(member(uri=slow.uri))
+    with Load(server) as load:
+        until(lambda: slow.within_one_answer(lambda: server.complete("Bread", max_tokens=1)),
+              server.text)
+        moved = lambda: len(server.get("/admin/trace", headers=KEY).json()["trace"])
+
+        def search_moves():
+            before, answers = moved(), slow.done
+            while moved() == before and slow.done == answers:
+                time.sleep(0.05)
+            return moved() > before
+        until(lambda: slow.within_one_answer(search_moves), server.text, LONGER)
+        until(lambda: active(server), server.text, LONGER)
+        # What it learned arrives all the same, late.
+        until(lambda: pg.one("SELECT count(*) FROM whet_kernel WHERE state='active'") != "0",
+              server.text, LONGER)
+        assert fleet(server)["state"] == "online"
+        assert not load.failed
+    slow.listener.close()
+
+
 def test_one_that_may_only_read_listens(member, pg):
     other = online(member("--specializer-paused=true"))
     env = fleet(other)["env"]
@@ -245,6 +318,35 @@ def test_one_that_may_only_read_listens(member, pg):
     until(lambda: fleet(server)["suspects"] == 1, lambda: json.dumps(fleet(server)))
     assert "permission denied" in fleet(server)["trouble"]
     assert len(pg.sql("SELECT * FROM whet_server")) == 1
+
+
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+def test_a_language_models_text_goes_only_where_it_is_wanted_and_is_proven_again(member, pg):
+    """From one that has `agentic` on, to one that has it on; one that has it off sees nothing of it."""
+    on = ("--specializer-slots", "mlp_in/m1", "--specializer-strategy", "agentic", *ALONE)
+    model = agentic.Model([fast_text()])
+    mine = lambda s: [k for k in s.get("/admin/kernels", headers=KEY).json()["kernels"]
+                      if k["template"] == "agent_mlp_in"]
+    try:
+        writer = online(member(*on, "--specializer-agentic", "on", "--adviser-url", model.url,
+                               "--adviser-model", "writer", "--agentic-attempts", "4",
+                               "--agentic-price-in", "2", "--agentic-price-out", "8"))
+        with Load(writer):
+            until(lambda: pg.one("SELECT count(*) FROM whet_text") != "0", writer.text, LONGER)
+    finally:
+        model.close()
+    without = online(member("--specializer-slots", "mlp_in/m1", *ALONE))
+    wanting = online(member(*on, "--specializer-agentic", "on"))  # and no model to ask
+    with Load(wanting):
+        until(lambda: {"imported", "built", "probed"} <=
+              {r["event"] for r in events(wanting)}, wanting.text, LONGER)
+    texts = {json.loads(row[0])["source_hash"] for row in pg.sql("SELECT body FROM whet_text")}
+    assert texts and mine(wanting)
+    # What was sent after the text has arrived, so the text would have.
+    pg.sql("INSERT INTO whet_retraction(env, key, slot, server, name, reason) VALUES"
+           f" ('{fleet(without)['env']}', '{'a' * 16}', 'mlp_in/m1', 'x', 'somebody', 'wrong')")
+    until(lambda: fleet(without)["suspects"] == 1, lambda: json.dumps(fleet(without)))
+    assert not mine(without) and not [r for r in events(without) if r["event"] == "imported"]
 
 
 LIBFAKETIME = [p for p in glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")]
