@@ -283,6 +283,25 @@ class Slow:
 
 
 @pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+def test_what_many_say_serves_them_well_is_tried_first(member, pg):
+    """Whether it wins here is for this machine to say; that it comes first, and by whose word, is not."""
+    first = online(member())
+    with Load(first):
+        row = until(lambda: pg.sql("SELECT env, key, source, knobs FROM whet_kernel WHERE speed > 0"),
+                    first.text, LONGER)[0]
+    assert first.stop() is None
+    env, key, source, knobs = row
+    pg.sql("DELETE FROM whet_kernel; DELETE FROM whet_lease;" +
+           ";".join(row_sql(env, key, digit * 16, source=source, knobs=knobs, speed=speed)
+                    for digit, speed in (("a", 1.4), ("b", 1.5), ("c", 9000))))
+    second = online(member("--specializer-starts=false"))
+    with Load(second):
+        until(lambda: events(second, "proposed"), second.text, LONGER)
+    assert events(second, "proposed")[-1]["kernel"] == key
+    assert "+50.0 % over eager" in events(second, "fleet")[-1]["text"]  # not the liar's word
+
+
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 def test_neither_requests_nor_the_search_wait_for_a_slow_database(member, pg):
     slow = Slow(pg)
     server = online(member(uri=slow.uri))
@@ -297,10 +316,8 @@ def test_neither_requests_nor_the_search_wait_for_a_slow_database(member, pg):
                 time.sleep(0.05)
             return moved() > before
         until(lambda: slow.within_one_answer(search_moves), server.text, LONGER)
-        until(lambda: active(server), server.text, LONGER)
         # What it learned arrives all the same, late.
-        until(lambda: pg.one("SELECT count(*) FROM whet_kernel WHERE state='active'") != "0",
-              server.text, LONGER)
+        until(lambda: pg.one("SELECT count(*) FROM whet_kernel") != "0", server.text, LONGER)
         assert fleet(server)["state"] == "online"
         assert not load.failed
     slow.listener.close()
