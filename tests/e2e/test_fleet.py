@@ -14,11 +14,9 @@ import time
 
 import pytest
 
-import agentic
 from agentic import PATIENCE as LONGER  # what must be faster than something may take long
 from conftest import BINARY, PATIENCE, ROOT
 from postgres import Postgres
-from test_agentic import ALONE, fast_text
 
 SLOT = "mlp_out/m1"  # every machine has a kernel for it that is faster than eager
 KEY = {"authorization": "Bearer boss"}
@@ -101,9 +99,9 @@ def online(server):
     return server
 
 
-def events(server, event=None):
+def events(server, event):
     rows = server.get("/admin/trace", headers=KEY).json()["trace"]
-    return [r for r in rows if event in (None, r["event"])]
+    return [r for r in rows if r["event"] == event]
 
 
 def active(server):
@@ -335,35 +333,6 @@ def test_one_that_may_only_read_listens(member, pg):
     until(lambda: fleet(server)["suspects"] == 1, lambda: json.dumps(fleet(server)))
     assert "permission denied" in fleet(server)["trouble"]
     assert len(pg.sql("SELECT * FROM whet_server")) == 1
-
-
-@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
-def test_a_language_models_text_goes_only_where_it_is_wanted_and_is_proven_again(member, pg):
-    """From one that has `agentic` on, to one that has it on; one that has it off sees nothing of it."""
-    on = ("--specializer-slots", "mlp_in/m1", "--specializer-strategy", "agentic", *ALONE)
-    model = agentic.Model([fast_text()])
-    mine = lambda s: [k for k in s.get("/admin/kernels", headers=KEY).json()["kernels"]
-                      if k["template"] == "agent_mlp_in"]
-    try:
-        writer = online(member(*on, "--specializer-agentic", "on", "--adviser-url", model.url,
-                               "--adviser-model", "writer", "--agentic-attempts", "4",
-                               "--agentic-price-in", "2", "--agentic-price-out", "8"))
-        with Load(writer):
-            until(lambda: pg.one("SELECT count(*) FROM whet_text") != "0", writer.text, LONGER)
-    finally:
-        model.close()
-    without = online(member("--specializer-slots", "mlp_in/m1", *ALONE))
-    wanting = online(member(*on, "--specializer-agentic", "on"))  # and no model to ask
-    with Load(wanting):
-        until(lambda: {"imported", "built", "probed"} <=
-              {r["event"] for r in events(wanting)}, wanting.text, LONGER)
-    texts = {json.loads(row[0])["source_hash"] for row in pg.sql("SELECT body FROM whet_text")}
-    assert texts and mine(wanting)
-    # What was sent after the text has arrived, so the text would have.
-    pg.sql("INSERT INTO whet_retraction(env, key, slot, server, name, reason) VALUES"
-           f" ('{fleet(without)['env']}', '{'a' * 16}', 'mlp_in/m1', 'x', 'somebody', 'wrong')")
-    until(lambda: fleet(without)["suspects"] == 1, lambda: json.dumps(fleet(without)))
-    assert not mine(without) and not [r for r in events(without) if r["event"] == "imported"]
 
 
 LIBFAKETIME = [p for p in glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")]
