@@ -17,6 +17,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/admission/probe.h"
+#include "specializer/fleet/fleet_offer.h"
 #include "specializer/restore.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
@@ -71,11 +72,18 @@ static void learn_row(void *ctx, const struct fleet_row *r)
     int32_t id = space_find(p->space, r->template, &r->point);
     if (id < 0 || !same_source(l, r))
         return;
+    if (fleet_row_won(r) && r->speed > p->fleet.top) {
+        p->fleet.top = r->speed;
+        p->fleet.dry = 0;
+        p->dry = 0;
+    }
     struct behind *b = p->search.trial[id] == TRIAL_NONE ? put_behind(p, id) : behind(p, id);
     if (!b || b->learned || r->own_s <= 0 || r->own_s < p->locked.roofline_s)
         return;
     cost_learn(&l->s->cost, r->template, &r->point, space_facts(p->space), r->own_s);
     b->learned = true;
+    p->fleet.measured++; /* whoever searches the slot next does not find it fresh */
+    p->fleet.dry++;
 }
 
 bool fleet_turn_undefer(struct slot_search *p)
@@ -94,31 +102,78 @@ void fleet_turn_forget(struct slot_search *p)
     free(p->fleet.behind);
     p->fleet.behind = NULL;
     p->fleet.behinds = 0;
+    free(p->fleet.again);
+    p->fleet.again = NULL;
+    p->fleet.agains = 0;
+    p->fleet.measured = p->fleet.dry = 0;
+    p->fleet.top = 0;
     p->fleet.serial = 0;
     p->fleet.adopt = false;
     p->fleet.news = 0;
 }
 
-/* The fastest winner of others that was not tried here. */
-static void offer_row(void *ctx, const struct fleet_row *r)
+struct words {
+    struct fleet_reading l;
+    struct fleet_word *word;
+    int n;
+};
+
+static void word_row(void *ctx, const struct fleet_row *r)
 {
-    struct fleet_reading *l = ctx;
-    struct slot_search *p = l->p;
-    if (!fleet_row_won(r) || r->speed <= p->fleet.speed)
+    struct words *w = ctx;
+    int32_t id = space_find(w->l.p->space, r->template, &r->point);
+    if (id < 0 || r->speed <= 0 || !same_source(&w->l, r))
         return;
-    int32_t id = space_find(p->space, r->template, &r->point);
-    if (id < 0 || !(p->search.trial[id] == TRIAL_NONE || behind(p, id)) || !same_source(l, r) ||
-        p->search.trial[id] == TRIAL_MEASURED || p->search.trial[id] == TRIAL_REFUSED)
-        return;
-    p->fleet.speed = r->speed;
-    p->fleet.offer = id;
+    w->word = xrealloc(w->word, (size_t)(w->n + 1) * sizeof *w->word);
+    w->word[w->n++] = (struct fleet_word){id, r->speed, fleet_row_won(r)};
+}
+
+static struct again *again(struct slot_search *p, int32_t id)
+{
+    for (int i = 0; i < p->fleet.agains; i++)
+        if (p->fleet.again[i].id == id)
+            return &p->fleet.again[i];
+    return NULL;
+}
+
+static int trials(void *ctx, int32_t id, double *speed)
+{
+    struct slot_search *p = ctx;
+    const struct again *a = again(p, id);
+    *speed = (double)p->search.speed[id];
+    switch (p->search.trial[id]) {
+    case TRIAL_NONE:
+        return a ? a->n + 1 : 0;
+    case TRIAL_MEASURED:
+        return a ? a->n + 1 : 1;
+    case TRIAL_PENDING:
+        return behind(p, id) ? 0 : -1;
+    default:
+        return -1;
+    }
+}
+
+/* The best winner of others, if it is worth a proof here. */
+static void find_offer(struct specializer *s, struct slot_search *p)
+{
+    struct words w = {.l = {.s = s, .p = p}};
+    double gain;
+    pthread_mutex_lock(&s->lock);
+    const struct candidate *c = p->locked.active;
+    double seen = 1 + p->locked.gain_eager;
+    int32_t serving = c ? space_find(p->space, c->template, &c->point) : -1;
+    pthread_mutex_unlock(&s->lock);
+    fleet_each(s->fleet, p->slot->name, 0, 0, word_row, &w);
+    const struct fleet_offer_ask ask = {w.word, w.n, serving, seen, trials, p};
+    p->fleet.offer = fleet_offer_best(&ask, &gain);
+    p->fleet.speed = gain * seen;
+    free(w.word);
 }
 
 static void look_for_offer(struct specializer *s, struct slot_search *p)
 {
     struct fleet_reading l = {.s = s, .p = p};
     pthread_mutex_lock(&s->lock);
-    double now = 1 + p->locked.gain_eager;
     bool may =
         !p->left_out && !p->locked.pinned[0] && !p->promoted.c && p->locked.worth >= OBSERVE_FLOOR;
     pthread_mutex_unlock(&s->lock);
@@ -134,18 +189,32 @@ static void look_for_offer(struct specializer *s, struct slot_search *p)
     if (fleet_count(s->fleet, p->slot->name) == 0 || !slot_search_open(s, p))
         return;
     fleet_each(s->fleet, p->slot->name, p->fleet.serial, LEARN_AT_ONCE, learn_row, &l);
-    p->fleet.speed = now; /* both numbers have their noise: the same is worth one trial */
-    p->fleet.offer = -1;
-    fleet_each(s->fleet, p->slot->name, 0, 0, offer_row, &l);
+    find_offer(s, p);
     p->fleet.adopt = p->fleet.offer >= 0;
     p->fleet.news = news;
     p->fleet.tried = p->search.tried;
     if (p->fleet.adopt && !adopted) {
-        store_trace(s->store, p->slot->name, NULL, "fleet", NULL,
-                    "a kernel that serves elsewhere, %+.1f %% over eager there, is tried next",
-                    (p->fleet.speed - 1) * 100);
+        store_trace(
+            s->store, p->slot->name, NULL, "fleet", NULL,
+            "a kernel that serves elsewhere, by all who measured it %+.1f %% over eager, is "
+            "tried next",
+            (p->fleet.speed - 1) * 100);
         p->exhausted = false;
     }
+}
+
+/* What was measured here is as if it had not been. */
+static void try_again(struct slot_search *p, int32_t id)
+{
+    struct again *a = again(p, id);
+    if (!a) {
+        p->fleet.again =
+            xrealloc(p->fleet.again, (size_t)(p->fleet.agains + 1) * sizeof *p->fleet.again);
+        a = &p->fleet.again[p->fleet.agains++];
+        *a = (struct again){.id = id};
+    }
+    a->n++;
+    p->search.trial[id] = TRIAL_NONE;
 }
 
 int32_t fleet_turn_take(struct slot_search *p)
@@ -156,11 +225,22 @@ int32_t fleet_turn_take(struct slot_search *p)
     if (b) {
         search_forget(&p->search, b->id);
         *b = p->fleet.behind[--p->fleet.behinds];
+    } else if (p->search.trial[p->fleet.offer] == TRIAL_MEASURED) {
+        try_again(p, p->fleet.offer);
     }
     return p->fleet.offer;
 }
 
 /* ---- whose slot it is ------------------------------------------------------------------------ */
+
+/* As observe_worth() has it, with what others measured as if it had been measured here: only for
+ * the order. Whether a slot is worth anything at all is this server's own affair, or one that comes
+ * late would not even prove what the others found. */
+static double worth_of_all(struct specializer *s, const struct slot_search *p)
+{
+    return observe_worth(&s->observe, (int)(p - s->slot_search), p->measured + p->fleet.measured,
+                         p->dry + p->fleet.dry);
+}
 
 /* Of the slots that may be searched, the worthiest first; the one of a batch that is under way
  * before all. */
@@ -175,7 +255,7 @@ static void wish(struct specializer *s)
         bool batch = search_batch_has(s, p);
         if (!batch && (p->locked.worth < OBSERVE_FLOOR || !slot_choosable_locked(s, p)))
             continue;
-        double w = batch ? 2 : p->locked.worth;
+        double w = batch ? 2 : worth_of_all(s, p);
         int at = n < SLOTS_MOST ? n++ : SLOTS_MOST - 1;
         for (; at > 0 && worth[at - 1] < w; at--) {
             slot[at] = slot[at - 1];

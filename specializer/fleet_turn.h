@@ -24,6 +24,14 @@ struct slot_search_fleet {
         bool learned; /* what it took there */
     } * behind;       /* [behinds] points that others tried: here they come last */
     int behinds;
+    struct again {
+        int32_t id;
+        int n;
+    } * again; /* [agains] points that were measured here, and tried again because others serve them
+                */
+    int agains;
+    int measured, dry; /* points that others measured; of them since the last gain anywhere */
+    double top;        /* the fastest kernel that others told of, over eager */
 };
 
 /* Of the specializer. */

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -231,6 +232,93 @@ def test_a_database_that_goes_away_under_load_and_comes_back(member, pg):
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
     assert time.time() - begin < 60
+
+
+class Slow:
+    """Between servers and the database: every answer of it comes DELAY_S later."""
+
+    DELAY_S = 4  # below what a statement may take
+
+    def __init__(self, pg):
+        self.held = 0  # answers that are on their way now
+        self.done = 0  # answers that arrived
+        self.to = ("127.0.0.1", pg.port)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.uri = pg.uri.replace(f":{pg.port}/", f":{self.listener.getsockname()[1]}/")
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self.to)
+            for source, to, delay in ((near, far, 0), (far, near, self.DELAY_S)):
+                threading.Thread(target=self.carry, args=(source, to, delay), daemon=True).start()
+
+    def carry(self, source, to, delay):
+        try:
+            while data := source.recv(1 << 16):
+                if delay:
+                    self.held += 1
+                    time.sleep(delay)
+                    self.held -= 1
+                    self.done += 1
+                to.sendall(data)
+        except OSError:
+            pass
+        for s in (source, to):
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def within_one_answer(self, act):
+        """True if what `act` does came to its end while the database owed the same answer."""
+        before = self.done
+        return self.held > 0 and act() and self.held > 0 and self.done == before
+
+
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+def test_what_many_say_serves_them_well_is_tried_first(member, pg):
+    """Whether it wins here is for this machine to say; that it comes first, and by whose word, is not."""
+    first = online(member())
+    with Load(first):
+        row = until(lambda: pg.sql("SELECT env, key, source, knobs FROM whet_kernel WHERE speed > 0"),
+                    first.text, LONGER)[0]
+    assert first.stop() is None
+    env, key, source, knobs = row
+    pg.sql("DELETE FROM whet_kernel; DELETE FROM whet_lease;" +
+           ";".join(row_sql(env, key, digit * 16, source=source, knobs=knobs, speed=speed)
+                    for digit, speed in (("a", 1.4), ("b", 1.5), ("c", 9000))))
+    second = online(member("--specializer-starts=false"))
+    with Load(second):
+        until(lambda: events(second, "proposed"), second.text, LONGER)
+    assert events(second, "proposed")[-1]["kernel"] == key
+    assert "+50.0 % over eager" in events(second, "fleet")[-1]["text"]  # not the liar's word
+
+
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+def test_neither_requests_nor_the_search_wait_for_a_slow_database(member, pg):
+    slow = Slow(pg)
+    server = online(member(uri=slow.uri))
+    with Load(server) as load:
+        until(lambda: slow.within_one_answer(lambda: server.complete("Bread", max_tokens=1)),
+              server.text)
+        moved = lambda: len(server.get("/admin/trace", headers=KEY).json()["trace"])
+
+        def search_moves():
+            before, answers = moved(), slow.done
+            while moved() == before and slow.done == answers:
+                time.sleep(0.05)
+            return moved() > before
+        until(lambda: slow.within_one_answer(search_moves), server.text, LONGER)
+        # What it learned arrives all the same, late.
+        until(lambda: pg.one("SELECT count(*) FROM whet_kernel") != "0", server.text, LONGER)
+        assert fleet(server)["state"] == "online"
+        assert not load.failed
+    slow.listener.close()
 
 
 def test_one_that_may_only_read_listens(member, pg):

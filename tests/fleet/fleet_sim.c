@@ -21,6 +21,7 @@
 #include "engine/dispatch.h"
 #include "engine/plan.h"
 #include "specializer/candidate/hash.h"
+#include "specializer/fleet/fleet_offer.h"
 #include "specializer/fleet/fleet_row.h"
 #include "specializer/fleet/fleet_schema.h"
 #include "specializer/fleet/fleet_sql.h"
@@ -55,8 +56,18 @@ struct looking {
     int measured, dry;
     int32_t *behind;
     int behinds;
-    int32_t offer; /* -1: none */
-    double offer_speed;
+    struct said {
+        struct fleet_word word;
+        char server[KEY_HEX + 1];
+    } * said; /* [sayings] the last word of each server on each point */
+    int sayings;
+    int *trials;     /* [space_size] */
+    double *own;     /* [space_size] as measured here */
+    int32_t serving; /* -1: eager */
+    int32_t offer;   /* -1: none */
+    double gain;     /* of the offer */
+    double top;      /* the fastest that was told of */
+    bool *counted;   /* [space_size] as measured, by another server */
 };
 
 struct member {
@@ -155,6 +166,28 @@ static bool is_behind(const struct looking *k, int32_t id)
     return false;
 }
 
+static void hear_word(struct looking *k, const struct fleet_row *r, int32_t id)
+{
+    int at = 0;
+    while (at < k->sayings &&
+           (k->said[at].word.id != id || strcmp(k->said[at].server, r->server) != 0))
+        at++;
+    if (at == k->sayings)
+        k->said = realloc(k->said, (size_t)++k->sayings * sizeof *k->said);
+    struct said *x = &k->said[at];
+    if (r->own_s > 0 && !k->counted[id] && k->trials[id] == 0) {
+        k->counted[id] = true;
+        k->measured++;
+        k->dry++;
+    }
+    x->word = (struct fleet_word){id, r->speed, fleet_row_won(r)};
+    memcpy(x->server, r->server, sizeof x->server);
+    if (x->word.won && r->speed > k->top) {
+        k->top = r->speed;
+        k->dry = 0;
+    }
+}
+
 static void hear_row(struct world *w, struct member *m, const struct fleet_row *r, int slot)
 {
     int at = 0;
@@ -174,11 +207,7 @@ static void hear_row(struct world *w, struct member *m, const struct fleet_row *
         k->behind = realloc(k->behind, (size_t)(k->behinds + 1) * sizeof *k->behind);
         k->behind[k->behinds++] = id;
     }
-    bool mine = k->search.trial[id] == TRIAL_MEASURED || k->search.trial[id] == TRIAL_REFUSED;
-    if (fleet_row_won(r) && !mine && r->speed > k->offer_speed) {
-        k->offer = id;
-        k->offer_speed = r->speed;
-    }
+    hear_word(k, r, id);
 }
 
 static void hear(struct world *w, struct member *m)
@@ -212,15 +241,29 @@ static double worth(const struct looking *k)
     return exp(-k->dry / DRY_SCALE) / (1 + k->measured / MEASURED_SCALE);
 }
 
-/* A winner of others that is worth its trial; -1: none. */
-static int offered(const struct world *w, const struct member *m)
+static int trials(void *ctx, int32_t id, double *speed)
 {
+    const struct looking *k = ctx;
+    *speed = k->own[id];
+    return k->search.trial[id] == TRIAL_REFUSED ? -1 : k->trials[id];
+}
+
+/* The slot where a winner of others gains most; -1: none that is worth its proof now. */
+static int offered(const struct world *w, struct member *m)
+{
+    int best = -1;
     for (int i = 0; i < w->slots; i++) {
-        const struct looking *k = &m->look[i];
-        if (k->offer >= 0 && k->offer_speed > k->seen)
-            return i;
+        struct looking *k = &m->look[i];
+        struct fleet_word *word = malloc((size_t)(k->sayings + 1) * sizeof *word);
+        for (int n = 0; n < k->sayings; n++)
+            word[n] = k->said[n].word;
+        const struct fleet_offer_ask ask = {word, k->sayings, k->serving, k->seen, trials, k};
+        k->offer = fleet_offer_best(&ask, &k->gain);
+        free(word);
+        if (k->offer >= 0 && (best < 0 || k->gain > m->look[best].gain))
+            best = i;
     }
-    return -1;
+    return best;
 }
 
 static int lease(struct world *w, struct member *m)
@@ -265,6 +308,22 @@ static void propose(struct member *m)
         k->dry += 1000; /* nothing is left there */
 }
 
+/* With $FLEET_SIM_TRACE: a line a batch, and of the slot how far it is. */
+static void trace(const struct world *w, const struct member *m, double took)
+{
+    static const char *const doing[] = {"waits", "searches", "proves"};
+    int what = m->n == 0 ? 0 : m->adopts ? 2 : 1;
+    if (!getenv("FLEET_SIM_TRACE"))
+        return;
+    fprintf(stderr, "%7.1f server %d %s for %.1f s", m->at_s - took, (int)(m - w->member),
+            doing[what], took);
+    if (m->slot >= 0)
+        fprintf(stderr, ": %s, serves %.3f of the best, holds it for %.3f", w->land[m->slot].slot,
+                m->look[m->slot].truth / w->land[m->slot].best,
+                m->look[m->slot].seen / w->land[m->slot].best);
+    fputc('\n', stderr);
+}
+
 /* What a server does next, and how long that takes. */
 static void begin(struct world *w, struct member *m)
 {
@@ -274,16 +333,15 @@ static void begin(struct world *w, struct member *m)
     m->slot = offered(w, m);
     m->adopts = m->slot >= 0;
     m->n = 0;
+    if (!m->adopts && (m->slot = lease(w, m)) >= 0)
+        propose(m);
     if (m->adopts) {
         struct looking *k = &m->look[m->slot];
         m->id[0] = k->offer;
         m->n = 1;
-        k->offer = -1;
         if (is_behind(k, m->id[0]))
             search_forget(&k->search, m->id[0]);
         search_pending(&k->search, m->id, 1);
-    } else if ((m->slot = lease(w, m)) >= 0) {
-        propose(m);
     }
     double took = m->n == 0 ? 10 : 0;
     for (int i = 0; i < m->n; i++) {
@@ -296,6 +354,7 @@ static void begin(struct world *w, struct member *m)
     tell(w, m, rows);
     m->at_s += took;
     m->ending = m->n > 0;
+    trace(w, m, took);
 }
 
 /* The best of the batch goes on to live steps, if it is better than what serves. */
@@ -312,13 +371,17 @@ static void end(struct world *w, struct member *m)
         const struct measured *row = &l->table->row[m->id[i]];
         double truth = measured_speed(row);
         double wrong =
-            exp(measured_noise(row) * measured_deviate(lot + (uint64_t)(served * 1e6), m->id[i]));
+            exp(measured_noise(row) * measured_deviate(lot + (uint64_t)(served * 1e6) +
+                                                           (uint64_t)k->trials[m->id[i]] * 7919,
+                                                       m->id[i]));
         double ratio = truth / served * wrong;
         fill_record(w, m->slot, m->id[i], &r);
         r.state = truth > 0 ? LIFE_BENCHED : LIFE_REFUSED;
         r.evidence.speed = before * ratio;
         r.evidence.own_s = truth > 0 ? (double)row->own_s / wrong : 0;
         search_learn(&k->search, m->id[i], before * ratio);
+        k->trials[m->id[i]]++;
+        k->own[m->id[i]] = before * ratio;
         if (truth > 0) {
             struct point p;
             space_point(k->space, m->id[i], &p);
@@ -337,6 +400,7 @@ static void end(struct world *w, struct member *m)
     if (winner >= 0) {
         m->at_s += PROMOTE_S;
         k->seen = before * gain;
+        k->serving = winner;
         k->truth = measured_speed(&l->table->row[winner]);
         if (k->truth >= NEAR * l->best && k->near_s < 0)
             k->near_s = m->at_s;
@@ -346,9 +410,6 @@ static void end(struct world *w, struct member *m)
         r.evidence.own_s = (double)l->table->row[winner].own_s;
         cJSON_AddItemToArray(rows, fleet_kernel_json(&r));
     }
-    if (k->offer >= 0 && k->offer_speed <= k->seen)
-        k->offer = -1;
-    k->offer_speed = k->offer >= 0 ? k->offer_speed : k->seen;
     /* An active row replaces the one that says it was benched. */
     for (int i = cJSON_GetArraySize(rows) - 2; winner >= 0 && i >= 0; i--)
         if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(cJSON_GetArrayItem(rows, i), "key")),
@@ -376,9 +437,12 @@ static void open_member(struct world *w, struct member *m, int number)
         k->space = table_part(w->land[i].table, 0, 1)->space;
         search_open(&k->search, k->space);
         k->strategy = strategy_template.open(&k->search, w->seed * 64 + (uint64_t)number);
-        k->seen = k->truth = k->offer_speed = 1;
+        k->seen = k->truth = k->top = 1;
+        k->trials = calloc((size_t)space_size(k->space), sizeof *k->trials);
+        k->counted = calloc((size_t)space_size(k->space), sizeof *k->counted);
+        k->own = calloc((size_t)space_size(k->space), sizeof *k->own);
         k->near_s = w->land[i].best * NEAR <= 1 ? 0 : -1;
-        k->offer = -1;
+        k->offer = k->serving = -1;
     }
     m->at_s = number * 0.01;
     if (fleet_hello(w->db, &m->self, &err) != 0)
@@ -447,6 +511,12 @@ static void run(struct world *w, int members, int dead)
     }
     for (int i = 0; i < members; i++)
         tried += w->member[i].tried;
+    for (int i = 0; getenv("FLEET_SIM_TRACE") && i < w->slots; i++) {
+        fprintf(stderr, "%s: near at", w->land[i].slot);
+        for (int k = 0; k < members; k++)
+            fprintf(stderr, " %.0f", w->member[k].look[i].near_s);
+        fputc('\n', stderr);
+    }
     printf("{\"servers\": %d, \"dead\": %d, \"slots\": %d, \"seed\": %llu, \"all_s\": %.1f,"
            " \"first_s\": %.1f, \"left\": %d, \"tried\": %d}\n",
            members, dead, w->slots, (unsigned long long)w->seed, left ? -1 : all_s,

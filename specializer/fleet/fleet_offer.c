@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_offer.c - see fleet_offer.h.
+ *
+ * Each speed has its noise, the winner among many points is the one whose noise was kindest, and
+ * speeds of one server are chained: each is relative to the kernel before it. So a server that was
+ * lucky would hold a kernel for better than it is and take no better one from others; medians over
+ * servers mend that. One that was unlucky with the best point would never look at it again: a point
+ * that others serve may be tried again, a bounded number of times.
+ */
+#include "specializer/fleet/fleet_offer.h"
+
+#include <stdlib.h>
+
+/* A gain below this is not told from noise; nobody promotes for less. */
+#define GAIN_LEAST 1.02
+enum { TRIALS_MOST = 3, WORDS_MOST = 64 };
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of what all say of a point, own (0: nothing) among them. */
+static double consensus(const struct fleet_offer_ask *ask, int32_t id, double own)
+{
+    double all[WORDS_MOST];
+    int n = 0;
+    if (own > 0)
+        all[n++] = own;
+    for (int i = 0; i < ask->words && n < WORDS_MOST; i++)
+        if (ask->word[i].id == id && ask->word[i].speed > 0)
+            all[n++] = ask->word[i].speed;
+    qsort(all, (size_t)n, sizeof *all, by_size);
+    return n == 0 ? 0 : (all[(n - 1) / 2] + all[n / 2]) / 2;
+}
+
+int32_t fleet_offer_best(const struct fleet_offer_ask *ask, double *gain)
+{
+    double seen = ask->serving < 0 ? ask->seen : consensus(ask, ask->serving, ask->seen);
+    int32_t best = -1;
+    *gain = GAIN_LEAST;
+    for (int i = 0; i < ask->words; i++) {
+        const struct fleet_word *w = &ask->word[i];
+        double own = 0;
+        if (!w->won || w->id == ask->serving)
+            continue;
+        int trials = ask->trials(ask->ctx, w->id, &own);
+        if (trials < 0 || trials >= TRIALS_MOST)
+            continue;
+        double g = consensus(ask, w->id, trials > 0 ? own : 0) / seen;
+        if (g > *gain) {
+            *gain = g;
+            best = w->id;
+        }
+    }
+    return best;
+}

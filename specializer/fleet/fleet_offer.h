@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fleet_offer.h - which winner of other servers is worth its proof here.
+ *
+ * Plain data in and out; scripts/bench-fleet asks the same function as servers do.
+ */
+#ifndef WHET_SPECIALIZER_FLEET_FLEET_OFFER_H
+#define WHET_SPECIALIZER_FLEET_FLEET_OFFER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What one server says of a point: its speed over eager, and whether it serves there. */
+struct fleet_word {
+    int32_t id;
+    double speed;
+    bool won;
+};
+
+/* What is known here. */
+struct fleet_offer_ask {
+    const struct fleet_word *word; /* [words] of all servers but this */
+    int words;
+    int32_t serving; /* -1: eager, or a kernel that is no point of the space */
+    double seen;     /* its speed over eager as measured here */
+    /* How often this server measured a point, with the last speed; -1: it may not be tried. */
+    int (*trials)(void *ctx, int32_t id, double *speed);
+    void *ctx;
+};
+
+/* The best winner of others: its point, or -1, and its speed over what serves here, each of them
+ * the median of what all servers that measured it say. */
+int32_t fleet_offer_best(const struct fleet_offer_ask *ask, double *gain);
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which winner of others is worth a proof, when every speed has its noise and some are lies. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "specializer/fleet/fleet_offer.h"
+
+enum { POINTS = 8 };
+
+/* What this server did with each point. */
+struct own {
+    int trials[POINTS];
+    double speed[POINTS];
+};
+
+static int trials(void *ctx, int32_t id, double *speed)
+{
+    const struct own *o = ctx;
+    *speed = o->speed[id];
+    return o->trials[id];
+}
+
+static int32_t best(const struct fleet_word *word, int n, int32_t serving, double seen,
+                    struct own *own, double *gain)
+{
+    const struct fleet_offer_ask ask = {word, n, serving, seen, trials, own};
+    return fleet_offer_best(&ask, gain);
+}
+
+static void the_fastest_winner_of_others_is_offered(void **state)
+{
+    const struct fleet_word word[] = {{1, 1.2, true}, {2, 1.5, true}, {3, 9, false}};
+    struct own own = {{0}, {0}};
+    double gain;
+    (void)state;
+    assert_int_equal(best(word, 3, -1, 1, &own, &gain), 2);
+    assert_true(gain > 1.49 && gain < 1.51);
+    own.trials[2] = -1; /* refused here */
+    assert_int_equal(best(word, 3, -1, 1, &own, &gain), 1);
+    assert_int_equal(best(word, 3, -1, 1.19, &own, &gain),
+                     -1); /* by less than is told from noise */
+}
+
+/* 1.4 here, by luck; 1.2 is what four others found, and of point 2 they say 1.3. */
+static void a_kernel_that_was_measured_too_well_here_does_not_stay(void **state)
+{
+    const struct fleet_word word[] = {
+        {1, 1.2, true}, {1, 1.21, true}, {1, 1.19, true},
+        {1, 1.2, true}, {2, 1.3, true},  {2, 1.31, true},
+    };
+    struct own own = {{0, 1}, {0, 1.4}};
+    double gain;
+    (void)state;
+    assert_int_equal(best(word, 6, 1, 1.4, &own, &gain), 2);
+    assert_int_equal(best(word, 6, -1, 1.4, &own, &gain), -1); /* one whom nobody else knows does */
+}
+
+static void a_point_that_was_measured_too_low_here_is_tried_again_but_not_forever(void **state)
+{
+    const struct fleet_word word[] = {{2, 1.5, true}, {2, 1.52, true}};
+    struct own own = {{0, 0, 1}, {0, 0, 1.05}};
+    double gain;
+    (void)state;
+    assert_int_equal(best(word, 2, -1, 1.1, &own, &gain), 2);
+    own.trials[2] = 2;
+    assert_int_equal(best(word, 2, -1, 1.1, &own, &gain), 2);
+    own.trials[2] = 3;
+    assert_int_equal(best(word, 2, -1, 1.1, &own, &gain), -1);
+}
+
+static void one_liar_among_many_does_not_move_a_median(void **state)
+{
+    const struct fleet_word word[] = {{1, 1.2, true},  {1, 1.2, true}, {1, 1.2, true},
+                                      {1, 9000, true}, {4, 1.3, true}, {4, 1.3, true},
+                                      {4, 1.3, true}};
+    struct own own = {{0}, {0}};
+    double gain;
+    (void)state;
+    assert_int_equal(best(word, 7, -1, 1, &own, &gain), 4);
+    assert_true(gain < 1.31);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_fastest_winner_of_others_is_offered),
+        cmocka_unit_test(a_kernel_that_was_measured_too_well_here_does_not_stay),
+        cmocka_unit_test(a_point_that_was_measured_too_low_here_is_tried_again_but_not_forever),
+        cmocka_unit_test(one_liar_among_many_does_not_move_a_median),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
