@@ -146,6 +146,16 @@ static int run_step(struct ranks *r, struct loader *l, const struct ranks_order 
     return 0;
 }
 
+/* At once: the other rank that is asked reads the one or the other, never half of it. */
+static void exchange(const char *path)
+{
+    char other[80];
+    snprintf(other, sizeof other, "%s.other", path);
+    FILE *f = fopen(other, "w");
+    if (!f || fputs("kernel of other bytes", f) < 0 || fclose(f) || rename(other, path))
+        abort();
+}
+
 static void asked_for(struct ranks *r, struct loader *l, const struct ranks_order *o)
 {
     pass(ASKED);
@@ -156,9 +166,8 @@ static void asked_for(struct ranks *r, struct loader *l, const struct ranks_orde
     if (self->twice)
         ranks_loaded(r, o->kernel.number, NULL);
     struct wire_kernel k = o->kernel;
-    FILE *f = self->exchanges ? fopen(k.path, "w") : NULL;
-    if (f && (fputs("kernel of other bytes", f) < 0 || fclose(f)))
-        abort();
+    if (self->exchanges)
+        exchange(k.path);
     k.bytes = self->by_bytes ? (int64_t)strlen(OBJECT) : 0;
     loader_load(l, &k, self->by_bytes ? OBJECT : NULL);
     for (int i = 0; self->dies == ANSWERED && i < 1000; i++) {
