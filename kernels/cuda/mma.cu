@@ -45,6 +45,10 @@
 
 #include "cuda/lib/mma_end.cuh"
 
+#define PACKED_BYTES ((int64_t)ROWS_ALL * K * 2)
+#define PACKED_LAYOUT TILE_LAYOUT
+enum { SMEM_STAGE = THREADS * TILES * UNROLL * STAGE * 32 };
+
 /* Where turn t > 0 of the first STAGE after the first waits in shared memory, this lane's part. */
 __device__ __forceinline__ uint4 *staged(char *shared, int t, int u, int r, int s)
 {
@@ -75,7 +79,7 @@ __device__ __forceinline__ void stage(const struct region_args &a, char *shared,
 
 typedef uint4 fragments[TILES][UNROLL][2]; /* of a turn: what a lane has in flight */
 
-__device__ __forceinline__ void load_first(fragments &buffer, const uint4 *w)
+__device__ __forceinline__ void load_first(fragments &buffer, weights w, const struct where &)
 {
 #pragma unroll
     for (int u = 0; u < UNROLL; u++)
@@ -117,7 +121,7 @@ __device__ __forceinline__ void multiply_step(int r, int u, uint4 w0, uint4 w1, 
  * staged. xp: this lane's first activations; w and next: this and the next pass's weights. */
 __device__ __forceinline__ void multiply_pass(const struct region_args &a, const struct where &at,
                                               char *shared, const bf16 *xp, fragments &buffer,
-                                              int p, int passes, const uint4 *w, const uint4 *next,
+                                              int p, int passes, weights w, weights next,
                                               all_sums &c)
 {
 #pragma unroll 1
@@ -137,7 +141,7 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             bool beyond = RAGGED && kn + u >= STEPS;
-            const uint4 *source = beyond ? next : from;
+            weights source = beyond ? next : from;
             if (RAGGED && k + u >= STEPS) /* these hold the next pass's first steps already */
                 continue;
             uint4 b[TERMS * NT];
@@ -162,116 +166,10 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
     }
 }
 
-/* All passes of this warp, whose sums begin in c and whose first weights are in flight, and what
- * becomes of them. In rounds every warp takes part, also one without a unit. */
-__device__ __forceinline__ void multiply_all(const struct region_args &a, const struct where &at,
-                                             char *shared, const struct extra *e, int passes,
-                                             fragments &buffer, const uint4 *w, all_sums &c,
-                                             unsigned long long *best)
-{
-    const bf16 *x = (const bf16 *)shared + at.g * LD + at.q * 8;
-    float *part = (float *)(shared + SMEM_X), scale[NT][2];
-    if (!KEPT && SCALED)
-#pragma unroll
-        for (int i = 0; i < NT * 2; i++)
-            scale[i / 2][i % 2] = scale_of(a, e, i / 2 * 8 + 2 * at.q + i % 2);
-    int tile = first_tile(at, 0), all = ROUND ? (at.units + WARPS - 1) / WARPS : passes;
-    for (int p = 0; p < all; p++) {
-        bool mine = !ROUND || p < passes, more = p + 1 < passes;
-        int after = more ? first_tile(at, p + 1) : tile;
-        const uint4 *next = tile_weights(a, at, after);
-        if (mine) {
-            multiply_pass(a, at, shared, x, buffer, p, passes, w, next, c);
-            if (TRIGGER == 3 && !more)
-                release_next();
-            add_chains(c);
-        }
-        if (ROUND && p > 0 && p % PER_ROUND == 0)
-            cluster_wait();
-        if (mine && KEPT)
-            keep_sums(at, part, ROUND ? p % PER_ROUND : p, c[0]);
-        else if (mine)
-            finish_sums(a, at, e, tile, c[0], scale, best);
-        if (ROUND && (p + 1 == all || (p + 1) % PER_ROUND == 0))
-            finish_round(a, at, e, part, p, all, best);
-        w = next;
-        tile = after;
-        if (more)
-            begin_sums(a, at, tile, c);
-    }
-    if (KEPT && !ROUND) {
-        if (SPLIT > 1) {
-            cluster_arrive();
-            cluster_wait();
-        } else {
-            __syncthreads();
-        }
-        finish_kept(a, at, e, part, 0, at.units, best);
-    }
-}
-
-/* ---- entry -------------------------------------------------------------------------------- */
-
-KERNEL __launch_bounds__(THREADS) whet_kernel(const __grid_constant__ struct region_args a)
-{
-    extern __shared__ __align__(16) char shared[];
-    __shared__ struct extra e;
-    bf16 *x = (bf16 *)shared;
-    struct where at = place();
-    int passes = passes_of(at), tile = first_tile(at, 0);
-    const uint4 *w = tile_weights(a, at, tile);
-    fragments buffer;
-    if (TRIGGER == 0)
-        release_next();
-    if (SPLIT > 1 && NORMED)
-        inbox_open(&e.in, SPLIT * NT * 8 * 4);
-    else if (SPLIT > 1)
-        cluster_come();
-    ask_gains(a, at);
-    if (ALL_HAVE || passes > 0)
-        load_first(buffer, w);
-    if (STAGE)
-        stage(a, shared, at);
-    if (PREFETCH)
-        prefetch_passes(a, at);
-    if (TRIGGER == 1)
-        release_next();
-    take_turns(a, at, &e);
-    if (SPLIT > 1)
-        cluster_wait(); /* every block of the cluster has started: its memory can be written */
-
-    after_previous();
-    all_sums c;
-    unsigned long long best[KEPT ? WARP_SLOTS : NT * 2] = {};
-    if (passes > 0)
-        begin_sums(a, at, tile, c);
-    take(a, at, x, &e);
-    if (STAGE || AT_ATTN_IN)
-        await_copies();
-    __syncthreads();
-    if (TRIGGER == 2)
-        release_next();
-    multiply_all(a, at, shared, &e, passes, buffer, w, c, best);
-#if AT_HEAD
-    finish_best(a, at, best);
-#endif
-}
-
 extern "C" __global__ void whet_pack(struct cuda_pack_args a)
 {
     pack_tiles((const bf16 *)a.src, (uint4 *)a.dst, a.rows, a.cols,
                blockIdx.x * (long long)blockDim.x + threadIdx.x, (long long)gridDim.x * blockDim.x);
 }
 
-extern "C" __device__ const struct cuda_kernel_info whet_info = {
-    WHET_CUDA_ABI,
-    REGION,
-    M_MAX,
-    0,
-    1,
-    REGION == REGION_HEAD ? 1 : 0,
-    REGION == REGION_HEAD ? (int64_t)CLUSTERS *SPLIT *M * 8 : 0,
-    (int64_t)ROWS_ALL *K * 2,
-    TILE_LAYOUT,
-    {{{CLUSTERS * SPLIT, 1, 1}, THREADS, SMEM_X + SMEM_PART + SMEM_STAGE, 1, SPLIT, 0}},
-};
+#include "cuda/lib/mma_run.cuh"

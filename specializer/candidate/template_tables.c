@@ -65,6 +65,10 @@
 #define TABLE_DEF "kernels/cuda/brick.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE brick_mma
+#define TABLE_DEF "kernels/cuda/brick_mma.def"
+#include "specializer/candidate/template_table.h"
+
 #define TABLE mma
 #define TABLE_DEF "kernels/cuda/mma.def"
 #include "specializer/candidate/template_table.h"

@@ -3,7 +3,7 @@
 //
 //   chain [--model 0,1,2] [--batch 1,8,32] [--context 512] [--root DIR] [--threads 14]
 //         [--seconds 90] [--quick] [--fine] [--families] [--carveout PERCENT] [--log FILE]
-//         [--attn-mma] [--only REGION] [--format DTYPE]
+//         [--attn-mma] [--only REGION] [--format DTYPE] [--brick-mma]
 //
 // Builds the step of Llama-3.2-1B, Qwen3-1.7B or Qwen3-4B with random bf16 weights as one graph
 // with programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by
@@ -12,7 +12,8 @@
 // of the whole step (chain_search.hpp), in stages that unlock one group of knobs after another, so
 // that the table says what each is worth; --fine searches near the start only, --quick does not
 // search. --families searches with each family of gemv alone, and then lets each region choose.
-// --format: weights in bricks of this format (a number of enum dtype), and brick.cu.
+// --format: weights in bricks of this format (a number of enum dtype), and brick.cu,
+// or with --brick-mma brick_mma.cu.
 // --attn-mma takes attn_mma for attention; --only searches points of one region (0 to 5), the
 // others stay at their starts.
 #include "tests/device/chain_search.hpp"
@@ -50,7 +51,7 @@ struct options {
     int context = 512, threads = 14, carveout = -1, format = DTYPE_BF16,
         seconds = 90, // of search for a model and batch
         only = -1;    // region that is searched
-    bool quick = false, fine = false, families = false, attn_mma = false;
+    bool quick = false, fine = false, families = false, attn_mma = false, brick_mma = false;
     std::string root = ".";
     FILE *log = nullptr;
 };
@@ -168,9 +169,10 @@ static void run(compiler &cc, const model &m, int M, const options &o)
     step s;
     make(s, m, M, o.context, o.format);
     reference(s);
-    bool own = o.format != DTYPE_BF16, wide = M > 4 && !own;
+    bool own = o.format != DTYPE_BF16, wide = own ? o.brick_mma : M > 4;
+    const family &projections = own && wide ? bricks_mma : own ? bricks : wide ? mma : direct;
     search f(s, cc, wide ? 1.5e-2 : 1e-4, o.log);
-    if (begin(f, own ? bricks : wide ? mma : direct, o)) {
+    if (begin(f, projections, o)) {
         f.row("start");
         f.winners();
         f.marginal();
@@ -209,6 +211,7 @@ static bool parse(int argc, char **argv, options *o)
                      : name == "--quick"    ? &o->quick
                      : name == "--families" ? &o->families
                      : name == "--attn-mma" ? &o->attn_mma
+                     : name == "--brick-mma" ? &o->brick_mma
                                             : nullptr;
         if (flag) {
             *flag = true;

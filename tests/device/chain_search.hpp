@@ -81,6 +81,7 @@ static const family direct = {"direct", &tables::gemv, ""},
                     async = {"async", &tables::ring, "BULK=0"},
                     bulk = {"bulk", &tables::ring, "BULK=1"}, mma = {"mma", &tables::mma, ""},
                     bricks = {"brick", &tables::brick, ""},
+                    bricks_mma = {"brick_mma", &tables::brick_mma, ""},
                     attention = {"attention", &tables::attn_decode, ""},
                     attention_mma = {"attention mma", &tables::attn_mma, ""};
 

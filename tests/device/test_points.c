@@ -78,7 +78,7 @@ static void plan(int sms)
             for (int b = 0; b < BUCKETS; b++) {
                 struct facts f = cuda_facts(&small[s].shape, t->region, m_bucket[b], sms);
                 struct point p;
-                if (t->library || strcmp(t->file, "brick") == 0 || /* test_probe.c has it */
+                if (t->library || cuda_reads_bricks(t) || /* test_probe.c has it */
                     (family && strcmp(family, t->file) != 0) ||
                     !template_fits(t, MACHINE_CUDA, t->region, m_bucket[b]))
                     continue;

@@ -237,7 +237,7 @@ static void run_shape(const struct shape_row *row, enum dtype type, const char *
             facts_fill(&f, model, t->region, ms[k], NUMERICS_TOLERANCE);
             facts_machine(&f, &machine);
             if (t->library || !template_fits(t, MACHINE_CUDA, t->region, ms[k]) ||
-                (type != DTYPE_BF16 && strcmp(t->file, "brick") != 0) ||
+                (type != DTYPE_BF16 && !cuda_reads_bricks(t)) ||
                 (brief && (strcmp(t->file, "ring") == 0 || (ms[k] != 1 && ms[k] != 8))))
                 continue;
             if (!template_start(t, &f, &p) || template_illegal(t, &p, &f))

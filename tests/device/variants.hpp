@@ -150,6 +150,10 @@ namespace tables
 #define TABLE_DEF "kernels/cuda/brick.def"
 #include "tests/device/variant_table.hpp"
 
+#define TABLE brick_mma
+#define TABLE_DEF "kernels/cuda/brick_mma.def"
+#include "tests/device/variant_table.hpp"
+
 #define TABLE mma
 #define TABLE_DEF "kernels/cuda/mma.def"
 #include "tests/device/variant_table.hpp"

@@ -36,9 +36,14 @@ struct facts cuda_facts_in(const struct model_shape *s, enum region region, int 
     return f;
 }
 
+bool cuda_reads_bricks(const struct template *t)
+{
+    return strncmp(t->file, "brick", strlen("brick")) == 0;
+}
+
 enum dtype cuda_type(const struct template *t, int n)
 {
-    if (strcmp(t->file, "brick") != 0)
+    if (!cuda_reads_bricks(t))
         return DTYPE_BF16;
     return (enum dtype)((int)BRICK_FIRST + n % (BRICK_LAST - BRICK_FIRST + 1));
 }

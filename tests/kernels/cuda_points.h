@@ -14,6 +14,8 @@ struct facts cuda_facts(const struct model_shape *s, enum region region, int m_m
 /* The same with weights of which the device keeps the format. */
 struct facts cuda_facts_in(const struct model_shape *s, enum region region, int m_max, int sms,
                            enum dtype type);
+/* Whether a template reads weights in blocks, and no bf16. */
+bool cuda_reads_bricks(const struct template *t);
 /* The n-th format, counted round, of those that a template reads: bf16, or one of blocks. */
 enum dtype cuda_type(const struct template *t, int n);
 

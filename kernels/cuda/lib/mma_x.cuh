@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mma_x.cuh - how mma.cu deals rows and K to clusters, blocks and warps, and how a block's part of
- * x comes into shared memory as bf16 rows. The includer has the knobs.
+/* mma_x.cuh - how mma.cu and brick_mma.cu deal rows and K to clusters, blocks and warps, and how a
+ * block's part of x comes into shared memory as bf16 rows. The includer has the knobs.
+ *
+ * A step of a pass is as many columns as weights have together: 32 of bf16, 256 of a brick
+ * (kernels/bricks.h). Blocks that share K have whole steps; of bricks the last may have fewer.
  */
 #ifndef WHET_KERNELS_CUDA_LIB_MMA_X_CUH
 #define WHET_KERNELS_CUDA_LIB_MMA_X_CUH
@@ -8,6 +11,10 @@
 #include "cuda/lib/inbox.cuh"
 #include "cuda/lib/mma.cuh"
 #include "cuda/lib/shape.cuh"
+#define BRICKS (WTYPE != 2) /* not DTYPE_BF16 */
+#if BRICKS
+#include "cuda/lib/bricks.cuh"
+#endif
 #include "cuda/lib/stream.cuh"
 
 /* ---- who has what -------------------------------------------------------------------------- */
@@ -19,6 +26,14 @@
  * smallest ones bf16 keeps fewer bits, and the second of its TERMS would have none. */
 #define LIFT (SCALED ? 0x1p24f : 1.0f)
 
+/* Columns whose activations are added up beside the products, because codes of weights are relative
+ * to something (brick_scale.offset): those that have one scale. */
+#if BRICKS
+enum { SUMMED = brick_shape<WTYPE>::OFFSET, SUM_COLUMNS = 32 / brick_shape<WTYPE>::HALVES };
+#else
+enum { SUMMED = 0, SUM_COLUMNS = 32 };
+#endif
+
 /* How x comes in: a warp has every WARPS-th token. It takes AT_ONCE of them in a turn, GROUP side
  * by side, of each BATCH loads that are under way together. With NORMED a turn ends with a wait for
  * the sums of squares of the cluster's other blocks: where there are some, all tokens of the warp
@@ -27,8 +42,10 @@ enum {
     M = M_MAX,
     NT = (M + 7) / 8,
     THREADS = WARPS * 32,
-    KS = K / SPLIT, /* columns of a block */
-    STEPS = KS / 32,
+    CHUNK = BRICKS ? 256 : 32, /* columns of a step */
+    STEPS = (K / CHUNK + SPLIT - 1) / SPLIT,
+    KS = STEPS * CHUNK,        /* columns of a block */
+    PARTIAL = KS * SPLIT != K, /* and the last has fewer */
     ROW_TILES = ROWS_ALL / 16,
     UNITS = (ROW_TILES + TILES - 1) / TILES, /* what a warp multiplies in a pass */
     ALL_BUSY = (UNITS + WARPS - 1) / WARPS,  /* clusters, each of one pass */
@@ -49,10 +66,10 @@ enum {
     PER_ROUND = ROUND ? ROUND : 1,            /* passes */
     KEPT_UNITS = ROUND ? ROUND * WARPS : (UNITS + CLUSTERS - 1) / CLUSTERS,
     KEPT_ROWS = KEPT_UNITS * TILES * 16,
-    SMEM_X = TERMS * NT * 8 * LD * 2,
+    SMEM_ROWS = TERMS * NT * 8 * LD * 2,
+    SMEM_X = SMEM_ROWS + SUMMED * (KS / SUM_COLUMNS) * NT * 8 * 4,
     SMEM_PART = KEPT ? SPLIT * SLOTS * KEPT_ROWS * 4 : 0,
-    SMEM_STAGE = THREADS * TILES * UNROLL * STAGE * 32,
-    CHAINS = TILES * NT < 4 ? 4 / (TILES * NT) : 1, /* sums of a row and token side by side */
+    CHAINS = !BRICKS && TILES * NT < 4 ? 4 / (TILES * NT) : 1, /* sums of a row and token side by side */
     TURNS = (STEPS + UNROLL - 1) / UNROLL,          /* of the main loop in a pass */
     RAGGED = STEPS % UNROLL != 0                    /* and the last of them has fewer steps */
 };
@@ -99,12 +116,37 @@ __device__ __forceinline__ int passes_of(const struct where &at)
     return (at.units - at.warp + WARPS - 1) / WARPS;
 }
 
+/* Steps that this block has of a row. */
+__device__ __forceinline__ int steps_of(const struct where &at)
+{
+    return PARTIAL ? min((int)STEPS, K / CHUNK - at.rank * STEPS) : STEPS;
+}
+
+/* Whether column c of this block's part is in the row. */
+__device__ __forceinline__ bool inside(const struct where &at, int c)
+{
+    return c < (PARTIAL ? steps_of(at) * CHUNK : KS);
+}
+
+#if BRICKS
+typedef const char *weights;
+
+/* The first brick of a tile's part of K. */
+__device__ __forceinline__ weights tile_weights(const struct region_args &a,
+                                                    const struct where &at, int tile)
+{
+    return (const char *)a.w + ((size_t)tile * (K / CHUNK) + at.rank * STEPS) * brick_bytes(WTYPE);
+}
+#else
+typedef const uint4 *weights;
+
 /* This lane's first 16 bytes of a tile's part of K; a tile row is K / 32 * 64 of them. */
-__device__ __forceinline__ const uint4 *tile_weights(const struct region_args &a,
+__device__ __forceinline__ weights tile_weights(const struct region_args &a,
                                                      const struct where &at, int tile)
 {
     return (const uint4 *)a.packed + ((size_t)tile * (K / 32) + at.rank * STEPS) * 64 + at.lane;
 }
+#endif
 
 /* ---- x ------------------------------------------------------------------------------------- */
 
@@ -129,11 +171,33 @@ struct extra {
     inbox in;                                            /* NORMED: for squares */
 };
 
+/* Where column i, a multiple of four, lies in its row: a lane's eight of 32 columns are neighbours,
+ * and of bricks those are two fours, 16 columns apart. */
+__device__ __forceinline__ int row_place(int i)
+{
+    return BRICKS ? i / 32 * 32 + i / 4 % 4 * 8 + i / 16 % 2 * 4 : i;
+}
+
+/* Sums of token t over SUM_COLUMNS, rounded as they are multiplied: behind the rows. `v` are the
+ * four from column i on; the lanes of a warp have neighbouring fours. */
+__device__ __forceinline__ void put_sum(bf16 *x, int t, int i, uint2 v)
+{
+    float sum = (low_bf16(v.x) + high_bf16(v.x)) + (low_bf16(v.y) + high_bf16(v.y));
+#pragma unroll
+    for (int o = 1; o < SUM_COLUMNS / 4; o *= 2)
+        sum += __shfl_xor_sync(WARP_ALL, sum, o);
+    if (i % SUM_COLUMNS == 0)
+        ((float *)((char *)x + SMEM_ROWS))[i / SUM_COLUMNS * (NT * 8) + t] = sum;
+}
+
 /* An activation of token t in its TERMS rows. */
-__device__ __forceinline__ void put_x(bf16 *x, int t, int i, float4 v)
+__device__ __forceinline__ void put_x(bf16 *x, int t, int c, float4 v)
 {
     uint2 high = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+    int i = row_place(c);
     *(uint2 *)(x + t * LD + i) = high;
+    if (SUMMED)
+        put_sum(x, t, c, high);
     if (TERMS == 2)
         *(uint2 *)(x + (NT * 8 + t) * LD + i) =
             make_uint2(pack_bf16(v.x - low_bf16(high.x), v.y - high_bf16(high.x)),
@@ -180,7 +244,7 @@ __device__ __forceinline__ void load_group(const struct where &at, const float *
     for (int b = 0; b < GROUP * BATCH; b++) {
         const float *p = from[b / BATCH];
         int c = column(at, i + b % BATCH);
-        v[b / BATCH][b % BATCH] = p && c < KS ? load_x4(p + c) : make_float4(0, 0, 0, 0);
+        v[b / BATCH][b % BATCH] = p && inside(at, c) ? load_x4(p + c) : make_float4(0, 0, 0, 0);
     }
 }
 
@@ -190,7 +254,7 @@ __device__ __forceinline__ void put_load(const struct region_args &a, const stru
                                          const float *r)
 {
     int to = column(at, i);
-    if (to >= KS)
+    if (!inside(at, to)) /* of bricks: a whole warp */
         return;
     float4 g = make_float4(1, 1, 1, 1);
 #if HAS_NORM
@@ -325,7 +389,7 @@ __device__ __forceinline__ void ask_gains(const struct region_args &a, const str
 {
 #if HAS_NORM
     if (threadIdx.x == 0)
-        prefetch_l2(a.norm + at.rank * KS, KS * 4);
+        prefetch_l2(a.norm + at.rank * KS, (PARTIAL ? steps_of(at) * CHUNK : KS) * 4);
 #endif
 }
 
