@@ -123,7 +123,7 @@ static void mix(search &f, const std::vector<pick> *found)
             f.best[r] = found[r][left % n];
             left /= n;
         }
-        choice c;
+        kernel_choice c;
         if (!f.with(-1, {}, &c))
             continue;
         double us = time_step(f.s, c, others < 2 ? 20 : 4);

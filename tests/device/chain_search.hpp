@@ -13,7 +13,7 @@ struct kernel_choice {
 };
 
 // The step as a graph; region `skip` (by index) left out.
-static cudaGraphExec_t record(const step &s, const choice &c, int skip = -1)
+static cudaGraphExec_t record(const step &s, const kernel_choice &c, int skip = -1)
 {
     cudaGraph_t g;
     cudaGraphExec_t e;
@@ -34,7 +34,7 @@ static cudaGraphExec_t record(const step &s, const choice &c, int skip = -1)
 }
 
 // Us of a step, the median of three times `reps`.
-static double time_step(const step &s, const choice &c, int reps, int skip = -1)
+static double time_step(const step &s, const kernel_choice &c, int reps, int skip = -1)
 {
     static cudaEvent_t a, b;
     if (!a) {
@@ -59,7 +59,7 @@ static double time_step(const step &s, const choice &c, int reps, int skip = -1)
     return t[1];
 }
 
-static double logits_error(const step &s, const choice &c)
+static double logits_error(const step &s, const kernel_choice &c)
 {
     cudaGraphExec_t e = record(s, c);
     CU(cudaMemsetAsync(s.logits, 0xff, (size_t)s.M * s.m.vocab * 4, st));
@@ -148,7 +148,7 @@ struct search {
     }
 
     // The best step known, with k in place of region r's (r < 0: as it is).
-    bool with(int r, const pick &k, choice *c)
+    bool with(int r, const pick &k, kernel_choice *c)
     {
         for (int i = 0; i < REGIONS; i++)
             if (!(c->v[i] = usable(i, i == r ? k : best[i])))
@@ -177,7 +177,7 @@ struct search {
         for (auto &k : picks)
             cc.ask(k.f->t, sh[r], k.p);
         for (auto &k : picks) {
-            choice c;
+            kernel_choice c;
             if (until.over())
                 return;
             if (!with(r, k, &c))
@@ -189,9 +189,9 @@ struct search {
         }
     }
 
-    void keep_if_faster(int r, const pick &k, const choice &c)
+    void keep_if_faster(int r, const pick &k, const kernel_choice &c)
     {
-        choice now;
+        kernel_choice now;
         with(-1, {}, &now);
         double us = time_step(s, c, 12), old = time_step(s, now, 12);
         if (log)
@@ -269,7 +269,7 @@ struct search {
 
     double row(const char *what)
     {
-        choice c;
+        kernel_choice c;
         if (!with(-1, {}, &c)) {
             printf("%s M=%d: no usable step\n", s.m.name, s.M);
             return 1e9;
@@ -292,7 +292,7 @@ struct search {
     // What a step loses when a region is left out, us a layer, beside its bytes at 4.3 TB/s.
     void marginal()
     {
-        choice c;
+        kernel_choice c;
         if (!with(-1, {}, &c))
             return;
         double whole = time_step(s, c, 20);

@@ -166,8 +166,9 @@ static double farthest(const struct model_shape *s, enum region r, int o,
 
 static struct device_session *session;
 
+/* `chance`: nobody says that the point stays in registers, which LEGAL rows only estimate. */
 static void run_one(const struct model *model, const char *name, const struct template *t,
-                    int32_t m, const char *object)
+                    int32_t m, bool chance, const char *object)
 {
     const struct model_shape *s = &model->shape;
     int32_t longest = m == 64 ? 1024 : 512; /* 64 page tables of 64 entries */
@@ -186,6 +187,12 @@ static void run_one(const struct model *model, const char *name, const struct te
     const struct device_probe_ops *ops = whet_backend_cuda.probe;
     struct device_probe *p = session ? ops->open(session, &o, &v, &e) : NULL;
     int done, failed;
+    if (!p && chance && strstr(e.msg, "local memory")) {
+        printf("note: %s %s m=%d: %s\n", name, t->id, m, e.msg);
+        oracle_free(&truth);
+        capture_free(&c);
+        return;
+    }
     check(p != NULL, false, "%s %s m=%d is opened: %s", name, t->id, m, e.msg);
     if (p)
         v = ops->run(p, &one, 1, &out, &done, &failed, &e);
@@ -208,7 +215,8 @@ static void run_one(const struct model *model, const char *name, const struct te
 }
 
 static void run_point(const struct model *model, const char *name, const struct template *t, int m,
-                      const struct point *p, const struct facts *f, const char *dir)
+                      const struct point *p, bool chance, const struct facts *f,
+                      const char *dir)
 {
     char object[300], text[512];
     cuda_point_text(t, p, text, sizeof text);
@@ -217,7 +225,7 @@ static void run_point(const struct model *model, const char *name, const struct 
     check(built, false, "%s %s m=%d %s compiles", name, t->id, m, text);
     int before = checks_failed;
     if (built)
-        run_one(model, name, t, m, object);
+        run_one(model, name, t, m, chance, object);
     if (checks_failed > before)
         printf("     of %s %s m=%d: WTYPE=%d %s\n", name, t->id, m, f->WTYPE, text);
 }
@@ -238,16 +246,17 @@ static void run_shape(const struct shape_row *row, enum dtype type, const char *
             facts_machine(&f, &machine);
             if (t->library || !template_fits(t, MACHINE_CUDA, t->region, ms[k]) ||
                 (type != DTYPE_BF16 && !cuda_reads_bricks(t)) ||
+                (type != DTYPE_BF16 && ms[k] > 8 && (i + (int)k + (int)type) % 3 != 0) || /* turns */
                 (brief && (strcmp(t->file, "ring") == 0 || (ms[k] != 1 && ms[k] != 8))))
                 continue;
             if (!template_start(t, &f, &p) || template_illegal(t, &p, &f))
                 p = template_defaults(t);
             if (template_illegal(t, &p, &f))
                 continue;
-            run_point(model, row->name, t, ms[k], &p, &f, dir);
+            run_point(model, row->name, t, ms[k], &p, false, &f, dir);
             /* Shapes of blocks have no measured starts yet, so another point by chance as well. */
             if (type != DTYPE_BF16 && cuda_point_random(t, &f, &seed, &p))
-                run_point(model, row->name, t, ms[k], &p, &f, dir);
+                run_point(model, row->name, t, ms[k], &p, true, &f, dir);
         }
     model_close(model);
 }
