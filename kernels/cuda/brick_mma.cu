@@ -12,9 +12,11 @@
  * which is made once, where they are rounded (lib/mma_x.cuh).
  *
  * What a strip of 16 rows and 32 columns costs a warp: some 16 operations for its codes and 20 for
- * its scales, whatever the tokens, then for each eight tokens two products, two reads of shared
- * memory and eight multiply-adds. brick.cu, in whole numbers of int8, has less of the first and more
- * of the second: it wins for few tokens.
+ * its scales, whatever the tokens, then for each eight tokens two products, eight multiply-adds and
+ * 640 bytes from shared memory, five of its clocks. So that binds, and not the weights: at 64
+ * tokens 40 clocks, where four bits of a strip take 16 to come at 4.3 TB/s. TILES strips share
+ * these reads. brick.cu, in whole numbers of int8, costs less for one token or two, and from four
+ * on more.
  *
  * Invariant: as in mma.cu.
  */
@@ -98,12 +100,10 @@ __device__ __forceinline__ void multiply_bricks(const struct brick<WTYPE> *b, co
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             uint4 part = *(const uint4 *)(x + n * 8 * LD + t * 32);
-            float all[shape::HALVES][2] = {};
+            float2 all[shape::HALVES] = {};
 #pragma unroll
-            for (int p = 0; SUMMED && p < shape::HALVES; p++) {
-                const float *from = sums + ((t * shape::HALVES + p) * NT + n) * 8;
-                all[p][0] = from[0], all[p][1] = from[1];
-            }
+            for (int p = 0; SUMMED && p < shape::HALVES; p++)
+                all[p] = *(const float2 *)(sums + ((t * shape::HALVES + p) * NT + n) * 8);
 #pragma unroll
             for (int r = 0; r < TILES; r++) {
                 float d[shape::HALVES][4] = {};
@@ -115,7 +115,7 @@ __device__ __forceinline__ void multiply_bricks(const struct brick<WTYPE> *b, co
                     float *to = &c[r][n][i % 4];
                     *to = fmaf(s[r].scale[p][h], d[p][i % 4], *to);
                     if (SUMMED)
-                        *to = fmaf(-s[r].offset[p][h], all[p][i % 2], *to);
+                        *to = fmaf(-s[r].offset[p][h], i % 2 ? all[p].y : all[p].x, *to);
                 }
             }
         }

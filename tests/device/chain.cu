@@ -207,12 +207,12 @@ static bool parse(int argc, char **argv, options *o)
 {
     for (int i = 1; i < argc; i++) {
         std::string name = argv[i];
-        bool *flag = name == "--fine"       ? &o->fine
-                     : name == "--quick"    ? &o->quick
-                     : name == "--families" ? &o->families
-                     : name == "--attn-mma" ? &o->attn_mma
+        bool *flag = name == "--fine"        ? &o->fine
+                     : name == "--quick"     ? &o->quick
+                     : name == "--families"  ? &o->families
+                     : name == "--attn-mma"  ? &o->attn_mma
                      : name == "--brick-mma" ? &o->brick_mma
-                                            : nullptr;
+                                             : nullptr;
         if (flag) {
             *flag = true;
             continue;

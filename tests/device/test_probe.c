@@ -215,8 +215,7 @@ static void run_one(const struct model *model, const char *name, const struct te
 }
 
 static void run_point(const struct model *model, const char *name, const struct template *t, int m,
-                      const struct point *p, bool chance, const struct facts *f,
-                      const char *dir)
+                      const struct point *p, bool chance, const struct facts *f, const char *dir)
 {
     char object[300], text[512];
     cuda_point_text(t, p, text, sizeof text);
@@ -246,7 +245,8 @@ static void run_shape(const struct shape_row *row, enum dtype type, const char *
             facts_machine(&f, &machine);
             if (t->library || !template_fits(t, MACHINE_CUDA, t->region, ms[k]) ||
                 (type != DTYPE_BF16 && !cuda_reads_bricks(t)) ||
-                (type != DTYPE_BF16 && ms[k] > 8 && (i + (int)k + (int)type) % 3 != 0) || /* turns */
+                (type != DTYPE_BF16 && ms[k] > 8 &&
+                 (i + (int)k + (int)type) % 3 != 0) || /* turns */
                 (brief && (strcmp(t->file, "ring") == 0 || (ms[k] != 1 && ms[k] != 8))))
                 continue;
             if (!template_start(t, &f, &p) || template_illegal(t, &p, &f))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mma_run.cuh - the kernel of a template on tensor cores (mma.cu, brick_mma.cu), from its first loads
- * to its last store. The template brings its stream of weights:
+/* mma_run.cuh - the kernel of a template on tensor cores (mma.cu, brick_mma.cu), from its first
+ * loads to its last store. The template brings its stream of weights:
  *
  *   fragments                      what a lane has in flight
  *   load_first(buffer, w, at)      asks for as much of the first pass. Before the wait

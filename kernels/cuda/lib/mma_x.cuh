@@ -69,9 +69,10 @@ enum {
     SMEM_ROWS = TERMS * NT * 8 * LD * 2,
     SMEM_X = SMEM_ROWS + SUMMED * (KS / SUM_COLUMNS) * NT * 8 * 4,
     SMEM_PART = KEPT ? SPLIT * SLOTS * KEPT_ROWS * 4 : 0,
-    CHAINS = !BRICKS && TILES * NT < 4 ? 4 / (TILES * NT) : 1, /* sums of a row and token side by side */
-    TURNS = (STEPS + UNROLL - 1) / UNROLL,          /* of the main loop in a pass */
-    RAGGED = STEPS % UNROLL != 0                    /* and the last of them has fewer steps */
+    CHAINS =
+        !BRICKS && TILES * NT < 4 ? 4 / (TILES * NT) : 1, /* sums of a row and token side by side */
+    TURNS = (STEPS + UNROLL - 1) / UNROLL,                /* of the main loop in a pass */
+    RAGGED = STEPS % UNROLL != 0                          /* and the last of them has fewer steps */
 };
 
 /* A product waits for the one before it that adds to the same sums: a warp with few tiles and
@@ -132,8 +133,8 @@ __device__ __forceinline__ bool inside(const struct where &at, int c)
 typedef const char *weights;
 
 /* The first brick of a tile's part of K. */
-__device__ __forceinline__ weights tile_weights(const struct region_args &a,
-                                                    const struct where &at, int tile)
+__device__ __forceinline__ weights tile_weights(const struct region_args &a, const struct where &at,
+                                                int tile)
 {
     return (const char *)a.w + ((size_t)tile * (K / CHUNK) + at.rank * STEPS) * brick_bytes(WTYPE);
 }
@@ -141,8 +142,8 @@ __device__ __forceinline__ weights tile_weights(const struct region_args &a,
 typedef const uint4 *weights;
 
 /* This lane's first 16 bytes of a tile's part of K; a tile row is K / 32 * 64 of them. */
-__device__ __forceinline__ weights tile_weights(const struct region_args &a,
-                                                     const struct where &at, int tile)
+__device__ __forceinline__ weights tile_weights(const struct region_args &a, const struct where &at,
+                                                int tile)
 {
     return (const uint4 *)a.packed + ((size_t)tile * (K / 32) + at.rank * STEPS) * 64 + at.lane;
 }

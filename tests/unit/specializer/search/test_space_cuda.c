@@ -74,8 +74,8 @@ static void the_point_to_start_from_is_in_the_space_with_its_neighbours(void **u
     assert_true(starts >= 5);
 }
 
-/* Weights that are kept in their own format are read by the templates of bricks and no others: up to
- * 64 tokens, and from 9 on by one of them. */
+/* Weights that are kept in their own format are read by the templates of bricks and no others: up
+ * to 64 tokens, and from 9 on by one of them. */
 static void a_kept_format_has_points_that_read_it(void **unused)
 {
     (void)unused;
