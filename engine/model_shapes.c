@@ -21,10 +21,7 @@
 
 enum { SEED = 1, BYTES = 256, WORD = 8 };
 
-#define LLAMA3(factor)           \
-    {                            \
-        true, factor, 1, 4, 8192 \
-    }
+#define LLAMA3(factor) true, factor, 1, 4, 8192
 
 static const struct {
     const char *name;
@@ -33,11 +30,11 @@ static const struct {
     {"tiny", {ARCH_QWEN3, 2, 128, 4, 2, 64, 256, 512, 4096, 1e-6f, 1e4f, 0, 1, {0}}},
     {"smollm2-135m", {ARCH_LLAMA, 30, 576, 9, 3, 64, 1536, 49152, 8192, 1e-5f, 1e5f, 0, 1, {0}}},
     {"llama-3.2-1b",
-     {ARCH_LLAMA, 16, 2048, 32, 8, 64, 8192, 128256, 131072, 1e-5f, 5e5f, 0, 1, LLAMA3(32)}},
+     {ARCH_LLAMA, 16, 2048, 32, 8, 64, 8192, 128256, 131072, 1e-5f, 5e5f, 0, 1, {LLAMA3(32)}}},
     {"llama-3.2-3b",
-     {ARCH_LLAMA, 28, 3072, 24, 8, 128, 8192, 128256, 131072, 1e-5f, 5e5f, 0, 1, LLAMA3(32)}},
+     {ARCH_LLAMA, 28, 3072, 24, 8, 128, 8192, 128256, 131072, 1e-5f, 5e5f, 0, 1, {LLAMA3(32)}}},
     {"llama-3.1-8b",
-     {ARCH_LLAMA, 32, 4096, 32, 8, 128, 14336, 128256, 131072, 1e-5f, 5e5f, 0, 0, LLAMA3(8)}},
+     {ARCH_LLAMA, 32, 4096, 32, 8, 128, 14336, 128256, 131072, 1e-5f, 5e5f, 0, 0, {LLAMA3(8)}}},
     {"mistral-7b", {ARCH_LLAMA, 32, 4096, 32, 8, 128, 14336, 32768, 32768, 1e-5f, 1e6f, 0, 0, {0}}},
     {"qwen3-0.6b", {ARCH_QWEN3, 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1e-6f, 1e6f, 0, 1, {0}}},
     {"qwen3-1.7b", {ARCH_QWEN3, 28, 2048, 16, 8, 128, 6144, 151936, 40960, 1e-6f, 1e6f, 0, 1, {0}}},

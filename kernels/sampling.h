@@ -30,8 +30,7 @@ enum { SAMPLING_NUMBERS_COUNT = SAMPLING_NUMBERS(SAMPLING_ONE) };
 #endif
 /* Stands where each of them is dealt with by name: with one more row, that place does not compile
  * until it deals with the new one and says so. */
-#define SAMPLING_NUMBERS_ARE(n)                                                                 \
-    SAMPLING_ASSERT(SAMPLING_NUMBERS_COUNT == (n), "a sampling parameter is new: deal with it " \
-                                                   "here")
+#define SAMPLING_NUMBERS_ARE(n) \
+    SAMPLING_ASSERT(SAMPLING_NUMBERS_COUNT == (n), "a sampling parameter is new here")
 
 #endif

@@ -111,11 +111,16 @@ enum doing {
 
 /* Whether the slot may be looked at now, whoever else does. */
 bool slot_choosable_locked(struct specializer *s, const struct slot_search *p);
+/* Waits up to `seconds` or until something changes; polls children meanwhile. */
+void specializer_wait(struct specializer *s, double seconds);
+
+/* ---- upkeep.c ------------------------------------------------------------------------------- */
+
+/* What is done every time around. */
+void specializer_upkeep(struct specializer *s);
 /* Reads the counters if it is time. */
 void specializer_observe(struct specializer *s);
 /* What an operator interrupted may begin again; not if the server stops. */
 void specializer_go_on(struct specializer *s);
-/* Waits up to `seconds` or until something changes; polls children meanwhile. */
-void specializer_wait(struct specializer *s, double seconds);
 
 #endif

@@ -195,16 +195,26 @@ static int64_t piece(int64_t left)
     return left < PLACE ? left : PLACE;
 }
 
+/* Puts as many of the `left` floats at `in` as a place holds where all ranks see them, and waits
+ * for theirs: how many, or -1. They lie in place(s, rank, *turn). */
+static int64_t share(struct shm *s, const char *what, enum doing kind, const float *in,
+                     int64_t left, uint32_t *turn, struct err *e)
+{
+    int64_t k = piece(left);
+    *turn = (s->meetings + 1) & 1;
+    memcpy(place(s, s->base.rank, *turn), in, (size_t)k * sizeof *in);
+    return meet(s, what, doing(kind, left), e) ? -1 : k;
+}
+
 static int shm_reduce(struct collective *c, const float *in, float *out, int64_t n, void *stream,
                       struct err *e)
 {
     struct shm *s = (struct shm *)c;
     (void)stream;
     for (int64_t at = 0; at < n; at += PLACE) {
-        int64_t k = piece(n - at);
-        uint32_t turn = (s->meetings + 1) & 1;
-        memcpy(place(s, c->rank, turn), in + at, (size_t)k * sizeof *in);
-        if (meet(s, "all_reduce", doing(REDUCES, n - at), e))
+        uint32_t turn;
+        int64_t k = share(s, "all_reduce", REDUCES, in + at, n - at, &turn, e);
+        if (k < 0)
             return -1;
         memcpy(out + at, place(s, 0, turn), (size_t)k * sizeof *out);
         for (int32_t r = 1; r < c->world; r++) {
@@ -222,10 +232,9 @@ static int shm_gather(struct collective *c, const float *in, float *out, int64_t
     struct shm *s = (struct shm *)c;
     (void)stream;
     for (int64_t at = 0; at < n; at += PLACE) {
-        int64_t k = piece(n - at);
-        uint32_t turn = (s->meetings + 1) & 1;
-        memcpy(place(s, c->rank, turn), in + at, (size_t)k * sizeof *in);
-        if (meet(s, "all_gather", doing(GATHERS, n - at), e))
+        uint32_t turn;
+        int64_t k = share(s, "all_gather", GATHERS, in + at, n - at, &turn, e);
+        if (k < 0)
             return -1;
         for (int32_t r = 0; r < c->world; r++)
             memcpy(out + r * n + at, place(s, r, turn), (size_t)k * sizeof *out);

@@ -29,12 +29,13 @@
 #include "kernels/images.h"
 
 /* The three kernels of format t in eager_bricks.cu. */
-#define BRICKS(t)                                                                             \
-    {"eager_bricks.cu", "eager_bricks_" #t "_1", PRIM_BRICKS + 3 * (t - DTYPE_Q8_0)},         \
-        {"eager_bricks.cu", "eager_bricks_" #t "_2", PRIM_BRICKS + 3 * (t - DTYPE_Q8_0) + 1}, \
-    {                                                                                         \
-        "eager_bricks.cu", "eager_expand_" #t, PRIM_BRICKS + 3 * (t - DTYPE_Q8_0) + 2         \
+#define BRICK(t, i, kernel)                                                                    \
+    {                                                                                          \
+        .file = "eager_bricks.cu", .name = kernel, .p = PRIM_BRICKS + 3 * (t - DTYPE_Q8_0) + i \
     }
+#define BRICKS(t)                                                               \
+    BRICK(t, 0, "eager_bricks_" #t "_1"), BRICK(t, 1, "eager_bricks_" #t "_2"), \
+        BRICK(t, 2, "eager_expand_" #t)
 _Static_assert((int)BRICK_LAST == DTYPE_Q5_K, "a format that is kept needs its row below");
 
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line)

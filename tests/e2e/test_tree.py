@@ -90,3 +90,35 @@ def test_the_marks_of_a_merge_are_found(tmp_path):
     code, said = run(tmp_path, "check-lists")
     assert code == 1 and "README.md has the marks of a merge" in said
     assert "engine/plan.c has the marks of a merge" in said and "title" not in said
+
+
+def test_a_file_that_is_not_laid_out_is_found(tmp_path):
+    plant(tmp_path, {"README.md": "two spaces break a line  \nend\n", "docs/a.md": "blank \n",
+                     "engine/a.c": "int x;", "engine/b.c": "int x;\r\n", "engine/c.h": "\tint x;\n",
+                     "tests/golden/d.c": "int x; \n"})
+    code, said = run(tmp_path, "check-format")
+    lines = [line for line in said.splitlines() if "clang-format" not in line]
+    assert code == 1 and lines == [
+        "docs/a.md: line 1 has blanks at its end", "engine/a.c: does not end with a line feed",
+        "engine/b.c: line 1 ends with a carriage return", "engine/c.h: line 1 is indented by a tab"]
+    (tmp_path / ".clang-format").write_text("BasedOnStyle: LLVM\n")
+    (tmp_path / "engine/a.c").write_text("int   x;\n")
+    assert ("engine/a.c: clang-format (14) writes it differently" in run(tmp_path, "check-format")[1]
+            or "no clang-format" in run(tmp_path, "check-format")[1])
+
+
+def test_what_is_too_long_and_a_header_of_one_file_are_found(tmp_path):
+    body = "int f(void)\n{\n" + "    x++;\n" * 74 + "}\n"
+    short = "int g(void)\n{\n" + "    x++;\n" * 73 + "}\n"
+    plant(tmp_path, {"engine/long.c": "int x;\n" * 501, "engine/a.c": short + body + "int y;\n" * 44,
+                     "engine/b.c": '#include "engine/one.h"\n' + "int y;\n" * 300,
+                     "engine/c.c": '#include "engine/c.h"\n' + "int y;\n" * 200, "engine/c.h": "int c;\n",
+                     "engine/one.h": "int one;\n", "engine/two.h": "int two;\n" * 40})
+    code, said = run(tmp_path, "check-sizes")
+    assert code == 1 and said.splitlines() == [
+        "4 sources of 1200 lines: median 251, longest 501; 3 headers",
+        "engine/long.c has 501 lines", "engine/a.c:78 begins a function of 76 lines",
+        "engine/one.h has 1 lines, and engine/b.c alone includes it"]
+    (tmp_path / "engine/b.c").write_text("int y;\n")
+    (tmp_path / "engine/c.c").write_text("int y;\n")
+    assert "the median of all sources is 99 lines" in run(tmp_path, "check-sizes")[1]

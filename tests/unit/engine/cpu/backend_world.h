@@ -282,4 +282,18 @@ static void close_backend(void)
     model_close(model);
 }
 
+/* For cmocka_run_group_tests(). */
+static inline int backend_set_up(void **state)
+{
+    (void)state;
+    return open_backend();
+}
+
+static inline int backend_tear_down(void **state)
+{
+    (void)state;
+    close_backend();
+    return 0;
+}
+
 #endif

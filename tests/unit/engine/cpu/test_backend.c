@@ -117,19 +117,6 @@ static void kernels_that_take_fewer_tokens_fall_back_to_eager(void **state)
     dispatch_publish(table, s, s->eager);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return open_backend();
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    close_backend();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,5 +129,5 @@ int main(void)
         cmocka_unit_test(override_replaces_one_slot_in_one_step),
         cmocka_unit_test(kernels_that_take_fewer_tokens_fall_back_to_eager),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, backend_set_up, backend_tear_down);
 }

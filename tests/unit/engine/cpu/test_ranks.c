@@ -192,19 +192,6 @@ static void a_rank_that_is_gone_ends_the_step_and_all_after_it(void **state)
     close_ranks();
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return open_backend();
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    close_backend();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,5 +200,5 @@ int main(void)
         cmocka_unit_test(a_step_without_logits_needs_no_gather),
         cmocka_unit_test(a_rank_that_is_gone_ends_the_step_and_all_after_it),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, backend_set_up, backend_tear_down);
 }

@@ -216,19 +216,6 @@ static void a_bench_of_one_layer_stays_there(void **state)
     }
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return open_backend();
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    close_backend();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,5 +226,5 @@ int main(void)
         cmocka_unit_test(a_bench_runs_the_parts_with_the_kernels_in_their_slots),
         cmocka_unit_test(a_bench_of_one_layer_stays_there),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, backend_set_up, backend_tear_down);
 }
