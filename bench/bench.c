@@ -163,19 +163,16 @@ static bool add_starts(struct bench *b, int m, int context, int *all, struct err
     return n >= 0;
 }
 
-/* In the slots of every batch and context, or of every prompt's steps; returns how many. */
+/* In the slots of every prompt's steps, and of every batch and context; returns how many. */
 static int load_starts(struct bench *b, struct err *e)
 {
     int all = 0;
-    if (!decodes(b)) {
-        for (int i = 0; i < b->prompt.n; i++) {
-            int most = b->prompt.value[i] < b->chunk ? b->prompt.value[i] : b->chunk;
-            if (!add_starts(b, most, b->prompt.value[i], &all, e))
-                return -1;
-        }
-        return all;
+    for (int i = 0; prefills(b) && i < b->prompt.n; i++) {
+        int most = b->prompt.value[i] < b->chunk ? b->prompt.value[i] : b->chunk;
+        if (!add_starts(b, most, b->prompt.value[i], &all, e))
+            return -1;
     }
-    for (int c = 0; c < b->context.n; c++)
+    for (int c = 0; decodes(b) && c < b->context.n; c++)
         for (int i = 0; i < b->batch.n; i++)
             if (!add_starts(b, b->batch.value[i], b->context.value[c], &all, e))
                 return -1;

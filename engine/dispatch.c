@@ -210,6 +210,21 @@ bool dispatch_passed(const struct dispatch *d, int64_t epoch)
     return atomic_load(&d->epoch) > epoch + d->behind || atomic_load(&d->idle);
 }
 
+int32_t dispatch_bit_equal(const struct dispatch *d, int32_t most)
+{
+    int32_t least = m_bucket[M_BUCKETS - 1] + 1; /* tokens that may have other bits */
+    for (int i = 0; i < d->slots; i++) {
+        const struct slot *s = &d->slot[i];
+        const struct kernel *k = slot_kernel(s);
+        if (k != s->eager && !k->bit_equal && s->m < least)
+            least = s->m;
+    }
+    int32_t widest = 0;
+    for (int i = 0; i < M_BUCKETS && m_bucket[i] < least; i++)
+        widest = m_bucket[i];
+    return widest < most ? widest : most;
+}
+
 /* FNV-1a over "slot=kernel" of every slot that is not eager: the same set, the same hash. */
 void dispatch_fingerprint(const struct dispatch *d, char out[9])
 {

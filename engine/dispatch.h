@@ -36,6 +36,7 @@ struct kernel {
     enum origin origin;
     int32_t m_max;                /* largest m it may be given */
     int32_t number;               /* what the ranks of a model call it; 0: it is eager, or alone */
+    bool bit_equal;               /* eager's bits; nothing is said of the eager kernel itself */
     const struct cpu_kernel *cpu; /* the CPU backend's entry; NULL elsewhere */
     void *backend;                /* the backend's own: dlopen handle, packed weights, cubin ... */
 };
@@ -112,6 +113,10 @@ uint64_t dispatch_swaps(const struct dispatch *d);
 void dispatch_boundary(struct dispatch *d, bool idle);
 /* True once no step can use what was replaced at `epoch`. Any thread. */
 bool dispatch_passed(const struct dispatch *d, int64_t epoch);
+
+/* The widest step, of at most `most` tokens, up to which all slots hold eager kernels or those with
+ * their bits; 0: not even one of one token. Engine thread. */
+int32_t dispatch_bit_equal(const struct dispatch *d, int32_t most);
 
 /* Hash of the kernels now in all slots, 8 hex digits into out[9]: part of system_fingerprint. */
 void dispatch_fingerprint(const struct dispatch *d, char out[9]);

@@ -267,6 +267,39 @@ static int run_step(struct draft *d, struct draft_steps *done, struct err *err)
     return 0;
 }
 
+/* One sequence of `width` tokens in pages that nobody has yet. */
+static int warm_step(struct draft *d, int32_t width, struct draft_steps *done, struct err *err)
+{
+    static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+    int32_t page[DRAFT_READ / KV_PAGE];
+    int32_t tokens[DRAFT_READ] = {0};
+    struct sequence seq = {.tokens = tokens, .n = width, .page = page};
+    for (int32_t i = 0; i < DRAFT_READ / KV_PAGE; i++)
+        page[i] = i;
+    begin_step(d);
+    add_span(d, &seq, 0, width);
+    d->row[0] = width - 1;
+    d->sample[0] = (struct sample_row){
+        .params = &greedy, .history = tokens, .history_n = width, .prompt_n = width, .target = -1};
+    d->step.rows = 1;
+    return run_step(d, done, err);
+}
+
+int draft_warm(struct draft *d, struct draft_steps *done, double *first_s, struct err *err)
+{
+    static const int32_t width[] = {1, 2, 4, 16, 64, DRAFT_READ};
+    *first_s = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        *done = (struct draft_steps){0};
+        for (size_t i = 0; i < sizeof width / sizeof *width && width[i] <= d->positions; i++)
+            if (warm_step(d, width[i], done, err))
+                return -1;
+        for (int32_t i = 0; pass == 0 && i < done->n; i++)
+            *first_s += (double)done->ns[i] * 1e-9;
+    }
+    return 0;
+}
+
 static bool ends_text(const struct sequence *seq, int32_t token)
 {
     for (int32_t i = 0; i < seq->stop_tokens; i++)

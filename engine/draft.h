@@ -65,6 +65,10 @@ struct draft_steps {
     int64_t ns[DRAFT_STEPS];
     int32_t drawn; /* tokens */
 };
+/* Runs steps of several widths, twice: the first ones touch memory for the first time and say
+ * nothing of those that follow. In `done` are the later ones, in *first_s what the first took.
+ * Before any sequence has pages. -1 with a message: one failed. */
+int draft_warm(struct draft *d, struct draft_steps *done, double *first_s, struct err *err);
 /* Puts guesses behind the tokens of each sequence and sets its `guesses`, which may be fewer than
  * asked for. -1 with a message: a step failed, and no guesses were made. */
 int draft_run(struct draft *d, const struct drafting *job, int32_t jobs, struct draft_steps *done,

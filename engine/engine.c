@@ -124,11 +124,7 @@ static void *engine_main(void *arg)
         atomic_store(&e->state, ENGINE_FAILED);
     } else {
         engine_say(e, 1, "ready");
-        slice_meter_init(&e->meter, e->options.share, (int64_t)(e->options.slice_ms * 1e6),
-                         clock_ns());
-        if (e->ops->short_steps)
-            slice_meter_spread(&e->meter, (uint64_t)e->options.gpu_slice_steps,
-                               (int64_t)(e->options.gpu_slice_ms * 1e6));
+        engine_open_meters(e);
         atomic_store(&e->state, ENGINE_READY);
         serve(e);
     }
@@ -170,6 +166,8 @@ void engine_take_options(struct engine_options *o, const struct config *c)
     o->slice_ms = c->specializer_slice_ms;
     o->gpu_slice_ms = c->specializer_gpu_slice_ms;
     o->gpu_slice_steps = c->specializer_gpu_slice_steps;
+    o->cpu_slice_ms = c->specializer_cpu_slice_ms;
+    o->cpu_slice_steps = c->specializer_cpu_slice_steps;
     o->rank_join_s = c->engine_rank_join_s;
     o->rank_step_s = c->engine_rank_step_s;
 }

@@ -100,7 +100,8 @@ struct engine_event {
     int32_t stop_token;      /* the id that ended it, or -1 */
     int32_t prompt_tokens, output_tokens, cached_tokens;
     int32_t guessed_tokens, accepted_tokens; /* by speculation; those accepted are output, too */
-    const char *error;                       /* FINISH_ERROR */
+    bool other_bits;   /* a guess was checked by kernels that may round differently than without */
+    const char *error; /* FINISH_ERROR */
 };
 typedef void engine_event_fn(void *user, const struct engine_event *event);
 
@@ -129,6 +130,8 @@ struct engine_request {
     bool keep_special; /* special tokens appear in the text */
     /* Guess tokens and check several in one step (speculate.h): the same answer, sooner. */
     bool speculates;
+    bool undrafted;           /* but none of the draft model's guesses */
+    bool bit_equal;           /* and only where that cannot change a bit of what is computed */
     const int32_t *predicted; /* [predicted_n] what the answer may be, or NULL */
     int32_t predicted_n;
     engine_event_fn *on_event;

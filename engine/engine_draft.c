@@ -58,6 +58,24 @@ struct backend_options engine_draft_options(const struct engine *e,
                                     .huge_pages = e->options.huge_pages};
 }
 
+/* So that the first request pays for no first touch, and what guesses cost is known before any is
+ * made: of a prompt that was read nothing can be told about steps of one token. */
+static void warm(struct engine *e)
+{
+    struct draft_steps done;
+    struct err err = {""};
+    double first_s;
+    if (draft_warm(e->draft, &done, &first_s, &err)) {
+        log_warn("engine", "the draft model was not warmed up: %s", err.msg);
+        return;
+    }
+    speculate_draft_times(e->speculator, &done);
+    int32_t last = done.n - 1;
+    log_info(
+        "engine", "draft model warm after %.0f ms: a step of 1 token takes %.2f ms, of %d %.2f",
+        first_s * 1e3, (double)done.ns[0] * 1e-6, done.width[last], (double)done.ns[last] * 1e-6);
+}
+
 int engine_draft_open(struct engine *e, const struct engine_parts *parts,
                       const struct backend_options *served, struct err *err)
 {
@@ -78,6 +96,7 @@ int engine_draft_open(struct engine *e, const struct engine_parts *parts,
     speculate_use_draft(e->speculator, e->draft, cost, e->options.draft_tokens);
     log_info("engine", "draft model %s, %.2f of the served one's bytes",
              draft_model(e->draft)->description, cost);
+    warm(e);
     if (context < e->info.max_context)
         log_info("engine", "the draft model guesses nothing beyond its context of %d tokens",
                  context);

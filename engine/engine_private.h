@@ -27,17 +27,24 @@ struct slice_meter {
     double credit_ns;          /* below zero: in debt */
     int64_t at_ns;
     uint64_t at_step; /* of the last slice */
+    int64_t step_ns;  /* what the last step took */
+    bool small;       /* the slice that is due may take the share of that at most */
 };
 /* Slices of one length, whenever they were earned. */
 void slice_meter_init(struct slice_meter *m, double share, int64_t slice_ns, int64_t now);
 /* On top of that: at most one slice in `apart` steps, as long as what was saved allows. For where
- * what counts is how many steps are late. */
+ * what counts is how many steps are late. But one that takes no more than the share of the last
+ * step is not counted among them. */
 void slice_meter_spread(struct slice_meter *m, uint64_t apart, int64_t most_ns);
 /* Takes the time passed into account; true if a slice may run now, before step number `step`. */
 bool slice_meter_due(struct slice_meter *m, int64_t now, uint64_t step);
 /* How long it may be. */
 int64_t slice_meter_budget(const struct slice_meter *m);
 void slice_meter_spend(struct slice_meter *m, int64_t ns, uint64_t step);
+/* Both meters of an engine, as its options want them. */
+void engine_open_meters(struct engine *e);
+/* A step took so long. */
+void engine_meter_step(struct engine *e, int64_t ns);
 
 /* Steps of the last seconds, for the dashboard. */
 enum { RECENT_STEPS = 4096 };
@@ -81,8 +88,8 @@ struct engine_options {
     struct scheduler_limits limits;
     int32_t draft_tokens;             /* 0: as many as pay */
     int32_t prefill_chunk, max_batch; /* 0: as the backend is used to; limits has what came of it */
-    int64_t gpu_slice_steps;
-    double share, slice_ms, gpu_slice_ms;
+    int64_t gpu_slice_steps, cpu_slice_steps;
+    double share, slice_ms, gpu_slice_ms, cpu_slice_ms;
     double itl_ms, ttft_ms;          /* targets (pace.h); below 0: likewise */
     double rank_join_s, rank_step_s; /* ranks.h: timeouts */
 };
@@ -102,6 +109,7 @@ struct engine {
     struct kvcache *kv;            /* engine thread */
     struct scheduler *scheduler;   /* engine thread */
     struct speculator *speculator; /* engine thread */
+    bool bits_known;               /* engine thread: speculate_equal() was told */
     struct draft *draft;           /* engine thread; NULL: none */
     struct model *draft_model;     /* while it is opened; then the draft's */
     int32_t draft_failures;        /* engine thread: in a row */
@@ -148,10 +156,10 @@ struct engine {
     bool canary_changed;
     _Atomic bool inbox;         /* something of the above waits: read without the lock */
     _Atomic bool slice_here;    /* `slice` is set */
-    _Atomic bool yield_windows; /* engine_yield_windows() */
+    _Atomic double yield_windows; /* engine_yield_windows() */
 
-    struct canary *canary;    /* engine thread */
-    struct slice_meter meter; /* engine thread */
+    struct canary *canary;             /* engine thread */
+    struct slice_meter meter, windows; /* of slices, of yield windows; engine thread */
     _Atomic int32_t active;
     _Atomic int64_t progress_ns; /* last time the engine thread got somewhere */
     struct engine_stats stats;

@@ -71,7 +71,7 @@ static void count_accepted(struct engine *e, struct sequence *seq, bool drafted)
 /* The token that was drawn, and behind right guesses those after it, as long as it goes on. Returns
  * their number. */
 static int32_t deliver_draws(struct engine *e, const struct schedule_item *item,
-                             const struct sample_row *row, int64_t now)
+                             const struct sample_row *row, bool same_bits, int64_t now)
 {
     struct sequence *seq = item->seq;
     int32_t drawn = 0;
@@ -79,6 +79,7 @@ static int32_t deliver_draws(struct engine *e, const struct schedule_item *item,
     if (item->guesses > 0) {
         speculate_score(e->speculator, seq, item->guesses, item->right);
         seq->guessed += item->guesses;
+        seq->other_bits |= !same_bits;
         atomic_fetch_add(&e->stats.speculations, 1);
         atomic_fetch_add(&e->stats.guessed_tokens, (uint64_t)item->guesses);
         if (drafted)
@@ -95,7 +96,7 @@ static int32_t deliver_draws(struct engine *e, const struct schedule_item *item,
 
 /* The events of one sequence, from its rows on; returns the number of tokens drawn. */
 static int32_t deliver_item(struct engine *e, const struct schedule_item *item,
-                            const struct sample_row *row, int64_t now)
+                            const struct sample_row *row, bool same_bits, int64_t now)
 {
     struct sequence *seq = item->seq;
     if (seq->ended) { /* while the step was under way */
@@ -107,7 +108,7 @@ static int32_t deliver_item(struct engine *e, const struct schedule_item *item,
     for (int32_t n = 0; n < item->scores; n++)
         sequence_scored(seq, seq->scored, &row[n].out);
     if (item->draw)
-        return deliver_draws(e, item, row + item->scores, now);
+        return deliver_draws(e, item, row + item->scores, same_bits, now);
     if (item->first + item->count == sequence_longest(seq))
         engine_finish(e, seq, FINISH_LENGTH, NULL); /* max_tokens 0 */
     return 0;
@@ -121,7 +122,7 @@ static int32_t deliver(struct engine *e, struct batch *b)
     int32_t generated = 0;
     for (int32_t i = 0; i < b->schedule.items; i++) {
         const struct schedule_item item = b->schedule.item[i];
-        generated += deliver_item(e, &item, row, now);
+        generated += deliver_item(e, &item, row, b->same_bits, now);
         row += item.scores + item.draw + item.guesses;
     }
     return generated;
@@ -225,12 +226,22 @@ static int run(struct engine *e, const struct step *s, struct slot *slot,
                                                                     err);
 }
 
+/* In how wide steps kernels are known to round alike: only a swap changes that. */
+static void learn_bits(struct engine *e)
+{
+    if (e->bits_known && dispatch_swaps(e->dispatch) == e->swaps)
+        return;
+    e->bits_known = true;
+    speculate_equal(e->speculator, dispatch_bit_equal(e->dispatch, e->ops->same_bits_tokens));
+}
+
 /* The step that is now under way, or NULL. */
 static struct batch *start(struct engine *e)
 {
     struct batch *b = e->batch[e->flying == e->batch[0]];
     struct err err = {""};
     dispatch_boundary(e->dispatch, false);
+    learn_bits(e);
     if (!e->flying && speculate_plan(e->speculator, e->scheduler, false))
         engine_draft_run(e);
     if (!plan(e, b))
@@ -245,6 +256,8 @@ static struct batch *start(struct engine *e)
     b->step.report = &b->report;
     b->trial = engine_canary_toss(e, &b->step, &b->live);
     struct slot *slot = b->trial ? e->canary->slot : NULL;
+    b->same_bits =
+        speculate_is_equal(e->speculator, b->step.m) && (!b->trial || b->trial->bit_equal);
     b->start_ns = clock_ns();
     int rc = run(e, &b->step, slot, b->trial, &err);
     if (rc < 0) {
@@ -313,6 +326,7 @@ static struct batch *land(struct engine *e, struct batch *b, struct batch *next)
         return NULL;
     }
     int64_t before = e->landed_ns, ns = step_ns(e, b);
+    engine_meter_step(e, ns);
     engine_stats_gap(e, b, before, ns);
     /* What ran in another way than its kind usually does is no fair sample of it. */
     if (b->live && !b->report.uncaptured && !b->report.stood_in)

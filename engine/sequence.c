@@ -55,6 +55,8 @@ struct sequence *sequence_new(const struct engine_request *r, const struct seque
     s->prompt_logprobs = r->prompt_logprobs;
     s->keep_special = r->keep_special;
     s->speculates = r->speculates;
+    s->undraftable = r->undrafted;
+    s->bit_equal = r->bit_equal;
     s->predicted = copy_of(r->predicted, r->predicted_n, sizeof *r->predicted);
     s->predicted_n = r->predicted_n;
     copy_stops(s, r, m);
@@ -208,6 +210,7 @@ void sequence_end(struct sequence *s, enum finish finish, const char *error)
                                  .cached_tokens = s->cached_tokens,
                                  .guessed_tokens = s->guessed,
                                  .accepted_tokens = s->accepted,
+                                 .other_bits = s->other_bits,
                                  .error = s->finish == FINISH_ERROR ? error : NULL};
     /* After a stop string nothing follows; otherwise the held text and half a character do. */
     if (!s->stop_string) {

@@ -53,8 +53,9 @@ struct sequence {
     struct sequence *flow_older, *flow_newer; /* there, while it waits */
 
     /* speculation (speculate.h): */
-    bool speculates;
-    int32_t *predicted; /* [predicted_n] what its client expects the answer to be */
+    bool speculates, bit_equal; /* struct engine_request says what they ask for */
+    bool other_bits;            /* what EVENT_END says */
+    int32_t *predicted;         /* [predicted_n] what its client expects the answer to be */
     int32_t predicted_n;
     struct lookup *lookup;         /* NULL until the first guess */
     int32_t guesses;               /* for the next step: the tokens behind tokens [n] */
@@ -65,7 +66,7 @@ struct sequence {
     int32_t drafted;           /* known positions that the draft model has computed in the pages */
     int32_t draft_beyond;      /* and behind all known ones, of its guesses */
     int32_t draft_seen;        /* tokens looked at: all are in the draft model's vocabulary */
-    bool undraftable;          /* one was not */
+    bool undraftable;          /* one was not, or its client wants no such guesses */
     bool drafts;               /* within a plan: the draft model may guess for it */
     int32_t found;             /* within a plan: guesses found by lookup, ... */
     double found_likely;       /* ... and how likely one is right */

@@ -57,6 +57,16 @@ void speculate_close(struct speculator *s)
     free(s);
 }
 
+void speculate_equal(struct speculator *s, int32_t width)
+{
+    s->equal = width;
+}
+
+bool speculate_is_equal(const struct speculator *s, int32_t width)
+{
+    return width <= s->equal;
+}
+
 /* ---- what a step costs --------------------------------------------------------------------- */
 
 double speculate_ns(const struct speculator *s, int32_t width)
@@ -194,7 +204,7 @@ double speculate_best(const struct speculator *s, int32_t n, const struct before
     struct sequence *next;
     *number = 0;
     begin(s->seq, n);
-    for (int32_t extra = 1; n + extra <= s->widest && (next = best_next(s->seq, n)); extra++) {
+    for (int32_t extra = 1; n + extra <= s->limit && (next = best_next(s->seq, n)); extra++) {
         double ns = speculate_ns(s, n + extra);
         tokens += take(next);
         if ((ns + before->real_ns) / plain - 1 <= before->account &&
@@ -214,6 +224,16 @@ static void forgive(struct speculator *s)
     *right += FORGIVING * (GENERAL_FIRST * share - *right);
 }
 
+/* The widest step that the sequences may have together: one that wants no other bits would have
+ * them from its neighbours' guesses as well. */
+static int32_t limit_of(const struct speculator *s, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (s->seq[i]->bit_equal && s->equal < s->widest)
+            return s->equal;
+    return s->widest;
+}
+
 bool speculate_plan(struct speculator *s, struct scheduler *scheduler, bool ahead)
 {
     int32_t running = scheduler_running(scheduler), n, number;
@@ -223,10 +243,11 @@ bool speculate_plan(struct speculator *s, struct scheduler *scheduler, bool ahea
         s->seq = xrealloc(s->seq, (size_t)s->size * sizeof(struct sequence *));
     }
     n = scheduler_decoding(scheduler, s->seq);
-    if (n == 0 || n >= s->widest)
+    s->limit = limit_of(s, n);
+    if (n == 0 || n >= s->limit)
         return false;
     for (int32_t i = 0; i < n; i++)
-        guess(s, s->seq[i], s->widest - n);
+        guess(s, s->seq[i], s->limit - n);
     struct before nothing = {.account = s->account[0]};
     double rate = speculate_best(s, n, &nothing, WORTH * n / speculate_ns(s, n), &number);
     bool reads = false;

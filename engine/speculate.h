@@ -37,6 +37,13 @@ struct speculator;
 struct speculator *speculate_open(int32_t same_bits);
 void speculate_close(struct speculator *s);
 
+/* From now on steps of up to so many tokens, and no wider ones, are known to give each token the
+ * same bits; 0: none. Sequences that want them (sequence.bit_equal) have guesses in such steps
+ * alone. */
+void speculate_equal(struct speculator *s, int32_t width);
+/* Whether a step of so many tokens gives the bits that the tokens have without guesses. */
+bool speculate_is_equal(const struct speculator *s, int32_t width);
+
 /* From now on guesses may also come from a draft model, of which a step costs about `cost` of the
  * served one's before anything is known. `tokens` 0: as many as pay; otherwise always so many, for
  * every sequence that speculates, whatever it costs. NULL: no longer. */
@@ -50,6 +57,8 @@ void speculate_use_draft(struct speculator *s, struct draft *d, double cost, int
 bool speculate_plan(struct speculator *s, struct scheduler *scheduler, bool ahead);
 const struct drafting *speculate_jobs(const struct speculator *s, int32_t *jobs);
 void speculate_drafted(struct speculator *s, const struct draft_steps *done);
+/* What steps of the draft model take, at nobody's cost. */
+void speculate_draft_times(struct speculator *s, const struct draft_steps *done);
 
 /* Whether the sequence's last guesses are the draft model's. */
 bool speculate_is_draft(const struct sequence *seq);

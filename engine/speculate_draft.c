@@ -33,12 +33,17 @@ const struct drafting *speculate_jobs(const struct speculator *s, int32_t *jobs)
     return s->job;
 }
 
+void speculate_draft_times(struct speculator *s, const struct draft_steps *done)
+{
+    for (int32_t i = 0; i < done->n; i++)
+        step_times_learn(&s->draft_times, done->width[i], done->ns[i]);
+}
+
 void speculate_drafted(struct speculator *s, const struct draft_steps *done)
 {
-    for (int32_t i = 0; i < done->n; i++) {
-        step_times_learn(&s->draft_times, done->width[i], done->ns[i]);
+    speculate_draft_times(s, done);
+    for (int32_t i = 0; i < done->n; i++)
         s->drafting_ns += (double)done->ns[i];
-    }
 }
 
 bool speculate_is_draft(const struct sequence *seq)
@@ -127,7 +132,7 @@ static int32_t fixed_number(struct speculator *s, int32_t n)
     suppose(s, n, s->tokens);
     for (int32_t i = 0; i < n; i++)
         all += s->seq[i]->guesses;
-    return all < s->widest - n ? all : s->widest - n;
+    return all < s->limit - n ? all : s->limit - n;
 }
 
 /* Whether what the draft model would save for `late` pays for reading all that it is behind. */
@@ -135,7 +140,7 @@ static bool reading_pays(const struct speculator *s, const struct candidates *c,
 {
     double likely = speculate_likely(s, c->late, MATCH_DRAFT), tokens = 1, chance = 1;
     double one = speculate_ns(s, 1), gain = 1;
-    for (int32_t k = 1; k <= DRAFT_STEPS && 1 + k <= s->widest; k++) {
+    for (int32_t k = 1; k <= DRAFT_STEPS && 1 + k <= s->limit; k++) {
         tokens += chance *= likely;
         double ns = speculate_ns(s, 1 + k) + k * draft_ns(s, 1);
         gain = tokens * one / ns > gain ? tokens * one / ns : gain;

@@ -12,7 +12,9 @@
 enum { CLASS_DRAFT = 6, CLASSES, MATCH_DRAFT = -1 };
 
 struct speculator {
-    int32_t widest;
+    int32_t widest;                        /* of any step with guesses, ... */
+    int32_t equal;                         /* ... and of one with the same bits, */
+    int32_t limit;                         /* and of the plan being made */
     struct step_times times;               /* of steps of decodes */
     double tried[CLASSES], right[CLASSES]; /* guesses, of all sequences */
     double account[2];     /* lost time that is left, in steps without guesses: lookup, draft */

@@ -6,15 +6,18 @@
  * grows with the clock up to one slice, a slice may run once there is credit for a whole one, and
  * what it really took is charged. A slice that overran leaves a debt that the clock pays, so the
  * share holds over any long stretch, and credit always comes back, so work in slices progresses
- * under any load. On a GPU what hurts is the number of steps that are late, since a slice of
- * another context costs 0.3 ms to go there and back: slices are as far apart as the 99th percentile
- * wants it, and each is as long as what was saved meanwhile allows. Without load slices run back to
- * back, with a look at the inbox after each: a request waits for one slice at most.
+ * under any load. What hurts is the number of steps that are late: a slice is one pair of runs at
+ * least, which may be half of a step of one token, and on a GPU costs 0.3 ms to go to another
+ * context and back. So slices are as far apart as the 99th percentile wants it, and each is as long
+ * as what was saved meanwhile allows. On a CPU one that is small against the step before it, as
+ * beside long prompts, makes nothing late and need not wait. Without load slices run back to back,
+ * with a look at the inbox after each: a request waits for one slice at most.
  *
  * Compilers and probes, which run at idle priority, would never get a turn beside a busy CPU. So
- * while the specializer says that they starve, the share that no slice takes is spent asleep
- * (yield windows). The engine does so by itself: were every yield window asked for, most of the
- * share would be lost while the thread that asks waits for a core of its own.
+ * while the specializer says that they starve, some time is spent asleep (yield windows, each a
+ * tenth of a step at most): half of the share, and in an opening, which has much to win and is soon
+ * over, more. The engine does so by itself: were every yield window asked for, most of the share
+ * would be lost while the thread that asks waits for a core of its own.
  *
  * With steps started ahead (engine_step.c) a slice waits until none is under way, so what it times
  * has the device to itself. A step that counts for a canary is landed before the canary changes.
@@ -32,8 +35,11 @@
 #include "engine/engine_private.h"
 
 enum {
-    SAVED = 40,              /* longest slices that a spread meter saves up for */
-    YIELD_WINDOW_NS = 500000 /* longest window: every step late by a little, none by much */
+    SAVED = 40, /* longest slices that a spread meter saves up for */
+    /* A window: every step late by a little, none by much. */
+    WINDOW_MOST_NS = 1000000,
+    WINDOW_LEAST_NS = 100000,
+    WINDOW_OF_STEP = 10
 };
 
 /* ---- the meter ----------------------------------------------------------------------------- */
@@ -57,12 +63,17 @@ bool slice_meter_due(struct slice_meter *m, int64_t now, uint64_t step)
     m->at_ns = now;
     if (m->credit_ns > room)
         m->credit_ns = room;
-    return m->share > 0 && m->credit_ns >= (double)m->slice_ns && step - m->at_step >= m->apart;
+    bool far = step - m->at_step >= m->apart;
+    m->small = !far && m->share * (double)m->step_ns >= (double)m->slice_ns;
+    return m->share > 0 && m->credit_ns >= (double)m->slice_ns && (far || m->small);
 }
 
 int64_t slice_meter_budget(const struct slice_meter *m)
 {
-    return m->credit_ns < (double)m->most_ns ? (int64_t)m->credit_ns : m->most_ns;
+    double budget = m->credit_ns < (double)m->most_ns ? m->credit_ns : (double)m->most_ns;
+    if (m->small && budget > m->share * (double)m->step_ns)
+        budget = m->share * (double)m->step_ns;
+    return (int64_t)budget;
 }
 
 void slice_meter_spend(struct slice_meter *m, int64_t ns, uint64_t step)
@@ -73,37 +84,73 @@ void slice_meter_spend(struct slice_meter *m, int64_t ns, uint64_t step)
 
 /* ---- slices -------------------------------------------------------------------------------- */
 
-bool engine_slice_due(struct engine *e)
+void engine_open_meters(struct engine *e)
 {
-    return (atomic_load(&e->slice_here) || atomic_load(&e->yield_windows)) &&
-           slice_meter_due(&e->meter, clock_ns(), e->starts);
+    const struct engine_options *o = &e->options;
+    bool gpu = e->ops->short_steps; /* where children have cores of their own: no windows */
+    int64_t least = (int64_t)(o->slice_ms * 1e6), now = clock_ns();
+    slice_meter_init(&e->meter, o->share, least, now);
+    slice_meter_spread(&e->meter, (uint64_t)(gpu ? o->gpu_slice_steps : o->cpu_slice_steps),
+                       (int64_t)((gpu ? o->gpu_slice_ms : o->cpu_slice_ms) * 1e6));
+    slice_meter_init(&e->windows, 0, WINDOW_MOST_NS, now);
 }
 
-static void charge(struct engine *e, int64_t start, bool idle)
+void engine_meter_step(struct engine *e, int64_t ns)
+{
+    int64_t window = ns / WINDOW_OF_STEP;
+    e->meter.step_ns = e->ops->short_steps ? 0 : ns;
+    window = window < WINDOW_MOST_NS ? window : WINDOW_MOST_NS;
+    e->windows.slice_ns = e->windows.most_ns = window > WINDOW_LEAST_NS ? window : WINDOW_LEAST_NS;
+}
+
+/* What may be lent between two steps: LEND_SLICE if one waits and may run, else a window if
+ * children starve. */
+enum lending { LEND_NOTHING, LEND_SLICE, LEND_WINDOW };
+
+static enum lending lending(struct engine *e)
+{
+    int64_t now = clock_ns();
+    if (atomic_load(&e->slice_here) && slice_meter_due(&e->meter, now, e->starts))
+        return LEND_SLICE;
+    e->windows.share = atomic_load(&e->yield_windows);
+    if (e->windows.share > 0 && slice_meter_due(&e->windows, now, e->starts))
+        return LEND_WINDOW;
+    return LEND_NOTHING;
+}
+
+bool engine_slice_due(struct engine *e)
+{
+    return lending(e) != LEND_NOTHING;
+}
+
+static int64_t charge(struct engine *e, struct slice_meter *m, int64_t start)
 {
     int64_t ns = clock_ns() - start;
-    if (!idle)
-        slice_meter_spend(&e->meter, ns, e->starts);
+    if (m)
+        slice_meter_spend(m, ns, e->starts);
     e->lent = true;
     atomic_fetch_add(&e->stats.slices, 1);
     atomic_fetch_add(&e->stats.slice_ns, (uint64_t)ns);
+    return ns;
 }
 
 /* A slice in which nothing runs: the cores are free for other processes. */
 static void yield_window(struct engine *e)
 {
-    int64_t start = clock_ns(), budget = slice_meter_budget(&e->meter);
-    struct timespec pause = {0, budget < YIELD_WINDOW_NS ? budget : YIELD_WINDOW_NS};
+    int64_t start = clock_ns();
+    struct timespec pause = {0, slice_meter_budget(&e->windows)};
     nanosleep(&pause, NULL);
-    charge(e, start, false);
+    int64_t ns = charge(e, &e->windows, start);
+    double half = e->options.share / 2, share = e->windows.share; /* slices keep half of theirs */
+    e->meter.credit_ns -= (double)ns * (share > half ? half / share : 1);
 }
 
 bool engine_lend(struct engine *e, bool idle)
 {
-    bool here = atomic_load(&e->slice_here);
-    if (idle ? !here : !engine_slice_due(e))
+    enum lending lend = idle ? (enum lending)atomic_load(&e->slice_here) : lending(e);
+    if (lend == LEND_NOTHING)
         return false;
-    if (!here) {
+    if (lend == LEND_WINDOW) {
         yield_window(e);
         return true;
     }
@@ -113,10 +160,12 @@ bool engine_lend(struct engine *e, bool idle)
     pthread_mutex_unlock(&e->lock);
     int64_t start = clock_ns();
     int64_t budget = e->meter.slice_ns;
-    if (e->meter.apart > 0) /* idle: a request that comes waits for half of a slice under load */
-        budget = idle ? e->meter.most_ns / 2 : slice_meter_budget(&e->meter);
+    if (!idle)
+        budget = slice_meter_budget(&e->meter);
+    else if (e->ops->short_steps && e->meter.apart > 0)
+        budget = e->meter.most_ns / 2; /* a request that comes waits for half of a slice */
     int result = run(ctx, budget);
-    charge(e, start, idle);
+    charge(e, idle ? NULL : &e->meter, start);
     if (result == 0)
         return true;
     pthread_mutex_lock(&e->lock);
@@ -151,9 +200,9 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx)
     return result;
 }
 
-void engine_yield_windows(struct engine *e, bool on)
+void engine_yield_windows(struct engine *e, double share)
 {
-    atomic_store(&e->yield_windows, on);
+    atomic_store(&e->yield_windows, share);
 }
 
 void engine_release_callers(struct engine *e)

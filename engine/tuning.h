@@ -21,10 +21,10 @@ struct dispatch *engine_dispatch(const struct engine *e);
 typedef int slice_fn(void *ctx, int64_t budget_ns);
 int engine_slices(struct engine *e, slice_fn *run, void *ctx);
 
-/* Yield windows: from now on, while requests run, the part of the share that no slice takes is
- * slept away between steps, so that processes of the lowest priority get the cores; or no longer.
- */
-void engine_yield_windows(struct engine *e, bool on);
+/* Yield windows: from now on, while requests run, `share` of the time is slept away between steps,
+ * a small part of a step at once, so that processes of the lowest priority get the cores; 0: no
+ * longer. Half of specializer.share is left to slices in any case. */
+void engine_yield_windows(struct engine *e, double share);
 
 /* Canary: live steps that use `slot` run `candidate` or the incumbent by a coin toss. The engine
  * thread appends; the specializer polls `have` (acquire). Times are of whole steps, normalised by

@@ -196,6 +196,8 @@ static enum submit_result submit_choice(struct choice *c, struct err *err)
         .prompt_logprobs = p->echo && p->logprobs,
         .keep_special = p->keep_special,
         .speculates = p->speculates,
+        .undrafted = p->undrafted,
+        .bit_equal = p->bit_equal,
         .predicted = p->predicted,
         .predicted_n = p->predicted_n,
         .on_event = on_event,

@@ -116,7 +116,8 @@ void generation_prepare(struct generation *g)
     struct api_error *e = &g->error;
     const char *speculate = g->srv->config->engine_speculate;
     struct params_model m = {g->info->model_name, tokenizer_vocab(g->info->tokenizer),
-                             speculate && strcmp(speculate, "off") != 0};
+                             speculate && strcmp(speculate, "off") != 0,
+                             speculate && strncmp(speculate, "draft:", 6) == 0};
     cJSON *body = json_parse(g->body.p, g->body.n, e);
     if (!body)
         return;

@@ -308,11 +308,33 @@ static int read_prediction(struct params *p, const cJSON *body, struct api_error
     return failed;
 }
 
-static int read_speculation(struct params *p, const cJSON *body, struct api_error *e)
+/* How to guess: true or false, or by name. *off: by nothing, and the request says so. */
+static int read_speculate(struct params *p, const cJSON *body, const struct params_model *m,
+                          bool *off, struct api_error *e)
 {
-    int given = json_bool(body, "speculate", &p->speculates, e);
-    bool off = given > 0 && !p->speculates;
-    if (given < 0 || read_prediction(p, body, e))
+    const cJSON *item = json_get(body, "speculate");
+    const char *how = cJSON_IsString(item) ? item->valuestring : cJSON_IsFalse(item) ? "off" : "";
+    *off = strcmp(how, "off") == 0;
+    bool ngram = strcmp(how, "ngram") == 0, draft = strcmp(how, "draft") == 0;
+    if (!item)
+        return 0;
+    if (!cJSON_IsBool(item) && !*off && !ngram && !draft)
+        return api_error_set(e, 400, "speculate",
+                             "`speculate` must be true, false, \"off\", \"ngram\" or \"draft\"");
+    if (draft && !m->drafts)
+        return api_error_set(e, 400, "speculate",
+                             "`speculate`: this server has no draft model (engine.speculate)");
+    p->speculates = !*off;
+    p->undrafted = ngram;
+    return 0;
+}
+
+static int read_speculation(struct params *p, const cJSON *body, const struct params_model *m,
+                            struct api_error *e)
+{
+    bool off;
+    if (read_speculate(p, body, m, &off, e) || read_prediction(p, body, e) ||
+        json_bool(body, "bit_equal", &p->bit_equal, e) < 0)
         return -1;
     if (off && p->predicted_text)
         return api_error_set(e, 400, "speculate", "`prediction` needs `speculate` not to be false");
@@ -326,7 +348,7 @@ int params_read(struct params *p, const cJSON *body, bool chat, const struct par
     if (read_model(body, m, e) || refuse_constraints(body, e) || read_counts(p, body, e) ||
         read_sampling(p, body, m->vocab, e) || read_stops(p, body, m->vocab, e) ||
         read_logprobs(p, body, e) || read_stream(p, body, e) || read_flags(p, body, e) ||
-        read_speculation(p, body, e))
+        read_speculation(p, body, m, e))
         return -1;
     return 0;
 }

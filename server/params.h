@@ -28,10 +28,10 @@ struct params {
     int32_t *stop_token;
     int32_t stop_tokens;
     bool include_stop, ignore_eos, keep_special, return_token_ids;
-    bool logprobs; /* sampling.top_logprobs >= 0 */
-    bool speculates;
-    char *predicted_text; /* what the answer is expected to be, or NULL; UTF-8 */
-    int32_t *predicted;   /* [predicted_n] its tokens, once it was tokenized */
+    bool logprobs;                         /* sampling.top_logprobs >= 0 */
+    bool speculates, undrafted, bit_equal; /* struct engine_request says what they ask for */
+    char *predicted_text;                  /* what the answer is expected to be, or NULL; UTF-8 */
+    int32_t *predicted;                    /* [predicted_n] its tokens, once it was tokenized */
     int32_t predicted_n;
 };
 
@@ -40,6 +40,7 @@ struct params_model {
     const char *name;
     int32_t vocab;
     bool speculates; /* requests that do not say */
+    bool drafts;     /* there is a draft model */
 };
 
 /* 0, or -1 with a 400 or 404 in `e`. Free in either case. */

@@ -49,12 +49,14 @@ static void put_head(const struct generation *g, const char *object, struct buf 
 static void put_usage(const struct generation *g, struct buf *out)
 {
     int64_t prompt = 0, output = 0, cached = 0, guessed = 0, accepted = 0;
+    bool other_bits = false;
     for (int32_t i = 0; i < g->prompts; i++)
         prompt += g->prompt[i].n;
     for (int32_t i = 0; i < g->choices; i++) {
         output += g->choice[i].end.event.output_tokens;
         guessed += g->choice[i].end.event.guessed_tokens;
         accepted += g->choice[i].end.event.accepted_tokens;
+        other_bits |= g->choice[i].end.event.other_bits;
         if (i % g->params.n == 0) /* a prompt counts once, however many choices share it */
             cached += g->choice[i].end.event.cached_tokens;
     }
@@ -66,8 +68,9 @@ static void put_usage(const struct generation *g, struct buf *out)
     if (g->params.speculates)
         buf_printf(out,
                    ",\"completion_tokens_details\":{\"accepted_prediction_tokens\":%lld,"
-                   "\"rejected_prediction_tokens\":%lld}",
-                   (long long)accepted, (long long)(guessed - accepted));
+                   "\"rejected_prediction_tokens\":%lld,\"bit_equal\":%s}",
+                   (long long)accepted, (long long)(guessed - accepted),
+                   other_bits ? "false" : "true");
     buf_char(out, '}');
 }
 

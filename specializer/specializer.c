@@ -49,11 +49,20 @@ static bool children_starve(const struct specializer *s)
     return false;
 }
 
+/* The share of time that they get on cores which steps want. */
+static double windows_for(const struct specializer *s)
+{
+    const struct config *c = s->env.config;
+    if (!children_starve(s) || c->specializer_idle_only || c->specializer_share <= 0)
+        return 0;
+    return s->batch.opening ? c->specializer_opening_share : c->specializer_share / 2;
+}
+
 static void look_after_children(struct specializer *s)
 {
     specializer_observe(s);
     search_batch_children(s);
-    engine_yield_windows(s->engine, children_starve(s));
+    engine_yield_windows(s->engine, windows_for(s));
 }
 
 void specializer_wait(struct specializer *s, double seconds)
@@ -339,7 +348,7 @@ static void *specializer_thread(void *ctx)
             nap(s, doing);
         }
     }
-    engine_yield_windows(s->engine, false);
+    engine_yield_windows(s->engine, 0);
     watch_stop(s);
     slots_empty(s); /* executors end with this thread */
     atomic_store(&s->doing, DOING_OFF);

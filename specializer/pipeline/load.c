@@ -27,8 +27,10 @@ enum stage_result load_run(const struct stage_env *env, struct store *marks, str
     /* What is loaded runs: it must be a file that we wrote and nobody else can have changed. */
     if (safe_file(c->object, &err) == 0)
         c->kernel = env->ops->load(env->backend, &object, &err);
-    if (c->kernel)
+    if (c->kernel) { /* what it says of itself counts if the probe saw it */
+        c->kernel->bit_equal = c->bit_equal && c->evidence.bit_equal;
         return STAGE_PASS;
+    }
     if (marks)
         store_trial(marks, c->key, false, NULL);
     candidate_explain(c, STAGE_LOAD, CAUSE_OTHER, 0, "%s", err.msg);

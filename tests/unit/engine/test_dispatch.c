@@ -124,6 +124,25 @@ static void the_same_kernel_again_is_no_swap(void **state)
     dispatch_close(d);
 }
 
+/* A kernel with other bits in a slot of so many tokens: narrower steps have eager's. */
+static void bits_are_eagers_up_to_the_first_kernel_with_others(void **state)
+{
+    (void)state;
+    struct dispatch *d = open_table();
+    static struct kernel same = {.id = "same", .bit_equal = true}, other = {.id = "other"};
+    assert_int_equal(dispatch_bit_equal(d, 16), 16);
+    assert_int_equal(dispatch_bit_equal(d, 0), 0); /* eager's own widths round differently */
+    dispatch_publish(d, dispatch_find(d, "head/m1"), &same);
+    dispatch_publish(d, dispatch_find(d, "mlp_in/m32"), &other);
+    assert_int_equal(dispatch_bit_equal(d, 16), 16);
+    dispatch_publish(d, dispatch_find(d, "attn/m6/c1024"), &other);
+    assert_int_equal(dispatch_bit_equal(d, 16), 4);
+    assert_int_equal(dispatch_bit_equal(d, 3), 3);
+    dispatch_publish(d, dispatch_find(d, "mlp_out/m1"), &other);
+    assert_int_equal(dispatch_bit_equal(d, 16), 0);
+    dispatch_close(d);
+}
+
 static void the_fingerprint_tells_the_active_set(void **state)
 {
     (void)state;
@@ -208,6 +227,7 @@ int main(void)
         cmocka_unit_test(where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later),
         cmocka_unit_test(the_same_kernel_again_is_no_swap),
         cmocka_unit_test(a_latched_table_is_what_steps_run_until_it_is_latched_again),
+        cmocka_unit_test(bits_are_eagers_up_to_the_first_kernel_with_others),
         cmocka_unit_test(the_fingerprint_tells_the_active_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -110,6 +110,26 @@ static void an_answer_of_a_perfect_draft_takes_few_steps(void **state)
     free(c);
 }
 
+/* It runs before the first request does, which is counted as nobody's guesses. */
+static void the_draft_is_warm_when_the_engine_is_ready(void **state)
+{
+    (void)state;
+    struct engine *e = start_draft(64, 4, 4, 0);
+    assert_true(draft_steps >= 4 && draft_tokens > 2 * DRAFT_READ);
+    assert_true(metric(e, STEPS) == 0 && metric(e, PROPOSED) == 0);
+    engine_stop(e);
+    fake_reset();
+    draft_steps = 0;
+    fail_from = 1; /* and where it cannot, the engine starts all the same */
+    struct config c = config_of(64, 4);
+    e = start_beside(&c, &draft_ops);
+    assert_int_equal(engine_state(e, NULL, NULL, 0), ENGINE_READY);
+    assert_int_equal(draft_steps, 1);
+    assert_int_equal(e->draft_failures, 0);
+    fail_from = 0;
+    engine_stop(e);
+}
+
 /* Shared beginnings, few pages, sampled and greedy, some that do not speculate. */
 static void the_drafts_pages_are_those_of_the_tokens(void **state)
 {
@@ -472,6 +492,7 @@ int main(void)
         cmocka_unit_test(the_test_of_distributions_sees_a_bias),
     };
     const struct CMUnitTest engine[] = {
+        cmocka_unit_test(the_draft_is_warm_when_the_engine_is_ready),
         cmocka_unit_test(an_answer_of_a_perfect_draft_takes_few_steps),
         cmocka_unit_test(the_drafts_pages_are_those_of_the_tokens),
         cmocka_unit_test(a_prompt_in_the_cache_is_not_read_again),

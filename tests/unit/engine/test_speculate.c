@@ -345,6 +345,28 @@ static void no_step_is_wider_than_bits_stay_the_same(void **state)
     bet_close(&b);
 }
 
+/* Who wants the same bits has them, also beside somebody who does not care. */
+static void a_sequence_that_wants_the_same_bits_has_guesses_where_kernels_give_them(void **state)
+{
+    (void)state;
+    static const int32_t known[] = {0, 1, 3, 16};
+    for (int k = 0; k < 4; k++) {
+        struct bet b;
+        bet_open(&b, 0);
+        speculate_equal(b.s, known[k]);
+        for (int i = 0; i < 300; i++) {
+            b.seq->bit_equal = i >= 20; /* wide steps, before */
+            int64_t before = b.guesses;
+            bet_step(&b, round_and_round, 0.01);
+            int32_t most = known[k] > 1 ? known[k] : 1;
+            assert_true(i < 20 || b.guesses - before < most);
+            assert_true(b.guesses == before || speculate_is_equal(b.s, b.plan.tokens) || i < 20);
+        }
+        assert_true(known[k] < 2 || b.guesses > 280);
+        bet_close(&b);
+    }
+}
+
 /* Another kernel: what was known of times says nothing any more. */
 static void times_are_learned_anew(void **state)
 {
@@ -408,6 +430,29 @@ static void a_draft_is_used_as_far_as_it_pays(void **state)
     assert_true(last < first / 10); /* as dear as what it saves */
 }
 
+/* A long prompt that was read says nothing of steps of one token: those are known before. */
+static void a_draft_whose_steps_are_known_guesses_behind_a_dear_prompt(void **state)
+{
+    (void)state;
+    static const struct draft_steps warm = {.n = 2, .width = {1, 64}, .ns = {100000, 6000000}};
+    static const struct draft_steps read = {.n = 1, .width = {64}, .ns = {6000000}};
+    int64_t drafted[2];
+    for (int known = 0; known < 2; known++) {
+        struct bet b;
+        bet_open(&b, 0);
+        bet_draft(&b, 0.1, 10);
+        if (known)
+            speculate_draft_times(b.s, &warm);
+        speculate_drafted(b.s, &read);
+        for (int i = 0; i < 20; i++)
+            bet_step(&b, never_the_same, 0.06);
+        drafted[known] = b.drafted;
+        bet_close(&b);
+    }
+    assert_int_equal(drafted[0], 0); /* 3 ms for each, it thinks, where a step takes 1 */
+    assert_true(drafted[1] >= 20);
+}
+
 /* One that was given up because it was never right is tried again, and kept when it is. */
 static void a_draft_that_was_given_up_gets_another_chance(void **state)
 {
@@ -433,9 +478,11 @@ int main(void)
         cmocka_unit_test(a_draft_that_is_never_right_costs_little),
         cmocka_unit_test(a_draft_is_used_as_far_as_it_pays),
         cmocka_unit_test(a_draft_that_was_given_up_gets_another_chance),
+        cmocka_unit_test(a_draft_whose_steps_are_known_guesses_behind_a_dear_prompt),
         cmocka_unit_test(what_is_never_right_costs_little),
         cmocka_unit_test(what_is_always_right_is_taken_as_far_as_it_pays),
         cmocka_unit_test(no_step_is_wider_than_bits_stay_the_same),
+        cmocka_unit_test(a_sequence_that_wants_the_same_bits_has_guesses_where_kernels_give_them),
         cmocka_unit_test(times_are_learned_anew),
     };
     const struct CMUnitTest engine[] = {

@@ -99,6 +99,28 @@ static void what_a_spread_meter_saved_is_spent_in_longer_slices(void **state)
     assert_true(slice_meter_budget(&m) < 1000000); /* and then it is gone */
 }
 
+static void a_spread_meter_lends_at_once_what_is_small_against_a_step(void **state)
+{
+    (void)state;
+    struct slice_meter m;
+    slice_meter_init(&m, 0.05, 1000000, 0);
+    slice_meter_spread(&m, 100, 8000000);
+    assert_true(slice_meter_due(&m, 10000000000, 100));
+    slice_meter_spend(&m, 8000000, 100);
+    m.step_ns = 19000000; /* of which the share is less than the shortest slice */
+    assert_false(slice_meter_due(&m, 10001000000, 101));
+    m.step_ns = 60000000;
+    assert_true(slice_meter_due(&m, 10001000000, 101));
+    assert_int_equal(slice_meter_budget(&m), 3000000);
+    m.step_ns = 300000000;
+    assert_true(slice_meter_due(&m, 10001000000, 102));
+    assert_int_equal(slice_meter_budget(&m), 8000000);
+    assert_true(slice_meter_due(&m, 10001000000, 200)); /* far enough from the last in any case */
+    assert_int_equal(slice_meter_budget(&m), 8000000);
+    slice_meter_spend(&m, 400000000, 200);
+    assert_false(slice_meter_due(&m, 10001000000, 201)); /* the share holds */
+}
+
 /* A share of 5 % would keep slices of 1 ms 19 ms apart, all of them; a busy machine only some. */
 static void engine_lends_slices_back_to_back_when_idle(void **state)
 {
@@ -165,6 +187,41 @@ static void engine_keeps_slices_to_their_share_under_load(void **state)
     free(c);
 }
 
+static void engine_on_a_cpu_delays_one_step_in_so_many(void **state)
+{
+    (void)state;
+    enum { APART = 64, TOKENS = 600 };
+    fake_reset();
+    struct config config = config_of(64, 4);
+    config.specializer_cpu_slice_steps = APART;
+    config.specializer_cpu_slice_ms = 8;
+    struct engine *e = start(&config);
+    struct client *c = clients(1);
+    struct forever f = {.e = e, .s = {.want = 1000000}};
+    pthread_t thread;
+    fake.delay_us = 2000; /* in so many steps 6.4 ms are saved: a slice is always due */
+    fake.hold = true;
+    prompt_text(c, "load");
+    struct engine_request r = request_of(c, 1000);
+    r.ignore_eos = true;
+    submit(e, &r);
+    while (!fake.held)
+        usleep(1000);
+    pthread_create(&thread, NULL, slices_forever, &f);
+    while (!atomic_load(&e->slice_here))
+        usleep(1000);
+    uint64_t idle = atomic_load(&e->stats.slices), from = engine_steps(e);
+    fake.hold = false;
+    wait_tokens(c, TOKENS);
+    uint64_t lent = atomic_load(&e->stats.slices) - idle, steps = engine_steps(e) - from;
+    engine_cancel(e, c->id);
+    engine_stop(e);
+    pthread_join(thread, NULL);
+    assert_true(lent >= (uint64_t)TOKENS / APART - 1);
+    assert_true(lent <= steps / APART + 2);
+    free(c);
+}
+
 static void engine_lends_nothing_once_the_device_is_lost(void **state)
 {
     (void)state;
@@ -205,7 +262,7 @@ static void engine_sleeps_the_share_away_while_children_starve(void **state)
     struct engine_request r = request_of(&c[0], 1000);
     r.ignore_eos = true;
     int64_t start = clock_ns();
-    engine_yield_windows(e, true);
+    engine_yield_windows(e, 0.05);
     submit(e, &r);
     struct lent lent = {0};
     for (int n = 10; n <= 600; n += 10) {
@@ -220,7 +277,7 @@ static void engine_sleeps_the_share_away_while_children_starve(void **state)
     uint64_t windows = atomic_load(&e->stats.slices);
     usleep(40000); /* nobody waits: nothing to lend, but after the step with which it ended */
     assert_in_range(atomic_load(&e->stats.slices), windows, windows + 1);
-    engine_yield_windows(e, false);
+    engine_yield_windows(e, 0);
     prompt_text(&c[1], "load without windows");
     r = request_of(&c[1], 300);
     r.ignore_eos = true;
@@ -333,6 +390,8 @@ int main(void)
     log_set_level(LOG_ERROR); /* of which some are wanted */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slice_meter_lends_its_share_and_collects_debts),
+        cmocka_unit_test(a_spread_meter_lends_at_once_what_is_small_against_a_step),
+        cmocka_unit_test(engine_on_a_cpu_delays_one_step_in_so_many),
         cmocka_unit_test(a_spread_meter_delays_one_step_in_so_many_and_keeps_to_its_share),
         cmocka_unit_test(what_a_spread_meter_saved_is_spent_in_longer_slices),
         cmocka_unit_test(engine_lends_slices_back_to_back_when_idle),

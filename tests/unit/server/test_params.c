@@ -279,6 +279,33 @@ static void params_know_only_the_served_model(void **state)
     expect_refusals(other, 2, false, 404);
 }
 
+static void check_ways_to_guess(void)
+{
+    static const struct {
+        const char *body;
+        bool speculates, undrafted, bit_equal;
+    } ways[] = {
+        {"{\"speculate\": \"off\"}", false, false, false},
+        {"{\"speculate\": \"ngram\"}", true, true, false},
+        {"{\"speculate\": \"draft\", \"bit_equal\": true}", true, false, true},
+        {"{\"speculate\": true, \"bit_equal\": null}", true, false, false},
+        {"{\"bit_equal\": true}", true, false, true},
+        {"{\"bit_equal\": false}", true, false, false},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct params p;
+        struct api_error e;
+        const struct params_model m = {"m", 1000, true, true};
+        cJSON *body = json_parse(ways[i].body, strlen(ways[i].body), &e);
+        assert_int_equal(params_read(&p, body, true, &m, &e), 0);
+        assert_int_equal(p.speculates, ways[i].speculates);
+        assert_int_equal(p.undrafted, ways[i].undrafted);
+        assert_int_equal(p.bit_equal, ways[i].bit_equal);
+        params_free(&p);
+        cJSON_Delete(body);
+    }
+}
+
 static void speculation_is_asked_for_or_the_servers_choice(void **state)
 {
     (void)state;
@@ -295,6 +322,7 @@ static void speculation_is_asked_for_or_the_servers_choice(void **state)
     assert_false(p.speculates);
     params_free(&p);
     cJSON_Delete(body);
+    check_ways_to_guess();
     const char *parts =
         "{\"prediction\": {\"type\": \"content\", \"content\": [{\"type\": \"text\","
         " \"text\": \"ab\"}, \"c\"]}}";
@@ -304,6 +332,11 @@ static void speculation_is_asked_for_or_the_servers_choice(void **state)
     params_free(&p);
     const struct refusal wrong[] = {
         {"{\"speculate\": 1}", "speculate"},
+        {"{\"speculate\": \"lookahead\"}", "speculate"},
+        {"{\"speculate\": \"draft\"}", "speculate"}, /* there is none */
+        {"{\"bit_equal\": \"yes\"}", "bit_equal"},
+        {"{\"speculate\": \"off\", \"prediction\": {\"type\": \"content\", \"content\": \"x\"}}",
+         "speculate"},
         {"{\"prediction\": []}", "prediction"},
         {"{\"prediction\": {\"type\": \"content\"}}", "prediction"},
         {"{\"prediction\": {\"type\": \"text\", \"content\": \"x\"}}", "prediction"},

@@ -148,10 +148,10 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx)
         ;
     return r;
 }
-void engine_yield_windows(struct engine *e, bool on)
+void engine_yield_windows(struct engine *e, double share)
 {
     (void)e;
-    (void)on;
+    (void)share;
 }
 uint64_t engine_slice_ns(const struct engine *e)
 {
