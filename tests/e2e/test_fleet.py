@@ -5,6 +5,7 @@ says nothing, it may only be read, it lies) costs the sharing and nothing else."
 import glob
 import json
 import os
+import platform
 import re
 import signal
 import socket
@@ -52,6 +53,26 @@ def member(start, pg, tmp_path):
                      *options, **more)
 
     return one
+
+
+def wrong_from_now_on(server):
+    """What broken memory might do to a kernel after every proof of it: its entry returns at once, in every
+    object that this server has loaded. Nothing may run meanwhile."""
+    code = {"x86_64": b"\xc3", "aarch64": bytes.fromhex("c0035fd6")}[platform.machine()]
+    lowest = {}
+    for line in open(f"/proc/{server.process.pid}/maps"):
+        where = line.split(maxsplit=5)
+        if len(where) == 6 and ".objects/" in where[5]:
+            lowest.setdefault(where[5].strip(), int(where[0].split("-")[0], 16))
+    assert lowest, "no object is loaded"
+    with open(f"/proc/{server.process.pid}/mem", "r+b", buffering=0) as memory:
+        for path, base in lowest.items():
+            symbols = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
+            kernel = base + int(re.search(r"^([0-9a-f]+) . whet_kernel$", symbols, re.M)[1], 16)
+            memory.seek(kernel + 16)  # run, behind the three numbers of struct cpu_kernel
+            entry = int.from_bytes(memory.read(8), "little")
+            memory.seek(entry)
+            memory.write(code)
 
 
 class Load:
@@ -178,6 +199,46 @@ def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again
         with Load(second):
             until(lambda: pg.one(f"SELECT server FROM whet_lease WHERE slot='{SLOT}'") not in (dead, ""),
                   second.text, LONGER)
+
+
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+def test_what_an_audit_finds_wrong_on_one_is_looked_at_again_at_once_on_the_other(member, pg):
+    """The kernel is right, one machine is not: there it goes, on the other one it is proven again."""
+    first, second = (online(member("--specializer-watch-every=2")) for _ in range(2))
+    by_eager = first.complete("Bread is", max_tokens=24)["choices"][0]["text"]
+
+    def freeze(server):  # audits go on, and nothing else
+        answer = server.post("/admin/specializer/freeze", None, headers=KEY)
+        assert answer.status_code == 200, answer.text
+
+    with Load(first):
+        until(lambda: active(first), first.text, LONGER)
+        freeze(first)
+    [key] = active(first)
+    with Load(second):
+        until(lambda: active(second) == [key], second.text, LONGER)
+        freeze(second)
+    assert pg.sql("SELECT * FROM whet_retraction") == []
+
+    wrong_from_now_on(first)
+    with Load(first, second) as load:
+        until(lambda: pg.sql("SELECT key FROM whet_verdict WHERE upheld") == [[key]],
+              lambda: first.text() + second.text(), LONGER)
+        until(lambda: not active(first), first.text)
+    assert not load.failed
+    assert active(second) == [key]
+    assert events(first, "rolled_back")[0]["kernel"] == key
+    assert 'whet_kernel_rollbacks_total{reason="audit"} 1' in first.get("/metrics").text
+    who = pg.one(f"SELECT name FROM whet_retraction WHERE key='{key}'")
+    assert who.endswith(f"/{first.process.pid}")  # a port of the system's choice is no name
+    said = events(second, "retracted")[0]
+    assert (said["kernel"], said["who"]) == (key, who) and "looked at again" in said["text"]
+    upheld = events(second, "upheld")[0]
+    assert upheld["kernel"] == key and "passed the whole probe again" in upheld["text"]
+    for server in (first, second):
+        shown = until(lambda: fleet(server)["retractions"])[0]  # noqa: B023 - called at once
+        assert (shown["key"], shown["slot"], shown["name"]) == (key, SLOT, who)
+    assert first.complete("Bread is", max_tokens=24)["choices"][0]["text"] == by_eager
 
 
 def test_a_poisoned_row_is_refused_by_name_and_a_database_that_lies_serves_nobody(member, pg):

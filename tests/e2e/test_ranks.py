@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from broken_memory import FAULTS, overwrite_kernels
 from conftest import BINARY, MODEL, PATIENCE, Server
 from golden import GREEDY, assert_writes
 
@@ -165,47 +166,108 @@ class Load:
         self.thread.join()
 
 
-def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_path):
+HEADERS = {"Authorization": "Bearer " + "k" * 40}
+
+
+def searching(world, slot, key_file, *options, model=None):
+    """A server of so many ranks that searches one slot."""
+    key_file.write_text("k" * 40)
+    key_file.chmod(0o600)
+    return Server(f"--engine-ranks={world}", "--engine-backend=cpu", "--engine-kv-pages=64", "--specializer-enabled=true",
+                  "--specializer-slots", slot, "--server-admin-key-file", str(key_file), *options, model=model)
+
+
+def freeze(s):
+    """It goes on searching otherwise."""
+    answer = s.post("/admin/specializer/freeze", None, headers=HEADERS)
+    assert answer.status_code == 200, answer.text
+
+
+def wait_active(s, slot, end):
+    while (slot_of(s, slot) or {}).get("state") != "active":
+        assert time.time() < end and s.process.poll() is None, s.text()
+        time.sleep(0.1)
+
+
+def count(s):
+    """What it writes, greedily."""
+    return s.complete("One two three four", max_tokens=60, return_token_ids=True)["choices"][0]["token_ids"]
+
+
+# SmolLM2 has heads for three; for two there are made-up weights, which no other program has.
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+@pytest.mark.parametrize("world, model", [(3, None), (2, "random:qwen3-0.6b:q4_1")])
+def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_path, world, model):
     """The whole loop on rank 0's part, all ranks with one table; bit_equal, so that eager's tokens are a
     demand, whatever serves meanwhile."""
-    key = tmp_path / "key"
-    key.write_text("k" * 40)
-    key.chmod(0o600)
-    s = Server("--engine-ranks=3", "--engine-backend=cpu", "--engine-kv-pages=64", "--specializer-enabled=true",
-               "--specializer-slots=mlp_in/m1", "--specializer-numerics=bit_equal", "--server-admin-key-file", str(key))
-    headers = {"Authorization": "Bearer " + "k" * 40}
+    slot = "mlp_in/m1"
+    end = time.time() + 2 * PATIENCE  # all these ranks on two cores that others use too
+    s = searching(world, slot, tmp_path / "key", "--specializer-numerics=bit_equal", model=model)
     try:
-        end = time.time() + 2 * PATIENCE  # three ranks on two cores that others use too
         with Load(s) as load:
-            while (slot_of(s, "mlp_in/m1") or {}).get("state") != "active":
-                assert time.time() < end and s.process.poll() is None, s.text()
-                time.sleep(0.1)
+            wait_active(s, slot, end)
         assert s.metric("whet_kernel_swaps_total") >= 1
-        answer = s.post("/admin/specializer/freeze", None, headers=headers)  # it goes on searching otherwise
-        assert answer.status_code == 200, answer.text
+        freeze(s)
         published = agreed(s, 1)
-        with Load(s) as after:
-            while len(after.texts) < 2:
-                assert time.time() < end and s.process.poll() is None, s.text()
-                time.sleep(0.02)
-        assert len({tuple(t) for t in load.texts + after.texts}) == 1
-        for case in GREEDY[:3]:  # and these are what transformers writes
+        assert {tuple(t) for t in load.texts} == {tuple(count(s))}
+        for case in GREEDY[:0 if model else 3]:  # and these are what transformers writes
             assert_writes(s, case)
-        kernel = slot_of(s, "mlp_in/m1")["kernel"]["id"]
-        answer = s.post(f"/admin/kernels/{kernel}/disable", {"reason": "a test"}, headers=headers)
+        kernel = slot_of(s, slot)["kernel"]["id"]
+        answer = s.post(f"/admin/kernels/{kernel}/disable", {"reason": "a test"}, headers=HEADERS)
         assert answer.status_code == 200, answer.text
-        assert slot_of(s, "mlp_in/m1")["state"] == "eager"
+        assert slot_of(s, slot)["state"] == "eager"
         assert agreed(s, published + 1) == published + 1
-        assert s.complete("One two three four", max_tokens=60, return_token_ids=True)["choices"][0][
-            "token_ids"] == load.texts[0]
+        assert count(s) == load.texts[0]
         ranks_said = s.get("/specializer").json()["specializer"]["ranks"]
-        assert ranks_said == [{"rank": i, "table": published + 1} for i in range(3)]
+        assert ranks_said == [{"rank": i, "table": published + 1} for i in range(world)]
         s.signal(signal.SIGTERM)
         assert s.wait() == 0, s.text()
     finally:
         s.stop()
     wait_gone(others(s).values())
     assert not shared_memory()
+
+
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+def test_a_kernel_that_faults_on_another_rank_ends_the_server_and_is_proven_again_after_it(tmp_path):
+    """It serves on three ranks, and comes back on all of them after a restart. Then memory of rank 2 breaks:
+    that rank dies of it, and rank 0 says which one and ends. Whoever starts the server again has the
+    kernel on all ranks, once it was proven."""
+    slot, store = "mlp_in/m1", str(tmp_path / "store.db")
+    begin = lambda *more: searching(3, slot, tmp_path / "key", "--specializer-numerics=bit_equal", "--store", store,
+                                    *more)
+    end = time.time() + 3 * PATIENCE  # three ranks on two cores that others use too
+    s = begin()
+    try:
+        by_eager = count(s)
+        with Load(s):
+            wait_active(s, slot, end)
+        freeze(s)
+        kernel = slot_of(s, slot)["kernel"]["id"]
+        s.signal(signal.SIGTERM)
+        assert s.wait() == 0, s.text()
+    finally:
+        s.stop()
+    for fault in (True, False):
+        s = begin("--specializer-paused=true")
+        try:
+            wait_active(s, slot, end)
+            assert slot_of(s, slot)["kernel"]["id"] == kernel
+            agreed(s, 1)
+            assert count(s) == by_eager
+            if fault:
+                victim = others(s)[2]
+                overwrite_kernels(victim, FAULTS)
+                try:
+                    assert s.post("/v1/completions", {"prompt": "x", "max_tokens": 8}).status_code != 200
+                except requests.ConnectionError:
+                    pass  # it ended before it answered
+                assert s.wait() == LOST, s.text()
+                assert f"rank 2 (process {victim} at 127.0.0.1) is gone" in s.text()
+        finally:
+            s.stop()
+        wait_gone(others(s).values())
+        assert not shared_memory()
 
 
 # ---- starting -----------------------------------------------------------------------------------
