@@ -63,6 +63,11 @@ const struct kernel *load_start(struct rig *r, enum region region, int32_t m);
  * there is none. */
 const struct kernel *load_any(struct rig *r, const char *id, int32_t m, uint32_t *seed);
 
+/* All of them for batches of m[i], compiled by all cores from when it begins. `m` stays. */
+struct starts *starts_begin(const struct rig *r, const int32_t *m, int sizes);
+const struct kernel *starts_load(struct starts *s, struct rig *r, enum region region, int32_t m);
+void starts_end(struct starts *s);
+
 /* Nothing in it yet, with the pointers set. */
 void step_begin(struct made_step *b);
 

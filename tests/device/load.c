@@ -8,8 +8,8 @@
 
 #include "config/err.h"
 #include "engine/cuda/cuda_backend.h"
+#include "tests/device/compile_pool.h"
 #include "tests/device/device_test.h"
-#include "tests/kernels/cuda_points.h"
 
 const struct shape_row real_shapes[REAL_SHAPES] = {
     {"llama-3.2-1b",
@@ -24,21 +24,14 @@ static struct facts facts_of(const struct rig *r, enum region region, int32_t m)
 }
 
 static const struct kernel *load(struct rig *r, enum region region, int32_t m,
-                                 const struct template *t, const struct point *p)
+                                 const struct compile_job *j)
 {
-    const char *root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
-    char path[64], name[160], why[WHY_SIZE];
-    struct facts f = facts_of(r, region, m);
+    char path[64], name[600];
     struct err e = {""};
-    size_t bytes;
-    int n = snprintf(name, sizeof name, "%s ", t->file);
-    cuda_point_text(t, p, name + n, sizeof name - (size_t)n);
-    char *cubin = cuda_point_build(root, rig_arch(r), t, &f, p, &bytes, why);
-    check(cubin != NULL, false, "%s: %s", name, why);
+    snprintf(name, sizeof name, "%s %s", j->t->file, j->knobs);
+    check(j->cubin != NULL, false, "%s: %s", name, j->why);
     snprintf(path, sizeof path, "/tmp/whet-device-%d.cubin", (int)getpid());
-    bool there = cubin && file_write(path, cubin, bytes);
-    free(cubin);
-    if (!there)
+    if (!j->cubin || !file_write(path, j->cubin, j->size))
         return NULL;
     struct kernel_object o = {path, "whet_kernel", region, ORIGIN_TEMPLATE, "0001", name};
     const struct kernel *k = r->ops->load(r->b, &o, &e);
@@ -47,22 +40,95 @@ static const struct kernel *load(struct rig *r, enum region region, int32_t m,
     return k;
 }
 
-const struct kernel *load_start(struct rig *r, enum region region, int32_t m)
+static const char *root(void)
+{
+    return getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
+}
+
+static const struct kernel *build(struct rig *r, enum region region, int32_t m,
+                                  struct compile_job *j)
+{
+    struct compile_job *const jobs[] = {j};
+    struct compile_pool *pool = compile_pool_start(jobs, 1, 1, root(), rig_arch(r));
+    compile_pool_await(pool, j);
+    const struct kernel *k = load(r, region, m, j);
+    compile_pool_end(pool);
+    return k;
+}
+
+static struct compile_job start_job(const struct rig *r, enum region region, int32_t m)
 {
     char id[40];
     snprintf(id, sizeof id, "%s_%s", m <= 4 ? "gemv" : "mma", region_name(region));
-    const struct template *t = template_find(region == REGION_ATTN ? "attn_decode" : id);
-    struct facts f = facts_of(r, region, m);
-    struct point p = cuda_start(t, &f);
-    return load(r, region, m, t, &p);
+    struct compile_job j = {.t = template_find(region == REGION_ATTN ? "attn_decode" : id),
+                            .f = facts_of(r, region, m)};
+    j.p = cuda_start(j.t, &j.f);
+    return j;
+}
+
+const struct kernel *load_start(struct rig *r, enum region region, int32_t m)
+{
+    struct compile_job j = start_job(r, region, m);
+    return build(r, region, m, &j);
 }
 
 const struct kernel *load_any(struct rig *r, const char *id, int32_t m, uint32_t *seed)
 {
     const struct template *t = template_find(id);
-    struct facts f = facts_of(r, t->region, m);
-    struct point p;
-    if (!cuda_point_random(t, &f, seed, &p))
+    struct compile_job j = {.t = t, .f = facts_of(r, t->region, m)};
+    if (!cuda_point_random(t, &j.f, seed, &j.p))
         return NULL;
-    return load(r, t->region, m, t, &p);
+    return build(r, t->region, m, &j);
+}
+
+/* ---- many of them ---------------------------------------------------------------------------- */
+
+struct starts {
+    struct compile_pool *pool;
+    struct compile_job **job; /* [sizes * REGION_COUNT]; NULL where nothing is to be compiled */
+    const int32_t *m;
+    int sizes;
+    struct compile_job **listed;
+};
+
+struct starts *starts_begin(const struct rig *r, const int32_t *m, int sizes)
+{
+    struct starts *s = xcalloc(1, sizeof *s);
+    size_t all = (size_t)sizes * REGION_COUNT;
+    int n = 0;
+    *s = (struct starts){.m = m,
+                         .sizes = sizes,
+                         .job = xcalloc(all, sizeof(struct compile_job *)),
+                         .listed = xcalloc(all, sizeof(struct compile_job *))};
+    for (int i = 0; i < sizes * REGION_COUNT; i++) {
+        if (i % REGION_COUNT < REGION_ATTN_IN)
+            continue; /* no template makes that one */
+        s->job[i] = xcalloc(1, sizeof **s->job);
+        *s->job[i] = start_job(r, (enum region)(i % REGION_COUNT), m[i / REGION_COUNT]);
+        s->listed[n++] = s->job[i];
+    }
+    s->pool = compile_pool_start(s->listed, n, 0, root(), rig_arch(r));
+    return s;
+}
+
+const struct kernel *starts_load(struct starts *s, struct rig *r, enum region region, int32_t m)
+{
+    int i = 0;
+    while (i < s->sizes && s->m[i] != m)
+        i++;
+    struct compile_job *j = i < s->sizes ? s->job[i * REGION_COUNT + (int)region] : NULL;
+    if (!j)
+        return NULL;
+    compile_pool_await(s->pool, j);
+    return load(r, region, m, j);
+}
+
+void starts_end(struct starts *s)
+{
+    compile_pool_end(s->pool);
+    for (int i = 0; i < s->sizes * REGION_COUNT; i++)
+        free(s->job[i]);
+    free(s->job);
+    free(s->listed);
+    free(s);
 }

@@ -12,7 +12,6 @@
  * compute-sanitizer. Points that do not fit the device (registers, as LEGAL only estimates them)
  * are counted, not failed, but may not be more than a fifth.
  */
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +20,7 @@
 #include "config/clock.h"
 #include "config/err.h"
 #include "engine/dispatch.h"
+#include "tests/device/compile_pool.h"
 #include "tests/device/device_test.h"
 #include "tests/device/solo.h"
 #include "tests/kernels/cuda_points.h"
@@ -42,32 +42,26 @@ static uint32_t seed = 4;
 /* ---- jobs: points to compile --------------------------------------------------------------- */
 
 struct job {
-    const struct template *t;
-    struct facts f;
-    struct point p;
+    struct compile_job c;
     int shape, bucket; /* index of m_bucket */
-    char knobs[512];
-    char *cubin, why[WHY_SIZE];
-    bool done;
 };
 
-static struct job *job;
-static int jobs, taken;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t ready = PTHREAD_COND_INITIALIZER;
+static struct compile_pool *pool;
+static struct compile_job **job; /* each the head of a struct job */
+static int jobs;
+
+static struct job *job_at(int i)
+{
+    return (struct job *)job[i];
+}
 
 static void add(const struct template *t, int shape, int bucket, const struct facts *f,
                 const struct point *p)
 {
-    job = xrealloc(job, (size_t)(jobs + 1) * sizeof *job);
-    struct job *j = &job[jobs++];
-    memset(j, 0, sizeof *j);
-    j->t = t;
-    j->f = *f;
-    j->p = *p;
-    j->shape = shape;
-    j->bucket = bucket;
-    cuda_point_text(t, p, j->knobs, sizeof j->knobs);
+    struct job *j = xcalloc(1, sizeof *j);
+    *j = (struct job){.c = {.t = t, .f = *f, .p = *p}, .shape = shape, .bucket = bucket};
+    job = xrealloc(job, (size_t)(jobs + 1) * sizeof(struct compile_job *));
+    job[jobs++] = &j->c;
 }
 
 static void plan(int sms)
@@ -86,33 +80,6 @@ static void plan(int sms)
                     add(t, s, b, &f, &p);
             }
     }
-}
-
-static void *compile_jobs(void *unused)
-{
-    (void)unused;
-    for (;;) {
-        pthread_mutex_lock(&lock);
-        struct job *j = taken < jobs ? &job[taken++] : NULL;
-        pthread_mutex_unlock(&lock);
-        if (!j)
-            return NULL;
-        size_t size;
-        char *cubin = cuda_point_build(root, arch, j->t, &j->f, &j->p, &size, j->why);
-        pthread_mutex_lock(&lock);
-        j->cubin = cubin;
-        j->done = true;
-        pthread_cond_broadcast(&ready);
-        pthread_mutex_unlock(&lock);
-    }
-}
-
-static void await(const struct job *j)
-{
-    pthread_mutex_lock(&lock);
-    while (!j->done)
-        pthread_cond_wait(&ready, &lock);
-    pthread_mutex_unlock(&lock);
 }
 
 /* ---- questions, drawn once ----------------------------------------------------------------- */
@@ -154,15 +121,15 @@ static int runs, unfit;
 /* Activations of mma are bf16, and mlp_in multiplies two such sums; everything else sums floats. */
 static double bound_of(const struct job *j)
 {
-    if (strcmp(j->t->file, "mma") != 0 && strcmp(j->t->file, "wide") != 0)
+    if (strcmp(j->c.t->file, "mma") != 0 && strcmp(j->c.t->file, "wide") != 0)
         return 3e-5;
-    return j->t->region == REGION_MLP_IN ? 8e-3 : 6e-3;
+    return j->c.t->region == REGION_MLP_IN ? 8e-3 : 6e-3;
 }
 
 static bool run_one(const struct job *j, const struct solo_kernel *k, int m, int context,
                     double *worst)
 {
-    struct key key = {j->shape, j->t->region, m, m_bucket[j->bucket], context};
+    struct key key = {j->shape, j->c.t->region, m, m_bucket[j->bucket], context};
     char why[WHY_SIZE] = "";
     bool ok = true;
     for (int how = 0; ok && how <= (quick ? 0 : SOLO_LATE); how++) {
@@ -170,8 +137,8 @@ static bool run_one(const struct job *j, const struct solo_kernel *k, int m, int
         ok = solo_ask(k, question(&key), bound_of(j), how, &rms, why);
         *worst = rms > *worst ? rms : *worst;
         runs++;
-        check(ok, false, "%s %s M %d of %d context %d%s: %s (%s)", j->t->id, small[j->shape].name,
-              m, m_bucket[j->bucket], context, how ? ", late" : "", why, j->knobs);
+        check(ok, false, "%s %s M %d of %d context %d%s: %s (%s)", j->c.t->id, small[j->shape].name,
+              m, m_bucket[j->bucket], context, how ? ", late" : "", why, j->c.knobs);
     }
     return ok;
 }
@@ -196,32 +163,35 @@ static bool run_context(const struct job *j, const struct solo_kernel *k, int co
 static void run_job(struct job *j, double *worst)
 {
     static const int contexts[] = {1, 15, 16, 17, 33, 300, 1000, 4096, 32768};
-    int n = j->t->region != REGION_ATTN ? 1 : quick ? 6 : (int)(sizeof contexts / sizeof *contexts);
+    int n = j->c.t->region != REGION_ATTN ? 1
+            : quick                       ? 6
+                                          : (int)(sizeof contexts / sizeof *contexts);
     struct solo_kernel k;
-    await(j);
-    check(j->cubin != NULL, false, "%s %s: %s", j->t->id, j->knobs, j->why);
-    if (!j->cubin)
+    compile_pool_await(pool, &j->c);
+    check(j->c.cubin != NULL, false, "%s %s: %s", j->c.t->id, j->c.knobs, j->c.why);
+    if (!j->c.cubin)
         return;
-    bool ok = solo_load(&k, j->cubin, (enum region)j->t->region, j->why);
-    if (!ok && (strstr(j->why, "registers") || strstr(j->why, "spills")))
+    bool ok = solo_load(&k, j->c.cubin, (enum region)j->c.t->region, j->c.why);
+    if (!ok && (strstr(j->c.why, "registers") || strstr(j->c.why, "spills")))
         unfit++;
     else
-        check(ok, false, "%s %s loads: %s", j->t->id, j->knobs, j->why);
+        check(ok, false, "%s %s loads: %s", j->c.t->id, j->c.knobs, j->c.why);
     for (int i = 0; ok && i < n; i++)
         ok = run_context(j, &k, contexts[i], worst);
     solo_unload(&k);
-    free(j->cubin);
+    free(j->c.cubin);
+    j->c.cubin = NULL;
 }
 
 static void run_all(void)
 {
     for (int i = 0; i < jobs;) {
-        const struct template *t = job[i].t;
+        const struct template *t = job[i]->t;
         double worst = 0;
-        int first = i, shape = job[i].shape, had = runs;
+        int first = i, shape = job_at(i)->shape, had = runs;
         int64_t t0 = clock_ns();
-        for (; i < jobs && job[i].t == t && job[i].shape == shape; i++)
-            run_job(&job[i], &worst);
+        for (; i < jobs && job[i]->t == t && job_at(i)->shape == shape; i++)
+            run_job(job_at(i), &worst);
         printf("     %-14s %-13s %3d points, %4d runs, worst rms %.1e, %.1f s\n", t->id,
                small[shape].name, i - first, runs - had, worst, (double)(clock_ns() - t0) * 1e-9);
         fflush(stdout);
@@ -285,10 +255,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < SHAPES; i++)
         model[i] = model_random(&small[i].shape, DTYPE_BF16, (uint64_t)i + 20);
     plan(d.multiProcessorCount);
-    threads = threads > 0 ? threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    pthread_t thread[256];
-    for (int i = 0; i < threads && i < 256; i++)
-        pthread_create(&thread[i], NULL, compile_jobs, NULL);
+    pool = compile_pool_start(job, jobs, threads, root, arch);
     run_all();
     check(unfit * 5 <= jobs, true, "%d points, %d runs; %d points do not fit the device", jobs,
           runs, unfit);

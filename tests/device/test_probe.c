@@ -19,42 +19,11 @@
 #include "engine/cpu/oracle.h"
 #include "engine/device_probe.h"
 #include "kernels/bricks.h"
-#include "specializer/build/build.h"
 #include "specializer/search/space.h"
+#include "tests/device/compile_pool.h"
 #include "tests/device/device_test.h"
-#include "tests/kernels/cuda_points.h"
 
-enum { FLAGS = 80 };
 static const double oracle_bound = 1e-9;
-
-/* ---- compiling ----------------------------------------------------------------------------- */
-
-static bool compile(const char *dir, const struct template *t, const struct point *p,
-                    const struct facts *f, const char *object)
-{
-    const char *library = getenv("WHET_NVRTC_LIBRARY");
-    char source[300], include[300], name[80], *argv[FLAGS] = {"nvrtc"};
-    char **flags = point_flags(t, p, f);
-    int n = 1;
-    template_path(t, name, sizeof name);
-    snprintf(source, sizeof source, "%s/%s", dir, name);
-    snprintf(include, sizeof include, "-I%s", dir);
-    argv[n++] = xstrdup(library ? library : "libnvrtc.so");
-    argv[n++] = xstrdup(object);
-    argv[n++] = source;
-    argv[n++] = "-std=c++17";
-    argv[n++] = "-arch=sm_90a";
-    argv[n++] = include;
-    for (int i = 0; flags[i] && n < FLAGS - 1; i++)
-        argv[n++] = flags[i];
-    int rc = nvrtc_main(n, argv);
-    free(argv[1]);
-    free(argv[2]);
-    for (int i = 0; flags[i]; i++)
-        free(flags[i]);
-    free(flags);
-    return rc == 0;
-}
 
 /* ---- inputs -------------------------------------------------------------------------------- */
 
@@ -214,62 +183,102 @@ static void run_one(const struct model *model, const char *name, const struct te
     capture_free(&c);
 }
 
-static void run_point(const struct model *model, const char *name, const struct template *t, int m,
-                      const struct point *p, bool chance, const struct facts *f, const char *dir)
+struct job {
+    struct compile_job c;
+    int32_t m;
+    bool chance;
+};
+
+struct jobs {
+    struct compile_job **job; /* each the head of a struct job */
+    int n;
+};
+
+static void add(struct jobs *jobs, const struct template *t, int32_t m, const struct facts *f,
+                const struct point *p, bool chance)
 {
-    char object[300], text[512];
-    cuda_point_text(t, p, text, sizeof text);
+    struct job *j = xcalloc(1, sizeof *j);
+    *j = (struct job){.c = {.t = t, .f = *f, .p = *p}, .m = m, .chance = chance};
+    jobs->job = xrealloc(jobs->job, (size_t)(jobs->n + 1) * sizeof(struct compile_job *));
+    jobs->job[jobs->n++] = &j->c;
+}
+
+static void add_template(struct jobs *jobs, const struct template *t, const struct model *model,
+                         int32_t m, uint32_t *seed)
+{
+    static const struct machine machine = {.kind = MACHINE_CUDA, .sms = 132};
+    struct facts f;
+    struct point p;
+    facts_fill(&f, model, t->region, m, NUMERICS_TOLERANCE);
+    facts_machine(&f, &machine);
+    if (!template_start(t, &f, &p) || template_illegal(t, &p, &f))
+        p = template_defaults(t);
+    if (template_illegal(t, &p, &f))
+        return;
+    add(jobs, t, m, &f, &p, false);
+    /* Shapes of blocks have no measured starts yet, so another point by chance as well. */
+    if (cuda_reads_bricks(t) && cuda_point_random(t, &f, seed, &p))
+        add(jobs, t, m, &f, &p, true);
+}
+
+/* Of wide steps in blocks, each format has a third of the templates. */
+static bool is_asked(int i, int k, int32_t m, enum dtype type)
+{
+    const struct template *t = template_at(i);
+    bool blocks = type != DTYPE_BF16;
+    if (t->library || !template_fits(t, MACHINE_CUDA, t->region, m) ||
+        (blocks && !cuda_reads_bricks(t)))
+        return false;
+    if (blocks && m > 8 && (i + k + (int)type) % 3 != 0)
+        return false;
+    return !brief || (strcmp(t->file, "ring") != 0 && (m == 1 || m == 8));
+}
+
+static void run_job(const struct model *model, const char *name, const struct job *j,
+                    const char *dir)
+{
+    const struct compile_job *c = &j->c;
+    char object[300];
     snprintf(object, sizeof object, "%s/k.cubin", dir);
-    bool built = compile(dir, t, p, f, object);
-    check(built, false, "%s %s m=%d %s compiles", name, t->id, m, text);
+    bool built = c->cubin && file_write(object, c->cubin, c->size);
     int before = checks_failed;
+    check(built, false, "%s %s m=%d compiles: %s", name, c->t->id, j->m, c->why);
     if (built)
-        run_one(model, name, t, m, chance, object);
+        run_one(model, name, c->t, j->m, j->chance, object);
     if (checks_failed > before)
-        printf("     of %s %s m=%d: WTYPE=%d %s\n", name, t->id, m, f->WTYPE, text);
+        printf("     of %s %s m=%d: WTYPE=%d %s\n", name, c->t->id, j->m, c->f.WTYPE, c->knobs);
 }
 
 static void run_shape(const struct shape_row *row, enum dtype type, const char *dir)
 {
     static const int32_t ms[] = {1, 2, 4, 8, 32, 48, 64};
-    struct machine machine = {.kind = MACHINE_CUDA, .sms = 132};
     struct model *model = model_random(&row->shape, type, 7);
-    model->own_formats = true;
+    const char *root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
+    struct jobs jobs = {0};
     uint32_t seed = (uint32_t)type;
+    model->own_formats = true;
     for (int i = 0; i < template_count(); i++)
-        for (size_t k = 0; k < sizeof ms / sizeof *ms; k++) {
-            const struct template *t = template_at(i);
-            struct facts f;
-            struct point p;
-            facts_fill(&f, model, t->region, ms[k], NUMERICS_TOLERANCE);
-            facts_machine(&f, &machine);
-            if (t->library || !template_fits(t, MACHINE_CUDA, t->region, ms[k]) ||
-                (type != DTYPE_BF16 && !cuda_reads_bricks(t)) ||
-                (type != DTYPE_BF16 && ms[k] > 8 &&
-                 (i + (int)k + (int)type) % 3 != 0) || /* turns */
-                (brief && (strcmp(t->file, "ring") == 0 || (ms[k] != 1 && ms[k] != 8))))
-                continue;
-            if (!template_start(t, &f, &p) || template_illegal(t, &p, &f))
-                p = template_defaults(t);
-            if (template_illegal(t, &p, &f))
-                continue;
-            run_point(model, row->name, t, ms[k], &p, false, &f, dir);
-            /* Shapes of blocks have no measured starts yet, so another point by chance as well. */
-            if (type != DTYPE_BF16 && cuda_point_random(t, &f, &seed, &p))
-                run_point(model, row->name, t, ms[k], &p, true, &f, dir);
-        }
+        for (int k = 0; k < (int)(sizeof ms / sizeof *ms); k++)
+            if (is_asked(i, k, ms[k], type))
+                add_template(&jobs, template_at(i), model, ms[k], &seed);
+    struct compile_pool *pool = compile_pool_start(jobs.job, jobs.n, 0, root, "sm_90a");
+    for (int i = 0; i < jobs.n; i++) {
+        compile_pool_await(pool, jobs.job[i]);
+        run_job(model, row->name, (const struct job *)jobs.job[i], dir);
+    }
+    compile_pool_end(pool);
+    for (int i = 0; i < jobs.n; i++)
+        free(jobs.job[i]);
+    free(jobs.job);
     model_close(model);
 }
 
-/* Sources in a new folder, and a session. */
+/* A new folder for objects, and a session. */
 static bool begin(char *dir)
 {
     static const struct device_turns always = {0};
     struct err e = {""};
-    if (!mkdtemp(dir) || kernel_sources_write(dir, &e) != 0) {
-        check(false, true, "kernel sources are written: %s", e.msg);
-        return false;
-    }
+    check(mkdtemp(dir) != NULL, false, "there is a folder for objects");
     session = whet_backend_cuda.probe->start(&always, &e);
     check(session != NULL, true, "a session begins: %s", e.msg);
     return session != NULL;

@@ -158,7 +158,7 @@ static double bound_us(const struct rig *r, int32_t m, double bandwidth)
     return bytes / bandwidth * 1e6;
 }
 
-static void batch_of(struct rig *r, const char *name, int32_t m)
+static void batch_of(struct rig *r, struct starts *starts, const char *name, int32_t m)
 {
     static struct batch b;
     int64_t n = (int64_t)m * r->model->shape.vocab;
@@ -166,7 +166,7 @@ static void batch_of(struct rig *r, const char *name, int32_t m)
     make(&b, 0, m, CONTEXT - 1, CONTEXT, r->model->shape.vocab);
     double longest, unused, before = timed(r, &b, eager, &longest), after;
     for (int g = REGION_ATTN_IN; g < REGION_COUNT; g++) {
-        const struct kernel *k = load_start(r, (enum region)g, m);
+        const struct kernel *k = starts_load(starts, r, (enum region)g, m);
         if (!k)
             continue;
         dispatch_publish(r->d, dispatch_slot(r->d, (enum region)g, m, CONTEXT), k);
@@ -193,20 +193,24 @@ static void batch_of(struct rig *r, const char *name, int32_t m)
 
 void test_templates(void)
 {
-    static const int32_t batches[] = {1, 2, 8, 32, 64};
+    enum { BATCHES = 5 };
+    static const int32_t batches[BATCHES] = {1, 2, 8, 32, 64};
     static struct batch b;
     for (size_t i = 0; i < REAL_SHAPES; i++) {
         if (!strstr(real_shapes[i].name, part_of))
             continue;
         struct model *m = model_random(&real_shapes[i].shape, DTYPE_BF16, 5);
         struct rig r;
-        if (rig_open_with(&r, m, MOST * PAGES_EACH, CONTEXT, MOST, 20LL << 30))
-            for (int32_t s = 0; s < MOST; s++) {
-                make(&b, s, 1, 0, CONTEXT - 1, real_shapes[i].shape.vocab);
-                step(&r, &b);
-            }
-        for (size_t k = 0; r.b && k < sizeof batches / sizeof *batches; k++)
-            batch_of(&r, real_shapes[i].name, batches[k]);
+        bool open = rig_open_with(&r, m, MOST * PAGES_EACH, CONTEXT, MOST, 20LL << 30);
+        struct starts *starts = open ? starts_begin(&r, batches, BATCHES) : NULL;
+        for (int32_t k = 0; open && k < MOST; k++) {
+            make(&b, k, 1, 0, CONTEXT - 1, real_shapes[i].shape.vocab);
+            step(&r, &b);
+        }
+        for (int k = 0; open && k < BATCHES; k++)
+            batch_of(&r, starts, real_shapes[i].name, batches[k]);
+        if (open)
+            starts_end(starts);
         rig_close(&r);
         model_close(m);
     }
