@@ -5,16 +5,16 @@
  * bricks after the other; what a brick has beyond the matrix is zero, scales included. A brick is
  * contiguous, its size a multiple of 16 bytes, and what a warp needs of it is 16 bytes a lane:
  *
- *   low     the codes' lower four bits, or all eight of Q8_0: four or eight times 32 lanes x 16
- *   high    the fifth bits, or the fifth and sixth: nothing, or once or twice 32 lanes x 16
- *   scales  what the file's blocks say besides, row by row (below)
+ *   low     the codes' lower four bits, or all eight of Q8_0 and F8: four or eight times 32 lanes x
+ * 16 high    the fifth bits, or the fifth and sixth: nothing, or once or twice 32 lanes x 16 scales
+ * what the file's blocks say besides, row by row (below)
  *
  * Lanes are those of an operand A of mma.m16n8k16 (bf16): lane (g, q) = (lane / 4, lane % 4) has of
  * rows g and g + 8 and of each 32 columns ("strip" t) the columns 16 s + 4 q + j, s 0..1, j 0..3.
  * Element (row half h, strip t, s, j) is code
  *
  *   four bits  16 bytes t / 2, word 2 (t % 2) + h, byte j / 2 + 2 (j % 2), bits 4 s and up
- *   eight      16 bytes t, word 2 h + s, byte j / 2 + 2 (j % 2), two's complement
+ *   eight      16 bytes t, word 2 h + s, byte j / 2 + 2 (j % 2), two's complement or e4m3
  *   high, one  word t / 2, byte j / 2 + 2 (j % 2), bit 4 (t % 2) + 2 h + s
  *   high, two  16 bytes t / 4, word t % 4, byte j / 2 + 2 (j % 2), bits 2 (2 h + s) and up
  *
@@ -26,6 +26,7 @@
  *   Q4_1, Q5_1         f16 d[8] at 16 r, f16 m[8] at 256 + 16 r
  *   Q4_K, Q5_K         the block's first 16 bytes at 16 r: f16 d, dmin, u8 scales[12]
  *   Q6_K               i8 s[16] at 16 r, f16 d at 256 + 2 r
+ *   F8                 f32 d[4] at 16 r, the other four at 256 + 16 r
  */
 #ifndef WHET_KERNELS_BRICKS_H
 #define WHET_KERNELS_BRICKS_H
@@ -33,8 +34,8 @@
 #include "args.h"
 
 enum { BRICK_ROWS = 16, BRICK_COLS = 256, BRICK_STRIPS = BRICK_COLS / 32 };
-/* The formats that a GPU keeps; rows of all others become bf16. */
-enum { BRICK_FIRST = DTYPE_Q8_0, BRICK_LAST = DTYPE_Q5_K };
+/* How many formats a GPU keeps; rows of all others become bf16. */
+enum { BRICK_KINDS = DTYPE_Q5_K - DTYPE_Q8_0 + 2 };
 
 #ifdef __CUDACC__
 #define BRICK_FACT __host__ __device__ constexpr int
@@ -42,10 +43,29 @@ enum { BRICK_FIRST = DTYPE_Q8_0, BRICK_LAST = DTYPE_Q5_K };
 #define BRICK_FACT static inline int
 #endif
 
+/* Which of them a format is, from 0; -1: none. And the other way round. */
+BRICK_FACT brick_kind(int type)
+{
+    return type >= DTYPE_Q8_0 && type <= DTYPE_Q5_K ? type - DTYPE_Q8_0
+           : type == DTYPE_F8                       ? BRICK_KINDS - 1
+                                                    : -1;
+}
+
+BRICK_FACT brick_type(int kind)
+{
+    return kind == BRICK_KINDS - 1 ? DTYPE_F8 : DTYPE_Q8_0 + kind;
+}
+
+/* Codes of eight bits: integers, or floats. */
+BRICK_FACT brick_eight_bits(int type)
+{
+    return type == DTYPE_Q8_0 || type == DTYPE_F8;
+}
+
 /* Bytes of a brick's parts; all 0 for a format that a GPU does not keep. */
 BRICK_FACT brick_low(int type)
 {
-    return type == DTYPE_Q8_0 ? 4096 : type >= DTYPE_Q4_0 && type <= BRICK_LAST ? 2048 : 0;
+    return brick_eight_bits(type) ? 4096 : brick_kind(type) >= 0 ? 2048 : 0;
 }
 
 BRICK_FACT brick_high(int type)
@@ -57,10 +77,10 @@ BRICK_FACT brick_high(int type)
 
 BRICK_FACT brick_scales(int type)
 {
-    return type == DTYPE_Q6_K                         ? 288
-           : type == DTYPE_Q4_1 || type == DTYPE_Q5_1 ? 512
-           : brick_low(type)                          ? 256
-                                                      : 0;
+    return type == DTYPE_Q6_K                                             ? 288
+           : type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_F8 ? 512
+           : brick_low(type)                                              ? 256
+                                                                          : 0;
 }
 
 BRICK_FACT brick_bytes(int type)

@@ -30,11 +30,14 @@ static void fifth_bits(const uint8_t *high, uint8_t code[QK])
         code[i] |= (uint8_t)((high[i / 8] >> i % 8 & 1) << 4);
 }
 
-/* One block of 32: its codes, and its one or two halves. */
-static void take_block(enum dtype t, const uint8_t *b, uint8_t code[QK], uint8_t half[4])
+/* One block of 32: its codes, and its one or two halves, or its float. */
+static void take_block(enum dtype t, const uint8_t *b, uint8_t code[QK], uint8_t scale[4])
 {
-    memcpy(half, b, t == DTYPE_Q4_1 || t == DTYPE_Q5_1 ? 4 : 2);
+    memcpy(scale, b, t == DTYPE_Q4_1 || t == DTYPE_Q5_1 || t == DTYPE_F8 ? 4 : 2);
     switch (t) {
+    case DTYPE_F8:
+        memcpy(code, b + 4, QK);
+        break;
     case DTYPE_Q8_0:
         memcpy(code, b + 2, QK);
         break;
@@ -86,7 +89,7 @@ static void put_strip(enum dtype type, const uint8_t code[QK], int r, int t, uin
         int s = c / 16, q = c % 16 / 4, j = c % 4, lane = r % 8 * 4 + q;
         int at = 8 * (j / 2) + 16 * (j % 2); /* of the byte */
         uint32_t v = code[c];
-        if (type == DTYPE_Q8_0) {
+        if (brick_eight_bits(type)) {
             low[(t * 32 + lane) * 4 + 2 * h + s] |= v << at;
             continue;
         }
@@ -115,11 +118,15 @@ static void put_brick(enum dtype type, const uint8_t *from, int blocks, int r, c
         memcpy(scales + 256 + 2 * r, from + 208, 2);
     } else {
         for (int i = 0; i < blocks; i++) {
-            uint8_t half[4];
-            take_block(type, from + i * dtype_block_bytes(type), code + i * QK, half);
-            memcpy(scales + 16 * r + 2 * i, half, 2);
+            uint8_t scale[4];
+            take_block(type, from + i * dtype_block_bytes(type), code + i * QK, scale);
+            if (type == DTYPE_F8) {
+                memcpy(scales + i / 4 * 256 + 16 * r + i % 4 * 4, scale, 4);
+                continue;
+            }
+            memcpy(scales + 16 * r + 2 * i, scale, 2);
             if (type == DTYPE_Q4_1 || type == DTYPE_Q5_1)
-                memcpy(scales + 256 + 16 * r + 2 * i, half + 2, 2);
+                memcpy(scales + 256 + 16 * r + 2 * i, scale + 2, 2);
         }
     }
     for (int t = 0; t < blocks; t++)

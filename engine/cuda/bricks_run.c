@@ -32,7 +32,7 @@ int32_t bricks_slab(const struct backend *b, int32_t rows, int32_t cols)
 /* The kernels of a format follow one another: 8 tokens, 16 tokens, to bf16. */
 static enum primitive primitive_of(enum dtype t, int which)
 {
-    return (enum primitive)(PRIM_BRICKS + 3 * ((int)t - DTYPE_Q8_0) + which);
+    return (enum primitive)(PRIM_BRICKS + 3 * brick_kind((int)t) + which);
 }
 
 static int multiply(struct walk *w, const struct product *p, enum dtype t, struct err *e)

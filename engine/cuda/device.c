@@ -29,14 +29,15 @@
 #include "kernels/images.h"
 
 /* The three kernels of format t in eager_bricks.cu. */
-#define BRICK(t, i, kernel)                                                                    \
-    {                                                                                          \
-        .file = "eager_bricks.cu", .name = kernel, .p = PRIM_BRICKS + 3 * (t - DTYPE_Q8_0) + i \
+#define BRICK(t, i, kernel)                                                           \
+    {                                                                                 \
+        .file = "eager_bricks.cu", .name = kernel,                                    \
+        .p = PRIM_BRICKS + 3 * (t == DTYPE_F8 ? BRICK_KINDS - 1 : t - DTYPE_Q8_0) + i \
     }
 #define BRICKS(t)                                                               \
     BRICK(t, 0, "eager_bricks_" #t "_1"), BRICK(t, 1, "eager_bricks_" #t "_2"), \
         BRICK(t, 2, "eager_expand_" #t)
-_Static_assert((int)BRICK_LAST == DTYPE_Q5_K, "a format that is kept needs its row below");
+_Static_assert((int)BRICK_KINDS == 9, "a format that is kept needs its row below");
 
 int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *file, int line)
 {
@@ -70,6 +71,7 @@ static const struct {
     BRICKS(8),
     BRICKS(9),
     BRICKS(10),
+    BRICKS(16),
     {"eager_decode.cu", "eager_decode_64_1", PRIM_DECODE_64_1},
     {"eager_decode.cu", "eager_decode_64_2", PRIM_DECODE_64_2},
     {"eager_decode.cu", "eager_decode_64_4", PRIM_DECODE_64_4},

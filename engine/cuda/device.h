@@ -30,8 +30,8 @@ enum primitive {
     PRIM_CLOSE,
     PRIM_EMBED,
     PRIM_EMBED_BRICKS,
-    PRIM_BRICKS, /* three a format, from Q8_0 on (bricks_run.c) */
-    PRIM_BRICKS_LAST = PRIM_BRICKS + 3 * (BRICK_LAST - BRICK_FIRST) + 2,
+    PRIM_BRICKS, /* three a format, by brick_kind() (bricks_run.c) */
+    PRIM_BRICKS_LAST = PRIM_BRICKS + 3 * BRICK_KINDS - 1,
     PRIM_NORM,
     PRIM_ROUND,
     PRIM_SILU,

@@ -82,44 +82,67 @@ __device__ __forceinline__ void prefetch_passes(const struct region_args &a, con
     }
 }
 
-/* c += w x over a brick of each tile. x and sums: this lane's first activations of the brick's
- * columns, and what they add up to. */
-__device__ __forceinline__ void multiply_bricks(const struct brick<WTYPE> *b, const bf16 *x,
-                                                const float *sums, float (*c)[NT][4])
+/* c += w x over strip t of a brick of each tile. x and sums: this lane's first activations of the
+ * strip, and what they add up to. */
+__device__ __forceinline__ void multiply_strip(const struct brick<WTYPE> *b, int t, const bf16 *x,
+                                               const float *sums, float (*c)[NT][4])
 {
     typedef brick_shape<WTYPE> shape;
+    struct brick_scale<WTYPE> s[TILES];
+    uint4 w[TILES][2];
 #pragma unroll
-    for (int t = 0; t < BRICK_STRIPS; t++) {
-        struct brick_scale<WTYPE> s[TILES];
-        uint4 w[TILES][2];
+    for (int r = 0; r < TILES; r++) {
+        s[r] = brick_scales_of<WTYPE>(b[r], t);
+        w[r][0] = brick_operand<WTYPE>(b[r], t, 0), w[r][1] = brick_operand<WTYPE>(b[r], t, 1);
+    }
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        uint4 part = *(const uint4 *)(x + n * 8 * LD);
+        float2 all[shape::HALVES] = {};
+#pragma unroll
+        for (int p = 0; SUMMED && p < shape::HALVES; p++)
+            all[p] = *(const float2 *)(sums + (p * NT + n) * 8);
 #pragma unroll
         for (int r = 0; r < TILES; r++) {
-            s[r] = brick_scales_of<WTYPE>(b[r], t);
-            w[r][0] = brick_operand<WTYPE>(b[r], t, 0), w[r][1] = brick_operand<WTYPE>(b[r], t, 1);
-        }
+            float d[shape::HALVES][4] = {};
+            mma_bf16(d[0], w[r][0], part.x, part.y);
+            mma_bf16(d[shape::HALVES - 1], w[r][1], part.z, part.w);
 #pragma unroll
-        for (int n = 0; n < NT; n++) {
-            uint4 part = *(const uint4 *)(x + n * 8 * LD + t * 32);
-            float2 all[shape::HALVES] = {};
-#pragma unroll
-            for (int p = 0; SUMMED && p < shape::HALVES; p++)
-                all[p] = *(const float2 *)(sums + ((t * shape::HALVES + p) * NT + n) * 8);
-#pragma unroll
-            for (int r = 0; r < TILES; r++) {
-                float d[shape::HALVES][4] = {};
-                mma_bf16(d[0], w[r][0], part.x, part.y);
-                mma_bf16(d[shape::HALVES - 1], w[r][1], part.z, part.w);
-#pragma unroll
-                for (int i = 0; i < shape::HALVES * 4; i++) {
-                    int p = i / 4, h = i % 4 / 2;
-                    float *to = &c[r][n][i % 4];
-                    *to = fmaf(s[r].scale[p][h], d[p][i % 4], *to);
-                    if (SUMMED)
-                        *to = fmaf(-s[r].offset[p][h], i % 2 ? all[p].y : all[p].x, *to);
-                }
+            for (int i = 0; i < shape::HALVES * 4; i++) {
+                int p = i / 4, h = i % 4 / 2;
+                float *to = &c[r][n][i % 4];
+                *to = fmaf(s[r].scale[p][h], d[p][i % 4], *to);
+                if (SUMMED)
+                    *to = fmaf(-s[r].offset[p][h], i % 2 ? all[p].y : all[p].x, *to);
             }
         }
     }
+}
+
+/* Codes of eight bits for many tokens: unrolled, the compiler makes operands of all strips at once
+ * and has no registers left. So two strips at a time, and the others move up. */
+#define BY_TWO ((WTYPE == 3 || WTYPE == 16) && M_MAX > 32)
+static_assert(DTYPE_Q8_0 == 3 && DTYPE_F8 == 16, "numbers in a condition of the preprocessor");
+
+/* c += w x over a brick of each tile, which is used up. */
+__device__ __forceinline__ void multiply_bricks(struct brick<WTYPE> *b, const bf16 *x,
+                                                const float *sums, float (*c)[NT][4])
+{
+    enum { SUMS = NT * 8 * brick_shape<WTYPE>::HALVES };
+#if BY_TWO
+#pragma unroll 1
+    for (int t = 0; t < BRICK_STRIPS; t += 2) {
+        multiply_strip(b, 0, x + t * 32, sums, c);
+        multiply_strip(b, 1, x + t * 32 + 32, sums, c);
+#pragma unroll
+        for (int r = 0; r < TILES; r++)
+            skip_two_strips<WTYPE>(b + r);
+    }
+#else
+#pragma unroll
+    for (int t = 0; t < BRICK_STRIPS; t++)
+        multiply_strip(b, t, x + t * 32, sums + t * SUMS, c);
+#endif
 }
 
 /* c += W x over one pass. A place that becomes free gets the brick that is UNROLL further on in the

@@ -181,7 +181,9 @@ FORMAT(7, 2)
 FORMAT(8, 2)
 FORMAT(9, 1)
 FORMAT(10, 2)
-static_assert(DTYPE_Q8_0 == 3 && DTYPE_Q5_K == 10, "formats by number");
+FORMAT(16, 2)
+static_assert(DTYPE_Q8_0 == 3 && DTYPE_Q5_K == 10 && DTYPE_F8 == 16, "formats by number");
+static_assert(BRICK_KINDS == 9, "and all of them");
 
 KERNEL eager_embed_bricks(const __grid_constant__ struct eager_embed_args e)
 {

@@ -75,6 +75,22 @@ __device__ __forceinline__ unsigned to_half(float v)
     return h;
 }
 
+/* Four codes of eight bits as random bits have them; as floats none of them is no number, and all
+ * are -7 .. 7 if `exact`. */
+__device__ unsigned drawn_codes(const struct probe_bricks_args &a, unsigned bits)
+{
+    const uint64_t whole = 0x4e4c4a4844403800ull; /* 0 .. 7 in e4m3 */
+    unsigned codes = 0;
+    if (a.type != DTYPE_F8)
+        return bits;
+    for (int i = 0; i < 4; i++) {
+        unsigned b = bits >> 8 * i & 255, size = b & 127;
+        size = a.exact ? (unsigned)(whole >> 8 * (b & 7)) & 255 : size == 127 ? 126 : size;
+        codes |= (size | (b & 128)) << 8 * i;
+    }
+    return codes;
+}
+
 /* A block's scale that gives weights of deviation `a.scale`; minima put their mean near zero. */
 __device__ unsigned drawn_half(const struct probe_bricks_args &a, uint64_t bits, bool least)
 {
@@ -96,6 +112,9 @@ __device__ unsigned drawn_half(const struct probe_bricks_args &a, uint64_t bits,
 __device__ unsigned drawn_scale(const struct probe_bricks_args &a, int at, uint64_t bits)
 {
     uint64_t other = mix(bits);
+    float unit = 0.5f + (float)(bits >> 40) * 0x1p-24f;
+    if (a.type == DTYPE_F8)
+        return __float_as_uint(a.exact ? 1.0f : a.scale / 105.0f * unit);
     bool k = brick_six_bits(a.type);
     if ((k && at % 4 != 0) || (a.type == DTYPE_Q6_K && at < 64)) {
         unsigned bytes = (unsigned)(bits >> 16);
@@ -117,7 +136,7 @@ KERNEL probe_bricks(const __grid_constant__ struct probe_bricks_args a)
         uint64_t bits = mix(a.seed + (uint64_t)i * 0x9e3779b97f4a7c15ull);
         int at = (int)(i % words);
         ((unsigned *)a.to)[i] =
-            at < codes ? (unsigned)(bits >> 16) : drawn_scale(a, at - codes, bits);
+            at < codes ? drawn_codes(a, (unsigned)(bits >> 16)) : drawn_scale(a, at - codes, bits);
     }
 }
 

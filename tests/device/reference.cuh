@@ -174,6 +174,11 @@ __global__ void random_bricks(unsigned *p, size_t words, int type, float scale, 
         float d = scale / most * (1.5f + noise(i, seed + 77));
         bool plain = at < codes || (k && (at - codes) % 4) || (six && at - codes < 64);
         bool least = !six && at - codes >= 64;
+        if (type == DTYPE_F8) { // codes up to 1.875, or a scale
+            p[i] = at < codes ? (unsigned)(bits >> 24) & 0xbfbfbfbfu
+                              : __float_as_uint(scale / 1.9f * (1 + noise(i, seed + 77) / 2));
+            continue;
+        }
         unsigned low = __half_as_ushort(__float2half(least ? middle * d : d)),
                  high = __half_as_ushort(__float2half(k || least ? middle * d : d));
         p[i] = plain ? (unsigned)(bits >> 24) : low | high << 16;

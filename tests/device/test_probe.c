@@ -290,10 +290,10 @@ void test_probe_formats(void)
     static const int some[] = {0, 3};
     char dir[] = "/tmp/whet-device-probe-XXXXXX";
     bool ok = begin(dir);
-    for (int t = BRICK_FIRST; ok && t <= BRICK_LAST; t++)
+    for (int k = 0; ok && k < BRICK_KINDS; k++)
         for (size_t i = 0; i < sizeof some / sizeof *some; i++)
-            if (strstr(dtype_name((enum dtype)t), part_of))
-                run_shape(&device_shapes[some[i]], (enum dtype)t, dir);
+            if (strstr(dtype_name((enum dtype)brick_type(k)), part_of))
+                run_shape(&device_shapes[some[i]], (enum dtype)brick_type(k), dir);
 }
 
 void test_probe(void)

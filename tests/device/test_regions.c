@@ -207,8 +207,9 @@ void test_formats(void)
     static const int some[] = {0, 2, 3};
     bool before = brief;
     brief = true; /* contexts do not depend on weights */
-    for (int t = BRICK_FIRST; t <= BRICK_LAST; t++)
+    for (int k = 0; k < BRICK_KINDS; k++)
         for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+            int t = brick_type(k);
             const struct shape_row *row = &device_shapes[some[i]];
             bool whole = row->shape.hidden % 256 == 0;
             if (strstr(dtype_name((enum dtype)t), part_of) &&

@@ -41,11 +41,14 @@ bool cuda_reads_bricks(const struct template *t)
     return strncmp(t->file, "brick", strlen("brick")) == 0;
 }
 
-enum dtype cuda_type(const struct template *t, int n)
+enum dtype cuda_type(const struct template *t, int m, int n)
 {
     if (!cuda_reads_bricks(t))
         return DTYPE_BF16;
-    return (enum dtype)((int)BRICK_FIRST + n % (BRICK_LAST - BRICK_FIRST + 1));
+    bool floats = strcmp(t->file, "brick_mma") == 0;
+    if (floats && m == 1)
+        return DTYPE_F8;
+    return (enum dtype)brick_type(n % (floats ? BRICK_KINDS : BRICK_KINDS - 1));
 }
 
 struct point cuda_start(const struct template *t, const struct facts *f)

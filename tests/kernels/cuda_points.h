@@ -16,8 +16,9 @@ struct facts cuda_facts_in(const struct model_shape *s, enum region region, int 
                            enum dtype type);
 /* Whether a template reads weights in blocks, and no bf16. */
 bool cuda_reads_bricks(const struct template *t);
-/* The n-th format, counted round, of those that a template reads: bf16, or one of blocks. */
-enum dtype cuda_type(const struct template *t, int n);
+/* The n-th format, counted round, of those that a template reads for m tokens: bf16, or one of
+ * blocks. */
+enum dtype cuda_type(const struct template *t, int m, int n);
 
 /* The START row's point, or the defaults. */
 struct point cuda_start(const struct template *t, const struct facts *f);

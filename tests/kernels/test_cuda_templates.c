@@ -94,7 +94,8 @@ static void describe(const char *what, const struct template *t, const struct fa
 {
     char text[512];
     cuda_point_text(t, p, text, sizeof text);
-    printf("%s: %s M %d hidden %d: %s\n", what, t->id, f->M_MAX, f->HIDDEN, text);
+    printf("%s: %s M %d hidden %d weights %d: %s\n", what, t->id, f->M_MAX, f->HIDDEN, f->WTYPE,
+           text);
 }
 
 static void fail(const char *what, const struct template *t, const struct facts *f,
@@ -164,10 +165,10 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
     static const int ms[] = {1, 2, 8, 32, 48, 64, 128, 256, 2048};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         int types = template_index(t) + (int)s; /* each format somewhere */
-        struct facts f = cuda_facts_in(&shapes[s], t->region, 1, SMS, cuda_type(t, types));
+        struct facts f = cuda_facts_in(&shapes[s], t->region, 1, SMS, cuda_type(t, 1, types));
         struct point p;
         for (size_t m = 0; m < sizeof ms / sizeof *ms; m++) {
-            f = cuda_facts_in(&shapes[s], t->region, ms[m], SMS, cuda_type(t, types++));
+            f = cuda_facts_in(&shapes[s], t->region, ms[m], SMS, cuda_type(t, ms[m], types++));
             bool turn = (s + m + (size_t)template_index(t)) % 2 == 0;
             if (ms[m] < t->m_min || ms[m] > t->m_max || (ms[m] >= 32 && s >= 3))
                 continue;
@@ -180,7 +181,7 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
         for (int i = 0; i < spread; i++) {
             *z = *z * 1664525u + 1013904223u;
             int m = t->m_min + (int)((*z >> 16) % (uint32_t)(t->m_max - t->m_min + 1));
-            f = cuda_facts_in(&shapes[s], t->region, m, SMS, cuda_type(t, types++));
+            f = cuda_facts_in(&shapes[s], t->region, m, SMS, cuda_type(t, m, types++));
             if (cuda_point_random(t, &f, z, &p))
                 try_point(t, &f, &p, false);
         }

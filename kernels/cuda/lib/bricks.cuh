@@ -5,7 +5,8 @@
  * One at a time they are what dequant_row() of engine/quant.c makes of the file, bit for bit. As
  * operands they are whole numbers that bf16 holds exactly: 128 + code by one shift and one
  * logic operation for two (0x4300 is 128 in bf16, whose last place is then 1), or the code itself
- * for eight bits. A product over the columns that have a scale in common is then
+ * for eight bits (a float of eight bits with the exponent that it has in bf16). A product over the
+ * columns that have a scale in common is then
  *
  *   sum of w x = scale * (sum of number * x) - offset * (sum of x)
  *
@@ -25,6 +26,12 @@ __device__ __forceinline__ float half_float(unsigned h)
     return f;
 }
 
+/* e4m3 as a float; 0x7f, which is no number there, is 480, as it is for the file's reader. */
+__device__ __forceinline__ float e4m3_float(unsigned code)
+{
+    return __uint_as_float((code & 0x80) << 24 | (code & 0x7f) << 20) * 0x1p120f;
+}
+
 /* ---- one at a time -------------------------------------------------------------------------- */
 
 /* The code of element (row, column) of a brick. */
@@ -34,7 +41,7 @@ __device__ __forceinline__ int brick_code(int type, const unsigned char *brick, 
     int lane = row % 8 * 4 + q, byte = j / 2 + 2 * (j % 2);
     const unsigned *low = (const unsigned *)brick;
     const unsigned *high = (const unsigned *)(brick + brick_low(type));
-    if (type == DTYPE_Q8_0)
+    if (brick_eight_bits(type))
         return (signed char)(low[(t * 32 + lane) * 4 + 2 * h + s] >> 8 * byte);
     int v = low[(t / 2 * 32 + lane) * 4 + 2 * (t % 2) + h] >> (8 * byte + 4 * s) & 15;
     if (type == DTYPE_Q6_K)
@@ -54,7 +61,10 @@ __device__ __forceinline__ float brick_value(int type, const void *w, int cols, 
     int r = (int)(row % BRICK_ROWS), c = col % BRICK_COLS, t = c / 32;
     const unsigned char *scales = brick + brick_low(type) + brick_high(type),
                         *own = scales + 16 * r;
-    float code = (float)brick_code(type, brick, r, c);
+    int bits = brick_code(type, brick, r, c);
+    float code = (float)bits;
+    if (type == DTYPE_F8)
+        return __fmul_rn(((const float *)(own + t / 4 * 256))[t % 4], e4m3_float(bits));
     if (type == DTYPE_Q6_K) {
         float d = half_float(((const unsigned short *)(scales + 256))[r]);
         return __fmul_rn(__fmul_rn(d, (float)(signed char)own[c / 16]), code - 32);
@@ -79,16 +89,16 @@ template <int T> struct brick_shape {
     enum {
         LOWS = brick_low(T) / 512, /* 16-byte loads of a lane */
         HIGHS = brick_high(T) / 512,
-        OWN = T == DTYPE_Q4_1 || T == DTYPE_Q5_1 ? 2 : 1, /* 16-byte loads of a row's scales */
+        OWN = brick_scales(T) / 256,      /* 16-byte loads of a row's scales */
         HALVES = T == DTYPE_Q6_K ? 2 : 1, /* scales of a strip: one for each product, or one */
         /* What a number is more than the code that has a sign, or than the code. */
-        MORE = T == DTYPE_Q8_0   ? 0
-               : T == DTYPE_Q4_0 ? 136
-               : T == DTYPE_Q5_0 ? 144
-               : T == DTYPE_Q6_K ? 160
-                                 : 128,
+        MORE = brick_eight_bits(T) ? 0
+               : T == DTYPE_Q4_0   ? 136
+               : T == DTYPE_Q5_0   ? 144
+               : T == DTYPE_Q6_K   ? 160
+                                   : 128,
         LEAST = T == DTYPE_Q4_1 || T == DTYPE_Q5_1 || brick_six_bits(T), /* there are minima */
-        OFFSET = T != DTYPE_Q8_0
+        OFFSET = !brick_eight_bits(T)
     };
 };
 
@@ -149,11 +159,11 @@ __device__ __forceinline__ unsigned masked(unsigned v, unsigned mask, unsigned b
     return r;
 }
 
-/* a + b of two bf16 each; both sums here are exact. */
-__device__ __forceinline__ unsigned add_bf16(unsigned a, unsigned b)
+/* a b + c of two bf16 each. */
+__device__ __forceinline__ unsigned fma_bf16(unsigned a, unsigned b, unsigned c)
 {
     unsigned r;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x3f803f80u), "r"(b));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
 }
 
@@ -161,13 +171,19 @@ __device__ __forceinline__ unsigned add_bf16(unsigned a, unsigned b)
 template <int T>
 __device__ __forceinline__ unsigned brick_pair(const struct brick<T> &b, int t, int h, int p)
 {
-    if (T == DTYPE_Q8_0) { /* lower seven bits + 128, less 128 or 256 by the sign */
-        unsigned v = word_of(b.low[T == DTYPE_Q8_0 ? t : 0], 2 * h + p / 2) >> 8 * (p % 2);
-        return add_bf16(masked(v, 0x007f007fu, 0x43004300u), masked(v, 0x00800080u, 0xc300c300u));
+    constexpr bool EIGHT = brick_eight_bits(T);
+    if (EIGHT) {
+        unsigned v = word_of(b.low[EIGHT ? t : 0], 2 * h + p / 2) >> 8 * (p % 2);
+        if (T == DTYPE_F8) /* the same bits further up, times 2^120: exact, less than normal too */
+            return fma_bf16(masked(v << 8, 0x80008000u, v << 4 & 0x07f007f0u), 0x7b807b80u,
+                            0x80008000u);
+        /* lower seven bits + 128, less 128 or 256 by the sign: exact */
+        return fma_bf16(masked(v, 0x007f007fu, 0x43004300u), 0x3f803f80u,
+                        masked(v, 0x00800080u, 0xc300c300u));
     }
-    unsigned v = masked(word_of(b.low[T == DTYPE_Q8_0 ? 0 : t / 2], 2 * (t % 2) + h) >>
-                            (8 * (p % 2) + 4 * (p / 2)),
-                        0x000f000fu, 0x43004300u);
+    unsigned v =
+        masked(word_of(b.low[EIGHT ? 0 : t / 2], 2 * (t % 2) + h) >> (8 * (p % 2) + 4 * (p / 2)),
+               0x000f000fu, 0x43004300u);
     if (T == DTYPE_Q6_K) {
         unsigned w = word_of(b.high[T == DTYPE_Q6_K ? t / 4 : 0], t % 4);
         int at = p % 2 * 8 + 2 * (2 * h + p / 2);
@@ -189,6 +205,26 @@ __device__ __forceinline__ uint4 brick_operand(const struct brick<T> &b, int t, 
                       brick_pair<T>(b, t, 0, 2 * s + 1), brick_pair<T>(b, t, 1, 2 * s + 1));
 }
 
+/* Codes of eight bits: strips 2 to 7 are strips 0 to 5 from now on. */
+template <int T> __device__ __forceinline__ void skip_two_strips(struct brick<T> *b)
+{
+    static_assert(brick_eight_bits(T), "a strip has a load of its own");
+#pragma unroll
+    for (int i = 0; i + 2 < BRICK_STRIPS; i++)
+        b->low[i] = b->low[i + 2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        uint4 *own = b->own[h];
+        if (T == DTYPE_Q8_0) {
+            own[0] = make_uint4(own[0].y, own[0].z, own[0].w, 0);
+            continue;
+        }
+        uint4 *next = own + brick_shape<T>::OWN - 1;
+        own[0] = make_uint4(own[0].z, own[0].w, next->x, next->y);
+        next->x = next->z, next->y = next->w;
+    }
+}
+
 /* Byte `i` of `w`, as a float, times d: 2^23 + byte is a float by its bits, and what the 2^23 is
  * too much goes in the same rounding. */
 __device__ __forceinline__ float byte_times(unsigned w, int i, float d)
@@ -204,6 +240,11 @@ __device__ __forceinline__ void row_scale(const struct brick<T> &b, int t, int h
     typedef brick_shape<T> shape;
     const uint4 &own = b.own[h][0];
     float scale, least = 0;
+    if (T == DTYPE_F8) {
+        to->scale[0][h] = __uint_as_float(word_of(b.own[h][t / 4 % shape::OWN], t % 4));
+        to->offset[0][h] = 0;
+        return;
+    }
     if (T == DTYPE_Q6_K) {
         float d = half_float(b.d[h]);
 #pragma unroll

@@ -12,9 +12,10 @@
 
 enum { ROWS = 35, COLS = 512 };
 
-static const enum dtype kept[] = {DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0,
-                                  DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_Q5_K};
+static const enum dtype kept[] = {DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
+                                  DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_Q5_K, DTYPE_F8};
 enum { KEPT = sizeof kept / sizeof *kept };
+_Static_assert((int)KEPT == BRICK_KINDS, "all of them");
 
 static unsigned bits(const char *base, int word, int from, unsigned mask)
 {
@@ -36,7 +37,7 @@ static int code_of(enum dtype type, const char *brick, int r, int c)
     int h = r / 8, g = r % 8, t = c / 32, s = c % 32 / 16, q = c % 16 / 4, j = c % 4;
     int lane = 4 * g + q;
     const char *high = brick + brick_low((int)type);
-    if (type == DTYPE_Q8_0)
+    if (type == DTYPE_Q8_0 || type == DTYPE_F8)
         return (int8_t)bits(brick, (t * 32 + lane) * 4 + 2 * h + s, 8 * (j / 2 + 2 * (j % 2)), 255);
     int at = 8 * (j / 2 + 2 * (j % 2));
     unsigned v = bits(brick, (t / 2 * 32 + lane) * 4 + 2 * (t % 2) + h, at + 4 * s, 15);
@@ -64,6 +65,9 @@ static float value_of(enum dtype type, const char *w, int cols, int row, int col
     const char *own = scales + 16 * r;
     float code = (float)code_of(type, brick, r, c), d = half(own + 2 * t);
     switch (type) {
+    case DTYPE_F8:
+        memcpy(&d, scales + t / 4 * 256 + 16 * r + 4 * (t % 4), sizeof d);
+        return d * e4m3_to_f32((uint8_t)(int)code);
     case DTYPE_Q6_K:
         d = half(scales + 256 + 2 * r) * (float)(int8_t)own[c / 16];
         return d * (code - 32);
