@@ -440,8 +440,8 @@ static void a_draft_whose_steps_are_known_guesses_behind_a_dear_prompt(void **st
     for (int known = 0; known < 2; known++) {
         struct bet b;
         bet_open(&b, 0);
-        for (int i = 0; i < 2; i++) /* the prompt, and a step whose time is known then */
-            bet_step(&b, never_the_same, 0.06);
+        bet_step(&b, never_the_same, 0.06); /* the prompt */
+        bet_step(&b, never_the_same, 0.06); /* and what a step takes is known */
         bet_draft(&b, 0.1, 10);
         if (known)
             speculate_draft_times(b.s, &warm);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of specializer/specializer.c: where a search is worth most, and what a span of regions
- * waits for. */
+/* Tests of specializer/specializer.c: where a search is worth most, what a span of regions waits
+ * for, and how much of the time compilers and probes get beside steps. */
 #include "tests/unit/unit.h"
 
 #include <stdlib.h>
@@ -97,6 +97,49 @@ static void a_span_waits_for_no_part_that_nobody_will_search(void **state)
     assert_ptr_equal(choose(&w->s), span);
 }
 
+/* The first kernels of an empty store have a share of their own, those after them half of the
+ * slices'. */
+static void children_of_an_opening_have_a_share_of_their_own(void **state)
+{
+    struct world *w = *state;
+    struct specializer *s = &w->s;
+    struct config c = {.specializer_share = 0.04, .specializer_opening_share = 0.3};
+    s->env.config = &c;
+    s->batch.n = 2;
+    s->batch.opening = true;
+    assert_true(windows_for(s) == 0); /* nobody compiles or probes */
+    s->batch.trial[1].child = (struct child *)w;
+    assert_true(windows_for(s) == 0.3);
+    s->batch.opening = false;
+    assert_true(windows_for(s) == 0.02);
+}
+
+static void windows_are_for_those_who_starve(void **state)
+{
+    struct world *w = *state;
+    struct specializer *s = &w->s;
+    struct config c = {.specializer_share = 0.04, .specializer_opening_share = 0.3};
+    s->env.config = &c;
+    s->batch.n = 1;
+    s->batch.trial[0].child = (struct child *)w;
+    for (int opening = 0; opening < 2; opening++) {
+        s->batch.opening = opening > 0;
+        assert_true(windows_for(s) > 0);
+        atomic_store(&s->mode, SPECIALIZER_PAUSE);
+        assert_true(windows_for(s) == 0);
+        atomic_store(&s->mode, SPECIALIZER_RUN);
+        c.specializer_idle_only = true;
+        assert_true(windows_for(s) == 0);
+        c.specializer_idle_only = false;
+        c.specializer_share = 0; /* no time is lent at all */
+        assert_true(windows_for(s) == 0);
+        c.specializer_share = 0.04;
+        w->machine.kind = MACHINE_CUDA; /* children have the cores */
+        assert_true(windows_for(s) == 0);
+        w->machine.kind = MACHINE_CPU;
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -106,6 +149,9 @@ int main(void)
                                         close_world),
         cmocka_unit_test_setup_teardown(a_span_waits_for_no_part_that_nobody_will_search,
                                         open_world, close_world),
+        cmocka_unit_test_setup_teardown(children_of_an_opening_have_a_share_of_their_own,
+                                        open_world, close_world),
+        cmocka_unit_test_setup_teardown(windows_are_for_those_who_starve, open_world, close_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
