@@ -154,8 +154,8 @@ struct engine {
     int slice_result;
     struct canary *canary_wanted;
     bool canary_changed;
-    _Atomic bool inbox;         /* something of the above waits: read without the lock */
-    _Atomic bool slice_here;    /* `slice` is set */
+    _Atomic bool inbox;           /* something of the above waits: read without the lock */
+    _Atomic bool slice_here;      /* `slice` is set */
     _Atomic double yield_windows; /* engine_yield_windows() */
 
     struct canary *canary;             /* engine thread */

@@ -191,7 +191,7 @@ static void a_hook_compares_the_runs_of_the_kernel_it_names(void **state)
 
 /* ---- captures beside a serving engine -------------------------------------------------------- */
 
-enum { HANDED = 60, WITHDRAWN = 3000 };
+enum { HANDED = 300, WITHDRAWN = 1500 };
 static const enum region with_x[] = {REGION_ATTN_IN, REGION_MLP_IN, REGION_MLP_OUT, REGION_MLP};
 enum { WITH_X = sizeof with_x / sizeof *with_x };
 
@@ -235,23 +235,34 @@ static void capture_alone(int text, int region)
     }
 }
 
-/* One capture whose owner waits for it: all of it is one layer of one of the two steps. */
+static void wait_for_steps(long n)
+{
+    for (long until = atomic_load(&beside.steps) + n; atomic_load(&beside.steps) < until;)
+        sched_yield();
+}
+
+/* Whether all of it is one layer's inputs in one of the two steps. */
+static bool is_of_one_step(const struct capture *c, enum region r, int region)
+{
+    size_t bytes = (size_t)(16 * model->shape.hidden) * sizeof(float);
+    return c->m == 16 && c->region == r && c->x &&
+           (memcmp(c->x, beside.x[0][region][c->layer], bytes) == 0 ||
+            memcmp(c->x, beside.x[1][region][c->layer], bytes) == 0);
+}
+
+/* One whose owner waits for it: it is whole when it is handed over, and stays so while the hook
+ * does. */
 static void take_handed(int region)
 {
     struct capture c = {0};
     struct hook t = capture_hook(with_x[region], &c);
     backend_cpu.hook(cpu, &t);
     while (atomic_load(&t.left) > 0)
-        sched_yield();
-    /* The hook stays for some steps more: who has handed over does not come back. */
-    for (long until = atomic_load(&beside.steps) + 3; atomic_load(&beside.steps) < until;)
-        sched_yield();
+        ;
+    bool whole = is_of_one_step(&c, with_x[region], region);
+    wait_for_steps(2);
     backend_cpu.hook(cpu, NULL);
-    size_t bytes = (size_t)(16 * model->shape.hidden) * sizeof(float);
-    bool whole = c.m == 16 && c.region == with_x[region] && c.x &&
-                 (memcmp(c.x, beside.x[0][region][c.layer], bytes) == 0 ||
-                  memcmp(c.x, beside.x[1][region][c.layer], bytes) == 0);
-    beside.torn += !whole;
+    beside.torn += !whole || !is_of_one_step(&c, with_x[region], region);
     capture_free(&c);
 }
 
@@ -266,8 +277,10 @@ static void take_withdrawn(int region, int spin)
     for (volatile int i = 0; i < spin; i++)
         ;
     backend_cpu.hook(cpu, NULL);
-    if (atomic_load(&t.left) > 0)
+    if (atomic_load(&t.left) > 0) {
+        wait_for_steps(2);
         beside.left_behind += memcmp(&c, &nothing, sizeof c) != 0;
+    }
     capture_free(&c);
 }
 
@@ -276,7 +289,7 @@ static void *captures(void *unused)
     for (int i = 0; i < HANDED; i++)
         take_handed(i % WITH_X);
     for (int i = 0; i < WITHDRAWN; i++)
-        take_withdrawn(i % WITH_X, i * 7919 % 20000);
+        take_withdrawn(i % WITH_X, i * 7919 % 60000);
     atomic_store(&beside.over, true);
     return unused;
 }
