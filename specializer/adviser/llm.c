@@ -309,11 +309,11 @@ static void keep_call(struct llm *l, const struct line *line, const char *verdic
     const struct llm_question *q = &line->question;
     const struct answer *w = &line->answer;
     struct llm_call x = {.request = q->record ? q->record : q->document,
-                             .reply = w->text ? w->text : "",
-                             .verdict = verdict,
-                             .seconds = w->seconds,
-                             .tokens_in = w->tokens_in,
-                             .tokens_out = w->tokens_out};
+                         .reply = w->text ? w->text : "",
+                         .verdict = verdict,
+                         .seconds = w->seconds,
+                         .tokens_in = w->tokens_in,
+                         .tokens_out = w->tokens_out};
     if (line->http && l->store && store_llm_call(l->store, &x, &err) != 0)
         log_warn("adviser", "exchange not stored: %s", err.msg);
 }
