@@ -80,7 +80,7 @@ static bool limited(const struct backlog *b, const struct entry *mine,
     return true;
 }
 
-enum submit_result backlog_judge(const struct backlog *b, uint64_t client,
+enum submit_result backlog_admit(const struct backlog *b, uint64_t client,
                                  const struct request_limits *limits, uint64_t *displaced,
                                  struct err *err)
 {

@@ -26,7 +26,7 @@ void backlog_batch(struct backlog *b, int32_t max_batch);
 /* What becomes of a request that this client submits now: SUBMIT_OK, SUBMIT_FULL, or
  * SUBMIT_LIMITED with the reason in `err`. `limits` may be NULL. SUBMIT_OK with a client in
  * `*displaced`: provided that its newest waiting request ends (else *displaced is 0). */
-enum submit_result backlog_judge(const struct backlog *b, uint64_t client,
+enum submit_result backlog_admit(const struct backlog *b, uint64_t client,
                                  const struct request_limits *limits, uint64_t *displaced,
                                  struct err *err);
 

@@ -89,7 +89,7 @@ enum submit_result engine_room(struct engine *e, uint64_t client,
 {
     uint64_t displaced;
     pthread_mutex_lock(&e->lock);
-    enum submit_result result = backlog_judge(&e->backlog, client, limits, &displaced, err);
+    enum submit_result result = backlog_admit(&e->backlog, client, limits, &displaced, err);
     pthread_mutex_unlock(&e->lock);
     return result;
 }
@@ -167,7 +167,7 @@ enum submit_result engine_submit(struct engine *e, const struct engine_request *
         err_set(err, "the server is shutting down");
         result = SUBMIT_NOT_READY;
     } else {
-        result = backlog_judge(&e->backlog, r->client, r->limits, &displaced, err);
+        result = backlog_admit(&e->backlog, r->client, r->limits, &displaced, err);
     }
     if (result == SUBMIT_OK) {
         if (id)

@@ -4,7 +4,7 @@
  * The chance that one more candidate helps is not known, but it falls with every one that was
  * measured, as 1 / (1 + measured / 12): the first dozen finds most of what there is, so slots take
  * turns by what is left rather than by size alone. And it falls faster with every one since the
- * last gain: exp(-dry / 24). The floor is met after about a hundred barren candidates in a slot
+ * last gain: exp(-dry / 24). The least is reached after about a hundred barren candidates in a slot
  * that takes 30 % of the time at half the roofline, and after a dozen in one that takes 1 %.
  */
 #include "specializer/observe.h"

@@ -59,6 +59,6 @@ struct region_cost observe_work(const struct observe *o, int slot); /* of that r
  * candidates benched there; `dry`: of them, those since the last gain. */
 double observe_worth(const struct observe *o, int slot, int measured, int dry);
 /* A slot whose worth is below this is left alone: it could save one step in a thousand. */
-#define OBSERVE_FLOOR 0.001
+#define OBSERVE_LEAST 0.001
 
 #endif

@@ -29,7 +29,7 @@ static struct slot_search *next_of_locked(struct specializer *s)
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
         if (!p->offered && p->locked.candidates == 0 && !p->locked.active &&
-            p->locked.share >= SHARE_LEAST && p->locked.worth >= OBSERVE_FLOOR &&
+            p->locked.share >= SHARE_LEAST && p->locked.worth >= OBSERVE_LEAST &&
             (!p->fleet.elsewhere || p->fleet.adopt) &&
             (!best || p->locked.worth > best->locked.worth) && slot_choosable_locked(s, p))
             best = p;

@@ -76,7 +76,7 @@ static enum next points_next(struct specializer *s, struct slot_search *p)
     bool known = p->search.tried == 0 && p->search.firsts > 0;
     int want = known || adopts ? 1 : BATCH;
     int n = propose(s, p, want, &may);
-    if (n == 0 && fleet_turn_undefer(p)) /* left to others until nothing else was left */
+    if (n == 0 && fleet_loop_undefer(p)) /* left to others until nothing else was left */
         n = propose(s, p, want, &may);
     if (s->batch.n == 0 && may < 0)
         search_batch_later(p);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proposer.h - where candidates come from, and whom to tell what came of them. Three propose: the
  * search over points of templates (points.c), the agent, whose texts a language model wrote
- * (agent_turn.c), and retrials of kernels that lost whole steps (retrial.c). Specializer thread.
+ * (agent_loop.c), and retrials of kernels that lost whole steps (retrial.c). Specializer thread.
  */
 #ifndef WHET_SPECIALIZER_PROPOSER_H
 #define WHET_SPECIALIZER_PROPOSER_H

@@ -338,7 +338,7 @@ static void bring_back(struct list *l)
         prober_hold(s->env.prober, false); /* a batch that a pause keeps waiting holds it */
         for (int i = 0; i < l->n; i++) {
             struct trial *t = &l->item[i].trial;
-            pipeline_turn(&l->pipeline, t, true);
+            pipeline_advance(&l->pipeline, t, true);
             pipeline_block(&l->pipeline, t);
             left += !pipeline_over(&l->pipeline, t);
         }

@@ -176,7 +176,7 @@ bool retrial_due(struct specializer *s, struct slot_search *p)
 struct slot_search *retrial_choose(struct specializer *s, double than)
 {
     struct slot_search *best = NULL;
-    double most = fmax(than, OBSERVE_FLOOR);
+    double most = fmax(than, OBSERVE_LEAST);
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
         if (!p->retrial.some || !retrial_due(s, p))

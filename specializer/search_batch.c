@@ -285,7 +285,7 @@ void search_batch_children(struct specializer *s)
                    (!s->config->specializer_idle_only || engine_load(s->engine) == 0);
     prober_hold(s->env.prober, !working);
     for (int i = 0; i < r->n; i++)
-        pipeline_turn(&r->pipeline, &r->trial[i], working);
+        pipeline_advance(&r->pipeline, &r->trial[i], working);
 }
 
 /* ---- the rules of a batch: the bench ----------------------------------------------------------

@@ -348,7 +348,7 @@ static void free_slot_searches(struct specializer *s)
 void specializer_free(struct specializer *s)
 {
     atomic_store(&s->ready, 0);
-    fleet_turn_close(s);
+    fleet_loop_close(s);
     if (s->slot_searches > 0) {
         watch_stop(s);
         search_batch_abandon(s);

@@ -206,7 +206,7 @@ void slot_search_firsts(struct specializer *s, struct slot_search *p)
         add_starts(&g);
     }
     if (p->fleet.adopt) /* what another server found comes before all that we would guess */
-        firsts_add(&g, -1, p->fleet.speed, fleet_turn_take(p));
+        firsts_add(&g, -1, p->fleet.speed, fleet_loop_take(p));
     /* What won here under another driver, compiler or device is unknown, but a good guess. */
     f = (struct record_filter){.slot = p->slot->name, .states = WON};
     store_each(s->store, &f, near_row, &g, NULL);
@@ -248,7 +248,7 @@ void slot_search_forget(struct specializer *s, struct slot_search *p)
         return;
     if (strategy_proposes(s->strategy))
         s->strategy->close(p->strategy);
-    fleet_turn_forget(p);
+    fleet_loop_forget(p);
     advice_free(&p->advice);
     search_close(&p->search);
     space_close(p->space);

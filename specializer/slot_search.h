@@ -4,7 +4,7 @@
 #ifndef WHET_SPECIALIZER_SLOT_SEARCH_H
 #define WHET_SPECIALIZER_SLOT_SEARCH_H
 
-#include "specializer/fleet_turn.h"
+#include "specializer/fleet_loop.h"
 #include "specializer/proposer.h"
 #include "specializer/search/strategy.h"
 
@@ -27,7 +27,7 @@ struct slot_search {
         double share, run_s, roofline_s, bytes, worth; /* copied from observe for operators */
         int32_t candidates, wins, refusals;            /* since start */
         int32_t audits;                                /* of `active` that found nothing */
-        int32_t suspect; /* live steps of `active` that are still to be looked at (fleet_turn.c) */
+        int32_t suspect; /* live steps of `active` that are still to be looked at (fleet_loop.c) */
         char label[96];  /* the adviser's */
         char label_by[32]; /* who the adviser was */
         struct {           /* who came farthest and did not stay (why.c) */
@@ -65,7 +65,7 @@ struct slot_search {
         int next; /* of them to be overwritten */
     } retrial;
 
-    struct slot_search_fleet fleet; /* what other servers have to do with the slot (fleet_turn.c) */
+    struct slot_search_fleet fleet; /* what other servers have to do with the slot (fleet_loop.c) */
 
     struct capture *input[INPUTS];
     int inputs;

@@ -23,7 +23,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "specializer/agent_turn.h"
+#include "specializer/agent_loop.h"
 #include "specializer/consult.h"
 #include "specializer/opening.h"
 #include "specializer/restore.h"
@@ -120,7 +120,7 @@ static bool waits_for_parts_locked(struct specializer *s, const struct slot_sear
         bool part = p->slot->m_index == span->slot->m_index &&
                     (p->slot->region == info->part[0] || p->slot->region == info->part[1]);
         if (part && !p->locked.active && !p->left_out && !p->exhausted && !p->locked.pinned[0] &&
-            p->locked.worth >= OBSERVE_FLOOR)
+            p->locked.worth >= OBSERVE_LEAST)
             return true;
     }
     return false;
@@ -155,7 +155,7 @@ static bool better_locked(const struct specializer *s, const struct slot_search 
     return first != than_first ? first : p->locked.worth > than->locked.worth;
 }
 
-/* The slot most worth looking at, other than `but`, or NULL when nothing is above the floor. */
+/* The slot most worth looking at, other than `but`, or NULL when none is worth it. */
 static struct slot_search *choose_but(struct specializer *s, const struct slot_search *but)
 {
     struct slot_search *best = NULL;
@@ -164,7 +164,7 @@ static struct slot_search *choose_but(struct specializer *s, const struct slot_s
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
-        if (p != but && p->locked.worth >= OBSERVE_FLOOR &&
+        if (p != but && p->locked.worth >= OBSERVE_LEAST &&
             (!p->fleet.elsewhere || p->fleet.adopt) && (!best || better_locked(s, p, best)) &&
             slot_choosable_locked(s, p))
             best = p;
@@ -212,7 +212,7 @@ static void start_batch(struct specializer *s, struct slot_search *p, const stru
 }
 
 /* A batch where most can be gained: with new candidates, or for one that is to be tried again. */
-static bool search_turn(struct specializer *s)
+static bool search_advance(struct specializer *s)
 {
     if (strategy_proposes(s->strategy) && opening_start(s)) {
         s->asleep = false;
@@ -249,7 +249,7 @@ static void fall_asleep(struct specializer *s, const char *why)
 
 /* True if there was one to try. It lends no engine time, so it needs no idle engine: on the
  * contrary, only live steps can judge. */
-static bool promotion_turn(struct specializer *s)
+static bool promotion_advance(struct specializer *s)
 {
     struct slot_search *p = waiting_promotion(s);
     if (p) {
@@ -260,7 +260,7 @@ static bool promotion_turn(struct specializer *s)
 }
 
 /* True if a text's batch began. */
-static bool text_turn(struct specializer *s)
+static bool text_advance(struct specializer *s)
 {
     struct slot_search *p = agent_waiting(s);
     return p && proposer_texts.next(s, p) == NEXT_BATCH;
@@ -268,7 +268,7 @@ static bool text_turn(struct specializer *s)
 
 static void search_step(struct specializer *s)
 {
-    if (promotion_turn(s))
+    if (promotion_advance(s))
         return;
     if (s->batch.slot_search) {
         search_batch_children(s);
@@ -282,9 +282,9 @@ static void search_step(struct specializer *s)
             specializer_wait(s, 0.02);
     } else if (!search_batch_may_build(s)) {
         fall_asleep(s, "the builds of this hour are used up");
-    } else if (text_turn(s)) {
+    } else if (text_advance(s)) {
         s->asleep = false;
-    } else if (!search_turn(s)) {
+    } else if (!search_advance(s)) {
         fall_asleep(s, "nothing is worth looking at");
     }
 }
@@ -342,9 +342,9 @@ static void *specializer_thread(void *ctx)
             search_batch_forget(s);
         if (doing == DOING_SEARCH) {
             atomic_store(&s->doing, DOING_SEARCH);
-            agent_turn(s);
+            agent_advance(s);
             search_step(s);
-        } else if (doing != DOING_YIELD || !promotion_turn(s)) {
+        } else if (doing != DOING_YIELD || !promotion_advance(s)) {
             nap(s, doing);
         }
     }

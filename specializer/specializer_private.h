@@ -17,7 +17,7 @@
 #include "specializer/agent/agent.h"
 #include "specializer/consult.h"
 #include "specializer/counts.h"
-#include "specializer/fleet_turn.h"
+#include "specializer/fleet_loop.h"
 #include "specializer/observe.h"
 #include "specializer/search/known.h"
 #include "specializer/search_batch.h"
@@ -61,7 +61,7 @@ struct specializer {
     struct agent *agent;  /* NULL: nobody writes kernels */
     atomic_bool imported; /* a store was imported: the agent looks for texts in it */
     struct fleet *fleet;  /* NULL: this server is alone */
-    struct fleet_turn fleet_turn;
+    struct fleet_loop fleet_loop;
 
     struct slot_search *slot_search; /* [slot_searches] one per slot of the dispatch table */
     int slot_searches;

@@ -79,7 +79,7 @@ static int publish(const struct starting *s, struct slot *slot, struct err *err)
     if (!t.c)
         return 0;
     while (!pipeline_over(&p, &t)) {
-        pipeline_turn(&p, &t, true);
+        pipeline_advance(&p, &t, true);
         pipeline_block(&p, &t);
         if (t.child)
             usleep(2000);

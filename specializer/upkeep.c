@@ -123,7 +123,7 @@ void specializer_upkeep(struct specializer *s)
     store_shares(s);
     retire_poll(s, false);
     adviser_poll(s->adviser);
-    fleet_turn(s);
+    fleet_advance(s);
     restore_pins(s);
     refresh_searches(s);
     prune_objects(s);

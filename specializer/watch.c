@@ -36,9 +36,9 @@ void watch_stop(struct specializer *s)
     s->audited = NULL;
 }
 
-/* A live run was compared: judge, count, roll back. Not if an operator was faster: what serves now
- * is not what was compared. */
-static void judge(struct specializer *s, struct slot_search *p)
+/* A live run was compared: count it, and roll back what was wrong. Not if an operator was faster:
+ * what serves now is not what was compared. */
+static void conclude_audit(struct specializer *s, struct slot_search *p)
 {
     char buf[160];
     pthread_mutex_lock(&s->lock);
@@ -88,7 +88,7 @@ static void audit_poll(struct specializer *s)
         struct slot_search *p = s->audited;
         watch_stop(s);
         if (done)
-            judge(s, p);
+            conclude_audit(s, p);
     }
     struct slot_search *p = next_to_audit(s);
     if (!p)

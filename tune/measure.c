@@ -252,12 +252,12 @@ static int build_all(struct work *w)
         busy = false;
         for (int i = 0; i < w->lanes && !w->failed; i++) {
             struct lane *l = &lane[i];
-            pipeline_turn(&p, &l->trial, true);
+            pipeline_advance(&p, &l->trial, true);
             if (pipeline_over(&p, &l->trial))
                 lane_end(&p, l);
             if (!l->trial.c && !over(w, w->build_until_ns) && next_new(w, &l->at)) {
                 lane_start(w, l);
-                pipeline_turn(&p, &l->trial, true);
+                pipeline_advance(&p, &l->trial, true);
             }
             busy |= l->trial.c != NULL;
         }

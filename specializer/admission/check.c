@@ -331,7 +331,7 @@ static int check_group(struct check *k, int32_t from, int32_t *cases, struct err
     if (rc == 0)
         rc = run_group(k, err);
     for (int32_t i = 0; rc == 0 && i < k->n; i++)
-        rc = test_case_judge(&k->test_case[i], k->q, k->result, err);
+        rc = test_case_compare(&k->test_case[i], k->q, k->result, err);
     k->result->cases += k->n;
     close_cases(k);
     return rc;
@@ -359,7 +359,7 @@ int check_kernel(const struct check_request *q, struct check_result *result, str
     k->q = &k->own;
     k->result = result;
     memset(result, 0, sizeof *result);
-    comparison_start(&result->judgement);
+    comparison_start(&result->comparison);
     k->plans = check_plan(q->model, &q->range, q->captured, q->captures, q->full, q->risk, k->plan);
     trim_plan(k);
     int rc = learn_facts(k, err);

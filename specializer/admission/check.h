@@ -27,7 +27,7 @@ struct check_request {
 };
 
 struct check_result {
-    struct comparison judgement;
+    struct comparison comparison;
     int32_t cases, runs;
     bool sealed;    /* seccomp was in force */
     char worst[96]; /* the case that came closest to a limit */

@@ -189,10 +189,10 @@ static bool exact_region(enum region r)
     return r == REGION_ATTN_OUT || r == REGION_MLP_OUT;
 }
 
-static int judge_case(struct check *k, const struct planned *p, const struct device_outcome *out,
-                      struct err *err)
+static int compare_case(struct check *k, const struct planned *p, const struct device_outcome *out,
+                        struct err *err)
 {
-    struct comparison *j = &k->result->judgement;
+    struct comparison *j = &k->result->comparison;
     struct rule rule = k->q->check.rule;
     double before = j->ratio;
     rule.exact = p->fill == FILL_BITS && p->random_params && !p->capture &&
@@ -235,15 +235,15 @@ static struct device_case case_of(const struct check *k, const struct planned *p
 }
 
 /* Judges what came of plan[at ..]: a case that went wrong is the last. */
-static int judge_batch(struct check *k, int32_t at, const struct device_outcome *out, int done,
-                       struct err *err)
+static int compare_batch(struct check *k, int32_t at, const struct device_outcome *out, int done,
+                         struct err *err)
 {
-    const struct comparison *j = &k->result->judgement;
+    const struct comparison *j = &k->result->comparison;
     int rc = 0;
     for (int i = 0; i < done && rc == 0; i++) {
         const struct planned *p = &k->plan[at + i];
         double before = j->eager_rms;
-        rc = judge_case(k, p, &out[i], err);
+        rc = compare_case(k, p, &out[i], err);
         k->result->runs += out[i].runs;
         k->result->cases++;
         if (p->fill == FILL_NORMAL && !p->capture && j->eager_rms > before &&
@@ -267,7 +267,7 @@ static int run_batch(struct check *k, struct device_probe *device, int32_t *at, 
         c[i] = case_of(k, &k->plan[*at + i], *at + i);
     enum device_verdict v = k->q->device->run(device, c, n, out, &done, &failed, &why);
     *spent = v != DEVICE_OK;
-    int rc = judge_batch(k, *at, out, done, err);
+    int rc = compare_batch(k, *at, out, done, err);
     if (rc == 0 && v != DEVICE_OK) {
         rc = v == DEVICE_FAULT ? -1 : 1;
         k->result->cases++;
@@ -322,7 +322,7 @@ int check_device(const struct check_device_request *q, struct check_result *resu
     k->result = result;
     *spent = false;
     memset(result, 0, sizeof *result);
-    comparison_start(&result->judgement);
+    comparison_start(&result->comparison);
     for (int i = 0; i < c->captures && k->captures < PLAN_MAX; i++)
         if (c->captured[i]->pages <= CAPTURED_PAGES)
             k->captured[k->captures++] = c->captured[i];

@@ -12,8 +12,8 @@
  *
  * where e, f are eager's errors in this row and E, F its largest over the rows of this output: one
  * lucky eager row must not condemn a kernel. A second, sharper test has no luck in it: the rms over
- * all rows together <= factor * eager's + 2 u. The floor is what storing floats costs: without it
- * an input on which eager happens to round well would refuse kernels that are as good as float.
+ * all rows together <= factor * eager's + 2 u. The constant is what storing floats costs: without
+ * it an input on which eager happens to round well would refuse kernels that are as good as float.
  * Rows below 1e-30 are judged as if they were 1e-30: a kernel may flush what vanishes there.
  *
  * Under `reduced` the declared precision adds its budget: bf16 rounds each activation by up to

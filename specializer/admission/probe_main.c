@@ -112,16 +112,16 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
                                            : check_kernel(&check, &r, err);
     struct evidence *e = &a->evidence;
     e->probe_cases = r.cases;
-    e->own_max = r.judgement.own_max;
-    e->own_rms = r.judgement.own_rms;
-    e->eager_max = r.judgement.eager_max;
-    e->eager_rms = r.judgement.eager_rms;
-    e->bit_equal = r.judgement.bit_equal;
+    e->own_max = r.comparison.own_max;
+    e->own_rms = r.comparison.own_rms;
+    e->eager_max = r.comparison.eager_max;
+    e->eager_rms = r.comparison.eager_rms;
+    e->bit_equal = r.comparison.bit_equal;
     memcpy(e->worst, r.worst, sizeof e->worst);
     a->sealed = r.sealed;
-    e->refusal = (struct refusal){CAUSE_NONE, STAGE_PROBE, r.judgement.times, ""};
+    e->refusal = (struct refusal){CAUSE_NONE, STAGE_PROBE, r.comparison.times, ""};
     if (rc < 0)
-        e->refusal.cause = r.judgement.times > 0 ? CAUSE_ERROR : CAUSE_OTHER;
+        e->refusal.cause = r.comparison.times > 0 ? CAUSE_ERROR : CAUSE_OTHER;
     memcpy(e->refusal.in_case, r.wrong, sizeof r.wrong);
     return rc;
 }

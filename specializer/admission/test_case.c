@@ -85,27 +85,28 @@ static bool exact_region(enum region r)
     return r == REGION_ATTN_OUT || r == REGION_MLP_OUT || r == REGION_EMBED;
 }
 
-static int judge_run(const struct test_case *s, const struct run *run, const struct reference *ref,
-                     struct rule rule, struct check_result *result, struct err *err)
+static int compare_run(const struct test_case *s, const struct run *run,
+                       const struct reference *ref, struct rule rule, struct check_result *result,
+                       struct err *err)
 {
     const struct planned *p = s->plan;
     rule.exact = p->fill == FILL_BITS && p->random_params && exact_region(p->shape.region) &&
                  rule.precision == PRECISION_F32;
-    double before = result->judgement.ratio;
+    double before = result->comparison.ratio;
     int rc = 0;
     for (int i = 0; rc == 0 && i < ref->truth.outputs; i++) {
         struct outcome all = {s->rows[i], s->cols[i], run->out[i], ref->eager_all[i], NULL};
         float *own = reference_rows(ref, run->out[i], s->cols[i]);
         struct outcome few = {ref->rows, s->cols[i], own, ref->eager[i],
                               ref->truth.output[i].value};
-        rc = compare(&result->judgement, &rule, &few, err);
+        rc = compare(&result->comparison, &rule, &few, err);
         if (rc == 0 && ref->rows < s->rows[i])
-            rc = compare_rest(&result->judgement, &rule, &all, err);
+            rc = compare_rest(&result->comparison, &rule, &all, err);
         free(own);
         if (rc != 0 && ref->truth.outputs > 1)
             err_prefix(err, "output %c", "qkv"[i]);
     }
-    if (result->judgement.ratio > before)
+    if (result->comparison.ratio > before)
         snprintf(result->worst, sizeof result->worst, "%s, team of %d", p->label, run->size);
     if (rc == 0)
         return 0;
@@ -114,7 +115,7 @@ static int judge_run(const struct test_case *s, const struct run *run, const str
 }
 
 /* Runs whose outputs have the bits of an earlier run with the same input need no second look. */
-static bool judged_before(const struct test_case *s, int32_t r)
+static bool compared_before(const struct test_case *s, int32_t r)
 {
     for (int32_t j = 0; j < r; j++) {
         bool same = s->run[j].content == s->run[r].content;
@@ -126,20 +127,20 @@ static bool judged_before(const struct test_case *s, int32_t r)
     return false;
 }
 
-int test_case_judge(struct test_case *s, const struct check_request *q, struct check_result *result,
-                    struct err *err)
+int test_case_compare(struct test_case *s, const struct check_request *q,
+                      struct check_result *result, struct err *err)
 {
     int rc = 0;
     for (int32_t content = 0; rc == 0 && content < 2; content++) {
         struct reference ref;
         bool open = false;
         for (int32_t r = 0; rc == 0 && r < s->runs; r++) {
-            if (s->run[r].content != content || judged_before(s, r))
+            if (s->run[r].content != content || compared_before(s, r))
                 continue;
             if (!open)
                 reference_open(q, s, content, &ref);
             open = true;
-            rc = judge_run(s, &s->run[r], &ref, q->rule, result, err);
+            rc = compare_run(s, &s->run[r], &ref, q->rule, result, err);
         }
         if (open)
             reference_close(&ref);

@@ -48,6 +48,6 @@ bool same_bits(const struct test_case *s, const struct run *a, const struct run 
 
 /* Compares every run kept with eager and the oracle on the same inputs. 0, or -1 with the case and
  * what was wrong. */
-int test_case_judge(struct test_case *s, const struct check_request *q, struct check_result *result,
-                    struct err *err);
+int test_case_compare(struct test_case *s, const struct check_request *q,
+                      struct check_result *result, struct err *err);
 #endif

@@ -58,7 +58,7 @@ static void state_of(const char *document, char out[17])
 
 /* ---- reading ------------------------------------------------------------------------------- */
 
-static void take_row(void *ctx, const struct llm_exchange *x)
+static void take_row(void *ctx, const struct llm_call *x)
 {
     if (!x->reply || !x->reply[0])
         return;
@@ -76,7 +76,7 @@ static int read_store(struct adviser_replay *r, const char *path, struct err *er
     struct store *s = store_open(path, err);
     if (!s)
         return -1;
-    int result = store_llm_exchanges(s, take_row, r, err);
+    int result = store_llm_calls(s, take_row, r, err);
     store_close(s);
     return result;
 }

@@ -303,18 +303,18 @@ static void bound_counts(struct line *line)
                  in, out, w->tokens_in, w->tokens_out);
 }
 
-static void keep_exchange(struct llm *l, const struct line *line, const char *verdict)
+static void keep_call(struct llm *l, const struct line *line, const char *verdict)
 {
     struct err err;
     const struct llm_question *q = &line->question;
     const struct answer *w = &line->answer;
-    struct llm_exchange x = {.request = q->record ? q->record : q->document,
-                             .reply = w->text ? w->text : "",
-                             .verdict = verdict,
-                             .seconds = w->seconds,
-                             .tokens_in = w->tokens_in,
-                             .tokens_out = w->tokens_out};
-    if (line->http && l->store && store_llm_exchange(l->store, &x, &err) != 0)
+    struct llm_call x = {.request = q->record ? q->record : q->document,
+                         .reply = w->text ? w->text : "",
+                         .verdict = verdict,
+                         .seconds = w->seconds,
+                         .tokens_in = w->tokens_in,
+                         .tokens_out = w->tokens_out};
+    if (line->http && l->store && store_llm_call(l->store, &x, &err) != 0)
         log_warn("adviser", "exchange not stored: %s", err.msg);
 }
 
@@ -343,7 +343,7 @@ void llm_settle(struct llm *l, enum llm_user user, bool good, const char *verdic
     double wish_s = w->retry_after_s;
     if (w->fault == CALL_RATE && wish_s < BREAKER_FIRST_S)
         wish_s = BREAKER_FIRST_S;
-    keep_exchange(l, line, verdict);
+    keep_call(l, line, verdict);
     pthread_mutex_lock(&l->lock);
     int64_t now = clock_ns();
     limits_release(&l->limits, line->reserved);

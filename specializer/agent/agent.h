@@ -4,7 +4,7 @@
  * For each slot a tree (agent_tree.h) of texts. A move is a plan (which lines of a text to change,
  * and how), a text written to a plan, a repair of a text that was refused, or the trial of a text
  * that obeys the rules. Questions go over the adviser's line (llm.h) and nothing waits for them;
- * trials go through every stage that any candidate goes through (agent_turn.c). Every node is in
+ * trials go through every stage that any candidate goes through (agent_loop.c). Every node is in
  * the store before anything is done with it, so a restart goes on where it was.
  *
  * Budgets: attempts in a slot, tokens and money in all (over restarts), and the lines' own an hour.

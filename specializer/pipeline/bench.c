@@ -44,8 +44,8 @@ static struct region_cost cost_of(const struct model *model, const struct captur
     return plan_cost(model, c->region, c->layer, m, spans, positions / spans, m);
 }
 
-static double floor_of(const struct stage_env *env, const struct region_cost *cost,
-                       enum region region)
+static double least_seconds(const struct stage_env *env, const struct region_cost *cost,
+                            enum region region)
 {
     const int64_t bytes = (int64_t)machine_weight_bytes(env->machine, cost);
     if (target_of(env->machine->kind)
@@ -108,15 +108,15 @@ static double median_s(const float *ns, int32_t n)
     return m;
 }
 
-static enum stage_result judge_samples(struct candidate *c, enum bench_verdict verdict,
-                                       double wanted, double floor_s)
+static enum stage_result decide(struct candidate *c, enum bench_verdict verdict, double wanted,
+                                double least_s)
 {
     struct evidence *e = &c->evidence;
-    e->impossible = e->own_s < floor_s;
+    e->impossible = e->own_s < least_s;
     if (e->impossible) {
-        candidate_explain(c, STAGE_BENCH, CAUSE_IMPOSSIBLE, e->own_s / floor_s,
+        candidate_explain(c, STAGE_BENCH, CAUSE_IMPOSSIBLE, e->own_s / least_s,
                           "impossible: %.3g us a run where the machine cannot be below %.3g us",
-                          e->own_s * 1e6, floor_s * 1e6);
+                          e->own_s * 1e6, least_s * 1e6);
         return STAGE_REFUSE;
     }
     if (verdict == BENCH_FASTER)
@@ -173,7 +173,7 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     double wanted = quick ? 0 : env->config->specializer_min_gain;
     int most = pairs[analyses - 1];
     struct region_cost cost = cost_of(env->model, inputs);
-    double floor_s = floor_of(env, &cost, inputs->region);
+    double least_s = least_seconds(env, &cost, inputs->region);
     struct bench_job job = {.slot = c->slot, .a = incumbent, .b = c->kernel, .inputs = inputs};
     job.a_ns = xcalloc((size_t)most, sizeof *job.a_ns);
     job.b_ns = xcalloc((size_t)most, sizeof *job.b_ns);
@@ -191,7 +191,7 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     }
     if (result == STAGE_PASS) {
         take_evidence(env, c, &job, &cost);
-        result = judge_samples(c, verdict, wanted, floor_s);
+        result = decide(c, verdict, wanted, least_s);
     } else if (result == STAGE_RETRY) {
         candidate_explain(c, STAGE_BENCH, CAUSE_OTHER, 0, "%.200s", s.err.msg);
         if (live_broken(env, c, STAGE_BENCH))

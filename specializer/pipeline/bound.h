@@ -14,7 +14,7 @@
  * BOUND_CACHED_BYTES again and again reaches: no larger set is read faster. */
 double bound_seconds(const struct machine *m, const struct region_cost *cost, int64_t resident,
                      double bandwidth);
-/* What private caches may hold of a working set on a CPU: below it, reading has no sure floor. */
+/* What private caches may hold of a working set on a CPU: below it, no rate bounds reading. */
 enum { BOUND_CACHED_BYTES = 16 << 20 };
 /* Bytes a second of reading `bytes` of memory over and over, by `threads` threads if each is as
  * fast as this one. Takes 20 ms of a core, so it is for the start, not for a time of requests. */

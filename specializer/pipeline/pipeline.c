@@ -158,7 +158,7 @@ static void begin(struct pipeline *p, struct trial *t)
         p->rules->began(p, t, runs ? NULL : &err);
 }
 
-void pipeline_turn(struct pipeline *p, struct trial *t, bool may_start)
+void pipeline_advance(struct pipeline *p, struct trial *t, bool may_start)
 {
     if (t->child && !collect(p, t))
         return;

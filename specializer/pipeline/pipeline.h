@@ -3,7 +3,7 @@
  * driver.
  *
  * A trial is one candidate and the stage that it is in. Build and probe are children, of which many
- * run at once: pipeline_turn() starts and polls them and never waits. The stages behind them use
+ * run at once: pipeline_advance() starts and polls them and never waits. The stages behind them use
  * the engine and block: pipeline_block() runs those of one trial. Which stages there are, in which
  * order, how one is begun and asked, is the table of pipeline.c; what differs between a batch, a
  * restore, a bench of starts and a table of measured points are the rules. Specializer thread, or
@@ -71,7 +71,7 @@ struct pipeline {
 };
 
 /* Looks after the trial's child; begins the next one if `may_start`. Never waits. */
-void pipeline_turn(struct pipeline *p, struct trial *t, bool may_start);
+void pipeline_advance(struct pipeline *p, struct trial *t, bool may_start);
 /* Runs the trial's stages as long as they are none of a child. */
 void pipeline_block(struct pipeline *p, struct trial *t);
 /* It waits for pipeline_block(). */

@@ -2,7 +2,7 @@
 /* store.h - what the specializer remembers: an SQLite file.
  *
  * Candidates with their evidence (wins and refusals alike), the winner of every slot, operators'
- * pins and disables, the decision trace, exchanges with the adviser. A transition and everything
+ * pins and disables, the decision trace, calls of the adviser. A transition and everything
  * that goes with it is one transaction, so whatever kills the process leaves either the old state
  * or the new one. A damaged file is moved aside with a log line and a new one begun.
  *
@@ -105,7 +105,7 @@ enum { STORE_ENVIRONMENT_MOST = 1024 };
 int store_set(struct store *s, const char *name, const char *value, struct err *err);
 bool store_value(struct store *s, const char *name, char *out, size_t n);
 
-/* ---- trace and exchanges -------------------------------------------------------------------- */
+/* ---- trace and calls ------------------------------------------------------------------------ */
 
 struct trace_row {
     int64_t id;
@@ -125,16 +125,16 @@ int store_traces(struct store *s, const char *slot, int64_t since_s, int limit, 
 int store_events(struct store *s, const char *event, int64_t since_s, int limit, trace_fn *fn,
                  void *ctx, struct err *err);
 
-struct llm_exchange {
+struct llm_call {
     const char *request, *reply, *verdict; /* verdict: "accepted" or why not */
     double seconds;
     int32_t tokens_in, tokens_out;
-    int64_t id; /* id and at (unix seconds): only from store_llm_exchanges() */
+    int64_t id; /* id and at (unix seconds): only from store_llm_calls() */
     double at;
 };
-int store_llm_exchange(struct store *s, const struct llm_exchange *x, struct err *err);
-typedef void llm_exchange_fn(void *ctx, const struct llm_exchange *x);
+int store_llm_call(struct store *s, const struct llm_call *x, struct err *err);
+typedef void llm_call_fn(void *ctx, const struct llm_call *x);
 /* Oldest first; the newest few thousand are kept. */
-int store_llm_exchanges(struct store *s, llm_exchange_fn *fn, void *ctx, struct err *err);
+int store_llm_calls(struct store *s, llm_call_fn *fn, void *ctx, struct err *err);
 
 #endif

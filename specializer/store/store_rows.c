@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_rows.c - the rows of the search: candidates, winners, trace, exchanges.
+/* store_rows.c - the rows of the search: candidates, winners, trace, calls of the adviser.
  *
  * store_move() is the heart: evidence, new state, who holds the slot and why, in one transaction.
  * A reader can therefore trust that a winner is an active candidate and that nobody else is.
@@ -328,7 +328,7 @@ int store_share(struct store *s, const char *env, const char *slot, double share
     return r;
 }
 
-/* ---- trace and exchanges -------------------------------------------------------------------- */
+/* ---- trace and calls ------------------------------------------------------------------------ */
 
 /* The newest rows that are kept; older ones go a thousand at a time. */
 enum { TRACE_KEEP = 100000, TRACE_SWEEP = 1000 };
@@ -423,7 +423,7 @@ int store_events(struct store *s, const char *event, int64_t since_s, int limit,
 
 enum { EXCHANGE_KEEP = 2000, EXCHANGE_SWEEP = 50 };
 
-int store_llm_exchange(struct store *s, const struct llm_exchange *x, struct err *err)
+int store_llm_call(struct store *s, const struct llm_call *x, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
     int r = store_run(s, err,
@@ -438,7 +438,7 @@ int store_llm_exchange(struct store *s, const struct llm_exchange *x, struct err
     return r;
 }
 
-int store_llm_exchanges(struct store *s, llm_exchange_fn *fn, void *ctx, struct err *err)
+int store_llm_calls(struct store *s, llm_call_fn *fn, void *ctx, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
     sqlite3_stmt *q = store_query(s, err,
@@ -448,7 +448,7 @@ int store_llm_exchanges(struct store *s, llm_exchange_fn *fn, void *ctx, struct 
     int r = -1, code;
     if (q) {
         while ((code = sqlite3_step(q)) == SQLITE_ROW) {
-            struct llm_exchange x = {
+            struct llm_call x = {
                 .id = sqlite3_column_int64(q, 0),
                 .at = sqlite3_column_double(q, 1),
                 .request = (const char *)sqlite3_column_text(q, 2),

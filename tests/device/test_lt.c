@@ -273,13 +273,13 @@ static void admissions(struct rig *r, const struct model *model, const char *pat
                 rc = admit_record(products[i], ms[k] / 2 + 1, ms[k], model, path, &result, &e);
             check(rc == 0, true, "lt %s m=%d is admitted after %d cases (bits %s) %s",
                   region_name(products[i]), ms[k], rc ? 0 : result.cases,
-                  !rc && result.judgement.bit_equal ? "equal" : "other", e.msg);
+                  !rc && result.comparison.bit_equal ? "equal" : "other", e.msg);
         }
     struct check_result result;
     struct err e = {""};
     int rc = choose(r, REGION_MLP_OUT, 64, 0, 0, 4, path, &e) ||
              admit_record(REGION_MLP_OUT, 49, 64, model, path, &result, &e);
-    check(rc == 0 && !result.judgement.bit_equal, true,
+    check(rc == 0 && !result.comparison.bit_equal, true,
           "K in four parts is admitted, with other bits %s", e.msg);
 }
 

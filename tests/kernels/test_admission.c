@@ -53,7 +53,7 @@ static void admit(struct shop *s, const struct template *t, const struct point *
              end_check(s->model, c.object, m, false, NUMERICS_TOLERANCE, &end, &err) == 0;
     printf("%-4s %-9s m=%-4d %s%s  build %.1f s, %d runs %.1f s, %.0f %% of the limit %s\n",
            ok ? "ok" : "FAIL", t->id, m, knobs, q.rule.bit_equal ? " (bits)" : "", built, r.runs,
-           (double)(clock_ns() - start) / 1e9 - built, r.judgement.ratio * 100, err.msg);
+           (double)(clock_ns() - start) / 1e9 - built, r.comparison.ratio * 100, err.msg);
     fflush(stdout);
     s->right += ok;
     s->wrong += !ok;

@@ -10,7 +10,7 @@ static enum submit_result judge(const struct backlog *b, uint64_t client,
                                 const struct request_limits *limits, uint64_t *displaced)
 {
     struct err err = {""};
-    enum submit_result r = backlog_judge(b, client, limits, displaced, &err);
+    enum submit_result r = backlog_admit(b, client, limits, displaced, &err);
     assert_int_equal(r == SUBMIT_OK, err.msg[0] == '\0');
     return r;
 }

@@ -190,7 +190,7 @@ static void engine_keeps_slices_to_their_share_under_load(void **state)
 static void engine_on_a_cpu_delays_one_step_in_so_many(void **state)
 {
     (void)state;
-    enum { APART = 64, TOKENS = 600 };
+    enum { APART = 64, TOKENS = 600, LEAST = TOKENS / APART - 1 };
     fake_reset();
     struct config config = config_of(64, 4);
     config.specializer_cpu_slice_steps = APART;
@@ -213,11 +213,14 @@ static void engine_on_a_cpu_delays_one_step_in_so_many(void **state)
     uint64_t idle = atomic_load(&e->stats.slices), from = engine_steps(e);
     fake.hold = false;
     wait_tokens(c, TOKENS);
+    /* On a busy machine who asks for slices may be late: there are more tokens to wait for. */
+    for (int32_t n = TOKENS; n < 950 && atomic_load(&e->stats.slices) - idle < LEAST; n += 50)
+        wait_tokens(c, n);
     uint64_t lent = atomic_load(&e->stats.slices) - idle, steps = engine_steps(e) - from;
     engine_cancel(e, c->id);
     engine_stop(e);
     pthread_join(thread, NULL);
-    assert_true(lent >= (uint64_t)TOKENS / APART - 1);
+    assert_true(lent >= LEAST);
     assert_true(lent <= steps / APART + 2);
     free(c);
 }

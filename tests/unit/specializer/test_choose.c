@@ -60,7 +60,7 @@ static void the_slot_that_is_worth_most_is_searched(void **state)
     assert_ptr_equal(choose_but(&w->s, attn), head); /* who may come after it */
     attn->exhausted = true;
     assert_ptr_equal(choose(&w->s), head);
-    head->locked.worth = OBSERVE_FLOOR / 2;
+    head->locked.worth = OBSERVE_LEAST / 2;
     assert_null(choose(&w->s));
 }
 

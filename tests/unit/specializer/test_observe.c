@@ -170,7 +170,7 @@ static void observe_worth_falls_with_barren_candidates_and_near_the_roofline(voi
     assert_true(observe_worth(&w.o, slow, 0, 0) > 10 * observe_worth(&w.o, good, 0, 0));
     assert_true(observe_worth(&w.o, slow, 10, 10) < observe_worth(&w.o, slow, 10, 0));
     assert_true(observe_worth(&w.o, slow, 10, 0) < observe_worth(&w.o, slow, 0, 0));
-    assert_true(observe_worth(&w.o, slow, 300, 300) < OBSERVE_FLOOR);
+    assert_true(observe_worth(&w.o, slow, 300, 300) < OBSERVE_LEAST);
     assert_true(observe_worth(&w.o, 0, 0, 0) == 0); /* never used */
     close_world(&w);
 }

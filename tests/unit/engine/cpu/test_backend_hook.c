@@ -3,6 +3,9 @@
  * bench. The steps themselves: test_backend.c. */
 #include "tests/unit/engine/cpu/backend_world.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,7 +93,7 @@ static void captured_inputs_replay_as_a_case(void **state)
     }
 }
 
-static void a_tapped_eager_kernel_differs_in_no_bit(void **state)
+static void an_observed_eager_kernel_differs_in_no_bit(void **state)
 {
     (void)state;
     struct built b;
@@ -114,7 +117,7 @@ static void a_tapped_eager_kernel_differs_in_no_bit(void **state)
     }
 }
 
-static void a_tapped_wrong_kernel_is_seen_and_changes_nothing(void **state)
+static void a_compared_wrong_kernel_is_seen_and_changes_nothing(void **state)
 {
     (void)state;
     struct built before, during;
@@ -161,7 +164,7 @@ static void a_served_kernel_that_makes_nan_is_seen_beside_eager(void **state)
     assert_int_equal(t.nonfinite, 0);
 }
 
-static void a_tap_looks_at_the_runs_of_the_kernel_it_names(void **state)
+static void a_hook_compares_the_runs_of_the_kernel_it_names(void **state)
 {
     (void)state;
     struct built b;
@@ -184,6 +187,133 @@ static void a_tap_looks_at_the_runs_of_the_kernel_it_names(void **state)
     backend_cpu.hook(cpu, NULL);
     assert_int_equal(t.comparisons, 1);
     assert_int_equal(t.different, 1);
+}
+
+/* ---- captures beside a serving engine -------------------------------------------------------- */
+
+enum { HANDED = 300, WITHDRAWN = 1500 };
+static const enum region with_x[] = {REGION_ATTN_IN, REGION_MLP_IN, REGION_MLP_OUT, REGION_MLP};
+enum { WITH_X = sizeof with_x / sizeof *with_x };
+
+/* The other thread's part, and what the engine's finds after it. */
+static struct {
+    float *x[2][WITH_X][3]; /* [text][region][layer]: inputs as a step alone has them */
+    atomic_bool over;
+    atomic_long steps;
+    int torn, left_behind;
+} beside;
+
+static void run_text(int text)
+{
+    struct built b;
+    const struct feed feed[2] = {{text_a, 0, 16, {2, 5, 8}}, {text_b, 0, 16, {3, 6, 9}}};
+    run_step(cpu, &b, &feed[text], 1);
+}
+
+static struct hook capture_hook(enum region r, struct capture *c)
+{
+    return (struct hook){.kind = HOOK_CAPTURE,
+                         .every = 1,
+                         .left = 1,
+                         .capture = c,
+                         .slot = dispatch_slot(table, r, 16, 16)};
+}
+
+static void capture_alone(int text, int region)
+{
+    for (int32_t i = 0; i < model->shape.layers; i++) {
+        struct capture c = {0};
+        struct hook t = capture_hook(with_x[region], &c);
+        backend_cpu.hook(cpu, &t);
+        run_text(text);
+        backend_cpu.hook(cpu, NULL);
+        assert_int_equal(t.left, 0);
+        assert_null(beside.x[text][region][c.layer]);
+        beside.x[text][region][c.layer] = c.x;
+        c.x = NULL;
+        capture_free(&c);
+    }
+}
+
+static void wait_for_steps(long n)
+{
+    for (long until = atomic_load(&beside.steps) + n; atomic_load(&beside.steps) < until;)
+        sched_yield();
+}
+
+/* Whether all of it is one layer's inputs in one of the two steps. */
+static bool is_of_one_step(const struct capture *c, enum region r, int region)
+{
+    size_t bytes = (size_t)(16 * model->shape.hidden) * sizeof(float);
+    return c->m == 16 && c->region == r && c->x &&
+           (memcmp(c->x, beside.x[0][region][c->layer], bytes) == 0 ||
+            memcmp(c->x, beside.x[1][region][c->layer], bytes) == 0);
+}
+
+/* One whose owner waits for it: it is whole when it is handed over, and stays so while the hook
+ * does. */
+static void take_handed(int region)
+{
+    struct capture c = {0};
+    struct hook t = capture_hook(with_x[region], &c);
+    backend_cpu.hook(cpu, &t);
+    while (atomic_load(&t.left) > 0)
+        ;
+    bool whole = is_of_one_step(&c, with_x[region], region);
+    wait_for_steps(2);
+    backend_cpu.hook(cpu, NULL);
+    beside.torn += !whole || !is_of_one_step(&c, with_x[region], region);
+    capture_free(&c);
+}
+
+/* One whose owner gives up: from then on nothing is written into it, however late the engine is. */
+static void take_withdrawn(int region, int spin)
+{
+    static const struct capture nothing;
+    struct capture c;
+    memset(&c, 0, sizeof c);
+    struct hook t = capture_hook(with_x[region], &c);
+    backend_cpu.hook(cpu, &t);
+    for (volatile int i = 0; i < spin; i++)
+        ;
+    backend_cpu.hook(cpu, NULL);
+    if (atomic_load(&t.left) > 0) {
+        wait_for_steps(2);
+        beside.left_behind += memcmp(&c, &nothing, sizeof c) != 0;
+    }
+    capture_free(&c);
+}
+
+static void *captures(void *unused)
+{
+    for (int i = 0; i < HANDED; i++)
+        take_handed(i % WITH_X);
+    for (int i = 0; i < WITHDRAWN; i++)
+        take_withdrawn(i % WITH_X, i * 7919 % 60000);
+    atomic_store(&beside.over, true);
+    return unused;
+}
+
+/* A probe measures a kernel against eager on captured inputs, so what a hook hands out must be one
+ * region's inputs in one layer of one step, whatever the engine does meanwhile. */
+static void a_capture_beside_a_serving_engine_is_of_one_step(void **state)
+{
+    (void)state;
+    pthread_t other;
+    for (int text = 0; text < 2; text++)
+        for (int region = 0; region < WITH_X; region++)
+            capture_alone(text, region);
+    assert_int_equal(pthread_create(&other, NULL, captures, NULL), 0);
+    while (!atomic_load(&beside.over)) {
+        run_text((int)(atomic_load(&beside.steps) & 1));
+        atomic_fetch_add(&beside.steps, 1);
+    }
+    pthread_join(other, NULL);
+    assert_int_equal(beside.torn, 0);
+    assert_int_equal(beside.left_behind, 0);
+    for (int text = 0; text < 2; text++)
+        for (int i = 0; i < WITH_X * 3; i++)
+            free(beside.x[text][i / 3][i % 3]);
 }
 
 /* ---- bench ---------------------------------------------------------------------------------- */
@@ -396,10 +526,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(captured_inputs_replay_as_a_case),
-        cmocka_unit_test(a_tapped_eager_kernel_differs_in_no_bit),
-        cmocka_unit_test(a_tapped_wrong_kernel_is_seen_and_changes_nothing),
+        cmocka_unit_test(an_observed_eager_kernel_differs_in_no_bit),
+        cmocka_unit_test(a_compared_wrong_kernel_is_seen_and_changes_nothing),
         cmocka_unit_test(a_served_kernel_that_makes_nan_is_seen_beside_eager),
-        cmocka_unit_test(a_tap_looks_at_the_runs_of_the_kernel_it_names),
+        cmocka_unit_test(a_hook_compares_the_runs_of_the_kernel_it_names),
+        cmocka_unit_test(a_capture_beside_a_serving_engine_is_of_one_step),
         cmocka_unit_test(bench_is_resumable_and_sees_a_slower_kernel),
         cmocka_unit_test(a_loaded_kernel_serves_from_its_packed_weights),
         cmocka_unit_test(a_layout_of_another_size_is_not_shared),

@@ -35,7 +35,7 @@ static int judged(double eager, double own, double scale, const struct rule *rul
     return compare(j, rule, &out, err);
 }
 
-static void judge_allows_twice_the_error_of_eager_and_not_three_times(void **state)
+static void comparator_allows_twice_the_error_of_eager_and_not_three_times(void **state)
 {
     (void)state;
     struct rule rule = {.factor = 2};
@@ -50,7 +50,7 @@ static void judge_allows_twice_the_error_of_eager_and_not_three_times(void **sta
     assert_non_null(strstr(err.msg, "row 0"));
 }
 
-static void judge_has_no_absolute_tolerance_for_small_outputs(void **state)
+static void comparator_has_no_absolute_tolerance_for_small_outputs(void **state)
 {
     (void)state;
     struct rule rule = {.factor = 2};
@@ -60,7 +60,7 @@ static void judge_has_no_absolute_tolerance_for_small_outputs(void **state)
     assert_int_equal(judged(1e-6, 1e-3, 1e12, &rule, &j, &err), -1);
 }
 
-static void judge_forgives_a_few_units_of_float_when_eager_was_exact(void **state)
+static void comparator_forgives_a_few_units_of_float_when_eager_was_exact(void **state)
 {
     (void)state;
     struct rule rule = {.factor = 2};
@@ -71,7 +71,7 @@ static void judge_forgives_a_few_units_of_float_when_eager_was_exact(void **stat
     assert_int_equal(judged(0, 2e-6, 1, &rule, &j, &err), -1);
 }
 
-static void judge_demands_bits_or_exactness_where_the_rule_says_so(void **state)
+static void comparator_demands_bits_or_exactness_where_the_rule_says_so(void **state)
 {
     (void)state;
     struct rule bits = {.factor = 2, .bit_equal = true}, exact = {.factor = 2, .exact = true};
@@ -86,7 +86,7 @@ static void judge_demands_bits_or_exactness_where_the_rule_says_so(void **state)
     assert_non_null(strstr(err.msg, "exact result is 8"));
 }
 
-static void judge_refuses_what_is_not_finite_by_row(void **state)
+static void comparator_refuses_what_is_not_finite_by_row(void **state)
 {
     (void)state;
     struct rule rule = {.factor = 2};
@@ -97,7 +97,7 @@ static void judge_refuses_what_is_not_finite_by_row(void **state)
     assert_int_equal(judged(0, HUGE_VAL, 1, &rule, &j, &err), -1);
 }
 
-static void judge_gives_a_declared_precision_its_budget_and_no_more(void **state)
+static void comparator_gives_a_declared_precision_its_budget_and_no_more(void **state)
 {
     (void)state;
     struct rule rule = {.factor = 2, .precision = PRECISION_BF16};
@@ -109,7 +109,7 @@ static void judge_gives_a_declared_precision_its_budget_and_no_more(void **state
     assert_int_equal(judged(1e-7, 3e-3, 1, &rule, &j, &err), -1);
 }
 
-static void judge_compares_unsampled_rows_with_eager(void **state)
+static void comparator_compares_unsampled_rows_with_eager(void **state)
 {
     (void)state;
     struct rule rule = {.factor = 2};
@@ -387,13 +387,13 @@ static void probe_answer_is_read_back_and_anything_else_is_no_answer(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(judge_allows_twice_the_error_of_eager_and_not_three_times),
-        cmocka_unit_test(judge_has_no_absolute_tolerance_for_small_outputs),
-        cmocka_unit_test(judge_forgives_a_few_units_of_float_when_eager_was_exact),
-        cmocka_unit_test(judge_demands_bits_or_exactness_where_the_rule_says_so),
-        cmocka_unit_test(judge_refuses_what_is_not_finite_by_row),
-        cmocka_unit_test(judge_gives_a_declared_precision_its_budget_and_no_more),
-        cmocka_unit_test(judge_compares_unsampled_rows_with_eager),
+        cmocka_unit_test(comparator_allows_twice_the_error_of_eager_and_not_three_times),
+        cmocka_unit_test(comparator_has_no_absolute_tolerance_for_small_outputs),
+        cmocka_unit_test(comparator_forgives_a_few_units_of_float_when_eager_was_exact),
+        cmocka_unit_test(comparator_demands_bits_or_exactness_where_the_rule_says_so),
+        cmocka_unit_test(comparator_refuses_what_is_not_finite_by_row),
+        cmocka_unit_test(comparator_gives_a_declared_precision_its_budget_and_no_more),
+        cmocka_unit_test(comparator_compares_unsampled_rows_with_eager),
         cmocka_unit_test(plan_covers_edges_fills_and_captures_within_the_range),
         cmocka_unit_test(plan_of_attention_has_contexts_around_a_page_border),
         cmocka_unit_test(plan_puts_what_was_warned_about_first_and_drops_nothing),

@@ -168,7 +168,7 @@ static void a_kernel_nearer_to_the_truth_than_eager_passes_all_cases(void **stat
     assert_true(r.cases >= 10);
     assert_int_equal(r.cases, fake.runs);
     assert_true(fake.drawn > 0 && fake.drawn < fake.runs); /* drawn weights and the model's own */
-    assert_true(r.judgement.eager_rms > 0 && r.judgement.own_rms < r.judgement.eager_rms);
+    assert_true(r.comparison.eager_rms > 0 && r.comparison.own_rms < r.comparison.eager_rms);
     assert_int_equal(fake.closes, 1);
     model_close(model);
 }

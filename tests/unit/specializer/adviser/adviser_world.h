@@ -130,7 +130,7 @@ struct last {
     char verdict[700], reply[4096], all[65536];
 };
 
-static inline void take_exchange(void *ctx, const struct llm_exchange *x)
+static inline void take_exchange(void *ctx, const struct llm_call *x)
 {
     struct last *last = ctx;
     last->n++;
@@ -143,7 +143,7 @@ static inline struct last *last_exchange(void)
 {
     static struct last last;
     memset(&last, 0, sizeof last);
-    assert_int_equal(store_llm_exchanges(store, take_exchange, &last, NULL), 0);
+    assert_int_equal(store_llm_calls(store, take_exchange, &last, NULL), 0);
     return &last;
 }
 

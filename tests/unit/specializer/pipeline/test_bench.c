@@ -76,7 +76,7 @@ static void bench_finds_real_gains_and_seldom_invents_one(void **state)
     assert_true(accepted(1.04, 0.02, 200) > 0.9);
 }
 
-static void bench_floor_bounds_what_no_cache_holds_and_arithmetic(void **state)
+static void bench_bound_counts_what_no_cache_holds_and_arithmetic(void **state)
 {
     (void)state;
     struct machine m = {.read_bandwidth = 10e9, .peak_flops = 100e9};
@@ -400,7 +400,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bench_look_accepts_rejects_or_waits_by_the_interval),
         cmocka_unit_test(bench_finds_real_gains_and_seldom_invents_one),
-        cmocka_unit_test(bench_floor_bounds_what_no_cache_holds_and_arithmetic),
+        cmocka_unit_test(bench_bound_counts_what_no_cache_holds_and_arithmetic),
         cmocka_unit_test(canary_pairs_like_with_like_only),
         cmocka_unit_test(canary_pairs_nothing_across_the_end_of_a_context_bucket),
         cmocka_unit_test(canary_uses_a_step_once_and_not_a_distant_one),

@@ -148,7 +148,7 @@ static void stages_come_in_the_order_of_their_names_and_of_the_law(void **state)
         before = reached;
     }
     for (int i = 0; i < 5; i++) {
-        pipeline_turn(&p, &t, true);
+        pipeline_advance(&p, &t, true);
         pipeline_block(&p, &t);
     }
     /* The last one did not decide: it waits, and is asked again. */
@@ -165,7 +165,7 @@ static void children_wait_for_room_and_move_on_in_the_same_turn(void **state)
     struct trial t[3] = {{.c = &some[0]}, {.c = &some[1]}, {.c = &some[2]}};
     for (int turn = 0; turn < 6; turn++)
         for (int i = 0; i < 3; i++) {
-            pipeline_turn(&p, &t[i], turn != 1); /* in the second nobody may begin */
+            pipeline_advance(&p, &t[i], turn != 1); /* in the second nobody may begin */
             pipeline_block(&p, &t[i]);
             assert_true(p.children[STAGE_BUILD] <= 1 && p.children[STAGE_PROBE] <= 1);
             if (turn == 1)
@@ -183,14 +183,14 @@ static void rules_pass_stages_over_and_hear_what_could_not_be_started(void **sta
     struct pipeline p = fresh(STAGE_BENCH);
     struct trial t = {.c = &some[0], .bench.pairs = 24};
     skipped = STAGE_PROBE;
-    pipeline_turn(&p, &t, true);
-    pipeline_turn(&p, &t, true);
+    pipeline_advance(&p, &t, true);
+    pipeline_advance(&p, &t, true);
     pipeline_block(&p, &t);
     assert_string_equal(said, "build0 load0 sample0 ");
     assert_true(pipeline_over(&p, &t) && t.c);
     t = (struct trial){.c = &some[1]};
     no_fork = 1;
-    pipeline_turn(&p, &t, true);
+    pipeline_advance(&p, &t, true);
     assert_true(!t.c && pipeline_over(&p, &t));
     assert_int_equal(p.children[STAGE_BUILD], 0);
 }
@@ -201,8 +201,8 @@ static void a_child_that_is_stopped_leaves_its_room(void **state)
     struct pipeline p = fresh(STAGE_BENCH);
     struct trial t = {.c = &some[0]};
     polls = 1000;
-    pipeline_turn(&p, &t, true);
-    pipeline_turn(&p, &t, true);
+    pipeline_advance(&p, &t, true);
+    pipeline_advance(&p, &t, true);
     assert_true(t.child && p.children[STAGE_BUILD] == 1 && !pipeline_ready(&p, &t));
     pipeline_stop(&p, &t);
     pipeline_stop(&p, &t);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent_turn.c - the agent's turn in the loop: which slot it works on, and how a text it wrote
+/* agent_loop.c - the agent's turn in the loop: which slot it works on, and how a text it wrote
  * becomes a candidate like any other.
  *
  * The agent has a worth of its own for every slot: the same share and headroom, but its own chance,
@@ -15,7 +15,7 @@
 #include "config/log.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
-#include "specializer/agent_turn.h"
+#include "specializer/agent_loop.h"
 #include "specializer/agent_view.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
@@ -50,7 +50,7 @@ static bool choosable(struct specializer *s, const struct slot_search *p)
 static struct slot_search *choose(struct specializer *s)
 {
     struct slot_search *best = NULL;
-    double most = OBSERVE_FLOOR;
+    double most = OBSERVE_LEAST;
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
         struct facts f;
@@ -69,7 +69,7 @@ static struct slot_search *choose(struct specializer *s)
     return best;
 }
 
-void agent_turn(struct specializer *s)
+void agent_advance(struct specializer *s)
 {
     if (!s->agent)
         return;

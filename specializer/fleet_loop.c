@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fleet_turn.c - the fleet's turn in the loop.
+/* fleet_loop.c - the fleet's turn in the loop.
  *
  * Three things come from other servers, and none of them is believed. A kernel that serves
  * elsewhere is the next candidate of its slot, alone, whoever searches the slot. A point that was
@@ -9,7 +9,7 @@
  * other. It goes on serving meanwhile, because a word from outside must not be able to take a
  * kernel away.
  */
-#include "specializer/fleet_turn.h"
+#include "specializer/fleet_loop.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +86,7 @@ static void learn_row(void *ctx, const struct fleet_row *r)
     p->fleet.dry++;
 }
 
-bool fleet_turn_undefer(struct slot_search *p)
+bool fleet_loop_undefer(struct slot_search *p)
 {
     bool some = false;
     for (int i = 0; i < p->fleet.behinds; i++) {
@@ -97,7 +97,7 @@ bool fleet_turn_undefer(struct slot_search *p)
     return some;
 }
 
-void fleet_turn_forget(struct slot_search *p)
+void fleet_loop_forget(struct slot_search *p)
 {
     free(p->fleet.behind);
     p->fleet.behind = NULL;
@@ -175,7 +175,7 @@ static void look_for_offer(struct specializer *s, struct slot_search *p)
     struct fleet_reading l = {.s = s, .p = p};
     pthread_mutex_lock(&s->lock);
     bool may =
-        !p->left_out && !p->locked.pinned[0] && !p->promoted.c && p->locked.worth >= OBSERVE_FLOOR;
+        !p->left_out && !p->locked.pinned[0] && !p->promoted.c && p->locked.worth >= OBSERVE_LEAST;
     pthread_mutex_unlock(&s->lock);
     uint64_t news = fleet_news(s->fleet);
     bool adopted = p->fleet.adopt;
@@ -217,7 +217,7 @@ static void try_again(struct slot_search *p, int32_t id)
     p->search.trial[id] = TRIAL_NONE;
 }
 
-int32_t fleet_turn_take(struct slot_search *p)
+int32_t fleet_loop_take(struct slot_search *p)
 {
     p->fleet.adopt = false;
     p->fleet.news = 0;
@@ -253,7 +253,7 @@ static void wish(struct specializer *s)
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
         bool batch = search_batch_has(s, p);
-        if (!batch && (p->locked.worth < OBSERVE_FLOOR || !slot_choosable_locked(s, p)))
+        if (!batch && (p->locked.worth < OBSERVE_LEAST || !slot_choosable_locked(s, p)))
             continue;
         double w = batch ? 2 : worth_of_all(s, p);
         int at = n < SLOTS_MOST ? n++ : SLOTS_MOST - 1;
@@ -287,7 +287,7 @@ enum verdict { VERDICT_NONE, VERDICT_RIGHT, VERDICT_WRONG };
 static void conclude(struct specializer *s, enum verdict verdict, const char *words)
 {
     static const char *const event[] = {"recheck_over", "upheld", "confirmed"};
-    struct fleet_turn *t = &s->fleet_turn;
+    struct fleet_loop *t = &s->fleet_loop;
     store_trace(s->store, t->slot_search->slot->name, t->suspect.key, event[verdict], t->suspect.by,
                 "%s", words);
     if (verdict != VERDICT_NONE)
@@ -312,7 +312,7 @@ static enum stage_result enter(struct pipeline *p, struct trial *t)
 
 static void not_probed(struct specializer *s, const char *why)
 {
-    const struct fleet_turn *t = &s->fleet_turn;
+    const struct fleet_loop *t = &s->fleet_loop;
     log_warn("fleet", "%s: %s is not probed again (%s); live steps decide",
              t->slot_search->slot->name, t->suspect.key, why);
 }
@@ -331,7 +331,7 @@ static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
 {
     struct specializer *s = p->ctx;
     (void)t;
-    s->fleet_turn.probed = r;
+    s->fleet_loop.probed = r;
     return r == STAGE_PASS;
 }
 
@@ -340,7 +340,7 @@ static const struct pipeline_rules rules = {.enter = enter, .began = began, .cam
 /* The kernel serves here: it is probed anew, and looked at beside eager. */
 static void check_begin(struct specializer *s, struct slot_search *p)
 {
-    struct fleet_turn *t = &s->fleet_turn;
+    struct fleet_loop *t = &s->fleet_loop;
     struct record row;
     if (!search_batch_has(s, p))
         slot_search_inputs(s, p);
@@ -356,7 +356,7 @@ static void check_begin(struct specializer *s, struct slot_search *p)
     }
     if (!t->trial.c)
         not_probed(s, "its row is gone");
-    pipeline_turn(&t->pipeline, &t->trial, true);
+    pipeline_advance(&t->pipeline, &t->trial, true);
     watch_stop(s);
     pthread_mutex_lock(&s->lock);
     p->locked.suspect = AUDITS;
@@ -365,7 +365,7 @@ static void check_begin(struct specializer *s, struct slot_search *p)
 
 static void suspect(struct specializer *s)
 {
-    struct fleet_turn *t = &s->fleet_turn;
+    struct fleet_loop *t = &s->fleet_loop;
     struct slot_search *p = slot_search_find(s, t->suspect.slot);
     if (!p)
         return;
@@ -390,7 +390,7 @@ static void suspect(struct specializer *s)
 static void check_gone(struct specializer *s)
 {
     struct record row = {.state = LIFE_RETIRED};
-    if (store_get(s->store, s->fleet_turn.suspect.key, &row, NULL) > 0)
+    if (store_get(s->store, s->fleet_loop.suspect.key, &row, NULL) > 0)
         free(row.log);
     bool wrong = row.state == LIFE_ROLLED_BACK || row.state == LIFE_REFUSED;
     conclude(s, wrong ? VERDICT_WRONG : VERDICT_NONE,
@@ -399,7 +399,7 @@ static void check_gone(struct specializer *s)
 
 static void check_failed(struct specializer *s)
 {
-    struct fleet_turn *t = &s->fleet_turn;
+    struct fleet_loop *t = &s->fleet_loop;
     char why[sizeof t->trial.c->reason];
     memcpy(why, t->trial.c->reason, sizeof why);
     pthread_mutex_lock(&s->lock);
@@ -412,8 +412,8 @@ static void check_failed(struct specializer *s)
 
 static void check_poll(struct specializer *s)
 {
-    struct fleet_turn *t = &s->fleet_turn;
-    pipeline_turn(&t->pipeline, &t->trial, false);
+    struct fleet_loop *t = &s->fleet_loop;
+    pipeline_advance(&t->pipeline, &t->trial, false);
     if (!serves(s, t->slot_search, t->suspect.key)) {
         check_gone(s);
         return;
@@ -438,9 +438,9 @@ static void check_poll(struct specializer *s)
 
 /* ---- the turn -------------------------------------------------------------------------------- */
 
-void fleet_turn(struct specializer *s)
+void fleet_advance(struct specializer *s)
 {
-    struct fleet_turn *t = &s->fleet_turn;
+    struct fleet_loop *t = &s->fleet_loop;
     if (!s->fleet)
         return;
     if (t->checking)
@@ -457,14 +457,14 @@ void fleet_turn(struct specializer *s)
         look_for_offer(s, &s->slot_search[i]);
 }
 
-void fleet_turn_close(struct specializer *s)
+void fleet_loop_close(struct specializer *s)
 {
     struct fleet *f = s->fleet;
-    if (s->fleet_turn.checking) {
-        pipeline_stop(&s->fleet_turn.pipeline, &s->fleet_turn.trial);
-        candidate_drop(s, s->fleet_turn.trial.c);
+    if (s->fleet_loop.checking) {
+        pipeline_stop(&s->fleet_loop.pipeline, &s->fleet_loop.trial);
+        candidate_drop(s, s->fleet_loop.trial.c);
     }
-    s->fleet_turn = (struct fleet_turn){0};
+    s->fleet_loop = (struct fleet_loop){0};
     s->fleet = NULL;
     fleet_close(f);
 }

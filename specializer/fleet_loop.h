@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fleet_turn.h - what other servers know, in the loop: which slots are whose, which points come
+/* fleet_loop.h - what other servers know, in the loop: which slots are whose, which points come
  * first and which last, which kernels to look at again. Specializer thread. */
-#ifndef WHET_SPECIALIZER_FLEET_TURN_H
-#define WHET_SPECIALIZER_FLEET_TURN_H
+#ifndef WHET_SPECIALIZER_FLEET_LOOP_H
+#define WHET_SPECIALIZER_FLEET_LOOP_H
 
 #include "specializer/fleet/fleet.h"
 #include "specializer/pipeline/pipeline.h"
@@ -35,7 +35,7 @@ struct slot_search_fleet {
 };
 
 /* Of the specializer. */
-struct fleet_turn {
+struct fleet_loop {
     int64_t due_ns;
     uint64_t news;
     bool checking; /* a retracted kernel that serves here */
@@ -48,14 +48,14 @@ struct fleet_turn {
 };
 
 /* A few times a second. */
-void fleet_turn(struct specializer *s);
+void fleet_advance(struct specializer *s);
 /* The connection and what is under way, before the store closes. */
-void fleet_turn_close(struct specializer *s);
+void fleet_loop_close(struct specializer *s);
 /* The point that another server found, free to be proposed. */
-int32_t fleet_turn_take(struct slot_search *p);
+int32_t fleet_loop_take(struct slot_search *p);
 /* Points that were left to others may be proposed; false: there are none. */
-bool fleet_turn_undefer(struct slot_search *p);
+bool fleet_loop_undefer(struct slot_search *p);
 /* The search of the slot closes. */
-void fleet_turn_forget(struct slot_search *p);
+void fleet_loop_forget(struct slot_search *p);
 
 #endif
