@@ -89,6 +89,8 @@ static void put_evidence(FILE *f, const struct candidate *c)
                 e->bench.mean * 100, e->bench.low * 100, e->bench.high * 100, e->bench.pairs);
     if (e->own_s > 0)
         fprintf(f, ", %.4g us a run then", e->own_s * 1e6);
+    if (e->own_s > 0 && e->speed > 0)
+        fprintf(f, " (eager: %.4g)", e->own_s * e->speed * 1e6);
     if (e->canary.pairs > 0)
         fprintf(f, "; whole steps %+.1f %% [%+.1f, %+.1f]", e->canary.mean * 100,
                 e->canary.low * 100, e->canary.high * 100);

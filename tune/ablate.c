@@ -31,6 +31,7 @@ struct trial_state {
     struct advice advice;
     struct sim_adviser *adviser;
     double now_s, optimum;
+    double eager_s;     /* of a run */
     double seen, truth; /* speed of the kernel believed best: as seen, as it is */
     struct lesson lesson[LESSONS];
     int lessons;
@@ -132,6 +133,13 @@ static void gather_lessons(struct trial_state *s)
         }
 }
 
+/* The context bucket that an attention slot's name ends with; 0: none. */
+static double context_of(const struct table *t)
+{
+    const char *c = strstr(t->slot, "/c");
+    return c ? strtod(c + 2, NULL) : 0;
+}
+
 /* One batch; false: the space is exhausted or the time is up. */
 static bool batch(struct trial_state *s, void *state)
 {
@@ -141,7 +149,11 @@ static bool batch(struct trial_state *s, void *state)
                                .cost = &s->cost,
                                .slot = terms->table->slot,
                                .incumbent = "eager",
+                               .incumbent_speed = 1,
+                               .run_s = s->eager_s,
+                               .eager_s = s->eager_s,
                                .m = terms->table->m,
+                               .context = context_of(terms->table),
                                .speed = s->search.speed,
                                .trial = s->search.trial,
                                .dead = s->dead,
@@ -174,6 +186,7 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     out->regret = xcalloc(most, sizeof *out->regret);
     s.optimum = fmax(1, table_best(t, NULL));
     out->eager = s.optimum - 1;
+    s.eager_s = table_eager_s(t);
     cost_open(&s.cost, &terms->tables->machine, terms->tables->threads);
     if (terms->adviser == SIM_CHANCE)
         s.cost.blind = terms->seed;

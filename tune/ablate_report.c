@@ -122,7 +122,7 @@ static void print_use(const struct ablation *a)
             continue;
         struct sim_adviser_use u = mean_use(a, v, &rejected);
         printf("llm %-10s %-14s a search: %.1f questions for advice, %.1f for moves, %.0f s, %.0f "
-               "tokens in, %.0f out; %.0f %% of the replies rejected, %.1f to other words\n",
+               "tokens in, %.0f out; %.0f %% of the replies rejected, %.1f in another state\n",
                v->strategy, v->table->slot, u.asked[SIM_ASKS_ADVICE] / n,
                u.asked[SIM_ASKS_MOVES] / n, u.seconds / n, (double)u.tokens_in / n,
                (double)u.tokens_out / n, 100 * rejected, u.in_order / n);
@@ -197,7 +197,7 @@ static cJSON *use_json(const struct ablation *a, const struct variant *v)
     add_number(o, "advice", u.asked[SIM_ASKS_ADVICE] / n);
     add_number(o, "moves", u.asked[SIM_ASKS_MOVES] / n);
     add_number(o, "rejected", rejected);
-    add_number(o, "to_other_words", u.in_order / n);
+    add_number(o, "of_another_state", u.in_order / n);
     add_number(o, "tokens_in", (double)u.tokens_in / n);
     add_number(o, "tokens_out", (double)u.tokens_out / n);
     add_number(o, "seconds", u.seconds / n);

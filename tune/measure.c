@@ -112,8 +112,15 @@ int measure_prepare(struct session *s, struct tables *t, char **names, int n, in
                     struct err *err)
 {
     const struct stage_env *env = session_env(s);
+    free(t->cpu); /* of an earlier run that this one goes on with */
+    t->cpu = NULL;
     t->machine = *env->machine;
     t->threads = session_threads(s);
+    if (target_of(env->machine->kind)->shares_cores) {
+        t->cpu = xcalloc(1, sizeof *t->cpu);
+        cpu_facts_measure(t->cpu, env->model);
+        t->machine.cpu = t->cpu;
+    }
     for (int i = 0; i < n; i++) {
         struct slot *slot = session_slot(s, names[i]);
         struct facts facts;

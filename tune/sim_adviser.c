@@ -229,7 +229,7 @@ static bool has_questions(const struct sim_adviser *c)
            (!c->enough && (c->llm.questions == 0 || asked < c->llm.questions));
 }
 
-/* A recorded reply: to these very words, or else the next of its region and kind. */
+/* A recorded reply: in this very state, or else the next of its region and kind. */
 static void look_up(struct sim_adviser *c, const char *document, struct answer *out)
 {
     if (adviser_replay_find(c->replay, document, out))

@@ -52,7 +52,7 @@ struct consulted {
 enum sim_question { SIM_ASKS_ADVICE, SIM_ASKS_MOVES, SIM_ASKS_QUESTIONS };
 struct sim_adviser_use {
     int asked[SIM_ASKS_QUESTIONS], rejected[SIM_ASKS_QUESTIONS];
-    int in_order; /* recorded replies to other words than those of the question */
+    int in_order; /* recorded replies that were given in another state than that of the question */
     int64_t tokens_in, tokens_out;
     double seconds;
 };

@@ -141,6 +141,7 @@ void tables_free(struct tables *t)
         free(t->table[i].row);
     }
     free(t->table);
+    free(t->cpu);
     *t = (struct tables){0};
 }
 
@@ -172,6 +173,25 @@ void table_free(struct table *t)
 double measured_speed(const struct measured *m)
 {
     return m->state == POINT_MEASURED ? 1 + (double)m->gain : 0;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double table_eager_s(const struct table *t)
+{
+    int size = space_size(t->space), n = 0;
+    double *eager = xcalloc((size_t)size + 1, sizeof *eager);
+    for (int i = 0; i < size; i++)
+        if (t->row[i].state == POINT_MEASURED)
+            eager[n++] = (double)t->row[i].own_s * measured_speed(&t->row[i]);
+    qsort(eager, (size_t)n, sizeof *eager, ascending);
+    double median = n > 0 ? eager[n / 2] : 0;
+    free(eager);
+    return median;
 }
 
 double measured_noise(const struct measured *m)

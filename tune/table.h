@@ -11,6 +11,7 @@
 #ifndef WHET_TUNE_TABLE_H
 #define WHET_TUNE_TABLE_H
 
+#include "specializer/adviser/cpu_facts.h"
 #include "specializer/search/cost.h"
 #include "specializer/search/space.h"
 
@@ -38,6 +39,7 @@ struct table {
 
 struct tables {
     struct machine machine;
+    struct cpu_facts *cpu; /* own: what machine.cpu is; NULL: the file does not say */
     int32_t threads;
     uint64_t seed; /* of the thinning */
     struct table *table;
@@ -60,6 +62,8 @@ void table_free(struct table *t);
 
 /* Speed over eager of a row; 0 if it was refused or not measured. */
 double measured_speed(const struct measured *m);
+/* Seconds of a run of eager there, the median over the measured points; 0: none was. */
+double table_eager_s(const struct table *t);
 /* For simulated searches: the relative standard deviation of a short bench of the point, and a
  * standard normal deviate that belongs to a seed and a point. */
 double measured_noise(const struct measured *m);

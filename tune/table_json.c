@@ -13,6 +13,7 @@
 
 #include "config/err.h"
 #include "tune/table.h"
+#include "tune/table_machine.h"
 
 enum { TABLE_VERSION = 1, NUMBERS = 8 };
 static const char *const state_name[] = {"new", "probed", "measured", "refused"};
@@ -116,6 +117,7 @@ int tables_write(const struct tables *t, const char *path, struct err *err)
         cJSON_AddNumberToObject(o, "peak_flops", rounded(t->machine.peak_flops, 1));
         cJSON_AddNumberToObject(o, "boundary_s", rounded(t->machine.boundary_s, 1));
         cJSON_AddNumberToObject(o, "seed", (double)t->seed);
+        table_machine_write(t, o);
         char *head = cJSON_PrintUnformatted(o);
         head[strlen(head) - 1] = 0;
         bad = fprintf(f, "%s,\"tables\":[\n", head) < 0;
@@ -324,6 +326,7 @@ int tables_read(struct tables *t, const char *path, struct err *err)
     t->machine.boundary_s = number_of(o, "boundary_s");
     t->threads = (int32_t)number_of(o, "threads");
     t->seed = (uint64_t)number_of(o, "seed");
+    table_machine_read(t, o);
     cJSON_ArrayForEach(one, tables) r = r == 0 ? read_table(t, one, &why) : r;
     cJSON_Delete(o);
     if (r == 0)

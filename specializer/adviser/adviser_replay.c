@@ -14,7 +14,7 @@
 
 struct record_of {
     char region[40], kind[16];
-    char state[17]; /* hash of the whole question; "": not known */
+    char state[17]; /* of the question, state_of(); "": not known */
     char *reply;
     double seconds;
     int32_t tokens_in, tokens_out;
@@ -51,9 +51,64 @@ static void identify(const char *document, char *region, size_t room, char *kind
     cJSON_Delete(o);
 }
 
+/* ---- states -------------------------------------------------------------------------------- */
+
+/* What documents of (nearly) every length show, since how long a list is depends on all words. */
+enum { STATE_BEST = 2, STATE_REFUSED = 1, STATE_LESSONS = 4 };
+
+static uint64_t hash_field(uint64_t h, const cJSON *o, const char *name)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+    char text[32] = "";
+    if (cJSON_IsNumber(v))
+        snprintf(text, sizeof text, "%.4g", v->valuedouble);
+    return hash_text(h, cJSON_IsString(v) ? v->valuestring : text);
+}
+
+/* Some fields of the first `most` of a list. */
+static uint64_t hash_list(uint64_t h, const cJSON *list, int most, const char *const *field, int n)
+{
+    for (int i = 0; i < most && i < cJSON_GetArraySize(list); i++)
+        for (int k = 0; k < n; k++)
+            h = hash_field(h, cJSON_GetArrayItem(list, i), field[k]);
+    return h;
+}
+
+/* Of one node: it, its parent and its grandparent. */
+static uint64_t hash_node(uint64_t h, const cJSON *node)
+{
+    static const char *const of[] = {"node", "parent", "grandparent"};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        h = hash_field(h, cJSON_GetObjectItemCaseSensitive(node, of[i]), "id");
+    return h;
+}
+
+/* How far a search is: which slot, of how many points, what was measured and refused, what other
+ * slots taught, the nodes that moves are wanted from. Neither the machine that asks nor its
+ * microseconds, nor the words, the rules and the predictions: with those a recording answered by
+ * its states until the next better word, and on one machine. */
+static uint64_t hash_region(const cJSON *region)
+{
+    static const char *const speed[] = {"id", "speed"}, *const lesson[] = {"region", "id", "speed"};
+    const cJSON *results = cJSON_GetObjectItemCaseSensitive(region, "results"), *node;
+    uint64_t h = hash_field(HASH_START, region, "region");
+    h = hash_field(h, cJSON_GetObjectItemCaseSensitive(region, "space"), "points");
+    h = hash_field(h, results, "measured");
+    h = hash_list(h, cJSON_GetObjectItemCaseSensitive(results, "best"), STATE_BEST, speed, 2);
+    h = hash_list(h, cJSON_GetObjectItemCaseSensitive(results, "refused"), STATE_REFUSED, speed, 1);
+    h = hash_list(h, cJSON_GetObjectItemCaseSensitive(region, "lessons"), STATE_LESSONS, lesson, 3);
+    cJSON_ArrayForEach(node, cJSON_GetObjectItemCaseSensitive(region, "nodes")) h =
+        hash_node(h, node);
+    return h;
+}
+
+/* An adviser's document by what it asks; any other by its text. */
 static void state_of(const char *document, char out[17])
 {
-    hash_hex(hash_text(HASH_START, document), out);
+    cJSON *o = cJSON_Parse(document);
+    const cJSON *region = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(o, "regions"), 0);
+    hash_hex(region ? hash_region(region) : hash_text(HASH_START, document), out);
+    cJSON_Delete(o);
 }
 
 /* ---- reading ------------------------------------------------------------------------------- */

@@ -4,10 +4,12 @@
  * The file is a specializer's store, or JSON lines of one exchange each:
  *   {"region":"mlp_out/m1","kind":"advice","reply":"{...}","seconds":1.5,"tokens_in":9,"tokens_out":7}
  * with kind "advice" (the default), "moves", or an agent's "plan", "code", "debug". A line may have
- * "state", the hash of the question's whole text, or the text itself as "request", which tells
- * region, kind and state. A question that was asked in the very same words gets what was said then;
- * another one the first reply of its region and kind that was not given yet, and after the last one
- * nothing was recorded. Replies come as late as they came then.
+ * "state", or the question itself as "request", which tells region, kind and state. The state of an
+ * adviser's question is a hash of how far the search was (slot, results, lessons, nodes), so that a
+ * recording outlives words, machines and predictions; that of an agent's, of its text. A question
+ * in a state that was recorded gets what was said then; another one the first reply of its region
+ * and kind that was not given yet, and after the last one nothing was recorded. Replies come as
+ * late as they came then.
  */
 #ifndef WHET_SPECIALIZER_ADVISER_ADVISER_REPLAY_H
 #define WHET_SPECIALIZER_ADVISER_ADVISER_REPLAY_H
@@ -23,7 +25,7 @@ void adviser_replay_close(struct adviser_replay *r);
 /* The reply to a document; out->seconds says how long it took, no time passes here. */
 void adviser_replay_next(struct adviser_replay *r, const char *document, struct answer *out);
 
-/* For recording: an empty one; the reply to these very words, or false; and another exchange with
+/* For recording: an empty one; the reply in this state, or false; and another exchange with
  * `model`, whose line for a file the caller frees. Whoever reads the line takes the model's name
  * for a remark. */
 struct adviser_replay *adviser_replay_new(void);

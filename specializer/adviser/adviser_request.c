@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "specializer/adviser/adviser_points.h"
 #include "specializer/adviser/cpu_facts.h"
@@ -167,19 +166,6 @@ cJSON *adviser_add_object(cJSON *list)
 
 /* ---- the machine --------------------------------------------------------------------------- */
 
-static void put_caches(cJSON *o)
-{
-    static const struct {
-        const char *name;
-        int key;
-    } cache[] = {{"l1d", _SC_LEVEL1_DCACHE_SIZE},
-                 {"l2", _SC_LEVEL2_CACHE_SIZE},
-                 {"l3", _SC_LEVEL3_CACHE_SIZE}};
-    cJSON *sizes = cJSON_AddObjectToObject(o, "cache_kib");
-    for (size_t i = 0; i < sizeof cache / sizeof *cache; i++)
-        adviser_put_number(sizes, cache[i].name, fmax(0, (double)sysconf(cache[i].key) / 1024));
-}
-
 static void put_gpu(const struct machine *m, const struct facts *f, cJSON *o)
 {
     (void)f;
@@ -200,8 +186,7 @@ static void put_gpu(const struct machine *m, const struct facts *f, cJSON *o)
 
 static void put_cpu(const struct machine *m, const struct facts *f, cJSON *o)
 {
-    put_caches(o);
-    if (m->cpu)
+    if (m->cpu) /* a table may have been measured without them, and elsewhere */
         cpu_facts_put(m->cpu, o);
     cJSON *isa = cJSON_AddArrayToObject(o, "instruction_sets");
     const struct {
@@ -240,19 +225,22 @@ static void put_times(const struct advice_request *r, cJSON *region)
         adviser_put_number(region, "flops", (double)r->work.flops);
     }
     adviser_put_microseconds(region, "roofline_us", r->roofline_s);
+    adviser_put_microseconds(region, "eager_us", r->eager_s);
     adviser_put_microseconds(region, "incumbent_us", r->run_s);
     if (r->incumbent)
         cJSON_AddStringToObject(region, "incumbent", r->incumbent);
     if (r->incumbent_speed > 0)
         adviser_put_number(region, "incumbent_speed", r->incumbent_speed);
-    adviser_put_number(region, "share_of_step_time", r->share);
+    if (r->share > 0)
+        adviser_put_number(region, "share_of_step_time", r->share);
 }
 
 static void put_live(const struct advice_request *r, const struct room *room, cJSON *region)
 {
     cJSON *live = cJSON_AddObjectToObject(region, "live");
     adviser_put_number(live, "mean_m", r->m);
-    adviser_put_number(live, "mean_context", r->context);
+    if (r->context > 0)
+        adviser_put_number(live, "mean_context", r->context);
     cJSON *list = cJSON_AddArrayToObject(live, "histogram");
     for (int i = 0; i < r->lives && i < room->live; i++) {
         cJSON *o = adviser_add_object(list);

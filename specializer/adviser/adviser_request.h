@@ -18,7 +18,7 @@
 #include "specializer/adviser/adviser_reply.h"
 
 /* No document is as long as this. */
-enum { REQUEST_VERSION = 3, REQUEST_BYTES = 16 * 1024, ID_TEXT = 160 };
+enum { REQUEST_VERSION = 4, REQUEST_BYTES = 16 * 1024, ID_TEXT = 160 };
 
 /* The question for advice on r->slot. `ranking` is the heuristic's advice. NULL if the slot cannot
  * be described in REQUEST_BYTES. Caller frees. */

@@ -85,6 +85,16 @@ static void count_cores(struct cpu_facts *c)
     c->cores = CPU_COUNT(&seen);
 }
 
+static void read_caches(struct cpu_facts *c)
+{
+    static const int key[CACHE_LEVELS] = {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE,
+                                          _SC_LEVEL3_CACHE_SIZE};
+    for (int i = 0; i < CACHE_LEVELS; i++) {
+        long bytes = sysconf(key[i]);
+        c->cache_bytes[i] = bytes > 0 ? bytes : 0;
+    }
+}
+
 /* How much of the mapping that holds `at` is resident, and of that in huge pages, in KiB. */
 static void find_pages(const void *at, double *resident, double *huge)
 {
@@ -276,6 +286,7 @@ void cpu_facts_measure(struct cpu_facts *out, const struct model *model)
     *out = (struct cpu_facts){0};
     read_family(out->family, sizeof out->family);
     count_cores(out);
+    read_caches(out);
     look_at_pages(out, model);
     measure_units(out);
     char *data = out->huge_share > 0.5 ? memory_huge(READ_BYTES) : xaligned(READ_BYTES);
@@ -286,6 +297,15 @@ void cpu_facts_measure(struct cpu_facts *out, const struct model *model)
 }
 
 /* ---- what is told -------------------------------------------------------------------------- */
+
+static void put_caches(const struct cpu_facts *c, cJSON *device)
+{
+    static const char *const name[CACHE_LEVELS] = {"l1d", "l2", "l3"};
+    cJSON *sizes = cJSON_AddObjectToObject(device, "cache_kib");
+    for (int i = 0; i < CACHE_LEVELS; i++)
+        if (c->cache_bytes[i] > 0)
+            adviser_put_number(sizes, name[i], (double)c->cache_bytes[i] / 1024);
+}
 
 static void put_loads(const struct cpu_facts *c, cJSON *device)
 {
@@ -299,6 +319,7 @@ static void put_loads(const struct cpu_facts *c, cJSON *device)
 
 void cpu_facts_put(const struct cpu_facts *c, cJSON *device)
 {
+    put_caches(c, device);
     if (c->family[0])
         cJSON_AddStringToObject(device, "family", c->family);
     if (c->cores > 0) {

@@ -14,16 +14,17 @@
 
 #include "engine/model.h"
 
-enum { LOAD_SIZES = 4 };
+enum { LOAD_SIZES = 4, CACHE_LEVELS = 3 };
 
 struct cpu_facts {
     char family[96]; /* "AuthenticAMD, cpu family 26, model 2", as the system says it */
     int32_t cpus,
-        cores;        /* that this process may run on: logical processors, and cores they are of */
-    double clock_ghz; /* of dependent additions, one a cycle */
-    int32_t vector_bits; /* of the multiply-adds below */
-    double fma_cycle;    /* fused multiply-adds of such vectors that one core ends in a cycle */
-    double dot_cycle;    /* 512-bit dot products of bytes (VNNI), the same; 0: there are none */
+        cores; /* that this process may run on: logical processors, and cores they are of */
+    int64_t cache_bytes[CACHE_LEVELS]; /* of the first level those of data */
+    double clock_ghz;                  /* of dependent additions, one a cycle */
+    int32_t vector_bits;               /* of the multiply-adds below */
+    double fma_cycle; /* fused multiply-adds of such vectors that one core ends in a cycle */
+    double dot_cycle; /* 512-bit dot products of bytes (VNNI), the same; 0: there are none */
     int64_t load_bytes[LOAD_SIZES]; /* working sets, ... */
     double load_ns[LOAD_SIZES]; /* ... and a dependent load in each, in pages as the weights have */
     /* Bytes/s that one core reads of 64 MiB: as the hardware foresees it, and with every line

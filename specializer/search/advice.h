@@ -67,10 +67,11 @@ struct lesson {
 struct advice_request {
     struct space *space;
     const struct cost *cost;
-    double share, run_s, roofline_s; /* of step time; of the incumbent; of the machine */
-    double m, context;               /* live means */
-    const float *speed;              /* [size] results so far, eager = 1; 0: none */
-    const unsigned char *trial;      /* [size] enum trial_status */
+    /* Of step time; of the incumbent; of the machine, and of eager. 0: not known. */
+    double share, run_s, roofline_s, eager_s;
+    double m, context;          /* live means */
+    const float *speed;         /* [size] results so far, eager = 1; 0: none */
+    const unsigned char *trial; /* [size] enum trial_status */
     /* The rest is for language models; may be zero. */
     const char *slot;        /* "mlp_in/m1": names the region in requests and replies */
     const char *incumbent;   /* name of the kernel in it */

@@ -83,8 +83,21 @@ static char *scratch(void)
 static void a_file_comes_back_as_it_was(void **unused)
 {
     (void)unused;
+    static const struct cpu_facts cpu = {.family = "a \"family\"",
+                                         .cpus = 2,
+                                         .cores = 1,
+                                         .cache_bytes = {49152, 2097152, 503316480},
+                                         .clock_ghz = 2.6,
+                                         .vector_bits = 512,
+                                         .fma_cycle = 1.98,
+                                         .load_bytes = {16384, 262144, 4194304, 67108864},
+                                         .load_ns = {1.9, 5.4, 28, 110},
+                                         .read = 9.25e9,
+                                         .page_bytes = 4096,
+                                         .huge_share = -1};
     struct tables t = {.seed = 7, .threads = 2}, back;
     struct err err;
+    t.machine.cpu = &cpu;
     snprintf(t.machine.device, sizeof t.machine.device, "a \"machine\"");
     t.machine.read_bandwidth = 28e9;
     t.machine.peak_flops = 430e9;
@@ -107,6 +120,8 @@ static void a_file_comes_back_as_it_was(void **unused)
     assert_string_equal(back.machine.device, t.machine.device);
     assert_float_equal(back.machine.peak_flops, 430e9, 1);
     assert_int_equal(back.threads, 2);
+    assert_non_null(back.machine.cpu); /* and a file without it: the golden tables */
+    assert_memory_equal(back.machine.cpu, &cpu, sizeof cpu);
     const struct table *is = tables_find(&back, "mlp_out/m4");
     assert_non_null(is);
     assert_null(tables_find(&back, "mlp_out/m8"));
@@ -125,6 +140,7 @@ static void a_file_comes_back_as_it_was(void **unused)
     int32_t best = -1;
     assert_float_equal(table_best(is, &best), 1.5, 1e-6);
     assert_int_equal(best, 3);
+    assert_float_equal(table_eager_s(is), 49.5e-6, 1e-10);
     assert_int_equal(table_count(is, POINT_REFUSED), 1);
     tables_free(&back);
     tables_free(&t);

@@ -163,7 +163,8 @@ static void assert_answer(struct adviser_replay *r, const char *document, const 
     free(answer.text);
 }
 
-#define ASKED(what) "{\"regions\":[{\"region\":\"head/m1\",\"results\":\"" what "\"}]}"
+#define ASKED(measured) \
+    "{\"regions\":[{\"region\":\"head/m1\",\"results\":{\"measured\":" measured "}}]}"
 
 /* Whoever asks in another order than the recording, or more than once, is told what fits. */
 static void a_recording_answers_by_the_state_it_was_asked_in(void **unused)
@@ -171,7 +172,7 @@ static void a_recording_answers_by_the_state_it_was_asked_in(void **unused)
     (void)unused;
     struct adviser_replay *new = adviser_replay_new();
     char *lines[3], *all = NULL;
-    const char *const asked[] = {ASKED("none"), ASKED("few"), ASKED("many")};
+    const char *const asked[] = {ASKED("0"), ASKED("6"), ASKED("12")};
     for (int i = 0; i < 3; i++) {
         char text[] = "reply 0";
         text[6] = (char)('0' + i);
@@ -180,16 +181,16 @@ static void a_recording_answers_by_the_state_it_was_asked_in(void **unused)
     assert_true(asprintf(&all, "%s\n%s\n%s\n", lines[0], lines[1], lines[2]) > 0);
     struct adviser_replay *r = open_recording(all);
     assert_answer(r, asked[2], "reply 2");
-    assert_answer(r, ASKED("something else"), "reply 0"); /* the first that is left */
+    assert_answer(r, ASKED("18"), "reply 0"); /* the first that is left */
     assert_answer(r, asked[2], "reply 2");
     assert_answer(r, asked[0], "reply 0");
-    assert_answer(r, ASKED("something else"), "reply 1");
-    assert_answer(r, ASKED("something else"), NULL);
+    assert_answer(r, ASKED("18"), "reply 1");
+    assert_answer(r, ASKED("18"), NULL);
     adviser_replay_close(r);
     r = open_recording(/* as an export of a store's table */
                        "{\"request\":\"{\\\"regions\\\":[{\\\"region\\\":\\\"head/"
                        "m1\\\",\\\"results"
-                       "\\\":\\\"few\\\"}]}\",\"reply\":\"a\"}\n"
+                       "\\\":{\\\"measured\\\":6}}]}\",\"reply\":\"a\"}\n"
                        "{\"request\":\"{}\",\"reply\":\"\"}\n");
     assert_answer(r, asked[1], "a");
     adviser_replay_close(r);
@@ -197,6 +198,60 @@ static void a_recording_answers_by_the_state_it_was_asked_in(void **unused)
     for (int i = 0; i < 3; i++)
         free(lines[i]);
     free(all);
+}
+
+/* The state of the world's questions: for moves from point `node`, or (below 0) for advice. */
+static void world_state(int32_t node, char out[17])
+{
+    struct lineage l = {.id = {node, -1, -1}, .score = {1}};
+    char *document = node < 0 ? adviser_request_text(&w.request, &w.heuristic)
+                              : adviser_moves_text(&w.request, &l, 1);
+    struct adviser_replay *r = adviser_replay_new();
+    char *line = adviser_replay_keep(r, document, &(struct answer){.text = "reply"}, NULL);
+    cJSON *o = cJSON_Parse(line);
+    snprintf(out, 17, "%s", cJSON_GetObjectItem(o, "state")->valuestring);
+    cJSON_Delete(o);
+    free(line);
+    free(document);
+    adviser_replay_close(r);
+}
+
+/* Another machine asks, at another time, with a cost model that has learned: the same state. One
+ * more measurement, another result, a lesson, another node: another one. */
+static void a_state_is_what_is_known_and_no_more(void **unused)
+{
+    (void)unused;
+    char state[8][17];
+    const struct advice_request before = w.request;
+    const struct machine *machine = w.cost.machine;
+    struct machine other = {.device = "another", .read_bandwidth = 9e9, .peak_flops = 7e10};
+    search_learn(&w.search, 7, 1.5);
+    world_state(-1, state[0]);
+    w.cost.machine = &other;
+    w.request.run_s = w.request.eager_s = 9e-6;
+    w.request.share = w.request.m = 0.5;
+    w.request.lives = 1;
+    space_predict(w.space, &w.cost);
+    world_state(-1, state[1]);
+    assert_string_equal(state[0], state[1]);
+    world_state(5, state[1]);
+    world_state(6, state[2]);
+    search_learn(&w.search, 8, 1.25);
+    world_state(-1, state[3]);
+    w.search.speed[8] = 1.75f;
+    world_state(-1, state[4]);
+    w.request.lesson = &(struct lesson){.slot = "head/m1", .id = "head:1", .speed = 2};
+    w.request.lessons = 1;
+    world_state(-1, state[5]);
+    w.dead[0] = (struct dead_end){.id = 9, .reason = "build"};
+    w.request.deads = 1;
+    world_state(-1, state[6]);
+    for (int i = 0; i < 7; i++)
+        for (int k = i + 1; k < 7; k++)
+            assert_string_not_equal(state[i], state[k]);
+    w.cost.machine = machine;
+    w.request = before;
+    space_predict(w.space, &w.cost);
 }
 
 static void a_recording_that_is_none_is_refused(void **unused)
@@ -321,6 +376,7 @@ int main(void)
         TEST(the_agent_has_a_line_of_its_own),
         TEST(kernels_take_no_more_than_their_share_of_the_hour),
         TEST(a_recording_answers_by_the_state_it_was_asked_in),
+        TEST(a_state_is_what_is_known_and_no_more),
         TEST(a_recording_that_is_none_is_refused),
         TEST(moves_are_asked_for_and_given_once),
         TEST(replies_tokens_and_money_are_counted_by_task),
