@@ -91,13 +91,13 @@ async def read_stream(reader):
     return times, usage
 
 
-async def one_request(address, path, body):
-    """One request on a connection of its own, with what was measured of it."""
+async def one_request(address, path, body, head=""):
+    """One request on a connection of its own, with what was measured of it. `head`: further header lines."""
     payload = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=1 << 20)
     sent = time.perf_counter()
     writer.write((f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nConnection: close\r\n"
-                  f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+                  f"{head}Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
                   ).encode() + payload)
     try:
         times, usage = await read_stream(reader)
@@ -107,4 +107,5 @@ async def one_request(address, path, body):
     return {"sent": sent, "end": times[-1], "ttft": times[0] - sent, "latency": latency,
             "tpot": (latency - (times[0] - sent)) / (made - 1) if made > 1 else 0,
             "itl": [b - a for a, b in zip(times, times[1:])],
-            "prompt": usage["prompt_tokens"], "output": made}
+            "prompt": usage["prompt_tokens"], "output": made,
+            "cached": (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)}

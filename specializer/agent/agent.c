@@ -40,11 +40,9 @@ struct agent *agent_open(const struct config *c, struct store *store, struct llm
 {
     if (strcmp(c->specializer_agentic, "on") != 0)
         return NULL;
-    if (!llm) {
-        log_warn("agentic", "specializer.agentic is on, but adviser.url names no language model");
-        if (!agent_store_any(store, imported_texts(machine)))
-            return NULL;
-    }
+    if (!llm)
+        log_warn("agentic", "specializer.agentic is on, but adviser.url names no language model: "
+                            "texts that are imported are tried, and no others");
     if (target_of(machine)->texts_beside_requests)
         log_warn("agentic", "kernels that a language model wrote will run in the GPU context that "
                             "holds the weights and the keys and values of all requests; on a GPU "

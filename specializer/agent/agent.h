@@ -23,9 +23,9 @@ struct agent;
 struct llm;
 struct store;
 
-/* NULL unless specializer.agentic is on and there is a line to a model, or texts of another store
- * to be tried (said in the log). `env`: of the keys (candidate.h); `machine`: what texts are
- * written for. */
+/* NULL unless specializer.agentic is on. Without a line to a model (said in the log) texts of other
+ * servers are tried, whenever they come. `env`: of the keys (candidate.h); `machine`: what texts
+ * are written for. */
 struct agent *agent_open(const struct config *c, struct store *store, struct llm *llm,
                          const char *env, enum machine_kind machine);
 void agent_close(struct agent *a);

@@ -125,18 +125,3 @@ int agent_store_append_locked(struct store *s, const char *env, const char *slot
     }
     return r == 0 ? put_locked(s, env, slot, n, err) : -1;
 }
-
-bool agent_store_any(struct store *s, const char *env)
-{
-    bool found = false;
-    pthread_mutex_lock(&s->lock);
-    sqlite3_stmt *q =
-        store_query(s, NULL, "SELECT 1 FROM agent_node WHERE env=? LIMIT 1", "s", env);
-    if (q) {
-        int code = sqlite3_step(q);
-        found = code == SQLITE_ROW;
-        store_done(s, q, code, NULL);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return found;
-}

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two servers behind Debian's HAProxy with deploy/haproxy.cfg: rolling restart, a kill, prefixes."""
 
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 
 import pytest
 import requests
 
-from conftest import PATIENCE, ROOT, Server
+from conftest import BINARY, PATIENCE, ROOT, Server
 
 pytestmark = [pytest.mark.timing,  # servers start a dozen times: minutes under sanitizers
               pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")]
@@ -152,3 +154,24 @@ def test_requests_that_begin_alike_reach_the_same_server(fleet):
     for _ in range(4):
         assert f.ask("The same long beginning. " * 30, 1).status_code == 200
     assert sorted(s.metric(served) - b for s, b in zip(f.servers, before)) == [0, 4]
+
+
+def test_the_bench_counts_what_servers_found_in_their_caches(tmp_path):
+    file = tmp_path / "out.json"
+    done = subprocess.run([sys.executable, str(ROOT / "scripts" / "bench-balance"), "--binary", BINARY,
+                           "--model", "random:tiny", "--requests", "12", "--clients", "3", "--tenants", "6",
+                           "--prefix-tokens", "96", "--tail-tokens", "8", "--output-tokens", "2",
+                           "--traffic", "few,none", "--json", file, "--", "--backend", "cpu",
+                           "--store", str(tmp_path / "store.db")],
+                          capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    cases = json.loads(file.read_text())
+    assert [(c["traffic"], c["balance"]) for c in cases] == \
+        [(t, b) for t in ("few", "none") for b in ("least", "prefix")]
+    for c in cases:
+        assert c["requests"] == 12 == sum(c["each"]) and c["failed"] == 0
+        assert 12 * 80 <= c["prompt_tokens"] <= 12 * 130
+        assert 0 < c["ttft_p50_ms"] <= c["ttft_p99_ms"]
+    # The first round left the beginnings where the hash looks for them; strangers have nothing in common.
+    assert cases[1]["cached_tokens"] >= 12 * 64 and cases[2]["cached_tokens"] == cases[3]["cached_tokens"] == 0
+    assert "| none | hash of the prefix |" in done.stdout

@@ -298,7 +298,23 @@ static void imported_texts_are_tried_without_a_model_and_nothing_else_is(void **
     assert_false(may(w));
     agent_close(w->agent); /* texts for another machine are none of this one's */
     w->agent = agent_open(&w->config, w->store, NULL, "0123456789abcdef", MACHINE_CUDA);
-    assert_null(w->agent);
+    assert_false(may(w));
+    free(text);
+}
+
+static void a_text_that_comes_later_is_tried_without_a_model(void **state)
+{
+    struct world *w = *state;
+    struct err err = {""};
+    char *text = exported(w);
+    begin_anew(w);
+    agent_close(w->agent);
+    w->agent = agent_open(&w->config, w->store, NULL, "0123456789abcdef", WORLD_MACHINE);
+    assert_false(may(w));
+    assert_int_equal(store_import(w->store, text, strlen(text), "req", &err), 1);
+    agent_adopt(w->agent);
+    try(w, 0.9, "", NULL);
+    assert_non_null(strstr(ready(w)->text, "/* from elsewhere */"));
     free(text);
 }
 
@@ -324,8 +340,12 @@ static void an_imported_text_that_breaks_a_rule_is_not_taken(void **state)
         snprintf(text, sizeof text, body, bad[i].template, bad[i].state, bad[i].text);
         assert_int_equal(store_import(w->store, text, strlen(text), NULL, &err), 0);
     }
-    assert_false(agent_store_any(w->store, "imported/cpu"));
-    assert_false(agent_store_any(w->store, "imported/cuda"));
+    static const enum machine_kind machine[] = {MACHINE_CPU, MACHINE_CUDA};
+    for (size_t i = 0; i < sizeof machine / sizeof *machine; i++) {
+        agent_close(w->agent);
+        w->agent = agent_open(&w->config, w->store, NULL, "0123456789abcdef", machine[i]);
+        assert_false(may(w)); /* which would try any that had been taken */
+    }
 }
 
 static void off_means_nobody_is_asked(void **state)
@@ -336,7 +356,6 @@ static void off_means_nobody_is_asked(void **state)
     char *argv[] = {(char *)"whet", NULL};
     assert_int_equal(config_parse(&off, 1, argv, &err), 0);
     assert_null(agent_open(&off, w->store, w->llm, "0123456789abcdef", MACHINE_CPU));
-    assert_null(agent_open(&w->config, w->store, NULL, "0123456789abcdef", MACHINE_CPU));
     config_free(&off);
 }
 
@@ -357,6 +376,7 @@ int main(void)
         TEST(a_text_of_another_store_waits_for_its_trial_behind_the_seed),
         TEST(an_import_reaches_a_tree_that_is_under_work),
         TEST(imported_texts_are_tried_without_a_model_and_nothing_else_is),
+        TEST(a_text_that_comes_later_is_tried_without_a_model),
         TEST(an_imported_text_that_breaks_a_rule_is_not_taken),
         TEST(off_means_nobody_is_asked),
     };
