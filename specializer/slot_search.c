@@ -295,7 +295,7 @@ bool slot_search_inputs(struct specializer *s, struct slot_search *p)
         n++;
     if (n > 0) {
         slot_search_inputs_free(p);
-        memcpy(p->input, fresh, sizeof fresh);
+        memcpy(p->input, fresh, (size_t)n * sizeof *fresh);
         p->inputs = n;
     }
     return p->inputs > 0;

@@ -130,7 +130,7 @@ __device__ __forceinline__ unsigned long long by_column(unsigned at, int apart)
     WGMMA_LIST_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define WGMMA_LIST_128 \
     WGMMA_LIST_112     \
-        ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+    ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 /* One product of n columns, in which the predicate `adds` is what `when` makes it: false overwrites
  * c. As one macro, so that its text is one argument of asm. */
 #define WGMMA(n, when, operands)         \

@@ -191,7 +191,7 @@ static void a_hook_compares_the_runs_of_the_kernel_it_names(void **state)
 
 /* ---- captures beside a serving engine -------------------------------------------------------- */
 
-enum { HANDED = 300, WITHDRAWN = 1500 };
+enum { HANDED = 100, WITHDRAWN = 600 };
 static const enum region with_x[] = {REGION_ATTN_IN, REGION_MLP_IN, REGION_MLP_OUT, REGION_MLP};
 enum { WITH_X = sizeof with_x / sizeof *with_x };
 
@@ -278,7 +278,7 @@ static void take_withdrawn(int region, int spin)
         ;
     backend_cpu.hook(cpu, NULL);
     if (atomic_load(&t.left) > 0) {
-        wait_for_steps(2);
+        wait_for_steps(1); /* the one that was under way */
         beside.left_behind += memcmp(&c, &nothing, sizeof c) != 0;
     }
     capture_free(&c);
