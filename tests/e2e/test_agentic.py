@@ -11,75 +11,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from agentic import KEY, Load, Model, by_the_agent, get, published, refused, wait_for
-from conftest import BINARY, ROOT, Server
+from agentic import (ALONE, FAST, KEY, SLOT, Load, Model, by_the_agent, end, get, published, refused, text,
+                     until_published, wait_for)
+from conftest import BINARY, Server
 
 # Sanitizers slow eager and the server, not candidates: the search would take minutes, and a faster
 # text would not show in whole steps. What reads texts and replies is under them in the unit tests.
-pytestmark = pytest.mark.timing
-
-SLOT = "mlp_in/m1"
-# One compute thread: on a machine of two cores that does other things too, what a team's hand-over to
-# the executor costs is sometimes as much as the text below gains.
-ALONE = ["--engine-threads", "1"]
-
-# mlp_in with eight rows of each matrix in flight and what comes next asked for. %(...)s are where
-# mistakes and cheats go in.
-KERNEL = """
-%(top)s
-static int64_t scratch_bytes(int32_t m, int32_t size)
-{
-    return (int64_t)size * m * HIDDEN * (int64_t)sizeof(float);
-}
-
-static void run(const void *args, const struct team *team)
-{
-    enum { UNIT = 16, AT_ONCE = 8, AHEAD = %(ahead)d };
-    const struct mlp_in_args *a = args;
-    const int64_t sg = HIDDEN / BLOCK * BLOCK_BYTES(WTYPE), su = HIDDEN / BLOCK * BLOCK_BYTES(WTYPE_2);
-    float *n = (float *)team->scratch + (int64_t)team->rank * a->m * HIDDEN;
-    %(start)s
-    for (int t = 0; t < a->m; t++)
-        norm_row(n + t * HIDDEN, a->x + t * HIDDEN, a->norm, HIDDEN, a->eps, 0, HIDDEN);
-    struct share s = share_groups(team, FFN / UNIT, 0);
-    for (int g = s.first; g < s.end; g += s.step)
-        for (int t = 0; t < a->m; t++) {
-            float gate[UNIT], up[UNIT];
-            const uint8_t *wg = (const uint8_t *)a->gate.data + (int64_t)g * UNIT * sg;
-            const uint8_t *wu = (const uint8_t *)a->up.data + (int64_t)g * UNIT * su;
-            for (int i = 0; i < UNIT; i += AT_ONCE) {
-                rows_dot(WTYPE, wg + i * sg, sg, AT_ONCE, n + t * HIDDEN, HIDDEN, 1, HIDDEN, AHEAD,
-                         gate + i, 1);
-                rows_dot(WTYPE_2, wu + i * su, su, AT_ONCE, n + t * HIDDEN, HIDDEN, 1, HIDDEN, AHEAD,
-                         up + i, 1);
-            }
-            %(inner)s
-            vf_store(a->h + (int64_t)t * FFN + g * UNIT, vf_silu_mul(vf_load(gate), vf_load(up)));
-        }
-    %(end)s
-}
-"""
-
-
-def text(**parts):
-    return KERNEL % {"top": "", "start": "", "inner": "", "end": "", "ahead": 8192, **parts}
-
-
-def fast_text():
-    """A right text that is faster than eager whatever an executor's hand-over costs: with VNNI one that
-    a language model wrote in 2026 (2.4 times eager), elsewhere KERNEL, which gains less."""
-    flags = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.M)
-    if flags and "avx512_vnni" in flags.group(1).split():
-        return (ROOT / "tests/golden/agentic/mlp_in_vnni.c").read_text()
-    return text()
-
-
-FAST = fast_text()
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("awake")]
 
 # (what it is, the text, the stage and words of its refusal or None)
 SCRIPT = [
@@ -101,51 +43,6 @@ SCRIPT = [
     ("constructor", text(top="static __attribute__((constructor)) void f(void) {}"),
      "rule attribute: constructor"),
 ]
-
-
-def decided(s):
-    """True once the slot has a text's kernel, False once the good text lost on time alone."""
-    if by_the_agent(s, SLOT):
-        return True
-    rows = [r["text"] for r in get(s, f"/admin/trace?slot={SLOT}")["trace"] if r["event"] == "refused"]
-    slow = [text for text in rows if text.startswith(("bench:", "canary:"))]
-    return False if len(slow) > 1 else None  # one is the seed
-
-
-@pytest.fixture(scope="module", autouse=True)
-def awake():
-    """Keeps the spare core from going to sleep, at the priority of an idle loop. A virtual machine needs
-    up to 60 us to wake one, and an executor sleeps between two layers: as much as a text gains."""
-    idle = subprocess.Popen([sys.executable, "-c", "import os\n"
-                             "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"
-                             "while True: pass"])
-    yield
-    idle.kill()
-    idle.wait()
-
-
-def until_published(begin):
-    """What begin(n) started, once the good text serves. Who is faster is no matter of right and wrong:
-    where a busy machine decides against it, everything begins anew."""
-    for n in range(8):
-        w = begin(n)
-        try:
-            if wait_for(w["s"], SLOT, "undecided", lambda: decided(w["s"]) is not None) and decided(w["s"]):
-                return w
-        except BaseException:
-            end(w)
-            raise
-        end(w)
-    raise AssertionError("never faster than eager")
-
-
-def end(w):
-    try:
-        w["load"].end()
-    finally:
-        w["s"].stop()
-        if "model" in w:
-            w["model"].close()
 
 
 @pytest.fixture(scope="module")
