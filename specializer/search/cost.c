@@ -172,7 +172,7 @@ static struct gemv_shape gemv_shape(const struct template *t, const struct point
     struct gemv_shape g = {.warps = kw * rw, .m = fmax(1, f->M_MAX), .ring = stages > 0};
     double unroll = fmin(role_value(t, p, ROLE_UNROLL), cols / CHUNK / kw);
     double waiting = g.warps * step * each * unroll * fmax(1, stages);
-    g.in_registers = role_value(t, p, ROLE_X) > 0;
+    g.in_registers = role_value(t, p, ROLE_XREGS) > 0;
     g.walks = persist > 0;
     g.tiles = ceil(rows / (each * rw));
     g.split = fmax(1, role_value(t, p, ROLE_K_SPLIT));

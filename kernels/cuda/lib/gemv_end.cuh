@@ -81,11 +81,11 @@ __device__ __forceinline__ float scale_of(const struct region_args &a, const flo
 #if HAS_NORM && FRAGMENTS /* take() has summed them */
     return squares[0][k.t];
 #elif HAS_NORM
-    constexpr int PARTS = X ? KW : KW * RW;
+    constexpr int PARTS = XREGS ? KW : KW * RW;
     float total = 0;
 #pragma unroll
     for (int p = 0; p < PARTS; p++)
-        total += squares[X && KW == 1 ? at.rw : p][k.t];
+        total += squares[XREGS && KW == 1 ? at.rw : p][k.t];
     return rsqrtf(total / K + a.eps);
 #else
     return 1.0f;
