@@ -84,6 +84,14 @@ struct eager_round_args {
     int32_t n;
 };
 
+/* y += x of [M, n]. Grid: (ceil(n / 1024), M), 256 threads. */
+struct eager_add_args {
+    const int32_t *count;
+    const float *x;
+    float *y;
+    int32_t n;
+};
+
 /* Attention of single tokens. Grid: (splits, kv_heads * chunks, tokens), 128 threads; a block takes
  * G (the kernel's own) query heads of one kv head, of which there are `chunks` such parts. token:
  * which tokens, null: all. */
