@@ -1,32 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mma_text.h - texts for tensor cores: attn_out and mlp_out of 4 to 8 tokens, where a block has 16
- * rows, each warp every eighth chunk of 32 columns, and the sums meet in shared memory; and those that
- * a language model wrote (tests/golden/agentic). Compiled by tests/kernels/test_cuda_agent.c, run
- * by tests/device/test_agent_device.c. */
+ * rows, each warp every eighth chunk of 32 columns, and the sums meet in shared memory; and those
+ * that a language model wrote (tests/golden/agentic). Compiled by tests/kernels/test_cuda_agent.c,
+ * run by tests/device/test_agent_device.c. */
 #ifndef WHET_TESTS_MMA_TEXT_H
 #define WHET_TESTS_MMA_TEXT_H
 
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "kernels/args.h"
-
-/* The text that a language model wrote, by its file's name; "" if there is none. Valid until the
- * next call. */
-static inline const char *golden_text(const char *name)
-{
-    enum { MOST = 64 * 1024 };
-    static char text[MOST + 1];
-    char path[512];
-    const char *root = getenv("WHET_SOURCE_ROOT");
-    snprintf(path, sizeof path, "%s/tests/golden/agentic/%s", root ? root : ".", name);
-    FILE *f = fopen(path, "r");
-    size_t n = f ? fread(text, 1, MOST, f) : 0;
-    if (f)
-        fclose(f);
-    text[n] = '\0';
-    return text;
-}
+#include "tests/golden_text.h"
 
 /* Which regions and buckets it is for. */
 static const struct golden_row {

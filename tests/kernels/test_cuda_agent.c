@@ -87,8 +87,8 @@ static void tensor_cores(struct shop *s)
 }
 
 /* A model of widths that tiles of 16 rows and clusters divide. */
-static const struct model_shape wide = {
-    ARCH_LLAMA, 1, 1024, 16, 8, 64, 2048, 512, 2048, 1e-5f, 1e4f, 0, 1, {0}};
+static const struct model_shape wide = {ARCH_LLAMA, 1,    1024,  16,   8, 64, 2048,
+                                        512,        2048, 1e-5f, 1e4f, 0, 1,  {0}};
 
 static void by_a_model(struct shop *s)
 {
@@ -123,7 +123,8 @@ static const struct {
     {"blocks of a cluster meet",
      "#define THREADS 32\n#define GRID 8\n#define CLUSTER 8\n"
      "__device__ __forceinline__ void kernel(const struct region_args &a)\n{\n"
-     "    __shared__ float met[32];\n    cluster_come();\n    after_previous();\n    cluster_wait();\n"
+     "    __shared__ float met[32];\n    cluster_come();\n    after_previous();\n    "
+     "cluster_wait();\n"
      "    store_peer(met + threadIdx.x, threadIdx.x % 8, a.x[threadIdx.x]);\n"
      "    cluster_arrive();\n    cluster_wait();\n    a.y[blockIdx.x] = met[0];\n}\n",
      NULL, ""},
