@@ -66,7 +66,7 @@ enum { TALLY_COPIES = TALLIES + 2, TALLY_ALL = TALLIES + 4 };
 struct device_session {
     struct backend
         base; /* device, streams, own kernels, cuBLASLt: what a probe's backend begins as */
-    struct device_turns turns;
+    struct device_slices slices;
     struct arena memory, pinned;
     cudaLibrary_t library[2];
     cudaKernel_t tool[TOOLS];
@@ -130,9 +130,9 @@ int tool_launch(const struct device_probe *p, enum tool t, dim3 grid, int thread
 void differ(struct device_probe *p, enum tally t, const void *a, const void *b, int64_t bytes,
             unsigned value);
 int differ_launch(struct device_probe *p, struct err *e);
-void turn_begin(const struct device_probe *p);
-bool turn_over(const struct device_probe *p);
-void turn_end(const struct device_probe *p);
+void slice_begin(const struct device_probe *p);
+bool slice_over(const struct device_probe *p);
+void slice_end(const struct device_probe *p);
 
 /* probe_round.c */
 /* Bytes that the outputs of a case of m tokens take on the shelf. */

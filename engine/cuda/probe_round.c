@@ -15,7 +15,7 @@
  * full edges, which finds there what the one before left, as in a server. So a kernel that does not
  * wait loses what it wrote. After every round: bands whole, inputs and parameters as they were,
  * counters zero. All rounds are queued at once and waited for once, then eager and the oracle see
- * the same inputs (probe_truth.c). Outputs stay on the device until the turn is over.
+ * the same inputs (probe_truth.c). Outputs stay on the device until the slice is over.
  *
  * A kernel that breaks the context or does not end leaves a process that can only report and exit;
  * nothing here waits for it again.
@@ -251,7 +251,7 @@ static enum device_verdict run_case(struct device_probe *p, const struct device_
         v = read_tallies(p, e);
     if (v != DEVICE_OK)
         return v;
-    turn_begin(p);
+    slice_begin(p);
     for (int i = 0; i < contents; i++)
         if (outcome_reference(p, kept, i, e))
             return DEVICE_ERROR;
@@ -301,16 +301,16 @@ enum device_verdict probe_run(struct device_probe *p, const struct device_case *
     int ran = 0;
     memset(out, 0, (size_t)n * sizeof *out);
     p->shelf.used = 0;
-    turn_begin(p);
+    slice_begin(p);
     while (ran < n && ran < BATCH_MOST && v == DEVICE_OK) {
         int32_t most = rows_seen(p->o.region), m = c[ran].shape.m < most ? c[ran].shape.m : most;
         int64_t need = shelf_bytes(p, m, c[ran].capture ? 1 : 2);
-        if (ran > 0 && (p->shelf.used + need > p->shelf.bytes || turn_over(p)))
+        if (ran > 0 && (p->shelf.used + need > p->shelf.bytes || slice_over(p)))
             break;
         v = run_case(p, &c[ran], &kept[ran], &why);
         ran += v == DEVICE_OK;
     }
-    turn_end(p);
+    slice_end(p);
     *failed = ran;
     *done_n = 0;
     /* Of a device that answers no more nothing can be fetched. */
@@ -329,7 +329,7 @@ enum device_verdict probe_run(struct device_probe *p, const struct device_case *
 enum device_verdict probe_finish(struct device_probe *p, struct err *e)
 {
     const struct arena *a = &p->session->memory;
-    turn_begin(p);
+    slice_begin(p);
     cudaError_t code = cudaMemsetAsync(probe_tally(p, 0), 0, TALLIES * 8, p->b->stream);
     differ(p, TALLY_BANDS, a->base + a->used, NULL, (a->bytes - a->used) / 4 * 4, BAND_VALUE);
     int rc = done(code, e) || differ_launch(p, e) ||
@@ -337,7 +337,7 @@ enum device_verdict probe_finish(struct device_probe *p, struct err *e)
                                   cudaMemcpyDeviceToHost, p->b->stream),
                   e);
     enum device_verdict v = rc ? DEVICE_ERROR : probe_wait(p, reference_s, "looking at memory", e);
-    turn_end(p);
+    slice_end(p);
     if (v == DEVICE_OK && p->tally_host[TALLY_BANDS]) {
         err_set(e, "wrote far outside its outputs");
         v = DEVICE_FAULT;

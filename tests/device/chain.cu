@@ -30,7 +30,7 @@ static const stage gemv_stages[] = {
     {"+ attention: pieces, early, next",
      "MERGE EARLY SPLITS WARPS PIECE PARTS STAGES NEXT NEXT_LATE TRIGGER", 60},
     {"+ blocks that walk", "ROWS UNROLL RW TRIGGER PERSIST", 60},
-    {"+ K over warps, x in registers", "ROWS UNROLL RW TRIGGER KW X PERSIST CLUSTER LOAD", 60},
+    {"+ K over warps, x in registers", "ROWS UNROLL RW TRIGGER KW XREGS PERSIST CLUSTER LOAD", 60},
     {"+ L2 prefetch, load policy", "TRIGGER PREFETCH NEXT NEXT_LATE LOAD PERSIST", 10},
     {"+ second pass", "", 40},
 };

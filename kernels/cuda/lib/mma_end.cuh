@@ -15,7 +15,7 @@ __device__ __forceinline__ void put_qkv(const struct region_args &a, const struc
 {
     int head = row / HEAD_DIM, d = row % HEAD_DIM;
     if (head < HEADS + KV_HEADS) {
-        float c = e->turn[t / SPLIT][d / 2][0], s = e->turn[t / SPLIT][d / 2][1];
+        float c = e->rotation[t / SPLIT][d / 2][0], s = e->rotation[t / SPLIT][d / 2][1];
         v = d & 1 ? v * c + other * s : v * c - other * s;
     }
     if (head < HEADS) {
