@@ -137,6 +137,19 @@ struct eager_best_args {
     int32_t vocab;
 };
 
+/* out = the sum of all ranks' in (+ add), n of them; in may be out. Grid: PEER_BLOCKS, always,
+ * PEER_THREADS. */
+enum { PEERS_MOST = 8, PEER_BLOCKS = 64, PEER_THREADS = 256 };
+struct eager_peer_args {
+    const float *in, *add; /* add: or null */
+    float *out;
+    void *area[PEERS_MOST]; /* of each rank, as this device reaches it: [2][world][most / 2] x 16 */
+    const unsigned *over;   /* the host's: not zero when nobody is to be awaited any more */
+    unsigned *calls;        /* [PEER_BLOCKS] */
+    int32_t n, most;        /* even; n <= most */
+    int32_t rank, world;
+};
+
 /* ---- sampling ----------------------------------------------------------------------------- */
 
 enum { EAGER_TOPS = 20 };
