@@ -69,7 +69,7 @@ void eager_share(const struct team *t, int32_t n, int32_t unit, int32_t *from, i
 
 void EAGER(attn)(const void *args, const struct team *team);
 
-extern const struct cpu_kernel EAGER(eager)[REGION_NODES];
+extern const struct cpu_kernel EAGER(eager)[REGION_LOCAL];
 extern const struct eager_probe EAGER(probe);
 
 #endif

@@ -59,6 +59,7 @@ static const struct {
     {"eager.cu", "eager_embed", PRIM_EMBED},
     {"eager.cu", "eager_norm", PRIM_NORM},
     {"eager.cu", "eager_round", PRIM_ROUND},
+    {"eager.cu", "eager_add", PRIM_ADD},
     {"eager.cu", "eager_silu", PRIM_SILU},
     {"eager.cu", "eager_rope", PRIM_ROPE},
     {"eager.cu", "eager_best", PRIM_BEST},

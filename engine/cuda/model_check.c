@@ -24,6 +24,7 @@
 #include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ops.h"
+#include "engine/cuda/ranks.h"
 #include "engine/cuda/walk.h"
 
 static int64_t layer_bytes(const struct backend *b, int32_t m)
@@ -112,8 +113,8 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
 {
     struct walk *w = ctx;
     struct backend *b = w->b;
-    if ((int)n->region >= REGION_NODES) /* of several ranks: this is one's part by itself */
-        return 0;
+    if ((int)n->region >= REGION_LOCAL)
+        return ranks_alone(w, n, e);
     int64_t bytes = layer_bytes(b, w->m);
     w->k_pages = w->wide ? b->spare.own_k : (char *)b->spare.k + n->layer * bytes;
     w->v_pages = w->wide ? b->spare.own_v : (char *)b->spare.v + n->layer * bytes;

@@ -93,7 +93,8 @@ void ranks_carve(struct backend *b, struct arena *a)
         return;
     b->own_logits = arena_take(a, rows * b->model->head.rows * 4);
     b->gathered = arena_take(a, c->world * rows * b->model->head.rows * 4);
-    b->zeros = c->rank > 0 ? arena_take(a, m * b->model->shape.hidden * 4) : NULL;
+    b->zeros = arena_take(a, m * b->model->shape.hidden * 4);
+    b->partial = arena_take(a, m * b->model->shape.hidden * 4);
 }
 
 int ranks_prepare(struct backend *b, struct err *e)
@@ -124,19 +125,61 @@ static int spread(struct walk *w, struct err *e)
     return 0;
 }
 
-int ranks_put_together(struct walk *w, const struct plan_node *n, struct err *e)
+void ranks_aim(struct walk *w, enum region r)
+{
+    if (w->b->partial && (r == REGION_ATTN_OUT || r == REGION_MLP_OUT))
+        w->y = w->b->partial;
+}
+
+static int add(struct walk *w, const struct plan_node *n, struct err *e)
+{
+    struct backend *b = w->b;
+    int32_t hidden = b->model->shape.hidden;
+    struct eager_add_args a = {&w->block->counts->m, b->x[region_info(n->of)->x],
+                               b->x[region_info(n->of)->y], hidden};
+    dim3 grid = {(unsigned)(hidden + 1023) / 1024, (unsigned)w->m, 1};
+    return launch(w, PRIM_ADD, grid, 256, 0, &a, e);
+}
+
+int ranks_alone(struct walk *w, const struct plan_node *n, struct err *e)
+{
+    w->region = n->of;
+    return n->region == REGION_REDUCE ? add(w, n, e) : 0;
+}
+
+/* The sum of all ranks, then the residual: as the kernels of reduce do it (kernels/args.h). */
+static int reduce(struct walk *w, const struct plan_node *n, struct err *e)
 {
     struct backend *b = w->b;
     struct collective *c = b->options.collective;
-    w->region = n->of;
-    if (n->region == (enum region)REGION_GATHER)
-        return c->ops->all_gather(c, b->own_logits, b->gathered,
-                                  (int64_t)w->rows * b->model->head.rows, w->stream, e) ||
-                       spread(w, e) || eager_best(w, b->logits, b->model->shape.vocab, e)
-                   ? -1
-                   : 0;
+    int32_t hidden = b->model->shape.hidden;
+    int64_t all = (int64_t)w->m * hidden;
     float *y = b->x[region_info(n->of)->y];
-    return c->ops->all_reduce(c, y, y, (int64_t)w->m * b->model->shape.hidden, w->stream, e);
+    const float *x = b->x[region_info(n->of)->x];
+    int rc = c->ops->reduce ? c->ops->reduce(c, b->partial, x, y, all, w->stream, e) : 1;
+    if (rc <= 0)
+        return rc;
+    return c->ops->all_reduce(c, b->partial, y, all, w->stream, e) || add(w, n, e) ? -1 : 0;
+}
+
+/* All ranks' columns of the logits. Of one row whose parts do not overlap they are, one behind the
+ * other, the row. */
+static int gather(struct walk *w, struct err *e)
+{
+    struct backend *b = w->b;
+    struct collective *c = b->options.collective;
+    int32_t own = b->model->head.rows, vocab = b->model->shape.vocab;
+    bool whole = w->rows == 1 && own * c->world == vocab;
+    if (c->ops->all_gather(c, b->own_logits, whole ? b->logits : b->gathered,
+                           (int64_t)w->rows * own, w->stream, e))
+        return -1;
+    return (!whole && spread(w, e)) || eager_best(w, b->logits, vocab, e) ? -1 : 0;
+}
+
+int ranks_put_together(struct walk *w, const struct plan_node *n, struct err *e)
+{
+    w->region = n->of;
+    return n->region == REGION_REDUCE ? reduce(w, n, e) : gather(w, e);
 }
 
 int ranks_check(const struct backend *b, struct err *e)
