@@ -71,7 +71,7 @@ static void project(const struct attn_in_args *a, const struct eager_input *in, 
 }
 
 /* q/k norm and rotation of one head. */
-static void turn(const struct attn_in_args *a, float *x, const float *gain, int32_t position)
+static void rope(const struct attn_in_args *a, float *x, const float *gain, int32_t position)
 {
     int32_t half = a->head_dim / 2, step = a->rope_interleaved ? 2 : 1;
     int32_t apart = a->rope_interleaved ? 1 : half;
@@ -101,7 +101,7 @@ static void attn_in(const void *args, const struct team *team)
     int32_t heads = a->heads + a->kv_heads, from, to;
     eager_share(team, a->m * heads, 1, &from, &to);
     for (int32_t i = from; i < to; i++)
-        turn(a, head_at(a, i / heads, i % heads), i % heads < a->heads ? a->q_norm : a->k_norm,
+        rope(a, head_at(a, i / heads, i % heads), i % heads < a->heads ? a->q_norm : a->k_norm,
              a->position[i / heads]);
 }
 

@@ -52,9 +52,9 @@ struct backend {
     cudaStream_t stream; /* steps */
     cudaStream_t loader; /* specializer thread: kernels on their way in, preparing benches */
     struct inflight inflight[2];
-    int turn; /* which of them the next step takes */
-    int told; /* transfer.c */
-    int32_t *turn_there, (*turn_host)[4];
+    int parity; /* which of them the next step takes */
+    int told;   /* transfer.c */
+    int32_t *parity_device, (*parity_host)[4];
     int64_t landed_ns; /* when the last step ended */
     cudaLibrary_t library[EAGER_FILES];
     int libraries;

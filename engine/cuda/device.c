@@ -167,14 +167,14 @@ int device_kernels(struct backend *b, struct err *e)
 
 /* ---- what the device can do ---------------------------------------------------------------- */
 
-static int time_ms(struct backend *b, int (*run)(struct backend *, struct err *), int rounds,
+static int time_ms(struct backend *b, int (*run)(struct backend *, struct err *), int repeats,
                    float *best, struct err *e)
 {
     cudaEvent_t from, to;
     CU(cudaEventCreate(&from));
     CU(cudaEventCreate(&to));
     *best = 1e9f;
-    for (int i = 0; i < rounds; i++) {
+    for (int i = 0; i < repeats; i++) {
         float ms;
         CU(cudaEventRecord(from, b->stream));
         if (run(b, e))
