@@ -52,6 +52,18 @@ static bool searched(const struct backend_ops *ops)
     return ops->ranks && ops->ranks->searched;
 }
 
+/* The same slots on all ranks, whatever their numbers. */
+struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b)
+{
+    bool reduces = ops->ranks->reduces;
+    const struct kernel *eager[REGION_NODES];
+    for (int r = 0; r < REGION_COUNT; r++)
+        eager[r] = ops->eager(b, (enum region)r);
+    if (reduces)
+        eager[REGION_REDUCE] = ops->eager(b, REGION_REDUCE);
+    return reduces ? dispatch_open_ranks(eager) : dispatch_open(eager);
+}
+
 static uint64_t mix(uint64_t h, int64_t v)
 {
     for (int i = 0; i < 8; i++)
@@ -91,7 +103,7 @@ static uint64_t shape_of(const struct model *m, enum region r)
         return mix_weight(h, &m->head);
     for (int32_t i = 0; i < s->layers; i++) {
         const struct layer *l = &m->layer[i];
-        const struct weight *w[REGION_COUNT][3] = {
+        const struct weight *w[REGION_NODES][3] = {
             [REGION_ATTN_IN] = {&l->wq, &l->wk, &l->wv},
             [REGION_ATTN_OUT] = {&l->wo},
             [REGION_MLP_IN] = {&l->gate, &l->up},
@@ -113,7 +125,7 @@ static struct wire_part part_of(const struct model *m, const struct backend_ops 
         ops->ranks->device(p.device, sizeof p.device);
     if (ops->kv_room)
         p.kv_room = ops->kv_room(m, o, &p.page_bytes);
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         p.shape[r] = shape_of(m, (enum region)r);
     return p;
 }
@@ -205,7 +217,7 @@ static const char *broken_anywhere(struct backend *b, const struct kernel *k)
     return here ? here : ranks_broke(e->ranks, k->number);
 }
 
-/* Steps run no spans: a kernel of one adds the residual, which is not every rank's to add. */
+/* Steps run no spans: a kernel of one adds the residual, which is reduce's to add. */
 void engine_ranks_ops(struct engine *e, struct backend_options *o)
 {
     o->texts = false;
@@ -262,7 +274,7 @@ static void note_change(void *ctx, int slot, const struct kernel *k)
     change[t->changes++] = (struct wire_change){slot, k->number};
 }
 
-int engine_ranks_step(struct engine *e, const struct step *s, struct slot *slot,
+int engine_ranks_send(struct engine *e, const struct step *s, struct slot *slot,
                       const struct kernel *override, struct err *err)
 {
     struct wire_table t = {.trial_slot = -1};
@@ -274,7 +286,13 @@ int engine_ranks_step(struct engine *e, const struct step *s, struct slot *slot,
         t.trial_slot = (int32_t)(slot - dispatch_slot_at(e->dispatch, 0));
         t.trial = override->number;
     }
-    if (ranks_send_step(e->ranks, s, &t, err))
+    return ranks_send_step(e->ranks, s, &t, err);
+}
+
+int engine_ranks_step(struct engine *e, const struct step *s, struct slot *slot,
+                      const struct kernel *override, struct err *err)
+{
+    if (engine_ranks_send(e, s, slot, override, err))
         return STEP_LOST;
     int rc = e->ops->step(e->backend, s, slot, override, err);
     ranks_step_ran(e->ranks);
@@ -294,6 +312,8 @@ struct follower {
     struct dispatch *dispatch;
     struct loader *loader;
     struct wire_limits limits;
+    struct ranks_order order[2];      /* the next, and the one before it, */
+    const struct ranks_order *flying; /* whose step is under way; NULL: none is */
 };
 
 static int follower_backend(struct follower *f, struct err *err)
@@ -315,10 +335,7 @@ static int follower_backend(struct follower *f, struct err *err)
     o.collective = ranks_collective(f->ranks, f->ops, &setup, err);
     if (!o.collective || !(f->backend = f->ops->open(f->model, &o, err)))
         return -1;
-    const struct kernel *eager[REGION_NODES];
-    for (int r = 0; r < REGION_COUNT; r++)
-        eager[r] = f->ops->eager(f->backend, (enum region)r);
-    f->dispatch = dispatch_open(eager);
+    f->dispatch = engine_ranks_table(f->ops, f->backend);
     f->ops->set_dispatch(f->backend, f->dispatch);
     f->limits = (struct wire_limits){.max_tokens = o.max_tokens,
                                      .max_rows = o.max_rows,
@@ -354,6 +371,20 @@ static int follow_table(struct follower *f, const struct wire_table *t, struct e
     return 0;
 }
 
+/* The step under way is over. */
+static int follow_land(struct follower *f, struct err *err)
+{
+    const struct ranks_order *o = f->flying;
+    f->flying = NULL;
+    if (o && f->ops->step_wait && f->ops->step_wait(f->backend, &o->step, err))
+        return -1;
+    if (o && o->table.changes)
+        ranks_ran_with(f->ranks, &o->table);
+    return 0;
+}
+
+/* Nobody here wants the step's tokens: where the backend can, it is started, and waited for when
+ * the next one is, which rank 0 may send before this one is over. */
 static int follow_step(struct follower *f, const struct ranks_order *o, struct err *err)
 {
     const struct wire_table *t = &o->table;
@@ -361,11 +392,12 @@ static int follow_step(struct follower *f, const struct ranks_order *o, struct e
     const struct kernel *trial = slot ? kernel_for(f, slot, t->trial, err) : NULL;
     if ((slot && !trial) || follow_table(f, t, err))
         return -1;
-    if (f->ops->step(f->backend, &o->step, slot, trial, err) < 0)
+    int rc = f->ops->step_start ? f->ops->step_start(f->backend, &o->step, slot, trial, err)
+                                : f->ops->step(f->backend, &o->step, slot, trial, err);
+    if (rc < 0 || follow_land(f, err))
         return -1;
-    if (t->changes)
-        ranks_ran_with(f->ranks, t);
-    return 0;
+    f->flying = o;
+    return f->ops->step_start ? 0 : follow_land(f, err);
 }
 
 /* Rank 0 may say so while its next step, which puts another kernel there, is on its way. */
@@ -381,17 +413,25 @@ static void follow_unload(struct follower *f, int32_t number)
 
 static int follow_orders(struct follower *f, struct err *err)
 {
-    struct ranks_order o;
-    int rc;
-    while ((rc = ranks_next(f->ranks, &f->limits, &o, err)) > ORDER_END) {
-        if (rc == ORDER_LOAD)
-            loader_load(f->loader, &o.kernel, o.bytes);
-        else if (rc == ORDER_UNLOAD)
-            follow_unload(f, o.number);
-        else if (follow_step(f, &o, err))
+    int rc, turn = 0;
+    while ((rc = ranks_next(f->ranks, &f->limits, &f->order[turn], err)) > ORDER_END) {
+        struct ranks_order *o = &f->order[turn];
+        if (rc == ORDER_STEP) {
+            turn = !turn;
+            if (follow_step(f, o, err))
+                return -1;
+            continue;
+        }
+        if (follow_land(f, err))
             return -1;
+        if (rc == ORDER_LOAD)
+            loader_load(f->loader, &o->kernel, o->bytes);
+        else
+            follow_unload(f, o->number);
+        if (f->ops->idle)
+            f->ops->idle(f->backend);
     }
-    return rc;
+    return rc < 0 ? rc : follow_land(f, err);
 }
 
 static int follow(struct follower *f, const struct rank_place *place, struct err *err)

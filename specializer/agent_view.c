@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/isa.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/build/build.h"
 #include "specializer/candidate/template_tables.h"
@@ -42,8 +43,35 @@ static void add_included(struct headers *h, const char *text)
     }
 }
 
-/* The text of `t` and of the headers that are its own. */
-static char *source_of(const struct template *t)
+/* Whether a header has nothing to say here: tables of knobs, and what other processors run. */
+static bool is_of_no_use(const char *header)
+{
+    const char *others = isa_facts()->HAS_NEON ? "/amx" : "/neon";
+    return strstr(header, ".def") || strstr(header, others);
+}
+
+/* The headers that the frame of a text does not bring along anyway, as many as fit beside `bytes`.
+ */
+static void put_headers(FILE *f, const struct headers *all, int known, size_t bytes)
+{
+    struct headers left = {.n = 0};
+    for (int i = known; i < all->n; i++) {
+        const char *text = kernel_source_text(all->name[i]);
+        if (is_of_no_use(all->name[i]))
+            continue;
+        if ((bytes += strlen(text)) <= SOURCE_MOST) {
+            fprintf(f, "\n/* ---- %s */\n%s", all->name[i], text);
+            continue;
+        }
+        bytes -= strlen(text);
+        strcpy(left.name[left.n++], all->name[i]);
+    }
+    for (int i = 0; i < left.n; i++)
+        fprintf(f, "%s%s%s", i ? ", " : "\n/* ---- left out, too long: ", left.name[i],
+                i + 1 == left.n ? " */\n" : "");
+}
+
+char *agent_template_text(const struct template *t)
 {
     struct headers *frame = xcalloc(1, sizeof *frame), *all = xcalloc(1, sizeof *all);
     const struct template *a = agent_template(t->machine, (enum region)t->region);
@@ -54,20 +82,12 @@ static char *source_of(const struct template *t)
     *all = *frame;
     const int known = all->n;
     add_included(all, template_source(t));
-    size_t bytes = strlen(template_source(t));
-    for (int i = known; i < all->n; i++)
-        if (!strstr(all->name[i], ".def"))
-            bytes += strlen(kernel_source_text(all->name[i]));
-    if (bytes <= SOURCE_MOST) {
-        fprintf(f,
-                "\nIts source, `%s`, and the headers that it brings along; the names of its "
-                "knobs are macros\nwith the values above:\n```c\n%s",
-                t->id, template_source(t));
-        for (int i = known; i < all->n; i++)
-            if (!strstr(all->name[i], ".def"))
-                fprintf(f, "\n/* ---- %s */\n%s", all->name[i], kernel_source_text(all->name[i]));
-        fputs("```\n", f);
-    }
+    fprintf(f,
+            "\nIts source, `%s`, and headers that it brings along; the names of its knobs are "
+            "macros\nwith the values above:\n```c\n%s",
+            t->id, template_source(t));
+    put_headers(f, all, known, strlen(template_source(t)));
+    fputs("```\n", f);
     fclose(f);
     free(frame);
     free(all);
@@ -177,7 +197,8 @@ void agent_tell(struct specializer *s, const struct slot_search *p, struct agent
     *out = (struct told){
         .compiler = compiler_text(&s->compiler, v->isa),
         .serving = serving_text(p),
-        .source = c && !c->body[0] && !c->template->library ? source_of(c->template) : NULL,
+        .source =
+            c && !c->body[0] && !c->template->library ? agent_template_text(c->template) : NULL,
         .tuned = tuned_text(p),
     };
     v->compiler = out->compiler;

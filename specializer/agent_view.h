@@ -10,6 +10,7 @@
 struct candidate;
 struct slot_search;
 struct specializer;
+struct template;
 
 struct told {
     char *compiler, *serving, *source, *tuned;
@@ -18,6 +19,10 @@ struct told {
 void agent_tell(struct specializer *s, const struct slot_search *p, struct agent_view *v,
                 struct told *out);
 void agent_told_free(struct told *t);
+
+/* The template's text and, as far as there is room, the headers that are its own and concern this
+ * machine; what is left out is named. Caller frees. */
+char *agent_template_text(const struct template *t);
 
 /* What a trial of a text measured besides its speed, into out[n]; "" if it was not benched. */
 void agent_trial_words(const struct specializer *s, const struct candidate *c, char *out, size_t n);

@@ -1,9 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mma_text.h - attn_out and mlp_out of 4 to 8 tokens as a language model would write it for tensor
- * cores: a block has 16 rows, each warp every eighth chunk of 32 columns, the sums meet in shared
- * memory. Compiled by tests/kernels/test_cuda_agent.c, run by tests/device/test_agent_device.c. */
+/* mma_text.h - texts for tensor cores: attn_out and mlp_out of 4 to 8 tokens, where a block has 16
+ * rows, each warp every eighth chunk of 32 columns, and the sums meet in shared memory; and those
+ * that a language model wrote (tests/golden/agentic). Compiled by tests/kernels/test_cuda_agent.c,
+ * run by tests/device/test_agent_device.c. */
 #ifndef WHET_TESTS_MMA_TEXT_H
 #define WHET_TESTS_MMA_TEXT_H
+
+#include "tests/golden_text.h"
+
+/* Which regions and buckets it is for. */
+static const struct golden_row {
+    const char *name;
+    enum region region;
+    int m;
+} golden_rows[] = {
+    {"out_mma.cu", REGION_ATTN_OUT, 8},
+    {"out_mma.cu", REGION_MLP_OUT, 32},
+    {"mlp_in_mma.cu", REGION_MLP_IN, 8},
+    {"mlp_in_mma.cu", REGION_MLP_IN, 32},
+};
+enum { GOLDEN_ROWS = sizeof golden_rows / sizeof *golden_rows };
 
 static const char mma_text[] =
     "#define THREADS 256\n"

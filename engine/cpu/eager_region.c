@@ -199,7 +199,7 @@ static int64_t no_scratch(int32_t m, int32_t size)
            .m_max = INT32_MAX,  \
            .run = fn,           \
            .scratch_bytes = no_scratch}
-const struct cpu_kernel EAGER(eager)[REGION_NODES] = {
+const struct cpu_kernel EAGER(eager)[REGION_LOCAL] = {
     KERNEL(REGION_EMBED, embed),  KERNEL(REGION_ATTN_IN, attn_in), KERNEL(REGION_ATTN, EAGER(attn)),
     KERNEL(REGION_ATTN_OUT, out), KERNEL(REGION_MLP_IN, mlp_in),   KERNEL(REGION_MLP_OUT, out),
     KERNEL(REGION_HEAD, head),    KERNEL(REGION_MLP, mlp),

@@ -276,6 +276,9 @@ void oracle_run(enum region r, const void *args, struct oracle_out *out)
     case REGION_MLP:
         run_mlp(args, out);
         break;
+    case REGION_REDUCE: /* no rank's arguments say what others have; sums are compared bit by bit */
+        out->outputs = 0;
+        break;
     }
 }
 

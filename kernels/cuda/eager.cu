@@ -145,6 +145,18 @@ KERNEL eager_round(const __grid_constant__ struct eager_round_args a)
         make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
 }
 
+KERNEL eager_add(const __grid_constant__ struct eager_add_args a)
+{
+    int t = blockIdx.y, i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    release_next();
+    after_previous();
+    if (t >= *a.count || i >= a.n)
+        return;
+    float4 x = *(const float4 *)(a.x + (size_t)t * a.n + i);
+    float4 *y = (float4 *)(a.y + (size_t)t * a.n + i), sum = *y;
+    *y = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
+}
+
 /* 8 numbers g, u, g, u, ... of row t from column `in` on. */
 __device__ __forceinline__ void gate_up(const struct eager_silu_args &a, size_t in, float (&v)[8])
 {

@@ -33,11 +33,13 @@ static const struct {
                {0x19d, "writes a surface"},
                {0x14e, "asks for the address of its code"}};
 
-/* Lane, thread, block, masks of lanes, rank in a cluster, bytes of shared memory; none at all. */
+/* Lane, thread, block, masks of lanes, rank in a cluster, bytes of shared memory, and where shared
+ * memory lies among addresses (the same for every block; `mapa`, the frame's peer_of(), reads it);
+ * none at all. */
 static bool is_input(unsigned special)
 {
     return special == 0x00 || (special >= 0x21 && special <= 0x23) ||
-           (special >= 0x25 && special <= 0x27) || special == 0x32 ||
+           (special >= 0x25 && special <= 0x27) || special == 0x2f || special == 0x32 ||
            (special >= 0x38 && special <= 0x3c) || special == 0x88 || special == 0xff;
 }
 

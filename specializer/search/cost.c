@@ -52,6 +52,7 @@ static void region_matrix(const struct facts *f, double *rows, double *cols)
         *rows = 3.0 * f->FFN;
         break;
     case REGION_EMBED:
+    case REGION_REDUCE:
         break;
     }
 }

@@ -161,6 +161,13 @@ static void tensor_cores(const char *dir)
             check(rc == 0, true, "a text on tensor cores is admitted for %s m=%d %s",
                   region_name(regions[r]), m, e.msg);
         }
+    for (int i = 0; i < GOLDEN_ROWS; i++) {
+        const struct golden_row *row = &golden_rows[i];
+        struct err e = {""};
+        int rc = try_text(dir, row->region, row->m, model, golden_text(row->name), &e);
+        check(rc == 0, true, "a text of a language model is admitted for %s m=%d %s",
+              region_name(row->region), row->m, e.msg);
+    }
     model_close(model);
 }
 

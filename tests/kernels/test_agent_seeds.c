@@ -3,8 +3,8 @@
  *
  * Every seed, for one token and for several, obeys the text rules, builds as an agent's kernel does
  * (best instruction set, object without state or system calls) and passes every check of the probe
- * on a model of SmolLM2's proportions. The same way, texts that cheat are
- * refused: by the rules, or where those see nothing by the object's inspection.
+ * on a model of SmolLM2's proportions; so do texts that a language model wrote. The same way, texts
+ * that cheat are refused: by the rules, or where those see nothing by the object's inspection.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 #include "engine/plan.h"
 #include "specializer/admission/check.h"
 #include "specializer/agent/agent_prompt.h"
+#include "tests/golden_text.h"
 #include "tests/kernels/shop.h"
 
 /* NULL when text, build and (with `probe`) every check passed; else what refused it. */
@@ -50,6 +51,29 @@ static void seeds(struct shop *s)
                                        agent_seed(MACHINE_CPU, (enum region)r), true, &err);
             shop_report(s, !caught, region_name((enum region)r), tokens[i], caught, err.msg);
         }
+}
+
+/* Texts of a language model for VNNI: a machine without it has nothing to build them for. */
+static void by_a_model(struct shop *s)
+{
+    static const struct {
+        const char *name;
+        enum region region;
+        int m;
+    } text[] = {{"mlp_in_vnni.c", REGION_MLP_IN, 1},
+                {"mlp_in_m8_vnni.c", REGION_MLP_IN, 8},
+                {"attn_in_m8_vnni.c", REGION_ATTN_IN, 8}};
+#ifdef __x86_64__
+    bool here = __builtin_cpu_supports("avx512vnni");
+#else
+    bool here = false;
+#endif
+    for (size_t i = 0; here && i < sizeof text / sizeof *text; i++) {
+        struct err err = {""};
+        const char *caught =
+            admit(s, text[i].region, text[i].m, golden_text(text[i].name), true, &err);
+        shop_report(s, !caught, text[i].name, text[i].m, caught, err.msg);
+    }
 }
 
 #define FRAME(top, body)                                                          \
@@ -135,6 +159,7 @@ int main(void)
     }
     seeds(&s);
     packed_weights(&s);
+    by_a_model(&s);
     cheats(&s);
     int status = shop_verdict(&s);
     shop_close(&s);

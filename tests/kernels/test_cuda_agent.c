@@ -2,8 +2,8 @@
 /* test_cuda_agent.c - CUDA texts of a language model, without a GPU: the seeds obey the rules, are
  * built by the real build stage (`whet nvrtc`) for sm_90a in buckets of 1, 8 and 32 tokens, for a
  * model with plain heads, with biases and with normed heads, and their cubins have nothing that
- * they may not; cheats are refused by the rules, by the compiler, or by what is read from the
- * cubin.
+ * they may not; so are texts for tensor cores, two of them by a language model; cheats are refused
+ * by the rules, by the compiler, or by what is read from the cubin.
  *
  *   WHET_BINARY=build/whet test_cuda_agent
  *
@@ -86,6 +86,24 @@ static void tensor_cores(struct shop *s)
     }
 }
 
+/* A model of widths that tiles of 16 rows and clusters divide. */
+static const struct model_shape wide = {ARCH_LLAMA, 1,    1024,  16,   8, 64, 2048,
+                                        512,        2048, 1e-5f, 1e4f, 0, 1,  {0}};
+
+static void by_a_model(struct shop *s)
+{
+    struct model *narrow = s->model;
+    s->env.model = s->model = model_random(&wide, DTYPE_BF16, 5);
+    for (int i = 0; i < GOLDEN_ROWS; i++) {
+        const struct golden_row *row = &golden_rows[i];
+        struct err err = {""};
+        const char *caught = admit(s, row->region, row->m, golden_text(row->name), &err);
+        shop_report(s, !caught, row->name, row->m, caught, err.msg);
+    }
+    model_close(s->model);
+    s->env.model = s->model = narrow;
+}
+
 #define BODY(top, inside)                                                        \
     "#define THREADS 32\n#define GRID 1\n" top                                   \
     "\n__device__ __forceinline__ void kernel(const struct region_args &a)\n{\n" \
@@ -101,6 +119,14 @@ static const struct {
     {"dynamic shared memory",
      BODY("#define SMEM 65536\n", "float *s = (float *)dynamic_shared; s[threadIdx.x] = 1.0f;"
                                   " __syncthreads(); a.y[0] = s[31];"),
+     NULL, ""},
+    {"blocks of a cluster meet",
+     "#define THREADS 32\n#define GRID 8\n#define CLUSTER 8\n"
+     "__device__ __forceinline__ void kernel(const struct region_args &a)\n{\n"
+     "    __shared__ float met[32];\n    cluster_come();\n    after_previous();\n    "
+     "cluster_wait();\n"
+     "    store_peer(met + threadIdx.x, threadIdx.x % 8, a.x[threadIdx.x]);\n"
+     "    cluster_arrive();\n    cluster_wait();\n    a.y[blockIdx.x] = met[0];\n}\n",
      NULL, ""},
     {"constants", BODY("enum { M = 4 };", "constexpr int n = 2 * M; a.y[n] = (float)M;"), NULL, ""},
     {"a constant with an address", BODY("constexpr int n = 4;", "a.y[n] = (float)n;"), "build",
@@ -257,6 +283,7 @@ int main(void)
     }
     seeds(&s);
     tensor_cores(&s);
+    by_a_model(&s);
     cheats(&s);
     instructions(&s);
     int status = shop_verdict(&s);

@@ -10,8 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/isa.h"
 #include "specializer/agent/agent_prompt.h"
 #include "specializer/agent/agent_reply.h"
+#include "specializer/agent_view.h"
+#include "specializer/candidate/template.h"
 #include "tests/unit/specializer/shapes.h"
 
 static struct facts facts_of(enum region r)
@@ -202,6 +205,36 @@ static void a_prompt_with_a_name_that_nobody_knows_is_an_error(void **state)
     assert_int_equal(strlen(hash), 16);
 }
 
+static void the_source_of_what_serves_is_shown_whatever_its_size(void **state)
+{
+    (void)state;
+    enum { MOST = 28 * 1024 };
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
+        if (t->library)
+            continue;
+        char *text = agent_template_text(t);
+        assert_non_null(strstr(text, template_source(t)));
+        assert_in_range(strlen(text), strlen(template_source(t)), MOST);
+        if (!isa_facts()->HAS_NEON)
+            assert_null(strstr(text, "/* ---- cpu/lib/neon"));
+        free(text);
+    }
+}
+
+static void a_template_of_few_tokens_is_shown_with_all_its_headers(void **state)
+{
+    (void)state;
+    char *text = agent_template_text(template_find("mlp_in"));
+    assert_non_null(strstr(text, "/* ---- cpu/lib/linear.h */"));
+    assert_non_null(strstr(text, "/* ---- cpu/lib/digits.h */"));
+    assert_null(strstr(text, "left out"));
+    free(text);
+    text = agent_template_text(template_find("mlp_in_wide"));
+    assert_non_null(strstr(text, "/* ---- left out, too long: "));
+    free(text);
+}
+
 static void a_plan_is_read_strictly(void **state)
 {
     (void)state;
@@ -275,6 +308,8 @@ int main(void)
         cmocka_unit_test(tasks_carry_leaders_dead_ends_and_the_words_of_a_refusal),
         cmocka_unit_test(each_task_is_told_of_the_texts_that_help_with_it),
         cmocka_unit_test(a_prompt_with_a_name_that_nobody_knows_is_an_error),
+        cmocka_unit_test(the_source_of_what_serves_is_shown_whatever_its_size),
+        cmocka_unit_test(a_template_of_few_tokens_is_shown_with_all_its_headers),
         cmocka_unit_test(a_plan_is_read_strictly),
         cmocka_unit_test(a_text_is_one_block_or_the_whole_reply),
     };
